@@ -1,0 +1,4 @@
+//! Sprat: microsecond storage and RPC on the Ethernet people already have.
+
+pub mod locator;
+pub mod transport;

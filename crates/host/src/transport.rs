@@ -1,0 +1,75 @@
+//! The door that every transport of `host` opens to the worker: the RPC endpoint over a datagram driver ([`crate::fast`])
+//! and the byte-stream transport ([`crate::socket::tcp`]) alike.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use sprat_proto::Instant;
+use sprat_proto::rpc::{Event, Message, RequestError, RpcId, ServerRpc, SessionId, Slice, Slices};
+
+use crate::locator::Locator;
+
+/// Requests and replies over one driver or one set of sockets. Never blocks; belongs to one thread.
+pub trait Transport: Send {
+    /// Receives what has arrived; returns how many packets or reads that was.
+    fn input(&mut self, now: Instant) -> usize;
+
+    /// What happened: call until `None` after each `input` and `tick`.
+    fn event(&mut self, now: Instant) -> Option<Event<'_>>;
+
+    /// Sends what there is to send; true if more waits for nothing but the next turn.
+    fn output(&mut self, now: Instant, memory: &dyn Slices) -> bool;
+
+    /// A slice that is no longer needed; call until `None`.
+    fn released(&mut self) -> Option<Slice>;
+
+    /// When `tick` wants to be called, if nothing happens before.
+    fn deadline(&self) -> Option<Instant>;
+
+    /// It is `now`.
+    fn tick(&mut self, now: Instant);
+
+    /// Begins a session with the server at `to`.
+    ///
+    /// # Errors
+    /// The locator names no host that resolves, no server of that name exists on this machine, or a system call failed.
+    fn connect(&mut self, now: Instant, to: &Locator) -> io::Result<SessionId>;
+
+    /// Ends a session.
+    fn close(&mut self, now: Instant, session: SessionId);
+
+    /// Sends a request; see [`sprat_proto::rpc::Endpoint::request`].
+    ///
+    /// # Errors
+    /// [`RequestError`], and nothing was sent.
+    fn request(
+        &mut self,
+        now: Instant,
+        session: SessionId,
+        tag: u64,
+        message: Message,
+        deadline: Instant,
+    ) -> Result<RpcId, RequestError>;
+
+    /// Gives a request up.
+    fn cancel(&mut self, now: Instant, rpc: RpcId);
+
+    /// Answers a request.
+    fn reply(&mut self, now: Instant, rpc: ServerRpc, message: Message);
+
+    /// Refuses a request that was not executed.
+    fn refuse(&mut self, now: Instant, rpc: ServerRpc, retry_after_ns: u64);
+
+    /// Readable when there is something for `input` after [`Transport::doze`] said yes.
+    fn fd(&self) -> BorrowedFd<'_>;
+
+    /// The worker wants to sleep on [`Transport::fd`]: arrange that peers wake it. False if something has arrived
+    /// meanwhile, so that the worker must not sleep.
+    fn doze(&mut self) -> bool;
+
+    /// The worker is awake again and polls: peers need not wake it.
+    fn wake(&mut self);
+
+    /// Where others reach this transport, if it listens: a locator with every chosen value filled in.
+    fn locator(&self) -> Option<String>;
+}

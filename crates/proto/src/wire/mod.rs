@@ -1,0 +1,4 @@
+//! Headers, one protocol a file: bytes to values and back, no state. `docs/formats.md` is normative.
+
+pub mod checksum;
+pub mod rpc;

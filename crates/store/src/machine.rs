@@ -1,0 +1,103 @@
+//! The door between a store machine and the world that runs it: `host`'s worker in production, `sim`'s world in tests.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use sprat_proto::Instant;
+use sprat_proto::rpc::{Message, Payload, RpcError, ServerRpc, Slice, Slices};
+
+/// A request that waits for its reply: the door (transport) that it came by, and its number there.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Caller {
+    /// Index of the transport among those that the machine's worker serves.
+    pub door: u32,
+    /// The request's number at that transport.
+    pub rpc: ServerRpc,
+}
+
+/// A peer that a machine sends requests to: a number that the machine chose and bound to a locator.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Link(pub u32);
+
+/// What a machine wants done. Pull with [`Machine::output`] until none.
+#[derive(Debug)]
+pub enum Output {
+    /// Bind `link` to the server at `locator` (one locator, or several with `;` of which the first usable is meant). May
+    /// be repeated to bind it anew. The world connects, and reconnects when a session is lost, on its own.
+    Connect {
+        /// The link.
+        link: Link,
+        /// Where.
+        locator: String,
+    },
+    /// Forget `link`.
+    Disconnect {
+        /// The link.
+        link: Link,
+    },
+    /// Send a request; exactly one [`Machine::response`] with this `tag` follows.
+    Call {
+        /// To whom.
+        link: Link,
+        /// The machine's own number for it.
+        tag: u64,
+        /// The request.
+        message: Message,
+        /// When to give up.
+        deadline: Instant,
+    },
+    /// Answer a request that [`Machine::request`] did not answer at once.
+    Reply {
+        /// The request.
+        caller: Caller,
+        /// The answer.
+        message: Message,
+    },
+    /// Write to the machine's durable state, all or nothing; [`Machine::persisted`] with `seq` follows when it is safe.
+    /// Sequence numbers are consecutive, and later ones are never safe before earlier ones.
+    Persist {
+        /// Which one.
+        seq: u64,
+        /// Keys to set.
+        puts: Vec<(Vec<u8>, Vec<u8>)>,
+        /// Keys to remove.
+        deletes: Vec<Vec<u8>>,
+    },
+    /// This process must stop serving for good (its identity is gone); the reason is for the operator.
+    Stop {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// A store machine: coordinator or master. (The client's side, [`crate::client`], has the same verbs but is called by a
+/// program rather than by requests.) As [`Slices`] it resolves the slices in its messages.
+pub trait Machine: Slices {
+    /// A request arrived. `Some` is the reply; `None` means that it follows as [`Output::Reply`].
+    fn request(
+        &mut self,
+        now: Instant,
+        caller: Caller,
+        payload: Payload<'_>,
+        deadline: Instant,
+    ) -> Option<Message>;
+
+    /// A [`Output::Call`] ended.
+    fn response(&mut self, now: Instant, tag: u64, result: Result<Payload<'_>, RpcError>);
+
+    /// What to do: call until `None` after every other verb.
+    fn output(&mut self, now: Instant) -> Option<Output>;
+
+    /// A slice that went out in a message is not needed any more.
+    fn released(&mut self, slice: Slice);
+
+    /// [`Output::Persist`] number `seq` is safe.
+    fn persisted(&mut self, now: Instant, seq: u64);
+
+    /// When `tick` wants to be called, if nothing happens before.
+    fn deadline(&self) -> Option<Instant>;
+
+    /// It is `now`. Also called whenever the worker is idle for a moment, so background work (cleaning) belongs here:
+    /// a bounded piece each time; true if there is more.
+    fn tick(&mut self, now: Instant) -> bool;
+}

@@ -1,0 +1,58 @@
+//! Names for the things that the store counts.
+
+use core::fmt;
+
+/// The longest key, in bytes.
+pub const MAX_KEY: usize = 64 << 10;
+/// The longest value, in bytes.
+pub const MAX_VALUE: usize = 1 << 20;
+
+/// A table, never used again after it is dropped. 0 names none.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+pub struct TableId(pub u64);
+
+/// One life of one server: a restarted server gets a new generation, so that nobody mistakes it for the old one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct ServerId {
+    /// Its place in the server list, used again after the server is gone.
+    pub index: u32,
+    /// Which life; 0 names none.
+    pub generation: u32,
+}
+
+impl fmt::Display for ServerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.index, self.generation)
+    }
+}
+
+impl fmt::Debug for ServerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// The version of an object: 0 means that it does not exist; versions of a key only grow, also across its removal.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+pub struct Version(pub u64);
+
+/// The place of a key in its table: SipHash-1-3 under the table's own key.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+pub struct KeyHash(pub u64);
+
+/// The secret under which a table's keys are hashed, from the coordinator, fixed for the table's life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct HashKey(pub [u8; 16]);
+
+impl HashKey {
+    /// The place of `key` in the table that has this hash key.
+    #[must_use]
+    #[inline]
+    pub fn hash(&self, key: &[u8]) -> KeyHash {
+        KeyHash(siphasher::sip::SipHasher13::new_with_key(&self.0).hash(key))
+    }
+}
+
+/// A client's lease at the coordinator, under which its mutations are remembered. 0 names none.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+pub struct LeaseId(pub u64);
