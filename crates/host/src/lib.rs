@@ -1,4 +1,6 @@
 //! Sprat: microsecond storage and RPC on the Ethernet people already have.
 
+pub mod driver;
+pub mod fast;
 pub mod locator;
 pub mod transport;

@@ -1,0 +1,113 @@
+//! The RPC transport `fast` as a [`Transport`]: one [`Endpoint`] over one [`Driver`].
+//!
+//! Nothing is decided here: what concerns sessions and requests goes to the endpoint, what concerns names and sleep to
+//! the driver.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use sprat_proto::probe::{NoProbe, Probe};
+use sprat_proto::rpc::{Config, Endpoint, Event, Message, RequestError, RpcId, ServerRpc, SessionId, Slice, Slices};
+use sprat_proto::{Instant, Rng};
+
+use crate::driver::Driver;
+use crate::locator::Locator;
+use crate::transport::Transport;
+
+/// Sessions and requests over driver `D`.
+#[derive(Debug)]
+pub struct Fast<D: Driver, P: Probe = NoProbe> {
+    endpoint: Endpoint<P>,
+    driver: D,
+}
+
+impl<D: Driver, P: Probe> Fast<D, P> {
+    /// A transport with no sessions over `driver`.
+    pub fn new(driver: D, config: Config, rng: Rng, probe: P) -> Self {
+        Self { endpoint: Endpoint::new(config, rng, probe), driver }
+    }
+
+    /// The driver, to read its counters.
+    pub fn driver(&self) -> &D {
+        &self.driver
+    }
+
+    /// The endpoint, to read its counters.
+    pub fn endpoint(&self) -> &Endpoint<P> {
+        &self.endpoint
+    }
+}
+
+impl<D: Driver, P: Probe + Send> Transport for Fast<D, P> {
+    fn input(&mut self, now: Instant) -> usize {
+        self.endpoint.input(now, &mut self.driver)
+    }
+
+    fn event(&mut self, now: Instant) -> Option<Event<'_>> {
+        self.endpoint.event(now, &self.driver)
+    }
+
+    fn output(&mut self, now: Instant, memory: &dyn Slices) -> bool {
+        self.endpoint.output(now, memory, &mut self.driver)
+    }
+
+    fn released(&mut self) -> Option<Slice> {
+        self.endpoint.released()
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.endpoint.deadline()
+    }
+
+    fn tick(&mut self, now: Instant) {
+        self.endpoint.tick(now);
+    }
+
+    fn connect(&mut self, now: Instant, to: &Locator) -> io::Result<SessionId> {
+        let addr = self.driver.resolve(to)?;
+        Ok(self.endpoint.connect(now, addr))
+    }
+
+    fn close(&mut self, now: Instant, session: SessionId) {
+        self.endpoint.close(now, session);
+    }
+
+    fn request(
+        &mut self,
+        now: Instant,
+        session: SessionId,
+        tag: u64,
+        message: Message,
+        deadline: Instant,
+    ) -> Result<RpcId, RequestError> {
+        self.endpoint.request(now, session, tag, message, deadline)
+    }
+
+    fn cancel(&mut self, now: Instant, rpc: RpcId) {
+        self.endpoint.cancel(now, rpc);
+    }
+
+    fn reply(&mut self, now: Instant, rpc: ServerRpc, message: Message) {
+        self.endpoint.reply(now, rpc, message);
+    }
+
+    fn refuse(&mut self, now: Instant, rpc: ServerRpc, retry_after_ns: u64) {
+        self.endpoint.refuse(now, rpc, retry_after_ns);
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.driver.fd()
+    }
+
+    fn doze(&mut self) -> bool {
+        self.driver.doze()
+    }
+
+    fn wake(&mut self) {
+        self.driver.wake();
+    }
+
+    fn locator(&self) -> Option<String> {
+        self.driver.locator()
+    }
+}
