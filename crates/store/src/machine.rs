@@ -4,7 +4,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use sprat_proto::Instant;
-use sprat_proto::rpc::{Message, Payload, RpcError, ServerRpc, Slice, Slices};
+use sprat_proto::rpc::{Message, Payload, RpcError, RpcId, ServerRpc, Slice, Slices};
 
 /// A request that waits for its reply: the door (transport) that it came by, and its number there.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -46,6 +46,13 @@ pub enum Output {
         /// When to give up.
         deadline: Instant,
     },
+    /// Give up a call that [`Machine::sent`] named: its response will be `Cancelled` unless it has ended already.
+    Cancel {
+        /// The door that it went out by.
+        door: u32,
+        /// Its number there.
+        rpc: RpcId,
+    },
     /// Answer a request that [`Machine::request`] did not answer at once.
     Reply {
         /// The request.
@@ -82,6 +89,9 @@ pub trait Machine: Slices {
         deadline: Instant,
     ) -> Option<Message>;
 
+    /// The [`Output::Call`] with this `tag` went out by `door` as `rpc`; only for those who may want to cancel it.
+    fn sent(&mut self, _tag: u64, _door: u32, _rpc: RpcId) {}
+
     /// A [`Output::Call`] ended.
     fn response(&mut self, now: Instant, tag: u64, result: Result<Payload<'_>, RpcError>);
 
@@ -89,10 +99,10 @@ pub trait Machine: Slices {
     fn output(&mut self, now: Instant) -> Option<Output>;
 
     /// A slice that went out in a message is not needed any more.
-    fn released(&mut self, slice: Slice);
+    fn released(&mut self, _slice: Slice) {}
 
     /// [`Output::Persist`] number `seq` is safe.
-    fn persisted(&mut self, now: Instant, seq: u64);
+    fn persisted(&mut self, _now: Instant, _seq: u64) {}
 
     /// When `tick` wants to be called, if nothing happens before.
     fn deadline(&self) -> Option<Instant>;
