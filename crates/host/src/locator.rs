@@ -1,5 +1,354 @@
-//! Service locators, in RAMCloud's grammar: `protocol[+driver]:key=value,key="v";…`.
+//! Service locators: one line of text that says where a service is and how to reach it, in RAMCloud's grammar.
+//!
+//! ```text
+//! locators := locator (';' locator)*
+//! locator  := protocol ':' [ key '=' value (',' key '=' value)* ]
+//! protocol := [A-Za-z0-9_+]+        transport, or transport '+' driver: "tcp", "fast+udp"
+//! key      := [A-Za-z0-9_]+
+//! value    := plain text, where '\' escapes one of  \ " , ;  or a space
+//!           | '"' text '"', where '\' escapes one of  \ "
+//! ```
+//! Spaces may stand around every token. Of a key given twice the last one holds.
+//!
+//! [`Locator`] is the text taken apart and nothing more: any protocol and any keys. [`Locator::kind`] says what it means
+//! and is the one place that knows which protocols exist. `Display` writes a form that parses to an equal locator.
+//!
+//! Not here: sockets. A name is looked up by [`HostPort::resolve`], which may block on the resolver.
 
-/// One parsed locator.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Locator {}
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::str::FromStr;
+
+mod parse;
+#[cfg(test)]
+mod tests;
+
+/// The longest list of locators that is read, in bytes.
+pub const MAX_LEN: usize = 4096;
+
+/// One locator, parsed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Locator {
+    protocol: String,
+    /// In the order of the text, each key once.
+    options: Vec<(String, String)>,
+}
+
+/// What a locator means: the protocols that are built.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Kind {
+    /// `fast+shm:name=N`: the RPC endpoint over shared memory on this machine.
+    Shm {
+        /// Made of letters, digits, `.`, `_` and `-`; never starts with a dot, so it is safe as the name of a file.
+        name: String,
+    },
+    /// `fast+udp:host=H,port=P`: the RPC endpoint over kernel UDP.
+    Udp(HostPort),
+    /// `tcp:host=H,port=P`: kernel TCP.
+    Tcp(HostPort),
+}
+
+/// A host, by name or address, and a port.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct HostPort {
+    /// A name, an IPv4 address or an IPv6 address without brackets.
+    pub host: String,
+    /// The port; 0 lets the kernel choose one when listening.
+    pub port: u16,
+}
+
+/// Why a locator does not serve.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LocatorError {
+    /// It does not follow the grammar.
+    #[error("bad locator {text:?}: expected {expected} at byte {at}")]
+    Grammar {
+        /// The whole text.
+        text: String,
+        /// Where it stops to make sense.
+        at: usize,
+        /// What should have been there.
+        expected: &'static str,
+    },
+    /// The text exceeds [`MAX_LEN`].
+    #[error("a list of locators has {0} bytes, the limit is {MAX_LEN}")]
+    TooLong(usize),
+    /// The protocol exists in the plan only.
+    #[error("the protocol {0:?} is not built yet; there are {KNOWN}")]
+    NotBuilt(String),
+    /// No such protocol.
+    #[error("there is no protocol {0:?}; there are {KNOWN}")]
+    UnknownProtocol(String),
+    /// The protocol has no such key.
+    #[error("{protocol} has no key {key:?}; its keys are {allowed}")]
+    UnknownKey {
+        /// The protocol.
+        protocol: &'static str,
+        /// The key.
+        key: String,
+        /// The keys that it has.
+        allowed: String,
+    },
+    /// A key that the protocol needs is missing.
+    #[error("{protocol} needs {key}=…")]
+    MissingKey {
+        /// The protocol.
+        protocol: &'static str,
+        /// The key.
+        key: &'static str,
+    },
+    /// A value is not what its key takes.
+    #[error("{key}={value:?}: {expected}")]
+    BadValue {
+        /// The key.
+        key: &'static str,
+        /// The value.
+        value: String,
+        /// What the key takes.
+        expected: &'static str,
+    },
+}
+
+impl From<LocatorError> for io::Error {
+    fn from(e: LocatorError) -> Self {
+        Self::new(io::ErrorKind::InvalidInput, e)
+    }
+}
+
+/// The protocols that are built, for messages.
+const KNOWN: &str = "fast+shm:name=N, fast+udp:host=H,port=P and tcp:host=H,port=P";
+
+/// Transports and drivers that are planned, so that a locator for one is told from a typing error.
+const PLANNED_DRIVERS: [&str; 8] = ["packet", "xdp", "dpdk", "memif", "tap", "shm", "udp", "tcp"];
+const PLANNED_TRANSPORTS: [&str; 3] = ["fast", "utcp", "rdma"];
+
+impl Locator {
+    /// A locator from its parts. A later option replaces an earlier one of the same key.
+    ///
+    /// # Errors
+    /// [`LocatorError::Grammar`] if the protocol or a key has a character that the grammar does not allow there.
+    pub fn new(protocol: &str, options: &[(&str, &str)]) -> Result<Self, LocatorError> {
+        let bad = |text: &str, expected| LocatorError::Grammar { text: text.into(), at: 0, expected };
+        if protocol.is_empty() || !protocol.bytes().all(parse::in_protocol) {
+            return Err(bad(protocol, parse::PROTOCOL));
+        }
+        let mut locator = Self { protocol: protocol.into(), options: Vec::new() };
+        for (key, value) in options {
+            if key.is_empty() || !key.bytes().all(parse::in_key) {
+                return Err(bad(key, parse::KEY));
+            }
+            locator.set(key, value);
+        }
+        Ok(locator)
+    }
+
+    /// Parses a list of locators separated by `;`.
+    ///
+    /// # Errors
+    /// [`LocatorError::Grammar`] or [`LocatorError::TooLong`].
+    pub fn list(text: &str) -> Result<Vec<Self>, LocatorError> {
+        parse::list(text)
+    }
+
+    /// The whole protocol: `fast+udp`.
+    #[must_use]
+    pub fn protocol(&self) -> &str {
+        &self.protocol
+    }
+
+    /// What stands before the first `+`: `fast`.
+    #[must_use]
+    pub fn transport(&self) -> &str {
+        self.protocol.split('+').next().unwrap_or_default()
+    }
+
+    /// What stands after the first `+`: `udp`.
+    #[must_use]
+    pub fn driver(&self) -> Option<&str> {
+        self.protocol.split_once('+').map(|(_, driver)| driver)
+    }
+
+    /// The value of `key`.
+    #[must_use]
+    pub fn option(&self, key: &str) -> Option<&str> {
+        self.options.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str())
+    }
+
+    /// What the locator means.
+    ///
+    /// # Errors
+    /// The protocol is unknown or not built yet, a key is unknown or missing, or a value is not what its key takes.
+    pub fn kind(&self) -> Result<Kind, LocatorError> {
+        match self.protocol.as_str() {
+            "fast+shm" => {
+                self.allow("fast+shm", &["name"])?;
+                let name = self.need("fast+shm", "name")?;
+                Ok(Kind::Shm { name: shm_name(name)?.into() })
+            }
+            "fast+udp" => self.host_port("fast+udp").map(Kind::Udp),
+            "tcp" => self.host_port("tcp").map(Kind::Tcp),
+            other => {
+                let driver = self.driver().unwrap_or("tcp");
+                let planned =
+                    PLANNED_TRANSPORTS.contains(&self.transport()) && PLANNED_DRIVERS.contains(&driver);
+                Err(match planned && self.protocol != "fast" {
+                    true => LocatorError::NotBuilt(other.into()),
+                    false => LocatorError::UnknownProtocol(other.into()),
+                })
+            }
+        }
+    }
+
+    /// The locator of worker `i` of a service: worker 0 has the locator itself, the others `name=N.i` or the port that
+    /// is `i` higher. A port of 0 stays 0: the kernel chooses each worker's.
+    ///
+    /// # Errors
+    /// As [`Locator::kind`], and a port beyond 65535.
+    pub fn worker(&self, i: u16) -> Result<Self, LocatorError> {
+        let mut own = self.clone();
+        match self.kind()? {
+            _ if i == 0 => {}
+            Kind::Shm { name } => own.set("name", &format!("{name}.{i}")),
+            Kind::Udp(HostPort { port: 0, .. }) | Kind::Tcp(HostPort { port: 0, .. }) => {}
+            Kind::Udp(HostPort { port, .. }) | Kind::Tcp(HostPort { port, .. }) => {
+                let port = port.checked_add(i).ok_or_else(|| LocatorError::BadValue {
+                    key: "port",
+                    value: format!("{port}+{i}"),
+                    expected: "the ports of all workers must fit below 65536",
+                })?;
+                own.set("port", &port.to_string());
+            }
+        }
+        own.kind()?;
+        Ok(own)
+    }
+
+    /// Adds an option, or replaces the one of that key.
+    fn set(&mut self, key: &str, value: &str) {
+        match self.options.iter_mut().find(|(k, _)| k == key) {
+            Some((_, v)) => *v = value.into(),
+            None => self.options.push((key.into(), value.into())),
+        }
+    }
+
+    fn host_port(&self, protocol: &'static str) -> Result<HostPort, LocatorError> {
+        self.allow(protocol, &["host", "port"])?;
+        let host = self.need(protocol, "host")?;
+        let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
+        if bare.is_empty() || bare.contains(|c: char| c.is_whitespace() || c.is_control() || "[]".contains(c))
+        {
+            return Err(LocatorError::BadValue {
+                key: "host",
+                value: host.into(),
+                expected: "a host's name, an IPv4 address, or an IPv6 address with or without [ ]",
+            });
+        }
+        let port = self.need(protocol, "port")?;
+        // `parse` alone would take "+80".
+        let number = port.bytes().all(|b| b.is_ascii_digit()).then(|| port.parse().ok()).flatten();
+        let Some(number) = number else {
+            return Err(LocatorError::BadValue {
+                key: "port",
+                value: port.into(),
+                expected: "a number up to 65535",
+            });
+        };
+        Ok(HostPort { host: bare.into(), port: number })
+    }
+
+    fn need(&self, protocol: &'static str, key: &'static str) -> Result<&str, LocatorError> {
+        self.option(key).ok_or(LocatorError::MissingKey { protocol, key })
+    }
+
+    fn allow(&self, protocol: &'static str, keys: &[&'static str]) -> Result<(), LocatorError> {
+        match self.options.iter().find(|(k, _)| !keys.contains(&k.as_str())) {
+            None => Ok(()),
+            Some((key, _)) => {
+                Err(LocatorError::UnknownKey { protocol, key: key.clone(), allowed: keys.join(", ") })
+            }
+        }
+    }
+}
+
+/// Checks that a name can be the last part of a path and cannot leave its directory.
+fn shm_name(name: &str) -> Result<&str, LocatorError> {
+    let fits = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
+    if name.is_empty() || name.len() > 64 || name.starts_with('.') || !name.bytes().all(fits) {
+        return Err(LocatorError::BadValue {
+            key: "name",
+            value: name.into(),
+            expected: "1 to 64 letters, digits, dots, underscores and hyphens, without a dot at the start",
+        });
+    }
+    Ok(name)
+}
+
+impl HostPort {
+    /// The addresses of the host, in the resolver's order. May block while it asks a name server.
+    ///
+    /// # Errors
+    /// The host has no address; the error names it.
+    pub fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
+        let named = |e: io::Error| io::Error::new(e.kind(), format!("host {:?}: {e}", self.host));
+        let found: Vec<_> = (self.host.as_str(), self.port).to_socket_addrs().map_err(named)?.collect();
+        if found.is_empty() {
+            return Err(named(io::Error::new(io::ErrorKind::NotFound, "it has no address")));
+        }
+        Ok(found)
+    }
+
+    /// The addresses to which a request may be sent or where a service may listen: all of them if `insecure_network`,
+    /// and otherwise those of loopback, since nothing is encrypted yet.
+    ///
+    /// # Errors
+    /// As [`HostPort::resolve`]; `PermissionDenied` if the host is elsewhere and `insecure_network` is false.
+    pub fn allowed(&self, insecure_network: bool) -> io::Result<Vec<SocketAddr>> {
+        let mut found = self.resolve()?;
+        if !insecure_network {
+            found.retain(|a| a.ip().to_canonical().is_loopback());
+        }
+        if found.is_empty() {
+            let why = format!(
+                "{} is not on loopback: traffic is not encrypted, so it needs --insecure-network",
+                self.host
+            );
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+        }
+        Ok(found)
+    }
+}
+
+impl FromStr for Locator {
+    type Err = LocatorError;
+
+    /// Parses exactly one locator.
+    fn from_str(text: &str) -> Result<Self, LocatorError> {
+        let mut all = parse::list(text)?;
+        match (all.pop(), all.is_empty()) {
+            (Some(one), true) => Ok(one),
+            _ => {
+                let expected = "one locator, not a list";
+                Err(LocatorError::Grammar { text: text.into(), at: 0, expected })
+            }
+        }
+    }
+}
+
+impl fmt::Display for Locator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:", self.protocol)?;
+        for (i, (key, value)) in self.options.iter().enumerate() {
+            let comma = if i > 0 { "," } else { "" };
+            write!(f, "{comma}{key}=")?;
+            if value.contains(|c: char| c.is_whitespace() || "\\\",;".contains(c)) {
+                write!(f, "\"{}\"", value.replace('\\', "\\\\").replace('"', "\\\""))?;
+            } else {
+                f.write_str(value)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,151 @@
+//! The grammar of locators, by hand: one pass over the bytes, errors name the place.
+
+use super::{Locator, LocatorError, MAX_LEN};
+
+pub(super) const PROTOCOL: &str = "a protocol (letters, digits, _ and +)";
+pub(super) const KEY: &str = "a key (letters, digits and _)";
+
+pub(super) fn in_key(b: u8) -> bool {
+    b.is_ascii_alphanumeric() || b == b'_'
+}
+
+pub(super) fn in_protocol(b: u8) -> bool {
+    in_key(b) || b == b'+'
+}
+
+/// Parses `locator (';' locator)*`.
+pub(super) fn list(text: &str) -> Result<Vec<Locator>, LocatorError> {
+    if text.len() > MAX_LEN {
+        return Err(LocatorError::TooLong(text.len()));
+    }
+    let mut cursor = Cursor { text, at: 0 };
+    let mut all = vec![cursor.locator()?];
+    while cursor.take(b';') {
+        all.push(cursor.locator()?);
+    }
+    if cursor.at < text.len() {
+        return Err(cursor.expected("',', ';' or the end"));
+    }
+    Ok(all)
+}
+
+/// How far `text` has been read. `at` always lies between two characters: only ASCII is stepped over bytewise.
+struct Cursor<'t> {
+    text: &'t str,
+    at: usize,
+}
+
+impl<'t> Cursor<'t> {
+    fn expected(&self, expected: &'static str) -> LocatorError {
+        LocatorError::Grammar { text: self.text.into(), at: self.at, expected }
+    }
+
+    fn skip_spaces(&mut self) {
+        let rest = &self.text[self.at..];
+        self.at = self.text.len() - rest.trim_start().len();
+    }
+
+    fn peek(&self) -> Option<u8> {
+        self.text.as_bytes().get(self.at).copied()
+    }
+
+    /// Takes `b` if it is next, and the spaces before and after it.
+    fn take(&mut self, b: u8) -> bool {
+        self.skip_spaces();
+        let is = self.peek() == Some(b);
+        if is {
+            self.at += 1;
+            self.skip_spaces();
+        }
+        is
+    }
+
+    fn word(&mut self, allowed: fn(u8) -> bool, expected: &'static str) -> Result<&'t str, LocatorError> {
+        self.skip_spaces();
+        let rest = &self.text[self.at..];
+        let len = rest.bytes().take_while(|&b| allowed(b)).count();
+        if len == 0 {
+            return Err(self.expected(expected));
+        }
+        self.at += len;
+        Ok(&rest[..len])
+    }
+
+    fn locator(&mut self) -> Result<Locator, LocatorError> {
+        let protocol = self.word(in_protocol, PROTOCOL)?.to_owned();
+        let mut locator = Locator { protocol, options: Vec::new() };
+        if !self.take(b':') {
+            return Err(self.expected("':'"));
+        }
+        if matches!(self.peek(), None | Some(b';')) {
+            return Ok(locator);
+        }
+        loop {
+            let key = self.word(in_key, KEY)?;
+            if !self.take(b'=') {
+                return Err(self.expected("'='"));
+            }
+            let value = if self.peek() == Some(b'"') { self.quoted()? } else { self.plain()? };
+            locator.set(key, &value);
+            if !self.take(b',') {
+                return Ok(locator);
+            }
+        }
+    }
+
+    fn quoted(&mut self) -> Result<String, LocatorError> {
+        self.at += 1;
+        let mut value = String::new();
+        let mut chars = self.text[self.at..].char_indices().peekable();
+        while let Some((i, c)) = chars.next() {
+            match c {
+                '"' => {
+                    self.at += i + 1;
+                    return Ok(value);
+                }
+                '\\' => match chars.next_if(|(_, c)| "\\\"".contains(*c)) {
+                    Some((_, escaped)) => value.push(escaped),
+                    None => value.push('\\'),
+                },
+                _ => value.push(c),
+            }
+        }
+        self.at = self.text.len();
+        Err(self.expected("'\"'"))
+    }
+
+    /// Up to the next `,` or `;`, without the spaces at its end. A backslash before any other character is itself.
+    fn plain(&mut self) -> Result<String, LocatorError> {
+        let mut value = String::new();
+        let mut kept = 0;
+        let mut chars = self.text[self.at..].char_indices().peekable();
+        let mut end = self.text.len();
+        while let Some((i, c)) = chars.next() {
+            match c {
+                ',' | ';' => {
+                    end = self.at + i;
+                    break;
+                }
+                '"' => {
+                    self.at += i;
+                    return Err(self.expected("a value; a quote inside one is written \\\""));
+                }
+                '\\' => {
+                    value.push(
+                        chars.next_if(|(_, c)| "\\\",; ".contains(*c)).map_or('\\', |(_, escaped)| escaped),
+                    );
+                    kept = value.len();
+                }
+                _ => {
+                    value.push(c);
+                    if !c.is_whitespace() {
+                        kept = value.len();
+                    }
+                }
+            }
+        }
+        value.truncate(kept);
+        self.at = end;
+        Ok(value)
+    }
+}

@@ -1,0 +1,145 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn one(text: &str) -> Locator {
+    text.parse().unwrap_or_else(|e| panic!("{text}: {e}"))
+}
+
+fn refused(text: &str) -> String {
+    let locator = match text.parse::<Locator>() {
+        Ok(locator) => locator,
+        Err(e) => return e.to_string(),
+    };
+    locator.kind().expect_err(text).to_string()
+}
+
+#[test]
+fn the_three_protocols() {
+    assert_eq!(one("fast+shm:name=kv").kind(), Ok(Kind::Shm { name: "kv".into() }));
+    let at = |host: &str, port| HostPort { host: host.into(), port };
+    assert_eq!(one("fast+udp:host=127.0.0.1,port=7000").kind(), Ok(Kind::Udp(at("127.0.0.1", 7000))));
+    assert_eq!(one("tcp: host = localhost , port = 0").kind(), Ok(Kind::Tcp(at("localhost", 0))));
+    assert_eq!(one("tcp:port=1,host=[::1]").kind(), Ok(Kind::Tcp(at("::1", 1))));
+    assert_eq!(one("tcp:port=1,host=::1").kind(), Ok(Kind::Tcp(at("::1", 1))));
+    let fast = one("fast+udp:host=h,port=1");
+    assert_eq!((fast.protocol(), fast.transport(), fast.driver()), ("fast+udp", "fast", Some("udp")));
+    assert_eq!((one("tcp:").transport(), one("tcp:").driver()), ("tcp", None));
+}
+
+#[test]
+fn escapes_quotes_spaces_and_duplicates() {
+    let l = one(r#"x: a=\"b\,c\;d\\e\f , b="q,;\"\\\n " ,a2= two words ,b2="", c=\ s\  , d=1,d=2"#);
+    assert_eq!(l.option("a"), Some(r#""b,c;d\e\f"#));
+    assert_eq!(l.option("b"), Some(r#"q,;"\\n "#));
+    assert_eq!(l.option("a2"), Some("two words"));
+    assert_eq!(l.option("b2"), Some(""));
+    assert_eq!(l.option("c"), Some(" s "));
+    assert_eq!(l.option("d"), Some("2"));
+    assert_eq!(l.option("e"), None);
+    assert_eq!(one(&l.to_string()), l);
+}
+
+#[test]
+fn lists() {
+    let all = Locator::list("tcp:host=a,port=1 ; fast+shm:name=b;x:").expect("a list");
+    let texts: Vec<_> = all.iter().map(ToString::to_string).collect();
+    assert_eq!(texts, ["tcp:host=a,port=1", "fast+shm:name=b", "x:"]);
+    assert_eq!(refused("tcp:;tcp:"), "bad locator \"tcp:;tcp:\": expected one locator, not a list at byte 0");
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    for (text, message) in [
+        ("", "bad locator \"\": expected a protocol (letters, digits, _ and +) at byte 0"),
+        ("tcp", "bad locator \"tcp\": expected ':' at byte 3"),
+        ("tcp:host", "bad locator \"tcp:host\": expected '=' at byte 8"),
+        ("tcp:host=a,", "bad locator \"tcp:host=a,\": expected a key (letters, digits and _) at byte 11"),
+        ("tcp:host=\"a", "bad locator \"tcp:host=\\\"a\": expected '\"' at byte 11"),
+        ("tcp:host=\"a\"b", "bad locator \"tcp:host=\\\"a\\\"b\": expected ',', ';' or the end at byte 12"),
+        ("x:a=b;", "bad locator \"x:a=b;\": expected a protocol (letters, digits, _ and +) at byte 6"),
+        ("tcp:port=1", "tcp needs host=…"),
+        ("tcp:host=a", "tcp needs port=…"),
+        ("tcp:host=a,port=65536", "port=\"65536\": a number up to 65535"),
+        ("tcp:host=a,port=+1", "port=\"+1\": a number up to 65535"),
+        ("tcp:host=a,port=", "port=\"\": a number up to 65535"),
+        ("tcp:host=a,port=1,mac=2", "tcp has no key \"mac\"; its keys are host, port"),
+        ("fast+shm:name=a,port=2", "fast+shm has no key \"port\"; its keys are name"),
+        ("fast+shm:", "fast+shm needs name=…"),
+    ] {
+        assert_eq!(refused(text), message);
+    }
+    assert!(refused("fast+udp:host=,port=1").starts_with("host=\"\": a host's name"));
+    assert!(refused("fast+shm:name=../x").starts_with("name=\"../x\": 1 to 64 letters"));
+    assert!(refused("fast+shm:name=.x").starts_with("name="));
+    assert_eq!(Locator::list(&"x".repeat(MAX_LEN + 1)), Err(LocatorError::TooLong(MAX_LEN + 1)));
+}
+
+#[test]
+fn planned_protocols_are_told_from_unknown_ones() {
+    for planned in ["fast+xdp", "fast+packet", "rdma", "rdma+tap", "utcp+shm", "fast+dpdk", "fast+memif"] {
+        assert_eq!(
+            Locator::new(planned, &[]).and_then(|l| l.kind()),
+            Err(LocatorError::NotBuilt(planned.into()))
+        );
+    }
+    for unknown in ["fast", "fast+carrier", "http", "+", "udp"] {
+        let e = Locator::new(unknown, &[]).and_then(|l| l.kind()).expect_err(unknown);
+        assert_eq!(e, LocatorError::UnknownProtocol(unknown.into()));
+        assert!(e.to_string().contains("fast+shm:name=N"), "{e}");
+    }
+}
+
+#[test]
+fn each_worker_has_its_own() {
+    let worker = |text: &str, i| one(text).worker(i).map(|l| l.to_string());
+    assert_eq!(worker("fast+shm:name=a", 0).as_deref(), Ok("fast+shm:name=a"));
+    assert_eq!(worker("fast+shm:name=a", 2).as_deref(), Ok("fast+shm:name=a.2"));
+    assert_eq!(worker("tcp:host=a,port=10", 3).as_deref(), Ok("tcp:host=a,port=13"));
+    assert_eq!(worker("tcp:host=a,port=0", 3).as_deref(), Ok("tcp:host=a,port=0"));
+    assert!(worker("tcp:host=a,port=65535", 1).is_err());
+}
+
+#[test]
+fn loopback_unless_told_otherwise() {
+    let at = |host: &str| HostPort { host: host.into(), port: 9 };
+    assert_eq!(
+        at("127.0.0.1").allowed(false).expect("loopback"),
+        ["127.0.0.1:9".parse().expect("an address")]
+    );
+    assert_eq!(at("::1").allowed(false).expect("loopback"), ["[::1]:9".parse().expect("an address")]);
+    assert_eq!(at("::ffff:127.0.0.1").allowed(false).expect("loopback").len(), 1);
+    assert!(!at("localhost").allowed(false).expect("loopback").is_empty());
+    for elsewhere in ["192.0.2.1", "0.0.0.0", "::", "2001:db8::1"] {
+        let e = at(elsewhere).allowed(false).expect_err(elsewhere);
+        assert_eq!(e.kind(), io::ErrorKind::PermissionDenied);
+        assert!(e.to_string().contains("--insecure-network"), "{e}");
+        assert_eq!(at(elsewhere).allowed(true).expect(elsewhere).len(), 1);
+    }
+}
+
+proptest! {
+    #[test]
+    fn round_trip(
+        protocol in "[a-z+_0-9]{1,8}",
+        options in proptest::collection::vec(("[a-z_0-9]{1,6}", any::<String>()), 0..5),
+    ) {
+        let pairs: Vec<_> = options.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+        let locator = Locator::new(&protocol, &pairs).expect("valid parts");
+        let text = locator.to_string();
+        prop_assume!(text.len() <= MAX_LEN);
+        prop_assert_eq!(text.parse::<Locator>().expect(&text), locator);
+    }
+
+    #[test]
+    fn no_text_panics(text in any::<String>(), tail in r#"[a-z+:=,;"\\ ]{0,40}"#) {
+        for text in [text.clone(), tail.clone(), format!("{text}{tail}"), format!("tcp:{tail}{text}")] {
+            if let Ok(all) = Locator::list(&text) {
+                for l in all {
+                    let _ = l.kind();
+                    prop_assert_eq!(l.to_string().parse::<Locator>(), Ok(l));
+                }
+            }
+        }
+    }
+}
