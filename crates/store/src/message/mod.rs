@@ -150,3 +150,5 @@ codes! {
         Starting = 21,
     }
 }
+
+pub mod control;
