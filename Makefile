@@ -1,0 +1,106 @@
+# Everything that a developer, a newcomer or CI runs. `make` alone lists it.
+#
+# Each target works on a fresh Debian 12 with root and rustup: what it needs and does not find, scripts/tools installs,
+# saying so. Variables: SEEDS (sim), SECONDS (fuzz, per target), RUNS (bench), TESTS (bench).
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+MAKEFLAGS += --no-print-directory
+export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
+
+SEEDS ?= 1000
+# Bash counts in SECONDS itself, so only a value from the command line or from here counts, never the environment's.
+SECONDS = 60
+RUNS ?= 5
+TESTS ?= floor echo sessions basic readThroughput
+
+CORE := -p sprat-proto -p sprat-store
+BARE := x86_64-unknown-none
+
+# The stages of `make test`, in order: what fails fastest comes first.
+STAGES := fmt clippy doc bare unit sim-smoke fuzz-smoke demo-smoke
+
+.PHONY: help
+help: ## This list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 12
+
+.PHONY: demo
+demo: release ## Build, start a cluster, import a real file, compare, measure: what Sprat is, in one run
+	target_dir="$$(scripts/target-dir)"
+	"$$target_dir/release/sprat" demo
+
+.PHONY: test
+test: tools ## Everything that must pass: all stages below, one after the other
+	@for stage in $(STAGES); do echo "== $$stage"; $(MAKE) $$stage; done
+
+.PHONY: check
+check: fmt clippy doc bare ## The stages that compile but run nothing
+	cargo test -q -p sprat-proto --test tidy
+
+.PHONY: fmt
+fmt: tools ## Formatting
+	cargo fmt --all --check
+
+.PHONY: clippy
+clippy: tools ## Lints, for every target of the workspace
+	cargo clippy --workspace --all-targets -- -D warnings
+
+.PHONY: doc
+doc: tools ## Rustdoc, private items too
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items
+
+.PHONY: bare
+bare: tools ## proto and store for a machine without an operating system: proof that they name no clock, socket or thread
+	if scripts/tools --target $(BARE); then
+	    cargo build $(CORE) --target $(BARE)
+	else
+	    echo "the target $(BARE) cannot be had here: the list of allowed dependencies must do"
+	    cargo test -p sprat-proto --test tidy pure_crates
+	fi
+
+.PHONY: unit
+unit: tools ## Unit, integration and documentation tests
+	cargo test --workspace --no-fail-fast
+
+.PHONY: sim
+sim: tools ## The simulated cluster: SEEDS=1000 runs, each from its own seed
+	SPRAT_SEEDS=$(SEEDS) cargo test --release -p sprat-sim
+
+.PHONY: sim-smoke
+sim-smoke:
+	@$(MAKE) sim SEEDS=1000
+
+.PHONY: fuzz
+fuzz: tools ## Every fuzz target for SECONDS=60 each
+	scripts/fuzz $(SECONDS)
+
+.PHONY: fuzz-smoke
+fuzz-smoke:
+	@$(MAKE) fuzz SECONDS=5
+
+.PHONY: demo-smoke
+demo-smoke:
+	@$(MAKE) demo
+
+.PHONY: bench
+bench: release ## Medians of RUNS=5 runs of `sprat perf`: a table, and JSON lines in bench/
+	scripts/bench $(RUNS) $(TESTS)
+
+.PHONY: release
+release: tools ## The release build of the binary `sprat`
+	cargo build --release -p sprat-cli
+
+.PHONY: tools
+tools:
+	@scripts/tools
+
+.PHONY: stages
+stages: # The stages' names, for .ci/run
+	@echo $(STAGES)
+
+.PHONY: clean
+clean: ## Forget all that was built
+	cargo clean
+	if [ -d fuzz ]; then cargo clean --manifest-path fuzz/Cargo.toml; fi
+	rm -rf bench

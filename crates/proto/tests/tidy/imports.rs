@@ -1,0 +1,70 @@
+//! Who may name whom in code, crate by crate and, within `proto` and `store`, module by module.
+
+use crate::report;
+use crate::source::{File, files, line_of, words};
+
+/// In files below the first path, code must not name the second, because of the third.
+const FORBIDDEN: &[(&str, &[&str], &str)] = &[
+    ("crates/proto/", &["sprat_store", "sprat", "sprat_sim"], "proto depends on no sibling"),
+    ("crates/store/", &["sprat", "sprat_sim"], "store knows proto alone"),
+    ("crates/host/", &["sprat_sim"], "host and sim never see each other"),
+    ("crates/sim/", &["sprat"], "host and sim never see each other"),
+    ("crates/cli/src/", &["sprat_sim"], "the simulator is never shipped"),
+    ("crates/proto/src/", &["std"], "proto is no_std"),
+    ("crates/store/src/", &["std"], "store is no_std"),
+    (
+        "crates/store/src/",
+        &["Endpoint", "Datagrams", "net", "rdma"],
+        "the store knows messages, not how they travel",
+    ),
+];
+
+/// Protocol families that are siblings within `proto`: none names another.
+const FAMILIES: &[&str] = &["net", "rdma", "rpc"];
+
+fn named(file: &File, word: &str, why: &str) -> Vec<String> {
+    // Tests of the pure crates run under std.
+    let code = if word == "std" { file.code_without_tests() } else { file.code() };
+    // A path or an import, not a field, a method or a variable that happens to have the name.
+    let names = |at: usize| {
+        let (before, after) = (code[..at].trim_end(), code[at + word.len()..].trim_start());
+        after.starts_with("::") || before.ends_with("::") || before.ends_with("extern crate")
+    };
+    let found = words(&code, word).filter(|&at| names(at));
+    found.map(|at| format!("{}:{}: names `{word}`: {why}", file.path, line_of(&code, at))).collect()
+}
+
+#[test]
+fn crates_name_only_whom_they_may() {
+    let mut wrong = Vec::new();
+    for file in files().iter().filter(|f| f.is_rust()) {
+        for (below, words, why) in FORBIDDEN {
+            if !file.path.starts_with(below) || (file.is_test() && words.contains(&"std")) {
+                continue;
+            }
+            for word in *words {
+                wrong.extend(named(file, word, why));
+            }
+        }
+    }
+    report("imports against the order of the crates:", &wrong);
+}
+
+#[test]
+fn protocol_families_do_not_name_each_other() {
+    let mut wrong = Vec::new();
+    for file in files().iter().filter(|f| f.is_rust()) {
+        let Some(inside) = file.path.strip_prefix("crates/proto/src/") else { continue };
+        let Some(own) = FAMILIES.iter().find(|f| inside.starts_with(&format!("{f}/"))) else { continue };
+        let code = file.code();
+        for other in FAMILIES.iter().filter(|f| *f != own) {
+            let paths = [format!("crate::{other}"), format!("super::super::{other}")];
+            for path in &paths {
+                for at in words(&code, path) {
+                    wrong.push(format!("{}:{}: names {path}", file.path, line_of(&code, at)));
+                }
+            }
+        }
+    }
+    report("net, rdma and rpc are siblings that meet in stack.rs only:", &wrong);
+}

@@ -1,0 +1,48 @@
+//! Who may look at a clock or wait for one: `host`'s clock alone, so that everything else can run in virtual time; and
+//! no test is switched off, expects a panic or sleeps.
+
+use crate::report;
+use crate::source::{files, line_of};
+
+/// Places that may name a clock or sleep, and why.
+const LISTED: &[(&str, &str, &str)] = &[];
+
+const CLOCKS: &[&str] = &["Instant::now", "SystemTime::now", "thread::sleep", "UNIX_EPOCH.elapsed"];
+
+#[test]
+fn only_the_clock_tells_the_time() {
+    let mut wrong = Vec::new();
+    let mut met = Vec::new();
+    for file in files().iter().filter(|f| f.is_rust()) {
+        let code = file.code();
+        for clock in CLOCKS {
+            for (at, _) in code.match_indices(clock) {
+                if LISTED.iter().any(|(path, c, _)| *path == file.path && c == clock) {
+                    met.push((file.path.clone(), *clock));
+                } else {
+                    wrong.push(format!("{}:{}: {clock} outside the clock", file.path, line_of(&code, at)));
+                }
+            }
+        }
+    }
+    for (path, clock, _) in LISTED.iter().filter(|(p, c, _)| !met.iter().any(|(mp, mc)| mp == p && mc == c)) {
+        wrong.push(format!("{path}: {clock} is listed but not there: take it off"));
+    }
+    report("time comes from one place:", &wrong);
+}
+
+#[test]
+fn no_test_is_switched_off() {
+    let mut wrong = Vec::new();
+    for file in files().iter().filter(|f| f.is_rust()) {
+        let code = file.code();
+        for (word, instead) in
+            [("#[ignore", "run it, or remove it"), ("should_panic", "assert what is wrong, by a result")]
+        {
+            for (at, _) in code.match_indices(word) {
+                wrong.push(format!("{}:{}: {word}: {instead}", file.path, line_of(&code, at)));
+            }
+        }
+    }
+    report("switched-off tests:", &wrong);
+}

@@ -1,0 +1,65 @@
+//! Where `unsafe` may stand: in listed files of `host`, each time with its reason.
+
+use crate::report;
+use crate::source::{files, line_of, words};
+
+/// Files that may hold `unsafe`, and how many times the word stands in them. A ratchet: a number may fall, and a new
+/// file needs a reason that a reviewer accepts.
+const LISTED: &[(&str, usize)] = &[];
+
+/// How many lines above `unsafe` its reason may begin at the most.
+const REASON_WITHIN: usize = 12;
+
+#[test]
+fn unsafe_stands_only_where_listed() {
+    let mut wrong = Vec::new();
+    let mut counted = Vec::new();
+    for file in files().iter().filter(|f| f.is_rust()) {
+        let count = words(&file.code(), "unsafe").count();
+        let listed = LISTED.iter().find(|(path, _)| *path == file.path).map(|(_, n)| *n);
+        if count > 0 {
+            counted.push(file.path.clone());
+        }
+        match (count, listed) {
+            (0, None) => {}
+            (n, None) => wrong.push(format!("{}: {n} × unsafe in a file that is not listed", file.path)),
+            (n, Some(limit)) if n > limit => {
+                wrong.push(format!("{}: {n} × unsafe, listed {limit}", file.path))
+            }
+            (n, Some(limit)) if n < limit => {
+                wrong.push(format!("{}: {n} × unsafe, listed {limit}: lower the number", file.path));
+            }
+            _ => {}
+        }
+    }
+    for (path, _) in LISTED.iter().filter(|(p, _)| !counted.iter().any(|c| c == p)) {
+        wrong.push(format!("{path}: listed, but it has no unsafe: take it off"));
+    }
+    for (path, _) in LISTED.iter().filter(|(p, _)| !p.starts_with("crates/host/src/")) {
+        wrong.push(format!("{path}: unsafe belongs in host"));
+    }
+    report("unsafe code:", &wrong);
+}
+
+/// Clippy demands the comment on blocks; this holds for `unsafe impl` and `unsafe fn` too, and in tests.
+#[test]
+fn every_unsafe_says_why_it_is_sound() {
+    let mut wrong = Vec::new();
+    for file in files().iter().filter(|f| f.is_rust()) {
+        let code = file.code();
+        let lines: Vec<&str> = file.text.lines().collect();
+        for at in words(&code, "unsafe") {
+            let line = line_of(&code, at);
+            // A function pointer or a trait bound has nothing to explain.
+            let after = code[at + "unsafe".len()..].trim_start();
+            if after.starts_with("extern") || after.starts_with("fn(") {
+                continue;
+            }
+            let above = &lines[line.saturating_sub(1 + REASON_WITHIN)..line];
+            if !above.iter().any(|l| l.contains("SAFETY:") || l.contains("# Safety")) {
+                wrong.push(format!("{}:{line}: unsafe without a `// SAFETY:` above it", file.path));
+            }
+        }
+    }
+    report("unsafe without a reason:", &wrong);
+}
