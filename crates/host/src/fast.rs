@@ -7,7 +7,9 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use sprat_proto::probe::{NoProbe, Probe};
-use sprat_proto::rpc::{Config, Endpoint, Event, Message, RequestError, RpcId, ServerRpc, SessionId, Slice, Slices};
+use sprat_proto::rpc::{
+    Config, Endpoint, Event, Message, RequestError, RpcId, ServerRpc, SessionId, Slice, Slices,
+};
 use sprat_proto::{Instant, Rng};
 
 use crate::driver::Driver;

@@ -37,7 +37,8 @@ impl File {
     pub(crate) fn code_without_tests(&self) -> String {
         let mut code = self.code();
         for range in test_modules(&code).into_iter().rev() {
-            let blanks: String = code[range.clone()].chars().map(|c| if c == '\n' { c } else { ' ' }).collect();
+            let blanks: String =
+                code[range.clone()].chars().map(|c| if c == '\n' { c } else { ' ' }).collect();
             code.replace_range(range, &blanks);
         }
         code
