@@ -17,7 +17,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::str::FromStr;
 
 mod parse;
@@ -287,13 +287,19 @@ fn shm_name(name: &str) -> Result<&str, LocatorError> {
 }
 
 impl HostPort {
-    /// The addresses of the host, in the resolver's order. May block while it asks a name server.
+    /// The addresses of the host, in the resolver's order; one of the form `::ffff:a.b.c.d` as the IPv4 address that it
+    /// stands for. May block while it asks a name server.
     ///
     /// # Errors
     /// The host has no address; the error names it.
     pub fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
         let named = |e: io::Error| io::Error::new(e.kind(), format!("host {:?}: {e}", self.host));
-        let found: Vec<_> = (self.host.as_str(), self.port).to_socket_addrs().map_err(named)?.collect();
+        let plain = |a: SocketAddr| match a.ip().to_canonical() {
+            v4 @ IpAddr::V4(_) => SocketAddr::new(v4, a.port()),
+            IpAddr::V6(_) => a,
+        };
+        let found: Vec<_> =
+            (self.host.as_str(), self.port).to_socket_addrs().map_err(named)?.map(plain).collect();
         if found.is_empty() {
             return Err(named(io::Error::new(io::ErrorKind::NotFound, "it has no address")));
         }
@@ -308,7 +314,7 @@ impl HostPort {
     pub fn allowed(&self, insecure_network: bool) -> io::Result<Vec<SocketAddr>> {
         let mut found = self.resolve()?;
         if !insecure_network {
-            found.retain(|a| a.ip().to_canonical().is_loopback());
+            found.retain(|a| a.ip().is_loopback());
         }
         if found.is_empty() {
             let why = format!(

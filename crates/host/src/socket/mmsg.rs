@@ -1,0 +1,204 @@
+//! The system calls that move several datagrams at once, with kernel segmentation: `recvmmsg` with UDP_GRO, `sendmmsg`
+//! with UDP_SEGMENT, and their cheaper forms for one datagram. All unsafe code of the UDP driver is here.
+//!
+//! The invariant that makes it sound: every pointer given to the kernel is to a local array or to a slice borrowed for
+//! the whole call, its length is given beside it, and the kernel keeps none of them after the call returns.
+
+use std::io;
+use std::mem;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::os::fd::{AsRawFd as _, BorrowedFd};
+use std::ptr;
+
+use sprat_proto::datagrams::BURST;
+
+/// A socket address as the kernel has it: `sockaddr_in` and `sockaddr_in6` laid over each other (the port is big-endian
+/// in both; `word` is the IPv4 address in one and the flow label in the other).
+#[repr(C)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Name {
+    family: libc::sa_family_t,
+    port: [u8; 2],
+    word: [u8; 4],
+    v6: [u8; 16],
+    scope: u32,
+}
+
+const V4_LEN: usize = size_of::<libc::sockaddr_in>();
+const V6_LEN: usize = size_of::<libc::sockaddr_in6>();
+const _: () = assert!(size_of::<Name>() == V6_LEN && align_of::<Name>() == align_of::<libc::sockaddr_in6>());
+
+impl Name {
+    pub(super) fn new(addr: SocketAddr) -> Self {
+        let port = addr.port().to_be_bytes();
+        match addr {
+            SocketAddr::V4(a) => {
+                Self { family: libc::AF_INET as _, port, word: a.ip().octets(), ..Self::default() }
+            }
+            SocketAddr::V6(a) => Self {
+                family: libc::AF_INET6 as _,
+                port,
+                v6: a.ip().octets(),
+                scope: a.scope_id(),
+                word: [0; 4],
+            },
+        }
+    }
+
+    /// The address; none if the kernel gave one of another family. The flow label is left out, so that a peer has one
+    /// address only.
+    pub(super) fn addr(&self) -> Option<SocketAddr> {
+        let port = u16::from_be_bytes(self.port);
+        match i32::from(self.family) {
+            libc::AF_INET => Some(SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::from(self.word), port))),
+            libc::AF_INET6 => {
+                Some(SocketAddr::V6(SocketAddrV6::new(Ipv6Addr::from(self.v6), port, 0, self.scope)))
+            }
+            _ => None,
+        }
+    }
+
+    fn len(&self) -> usize {
+        if i32::from(self.family) == libc::AF_INET { V4_LEN } else { V6_LEN }
+    }
+}
+
+/// A control message with one value (`cmsghdr` and what follows it, padded as the kernel wants it).
+#[repr(C, align(8))]
+#[derive(Clone, Copy, Default)]
+struct Control<T> {
+    len: usize,
+    level: libc::c_int,
+    kind: libc::c_int,
+    value: T,
+}
+
+/// What one receive gave: the bytes are in the buffer of the same number.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Received {
+    pub(super) len: usize,
+    pub(super) from: Name,
+    /// Bytes of each datagram but the last, if the kernel joined several.
+    pub(super) segment: Option<usize>,
+    /// Something did not fit the buffer.
+    pub(super) truncated: bool,
+}
+
+/// The most messages in one call.
+pub(super) const MAX_RECV: usize = 8;
+
+/// Receives up to `out.len()` messages (at most [`MAX_RECV`]), the i-th into `buffer[i * stride..]`; returns how many.
+pub(super) fn recv(
+    fd: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    stride: usize,
+    out: &mut [Received],
+) -> io::Result<usize> {
+    let n = out.len().min(MAX_RECV);
+    let mut names = [Name::default(); MAX_RECV];
+    let mut controls = [Control::<libc::c_int>::default(); MAX_RECV];
+    // SAFETY: `iovec` and `mmsghdr` are plain C structures for which all zeros is a value.
+    let (mut iovs, mut msgs): ([libc::iovec; MAX_RECV], [libc::mmsghdr; MAX_RECV]) = unsafe { mem::zeroed() };
+    for (i, piece) in buffer.chunks_exact_mut(stride).take(n).enumerate() {
+        iovs[i] = libc::iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: piece.len() };
+        let header = &mut msgs[i].msg_hdr;
+        header.msg_name = (&raw mut names[i]).cast();
+        header.msg_namelen = V6_LEN as _;
+        header.msg_iov = &raw mut iovs[i];
+        header.msg_iovlen = 1;
+        header.msg_control = (&raw mut controls[i]).cast();
+        header.msg_controllen = size_of_val(&controls[i]) as _;
+    }
+    let got = if n == 1 {
+        // SAFETY: header 0 points to arrays of this function and to `buffer`, all writable, alive during the call, and as
+        // long as it says.
+        let len = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut msgs[0].msg_hdr, 0) };
+        msgs[0].msg_len = check(len)? as _;
+        1
+    } else {
+        // SAFETY: as above for each of the `n` headers, which the loop filled in (`buffer` has a piece for each: if it had
+        // fewer, the rest would say that they have no room at all).
+        let got = unsafe { libc::recvmmsg(fd.as_raw_fd(), msgs.as_mut_ptr(), n as _, 0, ptr::null_mut()) };
+        check(got as isize)?
+    };
+    for (i, msg) in msgs[..got].iter().enumerate() {
+        let control = &controls[i];
+        let joined = msg.msg_hdr.msg_controllen as usize >= control_len::<libc::c_int>()
+            && (control.level, control.kind) == (libc::SOL_UDP, libc::UDP_GRO);
+        out[i] = Received {
+            len: msg.msg_len as usize,
+            from: names[i],
+            segment: joined.then(|| usize::try_from(control.value).unwrap_or(0)).filter(|s| *s > 0),
+            truncated: msg.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
+        };
+    }
+    Ok(got)
+}
+
+/// Datagrams of one length (the last may be shorter) to one peer.
+#[derive(Clone, Copy)]
+pub(super) struct Outgoing<'a> {
+    pub(super) to: &'a Name,
+    pub(super) bytes: &'a [u8],
+    /// Bytes of each datagram, if they are several.
+    pub(super) segment: Option<u16>,
+}
+
+/// Sends one datagram by the cheapest call.
+pub(super) fn send_one(fd: BorrowedFd<'_>, to: &Name, bytes: &[u8]) -> io::Result<()> {
+    let (name, len) = ((&raw const *to).cast(), to.len() as _);
+    // SAFETY: both pointers are of borrowed values that are as long as the lengths beside them (`Name` has room for the
+    // longer of the two forms); the kernel only reads them.
+    let sent = unsafe { libc::sendto(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0, name, len) };
+    check(sent).map(drop)
+}
+
+/// Sends up to [`BURST`] items in one call and returns how many; an error concerns the first item.
+pub(super) fn send(fd: BorrowedFd<'_>, items: &[Outgoing<'_>]) -> io::Result<usize> {
+    let mut controls = [Control::<u16>::default(); BURST];
+    // SAFETY: `iovec` and `mmsghdr` are plain C structures for which all zeros is a value.
+    let (mut iovs, mut msgs): ([libc::iovec; BURST], [libc::mmsghdr; BURST]) = unsafe { mem::zeroed() };
+    let n = items.len().min(BURST);
+    for (i, item) in items[..n].iter().enumerate() {
+        iovs[i] = libc::iovec { iov_base: item.bytes.as_ptr().cast_mut().cast(), iov_len: item.bytes.len() };
+        let header = &mut msgs[i].msg_hdr;
+        header.msg_name = (&raw const *item.to).cast_mut().cast();
+        header.msg_namelen = item.to.len() as _;
+        header.msg_iov = &raw mut iovs[i];
+        header.msg_iovlen = 1;
+        if let Some(value) = item.segment {
+            controls[i] = Control {
+                len: control_len::<u16>() as _,
+                level: libc::SOL_UDP,
+                kind: libc::UDP_SEGMENT,
+                value,
+            };
+            header.msg_control = (&raw mut controls[i]).cast();
+            header.msg_controllen = size_of_val(&controls[i]) as _;
+        }
+    }
+    // SAFETY: the first `n` headers point to arrays of this function and to slices that `items` borrows, alive during the
+    // call and as long as they say; sending only reads what they point to.
+    let sent = unsafe { libc::sendmmsg(fd.as_raw_fd(), msgs.as_mut_ptr(), n as _, 0) };
+    check(sent as isize)
+}
+
+/// What the kernel calls `CMSG_LEN`.
+const fn control_len<T>() -> usize {
+    mem::offset_of!(Control<T>, value) + size_of::<T>()
+}
+
+/// Turns UDP_GRO on: one receive may then give several datagrams of one peer.
+pub(super) fn set_gro(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    let len = size_of_val(&on) as _;
+    // SAFETY: the pointer is to a local integer of the length given.
+    let done = unsafe {
+        libc::setsockopt(fd.as_raw_fd(), libc::SOL_UDP, libc::UDP_GRO, (&raw const on).cast(), len)
+    };
+    check(done as isize).map(drop)
+}
+
+fn check(result: isize) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| io::Error::last_os_error())
+}

@@ -1,0 +1,195 @@
+use super::*;
+
+fn locator(text: &str) -> Locator {
+    text.parse().expect("a locator")
+}
+
+fn server(host: &str, options: Options) -> Udp {
+    Udp::listen(&locator(&format!("fast+udp:host={host},port=0")), options).expect("a free port")
+}
+
+/// A driver that listens and one that has resolved its address.
+fn pair(options: Options) -> (Udp, Udp, Addr) {
+    let server = server("127.0.0.1", options);
+    let mut client = Udp::client(options).expect("a driver");
+    let at = client.resolve(&locator(&server.locator().expect("it listens"))).expect("an address");
+    (server, client, at)
+}
+
+/// Polls until `n` datagrams have come; loopback delivers before the sender's call returns, so this never waits long.
+fn receive(driver: &mut Udp, n: usize) -> Vec<(Addr, Vec<u8>)> {
+    let mut got = Vec::new();
+    for _ in 0..1_000_000 {
+        let burst = driver.recv_burst();
+        assert!(burst <= BURST);
+        got.extend((0..burst).map(|i| (driver.datagram(i).0, driver.datagram(i).1.to_vec())));
+        if got.len() >= n {
+            break;
+        }
+    }
+    assert_eq!(got.len(), n);
+    got
+}
+
+fn payload(i: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|j| (i * 31 + j * 7) as u8).collect()
+}
+
+#[test]
+fn there_and_back_on_both_families() {
+    for host in ["127.0.0.1", "::1", "[::1]", "localhost", "::ffff:127.0.0.1"] {
+        let mut server = server(host, Options::default());
+        let mut client = Udp::client(Options::default()).expect("a driver");
+        let at = client.resolve(&locator(&server.locator().expect("it listens"))).expect("an address");
+        assert_eq!(client.send(at, &[b"pi", b"", b"ng"]), Sent::Yes);
+        client.flush();
+        let (from, bytes) = receive(&mut server, 1).remove(0);
+        assert_eq!(bytes, b"ping");
+        server.send(from, &[b"pong"]);
+        server.flush();
+        let (from, bytes) = receive(&mut client, 1).remove(0);
+        assert_eq!((from, bytes.as_slice()), (at, &b"pong"[..]));
+        assert_eq!((client.recv_burst(), server.recv_burst()), (0, 0));
+    }
+}
+
+#[test]
+fn runs_of_every_shape_arrive_as_they_were_sent() {
+    let (mut server, mut client, at) = pair(Options::default());
+    // Equal lengths, a shorter one that ends a run, a longer one that begins one, empty ones, the largest.
+    let mut lens = vec![100; 5];
+    lens.extend([40, 100, 0, 0, 7, 7, 8188, 8188, 3, 1400]);
+    lens.extend([8188; 20]);
+    lens.extend([1; 150]);
+    lens.extend((0..60).map(|i| 60 - i));
+    for (i, &len) in lens.iter().enumerate() {
+        let bytes = payload(i, len);
+        let (a, b) = bytes.split_at(len / 3);
+        assert_eq!(client.send(at, &[a, b]), Sent::Yes);
+    }
+    client.flush();
+    client.flush();
+    let got = receive(&mut server, lens.len());
+    for (i, ((_, bytes), &len)) in got.iter().zip(&lens).enumerate() {
+        assert_eq!(*bytes, payload(i, len), "datagram {i}");
+    }
+    let counters = client.counters();
+    assert_eq!((counters.sent, counters.send_dropped), (lens.len() as u64, 0));
+    assert_eq!(server.counters().received, lens.len() as u64);
+}
+
+#[test]
+fn a_run_longer_than_a_burst_is_delivered_in_several() {
+    let (mut server, mut client, at) = pair(Options { max_payload: Some(1000), ..Options::default() });
+    for i in 0..60 {
+        client.send(at, &[&payload(i, 1000)]);
+    }
+    client.flush();
+    assert_eq!(server.recv_burst(), BURST);
+    assert_eq!(server.datagram(31).1, payload(31, 1000));
+    assert!(!server.doze(), "what has been received already gives no signal on the descriptor");
+    assert_eq!(server.recv_burst(), 60 - BURST);
+    assert_eq!(server.datagram(0).1, payload(32, 1000));
+    assert!(server.doze());
+}
+
+#[test]
+fn without_segmentation_the_same_datagrams_go_singly() {
+    let (mut server, mut client, at) = pair(Options::default());
+    client.sockets[0].gso = false;
+    for i in 0..10 {
+        client.send(at, &[&payload(i, 500)]);
+    }
+    client.send(at, &[b"end"]);
+    client.flush();
+    let got = receive(&mut server, 11);
+    assert!((0..10).all(|i| got[i].1 == payload(i, 500)));
+    assert_eq!(got[10].1, b"end");
+    assert_eq!(client.counters().sent, 11);
+}
+
+#[test]
+fn datagrams_to_many_peers_in_one_batch() {
+    let mut servers: Vec<_> =
+        (0..40).map(|i| server(if i % 2 == 0 { "127.0.0.1" } else { "::1" }, Options::default())).collect();
+    let mut client = Udp::client(Options::default()).expect("a driver");
+    let peers: Vec<_> = servers
+        .iter()
+        .map(|s| client.resolve(&locator(&s.locator().expect("it listens"))).expect("an address"))
+        .collect();
+    assert_eq!(client.sockets.len(), 2);
+    for (i, &peer) in peers.iter().enumerate() {
+        client.send(peer, &[&payload(i, 90 + i)]);
+        client.send(peer, &[&payload(i + 100, 90 + i)]);
+    }
+    client.flush();
+    for (i, server) in servers.iter_mut().enumerate() {
+        let got = receive(server, 2);
+        assert_eq!((&got[0].1, &got[1].1), (&payload(i, 90 + i), &payload(i + 100, 90 + i)));
+        server.send(got[0].0, &[&payload(i, 20)]);
+        server.flush();
+    }
+    let mut back: Vec<_> = receive(&mut client, 40).into_iter().map(|(from, _)| from.to_string()).collect();
+    let mut expected: Vec<_> = peers.iter().map(ToString::to_string).collect();
+    back.sort();
+    expected.sort();
+    assert_eq!(back, expected);
+}
+
+#[test]
+fn a_peer_that_is_not_there_is_loss() {
+    let (server, mut client, at) = pair(Options::default());
+    drop(server);
+    for _ in 0..20 {
+        client.send(at, &[b"anyone?"]);
+        client.flush();
+        assert_eq!(client.recv_burst(), 0);
+    }
+}
+
+#[test]
+fn misuse_is_counted_or_refused() {
+    let (_server, mut client, at) = pair(Options::default());
+    client.send(at, &[&vec![0; client.max_payload() + 1]]);
+    client.send(Addr::Local(3), &[b"x"]);
+    client.send(Addr::Net("192.0.2.1:9".parse().expect("an address")), &[b"x"]);
+    client.flush();
+    assert_eq!((client.counters().send_invalid, client.counters().sent), (3, 0));
+    let refused = |text: &str| Udp::client(Options::default()).expect("a driver").resolve(&locator(text));
+    assert!(
+        refused("tcp:host=127.0.0.1,port=1")
+            .expect_err("wrong kind")
+            .to_string()
+            .contains("no locator of fast+udp")
+    );
+    assert!(refused("fast+udp:host=127.0.0.1,port=0").is_err());
+    assert_eq!(
+        refused("fast+udp:host=192.0.2.1,port=1").expect_err("elsewhere").kind(),
+        io::ErrorKind::PermissionDenied
+    );
+    assert!(Udp::client(Options { max_payload: Some(70_000), ..Options::default() }).is_err());
+    let taken = server("127.0.0.1", Options::default());
+    let at = locator(&taken.locator().expect("it listens"));
+    let e = Udp::listen(&at, Options::default()).expect_err("the port is in use");
+    assert_eq!(e.kind(), io::ErrorKind::AddrInUse);
+    assert!(e.to_string().contains(&at.to_string()), "{e}");
+}
+
+#[test]
+fn the_descriptor_tells_of_arrivals_on_any_socket() {
+    let mut server = server("::1", Options::default());
+    let mut client = Udp::client(Options::default()).expect("a driver");
+    let readable = |driver: &Udp| {
+        let mut fds = [rustix::event::PollFd::from_borrowed_fd(driver.fd(), rustix::event::PollFlags::IN)];
+        let none = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+        rustix::event::poll(&mut fds, Some(&none)).expect("poll") == 1
+    };
+    assert!(!readable(&client));
+    let at = client.resolve(&locator(&server.locator().expect("it listens"))).expect("an address");
+    client.send(at, &[b"x"]);
+    assert!(client.doze(), "and it leaves nothing unsent");
+    assert!(readable(&server));
+    receive(&mut server, 1);
+    assert!(server.doze());
+    assert!(!readable(&server));
+}
