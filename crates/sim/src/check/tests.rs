@@ -1,0 +1,296 @@
+//! The checker is held against histories known to be good, known to be bad, and against trying every order.
+
+use sprat_proto::Rng;
+
+use super::store::{Answer, Object, Op, Reject, State, Value, Version};
+use super::*;
+
+type Step = Entry<Op, Answer>;
+
+fn entry(called: u64, op: Op, answer: Option<(u64, Answer)>) -> Step {
+    Entry { op, called, answer }
+}
+
+fn write(tag: u64) -> Op {
+    Op::Write(Reject::default(), Value::Bytes(tag))
+}
+
+fn read() -> Op {
+    Op::Read(Reject::default())
+}
+
+fn add(by: i64) -> Op {
+    Op::AddInteger(Reject::default(), by)
+}
+
+fn sum(version: u64, n: u64) -> Answer {
+    Answer::Sum(version, Value::Word(n))
+}
+
+#[track_caller]
+fn check(good: bool, history: &[Step]) {
+    let verdict = linearizable(&Object, history);
+    match verdict {
+        Verdict::Good => assert!(good, "bad history passed: {history:#?}"),
+        Verdict::Broken(why) => assert!(!good, "{why}"),
+        Verdict::TooHard => panic!("too hard"),
+    }
+}
+
+#[test]
+fn a_read_sees_the_last_write() {
+    let writes = [
+        entry(0, write(1), Some((1, Answer::Written(1)))),
+        entry(2, write(2), Some((3, Answer::Written(2)))),
+    ];
+    let with = |answer| [&writes[..], &[entry(4, read(), Some((5, answer)))]].concat();
+    check(true, &with(Answer::Read(2, Value::Bytes(2))));
+    check(false, &with(Answer::Read(1, Value::Bytes(1))));
+    check(false, &with(Answer::Read(2, Value::Bytes(1))));
+    check(false, &with(Answer::Read(3, Value::Bytes(2))));
+    check(false, &with(Answer::Missing));
+}
+
+#[test]
+fn overlapping_operations_go_either_way_but_the_same_way_for_all() {
+    let writes = [
+        entry(0, write(1), Some((3, Answer::Written(1)))),
+        entry(1, write(2), Some((2, Answer::Written(2)))),
+    ];
+    let saw = |at, v, tag| entry(at, read(), Some((at + 1, Answer::Read(v, Value::Bytes(tag)))));
+    check(true, &[&writes[..], &[saw(4, 2, 2), saw(6, 2, 2)]].concat());
+    check(false, &[&writes[..], &[saw(4, 1, 1), saw(6, 2, 2)]].concat());
+}
+
+#[test]
+fn an_unanswered_write_may_happen_late_or_never_but_once() {
+    let lost = entry(0, write(7), None);
+    let saw = |at, v, tag| entry(at, read(), Some((at + 1, Answer::Read(v, Value::Bytes(tag)))));
+    let mine = entry(2, write(1), Some((3, Answer::Written(1))));
+    check(true, &[lost.clone(), mine.clone(), saw(4, 1, 1)]);
+    check(true, &[lost.clone(), mine.clone(), saw(4, 1, 1), saw(6, 2, 7), saw(8, 2, 7)]);
+    let over = entry(8, write(3), Some((9, Answer::Written(3))));
+    check(false, &[lost.clone(), mine.clone(), saw(4, 2, 7), over, saw(10, 4, 7)]);
+    check(false, &[lost, mine, saw(4, 2, 7), saw(6, 1, 1)]);
+}
+
+#[test]
+fn every_increment_counts_once() {
+    let first = entry(0, add(1), None);
+    let second = entry(1, add(1), None);
+    let third = |n| entry(2, add(1), Some((3, sum(9, n))));
+    for (n, good) in [(1, true), (2, true), (3, true), (4, false), (0, false)] {
+        check(good, &[first.clone(), second.clone(), third(n)]);
+    }
+    let last = |n| entry(4, read(), Some((5, Answer::Read(9, Value::Word(n)))));
+    check(true, &[first.clone(), third(2), last(2)]);
+    check(false, &[first.clone(), third(2), last(3)]);
+    check(false, &[first, third(1), last(2)]);
+}
+
+#[test]
+fn versions_grow_across_removal() {
+    let history = |v| {
+        [
+            entry(0, write(1), Some((1, Answer::Written(5)))),
+            entry(2, Op::Remove(Reject::default()), Some((3, Answer::Removed(5)))),
+            entry(4, write(2), Some((5, Answer::Written(v)))),
+        ]
+    };
+    check(true, &history(6));
+    check(false, &history(5));
+    check(false, &history(1));
+}
+
+#[test]
+fn a_condition_is_judged_by_the_state() {
+    let exists = Reject { exists: true, ..Reject::default() };
+    let is5 = Reject { version_ne: Some(5), ..Reject::default() };
+    let past5 = Reject { version_le: Some(5), ..Reject::default() };
+    let first = entry(0, write(1), Some((1, Answer::Written(5))));
+    let then = |op, answer| [first.clone(), entry(2, op, Some((3, answer)))];
+    check(true, &then(Op::Write(exists, Value::Bytes(2)), Answer::Exists));
+    check(false, &then(Op::Write(exists, Value::Bytes(2)), Answer::Written(6)));
+    check(true, &then(Op::Write(is5, Value::Bytes(2)), Answer::Written(6)));
+    check(false, &then(Op::Write(is5, Value::Bytes(2)), Answer::WrongVersion));
+    check(true, &then(Op::Remove(past5), Answer::WrongVersion));
+    check(false, &then(Op::Remove(past5), Answer::Removed(5)));
+    check(false, &then(add(1), sum(6, 1)));
+    check(true, &then(add(1), Answer::NotANumber));
+}
+
+#[test]
+fn a_version_that_nobody_heard_is_settled_by_the_first_who_reads_it() {
+    let lost = entry(0, write(7), None);
+    let is9 = |answer| {
+        entry(2, Op::Write(Reject { version_ne: Some(9), ..Reject::default() }, Value::Bytes(1)), answer)
+    };
+    let saw = |v| entry(4, read(), Some((5, Answer::Read(v, Value::Bytes(7)))));
+    check(true, &[lost.clone(), is9(Some((3, Answer::Written(10))))]);
+    check(true, &[lost.clone(), is9(Some((3, Answer::WrongVersion))), saw(8)]);
+    check(false, &[lost, is9(Some((3, Answer::Written(10)))), saw(9)]);
+}
+
+#[test]
+fn a_lost_tablet_answers_nothing_else() {
+    let history = |answer| {
+        [
+            entry(0, write(1), Some((1, Answer::Written(1)))),
+            entry(2, read(), Some((3, Answer::Lost))),
+            entry(4, read(), Some((5, answer))),
+        ]
+    };
+    check(true, &history(Answer::Lost));
+    check(true, &history(Answer::Dropped));
+    check(false, &history(Answer::Missing));
+    check(false, &history(Answer::Read(1, Value::Bytes(1))));
+}
+
+/// Tries every order and every choice of unanswered operations.
+fn every_order(history: &[Step], state: State, done: &mut Vec<bool>) -> bool {
+    let open = |i: usize, done: &[bool]| !done[i];
+    let answered_at = |e: &Step| e.answer.as_ref().map_or(u64::MAX, |(at, _)| *at);
+    if (0..history.len()).all(|i| done[i] || history[i].answer.is_none()) {
+        return true;
+    }
+    (0..history.len()).filter(|&i| !done[i]).collect::<Vec<_>>().into_iter().any(|i| {
+        let first = (0..history.len())
+            .filter(|&j| j != i && open(j, done))
+            .all(|j| answered_at(&history[j]) > history[i].called);
+        let mut next = Vec::new();
+        if first {
+            let answer = history[i].answer.as_ref().map(|(_, a)| a);
+            Object.step(&state, &history[i].op, answer, &mut next);
+        }
+        done[i] = true;
+        let found = next.into_iter().any(|state| every_order(history, state, done));
+        done[i] = false;
+        found
+    })
+}
+
+/// A history that did happen: each operation at a moment of its own; then, with `damage`, one answer is changed.
+fn random_history(rng: &mut Rng, len: usize, damage: bool) -> Vec<Step> {
+    let mut times: Vec<(u64, usize, u8)> = Vec::new();
+    for i in 0..len {
+        let begin = rng.below(40);
+        let moment = begin + rng.below(15);
+        times.extend([(begin, i, 0), (moment, i, 1), (moment + rng.below(15), i, 2)]);
+    }
+    times.sort_by_key(|&(at, i, what)| (at, what, i));
+    let mut history: Vec<Step> = (0..len).map(|_| entry(0, random_op(rng), None)).collect();
+    let mut object = (0u64, None::<Value>);
+    let mut answers = vec![Answer::Nothing; len];
+    for (seq, (_, i, what)) in times.into_iter().enumerate() {
+        match what {
+            0 => history[i].called = seq as u64,
+            1 => answers[i] = apply(&mut object, &history[i].op),
+            _ if rng.chance(250_000) => {}
+            _ => history[i].answer = Some((seq as u64, answers[i])),
+        }
+    }
+    if damage {
+        let i = rng.below(len as u64) as usize;
+        let j = rng.below(len as u64) as usize;
+        if let (Some((_, wrong)), Some((_, answer))) = (history[j].answer.clone(), &mut history[i].answer) {
+            *answer = wrong;
+        }
+        if let Some((_, Answer::Read(v, _) | Answer::Written(v) | Answer::Sum(v, _))) = &mut history[i].answer
+        {
+            *v += rng.below(3);
+        }
+    }
+    history
+}
+
+fn random_op(rng: &mut Rng) -> Op {
+    let mut reject = Reject::default();
+    match rng.below(8) {
+        0 => reject.exists = true,
+        1 => reject.missing = true,
+        2 => reject.version_ne = Some(rng.below(5)),
+        3 => reject.version_le = Some(rng.below(4)),
+        _ => {}
+    }
+    match rng.below(5) {
+        0 => Op::Read(reject),
+        1 => Op::Write(reject, Value::Bytes(rng.below(3))),
+        2 => Op::Write(reject, Value::Word(rng.below(3))),
+        3 => Op::Remove(reject),
+        _ => Op::AddInteger(reject, rng.below(2) as i64 + 1),
+    }
+}
+
+/// The object itself: `(last version, value)`.
+fn apply(object: &mut (u64, Option<Value>), op: &Op) -> Answer {
+    let state = match object.1 {
+        None => State::Missing(Version::Is(object.0)),
+        Some(value) => State::Here(Version::Is(object.0), value),
+    };
+    let (v, word) = (object.0 + 1, if let Some(Value::Word(w)) = object.1 { w } else { 0 });
+    let guesses = [
+        Answer::Missing,
+        Answer::Exists,
+        Answer::WrongVersion,
+        Answer::NotANumber,
+        Answer::Removed(0),
+        Answer::Removed(object.0),
+        Answer::Written(v),
+        Answer::Read(object.0, object.1.unwrap_or(Value::Word(99))),
+        Answer::Sum(v, Value::Word(word + 1)),
+        Answer::Sum(v, Value::Word(word + 2)),
+    ];
+    for answer in guesses {
+        let mut next = Vec::new();
+        Object.step(&state, op, Some(&answer), &mut next);
+        if let Some(next) = next.pop() {
+            *object = match next {
+                State::Here(Version::Is(v), value) => (v, Some(value)),
+                State::Missing(Version::Is(v)) => (v, None),
+                other => panic!("{other:?}"),
+            };
+            return answer;
+        }
+    }
+    panic!("{op:?} has no answer in {state:?}")
+}
+
+#[test]
+fn what_happened_is_explained_and_the_verdict_is_that_of_trying_every_order() {
+    let mut rng = Rng::seeded(11);
+    let mut broken = 0;
+    for round in 0..4_000 {
+        let damage = round % 2 == 1;
+        let history = random_history(&mut rng, 2 + round % 6, damage);
+        let verdict = linearizable(&Object, &history);
+        if !damage {
+            assert_eq!(verdict, Verdict::Good, "{history:#?}");
+        }
+        let oracle = every_order(&history, Object.initial(), &mut vec![false; history.len()]);
+        assert_eq!(verdict == Verdict::Good, oracle, "{history:#?}");
+        broken += u32::from(!oracle);
+    }
+    assert!(broken > 700, "only {broken} of 2000 damaged histories were bad ones");
+}
+
+#[test]
+fn a_long_history_is_searched_and_its_damage_found() {
+    let mut rng = Rng::seeded(12);
+    for _ in 0..20 {
+        // Each operation happens when it is called; its answer may come after the next one's call.
+        let mut object = (0, None);
+        let mut history = Vec::new();
+        for i in 0..500 {
+            let op = random_op(&mut rng);
+            let answer = apply(&mut object, &op);
+            let at = i * 4 + if rng.chance(500_000) { 1 } else { 6 };
+            history.push(entry(i * 4, op, (i % 50 != 0).then_some((at, answer))));
+        }
+        check(true, &history);
+        let reads = |e: &&mut Step| matches!(e.answer, Some((_, Answer::Read(..))));
+        let read = history.iter_mut().filter(reads).nth(20).unwrap();
+        let Some((_, Answer::Read(v, _))) = &mut read.answer else { unreachable!() };
+        *v += 5;
+        check(false, &history);
+    }
+}

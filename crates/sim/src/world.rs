@@ -1,0 +1,478 @@
+//! The world: hosts, each with a clock, a disk and at most one live process, on one wire, in virtual time from one seed.
+//!
+//! ```text
+//!  event queue, by (time, seq):  arrival of a datagram · a turn · a write safe · crash · start · pause · partition · heal
+//!  one turn of a host:           Process::turn(Outside { now, port, disk, score, … })  — as one turn of a real worker
+//! ```
+//!
+//! What always holds: everything that happens follows from the seed and the options, so a run repeats itself; a process
+//! that dies loses all that it had but its disk; nothing happens at a host between its turns.
+//!
+//! Not here: what the processes do (see [`crate::node`] for one that runs an endpoint with a store machine), and what is
+//! right (see [`crate::check`]).
+
+use std::fmt::Debug;
+
+use sprat_proto::time::{MS, SECOND, US};
+use sprat_proto::{Addr, Instant, Rng};
+
+use crate::disk::{Contents, Disk, Write};
+use crate::queue::Queue;
+use crate::wire::{self, HostId, Port, Wire};
+
+/// What runs on a host. `S` is the score: what the test keeps of the run, outside of all processes.
+pub trait Process<S> {
+    /// One turn: take what has arrived, do it, send. True if it wants another turn although nothing happens.
+    fn turn(&mut self, outside: &mut Outside<'_, S>) -> bool;
+
+    /// When it wants a turn although nothing arrives, by its own clock.
+    fn deadline(&self) -> Option<Instant>;
+}
+
+/// What a process can reach in one turn.
+#[derive(Debug)]
+pub struct Outside<'w, S> {
+    /// The host's clock.
+    pub now: Instant,
+    /// The host's driver.
+    pub port: Port<'w>,
+    /// Writes that have become safe.
+    pub persisted: Vec<u64>,
+    /// Writes to begin.
+    pub writes: Vec<Write>,
+    /// The process ends after this turn, for this reason; the world starts it anew after a while.
+    pub stop: Option<String>,
+    /// The test's own.
+    pub score: &'w mut S,
+}
+
+/// What a process is given when it starts.
+#[derive(Debug)]
+pub struct Start<'w> {
+    /// Its host.
+    pub host: HostId,
+    /// 1 for the first process at this host, 2 for the next …
+    pub life: u64,
+    /// Its address.
+    pub addr: Addr,
+    /// Its clock.
+    pub now: Instant,
+    /// Its randomness.
+    pub rng: Rng,
+    /// What its disk holds.
+    pub disk: &'w Contents,
+}
+
+/// Makes the process of a host, at each start.
+pub type Make<S> = Box<dyn FnMut(Start<'_>) -> Box<dyn Process<S>>>;
+
+/// What a world is like; the default is one in which nothing goes wrong.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The network.
+    pub wire: wire::Options,
+    /// What happens to hosts.
+    pub chaos: Chaos,
+    /// How much faster or slower than true time a host's clock may run, in parts per million.
+    pub drift_ppm: u32,
+    /// How long a turn takes, in nanoseconds.
+    pub turn_ns: u64,
+    /// The shortest time until a write is safe, and how much longer it may take, in nanoseconds.
+    pub disk_ns: (u64, u64),
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            wire: wire::Options::default(),
+            chaos: Chaos::default(),
+            drift_ppm: 200,
+            turn_ns: US,
+            disk_ns: (20 * US, 2 * MS),
+        }
+    }
+}
+
+/// What happens to hosts, at random times.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Chaos {
+    /// The mean time between two blows, in nanoseconds; 0 for none at all.
+    pub every_ns: u64,
+    /// How likely a blow is a crash, a pause or a partition, relative to each other.
+    pub weights: [u32; 3],
+    /// The longest time that a host stays down, in nanoseconds.
+    pub down_ns: u64,
+    /// The longest time that a process is paused, in nanoseconds.
+    pub pause_ns: u64,
+    /// The longest time that a partition lasts, in nanoseconds.
+    pub partition_ns: u64,
+}
+
+/// Which blows of [`Chaos`] may hit a host. Partitions hit all alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frail {
+    /// Its process may crash.
+    pub crash: bool,
+    /// Its process may be paused.
+    pub pause: bool,
+}
+
+/// The world.
+pub struct World<S> {
+    /// The test's own.
+    pub score: S,
+    /// The network.
+    pub wire: Wire,
+    options: Options,
+    now: Instant,
+    rng: Rng,
+    hosts: Vec<Host<S>>,
+    queue: Queue<Event>,
+    trace: u64,
+    events: u64,
+    stopped: Vec<(HostId, String)>,
+}
+
+struct Host<S> {
+    make: Make<S>,
+    frail: Frail,
+    process: Option<Box<dyn Process<S>>>,
+    life: u64,
+    clock: Clock,
+    disk: Disk,
+    persisted: Vec<u64>,
+    /// The turn that is in the queue; others there are stale.
+    turn_at: Instant,
+    busy_until: Instant,
+    idle_turns: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Event {
+    Turn(HostId),
+    Safe(HostId),
+    Start(HostId),
+    Chaos,
+    Heal,
+}
+
+/// Most events in one [`World::run_until`]: more is a world that goes in circles.
+const MAX_EVENTS: u64 = 50_000_000;
+
+impl<S> World<S> {
+    /// An empty world.
+    #[must_use]
+    pub fn new(seed: u64, options: Options, score: S) -> Self {
+        let mut rng = Rng::seeded(seed);
+        let wire = Wire::new(options.wire.clone(), rng.fork());
+        let mut queue = Queue::default();
+        if options.chaos.every_ns > 0 {
+            queue.push(Instant::from_ns(rng.below(2 * options.chaos.every_ns)), Event::Chaos);
+        }
+        Self {
+            score,
+            wire,
+            options,
+            now: Instant::ZERO,
+            rng,
+            hosts: Vec::new(),
+            queue,
+            trace: 0,
+            events: 0,
+            stopped: Vec::new(),
+        }
+    }
+
+    /// One more host, whose process `make` makes now and after each crash.
+    pub fn host(
+        &mut self,
+        frail: Frail,
+        make: impl FnMut(Start<'_>) -> Box<dyn Process<S>> + 'static,
+    ) -> HostId {
+        let id = self.wire.host();
+        let drift_ppm = self.rng.below(2 * u64::from(self.options.drift_ppm) + 1);
+        self.hosts.push(Host {
+            make: Box::new(make),
+            frail,
+            process: None,
+            life: 0,
+            clock: Clock {
+                ahead_ns: self.rng.below(1_000 * SECOND),
+                ppm: 1_000_000 + drift_ppm - u64::from(self.options.drift_ppm),
+            },
+            disk: Disk::default(),
+            persisted: Vec::new(),
+            turn_at: Instant::NEVER,
+            busy_until: Instant::ZERO,
+            idle_turns: 0,
+        });
+        self.start(id);
+        id
+    }
+
+    /// True time.
+    #[must_use]
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// How many processes have lived at `host`.
+    #[must_use]
+    pub fn life(&self, host: HostId) -> u64 {
+        self.hosts[host].life
+    }
+
+    /// Whether a process lives at `host`.
+    #[must_use]
+    pub fn is_up(&self, host: HostId) -> bool {
+        self.hosts[host].process.is_some()
+    }
+
+    /// Processes that ended of their own will so far, with their reasons.
+    #[must_use]
+    pub fn stopped(&self) -> &[(HostId, String)] {
+        &self.stopped
+    }
+
+    /// A number that depends on everything that happened: two runs of one seed must agree in it.
+    #[must_use]
+    pub fn trace_hash(&self) -> u64 {
+        self.trace ^ self.wire.trace_hash()
+    }
+
+    /// Runs for `ns`.
+    pub fn run_for(&mut self, ns: u64) {
+        self.run_until(ns, |_| false);
+    }
+
+    /// Runs until `done`, at most for `ns`; whether `done` came true. Asked after each event.
+    ///
+    /// # Panics
+    /// If the world goes in circles.
+    pub fn run_until(&mut self, ns: u64, mut done: impl FnMut(&Self) -> bool) -> bool {
+        let end = self.now.after(ns);
+        let mut events = 0;
+        while !done(self) {
+            let next = self.wire.next().into_iter().chain(self.queue.next()).min();
+            let Some(at) = next.filter(|at| *at <= end) else {
+                self.now = if end == Instant::NEVER { self.now } else { end };
+                return false;
+            };
+            self.now = self.now.max(at);
+            events += 1;
+            assert!(events < MAX_EVENTS, "the world goes in circles at {:?}", self.now);
+            if self.wire.next() == Some(at) {
+                if let Some(host) = self.wire.deliver() {
+                    self.wake(host, at);
+                }
+            } else if let Some((at, event)) = self.queue.pop() {
+                self.happen(at, event);
+            }
+        }
+        true
+    }
+
+    /// From now on nothing goes wrong any more: partitions heal, pauses end, dead hosts start, the wire is clean.
+    pub fn calm(&mut self) {
+        self.options.chaos.every_ns = 0;
+        self.wire.set_fault(Default::default());
+        self.wire.heal();
+        for host in 0..self.hosts.len() {
+            let now = self.now;
+            self.hosts[host].busy_until = self.hosts[host].busy_until.min(now);
+            self.wake(host, now);
+            self.start(host);
+        }
+    }
+
+    /// Kills the process at `host`; it starts anew `down_ns` later, or never.
+    pub fn crash(&mut self, host: HostId, down_ns: Option<u64>) {
+        if self.hosts[host].process.take().is_none() {
+            return;
+        }
+        self.note(1, host);
+        self.wire.down(host);
+        let state = &mut self.hosts[host];
+        state.disk.crash(&mut self.rng);
+        state.persisted.clear();
+        state.turn_at = Instant::NEVER;
+        if let Some(ns) = down_ns {
+            self.queue.push(self.now.after(ns), Event::Start(host));
+        }
+    }
+
+    /// Starts a process at `host`, unless one lives there.
+    pub fn start(&mut self, id: HostId) {
+        if self.hosts[id].process.is_some() {
+            return;
+        }
+        self.note(2, id);
+        let addr = self.wire.up(id);
+        let rng = self.rng.fork();
+        let host = &mut self.hosts[id];
+        host.life += 1;
+        host.busy_until = self.now;
+        let now = host.clock.local(self.now);
+        let start = Start { host: id, life: host.life, addr, now, rng, disk: host.disk.contents() };
+        host.process = Some((host.make)(start));
+        self.wake(id, self.now);
+    }
+
+    /// Stops the process at `host` for `ns`: it then goes on, with its clock further and its inbox full.
+    pub fn pause(&mut self, host: HostId, ns: u64) {
+        self.note(3, host);
+        let host = &mut self.hosts[host];
+        host.busy_until = host.busy_until.max(self.now.after(ns));
+    }
+
+    fn note(&mut self, what: u64, host: HostId) {
+        self.events += 1;
+        let word = self.now.as_ns() ^ what << 60 ^ (host as u64) << 52 ^ self.events << 32;
+        self.trace = (self.trace ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+    }
+
+    fn wake(&mut self, id: HostId, at: Instant) {
+        let host = &mut self.hosts[id];
+        let at = at.max(host.busy_until).max(self.now);
+        if host.process.is_some() && at < host.turn_at {
+            host.turn_at = at;
+            self.queue.push(at, Event::Turn(id));
+        }
+    }
+
+    fn happen(&mut self, at: Instant, event: Event) {
+        match event {
+            Event::Turn(host) => {
+                if self.hosts[host].turn_at != at {
+                    return;
+                }
+                self.hosts[host].turn_at = Instant::NEVER;
+                if self.hosts[host].busy_until > at {
+                    self.wake(host, at);
+                } else {
+                    self.turn(host);
+                }
+            }
+            Event::Safe(host) => {
+                while let Some(seq) = self.hosts[host].disk.safe(at) {
+                    self.hosts[host].persisted.push(seq);
+                }
+                self.wake(host, at);
+            }
+            Event::Start(host) => self.start(host),
+            Event::Heal => self.wire.heal(),
+            Event::Chaos => self.blow(),
+        }
+    }
+
+    fn turn(&mut self, id: HostId) {
+        let host = &mut self.hosts[id];
+        let Some(process) = host.process.as_mut() else { return };
+        let mut outside = Outside {
+            now: host.clock.local(self.now),
+            port: self.wire.port(id, self.now),
+            persisted: std::mem::take(&mut host.persisted),
+            writes: Vec::new(),
+            stop: None,
+            score: &mut self.score,
+        };
+        let more = process.turn(&mut outside);
+        let (writes, stop) = (outside.writes, outside.stop);
+        let deadline = process.deadline().map(|at| host.clock.truth(at));
+        host.busy_until = self.now.after(self.options.turn_ns);
+        for write in writes {
+            let (least, spread) = self.options.disk_ns;
+            let at = host.disk.write(self.now.after(least + self.rng.below(spread + 1)), write);
+            self.queue.push(at, Event::Safe(id));
+        }
+        if let Some(reason) = stop {
+            self.stopped.push((id, reason));
+            let down_ns = self.rng.below(self.options.chaos.down_ns.max(MS));
+            self.crash(id, Some(down_ns));
+            return;
+        }
+        // A process that waits for room towards a peer polls; the longer it does so in vain, the rarer its turns.
+        host.idle_turns = if more { (host.idle_turns + 1).min(60) } else { 0 };
+        let patience_ns = self.options.turn_ns << (host.idle_turns / 10);
+        let more_at = (more || self.wire.waiting(id)).then(|| self.now.after(patience_ns));
+        if let Some(at) = more_at.into_iter().chain(deadline).min() {
+            self.wake(id, at);
+        }
+    }
+
+    fn blow(&mut self) {
+        let chaos = self.options.chaos;
+        if chaos.every_ns == 0 {
+            return;
+        }
+        self.queue.push(self.now.after(1 + self.rng.below(2 * chaos.every_ns)), Event::Chaos);
+        let [crash, pause, partition] = chaos.weights.map(u64::from);
+        let draw = self.rng.below(crash + pause + partition);
+        let host = self.rng.below(self.hosts.len() as u64) as usize;
+        if draw < crash {
+            let ns = self.rng.below(chaos.down_ns + 1);
+            if self.hosts[host].frail.crash {
+                self.crash(host, Some(ns));
+            }
+        } else if draw < crash + pause {
+            let ns = self.rng.below(chaos.pause_ns + 1);
+            if self.hosts[host].frail.pause {
+                self.pause(host, ns);
+            }
+        } else {
+            let ns = self.rng.below(chaos.partition_ns + 1);
+            self.partition(ns);
+        }
+    }
+
+    /// Divides the hosts into two camps at random, between which nothing passes for `ns`, in one direction or both.
+    pub fn partition(&mut self, ns: u64) {
+        let (camp, both) = (self.rng.u64(), self.rng.chance(500_000));
+        self.note(4, camp as usize);
+        let side = |host: HostId| camp >> (host % 64) & 1 == 1;
+        for a in 0..self.hosts.len() {
+            for b in 0..self.hosts.len() {
+                if side(a) && !side(b) {
+                    self.wire.cut(a, b, false);
+                    if both {
+                        self.wire.cut(b, a, false);
+                    }
+                }
+            }
+        }
+        self.queue.push(self.now.after(ns), Event::Heal);
+    }
+}
+
+impl<S: Debug> Debug for World<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("World").field("now", &self.now).field("score", &self.score).finish_non_exhaustive()
+    }
+}
+
+/// A host's clock: it started at another time than the others and runs at a slightly other speed.
+#[derive(Clone, Copy, Debug)]
+struct Clock {
+    ahead_ns: u64,
+    /// A million is true time.
+    ppm: u64,
+}
+
+impl Clock {
+    fn local(self, truth: Instant) -> Instant {
+        let ns = u128::from(truth.as_ns()) * u128::from(self.ppm) / 1_000_000;
+        Instant::from_ns(self.ahead_ns + ns as u64)
+    }
+
+    /// The first time at which the clock shows `local` or more.
+    fn truth(self, local: Instant) -> Instant {
+        if local == Instant::NEVER {
+            return local;
+        }
+        let ns = u128::from(local.as_ns().saturating_sub(self.ahead_ns)) * 1_000_000;
+        Instant::from_ns(u64::try_from(ns.div_ceil(u128::from(self.ppm))).unwrap_or(u64::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests;
