@@ -17,8 +17,8 @@ pub struct Head {
     pub version: u8,
     /// An [`Opcode`].
     pub opcode: u8,
-    /// Length of the key that follows the operation's fixed part; 0 if it has none.
-    pub key_len: U16,
+    /// Zero.
+    pub reserved: U16,
 }
 
 /// How every reply begins: 4 bytes. A `status` other than OK may be followed by a text for people, unless its operation
@@ -152,3 +152,4 @@ codes! {
 }
 
 pub mod control;
+pub mod data;

@@ -1,0 +1,212 @@
+use proptest::prelude::*;
+
+use super::*;
+
+/// Hexadecimal digits, blanks ignored, as bytes.
+fn hex(text: &str) -> Vec<u8> {
+    let digits: Vec<u8> =
+        text.chars().filter(|c| !c.is_whitespace()).map(|c| c.to_digit(16).unwrap() as u8).collect();
+    digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
+}
+
+const TARGET: Target = Target {
+    cluster: 9,
+    table: TableId(7),
+    rules: RejectRules {
+        given_version: Version(0x0102),
+        doesnt_exist: true,
+        exists: false,
+        version_le_given: false,
+        version_ne_given: true,
+    },
+};
+const ONCE: Once = Once { lease: LeaseId(3), rpc: 5, ack: 4 };
+
+/// The bytes of a request (written by hand after docs/formats.md), both ways.
+macro_rules! golden {
+    ($name:ident, $fixed:literal, $hex:literal, $value:expr) => {{
+        let (bytes, value) = (hex($hex), $value);
+        assert_eq!(value.emit(), bytes, "{value:?}");
+        assert_eq!($name::parse(&bytes), Ok(value));
+        for short in 0..$fixed {
+            assert!($name::parse(&bytes[..short]).is_err(), "{short} bytes");
+        }
+        let mut other = bytes.clone();
+        other[0] = VERSION + 1;
+        assert_eq!($name::parse(&other), Err(Status::BadVersion));
+        (other[0], other[1]) = (VERSION, 1);
+        assert_eq!($name::parse(&other), Err(Status::BadFormat));
+        (other[1], other[3]) = (bytes[1], 1);
+        assert_eq!($name::parse(&other), Err(Status::BadFormat));
+    }};
+}
+
+#[test]
+fn requests() {
+    golden!(
+        Read,
+        32,
+        "01 02 0000 09 000000 0000000000000009 0000000000000007 0000000000000102 6b6579",
+        Read { target: TARGET, key: b"key" }
+    );
+    golden!(
+        Write,
+        60,
+        "01 03 0000 09 000000 0000000000000009 0000000000000007 0000000000000102
+         0000000000000003 0000000000000005 0000000000000004 00000002 6b6579 7631",
+        Write { target: TARGET, once: ONCE, key: b"key", value: b"v1" }
+    );
+    golden!(
+        Remove,
+        56,
+        "01 04 0000 00 000000 0000000000000000 0000000000000000 0000000000000000
+         0000000000000003 0000000000000005 0000000000000004",
+        Remove { target: Target::default(), once: ONCE, key: b"" }
+    );
+    golden!(
+        Increment,
+        64,
+        "01 05 0000 09 000000 0000000000000009 0000000000000007 0000000000000102
+         0000000000000003 0000000000000005 0000000000000004 fffffffffffffffe 6b",
+        Increment { target: TARGET, once: ONCE, amount: Amount::Integer(-2), key: b"k" }
+    );
+    golden!(
+        Increment,
+        64,
+        "01 06 0000 09 000000 0000000000000009 0000000000000007 0000000000000102
+         0000000000000003 0000000000000005 0000000000000004 3ff8000000000000 6b",
+        Increment { target: TARGET, once: ONCE, amount: Amount::Double(1.5), key: b"k" }
+    );
+    let all = Enumerate { cluster: 9, table: TableId(7), first: 1, last: 2, cursor: 3, limit_bytes: 4 };
+    golden!(
+        Enumerate,
+        48,
+        "01 07 0000 00000004 0000000000000009 0000000000000007 0000000000000001 0000000000000002
+         0000000000000003",
+        all
+    );
+    assert_eq!(Enumerate::parse(&Enumerate { first: 3, ..all }.emit()), Err(Status::BadFormat));
+    assert_eq!(echo(b"hi"), hex("01 01 0000 6869"));
+    assert_eq!(stats(), hex("01 08 0000"));
+}
+
+#[test]
+fn unknown_rules_and_lengths_that_lie_are_refused() {
+    let mut read = Read { target: TARGET, key: b"key" }.emit();
+    read[4] = 0x10;
+    assert_eq!(Read::parse(&read), Err(Status::BadFormat));
+    let mut write = Write { target: TARGET, once: ONCE, key: b"k", value: b"v" }.emit();
+    write[59] = 2;
+    assert_eq!(Write::parse(&write).map(|w| (w.key, w.value)), Ok((&b""[..], &b"kv"[..])));
+    write[59] = 3;
+    assert_eq!(Write::parse(&write), Err(Status::BadFormat));
+}
+
+#[test]
+fn replies() {
+    let ok = [&result_head(Status::Ok, Version(258))[..], b"12345678"].concat();
+    assert_eq!(ok, hex("01 00 0000 0000000000000102 3132333435363738"));
+    assert_eq!(read_reply(&ok), Ok((Version(258), &b"12345678"[..])));
+    assert_eq!(increment_reply(&ok), Ok((Version(258), *b"12345678")));
+    assert_eq!(mutation_reply(&ok), Err(Status::BadFormat.into()));
+    assert_eq!(mutation_reply(&ok[..12]), Ok(Version(258)));
+    assert_eq!(read_reply(&ok[..11]), Err(Status::BadFormat.into()));
+
+    let verdict = result_head(Status::WrongVersion, Version(3));
+    assert_eq!(verdict[..], hex("01 05 0000 0000000000000003"));
+    let refusal = Refusal { status: Status::WrongVersion, version: Version(3), text: "" };
+    assert_eq!(mutation_reply(&verdict), Err(refusal));
+    assert_eq!(mutation_reply(&verdict[..8]), Err(Status::BadFormat.into()));
+
+    let text = [&head(Status::NoSpace)[..], b"full"].concat();
+    let refusal = Refusal { status: Status::NoSpace, version: Version(0), text: "full" };
+    assert_eq!(read_reply(&text), Err(refusal));
+    assert_eq!(read_reply(&hex("01 ff 0000")), Err(Status::BadFormat.into()));
+    assert_eq!(read_reply(&hex("02 00 0000")), Err(Status::BadVersion.into()));
+    assert_eq!(echo_reply(&hex("01 00 0000 6869")), Ok(&b"hi"[..]));
+    assert_eq!(stats_reply(&hex("01 00 0000 7b7d")), Ok("{}"));
+    assert_eq!(stats_reply(&hex("01 00 0000 ff")), Err(Status::BadFormat.into()));
+}
+
+#[test]
+fn replies_with_objects() {
+    let objects =
+        [&objects_head(2, 6)[..], &object_head(1, Version(4), 2), b"kvw", &object_head(0, Version(5), 0)]
+            .concat();
+    let golden = "01 00 0000 00000002 0000000000000006
+        0000000000000004 00000002 00000001 6b 7677 0000000000000005 00000000 00000000";
+    assert_eq!(objects, hex(golden));
+    let parsed = objects_reply(&objects).unwrap();
+    assert_eq!(parsed.next, Some(6));
+    let listed: Vec<_> = parsed.collect();
+    assert_eq!(listed, [(&b"k"[..], Version(4), &b"vw"[..]), (b"", Version(5), b"")]);
+    for short in 0..objects.len() {
+        assert!(objects_reply(&objects[..short]).is_err());
+    }
+    assert!(objects_reply(&[&objects[..], &[0]].concat()).is_err());
+    assert_eq!(objects_reply(&objects_head(0, 0)).unwrap().next, None);
+    assert!(objects_reply(&objects_head(u32::MAX, 0)).is_err());
+}
+
+#[test]
+fn reject_rules_in_ramclouds_order() {
+    let rules = |flags: u8| RejectRules {
+        given_version: Version(5),
+        doesnt_exist: flags & 1 != 0,
+        exists: flags & 2 != 0,
+        version_le_given: flags & 4 != 0,
+        version_ne_given: flags & 8 != 0,
+    };
+    for flags in 0..16 {
+        let missing = if flags & 1 != 0 { Err(Status::ObjectDoesntExist) } else { Ok(()) };
+        assert_eq!(rules(flags).check(Version(0)), missing);
+        for version in 4..=6 {
+            let expected = match flags {
+                f if f & 2 != 0 => Err(Status::ObjectExists),
+                f if f & 4 != 0 && version <= 5 => Err(Status::WrongVersion),
+                f if f & 8 != 0 && version != 5 => Err(Status::WrongVersion),
+                _ => Ok(()),
+            };
+            assert_eq!(rules(flags).check(Version(version)), expected, "{flags} {version}");
+        }
+    }
+}
+
+proptest! {
+    /// No bytes make a parser panic, and what a parser of requests accepts it would have made itself.
+    #[test]
+    fn arbitrary_bytes(opcode in 0u8..10, mut bytes in proptest::collection::vec(any::<u8>(), 0..120)) {
+        if bytes.len() > 8 {
+            let head = [VERSION, opcode, 0, 0, bytes[4] & 0xf, 0, 0, 0];
+            bytes[..8].copy_from_slice(&head);
+        }
+        if let Ok(read) = Read::parse(&bytes) {
+            prop_assert_eq!(read.emit(), &bytes[..]);
+        }
+        if let Ok(write) = Write::parse(&bytes) {
+            prop_assert_eq!(write.emit(), &bytes[..]);
+        }
+        if let Ok(remove) = Remove::parse(&bytes) {
+            prop_assert_eq!(remove.emit(), &bytes[..]);
+        }
+        if let Ok(increment) = Increment::parse(&bytes) {
+            prop_assert_eq!(increment.emit(), &bytes[..]);
+        }
+        if let Ok(enumerate) = Enumerate::parse(&bytes) {
+            prop_assert_eq!(enumerate.emit(), &bytes[..]);
+        }
+    }
+
+    #[test]
+    fn arbitrary_replies(status in 0u8..25, mut bytes in proptest::collection::vec(any::<u8>(), 0..120)) {
+        if bytes.len() > 8 {
+            let head = [VERSION, status, 0, 0, 0, 0, 0, bytes[7] & 3];
+            bytes[..8].copy_from_slice(&head);
+        }
+        let _ = (read_reply(&bytes), mutation_reply(&bytes), increment_reply(&bytes));
+        let _ = (echo_reply(&bytes), stats_reply(&bytes));
+        if let Ok(objects) = objects_reply(&bytes) {
+            prop_assert!(objects.count() <= bytes.len() / 16);
+        }
+    }
+}
