@@ -1,8 +1,23 @@
 //! Sprat: microsecond storage and RPC on the Ethernet people already have.
+//!
+//! Two doors for programs: [`rpc`], sessions with servers and services of one's own, and [`kv`], the store. A service is
+//! named by a [`locator`], and the locator chooses how it is reached: shared memory, kernel UDP or kernel TCP.
+//!
+//! Behind them: a [`worker`] turns a pure state machine (from `sprat-store` or the program's own) and its [`doors`], each
+//! a [`transport`]: the RPC endpoint of `sprat-proto` over a datagram [`driver`] ([`fast`]), or a byte stream.
 
+mod api;
+pub mod clock;
+pub mod cpu;
 pub mod crc;
+pub mod disk;
+pub mod doors;
 pub mod driver;
 pub mod fast;
 pub mod locator;
+mod open;
 pub mod socket;
 pub mod transport;
+pub mod worker;
+
+pub use api::{kv, rpc};

@@ -1,0 +1,1 @@
+//! The store for programs.

@@ -1,0 +1,476 @@
+//! RPC for programs: a [`Client`] with sessions to any number of servers, and a [`Server`] that answers.
+//!
+//! Requests and replies are bytes, up to 16 MiB. A request runs at most once; when the client cannot know whether it
+//! ran, the error says so ([`RpcError::maybe_executed`]). A session survives the loss of its connection: the requests in
+//! flight fail, the next one connects anew.
+//!
+//! Neither type starts a thread: a client makes progress while one of its methods runs, a server while
+//! [`Server::run`] does. Both are `Send` and not `Sync`: one thread at a time. To answer from other threads, see
+//! [`Replier`].
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use sprat::rpc::{Client, Server, Stop};
+//!
+//! let name = "fast+udp:host=127.0.0.1,port=0";
+//! let mut server = Server::listen(&[name], |call: sprat::rpc::Call<'_>| Some(call.payload.to_ascii_uppercase()))?;
+//! let (at, stop) = (server.locators(), server.stop());
+//! let thread = std::thread::spawn(move || server.run());
+//!
+//! let mut client = Client::new()?;
+//! let session = client.connect(&at)?;
+//! let reply = client.call(session, b"hello", Duration::from_secs(1))?;
+//! assert_eq!(reply, b"HELLO");
+//!
+//! stop.stop();
+//! thread.join().unwrap();
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use std::collections::VecDeque;
+use std::io;
+use std::mem;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use sprat_proto::Instant;
+pub use sprat_proto::rpc::{Message, Payload, RpcError};
+use sprat_proto::rpc::{RpcId, Slice, Slices};
+pub use sprat_store::machine::Caller;
+use sprat_store::machine::{Link, Machine, Output};
+
+use crate::clock::Clock;
+use crate::doors::Doors;
+pub use crate::doors::Options;
+use crate::locator::Locator;
+pub use crate::worker::Stop;
+use crate::worker::{Waker, Worker};
+
+/// A session of a [`Client`] with one server.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Session(u32);
+
+/// A request that a [`Client`] has started.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Rpc(u64);
+
+/// How one started request ended.
+pub type Outcome = Result<Vec<u8>, RpcError>;
+
+/// Sessions with servers, and the requests in flight on them.
+#[derive(Debug)]
+pub struct Client {
+    worker: Worker<Calls>,
+    sessions: u32,
+}
+
+impl Client {
+    /// A client with no sessions.
+    ///
+    /// # Errors
+    /// No file descriptor is left.
+    pub fn new() -> io::Result<Self> {
+        Self::with(Options::default())
+    }
+
+    /// A client with options.
+    ///
+    /// # Errors
+    /// No file descriptor is left.
+    pub fn with(options: Options) -> io::Result<Self> {
+        let worker = Worker::new(Calls::default(), Doors::new(options), None, Clock::new())?;
+        Ok(Self { worker, sessions: 0 })
+    }
+
+    /// Opens a session with the server at `locator`.
+    ///
+    /// # Errors
+    /// The locator is malformed or of a kind that is not built, names no host or server that can be found, or a system
+    /// call failed. Whether the server answers shows with the first request.
+    pub fn connect(&mut self, locator: &str) -> io::Result<Session> {
+        self.worker.connect(Link(self.sessions), locator.parse()?)?;
+        self.sessions += 1;
+        Ok(Session(self.sessions - 1))
+    }
+
+    /// Ends a session; its requests fail.
+    pub fn close(&mut self, session: Session) {
+        self.worker.machine().out.push_back(Output::Disconnect { link: Link(session.0) });
+        self.turn();
+    }
+
+    /// Sends `request` and waits for its reply.
+    ///
+    /// # Errors
+    /// [`RpcError`].
+    pub fn call(&mut self, session: Session, request: &[u8], timeout: Duration) -> Outcome {
+        let mut reply = Vec::new();
+        self.call_into(session, request, timeout, &mut reply)?;
+        Ok(reply)
+    }
+
+    /// As [`Client::call`], with the reply in a buffer that the caller keeps: no allocation for short ones.
+    ///
+    /// # Errors
+    /// [`RpcError`]; `reply` is then empty.
+    pub fn call_into(
+        &mut self,
+        session: Session,
+        request: &[u8],
+        timeout: Duration,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), RpcError> {
+        reply.clear();
+        let buffer = mem::take(reply);
+        let rpc = self.begin(session, request.into(), timeout, buffer);
+        loop {
+            if let Some(entry) = self.worker.machine().take(rpc) {
+                *reply = entry.reply;
+                return entry.state.outcome();
+            }
+            self.worker.turn_and_rest();
+        }
+    }
+
+    /// Starts a request; its outcome comes by [`Client::poll`], [`Client::wait`] or [`Client::completed`].
+    pub fn start(&mut self, session: Session, request: impl Into<Message>, timeout: Duration) -> Rpc {
+        self.begin(session, request.into(), timeout, Vec::new())
+    }
+
+    fn begin(&mut self, session: Session, message: Message, timeout: Duration, reply: Vec<u8>) -> Rpc {
+        let now = self.worker.now();
+        let deadline = now.after(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
+        let rpc = self.worker.machine().begin(Link(session.0), message, deadline, reply);
+        self.worker.send(now);
+        rpc
+    }
+
+    /// One turn: sends and receives what there is, never waits. True if there was work.
+    pub fn turn(&mut self) -> bool {
+        self.worker.turn()
+    }
+
+    /// One turn, resting as long as idling has earned: call it in a loop that waits for completions.
+    pub fn turn_and_rest(&mut self) {
+        self.worker.turn_and_rest();
+    }
+
+    /// The outcome of `rpc` if it has ended, after one turn; each outcome is given once.
+    pub fn poll(&mut self, rpc: Rpc) -> Option<Outcome> {
+        self.worker.turn();
+        self.worker.machine().take(rpc).map(Entry::outcome)
+    }
+
+    /// Waits for `rpc`.
+    ///
+    /// # Errors
+    /// [`RpcError`]; `Cancelled` also if its outcome has been given already.
+    pub fn wait(&mut self, rpc: Rpc) -> Outcome {
+        loop {
+            if let Some(entry) = self.worker.machine().take(rpc) {
+                return entry.outcome();
+            }
+            if !self.worker.machine().knows(rpc) {
+                return Err(RpcError::Cancelled);
+            }
+            self.worker.turn_and_rest();
+        }
+    }
+
+    /// Any request that has ended and whose outcome has not been given; no turn is made.
+    pub fn completed(&mut self) -> Option<(Rpc, Outcome)> {
+        self.worker.machine().completed()
+    }
+
+    /// Gives up a request: it ends with `Cancelled` unless it has ended already.
+    pub fn cancel(&mut self, rpc: Rpc) {
+        self.worker.machine().cancel(rpc);
+        self.turn();
+    }
+}
+
+#[derive(Debug, Default)]
+enum State {
+    #[default]
+    Free,
+    InFlight,
+    Replied,
+    Failed(RpcError),
+}
+
+impl State {
+    fn outcome(&self) -> Result<(), RpcError> {
+        match self {
+            Self::Failed(error) => Err(*error),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    generation: u32,
+    state: State,
+    sent: Option<(u32, RpcId)>,
+    reply: Vec<u8>,
+}
+
+impl Entry {
+    fn outcome(self) -> Outcome {
+        self.state.outcome().map(|()| self.reply)
+    }
+}
+
+/// The client's machine: requests by number.
+#[derive(Debug, Default)]
+struct Calls {
+    entries: Vec<Entry>,
+    free: Vec<u32>,
+    out: VecDeque<Output>,
+    done: VecDeque<Rpc>,
+}
+
+impl Calls {
+    fn begin(&mut self, link: Link, message: Message, deadline: Instant, reply: Vec<u8>) -> Rpc {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.entries.push(Entry::default());
+            (self.entries.len() - 1) as u32
+        });
+        let entry = &mut self.entries[index as usize];
+        entry.state = State::InFlight;
+        entry.reply = reply;
+        let tag = u64::from(entry.generation) << 32 | u64::from(index);
+        self.out.push_back(Output::Call { link, tag, message, deadline });
+        Rpc(tag)
+    }
+
+    fn entry(&mut self, rpc: Rpc) -> Option<&mut Entry> {
+        let entry = self.entries.get_mut(rpc.0 as u32 as usize)?;
+        (entry.generation == (rpc.0 >> 32) as u32 && !matches!(entry.state, State::Free)).then_some(entry)
+    }
+
+    fn knows(&mut self, rpc: Rpc) -> bool {
+        self.entry(rpc).is_some()
+    }
+
+    /// The entry of a request that has ended; its number is free afterwards.
+    fn take(&mut self, rpc: Rpc) -> Option<Entry> {
+        let entry = self.entry(rpc)?;
+        if matches!(entry.state, State::InFlight) {
+            return None;
+        }
+        let generation = entry.generation.wrapping_add(1);
+        let ended = mem::replace(entry, Entry { generation, ..Entry::default() });
+        self.free.push(rpc.0 as u32);
+        if self.done.front() == Some(&rpc) {
+            self.done.pop_front();
+        } else {
+            self.done.retain(|r| *r != rpc);
+        }
+        Some(ended)
+    }
+
+    fn completed(&mut self) -> Option<(Rpc, Outcome)> {
+        let rpc = *self.done.front()?;
+        self.take(rpc).map(|entry| (rpc, entry.outcome()))
+    }
+
+    fn cancel(&mut self, rpc: Rpc) {
+        let Some(entry) = self.entry(rpc) else { return };
+        if let (State::InFlight, Some((door, rpc))) = (&entry.state, entry.sent) {
+            self.out.push_back(Output::Cancel { door, rpc });
+        }
+    }
+}
+
+impl Slices for Calls {
+    fn bytes(&self, _: Slice) -> &[u8] {
+        &[]
+    }
+}
+
+impl Machine for Calls {
+    fn request(&mut self, _: Instant, _: Caller, _: Payload<'_>, _: Instant) -> Option<Message> {
+        None
+    }
+
+    fn sent(&mut self, tag: u64, door: u32, rpc: RpcId) {
+        if let Some(entry) = self.entry(Rpc(tag)) {
+            entry.sent = Some((door, rpc));
+        }
+    }
+
+    fn response(&mut self, _: Instant, tag: u64, result: Result<Payload<'_>, RpcError>) {
+        let rpc = Rpc(tag);
+        let Some(entry) = self.entry(rpc) else { return };
+        match result {
+            Ok(Payload::Borrowed(bytes)) => {
+                entry.reply.extend_from_slice(bytes);
+                entry.state = State::Replied;
+            }
+            Ok(Payload::Owned(bytes)) => {
+                entry.reply = bytes;
+                entry.state = State::Replied;
+            }
+            Err(error) => entry.state = State::Failed(error),
+        }
+        self.done.push_back(rpc);
+    }
+
+    fn output(&mut self, _: Instant) -> Option<Output> {
+        self.out.pop_front()
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        None
+    }
+
+    fn tick(&mut self, _: Instant) -> bool {
+        false
+    }
+}
+
+/// A request at the server.
+#[derive(Debug)]
+pub struct Call<'a> {
+    /// The request's bytes.
+    pub payload: Payload<'a>,
+    /// Names the request for a later answer by [`Replier::reply`].
+    pub caller: Caller,
+    /// How much longer its client waits, if it said so.
+    pub time_left: Option<Duration>,
+}
+
+/// What a server does with requests. Every `FnMut(Call) -> Option<Vec<u8>>` is one.
+pub trait Service {
+    /// A request arrived: the reply, or `None` if it follows by [`Replier::reply`].
+    fn request(&mut self, call: Call<'_>) -> Option<Message>;
+}
+
+impl<F: FnMut(Call<'_>) -> Option<Vec<u8>>> Service for F {
+    fn request(&mut self, call: Call<'_>) -> Option<Message> {
+        self(call).map(Message::from)
+    }
+}
+
+/// Answers requests that a [`Service`] left open, from any thread.
+#[derive(Clone, Debug)]
+pub struct Replier {
+    replies: Sender<(Caller, Vec<u8>)>,
+    waker: Waker,
+}
+
+impl Replier {
+    /// Answers `caller`. Ignored if its client is gone.
+    pub fn reply(&self, caller: Caller, reply: Vec<u8>) {
+        // A server that has ended answers nobody.
+        if self.replies.send((caller, reply)).is_ok() {
+            self.waker.wake();
+        }
+    }
+}
+
+/// A service at one or more locators.
+#[derive(Debug)]
+pub struct Server<S: Service> {
+    worker: Worker<Serve<S>>,
+    replies: Sender<(Caller, Vec<u8>)>,
+}
+
+impl<S: Service> Server<S> {
+    /// A server that listens at each of `locators`.
+    ///
+    /// # Errors
+    /// A locator is malformed or of a kind that is not built, its name or port is in use, its address is not allowed, or
+    /// a system call failed; the error names the locator.
+    pub fn listen(locators: &[&str], service: S) -> io::Result<Self> {
+        Self::listen_with(Options::default(), locators, service)
+    }
+
+    /// As [`Server::listen`], with options.
+    ///
+    /// # Errors
+    /// As [`Server::listen`].
+    pub fn listen_with(options: Options, locators: &[&str], service: S) -> io::Result<Self> {
+        let mut list = Vec::new();
+        for locator in locators {
+            list.extend(Locator::list(locator)?);
+        }
+        let doors = Doors::listen(options, &list)?;
+        let (replies, queue) = channel();
+        let worker = Worker::new(Serve { service, queue }, doors, None, Clock::new())?;
+        Ok(Self { worker, replies })
+    }
+
+    /// Where clients reach it: locators separated by `;`, with chosen ports filled in.
+    pub fn locators(&self) -> String {
+        self.worker.doors().locators()
+    }
+
+    /// What answers requests that the service left open.
+    pub fn replier(&self) -> Replier {
+        Replier { replies: self.replies.clone(), waker: self.worker.waker() }
+    }
+
+    /// What ends [`Server::run`].
+    pub fn stop(&self) -> Stop {
+        self.worker.stop()
+    }
+
+    /// The service.
+    pub fn service(&mut self) -> &mut S {
+        &mut self.worker.machine().service
+    }
+
+    /// Serves until [`Stop::stop`].
+    pub fn run(&mut self) {
+        // A service's machine never stops by itself.
+        let _ = self.worker.run();
+    }
+
+    /// One turn, without sleeping. True if there was work.
+    pub fn turn(&mut self) -> bool {
+        self.worker.turn()
+    }
+}
+
+/// The server's machine.
+#[derive(Debug)]
+struct Serve<S> {
+    service: S,
+    queue: Receiver<(Caller, Vec<u8>)>,
+}
+
+impl<S> Slices for Serve<S> {
+    fn bytes(&self, _: Slice) -> &[u8] {
+        &[]
+    }
+}
+
+impl<S: Service> Machine for Serve<S> {
+    fn request(
+        &mut self,
+        now: Instant,
+        caller: Caller,
+        payload: Payload<'_>,
+        deadline: Instant,
+    ) -> Option<Message> {
+        let time_left = (deadline != Instant::NEVER).then(|| Duration::from_nanos(deadline.since(now)));
+        self.service.request(Call { payload, caller, time_left })
+    }
+
+    fn response(&mut self, _: Instant, _: u64, _: Result<Payload<'_>, RpcError>) {}
+
+    fn output(&mut self, _: Instant) -> Option<Output> {
+        let (caller, reply) = self.queue.try_recv().ok()?;
+        Some(Output::Reply { caller, message: reply.into() })
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        None
+    }
+
+    fn tick(&mut self, _: Instant) -> bool {
+        false
+    }
+}

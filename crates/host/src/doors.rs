@@ -1,0 +1,146 @@
+//! The transports of one worker, opened as locators ask for them.
+//!
+//! A door that listens is opened at the start; one for calls only is opened when the first locator of its protocol is
+//! called. A door whose poll is a system call would slow the others down, so it is polled at every turn only while it
+//! is warm: [`Doors::due`].
+
+use std::fmt;
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use sprat_proto::Instant;
+use sprat_proto::time::{MS, US};
+
+use crate::locator::Locator;
+use crate::transport::Transport;
+
+/// How long a door counts as warm after its last packet.
+const WARM_NS: u64 = 2 * MS;
+/// How often a cold door that costs a system call is polled while another one is warm.
+const COLD_POLL_NS: u64 = 10 * US;
+
+/// What a worker may open.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Listen on and call addresses other than loopback, though nothing is encrypted.
+    pub insecure_network: bool,
+}
+
+/// One transport and when it is polled.
+pub struct Door {
+    /// The transport.
+    pub transport: Box<dyn Transport>,
+    protocol: String,
+    costly: bool,
+    warm_until: Instant,
+    next_poll: Instant,
+}
+
+impl fmt::Debug for Door {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Door({})", self.transport.locator().unwrap_or_else(|| self.protocol.clone()))
+    }
+}
+
+/// All transports of one worker.
+#[derive(Debug, Default)]
+pub struct Doors {
+    doors: Vec<Door>,
+    options: Options,
+    warm_until: Instant,
+}
+
+impl Doors {
+    /// No door yet.
+    pub fn new(options: Options) -> Self {
+        Self { doors: Vec::new(), options, warm_until: Instant::ZERO }
+    }
+
+    /// Opens a listening door for each of `locators`.
+    ///
+    /// # Errors
+    /// The name or port is in use, the address is not ours or not allowed, or a system call failed; the error names the
+    /// locator.
+    pub fn listen(options: Options, locators: &[Locator]) -> io::Result<Self> {
+        let mut doors = Self::new(options);
+        for locator in locators {
+            let transport = crate::open::listen(locator, &doors.options)
+                .map_err(|e| io::Error::new(e.kind(), format!("{locator}: {e}")))?;
+            doors.add(transport, locator.protocol());
+        }
+        Ok(doors)
+    }
+
+    /// The locators of the listening doors, separated by `;`, with every chosen value filled in.
+    #[must_use]
+    pub fn locators(&self) -> String {
+        self.doors.iter().filter_map(|d| d.transport.locator()).collect::<Vec<_>>().join(";")
+    }
+
+    fn add(&mut self, transport: Box<dyn Transport>, protocol: &str) -> usize {
+        let costly = protocol != "fast+shm";
+        let never = Instant::ZERO;
+        self.doors.push(Door {
+            transport,
+            protocol: protocol.to_owned(),
+            costly,
+            warm_until: never,
+            next_poll: never,
+        });
+        self.doors.len() - 1
+    }
+
+    /// The door that leads to `to`, opened if there is none yet.
+    pub(crate) fn towards(&mut self, to: &Locator) -> io::Result<usize> {
+        if let Some(index) = self.doors.iter().position(|d| d.protocol == to.protocol()) {
+            return Ok(index);
+        }
+        let transport = crate::open::towards(to, &self.options)?;
+        Ok(self.add(transport, to.protocol()))
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.doors.len()
+    }
+
+    pub(crate) fn at(&mut self, index: usize) -> &mut dyn Transport {
+        &mut *self.doors[index].transport
+    }
+
+    pub(crate) fn get(&mut self, index: usize) -> Option<&mut Box<dyn Transport>> {
+        self.doors.get_mut(index).map(|d| &mut d.transport)
+    }
+
+    pub(crate) fn iter(&mut self) -> impl Iterator<Item = &mut Door> {
+        self.doors.iter_mut()
+    }
+
+    pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.doors.iter().map(|d| d.transport.fd())
+    }
+
+    /// Whether door `index` is to be polled now.
+    #[inline]
+    pub(crate) fn due(&mut self, index: usize, now: Instant) -> bool {
+        let door = &mut self.doors[index];
+        if !door.costly || now < door.warm_until || now >= self.warm_until || now >= door.next_poll {
+            door.next_poll = now.after(COLD_POLL_NS);
+            return true;
+        }
+        false
+    }
+
+    /// Something arrived at door `index`.
+    #[inline]
+    pub(crate) fn warm(&mut self, index: usize, now: Instant) {
+        self.warm_until = now.after(WARM_NS);
+        self.doors[index].warm_until = self.warm_until;
+    }
+
+    /// Every door is to be polled at the next turn.
+    pub(crate) fn all_due(&mut self) {
+        for door in &mut self.doors {
+            door.next_poll = Instant::ZERO;
+        }
+    }
+}

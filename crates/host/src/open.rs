@@ -1,0 +1,57 @@
+//! From a locator to the transport that serves it: the one place that knows them all.
+
+use std::io;
+
+use sprat_proto::Rng;
+use sprat_proto::probe::NoProbe;
+use sprat_proto::rpc::Config;
+
+use crate::crc::crc32c;
+use crate::doors::Options;
+use crate::driver::Driver;
+use crate::fast::Fast;
+use crate::locator::{Kind, Locator};
+use crate::socket::udp::{self, Udp};
+use crate::transport::Transport;
+
+/// Most requests that wait on one session beyond its channels.
+const QUEUE_LIMIT: usize = 4096;
+
+/// A generator with entropy of the kernel.
+///
+/// # Errors
+/// The kernel has none to give.
+pub(crate) fn rng() -> io::Result<Rng> {
+    let mut seed = [0; 32];
+    getrandom::fill(&mut seed)?;
+    Ok(Rng::new(seed))
+}
+
+/// The transport that listens at `locator`.
+pub(crate) fn listen(locator: &Locator, options: &Options) -> io::Result<Box<dyn Transport>> {
+    match locator.kind()? {
+        Kind::Udp(_) => fast(Udp::listen(locator, udp_options(options))?, true),
+        other => Err(not_yet(&other)),
+    }
+}
+
+/// A transport without listener that can call servers such as `to`.
+pub(crate) fn towards(to: &Locator, options: &Options) -> io::Result<Box<dyn Transport>> {
+    match to.kind()? {
+        Kind::Udp(_) => fast(Udp::client(udp_options(options))?, false),
+        other => Err(not_yet(&other)),
+    }
+}
+
+fn not_yet(kind: &Kind) -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, format!("{kind:?} is not built yet"))
+}
+
+fn udp_options(options: &Options) -> udp::Options {
+    udp::Options { insecure_network: options.insecure_network, ..udp::Options::default() }
+}
+
+fn fast<D: Driver + 'static>(driver: D, serve: bool) -> io::Result<Box<dyn Transport>> {
+    let config = Config { crc32c, serve, queue_limit: QUEUE_LIMIT };
+    Ok(Box::new(Fast::new(driver, config, rng()?, NoProbe)))
+}

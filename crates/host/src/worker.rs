@@ -1,0 +1,417 @@
+//! ONE turn of the loop, and nothing else: what arrived goes to the machine, what the machine wants goes out.
+//!
+//! ```text
+//!   now ─► doors: input ─► events ─► machine ─► output ─► doors: output ─► (idle long enough? sleep)
+//! ```
+//!
+//! Everything in `host` that talks is a [`Machine`] in a worker: a coordinator, a master, the client of a program, an RPC
+//! service. A worker is one thread and owns all it touches, so nothing here locks; the only way in from another thread
+//! is a [`Waker`].
+//!
+//! Not here: what the messages say (the machine), how they travel (the doors), when to stop (the caller of `turn`).
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fd::OwnedFd;
+use sprat_proto::Instant;
+use sprat_proto::rpc::{Event, Message, RequestError, RpcError, SessionId};
+use sprat_proto::time::{SECOND, US};
+use sprat_store::machine::{Caller, Link, Machine, Output};
+
+use crate::clock::Clock;
+use crate::cpu::{Idle, Rest};
+use crate::disk::Disk;
+use crate::doors::{Door, Doors};
+use crate::locator::Locator;
+
+/// How often timers are looked at while there is work.
+const TIMER_CHECK_NS: u64 = 20 * US;
+/// The longest sleep, so that no lost wake-up can last.
+const LONGEST_SLEEP_NS: u64 = SECOND;
+
+/// Lets another thread end the worker's sleep.
+#[derive(Clone, Debug)]
+pub struct Waker {
+    fd: Arc<OwnedFd>,
+    rung: Arc<AtomicBool>,
+}
+
+impl Waker {
+    fn new() -> io::Result<Self> {
+        let fd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        Ok(Self { fd: Arc::new(fd), rung: Arc::new(AtomicBool::new(false)) })
+    }
+
+    /// Makes the worker's next turn happen now. Callable from a signal handler.
+    pub fn wake(&self) {
+        if !self.rung.swap(true, Ordering::SeqCst) {
+            // A full counter means that a wake-up is pending anyway.
+            let _ = rustix::io::write(&*self.fd, &[0, 0, 0, 0, 0, 0, 0, 1]);
+        }
+    }
+
+    /// True if it was rung since the last call.
+    fn clear(&self) -> bool {
+        if !self.rung.load(Ordering::Relaxed) {
+            return false;
+        }
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&*self.fd, &mut count);
+        self.rung.store(false, Ordering::SeqCst);
+        true
+    }
+}
+
+/// Ends a worker's [`Worker::run`] from another thread or a signal handler.
+#[derive(Clone, Debug)]
+pub struct Stop {
+    flag: Arc<AtomicBool>,
+    waker: Waker,
+}
+
+impl Stop {
+    /// Makes `run` return after the turn it is in.
+    pub fn stop(&self) {
+        self.flag.store(true, Ordering::SeqCst);
+        self.waker.wake();
+    }
+}
+
+/// What a link is bound to.
+#[derive(Debug)]
+struct Bound {
+    to: Locator,
+    door: usize,
+    session: Option<SessionId>,
+}
+
+/// A machine, the doors it talks through, and the loop that joins them.
+#[derive(Debug)]
+pub struct Worker<M: Machine> {
+    machine: M,
+    doors: Doors,
+    links: Vec<Option<Bound>>,
+    by_session: HashMap<(usize, SessionId), Link>,
+    clock: Clock,
+    idle: Idle,
+    waker: Waker,
+    stop: Arc<AtomicBool>,
+    disk: Option<Disk>,
+    next_timers: Instant,
+    unsent: bool,
+    stopped: Option<String>,
+}
+
+impl<M: Machine> Worker<M> {
+    /// A worker for `machine`, served through `doors`; `disk` keeps what the machine persists.
+    ///
+    /// # Errors
+    /// No file descriptor is left.
+    pub fn new(machine: M, doors: Doors, disk: Option<Disk>, clock: Clock) -> io::Result<Self> {
+        Ok(Self {
+            machine,
+            doors,
+            links: Vec::new(),
+            by_session: HashMap::new(),
+            clock,
+            idle: Idle::new(),
+            waker: Waker::new()?,
+            stop: Arc::new(AtomicBool::new(false)),
+            disk,
+            next_timers: Instant::ZERO,
+            unsent: true,
+            stopped: None,
+        })
+    }
+
+    /// The machine.
+    pub fn machine(&mut self) -> &mut M {
+        &mut self.machine
+    }
+
+    /// The doors, to read their locators.
+    pub fn doors(&self) -> &Doors {
+        &self.doors
+    }
+
+    /// The time now, on the clock that the machine sees.
+    pub fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    /// What other threads wake this worker by.
+    pub fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    /// What ends [`Worker::run`].
+    pub fn stop(&self) -> Stop {
+        Stop { flag: Arc::clone(&self.stop), waker: self.waker() }
+    }
+
+    /// One turn, without sleeping. True if there was work.
+    pub fn turn(&mut self) -> bool {
+        let now = self.clock.now();
+        self.unsent |= self.waker.clear();
+        let mut work = self.receive(now);
+        if !work || now >= self.next_timers {
+            work |= self.timers(now);
+        }
+        if work || self.unsent {
+            self.send(now);
+        }
+        work
+    }
+
+    /// One turn, then the rest that idling has earned: nothing, a pause, a yield, or a sleep until something happens.
+    pub fn turn_and_rest(&mut self) {
+        if self.turn() {
+            self.idle.worked();
+            return;
+        }
+        match self.idle.rest(|| self.clock.now()) {
+            Rest::Spun => {}
+            Rest::Sleep => self.sleep(),
+        }
+    }
+
+    /// Turns until [`Stop::stop`].
+    ///
+    /// # Errors
+    /// The machine wants to stop for good; the text says why.
+    pub fn run(&mut self) -> Result<(), String> {
+        while !self.stop.load(Ordering::Relaxed) {
+            self.turn_and_rest();
+            if let Some(reason) = self.stopped.take() {
+                return Err(reason);
+            }
+        }
+        Ok(())
+    }
+
+    /// What arrived goes to the machine.
+    fn receive(&mut self, now: Instant) -> bool {
+        let mut work = false;
+        for index in 0..self.doors.len() {
+            if !self.doors.due(index, now) {
+                continue;
+            }
+            let door = self.doors.at(index);
+            let packets = door.input(now);
+            if packets > 0 {
+                work = true;
+                self.doors.warm(index, now);
+            }
+            self.events(index, now);
+        }
+        work
+    }
+
+    /// Events of one door, until there are none.
+    fn events(&mut self, index: usize, now: Instant) {
+        let door = self.doors.at(index);
+        while let Some(event) = door.event(now) {
+            match event {
+                Event::Request { rpc, payload, deadline } => {
+                    let caller = Caller { door: index as u32, rpc };
+                    if let Some(reply) = self.machine.request(now, caller, payload, deadline) {
+                        door.reply(now, rpc, reply);
+                    }
+                }
+                Event::Response { tag, payload, .. } => self.machine.response(now, tag, Ok(payload)),
+                Event::Failed { tag, error, .. } => self.machine.response(now, tag, Err(error)),
+                Event::Closed { session, .. } => {
+                    let link = self.by_session.remove(&(index, session));
+                    if let Some(Some(bound)) = link.and_then(|l| self.links.get_mut(l.0 as usize)) {
+                        bound.session = None;
+                    }
+                }
+            }
+            self.unsent = true;
+        }
+    }
+
+    /// Timers that are due, and what the disk has written.
+    fn timers(&mut self, now: Instant) -> bool {
+        self.next_timers = now.after(TIMER_CHECK_NS);
+        let mut work = false;
+        for index in 0..self.doors.len() {
+            let door = self.doors.at(index);
+            if door.deadline().is_some_and(|at| at <= now) {
+                door.tick(now);
+                self.events(index, now);
+                work = true;
+            }
+        }
+        if let Some(disk) = &mut self.disk {
+            while let Some(seq) = disk.persisted() {
+                self.machine.persisted(now, seq);
+                work = true;
+            }
+        }
+        if self.machine.deadline().is_some_and(|at| at <= now) {
+            work = true;
+            self.unsent = true;
+            self.machine.tick(now);
+        }
+        work
+    }
+
+    /// What the machine wants goes out.
+    pub(crate) fn send(&mut self, now: Instant) {
+        self.unsent = false;
+        while let Some(output) = self.machine.output(now) {
+            match output {
+                Output::Call { link, tag, message, deadline } => self.call(now, link, tag, message, deadline),
+                Output::Reply { caller, message } => {
+                    if let Some(door) = self.doors.get(caller.door as usize) {
+                        door.reply(now, caller.rpc, message);
+                    }
+                }
+                Output::Connect { link, locator } => self.bind(link, &locator),
+                Output::Disconnect { link } => self.unbind(now, link),
+                Output::Cancel { door, rpc } => {
+                    if let Some(door) = self.doors.get(door as usize) {
+                        door.cancel(now, rpc);
+                    }
+                }
+                Output::Persist { seq, puts, deletes } => match &mut self.disk {
+                    Some(disk) => disk.persist(seq, puts, deletes),
+                    None => self.machine.persisted(now, seq),
+                },
+                Output::Stop { reason } => self.stopped = Some(reason),
+            }
+        }
+        for Door { transport, .. } in self.doors.iter() {
+            self.unsent |= transport.output(now, &self.machine);
+            while let Some(slice) = transport.released() {
+                self.machine.released(slice);
+            }
+        }
+    }
+
+    fn call(&mut self, now: Instant, link: Link, tag: u64, message: Message, deadline: Instant) {
+        let result = self.session(now, link).and_then(|(door, session)| {
+            let sent = self.doors.at(door).request(now, session, tag, message, deadline);
+            sent.map(|rpc| (door, rpc)).map_err(|e| match e {
+                RequestError::QueueFull => RpcError::Busy { retry_after_ns: 100 * US },
+                _ => RpcError::NotExecuted,
+            })
+        });
+        match result {
+            Ok((door, rpc)) => self.machine.sent(tag, door as u32, rpc),
+            Err(error) => {
+                self.machine.response(now, tag, Err(error));
+                self.unsent = true;
+            }
+        }
+    }
+
+    /// The session that `link` stands for, connected if it is not.
+    fn session(&mut self, now: Instant, link: Link) -> Result<(usize, SessionId), RpcError> {
+        let bound =
+            self.links.get_mut(link.0 as usize).and_then(Option::as_mut).ok_or(RpcError::NotExecuted)?;
+        if let Some(session) = bound.session {
+            return Ok((bound.door, session));
+        }
+        let session = self.doors.at(bound.door).connect(now, &bound.to).map_err(|_| RpcError::NotExecuted)?;
+        bound.session = Some(session);
+        self.by_session.insert((bound.door, session), link);
+        Ok((bound.door, session))
+    }
+
+    /// Binds `link` to the server at `to` and connects at once, so that a mistake shows here.
+    pub(crate) fn connect(&mut self, link: Link, to: Locator) -> io::Result<()> {
+        let door = self.doors.towards(&to)?;
+        self.place(link, Some(Bound { to, door, session: None }));
+        let now = self.clock.now();
+        let bound = self.links[link.0 as usize].as_mut().expect("just placed");
+        let session = self.doors.at(bound.door).connect(now, &bound.to)?;
+        bound.session = Some(session);
+        self.by_session.insert((bound.door, session), link);
+        Ok(())
+    }
+
+    /// Binds `link` to the first of `locators` that there is a door for; unusable ones leave it unbound, so that its
+    /// calls fail as not executed.
+    fn bind(&mut self, link: Link, locators: &str) {
+        let bound = Locator::list(locators).ok().and_then(|list| {
+            list.into_iter().find_map(|to| {
+                let door = self.doors.towards(&to).ok()?;
+                Some(Bound { to, door, session: None })
+            })
+        });
+        self.place(link, bound);
+    }
+
+    fn place(&mut self, link: Link, bound: Option<Bound>) {
+        let index = link.0 as usize;
+        if index >= self.links.len() {
+            self.links.resize_with(index + 1, || None);
+        }
+        self.forget_session(index);
+        self.links[index] = bound;
+    }
+
+    fn unbind(&mut self, now: Instant, link: Link) {
+        let index = link.0 as usize;
+        if let Some((door, session)) = self.forget_session(index) {
+            self.doors.at(door).close(now, session);
+        }
+        if let Some(bound) = self.links.get_mut(index) {
+            *bound = None;
+        }
+    }
+
+    fn forget_session(&mut self, index: usize) -> Option<(usize, SessionId)> {
+        let bound = self.links.get_mut(index)?.as_mut()?;
+        let session = bound.session.take()?;
+        self.by_session.remove(&(bound.door, session));
+        Some((bound.door, session))
+    }
+
+    /// Sleeps until a door, the disk, another thread or a timer has something.
+    fn sleep(&mut self) {
+        let now = self.clock.now();
+        // Background work comes before sleep, a bounded piece at a time.
+        if self.machine.tick(now) {
+            self.unsent = true;
+        }
+        if self.unsent {
+            self.send(now);
+            return;
+        }
+        let mut wake_at = now.after(LONGEST_SLEEP_NS).min(self.machine.deadline().unwrap_or(Instant::NEVER));
+        let mut may_sleep = true;
+        for door in self.doors.iter() {
+            wake_at = wake_at.min(door.transport.deadline().unwrap_or(Instant::NEVER));
+            may_sleep &= door.transport.doze();
+        }
+        if may_sleep {
+            self.wait(wake_at.since(now));
+        }
+        for door in self.doors.iter() {
+            door.transport.wake();
+        }
+        self.doors.all_due();
+    }
+
+    fn wait(&mut self, ns: u64) {
+        let timeout = Timespec { tv_sec: (ns / SECOND) as i64, tv_nsec: (ns % SECOND) as i64 };
+        let mut fds = Vec::with_capacity(self.doors.len() + 2);
+        fds.push(PollFd::new(&*self.waker.fd, PollFlags::IN));
+        if let Some(disk) = &self.disk {
+            fds.push(PollFd::from_borrowed_fd(disk.fd(), PollFlags::IN));
+        }
+        fds.extend(self.doors.fds().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        // An interrupted wait is as good as a short one.
+        let _ = poll(&mut fds, Some(&timeout));
+        if let Some(disk) = &self.disk {
+            disk.clear();
+        }
+    }
+}
