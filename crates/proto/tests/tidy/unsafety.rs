@@ -5,7 +5,11 @@ use crate::source::{files, line_of, words};
 
 /// Files that may hold `unsafe`, and how many times the word stands in them. A ratchet: a number may fall, and a new
 /// file needs a reason that a reviewer accepts.
-const LISTED: &[(&str, usize)] = &[];
+const LISTED: &[(&str, usize)] = &[
+    ("crates/host/src/clock.rs", 1),
+    ("crates/host/src/crc.rs", 1),
+    ("crates/host/src/socket/mmsg.rs", 7),
+];
 
 /// How many lines above `unsafe` its reason may begin at the most.
 const REASON_WITHIN: usize = 12;
