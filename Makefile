@@ -51,7 +51,7 @@ clippy: tools ## Lints, for every target of the workspace
 
 .PHONY: doc
 doc: tools ## Rustdoc, private items too
-	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items
+	RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" cargo doc --workspace --no-deps --document-private-items
 
 .PHONY: bare
 bare: tools ## proto and store for a machine without an operating system: proof that they name no clock, socket or thread
