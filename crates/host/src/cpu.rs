@@ -82,16 +82,20 @@ pub fn allowed() -> io::Result<Vec<usize>> {
 /// Binds this thread to one processor.
 ///
 /// # Errors
-/// The processor does not exist or is not allowed.
+/// `InvalidInput` if the processor does not exist or is not allowed.
 pub fn pin(cpu: usize) -> io::Result<()> {
+    let missing = || io::Error::new(io::ErrorKind::InvalidInput, format!("processor {cpu} cannot be used"));
+    if cpu >= CpuSet::MAX_CPU {
+        return Err(missing());
+    }
     let mut set = CpuSet::new();
     set.set(cpu);
-    Ok(sched_setaffinity(None, &set)?)
+    sched_setaffinity(None, &set).map_err(|_| missing())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Idle, Rest, SLEEP_AFTER_NS, SPINS};
+    use super::{CpuSet, Idle, Rest, SLEEP_AFTER_NS, SPINS, allowed, pin};
     use sprat_proto::Instant;
 
     #[test]
@@ -110,5 +114,18 @@ mod tests {
         for _ in 0..SPINS {
             assert_eq!(idle.rest(|| panic!("no time is read while spinning")), Rest::Spun);
         }
+    }
+
+    #[test]
+    fn a_thread_stays_where_it_was_put() {
+        std::thread::spawn(|| {
+            let last = *allowed().unwrap().last().unwrap();
+            pin(last).unwrap();
+            assert_eq!(allowed().unwrap(), [last]);
+            assert!(pin(CpuSet::MAX_CPU).is_err());
+            assert!(pin(CpuSet::MAX_CPU - 1).is_err());
+        })
+        .join()
+        .unwrap();
     }
 }

@@ -1,0 +1,226 @@
+//! Memory that another process may write at any moment.
+//!
+//! A [`Region`] is such memory, mapped: it is never lent as a slice. It is reached by copies ([`Region::copy_in`],
+//! [`Region::copy_out`]) and by single atomic words, every one of them checked against the region's end. A [`Sealed`] is
+//! the file behind one: what it proves is that nobody can shrink it, so that no access can fault.
+//!
+//! Not here: what the bytes mean (`ring`, `shm`).
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+
+mod copy;
+#[cfg(test)]
+mod tests;
+
+/// What keeps the size of a shared file as it is, for good.
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+
+/// The file system of an ordinary memfd (`statfs(2)`): its pages are there or are made on demand, never refused one by
+/// one as those of a huge-page file are.
+const TMPFS_MAGIC: i64 = 0x0102_1994;
+
+/// A memory file whose size nobody can change any more.
+#[derive(Debug)]
+pub struct Sealed {
+    fd: OwnedFd,
+    len: usize,
+}
+
+impl Sealed {
+    /// A new one of `len` bytes, all zero and all allocated.
+    ///
+    /// # Errors
+    /// Out of memory or of file descriptors.
+    pub fn create(len: usize) -> io::Result<Self> {
+        let fd = rustix::fs::memfd_create("sprat-ring", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        // Allocated now, so that a lack of memory is an error here and not a fault at some later access.
+        rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, len as u64)?;
+        rustix::fs::fcntl_add_seals(&fd, SEALS)?;
+        Ok(Self { fd, len })
+    }
+
+    /// Accepts a file that a peer sent, if it has exactly `len` bytes for good.
+    ///
+    /// # Errors
+    /// `InvalidData` if its size, its seals or its file system are not what [`Sealed::create`] makes.
+    pub fn check(fd: OwnedFd, len: usize) -> io::Result<Self> {
+        let bad = |what| io::Error::new(io::ErrorKind::InvalidData, what);
+        let seals = rustix::fs::fcntl_get_seals(&fd).map_err(|_| bad("the shared file is no memory file"))?;
+        if !seals.contains(SEALS) || seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE) {
+            return Err(bad("the shared file has the wrong seals"));
+        }
+        if i64::try_from(rustix::fs::fstatfs(&fd)?.f_type) != Ok(TMPFS_MAGIC) {
+            return Err(bad("the shared file is on the wrong file system"));
+        }
+        // After the seals: only now can the size not change any more.
+        if u64::try_from(rustix::fs::fstat(&fd)?.st_size) != Ok(len as u64) {
+            return Err(bad("the shared file has the wrong size"));
+        }
+        Ok(Self { fd, len })
+    }
+
+    /// Its size in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True if it has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+impl AsFd for Sealed {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl From<Sealed> for File {
+    fn from(sealed: Sealed) -> Self {
+        sealed.fd.into()
+    }
+}
+
+/// Mapped memory that others write: reached by copies and atomic words only.
+#[derive(Debug)]
+pub struct Region {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the mapping belongs to the region alone and does not depend on a thread.
+unsafe impl Send for Region {}
+// SAFETY: `&self` methods access the memory by atomics and by opaque copies, which are made for concurrent writers.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Maps a sealed file; the file may be closed afterwards.
+    ///
+    /// # Errors
+    /// The system call failed.
+    pub fn map(file: &Sealed) -> io::Result<Self> {
+        // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of ours; the seals keep the file
+        // from shrinking under it.
+        let base = unsafe {
+            rustix::mm::mmap(
+                ptr::null_mut(),
+                file.len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                &file.fd,
+                0,
+            )?
+        };
+        Self::own(base, file.len)
+    }
+
+    /// `len` bytes of zeros, shared with the children that this process forks.
+    ///
+    /// # Errors
+    /// The system call failed.
+    pub fn anonymous(len: usize) -> io::Result<Self> {
+        // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of ours.
+        let base = unsafe {
+            rustix::mm::mmap_anonymous(
+                ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+            )?
+        };
+        Self::own(base, len)
+    }
+
+    fn own(base: *mut core::ffi::c_void, len: usize) -> io::Result<Self> {
+        let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mapped at address zero"))?;
+        Ok(Self { base, len })
+    }
+
+    /// Its size in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True if it has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The address of `offset`, from which `n` bytes lie in the region.
+    #[inline]
+    fn at(&self, offset: usize, n: usize) -> *mut u8 {
+        assert!(offset <= self.len && n <= self.len - offset, "{n} bytes at {offset} of {}", self.len);
+        // SAFETY: `offset` is within the mapping, as just checked.
+        unsafe { self.base.as_ptr().add(offset) }
+    }
+
+    /// Copies `bytes` into the region at `offset`.
+    ///
+    /// # Panics
+    /// If they do not fit there.
+    #[inline]
+    pub fn copy_in(&self, offset: usize, bytes: &[u8]) {
+        let dst = self.at(offset, bytes.len());
+        // SAFETY: `at` checked the region's side, the slice is readable, and nothing lends region memory as a slice, so
+        // the two do not overlap.
+        unsafe { copy::copy(dst, bytes.as_ptr(), bytes.len()) }
+    }
+
+    /// Copies the region's bytes from `offset` into `bytes`. If another process writes them meanwhile, the result is any
+    /// mixture.
+    ///
+    /// # Panics
+    /// If the region has fewer bytes there.
+    #[inline]
+    pub fn copy_out(&self, offset: usize, bytes: &mut [u8]) {
+        let src = self.at(offset, bytes.len());
+        // SAFETY: as in `copy_in`, the other way round.
+        unsafe { copy::copy(bytes.as_mut_ptr(), src, bytes.len()) }
+    }
+
+    /// The eight bytes at `offset` as one atomic number in the machine's byte order.
+    ///
+    /// # Panics
+    /// If `offset` is no multiple of eight or too large.
+    #[inline]
+    #[must_use]
+    pub fn word(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset.is_multiple_of(8), "a word at {offset}");
+        let at = self.at(offset, 8).cast();
+        // SAFETY: eight bytes within the mapping, aligned (mappings begin on a page), valid as long as `self`; atomics
+        // are made for concurrent writers, also in other processes.
+        unsafe { AtomicU64::from_ptr(at) }
+    }
+
+    /// The four bytes at `offset` as one atomic number in the machine's byte order.
+    ///
+    /// # Panics
+    /// If `offset` is no multiple of four or too large.
+    #[inline]
+    #[must_use]
+    pub fn flag(&self, offset: usize) -> &AtomicU32 {
+        assert!(offset.is_multiple_of(4), "a flag at {offset}");
+        let at = self.at(offset, 4).cast();
+        // SAFETY: as for `word`.
+        unsafe { AtomicU32::from_ptr(at) }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: this very mapping, which nothing borrows any more. The call cannot fail for a whole mapping.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}

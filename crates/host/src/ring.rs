@@ -1,0 +1,380 @@
+//! A ring of variable-length records in shared memory, from one process to one other.
+//!
+//! ```text
+//! control (256 B)                      data (a power of two)
+//! 0    head: u64       by the consumer  ┌──────┬─────────────┬───────────┬──────┬───
+//! 8    sleeping: u32   by the consumer  │ word │ payload …   │ (to 64 B) │ word │ …
+//! 128  waiting: u32    by the producer  └──────┴─────────────┴───────────┴──────┴───
+//!                                        word = tag (40 bits) | length (24 bits)
+//! ```
+//!
+//! Records begin at multiples of 64 bytes and never wrap: a pad record fills the end. The tag is a function of the ring's
+//! secret and of the record's position, which grows for ever, so a word left from an earlier lap, or payload that lies
+//! where a word will be, is no record, and nothing is ever cleared. The producer writes the payload, then the word: one
+//! cache line both signals and carries a small message, and the consumer watches just the word at its own head. The
+//! consumer tells its head every eighth of a ring, and the producer looks at it only when its last copy says full.
+//!
+//! What always holds, whatever the other side writes: no access outside the ring, no panic; a word is read once and its
+//! length checked before use; a payload is copied out before anybody looks at it; a head that cannot be, or a length
+//! that cannot be, makes the ring [`Broken`], for good.
+//!
+//! **Sleeping.** A consumer that wants to sleep raises `sleeping`, has every processor pass a barrier
+//! ([`barrier`]), and looks once more: either it sees the record, or the producer, which looks at `sleeping` after it
+//! has published, sees the flag. The barrier is on the sleeper's side alone; a producer pays for a plain load. Where
+//! the kernel has no such barrier, both sides use fences (`fenced`). A producer that waits for room does the same with
+//! `waiting` and the head. Whoever finds a flag lowers it and wakes its owner, by means that are not the ring's business.
+
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, compiler_fence, fence};
+
+use crate::mem::Region;
+
+#[cfg(test)]
+mod handshake;
+#[cfg(test)]
+mod tests;
+
+/// The longest record, in bytes.
+pub const MAX_PAYLOAD: usize = 65_536;
+/// Bytes of the control block before any ring's data.
+pub const CONTROL: usize = 256;
+/// The smallest ring, in bytes: what is free when all but the untold eighth has been read must hold the longest record
+/// and the longest pad.
+pub const MIN_SIZE: usize = 1 << 18;
+/// The largest ring, in bytes.
+pub const MAX_SIZE: usize = 1 << 26;
+
+const LINE: usize = 64;
+const WORD: usize = 8;
+const HEAD: usize = 0;
+const SLEEPING: usize = 8;
+const WAITING: usize = 128;
+const LEN_MASK: u64 = 0xFF_FFFF;
+/// The length field of a record that fills the rest of the ring.
+const PAD: u64 = LEN_MASK;
+
+/// The other side wrote what cannot be: this ring is of no use any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the peer damaged the ring")]
+pub struct Broken;
+
+/// Where a ring lies in its region, and what both sides agreed on.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// The memory.
+    pub memory: Arc<Region>,
+    /// Offset of the control block: a multiple of 128.
+    pub control: usize,
+    /// Offset of the data: a multiple of 64.
+    pub data: usize,
+    /// Bytes of data: a power of two, from [`MIN_SIZE`] to [`MAX_SIZE`].
+    pub size: usize,
+    /// What makes this ring's tags its own; random, so that no one can place a false record in a payload.
+    pub secret: u64,
+    /// True if the two sides use fences, because one of them lacks [`barrier`].
+    pub fenced: bool,
+}
+
+impl Place {
+    fn check(&self) {
+        assert!(self.size.is_power_of_two() && (MIN_SIZE..=MAX_SIZE).contains(&self.size), "ring size");
+        assert!(self.control.is_multiple_of(128) && self.data.is_multiple_of(LINE), "ring alignment");
+        assert!(self.control + CONTROL <= self.memory.len(), "control block outside the region");
+        assert!(self.data + self.size <= self.memory.len(), "ring outside the region");
+    }
+
+    /// Where in the region `position` lies.
+    #[inline]
+    fn offset(&self, position: u64) -> usize {
+        self.data + self.in_ring(position)
+    }
+
+    /// Where in the ring `position` lies.
+    #[inline]
+    fn in_ring(&self, position: u64) -> usize {
+        (position & (self.size as u64 - 1)) as usize
+    }
+
+    /// The upper 40 bits of the word of a record at `position`. One bit is always set: a word of fresh memory is none.
+    #[inline]
+    fn tag(&self, position: u64) -> u64 {
+        let x = (position ^ self.secret).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let x = (x ^ (x >> 32)).wrapping_mul(0xD6E8_FEB8_6659_FD93);
+        (x & !LEN_MASK) | (LEN_MASK + 1)
+    }
+
+    /// Orders this side's publishing store before its look at the other side's flag, as far as this side has to.
+    #[inline]
+    fn order(&self) {
+        if self.fenced {
+            fence(Ordering::SeqCst);
+        } else {
+            compiler_fence(Ordering::SeqCst);
+        }
+    }
+
+    /// Lowers the flag at `offset` of the control block if it is up; true if it was.
+    #[inline]
+    fn take_flag(&self, offset: usize) -> bool {
+        let flag = self.memory.flag(self.control + offset);
+        flag.load(Ordering::Relaxed) != 0 && flag.swap(0, Ordering::Relaxed) != 0
+    }
+}
+
+/// Bytes of the ring that a payload of `len` bytes takes.
+#[inline]
+const fn footprint(len: usize) -> usize {
+    (WORD + len + LINE - 1) & !(LINE - 1)
+}
+
+/// What became of a record given to [`Producer::push`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Push {
+    /// Published. If `wake`, the consumer sleeps or is about to, and must be woken.
+    Done {
+        /// Whether this side has to wake the consumer.
+        wake: bool,
+    },
+    /// No room now.
+    Full,
+}
+
+/// The side that writes records.
+#[derive(Debug)]
+pub struct Producer {
+    place: Place,
+    /// Position of the next record.
+    tail: u64,
+    /// The consumer's head as last seen.
+    head: u64,
+    /// The room that the last push lacked; zero if it was not refused.
+    lacking: u64,
+}
+
+impl Producer {
+    /// The producer of a fresh ring.
+    ///
+    /// # Panics
+    /// If the place is not as its fields demand.
+    #[must_use]
+    pub fn new(place: Place) -> Self {
+        place.check();
+        Self { place, tail: 0, head: 0, lacking: 0 }
+    }
+
+    /// Publishes the concatenation of `parts` as one record.
+    ///
+    /// # Errors
+    /// [`Broken`] if the consumer's head cannot be.
+    ///
+    /// # Panics
+    /// If the record exceeds [`MAX_PAYLOAD`].
+    #[inline]
+    pub fn push(&mut self, parts: &[&[u8]]) -> Result<Push, Broken> {
+        let len: usize = parts.iter().map(|p| p.len()).sum();
+        assert!(len <= MAX_PAYLOAD, "a record of {len} bytes");
+        let to_end = self.place.size - self.place.in_ring(self.tail);
+        let take = footprint(len);
+        let pad = if take > to_end { to_end } else { 0 };
+        if !self.room((take + pad) as u64)? {
+            return Ok(Push::Full);
+        }
+        if pad > 0 {
+            self.publish(PAD);
+            self.tail += pad as u64;
+        }
+        let mut at = self.place.offset(self.tail) + WORD;
+        for part in parts {
+            self.place.memory.copy_in(at, part);
+            at += part.len();
+        }
+        self.publish(len as u64);
+        self.tail += take as u64;
+        self.place.order();
+        Ok(Push::Done { wake: self.place.take_flag(SLEEPING) })
+    }
+
+    /// Makes what was written at the tail a record.
+    #[inline]
+    fn publish(&self, len: u64) {
+        let word = self.place.tag(self.tail) | len;
+        self.place.memory.word(self.place.offset(self.tail)).store(word, Ordering::Release);
+    }
+
+    /// True if `need` bytes are free at the tail.
+    #[inline]
+    fn room(&mut self, need: u64) -> Result<bool, Broken> {
+        let size = self.place.size as u64;
+        if self.tail + need > self.head + size {
+            let head = self.place.memory.word(self.place.control + HEAD).load(Ordering::Acquire);
+            if head < self.head || head > self.tail || !head.is_multiple_of(LINE as u64) {
+                return Err(Broken);
+            }
+            self.head = head;
+        }
+        let fits = self.tail + need <= self.head + size;
+        self.lacking = if fits { 0 } else { need };
+        Ok(fits)
+    }
+
+    /// True if the last push was refused.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        self.lacking > 0
+    }
+
+    /// Asks to be woken when there is room. Then comes [`barrier`], then [`Producer::has_room`].
+    pub fn wait_for_room(&self) {
+        self.place.memory.flag(self.place.control + WAITING).store(1, Ordering::Relaxed);
+        self.place.order();
+    }
+
+    /// True if what the last push lacked has become free (or the ring is broken, which the next push will tell).
+    pub fn has_room(&mut self) -> bool {
+        self.room(self.lacking).unwrap_or(true)
+    }
+
+    /// No more need to be woken.
+    pub fn stop_waiting(&self) {
+        self.place.memory.flag(self.place.control + WAITING).store(0, Ordering::Relaxed);
+    }
+}
+
+/// The side that reads records.
+#[derive(Debug)]
+pub struct Consumer {
+    place: Place,
+    /// Position of the next record.
+    head: u64,
+    /// The head that the producer was told.
+    told: u64,
+    /// The tag that the next record will have.
+    expect: u64,
+    /// The producer waits for room that it was told of, and must be woken.
+    wake: bool,
+}
+
+impl Consumer {
+    /// The consumer of a fresh ring.
+    ///
+    /// # Panics
+    /// If the place is not as its fields demand.
+    #[must_use]
+    pub fn new(place: Place) -> Self {
+        place.check();
+        let expect = place.tag(0);
+        Self { place, head: 0, told: 0, expect, wake: false }
+    }
+
+    /// The word at the head, read once.
+    #[inline]
+    fn word(&self) -> u64 {
+        self.place.memory.word(self.place.offset(self.head)).load(Ordering::Acquire)
+    }
+
+    /// True if there is a record (or something as urgent: damage).
+    #[inline]
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.word() & !LEN_MASK == self.expect
+    }
+
+    /// Copies the next record to the start of `into`, which must hold [`MAX_PAYLOAD`] bytes, and returns its length;
+    /// `None` if there is none.
+    ///
+    /// # Errors
+    /// [`Broken`] if its length cannot be.
+    #[inline]
+    pub fn pop(&mut self, into: &mut [u8]) -> Result<Option<usize>, Broken> {
+        let mut word = self.word();
+        if word & !LEN_MASK != self.expect {
+            return Ok(None);
+        }
+        let mut to_end = self.place.size - self.place.in_ring(self.head);
+        if word & LEN_MASK == PAD {
+            // No pad fills the whole ring: so two never follow each other, and this step is done once at most.
+            if to_end == self.place.size {
+                return Err(Broken);
+            }
+            self.advance(to_end);
+            to_end = self.place.size;
+            word = self.word();
+            if word & !LEN_MASK != self.expect {
+                return Ok(None);
+            }
+        }
+        let len = (word & LEN_MASK) as usize;
+        if len > MAX_PAYLOAD || footprint(len) > to_end {
+            return Err(Broken);
+        }
+        self.place.memory.copy_out(self.place.offset(self.head) + WORD, &mut into[..len]);
+        self.advance(footprint(len));
+        Ok(Some(len))
+    }
+
+    #[inline]
+    fn advance(&mut self, by: usize) {
+        self.head += by as u64;
+        self.expect = self.place.tag(self.head);
+        if self.head - self.told >= self.place.size as u64 / 8 {
+            self.tell();
+        }
+    }
+
+    /// Tells the producer how far the ring is read.
+    fn tell(&mut self) {
+        self.told = self.head;
+        self.place.memory.word(self.place.control + HEAD).store(self.head, Ordering::Release);
+        self.place.order();
+        self.wake |= self.place.take_flag(WAITING);
+    }
+
+    /// True once if the producer waits for room that it has been given: it must be woken.
+    #[inline]
+    pub fn take_wake(&mut self) -> bool {
+        core::mem::take(&mut self.wake)
+    }
+
+    /// Asks to be woken at the next record. Then comes [`barrier`], then [`Consumer::is_ready`].
+    pub fn lie_down(&self) {
+        self.place.memory.flag(self.place.control + SLEEPING).store(1, Ordering::Relaxed);
+        self.place.order();
+    }
+
+    /// No more need to be woken.
+    pub fn get_up(&self) {
+        self.place.memory.flag(self.place.control + SLEEPING).store(0, Ordering::Relaxed);
+    }
+}
+
+pub use barrier::{barrier, has_barrier};
+
+mod barrier {
+    //! The sleeper's half of the handshake: a barrier on every processor that runs a thread of a registered process.
+
+    use std::sync::OnceLock;
+    use std::sync::atomic::{Ordering, fence};
+
+    use rustix::thread::{MembarrierCommand, MembarrierQuery, membarrier, membarrier_query};
+
+    static REGISTERED: OnceLock<bool> = OnceLock::new();
+
+    /// True if this process can issue [`barrier`] and takes part in those of others; registers it on the first call.
+    pub fn has_barrier() -> bool {
+        *REGISTERED.get_or_init(|| {
+            membarrier_query().contains(MembarrierQuery::GLOBAL_EXPEDITED)
+                && membarrier(MembarrierCommand::RegisterGlobalExpedited).is_ok()
+        })
+    }
+
+    /// After this, every process that takes part has either not yet looked at the flags that this one raised, or all
+    /// its earlier stores can be seen here. Rings with a side that takes no part (`fenced`) have fences of their own.
+    pub fn barrier() {
+        fence(Ordering::SeqCst);
+        if has_barrier() {
+            // Fails only for a command that `has_barrier` has just been told exists.
+            let _ = membarrier(MembarrierCommand::GlobalExpedited);
+        }
+        fence(Ordering::SeqCst);
+    }
+}

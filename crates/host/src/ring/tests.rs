@@ -1,0 +1,266 @@
+use std::sync::atomic::AtomicBool;
+use std::thread;
+
+use sprat_proto::Rng;
+
+use super::*;
+
+fn place(size: usize, secret: u64, fenced: bool) -> Place {
+    let memory = Arc::new(Region::anonymous(4096 + size).unwrap());
+    Place { memory, control: 0, data: 4096, size, secret, fenced }
+}
+
+fn pair(size: usize) -> (Producer, Consumer) {
+    let place = place(size, 0x1234_5678_9ABC_DEF0, false);
+    (Producer::new(place.clone()), Consumer::new(place))
+}
+
+/// A record's content follows from its number, so that the reader knows what must come.
+fn record(number: u64, buffer: &mut [u8]) -> usize {
+    let mut rng = Rng::seeded(number);
+    let len = match rng.below(8) {
+        0 => 0,
+        1 => rng.below(MAX_PAYLOAD as u64 + 1) as usize,
+        2 => MAX_PAYLOAD,
+        _ => rng.below(300) as usize,
+    };
+    for (i, chunk) in buffer[..len].chunks_mut(8).enumerate() {
+        let value = number.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(i as u64).to_le_bytes();
+        chunk.copy_from_slice(&value[..chunk.len()]);
+    }
+    len
+}
+
+#[test]
+fn records_arrive_whole_and_in_order_between_two_threads() {
+    const RECORDS: u64 = 20_000;
+    let (mut producer, mut consumer) = pair(MIN_SIZE);
+    let writer = thread::spawn(move || {
+        let mut buffer = vec![0; MAX_PAYLOAD];
+        for number in 0..RECORDS {
+            let len = record(number, &mut buffer);
+            let (a, rest) = buffer[..len].split_at(len / 3);
+            let (b, c) = rest.split_at(rest.len() / 2);
+            while producer.push(&[a, b, &[], c]).unwrap() == Push::Full {
+                thread::yield_now();
+            }
+        }
+    });
+    let (mut expected, mut buffer) = (vec![0; MAX_PAYLOAD], vec![0; MAX_PAYLOAD]);
+    for number in 0..RECORDS {
+        let len = loop {
+            match consumer.pop(&mut buffer).unwrap() {
+                Some(len) => break len,
+                None => thread::yield_now(),
+            }
+        };
+        assert_eq!(len, record(number, &mut expected), "record {number}");
+        assert!(buffer[..len] == expected[..len], "record {number}");
+    }
+    assert_eq!(consumer.pop(&mut buffer), Ok(None));
+    writer.join().unwrap();
+}
+
+/// One thread, random turns, a queue as the oracle; small and large records, so that every wrap case occurs.
+#[test]
+fn random_turns_agree_with_a_queue() {
+    let mut rng = Rng::seeded(7);
+    let (mut producer, mut consumer) = pair(MIN_SIZE);
+    let mut queue = std::collections::VecDeque::new();
+    let (mut made, mut full, mut buffer) = (0, 0, vec![0; MAX_PAYLOAD]);
+    for _ in 0..60_000 {
+        if rng.below(2) == 0 {
+            let len = record(made, &mut buffer);
+            match producer.push(&[&buffer[..len]]).unwrap() {
+                Push::Done { wake } => {
+                    assert!(!wake);
+                    queue.push_back(made);
+                    made += 1;
+                }
+                Push::Full => {
+                    full += 1;
+                    assert!(producer.is_waiting() && !queue.is_empty());
+                }
+            }
+        } else {
+            assert_eq!(consumer.is_ready(), consumer.word() & !LEN_MASK == consumer.expect);
+            match consumer.pop(&mut buffer).unwrap() {
+                Some(len) => {
+                    let mut expected = vec![0; MAX_PAYLOAD];
+                    let number = queue.pop_front().expect("nothing was sent");
+                    assert_eq!(len, record(number, &mut expected));
+                    assert!(buffer[..len] == expected[..len]);
+                }
+                None => assert!(queue.is_empty()),
+            }
+        }
+    }
+    assert!(full > 1000 && made > 10_000, "full {full}, made {made}");
+}
+
+#[test]
+fn the_longest_records_pass_even_through_the_smallest_ring() {
+    let (mut producer, mut consumer) = pair(MIN_SIZE);
+    let (longest, mut buffer) = (vec![7; MAX_PAYLOAD], vec![0; MAX_PAYLOAD]);
+    for lap in 0..100 {
+        // A reader that has read all has always told enough for the next record, so nobody waits for ever.
+        assert_eq!(producer.push(&[&longest]), Ok(Push::Done { wake: false }), "lap {lap}");
+        assert_eq!(producer.push(&[&longest[..lap]]), Ok(Push::Done { wake: false }), "lap {lap}");
+        assert_eq!(consumer.pop(&mut buffer), Ok(Some(MAX_PAYLOAD)));
+        assert_eq!(consumer.pop(&mut buffer), Ok(Some(lap)));
+    }
+}
+
+#[test]
+fn an_old_word_and_a_word_in_a_payload_are_no_records() {
+    let (mut producer, mut consumer) = pair(MIN_SIZE);
+    let mut buffer = vec![0; MAX_PAYLOAD];
+    // Every line of the ring holds a word that was a record's once, at this very place.
+    for _ in 0..3 * MIN_SIZE / LINE {
+        producer.push(&[b"x"]).unwrap();
+        assert_eq!(consumer.pop(&mut buffer), Ok(Some(1)));
+        assert_eq!(consumer.pop(&mut buffer), Ok(None));
+    }
+    // A payload that holds, where the next record's word will be, the word of another position.
+    let mut forged = [0; 256];
+    for at in (LINE - WORD..forged.len()).step_by(LINE) {
+        forged[at..at + 8].copy_from_slice(&(producer.place.tag(producer.tail) | 4).to_le_bytes());
+    }
+    producer.push(&[&forged]).unwrap();
+    producer.push(&[&forged]).unwrap();
+    assert_eq!(consumer.pop(&mut buffer), Ok(Some(256)));
+    assert_eq!(consumer.pop(&mut buffer), Ok(Some(256)));
+    assert_eq!(consumer.pop(&mut buffer), Ok(None));
+}
+
+#[test]
+fn lengths_that_cannot_be_break_the_ring() {
+    let mut buffer = vec![0; MAX_PAYLOAD];
+    for bad in [MAX_PAYLOAD as u64 + 1, LEN_MASK - 1, PAD] {
+        let (producer, mut consumer) = pair(MIN_SIZE);
+        producer.publish(bad);
+        assert!(consumer.is_ready());
+        assert_eq!(consumer.pop(&mut buffer), Err(Broken), "{bad:#x}");
+    }
+    // A record that would run past the end of the ring.
+    let (mut producer, mut consumer) = pair(MIN_SIZE);
+    for _ in 0..MIN_SIZE / LINE - 1 {
+        producer.push(&[]).unwrap();
+        consumer.pop(&mut buffer).unwrap();
+    }
+    producer.publish(100);
+    assert_eq!(consumer.pop(&mut buffer), Err(Broken));
+}
+
+#[test]
+fn heads_that_cannot_be_break_the_ring() {
+    for bad in [1, 64 << 20, u64::MAX, u64::MAX - 63, 32] {
+        let (mut producer, _consumer) = pair(MIN_SIZE);
+        let record = [0; 1000];
+        while let Ok(Push::Done { .. }) = producer.push(&[&record]) {}
+        producer.place.memory.word(HEAD).store(bad, Ordering::Relaxed);
+        assert_eq!(producer.push(&[&record]), Err(Broken), "{bad:#x}");
+    }
+    // A head that goes back.
+    let (mut producer, mut consumer) = pair(MIN_SIZE);
+    let (record, mut buffer) = ([0; 1000], vec![0; MAX_PAYLOAD]);
+    while producer.push(&[&record]) != Ok(Push::Full) {}
+    while consumer.pop(&mut buffer).unwrap().is_some() {}
+    while producer.push(&[&record]) != Ok(Push::Full) {}
+    producer.place.memory.word(HEAD).store(0, Ordering::Relaxed);
+    assert_eq!(producer.push(&[&record]), Err(Broken));
+}
+
+/// The other side scribbles over the whole region, now and then knowing the right tags, while this side reads and writes.
+#[test]
+fn a_hostile_peer_cannot_do_more_than_break_the_ring() {
+    let mut rng = Rng::seeded(11);
+    let (mut broken, mut buffer, payload) = (0, vec![0; MAX_PAYLOAD], vec![1; MAX_PAYLOAD]);
+    for round in 0..20 {
+        let place = place(MIN_SIZE, rng.u64(), round % 2 == 0);
+        let (mut producer, mut consumer) = (Producer::new(place.clone()), Consumer::new(place.clone()));
+        let done = Arc::new(AtomicBool::new(false));
+        let (stop, seed) = (done.clone(), rng.u64());
+        let scribbler = thread::spawn(move || scribble(&place, seed, &stop));
+        for _ in 0..3_000 {
+            let _ = consumer.is_ready();
+            consumer.lie_down();
+            let popped = consumer.pop(&mut buffer);
+            assert!(popped.is_err() || popped.unwrap().is_none_or(|n| n <= MAX_PAYLOAD));
+            let _ = consumer.take_wake();
+            let pushed = producer.push(&[&payload[..rng.below(2000) as usize]]);
+            producer.wait_for_room();
+            let _ = producer.has_room();
+            broken += u32::from(popped.is_err()) + u32::from(pushed.is_err());
+        }
+        done.store(true, Ordering::Relaxed);
+        scribbler.join().unwrap();
+    }
+    assert!(broken > 0);
+}
+
+fn scribble(place: &Place, seed: u64, stop: &AtomicBool) {
+    let mut rng = Rng::seeded(seed);
+    let lines = place.memory.len() / LINE;
+    while !stop.load(Ordering::Relaxed) {
+        let line = rng.below(lines as u64) as usize * LINE;
+        for at in (line..line + LINE).step_by(8) {
+            place.memory.word(at).store(rng.u64(), Ordering::Relaxed);
+        }
+        // The peer knows the secret: it can write true tags with false lengths at the first positions.
+        let position = rng.below(64) * LINE as u64;
+        let len = if rng.below(2) == 0 { rng.below(200) } else { rng.u64() & LEN_MASK };
+        place.memory.word(place.offset(position)).store(place.tag(position) | len, Ordering::Relaxed);
+        place.memory.word(place.control + HEAD).store(rng.below(1 << 20), Ordering::Relaxed);
+    }
+}
+
+/// Both flags at work: each side sleeps whenever it can do nothing, and is woken by nothing but the flags.
+#[test]
+fn nobody_sleeps_for_ever() {
+    const RECORDS: u64 = 30_000;
+    for fenced in [false, true] {
+        let place = place(MIN_SIZE, 5, fenced);
+        let (mut producer, mut consumer) = (Producer::new(place.clone()), Consumer::new(place));
+        let (to_reader, reader_bell) = std::sync::mpsc::channel();
+        let (to_writer, writer_bell) = std::sync::mpsc::channel();
+        let writer = thread::spawn(move || {
+            let payload = vec![3; 5000];
+            for i in 0..RECORDS {
+                loop {
+                    match producer.push(&[&payload[..(i % 5000) as usize]]).unwrap() {
+                        Push::Done { wake: false } => break,
+                        Push::Done { wake: true } => break to_reader.send(()).unwrap(),
+                        Push::Full => {}
+                    }
+                    producer.wait_for_room();
+                    barrier();
+                    if !producer.has_room() {
+                        writer_bell.recv().unwrap();
+                    }
+                    producer.stop_waiting();
+                }
+            }
+        });
+        let mut buffer = vec![0; MAX_PAYLOAD];
+        for i in 0..RECORDS {
+            loop {
+                if let Some(len) = consumer.pop(&mut buffer).unwrap() {
+                    assert_eq!(len as u64, i % 5000);
+                    break;
+                }
+                consumer.lie_down();
+                barrier();
+                if !consumer.is_ready() {
+                    // The last bell may be the writer's end.
+                    let _ = reader_bell.recv();
+                }
+                consumer.get_up();
+            }
+            if consumer.take_wake() {
+                to_writer.send(()).unwrap();
+            }
+        }
+        writer.join().unwrap();
+    }
+}
