@@ -5,10 +5,12 @@
 //! - [`disk`]: what survives a crash;
 //! - [`world`]: hosts, clocks, turns, crashes, pauses, partitions;
 //! - [`check`]: whether what clients saw can be explained;
+//! - [`node`]: a process with an RPC endpoint and a store machine;
 //! - [`seeds`]: runs a test for many seeds.
 
 pub mod check;
 pub mod disk;
+pub mod node;
 pub mod queue;
 pub mod seeds;
 pub mod wire;

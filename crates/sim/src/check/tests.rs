@@ -192,7 +192,7 @@ fn random_history(rng: &mut Rng, len: usize, damage: bool) -> Vec<Step> {
     if damage {
         let i = rng.below(len as u64) as usize;
         let j = rng.below(len as u64) as usize;
-        if let (Some((_, wrong)), Some((_, answer))) = (history[j].answer.clone(), &mut history[i].answer) {
+        if let (Some((_, wrong)), Some((_, answer))) = (history[j].answer, &mut history[i].answer) {
             *answer = wrong;
         }
         if let Some((_, Answer::Read(v, _) | Answer::Written(v) | Answer::Sum(v, _))) = &mut history[i].answer
