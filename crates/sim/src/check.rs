@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::fmt::Debug;
 use std::hash::Hash;
 
+pub mod history;
 pub mod store;
 
 /// What a history is held against.

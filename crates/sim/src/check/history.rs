@@ -1,0 +1,149 @@
+//! What clients asked and what they were told, of all objects of a world.
+
+use std::collections::BTreeMap;
+
+use super::store::{Answer, Object, Op};
+use super::{Entry, Verdict, linearizable};
+
+/// An object: its table and its key, by numbers of the test's own.
+pub type Name = (u64, u64);
+
+/// Everything that was asked.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    records: Vec<Record>,
+    time: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Record {
+    name: Name,
+    entry: Entry<Op, Answer>,
+    ended: bool,
+}
+
+impl History {
+    /// `op` is asked of `name`; its number.
+    pub fn call(&mut self, name: Name, op: Op) -> usize {
+        self.time += 1;
+        let entry = Entry { op, called: self.time, answer: None };
+        self.records.push(Record { name, entry, ended: false });
+        self.records.len() - 1
+    }
+
+    /// Operation `number` is answered, or with `None` given up: it may have happened, or may happen yet.
+    ///
+    /// # Panics
+    /// If it was before.
+    pub fn end(&mut self, number: usize, answer: Option<Answer>) {
+        let record = &mut self.records[number];
+        assert!(!record.ended, "operation {number} ends again with {answer:?}: {record:?}");
+        record.ended = true;
+        self.time += 1;
+        record.entry.answer = answer.map(|answer| (self.time, answer));
+    }
+
+    /// How many operations there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// True if nothing was asked.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// How many operations had the answer that `what` likes.
+    pub fn count(&self, what: impl Fn(&Answer) -> bool) -> usize {
+        let told = self.records.iter().filter_map(|r| r.entry.answer.as_ref());
+        told.filter(|(_, answer)| what(answer)).count()
+    }
+
+    /// The history of each object.
+    #[must_use]
+    pub fn objects(&self) -> BTreeMap<Name, Vec<Entry<Op, Answer>>> {
+        let mut objects: BTreeMap<Name, Vec<_>> = BTreeMap::new();
+        for record in &self.records {
+            // A read that nobody heard of proves nothing.
+            if record.entry.answer.is_some() || !matches!(record.entry.op, Op::Read(_)) {
+                objects.entry(record.name).or_default().push(record.entry.clone());
+            }
+        }
+        objects
+    }
+
+    /// Whether every object's history is linearizable, and whether tablets end for all of their objects at once;
+    /// `tablet` tells which tablet an object is in. The first verdict that is not [`Verdict::Good`], with its object.
+    pub fn verdict<T: Ord>(&self, tablet: impl Fn(Name) -> T) -> Verdict {
+        if let Some(why) = self.ends_apart(tablet) {
+            return Verdict::Broken(why);
+        }
+        for (name, history) in self.objects() {
+            match linearizable(&Object, &history) {
+                Verdict::Good => {}
+                Verdict::Broken(why) => return Verdict::Broken(format!("object {name:?}: {why}")),
+                Verdict::TooHard => return Verdict::TooHard,
+            }
+        }
+        Verdict::Good
+    }
+
+    /// An operation that was answered from the objects of a tablet although it was asked after somebody had been told
+    /// that the tablet, or its table, is no more.
+    fn ends_apart<T: Ord>(&self, tablet: impl Fn(Name) -> T) -> Option<String> {
+        let mut ends: BTreeMap<T, u64> = BTreeMap::new();
+        for record in &self.records {
+            if let Some((at, Answer::Lost | Answer::Dropped)) = record.entry.answer {
+                let end = ends.entry(tablet(record.name)).or_insert(at);
+                *end = at.min(*end);
+            }
+        }
+        let late = |r: &&Record| {
+            let told =
+                !matches!(r.entry.answer, None | Some((_, Answer::Lost | Answer::Dropped | Answer::Nothing)));
+            told && ends.get(&tablet(r.name)).is_some_and(|end| r.entry.called > *end)
+        };
+        let late = self.records.iter().find(late)?;
+        Some(format!("the tablet of {:?} is no more, and yet: {:?}", late.name, late.entry))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::store::{Reject, Value};
+    use super::*;
+
+    #[test]
+    fn a_tablet_ends_for_all_its_objects() {
+        let read = || Op::Read(Reject::default());
+        let mut history = History::default();
+        let early = history.call((1, 1), read());
+        let lost = history.call((1, 2), read());
+        history.end(lost, Some(Answer::Lost));
+        history.end(early, Some(Answer::Missing));
+        let elsewhere = history.call((2, 1), read());
+        history.end(elsewhere, Some(Answer::Missing));
+        assert_eq!(history.verdict(|name| name.0), Verdict::Good);
+        let late = history.call((1, 1), read());
+        history.end(late, Some(Answer::Missing));
+        assert!(matches!(history.verdict(|name| name.0), Verdict::Broken(_)));
+        assert_eq!(history.count(|a| *a == Answer::Missing), 3);
+    }
+
+    #[test]
+    fn objects_do_not_disturb_each_other() {
+        let mut history = History::default();
+        for key in 0..3 {
+            let n = history.call((1, key), Op::Write(Reject::default(), Value::Bytes(key)));
+            history.end(n, Some(Answer::Written(1)));
+            let n = history.call((1, key), Op::Read(Reject::default()));
+            history.end(n, Some(Answer::Read(1, Value::Bytes(key))));
+        }
+        assert_eq!((history.objects().len(), history.verdict(|_| ())), (3, Verdict::Good));
+        let n = history.call((1, 0), Op::Read(Reject::default()));
+        history.end(n, Some(Answer::Read(1, Value::Bytes(1))));
+        assert!(matches!(history.verdict(|_| ()), Verdict::Broken(why) if why.starts_with("object (1, 0)")));
+    }
+}
