@@ -13,6 +13,7 @@
 
 use alloc::vec::Vec;
 
+use super::codec::{Field, Reader, choices, records};
 use super::{Opcode, Status, VERSION};
 use crate::types::{HashKey, LeaseId, ServerId, TableId};
 
@@ -79,140 +80,10 @@ pub fn done() -> Vec<u8> {
     failure(Status::Ok, "")
 }
 
-/// What is left to parse.
-struct Reader<'a>(&'a [u8]);
-
-impl<'a> Reader<'a> {
-    fn take(&mut self, len: usize) -> Result<&'a [u8], Status> {
-        let (taken, rest) = self.0.split_at_checked(len).ok_or(Status::BadFormat)?;
-        self.0 = rest;
-        Ok(taken)
-    }
-
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Status> {
-        let (taken, rest) = self.0.split_first_chunk::<N>().ok_or(Status::BadFormat)?;
-        self.0 = rest;
-        Ok(*taken)
-    }
-
-    fn end(&self) -> Result<(), Status> {
-        if self.0.is_empty() { Ok(()) } else { Err(Status::BadFormat) }
-    }
-}
-
-/// Something that stands in a message.
-trait Field<'a>: Sized {
-    /// The fewest bytes that it takes.
-    const MIN: usize;
-    fn put(&self, out: &mut Vec<u8>);
-    fn take(from: &mut Reader<'a>) -> Result<Self, Status>;
-}
-
-macro_rules! integers {
-    ($($int:ty)*) => { $(
-        impl Field<'_> for $int {
-            const MIN: usize = size_of::<$int>();
-            fn put(&self, out: &mut Vec<u8>) {
-                out.extend_from_slice(&self.to_be_bytes());
-            }
-            fn take(from: &mut Reader<'_>) -> Result<Self, Status> {
-                Ok(Self::from_be_bytes(from.array()?))
-            }
-        }
-    )* };
-}
-integers!(u16 u32 u64);
-
-impl Field<'_> for bool {
-    const MIN: usize = 1;
-    fn put(&self, out: &mut Vec<u8>) {
-        out.push(u8::from(*self));
-    }
-    fn take(from: &mut Reader<'_>) -> Result<Self, Status> {
-        match from.array()? {
-            [0] => Ok(false),
-            [1] => Ok(true),
-            [_] => Err(Status::BadFormat),
-        }
-    }
-}
-
-impl Field<'_> for HashKey {
-    const MIN: usize = 16;
-    fn put(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.0);
-    }
-    fn take(from: &mut Reader<'_>) -> Result<Self, Status> {
-        Ok(Self(from.array()?))
-    }
-}
-
-impl<'a> Field<'a> for &'a str {
-    const MIN: usize = 2;
-    /// Callers keep texts within their limits; a longer one than the length field can say is cut to nothing rather than
-    /// sent with a wrong length.
-    fn put(&self, out: &mut Vec<u8>) {
-        let text = if self.len() > usize::from(u16::MAX) { "" } else { self };
-        (text.len() as u16).put(out);
-        out.extend_from_slice(text.as_bytes());
-    }
-    fn take(from: &mut Reader<'a>) -> Result<Self, Status> {
-        let len = u16::take(from)?;
-        core::str::from_utf8(from.take(len.into())?).map_err(|_| Status::BadFormat)
-    }
-}
-
-impl<'a, T: Field<'a>> Field<'a> for Vec<T> {
-    const MIN: usize = 2;
-    /// Callers keep lists within their limits (the largest is [`MAX_CHECKED_LEASES`]).
-    fn put(&self, out: &mut Vec<u8>) {
-        let entries = &self[..self.len().min(usize::from(u16::MAX))];
-        (entries.len() as u16).put(out);
-        entries.iter().for_each(|entry| entry.put(out));
-    }
-    fn take(from: &mut Reader<'a>) -> Result<Self, Status> {
-        let count = usize::from(u16::take(from)?);
-        if from.0.len() / T::MIN < count {
-            return Err(Status::BadFormat);
-        }
-        (0..count).map(|_| T::take(from)).collect()
-    }
-}
-
-/// A struct (or one that names an id) as its fields in order.
-macro_rules! fields {
-    ($name:ident $(<$l:lifetime>)? { $($field:tt: $type:ty),* }) => {
-        impl<'a> Field<'a> for $name $(<$l>)? {
-            const MIN: usize = 0 $(+ <$type as Field<'a>>::MIN)*;
-            fn put(&self, _out: &mut Vec<u8>) {
-                $(self.$field.put(_out);)*
-            }
-            fn take(_from: &mut Reader<'a>) -> Result<Self, Status> {
-                Ok(Self { $($field: <$type>::take(_from)?),* })
-            }
-        }
-    };
-}
-fields!(TableId { 0: u64 });
-fields!(LeaseId { 0: u64 });
-fields!(ServerId { index: u32, generation: u32 });
-
-/// Declares structs together with their format.
-macro_rules! records {
-    ($($(#[$meta:meta])* $name:ident $(<$l:lifetime>)?
-        { $($(#[$doc:meta])* $field:ident: $type:ty,)* })*) => { $(
-        $(#[$meta])*
-        #[derive(Clone, Debug, PartialEq, Eq)]
-        pub struct $name $(<$l>)? { $($(#[$doc])* pub $field: $type,)* }
-
-        fields!($name $(<$l>)? { $($field: $type),* });
-    )* };
-}
-
 /// Declares requests: records with an opcode.
 macro_rules! requests {
     ($($(#[$meta:meta])* $name:ident $(<$l:lifetime>)? { $($fields:tt)* })*) => { $(
-        records! { $(#[$meta])* $name $(<$l>)? { $($fields)* } }
+        records! { pub, $(#[$meta])* $name $(<$l>)? { $($fields)* } }
 
         impl<'a> $name $(<$l>)? {
             /// The request's bytes.
@@ -244,7 +115,7 @@ macro_rules! requests {
 /// Declares replies: records after an OK.
 macro_rules! replies {
     ($($(#[$meta:meta])* $name:ident $(<$l:lifetime>)? { $($fields:tt)* })*) => { $(
-        records! { $(#[$meta])* $name $(<$l>)? { $($fields)* } }
+        records! { pub, $(#[$meta])* $name $(<$l>)? { $($fields)* } }
 
         impl<'a> $name $(<$l>)? {
             /// The reply's bytes, with [`Status::Ok`].
@@ -274,26 +145,8 @@ macro_rules! replies {
     )* };
 }
 
-/// Declares an enum of one byte.
-macro_rules! choices {
-    ($($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $code:literal,)* })*) => { $(
-        $(#[$meta])*
-        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-        pub enum $name { $($(#[$doc])* $variant = $code,)* }
-
-        impl Field<'_> for $name {
-            const MIN: usize = 1;
-            fn put(&self, out: &mut Vec<u8>) {
-                out.push(*self as u8);
-            }
-            fn take(from: &mut Reader<'_>) -> Result<Self, Status> {
-                match from.array()? { $([$code] => Ok(Self::$variant),)* [_] => Err(Status::BadFormat) }
-            }
-        }
-    )* };
-}
-
 choices! {
+    pub,
     /// What the coordinator thinks of a server.
     ServerState {
         /// It holds a lease.
@@ -322,6 +175,7 @@ choices! {
 }
 
 records! {
+    pub,
     /// A tablet in [`Tablets`].
     Tablet<'a> {
         /// The first key hash that belongs to it.

@@ -151,5 +151,6 @@ codes! {
     }
 }
 
+pub(crate) mod codec;
 pub mod control;
 pub mod data;

@@ -1,0 +1,168 @@
+//! Formats that follow from declarations: a record is its fields in order, and one declaration gives the struct, how it
+//! is written and how it is read, so that the two cannot disagree. Used by the control messages and by the coordinator's
+//! durable state.
+//!
+//! What always holds: reading never panics, takes each byte once, and allocates by the bytes that are there.
+
+use alloc::vec::Vec;
+
+use super::Status;
+use crate::types::{HashKey, LeaseId, ServerId, TableId};
+
+/// What is left to parse.
+pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, len: usize) -> Result<&'a [u8], Status> {
+        let (taken, rest) = self.0.split_at_checked(len).ok_or(Status::BadFormat)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], Status> {
+        let (taken, rest) = self.0.split_first_chunk::<N>().ok_or(Status::BadFormat)?;
+        self.0 = rest;
+        Ok(*taken)
+    }
+
+    /// Nothing may be left.
+    pub(crate) fn end(&self) -> Result<(), Status> {
+        if self.0.is_empty() { Ok(()) } else { Err(Status::BadFormat) }
+    }
+}
+
+/// Something that stands in a message.
+pub(crate) trait Field<'a>: Sized {
+    /// The fewest bytes that it takes.
+    const MIN: usize;
+    /// Appends it.
+    fn put(&self, out: &mut Vec<u8>);
+    /// Takes it off the front.
+    fn take(from: &mut Reader<'a>) -> Result<Self, Status>;
+}
+
+macro_rules! integers {
+    ($($int:ty)*) => { $(
+        impl Field<'_> for $int {
+            const MIN: usize = size_of::<$int>();
+            fn put(&self, out: &mut Vec<u8>) {
+                out.extend_from_slice(&self.to_be_bytes());
+            }
+            fn take(from: &mut Reader<'_>) -> Result<Self, Status> {
+                Ok(Self::from_be_bytes(from.array()?))
+            }
+        }
+    )* };
+}
+integers!(u16 u32 u64);
+
+impl Field<'_> for bool {
+    const MIN: usize = 1;
+    fn put(&self, out: &mut Vec<u8>) {
+        out.push(u8::from(*self));
+    }
+    fn take(from: &mut Reader<'_>) -> Result<Self, Status> {
+        match from.array()? {
+            [0] => Ok(false),
+            [1] => Ok(true),
+            [_] => Err(Status::BadFormat),
+        }
+    }
+}
+
+impl Field<'_> for HashKey {
+    const MIN: usize = 16;
+    fn put(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.0);
+    }
+    fn take(from: &mut Reader<'_>) -> Result<Self, Status> {
+        Ok(Self(from.array()?))
+    }
+}
+
+impl<'a> Field<'a> for &'a str {
+    const MIN: usize = 2;
+    /// Callers keep texts within their limits; a longer one than the length field can say is cut to nothing rather than
+    /// sent with a wrong length.
+    fn put(&self, out: &mut Vec<u8>) {
+        let text = if self.len() > usize::from(u16::MAX) { "" } else { self };
+        (text.len() as u16).put(out);
+        out.extend_from_slice(text.as_bytes());
+    }
+    fn take(from: &mut Reader<'a>) -> Result<Self, Status> {
+        let len = u16::take(from)?;
+        core::str::from_utf8(from.take(len.into())?).map_err(|_| Status::BadFormat)
+    }
+}
+
+impl<'a, T: Field<'a>> Field<'a> for Vec<T> {
+    const MIN: usize = 2;
+    /// Callers keep lists within their limits (the largest is [`MAX_CHECKED_LEASES`]).
+    fn put(&self, out: &mut Vec<u8>) {
+        let entries = &self[..self.len().min(usize::from(u16::MAX))];
+        (entries.len() as u16).put(out);
+        entries.iter().for_each(|entry| entry.put(out));
+    }
+    fn take(from: &mut Reader<'a>) -> Result<Self, Status> {
+        let count = usize::from(u16::take(from)?);
+        if from.0.len() / T::MIN < count {
+            return Err(Status::BadFormat);
+        }
+        (0..count).map(|_| T::take(from)).collect()
+    }
+}
+
+/// A struct (or one that names an id) as its fields in order.
+macro_rules! fields {
+    ($name:ident $(<$l:lifetime>)? { $($field:tt: $type:ty),* }) => {
+        impl<'a> $crate::message::codec::Field<'a> for $name $(<$l>)? {
+            const MIN: usize = 0 $(+ <$type as $crate::message::codec::Field<'a>>::MIN)*;
+            fn put(&self, _out: &mut alloc::vec::Vec<u8>) {
+                $($crate::message::codec::Field::put(&self.$field, _out);)*
+            }
+            fn take(
+                _from: &mut $crate::message::codec::Reader<'a>,
+            ) -> Result<Self, $crate::message::Status> {
+                Ok(Self { $($field: <$type as $crate::message::codec::Field<'a>>::take(_from)?),* })
+            }
+        }
+    };
+}
+fields!(TableId { 0: u64 });
+fields!(LeaseId { 0: u64 });
+fields!(ServerId { index: u32, generation: u32 });
+
+/// Declares structs together with their format.
+macro_rules! records {
+    ($vis:vis, $($(#[$meta:meta])* $name:ident $(<$l:lifetime>)?
+        { $($(#[$doc:meta])* $field:ident: $type:ty,)* })*) => { $(
+        $(#[$meta])*
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        $vis struct $name $(<$l>)? { $($(#[$doc])* $vis $field: $type,)* }
+
+        $crate::message::codec::fields!($name $(<$l>)? { $($field: $type),* });
+    )* };
+}
+
+/// Declares an enum of one byte.
+macro_rules! choices {
+    ($vis:vis, $($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $code:literal,)* })*) => { $(
+        $(#[$meta])*
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        $vis enum $name { $($(#[$doc])* $variant = $code,)* }
+
+        impl $crate::message::codec::Field<'_> for $name {
+            const MIN: usize = 1;
+            fn put(&self, out: &mut alloc::vec::Vec<u8>) {
+                out.push(*self as u8);
+            }
+            fn take(
+                from: &mut $crate::message::codec::Reader<'_>,
+            ) -> Result<Self, $crate::message::Status> {
+                match from.array()? { $([$code] => Ok(Self::$variant),)* [_] => Err($crate::message::Status::BadFormat) }
+            }
+        }
+    )* };
+}
+
+pub(crate) use {choices, fields, records};
