@@ -1,0 +1,49 @@
+//! Clients' leases: which are valid, and until when.
+//!
+//! What always holds: a lease that was once said to be expired never becomes valid again. Grants and expiries are
+//! durable, prolongations are not: after a restart of the coordinator every lease that had not expired gets a full term
+//! ([`Leases::floor`]), which is never shorter than what its client was told.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+
+use sprat_proto::Instant;
+
+#[derive(Debug, Default)]
+pub(super) struct Leases {
+    until: BTreeMap<u64, Instant>,
+    by_time: BTreeSet<(Instant, u64)>,
+    /// No lease expires before this.
+    pub(super) floor: Instant,
+}
+
+impl Leases {
+    pub(super) fn len(&self) -> usize {
+        self.until.len()
+    }
+
+    /// Sets or moves the end of a lease.
+    pub(super) fn set(&mut self, id: u64, until: Instant) {
+        if let Some(old) = self.until.insert(id, until) {
+            self.by_time.remove(&(old, id));
+        }
+        self.by_time.insert((until, id));
+    }
+
+    /// True if the lease was there.
+    pub(super) fn remove(&mut self, id: u64) -> bool {
+        let Some(until) = self.until.remove(&id) else { return false };
+        self.by_time.remove(&(until, id));
+        true
+    }
+
+    /// How much longer the lease is valid: `None` if it is unknown, `Some(0)` if it must be removed now.
+    pub(super) fn valid_ns(&self, now: Instant, id: u64) -> Option<u64> {
+        self.until.get(&id).map(|&until| until.max(self.floor).since(now))
+    }
+
+    /// A lease whose time is over.
+    pub(super) fn expired(&self, now: Instant) -> Option<u64> {
+        let &(until, id) = self.by_time.first()?;
+        (until.max(self.floor) <= now).then_some(id)
+    }
+}

@@ -1,0 +1,282 @@
+//! Servers that join, stay and go, clients' leases, and what anybody may ask about tables and servers.
+
+use alloc::vec::Vec;
+
+use sprat_proto::Instant;
+use sprat_proto::rpc::Message;
+
+use super::Coordinator;
+use super::durable::{Batch, Key, Place, Stage};
+use super::servers::Slot;
+use crate::machine::{Caller, Link, Output};
+use crate::message::Status;
+use crate::message::control::{
+    self, CheckLease, Enlist, Enlisted, GetTable, GetTablets, Hint, HintCrashed, LeaseTimes, Leased,
+    ListServers, ListTables, RenewClient, RenewServer, Renewed, ServerPage, ServerState, TablePage,
+    TabletState, Tablets, Usage,
+};
+use crate::types::{LeaseId, ServerId, TableId};
+
+// Servers.
+impl Coordinator {
+    pub(super) fn enlist(&mut self, now: Instant, caller: Caller, request: &Enlist<'_>) -> Option<Message> {
+        let usable = |locators: &str| (1..=control::MAX_LOCATORS).contains(&locators.len());
+        if !usable(request.control) || !usable(request.data) {
+            return self.fail(caller, Status::BadFormat, "a server names 1 to 2048 bytes of locators");
+        }
+        let until = now.after(self.config.server_term_ns).after(self.config.server_margin_ns);
+        let server = if let Some(server) = self.servers.by_nonce(request.nonce) {
+            // It asks again because it did not get the answer.
+            if let Some(slot) = self.servers.up_mut(server) {
+                slot.until = until;
+            }
+            server
+        } else {
+            let Some(place) = self.servers.vacancy(self.config.max_servers) else {
+                return self.fail(caller, Status::NoSpace, "the coordinator's limit of servers is reached");
+            };
+            let generation = self.servers.slots.get(place).map_or(0, |slot| slot.generation) + 1;
+            let usage = Usage { used_bytes: 0, capacity_bytes: request.capacity_bytes, objects: 0 };
+            let slot = Slot {
+                generation,
+                place: Place::Up,
+                nonce: request.nonce,
+                control: request.control.into(),
+                data: request.data.into(),
+                usage,
+                until,
+                tablets: 0,
+                linked: false,
+            };
+            let mut batch = Batch::default();
+            batch.put(Key::Server(place as u32), &slot.record());
+            match self.servers.slots.get_mut(place) {
+                Some(old) => *old = slot,
+                None => self.servers.slots.push(slot),
+            }
+            self.persist(batch);
+            for id in self.unsettled_tables() {
+                self.without_server(id);
+            }
+            ServerId { index: place as u32, generation }
+        };
+        let reply = Enlisted { cluster: self.cluster.id, server, lease_ns: self.config.server_term_ns };
+        self.answer(caller, reply.emit())
+    }
+
+    /// Answered at once: the server has been told its id, so whatever the answer rests on is durable.
+    pub(super) fn renew_server(
+        &mut self,
+        now: Instant,
+        caller: Caller,
+        request: RenewServer,
+    ) -> Option<Message> {
+        let until = now.after(self.config.server_term_ns).after(self.config.server_margin_ns);
+        let slot = self.servers.up_mut(request.server).filter(|_| request.cluster == self.cluster.id);
+        let Some(slot) = slot else {
+            return self.fail(caller, Status::NotInCluster, "this server is not or no more in the cluster");
+        };
+        slot.until = until;
+        slot.usage = request.usage;
+        Some(Renewed { lease_ns: self.config.server_term_ns }.emit().into())
+    }
+
+    pub(super) fn hint_crashed(&mut self, caller: Caller, request: &HintCrashed) -> Option<Message> {
+        let known = request.cluster == self.cluster.id && self.servers.up(request.server).is_some();
+        // That a server does not answer a client says nothing about its lease: it ends when it is not prolonged.
+        if known && request.hint == Hint::Leaving {
+            self.server_gone(request.server);
+        }
+        self.answer(caller, control::done())
+    }
+
+    /// Nobody serves this server's tablets from now on.
+    fn server_gone(&mut self, server: ServerId) {
+        let Some(slot) = self.servers.up_mut(server) else { return };
+        slot.place = if slot.tablets == 0 { Place::Free } else { Place::Crashed };
+        if core::mem::take(&mut slot.linked) {
+            self.out.push_back(Output::Disconnect { link: Link(server.index) });
+        }
+        let mut batch = Batch::default();
+        batch.put(Key::Server(server.index), &slot.record());
+        self.persist(batch);
+        for id in self.unsettled_tables() {
+            self.without_server(id);
+        }
+    }
+
+    pub(super) fn expire_servers(&mut self, now: Instant) {
+        for server in self.servers.expired(now) {
+            self.server_gone(server);
+        }
+    }
+}
+
+// Clients' leases.
+impl Coordinator {
+    pub(super) fn renew_client(
+        &mut self,
+        now: Instant,
+        caller: Caller,
+        request: &RenewClient,
+    ) -> Option<Message> {
+        let term_ns = self.config.client_term_ns;
+        let cluster = self.cluster.id;
+        let lease = request.lease;
+        if lease == LeaseId(0) {
+            if self.leases.len() >= self.config.max_leases {
+                return self.fail(caller, Status::NoSpace, "the coordinator's limit of clients is reached");
+            }
+            let id = self.cluster.next_lease;
+            self.cluster.next_lease += 1;
+            self.leases.set(id, now.after(term_ns));
+            let mut batch = Batch::default();
+            batch.put_empty(Key::Lease(id));
+            batch.put(Key::Cluster, &self.cluster);
+            self.persist(batch);
+            return self.answer(caller, Leased { cluster, lease: LeaseId(id), term_ns }.emit());
+        }
+        if request.cluster == cluster {
+            match self.leases.valid_ns(now, lease.0) {
+                Some(_) if request.release => self.end_lease(lease.0),
+                Some(1..) => {
+                    self.leases.set(lease.0, now.after(term_ns));
+                    return Some(Leased { cluster, lease, term_ns }.emit().into());
+                }
+                Some(0) => self.end_lease(lease.0),
+                None => {}
+            }
+        }
+        if request.release {
+            return self.answer(caller, control::done());
+        }
+        self.fail(caller, Status::ExpiredLease, "the lease has expired")
+    }
+
+    pub(super) fn check_lease(
+        &mut self,
+        now: Instant,
+        caller: Caller,
+        request: &CheckLease,
+    ) -> Option<Message> {
+        if request.cluster != self.cluster.id {
+            return self.fail(caller, Status::NotInCluster, "this is another cluster");
+        }
+        if request.leases.len() > control::MAX_CHECKED_LEASES {
+            return self.fail(caller, Status::BadFormat, "at most 512 leases can be checked at once");
+        }
+        let mut valid_ns = Vec::with_capacity(request.leases.len());
+        for &LeaseId(id) in &request.leases {
+            let valid = self.leases.valid_ns(now, id);
+            if valid == Some(0) {
+                self.end_lease(id);
+            }
+            valid_ns.push(valid.unwrap_or(0));
+        }
+        let reply = LeaseTimes { valid_ns }.emit();
+        // Only an end must be durable before it is told: nobody asks about a lease whose grant is not.
+        if LeaseTimes::parse(&reply).is_ok_and(|times| times.valid_ns.iter().all(|&ns| ns > 0)) {
+            return Some(reply.into());
+        }
+        self.answer(caller, reply)
+    }
+
+    fn end_lease(&mut self, id: u64) {
+        if self.leases.remove(id) {
+            let mut batch = Batch::default();
+            batch.delete(Key::Lease(id));
+            self.persist(batch);
+        }
+    }
+
+    /// Forgets leases whose time is over, a bounded number at once; true if there may be more.
+    pub(super) fn expire_leases(&mut self, now: Instant) -> bool {
+        let mut batch = Batch::default();
+        while batch.deletes.len() < LEASES_A_TURN
+            && let Some(id) = self.leases.expired(now)
+        {
+            self.leases.remove(id);
+            batch.delete(Key::Lease(id));
+        }
+        let more = batch.deletes.len() == LEASES_A_TURN;
+        if !batch.deletes.is_empty() {
+            self.persist(batch);
+        }
+        more
+    }
+}
+
+// Questions.
+impl Coordinator {
+    pub(super) fn get_table(&mut self, caller: Caller, request: &GetTable<'_>) -> Option<Message> {
+        let table = self.tables.by_name.get(request.name).map(|id| (*id, &self.tables.by_id[id]));
+        match table {
+            Some((id, table)) if table.stage == Stage::Ready => self.answer(caller, table.key(id).emit()),
+            Some(_) => self.fail(caller, Status::Retry, "the table is being created"),
+            None => self.fail(caller, Status::TableDoesntExist, "there is no table of that name"),
+        }
+    }
+
+    pub(super) fn tablets(&mut self, caller: Caller, request: &GetTablets) -> Option<Message> {
+        let Some(table) = self.tables.by_id.get(&request.table.0) else {
+            return self.fail(caller, Status::TableDoesntExist, "there is no such table");
+        };
+        match table.stage {
+            Stage::Creating => return self.fail(caller, Status::Retry, "the table is being created"),
+            Stage::Dropping => {
+                return self.fail(caller, Status::TableDoesntExist, "the table was dropped");
+            }
+            Stage::Ready => {}
+        }
+        let tablets = table.tablets.iter().map(|tablet| {
+            let slot = self.servers.up(tablet.server);
+            let state = if slot.is_some() { TabletState::Normal } else { TabletState::Lost };
+            let data = slot.map_or("", |slot| slot.data.as_str());
+            let &super::tables::Tablet { first, last, server, .. } = tablet;
+            control::Tablet { first, last, server, state, data }
+        });
+        let reply = Tablets { hash_key: table.hash_key, tablets: tablets.collect() }.emit();
+        self.answer(caller, reply)
+    }
+
+    pub(super) fn list_tables(&mut self, caller: Caller, request: &ListTables) -> Option<Message> {
+        let Some(first) = request.after.0.checked_add(1) else {
+            return self.answer(caller, TablePage { more: false, tables: Vec::new() }.emit());
+        };
+        let mut ready =
+            self.tables.by_id.range(first..).filter(|(_, table)| table.stage == Stage::Ready).map(
+                |(&id, table)| {
+                    let lost = |t: &&super::tables::Tablet| self.servers.up(t.server).is_none();
+                    control::Table {
+                        table: TableId(id),
+                        tablets: table.tablets.len() as u16,
+                        lost: table.tablets.iter().filter(lost).count() as u16,
+                        name: &table.name,
+                    }
+                },
+            );
+        let tables: Vec<_> = ready.by_ref().take(control::MAX_PAGE).collect();
+        let reply = TablePage { more: ready.next().is_some(), tables }.emit();
+        self.answer(caller, reply)
+    }
+
+    pub(super) fn list_servers(&mut self, caller: Caller, request: &ListServers) -> Option<Message> {
+        let slots = self.servers.slots.iter().enumerate().skip(request.from as usize);
+        let mut known =
+            slots.filter(|(_, slot)| slot.place != Place::Free).map(|(index, slot)| control::Server {
+                server: ServerId { index: index as u32, generation: slot.generation },
+                state: if slot.place == Place::Up { ServerState::Up } else { ServerState::Crashed },
+                tablets: slot.tablets,
+                usage: slot.usage.clone(),
+                control: &slot.control,
+                data: &slot.data,
+            });
+        let servers: Vec<_> = known.by_ref().take(control::MAX_PAGE).collect();
+        let next = known.next().map_or(0, |server| server.server.index);
+        let reply = ServerPage { next, servers }.emit();
+        self.answer(caller, reply)
+    }
+}
+
+/// Leases forgotten in one turn of the loop.
+const LEASES_A_TURN: usize = 256;

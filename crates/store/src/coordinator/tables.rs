@@ -1,0 +1,452 @@
+//! Tables: their life from creation to the last server that forgets them, and the calls to masters that this takes.
+//!
+//! ```text
+//! CreateTable ─► Creating (durable) ─► TakeTablet to each owner ─► Ready (durable) ─► reply
+//! DropTable   ─► Dropping (durable) ─► DropTablet to each owner ─► gone  (durable) ─► reply
+//! ```
+//! What always holds: a tablet's owner changes only while its table is `Creating`, before anybody was told its id. From
+//! then on the tablet belongs to that one life of that one server, and is lost with it. The reply to a drop waits until
+//! no server can answer for the table any more.
+
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use sprat_proto::Instant;
+use sprat_proto::rpc::{Message, Payload, RpcError};
+
+use super::durable::{self, Batch, Key, Place, Stage};
+use super::{Coordinator, Effect};
+use crate::machine::{Caller, Link, Output};
+use crate::message::Status;
+use crate::message::control::{self, CreateTable, DropTable, DropTablet, TableKey, TakeTablet};
+use crate::types::{HashKey, ServerId, TableId};
+
+/// What is being done about a tablet's server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Work {
+    /// Nothing: it has not begun.
+    Idle,
+    /// It waits in [`Tables::ready`].
+    Queued,
+    /// A call is under way.
+    Calling,
+    /// A call failed; the next one comes later ([`Tables::later`]).
+    Waiting,
+    /// Nothing more: the server did what the table's stage asks for, or is gone.
+    Settled,
+}
+
+#[derive(Debug)]
+pub(super) struct Tablet {
+    pub(super) first: u64,
+    pub(super) last: u64,
+    pub(super) server: ServerId,
+    pub(super) work: Work,
+    /// Calls that failed in a row.
+    pub(super) failures: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct Table {
+    pub(super) name: String,
+    pub(super) hash_key: HashKey,
+    pub(super) stage: Stage,
+    pub(super) tablets: Vec<Tablet>,
+    /// Who waits for the stage to be over.
+    pub(super) waiters: Vec<Caller>,
+    /// The last change of it; no server is called before it is durable.
+    pub(super) changed: u64,
+}
+
+impl Table {
+    fn record(&self) -> durable::Table<'_> {
+        let tablets = self.tablets.iter();
+        durable::Table {
+            stage: self.stage,
+            name: &self.name,
+            hash_key: self.hash_key,
+            tablets: tablets
+                .map(|t| durable::Tablet { first: t.first, last: t.last, server: t.server })
+                .collect(),
+        }
+    }
+
+    pub(super) fn restored(record: &durable::Table<'_>) -> Self {
+        let work = if record.stage == Stage::Ready { Work::Settled } else { Work::Idle };
+        let tablets = record.tablets.iter();
+        Self {
+            name: record.name.into(),
+            hash_key: record.hash_key,
+            stage: record.stage,
+            tablets: tablets
+                .map(|t| Tablet { first: t.first, last: t.last, server: t.server, work, failures: 0 })
+                .collect(),
+            waiters: Vec::new(),
+            changed: 0,
+        }
+    }
+
+    pub(super) fn key(&self, id: u64) -> TableKey {
+        TableKey { table: TableId(id), hash_key: self.hash_key }
+    }
+}
+
+/// A call to a master that is under way.
+#[derive(Clone, Copy, Debug)]
+struct Call {
+    table: u64,
+    tablet: usize,
+    server: ServerId,
+    stage: Stage,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Tables {
+    pub(super) by_id: BTreeMap<u64, Table>,
+    /// Tables that are not being dropped.
+    pub(super) by_name: BTreeMap<String, u64>,
+    /// Tablets of all tables.
+    pub(super) tablets: usize,
+    /// Callers in all `waiters`.
+    pub(super) waiting: usize,
+    ready: VecDeque<(u64, usize)>,
+    later: BTreeSet<(Instant, u64, usize)>,
+    calls: BTreeMap<u64, Call>,
+    next_tag: u64,
+}
+
+impl Tables {
+    /// When the next failed call is to be repeated.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.later.first().map(|&(at, ..)| at)
+    }
+
+    pub(super) fn insert(&mut self, id: u64, table: Table) {
+        if table.stage != Stage::Dropping {
+            self.by_name.insert(table.name.clone(), id);
+        }
+        self.tablets += table.tablets.len();
+        self.by_id.insert(id, table);
+    }
+}
+
+impl Coordinator {
+    pub(super) fn create_table(&mut self, caller: Caller, request: &CreateTable<'_>) -> Option<Message> {
+        if request.name.is_empty() || request.name.len() > control::MAX_NAME {
+            return self.fail(caller, Status::BadName, "a table's name has 1 to 255 bytes");
+        }
+        if request.span == 0 || request.span > control::MAX_SPAN {
+            return self.fail(caller, Status::BadFormat, "a table's span is 1 to 256 servers");
+        }
+        if let Some(&id) = self.tables.by_name.get(request.name) {
+            let table = &self.tables.by_id[&id];
+            return match table.stage {
+                Stage::Ready => self.answer(caller, table.key(id).emit()),
+                _ => self.wait_for_table(caller, id),
+            };
+        }
+        let limit = &self.config;
+        if self.tables.by_id.len() >= limit.max_tables
+            || self.tables.tablets + request.span as usize > limit.max_tablets
+        {
+            return self.fail(caller, Status::NoSpace, "the coordinator's limit of tables is reached");
+        }
+        let servers = self.servers.by_load();
+        if servers.is_empty() {
+            return self.fail(caller, Status::TooFewServers, "no server has joined the cluster");
+        }
+        let id = self.cluster.next_table;
+        self.cluster.next_table += 1;
+        let mut hash_key = HashKey::default();
+        self.rng.fill(&mut hash_key.0);
+        let tablets = (0..request.span)
+            .map(|i| {
+                let (first, last) = share(i, request.span);
+                let server = servers[i as usize % servers.len()];
+                Tablet { first, last, server, work: Work::Idle, failures: 0 }
+            })
+            .collect::<Vec<_>>();
+        tablets.iter().for_each(|tablet| self.servers.count(tablet.server, 1));
+        let table = Table {
+            name: request.name.into(),
+            hash_key,
+            stage: Stage::Creating,
+            tablets,
+            waiters: Vec::new(),
+            changed: 0,
+        };
+        let mut batch = Batch::default();
+        batch.put(Key::Table(id), &table.record());
+        batch.put(Key::Cluster, &self.cluster);
+        self.tables.insert(id, table);
+        self.persist_and_begin(id, batch);
+        self.wait_for_table(caller, id)
+    }
+
+    /// Makes a change of a table durable, then calls its servers.
+    fn persist_and_begin(&mut self, id: u64, batch: Batch) {
+        let seq = self.persist(batch);
+        if let Some(table) = self.tables.by_id.get_mut(&id) {
+            table.changed = seq;
+        }
+        self.journal.after(seq, Effect::Begin(id));
+    }
+
+    pub(super) fn drop_table(&mut self, caller: Caller, request: &DropTable<'_>) -> Option<Message> {
+        let wanted = |id: u64| request.table.0 == 0 || request.table.0 == id;
+        if let Some(&id) = self.tables.by_name.get(request.name).filter(|id| wanted(**id)) {
+            self.begin_drop(id);
+            return self.wait_for_table(caller, id);
+        }
+        // Perhaps it is being dropped already: then the answer is the same, and comes at the same time.
+        let dropping = |(_, t): &(&u64, &Table)| t.stage == Stage::Dropping && t.name == request.name;
+        let id = match request.table.0 {
+            0 => self.tables.by_id.iter().filter(dropping).map(|(id, _)| *id).next_back(),
+            id => self.tables.by_id.get(&id).filter(|table| dropping(&(&id, table))).map(|_| id),
+        };
+        match id {
+            Some(id) => self.wait_for_table(caller, id),
+            None => self.answer(caller, control::done()),
+        }
+    }
+
+    /// Frees the name; those who wait for the table's creation are told that it is gone.
+    fn begin_drop(&mut self, id: u64) {
+        let Some(table) = self.tables.by_id.get_mut(&id) else { return };
+        table.stage = Stage::Dropping;
+        for tablet in &mut table.tablets {
+            tablet.failures = 0;
+            // A call that is under way comes to its end first, so that a late TakeTablet cannot follow the DropTablet.
+            if tablet.work != Work::Calling {
+                tablet.work = Work::Idle;
+            }
+        }
+        let waiters = core::mem::take(&mut table.waiters);
+        self.tables.by_name.remove(&table.name);
+        let mut batch = Batch::default();
+        batch.put(Key::Table(id), &table.record());
+        self.persist_and_begin(id, batch);
+        let gone = control::failure(Status::TableDoesntExist, "the table was dropped while it was created");
+        self.release(waiters, &gone);
+    }
+
+    /// Answers those who waited for a table, as soon as what they are told is durable.
+    fn release(&mut self, waiters: Vec<Caller>, reply: &[u8]) {
+        self.tables.waiting -= waiters.len();
+        for caller in waiters {
+            if let Some(message) = self.answer(caller, reply.to_vec()) {
+                self.out.push_back(Output::Reply { caller, message });
+            }
+        }
+    }
+
+    /// The reply follows when the table's stage is over.
+    fn wait_for_table(&mut self, caller: Caller, id: u64) -> Option<Message> {
+        if self.tables.waiting >= self.config.max_waiting {
+            return Some(control::failure(Status::Retry, "too many requests wait").into());
+        }
+        if let Some(table) = self.tables.by_id.get_mut(&id) {
+            table.waiters.push(caller);
+            self.tables.waiting += 1;
+        }
+        None
+    }
+
+    /// Calls the servers of a table whose stage is durable.
+    pub(super) fn begin(&mut self, id: u64) {
+        let safe = self.journal.safe;
+        let table = self.tables.by_id.get_mut(&id).filter(|table| table.changed <= safe);
+        let Some(table) = table else { return };
+        for (i, tablet) in table.tablets.iter_mut().enumerate() {
+            if tablet.work == Work::Idle {
+                tablet.work = Work::Queued;
+                self.tables.ready.push_back((id, i));
+            }
+        }
+    }
+
+    /// The next call to a master.
+    pub(super) fn next_call(&mut self, now: Instant) -> Option<Output> {
+        while self.tables.calls.len() < self.config.max_calls {
+            let (id, i) = self.tables.ready.pop_front()?;
+            let Some(table) = self.tables.by_id.get_mut(&id) else { continue };
+            let (stage, hash_key) = (table.stage, table.hash_key);
+            let Some(tablet) = table.tablets.get_mut(i).filter(|tablet| tablet.work == Work::Queued) else {
+                continue;
+            };
+            let (server, first, last) = (tablet.server, tablet.first, tablet.last);
+            let Some(slot) = self.servers.up_mut(server) else {
+                tablet.work = Work::Idle;
+                self.without_server(id);
+                continue;
+            };
+            let link = Link(server.index);
+            if !slot.linked {
+                slot.linked = true;
+                self.tables.ready.push_front((id, i));
+                return Some(Output::Connect { link, locator: slot.control.clone() });
+            }
+            tablet.work = Work::Calling;
+            let (cluster, table) = (self.cluster.id, TableId(id));
+            let message = if stage == Stage::Dropping {
+                DropTablet { cluster, server, table, first, last }.emit()
+            } else {
+                TakeTablet { cluster, server, table, first, last, hash_key }.emit()
+            };
+            let tag = self.tables.next_tag;
+            self.tables.next_tag += 1;
+            self.tables.calls.insert(tag, Call { table: id, tablet: i, server, stage });
+            let deadline = now.after(self.config.call_timeout_ns);
+            return Some(Output::Call { link, tag, message: message.into(), deadline });
+        }
+        None
+    }
+
+    /// A call to a master ended.
+    pub(super) fn called(&mut self, now: Instant, tag: u64, result: Result<Payload<'_>, RpcError>) {
+        let Some(call) = self.tables.calls.remove(&tag) else { return };
+        let Some(table) = self.tables.by_id.get_mut(&call.table) else { return };
+        let Some(tablet) = table.tablets.get_mut(call.tablet) else { return };
+        if tablet.work != Work::Calling || tablet.server != call.server {
+            return;
+        }
+        let stage_is_over = table.stage != call.stage;
+        let up = self.servers.up(call.server).is_some();
+        if up
+            && !stage_is_over
+            && result.is_ok_and(|reply| control::outcome(&reply) == Ok((Status::Ok, &[][..])))
+        {
+            tablet.work = Work::Settled;
+            return self.settled(call.table);
+        }
+        if !up {
+            tablet.work = Work::Idle;
+            return self.without_server(call.table);
+        }
+        if stage_is_over {
+            tablet.work = Work::Queued;
+            self.tables.ready.push_back((call.table, call.tablet));
+        } else {
+            // No answer, or not the one that is wanted (a server that is starting, say): again, less and less often,
+            // until the server obeys or is known to be gone.
+            tablet.work = Work::Waiting;
+            let wait_ns =
+                (self.config.call_retry_ns << tablet.failures.min(6)).min(self.config.call_timeout_ns);
+            tablet.failures = tablet.failures.saturating_add(1);
+            self.tables.later.insert((now.after(wait_ns), call.table, call.tablet));
+        }
+    }
+
+    /// Calls that failed some time ago are due again.
+    pub(super) fn repeat_calls(&mut self, now: Instant) {
+        while let Some(&(at, id, i)) = self.tables.later.first()
+            && at <= now
+        {
+            self.tables.later.pop_first();
+            let tablet = self.tables.by_id.get_mut(&id).and_then(|table| table.tablets.get_mut(i));
+            if let Some(tablet) = tablet.filter(|tablet| tablet.work == Work::Waiting) {
+                tablet.work = Work::Queued;
+                self.tables.ready.push_back((id, i));
+            }
+        }
+    }
+
+    /// Goes on with a table if all of its servers have done what its stage asks for.
+    fn settled(&mut self, id: u64) {
+        let Some(table) = self.tables.by_id.get_mut(&id) else { return };
+        if table.tablets.iter().any(|tablet| tablet.work != Work::Settled) {
+            return;
+        }
+        let mut batch = Batch::default();
+        let reply = match table.stage {
+            Stage::Ready => return,
+            Stage::Creating => {
+                table.stage = Stage::Ready;
+                batch.put(Key::Table(id), &table.record());
+                table.key(id).emit()
+            }
+            Stage::Dropping => {
+                batch.delete(Key::Table(id));
+                control::done()
+            }
+        };
+        let waiters = core::mem::take(&mut table.waiters);
+        if table.stage == Stage::Dropping
+            && let Some(table) = self.tables.by_id.remove(&id)
+        {
+            self.tables.tablets -= table.tablets.len();
+            for tablet in &table.tablets {
+                self.forget_tablet(tablet.server, &mut batch);
+            }
+        }
+        self.persist(batch);
+        self.release(waiters, &reply);
+    }
+
+    /// A tablet is gone; a crashed server is remembered only as long as it has some.
+    fn forget_tablet(&mut self, server: ServerId, batch: &mut Batch) {
+        self.servers.count(server, -1);
+        if let Some(slot) = self.servers.slots.get_mut(server.index as usize)
+            && slot.generation == server.generation
+            && slot.place == Place::Crashed
+            && slot.tablets == 0
+        {
+            slot.place = Place::Free;
+            batch.put(Key::Server(server.index), &slot.record());
+        }
+    }
+
+    /// Some server of this table is gone, and the table is not `Ready`: its tablets there are given to others if the
+    /// table is being created, and need no more work if it is being dropped.
+    pub(super) fn without_server(&mut self, id: u64) {
+        let Some(mut table) = self.tables.by_id.remove(&id) else { return };
+        let mut batch = Batch::default();
+        let (mut moved, mut stranded) = (false, false);
+        for tablet in &mut table.tablets {
+            if tablet.work == Work::Calling || self.servers.up(tablet.server).is_some() {
+                continue;
+            }
+            match (table.stage, self.servers.by_load().first()) {
+                (Stage::Ready, _) => {}
+                (Stage::Dropping, _) => tablet.work = Work::Settled,
+                (Stage::Creating, None) => {
+                    tablet.work = Work::Idle;
+                    stranded = true;
+                }
+                (Stage::Creating, Some(&server)) => {
+                    self.forget_tablet(tablet.server, &mut batch);
+                    self.servers.count(server, 1);
+                    (tablet.server, tablet.work, tablet.failures) = (server, Work::Idle, 0);
+                    moved = true;
+                }
+            }
+        }
+        if stranded {
+            // It stays as it is; the same request, repeated, finds it when servers have joined.
+            let text = format!("table {:?} waits for a server to join the cluster", table.name);
+            let waiters = core::mem::take(&mut table.waiters);
+            self.release(waiters, &control::failure(Status::TooFewServers, &text));
+        }
+        let record = moved.then(|| durable::encode(&table.record()));
+        self.tables.by_id.insert(id, table);
+        if let Some(record) = record {
+            batch.puts.push((Key::Table(id).emit(), record));
+            self.persist_and_begin(id, batch);
+        }
+        self.settled(id);
+    }
+
+    /// The tables that are not in use yet or no more.
+    pub(super) fn unsettled_tables(&self) -> Vec<u64> {
+        let tables = self.tables.by_id.iter();
+        tables.filter(|(_, table)| table.stage != Stage::Ready).map(|(id, _)| *id).collect()
+    }
+}
+
+/// The `i`th of `span` equal parts of all key hashes: first and last.
+fn share(i: u32, span: u32) -> (u64, u64) {
+    let start = |i: u32| (u128::from(i) << 64) / u128::from(span);
+    (start(i) as u64, (start(i + 1) - 1) as u64)
+}
