@@ -211,7 +211,9 @@ impl Coordinator {
     pub(super) fn get_table(&mut self, caller: Caller, request: &GetTable<'_>) -> Option<Message> {
         let table = self.tables.by_name.get(request.name).map(|id| (*id, &self.tables.by_id[id]));
         match table {
-            Some((id, table)) if table.stage == Stage::Ready => self.answer(caller, table.key(id).emit()),
+            Some((id, table)) if table.stage == Stage::Ready => {
+                self.answer(caller, table.key(self.cluster.id, id).emit())
+            }
             Some(_) => self.fail(caller, Status::Retry, "the table is being created"),
             None => self.fail(caller, Status::TableDoesntExist, "there is no table of that name"),
         }
@@ -235,7 +237,8 @@ impl Coordinator {
             let &super::tables::Tablet { first, last, server, .. } = tablet;
             control::Tablet { first, last, server, state, data }
         });
-        let reply = Tablets { hash_key: table.hash_key, tablets: tablets.collect() }.emit();
+        let reply =
+            Tablets { cluster: self.cluster.id, hash_key: table.hash_key, tablets: tablets.collect() }.emit();
         self.answer(caller, reply)
     }
 

@@ -8,21 +8,23 @@
 //!   for the last change issued before it, also the reply to a question.
 //! - A tablet has one owner for its whole life, and that owner serves it only under a lease from here; a server is
 //!   declared crashed only after its lease has surely ended. So no two servers ever answer for one key.
-//! - Ids of tables, leases and servers' lives are never used twice, also by a coordinator that lost its state: tables and
-//!   leases count from a random number of the cluster.
+//! - Ids of tables, leases and servers' lives are never used twice in one cluster; a coordinator that lost its state is
+//!   another cluster, whose random id everybody compares.
 //! - After its own restart the coordinator goes on with the servers and leases that it knew: each has a full term to be
 //!   heard of. So it does after it has been stopped for a while itself.
 //!
 //! Not here: the disk ([`Output::Persist`] goes out, [`Machine::persisted`] comes back) and data of any object.
 
 use alloc::collections::VecDeque;
+use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 
 use sprat_proto::rpc::{Message, Payload, RpcError, Slice, Slices};
 use sprat_proto::time::{MS, SECOND};
 use sprat_proto::{Instant, Rng};
 
-use self::durable::{Batch, FORMAT, Key};
+use self::durable::{Batch, FORMAT, Key, Place};
 use self::leases::Leases;
 use self::servers::{Servers, Slot};
 use self::tables::{Table, Tables};
@@ -250,13 +252,26 @@ impl Coordinator {
         self.config.server_term_ns.min(self.config.client_term_ns) / 8
     }
 
+    /// What there is, as a JSON object.
+    fn stats(&self) -> String {
+        let place = |wanted| self.servers.slots.iter().filter(|slot| slot.place == wanted).count();
+        format!(
+            "{{\"incarnation\":{},\"servers_up\":{},\"servers_crashed\":{},\"tables\":{},\"tablets\":{},\
+             \"client_leases\":{},\"changes\":{}}}",
+            self.cluster.incarnation,
+            place(Place::Up),
+            place(Place::Crashed),
+            self.tables.by_id.len(),
+            self.tables.tablets,
+            self.leases.len(),
+            self.journal.issued,
+        )
+    }
+
     fn dispatch(&mut self, now: Instant, caller: Caller, payload: &[u8]) -> Result<Option<Message>, Status> {
         Ok(match control::opcode(payload)? {
-            Opcode::Echo => {
-                let mut reply = control::done();
-                reply.extend_from_slice(&payload[4..]);
-                Some(reply.into())
-            }
+            Opcode::Echo => Some(said(&payload[4..])),
+            Opcode::Stats => Some(said(self.stats().as_bytes())),
             Opcode::Enlist => self.enlist(now, caller, &Enlist::parse(payload)?),
             Opcode::RenewServer => self.renew_server(now, caller, RenewServer::parse(payload)?),
             Opcode::RenewClient => self.renew_client(now, caller, &RenewClient::parse(payload)?),
@@ -345,6 +360,13 @@ impl Machine for Coordinator {
     }
 }
 
+/// An OK followed by `bytes`.
+fn said(bytes: &[u8]) -> Message {
+    let mut reply = control::done();
+    reply.extend_from_slice(bytes);
+    reply.into()
+}
+
 fn restored_cluster(value: &[u8]) -> Result<durable::Cluster, RestoreError> {
     match *value {
         // The format stands first, so that another one can be named whatever follows.
@@ -365,7 +387,7 @@ fn restore_server(servers: &mut Servers, index: u32, value: &[u8]) -> Result<(),
     while servers.slots.len() <= index as usize {
         servers.slots.push(Slot::restored(&durable::Server {
             generation: 0,
-            place: durable::Place::Free,
+            place: Place::Free,
             nonce: 0,
             capacity_bytes: 0,
             control: "",
@@ -376,16 +398,13 @@ fn restore_server(servers: &mut Servers, index: u32, value: &[u8]) -> Result<(),
     Ok(())
 }
 
-/// Ids begin at a random multiple of 2³² under 2⁵², so that a client that knows a cluster of the past does not take
-/// this one's tables and leases for those; under 2⁵³ they survive programs that keep numbers as doubles.
 fn new_cluster(rng: &mut Rng) -> durable::Cluster {
-    let base = (1 + rng.below((1 << 20) - 1)) << 32;
     durable::Cluster {
         format: FORMAT,
         id: rng.u64().max(1),
         incarnation: 0,
-        next_table: base + 1,
-        next_lease: base + 1,
+        next_table: 1,
+        next_lease: 1,
         server_term_ns: 0,
         client_term_ns: 0,
     }

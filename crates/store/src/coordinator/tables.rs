@@ -88,8 +88,8 @@ impl Table {
         }
     }
 
-    pub(super) fn key(&self, id: u64) -> TableKey {
-        TableKey { table: TableId(id), hash_key: self.hash_key }
+    pub(super) fn key(&self, cluster: u64, id: u64) -> TableKey {
+        TableKey { cluster, table: TableId(id), hash_key: self.hash_key }
     }
 }
 
@@ -143,7 +143,7 @@ impl Coordinator {
         if let Some(&id) = self.tables.by_name.get(request.name) {
             let table = &self.tables.by_id[&id];
             return match table.stage {
-                Stage::Ready => self.answer(caller, table.key(id).emit()),
+                Stage::Ready => self.answer(caller, table.key(self.cluster.id, id).emit()),
                 _ => self.wait_for_table(caller, id),
             };
         }
@@ -365,7 +365,7 @@ impl Coordinator {
             Stage::Creating => {
                 table.stage = Stage::Ready;
                 batch.put(Key::Table(id), &table.record());
-                table.key(id).emit()
+                table.key(self.cluster.id, id).emit()
             }
             Stage::Dropping => {
                 batch.delete(Key::Table(id));

@@ -390,6 +390,8 @@ replies! {
 
     /// The answer to [`CreateTable`] and [`GetTable`].
     TableKey {
+        /// The cluster, to be named in every operation on the table's objects.
+        cluster: u64,
         /// The table.
         table: TableId,
         /// The secret under which its keys are hashed.
@@ -406,6 +408,8 @@ replies! {
 
     /// The answer to [`GetTablets`].
     Tablets<'a> {
+        /// The cluster: the table's id means nothing in another one.
+        cluster: u64,
         /// The secret under which the table's keys are hashed.
         hash_key: HashKey,
         /// Its tablets by first key hash: together they cover all hashes, each once.

@@ -117,8 +117,9 @@ fn replies() {
     );
     golden!(
         TableKey,
-        "01 00 0000 0000000000000006 000102030405060708090a0b0c0d0e0f",
+        "01 00 0000 0000000000000009 0000000000000006 000102030405060708090a0b0c0d0e0f",
         TableKey {
+            cluster: 9,
             table: TableId(6),
             hash_key: HashKey([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15])
         }
@@ -130,10 +131,11 @@ fn replies() {
     );
     golden!(
         Tablets,
-        "01 00 0000 000102030405060708090a0b0c0d0e0f 0002
+        "01 00 0000 0000000000000009 000102030405060708090a0b0c0d0e0f 0002
          0000000000000000 7fffffffffffffff 00000001 00000002 00 0003 6d3a62
          8000000000000000 ffffffffffffffff 00000001 00000001 01 0000",
         Tablets {
+            cluster: 9,
             hash_key: HashKey([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]),
             tablets: vec![
                 Tablet { first: 0, last: u64::MAX / 2, server: ONE, state: TabletState::Normal, data: "m:b" },
