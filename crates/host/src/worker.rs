@@ -400,7 +400,7 @@ impl<M: Machine> Worker<M> {
         self.doors.all_due();
     }
 
-    fn wait(&mut self, ns: u64) {
+    fn wait(&self, ns: u64) {
         let timeout = Timespec { tv_sec: (ns / SECOND) as i64, tv_nsec: (ns % SECOND) as i64 };
         let mut fds = Vec::with_capacity(self.doors.len() + 2);
         fds.push(PollFd::new(&*self.waker.fd, PollFlags::IN));

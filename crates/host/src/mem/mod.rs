@@ -56,7 +56,7 @@ impl Sealed {
         if !seals.contains(SEALS) || seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE) {
             return Err(bad("the shared file has the wrong seals"));
         }
-        if i64::try_from(rustix::fs::fstatfs(&fd)?.f_type) != Ok(TMPFS_MAGIC) {
+        if rustix::fs::fstatfs(&fd)?.f_type != TMPFS_MAGIC {
             return Err(bad("the shared file is on the wrong file system"));
         }
         // After the seals: only now can the size not change any more.

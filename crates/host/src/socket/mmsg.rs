@@ -123,7 +123,7 @@ pub(super) fn recv(
     };
     for (i, msg) in msgs[..got].iter().enumerate() {
         let control = &controls[i];
-        let joined = msg.msg_hdr.msg_controllen as usize >= control_len::<libc::c_int>()
+        let joined = msg.msg_hdr.msg_controllen >= control_len::<libc::c_int>()
             && (control.level, control.kind) == (libc::SOL_UDP, libc::UDP_GRO);
         out[i] = Received {
             len: msg.msg_len as usize,

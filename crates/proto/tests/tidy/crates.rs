@@ -50,7 +50,7 @@ fn sections(toml: &str) -> BTreeMap<&str, Vec<&str>> {
 }
 
 /// The names of the crates in the dependency sections that `wanted` accepts.
-fn dependencies<'a>(toml: &'a str, wanted: impl Fn(&str) -> bool) -> Vec<&'a str> {
+fn dependencies(toml: &str, wanted: impl Fn(&str) -> bool) -> Vec<&str> {
     let mut names = Vec::new();
     for (section, lines) in sections(toml) {
         if let Some((_, name)) = section.split_once("dependencies.") {
