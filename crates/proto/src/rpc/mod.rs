@@ -18,6 +18,7 @@ use arrayvec::ArrayVec;
 use crate::Instant;
 
 pub mod endpoint;
+pub mod stream;
 
 pub use endpoint::{Config, Endpoint};
 

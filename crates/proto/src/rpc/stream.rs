@@ -1,0 +1,564 @@
+//! RPC over a reliable byte stream: one [`Stream`] for each connection, client and server side alike.
+//!
+//! ```text
+//! frame := header (32 bytes) | extension words | message      header: the datagram transport's, see `head`
+//!                                                              both directions: frame*
+//! ```
+//! Every message is one frame, whole. There are no credits, acknowledgements, tokens or checksums: the stream below does
+//! not lose, repeat or damage bytes, and pushes back by itself. Requests are pipelined and answered in any order.
+//!
+//! Bytes come in by [`Stream::input`], where small messages are lent from the caller's buffer, or straight into the
+//! destination of a long message, [`Stream::body`]. They go out as parts for a gathering write: [`Stream::output`] lends
+//! them, [`Stream::written`] says how far the write got.
+//!
+//! Always holds: what a peer claims allocates nothing; buffers grow with the bytes that came. At most once ends with the
+//! connection: a request whose last byte was written may have been executed, any other was not.
+//!
+//! Not here: connecting, sockets, and who polls which connection.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::mem;
+
+use arrayvec::ArrayVec;
+
+use super::{
+    CloseReason, Event, MAX_MESSAGE, Message, Payload, RequestError, RpcError, RpcId, ServerRpc, SessionId,
+    Slice, Slices,
+};
+use crate::Instant;
+
+mod head;
+mod ordered;
+#[cfg(test)]
+mod tests;
+
+pub use head::Bad;
+use head::{FIXED, Head, Kind, LONGEST, REASON_VERSION, SEQ_MASK};
+use ordered::Ordered;
+
+/// The most bytes that one [`Stream::output`] lends, so that no connection keeps the others waiting.
+pub const WORK: usize = 128 << 10;
+/// The first piece of memory for a message that does not come in one read, in bytes.
+const FIRST_PIECE: usize = 4 << 10;
+/// How many times larger than the bytes that came a message's memory may be.
+const GROWTH: usize = 4;
+/// Unsent bytes of replies from which on no more requests are read.
+const UNSENT_LIMIT: usize = 2 * MAX_MESSAGE;
+/// Unanswered requests of a peer from which on no more are read.
+const PENDING_LIMIT: usize = 4096;
+
+/// Numbers for requests, unique among all streams that share one.
+#[derive(Debug, Default)]
+pub struct Ids(u64);
+
+impl Ids {
+    fn take(&mut self, stream: u16) -> u64 {
+        self.0 += 1;
+        self.0 << 16 | u64::from(stream)
+    }
+
+    /// The name of the stream that such a number belongs to.
+    #[must_use]
+    pub fn stream(id: u64) -> u16 {
+        id as u16
+    }
+}
+
+/// What a stream is to this side.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// We opened it, and send the requests.
+    Client(SessionId),
+    /// We accepted it, and answer.
+    Server,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub struct Stream {
+    name: u16,
+    role: Role,
+    queue_limit: usize,
+    /// A header of which a part has come.
+    partial: Vec<u8>,
+    /// A message of which a part has come.
+    incoming: Option<(Head, Vec<u8>)>,
+    /// Bytes to come that nobody wants: a late reply's.
+    skip: usize,
+    frames: VecDeque<Frame>,
+    /// Bytes of the first frame that have been written.
+    front_written: usize,
+    /// Bytes of the messages in `frames`.
+    unsent: usize,
+    requests: Ordered<Request>,
+    next_seq: u64,
+    pending: Ordered<u32>,
+    failed: VecDeque<Event<'static>>,
+    released: VecDeque<Slice>,
+    /// Not later than the first deadline of a request.
+    first_deadline: Instant,
+    ended: Option<CloseReason>,
+    bad: Option<Bad>,
+    unsolicited: u64,
+}
+
+/// A request of ours that waits for its reply.
+#[derive(Debug)]
+struct Request {
+    id: RpcId,
+    tag: u64,
+    deadline: Instant,
+    /// The last byte of it has been written.
+    sent: bool,
+}
+
+/// What waits to be written.
+#[derive(Debug)]
+struct Frame {
+    head: Head,
+    /// The header's bytes once it is the frame's turn: it tells how much time is left then.
+    bytes: ArrayVec<u8, LONGEST>,
+    message: Message,
+    deadline: Instant,
+    /// The request that it carries.
+    request: Option<u64>,
+}
+
+impl Stream {
+    /// A new connection. `name` tells it from the others that exist now; `queue_limit` bounds the requests that wait for
+    /// a reply.
+    #[must_use]
+    pub fn new(name: u16, role: Role, queue_limit: usize) -> Self {
+        Self {
+            name,
+            role,
+            queue_limit,
+            partial: Vec::new(),
+            incoming: None,
+            skip: 0,
+            frames: VecDeque::new(),
+            front_written: 0,
+            unsent: 0,
+            requests: Ordered::default(),
+            next_seq: 1,
+            pending: Ordered::default(),
+            failed: VecDeque::new(),
+            released: VecDeque::new(),
+            first_deadline: Instant::NEVER,
+            ended: None,
+            bad: None,
+            unsolicited: 0,
+        }
+    }
+
+    // Input.
+
+    /// Takes bytes that arrived, from the front of `bytes`, up to the first thing that they make happen. Call until
+    /// `None`; then all have been taken.
+    pub fn input<'b>(&mut self, now: Instant, bytes: &mut &'b [u8], ids: &mut Ids) -> Option<Event<'b>> {
+        while !bytes.is_empty() && self.ended.is_none() {
+            if self.skip > 0 {
+                let n = self.skip.min(bytes.len());
+                self.skip -= n;
+                *bytes = &bytes[n..];
+                continue;
+            }
+            if let Some((head, got)) = &mut self.incoming {
+                let n = (head.len as usize - got.len()).min(bytes.len());
+                if got.capacity() - got.len() < n {
+                    grow(head, got, n);
+                }
+                got.extend_from_slice(&bytes[..n]);
+                *bytes = &bytes[n..];
+                match self.filled(now, ids) {
+                    None => continue,
+                    event => return event,
+                }
+            }
+            let Some(head) = self.head(bytes) else { continue };
+            let len = head.len as usize;
+            if !self.wanted(&head) {
+                self.skip = len;
+            } else if bytes.len() >= len {
+                let payload = &bytes[..len];
+                *bytes = &bytes[len..];
+                match self.deliver(now, head, Payload::Borrowed(payload), ids) {
+                    None => continue,
+                    event => return event,
+                }
+            } else {
+                self.incoming = Some((head, Vec::new()));
+            }
+        }
+        *bytes = &[];
+        None
+    }
+
+    /// Where the bytes that arrive next belong, if they continue a message: append at most so many to the vector, which
+    /// has room for them (and they are at least one), then call [`Stream::filled`].
+    pub fn body(&mut self) -> Option<(&mut Vec<u8>, usize)> {
+        let (head, got) = self.incoming.as_mut()?;
+        if got.len() == got.capacity() {
+            grow(head, got, 1);
+        }
+        let room = got.capacity().min(head.len as usize) - got.len();
+        Some((got, room))
+    }
+
+    /// Bytes were appended to [`Stream::body`]; the message may be whole now.
+    ///
+    /// # Panics
+    /// If they were more than there was room for.
+    pub fn filled(&mut self, now: Instant, ids: &mut Ids) -> Option<Event<'static>> {
+        let (head, got) = self.incoming.take_if(|(head, got)| got.len() >= head.len as usize)?;
+        assert_eq!(got.len(), head.len as usize, "bytes of the next frame ended up in this message");
+        self.deliver(now, head, Payload::Owned(got), ids)
+    }
+
+    /// What happened without input: failures, and last the end. Call until `None`.
+    pub fn event(&mut self) -> Option<Event<'static>> {
+        self.failed.pop_front()
+    }
+
+    /// False while the peer has sent more than we have answered: leave its bytes where they are.
+    #[must_use]
+    pub fn wants_input(&self) -> bool {
+        self.unsent < UNSENT_LIMIT && self.pending.len() < PENDING_LIMIT
+    }
+
+    // Output.
+
+    /// Lends what is to be written next, in order: at most [`WORK`] bytes, and none if there is nothing.
+    pub fn output<'m, const N: usize>(
+        &'m mut self,
+        now: Instant,
+        memory: &'m (impl Slices + ?Sized),
+        parts: &mut ArrayVec<&'m [u8], N>,
+    ) {
+        let mut work = WORK;
+        let mut begun = 0;
+        for frame in &mut self.frames {
+            // A header of which the peer has a part stays as it is; others say how much time is left now.
+            if begun > 0 || self.front_written == 0 {
+                frame.head.encode(frame.deadline.since(now), frame.deadline, &mut frame.bytes);
+            }
+            begun += 1;
+            work = work.saturating_sub(frame.len());
+            if work == 0 || 2 * begun >= N {
+                break;
+            }
+        }
+        let mut left = WORK;
+        let mut skip = self.front_written;
+        for frame in self.frames.iter().take(begun) {
+            let slices = frame.message.slices.iter().map(|&s| memory.bytes(s));
+            for part in [&frame.bytes[..], &frame.message.bytes].into_iter().chain(slices) {
+                let gone = skip.min(part.len());
+                skip -= gone;
+                let part = &part[gone..part.len().min(gone + left)];
+                left -= part.len();
+                if !part.is_empty() && parts.try_push(part).is_err() {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The first `n` bytes that [`Stream::output`] lent have been written.
+    pub fn written(&mut self, n: usize) {
+        self.front_written += n;
+        while let Some(frame) = self.frames.front() {
+            let len = frame.len();
+            if frame.bytes.is_empty() || self.front_written < len {
+                break;
+            }
+            self.front_written -= len;
+            if let Some(frame) = self.frames.pop_front() {
+                if let Some(request) = frame.request.and_then(|seq| self.requests.get_mut(seq)) {
+                    request.sent = true;
+                }
+                self.drop_message(frame.message);
+            }
+        }
+    }
+
+    /// True if there is something to write.
+    #[must_use]
+    pub fn has_output(&self) -> bool {
+        !self.frames.is_empty()
+    }
+
+    /// A slice that is no longer needed; call until `None`.
+    pub fn released(&mut self) -> Option<Slice> {
+        self.released.pop_front()
+    }
+
+    // Time.
+
+    /// Not later than the first deadline of a request.
+    #[must_use]
+    pub fn deadline(&self) -> Instant {
+        self.first_deadline
+    }
+
+    /// Requests whose time is over fail.
+    pub fn tick(&mut self, now: Instant) {
+        if now < self.first_deadline {
+            return;
+        }
+        let late: Vec<u64> =
+            self.requests.iter().filter(|(_, r)| r.deadline <= now).map(|(seq, _)| seq).collect();
+        for seq in late {
+            let maybe_executed = !self.unsend(seq);
+            self.fail(seq, RpcError::Deadline { maybe_executed });
+        }
+        self.first_deadline = self.requests.iter().map(|(_, r)| r.deadline).min().unwrap_or(Instant::NEVER);
+    }
+
+    // Commands.
+
+    /// Sends a request; see [`super::Endpoint::request`].
+    ///
+    /// # Errors
+    /// [`RequestError`], and nothing was sent.
+    pub fn request(
+        &mut self,
+        tag: u64,
+        message: Message,
+        deadline: Instant,
+        ids: &mut Ids,
+    ) -> Result<RpcId, RequestError> {
+        let len = message.len();
+        if len > MAX_MESSAGE {
+            return Err(RequestError::TooLong(len));
+        }
+        if self.ended.is_some() || self.role == Role::Server {
+            return Err(RequestError::Closed);
+        }
+        // Numbers on the wire have 29 bits: two that wait at the same time must not look alike.
+        let oldest = self.requests.oldest().unwrap_or(self.next_seq);
+        if self.requests.len() >= self.queue_limit || self.next_seq - oldest > u64::from(SEQ_MASK) / 2 {
+            return Err(RequestError::QueueFull);
+        }
+        let id = RpcId(ids.take(self.name));
+        let seq = self.next_seq;
+        self.next_seq += 1;
+        self.requests.push(seq, Request { id, tag, deadline, sent: false });
+        self.first_deadline = self.first_deadline.min(deadline);
+        let head =
+            Head { kind: Kind::Request, seq: seq as u32 & SEQ_MASK, len: len as u32, extra: 0, ttl_us: None };
+        self.push(head, message, deadline, Some(seq));
+        Ok(id)
+    }
+
+    /// Gives a request up. One of which nothing was written is not sent any more.
+    pub fn cancel(&mut self, rpc: RpcId) {
+        let found = self.requests.iter().find(|(_, r)| r.id == rpc).map(|(seq, _)| seq);
+        if let Some(seq) = found {
+            self.unsend(seq);
+            self.fail(seq, RpcError::Cancelled);
+        }
+    }
+
+    /// Answers a request; a stale one is ignored.
+    ///
+    /// # Panics
+    /// If the message exceeds [`MAX_MESSAGE`].
+    pub fn reply(&mut self, rpc: ServerRpc, message: Message) {
+        let len = message.len();
+        assert!(len <= MAX_MESSAGE, "a reply of {len} bytes");
+        match self.pending.take(rpc.0) {
+            Some(seq) => {
+                let head = Head { kind: Kind::Reply, seq, len: len as u32, extra: 0, ttl_us: None };
+                self.push(head, message, Instant::NEVER, None);
+            }
+            None => self.released.extend(message.slices),
+        }
+    }
+
+    /// Refuses a request that was not executed; a stale one is ignored.
+    pub fn refuse(&mut self, rpc: ServerRpc, retry_after_ns: u64) {
+        if let Some(seq) = self.pending.take(rpc.0) {
+            let extra = u32::try_from(retry_after_ns.div_ceil(1_000)).unwrap_or(u32::MAX);
+            let head = Head { kind: Kind::Refusal, seq, len: 0, extra, ttl_us: None };
+            self.push(head, Message::default(), Instant::NEVER, None);
+        }
+    }
+
+    /// The connection is over: every request fails, then [`Event::Closed`] says so on the client's side.
+    pub fn end(&mut self, reason: CloseReason) {
+        if self.ended.is_some() {
+            return;
+        }
+        self.ended = Some(reason);
+        for (_, request) in self.requests.drain() {
+            let error = if request.sent { RpcError::MaybeExecuted } else { RpcError::NotExecuted };
+            self.failed.push_back(Event::Failed { rpc: request.id, tag: request.tag, error });
+        }
+        if let Role::Client(session) = self.role {
+            self.failed.push_back(Event::Closed { session, reason });
+        }
+        for frame in mem::take(&mut self.frames) {
+            self.released.extend(frame.message.slices);
+        }
+        self.pending = Ordered::default();
+        (self.front_written, self.unsent, self.skip) = (0, 0, 0);
+        (self.partial, self.incoming) = (Vec::new(), None);
+        self.first_deadline = Instant::NEVER;
+    }
+
+    // What is known.
+
+    /// Why the connection ended, if it has: drop the socket. The events that are left tell of it.
+    #[must_use]
+    pub fn ended(&self) -> Option<CloseReason> {
+        self.ended
+    }
+
+    /// What to write, if it can be, before the connection is dropped.
+    #[must_use]
+    pub fn farewell(&self) -> Option<ArrayVec<u8, LONGEST>> {
+        (self.bad == Some(Bad::Version) && self.role == Role::Server).then(Head::reset_version)
+    }
+
+    /// What the peer sent that was no frame, and so ended the connection.
+    #[must_use]
+    pub fn bad(&self) -> Option<Bad> {
+        self.bad
+    }
+
+    /// Replies that came for no request: late ones, after a deadline or a `cancel`.
+    #[must_use]
+    pub fn unsolicited(&self) -> u64 {
+        self.unsolicited
+    }
+
+    /// What this stream is to us.
+    #[must_use]
+    pub fn role(&self) -> Role {
+        self.role
+    }
+
+    // Private.
+
+    /// The next header, once all of it is there; the bytes of one that is not are kept.
+    fn head(&mut self, bytes: &mut &[u8]) -> Option<Head> {
+        let parsed = if self.partial.is_empty() && bytes.len() >= FIXED && bytes.len() >= head::len(bytes) {
+            let (head, rest) = bytes.split_at(head::len(bytes));
+            *bytes = rest;
+            Head::parse(head)
+        } else {
+            let whole = if self.partial.len() < FIXED { FIXED } else { head::len(&self.partial) };
+            let n = (whole - self.partial.len()).min(bytes.len());
+            self.partial.extend_from_slice(&bytes[..n]);
+            *bytes = &bytes[n..];
+            let done = self.partial.len() >= FIXED && self.partial.len() >= head::len(&self.partial);
+            match head::check(&self.partial) {
+                Ok(()) if !done => return None,
+                Ok(()) => Head::parse(&mem::take(&mut self.partial)),
+                Err(bad) => Err(bad),
+            }
+        };
+        let bad = match parsed {
+            Ok(head) if self.expects(head.kind) && head.kind != Kind::Reset => return Some(head),
+            Ok(head) if self.expects(head.kind) && head.extra == REASON_VERSION => Bad::Version,
+            Ok(_) => Bad::Field,
+            Err(bad) => bad,
+        };
+        self.bad = Some(bad);
+        self.end(if bad == Bad::Version { CloseReason::Version } else { CloseReason::Reset });
+        None
+    }
+
+    /// Only clients ask and only servers answer.
+    fn expects(&self, kind: Kind) -> bool {
+        (kind == Kind::Request) == (self.role == Role::Server)
+    }
+
+    /// False for a reply to a request that has failed meanwhile.
+    fn wanted(&mut self, head: &Head) -> bool {
+        let wanted = head.kind == Kind::Request || self.requests.get_mut(self.whole_seq(head.seq)).is_some();
+        self.unsolicited += u64::from(!wanted);
+        wanted
+    }
+
+    /// The youngest of our numbers that is `seq` on the wire.
+    fn whole_seq(&self, seq: u32) -> u64 {
+        let youngest = self.next_seq - 1;
+        youngest.saturating_sub(u64::from((youngest as u32).wrapping_sub(seq) & SEQ_MASK))
+    }
+
+    fn deliver<'b>(
+        &mut self,
+        now: Instant,
+        head: Head,
+        payload: Payload<'b>,
+        ids: &mut Ids,
+    ) -> Option<Event<'b>> {
+        if head.kind == Kind::Request {
+            let rpc = ServerRpc(ids.take(self.name));
+            self.pending.push(rpc.0, head.seq);
+            let deadline = head.ttl_us.map_or(Instant::NEVER, |us| now.after(u64::from(us) * 1_000));
+            return Some(Event::Request { rpc, payload, deadline });
+        }
+        // It may have failed while its reply was on the way.
+        let Some(Request { id: rpc, tag, .. }) = self.requests.take(self.whole_seq(head.seq)) else {
+            self.unsolicited += 1;
+            return None;
+        };
+        Some(match head.kind {
+            Kind::Refusal => {
+                let error = RpcError::Busy { retry_after_ns: u64::from(head.extra) * 1_000 };
+                Event::Failed { rpc, tag, error }
+            }
+            _ => Event::Response { rpc, tag, payload },
+        })
+    }
+
+    fn push(&mut self, head: Head, message: Message, deadline: Instant, request: Option<u64>) {
+        if self.ended.is_some() {
+            self.released.extend(message.slices);
+            return;
+        }
+        self.unsent += message.len();
+        self.frames.push_back(Frame { head, bytes: ArrayVec::new(), message, deadline, request });
+    }
+
+    /// Takes a request's frame out of the queue, if nothing of it has been written; true if so.
+    fn unsend(&mut self, seq: u64) -> bool {
+        let Some(i) = self.frames.iter().position(|f| f.request == Some(seq)) else { return false };
+        if i == 0 && self.front_written > 0 {
+            return false;
+        }
+        if let Some(frame) = self.frames.remove(i) {
+            self.drop_message(frame.message);
+        }
+        true
+    }
+
+    fn drop_message(&mut self, message: Message) {
+        self.unsent -= message.len();
+        self.released.extend(message.slices);
+    }
+
+    fn fail(&mut self, seq: u64, error: RpcError) {
+        if let Some(request) = self.requests.take(seq) {
+            self.failed.push_back(Event::Failed { rpc: request.id, tag: request.tag, error });
+        }
+    }
+}
+
+/// Makes room for `more` bytes of a message (at least one): as many again as have come, some times over, but not more
+/// than it needs.
+fn grow(head: &Head, got: &mut Vec<u8>, more: usize) {
+    let have = got.len() + more;
+    let target = FIRST_PIECE.max(GROWTH * have).min(head.len as usize);
+    got.reserve_exact(target - got.len());
+}
+
+impl Frame {
+    fn len(&self) -> usize {
+        self.bytes.len() + self.message.len()
+    }
+}

@@ -1,0 +1,148 @@
+//! The header of a frame on a byte stream: the datagram transport's 32 bytes, of which a stream uses these.
+//!
+//! ```text
+//!  0 u8  version(3) | type(5)   1 u8 flags   2 u8 0   3 u8 extension words
+//!  4 u32 0    8 u32 seq    12 u32 msg_len    16 u32 offset    20 u32 0    24 u64 0
+//! ```
+//! What a stream does not use is zero and checked, so that bytes of another protocol are found out at the first header.
+//! `docs/formats.md` ("RPC over a byte stream") is normative.
+
+use arrayvec::ArrayVec;
+
+use crate::Instant;
+use crate::rpc::MAX_MESSAGE;
+
+/// Bytes of a header without extension words.
+pub(super) const FIXED: usize = 32;
+/// Bytes of the longest header that we write.
+pub(super) const LONGEST: usize = FIXED + 4;
+/// The bits of a sequence number.
+pub(super) const SEQ_MASK: u32 = (1 << 29) - 1;
+
+const VERSION: u8 = 1;
+const DATA: u8 = 1;
+const BUSY: u8 = 5;
+const RESET: u8 = 14;
+const TO_CLIENT: u8 = 0x01;
+const TTL: u8 = 0x08;
+/// The reason in a RESET.
+pub(super) const REASON_VERSION: u32 = 2;
+
+/// What a frame is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    /// DATA to the server.
+    Request,
+    /// DATA to the client.
+    Reply,
+    /// BUSY: not executed, try again in `extra` microseconds.
+    Refusal,
+    /// RESET: the server will not talk to us; `extra` is the reason.
+    Reset,
+}
+
+/// Why bytes are no frame; they end the connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Bad {
+    /// Another version.
+    Version,
+    /// A type that has no place here, a length beyond [`MAX_MESSAGE`], or something where zeros should be.
+    Field,
+}
+
+/// A header as values.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Head {
+    pub(super) kind: Kind,
+    /// The request's number, chosen by the client.
+    pub(super) seq: u32,
+    /// Bytes of the message that follows.
+    pub(super) len: u32,
+    /// See [`Kind`].
+    pub(super) extra: u32,
+    /// Microseconds that the request has left.
+    pub(super) ttl_us: Option<u32>,
+}
+
+/// The length of a header, of which the first four bytes are known.
+pub(super) fn len(bytes: &[u8]) -> usize {
+    FIXED + 4 * usize::from(bytes[3])
+}
+
+/// Looks at the beginning of a header that has not come whole: what is wrong already need not be waited for.
+pub(super) fn check(part: &[u8]) -> Result<(), Bad> {
+    match (part.first(), part.first_chunk()) {
+        (_, Some(fixed)) => Head::fixed(fixed).map(drop),
+        (Some(first), None) if first >> 5 != VERSION && first & 0x1f != RESET => Err(Bad::Version),
+        _ => Ok(()),
+    }
+}
+
+impl Head {
+    /// Parses a whole header, with its extension words; those that nobody knows are skipped.
+    pub(super) fn parse(bytes: &[u8]) -> Result<Self, Bad> {
+        let Some((fixed, extensions)) = bytes.split_first_chunk::<FIXED>() else { return Err(Bad::Field) };
+        let mut head = Self::fixed(fixed)?;
+        head.ttl_us = head.ttl_us.and(extensions.first_chunk()).map(|word| u32::from_be_bytes(*word));
+        Ok(head)
+    }
+
+    /// Parses the part that every header has; how much time is left stands behind it.
+    fn fixed(fixed: &[u8; FIXED]) -> Result<Self, Bad> {
+        let word = |at: usize| u32::from_be_bytes([fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]]);
+        let [version_type, flags, ..] = *fixed;
+        if version_type >> 5 != VERSION && version_type & 0x1f != RESET {
+            return Err(Bad::Version);
+        }
+        let kind = match (version_type & 0x1f, flags & !TTL) {
+            (DATA, 0) => Kind::Request,
+            (DATA, TO_CLIENT) => Kind::Reply,
+            (BUSY, TO_CLIENT) => Kind::Refusal,
+            (RESET, TO_CLIENT) => Kind::Reset,
+            _ => return Err(Bad::Field),
+        };
+        let (seq, len, extra) = (word(8), word(12), word(16));
+        let unused = fixed[2] == 0 && word(4) == 0 && [20, 24, 28].iter().all(|&at| word(at) == 0);
+        let limit = if matches!(kind, Kind::Request | Kind::Reply) { MAX_MESSAGE } else { 0 };
+        if !unused || seq > SEQ_MASK || len as usize > limit {
+            return Err(Bad::Field);
+        }
+        let ttl_us = (flags & TTL != 0).then_some(0);
+        if ttl_us.is_some() && fixed[3] == 0 {
+            return Err(Bad::Field);
+        }
+        Ok(Self { kind, seq, len, extra, ttl_us })
+    }
+
+    /// Writes the header. A request says how long it may take, `left_ns`, unless its deadline never comes or is too far
+    /// away to be said.
+    pub(super) fn encode(&self, left_ns: u64, deadline: Instant, out: &mut ArrayVec<u8, LONGEST>) {
+        let (kind, direction) = match self.kind {
+            Kind::Request => (DATA, 0),
+            Kind::Reply => (DATA, TO_CLIENT),
+            Kind::Refusal => (BUSY, TO_CLIENT),
+            Kind::Reset => (RESET, TO_CLIENT),
+        };
+        let ttl_us = if deadline == Instant::NEVER { None } else { u32::try_from(left_ns / 1_000).ok() };
+        let ttl = if ttl_us.is_some() { TTL } else { 0 };
+        let mut fixed = [0; FIXED];
+        fixed[..4].copy_from_slice(&[VERSION << 5 | kind, direction | ttl, 0, u8::from(ttl_us.is_some())]);
+        for (at, word) in [(8, self.seq), (12, self.len), (16, self.extra)] {
+            fixed[at..at + 4].copy_from_slice(&word.to_be_bytes());
+        }
+        out.clear();
+        out.extend(fixed);
+        if let Some(us) = ttl_us {
+            out.extend(us.to_be_bytes());
+        }
+    }
+
+    /// What a server writes before it hangs up on a client of another version.
+    pub(super) fn reset_version() -> ArrayVec<u8, LONGEST> {
+        let head = Self { kind: Kind::Reset, seq: 0, len: 0, extra: REASON_VERSION, ttl_us: None };
+        let mut bytes = ArrayVec::new();
+        head.encode(0, Instant::NEVER, &mut bytes);
+        bytes
+    }
+}
