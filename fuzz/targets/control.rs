@@ -1,0 +1,30 @@
+//! Messages of membership, tables and leases: no bytes panic, and whatever parses is written back as the same bytes.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use sprat_store::message::control::{self, *};
+
+macro_rules! same {
+    ($bytes:expr, $($message:ident)*) => { $(
+        if let Ok(message) = $message::parse($bytes) {
+            assert_eq!(message.emit(), $bytes, "{message:?}");
+        }
+    )* };
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let _ = control::opcode(bytes);
+    same!(bytes, Enlist RenewServer RenewClient CheckLease CreateTable DropTable GetTable ListTables GetTablets
+        ListServers HintCrashed TakeTablet DropTablet);
+    let _ = control::outcome(bytes);
+    let _ = control::failure_text(bytes);
+    replies(bytes);
+});
+
+/// The two reserved bytes of a reply are written as zero and not looked at.
+fn replies(bytes: &[u8]) {
+    if bytes.get(2..4) == Some(&[0, 0]) {
+        same!(bytes, Enlisted Renewed Leased LeaseTimes TableKey TablePage Tablets ServerPage);
+    }
+}
