@@ -18,6 +18,7 @@ pub mod locator;
 pub mod mem;
 mod open;
 pub mod ring;
+pub mod server;
 pub mod socket;
 pub mod transport;
 pub mod worker;
