@@ -1,2 +1,7 @@
-//! placeholder
+//! The command line of Sprat: see `sprat --help`.
+mod args;
+mod fail;
+mod out;
+mod process;
+mod records;
 fn main() {}

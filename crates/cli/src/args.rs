@@ -1,0 +1,562 @@
+//! What can be typed: every command, option and example of `sprat`.
+//!
+//! Only shapes and texts stand here, and the small parsers of sizes; what a command does is in the module of its name.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// The name that `sprat up` gives its cluster, from which every shared-memory name derives.
+pub(crate) const DEFAULT_NAME: &str = "sprat";
+/// The coordinator's TCP port under `sprat up`; server `i` (from 1) listens on this port + `i`.
+pub(crate) const DEFAULT_PORT: u16 = 7740;
+/// Where clients look for the coordinator unless told: where `sprat up` puts it.
+pub(crate) const DEFAULT_COORDINATOR: &str = "tcp:host=127.0.0.1,port=7740";
+
+/// Microsecond key-value storage and RPC.
+///
+/// Sprat keeps objects in the memory of servers and reads them in microseconds: over shared memory on one machine, over
+/// UDP or TCP between machines.
+#[derive(Parser, Debug)]
+#[command(
+    name = "sprat",
+    version,
+    propagate_version = true,
+    arg_required_else_help = true,
+    after_help = "A first walk, in two terminals:
+  sprat up                          a cluster of three servers on this machine; Ctrl-C ends it
+  sprat table create books
+  sprat put books dune 'Frank Herbert'
+  sprat get books dune
+  sprat perf --local echo           how fast it is here, beside what the machine allows
+
+Exit codes: 0 done; 1 failed (the message says what to do next); 2 wrong usage; 3 there is no such object;
+4 the object is not in the state that an --if-… option demands."
+)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+
+    /// The process that started this one: end when it does, so that nothing is left behind.
+    #[arg(long, global = true, hide = true, value_name = "PID")]
+    pub(crate) parent: Option<u32>,
+
+    /// Run on this core only.
+    #[arg(long, global = true, hide = true, value_name = "CORE")]
+    pub(crate) core: Option<usize>,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    Up(Up),
+    Coordinator(Coordinator),
+    Server(Server),
+    #[command(subcommand)]
+    Table(Table),
+    Get(Get),
+    Put(Put),
+    Del(Del),
+    Incr(Incr),
+    Import(Import),
+    Export(Export),
+    Stats(Stats),
+    Perf(Perf),
+    Demo(Demo),
+    /// An RPC server that answers every request with its own bytes.
+    #[command(hide = true)]
+    Echo(Echo),
+    /// The client that the demonstration kills in the middle of its increments.
+    #[command(hide = true)]
+    Count(Count),
+}
+
+/// Where the cluster is.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Where {
+    /// The coordinator's locator; several with `;`, of which the first usable one is taken
+    #[arg(
+        short = 'C',
+        long = "coordinator",
+        value_name = "LOCATOR",
+        env = "SPRAT_COORDINATOR",
+        hide_env_values = true,
+        default_value = DEFAULT_COORDINATOR
+    )]
+    pub(crate) coordinator: String,
+}
+
+/// Start a whole cluster on this machine: a coordinator and its servers, each a process of its own.
+///
+/// Every server can be reached over shared memory, UDP and TCP; clients take the fastest that reaches it. Nothing is
+/// stored on disk unless --state is given: when the cluster ends, its objects are gone.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  sprat up                                three servers, until Ctrl-C
+  sprat up --servers 1 --memory 4G        one server with 4 GiB for its objects
+  sprat up --name test --port 9000        a second cluster beside the first
+                                          (then: export SPRAT_COORDINATOR=tcp:host=127.0.0.1,port=9000)")]
+pub(crate) struct Up {
+    /// How many servers
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) servers: u16,
+    /// The cluster's name, from which the shared-memory names derive
+    #[arg(long, value_name = "NAME", default_value = DEFAULT_NAME, value_parser = cluster_name)]
+    pub(crate) name: String,
+    /// The coordinator's port; server I takes this port + I, on TCP and on UDP
+    #[arg(long, value_name = "PORT", default_value_t = DEFAULT_PORT, value_parser = clap::value_parser!(u16).range(1..=65000))]
+    pub(crate) port: u16,
+    /// Memory of each server for objects, in bytes (K, M and G are powers of 1024)
+    #[arg(long, value_name = "BYTES", default_value = "1G", value_parser = limit)]
+    pub(crate) memory: u64,
+    /// Keep the coordinator's state (tables, servers) in this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) state: Option<PathBuf>,
+}
+
+/// Run a coordinator: it knows the tables and the servers.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  sprat coordinator -C tcp:host=127.0.0.1,port=7740
+  sprat coordinator -C 'fast+shm:name=lab;tcp:host=127.0.0.1,port=7740' --state /var/lib/sprat/coordinator.redb")]
+pub(crate) struct Coordinator {
+    /// Where it listens; several locators with `;`
+    #[arg(short = 'C', long = "coordinator", value_name = "LOCATOR", env = "SPRAT_COORDINATOR", hide_env_values = true, default_value = DEFAULT_COORDINATOR)]
+    pub(crate) locators: String,
+    /// Keep its state in this file, so that it survives a restart; without it the state is in memory only
+    #[arg(long, value_name = "FILE")]
+    pub(crate) state: Option<PathBuf>,
+    /// Allow an address other than loopback: nothing is encrypted yet, so anyone who reaches it may read and write
+    #[arg(long)]
+    pub(crate) insecure_network: bool,
+}
+
+/// Run a server: it keeps objects in memory and serves them.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  sprat server -C tcp:host=127.0.0.1,port=7740 -L fast+shm:name=lab.1
+  sprat server -C tcp:host=127.0.0.1,port=7740 -L 'fast+udp:host=127.0.0.1,port=7801;tcp:host=127.0.0.1,port=7801'
+
+The two paths are independent: servers may talk to the coordinator over TCP while clients reach them over UDP.")]
+pub(crate) struct Server {
+    #[command(flatten)]
+    pub(crate) at: Where,
+    /// Where it listens; several locators with `;`
+    #[arg(short = 'L', long = "locators", value_name = "LOCATOR[;LOCATOR…]")]
+    pub(crate) locators: String,
+    /// Memory for objects, in bytes (K, M and G are powers of 1024)
+    #[arg(long, value_name = "BYTES", default_value = "1G", value_parser = limit)]
+    pub(crate) memory: u64,
+    /// Allow an address other than loopback: nothing is encrypted yet, so anyone who reaches it may read and write
+    #[arg(long)]
+    pub(crate) insecure_network: bool,
+}
+
+/// Create, drop and list tables.
+#[derive(Subcommand, Debug)]
+#[command(after_help = "Examples:
+  sprat table create books --span 3
+  sprat table list
+  sprat table drop books")]
+pub(crate) enum Table {
+    /// Create a table; one that exists already stays as it is
+    #[command(after_help = "Example:
+  sprat table create books --span 3       its keys are spread over three servers")]
+    Create {
+        #[command(flatten)]
+        at: Where,
+        /// The table's name
+        name: String,
+        /// How many servers share its keys
+        #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+        span: u32,
+    },
+    /// Drop a table with all its objects
+    #[command(after_help = "Example:
+  sprat table drop books")]
+    Drop {
+        #[command(flatten)]
+        at: Where,
+        /// The table's name
+        name: String,
+    },
+    /// List the tables and where their parts are
+    #[command(after_help = "Example:
+  sprat table list --json")]
+    List {
+        #[command(flatten)]
+        at: Where,
+        /// One JSON object a line
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Read an object: its bytes, as they are, to standard output.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  sprat get books dune
+  sprat get books cover > cover.png
+  sprat get books dune --json             {\"key\":\"dune\",\"value\":\"Frank Herbert\",\"version\":1}
+
+Exit code 3 means that there is no such object.")]
+pub(crate) struct Get {
+    #[command(flatten)]
+    pub(crate) at: Where,
+    /// The table's name
+    pub(crate) table: String,
+    /// The object's key
+    pub(crate) key: OsString,
+    /// Only if the object has this version
+    #[arg(long, value_name = "V")]
+    pub(crate) if_version: Option<u64>,
+    /// A JSON object with key, value and version
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Write an object.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  sprat put books dune 'Frank Herbert'
+  sprat put books cover - < cover.png
+  sprat put books dune 'F. Herbert' --if-version 1
+  sprat put locks leader me --if-absent
+
+Exit code 4 means that the object is not in the state that was demanded; nothing was written.")]
+pub(crate) struct Put {
+    #[command(flatten)]
+    pub(crate) at: Where,
+    /// The table's name
+    pub(crate) table: String,
+    /// The object's key
+    pub(crate) key: OsString,
+    /// The value; `-` reads it from standard input
+    #[arg(allow_hyphen_values = true)]
+    pub(crate) value: OsString,
+    #[command(flatten)]
+    pub(crate) only: Condition,
+    /// A JSON object with the new version
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Remove an object.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  sprat del books dune
+  sprat del books dune --if-version 7
+
+Exit code 3 means that there was no such object, 4 that it has another version.")]
+pub(crate) struct Del {
+    #[command(flatten)]
+    pub(crate) at: Where,
+    /// The table's name
+    pub(crate) table: String,
+    /// The object's key
+    pub(crate) key: OsString,
+    /// Only if the object has this version
+    #[arg(long, value_name = "V")]
+    pub(crate) if_version: Option<u64>,
+    /// A JSON object with the version that was removed
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Add to an object that is a number (8 bytes, big-endian), and print the sum.
+///
+/// A missing object counts as 0. Each increment takes effect exactly once, however often the network made it be sent.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  sprat incr hits /index.html
+  sprat incr hits /index.html -5
+  sprat incr temperature berlin --float 0.5")]
+pub(crate) struct Incr {
+    #[command(flatten)]
+    pub(crate) at: Where,
+    /// The table's name
+    pub(crate) table: String,
+    /// The object's key
+    pub(crate) key: OsString,
+    /// How much to add
+    #[arg(value_name = "N", default_value_t = 1, allow_negative_numbers = true)]
+    pub(crate) by: i64,
+    /// Take the object for a double, and add this
+    #[arg(long, value_name = "X", allow_negative_numbers = true, conflicts_with = "by")]
+    pub(crate) float: Option<f64>,
+    #[command(flatten)]
+    pub(crate) only: Condition,
+    /// A JSON object with the sum and the new version
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Under which condition an object is changed.
+#[derive(Args, Clone, Debug, Default)]
+#[group(multiple = false)]
+pub(crate) struct Condition {
+    /// Only if the object has this version
+    #[arg(long, value_name = "V")]
+    pub(crate) if_version: Option<u64>,
+    /// Only if there is no such object yet
+    #[arg(long)]
+    pub(crate) if_absent: bool,
+    /// Only if there is such an object
+    #[arg(long)]
+    pub(crate) if_exists: bool,
+}
+
+/// How records stand in a file.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Format {
+    /// JSON Lines: one object a line
+    Jsonl,
+    /// Comma-separated values with a header
+    Csv,
+}
+
+/// Which file, and how it is written.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct File {
+    /// The file; `-` is standard input or output
+    #[arg(value_name = "FILE")]
+    pub(crate) path: PathBuf,
+    /// The table's name
+    #[arg(long, value_name = "TABLE")]
+    pub(crate) table: String,
+    /// The format; by the file's extension (.jsonl, .ndjson, .json, .csv) unless given
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub(crate) format: Option<Format>,
+    /// How many operations to have in progress
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub(crate) outstanding: u16,
+}
+
+/// Write the records of a file into a table, each under its key.
+#[derive(Args, Debug)]
+#[command(after_help = "JSON Lines: {\"key\":\"dune\",\"value\":\"Frank Herbert\"}; \"key64\" and \"value64\" hold base64 where bytes are no text.
+CSV: a header that names the columns key or key64, value or value64; others are ignored.
+
+Examples:
+  sprat import books.jsonl --table books
+  sprat import books.csv --table books --create --span 3
+  zcat big.jsonl.gz | sprat import - --format jsonl --table big --skip-bad
+
+A malformed line is named with its number. Nothing after it is read, but the lines before it are written.")]
+pub(crate) struct Import {
+    #[command(flatten)]
+    pub(crate) at: Where,
+    #[command(flatten)]
+    pub(crate) file: File,
+    /// Create the table if there is none
+    #[arg(long)]
+    pub(crate) create: bool,
+    /// With --create: how many servers share its keys
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "create", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) span: u32,
+    /// Skip malformed lines, name and count them, and end well
+    #[arg(long)]
+    pub(crate) skip_bad: bool,
+}
+
+/// Write all objects of a table to a file, in no particular order.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  sprat export books.jsonl --table books
+  sprat export - --format csv --table books | head
+
+The file appears when it is complete: until then the records go to a temporary file beside it.")]
+pub(crate) struct Export {
+    #[command(flatten)]
+    pub(crate) at: Where,
+    #[command(flatten)]
+    pub(crate) file: File,
+}
+
+/// Show the servers and what they have counted.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  sprat stats
+  sprat stats --json")]
+pub(crate) struct Stats {
+    #[command(flatten)]
+    pub(crate) at: Where,
+    /// One JSON object a server
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// What `sprat perf` can measure.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+#[value(rename_all = "camelCase")]
+pub(crate) enum Test {
+    /// What the machine allows: cache line, memory, raw ring, raw UDP, raw TCP
+    Floor,
+    /// Round trips of a request that is answered with its own bytes
+    Echo,
+    /// Many sessions on one server: memory, opening rate, echo rate
+    Sessions,
+    /// Random reads and writes of 100 B to 1 MB
+    Basic,
+    /// Reads a second with many outstanding
+    ReadThroughput,
+    /// Latency of reads against offered load
+    Loaded,
+    /// What an idle cluster costs, and the first request after idling
+    Idle,
+}
+
+/// Measure latency and throughput, each figure beside what the machine allows.
+///
+/// Without --local the cluster at -C is measured; with it, perf starts processes of its own, the server on another core.
+/// Sizes are decimal: 1KB is 1,000 bytes.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  sprat perf --local echo
+  sprat perf --local --transport fast+shm,tcp --size 100,1MB basic
+  sprat perf --local --full basic         ClusterPerf's sets: 200 MB of objects of each size
+  sprat perf --local --sessions 1000000 sessions
+  sprat perf --json results.jsonl echo basic readThroughput
+
+floor is the round trip of the same bytes with no software of ours in between (raw ring, raw UDP, raw TCP), tcp that of
+kernel TCP, both taken in turns with the figure beside them. All are medians over the rounds.")]
+pub(crate) struct Perf {
+    #[command(flatten)]
+    pub(crate) at: Where,
+    /// What to measure
+    #[arg(value_enum, required = true, value_name = "TEST")]
+    pub(crate) tests: Vec<Test>,
+    /// Start processes of its own instead of measuring a running cluster
+    #[arg(long)]
+    pub(crate) local: bool,
+    /// Transports to measure
+    #[arg(long, value_name = "T,T…", value_delimiter = ',', default_value = "fast+shm,fast+udp,tcp")]
+    pub(crate) transport: Vec<String>,
+    /// How long each figure is measured, in seconds, over all rounds
+    #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = seconds)]
+    pub(crate) seconds: f64,
+    /// Rounds in which floor, kernel TCP and product take turns
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(crate) rounds: u16,
+    /// Sizes in bytes (decimal KB and MB allowed); each test has its own defaults
+    #[arg(long, value_name = "SIZE,SIZE…", value_delimiter = ',', value_parser = size)]
+    pub(crate) size: Vec<usize>,
+    /// Objects of each size in basic and readThroughput
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) objects: u64,
+    /// ClusterPerf's own number of objects: 2e8 / (size + 50)
+    #[arg(long, conflicts_with = "objects")]
+    pub(crate) full: bool,
+    /// Sessions to open in sessions
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1000..=1_000_000))]
+    pub(crate) sessions: u32,
+    /// Requests in progress in throughput tests
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub(crate) outstanding: u16,
+    /// Also write the results to this file as JSON Lines; `-` for standard output, then without the table
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+/// Show it all in two minutes: a cluster of processes, real data, a killed client, and how fast it is here.
+#[derive(Args, Debug)]
+#[command(after_help = "Example:
+  sprat demo")]
+pub(crate) struct Demo {
+    /// The real data: a file of stanzas such as dpkg's
+    #[arg(long, value_name = "FILE", default_value = "/var/lib/dpkg/status")]
+    pub(crate) data: PathBuf,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Echo {
+    #[arg(short = 'L', long = "locators")]
+    pub(crate) locators: String,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Count {
+    #[command(flatten)]
+    pub(crate) at: Where,
+    pub(crate) table: String,
+    pub(crate) key: String,
+    /// Where each acknowledged sum is recorded before the next increment begins.
+    pub(crate) record: PathBuf,
+}
+
+/// A limit in bytes: K, M, G (also KiB, MiB, GiB) are powers of 1024.
+fn limit(text: &str) -> Result<u64, String> {
+    let unit = [("", 1), ("k", 1 << 10), ("m", 1 << 20), ("g", 1 << 30)];
+    scaled(text, &unit, &["", "ib", "b"]).ok_or_else(|| "expected bytes such as 500000000, 512M or 4G".to_owned())
+}
+
+/// A size of data in bytes: K, M (also KB, MB) are powers of 1000.
+fn size(text: &str) -> Result<usize, String> {
+    let unit = [("", 1), ("k", 1000), ("m", 1_000_000)];
+    scaled(text, &unit, &["", "b"])
+        .and_then(|n| usize::try_from(n).ok())
+        .filter(|&n| n <= sprat_proto::rpc::MAX_MESSAGE)
+        .ok_or_else(|| "expected bytes such as 100, 10KB or 1MB, at most 16 MiB".to_owned())
+}
+
+fn scaled(text: &str, units: &[(&str, u64)], ends: &[&str]) -> Option<u64> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, suffix) = text.split_at(digits);
+    let suffix = suffix.trim_start().to_ascii_lowercase();
+    let factor = units.iter().find_map(|&(unit, factor)| {
+        let rest = suffix.strip_prefix(unit)?;
+        ends.contains(&rest).then_some(factor)
+    });
+    // The empty unit matches everything first, so that "k" is found only if "" leaves a rest that is no ending.
+    number.parse::<u64>().ok()?.checked_mul(factor?)
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|s| (0.01..=3600.0).contains(s))
+        .ok_or_else(|| "expected seconds from 0.01 to 3600".to_owned())
+}
+
+fn cluster_name(text: &str) -> Result<String, String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    if (1..=32).contains(&text.len()) && text.chars().all(plain) {
+        Ok(text.to_owned())
+    } else {
+        Err("expected 1 to 32 letters, digits, - or _".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_commands_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn limits_are_binary_and_sizes_decimal() {
+        for (text, bytes) in [("4096", 4096), ("64K", 65536), ("512M", 512 << 20), ("4g", 4 << 30), ("1GiB", 1 << 30), ("10b", 10)] {
+            assert_eq!(limit(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "G", "-1", "1T", "1.5G", "99999999999999999G", "1 2"] {
+            assert!(limit(text).is_err(), "{text}");
+        }
+        for (text, bytes) in [("100", 100), ("1KB", 1000), ("10k", 10_000), ("1MB", 1_000_000)] {
+            assert_eq!(size(text), Ok(bytes), "{text}");
+        }
+        assert!(size("17MB").is_err(), "no message is longer than 16 MiB");
+    }
+
+    #[test]
+    fn a_name_is_plain() {
+        assert!(cluster_name("lab-2_b").is_ok());
+        for bad in ["", "a/b", "..", "a b", &"x".repeat(33)] {
+            assert!(cluster_name(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! How a command fails: what went wrong, what to do next, and the exit code.
+
+use std::fmt;
+use std::process::ExitCode;
+
+/// Why a command did not do what was asked.
+#[derive(Debug)]
+pub(crate) struct Fail {
+    code: u8,
+    what: String,
+    next: Option<String>,
+}
+
+/// The command failed.
+const FAILED: u8 = 1;
+/// What was typed makes no sense; clap uses the same code.
+const USAGE: u8 = 2;
+/// There is no such object.
+const MISSING: u8 = 3;
+/// The object is not in the state that was demanded.
+const REFUSED: u8 = 4;
+
+impl Fail {
+    pub(crate) fn new(what: impl Into<String>) -> Self {
+        Self { code: FAILED, what: what.into(), next: None }
+    }
+
+    pub(crate) fn usage(what: impl Into<String>) -> Self {
+        Self { code: USAGE, ..Self::new(what) }
+    }
+
+    pub(crate) fn missing(what: impl Into<String>) -> Self {
+        Self { code: MISSING, ..Self::new(what) }
+    }
+
+    pub(crate) fn refused(what: impl Into<String>) -> Self {
+        Self { code: REFUSED, ..Self::new(what) }
+    }
+
+    /// Adds what the reader can do about it.
+    pub(crate) fn next(mut self, next: impl Into<String>) -> Self {
+        self.next = Some(next.into());
+        self
+    }
+
+    pub(crate) fn code(&self) -> ExitCode {
+        ExitCode::from(self.code)
+    }
+}
+
+impl fmt::Display for Fail {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sprat: {}", self.what)?;
+        match &self.next {
+            Some(next) => write!(f, "\n  next: {next}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A system call failed on something that has a name.
+pub(crate) trait Named<T> {
+    /// Says `what` could not be done, and to what.
+    fn named(self, what: impl fmt::Display) -> Result<T, Fail>;
+}
+
+impl<T, E: fmt::Display> Named<T> for Result<T, E> {
+    fn named(self, what: impl fmt::Display) -> Result<T, Fail> {
+        self.map_err(|error| Fail::new(format!("{what}: {error}")))
+    }
+}

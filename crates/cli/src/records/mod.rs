@@ -1,0 +1,147 @@
+//! Records of a file: a key and a value each, as JSON Lines ([`jsonl`]) or CSV ([`csv`]).
+//!
+//! Bytes that are UTF-8 stand as text; others stand as base64 in fields whose names end in `64`. What was written here
+//! reads back as the same bytes. A malformed record is a [`Bad`] that names its line; reading goes on after it. No line
+//! and no field takes more memory than [`LINE_LIMIT`], however long the file claims it to be.
+
+use std::fmt;
+use std::io::{BufRead, Write};
+use std::path::Path;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use sprat_store::types::{MAX_KEY, MAX_VALUE};
+
+use crate::args::Format;
+use crate::fail::Fail;
+
+mod csv;
+mod jsonl;
+
+/// The longest line in bytes: a value and a key of the largest size with every byte escaped fit.
+const LINE_LIMIT: usize = 8 << 20;
+
+/// A key and its value.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Record {
+    /// At most 64 KiB.
+    pub(crate) key: Vec<u8>,
+    /// At most 1 MiB.
+    pub(crate) value: Vec<u8>,
+}
+
+/// A record that cannot be used, and where it stands.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Bad {
+    /// Line of the file, from 1.
+    pub(crate) line: u64,
+    /// What is wrong with it.
+    pub(crate) why: String,
+}
+
+impl fmt::Display for Bad {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}: {}", self.line, self.why)
+    }
+}
+
+/// What reading brings.
+#[derive(Debug)]
+pub(crate) enum Next {
+    /// A record, and its line.
+    Record(u64, Record),
+    /// A malformed record.
+    Bad(Bad),
+    /// The file ends here.
+    End,
+}
+
+/// The records of a file, in order.
+pub(crate) trait Reader {
+    /// The next one. Fails only if the file cannot be read.
+    fn next(&mut self) -> Result<Next, Fail>;
+}
+
+/// Writes records to a file.
+pub(crate) trait Writer {
+    /// One more record.
+    fn write(&mut self, record: &Record) -> std::io::Result<()>;
+
+    /// Everything was written: hand all of it to the file.
+    fn finish(&mut self) -> std::io::Result<()>;
+}
+
+/// Reads records in `format` from `input`.
+pub(crate) fn reader<'i>(format: Format, input: impl BufRead + 'i) -> Box<dyn Reader + 'i> {
+    match format {
+        Format::Jsonl => Box::new(jsonl::Lines::new(input)),
+        Format::Csv => Box::new(csv::Rows::new(input)),
+    }
+}
+
+/// Writes records in `format` to `output`.
+pub(crate) fn writer<'o>(format: Format, output: impl Write + 'o) -> Box<dyn Writer + 'o> {
+    match format {
+        Format::Jsonl => Box::new(jsonl::Printer::new(output)),
+        Format::Csv => Box::new(csv::Printer::new(output)),
+    }
+}
+
+/// The format that was asked for, else the one that the file's name speaks of.
+pub(crate) fn format_of(path: &Path, asked: Option<Format>) -> Result<Format, Fail> {
+    let extension = path.extension().and_then(|e| e.to_str()).unwrap_or("").to_ascii_lowercase();
+    match (asked, extension.as_str()) {
+        (Some(format), _) => Ok(format),
+        (None, "jsonl" | "ndjson" | "json") => Ok(Format::Jsonl),
+        (None, "csv") => Ok(Format::Csv),
+        (None, _) => Err(Fail::usage(format!("the name {} does not tell the format", path.display()))
+            .next("add --format jsonl or --format csv")),
+    }
+}
+
+/// Puts a record together from the fields of a line: each is text, base64 or missing.
+fn assemble(
+    key: Option<&str>,
+    key64: Option<&str>,
+    value: Option<&str>,
+    value64: Option<&str>,
+) -> Result<Record, String> {
+    let key = one_of("key", key, key64)?;
+    let value = one_of("value", value, value64)?;
+    for (name, bytes, limit) in [("key", &key, MAX_KEY), ("value", &value, MAX_VALUE)] {
+        if bytes.len() > limit {
+            return Err(format!("the {name} has {} bytes, the limit is {limit}", bytes.len()));
+        }
+    }
+    Ok(Record { key, value })
+}
+
+fn one_of(name: &str, text: Option<&str>, base64: Option<&str>) -> Result<Vec<u8>, String> {
+    match (text, base64) {
+        (Some(text), None) => Ok(text.as_bytes().to_vec()),
+        (None, Some(code)) => BASE64.decode(code).map_err(|error| format!("{name}64 is not base64: {error}")),
+        (Some(_), Some(_)) => Err(format!("both {name} and {name}64 are given")),
+        (None, None) => Err(format!("neither {name} nor {name}64 is given")),
+    }
+}
+
+/// Bytes as text where they are text, as base64 where not.
+enum Shown<'b> {
+    Text(&'b str),
+    Base64(String),
+}
+
+fn show(bytes: &[u8]) -> Shown<'_> {
+    std::str::from_utf8(bytes).map_or_else(|_| Shown::Base64(BASE64.encode(bytes)), Shown::Text)
+}
+
+/// The members of a JSON object for `bytes`: `name` with text or `name64` with base64.
+pub(crate) fn json_member(name: &str, bytes: &[u8]) -> (String, serde_json::Value) {
+    match show(bytes) {
+        Shown::Text(text) => (name.to_owned(), text.into()),
+        Shown::Base64(code) => (format!("{name}64"), code.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests;
