@@ -334,7 +334,8 @@ pub(crate) struct File {
 
 /// Write the records of a file into a table, each under its key.
 #[derive(Args, Debug)]
-#[command(after_help = "JSON Lines: {\"key\":\"dune\",\"value\":\"Frank Herbert\"}; \"key64\" and \"value64\" hold base64 where bytes are no text.
+#[command(
+    after_help = "JSON Lines: {\"key\":\"dune\",\"value\":\"Frank Herbert\"}; \"key64\" and \"value64\" hold base64 where bytes are no text.
 CSV: a header that names the columns key or key64, value or value64; others are ignored.
 
 Examples:
@@ -342,7 +343,8 @@ Examples:
   sprat import books.csv --table books --create --span 3
   zcat big.jsonl.gz | sprat import - --format jsonl --table big --skip-bad
 
-A malformed line is named with its number. Nothing after it is read, but the lines before it are written.")]
+A malformed line is named with its number. Nothing after it is read, but the lines before it are written."
+)]
 pub(crate) struct Import {
     #[command(flatten)]
     pub(crate) at: Where,
@@ -487,7 +489,8 @@ pub(crate) struct Count {
 /// A limit in bytes: K, M, G (also KiB, MiB, GiB) are powers of 1024.
 fn limit(text: &str) -> Result<u64, String> {
     let unit = [("", 1), ("k", 1 << 10), ("m", 1 << 20), ("g", 1 << 30)];
-    scaled(text, &unit, &["", "ib", "b"]).ok_or_else(|| "expected bytes such as 500000000, 512M or 4G".to_owned())
+    scaled(text, &unit, &["", "ib", "b"])
+        .ok_or_else(|| "expected bytes such as 500000000, 512M or 4G".to_owned())
 }
 
 /// A size of data in bytes: K, M (also KB, MB) are powers of 1000.
@@ -540,7 +543,14 @@ mod tests {
 
     #[test]
     fn limits_are_binary_and_sizes_decimal() {
-        for (text, bytes) in [("4096", 4096), ("64K", 65536), ("512M", 512 << 20), ("4g", 4 << 30), ("1GiB", 1 << 30), ("10b", 10)] {
+        for (text, bytes) in [
+            ("4096", 4096),
+            ("64K", 65536),
+            ("512M", 512 << 20),
+            ("4g", 4 << 30),
+            ("1GiB", 1 << 30),
+            ("10b", 10),
+        ] {
             assert_eq!(limit(text), Ok(bytes), "{text}");
         }
         for text in ["", "G", "-1", "1T", "1.5G", "99999999999999999G", "1 2"] {

@@ -37,6 +37,12 @@ impl Fail {
         Self { code: REFUSED, ..Self::new(what) }
     }
 
+    /// Says where it went wrong.
+    pub(crate) fn at(mut self, place: impl fmt::Display) -> Self {
+        self.what = format!("{place}: {}", self.what);
+        self
+    }
+
     /// Adds what the reader can do about it.
     pub(crate) fn next(mut self, next: impl Into<String>) -> Self {
         self.next = Some(next.into());

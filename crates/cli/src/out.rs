@@ -40,7 +40,8 @@ pub(crate) struct Columns {
 impl Columns {
     /// A table with these headings; a heading that begins with `>` heads a column of numbers.
     pub(crate) fn new(headings: &[&str]) -> Self {
-        let leans = headings.iter().map(|h| if h.starts_with('>') { Lean::Right } else { Lean::Left }).collect();
+        let leans =
+            headings.iter().map(|h| if h.starts_with('>') { Lean::Right } else { Lean::Left }).collect();
         let head = headings.iter().map(|h| h.trim_start_matches('>').to_owned()).collect();
         Self { leans, rows: vec![head] }
     }
@@ -54,7 +55,8 @@ impl Columns {
 
     /// The whole table, each line indented by two spaces.
     pub(crate) fn text(&self) -> String {
-        let width = |column: usize| self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+        let width =
+            |column: usize| self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
         let widths: Vec<usize> = (0..self.leans.len()).map(width).collect();
         let mut text = String::new();
         for row in &self.rows {
@@ -97,7 +99,11 @@ pub(crate) fn bytes(n: u64) -> String {
     for (unit, name) in [(1_000_000_000, "GB"), (1_000_000, "MB"), (1000, "KB")] {
         if n >= unit {
             let whole = n / unit;
-            return if n % unit == 0 { format!("{whole} {name}") } else { format!("{:.2} {name}", n as f64 / unit as f64) };
+            return if n % unit == 0 {
+                format!("{whole} {name}")
+            } else {
+                format!("{:.2} {name}", n as f64 / unit as f64)
+            };
         }
     }
     format!("{n} B")

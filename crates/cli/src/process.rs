@@ -26,7 +26,8 @@ pub(crate) fn stop_flag() -> Result<Arc<AtomicBool>, Fail> {
     let flag = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         // In this order: the first signal finds the flag unset, so that only the second one kills.
-        signal_hook::flag::register_conditional_default(signal, Arc::clone(&flag)).named("cannot catch signals")?;
+        signal_hook::flag::register_conditional_default(signal, Arc::clone(&flag))
+            .named("cannot catch signals")?;
         signal_hook::flag::register(signal, Arc::clone(&flag)).named("cannot catch signals")?;
     }
     Ok(flag)
@@ -35,7 +36,8 @@ pub(crate) fn stop_flag() -> Result<Arc<AtomicBool>, Fail> {
 /// What a child does first: it binds its life to its parent's, and itself to a core.
 pub(crate) fn settle(parent: Option<u32>, core: Option<usize>) -> Result<(), Fail> {
     if let Some(parent) = parent {
-        rustix::process::set_parent_process_death_signal(Some(Signal::TERM)).named("cannot follow the parent process")?;
+        rustix::process::set_parent_process_death_signal(Some(Signal::TERM))
+            .named("cannot follow the parent process")?;
         let now = rustix::process::getppid().map(Pid::as_raw_nonzero);
         if now.is_none_or(|now| now.get().unsigned_abs() != parent) {
             return Err(Fail::new("the process that started this one is gone"));

@@ -55,7 +55,8 @@ impl<I: BufRead> Rows<I> {
     fn read_header(&mut self) -> Result<Header, Fail> {
         let names = self.csv.byte_headers().named("cannot read line 1")?;
         let at = |name: &str| names.iter().position(|n| n == name.as_bytes());
-        let header = Header { key: at("key"), key64: at("key64"), value: at("value"), value64: at("value64") };
+        let header =
+            Header { key: at("key"), key64: at("key64"), value: at("value"), value64: at("value64") };
         if (header.key.or(header.key64)).is_none() || (header.value.or(header.value64)).is_none() {
             return Err(Fail::new("line 1: the header names no columns key and value")
                 .next("let the first line be: key,value (or key64,value64 for base64)"));

@@ -66,7 +66,9 @@ impl<I: BufRead> Lines<I> {
         let line: Line<'_> = serde_json::from_slice(&self.bytes).map_err(|error| {
             // The number of the line within itself is always 1 and would only confuse.
             let text = error.to_string();
-            text.split(" at line ").next().map_or_else(|| text.clone(), |t| format!("{t} (column {})", error.column()))
+            text.split(" at line ")
+                .next()
+                .map_or_else(|| text.clone(), |t| format!("{t} (column {})", error.column()))
         })?;
         assemble(line.key.as_deref(), line.key64.as_deref(), line.value.as_deref(), line.value64.as_deref())
     }

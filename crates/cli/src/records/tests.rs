@@ -50,7 +50,8 @@ fn what_is_written_reads_back() {
     ];
     for format in [Format::Jsonl, Format::Csv] {
         let bytes = written(format, &records);
-        let back: Vec<Record> = read_all(format, &bytes).into_iter().map(|r| r.expect("is well formed").1).collect();
+        let back: Vec<Record> =
+            read_all(format, &bytes).into_iter().map(|r| r.expect("is well formed").1).collect();
         assert_eq!(back, records, "{format:?}");
         assert!(std::str::from_utf8(&bytes).is_ok(), "a file of text: {format:?}");
         assert_eq!(read_all(format, &written(format, &[])), [], "{format:?}: no records is a file too");
@@ -61,7 +62,10 @@ fn what_is_written_reads_back() {
 fn json_lines_look_as_documented() {
     let text = written(Format::Jsonl, &[record(b"dune", b"Frank Herbert"), record(b"\xff", b"\x00\xff")]);
     let text = String::from_utf8(text).expect("is text");
-    assert_eq!(text, "{\"key\":\"dune\",\"value\":\"Frank Herbert\"}\n{\"key64\":\"/w==\",\"value64\":\"AP8=\"}\n");
+    assert_eq!(
+        text,
+        "{\"key\":\"dune\",\"value\":\"Frank Herbert\"}\n{\"key64\":\"/w==\",\"value64\":\"AP8=\"}\n"
+    );
 }
 
 #[test]
@@ -73,7 +77,8 @@ fn csv_looks_as_documented() {
 
 #[test]
 fn lines_keep_their_numbers() {
-    let text = "\n{\"key\":\"a\",\"value\":\"1\"}\n\n  \nnonsense\n{\"value\":\"2\",\"more\":[1,{}],\"key\":\"b\"}";
+    let text =
+        "\n{\"key\":\"a\",\"value\":\"1\"}\n\n  \nnonsense\n{\"value\":\"2\",\"more\":[1,{}],\"key\":\"b\"}";
     let all = read_all(Format::Jsonl, text.as_bytes());
     assert_eq!(all[0], Ok((2, record(b"a", b"1"))));
     assert_eq!(all[1].as_ref().map_err(|b| b.line), Err(5));
@@ -156,7 +161,12 @@ fn an_open_quote_does_not_swallow_the_file() {
 
 #[test]
 fn the_name_tells_the_format() {
-    for (name, format) in [("a.jsonl", Format::Jsonl), ("a.NDJSON", Format::Jsonl), ("a.json", Format::Jsonl), ("x/a.csv", Format::Csv)] {
+    for (name, format) in [
+        ("a.jsonl", Format::Jsonl),
+        ("a.NDJSON", Format::Jsonl),
+        ("a.json", Format::Jsonl),
+        ("x/a.csv", Format::Csv),
+    ] {
         assert_eq!(format_of(Path::new(name), None).ok(), Some(format), "{name}");
     }
     assert!(format_of(Path::new("-"), None).is_err());

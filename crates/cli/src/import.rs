@@ -1,0 +1,243 @@
+//! `sprat import`: the records of a file into a table, many writes in progress at a time.
+//!
+//! Of two records with the same key the later one stays: a write waits until an earlier one of its key is done.
+//! A malformed line ends the import, after the writes that were in progress; with `--skip-bad` it is named and counted.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::args;
+use crate::fail::{Fail, Named};
+use crate::out;
+use crate::progress::Progress;
+use crate::records::{self, Bad, Next, Reader, Record};
+
+/// The most malformed lines that are named one by one.
+const NAMED: u64 = 20;
+
+/// Where records go.
+pub(crate) trait Sink {
+    /// Begins to write a record; [`Sink::finished`] names `line` when it is done.
+    fn start(&mut self, line: u64, record: Record) -> Result<(), Fail>;
+
+    /// Waits for a write that was begun: its line, and how it ended. Called only if there is one.
+    fn finished(&mut self) -> (u64, Result<(), Fail>);
+}
+
+/// What an import did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) written: u64,
+    pub(crate) skipped: u64,
+}
+
+/// Reads all records and writes them, at most `window` at a time. `bad` hears of each malformed line and says whether to
+/// go on; `done` hears the number of records written so far.
+pub(crate) fn load(
+    reader: &mut dyn Reader,
+    sink: &mut dyn Sink,
+    window: usize,
+    bad: &mut dyn FnMut(&Bad) -> bool,
+    done: &mut dyn FnMut(u64),
+) -> Result<Counts, Fail> {
+    let mut flight = Flight { sink, keys: HashSet::new(), lines: HashMap::new(), written: 0 };
+    let mut skipped = 0;
+    let end = loop {
+        match reader.next() {
+            Ok(Next::Record(line, record)) => {
+                while flight.keys.len() >= window || flight.keys.contains(&record.key) {
+                    flight.land()?;
+                    done(flight.written);
+                }
+                flight.start(line, record)?;
+            }
+            Ok(Next::Bad(malformed)) if bad(&malformed) => skipped += 1,
+            Ok(Next::Bad(malformed)) => {
+                break Err(Fail::new(malformed.to_string()).next(
+                    "correct the line, or skip malformed lines with --skip-bad; importing again does no harm",
+                ));
+            }
+            Ok(Next::End) => break Ok(()),
+            Err(fail) => break Err(fail),
+        }
+    };
+    while !flight.keys.is_empty() {
+        flight.land()?;
+        done(flight.written);
+    }
+    end.map(|()| Counts { written: flight.written, skipped })
+}
+
+/// The writes in progress.
+struct Flight<'s> {
+    sink: &'s mut dyn Sink,
+    keys: HashSet<Vec<u8>>,
+    lines: HashMap<u64, Vec<u8>>,
+    written: u64,
+}
+
+impl Flight<'_> {
+    fn start(&mut self, line: u64, record: Record) -> Result<(), Fail> {
+        self.keys.insert(record.key.clone());
+        self.lines.insert(line, record.key.clone());
+        self.sink.start(line, record)
+    }
+
+    fn land(&mut self) -> Result<(), Fail> {
+        let (line, result) = self.sink.finished();
+        result.map_err(|fail| fail.at(format_args!("line {line}")))?;
+        if let Some(key) = self.lines.remove(&line) {
+            self.keys.remove(&key);
+        }
+        self.written += 1;
+        Ok(())
+    }
+}
+
+/// Counts the bytes that pass, for the progress bar.
+struct Counted<R>(R, Arc<AtomicU64>);
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let n = self.0.read(into)?;
+        self.1.fetch_add(n as u64, Ordering::Relaxed);
+        Ok(n)
+    }
+}
+
+/// Reads the file at `path` into `sink`, with progress and a line for each malformed record.
+pub(crate) fn file(args: &args::File, skip_bad: bool, sink: &mut dyn Sink) -> Result<Counts, Fail> {
+    let format = records::format_of(&args.path, args.format)?;
+    let (input, size) = open(&args.path)?;
+    let passed = Arc::new(AtomicU64::new(0));
+    let input = BufReader::with_capacity(1 << 16, Counted(input, Arc::clone(&passed)));
+    let mut reader = records::reader(format, input);
+    let progress = Progress::new("imported", size);
+    let mut named = 0;
+    let mut bad = |bad: &Bad| {
+        if skip_bad {
+            named += 1;
+            if named <= NAMED {
+                progress.note(format_args!("skipped {bad}"));
+            } else if named == NAMED + 1 {
+                progress.note("more malformed lines are skipped without being named");
+            }
+        }
+        skip_bad
+    };
+    let mut done = |written| progress.at(passed.load(Ordering::Relaxed), written);
+    let result = load(&mut *reader, sink, usize::from(args.outstanding), &mut bad, &mut done);
+    progress.end();
+    result.map_err(|fail| fail.at(args.path.display()))
+}
+
+fn open(path: &Path) -> Result<(Box<dyn Read>, Option<u64>), Fail> {
+    if path.as_os_str() == "-" {
+        return Ok((Box::new(io::stdin()), None));
+    }
+    let file = File::open(path).named(format_args!("cannot read {}", path.display()))?;
+    let data = file.metadata().named(format_args!("cannot read {}", path.display()))?;
+    if data.is_dir() {
+        return Err(Fail::new(format!("{} is a directory", path.display())).next("name a file of records"));
+    }
+    Ok((Box::new(file), data.is_file().then_some(data.len())))
+}
+
+/// Says what was done.
+pub(crate) fn say(counts: Counts, table: &str) -> Result<(), Fail> {
+    let skipped = match counts.skipped {
+        0 => String::new(),
+        n => format!(", {n} malformed lines skipped"),
+    };
+    out::print(format!("{} records written to {table}{skipped}\n", counts.written))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use super::*;
+    use crate::args::Format;
+
+    /// Finishes the write that was begun last, first: the worst order there is.
+    #[derive(Default)]
+    struct Stack {
+        open: Vec<(u64, Record)>,
+        most: usize,
+        stored: HashMap<Vec<u8>, Vec<u8>>,
+        refuse: Option<u64>,
+    }
+
+    impl Sink for Stack {
+        fn start(&mut self, line: u64, record: Record) -> Result<(), Fail> {
+            self.open.push((line, record));
+            self.most = self.most.max(self.open.len());
+            Ok(())
+        }
+
+        fn finished(&mut self) -> (u64, Result<(), Fail>) {
+            let (line, record) = self.open.pop().expect("called only if a write is in progress");
+            if self.refuse == Some(line) {
+                return (line, Err(Fail::new("no memory")));
+            }
+            self.stored.insert(record.key, record.value);
+            (line, Ok(()))
+        }
+    }
+
+    fn import(text: &str, skip: bool, stack: &mut Stack) -> (Result<Counts, Fail>, Vec<u64>) {
+        let mut lines = Vec::new();
+        let mut reader = records::reader(Format::Jsonl, Cursor::new(text.as_bytes()));
+        let mut bad = |bad: &Bad| {
+            lines.push(bad.line);
+            skip
+        };
+        (load(&mut *reader, stack, 4, &mut bad, &mut |_| {}), lines)
+    }
+
+    fn line(key: u32, value: u32) -> String {
+        format!("{{\"key\":\"{key}\",\"value\":\"{value}\"}}\n")
+    }
+
+    #[test]
+    fn the_later_of_two_records_with_one_key_stays() {
+        let text: String = (0..100).map(|i| line(i % 7, i)).collect();
+        let mut stack = Stack::default();
+        let (counts, _) = import(&text, false, &mut stack);
+        assert_eq!(counts.expect("all is well"), Counts { written: 100, skipped: 0 });
+        assert_eq!(stack.most, 4, "the window is used and never exceeded");
+        for i in 93..100u32 {
+            assert_eq!(stack.stored[&(i % 7).to_string().into_bytes()], i.to_string().into_bytes());
+        }
+    }
+
+    #[test]
+    fn a_malformed_line_stops_after_what_is_in_progress() {
+        let text = format!("{}{}oops\n{}", line(1, 1), line(2, 2), line(3, 3));
+        let mut stack = Stack::default();
+        let (result, lines) = import(&text, false, &mut stack);
+        assert!(result.expect_err("line 3").to_string().contains("line 3: not a JSON object"));
+        assert_eq!((lines, stack.stored.len()), (vec![3], 2));
+    }
+
+    #[test]
+    fn malformed_lines_are_skipped_and_counted() {
+        let text = format!("oops\n{}{{}}\n{}", line(1, 1), line(2, 2));
+        let mut stack = Stack::default();
+        let (result, lines) = import(&text, true, &mut stack);
+        assert_eq!(result.expect("skips"), Counts { written: 2, skipped: 2 });
+        assert_eq!((lines, stack.stored.len()), (vec![1, 3], 2));
+    }
+
+    #[test]
+    fn a_write_that_fails_names_its_line() {
+        let text: String = (1..=10).map(|i| line(i, i)).collect();
+        let mut stack = Stack { refuse: Some(2), ..Stack::default() };
+        let (result, _) = import(&text, true, &mut stack);
+        assert!(result.expect_err("line 2 fails").to_string().contains("line 2: no memory"));
+    }
+}

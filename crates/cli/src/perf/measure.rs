@@ -1,0 +1,180 @@
+//! Taking times: samples of one round, turns between the lanes that are compared, medians over the rounds.
+//!
+//! The machine is shared and its speed drifts. So whatever stands side by side in a row is measured in turns (floor,
+//! kernel TCP, product, floor, …), a fraction of the time each, and each figure is the median of its rounds: a
+//! disturbance spoils a round, not the result. Minimum and maximum are those of all rounds.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+
+use crate::fail::Fail;
+
+/// The longest time told apart from longer ones.
+const LONGEST_NS: u64 = 100_000_000_000;
+
+/// What one lane measured in one round, or in one piece of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Sample {
+    latencies: Histogram<u64>,
+    /// Operations completed.
+    pub(crate) operations: u64,
+    /// Payload bytes moved, one way.
+    pub(crate) bytes: u64,
+    /// How long it took.
+    pub(crate) elapsed: Duration,
+}
+
+impl Sample {
+    /// Nothing measured yet.
+    pub(crate) fn new() -> Self {
+        let latencies =
+            Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("the bounds are constant and valid");
+        Self { latencies, operations: 0, bytes: 0, elapsed: Duration::ZERO }
+    }
+
+    /// One operation that took `ns` and moved `bytes`.
+    #[inline]
+    pub(crate) fn record(&mut self, ns: u64, bytes: u64) {
+        self.latencies.saturating_record(ns.max(1));
+        self.operations += 1;
+        self.bytes += bytes;
+    }
+
+    fn us(ns: f64) -> f64 {
+        ns / 1e3
+    }
+
+    fn quantile_us(&self, q: f64) -> f64 {
+        Self::us(self.latencies.value_at_quantile(q) as f64)
+    }
+}
+
+/// The figures of a lane over its rounds. Times are `None` if it recorded none.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Figures {
+    /// Operations in all rounds.
+    pub(crate) count: u64,
+    /// The median round's mean.
+    pub(crate) avg_us: Option<f64>,
+    /// The best of all.
+    pub(crate) min_us: Option<f64>,
+    /// The median round's median.
+    pub(crate) p50_us: Option<f64>,
+    /// 90 % were at most that long, in the median round.
+    pub(crate) p90_us: Option<f64>,
+    /// 99 %.
+    pub(crate) p99_us: Option<f64>,
+    /// 99.9 %.
+    pub(crate) p999_us: Option<f64>,
+    /// The worst of all.
+    pub(crate) max_us: Option<f64>,
+    /// The median round's payload bytes a second.
+    pub(crate) bytes_per_s: Option<f64>,
+    /// The median round's operations a second.
+    pub(crate) ops_per_s: Option<f64>,
+}
+
+impl Figures {
+    /// The figures of a lane from its rounds.
+    pub(crate) fn of(rounds: &[Sample]) -> Self {
+        let timed: Vec<&Sample> = rounds.iter().filter(|s| !s.latencies.is_empty()).collect();
+        let middle = |f: &dyn Fn(&Sample) -> f64| median(timed.iter().map(|s| f(s)));
+        let rate = |f: &dyn Fn(&Sample) -> u64| {
+            let ran = rounds.iter().filter(|s| !s.elapsed.is_zero());
+            median(ran.map(|s| f(s) as f64 / s.elapsed.as_secs_f64()))
+        };
+        Self {
+            count: rounds.iter().map(|s| s.operations).sum(),
+            avg_us: middle(&|s| Sample::us(s.latencies.mean())),
+            min_us: timed.iter().map(|s| Sample::us(s.latencies.min() as f64)).reduce(f64::min),
+            p50_us: middle(&|s| s.quantile_us(0.5)),
+            p90_us: middle(&|s| s.quantile_us(0.9)),
+            p99_us: middle(&|s| s.quantile_us(0.99)),
+            p999_us: middle(&|s| s.quantile_us(0.999)),
+            max_us: timed.iter().map(|s| Sample::us(s.latencies.max() as f64)).reduce(f64::max),
+            bytes_per_s: rate(&|s| s.bytes),
+            ops_per_s: rate(&|s| s.operations),
+        }
+    }
+}
+
+/// The middle value; of two middle ones their mean. `None` of nothing.
+pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => None,
+        n if n % 2 == 1 => Some(values[middle]),
+        _ => Some((values[middle - 1] + values[middle]) / 2.0),
+    }
+}
+
+/// Something that is measured, for about as long as it is told.
+pub(crate) type Lane<'l> = Box<dyn FnMut(Duration) -> Result<Sample, Fail> + 'l>;
+
+/// Measures the lanes in turns, `rounds` times each; `total` is the time of one lane over all rounds. Each lane has one
+/// short round first that does not count.
+pub(crate) fn in_turns(lanes: &mut [Lane<'_>], rounds: u16, total: Duration) -> Result<Vec<Figures>, Fail> {
+    let each = total / u32::from(rounds.max(1));
+    for lane in lanes.iter_mut() {
+        lane(each / 5)?;
+    }
+    let mut samples = vec![Vec::new(); lanes.len()];
+    for _ in 0..rounds {
+        for (lane, samples) in lanes.iter_mut().zip(&mut samples) {
+            samples.push(lane(each)?);
+        }
+    }
+    Ok(samples.iter().map(|s| Figures::of(s)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(ns: &[u64], elapsed_ms: u64) -> Sample {
+        let mut sample = Sample::new();
+        ns.iter().for_each(|&ns| sample.record(ns, 100));
+        sample.elapsed = Duration::from_millis(elapsed_ms);
+        sample
+    }
+
+    #[test]
+    fn a_disturbed_round_does_not_count() {
+        let rounds = [sample(&[1000, 1000], 1), sample(&[90_000, 100_000], 50), sample(&[1200, 1200], 1)];
+        let figures = Figures::of(&rounds);
+        let close = |a: Option<f64>, b: f64| a.is_some_and(|a| (a - b).abs() < b * 0.002);
+        assert!(close(figures.p50_us, 1.2), "{figures:?}");
+        assert!(close(figures.min_us, 1.0) && close(figures.max_us, 100.0), "{figures:?}");
+        assert!(close(figures.ops_per_s, 2000.0) && close(figures.bytes_per_s, 200_000.0), "{figures:?}");
+        assert_eq!(figures.count, 6);
+    }
+
+    #[test]
+    fn nothing_measured_is_no_figure() {
+        let figures = Figures::of(&[]);
+        assert_eq!((figures.count, figures.p50_us, figures.ops_per_s), (0, None, None));
+        assert_eq!(median([3.0, 1.0]), Some(2.0));
+    }
+
+    #[test]
+    fn lanes_take_turns() {
+        let order = std::cell::RefCell::new(String::new());
+        let lane = |name: char| -> Lane<'_> {
+            let order = &order;
+            Box::new(move |for_how_long| {
+                order.borrow_mut().push(name);
+                let mut sample = Sample::new();
+                sample.record(for_how_long.as_nanos() as u64, 0);
+                Ok(sample)
+            })
+        };
+        let figures =
+            in_turns(&mut [lane('a'), lane('b')], 3, Duration::from_millis(3)).expect("nothing fails");
+        assert_eq!(*order.borrow(), "abababab");
+        assert_eq!(figures.iter().map(|f| f.count).collect::<Vec<_>>(), [3, 3]);
+        assert!(figures[0].p50_us.is_some_and(|us| (us - 1000.0).abs() < 2.0));
+    }
+}

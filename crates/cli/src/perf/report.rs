@@ -1,0 +1,309 @@
+//! Results for people (a table for each test) and for machines (JSON Lines).
+//!
+//! The first line of the JSON is the context: what was measured, on what. Each line after it is one result and has every
+//! field of [`Row`], null where it has no meaning. Sizes and rates are decimal.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::measure::Figures;
+use crate::fail::{Fail, Named};
+use crate::out::{self, Columns};
+
+/// One result.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Row {
+    pub(crate) test: String,
+    pub(crate) transport: String,
+    pub(crate) size_bytes: Option<u64>,
+    pub(crate) count: u64,
+    pub(crate) avg_us: Option<f64>,
+    pub(crate) min_us: Option<f64>,
+    pub(crate) p50_us: Option<f64>,
+    pub(crate) p90_us: Option<f64>,
+    pub(crate) p99_us: Option<f64>,
+    pub(crate) p999_us: Option<f64>,
+    pub(crate) max_us: Option<f64>,
+    pub(crate) bytes_per_s: Option<f64>,
+    pub(crate) ops_per_s: Option<f64>,
+    /// The name of the row that this one is compared with.
+    pub(crate) floor: Option<String>,
+    /// That row's median.
+    pub(crate) floor_us: Option<f64>,
+    /// The median of raw polling TCP that moves the same bytes.
+    pub(crate) tcp_us: Option<f64>,
+    /// A figure that is no time and no rate, and its unit.
+    pub(crate) value: Option<f64>,
+    pub(crate) unit: Option<String>,
+}
+
+impl Row {
+    /// A row of times and rates.
+    pub(crate) fn new(
+        test: impl Into<String>,
+        transport: impl Into<String>,
+        size: Option<usize>,
+        f: &Figures,
+    ) -> Self {
+        Self {
+            test: test.into(),
+            transport: transport.into(),
+            size_bytes: size.map(|s| s as u64),
+            count: f.count,
+            avg_us: f.avg_us,
+            min_us: f.min_us,
+            p50_us: f.p50_us,
+            p90_us: f.p90_us,
+            p99_us: f.p99_us,
+            p999_us: f.p999_us,
+            max_us: f.max_us,
+            bytes_per_s: f.bytes_per_s,
+            ops_per_s: f.ops_per_s,
+            ..Self::default()
+        }
+    }
+
+    /// A row of one figure.
+    pub(crate) fn value(
+        test: impl Into<String>,
+        transport: impl Into<String>,
+        value: f64,
+        unit: &str,
+    ) -> Self {
+        Self {
+            test: test.into(),
+            transport: transport.into(),
+            count: 1,
+            value: Some(value),
+            unit: Some(unit.to_owned()),
+            ..Self::default()
+        }
+    }
+
+    /// Sets beside it what the machine allows.
+    pub(crate) fn beside(mut self, floor: &str, floor_us: Option<f64>, tcp_us: Option<f64>) -> Self {
+        self.floor = floor_us.map(|_| floor.to_owned());
+        self.floor_us = floor_us;
+        self.tcp_us = tcp_us;
+        self
+    }
+}
+
+/// Where and on what it was measured: the first line of the JSON.
+#[derive(Serialize)]
+pub(crate) struct Context {
+    pub(crate) commit: &'static str,
+    pub(crate) version: &'static str,
+    pub(crate) build: &'static str,
+    pub(crate) kernel: String,
+    pub(crate) cpu: String,
+    pub(crate) cores: usize,
+    pub(crate) load: f64,
+    pub(crate) governor: String,
+    pub(crate) rounds: u16,
+    pub(crate) seconds: f64,
+}
+
+impl Context {
+    pub(crate) fn now(rounds: u16, seconds: f64) -> Self {
+        let read = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+        let info = read("/proc/cpuinfo");
+        let model =
+            info.lines().find(|line| line.starts_with("model name")).and_then(|line| line.split_once(':'));
+        let governor = read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor");
+        Self {
+            commit: env!("SPRAT_COMMIT"),
+            version: env!("CARGO_PKG_VERSION"),
+            build: if cfg!(debug_assertions) { "debug" } else { "release" },
+            kernel: read("/proc/sys/kernel/osrelease"),
+            cpu: model.map_or_else(|| "unknown".to_owned(), |(_, name)| name.trim().to_owned()),
+            cores: crate::process::cores().len(),
+            load: read("/proc/loadavg").split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0.0),
+            governor: if governor.is_empty() { "none".to_owned() } else { governor },
+            rounds,
+            seconds,
+        }
+    }
+
+    fn text(&self) -> String {
+        let mut text = format!(
+            "commit {} · kernel {} · {} · {} cores · load {:.2} · governor {}\n",
+            self.commit, self.kernel, self.cpu, self.cores, self.load, self.governor
+        );
+        if self.build == "debug" {
+            text.push_str(
+                "This is a debug build: its times say nothing. Measure with `cargo build --release`.\n",
+            );
+        }
+        text
+    }
+}
+
+/// Collects the rows and writes them as they come.
+pub(crate) struct Report {
+    json: Option<Box<dyn Write>>,
+    quiet: bool,
+    last: Vec<Row>,
+    title: String,
+}
+
+impl Report {
+    /// A report to standard output, and to `json` if named; `-` takes standard output for the JSON alone.
+    pub(crate) fn new(json: Option<&Path>, context: &Context) -> Result<Self, Fail> {
+        let quiet = json.is_some_and(|path| path.as_os_str() == "-");
+        let json: Option<Box<dyn Write>> = match json {
+            None => None,
+            Some(_) if quiet => Some(Box::new(std::io::stdout())),
+            Some(path) => {
+                let file = fs::File::create(path).named(format_args!("cannot write {}", path.display()))?;
+                Some(Box::new(file))
+            }
+        };
+        let mut report = Self { json, quiet, last: Vec::new(), title: String::new() };
+        report.write_json(context)?;
+        report.say(&context.text())?;
+        Ok(report)
+    }
+
+    /// Begins a table.
+    pub(crate) fn begin(&mut self, title: impl Into<String>) {
+        self.title = title.into();
+        self.last.clear();
+    }
+
+    /// One more result of the table that was begun.
+    pub(crate) fn row(&mut self, row: Row) -> Result<(), Fail> {
+        self.write_json(&row)?;
+        if !self.quiet {
+            let label = format!("{} {}", row.test, row.transport);
+            let shown = row.p50_us.map(out::micros).or_else(|| row.ops_per_s.map(|r| out::rate(r, "op")));
+            out::note(format_args!("  {label}: {}", shown.unwrap_or_else(|| value_text(&row))));
+        }
+        self.last.push(row);
+        Ok(())
+    }
+
+    /// Ends the table and prints it.
+    pub(crate) fn end(&mut self) -> Result<(), Fail> {
+        let text = format!("\n{}\n{}", self.title, table(&self.last));
+        self.say(&text)
+    }
+
+    /// Prints a line or two for people.
+    pub(crate) fn say(&self, text: &str) -> Result<(), Fail> {
+        if self.quiet { Ok(()) } else { out::print(text) }
+    }
+
+    fn write_json(&mut self, line: &impl Serialize) -> Result<(), Fail> {
+        let Some(json) = &mut self.json else { return Ok(()) };
+        let mut text = serde_json::to_vec(line).named("cannot write JSON")?;
+        text.push(b'\n');
+        json.write_all(&text).and_then(|()| json.flush()).named("cannot write the results")
+    }
+}
+
+fn value_text(row: &Row) -> String {
+    let Some(value) = row.value else { return String::new() };
+    format!("{} {}", trim_number(value), row.unit.as_deref().unwrap_or(""))
+}
+
+fn trim_number(value: f64) -> String {
+    if value.fract() == 0.0 || value.abs() >= 1000.0 { format!("{value:.0}") } else { format!("{value:.2}") }
+}
+
+/// The rows as a table: only the columns that some row fills.
+fn table(rows: &[Row]) -> String {
+    type Cell = fn(&Row) -> String;
+    fn us(value: Option<f64>) -> String {
+        value.map(out::micros).unwrap_or_default()
+    }
+    let columns: [(&str, Cell); 16] = [
+        ("test", |r| r.test.clone()),
+        ("transport", |r| r.transport.clone()),
+        (">size", |r| r.size_bytes.map(out::bytes).unwrap_or_default()),
+        (">p50", |r| us(r.p50_us)),
+        (">floor", |r| us(r.floor_us)),
+        (">× floor", |r| ratio(r.p50_us, r.floor_us)),
+        (">kernel TCP", |r| us(r.tcp_us)),
+        (">faster ×", |r| ratio(r.tcp_us, r.p50_us)),
+        (">avg", |r| us(r.avg_us)),
+        (">best", |r| us(r.min_us)),
+        (">90 %", |r| us(r.p90_us)),
+        (">99 %", |r| us(r.p99_us)),
+        (">99.9 %", |r| us(r.p999_us)),
+        (">worst", |r| us(r.max_us)),
+        (">rate", |r| r.ops_per_s.map(|n| out::rate(n, "op")).unwrap_or_default()),
+        (">bandwidth", |r| r.bytes_per_s.filter(|&b| b > 0.0).map(|n| out::rate(n, "B")).unwrap_or_default()),
+    ];
+    let mut shown: Vec<(&str, Cell)> = columns.to_vec();
+    shown.push((">value", value_text));
+    shown.retain(|(_, cell)| rows.iter().any(|row| !cell(row).is_empty()));
+    let headings: Vec<&str> = shown.iter().map(|(name, _)| *name).collect();
+    let mut text = Columns::new(&headings);
+    for row in rows {
+        text.row(shown.iter().map(|(_, cell)| cell(row)));
+    }
+    text.text()
+}
+
+fn ratio(a: Option<f64>, b: Option<f64>) -> String {
+    match (a, b) {
+        (Some(a), Some(b)) if b > 0.0 => format!("{:.2}", a / b),
+        _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_is_always_there() {
+        let fields = [
+            "test",
+            "transport",
+            "size_bytes",
+            "count",
+            "avg_us",
+            "min_us",
+            "p50_us",
+            "p90_us",
+            "p99_us",
+            "p999_us",
+            "max_us",
+            "bytes_per_s",
+            "ops_per_s",
+            "floor",
+            "floor_us",
+            "tcp_us",
+            "value",
+            "unit",
+        ];
+        let json = serde_json::to_value(Row::default()).expect("a row is JSON");
+        let names: Vec<&String> = json.as_object().expect("an object").keys().collect();
+        assert_eq!(names.len(), fields.len());
+        for field in fields {
+            assert!(json.get(field).is_some(), "{field}");
+        }
+    }
+
+    #[test]
+    fn a_table_shows_ratios_and_leaves_out_empty_columns() {
+        let figures = Figures { count: 9, p50_us: Some(1.0), ..Figures::default() };
+        let row = Row::new("echo", "fast+shm", Some(100), &figures).beside("raw ring", Some(0.5), Some(7.0));
+        assert_eq!(
+            table(&[row]),
+            "  test  transport   size      p50   floor  × floor  kernel TCP  faster ×\n  \
+               echo  fast+shm   100 B  1.00 µs  500 ns     2.00     7.00 µs      7.00\n"
+        );
+    }
+
+    #[test]
+    fn the_context_names_the_machine() {
+        let context = Context::now(5, 1.0);
+        assert!(context.cores >= 1 && !context.kernel.is_empty() && !context.commit.is_empty());
+    }
+}

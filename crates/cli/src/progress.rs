@@ -1,0 +1,73 @@
+//! Progress on standard error: a bar on a terminal, else a plain line now and then.
+
+use std::cell::Cell;
+use std::fmt::Display;
+use std::io::{IsTerminal, stderr};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::out;
+
+/// How often a plain line comes.
+const PLAIN_EVERY: Duration = Duration::from_secs(5);
+
+/// How far a long operation has come.
+pub(crate) struct Progress {
+    verb: &'static str,
+    bar: Option<ProgressBar>,
+    total: Option<u64>,
+    said: Cell<Instant>,
+}
+
+impl Progress {
+    /// Begins at 0 of `total` bytes or items, if that is known.
+    pub(crate) fn new(verb: &'static str, total: Option<u64>) -> Self {
+        let bar = stderr().is_terminal().then(|| match total {
+            Some(total) => {
+                let style = ProgressStyle::with_template("  {bar:40} {percent:>3} %  {msg}  {eta} left");
+                ProgressBar::new(total).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+            }
+            None => {
+                let style = ProgressStyle::with_template("  {spinner} {msg}  {elapsed}");
+                ProgressBar::new_spinner()
+                    .with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()))
+            }
+        });
+        Self { verb, bar, total, said: Cell::new(Instant::now()) }
+    }
+
+    /// It is at `position` of the total, and `records` are done.
+    pub(crate) fn at(&self, position: u64, records: u64) {
+        if let Some(bar) = &self.bar {
+            bar.set_position(position);
+            // Formatting costs more than writing a record does.
+            if records % 256 == 0 {
+                bar.set_message(format!("{records} records {}", self.verb));
+            }
+        } else if self.said.get().elapsed() >= PLAIN_EVERY {
+            self.said.set(Instant::now());
+            match self.total {
+                Some(total) if total > 0 => {
+                    out::note(format_args!("{records} records {}, {} %", self.verb, position * 100 / total));
+                }
+                _ => out::note(format_args!("{records} records {}", self.verb)),
+            }
+        }
+    }
+
+    /// Says something without disturbing the bar.
+    pub(crate) fn note(&self, line: impl Display) {
+        match &self.bar {
+            Some(bar) => bar.println(line.to_string()),
+            None => out::note(line),
+        }
+    }
+
+    /// Takes the bar away.
+    pub(crate) fn end(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
