@@ -2,35 +2,57 @@
 //!
 //! A child dies with its parent, however that ends: it is told the parent's id (`--parent`), asks the kernel for SIGTERM
 //! at the parent's death, and then looks whether the parent is still there. No `unsafe` between fork and exec is needed
-//! for that, and there is no moment in which the parent's death goes unseen.
+//! for that, and there is no moment in which the parent's death goes unseen. The kernel means the thread that started
+//! the child: start children from the main thread only.
 
 use std::ffi::OsStr;
 use std::fmt;
+use std::io::Read;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal};
 use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
 use crate::fail::{Fail, Named};
+use crate::out;
 
 /// How long a child may take to end well before it is killed.
 const GRACE: Duration = Duration::from_secs(3);
+/// How long a child may take to serve.
+const START: Duration = Duration::from_secs(20);
 /// How often a condition is looked at that nobody announces.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Set by SIGINT and SIGTERM from now on; a second one kills the process as usual.
-pub(crate) fn stop_flag() -> Result<Arc<AtomicBool>, Fail> {
+/// What a process that serves says on its standard output as soon as it does, before its locators.
+const READY: &str = "listening at ";
+
+/// Says that this process serves at `locators`: to people, and to the process that started it ([`Process::ready`]).
+pub(crate) fn say_ready(locators: &str) -> Result<(), Fail> {
+    out::print(format!("{READY}{locators}\n"))
+}
+
+/// Calls `stop` at the first SIGINT or SIGTERM; a second one kills the process as usual.
+pub(crate) fn on_stop(stop: impl FnOnce() + Send + 'static) -> Result<(), Fail> {
     let flag = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
+    let signals = [SIGINT, SIGTERM];
+    for signal in signals {
         // In this order: the first signal finds the flag unset, so that only the second one kills.
         signal_hook::flag::register_conditional_default(signal, Arc::clone(&flag))
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&flag)))
             .named("cannot catch signals")?;
-        signal_hook::flag::register(signal, Arc::clone(&flag)).named("cannot catch signals")?;
     }
-    Ok(flag)
+    let mut arrived = Signals::new(signals).named("cannot catch signals")?;
+    let wait = move || {
+        arrived.forever().next();
+        stop();
+    };
+    std::thread::Builder::new().name("signals".to_owned()).spawn(wait).named("cannot start a thread")?;
+    Ok(())
 }
 
 /// What a child does first: it binds its life to its parent's, and itself to a core.
@@ -70,7 +92,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts this program again with `args`, its standard output going nowhere.
+    /// Starts this program again with `args`.
     pub(crate) fn start<S: AsRef<OsStr>>(
         name: impl Into<String>,
         core: Option<usize>,
@@ -85,9 +107,40 @@ impl Process {
         }
         // A group of its own, so that Ctrl-C reaches the parent alone, which then ends its children in order.
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
-        command.args(args).stdin(Stdio::null()).stdout(Stdio::null());
+        command.args(args).stdin(Stdio::null()).stdout(Stdio::piped());
         let child = command.spawn().named(format_args!("cannot start {name}"))?;
         Ok(Self { name, child, ended: None })
+    }
+
+    /// Waits until it serves, and says at which locators. If it ends instead, its own message has said why.
+    pub(crate) fn ready(&mut self) -> Result<String, Fail> {
+        let begin = Instant::now();
+        let mut said = Vec::new();
+        let Some(mut output) = self.child.stdout.take() else {
+            return Err(Fail::new(format!("{} has been asked already", self.name)));
+        };
+        while !said.ends_with(b"\n") {
+            let left = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+            let came = poll(&mut [PollFd::new(&output, PollFlags::IN)], Some(&left)).unwrap_or(0);
+            if came == 0 && begin.elapsed() > START {
+                return Err(Fail::new(format!("{} does not start", self.name)));
+            }
+            let mut byte = [0];
+            if came > 0 && output.read(&mut byte).named(format_args!("cannot listen to {}", self.name))? == 0
+            {
+                wait_until(GRACE, || self.ended().is_some());
+                let how =
+                    self.ended().map_or_else(|| "closed its output".to_owned(), |ended| ended.to_string());
+                return Err(Fail::new(format!("{} {how} before it served", self.name)));
+            }
+            if came > 0 {
+                said.push(byte[0]);
+            }
+        }
+        // Kept open, so that whatever it says later does no harm.
+        self.child.stdout = Some(output);
+        let line = String::from_utf8_lossy(&said);
+        Ok(line.trim_end().strip_prefix(READY).unwrap_or_default().to_owned())
     }
 
     /// What it is called.
@@ -173,9 +226,4 @@ pub(crate) fn wait_until(limit: Duration, mut done: impl FnMut() -> bool) -> boo
         }
         std::thread::sleep(LOOK);
     }
-}
-
-/// True once `flag` was set by a signal.
-pub(crate) fn stopped(flag: &AtomicBool) -> bool {
-    flag.load(Ordering::Relaxed)
 }

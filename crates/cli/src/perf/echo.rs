@@ -1,0 +1,148 @@
+//! Round trips of a request that is answered with its own bytes: one in progress, then many.
+
+use std::time::Duration;
+
+use sprat::clock::Clock;
+use sprat::rpc::{Client, Rpc, RpcError, Session};
+
+use super::measure::{Lane, Sample, in_turns};
+use super::report::Row;
+use super::{Bench, floor};
+use crate::fail::Fail;
+
+/// How long one request may take.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Of how many requests in flight one is timed.
+const TIMED_EVERY: u64 = 64;
+/// Requests that a session has in progress at a time; the rest waits in its queue.
+const CHANNELS: usize = sprat_proto::rpc::CHANNELS;
+
+/// Runs the test over all transports and sizes.
+pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
+    bench.report.begin("echo: a request answered with its own bytes, one in progress");
+    for transport in bench.transports.clone() {
+        for size in bench.sizes(&[100, 1000, 10_000, 100_000, 1_000_000]) {
+            round_trips(bench, &transport, size)?;
+        }
+    }
+    bench.report.end()?;
+    let outstanding = bench.outstanding;
+    bench.report.begin(format!("echo with {outstanding} in progress"));
+    for transport in bench.transports.clone() {
+        for size in bench.sizes(&[100]) {
+            let mut line = Line::open(&bench.local.echo()?.at(&transport)?, size, outstanding)?;
+            let mut lanes: [Lane<'_>; 1] = [Box::new(|time| line.many(outstanding, time))];
+            let figures = in_turns(&mut lanes, bench.rounds, bench.time)?;
+            bench.report.row(Row::new("echo.throughput", &transport, Some(size), &figures[0]))?;
+        }
+    }
+    bench.report.end()
+}
+
+fn round_trips(bench: &mut Bench, transport: &str, size: usize) -> Result<(), Fail> {
+    let mut line = Line::open(&bench.local.echo()?.at(transport)?, size, 1)?;
+    let mut lanes: Vec<Lane<'_>> = vec![Box::new(|time| line.one_by_one(time))];
+    let floor = floor::lane(transport, size);
+    let name = floor.as_ref().map_or("", |(name, _)| name);
+    lanes.extend(floor.map(|(_, lane)| lane));
+    let has_floor = lanes.len() > 1;
+    if transport != "tcp" {
+        lanes.extend(floor::lane("tcp", size).map(|(_, lane)| lane));
+    }
+    let figures = in_turns(&mut lanes, bench.rounds, bench.time)?;
+    drop(lanes);
+    let floor_us = figures.get(1).filter(|_| has_floor).and_then(|f| f.p50_us);
+    let tcp_us = figures.last().filter(|_| figures.len() > 1).and_then(|f| f.p50_us);
+    bench.report.row(Row::new("echo", transport, Some(size), &figures[0]).beside(name, floor_us, tcp_us))
+}
+
+/// A client of one echo server, with as many sessions as it needs.
+pub(crate) struct Line {
+    client: Client,
+    sessions: Vec<Session>,
+    request: Vec<u8>,
+    clock: Clock,
+}
+
+impl Line {
+    /// Connects, and sees that an answer comes.
+    pub(crate) fn open(locator: &str, size: usize, outstanding: usize) -> Result<Self, Fail> {
+        let failed = |error: std::io::Error| Fail::new(format!("cannot reach {locator}: {error}"));
+        let mut client = Client::new().map_err(failed)?;
+        let sessions =
+            (0..outstanding.div_ceil(CHANNELS)).map(|_| client.connect(locator)).collect::<Result<_, _>>();
+        let sessions = sessions.map_err(failed)?;
+        let request = (0..size).map(|i| i as u8).collect();
+        let mut line = Self { client, sessions, request, clock: Clock::new() };
+        for index in 0..line.sessions.len() {
+            let session = line.sessions[index];
+            let reply = line.client.call(session, &line.request, TIMEOUT).map_err(failure)?;
+            if reply != line.request {
+                return Err(Fail::new("the echo differs from the request"));
+            }
+        }
+        Ok(line)
+    }
+
+    /// One request after the other, for `time`.
+    pub(crate) fn one_by_one(&mut self, time: Duration) -> Result<Sample, Fail> {
+        let mut sample = Sample::new();
+        let mut reply = Vec::with_capacity(self.request.len());
+        let bytes = self.request.len() as u64;
+        let begin = self.clock.now();
+        let end = begin.after(time.as_nanos() as u64);
+        let mut last = begin;
+        while last < end || sample.operations == 0 {
+            self.client.call_into(self.sessions[0], &self.request, TIMEOUT, &mut reply).map_err(failure)?;
+            let now = self.clock.now();
+            sample.record(now.since(last), bytes);
+            last = now;
+        }
+        if reply != self.request {
+            return Err(Fail::new("the echo differs from the request"));
+        }
+        sample.elapsed = Duration::from_nanos(last.since(begin));
+        Ok(sample)
+    }
+
+    /// Keeps `outstanding` requests in progress for `time`; times one of [`TIMED_EVERY`].
+    pub(crate) fn many(&mut self, outstanding: usize, time: Duration) -> Result<Sample, Fail> {
+        let mut sample = Sample::new();
+        let begin = self.clock.now();
+        let end = begin.after(time.as_nanos() as u64);
+        let (mut started, mut finished) = (0_u64, 0_u64);
+        let mut timed: Option<(Rpc, sprat_proto::Instant)> = None;
+        let mut now = begin;
+        loop {
+            while now < end && started - finished < outstanding as u64 {
+                let session = self.sessions[started as usize % self.sessions.len()];
+                let rpc = self.client.start(session, self.request.as_slice(), TIMEOUT);
+                if timed.is_none() && started.is_multiple_of(TIMED_EVERY) {
+                    timed = Some((rpc, self.clock.now()));
+                }
+                started += 1;
+            }
+            if started == finished {
+                break;
+            }
+            self.client.turn_and_rest();
+            now = self.clock.now();
+            while let Some((rpc, outcome)) = self.client.completed() {
+                outcome.map_err(failure)?;
+                finished += 1;
+                if let Some((_, since)) = timed.take_if(|(timed, _)| *timed == rpc) {
+                    sample.record(now.since(since), 0);
+                }
+            }
+        }
+        sample.operations = finished;
+        sample.bytes = finished * self.request.len() as u64;
+        sample.elapsed = Duration::from_nanos(now.since(begin));
+        Ok(sample)
+    }
+}
+
+/// A request failed that should not.
+pub(crate) fn failure(error: RpcError) -> Fail {
+    Fail::new(format!("a request failed: {error}")).next("see whether the server still runs")
+}
