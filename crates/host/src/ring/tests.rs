@@ -180,9 +180,14 @@ fn a_hostile_peer_cannot_do_more_than_break_the_ring() {
         let place = place(MIN_SIZE, rng.u64(), round % 2 == 0);
         let (mut producer, mut consumer) = (Producer::new(place.clone()), Consumer::new(place.clone()));
         let done = Arc::new(AtomicBool::new(false));
-        let (stop, seed) = (done.clone(), rng.u64());
-        let scribbler = thread::spawn(move || scribble(&place, seed, &stop));
+        let (stop, theirs, mut own) = (done.clone(), place.clone(), rng.fork());
+        let scribbler = thread::spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                scribble(&theirs, &mut own);
+            }
+        });
         for _ in 0..3_000 {
+            scribble(&place, &mut rng);
             let _ = consumer.is_ready();
             consumer.lie_down();
             let popped = consumer.pop(&mut buffer);
@@ -199,20 +204,16 @@ fn a_hostile_peer_cannot_do_more_than_break_the_ring() {
     assert!(broken > 0);
 }
 
-fn scribble(place: &Place, seed: u64, stop: &AtomicBool) {
-    let mut rng = Rng::seeded(seed);
-    let lines = place.memory.len() / LINE;
-    while !stop.load(Ordering::Relaxed) {
-        let line = rng.below(lines as u64) as usize * LINE;
-        for at in (line..line + LINE).step_by(8) {
-            place.memory.word(at).store(rng.u64(), Ordering::Relaxed);
-        }
-        // The peer knows the secret: it can write true tags with false lengths at the first positions.
-        let position = rng.below(64) * LINE as u64;
-        let len = if rng.below(2) == 0 { rng.below(200) } else { rng.u64() & LEN_MASK };
-        place.memory.word(place.offset(position)).store(place.tag(position) | len, Ordering::Relaxed);
-        place.memory.word(place.control + HEAD).store(rng.below(1 << 20), Ordering::Relaxed);
+fn scribble(place: &Place, rng: &mut Rng) {
+    let line = rng.below((place.memory.len() / LINE) as u64) as usize * LINE;
+    for at in (line..line + LINE).step_by(8) {
+        place.memory.word(at).store(rng.u64(), Ordering::Relaxed);
     }
+    // The peer knows the secret: it can write true tags with false lengths at the first positions.
+    let position = rng.below(64) * LINE as u64;
+    let len = if rng.below(2) == 0 { rng.below(200) } else { rng.u64() & LEN_MASK };
+    place.memory.word(place.offset(position)).store(place.tag(position) | len, Ordering::Relaxed);
+    place.memory.word(place.control + HEAD).store(rng.below(1 << 20), Ordering::Relaxed);
 }
 
 /// Both flags at work: each side sleeps whenever it can do nothing, and is woken by nothing but the flags.
