@@ -217,6 +217,12 @@ impl Producer {
         Ok(fits)
     }
 
+    /// Publishes a record of a length that nothing bounds, for tests of the other side.
+    #[cfg(test)]
+    pub(crate) fn forge(&mut self, len: u64) {
+        self.publish(len);
+    }
+
     /// True if the last push was refused.
     #[must_use]
     pub fn is_waiting(&self) -> bool {

@@ -1,0 +1,68 @@
+//! A second process for measurements and tests: a forked copy of this one that runs one function and ends.
+//!
+//! A copy shares what was mapped and opened before, so nothing has to be passed to it; and it is a process of its own,
+//! with its own page tables, as the processes that the figures are about.
+
+use std::io;
+use std::panic::{self, AssertUnwindSafe};
+
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, waitpid};
+
+/// A running copy; dropped, it is killed and waited for.
+#[derive(Debug)]
+pub(crate) struct Child {
+    pid: Option<Pid>,
+}
+
+impl Child {
+    /// Forks, and runs `body` in the copy. The copy ends when `body` returns or panics, without running destructors or
+    /// exit handlers, and is killed if this process dies first.
+    ///
+    /// Only the calling thread exists in the copy, so `body` must not wait for another one or for a lock that another one
+    /// may hold: it may compute, allocate and use system calls, not print.
+    ///
+    /// # Errors
+    /// The kernel has no room for another process.
+    pub(crate) fn spawn(body: impl FnOnce()) -> io::Result<Self> {
+        let parent = rustix::process::getpid();
+        // SAFETY: of what the copy inherits from other threads only locks can be in a broken state. The allocator's are
+        // kept consistent by the C library; `body` takes no others, as this function's contract says.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+            // The parent may have died before that call.
+            if rustix::process::getppid() == Some(parent) {
+                let _ = panic::catch_unwind(AssertUnwindSafe(body));
+            }
+            // SAFETY: ends the process at once; nothing of it is used afterwards.
+            unsafe { libc::_exit(0) }
+        }
+        match Pid::from_raw(pid) {
+            Some(pid) if pid.as_raw_nonzero().get() > 0 => Ok(Self { pid: Some(pid) }),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Waits until it has ended by itself.
+    pub(crate) fn wait(mut self) -> Option<WaitStatus> {
+        self.pid.take().and_then(reap)
+    }
+}
+
+fn reap(pid: Pid) -> Option<WaitStatus> {
+    loop {
+        match waitpid(Some(pid), WaitOptions::empty()) {
+            Err(rustix::io::Errno::INTR) => {}
+            other => return other.ok().flatten().map(|(_, status)| status),
+        }
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        if let Some(pid) = self.pid.take() {
+            let _ = kill_process(pid, Signal::KILL);
+            reap(pid);
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! One connection: a socket, which tells of wakes and of the other side's death, and after the hellos two rings.
+//!
+//! ```text
+//! memory file: control of the ring to the server (256 B) · control of the ring to the client (256 B) · unused to 4096
+//!              data of the ring to the server · data of the ring to the client
+//! ```
+//! The server makes the memory: it alone depends on nobody's word about it. The client checks what it gets.
+
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags,
+};
+
+use super::hello::{self, Grant, Refusal};
+use crate::mem::{Region, Sealed};
+use crate::ring::{self, CONTROL, Consumer, Place, Producer};
+
+/// Where a connection stands.
+#[derive(Debug)]
+pub(super) enum State {
+    /// The client's hello is awaited.
+    Accepted,
+    /// The server's hello is awaited.
+    Opening,
+    /// Both hellos are exchanged.
+    Open(Rings),
+}
+
+/// The two rings of an open connection.
+#[derive(Debug)]
+pub(super) struct Rings {
+    /// What the peer sends.
+    pub(super) rx: Consumer,
+    /// What the peer gets.
+    pub(super) tx: Producer,
+}
+
+fn rings(memory: Region, grant: &Grant, fenced: bool, server: bool) -> Rings {
+    let memory = Arc::new(memory);
+    let place = |n: usize, secret| Place {
+        memory: Arc::clone(&memory),
+        control: n * CONTROL,
+        data: hello::DATA + n * grant.ring_bytes,
+        size: grant.ring_bytes,
+        secret,
+        fenced,
+    };
+    let (to_server, to_client) = (place(0, grant.to_server), place(1, grant.to_client));
+    if server {
+        Rings { rx: Consumer::new(to_server), tx: Producer::new(to_client) }
+    } else {
+        Rings { rx: Consumer::new(to_client), tx: Producer::new(to_server) }
+    }
+}
+
+fn file_bytes(ring_bytes: usize) -> usize {
+    hello::DATA + 2 * ring_bytes
+}
+
+/// Says the client's hello on a fresh connection.
+pub(super) fn greet(socket: &OwnedFd) -> io::Result<()> {
+    let hello = hello::of_client(ring::has_barrier());
+    rustix::net::send(socket, &hello, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
+    Ok(())
+}
+
+/// Reads one message into `buffer`: its bytes, or `None` for the end; `Err(WouldBlock)` if there is none.
+fn read<'b>(socket: &OwnedFd, buffer: &'b mut [u8]) -> io::Result<Option<&'b [u8]>> {
+    // A message that fills the buffer is longer than a hello: so it is none, and its length shows it.
+    let (n, _) = rustix::net::recv(socket, &mut *buffer, RecvFlags::DONTWAIT)?;
+    Ok(if n == 0 { None } else { Some(&buffer[..n]) })
+}
+
+/// Server: reads the client's hello if it is there and answers it.
+pub(super) fn answer(socket: &OwnedFd, ring_bytes: usize, secrets: [u64; 2]) -> io::Result<Option<Rings>> {
+    let mut buffer = [0; hello::LEN + 1];
+    let message = match read(socket, &mut buffer) {
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+        other => other?.ok_or(io::ErrorKind::UnexpectedEof)?,
+    };
+    let client_barrier = hello::read_client(message).inspect_err(|refusal| {
+        if let Some(answer) = refusal.answer() {
+            let _ = rustix::net::send(socket, &answer, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+        }
+    });
+    let client_barrier = client_barrier.map_err(refused)?;
+    let grant =
+        Grant { ring_bytes, to_server: secrets[0], to_client: secrets[1], barrier: ring::has_barrier() };
+    let file = Sealed::create(file_bytes(ring_bytes))?;
+    let memory = Region::map(&file)?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let fds = [file.as_fd()];
+    ancillary.push(SendAncillaryMessage::ScmRights(&fds));
+    let hello = hello::of_server(&grant);
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    rustix::net::sendmsg(socket, &[io::IoSlice::new(&hello)], &mut ancillary, flags)?;
+    Ok(Some(rings(memory, &grant, !(grant.barrier && client_barrier), true)))
+}
+
+/// Client: reads the server's hello and its memory if they are there.
+pub(super) fn accept(socket: &OwnedFd) -> io::Result<Option<Rings>> {
+    let mut buffer = [0; hello::LEN + 1];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let got = match rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut buffer)], &mut ancillary, flags) {
+        Err(Errno::AGAIN) => return Ok(None),
+        other => other?,
+    };
+    if got.bytes == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let grant = hello::read_server(&buffer[..got.bytes]).map_err(refused)?;
+    let file = ancillary
+        .drain()
+        .find_map(|m| match m {
+            RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+            _ => None,
+        })
+        .ok_or_else(|| refused(Refusal::Garbage))?;
+    let file = Sealed::check(file, file_bytes(grant.ring_bytes))?;
+    let fenced = !(grant.barrier && ring::has_barrier());
+    Ok(Some(rings(Region::map(&file)?, &grant, fenced, false)))
+}
+
+fn refused(refusal: Refusal) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, refusal)
+}
+
+/// Wakes the peer. That it cannot be woken shows elsewhere: a full socket holds wakes enough, a closed one is an event.
+pub(super) fn wake(socket: &OwnedFd) {
+    let _ = rustix::net::send(socket, &[0], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+}
+
+/// Takes the wakes that have arrived; false if the peer is gone. Takes no more than a few at once, since a peer may send
+/// them without end.
+pub(super) fn take_wakes(socket: &OwnedFd) -> bool {
+    let mut buffer = [0; 8];
+    for _ in 0..4 {
+        match read(socket, &mut buffer) {
+            Ok(Some(_)) => {}
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return true,
+            Ok(None) | Err(_) => return false,
+        }
+    }
+    true
+}

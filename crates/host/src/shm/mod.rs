@@ -1,0 +1,611 @@
+//! The datagram driver over shared memory: a pair of rings ([`crate::ring`]) to every process that this one talks to.
+//!
+//! A server listens on a Unix socket whose file bears its name ([`path`]); a client connects, the two exchange hellos
+//! ([`hello`]), and from then on datagrams go through memory that only these two processes share ([`connection`]). The
+//! socket stays: a byte on it wakes the other side, and its end is the other side's death.
+//!
+//! One driver may listen, and may connect to any number of servers. What arrives is copied out of the rings into the
+//! burst, which nobody else can write, in turns of [`SHARE`] records from every connection. Sockets are looked at every
+//! [`PATIENCE`] turns, all by one system call. Where there are many connections, those that have been silent for long are
+//! *cold*: their rings are not polled, their peers wake this side as if it slept.
+//!
+//! What always holds: whatever a peer writes or whenever it dies, only its own connection ends; what a dead peer had
+//! published is delivered before its end is told.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::io;
+use std::mem::{self, MaybeUninit};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+
+use rustix::event::{Timespec, epoll};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::SocketFlags;
+use sprat_proto::datagrams::{BURST, Sent};
+use sprat_proto::{Addr, Datagrams, Rng};
+
+use crate::driver::Driver;
+use crate::locator::{Kind, Locator};
+use crate::ring::{self, MAX_PAYLOAD, Push};
+use connection::State;
+
+mod connection;
+mod hello;
+mod path;
+#[cfg(test)]
+mod tests;
+
+/// Turns between two looks at the sockets.
+const PATIENCE: u32 = 256;
+/// The same while a connection is being opened.
+const PATIENCE_OPENING: u32 = 16;
+/// Records taken from one connection before it is the next one's turn.
+const SHARE: usize = 8;
+/// Bytes of a burst: it ends when the longest record would not fit any more. Small enough for the second-level cache.
+const ARENA: usize = 4 * MAX_PAYLOAD;
+/// Up to so many connections are polled whether they are silent or not.
+const ALWAYS_POLLED: usize = 32;
+/// Looks at the sockets without a record in between, after which a connection goes cold.
+const SILENT_LOOKS: u8 = 16;
+/// Connections accepted and socket events handled in one look.
+const EVENTS: usize = 64;
+/// What the listening socket is called among the epoll events; no connection has this number.
+const LISTENER: u64 = u64::MAX;
+const SLOT_BITS: u32 = 16;
+const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+
+/// How to open a driver.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Accept processes of other users, and connect to theirs.
+    pub other_users: bool,
+    /// Bytes of each ring of the connections that this side accepts: a power of two from [`ring::MIN_SIZE`] to
+    /// [`ring::MAX_SIZE`].
+    pub ring_bytes: usize,
+    /// The most connections at a time, at most 65,536. Each takes a file descriptor and two rings.
+    pub max_connections: usize,
+    /// Where the sockets are, if not `$XDG_RUNTIME_DIR/sprat` or `/tmp/sprat-UID`.
+    pub directory: Option<PathBuf>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { other_users: false, ring_bytes: ring::MIN_SIZE, max_connections: 1024, directory: None }
+    }
+}
+
+/// What the driver has counted since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counters {
+    /// Datagrams received.
+    pub received: u64,
+    /// Datagrams put into a ring.
+    pub sent: u64,
+    /// Datagrams for which a ring had no room; offered again, they count again.
+    pub full: u64,
+    /// Connections opened, from either side.
+    pub opened: u64,
+    /// Connections refused: another user's, one too many, or no proper hello.
+    pub refused: u64,
+    /// Connections ended because the peer had damaged a ring.
+    pub broken: u64,
+    /// Peers woken.
+    pub wakes: u64,
+}
+
+struct Connection {
+    /// What [`Addr::Local`] holds: a serial number, and below it the slot.
+    id: u64,
+    socket: OwnedFd,
+    state: State,
+    /// The caller has, or may have, this address: tell it when the connection ends.
+    known: bool,
+    /// Its rings are polled; else it is cold or not open.
+    polled: bool,
+    /// The peer is dead, and what it had published is being delivered.
+    ended: bool,
+    /// Looks at the sockets since the last record.
+    silent: u8,
+}
+
+/// A datagram of the burst.
+#[derive(Clone, Copy)]
+struct Piece {
+    from: u64,
+    start: usize,
+    len: usize,
+}
+
+/// The driver.
+pub struct Shm {
+    options: Options,
+    directory: PathBuf,
+    listener: Option<path::Listener>,
+    locator: Option<String>,
+    epoll: OwnedFd,
+    /// Given up for a moment to turn a connection away when no file descriptor is left.
+    reserve: Option<OwnedFd>,
+    rng: Rng,
+    slots: Vec<Option<Connection>>,
+    free: Vec<u32>,
+    serial: u64,
+    /// Servers that this side is connected to.
+    names: BTreeMap<String, u64>,
+    /// Slots of the connections that are polled; `next` is the place in it where the next burst begins.
+    polled: Vec<u32>,
+    next: usize,
+    /// Connections whose hello is awaited.
+    opening: usize,
+    /// Connections whose peer has ended and whose ring is not yet read to its end.
+    ending: usize,
+    gone: VecDeque<u64>,
+    arena: Box<[u8]>,
+    used: usize,
+    burst: Vec<Piece>,
+    turns: u32,
+    dozing: bool,
+    counters: Counters,
+}
+
+impl fmt::Debug for Shm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shm")
+            .field("locator", &self.locator)
+            .field("counters", &self.counters)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Shm {
+    /// A driver that listens at `fast+shm:name=N` and may connect too.
+    ///
+    /// # Errors
+    /// The locator is of another kind; `AddrInUse` if a living server has the name, `PermissionDenied` if the directory of
+    /// the sockets is not this user's alone, each naming the path; a system call failed.
+    pub fn listen(locator: &Locator, options: Options) -> io::Result<Self> {
+        let name = name_of(locator)?;
+        let mut shm = Self::client(options)?;
+        let listener = path::Listener::bind(&shm.directory, &name)?;
+        let data = epoll::EventData::new_u64(LISTENER);
+        epoll::add(&shm.epoll, &listener, data, epoll::EventFlags::IN)?;
+        shm.listener = Some(listener);
+        shm.locator = Some(format!("fast+shm:name={name}"));
+        Ok(shm)
+    }
+
+    /// A driver that connects only.
+    ///
+    /// # Errors
+    /// `InvalidInput` if an option is out of its bounds; a system call failed.
+    pub fn client(options: Options) -> io::Result<Self> {
+        let bad = |what| io::Error::new(io::ErrorKind::InvalidInput, what);
+        if !options.ring_bytes.is_power_of_two()
+            || !(ring::MIN_SIZE..=ring::MAX_SIZE).contains(&options.ring_bytes)
+        {
+            return Err(bad("ring_bytes must be a power of two from 256 KiB to 64 MiB"));
+        }
+        if options.max_connections > 1 << SLOT_BITS {
+            return Err(bad("max_connections is at most 65536"));
+        }
+        let mut seed = [0; 32];
+        getrandom::fill(&mut seed)?;
+        ring::has_barrier();
+        Ok(Self {
+            directory: options.directory.clone().unwrap_or_else(path::default_directory),
+            options,
+            listener: None,
+            locator: None,
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            reserve: reserve(),
+            rng: Rng::new(seed),
+            slots: Vec::new(),
+            free: Vec::new(),
+            serial: 0,
+            names: BTreeMap::new(),
+            polled: Vec::new(),
+            next: 0,
+            opening: 0,
+            ending: 0,
+            gone: VecDeque::new(),
+            arena: vec![0; ARENA].into(),
+            used: 0,
+            burst: Vec::with_capacity(BURST),
+            turns: 0,
+            dozing: false,
+            counters: Counters::default(),
+        })
+    }
+
+    /// What was counted so far.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Connections that are open or being opened.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    // The table of connections.
+
+    fn slot_of(&self, id: u64) -> Option<usize> {
+        let slot = (id & ((1 << SLOT_BITS) - 1)) as usize;
+        matches!(self.slots.get(slot), Some(Some(c)) if c.id == id).then_some(slot)
+    }
+
+    fn insert(&mut self, socket: OwnedFd, state: State, known: bool) -> io::Result<u64> {
+        if self.connections() >= self.options.max_connections {
+            return Err(io::Error::new(io::ErrorKind::QuotaExceeded, "too many connections"));
+        }
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() as u32 - 1
+        });
+        self.serial += 1;
+        let id = (self.serial << SLOT_BITS) | u64::from(slot);
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
+        if let Err(e) = epoll::add(&self.epoll, &socket, epoll::EventData::new_u64(id), flags) {
+            self.free.push(slot);
+            return Err(e.into());
+        }
+        self.slots[slot as usize] =
+            Some(Connection { id, socket, state, known, polled: false, ended: false, silent: 0 });
+        self.opening += 1;
+        Ok(id)
+    }
+
+    /// Ends a connection: closes its socket, unmaps its memory, tells the caller.
+    fn remove(&mut self, slot: usize) {
+        let Some(connection) = self.slots[slot].take() else { return };
+        self.free.push(slot as u32);
+        if connection.polled {
+            self.polled.retain(|&s| s as usize != slot);
+        }
+        if !matches!(connection.state, State::Open(_)) {
+            self.opening -= 1;
+        }
+        if connection.ended {
+            self.ending -= 1;
+        }
+        if connection.known {
+            self.names.retain(|_, id| *id != connection.id);
+            self.gone.push_back(connection.id);
+        }
+    }
+
+    /// Begins to poll the connection, if it is open.
+    fn warm(&mut self, slot: usize) {
+        let Some(connection) = &mut self.slots[slot] else { return };
+        let State::Open(rings) = &connection.state else { return };
+        connection.silent = 0;
+        if !connection.polled {
+            connection.polled = true;
+            rings.rx.get_up();
+            self.polled.push(slot as u32);
+        }
+    }
+
+    // Sockets.
+
+    /// Looks at all sockets.
+    #[cold]
+    fn look(&mut self) {
+        self.turns = 0;
+        let mut space = [MaybeUninit::uninit(); EVENTS];
+        // An interrupted call is as good as one without events: the next look comes soon.
+        if let Ok((events, _)) = epoll::wait(&self.epoll, &mut space, Some(&NOW)) {
+            for event in events {
+                match event.data.u64() {
+                    LISTENER => self.accept(),
+                    id => self.socket_event(id),
+                }
+            }
+        }
+        if self.polled.len() > ALWAYS_POLLED {
+            self.cool();
+        }
+    }
+
+    fn accept(&mut self) {
+        for _ in 0..EVENTS {
+            let Some(listener) = &self.listener else { return };
+            match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                Ok(socket) => self.admit(socket),
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(Errno::MFILE | Errno::NFILE) if self.reserve.take().is_some() => {
+                    // Without this the connection would stay in the queue and keep this side from ever sleeping.
+                    drop(rustix::net::accept(listener));
+                    self.counters.refused += 1;
+                    self.reserve = reserve();
+                }
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn admit(&mut self, socket: OwnedFd) {
+        let admitted = match self.check_user(&socket) {
+            Ok(()) => self.insert(socket, State::Accepted, false),
+            Err(e) => Err(e),
+        };
+        match admitted {
+            // The hello is most likely there already.
+            Ok(id) => self.socket_event(id),
+            Err(_) => self.counters.refused += 1,
+        }
+    }
+
+    fn check_user(&self, socket: &OwnedFd) -> io::Result<()> {
+        let peer = rustix::net::sockopt::socket_peercred(socket)?.uid;
+        if peer == rustix::process::geteuid() || self.options.other_users {
+            return Ok(());
+        }
+        let why = format!("the process at the other end belongs to user {}", peer.as_raw());
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+    }
+
+    fn socket_event(&mut self, id: u64) {
+        let Some(slot) = self.slot_of(id) else { return };
+        let Some(connection) = &mut self.slots[slot] else { return };
+        let socket = &connection.socket;
+        let opened = match connection.state {
+            State::Accepted => {
+                let secrets = [self.rng.u64(), self.rng.u64()];
+                connection::answer(socket, self.options.ring_bytes, secrets)
+            }
+            State::Opening => connection::accept(socket),
+            State::Open(_) => {
+                if !connection::take_wakes(socket) && !connection.ended {
+                    connection.ended = true;
+                    self.ending += 1;
+                    let _ = epoll::delete(&self.epoll, &connection.socket);
+                }
+                return self.warm(slot);
+            }
+        };
+        match opened {
+            Ok(None) => {}
+            Ok(Some(rings)) => {
+                connection.state = State::Open(rings);
+                connection.known = true;
+                self.opening -= 1;
+                self.counters.opened += 1;
+                self.warm(slot);
+            }
+            Err(_) => {
+                self.counters.refused += 1;
+                self.remove(slot);
+            }
+        }
+    }
+
+    /// Stops polling connections that have been silent for long; their peers are asked to wake this side.
+    fn cool(&mut self) {
+        let mut cooling = Vec::new();
+        for &slot in &self.polled {
+            let Some(connection) = &mut self.slots[slot as usize] else { continue };
+            let State::Open(rings) = &connection.state else { continue };
+            connection.silent = connection.silent.saturating_add(1);
+            if connection.silent > SILENT_LOOKS && !connection.ended && !rings.tx.is_waiting() {
+                rings.rx.lie_down();
+                cooling.push(slot);
+            }
+        }
+        if cooling.is_empty() {
+            return;
+        }
+        ring::barrier();
+        for slot in cooling {
+            let Some(connection) = &mut self.slots[slot as usize] else { continue };
+            let State::Open(rings) = &connection.state else { continue };
+            if rings.rx.is_ready() {
+                rings.rx.get_up();
+                connection.silent = 0;
+            } else {
+                connection.polled = false;
+            }
+        }
+        let slots = &self.slots;
+        self.polled.retain(|&s| slots[s as usize].as_ref().is_some_and(|c| c.polled));
+    }
+
+    // Rings.
+
+    /// Moves up to [`SHARE`] records of a connection to the burst; true if there was any.
+    #[inline]
+    fn take(&mut self, slot: usize) -> bool {
+        let Some(connection) = &mut self.slots[slot] else { return false };
+        let State::Open(rings) = &mut connection.state else { return false };
+        let before = self.burst.len();
+        let mut over = false;
+        while self.burst.len() < BURST
+            && self.burst.len() - before < SHARE
+            && self.used + MAX_PAYLOAD <= ARENA
+        {
+            match rings.rx.pop(&mut self.arena[self.used..]) {
+                Ok(Some(len)) => {
+                    self.burst.push(Piece { from: connection.id, start: self.used, len });
+                    self.used += (len + 15) & !15;
+                }
+                Ok(None) => {
+                    // Its last words are heard first: the end is told with a later burst.
+                    over = connection.ended && !self.burst.iter().any(|p| p.from == connection.id);
+                    break;
+                }
+                Err(ring::Broken) => {
+                    self.counters.broken += 1;
+                    over = true;
+                    break;
+                }
+            }
+        }
+        if rings.rx.take_wake() {
+            self.counters.wakes += 1;
+            connection::wake(&connection.socket);
+        }
+        let any = self.burst.len() > before;
+        if any {
+            connection.silent = 0;
+        }
+        if over {
+            self.remove(slot);
+        }
+        any
+    }
+}
+
+impl Datagrams for Shm {
+    fn recv_burst(&mut self) -> usize {
+        self.burst.clear();
+        self.used = 0;
+        self.turns += 1;
+        if self.turns >= if self.opening > 0 { PATIENCE_OPENING } else { PATIENCE } {
+            self.look();
+        }
+        // Round after round, until the burst is full or nobody had anything in a whole round.
+        let mut fruitless = 0;
+        while fruitless < self.polled.len() && self.burst.len() < BURST && self.used + MAX_PAYLOAD <= ARENA {
+            if self.next >= self.polled.len() {
+                self.next = 0;
+            }
+            let slot = self.polled[self.next] as usize;
+            fruitless = if self.take(slot) { 0 } else { fruitless + 1 };
+            self.next += 1;
+        }
+        self.counters.received += self.burst.len() as u64;
+        self.burst.len()
+    }
+
+    fn datagram(&self, i: usize) -> (Addr, &[u8]) {
+        let piece = self.burst[i];
+        (Addr::Local(piece.from), &self.arena[piece.start..piece.start + piece.len])
+    }
+
+    fn send(&mut self, to: Addr, parts: &[&[u8]]) -> Sent {
+        let Addr::Local(id) = to else { return Sent::Gone };
+        let Some(slot) = self.slot_of(id) else { return Sent::Gone };
+        let Some(connection) = &mut self.slots[slot] else { return Sent::Gone };
+        let rings = match &mut connection.state {
+            State::Open(_) if connection.ended => return Sent::Gone,
+            State::Open(rings) => rings,
+            State::Opening | State::Accepted => return Sent::Full,
+        };
+        match rings.tx.push(parts) {
+            Ok(Push::Done { wake }) => {
+                self.counters.sent += 1;
+                if wake {
+                    self.counters.wakes += 1;
+                    connection::wake(&connection.socket);
+                }
+                Sent::Yes
+            }
+            Ok(Push::Full) => {
+                self.counters.full += 1;
+                // Only of polled connections does `doze` ask for room.
+                self.warm(slot);
+                Sent::Full
+            }
+            Err(ring::Broken) => {
+                self.counters.broken += 1;
+                self.remove(slot);
+                Sent::Gone
+            }
+        }
+    }
+
+    fn flush(&mut self) {}
+
+    fn gone(&mut self) -> Option<Addr> {
+        self.gone.pop_front().map(Addr::Local)
+    }
+
+    fn max_payload(&self) -> usize {
+        MAX_PAYLOAD
+    }
+
+    fn lossless(&self) -> bool {
+        true
+    }
+}
+
+impl Driver for Shm {
+    fn resolve(&mut self, to: &Locator) -> io::Result<Addr> {
+        let name = name_of(to)?;
+        if let Some(&id) = self.names.get(&name) {
+            return Ok(Addr::Local(id));
+        }
+        let socket = path::connect(&self.directory, &name)?;
+        self.check_user(&socket)?;
+        connection::greet(&socket)?;
+        let id = self.insert(socket, State::Opening, true)?;
+        self.names.insert(name, id);
+        Ok(Addr::Local(id))
+    }
+
+    fn locator(&self) -> Option<String> {
+        self.locator.clone()
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    fn doze(&mut self) -> bool {
+        if self.ending > 0 || !self.gone.is_empty() {
+            return false;
+        }
+        self.dozing = true;
+        for &slot in &self.polled {
+            if let Some(Connection { state: State::Open(rings), .. }) = &self.slots[slot as usize] {
+                rings.rx.lie_down();
+                if rings.tx.is_waiting() {
+                    rings.tx.wait_for_room();
+                }
+            }
+        }
+        ring::barrier();
+        let mut arrived = false;
+        for &slot in &self.polled {
+            if let Some(Connection { state: State::Open(rings), .. }) = &mut self.slots[slot as usize] {
+                arrived |= rings.rx.is_ready() || rings.tx.is_waiting() && rings.tx.has_room();
+            }
+        }
+        if arrived {
+            self.wake();
+        }
+        !arrived
+    }
+
+    fn wake(&mut self) {
+        if !mem::take(&mut self.dozing) {
+            return;
+        }
+        for &slot in &self.polled {
+            if let Some(Connection { state: State::Open(rings), .. }) = &self.slots[slot as usize] {
+                rings.rx.get_up();
+                rings.tx.stop_waiting();
+            }
+        }
+        // Whatever ended the sleep is most likely a socket's.
+        self.turns = PATIENCE;
+    }
+}
+
+fn name_of(locator: &Locator) -> io::Result<String> {
+    match locator.kind()? {
+        Kind::Shm { name } => Ok(name),
+        _ => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("{locator} is no locator of shared memory"),
+        )),
+    }
+}
+
+fn reserve() -> Option<OwnedFd> {
+    rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
+}

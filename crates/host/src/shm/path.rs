@@ -1,0 +1,143 @@
+//! Names in the file system: where the servers of a machine are found, and the listening socket that stands there.
+//!
+//! ```text
+//! $XDG_RUNTIME_DIR/sprat/NAME      or, where that is not set,      /tmp/sprat-UID/NAME
+//! ```
+//! The directory is ours alone (0700), or it is not used. A socket file whose server has died refuses connections; the
+//! next server of that name replaces it. Servers that start at the same time take turns by a lock on the directory, so
+//! no lock file is left.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FlockOperation;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+/// Connections that wait for `accept`; the kernel cuts it down to its own limit.
+const BACKLOG: i32 = 4096;
+
+fn named(path: &Path, e: impl Into<io::Error>, what: &str) -> io::Error {
+    let e = e.into();
+    io::Error::new(e.kind(), format!("{}: {what}: {e}", path.display()))
+}
+
+/// The directory in which this user's servers are found.
+pub(super) fn default_directory() -> PathBuf {
+    match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
+        Some(run) if run.is_absolute() => run.join("sprat"),
+        _ => PathBuf::from(format!("/tmp/sprat-{}", rustix::process::geteuid().as_raw())),
+    }
+}
+
+/// Opens `directory` if it is one, is ours, and nobody else may enter.
+fn open_private(directory: &Path) -> io::Result<File> {
+    let found = fs::symlink_metadata(directory).map_err(|e| named(directory, e, "no such directory"))?;
+    let ours = found.uid() == rustix::process::geteuid().as_raw();
+    if !found.is_dir() || !ours || found.mode() & 0o077 != 0 {
+        let why = "it must be a directory of this user that nobody else may enter (mode 0700)";
+        return Err(named(directory, io::ErrorKind::PermissionDenied, why));
+    }
+    File::open(directory).map_err(|e| named(directory, e, "cannot be opened"))
+}
+
+fn address(path: &Path) -> io::Result<SocketAddrUnix> {
+    SocketAddrUnix::new(path).map_err(|e| named(path, e, "not a path for a socket"))
+}
+
+fn socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
+}
+
+/// A connection to the server at `directory/name`.
+pub(super) fn connect(directory: &Path, name: &str) -> io::Result<OwnedFd> {
+    let path = directory.join(name);
+    if let Err(e) = open_private(directory) {
+        return Err(if e.kind() == io::ErrorKind::NotFound { nobody(&path, &e) } else { e });
+    }
+    let socket = socket()?;
+    match rustix::net::connect(&socket, &address(&path)?) {
+        Ok(()) => Ok(socket),
+        Err(e) => {
+            let e = io::Error::from(e);
+            Err(match e.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => nobody(&path, &e),
+                io::ErrorKind::WouldBlock => named(&path, e, "too many connections wait for this server"),
+                _ => named(&path, e, "cannot connect"),
+            })
+        }
+    }
+}
+
+fn nobody(path: &Path, e: &io::Error) -> io::Error {
+    io::Error::new(e.kind(), format!("no server listens at {}", path.display()))
+}
+
+/// A listening socket and its name; dropped, the name is free again.
+#[derive(Debug)]
+pub(super) struct Listener {
+    socket: OwnedFd,
+    path: PathBuf,
+}
+
+impl Listener {
+    /// Listens at `directory/name`; makes the directory if need be and replaces what a dead server left.
+    ///
+    /// # Errors
+    /// `AddrInUse` naming the path if a living server has it; `PermissionDenied` if the directory is not ours alone.
+    pub(super) fn bind(directory: &Path, name: &str) -> io::Result<Self> {
+        let path = directory.join(name);
+        if let Err(e) = fs::DirBuilder::new().mode(0o700).create(directory)
+            && e.kind() != io::ErrorKind::AlreadyExists
+        {
+            return Err(named(directory, e, "cannot be made"));
+        }
+        let lock = open_private(directory)?;
+        rustix::fs::flock(&lock, FlockOperation::LockExclusive)
+            .map_err(|e| named(directory, e, "cannot be locked"))?;
+        let socket = socket()?;
+        match rustix::net::bind(&socket, &address(&path)?) {
+            Err(rustix::io::Errno::ADDRINUSE) => {
+                if is_alive(&path)? {
+                    return Err(named(&path, io::ErrorKind::AddrInUse, "another server listens there"));
+                }
+                fs::remove_file(&path).map_err(|e| named(&path, e, "cannot be replaced"))?;
+                rustix::net::bind(&socket, &address(&path)?)
+            }
+            other => other,
+        }
+        .map_err(|e| named(&path, e, "cannot listen"))?;
+        let listener = Self { socket, path };
+        rustix::net::listen(&listener.socket, BACKLOG)
+            .map_err(|e| named(&listener.path, e, "cannot listen"))?;
+        Ok(listener)
+    }
+}
+
+/// True if somebody listens at `path`. Anything but a refusal counts as life: a full queue, a file that is no socket.
+fn is_alive(path: &Path) -> io::Result<bool> {
+    match rustix::net::connect(&socket()?, &address(path)?) {
+        Err(rustix::io::Errno::CONNREFUSED) => {
+            // A file that is no socket refuses too, but it is not ours to remove.
+            let found = fs::symlink_metadata(path).map_err(|e| named(path, e, "cannot be looked at"))?;
+            Ok(!std::os::unix::fs::FileTypeExt::is_socket(&found.file_type()))
+        }
+        _ => Ok(true),
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // The name goes before the socket does: until then it is known to be ours, afterwards another may have it.
+        let _ = fs::remove_file(&self.path);
+    }
+}
