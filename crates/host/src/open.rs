@@ -11,6 +11,7 @@ use crate::doors::Options;
 use crate::driver::Driver;
 use crate::fast::Fast;
 use crate::locator::{Kind, Locator};
+use crate::shm::{self, Shm};
 use crate::socket::udp::{self, Udp};
 use crate::transport::Transport;
 
@@ -30,6 +31,7 @@ pub(crate) fn rng() -> io::Result<Rng> {
 /// The transport that listens at `locator`.
 pub(crate) fn listen(locator: &Locator, options: &Options) -> io::Result<Box<dyn Transport>> {
     match locator.kind()? {
+        Kind::Shm { .. } => fast(Shm::listen(locator, shm::Options::default())?, true),
         Kind::Udp(_) => fast(Udp::listen(locator, udp_options(options))?, true),
         other => Err(not_yet(&other)),
     }
@@ -38,6 +40,7 @@ pub(crate) fn listen(locator: &Locator, options: &Options) -> io::Result<Box<dyn
 /// A transport without listener that can call servers such as `to`.
 pub(crate) fn towards(to: &Locator, options: &Options) -> io::Result<Box<dyn Transport>> {
     match to.kind()? {
+        Kind::Shm { .. } => fast(Shm::client(shm::Options::default())?, false),
         Kind::Udp(_) => fast(Udp::client(udp_options(options))?, false),
         other => Err(not_yet(&other)),
     }
