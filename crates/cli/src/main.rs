@@ -8,12 +8,17 @@ mod args;
 mod export;
 mod fail;
 mod import;
+mod kv;
 mod out;
 mod perf;
 mod process;
 mod progress;
 mod records;
 mod serve;
+mod stats;
+mod store;
+mod table;
+mod up;
 
 use args::{Cli, Command};
 use fail::Fail;
@@ -31,6 +36,13 @@ fn main() -> ExitCode {
 
 fn run(command: &Command) -> Result<(), Fail> {
     match command {
+        Command::Up(args) => up::run(args),
+        Command::Table(command) => table::run(command),
+        Command::Get(args) => kv::get(args),
+        Command::Put(args) => kv::put(args),
+        Command::Del(args) => kv::del(args),
+        Command::Incr(args) => kv::incr(args),
+        Command::Stats(args) => stats::run(args),
         Command::Perf(args) => perf::run(args),
         Command::Echo(args) => serve::echo(args),
         _ => Err(Fail::new("this command is not built yet")),

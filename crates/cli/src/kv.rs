@@ -1,0 +1,116 @@
+//! `sprat get`, `put`, `del`, `incr`: one object, one operation.
+
+use std::ffi::OsStr;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+
+use serde_json::{Map, Value};
+use sprat_store::message::data::RejectRules;
+use sprat_store::types::{MAX_VALUE, Version};
+
+use crate::args::{self, Condition};
+use crate::fail::{Fail, Named};
+use crate::out;
+use crate::records::json_member;
+use crate::store::Store;
+
+/// Reads an object to standard output.
+pub(crate) fn get(args: &args::Get) -> Result<(), Fail> {
+    let mut store = Store::connect(&args.at.coordinator)?;
+    let table = store.table(&args.table)?;
+    let rules = RejectRules { doesnt_exist: true, ..version_is(args.if_version) };
+    let (value, version) = store.read(table, args.key.as_bytes(), rules)?;
+    if args.json {
+        let members = [
+            json_member("key", args.key.as_bytes()),
+            json_member("value", &value),
+            number("version", version.0),
+        ];
+        return print_json(members);
+    }
+    out::print(value)
+}
+
+/// Writes an object.
+pub(crate) fn put(args: &args::Put) -> Result<(), Fail> {
+    let value = if args.value == "-" { standard_input()? } else { args.value.as_bytes().to_vec() };
+    let mut store = Store::connect(&args.at.coordinator)?;
+    let table = store.table(&args.table)?;
+    let version = store.write(table, args.key.as_bytes(), &value, rules(&args.only))?;
+    if args.json { print_json([number("version", version.0)]) } else { Ok(()) }
+}
+
+/// Removes an object.
+pub(crate) fn del(args: &args::Del) -> Result<(), Fail> {
+    let mut store = Store::connect(&args.at.coordinator)?;
+    let table = store.table(&args.table)?;
+    let rules = RejectRules { doesnt_exist: true, ..version_is(args.if_version) };
+    let version = store.remove(table, args.key.as_bytes(), rules)?;
+    if args.json { print_json([number("version", version.0)]) } else { Ok(()) }
+}
+
+/// Adds to a number.
+pub(crate) fn incr(args: &args::Incr) -> Result<(), Fail> {
+    let mut store = Store::connect(&args.at.coordinator)?;
+    let table = store.table(&args.table)?;
+    let (key, rules) = (args.key.as_bytes(), rules(&args.only));
+    let (sum, version) = match args.float {
+        None => {
+            let (sum, version) = store.increment(table, key, args.by, rules)?;
+            (Value::from(sum), version)
+        }
+        Some(by) => {
+            let (sum, version) = store.increment_float(table, key, by, rules)?;
+            // JSON has no infinities.
+            (serde_json::Number::from_f64(sum).map_or_else(|| sum.to_string().into(), Value::from), version)
+        }
+    };
+    if args.json {
+        return print_json([("value".to_owned(), sum), number("version", version.0)]);
+    }
+    let text = sum.as_str().map_or_else(|| sum.to_string(), str::to_owned);
+    out::print(format!("{text}\n"))
+}
+
+fn version_is(version: Option<u64>) -> RejectRules {
+    RejectRules {
+        given_version: Version(version.unwrap_or(0)),
+        version_ne_given: version.is_some(),
+        ..RejectRules::default()
+    }
+}
+
+fn rules(only: &Condition) -> RejectRules {
+    RejectRules {
+        // A version that is demanded demands an object, too.
+        doesnt_exist: only.if_exists || only.if_version.is_some(),
+        exists: only.if_absent,
+        ..version_is(only.if_version)
+    }
+}
+
+/// All of standard input, unless it is longer than any value.
+fn standard_input() -> Result<Vec<u8>, Fail> {
+    let mut value = Vec::new();
+    io::stdin().take(MAX_VALUE as u64 + 1).read_to_end(&mut value).named("cannot read standard input")?;
+    if value.len() > MAX_VALUE {
+        return Err(Fail::new(format!(
+            "standard input is longer than {MAX_VALUE} bytes, the limit of a value"
+        )));
+    }
+    Ok(value)
+}
+
+fn number(name: &str, value: u64) -> (String, Value) {
+    (name.to_owned(), value.into())
+}
+
+fn print_json(members: impl IntoIterator<Item = (String, Value)>) -> Result<(), Fail> {
+    let object: Map<String, Value> = members.into_iter().collect();
+    out::print(format!("{}\n", Value::Object(object)))
+}
+
+/// The bytes of a key as people read them.
+pub(crate) fn shown(key: &[u8]) -> String {
+    OsStr::from_bytes(key).to_string_lossy().into_owned()
+}

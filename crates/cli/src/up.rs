@@ -1,0 +1,210 @@
+//! `sprat up`: a whole cluster on this machine, each part a process of its own, until Ctrl-C.
+//!
+//! The parts are children of this process and die with it. A server that dies is reported and the others serve on; a
+//! coordinator that dies ends the cluster, since nobody else can say where a table is.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use crate::args;
+use crate::fail::Fail;
+use crate::out::{self, Columns};
+use crate::process::{self, Process};
+use crate::store::Store;
+
+/// How long the servers may take to join the cluster.
+const ENLIST: Duration = Duration::from_secs(20);
+/// How often the children are looked at.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// A coordinator and its servers.
+pub(crate) struct Cluster {
+    coordinator: Process,
+    coordinator_at: String,
+    servers: Vec<(Process, String)>,
+}
+
+/// What a cluster shall be.
+pub(crate) struct Plan<'p> {
+    pub(crate) name: &'p str,
+    /// The coordinator's port; server `i` takes this one + `i`.
+    pub(crate) port: u16,
+    pub(crate) servers: u16,
+    /// Of each server, in bytes.
+    pub(crate) memory: u64,
+    pub(crate) state: Option<&'p std::path::Path>,
+    /// The core that all of them run on, if it matters.
+    pub(crate) core: Option<usize>,
+}
+
+impl Cluster {
+    /// Starts all processes and waits until the servers have joined.
+    pub(crate) fn start(plan: &Plan<'_>) -> Result<Self, Fail> {
+        let mut args =
+            vec!["coordinator".to_owned(), "-C".to_owned(), format!("tcp:host=127.0.0.1,port={}", plan.port)];
+        if let Some(state) = plan.state {
+            args.extend(["--state".to_owned(), state.to_string_lossy().into_owned()]);
+        }
+        let mut coordinator = Process::start("the coordinator", plan.core, &args)?;
+        let coordinator_at = coordinator.ready()?;
+        let mut cluster = Self { coordinator, coordinator_at, servers: Vec::new() };
+        for index in 1..=plan.servers {
+            cluster.add_server(plan, index)?;
+        }
+        for (process, locators) in &mut cluster.servers {
+            *locators = process.ready()?;
+        }
+        cluster.wait_for_servers()?;
+        Ok(cluster)
+    }
+
+    fn add_server(&mut self, plan: &Plan<'_>, index: u16) -> Result<(), Fail> {
+        let (name, port) = (plan.name, plan.port + index);
+        let locators = format!(
+            "fast+shm:name={name}.{index};fast+udp:host=127.0.0.1,port={port};tcp:host=127.0.0.1,port={port}"
+        );
+        let memory = plan.memory.to_string();
+        let args = ["server", "-C", &self.coordinator_at, "-L", &locators, "--memory", &memory];
+        let process = Process::start(format!("server {index}"), plan.core, args)?;
+        self.servers.push((process, locators));
+        Ok(())
+    }
+
+    /// Waits until the coordinator knows all servers.
+    fn wait_for_servers(&mut self) -> Result<(), Fail> {
+        let mut store = Store::connect(&self.coordinator_at)?;
+        let begin = Instant::now();
+        loop {
+            let joined = store.servers()?.len();
+            if joined >= self.servers.len() {
+                return Ok(());
+            }
+            if let Some(died) = self.died().first() {
+                return Err(Fail::new(died.clone()).next("the message before this one says why"));
+            }
+            if begin.elapsed() > ENLIST {
+                return Err(Fail::new(format!(
+                    "only {joined} of {} servers joined the cluster",
+                    self.servers.len()
+                )));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Where the coordinator is.
+    pub(crate) fn coordinator(&self) -> &str {
+        &self.coordinator_at
+    }
+
+    /// Where each server is.
+    pub(crate) fn servers(&self) -> impl Iterator<Item = &str> {
+        self.servers.iter().map(|(_, locators)| locators.as_str())
+    }
+
+    /// All process ids, the coordinator's first.
+    pub(crate) fn ids(&self) -> Vec<u32> {
+        std::iter::once(self.coordinator.id()).chain(self.servers.iter().map(|(p, _)| p.id())).collect()
+    }
+
+    /// Who has died, in words.
+    fn died(&mut self) -> Vec<String> {
+        let servers = self.servers.iter_mut().map(|(process, _)| process);
+        std::iter::once(&mut self.coordinator)
+            .chain(servers)
+            .filter_map(|process| {
+                process.ended().map(|how| format!("{} (process {}) {how}", process.name(), process.id()))
+            })
+            .collect()
+    }
+
+    /// Ends all processes in good order: the servers first, so that each can still take its leave.
+    pub(crate) fn end(&mut self) {
+        for (server, _) in &mut self.servers {
+            server.ask_to_end();
+        }
+        for (server, _) in &mut self.servers {
+            server.end();
+        }
+        self.coordinator.end();
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &args::Up) -> Result<(), Fail> {
+    let (stop, stopped) = channel();
+    process::on_stop(move || {
+        // The receiver lives until this process ends.
+        let _ = stop.send(());
+    })?;
+    let plan = Plan {
+        name: &args.name,
+        port: args.port,
+        servers: args.servers,
+        memory: args.memory,
+        state: args.state.as_deref(),
+        core: None,
+    };
+    let mut cluster = Cluster::start(&plan)?;
+    out::print(introduction(&cluster))?;
+    let result = watch(&mut cluster, &stopped);
+    cluster.end();
+    out::print("The cluster has ended.\n")?;
+    result
+}
+
+/// Waits for Ctrl-C, and tells of processes that die meanwhile.
+fn watch(cluster: &mut Cluster, stopped: &Receiver<()>) -> Result<(), Fail> {
+    let mut told = 0;
+    loop {
+        match stopped.recv_timeout(LOOK) {
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        let died = cluster.died();
+        if died.len() > told {
+            died.iter().for_each(out::note);
+            told = died.len();
+        }
+        if cluster.coordinator.ended().is_some() {
+            return Err(
+                Fail::new("the cluster has lost its coordinator").next("start it anew with `sprat up`")
+            );
+        }
+        if told == cluster.servers.len() {
+            return Err(
+                Fail::new("the cluster has lost all its servers").next("start it anew with `sprat up`")
+            );
+        }
+    }
+}
+
+fn introduction(cluster: &Cluster) -> String {
+    let mut table = Columns::new(&["process", ">id", "locator"]);
+    let parts = std::iter::once(cluster.coordinator()).chain(cluster.servers());
+    let names =
+        std::iter::once(&cluster.coordinator).chain(cluster.servers.iter().map(|(process, _)| process));
+    for (process, locators) in names.zip(parts) {
+        let name = process.name().trim_start_matches("the ");
+        for (line, locator) in locators.split(';').enumerate() {
+            let id = process.id().to_string();
+            if line == 0 { table.row([name, &id, locator]) } else { table.row(["", "", locator]) }
+        }
+    }
+    let at = cluster.coordinator();
+    let hint = if at == args::DEFAULT_COORDINATOR {
+        "Other commands find it by themselves".to_owned()
+    } else {
+        format!("In other terminals: export SPRAT_COORDINATOR={at}")
+    };
+    format!(
+        "{}\n{hint}; try: sprat table create books\nCtrl-C ends the cluster and forgets its objects.\n",
+        table.text()
+    )
+}
