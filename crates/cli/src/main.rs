@@ -37,6 +37,7 @@ fn main() -> ExitCode {
 fn run(command: &Command) -> Result<(), Fail> {
     match command {
         Command::Up(args) => up::run(args),
+        Command::Coordinator(args) => serve::coordinator(args),
         Command::Table(command) => table::run(command),
         Command::Get(args) => kv::get(args),
         Command::Put(args) => kv::put(args),

@@ -1,11 +1,33 @@
 //! The processes that serve: a coordinator, a server, an echo. Each says where it listens as soon as it does, and runs
 //! until SIGINT or SIGTERM.
 
+use sprat::doors::Options;
 use sprat::rpc::{Call, Server};
+use sprat::server::{self, CoordinatorOptions};
+use sprat::worker::Worker;
+use sprat_store::machine::Machine;
 
 use crate::args;
 use crate::fail::Fail;
 use crate::process;
+
+/// Runs a coordinator.
+pub(crate) fn coordinator(args: &args::Coordinator) -> Result<(), Fail> {
+    let mut options = CoordinatorOptions::at(&args.locators);
+    options.state = args.state.clone();
+    options.doors = Options { insecure_network: args.insecure_network, ..Options::default() };
+    run(server::coordinator(&options).map_err(|error| listening(&error))?)
+}
+
+/// Serves until a signal comes, or until the machine itself must stop.
+fn run<M: Machine>(mut worker: Worker<M>) -> Result<(), Fail> {
+    process::say_ready(&worker.doors().locators())?;
+    let stop = worker.stop();
+    process::on_stop(move || stop.stop())?;
+    worker
+        .run()
+        .map_err(|reason| Fail::new(reason).next("start it anew: it joins the cluster as a new server"))
+}
 
 /// Answers every request with its own bytes.
 pub(crate) fn echo(args: &args::Echo) -> Result<(), Fail> {
@@ -20,7 +42,7 @@ pub(crate) fn echo(args: &args::Echo) -> Result<(), Fail> {
 
 /// Why nothing can be served, and what to do about it.
 fn listening(error: &std::io::Error) -> Fail {
-    let fail = Fail::new(format!("cannot listen at {error}"));
+    let fail = Fail::new(format!("cannot serve: {error}"));
     match error.kind() {
         std::io::ErrorKind::AddrInUse => {
             fail.next("another process serves there: end it, or choose another port or name")

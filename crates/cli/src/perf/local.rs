@@ -44,12 +44,29 @@ impl Local {
         }
         Ok(self.echo.as_ref().expect("it was started above"))
     }
+
+    /// Another echo server that has served nobody yet, on one transport.
+    pub(crate) fn fresh_echo(&self, role: &str, transport: &str) -> Result<Echo, Fail> {
+        self.start_echo(role, &[transport.to_owned()])
+    }
+
+    fn start_echo(&self, role: &str, transports: &[String]) -> Result<Echo, Fail> {
+        let locators = locators(role, transports)?;
+        let mut process = Process::start("the echo server", self.server_core(), ["echo", "-L", &locators])?;
+        let locators = process.ready()?;
+        Ok(Echo { process, locators })
+    }
 }
 
 impl Echo {
     /// Its process id.
     pub(crate) fn id(&self) -> u32 {
         self.process.id()
+    }
+
+    /// Where it is reached, if it has one transport.
+    pub(crate) fn only(&self) -> String {
+        self.locators.clone()
     }
 
     /// Where it is reached over `transport`.

@@ -13,7 +13,9 @@ mod echo;
 mod floor;
 mod local;
 mod measure;
+mod procfs;
 mod report;
+mod sessions;
 
 use report::{Context, Report};
 
@@ -28,6 +30,7 @@ pub(crate) struct Bench {
     rounds: u16,
     sizes: Vec<usize>,
     outstanding: usize,
+    sessions: usize,
     local: local::Local,
 }
 
@@ -41,6 +44,7 @@ pub(crate) fn run(args: &args::Perf) -> Result<(), Fail> {
         rounds: args.rounds,
         sizes: args.size.clone(),
         outstanding: usize::from(args.outstanding),
+        sessions: args.sessions as usize,
         local: local::Local::new(&args.transport),
     };
     if let Some(core) = bench.local.client_core() {
@@ -49,6 +53,7 @@ pub(crate) fn run(args: &args::Perf) -> Result<(), Fail> {
     for test in &args.tests {
         match test {
             Test::Echo => echo::run(&mut bench)?,
+            Test::Sessions => sessions::run(&mut bench)?,
             other => return Err(Fail::new(format!("{other:?} is not built yet"))),
         }
     }

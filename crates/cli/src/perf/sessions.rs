@@ -1,0 +1,159 @@
+//! Many sessions on one server: what one costs in memory at both ends, how fast they open, and what having them costs.
+//!
+//! Two servers take turns: one with 1,000 sessions, one with as many as were asked for, each with a client of its own. A
+//! session counts once a request has gone over it.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use sprat::clock::Clock;
+use sprat::rpc::{Client, Rpc, Session};
+use sprat_proto::Rng;
+
+use super::echo::failure;
+use super::measure::{Lane, Sample, in_turns};
+use super::procfs::resident_bytes;
+use super::report::Row;
+use super::{Bench, local};
+use crate::fail::Fail;
+
+/// How many sessions the comparison has.
+const FEW: usize = 1000;
+/// Sessions that are being opened at a time.
+const OPENING: usize = 64;
+/// How long one request may take.
+const TIMEOUT: Duration = Duration::from_secs(20);
+/// Payload of a request.
+const SIZE: usize = 100;
+
+/// Runs the test over all transports.
+pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
+    let many = bench.sessions;
+    bench.report.begin(format!("sessions: {many} open on one server, against {FEW}"));
+    for transport in bench.transports.clone() {
+        one_transport(bench, &transport, many)?;
+    }
+    bench.report.end()
+}
+
+fn one_transport(bench: &mut Bench, transport: &str, many: usize) -> Result<(), Fail> {
+    let few_server = bench.local.fresh_echo("few", transport)?;
+    let many_server = bench.local.fresh_echo("many", transport)?;
+    let mut few = Crowd::new(&few_server)?;
+    few.open(FEW)?;
+    let mut crowd = Crowd::new(&many_server)?;
+    crowd.open(FEW)?;
+    let memory = |crowd: &Crowd| Ok::<_, Fail>((resident_bytes(many_server.id())?, crowd.clients_bytes()?));
+    let (server_before, client_before) = memory(&crowd)?;
+    let clock = Clock::new();
+    let begin = clock.now();
+    crowd.open(many)?;
+    let seconds = clock.now().since(begin) as f64 / 1e9;
+    let (server_after, client_after) = memory(&crowd)?;
+    let added = (many - FEW).max(1) as f64;
+    let each = |before: u64, after: u64| after.saturating_sub(before) as f64 / added;
+    let rows = [
+        ("sessions.server", each(server_before, server_after), "B a session"),
+        ("sessions.client", each(client_before, client_after), "B a session"),
+        ("sessions.open", added / seconds, "sessions/s"),
+    ];
+    for (test, value, unit) in rows {
+        bench.report.row(Row::value(test, transport, value, unit))?;
+    }
+    for outstanding in [1, bench.outstanding.max(16)] {
+        let mut lanes: [Lane<'_>; 2] =
+            [Box::new(|time| few.echo(outstanding, time)), Box::new(|time| crowd.echo(outstanding, time))];
+        let figures = in_turns(&mut lanes, bench.rounds, bench.time)?;
+        let name = |sessions: usize| format!("sessions.echo.{outstanding}x{sessions}");
+        bench.report.row(Row::new(name(FEW), transport, Some(SIZE), &figures[0]))?;
+        let floor = name(FEW);
+        bench.report.row(Row::new(name(many), transport, Some(SIZE), &figures[1]).beside(
+            &floor,
+            figures[0].p50_us,
+            None,
+        ))?;
+        if let (Some(a), Some(b)) = (figures[0].ops_per_s, figures[1].ops_per_s) {
+            let test = format!("sessions.kept.{outstanding}");
+            bench.report.row(Row::value(test, transport, 100.0 * b / a, "% of the rate with 1,000"))?;
+        }
+    }
+    Ok(())
+}
+
+/// A client and its sessions with one server.
+struct Crowd {
+    client: Client,
+    locator: String,
+    sessions: Vec<Session>,
+    request: Vec<u8>,
+    rng: Rng,
+    clock: Clock,
+}
+
+impl Crowd {
+    fn new(server: &local::Echo) -> Result<Self, Fail> {
+        let locator = server.only();
+        let client = Client::new().map_err(|error| Fail::new(format!("cannot reach {locator}: {error}")))?;
+        Ok(Self {
+            client,
+            locator,
+            sessions: Vec::new(),
+            request: vec![7; SIZE],
+            rng: Rng::seeded(1),
+            clock: Clock::new(),
+        })
+    }
+
+    /// Opens sessions until there are `total`.
+    fn open(&mut self, total: usize) -> Result<(), Fail> {
+        let mut opening = 0;
+        self.sessions.reserve_exact(total - self.sessions.len());
+        while self.sessions.len() < total || opening > 0 {
+            while self.sessions.len() < total && opening < OPENING {
+                let session = self.client.connect(&self.locator);
+                let session =
+                    session.map_err(|error| Fail::new(format!("cannot reach {}: {error}", self.locator)))?;
+                self.client.start(session, self.request.as_slice(), TIMEOUT);
+                self.sessions.push(session);
+                opening += 1;
+            }
+            self.client.turn_and_rest();
+            while let Some((_, outcome)) = self.client.completed() {
+                outcome.map_err(failure)?;
+                opening -= 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Resident bytes of this process: the sessions' names here, 4 bytes each, are part of them.
+    fn clients_bytes(&self) -> Result<u64, Fail> {
+        resident_bytes(std::process::id())
+    }
+
+    /// Echoes over sessions chosen uniformly, `outstanding` in progress.
+    fn echo(&mut self, outstanding: usize, time: Duration) -> Result<Sample, Fail> {
+        let mut sample = Sample::new();
+        let mut started: HashMap<Rpc, sprat_proto::Instant> = HashMap::with_capacity(outstanding);
+        let begin = self.clock.now();
+        let end = begin.after(time.as_nanos() as u64);
+        let mut now = begin;
+        while now < end || !started.is_empty() {
+            while now < end && started.len() < outstanding {
+                let session = self.sessions[self.rng.below(self.sessions.len() as u64) as usize];
+                let rpc = self.client.start(session, self.request.as_slice(), TIMEOUT);
+                started.insert(rpc, self.clock.now());
+            }
+            self.client.turn_and_rest();
+            now = self.clock.now();
+            while let Some((rpc, outcome)) = self.client.completed() {
+                outcome.map_err(failure)?;
+                if let Some(since) = started.remove(&rpc) {
+                    sample.record(now.since(since), SIZE as u64);
+                }
+            }
+        }
+        sample.elapsed = Duration::from_nanos(now.since(begin));
+        Ok(sample)
+    }
+}
