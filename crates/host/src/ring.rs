@@ -19,7 +19,7 @@
 //! that cannot be, makes the ring [`Broken`], for good.
 //!
 //! **Sleeping.** A consumer that wants to sleep raises `sleeping`, has every processor pass a barrier
-//! ([`barrier`]), and looks once more: either it sees the record, or the producer, which looks at `sleeping` after it
+//! ([`barrier()`]), and looks once more: either it sees the record, or the producer, which looks at `sleeping` after it
 //! has published, sees the flag. The barrier is on the sleeper's side alone; a producer pays for a plain load. Where
 //! the kernel has no such barrier, both sides use fences (`fenced`). A producer that waits for room does the same with
 //! `waiting` and the head. Whoever finds a flag lowers it and wakes its owner, by means that are not the ring's business.
@@ -71,7 +71,7 @@ pub struct Place {
     pub size: usize,
     /// What makes this ring's tags its own; random, so that no one can place a false record in a payload.
     pub secret: u64,
-    /// True if the two sides use fences, because one of them lacks [`barrier`].
+    /// True if the two sides use fences, because one of them lacks [`barrier()`].
     pub fenced: bool,
 }
 
@@ -229,7 +229,7 @@ impl Producer {
         self.lacking > 0
     }
 
-    /// Asks to be woken when there is room. Then comes [`barrier`], then [`Producer::has_room`].
+    /// Asks to be woken when there is room. Then comes [`barrier()`], then [`Producer::has_room`].
     pub fn wait_for_room(&self) {
         self.place.memory.flag(self.place.control + WAITING).store(1, Ordering::Relaxed);
         self.place.order();
@@ -341,7 +341,7 @@ impl Consumer {
         core::mem::take(&mut self.wake)
     }
 
-    /// Asks to be woken at the next record. Then comes [`barrier`], then [`Consumer::is_ready`].
+    /// Asks to be woken at the next record. Then comes [`barrier()`], then [`Consumer::is_ready`].
     pub fn lie_down(&self) {
         self.place.memory.flag(self.place.control + SLEEPING).store(1, Ordering::Relaxed);
         self.place.order();
@@ -365,7 +365,7 @@ mod barrier {
 
     static REGISTERED: OnceLock<bool> = OnceLock::new();
 
-    /// True if this process can issue [`barrier`] and takes part in those of others; registers it on the first call.
+    /// True if this process can issue [`barrier()`] and takes part in those of others; registers it on the first call.
     pub fn has_barrier() -> bool {
         *REGISTERED.get_or_init(|| {
             membarrier_query().contains(MembarrierQuery::GLOBAL_EXPEDITED)

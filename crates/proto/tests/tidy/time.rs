@@ -4,8 +4,11 @@
 use crate::report;
 use crate::source::{files, line_of};
 
-/// Places that may name a clock or sleep, and why.
-const LISTED: &[(&str, &str, &str)] = &[];
+/// Where a clock may be named or slept on: below which path, which, and why.
+const LISTED: &[(&str, &str, &str)] = &[
+    ("crates/cli/src/", "Instant::now", "a program waits for its children and paints its progress"),
+    ("crates/cli/src/process.rs", "thread::sleep", "a child that starts or ends gives no sign to wait on"),
+];
 
 const CLOCKS: &[&str] = &["Instant::now", "SystemTime::now", "thread::sleep", "UNIX_EPOCH.elapsed"];
 
@@ -17,7 +20,7 @@ fn only_the_clock_tells_the_time() {
         let code = file.code();
         for clock in CLOCKS {
             for (at, _) in code.match_indices(clock) {
-                if LISTED.iter().any(|(path, c, _)| *path == file.path && c == clock) {
+                if LISTED.iter().any(|(path, c, _)| file.path.starts_with(path) && c == clock) {
                     met.push((file.path.clone(), *clock));
                 } else {
                     wrong.push(format!("{}:{}: {clock} outside the clock", file.path, line_of(&code, at)));
@@ -25,7 +28,9 @@ fn only_the_clock_tells_the_time() {
             }
         }
     }
-    for (path, clock, _) in LISTED.iter().filter(|(p, c, _)| !met.iter().any(|(mp, mc)| mp == p && mc == c)) {
+    for (path, clock, _) in
+        LISTED.iter().filter(|(p, c, _)| !met.iter().any(|(mp, mc)| mp.starts_with(p) && mc == c))
+    {
         wrong.push(format!("{path}: {clock} is listed but not there: take it off"));
     }
     report("time comes from one place:", &wrong);

@@ -84,7 +84,8 @@ impl Head {
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, Bad> {
         let Some((fixed, extensions)) = bytes.split_first_chunk::<FIXED>() else { return Err(Bad::Field) };
         let mut head = Self::fixed(fixed)?;
-        head.ttl_us = head.ttl_us.and(extensions.first_chunk()).map(|word| u32::from_be_bytes(*word));
+        head.ttl_us =
+            head.ttl_us.and_then(|_| extensions.first_chunk()).map(|word| u32::from_be_bytes(*word));
         Ok(head)
     }
 
