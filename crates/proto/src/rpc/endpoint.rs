@@ -1,8 +1,28 @@
-//! The endpoint: one owner of all sessions, client and server side, of one driver.
+//! The endpoint: one owner of all sessions, client and server side, of one driver. This file is its door and what both
+//! sides share; the sides are in `client` and `server`, the way out is in `output`.
+//!
+//! Always: every request taken ends with exactly one [`Event::Response`] or [`Event::Failed`]; every slice handed in comes
+//! back by [`Endpoint::released`] exactly once; nothing changes before a packet's session, token and address agree.
 
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use arrayvec::ArrayVec;
+
+use super::credit::Credit;
+use super::peer::Peers;
+use super::server::Kept;
+use super::session::{ClientSession, INDEX_MAX, ServerSession};
+use super::slab::Slab;
+use super::slot::Slots;
+use super::stats::Stats;
+use super::wheel::Wheel;
 use super::{Event, Message, RequestError, RpcId, ServerRpc, SessionId, Slice, Slices};
+use crate::datagrams::BURST;
 use crate::probe::{NoProbe, Probe};
-use crate::wire::checksum::Crc32c;
+use crate::time::{MS, SECOND};
+use crate::wire::checksum::{Crc32c, crc32c};
+use crate::wire::rpc::{self, Bad, Packet, TO_CLIENT};
 use crate::{Addr, Datagrams, Instant, Rng};
 
 /// What can be set; the default suits a driver of kernel UDP.
@@ -14,31 +34,218 @@ pub struct Config {
     pub serve: bool,
     /// Most requests waiting on one session beyond its eight channels.
     pub queue_limit: usize,
+    /// Server: most sessions, at most 2²⁴.
+    pub max_sessions: u32,
+    /// Server: most requests that the application may have; further ones are refused with BUSY.
+    pub max_executing: u32,
+    /// Server: most bytes of requests half received; further long requests are refused with BUSY.
+    pub max_assembling_bytes: usize,
+    /// Server: most bytes of replies kept for clients that have not acknowledged them.
+    pub max_kept_bytes: usize,
+    /// Server: most replies kept.
+    pub max_kept: u32,
+    /// Server: how long a refused client waits before it tries again, in nanoseconds.
+    pub retry_after_ns: u64,
+    /// Server: sessions idle for longer are forgotten. In nanoseconds, in steps of a second, at most 18 hours.
+    pub idle_expiry_ns: u64,
+    /// Server: a half-received request is given up after this long without a packet.
+    pub stale_request_ns: u64,
+    /// Client: the least time that an answer may take, beyond the round trip, before the server is asked.
+    pub min_pto_ns: u64,
+    /// Client: unanswered probes after which the server counts as unreachable.
+    pub max_silent: u8,
+    /// Client: refusals after which a request fails as busy.
+    pub max_refusals: u8,
+    /// Client: a session idle for this long tells the server which replies it has.
+    pub done_after_ns: u64,
+    /// Bytes of a message that may come to us without a grant.
+    pub unscheduled_bytes: u32,
+    /// Bytes granted to all senders together and not yet received.
+    pub credit_bytes: u32,
+    /// Queueing delay beyond which a sender slows down.
+    pub target_delay_ns: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            crc32c,
+            serve: true,
+            queue_limit: 1024,
+            max_sessions: INDEX_MAX,
+            max_executing: 8 * 1024,
+            max_assembling_bytes: 256 << 20,
+            max_kept_bytes: 64 << 20,
+            max_kept: 16 * 1024,
+            retry_after_ns: MS,
+            idle_expiry_ns: 600 * SECOND,
+            stale_request_ns: 5 * SECOND,
+            min_pto_ns: 5 * MS,
+            max_silent: 10,
+            max_refusals: 8,
+            done_after_ns: 5 * MS,
+            unscheduled_bytes: 64 << 10,
+            credit_bytes: 1 << 20,
+            target_delay_ns: MS,
+        }
+    }
 }
 
 /// All sessions of one driver, client and server side alike.
 #[derive(Debug)]
 pub struct Endpoint<P: Probe = NoProbe> {
-    _probe: P,
+    pub(super) config: Config,
+    pub(super) stats: Stats,
+    pub(super) probe: P,
+    pub(super) rng: Rng,
+    pub(super) lossless: bool,
+    pub(super) max_payload: usize,
+    /// The last time handed in.
+    pub(super) now: Instant,
+
+    burst: ArrayVec<(u8, Packet), BURST>,
+    processed: usize,
+    /// Sums up what the first pass loads, so that it is loaded.
+    warmth: u32,
+    gone: Vec<Addr>,
+
+    pub(super) peers: Peers,
+    pub(super) slots: Slots,
+    pub(super) credit: Credit,
+    /// Peers with something to send.
+    pub(super) active: VecDeque<u32>,
+    pub(super) control: VecDeque<super::output::Control>,
+    /// When to try a driver again that was full, and how long to wait after that.
+    pub(super) retry_at: Instant,
+    pub(super) retry_ns: u64,
+    pub(super) events: VecDeque<Event<'static>>,
+    pub(super) released: VecDeque<Slice>,
+
+    pub(super) clients: Slab<ClientSession>,
+    pub(super) wheel: Wheel,
+    pub(super) fired: Vec<(Instant, u32)>,
+    /// Client sessions whose last replies the server may still keep, by index and epoch.
+    pub(super) idle: VecDeque<(u32, u32)>,
+    pub(super) idle_check: Instant,
+
+    pub(super) sessions: Slab<ServerSession>,
+    pub(super) blocks: Slab<[u32; super::CHANNELS]>,
+    pub(super) opener: super::open::Opener,
+    pub(super) executing: u32,
+    pub(super) assembling_bytes: usize,
+    pub(super) kept: Kept,
+    pub(super) sweep: super::server::Sweep,
 }
 
 impl<P: Probe> Endpoint<P> {
     /// An endpoint with no sessions.
-    pub fn new(_config: Config, _rng: Rng, probe: P) -> Self {
-        Self { _probe: probe }
+    pub fn new(config: Config, mut rng: Rng, probe: P) -> Self {
+        Self {
+            stats: Stats::default(),
+            probe,
+            lossless: false,
+            max_payload: 0,
+            now: Instant::ZERO,
+            burst: ArrayVec::new(),
+            processed: 0,
+            warmth: 0,
+            gone: Vec::new(),
+            peers: Peers::new(&mut rng),
+            slots: Slots::new(),
+            credit: Credit::default(),
+            active: VecDeque::new(),
+            control: VecDeque::new(),
+            retry_at: Instant::NEVER,
+            retry_ns: super::output::RETRY_MIN_NS,
+            events: VecDeque::new(),
+            released: VecDeque::new(),
+            clients: Slab::new(),
+            wheel: Wheel::new(),
+            fired: Vec::new(),
+            idle: VecDeque::new(),
+            idle_check: Instant::NEVER,
+            sessions: Slab::new(),
+            blocks: Slab::new(),
+            opener: super::open::Opener::new(&mut rng),
+            executing: 0,
+            assembling_bytes: 0,
+            kept: Kept::default(),
+            sweep: super::server::Sweep::default(),
+            config,
+            rng,
+        }
+    }
+
+    /// What has happened so far.
+    pub const fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// The probe, to read what it noted.
+    pub const fn probe(&mut self) -> &mut P {
+        &mut self.probe
     }
 
     // Input.
 
     /// Receives one burst from `driver`: checks and parses every header and loads each session's line. Returns the
-    /// number of datagrams. [`Endpoint::event`] then processes them one by one.
-    pub fn input<D: Datagrams>(&mut self, _now: Instant, _driver: &mut D) -> usize {
-        unimplemented!()
+    /// number of datagrams. [`Endpoint::event`] then processes them one by one. While some of the last burst are not yet
+    /// processed it receives nothing and returns how many those are.
+    pub fn input<D: Datagrams>(&mut self, now: Instant, driver: &mut D) -> usize {
+        self.now = now;
+        if self.processed < self.burst.len() {
+            return self.burst.len() - self.processed;
+        }
+        self.know(driver);
+        self.burst.clear();
+        self.processed = 0;
+        let n = driver.recv_burst();
+        if self.lossless {
+            while let Some(addr) = driver.gone() {
+                self.gone.push(addr);
+            }
+        }
+        let crc = (!self.lossless).then_some(self.config.crc32c);
+        for i in 0..n.min(BURST) {
+            match rpc::parse(driver.datagram(i).1, crc) {
+                Ok(packet) => self.burst.push((i as u8, packet)),
+                Err(bad) => self.drop_bad(bad),
+            }
+        }
+        self.stats.received += n as u64;
+        if n > 1 {
+            self.load_lines();
+        }
+        n
     }
 
     /// What happened: call until `None` after each `input` and `tick`. Borrowed payloads live in the driver's burst.
-    pub fn event<'b, D: Datagrams>(&mut self, _now: Instant, _driver: &'b D) -> Option<Event<'b>> {
-        unimplemented!()
+    pub fn event<'b, D: Datagrams>(&mut self, now: Instant, driver: &'b D) -> Option<Event<'b>> {
+        self.now = now;
+        loop {
+            if let Some(event) = self.events.pop_front() {
+                return Some(event);
+            }
+            let Some(&(i, packet)) = self.burst.get(self.processed) else {
+                if self.gone.is_empty() {
+                    return None;
+                }
+                self.peers_gone();
+                continue;
+            };
+            self.processed += 1;
+            let (from, datagram) = driver.datagram(usize::from(i));
+            let body = packet.body(datagram);
+            let event = if packet.flags & TO_CLIENT != 0 {
+                self.client_input(from, &packet, body)
+            } else {
+                self.server_input(from, &packet, body)
+            };
+            if event.is_some() {
+                // Whatever else this packet caused waits in the queue, behind it.
+                return event;
+            }
+        }
     }
 
     // Output.
@@ -47,73 +254,150 @@ impl<P: Probe> Endpoint<P> {
     /// waiting for nothing but the next turn.
     pub fn output<D: Datagrams>(
         &mut self,
-        _now: Instant,
-        _memory: &(impl Slices + ?Sized),
-        _driver: &mut D,
+        now: Instant,
+        memory: &(impl Slices + ?Sized),
+        driver: &mut D,
     ) -> bool {
-        unimplemented!()
+        self.now = now;
+        self.know(driver);
+        self.send_all(memory, driver)
     }
 
     /// A slice that is no longer needed; call until `None` after `output`, `event` and `tick`.
     pub fn released(&mut self) -> Option<Slice> {
-        unimplemented!()
+        self.released.pop_front()
     }
 
     // Time.
 
-    /// When `tick` wants to be called, if nothing happens before.
+    /// When `tick` wants to be called, if nothing happens before, and `output` after it.
     pub fn deadline(&self) -> Option<Instant> {
-        unimplemented!()
+        let wheel = self.wheel.next().unwrap_or(Instant::NEVER);
+        let next = wheel.min(self.idle_check).min(self.next_sweep()).min(self.retry_at);
+        (next < Instant::NEVER).then_some(next)
     }
 
     /// It is `now`: timers that are due fire.
-    pub fn tick(&mut self, _now: Instant) {
-        unimplemented!()
+    pub fn tick(&mut self, now: Instant) {
+        self.now = now;
+        let mut fired = core::mem::take(&mut self.fired);
+        self.wheel.advance(now, &mut fired);
+        for (due, id) in fired.drain(..) {
+            self.timer(due, id);
+        }
+        self.fired = fired;
+        if now >= self.idle_check {
+            self.send_dones();
+        }
+        if now >= self.next_sweep() {
+            self.sweep();
+        }
     }
 
     // Commands.
 
     /// Begins a session with the server at `to`. Requests may follow at once; they wait until it is open.
-    pub fn connect(&mut self, _now: Instant, _to: Addr) -> SessionId {
-        unimplemented!()
+    ///
+    /// # Panics
+    /// If this endpoint has 2²⁴ sessions as a client.
+    pub fn connect(&mut self, now: Instant, to: Addr) -> SessionId {
+        self.now = now;
+        self.open_session(to)
     }
 
     /// Ends a session: its requests fail, the server is told.
-    pub fn close(&mut self, _now: Instant, _session: SessionId) {
-        unimplemented!()
+    pub fn close(&mut self, now: Instant, session: SessionId) {
+        self.now = now;
+        self.close_local(session);
     }
 
     /// Sends a request. `tag` comes back with its [`Event::Response`] or [`Event::Failed`]: exactly one of the two,
     /// always. `deadline` may be [`Instant::NEVER`].
     ///
     /// # Errors
-    /// [`RequestError`], and nothing was sent.
+    /// [`RequestError`], and nothing was sent; the message's slices count as never handed in.
     pub fn request(
         &mut self,
-        _now: Instant,
-        _session: SessionId,
-        _tag: u64,
-        _message: Message,
-        _deadline: Instant,
+        now: Instant,
+        session: SessionId,
+        tag: u64,
+        message: Message,
+        deadline: Instant,
     ) -> Result<RpcId, RequestError> {
-        unimplemented!()
+        self.now = now;
+        self.call(session, tag, message, deadline)
     }
 
     /// Gives a request up: it ends with [`super::RpcError::Cancelled`] unless it has ended already.
-    pub fn cancel(&mut self, _now: Instant, _rpc: RpcId) {
-        unimplemented!()
+    pub fn cancel(&mut self, now: Instant, rpc: RpcId) {
+        self.now = now;
+        self.cancel_call(rpc);
     }
 
-    /// Answers a request.
+    /// Answers a request. If its session is gone or its client gave it up, the message is dropped and its slices come
+    /// back.
     ///
     /// # Panics
     /// If the message exceeds [`super::MAX_MESSAGE`].
-    pub fn reply(&mut self, _now: Instant, _rpc: ServerRpc, _message: Message) {
-        unimplemented!()
+    pub fn reply(&mut self, now: Instant, rpc: ServerRpc, message: Message) {
+        self.now = now;
+        self.answer(rpc, message);
     }
 
     /// Refuses a request that was not executed: its client waits that long and tries again, within its deadline.
-    pub fn refuse(&mut self, _now: Instant, _rpc: ServerRpc, _retry_after_ns: u64) {
-        unimplemented!()
+    pub fn refuse(&mut self, now: Instant, rpc: ServerRpc, retry_after_ns: u64) {
+        self.now = now;
+        self.refuse_request(rpc, retry_after_ns);
+    }
+
+    // Private.
+
+    /// Notes what the driver is like.
+    fn know<D: Datagrams>(&mut self, driver: &D) {
+        self.lossless = driver.lossless();
+        self.max_payload = driver.max_payload();
+    }
+
+    /// Loads the session of every packet of the burst, independent loads that overlap, so that the second pass finds
+    /// them in the cache.
+    fn load_lines(&mut self) {
+        let mut sum = 0u32;
+        for (_, packet) in &self.burst {
+            let index = packet.session & INDEX_MAX;
+            sum = sum.wrapping_add(if packet.flags & TO_CLIENT == 0 {
+                self.sessions.get(index).map_or(0, |s| s.peer)
+            } else {
+                self.clients.get(index).map_or(0, |s| s.peer ^ s.slots[usize::from(packet.channel)])
+            });
+        }
+        self.warmth = self.warmth.wrapping_add(sum);
+    }
+
+    #[cold]
+    fn drop_bad(&mut self, bad: Bad) {
+        let stats = &mut self.stats;
+        *match bad {
+            Bad::Short => &mut stats.drop_short,
+            Bad::Checksum => &mut stats.drop_checksum,
+            Bad::Version => &mut stats.drop_version,
+            Bad::Field => &mut stats.drop_field,
+        } += 1;
+    }
+
+    #[cold]
+    fn peers_gone(&mut self) {
+        for addr in core::mem::take(&mut self.gone) {
+            if let Some(peer) = self.peers.lose(addr) {
+                self.lose_peer(peer);
+            }
+        }
+    }
+
+    /// Gives back the slices of a message.
+    #[inline]
+    pub(super) fn release(&mut self, message: Message) {
+        for &slice in &message.slices {
+            self.released.push_back(slice);
+        }
     }
 }

@@ -20,7 +20,23 @@ use crate::Instant;
 pub mod endpoint;
 pub mod stream;
 
+mod client;
+mod credit;
+mod open;
+mod output;
+mod peer;
+mod server;
+mod session;
+mod slab;
+mod slot;
+mod stats;
+mod wheel;
+
+#[cfg(test)]
+mod tests;
+
 pub use endpoint::{Config, Endpoint};
+pub use stats::Stats;
 
 /// Channels of a session: RPCs that it can have in progress. Further requests wait in the session's queue.
 pub const CHANNELS: usize = 8;
@@ -244,4 +260,9 @@ pub enum CloseReason {
     PeerGone,
     /// The server speaks no version that we do.
     Version,
+}
+
+/// The number under which both sides of an RPC mark its points.
+const fn trace_id(token: u64, channel: u8, seq: u32) -> u64 {
+    token ^ ((seq as u64) << 3 | channel as u64)
 }

@@ -1,0 +1,701 @@
+//! The client's half: sessions this side opened, their requests, and the only timers there are.
+//!
+//! A request waits in its session's queue for a channel, is sent, and waits for its reply. When that is overdue the client
+//! asks (PROBE), and the answer says what to do: send it again, some packets again, wait, try later, or give up.
+//!
+//! Always: a request whose bytes were never all given to the driver under its present number fails as not executed; any
+//! other failure but a refusal says "maybe". Not here: opening (`open`) and sending (`output`).
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use zerocopy::IntoBytes as _;
+
+use super::endpoint::Endpoint;
+use super::open::OPENING;
+use super::output::ControlBody;
+use super::session::{INDEX_MAX, Phase};
+use super::slab::NONE;
+use super::slot::{Incoming, Missing, Outgoing, Placed, Role};
+use super::{
+    CloseReason, Event, MAX_MESSAGE, Message, Payload, RequestError, RpcError, RpcId, SessionId, trace_id,
+};
+use crate::probe::{Point, Probe};
+use crate::time::{MS, SECOND, US};
+use crate::wire::rpc::{DoneEntry, EXECUTING, HEADER, Kind, Packet, ProbeBody, ResetReason, SEQ_MAX};
+use crate::{Addr, Instant};
+
+/// The longest wait between two probes of one request.
+const PTO_MAX_NS: u64 = 400 * MS;
+/// A lossless driver loses nothing: this only finds a server that swallowed a request.
+const PTO_LOSSLESS_NS: u64 = SECOND;
+/// How often at least a request is probed that the server is executing.
+const HEARTBEAT_NS: u64 = 50 * MS;
+/// Sessions looked at in one go for replies to acknowledge.
+const IDLE_BATCH: usize = 1024;
+/// The longest DONE, whatever the driver takes.
+const DONE_BYTES: usize = 1200;
+
+impl<P: Probe> Endpoint<P> {
+    // Commands.
+
+    pub(super) fn call(
+        &mut self,
+        id: SessionId,
+        tag: u64,
+        message: Message,
+        deadline: Instant,
+    ) -> Result<RpcId, RequestError> {
+        let len = message.len();
+        if len > MAX_MESSAGE {
+            return Err(RequestError::TooLong(len));
+        }
+        let Some(c) = self.own_session(id) else { return Err(RequestError::Closed) };
+        let session = &self.clients[c];
+        let may_start = session.phase == Phase::Open && session.busy != u8::MAX && session.queued == 0;
+        if !may_start && session.queued as usize >= self.config.queue_limit {
+            return Err(RequestError::QueueFull);
+        }
+        let Some(i) = self.slots.alloc(Role::Queued) else { return Err(RequestError::QueueFull) };
+        let slot = &mut self.slots.0[i];
+        slot.out = Outgoing::new(message, len as u32, 0);
+        slot.tag = tag;
+        slot.deadline = deadline;
+        slot.session = c;
+        let rpc = RpcId(slot.id);
+        self.stats.calls += 1;
+        if may_start {
+            self.begin(c, i);
+        } else {
+            self.enqueue(c, i);
+            self.arm(i, deadline);
+        }
+        Ok(rpc)
+    }
+
+    pub(super) fn cancel_call(&mut self, rpc: RpcId) {
+        let Some(i) = self.slots.find(rpc.0) else { return };
+        if matches!(self.slots.0[i].role, Role::Queued | Role::Call | Role::Backoff) {
+            self.fail(i, RpcError::Cancelled);
+        }
+    }
+
+    pub(super) fn close_local(&mut self, id: SessionId) {
+        let Some(c) = self.own_session(id) else { return };
+        let session = &self.clients[c];
+        if session.phase == Phase::Open {
+            let mut packet = Packet::new(Kind::Close);
+            packet.session = session.server;
+            packet.token = session.token;
+            self.answer_with(session.peer, packet, ControlBody::None);
+        }
+        self.end_session(c, CloseReason::Local);
+    }
+
+    // Requests.
+
+    /// Gives a request a channel and lets it be sent. One must be free.
+    #[inline]
+    fn begin(&mut self, c: u32, i: u32) {
+        let session = &mut self.clients[c];
+        let channel = session.busy.trailing_ones() as usize;
+        session.busy |= 1 << channel;
+        session.slots[channel] = i;
+        session.seqs[channel] = (session.seqs[channel] + 1) & SEQ_MAX;
+        let slot = &mut self.slots.0[i];
+        slot.role = Role::Call;
+        slot.channel = channel as u8;
+        slot.seq = session.seqs[channel];
+        slot.peer = session.peer;
+        slot.mss = session.mss;
+        slot.progress = self.now;
+        let peer = &self.peers.slab[session.peer];
+        slot.out.granted =
+            if self.lossless { slot.out.len } else { peer.unscheduled.max(1).min(slot.out.len) };
+        self.probe.mark(Point::ClientRequest, trace_id(session.token, slot.channel, slot.seq));
+        let peer = session.peer;
+        let due = self.now.after(self.pto_ns(peer)).min(self.slots.0[i].deadline);
+        self.make_ready(i);
+        self.arm(i, due);
+    }
+
+    fn enqueue(&mut self, c: u32, i: u32) {
+        let session = &mut self.clients[c];
+        let tail = session.queue_tail;
+        session.queue_tail = i;
+        session.queued += 1;
+        if tail == NONE {
+            session.queue_head = i;
+        } else {
+            self.slots.0[tail].next = i;
+        }
+        self.slots.0[i].prev = tail;
+        self.slots.0[i].next = NONE;
+    }
+
+    fn dequeue(&mut self, i: u32) {
+        let (c, prev, next) = (self.slots.0[i].session, self.slots.0[i].prev, self.slots.0[i].next);
+        let session = &mut self.clients[c];
+        session.queued -= 1;
+        if prev == NONE {
+            session.queue_head = next;
+        } else {
+            self.slots.0[prev].next = next;
+        }
+        if next == NONE {
+            self.clients[c].queue_tail = prev;
+        } else {
+            self.slots.0[next].prev = prev;
+        }
+    }
+
+    /// Lets the next waiting request begin, if there is one and a channel is free.
+    #[inline]
+    pub(super) fn start_next(&mut self, c: u32) {
+        let session = &self.clients[c];
+        if session.queue_head == NONE || session.busy == u8::MAX || session.phase != Phase::Open {
+            return;
+        }
+        let i = session.queue_head;
+        self.dequeue(i);
+        self.begin(c, i);
+    }
+
+    /// Every byte of a request was given to the driver.
+    #[inline]
+    pub(super) fn call_sent(&mut self, i: u32) {
+        self.slots.0[i].exposed = true;
+    }
+
+    /// Ends a request: gives its slices and its slot back, and its channel to the next one.
+    #[inline]
+    fn finish(&mut self, i: u32) -> (RpcId, u64) {
+        self.settle_out(i);
+        let slot = &mut self.slots.0[i];
+        let (rpc, c, role, channel) = ((RpcId(slot.id), slot.tag), slot.session, slot.role, slot.channel);
+        if slot.incoming.take().is_some_and(|incoming| incoming.scheduled) {
+            self.credit.remove(i);
+        }
+        if role == Role::Queued {
+            self.dequeue(i);
+            self.slots.free(i);
+            return rpc;
+        }
+        self.slots.free(i);
+        let session = &mut self.clients[c];
+        session.busy &= !(1 << channel);
+        session.slots[usize::from(channel)] = NONE;
+        if !self.lossless {
+            session.unacked |= 1 << channel;
+            session.active = self.now;
+            if !session.listed {
+                session.listed = true;
+                let epoch = session.epoch;
+                self.idle.push_back((c, epoch));
+                self.idle_check = self.idle_check.min(self.now.after(self.config.done_after_ns));
+            }
+        }
+        self.start_next(c);
+        rpc
+    }
+
+    /// The message of a slot need not be sent any more.
+    #[inline]
+    pub(super) fn settle_out(&mut self, i: u32) {
+        self.unready(i);
+        let slot = &mut self.slots.0[i];
+        let message = core::mem::take(&mut slot.out.message);
+        if !self.lossless && slot.out.len > u32::from(slot.mss) && slot.role != Role::Queued {
+            let bytes = slot.out.in_flight();
+            slot.out.acked = slot.out.next;
+            self.landed(self.slots.0[i].peer, bytes);
+        }
+        self.release(message);
+    }
+
+    /// Bytes of long messages to a peer are no longer in flight.
+    pub(super) fn landed(&mut self, peer: u32, bytes: u32) {
+        let entry = &mut self.peers.slab[peer];
+        entry.path.landed(bytes);
+        if !entry.long.is_empty() {
+            self.activate(peer);
+        }
+    }
+
+    fn fail(&mut self, i: u32, error: RpcError) {
+        self.stats.failures += 1;
+        let (rpc, tag) = self.finish(i);
+        self.events.push_back(Event::Failed { rpc, tag, error });
+    }
+
+    /// Ends a session: its requests fail, its name is never used again.
+    pub(super) fn end_session(&mut self, c: u32, reason: CloseReason) {
+        let session = &mut self.clients[c];
+        let id = SessionId(u64::from(session.epoch) << 32 | u64::from(c));
+        let (peer, busy) = (session.peer, session.busy);
+        // Nothing may begin while the requests are failed.
+        session.phase = Phase::Opening;
+        for channel in (0..8).filter(|channel| busy & 1 << channel != 0) {
+            let i = self.clients[c].slots[channel];
+            let maybe = self.slots.0[i].exposed;
+            self.fail(i, if maybe { RpcError::MaybeExecuted } else { RpcError::NotExecuted });
+        }
+        while self.clients[c].queue_head != NONE {
+            self.fail(self.clients[c].queue_head, RpcError::NotExecuted);
+        }
+        let session = &mut self.clients[c];
+        session.phase = Phase::Free;
+        session.listed = false;
+        self.opened(peer);
+        self.clients[c].epoch = self.clients[c].epoch.wrapping_add(1);
+        if self.clients[c].epoch != u32::MAX {
+            self.clients.free(c);
+        }
+        self.peers.leave(peer);
+        self.events.push_back(Event::Closed { session: id, reason });
+    }
+
+    /// The driver lost a peer: every session with it ends.
+    pub(super) fn lose_peer(&mut self, peer: u32) {
+        self.forget_sessions_of(peer);
+        for c in 0..self.clients.len() {
+            if self.clients[c].phase != Phase::Free && self.clients[c].peer == peer {
+                self.end_session(c, CloseReason::PeerGone);
+            }
+        }
+    }
+
+    // Input.
+
+    #[inline]
+    pub(super) fn client_input<'b>(
+        &mut self,
+        from: Addr,
+        packet: &Packet,
+        body: &'b [u8],
+    ) -> Option<Event<'b>> {
+        match packet.kind {
+            Kind::Cookie => self.cookie_arrived(from, packet, body),
+            Kind::Accept => self.accept_arrived(from, packet, body),
+            Kind::Reset => self.reset_arrived(from, packet),
+            kind => {
+                let c = self.checked_client(from, packet)?;
+                let session = &self.clients[c];
+                let channel = usize::from(packet.channel);
+                let i = session.slots[channel];
+                if kind == Kind::NeedAck {
+                    self.need_ack(c, packet);
+                } else if i == NONE || self.slots.0[i].seq != packet.seq {
+                    self.stats.drop_stale += 1;
+                } else if kind == Kind::Data {
+                    return self.reply_arrived(i, packet, body);
+                } else {
+                    self.answer_arrived(i, packet, body);
+                }
+            }
+        }
+        None
+    }
+
+    /// The session of a packet, if its name, token and address agree.
+    #[inline]
+    fn checked_client(&mut self, from: Addr, packet: &Packet) -> Option<u32> {
+        let c = packet.session & INDEX_MAX;
+        let Some(session) = self.clients.get(c) else {
+            self.stats.drop_session += 1;
+            return None;
+        };
+        if session.phase != Phase::Open || session.name(c) != packet.session {
+            self.stats.drop_session += 1;
+            return None;
+        }
+        if session.token != packet.token {
+            self.stats.drop_token += 1;
+            return None;
+        }
+        let peer = session.peer;
+        if self.peers.slab[peer].addr != from {
+            self.stats.drop_address += 1;
+            return None;
+        }
+        self.heard(peer, packet);
+        Some(c)
+    }
+
+    /// A peer gave a sign of life that only it can give.
+    #[inline]
+    pub(super) fn heard(&mut self, peer: u32, packet: &Packet) {
+        let entry = &mut self.peers.slab[peer];
+        entry.silent = 0;
+        entry.probing_until = Instant::ZERO;
+        if !self.lossless {
+            let echo = (packet.flags & crate::wire::rpc::ECHO != 0).then_some(packet.ts_echo_us);
+            entry.path.arrived(self.now, packet.ts_us, echo, self.config.target_delay_ns);
+        }
+    }
+
+    /// A packet of the reply to a request in progress.
+    #[inline]
+    fn reply_arrived<'b>(&mut self, i: u32, packet: &Packet, body: &'b [u8]) -> Option<Event<'b>> {
+        if self.slots.0[i].role != Role::Call {
+            self.stats.drop_stale += 1;
+            return None;
+        }
+        if body.len() == packet.msg_len as usize {
+            return Some(self.respond(i, packet, Payload::Borrowed(body)));
+        }
+        let slot = &mut self.slots.0[i];
+        if slot.incoming.is_none() {
+            // The reply acknowledges the request.
+            let granted = if self.lossless { packet.msg_len } else { self.config.unscheduled_bytes };
+            let incoming = Incoming::new(packet.msg_len, u32::from(slot.mss), granted);
+            slot.incoming = Some(Box::new(incoming));
+            slot.executing = false;
+            self.settle_out(i);
+        }
+        let slot = &mut self.slots.0[i];
+        let incoming = slot.incoming.as_mut()?;
+        match incoming.place(packet.msg_len, packet.offset, body) {
+            Placed::New => {
+                slot.progress = self.now;
+                slot.tries = 0;
+                if !self.lossless {
+                    self.more_wanted(i);
+                }
+                None
+            }
+            Placed::Whole => {
+                let bytes = core::mem::take(&mut incoming.bytes);
+                Some(self.respond(i, packet, Payload::Owned(bytes)))
+            }
+            Placed::Duplicate => {
+                self.stats.drop_duplicate += 1;
+                None
+            }
+            Placed::Misfit => {
+                self.stats.drop_misfit += 1;
+                None
+            }
+        }
+    }
+
+    #[inline]
+    fn respond<'b>(&mut self, i: u32, packet: &Packet, payload: Payload<'b>) -> Event<'b> {
+        let trace = trace_id(packet.token, packet.channel, packet.seq);
+        self.probe.mark(Point::ClientReceived, trace);
+        self.stats.responses += 1;
+        let (rpc, tag) = self.finish(i);
+        self.probe.mark(Point::ClientDone, trace);
+        Event::Response { rpc, tag, payload }
+    }
+
+    /// Anything but a reply about a request in progress.
+    fn answer_arrived(&mut self, i: u32, packet: &Packet, body: &[u8]) {
+        let slot = &mut self.slots.0[i];
+        if slot.role != Role::Call || slot.incoming.is_some() && packet.kind != Kind::Gone {
+            self.stats.drop_stale += 1;
+            return;
+        }
+        slot.tries = 0;
+        slot.progress = self.now;
+        match packet.kind {
+            Kind::Grant => self.granted(i, packet.msg_len, packet.offset),
+            Kind::Nack => {
+                let missing = Missing::from_bytes(packet.offset, body);
+                self.nacked(i, packet.msg_len, missing);
+            }
+            Kind::Busy if packet.flags & EXECUTING != 0 => {
+                slot.executing = true;
+                self.arm_pto(i);
+            }
+            Kind::Busy => self.refused(i, u64::from(packet.offset) * US),
+            Kind::Unknown => {
+                let (peer, in_flight) = (slot.peer, slot.out.in_flight());
+                let granted =
+                    if self.lossless { slot.out.len } else { self.peers.slab[peer].unscheduled.max(1) };
+                slot.out.restart(granted);
+                self.landed(peer, in_flight);
+                self.make_ready(i);
+            }
+            Kind::Gone => self.fail(i, RpcError::MaybeExecuted),
+            _ => self.stats.drop_direction += 1,
+        }
+    }
+
+    /// The receiver has everything before `contig` of the slot's message and takes it up to `granted`.
+    pub(super) fn granted(&mut self, i: u32, contig: u32, granted: u32) {
+        let slot = &mut self.slots.0[i];
+        let newly = slot.out.acknowledge(contig, granted);
+        let (peer, long) = (slot.peer, slot.out.len > u32::from(slot.mss));
+        if slot.out.next < slot.out.granted {
+            self.make_ready(i);
+        }
+        if long {
+            self.landed(peer, newly);
+        }
+    }
+
+    /// The receiver misses some packets of the slot's message.
+    pub(super) fn nacked(&mut self, i: u32, granted: u32, missing: Missing) {
+        self.granted(i, missing.base, granted);
+        if missing.is_empty() {
+            return;
+        }
+        let slot = &mut self.slots.0[i];
+        slot.out.missing = Some(Box::new(missing));
+        let peer = slot.peer;
+        self.peers.slab[peer].path.lost(self.now);
+        self.make_ready(i);
+    }
+
+    /// The server refused the request: it has not executed it and never will under this number, so that it gets another
+    /// one and its next try.
+    fn refused(&mut self, i: u32, retry_after_ns: u64) {
+        self.unready(i);
+        let slot = &mut self.slots.0[i];
+        slot.refusals += 1;
+        if slot.refusals > self.config.max_refusals {
+            slot.exposed = false;
+            self.fail(i, RpcError::Busy { retry_after_ns });
+            return;
+        }
+        let in_flight = slot.out.in_flight();
+        slot.out.restart(0);
+        slot.role = Role::Backoff;
+        slot.exposed = false;
+        slot.executing = false;
+        let jitter_ns = self.rng.below(retry_after_ns / 4 + 1);
+        slot.progress = self.now.after(retry_after_ns + jitter_ns);
+        let (c, channel, peer) = (slot.session, usize::from(slot.channel), slot.peer);
+        let due = slot.progress.min(slot.deadline);
+        let session = &mut self.clients[c];
+        session.seqs[channel] = (session.seqs[channel] + 1) & SEQ_MAX;
+        slot.seq = session.seqs[channel];
+        self.landed(peer, in_flight);
+        self.arm(i, due);
+    }
+
+    fn reset_arrived(&mut self, from: Addr, packet: &Packet) {
+        let c = packet.session & INDEX_MAX;
+        let Some(session) = self.clients.get(c) else {
+            self.stats.drop_session += 1;
+            return;
+        };
+        if session.phase == Phase::Free || session.name(c) != packet.session {
+            self.stats.drop_session += 1;
+        } else if session.token != packet.token {
+            self.stats.drop_token += 1;
+        } else if self.peers.slab[session.peer].addr != from {
+            self.stats.drop_address += 1;
+        } else {
+            let version = packet.offset == ResetReason::Version as u32;
+            self.end_session(c, if version { CloseReason::Version } else { CloseReason::Reset });
+        }
+    }
+
+    // Time.
+
+    pub(super) fn timer(&mut self, due: Instant, id: u32) {
+        if id & OPENING != 0 {
+            return self.open_timer(due, id & !OPENING);
+        }
+        let slot = &mut self.slots.0[id];
+        if slot.armed != due {
+            return;
+        }
+        slot.armed = Instant::NEVER;
+        match slot.role {
+            Role::Free | Role::Recv | Role::Reply => {}
+            _ if slot.deadline <= self.now => {
+                let maybe_executed = slot.exposed;
+                self.fail(id, RpcError::Deadline { maybe_executed });
+            }
+            Role::Queued => self.arm(id, self.slots.0[id].deadline),
+            Role::Backoff if slot.progress > self.now => {
+                let due = slot.progress.min(slot.deadline);
+                self.arm(id, due);
+            }
+            Role::Backoff => self.try_again(id),
+            Role::Call => self.overdue(id),
+        }
+    }
+
+    /// Makes the wheel look at a slot at `due`, if it does not do so earlier.
+    #[inline]
+    fn arm(&mut self, i: u32, due: Instant) {
+        let slot = &mut self.slots.0[i];
+        if due < slot.armed {
+            slot.armed = due;
+            self.wheel.insert(due, i);
+        }
+    }
+
+    /// How long an answer from this peer may take.
+    #[inline]
+    fn pto_ns(&self, peer: u32) -> u64 {
+        if self.lossless {
+            return PTO_LOSSLESS_NS;
+        }
+        self.peers.slab[peer].path.pto_ns(self.config.min_pto_ns)
+    }
+
+    /// When this request's answer is overdue.
+    fn overdue_at(&self, i: u32) -> Instant {
+        let slot = &self.slots.0[i];
+        let pto_ns = self.pto_ns(slot.peer);
+        let wait_ns = if self.lossless {
+            pto_ns
+        } else if slot.executing {
+            (8 * pto_ns).max(HEARTBEAT_NS)
+        } else {
+            (pto_ns << slot.tries.min(16)).min(PTO_MAX_NS.max(pto_ns))
+        };
+        slot.progress.after(wait_ns)
+    }
+
+    fn arm_pto(&mut self, i: u32) {
+        let due = self.overdue_at(i).min(self.slots.0[i].deadline);
+        self.arm(i, due);
+    }
+
+    fn try_again(&mut self, i: u32) {
+        let slot = &mut self.slots.0[i];
+        slot.role = Role::Call;
+        slot.progress = self.now;
+        slot.tries = 0;
+        let peer = slot.peer;
+        slot.out.granted = if self.lossless {
+            slot.out.len
+        } else {
+            self.peers.slab[peer].unscheduled.max(1).min(slot.out.len)
+        };
+        self.make_ready(i);
+        self.arm_pto(i);
+    }
+
+    /// The wheel looks at a request in progress: asks the server about it, if its answer is overdue.
+    fn overdue(&mut self, i: u32) {
+        let slot = &self.slots.0[i];
+        let (c, peer, waits_to_be_sent) = (slot.session, slot.peer, slot.ready);
+        let due = self.overdue_at(i);
+        if due > self.now {
+            return self.arm_pto(i);
+        }
+        let pto_ns = self.pto_ns(peer);
+        let again = self.now.after(pto_ns).min(self.slots.0[i].deadline);
+        if waits_to_be_sent {
+            return self.arm(i, again);
+        }
+        let max = self.config.max_silent;
+        let entry = &mut self.peers.slab[peer];
+        if entry.silent >= max && entry.probing_until <= self.now
+            || self.slots.0[i].tries >= max.saturating_mul(2)
+        {
+            return self.end_session(c, CloseReason::Unreachable);
+        }
+        if entry.probing_until > self.now {
+            let turn = entry.probing_until.after(1);
+            let due = turn.min(self.slots.0[i].deadline);
+            return self.arm(i, due);
+        }
+        let wait_ns = (pto_ns << entry.silent.min(16)).min(PTO_MAX_NS.max(pto_ns));
+        entry.silent += 1;
+        entry.probing_until = self.now.after(wait_ns + self.rng.below(wait_ns / 8 + 1));
+        let slot = &mut self.slots.0[i];
+        slot.tries += 1;
+        slot.progress = self.now;
+        self.ask(i);
+        self.arm_pto(i);
+    }
+
+    /// Asks the server about a request: for the missing packets of its reply, or where it is.
+    fn ask(&mut self, i: u32) {
+        let slot = &self.slots.0[i];
+        let session = &self.clients[slot.session];
+        let mut packet = Packet::new(Kind::Probe);
+        packet.channel = slot.channel;
+        packet.seq = slot.seq;
+        packet.session = session.server;
+        packet.token = session.token;
+        packet.msg_len = slot.out.len;
+        packet.offset = slot.out.next;
+        let (received, granted) =
+            slot.incoming.as_ref().map_or((0, self.config.unscheduled_bytes), |r| (r.contig, r.granted));
+        let body = ProbeBody {
+            client: session.name(slot.session).into(),
+            received: received.into(),
+            granted: granted.into(),
+        };
+        self.stats.probes += 1;
+        let peer = slot.peer;
+        if slot.incoming.is_some() {
+            self.nack(i, u32::MAX);
+        }
+        self.answer_with(peer, packet, ControlBody::small(body.as_bytes()));
+    }
+
+    // Acknowledging replies.
+
+    fn need_ack(&mut self, c: u32, packet: &Packet) {
+        let session = &self.clients[c];
+        let channel = usize::from(packet.channel);
+        if session.slots[channel] != NONE && self.slots.0[session.slots[channel]].seq == packet.seq {
+            // It has not arrived: the server must keep it.
+            return;
+        }
+        let mut body = Vec::with_capacity(20);
+        let entry = DoneEntry {
+            session: session.server.into(),
+            token: session.token.into(),
+            channels: 1 << channel,
+            padding: [0; 3],
+        };
+        body.extend_from_slice(entry.as_bytes());
+        body.extend_from_slice(&packet.seq.to_be_bytes());
+        let peer = session.peer;
+        self.answer_with(peer, Packet::new(Kind::Done), ControlBody::Large(body.into()));
+    }
+
+    /// Tells servers which replies have arrived on sessions that have become idle, many sessions in a packet.
+    pub(super) fn send_dones(&mut self) {
+        let mut body = Vec::new();
+        let mut to = NONE;
+        let room = self.max_payload.saturating_sub(HEADER + 4).min(DONE_BYTES);
+        for _ in 0..self.idle.len().min(IDLE_BATCH) {
+            let Some((c, epoch)) = self.idle.pop_front() else { break };
+            let session = &mut self.clients[c];
+            if session.epoch != epoch || session.phase != Phase::Open {
+                continue;
+            }
+            if session.busy != 0 || self.now.since(session.active) < self.config.done_after_ns {
+                self.idle.push_back((c, epoch));
+                continue;
+            }
+            session.listed = false;
+            let channels = core::mem::take(&mut session.unacked);
+            let len = size_of::<DoneEntry>() + 4 * channels.count_ones() as usize;
+            if to != session.peer || body.len() + len > room {
+                self.flush_done(to, &mut body);
+            }
+            let session = &self.clients[c];
+            to = session.peer;
+            let (session_name, token) = (session.server.into(), session.token.into());
+            let entry = DoneEntry { session: session_name, token, channels, padding: [0; 3] };
+            body.extend_from_slice(entry.as_bytes());
+            for channel in (0..8).filter(|channel| channels & 1 << channel != 0) {
+                body.extend_from_slice(&session.seqs[channel].to_be_bytes());
+            }
+        }
+        self.flush_done(to, &mut body);
+        let next =
+            if self.idle.is_empty() { Instant::NEVER } else { self.now.after(self.config.done_after_ns) };
+        self.idle_check = next;
+    }
+
+    fn flush_done(&mut self, peer: u32, body: &mut Vec<u8>) {
+        if !body.is_empty() {
+            let body = core::mem::take(body).into_boxed_slice();
+            self.answer_with(peer, Packet::new(Kind::Done), ControlBody::Large(body));
+        }
+    }
+}

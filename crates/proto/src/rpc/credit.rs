@@ -1,0 +1,200 @@
+//! Receiving long messages on a lossy driver: grants, so that senders together never send more than fits, the shortest
+//! remaining message first; and asking for what was lost, by bitmap.
+//!
+//! Always: at most eight messages are being granted at a time, and together no more than `Config::credit_bytes` that have
+//! not arrived. Every 16th choice takes the oldest message, so that none starves. A sender that stands still loses its
+//! place. Not here: lossless drivers, which push back by themselves.
+
+use alloc::vec::Vec;
+
+use arrayvec::ArrayVec;
+
+use super::endpoint::Endpoint;
+use super::output::ControlBody;
+use super::session::INDEX_MAX;
+use super::slot::Role;
+use crate::probe::Probe;
+use crate::time::{MS, US};
+use crate::wire::rpc::{Kind, Packet, TO_CLIENT};
+
+/// Messages granted at a time.
+const ACTIVE: usize = 8;
+/// A message whose sender sends nothing for this long, while others wait, gives its place up.
+const STALL_NS: u64 = 20 * MS;
+/// Packets behind a hole that make it a loss.
+const REORDER_PACKETS: u32 = 3;
+/// The least time between two requests for missing packets of one message.
+const NACK_MIN_NS: u64 = 200 * US;
+
+/// Long messages that want grants.
+#[derive(Debug, Default)]
+pub(super) struct Credit {
+    active: ArrayVec<u32, ACTIVE>,
+    /// Oldest first, with the bytes that were missing when they were put here.
+    waiting: Vec<(u32, u32)>,
+    picks: u8,
+    dirty: bool,
+}
+
+impl Credit {
+    /// True if there may be something to grant.
+    pub(super) const fn wanted(&self) -> bool {
+        self.dirty
+    }
+
+    /// A sender asked: see whether it can be granted more.
+    pub(super) const fn wake(&mut self) {
+        self.dirty = true;
+    }
+
+    /// A slot's message is whole or given up.
+    pub(super) fn remove(&mut self, i: u32) {
+        self.active.retain(|other| *other != i);
+        self.waiting.retain(|other| other.0 != i);
+        self.dirty = true;
+    }
+
+    fn pick(&mut self) -> Option<u32> {
+        self.picks = (self.picks + 1) % 16;
+        let oldest = self.picks == 0;
+        let at = if oldest {
+            0
+        } else {
+            self.waiting.iter().enumerate().min_by_key(|(_, e)| e.1).map(|(at, _)| at)?
+        };
+        (at < self.waiting.len()).then(|| self.waiting.remove(at).0)
+    }
+}
+
+impl<P: Probe> Endpoint<P> {
+    /// A packet of a long message arrived, and more are missing: they may have to be granted or asked for.
+    pub(super) fn more_wanted(&mut self, i: u32) {
+        let now = self.now;
+        let slot = &mut self.slots.0[i];
+        let Some(incoming) = &mut slot.incoming else { return };
+        if incoming.granted < incoming.len {
+            if !incoming.scheduled {
+                incoming.scheduled = true;
+                self.credit.waiting.push((i, incoming.len - incoming.received));
+            }
+            self.credit.dirty = true;
+        }
+        if incoming.contig == incoming.received {
+            return;
+        }
+        let since = *incoming.gap_since.get_or_insert(now);
+        let past = incoming.packets_past_gap();
+        let srtt_ns = self.peers.slab[slot.peer].path.srtt_ns;
+        if past >= REORDER_PACKETS || now.since(since) > srtt_ns / 4 {
+            let end = incoming.seen();
+            self.nack(i, end);
+        }
+    }
+
+    /// Asks for what is missing of a slot's message before byte `end`, at most once a round trip.
+    pub(super) fn nack(&mut self, i: u32, end: u32) {
+        let srtt_ns = self.peers.slab[self.slots.0[i].peer].path.srtt_ns;
+        let Some(incoming) = &mut self.slots.0[i].incoming else { return };
+        if incoming.last_nack.is_some_and(|last| self.now.since(last) < srtt_ns.max(NACK_MIN_NS)) {
+            return;
+        }
+        let missing = incoming.missing(end.min(incoming.granted));
+        if missing.is_empty() {
+            return;
+        }
+        incoming.last_nack = Some(self.now);
+        let granted = incoming.granted;
+        let (peer, mut packet) = self.receiver_packet(i, Kind::Nack);
+        packet.offset = missing.base;
+        packet.msg_len = granted;
+        self.stats.nacks += 1;
+        self.answer_with(peer, packet, ControlBody::small(&missing.to_bytes()));
+    }
+
+    /// Tells the sender of a slot's message what is here and how far it may send.
+    pub(super) fn send_grant(&mut self, i: u32) {
+        let Some(incoming) = &self.slots.0[i].incoming else { return };
+        let (granted, contig) = (incoming.granted, incoming.contig);
+        let (peer, mut packet) = self.receiver_packet(i, Kind::Grant);
+        packet.offset = granted;
+        packet.msg_len = contig;
+        self.stats.grants += 1;
+        self.answer_with(peer, packet, ControlBody::None);
+    }
+
+    /// Grants what there is to grant.
+    pub(super) fn grant(&mut self) {
+        self.credit.dirty = false;
+        self.rotate();
+        while !self.credit.active.is_full() {
+            let Some(i) = self.credit.pick() else { break };
+            self.credit.active.push(i);
+        }
+        let mut active = self.credit.active.clone();
+        active.sort_unstable_by_key(|&i| self.missing_bytes(i));
+        let outstanding: u32 = active.iter().map(|&i| self.outstanding_bytes(i)).sum();
+        let mut available = self.config.credit_bytes.saturating_sub(outstanding);
+        for i in active {
+            let Some(incoming) = &mut self.slots.0[i].incoming else { continue };
+            let wanted = incoming.received.saturating_add(self.config.credit_bytes / 2).min(incoming.len);
+            let more = wanted.saturating_sub(incoming.granted).min(available);
+            let step = (self.config.credit_bytes / 16).min(incoming.len - incoming.granted);
+            if more == 0 || more < step {
+                continue;
+            }
+            incoming.granted += more;
+            available -= more;
+            let all = incoming.granted == incoming.len;
+            if all {
+                incoming.scheduled = false;
+                self.credit.active.retain(|other| *other != i);
+                self.credit.dirty |= !self.credit.waiting.is_empty();
+            }
+            self.send_grant(i);
+        }
+    }
+
+    /// Takes the place of messages that stand still, if others wait.
+    fn rotate(&mut self) {
+        if self.credit.waiting.is_empty() {
+            return;
+        }
+        let (now, slots) = (self.now, &self.slots.0);
+        let stalled = |i: u32| now.since(slots[i].progress) > STALL_NS;
+        let (active, waiting) = (&mut self.credit.active, &mut self.credit.waiting);
+        active.retain(|i| {
+            let stays = !stalled(*i);
+            if !stays {
+                waiting.push((*i, u32::MAX));
+            }
+            stays
+        });
+    }
+
+    fn missing_bytes(&self, i: u32) -> u32 {
+        self.slots.0[i].incoming.as_ref().map_or(0, |r| r.len - r.received)
+    }
+
+    fn outstanding_bytes(&self, i: u32) -> u32 {
+        self.slots.0[i].incoming.as_ref().map_or(0, |r| r.granted.saturating_sub(r.received))
+    }
+
+    /// A packet to the sender of a slot's incoming message.
+    fn receiver_packet(&self, i: u32, kind: Kind) -> (u32, Packet) {
+        let slot = &self.slots.0[i];
+        let mut packet = Packet::new(kind);
+        packet.channel = slot.channel;
+        packet.seq = slot.seq;
+        if slot.role == Role::Recv {
+            let session = &self.sessions[slot.session & INDEX_MAX];
+            packet.flags = TO_CLIENT;
+            packet.session = session.client;
+            packet.token = session.token;
+        } else {
+            let session = &self.clients[slot.session];
+            packet.session = session.server;
+            packet.token = session.token;
+        }
+        (slot.peer, packet)
+    }
+}

@@ -1,0 +1,364 @@
+//! Opening and naming sessions: OPEN, COOKIE, OPEN with the cookie, ACCEPT. On a lossless driver, where the kernel vouches
+//! for the peer, OPEN and ACCEPT alone.
+//!
+//! Always: the server keeps nothing for an address that has not answered a cookie; an OPEN that arrives again gets the
+//! session it got before. The client has at most [`OPEN_WINDOW`] OPENs unanswered towards one peer, counted from the
+//! oldest, so the server need not remember more than that.
+
+use core::hash::Hasher;
+
+use siphasher::sip::SipHasher24;
+use zerocopy::{FromBytes as _, IntoBytes as _};
+
+use super::endpoint::Endpoint;
+use super::output::ControlBody;
+use super::peer::{OPEN_WINDOW, Recent};
+use super::session::{ClientSession, INDEX_BITS, INDEX_MAX, Phase, ServerSession, State, Word};
+use super::{CHANNELS, CloseReason, SessionId};
+use crate::datagrams::Sent;
+use crate::probe::Probe;
+use crate::time::{MS, SECOND};
+use crate::wire::rpc::{
+    AcceptBody, CRC, CookieBody, HEAD_MAX, Kind, OpenBody, Packet, ResetReason, TO_CLIENT, VERSION,
+};
+use crate::{Addr, Datagrams, Instant, Rng};
+
+/// Marks a session among the entries of the timing wheel.
+pub(super) const OPENING: u32 = 1 << 31;
+/// The first wait for an answer to an OPEN; it doubles.
+const OPEN_RTO_NS: u64 = 20 * MS;
+/// The longest.
+const OPEN_RTO_MAX_NS: u64 = 400 * MS;
+/// A lossless driver loses no OPEN: this only finds a server that swallowed it.
+const OPEN_RTO_LOSSLESS_NS: u64 = SECOND;
+/// How long a cookie is good: between one and two of these.
+const COOKIE_EPOCH_NS: u64 = 8 * SECOND;
+/// RESETs to strangers in one second.
+const RESETS_PER_SECOND: u32 = 1000;
+
+/// What a server needs to open sessions.
+#[derive(Debug)]
+pub(super) struct Opener {
+    secret: (u64, u64),
+    /// Drawn anew at each start.
+    incarnation: u64,
+    reset_second: u64,
+    resets: u32,
+}
+
+impl Opener {
+    pub(super) fn new(rng: &mut Rng) -> Self {
+        Self { secret: (rng.u64(), rng.u64()), incarnation: rng.u64(), reset_second: 0, resets: 0 }
+    }
+
+    fn cookie(&self, epoch: u32, from: Addr, client: u32, nonce: u64) -> u64 {
+        let mut hash = SipHasher24::new_with_keys(self.secret.0, self.secret.1);
+        hash.write_u32(epoch);
+        hash.write_u32(client);
+        hash.write_u64(nonce);
+        core::hash::Hash::hash(&from, &mut hash);
+        hash.finish()
+    }
+
+    /// True if another RESET may be sent in this second.
+    fn may_reset(&mut self, now: Instant) -> bool {
+        let second = now.as_ns() / SECOND;
+        if second != self.reset_second {
+            self.reset_second = second;
+            self.resets = 0;
+        }
+        self.resets += 1;
+        self.resets <= RESETS_PER_SECOND
+    }
+}
+
+fn cookie_epoch(now: Instant) -> u32 {
+    (now.as_ns() / COOKIE_EPOCH_NS) as u32
+}
+
+impl<P: Probe> Endpoint<P> {
+    // Client.
+
+    pub(super) fn open_session(&mut self, to: Addr) -> SessionId {
+        let peer = self.peers.join(to);
+        let i = self.clients.alloc(|_| ClientSession::fresh());
+        assert!(i <= INDEX_MAX, "no more than 2^24 sessions");
+        let epoch = self.clients[i].epoch;
+        let token = self.rng.u64();
+        self.clients[i] =
+            ClientSession { token, epoch, peer, phase: Phase::Opening, ..ClientSession::fresh() };
+        self.peers.slab[peer].to_open.push_back((i, epoch));
+        self.activate(peer);
+        SessionId(u64::from(epoch) << 32 | u64::from(i))
+    }
+
+    /// The session, if the caller's name for it is not stale.
+    pub(super) fn own_session(&self, id: SessionId) -> Option<u32> {
+        let i = id.0 as u32;
+        let session = self.clients.get(i)?;
+        (session.phase != Phase::Free && u64::from(session.epoch) == id.0 >> 32).then_some(i)
+    }
+
+    /// Sends the OPENs that may be sent to this peer; false if the driver was full.
+    pub(super) fn send_opens<D: Datagrams>(&mut self, peer: u32, driver: &mut D) -> bool {
+        while self.peers.slab[peer].may_open() {
+            let Some((i, epoch)) = self.peers.slab[peer].to_open.pop_front() else { break };
+            if self.clients[i].epoch != epoch || self.clients[i].phase != Phase::Opening {
+                continue;
+            }
+            if self.send_open(i, (0, 0), driver) == Sent::Full {
+                self.peers.slab[peer].to_open.push_front((i, epoch));
+                return false;
+            }
+            self.peers.slab[peer].opening.push_back((i, epoch));
+            self.clients[i].active = self.now;
+            self.clients[i].tries = 1;
+            let rto_ns = if self.lossless { OPEN_RTO_LOSSLESS_NS } else { OPEN_RTO_NS };
+            self.wheel.insert(self.now.after(rto_ns), i | OPENING);
+        }
+        if self.peers.slab[peer].to_open.is_empty() {
+            // A million entries are not kept for nothing.
+            self.peers.slab[peer].to_open.shrink_to_fit();
+        }
+        true
+    }
+
+    fn send_open<D: Datagrams>(&mut self, i: u32, cookie: (u32, u64), driver: &mut D) -> Sent {
+        let addr = self.peers.slab[self.clients[i].peer].addr;
+        let (mut packet, body) = self.open_packet(i, cookie);
+        self.stamp(self.clients[i].peer, &mut packet);
+        self.send_packet(addr, &packet, body.as_bytes(), driver)
+    }
+
+    fn open_packet(&self, i: u32, (epoch, cookie): (u32, u64)) -> (Packet, OpenBody) {
+        let session = &self.clients[i];
+        let mut packet = Packet::new(Kind::Open);
+        packet.token = session.token;
+        packet.offset = session.name(i);
+        let body = OpenBody {
+            features: 0.into(),
+            max_payload: u32::try_from(self.max_payload).unwrap_or(u32::MAX).into(),
+            unscheduled: self.config.unscheduled_bytes.into(),
+            epoch: epoch.into(),
+            cookie: cookie.into(),
+            padding: 0.into(),
+        };
+        (packet, body)
+    }
+
+    /// The wheel says that a session has been opening for a while.
+    pub(super) fn open_timer(&mut self, due: Instant, i: u32) {
+        let (first_ns, max_ns) = if self.lossless {
+            (OPEN_RTO_LOSSLESS_NS, OPEN_RTO_LOSSLESS_NS)
+        } else {
+            (OPEN_RTO_NS, OPEN_RTO_MAX_NS)
+        };
+        let session = &mut self.clients[i];
+        let rto_ns = |tries: u8| (first_ns << u32::from(tries.saturating_sub(1)).min(16)).min(max_ns);
+        let is_mine = session.phase == Phase::Opening && session.active.after(rto_ns(session.tries)) == due;
+        if !is_mine {
+            return;
+        }
+        if session.tries >= self.config.max_silent {
+            self.end_session(i, CloseReason::Unreachable);
+            return;
+        }
+        session.tries += 1;
+        session.active = self.now;
+        let peer = session.peer;
+        self.wheel.insert(self.now.after(rto_ns(session.tries)), i | OPENING);
+        let (packet, body) = self.open_packet(i, (0, 0));
+        self.answer_with(peer, packet, ControlBody::small(body.as_bytes()));
+    }
+
+    /// The session that an answer to an OPEN is about.
+    fn opening_session(&mut self, from: Addr, packet: &Packet) -> Option<u32> {
+        let i = packet.session & INDEX_MAX;
+        let Some(session) = self.clients.get(i) else {
+            self.stats.drop_session += 1;
+            return None;
+        };
+        if session.phase != Phase::Opening || session.name(i) != packet.session {
+            self.stats.drop_stale += 1;
+        } else if session.token != packet.token {
+            self.stats.drop_token += 1;
+        } else if self.peers.slab[session.peer].addr != from {
+            self.stats.drop_address += 1;
+        } else {
+            return Some(i);
+        }
+        None
+    }
+
+    pub(super) fn cookie_arrived(&mut self, from: Addr, packet: &Packet, body: &[u8]) {
+        let Some(i) = self.opening_session(from, packet) else { return };
+        let Ok((cookie, _)) = CookieBody::ref_from_prefix(body) else { return };
+        let (packet, body) = self.open_packet(i, (cookie.epoch.get(), cookie.cookie.get()));
+        let peer = self.clients[i].peer;
+        self.answer_with(peer, packet, ControlBody::small(body.as_bytes()));
+    }
+
+    pub(super) fn accept_arrived(&mut self, from: Addr, packet: &Packet, body: &[u8]) {
+        let Some(i) = self.opening_session(from, packet) else { return };
+        let Ok((accept, _)) = AcceptBody::ref_from_prefix(body) else { return };
+        let Ok(mss) = u16::try_from(accept.mss.get()) else { return };
+        if mss == 0 || usize::from(mss) > self.mss_for(self.max_payload) {
+            self.stats.drop_field += 1;
+            return;
+        }
+        let session = &mut self.clients[i];
+        session.phase = Phase::Open;
+        session.active = self.now;
+        session.token = accept.token.get();
+        session.server = accept.session.get();
+        session.mss = mss;
+        let peer = session.peer;
+        self.peers.slab[peer].unscheduled = accept.unscheduled.get();
+        self.opened(peer);
+        for _ in 0..CHANNELS {
+            self.start_next(i);
+        }
+    }
+
+    /// An OPEN is answered or given up: later ones may follow.
+    pub(super) fn opened(&mut self, peer: u32) {
+        let entry = &mut self.peers.slab[peer];
+        while let Some(&(i, epoch)) = entry.opening.front() {
+            let session = &self.clients[i];
+            if session.epoch == epoch && session.phase == Phase::Opening {
+                break;
+            }
+            entry.opening.pop_front();
+        }
+        if entry.may_open() {
+            self.activate(peer);
+        }
+    }
+
+    // Server.
+
+    /// Payload bytes of a packet that fits `max_payload`.
+    pub(super) fn mss_for(&self, max_payload: usize) -> usize {
+        let trailer = if self.lossless { 0 } else { CRC };
+        max_payload.min(self.max_payload).saturating_sub(HEAD_MAX + trailer).min(usize::from(u16::MAX))
+    }
+
+    pub(super) fn open_arrived(&mut self, from: Addr, packet: &Packet, body: &[u8]) {
+        if !self.config.serve {
+            self.stats.drop_not_serving += 1;
+            return;
+        }
+        if packet.version != VERSION {
+            self.reset(from, packet.offset, packet.token, ResetReason::Version);
+            return;
+        }
+        let Ok((open, _)) = OpenBody::ref_from_prefix(body) else { return };
+        if !self.lossless && !self.cookie_holds(from, packet, open) {
+            return;
+        }
+        let client = packet.offset;
+        let known = self.peers.find(from).and_then(|peer| {
+            let recent = &self.peers.slab[peer].recent;
+            recent.iter().find(|r| r.nonce == packet.token && r.client == client).copied()
+        });
+        if let Some(recent) = known {
+            self.stats.opens_repeated += 1;
+            self.accept(recent.server, packet.token);
+            return;
+        }
+        let mss = self.mss_for(open.max_payload.get() as usize);
+        if mss == 0 || self.sessions.used() >= self.config.max_sessions.min(INDEX_MAX) as usize {
+            self.reset(from, client, packet.token, ResetReason::Refused);
+            return;
+        }
+        let name = self.new_server_session(from, client, mss as u16, open.unscheduled.get());
+        let peer = self.sessions[name & INDEX_MAX].peer;
+        let recent = &mut self.peers.slab[peer].recent;
+        if recent.len() >= OPEN_WINDOW {
+            recent.pop_front();
+        }
+        recent.push_back(Recent { nonce: packet.token, client, server: name });
+        self.accept(name, packet.token);
+    }
+
+    /// True if the OPEN carries our cookie for its address; else answers with one, if it carries none.
+    fn cookie_holds(&mut self, from: Addr, packet: &Packet, open: &OpenBody) -> bool {
+        let (epoch, now_epoch) = (open.epoch.get(), cookie_epoch(self.now));
+        let fresh = now_epoch.wrapping_sub(epoch) <= 1;
+        let (client, nonce) = (packet.offset, packet.token);
+        if open.cookie.get() != 0 {
+            if fresh && open.cookie.get() == self.opener.cookie(epoch, from, client, nonce) {
+                return true;
+            }
+            self.stats.drop_cookie += 1;
+        }
+        let cookie = self.opener.cookie(now_epoch, from, client, nonce);
+        let mut answer = Packet::new(Kind::Cookie);
+        answer.flags = TO_CLIENT;
+        answer.session = client;
+        answer.token = nonce;
+        let body = CookieBody { epoch: now_epoch.into(), padding: 0.into(), cookie: cookie.into() };
+        self.stats.cookies += 1;
+        self.answer_to(from, super::slab::NONE, answer, ControlBody::small(body.as_bytes()));
+        false
+    }
+
+    fn new_server_session(&mut self, from: Addr, client: u32, mss: u16, unscheduled: u32) -> u32 {
+        let peer = self.peers.join(from);
+        self.peers.slab[peer].unscheduled = unscheduled;
+        let i = self.sessions.alloc(|_| ServerSession::fresh());
+        let token = self.rng.u64();
+        let session = &mut self.sessions[i];
+        *session = ServerSession {
+            token,
+            channels: [Word::new(0, State::Empty); CHANNELS],
+            peer,
+            client,
+            mss,
+            active_s: super::server::seconds(self.now),
+            generation: session.generation,
+            open: true,
+            ..ServerSession::fresh()
+        };
+        self.stats.sessions_opened += 1;
+        session.name(i)
+    }
+
+    /// Answers an OPEN by the session of that name.
+    fn accept(&mut self, name: u32, nonce: u64) {
+        let session = &self.sessions[name & INDEX_MAX];
+        if !session.open || u32::from(session.generation) != name >> INDEX_BITS {
+            return;
+        }
+        let mut packet = Packet::new(Kind::Accept);
+        packet.flags = TO_CLIENT;
+        packet.session = session.client;
+        packet.token = nonce;
+        let body = AcceptBody {
+            session: name.into(),
+            mss: u32::from(session.mss).into(),
+            unscheduled: self.config.unscheduled_bytes.into(),
+            padding: 0.into(),
+            token: session.token.into(),
+            incarnation: self.opener.incarnation.into(),
+        };
+        let peer = session.peer;
+        self.answer_with(peer, packet, ControlBody::small(body.as_bytes()));
+    }
+
+    /// Tells someone that we know no such session, echoing what only a packet of that session can carry. Never longer
+    /// than the packet that asked.
+    pub(super) fn reset(&mut self, to: Addr, client: u32, token: u64, reason: ResetReason) {
+        if !self.opener.may_reset(self.now) {
+            self.stats.drop_control += 1;
+            return;
+        }
+        let mut packet = Packet::new(Kind::Reset);
+        packet.flags = TO_CLIENT;
+        packet.session = client;
+        packet.token = token;
+        packet.offset = reason as u32;
+        self.stats.resets += 1;
+        self.answer_to(to, super::slab::NONE, packet, ControlBody::None);
+    }
+}

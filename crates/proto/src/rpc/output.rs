@@ -1,0 +1,441 @@
+//! The way out: answers first, then for every peer with something to send its short messages in order, then a piece of
+//! its long ones, the one with the least left first, every 16th time the oldest.
+//!
+//! Always: no message sends more than [`QUANTUM`] before others have their turn, and no turn more than [`BUDGET`], so that
+//! a 100-byte reply never waits behind a megabyte. A peer that pushes back stops nobody else. Payload goes from where it
+//! lies to the driver. Not here: who is allowed to send what; see `slot` and `credit`.
+
+use alloc::boxed::Box;
+
+use arrayvec::ArrayVec;
+
+use super::endpoint::Endpoint;
+use super::peer::stamp_us;
+use super::session::{INDEX_BITS, INDEX_MAX, State};
+use super::slab::NONE;
+use super::slot::{Piece, Role};
+use super::{Slices, trace_id};
+use crate::datagrams::{MAX_PARTS, Sent};
+use crate::probe::{Point, Probe};
+use crate::time::{MS, US};
+use crate::wire::rpc::{CRC, ECHO, HEAD_MAX, Kind, Packet, RESENT, TO_CLIENT, TTL, crc_start};
+use crate::{Addr, Datagrams, Instant};
+
+/// Bytes that one long message sends before others have their turn.
+const QUANTUM: u32 = 64 << 10;
+/// Bytes, headers not counted, that one turn sends.
+const BUDGET: u32 = 256 << 10;
+/// What a packet counts for at least, so that a turn's packets are limited too.
+const PACKET_COST: u32 = 512;
+/// How soon a driver that was full is tried again at the latest; doubles while it stays full.
+pub(super) const RETRY_MIN_NS: u64 = 20 * US;
+/// The longest such wait.
+const RETRY_MAX_NS: u64 = MS;
+/// Answers that may wait to be sent.
+const CONTROL_LIMIT: usize = 4096;
+
+/// A packet without a message: its header and what follows.
+#[derive(Debug)]
+pub(super) struct Control {
+    pub(super) to: Addr,
+    pub(super) peer: u32,
+    pub(super) packet: Packet,
+    pub(super) body: ControlBody,
+}
+
+/// What follows the header of an answer.
+#[derive(Debug)]
+pub(super) enum ControlBody {
+    None,
+    Small(ArrayVec<u8, 32>),
+    Large(Box<[u8]>),
+}
+
+impl ControlBody {
+    pub(super) fn small(bytes: &[u8]) -> Self {
+        Self::Small(bytes.iter().copied().collect())
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::None => &[],
+            Self::Small(bytes) => bytes,
+            Self::Large(bytes) => bytes,
+        }
+    }
+}
+
+/// How far sending to a peer came.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Progress {
+    /// There is nothing more that may be sent now.
+    Idle,
+    /// There is more.
+    More,
+    /// The driver is full towards this peer.
+    Full,
+}
+
+impl<P: Probe> Endpoint<P> {
+    /// Queues an answer, or drops it if too many wait.
+    pub(super) fn answer_with(&mut self, peer: u32, packet: Packet, body: ControlBody) {
+        let to = self.peers.slab[peer].addr;
+        self.answer_to(to, peer, packet, body);
+    }
+
+    /// The same, to someone who need not be a peer.
+    pub(super) fn answer_to(&mut self, to: Addr, peer: u32, packet: Packet, body: ControlBody) {
+        if self.control.len() >= CONTROL_LIMIT {
+            self.stats.drop_control += 1;
+            return;
+        }
+        self.control.push_back(Control { to, peer, packet, body });
+    }
+
+    /// Puts a slot in its peer's queue, if it has something to send and is not there.
+    #[inline]
+    pub(super) fn make_ready(&mut self, i: u32) {
+        let slot = &mut self.slots.0[i];
+        if slot.ready {
+            return;
+        }
+        slot.ready = true;
+        let peer = slot.peer;
+        let queue = &mut self.peers.slab[peer];
+        if slot.out.len <= u32::from(slot.mss) {
+            queue.short.push_back(i);
+        } else {
+            queue.long.push((i, slot.out.remaining()));
+        }
+        self.activate(peer);
+    }
+
+    /// Puts a peer among those with something to send.
+    #[inline]
+    pub(super) fn activate(&mut self, peer: u32) {
+        let entry = &mut self.peers.slab[peer];
+        if !entry.active {
+            entry.active = true;
+            self.active.push_back(peer);
+        }
+    }
+
+    /// Takes a slot out of its peer's queue.
+    pub(super) fn unready(&mut self, i: u32) {
+        let slot = &mut self.slots.0[i];
+        if !slot.ready {
+            return;
+        }
+        slot.ready = false;
+        let peer = &mut self.peers.slab[slot.peer];
+        peer.short.retain(|&other| other != i);
+        peer.long.retain(|&(other, _)| other != i);
+    }
+
+    /// One turn of sending; true if more waits for nothing but the next turn.
+    pub(super) fn send_all<D: Datagrams>(&mut self, memory: &(impl Slices + ?Sized), driver: &mut D) -> bool {
+        if self.credit.wanted() {
+            self.grant();
+        }
+        let pushed_back = !self.control.is_empty() && self.send_control(driver);
+        let mut budget = BUDGET;
+        let mut full = 0;
+        while full < self.active.len() && budget > 0 {
+            let Some(peer) = self.active.pop_front() else { break };
+            match self.send_to_peer(peer, &mut budget, memory, driver) {
+                Progress::Idle => {
+                    self.peers.slab[peer].active = false;
+                    self.peers.sweep(peer);
+                }
+                Progress::More => {
+                    self.active.push_back(peer);
+                    full = 0;
+                }
+                Progress::Full => {
+                    self.active.push_back(peer);
+                    full += 1;
+                }
+            }
+        }
+        driver.flush();
+        if pushed_back || full > 0 {
+            self.back_off();
+        } else {
+            self.retry_at = Instant::NEVER;
+            self.retry_ns = RETRY_MIN_NS;
+        }
+        self.active.len() > full || self.credit.wanted()
+    }
+
+    /// The driver is full towards someone, who alone can change that: a caller that sleeps comes back before long.
+    #[cold]
+    fn back_off(&mut self) {
+        if self.now >= self.retry_at || self.retry_at == Instant::NEVER {
+            self.retry_at = self.now.after(self.retry_ns);
+            self.retry_ns = (2 * self.retry_ns).min(RETRY_MAX_NS);
+        }
+    }
+
+    /// Sends the answers that wait; true if the driver was full for some.
+    #[cold]
+    fn send_control<D: Datagrams>(&mut self, driver: &mut D) -> bool {
+        for _ in 0..self.control.len() {
+            let Some(mut control) = self.control.pop_front() else { break };
+            self.stamp(control.peer, &mut control.packet);
+            let body = control.body.bytes();
+            if self.send_packet(control.to, &control.packet, body, driver) == Sent::Full {
+                self.control.push_back(control);
+            }
+        }
+        !self.control.is_empty()
+    }
+
+    fn send_to_peer<D: Datagrams>(
+        &mut self,
+        peer: u32,
+        budget: &mut u32,
+        memory: &(impl Slices + ?Sized),
+        driver: &mut D,
+    ) -> Progress {
+        let addr = self.peers.slab[peer].addr;
+        if !self.peers.slab[peer].to_open.is_empty() && !self.send_opens(peer, driver) {
+            return Progress::Full;
+        }
+        while let Some(&i) = self.peers.slab[peer].short.front() {
+            if *budget == 0 {
+                return Progress::More;
+            }
+            let mut left = u32::MAX;
+            if self.send_slot(i, addr, &mut left, memory, driver) == Progress::Full {
+                return Progress::Full;
+            }
+            *budget = budget.saturating_sub(PACKET_COST);
+        }
+        if self.peers.slab[peer].long.is_empty() {
+            return Progress::Idle;
+        }
+        let Some(i) = self.pick_long(peer) else { return Progress::Idle };
+        let allowed = QUANTUM.min(*budget);
+        let mut left = allowed;
+        let progress = self.send_slot(i, addr, &mut left, memory, driver);
+        *budget = budget.saturating_sub((allowed - left).max(PACKET_COST));
+        if progress == Progress::Full { Progress::Full } else { Progress::More }
+    }
+
+    /// The long message whose turn it is; `None` if all wait for acknowledgements.
+    fn pick_long(&mut self, peer: u32) -> Option<u32> {
+        let lossless = self.lossless;
+        let peer = &mut self.peers.slab[peer];
+        if !lossless && !peer.path.has_room() {
+            // Only what was sent before may be sent now: it is not on the way any more.
+            return peer.long.iter().map(|e| e.0).find(|&i| self.slots.0[i].out.missing.is_some());
+        }
+        peer.turns = (peer.turns + 1) % 16;
+        if peer.turns == 0 {
+            return peer.long.first().map(|e| e.0);
+        }
+        peer.long.iter().min_by_key(|e| e.1).map(|e| e.0)
+    }
+
+    /// Sends packets of one slot until `left` bytes are used up or nothing more may be sent; takes it out of the queue
+    /// in the latter case.
+    #[inline]
+    fn send_slot<D: Datagrams>(
+        &mut self,
+        i: u32,
+        addr: Addr,
+        left: &mut u32,
+        memory: &(impl Slices + ?Sized),
+        driver: &mut D,
+    ) -> Progress {
+        let Some(mut packet) = self.packet_of(i) else {
+            self.abandon_reply(i);
+            return Progress::Idle;
+        };
+        let long = self.slots.0[i].out.len > u32::from(self.slots.0[i].mss);
+        loop {
+            let slot = &mut self.slots.0[i];
+            let Some(piece) = slot.out.piece(u32::from(slot.mss)) else {
+                return self.sent_all(i, long);
+            };
+            if *left == 0 || (long && self.waits_for_room(i, piece)) {
+                self.requeue(i);
+                return Progress::More;
+            }
+            packet.offset = piece.offset;
+            match self.send_piece(i, addr, packet, piece, memory, driver) {
+                Sent::Yes => {}
+                Sent::Full => return Progress::Full,
+                Sent::Gone => return self.sent_all(i, long),
+            }
+            self.took(i, long, piece);
+            *left = left.saturating_sub(piece.len.max(1));
+        }
+    }
+
+    fn waits_for_room(&self, i: u32, piece: Piece) -> bool {
+        !self.lossless && !piece.again && !self.peers.slab[self.slots.0[i].peer].path.has_room()
+    }
+
+    /// The driver took a packet of the slot.
+    #[inline]
+    fn took(&mut self, i: u32, long: bool, piece: Piece) {
+        let slot = &mut self.slots.0[i];
+        slot.out.took(piece);
+        slot.progress = self.now;
+        if piece.again {
+            self.stats.resent += 1;
+        } else if long && !self.lossless {
+            let path = &mut self.peers.slab[slot.peer].path;
+            path.in_flight = path.in_flight.saturating_add(piece.len);
+        }
+    }
+
+    /// Notes how much a long message has left, for the next choice.
+    fn requeue(&mut self, i: u32) {
+        let slot = &self.slots.0[i];
+        let remaining = slot.out.len - slot.out.next;
+        if let Some(entry) = self.peers.slab[slot.peer].long.iter_mut().find(|e| e.0 == i) {
+            entry.1 = remaining;
+        }
+    }
+
+    /// Nothing more of this slot may be sent now.
+    #[inline]
+    fn sent_all(&mut self, i: u32, long: bool) -> Progress {
+        let slot = &mut self.slots.0[i];
+        slot.ready = false;
+        let queue = &mut self.peers.slab[slot.peer];
+        if long {
+            queue.long.retain(|e| e.0 != i);
+        } else if queue.short.front() == Some(&i) {
+            queue.short.pop_front();
+        }
+        if slot.out.sent {
+            match slot.role {
+                Role::Call => self.call_sent(i),
+                Role::Reply => self.reply_sent(i),
+                _ => {}
+            }
+        }
+        Progress::Idle
+    }
+
+    /// The header of this slot's packets; `None` if it is a reply whose request is past.
+    #[inline]
+    fn packet_of(&self, i: u32) -> Option<Packet> {
+        let slot = &self.slots.0[i];
+        let mut packet = Packet::new(Kind::Data);
+        packet.channel = slot.channel;
+        packet.seq = slot.seq;
+        packet.msg_len = slot.out.len;
+        if slot.role == Role::Call {
+            let session = &self.clients[slot.session];
+            packet.session = session.server;
+            packet.token = session.token;
+            if slot.deadline < Instant::NEVER {
+                packet.flags |= TTL;
+                let left_us = slot.deadline.since(self.now) / US;
+                packet.ttl_us = u32::try_from(left_us).unwrap_or(u32::MAX);
+            }
+            return Some(packet);
+        }
+        let session = &self.sessions[slot.session & INDEX_MAX];
+        let word = session.channels[usize::from(slot.channel)];
+        if u32::from(session.generation) != slot.session >> INDEX_BITS
+            || !session.open
+            || word.seq() != slot.seq
+            || word.state() != State::Reply
+        {
+            return None;
+        }
+        packet.flags |= TO_CLIENT;
+        packet.session = session.client;
+        packet.token = session.token;
+        Some(packet)
+    }
+
+    #[inline]
+    fn send_piece<D: Datagrams>(
+        &mut self,
+        i: u32,
+        addr: Addr,
+        mut packet: Packet,
+        piece: Piece,
+        memory: &(impl Slices + ?Sized),
+        driver: &mut D,
+    ) -> Sent {
+        let slot = &self.slots.0[i];
+        if !self.lossless {
+            if piece.again {
+                packet.flags |= RESENT;
+            }
+            let peer = slot.peer;
+            self.stamp(peer, &mut packet);
+        }
+        let slot = &self.slots.0[i];
+        let (mut head, trailer);
+        head = [0; HEAD_MAX];
+        let n = packet.head(&mut head);
+        let mut parts = ArrayVec::<&[u8], MAX_PARTS>::new();
+        parts.push(&head[..n]);
+        slot.out.parts(memory, piece, &mut parts);
+        if !self.lossless {
+            trailer = crc_of(self.config.crc32c, &parts);
+            parts.push(&trailer);
+        }
+        let sent = driver.send(addr, &parts);
+        if sent == Sent::Yes {
+            self.stats.sent += 1;
+            if piece.offset + piece.len == slot.out.len {
+                let point = if slot.role == Role::Call { Point::ClientSent } else { Point::ServerSent };
+                self.probe.mark(point, trace_id(packet.token, packet.channel, packet.seq));
+            }
+        }
+        sent
+    }
+
+    /// Sends one packet that is not of a message.
+    pub(super) fn send_packet<D: Datagrams>(
+        &mut self,
+        to: Addr,
+        packet: &Packet,
+        body: &[u8],
+        driver: &mut D,
+    ) -> Sent {
+        let (mut head, trailer);
+        head = [0; HEAD_MAX];
+        let n = packet.head(&mut head);
+        let mut parts = ArrayVec::<&[u8], 3>::new();
+        parts.push(&head[..n]);
+        parts.push(body);
+        if !self.lossless {
+            trailer = crc_of(self.config.crc32c, &parts);
+            parts.push(&trailer);
+        }
+        let sent = driver.send(to, &parts);
+        self.stats.sent += u64::from(sent == Sent::Yes);
+        sent
+    }
+
+    /// Puts our clock into a packet, and the peer's back.
+    pub(super) fn stamp(&self, peer: u32, packet: &mut Packet) {
+        if self.lossless {
+            return;
+        }
+        packet.ts_us = stamp_us(self.now);
+        if peer == NONE {
+            return;
+        }
+        if let Some(echo_us) = self.peers.slab[peer].path.echo_us(self.now) {
+            packet.flags |= ECHO;
+            packet.ts_echo_us = echo_us;
+        }
+    }
+}
+
+/// The trailer of a packet of these parts.
+fn crc_of(crc: crate::wire::checksum::Crc32c, parts: &[&[u8]]) -> [u8; CRC] {
+    let len = CRC + parts.iter().map(|p| p.len()).sum::<usize>();
+    parts.iter().fold(crc_start(crc, len), |c, part| crc(c, part)).to_be_bytes()
+}

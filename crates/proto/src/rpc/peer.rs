@@ -1,0 +1,263 @@
+//! What this endpoint knows of another host's endpoint: one entry a host pair, however many sessions join them. Address,
+//! round-trip time, window, what waits to be sent there, and who opened a session lately.
+//!
+//! Always: a session names a peer that is in use; a peer is given back when its last session is gone.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::hash::BuildHasher;
+
+use siphasher::sip::SipHasher13;
+
+use super::slab::{NONE, Slab};
+use crate::{Addr, Instant, Rng};
+
+/// OPENs that may be unanswered towards one peer, counted from the oldest; the server remembers as many.
+pub(super) const OPEN_WINDOW: usize = 64;
+
+/// An OPEN that the server answered by a session.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Recent {
+    pub(super) nonce: u64,
+    pub(super) client: u32,
+    /// The name of the session that it got.
+    pub(super) server: u32,
+}
+
+/// See the file.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) addr: Addr,
+    /// Sessions of either side that name it.
+    pub(super) sessions: u32,
+    /// The driver said that it is gone.
+    pub(super) gone: bool,
+    /// Messages of one packet that wait to be sent, in order.
+    pub(super) short: VecDeque<u32>,
+    /// Longer ones, oldest first, with the bytes they had left when they were put here.
+    pub(super) long: Vec<(u32, u32)>,
+    /// True while the endpoint's list of peers with something to send has it.
+    pub(super) active: bool,
+    /// Turns of long messages so far; every 16th goes to the oldest.
+    pub(super) turns: u8,
+    /// Client sessions, by index and epoch, that wait to be opened, and those whose OPEN is unanswered, oldest first.
+    pub(super) to_open: VecDeque<(u32, u32)>,
+    pub(super) opening: VecDeque<(u32, u32)>,
+    /// Server: the last sessions it opened.
+    pub(super) recent: VecDeque<Recent>,
+    /// Bytes of a message that it takes without a grant.
+    pub(super) unscheduled: u32,
+    pub(super) path: Path,
+    /// Probes in a row that nothing followed.
+    pub(super) silent: u8,
+    /// Until when no further probe is sent, because one is under way.
+    pub(super) probing_until: Instant,
+}
+
+impl Peer {
+    fn fresh(addr: Addr) -> Self {
+        Self {
+            addr,
+            sessions: 0,
+            gone: false,
+            short: VecDeque::new(),
+            long: Vec::new(),
+            active: false,
+            turns: 0,
+            to_open: VecDeque::new(),
+            opening: VecDeque::new(),
+            recent: VecDeque::new(),
+            unscheduled: 0,
+            path: Path::new(),
+            silent: 0,
+            probing_until: Instant::ZERO,
+        }
+    }
+
+    /// True if another OPEN may go out.
+    pub(super) fn may_open(&self) -> bool {
+        !self.to_open.is_empty() && self.opening.len() < OPEN_WINDOW
+    }
+}
+
+/// The way to a peer on a lossy driver: how long it takes and how much may be on it.
+#[derive(Debug)]
+pub(super) struct Path {
+    /// The peer's clock as last seen, and when that was.
+    peer_ts_us: u16,
+    peer_ts_at: Option<Instant>,
+    /// 0 until there is a sample.
+    pub(super) srtt_ns: u64,
+    rttvar_ns: u64,
+    /// The shortest round trip seen.
+    base_ns: u64,
+    /// Bytes of long messages that may be unacknowledged.
+    pub(super) window: u32,
+    pub(super) in_flight: u32,
+    /// No second decrease before this.
+    hold_until: Instant,
+}
+
+const WINDOW_MIN: u32 = 32 << 10;
+const WINDOW_MAX: u32 = 8 << 20;
+const WINDOW_STEP: u32 = 16 << 10;
+/// An echo is good while the 16-bit clock cannot have wrapped unnoticed.
+const ECHO_LIMIT_US: u64 = 30_000;
+
+impl Path {
+    const fn new() -> Self {
+        Self {
+            peer_ts_us: 0,
+            peer_ts_at: None,
+            srtt_ns: 0,
+            rttvar_ns: 0,
+            base_ns: u64::MAX,
+            window: WINDOW_MAX,
+            in_flight: 0,
+            hold_until: Instant::ZERO,
+        }
+    }
+
+    /// A packet arrived that its sender stamped `ts_us`; `echo_us` is our own stamp, if it came back.
+    pub(super) fn arrived(&mut self, now: Instant, ts_us: u16, echo_us: Option<u16>, target_ns: u64) {
+        self.peer_ts_us = ts_us;
+        self.peer_ts_at = Some(now);
+        let Some(echo_us) = echo_us else { return };
+        let rtt_us = stamp_us(now).wrapping_sub(echo_us);
+        if u64::from(rtt_us) < 2 * ECHO_LIMIT_US {
+            self.sample(now, u64::from(rtt_us).max(1) * crate::time::US, target_ns);
+        }
+    }
+
+    /// What to answer to the peer's clock, if its last stamp is fresh enough.
+    pub(super) fn echo_us(&self, now: Instant) -> Option<u16> {
+        let held_us = now.since(self.peer_ts_at?) / crate::time::US;
+        (held_us < ECHO_LIMIT_US).then(|| self.peer_ts_us.wrapping_add(held_us as u16))
+    }
+
+    /// How long to wait for an answer before asking: RFC 6298's estimate with a floor.
+    pub(super) fn pto_ns(&self, floor_ns: u64) -> u64 {
+        self.srtt_ns + (4 * self.rttvar_ns).max(floor_ns)
+    }
+
+    /// True if another full packet of a long message may go out.
+    pub(super) const fn has_room(&self) -> bool {
+        self.in_flight < self.window
+    }
+
+    /// Bytes of long messages were acknowledged or given up.
+    pub(super) fn landed(&mut self, bytes: u32) {
+        self.in_flight = self.in_flight.saturating_sub(bytes);
+    }
+
+    /// Packets of a long message were lost.
+    pub(super) fn lost(&mut self, now: Instant) {
+        if now >= self.hold_until {
+            self.window = (self.window / 2).max(WINDOW_MIN);
+            self.hold_until = now.after(self.srtt_ns);
+        }
+    }
+
+    fn sample(&mut self, now: Instant, rtt_ns: u64, target_ns: u64) {
+        self.base_ns = self.base_ns.min(rtt_ns);
+        if self.srtt_ns == 0 {
+            self.srtt_ns = rtt_ns;
+            self.rttvar_ns = rtt_ns / 2;
+            return;
+        }
+        // RFC 6298 2.3, with its gains of 1/4 and 1/8.
+        self.rttvar_ns = (3 * self.rttvar_ns + self.srtt_ns.abs_diff(rtt_ns)) / 4;
+        self.srtt_ns = (7 * self.srtt_ns + rtt_ns) / 8;
+        let queued_ns = rtt_ns - self.base_ns;
+        if queued_ns <= target_ns {
+            self.window = (self.window + WINDOW_STEP).min(WINDOW_MAX);
+        } else if now >= self.hold_until {
+            // Swift's decrease: in proportion to the excess, at most by half, once a round trip.
+            let excess = (queued_ns - target_ns).saturating_mul(1000) / queued_ns;
+            let keep = 1000 - (excess * 8 / 10).min(500);
+            self.window = ((u64::from(self.window) * keep / 1000) as u32).max(WINDOW_MIN);
+            self.hold_until = now.after(self.srtt_ns);
+        }
+    }
+}
+
+/// The low 16 bits of a clock in microseconds.
+#[inline]
+pub(super) fn stamp_us(now: Instant) -> u16 {
+    (now.as_ns() / crate::time::US) as u16
+}
+
+/// All peers, and where to find one by address. The hash is keyed: an attacker cannot choose colliding addresses.
+#[derive(Debug)]
+pub(super) struct Peers {
+    pub(super) slab: Slab<Peer>,
+    by_addr: hashbrown::HashMap<Addr, u32, Keyed>,
+    last: u32,
+}
+
+#[derive(Clone, Debug)]
+struct Keyed(u64, u64);
+
+impl BuildHasher for Keyed {
+    type Hasher = SipHasher13;
+
+    fn build_hasher(&self) -> SipHasher13 {
+        SipHasher13::new_with_keys(self.0, self.1)
+    }
+}
+
+impl Peers {
+    pub(super) fn new(rng: &mut Rng) -> Self {
+        let keyed = Keyed(rng.u64(), rng.u64());
+        Self { slab: Slab::new(), by_addr: hashbrown::HashMap::with_hasher(keyed), last: NONE }
+    }
+
+    pub(super) fn find(&self, addr: Addr) -> Option<u32> {
+        if self.slab.get(self.last).is_some_and(|p| p.addr == addr && !p.gone) {
+            return Some(self.last);
+        }
+        self.by_addr.get(&addr).copied()
+    }
+
+    /// The entry of `addr`, made if there is none; the caller adds its session.
+    pub(super) fn join(&mut self, addr: Addr) -> u32 {
+        let i = self.find(addr).unwrap_or_else(|| {
+            let i = self.slab.alloc(|_| Peer::fresh(addr));
+            self.slab[i] = Peer::fresh(addr);
+            self.by_addr.insert(addr, i);
+            i
+        });
+        self.slab[i].sessions += 1;
+        self.last = i;
+        i
+    }
+
+    /// A session of this peer is gone.
+    pub(super) fn leave(&mut self, i: u32) {
+        self.slab[i].sessions -= 1;
+        self.sweep(i);
+    }
+
+    /// Gives the entry back if nobody needs it.
+    pub(super) fn sweep(&mut self, i: u32) {
+        let peer = &mut self.slab[i];
+        if peer.sessions == 0 && !peer.active {
+            debug_assert!(peer.short.is_empty() && peer.long.is_empty());
+            let addr = peer.addr;
+            *peer = Peer::fresh(addr);
+            // An entry in use is found by its address; one that is free must not be.
+            peer.gone = true;
+            if self.by_addr.get(&addr) == Some(&i) {
+                self.by_addr.remove(&addr);
+            }
+            self.slab.free(i);
+        }
+    }
+
+    /// The driver lost this peer: no new session joins it.
+    pub(super) fn lose(&mut self, addr: Addr) -> Option<u32> {
+        let i = self.by_addr.remove(&addr)?;
+        self.slab[i].gone = true;
+        Some(i)
+    }
+}

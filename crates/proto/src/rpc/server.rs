@@ -1,0 +1,629 @@
+//! The server's half: requests accepted at most once, replies kept until they are acknowledged.
+//!
+//! A channel's word says which request was the last and where it is; a later number begins a new request and acknowledges
+//! the reply before it, an earlier one is past. The server speaks only when spoken to and has no timer for a session or a
+//! request: a sweep looks at a few sessions every now and then.
+//!
+//! Always: a word changes only after session, token and address agreed, and its number only goes forward.
+
+use alloc::boxed::Box;
+
+use zerocopy::FromBytes as _;
+
+use super::endpoint::Endpoint;
+use super::output::ControlBody;
+use super::session::{HALF, INDEX_BITS, INDEX_MAX, State, Word, ahead};
+use super::slab::NONE;
+use super::slot::{Incoming, Missing, Outgoing, Placed, Role};
+use super::{CHANNELS, Event, MAX_MESSAGE, Message, Payload, ServerRpc, trace_id};
+use crate::probe::{Point, Probe};
+use crate::time::{MS, SECOND, US};
+use crate::wire::rpc::{DoneEntry, EXECUTING, Kind, Packet, ProbeBody, ResetReason, SEQ_MAX, TO_CLIENT, TTL};
+use crate::{Addr, Instant};
+
+/// Replies sent and not acknowledged, oldest first, linked through their slots.
+#[derive(Debug)]
+pub(super) struct Kept {
+    head: u32,
+    tail: u32,
+    count: u32,
+    bytes: usize,
+    /// Bytes of replies that are not wholly sent.
+    unsent_bytes: usize,
+}
+
+impl Default for Kept {
+    fn default() -> Self {
+        Self { head: NONE, tail: NONE, count: 0, bytes: 0, unsent_bytes: 0 }
+    }
+}
+
+/// Where the sweep is.
+#[derive(Debug, Default)]
+pub(super) struct Sweep {
+    next: Instant,
+    session: u32,
+    slot: u32,
+    /// Sessions yet to be looked at because a peer is gone.
+    urgent: u32,
+}
+
+const SWEEP_NS: u64 = 100 * MS;
+const SWEEP_SESSIONS: u32 = 1024;
+const SWEEP_SLOTS: u32 = 256;
+
+/// Seconds of a clock, modulo 2¹⁶.
+#[inline]
+pub(super) fn seconds(now: Instant) -> u16 {
+    (now.as_ns() / SECOND) as u16
+}
+
+fn handle(name: u32, channel: u8, seq: u32) -> ServerRpc {
+    ServerRpc(u64::from(name) << 32 | u64::from(seq << 3) | u64::from(channel))
+}
+
+impl<P: Probe> Endpoint<P> {
+    // Input.
+
+    #[inline]
+    pub(super) fn server_input<'b>(
+        &mut self,
+        from: Addr,
+        packet: &Packet,
+        body: &'b [u8],
+    ) -> Option<Event<'b>> {
+        match packet.kind {
+            Kind::Open => self.open_arrived(from, packet, body),
+            Kind::Done => self.done_arrived(from, body),
+            kind => {
+                let Some(s) = self.checked_server(from, packet) else {
+                    if kind == Kind::Probe {
+                        self.probe_of_stranger(from, packet, body);
+                    }
+                    return None;
+                };
+                match kind {
+                    Kind::Data => return self.request_arrived(s, packet, body),
+                    Kind::Probe => self.probe_arrived(s, packet, body),
+                    Kind::Grant | Kind::Nack => self.reply_wanted(s, packet, body),
+                    Kind::Close => self.end_server_session(s),
+                    _ => self.stats.drop_direction += 1,
+                }
+            }
+        }
+        None
+    }
+
+    /// The session of a packet, if its name, token and address agree.
+    #[inline]
+    fn checked_server(&mut self, from: Addr, packet: &Packet) -> Option<u32> {
+        let s = self.find_server(from, packet.session, packet.token)?;
+        let session = &mut self.sessions[s];
+        session.active_s = seconds(self.now);
+        let peer = session.peer;
+        self.heard(peer, packet);
+        Some(s)
+    }
+
+    #[inline]
+    fn find_server(&mut self, from: Addr, name: u32, token: u64) -> Option<u32> {
+        let s = name & INDEX_MAX;
+        let Some(session) = self.sessions.get(s) else {
+            self.stats.drop_session += 1;
+            return None;
+        };
+        if !session.open || u32::from(session.generation) != name >> INDEX_BITS {
+            self.stats.drop_session += 1;
+            return None;
+        }
+        if session.token != token {
+            self.stats.drop_token += 1;
+            return None;
+        }
+        if self.peers.slab[session.peer].addr != from {
+            self.stats.drop_address += 1;
+            return None;
+        }
+        Some(s)
+    }
+
+    /// A packet of a request.
+    #[inline]
+    fn request_arrived<'b>(&mut self, s: u32, packet: &Packet, body: &'b [u8]) -> Option<Event<'b>> {
+        let channel = usize::from(packet.channel);
+        let session = &self.sessions[s];
+        let word = session.channels[channel];
+        let ahead = ahead(packet.seq, word.seq());
+        if ahead == 0 && word.state() == State::Recv {
+            return self.request_goes_on(session.name(s), packet, body);
+        }
+        if ahead == 0 || ahead >= HALF {
+            *if ahead == 0 { &mut self.stats.drop_duplicate } else { &mut self.stats.drop_stale } += 1;
+            return None;
+        }
+        // A later number: whatever was on the channel is over, and its reply acknowledged.
+        let live = session.live & 1 << channel != 0;
+        if live {
+            self.drop_slot(s, channel);
+        }
+        if word.state() == State::Exec {
+            self.executing -= 1;
+        }
+        let whole = body.len() == packet.msg_len as usize;
+        if self.is_full(whole) {
+            self.sessions[s].channels[channel] = Word::new(packet.seq, State::Empty);
+            self.send_refusal(s, packet.channel, packet.seq, self.config.retry_after_ns);
+            return None;
+        }
+        let deadline = self.deadline_of(packet);
+        if whole {
+            return self.deliver(s, packet, Payload::Borrowed(body), deadline);
+        }
+        self.begin_request(s, packet, deadline);
+        self.request_goes_on(self.sessions[s].name(s), packet, body)
+    }
+
+    /// True if a new request finds no room.
+    #[inline]
+    fn is_full(&self, whole: bool) -> bool {
+        self.executing >= self.config.max_executing
+            || self.kept.unsent_bytes >= self.config.max_kept_bytes
+            || (!whole && self.assembling_bytes >= self.config.max_assembling_bytes)
+    }
+
+    #[inline]
+    fn deadline_of(&self, packet: &Packet) -> Instant {
+        if packet.flags & TTL == 0 {
+            return Instant::NEVER;
+        }
+        self.now.after(u64::from(packet.ttl_us) * US)
+    }
+
+    /// Hands a whole request up, unless nobody waits for it any more.
+    #[inline]
+    fn deliver<'b>(
+        &mut self,
+        s: u32,
+        packet: &Packet,
+        payload: Payload<'b>,
+        deadline: Instant,
+    ) -> Option<Event<'b>> {
+        let session = &mut self.sessions[s];
+        let word = &mut session.channels[usize::from(packet.channel)];
+        if deadline <= self.now {
+            *word = Word::new(packet.seq, State::Empty);
+            self.stats.drop_dead += 1;
+            return None;
+        }
+        *word = Word::new(packet.seq, State::Exec);
+        self.executing += 1;
+        self.stats.requests += 1;
+        let trace = trace_id(packet.token, packet.channel, packet.seq);
+        self.probe.mark(Point::ServerReceived, trace);
+        self.probe.mark(Point::ServiceStart, trace);
+        Some(Event::Request { rpc: handle(session.name(s), packet.channel, packet.seq), payload, deadline })
+    }
+
+    /// The first packet of a request of several.
+    fn begin_request(&mut self, s: u32, packet: &Packet, deadline: Instant) {
+        let Some(i) = self.slots.alloc(Role::Recv) else { return };
+        let granted = if self.lossless { packet.msg_len } else { self.config.unscheduled_bytes };
+        let session = &self.sessions[s];
+        let slot = &mut self.slots.0[i];
+        slot.incoming = Some(Box::new(Incoming::new(packet.msg_len, u32::from(session.mss), granted)));
+        slot.session = session.name(s);
+        slot.peer = session.peer;
+        slot.mss = session.mss;
+        slot.seq = packet.seq;
+        slot.channel = packet.channel;
+        slot.deadline = deadline;
+        slot.progress = self.now;
+        self.sessions[s].channels[usize::from(packet.channel)] = Word::new(packet.seq, State::Recv);
+        self.put_slot(s, usize::from(packet.channel), i);
+    }
+
+    /// A packet of a request that is being received.
+    fn request_goes_on<'b>(&mut self, name: u32, packet: &Packet, body: &'b [u8]) -> Option<Event<'b>> {
+        let (s, channel) = (name & INDEX_MAX, usize::from(packet.channel));
+        let i = self.slot_of(s, channel)?;
+        let now = self.now;
+        let slot = &mut self.slots.0[i];
+        let incoming = slot.incoming.as_mut()?;
+        let before = incoming.bytes.capacity();
+        let placed = incoming.place(packet.msg_len, packet.offset, body);
+        self.assembling_bytes += incoming.bytes.capacity() - before;
+        match placed {
+            Placed::New => {
+                slot.progress = now;
+                if !self.lossless {
+                    self.more_wanted(i);
+                }
+            }
+            Placed::Whole => {
+                let (bytes, deadline) = (core::mem::take(&mut incoming.bytes), slot.deadline);
+                self.assembling_bytes -= bytes.capacity();
+                self.drop_slot(s, channel);
+                return self.deliver(s, packet, Payload::Owned(bytes), deadline);
+            }
+            Placed::Duplicate => self.stats.drop_duplicate += 1,
+            Placed::Misfit => self.stats.drop_misfit += 1,
+        }
+        None
+    }
+
+    /// The client asks where its request is.
+    fn probe_arrived(&mut self, s: u32, packet: &Packet, body: &[u8]) {
+        let Ok((probe, _)) = ProbeBody::ref_from_prefix(body) else { return };
+        let channel = usize::from(packet.channel);
+        let word = self.sessions[s].channels[channel];
+        let ahead = ahead(packet.seq, word.seq());
+        if ahead >= HALF {
+            self.stats.drop_stale += 1;
+            return;
+        }
+        if ahead > 0 {
+            return self.send_state(s, packet, Kind::Unknown, 0);
+        }
+        match word.state() {
+            State::Empty => self.send_refusal(s, packet.channel, packet.seq, self.config.retry_after_ns),
+            State::Exec => self.send_state(s, packet, Kind::Busy, EXECUTING),
+            State::Done => self.send_state(s, packet, Kind::Gone, 0),
+            State::Recv => {
+                let Some(i) = self.slot_of(s, channel) else { return };
+                self.credit.wake();
+                self.nack(i, packet.offset);
+                self.send_grant(i);
+            }
+            State::Reply => {
+                let Some(i) = self.slot_of(s, channel) else { return };
+                let (received, granted) = (probe.received.get(), probe.granted.get());
+                self.granted(i, received, granted);
+                let slot = &mut self.slots.0[i];
+                if received == 0 && !slot.ready {
+                    slot.out.resend(u32::from(slot.mss));
+                    self.make_ready(i);
+                }
+            }
+        }
+    }
+
+    /// A PROBE for a session that is not there.
+    #[cold]
+    fn probe_of_stranger(&mut self, from: Addr, packet: &Packet, body: &[u8]) {
+        if let Ok((probe, _)) = ProbeBody::ref_from_prefix(body) {
+            self.reset(from, probe.client.get(), packet.token, ResetReason::Unknown);
+        }
+    }
+
+    /// The client grants more of a reply, or misses some of it.
+    fn reply_wanted(&mut self, s: u32, packet: &Packet, body: &[u8]) {
+        let channel = usize::from(packet.channel);
+        let word = self.sessions[s].channels[channel];
+        if word.seq() != packet.seq || word.state() != State::Reply {
+            self.stats.drop_stale += 1;
+            return;
+        }
+        let Some(i) = self.slot_of(s, channel) else { return };
+        self.slots.0[i].progress = self.now;
+        if packet.kind == Kind::Grant {
+            self.granted(i, packet.msg_len, packet.offset);
+        } else {
+            self.nacked(i, packet.msg_len, Missing::from_bytes(packet.offset, body));
+        }
+    }
+
+    /// A client has these replies.
+    fn done_arrived(&mut self, from: Addr, mut body: &[u8]) {
+        while let Ok((entry, rest)) = DoneEntry::ref_from_prefix(body) {
+            let numbers = 4 * entry.channels.count_ones() as usize;
+            let Some((numbers, rest)) = rest.split_at_checked(numbers) else {
+                self.stats.drop_short += 1;
+                return;
+            };
+            body = rest;
+            let Some(s) = self.find_server(from, entry.session.get(), entry.token.get()) else { continue };
+            let channels = (0..CHANNELS).filter(|channel| entry.channels & 1 << channel != 0);
+            for (channel, seq) in channels.zip(numbers.as_chunks::<4>().0) {
+                let word = self.sessions[s].channels[channel];
+                let is_kept =
+                    word.state() == State::Reply && word.seq() == u32::from_be_bytes(*seq) & SEQ_MAX;
+                if is_kept {
+                    self.stats.done += 1;
+                    self.drop_slot(s, channel);
+                    self.sessions[s].channels[channel] = Word::new(word.seq(), State::Done);
+                }
+            }
+        }
+    }
+
+    // Commands.
+
+    #[inline]
+    pub(super) fn answer(&mut self, rpc: ServerRpc, message: Message) {
+        let len = message.len();
+        assert!(len <= MAX_MESSAGE, "a reply of {len} bytes exceeds the limit of {MAX_MESSAGE}");
+        let Some((s, channel, seq)) = self.executing_request(rpc) else {
+            self.stats.drop_reply += 1;
+            return self.release(message);
+        };
+        let Some(i) = self.slots.alloc(Role::Reply) else {
+            self.executing -= 1;
+            self.sessions[s].channels[channel] = Word::new(seq, State::Done);
+            return self.release(message);
+        };
+        self.executing -= 1;
+        self.stats.replies += 1;
+        let session = &mut self.sessions[s];
+        session.channels[channel] = Word::new(seq, State::Reply);
+        self.probe.mark(Point::ServiceEnd, trace_id(session.token, channel as u8, seq));
+        let slot = &mut self.slots.0[i];
+        slot.session = session.name(s);
+        slot.peer = session.peer;
+        slot.mss = session.mss;
+        slot.seq = seq;
+        slot.channel = channel as u8;
+        slot.progress = self.now;
+        self.kept.unsent_bytes += len;
+        if self.lossless {
+            slot.out = Outgoing::new(message, len as u32, len as u32);
+        } else {
+            let granted = self.peers.slab[slot.peer].unscheduled.max(1);
+            slot.out = Outgoing::new(message, len as u32, granted);
+            self.put_slot(s, channel, i);
+        }
+        self.make_ready(i);
+    }
+
+    pub(super) fn refuse_request(&mut self, rpc: ServerRpc, retry_after_ns: u64) {
+        let Some((s, channel, seq)) = self.executing_request(rpc) else {
+            self.stats.drop_reply += 1;
+            return;
+        };
+        self.executing -= 1;
+        self.sessions[s].channels[channel] = Word::new(seq, State::Empty);
+        self.send_refusal(s, channel as u8, seq, retry_after_ns);
+    }
+
+    /// Session, channel and number of a request that the application has, if it is not past.
+    #[inline]
+    fn executing_request(&self, rpc: ServerRpc) -> Option<(u32, usize, u32)> {
+        let (name, channel, seq) = ((rpc.0 >> 32) as u32, (rpc.0 & 7) as usize, rpc.0 as u32 >> 3);
+        let s = name & INDEX_MAX;
+        let session = self.sessions.get(s)?;
+        let is_current = session.open
+            && session.name(s) == name
+            && session.channels[channel] == Word::new(seq, State::Exec);
+        is_current.then_some((s, channel, seq))
+    }
+
+    /// Every byte of a reply was given to the driver.
+    #[inline]
+    pub(super) fn reply_sent(&mut self, i: u32) {
+        let slot = &mut self.slots.0[i];
+        let (name, channel, seq) = (slot.session, usize::from(slot.channel), slot.seq);
+        if self.lossless {
+            self.sessions[name & INDEX_MAX].channels[channel] = Word::new(seq, State::Done);
+            return self.free_slot(i);
+        }
+        if slot.kept {
+            return;
+        }
+        let len = slot.out.len as usize;
+        slot.kept = true;
+        slot.prev = self.kept.tail;
+        slot.next = NONE;
+        if self.kept.tail == NONE {
+            self.kept.head = i;
+        } else {
+            self.slots.0[self.kept.tail].next = i;
+        }
+        self.kept.tail = i;
+        self.kept.unsent_bytes -= len;
+        self.kept.count += 1;
+        self.kept.bytes += len;
+        self.relieve();
+    }
+
+    /// Drops the oldest replies while too many are kept; asks for an acknowledgement when it comes near that.
+    fn relieve(&mut self) {
+        let (max, max_bytes) = (self.config.max_kept, self.config.max_kept_bytes);
+        while self.kept.head != NONE && (self.kept.count > max || self.kept.bytes > max_bytes) {
+            let slot = &self.slots.0[self.kept.head];
+            let (s, channel, seq) = (slot.session & INDEX_MAX, usize::from(slot.channel), slot.seq);
+            self.stats.evicted += 1;
+            self.drop_slot(s, channel);
+            self.sessions[s].channels[channel] = Word::new(seq, State::Done);
+        }
+        if self.kept.count <= max / 4 * 3 && self.kept.bytes <= max_bytes / 4 * 3 {
+            return;
+        }
+        let head = self.kept.head;
+        let Some(slot) = self.slots.0.get(head) else { return };
+        if slot.exposed {
+            return;
+        }
+        let mut packet = Packet::new(Kind::NeedAck);
+        let session = &self.sessions[slot.session & INDEX_MAX];
+        packet.flags = TO_CLIENT;
+        packet.channel = slot.channel;
+        packet.seq = slot.seq;
+        packet.session = session.client;
+        packet.token = session.token;
+        let peer = slot.peer;
+        self.slots.0[head].exposed = true;
+        self.answer_with(peer, packet, ControlBody::None);
+    }
+
+    /// A reply in the send queue whose request is past.
+    #[cold]
+    pub(super) fn abandon_reply(&mut self, i: u32) {
+        self.free_slot(i);
+    }
+
+    // Slots of channels.
+
+    /// Gives a channel a slot.
+    fn put_slot(&mut self, s: u32, channel: usize, i: u32) {
+        let session = &mut self.sessions[s];
+        if session.live == 0 {
+            session.block = self.blocks.alloc(|_| [NONE; CHANNELS]);
+        }
+        session.live |= 1 << channel;
+        self.blocks[session.block][channel] = i;
+    }
+
+    #[inline]
+    fn slot_of(&self, s: u32, channel: usize) -> Option<u32> {
+        let session = &self.sessions[s];
+        (session.live & 1 << channel != 0).then(|| self.blocks[session.block][channel])
+    }
+
+    /// Takes a channel's slot away, if it has one.
+    fn drop_slot(&mut self, s: u32, channel: usize) {
+        let Some(i) = self.slot_of(s, channel) else { return };
+        let session = &mut self.sessions[s];
+        session.live &= !(1 << channel);
+        if session.live == 0 {
+            self.blocks.free(session.block);
+            session.block = NONE;
+        }
+        self.free_slot(i);
+    }
+
+    /// Gives a slot of the server's back with all it holds.
+    #[inline]
+    fn free_slot(&mut self, i: u32) {
+        let slot = &mut self.slots.0[i];
+        if let Some(incoming) = slot.incoming.take() {
+            self.assembling_bytes -= incoming.bytes.capacity();
+            if incoming.scheduled {
+                self.credit.remove(i);
+            }
+        }
+        if self.slots.0[i].role == Role::Reply {
+            self.unkeep(i);
+            self.settle_out(i);
+        }
+        self.slots.free(i);
+    }
+
+    #[inline]
+    fn unkeep(&mut self, i: u32) {
+        let slot = &mut self.slots.0[i];
+        let len = slot.out.len as usize;
+        if !slot.kept {
+            self.kept.unsent_bytes -= len;
+            return;
+        }
+        slot.kept = false;
+        let (prev, next) = (slot.prev, slot.next);
+        self.kept.count -= 1;
+        self.kept.bytes -= len;
+        if prev == NONE {
+            self.kept.head = next;
+        } else {
+            self.slots.0[prev].next = next;
+        }
+        if next == NONE {
+            self.kept.tail = prev;
+        } else {
+            self.slots.0[next].prev = prev;
+        }
+    }
+
+    // Answers.
+
+    fn send_refusal(&mut self, s: u32, channel: u8, seq: u32, retry_after_ns: u64) {
+        self.stats.refused += 1;
+        let session = &self.sessions[s];
+        let mut packet = Packet::new(Kind::Busy);
+        packet.flags = TO_CLIENT;
+        packet.channel = channel;
+        packet.seq = seq;
+        packet.session = session.client;
+        packet.token = session.token;
+        packet.offset = u32::try_from(retry_after_ns / US).unwrap_or(u32::MAX);
+        let peer = session.peer;
+        self.answer_with(peer, packet, ControlBody::None);
+    }
+
+    fn send_state(&mut self, s: u32, about: &Packet, kind: Kind, flags: u8) {
+        let session = &self.sessions[s];
+        let mut packet = Packet::new(kind);
+        packet.flags = TO_CLIENT | flags;
+        packet.channel = about.channel;
+        packet.seq = about.seq;
+        packet.session = session.client;
+        packet.token = session.token;
+        let peer = session.peer;
+        self.answer_with(peer, packet, ControlBody::None);
+    }
+
+    // Sessions that end.
+
+    /// Forgets a session: its requests' replies will go nowhere, its name is not valid any more.
+    fn end_server_session(&mut self, s: u32) {
+        for channel in 0..CHANNELS {
+            self.drop_slot(s, channel);
+        }
+        let session = &mut self.sessions[s];
+        let executing = session.channels.iter().filter(|word| word.state() == State::Exec).count();
+        self.executing -= executing as u32;
+        session.open = false;
+        session.generation = session.generation.wrapping_add(1);
+        session.channels = [Word::new(0, State::Empty); CHANNELS];
+        let peer = session.peer;
+        self.sessions.free(s);
+        self.peers.leave(peer);
+        self.stats.sessions_ended += 1;
+    }
+
+    /// A peer is gone: its sessions end, a piece at a time.
+    pub(super) fn forget_sessions_of(&mut self, _peer: u32) {
+        self.sweep.urgent = self.sessions.len();
+    }
+
+    /// When the sweep wants to go on.
+    #[inline]
+    pub(super) fn next_sweep(&self) -> Instant {
+        if self.sweep.urgent > 0 {
+            return self.now;
+        }
+        let needed = self.assembling_bytes > 0 || (!self.lossless && self.sessions.used() > 0);
+        if needed { self.sweep.next } else { Instant::NEVER }
+    }
+
+    /// Looks at a few sessions and slots: the idle, the stale and those of gone peers end.
+    pub(super) fn sweep(&mut self) {
+        self.sweep.next = self.now.after(SWEEP_NS);
+        let expiry_s = u16::try_from(self.config.idle_expiry_ns / SECOND).unwrap_or(u16::MAX);
+        for _ in 0..self.sessions.len().min(SWEEP_SESSIONS) {
+            let s = self.sweep.session;
+            self.sweep.session = (s + 1) % self.sessions.len();
+            self.sweep.urgent = self.sweep.urgent.saturating_sub(1);
+            let session = &self.sessions[s];
+            if !session.open {
+                continue;
+            }
+            let idle_s = seconds(self.now).wrapping_sub(session.active_s);
+            let is_expired = !self.lossless
+                && idle_s > expiry_s
+                && session.channels.iter().all(|word| word.state() != State::Exec);
+            if is_expired || self.peers.slab[session.peer].gone {
+                self.end_server_session(s);
+            }
+        }
+        for _ in 0..self.slots.0.len().min(SWEEP_SLOTS) {
+            let i = self.sweep.slot;
+            self.sweep.slot = (i + 1) % self.slots.0.len();
+            let slot = &self.slots.0[i];
+            if slot.role == Role::Recv && self.now.since(slot.progress) > self.config.stale_request_ns {
+                // Its number is used up; the client learns by asking that it was never executed.
+                let (s, channel, seq) = (slot.session & INDEX_MAX, usize::from(slot.channel), slot.seq);
+                self.stats.abandoned += 1;
+                self.drop_slot(s, channel);
+                self.sessions[s].channels[channel] = Word::new(seq, State::Empty);
+            }
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! Opening, echoes short and long, many at once.
+
+use super::{Net, Seen, pattern};
+use crate::time::SECOND;
+use alloc::vec::Vec;
+
+fn echo(lossless: bool, len: usize) {
+    let mut net = Net::new(1, 2, lossless);
+    let session = net.connect(1, 0);
+    let rpc = net.request(1, session, 7, pattern(1, len));
+    assert!(net.run(10 * SECOND, |net| !net.hosts[1].seen.is_empty()), "{:?}", net.hosts[1].endpoint.stats());
+    assert_eq!(net.seen(1), [Seen::Response(rpc, 7, pattern(1, len))]);
+    assert_eq!(net.seen(0).len(), 1);
+}
+
+#[test]
+fn echoes_of_every_size() {
+    for lossless in [false, true] {
+        for len in [0, 1, 100, 1431, 1432, 1433, 2864, 10_000, 65_536, 65_537, 1_000_000, 16 << 20] {
+            echo(lossless, len);
+        }
+    }
+}
+
+#[test]
+fn many_sessions_and_channels_at_once() {
+    for lossless in [false, true] {
+        let mut net = Net::new(2, 3, lossless);
+        let sessions: Vec<_> = (0..300).map(|n| (1 + n % 2, net.connect(1 + n % 2, 0))).collect();
+        for (n, &(host, session)) in sessions.iter().enumerate() {
+            for m in 0..20 {
+                net.request(host, session, (n * 20 + m) as u64, pattern(n as u64, n * m));
+            }
+        }
+        assert!(net.run(10 * SECOND, |net| net.hosts[1].seen.len() + net.hosts[2].seen.len() == 6000));
+        for host in [1, 2] {
+            for seen in net.seen(host) {
+                let Seen::Response(_, tag, bytes) = seen else { panic!("{seen:?}") };
+                let (n, m) = (tag as usize / 20, tag as usize % 20);
+                assert_eq!(bytes, pattern(n as u64, n * m));
+            }
+        }
+        assert_eq!(net.hosts[0].endpoint.stats().requests, 6000);
+        assert_eq!(net.hosts[0].endpoint.stats().sessions_opened, 300);
+    }
+}

@@ -1,0 +1,332 @@
+//! Endpoints on a small wire in virtual time: what happens, happens by seed.
+
+mod basic;
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use core::cell::RefCell;
+
+use super::{
+    CloseReason, Config, Endpoint, Event, Message, RpcError, RpcId, ServerRpc, SessionId, Slice, Slices,
+};
+use crate::datagrams::{BURST, Sent};
+use crate::fault::Fault;
+use crate::probe::NoProbe;
+use crate::time::US;
+use crate::{Addr, Datagrams, Instant, Rng};
+
+/// What all ports share.
+struct Shared {
+    now: Instant,
+    rng: Rng,
+    fault: Fault,
+    latency_ns: u64,
+    lossless: bool,
+    max_payload: usize,
+    /// Datagrams that a lossless port holds before it pushes back.
+    capacity: usize,
+    order: u64,
+    in_flight: BTreeMap<(Instant, u64), (Addr, Addr, Vec<u8>)>,
+    inboxes: BTreeMap<u64, VecDeque<(Addr, Vec<u8>)>>,
+    gone: Vec<Addr>,
+    /// Every datagram ever sent, if wanted.
+    trace: Option<Vec<(Addr, Addr, Vec<u8>)>>,
+}
+
+fn local(addr: Addr) -> u64 {
+    match addr {
+        Addr::Local(n) => n,
+        Addr::Net(_) => unreachable!("this wire has local addresses"),
+    }
+}
+
+/// One end of the wire.
+struct Port {
+    shared: Rc<RefCell<Shared>>,
+    addr: Addr,
+    burst: Vec<(Addr, Vec<u8>)>,
+    gone_seen: usize,
+}
+
+impl Datagrams for Port {
+    fn recv_burst(&mut self) -> usize {
+        let mut shared = self.shared.borrow_mut();
+        let inbox = shared.inboxes.entry(local(self.addr)).or_default();
+        let n = inbox.len().min(BURST);
+        self.burst = inbox.drain(..n).collect();
+        n
+    }
+
+    fn datagram(&self, i: usize) -> (Addr, &[u8]) {
+        let (from, bytes) = &self.burst[i];
+        (*from, bytes)
+    }
+
+    fn send(&mut self, to: Addr, parts: &[&[u8]]) -> Sent {
+        let mut shared = self.shared.borrow_mut();
+        let mut bytes = parts.concat();
+        assert!(bytes.len() <= shared.max_payload && parts.len() <= crate::datagrams::MAX_PARTS);
+        if shared.gone.contains(&to) {
+            return Sent::Gone;
+        }
+        let waiting = shared.inboxes.get(&local(to)).map_or(0, VecDeque::len)
+            + shared.in_flight.values().filter(|d| shared.lossless && d.1 == to).count();
+        if shared.lossless && waiting >= shared.capacity {
+            return Sent::Full;
+        }
+        if let Some(trace) = &mut shared.trace {
+            trace.push((self.addr, to, bytes.clone()));
+        }
+        let fault = shared.fault;
+        let fate = fault.fate(&mut shared.rng, bytes.len());
+        for copy in 0..usize::from(fate.copies) {
+            shared.order += 1;
+            let at = shared.now.after(shared.latency_ns + fate.delay_ns[copy]);
+            let key = (at, shared.order);
+            let mut copied = bytes.clone();
+            if copy == 0 {
+                if let Some(bit) = fate.flip_bit {
+                    copied[bit / 8] ^= 1 << (bit % 8);
+                }
+                copied.truncate(fate.cut_to.unwrap_or(usize::MAX));
+            }
+            shared.in_flight.insert(key, (self.addr, to, copied));
+        }
+        bytes.clear();
+        Sent::Yes
+    }
+
+    fn flush(&mut self) {}
+
+    fn gone(&mut self) -> Option<Addr> {
+        let addr = self.shared.borrow().gone.get(self.gone_seen).copied();
+        self.gone_seen += usize::from(addr.is_some());
+        addr
+    }
+
+    fn max_payload(&self) -> usize {
+        self.shared.borrow().max_payload
+    }
+
+    fn lossless(&self) -> bool {
+        self.shared.borrow().lossless
+    }
+}
+
+/// What a host's application saw.
+#[derive(Debug, PartialEq, Eq, Clone)]
+enum Seen {
+    Request(ServerRpc, Vec<u8>, Instant),
+    Response(RpcId, u64, Vec<u8>),
+    Failed(RpcId, u64, RpcError),
+    Closed(SessionId, CloseReason),
+}
+
+/// Memory for slices: segment `n` holds bytes that follow from their offset.
+struct Memory(Vec<u8>);
+
+impl Slices for Memory {
+    fn bytes(&self, slice: Slice) -> &[u8] {
+        &self.0[slice.offset as usize..(slice.offset + slice.len) as usize]
+    }
+}
+
+/// A machine: its endpoint, its end of the wire, and what its application saw and did.
+struct Host {
+    endpoint: Endpoint,
+    port: Port,
+    memory: Memory,
+    /// Answers each request at once with the same bytes.
+    echo: bool,
+    seen: Vec<Seen>,
+    released: Vec<Slice>,
+    up: bool,
+}
+
+impl Host {
+    fn turn(&mut self, now: Instant) -> bool {
+        if !self.up {
+            return false;
+        }
+        let mut busy = self.endpoint.input(now, &mut self.port) > 0;
+        self.drain(now);
+        if self.endpoint.deadline().is_some_and(|at| at <= now) {
+            self.endpoint.tick(now);
+            self.drain(now);
+        }
+        busy |= self.endpoint.output(now, &self.memory, &mut self.port);
+        self.drain(now);
+        busy
+    }
+
+    fn drain(&mut self, now: Instant) {
+        while let Some(event) = self.endpoint.event(now, &self.port) {
+            match event {
+                Event::Request { rpc, payload, deadline } => {
+                    let bytes = payload.into_vec();
+                    if self.echo {
+                        self.endpoint.reply(now, rpc, Message::from(bytes.clone()));
+                    }
+                    self.seen.push(Seen::Request(rpc, bytes, deadline));
+                }
+                Event::Response { rpc, tag, payload } => {
+                    self.seen.push(Seen::Response(rpc, tag, payload.into_vec()));
+                }
+                Event::Failed { rpc, tag, error } => self.seen.push(Seen::Failed(rpc, tag, error)),
+                Event::Closed { session, reason } => self.seen.push(Seen::Closed(session, reason)),
+            }
+        }
+        while let Some(slice) = self.endpoint.released() {
+            self.released.push(slice);
+        }
+    }
+}
+
+/// Hosts on one wire, numbered from 0; host `n` has the address `Local(n)`.
+struct Net {
+    shared: Rc<RefCell<Shared>>,
+    hosts: Vec<Host>,
+    now: Instant,
+    seed: u64,
+}
+
+impl Net {
+    /// A wire with 10 µs of latency that loses nothing until `fault` says so; host 0 is a server that echoes.
+    fn new(seed: u64, hosts: usize, lossless: bool) -> Self {
+        let shared = Rc::new(RefCell::new(Shared {
+            now: Instant::ZERO,
+            rng: Rng::seeded(seed),
+            fault: Fault::default(),
+            latency_ns: 10 * US,
+            lossless,
+            max_payload: if lossless { 8192 } else { 1472 },
+            capacity: 64,
+            order: 0,
+            in_flight: BTreeMap::new(),
+            inboxes: BTreeMap::new(),
+            gone: Vec::new(),
+            trace: None,
+        }));
+        let mut net = Self { shared, hosts: Vec::new(), now: Instant::from_ns(1), seed };
+        for n in 0..hosts {
+            net.add(Config { serve: n == 0, ..Config::default() });
+        }
+        net
+    }
+
+    fn add(&mut self, config: Config) -> usize {
+        let n = self.hosts.len();
+        let host = self.host(n, config);
+        self.hosts.push(host);
+        n
+    }
+
+    fn host(&self, n: usize, config: Config) -> Host {
+        let rng = Rng::seeded(self.seed ^ (n as u64 + 1) << 32 ^ self.now.as_ns() << 8);
+        Host {
+            endpoint: Endpoint::new(config, rng, NoProbe),
+            port: Port {
+                shared: Rc::clone(&self.shared),
+                addr: Addr::Local(n as u64),
+                burst: Vec::new(),
+                gone_seen: 0,
+            },
+            memory: Memory((0..1 << 16).map(|i: u32| (i * 7 >> 3) as u8).collect()),
+            echo: n == 0,
+            seen: Vec::new(),
+            released: Vec::new(),
+            up: true,
+        }
+    }
+
+    /// A new endpoint takes the place of host `n`'s, as after a crash.
+    fn restart(&mut self, n: usize, config: Config) {
+        let host = self.host(n, config);
+        self.hosts[n] = host;
+    }
+
+    fn fault(&self, fault: Fault) {
+        self.shared.borrow_mut().fault = fault;
+    }
+
+    /// Lets every host take turns until nothing happens at this instant.
+    fn settle(&mut self) {
+        for _ in 0..10_000 {
+            let mut busy = false;
+            {
+                let mut shared = self.shared.borrow_mut();
+                shared.now = self.now;
+                while let Some(entry) = shared.in_flight.first_entry() {
+                    if entry.key().0 > self.now {
+                        break;
+                    }
+                    let (from, to, bytes) = entry.remove();
+                    shared.inboxes.entry(local(to)).or_default().push_back((from, bytes));
+                }
+            }
+            for host in &mut self.hosts {
+                busy |= host.turn(self.now);
+            }
+            let arrived = self.shared.borrow().in_flight.keys().next().is_some_and(|k| k.0 <= self.now);
+            if !busy && !arrived {
+                return;
+            }
+        }
+        panic!("seed {}: no rest at {:?}", self.seed, self.now);
+    }
+
+    /// Moves to the next instant at which something happens; false if nothing ever will.
+    fn step(&mut self) -> bool {
+        self.settle();
+        let wire = self.shared.borrow().in_flight.keys().next().map(|k| k.0);
+        let timers = self.hosts.iter().filter(|h| h.up).filter_map(|h| h.endpoint.deadline());
+        let Some(next) = timers.chain(wire).min() else { return false };
+        self.now = next.max(self.now.after(1));
+        true
+    }
+
+    /// Runs until `done` or for `limit_ns` of virtual time; true if `done`.
+    fn run(&mut self, limit_ns: u64, mut done: impl FnMut(&mut Self) -> bool) -> bool {
+        let end = self.now.after(limit_ns);
+        loop {
+            self.settle();
+            if done(self) {
+                return true;
+            }
+            if !self.step() || self.now > end {
+                return false;
+            }
+        }
+    }
+
+    fn connect(&mut self, from: usize, to: usize) -> SessionId {
+        self.hosts[from].endpoint.connect(self.now, Addr::Local(to as u64))
+    }
+
+    fn request(&mut self, from: usize, session: SessionId, tag: u64, message: impl Into<Message>) -> RpcId {
+        self.request_by(from, session, tag, message, Instant::NEVER)
+    }
+
+    fn request_by(
+        &mut self,
+        from: usize,
+        session: SessionId,
+        tag: u64,
+        message: impl Into<Message>,
+        deadline: Instant,
+    ) -> RpcId {
+        let rpc = self.hosts[from].endpoint.request(self.now, session, tag, message.into(), deadline);
+        rpc.expect("the session takes it")
+    }
+
+    /// What host `n` saw since it was asked last.
+    fn seen(&mut self, n: usize) -> Vec<Seen> {
+        core::mem::take(&mut self.hosts[n].seen)
+    }
+}
+
+/// Bytes that tell where they belong.
+fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    (0..len as u64).map(|i| (i.wrapping_mul(0x9e37_79b9).wrapping_add(seed * 31) >> 7) as u8).collect()
+}
