@@ -55,6 +55,6 @@ fn udp_options(options: &Options) -> udp::Options {
 }
 
 fn fast<D: Driver + 'static>(driver: D, serve: bool) -> io::Result<Box<dyn Transport>> {
-    let config = Config { crc32c, serve, queue_limit: QUEUE_LIMIT };
+    let config = Config { crc32c, serve, queue_limit: QUEUE_LIMIT, ..Config::default() };
     Ok(Box::new(Fast::new(driver, config, rng()?, NoProbe)))
 }
