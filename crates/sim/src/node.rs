@@ -33,7 +33,7 @@ fn host_of(locator: &str) -> Option<HostId> {
 /// The endpoint of a simulated process.
 #[must_use]
 pub fn config(serve: bool) -> Config {
-    Config { crc32c, serve, queue_limit: 1024 }
+    Config { crc32c, serve, queue_limit: 1024, ..Config::default() }
 }
 
 /// A machine and its endpoint.
