@@ -8,6 +8,7 @@
 
 extern crate alloc;
 
+pub mod client;
 pub mod coordinator;
 pub mod machine;
 pub mod message;

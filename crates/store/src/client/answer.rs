@@ -1,0 +1,248 @@
+//! How an operation ended.
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::ops::Deref;
+
+use sprat_proto::rpc::Payload;
+
+use super::{Cursor, Op};
+use crate::message::Status;
+use crate::message::control::{ServerState, Usage};
+use crate::message::data::{self, Objects};
+use crate::types::{MAX_KEY, MAX_VALUE, ServerId, TableId, Version};
+
+/// An operation ended.
+#[derive(Debug)]
+pub struct Done<'b> {
+    /// Which one.
+    pub op: Op,
+    /// What came of it.
+    pub outcome: Result<Answer<'b>, Error>,
+}
+
+/// What an operation answers.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Answer<'b> {
+    /// To a read.
+    Object {
+        /// The object's version.
+        version: Version,
+        /// Its value.
+        value: Value<'b>,
+    },
+    /// To a write or remove: the object's new version, or the version that it had (0 if there was none).
+    Version(Version),
+    /// To an increment of an integer.
+    Integer {
+        /// The object's new version.
+        version: Version,
+        /// The sum.
+        sum: i64,
+    },
+    /// To an increment of a double.
+    Double {
+        /// The object's new version.
+        version: Version,
+        /// The sum.
+        sum: f64,
+    },
+    /// To the creation of a table, or a look-up by name.
+    Table(TableId),
+    /// The table is dropped.
+    Dropped,
+    /// All tables.
+    Tables(Vec<TableInfo>),
+    /// The server list.
+    Servers(Vec<ServerInfo>),
+    /// Some objects of a table.
+    Page(Page<'b>),
+    /// To an echo: the same bytes; to a request for statistics: a JSON object.
+    Bytes(Value<'b>),
+}
+
+/// Bytes of a reply: lent if the reply was.
+#[derive(Debug)]
+pub struct Value<'b> {
+    pub(super) payload: Payload<'b>,
+    pub(super) skip: usize,
+}
+
+impl Value<'_> {
+    /// The bytes as the caller's own; copies them only if they were lent (or stand behind a header in a vector).
+    #[must_use]
+    pub fn into_vec(self) -> Vec<u8> {
+        match self.payload {
+            Payload::Borrowed(bytes) => bytes[self.skip..].to_vec(),
+            Payload::Owned(mut bytes) => {
+                bytes.drain(..self.skip);
+                bytes
+            }
+        }
+    }
+}
+
+impl Deref for Value<'_> {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        &self.payload[self.skip..]
+    }
+}
+
+/// Some objects of a table.
+#[derive(Debug)]
+pub struct Page<'b> {
+    pub(super) payload: Payload<'b>,
+    /// Where to go on; `None` if these were the last of the table.
+    pub next: Option<Cursor>,
+}
+
+impl Page<'_> {
+    /// Iterates over (key, version, value).
+    #[must_use]
+    pub fn objects(&self) -> impl Iterator<Item = (&[u8], Version, &[u8])> {
+        let objects: Option<Objects<'_>> = data::objects_reply(&self.payload).ok();
+        objects.into_iter().flatten()
+    }
+}
+
+/// A table in [`Answer::Tables`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TableInfo {
+    /// Its id.
+    pub table: TableId,
+    /// Its name.
+    pub name: String,
+    /// How many tablets it has.
+    pub tablets: u16,
+    /// How many of them are lost.
+    pub lost: u16,
+}
+
+/// A server in [`Answer::Servers`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ServerInfo {
+    /// Its id.
+    pub server: ServerId,
+    /// Whether it lives.
+    pub state: ServerState,
+    /// How many tablets it owns.
+    pub tablets: u32,
+    /// What it said of itself last.
+    pub usage: Usage,
+    /// Where the coordinator reaches it.
+    pub control: String,
+    /// Where clients reach it.
+    pub data: String,
+}
+
+/// Why an operation failed.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Nothing was sent: use a shorter key.
+    #[error("the key has {0} bytes, the limit is {MAX_KEY}")]
+    KeyTooLong(usize),
+    /// Nothing was sent: use a shorter value.
+    #[error("the value has {0} bytes, the limit is {MAX_VALUE}")]
+    ValueTooLong(usize),
+    /// Nothing was sent: too many operations are in progress (`Config::max_ops`). Wait for some to end.
+    #[error("too many operations are in progress")]
+    TooManyOps,
+    /// The table was dropped, or there never was one.
+    #[error("the table does not exist")]
+    TableDoesntExist,
+    /// There is no such object.
+    #[error("the object does not exist")]
+    ObjectDoesntExist,
+    /// There is such an object, and the reject rules demand none.
+    #[error("the object exists, with version {}", .0.0)]
+    ObjectExists(Version),
+    /// The object's version is not what the reject rules demand.
+    #[error("the object has version {}", .0.0)]
+    WrongVersion(Version),
+    /// The object is no number of the kind to be incremented: its value does not have 8 bytes.
+    #[error("the object is not a number of 8 bytes")]
+    NotANumber(Version),
+    /// No memory is left for objects of this tablet. Remove some.
+    #[error("the server has no space left for objects")]
+    NoSpace,
+    /// The server that had the object crashed, and nobody has its data. Drop the table.
+    #[error(
+        "the data is lost: its server crashed and there are no replicas; drop the table to use its name again"
+    )]
+    TabletLost,
+    /// The operation took too long.
+    #[error("the deadline passed while waiting for {}{}", waited_for, maybe(*maybe_executed))]
+    Deadline {
+        /// Whether the operation may have been executed, or may be still.
+        maybe_executed: bool,
+        /// Who did not answer, or not as it should.
+        waited_for: WaitedFor,
+    },
+    /// This client's lease ended before an answer came: the operation was executed once or not at all, and never will be
+    /// from now on. Read to find out which.
+    #[error("the client's lease ended before the answer came: the operation was executed once or not at all")]
+    Unknown,
+    /// No server has joined the cluster.
+    #[error("the cluster has no server for the table")]
+    TooFewServers,
+    /// The table's name is empty or too long.
+    #[error("a table's name has 1 to 255 bytes, in UTF-8")]
+    BadName,
+    /// None of the ways to reach the server is among those that this client was told to use.
+    #[error("{0}")]
+    NoTransport(Box<str>),
+    /// The coordinator belongs to another cluster than before: table ids mean something else. Make a new client.
+    #[error("the coordinator was replaced by that of another cluster; connect anew")]
+    ClusterReplaced,
+    /// The server does not take the request as it is; probably it is another version of the program.
+    #[error("the server refused the request: {status:?} {text}")]
+    Refused {
+        /// Its status.
+        status: Status,
+        /// Its words.
+        text: Box<str>,
+    },
+}
+
+fn maybe(executed: bool) -> &'static str {
+    if executed { "; the operation may have been executed" } else { "" }
+}
+
+impl Error {
+    /// True if the operation may have been executed.
+    #[must_use]
+    pub fn maybe_executed(&self) -> bool {
+        matches!(self, Self::Unknown | Self::Deadline { maybe_executed: true, .. })
+    }
+}
+
+/// Who an operation waited for when its deadline passed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum WaitedFor {
+    /// The server of its data.
+    Server,
+    /// The coordinator, to say where the data is.
+    Coordinator,
+    /// The coordinator, for the client's lease.
+    Lease,
+    /// Earlier operations of this client (the window of unanswered mutations is full).
+    Window,
+}
+
+impl core::fmt::Display for WaitedFor {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::Server => "the server",
+            Self::Coordinator => "the coordinator",
+            Self::Lease => "the coordinator to grant a lease",
+            Self::Window => "earlier operations",
+        })
+    }
+}

@@ -1,0 +1,167 @@
+//! What a failure means: another try, or the end of the operation.
+
+use alloc::vec::Vec;
+
+use sprat_proto::Instant;
+use sprat_proto::rpc::RpcError;
+
+use super::answer::{Done, Error, WaitedFor};
+use super::{Client, Kind, State};
+use crate::message::Status;
+use crate::message::data::Refusal;
+
+impl Client {
+    /// The server answered with another status than OK.
+    #[cold]
+    pub(super) fn refused(
+        &mut self,
+        now: Instant,
+        index: u32,
+        refusal: &Refusal<'_>,
+    ) -> Option<Done<'static>> {
+        let slot = &mut self.slots[index as usize];
+        if slot.kind.is_own() {
+            self.question_refused(now, index, refusal);
+            return None;
+        }
+        let error = match refusal.status {
+            Status::ObjectDoesntExist => Error::ObjectDoesntExist,
+            Status::ObjectExists => Error::ObjectExists(refusal.version),
+            Status::WrongVersion => Error::WrongVersion(refusal.version),
+            Status::NotANumber => Error::NotANumber(refusal.version),
+            Status::KeyTooLong => Error::KeyTooLong(slot.key_len),
+            Status::ValueTooLong => Error::ValueTooLong(slot.body.len() - slot.key_len),
+            Status::NoSpace if slot.kind.is_object() => Error::NoSpace,
+            Status::TabletLost => Error::TabletLost,
+            Status::TooFewServers => Error::TooFewServers,
+            Status::BadName => Error::BadName,
+            Status::TableDoesntExist if !slot.kind.is_object() => Error::TableDoesntExist,
+            // The master takes it for answered: whatever came of it, the answer is lost.
+            Status::StaleRpc => Error::Unknown,
+            Status::ExpiredLease => {
+                // This try was not executed. Whether the lease has ended the coordinator knows.
+                if slot.lease == self.rifl.lease {
+                    self.rifl.doubt();
+                }
+                self.pause(now, index, 0);
+                return None;
+            }
+            Status::UnknownTablet | Status::TableDoesntExist | Status::NotServing | Status::NotInCluster => {
+                self.try_again(now, index, 0);
+                return None;
+            }
+            Status::Retry | Status::Starting => {
+                self.pause(now, index, 0);
+                return None;
+            }
+            status => Error::Refused { status, text: refusal.text.into() },
+        };
+        Some(Done { op: self.end(index), outcome: Err(error) })
+    }
+
+    /// There is no answer.
+    #[cold]
+    pub(super) fn failed(&mut self, now: Instant, index: u32, error: RpcError) -> Option<Done<'static>> {
+        let slot = &mut self.slots[index as usize];
+        slot.maybe |= error.maybe_executed() && slot.kind.changes_something();
+        if slot.kind.is_own() {
+            self.question_failed(now, index);
+            return None;
+        }
+        if slot.deadline <= now {
+            let error = self.lateness(index);
+            return Some(Done { op: self.end(index), outcome: Err(error) });
+        }
+        match error {
+            RpcError::Busy { retry_after_ns } => self.pause(now, index, retry_after_ns),
+            _ => self.try_again(now, index, 0),
+        }
+        None
+    }
+
+    /// Perhaps the object is elsewhere by now: the coordinator is asked while the operation pauses.
+    fn try_again(&mut self, now: Instant, index: u32, at_least_ns: u64) {
+        let slot = &self.slots[index as usize];
+        if slot.kind.is_object() {
+            self.ask_for_tablets(slot.place);
+        }
+        self.pause(now, index, at_least_ns);
+    }
+
+    /// The coordinator refused to answer one of the client's own questions.
+    fn question_refused(&mut self, now: Instant, index: u32, refusal: &Refusal<'_>) {
+        let refused = || Error::Refused { status: refusal.status, text: refusal.text.into() };
+        let kind = self.slots[index as usize].kind;
+        match (refusal.status, kind) {
+            (Status::Retry | Status::Starting, _) => self.question_failed(now, index),
+            (Status::TableDoesntExist, Kind::Tablets) => {
+                let table = self.slots[index as usize].place;
+                self.routes.tables[table as usize].tablets.clear();
+                let waiting = self.close_question(index);
+                self.end_all(&waiting, WaitedFor::Coordinator, || Error::TableDoesntExist);
+            }
+            (Status::ExpiredLease, Kind::Lease) => {
+                self.rifl.lost();
+                if self.somebody_waits(index) {
+                    self.go_on(index);
+                } else {
+                    self.close_question(index);
+                }
+            }
+            (_, Kind::Lease) => {
+                self.rifl.give_up();
+                let waiting = self.close_question(index);
+                self.end_all(&waiting, WaitedFor::Lease, refused);
+            }
+            _ => {
+                let waiting = self.close_question(index);
+                self.end_all(&waiting, WaitedFor::Coordinator, refused);
+            }
+        }
+    }
+
+    /// One of the client's own questions was not answered: it is asked again as long as it matters.
+    fn question_failed(&mut self, now: Instant, index: u32) {
+        let is_lease = self.slots[index as usize].kind == Kind::Lease;
+        if self.somebody_waits(index) || is_lease && self.rifl.valid(now) {
+            return self.pause(now, index, 0);
+        }
+        if is_lease {
+            self.rifl.give_up();
+        }
+        self.close_question(index);
+    }
+
+    /// Whether an operation waits for the answer to this question.
+    fn somebody_waits(&self, index: u32) -> bool {
+        let slot = &self.slots[index as usize];
+        let (parked, what) = match slot.kind {
+            Kind::Tablets => (&self.routes.tables[slot.place as usize].parked, WaitedFor::Coordinator),
+            _ => (&self.rifl.parked, WaitedFor::Lease),
+        };
+        parked.iter().any(|&waiting| self.slots[waiting as usize].state == State::Parked(what))
+    }
+
+    /// The question is over; returns who waited for the answer.
+    pub(super) fn close_question(&mut self, index: u32) -> Vec<u32> {
+        let slot = &self.slots[index as usize];
+        let parked = if slot.kind == Kind::Tablets {
+            let table = &mut self.routes.tables[slot.place as usize];
+            table.asking = None;
+            core::mem::take(&mut table.parked)
+        } else {
+            self.rifl.asking = None;
+            core::mem::take(&mut self.rifl.parked)
+        };
+        self.end(index);
+        parked
+    }
+
+    fn end_all(&mut self, waiting: &[u32], what: WaitedFor, error: impl Fn() -> Error) {
+        for &index in waiting {
+            if self.slots[index as usize].state == State::Parked(what) {
+                self.refuse(index, error());
+            }
+        }
+    }
+}

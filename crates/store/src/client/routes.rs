@@ -1,0 +1,247 @@
+//! Where things are: tables, their tablets, and the servers' links.
+//!
+//! What always holds: the tablets of a table are sorted and cover all hashes, so that a look-up always finds one. Peer 0 is
+//! the coordinator.
+
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use hashbrown::HashMap;
+
+use super::answer::Error;
+use crate::message::Status;
+use crate::message::control::{self, TabletState};
+use crate::types::{HashKey, KeyHash, TableId};
+
+/// Who has a tablet.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Owner {
+    /// This server.
+    Peer(u32),
+    /// Nobody has its data any more.
+    Lost,
+    /// Its server has not taken it yet.
+    Nobody,
+    /// A server that cannot be reached by the transports in use; the text says so.
+    Unreachable(Box<str>),
+}
+
+#[derive(Debug)]
+pub(super) struct Tablet {
+    pub(super) first: u64,
+    pub(super) last: u64,
+    pub(super) owner: Owner,
+}
+
+#[derive(Debug)]
+pub(super) struct Table {
+    pub(super) id: TableId,
+    pub(super) hash_key: HashKey,
+    /// Empty until they are known.
+    pub(super) tablets: Vec<Tablet>,
+    /// The slot of the question for the tablets, if one is in progress.
+    pub(super) asking: Option<u32>,
+    /// Slots of operations that wait for the answer.
+    pub(super) parked: Vec<u32>,
+}
+
+impl Table {
+    /// The tablet of a hash; `None` if the tablets are not known.
+    #[inline]
+    pub(super) fn tablet(&self, hash: KeyHash) -> Option<&Tablet> {
+        match &self.tablets[..] {
+            [only] => Some(only),
+            tablets => {
+                let after = tablets.partition_point(|tablet| tablet.first <= hash.0);
+                tablets.get(after.checked_sub(1)?)
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Peer {
+    locator: String,
+    /// Whether the world has been told where it is.
+    pub(super) bound: bool,
+}
+
+impl Peer {
+    pub(super) fn locator(&self) -> &str {
+        &self.locator
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Routes {
+    transports: Vec<String>,
+    pub(super) tables: Vec<Table>,
+    by_id: HashMap<u64, u32>,
+    /// The table that was used last: most programs use one many times in a row.
+    last: u32,
+    pub(super) peers: Vec<Peer>,
+}
+
+impl Routes {
+    pub(super) fn new(coordinator: String, transports: Vec<String>) -> Self {
+        Self {
+            transports,
+            tables: Vec::new(),
+            by_id: HashMap::new(),
+            last: 0,
+            peers: Vec::from([Peer { locator: coordinator, bound: false }]),
+        }
+    }
+
+    /// The index of a table in `tables`.
+    #[inline]
+    pub(super) fn table(&mut self, id: TableId) -> u32 {
+        match self.tables.get(self.last as usize) {
+            Some(table) if table.id == id => self.last,
+            _ => {
+                self.last = self.find_table(id);
+                self.last
+            }
+        }
+    }
+
+    fn find_table(&mut self, id: TableId) -> u32 {
+        let tables = &mut self.tables;
+        *self.by_id.entry(id.0).or_insert_with(|| {
+            tables.push(Table {
+                id,
+                hash_key: HashKey::default(),
+                tablets: Vec::new(),
+                asking: None,
+                parked: Vec::new(),
+            });
+            tables.len() as u32 - 1
+        })
+    }
+
+    /// Takes the coordinator's answer up.
+    ///
+    /// # Errors
+    /// [`Status::BadFormat`] if it does not cover all hashes.
+    pub(super) fn learn(&mut self, table: u32, answer: &control::Tablets<'_>) -> Result<(), Status> {
+        let mut next = Some(0);
+        for tablet in &answer.tablets {
+            if Some(tablet.first) != next || tablet.last < tablet.first {
+                return Err(Status::BadFormat);
+            }
+            next = tablet.last.checked_add(1);
+        }
+        if next.is_some() {
+            return Err(Status::BadFormat);
+        }
+        let tablets = answer.tablets.iter().map(|tablet| {
+            let owner = match tablet.state {
+                TabletState::Lost => Owner::Lost,
+                TabletState::Taking => Owner::Nobody,
+                TabletState::Normal => match self.peer(tablet.data) {
+                    Ok(peer) => Owner::Peer(peer),
+                    Err(Error::NoTransport(text)) => Owner::Unreachable(text),
+                    Err(_) => Owner::Nobody,
+                },
+            };
+            Tablet { first: tablet.first, last: tablet.last, owner }
+        });
+        let tablets = tablets.collect();
+        let table = &mut self.tables[table as usize];
+        table.hash_key = answer.hash_key;
+        table.tablets = tablets;
+        Ok(())
+    }
+
+    /// The peer at the best of `locators`.
+    ///
+    /// # Errors
+    /// [`Error::NoTransport`].
+    pub(super) fn peer(&mut self, locators: &str) -> Result<u32, Error> {
+        let locator = choose(locators, &self.transports).ok_or_else(|| {
+            let wanted = self.transports.join(", ");
+            let text = format!("the server listens at {locators:?}, and this client uses {wanted}");
+            Error::NoTransport(text.into())
+        })?;
+        if let Some(known) = self.peers.iter().skip(1).position(|peer| peer.locator == locator) {
+            return Ok(known as u32 + 1);
+        }
+        self.peers.push(Peer { locator: locator.into(), bound: false });
+        Ok(self.peers.len() as u32 - 1)
+    }
+}
+
+/// The locator to use: that of the first transport that one of `locators` has; the first locator if any transport will
+/// do.
+fn choose<'a>(locators: &'a str, transports: &[String]) -> Option<&'a str> {
+    if transports.is_empty() {
+        return split(locators).next();
+    }
+    let protocol = |locator: &'a str| locator.split(':').next().unwrap_or("").trim();
+    transports.iter().find_map(|wanted| split(locators).find(|locator| protocol(locator) == wanted))
+}
+
+/// The locators of a list with `;` between them, where a `;` after a backslash or within quotes belongs to a value.
+fn split(locators: &str) -> impl Iterator<Item = &str> {
+    let (mut quoted, mut escaped) = (false, false);
+    locators
+        .split(move |c| {
+            let separates = c == ';' && !quoted && !escaped;
+            quoted ^= c == '"' && !escaped;
+            escaped = c == '\\' && !escaped;
+            separates
+        })
+        .map(str::trim)
+        .filter(|locator| !locator.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use super::*;
+
+    #[test]
+    fn the_first_transport_that_fits_is_used() {
+        let list = r#"tcp:host=h,port=1; fast+shm:name="a;b";fast+udp:host=h\;x,port=2;"#;
+        let transports = |names: &[&str]| names.iter().map(|&name| name.into()).collect::<Vec<String>>();
+        assert_eq!(choose(list, &transports(&["fast+shm", "tcp"])), Some(r#"fast+shm:name="a;b""#));
+        assert_eq!(choose(list, &transports(&["x", "fast+udp"])), Some(r"fast+udp:host=h\;x,port=2"));
+        assert_eq!(choose(list, &transports(&["fast"])), None);
+        assert_eq!(choose(list, &[]), Some("tcp:host=h,port=1"));
+        assert_eq!(choose(" ; ", &[]), None);
+        let mut routes = Routes::new("c".into(), transports(&["x", "y"]));
+        let Err(Error::NoTransport(text)) = routes.peer("tcp:port=1") else { panic!() };
+        assert_eq!(&*text, r#"the server listens at "tcp:port=1", and this client uses x, y"#);
+        assert_eq!(routes.peer("x:a"), Ok(1));
+        assert_eq!(routes.peer("tcp:port=1;y:b"), Ok(2));
+        assert_eq!(routes.peer("x:a"), Ok(1));
+    }
+
+    #[test]
+    fn every_hash_has_its_tablet() {
+        let mut routes = Routes::new("c".into(), vec![]);
+        let table = routes.table(TableId(7));
+        let server = crate::types::ServerId::default();
+        let part =
+            |first, last, data| control::Tablet { first, last, server, state: TabletState::Normal, data };
+        let answer = |tablets| control::Tablets { cluster: 1, hash_key: HashKey([1; 16]), tablets };
+        let mut check = |tablets: Vec<_>| routes.learn(table, &answer(tablets));
+        assert_eq!(check(vec![]), Err(Status::BadFormat));
+        assert_eq!(check(vec![part(0, u64::MAX - 1, "a")]), Err(Status::BadFormat));
+        assert_eq!(check(vec![part(1, u64::MAX, "a")]), Err(Status::BadFormat));
+        assert_eq!(check(vec![part(0, 9, "a"), part(9, u64::MAX, "b")]), Err(Status::BadFormat));
+        assert_eq!(check(vec![part(0, u64::MAX, "a"), part(0, u64::MAX, "a")]), Err(Status::BadFormat));
+        assert_eq!(check(vec![part(0, u64::MAX, "a")]), Ok(()));
+        assert_eq!(check(vec![part(0, 9, "a"), part(10, 19, "b"), part(20, u64::MAX, "a")]), Ok(()));
+        let table = &routes.tables[table as usize];
+        for (hash, peer) in [(0, 1), (9, 1), (10, 2), (19, 2), (20, 1), (u64::MAX, 1)] {
+            assert_eq!(table.tablet(KeyHash(hash)).unwrap().owner, Owner::Peer(peer), "{hash}");
+        }
+        assert_eq!(routes.table(TableId(7)), 0);
+        assert_eq!(routes.table(TableId(8)), 1);
+        assert!(routes.tables[1].tablet(KeyHash(0)).is_none());
+    }
+}
