@@ -1,0 +1,204 @@
+//! The floors of shared memory: one cache line between two processors, and the product's own ring with nothing around it.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socketpair};
+
+use super::{Flow, Limits, between, ended, sample};
+use crate::clock::Clock;
+use crate::cpu::{Idle, Rest};
+use crate::mem::Region;
+use crate::ring::{self, CONTROL, Consumer, MAX_PAYLOAD, MIN_SIZE, Place, Producer, Push};
+
+const DATA: usize = 4096;
+
+/// Round trips of one cache line: one side writes a number, the other side writes it back into another line.
+///
+/// # Errors
+/// A system call failed.
+pub fn cache_line(limits: Limits) -> io::Result<Vec<u32>> {
+    let lines = Arc::new(Region::anonymous(DATA)?);
+    let theirs = Arc::clone(&lines);
+    let wait = |word: &std::sync::atomic::AtomicU64, number: u64| {
+        let (mut idle, clock) = (Idle::new(), Clock::new());
+        while word.load(Ordering::Acquire) != number {
+            // Nobody sleeps here: there is no bell.
+            idle.rest(|| clock.now());
+        }
+    };
+    between(
+        move || {
+            for number in 1.. {
+                wait(theirs.word(0), number);
+                theirs.word(256).store(number, Ordering::Release);
+            }
+            Ok(())
+        },
+        move || {
+            let mut number = 0;
+            sample(limits, || {
+                number += 1;
+                lines.word(0).store(number, Ordering::Release);
+                wait(lines.word(256), number);
+                Ok(())
+            })
+        },
+    )
+}
+
+/// One process's end of two rings, and a bell for whoever sleeps.
+struct Side {
+    tx: Producer,
+    rx: Consumer,
+    bell: OwnedFd,
+    idle: Idle,
+    clock: Clock,
+    arena: Box<[u8]>,
+}
+
+impl Side {
+    fn pair() -> io::Result<[Self; 2]> {
+        let memory = Arc::new(Region::anonymous(DATA + 2 * MIN_SIZE)?);
+        let fenced = !ring::has_barrier();
+        let place = |n: usize| Place {
+            memory: Arc::clone(&memory),
+            control: n * CONTROL,
+            data: DATA + n * MIN_SIZE,
+            size: MIN_SIZE,
+            secret: 0x5350_5254 + n as u64,
+            fenced,
+        };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (a, b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        let side = |tx, rx, bell| Self {
+            tx: Producer::new(tx),
+            rx: Consumer::new(rx),
+            bell,
+            idle: Idle::new(),
+            clock: Clock::new(),
+            arena: vec![0; MAX_PAYLOAD].into(),
+        };
+        Ok([side(place(0), place(1), a), side(place(1), place(0), b)])
+    }
+
+    fn ring_bell(&self) {
+        // A full socket holds rings enough; a closed one shows when this side sleeps.
+        let _ = rustix::net::send(&self.bell, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    }
+
+    fn sleep(&self) -> io::Result<()> {
+        poll(&mut [PollFd::from_borrowed_fd(std::os::fd::AsFd::as_fd(&self.bell), PollFlags::IN)], None)?;
+        let mut rings = [0; 8];
+        match rustix::net::recv(&self.bell, &mut rings, RecvFlags::DONTWAIT) {
+            Ok((0, _)) => Err(ended()),
+            Ok(_) | Err(rustix::io::Errno::AGAIN) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    fn send(&mut self, payload: &[u8]) -> io::Result<()> {
+        loop {
+            match self.tx.push(&[payload]).map_err(io::Error::other)? {
+                Push::Done { wake } => {
+                    self.idle.worked();
+                    if wake {
+                        self.ring_bell();
+                    }
+                    return Ok(());
+                }
+                Push::Full => {}
+            }
+            if self.idle.rest(|| self.clock.now()) == Rest::Sleep {
+                self.tx.wait_for_room();
+                ring::barrier();
+                if !self.tx.has_room() {
+                    self.sleep()?;
+                }
+                self.tx.stop_waiting();
+            }
+        }
+    }
+
+    /// Waits for a record and copies it to the arena; its length.
+    fn receive(&mut self) -> io::Result<usize> {
+        loop {
+            let got = self.rx.pop(&mut self.arena).map_err(io::Error::other)?;
+            if self.rx.take_wake() {
+                self.ring_bell();
+            }
+            if let Some(len) = got {
+                self.idle.worked();
+                return Ok(len);
+            }
+            if self.idle.rest(|| self.clock.now()) == Rest::Sleep {
+                self.rx.lie_down();
+                ring::barrier();
+                if !self.rx.is_ready() {
+                    self.sleep()?;
+                }
+                self.rx.get_up();
+            }
+        }
+    }
+}
+
+/// Round trips of `size` bytes through a pair of rings: one copy in and one copy out in each direction.
+///
+/// # Errors
+/// A system call failed.
+///
+/// # Panics
+/// If `size` exceeds 65,536.
+pub fn ring(size: usize, limits: Limits) -> io::Result<Vec<u32>> {
+    let [mut here, mut there] = Side::pair()?;
+    let (ping, pong) = (vec![1; size], vec![2; size]);
+    between(
+        move || {
+            loop {
+                there.receive()?;
+                there.send(&pong)?;
+            }
+        },
+        move || {
+            sample(limits, || {
+                here.send(&ping)?;
+                here.receive().map(drop)
+            })
+        },
+    )
+}
+
+/// Messages of `size` bytes one way through a ring, as fast as they go: at most `limits.count` of them.
+///
+/// # Errors
+/// A system call failed.
+///
+/// # Panics
+/// If `size` exceeds 65,536.
+pub fn ring_stream(size: usize, limits: Limits) -> io::Result<Flow> {
+    let [mut here, mut there] = Side::pair()?;
+    let payload = vec![1; size];
+    between(
+        move || {
+            loop {
+                there.send(&payload)?;
+            }
+        },
+        move || {
+            here.receive()?;
+            let (start, mut flow) = (here.clock.now(), Flow { bytes: 0, ns: 0 });
+            for _ in 0..limits.count {
+                flow.bytes += here.receive()? as u64;
+                flow.ns = here.clock.now().since(start);
+                if flow.ns >= limits.time_ns {
+                    break;
+                }
+            }
+            Ok(flow)
+        },
+    )
+}

@@ -1,0 +1,51 @@
+use sprat_proto::time::SECOND;
+
+use super::*;
+
+const FEW: Limits = Limits { count: 50, time_ns: 20 * SECOND };
+
+#[test]
+fn every_floor_gives_its_samples() {
+    let sizes = [cache_line(FEW), ring(64, FEW), ring(65_536, FEW), memory(1 << 20, FEW)];
+    for samples in sizes {
+        assert_eq!(samples.unwrap().len(), FEW.count);
+    }
+    for waiting in [Waiting::Polling, Waiting::Blocking] {
+        assert_eq!(udp(100, waiting, FEW).unwrap().len(), FEW.count);
+        assert_eq!(udp(65_507, waiting, FEW).unwrap().len(), FEW.count);
+        assert_eq!(tcp(100, waiting, FEW).unwrap().len(), FEW.count);
+        assert_eq!(tcp_exchange(32, 1_000_000, waiting, FEW).unwrap().len(), FEW.count);
+    }
+}
+
+#[test]
+fn streams_count_what_arrived() {
+    let flow = ring_stream(65_536, FEW).unwrap();
+    assert_eq!(flow.bytes, 50 * 65_536);
+    assert!(flow.bytes_per_s() > 0.0);
+    let flow = udp_stream(8188, FEW).unwrap();
+    assert!(flow.bytes >= 50 * 8188 && flow.bytes.is_multiple_of(8188), "{flow:?}");
+}
+
+#[test]
+fn the_time_limit_ends_a_measurement_too() {
+    let short = Limits { count: usize::MAX / 16, time_ns: 1 };
+    assert_eq!(ring(64, short).unwrap().len(), 1);
+    assert_eq!(ring_stream(64, short).unwrap().bytes, 64);
+}
+
+#[test]
+fn the_end_of_the_other_process_is_an_error_and_no_hang() {
+    let (here, there) = std::os::unix::net::UnixStream::pair().unwrap();
+    let error = between(
+        move || {
+            drop(there);
+            Ok(())
+        },
+        move || {
+            let n = io::Read::read(&mut &here, &mut [0])?;
+            if n == 0 { Err::<(), _>(ended()) } else { Ok(()) }
+        },
+    );
+    assert_eq!(error.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+}
