@@ -576,7 +576,9 @@ impl<P: Probe> Endpoint<P> {
     /// The wheel looks at a request in progress: asks the server about it, if its answer is overdue.
     fn overdue(&mut self, i: u32) {
         let slot = &self.slots.0[i];
-        let (c, peer, waits_to_be_sent) = (slot.session, slot.peer, slot.ready);
+        let (c, peer) = (slot.session, slot.peer);
+        // Unless it waits for room on the path: what is on the path may be lost, and then nobody else says so.
+        let waits_to_be_sent = slot.ready && self.peers.slab[peer].active;
         let due = self.overdue_at(i);
         if due > self.now {
             return self.arm_pto(i);

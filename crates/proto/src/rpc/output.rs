@@ -92,15 +92,16 @@ impl<P: Probe> Endpoint<P> {
         self.control.push_back(Control { to, peer, packet, body });
     }
 
-    /// Puts a slot in its peer's queue, if it has something to send and is not there.
+    /// Puts a slot in its peer's queue, if it is not there, and sees that the queue is looked at.
     #[inline]
     pub(super) fn make_ready(&mut self, i: u32) {
         let slot = &mut self.slots.0[i];
+        let peer = slot.peer;
         if slot.ready {
-            return;
+            // It may be there and wait for room on the path, which what it has to send now does not need.
+            return self.activate(peer);
         }
         slot.ready = true;
-        let peer = slot.peer;
         let queue = &mut self.peers.slab[peer];
         if slot.out.len <= u32::from(slot.mss) {
             queue.short.push_back(i);

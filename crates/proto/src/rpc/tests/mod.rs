@@ -1,6 +1,7 @@
 //! Endpoints on a small wire in virtual time: what happens, happens by seed.
 
 mod basic;
+mod faults;
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::rc::Rc;
