@@ -39,7 +39,9 @@ fn run(client: bool, mut bytes: &[u8], piece: impl Fn(usize) -> usize, direct: b
             note(&mut seen, stream.filled(now, &mut ids));
         }
         bytes = rest;
-        while let Some(event) = stream.input(now, &mut now_come, &mut ids) {
+        let mut at = 0;
+        while let Some(arrived) = stream.input(now, now_come, &mut at, &mut ids) {
+            let event = arrived.event(now_come);
             let request = if let Event::Request { rpc, .. } = &event { Some(*rpc) } else { None };
             note(&mut seen, Some(event));
             if let Some(rpc) = request {

@@ -19,6 +19,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::mem;
+use core::ops::Range;
 
 use arrayvec::ArrayVec;
 
@@ -103,6 +104,30 @@ pub struct Stream {
     unsolicited: u64,
 }
 
+/// What [`Stream::input`] found in the bytes given to it.
+#[derive(Debug)]
+pub struct Arrived {
+    /// Without its payload if that is lent.
+    event: Event<'static>,
+    /// Where the payload lies in the bytes.
+    lent: Option<Range<usize>>,
+}
+
+impl Arrived {
+    /// The event, with its payload lent from the bytes that [`Stream::input`] got.
+    #[must_use]
+    pub fn event(self, bytes: &[u8]) -> Event<'_> {
+        let Some(payload) = self.lent.and_then(|range| bytes.get(range)).map(Payload::Borrowed) else {
+            return self.event;
+        };
+        match self.event {
+            Event::Request { rpc, deadline, .. } => Event::Request { rpc, payload, deadline },
+            Event::Response { rpc, tag, .. } => Event::Response { rpc, tag, payload },
+            other => other,
+        }
+    }
+}
+
 /// A request of ours that waits for its reply.
 #[derive(Debug)]
 struct Request {
@@ -154,44 +179,45 @@ impl Stream {
 
     // Input.
 
-    /// Takes bytes that arrived, from the front of `bytes`, up to the first thing that they make happen. Call until
-    /// `None`; then all have been taken.
-    pub fn input<'b>(&mut self, now: Instant, bytes: &mut &'b [u8], ids: &mut Ids) -> Option<Event<'b>> {
-        while !bytes.is_empty() && self.ended.is_none() {
+    /// Takes bytes that arrived, `bytes[*at..]`, up to the first thing that they make happen. Call until `None`; then all
+    /// have been taken.
+    pub fn input(&mut self, now: Instant, bytes: &[u8], at: &mut usize, ids: &mut Ids) -> Option<Arrived> {
+        while *at < bytes.len() && self.ended.is_none() {
+            let rest = &bytes[*at..];
             if self.skip > 0 {
-                let n = self.skip.min(bytes.len());
+                let n = self.skip.min(rest.len());
                 self.skip -= n;
-                *bytes = &bytes[n..];
+                *at += n;
                 continue;
             }
             if let Some((head, got)) = &mut self.incoming {
-                let n = (head.len as usize - got.len()).min(bytes.len());
+                let n = (head.len as usize - got.len()).min(rest.len());
                 if got.capacity() - got.len() < n {
                     grow(head, got, n);
                 }
-                got.extend_from_slice(&bytes[..n]);
-                *bytes = &bytes[n..];
+                got.extend_from_slice(&rest[..n]);
+                *at += n;
                 match self.filled(now, ids) {
                     None => continue,
-                    event => return event,
+                    Some(event) => return Some(Arrived { event, lent: None }),
                 }
             }
-            let Some(head) = self.head(bytes) else { continue };
-            let len = head.len as usize;
+            let Some(head) = self.head(bytes, at) else { continue };
+            let end = *at + head.len as usize;
             if !self.wanted(&head) {
-                self.skip = len;
-            } else if bytes.len() >= len {
-                let payload = &bytes[..len];
-                *bytes = &bytes[len..];
-                match self.deliver(now, head, Payload::Borrowed(payload), ids) {
+                self.skip = head.len as usize;
+            } else if end <= bytes.len() {
+                let lent = Some(*at..end);
+                *at = end;
+                match self.deliver(now, head, Payload::Borrowed(&[]), ids) {
                     None => continue,
-                    event => return event,
+                    Some(event) => return Some(Arrived { event, lent }),
                 }
             } else {
                 self.incoming = Some((head, Vec::new()));
             }
         }
-        *bytes = &[];
+        *at = bytes.len();
         None
     }
 
@@ -443,16 +469,17 @@ impl Stream {
     // Private.
 
     /// The next header, once all of it is there; the bytes of one that is not are kept.
-    fn head(&mut self, bytes: &mut &[u8]) -> Option<Head> {
-        let parsed = if self.partial.is_empty() && bytes.len() >= FIXED && bytes.len() >= head::len(bytes) {
-            let (head, rest) = bytes.split_at(head::len(bytes));
-            *bytes = rest;
-            Head::parse(head)
+    fn head(&mut self, bytes: &[u8], at: &mut usize) -> Option<Head> {
+        let rest = &bytes[*at..];
+        let parsed = if self.partial.is_empty() && rest.len() >= FIXED && rest.len() >= head::len(rest) {
+            let len = head::len(rest);
+            *at += len;
+            Head::parse(&rest[..len])
         } else {
             let whole = if self.partial.len() < FIXED { FIXED } else { head::len(&self.partial) };
-            let n = (whole - self.partial.len()).min(bytes.len());
-            self.partial.extend_from_slice(&bytes[..n]);
-            *bytes = &bytes[n..];
+            let n = (whole - self.partial.len()).min(rest.len());
+            self.partial.extend_from_slice(&rest[..n]);
+            *at += n;
             let done = self.partial.len() >= FIXED && self.partial.len() >= head::len(&self.partial);
             match head::check(&self.partial) {
                 Ok(()) if !done => return None,

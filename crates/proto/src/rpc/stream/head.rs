@@ -84,8 +84,9 @@ impl Head {
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, Bad> {
         let Some((fixed, extensions)) = bytes.split_first_chunk::<FIXED>() else { return Err(Bad::Field) };
         let mut head = Self::fixed(fixed)?;
-        head.ttl_us =
-            head.ttl_us.and_then(|_| extensions.first_chunk()).map(|word| u32::from_be_bytes(*word));
+        if let (Some(ttl_us), Some(word)) = (&mut head.ttl_us, extensions.first_chunk()) {
+            *ttl_us = u32::from_be_bytes(*word);
+        }
         Ok(head)
     }
 
