@@ -1,4 +1,5 @@
 //! Kernel sockets: UDP as a datagram driver ([`udp`]) and TCP as a transport ([`tcp`]).
 
-mod mmsg;
+mod sys;
+pub mod tcp;
 pub mod udp;

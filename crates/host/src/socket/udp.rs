@@ -1,8 +1,8 @@
 //! The datagram driver over kernel UDP, IPv4 and IPv6.
 //!
 //! Sending gathers: datagrams to one peer of one length lie end to end in the batch as a *run*, which leaves as one
-//! kernel super-packet (UDP_SEGMENT); several runs leave in one `sendmmsg`; a lone datagram leaves by a plain `sendto`.
-//! Receiving polls with one `recvmsg`, goes over to `recvmmsg` while there is much, and takes apart what the kernel joined
+//! kernel super-packet (UDP_SEGMENT); several runs leave in one `sendsys`; a lone datagram leaves by a plain `sendto`.
+//! Receiving polls with one `recvmsg`, goes over to `recvsys` while there is much, and takes apart what the kernel joined
 //! (UDP_GRO).
 //!
 //! ```text
@@ -27,7 +27,7 @@ use rustix::net::sockopt;
 use sprat_proto::datagrams::{BURST, MAX_PARTS, Sent};
 use sprat_proto::{Addr, Datagrams};
 
-use super::mmsg::{self, MAX_RECV, Name, Outgoing, Received};
+use super::sys::{self, MAX_RECV, Name, Outgoing, Received};
 use crate::driver::Driver;
 use crate::locator::{Kind, Locator};
 
@@ -209,7 +209,7 @@ impl Udp {
         if sockopt::set_socket_send_buffer_size_force(&inner, SOCKET_BUFFER).is_err() {
             let _ = sockopt::set_socket_send_buffer_size(&inner, SOCKET_BUFFER);
         }
-        let _ = mmsg::set_gro(inner.as_fd());
+        let _ = sys::set_gro(inner.as_fd());
         let data = epoll::EventData::new_u64(self.sockets.len() as u64);
         epoll::add(&self.epoll, &inner, data, epoll::EventFlags::IN)?;
         let local = inner.local_addr()?;
@@ -221,7 +221,7 @@ impl Udp {
     fn receive(&mut self, socket: usize) -> bool {
         let n = if self.rx.hot { MAX_RECV } else { 1 };
         let fd = self.sockets[socket].inner.as_fd();
-        match mmsg::recv(fd, &mut self.rx.buffer, STRIDE, &mut self.rx.messages[..n]) {
+        match sys::recv(fd, &mut self.rx.buffer, STRIDE, &mut self.rx.messages[..n]) {
             Ok(got) => {
                 self.rx.filled = got;
                 self.rx.next = (0, 0);
@@ -239,7 +239,7 @@ impl Udp {
     fn transmit(socket: &mut Socket, mut items: &[Outgoing<'_>], counters: &mut Counters) {
         while let Some(first) = items.first() {
             let sent = match (items, first.segment) {
-                ([one], None) => mmsg::send_one(socket.inner.as_fd(), one.to, one.bytes).map(|()| 1),
+                ([one], None) => sys::send_one(socket.inner.as_fd(), one.to, one.bytes).map(|()| 1),
                 (_, Some(segment)) if !socket.gso => {
                     for bytes in first.bytes.chunks(usize::from(segment)) {
                         Self::transmit(socket, &[Outgoing { bytes, segment: None, ..*first }], counters);
@@ -247,7 +247,7 @@ impl Udp {
                     items = &items[1..];
                     continue;
                 }
-                _ => mmsg::send(socket.inner.as_fd(), items),
+                _ => sys::send(socket.inner.as_fd(), items),
             };
             match sent {
                 Ok(n) => {

@@ -247,6 +247,12 @@ impl Stream {
         self.failed.pop_front()
     }
 
+    /// True if [`Stream::event`] has something.
+    #[must_use]
+    pub fn has_event(&self) -> bool {
+        !self.failed.is_empty()
+    }
+
     /// False while the peer has sent more than we have answered: leave its bytes where they are.
     #[must_use]
     pub fn wants_input(&self) -> bool {

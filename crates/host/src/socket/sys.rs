@@ -1,5 +1,6 @@
-//! The system calls that move several datagrams at once, with kernel segmentation: `recvmmsg` with UDP_GRO, `sendmmsg`
-//! with UDP_SEGMENT, and their cheaper forms for one datagram. All unsafe code of the UDP driver is here.
+//! The system calls that no safe library offers. They move several datagrams at once, with kernel segmentation: `recvmmsg`
+//! with UDP_GRO, `sendmmsg` with UDP_SEGMENT, and their cheaper forms for one datagram. All unsafe code of the socket
+//! drivers is here.
 //!
 //! The invariant that makes it sound: every pointer given to the kernel is to a local array or to a slice borrowed for
 //! the whole call, its length is given beside it, and the kernel keeps none of them after the call returns.
@@ -190,12 +191,19 @@ const fn control_len<T>() -> usize {
 
 /// Turns UDP_GRO on: one receive may then give several datagrams of one peer.
 pub(super) fn set_gro(fd: BorrowedFd<'_>) -> io::Result<()> {
-    let on: libc::c_int = 1;
-    let len = size_of_val(&on) as _;
-    // SAFETY: the pointer is to a local integer of the length given.
-    let done = unsafe {
-        libc::setsockopt(fd.as_raw_fd(), libc::SOL_UDP, libc::UDP_GRO, (&raw const on).cast(), len)
-    };
+    set_option(fd, libc::SOL_UDP, libc::UDP_GRO, 1)
+}
+
+/// Sets a socket option whose value is an integer.
+pub(super) fn set_option(
+    fd: BorrowedFd<'_>,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
+    let (at, len) = ((&raw const value).cast(), size_of_val(&value) as _);
+    // SAFETY: the pointer is to a local integer, of the length given; the kernel only reads it.
+    let done = unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, at, len) };
     check(done as isize).map(drop)
 }
 
