@@ -12,6 +12,7 @@ use crate::driver::Driver;
 use crate::fast::Fast;
 use crate::locator::{Kind, Locator};
 use crate::shm::{self, Shm};
+use crate::socket::tcp::{self, Tcp};
 use crate::socket::udp::{self, Udp};
 use crate::transport::Transport;
 
@@ -33,7 +34,7 @@ pub(crate) fn listen(locator: &Locator, options: &Options) -> io::Result<Box<dyn
     match locator.kind()? {
         Kind::Shm { .. } => fast(Shm::listen(locator, shm::Options::default())?, true),
         Kind::Udp(_) => fast(Udp::listen(locator, udp_options(options))?, true),
-        other => Err(not_yet(&other)),
+        Kind::Tcp(_) => Ok(Box::new(Tcp::listen(locator, tcp_options(options))?)),
     }
 }
 
@@ -42,12 +43,16 @@ pub(crate) fn towards(to: &Locator, options: &Options) -> io::Result<Box<dyn Tra
     match to.kind()? {
         Kind::Shm { .. } => fast(Shm::client(shm::Options::default())?, false),
         Kind::Udp(_) => fast(Udp::client(udp_options(options))?, false),
-        other => Err(not_yet(&other)),
+        Kind::Tcp(_) => Ok(Box::new(Tcp::client(tcp_options(options))?)),
     }
 }
 
-fn not_yet(kind: &Kind) -> io::Error {
-    io::Error::new(io::ErrorKind::Unsupported, format!("{kind:?} is not built yet"))
+fn tcp_options(options: &Options) -> tcp::Options {
+    tcp::Options {
+        insecure_network: options.insecure_network,
+        queue_limit: QUEUE_LIMIT,
+        ..tcp::Options::default()
+    }
 }
 
 fn udp_options(options: &Options) -> udp::Options {
