@@ -84,7 +84,8 @@ impl Store {
         for locator in Locator::list(&config.coordinator)? {
             locator.kind()?;
         }
-        let asking = Asking { client: Client::new(config, rng()?), done: VecDeque::new(), direct: Direct::default() };
+        let asking =
+            Asking { client: Client::new(config, rng()?), done: VecDeque::new(), direct: Direct::default() };
         let worker = Worker::new(asking, Doors::new(options), None, Clock::new())?;
         Ok(Self { worker, timeout_ns: 10 * SECOND })
     }

@@ -63,6 +63,25 @@ pub enum Answer<'b> {
     Bytes(Value<'b>),
 }
 
+impl Answer<'_> {
+    /// The same with everything in it the caller's own; copies only what was lent.
+    #[must_use]
+    pub fn into_owned(self) -> Answer<'static> {
+        match self {
+            Self::Object { version, value } => Answer::Object { version, value: value.into_owned() },
+            Self::Version(version) => Answer::Version(version),
+            Self::Integer { version, sum } => Answer::Integer { version, sum },
+            Self::Double { version, sum } => Answer::Double { version, sum },
+            Self::Table(table) => Answer::Table(table),
+            Self::Dropped => Answer::Dropped,
+            Self::Tables(tables) => Answer::Tables(tables),
+            Self::Servers(servers) => Answer::Servers(servers),
+            Self::Page(page) => Answer::Page(page.into_owned()),
+            Self::Bytes(bytes) => Answer::Bytes(bytes.into_owned()),
+        }
+    }
+}
+
 /// Bytes of a reply: lent if the reply was.
 #[derive(Debug)]
 pub struct Value<'b> {
@@ -71,6 +90,28 @@ pub struct Value<'b> {
 }
 
 impl Value<'_> {
+    /// The same bytes as the caller's own; copies them only if they were lent.
+    #[must_use]
+    pub fn into_owned(self) -> Value<'static> {
+        Value { payload: Payload::Owned(self.payload.into_vec()), skip: self.skip }
+    }
+
+    /// Keeps the bytes in `buffer` and returns where they begin in it: moved there if they were the caller's own, copied
+    /// if they were lent.
+    pub fn keep_in(self, buffer: &mut Vec<u8>) -> usize {
+        match self.payload {
+            Payload::Owned(bytes) => {
+                *buffer = bytes;
+                self.skip
+            }
+            Payload::Borrowed(bytes) => {
+                buffer.clear();
+                buffer.extend_from_slice(&bytes[self.skip..]);
+                0
+            }
+        }
+    }
+
     /// The bytes as the caller's own; copies them only if they were lent (or stand behind a header in a vector).
     #[must_use]
     pub fn into_vec(self) -> Vec<u8> {
@@ -102,6 +143,12 @@ pub struct Page<'b> {
 }
 
 impl Page<'_> {
+    /// The same page as the caller's own; copies it only if it was lent.
+    #[must_use]
+    pub fn into_owned(self) -> Page<'static> {
+        Page { payload: Payload::Owned(self.payload.into_vec()), next: self.next }
+    }
+
     /// Iterates over (key, version, value).
     #[must_use]
     pub fn objects(&self) -> impl Iterator<Item = (&[u8], Version, &[u8])> {

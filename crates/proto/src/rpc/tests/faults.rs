@@ -100,7 +100,8 @@ fn a_world(seed: u64) {
             _ => rng.below(200),
         } as usize;
         let deadline = if rng.below(6) == 0 { net.now.after(rng.below(20 * MS)) } else { Instant::NEVER };
-        let request = net.hosts[1].endpoint.request(net.now, open, tag, Oracle::body(tag, len).into(), deadline);
+        let request =
+            net.hosts[1].endpoint.request(net.now, open, tag, Oracle::body(tag, len).into(), deadline);
         match request {
             Ok(rpc) => {
                 oracle.taken.insert(tag, (rpc, len));
