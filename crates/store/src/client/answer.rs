@@ -150,7 +150,6 @@ impl Page<'_> {
     }
 
     /// Iterates over (key, version, value).
-    #[must_use]
     pub fn objects(&self) -> impl Iterator<Item = (&[u8], Version, &[u8])> {
         let objects: Option<Objects<'_>> = data::objects_reply(&self.payload).ok();
         objects.into_iter().flatten()

@@ -130,6 +130,6 @@ impl Rifl {
     /// When the lease should be renewed, if it is worth it.
     pub(super) fn renew_at(&self) -> Option<Instant> {
         let wanted = self.used || !self.answered.is_empty();
-        (wanted && self.asking.is_none() && self.lease != LeaseId(0)).then_some(self.renew_at)
+        (wanted && self.asking.is_none() && self.renew_at != Instant::NEVER).then_some(self.renew_at)
     }
 }
