@@ -8,8 +8,16 @@
 
 extern crate alloc;
 
+pub mod cleaner;
 pub mod client;
 pub mod coordinator;
+pub mod log;
 pub mod machine;
+pub mod master;
+pub mod memory;
 pub mod message;
+pub mod rifl;
+pub mod segment;
+pub mod table;
+pub mod tablet;
 pub mod types;

@@ -1,0 +1,483 @@
+//! Log-structured memory: all objects, tombstones and completions of a master, in segments.
+//!
+//! ```text
+//!  segments:  closed … closed │ head ← mutations are appended here     survivor ← the cleaner copies here     free …
+//!  free ones: kept back for the cleaner (SURVIVORS), then for removals (REMOVALS); writes may have the rest
+//! ```
+//!
+//! What always holds: an append is one piece of memory in one segment, so a group of entries is there whole or not at
+//! all; [`Position`]s only grow; a segment leaves the log only when nothing in it is live, and its memory is used again
+//! only when no reply points into it. Durability has its door here: [`Log::durable`] is how far the log is safe. With no
+//! replicas that is its end; a replica step moves it by [`Log::set_durable`].
+//!
+//! Checksums are filled in late, by [`Log::seal`], when bytes are about to leave this memory (to a replica, or to be
+//! replayed): nothing reads them before, most entries are dead before the cleaner has moved them, and a checksum over a
+//! 1 MiB value costs more than a turn's work may take. What is deliberately not here: which entries are live (the
+//! [`crate::cleaner`] asks the tables), and replication.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use sprat_proto::rpc::Slice;
+use sprat_proto::wire::checksum::Crc32c;
+
+use crate::segment::{Location, MAX_SEGMENTS, Position, SEGMENT_BYTES, Segment, SegmentId, Span, State};
+use crate::types::{ServerId, Version};
+
+pub mod entry;
+
+/// Free segments that only the cleaner may use, so that it can always go on.
+pub const SURVIVORS: u32 = 2;
+/// Further ones that only removals (and the cleaner) may use, so that memory that is full can be emptied.
+pub const REMOVALS: u32 = 1;
+/// The fewest segments that a log can work with.
+pub const MIN_SEGMENTS: u32 = SURVIVORS + REMOVALS + 3;
+
+/// What an append is for: how much of the reserve it may use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Purpose {
+    /// A new value.
+    Write,
+    /// A removal, or a completion alone.
+    Remove,
+    /// The cleaner's copy.
+    Survive,
+}
+
+/// Why an append is not possible.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Full {
+    /// The entry is longer than a segment.
+    #[error("the entry is longer than a segment")]
+    TooLong,
+    /// There is no free segment for this purpose; the cleaner may find one.
+    #[error("no free segment")]
+    NoSegment,
+}
+
+/// The log. See the module.
+#[derive(Debug)]
+pub struct Log {
+    slots: Vec<Segment>,
+    free: Vec<u32>,
+    /// The segments of the log in their order, with their slots.
+    order: BTreeMap<SegmentId, u32>,
+    segment_bytes: u32,
+    limit: u32,
+    last_id: SegmentId,
+    head: Option<u32>,
+    survivor: Option<u32>,
+    live: u64,
+    tombstones: u64,
+    died: u64,
+    appended: u64,
+    pinned: u32,
+    safe_version: Version,
+    server: ServerId,
+    replicated: bool,
+    durable: Position,
+    crc32c: Crc32c,
+}
+
+impl Log {
+    /// An empty log of at most `bytes` bytes, in segments of `segment_bytes`; it takes memory as it grows. Both are
+    /// brought into the limits: at least [`MIN_SEGMENTS`] segments of at most [`SEGMENT_BYTES`]. If `replicated`, what
+    /// is appended is durable only when [`Log::set_durable`] says so.
+    #[must_use]
+    pub fn new(bytes: u64, segment_bytes: u32, crc32c: Crc32c, replicated: bool) -> Self {
+        let segment_bytes = segment_bytes.clamp(1 << 10, SEGMENT_BYTES);
+        let limit = (bytes / u64::from(segment_bytes)).clamp(MIN_SEGMENTS.into(), MAX_SEGMENTS.into());
+        Self {
+            slots: Vec::new(),
+            free: Vec::new(),
+            order: BTreeMap::new(),
+            segment_bytes,
+            limit: limit as u32,
+            last_id: SegmentId(0),
+            head: None,
+            survivor: None,
+            live: 0,
+            tombstones: 0,
+            died: 0,
+            appended: 0,
+            pinned: 0,
+            safe_version: Version(1),
+            server: ServerId::default(),
+            replicated,
+            durable: Position::default(),
+            crc32c,
+        }
+    }
+
+    /// Whose log it is, for the headers of later segments.
+    pub fn set_server(&mut self, server: ServerId) {
+        self.server = server;
+    }
+
+    // Appending.
+
+    /// Takes `len` bytes at the log's end for one entry, to be filled at once; `stamp` is the time in seconds.
+    ///
+    /// # Errors
+    /// [`Full`], and nothing changed.
+    #[inline]
+    pub fn append(
+        &mut self,
+        len: usize,
+        stamp: u32,
+        purpose: Purpose,
+    ) -> Result<(Location, &mut [u8]), Full> {
+        let open = if purpose == Purpose::Survive { self.survivor } else { self.head };
+        let slot = match open {
+            Some(slot) if self.slots[slot as usize].room() >= len => slot,
+            _ => self.advance(len, purpose)?,
+        };
+        self.appended += len as u64;
+        let (offset, memory) = self.slots[slot as usize].take(len, stamp).ok_or(Full::TooLong)?;
+        Ok((Location::new(slot, offset), memory))
+    }
+
+    /// Closes the open segment for `purpose` and opens another one.
+    #[cold]
+    fn advance(&mut self, len: usize, purpose: Purpose) -> Result<u32, Full> {
+        if len > self.longest_entry() {
+            return Err(Full::TooLong);
+        }
+        let kept_back = match purpose {
+            Purpose::Write => SURVIVORS + REMOVALS,
+            Purpose::Remove => SURVIVORS,
+            Purpose::Survive => 0,
+        };
+        if self.available() <= kept_back || self.last_id.0 == u32::MAX {
+            return Err(Full::NoSegment);
+        }
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Segment::new(self.segment_bytes));
+            self.slots.len() as u32 - 1
+        });
+        self.last_id.0 += 1;
+        let survivor = purpose == Purpose::Survive;
+        let open = if survivor { &mut self.survivor } else { &mut self.head };
+        if let Some(full) = open.replace(slot) {
+            self.slots[full as usize].state = State::Closed;
+        }
+        let segment = &mut self.slots[slot as usize];
+        segment.open(self.last_id, survivor);
+        self.order.insert(self.last_id, slot);
+        let header = entry::Header {
+            server: self.server,
+            segment: self.last_id,
+            capacity: self.segment_bytes,
+            safe_version: self.safe_version,
+        };
+        if let Some((_, memory)) = segment.take(entry::HEADER, 0) {
+            entry::put_header(memory, &header);
+        }
+        Ok(slot)
+    }
+
+    /// The longest entry that fits into a segment, in bytes.
+    #[must_use]
+    pub fn longest_entry(&self) -> usize {
+        self.segment_bytes as usize - entry::HEADER
+    }
+
+    /// Copies the entry of `len` bytes at `from`, which is live, to the survivor segment, where it is live from now on;
+    /// `stamp` is its age.
+    ///
+    /// # Errors
+    /// [`Full`], and nothing changed.
+    pub fn relocate(
+        &mut self,
+        from: Location,
+        len: usize,
+        stamp: u32,
+    ) -> Result<(Location, &mut [u8]), Full> {
+        let (to, _) = self.append(len, stamp, Purpose::Survive)?;
+        let pair = self.slots.get_disjoint_mut([from.slot(), to.slot()]);
+        let [source, target] = pair.map_err(|_| Full::NoSegment)?;
+        source.live -= len as u32;
+        target.live += len as u32;
+        let copy = &mut target.bytes[to.offset()..][..len];
+        copy.copy_from_slice(&source.bytes[from.offset()..][..len]);
+        Ok((to, copy))
+    }
+
+    /// As [`Log::relocate`], for a tombstone that is needed for what is left of `buried`.
+    ///
+    /// # Errors
+    /// [`Full`], and nothing changed.
+    pub fn relocate_tombstone(
+        &mut self,
+        from: Location,
+        len: usize,
+        stamp: u32,
+        buried: Span,
+    ) -> Result<(), Full> {
+        let (to, copy) = self.relocate(from, len, stamp)?;
+        entry::set_older(copy, buried);
+        self.slots[from.slot()].tombstones -= len as u32;
+        let target = &mut self.slots[to.slot()];
+        target.tombstones += len as u32;
+        target.buried = target.buried.hull(buried);
+        Ok(())
+    }
+
+    // What is live.
+
+    /// The entry of `len` bytes at `at` is needed.
+    #[inline]
+    pub fn live(&mut self, at: Location, len: usize) {
+        self.slots[at.slot()].live += len as u32;
+        self.live += len as u64;
+    }
+
+    /// The tombstone of `len` bytes at `at` is needed as long as a segment of `buried` is in the log.
+    pub fn live_tombstone(&mut self, at: Location, len: usize, buried: Span) {
+        self.live(at, len);
+        let segment = &mut self.slots[at.slot()];
+        segment.tombstones += len as u32;
+        segment.buried = segment.buried.hull(buried);
+        self.tombstones += len as u64;
+    }
+
+    /// The entry of `len` bytes at `at` is needed no more.
+    #[inline]
+    pub fn dead(&mut self, at: Location, len: usize) {
+        self.slots[at.slot()].live -= len as u32;
+        self.live -= len as u64;
+        self.died += len as u64;
+    }
+
+    /// As [`Log::dead`], for a tombstone.
+    pub fn dead_tombstone(&mut self, at: Location, len: usize) {
+        self.dead(at, len);
+        self.slots[at.slot()].tombstones -= len as u32;
+        self.tombstones -= len as u64;
+    }
+
+    /// Bytes of entries that are needed.
+    #[must_use]
+    pub fn live_bytes(&self) -> u64 {
+        self.live
+    }
+
+    /// Those of them that are tombstones.
+    #[must_use]
+    pub fn tombstone_bytes(&self) -> u64 {
+        self.tombstones
+    }
+
+    /// Bytes that have died since the start: a clock for who waits for something to clean.
+    #[must_use]
+    pub fn died_bytes(&self) -> u64 {
+        self.died
+    }
+
+    /// Bytes appended since the start, survivors included.
+    #[must_use]
+    pub fn appended_bytes(&self) -> u64 {
+        self.appended
+    }
+
+    /// The limit of the memory for live data: new data is refused beyond 95 % of what the reserve leaves.
+    #[must_use]
+    pub fn live_limit(&self) -> u64 {
+        u64::from(self.limit - SURVIVORS - REMOVALS) * u64::from(self.segment_bytes) / 100 * 95
+    }
+
+    /// All of the memory, in bytes.
+    #[must_use]
+    pub fn capacity_bytes(&self) -> u64 {
+        u64::from(self.limit) * u64::from(self.segment_bytes)
+    }
+
+    // Segments.
+
+    /// Segments that are free or not allocated yet.
+    #[must_use]
+    pub fn available(&self) -> u32 {
+        self.free.len() as u32 + (self.limit - self.slots.len() as u32)
+    }
+
+    /// The most segments that the log may have.
+    #[must_use]
+    pub fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// All blocks of memory that were ever used, by slot.
+    #[must_use]
+    pub fn slots(&self) -> &[Segment] {
+        &self.slots
+    }
+
+    /// The segments in the log, in their order.
+    pub fn segments(&self) -> impl Iterator<Item = (SegmentId, &Segment)> {
+        self.order.iter().map(|(&id, &slot)| (id, &self.slots[slot as usize]))
+    }
+
+    /// Where the segment `id` is, if it is in the log.
+    #[must_use]
+    pub fn slot(&self, id: SegmentId) -> Option<u32> {
+        self.order.get(&id).copied()
+    }
+
+    /// The part of `span` from its first segment that is still in the log, not counting `without`; empty if none is.
+    #[must_use]
+    pub fn narrow(&self, span: Span, without: SegmentId) -> Span {
+        if span.is_empty() || span.first > span.last {
+            return Span::default();
+        }
+        let mut left =
+            self.order.range(span.first..=span.last).map(|(&id, _)| id).filter(|&id| id != without);
+        match left.next() {
+            None => Span::default(),
+            Some(first) => Span { first, last: left.next_back().unwrap_or(first) },
+        }
+    }
+
+    /// Takes the segment in `slot`, in which nothing is live, out of the log.
+    pub fn free(&mut self, slot: u32) {
+        let segment = &mut self.slots[slot as usize];
+        debug_assert_eq!((segment.live, segment.tombstones), (0, 0), "{:?}", segment.id);
+        debug_assert_eq!(segment.state, State::Closed);
+        self.order.remove(&segment.id);
+        if segment.pins > 0 {
+            segment.state = State::Draining;
+        } else {
+            segment.state = State::Free;
+            self.free.push(slot);
+        }
+    }
+
+    // Reading.
+
+    /// The memory from `at` to the end of its segment.
+    #[must_use]
+    #[inline]
+    pub fn bytes(&self, at: Location) -> &[u8] {
+        &self.slots[at.slot()].bytes[at.offset()..]
+    }
+
+    /// The object at `at`.
+    #[must_use]
+    #[inline]
+    pub fn object(&self, at: Location) -> entry::Object<'_> {
+        entry::object(self.bytes(at))
+    }
+
+    // Pins.
+
+    /// Keeps `len` bytes at `at` in place until [`Log::unpin`]; `None` if too many segments are pinned already (an eighth
+    /// of all, since a reply may be kept for long by an idle client): then the reply must have a copy.
+    pub fn pin(&mut self, at: Location, len: usize) -> Option<Slice> {
+        let segment = &mut self.slots[at.slot()];
+        if segment.pins == 0 {
+            if self.pinned >= (self.limit / 8).max(1) {
+                return None;
+            }
+            self.pinned += 1;
+        }
+        segment.pins += 1;
+        Some(Slice { segment: at.slot() as u32, offset: at.offset() as u32, len: len as u32 })
+    }
+
+    /// The bytes of a pinned slice; none if it makes no sense.
+    #[must_use]
+    pub fn pinned_bytes(&self, slice: Slice) -> &[u8] {
+        let segment = self.slots.get(slice.segment as usize);
+        let end = slice.offset as usize + slice.len as usize;
+        segment.and_then(|s| s.bytes.get(slice.offset as usize..end)).unwrap_or(&[])
+    }
+
+    /// Undoes one [`Log::pin`].
+    pub fn unpin(&mut self, slice: Slice) {
+        let Some(segment) = self.slots.get_mut(slice.segment as usize).filter(|s| s.pins > 0) else {
+            return;
+        };
+        segment.pins -= 1;
+        if segment.pins > 0 {
+            return;
+        }
+        self.pinned -= 1;
+        if segment.state == State::Draining {
+            segment.state = State::Free;
+            self.free.push(slice.segment);
+        }
+    }
+
+    // Order, durability, versions.
+
+    /// The end of what mutations appended.
+    #[must_use]
+    #[inline]
+    pub fn tail(&self) -> Position {
+        let Some(head) = self.head else { return Position::default() };
+        let segment = &self.slots[head as usize];
+        Position { segment: segment.id, offset: segment.written }
+    }
+
+    /// Up to where the log is safe.
+    #[must_use]
+    #[inline]
+    pub fn durable(&self) -> Position {
+        if self.replicated { self.durable } else { self.tail() }
+    }
+
+    /// True if all of the log is safe.
+    #[must_use]
+    #[inline]
+    pub fn is_all_durable(&self) -> bool {
+        !self.replicated || self.durable >= self.tail()
+    }
+
+    /// The log is safe up to `position`.
+    pub fn set_durable(&mut self, position: Position) {
+        self.durable = self.durable.max(position);
+    }
+
+    /// Whether the entry at `at` is safe. What the cleaner moved was safe before.
+    #[must_use]
+    #[inline]
+    pub fn is_durable(&self, at: Location) -> bool {
+        if !self.replicated {
+            return true;
+        }
+        let segment = &self.slots[at.slot()];
+        segment.survivor || Position { segment: segment.id, offset: at.offset() as u32 } < self.durable
+    }
+
+    /// The version for a new object: greater than that of any object that was ever removed.
+    #[must_use]
+    pub fn safe_version(&self) -> Version {
+        self.safe_version
+    }
+
+    /// A new object has got [`Log::safe_version`].
+    pub fn use_version(&mut self) {
+        self.safe_version.0 += 1;
+    }
+
+    /// An object of `version` was removed.
+    pub fn bury(&mut self, version: Version) {
+        self.safe_version = self.safe_version.max(Version(version.0 + 1));
+    }
+
+    /// Fills in the checksums of all entries in `slot` that have none yet.
+    pub fn seal(&mut self, slot: u32) {
+        let segment = &mut self.slots[slot as usize];
+        let mut at = segment.sealed as usize;
+        while let Some(len) = segment
+            .bytes
+            .get_mut(at..segment.written as usize)
+            .and_then(|entries| entry::seal(self.crc32c, entries))
+        {
+            at += len;
+        }
+        segment.sealed = at as u32;
+    }
+}
+
+#[cfg(test)]
+mod tests;

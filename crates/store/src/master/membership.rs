@@ -1,0 +1,154 @@
+//! A master's place in the cluster: joining it, and the lease under which it serves.
+//!
+//! What always holds: the lease is counted from when it was asked for, on this machine's own clock, and the last tenth of
+//! it is not used, so that this machine stops before the coordinator thinks that it has; an identity that the
+//! coordinator has given up is never used again.
+
+use alloc::string::String;
+
+use sprat_proto::Instant;
+use sprat_proto::rpc::{Message, Payload, RpcError};
+use sprat_proto::time::MS;
+
+use super::COORDINATOR;
+use crate::machine::Output;
+use crate::message::Status;
+use crate::message::control::{Enlist, Enlisted, RenewServer, Renewed, Usage};
+use crate::types::ServerId;
+
+/// How long to wait before asking again.
+const AGAIN_NS: u64 = 100 * MS;
+
+#[derive(Debug)]
+pub(super) struct Membership {
+    nonce: u64,
+    control: String,
+    data: String,
+    state: State,
+    /// Serves until then.
+    until: Instant,
+    /// When to ask next; never while asking.
+    due: Instant,
+    /// What was asked, and when.
+    asked: Option<(u64, Instant)>,
+    lease_ns: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Joining,
+    Member { cluster: u64, server: ServerId },
+    Gone,
+}
+
+impl Membership {
+    pub(super) fn new(nonce: u64, control: String, data: String) -> Self {
+        Self {
+            nonce,
+            control,
+            data,
+            state: State::Joining,
+            until: Instant::ZERO,
+            due: Instant::ZERO,
+            asked: None,
+            lease_ns: 0,
+        }
+    }
+
+    /// Whether a request for `cluster` may be served.
+    #[inline]
+    pub(super) fn check(&self, now: Instant, cluster: u64) -> Result<(), Status> {
+        match self.state {
+            State::Member { cluster: mine, .. } if mine != cluster => Err(Status::NotInCluster),
+            State::Member { .. } if now < self.until => Ok(()),
+            _ => Err(Status::NotServing),
+        }
+    }
+
+    /// Whether the coordinator of `cluster` means this machine by `server`.
+    pub(super) fn is_me(&self, cluster: u64, server: ServerId) -> Result<(), Status> {
+        match self.state {
+            // The coordinator may be faster with its orders than with its answer.
+            State::Joining => Err(Status::Retry),
+            State::Member { cluster: mine, server: me } if (mine, me) == (cluster, server) => Ok(()),
+            _ => Err(Status::NotInCluster),
+        }
+    }
+
+    pub(super) fn server(&self) -> Option<ServerId> {
+        match self.state {
+            State::Member { server, .. } => Some(server),
+            _ => None,
+        }
+    }
+
+    pub(super) fn cluster(&self) -> Option<u64> {
+        match self.state {
+            State::Member { cluster, .. } => Some(cluster),
+            _ => None,
+        }
+    }
+
+    pub(super) fn deadline(&self) -> Instant {
+        self.due
+    }
+
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.due <= now
+    }
+
+    /// Asks the coordinator for what is due.
+    pub(super) fn call(&mut self, now: Instant, tag: u64, usage: Usage) -> Option<Output> {
+        let request = match self.state {
+            State::Joining => Enlist {
+                nonce: self.nonce,
+                capacity_bytes: usage.capacity_bytes,
+                control: &self.control,
+                data: &self.data,
+            }
+            .emit(),
+            State::Member { cluster, server } => RenewServer { cluster, server, usage }.emit(),
+            State::Gone => return None,
+        };
+        self.asked = Some((tag, now));
+        self.due = Instant::NEVER;
+        let patience_ns = if self.lease_ns == 0 { super::CALL_NS } else { self.lease_ns / 4 };
+        let message = Message::from(request);
+        Some(Output::Call { link: COORDINATOR, tag, message, deadline: now.after(patience_ns) })
+    }
+
+    /// The coordinator's answer, or that there is none; perhaps an order to stop.
+    pub(super) fn response(
+        &mut self,
+        now: Instant,
+        tag: u64,
+        result: Result<Payload<'_>, RpcError>,
+    ) -> Option<Output> {
+        let (_, sent) = self.asked.take_if(|(asked, _)| *asked == tag)?;
+        let lease_ns = match (self.state, result) {
+            (_, Err(_)) => Err(Status::Retry),
+            (State::Joining, Ok(reply)) => Enlisted::parse(&reply).map(|enlisted| {
+                self.state = State::Member { cluster: enlisted.cluster, server: enlisted.server };
+                enlisted.lease_ns
+            }),
+            (_, Ok(reply)) => Renewed::parse(&reply).map(|renewed| renewed.lease_ns),
+        };
+        match lease_ns {
+            Ok(lease_ns) => {
+                self.lease_ns = lease_ns;
+                self.until = self.until.max(sent.after(lease_ns - lease_ns / 10));
+                self.due = sent.after(lease_ns / 3).max(now);
+                None
+            }
+            Err(Status::NotInCluster) if self.state != State::Joining => {
+                self.state = State::Gone;
+                let reason = String::from("the cluster has given this server up: its lease had run out");
+                Some(Output::Stop { reason })
+            }
+            Err(_) => {
+                self.due = now.after(AGAIN_NS);
+                None
+            }
+        }
+    }
+}

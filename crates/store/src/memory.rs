@@ -1,0 +1,367 @@
+//! All that a master holds in memory, and the operations on it: the log, and the tables that point into it.
+//!
+//! ```text
+//!  tablets: table, key → hash   table: hash → place in the log   results: lease, number → outcome   log: the bytes
+//! ```
+//!
+//! What always holds: every object in the hash table is live in the log, and is the only live one of its key; a
+//! mutation is one append, of the object or tombstone together with its completion, and changes nothing if that
+//! append is impossible; versions of a key only grow. What is deliberately not here: whether the request may be served
+//! (leases, membership), when the answer may go out (durability), and cleaning.
+
+use alloc::vec::Vec;
+
+use crate::log::entry::{self, COMPLETION, Completion, HEAD, OBJECT, Object, Outcome, TOMBSTONE, Tombstone};
+use crate::log::{Full, Log, Purpose};
+use crate::message::Status;
+use crate::message::data::{Amount, Enumerate, Once, Target, object_head};
+use crate::rifl::Results;
+use crate::segment::{Location, Span};
+use crate::table::{HashTable, Place, spread};
+use crate::tablet::{Tablet, Tablets};
+use crate::types::{KeyHash, MAX_KEY, MAX_VALUE, Version};
+
+/// Lines of the hash table that one enumeration looks at.
+const ENUMERATE_LINES: usize = 256;
+/// Values of at least this size are not copied into an enumeration's reply.
+pub const LARGE_VALUE: usize = 4 << 10;
+
+/// What a mutation does to an object.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Change<'a> {
+    /// Gives it this value.
+    Write(&'a [u8]),
+    /// Removes it.
+    Remove,
+    /// Adds to it.
+    Add(Amount),
+}
+
+/// A mutation.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Mutation<'a> {
+    /// Where and under which conditions.
+    pub target: Target,
+    /// Who asks.
+    pub once: Once,
+    /// The key.
+    pub key: &'a [u8],
+    /// The key's hash.
+    pub hash: KeyHash,
+    /// What is to be done.
+    pub change: Change<'a>,
+    /// The time in seconds.
+    pub stamp: u32,
+}
+
+/// An object as it was before a mutation.
+struct Before {
+    place: Place,
+    at: Location,
+    len: usize,
+    version: Version,
+    /// Where it and older versions of it are.
+    older: Span,
+}
+
+/// Some objects of a tablet: see [`Memory::enumerate`].
+#[derive(Debug, Default)]
+pub struct Listing {
+    /// Objects as they stand in the reply.
+    pub bytes: Vec<u8>,
+    /// The last one's value if it is large: not in `bytes`.
+    pub large: Option<(Location, usize)>,
+    /// How many.
+    pub count: u32,
+    /// Where to go on; 0 after the last.
+    pub next: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Memory {
+    /// The bytes.
+    pub log: Log,
+    /// Where the objects are.
+    pub table: HashTable,
+    /// What is owned.
+    pub tablets: Tablets,
+    /// What was done.
+    pub results: Results,
+    /// Where the sweep for dropped tablets is, and how many of them it is for.
+    sweep: Option<(u64, usize)>,
+}
+
+impl Memory {
+    /// Nothing, yet, with this log.
+    #[must_use]
+    pub fn new(log: Log) -> Self {
+        // A line of the table for every 8 KiB of log; more when there are many small objects.
+        let table = HashTable::new(log.capacity_bytes() / 2048);
+        Self { log, table, tablets: Tablets::default(), results: Results::default(), sweep: None }
+    }
+
+    // Objects.
+
+    /// The object of `target` under `key`.
+    #[inline]
+    pub fn find(&self, target: &Target, hash: KeyHash, key: &[u8]) -> Option<(Place, Location, Object<'_>)> {
+        let mut found = None;
+        let place = self.table.find(spread(target.table, hash), |at| {
+            let object = self.log.object(at);
+            let same = object.key == key && object.table == target.table;
+            if same {
+                found = Some((at, object));
+            }
+            same
+        })?;
+        found.map(|(at, object)| (place, at, object))
+    }
+
+    /// Executes a mutation that is new.
+    ///
+    /// # Errors
+    /// The status to answer with; nothing changed, and the mutation is still new. [`Status::Retry`]: no segment is free.
+    pub fn mutate(&mut self, mutation: &Mutation<'_>) -> Result<Outcome, Status> {
+        let Mutation { target, key, hash, .. } = mutation;
+        let mut number = None;
+        let before = self.find(target, *hash, key).map(|(place, at, object)| {
+            number = object.value.try_into().ok().map(u64::from_be_bytes);
+            let segment = self.log.slots()[at.slot()].id;
+            let older = object.older.with(segment);
+            Before { place, at, len: object.entry_len(), version: object.version, older }
+        });
+        let version = before.as_ref().map_or(Version(0), |before| before.version);
+        if let Err(status) = target.rules.check(version) {
+            return self.conclude(mutation, Outcome { status, version, sum: None });
+        }
+        match mutation.change {
+            Change::Write(value) => self.write(mutation, before, value, None),
+            Change::Remove => match before {
+                Some(before) => self.remove(mutation, &before),
+                None => self.conclude(mutation, Outcome { status: Status::Ok, version, sum: None }),
+            },
+            Change::Add(amount) => {
+                if before.is_some() && number.is_none() {
+                    let outcome = Outcome { status: Status::NotANumber, version, sum: None };
+                    return self.conclude(mutation, outcome);
+                }
+                let sum = add(number.unwrap_or(0), amount);
+                self.write(mutation, before, &sum, Some(sum))
+            }
+        }
+    }
+
+    fn write(
+        &mut self,
+        mutation: &Mutation<'_>,
+        before: Option<Before>,
+        value: &[u8],
+        sum: Option<[u8; 8]>,
+    ) -> Result<Outcome, Status> {
+        let len = OBJECT + mutation.key.len() + value.len();
+        let old_len = before.as_ref().map_or(0, |before| before.len);
+        let grown = self.log.live_bytes() + (len + COMPLETION) as u64 - old_len as u64;
+        if len > old_len && grown > self.log.live_limit() {
+            return Err(Status::NoSpace);
+        }
+        let safe_version = self.log.safe_version();
+        let (at, memory) = match self.log.append(HEAD + len + COMPLETION, mutation.stamp, Purpose::Write) {
+            Ok(appended) => appended,
+            Err(Full::TooLong) => return Err(Status::ValueTooLong),
+            Err(Full::NoSegment) => return Err(Status::Retry),
+        };
+        let version = before.as_ref().map_or(safe_version, |before| Version(before.version.0 + 1));
+        let outcome = Outcome { status: Status::Ok, version, sum };
+        let object = Object {
+            table: mutation.target.table,
+            version,
+            stamp: mutation.stamp,
+            older: before.as_ref().map_or_else(Span::default, |before| before.older),
+            key: mutation.key,
+            value,
+        };
+        entry::put_group(memory);
+        let (object_memory, completion_memory) = memory[HEAD..].split_at_mut(len);
+        entry::put_object(object_memory, &object);
+        entry::put_completion(completion_memory, &completion(mutation, outcome));
+        let at = at.plus(HEAD);
+        self.log.live(at, len);
+        match before {
+            Some(before) => {
+                self.table.set(before.place, at);
+                self.log.dead(before.at, before.len);
+            }
+            None => {
+                self.log.use_version();
+                let (log, tablets) = (&self.log, &self.tablets);
+                let hash_of = |at| hash_at(log, tablets, at);
+                self.table.insert(spread(mutation.target.table, mutation.hash), at, hash_of);
+            }
+        }
+        self.completed(mutation.once, outcome, at.plus(len));
+        Ok(outcome)
+    }
+
+    fn remove(&mut self, mutation: &Mutation<'_>, before: &Before) -> Result<Outcome, Status> {
+        let len = TOMBSTONE + mutation.key.len();
+        let appended = self.log.append(HEAD + len + COMPLETION, mutation.stamp, Purpose::Remove);
+        let (at, memory) = appended.map_err(|_| Status::Retry)?;
+        let outcome = Outcome { status: Status::Ok, version: before.version, sum: None };
+        let tombstone = Tombstone {
+            table: mutation.target.table,
+            version: before.version,
+            stamp: mutation.stamp,
+            older: before.older,
+            key: mutation.key,
+        };
+        entry::put_group(memory);
+        let (tombstone_memory, completion_memory) = memory[HEAD..].split_at_mut(len);
+        entry::put_tombstone(tombstone_memory, &tombstone);
+        entry::put_completion(completion_memory, &completion(mutation, outcome));
+        let at = at.plus(HEAD);
+        self.log.live_tombstone(at, len, before.older);
+        self.log.bury(before.version);
+        self.table.remove(before.place);
+        self.log.dead(before.at, before.len);
+        self.completed(mutation.once, outcome, at.plus(len));
+        Ok(outcome)
+    }
+
+    /// Records a mutation that changes no object.
+    fn conclude(&mut self, mutation: &Mutation<'_>, outcome: Outcome) -> Result<Outcome, Status> {
+        let appended = self.log.append(COMPLETION, mutation.stamp, Purpose::Remove);
+        let (at, memory) = appended.map_err(|_| Status::Retry)?;
+        entry::put_completion(memory, &completion(mutation, outcome));
+        self.completed(mutation.once, outcome, at);
+        Ok(outcome)
+    }
+
+    fn completed(&mut self, once: Once, outcome: Outcome, at: Location) {
+        self.log.live(at, COMPLETION);
+        self.results.done(once, outcome, at, self.log.tail());
+    }
+
+    /// Objects of a tablet in the order of the table from where the request says, about `limit` bytes of them, and not
+    /// more than a bounded search finds. Copies no large value: it ends after one.
+    #[must_use]
+    pub fn enumerate(&self, request: &Enumerate, limit: usize) -> Listing {
+        let tablet = Tablet { table: request.table, first: request.first, last: request.last };
+        let mut listing = Listing { next: request.cursor, ..Listing::default() };
+        let (mut line, mut sorted) = (Vec::new(), Vec::new());
+        for _ in 0..ENUMERATE_LINES {
+            line.clear();
+            sorted.clear();
+            let next_line = self.table.walk(listing.next, &mut line);
+            sorted.extend(line.iter().filter_map(|&at| {
+                let object = self.log.object(at);
+                let hash = self.tablets.hash(object.table, object.key)?;
+                let position = spread(object.table, hash);
+                (tablet.contains(object.table, hash) && position >= listing.next).then_some((position, at))
+            }));
+            sorted.sort_unstable_by_key(|&(position, at)| (position, at.bits()));
+            for (index, &(position, at)) in sorted.iter().enumerate() {
+                self.list(at, &mut listing);
+                // Two keys of one hash go together: the cursor cannot tell them apart.
+                let same = sorted.get(index + 1).is_some_and(|&(next, _)| next == position);
+                if !same && (listing.bytes.len() >= limit || listing.large.is_some()) {
+                    listing.next = position.wrapping_add(1);
+                    return listing;
+                }
+            }
+            listing.next = next_line.unwrap_or(0);
+            if listing.next == 0 {
+                break;
+            }
+        }
+        listing
+    }
+
+    fn list(&self, at: Location, listing: &mut Listing) {
+        // A large value that was put off stands before this object after all (keys of one hash).
+        if let Some((at, len)) = listing.large.take() {
+            listing.bytes.extend_from_slice(&self.log.bytes(at)[..len]);
+        }
+        let Object { version, key, value, .. } = self.log.object(at);
+        listing.bytes.extend_from_slice(&object_head(key.len() as u32, version, value.len() as u32));
+        listing.bytes.extend_from_slice(key);
+        listing.count += 1;
+        if value.len() >= LARGE_VALUE {
+            listing.large = Some((at.plus(OBJECT + key.len()), value.len()));
+        } else {
+            listing.bytes.extend_from_slice(value);
+        }
+    }
+
+    // In the background.
+
+    /// Moves up to `lines` lines of the hash table if it grows; true if there are more.
+    pub fn grow(&mut self, lines: usize) -> bool {
+        let (log, tablets) = (&self.log, &self.tablets);
+        self.table.grow(lines, |at| hash_at(log, tablets, at))
+    }
+
+    /// Removes objects of dropped tablets in up to `lines` lines of the hash table; true if there is more to do.
+    pub fn sweep(&mut self, lines: usize) -> bool {
+        let mut line = Vec::new();
+        for _ in 0..lines {
+            let count = self.tablets.dropped();
+            if self.sweep.is_none() && count == 0 {
+                return false;
+            }
+            let (hash, count) = self.sweep.unwrap_or((0, count));
+            line.clear();
+            let next = self.table.walk(hash, &mut line);
+            for &at in &line {
+                let object = self.log.object(at);
+                let (len, table) = (object.entry_len(), object.table);
+                let Some(hash) = self.tablets.hash(table, object.key) else { continue };
+                if self.tablets.is_dropped(table, hash)
+                    && let Some(place) = self.table.find(spread(table, hash), |other| other == at)
+                {
+                    self.table.remove(place);
+                    self.log.dead(at, len);
+                }
+            }
+            self.sweep = next.map(|next| (next, count));
+            if self.sweep.is_none() {
+                self.tablets.swept(count);
+            }
+        }
+        true
+    }
+}
+
+/// Checks the limits of the store.
+///
+/// # Errors
+/// The status to answer with.
+pub fn check_sizes(key: &[u8], value: &[u8]) -> Result<(), Status> {
+    if key.len() > MAX_KEY {
+        return Err(Status::KeyTooLong);
+    }
+    if value.len() > MAX_VALUE { Err(Status::ValueTooLong) } else { Ok(()) }
+}
+
+/// The hash of the object at `at`, for the hash table.
+fn hash_at(log: &Log, tablets: &Tablets, at: Location) -> u64 {
+    let object = log.object(at);
+    let hash = tablets.hash(object.table, object.key);
+    debug_assert!(hash.is_some(), "an object in the hash table belongs to a table that is known");
+    spread(object.table, hash.unwrap_or_default())
+}
+
+fn completion(mutation: &Mutation<'_>, outcome: Outcome) -> Completion {
+    Completion { once: mutation.once, table: mutation.target.table, hash: mutation.hash, outcome }
+}
+
+/// Integers wrap around.
+fn add(number: u64, amount: Amount) -> [u8; 8] {
+    match amount {
+        Amount::Integer(amount) => number.wrapping_add_signed(amount).to_be_bytes(),
+        Amount::Double(amount) => (f64::from_bits(number) + amount).to_be_bytes(),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,455 @@
+//! Random operations against an oracle, with the cleaner at work in a memory that is hardly large enough; and a replay
+//! of the log, as a recovery would do it, which must come to the same objects.
+
+use alloc::collections::BTreeMap;
+use alloc::vec;
+
+use sprat_proto::wire::checksum::crc32c;
+use sprat_proto::{Instant, Rng};
+
+use super::*;
+use crate::cleaner::Cleaner;
+use crate::log::entry::Entry;
+use crate::message::data::RejectRules;
+use crate::rifl::Verdict;
+use crate::types::{HashKey, LeaseId, TableId};
+
+const TABLE: TableId = TableId(7);
+const LEASE: LeaseId = LeaseId(3);
+
+/// A memory, what should be in it, and a client that numbers its mutations.
+pub(crate) struct World {
+    pub(crate) memory: Memory,
+    pub(crate) cleaner: Cleaner,
+    pub(crate) stamp: u32,
+    objects: BTreeMap<Vec<u8>, (Version, Vec<u8>)>,
+    /// The highest version that a key ever had.
+    highest: BTreeMap<Vec<u8>, Version>,
+    outcomes: BTreeMap<u64, Outcome>,
+    rpc: u64,
+    ack: u64,
+}
+
+impl World {
+    pub(crate) fn new(segments: u64, segment_bytes: u32) -> Self {
+        let log = Log::new(segments * u64::from(segment_bytes), segment_bytes, crc32c, false);
+        let mut memory = Memory::new(log);
+        let all = Tablet { table: TABLE, first: 0, last: u64::MAX };
+        memory.tablets.take(all, HashKey([1; 16])).unwrap();
+        memory.results.extend(LEASE, Instant::NEVER);
+        Self {
+            memory,
+            cleaner: Cleaner::default(),
+            stamp: 0,
+            objects: BTreeMap::new(),
+            highest: BTreeMap::new(),
+            outcomes: BTreeMap::new(),
+            rpc: 0,
+            ack: 0,
+        }
+    }
+
+    /// Executes a mutation exactly once, cleaning as the master does; `None` if memory is full.
+    pub(crate) fn mutate(&mut self, key: &[u8], rules: RejectRules, change: Change<'_>) -> Option<Outcome> {
+        self.rpc += 1;
+        let once = Once { lease: LEASE, rpc: self.rpc, ack: self.ack };
+        let verdict = {
+            let Memory { results, log, .. } = &mut self.memory;
+            results.check(Instant::ZERO, once, |at| log.dead(at, COMPLETION))
+        };
+        assert_eq!(verdict, Verdict::New);
+        let target = Target { cluster: 0, table: TABLE, rules };
+        let hash = self.memory.tablets.locate(TABLE, key).unwrap();
+        let mutation = Mutation { target, once, key, hash, change, stamp: self.stamp };
+        for _ in 0..10_000 {
+            match self.memory.mutate(&mutation) {
+                Ok(outcome) => {
+                    self.outcomes.insert(self.rpc, outcome);
+                    self.expect(key, &rules, change, outcome);
+                    return Some(outcome);
+                }
+                Err(Status::Retry) => {
+                    self.cleaner.step(&mut self.memory, self.stamp, 2000);
+                    if !self.cleaner.wanted(&self.memory) {
+                        return None;
+                    }
+                }
+                Err(Status::NoSpace) => return None,
+                Err(status) => panic!("{status:?}"),
+            }
+        }
+        panic!("the cleaner makes no progress");
+    }
+
+    /// What the oracle says of `outcome`; does the same to the oracle.
+    fn expect(&mut self, key: &[u8], rules: &RejectRules, change: Change<'_>, outcome: Outcome) {
+        let (version, value) = self.objects.get(key).cloned().unwrap_or_default();
+        let missing = version == Version(0);
+        if let Err(status) = rules.check(version) {
+            assert_eq!(outcome, Outcome { status, version, sum: None });
+            return;
+        }
+        let number: Option<[u8; 8]> =
+            if missing { Some([0; 8]) } else { value.as_slice().try_into().ok() };
+        let (new, sum) = match change {
+            Change::Remove => {
+                assert_eq!(outcome, Outcome { status: Status::Ok, version, sum: None });
+                self.objects.remove(key);
+                return;
+            }
+            Change::Write(value) => (value.to_vec(), None),
+            Change::Add(amount) => match number {
+                None => {
+                    assert_eq!(outcome, Outcome { status: Status::NotANumber, version, sum: None });
+                    return;
+                }
+                Some(number) => {
+                    let sum = match amount {
+                        Amount::Integer(n) => i64::from_be_bytes(number).wrapping_add(n).to_be_bytes(),
+                        Amount::Double(n) => (f64::from_be_bytes(number) + n).to_be_bytes(),
+                    };
+                    (sum.to_vec(), Some(sum))
+                }
+            },
+        };
+        assert_eq!((outcome.status, outcome.sum), (Status::Ok, sum));
+        let highest = self.highest.entry(key.to_vec()).or_default();
+        assert!(outcome.version > *highest, "versions of a key never go back");
+        if !missing {
+            assert_eq!(outcome.version, Version(version.0 + 1));
+        }
+        *highest = outcome.version;
+        self.objects.insert(key.to_vec(), (outcome.version, new));
+    }
+
+    /// The client has all answers but the last `outstanding`.
+    fn acknowledge(&mut self, outstanding: u64) {
+        self.ack = self.ack.max(self.rpc.saturating_sub(outstanding));
+        self.outcomes = self.outcomes.split_off(&(self.ack + 1));
+    }
+
+    /// Everything can be read, nothing else is there, every unacknowledged outcome is remembered, and the accounts of
+    /// the log are right.
+    fn check(&mut self) {
+        let target = Target { cluster: 0, table: TABLE, ..Target::default() };
+        assert_eq!(self.memory.table.len(), self.objects.len() as u64);
+        for (key, (version, value)) in &self.objects {
+            let hash = self.memory.tablets.locate(TABLE, key).unwrap();
+            let (_, _, object) = self.memory.find(&target, hash, key).expect("it is there");
+            assert_eq!((object.version, object.value), (*version, &value[..]));
+        }
+        for (&rpc, &outcome) in &self.outcomes {
+            let once = Once { lease: LEASE, rpc, ack: 0 };
+            let verdict = self.memory.results.check(Instant::ZERO, once, |_| ());
+            assert!(matches!(verdict, Verdict::Done(same, _) if same == outcome), "{rpc} {verdict:?}");
+        }
+        let live: u64 = self.memory.log.slots().iter().map(|segment| u64::from(segment.live)).sum();
+        assert_eq!(live, self.memory.log.live_bytes());
+    }
+
+    /// What a replay of the log comes to.
+    fn replay(&mut self) {
+        let mut objects: BTreeMap<Vec<u8>, (Version, Vec<u8>)> = BTreeMap::new();
+        let mut removed: BTreeMap<Vec<u8>, Version> = BTreeMap::new();
+        let mut outcomes = BTreeMap::new();
+        let mut safe_version = Version(0);
+        let log = &mut self.memory.log;
+        let slots: Vec<u32> = log.segments().map(|(id, _)| id).filter_map(|id| log.slot(id)).collect();
+        for slot in slots {
+            log.seal(slot);
+            let segment = &log.slots()[slot as usize];
+            assert_eq!(segment.sealed, segment.written);
+            for entry in entry::replay(crc32c, &segment.bytes[..segment.written as usize]) {
+                match entry {
+                    Entry::Header(header) => safe_version = safe_version.max(header.safe_version),
+                    Entry::Object(object) => {
+                        let newest = objects.entry(object.key.to_vec()).or_default();
+                        if object.version > newest.0 {
+                            *newest = (object.version, object.value.to_vec());
+                        }
+                    }
+                    Entry::Tombstone(tombstone) => {
+                        let newest = removed.entry(tombstone.key.to_vec()).or_default();
+                        *newest = tombstone.version.max(*newest);
+                    }
+                    Entry::Completion(completion) if completion.once.rpc > self.ack => {
+                        outcomes.insert(completion.once.rpc, completion.outcome);
+                    }
+                    Entry::Completion(_) => {}
+                    Entry::Group(_) => unreachable!("taken apart"),
+                }
+            }
+        }
+        for version in objects.values().map(|object| object.0).chain(removed.values().copied()) {
+            safe_version = safe_version.max(Version(version.0 + 1));
+        }
+        objects.retain(|key, object| removed.get(key).is_none_or(|&version| version < object.0));
+        assert_eq!(objects, self.objects, "a replay brings back what is there and nothing else");
+        assert_eq!(outcomes, self.outcomes);
+        for (key, &highest) in &self.highest {
+            assert!(self.objects.contains_key(key) || safe_version > highest, "{key:?}");
+        }
+    }
+
+    fn random(&mut self, rng: &mut Rng, keys: u64, max_value: u64) -> Option<Outcome> {
+        let n = rng.below(keys);
+        let key = vec![n as u8; 1 + (n % 40) as usize];
+        let key = [&n.to_be_bytes()[7 - (n % 8) as usize..], &key].concat();
+        let current = self.objects.get(&key).map_or(Version(0), |object| object.0);
+        let mut rules = RejectRules::default();
+        if rng.chance(300_000) {
+            let given_version = Version((current.0 + rng.below(3)).saturating_sub(1));
+            rules = RejectRules {
+                given_version,
+                doesnt_exist: rng.chance(250_000),
+                exists: rng.chance(250_000),
+                version_le_given: rng.chance(250_000),
+                version_ne_given: rng.chance(250_000),
+            };
+        }
+        let mut value = vec![0; rng.below(max_value) as usize];
+        rng.fill(&mut value);
+        let change = match rng.below(10) {
+            0..5 => Change::Write(&value),
+            5..8 => Change::Remove,
+            8 => Change::Add(Amount::Integer(rng.u64() as i64)),
+            _ => Change::Add(Amount::Double(rng.u32().into())),
+        };
+        self.mutate(&key, rules, change)
+    }
+}
+
+#[test]
+fn random_operations_in_a_small_memory() {
+    for seed in 0..12 {
+        let mut rng = Rng::seeded(seed);
+        let mut world = World::new(8 + seed, 4096);
+        let keys = 20 + rng.below(150);
+        let mut refused = 0;
+        for n in 0..4000 {
+            refused += u32::from(world.random(&mut rng, keys, 400).is_none());
+            world.stamp += u32::from(n % 10 == 0);
+            if rng.chance(100_000) {
+                let outstanding = rng.below(30);
+                world.acknowledge(outstanding);
+            }
+            if world.rpc - world.ack > 500 {
+                world.acknowledge(10);
+            }
+            if rng.chance(300_000) {
+                let budget = rng.below(3000) as usize;
+                world.cleaner.step(&mut world.memory, world.stamp, budget);
+            }
+            if n % 200 == 0 {
+                world.check();
+                world.replay();
+            }
+        }
+        world.check();
+        world.replay();
+        assert!(world.cleaner.cleaned() > 20, "seed {seed}: {}", world.cleaner.cleaned());
+        assert!(refused < 3000, "seed {seed}: {refused}");
+    }
+}
+
+#[test]
+fn memory_that_is_full_refuses_new_data_and_can_be_emptied() {
+    let mut world = World::new(12, 4096);
+    let none = RejectRules::default();
+    let mut n = 0u64;
+    while world.mutate(&n.to_be_bytes(), none, Change::Write(&[1; 100])).is_some() {
+        n += 1;
+        world.acknowledge(0);
+    }
+    let full = world.memory.log.live_bytes() * 100 / world.memory.log.live_limit();
+    assert!((97..=100).contains(&full), "refused at {full} % of the limit");
+    world.check();
+    // What does not grow may still be overwritten, over and over.
+    for n in 0..n {
+        world.acknowledge(0);
+        assert!(world.mutate(&n.to_be_bytes(), none, Change::Write(&[2; 100])).is_some());
+    }
+    world.check();
+    assert_eq!(world.mutate(b"new", none, Change::Write(b"")), None);
+    for n in 0..n {
+        world.acknowledge(0);
+        assert!(world.mutate(&n.to_be_bytes(), none, Change::Remove).is_some(), "{n}");
+    }
+    world.check();
+    world.replay();
+    for n in 0..n {
+        world.acknowledge(0);
+        assert!(world.mutate(&n.to_be_bytes(), none, Change::Write(&[3; 100])).is_some(), "{n}");
+    }
+    world.check();
+}
+
+/// Cold objects fill old segments that are never worth cleaning; tombstones must not fill the rest.
+#[test]
+fn tombstones_do_not_pile_up_behind_cold_segments() {
+    let mut world = World::new(16, 4096);
+    let none = RejectRules::default();
+    for n in 0..20_000u64 {
+        world.acknowledge(0);
+        world.stamp += 1;
+        // Every 100th object stays for long, the others are overwritten once and removed.
+        let key = n.to_be_bytes();
+        assert!(world.mutate(&key, none, Change::Write(&[1; 20])).is_some(), "{n}");
+        if let Some(older) = n.checked_sub(50).filter(|older| older % 100 != 0) {
+            assert!(world.mutate(&older.to_be_bytes(), none, Change::Write(&[2; 20])).is_some(), "{n}");
+        }
+        if let Some(older) = n.checked_sub(90).filter(|older| older % 100 != 0) {
+            assert!(world.mutate(&older.to_be_bytes(), none, Change::Remove).is_some(), "{n}");
+        }
+        if let Some(older) = n.checked_sub(30_000).filter(|older| older % 100 == 0) {
+            assert!(world.mutate(&older.to_be_bytes(), none, Change::Remove).is_some(), "{n}");
+        }
+        world.cleaner.step(&mut world.memory, world.stamp, 2000);
+    }
+    world.check();
+    world.replay();
+    let share = world.memory.log.tombstone_bytes() * 100 / world.memory.log.capacity_bytes();
+    assert!(share < 25, "tombstones take {share} %");
+}
+
+#[test]
+fn a_removed_key_gets_a_higher_version() {
+    let mut world = World::new(8, 4096);
+    let none = RejectRules::default();
+    for n in 0..20 {
+        world.mutate(b"a", none, Change::Write(&[n])).unwrap();
+    }
+    let removed = world.mutate(b"a", none, Change::Remove).unwrap();
+    assert_eq!(removed.version, Version(20));
+    let other = world.mutate(b"b", none, Change::Write(b"")).unwrap();
+    assert_eq!(other.version, Version(21), "new objects share one counter");
+    let again = world.mutate(b"a", none, Change::Write(b"")).unwrap();
+    assert_eq!(again.version, Version(22));
+    let nothing = world.mutate(b"c", none, Change::Remove).unwrap();
+    assert_eq!((nothing.status, nothing.version), (Status::Ok, Version(0)));
+    world.replay();
+}
+
+#[test]
+fn increments() {
+    let mut world = World::new(8, 4096);
+    let none = RejectRules::default();
+    let add = |amount| Change::Add(Amount::Integer(amount));
+    let sum = world.mutate(b"n", none, add(i64::MAX)).unwrap().sum;
+    assert_eq!(sum, Some(i64::MAX.to_be_bytes()));
+    let sum = world.mutate(b"n", none, add(1)).unwrap().sum;
+    assert_eq!(sum, Some(i64::MIN.to_be_bytes()), "sums wrap around");
+    world.mutate(b"text", none, Change::Write(b"seven")).unwrap();
+    assert_eq!(world.mutate(b"text", none, add(1)).unwrap().status, Status::NotANumber);
+    let double = world.mutate(b"d", none, Change::Add(Amount::Double(0.5))).unwrap().sum;
+    assert_eq!(double, Some(0.5f64.to_be_bytes()));
+}
+
+#[test]
+fn the_limits_on_keys_and_values() {
+    assert_eq!(check_sizes(&[0; MAX_KEY], &[0; MAX_VALUE]), Ok(()));
+    assert_eq!(check_sizes(&[0; MAX_KEY + 1], &[]), Err(Status::KeyTooLong));
+    assert_eq!(check_sizes(&[], &[0; MAX_VALUE + 1]), Err(Status::ValueTooLong));
+    // The longest object fits into a segment.
+    assert!(HEAD + OBJECT + MAX_KEY + MAX_VALUE + COMPLETION < crate::segment::SEGMENT_BYTES as usize / 2);
+    let mut world = World::new(8, 4096);
+    let once = Once { lease: LEASE, rpc: 1, ack: 0 };
+    let change = Change::Write(&[0; 4096]);
+    let target = Target { table: TABLE, ..Target::default() };
+    let mutation = Mutation { target, once, key: b"", hash: KeyHash(0), change, stamp: 0 };
+    assert_eq!(world.memory.mutate(&mutation), Err(Status::ValueTooLong));
+}
+
+/// What is not changed during an enumeration is listed once, and nothing is listed that was never there.
+#[test]
+fn enumeration_while_the_table_changes() {
+    for seed in 0..10 {
+        let mut rng = Rng::seeded(seed);
+        let mut world = World::new(40, 4096);
+        let none = RejectRules::default();
+        let count = 100 + rng.below(200);
+        for n in 0..count {
+            world.mutate(&n.to_be_bytes(), none, Change::Write(&[n as u8; 30])).unwrap();
+            world.acknowledge(0);
+        }
+        let half = u64::MAX / 2;
+        let mut listed = BTreeMap::new();
+        let mut changed = Vec::new();
+        for (first, last) in [(0, half), (half + 1, u64::MAX)] {
+            let mut cursor = 0;
+            loop {
+                let request =
+                    Enumerate { cluster: 0, table: TABLE, first, last, cursor, limit_bytes: 0 };
+                let listing = world.memory.enumerate(&request, rng.below(500) as usize);
+                let reply = [&crate::message::data::objects_head(listing.count, listing.next), &listing.bytes[..]];
+                let reply = reply.concat();
+                for (key, version, value) in crate::message::data::objects_reply(&reply).unwrap() {
+                    assert!((first..=last).contains(&world.memory.tablets.hash(TABLE, key).unwrap().0));
+                    let twice = listed.insert(key.to_vec(), (version, value.to_vec()));
+                    assert!(twice.is_none() || changed.contains(&key.to_vec()));
+                }
+                cursor = listing.next;
+                if cursor == 0 {
+                    break;
+                }
+                for _ in 0..rng.below(4) {
+                    let key = (count + rng.below(300)).to_be_bytes();
+                    world.mutate(&key, none, Change::Write(&[7; 30])).unwrap();
+                    changed.push(key.to_vec());
+                    world.acknowledge(0);
+                    world.cleaner.step(&mut world.memory, 0, 500);
+                }
+            }
+        }
+        listed.retain(|key, _| !changed.contains(key));
+        world.objects.retain(|key, _| !changed.contains(key));
+        assert_eq!(listed, world.objects);
+    }
+}
+
+#[test]
+fn an_enumeration_ends_after_a_large_value() {
+    let mut world = World::new(40, 1 << 16);
+    let none = RejectRules::default();
+    for n in 0..20u64 {
+        world.mutate(&n.to_be_bytes(), none, Change::Write(&[n as u8; LARGE_VALUE])).unwrap();
+    }
+    let mut request =
+        Enumerate { cluster: 0, table: TABLE, first: 0, last: u64::MAX, cursor: 0, limit_bytes: 0 };
+    for _ in 0..20 {
+        let listing = world.memory.enumerate(&request, 1 << 20);
+        let (at, len) = listing.large.unwrap();
+        assert_eq!((listing.count, listing.bytes.len(), len), (1, 16 + 8, LARGE_VALUE));
+        assert_eq!(world.memory.log.bytes(at)[..len], [listing.bytes[23]; LARGE_VALUE]);
+        request.cursor = listing.next;
+    }
+    assert_eq!(world.memory.enumerate(&request, 1 << 20).count, 0);
+}
+
+#[test]
+fn a_dropped_tablets_objects_go() {
+    let mut world = World::new(12, 4096);
+    let none = RejectRules::default();
+    for n in 0..100u64 {
+        world.mutate(&n.to_be_bytes(), none, Change::Write(&[1; 100])).unwrap();
+        world.acknowledge(0);
+    }
+    let half = Tablet { table: TABLE, first: 0, last: u64::MAX / 2 };
+    assert!(world.memory.tablets.drop_tablet(half));
+    // The cleaner, growth and the sweep meet in the middle.
+    while world.memory.sweep(1) {
+        world.cleaner.step(&mut world.memory, 0, 1000);
+        world.memory.grow(1);
+    }
+    let hash_key = HashKey([1; 16]);
+    world.objects.retain(|key, _| hash_key.hash(key).0 > u64::MAX / 2);
+    assert!((30..70).contains(&world.objects.len()));
+    world.check();
+    assert_eq!(world.memory.tablets.take(half, hash_key), Ok(()));
+    world.check();
+    let rest = Tablet { first: 0, last: u64::MAX, ..half };
+    assert!(world.memory.tablets.drop_tablet(rest));
+    while world.memory.sweep(5) {}
+    assert!(world.memory.table.is_empty());
+    assert_eq!(world.memory.log.live_bytes(), world.memory.log.tombstone_bytes());
+}

@@ -1,0 +1,271 @@
+//! Exactly once (RIFL): what a master remembers of the mutations that clients asked it for.
+//!
+//! A client numbers its mutations and repeats one under the same number until it has the answer. The master keeps the
+//! outcome of each until the client acknowledges it or the client's lease ends; a repetition gets the same outcome.
+//!
+//! ```text
+//!  numbers:   … acknowledged: Stale │ ack │ executed: the outcome · others: new … ack + WINDOW │ too far ahead
+//! ```
+//!
+//! What always holds: a number that was executed is never new again while the client's lease may be valid; a client
+//! takes memory only for outcomes that it has not acknowledged, at most [`WINDOW`]; a client is known here only after
+//! the coordinator vouched for its lease. What is deliberately not here: asking the coordinator, and the log, whose
+//! completion records say the same as this table ([`crate::log::entry::Completion`]).
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::hash::{BuildHasherDefault, Hasher};
+
+use hashbrown::HashMap;
+use sprat_proto::Instant;
+
+use crate::log::entry::Outcome;
+use crate::message::data::Once;
+use crate::segment::{Location, Position};
+use crate::types::LeaseId;
+
+/// How far ahead of its acknowledgement a client's mutations may be.
+pub const WINDOW: u64 = 512;
+
+/// What is to be done with a mutation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// Execute it.
+    New,
+    /// It was executed: answer this, when the log is safe up to the position.
+    Done(Outcome, Position),
+    /// It was acknowledged before: nobody waits for the answer.
+    Stale,
+    /// Its number is too far ahead of the acknowledgement.
+    TooFar,
+    /// Whether the client's lease is valid must be asked.
+    Unknown,
+}
+
+#[derive(Debug)]
+struct Record {
+    rpc: u64,
+    outcome: Outcome,
+    /// Where its completion is, for the accounts of the log.
+    at: Location,
+    /// Where the log ended after it.
+    end: Position,
+}
+
+#[derive(Debug, Default)]
+struct Client {
+    /// Until when its lease is surely valid.
+    valid_until: Instant,
+    ack: u64,
+    /// By number.
+    records: VecDeque<Record>,
+}
+
+/// Lease numbers come from the coordinator and are vouched for before they are put in, so any mixing will do.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mix(u64);
+
+impl Hasher for Mix {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u64(byte.into()));
+    }
+
+    fn write_u64(&mut self, n: u64) {
+        let mixed = (self.0 ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ mixed >> 32;
+    }
+}
+
+/// What is remembered of all clients.
+#[derive(Debug, Default)]
+pub struct Results {
+    clients: HashMap<LeaseId, Client, BuildHasherDefault<Mix>>,
+    /// Each client once, about in the order in which their leases' known terms end.
+    terms: VecDeque<(Instant, LeaseId)>,
+    records: u64,
+}
+
+impl Results {
+    /// What is to be done with the mutation `once`. `forget` hears where the completions are that its acknowledgement
+    /// frees.
+    #[inline]
+    pub fn check(&mut self, now: Instant, once: Once, mut forget: impl FnMut(Location)) -> Verdict {
+        let Some(client) = self.clients.get_mut(&once.lease).filter(|client| now < client.valid_until) else {
+            return Verdict::Unknown;
+        };
+        if once.ack > client.ack {
+            client.ack = once.ack;
+            while let Some(record) = client.records.pop_front_if(|record| record.rpc <= once.ack) {
+                self.records -= 1;
+                forget(record.at);
+            }
+        }
+        if once.rpc <= client.ack {
+            return Verdict::Stale;
+        }
+        if client.records.back().is_some_and(|last| once.rpc <= last.rpc)
+            && let Ok(found) = client.records.binary_search_by_key(&once.rpc, |record| record.rpc)
+        {
+            let record = &client.records[found];
+            return Verdict::Done(record.outcome, record.end);
+        }
+        if once.rpc - client.ack > WINDOW { Verdict::TooFar } else { Verdict::New }
+    }
+
+    /// The mutation `once`, which was new, has been executed; its completion is at `at`, and the log ended at `end`.
+    pub fn done(&mut self, once: Once, outcome: Outcome, at: Location, end: Position) {
+        if let Some(client) = self.clients.get_mut(&once.lease) {
+            let index = client.records.partition_point(|record| record.rpc < once.rpc);
+            client.records.insert(index, Record { rpc: once.rpc, outcome, at, end });
+            self.records += 1;
+        }
+    }
+
+    /// Where the completion of `once` is, if it is remembered.
+    #[must_use]
+    pub fn location(&self, once: Once) -> Option<Location> {
+        let records = &self.clients.get(&once.lease)?.records;
+        let found = records.binary_search_by_key(&once.rpc, |record| record.rpc).ok()?;
+        Some(records[found].at)
+    }
+
+    /// The completion of `once` is at `to` now.
+    pub fn moved(&mut self, once: Once, to: Location) {
+        if let Some(client) = self.clients.get_mut(&once.lease)
+            && let Ok(found) = client.records.binary_search_by_key(&once.rpc, |record| record.rpc)
+        {
+            client.records[found].at = to;
+        }
+    }
+
+    // Leases.
+
+    /// The coordinator says that `lease` is valid until `until` at least.
+    pub fn extend(&mut self, lease: LeaseId, until: Instant) {
+        let client = self.clients.entry(lease).or_insert_with(|| {
+            self.terms.push_back((until, lease));
+            Client::default()
+        });
+        client.valid_until = client.valid_until.max(until);
+    }
+
+    /// The coordinator says that `lease` has expired: everything of it is forgotten.
+    pub fn expire(&mut self, lease: LeaseId, forget: impl FnMut(Location)) {
+        if let Some(client) = self.clients.remove(&lease) {
+            self.records -= client.records.len() as u64;
+            client.records.iter().map(|record| record.at).for_each(forget);
+        }
+    }
+
+    /// Clients whose leases are not surely valid at `now` any more, to be asked about; each comes up again after
+    /// `again_ns` if it stays so. Looks at `limit` clients at most.
+    pub fn lapsed(&mut self, now: Instant, again_ns: u64, limit: usize) -> Vec<LeaseId> {
+        let mut lapsed = Vec::new();
+        for _ in 0..limit {
+            let Some((_, lease)) = self.terms.pop_front_if(|(due, _)| *due <= now) else { break };
+            let Some(client) = self.clients.get(&lease) else { continue };
+            if client.valid_until > now {
+                self.terms.push_back((client.valid_until, lease));
+            } else {
+                self.terms.push_back((now.after(again_ns), lease));
+                lapsed.push(lease);
+            }
+        }
+        lapsed
+    }
+
+    /// Clients that are known.
+    #[must_use]
+    pub fn clients(&self) -> usize {
+        self.clients.len()
+    }
+
+    /// Outcomes that are remembered.
+    #[must_use]
+    pub fn records(&self) -> u64 {
+        self.records
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::Status;
+    use crate::types::Version;
+
+    const LEASE: LeaseId = LeaseId(7);
+
+    fn once(rpc: u64, ack: u64) -> Once {
+        Once { lease: LEASE, rpc, ack }
+    }
+
+    fn outcome(version: u64) -> Outcome {
+        Outcome { status: Status::Ok, version: Version(version), sum: None }
+    }
+
+    fn at(offset: u32) -> Location {
+        Location::new(0, offset)
+    }
+
+    #[test]
+    fn a_number_is_new_once() {
+        let mut results = Results::default();
+        let now = Instant::from_ns(10);
+        assert_eq!(results.check(now, once(1, 0), |_| ()), Verdict::Unknown);
+        results.extend(LEASE, Instant::from_ns(20));
+        // Out of order, as several outstanding mutations may arrive.
+        for rpc in [3, 1, 2] {
+            assert_eq!(results.check(now, once(rpc, 0), |_| ()), Verdict::New);
+            results.done(once(rpc, 0), outcome(rpc), at(rpc as u32), Position::default());
+        }
+        for rpc in [1, 2, 3] {
+            let done = Verdict::Done(outcome(rpc), Position::default());
+            assert_eq!(results.check(now, once(rpc, 0), |_| ()), done);
+        }
+        assert_eq!(results.check(Instant::from_ns(20), once(1, 0), |_| ()), Verdict::Unknown);
+    }
+
+    #[test]
+    fn acknowledged_numbers_are_stale_and_take_no_memory() {
+        let mut results = Results::default();
+        let now = Instant::ZERO;
+        results.extend(LEASE, Instant::NEVER);
+        for rpc in 1..=5 {
+            results.done(once(rpc, 0), outcome(rpc), at(rpc as u32), Position::default());
+        }
+        let mut freed = Vec::new();
+        assert_eq!(results.check(now, once(6, 3), |at| freed.push(at)), Verdict::New);
+        assert_eq!(freed, [at(1), at(2), at(3)]);
+        assert_eq!(results.records(), 2);
+        assert_eq!(results.check(now, once(3, 0), |_| ()), Verdict::Stale);
+        // An acknowledgement that came late changes nothing.
+        assert_eq!(results.check(now, once(4, 1), |_| ()), Verdict::Done(outcome(4), Position::default()));
+        assert_eq!(results.check(now, once(3 + WINDOW, 3), |_| ()), Verdict::New);
+        assert_eq!(results.check(now, once(4 + WINDOW, 3), |_| ()), Verdict::TooFar);
+        assert_eq!(results.location(once(5, 0)), Some(at(5)));
+        results.moved(once(5, 0), at(50));
+        assert_eq!(results.location(once(5, 0)), Some(at(50)));
+        assert_eq!(results.location(once(6, 0)), None);
+    }
+
+    #[test]
+    fn an_expired_lease_is_forgotten_whole() {
+        let mut results = Results::default();
+        results.extend(LEASE, Instant::from_ns(5));
+        results.done(once(1, 0), outcome(1), at(1), Position::default());
+        assert_eq!(results.lapsed(Instant::from_ns(4), 10, 9), []);
+        results.extend(LEASE, Instant::from_ns(6));
+        assert_eq!(results.lapsed(Instant::from_ns(5), 10, 9), []);
+        assert_eq!(results.lapsed(Instant::from_ns(6), 10, 9), [LEASE]);
+        assert_eq!(results.lapsed(Instant::from_ns(7), 10, 9), [], "asked about a moment ago");
+        assert_eq!(results.lapsed(Instant::from_ns(16), 10, 9), [LEASE]);
+        let mut freed = Vec::new();
+        results.expire(LEASE, |at| freed.push(at));
+        assert_eq!((freed, results.records(), results.clients()), ([at(1)].to_vec(), 0, 0));
+        assert_eq!(results.check(Instant::ZERO, once(1, 0), |_| ()), Verdict::Unknown);
+    }
+}

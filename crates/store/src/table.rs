@@ -1,0 +1,322 @@
+//! The hash table from keys to places in the log.
+//!
+//! ```text
+//!  line, 64 bytes: 8 entries of 64 bits
+//!  entry: tag 16 bits | chain 1 bit | location 47 bits          0: empty
+//!  hash:  the first `bits` bits choose the line, the last 16 are the tag
+//!  a line that overflows has a chain entry in its last place: the number of a further line
+//! ```
+//!
+//! A look-up costs one line here and, when a tag fits, one look into the log, which the caller does: the table knows
+//! hashes and places only. It grows by doubling, some lines at a time: line `n` of the old half becomes lines `2n` and
+//! `2n + 1`, so that lines are always in the order of the hashes, before, during and after growth, and a walk in that
+//! order ([`HashTable::walk`]) sees every entry once however the table grows meanwhile.
+//!
+//! What always holds: looking up allocates nothing; an insertion moves at most [`GROW_LINES`] lines, each of them
+//! started only when the mean line holds [`FULL`] entries. What is deliberately not here: keys, tables, and equality.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use crate::segment::Location;
+use crate::types::{KeyHash, TableId};
+
+/// Entries to a line at which the table begins to grow, on average.
+const FULL: u64 = 4;
+/// Lines that each insertion moves while the table grows: growth is finished long before the next one is due.
+pub const GROW_LINES: usize = 1;
+const WIDTH: usize = 8;
+const CHAIN: u64 = 1 << Location::BITS;
+
+/// The hash of an object in the table of a master, which has objects of many tables and hash ranges: one value for each
+/// key hash of a table, spread evenly whatever ranges the master owns.
+#[must_use]
+#[inline]
+pub fn spread(table: TableId, hash: KeyHash) -> u64 {
+    (hash.0 ^ table.0.wrapping_mul(0xd6e8_feb8_6659_fd93)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// Lines in one piece of memory, each on a cache line of its own.
+#[derive(Debug, Default)]
+struct Lines {
+    words: Vec<u64>,
+    /// Words before the first that begins a cache line.
+    skip: usize,
+    bits: u32,
+}
+
+impl Lines {
+    fn new(bits: u32) -> Self {
+        let words = vec![0; (WIDTH << bits) + WIDTH];
+        let skip = words.as_ptr().align_offset(64).min(WIDTH);
+        Self { words, skip, bits }
+    }
+
+    #[inline]
+    fn line(&self, n: usize) -> &[u64; WIDTH] {
+        &self.words[self.skip..].as_chunks().0[n]
+    }
+
+    #[inline]
+    fn line_mut(&mut self, n: usize) -> &mut [u64; WIDTH] {
+        &mut self.words[self.skip..].as_chunks_mut().0[n]
+    }
+
+    #[inline]
+    fn number(&self, hash: u64) -> usize {
+        (hash >> (64 - self.bits)) as usize
+    }
+}
+
+/// Where an entry stands; valid until the table changes in any other way than through it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    line: Line,
+    index: usize,
+    home: Line,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Line {
+    /// Of the present lines.
+    New(usize),
+    /// Of those that have not been doubled yet.
+    Old(usize),
+    /// Of the overflow.
+    Spill(usize),
+}
+
+/// The table. See the module.
+#[derive(Debug)]
+pub struct HashTable {
+    new: Lines,
+    /// While the table grows, the lines from before; those below `moved` have been moved.
+    old: Option<Lines>,
+    moved: usize,
+    spill: Vec<[u64; WIDTH]>,
+    spill_free: Vec<u32>,
+    len: u64,
+}
+
+impl HashTable {
+    /// An empty table that holds about `expected` entries before it grows for the first time.
+    #[must_use]
+    pub fn new(expected: u64) -> Self {
+        let lines = (expected / FULL).clamp(16, 1 << 40).next_power_of_two();
+        Self {
+            new: Lines::new(lines.trailing_zeros()),
+            old: None,
+            moved: 0,
+            spill: Vec::new(),
+            spill_free: Vec::new(),
+            len: 0,
+        }
+    }
+
+    /// How many entries it has.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// True if it has no entries.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Bytes of memory that it takes.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        let old = self.old.as_ref().map_or(0, |lines| lines.words.len());
+        8 * (self.new.words.len() + old + WIDTH * self.spill.capacity()) as u64
+    }
+
+    // Entries.
+
+    /// The entry under `hash` for which `is` says true.
+    #[inline]
+    pub fn find(&self, hash: u64, mut is: impl FnMut(Location) -> bool) -> Option<Place> {
+        let home = self.home(hash);
+        let tag = hash << 48;
+        let mut at = home;
+        loop {
+            let line = self.line(at);
+            for (index, &entry) in line.iter().enumerate() {
+                // A tag of zero also fits empty entries and, in the last place, chains: they are told apart here.
+                if entry & !(CHAIN - 1) == tag && entry & (CHAIN - 1) != 0 && is(Location::from_bits(entry)) {
+                    return Some(Place { line: at, index, home });
+                }
+            }
+            match chain(line) {
+                Some(next) => at = Line::Spill(next),
+                None => return None,
+            }
+        }
+    }
+
+    /// Where the entry at `place` points.
+    #[must_use]
+    #[inline]
+    pub fn location(&self, place: Place) -> Location {
+        Location::from_bits(self.line(place.line)[place.index])
+    }
+
+    /// Lets the entry at `place` point to `to`.
+    #[inline]
+    pub fn set(&mut self, place: Place, to: Location) {
+        let entry = &mut self.line_mut(place.line)[place.index];
+        *entry = *entry & !((1 << Location::BITS) - 1) | to.bits();
+    }
+
+    /// Takes the entry at `place` out.
+    pub fn remove(&mut self, place: Place) {
+        self.line_mut(place.line)[place.index] = 0;
+        self.len -= 1;
+        if place.line != place.home || chain(self.line(place.home)).is_some() {
+            self.trim(place.home);
+        }
+    }
+
+    /// Puts an entry in. `hash_of` tells the hash of any entry, for those that growth moves.
+    pub fn insert(&mut self, hash: u64, to: Location, hash_of: impl Fn(Location) -> u64) {
+        self.put(self.home(hash), hash << 48 | to.bits());
+        self.len += 1;
+        if self.old.is_some() || self.len > FULL << self.new.bits {
+            self.grow(GROW_LINES, hash_of);
+        }
+    }
+
+    /// Moves up to `lines` lines if the table grows, or begins to grow if it is full; true if there are more to move.
+    pub fn grow(&mut self, lines: usize, hash_of: impl Fn(Location) -> u64) -> bool {
+        if self.old.is_none() && self.len > FULL << self.new.bits && self.new.bits < 40 {
+            let larger = Lines::new(self.new.bits + 1);
+            self.old = Some(core::mem::replace(&mut self.new, larger));
+            self.moved = 0;
+        }
+        for _ in 0..lines {
+            let Some(old) = &self.old else { return false };
+            if self.moved == 1 << old.bits {
+                self.old = None;
+                return false;
+            }
+            let mut line = *old.line(self.moved);
+            self.moved += 1;
+            loop {
+                let next = chain(&line);
+                let entries = if next.is_some() { WIDTH - 1 } else { WIDTH };
+                for &entry in line[..entries].iter().filter(|&&entry| entry != 0) {
+                    let hash = hash_of(Location::from_bits(entry));
+                    self.put(Line::New(self.new.number(hash)), entry);
+                }
+                let Some(next) = next else { break };
+                line = core::mem::take(&mut self.spill[next]);
+                self.spill_free.push(next as u32);
+            }
+        }
+        self.old.is_some()
+    }
+
+    /// The entries of the line that holds `hash`, appended to `found`; and the first hash of the next line, `None` after
+    /// the last. Called with that hash again, and so on from 0, it walks the table in the order of hashes: what is in
+    /// the table from beginning to end is seen once, if what was seen before is not taken (a line seen may come again
+    /// in part, when the walk begins within it, or when growth has divided it).
+    pub fn walk(&self, hash: u64, found: &mut Vec<Location>) -> Option<u64> {
+        let home = self.home(hash);
+        let mut at = home;
+        loop {
+            let line = self.line(at);
+            let next = chain(line);
+            let entries = if next.is_some() { WIDTH - 1 } else { WIDTH };
+            found.extend(line[..entries].iter().filter(|&&e| e != 0).map(|&e| Location::from_bits(e)));
+            let Some(next) = next else { break };
+            at = Line::Spill(next);
+        }
+        let (number, bits) = match (home, &self.old) {
+            (Line::Old(n), Some(old)) => (n, old.bits),
+            (Line::New(n) | Line::Old(n) | Line::Spill(n), _) => (n, self.new.bits),
+        };
+        (number as u64 + 1).checked_shl(64 - bits).filter(|&next| next >> (64 - bits) == number as u64 + 1)
+    }
+
+    // Lines.
+
+    #[inline]
+    fn home(&self, hash: u64) -> Line {
+        if let Some(old) = &self.old {
+            let number = old.number(hash);
+            if number >= self.moved {
+                return Line::Old(number);
+            }
+        }
+        Line::New(self.new.number(hash))
+    }
+
+    #[inline]
+    fn line(&self, line: Line) -> &[u64; WIDTH] {
+        match line {
+            Line::New(n) => self.new.line(n),
+            Line::Old(n) => self.old.as_ref().unwrap_or(&self.new).line(n),
+            Line::Spill(n) => &self.spill[n],
+        }
+    }
+
+    #[inline]
+    fn line_mut(&mut self, line: Line) -> &mut [u64; WIDTH] {
+        match line {
+            Line::New(n) => self.new.line_mut(n),
+            Line::Old(n) => self.old.as_mut().unwrap_or(&mut self.new).line_mut(n),
+            Line::Spill(n) => &mut self.spill[n],
+        }
+    }
+
+    /// Puts `entry` into the first empty place from `line` on.
+    fn put(&mut self, mut at: Line, entry: u64) {
+        loop {
+            let line = self.line_mut(at);
+            if let Some(empty) = line.iter_mut().find(|entry| **entry == 0) {
+                *empty = entry;
+                return;
+            }
+            at = Line::Spill(chain(line).unwrap_or_else(|| self.extend(at)));
+        }
+    }
+
+    /// Gives the full line `at` a further one, which takes over its last entry.
+    fn extend(&mut self, at: Line) -> usize {
+        let next = match self.spill_free.pop() {
+            Some(next) => next as usize,
+            None => {
+                self.spill.push([0; WIDTH]);
+                self.spill.len() - 1
+            }
+        };
+        let last = core::mem::replace(&mut self.line_mut(at)[WIDTH - 1], CHAIN | next as u64);
+        self.spill[next][0] = last;
+        next
+    }
+
+    /// Takes the last line of the chain that begins at `home` off if it is empty.
+    fn trim(&mut self, home: Line) {
+        let mut before = home;
+        let Some(mut last) = chain(self.line(home)) else { return };
+        while let Some(next) = chain(&self.spill[last]) {
+            before = Line::Spill(last);
+            last = next;
+        }
+        if self.spill[last] == [0; WIDTH] {
+            self.line_mut(before)[WIDTH - 1] = 0;
+            self.spill_free.push(last as u32);
+        }
+    }
+}
+
+/// The number of the line that continues `line`.
+#[inline]
+fn chain(line: &[u64; WIDTH]) -> Option<usize> {
+    let last = line[WIDTH - 1];
+    (last & CHAIN != 0).then_some((last & (CHAIN - 1)) as usize)
+}
+
+#[cfg(test)]
+mod tests;

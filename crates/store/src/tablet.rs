@@ -1,0 +1,234 @@
+//! Which tablets a master owns: ranges of key hashes of tables, with the keys under which those are hashed.
+//!
+//! What always holds: the ranges of a table never overlap; a dropped tablet is remembered, hash key included, until its
+//! objects are gone from memory, so that it cannot be taken back with old objects in it. What is deliberately not here:
+//! the objects, and the sweep that removes them (see [`crate::master`]).
+
+use alloc::vec::Vec;
+
+use crate::types::{HashKey, KeyHash, TableId};
+
+/// A range of a table's key hashes, both ends included.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tablet {
+    /// The table.
+    pub table: TableId,
+    /// The first key hash.
+    pub first: u64,
+    /// The last one.
+    pub last: u64,
+}
+
+impl Tablet {
+    /// Whether the object of `table` under `hash` belongs to it.
+    #[must_use]
+    pub fn contains(&self, table: TableId, hash: KeyHash) -> bool {
+        self.table == table && (self.first..=self.last).contains(&hash.0)
+    }
+
+    fn overlaps(&self, other: &Self) -> bool {
+        self.table == other.table && self.first <= other.last && other.first <= self.last
+    }
+}
+
+/// Why a tablet cannot be taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum TakeError {
+    /// It overlaps one that is owned already without being that one, or names another hash key.
+    #[error("it overlaps another tablet")]
+    Overlap,
+    /// It was owned before and its old objects are not gone yet.
+    #[error("its old objects are being removed")]
+    Sweeping,
+}
+
+#[derive(Debug)]
+struct Owned {
+    table: TableId,
+    hash_key: HashKey,
+    /// Empty if all tablets were dropped but objects are left.
+    ranges: Vec<(u64, u64)>,
+}
+
+/// The tablets of one master.
+#[derive(Debug, Default)]
+pub struct Tablets {
+    /// By table id.
+    tables: Vec<Owned>,
+    /// Where the last look-up found its table.
+    recent: usize,
+    dropped: Vec<Tablet>,
+}
+
+impl Tablets {
+    /// The hash of `key` in `table`; `None` if its tablet is not owned.
+    #[inline]
+    pub fn locate(&mut self, table: TableId, key: &[u8]) -> Option<KeyHash> {
+        if self.tables.get(self.recent).is_none_or(|owned| owned.table != table) {
+            self.recent = self.index(table).ok()?;
+        }
+        let owned = &self.tables[self.recent];
+        let hash = owned.hash_key.hash(key);
+        owned.ranges.iter().any(|&(first, last)| (first..=last).contains(&hash.0)).then_some(hash)
+    }
+
+    /// The hash of `key` in `table`, also if its tablet was dropped and not swept yet; `None` if nothing is known of the
+    /// table, so that there can be no object.
+    #[must_use]
+    pub fn hash(&self, table: TableId, key: &[u8]) -> Option<KeyHash> {
+        self.index(table).ok().map(|index| self.tables[index].hash_key.hash(key))
+    }
+
+    /// True if all of `tablet` is owned.
+    #[must_use]
+    pub fn owns(&self, tablet: Tablet) -> bool {
+        let Ok(index) = self.index(tablet.table) else { return false };
+        let mut from = tablet.first;
+        for &(first, last) in &self.tables[index].ranges {
+            if first <= from && from <= last {
+                if last >= tablet.last {
+                    return true;
+                }
+                from = last + 1;
+            }
+        }
+        false
+    }
+
+    /// All that is owned.
+    pub fn iter(&self) -> impl Iterator<Item = Tablet> {
+        self.tables.iter().flat_map(|owned| {
+            owned.ranges.iter().map(|&(first, last)| Tablet { table: owned.table, first, last })
+        })
+    }
+
+    /// Owns `tablet` from now on. OK also if it is owned already.
+    ///
+    /// # Errors
+    /// [`TakeError`], and nothing changed.
+    pub fn take(&mut self, tablet: Tablet, hash_key: HashKey) -> Result<(), TakeError> {
+        if self.dropped.iter().any(|dropped| dropped.overlaps(&tablet)) {
+            return Err(TakeError::Sweeping);
+        }
+        let range = (tablet.first, tablet.last);
+        match self.index(tablet.table) {
+            Err(index) => {
+                let owned = Owned { table: tablet.table, hash_key, ranges: [range].to_vec() };
+                self.tables.insert(index, owned);
+            }
+            Ok(index) => {
+                let owned = &mut self.tables[index];
+                if owned.hash_key != hash_key {
+                    return Err(TakeError::Overlap);
+                }
+                if owned.ranges.contains(&range) {
+                    return Ok(());
+                }
+                if owned.ranges.iter().any(|&(first, last)| first <= tablet.last && tablet.first <= last) {
+                    return Err(TakeError::Overlap);
+                }
+                let at = owned.ranges.partition_point(|&r| r < range);
+                owned.ranges.insert(at, range);
+            }
+        }
+        Ok(())
+    }
+
+    /// Owns nothing of `tablet` any more; what it overlaps is cut. True if there may be objects to sweep.
+    pub fn drop_tablet(&mut self, tablet: Tablet) -> bool {
+        let Ok(index) = self.index(tablet.table) else { return false };
+        let mut left = Vec::new();
+        let mut cut = false;
+        for &(first, last) in &self.tables[index].ranges {
+            if first > tablet.last || last < tablet.first {
+                left.push((first, last));
+                continue;
+            }
+            cut = true;
+            if first < tablet.first {
+                left.push((first, tablet.first - 1));
+            }
+            if last > tablet.last {
+                left.push((tablet.last + 1, last));
+            }
+        }
+        self.tables[index].ranges = left;
+        if cut {
+            self.dropped.push(tablet);
+        }
+        cut
+    }
+
+    /// True if the object of `table` under `hash` belongs to a dropped tablet.
+    #[must_use]
+    pub fn is_dropped(&self, table: TableId, hash: KeyHash) -> bool {
+        self.dropped.iter().any(|tablet| tablet.contains(table, hash))
+    }
+
+    /// How many dropped tablets wait for their objects' removal.
+    #[must_use]
+    pub fn dropped(&self) -> usize {
+        self.dropped.len()
+    }
+
+    /// The objects of the first `count` dropped tablets are gone.
+    pub fn swept(&mut self, count: usize) {
+        self.dropped.drain(..count.min(self.dropped.len()));
+        let dropped = &self.dropped;
+        self.tables.retain(|o| !o.ranges.is_empty() || dropped.iter().any(|d| d.table == o.table));
+        self.recent = 0;
+    }
+
+    fn index(&self, table: TableId) -> Result<usize, usize> {
+        self.tables.binary_search_by_key(&table, |owned| owned.table)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tablet(table: u64, first: u64, last: u64) -> Tablet {
+        Tablet { table: TableId(table), first, last }
+    }
+
+    #[test]
+    fn taking_is_idempotent_and_never_overlaps() {
+        let mut tablets = Tablets::default();
+        let key = HashKey([1; 16]);
+        assert_eq!(tablets.take(tablet(1, 0, 99), key), Ok(()));
+        assert_eq!(tablets.take(tablet(1, 0, 99), key), Ok(()));
+        assert_eq!(tablets.take(tablet(1, 99, 120), key), Err(TakeError::Overlap));
+        assert_eq!(tablets.take(tablet(1, 100, 120), HashKey([2; 16])), Err(TakeError::Overlap));
+        assert_eq!(tablets.take(tablet(1, 100, u64::MAX), key), Ok(()));
+        assert!(tablets.owns(tablet(1, 0, u64::MAX)) && tablets.owns(tablet(1, 50, 150)));
+        assert!(!tablets.owns(tablet(2, 0, 1)));
+        let hash = key.hash(b"k");
+        assert_eq!(tablets.locate(TableId(1), b"k"), Some(hash));
+        assert_eq!(tablets.locate(TableId(2), b"k"), None);
+        assert_eq!(tablets.locate(TableId(1), b"k"), Some(hash));
+    }
+
+    #[test]
+    fn a_dropped_tablet_cannot_be_taken_back_before_it_is_swept() {
+        let mut tablets = Tablets::default();
+        let key = HashKey([1; 16]);
+        assert_eq!(tablets.take(tablet(1, 0, u64::MAX), key), Ok(()));
+        assert!(tablets.drop_tablet(tablet(1, 10, 19)));
+        assert!(!tablets.drop_tablet(tablet(1, 10, 19)) && !tablets.drop_tablet(tablet(2, 10, 19)));
+        let left: Vec<_> = tablets.iter().collect();
+        assert_eq!(left, [tablet(1, 0, 9), tablet(1, 20, u64::MAX)]);
+        assert!(!tablets.owns(tablet(1, 5, 25)) && tablets.owns(tablet(1, 5, 9)));
+        assert!(tablets.is_dropped(TableId(1), KeyHash(10)) && !tablets.is_dropped(TableId(1), KeyHash(20)));
+        assert_eq!(tablets.take(tablet(1, 10, 19), key), Err(TakeError::Sweeping));
+        tablets.swept(1);
+        assert_eq!(tablets.take(tablet(1, 10, 19), key), Ok(()));
+
+        assert!(tablets.drop_tablet(tablet(1, 0, u64::MAX)));
+        assert_eq!(tablets.locate(TableId(1), b"k"), None);
+        assert_eq!(tablets.hash(TableId(1), b"k"), Some(key.hash(b"k")), "its objects must still be found");
+        assert_eq!(tablets.dropped(), 1);
+        tablets.swept(1);
+        assert_eq!(tablets.hash(TableId(1), b"k"), None);
+    }
+}
