@@ -206,7 +206,8 @@ fn promise(memory: &Memory, slot: usize, stamp: u32) -> u128 {
     }
     let buried_gone = memory.log.narrow(segment.buried, segment.id).is_empty();
     let live = if buried_gone { segment.live - segment.tombstones } else { segment.live };
-    let gain = segment.written - HEADER as u32 - live;
+    let room = if segment.closed_early { segment.room() as u32 } else { 0 };
+    let gain = segment.written - HEADER as u32 - live + room;
     if gain < least_gain(memory) {
         return 0;
     }

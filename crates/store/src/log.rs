@@ -66,6 +66,8 @@ pub struct Log {
     limit: u32,
     last_id: SegmentId,
     head: Option<u32>,
+    /// The end of the last head, when there is none.
+    closed: Position,
     survivor: Option<u32>,
     live: u64,
     tombstones: u64,
@@ -95,6 +97,7 @@ impl Log {
             limit: limit as u32,
             last_id: SegmentId(0),
             head: None,
+            closed: Position::default(),
             survivor: None,
             live: 0,
             tombstones: 0,
@@ -149,6 +152,14 @@ impl Log {
             Purpose::Survive => 0,
         };
         if self.available() <= kept_back || self.last_id.0 == u32::MAX {
+            if purpose != Purpose::Survive
+                && let Some(head) = self.head.take()
+            {
+                // What is dead in it may be all that the cleaner can still free.
+                let segment = &mut self.slots[head as usize];
+                (segment.state, segment.closed_early) = (State::Closed, true);
+                self.closed = Position { segment: segment.id, offset: segment.written };
+            }
             return Err(Full::NoSegment);
         }
         let slot = self.free.pop().unwrap_or_else(|| {
@@ -413,7 +424,7 @@ impl Log {
     #[must_use]
     #[inline]
     pub fn tail(&self) -> Position {
-        let Some(head) = self.head else { return Position::default() };
+        let Some(head) = self.head else { return self.closed };
         let segment = &self.slots[head as usize];
         Position { segment: segment.id, offset: segment.written }
     }

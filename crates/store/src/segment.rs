@@ -144,6 +144,8 @@ pub struct Segment {
     pub state: State,
     /// True if the cleaner fills it: everything in it was durable elsewhere before.
     pub survivor: bool,
+    /// True if it was closed though there was room, for the cleaner's sake: the room is worth cleaning it.
+    pub closed_early: bool,
     /// How much of the memory has entries.
     pub written: u32,
     /// Up to where the checksums are filled in.
@@ -169,6 +171,7 @@ impl Segment {
             id: SegmentId(0),
             state: State::Free,
             survivor: false,
+            closed_early: false,
             written: 0,
             sealed: 0,
             live: 0,
