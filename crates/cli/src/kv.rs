@@ -5,8 +5,7 @@ use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 
 use serde_json::{Map, Value};
-use sprat_store::message::data::RejectRules;
-use sprat_store::types::{MAX_VALUE, Version};
+use sprat::kv::{MAX_VALUE, RejectRules, Version};
 
 use crate::args::{self, Condition};
 use crate::fail::{Fail, Named};
@@ -60,7 +59,7 @@ pub(crate) fn incr(args: &args::Incr) -> Result<(), Fail> {
             (Value::from(sum), version)
         }
         Some(by) => {
-            let (sum, version) = store.increment_float(table, key, by, rules)?;
+            let (sum, version) = store.increment_double(table, key, by, rules)?;
             // JSON has no infinities.
             (serde_json::Number::from_f64(sum).map_or_else(|| sum.to_string().into(), Value::from), version)
         }

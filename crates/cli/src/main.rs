@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 mod args;
+mod demo;
 mod export;
 mod fail;
 mod import;
@@ -44,8 +45,12 @@ fn run(command: &Command) -> Result<(), Fail> {
         Command::Del(args) => kv::del(args),
         Command::Incr(args) => kv::incr(args),
         Command::Stats(args) => stats::run(args),
+        Command::Import(args) => store::import(args),
+        Command::Export(args) => store::export(args),
+        Command::Demo(args) => demo::run(args),
+        Command::Count(args) => demo::count(args),
+        Command::Server(args) => serve::server(args),
         Command::Perf(args) => perf::run(args),
         Command::Echo(args) => serve::echo(args),
-        _ => Err(Fail::new("this command is not built yet")),
     }
 }

@@ -78,6 +78,14 @@ pub(crate) fn pin(core: usize) -> Result<(), Fail> {
     rustix::thread::sched_setaffinity(None, &set).named(format_args!("cannot run on core {core}"))
 }
 
+/// Lets the calling thread run on every core again.
+pub(crate) fn unpin() -> Result<(), Fail> {
+    let mut set = rustix::thread::CpuSet::new();
+    // The kernel takes those that there are.
+    (0..rustix::thread::CpuSet::MAX_CPU).for_each(|core| set.set(core));
+    rustix::thread::sched_setaffinity(None, &set).named("cannot run on all cores")
+}
+
 /// The cores that this process may use, in order.
 pub(crate) fn cores() -> Vec<usize> {
     let set = rustix::thread::sched_getaffinity(None).unwrap_or_default();

@@ -1,6 +1,7 @@
 //! `sprat stats`: the servers, and what they have counted.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
+use sprat::kv::ServerInfo;
 
 use crate::args;
 use crate::fail::Fail;
@@ -13,21 +14,19 @@ pub(crate) fn run(args: &args::Stats) -> Result<(), Fail> {
     let servers = store.servers()?;
     let mut counted = Vec::new();
     for server in &servers {
-        counted.push(store.counters(server));
+        // A server that does not answer is shown as such; the others are not its hostages.
+        let counters = store.counters(server).ok();
+        counted.push(counters.and_then(|bytes| serde_json::from_slice::<Map<String, Value>>(&bytes).ok()));
     }
     if args.json {
-        let mut text = String::new();
-        for (server, counters) in servers.iter().zip(&counted) {
-            let mut object = Map::new();
-            object.insert("server".into(), server.id.to_string().into());
-            object.insert("locators".into(), server.locators.clone().into());
-            let numbers = counters
-                .as_ref()
-                .map(|c| c.iter().map(|(name, n)| (name.clone(), Value::from(*n))).collect());
-            object.insert("counters".into(), numbers.map_or(Value::Null, Value::Object));
-            text.push_str(&format!("{}\n", Value::Object(object)));
-        }
-        return out::print(text);
+        let line = |(server, counters): (&ServerInfo, &Option<Map<String, Value>>)| {
+            let about = json!({
+                "server": server.server.to_string(), "tablets": server.tablets, "control": server.control,
+                "locators": server.data, "counters": counters,
+            });
+            format!("{about}\n")
+        };
+        return out::print(servers.iter().zip(&counted).map(line).collect::<String>());
     }
     if servers.is_empty() {
         return out::print("The cluster has no servers yet; start one with: sprat server -L LOCATOR\n");
@@ -36,34 +35,66 @@ pub(crate) fn run(args: &args::Stats) -> Result<(), Fail> {
 }
 
 /// A column for each server, a line for each counter.
-fn table(servers: &[crate::store::ServerInfo], counted: &[Result<Vec<(String, u64)>, Fail>]) -> String {
+fn table(servers: &[ServerInfo], counted: &[Option<Map<String, Value>>]) -> String {
+    let mut flat: Vec<Option<Vec<(String, String)>>> = Vec::new();
+    for counters in counted {
+        flat.push(counters.as_ref().map(|counters| {
+            let mut lines = Vec::new();
+            flatten("", counters, &mut lines);
+            lines
+        }));
+    }
     let mut names: Vec<&str> = Vec::new();
-    for name in counted.iter().flatten().flatten().map(|(name, _)| name.as_str()) {
-        if !names.contains(&name) {
+    for (name, _) in flat.iter().flatten().flatten() {
+        if !names.contains(&name.as_str()) {
             names.push(name);
         }
     }
-    let heads: Vec<String> = servers.iter().map(|s| format!(">server {}", s.id)).collect();
+    let heads: Vec<String> = servers.iter().map(|s| format!(">server {}", s.server)).collect();
     let mut headings = vec!["counter"];
     headings.extend(heads.iter().map(String::as_str));
     let mut columns = Columns::new(&headings);
+    columns.row(std::iter::once("tablets".to_owned()).chain(servers.iter().map(|s| s.tablets.to_string())));
     for name in names {
-        let cell = |counters: &Result<Vec<(String, u64)>, Fail>| match counters {
-            Ok(counters) => {
-                counters.iter().find(|(n, _)| n == name).map_or_else(String::new, |(_, n)| n.to_string())
-            }
-            Err(_) => "no answer".to_owned(),
+        let cell = |counters: &Option<Vec<(String, String)>>| match counters {
+            Some(counters) => counters.iter().find(|(n, _)| n == name).map_or_else(String::new, |(_, n)| n.clone()),
+            None => "no answer".to_owned(),
         };
-        columns.row(std::iter::once(name.to_owned()).chain(counted.iter().map(cell)));
+        columns.row(std::iter::once(name.to_owned()).chain(flat.iter().map(cell)));
     }
     let mut text = columns.text();
     for server in servers {
-        text.push_str(&format!(
-            "\n  server {}: {}",
-            server.id,
-            server.locators.replace(';', "\n            ")
-        ));
+        let name = format!("\n  server {}: ", server.server);
+        let indent = " ".repeat(name.len() - 1);
+        text.push_str(&name);
+        text.push_str(&server.data.replace(';', &format!("\n{indent}")));
     }
     text.push('\n');
     text
+}
+
+/// Counters in counters get names with a dot.
+fn flatten(prefix: &str, counters: &Map<String, Value>, lines: &mut Vec<(String, String)>) {
+    for (name, value) in counters {
+        match value {
+            Value::Object(inner) => flatten(&format!("{prefix}{name}."), inner, lines),
+            Value::String(text) => lines.push((format!("{prefix}{name}"), text.clone())),
+            other => lines.push((format!("{prefix}{name}"), other.to_string())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nested_counters_are_flat_lines() {
+        let counters = json!({ "reads": 7, "rpc": { "dropped": { "malformed": 1 } }, "build": "x" });
+        let mut lines = Vec::new();
+        flatten("", counters.as_object().expect("an object"), &mut lines);
+        lines.sort();
+        let expected = [("build", "x"), ("reads", "7"), ("rpc.dropped.malformed", "1")];
+        assert_eq!(lines, expected.map(|(a, b)| (a.to_owned(), b.to_owned())));
+    }
 }

@@ -1,85 +1,197 @@
-//! The store as the commands see it: the client library with errors that say what to do next.
+//! The store as the commands see it: the client library, with errors that say what to do next.
 
-use sprat_store::message::data::RejectRules;
-use sprat_store::types::{ServerId, TableId, Version};
+use std::time::Duration;
 
+use sprat::kv::{self, Answer, Cursor, Error, Op, RejectRules, ServerInfo, TableId, TableInfo, Version, WaitedFor};
+
+use crate::export::Source;
 use crate::fail::Fail;
+use crate::import::Sink;
+use crate::kv::shown;
+use crate::records::Record;
+
+/// How long a command waits for one operation.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A client of one cluster.
-pub(crate) struct Store {}
-
-/// A table.
-pub(crate) struct TableInfo {
-    pub(crate) name: String,
-    pub(crate) id: u64,
-    pub(crate) tablets: usize,
-    /// Tablets whose server died.
-    pub(crate) lost: usize,
-}
-
-/// A server.
-pub(crate) struct ServerInfo {
-    pub(crate) id: ServerId,
-    pub(crate) locators: String,
-}
-
-fn not_yet() -> Fail {
-    Fail::new("the store is not built yet")
+pub(crate) struct Store {
+    store: kv::Store,
+    coordinator: String,
 }
 
 impl Store {
-    /// Finds the coordinator.
-    pub(crate) fn connect(_coordinator: &str) -> Result<Self, Fail> {
-        Err(not_yet())
+    /// A client of the cluster that has its coordinator there. Whether there is one shows with the first operation.
+    pub(crate) fn connect(coordinator: &str) -> Result<Self, Fail> {
+        Self::over(coordinator, &[])
     }
+
+    /// As [`Store::connect`], reaching the servers over these transports only.
+    pub(crate) fn over(coordinator: &str, transports: &[String]) -> Result<Self, Fail> {
+        let mut config = kv::Config::new(coordinator);
+        config.transports = transports.to_vec();
+        // A locator that somebody typed is as good as their word; nothing is listened at.
+        let options = kv::Options { insecure_network: true, ..kv::Options::default() };
+        let mut store = kv::Store::with(config, options).map_err(|error| {
+            Fail::usage(format!("cannot use {coordinator}: {error}"))
+                .next("name the coordinator as in -C tcp:host=127.0.0.1,port=7740")
+        })?;
+        store.set_timeout(TIMEOUT);
+        Ok(Self { store, coordinator: coordinator.to_owned() })
+    }
+
+    /// The client library's own, for operations that need no words.
+    pub(crate) fn raw(&mut self) -> &mut kv::Store {
+        &mut self.store
+    }
+
+    /// The servers that live.
     pub(crate) fn servers(&mut self) -> Result<Vec<ServerInfo>, Fail> {
-        Err(not_yet())
+        let servers = self.store.servers().map_err(|error| self.explain(error, "the server list"))?;
+        Ok(servers.into_iter().filter(|server| server.state == kv::ServerState::Up).collect())
     }
-    pub(crate) fn counters(&mut self, _server: &ServerInfo) -> Result<Vec<(String, u64)>, Fail> {
-        Err(not_yet())
+
+    /// What a server has counted: a JSON object.
+    pub(crate) fn counters(&mut self, server: &ServerInfo) -> Result<Vec<u8>, Fail> {
+        let what = format!("server {}", server.server);
+        self.store.stats(Some(&server.data)).map_err(|error| self.explain(error, &what))
     }
-    pub(crate) fn create_table(&mut self, _name: &str, _span: u32) -> Result<TableId, Fail> {
-        Err(not_yet())
+
+    pub(crate) fn create_table(&mut self, name: &str, span: u32) -> Result<TableId, Fail> {
+        self.store.create_table(name, span).map_err(|error| self.explain(error, name))
     }
-    pub(crate) fn drop_table(&mut self, _name: &str) -> Result<(), Fail> {
-        Err(not_yet())
+
+    pub(crate) fn drop_table(&mut self, name: &str) -> Result<(), Fail> {
+        self.store.drop_table(name).map_err(|error| self.explain(error, name))
     }
+
     pub(crate) fn tables(&mut self) -> Result<Vec<TableInfo>, Fail> {
-        Err(not_yet())
+        self.store.tables().map_err(|error| self.explain(error, "the list of tables"))
     }
-    pub(crate) fn table(&mut self, _name: &str) -> Result<TableId, Fail> {
-        Err(not_yet())
+
+    /// The table of that name.
+    pub(crate) fn table(&mut self, name: &str) -> Result<TableId, Fail> {
+        self.store.table(name).map_err(|error| self.explain(error, name))
     }
-    pub(crate) fn read(
+
+    pub(crate) fn read(&mut self, table: TableId, key: &[u8], rules: RejectRules) -> Result<(Vec<u8>, Version), Fail> {
+        let mut value = Vec::new();
+        let version = self.store.read_into(table, key, rules, &mut value);
+        version.map(|version| (value, version)).map_err(|error| self.explain(error, &shown(key)))
+    }
+
+    pub(crate) fn write(&mut self, table: TableId, key: &[u8], value: &[u8], rules: RejectRules) -> Result<Version, Fail> {
+        self.store.write_if(table, key, value, rules).map_err(|error| self.explain(error, &shown(key)))
+    }
+
+    pub(crate) fn remove(&mut self, table: TableId, key: &[u8], rules: RejectRules) -> Result<Version, Fail> {
+        self.store.remove_if(table, key, rules).map_err(|error| self.explain(error, &shown(key)))
+    }
+
+    pub(crate) fn increment(&mut self, table: TableId, key: &[u8], by: i64, rules: RejectRules) -> Result<(i64, Version), Fail> {
+        self.store.increment_if(table, key, by, rules).map_err(|error| self.explain(error, &shown(key)))
+    }
+
+    pub(crate) fn increment_double(
         &mut self,
-        _table: TableId,
-        _key: &[u8],
-        _rules: RejectRules,
-    ) -> Result<(Vec<u8>, Version), Fail> {
-        Err(not_yet())
-    }
-    pub(crate) fn write(&mut self, _: TableId, _: &[u8], _: &[u8], _: RejectRules) -> Result<Version, Fail> {
-        Err(not_yet())
-    }
-    pub(crate) fn remove(&mut self, _: TableId, _: &[u8], _: RejectRules) -> Result<Version, Fail> {
-        Err(not_yet())
-    }
-    pub(crate) fn increment(
-        &mut self,
-        _: TableId,
-        _: &[u8],
-        _: i64,
-        _: RejectRules,
-    ) -> Result<(i64, Version), Fail> {
-        Err(not_yet())
-    }
-    pub(crate) fn increment_float(
-        &mut self,
-        _: TableId,
-        _: &[u8],
-        _: f64,
-        _: RejectRules,
+        table: TableId,
+        key: &[u8],
+        by: f64,
+        rules: RejectRules,
     ) -> Result<(f64, Version), Fail> {
-        Err(not_yet())
+        self.store.increment_double(table, key, by, rules).map_err(|error| self.explain(error, &shown(key)))
     }
+
+    /// Where imported records go.
+    pub(crate) fn sink(&mut self, table: TableId) -> Writes<'_> {
+        Writes { store: self, table, lines: Vec::new() }
+    }
+
+    /// All objects of a table, in no particular order.
+    pub(crate) fn objects(&mut self, table: TableId) -> impl FnMut() -> Result<Option<Record>, Fail> {
+        let mut cursor = Some(Cursor::default());
+        let mut ready = Vec::new().into_iter();
+        move || loop {
+            if let Some(record) = ready.next() {
+                return Ok(Some(record));
+            }
+            let Some(from) = cursor else { return Ok(None) };
+            let page = self.store.page(table, from).map_err(|error| self.explain(error, "the table's objects"))?;
+            let record = |(key, _, value): (&[u8], Version, &[u8])| Record { key: key.to_vec(), value: value.to_vec() };
+            ready = page.objects().map(record).collect::<Vec<_>>().into_iter();
+            cursor = page.next;
+        }
+    }
+
+    /// An error of the library about `what`, and what can be done about it.
+    pub(crate) fn explain(&self, error: Error, what: &str) -> Fail {
+        let about = format!("{what}: {error}");
+        match error {
+            Error::ObjectDoesntExist => Fail::missing(format!("{what}: there is no such object")),
+            Error::ObjectExists(_) | Error::WrongVersion(_) => {
+                Fail::refused(about).next("nothing was changed; read it, then decide anew")
+            }
+            Error::TableDoesntExist => Fail::new(format!("{what}: there is no such table"))
+                .next("create it with: sprat table create NAME (sprat table list shows those that exist)"),
+            Error::Deadline { waited_for: WaitedFor::Coordinator | WaitedFor::Lease, .. } => {
+                Fail::new(format!("no coordinator answers at {}", self.coordinator))
+                    .next("start a cluster with `sprat up`, or name yours with -C or SPRAT_COORDINATOR")
+            }
+            Error::Deadline { .. } => Fail::new(about).next("see which servers live: sprat stats"),
+            Error::TabletLost => Fail::new(about).next("sprat table drop NAME, then create and import it anew"),
+            Error::TooFewServers => Fail::new(about).next("start one: sprat server -L LOCATOR"),
+            Error::NoSpace => Fail::new(about).next("remove objects, or start servers with more --memory"),
+            Error::NotANumber(_) => Fail::new(about).next("incr works on objects that incr made"),
+            Error::NoTransport(_) => Fail::new(about).next("choose another transport"),
+            Error::Unknown => Fail::new(about).next("read it to see whether it was changed"),
+            _ => Fail::new(about),
+        }
+    }
+}
+
+/// Writes in progress, with their lines.
+pub(crate) struct Writes<'s> {
+    store: &'s mut Store,
+    table: TableId,
+    lines: Vec<(Op, u64)>,
+}
+
+impl Sink for Writes<'_> {
+    fn start(&mut self, line: u64, record: Record) -> Result<(), Fail> {
+        let op = self.store.store.start_write(self.table, &record.key, &record.value, RejectRules::default());
+        self.lines.push((op, line));
+        Ok(())
+    }
+
+    fn finished(&mut self) -> (u64, Result<(), Fail>) {
+        loop {
+            if let Some((op, outcome)) = self.store.store.completed() {
+                let Some(at) = self.lines.iter().position(|(o, _)| *o == op) else { continue };
+                let (_, line) = self.lines.swap_remove(at);
+                let result = outcome.map(|_: Answer<'_>| ()).map_err(|error| self.store.explain(error, "the record"));
+                return (line, result);
+            }
+            self.store.store.turn_and_rest();
+        }
+    }
+}
+
+/// `sprat import`.
+pub(crate) fn import(args: &crate::args::Import) -> Result<(), Fail> {
+    // A file that cannot be used is found out before anything is created.
+    crate::records::format_of(&args.file.path, args.file.format)?;
+    let mut store = Store::connect(&args.at.coordinator)?;
+    let name = &args.file.table;
+    let table = if args.create { store.create_table(name, args.span)? } else { store.table(name)? };
+    let counts = crate::import::file(&args.file, args.skip_bad, &mut store.sink(table))?;
+    crate::import::say(counts, name)
+}
+
+/// `sprat export`.
+pub(crate) fn export(args: &crate::args::Export) -> Result<(), Fail> {
+    let mut store = Store::connect(&args.at.coordinator)?;
+    let table = store.table(&args.file.table)?;
+    let mut objects = store.objects(table);
+    let source: &mut Source<'_> = &mut objects;
+    let count = crate::export::file(&args.file, source)?;
+    crate::export::say(count, &args.file)
 }

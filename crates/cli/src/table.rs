@@ -21,8 +21,8 @@ pub(crate) fn run(command: &Table) -> Result<(), Fail> {
 fn list(store: &mut Store, as_json: bool) -> Result<(), Fail> {
     let tables = store.tables()?;
     if as_json {
-        let line = |t: &crate::store::TableInfo| {
-            format!("{}\n", json!({ "name": t.name, "id": t.id, "tablets": t.tablets, "lost": t.lost }))
+        let line = |t: &sprat::kv::TableInfo| {
+            format!("{}\n", json!({ "name": t.name, "id": t.table.0, "tablets": t.tablets, "lost": t.lost }))
         };
         return out::print(tables.iter().map(line).collect::<String>());
     }
@@ -35,7 +35,7 @@ fn list(store: &mut Store, as_json: bool) -> Result<(), Fail> {
             0 => "complete".to_owned(),
             n => format!("{n} lost: their server died"),
         };
-        columns.row([table.name.clone(), table.id.to_string(), table.tablets.to_string(), state]);
+        columns.row([table.name.clone(), table.table.0.to_string(), table.tablets.to_string(), state]);
     }
     out::print(columns.text())
 }

@@ -97,9 +97,19 @@ impl Cluster {
         &self.coordinator_at
     }
 
-    /// Where each server is.
-    pub(crate) fn servers(&self) -> impl Iterator<Item = &str> {
-        self.servers.iter().map(|(_, locators)| locators.as_str())
+    /// Who is where, for people.
+    pub(crate) fn table(&self) -> String {
+        let mut table = Columns::new(&["process", ">id", "locator"]);
+        let coordinator = (&self.coordinator, self.coordinator_at.as_str());
+        let servers = self.servers.iter().map(|(process, at)| (process, at.as_str()));
+        for (process, locators) in std::iter::once(coordinator).chain(servers) {
+            let (mut name, mut id) = (process.name().trim_start_matches("the ").to_owned(), process.id().to_string());
+            for locator in locators.split(';') {
+                // The name stands in the first line only.
+                table.row([std::mem::take(&mut name), std::mem::take(&mut id), locator.to_owned()]);
+            }
+        }
+        table.text()
     }
 
     /// All process ids, the coordinator's first.
@@ -186,25 +196,12 @@ fn watch(cluster: &mut Cluster, stopped: &Receiver<()>) -> Result<(), Fail> {
 }
 
 fn introduction(cluster: &Cluster) -> String {
-    let mut table = Columns::new(&["process", ">id", "locator"]);
-    let parts = std::iter::once(cluster.coordinator()).chain(cluster.servers());
-    let names =
-        std::iter::once(&cluster.coordinator).chain(cluster.servers.iter().map(|(process, _)| process));
-    for (process, locators) in names.zip(parts) {
-        let name = process.name().trim_start_matches("the ");
-        for (line, locator) in locators.split(';').enumerate() {
-            let id = process.id().to_string();
-            if line == 0 { table.row([name, &id, locator]) } else { table.row(["", "", locator]) }
-        }
-    }
     let at = cluster.coordinator();
     let hint = if at == args::DEFAULT_COORDINATOR {
         "Other commands find it by themselves".to_owned()
     } else {
-        format!("In other terminals: export SPRAT_COORDINATOR={at}")
+        format!("In other terminals: export SPRAT_COORDINATOR='{at}'")
     };
-    format!(
-        "{}\n{hint}; try: sprat table create books\nCtrl-C ends the cluster and forgets its objects.\n",
-        table.text()
-    )
+    let table = cluster.table();
+    format!("{table}\n{hint}; try: sprat table create books\nCtrl-C ends the cluster and forgets its objects.\n")
 }

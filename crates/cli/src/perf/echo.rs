@@ -7,7 +7,8 @@ use sprat::rpc::{Client, Rpc, RpcError, Session};
 
 use super::measure::{Lane, Sample, in_turns};
 use super::report::Row;
-use super::{Bench, floor};
+use super::Bench;
+use super::floor::Exchange;
 use crate::fail::Fail;
 
 /// How long one request may take.
@@ -41,19 +42,9 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
 
 fn round_trips(bench: &mut Bench, transport: &str, size: usize) -> Result<(), Fail> {
     let mut line = Line::open(&bench.local.echo()?.at(transport)?, size, 1)?;
-    let mut lanes: Vec<Lane<'_>> = vec![Box::new(|time| line.one_by_one(time))];
-    let floor = floor::lane(transport, size);
-    let name = floor.as_ref().map_or("", |(name, _)| name);
-    lanes.extend(floor.map(|(_, lane)| lane));
-    let has_floor = lanes.len() > 1;
-    if transport != "tcp" {
-        lanes.extend(floor::lane("tcp", size).map(|(_, lane)| lane));
-    }
-    let figures = in_turns(&mut lanes, bench.rounds, bench.time)?;
-    drop(lanes);
-    let floor_us = figures.get(1).filter(|_| has_floor).and_then(|f| f.p50_us);
-    let tcp_us = figures.last().filter(|_| figures.len() > 1).and_then(|f| f.p50_us);
-    bench.report.row(Row::new("echo", transport, Some(size), &figures[0]).beside(name, floor_us, tcp_us))
+    let product: Lane<'_> = Box::new(|time| line.one_by_one(time));
+    let compared = bench.compare(transport, Exchange::both(size), product)?;
+    bench.report.row(compared.row("echo", transport, size))
 }
 
 /// A client of one echo server, with as many sessions as it needs.

@@ -1,8 +1,150 @@
-//! What the machine allows: the same bytes with no software of ours in between.
+//! What the machine allows: the same bytes with no software of ours in between, as a test of its own and as the lane that
+//! takes turns with a product's figure.
 
-use super::measure::Lane;
+use std::io;
+use std::time::Duration;
 
-/// The lane that measures the floor of `transport` for messages of `size` bytes both ways, and its name.
-pub(crate) fn lane<'l>(_transport: &str, _size: usize) -> Option<(&'static str, Lane<'l>)> {
-    None
+use sprat::floor::{self, Flow, Limits, Waiting};
+
+use super::Bench;
+use super::measure::{Lane, Sample, in_turns};
+use super::report::Row;
+use crate::fail::Fail;
+use crate::process;
+
+/// The record size of the raw ring's stream, and of the product's own long messages on it.
+const STREAM_RECORD: usize = 64_000;
+/// Payload of one datagram in the raw UDP stream: what an Ethernet frame of 1,500 bytes carries.
+const STREAM_SEGMENT: usize = 1472;
+/// Messages longer than this are streamed: compared with bandwidth, not with a round trip.
+const LONG: usize = 60_000;
+/// Footprint of the set whose data is in cache, and of ClusterPerf's full one.
+const FOOTPRINTS: [usize; 2] = [150_000, 200_000_000];
+
+/// What is exchanged in one operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Exchange {
+    /// Bytes of the request.
+    pub(crate) request: usize,
+    /// Bytes of the reply.
+    pub(crate) reply: usize,
+}
+
+impl Exchange {
+    /// The same bytes both ways.
+    pub(crate) fn both(size: usize) -> Self {
+        Self { request: size, reply: size }
+    }
+
+    fn longer(self) -> usize {
+        self.request.max(self.reply)
+    }
+}
+
+/// A floor: its name in results, and the lane that measures it.
+pub(crate) struct Floor<'l> {
+    pub(crate) name: &'static str,
+    pub(crate) lane: Lane<'l>,
+}
+
+/// The floor under `exchange` over `transport`. `None` for a transport that has no raw counterpart here.
+pub(crate) fn under<'l>(transport: &str, exchange: Exchange) -> Option<Floor<'l>> {
+    let size = exchange.longer();
+    let (name, lane): (_, Lane<'l>) = match transport {
+        "fast+shm" if size > LONG => ("floor.ringStream", flow(exchange, |limits| floor::ring_stream(STREAM_RECORD, limits))),
+        "fast+shm" => ("floor.ring", times(exchange, move |limits| floor::ring(size, limits))),
+        "fast+udp" if size > LONG => ("floor.udpStream", flow(exchange, |limits| floor::udp_stream(STREAM_SEGMENT, limits))),
+        "fast+udp" => ("floor.udp", times(exchange, move |limits| floor::udp(size, Waiting::Polling, limits))),
+        "tcp" => return Some(tcp(exchange)),
+        _ => return None,
+    };
+    Some(Floor { name, lane })
+}
+
+/// Kernel TCP, polling, moving the same bytes.
+pub(crate) fn tcp<'l>(exchange: Exchange) -> Floor<'l> {
+    let Exchange { request, reply } = exchange;
+    let run = move |limits| floor::tcp_exchange(request, reply, Waiting::Polling, limits);
+    Floor { name: "floor.tcp", lane: times(exchange, run) }
+}
+
+/// A lane of single times.
+fn times<'l>(exchange: Exchange, mut run: impl FnMut(Limits) -> io::Result<Vec<u32>> + 'l) -> Lane<'l> {
+    Box::new(move |time| {
+        let ns = on_all_cores(|| run(limits(time)))?;
+        let mut sample = Sample::new();
+        let mut elapsed = 0;
+        for ns in ns {
+            elapsed += u64::from(ns);
+            sample.record(u64::from(ns), exchange.longer() as u64);
+        }
+        sample.elapsed = Duration::from_nanos(elapsed);
+        Ok(sample)
+    })
+}
+
+/// A lane of bandwidth, counted as the time that the longer of the two messages takes at it.
+fn flow<'l>(exchange: Exchange, mut run: impl FnMut(Limits) -> io::Result<Flow> + 'l) -> Lane<'l> {
+    Box::new(move |time| {
+        let flow = on_all_cores(|| run(limits(time)))?;
+        let mut sample = Sample::new();
+        let size = exchange.longer() as u64;
+        if flow.bytes > 0 {
+            sample.record((flow.ns as f64 * size as f64 / flow.bytes as f64) as u64, 0);
+        }
+        sample.bytes = flow.bytes;
+        sample.operations = flow.bytes / size.max(1);
+        sample.elapsed = Duration::from_nanos(flow.ns);
+        Ok(sample)
+    })
+}
+
+fn limits(time: Duration) -> Limits {
+    Limits { count: 10_000_000, time_ns: time.as_nanos() as u64 }
+}
+
+/// Floors share the cores out by themselves, so this thread is set free for their time.
+fn on_all_cores<T>(run: impl FnOnce() -> io::Result<T>) -> Result<T, Fail> {
+    let mine = process::cores();
+    process::unpin()?;
+    let result = run().map_err(|error| Fail::new(format!("cannot measure a floor: {error}")));
+    if let [core] = mine[..] {
+        process::pin(core)?;
+    }
+    result
+}
+
+/// Runs the test: every floor that needs no root.
+pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
+    bench.report.begin("floor: what the machine allows, with no software of ours");
+    let none = Exchange::both(0);
+    row(bench, "cacheLine", "memory", None, times(none, floor::cache_line))?;
+    for footprint in FOOTPRINTS {
+        row(bench, "memory", "memory", Some(footprint), times(none, move |limits| floor::memory(footprint, limits)))?;
+    }
+    for size in bench.sizes(&[64, 100, 1000, 10_000]) {
+        let both = Exchange::both(size);
+        row(bench, "ring", "fast+shm", Some(size), times(both, move |limits| floor::ring(size, limits)))?;
+    }
+    for size in bench.sizes(&[100]) {
+        let both = Exchange::both(size);
+        for (name, waiting) in [("", Waiting::Polling), (".blocking", Waiting::Blocking)] {
+            let udp = times(both, move |limits| floor::udp(size, waiting, limits));
+            row(bench, &format!("udp{name}"), "fast+udp", Some(size), udp)?;
+            let tcp = times(both, move |limits| floor::tcp(size, waiting, limits));
+            row(bench, &format!("tcp{name}"), "tcp", Some(size), tcp)?;
+        }
+    }
+    let long = Exchange { request: 64, reply: 1_000_000 };
+    for transport in ["fast+shm", "fast+udp", "tcp"] {
+        if let Some(floor) = under(transport, long) {
+            row(bench, floor.name.trim_start_matches("floor."), transport, Some(long.reply), floor.lane)?;
+        }
+    }
+    bench.report.end()
+}
+
+fn row(bench: &mut Bench, name: &str, transport: &str, size: Option<usize>, lane: Lane<'_>) -> Result<(), Fail> {
+    let figures = in_turns(&mut [lane], bench.rounds, bench.time)?;
+    bench.report.row(Row::new(format!("floor.{name}"), transport, size, &figures[0]))
 }

@@ -17,7 +17,9 @@ mod procfs;
 mod report;
 mod sessions;
 
-use report::{Context, Report};
+use floor::Exchange;
+use measure::{Figures, Lane};
+use report::{Context, Report, Row};
 
 /// What all tests need.
 pub(crate) struct Bench {
@@ -52,6 +54,7 @@ pub(crate) fn run(args: &args::Perf) -> Result<(), Fail> {
     }
     for test in &args.tests {
         match test {
+            Test::Floor => floor::run(&mut bench)?,
             Test::Echo => echo::run(&mut bench)?,
             Test::Sessions => sessions::run(&mut bench)?,
             other => return Err(Fail::new(format!("{other:?} is not built yet"))),
@@ -60,7 +63,39 @@ pub(crate) fn run(args: &args::Perf) -> Result<(), Fail> {
     Ok(())
 }
 
+/// A figure of the product, and beside it, measured in turns, its floor and kernel TCP moving the same bytes.
+struct Compared {
+    product: Figures,
+    floor: &'static str,
+    floor_us: Option<f64>,
+    tcp_us: Option<f64>,
+}
+
+impl Compared {
+    /// The row of these figures.
+    fn row(&self, test: &str, transport: &str, size: usize) -> Row {
+        Row::new(test, transport, Some(size), &self.product).beside(self.floor, self.floor_us, self.tcp_us)
+    }
+}
+
 impl Bench {
+    /// Measures `product` in turns with the floor of `exchange` over `transport` and with kernel TCP.
+    fn compare(&self, transport: &str, exchange: Exchange, product: Lane<'_>) -> Result<Compared, Fail> {
+        let mut lanes = vec![product, floor::tcp(exchange).lane];
+        let mut name = "floor.tcp";
+        // Over TCP the two are one.
+        if transport != "tcp"
+            && let Some(floor) = floor::under(transport, exchange)
+        {
+            name = floor.name;
+            lanes.push(floor.lane);
+        }
+        let figures = measure::in_turns(&mut lanes, self.rounds, self.time)?;
+        let tcp_us = figures[1].p50_us;
+        let floor_us = if transport == "tcp" { tcp_us } else { figures.get(2).and_then(|f| f.p50_us) };
+        Ok(Compared { product: figures[0].clone(), floor: name, floor_us, tcp_us })
+    }
+
     /// The sizes that were asked for, or the test's own.
     fn sizes(&self, own: &[usize]) -> Vec<usize> {
         if self.sizes.is_empty() { own.to_vec() } else { self.sizes.clone() }

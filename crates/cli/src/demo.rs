@@ -1,0 +1,246 @@
+//! `sprat demo`: a cluster of processes, real data, a killed client, and how fast it is here, in under two minutes.
+//!
+//! Everything goes the way that a user's own goes: the cluster is `up`'s, the data goes through `import`, the figures are
+//! `perf`'s. Whatever turns out wrong ends the demonstration with an error.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::Path;
+use std::time::Duration;
+
+use sprat::kv::{RejectRules, TableId};
+
+use crate::args::{self, Format};
+use crate::fail::{Fail, Named};
+use crate::import;
+use crate::out;
+use crate::perf;
+use crate::process::{self, Process};
+use crate::records::{self, Record};
+use crate::store::Store;
+use crate::up::{Cluster, Plan};
+
+/// How many servers the cluster has.
+const SERVERS: u16 = 3;
+/// Of each, in bytes.
+const MEMORY: u64 = 256 << 20;
+/// How often the client is killed.
+const KILLS: u64 = 5;
+/// How many increments a client must have had acknowledged before it is killed.
+const BEFORE_KILL: usize = 2000;
+/// How long that may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Runs the demonstration.
+pub(crate) fn run(args: &args::Demo) -> Result<(), Fail> {
+    let folder = Folder::new()?;
+    step("A cluster: one coordinator and three servers, each a process of its own")?;
+    let name = format!("demo-{}", std::process::id());
+    let port = perf::free_ports(SERVERS + 1)?;
+    let plan = Plan { name: &name, port, servers: SERVERS, memory: MEMORY, state: None, core: None };
+    let mut cluster = Cluster::start(&plan)?;
+    out::print(cluster.table())?;
+    let mut store = Store::connect(cluster.coordinator())?;
+
+    step("Real data: every stanza of the package database, imported and read back")?;
+    real_data(&mut store, &args.data, &folder.0)?;
+
+    step("Exactly once: a client is killed in the middle of its increments, again and again")?;
+    killed_client(&mut store, cluster.coordinator(), &folder.0)?;
+    drop(store);
+    cluster.end();
+
+    step("How fast it is here: each figure beside what the machine allows and beside kernel TCP")?;
+    perf::demo()?;
+    out::print("\nAll of it held. To go on: `sprat up`, then `sprat --help`.\n")
+}
+
+fn step(title: &str) -> Result<(), Fail> {
+    out::print(format!("\n== {title}\n"))
+}
+
+/// A folder of this run, removed with all its files.
+struct Folder(std::path::PathBuf);
+
+impl Folder {
+    fn new() -> Result<Self, Fail> {
+        let path = std::env::temp_dir().join(format!("sprat-demo-{}", std::process::id()));
+        fs::create_dir(&path).named(format_args!("cannot make {}", path.display()))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Imports the stanzas of `data` and compares every object with its stanza.
+fn real_data(store: &mut Store, data: &Path, folder: &Path) -> Result<(), Fail> {
+    let text = fs::read(data).named(format_args!("cannot read {}", data.display()));
+    let text = text.map_err(|fail| fail.next("name another file of stanzas: sprat demo --data FILE"))?;
+    let packages = stanzas(&text);
+    if packages.is_empty() {
+        return Err(Fail::new(format!("{} has no stanza with a Package field", data.display())));
+    }
+    let path = folder.join("packages.jsonl");
+    write_lines(&path, &packages)?;
+    let table = store.create_table("packages", u32::from(SERVERS))?;
+    let file = args::File { path, table: "packages".to_owned(), format: Some(Format::Jsonl), outstanding: 64 };
+    let counts = import::file(&file, false, &mut store.sink(table))?;
+    out::print(format!("  {} stanzas of {} imported into a table over {SERVERS} servers\n", counts.written, data.display()))?;
+    let bytes = compare(store, table, &packages)?;
+    out::print(format!("  {} objects ({}) read back, every byte as it was\n", packages.len(), out::bytes(bytes)))
+}
+
+/// The stanzas by package; of several with one name the last, as import has it.
+fn stanzas(text: &[u8]) -> HashMap<Vec<u8>, Vec<u8>> {
+    let mut found = HashMap::new();
+    let mut rest = text;
+    while !rest.is_empty() {
+        let end = rest.windows(2).position(|pair| pair == b"\n\n").map_or(rest.len(), |at| at + 1);
+        let stanza = &rest[..end];
+        let name = stanza.split(|&b| b == b'\n').find_map(|line| line.strip_prefix(b"Package: "));
+        if let Some(name) = name {
+            found.insert(name.trim_ascii().to_vec(), stanza.to_vec());
+        }
+        rest = rest[end..].trim_ascii_start();
+    }
+    found
+}
+
+fn write_lines(path: &Path, records: &HashMap<Vec<u8>, Vec<u8>>) -> Result<(), Fail> {
+    let failed = format!("cannot write {}", path.display());
+    let mut writer = records::writer(Format::Jsonl, BufWriter::new(File::create(path).named(&failed)?));
+    for (key, value) in records {
+        writer.write(&Record { key: key.clone(), value: value.clone() }).named(&failed)?;
+    }
+    writer.finish().named(&failed)
+}
+
+/// Reads every object and compares it; says how many bytes there were.
+fn compare(store: &mut Store, table: TableId, records: &HashMap<Vec<u8>, Vec<u8>>) -> Result<u64, Fail> {
+    let mut bytes = 0;
+    for (key, value) in records {
+        let (stored, _) = store.read(table, key, RejectRules::default())?;
+        if stored != *value {
+            return Err(Fail::new(format!("{} reads back other than it was written", crate::kv::shown(key))));
+        }
+        bytes += stored.len() as u64;
+    }
+    Ok(bytes)
+}
+
+/// Kills clients while they increment one object, then accounts for every increment.
+fn killed_client(store: &mut Store, coordinator: &str, folder: &Path) -> Result<(), Fail> {
+    let table = store.create_table("counters", 1)?;
+    let mut all = Vec::new();
+    for round in 0..=KILLS {
+        let record = folder.join(format!("acknowledged-{round}"));
+        let args = ["count", "-C", coordinator, "counters", "visits", &record.to_string_lossy()];
+        let mut client = Process::start("the client", None, args)?;
+        let enough = process::wait_until(PATIENCE, || sums(&record).len() >= BEFORE_KILL || client.ended().is_some());
+        if !enough || client.ended().is_some() {
+            return Err(Fail::new("the counting client makes no progress"));
+        }
+        // The last client is asked to end, so that nothing is in flight when the sum is read.
+        if round < KILLS { client.kill() } else { client.end() }
+        all.push(sums(&record));
+    }
+    let (value, _) = store.increment(table, b"visits", 0, RejectRules::default())?;
+    let account = Account::of(&all, value)?;
+    out::print(format!(
+        "  {KILLS} clients killed with SIGKILL, each with an increment in flight or between two of them\n  \
+           {} increments were acknowledged, and the object says {value}: none lost, none doubled\n  \
+           ({} of the {KILLS} in flight took effect before the kill; without an answer either outcome is right)\n",
+        account.acknowledged, account.in_flight
+    ))
+}
+
+/// The sums that a client recorded. A line that the kill cut short is no record.
+fn sums(record: &Path) -> Vec<i64> {
+    let text = fs::read_to_string(record).unwrap_or_default();
+    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    whole.lines().filter_map(|line| line.parse().ok()).collect()
+}
+
+/// Where every increment went.
+#[derive(PartialEq, Eq, Debug)]
+struct Account {
+    acknowledged: i64,
+    /// Took effect, but the client was killed before it could record the answer.
+    in_flight: i64,
+}
+
+impl Account {
+    /// Accounts for clients that ran one after the other and recorded each sum that was acknowledged. Each sum must be one
+    /// more than the one before; where a client was killed, one sum may be missing: the increment that was in flight.
+    fn of(clients: &[Vec<i64>], value: i64) -> Result<Self, Fail> {
+        let mut account = Self { acknowledged: 0, in_flight: 0 };
+        let mut last = 0;
+        for client in clients {
+            for (index, &sum) in client.iter().enumerate() {
+                match sum - last {
+                    1 => {}
+                    2 if index == 0 && last != 0 => account.in_flight += 1,
+                    _ => return Err(Fail::new(format!("after {last} the sum {sum} was acknowledged"))),
+                }
+                last = sum;
+                account.acknowledged += 1;
+            }
+        }
+        if value != last || account.acknowledged + account.in_flight != value {
+            return Err(Fail::new(format!("the last sum acknowledged is {last}, but the object says {value}")));
+        }
+        Ok(account)
+    }
+}
+
+/// The client that is killed: increments, and records each sum in the file before it goes on.
+pub(crate) fn count(args: &args::Count) -> Result<(), Fail> {
+    let failed = format!("cannot write {}", args.record.display());
+    let mut record = File::options().create(true).append(true).open(&args.record).named(&failed)?;
+    let ended = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let flag = std::sync::Arc::clone(&ended);
+    process::on_stop(move || flag.store(true, std::sync::atomic::Ordering::Relaxed))?;
+    let mut store = Store::connect(&args.at.coordinator)?;
+    let table = store.table(&args.table)?;
+    while !ended.load(std::sync::atomic::Ordering::Relaxed) {
+        let (sum, _) = store.increment(table, args.key.as_bytes(), 1, RejectRules::default())?;
+        // One call for the whole line: what a killed process has handed to the kernel stays.
+        record.write_all(format!("{sum}\n").as_bytes()).named(&failed)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stanzas_are_found_by_their_package() {
+        let text = b"Package: a\nVersion: 1\n\nPackage: b\nDescription: x\n .\n y\n\n\nOther: c\n\nPackage: a\nVersion: 2\n";
+        let found = stanzas(text);
+        assert_eq!(found.len(), 2);
+        assert_eq!(found[b"a".as_slice()], b"Package: a\nVersion: 2\n");
+        assert_eq!(found[b"b".as_slice()], b"Package: b\nDescription: x\n .\n y\n");
+    }
+
+    #[test]
+    fn every_increment_is_accounted_for() {
+        let account = Account::of(&[vec![1, 2, 3], vec![4, 5], vec![7, 8]], 8).expect("adds up");
+        assert_eq!(account, Account { acknowledged: 7, in_flight: 1 });
+        for (clients, value) in [
+            (vec![vec![1, 2], vec![5]], 5),
+            (vec![vec![1, 2], vec![2]], 2),
+            (vec![vec![1, 3]], 3),
+            (vec![vec![1, 2]], 3),
+            (vec![vec![1, 2]], 1),
+            (vec![vec![2]], 2),
+        ] {
+            assert!(Account::of(&clients, value).is_err(), "{clients:?} {value}");
+        }
+    }
+}
