@@ -37,7 +37,7 @@ pub(crate) fn run(args: &args::Demo) -> Result<(), Fail> {
     let folder = Folder::new()?;
     step("A cluster: one coordinator and three servers, each a process of its own")?;
     let name = format!("demo-{}", std::process::id());
-    let port = perf::free_ports(SERVERS + 1)?;
+    let port = perf::local::free_ports(SERVERS + 1)?;
     let plan = Plan { name: &name, port, servers: SERVERS, memory: MEMORY, state: None, core: None };
     let mut cluster = Cluster::start(&plan)?;
     out::print(cluster.table())?;
@@ -88,11 +88,20 @@ fn real_data(store: &mut Store, data: &Path, folder: &Path) -> Result<(), Fail> 
     let path = folder.join("packages.jsonl");
     write_lines(&path, &packages)?;
     let table = store.create_table("packages", u32::from(SERVERS))?;
-    let file = args::File { path, table: "packages".to_owned(), format: Some(Format::Jsonl), outstanding: 64 };
+    let file =
+        args::File { path, table: "packages".to_owned(), format: Some(Format::Jsonl), outstanding: 64 };
     let counts = import::file(&file, false, &mut store.sink(table))?;
-    out::print(format!("  {} stanzas of {} imported into a table over {SERVERS} servers\n", counts.written, data.display()))?;
+    out::print(format!(
+        "  {} stanzas of {} imported into a table over {SERVERS} servers\n",
+        counts.written,
+        data.display()
+    ))?;
     let bytes = compare(store, table, &packages)?;
-    out::print(format!("  {} objects ({}) read back, every byte as it was\n", packages.len(), out::bytes(bytes)))
+    out::print(format!(
+        "  {} objects ({}) read back, every byte as it was\n",
+        packages.len(),
+        out::bytes(bytes)
+    ))
 }
 
 /// The stanzas by package; of several with one name the last, as import has it.
@@ -141,12 +150,17 @@ fn killed_client(store: &mut Store, coordinator: &str, folder: &Path) -> Result<
         let record = folder.join(format!("acknowledged-{round}"));
         let args = ["count", "-C", coordinator, "counters", "visits", &record.to_string_lossy()];
         let mut client = Process::start("the client", None, args)?;
-        let enough = process::wait_until(PATIENCE, || sums(&record).len() >= BEFORE_KILL || client.ended().is_some());
+        let enough =
+            process::wait_until(PATIENCE, || sums(&record).len() >= BEFORE_KILL || client.ended().is_some());
         if !enough || client.ended().is_some() {
             return Err(Fail::new("the counting client makes no progress"));
         }
         // The last client is asked to end, so that nothing is in flight when the sum is read.
-        if round < KILLS { client.kill() } else { client.end() }
+        if round < KILLS {
+            client.kill()
+        } else {
+            client.end()
+        }
         all.push(sums(&record));
     }
     let (value, _) = store.increment(table, b"visits", 0, RejectRules::default())?;
@@ -192,7 +206,9 @@ impl Account {
             }
         }
         if value != last || account.acknowledged + account.in_flight != value {
-            return Err(Fail::new(format!("the last sum acknowledged is {last}, but the object says {value}")));
+            return Err(Fail::new(format!(
+                "the last sum acknowledged is {last}, but the object says {value}"
+            )));
         }
         Ok(account)
     }

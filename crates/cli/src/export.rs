@@ -4,7 +4,7 @@
 //! file of that name is always a whole export.
 
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
 
 use crate::args;

@@ -19,6 +19,11 @@ pub(crate) fn coordinator(args: &args::Coordinator) -> Result<(), Fail> {
     run(server::coordinator(&options).map_err(|error| listening(&error))?)
 }
 
+/// Runs a server.
+pub(crate) fn server(_: &args::Server) -> Result<(), Fail> {
+    Err(Fail::new("the server is not built yet"))
+}
+
 /// Serves until a signal comes, or until the machine itself must stop.
 fn run<M: Machine>(mut worker: Worker<M>) -> Result<(), Fail> {
     process::say_ready(&worker.doors().locators())?;

@@ -57,7 +57,9 @@ fn table(servers: &[ServerInfo], counted: &[Option<Map<String, Value>>]) -> Stri
     columns.row(std::iter::once("tablets".to_owned()).chain(servers.iter().map(|s| s.tablets.to_string())));
     for name in names {
         let cell = |counters: &Option<Vec<(String, String)>>| match counters {
-            Some(counters) => counters.iter().find(|(n, _)| n == name).map_or_else(String::new, |(_, n)| n.clone()),
+            Some(counters) => {
+                counters.iter().find(|(n, _)| n == name).map_or_else(String::new, |(_, n)| n.clone())
+            }
             None => "no answer".to_owned(),
         };
         columns.row(std::iter::once(name.to_owned()).chain(flat.iter().map(cell)));

@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use sprat::kv::{self, Answer, Cursor, Error, Op, RejectRules, ServerInfo, TableId, TableInfo, Version, WaitedFor};
+use sprat::kv::{
+    self, Answer, Cursor, Error, Op, RejectRules, ServerInfo, TableId, TableInfo, Version, WaitedFor,
+};
+
+use sprat_store::message::control::ServerState;
 
 use crate::export::Source;
 use crate::fail::Fail;
@@ -47,7 +51,7 @@ impl Store {
     /// The servers that live.
     pub(crate) fn servers(&mut self) -> Result<Vec<ServerInfo>, Fail> {
         let servers = self.store.servers().map_err(|error| self.explain(error, "the server list"))?;
-        Ok(servers.into_iter().filter(|server| server.state == kv::ServerState::Up).collect())
+        Ok(servers.into_iter().filter(|server| server.state == ServerState::Up).collect())
     }
 
     /// What a server has counted: a JSON object.
@@ -73,13 +77,24 @@ impl Store {
         self.store.table(name).map_err(|error| self.explain(error, name))
     }
 
-    pub(crate) fn read(&mut self, table: TableId, key: &[u8], rules: RejectRules) -> Result<(Vec<u8>, Version), Fail> {
+    pub(crate) fn read(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        rules: RejectRules,
+    ) -> Result<(Vec<u8>, Version), Fail> {
         let mut value = Vec::new();
         let version = self.store.read_into(table, key, rules, &mut value);
         version.map(|version| (value, version)).map_err(|error| self.explain(error, &shown(key)))
     }
 
-    pub(crate) fn write(&mut self, table: TableId, key: &[u8], value: &[u8], rules: RejectRules) -> Result<Version, Fail> {
+    pub(crate) fn write(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        value: &[u8],
+        rules: RejectRules,
+    ) -> Result<Version, Fail> {
         self.store.write_if(table, key, value, rules).map_err(|error| self.explain(error, &shown(key)))
     }
 
@@ -87,7 +102,13 @@ impl Store {
         self.store.remove_if(table, key, rules).map_err(|error| self.explain(error, &shown(key)))
     }
 
-    pub(crate) fn increment(&mut self, table: TableId, key: &[u8], by: i64, rules: RejectRules) -> Result<(i64, Version), Fail> {
+    pub(crate) fn increment(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        by: i64,
+        rules: RejectRules,
+    ) -> Result<(i64, Version), Fail> {
         self.store.increment_if(table, key, by, rules).map_err(|error| self.explain(error, &shown(key)))
     }
 
@@ -115,8 +136,12 @@ impl Store {
                 return Ok(Some(record));
             }
             let Some(from) = cursor else { return Ok(None) };
-            let page = self.store.page(table, from).map_err(|error| self.explain(error, "the table's objects"))?;
-            let record = |(key, _, value): (&[u8], Version, &[u8])| Record { key: key.to_vec(), value: value.to_vec() };
+            let page =
+                self.store.page(table, from).map_err(|error| self.explain(error, "the table's objects"))?;
+            let record = |(key, _, value): (&[u8], Version, &[u8])| Record {
+                key: key.to_vec(),
+                value: value.to_vec(),
+            };
             ready = page.objects().map(record).collect::<Vec<_>>().into_iter();
             cursor = page.next;
         }
@@ -137,7 +162,9 @@ impl Store {
                     .next("start a cluster with `sprat up`, or name yours with -C or SPRAT_COORDINATOR")
             }
             Error::Deadline { .. } => Fail::new(about).next("see which servers live: sprat stats"),
-            Error::TabletLost => Fail::new(about).next("sprat table drop NAME, then create and import it anew"),
+            Error::TabletLost => {
+                Fail::new(about).next("sprat table drop NAME, then create and import it anew")
+            }
             Error::TooFewServers => Fail::new(about).next("start one: sprat server -L LOCATOR"),
             Error::NoSpace => Fail::new(about).next("remove objects, or start servers with more --memory"),
             Error::NotANumber(_) => Fail::new(about).next("incr works on objects that incr made"),
@@ -167,7 +194,8 @@ impl Sink for Writes<'_> {
             if let Some((op, outcome)) = self.store.store.completed() {
                 let Some(at) = self.lines.iter().position(|(o, _)| *o == op) else { continue };
                 let (_, line) = self.lines.swap_remove(at);
-                let result = outcome.map(|_: Answer<'_>| ()).map_err(|error| self.store.explain(error, "the record"));
+                let result =
+                    outcome.map(|_: Answer<'_>| ()).map_err(|error| self.store.explain(error, "the record"));
                 return (line, result);
             }
             self.store.store.turn_and_rest();

@@ -103,7 +103,8 @@ impl Cluster {
         let coordinator = (&self.coordinator, self.coordinator_at.as_str());
         let servers = self.servers.iter().map(|(process, at)| (process, at.as_str()));
         for (process, locators) in std::iter::once(coordinator).chain(servers) {
-            let (mut name, mut id) = (process.name().trim_start_matches("the ").to_owned(), process.id().to_string());
+            let (mut name, mut id) =
+                (process.name().trim_start_matches("the ").to_owned(), process.id().to_string());
             for locator in locators.split(';') {
                 // The name stands in the first line only.
                 table.row([std::mem::take(&mut name), std::mem::take(&mut id), locator.to_owned()]);
@@ -203,5 +204,7 @@ fn introduction(cluster: &Cluster) -> String {
         format!("In other terminals: export SPRAT_COORDINATOR='{at}'")
     };
     let table = cluster.table();
-    format!("{table}\n{hint}; try: sprat table create books\nCtrl-C ends the cluster and forgets its objects.\n")
+    format!(
+        "{table}\n{hint}; try: sprat table create books\nCtrl-C ends the cluster and forgets its objects.\n"
+    )
 }

@@ -5,10 +5,10 @@ use std::time::Duration;
 use sprat::clock::Clock;
 use sprat::rpc::{Client, Rpc, RpcError, Session};
 
-use super::measure::{Lane, Sample, in_turns};
-use super::report::Row;
 use super::Bench;
 use super::floor::Exchange;
+use super::measure::{Lane, Sample, in_turns};
+use super::report::Row;
 use crate::fail::Fail;
 
 /// How long one request may take.
@@ -40,7 +40,8 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
     bench.report.end()
 }
 
-fn round_trips(bench: &mut Bench, transport: &str, size: usize) -> Result<(), Fail> {
+/// Measures one size over one transport.
+pub(crate) fn round_trips(bench: &mut Bench, transport: &str, size: usize) -> Result<(), Fail> {
     let mut line = Line::open(&bench.local.echo()?.at(transport)?, size, 1)?;
     let product: Lane<'_> = Box::new(|time| line.one_by_one(time));
     let compared = bench.compare(transport, Exchange::both(size), product)?;

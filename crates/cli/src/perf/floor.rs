@@ -51,10 +51,16 @@ pub(crate) struct Floor<'l> {
 pub(crate) fn under<'l>(transport: &str, exchange: Exchange) -> Option<Floor<'l>> {
     let size = exchange.longer();
     let (name, lane): (_, Lane<'l>) = match transport {
-        "fast+shm" if size > LONG => ("floor.ringStream", flow(exchange, |limits| floor::ring_stream(STREAM_RECORD, limits))),
+        "fast+shm" if size > LONG => {
+            ("floor.ringStream", flow(exchange, |limits| floor::ring_stream(STREAM_RECORD, limits)))
+        }
         "fast+shm" => ("floor.ring", times(exchange, move |limits| floor::ring(size, limits))),
-        "fast+udp" if size > LONG => ("floor.udpStream", flow(exchange, |limits| floor::udp_stream(STREAM_SEGMENT, limits))),
-        "fast+udp" => ("floor.udp", times(exchange, move |limits| floor::udp(size, Waiting::Polling, limits))),
+        "fast+udp" if size > LONG => {
+            ("floor.udpStream", flow(exchange, |limits| floor::udp_stream(STREAM_SEGMENT, limits)))
+        }
+        "fast+udp" => {
+            ("floor.udp", times(exchange, move |limits| floor::udp(size, Waiting::Polling, limits)))
+        }
         "tcp" => return Some(tcp(exchange)),
         _ => return None,
     };
@@ -66,6 +72,11 @@ pub(crate) fn tcp<'l>(exchange: Exchange) -> Floor<'l> {
     let Exchange { request, reply } = exchange;
     let run = move |limits| floor::tcp_exchange(request, reply, Waiting::Polling, limits);
     Floor { name: "floor.tcp", lane: times(exchange, run) }
+}
+
+/// One dependent touch of a random place among so many bytes.
+pub(crate) fn memory<'l>(footprint: usize) -> Lane<'l> {
+    times(Exchange::both(0), move |limits| floor::memory(footprint, limits))
 }
 
 /// A lane of single times.
@@ -120,7 +131,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
     let none = Exchange::both(0);
     row(bench, "cacheLine", "memory", None, times(none, floor::cache_line))?;
     for footprint in FOOTPRINTS {
-        row(bench, "memory", "memory", Some(footprint), times(none, move |limits| floor::memory(footprint, limits)))?;
+        row(bench, "memory", "memory", Some(footprint), memory(footprint))?;
     }
     for size in bench.sizes(&[64, 100, 1000, 10_000]) {
         let both = Exchange::both(size);
@@ -144,7 +155,13 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
     bench.report.end()
 }
 
-fn row(bench: &mut Bench, name: &str, transport: &str, size: Option<usize>, lane: Lane<'_>) -> Result<(), Fail> {
+fn row(
+    bench: &mut Bench,
+    name: &str,
+    transport: &str,
+    size: Option<usize>,
+    lane: Lane<'_>,
+) -> Result<(), Fail> {
     let figures = in_turns(&mut [lane], bench.rounds, bench.time)?;
     bench.report.row(Row::new(format!("floor.{name}"), transport, size, &figures[0]))
 }

@@ -4,12 +4,17 @@ use std::net::{TcpListener, UdpSocket};
 
 use crate::fail::{Fail, Named};
 use crate::process::{self, Process};
+use crate::up::{Cluster, Plan};
+
+/// Memory of the server that is measured: ClusterPerf's largest set, several times.
+const MEMORY: u64 = 2 << 30;
 
 /// Processes of this run.
 pub(crate) struct Local {
     cores: Vec<usize>,
     transports: Vec<String>,
     echo: Option<Echo>,
+    cluster: Option<Cluster>,
 }
 
 /// A process that answers with what it is asked.
@@ -20,7 +25,7 @@ pub(crate) struct Echo {
 
 impl Local {
     pub(crate) fn new(transports: &[String]) -> Self {
-        Self { cores: process::cores(), transports: transports.to_vec(), echo: None }
+        Self { cores: process::cores(), transports: transports.to_vec(), echo: None, cluster: None }
     }
 
     /// The core for this process, if there are two to share out.
@@ -43,6 +48,18 @@ impl Local {
             self.echo = Some(Echo { process, locators });
         }
         Ok(self.echo.as_ref().expect("it was started above"))
+    }
+
+    /// A coordinator and one server, started if need be.
+    pub(crate) fn cluster(&mut self) -> Result<&Cluster, Fail> {
+        if self.cluster.is_none() {
+            let name = format!("perf-{}", std::process::id());
+            let core = self.server_core();
+            let plan =
+                Plan { name: &name, port: free_ports(2)?, servers: 1, memory: MEMORY, state: None, core };
+            self.cluster = Some(Cluster::start(&plan)?);
+        }
+        Ok(self.cluster.as_ref().expect("it was started above"))
     }
 
     /// Another echo server that has served nobody yet, on one transport.
@@ -88,7 +105,7 @@ pub(crate) fn pick(locators: &str, transport: &str) -> Result<String, Fail> {
 /// Locators for one process of this run, one for each transport: a name of its own, and a port that is free on TCP and on
 /// UDP.
 pub(crate) fn locators(role: &str, transports: &[String]) -> Result<String, Fail> {
-    let port = free_port()?;
+    let port = free_ports(1)?;
     let name = format!("perf-{}-{role}", std::process::id());
     let of = |transport: &String| match transport.as_str() {
         "fast+shm" => format!("fast+shm:name={name}"),
@@ -97,16 +114,20 @@ pub(crate) fn locators(role: &str, transports: &[String]) -> Result<String, Fail
     Ok(transports.iter().map(of).collect::<Vec<_>>().join(";"))
 }
 
-/// A port that nobody uses at this moment, on TCP nor UDP.
-pub(crate) fn free_port() -> Result<u16, Fail> {
+/// The first of `count` ports in a row that nobody uses at this moment, neither on TCP nor on UDP.
+pub(crate) fn free_ports(count: u16) -> Result<u16, Fail> {
+    let free = |port: u16| {
+        TcpListener::bind(("127.0.0.1", port)).is_ok() && UdpSocket::bind(("127.0.0.1", port)).is_ok()
+    };
     for _ in 0..100 {
-        let tcp = TcpListener::bind(("127.0.0.1", 0)).named("cannot find a free port")?;
-        let port = tcp.local_addr().named("cannot find a free port")?.port();
-        if UdpSocket::bind(("127.0.0.1", port)).is_ok() {
-            return Ok(port);
+        let probe = TcpListener::bind(("127.0.0.1", 0)).named("cannot find a free port")?;
+        let first = probe.local_addr().named("cannot find a free port")?.port();
+        drop(probe);
+        if first.checked_add(count).is_some_and(|end| (first..end).all(free)) {
+            return Ok(first);
         }
     }
-    Err(Fail::new("cannot find a port that is free on TCP and on UDP"))
+    Err(Fail::new(format!("cannot find {count} ports in a row that are free on TCP and on UDP")))
 }
 
 #[cfg(test)]

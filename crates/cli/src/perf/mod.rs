@@ -5,13 +5,19 @@
 
 use std::time::Duration;
 
+use clap::ValueEnum;
+
 use crate::args::{self, Test};
 use crate::fail::Fail;
 use crate::process;
+use crate::store::Store;
 
+mod basic;
 mod echo;
 mod floor;
-mod local;
+mod idle;
+mod loaded;
+pub(crate) mod local;
 mod measure;
 mod procfs;
 mod report;
@@ -33,6 +39,10 @@ pub(crate) struct Bench {
     sizes: Vec<usize>,
     outstanding: usize,
     sessions: usize,
+    /// Of each set; ClusterPerf's own number if unset.
+    objects: Option<u64>,
+    /// The running cluster that is measured; one of our own if unset.
+    coordinator: Option<String>,
     local: local::Local,
 }
 
@@ -47,8 +57,15 @@ pub(crate) fn run(args: &args::Perf) -> Result<(), Fail> {
         sizes: args.size.clone(),
         outstanding: usize::from(args.outstanding),
         sessions: args.sessions as usize,
+        objects: (!args.full).then_some(args.objects),
+        coordinator: (!args.local).then(|| args.at.coordinator.clone()),
         local: local::Local::new(&args.transport),
     };
+    let own = args.tests.iter().find(|test| matches!(test, Test::Sessions | Test::Idle));
+    if let (Some(test), false) = (own, args.local) {
+        let name = test.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
+        return Err(Fail::usage(format!("{name} measures processes of its own")).next("add --local"));
+    }
     if let Some(core) = bench.local.client_core() {
         process::pin(core)?;
     }
@@ -57,7 +74,10 @@ pub(crate) fn run(args: &args::Perf) -> Result<(), Fail> {
             Test::Floor => floor::run(&mut bench)?,
             Test::Echo => echo::run(&mut bench)?,
             Test::Sessions => sessions::run(&mut bench)?,
-            other => return Err(Fail::new(format!("{other:?} is not built yet"))),
+            Test::Basic => basic::run(&mut bench)?,
+            Test::ReadThroughput => basic::throughput(&mut bench)?,
+            Test::Loaded => loaded::run(&mut bench)?,
+            Test::Idle => idle::run(&mut bench)?,
         }
     }
     Ok(())
@@ -96,8 +116,54 @@ impl Bench {
         Ok(Compared { product: figures[0].clone(), floor: name, floor_us, tcp_us })
     }
 
+    /// A client of the cluster that is measured, over one transport.
+    fn store(&mut self, transport: &str) -> Result<Store, Fail> {
+        let coordinator = match &self.coordinator {
+            Some(at) => at.clone(),
+            None => self.local.cluster()?.coordinator().to_owned(),
+        };
+        Store::over(&coordinator, &[transport.to_owned()])
+    }
+
+    /// How many objects of `size` bytes a set has.
+    fn objects(&self, size: usize) -> u64 {
+        self.objects.unwrap_or(200_000_000 / (size as u64 + 50))
+    }
+
     /// The sizes that were asked for, or the test's own.
     fn sizes(&self, own: &[usize]) -> Vec<usize> {
         if self.sizes.is_empty() { own.to_vec() } else { self.sizes.clone() }
     }
+}
+
+/// The one table that the demonstration ends with: the same few figures over every transport.
+pub(crate) fn demo() -> Result<(), Fail> {
+    let (rounds, seconds) = (3, 0.6);
+    let context = Context::now(rounds, seconds);
+    let transports: Vec<String> = ["fast+shm", "fast+udp", "tcp"].map(str::to_owned).to_vec();
+    let mut bench = Bench {
+        report: Report::new(None, &context)?,
+        local: local::Local::new(&transports),
+        transports,
+        time: Duration::from_secs_f64(seconds),
+        rounds,
+        sizes: Vec::new(),
+        outstanding: 64,
+        sessions: 0,
+        objects: Some(1000),
+        coordinator: None,
+    };
+    if let Some(core) = bench.local.client_core() {
+        process::pin(core)?;
+    }
+    bench.report.begin(
+        "p50 is the median time of one operation; floor moves the same bytes with no software of ours",
+    );
+    for transport in bench.transports.clone() {
+        echo::round_trips(&mut bench, &transport, 100)?;
+    }
+    for size in [100, 1_000_000] {
+        basic::one_size(&mut bench, size, 100_000 / size as u64 + 50)?;
+    }
+    bench.report.end()
 }

@@ -1,0 +1,241 @@
+//! Random reads and writes of objects, one at a time: RAMCloud's ClusterPerf test of the same name.
+//!
+//! Keys of 30 bytes; for each size a table of its own, filled before. A read asks with its key and its conditions and is
+//! answered with the object, a write the other way round: kernel TCP and the floors move just as many bytes.
+
+use std::time::Duration;
+
+use sprat::clock::Clock;
+use sprat::kv::{RejectRules, TableId};
+use sprat_proto::Rng;
+
+use super::Bench;
+use super::floor::{self, Exchange};
+use super::measure::{Lane, Sample, in_turns};
+use super::report::Row;
+use crate::fail::Fail;
+use crate::store::Store;
+
+/// Bytes of a key.
+const KEY: usize = 30;
+/// Bytes of a read request before its key, of a write request before its key, of a reply before its value.
+const HEADS: [usize; 3] = [32, 60, 12];
+/// Writes in progress while a table is filled: as many bytes as one server takes at once without queueing long.
+const FILLING_BYTES: usize = 4 << 20;
+
+/// What a read of an object of `size` bytes exchanges.
+pub(crate) fn reading(size: usize) -> Exchange {
+    Exchange { request: HEADS[0] + KEY, reply: HEADS[2] + size }
+}
+
+fn writing(size: usize) -> Exchange {
+    Exchange { request: HEADS[1] + KEY + size, reply: HEADS[2] }
+}
+
+/// Runs the test over all sizes and transports.
+pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
+    for size in bench.sizes(&[100, 1000, 10_000, 100_000, 1_000_000]) {
+        let count = bench.objects(size);
+        bench.report.begin(format!(
+            "basic: random reads and writes among {count} objects of {size} B, keys of {KEY} B"
+        ));
+        let footprint = count as usize * (size + 50);
+        let mut lanes: [Lane<'_>; 1] = [floor::memory(footprint)];
+        let memory = in_turns(&mut lanes, bench.rounds, bench.time / 5)?;
+        bench.report.row(Row::new("floor.memory", "memory", Some(footprint), &memory[0]))?;
+        one_size(bench, size, count)?;
+        bench.report.end()?;
+    }
+    Ok(())
+}
+
+/// Fills a table, and measures reads and writes of its objects over each transport.
+pub(crate) fn one_size(bench: &mut Bench, size: usize, count: u64) -> Result<(), Fail> {
+    let set = Set::fill(bench, size, count)?;
+    for transport in bench.transports.clone() {
+        let mut objects = set.over(bench, &transport)?;
+        let reads: Lane<'_> = Box::new(|time| objects.read(time));
+        let compared = bench.compare(&transport, reading(size), reads)?;
+        bench.report.row(compared.row("basic.read", &transport, size))?;
+        let writes: Lane<'_> = Box::new(|time| objects.write(time));
+        let compared = bench.compare(&transport, writing(size), writes)?;
+        bench.report.row(compared.row("basic.write", &transport, size))?;
+    }
+    set.drop(bench)
+}
+
+/// A table full of objects of one size.
+pub(crate) struct Set {
+    name: String,
+    size: usize,
+    count: u64,
+}
+
+impl Set {
+    /// Creates and fills the table, over the first of the transports.
+    pub(crate) fn fill(bench: &mut Bench, size: usize, count: u64) -> Result<Self, Fail> {
+        let set = Self { name: format!("perf-{}-{size}", std::process::id()), size, count };
+        let transport = bench.transports[0].clone();
+        let mut store = bench.store(&transport)?;
+        let table = store.create_table(&set.name, 1)?;
+        let value = vec![b'v'; size];
+        let window = (FILLING_BYTES / (size + 200)).clamp(1, 64) as u64;
+        let (mut started, mut finished) = (0, 0);
+        while finished < count {
+            while started < count && started - finished < window {
+                store.raw().start_write(table, &key(started), &value, RejectRules::default());
+                started += 1;
+            }
+            store.raw().turn_and_rest();
+            while let Some((_, outcome)) = store.raw().completed() {
+                outcome.map_err(|error| store.explain(error, "filling the table"))?;
+                finished += 1;
+            }
+        }
+        Ok(set)
+    }
+
+    /// A client of the set over `transport`.
+    pub(crate) fn over(&self, bench: &mut Bench, transport: &str) -> Result<Objects, Fail> {
+        let mut store = bench.store(transport)?;
+        let table = store.table(&self.name)?;
+        // The random numbers need to differ from nothing; a fixed seed makes runs alike.
+        let (rng, clock) = (Rng::seeded(7), Clock::new());
+        Ok(Objects {
+            store,
+            table,
+            count: self.count,
+            value: vec![b'w'; self.size],
+            found: Vec::new(),
+            rng,
+            clock,
+        })
+    }
+
+    /// Drops the table.
+    pub(crate) fn drop(self, bench: &mut Bench) -> Result<(), Fail> {
+        let transport = bench.transports[0].clone();
+        bench.store(&transport)?.drop_table(&self.name)
+    }
+}
+
+/// The key of object `index`.
+pub(crate) fn key(index: u64) -> [u8; KEY] {
+    let mut key = [b'0'; KEY];
+    let (mut rest, mut at) = (index, KEY);
+    while rest > 0 && at > 0 {
+        at -= 1;
+        key[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    key
+}
+
+/// A client of a set of objects.
+pub(crate) struct Objects {
+    pub(crate) store: Store,
+    pub(crate) table: TableId,
+    pub(crate) count: u64,
+    value: Vec<u8>,
+    found: Vec<u8>,
+    pub(crate) rng: Rng,
+    pub(crate) clock: Clock,
+}
+
+impl Objects {
+    /// Reads random objects, one after the other.
+    pub(crate) fn read(&mut self, time: Duration) -> Result<Sample, Fail> {
+        self.each(time, |objects, key| {
+            let found = &mut objects.found;
+            let read = objects.store.raw().read_into(objects.table, key, RejectRules::default(), found);
+            read.map(|_| ()).map_err(|error| objects.store.explain(error, "a read"))?;
+            if objects.found.len() != objects.value.len() {
+                return Err(Fail::new(format!("an object has {} bytes", objects.found.len())));
+            }
+            Ok(())
+        })
+    }
+
+    /// Overwrites random objects, one after the other.
+    pub(crate) fn write(&mut self, time: Duration) -> Result<Sample, Fail> {
+        self.each(time, |objects, key| {
+            let written = objects.store.raw().write(objects.table, key, &objects.value);
+            written.map(|_| ()).map_err(|error| objects.store.explain(error, "a write"))
+        })
+    }
+
+    fn each(
+        &mut self,
+        time: Duration,
+        mut one: impl FnMut(&mut Self, &[u8]) -> Result<(), Fail>,
+    ) -> Result<Sample, Fail> {
+        let mut sample = Sample::new();
+        let bytes = self.value.len() as u64;
+        let begin = self.clock.now();
+        let end = begin.after(time.as_nanos() as u64);
+        let mut now = begin;
+        while now < end || sample.operations == 0 {
+            let key = key(self.rng.below(self.count));
+            let before = self.clock.now();
+            one(self, &key)?;
+            now = self.clock.now();
+            sample.record(now.since(before), bytes);
+        }
+        sample.elapsed = Duration::from_nanos(now.since(begin));
+        Ok(sample)
+    }
+
+    /// Reads random objects with `outstanding` in progress; counts, and times none.
+    pub(crate) fn read_many(&mut self, outstanding: usize, time: Duration) -> Result<Sample, Fail> {
+        let mut sample = Sample::new();
+        let begin = self.clock.now();
+        let end = begin.after(time.as_nanos() as u64);
+        let (mut now, mut in_flight) = (begin, 0);
+        while now < end || in_flight > 0 {
+            while now < end && in_flight < outstanding {
+                let key = key(self.rng.below(self.count));
+                self.store.raw().start_read(self.table, &key, RejectRules::default());
+                in_flight += 1;
+            }
+            self.store.raw().turn_and_rest();
+            while let Some((_, outcome)) = self.store.raw().completed() {
+                outcome.map_err(|error| self.store.explain(error, "a read"))?;
+                in_flight -= 1;
+                sample.operations += 1;
+            }
+            now = self.clock.now();
+        }
+        sample.bytes = sample.operations * self.value.len() as u64;
+        sample.elapsed = Duration::from_nanos(now.since(begin));
+        Ok(sample)
+    }
+}
+
+/// Runs `readThroughput`: reads a second, one client with many in progress.
+pub(crate) fn throughput(bench: &mut Bench) -> Result<(), Fail> {
+    let outstanding = bench.outstanding;
+    bench.report.begin(format!("readThroughput: random reads, {outstanding} in progress"));
+    for size in bench.sizes(&[100]) {
+        let set = Set::fill(bench, size, bench.objects(size))?;
+        for transport in bench.transports.clone() {
+            let mut objects = set.over(bench, &transport)?;
+            let mut lanes: [Lane<'_>; 1] = [Box::new(|time| objects.read_many(outstanding, time))];
+            let figures = in_turns(&mut lanes, bench.rounds, bench.time)?;
+            bench.report.row(Row::new("readThroughput", &transport, Some(size), &figures[0]))?;
+        }
+        set.drop(bench)?;
+    }
+    bench.report.end()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_have_thirty_bytes_and_differ() {
+        assert_eq!(&key(0), b"000000000000000000000000000000");
+        assert_eq!(&key(1_234_567), b"000000000000000000000001234567");
+        assert_eq!(&key(u64::MAX), b"000000000018446744073709551615");
+    }
+}

@@ -1,0 +1,63 @@
+//! What an idle cluster costs, and what the first request after idling takes.
+//!
+//! A coordinator, three servers and this process as their client, connected and silent.
+
+use std::time::Duration;
+
+use sprat::clock::Clock;
+use sprat::kv::RejectRules;
+
+use super::measure::{Figures, Sample};
+use super::procfs::processor_time;
+use super::report::Row;
+use super::{Bench, local};
+use crate::fail::Fail;
+use crate::store::Store;
+use crate::up::{Cluster, Plan};
+
+/// How long the cluster idles while its processor time is taken.
+const QUIET: Duration = Duration::from_secs(10);
+/// How long nothing happens before a request is timed.
+const PAUSE: Duration = Duration::from_millis(100);
+/// How many requests are timed.
+const REQUESTS: usize = 30;
+/// How many servers there are.
+const SERVERS: u16 = 3;
+
+/// Runs the test.
+pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
+    bench.report.begin("idle: a coordinator, three servers and a client that have nothing to do for 10 s");
+    let name = format!("idle-{}", std::process::id());
+    let plan = Plan {
+        name: &name,
+        port: local::free_ports(SERVERS + 1)?,
+        servers: SERVERS,
+        memory: 64 << 20,
+        state: None,
+        core: None,
+    };
+    let cluster = Cluster::start(&plan)?;
+    for transport in bench.transports.clone() {
+        let mut store = Store::over(cluster.coordinator(), std::slice::from_ref(&transport))?;
+        let table = store.create_table("idle", u32::from(SERVERS))?;
+        store.write(table, b"key", &[7; 100], RejectRules::default())?;
+        let processes: Vec<u32> = cluster.ids().into_iter().chain([std::process::id()]).collect();
+        let used = |id: &u32| processor_time(*id);
+        std::thread::sleep(PAUSE);
+        let before = processes.iter().map(used).sum::<Result<Duration, Fail>>()?;
+        std::thread::sleep(QUIET);
+        let after = processes.iter().map(used).sum::<Result<Duration, Fail>>()?;
+        let percent = 100.0 * after.saturating_sub(before).as_secs_f64() / QUIET.as_secs_f64();
+        bench.report.row(Row::value("idle.processor", &transport, percent, "% of a core"))?;
+        let mut sample = Sample::new();
+        let clock = Clock::new();
+        for _ in 0..REQUESTS {
+            std::thread::sleep(PAUSE);
+            let begin = clock.now();
+            store.read(table, b"key", RejectRules::default())?;
+            sample.record(clock.now().since(begin), 100);
+        }
+        bench.report.row(Row::new("idle.first", &transport, Some(100), &Figures::of(&[sample])))?;
+    }
+    bench.report.end()
+}
