@@ -83,9 +83,8 @@ impl Store {
         key: &[u8],
         rules: RejectRules,
     ) -> Result<(Vec<u8>, Version), Fail> {
-        let mut value = Vec::new();
-        let version = self.store.read_into(table, key, rules, &mut value);
-        version.map(|version| (value, version)).map_err(|error| self.explain(error, &shown(key)))
+        let object = self.store.read_with(table, key, rules, |version, value| (value.to_vec(), version));
+        object.map_err(|error| self.explain(error, &shown(key)))
     }
 
     pub(crate) fn write(

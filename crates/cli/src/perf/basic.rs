@@ -101,15 +101,7 @@ impl Set {
         let table = store.table(&self.name)?;
         // The random numbers need to differ from nothing; a fixed seed makes runs alike.
         let (rng, clock) = (Rng::seeded(7), Clock::new());
-        Ok(Objects {
-            store,
-            table,
-            count: self.count,
-            value: vec![b'w'; self.size],
-            found: Vec::new(),
-            rng,
-            clock,
-        })
+        Ok(Objects { store, table, count: self.count, value: vec![b'w'; self.size], rng, clock })
     }
 
     /// Drops the table.
@@ -137,7 +129,6 @@ pub(crate) struct Objects {
     pub(crate) table: TableId,
     pub(crate) count: u64,
     value: Vec<u8>,
-    found: Vec<u8>,
     pub(crate) rng: Rng,
     pub(crate) clock: Clock,
 }
@@ -146,11 +137,17 @@ impl Objects {
     /// Reads random objects, one after the other.
     pub(crate) fn read(&mut self, time: Duration) -> Result<Sample, Fail> {
         self.each(time, |objects, key| {
-            let found = &mut objects.found;
-            let read = objects.store.raw().read_into(objects.table, key, RejectRules::default(), found);
-            read.map(|_| ()).map_err(|error| objects.store.explain(error, "a read"))?;
-            if objects.found.len() != objects.value.len() {
-                return Err(Fail::new(format!("an object has {} bytes", objects.found.len())));
+            let read =
+                objects
+                    .store
+                    .raw()
+                    .read_with(objects.table, key, RejectRules::default(), |_, value| value.len());
+            let found = read.map_err(|error| objects.store.explain(error, "a read"))?;
+            if found != objects.value.len() {
+                return Err(Fail::new(format!(
+                    "an object has {found} bytes instead of {}",
+                    objects.value.len()
+                )));
             }
             Ok(())
         })
