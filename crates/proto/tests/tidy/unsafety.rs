@@ -8,6 +8,7 @@ use crate::source::{files, line_of, words};
 const LISTED: &[(&str, usize)] = &[
     ("crates/host/src/clock.rs", 1),
     ("crates/host/src/crc.rs", 1),
+    ("crates/host/src/floor/socket.rs", 1),
     ("crates/host/src/fork.rs", 2),
     ("crates/host/src/mem/copy.rs", 16),
     ("crates/host/src/mem/mod.rs", 10),
