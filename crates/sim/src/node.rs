@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use sprat_proto::rpc::{Config, Endpoint, Event, Message, RequestError, RpcError, SessionId};
-use sprat_proto::wire::checksum::crc32c;
+use sprat_proto::time::SECOND;
 use sprat_proto::{Instant, Rng};
 use sprat_store::machine::{Caller, Link, Machine, Output};
 
@@ -33,7 +33,8 @@ fn host_of(locator: &str) -> Option<HostId> {
 /// The endpoint of a simulated process.
 #[must_use]
 pub fn config(serve: bool) -> Config {
-    Config { crc32c, serve, queue_limit: 1024, ..Config::default() }
+    // Sessions of dead clients shall end within a test's time.
+    Config { serve, idle_expiry_ns: 20 * SECOND, ..Config::default() }
 }
 
 /// A machine and its endpoint.

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use sprat_proto::probe::NoProbe;
-use sprat_proto::rpc::{Endpoint, Event, Message, RpcError, RpcId, ServerRpc, SessionId, Slice, Slices};
+use sprat_proto::rpc::{
+    Config, Endpoint, Event, Message, RpcError, RpcId, ServerRpc, SessionId, Slice, Slices,
+};
 use sprat_proto::time::{MS, US};
 use sprat_proto::{Instant, Rng};
-use sprat_sim::node::config;
 use sprat_sim::queue::Queue;
 use sprat_sim::wire::HostId;
 use sprat_sim::{Outside, Process, Start};
@@ -135,8 +136,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) fn new(mut start: Start<'_>) -> Self {
-        let endpoint = Endpoint::new(config(true), start.rng.fork(), NoProbe);
+    pub(crate) fn new(mut start: Start<'_>, config: Config) -> Self {
+        let endpoint = Endpoint::new(config, start.rng.fork(), NoProbe);
         Self {
             host: start.host,
             rng: start.rng,
@@ -202,6 +203,17 @@ impl Process<Score> for Server {
     }
 }
 
+/// What a client asks.
+#[derive(Clone, Debug)]
+pub(crate) struct Asks {
+    /// Whom.
+    pub(crate) servers: Vec<HostId>,
+    /// The longest message, in bytes.
+    pub(crate) most: u64,
+    /// The longest time between requests, in nanoseconds.
+    pub(crate) pause_ns: u64,
+}
+
 /// Asks servers at random, cancels, closes sessions, and checks what comes back.
 #[derive(Debug)]
 pub(crate) struct Client {
@@ -210,28 +222,26 @@ pub(crate) struct Client {
     rng: Rng,
     endpoint: Endpoint,
     memory: Memory,
-    servers: Vec<HostId>,
+    asks: Asks,
     sessions: BTreeMap<HostId, SessionId>,
     open: BTreeMap<u64, (RpcId, Instant)>,
-    next: Instant,
-    most: u64,
+    /// When to do something next, while there are requests to make.
+    next: Option<Instant>,
 }
 
 impl Client {
-    /// A client of `servers`, whose messages have at most `most` bytes.
-    pub(crate) fn new(mut start: Start<'_>, servers: Vec<HostId>, most: u64) -> Self {
-        let endpoint = Endpoint::new(config(false), start.rng.fork(), NoProbe);
+    pub(crate) fn new(mut start: Start<'_>, config: Config, asks: Asks) -> Self {
+        let endpoint = Endpoint::new(config, start.rng.fork(), NoProbe);
         Self {
             host: start.host,
             life: start.life,
             rng: start.rng,
             endpoint,
             memory: Memory::default(),
-            servers,
+            asks,
             sessions: BTreeMap::new(),
             open: BTreeMap::new(),
-            next: start.now,
-            most,
+            next: Some(start.now),
         }
     }
 
@@ -260,7 +270,7 @@ impl Client {
 
     fn ask(&mut self, outside: &mut Outside<'_, Score>) {
         let now = outside.now;
-        let server = self.servers[self.rng.below(self.servers.len() as u64) as usize];
+        let server = self.asks.servers[self.rng.below(self.asks.servers.len() as u64) as usize];
         let session = match self.sessions.get(&server) {
             Some(session) => *session,
             None => {
@@ -270,7 +280,7 @@ impl Client {
         };
         self.sessions.insert(server, session);
         let id = outside.score.requests.len() as u64;
-        let (len, reply_len) = (8 + size(&mut self.rng, self.most), size(&mut self.rng, self.most));
+        let (len, reply_len) = (8 + size(&mut self.rng, self.asks.most), size(&mut self.rng, self.asks.most));
         let forever = self.rng.chance(600_000);
         let deadline = if forever { Instant::NEVER } else { now.after(50 * US + self.rng.below(50 * MS)) };
         let bytes = [&id.to_be_bytes()[..], &filler(id, len - 8)].concat();
@@ -296,7 +306,6 @@ impl Client {
 
     fn act(&mut self, outside: &mut Outside<'_, Score>) {
         let now = outside.now;
-        self.next = now.after(1 + self.rng.below(300 * US));
         for _ in 0..self.rng.below(8) {
             if self.open.len() < 40 && outside.score.left[&self.host] > 0 {
                 self.ask(outside);
@@ -325,9 +334,11 @@ impl Process<Score> for Client {
             self.endpoint.tick(now);
             self.events(outside);
         }
-        if self.next <= now && outside.score.left[&self.host] > 0 {
+        if self.next.is_some_and(|at| at <= now) {
             self.act(outside);
             self.events(outside);
+            let more = outside.score.left[&self.host] > 0;
+            self.next = more.then(|| now.after(1 + self.rng.below(self.asks.pause_ns)));
         }
         let more = self.endpoint.output(now, &self.memory, &mut outside.port);
         while let Some(slice) = self.endpoint.released() {
@@ -338,6 +349,6 @@ impl Process<Score> for Client {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        self.endpoint.deadline().into_iter().chain(Some(self.next)).min()
+        self.endpoint.deadline().into_iter().chain(self.next).min()
     }
 }

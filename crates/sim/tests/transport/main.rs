@@ -3,10 +3,12 @@
 
 mod echo;
 
-use echo::{Client, Score, Server};
+use echo::{Asks, Client, Score, Server};
 use sprat_proto::Rng;
 use sprat_proto::fault::Fault;
+use sprat_proto::rpc::Config;
 use sprat_proto::time::{MS, SECOND, US};
+use sprat_sim::node::config;
 use sprat_sim::{Chaos, Frail, Options, World, seeds, wire};
 
 /// Servers and clients, and how much they do.
@@ -14,19 +16,36 @@ struct Shape {
     servers: usize,
     clients: usize,
     requests: u32,
+    /// The longest message, in bytes.
     most: u64,
+    /// The longest time between requests, in nanoseconds.
+    pause_ns: u64,
     frail: Frail,
+    config: Config,
+}
+
+const SOLID: Frail = Frail { crash: false, pause: false };
+const FRAIL: Frail = Frail { crash: true, pause: true };
+
+impl Default for Shape {
+    fn default() -> Self {
+        let (frail, config) = (SOLID, config(true));
+        Self { servers: 2, clients: 3, requests: 100, most: 50_000, pause_ns: 300 * US, frail, config }
+    }
 }
 
 fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
     let mut world = World::new(seed, options, Score::default());
     for _ in 0..shape.servers {
-        world.host(shape.frail, |start| Box::new(Server::new(start)));
+        let config = shape.config.clone();
+        world.host(shape.frail, move |start| Box::new(Server::new(start, config.clone())));
     }
     for client in 0..shape.clients {
         world.score.left.insert(shape.servers + client, shape.requests);
-        let (servers, most) = ((0..shape.servers).collect::<Vec<_>>(), shape.most);
-        world.host(shape.frail, move |start| Box::new(Client::new(start, servers.clone(), most)));
+        let servers: Vec<_> = (0..shape.servers).collect();
+        let asks = Asks { servers, most: shape.most, pause_ns: shape.pause_ns };
+        let config = Config { serve: false, ..shape.config.clone() };
+        world.host(shape.frail, move |start| Box::new(Client::new(start, config.clone(), asks.clone())));
     }
     world
 }
@@ -60,7 +79,7 @@ fn any_fault(rng: &mut Rng) -> Fault {
 
 fn any_chaos(rng: &mut Rng) -> Chaos {
     Chaos {
-        every_ns: 5 * MS + rng.below(100 * MS),
+        every_ns: 2 * MS + rng.below(30 * MS),
         weights: [1 + rng.below(3) as u32, 1 + rng.below(3) as u32, 1 + rng.below(3) as u32],
         down_ns: rng.below(50 * MS),
         pause_ns: rng.below(100 * MS),
@@ -68,25 +87,44 @@ fn any_chaos(rng: &mut Rng) -> Chaos {
     }
 }
 
+/// Limits so narrow that they are reached all the time.
+fn any_config(rng: &mut Rng) -> Config {
+    let mut some = |usual: u64, narrow: u64| if rng.chance(500_000) { usual } else { 1 + rng.below(narrow) };
+    let usual = config(true);
+    Config {
+        queue_limit: some(usual.queue_limit as u64, 10) as usize,
+        max_sessions: some(u64::from(usual.max_sessions), 4) as u32,
+        max_executing: some(u64::from(usual.max_executing), 8) as u32,
+        max_assembling_bytes: some(usual.max_assembling_bytes as u64, 200_000) as usize,
+        max_kept_bytes: some(usual.max_kept_bytes as u64, 100_000) as usize,
+        max_kept: some(u64::from(usual.max_kept), 8) as u32,
+        retry_after_ns: some(usual.retry_after_ns, 10 * MS),
+        min_pto_ns: some(usual.min_pto_ns, MS),
+        max_refusals: some(u64::from(usual.max_refusals), 3) as u8,
+        done_after_ns: some(usual.done_after_ns, MS),
+        unscheduled_bytes: some(u64::from(usual.unscheduled_bytes), 10_000) as u32,
+        credit_bytes: some(u64::from(usual.credit_bytes), 50_000) as u32,
+        target_delay_ns: some(usual.target_delay_ns, 100 * US),
+        ..usual
+    }
+}
+
 #[test]
 fn every_request_is_answered_when_nothing_goes_wrong() {
     seeds::each("every_request_is_answered_when_nothing_goes_wrong", 2, |seed| {
-        let frail = Frail { crash: false, pause: false };
-        let shape = Shape { servers: 2, clients: 3, requests: 200, most: 1_000_000, frail };
+        let shape = Shape { requests: 200, most: 1_000_000, ..Shape::default() };
         let world = run(world(seed, Options::default(), &shape));
-        assert!(world.score.answered() > 300, "{} answered", world.score.answered());
+        assert!(world.score.answered() > 550, "{} answered", world.score.answered());
     });
 }
 
 #[test]
 fn under_loss_duplication_reordering_and_damage() {
-    seeds::each("under_loss_duplication_reordering_and_damage", 20, |seed| {
+    seeds::each("under_loss_duplication_reordering_and_damage", 12, |seed| {
         let mut rng = Rng::seeded(seed ^ 0x1055);
         let mut options = Options::default();
         options.wire.fault = any_fault(&mut rng);
-        let frail = Frail { crash: false, pause: true };
-        let shape = Shape { servers: 2, clients: 3, requests: 100, most: 50_000, frail };
-        run(world(seed, options, &shape));
+        run(world(seed, options, &Shape::default()));
     });
 }
 
@@ -96,32 +134,50 @@ fn large_messages_under_loss() {
         let mut rng = Rng::seeded(seed ^ 0x1a59e);
         let mut options = Options::default();
         options.wire.fault = any_fault(&mut rng);
-        let frail = Frail { crash: false, pause: false };
-        let shape = Shape { servers: 1, clients: 2, requests: 12, most: 1_000_000, frail };
+        let shape = Shape { servers: 1, clients: 2, requests: 12, most: 1_000_000, ..Shape::default() };
         run(world(seed, options, &shape));
     });
 }
 
 #[test]
 fn under_crashes_pauses_and_partitions() {
-    seeds::each("under_crashes_pauses_and_partitions", 20, |seed| {
+    seeds::each("under_crashes_pauses_and_partitions", 12, |seed| {
         let mut rng = Rng::seeded(seed ^ 0xc4a5);
         let mut options = Options { chaos: any_chaos(&mut rng), ..Options::default() };
         options.wire.fault = any_fault(&mut rng);
-        let frail = Frail { crash: true, pause: true };
-        let shape = Shape { servers: 2, clients: 3, requests: 300, most: 20_000, frail };
+        let pause_ns = 300 * US + rng.below(5 * MS);
+        let shape = Shape { requests: 200, most: 20_000, pause_ns, frail: FRAIL, ..Shape::default() };
+        run(world(seed, options, &shape));
+    });
+}
+
+#[test]
+fn with_narrow_limits() {
+    seeds::each("with_narrow_limits", 12, |seed| {
+        let mut rng = Rng::seeded(seed ^ 0x11a1);
+        let mut options = Options::default();
+        if rng.chance(500_000) {
+            options.wire.fault = any_fault(&mut rng);
+        }
+        if rng.chance(500_000) {
+            options.chaos = any_chaos(&mut rng);
+        }
+        if rng.chance(300_000) {
+            options.wire = wire::Options { room: 4 + rng.below(20) as usize, ..wire::Options::lossless() };
+        }
+        let shape = Shape { config: any_config(&mut rng), frail: FRAIL, ..Shape::default() };
         run(world(seed, options, &shape));
     });
 }
 
 #[test]
 fn over_rings_with_crashes() {
-    seeds::each("over_rings_with_crashes", 10, |seed| {
+    seeds::each("over_rings_with_crashes", 8, |seed| {
         let mut rng = Rng::seeded(seed ^ 0x51b6);
         let wire = wire::Options { room: 4 + rng.below(100) as usize, ..wire::Options::lossless() };
         let options = Options { chaos: any_chaos(&mut rng), wire, ..Options::default() };
-        let frail = Frail { crash: true, pause: true };
-        let shape = Shape { servers: 2, clients: 3, requests: 300, most: 300_000, frail };
+        let pause_ns = 300 * US + rng.below(5 * MS);
+        let shape = Shape { requests: 300, most: 300_000, pause_ns, frail: FRAIL, ..Shape::default() };
         run(world(seed, options, &shape));
     });
 }
@@ -132,9 +188,7 @@ fn a_run_repeats_itself() {
         let mut rng = Rng::seeded(seed);
         let mut options = Options { chaos: any_chaos(&mut rng), ..Options::default() };
         options.wire.fault = any_fault(&mut rng);
-        let frail = Frail { crash: true, pause: true };
-        let shape = Shape { servers: 2, clients: 3, requests: 100, most: 5_000, frail };
-        run(world(seed, options, &shape)).trace_hash()
+        run(world(seed, options, &Shape { frail: FRAIL, ..Shape::default() })).trace_hash()
     };
     assert_eq!(hash(1), hash(1));
     assert_ne!(hash(1), hash(2));
