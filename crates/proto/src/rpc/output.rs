@@ -267,7 +267,7 @@ impl<P: Probe> Endpoint<P> {
             match self.send_piece(i, addr, packet, piece, memory, driver) {
                 Sent::Yes => {}
                 Sent::Full => return Progress::Full,
-                Sent::Gone => return self.sent_all(i, long),
+                Sent::Gone => return self.never_sent(i, long),
             }
             self.took(i, long, piece);
             *left = left.saturating_sub(piece.len.max(1));
@@ -320,6 +320,17 @@ impl<P: Probe> Endpoint<P> {
             }
         }
         Progress::Idle
+    }
+
+    /// The peer is gone. Calls end with their sessions; a reply on a lossless driver is in no session's hands, only in
+    /// this queue's.
+    #[cold]
+    fn never_sent(&mut self, i: u32, long: bool) -> Progress {
+        if self.lossless && self.slots.0[i].role == Role::Reply {
+            self.abandon_reply(i);
+            return Progress::Idle;
+        }
+        self.sent_all(i, long)
     }
 
     /// The header of this slot's packets; `None` if it is a reply whose request is past.

@@ -1,6 +1,7 @@
 //! Opening, echoes short and long, many at once.
 
-use super::{Net, Seen, pattern};
+use super::{Message, Net, Seen, Slice, pattern};
+use crate::Addr;
 use crate::time::SECOND;
 use alloc::vec::Vec;
 
@@ -42,5 +43,29 @@ fn many_sessions_and_channels_at_once() {
         }
         assert_eq!(net.hosts[0].endpoint.stats().requests, 6000);
         assert_eq!(net.hosts[0].endpoint.stats().sessions_opened, 300);
+    }
+}
+
+/// A reply that the driver cannot deliver any more used to keep its slices, and its share of the server's memory for
+/// replies, for ever.
+#[test]
+fn a_reply_to_a_ring_that_is_gone_gives_its_slices_back() {
+    for len in [10, 30_000] {
+        let mut net = Net::new(3, 2, true);
+        net.hosts[0].echo = false;
+        let session = net.connect(1, 0);
+        net.request(1, session, 7, pattern(1, 10));
+        assert!(net.run(SECOND, |net| !net.hosts[0].seen.is_empty()));
+        let Seen::Request(rpc, ..) = net.hosts[0].seen[0] else { panic!("{:?}", net.seen(0)) };
+        net.hosts[1].up = false;
+        net.shared.borrow_mut().gone.push(Addr::Local(1));
+        let slice = Slice { segment: 0, offset: 5, len };
+        let message = Message { bytes: Vec::new(), slices: core::iter::once(slice).collect() };
+        let now = net.now;
+        net.hosts[0].endpoint.reply(now, rpc, message);
+        let host = &mut net.hosts[0];
+        host.endpoint.output(now, &host.memory, &mut host.port);
+        net.run(SECOND, |_| false);
+        assert_eq!(net.hosts[0].released, [slice]);
     }
 }
