@@ -1,0 +1,160 @@
+//! The RPC door for programs, over every transport that needs no privilege: the same tests for each.
+
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use sprat::rpc::{Call, Client, RpcError, Server, Stop};
+
+const LONG: Duration = Duration::from_secs(20);
+
+/// A server in a thread of its own, ended when dropped.
+struct Running {
+    at: String,
+    stop: Stop,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Running {
+    fn start<F>(locator: &str, service: F) -> Self
+    where
+        F: FnMut(Call<'_>) -> Option<Vec<u8>> + Send + 'static,
+    {
+        let mut server = Server::listen(&[locator], service).unwrap();
+        let (at, stop) = (server.locators(), server.stop());
+        Self { at, stop, thread: Some(std::thread::spawn(move || server.run())) }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop.stop();
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+fn echo(call: Call<'_>) -> Option<Vec<u8>> {
+    Some(call.payload.into_vec())
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
+}
+
+fn sizes_come_back_whole(locator: &str) {
+    let server = Running::start(locator, echo);
+    let mut client = Client::new().unwrap();
+    let session = client.connect(&server.at).unwrap();
+    for len in [0, 1, 63, 64, 65, 100, 1_000, 8_000, 65_000, 65_536, 1_000_000, 16 << 20] {
+        assert!(client.call(session, &pattern(len), LONG).unwrap() == pattern(len), "{len} bytes");
+    }
+}
+
+fn many_requests_at_once(locator: &str) {
+    let server = Running::start(locator, echo);
+    let mut client = Client::new().unwrap();
+    let sessions: Vec<_> = (0..8).map(|_| client.connect(&server.at).unwrap()).collect();
+    let mut want = std::collections::HashMap::new();
+    for i in 0..500_usize {
+        let request = [i.to_be_bytes().to_vec(), pattern(i * 13 % 3_000)].concat();
+        let rpc = client.start(sessions[i % sessions.len()], request.as_slice(), LONG);
+        want.insert(rpc, request);
+    }
+    while !want.is_empty() {
+        client.turn_and_rest();
+        while let Some((rpc, outcome)) = client.completed() {
+            assert_eq!(outcome.unwrap(), want.remove(&rpc).expect("one outcome for each request"));
+        }
+    }
+}
+
+fn replies_may_come_later_and_from_another_thread(locator: &str) {
+    let (give, take) = std::sync::mpsc::channel();
+    let mut server = Server::listen(&[locator], move |call: Call<'_>| {
+        give.send((call.caller, call.payload.into_vec())).unwrap();
+        None
+    })
+    .unwrap();
+    let (at, stop, replier) = (server.locators(), server.stop(), server.replier());
+    let serving = std::thread::spawn(move || server.run());
+    let replying = std::thread::spawn(move || {
+        // Answers in the opposite order, once both have come.
+        let both: Vec<_> = take.iter().take(2).collect();
+        for (caller, request) in both.into_iter().rev() {
+            replier.reply(caller, request);
+        }
+    });
+    let mut client = Client::new().unwrap();
+    let session = client.connect(&at).unwrap();
+    let (a, b) = (client.start(session, &b"a"[..], LONG), client.start(session, &b"b"[..], LONG));
+    assert_eq!(client.wait(a).unwrap(), b"a");
+    assert_eq!(client.wait(b).unwrap(), b"b");
+    replying.join().unwrap();
+    stop.stop();
+    serving.join().unwrap();
+}
+
+fn deadlines_end_requests_that_nobody_answers(locator: &str) {
+    let server = Running::start(locator, |call| (call.payload.len() == 1).then(|| b"first".to_vec()));
+    let mut client = Client::new().unwrap();
+    let session = client.connect(&server.at).unwrap();
+    assert_eq!(client.call(session, b"1", LONG).unwrap(), b"first");
+    let error = client.call(session, b"never answered", Duration::from_millis(30)).unwrap_err();
+    assert_eq!(error, RpcError::Deadline { maybe_executed: true });
+    assert_eq!(client.call(session, b"1", LONG).unwrap(), b"first", "the session goes on");
+}
+
+fn cancelled_requests_end_at_once(locator: &str) {
+    let server = Running::start(locator, |call| (call.payload.len() == 1).then(|| b"first".to_vec()));
+    let mut client = Client::new().unwrap();
+    let session = client.connect(&server.at).unwrap();
+    assert_eq!(client.call(session, b"1", LONG).unwrap(), b"first");
+    let rpc = client.start(session, &b"never answered"[..], LONG);
+    client.cancel(rpc);
+    assert_eq!(client.wait(rpc).unwrap_err(), RpcError::Cancelled);
+    assert_eq!(client.call(session, b"1", LONG).unwrap(), b"first", "the session goes on");
+}
+
+fn a_restarted_server_is_found_again(locator: &str) {
+    let server = Running::start(locator, echo);
+    let at = server.at.clone();
+    let mut client = Client::new().unwrap();
+    let session = client.connect(&at).unwrap();
+    assert_eq!(client.call(session, b"before", LONG).unwrap(), b"before");
+    drop(server);
+    let _server = Running::start(&at, echo);
+    // What was not executed may be sent again; the first attempts may meet the old session.
+    let mut attempts = 0;
+    let reply = loop {
+        match client.call(session, b"after", LONG) {
+            Ok(reply) => break reply,
+            Err(e) => assert!(attempts < 1_000, "{e}"),
+        }
+        attempts += 1;
+    };
+    assert_eq!(reply, b"after");
+}
+
+macro_rules! over {
+    ($name:ident, $locator:expr) => {
+        mod $name {
+            fn locator(test: &str) -> String {
+                $locator.replace("TEST", &format!("{}-{}", test.replace("::", "."), std::process::id()))
+            }
+
+            over!(@ sizes_come_back_whole, many_requests_at_once, replies_may_come_later_and_from_another_thread,
+                deadlines_end_requests_that_nobody_answers, cancelled_requests_end_at_once,
+                a_restarted_server_is_found_again);
+        }
+    };
+    (@ $($test:ident),*) => {
+        $(
+            #[test]
+            fn $test() {
+                super::$test(&locator(stringify!($test)));
+            }
+        )*
+    };
+}
+
+over!(udp, "fast+udp:host=127.0.0.1,port=0");
+over!(shm, "fast+shm:name=TEST");
