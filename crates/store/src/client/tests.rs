@@ -15,6 +15,8 @@ use crate::message::data::{self, Increment, Once, Read, Write};
 use crate::message::{Opcode, Status};
 use crate::types::{HashKey, KeyHash, ServerId, Version};
 
+mod world;
+
 const T: TableId = TableId(7);
 const CLUSTER: u64 = 9;
 const HASH_KEY: HashKey = HashKey([3; 16]);
