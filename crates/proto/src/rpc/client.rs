@@ -57,7 +57,7 @@ impl<P: Probe> Endpoint<P> {
             return Err(RequestError::QueueFull);
         }
         let Some(i) = self.slots.alloc(Role::Queued) else { return Err(RequestError::QueueFull) };
-        let slot = &mut self.slots.0[i];
+        let slot = &mut self.slots[i];
         slot.out = Outgoing::new(message, len as u32, 0);
         slot.tag = tag;
         slot.deadline = deadline;
@@ -75,7 +75,7 @@ impl<P: Probe> Endpoint<P> {
 
     pub(super) fn cancel_call(&mut self, rpc: RpcId) {
         let Some(i) = self.slots.find(rpc.0) else { return };
-        if matches!(self.slots.0[i].role, Role::Queued | Role::Call | Role::Backoff) {
+        if matches!(self.slots[i].role, Role::Queued | Role::Call | Role::Backoff) {
             self.fail(i, RpcError::Cancelled);
         }
     }
@@ -102,7 +102,7 @@ impl<P: Probe> Endpoint<P> {
         session.busy |= 1 << channel;
         session.slots[channel] = i;
         session.seqs[channel] = (session.seqs[channel] + 1) & SEQ_MAX;
-        let slot = &mut self.slots.0[i];
+        let slot = &mut self.slots[i];
         slot.role = Role::Call;
         slot.channel = channel as u8;
         slot.seq = session.seqs[channel];
@@ -112,9 +112,10 @@ impl<P: Probe> Endpoint<P> {
         let peer = &self.peers.slab[session.peer];
         slot.out.granted =
             if self.lossless { slot.out.len } else { peer.unscheduled.max(1).min(slot.out.len) };
-        self.probe.mark(Point::ClientRequest, trace_id(session.token, slot.channel, slot.seq));
+        slot.token = session.token;
+        self.probe.mark(Point::ClientRequest, slot.trace());
         let peer = session.peer;
-        let due = self.now.after(self.pto_ns(peer)).min(self.slots.0[i].deadline);
+        let due = self.now.after(self.pto_ns(peer)).min(self.slots[i].deadline);
         self.make_ready(i);
         self.arm(i, due);
     }
@@ -127,25 +128,25 @@ impl<P: Probe> Endpoint<P> {
         if tail == NONE {
             session.queue_head = i;
         } else {
-            self.slots.0[tail].next = i;
+            self.slots[tail].next = i;
         }
-        self.slots.0[i].prev = tail;
-        self.slots.0[i].next = NONE;
+        self.slots[i].prev = tail;
+        self.slots[i].next = NONE;
     }
 
     fn dequeue(&mut self, i: u32) {
-        let (c, prev, next) = (self.slots.0[i].session, self.slots.0[i].prev, self.slots.0[i].next);
+        let (c, prev, next) = (self.slots[i].session, self.slots[i].prev, self.slots[i].next);
         let session = &mut self.clients[c];
         session.queued -= 1;
         if prev == NONE {
             session.queue_head = next;
         } else {
-            self.slots.0[prev].next = next;
+            self.slots[prev].next = next;
         }
         if next == NONE {
             self.clients[c].queue_tail = prev;
         } else {
-            self.slots.0[next].prev = prev;
+            self.slots[next].prev = prev;
         }
     }
 
@@ -164,14 +165,16 @@ impl<P: Probe> Endpoint<P> {
     /// Every byte of a request was given to the driver.
     #[inline]
     pub(super) fn call_sent(&mut self, i: u32) {
-        self.slots.0[i].exposed = true;
+        let slot = &mut self.slots[i];
+        slot.exposed = true;
+        self.probe.mark(Point::ClientSent, slot.trace());
     }
 
     /// Ends a request: gives its slices and its slot back, and its channel to the next one.
     #[inline]
     fn finish(&mut self, i: u32) -> (RpcId, u64) {
         self.settle_out(i);
-        let slot = &mut self.slots.0[i];
+        let slot = &mut self.slots[i];
         let (rpc, c, role, channel) = ((RpcId(slot.id), slot.tag), slot.session, slot.role, slot.channel);
         if slot.incoming.take().is_some_and(|incoming| incoming.scheduled) {
             self.credit.remove(i);
@@ -202,15 +205,20 @@ impl<P: Probe> Endpoint<P> {
     /// The message of a slot need not be sent any more.
     #[inline]
     pub(super) fn settle_out(&mut self, i: u32) {
-        self.unready(i);
-        let slot = &mut self.slots.0[i];
-        let message = core::mem::take(&mut slot.out.message);
+        let slot = &mut self.slots[i];
+        if slot.ready {
+            self.unready(i);
+        }
+        let slot = &mut self.slots[i];
+        let message = &mut slot.out.message;
+        self.released.extend(message.slices.drain(..));
+        message.bytes = Vec::new();
         if !self.lossless && slot.out.len > u32::from(slot.mss) && slot.role != Role::Queued {
             let bytes = slot.out.in_flight();
             slot.out.acked = slot.out.next;
-            self.landed(self.slots.0[i].peer, bytes);
+            let peer = slot.peer;
+            self.landed(peer, bytes);
         }
-        self.release(message);
     }
 
     /// Bytes of long messages to a peer are no longer in flight.
@@ -237,7 +245,7 @@ impl<P: Probe> Endpoint<P> {
         session.phase = Phase::Opening;
         for channel in (0..8).filter(|channel| busy & 1 << channel != 0) {
             let i = self.clients[c].slots[channel];
-            let maybe = self.slots.0[i].exposed;
+            let maybe = self.slots[i].exposed;
             self.fail(i, if maybe { RpcError::MaybeExecuted } else { RpcError::NotExecuted });
         }
         while self.clients[c].queue_head != NONE {
@@ -285,7 +293,7 @@ impl<P: Probe> Endpoint<P> {
                 let i = session.slots[channel];
                 if kind == Kind::NeedAck {
                     self.need_ack(c, packet);
-                } else if i == NONE || self.slots.0[i].seq != packet.seq {
+                } else if i == NONE || self.slots[i].seq != packet.seq {
                     self.stats.drop_stale += 1;
                 } else if kind == Kind::Data {
                     return self.reply_arrived(i, packet, body);
@@ -337,14 +345,14 @@ impl<P: Probe> Endpoint<P> {
     /// A packet of the reply to a request in progress.
     #[inline]
     fn reply_arrived<'b>(&mut self, i: u32, packet: &Packet, body: &'b [u8]) -> Option<Event<'b>> {
-        if self.slots.0[i].role != Role::Call {
+        if self.slots[i].role != Role::Call {
             self.stats.drop_stale += 1;
             return None;
         }
         if body.len() == packet.msg_len as usize {
             return Some(self.respond(i, packet, Payload::Borrowed(body)));
         }
-        let slot = &mut self.slots.0[i];
+        let slot = &mut self.slots[i];
         if slot.incoming.is_none() {
             // The reply acknowledges the request.
             let granted = if self.lossless { packet.msg_len } else { self.config.unscheduled_bytes };
@@ -353,7 +361,7 @@ impl<P: Probe> Endpoint<P> {
             slot.executing = false;
             self.settle_out(i);
         }
-        let slot = &mut self.slots.0[i];
+        let slot = &mut self.slots[i];
         let incoming = slot.incoming.as_mut()?;
         match incoming.place(packet.msg_len, packet.offset, body) {
             Placed::New => {
@@ -391,7 +399,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// Anything but a reply about a request in progress.
     fn answer_arrived(&mut self, i: u32, packet: &Packet, body: &[u8]) {
-        let slot = &mut self.slots.0[i];
+        let slot = &mut self.slots[i];
         if slot.role != Role::Call || slot.incoming.is_some() && packet.kind != Kind::Gone {
             self.stats.drop_stale += 1;
             return;
@@ -424,7 +432,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// The receiver has everything before `contig` of the slot's message and takes it up to `granted`.
     pub(super) fn granted(&mut self, i: u32, contig: u32, granted: u32) {
-        let slot = &mut self.slots.0[i];
+        let slot = &mut self.slots[i];
         let newly = slot.out.acknowledge(contig, granted);
         let (peer, long) = (slot.peer, slot.out.len > u32::from(slot.mss));
         if slot.out.next < slot.out.granted {
@@ -441,7 +449,7 @@ impl<P: Probe> Endpoint<P> {
         if missing.is_empty() {
             return;
         }
-        let slot = &mut self.slots.0[i];
+        let slot = &mut self.slots[i];
         slot.out.missing = Some(Box::new(missing));
         let peer = slot.peer;
         self.peers.slab[peer].path.lost(self.now);
@@ -452,7 +460,7 @@ impl<P: Probe> Endpoint<P> {
     /// one and its next try.
     fn refused(&mut self, i: u32, retry_after_ns: u64) {
         self.unready(i);
-        let slot = &mut self.slots.0[i];
+        let slot = &mut self.slots[i];
         slot.refusals += 1;
         if slot.refusals > self.config.max_refusals {
             slot.exposed = false;
@@ -499,7 +507,7 @@ impl<P: Probe> Endpoint<P> {
         if id & OPENING != 0 {
             return self.open_timer(due, id & !OPENING);
         }
-        let slot = &mut self.slots.0[id];
+        let slot = &mut self.slots[id];
         if slot.armed != due {
             return;
         }
@@ -510,7 +518,7 @@ impl<P: Probe> Endpoint<P> {
                 let maybe_executed = slot.exposed;
                 self.fail(id, RpcError::Deadline { maybe_executed });
             }
-            Role::Queued => self.arm(id, self.slots.0[id].deadline),
+            Role::Queued => self.arm(id, self.slots[id].deadline),
             Role::Backoff if slot.progress > self.now => {
                 let due = slot.progress.min(slot.deadline);
                 self.arm(id, due);
@@ -523,7 +531,7 @@ impl<P: Probe> Endpoint<P> {
     /// Makes the wheel look at a slot at `due`, if it does not do so earlier.
     #[inline]
     fn arm(&mut self, i: u32, due: Instant) {
-        let slot = &mut self.slots.0[i];
+        let slot = &mut self.slots[i];
         if due < slot.armed {
             slot.armed = due;
             self.wheel.insert(due, i);
@@ -541,7 +549,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// When this request's answer is overdue.
     fn overdue_at(&self, i: u32) -> Instant {
-        let slot = &self.slots.0[i];
+        let slot = &self.slots[i];
         let pto_ns = self.pto_ns(slot.peer);
         let wait_ns = if self.lossless {
             pto_ns
@@ -554,12 +562,12 @@ impl<P: Probe> Endpoint<P> {
     }
 
     fn arm_pto(&mut self, i: u32) {
-        let due = self.overdue_at(i).min(self.slots.0[i].deadline);
+        let due = self.overdue_at(i).min(self.slots[i].deadline);
         self.arm(i, due);
     }
 
     fn try_again(&mut self, i: u32) {
-        let slot = &mut self.slots.0[i];
+        let slot = &mut self.slots[i];
         slot.role = Role::Call;
         slot.progress = self.now;
         slot.tries = 0;
@@ -575,7 +583,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// The wheel looks at a request in progress: asks the server about it, if its answer is overdue.
     fn overdue(&mut self, i: u32) {
-        let slot = &self.slots.0[i];
+        let slot = &self.slots[i];
         let (c, peer) = (slot.session, slot.peer);
         // Unless it waits for room on the path: what is on the path may be lost, and then nobody else says so.
         let waits_to_be_sent = slot.ready && self.peers.slab[peer].active;
@@ -584,26 +592,26 @@ impl<P: Probe> Endpoint<P> {
             return self.arm_pto(i);
         }
         let pto_ns = self.pto_ns(peer);
-        let again = self.now.after(pto_ns).min(self.slots.0[i].deadline);
+        let again = self.now.after(pto_ns).min(self.slots[i].deadline);
         if waits_to_be_sent {
             return self.arm(i, again);
         }
         let max = self.config.max_silent;
         let entry = &mut self.peers.slab[peer];
         if entry.silent >= max && entry.probing_until <= self.now
-            || self.slots.0[i].tries >= max.saturating_mul(2)
+            || self.slots[i].tries >= max.saturating_mul(2)
         {
             return self.end_session(c, CloseReason::Unreachable);
         }
         if entry.probing_until > self.now {
             let turn = entry.probing_until.after(1);
-            let due = turn.min(self.slots.0[i].deadline);
+            let due = turn.min(self.slots[i].deadline);
             return self.arm(i, due);
         }
         let wait_ns = (pto_ns << entry.silent.min(16)).min(PTO_MAX_NS.max(pto_ns));
         entry.silent += 1;
         entry.probing_until = self.now.after(wait_ns + self.rng.below(wait_ns / 8 + 1));
-        let slot = &mut self.slots.0[i];
+        let slot = &mut self.slots[i];
         slot.tries += 1;
         slot.progress = self.now;
         self.ask(i);
@@ -612,7 +620,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// Asks the server about a request: for the missing packets of its reply, or where it is.
     fn ask(&mut self, i: u32) {
-        let slot = &self.slots.0[i];
+        let slot = &self.slots[i];
         let session = &self.clients[slot.session];
         let mut packet = Packet::new(Kind::Probe);
         packet.channel = slot.channel;
@@ -641,7 +649,7 @@ impl<P: Probe> Endpoint<P> {
     fn need_ack(&mut self, c: u32, packet: &Packet) {
         let session = &self.clients[c];
         let channel = usize::from(packet.channel);
-        if session.slots[channel] != NONE && self.slots.0[session.slots[channel]].seq == packet.seq {
+        if session.slots[channel] != NONE && self.slots[session.slots[channel]].seq == packet.seq {
             // It has not arrived: the server must keep it.
             return;
         }

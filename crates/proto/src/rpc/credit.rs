@@ -70,7 +70,7 @@ impl<P: Probe> Endpoint<P> {
     /// A packet of a long message arrived, and more are missing: they may have to be granted or asked for.
     pub(super) fn more_wanted(&mut self, i: u32) {
         let now = self.now;
-        let slot = &mut self.slots.0[i];
+        let slot = &mut self.slots[i];
         let Some(incoming) = &mut slot.incoming else { return };
         if incoming.granted < incoming.len {
             if !incoming.scheduled {
@@ -93,8 +93,8 @@ impl<P: Probe> Endpoint<P> {
 
     /// Asks for what is missing of a slot's message before byte `end`, at most once a round trip.
     pub(super) fn nack(&mut self, i: u32, end: u32) {
-        let srtt_ns = self.peers.slab[self.slots.0[i].peer].path.srtt_ns;
-        let Some(incoming) = &mut self.slots.0[i].incoming else { return };
+        let srtt_ns = self.peers.slab[self.slots[i].peer].path.srtt_ns;
+        let Some(incoming) = &mut self.slots[i].incoming else { return };
         if incoming.last_nack.is_some_and(|last| self.now.since(last) < srtt_ns.max(NACK_MIN_NS)) {
             return;
         }
@@ -113,7 +113,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// Tells the sender of a slot's message what is here and how far it may send.
     pub(super) fn send_grant(&mut self, i: u32) {
-        let Some(incoming) = &self.slots.0[i].incoming else { return };
+        let Some(incoming) = &self.slots[i].incoming else { return };
         let (granted, contig) = (incoming.granted, incoming.contig);
         let (peer, mut packet) = self.receiver_packet(i, Kind::Grant);
         packet.offset = granted;
@@ -135,7 +135,7 @@ impl<P: Probe> Endpoint<P> {
         let outstanding: u32 = active.iter().map(|&i| self.outstanding_bytes(i)).sum();
         let mut available = self.config.credit_bytes.saturating_sub(outstanding);
         for i in active {
-            let Some(incoming) = &mut self.slots.0[i].incoming else { continue };
+            let Some(incoming) = &mut self.slots[i].incoming else { continue };
             let wanted = incoming.received.saturating_add(self.config.credit_bytes / 2).min(incoming.len);
             let more = wanted.saturating_sub(incoming.granted).min(available);
             let step = (self.config.credit_bytes / 16).min(incoming.len - incoming.granted);
@@ -159,7 +159,7 @@ impl<P: Probe> Endpoint<P> {
         if self.credit.waiting.is_empty() {
             return;
         }
-        let (now, slots) = (self.now, &self.slots.0);
+        let (now, slots) = (self.now, &self.slots);
         let stalled = |i: u32| now.since(slots[i].progress) > STALL_NS;
         let (active, waiting) = (&mut self.credit.active, &mut self.credit.waiting);
         active.retain(|i| {
@@ -172,16 +172,16 @@ impl<P: Probe> Endpoint<P> {
     }
 
     fn missing_bytes(&self, i: u32) -> u32 {
-        self.slots.0[i].incoming.as_ref().map_or(0, |r| r.len - r.received)
+        self.slots[i].incoming.as_ref().map_or(0, |r| r.len - r.received)
     }
 
     fn outstanding_bytes(&self, i: u32) -> u32 {
-        self.slots.0[i].incoming.as_ref().map_or(0, |r| r.granted.saturating_sub(r.received))
+        self.slots[i].incoming.as_ref().map_or(0, |r| r.granted.saturating_sub(r.received))
     }
 
     /// A packet to the sender of a slot's incoming message.
     fn receiver_packet(&self, i: u32, kind: Kind) -> (u32, Packet) {
-        let slot = &self.slots.0[i];
+        let slot = &self.slots[i];
         let mut packet = Packet::new(kind);
         packet.channel = slot.channel;
         packet.seq = slot.seq;

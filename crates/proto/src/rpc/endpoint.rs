@@ -13,7 +13,7 @@ use super::credit::Credit;
 use super::peer::Peers;
 use super::server::Kept;
 use super::session::{ClientSession, INDEX_MAX, ServerSession};
-use super::slab::Slab;
+use super::slab::{Chunks, Slab};
 use super::slot::Slots;
 use super::stats::Stats;
 use super::wheel::Wheel;
@@ -121,14 +121,14 @@ pub struct Endpoint<P: Probe = NoProbe> {
     pub(super) events: VecDeque<Event<'static>>,
     pub(super) released: VecDeque<Slice>,
 
-    pub(super) clients: Slab<ClientSession>,
+    pub(super) clients: Chunks<ClientSession>,
     pub(super) wheel: Wheel,
     pub(super) fired: Vec<(Instant, u32)>,
     /// Client sessions whose last replies the server may still keep, by index and epoch.
     pub(super) idle: VecDeque<(u32, u32)>,
     pub(super) idle_check: Instant,
 
-    pub(super) sessions: Slab<ServerSession>,
+    pub(super) sessions: Chunks<ServerSession>,
     pub(super) blocks: Slab<[u32; super::CHANNELS]>,
     pub(super) opener: super::open::Opener,
     pub(super) executing: u32,
@@ -159,12 +159,12 @@ impl<P: Probe> Endpoint<P> {
             retry_ns: super::output::RETRY_MIN_NS,
             events: VecDeque::new(),
             released: VecDeque::new(),
-            clients: Slab::new(),
+            clients: Chunks::new(),
             wheel: Wheel::new(),
             fired: Vec::new(),
             idle: VecDeque::new(),
             idle_check: Instant::NEVER,
-            sessions: Slab::new(),
+            sessions: Chunks::new(),
             blocks: Slab::new(),
             opener: super::open::Opener::new(&mut rng),
             executing: 0,

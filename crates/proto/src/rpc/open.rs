@@ -81,7 +81,7 @@ impl<P: Probe> Endpoint<P> {
 
     pub(super) fn open_session(&mut self, to: Addr) -> SessionId {
         let peer = self.peers.join(to);
-        let i = self.clients.alloc(|_| ClientSession::fresh());
+        let i = self.clients.alloc(ClientSession::fresh);
         assert!(i <= INDEX_MAX, "no more than 2^24 sessions");
         let epoch = self.clients[i].epoch;
         let token = self.rng.u64();
@@ -306,7 +306,7 @@ impl<P: Probe> Endpoint<P> {
     fn new_server_session(&mut self, from: Addr, client: u32, mss: u16, unscheduled: u32) -> u32 {
         let peer = self.peers.join(from);
         self.peers.slab[peer].unscheduled = unscheduled;
-        let i = self.sessions.alloc(|_| ServerSession::fresh());
+        let i = self.sessions.alloc(ServerSession::fresh);
         let token = self.rng.u64();
         let session = &mut self.sessions[i];
         *session = ServerSession {

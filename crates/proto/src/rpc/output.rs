@@ -9,15 +9,15 @@ use alloc::boxed::Box;
 
 use arrayvec::ArrayVec;
 
+use super::Slices;
 use super::endpoint::Endpoint;
 use super::peer::stamp_us;
-use super::session::{INDEX_BITS, INDEX_MAX, State};
-use super::slab::NONE;
-use super::slot::{Piece, Role};
-use super::{Slices, trace_id};
+use super::session::{INDEX_BITS, INDEX_MAX, State, Word};
+use super::slot::{Outgoing, Piece, Role};
 use crate::datagrams::{MAX_PARTS, Sent};
-use crate::probe::{Point, Probe};
+use crate::probe::Probe;
 use crate::time::{MS, US};
+use crate::wire::checksum::Crc32c;
 use crate::wire::rpc::{CRC, ECHO, HEAD_MAX, Kind, Packet, RESENT, TO_CLIENT, TTL, crc_start};
 use crate::{Addr, Datagrams, Instant};
 
@@ -95,7 +95,7 @@ impl<P: Probe> Endpoint<P> {
     /// Puts a slot in its peer's queue, if it is not there, and sees that the queue is looked at.
     #[inline]
     pub(super) fn make_ready(&mut self, i: u32) {
-        let slot = &mut self.slots.0[i];
+        let slot = &mut self.slots[i];
         let peer = slot.peer;
         if slot.ready {
             // It may be there and wait for room on the path, which what it has to send now does not need.
@@ -123,7 +123,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// Takes a slot out of its peer's queue.
     pub(super) fn unready(&mut self, i: u32) {
-        let slot = &mut self.slots.0[i];
+        let slot = &mut self.slots[i];
         if !slot.ready {
             return;
         }
@@ -229,7 +229,7 @@ impl<P: Probe> Endpoint<P> {
         let peer = &mut self.peers.slab[peer];
         if !lossless && !peer.path.has_room() {
             // Only what was sent before may be sent now: it is not on the way any more.
-            return peer.long.iter().map(|e| e.0).find(|&i| self.slots.0[i].out.missing.is_some());
+            return peer.long.iter().map(|e| e.0).find(|&i| self.slots[i].out.missing.is_some());
         }
         peer.turns = (peer.turns + 1) % 16;
         if peer.turns == 0 {
@@ -253,37 +253,52 @@ impl<P: Probe> Endpoint<P> {
             self.abandon_reply(i);
             return Progress::Idle;
         };
-        let long = self.slots.0[i].out.len > u32::from(self.slots.0[i].mss);
+        let crc = self.crc();
         loop {
-            let slot = &mut self.slots.0[i];
-            let Some(piece) = slot.out.piece(u32::from(slot.mss)) else {
-                return self.sent_all(i, long);
-            };
-            if *left == 0 || (long && self.waits_for_room(i, piece)) {
+            let slot = &mut self.slots[i];
+            let mss = u32::from(slot.mss);
+            let long = slot.out.len > mss;
+            let Some(piece) = slot.out.piece(mss) else { return self.sent_all(i, long) };
+            if !self.lossless {
+                let path = &self.peers.slab[slot.peer].path;
+                let waits = long && !piece.again && !path.has_room();
+                if *left == 0 || waits {
+                    self.requeue(i);
+                    return Progress::More;
+                }
+                packet.flags = packet.flags & !(RESENT | ECHO) | if piece.again { RESENT } else { 0 };
+                path.stamp(self.now, &mut packet);
+            } else if *left == 0 {
                 self.requeue(i);
                 return Progress::More;
             }
             packet.offset = piece.offset;
-            match self.send_piece(i, addr, packet, piece, memory, driver) {
+            match send_piece(&packet, &slot.out, piece, memory, crc, addr, driver) {
                 Sent::Yes => {}
                 Sent::Full => return Progress::Full,
                 Sent::Gone => return self.never_sent(i, long),
             }
             self.took(i, long, piece);
             *left = left.saturating_sub(piece.len.max(1));
+            if !long {
+                return self.sent_all(i, long);
+            }
         }
     }
 
-    fn waits_for_room(&self, i: u32, piece: Piece) -> bool {
-        !self.lossless && !piece.again && !self.peers.slab[self.slots.0[i].peer].path.has_room()
+    /// How to check packets, if they have to be.
+    #[inline]
+    pub(super) fn crc(&self) -> Option<Crc32c> {
+        (!self.lossless).then_some(self.config.crc32c)
     }
 
     /// The driver took a packet of the slot.
     #[inline]
     fn took(&mut self, i: u32, long: bool, piece: Piece) {
-        let slot = &mut self.slots.0[i];
+        let slot = &mut self.slots[i];
         slot.out.took(piece);
         slot.progress = self.now;
+        self.stats.sent += 1;
         if piece.again {
             self.stats.resent += 1;
         } else if long && !self.lossless {
@@ -294,7 +309,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// Notes how much a long message has left, for the next choice.
     fn requeue(&mut self, i: u32) {
-        let slot = &self.slots.0[i];
+        let slot = &self.slots[i];
         let remaining = slot.out.len - slot.out.next;
         if let Some(entry) = self.peers.slab[slot.peer].long.iter_mut().find(|e| e.0 == i) {
             entry.1 = remaining;
@@ -304,19 +319,20 @@ impl<P: Probe> Endpoint<P> {
     /// Nothing more of this slot may be sent now.
     #[inline]
     fn sent_all(&mut self, i: u32, long: bool) -> Progress {
-        let slot = &mut self.slots.0[i];
+        let slot = &mut self.slots[i];
         slot.ready = false;
         let queue = &mut self.peers.slab[slot.peer];
         if long {
             queue.long.retain(|e| e.0 != i);
-        } else if queue.short.front() == Some(&i) {
+        } else {
+            debug_assert!(queue.short.front() == Some(&i));
             queue.short.pop_front();
         }
         if slot.out.sent {
-            match slot.role {
-                Role::Call => self.call_sent(i),
-                Role::Reply => self.reply_sent(i),
-                _ => {}
+            if slot.role == Role::Call {
+                self.call_sent(i);
+            } else {
+                self.reply_sent(i);
             }
         }
         Progress::Idle
@@ -336,7 +352,7 @@ impl<P: Probe> Endpoint<P> {
     /// The header of this slot's packets; `None` if it is a reply whose request is past.
     #[inline]
     fn packet_of(&self, i: u32) -> Option<Packet> {
-        let slot = &self.slots.0[i];
+        let slot = &self.slots[i];
         let mut packet = Packet::new(Kind::Data);
         packet.channel = slot.channel;
         packet.seq = slot.seq;
@@ -353,58 +369,15 @@ impl<P: Probe> Endpoint<P> {
             return Some(packet);
         }
         let session = &self.sessions[slot.session & INDEX_MAX];
-        let word = session.channels[usize::from(slot.channel)];
-        if u32::from(session.generation) != slot.session >> INDEX_BITS
-            || !session.open
-            || word.seq() != slot.seq
-            || word.state() != State::Reply
-        {
+        let is_current = u32::from(session.generation) == slot.session >> INDEX_BITS
+            && session.channels[usize::from(slot.channel)] == Word::new(slot.seq, State::Reply);
+        if !is_current {
             return None;
         }
         packet.flags |= TO_CLIENT;
         packet.session = session.client;
         packet.token = session.token;
         Some(packet)
-    }
-
-    #[inline]
-    fn send_piece<D: Datagrams>(
-        &mut self,
-        i: u32,
-        addr: Addr,
-        mut packet: Packet,
-        piece: Piece,
-        memory: &(impl Slices + ?Sized),
-        driver: &mut D,
-    ) -> Sent {
-        let slot = &self.slots.0[i];
-        if !self.lossless {
-            if piece.again {
-                packet.flags |= RESENT;
-            }
-            let peer = slot.peer;
-            self.stamp(peer, &mut packet);
-        }
-        let slot = &self.slots.0[i];
-        let (mut head, trailer);
-        head = [0; HEAD_MAX];
-        let n = packet.head(&mut head);
-        let mut parts = ArrayVec::<&[u8], MAX_PARTS>::new();
-        parts.push(&head[..n]);
-        slot.out.parts(memory, piece, &mut parts);
-        if !self.lossless {
-            trailer = crc_of(self.config.crc32c, &parts);
-            parts.push(&trailer);
-        }
-        let sent = driver.send(addr, &parts);
-        if sent == Sent::Yes {
-            self.stats.sent += 1;
-            if piece.offset + piece.len == slot.out.len {
-                let point = if slot.role == Role::Call { Point::ClientSent } else { Point::ServerSent };
-                self.probe.mark(point, trace_id(packet.token, packet.channel, packet.seq));
-            }
-        }
-        sent
     }
 
     /// Sends one packet that is not of a message.
@@ -415,15 +388,13 @@ impl<P: Probe> Endpoint<P> {
         body: &[u8],
         driver: &mut D,
     ) -> Sent {
-        let (mut head, trailer);
-        head = [0; HEAD_MAX];
+        let mut head = [0; HEAD_MAX];
         let n = packet.head(&mut head);
-        let mut parts = ArrayVec::<&[u8], 3>::new();
-        parts.push(&head[..n]);
-        parts.push(body);
-        if !self.lossless {
-            trailer = crc_of(self.config.crc32c, &parts);
-            parts.push(&trailer);
+        let mut parts: [&[u8]; 3] = [&head[..n], body, &[]];
+        let trailer;
+        if let Some(crc) = self.crc() {
+            trailer = crc_of(crc, &parts);
+            parts[2] = &trailer;
         }
         let sent = driver.send(to, &parts);
         self.stats.sent += u64::from(sent == Sent::Yes);
@@ -435,19 +406,40 @@ impl<P: Probe> Endpoint<P> {
         if self.lossless {
             return;
         }
-        packet.ts_us = stamp_us(self.now);
-        if peer == NONE {
-            return;
-        }
-        if let Some(echo_us) = self.peers.slab[peer].path.echo_us(self.now) {
-            packet.flags |= ECHO;
-            packet.ts_echo_us = echo_us;
+        match self.peers.slab.get(peer) {
+            Some(peer) => peer.path.stamp(self.now, packet),
+            None => packet.ts_us = stamp_us(self.now),
         }
     }
 }
 
+/// Gives the driver one packet of a message: its header, the payload from where it lies, the checksum.
+#[inline]
+fn send_piece<D: Datagrams>(
+    packet: &Packet,
+    out: &Outgoing,
+    piece: Piece,
+    memory: &(impl Slices + ?Sized),
+    crc: Option<Crc32c>,
+    addr: Addr,
+    driver: &mut D,
+) -> Sent {
+    let mut head = [0; HEAD_MAX];
+    let n = packet.head(&mut head);
+    let mut parts: [&[u8]; MAX_PARTS] = [&[]; MAX_PARTS];
+    parts[0] = &head[..n];
+    let mut count = 1 + out.parts(memory, piece, &mut parts[1..]);
+    let trailer;
+    if let Some(crc) = crc {
+        trailer = crc_of(crc, &parts[..count]);
+        parts[count] = &trailer;
+        count += 1;
+    }
+    driver.send(addr, &parts[..count])
+}
+
 /// The trailer of a packet of these parts.
-fn crc_of(crc: crate::wire::checksum::Crc32c, parts: &[&[u8]]) -> [u8; CRC] {
+fn crc_of(crc: Crc32c, parts: &[&[u8]]) -> [u8; CRC] {
     let len = CRC + parts.iter().map(|p| p.len()).sum::<usize>();
     parts.iter().fold(crc_start(crc, len), |c, part| crc(c, part)).to_be_bytes()
 }

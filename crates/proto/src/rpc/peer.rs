@@ -10,6 +10,7 @@ use core::hash::BuildHasher;
 use siphasher::sip::SipHasher13;
 
 use super::slab::{NONE, Slab};
+use crate::wire::rpc::{ECHO, Packet};
 use crate::{Addr, Instant, Rng};
 
 /// OPENs that may be unanswered towards one peer, counted from the oldest; the server remembers as many.
@@ -130,9 +131,19 @@ impl Path {
     }
 
     /// What to answer to the peer's clock, if its last stamp is fresh enough.
-    pub(super) fn echo_us(&self, now: Instant) -> Option<u16> {
+    fn echo_us(&self, now: Instant) -> Option<u16> {
         let held_us = now.since(self.peer_ts_at?) / crate::time::US;
         (held_us < ECHO_LIMIT_US).then(|| self.peer_ts_us.wrapping_add(held_us as u16))
+    }
+
+    /// Puts our clock into a packet, and the peer's back.
+    #[inline]
+    pub(super) fn stamp(&self, now: Instant, packet: &mut Packet) {
+        packet.ts_us = stamp_us(now);
+        if let Some(echo_us) = self.echo_us(now) {
+            packet.flags |= ECHO;
+            packet.ts_echo_us = echo_us;
+        }
     }
 
     /// How long to wait for an answer before asking: RFC 6298's estimate with a floor.

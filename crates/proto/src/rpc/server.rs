@@ -209,7 +209,7 @@ impl<P: Probe> Endpoint<P> {
         let Some(i) = self.slots.alloc(Role::Recv) else { return };
         let granted = if self.lossless { packet.msg_len } else { self.config.unscheduled_bytes };
         let session = &self.sessions[s];
-        let slot = &mut self.slots.0[i];
+        let slot = &mut self.slots[i];
         slot.incoming = Some(Box::new(Incoming::new(packet.msg_len, u32::from(session.mss), granted)));
         slot.session = session.name(s);
         slot.peer = session.peer;
@@ -227,7 +227,7 @@ impl<P: Probe> Endpoint<P> {
         let (s, channel) = (name & INDEX_MAX, usize::from(packet.channel));
         let i = self.slot_of(s, channel)?;
         let now = self.now;
-        let slot = &mut self.slots.0[i];
+        let slot = &mut self.slots[i];
         let incoming = slot.incoming.as_mut()?;
         let before = incoming.bytes.capacity();
         let placed = incoming.place(packet.msg_len, packet.offset, body);
@@ -278,7 +278,7 @@ impl<P: Probe> Endpoint<P> {
                 let Some(i) = self.slot_of(s, channel) else { return };
                 let (received, granted) = (probe.received.get(), probe.granted.get());
                 self.granted(i, received, granted);
-                let slot = &mut self.slots.0[i];
+                let slot = &mut self.slots[i];
                 if received == 0 && !slot.ready {
                     slot.out.resend(u32::from(slot.mss));
                     self.make_ready(i);
@@ -304,7 +304,7 @@ impl<P: Probe> Endpoint<P> {
             return;
         }
         let Some(i) = self.slot_of(s, channel) else { return };
-        self.slots.0[i].progress = self.now;
+        self.slots[i].progress = self.now;
         if packet.kind == Kind::Grant {
             self.granted(i, packet.msg_len, packet.offset);
         } else {
@@ -355,14 +355,15 @@ impl<P: Probe> Endpoint<P> {
         self.stats.replies += 1;
         let session = &mut self.sessions[s];
         session.channels[channel] = Word::new(seq, State::Reply);
-        self.probe.mark(Point::ServiceEnd, trace_id(session.token, channel as u8, seq));
-        let slot = &mut self.slots.0[i];
+        let slot = &mut self.slots[i];
+        slot.token = session.token;
         slot.session = session.name(s);
         slot.peer = session.peer;
         slot.mss = session.mss;
         slot.seq = seq;
         slot.channel = channel as u8;
         slot.progress = self.now;
+        self.probe.mark(Point::ServiceEnd, slot.trace());
         self.kept.unsent_bytes += len;
         if self.lossless {
             slot.out = Outgoing::new(message, len as u32, len as u32);
@@ -399,8 +400,9 @@ impl<P: Probe> Endpoint<P> {
     /// Every byte of a reply was given to the driver.
     #[inline]
     pub(super) fn reply_sent(&mut self, i: u32) {
-        let slot = &mut self.slots.0[i];
+        let slot = &mut self.slots[i];
         let (name, channel, seq) = (slot.session, usize::from(slot.channel), slot.seq);
+        self.probe.mark(Point::ServerSent, slot.trace());
         if self.lossless {
             self.sessions[name & INDEX_MAX].channels[channel] = Word::new(seq, State::Done);
             return self.free_slot(i);
@@ -415,7 +417,7 @@ impl<P: Probe> Endpoint<P> {
         if self.kept.tail == NONE {
             self.kept.head = i;
         } else {
-            self.slots.0[self.kept.tail].next = i;
+            self.slots[self.kept.tail].next = i;
         }
         self.kept.tail = i;
         self.kept.unsent_bytes -= len;
@@ -428,7 +430,7 @@ impl<P: Probe> Endpoint<P> {
     fn relieve(&mut self) {
         let (max, max_bytes) = (self.config.max_kept, self.config.max_kept_bytes);
         while self.kept.head != NONE && (self.kept.count > max || self.kept.bytes > max_bytes) {
-            let slot = &self.slots.0[self.kept.head];
+            let slot = &self.slots[self.kept.head];
             let (s, channel, seq) = (slot.session & INDEX_MAX, usize::from(slot.channel), slot.seq);
             self.stats.evicted += 1;
             self.drop_slot(s, channel);
@@ -438,7 +440,7 @@ impl<P: Probe> Endpoint<P> {
             return;
         }
         let head = self.kept.head;
-        let Some(slot) = self.slots.0.get(head) else { return };
+        let Some(slot) = self.slots.get(head) else { return };
         if slot.exposed {
             return;
         }
@@ -450,7 +452,7 @@ impl<P: Probe> Endpoint<P> {
         packet.session = session.client;
         packet.token = session.token;
         let peer = slot.peer;
-        self.slots.0[head].exposed = true;
+        self.slots[head].exposed = true;
         self.answer_with(peer, packet, ControlBody::None);
     }
 
@@ -493,14 +495,14 @@ impl<P: Probe> Endpoint<P> {
     /// Gives a slot of the server's back with all it holds.
     #[inline]
     fn free_slot(&mut self, i: u32) {
-        let slot = &mut self.slots.0[i];
+        let slot = &mut self.slots[i];
         if let Some(incoming) = slot.incoming.take() {
             self.assembling_bytes -= incoming.bytes.capacity();
             if incoming.scheduled {
                 self.credit.remove(i);
             }
         }
-        if self.slots.0[i].role == Role::Reply {
+        if self.slots[i].role == Role::Reply {
             self.unkeep(i);
             self.settle_out(i);
         }
@@ -509,7 +511,7 @@ impl<P: Probe> Endpoint<P> {
 
     #[inline]
     fn unkeep(&mut self, i: u32) {
-        let slot = &mut self.slots.0[i];
+        let slot = &mut self.slots[i];
         let len = slot.out.len as usize;
         if !slot.kept {
             self.kept.unsent_bytes -= len;
@@ -522,12 +524,12 @@ impl<P: Probe> Endpoint<P> {
         if prev == NONE {
             self.kept.head = next;
         } else {
-            self.slots.0[prev].next = next;
+            self.slots[prev].next = next;
         }
         if next == NONE {
             self.kept.tail = prev;
         } else {
-            self.slots.0[next].prev = prev;
+            self.slots[next].prev = prev;
         }
     }
 
@@ -613,10 +615,10 @@ impl<P: Probe> Endpoint<P> {
                 self.end_server_session(s);
             }
         }
-        for _ in 0..self.slots.0.len().min(SWEEP_SLOTS) {
+        for _ in 0..self.slots.len().min(SWEEP_SLOTS) {
             let i = self.sweep.slot;
-            self.sweep.slot = (i + 1) % self.slots.0.len();
-            let slot = &self.slots.0[i];
+            self.sweep.slot = (i + 1) % self.slots.len();
+            let slot = &self.slots[i];
             if slot.role == Role::Recv && self.now.since(slot.progress) > self.config.stale_request_ns {
                 // Its number is used up; the client learns by asking that it was never executed.
                 let (s, channel, seq) = (slot.session & INDEX_MAX, usize::from(slot.channel), slot.seq);

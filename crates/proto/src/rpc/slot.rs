@@ -11,13 +11,11 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-
-use arrayvec::ArrayVec;
+use core::ops::{Index, IndexMut};
 
 use super::slab::{NONE, Slab};
 use super::{Message, Slices};
 use crate::Instant;
-use crate::datagrams::MAX_PARTS;
 use crate::wire::rpc::NACK_PACKETS;
 
 /// Packets to send again: bit `i` stands for the packet at `base + i · mss`.
@@ -175,7 +173,8 @@ impl Outgoing {
         self.sent = false;
     }
 
-    /// The bytes of `piece`, appended to `parts`.
+    /// The bytes of `piece`, put into `parts`, which has room for all of [`super::MAX_SLICES`] and one more; returns how
+    /// many it took.
     ///
     /// # Panics
     /// If `memory` gives a slice another length than it has.
@@ -184,32 +183,41 @@ impl Outgoing {
         &'a self,
         memory: &'a (impl Slices + ?Sized),
         piece: Piece,
-        parts: &mut ArrayVec<&'a [u8], MAX_PARTS>,
-    ) {
-        let (mut from, mut want) = (piece.offset as usize, piece.len as usize);
-        let bytes = &self.message.bytes;
-        if from < bytes.len() {
-            let n = want.min(bytes.len() - from);
-            parts.push(&bytes[from..from + n]);
-            want -= n;
-            from = 0;
-        } else {
-            from -= bytes.len();
+        parts: &mut [&'a [u8]],
+    ) -> usize {
+        let (from, len) = (piece.offset as usize, piece.len as usize);
+        let bytes = &self.message.bytes[..];
+        if let Some(all) = bytes.get(from..from + len) {
+            parts[0] = all;
+            return 1;
         }
-        for &slice in &self.message.slices {
-            if want == 0 {
-                return;
+        self.parts_with_slices(memory, from, len, parts)
+    }
+
+    fn parts_with_slices<'a>(
+        &'a self,
+        memory: &'a (impl Slices + ?Sized),
+        mut from: usize,
+        mut len: usize,
+        parts: &mut [&'a [u8]],
+    ) -> usize {
+        let mut count = 0;
+        let slices = self.message.slices.iter().map(|&slice| memory.bytes(slice));
+        for bytes in core::iter::once(&self.message.bytes[..]).chain(slices) {
+            if len == 0 {
+                break;
             }
-            let len = slice.len as usize;
-            if from >= len {
-                from -= len;
+            if from >= bytes.len() {
+                from -= bytes.len();
                 continue;
             }
-            let n = want.min(len - from);
-            parts.push(&memory.bytes(slice)[from..from + n]);
-            want -= n;
+            let n = len.min(bytes.len() - from);
+            parts[count] = &bytes[from..from + n];
+            count += 1;
+            len -= n;
             from = 0;
         }
+        count
     }
 }
 
@@ -366,6 +374,8 @@ pub(super) struct Slot {
     pub(super) progress: Instant,
     /// Client: when the wheel looks at this slot; [`Instant::NEVER`] if it does not. Outlives the use of the slot.
     pub(super) armed: Instant,
+    /// The session's token, for the probe.
+    pub(super) token: u64,
     /// Client: index of the session. Server: name of the session, generation included.
     pub(super) session: u32,
     pub(super) peer: u32,
@@ -403,6 +413,7 @@ impl Slot {
             deadline: Instant::NEVER,
             progress: Instant::ZERO,
             armed: Instant::NEVER,
+            token: 0,
             session: NONE,
             peer: NONE,
             seq: 0,
@@ -419,15 +430,30 @@ impl Slot {
             kept: false,
         }
     }
+
+    /// The number under which both sides mark the points of this RPC.
+    #[inline]
+    pub(super) const fn trace(&self) -> u64 {
+        super::trace_id(self.token, self.channel, self.seq)
+    }
 }
 
 /// All slots.
 #[derive(Debug)]
-pub(super) struct Slots(pub(super) Slab<Slot>);
+pub(super) struct Slots(Slab<Slot>);
 
 impl Slots {
     pub(super) const fn new() -> Self {
         Self(Slab::new())
+    }
+
+    /// Numbers ever given out: all of them are below this.
+    pub(super) const fn len(&self) -> u32 {
+        self.0.len()
+    }
+
+    pub(super) fn get(&self, i: u32) -> Option<&Slot> {
+        self.0.get(i)
     }
 
     /// A free slot with its role set, a new id, and nothing else reset; `None` when 2²⁴ are in use.
@@ -463,5 +489,21 @@ impl Slots {
     pub(super) fn find(&self, id: u64) -> Option<u32> {
         let i = (id & ID_MASK) as u32;
         self.0.get(i).filter(|s| s.id == id && s.role != Role::Free).map(|_| i)
+    }
+}
+
+impl Index<u32> for Slots {
+    type Output = Slot;
+
+    #[inline]
+    fn index(&self, i: u32) -> &Slot {
+        &self.0[i]
+    }
+}
+
+impl IndexMut<u32> for Slots {
+    #[inline]
+    fn index_mut(&mut self, i: u32) -> &mut Slot {
+        &mut self.0[i]
     }
 }
