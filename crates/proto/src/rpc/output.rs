@@ -342,7 +342,7 @@ impl<P: Probe> Endpoint<P> {
     /// this queue's.
     #[cold]
     fn never_sent(&mut self, i: u32, long: bool) -> Progress {
-        if self.lossless && self.slots.0[i].role == Role::Reply {
+        if self.lossless && self.slots[i].role == Role::Reply {
             self.abandon_reply(i);
             return Progress::Idle;
         }
