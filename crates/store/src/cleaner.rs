@@ -212,7 +212,7 @@ fn promise(memory: &Memory, slot: usize, stamp: u32) -> u128 {
         return 0;
     }
     let age = stamp.saturating_sub(segment.mean_stamp()) + 1;
-    (u128::from(gain) * u128::from(age) << 20) / u128::from(segment.bytes.len() as u32 + live)
+    ((u128::from(gain) * u128::from(age)) << 20) / u128::from(segment.bytes.len() as u32 + live)
 }
 
 /// Moves the entry of `len` bytes at `at` if it is live; whether it was.

@@ -104,7 +104,7 @@ impl<T> Chunks<T> {
             return i;
         }
         let i = self.len;
-        if i as usize % CHUNK == 0 {
+        if (i as usize).is_multiple_of(CHUNK) {
             let items: Box<[T]> = (0..CHUNK).map(|_| fresh()).collect();
             self.chunks.extend(items.try_into());
         }

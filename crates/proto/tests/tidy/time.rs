@@ -8,6 +8,7 @@ use crate::source::{files, line_of};
 const LISTED: &[(&str, &str, &str)] = &[
     ("crates/cli/src/", "Instant::now", "a program waits for its children and paints its progress"),
     ("crates/cli/src/process.rs", "thread::sleep", "a child that starts or ends gives no sign to wait on"),
+    ("crates/cli/src/perf/idle.rs", "thread::sleep", "to measure what idling costs, it must idle"),
     (
         "crates/cli/src/up.rs",
         "thread::sleep",

@@ -317,7 +317,7 @@ fn a_retry_waits_for_the_new_map_and_longer_each_time() {
         assert_eq!(ask.link, 0);
         s.tick();
         let pause_ns = s.now.since(before);
-        let nominal_ns = (100 * US << i).min(50 * MS);
+        let nominal_ns = ((100 * US) << i).min(50 * MS);
         assert!((nominal_ns / 2..=nominal_ns).contains(&pause_ns), "{pause_ns} after {i} failures");
         last_ns = pause_ns.max(last_ns);
         // The pause is over, but the question is not: the old map is not used.

@@ -233,7 +233,7 @@ impl Net {
                 burst: Vec::new(),
                 gone_seen: 0,
             },
-            memory: Memory((0..1 << 16).map(|i: u32| (i * 7 >> 3) as u8).collect()),
+            memory: Memory((0..1 << 16).map(|i: u32| ((i * 7) >> 3) as u8).collect()),
             echo: n == 0,
             seen: Vec::new(),
             released: Vec::new(),

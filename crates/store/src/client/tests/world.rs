@@ -252,7 +252,7 @@ impl World {
             if self.masters[i].id.generation == 0 {
                 let control = format!("m{i}");
                 let data = control.clone();
-                let nonce = (i as u64) << 32 | self.life + u64::from(self.crashed);
+                let nonce = ((i as u64) << 32) | (self.life + u64::from(self.crashed));
                 let request = Enlist { nonce, capacity_bytes: 0, control: &control, data: &data };
                 if let Some(reply) = self.ask(request.emit()) {
                     self.masters[i].id = Enlisted::parse(&reply).unwrap().server;
@@ -360,7 +360,7 @@ impl World {
             return;
         }
         self.left[i] -= 1;
-        let amount = (i as i64) << 32 | i64::from(self.left[i]) + 1;
+        let amount = ((i as i64) << 32) | (i64::from(self.left[i]) + 1);
         let deadline = self.now.after(self.rng.below(20 * SECOND) + MS);
         let key = [amount as u8 % 4];
         let op = self.clients[i].increment_integer(table, &key, amount, NO_RULES, deadline);
