@@ -44,6 +44,7 @@ impl Child {
     }
 
     /// Waits until it has ended by itself.
+    #[cfg(test)]
     pub(crate) fn wait(mut self) -> Option<WaitStatus> {
         self.pid.take().and_then(reap)
     }

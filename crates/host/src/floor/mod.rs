@@ -11,8 +11,6 @@
 use std::io;
 use std::thread;
 
-use sprat_proto::Instant;
-
 use crate::clock::Clock;
 use crate::cpu;
 use crate::fork::Child;
@@ -27,12 +25,12 @@ pub use memory::memory;
 pub use ring::{cache_line, ring, ring_stream};
 pub use socket::{tcp, tcp_exchange, udp, udp_stream};
 
-/// How long a measurement goes on: until either is reached.
+/// How long a measurement goes on: until either is reached. Up to a tenth as much goes before, to warm up.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Samples; a tenth as many are made before and thrown away.
+    /// Samples.
     pub count: usize,
-    /// Nanoseconds, from the first exchange on.
+    /// Nanoseconds.
     pub time_ns: u64,
 }
 
@@ -90,22 +88,25 @@ fn between<T: Send>(
 fn sample(limits: Limits, mut exchange: impl FnMut() -> io::Result<()>) -> io::Result<Vec<u32>> {
     let clock = Clock::new();
     let start = clock.now();
-    let over = |now: Instant| now.since(start) >= limits.time_ns;
     for _ in 0..limits.count / 10 {
         exchange()?;
+<<<<<<< HEAD
         // Slow exchanges would else spend all their time here.
+=======
+>>>>>>> 3ed99c1 (floor: the warm-up has a time limit of its own)
         if clock.now().since(start) >= limits.time_ns / 10 {
             break;
         }
     }
-    let mut samples = Vec::with_capacity(limits.count.min(1 << 24));
-    let mut last = clock.now();
+    let mut samples = Vec::with_capacity(limits.count.min(1 << 20));
+    let start = clock.now();
+    let mut last = start;
     while samples.len() < limits.count {
         exchange()?;
         let now = clock.now();
         samples.push(u32::try_from(now.since(last)).unwrap_or(u32::MAX));
         last = now;
-        if over(now) {
+        if now.since(start) >= limits.time_ns {
             break;
         }
     }
