@@ -90,10 +90,7 @@ fn sample(limits: Limits, mut exchange: impl FnMut() -> io::Result<()>) -> io::R
     let start = clock.now();
     for _ in 0..limits.count / 10 {
         exchange()?;
-<<<<<<< HEAD
         // Slow exchanges would else spend all their time here.
-=======
->>>>>>> 3ed99c1 (floor: the warm-up has a time limit of its own)
         if clock.now().since(start) >= limits.time_ns / 10 {
             break;
         }

@@ -1,9 +1,9 @@
 //! The floors of shared memory: one cache line between two processors, and the product's own ring with nothing around it.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socketpair};
@@ -12,7 +12,7 @@ use super::{Flow, Limits, between, ended, sample};
 use crate::clock::Clock;
 use crate::cpu::{Idle, Rest};
 use crate::mem::Region;
-use crate::ring::{self, CONTROL, Consumer, MAX_PAYLOAD, MIN_SIZE, Place, Producer, Push};
+use crate::ring::{self, CONTROL, Consumer, DEFAULT_SIZE, MAX_PAYLOAD, Place, Producer, Push};
 
 const DATA: usize = 4096;
 
@@ -23,7 +23,7 @@ const DATA: usize = 4096;
 pub fn cache_line(limits: Limits) -> io::Result<Vec<u32>> {
     let lines = Arc::new(Region::anonymous(DATA)?);
     let theirs = Arc::clone(&lines);
-    let wait = |word: &std::sync::atomic::AtomicU64, number: u64| {
+    let wait = |word: &AtomicU64, number: u64| {
         let (mut idle, clock) = (Idle::new(), Clock::new());
         while word.load(Ordering::Acquire) != number {
             // Nobody sleeps here: there is no bell.
@@ -62,13 +62,13 @@ struct Side {
 
 impl Side {
     fn pair() -> io::Result<[Self; 2]> {
-        let memory = Arc::new(Region::anonymous(DATA + 2 * MIN_SIZE)?);
+        let memory = Arc::new(Region::anonymous(DATA + 2 * DEFAULT_SIZE)?);
         let fenced = !ring::has_barrier();
         let place = |n: usize| Place {
             memory: Arc::clone(&memory),
             control: n * CONTROL,
-            data: DATA + n * MIN_SIZE,
-            size: MIN_SIZE,
+            data: DATA + n * DEFAULT_SIZE,
+            size: DEFAULT_SIZE,
             secret: 0x5350_5254 + n as u64,
             fenced,
         };
@@ -91,7 +91,7 @@ impl Side {
     }
 
     fn sleep(&self) -> io::Result<()> {
-        poll(&mut [PollFd::from_borrowed_fd(std::os::fd::AsFd::as_fd(&self.bell), PollFlags::IN)], None)?;
+        poll(&mut [PollFd::from_borrowed_fd(self.bell.as_fd(), PollFlags::IN)], None)?;
         let mut rings = [0; 8];
         match rustix::net::recv(&self.bell, &mut rings, RecvFlags::DONTWAIT) {
             Ok((0, _)) => Err(ended()),

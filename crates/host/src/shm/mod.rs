@@ -59,7 +59,7 @@ const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 /// How to open a driver.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Accept processes of other users, and connect to theirs.
+    /// Accept processes of other users, and connect to their servers.
     pub other_users: bool,
     /// Bytes of each ring of the connections that this side accepts: a power of two from [`ring::MIN_SIZE`] to
     /// [`ring::MAX_SIZE`].
@@ -72,7 +72,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { other_users: false, ring_bytes: ring::MIN_SIZE, max_connections: 1024, directory: None }
+        Self { other_users: false, ring_bytes: ring::DEFAULT_SIZE, max_connections: 1024, directory: None }
     }
 }
 
@@ -318,10 +318,13 @@ impl Shm {
                 Ok(socket) => self.admit(socket),
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(Errno::MFILE | Errno::NFILE) if self.reserve.take().is_some() => {
-                    // Without this the connection would stay in the queue and keep this side from ever sleeping.
-                    drop(rustix::net::accept(listener));
-                    self.counters.refused += 1;
+                    // Left in the queue, the connection would keep this side from ever sleeping.
+                    let turned_away = rustix::net::accept(listener).is_ok();
                     self.reserve = reserve();
+                    if !turned_away {
+                        return;
+                    }
+                    self.counters.refused += 1;
                 }
                 Err(_) => return,
             }

@@ -15,7 +15,7 @@ fn directory() -> TempDir {
 }
 
 fn options(directory: &Path) -> Options {
-    Options { directory: Some(directory.into()), ..Options::default() }
+    Options { directory: Some(directory.into()), ring_bytes: ring::MIN_SIZE, ..Options::default() }
 }
 
 fn locator(name: &str) -> Locator {
@@ -389,4 +389,124 @@ fn damage_ends_one_connection_only() {
     bad.look();
     while bad.recv_burst() > 0 {}
     assert_eq!(bad.gone(), Some(server_of_bad));
+}
+
+/// A client that is killed somewhere, in the middle of a push as likely as anywhere, twenty times over: the server goes
+/// on with its other client and keeps nothing.
+#[test]
+fn a_client_killed_at_any_point_harms_only_itself() {
+    let directory = directory();
+    let (mut server, mut good, to) = pair(directory.path());
+    // Other tests run in this process, so only what bears the ring's name counts.
+    let maps = || fs::read_to_string("/proc/self/maps").unwrap().matches("memfd:sprat-ring").count();
+    let mut rng = Rng::seeded(9);
+    for round in 0..20u32 {
+        let child = Child::spawn(|| {
+            let mut bad = client(directory.path());
+            let to = bad.resolve(&locator("s")).unwrap();
+            let payload = vec![round as u8; 3000];
+            loop {
+                bad.recv_burst();
+                bad.send(to, &[&payload]);
+            }
+        })
+        .unwrap();
+        let (mut patience, mut received, mut killed) = (rng.below(200), 0, None);
+        let mut child = Some(child);
+        let gone = loop {
+            for i in 0..server.recv_burst() {
+                let (from, bytes) = server.datagram(i);
+                assert!(bytes.len() == 3000 && bytes.iter().all(|&b| b == round as u8));
+                killed = Some(from);
+                received += 1;
+            }
+            patience = patience.saturating_sub(u64::from(received > 0));
+            if patience == 0 {
+                drop(child.take());
+            }
+            if let Some(gone) = server.gone() {
+                break gone;
+            }
+        };
+        assert_eq!(Some(gone), killed);
+        assert_eq!(good.send(to, &[b"still here"]), Sent::Yes);
+        assert_eq!(receive(&mut server)[0].1, b"still here");
+        assert_eq!(server.connections(), 1, "round {round}");
+    }
+    assert_eq!(server.counters().broken, 0);
+    assert!(maps() >= 2);
+}
+
+/// Runs `body` in a process of its own, where nobody else opens or maps anything; false if it panicked.
+fn alone(body: impl FnOnce()) -> bool {
+    let flag = crate::mem::Region::anonymous(4096).unwrap();
+    let child = Child::spawn(|| {
+        body();
+        flag.word(0).store(1, std::sync::atomic::Ordering::Relaxed);
+    });
+    child.unwrap().wait();
+    flag.word(0).load(std::sync::atomic::Ordering::Relaxed) == 1
+}
+
+#[test]
+fn connections_that_come_and_go_leave_nothing_behind() {
+    let directory = directory();
+    let done = alone(|| {
+        let open = || {
+            let fds = fs::read_dir("/proc/self/fd").unwrap().count();
+            let maps = fs::read_to_string("/proc/self/maps").unwrap().matches("memfd:sprat-ring").count();
+            (fds, maps)
+        };
+        let before = open();
+        let mut server = server(directory.path(), "s");
+        let alone = open();
+        for _ in 0..50 {
+            let mut client = client(directory.path());
+            let to = client.resolve(&locator("s")).unwrap();
+            while client.send(to, &[b"x"]) != Sent::Yes {
+                server.recv_burst();
+                client.recv_burst();
+            }
+            assert_eq!(open().1, alone.1 + 2, "one mapping a side");
+            assert_eq!(open().0, alone.0 + 4, "one socket a side, the client's epoll and reserve");
+            drop(client);
+            while server.gone().is_none() {
+                server.recv_burst();
+            }
+            assert_eq!(open(), alone);
+        }
+        drop(server);
+        assert_eq!(open(), before);
+    });
+    assert!(done);
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_server_without_file_descriptors_turns_clients_away_and_can_sleep() {
+    let directory = directory();
+    let done = alone(|| {
+        let mut server = server(directory.path(), "s");
+        let mut clients: Vec<_> = (0..3).map(|_| client(directory.path())).collect();
+        let all: Vec<_> = clients.iter_mut().map(|c| c.resolve(&locator("s")).unwrap()).collect();
+        let mut hoard = Vec::new();
+        while let Some(fd) = reserve() {
+            hoard.push(fd);
+        }
+        server.look();
+        assert_eq!((server.counters.refused, server.connections()), (3, 0));
+        assert!(server.doze() && is_quiet(&server));
+        server.wake();
+        hoard.clear();
+        for (client, to) in clients.iter_mut().zip(all) {
+            client.look();
+            assert_eq!(client.gone(), Some(to));
+            let again = client.resolve(&locator("s")).unwrap();
+            while client.send(again, &[b"x"]) != Sent::Yes {
+                server.recv_burst();
+                client.recv_burst();
+            }
+        }
+    });
+    assert!(done);
 }
