@@ -261,18 +261,17 @@ impl Master {
         }
         let stamp = seconds(now);
         let mutation = Mutation { target, once, key, hash, change, stamp };
-        let outcome = self.memory.mutate(&mutation);
-        self.busy |= self.cleaner.wanted(&self.memory);
-        match outcome {
-            Ok(outcome) => Ok(self.gate(caller, reply(outcome).into(), false)),
-            Err(Status::Retry) => {
-                // Whoever writes into full memory helps to clean it, however seldom this machine is idle.
-                self.cleaner.step(&mut self.memory, stamp, STEP);
-                let hope = self.cleaner.wanted(&self.memory);
-                Err(if hope { Status::Retry } else { Status::NoSpace })
+        let mut outcome = self.memory.mutate(&mutation);
+        if outcome == Err(Status::Retry) {
+            // Whoever writes into full memory helps to clean it, however seldom this machine is idle.
+            self.cleaner.step(&mut self.memory, stamp, STEP);
+            outcome = self.memory.mutate(&mutation);
+            if outcome == Err(Status::Retry) && !self.cleaner.wanted(&self.memory) {
+                outcome = Err(Status::NoSpace);
             }
-            Err(status) => Err(status),
         }
+        self.busy |= self.cleaner.wanted(&self.memory);
+        outcome.map(|outcome| self.gate(caller, reply(outcome).into(), false))
     }
 
     fn enumerate(&mut self, now: Instant, caller: Caller, request: &[u8]) -> Result<Option<Message>, Status> {

@@ -63,7 +63,8 @@ impl Leases {
         if self.suspended.len() >= MAX_SUSPENDED || bytes > MAX_SUSPENDED_BYTES {
             return Err(Status::Retry);
         }
-        if !self.ask.contains(&lease) {
+        let asked = self.asked.as_ref().is_some_and(|asked| asked.leases.contains(&lease));
+        if !asked && !self.ask.contains(&lease) {
             if self.ask.len() >= MAX_CHECKED_LEASES {
                 return Err(Status::Retry);
             }

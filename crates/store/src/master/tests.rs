@@ -1,1 +1,608 @@
+//! The machine as its world sees it: requests, replies and calls, in virtual time.
 
+use alloc::collections::BTreeMap;
+use alloc::vec;
+
+use proptest::prelude::{any, prop_assert, prop_oneof, proptest};
+use sprat_proto::rpc::ServerRpc;
+
+use super::*;
+use crate::message::control::{
+    CheckLease, DropTablet, Enlist, Enlisted, LeaseTimes, RenewServer, Renewed, TakeTablet, done, failure,
+    opcode,
+};
+use crate::message::data::{
+    Amount, RejectRules, echo_reply, increment_reply, mutation_reply, objects_reply, read_reply, stats_reply,
+};
+use crate::types::{HashKey, LeaseId, MAX_KEY, MAX_VALUE, TableId};
+
+const CLUSTER: u64 = 9;
+const ME: ServerId = ServerId { index: 1, generation: 1 };
+const TABLE: TableId = TableId(7);
+const KEY: HashKey = HashKey([5; 16]);
+const TERM_NS: u64 = 3 * SECOND;
+const TARGET: Target = Target {
+    cluster: CLUSTER,
+    table: TABLE,
+    rules: RejectRules {
+        given_version: Version(0),
+        doesnt_exist: false,
+        exists: false,
+        version_le_given: false,
+        version_ne_given: false,
+    },
+};
+
+struct Rig {
+    master: Master,
+    now: Instant,
+    callers: u64,
+    calls: Vec<(u64, Vec<u8>)>,
+    replies: BTreeMap<u64, Vec<u8>>,
+    stopped: bool,
+}
+
+impl Rig {
+    fn new(config: Config) -> Self {
+        let mut rig = Self {
+            master: Master::new(config, Rng::seeded(1)),
+            now: Instant::from_ns(SECOND),
+            callers: 0,
+            calls: Vec::new(),
+            replies: BTreeMap::new(),
+            stopped: false,
+        };
+        rig.pump();
+        rig
+    }
+
+    /// A member of the cluster that owns all of the table.
+    fn serving(config: Config) -> Self {
+        let mut rig = Self::new(config);
+        rig.answer(Opcode::Enlist, Enlisted { cluster: CLUSTER, server: ME, lease_ns: TERM_NS }.emit());
+        let take = take(0, u64::MAX);
+        assert_eq!(rig.ask(take.emit()), done());
+        rig
+    }
+
+    fn small() -> Self {
+        Self::serving(Config { log_bytes: 16 << 12, segment_bytes: 1 << 12, ..Config::default() })
+    }
+
+    fn pump(&mut self) {
+        while let Some(output) = self.master.output(self.now) {
+            match output {
+                Output::Connect { link, .. } => assert_eq!(link, COORDINATOR),
+                Output::Call { link, tag, message, deadline } => {
+                    assert!(link == COORDINATOR && deadline > self.now && message.slices.is_empty());
+                    self.calls.push((tag, message.bytes));
+                }
+                Output::Reply { caller, message } => {
+                    let bytes = self.take_message(message);
+                    assert!(self.replies.insert(caller.rpc.0, bytes).is_none(), "one reply");
+                }
+                Output::Stop { reason } => {
+                    assert!(!reason.is_empty());
+                    self.stopped = true;
+                }
+                output => panic!("{output:?}"),
+            }
+        }
+    }
+
+    fn take_message(&mut self, message: Message) -> Vec<u8> {
+        let mut bytes = message.bytes;
+        for slice in message.slices {
+            bytes.extend_from_slice(self.master.bytes(slice));
+            self.master.released(slice);
+        }
+        bytes
+    }
+
+    /// Sends a request; its number among `replies` if the reply follows.
+    fn send(&mut self, request: &[u8]) -> Result<Vec<u8>, u64> {
+        self.callers += 1;
+        let caller = Caller { door: 0, rpc: ServerRpc(self.callers) };
+        let payload = Payload::Borrowed(request);
+        let reply = self.master.request(self.now, caller, payload, Instant::NEVER);
+        let reply = reply.map(|message| self.take_message(message));
+        self.pump();
+        reply.ok_or(self.callers)
+    }
+
+    fn ask(&mut self, request: Vec<u8>) -> Vec<u8> {
+        self.send(&request).expect("an answer at once")
+    }
+
+    fn status(&mut self, request: Vec<u8>) -> Option<Status> {
+        Status::from_code(self.ask(request)[1])
+    }
+
+    /// The coordinator's answer to the only call that is on its way.
+    fn answer(&mut self, to: Opcode, reply: Vec<u8>) -> Vec<u8> {
+        let (tag, request) = self.calls.pop().expect("a call");
+        assert!(self.calls.is_empty() && opcode(&request) == Ok(to), "{request:?}");
+        self.master.response(self.now, tag, Ok(Payload::Borrowed(&reply)));
+        self.pump();
+        request
+    }
+
+    fn pass(&mut self, ns: u64) {
+        self.now = self.now.after(ns);
+        self.master.tick(self.now);
+        self.pump();
+    }
+
+    /// A client whose lease the master knows to be valid.
+    fn client(&mut self, lease: u64, valid_ns: u64) {
+        let nothing = Remove { target: TARGET, once: once(lease, 1, 0), key: b"" };
+        let waiting = self.send(&nothing.emit()).unwrap_err();
+        self.answer(Opcode::CheckLease, LeaseTimes { valid_ns: vec![valid_ns] }.emit());
+        assert_eq!(mutation_reply(&self.replies.remove(&waiting).unwrap()), Ok(Version(0)));
+    }
+
+    fn write(&mut self, once: Once, key: &[u8], value: &[u8]) -> Result<Version, Status> {
+        let reply = self.ask(Write { target: TARGET, once, key, value }.emit());
+        mutation_reply(&reply).map_err(|refusal| refusal.status)
+    }
+
+    fn read(&mut self, key: &[u8]) -> Result<(Version, Vec<u8>), Status> {
+        let reply = self.ask(Read { target: TARGET, key }.emit());
+        read_reply(&reply).map(|(v, value)| (v, value.to_vec())).map_err(|refusal| refusal.status)
+    }
+}
+
+fn once(lease: u64, rpc: u64, ack: u64) -> Once {
+    Once { lease: LeaseId(lease), rpc, ack }
+}
+
+fn take(first: u64, last: u64) -> TakeTablet {
+    TakeTablet { cluster: CLUSTER, server: ME, table: TABLE, first, last, hash_key: KEY }
+}
+
+#[test]
+fn joins_renews_and_stops_when_it_is_given_up() {
+    let config = Config { control: "tcp:c".into(), data: "shm:d".into(), ..Config::default() };
+    let mut rig = Rig::new(config);
+    // Orders that overtake the answer to Enlist must be repeated, not refused.
+    assert_eq!(rig.status(take(0, 9).emit()), Some(Status::Retry));
+    assert_eq!(rig.read(b"k"), Err(Status::NotServing));
+    let (tag, request) = rig.calls.pop().unwrap();
+    let enlist = Enlist::parse(&request).unwrap();
+    assert_eq!((enlist.control, enlist.data, enlist.capacity_bytes), ("tcp:c", "shm:d", 1 << 30));
+    let nonce = enlist.nonce;
+    rig.master.response(rig.now, tag, Err(RpcError::NotExecuted));
+    rig.pump();
+    assert!(rig.calls.is_empty());
+    assert_eq!(rig.master.deadline(), Some(rig.now.after(100 * MS)));
+    rig.pass(100 * MS);
+    let enlisted = Enlisted { cluster: CLUSTER, server: ME, lease_ns: TERM_NS }.emit();
+    let request = rig.answer(Opcode::Enlist, enlisted);
+    assert_eq!(Enlist::parse(&request).unwrap().nonce, nonce, "the same life");
+    assert_eq!(rig.master.server(), Some(ME));
+    assert_eq!(rig.read(b"k"), Err(Status::UnknownTablet));
+
+    // Renewed at a third of the term; the lease counts from when it was asked for.
+    assert_eq!(rig.master.deadline(), Some(rig.now.after(SECOND)));
+    rig.pass(SECOND);
+    let asked = rig.now;
+    rig.pass(SECOND / 2);
+    let request = rig.answer(Opcode::RenewServer, Renewed { lease_ns: TERM_NS }.emit());
+    let renew = RenewServer::parse(&request).unwrap();
+    assert_eq!((renew.cluster, renew.server), (CLUSTER, ME));
+    assert_eq!(rig.master.deadline(), Some(asked.after(SECOND)));
+
+    // No answer: it stops serving before the coordinator gives it up, and goes on if that has not happened.
+    rig.now = asked.after(TERM_NS - TERM_NS / 10 - 1);
+    assert_eq!(rig.read(b"k"), Err(Status::UnknownTablet));
+    rig.now = asked.after(TERM_NS - TERM_NS / 10);
+    assert_eq!(rig.read(b"k"), Err(Status::NotServing));
+    rig.answer(Opcode::RenewServer, Renewed { lease_ns: TERM_NS }.emit());
+    assert_eq!(rig.read(b"k"), Err(Status::UnknownTablet));
+
+    rig.pass(TERM_NS);
+    assert!(!rig.stopped);
+    rig.answer(Opcode::RenewServer, failure(Status::NotInCluster, "gone"));
+    assert!(rig.stopped);
+    rig.pass(10 * TERM_NS);
+    assert!(rig.calls.is_empty(), "it never comes back");
+    assert_eq!(rig.read(b"k"), Err(Status::NotServing));
+    assert_eq!(rig.status(take(0, 9).emit()), Some(Status::NotInCluster));
+}
+
+#[test]
+fn tablets_are_taken_and_dropped() {
+    let mut rig = Rig::small();
+    rig.client(1, TERM_NS);
+    let repeated = take(0, u64::MAX).emit();
+    assert_eq!(rig.ask(repeated), done());
+    let other = ServerId { index: 1, generation: 2 };
+    assert_eq!(rig.status(TakeTablet { server: other, ..take(0, 9) }.emit()), Some(Status::NotInCluster));
+    assert_eq!(rig.status(TakeTablet { cluster: 1, ..take(0, 9) }.emit()), Some(Status::NotInCluster));
+    assert_eq!(rig.status(take(0, 9).emit()), Some(Status::BadFormat), "it overlaps");
+    assert_eq!(rig.status(take(9, 0).emit()), Some(Status::BadFormat));
+
+    assert!(rig.write(once(1, 2, 1), b"k", b"v").is_ok());
+    let drop = DropTablet { cluster: CLUSTER, server: ME, table: TABLE, first: 0, last: u64::MAX };
+    assert_eq!(rig.ask(drop.emit()), done());
+    assert_eq!(rig.ask(drop.emit()), done());
+    assert_eq!(rig.read(b"k"), Err(Status::UnknownTablet));
+    assert_eq!(rig.write(once(1, 3, 2), b"k", b"v"), Err(Status::UnknownTablet));
+    // It comes back empty, when its old objects are gone.
+    assert_eq!(rig.status(take(0, u64::MAX).emit()), Some(Status::Retry));
+    assert_eq!(rig.master.deadline(), Some(Instant::ZERO));
+    while rig.master.tick(rig.now) {}
+    assert_eq!(rig.ask(take(0, u64::MAX).emit()), done());
+    assert_eq!(rig.read(b"k"), Err(Status::ObjectDoesntExist));
+    // The refused mutation was not recorded: it is new.
+    assert!(rig.write(once(1, 3, 2), b"k", b"v").is_ok());
+}
+
+#[test]
+fn operations_and_their_verdicts() {
+    let mut rig = Rig::small();
+    rig.client(1, TERM_NS);
+    assert_eq!(rig.read(b""), Err(Status::ObjectDoesntExist));
+    assert_eq!(rig.write(once(1, 2, 1), b"", b""), Ok(Version(1)));
+    assert_eq!(rig.read(b""), Ok((Version(1), vec![])), "empty keys and values are allowed");
+    assert_eq!(rig.write(once(1, 3, 2), b"", b"v"), Ok(Version(2)));
+    assert_eq!(rig.read(b""), Ok((Version(2), b"v".to_vec())));
+
+    let mut target = TARGET;
+    target.rules.exists = true;
+    let request = Write { target, once: once(1, 4, 3), key: b"", value: b"w" }.emit();
+    for _ in 0..2 {
+        let reply = rig.ask(request.clone());
+        let refusal = mutation_reply(&reply).unwrap_err();
+        assert_eq!((refusal.status, refusal.version), (Status::ObjectExists, Version(2)));
+    }
+    // A verdict is a result too: it stays the answer though the object is gone.
+    let remove = Remove { target: TARGET, once: once(1, 5, 3), key: b"" }.emit();
+    assert_eq!(mutation_reply(&rig.ask(remove)), Ok(Version(2)));
+    assert_eq!(mutation_reply(&rig.ask(request)).unwrap_err().status, Status::ObjectExists);
+    let reply = rig.ask(Read { target, key: b"" }.emit());
+    assert_eq!(read_reply(&reply).unwrap_err().status, Status::ObjectDoesntExist);
+
+    let add = |rpc, amount| Increment { target: TARGET, once: once(1, rpc, 5), amount, key: b"n" }.emit();
+    let reply = rig.ask(add(6, Amount::Integer(-5)));
+    assert_eq!(increment_reply(&reply), Ok((Version(3), (-5i64).to_be_bytes())));
+    assert_eq!(rig.ask(add(6, Amount::Integer(-5))), reply, "the sum is remembered");
+    assert_eq!(rig.read(b"n"), Ok((Version(3), (-5i64).to_be_bytes().to_vec())));
+    assert!(rig.write(once(1, 7, 6), b"n", b"1234567").is_ok());
+    let refusal = rig.ask(add(8, Amount::Double(1.0)));
+    assert_eq!(increment_reply(&refusal).unwrap_err().status, Status::NotANumber);
+
+    assert_eq!(echo_reply(&rig.ask(data::echo(b"hello"))), Ok(&b"hello"[..]));
+    let stats = rig.ask(data::stats());
+    let text = stats_reply(&stats).unwrap();
+    assert!(
+        text.starts_with("{\"reads\":") && text.ends_with('}') && text.contains("\"objects\":1,"),
+        "{text}"
+    );
+}
+
+#[test]
+fn what_cannot_be_served_says_why() {
+    let mut rig = Rig::small();
+    rig.client(1, TERM_NS);
+    let elsewhere = Target { cluster: 1, ..TARGET };
+    assert_eq!(rig.status(Read { target: elsewhere, key: b"" }.emit()), Some(Status::NotInCluster));
+    let unknown = Target { table: TableId(8), ..TARGET };
+    assert_eq!(rig.status(Read { target: unknown, key: b"" }.emit()), Some(Status::UnknownTablet));
+    let long_key = vec![0; MAX_KEY + 1];
+    assert_eq!(rig.read(&long_key), Err(Status::KeyTooLong));
+    assert_eq!(rig.read(&long_key[1..]), Err(Status::ObjectDoesntExist));
+    assert_eq!(rig.write(once(1, 2, 1), &long_key, b""), Err(Status::KeyTooLong));
+    assert_eq!(rig.write(once(1, 2, 1), b"", &vec![0; MAX_VALUE + 1]), Err(Status::ValueTooLong));
+    assert_eq!(rig.write(once(1, 2, 1), b"", &vec![0; 5000]), Err(Status::ValueTooLong), "small segments");
+    assert_eq!(rig.write(once(0, 2, 1), b"", b""), Err(Status::ExpiredLease), "no lease at all");
+    assert_eq!(rig.write(once(1, 1, 1), b"", b""), Err(Status::StaleRpc));
+    assert_eq!(rig.write(once(1, 514, 1), b"", b""), Err(Status::Retry), "too far ahead");
+    assert!(rig.write(once(1, 513, 1), b"", b"").is_ok());
+    assert_eq!(rig.status(vec![]), Some(Status::BadFormat));
+    assert_eq!(rig.status(vec![1, 2, 0]), Some(Status::BadFormat));
+    assert_eq!(rig.status(vec![2, 2, 0, 0]), Some(Status::BadVersion));
+    assert_eq!(rig.status(vec![1, 64, 0, 0]), Some(Status::UnknownOpcode));
+    assert_eq!(rig.status(vec![1, 99, 0, 0]), Some(Status::UnknownOpcode));
+
+    // What comes too late is not executed.
+    let request = Write { target: TARGET, once: once(1, 3, 1), key: b"late", value: b"" }.emit();
+    let caller = Caller { door: 0, rpc: ServerRpc(0) };
+    let late = rig.now;
+    rig.pass(1);
+    let reply = rig.master.request(rig.now, caller, Payload::Borrowed(&request), late).unwrap();
+    assert_eq!(reply.bytes, data::head(Status::Retry));
+    assert_eq!(rig.read(b"late"), Err(Status::ObjectDoesntExist));
+}
+
+#[test]
+fn a_mutation_waits_until_its_clients_lease_is_known() {
+    let mut rig = Rig::small();
+    let request = |rpc| {
+        let amount = Amount::Integer(1);
+        Increment { target: TARGET, once: once(1, rpc, 0), amount, key: b"n" }.emit()
+    };
+    let other = Increment { target: TARGET, once: once(2, 1, 0), amount: Amount::Integer(1), key: b"n" };
+    // A repetition that comes meanwhile gets the same answer.
+    let first = rig.send(&request(1)).unwrap_err();
+    let second = rig.send(&request(2)).unwrap_err();
+    let repeated = rig.send(&request(1)).unwrap_err();
+    let others = rig.send(&other.emit()).unwrap_err();
+    let asked = rig.now;
+    rig.pass(10);
+    let request_one = rig.answer(Opcode::CheckLease, LeaseTimes { valid_ns: vec![1000] }.emit());
+    assert_eq!(CheckLease::parse(&request_one).unwrap().leases, [LeaseId(1)]);
+    assert_eq!(rig.replies[&first], rig.replies[&repeated]);
+    assert_eq!(increment_reply(&rig.replies[&first]).unwrap().1, 1u64.to_be_bytes());
+    assert_eq!(increment_reply(&rig.replies[&second]).unwrap().1, 2u64.to_be_bytes());
+    assert!(!rig.replies.contains_key(&others));
+    rig.answer(Opcode::CheckLease, LeaseTimes { valid_ns: vec![0] }.emit());
+    assert_eq!(rig.replies[&others], data::head(Status::ExpiredLease));
+
+    // Known until its term ends, counted from the question; then it is asked about again, and nothing is forgotten.
+    rig.now = asked.after(999);
+    assert!(rig.send(&request(3)).is_ok());
+    rig.now = asked.after(1000);
+    let again = rig.send(&request(1)).unwrap_err();
+    let new = rig.send(&request(4)).unwrap_err();
+    rig.answer(Opcode::CheckLease, failure(Status::Starting, ""));
+    for waited in [again, new] {
+        assert_eq!(rig.replies[&waited], data::head(Status::Retry), "nobody knows");
+    }
+    let again = rig.send(&request(1)).unwrap_err();
+    rig.answer(Opcode::CheckLease, LeaseTimes { valid_ns: vec![1000] }.emit());
+    assert_eq!(rig.replies[&again], rig.replies[&first]);
+
+    // Expired: its records go, and nothing of it is executed any more.
+    assert_eq!(rig.master.memory().results.records(), 3);
+    let live = rig.master.memory().log.live_bytes();
+    rig.pass(1000);
+    rig.answer(Opcode::CheckLease, LeaseTimes { valid_ns: vec![0] }.emit());
+    assert_eq!(rig.master.memory().results.records(), 0);
+    assert!(rig.master.memory().log.live_bytes() < live);
+    let late = rig.send(&request(1)).unwrap_err();
+    rig.answer(Opcode::CheckLease, LeaseTimes { valid_ns: vec![0] }.emit());
+    assert_eq!(rig.replies[&late], data::head(Status::ExpiredLease));
+    assert_eq!(rig.read(b"n").unwrap().1, 3u64.to_be_bytes());
+}
+
+#[test]
+fn mutations_that_wait_are_limited() {
+    let mut rig = Rig::small();
+    let big = vec![0; MAX_VALUE];
+    let refused = (1..30).find(|&n| {
+        let request = Write { target: TARGET, once: once(1, n, 0), key: b"", value: &big }.emit();
+        rig.send(&request).is_ok()
+    });
+    assert_eq!(refused, Some(16), "16 MiB");
+    let mut rig = Rig::small();
+    let refused = (1..600).filter(|&lease| {
+        let request = Remove { target: TARGET, once: once(lease, 1, 0), key: b"" }.emit();
+        rig.send(&request).is_ok_and(|reply| reply == data::head(Status::Retry))
+    });
+    // The first is asked about alone, the next 512 together when the answer comes.
+    assert_eq!(refused.count(), 599 - 513);
+    rig.answer(Opcode::CheckLease, LeaseTimes { valid_ns: vec![TERM_NS] }.emit());
+    let times = LeaseTimes { valid_ns: vec![TERM_NS; 512] };
+    rig.answer(Opcode::CheckLease, times.emit());
+    assert_eq!(rig.replies.len(), 513);
+}
+
+#[test]
+fn answers_wait_until_the_log_is_safe() {
+    let mut rig = Rig::serving(Config {
+        replicated: true,
+        log_bytes: 1 << 20,
+        segment_bytes: 1 << 16,
+        ..Config::default()
+    });
+    rig.master.memory.results.extend(LeaseId(1), Instant::NEVER);
+    let write =
+        |rpc, key: &'static [u8]| Write { target: TARGET, once: once(1, rpc, 0), key, value: b"v" }.emit();
+    let a = rig.send(&write(1, b"a")).unwrap_err();
+    let after_a = rig.master.memory().log.tail();
+    let b = rig.send(&write(2, b"b")).unwrap_err();
+    // A repetition does not get ahead, and a read tells nothing that may be lost yet.
+    assert_eq!(rig.send(&write(1, b"a")), Ok(data::head(Status::Retry).to_vec()));
+    let read_a = rig.send(&Read { target: TARGET, key: b"a" }.emit()).unwrap_err();
+    let read_nothing = rig.send(&Read { target: TARGET, key: b"c" }.emit()).unwrap_err();
+    rig.master.durable(after_a);
+    rig.pump();
+    assert!(rig.replies.contains_key(&a) && rig.replies.len() == 1);
+    assert_eq!(mutation_reply(&rig.send(&write(1, b"a")).unwrap()), Ok(Version(1)));
+    assert!(rig.read(b"a").is_ok(), "it is durable now");
+    let read_b = rig.send(&Read { target: TARGET, key: b"b" }.emit()).unwrap_err();
+    rig.master.durable(rig.master.memory().log.tail());
+    rig.pump();
+    assert_eq!(rig.replies.keys().copied().collect::<Vec<_>>(), [a, b, read_a, read_nothing, read_b]);
+    assert_eq!(read_reply(&rig.replies[&read_b]), Ok((Version(2), &b"v"[..])));
+}
+
+#[test]
+fn large_values_are_not_copied_and_stay_until_released() {
+    let mut rig = Rig::serving(Config { log_bytes: 16 << 12, segment_bytes: 1 << 12, ..Config::default() });
+    rig.client(1, TERM_NS);
+    let value: Vec<u8> = (0..=255).chain(0..=255).collect();
+    assert!(rig.write(once(1, 2, 1), b"big", &value).is_ok());
+    let caller = Caller { door: 0, rpc: ServerRpc(0) };
+    let request = Read { target: TARGET, key: b"big" }.emit();
+    let message = rig.master.request(rig.now, caller, Payload::Borrowed(&request), Instant::NEVER).unwrap();
+    assert_eq!((message.bytes.len(), message.len()), (12, 12 + value.len()));
+    let slice = message.slices[0];
+    // The object is overwritten and cleaned away, and the reply still says what it said.
+    for n in 0..400u64 {
+        let value = [n as u8; 512];
+        assert!(rig.write(once(1, 3 + n, 2 + n), b"big", &value).is_ok(), "{n}");
+        rig.pass(1);
+    }
+    assert_eq!(rig.master.bytes(slice), &value[..]);
+    assert!(rig.master.cleaner.cleaned() > 20);
+    rig.master.released(slice);
+    assert_eq!(rig.read(b"big").unwrap().1, [399u64 as u8; 512]);
+}
+
+#[test]
+fn an_enumeration_lists_everything_once() {
+    let mut rig = Rig::serving(Config { log_bytes: 16 << 16, segment_bytes: 1 << 16, ..Config::default() });
+    rig.client(1, TERM_NS);
+    let mut expected = BTreeMap::new();
+    for n in 0..300u64 {
+        let value = vec![n as u8; if n % 50 == 0 { 9000 } else { n as usize }];
+        let version = rig.write(once(1, 2 + n, 1 + n), &n.to_be_bytes(), &value).unwrap();
+        expected.insert(n.to_be_bytes().to_vec(), (version, value));
+    }
+    let mut listed = BTreeMap::new();
+    let mut request =
+        Enumerate { cluster: CLUSTER, table: TABLE, first: 0, last: u64::MAX, cursor: 0, limit_bytes: 5000 };
+    loop {
+        let reply = rig.ask(request.emit());
+        assert!(reply.len() < 16_000);
+        let objects = objects_reply(&reply).unwrap();
+        for (key, version, value) in objects {
+            assert!(listed.insert(key.to_vec(), (version, value.to_vec())).is_none());
+        }
+        let Some(next) = objects.next else { break };
+        request.cursor = next;
+    }
+    assert_eq!(listed, expected);
+    request.table = TableId(8);
+    assert_eq!(rig.status(request.emit()), Some(Status::UnknownTablet));
+    let nothing = Enumerate { table: TABLE, first: 5, last: 5, cursor: 0, ..request };
+    assert_eq!(objects_reply(&rig.ask(nothing.emit())).unwrap().count(), 0);
+}
+
+/// Clients that repeat, reorder and lose answers, in a memory that must be cleaned all the time: each increment counts
+/// once.
+#[test]
+fn every_increment_counts_once() {
+    for seed in 0..8 {
+        let mut rng = Rng::seeded(seed);
+        let mut rig = Rig::small();
+        let clients: Vec<u64> = (1..=4).collect();
+        let mut next: BTreeMap<u64, u64> = clients.iter().map(|&c| (c, 1)).collect();
+        // Mutations without an acknowledged answer: (client, rpc) → (key, amount, first answer).
+        let mut open: BTreeMap<(u64, u64), (u8, i64, Option<Vec<u8>>)> = BTreeMap::new();
+        let mut sums = [0i64; 5];
+        for _ in 0..4000 {
+            let client = clients[rng.below(4) as usize];
+            let outstanding = open.range((client, 0)..=(client, u64::MAX)).count();
+            let rpc = if outstanding < 6 && rng.chance(500_000) {
+                let rpc = next[&client];
+                next.insert(client, rpc + 1);
+                open.insert((client, rpc), (rng.below(5) as u8, rng.below(100) as i64, None));
+                rpc
+            } else {
+                match open.range((client, 0)..=(client, u64::MAX)).nth(rng.below(6) as usize) {
+                    Some((&(_, rpc), _)) => rpc,
+                    None => continue,
+                }
+            };
+            let ack = open.range((client, 0)..).next().map_or(0, |(&(_, rpc), _)| rpc - 1);
+            let (key, amount, answer) = open.get(&(client, rpc)).cloned().unwrap();
+            let request = Increment {
+                target: TARGET,
+                once: once(client, rpc, ack),
+                amount: Amount::Integer(amount),
+                key: &[key; 100],
+            };
+            let reply = match rig.send(&request.emit()) {
+                Ok(reply) => reply,
+                Err(waiting) => {
+                    while let Some((_, question)) = rig.calls.last() {
+                        let asked = CheckLease::parse(question).unwrap().leases.len();
+                        let valid_ns = (0..asked).map(|_| 1000 + rng.below(5000)).collect();
+                        rig.answer(Opcode::CheckLease, LeaseTimes { valid_ns }.emit());
+                    }
+                    rig.replies.remove(&waiting).unwrap()
+                }
+            };
+            rig.pass(rng.below(100));
+            if reply == data::head(Status::Retry) {
+                continue;
+            }
+            let (_, sum) = increment_reply(&reply).unwrap();
+            match answer {
+                Some(answer) => assert_eq!(reply, answer, "a repetition gets the same answer"),
+                None => {
+                    sums[usize::from(key)] += amount;
+                    assert_eq!(i64::from_be_bytes(sum), sums[usize::from(key)]);
+                    open.get_mut(&(client, rpc)).unwrap().2 = Some(reply);
+                }
+            }
+            // The client stops asking some time after it could know the answer.
+            if rng.chance(400_000) {
+                open.retain(|&(c, r), (_, _, answer)| c != client || r != rpc || answer.is_none());
+            }
+        }
+        for (key, sum) in sums.into_iter().enumerate() {
+            assert_eq!(rig.read(&[key as u8; 100]).unwrap().1, sum.to_be_bytes());
+        }
+        assert!(rig.master.cleaner.cleaned() > 10, "{}", rig.master.cleaner.cleaned());
+    }
+}
+
+#[test]
+fn full_memory_says_so_and_recovers_by_removals() {
+    let mut rig = Rig::serving(Config { log_bytes: 32 << 12, segment_bytes: 1 << 12, ..Config::default() });
+    rig.master.memory.results.extend(LeaseId(1), Instant::NEVER);
+    let (mut rpc, mut keys) = (1, 0u64);
+    loop {
+        match rig.write(once(1, rpc, rpc - 1), &keys.to_be_bytes(), &[1; 100]) {
+            Ok(_) => (rpc, keys) = (rpc + 1, keys + 1),
+            Err(Status::Retry) => {}
+            Err(Status::NoSpace) => break,
+            Err(status) => panic!("{status:?}"),
+        }
+    }
+    let log = &rig.master.memory().log;
+    let full = log.live_bytes() * 100 / log.live_limit();
+    assert!((88..=100).contains(&full), "{full} %");
+    for n in 0..keys {
+        let remove = Remove { target: TARGET, once: once(1, rpc, rpc - 1), key: &n.to_be_bytes() }.emit();
+        let done = (0..100).any(|_| mutation_reply(&rig.ask(remove.clone())).is_ok());
+        assert!(done, "{n} of {keys}");
+        rpc += 1;
+    }
+    assert!(rig.write(once(1, rpc, rpc - 1), b"new", &[1; 100]).is_ok());
+}
+
+proptest! {
+    /// No bytes make the machine panic, and all that it does not keep it answers.
+    #[test]
+    fn arbitrary_requests(
+        opcode in prop_oneof![0u8..10, 126u8..132],
+        rules in 0u8..20,
+        mut bytes in proptest::collection::vec(any::<u8>(), 0..120),
+    ) {
+        let mut rig = Rig::small();
+        rig.master.memory.results.extend(LeaseId(1), Instant::NEVER);
+        let head = [VERSION, opcode, 0, 0, rules, 0, 0, 0];
+        let len = head.len().min(bytes.len());
+        bytes[..len].copy_from_slice(&head[..len]);
+        if bytes.len() >= 40 {
+            bytes[8..16].copy_from_slice(&CLUSTER.to_be_bytes());
+            bytes[16..24].copy_from_slice(&TABLE.0.to_be_bytes());
+            bytes[32..40].copy_from_slice(&1u64.to_be_bytes());
+        }
+        let reply = rig.ask(bytes);
+        prop_assert!(reply.len() >= 4 && reply[0] == VERSION && Status::from_code(reply[1]).is_some());
+    }
+
+    /// Nor do answers of the coordinator that make no sense.
+    #[test]
+    fn arbitrary_responses(tag in 0u64..4, mut bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
+        if bytes.len() > 4 {
+            bytes[..4].copy_from_slice(&[VERSION, 0, 0, 0]);
+        }
+        let mut joining = Rig::new(Config::default());
+        joining.master.response(joining.now, tag, Ok(Payload::Borrowed(&bytes)));
+        joining.pump();
+        let mut rig = Rig::small();
+        let waiting = rig.send(&Remove { target: TARGET, once: once(1, 1, 0), key: b"" }.emit());
+        let (tag, _) = rig.calls.pop().unwrap();
+        rig.master.response(rig.now, tag, Ok(Payload::Borrowed(&bytes)));
+        rig.pump();
+        prop_assert!(rig.replies.contains_key(&waiting.unwrap_err()));
+        rig.pass(10 * SECOND);
+    }
+}
