@@ -38,9 +38,11 @@ pub struct Config {
     pub max_sessions: u32,
     /// Server: most requests that the application may have; further ones are refused with BUSY.
     pub max_executing: u32,
-    /// Server: most bytes of requests half received; further long requests are refused with BUSY.
+    /// Server: most bytes that half-received requests may come to; further long requests are refused with BUSY. One is
+    /// always taken.
     pub max_assembling_bytes: usize,
-    /// Server: most bytes of replies kept for clients that have not acknowledged them.
+    /// Server: most bytes of replies kept for clients that have not acknowledged them. With four times as many waiting to
+    /// be sent, new requests are refused with BUSY.
     pub max_kept_bytes: usize,
     /// Server: most replies kept.
     pub max_kept: u32,
@@ -48,7 +50,7 @@ pub struct Config {
     pub retry_after_ns: u64,
     /// Server: sessions idle for longer are forgotten. In nanoseconds, in steps of a second, at most 18 hours.
     pub idle_expiry_ns: u64,
-    /// Server: a half-received request is given up after this long without a packet.
+    /// Server: a half-received request, or a reply half sent, is given up after this long without a sign of the client.
     pub stale_request_ns: u64,
     /// Client: the least time that an answer may take, beyond the round trip, before the server is asked.
     pub min_pto_ns: u64,

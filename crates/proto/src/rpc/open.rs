@@ -7,6 +7,7 @@
 
 use core::hash::Hasher;
 
+use arrayvec::ArrayVec;
 use siphasher::sip::SipHasher24;
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
@@ -14,6 +15,7 @@ use super::endpoint::Endpoint;
 use super::output::ControlBody;
 use super::peer::{OPEN_WINDOW, Recent};
 use super::session::{ClientSession, INDEX_BITS, INDEX_MAX, Phase, ServerSession, State, Word};
+use super::slab::NONE;
 use super::{CHANNELS, CloseReason, SessionId};
 use crate::datagrams::Sent;
 use crate::probe::Probe;
@@ -23,7 +25,7 @@ use crate::wire::rpc::{
 };
 use crate::{Addr, Datagrams, Instant, Rng};
 
-/// Marks a session among the entries of the timing wheel.
+/// Marks a peer among the entries of the timing wheel; the others are slots.
 pub(super) const OPENING: u32 = 1 << 31;
 /// The first wait for an answer to an OPEN; it doubles.
 const OPEN_RTO_NS: u64 = 20 * MS;
@@ -113,8 +115,8 @@ impl<P: Probe> Endpoint<P> {
             self.peers.slab[peer].opening.push_back((i, epoch));
             self.clients[i].active = self.now;
             self.clients[i].tries = 1;
-            let rto_ns = if self.lossless { OPEN_RTO_LOSSLESS_NS } else { OPEN_RTO_NS };
-            self.wheel.insert(self.now.after(rto_ns), i | OPENING);
+            let rto_ns = self.open_rto_ns(1);
+            self.arm_open(peer, self.now.after(rto_ns));
         }
         if self.peers.slab[peer].to_open.is_empty() {
             // A million entries are not kept for nothing.
@@ -146,29 +148,50 @@ impl<P: Probe> Endpoint<P> {
         (packet, body)
     }
 
-    /// The wheel says that a session has been opening for a while.
-    pub(super) fn open_timer(&mut self, due: Instant, i: u32) {
-        let (first_ns, max_ns) = if self.lossless {
-            (OPEN_RTO_LOSSLESS_NS, OPEN_RTO_LOSSLESS_NS)
-        } else {
-            (OPEN_RTO_NS, OPEN_RTO_MAX_NS)
-        };
-        let session = &mut self.clients[i];
-        let rto_ns = |tries: u8| (first_ns << u32::from(tries.saturating_sub(1)).min(16)).min(max_ns);
-        let is_mine = session.phase == Phase::Opening && session.active.after(rto_ns(session.tries)) == due;
-        if !is_mine {
+    /// How long to wait for an answer to the OPEN number `tries` of a session.
+    fn open_rto_ns(&self, tries: u8) -> u64 {
+        if self.lossless {
+            return OPEN_RTO_LOSSLESS_NS;
+        }
+        (OPEN_RTO_NS << tries.saturating_sub(1).min(16)).min(OPEN_RTO_MAX_NS)
+    }
+
+    /// Makes the wheel look at the sessions that are being opened with a peer; one entry serves all of them.
+    fn arm_open(&mut self, peer: u32, due: Instant) {
+        let entry = &mut self.peers.slab[peer];
+        if due < entry.open_due {
+            entry.open_due = due;
+            self.wheel.insert(due, peer | OPENING);
+        }
+    }
+
+    /// The wheel says that sessions with a peer have been opening for a while.
+    pub(super) fn open_timer(&mut self, due: Instant, peer: u32) {
+        if self.peers.slab.get(peer).is_none_or(|p| p.open_due != due) {
             return;
         }
-        if session.tries >= self.config.max_silent {
-            self.end_session(i, CloseReason::Unreachable);
-            return;
+        self.peers.slab[peer].open_due = Instant::NEVER;
+        let opening: ArrayVec<_, OPEN_WINDOW> = self.peers.slab[peer].opening.iter().copied().collect();
+        for (c, epoch) in opening {
+            let session = &self.clients[c];
+            if session.epoch != epoch || session.phase != Phase::Opening {
+                continue;
+            }
+            let mut again = session.active.after(self.open_rto_ns(session.tries));
+            if again <= self.now {
+                if session.tries >= self.config.max_silent {
+                    self.end_session(c, CloseReason::Unreachable);
+                    continue;
+                }
+                let session = &mut self.clients[c];
+                session.tries += 1;
+                session.active = self.now;
+                again = self.now.after(self.open_rto_ns(self.clients[c].tries));
+                let (packet, body) = self.open_packet(c, (0, 0));
+                self.answer_with(peer, packet, ControlBody::small(body.as_bytes()));
+            }
+            self.arm_open(peer, again);
         }
-        session.tries += 1;
-        session.active = self.now;
-        let peer = session.peer;
-        self.wheel.insert(self.now.after(rto_ns(session.tries)), i | OPENING);
-        let (packet, body) = self.open_packet(i, (0, 0));
-        self.answer_with(peer, packet, ControlBody::small(body.as_bytes()));
     }
 
     /// The session that an answer to an OPEN is about.
@@ -199,8 +222,13 @@ impl<P: Probe> Endpoint<P> {
     }
 
     pub(super) fn accept_arrived(&mut self, from: Addr, packet: &Packet, body: &[u8]) {
-        let Some(i) = self.opening_session(from, packet) else { return };
         let Ok((accept, _)) = AcceptBody::ref_from_prefix(body) else { return };
+        let Some(i) = self.opening_session(from, packet) else {
+            if self.lossless {
+                self.decline(from, packet, accept);
+            }
+            return;
+        };
         let Ok(mss) = u16::try_from(accept.mss.get()) else { return };
         if mss == 0 || usize::from(mss) > self.mss_for(self.max_payload) {
             self.stats.drop_field += 1;
@@ -218,6 +246,23 @@ impl<P: Probe> Endpoint<P> {
         for _ in 0..CHANNELS {
             self.start_next(i);
         }
+    }
+
+    /// A session was given up before the server accepted it. On a lossless driver, where a session never
+    /// expires, the server has to be told.
+    fn decline(&mut self, to: Addr, about: &Packet, accept: &AcceptBody) {
+        let i = about.session & INDEX_MAX;
+        let is_in_use = self.clients.get(i).is_some_and(|s| {
+            s.phase == Phase::Open && s.name(i) == about.session && s.server == accept.session.get()
+        });
+        if is_in_use {
+            // The answer to an OPEN that was sent again.
+            return;
+        }
+        let mut packet = Packet::new(Kind::Close);
+        packet.session = accept.session.get();
+        packet.token = accept.token.get();
+        self.answer_to(to, NONE, packet, ControlBody::None);
     }
 
     /// An OPEN is answered or given up: later ones may follow.
@@ -299,7 +344,7 @@ impl<P: Probe> Endpoint<P> {
         answer.token = nonce;
         let body = CookieBody { epoch: now_epoch.into(), padding: 0.into(), cookie: cookie.into() };
         self.stats.cookies += 1;
-        self.answer_to(from, super::slab::NONE, answer, ControlBody::small(body.as_bytes()));
+        self.answer_to(from, NONE, answer, ControlBody::small(body.as_bytes()));
         false
     }
 
@@ -359,6 +404,6 @@ impl<P: Probe> Endpoint<P> {
         packet.token = token;
         packet.offset = reason as u32;
         self.stats.resets += 1;
-        self.answer_to(to, super::slab::NONE, packet, ControlBody::None);
+        self.answer_to(to, NONE, packet, ControlBody::None);
     }
 }

@@ -44,6 +44,8 @@ pub(super) struct Peer {
     /// Client sessions, by index and epoch, that wait to be opened, and those whose OPEN is unanswered, oldest first.
     pub(super) to_open: VecDeque<(u32, u32)>,
     pub(super) opening: VecDeque<(u32, u32)>,
+    /// When the wheel looks at them.
+    pub(super) open_due: Instant,
     /// Server: the last sessions it opened.
     pub(super) recent: VecDeque<Recent>,
     /// Bytes of a message that it takes without a grant.
@@ -67,6 +69,7 @@ impl Peer {
             turns: 0,
             to_open: VecDeque::new(),
             opening: VecDeque::new(),
+            open_due: Instant::NEVER,
             recent: VecDeque::new(),
             unscheduled: 0,
             path: Path::new(),

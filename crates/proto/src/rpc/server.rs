@@ -150,7 +150,7 @@ impl<P: Probe> Endpoint<P> {
             self.executing -= 1;
         }
         let whole = body.len() == packet.msg_len as usize;
-        if self.is_full(whole) {
+        if self.is_full(packet.msg_len, whole) {
             self.sessions[s].channels[channel] = Word::new(packet.seq, State::Empty);
             self.send_refusal(s, packet.channel, packet.seq, self.config.retry_after_ns);
             return None;
@@ -163,12 +163,15 @@ impl<P: Probe> Endpoint<P> {
         self.request_goes_on(self.sessions[s].name(s), packet, body)
     }
 
-    /// True if a new request finds no room.
+    /// True if a new request of `len` bytes finds no room. Long ones are admitted by the length they claim, though memory
+    /// follows what arrives: those admitted can all be finished.
     #[inline]
-    fn is_full(&self, whole: bool) -> bool {
+    fn is_full(&self, len: u32, whole: bool) -> bool {
         self.executing >= self.config.max_executing
-            || self.kept.unsent_bytes >= self.config.max_kept_bytes
-            || (!whole && self.assembling_bytes >= self.config.max_assembling_bytes)
+            || self.kept.unsent_bytes / 4 >= self.config.max_kept_bytes
+            || (!whole
+                && self.assembling_bytes > 0
+                && self.assembling_bytes + len as usize > self.config.max_assembling_bytes)
     }
 
     #[inline]
@@ -218,6 +221,7 @@ impl<P: Probe> Endpoint<P> {
         slot.channel = packet.channel;
         slot.deadline = deadline;
         slot.progress = self.now;
+        self.assembling_bytes += packet.msg_len as usize;
         self.sessions[s].channels[usize::from(packet.channel)] = Word::new(packet.seq, State::Recv);
         self.put_slot(s, usize::from(packet.channel), i);
     }
@@ -229,10 +233,7 @@ impl<P: Probe> Endpoint<P> {
         let now = self.now;
         let slot = &mut self.slots[i];
         let incoming = slot.incoming.as_mut()?;
-        let before = incoming.bytes.capacity();
-        let placed = incoming.place(packet.msg_len, packet.offset, body);
-        self.assembling_bytes += incoming.bytes.capacity() - before;
-        match placed {
+        match incoming.place(packet.msg_len, packet.offset, body) {
             Placed::New => {
                 slot.progress = now;
                 if !self.lossless {
@@ -241,7 +242,6 @@ impl<P: Probe> Endpoint<P> {
             }
             Placed::Whole => {
                 let (bytes, deadline) = (core::mem::take(&mut incoming.bytes), slot.deadline);
-                self.assembling_bytes -= bytes.capacity();
                 self.drop_slot(s, channel);
                 return self.deliver(s, packet, Payload::Owned(bytes), deadline);
             }
@@ -277,6 +277,7 @@ impl<P: Probe> Endpoint<P> {
             State::Reply => {
                 let Some(i) = self.slot_of(s, channel) else { return };
                 let (received, granted) = (probe.received.get(), probe.granted.get());
+                self.slots[i].progress = self.now;
                 self.granted(i, received, granted);
                 let slot = &mut self.slots[i];
                 if received == 0 && !slot.ready {
@@ -497,7 +498,7 @@ impl<P: Probe> Endpoint<P> {
     fn free_slot(&mut self, i: u32) {
         let slot = &mut self.slots[i];
         if let Some(incoming) = slot.incoming.take() {
-            self.assembling_bytes -= incoming.bytes.capacity();
+            self.assembling_bytes -= incoming.len as usize;
             if incoming.scheduled {
                 self.credit.remove(i);
             }
@@ -618,14 +619,25 @@ impl<P: Probe> Endpoint<P> {
         for _ in 0..self.slots.len().min(SWEEP_SLOTS) {
             let i = self.sweep.slot;
             self.sweep.slot = (i + 1) % self.slots.len();
-            let slot = &self.slots[i];
-            if slot.role == Role::Recv && self.now.since(slot.progress) > self.config.stale_request_ns {
-                // Its number is used up; the client learns by asking that it was never executed.
-                let (s, channel, seq) = (slot.session & INDEX_MAX, usize::from(slot.channel), slot.seq);
-                self.stats.abandoned += 1;
-                self.drop_slot(s, channel);
-                self.sessions[s].channels[channel] = Word::new(seq, State::Empty);
-            }
+            self.sweep_slot(i);
         }
+    }
+
+    /// Gives up a request that stopped coming in, or a reply that its client stopped taking.
+    fn sweep_slot(&mut self, i: u32) {
+        let slot = &self.slots[i];
+        if self.now.since(slot.progress) <= self.config.stale_request_ns {
+            return;
+        }
+        let (s, channel, seq) = (slot.session & INDEX_MAX, usize::from(slot.channel), slot.seq);
+        let state = match slot.role {
+            // Its number is used up; if the client asks, it learns that it was never executed.
+            Role::Recv => State::Empty,
+            Role::Reply if !self.lossless && !slot.kept => State::Done,
+            _ => return,
+        };
+        self.stats.abandoned += 1;
+        self.drop_slot(s, channel);
+        self.sessions[s].channels[channel] = Word::new(seq, state);
     }
 }

@@ -74,7 +74,7 @@ pub struct Stats {
     pub resets: u64,
     /// Server: replies dropped unacknowledged because too many were kept.
     pub evicted: u64,
-    /// Server: half-received requests given up.
+    /// Server: half-received requests and half-sent replies given up.
     pub abandoned: u64,
     /// Server: replies acknowledged by DONE.
     pub done: u64,

@@ -9,6 +9,9 @@
 //! Always: what [`parse`] accepts can be used without a further length check, and what [`Packet::head`] writes is parsed
 //! back to the same packet. Not here: what any of it means to a session.
 
+#[cfg(test)]
+mod tests;
+
 use zerocopy::byteorder::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
