@@ -99,7 +99,7 @@ pub(crate) fn bytes(n: u64) -> String {
     for (unit, name) in [(1_000_000_000, "GB"), (1_000_000, "MB"), (1000, "KB")] {
         if n >= unit {
             let whole = n / unit;
-            return if n % unit == 0 {
+            return if n.is_multiple_of(unit) {
                 format!("{whole} {name}")
             } else {
                 format!("{:.2} {name}", n as f64 / unit as f64)

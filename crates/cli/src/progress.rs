@@ -42,7 +42,7 @@ impl Progress {
         if let Some(bar) = &self.bar {
             bar.set_position(position);
             // Formatting costs more than writing a record does.
-            if records % 256 == 0 {
+            if records.is_multiple_of(256) {
                 bar.set_message(format!("{records} records {}", self.verb));
             }
         } else if self.said.get().elapsed() >= PLAIN_EVERY {

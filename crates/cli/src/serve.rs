@@ -15,7 +15,7 @@ use crate::process;
 pub(crate) fn coordinator(args: &args::Coordinator) -> Result<(), Fail> {
     let mut options = CoordinatorOptions::at(&args.locators);
     options.state = args.state.clone();
-    options.doors = Options { insecure_network: args.insecure_network, ..Options::default() };
+    options.doors = Options { insecure_network: args.insecure_network };
     run(server::coordinator(&options).map_err(|error| listening(&error))?)
 }
 

@@ -34,7 +34,7 @@ impl Store {
         let mut config = kv::Config::new(coordinator);
         config.transports = transports.to_vec();
         // A locator that somebody typed is as good as their word; nothing is listened at.
-        let options = kv::Options { insecure_network: true, ..kv::Options::default() };
+        let options = kv::Options { insecure_network: true };
         let mut store = kv::Store::with(config, options).map_err(|error| {
             Fail::usage(format!("cannot use {coordinator}: {error}"))
                 .next("name the coordinator as in -C tcp:host=127.0.0.1,port=7740")

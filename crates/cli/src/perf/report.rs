@@ -187,7 +187,7 @@ impl Report {
     }
 
     /// Ends the table and prints it.
-    pub(crate) fn end(&mut self) -> Result<(), Fail> {
+    pub(crate) fn end(&self) -> Result<(), Fail> {
         let text = format!("\n{}\n{}", self.title, table(&self.last));
         self.say(&text)
     }

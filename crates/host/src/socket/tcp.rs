@@ -1,4 +1,4 @@
-//! The transport over kernel TCP: [`Stream`](sprat_proto::rpc::stream::Stream)s on non-blocking sockets. The reference
+//! The transport over kernel TCP: [`Stream`]s on non-blocking sockets. The reference
 //! that the other transports are compared with, and the control path of a cluster.
 //!
 //! A turn: `input` finds out who has something (with few connections by reading each, else by asking the epoll), `event`
@@ -481,7 +481,7 @@ impl Transport for Tcp {
         self.turn = self.turn.wrapping_add(1);
         let mut count = 0;
         let waiting = self.live.len() > DIRECT || self.waiting > 0;
-        if self.look || waiting || self.turn % EPOLL_EVERY == 0 {
+        if self.look || waiting || self.turn.is_multiple_of(EPOLL_EVERY) {
             count += self.look(now);
         }
         if !waiting {

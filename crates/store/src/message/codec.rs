@@ -97,7 +97,7 @@ impl<'a> Field<'a> for &'a str {
 
 impl<'a, T: Field<'a>> Field<'a> for Vec<T> {
     const MIN: usize = 2;
-    /// Callers keep lists within their limits (the largest is [`MAX_CHECKED_LEASES`]).
+    /// Callers keep lists within their limits (the largest is `control::MAX_CHECKED_LEASES`).
     fn put(&self, out: &mut Vec<u8>) {
         let entries = &self[..self.len().min(usize::from(u16::MAX))];
         (entries.len() as u16).put(out);
