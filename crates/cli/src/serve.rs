@@ -26,7 +26,7 @@ pub(crate) fn server(_: &args::Server) -> Result<(), Fail> {
 
 /// Serves until a signal comes, or until the machine itself must stop.
 fn run<M: Machine>(mut worker: Worker<M>) -> Result<(), Fail> {
-    process::say_ready(&worker.doors().locators())?;
+    process::say_ready(&worker.doors().locators().join(";"))?;
     let stop = worker.stop();
     process::on_stop(move || stop.stop())?;
     worker

@@ -71,10 +71,10 @@ impl Doors {
         Ok(doors)
     }
 
-    /// The locators of the listening doors, separated by `;`, with every chosen value filled in.
+    /// The locators of the listening doors, in the order in which they were asked for, with every chosen value filled in.
     #[must_use]
-    pub fn locators(&self) -> String {
-        self.doors.iter().filter_map(|d| d.transport.locator()).collect::<Vec<_>>().join(";")
+    pub fn locators(&self) -> Vec<String> {
+        self.doors.iter().filter_map(|d| d.transport.locator()).collect()
     }
 
     fn add(&mut self, transport: Box<dyn Transport>, protocol: &str) -> usize {

@@ -4,7 +4,7 @@
 //! use sprat::server::{CoordinatorOptions, coordinator};
 //!
 //! let mut worker = coordinator(&CoordinatorOptions::at("tcp:host=127.0.0.1,port=7300"))?;
-//! println!("{}", worker.doors().locators());
+//! println!("{}", worker.doors().locators().join(";"));
 //! worker.run()?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -13,8 +13,10 @@ use std::io;
 use std::path::PathBuf;
 
 use sprat_store::coordinator::{Config, Coordinator};
+use sprat_store::master::{self, Master};
 
 use crate::clock::Clock;
+use crate::crc::crc32c;
 use crate::disk::Disk;
 use crate::doors::{Doors, Options};
 use crate::locator::Locator;
@@ -59,4 +61,57 @@ pub fn coordinator(options: &CoordinatorOptions) -> io::Result<Worker<Coordinato
         io::Error::new(io::ErrorKind::InvalidData, format!("{}: {e}", file.display()))
     })?;
     Worker::new(machine, doors, disk, clock)
+}
+
+/// How to run a server.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// Where the coordinator is: one locator or several, separated by `;`.
+    pub coordinator: String,
+    /// Where clients reach this server: one locator or several, separated by `;`.
+    pub listen: String,
+    /// Where the coordinator reaches it, if not there: so the control path may take another transport than the data.
+    pub control: Option<String>,
+    /// Memory for objects, in bytes. It is taken as it is needed, and not given back.
+    pub memory_bytes: u64,
+    /// What may be opened.
+    pub doors: Options,
+}
+
+impl ServerOptions {
+    /// A server at `listen` with 1 GiB for objects, in the cluster of the coordinator at `coordinator`.
+    #[must_use]
+    pub fn new(coordinator: &str, listen: &str) -> Self {
+        Self {
+            coordinator: coordinator.to_owned(),
+            listen: listen.to_owned(),
+            control: None,
+            memory_bytes: 1 << 30,
+            doors: Options::default(),
+        }
+    }
+}
+
+/// A server that listens and will join its cluster; [`Worker::run`] serves.
+///
+/// # Errors
+/// A locator is malformed or cannot be listened at; the error names it.
+pub fn server(options: &ServerOptions) -> io::Result<Worker<Master>> {
+    for locator in Locator::list(&options.coordinator)? {
+        locator.kind()?;
+    }
+    let data = Locator::list(&options.listen)?;
+    let control = options.control.as_deref().map_or(Ok(Vec::new()), Locator::list)?;
+    let doors = Doors::listen(options.doors.clone(), &[data.as_slice(), &control].concat())?;
+    let all = doors.locators();
+    let reached = if control.is_empty() { &all[..] } else { &all[data.len()..] };
+    let config = master::Config {
+        coordinator: options.coordinator.clone(),
+        control: reached.join(";"),
+        data: all[..data.len()].join(";"),
+        log_bytes: options.memory_bytes,
+        crc32c,
+        ..master::Config::default()
+    };
+    Worker::new(Master::new(config, rng()?), doors, None, Clock::new())
 }

@@ -404,7 +404,7 @@ impl<S: Service> Server<S> {
 
     /// Where clients reach it: locators separated by `;`, with chosen ports filled in.
     pub fn locators(&self) -> String {
-        self.worker.doors().locators()
+        self.worker.doors().locators().join(";")
     }
 
     /// What answers requests that the service left open.

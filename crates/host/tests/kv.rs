@@ -1,0 +1,167 @@
+//! The store door for programs: a coordinator and servers in threads of this process, over every transport.
+
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use sprat::kv::{Config, Cursor, Error, Options, RejectRules, Store, Version};
+use sprat::rpc::Stop;
+use sprat::server::{CoordinatorOptions, ServerOptions, coordinator, server};
+
+/// A cluster whose processes are threads, ended when dropped.
+struct Cluster {
+    coordinator: String,
+    running: Vec<(Stop, JoinHandle<()>)>,
+}
+
+impl Cluster {
+    /// A cluster of `servers`, reached by `transport`; `tag` makes its names its own.
+    fn start(transport: &str, tag: &str, servers: usize) -> Self {
+        let at = |who: &str| match transport {
+            "fast+shm" => format!("fast+shm:name=kv-{tag}-{who}-{}", std::process::id()),
+            other => format!("{other}:host=127.0.0.1,port=0"),
+        };
+        let mut this = Self { coordinator: String::new(), running: Vec::new() };
+        let mut worker = coordinator(&CoordinatorOptions::at(&at("c"))).unwrap();
+        this.coordinator = worker.doors().locators().join(";");
+        let stop = worker.stop();
+        this.running.push((stop, std::thread::spawn(move || worker.run().unwrap())));
+        for i in 0..servers {
+            let options = ServerOptions {
+                memory_bytes: 256 << 20,
+                ..ServerOptions::new(&this.coordinator, &at(&format!("s{i}")))
+            };
+            let mut worker = server(&options).unwrap();
+            let stop = worker.stop();
+            this.running.push((stop, std::thread::spawn(move || worker.run().unwrap())));
+        }
+        let mut client = this.client();
+        while client.servers().unwrap().len() < servers {
+            std::thread::yield_now();
+        }
+        this
+    }
+
+    fn client(&self) -> Store {
+        let mut store = Store::with(Config::new(&self.coordinator), Options::default()).unwrap();
+        store.set_timeout(Duration::from_secs(30));
+        store
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for (stop, _) in &self.running {
+            stop.stop();
+        }
+        for (_, thread) in self.running.drain(..) {
+            thread.join().unwrap();
+        }
+    }
+}
+
+fn objects_of_all_sizes(transport: &str) {
+    let cluster = Cluster::start(transport, "sizes", 3);
+    let mut store = cluster.client();
+    let table = store.create_table("sizes", 3).unwrap();
+    assert_eq!(store.table("sizes").unwrap(), table);
+    for len in [0, 1, 100, 255, 256, 257, 10_000, 65_536, 1 << 20] {
+        let key = format!("object of {len} bytes");
+        let value: Vec<u8> = (0..len).map(|i| (i * 31 + len) as u8).collect();
+        let version = store.write(table, key.as_bytes(), &value).unwrap();
+        let found = store.read(table, key.as_bytes()).unwrap();
+        assert!(found.value == value && found.version == version, "{len} bytes");
+    }
+    assert_eq!(store.read(table, b"nothing").unwrap_err(), Error::ObjectDoesntExist);
+    let long = vec![7; (1 << 20) + 1];
+    assert_eq!(store.write(table, b"k", &long).unwrap_err(), Error::ValueTooLong(long.len()));
+    let long = vec![7; (64 << 10) + 1];
+    assert_eq!(store.write(table, &long, b"v").unwrap_err(), Error::KeyTooLong(long.len()));
+}
+
+fn conditions_versions_and_numbers(transport: &str) {
+    let cluster = Cluster::start(transport, "rules", 1);
+    let mut store = cluster.client();
+    let table = store.create_table("rules", 1).unwrap();
+    let absent = RejectRules { exists: true, ..RejectRules::default() };
+    let first = store.write_if(table, b"k", b"1", absent).unwrap();
+    assert_eq!(store.write_if(table, b"k", b"2", absent).unwrap_err(), Error::ObjectExists(first));
+    let only = |version| RejectRules {
+        given_version: version,
+        version_ne_given: true,
+        doesnt_exist: true,
+        ..RejectRules::default()
+    };
+    let second = store.write_if(table, b"k", b"2", only(first)).unwrap();
+    assert!(second > first);
+    assert_eq!(store.write_if(table, b"k", b"3", only(first)).unwrap_err(), Error::WrongVersion(second));
+    assert_eq!(store.remove_if(table, b"k", only(second)).unwrap(), second);
+    assert_eq!(store.remove(table, b"k").unwrap(), Version(0));
+    assert!(store.write(table, b"k", b"4").unwrap() > second, "versions never go back");
+    assert_eq!(store.increment(table, b"n", 5).unwrap(), 5);
+    assert_eq!(store.increment(table, b"n", -7).unwrap(), -2);
+    assert!(matches!(store.increment(table, b"k", 1), Err(Error::NotANumber(_))));
+    let (sum, _) = store.increment_double(table, b"x", 0.5, RejectRules::default()).unwrap();
+    assert!((sum - 0.5).abs() < f64::EPSILON);
+}
+
+fn many_operations_at_once_and_every_object_once(transport: &str) {
+    let cluster = Cluster::start(transport, "many", 2);
+    let mut store = cluster.client();
+    let table = store.create_table("many", 2).unwrap();
+    let mut pending = std::collections::HashSet::new();
+    for i in 0..2_000_u32 {
+        pending.insert(store.start_write(table, &i.to_be_bytes(), &[i as u8; 300], RejectRules::default()));
+        pending.insert(store.start_increment(table, b"counter", 1, RejectRules::default()));
+    }
+    while !pending.is_empty() {
+        store.turn_and_rest();
+        while let Some((op, outcome)) = store.completed() {
+            outcome.unwrap();
+            assert!(pending.remove(&op));
+        }
+    }
+    assert_eq!(store.increment(table, b"counter", 0).unwrap(), 2_000);
+    let mut seen = std::collections::HashSet::new();
+    let mut cursor = Some(Cursor::default());
+    while let Some(at) = cursor {
+        let page = store.page(table, at).unwrap();
+        for (key, _, _) in page.objects() {
+            assert!(seen.insert(key.to_vec()), "an object came twice");
+        }
+        cursor = page.next;
+    }
+    assert_eq!(seen.len(), 2_001);
+}
+
+fn a_dropped_table_is_gone_for_every_client(transport: &str) {
+    let cluster = Cluster::start(transport, "drop", 2);
+    let (mut one, mut two) = (cluster.client(), cluster.client());
+    let table = one.create_table("t", 2).unwrap();
+    two.write(table, b"k", b"v").unwrap();
+    one.drop_table("t").unwrap();
+    assert_eq!(two.read(table, b"k").unwrap_err(), Error::TableDoesntExist);
+    assert_eq!(one.table("t").unwrap_err(), Error::TableDoesntExist);
+    let again = one.create_table("t", 1).unwrap();
+    assert_ne!(again, table);
+    assert_eq!(two.read(again, b"k").unwrap_err(), Error::ObjectDoesntExist);
+}
+
+macro_rules! over {
+    ($name:ident, $transport:literal) => {
+        mod $name {
+            over!(@ $transport, objects_of_all_sizes, conditions_versions_and_numbers,
+                many_operations_at_once_and_every_object_once, a_dropped_table_is_gone_for_every_client);
+        }
+    };
+    (@ $transport:literal, $($test:ident),*) => {
+        $(
+            #[test]
+            fn $test() {
+                super::$test($transport);
+            }
+        )*
+    };
+}
+
+over!(shm, "fast+shm");
+over!(udp, "fast+udp");
