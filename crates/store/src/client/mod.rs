@@ -36,6 +36,7 @@ mod answer;
 mod failures;
 mod rifl;
 mod routes;
+mod rules;
 mod steps;
 #[cfg(test)]
 mod tests;

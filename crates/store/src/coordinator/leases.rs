@@ -21,6 +21,11 @@ impl Leases {
         self.until.len()
     }
 
+    /// The greatest id.
+    pub(super) fn last(&self) -> Option<u64> {
+        self.until.last_key_value().map(|(&id, _)| id)
+    }
+
     /// Sets or moves the end of a lease.
     pub(super) fn set(&mut self, id: u64, until: Instant) {
         if let Some(old) = self.until.insert(id, until) {

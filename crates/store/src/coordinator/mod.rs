@@ -157,7 +157,9 @@ impl Coordinator {
                 Key::Server(index) => restore_server(&mut servers, index, &value)?,
                 Key::Table(id) => {
                     let record = durable::decode(&value).map_err(|_| RestoreError::Damaged("table"))?;
-                    tables.insert(id, Table::restored(&record));
+                    if !tables.insert(id, Table::restored(&record)) {
+                        return Err(RestoreError::Damaged("table"));
+                    }
                 }
                 Key::Lease(id) => leases.set(id, Instant::ZERO),
             }
@@ -168,6 +170,7 @@ impl Coordinator {
             None if fresh => new_cluster(&mut rng),
             None => return Err(RestoreError::NoCluster),
         };
+        check_restored(&cluster, &tables, &leases)?;
         // Whoever holds a lease has it from an earlier life with perhaps another term.
         servers.floor =
             now.after(config.server_term_ns.max(cluster.server_term_ns)).after(config.server_margin_ns);
@@ -377,6 +380,23 @@ fn restored_cluster(value: &[u8]) -> Result<durable::Cluster, RestoreError> {
     }
 }
 
+/// What the rest of the code relies on.
+fn check_restored(cluster: &durable::Cluster, tables: &Tables, leases: &Leases) -> Result<(), RestoreError> {
+    let counters = [cluster.incarnation, cluster.next_table, cluster.next_lease];
+    if cluster.id == 0 || counters.iter().any(|&counter| counter >= 1 << 63) {
+        return Err(RestoreError::Damaged("cluster record"));
+    }
+    if tables.by_id.last_key_value().is_some_and(|(&id, _)| id >= cluster.next_table)
+        || !tables.by_id.values().all(Table::makes_sense)
+    {
+        return Err(RestoreError::Damaged("table"));
+    }
+    if leases.last().is_some_and(|id| id >= cluster.next_lease) {
+        return Err(RestoreError::Damaged("lease"));
+    }
+    Ok(())
+}
+
 fn restore_server(servers: &mut Servers, index: u32, value: &[u8]) -> Result<(), RestoreError> {
     let damaged = RestoreError::Damaged("server record");
     // No coordinator ever had so many; the list is indexed by this number.
@@ -411,4 +431,4 @@ fn new_cluster(rng: &mut Rng) -> durable::Cluster {
 }
 
 /// The most places of a server list that is believed.
-const MAX_PLACES: u32 = 1 << 20;
+const MAX_PLACES: u32 = 1 << 16;

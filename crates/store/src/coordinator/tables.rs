@@ -88,6 +88,17 @@ impl Table {
         }
     }
 
+    /// Whether it has a name, and its tablets cover all hashes, each once.
+    pub(super) fn makes_sense(&self) -> bool {
+        let mut next = Some(0);
+        let mut whole = (1..=control::MAX_SPAN as usize).contains(&self.tablets.len());
+        for tablet in &self.tablets {
+            whole &= next == Some(tablet.first) && tablet.first <= tablet.last;
+            next = tablet.last.checked_add(1);
+        }
+        whole && next.is_none() && (1..=control::MAX_NAME).contains(&self.name.len())
+    }
+
     pub(super) fn key(&self, cluster: u64, id: u64) -> TableKey {
         TableKey { cluster, table: TableId(id), hash_key: self.hash_key }
     }
@@ -123,12 +134,14 @@ impl Tables {
         self.later.first().map(|&(at, ..)| at)
     }
 
-    pub(super) fn insert(&mut self, id: u64, table: Table) {
-        if table.stage != Stage::Dropping {
-            self.by_name.insert(table.name.clone(), id);
+    /// False if there is one of that name.
+    pub(super) fn insert(&mut self, id: u64, table: Table) -> bool {
+        if table.stage != Stage::Dropping && self.by_name.insert(table.name.clone(), id).is_some() {
+            return false;
         }
         self.tablets += table.tablets.len();
         self.by_id.insert(id, table);
+        true
     }
 }
 

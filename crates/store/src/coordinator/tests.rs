@@ -645,6 +645,39 @@ fn a_state_that_makes_no_sense_is_refused() {
     assert_eq!(restore(&[(b"s\0\0\0", &[])]), RestoreError::Damaged("key"));
     assert_eq!(restore(&[(b"s\xff\0\0\0", &[])]), RestoreError::Damaged("server record"));
     assert_eq!(restore(&[(b"t\0\0\0\0\0\0\0\x01", &[])]), RestoreError::Damaged("table"));
+
+    // What parses but cannot have been written.
+    let cluster = |next_table| durable::Cluster {
+        format: FORMAT,
+        id: 9,
+        incarnation: 1,
+        next_table,
+        next_lease: 3,
+        server_term_ns: 4,
+        client_term_ns: 5,
+    };
+    let table = |name, last| durable::Table {
+        stage: durable::Stage::Ready,
+        name,
+        hash_key: HashKey([7; 16]),
+        tablets: vec![durable::Tablet { first: 0, last, server: ServerId::default() }],
+    };
+    let bad_cluster = |next_table| restore(&[(b"c", &durable::encode(&cluster(next_table)))]);
+    assert_eq!(bad_cluster(u64::MAX), RestoreError::Damaged("cluster record"));
+    let c = durable::encode(&cluster(2));
+    let lease = Key::Lease(3).emit();
+    assert_eq!(restore(&[(b"c", &c), (&lease, &[])]), RestoreError::Damaged("lease"));
+    let bad_tables = |tables: &[(u64, durable::Table<'_>)]| {
+        let mut pairs = vec![(b"c".to_vec(), c.clone())];
+        pairs.extend(tables.iter().map(|(id, table)| (Key::Table(*id).emit(), durable::encode(table))));
+        let pairs: Vec<_> = pairs.iter().map(|(key, value)| (&key[..], &value[..])).collect();
+        restore(&pairs)
+    };
+    let damaged = RestoreError::Damaged("table");
+    assert_eq!(bad_tables(&[(2, table("a", u64::MAX))]), damaged);
+    assert_eq!(bad_tables(&[(1, table("a", 7))]), damaged);
+    assert_eq!(bad_tables(&[(1, table("", u64::MAX))]), damaged);
+    assert_eq!(bad_tables(&[(0, table("a", u64::MAX)), (1, table("a", u64::MAX))]), damaged);
 }
 
 /// The bytes on the disk, as docs/formats.md has them.
