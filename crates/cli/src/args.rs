@@ -22,7 +22,6 @@ pub(crate) const DEFAULT_COORDINATOR: &str = "tcp:host=127.0.0.1,port=7740";
 #[command(
     name = "sprat",
     version,
-    propagate_version = true,
     arg_required_else_help = true,
     after_help = "A first walk, in two terminals:
   sprat up                          a cluster of three servers on this machine; Ctrl-C ends it
@@ -31,8 +30,8 @@ pub(crate) const DEFAULT_COORDINATOR: &str = "tcp:host=127.0.0.1,port=7740";
   sprat get books dune
   sprat perf --local echo           how fast it is here, beside what the machine allows
 
-Exit codes: 0 done; 1 failed (the message says what to do next); 2 wrong usage; 3 there is no such object;
-4 the object is not in the state that an --if-… option demands."
+Exit codes: 0 done; 1 failed (the message says what to do next); 2 wrong usage;
+3 there is no such object; 4 the object is not in the state that an --if-… option demands."
 )]
 pub(crate) struct Cli {
     #[command(subcommand)]
@@ -94,8 +93,8 @@ pub(crate) struct Where {
 #[command(after_help = "Examples:
   sprat up                                three servers, until Ctrl-C
   sprat up --servers 1 --memory 4G        one server with 4 GiB for its objects
-  sprat up --name test --port 9000        a second cluster beside the first
-                                          (then: export SPRAT_COORDINATOR=tcp:host=127.0.0.1,port=9000)")]
+  sprat up --name test --port 9000        a second cluster beside the first; then:
+  export SPRAT_COORDINATOR=tcp:host=127.0.0.1,port=9000")]
 pub(crate) struct Up {
     /// How many servers
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=64))]
@@ -118,7 +117,7 @@ pub(crate) struct Up {
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sprat coordinator -C tcp:host=127.0.0.1,port=7740
-  sprat coordinator -C 'fast+shm:name=lab;tcp:host=127.0.0.1,port=7740' --state /var/lib/sprat/coordinator.redb")]
+  sprat coordinator -C 'fast+shm:name=lab;tcp:host=127.0.0.1,port=7740' --state lab.redb")]
 pub(crate) struct Coordinator {
     /// Where it listens; several locators with `;`
     #[arg(short = 'C', long = "coordinator", value_name = "LOCATOR", env = "SPRAT_COORDINATOR", hide_env_values = true, default_value = DEFAULT_COORDINATOR)]
@@ -135,9 +134,10 @@ pub(crate) struct Coordinator {
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sprat server -C tcp:host=127.0.0.1,port=7740 -L fast+shm:name=lab.1
-  sprat server -C tcp:host=127.0.0.1,port=7740 -L 'fast+udp:host=127.0.0.1,port=7801;tcp:host=127.0.0.1,port=7801'
+  sprat server -C tcp:host=127.0.0.1,port=7740 -L 'fast+shm:name=lab.2;tcp:host=::1,port=7802'
 
-The two paths are independent: servers may talk to the coordinator over TCP while clients reach them over UDP.")]
+The two paths are independent: servers may talk to the coordinator over TCP while clients
+reach them over shared memory or UDP.")]
 pub(crate) struct Server {
     #[command(flatten)]
     pub(crate) at: Where,
@@ -420,8 +420,9 @@ pub(crate) enum Test {
   sprat perf --local --sessions 1000000 sessions
   sprat perf --json results.jsonl echo basic readThroughput
 
-floor is the round trip of the same bytes with no software of ours in between (raw ring, raw UDP, raw TCP), tcp that of
-kernel TCP, both taken in turns with the figure beside them. All are medians over the rounds.")]
+floor is the round trip of the same bytes with no software of ours in between (raw ring, raw UDP,
+raw TCP), tcp that of kernel TCP, both taken in turns with the figure beside them. All are medians
+over the rounds.")]
 pub(crate) struct Perf {
     #[command(flatten)]
     pub(crate) at: Where,
@@ -432,7 +433,7 @@ pub(crate) struct Perf {
     #[arg(long)]
     pub(crate) local: bool,
     /// Transports to measure
-    #[arg(long, value_name = "T,T…", value_delimiter = ',', default_value = "fast+shm,fast+udp,tcp")]
+    #[arg(long, value_name = "T,T…", value_delimiter = ',', default_value = "fast+shm,fast+udp,tcp", value_parser = ["fast+shm", "fast+udp", "tcp"])]
     pub(crate) transport: Vec<String>,
     /// How long each figure is measured, in seconds, over all rounds
     #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = seconds)]

@@ -15,7 +15,9 @@ use crate::kv::shown;
 use crate::records::Record;
 
 /// How long a command waits for one operation.
-const TIMEOUT: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// How long it waits for a coordinator that has not answered yet: it is not there, most likely.
+const FIRST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A client of one cluster.
 pub(crate) struct Store {
@@ -39,7 +41,7 @@ impl Store {
             Fail::usage(format!("cannot use {coordinator}: {error}"))
                 .next("name the coordinator as in -C tcp:host=127.0.0.1,port=7740")
         })?;
-        store.set_timeout(TIMEOUT);
+        store.set_timeout(FIRST_TIMEOUT);
         Ok(Self { store, coordinator: coordinator.to_owned() })
     }
 
@@ -48,9 +50,20 @@ impl Store {
         &mut self.store
     }
 
+    /// Asks the coordinator about `what`. Once it has answered, operations get all the time that they may need.
+    fn ask<T>(
+        &mut self,
+        what: &str,
+        ask: impl FnOnce(&mut kv::Store) -> Result<T, Error>,
+    ) -> Result<T, Fail> {
+        let answer = ask(&mut self.store).map_err(|error| self.explain(error, what))?;
+        self.store.set_timeout(TIMEOUT);
+        Ok(answer)
+    }
+
     /// The servers that live.
     pub(crate) fn servers(&mut self) -> Result<Vec<ServerInfo>, Fail> {
-        let servers = self.store.servers().map_err(|error| self.explain(error, "the server list"))?;
+        let servers = self.ask("the server list", |store| store.servers())?;
         Ok(servers.into_iter().filter(|server| server.state == ServerState::Up).collect())
     }
 
@@ -61,20 +74,20 @@ impl Store {
     }
 
     pub(crate) fn create_table(&mut self, name: &str, span: u32) -> Result<TableId, Fail> {
-        self.store.create_table(name, span).map_err(|error| self.explain(error, name))
+        self.ask(name, |store| store.create_table(name, span))
     }
 
     pub(crate) fn drop_table(&mut self, name: &str) -> Result<(), Fail> {
-        self.store.drop_table(name).map_err(|error| self.explain(error, name))
+        self.ask(name, |store| store.drop_table(name))
     }
 
     pub(crate) fn tables(&mut self) -> Result<Vec<TableInfo>, Fail> {
-        self.store.tables().map_err(|error| self.explain(error, "the list of tables"))
+        self.ask("the list of tables", |store| store.tables())
     }
 
     /// The table of that name.
     pub(crate) fn table(&mut self, name: &str) -> Result<TableId, Fail> {
-        self.store.table(name).map_err(|error| self.explain(error, name))
+        self.ask(name, |store| store.table(name))
     }
 
     pub(crate) fn read(

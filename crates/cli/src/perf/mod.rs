@@ -48,6 +48,11 @@ pub(crate) struct Bench {
 
 /// Runs the tests that were asked for.
 pub(crate) fn run(args: &args::Perf) -> Result<(), Fail> {
+    let own = args.tests.iter().find(|test| matches!(test, Test::Sessions | Test::Idle));
+    if let (Some(test), false) = (own, args.local) {
+        let name = test.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
+        return Err(Fail::usage(format!("{name} measures processes of its own")).next("add --local"));
+    }
     let context = Context::now(args.rounds, args.seconds);
     let mut bench = Bench {
         report: Report::new(args.json.as_deref(), &context)?,
@@ -61,11 +66,6 @@ pub(crate) fn run(args: &args::Perf) -> Result<(), Fail> {
         coordinator: (!args.local).then(|| args.at.coordinator.clone()),
         local: local::Local::new(&args.transport),
     };
-    let own = args.tests.iter().find(|test| matches!(test, Test::Sessions | Test::Idle));
-    if let (Some(test), false) = (own, args.local) {
-        let name = test.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
-        return Err(Fail::usage(format!("{name} measures processes of its own")).next("add --local"));
-    }
     if let Some(core) = bench.local.client_core() {
         process::pin(core)?;
     }
@@ -123,6 +123,18 @@ impl Bench {
             None => self.local.cluster()?.coordinator().to_owned(),
         };
         Store::over(&coordinator, &[transport.to_owned()])
+    }
+
+    /// Who echoes over `transport`, and whether it is a server of a store, which wants the store's own message.
+    fn echo_at(&mut self, transport: &str) -> Result<(String, bool), Fail> {
+        let Some(coordinator) = &self.coordinator else {
+            return Ok((self.local.echo()?.at(transport)?, false));
+        };
+        let servers = Store::connect(coordinator)?.servers()?;
+        let Some(server) = servers.first() else {
+            return Err(Fail::new("the cluster has no server").next("start one: sprat server -L LOCATOR"));
+        };
+        Ok((local::pick(&server.data, transport)?, true))
     }
 
     /// How many objects of `size` bytes a set has.

@@ -1,0 +1,241 @@
+//! A cluster for one test: names and ports that nobody else uses, ended with the test however that goes.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// How long anything may take before a test fails.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The program, with nothing of the environment that would change what it does.
+pub(crate) fn sprat() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sprat"));
+    for name in ["SPRAT_COORDINATOR", "COLUMNS", "RUST_BACKTRACE"] {
+        command.env_remove(name);
+    }
+    command.stdin(Stdio::null());
+    command
+}
+
+/// Runs the program to its end.
+pub(crate) fn run(args: &[&str]) -> Output {
+    sprat().args(args).output().expect("the program starts")
+}
+
+/// What a process wrote to standard output.
+pub(crate) fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// What a process wrote to standard error.
+pub(crate) fn errors(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A number that no other test of this machine has at this time, and as many free ports in a row.
+pub(crate) fn unique(count: u16) -> (u32, u16) {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        // Below the ports that the kernel hands out by itself.
+        let first = 10_000 + ((std::process::id() * 211 + number * 17) % 20_000) as u16;
+        let free = |port: &u16| {
+            TcpListener::bind(("127.0.0.1", *port)).is_ok() && UdpSocket::bind(("127.0.0.1", *port)).is_ok()
+        };
+        if (first..first + count).all(|port| free(&port)) {
+            return (std::process::id() * 1000 + number % 1000, first);
+        }
+    }
+}
+
+/// A running process, killed if the test forgets it.
+pub(crate) struct Running(pub(crate) Child);
+
+impl Running {
+    /// Starts the program; its standard output is kept for [`Running::wait_for`].
+    pub(crate) fn start(args: &[&str]) -> Self {
+        Self(
+            sprat()
+                .args(args)
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .expect("the program starts"),
+        )
+    }
+
+    /// Reads standard output up to a line that contains `mark`, and returns all of it.
+    pub(crate) fn wait_for(&mut self, mark: &str) -> String {
+        let mut output = BufReader::with_capacity(1, self.0.stdout.take().expect("standard output is kept"));
+        let mut all = String::new();
+        while !all.lines().any(|line| line.contains(mark)) {
+            let read = output.read_line(&mut all).expect("standard output can be read");
+            if read == 0 {
+                let mut why = String::new();
+                let _ = std::io::Read::read_to_string(&mut self.0.stderr.take().expect("is kept"), &mut why);
+                panic!("{mark:?} is not in {all:?}; {why}");
+            }
+        }
+        self.0.stdout = Some(output.into_inner());
+        all
+    }
+
+    /// Sends a signal by its number's name, as `kill` does.
+    pub(crate) fn signal(&self, name: &str) {
+        signal(self.0.id(), name);
+    }
+
+    /// Waits for its end, not forever.
+    pub(crate) fn ended(&mut self) -> ExitStatus {
+        let begin = Instant::now();
+        loop {
+            if let Some(status) = self.0.try_wait().expect("it is our child") {
+                return status;
+            }
+            assert!(begin.elapsed() < PATIENCE, "the process does not end");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.0.try_wait().is_ok_and(|status| status.is_none()) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+}
+
+/// Sends a signal to a process that the test knows to be its own.
+pub(crate) fn signal(id: u32, name: &str) {
+    let status = Command::new("kill").args([format!("-{name}"), id.to_string()]).status();
+    assert!(status.expect("kill starts").success(), "kill -{name} {id}");
+}
+
+/// True while there is such a process (one that has ended but was not waited for does not count).
+pub(crate) fn lives(id: u32) -> bool {
+    fs::read_to_string(format!("/proc/{id}/stat"))
+        .is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z')))
+}
+
+/// A cluster that `sprat up` runs.
+pub(crate) struct Cluster {
+    pub(crate) up: Running,
+    pub(crate) coordinator: String,
+    pub(crate) name: String,
+    pub(crate) port: u16,
+    /// Process ids: the coordinator's first, then the servers' in order.
+    pub(crate) ids: Vec<u32>,
+    folder: TempDir,
+}
+
+impl Cluster {
+    /// Starts a cluster of `servers` servers and waits until it is ready.
+    pub(crate) fn up(servers: u16) -> Self {
+        let (number, port) = unique(servers + 1);
+        let name = format!("test-{number}");
+        let (servers, port_text) = (servers.to_string(), port.to_string());
+        let args = ["up", "--servers", &servers, "--name", &name, "--port", &port_text, "--memory", "64M"];
+        let mut up = Running::start(&args);
+        let said = up.wait_for("Ctrl-C ends the cluster");
+        let ids = said
+            .lines()
+            .filter(|line| line.starts_with("  coordinator ") || line.starts_with("  server "))
+            .filter_map(|line| {
+                line.split_whitespace().find_map(|word| word.parse().ok().filter(|&id: &u32| id > 99))
+            })
+            .collect();
+        let coordinator = format!("tcp:host=127.0.0.1,port={port}");
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        Self { up, coordinator, name, port, ids, folder }
+    }
+
+    /// A command against this cluster.
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
+        let mut command = sprat();
+        command.args(args).env("SPRAT_COORDINATOR", &self.coordinator);
+        command
+    }
+
+    /// Runs a command to its end.
+    pub(crate) fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().expect("the program starts")
+    }
+
+    /// Runs a command with something on its standard input.
+    pub(crate) fn feed(&self, args: &[&str], input: &[u8]) -> Output {
+        let mut command = self.command(args);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the program starts");
+        let mut stdin = child.stdin.take().expect("standard input is ours");
+        let input = input.to_vec();
+        let feeder = std::thread::spawn(move || {
+            // A command that has read enough closes its end.
+            let _ = stdin.write_all(&input);
+        });
+        let output = child.wait_with_output().expect("the program ends");
+        feeder.join().expect("writing does not panic");
+        output
+    }
+
+    /// Runs a command that must succeed; returns its standard output.
+    pub(crate) fn ok(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        assert!(output.status.success(), "{args:?}: {}", errors(&output));
+        text(&output)
+    }
+
+    /// Runs a command that must fail with this exit code; returns its standard error.
+    pub(crate) fn fails(&self, code: i32, args: &[&str]) -> String {
+        let output = self.run(args);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {}{}", text(&output), errors(&output));
+        errors(&output)
+    }
+
+    /// A path in a folder of this test.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Ends the cluster as Ctrl-C does, and sees that nothing is left of it.
+    pub(crate) fn end(mut self) {
+        self.up.signal("INT");
+        assert!(self.up.ended().success(), "Ctrl-C is a good end");
+        assert!(!self.ids.iter().any(|&id| lives(id)), "no process is left");
+        for folder in shm_folders() {
+            let left = fs::read_dir(&folder).map(|entries| {
+                entries.flatten().any(|entry| entry.file_name().to_string_lossy().contains(&self.name))
+            });
+            assert!(!left.unwrap_or(false), "nothing of {} is left in {}", self.name, folder.display());
+        }
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        // In good order if it can be: nothing of it may be left behind, whatever the test found.
+        if self.up.0.try_wait().is_ok_and(|status| status.is_none()) {
+            self.up.signal("TERM");
+            let begin = Instant::now();
+            while self.up.0.try_wait().is_ok_and(|status| status.is_none()) && begin.elapsed() < PATIENCE {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
+    }
+}
+
+/// Where servers put the names of their shared memory.
+fn shm_folders() -> Vec<PathBuf> {
+    let run = std::env::var_os("XDG_RUNTIME_DIR").map(|base| Path::new(&base).join("sprat"));
+    let temporary = fs::read_dir("/tmp").into_iter().flatten().flatten().map(|entry| entry.path());
+    let ours =
+        |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("sprat-"));
+    run.into_iter().chain(temporary.filter(ours)).collect()
+}

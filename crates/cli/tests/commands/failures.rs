@@ -1,0 +1,167 @@
+//! What goes wrong around a command: nobody there, somebody else there, somebody killed.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::cluster::{Cluster, PATIENCE, Running, errors, lives, run, signal, unique};
+
+#[test]
+fn nobody_at_the_coordinators_locator() {
+    let (_, port) = unique(1);
+    let at = format!("tcp:host=127.0.0.1,port={port}");
+    let output = run(&["get", "-C", &at, "t", "k"]);
+    assert_eq!(output.status.code(), Some(1));
+    let error = errors(&output);
+    assert!(error.contains("no coordinator answers") && error.contains("sprat up"), "{error}");
+}
+
+#[test]
+fn locators_that_make_no_sense() {
+    for at in [
+        "",
+        "pigeon:roof=3",
+        "tcp:host=127.0.0.1",
+        "tcp:host=127.0.0.1,port=99999",
+        "fast+shm:",
+        "tcp:host=\"x",
+    ] {
+        let output = run(&["table", "list", "-C", at]);
+        assert_eq!(output.status.code(), Some(2), "{at}: {}", errors(&output));
+        assert!(errors(&output).contains("next:"), "{at}: {}", errors(&output));
+    }
+    let output = run(&["server", "-C", "tcp:host=127.0.0.1,port=1", "-L", "pigeon:roof=3"]);
+    assert!(!output.status.success() && errors(&output).contains("pigeon"), "{}", errors(&output));
+}
+
+#[test]
+fn an_address_of_the_network_needs_a_word() {
+    let (_, port) = unique(1);
+    let at = format!("tcp:host=0.0.0.0,port={port}");
+    let output = run(&["coordinator", "-C", &at]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(errors(&output).contains("--insecure-network"), "{}", errors(&output));
+    let mut coordinator = Running::start(&["coordinator", "-C", &at, "--insecure-network"]);
+    coordinator.wait_for("listening at");
+    coordinator.signal("TERM");
+    assert!(coordinator.ended().success());
+}
+
+#[test]
+fn a_port_and_a_name_are_taken_once() {
+    let cluster = Cluster::up(1);
+    let port = cluster.port.to_string();
+    let output = run(&["up", "--servers", "1", "--name", "other", "--port", &port]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(errors(&output).to_lowercase().contains("in use"), "{}", errors(&output));
+    let (_, free) = unique(2);
+    let output = run(&["up", "--servers", "1", "--name", &cluster.name, "--port", &free.to_string()]);
+    assert_eq!(output.status.code(), Some(1), "the name of its shared memory is taken");
+    assert!(errors(&output).contains(&cluster.name), "{}", errors(&output));
+    cluster.ok(&["table", "create", "unharmed"]);
+    cluster.end();
+}
+
+#[test]
+fn children_die_with_their_parent() {
+    let cluster = Cluster::up(2);
+    let ids = cluster.ids.clone();
+    assert_eq!(ids.len(), 3);
+    cluster.up.signal("KILL");
+    let begin = Instant::now();
+    while ids.iter().any(|&id| lives(id)) {
+        assert!(begin.elapsed() < PATIENCE, "a child is left");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_killed_server_loses_its_tablets_and_no_others() {
+    let cluster = Cluster::up(2);
+    cluster.ok(&["table", "create", "t", "--span", "2"]);
+    let keys: Vec<String> = (0..12).map(|i| format!("key{i}")).collect();
+    keys.iter().for_each(|key| drop(cluster.ok(&["put", "t", key, key])));
+    // Requests are in progress while the server dies: each ends, in one way or the other.
+    let (victim, busy) = (cluster.ids[1], std::sync::atomic::AtomicBool::new(true));
+    thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            while busy.load(std::sync::atomic::Ordering::Relaxed) {
+                cluster.run(&["get", "t", &keys[0]]);
+                cluster.run(&["incr", "t", "n"]);
+            }
+        });
+        signal(victim, "KILL");
+        busy.store(false, std::sync::atomic::Ordering::Relaxed);
+        reader.join().expect("no command panics");
+    });
+    let (mut kept, mut lost) = (0, 0);
+    for key in &keys {
+        let output = cluster.run(&["get", "t", key]);
+        if output.status.success() {
+            assert_eq!(output.stdout, key.as_bytes());
+            kept += 1;
+        } else {
+            assert_eq!(output.status.code(), Some(1), "never as if there were no such object");
+            assert!(errors(&output).contains("lost"), "{}", errors(&output));
+            lost += 1;
+        }
+    }
+    assert!(kept > 0 && lost > 0, "{kept} kept, {lost} lost");
+    let list = cluster.ok(&["table", "list"]);
+    assert!(list.contains("1 lost"), "{list}");
+    let error = cluster.fails(1, &["export", &cluster.path("x.jsonl").to_string_lossy(), "--table", "t"]);
+    assert!(error.contains("lost"), "{error}");
+    assert!(!cluster.path("x.jsonl").exists(), "half an export is none");
+    // The name can be used again.
+    cluster.ok(&["table", "drop", "t"]);
+    cluster.ok(&["table", "create", "t"]);
+    cluster.fails(3, &["get", "t", &keys[0]]);
+}
+
+#[test]
+fn a_killed_coordinator_ends_the_cluster() {
+    let mut cluster = Cluster::up(1);
+    signal(cluster.ids[0], "KILL");
+    assert_eq!(cluster.up.ended().code(), Some(1));
+    assert!(!cluster.ids.iter().any(|&id| lives(id)));
+    let error = cluster.fails(1, &["table", "list"]);
+    assert!(error.contains("no coordinator answers"), "{error}");
+}
+
+#[test]
+fn the_coordinators_state_survives_it() {
+    let (number, port) = unique(2);
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let state = folder.path().join("state.redb").to_string_lossy().into_owned();
+    let at = format!("tcp:host=127.0.0.1,port={port}");
+    let start = || {
+        let mut coordinator = Running::start(&["coordinator", "-C", &at, "--state", &state]);
+        coordinator.wait_for("listening at");
+        coordinator
+    };
+    let mut coordinator = start();
+    let locator = format!("fast+shm:name=test-{number}.1");
+    let mut server = Running::start(&["server", "-C", &at, "-L", &locator, "--memory", "64M"]);
+    server.wait_for("listening at");
+    let create = || run(&["table", "create", "t", "-C", &at]);
+    let begin = Instant::now();
+    while !create().status.success() {
+        assert!(begin.elapsed() < PATIENCE, "{}", errors(&create()));
+    }
+    assert!(run(&["put", "t", "k", "v", "-C", &at]).status.success());
+    coordinator.signal("KILL");
+    coordinator.ended();
+    coordinator = start();
+    let begin = Instant::now();
+    loop {
+        let output = run(&["get", "t", "k", "-C", &at]);
+        if output.status.success() {
+            assert_eq!(output.stdout, b"v");
+            break;
+        }
+        assert!(begin.elapsed() < PATIENCE, "{}", errors(&output));
+    }
+    server.signal("TERM");
+    assert!(server.ended().success());
+    coordinator.signal("TERM");
+    assert!(coordinator.ended().success());
+}

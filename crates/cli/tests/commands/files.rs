@@ -1,0 +1,108 @@
+//! Import and export: round trips in both formats, malformed lines, standard input and output.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use serde_json::Value;
+
+use crate::cluster::{Cluster, errors, text};
+
+/// Many small records, some of awkward bytes.
+fn lines() -> String {
+    let mut text = String::new();
+    for i in 0..2000 {
+        text.push_str(&format!("{{\"key\":\"key {i}\",\"value\":\"value, {i} \\\"quoted\\\"\\nü\"}}\n"));
+    }
+    text.push_str("{\"key64\":\"/wA=\",\"value64\":\"AAECA/8=\"}\n{\"key\":\"empty\",\"value\":\"\"}\n");
+    text
+}
+
+/// The records of a file of JSON Lines, in order of their keys.
+fn records(text: &str) -> BTreeMap<String, String> {
+    let field = |line: &Value, name: &str| {
+        let found = line.get(name).or_else(|| line.get(format!("{name}64"))).expect("is there");
+        format!("{}{}", line.get(name).is_some(), found.as_str().expect("text"))
+    };
+    let parsed = text.lines().map(|line| serde_json::from_str(line).expect("JSON"));
+    parsed.map(|line: Value| (field(&line, "key"), field(&line, "value"))).collect()
+}
+
+#[test]
+fn a_file_comes_back_as_it_was_in_either_format() {
+    let cluster = Cluster::up(2);
+    let path = |name: &str| cluster.path(name).to_string_lossy().into_owned();
+    let original = lines();
+    fs::write(path("in.jsonl"), &original).expect("writes");
+    let said = cluster.ok(&["import", &path("in.jsonl"), "--table", "a", "--create", "--span", "2"]);
+    assert_eq!(said, "2002 records written to a\n");
+    cluster.ok(&["export", &path("out.csv"), "--table", "a"]);
+    let said = cluster.ok(&["import", &path("out.csv"), "--table", "b", "--create"]);
+    assert_eq!(said, "2002 records written to b\n");
+    cluster.ok(&["export", &path("out.jsonl"), "--table", "b"]);
+    let back = fs::read_to_string(path("out.jsonl")).expect("reads");
+    assert_eq!(back.lines().count(), 2002, "each object once");
+    assert_eq!(records(&back), records(&original));
+    let left = fs::read_dir(cluster.path("")).expect("lists").count();
+    assert_eq!(left, 3, "no temporary file is left");
+}
+
+#[test]
+fn the_standard_streams_are_files_too() {
+    let cluster = Cluster::up(1);
+    cluster.ok(&["table", "create", "t"]);
+    let output = cluster.feed(&["import", "-", "--format", "jsonl", "--table", "t"], lines().as_bytes());
+    assert!(output.status.success(), "{}", errors(&output));
+    let output = cluster.run(&["export", "-", "--format", "jsonl", "--table", "t"]);
+    assert_eq!(records(&text(&output)), records(&lines()), "nothing but records on standard output");
+    let error = cluster.fails(2, &["import", "-", "--table", "t"]);
+    assert!(error.contains("--format"), "{error}");
+}
+
+#[test]
+fn a_malformed_line_is_named() {
+    let cluster = Cluster::up(1);
+    let path = |name: &str| cluster.path(name).to_string_lossy().into_owned();
+    cluster.ok(&["table", "create", "t"]);
+    let bad = "{\"key\":\"a\",\"value\":\"1\"}\n{\"key\":\"b\"}\n{\"key\":\"c\",\"value\":\"3\"}\n{\"key";
+    fs::write(path("bad.jsonl"), bad).expect("writes");
+    let error = cluster.fails(1, &["import", &path("bad.jsonl"), "--table", "t"]);
+    assert!(
+        error.contains("bad.jsonl: line 2: neither value nor value64") && error.contains("--skip-bad"),
+        "{error}"
+    );
+    assert_eq!(cluster.ok(&["get", "t", "a"]), "1", "what came before is written");
+    cluster.fails(3, &["get", "t", "c"]);
+    let output = cluster.run(&["import", &path("bad.jsonl"), "--table", "t", "--skip-bad"]);
+    assert!(output.status.success());
+    assert_eq!(text(&output), "2 records written to t, 2 malformed lines skipped\n");
+    let said = errors(&output);
+    assert!(said.contains("line 2") && said.contains("line 4"), "{said}");
+    assert_eq!(cluster.ok(&["get", "t", "c"]), "3");
+
+    fs::write(path("bad.csv"), "key,value\nx,1\ny\nz,3\n").expect("writes");
+    let error = cluster.fails(1, &["import", &path("bad.csv"), "--table", "t"]);
+    assert!(error.contains("line 3: 1 fields, but the header has 2"), "{error}");
+    let key = format!("{{\"key\":\"{}\",\"value\":\"\"}}\n", "k".repeat(70_000));
+    fs::write(path("long.jsonl"), key).expect("writes");
+    let error = cluster.fails(1, &["import", &path("long.jsonl"), "--table", "t"]);
+    assert!(error.contains("line 1: the key has 70000 bytes"), "{error}");
+}
+
+#[test]
+fn files_and_tables_that_are_not_there_are_named() {
+    let cluster = Cluster::up(1);
+    cluster.ok(&["table", "create", "t"]);
+    let error = cluster.fails(1, &["import", "/nonexistent/x.jsonl", "--table", "t"]);
+    assert!(error.contains("/nonexistent/x.jsonl"), "{error}");
+    let error = cluster.fails(1, &["export", "/nonexistent/x.jsonl", "--table", "t"]);
+    assert!(error.contains("/nonexistent/x.jsonl"), "{error}");
+    let file = cluster.path("x.jsonl").to_string_lossy().into_owned();
+    fs::write(&file, "").expect("writes");
+    for command in ["import", "export"] {
+        let error = cluster.fails(1, &[command, &file, "--table", "none"]);
+        assert!(error.contains("none: there is no such table"), "{error}");
+    }
+    let folder = cluster.path("").to_string_lossy().into_owned();
+    let error = cluster.fails(1, &["import", &folder, "--format", "csv", "--table", "t"]);
+    assert!(error.contains("is a directory"), "{error}");
+}

@@ -1,0 +1,71 @@
+//! The help of every command, word by word: what people read is looked at when it changes.
+//!
+//! After a change on purpose: `SPRAT_WRITE_HELP=1 cargo test -p sprat-cli --test commands help`, and look at the diff.
+
+use std::fs;
+use std::path::Path;
+
+use crate::cluster::{errors, run, text};
+
+/// Every command that a user sees.
+const COMMANDS: [&[&str]; 16] = [
+    &[],
+    &["up"],
+    &["coordinator"],
+    &["server"],
+    &["table"],
+    &["table", "create"],
+    &["table", "drop"],
+    &["table", "list"],
+    &["get"],
+    &["put"],
+    &["del"],
+    &["incr"],
+    &["import"],
+    &["export"],
+    &["stats"],
+    &["perf"],
+];
+
+#[test]
+fn help_is_as_it_was_read_last() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/commands/help");
+    for command in COMMANDS.into_iter().chain([["demo"].as_slice()]) {
+        let output = run(&[command, &["--help"]].concat());
+        assert!(output.status.success(), "{command:?}");
+        let name = format!("sprat {}", command.join(" ")).trim().replace(' ', "-");
+        let path = folder.join(format!("{name}.txt"));
+        if std::env::var_os("SPRAT_WRITE_HELP").is_some() {
+            fs::create_dir_all(&folder).and_then(|()| fs::write(&path, &output.stdout)).expect("writes");
+        }
+        let golden = fs::read_to_string(&path).unwrap_or_default();
+        assert_eq!(text(&output), golden, "{name}: see the head of this file");
+        assert!(command.is_empty() || golden.contains("Example"), "{name} shows how it is used");
+    }
+}
+
+#[test]
+fn wrong_usage_is_exit_code_2_and_says_how_it_is_right() {
+    for args in [
+        &["put", "t"][..],
+        &["nonsense"],
+        &["get"],
+        &["perf"],
+        &["perf", "nonsense"],
+        &["up", "--servers", "0"],
+        &["up", "--name", "a/b"],
+        &["incr", "t", "k", "much"],
+        &["server"],
+        &["import", "x.txt", "--table", "t"],
+        &["perf", "sessions"],
+    ] {
+        let output = run(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(!errors(&output).is_empty() && text(&output).is_empty(), "{args:?}");
+    }
+}
+
+#[test]
+fn the_version_is_told() {
+    assert_eq!(text(&run(&["--version"])), format!("sprat {}\n", env!("CARGO_PKG_VERSION")));
+}

@@ -1,0 +1,153 @@
+//! One object, one operation; tables; statistics.
+
+use std::thread;
+
+use serde_json::Value;
+
+use crate::cluster::{Cluster, errors, text};
+
+#[test]
+fn objects_are_put_read_and_removed() {
+    let cluster = Cluster::up(2);
+    cluster.ok(&["table", "create", "t", "--span", "2"]);
+    cluster.ok(&["put", "t", "dune", "Frank Herbert"]);
+    assert_eq!(cluster.ok(&["get", "t", "dune"]), "Frank Herbert", "no byte more than was put");
+    let json: Value = serde_json::from_str(&cluster.ok(&["get", "t", "dune", "--json"])).expect("JSON");
+    assert_eq!((json["key"].as_str(), json["value"].as_str()), (Some("dune"), Some("Frank Herbert")));
+    cluster.ok(&["del", "t", "dune"]);
+    for args in [["get", "t", "dune"], ["del", "t", "dune"]] {
+        let error = cluster.fails(3, &args);
+        assert!(error.contains("dune: there is no such object"), "{error}");
+    }
+    // Any bytes, by standard input and output.
+    let bytes: Vec<u8> = (0..=255).cycle().take(1_000_000).collect();
+    assert!(cluster.feed(&["put", "t", "bytes", "-"], &bytes).status.success());
+    assert_eq!(cluster.run(&["get", "t", "bytes"]).stdout, bytes);
+    let json: Value = serde_json::from_str(&cluster.ok(&["get", "t", "bytes", "--json"])).expect("JSON");
+    assert!(json["value64"].is_string() && json.get("value").is_none());
+    // The empty value is a value.
+    cluster.ok(&["put", "t", "empty", ""]);
+    assert_eq!(cluster.ok(&["get", "t", "empty"]), "");
+    cluster.end();
+}
+
+#[test]
+fn conditions_are_kept() {
+    let cluster = Cluster::up(1);
+    cluster.ok(&["table", "create", "t"]);
+    let version = |text: &str| {
+        serde_json::from_str::<Value>(text).expect("JSON")["version"].as_u64().expect("a version")
+    };
+    let error = cluster.fails(3, &["put", "t", "k", "v", "--if-exists"]);
+    assert!(error.contains("no such object"), "{error}");
+    let first = version(&cluster.ok(&["put", "t", "k", "1", "--if-absent", "--json"]));
+    let error = cluster.fails(4, &["put", "t", "k", "2", "--if-absent"]);
+    assert!(error.contains(&first.to_string()), "the version that it has: {error}");
+    let second = version(&cluster.ok(&["put", "t", "k", "2", "--if-version", &first.to_string(), "--json"]));
+    assert!(second > first);
+    let old = first.to_string();
+    for args in [
+        vec!["put", "t", "k", "3", "--if-version", &old],
+        vec!["del", "t", "k", "--if-version", &old],
+        vec!["get", "t", "k", "--if-version", &old],
+    ] {
+        let error = cluster.fails(4, &args);
+        assert!(error.contains("next:"), "{error}");
+    }
+    assert_eq!(cluster.ok(&["get", "t", "k", "--if-version", &second.to_string()]), "2");
+    cluster.ok(&["del", "t", "k", "--if-version", &second.to_string()]);
+    // Versions go on where they were, also across a removal.
+    let third = version(&cluster.ok(&["put", "t", "k", "4", "--json"]));
+    assert!(third > second, "{third} after {second}");
+    cluster.fails(2, &["put", "t", "k", "5", "--if-absent", "--if-exists"]);
+}
+
+#[test]
+fn increments_add_up_from_many_processes() {
+    let cluster = Cluster::up(1);
+    cluster.ok(&["table", "create", "t"]);
+    assert_eq!(cluster.ok(&["incr", "t", "n"]), "1\n");
+    assert_eq!(cluster.ok(&["incr", "t", "n", "41"]), "42\n");
+    assert_eq!(cluster.ok(&["incr", "t", "n", "-50"]), "-8\n");
+    assert_eq!(cluster.ok(&["incr", "t", "x", "--float", "0.5"]), "0.5\n");
+    assert_eq!(cluster.ok(&["incr", "t", "x", "--float", "-2.25"]), "-1.75\n");
+    cluster.fails(4, &["incr", "t", "n", "--if-absent"]);
+    cluster.fails(3, &["incr", "t", "other", "--if-exists"]);
+    cluster.ok(&["put", "t", "text", "no number"]);
+    let error = cluster.fails(1, &["incr", "t", "text"]);
+    assert!(error.contains("not a number"), "{error}");
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| (0..5).for_each(|_| drop(cluster.ok(&["incr", "t", "shared"]))));
+        }
+    });
+    assert_eq!(cluster.ok(&["incr", "t", "shared", "0"]), "20\n");
+}
+
+#[test]
+fn tables_are_created_listed_and_dropped() {
+    let cluster = Cluster::up(3);
+    assert!(cluster.ok(&["table", "list"]).contains("no tables yet"));
+    cluster.ok(&["table", "create", "wide", "--span", "3"]);
+    cluster.ok(&["table", "create", "wide", "--span", "3"]);
+    cluster.ok(&["table", "create", "narrow"]);
+    let list = cluster.ok(&["table", "list"]);
+    assert!(list.contains("wide") && list.contains("narrow") && list.contains("complete"), "{list}");
+    let json = cluster.ok(&["table", "list", "--json"]);
+    let tables: Vec<Value> = json.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let tablets =
+        |name: &str| tables.iter().find(|t| t["name"] == name).expect("is listed")["tablets"].as_u64();
+    assert_eq!((tables.len(), tablets("wide"), tablets("narrow")), (2, Some(3), Some(1)));
+    cluster.ok(&["put", "wide", "k", "v"]);
+    cluster.ok(&["table", "drop", "wide"]);
+    for args in [vec!["get", "wide", "k"], vec!["table", "drop", "wide"], vec!["put", "wide", "k", "v"]] {
+        let error = cluster.fails(1, &args);
+        assert!(error.contains("no such table") && error.contains("sprat table"), "{error}");
+    }
+    let long = "x".repeat(300);
+    for name in ["", &long] {
+        let error = cluster.fails(1, &["table", "create", name]);
+        assert!(error.contains("a table's name"), "{error}");
+    }
+}
+
+#[test]
+fn statistics_name_every_server() {
+    let cluster = Cluster::up(2);
+    cluster.ok(&["table", "create", "t", "--span", "2"]);
+    cluster.ok(&["put", "t", "k", "v"]);
+    let shown = cluster.ok(&["stats"]);
+    for server in 1..=2 {
+        assert!(shown.contains(&format!("fast+shm:name={}.{server}", cluster.name)), "{shown}");
+    }
+    let json = cluster.ok(&["stats", "--json"]);
+    let servers: Vec<Value> = json.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(servers.len(), 2);
+    for server in &servers {
+        assert!(server["counters"].is_object() && server["locators"].is_string(), "{server}");
+    }
+}
+
+#[test]
+fn what_is_too_large_is_refused() {
+    let cluster = Cluster::up(1);
+    cluster.ok(&["table", "create", "t"]);
+    let key = "k".repeat((64 << 10) + 1);
+    for args in [vec!["put", "t", &key, "v"], vec!["get", "t", &key], vec!["incr", "t", &key]] {
+        let error = cluster.fails(1, &args);
+        assert!(
+            error.contains("65537 bytes, the limit is 65536"),
+            "{}",
+            &error[error.len().saturating_sub(200)..]
+        );
+    }
+    let key = "k".repeat(64 << 10);
+    cluster.ok(&["put", "t", &key, "v"]);
+    assert_eq!(cluster.ok(&["get", "t", &key]), "v");
+    let output = cluster.feed(&["put", "t", "k", "-"], &vec![b'v'; (1 << 20) + 1]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(errors(&output).contains("1048576"), "{}", errors(&output));
+    let largest = vec![b'v'; 1 << 20];
+    assert!(cluster.feed(&["put", "t", "k", "-"], &largest).status.success());
+    assert_eq!(text(&cluster.run(&["get", "t", "k"])).len(), 1 << 20);
+}

@@ -1,0 +1,123 @@
+//! `sprat perf`: that it measures, and that its JSON has what it promises. No figure is judged here.
+
+use serde_json::Value;
+
+use crate::cluster::{Cluster, errors, run, text};
+
+const FIELDS: [&str; 16] = [
+    "test",
+    "transport",
+    "size_bytes",
+    "count",
+    "avg_us",
+    "min_us",
+    "p50_us",
+    "p90_us",
+    "p99_us",
+    "p999_us",
+    "max_us",
+    "bytes_per_s",
+    "ops_per_s",
+    "floor",
+    "floor_us",
+    "tcp_us",
+];
+
+/// The context and the rows of a run.
+fn rows(json: &str) -> (Value, Vec<Value>) {
+    let mut lines = json.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    let context = lines.next().expect("a first line");
+    for field in ["commit", "kernel", "cpu", "cores", "load", "governor"] {
+        assert!(!context[field].is_null(), "{field}");
+    }
+    let rows: Vec<Value> = lines.collect();
+    for row in &rows {
+        let row = row.as_object().expect("an object");
+        assert!(FIELDS.iter().all(|field| row.contains_key(*field)), "{row:?}");
+    }
+    (context, rows)
+}
+
+/// Runs perf on processes of its own, as short as can be.
+fn perf(args: &[&str]) -> Vec<Value> {
+    let short = ["perf", "--local", "--seconds", "0.02", "--rounds", "2", "--json", "-"];
+    let output = run(&[&short, args].concat());
+    assert!(output.status.success(), "{}", errors(&output));
+    rows(&text(&output)).1
+}
+
+fn named<'r>(rows: &'r [Value], test: &str, transport: &str) -> &'r Value {
+    rows.iter().find(|row| row["test"] == test && row["transport"] == transport).expect(test)
+}
+
+#[test]
+fn echo_stands_beside_its_floor() {
+    let rows = perf(&["--size", "100,20KB", "--outstanding", "16", "echo"]);
+    for (transport, floor) in [("fast+shm", "floor.ring"), ("fast+udp", "floor.udp"), ("tcp", "floor.tcp")] {
+        let row = named(&rows, "echo", transport);
+        assert_eq!((row["floor"].as_str(), row["size_bytes"].as_u64()), (Some(floor), Some(100)));
+        for field in ["avg_us", "min_us", "p50_us", "p999_us", "max_us", "ops_per_s", "floor_us", "tcp_us"] {
+            assert!(row[field].as_f64().is_some_and(|n| n > 0.0), "{transport} {field}: {row}");
+        }
+        assert!(named(&rows, "echo.throughput", transport)["ops_per_s"].as_f64().is_some_and(|n| n > 0.0));
+    }
+    assert_eq!(rows.len(), 3 * 2 + 3 * 2);
+}
+
+#[test]
+fn the_floors_are_measured_alone() {
+    let rows = perf(&["--size", "100", "floor"]);
+    for test in ["floor.cacheLine", "floor.memory"] {
+        assert!(named(&rows, test, "memory")["p50_us"].as_f64().is_some_and(|n| n > 0.0), "{test}");
+    }
+    for (test, transport) in [("floor.ring", "fast+shm"), ("floor.udp", "fast+udp"), ("floor.tcp", "tcp")] {
+        assert!(named(&rows, test, transport)["p50_us"].as_f64().is_some_and(|n| n > 0.0), "{test}");
+    }
+}
+
+#[test]
+fn sessions_are_counted_in_bytes() {
+    let rows = perf(&["--transport", "fast+shm", "--sessions", "3000", "sessions"]);
+    for test in ["sessions.server", "sessions.client", "sessions.open"] {
+        let row = named(&rows, test, "fast+shm");
+        assert!(row["value"].is_number() && row["unit"].is_string(), "{row}");
+    }
+    assert!(named(&rows, "sessions.echo.64x3000", "fast+shm")["ops_per_s"].as_f64().is_some_and(|n| n > 0.0));
+}
+
+#[test]
+fn objects_are_read_and_written_over_every_transport() {
+    let rows = perf(&["--size", "100,1MB", "--objects", "20", "basic", "readThroughput"]);
+    for transport in ["fast+shm", "fast+udp", "tcp"] {
+        for test in ["basic.read", "basic.write", "readThroughput"] {
+            let row = named(&rows, test, transport);
+            assert!(row["ops_per_s"].as_f64().is_some_and(|n| n > 0.0), "{row}");
+        }
+        assert!(named(&rows, "basic.read", transport)["floor_us"].is_number());
+    }
+}
+
+#[test]
+fn load_is_offered_up_to_saturation() {
+    let rows = perf(&["--transport", "fast+shm", "--objects", "20", "loaded"]);
+    for test in ["loaded.10", "loaded.100", "loaded.mixed.10", "loaded.mixed.100"] {
+        let row = named(&rows, test, "fast+shm");
+        assert!(row["p999_us"].is_number() && row["value"].as_f64().is_some_and(|rate| rate > 0.0), "{row}");
+    }
+}
+
+#[test]
+fn a_running_cluster_is_measured_and_left_as_it_was() {
+    let cluster = Cluster::up(1);
+    let file = cluster.path("results.jsonl");
+    let name = file.to_string_lossy().into_owned();
+    let short =
+        ["perf", "--seconds", "0.02", "--rounds", "1", "--objects", "10", "--size", "100", "--json", &name];
+    let shown = cluster.ok(&[&short[..], &["echo", "basic"]].concat());
+    assert!(shown.contains("basic.read") && shown.contains("× floor"), "{shown}");
+    let (_, rows) = rows(&std::fs::read_to_string(&file).expect("reads"));
+    assert!(named(&rows, "echo", "tcp")["p50_us"].is_number());
+    assert!(cluster.ok(&["table", "list"]).contains("no tables yet"), "its tables are dropped");
+    let error = cluster.fails(2, &["perf", "--transport", "pigeon", "echo"]);
+    assert!(error.contains("pigeon"), "{error}");
+}
