@@ -134,16 +134,20 @@ pub(crate) struct Coordinator {
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sprat server -C tcp:host=127.0.0.1,port=7740 -L fast+shm:name=lab.1
-  sprat server -C tcp:host=127.0.0.1,port=7740 -L 'fast+shm:name=lab.2;tcp:host=::1,port=7802'
+  sprat server -C tcp:host=127.0.0.1,port=7740 -L fast+shm:name=lab.2 \\
+      --control tcp:host=127.0.0.1,port=7802
 
-The two paths are independent: servers may talk to the coordinator over TCP while clients
-reach them over shared memory or UDP.")]
+The two paths are independent: with --control the coordinator talks to a server over TCP, say,
+while clients reach it over shared memory.")]
 pub(crate) struct Server {
     #[command(flatten)]
     pub(crate) at: Where,
     /// Where it listens; several locators with `;`
     #[arg(short = 'L', long = "locators", value_name = "LOCATOR[;LOCATOR…]")]
     pub(crate) locators: String,
+    /// Where the coordinator reaches it, if not there
+    #[arg(long, value_name = "LOCATOR")]
+    pub(crate) control: Option<String>,
     /// Memory for objects, in bytes (K, M and G are powers of 1024)
     #[arg(long, value_name = "BYTES", default_value = "1G", value_parser = limit)]
     pub(crate) memory: u64,

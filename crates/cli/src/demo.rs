@@ -7,6 +7,9 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use sprat::kv::{RejectRules, TableId};
@@ -16,7 +19,7 @@ use crate::fail::{Fail, Named};
 use crate::import;
 use crate::out;
 use crate::perf;
-use crate::process::{self, Process};
+use crate::process::{self, Process, StopSignals};
 use crate::records::{self, Record};
 use crate::store::Store;
 use crate::up::{Cluster, Plan};
@@ -218,12 +221,12 @@ impl Account {
 pub(crate) fn count(args: &args::Count) -> Result<(), Fail> {
     let failed = format!("cannot write {}", args.record.display());
     let mut record = File::options().create(true).append(true).open(&args.record).named(&failed)?;
-    let ended = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let flag = std::sync::Arc::clone(&ended);
-    process::on_stop(move || flag.store(true, std::sync::atomic::Ordering::Relaxed))?;
+    let ended = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&ended);
+    StopSignals::catch()?.then(move || flag.store(true, Relaxed))?;
     let mut store = Store::connect(&args.at.coordinator)?;
     let table = store.table(&args.table)?;
-    while !ended.load(std::sync::atomic::Ordering::Relaxed) {
+    while !ended.load(Relaxed) {
         let (sum, _) = store.increment(table, args.key.as_bytes(), 1, RejectRules::default())?;
         // One call for the whole line: what a killed process has handed to the kernel stays.
         record.write_all(format!("{sum}\n").as_bytes()).named(&failed)?;

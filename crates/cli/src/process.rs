@@ -36,23 +36,36 @@ pub(crate) fn say_ready(locators: &str) -> Result<(), Fail> {
     out::print(format!("{READY}{locators}\n"))
 }
 
-/// Calls `stop` at the first SIGINT or SIGTERM; a second one kills the process as usual.
-pub(crate) fn on_stop(stop: impl FnOnce() + Send + 'static) -> Result<(), Fail> {
-    let flag = Arc::new(AtomicBool::new(false));
-    let signals = [SIGINT, SIGTERM];
-    for signal in signals {
-        // In this order: the first signal finds the flag unset, so that only the second one kills.
-        signal_hook::flag::register_conditional_default(signal, Arc::clone(&flag))
-            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&flag)))
-            .named("cannot catch signals")?;
+/// SIGINT and SIGTERM, caught from the moment that this is made: a process that is told to end while it starts still
+/// removes what it has made. A second signal kills the process as usual.
+pub(crate) struct StopSignals(Signals);
+
+impl StopSignals {
+    /// Catches them from now on.
+    pub(crate) fn catch() -> Result<Self, Fail> {
+        let flag = Arc::new(AtomicBool::new(false));
+        let signals = [SIGINT, SIGTERM];
+        for signal in signals {
+            // In this order: the first signal finds the flag unset, so that only the second one kills.
+            signal_hook::flag::register_conditional_default(signal, Arc::clone(&flag))
+                .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&flag)))
+                .named("cannot catch signals")?;
+        }
+        Signals::new(signals).map(Self).named("cannot catch signals")
     }
-    let mut arrived = Signals::new(signals).named("cannot catch signals")?;
-    let wait = move || {
-        arrived.forever().next();
-        stop();
-    };
-    std::thread::Builder::new().name("signals".to_owned()).spawn(wait).named("cannot start a thread")?;
-    Ok(())
+
+    /// Calls `stop` in another thread when the first one comes, or has come.
+    pub(crate) fn then(mut self, stop: impl FnOnce() + Send + 'static) -> Result<(), Fail> {
+        let wait = move || {
+            self.0.forever().next();
+            stop();
+        };
+        std::thread::Builder::new()
+            .name("signals".to_owned())
+            .spawn(wait)
+            .map(|_| ())
+            .named("cannot start a thread")
+    }
 }
 
 /// What a child does first: it binds its life to its parent's, and itself to a core.

@@ -3,32 +3,38 @@
 
 use sprat::doors::Options;
 use sprat::rpc::{Call, Server};
-use sprat::server::{self, CoordinatorOptions};
+use sprat::server::{self, CoordinatorOptions, ServerOptions};
 use sprat::worker::Worker;
 use sprat_store::machine::Machine;
 
 use crate::args;
 use crate::fail::Fail;
-use crate::process;
+use crate::process::{self, StopSignals};
 
 /// Runs a coordinator.
 pub(crate) fn coordinator(args: &args::Coordinator) -> Result<(), Fail> {
     let mut options = CoordinatorOptions::at(&args.locators);
     options.state = args.state.clone();
     options.doors = Options { insecure_network: args.insecure_network };
-    run(server::coordinator(&options).map_err(|error| listening(&error))?)
+    let signals = StopSignals::catch()?;
+    run(signals, server::coordinator(&options).map_err(|error| listening(&error))?)
 }
 
 /// Runs a server.
-pub(crate) fn server(_: &args::Server) -> Result<(), Fail> {
-    Err(Fail::new("the server is not built yet"))
+pub(crate) fn server(args: &args::Server) -> Result<(), Fail> {
+    let mut options = ServerOptions::new(&args.at.coordinator, &args.locators);
+    options.control = args.control.clone();
+    options.memory_bytes = args.memory;
+    options.doors = Options { insecure_network: args.insecure_network, ..Options::default() };
+    let signals = StopSignals::catch()?;
+    run(signals, server::server(&options).map_err(|error| listening(&error))?)
 }
 
 /// Serves until a signal comes, or until the machine itself must stop.
-fn run<M: Machine>(mut worker: Worker<M>) -> Result<(), Fail> {
+fn run<M: Machine>(signals: StopSignals, mut worker: Worker<M>) -> Result<(), Fail> {
     process::say_ready(&worker.doors().locators().join(";"))?;
     let stop = worker.stop();
-    process::on_stop(move || stop.stop())?;
+    signals.then(move || stop.stop())?;
     worker
         .run()
         .map_err(|reason| Fail::new(reason).next("start it anew: it joins the cluster as a new server"))
@@ -37,10 +43,11 @@ fn run<M: Machine>(mut worker: Worker<M>) -> Result<(), Fail> {
 /// Answers every request with its own bytes.
 pub(crate) fn echo(args: &args::Echo) -> Result<(), Fail> {
     let answer = |call: Call<'_>| Some(call.payload.into_vec());
+    let signals = StopSignals::catch()?;
     let mut server = Server::listen(&[&args.locators], answer).map_err(|error| listening(&error))?;
     process::say_ready(&server.locators())?;
     let stop = server.stop();
-    process::on_stop(move || stop.stop())?;
+    signals.then(move || stop.stop())?;
     server.run();
     Ok(())
 }

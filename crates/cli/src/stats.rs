@@ -54,7 +54,6 @@ fn table(servers: &[ServerInfo], counted: &[Option<Map<String, Value>>]) -> Stri
     let mut headings = vec!["counter"];
     headings.extend(heads.iter().map(String::as_str));
     let mut columns = Columns::new(&headings);
-    columns.row(std::iter::once("tablets".to_owned()).chain(servers.iter().map(|s| s.tablets.to_string())));
     for name in names {
         let cell = |counters: &Option<Vec<(String, String)>>| match counters {
             Some(counters) => {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::args;
 use crate::fail::Fail;
 use crate::out::{self, Columns};
-use crate::process::{self, Process};
+use crate::process::{Process, StopSignals};
 use crate::store::Store;
 
 /// How long the servers may take to join the cluster.
@@ -48,13 +48,12 @@ impl Cluster {
         let mut coordinator = Process::start("the coordinator", plan.core, &args)?;
         let coordinator_at = coordinator.ready()?;
         let mut cluster = Self { coordinator, coordinator_at, servers: Vec::new() };
+        let mut store = Store::connect(&cluster.coordinator_at)?;
+        // One after the other, so that the coordinator numbers them in this order.
         for index in 1..=plan.servers {
             cluster.add_server(plan, index)?;
+            cluster.wait_for_servers(&mut store)?;
         }
-        for (process, locators) in &mut cluster.servers {
-            *locators = process.ready()?;
-        }
-        cluster.wait_for_servers()?;
         Ok(cluster)
     }
 
@@ -65,14 +64,14 @@ impl Cluster {
         );
         let memory = plan.memory.to_string();
         let args = ["server", "-C", &self.coordinator_at, "-L", &locators, "--memory", &memory];
-        let process = Process::start(format!("server {index}"), plan.core, args)?;
+        let mut process = Process::start(format!("server {index}"), plan.core, args)?;
+        let locators = process.ready()?;
         self.servers.push((process, locators));
         Ok(())
     }
 
     /// Waits until the coordinator knows all servers.
-    fn wait_for_servers(&mut self) -> Result<(), Fail> {
-        let mut store = Store::connect(&self.coordinator_at)?;
+    fn wait_for_servers(&mut self, store: &mut Store) -> Result<(), Fail> {
         let begin = Instant::now();
         loop {
             let joined = store.servers()?.len();
@@ -150,7 +149,7 @@ impl Drop for Cluster {
 /// Runs the command.
 pub(crate) fn run(args: &args::Up) -> Result<(), Fail> {
     let (stop, stopped) = channel();
-    process::on_stop(move || {
+    StopSignals::catch()?.then(move || {
         // The receiver lives until this process ends.
         let _ = stop.send(());
     })?;

@@ -209,12 +209,7 @@ impl Cluster {
         self.up.signal("INT");
         assert!(self.up.ended().success(), "Ctrl-C is a good end");
         assert!(!self.ids.iter().any(|&id| lives(id)), "no process is left");
-        for folder in shm_folders() {
-            let left = fs::read_dir(&folder).map(|entries| {
-                entries.flatten().any(|entry| entry.file_name().to_string_lossy().contains(&self.name))
-            });
-            assert!(!left.unwrap_or(false), "nothing of {} is left in {}", self.name, folder.display());
-        }
+        assert_eq!(left_of(&self.name), Vec::<PathBuf>::new(), "no name is left");
     }
 }
 
@@ -228,7 +223,19 @@ impl Drop for Cluster {
                 std::thread::sleep(Duration::from_millis(2));
             }
         }
+        // Who is killed cleans nothing up; the next server of that name would.
+        for path in left_of(&self.name) {
+            let _ = fs::remove_file(path);
+        }
     }
+}
+
+/// What is left of the shared-memory names of a cluster.
+fn left_of(name: &str) -> Vec<PathBuf> {
+    let entries =
+        shm_folders().into_iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
+    let ours = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(&format!("{name}."));
+    entries.filter(ours).map(|entry| entry.path()).collect()
 }
 
 /// Where servers put the names of their shared memory.

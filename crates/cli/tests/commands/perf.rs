@@ -87,7 +87,7 @@ fn sessions_are_counted_in_bytes() {
 
 #[test]
 fn objects_are_read_and_written_over_every_transport() {
-    let rows = perf(&["--size", "100,1MB", "--objects", "20", "basic", "readThroughput"]);
+    let rows = perf(&["--size", "100,20KB", "--objects", "20", "basic", "readThroughput"]);
     for transport in ["fast+shm", "fast+udp", "tcp"] {
         for test in ["basic.read", "basic.write", "readThroughput"] {
             let row = named(&rows, test, transport);
