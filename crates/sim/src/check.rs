@@ -15,6 +15,7 @@ use std::fmt::Debug;
 use std::hash::Hash;
 
 pub mod history;
+pub mod names;
 pub mod store;
 
 /// What a history is held against.

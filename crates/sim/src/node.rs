@@ -54,9 +54,9 @@ struct Peer {
 }
 
 impl<M: Machine> Node<M> {
-    /// A process whose endpoint accepts sessions if `serve`.
-    pub fn new(machine: M, serve: bool, rng: Rng) -> Self {
-        let endpoint = Endpoint::new(config(serve), rng, sprat_proto::probe::NoProbe);
+    /// A process with an endpoint of this `config`.
+    pub fn new(machine: M, config: Config, rng: Rng) -> Self {
+        let endpoint = Endpoint::new(config, rng, sprat_proto::probe::NoProbe);
         Self { machine, endpoint, links: BTreeMap::new(), more: false }
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::store::{Answer, Object, Op};
+use super::store::{Answer, Object, Op, Reject};
 use super::{Entry, Verdict, linearizable};
 
 /// An object: its table and its key, by numbers of the test's own.
@@ -25,7 +25,7 @@ struct Record {
 impl History {
     /// `op` is asked of `name`; its number.
     pub fn call(&mut self, name: Name, op: Op) -> usize {
-        self.time += 1;
+        self.time += 2;
         let entry = Entry { op, called: self.time, answer: None };
         self.records.push(Record { name, entry, ended: false });
         self.records.len() - 1
@@ -65,10 +65,20 @@ impl History {
     #[must_use]
     pub fn objects(&self) -> BTreeMap<Name, Vec<Entry<Op, Answer>>> {
         let mut objects: BTreeMap<Name, Vec<_>> = BTreeMap::new();
-        for record in &self.records {
-            // A read that nobody heard of proves nothing.
-            if record.entry.answer.is_some() || !matches!(record.entry.op, Op::Read(_)) {
-                objects.entry(record.name).or_default().push(record.entry.clone());
+        for Record { name, entry, .. } in &self.records {
+            let reads = matches!(entry.op, Op::Read(_));
+            let history = objects.entry(*name).or_default();
+            match entry.answer {
+                // A read that nobody heard of proves nothing.
+                None if reads => {}
+                Some((_, Answer::Lost | Answer::Dropped)) if !reads => {
+                    // It may have happened, its answer lost, before the end that was told when it was asked again.
+                    history.push(Entry { answer: None, ..entry.clone() });
+                    let end =
+                        Entry { op: Op::Read(Reject::default()), called: entry.called + 1, ..entry.clone() };
+                    history.push(end);
+                }
+                _ => history.push(entry.clone()),
             }
         }
         objects
@@ -112,7 +122,7 @@ impl History {
 
 #[cfg(test)]
 mod tests {
-    use super::super::store::{Reject, Value};
+    use super::super::store::Value;
     use super::*;
 
     #[test]
@@ -133,11 +143,24 @@ mod tests {
     }
 
     #[test]
+    fn a_write_may_have_happened_before_its_table_went() {
+        let mut history = History::default();
+        let write = history.call((1, 1), Op::Write(Reject::default(), Value::Bytes(1)));
+        let read = history.call((1, 1), Op::Read(Reject::default()));
+        history.end(read, Some(Answer::Read(5, Value::Bytes(1))));
+        history.end(write, Some(Answer::Dropped));
+        assert_eq!(history.verdict(|name| name.0), Verdict::Good);
+        let read = history.call((1, 1), Op::Read(Reject::default()));
+        history.end(read, Some(Answer::Read(5, Value::Bytes(1))));
+        assert!(matches!(history.verdict(|name| name), Verdict::Broken(_)));
+    }
+
+    #[test]
     fn objects_do_not_disturb_each_other() {
         let mut history = History::default();
         for key in 0..3 {
             let n = history.call((1, key), Op::Write(Reject::default(), Value::Bytes(key)));
-            history.end(n, Some(Answer::Written(1)));
+            history.end(n, Some(Answer::Version(1)));
             let n = history.call((1, key), Op::Read(Reject::default()));
             history.end(n, Some(Answer::Read(1, Value::Bytes(key))));
         }

@@ -53,20 +53,18 @@ pub enum Op {
 pub enum Answer {
     /// The object read.
     Read(u64, Value),
-    /// The version written.
-    Written(u64),
-    /// Removed: the version that was there, 0 if none.
-    Removed(u64),
+    /// To a write: the version written; to a removal: the version that was there, 0 if none.
+    Version(u64),
     /// The sum, and the version written.
     Sum(u64, Value),
     /// There is none.
     Missing,
-    /// There is one.
-    Exists,
-    /// Its version is another.
-    WrongVersion,
-    /// It cannot be added to.
-    NotANumber,
+    /// There is one, of this version.
+    Exists(u64),
+    /// Its version is another one: this.
+    WrongVersion(u64),
+    /// It cannot be added to; its version.
+    NotANumber(u64),
     /// The tablet is lost.
     Lost,
     /// The table is dropped.
@@ -111,51 +109,22 @@ impl Version {
             Self::Above(v) => version > v,
         }
     }
-
-    fn may_differ_from(self, version: u64) -> bool {
-        self != Self::Is(version)
-    }
-}
-
-/// How conditions may fail or hold.
-enum Rule {
-    /// They hold, and the version is then known to be this.
-    Holds(Version),
-    /// They fail with this answer.
-    Fails(Answer),
 }
 
 impl Reject {
-    /// How the conditions may turn out in `state`. More than one if the version is not known.
-    fn may(self, state: &State, mut found: impl FnMut(Rule)) {
-        let State::Here(version, _) = *state else {
-            return found(if self.missing {
-                Rule::Fails(Answer::Missing)
-            } else {
-                Rule::Holds(Version::Is(0))
-            });
-        };
-        if self.exists {
-            return found(Rule::Fails(Answer::Exists));
-        }
-        let mut held = Some(version);
-        if let Some(le) = self.version_le {
-            if version.least() <= le {
-                found(Rule::Fails(Answer::WrongVersion));
+    /// Whether an object of this version breaks a rule about versions.
+    fn breaks(self, version: u64) -> bool {
+        self.version_le.is_some_and(|le| version <= le) || self.version_ne.is_some_and(|ne| version != ne)
+    }
+
+    /// What is known of an object's version if it breaks no rule; `None` if it surely breaks one.
+    fn holds(self, version: Version) -> Option<Version> {
+        match (version, self.version_ne) {
+            (Version::Is(v), _) => (!self.breaks(v)).then_some(version),
+            (Version::Above(_), Some(ne)) => {
+                (version.may_be(ne) && !self.breaks(ne)).then_some(Version::Is(ne))
             }
-            held = match version {
-                Version::Is(v) => (v > le).then_some(version),
-                Version::Above(v) => Some(Version::Above(v.max(le))),
-            };
-        }
-        if let (Some(ne), Some(version)) = (self.version_ne, held) {
-            if version.may_differ_from(ne) {
-                found(Rule::Fails(Answer::WrongVersion));
-            }
-            held = version.may_be(ne).then_some(Version::Is(ne));
-        }
-        if let Some(version) = held {
-            found(Rule::Holds(version));
+            (Version::Above(v), None) => Some(Version::Above(v.max(self.version_le.unwrap_or(0)))),
         }
     }
 }
@@ -190,14 +159,32 @@ impl Model for Object {
             (_, Some(Answer::Lost)) => return next.push(State::Lost),
             _ => {}
         }
-        op.reject().may(state, |rule| match rule {
-            Rule::Fails(with) => {
-                if answer == Some(&with) {
-                    next.push(*state);
-                }
+        judge(state, op, answer, next);
+    }
+}
+
+/// Applies the conditions of `op`, then `op`.
+fn judge(state: &State, op: &Op, answer: Option<&Answer>, next: &mut Vec<State>) {
+    let reject = op.reject();
+    let State::Here(version, value) = *state else {
+        match (reject.missing, answer) {
+            (true, Some(Answer::Missing)) => next.push(*state),
+            (true, _) => {}
+            (false, _) => happen(state, Version::Is(0), op, answer, next),
+        }
+        return;
+    };
+    // An answer that names the version as it is settles what that is.
+    let is = |v: u64| version.may_be(v).then_some(State::Here(Version::Is(v), value));
+    match answer {
+        Some(&Answer::Exists(v)) => next.extend(is(v).filter(|_| reject.exists)),
+        Some(&Answer::WrongVersion(v)) => next.extend(is(v).filter(|_| !reject.exists && reject.breaks(v))),
+        _ if reject.exists => {}
+        _ => {
+            if let Some(version) = reject.holds(version) {
+                happen(state, version, op, answer, next);
             }
-            Rule::Holds(version) => happen(state, version, op, answer, next),
-        });
+        }
     }
 }
 
@@ -208,35 +195,34 @@ fn happen(state: &State, version: Version, op: &Op, answer: Option<&Answer>, nex
         State::Missing(version) => (None, version.least()),
         State::Lost | State::Dropped => return,
     };
+    let written = |value| match answer {
+        None => Some(State::Here(Version::Above(floor), value)),
+        Some(&Answer::Version(v)) if v > floor => Some(State::Here(Version::Is(v), value)),
+        Some(&Answer::Sum(v, sum)) if v > floor && sum == value => Some(State::Here(Version::Is(v), value)),
+        Some(_) => None,
+    };
     match (op, here) {
         (Op::Read(_), None) => next.extend((answer == Some(&Answer::Missing)).then_some(*state)),
-        (Op::Read(_), Some(value)) => {
-            if let Some(&Answer::Read(v, read)) = answer
-                && read == value
-                && version.may_be(v)
-            {
+        (Op::Read(_), Some(value)) => match answer {
+            Some(&Answer::Read(v, read)) if read == value && version.may_be(v) => {
                 next.push(State::Here(Version::Is(v), value));
             }
-        }
-        (Op::Write(_, value), _) => match answer {
-            None => next.push(State::Here(Version::Above(floor), *value)),
-            Some(&Answer::Written(v)) if v > floor => next.push(State::Here(Version::Is(v), *value)),
-            Some(_) => {}
+            _ => {}
         },
-        (Op::Remove(_), None) => next.extend((answer == Some(&Answer::Removed(0))).then_some(*state)),
+        (Op::Write(_, value), _) => {
+            next.extend(written(*value).filter(|_| !matches!(answer, Some(Answer::Sum(..)))));
+        }
+        (Op::Remove(_), None) => next.extend((answer == Some(&Answer::Version(0))).then_some(*state)),
         (Op::Remove(_), Some(_)) => match answer {
             None => next.push(State::Missing(version)),
-            Some(&Answer::Removed(v)) if v != 0 && version.may_be(v) => {
-                next.push(State::Missing(Version::Is(v)));
-            }
+            Some(&Answer::Version(v)) if version.may_be(v) => next.push(State::Missing(Version::Is(v))),
             Some(_) => {}
         },
         (Op::AddInteger(..) | Op::AddDouble(..), _) => match (sum(here, op), answer) {
-            (None, Some(Answer::NotANumber)) => next.push(*state),
-            (Some(sum), None) => next.push(State::Here(Version::Above(floor), sum)),
-            (Some(sum), Some(&Answer::Sum(v, s))) if s == sum && v > floor => {
-                next.push(State::Here(Version::Is(v), sum));
+            (None, Some(&Answer::NotANumber(v))) if version.may_be(v) => {
+                next.extend(here.map(|value| State::Here(Version::Is(v), value)));
             }
+            (Some(sum), answer) if !matches!(answer, Some(Answer::Version(_))) => next.extend(written(sum)),
             _ => {}
         },
     }

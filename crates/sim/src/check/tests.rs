@@ -40,8 +40,8 @@ fn check(good: bool, history: &[Step]) {
 #[test]
 fn a_read_sees_the_last_write() {
     let writes = [
-        entry(0, write(1), Some((1, Answer::Written(1)))),
-        entry(2, write(2), Some((3, Answer::Written(2)))),
+        entry(0, write(1), Some((1, Answer::Version(1)))),
+        entry(2, write(2), Some((3, Answer::Version(2)))),
     ];
     let with = |answer| [&writes[..], &[entry(4, read(), Some((5, answer)))]].concat();
     check(true, &with(Answer::Read(2, Value::Bytes(2))));
@@ -54,8 +54,8 @@ fn a_read_sees_the_last_write() {
 #[test]
 fn overlapping_operations_go_either_way_but_the_same_way_for_all() {
     let writes = [
-        entry(0, write(1), Some((3, Answer::Written(1)))),
-        entry(1, write(2), Some((2, Answer::Written(2)))),
+        entry(0, write(1), Some((3, Answer::Version(1)))),
+        entry(1, write(2), Some((2, Answer::Version(2)))),
     ];
     let saw = |at, v, tag| entry(at, read(), Some((at + 1, Answer::Read(v, Value::Bytes(tag)))));
     check(true, &[&writes[..], &[saw(4, 2, 2), saw(6, 2, 2)]].concat());
@@ -66,10 +66,10 @@ fn overlapping_operations_go_either_way_but_the_same_way_for_all() {
 fn an_unanswered_write_may_happen_late_or_never_but_once() {
     let lost = entry(0, write(7), None);
     let saw = |at, v, tag| entry(at, read(), Some((at + 1, Answer::Read(v, Value::Bytes(tag)))));
-    let mine = entry(2, write(1), Some((3, Answer::Written(1))));
+    let mine = entry(2, write(1), Some((3, Answer::Version(1))));
     check(true, &[lost.clone(), mine.clone(), saw(4, 1, 1)]);
     check(true, &[lost.clone(), mine.clone(), saw(4, 1, 1), saw(6, 2, 7), saw(8, 2, 7)]);
-    let over = entry(8, write(3), Some((9, Answer::Written(3))));
+    let over = entry(8, write(3), Some((9, Answer::Version(3))));
     check(false, &[lost.clone(), mine.clone(), saw(4, 2, 7), over, saw(10, 4, 7)]);
     check(false, &[lost, mine, saw(4, 2, 7), saw(6, 1, 1)]);
 }
@@ -92,9 +92,9 @@ fn every_increment_counts_once() {
 fn versions_grow_across_removal() {
     let history = |v| {
         [
-            entry(0, write(1), Some((1, Answer::Written(5)))),
-            entry(2, Op::Remove(Reject::default()), Some((3, Answer::Removed(5)))),
-            entry(4, write(2), Some((5, Answer::Written(v)))),
+            entry(0, write(1), Some((1, Answer::Version(5)))),
+            entry(2, Op::Remove(Reject::default()), Some((3, Answer::Version(5)))),
+            entry(4, write(2), Some((5, Answer::Version(v)))),
         ]
     };
     check(true, &history(6));
@@ -107,16 +107,19 @@ fn a_condition_is_judged_by_the_state() {
     let exists = Reject { exists: true, ..Reject::default() };
     let is5 = Reject { version_ne: Some(5), ..Reject::default() };
     let past5 = Reject { version_le: Some(5), ..Reject::default() };
-    let first = entry(0, write(1), Some((1, Answer::Written(5))));
+    let first = entry(0, write(1), Some((1, Answer::Version(5))));
     let then = |op, answer| [first.clone(), entry(2, op, Some((3, answer)))];
-    check(true, &then(Op::Write(exists, Value::Bytes(2)), Answer::Exists));
-    check(false, &then(Op::Write(exists, Value::Bytes(2)), Answer::Written(6)));
-    check(true, &then(Op::Write(is5, Value::Bytes(2)), Answer::Written(6)));
-    check(false, &then(Op::Write(is5, Value::Bytes(2)), Answer::WrongVersion));
-    check(true, &then(Op::Remove(past5), Answer::WrongVersion));
-    check(false, &then(Op::Remove(past5), Answer::Removed(5)));
+    check(true, &then(Op::Write(exists, Value::Bytes(2)), Answer::Exists(5)));
+    check(false, &then(Op::Write(exists, Value::Bytes(2)), Answer::Exists(4)));
+    check(false, &then(Op::Write(exists, Value::Bytes(2)), Answer::Version(6)));
+    check(true, &then(Op::Write(is5, Value::Bytes(2)), Answer::Version(6)));
+    check(false, &then(Op::Write(is5, Value::Bytes(2)), Answer::WrongVersion(5)));
+    check(true, &then(Op::Remove(past5), Answer::WrongVersion(5)));
+    check(false, &then(Op::Remove(past5), Answer::WrongVersion(6)));
+    check(false, &then(Op::Remove(past5), Answer::Version(5)));
     check(false, &then(add(1), sum(6, 1)));
-    check(true, &then(add(1), Answer::NotANumber));
+    check(true, &then(add(1), Answer::NotANumber(5)));
+    check(false, &then(add(1), Answer::NotANumber(6)));
 }
 
 #[test]
@@ -126,16 +129,16 @@ fn a_version_that_nobody_heard_is_settled_by_the_first_who_reads_it() {
         entry(2, Op::Write(Reject { version_ne: Some(9), ..Reject::default() }, Value::Bytes(1)), answer)
     };
     let saw = |v| entry(4, read(), Some((5, Answer::Read(v, Value::Bytes(7)))));
-    check(true, &[lost.clone(), is9(Some((3, Answer::Written(10))))]);
-    check(true, &[lost.clone(), is9(Some((3, Answer::WrongVersion))), saw(8)]);
-    check(false, &[lost, is9(Some((3, Answer::Written(10)))), saw(9)]);
+    check(true, &[lost.clone(), is9(Some((3, Answer::Version(10))))]);
+    check(true, &[lost.clone(), is9(Some((3, Answer::WrongVersion(8)))), saw(8)]);
+    check(false, &[lost, is9(Some((3, Answer::Version(10)))), saw(9)]);
 }
 
 #[test]
 fn a_lost_tablet_answers_nothing_else() {
     let history = |answer| {
         [
-            entry(0, write(1), Some((1, Answer::Written(1)))),
+            entry(0, write(1), Some((1, Answer::Version(1)))),
             entry(2, read(), Some((3, Answer::Lost))),
             entry(4, read(), Some((5, answer))),
         ]
@@ -195,7 +198,7 @@ fn random_history(rng: &mut Rng, len: usize, damage: bool) -> Vec<Step> {
         if let (Some((_, wrong)), Some((_, answer))) = (history[j].answer, &mut history[i].answer) {
             *answer = wrong;
         }
-        if let Some((_, Answer::Read(v, _) | Answer::Written(v) | Answer::Sum(v, _))) = &mut history[i].answer
+        if let Some((_, Answer::Read(v, _) | Answer::Version(v) | Answer::Sum(v, _))) = &mut history[i].answer
         {
             *v += rng.below(3);
         }
@@ -230,12 +233,10 @@ fn apply(object: &mut (u64, Option<Value>), op: &Op) -> Answer {
     let (v, word) = (object.0 + 1, if let Some(Value::Word(w)) = object.1 { w } else { 0 });
     let guesses = [
         Answer::Missing,
-        Answer::Exists,
-        Answer::WrongVersion,
-        Answer::NotANumber,
-        Answer::Removed(0),
-        Answer::Removed(object.0),
-        Answer::Written(v),
+        Answer::Exists(object.0),
+        Answer::WrongVersion(object.0),
+        Answer::NotANumber(object.0),
+        Answer::Version(if matches!(op, Op::Write(..)) { v } else { object.1.map_or(0, |_| object.0) }),
         Answer::Read(object.0, object.1.unwrap_or(Value::Word(99))),
         Answer::Sum(v, Value::Word(word + 1)),
         Answer::Sum(v, Value::Word(word + 2)),

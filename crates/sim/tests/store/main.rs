@@ -1,0 +1,226 @@
+//! The whole store in worlds where everything goes wrong: every history can be explained, every increment counts once,
+//! and in the end everything is answered.
+
+mod score;
+mod user;
+
+use score::Score;
+use sprat_proto::Rng;
+use sprat_proto::fault::Fault;
+use sprat_proto::time::{MS, SECOND, US};
+use sprat_sim::check::Verdict;
+use sprat_sim::check::store::Answer;
+use sprat_sim::node::{Node, config, locator};
+use sprat_sim::{Chaos, Frail, Options, World, seeds, wire};
+use sprat_store::coordinator::{self, Coordinator};
+use sprat_store::master::{self, Master};
+use user::{Habits, User};
+
+/// Who there is, and what they do.
+#[derive(Clone)]
+struct Shape {
+    masters: usize,
+    users: usize,
+    /// Operations of each user.
+    operations: u32,
+    habits: Habits,
+    /// Which of coordinator, masters and users crash and pause.
+    frail: [Frail; 3],
+    log_bytes: u64,
+}
+
+const SOLID: Frail = Frail { crash: false, pause: false };
+const SLOW: Frail = Frail { crash: false, pause: true };
+const FRAIL: Frail = Frail { crash: true, pause: true };
+
+impl Default for Shape {
+    fn default() -> Self {
+        let habits = Habits { names: 2, span: 1, pause_ns: 5 * MS, longest: 3_000, drop_ppm: 50_000 };
+        Self { masters: 2, users: 4, operations: 150, habits, frail: [SOLID; 3], log_bytes: 16 << 20 }
+    }
+}
+
+/// The store's terms, as short as suits a world that lasts a few seconds.
+fn coordinator_config() -> coordinator::Config {
+    coordinator::Config {
+        server_term_ns: 300 * MS,
+        server_margin_ns: 100 * MS,
+        client_term_ns: 2 * SECOND,
+        call_timeout_ns: 50 * MS,
+        ..coordinator::Config::default()
+    }
+}
+
+fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
+    let mut world = World::new(seed, options, Score::default());
+    world.host(shape.frail[0], |start| {
+        let disk = start.disk.iter().map(|(key, value)| (key.clone(), value.clone()));
+        let (now, mut rng) = (start.now, start.rng);
+        let coordinator = Coordinator::restore(now, coordinator_config(), rng.fork(), disk);
+        Box::new(Node::new(coordinator.expect("the disk is sound"), config(true), rng))
+    });
+    for _ in 0..shape.masters {
+        let log_bytes = shape.log_bytes;
+        world.host(shape.frail[1], move |start| {
+            let own = locator(start.host);
+            let config_ = master::Config {
+                coordinator: locator(0),
+                control: own.clone(),
+                data: own,
+                log_bytes,
+                segment_bytes: 2 << 20,
+                ..master::Config::default()
+            };
+            let mut rng = start.rng;
+            Box::new(Node::new(Master::new(config_, rng.fork()), config(true), rng))
+        });
+    }
+    for user in 0..shape.users {
+        world.score.left.insert(1 + shape.masters + user, shape.operations);
+        let habits = shape.habits.clone();
+        world.host(shape.frail[2], move |start| Box::new(User::new(start, habits.clone())));
+    }
+    world
+}
+
+/// Lets the world run under its faults until everything is asked, then in peace until everything is answered and read
+/// once more; then all of it must make sense.
+fn run(mut world: World<Score>, shape: &Shape) -> World<Score> {
+    world.run_until(60 * SECOND, |w| w.score.left.values().all(|left| *left == 0));
+    world.calm();
+    let rest = |w: &World<Score>| {
+        w.score.left.values().all(|left| *left == 0) && w.score.open.values().all(|open| open.0 == 0)
+    };
+    let rested = world.run_until(60 * SECOND, rest);
+    assert!(rested, "these have operations that never end: {:?}", world.score.open);
+    world.score.finale = true;
+    let read = |w: &World<Score>| w.score.open.values().all(|open| *open == (0, true));
+    let told = world.run_until(60 * SECOND, read);
+    assert!(told, "these wait for the last reads: {:?}", world.score.open);
+    match world.score.verdict(shape.habits.span) {
+        Verdict::Good => {}
+        Verdict::Broken(why) => panic!("{why}"),
+        Verdict::TooHard => panic!("the history is too hard to check: make the worlds smaller"),
+    }
+    world
+}
+
+fn any_fault(rng: &mut Rng) -> Fault {
+    let ppm = |rng: &mut Rng, most: u64| if rng.chance(300_000) { 0 } else { rng.below(most) as u32 };
+    Fault {
+        drop_ppm: ppm(rng, 200_001),
+        duplicate_ppm: ppm(rng, 100_000),
+        reorder_ppm: ppm(rng, 200_000),
+        corrupt_ppm: ppm(rng, 50_000),
+        truncate_ppm: ppm(rng, 50_000),
+        reorder_ns: 10 * US + rng.below(20 * MS),
+    }
+}
+
+fn any_chaos(rng: &mut Rng) -> Chaos {
+    Chaos {
+        every_ns: 50 * MS + rng.below(500 * MS),
+        weights: [1 + rng.below(3) as u32, 1 + rng.below(3) as u32, 1 + rng.below(3) as u32],
+        down_ns: rng.below(500 * MS),
+        pause_ns: rng.below(SECOND),
+        partition_ns: rng.below(SECOND),
+    }
+}
+
+fn any_shape(rng: &mut Rng, frail: [Frail; 3]) -> Shape {
+    let shape = Shape::default();
+    let habits = Habits {
+        names: 1 + rng.below(3),
+        span: 1 + rng.below(2) as u32,
+        pause_ns: MS + rng.below(30 * MS),
+        drop_ppm: [0, 50_000, 200_000][rng.below(3) as usize],
+        ..shape.habits
+    };
+    Shape { masters: 1 + rng.below(3) as usize, users: 2 + rng.below(3) as usize, habits, frail, ..shape }
+}
+
+#[test]
+fn everything_is_answered_when_nothing_goes_wrong() {
+    seeds::each("everything_is_answered_when_nothing_goes_wrong", 5, |seed| {
+        let shape = Shape::default();
+        let world = run(world(seed, Options::default(), &shape), &shape);
+        let history = &world.score.history;
+        assert_eq!(history.count(|a| *a == Answer::Lost), 0);
+        let told = history.count(|a| matches!(a, Answer::Read(..) | Answer::Version(..) | Answer::Sum(..)));
+        assert!(told > 300, "{told} of {} were answered", history.len());
+    });
+}
+
+#[test]
+fn under_loss_duplication_reordering_and_damage() {
+    seeds::each("under_loss_duplication_reordering_and_damage", 10, |seed| {
+        let mut rng = Rng::seeded(seed ^ 0x5106);
+        let mut options = Options::default();
+        options.wire.fault = any_fault(&mut rng);
+        let shape = any_shape(&mut rng, [SOLID; 3]);
+        run(world(seed, options, &shape), &shape);
+    });
+}
+
+#[test]
+fn under_crashes_of_users() {
+    seeds::each("under_crashes_of_users", 10, |seed| {
+        let mut rng = Rng::seeded(seed ^ 0xc11e);
+        let mut options = Options { chaos: any_chaos(&mut rng), ..Options::default() };
+        options.wire.fault = any_fault(&mut rng);
+        options.chaos.every_ns /= 5;
+        let shape = any_shape(&mut rng, [SOLID, SLOW, FRAIL]);
+        run(world(seed, options, &shape), &shape);
+    });
+}
+
+#[test]
+fn under_crashes_of_everyone() {
+    seeds::each("under_crashes_of_everyone", 15, |seed| {
+        let mut rng = Rng::seeded(seed ^ 0xa11);
+        let mut options = Options { chaos: any_chaos(&mut rng), ..Options::default() };
+        options.wire.fault = any_fault(&mut rng);
+        options.drift_ppm = rng.below(5_000) as u32;
+        let shape = any_shape(&mut rng, [FRAIL; 3]);
+        run(world(seed, options, &shape), &shape);
+    });
+}
+
+#[test]
+fn over_rings() {
+    seeds::each("over_rings", 8, |seed| {
+        let mut rng = Rng::seeded(seed ^ 0x5);
+        let wire = wire::Options { room: 4 + rng.below(100) as usize, ..wire::Options::lossless() };
+        let options = Options { chaos: any_chaos(&mut rng), wire, ..Options::default() };
+        let shape = any_shape(&mut rng, [FRAIL; 3]);
+        run(world(seed, options, &shape), &shape);
+    });
+}
+
+#[test]
+fn with_large_values_and_little_memory() {
+    seeds::each("with_large_values_and_little_memory", 2, |seed| {
+        let mut rng = Rng::seeded(seed ^ 0x1a);
+        let mut options = Options::default();
+        if rng.chance(500_000) {
+            options.wire.fault = any_fault(&mut rng);
+        }
+        let mut shape = any_shape(&mut rng, [SOLID, SOLID, FRAIL]);
+        shape.habits.longest = 1_000_000;
+        shape.operations = 60;
+        run(world(seed, options, &shape), &shape);
+    });
+}
+
+#[test]
+fn a_run_repeats_itself() {
+    let hash = |seed| {
+        let mut rng = Rng::seeded(seed);
+        let mut options = Options { chaos: any_chaos(&mut rng), ..Options::default() };
+        options.wire.fault = any_fault(&mut rng);
+        let shape = any_shape(&mut rng, [FRAIL; 3]);
+        run(world(seed, options, &shape), &shape).trace_hash()
+    };
+    assert_eq!(hash(1), hash(1));
+    assert_ne!(hash(1), hash(2));
+}

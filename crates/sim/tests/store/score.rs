@@ -1,0 +1,79 @@
+//! What a world's users asked and were told, and whether it can be explained.
+
+use std::collections::BTreeMap;
+
+use sprat_sim::check::history::History;
+use sprat_sim::check::names::{self, Name};
+use sprat_sim::check::{Entry, Verdict, linearizable};
+use sprat_sim::wire::HostId;
+
+/// The score.
+#[derive(Debug, Default)]
+pub(crate) struct Score {
+    /// Of objects.
+    pub(crate) history: History,
+    /// Of tables' names.
+    names: BTreeMap<u64, Vec<Entry<names::Op, names::Answer>>>,
+    by_number: Vec<(u64, usize)>,
+    time: u64,
+    tags: u64,
+    /// Every table that anybody heard of, and its name.
+    pub(crate) tables: BTreeMap<u64, u64>,
+    /// How much each user has still to do.
+    pub(crate) left: BTreeMap<HostId, u32>,
+    /// How many operations each user has under way, and whether it has read everything in the end.
+    pub(crate) open: BTreeMap<HostId, (usize, bool)>,
+    /// Users read everything now.
+    pub(crate) finale: bool,
+}
+
+impl Score {
+    /// A number for a value.
+    pub(crate) fn tag(&mut self) -> u64 {
+        self.tags += 1;
+        self.tags
+    }
+
+    pub(crate) fn call_name(&mut self, name: u64, op: names::Op) -> usize {
+        self.time += 1;
+        let entries = self.names.entry(name).or_default();
+        entries.push(Entry { op, called: self.time, answer: None });
+        self.by_number.push((name, entries.len() - 1));
+        self.by_number.len() - 1
+    }
+
+    pub(crate) fn end_name(&mut self, number: usize, answer: Option<names::Answer>) {
+        self.time += 1;
+        let (name, index) = self.by_number[number];
+        let Some(entry) = self.names.get_mut(&name).map(|entries| &mut entries[index]) else { return };
+        assert!(entry.answer.is_none());
+        entry.answer = answer.map(|answer| (self.time, answer));
+    }
+
+    /// Whether everything can be explained.
+    pub(crate) fn verdict(&self, span: u32) -> Verdict {
+        for (name, entries) in &self.names {
+            match linearizable(&Name, &with_rivals(entries)) {
+                Verdict::Good => {}
+                Verdict::Broken(why) => return Verdict::Broken(format!("table {name}: {why}")),
+                Verdict::TooHard => return Verdict::TooHard,
+            }
+        }
+        // Which tablet a key is in only the cluster knows, unless there is one for the whole table.
+        self.history.verdict(|(table, key)| (table, if span == 1 { 0 } else { key }))
+    }
+}
+
+/// The same history, with those drops marked that overlap another one.
+fn with_rivals(entries: &[Entry<names::Op, names::Answer>]) -> Vec<Entry<names::Op, names::Answer>> {
+    let end = |e: &Entry<_, names::Answer>| e.answer.map_or(u64::MAX, |(at, _)| at);
+    let drops: Vec<_> = entries.iter().filter(|e| matches!(e.op, names::Op::Drop { .. })).collect();
+    let rivals = |e: &Entry<_, _>| {
+        drops.iter().any(|d| d.called != e.called && d.called < end(e) && e.called < end(d))
+    };
+    let marked = |e: &Entry<_, _>| match e.op {
+        names::Op::Drop { .. } => Entry { op: names::Op::Drop { shared: rivals(e) }, ..e.clone() },
+        _ => e.clone(),
+    };
+    entries.iter().map(marked).collect()
+}

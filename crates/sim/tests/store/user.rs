@@ -1,0 +1,359 @@
+//! A program that uses the store at random, and tells the score what it asked and what it was told.
+
+use std::collections::BTreeMap;
+
+use sprat_proto::rpc::{Message, Payload, RpcError, Slice, Slices};
+use sprat_proto::time::MS;
+use sprat_proto::{Instant, Rng};
+use sprat_sim::check::names;
+use sprat_sim::check::store::{self, Reject, Value};
+use sprat_sim::node::{Node, config, locator};
+use sprat_sim::wire::HostId;
+use sprat_sim::{Outside, Process, Start};
+use sprat_store::client::{Answer, Client, Config, Done, Error, Op};
+use sprat_store::machine::{Caller, Machine, Output};
+use sprat_store::message::data::RejectRules;
+use sprat_store::types::{TableId, Version};
+
+use crate::score::Score;
+
+/// What a user does.
+#[derive(Clone, Debug)]
+pub(crate) struct Habits {
+    /// How many names of tables there are.
+    pub(crate) names: u64,
+    /// Tablets of a table.
+    pub(crate) span: u32,
+    /// The longest time between operations, in nanoseconds.
+    pub(crate) pause_ns: u64,
+    /// The longest value, in bytes.
+    pub(crate) longest: u64,
+    /// How likely a table is dropped rather than used, in a million.
+    pub(crate) drop_ppm: u32,
+}
+
+/// Keys of a table.
+const KEYS: u64 = 5;
+
+/// The bytes of key `key`.
+fn key_bytes(key: u64) -> Vec<u8> {
+    let len = [3, 30, 31, 300, 2_000][key as usize];
+    (0..len).map(|i| (key as usize * 31 + i) as u8).collect()
+}
+
+/// The bytes of the value that the test knows as `tag`: never eight, and as many as the tag's upper half says.
+fn value_bytes(tag: u64) -> Vec<u8> {
+    let len = 9 + (tag >> 32) as usize;
+    let mut word = tag.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut bytes = tag.to_be_bytes().to_vec();
+    while bytes.len() < len {
+        word = word.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        bytes.extend_from_slice(&word.to_be_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+/// What the bytes of an object are to the test.
+fn value_of(bytes: &[u8]) -> Value {
+    if let Ok(word) = bytes.try_into() {
+        return Value::Word(u64::from_be_bytes(word));
+    }
+    let tag = u64::from_be_bytes(bytes[..8].try_into().expect("no value is shorter"));
+    assert!(value_bytes(tag) == bytes, "the value with tag {tag:x} is damaged");
+    Value::Bytes(tag)
+}
+
+/// An operation under way, by its number in the score.
+#[derive(Clone, Copy, Debug)]
+enum Asked {
+    Object(usize),
+    Name(usize, u64),
+}
+
+/// The client's side as a machine that nobody sends requests to.
+#[derive(Debug)]
+struct Side {
+    client: Client,
+    done: Vec<Done<'static>>,
+}
+
+impl Slices for Side {
+    fn bytes(&self, _: Slice) -> &[u8] {
+        &[]
+    }
+}
+
+impl Machine for Side {
+    fn request(&mut self, _: Instant, _: Caller, _: Payload<'_>, _: Instant) -> Option<Message> {
+        panic!("a request to a client")
+    }
+
+    fn response(&mut self, now: Instant, tag: u64, result: Result<Payload<'_>, RpcError>) {
+        if let Some(Done { op, outcome }) = self.client.response(now, tag, result) {
+            self.done.push(Done { op, outcome: outcome.map(Answer::into_owned) });
+        }
+    }
+
+    fn output(&mut self, now: Instant) -> Option<Output> {
+        self.client.output(now)
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.client.deadline()
+    }
+
+    fn tick(&mut self, now: Instant) -> bool {
+        self.client.tick(now);
+        false
+    }
+}
+
+/// The program.
+#[derive(Debug)]
+pub(crate) struct User {
+    host: HostId,
+    rng: Rng,
+    node: Node<Side>,
+    habits: Habits,
+    asked: BTreeMap<Op, Asked>,
+    /// Tables that it knows.
+    tables: Vec<u64>,
+    /// Versions that it has seen.
+    versions: Vec<u64>,
+    next: Instant,
+    /// It has read everything in the end.
+    read_all: bool,
+}
+
+impl User {
+    pub(crate) fn new(start: Start<'_>, habits: Habits) -> Self {
+        let mut rng = start.rng;
+        let config_ = Config { try_timeout_ns: 20 * MS + rng.below(100 * MS), ..Config::new(&locator(0)) };
+        let side = Side { client: Client::new(config_, rng.fork()), done: Vec::new() };
+        Self {
+            host: start.host,
+            node: Node::new(side, config(false), rng.fork()),
+            rng,
+            habits,
+            asked: BTreeMap::new(),
+            tables: Vec::new(),
+            versions: vec![0, 1],
+            next: start.now,
+            read_all: false,
+        }
+    }
+
+    fn client(&mut self) -> &mut Client {
+        &mut self.node.machine.client
+    }
+
+    // What it is told.
+
+    fn hear(&mut self, score: &mut Score) {
+        while let Some(done) = self.node.machine.client.event() {
+            self.node.machine.done.push(done);
+        }
+        for Done { op, outcome } in std::mem::take(&mut self.node.machine.done) {
+            match self.asked.remove(&op) {
+                Some(Asked::Object(number)) => {
+                    let answer = self.object_answer(outcome);
+                    score.history.end(number, answer);
+                }
+                Some(Asked::Name(number, name)) => self.name_answer(score, number, name, outcome),
+                None => panic!("{op:?} ends again, or was never asked: {outcome:?}"),
+            }
+        }
+    }
+
+    fn object_answer(&mut self, outcome: Result<Answer<'_>, Error>) -> Option<store::Answer> {
+        let answer = match outcome {
+            Ok(Answer::Object { version, value }) => store::Answer::Read(version.0, value_of(&value)),
+            // A write's version is never 0.
+            Ok(Answer::Version(version)) => store::Answer::Version(version.0),
+            Ok(Answer::Integer { version, sum }) => store::Answer::Sum(version.0, Value::Word(sum as u64)),
+            Ok(Answer::Double { version, sum }) => store::Answer::Sum(version.0, Value::Word(sum.to_bits())),
+            Err(Error::ObjectDoesntExist) => store::Answer::Missing,
+            Err(Error::ObjectExists(version)) => store::Answer::Exists(version.0),
+            Err(Error::WrongVersion(version)) => store::Answer::WrongVersion(version.0),
+            Err(Error::NotANumber(version)) => store::Answer::NotANumber(version.0),
+            Err(Error::TabletLost) => store::Answer::Lost,
+            Err(Error::TableDoesntExist) => store::Answer::Dropped,
+            Err(Error::NoSpace | Error::Deadline { maybe_executed: false, .. }) => store::Answer::Nothing,
+            Err(Error::Unknown | Error::Deadline { .. }) => return None,
+            other => panic!("{other:?}"),
+        };
+        let (store::Answer::Read(version, _)
+        | store::Answer::Version(version)
+        | store::Answer::Sum(version, _)
+        | store::Answer::Exists(version)
+        | store::Answer::WrongVersion(version)) = answer
+        else {
+            return Some(answer);
+        };
+        self.versions.push(version);
+        Some(answer)
+    }
+
+    fn name_answer(
+        &mut self,
+        score: &mut Score,
+        number: usize,
+        name: u64,
+        outcome: Result<Answer<'_>, Error>,
+    ) {
+        let answer = match outcome {
+            Ok(Answer::Table(TableId(id))) => {
+                score.tables.insert(id, name);
+                self.tables.push(id);
+                Some(names::Answer::Table(id))
+            }
+            Ok(Answer::Dropped) => Some(names::Answer::Dropped),
+            Err(Error::TableDoesntExist) => Some(names::Answer::Missing),
+            Err(Error::TooFewServers | Error::Deadline { maybe_executed: false, .. }) => {
+                Some(names::Answer::Nothing)
+            }
+            Err(Error::Deadline { .. }) => None,
+            other => panic!("{other:?}"),
+        };
+        score.end_name(number, answer);
+    }
+
+    // What it asks.
+
+    fn act(&mut self, now: Instant, score: &mut Score) {
+        self.next = now.after(1 + self.rng.below(self.habits.pause_ns));
+        if score.finale {
+            return self.read_all(score);
+        }
+        for _ in 0..1 + self.rng.below(3) {
+            let left = score.left.entry(self.host).or_default();
+            if *left > 0 && self.asked.len() < 6 {
+                *left -= 1;
+                self.ask(now, score);
+            }
+        }
+        if self.rng.chance(10_000)
+            && let Some((op, asked)) = self.asked.pop_first()
+        {
+            assert!(self.client().cancel(op));
+            match asked {
+                Asked::Object(number) => score.history.end(number, None),
+                Asked::Name(number, _) => score.end_name(number, None),
+            }
+        }
+    }
+
+    fn read_all(&mut self, score: &mut Score) {
+        if std::mem::replace(&mut self.read_all, true) {
+            return;
+        }
+        for table in score.tables.keys().copied().collect::<Vec<_>>() {
+            for key in 0..KEYS {
+                let rules = RejectRules::default();
+                let op = self.client().read(TableId(table), &key_bytes(key), rules, Instant::NEVER);
+                let number = score.history.call((table, key), store::Op::Read(Reject::default()));
+                self.asked.insert(op, Asked::Object(number));
+            }
+        }
+    }
+
+    fn ask(&mut self, now: Instant, score: &mut Score) {
+        let deadline = match self.rng.below(5) {
+            0 => now.after(self.rng.below(5 * MS)),
+            1 => now.after(self.rng.below(500 * MS)),
+            _ => Instant::NEVER,
+        };
+        if self.tables.is_empty() || self.rng.chance(50_000) {
+            return self.ask_name(score, deadline);
+        }
+        // A user forgets old tables slowly, so that dropped ones are used for a while.
+        let young = self.tables.len() - 1;
+        let back = self.rng.below(4) * self.rng.below(2);
+        let table = self.tables[young.saturating_sub(back as usize)];
+        self.ask_object(score, table, deadline);
+    }
+
+    fn ask_name(&mut self, score: &mut Score, deadline: Instant) {
+        let name = self.rng.below(self.habits.names);
+        let text = format!("table {name}");
+        let (asked, op) = match self.rng.below(4) {
+            _ if self.rng.chance(self.habits.drop_ppm) => {
+                (names::Op::Drop { shared: false }, self.client().drop_table(&text, deadline))
+            }
+            0 => (names::Op::Lookup, self.client().table(&text, deadline)),
+            _ => {
+                let span = self.habits.span;
+                (names::Op::Create, self.client().create_table(&text, span, deadline))
+            }
+        };
+        let number = score.call_name(name, asked);
+        self.asked.insert(op, Asked::Name(number, name));
+    }
+
+    fn ask_object(&mut self, score: &mut Score, table: u64, deadline: Instant) {
+        let key = self.rng.below(KEYS);
+        let (rules, reject) = self.rules();
+        let (bytes, id) = (key_bytes(key), TableId(table));
+        let draw = self.rng.below(10);
+        let (asked, op) = match (key, draw) {
+            (_, 0..3) => (store::Op::Read(reject), self.client().read(id, &bytes, rules, deadline)),
+            (_, 3) => (store::Op::Remove(reject), self.client().remove(id, &bytes, rules, deadline)),
+            (2 | 4, 4..8) => {
+                let by = 1 + self.rng.below(3) as i64;
+                let op = self.client().increment_integer(id, &bytes, by, rules, deadline);
+                (store::Op::AddInteger(reject, by), op)
+            }
+            (3, 4..8) => {
+                let by = 0.5 + self.rng.below(3) as f64;
+                let op = self.client().increment_double(id, &bytes, by, rules, deadline);
+                (store::Op::AddDouble(reject, by.to_bits()), op)
+            }
+            _ if key == 2 || key == 3 => {
+                (store::Op::Read(reject), self.client().read(id, &bytes, rules, deadline))
+            }
+            _ => {
+                let len = [10, 200, self.habits.longest][self.rng.below(3) as usize];
+                let tag = self.rng.below(len) << 32 | score.tag();
+                let op = self.client().write(id, &bytes, &value_bytes(tag), rules, deadline);
+                (store::Op::Write(reject, Value::Bytes(tag)), op)
+            }
+        };
+        let number = score.history.call((table, key), asked);
+        self.asked.insert(op, Asked::Object(number));
+    }
+
+    /// Conditions, in the client's and in the checker's words.
+    fn rules(&mut self) -> (RejectRules, Reject) {
+        let (mut rules, mut reject) = (RejectRules::default(), Reject::default());
+        let seen = self.versions.len();
+        let version = self.versions[seen - 1 - self.rng.below(seen.min(4) as u64) as usize];
+        rules.given_version = Version(version);
+        match self.rng.below(12) {
+            0 => (rules.doesnt_exist, reject.missing) = (true, true),
+            1 => (rules.exists, reject.exists) = (true, true),
+            2 => (rules.version_ne_given, reject.version_ne) = (true, Some(version)),
+            3 => (rules.version_le_given, reject.version_le) = (true, Some(version)),
+            _ => {}
+        }
+        (rules, reject)
+    }
+}
+
+impl Process<Score> for User {
+    fn turn(&mut self, outside: &mut Outside<'_, Score>) -> bool {
+        self.node.input(outside);
+        self.hear(outside.score);
+        if self.next <= outside.now {
+            self.act(outside.now, outside.score);
+        }
+        let more = self.node.output(outside);
+        self.hear(outside.score);
+        outside.score.open.insert(self.host, (self.asked.len(), self.read_all));
+        more
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.node.deadline().into_iter().chain((!self.read_all).then_some(self.next)).min()
+    }
+}
