@@ -7,12 +7,14 @@
 //! not linearizable, and that answer is named. An operation without an answer stays open for ever: it may happen at any
 //! time after its call, or never. (The search of Wing and Gong, with Lowe's sets of configurations.)
 //!
+//! Of two ways one is dropped when the other can go on wherever it can, and what changes nothing happens as soon as it
+//! can: that keeps their number small although many operations are open, some for ever.
+//!
 //! What always holds: [`Verdict::Broken`] is never said of a linearizable history, nor [`Verdict::Good`] of another
 //! one. When there are too many ways to keep, the answer is [`Verdict::TooHard`].
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Debug;
-use std::hash::Hash;
 
 pub mod history;
 pub mod names;
@@ -25,7 +27,7 @@ pub trait Model {
     /// What is answered.
     type Answer: Clone + Debug;
     /// What there is.
-    type State: Clone + Eq + Hash + Debug;
+    type State: Clone + Eq + Debug;
 
     /// What there is at first.
     fn initial(&self) -> Self::State;
@@ -40,6 +42,17 @@ pub trait Model {
         answer: Option<&Self::Answer>,
         next: &mut Vec<Self::State>,
     );
+
+    /// Whether an `op` with this answer, when it leaves the state as it is, might as well happen at once: it could not do
+    /// anything else later.
+    fn is_idle(&self, _op: &Self::Op, _answer: &Self::Answer) -> bool {
+        false
+    }
+
+    /// Whether whatever may follow `other` may follow `state` too.
+    fn covers(&self, state: &Self::State, other: &Self::State) -> bool {
+        state == other
+    }
 }
 
 /// An operation in a history.
@@ -65,7 +78,7 @@ pub enum Verdict {
 }
 
 /// Most ways to keep at once.
-const MAX_WAYS: usize = 300_000;
+const MAX_WAYS: usize = 20_000;
 
 /// A set of open operations, by slot.
 type Mask = u128;
@@ -81,13 +94,8 @@ pub fn linearizable<M: Model>(model: &M, history: &[Entry<M::Op, M::Answer>]) ->
             moments.insert(*at, (i, true));
         }
     }
-    let mut search = Search {
-        model,
-        history,
-        slots: Vec::new(),
-        ways: HashSet::from_iter([(0, model.initial())]),
-        next: Vec::new(),
-    };
+    let mut search =
+        Search { model, history, slots: Vec::new(), ways: vec![(0, model.initial())], next: Vec::new() };
     for (_, (i, answered)) in moments {
         if !answered {
             if !search.open(i) {
@@ -108,7 +116,7 @@ struct Search<'h, M: Model> {
     history: &'h [Entry<M::Op, M::Answer>],
     /// Which operation of the history is open in which slot.
     slots: Vec<Option<usize>>,
-    ways: HashSet<Way<M::State>>,
+    ways: Vec<Way<M::State>>,
     next: Vec<M::State>,
 }
 
@@ -127,31 +135,38 @@ impl<M: Model> Search<'_, M> {
     fn close(&mut self, i: usize) -> Verdict {
         let Some(slot) = self.slots.iter().position(|s| *s == Some(i)) else { return Verdict::Good };
         let bit = 1 << slot;
-        let mut seen: HashSet<Way<M::State>> = HashSet::new();
-        let mut survivors = HashSet::new();
-        let before: Vec<Way<M::State>> = self.ways.drain().collect();
-        let example = before.first().cloned();
-        let mut todo = before;
-        while let Some((mask, state)) = todo.pop() {
+        let unanswered = self.unanswered();
+        let mut todo: VecDeque<Way<M::State>> = std::mem::take(&mut self.ways).into();
+        let example = todo.front().cloned();
+        let (mut seen, mut survivors) = (Ways::default(), Ways::default());
+        while let Some((mask, state)) = todo.pop_front() {
             if mask & bit != 0 {
-                survivors.insert((mask & !bit, state));
+                survivors.add(self.model, unanswered, (mask & !bit, state));
                 continue;
             }
-            if !seen.insert((mask, state.clone())) {
+            if !seen.add(self.model, unanswered, (mask, state.clone())) {
                 continue;
             }
-            if seen.len() + survivors.len() > MAX_WAYS {
+            if seen.0.len() + survivors.0.len() > MAX_WAYS {
                 return Verdict::TooHard;
             }
             self.extend(mask, &state, &mut todo);
         }
         self.slots[slot] = None;
-        self.ways = survivors;
+        self.ways = survivors.0;
         if self.ways.is_empty() { Verdict::Broken(self.explain(i, example)) } else { Verdict::Good }
     }
 
+    /// The slots of operations without an answer.
+    fn unanswered(&self) -> Mask {
+        let slots = self.slots.iter().enumerate();
+        let open = slots.filter(|(_, i)| i.is_some_and(|i| self.history[i].answer.is_none()));
+        open.fold(0, |mask, (slot, _)| mask | 1 << slot)
+    }
+
     /// Every way that is one operation longer.
-    fn extend(&mut self, mask: Mask, state: &M::State, todo: &mut Vec<Way<M::State>>) {
+    fn extend(&mut self, mask: Mask, state: &M::State, todo: &mut VecDeque<Way<M::State>>) {
+        let before = todo.len();
         for (slot, i) in self.slots.iter().enumerate() {
             let Some(i) = *i else { continue };
             if mask & (1 << slot) != 0 || self.twin_waits(mask, i) {
@@ -160,6 +175,14 @@ impl<M: Model> Search<'_, M> {
             let entry = &self.history[i];
             let answer = entry.answer.as_ref().map(|(_, answer)| answer);
             self.model.step(state, &entry.op, answer, &mut self.next);
+            let is_idle = answer.is_some_and(|answer| self.model.is_idle(&entry.op, answer));
+            if is_idle && self.next[..] == [state.clone()] {
+                // No other way is better than this one.
+                self.next.clear();
+                todo.truncate(before);
+                todo.push_back((mask | 1 << slot, state.clone()));
+                return;
+            }
             todo.extend(self.next.drain(..).map(|state| (mask | 1 << slot, state)));
         }
     }
@@ -184,6 +207,31 @@ impl<M: Model> Search<'_, M> {
         let entry = &self.history[i];
         let open: Vec<_> = self.slots.iter().flatten().map(|&o| &self.history[o]).collect();
         format!("no order explains {entry:?}; before it, possibly: {example:?}; open: {open:#?}")
+    }
+}
+
+/// Ways of which none makes another one needless.
+#[derive(Debug)]
+struct Ways<S>(Vec<Way<S>>);
+
+impl<S> Default for Ways<S> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<S> Ways<S> {
+    /// Adds a way, unless one that is there makes it needless: one whose state covers its state, and in which the same
+    /// operations have happened but for some of the `unanswered`, which need not happen at all.
+    fn add<M: Model<State = S>>(&mut self, model: &M, unanswered: Mask, (mask, state): Way<S>) -> bool {
+        let needless =
+            |(m, s): &Way<S>| m & !mask == 0 && (mask & !m) & !unanswered == 0 && model.covers(s, &state);
+        if self.0.iter().any(needless) {
+            return false;
+        }
+        self.0.retain(|(m, s)| mask & !m != 0 || (m & !mask) & !unanswered != 0 || !model.covers(&state, s));
+        self.0.push((mask, state));
+        true
     }
 }
 

@@ -13,6 +13,8 @@ pub type Name = (u64, u64);
 pub struct History {
     records: Vec<Record>,
     time: u64,
+    /// Tables that are dropped, and since when.
+    dropped: BTreeMap<u64, u64>,
 }
 
 #[derive(Clone, Debug)]
@@ -43,6 +45,13 @@ impl History {
         record.entry.answer = answer.map(|answer| (self.time, answer));
     }
 
+    /// Somebody has been told that `table` is dropped: from now on nobody is told anything of its objects. (Before that,
+    /// while it was being dropped, some may have heard of it already, and others not yet.)
+    pub fn drop_table(&mut self, table: u64) {
+        self.time += 1;
+        self.dropped.entry(table).or_insert(self.time);
+    }
+
     /// How many operations there are.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -70,9 +79,10 @@ impl History {
             let history = objects.entry(*name).or_default();
             match entry.answer {
                 // A read that nobody heard of proves nothing.
-                None if reads => {}
-                Some((_, Answer::Lost | Answer::Dropped)) if !reads => {
-                    // It may have happened, its answer lost, before the end that was told when it was asked again.
+                None | Some((_, Answer::Dropped)) if reads => {}
+                // It may have happened, its answer lost, before the end that was told when it was asked again.
+                Some((_, Answer::Dropped)) => history.push(Entry { answer: None, ..entry.clone() }),
+                Some((_, Answer::Lost)) if !reads => {
                     history.push(Entry { answer: None, ..entry.clone() });
                     let end =
                         Entry { op: Op::Read(Reject::default()), called: entry.called + 1, ..entry.clone() };
@@ -101,22 +111,25 @@ impl History {
     }
 
     /// An operation that was answered from the objects of a tablet although it was asked after somebody had been told
-    /// that the tablet, or its table, is no more.
+    /// that the tablet is lost, or the table dropped.
     fn ends_apart<T: Ord>(&self, tablet: impl Fn(Name) -> T) -> Option<String> {
-        let mut ends: BTreeMap<T, u64> = BTreeMap::new();
+        let mut lost: BTreeMap<T, u64> = BTreeMap::new();
         for record in &self.records {
-            if let Some((at, Answer::Lost | Answer::Dropped)) = record.entry.answer {
-                let end = ends.entry(tablet(record.name)).or_insert(at);
+            if let Some((at, Answer::Lost)) = record.entry.answer {
+                let end = lost.entry(tablet(record.name)).or_insert(at);
                 *end = at.min(*end);
             }
         }
-        let late = |r: &&Record| {
-            let told =
-                !matches!(r.entry.answer, None | Some((_, Answer::Lost | Answer::Dropped | Answer::Nothing)));
-            told && ends.get(&tablet(r.name)).is_some_and(|end| r.entry.called > *end)
-        };
-        let late = self.records.iter().find(late)?;
-        Some(format!("the tablet of {:?} is no more, and yet: {:?}", late.name, late.entry))
+        self.records.iter().find_map(|Record { name, entry, .. }| {
+            let is_dropped = self.dropped.get(&name.0).is_some_and(|end| entry.called > *end);
+            let is_lost = lost.get(&tablet(*name)).is_some_and(|end| entry.called > *end);
+            let wrong = match entry.answer {
+                // That it was lost some remember after the table was dropped: one end is as good as the other.
+                None | Some((_, Answer::Dropped | Answer::Lost | Answer::Nothing)) => false,
+                Some(_) => is_dropped || is_lost,
+            };
+            wrong.then(|| format!("the tablet of {name:?} is no more, and yet: {entry:?}"))
+        })
     }
 }
 
@@ -149,10 +162,14 @@ mod tests {
         let read = history.call((1, 1), Op::Read(Reject::default()));
         history.end(read, Some(Answer::Read(5, Value::Bytes(1))));
         history.end(write, Some(Answer::Dropped));
-        assert_eq!(history.verdict(|name| name.0), Verdict::Good);
-        let read = history.call((1, 1), Op::Read(Reject::default()));
-        history.end(read, Some(Answer::Read(5, Value::Bytes(1))));
-        assert!(matches!(history.verdict(|name| name), Verdict::Broken(_)));
+        let again = |history: &mut History| {
+            let read = history.call((1, 1), Op::Read(Reject::default()));
+            history.end(read, Some(Answer::Read(5, Value::Bytes(1))));
+            history.verdict(|name| name.0)
+        };
+        assert_eq!(again(&mut history), Verdict::Good, "it is still being dropped");
+        history.drop_table(1);
+        assert!(matches!(again(&mut history), Verdict::Broken(_)));
     }
 
     #[test]

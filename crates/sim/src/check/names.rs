@@ -97,6 +97,11 @@ impl Model for Name {
             _ => {}
         }
     }
+
+    fn is_idle(&self, _op: &Op, answer: &Answer) -> bool {
+        // A creation that found its table could not have created it later: no id is used twice.
+        *answer != Answer::Dropped
+    }
 }
 
 #[cfg(test)]

@@ -2,8 +2,8 @@
 //! means.
 //!
 //! What always holds, and is checked here: versions of a key only grow, also across its removal; one version has one
-//! value; a rejected operation changes nothing; once the tablet is lost or its table dropped, nothing else is ever
-//! answered.
+//! value; a rejected operation changes nothing; once the tablet is lost, nothing else is ever answered. While a table is
+//! being dropped some may hear of it before others: see [`super::history`].
 
 use super::Model;
 
@@ -67,7 +67,7 @@ pub enum Answer {
     NotANumber(u64),
     /// The tablet is lost.
     Lost,
-    /// The table is dropped.
+    /// The table is dropped, or being dropped.
     Dropped,
     /// The operation surely did not happen.
     Nothing,
@@ -82,8 +82,6 @@ pub enum State {
     Here(Version, Value),
     /// Nothing, for ever.
     Lost,
-    /// Nothing, for ever.
-    Dropped,
 }
 
 /// What is known of a version.
@@ -150,16 +148,31 @@ impl Model for Object {
     fn step(&self, state: &State, op: &Op, answer: Option<&Answer>, next: &mut Vec<State>) {
         match (state, answer) {
             (_, Some(Answer::Nothing)) => return next.push(*state),
-            (State::Lost, Some(Answer::Lost)) | (State::Dropped, Some(Answer::Dropped)) => {
-                return next.push(*state);
-            }
-            // A table with a lost tablet is dropped to be rid of it.
-            (_, Some(Answer::Dropped)) => return next.push(State::Dropped),
-            (State::Dropped | State::Lost, _) => return,
             (_, Some(Answer::Lost)) => return next.push(State::Lost),
+            (State::Lost, _) => return,
             _ => {}
         }
         judge(state, op, answer, next);
+    }
+
+    fn is_idle(&self, op: &Op, answer: &Answer) -> bool {
+        match answer {
+            Answer::Version(v) => *v == 0 && matches!(op, Op::Remove(_)),
+            Answer::Sum(..) | Answer::Lost | Answer::Dropped => false,
+            _ => true,
+        }
+    }
+
+    fn covers(&self, state: &State, other: &State) -> bool {
+        match (*state, *other) {
+            // Only what the next version must exceed matters.
+            (State::Missing(a), State::Missing(b)) => a.least() <= b.least(),
+            (State::Here(a, value), State::Here(b, other)) if value == other => match (a, b) {
+                (Version::Above(_), _) => a.least() <= b.least(),
+                _ => a == b,
+            },
+            _ => state == other,
+        }
     }
 }
 
@@ -193,7 +206,7 @@ fn happen(state: &State, version: Version, op: &Op, answer: Option<&Answer>, nex
     let (here, floor) = match *state {
         State::Here(_, value) => (Some(value), version.least()),
         State::Missing(version) => (None, version.least()),
-        State::Lost | State::Dropped => return,
+        State::Lost => return,
     };
     let written = |value| match answer {
         None => Some(State::Here(Version::Above(floor), value)),

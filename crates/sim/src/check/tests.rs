@@ -144,7 +144,6 @@ fn a_lost_tablet_answers_nothing_else() {
         ]
     };
     check(true, &history(Answer::Lost));
-    check(true, &history(Answer::Dropped));
     check(false, &history(Answer::Missing));
     check(false, &history(Answer::Read(1, Value::Bytes(1))));
 }

@@ -1,6 +1,6 @@
 //! What a world's users asked and were told, and whether it can be explained.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use sprat_sim::check::history::History;
 use sprat_sim::check::names::{self, Name};
@@ -15,6 +15,10 @@ pub(crate) struct Score {
     /// Of tables' names.
     names: BTreeMap<u64, Vec<Entry<names::Op, names::Answer>>>,
     by_number: Vec<(u64, usize)>,
+    /// Drops under way: the tables of that name that were known when they began.
+    drops: BTreeMap<usize, Vec<u64>>,
+    /// Names of which somebody has tried to drop the table.
+    dropped: BTreeSet<u64>,
     time: u64,
     tags: u64,
     /// Every table that anybody heard of, and its name.
@@ -39,7 +43,18 @@ impl Score {
         let entries = self.names.entry(name).or_default();
         entries.push(Entry { op, called: self.time, answer: None });
         self.by_number.push((name, entries.len() - 1));
-        self.by_number.len() - 1
+        let number = self.by_number.len() - 1;
+        if let names::Op::Drop { .. } = op {
+            let known = self.tables.iter().filter(|(_, n)| **n == name).map(|(id, _)| *id);
+            self.drops.insert(number, known.collect());
+            self.dropped.insert(name);
+        }
+        number
+    }
+
+    /// Whether somebody has tried to drop `table`.
+    pub(crate) fn may_be_dropped(&self, table: u64) -> bool {
+        self.dropped.contains(&self.tables[&table])
     }
 
     pub(crate) fn end_name(&mut self, number: usize, answer: Option<names::Answer>) {
@@ -48,6 +63,12 @@ impl Score {
         let Some(entry) = self.names.get_mut(&name).map(|entries| &mut entries[index]) else { return };
         assert!(entry.answer.is_none());
         entry.answer = answer.map(|answer| (self.time, answer));
+        if let Some(tables) = self.drops.remove(&number)
+            && answer == Some(names::Answer::Dropped)
+        {
+            // Its own table, and every earlier one of that name.
+            tables.into_iter().for_each(|table| self.history.drop_table(table));
+        }
     }
 
     /// Whether everything can be explained.

@@ -67,7 +67,7 @@ fn value_of(bytes: &[u8]) -> Value {
 /// An operation under way, by its number in the score.
 #[derive(Clone, Copy, Debug)]
 enum Asked {
-    Object(usize),
+    Object(usize, u64),
     Name(usize, u64),
 }
 
@@ -156,8 +156,10 @@ impl User {
         }
         for Done { op, outcome } in std::mem::take(&mut self.node.machine.done) {
             match self.asked.remove(&op) {
-                Some(Asked::Object(number)) => {
+                Some(Asked::Object(number, table)) => {
                     let answer = self.object_answer(outcome);
+                    let is_dropped = answer == Some(store::Answer::Dropped);
+                    assert!(!is_dropped || score.may_be_dropped(table), "nobody has dropped table {table}");
                     score.history.end(number, answer);
                 }
                 Some(Asked::Name(number, name)) => self.name_answer(score, number, name, outcome),
@@ -238,7 +240,7 @@ impl User {
         {
             assert!(self.client().cancel(op));
             match asked {
-                Asked::Object(number) => score.history.end(number, None),
+                Asked::Object(number, _) => score.history.end(number, None),
                 Asked::Name(number, _) => score.end_name(number, None),
             }
         }
@@ -253,13 +255,13 @@ impl User {
                 let rules = RejectRules::default();
                 let op = self.client().read(TableId(table), &key_bytes(key), rules, Instant::NEVER);
                 let number = score.history.call((table, key), store::Op::Read(Reject::default()));
-                self.asked.insert(op, Asked::Object(number));
+                self.asked.insert(op, Asked::Object(number, table));
             }
         }
     }
 
     fn ask(&mut self, now: Instant, score: &mut Score) {
-        let deadline = match self.rng.below(5) {
+        let deadline = match self.rng.below(12) {
             0 => now.after(self.rng.below(5 * MS)),
             1 => now.after(self.rng.below(500 * MS)),
             _ => Instant::NEVER,
@@ -320,7 +322,7 @@ impl User {
             }
         };
         let number = score.history.call((table, key), asked);
-        self.asked.insert(op, Asked::Object(number));
+        self.asked.insert(op, Asked::Object(number, table));
     }
 
     /// Conditions, in the client's and in the checker's words.
