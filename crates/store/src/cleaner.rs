@@ -9,7 +9,8 @@
 //! ```
 //!
 //! Live are: an object that the hash table points to; a completion that [`crate::rifl`] remembers; a tombstone as long
-//! as one of the segments that may hold its object is in the log. What always holds: a step does bounded work, between
+//! as one of the segments that may hold its object is in the log. What has died of the first two is marked in the log,
+//! so that passing by it costs no look into the tables. What always holds: a step does bounded work, between
 //! steps the log and the tables agree; pinned segments are left alone; it never cleans what gives less than 1/64 of a
 //! segment, so it comes to rest when memory is full of live data. If tombstones outlive their use because old segments
 //! are never worth cleaning, it cleans those, oldest first.
@@ -20,9 +21,10 @@ use crate::memory::Memory;
 use crate::segment::{Location, SegmentId, State};
 use crate::table::spread;
 
-/// The work of one step, in bytes: a copied byte counts one, an entry 256 (it costs some cache misses).
+/// The work of one step, in bytes: a copied byte counts one, a live entry 256 more (it costs some cache misses).
 pub const STEP: usize = 64 << 10;
-const ENTRY_COST: usize = 256;
+const LIVE_COST: usize = 256;
+const DEAD_COST: usize = 16;
 const SLOT_COST: usize = 32;
 
 /// See the module.
@@ -156,24 +158,28 @@ impl Cleaner {
         left: &mut usize,
     ) -> Result<(), Full> {
         loop {
-            let segment = &memory.log.slots()[slot as usize];
-            let entries = &segment.bytes[offset..segment.written as usize];
-            let Some((entry, len)) = entry::parse(entries) else {
-                debug_assert!(entries.is_empty(), "an entry of our own makes no sense");
-                break;
-            };
             if *left == 0 {
                 self.phase = Phase::Clean { slot, offset };
                 return Ok(());
             }
-            *left = left.saturating_sub(ENTRY_COST);
+            *left = left.saturating_sub(DEAD_COST);
+            let segment = &memory.log.slots()[slot as usize];
+            let entries = &segment.bytes[offset..segment.written as usize];
+            if let Some(len) = entry::dead(entries) {
+                offset += len;
+                continue;
+            }
+            let Some((entry, len)) = entry::parse(entries) else {
+                debug_assert!(entries.is_empty(), "an entry of our own makes no sense");
+                break;
+            };
             if let Entry::Group(_) = entry {
                 offset += HEAD;
                 continue;
             }
             let moved = move_entry(memory, Location::new(slot, offset as u32), len);
             if moved.inspect_err(|_| self.phase = Phase::Clean { slot, offset })? {
-                *left = left.saturating_sub(len);
+                *left = left.saturating_sub(LIVE_COST + len);
             }
             offset += len;
         }

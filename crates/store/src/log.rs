@@ -252,10 +252,12 @@ impl Log {
         self.tombstones += len as u64;
     }
 
-    /// The entry of `len` bytes at `at` is needed no more.
+    /// The entry of `len` bytes at `at` is needed no more; it is marked, so that the cleaner passes by.
     #[inline]
     pub fn dead(&mut self, at: Location, len: usize) {
-        self.slots[at.slot()].live -= len as u32;
+        let segment = &mut self.slots[at.slot()];
+        segment.live -= len as u32;
+        entry::mark_dead(&mut segment.bytes[at.offset()..]);
         self.live -= len as u64;
         self.died += len as u64;
     }

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! What always holds: bytes below `written` never change while the segment is in the log, but for checksums, which are
-//! filled in later (see [`crate::log`]); a segment with pins is neither freed nor used again, so that replies can point
+//! filled in later (see [`crate::log`]), and marks of what is dead (see [`crate::log::entry`]); a segment with pins is neither freed nor used again, so that replies can point
 //! into it; `live` counts the bytes of entries that somebody still needs, and never those of group headers. Which entry
 //! means what is not known here: see [`crate::log::entry`].
 

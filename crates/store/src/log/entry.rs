@@ -13,6 +13,8 @@
 //!
 //! Integers are big-endian. A segment is a header followed by entries without gaps. The checksum covers the kind, the
 //! length and the body; inside a group it is zero, since the group's own covers all of it: half a group is no group.
+//! The highest bit of a kind is not part of the entry: a master marks there what is dead in its own memory, so that the
+//! cleaner need not ask the tables. Checksums are made as if it were 0, and whoever replays a log ignores it.
 //! Whoever replays a log keeps for each key the object of the highest version, unless a tombstone has at least that
 //! version; and lets no version fall below a header's safe version or a version that it saw.
 //!
@@ -39,6 +41,8 @@ pub const COMPLETION: usize = size_of::<CompletionWire>();
 /// Bytes of a segment's header.
 pub const HEADER: usize = size_of::<HeaderWire>();
 
+/// The mark of an entry that is dead in this memory.
+const DEAD: u8 = 0x80;
 const KIND_HEADER: u8 = 1;
 const KIND_OBJECT: u8 = 2;
 const KIND_TOMBSTONE: u8 = 3;
@@ -293,7 +297,7 @@ pub fn set_older(entry: &mut [u8], older: Span) {
 pub fn object(entry: &[u8]) -> Object<'_> {
     let (wire, rest) = ObjectWire::ref_from_prefix(entry).expect("an object's entry");
     let kind_len = wire.buried.head.kind_len.get();
-    debug_assert_eq!(kind_len >> 24, u32::from(KIND_OBJECT));
+    debug_assert_eq!((kind_len >> 24) as u8 & !DEAD, KIND_OBJECT);
     let (key, rest) = rest.split_at(wire.key_len.get() as usize);
     let value = &rest[..(kind_len & 0xff_ffff) as usize + HEAD - OBJECT - key.len()];
     let TombstoneWire { table, version, stamp, .. } = wire.buried;
@@ -320,7 +324,7 @@ pub fn parse(bytes: &[u8]) -> Option<(Entry<'_>, usize)> {
     let len = HEAD + (kind_len & 0xff_ffff) as usize;
     rest.get(..len - HEAD)?;
     let whole = &bytes[..len];
-    let entry = match (kind_len >> 24) as u8 {
+    let entry = match (kind_len >> 24) as u8 & !DEAD {
         KIND_HEADER => Entry::Header(parse_header(HeaderWire::ref_from_bytes(whole).ok()?)),
         KIND_OBJECT => {
             let (wire, rest) = ObjectWire::ref_from_prefix(whole).ok()?;
@@ -365,10 +369,34 @@ fn parse_completion(wire: &CompletionWire) -> Option<Completion> {
     Some(Completion { once, table: TableId(wire.table.get()), hash: KeyHash(wire.hash.get()), outcome })
 }
 
+/// Marks the entry at the start of `entry` as dead in this memory.
+#[inline]
+pub fn mark_dead(entry: &mut [u8]) {
+    if let Some(kind) = entry.first_mut() {
+        *kind |= DEAD;
+    }
+}
+
+/// The length of the entry at the start of `entry` if it is marked as dead.
+#[must_use]
+#[inline]
+pub fn dead(entry: &[u8]) -> Option<usize> {
+    let (&[kind, a, b, c], _) = entry.split_first_chunk()?;
+    (kind & DEAD != 0).then_some(HEAD + u32::from_be_bytes([0, a, b, c]) as usize)
+}
+
 /// The checksum of the entry that is `entry`.
 #[must_use]
 pub fn checksum(crc32c: Crc32c, entry: &[u8]) -> u32 {
-    crc32c(crc32c(0, &entry[..4]), &entry[HEAD..])
+    let mut crc = crc32c(crc32c(0, &[entry[0] & !DEAD]), &entry[1..4]);
+    let mut rest = &entry[HEAD..];
+    if entry[0] & !DEAD == KIND_GROUP {
+        while let Some((_, len)) = parse(rest) {
+            crc = crc32c(crc32c(crc, &[rest[0] & !DEAD]), &rest[1..len]);
+            rest = &rest[len..];
+        }
+    }
+    crc32c(crc, rest)
 }
 
 /// Fills in the checksum of the entry at the start of `bytes`; its length, or `None` if there is none.

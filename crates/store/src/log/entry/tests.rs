@@ -82,6 +82,21 @@ fn group() -> Vec<u8> {
 }
 
 #[test]
+fn the_mark_of_the_dead_is_not_part_of_an_entry() {
+    let mut bytes = group();
+    seal(crc32c, &mut bytes);
+    let entries: Vec<_> = replay(crc32c, &bytes).map(|entry| alloc::format!("{entry:?}")).collect();
+    assert_eq!(dead(&bytes[HEAD..]), None);
+    mark_dead(&mut bytes[HEAD..]);
+    assert_eq!(dead(&bytes[HEAD..]), Some(OBJECT + 2));
+    let marked: Vec<_> = replay(crc32c, &bytes).map(|entry| alloc::format!("{entry:?}")).collect();
+    assert_eq!((entries.len(), marked), (2, entries));
+    let sealed = bytes[4..8].to_vec();
+    seal(crc32c, &mut bytes);
+    assert_eq!(bytes[4..8], sealed);
+}
+
+#[test]
 fn a_group_is_replayed_whole_or_not_at_all() {
     let mut bytes = group();
     assert_eq!(bytes[..8], hex("05 00006e 00000000"));
