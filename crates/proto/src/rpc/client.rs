@@ -16,7 +16,7 @@ use super::open::OPENING;
 use super::output::ControlBody;
 use super::session::{INDEX_MAX, Phase};
 use super::slab::NONE;
-use super::slot::{Incoming, Missing, Outgoing, Placed, Role};
+use super::slot::{Incoming, Missing, Outgoing, Placed, Role, WINDOWED_PACKETS};
 use super::{
     CloseReason, Event, MAX_MESSAGE, Message, Payload, RequestError, RpcError, RpcId, SessionId, trace_id,
 };
@@ -213,8 +213,8 @@ impl<P: Probe> Endpoint<P> {
         let message = &mut slot.out.message;
         self.released.extend(message.slices.drain(..));
         message.bytes = Vec::new();
-        if !self.lossless && slot.out.len > u32::from(slot.mss) && slot.role != Role::Queued {
-            let bytes = slot.out.in_flight();
+        if !self.lossless && slot.role != Role::Queued && slot.is_windowed() {
+            let bytes = slot.window_bytes();
             slot.out.acked = slot.out.next;
             let peer = slot.peer;
             self.landed(peer, bytes);
@@ -228,6 +228,11 @@ impl<P: Probe> Endpoint<P> {
         if !entry.long.is_empty() {
             self.activate(peer);
         }
+    }
+
+    /// Nothing is on the way to a peer any more, whether it was acknowledged or not.
+    pub(super) fn drained(&mut self, peer: u32) {
+        self.landed(peer, u32::MAX);
     }
 
     fn fail(&mut self, i: u32, error: RpcError) {
@@ -374,6 +379,10 @@ impl<P: Probe> Endpoint<P> {
             }
             Placed::Whole => {
                 let bytes = core::mem::take(&mut incoming.bytes);
+                if !self.lossless && packet.msg_len > WINDOWED_PACKETS * u32::from(self.slots[i].mss) {
+                    // What a long reply takes up of the server's window is given back now.
+                    self.send_grant(i);
+                }
                 Some(self.respond(i, packet, Payload::Owned(bytes)))
             }
             Placed::Duplicate => {
@@ -418,7 +427,7 @@ impl<P: Probe> Endpoint<P> {
             }
             Kind::Busy => self.refused(i, u64::from(packet.offset) * US),
             Kind::Unknown => {
-                let (peer, in_flight) = (slot.peer, slot.out.in_flight());
+                let (peer, in_flight) = (slot.peer, slot.window_bytes());
                 let granted =
                     if self.lossless { slot.out.len } else { self.peers.slab[peer].unscheduled.max(1) };
                 slot.out.restart(granted);
@@ -434,11 +443,11 @@ impl<P: Probe> Endpoint<P> {
     pub(super) fn granted(&mut self, i: u32, contig: u32, granted: u32) {
         let slot = &mut self.slots[i];
         let newly = slot.out.acknowledge(contig, granted);
-        let (peer, long) = (slot.peer, slot.out.len > u32::from(slot.mss));
+        let (peer, windowed) = (slot.peer, slot.is_windowed());
         if slot.out.next < slot.out.granted {
             self.make_ready(i);
         }
-        if long {
+        if windowed {
             self.landed(peer, newly);
         }
     }
@@ -467,7 +476,7 @@ impl<P: Probe> Endpoint<P> {
             self.fail(i, RpcError::Busy { retry_after_ns });
             return;
         }
-        let in_flight = slot.out.in_flight();
+        let in_flight = slot.window_bytes();
         slot.out.restart(0);
         slot.role = Role::Backoff;
         slot.exposed = false;
@@ -611,6 +620,8 @@ impl<P: Probe> Endpoint<P> {
         let wait_ns = (pto_ns << entry.silent.min(16)).min(PTO_MAX_NS.max(pto_ns));
         entry.silent += 1;
         entry.probing_until = self.now.after(wait_ns + self.rng.below(wait_ns / 8 + 1));
+        // Nothing was heard for so long that what was on the way has arrived or is lost.
+        self.drained(peer);
         let slot = &mut self.slots[i];
         slot.tries += 1;
         slot.progress = self.now;
@@ -639,6 +650,7 @@ impl<P: Probe> Endpoint<P> {
         self.stats.probes += 1;
         let peer = slot.peer;
         if slot.incoming.is_some() {
+            self.credit.wake();
             self.nack(i, u32::MAX);
         }
         self.answer_with(peer, packet, ControlBody::small(body.as_bytes()));

@@ -395,6 +395,20 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
+    /// How much of everything is in use.
+    #[cfg(test)]
+    pub(super) fn sizes(&self) -> Sizes {
+        Sizes {
+            sessions: self.sessions.used(),
+            clients: self.clients.used(),
+            slots: self.slots.used(),
+            blocks: self.blocks.used(),
+            peers: self.peers.slab.used(),
+            executing: self.executing,
+            assembling_bytes: self.assembling_bytes,
+        }
+    }
+
     /// Gives back the slices of a message.
     #[inline]
     pub(super) fn release(&mut self, message: Message) {
@@ -402,4 +416,17 @@ impl<P: Probe> Endpoint<P> {
             self.released.push_back(slice);
         }
     }
+}
+
+/// How much of everything an endpoint has in use: what tests compare.
+#[cfg(test)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Sizes {
+    pub(super) sessions: usize,
+    pub(super) clients: usize,
+    pub(super) slots: usize,
+    pub(super) blocks: usize,
+    pub(super) peers: usize,
+    pub(super) executing: u32,
+    pub(super) assembling_bytes: usize,
 }

@@ -2,8 +2,8 @@
 //! for the peer, OPEN and ACCEPT alone.
 //!
 //! Always: the server keeps nothing for an address that has not answered a cookie; an OPEN that arrives again gets the
-//! session it got before. The client has at most [`OPEN_WINDOW`] OPENs unanswered towards one peer, counted from the
-//! oldest, so the server need not remember more than that.
+//! session it got before, or nothing. A client numbers its OPENs and has at most [`OPEN_WINDOW`] unanswered towards one
+//! peer, counted from the oldest: what is older than that is a ghost, and the server remembers no more than that.
 
 use core::hash::Hasher;
 
@@ -14,14 +14,14 @@ use zerocopy::{FromBytes as _, IntoBytes as _};
 use super::endpoint::Endpoint;
 use super::output::ControlBody;
 use super::peer::{OPEN_WINDOW, Recent};
-use super::session::{ClientSession, INDEX_BITS, INDEX_MAX, Phase, ServerSession, State, Word};
+use super::session::{ClientSession, HALF, INDEX_BITS, INDEX_MAX, Phase, ServerSession, State, Word, ahead};
 use super::slab::NONE;
 use super::{CHANNELS, CloseReason, SessionId};
 use crate::datagrams::Sent;
 use crate::probe::Probe;
 use crate::time::{MS, SECOND};
 use crate::wire::rpc::{
-    AcceptBody, CRC, CookieBody, HEAD_MAX, Kind, OpenBody, Packet, ResetReason, TO_CLIENT, VERSION,
+    AcceptBody, CRC, CookieBody, HEAD_MAX, Kind, OpenBody, Packet, ResetReason, SEQ_MAX, TO_CLIENT, VERSION,
 };
 use crate::{Addr, Datagrams, Instant, Rng};
 
@@ -108,10 +108,13 @@ impl<P: Probe> Endpoint<P> {
             if self.clients[i].epoch != epoch || self.clients[i].phase != Phase::Opening {
                 continue;
             }
+            // While a session is opening, its number takes the place of the server's name for it.
+            self.clients[i].server = (self.peers.slab[peer].opens + 1) & SEQ_MAX;
             if self.send_open(i, (0, 0), driver) == Sent::Full {
                 self.peers.slab[peer].to_open.push_front((i, epoch));
                 return false;
             }
+            self.peers.slab[peer].opens = self.clients[i].server;
             self.peers.slab[peer].opening.push_back((i, epoch));
             self.clients[i].active = self.now;
             self.clients[i].tries = 1;
@@ -137,13 +140,14 @@ impl<P: Probe> Endpoint<P> {
         let mut packet = Packet::new(Kind::Open);
         packet.token = session.token;
         packet.offset = session.name(i);
+        packet.seq = session.server;
         let body = OpenBody {
             features: 0.into(),
             max_payload: u32::try_from(self.max_payload).unwrap_or(u32::MAX).into(),
             unscheduled: self.config.unscheduled_bytes.into(),
             epoch: epoch.into(),
             cookie: cookie.into(),
-            padding: 0.into(),
+            incarnation: self.opener.incarnation.into(),
         };
         (packet, body)
     }
@@ -301,16 +305,10 @@ impl<P: Probe> Endpoint<P> {
         if !self.lossless && !self.cookie_holds(from, packet, open) {
             return;
         }
-        let client = packet.offset;
-        let known = self.peers.find(from).and_then(|peer| {
-            let recent = &self.peers.slab[peer].recent;
-            recent.iter().find(|r| r.nonce == packet.token && r.client == client).copied()
-        });
-        if let Some(recent) = known {
-            self.stats.opens_repeated += 1;
-            self.accept(recent.server, packet.token);
+        if self.opened_before(from, packet, open.incarnation.get()) {
             return;
         }
+        let client = packet.offset;
         let mss = self.mss_for(open.max_payload.get() as usize);
         if mss == 0 || self.sessions.used() >= self.config.max_sessions.min(INDEX_MAX) as usize {
             self.reset(from, client, packet.token, ResetReason::Refused);
@@ -318,12 +316,39 @@ impl<P: Probe> Endpoint<P> {
         }
         let name = self.new_server_session(from, client, mss as u16, open.unscheduled.get());
         let peer = self.sessions[name & INDEX_MAX].peer;
-        let recent = &mut self.peers.slab[peer].recent;
-        if recent.len() >= OPEN_WINDOW {
-            recent.pop_front();
+        let peer = &mut self.peers.slab[peer];
+        if peer.incarnation != open.incarnation.get() {
+            peer.incarnation = open.incarnation.get();
+            peer.recent.clear();
         }
-        recent.push_back(Recent { nonce: packet.token, client, server: name });
+        if peer.recent.is_empty() || ahead(packet.seq, peer.newest) < HALF {
+            peer.newest = packet.seq;
+        }
+        let newest = peer.newest;
+        while peer.recent.front().is_some_and(|r| ahead(newest, r.number) >= OPEN_WINDOW as u32) {
+            peer.recent.pop_front();
+        }
+        peer.recent.push_back(Recent { number: packet.seq, nonce: packet.token, server: name });
         self.accept(name, packet.token);
+    }
+
+    /// True if the OPEN was here before: then its answer is repeated, if it can matter to anyone.
+    fn opened_before(&mut self, from: Addr, packet: &Packet, incarnation: u64) -> bool {
+        let Some(peer) = self.peers.find(from).map(|peer| &self.peers.slab[peer]) else { return false };
+        if peer.incarnation != incarnation || peer.recent.is_empty() {
+            return false;
+        }
+        if let Some(&recent) = peer.recent.iter().find(|r| r.number == packet.seq) {
+            self.stats.opens_repeated += 1;
+            if recent.nonce == packet.token {
+                self.accept(recent.server, packet.token);
+            }
+            return true;
+        }
+        let behind = ahead(peer.newest, packet.seq);
+        let is_ghost = behind < HALF && behind >= OPEN_WINDOW as u32;
+        self.stats.drop_stale += u64::from(is_ghost);
+        is_ghost
     }
 
     /// True if the OPEN carries our cookie for its address; else answers with one, if it carries none.

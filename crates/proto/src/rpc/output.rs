@@ -229,7 +229,8 @@ impl<P: Probe> Endpoint<P> {
         let peer = &mut self.peers.slab[peer];
         if !lossless && !peer.path.has_room() {
             // Only what was sent before may be sent now: it is not on the way any more.
-            return peer.long.iter().map(|e| e.0).find(|&i| self.slots[i].out.missing.is_some());
+            let may = |&i: &u32| self.slots[i].out.missing.is_some() || !self.slots[i].is_windowed();
+            return peer.long.iter().map(|e| e.0).find(may);
         }
         peer.turns = (peer.turns + 1) % 16;
         if peer.turns == 0 {
@@ -261,7 +262,7 @@ impl<P: Probe> Endpoint<P> {
             let Some(piece) = slot.out.piece(mss) else { return self.sent_all(i, long) };
             if !self.lossless {
                 let path = &self.peers.slab[slot.peer].path;
-                let waits = long && !piece.again && !path.has_room();
+                let waits = !piece.again && slot.is_windowed() && !path.has_room();
                 if *left == 0 || waits {
                     self.requeue(i);
                     return Progress::More;
@@ -301,7 +302,7 @@ impl<P: Probe> Endpoint<P> {
         self.stats.sent += 1;
         if piece.again {
             self.stats.resent += 1;
-        } else if long && !self.lossless {
+        } else if long && !self.lossless && slot.is_windowed() {
             let path = &mut self.peers.slab[slot.peer].path;
             path.in_flight = path.in_flight.saturating_add(piece.len);
         }

@@ -19,8 +19,9 @@ pub(super) const OPEN_WINDOW: usize = 64;
 /// An OPEN that the server answered by a session.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Recent {
+    /// Its number among the client's OPENs to us.
+    pub(super) number: u32,
     pub(super) nonce: u64,
-    pub(super) client: u32,
     /// The name of the session that it got.
     pub(super) server: u32,
 }
@@ -46,7 +47,12 @@ pub(super) struct Peer {
     pub(super) opening: VecDeque<(u32, u32)>,
     /// When the wheel looks at them.
     pub(super) open_due: Instant,
-    /// Server: the last sessions it opened.
+    /// Client: the number of the last OPEN.
+    pub(super) opens: u32,
+    /// Server: the client's incarnation, the largest number among its OPENs, and those of the last 64 numbers that were
+    /// answered.
+    pub(super) incarnation: u64,
+    pub(super) newest: u32,
     pub(super) recent: VecDeque<Recent>,
     /// Bytes of a message that it takes without a grant.
     pub(super) unscheduled: u32,
@@ -70,6 +76,9 @@ impl Peer {
             to_open: VecDeque::new(),
             opening: VecDeque::new(),
             open_due: Instant::NEVER,
+            opens: 0,
+            incarnation: 0,
+            newest: 0,
             recent: VecDeque::new(),
             unscheduled: 0,
             path: Path::new(),

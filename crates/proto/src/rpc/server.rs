@@ -279,6 +279,8 @@ impl<P: Probe> Endpoint<P> {
                 let (received, granted) = (probe.received.get(), probe.granted.get());
                 self.slots[i].progress = self.now;
                 self.granted(i, received, granted);
+                let peer = self.slots[i].peer;
+                self.drained(peer);
                 let slot = &mut self.slots[i];
                 if received == 0 && !slot.ready {
                     slot.out.resend(u32::from(slot.mss));

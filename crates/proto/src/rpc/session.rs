@@ -131,7 +131,7 @@ pub(super) struct ClientSession {
     pub(super) seqs: [u32; CHANNELS],
     /// The slot of the request in progress, by channel.
     pub(super) slots: [u32; CHANNELS],
-    /// The server's name for it.
+    /// The server's name for it; while opening, the number of the OPEN.
     pub(super) server: u32,
     pub(super) peer: u32,
     /// Tells apart the sessions that had this index; its low 8 bits are the generation on the wire.

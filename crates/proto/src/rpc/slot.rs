@@ -343,6 +343,9 @@ impl Incoming {
     }
 }
 
+/// Messages of more packets than this count against the window of a path.
+pub(super) const WINDOWED_PACKETS: u32 = 16;
+
 /// What a slot is in use for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Role {
@@ -431,6 +434,17 @@ impl Slot {
         }
     }
 
+    /// True if the outgoing message is long enough to count against the path's window and to be acknowledged of itself.
+    #[inline]
+    pub(super) fn is_windowed(&self) -> bool {
+        self.out.len > WINDOWED_PACKETS * u32::from(self.mss)
+    }
+
+    /// Bytes of it that count against the window.
+    pub(super) fn window_bytes(&self) -> u32 {
+        if self.is_windowed() { self.out.in_flight() } else { 0 }
+    }
+
     /// The number under which both sides mark the points of this RPC.
     #[inline]
     pub(super) const fn trace(&self) -> u64 {
@@ -450,6 +464,11 @@ impl Slots {
     /// Numbers ever given out: all of them are below this.
     pub(super) const fn len(&self) -> u32 {
         self.0.len()
+    }
+
+    #[cfg(test)]
+    pub(super) const fn used(&self) -> usize {
+        self.0.used()
     }
 
     pub(super) fn get(&self, i: u32) -> Option<&Slot> {

@@ -65,7 +65,7 @@ pub enum Kind {
     Done = 8,
     /// The server wants to know if the reply has arrived.
     NeedAck = 9,
-    /// `offset`: the client's session. `token`: the client's nonce. Body: [`OpenBody`].
+    /// `seq`: its number. `offset`: the client's session. `token`: the client's nonce. Body: [`OpenBody`].
     Open = 10,
     /// `token`: the nonce. Body: [`CookieBody`].
     Cookie = 11,
@@ -331,8 +331,8 @@ pub struct OpenBody {
     pub epoch: U32,
     /// From the COOKIE, else 0.
     pub cookie: U64,
-    /// Zero.
-    pub padding: U64,
+    /// Drawn anew each time the client starts; `seq` counts its OPENs to this server.
+    pub incarnation: U64,
 }
 
 /// The body of a COOKIE.

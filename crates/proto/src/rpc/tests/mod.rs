@@ -2,6 +2,11 @@
 
 mod basic;
 mod faults;
+mod limits;
+mod numbers;
+mod recovery;
+mod rings;
+mod strangers;
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::rc::Rc;
@@ -10,11 +15,14 @@ use core::cell::RefCell;
 
 use super::{
     CloseReason, Config, Endpoint, Event, Message, RpcError, RpcId, ServerRpc, SessionId, Slice, Slices,
+    Stats,
 };
 use crate::datagrams::{BURST, Sent};
 use crate::fault::Fault;
 use crate::probe::NoProbe;
 use crate::time::US;
+use crate::wire::checksum::{Crc32c, crc32c};
+use crate::wire::rpc::{CRC, HEAD_MAX, Kind, Packet, crc_start, parse};
 use crate::{Addr, Datagrams, Instant, Rng};
 
 /// What all ports share.
@@ -319,6 +327,58 @@ impl Net {
     ) -> RpcId {
         let rpc = self.hosts[from].endpoint.request(self.now, session, tag, message.into(), deadline);
         rpc.expect("the session takes it")
+    }
+
+    /// Puts a datagram on the wire as if `from` had sent it.
+    fn inject(&mut self, from: Addr, to: usize, datagram: Vec<u8>) {
+        let mut shared = self.shared.borrow_mut();
+        shared.order += 1;
+        let key = (self.now, shared.order);
+        shared.in_flight.insert(key, (from, Addr::Local(to as u64), datagram));
+    }
+
+    /// A datagram of that packet and body, with its checksum where there is one.
+    fn datagram(&self, packet: &Packet, body: &[u8]) -> Vec<u8> {
+        let mut head = [0; HEAD_MAX];
+        let n = packet.head(&mut head);
+        let mut bytes = [&head[..n], body].concat();
+        if !self.shared.borrow().lossless {
+            let crc = crc32c(crc_start(crc32c, bytes.len() + CRC), &bytes);
+            bytes.extend_from_slice(&crc.to_be_bytes());
+        }
+        bytes
+    }
+
+    /// From now on, notes every datagram sent.
+    fn record(&self) {
+        self.shared.borrow_mut().trace = Some(Vec::new());
+    }
+
+    /// The packets sent from host `from` to host `to` since the last call, or since the record began.
+    fn sent(&self, from: usize, to: usize) -> Vec<(Packet, Vec<u8>)> {
+        let mut shared = self.shared.borrow_mut();
+        let crc = (!shared.lossless).then_some(crc32c as Crc32c);
+        let trace = shared.trace.as_mut().expect("recording");
+        let (mine, others) = core::mem::take(trace)
+            .into_iter()
+            .partition(|d| (d.0, d.1) == (Addr::Local(from as u64), Addr::Local(to as u64)));
+        *trace = others;
+        let mine: Vec<(Addr, Addr, Vec<u8>)> = mine;
+        mine.iter()
+            .map(|(_, _, bytes)| {
+                let packet = parse(bytes, crc).expect("what an endpoint sends is a packet");
+                (packet, packet.body(bytes).to_vec())
+            })
+            .collect()
+    }
+
+    /// The kinds of those packets.
+    fn sent_kinds(&self, from: usize, to: usize) -> Vec<Kind> {
+        self.sent(from, to).iter().map(|(packet, _)| packet.kind).collect()
+    }
+
+    fn stats(&self, n: usize) -> Stats {
+        *self.hosts[n].endpoint.stats()
     }
 
     /// What host `n` saw since it was asked last.

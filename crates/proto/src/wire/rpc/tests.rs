@@ -135,6 +135,7 @@ fn golden_done() {
 fn golden_opening() {
     let mut open = Packet::new(Kind::Open);
     open.offset = 0x0100_0002;
+    open.seq = 12;
     open.token = 0xb1b2_b3b4_b5b6_b7b8;
     let body = OpenBody {
         features: 0.into(),
@@ -142,13 +143,13 @@ fn golden_opening() {
         unscheduled: 0x1_0000.into(),
         epoch: 3.into(),
         cookie: 0xc1c2_c3c4_c5c6_c7c8.into(),
-        padding: 0.into(),
+        incarnation: 0xe1e2_e3e4_e5e6_e7e8.into(),
     };
     check(
         open,
         body.as_bytes(),
-        "2a000000 00000000 00000000 00000000 01000002 00000000 b1b2b3b4 b5b6b7b8 \
-         00000000 000005c0 00010000 00000003 c1c2c3c4 c5c6c7c8 00000000 00000000",
+        "2a000000 00000000 0000000c 00000000 01000002 00000000 b1b2b3b4 b5b6b7b8 \
+         00000000 000005c0 00010000 00000003 c1c2c3c4 c5c6c7c8 e1e2e3e4 e5e6e7e8",
     );
     let mut cookie = Packet::new(Kind::Cookie);
     cookie.flags = TO_CLIENT;

@@ -1,0 +1,184 @@
+//! What an idle session costs, what ends by itself, and that memory follows what arrived.
+
+use alloc::vec::Vec;
+
+use super::{Net, Seen, pattern};
+use crate::fault::Fault;
+use crate::rpc::session::{ClientSession, ServerSession};
+use crate::rpc::slot::{Incoming, Placed, Slot};
+use crate::rpc::{Config, RequestError};
+use crate::time::{MS, SECOND};
+
+/// The numbers that `docs/notes.md` and the README may quote.
+#[test]
+fn sizes() {
+    assert_eq!(size_of::<ServerSession>(), 64);
+    assert!(size_of::<ClientSession>() <= 112);
+    assert!(size_of::<Slot>() <= 256, "{}", size_of::<Slot>());
+}
+
+/// After every session has had a request, nothing is left of the requests.
+#[test]
+fn idle_sessions_hold_nothing() {
+    for lossless in [false, true] {
+        let mut net = Net::new(1, 2, lossless);
+        let sessions: Vec<_> = (0..3000).map(|_| net.connect(1, 0)).collect();
+        for (n, &session) in sessions.iter().enumerate() {
+            net.request(1, session, n as u64, pattern(n as u64, 100));
+            if n % 64 == 0 {
+                net.run(MS, |_| false);
+            }
+        }
+        assert!(net.run(10 * SECOND, |net| net.hosts[1].seen.len() == 3000));
+        net.run(SECOND, |_| false);
+        let sizes = net.hosts[0].endpoint.sizes();
+        assert_eq!((sizes.sessions, sizes.slots, sizes.blocks), (3000, 0, 0), "lossless {lossless}");
+        let sizes = net.hosts[1].endpoint.sizes();
+        assert_eq!((sizes.clients, sizes.slots), (3000, 0));
+        // Expect: on a lossy wire by DONE, many sessions in a packet.
+        if !lossless {
+            assert_eq!(net.stats(0).done, 3000);
+            assert_eq!(net.stats(0).evicted, 0);
+        }
+    }
+}
+
+#[test]
+fn a_loaded_session_sends_no_acknowledgements() {
+    let mut net = Net::new(2, 2, false);
+    let session = net.connect(1, 0);
+    net.record();
+    for n in 0..200 {
+        net.request(1, session, n, pattern(n, 100));
+        assert!(net.run(SECOND, |net| !net.hosts[1].seen.is_empty()));
+        net.seen(1);
+    }
+    // Expect: opening takes two, then one packet each way an echo.
+    assert_eq!(net.sent(1, 0).len(), 202);
+    assert_eq!(net.sent(0, 1).len(), 202);
+    net.run(SECOND, |_| false);
+    assert_eq!(net.sent(1, 0).len(), 1, "DONE");
+}
+
+#[test]
+fn kept_replies_are_asked_about_before_they_are_dropped() {
+    let mut net = Net::new(3, 0, false);
+    net.add(Config { max_kept: 8, ..Config::default() });
+    net.add(Config { done_after_ns: 60 * SECOND, ..Config::default() });
+    for n in 0..100 {
+        let session = net.connect(1, 0);
+        net.request(1, session, n, pattern(n, 100));
+        assert!(net.run(SECOND, |net| !net.hosts[1].seen.is_empty()));
+        net.seen(1);
+    }
+    assert_eq!(net.stats(0).evicted, 0);
+    assert!(net.stats(0).done > 80);
+}
+
+#[test]
+fn idle_sessions_expire_and_busy_ones_do_not() {
+    let mut net = Net::new(4, 0, false);
+    net.add(Config { idle_expiry_ns: 10 * SECOND, ..Config::default() });
+    net.add(Config::default());
+    net.hosts[0].echo = false;
+    let (idle, busy) = (net.connect(1, 0), net.connect(1, 0));
+    net.request(1, busy, 1, pattern(1, 10));
+    net.run(60 * SECOND, |_| false);
+    assert_eq!((net.stats(0).sessions_opened, net.stats(0).sessions_ended), (2, 1));
+    // Expect: the client learns it when it uses the session, and nothing is executed.
+    net.hosts[0].echo = true;
+    net.request(1, idle, 2, pattern(1, 10));
+    assert!(net.run(5 * SECOND, |net| net.hosts[1].seen.len() == 2));
+    assert_eq!(net.stats(0).requests, 1);
+}
+
+#[test]
+fn half_requests_are_given_up() {
+    let mut net = Net::new(5, 2, false);
+    let session = net.connect(1, 0);
+    net.request(1, session, 0, pattern(0, 10));
+    assert!(net.run(SECOND, |net| !net.hosts[1].seen.is_empty()));
+    let rpc = net.request(1, session, 1, pattern(1, 500_000));
+    net.settle();
+    let now = net.now;
+    net.hosts[1].endpoint.cancel(now, rpc);
+    net.run(MS, |_| false);
+    assert_eq!(net.hosts[0].endpoint.sizes().slots, 1);
+    net.run(20 * SECOND, |_| false);
+    assert_eq!(net.hosts[0].endpoint.sizes().slots, 0);
+    assert_eq!(net.stats(0).abandoned, 1, "{:?}", net.stats(0));
+}
+
+#[test]
+fn the_queue_has_a_limit() {
+    let mut net = Net::new(6, 0, false);
+    net.add(Config::default());
+    net.add(Config { queue_limit: 5, ..Config::default() });
+    net.hosts[0].echo = false;
+    let session = net.connect(1, 0);
+    let request = |net: &mut Net, len| {
+        let now = net.now;
+        let message = pattern(1, len).into();
+        net.hosts[1].endpoint.request(now, session, 1, message, crate::Instant::NEVER).map(|_| ())
+    };
+    (0..5).for_each(|_| assert_eq!(request(&mut net, 10), Ok(())));
+    assert_eq!(request(&mut net, 10), Err(RequestError::QueueFull));
+    net.run(MS, |_| false);
+    (0..8).for_each(|_| assert_eq!(request(&mut net, 10), Ok(())));
+    assert_eq!(request(&mut net, 10), Err(RequestError::QueueFull));
+    let long = crate::rpc::MAX_MESSAGE + 1;
+    assert_eq!(request(&mut net, long), Err(RequestError::TooLong(long)));
+}
+
+#[test]
+fn memory_follows_what_arrived() {
+    // Expect: one packet of a message that claims 16 MiB costs two packets.
+    let mut incoming = Incoming::new(16 << 20, 1000, 64 << 10);
+    assert_eq!(incoming.place(16 << 20, 0, &[1; 1000]), Placed::New);
+    assert!(incoming.bytes.capacity() <= 2000);
+    // Expect: nothing beyond the grant, rounded up to a packet, is taken.
+    assert_eq!(incoming.place(16 << 20, 66_000, &[1; 1000]), Placed::Misfit);
+    assert_eq!(incoming.place(16 << 20, 65_000, &[1; 1000]), Placed::New);
+    assert!(incoming.bytes.capacity() <= 2 * 66_000);
+    assert_eq!(incoming.place(16 << 20, 65_000, &[1; 1000]), Placed::Duplicate);
+    assert_eq!((incoming.contig, incoming.received), (1000, 2000));
+    // Expect: the missing ones are named, up to what was seen.
+    let missing = incoming.missing(66_000);
+    assert_eq!(missing.base, 1000);
+    assert_eq!(missing.bits.iter().map(|w| w.count_ones()).sum::<u32>(), 64);
+}
+
+/// Many long requests at once: credits keep what is on the way within bounds, and all arrive.
+#[test]
+fn many_long_messages_share_the_credit() {
+    let mut net = Net::new(7, 0, false);
+    net.add(Config { credit_bytes: 64 << 10, unscheduled_bytes: 8 << 10, ..Config::default() });
+    for _ in 0..4 {
+        net.add(Config { serve: false, ..Config::default() });
+    }
+    net.fault(Fault { drop_ppm: 5_000, ..Fault::default() });
+    for host in 1..5 {
+        let session = net.connect(host, 0);
+        (0..8).for_each(|n| _ = net.request(host, session, n, pattern(n, 150_000 + 1000 * n as usize)));
+    }
+    let mut most = 0;
+    assert!(
+        net.run(60 * SECOND, |net| {
+            let waiting: usize =
+                net.shared.borrow().in_flight.values().filter(|d| d.1 == crate::Addr::Local(0)).count();
+            most = most.max(waiting);
+            (1..5).all(|host| net.hosts[host].seen.len() == 8)
+        }),
+        "{:?} {:?}",
+        net.stats(0),
+        (1..5).map(|h| (net.hosts[h].seen.len(), net.stats(h))).collect::<Vec<_>>()
+    );
+    // 32 messages' unscheduled bytes and one credit, in packets of 1432 bytes, and some for what is sent again.
+    assert!(most < 32 * 6 + 46 + 60, "{most} packets on the way");
+    for host in 1..5 {
+        for seen in net.seen(host) {
+            let Seen::Response(_, n, bytes) = seen else { panic!("{seen:?}") };
+            assert_eq!(bytes, pattern(n, 150_000 + 1000 * n as usize));
+        }
+    }
+}

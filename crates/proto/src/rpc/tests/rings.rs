@@ -1,0 +1,222 @@
+//! Drivers that lose nothing: pushing back, peers that go away, nothing kept, nobody waiting behind a megabyte.
+
+use alloc::vec::Vec;
+
+use super::{Net, Seen, Slice, pattern};
+use crate::rpc::{CloseReason, Config, Message, RpcError};
+use crate::time::{SECOND, US};
+use crate::wire::rpc::Kind;
+use crate::{Addr, Rng};
+
+#[test]
+fn opening_takes_one_round_and_an_echo_two_packets() {
+    let mut net = Net::new(1, 2, true);
+    net.record();
+    let session = net.connect(1, 0);
+    net.request(1, session, 1, pattern(1, 100));
+    assert!(net.run(SECOND, |net| !net.hosts[1].seen.is_empty()));
+    assert_eq!(net.sent_kinds(1, 0), [Kind::Open, Kind::Data]);
+    assert_eq!(net.sent_kinds(0, 1), [Kind::Accept, Kind::Data]);
+    // Expect: nothing more is ever said about it, and no timer but the one that is armed already.
+    net.run(10 * SECOND, |_| false);
+    assert_eq!(net.sent_kinds(1, 0), []);
+    assert_eq!(net.sent_kinds(0, 1), []);
+    assert_eq!(net.hosts[0].endpoint.deadline(), None);
+    assert_eq!(net.hosts[1].endpoint.deadline(), None);
+}
+
+#[test]
+fn a_full_ring_loses_nothing_and_stops_nobody_else() {
+    let mut net = Net::new(2, 3, true);
+    net.shared.borrow_mut().capacity = 3;
+    let (a, b) = (net.connect(1, 0), net.connect(2, 0));
+    net.request(1, a, 1, pattern(1, 3_000_000));
+    net.request(2, b, 2, pattern(2, 2_000_000));
+    (3..30).for_each(|n| _ = net.request(2, b, n, pattern(n, 3000)));
+    assert!(net.run(10 * SECOND, |net| net.hosts[1].seen.len() == 1 && net.hosts[2].seen.len() == 28));
+    for seen in net.seen(2).into_iter().chain(net.seen(1)) {
+        let Seen::Response(_, n, bytes) = seen else { panic!("{seen:?}") };
+        let len = [3_000_000, 2_000_000].get(n as usize - 1).copied().unwrap_or(3000);
+        assert_eq!(bytes, pattern(n, len));
+    }
+    assert_eq!(net.stats(0).resent + net.stats(1).resent + net.stats(2).resent, 0);
+}
+
+/// A ring that nobody empties: the sender wants to be called again, but less and less often.
+#[test]
+fn a_stuck_ring_is_tried_again_at_ease() {
+    let mut net = Net::new(3, 2, true);
+    net.shared.borrow_mut().capacity = 2;
+    let session = net.connect(1, 0);
+    net.request(1, session, 0, pattern(0, 10));
+    assert!(net.run(SECOND, |net| !net.hosts[1].seen.is_empty()));
+    net.hosts[0].up = false;
+    net.request(1, session, 1, pattern(1, 100_000));
+    net.settle();
+    let mut waits = Vec::new();
+    for _ in 0..20 {
+        let before = net.now;
+        assert!(net.step());
+        waits.push(net.now.since(before));
+    }
+    assert!(waits.iter().skip(10).all(|&ns| ns >= 900 * US), "{waits:?}");
+}
+
+#[test]
+fn a_short_reply_does_not_wait_behind_a_long_one() {
+    let mut net = Net::new(4, 2, true);
+    net.shared.borrow_mut().capacity = 100_000;
+    net.hosts[0].echo = false;
+    let session = net.connect(1, 0);
+    net.request(1, session, 1, pattern(1, 10));
+    net.request(1, session, 2, pattern(2, 10));
+    assert!(net.run(SECOND, |net| net.hosts[0].seen.len() == 2));
+    let rpcs =
+        net.seen(0).into_iter().map(|seen| if let Seen::Request(rpc, ..) = seen { rpc } else { panic!() });
+    let rpcs: Vec<_> = rpcs.collect();
+    let now = net.now;
+    let server = &mut net.hosts[0];
+    server.endpoint.reply(now, rpcs[0], pattern(1, 16 << 20).into());
+    assert!(server.endpoint.output(now, &server.memory, &mut server.port), "a turn sends a part");
+    server.endpoint.reply(now, rpcs[1], pattern(2, 100).into());
+    net.record();
+    let server = &mut net.hosts[0];
+    assert!(server.endpoint.output(now, &server.memory, &mut server.port));
+    let sent = net.sent(0, 1);
+    assert_eq!(sent[0].0.msg_len, 100);
+    let bytes: usize = sent.iter().map(|(_, body)| body.len()).sum();
+    assert!(bytes <= 300 << 10, "{bytes} bytes in one turn");
+    assert!(net.run(SECOND, |net| net.hosts[1].seen.len() == 2));
+}
+
+#[test]
+fn peers_that_are_gone() {
+    let mut net = Net::new(5, 3, true);
+    let (a, b, c) = (net.connect(1, 0), net.connect(1, 0), net.connect(2, 0));
+    net.hosts[0].echo = false;
+    let sent = net.request(1, a, 1, pattern(1, 100));
+    net.request(2, c, 1, pattern(1, 100));
+    assert!(net.run(SECOND, |net| net.hosts[0].seen.len() == 2));
+    let unsent = net.request(1, b, 2, pattern(2, 100));
+    net.shared.borrow_mut().gone.push(Addr::Local(0));
+    net.settle();
+    let mut seen = net.seen(1);
+    seen.sort_by_key(|seen| matches!(seen, Seen::Closed(..)));
+    assert_eq!(
+        seen,
+        [
+            Seen::Failed(sent, 1, RpcError::MaybeExecuted),
+            Seen::Failed(unsent, 2, RpcError::NotExecuted),
+            Seen::Closed(a, CloseReason::PeerGone),
+            Seen::Closed(b, CloseReason::PeerGone),
+        ]
+    );
+    // Expect: the server forgets the sessions of a client that is gone, and only those.
+    let mut net = Net::new(6, 3, true);
+    (0..5000).for_each(|_| _ = net.connect(1, 0));
+    let c = net.connect(2, 0);
+    assert!(net.run(SECOND, |net| net.stats(0).sessions_opened == 5001));
+    net.hosts[1].up = false;
+    net.shared.borrow_mut().gone.push(Addr::Local(1));
+    assert!(net.run(SECOND, |net| net.stats(0).sessions_ended == 5000));
+    net.request(2, c, 1, pattern(1, 100));
+    assert!(net.run(SECOND, |net| !net.hosts[2].seen.is_empty()));
+}
+
+#[test]
+fn a_session_given_up_while_it_opens_is_closed_at_the_server() {
+    let mut net = Net::new(7, 2, true);
+    let session = net.connect(1, 0);
+    net.settle();
+    let now = net.now;
+    net.hosts[1].endpoint.close(now, session);
+    net.run(SECOND, |_| false);
+    assert_eq!(net.seen(1), [Seen::Closed(session, CloseReason::Local)]);
+    assert_eq!((net.stats(0).sessions_opened, net.stats(0).sessions_ended), (1, 1));
+}
+
+/// Slices come back exactly once, whatever becomes of the message.
+#[test]
+fn slices_come_back_once() {
+    for seed in 0..60 {
+        let lossless = seed % 2 == 0;
+        let mut rng = Rng::seeded(seed);
+        let mut net = Net::new(seed, 0, lossless);
+        net.add(Config { idle_expiry_ns: 2 * SECOND, ..Config::default() });
+        net.add(Config::default());
+        net.hosts[0].echo = false;
+        if !lossless {
+            net.fault(crate::fault::Fault { drop_ppm: 50_000, ..Default::default() });
+        }
+        let mut handed_in = [Vec::new(), Vec::new()];
+        let mut number = 0;
+        let mut message = |rng: &mut Rng| {
+            let slices: arrayvec::ArrayVec<Slice, 3> = (0..rng.below(4))
+                .map(|_| {
+                    number += 1;
+                    let most = if rng.below(4) == 0 { 20_000 } else { 300 };
+                    let len = rng.below(most) as u32;
+                    Slice { segment: number, offset: rng.below(40_000) as u32, len }
+                })
+                .collect();
+            Message { bytes: pattern(1, rng.below(2000) as usize), slices }
+        };
+        let mut session = net.connect(1, 0);
+        for tag in 0..40 {
+            let m = message(&mut rng);
+            let slices = m.slices.clone();
+            let now = net.now;
+            match net.hosts[1].endpoint.request(now, session, tag, m, crate::Instant::NEVER) {
+                Ok(rpc) => {
+                    handed_in[1].extend(slices);
+                    if rng.below(6) == 0 {
+                        net.hosts[1].endpoint.cancel(now, rpc);
+                    }
+                }
+                Err(_) => session = net.connect(1, 0),
+            }
+            if rng.below(15) == 0 {
+                net.hosts[1].endpoint.close(now, session);
+            }
+            (0..rng.below(20)).for_each(|_| _ = net.step());
+            for seen in net.seen(0) {
+                let Seen::Request(rpc, ..) = seen else { panic!() };
+                let m = message(&mut rng);
+                handed_in[0].extend(m.slices.clone());
+                let now = net.now;
+                net.hosts[0].endpoint.reply(now, rpc, m);
+            }
+        }
+        net.fault(crate::fault::Fault::default());
+        let now = net.now;
+        net.hosts[1].endpoint.close(now, session);
+        net.run(10 * SECOND, |_| false);
+        net.shared.borrow_mut().gone.push(Addr::Local(1));
+        net.run(SECOND, |_| false);
+        for (host, mut handed_in) in handed_in.into_iter().enumerate() {
+            let mut released = net.hosts[host].released.clone();
+            released.sort_by_key(|slice| slice.segment);
+            handed_in.sort_by_key(|slice| slice.segment);
+            assert_eq!(released, handed_in, "seed {seed}, host {host}");
+        }
+    }
+}
+
+/// Slices arrive as the bytes they name, wherever packets cut them.
+#[test]
+fn slices_arrive_as_bytes() {
+    for lossless in [false, true] {
+        let mut net = Net::new(8, 2, lossless);
+        let slices = [(0, 10), (100, 0), (7, 40_000)];
+        let slices = slices.map(|(offset, len)| Slice { segment: 0, offset, len });
+        let memory: Vec<u8> = net.hosts[1].memory.0.clone();
+        for head in [0, 1, 1400, 1432, 9000] {
+            let session = net.connect(1, 0);
+            let message = Message { bytes: pattern(1, head), slices: slices.into() };
+            let expected = [&pattern(1, head)[..], &memory[..10], &memory[7..40_007]].concat();
+            net.request(1, session, 1, message);
+            assert!(net.run(SECOND, |net| !net.hosts[1].seen.is_empty()));
+            assert!(matches!(&net.seen(1)[..], [Seen::Response(_, 1, bytes)] if *bytes == expected));
+        }
+    }
+}
