@@ -475,13 +475,16 @@ fn an_enumeration_lists_everything_once() {
 /// once.
 #[test]
 fn every_increment_counts_once() {
+    /// Key, amount, first answer.
+    type Open = (u8, i64, Option<Vec<u8>>);
+
     for seed in 0..8 {
         let mut rng = Rng::seeded(seed);
         let mut rig = Rig::small();
         let clients: Vec<u64> = (1..=4).collect();
         let mut next: BTreeMap<u64, u64> = clients.iter().map(|&c| (c, 1)).collect();
-        // Mutations without an acknowledged answer: (client, rpc) → (key, amount, first answer).
-        let mut open: BTreeMap<(u64, u64), (u8, i64, Option<Vec<u8>>)> = BTreeMap::new();
+        // Mutations without an acknowledged answer by client and rpc.
+        let mut open = BTreeMap::<(u64, u64), Open>::new();
         let mut sums = [0i64; 5];
         for _ in 0..4000 {
             let client = clients[rng.below(4) as usize];
