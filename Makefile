@@ -13,7 +13,7 @@ SEEDS ?= 1000
 # Bash counts in SECONDS itself, so only a value from the command line or from here counts, never the environment's.
 SECONDS = 60
 RUNS ?= 5
-TESTS ?= floor echo sessions basic readThroughput
+TESTS ?= floor echo sessions basic readThroughput loaded idle
 
 CORE := -p sprat-proto -p sprat-store
 BARE := x86_64-unknown-none

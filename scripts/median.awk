@@ -3,7 +3,7 @@
 
 BEGIN { CONVFMT = OFMT = "%.9g" }
 
-function measured(name) { return name ~ /(_us|_per_s)$/ || name == "count" }
+function measured(name) { return name ~ /(_us|_per_s)$/ || name == "count" || name == "value" }
 
 # Splits one flat object into name[1..n] and value[1..n]; values keep their quotes. Returns n.
 function parse(line,    n) {
@@ -74,5 +74,6 @@ END {
             (p50 + 0 > 0 && floor + 0 > 0) ? number(p50 / floor, 2) : "-", \
             (p50 + 0 > 0 && tcp + 0 > 0) ? number(tcp / p50, 2) : "-", \
             number(row["ops_per_s"], 0), (mbs + 0 > 0) ? number(mbs / 1e6, 1) : "-"
+        if (row["value"] + 0 > 0) printf "%-16s %-10s %9s %10.3f %s\n", "", "", "", row["value"], plain(row["unit"])
     }
 }
