@@ -16,7 +16,7 @@ pub(crate) struct Child {
 
 impl Child {
     /// Forks, and runs `body` in the copy. The copy ends when `body` returns or panics, without running destructors or
-    /// exit handlers, and is killed if this process dies first.
+    /// exit handlers, and is killed if the calling thread ends first.
     ///
     /// Only the calling thread exists in the copy, so `body` must not wait for another one or for a lock that another one
     /// may hold: it may compute, allocate and use system calls, not print.

@@ -419,7 +419,7 @@ impl Shm {
 
     // Rings.
 
-    /// Moves up to [`SHARE`] records of a connection to the burst; true if there was any.
+    /// Moves up to [`SHARE`] records of a connection to the burst; true if it was so many that there may be more.
     #[inline]
     fn take(&mut self, slot: usize) -> bool {
         let Some(connection) = &mut self.slots[slot] else { return false };
@@ -451,14 +451,14 @@ impl Shm {
             self.counters.wakes += 1;
             connection::wake(&connection.socket);
         }
-        let any = self.burst.len() > before;
-        if any {
+        let taken = self.burst.len() - before;
+        if taken > 0 {
             connection.silent = 0;
         }
         if over {
             self.remove(slot);
         }
-        any
+        taken == SHARE
     }
 }
 
@@ -470,15 +470,22 @@ impl Datagrams for Shm {
         if self.turns >= if self.opening > 0 { PATIENCE_OPENING } else { PATIENCE } {
             self.look();
         }
-        // Round after round, until the burst is full or nobody had anything in a whole round.
-        let mut fruitless = 0;
-        while fruitless < self.polled.len() && self.burst.len() < BURST && self.used + MAX_PAYLOAD <= ARENA {
-            if self.next >= self.polled.len() {
-                self.next = 0;
+        // Round after round while somebody may have more: whose ring was found empty is not looked at twice, since the
+        // look at a line that the peer is about to write costs both sides.
+        let mut more = true;
+        while mem::take(&mut more) {
+            for _ in 0..self.polled.len() {
+                if self.burst.len() >= BURST || self.used + MAX_PAYLOAD > ARENA {
+                    break;
+                }
+                if self.next >= self.polled.len() {
+                    self.next = 0;
+                }
+                let Some(&slot) = self.polled.get(self.next) else { break };
+                self.next += 1;
+                more |= self.take(slot as usize);
             }
-            let slot = self.polled[self.next] as usize;
-            fruitless = if self.take(slot) { 0 } else { fruitless + 1 };
-            self.next += 1;
+            more &= self.burst.len() < BURST && self.used + MAX_PAYLOAD <= ARENA;
         }
         self.counters.received += self.burst.len() as u64;
         self.burst.len()
