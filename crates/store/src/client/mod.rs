@@ -575,7 +575,7 @@ impl Client {
 
 #[inline]
 fn op(index: u32, slot: &Slot) -> Op {
-    Op(u64::from(slot.generation) << 32 | u64::from(index))
+    Op((u64::from(slot.generation) << 32) | u64::from(index))
 }
 
 /// The memory that a free slot keeps for the next operation's key and value.
