@@ -385,36 +385,8 @@ impl Client {
                 self.routes.tables[table as usize].tablets.clear();
                 return Ok(Some(Answer::Dropped));
             }
-            Kind::ListTables => {
-                let page = TablePage::parse(reply)?;
-                let rows = self.slots[index as usize].rows.get_or_insert_default();
-                rows.tables.extend(page.tables.iter().map(|row| TableInfo {
-                    table: row.table,
-                    name: row.name.to_string(),
-                    tablets: row.tablets,
-                    lost: row.lost,
-                }));
-                if !page.more || page.tables.is_empty() {
-                    return Ok(Some(Answer::Tables(core::mem::take(&mut rows.tables))));
-                }
-                self.go_on(index);
-            }
-            Kind::ListServers => {
-                let page = ServerPage::parse(reply)?;
-                let rows = self.slots[index as usize].rows.get_or_insert_default();
-                rows.servers.extend(page.servers.iter().map(|row| ServerInfo {
-                    server: row.server,
-                    state: row.state,
-                    tablets: row.tablets,
-                    usage: row.usage.clone(),
-                    control: row.control.to_string(),
-                    data: row.data.to_string(),
-                }));
-                if page.next == 0 || page.servers.is_empty() {
-                    return Ok(Some(Answer::Servers(core::mem::take(&mut rows.servers))));
-                }
-                self.go_on(index);
-            }
+            Kind::ListTables => return self.add_tables(index, &TablePage::parse(reply)?),
+            Kind::ListServers => return self.add_servers(index, &ServerPage::parse(reply)?),
             Kind::Tablets => {
                 let tablets = Tablets::parse(reply)?;
                 if self.learn_cluster(tablets.cluster) {
@@ -440,6 +412,38 @@ impl Client {
             }
             _ => {}
         }
+        Ok(None)
+    }
+
+    fn add_tables(&mut self, index: u32, page: &TablePage<'_>) -> Result<Option<Answer<'static>>, Status> {
+        let rows = self.slots[index as usize].rows.get_or_insert_default();
+        rows.tables.extend(page.tables.iter().map(|row| TableInfo {
+            table: row.table,
+            name: row.name.to_string(),
+            tablets: row.tablets,
+            lost: row.lost,
+        }));
+        if !page.more || page.tables.is_empty() {
+            return Ok(Some(Answer::Tables(core::mem::take(&mut rows.tables))));
+        }
+        self.go_on(index);
+        Ok(None)
+    }
+
+    fn add_servers(&mut self, index: u32, page: &ServerPage<'_>) -> Result<Option<Answer<'static>>, Status> {
+        let rows = self.slots[index as usize].rows.get_or_insert_default();
+        rows.servers.extend(page.servers.iter().map(|row| ServerInfo {
+            server: row.server,
+            state: row.state,
+            tablets: row.tablets,
+            usage: row.usage.clone(),
+            control: row.control.to_string(),
+            data: row.data.to_string(),
+        }));
+        if page.next == 0 || page.servers.is_empty() {
+            return Ok(Some(Answer::Servers(core::mem::take(&mut rows.servers))));
+        }
+        self.go_on(index);
         Ok(None)
     }
 

@@ -72,7 +72,8 @@ records! {
         next_table: u64,
         /// The id of the next lease.
         next_lease: u64,
-        /// The longest term that a server may still hold from an earlier life of the coordinator, in nanoseconds.
+        /// The longest term that any server was ever granted, in nanoseconds: after a restart nobody can tell who still
+        /// holds one.
         server_term_ns: u64,
         /// The same of clients.
         client_term_ns: u64,

@@ -171,13 +171,12 @@ impl Coordinator {
             None => return Err(RestoreError::NoCluster),
         };
         check_restored(&cluster, &tables, &leases)?;
-        // Whoever holds a lease has it from an earlier life with perhaps another term.
-        servers.floor =
-            now.after(config.server_term_ns.max(cluster.server_term_ns)).after(config.server_margin_ns);
-        leases.floor = now.after(config.client_term_ns.max(cluster.client_term_ns));
+        // Whoever holds a lease has it from an earlier life, perhaps not the last one and perhaps with a longer term.
+        cluster.server_term_ns = cluster.server_term_ns.max(config.server_term_ns);
+        cluster.client_term_ns = cluster.client_term_ns.max(config.client_term_ns);
+        servers.floor = now.after(cluster.server_term_ns).after(config.server_margin_ns);
+        leases.floor = now.after(cluster.client_term_ns);
         cluster.incarnation += 1;
-        cluster.server_term_ns = config.server_term_ns;
-        cluster.client_term_ns = config.client_term_ns;
         let owners: Vec<_> = tables.by_id.values().flat_map(|t| t.tablets.iter().map(|t| t.server)).collect();
         owners.into_iter().for_each(|server| servers.count(server, 1));
 
