@@ -46,6 +46,10 @@ use listener::Listener;
 const DIRECT: usize = 8;
 /// With few connections, how many turns pass between looks at the epoll (for new connections).
 const EPOLL_EVERY: u32 = 32;
+/// The most bytes that one connection writes in a turn while others wait to write.
+const WORK: usize = 128 << 10;
+/// The same while no other waits: the kernel moves a message of 1 MB in about half the time if it gets it at once.
+const WORK_ALONE: usize = 1 << 20;
 /// The buffer that small messages are read into, in bytes.
 const BUFFER: usize = 64 << 10;
 /// How long a connection may take to open.
@@ -514,6 +518,7 @@ impl Transport for Tcp {
     }
 
     fn output(&mut self, now: Instant, memory: &dyn Slices) -> bool {
+        let work = if self.dirty.len() > 1 { WORK } else { WORK_ALONE };
         for _ in 0..self.dirty.len() {
             let Some(slot) = self.dirty.pop_front() else { break };
             let Some(connection) = self.at_slot(slot) else { continue };
@@ -521,7 +526,7 @@ impl Transport for Tcp {
             if connection.stream.ended().is_some() {
                 continue;
             }
-            connection.write(now, memory);
+            connection.write(now, memory, work);
             let more = connection.stream.has_output();
             self.settle(slot);
             if more {

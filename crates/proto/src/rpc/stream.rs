@@ -38,8 +38,6 @@ pub use head::Bad;
 use head::{FIXED, Head, Kind, LONGEST, REASON_VERSION, SEQ_MASK};
 use ordered::Ordered;
 
-/// The most bytes that one [`Stream::output`] lends, so that no connection keeps the others waiting.
-pub const WORK: usize = 128 << 10;
 /// The first piece of memory for a message that does not come in one read, in bytes.
 const FIRST_PIECE: usize = 4 << 10;
 /// How many times larger than the bytes that came a message's memory may be.
@@ -261,27 +259,28 @@ impl Stream {
 
     // Output.
 
-    /// Lends what is to be written next, in order: at most [`WORK`] bytes, and none if there is nothing.
+    /// Lends what is to be written next, in order: at most `work` bytes, so that no connection keeps the others waiting,
+    /// and none if there is nothing.
     pub fn output<'m, const N: usize>(
         &'m mut self,
         now: Instant,
         memory: &'m (impl Slices + ?Sized),
+        work: usize,
         parts: &mut ArrayVec<&'m [u8], N>,
     ) {
-        let mut work = WORK;
-        let mut begun = 0;
+        let (mut room, mut begun) = (work + self.front_written, 0);
         for frame in &mut self.frames {
             // A header of which the peer has a part stays as it is; others say how much time is left now.
             if begun > 0 || self.front_written == 0 {
                 frame.head.encode(frame.deadline.since(now), frame.deadline, &mut frame.bytes);
             }
             begun += 1;
-            work = work.saturating_sub(frame.len());
-            if work == 0 || 2 * begun >= N {
+            room = room.saturating_sub(frame.len());
+            if room == 0 || 2 * begun >= N {
                 break;
             }
         }
-        let mut left = WORK;
+        let mut left = work;
         let mut skip = self.front_written;
         for frame in self.frames.iter().take(begun) {
             let slices = frame.message.slices.iter().map(|&s| memory.bytes(s));

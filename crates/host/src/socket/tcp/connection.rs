@@ -99,10 +99,10 @@ impl Connection {
         }
     }
 
-    /// Writes once, as much as there is and the socket takes.
-    pub(super) fn write(&mut self, now: Instant, memory: &dyn Slices) {
+    /// Writes once, as much as there is and the socket takes, up to `work` bytes.
+    pub(super) fn write(&mut self, now: Instant, memory: &dyn Slices, work: usize) {
         let mut parts = ArrayVec::<&[u8], PARTS>::new();
-        self.stream.output(now, memory, &mut parts);
+        self.stream.output(now, memory, work, &mut parts);
         let lent: usize = parts.iter().map(|p| p.len()).sum();
         let result = match parts.as_slice() {
             [] => return,

@@ -6,6 +6,7 @@ use crate::Rng;
 use crate::time::{MS, US};
 
 const NOW: Instant = Instant::from_ns(5_000);
+const WORK: usize = 128 << 10;
 const SESSION: SessionId = SessionId(7);
 
 fn client() -> Stream {
@@ -32,7 +33,7 @@ impl Slices for Memory {
 /// Writes up to `limit` bytes of `from`'s output to `wire`; returns how many.
 fn write(from: &mut Stream, memory: &dyn Slices, limit: usize, wire: &mut Vec<u8>) -> usize {
     let mut parts = ArrayVec::<&[u8], 16>::new();
-    from.output(NOW, memory, &mut parts);
+    from.output(NOW, memory, WORK, &mut parts);
     let all = parts.concat();
     drop(parts);
     assert!(all.len() <= WORK);
