@@ -7,6 +7,8 @@ use crate::source::{files, line_of};
 /// Where a clock may be named or slept on: below which path, which, and why.
 const LISTED: &[(&str, &str, &str)] = &[
     ("crates/cli/src/", "Instant::now", "a program waits for its children and paints its progress"),
+    ("crates/cli/tests/commands/", "Instant::now", "real processes are waited for, not forever"),
+    ("crates/cli/tests/commands/", "thread::sleep", "until a process has ended, which gives no sign"),
     ("crates/cli/src/process.rs", "thread::sleep", "a child that starts or ends gives no sign to wait on"),
     ("crates/cli/src/perf/idle.rs", "thread::sleep", "to measure what idling costs, it must idle"),
     (

@@ -330,7 +330,7 @@ impl Net {
     }
 
     /// Puts a datagram on the wire as if `from` had sent it.
-    fn inject(&mut self, from: Addr, to: usize, datagram: Vec<u8>) {
+    fn inject(&self, from: Addr, to: usize, datagram: Vec<u8>) {
         let mut shared = self.shared.borrow_mut();
         shared.order += 1;
         let key = (self.now, shared.order);
