@@ -104,7 +104,7 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Maps a sealed file; the file may be closed afterwards.
+    /// Maps a sealed file, all of it at once, so that no later access stops for a page; the file may be closed afterwards.
     ///
     /// # Errors
     /// The system call failed.
@@ -116,7 +116,7 @@ impl Region {
                 ptr::null_mut(),
                 file.len,
                 ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
+                MapFlags::SHARED | MapFlags::POPULATE,
                 &file.fd,
                 0,
             )?
@@ -135,7 +135,7 @@ impl Region {
                 ptr::null_mut(),
                 len,
                 ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
+                MapFlags::SHARED | MapFlags::POPULATE,
             )?
         };
         Self::own(base, len)
