@@ -25,7 +25,7 @@ pub(crate) fn server(args: &args::Server) -> Result<(), Fail> {
     let mut options = ServerOptions::new(&args.at.coordinator, &args.locators);
     options.control = args.control.clone();
     options.memory_bytes = args.memory;
-    options.doors = Options { insecure_network: args.insecure_network, ..Options::default() };
+    options.doors = Options { insecure_network: args.insecure_network };
     let signals = StopSignals::catch()?;
     run(signals, server::server(&options).map_err(|error| listening(&error))?)
 }
