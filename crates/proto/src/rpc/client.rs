@@ -14,7 +14,7 @@ use zerocopy::IntoBytes as _;
 use super::endpoint::Endpoint;
 use super::open::OPENING;
 use super::output::ControlBody;
-use super::session::{INDEX_MAX, Phase};
+use super::session::{Calls, INDEX_MAX, Phase};
 use super::slab::NONE;
 use super::slot::{Incoming, Missing, Outgoing, Placed, Role, WINDOWED_PACKETS};
 use super::{
@@ -52,8 +52,9 @@ impl<P: Probe> Endpoint<P> {
         }
         let Some(c) = self.own_session(id) else { return Err(RequestError::Closed) };
         let session = &self.clients[c];
-        let may_start = session.phase == Phase::Open && session.busy != u8::MAX && session.queued == 0;
-        if !may_start && session.queued as usize >= self.config.queue_limit {
+        let queued = self.calls.get(session.calls).map_or(0, |calls| calls.queued);
+        let may_start = session.phase == Phase::Open && session.busy != u8::MAX && queued == 0;
+        if !may_start && queued as usize >= self.config.queue_limit {
             return Err(RequestError::QueueFull);
         }
         let Some(i) = self.slots.alloc(Role::Queued) else { return Err(RequestError::QueueFull) };
@@ -97,19 +98,19 @@ impl<P: Probe> Endpoint<P> {
     /// Gives a request a channel and lets it be sent. One must be free.
     #[inline]
     fn begin(&mut self, c: u32, i: u32) {
+        let channel = self.clients[c].busy.trailing_ones() as usize;
+        self.calls_of(c).slots[channel] = i;
         let session = &mut self.clients[c];
-        let channel = session.busy.trailing_ones() as usize;
         session.busy |= 1 << channel;
-        session.slots[channel] = i;
         session.seqs[channel] = (session.seqs[channel] + 1) & SEQ_MAX;
         let slot = &mut self.slots[i];
         slot.role = Role::Call;
         slot.channel = channel as u8;
         slot.seq = session.seqs[channel];
         slot.peer = session.peer;
-        slot.mss = session.mss;
         slot.progress = self.now;
         let peer = &self.peers.slab[session.peer];
+        slot.mss = peer.mss;
         slot.out.granted =
             if self.lossless { slot.out.len } else { peer.unscheduled.max(1).min(slot.out.len) };
         slot.token = session.token;
@@ -120,13 +121,33 @@ impl<P: Probe> Endpoint<P> {
         self.arm(i, due);
     }
 
-    fn enqueue(&mut self, c: u32, i: u32) {
+    /// The calls of a session, which has some from now on.
+    #[inline]
+    fn calls_of(&mut self, c: u32) -> &mut Calls {
         let session = &mut self.clients[c];
-        let tail = session.queue_tail;
-        session.queue_tail = i;
-        session.queued += 1;
+        if session.calls == NONE {
+            session.calls = self.calls.alloc(|_| Calls::none());
+        }
+        &mut self.calls[session.calls]
+    }
+
+    /// Gives the calls of a session back, if it has none any more.
+    #[inline]
+    fn fold_calls(&mut self, c: u32) {
+        let session = &mut self.clients[c];
+        if session.busy == 0 && self.calls.get(session.calls).is_some_and(|calls| calls.queued == 0) {
+            self.calls.free(session.calls);
+            session.calls = NONE;
+        }
+    }
+
+    fn enqueue(&mut self, c: u32, i: u32) {
+        let calls = self.calls_of(c);
+        let tail = calls.tail;
+        calls.tail = i;
+        calls.queued += 1;
         if tail == NONE {
-            session.queue_head = i;
+            calls.head = i;
         } else {
             self.slots[tail].next = i;
         }
@@ -136,30 +157,39 @@ impl<P: Probe> Endpoint<P> {
 
     fn dequeue(&mut self, i: u32) {
         let (c, prev, next) = (self.slots[i].session, self.slots[i].prev, self.slots[i].next);
-        let session = &mut self.clients[c];
-        session.queued -= 1;
+        let calls = self.calls_of(c);
+        calls.queued -= 1;
         if prev == NONE {
-            session.queue_head = next;
-        } else {
-            self.slots[prev].next = next;
+            calls.head = next;
         }
         if next == NONE {
-            self.clients[c].queue_tail = prev;
-        } else {
+            calls.tail = prev;
+        }
+        if prev != NONE {
+            self.slots[prev].next = next;
+        }
+        if next != NONE {
             self.slots[next].prev = prev;
         }
+    }
+
+    /// The first request that waits for a channel.
+    #[inline]
+    fn first_queued(&self, c: u32) -> Option<u32> {
+        self.calls.get(self.clients[c].calls).map(|calls| calls.head).filter(|&i| i != NONE)
     }
 
     /// Lets the next waiting request begin, if there is one and a channel is free.
     #[inline]
     pub(super) fn start_next(&mut self, c: u32) {
         let session = &self.clients[c];
-        if session.queue_head == NONE || session.busy == u8::MAX || session.phase != Phase::Open {
+        if session.busy == u8::MAX || session.phase != Phase::Open {
             return;
         }
-        let i = session.queue_head;
-        self.dequeue(i);
-        self.begin(c, i);
+        if let Some(i) = self.first_queued(c) {
+            self.dequeue(i);
+            self.begin(c, i);
+        }
     }
 
     /// Every byte of a request was given to the driver.
@@ -181,16 +211,16 @@ impl<P: Probe> Endpoint<P> {
         }
         if role == Role::Queued {
             self.dequeue(i);
+            self.fold_calls(c);
             self.slots.free(i);
             return rpc;
         }
         self.slots.free(i);
         let session = &mut self.clients[c];
         session.busy &= !(1 << channel);
-        session.slots[usize::from(channel)] = NONE;
         if !self.lossless {
             session.unacked |= 1 << channel;
-            session.active = self.now;
+            session.touch(self.now);
             if !session.listed {
                 session.listed = true;
                 let epoch = session.epoch;
@@ -199,6 +229,7 @@ impl<P: Probe> Endpoint<P> {
             }
         }
         self.start_next(c);
+        self.fold_calls(c);
         rpc
     }
 
@@ -249,12 +280,12 @@ impl<P: Probe> Endpoint<P> {
         // Nothing may begin while the requests are failed.
         session.phase = Phase::Opening;
         for channel in (0..8).filter(|channel| busy & 1 << channel != 0) {
-            let i = self.clients[c].slots[channel];
+            let i = self.calls[self.clients[c].calls].slots[channel];
             let maybe = self.slots[i].exposed;
             self.fail(i, if maybe { RpcError::MaybeExecuted } else { RpcError::NotExecuted });
         }
-        while self.clients[c].queue_head != NONE {
-            self.fail(self.clients[c].queue_head, RpcError::NotExecuted);
+        while let Some(i) = self.first_queued(c) {
+            self.fail(i, RpcError::NotExecuted);
         }
         let session = &mut self.clients[c];
         session.phase = Phase::Free;
@@ -293,21 +324,34 @@ impl<P: Probe> Endpoint<P> {
             Kind::Reset => self.reset_arrived(from, packet),
             kind => {
                 let c = self.checked_client(from, packet)?;
-                let session = &self.clients[c];
-                let channel = usize::from(packet.channel);
-                let i = session.slots[channel];
+                let call = self.call_of(c, packet);
                 if kind == Kind::NeedAck {
-                    self.need_ack(c, packet);
-                } else if i == NONE || self.slots[i].seq != packet.seq {
-                    self.stats.drop_stale += 1;
-                } else if kind == Kind::Data {
-                    return self.reply_arrived(i, packet, body);
-                } else {
+                    // If it is still in progress, the reply has not arrived: the server must keep it.
+                    if call.is_none() {
+                        self.ack(c, packet);
+                    }
+                } else if let Some(i) = call {
+                    if kind == Kind::Data {
+                        return self.reply_arrived(i, packet, body);
+                    }
                     self.answer_arrived(i, packet, body);
+                } else {
+                    self.stats.drop_stale += 1;
                 }
             }
         }
         None
+    }
+
+    /// The request in progress that a packet is about.
+    #[inline]
+    fn call_of(&self, c: u32, packet: &Packet) -> Option<u32> {
+        let session = &self.clients[c];
+        if session.busy & 1 << packet.channel == 0 {
+            return None;
+        }
+        let i = self.calls[session.calls].slots[usize::from(packet.channel)];
+        (self.slots[i].seq == packet.seq).then_some(i)
     }
 
     /// The session of a packet, if its name, token and address agree.
@@ -658,13 +702,10 @@ impl<P: Probe> Endpoint<P> {
 
     // Acknowledging replies.
 
-    fn need_ack(&mut self, c: u32, packet: &Packet) {
+    /// Acknowledges one reply.
+    fn ack(&mut self, c: u32, packet: &Packet) {
         let session = &self.clients[c];
         let channel = usize::from(packet.channel);
-        if session.slots[channel] != NONE && self.slots[session.slots[channel]].seq == packet.seq {
-            // It has not arrived: the server must keep it.
-            return;
-        }
         let mut body = Vec::with_capacity(20);
         let entry = DoneEntry {
             session: session.server.into(),
@@ -689,7 +730,7 @@ impl<P: Probe> Endpoint<P> {
             if session.epoch != epoch || session.phase != Phase::Open {
                 continue;
             }
-            if session.busy != 0 || self.now.since(session.active) < self.config.done_after_ns {
+            if session.busy != 0 || session.idle_ns(self.now) < self.config.done_after_ns {
                 self.idle.push_back((c, epoch));
                 continue;
             }

@@ -12,7 +12,7 @@ use arrayvec::ArrayVec;
 use super::credit::Credit;
 use super::peer::Peers;
 use super::server::Kept;
-use super::session::{ClientSession, INDEX_MAX, ServerSession};
+use super::session::{Calls, ClientSession, INDEX_MAX, ServerSession};
 use super::slab::{Chunks, Slab};
 use super::slot::Slots;
 use super::stats::Stats;
@@ -124,6 +124,7 @@ pub struct Endpoint<P: Probe = NoProbe> {
     pub(super) released: VecDeque<Slice>,
 
     pub(super) clients: Chunks<ClientSession>,
+    pub(super) calls: Slab<Calls>,
     pub(super) wheel: Wheel,
     pub(super) fired: Vec<(Instant, u32)>,
     /// Client sessions whose last replies the server may still keep, by index and epoch.
@@ -162,6 +163,7 @@ impl<P: Probe> Endpoint<P> {
             events: VecDeque::new(),
             released: VecDeque::new(),
             clients: Chunks::new(),
+            calls: Slab::new(),
             wheel: Wheel::new(),
             fired: Vec::new(),
             idle: VecDeque::new(),
@@ -369,7 +371,7 @@ impl<P: Probe> Endpoint<P> {
             sum = sum.wrapping_add(if packet.flags & TO_CLIENT == 0 {
                 self.sessions.get(index).map_or(0, |s| s.peer)
             } else {
-                self.clients.get(index).map_or(0, |s| s.peer ^ s.slots[usize::from(packet.channel)])
+                self.clients.get(index).map_or(0, |s| s.peer)
             });
         }
         self.warmth = self.warmth.wrapping_add(sum);
@@ -402,7 +404,7 @@ impl<P: Probe> Endpoint<P> {
             sessions: self.sessions.used(),
             clients: self.clients.used(),
             slots: self.slots.used(),
-            blocks: self.blocks.used(),
+            blocks: self.blocks.used() + self.calls.used(),
             peers: self.peers.slab.used(),
             executing: self.executing,
             assembling_bytes: self.assembling_bytes,

@@ -116,7 +116,7 @@ impl<P: Probe> Endpoint<P> {
             }
             self.peers.slab[peer].opens = self.clients[i].server;
             self.peers.slab[peer].opening.push_back((i, epoch));
-            self.clients[i].active = self.now;
+            self.clients[i].touch(self.now);
             self.clients[i].tries = 1;
             let rto_ns = self.open_rto_ns(1);
             self.arm_open(peer, self.now.after(rto_ns));
@@ -181,19 +181,22 @@ impl<P: Probe> Endpoint<P> {
             if session.epoch != epoch || session.phase != Phase::Opening {
                 continue;
             }
-            let mut again = session.active.after(self.open_rto_ns(session.tries));
-            if again <= self.now {
-                if session.tries >= self.config.max_silent {
-                    self.end_session(c, CloseReason::Unreachable);
-                    continue;
-                }
-                let session = &mut self.clients[c];
-                session.tries += 1;
-                session.active = self.now;
-                again = self.now.after(self.open_rto_ns(self.clients[c].tries));
-                let (packet, body) = self.open_packet(c, (0, 0));
-                self.answer_with(peer, packet, ControlBody::small(body.as_bytes()));
+            let rto_ns = self.open_rto_ns(session.tries);
+            let idle_ns = session.idle_ns(self.now);
+            if idle_ns < rto_ns {
+                self.arm_open(peer, self.now.after(rto_ns - idle_ns));
+                continue;
             }
+            if session.tries >= self.config.max_silent {
+                self.end_session(c, CloseReason::Unreachable);
+                continue;
+            }
+            let session = &mut self.clients[c];
+            session.tries += 1;
+            session.touch(self.now);
+            let again = self.now.after(self.open_rto_ns(self.clients[c].tries));
+            let (packet, body) = self.open_packet(c, (0, 0));
+            self.answer_with(peer, packet, ControlBody::small(body.as_bytes()));
             self.arm_open(peer, again);
         }
     }
@@ -240,11 +243,11 @@ impl<P: Probe> Endpoint<P> {
         }
         let session = &mut self.clients[i];
         session.phase = Phase::Open;
-        session.active = self.now;
+        session.touch(self.now);
         session.token = accept.token.get();
         session.server = accept.session.get();
-        session.mss = mss;
         let peer = session.peer;
+        self.peers.slab[peer].mss = mss;
         self.peers.slab[peer].unscheduled = accept.unscheduled.get();
         self.opened(peer);
         for _ in 0..CHANNELS {

@@ -56,6 +56,8 @@ pub(super) struct Peer {
     pub(super) recent: VecDeque<Recent>,
     /// Bytes of a message that it takes without a grant.
     pub(super) unscheduled: u32,
+    /// Client: payload bytes of a full packet.
+    pub(super) mss: u16,
     pub(super) path: Path,
     /// Probes in a row that nothing followed.
     pub(super) silent: u8,
@@ -81,6 +83,7 @@ impl Peer {
             newest: 0,
             recent: VecDeque::new(),
             unscheduled: 0,
+            mss: 0,
             path: Path::new(),
             silent: 0,
             probing_until: Instant::ZERO,

@@ -1,4 +1,4 @@
-//! What a session is while nothing happens on it: 64 bytes at the server, 112 at the client. Whatever an RPC needs while
+//! What a session is while nothing happens on it: 64 bytes, a cache line, at either side. Whatever an RPC needs while
 //! it is under way lives in a [slot](super::slot).
 //!
 //! Always: a server session's channel word moves forward only, so a request number is accepted at most once.
@@ -6,6 +6,7 @@
 use super::CHANNELS;
 use super::slab::NONE;
 use crate::Instant;
+use crate::time::MS;
 use crate::wire::rpc::{SEQ_BITS, SEQ_MAX};
 
 /// Bits of a slab index in a session's name on the wire; the generation is above.
@@ -125,22 +126,17 @@ pub(super) enum Phase {
 pub(super) struct ClientSession {
     /// The secret both sides know; while opening, the nonce.
     pub(super) token: u64,
-    /// When it was last used; while opening, when the OPEN was last sent ([`Instant::NEVER`]: not yet).
-    pub(super) active: Instant,
     /// The last request's number, by channel.
     pub(super) seqs: [u32; CHANNELS],
-    /// The slot of the request in progress, by channel.
-    pub(super) slots: [u32; CHANNELS],
     /// The server's name for it; while opening, the number of the OPEN.
     pub(super) server: u32,
     pub(super) peer: u32,
     /// Tells apart the sessions that had this index; its low 8 bits are the generation on the wire.
     pub(super) epoch: u32,
-    /// Requests waiting for a channel, linked through their slots.
-    pub(super) queue_head: u32,
-    pub(super) queue_tail: u32,
-    pub(super) queued: u32,
-    pub(super) mss: u16,
+    /// Where its [`Calls`] are, while it has any.
+    pub(super) calls: u32,
+    /// When it was last used, or its OPEN last sent: milliseconds, modulo 2¹⁶.
+    pub(super) active_ms: u16,
     pub(super) phase: Phase,
     /// Channels with a request in progress.
     pub(super) busy: u8,
@@ -152,28 +148,51 @@ pub(super) struct ClientSession {
     pub(super) tries: u8,
 }
 
-const _: () = assert!(size_of::<ClientSession>() <= 112);
+const _: () = assert!(size_of::<ClientSession>() == 64);
+
+/// The requests of a client's session: what it needs only while it has some.
+#[derive(Debug)]
+pub(super) struct Calls {
+    /// The slot of the request in progress, by channel.
+    pub(super) slots: [u32; CHANNELS],
+    /// Requests waiting for a channel, linked through their slots.
+    pub(super) head: u32,
+    pub(super) tail: u32,
+    pub(super) queued: u32,
+}
+
+impl Calls {
+    pub(super) const fn none() -> Self {
+        Self { slots: [NONE; CHANNELS], head: NONE, tail: NONE, queued: 0 }
+    }
+}
 
 impl ClientSession {
     pub(super) const fn fresh() -> Self {
         Self {
             token: 0,
-            active: Instant::NEVER,
             seqs: [0; CHANNELS],
-            slots: [NONE; CHANNELS],
             server: 0,
             peer: NONE,
             epoch: 0,
-            queue_head: NONE,
-            queue_tail: NONE,
-            queued: 0,
-            mss: 0,
+            calls: NONE,
+            active_ms: 0,
             phase: Phase::Free,
             busy: 0,
             unacked: 0,
             listed: false,
             tries: 0,
         }
+    }
+
+    /// Notes that it is used now.
+    pub(super) fn touch(&mut self, now: Instant) {
+        self.active_ms = (now.as_ns() / MS) as u16;
+    }
+
+    /// How long ago it was used, to a millisecond, modulo a minute.
+    pub(super) fn idle_ns(&self, now: Instant) -> u64 {
+        u64::from(((now.as_ns() / MS) as u16).wrapping_sub(self.active_ms)) * MS
     }
 
     /// Its name on the wire.
