@@ -25,7 +25,7 @@ use crate::table::spread;
 pub const STEP: usize = 64 << 10;
 const LIVE_COST: usize = 256;
 const DEAD_COST: usize = 16;
-const SLOT_COST: usize = 32;
+const SLOT_COST: usize = 256;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -210,8 +210,8 @@ fn promise(memory: &Memory, slot: usize, stamp: u32) -> u128 {
     if segment.state != State::Closed || segment.pins > 0 {
         return 0;
     }
-    let buried_gone = memory.log.narrow(segment.buried, segment.id).is_empty();
-    let live = if buried_gone { segment.live - segment.tombstones } else { segment.live };
+    let useless = segment.tombstones > 0 && memory.log.narrow(segment.buried, segment.id).is_empty();
+    let live = if useless { segment.live - segment.tombstones } else { segment.live };
     let room = if segment.closed_early { segment.room() as u32 } else { 0 };
     let gain = segment.written - HEADER as u32 - live + room;
     if gain < least_gain(memory) {

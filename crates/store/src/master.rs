@@ -332,6 +332,10 @@ impl Master {
         if durable || self.memory.log.is_all_durable() {
             return Some(message);
         }
+        if self.gated.len() >= MAX_GATED {
+            message.slices.iter().for_each(|&slice| self.memory.log.unpin(slice));
+            return Some(self.counts.refuse(Status::Retry));
+        }
         self.gated.push_back(Gated { until: self.memory.log.tail(), caller, message });
         None
     }

@@ -22,7 +22,7 @@ use crate::tablet::{Tablet, Tablets};
 use crate::types::{KeyHash, MAX_KEY, MAX_VALUE, Version};
 
 /// Lines of the hash table that one enumeration looks at.
-const ENUMERATE_LINES: usize = 256;
+const ENUMERATE_LINES: usize = 32;
 /// Values of at least this size are not copied into an enumeration's reply.
 pub const LARGE_VALUE: usize = 4 << 10;
 

@@ -1,0 +1,22 @@
+//! Log entries: no bytes make the parser, the seal or a replay panic, and what is sealed is replayed.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use sprat_proto::wire::checksum::crc32c;
+use sprat_store::log::entry::{self, Entry};
+
+fuzz_target!(|bytes: &[u8]| {
+    let _ = entry::replay(crc32c, bytes).count();
+    let mut sealed = bytes.to_vec();
+    let Some(len) = entry::seal(crc32c, &mut sealed) else { return };
+    assert!(len <= sealed.len());
+    let first = entry::parse(&sealed).expect("what was sealed").0;
+    if !matches!(first, Entry::Group(_)) {
+        assert_eq!(entry::replay(crc32c, &sealed).next(), Some(first));
+    }
+    let _ = entry::replay(crc32c, &sealed).count();
+    entry::mark_dead(&mut sealed);
+    assert_eq!(entry::dead(&sealed), Some(len));
+    assert!(entry::parse(&sealed).is_some());
+});
