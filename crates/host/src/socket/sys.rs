@@ -88,6 +88,27 @@ pub(super) struct Received {
 /// The most messages in one call.
 pub(super) const MAX_RECV: usize = 8;
 
+/// Receives one message into `buffer`. `named` asks for the sender's address, which a connected socket knows anyway.
+pub(super) fn recv_one(fd: BorrowedFd<'_>, buffer: &mut [u8], named: bool) -> io::Result<Received> {
+    let mut name = Name::default();
+    let mut control = Control::<libc::c_int>::default();
+    let mut iov = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    // SAFETY: `msghdr` is a plain C structure for which all zeros is a value.
+    let mut header: libc::msghdr = unsafe { mem::zeroed() };
+    if named {
+        header.msg_name = (&raw mut name).cast();
+        header.msg_namelen = V6_LEN as _;
+    }
+    header.msg_iov = &raw mut iov;
+    header.msg_iovlen = 1;
+    header.msg_control = (&raw mut control).cast();
+    header.msg_controllen = size_of_val(&control) as _;
+    // SAFETY: the header points to variables of this function and to `buffer`, all writable, alive during the call, and as
+    // long as it says.
+    let len = check(unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut header, 0) })?;
+    Ok(received(&header, &control, name, len))
+}
+
 /// Receives up to `out.len()` messages (at most [`MAX_RECV`]), the i-th into `buffer[i * stride..]`; returns how many.
 pub(super) fn recv(
     fd: BorrowedFd<'_>,
@@ -110,46 +131,43 @@ pub(super) fn recv(
         header.msg_control = (&raw mut controls[i]).cast();
         header.msg_controllen = size_of_val(&controls[i]) as _;
     }
-    let got = if n == 1 {
-        // SAFETY: header 0 points to arrays of this function and to `buffer`, all writable, alive during the call, and as
-        // long as it says.
-        let len = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut msgs[0].msg_hdr, 0) };
-        msgs[0].msg_len = check(len)? as _;
-        1
-    } else {
-        // SAFETY: as above for each of the `n` headers, which the loop filled in (`buffer` has a piece for each: if it had
-        // fewer, the rest would say that they have no room at all).
-        let got = unsafe { libc::recvmmsg(fd.as_raw_fd(), msgs.as_mut_ptr(), n as _, 0, ptr::null_mut()) };
-        check(got as isize)?
-    };
+    // SAFETY: each of the `n` headers points to arrays of this function and to a piece of `buffer`, all writable, alive
+    // during the call, and as long as it says (`buffer` has a piece for each: if it had fewer, the rest would say that they
+    // have no room at all).
+    let got = unsafe { libc::recvmmsg(fd.as_raw_fd(), msgs.as_mut_ptr(), n as _, 0, ptr::null_mut()) };
+    let got = check(got as isize)?;
     for (i, msg) in msgs[..got].iter().enumerate() {
-        let control = &controls[i];
-        let joined = msg.msg_hdr.msg_controllen >= control_len::<libc::c_int>()
-            && (control.level, control.kind) == (libc::SOL_UDP, libc::UDP_GRO);
-        out[i] = Received {
-            len: msg.msg_len as usize,
-            from: names[i],
-            segment: joined.then(|| usize::try_from(control.value).unwrap_or(0)).filter(|s| *s > 0),
-            truncated: msg.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
-        };
+        out[i] = received(&msg.msg_hdr, &controls[i], names[i], msg.msg_len as usize);
     }
     Ok(got)
+}
+
+fn received(header: &libc::msghdr, control: &Control<libc::c_int>, from: Name, len: usize) -> Received {
+    let joined = header.msg_controllen >= control_len::<libc::c_int>()
+        && (control.level, control.kind) == (libc::SOL_UDP, libc::UDP_GRO);
+    Received {
+        len,
+        from,
+        segment: joined.then(|| usize::try_from(control.value).unwrap_or(0)).filter(|s| *s > 0),
+        truncated: header.msg_flags & libc::MSG_TRUNC != 0,
+    }
 }
 
 /// Datagrams of one length (the last may be shorter) to one peer.
 #[derive(Clone, Copy)]
 pub(super) struct Outgoing<'a> {
-    pub(super) to: &'a Name,
+    /// Whereto; none by a connected socket.
+    pub(super) to: Option<&'a Name>,
     pub(super) bytes: &'a [u8],
     /// Bytes of each datagram, if they are several.
     pub(super) segment: Option<u16>,
 }
 
 /// Sends one datagram by the cheapest call.
-pub(super) fn send_one(fd: BorrowedFd<'_>, to: &Name, bytes: &[u8]) -> io::Result<()> {
-    let (name, len) = ((&raw const *to).cast(), to.len() as _);
+pub(super) fn send_one(fd: BorrowedFd<'_>, to: Option<&Name>, bytes: &[u8]) -> io::Result<()> {
+    let (name, len) = to.map_or((ptr::null(), 0), |name| ((&raw const *name).cast(), name.len() as _));
     // SAFETY: both pointers are of borrowed values that are as long as the lengths beside them (`Name` has room for the
-    // longer of the two forms); the kernel only reads them.
+    // longer of the two forms), or null with a length of 0; the kernel only reads them.
     let sent = unsafe { libc::sendto(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0, name, len) };
     check(sent).map(drop)
 }
@@ -163,8 +181,10 @@ pub(super) fn send(fd: BorrowedFd<'_>, items: &[Outgoing<'_>]) -> io::Result<usi
     for (i, item) in items[..n].iter().enumerate() {
         iovs[i] = libc::iovec { iov_base: item.bytes.as_ptr().cast_mut().cast(), iov_len: item.bytes.len() };
         let header = &mut msgs[i].msg_hdr;
-        header.msg_name = (&raw const *item.to).cast_mut().cast();
-        header.msg_namelen = item.to.len() as _;
+        if let Some(to) = item.to {
+            header.msg_name = (&raw const *to).cast_mut().cast();
+            header.msg_namelen = to.len() as _;
+        }
         header.msg_iov = &raw mut iovs[i];
         header.msg_iovlen = 1;
         if let Some(value) = item.segment {

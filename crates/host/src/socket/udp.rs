@@ -10,7 +10,9 @@
 //! ```
 //!
 //! A listening driver has one socket. It opens others when it must reach a peer that this one cannot (another address
-//! family, or the outside from a socket on loopback), and a pure client has only such sockets.
+//! family, or the outside from a socket on loopback), and a pure client has only such sockets. The first that a client
+//! opens is connected to its peer, which spares the kernel a search for the route of each datagram; the others are not,
+//! so that many peers do not make many sockets to poll.
 //!
 //! Always holds: a datagram is answered through the socket that it came by, since [`Socket::reaches`] picks the first one
 //! that can reach a peer and sockets are only ever added behind.
@@ -22,6 +24,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use arrayvec::ArrayVec;
 use rustix::event::epoll;
 use rustix::net::sockopt;
 use sprat_proto::datagrams::{BURST, MAX_PARTS, Sent};
@@ -95,6 +98,8 @@ pub struct Udp {
 struct Socket {
     inner: UdpSocket,
     local: SocketAddr,
+    /// The only peer, if it is connected.
+    peer: Option<SocketAddr>,
     /// False once the kernel refused to segment for it.
     gso: bool,
 }
@@ -104,6 +109,8 @@ struct Rx {
     /// [`MAX_RECV`] pieces of [`STRIDE`].
     buffer: Box<[u8]>,
     messages: [Received; MAX_RECV],
+    /// Who sent them, if the socket is connected.
+    peer: Option<SocketAddr>,
     /// How many messages there are.
     filled: usize,
     /// The message to take apart next, and how far it has been.
@@ -213,18 +220,25 @@ impl Udp {
         let data = epoll::EventData::new_u64(self.sockets.len() as u64);
         epoll::add(&self.epoll, &inner, data, epoll::EventFlags::IN)?;
         let local = inner.local_addr()?;
-        self.sockets.push(Socket { inner, local, gso: true });
+        self.sockets.push(Socket { inner, local, peer: None, gso: true });
         Ok(self.sockets.len() - 1)
     }
 
     /// Receives from one socket; true if anything came.
     fn receive(&mut self, socket: usize) -> bool {
-        let n = if self.rx.hot { MAX_RECV } else { 1 };
-        let fd = self.sockets[socket].inner.as_fd();
-        match sys::recv(fd, &mut self.rx.buffer, STRIDE, &mut self.rx.messages[..n]) {
+        let Socket { inner, peer, .. } = &self.sockets[socket];
+        let rx = &mut self.rx;
+        let got = if rx.hot {
+            sys::recv(inner.as_fd(), &mut rx.buffer, STRIDE, &mut rx.messages)
+        } else {
+            sys::recv_one(inner.as_fd(), &mut rx.buffer[..STRIDE], peer.is_none()).map(|one| {
+                rx.messages[0] = one;
+                1
+            })
+        };
+        match got {
             Ok(got) => {
-                self.rx.filled = got;
-                self.rx.next = (0, 0);
+                (rx.filled, rx.next, rx.peer) = (got, (0, 0), *peer);
                 true
             }
             Err(e) => {
@@ -237,6 +251,7 @@ impl Udp {
 
     /// Sends `items`, all by one socket.
     fn transmit(socket: &mut Socket, mut items: &[Outgoing<'_>], counters: &mut Counters) {
+        let mut refused = false;
         while let Some(first) = items.first() {
             let sent = match (items, first.segment) {
                 ([one], None) => sys::send_one(socket.inner.as_fd(), one.to, one.bytes).map(|()| 1),
@@ -255,6 +270,8 @@ impl Udp {
                     items = &items[n..];
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                // What a connected socket reports is about an earlier datagram; this one has not been tried.
+                Err(e) if e.kind() == io::ErrorKind::ConnectionRefused && !refused => refused = true,
                 // The device does not compute checksums (EIO), the path's MTU is smaller than a datagram (EINVAL,
                 // EMSGSIZE), or the kernel is too old: singly they may pass.
                 Err(e) if first.segment.is_some() && segmentation_refused(&e) => socket.gso = false,
@@ -296,6 +313,9 @@ fn host_port(locator: &Locator) -> io::Result<crate::locator::HostPort> {
 
 impl Socket {
     fn reaches(&self, to: &SocketAddr) -> bool {
+        if let Some(peer) = &self.peer {
+            return peer == to;
+        }
         let local = self.local.ip();
         local.is_ipv4() == to.is_ipv4()
             && (!local.to_canonical().is_loopback() || to.ip().to_canonical().is_loopback())
@@ -307,6 +327,7 @@ impl Rx {
         Self {
             buffer: vec![0; MAX_RECV * STRIDE].into(),
             messages: [Received::default(); MAX_RECV],
+            peer: None,
             filled: 0,
             next: (0, 0),
             burst: [Datagram { from: NOWHERE, start: 0, end: 0 }; BURST],
@@ -326,7 +347,8 @@ impl Rx {
         while self.pending() && self.len < BURST {
             let (i, at) = self.next;
             let message = &self.messages[i];
-            let Some(from) = message.from.addr().filter(|_| !message.truncated) else {
+            let from = self.peer.or_else(|| message.from.addr());
+            let Some(from) = from.filter(|_| !message.truncated) else {
                 counters.receive_invalid += 1;
                 self.next = (i + 1, 0);
                 continue;
@@ -430,14 +452,17 @@ impl Datagrams for Udp {
 
     fn flush(&mut self) {
         let runs = &self.tx.runs[..self.tx.count];
+        let item = |run: &Run, named| Outgoing {
+            to: named,
+            bytes: &self.tx.buffer[run.start..run.end],
+            segment: (run.datagrams > 1).then_some(run.segment as u16),
+        };
         for same in runs.chunk_by(|a, b| a.socket == b.socket) {
-            let empty = Outgoing { to: &same[0].name, bytes: &[], segment: None };
-            let mut items = [empty; BURST];
-            for (item, run) in items.iter_mut().zip(same) {
-                let segment = (run.datagrams > 1).then_some(run.segment as u16);
-                *item = Outgoing { to: &run.name, bytes: &self.tx.buffer[run.start..run.end], segment };
-            }
-            Self::transmit(&mut self.sockets[same[0].socket], &items[..same.len()], &mut self.counters);
+            let socket = &mut self.sockets[same[0].socket];
+            let named = socket.peer.is_none();
+            let mut items = ArrayVec::<_, BURST>::new();
+            items.extend(same.iter().map(|run| item(run, named.then_some(&run.name))));
+            Self::transmit(socket, &items, &mut self.counters);
         }
         self.tx.count = 0;
         self.tx.len = 0;
@@ -476,7 +501,11 @@ impl Driver for Udp {
                 (false, true) => Ipv6Addr::LOCALHOST.into(),
                 (false, false) => Ipv6Addr::UNSPECIFIED.into(),
             };
-            self.open(SocketAddr::new(own, 0))?;
+            let i = self.open(SocketAddr::new(own, 0))?;
+            if i == 0 {
+                self.sockets[i].inner.connect(addr)?;
+                self.sockets[i].peer = Some(addr);
+            }
         }
         Ok(Addr::Net(addr))
     }

@@ -117,7 +117,7 @@ fn datagrams_to_many_peers_in_one_batch() {
         .iter()
         .map(|s| client.resolve(&locator(&s.locator().expect("it listens"))).expect("an address"))
         .collect();
-    assert_eq!(client.sockets.len(), 2);
+    assert_eq!(client.sockets.len(), 3, "one connected, one for each family");
     for (i, &peer) in peers.iter().enumerate() {
         client.send(peer, &[&payload(i, 90 + i)]);
         client.send(peer, &[&payload(i + 100, 90 + i)]);
