@@ -110,6 +110,7 @@ pub(crate) struct Process {
     name: String,
     child: Child,
     ended: Option<ExitStatus>,
+    asked: bool,
 }
 
 impl Process {
@@ -130,7 +131,7 @@ impl Process {
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         command.args(args).stdin(Stdio::null()).stdout(Stdio::piped());
         let child = command.spawn().named(format_args!("cannot start {name}"))?;
-        Ok(Self { name, child, ended: None })
+        Ok(Self { name, child, ended: None, asked: false })
     }
 
     /// Waits until it serves, and says at which locators. If it ends instead, its own message has said why.
@@ -182,9 +183,12 @@ impl Process {
         self.ended.map(Ended)
     }
 
-    /// Asks it to end (SIGTERM); does not wait.
+    /// Asks it to end (SIGTERM), once, since a second signal would kill it; does not wait.
     pub(crate) fn ask_to_end(&mut self) {
-        self.signal(Signal::TERM);
+        if !self.asked {
+            self.asked = true;
+            self.signal(Signal::TERM);
+        }
     }
 
     /// Kills it (SIGKILL) and waits.
