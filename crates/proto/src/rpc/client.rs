@@ -567,10 +567,7 @@ impl<P: Probe> Endpoint<P> {
         slot.armed = Instant::NEVER;
         match slot.role {
             Role::Free | Role::Recv | Role::Reply => {}
-            _ if slot.deadline <= self.now => {
-                let maybe_executed = slot.exposed;
-                self.fail(id, RpcError::Deadline { maybe_executed });
-            }
+            _ if slot.deadline <= self.now => self.too_late(id),
             Role::Queued => self.arm(id, self.slots[id].deadline),
             Role::Backoff if slot.progress > self.now => {
                 let due = slot.progress.min(slot.deadline);
@@ -579,6 +576,34 @@ impl<P: Probe> Endpoint<P> {
             Role::Backoff => self.try_again(id),
             Role::Call => self.overdue(id),
         }
+    }
+
+    /// A request's time is over. The server is asked about it all the same: a caller whose deadlines are shorter than
+    /// the wait for an overdue answer would otherwise never learn that its session is no more.
+    #[cold]
+    fn too_late(&mut self, i: u32) {
+        let slot = &self.slots[i];
+        let (c, peer, maybe_executed) = (slot.session, slot.peer, slot.exposed);
+        let sent = slot.role == Role::Call && slot.exposed && !self.lossless;
+        let mut unreachable = false;
+        if sent && self.peers.slab[peer].probing_until <= self.now {
+            unreachable = self.peers.slab[peer].silent >= self.config.max_silent;
+            self.wait_longer(peer);
+            self.ask(i);
+        }
+        self.fail(i, RpcError::Deadline { maybe_executed });
+        if unreachable {
+            self.end_session(c, CloseReason::Unreachable);
+        }
+    }
+
+    /// Notes that the server is asked, and how long it may take to answer: twice as long each time.
+    fn wait_longer(&mut self, peer: u32) {
+        let pto_ns = self.pto_ns(peer);
+        let entry = &mut self.peers.slab[peer];
+        let wait_ns = (pto_ns << entry.silent.min(16)).min(PTO_MAX_NS.max(pto_ns));
+        entry.silent = entry.silent.saturating_add(1);
+        entry.probing_until = self.now.after(wait_ns + self.rng.below(wait_ns / 8 + 1));
     }
 
     /// Makes the wheel look at a slot at `due`, if it does not do so earlier.
@@ -661,9 +686,7 @@ impl<P: Probe> Endpoint<P> {
             let due = turn.min(self.slots[i].deadline);
             return self.arm(i, due);
         }
-        let wait_ns = (pto_ns << entry.silent.min(16)).min(PTO_MAX_NS.max(pto_ns));
-        entry.silent += 1;
-        entry.probing_until = self.now.after(wait_ns + self.rng.below(wait_ns / 8 + 1));
+        self.wait_longer(peer);
         // Nothing was heard for so long that what was on the way has arrived or is lost.
         self.drained(peer);
         let slot = &mut self.slots[i];

@@ -1,8 +1,8 @@
 //! Opening, echoes short and long, many at once.
 
-use super::{Message, Net, Seen, Slice, pattern};
+use super::{CloseReason, Config, Message, Net, RpcError, Seen, Slice, pattern};
 use crate::Addr;
-use crate::time::SECOND;
+use crate::time::{MS, SECOND};
 use alloc::vec::Vec;
 
 fn echo(lossless: bool, len: usize) {
@@ -68,4 +68,21 @@ fn a_reply_to_a_ring_that_is_gone_gives_its_slices_back() {
         net.run(SECOND, |_| false);
         assert_eq!(net.hosts[0].released, [slice]);
     }
+}
+
+/// Requests whose deadlines are shorter than the wait for an overdue answer used to be sent for ever on a session that
+/// the server, started anew, did not know: nobody ever asked it.
+#[test]
+fn short_deadlines_find_out_that_the_server_has_started_anew() {
+    let mut net = Net::new(4, 2, false);
+    let session = net.connect(1, 0);
+    net.request(1, session, 0, pattern(1, 10));
+    assert!(net.run(SECOND, |net| !net.hosts[1].seen.is_empty()));
+    net.seen(1);
+    net.restart(0, Config::default());
+    let deadline = net.now.after(MS);
+    let rpc = net.request_by(1, session, 1, pattern(1, 10), deadline);
+    assert!(net.run(SECOND, |net| net.hosts[1].seen.len() == 2), "{:?}", net.seen(1));
+    let error = RpcError::Deadline { maybe_executed: true };
+    assert_eq!(net.seen(1), [Seen::Failed(rpc, 1, error), Seen::Closed(session, CloseReason::Reset)]);
 }
