@@ -25,7 +25,9 @@ fuzz_target!(|input: &[u8]| {
         pairs.push((key.to_vec(), value.to_vec()));
     }
     let mut now = Instant::from_ns(1);
-    let Ok(mut coordinator) = Coordinator::restore(now, Config::default(), Rng::seeded(1), pairs) else { return };
+    let Ok(mut coordinator) = Coordinator::restore(now, Config::default(), Rng::seeded(1), pairs) else {
+        return;
+    };
     let mut rpc = 0;
     while let Some(request) = piece(&mut input) {
         rpc += 1;
@@ -37,7 +39,9 @@ fuzz_target!(|input: &[u8]| {
                 Output::Call { tag, .. } if rpc % 2 == 0 => {
                     coordinator.response(now, tag, Err(RpcError::MaybeExecuted));
                 }
-                Output::Call { tag, .. } => coordinator.response(now, tag, Ok(Payload::Borrowed(&[1, 0, 0, 0]))),
+                Output::Call { tag, .. } => {
+                    coordinator.response(now, tag, Ok(Payload::Borrowed(&[1, 0, 0, 0])))
+                }
                 _ => {}
             }
         }

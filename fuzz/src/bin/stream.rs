@@ -49,7 +49,11 @@ fn run(client: bool, mut bytes: &[u8], piece: impl Fn(usize) -> usize, direct: b
             }
         }
         if let Some((body, _)) = stream.body() {
-            assert!(body.capacity() <= 8_192 + 4 * (bytes.len() + seen.len() + body.len()), "{}", body.capacity());
+            assert!(
+                body.capacity() <= 8_192 + 4 * (bytes.len() + seen.len() + body.len()),
+                "{}",
+                body.capacity()
+            );
         }
     }
     while let Some(event) = stream.event() {
