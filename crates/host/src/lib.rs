@@ -14,6 +14,7 @@ pub mod disk;
 pub mod doors;
 pub mod driver;
 pub mod fast;
+pub mod fault;
 pub mod floor;
 mod fork;
 pub mod locator;

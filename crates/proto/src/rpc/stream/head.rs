@@ -106,8 +106,9 @@ impl Head {
         };
         let (seq, len, extra) = (word(8), word(12), word(16));
         let unused = fixed[2] == 0 && word(4) == 0 && [20, 24, 28].iter().all(|&at| word(at) == 0);
-        let limit = if matches!(kind, Kind::Request | Kind::Reply) { MAX_MESSAGE } else { 0 };
-        if !unused || seq > SEQ_MASK || len as usize > limit {
+        let message = matches!(kind, Kind::Request | Kind::Reply);
+        let limit = if message { MAX_MESSAGE } else { 0 };
+        if !unused || (message && extra != 0) || seq > SEQ_MASK || len as usize > limit {
             return Err(Bad::Field);
         }
         let ttl_us = (flags & TTL != 0).then_some(0);

@@ -370,6 +370,7 @@ fn what_is_no_frame_ends_the_connection() {
         (with(4, 1), Bad::Field),
         (with(8, 0xff), Bad::Field),
         (with(12, 0x02), Bad::Field),
+        (with(19, 1), Bad::Field),
         (with(20, 1), Bad::Field),
         (with(31, 1), Bad::Field),
         (reply.to_vec(), Bad::Field),

@@ -1,0 +1,264 @@
+//! A driver that does to its datagrams what networks do: [`Faulty`] wraps a real one and loses, doubles, reorders, damages
+//! and cuts what is sent through it, as drawn from a seed by [`Fault`].
+//!
+//! A datagram that is held back waits for a number of polls, one for each microsecond that its fate asks for: a driver
+//! has no clock. The same seed and the same order of sends and polls give the same faults.
+//!
+//! Not here: the model (`proto`), which the simulator's wire shares.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use sprat_proto::datagrams::Sent;
+use sprat_proto::fault::Fault;
+use sprat_proto::{Addr, Datagrams, Rng};
+
+use crate::driver::Driver;
+use crate::locator::Locator;
+
+/// The most datagrams held back; beyond it they go at once.
+const MOST_HELD: usize = 1024;
+
+/// What has been done to datagrams.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counters {
+    /// Given to `send`.
+    pub offered: u64,
+    /// Lost.
+    pub dropped: u64,
+    /// Sent twice.
+    pub duplicated: u64,
+    /// Held back, so that later ones could overtake them.
+    pub delayed: u64,
+    /// With a bit flipped.
+    pub corrupted: u64,
+    /// Cut short.
+    pub truncated: u64,
+}
+
+/// A driver with faults on its way out.
+#[derive(Debug)]
+pub struct Faulty<D> {
+    inner: D,
+    fault: Fault,
+    rng: Rng,
+    /// How often it has been polled.
+    polls: u64,
+    held: VecDeque<Held>,
+    counters: Counters,
+}
+
+#[derive(Debug)]
+struct Held {
+    /// The poll at which it goes.
+    until: u64,
+    to: Addr,
+    bytes: Vec<u8>,
+}
+
+impl<D: Datagrams> Faulty<D> {
+    /// `inner` with faults drawn from `rng`.
+    pub fn new(inner: D, fault: Fault, rng: Rng) -> Self {
+        Self { inner, fault, rng, polls: 0, held: VecDeque::new(), counters: Counters::default() }
+    }
+
+    /// What has been done.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Sends what has been held back long enough.
+    fn release(&mut self) {
+        for _ in 0..self.held.len() {
+            match self.held.pop_front() {
+                Some(held) if held.until > self.polls => self.held.push_back(held),
+                // What a full ring does not take is lost.
+                Some(held) => drop(self.inner.send(held.to, &[&held.bytes])),
+                None => break,
+            }
+        }
+    }
+}
+
+impl<D: Datagrams> Datagrams for Faulty<D> {
+    fn recv_burst(&mut self) -> usize {
+        self.polls += 1;
+        if !self.held.is_empty() {
+            self.release();
+            self.inner.flush();
+        }
+        self.inner.recv_burst()
+    }
+
+    fn datagram(&self, i: usize) -> (Addr, &[u8]) {
+        self.inner.datagram(i)
+    }
+
+    fn send(&mut self, to: Addr, parts: &[&[u8]]) -> Sent {
+        let bytes = parts.concat();
+        let fate = self.fault.fate(&mut self.rng, bytes.len());
+        self.counters.offered += 1;
+        self.counters.dropped += u64::from(fate.copies == 0);
+        self.counters.duplicated += u64::from(fate.copies > 1);
+        self.counters.corrupted += u64::from(fate.flip_bit.is_some());
+        self.counters.truncated += u64::from(fate.cut_to.is_some());
+        for (copy, delay_ns) in fate.delay_ns.iter().take(usize::from(fate.copies)).enumerate() {
+            let mut bytes = bytes.clone();
+            if copy == 0 {
+                if let Some(bit) = fate.flip_bit {
+                    bytes[bit / 8] ^= 1 << (bit % 8);
+                }
+                bytes.truncate(fate.cut_to.unwrap_or(usize::MAX));
+            }
+            let wait = delay_ns.div_ceil(1_000);
+            if wait > 0 && self.held.len() < MOST_HELD {
+                self.counters.delayed += 1;
+                self.held.push_back(Held { until: self.polls + wait, to, bytes });
+            } else if self.inner.send(to, &[&bytes]) == Sent::Gone {
+                return Sent::Gone;
+            }
+        }
+        Sent::Yes
+    }
+
+    fn flush(&mut self) {
+        self.inner.flush();
+    }
+
+    fn gone(&mut self) -> Option<Addr> {
+        self.inner.gone()
+    }
+
+    fn max_payload(&self) -> usize {
+        self.inner.max_payload()
+    }
+
+    fn lossless(&self) -> bool {
+        false
+    }
+}
+
+impl<D: Driver> Driver for Faulty<D> {
+    fn resolve(&mut self, to: &Locator) -> io::Result<Addr> {
+        self.inner.resolve(to)
+    }
+
+    fn locator(&self) -> Option<String> {
+        self.inner.locator()
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.inner.fd()
+    }
+
+    fn doze(&mut self) -> bool {
+        // What is held back goes by polls.
+        self.held.is_empty() && self.inner.doze()
+    }
+
+    fn wake(&mut self) {
+        self.inner.wake();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Keeps what is sent.
+    #[derive(Default)]
+    struct Sink(Vec<Vec<u8>>);
+
+    impl Datagrams for Sink {
+        fn recv_burst(&mut self) -> usize {
+            0
+        }
+        fn datagram(&self, _: usize) -> (Addr, &[u8]) {
+            unreachable!("it never receives")
+        }
+        fn send(&mut self, _: Addr, parts: &[&[u8]]) -> Sent {
+            self.0.push(parts.concat());
+            Sent::Yes
+        }
+        fn flush(&mut self) {}
+        fn gone(&mut self) -> Option<Addr> {
+            None
+        }
+        fn max_payload(&self) -> usize {
+            1000
+        }
+        fn lossless(&self) -> bool {
+            true
+        }
+    }
+
+    /// Sends 1,000 numbered datagrams, a poll after each, and polls until nothing is held back.
+    fn thousand(fault: Fault, seed: u64) -> (Vec<Vec<u8>>, Counters) {
+        let mut faulty = Faulty::new(Sink::default(), fault, Rng::seeded(seed));
+        assert!(!faulty.lossless());
+        for i in 0..1000_u32 {
+            assert_eq!(faulty.send(Addr::Local(1), &[&i.to_be_bytes(), b"rest"]), Sent::Yes);
+            faulty.recv_burst();
+        }
+        for _ in 0..100 {
+            faulty.recv_burst();
+        }
+        assert!(faulty.held.is_empty());
+        (faulty.inner.0, faulty.counters)
+    }
+
+    fn clean() -> Vec<Vec<u8>> {
+        (0..1000_u32).map(|i| [&i.to_be_bytes()[..], b"rest"].concat()).collect()
+    }
+
+    #[test]
+    fn no_fault_changes_nothing() {
+        let (got, counters) = thousand(Fault::default(), 1);
+        assert_eq!(got, clean());
+        assert_eq!(counters, Counters { offered: 1000, ..Counters::default() });
+    }
+
+    #[test]
+    fn each_fault_does_what_it_says_and_nothing_else() {
+        let tenth = 100_000;
+        let (got, counters) = thousand(Fault { drop_ppm: tenth, ..Fault::default() }, 2);
+        assert_eq!(got.len() as u64, 1000 - counters.dropped);
+        assert!((50..200).contains(&counters.dropped) && got.is_sorted());
+
+        let (got, counters) = thousand(Fault { duplicate_ppm: tenth, ..Fault::default() }, 3);
+        assert_eq!(got.len() as u64, 1000 + counters.duplicated);
+        assert!((50..200).contains(&counters.duplicated) && got.is_sorted());
+
+        let fault = Fault { reorder_ppm: tenth, reorder_ns: 20_000, ..Fault::default() };
+        let (mut got, counters) = thousand(fault, 4);
+        assert!((50..200).contains(&counters.delayed) && !got.is_sorted());
+        got.sort();
+        assert_eq!(got, clean());
+
+        let (got, counters) = thousand(Fault { corrupt_ppm: tenth, ..Fault::default() }, 5);
+        let damaged = got.iter().zip(clean()).filter(|(a, b)| *a != b).count() as u64;
+        assert_eq!(damaged, counters.corrupted);
+        assert!((50..200).contains(&damaged));
+
+        let (got, counters) = thousand(Fault { truncate_ppm: tenth, ..Fault::default() }, 6);
+        assert_eq!(got.iter().filter(|d| d.len() < 8).count() as u64, counters.truncated);
+        assert!((50..200).contains(&counters.truncated));
+    }
+
+    #[test]
+    fn a_seed_repeats() {
+        let fault = Fault {
+            drop_ppm: 100_000,
+            duplicate_ppm: 100_000,
+            reorder_ppm: 100_000,
+            corrupt_ppm: 100_000,
+            truncate_ppm: 100_000,
+            reorder_ns: 30_000,
+        };
+        assert_eq!(thousand(fault, 7), thousand(fault, 7));
+        assert_ne!(thousand(fault, 7).0, thousand(fault, 8).0);
+    }
+}
