@@ -146,6 +146,7 @@ impl Context {
 pub(crate) struct Report {
     json: Option<Box<dyn Write>>,
     quiet: bool,
+    brief: bool,
     last: Vec<Row>,
     title: String,
 }
@@ -162,10 +163,15 @@ impl Report {
                 Some(Box::new(file))
             }
         };
-        let mut report = Self { json, quiet, last: Vec::new(), title: String::new() };
+        let mut report = Self { json, quiet, brief: false, last: Vec::new(), title: String::new() };
         report.write_json(context)?;
         report.say(&context.text())?;
         Ok(report)
+    }
+
+    /// A report for people who see one for the first time: the median and what it compares with, nothing else.
+    pub(crate) fn brief(context: &Context) -> Result<Self, Fail> {
+        Ok(Self { brief: true, ..Self::new(None, context)? })
     }
 
     /// Begins a table.
@@ -177,7 +183,7 @@ impl Report {
     /// One more result of the table that was begun.
     pub(crate) fn row(&mut self, row: Row) -> Result<(), Fail> {
         self.write_json(&row)?;
-        if !self.quiet {
+        if !self.quiet && !self.brief {
             let label = format!("{} {}", row.test, row.transport);
             let shown = row.p50_us.map(out::micros).or_else(|| row.ops_per_s.map(|r| out::rate(r, "op")));
             out::note(format_args!("  {label}: {}", shown.unwrap_or_else(|| value_text(&row))));
@@ -188,8 +194,8 @@ impl Report {
 
     /// Ends the table and prints it.
     pub(crate) fn end(&self) -> Result<(), Fail> {
-        let text = format!("\n{}\n{}", self.title, table(&self.last));
-        self.say(&text)
+        let table = if self.brief { brief_table(&self.last) } else { table(&self.last) };
+        self.say(&format!("\n{}\n{table}", self.title))
     }
 
     /// Prints a line or two for people.
@@ -249,6 +255,38 @@ fn table(rows: &[Row]) -> String {
     text.text()
 }
 
+/// The rows in words.
+fn brief_table(rows: &[Row]) -> String {
+    let mut text = Columns::new(&[
+        "operation",
+        "over",
+        ">median time",
+        ">floor",
+        ">× floor",
+        ">kernel TCP",
+        ">times as fast",
+    ]);
+    for row in rows {
+        let operation = match row.test.as_str() {
+            "basic.read" => "read an object",
+            "basic.write" => "write an object",
+            "echo" => "echo a message",
+            other => other,
+        };
+        let us = |value: Option<f64>| value.map(out::micros).unwrap_or_default();
+        text.row([
+            format!("{operation} of {}", row.size_bytes.map(out::bytes).unwrap_or_default()),
+            row.transport.clone(),
+            us(row.p50_us),
+            us(row.floor_us),
+            ratio(row.p50_us, row.floor_us),
+            us(row.tcp_us),
+            ratio(row.tcp_us, row.p50_us),
+        ]);
+    }
+    text.text()
+}
+
 fn ratio(a: Option<f64>, b: Option<f64>) -> String {
     match (a, b) {
         (Some(a), Some(b)) if b > 0.0 => format!("{:.2}", a / b),
@@ -294,6 +332,11 @@ mod tests {
     fn a_table_shows_ratios_and_leaves_out_empty_columns() {
         let figures = Figures { count: 9, p50_us: Some(1.0), ..Figures::default() };
         let row = Row::new("echo", "fast+shm", Some(100), &figures).beside("raw ring", Some(0.5), Some(7.0));
+        assert_eq!(
+            brief_table(std::slice::from_ref(&row)),
+            "  operation                over      median time   floor  × floor  kernel TCP  times as fast\n  \
+               echo a message of 100 B  fast+shm      1.00 µs  500 ns     2.00     7.00 µs           7.00\n"
+        );
         assert_eq!(
             table(&[row]),
             "  test  transport   size      p50   floor  × floor  kernel TCP  faster ×\n  \

@@ -231,10 +231,13 @@ impl Drop for Cluster {
 }
 
 /// What is left of the shared-memory names of a cluster.
-fn left_of(name: &str) -> Vec<PathBuf> {
+pub(crate) fn left_of(name: &str) -> Vec<PathBuf> {
     let entries =
         shm_folders().into_iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
-    let ours = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(&format!("{name}."));
+    let ours = |entry: &fs::DirEntry| {
+        let file = entry.file_name().to_string_lossy().into_owned();
+        file.strip_prefix(name).is_some_and(|rest| rest.starts_with(['.', '-']))
+    };
     entries.filter(ours).map(|entry| entry.path()).collect()
 }
 

@@ -1,8 +1,11 @@
 //! `sprat perf`: that it measures, and that its JSON has what it promises. No figure is judged here.
 
+use std::path::PathBuf;
+use std::process::Stdio;
+
 use serde_json::Value;
 
-use crate::cluster::{Cluster, errors, run, text};
+use crate::cluster::{Cluster, errors, left_of, sprat, text};
 
 const FIELDS: [&str; 16] = [
     "test",
@@ -41,8 +44,12 @@ fn rows(json: &str) -> (Value, Vec<Value>) {
 /// Runs perf on processes of its own, as short as can be.
 fn perf(args: &[&str]) -> Vec<Value> {
     let short = ["perf", "--local", "--seconds", "0.02", "--rounds", "2", "--json", "-"];
-    let output = run(&[&short, args].concat());
+    let child = sprat().args([&short, args].concat()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let child = child.expect("the program starts");
+    let name = format!("perf-{}", child.id());
+    let output = child.wait_with_output().expect("the program ends");
     assert!(output.status.success(), "{}", errors(&output));
+    assert_eq!(left_of(&name), Vec::<PathBuf>::new(), "its processes clean up");
     rows(&text(&output)).1
 }
 
