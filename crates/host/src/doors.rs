@@ -19,6 +19,12 @@ const WARM_NS: u64 = 2 * MS;
 /// How often a cold door that costs a system call is polled while another one is warm.
 const COLD_POLL_NS: u64 = 10 * US;
 
+/// The error with the locator's name before it, if it has not said that itself.
+fn naming(locator: &Locator, error: io::Error) -> io::Error {
+    let (name, text) = (locator.to_string(), error.to_string());
+    if text.starts_with(&name) { error } else { io::Error::new(error.kind(), format!("{name}: {text}")) }
+}
+
 /// What a worker may open.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
@@ -64,8 +70,7 @@ impl Doors {
     pub fn listen(options: Options, locators: &[Locator]) -> io::Result<Self> {
         let mut doors = Self::new(options);
         for locator in locators {
-            let transport = crate::open::listen(locator, &doors.options)
-                .map_err(|e| io::Error::new(e.kind(), format!("{locator}: {e}")))?;
+            let transport = crate::open::listen(locator, &doors.options).map_err(|e| naming(locator, e))?;
             doors.add(transport, locator.protocol());
         }
         Ok(doors)
