@@ -11,22 +11,20 @@ use arrayvec::ArrayVec;
 
 use crate::Instant;
 use crate::rpc::MAX_MESSAGE;
+use crate::wire::rpc::{self as wire, HEAD_MAX, HEADER, ResetReason, SEQ_MAX, TO_CLIENT, TTL, VERSION};
 
 /// Bytes of a header without extension words.
-pub(super) const FIXED: usize = 32;
+pub(super) const FIXED: usize = HEADER;
 /// Bytes of the longest header that we write.
-pub(super) const LONGEST: usize = FIXED + 4;
+pub(super) const LONGEST: usize = HEAD_MAX;
 /// The bits of a sequence number.
-pub(super) const SEQ_MASK: u32 = (1 << 29) - 1;
+pub(super) const SEQ_MASK: u32 = SEQ_MAX;
 
-const VERSION: u8 = 1;
-const DATA: u8 = 1;
-const BUSY: u8 = 5;
-const RESET: u8 = 14;
-const TO_CLIENT: u8 = 0x01;
-const TTL: u8 = 0x08;
+const DATA: u8 = wire::Kind::Data as u8;
+const BUSY: u8 = wire::Kind::Busy as u8;
+const RESET: u8 = wire::Kind::Reset as u8;
 /// The reason in a RESET.
-pub(super) const REASON_VERSION: u32 = 2;
+pub(super) const REASON_VERSION: u32 = ResetReason::Version as u32;
 
 /// What a frame is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
