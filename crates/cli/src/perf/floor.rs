@@ -94,17 +94,17 @@ fn times<'l>(exchange: Exchange, mut run: impl FnMut(Limits) -> io::Result<Vec<u
     })
 }
 
-/// A lane of bandwidth, counted as the time that the longer of the two messages takes at it.
+/// A lane of bandwidth, counted as the time that the request and then the reply take at it.
 fn flow<'l>(exchange: Exchange, mut run: impl FnMut(Limits) -> io::Result<Flow> + 'l) -> Lane<'l> {
     Box::new(move |time| {
         let flow = on_all_cores(|| run(limits(time)))?;
         let mut sample = Sample::new();
-        let size = exchange.longer() as u64;
+        let both = (exchange.request + exchange.reply) as u64;
         if flow.bytes > 0 {
-            sample.record((flow.ns as f64 * size as f64 / flow.bytes as f64) as u64, 0);
+            sample.record((flow.ns as f64 * both as f64 / flow.bytes as f64) as u64, 0);
         }
         sample.bytes = flow.bytes;
-        sample.operations = flow.bytes / size.max(1);
+        sample.operations = flow.bytes / both.max(1);
         sample.elapsed = Duration::from_nanos(flow.ns);
         Ok(sample)
     })
