@@ -116,13 +116,13 @@ impl Bench {
         Ok(Compared { product: figures[0].clone(), floor: name, floor_us, tcp_us })
     }
 
-    /// A client of the cluster that is measured, over one transport.
-    fn store(&mut self, transport: &str) -> Result<Store, Fail> {
+    /// A client of the cluster that is measured, over these transports; over whatever the servers name first, if none.
+    fn store(&mut self, transports: &[String]) -> Result<Store, Fail> {
         let coordinator = match &self.coordinator {
             Some(at) => at.clone(),
             None => self.local.cluster()?.coordinator().to_owned(),
         };
-        Store::over(&coordinator, &[transport.to_owned()])
+        Store::over(&coordinator, transports)
     }
 
     /// Who echoes over `transport`, and whether it is a server of a store, which wants the store's own message.
