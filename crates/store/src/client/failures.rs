@@ -1,12 +1,12 @@
 //! What a failure means: another try, or the end of the operation.
 
-use alloc::vec::Vec;
+use alloc::collections::VecDeque;
 
 use sprat_proto::Instant;
 use sprat_proto::rpc::RpcError;
 
 use super::answer::{Done, Error, WaitedFor};
-use super::{Client, Kind, State};
+use super::{Client, Kind, Op};
 use crate::message::Status;
 use crate::message::data::Refusal;
 
@@ -139,11 +139,11 @@ impl Client {
             Kind::Tablets => (&self.routes.tables[slot.place as usize].parked, WaitedFor::Coordinator),
             _ => (&self.rifl.parked, WaitedFor::Lease),
         };
-        parked.iter().any(|&waiting| self.slots[waiting as usize].state == State::Parked(what))
+        parked.iter().any(|&op| self.parked(op, what).is_some())
     }
 
     /// The question is over; returns who waited for the answer.
-    pub(super) fn close_question(&mut self, index: u32) -> Vec<u32> {
+    pub(super) fn close_question(&mut self, index: u32) -> VecDeque<Op> {
         let slot = &self.slots[index as usize];
         let parked = if slot.kind == Kind::Tablets {
             let table = &mut self.routes.tables[slot.place as usize];
@@ -157,9 +157,9 @@ impl Client {
         parked
     }
 
-    fn end_all(&mut self, waiting: &[u32], what: WaitedFor, error: impl Fn() -> Error) {
-        for &index in waiting {
-            if self.slots[index as usize].state == State::Parked(what) {
+    fn end_all(&mut self, waiting: &VecDeque<Op>, what: WaitedFor, error: impl Fn() -> Error) {
+        for &op in waiting {
+            if let Some(index) = self.parked(op, what) {
                 self.refuse(index, error());
             }
         }

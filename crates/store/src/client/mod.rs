@@ -568,9 +568,29 @@ impl Client {
     /// The slot that an operation's id (also the tag of its call) names, if the operation is in progress.
     #[inline]
     fn live(&self, op: u64) -> Option<u32> {
-        let slot = self.slots.get(op as u32 as usize)?;
-        (slot.generation == (op >> 32) as u32 && slot.state != State::Free).then_some(op as u32)
+        live(&self.slots, op)
     }
+
+    /// The slot of an operation that waits for this. The lists of those who wait name operations, not slots: one that
+    /// ended at its deadline stays in its list, and its slot is another one's by then.
+    fn parked(&self, op: Op, what: WaitedFor) -> Option<u32> {
+        self.live(op.0).filter(|&index| self.slots[index as usize].state == State::Parked(what))
+    }
+}
+
+#[inline]
+fn live(slots: &[Slot], op: u64) -> Option<u32> {
+    let slot = slots.get(op as u32 as usize)?;
+    (slot.generation == (op >> 32) as u32 && slot.state != State::Free).then_some(op as u32)
+}
+
+/// Puts an operation at the end of those that wait. Those that have ended stay only while they are not too many: a list
+/// has at most twice as many entries as there are slots.
+fn enqueue(queue: &mut VecDeque<Op>, slots: &[Slot], op: Op) {
+    if queue.len() >= 2 * slots.len() {
+        queue.retain(|op| live(slots, op.0).is_some());
+    }
+    queue.push_back(op);
 }
 
 #[inline]

@@ -4,10 +4,10 @@
 //! under another lease. A number counts as answered (`ack`) only when its operation has ended for the program.
 
 use alloc::collections::VecDeque;
-use alloc::vec::Vec;
 
 use sprat_proto::Instant;
 
+use super::Op;
 use crate::message::data::Once;
 use crate::types::LeaseId;
 
@@ -27,10 +27,10 @@ pub(super) struct Rifl {
     pub(super) asking: Option<u32>,
     /// When that request went out.
     pub(super) asked_at: Instant,
-    /// Slots of operations that wait for a lease.
-    pub(super) parked: Vec<u32>,
-    /// Slots of operations that wait for the window.
-    pub(super) queued: VecDeque<u32>,
+    /// Operations that wait for a lease.
+    pub(super) parked: VecDeque<Op>,
+    /// Operations that wait for the window.
+    pub(super) queued: VecDeque<Op>,
     /// The lowest number without an answer, and whether it and those that follow have one.
     base: u64,
     answered: VecDeque<bool>,
@@ -45,7 +45,7 @@ impl Rifl {
             used: false,
             asking: None,
             asked_at: Instant::ZERO,
-            parked: Vec::new(),
+            parked: VecDeque::new(),
             queued: VecDeque::new(),
             base: 1,
             answered: VecDeque::new(),

@@ -4,12 +4,14 @@
 //! the coordinator.
 
 use alloc::boxed::Box;
+use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
 use hashbrown::HashMap;
 
+use super::Op;
 use super::answer::Error;
 use crate::message::Status;
 use crate::message::control::{self, TabletState};
@@ -43,8 +45,8 @@ pub(super) struct Table {
     pub(super) tablets: Vec<Tablet>,
     /// The slot of the question for the tablets, if one is in progress.
     pub(super) asking: Option<u32>,
-    /// Slots of operations that wait for the answer.
-    pub(super) parked: Vec<u32>,
+    /// Operations that wait for the answer.
+    pub(super) parked: VecDeque<Op>,
 }
 
 impl Table {
@@ -115,7 +117,7 @@ impl Routes {
                 hash_key: HashKey::default(),
                 tablets: Vec::new(),
                 asking: None,
-                parked: Vec::new(),
+                parked: VecDeque::new(),
             });
             tables.len() as u32 - 1
         })

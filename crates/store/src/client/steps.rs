@@ -8,7 +8,7 @@ use sprat_proto::rpc::Payload;
 
 use super::answer::{Answer, Done, Error, Page, ServerInfo, TableInfo, Value, WaitedFor};
 use super::routes::Owner;
-use super::{Client, Cursor, Kind, State, op};
+use super::{Client, Cursor, Kind, Op, State, enqueue, op};
 use crate::machine::{Link, Output};
 use crate::message::Status;
 use crate::message::control::{
@@ -143,14 +143,16 @@ impl Client {
             slot.rpc = 0;
         }
         if !self.rifl.valid(now) {
-            self.rifl.parked.push(index);
+            let op = op(index, slot);
+            enqueue(&mut self.rifl.parked, &self.slots, op);
             self.park(index, WaitedFor::Lease);
             self.ask_for_lease();
             return None;
         }
         if slot.rpc == 0 {
             let Some(rpc) = self.rifl.assign() else {
-                self.rifl.queued.push_back(index);
+                let op = op(index, slot);
+                enqueue(&mut self.rifl.queued, &self.slots, op);
                 self.park(index, WaitedFor::Window);
                 return None;
             };
@@ -179,11 +181,9 @@ impl Client {
     }
 
     /// A parked operation goes on.
-    pub(super) fn unpark(&mut self, index: u32, from: WaitedFor) -> bool {
+    pub(super) fn unpark(&mut self, op: Op, from: WaitedFor) -> bool {
+        let Some(index) = self.parked(op, from) else { return false };
         let slot = &mut self.slots[index as usize];
-        if slot.state != State::Parked(from) {
-            return false;
-        }
         if let Some(at) = slot.timer.take() {
             self.timers.remove(&(at, index));
         }
@@ -207,8 +207,9 @@ impl Client {
 
     #[cold]
     fn park_for_tablets(&mut self, index: u32) {
-        let table = self.slots[index as usize].place;
-        self.routes.tables[table as usize].parked.push(index);
+        let slot = &self.slots[index as usize];
+        let (op, table) = (op(index, slot), slot.place);
+        enqueue(&mut self.routes.tables[table as usize].parked, &self.slots, op);
         self.park(index, WaitedFor::Coordinator);
         self.ask_for_tablets(table);
     }
@@ -235,8 +236,8 @@ impl Client {
     #[cold]
     pub(super) fn open_window(&mut self) {
         for _ in 0..self.rifl.room() {
-            while let Some(index) = self.rifl.queued.pop_front()
-                && !self.unpark(index, WaitedFor::Window)
+            while let Some(op) = self.rifl.queued.pop_front()
+                && !self.unpark(op, WaitedFor::Window)
             {}
         }
     }

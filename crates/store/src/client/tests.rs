@@ -396,6 +396,46 @@ fn lost_tablets_and_dropped_tables_are_told_by_the_coordinator() {
     assert_eq!((done.op, done.outcome.unwrap_err()), (op, Error::TableDoesntExist));
 }
 
+/// Slots are used again, and one that waits for a question's answer may have waited for another question before.
+#[test]
+fn a_question_that_is_refused_ends_only_those_who_wait_for_it() {
+    let mut s = Script::new();
+    s.client.read(TableId(1), b"k", NO_RULES, s.now.after(MS));
+    let ask_1 = s.call();
+    s.tick();
+    assert!(matches!(s.event().outcome.unwrap_err(), Error::Deadline { .. }));
+    let op = s.client.read(T, b"k", NO_RULES, s.far());
+    let ask = s.call();
+    assert!(s.reply(&ask_1, no(Status::TableDoesntExist)).is_none());
+    assert!(s.client.event().is_none());
+    s.reply(&ask, tablets(&[("fast:m", TabletState::Normal)]));
+    let read = s.call();
+    assert_eq!(s.reply(&read, ok(1, b"")).expect("an end").op, op);
+}
+
+#[test]
+fn operations_that_ended_while_they_waited_do_not_pile_up() {
+    let mut s = Script::new();
+    s.client.read(T, b"k", NO_RULES, Instant::NEVER);
+    s.client.write(TableId(8), b"k", b"", NO_RULES, Instant::NEVER);
+    for ask in s.calls() {
+        let table_8 = opcode(&ask.request) == Ok(Opcode::GetTablets)
+            && GetTablets::parse(&ask.request).unwrap().table == TableId(8);
+        if table_8 {
+            s.reply(&ask, tablets(&[("fast:m", TabletState::Normal)]));
+        }
+    }
+    for _ in 0..1_000 {
+        let read = s.client.read(T, b"k", NO_RULES, Instant::NEVER);
+        let write = s.client.write(TableId(8), b"k", b"", NO_RULES, Instant::NEVER);
+        s.calls();
+        assert!(s.client.cancel(read) && s.client.cancel(write));
+    }
+    let most = 2 * s.client.slots.len();
+    assert!(s.client.routes.tables.iter().all(|table| table.parked.len() <= most));
+    assert!((1..=most).contains(&s.client.rifl.parked.len()) && most < 20);
+}
+
 #[test]
 fn a_server_that_no_transport_reaches_is_named() {
     let mut s = Script::new();
