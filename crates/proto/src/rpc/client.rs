@@ -22,7 +22,7 @@ use super::{
 };
 use crate::probe::{Point, Probe};
 use crate::time::{MS, SECOND, US};
-use crate::wire::rpc::{DoneEntry, EXECUTING, HEADER, Kind, Packet, ProbeBody, ResetReason, SEQ_MAX};
+use crate::wire::rpc::{ASK, DoneEntry, EXECUTING, HEADER, Kind, Packet, ProbeBody, ResetReason, SEQ_MAX};
 use crate::{Addr, Instant};
 
 /// The longest wait between two probes of one request.
@@ -418,6 +418,9 @@ impl<P: Probe> Endpoint<P> {
                 slot.tries = 0;
                 if !self.lossless {
                     self.more_wanted(i);
+                    if packet.flags & ASK != 0 {
+                        self.send_grant(i);
+                    }
                 }
                 None
             }

@@ -18,7 +18,7 @@ use crate::datagrams::{MAX_PARTS, Sent};
 use crate::probe::Probe;
 use crate::time::{MS, US};
 use crate::wire::checksum::Crc32c;
-use crate::wire::rpc::{CRC, ECHO, HEAD_MAX, Kind, Packet, RESENT, TO_CLIENT, TTL, crc_start};
+use crate::wire::rpc::{ASK, CRC, ECHO, HEAD_MAX, Kind, Packet, RESENT, TO_CLIENT, TTL, crc_start};
 use crate::{Addr, Datagrams, Instant};
 
 /// Bytes that one long message sends before others have their turn.
@@ -267,7 +267,10 @@ impl<P: Probe> Endpoint<P> {
                     self.requeue(i);
                     return Progress::More;
                 }
-                packet.flags = packet.flags & !(RESENT | ECHO) | if piece.again { RESENT } else { 0 };
+                let asks =
+                    slot.is_windowed() && if piece.again { !path.has_room() } else { path.asks(piece.len) };
+                packet.flags &= !(RESENT | ECHO | ASK);
+                packet.flags |= if piece.again { RESENT } else { 0 } | if asks { ASK } else { 0 };
                 path.stamp(self.now, &mut packet);
             } else if *left == 0 {
                 self.requeue(i);
@@ -303,8 +306,7 @@ impl<P: Probe> Endpoint<P> {
         if piece.again {
             self.stats.resent += 1;
         } else if long && !self.lossless && slot.is_windowed() {
-            let path = &mut self.peers.slab[slot.peer].path;
-            path.in_flight = path.in_flight.saturating_add(piece.len);
+            self.peers.slab[slot.peer].path.sent(piece.len);
         }
     }
 

@@ -110,6 +110,8 @@ pub(super) struct Path {
     /// Bytes of long messages that may be unacknowledged.
     pub(super) window: u32,
     pub(super) in_flight: u32,
+    /// Bytes of long messages sent since the receiver was last asked to acknowledge.
+    unasked: u32,
     /// No second decrease before this.
     hold_until: Instant,
 }
@@ -130,6 +132,7 @@ impl Path {
             base_ns: u64::MAX,
             window: WINDOW_MAX,
             in_flight: 0,
+            unasked: 0,
             hold_until: Instant::ZERO,
         }
     }
@@ -169,6 +172,19 @@ impl Path {
     /// True if another full packet of a long message may go out.
     pub(super) const fn has_room(&self) -> bool {
         self.in_flight < self.window
+    }
+
+    /// True if the next `len` bytes must ask for an acknowledgement: twice a window, and with what fills it. Grants alone
+    /// come too seldom for a small window, and not at all once everything is granted.
+    pub(super) const fn asks(&self, len: u32) -> bool {
+        self.unasked.saturating_add(len) >= self.window / 2
+            || self.in_flight.saturating_add(len) >= self.window
+    }
+
+    /// `len` bytes of a long message went out for the first time.
+    pub(super) const fn sent(&mut self, len: u32) {
+        self.unasked = if self.asks(len) { 0 } else { self.unasked + len };
+        self.in_flight = self.in_flight.saturating_add(len);
     }
 
     /// Bytes of long messages were acknowledged or given up.

@@ -18,7 +18,9 @@ use super::slot::{Incoming, Missing, Outgoing, Placed, Role};
 use super::{CHANNELS, Event, MAX_MESSAGE, Message, Payload, ServerRpc, trace_id};
 use crate::probe::{Point, Probe};
 use crate::time::{MS, SECOND, US};
-use crate::wire::rpc::{DoneEntry, EXECUTING, Kind, Packet, ProbeBody, ResetReason, SEQ_MAX, TO_CLIENT, TTL};
+use crate::wire::rpc::{
+    ASK, DoneEntry, EXECUTING, Kind, Packet, ProbeBody, ResetReason, SEQ_MAX, TO_CLIENT, TTL,
+};
 use crate::{Addr, Instant};
 
 /// Replies sent and not acknowledged, oldest first, linked through their slots.
@@ -238,6 +240,9 @@ impl<P: Probe> Endpoint<P> {
                 slot.progress = now;
                 if !self.lossless {
                     self.more_wanted(i);
+                    if packet.flags & ASK != 0 {
+                        self.send_grant(i);
+                    }
                 }
             }
             Placed::Whole => {

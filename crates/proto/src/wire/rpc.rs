@@ -42,6 +42,8 @@ pub const RESENT: u8 = 0x04;
 pub const TTL: u8 = 0x08;
 /// In a [`Kind::Busy`]: the request is being executed. Without it the request was refused and will never be executed.
 pub const EXECUTING: u8 = 0x10;
+/// In a [`Kind::Data`]: the sender's window is filling, tell at once what has arrived.
+pub const ASK: u8 = 0x20;
 
 /// What a packet is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -43,6 +43,26 @@ fn idle_sessions_hold_nothing() {
     }
 }
 
+/// A path that was crowded once has a small window, which grants alone would not open in time: each window then took a
+/// probe's wait.
+#[test]
+fn a_small_window_is_opened_by_acknowledgements_and_not_by_probes() {
+    let mut net = Net::new(5, 2, false);
+    let session = net.connect(1, 0);
+    net.request(1, session, 0, pattern(0, 10));
+    assert!(net.run(SECOND, |net| !net.hosts[1].seen.is_empty()));
+    net.seen(1);
+    for n in 1..4 {
+        for host in &mut net.hosts {
+            host.endpoint.peers.slab[0].path.window = 32 << 10;
+        }
+        net.request(1, session, n, pattern(n, 1_000_000));
+        assert!(net.run(SECOND, |net| !net.hosts[1].seen.is_empty()));
+        net.seen(1);
+    }
+    assert_eq!((net.stats(0).nacks, net.stats(1).nacks, net.stats(1).probes), (0, 0, 0));
+}
+
 #[test]
 fn a_loaded_session_sends_no_acknowledgements() {
     let mut net = Net::new(2, 2, false);
