@@ -17,7 +17,7 @@ pub enum Op {
     Lookup,
     /// Drop the table that has this name.
     Drop {
-        /// Others are dropping it too: it may be one of them who does it.
+        /// Others are dropping or creating it too: it may seem to have dropped nothing.
         shared: bool,
     },
 }
