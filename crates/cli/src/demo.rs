@@ -38,6 +38,12 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Runs the demonstration.
 pub(crate) fn run(args: &args::Demo) -> Result<(), Fail> {
     let folder = Folder::new()?;
+    let path = folder.0.clone();
+    StopSignals::catch()?.then(move || {
+        let _ = fs::remove_dir_all(&path);
+        // As the shell says of a program that Ctrl-C ended. The children end with this process.
+        std::process::exit(130);
+    })?;
     step("A cluster: one coordinator and three servers, each a process of its own")?;
     let name = format!("demo-{}", std::process::id());
     let port = perf::local::free_ports(SERVERS + 1)?;

@@ -14,7 +14,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -91,18 +91,35 @@ pub(crate) fn pin(core: usize) -> Result<(), Fail> {
     rustix::thread::sched_setaffinity(None, &set).named(format_args!("cannot run on core {core}"))
 }
 
-/// Lets the calling thread run on every core again.
-pub(crate) fn unpin() -> Result<(), Fail> {
-    let mut set = rustix::thread::CpuSet::new();
+/// Lets the calling thread run on every core while `run` runs, and what it starts for good.
+pub(crate) fn unpinned<T>(run: impl FnOnce() -> Result<T, Fail>) -> Result<T, Fail> {
+    let mine = cores();
+    let mut all = rustix::thread::CpuSet::new();
     // The kernel takes those that there are.
-    (0..rustix::thread::CpuSet::MAX_CPU).for_each(|core| set.set(core));
-    rustix::thread::sched_setaffinity(None, &set).named("cannot run on all cores")
+    (0..rustix::thread::CpuSet::MAX_CPU).for_each(|core| all.set(core));
+    rustix::thread::sched_setaffinity(None, &all).named("cannot run on all cores")?;
+    let result = run();
+    if let [core] = mine[..] {
+        pin(core)?;
+    }
+    result
 }
 
 /// The cores that this process may use, in order.
 pub(crate) fn cores() -> Vec<usize> {
     let set = rustix::thread::sched_getaffinity(None).unwrap_or_default();
     (0..rustix::thread::CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect()
+}
+
+/// Allows this process as many open files as it may allow itself, and says how many: over TCP each session is one.
+pub(crate) fn allow_files() -> u64 {
+    let limits = getrlimit(Resource::Nofile);
+    let most = Rlimit { current: limits.maximum, maximum: limits.maximum };
+    match setrlimit(Resource::Nofile, most) {
+        Ok(()) => limits.maximum,
+        Err(_) => limits.current,
+    }
+    .unwrap_or(u64::MAX)
 }
 
 /// A child process of this program. Dropping it ends it.

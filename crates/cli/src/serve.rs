@@ -32,6 +32,7 @@ pub(crate) fn server(args: &args::Server) -> Result<(), Fail> {
 
 /// Serves until a signal comes, or until the machine itself must stop.
 fn run<M: Machine>(signals: StopSignals, mut worker: Worker<M>) -> Result<(), Fail> {
+    process::allow_files();
     process::say_ready(&worker.doors().locators().join(";"))?;
     let stop = worker.stop();
     signals.then(move || stop.stop())?;
@@ -42,6 +43,7 @@ fn run<M: Machine>(signals: StopSignals, mut worker: Worker<M>) -> Result<(), Fa
 
 /// Answers every request with its own bytes.
 pub(crate) fn echo(args: &args::Echo) -> Result<(), Fail> {
+    process::allow_files();
     let answer = |call: Call<'_>| Some(call.payload.into_vec());
     let signals = StopSignals::catch()?;
     let mut server = Server::listen(&[&args.locators], answer).map_err(|error| listening(&error))?;

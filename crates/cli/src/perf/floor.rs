@@ -114,15 +114,9 @@ fn limits(time: Duration) -> Limits {
     Limits { count: 10_000_000, time_ns: time.as_nanos() as u64 }
 }
 
-/// Floors share the cores out by themselves, so this thread is set free for their time.
+/// Floors share the cores out by themselves.
 fn on_all_cores<T>(run: impl FnOnce() -> io::Result<T>) -> Result<T, Fail> {
-    let mine = process::cores();
-    process::unpin()?;
-    let result = run().map_err(|error| Fail::new(format!("cannot measure a floor: {error}")));
-    if let [core] = mine[..] {
-        process::pin(core)?;
-    }
-    result
+    process::unpinned(|| run().map_err(|error| Fail::new(format!("cannot measure a floor: {error}"))))
 }
 
 /// Runs the test: every floor that needs no root.

@@ -7,14 +7,14 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::measure::Figures;
 use crate::fail::{Fail, Named};
 use crate::out::{self, Columns};
 
 /// One result.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Row {
     pub(crate) test: String,
     pub(crate) transport: String,
