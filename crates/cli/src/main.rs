@@ -24,6 +24,10 @@ mod up;
 use args::{Cli, Command};
 use fail::Fail;
 
+/// The servers' memory is touched at random, and the floors' likewise.
+#[global_allocator]
+static ALLOCATOR: sprat::mem::huge::Allocator = sprat::mem::huge::Allocator;
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
     match process::settle(cli.parent, cli.core).and_then(|()| run(&cli.command)) {

@@ -16,6 +16,7 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 mod copy;
+pub mod huge;
 #[cfg(test)]
 mod tests;
 
