@@ -63,8 +63,14 @@ impl Score {
         let Some(entry) = self.names.get_mut(&name).map(|entries| &mut entries[index]) else { return };
         assert!(entry.answer.is_none());
         entry.answer = answer.map(|answer| (self.time, answer));
+        let called = entry.called;
+        // Another drop that is under way has freed the name of an earlier table, which may still be served meanwhile.
+        let is_alone = !self.names[&name].iter().enumerate().any(|(i, e)| {
+            i != index && matches!(e.op, names::Op::Drop { .. }) && e.answer.is_none_or(|(at, _)| at > called)
+        });
         if let Some(tables) = self.drops.remove(&number)
             && answer == Some(names::Answer::Dropped)
+            && is_alone
         {
             // Its own table, and every earlier one of that name.
             tables.into_iter().for_each(|table| self.history.drop_table(table));
