@@ -170,7 +170,8 @@ impl Process {
                 wait_until(GRACE, || self.ended().is_some());
                 let how =
                     self.ended().map_or_else(|| "closed its output".to_owned(), |ended| ended.to_string());
-                return Err(Fail::new(format!("{} {how} before it served", self.name)));
+                let fail = Fail::new(format!("{} {how} before it served", self.name));
+                return Err(fail.next("the message before this one says why"));
             }
             if came > 0 {
                 said.push(byte[0]);
