@@ -68,7 +68,7 @@ unit: tools ## Unit, integration and documentation tests, the house rules among 
 
 .PHONY: sim
 sim: tools ## The simulated cluster: SEEDS=1000 runs, each from its own seed
-	SPRAT_SEEDS=$(SEEDS) cargo test --release -p sprat-sim
+	SPRAT_SEEDS=$(SEEDS) cargo test -p sprat-sim --no-fail-fast
 
 .PHONY: fuzz
 fuzz: tools ## Every fuzz target for SECONDS=60 each
