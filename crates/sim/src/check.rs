@@ -78,7 +78,7 @@ pub enum Verdict {
 }
 
 /// Most ways to keep at once.
-const MAX_WAYS: usize = 20_000;
+const MAX_WAYS: usize = 200_000;
 
 /// A set of open operations, by slot.
 type Mask = u128;
