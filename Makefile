@@ -44,6 +44,7 @@ check: fmt clippy doc bare ## The stages that compile but run nothing
 .PHONY: fmt
 fmt: tools ## Formatting
 	cargo fmt --all --check
+	cargo fmt --manifest-path fuzz/Cargo.toml --check
 
 .PHONY: clippy
 clippy: tools ## Lints, for every target of the workspace
