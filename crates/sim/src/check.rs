@@ -43,6 +43,17 @@ pub trait Model {
         next: &mut Vec<Self::State>,
     );
 
+    /// Adds to `next` every state that `op` may lead to from `state` and yet happen once more: an earlier try, whose
+    /// answer was lost.
+    fn earlier_try(
+        &self,
+        _state: &Self::State,
+        _op: &Self::Op,
+        _answer: Option<&Self::Answer>,
+        _next: &mut Vec<Self::State>,
+    ) {
+    }
+
     /// Whether an `op` with this answer, when it leaves the state as it is, might as well happen at once: it could not do
     /// anything else later.
     fn is_idle(&self, _op: &Self::Op, _answer: &Self::Answer) -> bool {
@@ -184,6 +195,8 @@ impl<M: Model> Search<'_, M> {
                 return;
             }
             todo.extend(self.next.drain(..).map(|state| (mask | 1 << slot, state)));
+            self.model.earlier_try(state, &entry.op, answer, &mut self.next);
+            todo.extend(self.next.drain(..).map(|state| (mask, state)));
         }
     }
 

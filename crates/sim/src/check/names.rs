@@ -1,6 +1,11 @@
 //! What a table's name may stand for: a register that holds the id of a table, or nothing.
 //!
 //! What always holds, and is checked here: an id is never used twice; who creates what exists gets its id.
+//!
+//! A creation carries no number (only mutations of objects do). If it happened, its answer was lost, and somebody dropped
+//! the table before it was asked again, then it happens again: the drop and the creation are both told the truth, but
+//! none of the two alone precedes the other. So it may happen any number of times between its call and its answer, the
+//! last of which is answered.
 
 use super::Model;
 
@@ -17,7 +22,7 @@ pub enum Op {
     Lookup,
     /// Drop the table that has this name.
     Drop {
-        /// Others are dropping or creating it too: it may seem to have dropped nothing.
+        /// Others are dropping it too: it may be one of them who does it.
         shared: bool,
     },
 }
@@ -80,9 +85,6 @@ impl Model for Name {
             (Op::Lookup | Op::Drop { .. }, Some(Answer::Missing)) => {
                 next.extend((table == Table::None).then_some(*state));
             }
-            (Op::Create, None) => {
-                next.extend((table == Table::None).then_some(State { table: Table::New, highest }))
-            }
             (Op::Drop { shared }, Some(Answer::Dropped)) => {
                 if table != Table::None {
                     next.push(State { table: Table::None, highest });
@@ -95,6 +97,12 @@ impl Model for Name {
                 next.push(State { table: Table::None, highest });
             }
             _ => {}
+        }
+    }
+
+    fn earlier_try(&self, state: &State, op: &Op, answer: Option<&Answer>, next: &mut Vec<State>) {
+        if *op == Op::Create && state.table == Table::None && answer != Some(&Answer::Nothing) {
+            next.push(State { table: Table::New, ..*state });
         }
     }
 
@@ -135,5 +143,24 @@ mod tests {
         );
         check(false, &[(create, None), (lookup, table(4)), (lookup, table(5))]);
         check(true, &[(create, table(1)), (drop, None), (lookup, table(1)), (lookup, Some(Answer::Missing))]);
+    }
+
+    #[test]
+    fn a_creation_may_happen_again_until_it_is_answered() {
+        let (create, drop) = (Op::Create, Op::Drop { shared: false });
+        let verdict = |created: u64, lookup: Answer| {
+            let told = |op, called, at, answer| Entry { op, called, answer: Some((at, answer)) };
+            let history = [
+                told(create, created, created + 10, Answer::Table(4)),
+                told(drop, 2, 8, Answer::Dropped),
+                told(Op::Lookup, 30, 31, lookup),
+            ];
+            linearizable(&Name, &history)
+        };
+        assert_eq!(verdict(1, Answer::Table(4)), Verdict::Good);
+        assert_eq!(verdict(3, Answer::Table(4)), Verdict::Good);
+        assert!(matches!(verdict(9, Answer::Table(4)), Verdict::Broken(_)), "there was nothing to drop");
+        assert!(matches!(verdict(3, Answer::Table(5)), Verdict::Broken(_)), "nobody asked for another one");
+        assert!(matches!(verdict(9, Answer::Missing), Verdict::Broken(_)));
     }
 }

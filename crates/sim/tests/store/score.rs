@@ -91,23 +91,24 @@ impl Score {
     }
 }
 
-/// The same history, with those drops marked that may seem to have dropped nothing, because another one did it, or because
-/// what they dropped was made by a creation whose reply was lost: its repetition finds the name free and creates again.
-/// Who looks the name up meanwhile may see that first table, so such a look tells nothing.
+/// The same history, with those drops marked that overlap another one, and without what proves nothing: look-ups that
+/// nobody heard of, and creations that nobody heard of after the first such one, which may happen again and again.
 fn with_rivals(entries: &[Entry<names::Op, names::Answer>]) -> Vec<Entry<names::Op, names::Answer>> {
-    type Named = Entry<names::Op, names::Answer>;
-    let end = |e: &Named| e.answer.map_or(u64::MAX, |(at, _)| at);
-    let overlap = |a: &Named, b: &Named| a.called != b.called && a.called < end(b) && b.called < end(a);
-    let is_drop = |e: &Named| matches!(e.op, names::Op::Drop { .. });
-    let rivals = |e: &Named| entries.iter().any(|d| d.op != names::Op::Lookup && overlap(d, e));
-    let twice: Vec<_> = entries
-        .iter()
-        .filter(|c| c.op == names::Op::Create && entries.iter().any(|d| is_drop(d) && overlap(c, d)))
-        .collect();
-    let tells = |e: &&Named| e.op != names::Op::Lookup || !twice.iter().any(|c| overlap(c, e));
-    let marked = |e: &Named| match e.op {
+    let end = |e: &Entry<_, names::Answer>| e.answer.map_or(u64::MAX, |(at, _)| at);
+    let drops: Vec<_> = entries.iter().filter(|e| matches!(e.op, names::Op::Drop { .. })).collect();
+    let rivals = |e: &Entry<_, _>| {
+        drops.iter().any(|d| d.called != e.called && d.called < end(e) && e.called < end(d))
+    };
+    let marked = |e: &Entry<_, _>| match e.op {
         names::Op::Drop { .. } => Entry { op: names::Op::Drop { shared: rivals(e) }, ..e.clone() },
         _ => e.clone(),
     };
-    entries.iter().filter(tells).map(marked).collect()
+    let mut unheard = false;
+    let proves = |e: &&Entry<_, _>| match e.op {
+        _ if e.answer.is_some() => true,
+        names::Op::Lookup => false,
+        names::Op::Create => !std::mem::replace(&mut unheard, true),
+        names::Op::Drop { .. } => true,
+    };
+    entries.iter().filter(proves).map(marked).collect()
 }
