@@ -272,7 +272,7 @@ impl<M: Machine> Worker<M> {
                         door.reply(now, caller.rpc, message);
                     }
                 }
-                Output::Connect { link, locator } => self.bind(link, &locator),
+                Output::Connect { link, locator } => self.bind(now, link, &locator),
                 Output::Disconnect { link } => self.unbind(now, link),
                 Output::Cancel { door, rpc } => {
                     if let Some(door) = self.doors.get(door as usize) {
@@ -327,8 +327,8 @@ impl<M: Machine> Worker<M> {
     /// Binds `link` to the server at `to` and connects at once, so that a mistake shows here.
     pub(crate) fn connect(&mut self, link: Link, to: Locator) -> io::Result<()> {
         let door = self.doors.towards(&to)?;
-        self.place(link, Some(Bound { to, door, session: None }));
         let now = self.clock.now();
+        self.place(now, link, Some(Bound { to, door, session: None }));
         let bound = self.links[link.0 as usize].as_mut().expect("just placed");
         let session = self.doors.at(bound.door).connect(now, &bound.to)?;
         bound.session = Some(session);
@@ -338,40 +338,33 @@ impl<M: Machine> Worker<M> {
 
     /// Binds `link` to the first of `locators` that there is a door for; unusable ones leave it unbound, so that its
     /// calls fail as not executed.
-    fn bind(&mut self, link: Link, locators: &str) {
+    fn bind(&mut self, now: Instant, link: Link, locators: &str) {
         let bound = Locator::list(locators).ok().and_then(|list| {
             list.into_iter().find_map(|to| {
                 let door = self.doors.towards(&to).ok()?;
                 Some(Bound { to, door, session: None })
             })
         });
-        self.place(link, bound);
+        self.place(now, link, bound);
     }
 
-    fn place(&mut self, link: Link, bound: Option<Bound>) {
+    /// Whatever `link` was bound to before is unbound.
+    fn place(&mut self, now: Instant, link: Link, bound: Option<Bound>) {
+        self.unbind(now, link);
         let index = link.0 as usize;
         if index >= self.links.len() {
             self.links.resize_with(index + 1, || None);
         }
-        self.forget_session(index);
         self.links[index] = bound;
     }
 
+    /// Closes the session of `link`: nobody would hear of it any more, and its door has room for so many only.
     fn unbind(&mut self, now: Instant, link: Link) {
-        let index = link.0 as usize;
-        if let Some((door, session)) = self.forget_session(index) {
+        let bound = self.links.get_mut(link.0 as usize).and_then(Option::take);
+        if let Some(Bound { door, session: Some(session), .. }) = bound {
+            self.by_session.remove(&(door, session));
             self.doors.at(door).close(now, session);
         }
-        if let Some(bound) = self.links.get_mut(index) {
-            *bound = None;
-        }
-    }
-
-    fn forget_session(&mut self, index: usize) -> Option<(usize, SessionId)> {
-        let bound = self.links.get_mut(index)?.as_mut()?;
-        let session = bound.session.take()?;
-        self.by_session.remove(&(bound.door, session));
-        Some((bound.door, session))
     }
 
     /// Sleeps until a door, the disk, another thread or a timer has something.
@@ -413,5 +406,76 @@ impl<M: Machine> Worker<M> {
         if let Some(disk) = &self.disk {
             disk.clear();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sprat_proto::rpc::{Payload, Slice, Slices};
+
+    use super::*;
+    use crate::doors::Options;
+
+    /// A machine that says what the test wants.
+    #[derive(Debug, Default)]
+    struct Script {
+        says: Vec<Output>,
+        failed: Vec<u64>,
+    }
+
+    impl Slices for Script {
+        fn bytes(&self, _: Slice) -> &[u8] {
+            &[]
+        }
+    }
+
+    impl Machine for Script {
+        fn request(&mut self, _: Instant, _: Caller, _: Payload<'_>, _: Instant) -> Option<Message> {
+            None
+        }
+
+        fn response(&mut self, _: Instant, tag: u64, result: Result<Payload<'_>, RpcError>) {
+            assert!(result.is_err(), "nobody is there");
+            self.failed.push(tag);
+        }
+
+        fn output(&mut self, _: Instant) -> Option<Output> {
+            self.says.pop()
+        }
+
+        fn deadline(&self) -> Option<Instant> {
+            None
+        }
+
+        fn tick(&mut self, _: Instant) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn a_link_bound_anew_closes_its_old_session() {
+        // Sockets that nobody reads: whoever calls them waits.
+        let silent = || std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let sockets = [silent(), silent()];
+        let mut worker =
+            Worker::new(Script::default(), Doors::new(Options::default()), None, Clock::new()).unwrap();
+        for (tag, socket) in (0..).zip(&sockets) {
+            let port = socket.local_addr().unwrap().port();
+            let (link, message) = (Link(0), vec![1; 8].into());
+            let call = Output::Call { link, tag, message, deadline: Instant::NEVER };
+            let connect = Output::Connect { link, locator: format!("fast+udp:host=127.0.0.1,port={port}") };
+            worker.machine.says = vec![call, connect];
+            worker.unsent = true;
+            worker.turn();
+            assert!(worker.machine.says.is_empty() && worker.machine.failed.is_empty());
+        }
+        worker.doors.all_due();
+        worker.turn();
+        assert_eq!(
+            worker.machine.failed,
+            [0],
+            "what was called on the old session has ended, and nothing else"
+        );
+        assert_eq!(worker.by_session.len(), 1);
     }
 }

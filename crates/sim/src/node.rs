@@ -120,7 +120,7 @@ impl<M: Machine> Node<M> {
         let now = outside.now;
         match output {
             Output::Connect { link, locator } => {
-                // What is under way on the old session still ends there.
+                self.disconnect(now, link);
                 self.links.insert(link.0, Peer { host: host_of(&locator), session: None });
             }
             Output::Disconnect { link } => self.disconnect(now, link),

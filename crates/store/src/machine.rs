@@ -23,7 +23,8 @@ pub struct Link(pub u32);
 #[derive(Debug)]
 pub enum Output {
     /// Bind `link` to the server at `locator` (one locator, or several with `;` of which the first usable is meant). May
-    /// be repeated to bind it anew. The world connects, and reconnects when a session is lost, on its own.
+    /// be repeated to bind it anew; what is under way to the old server fails then. The world connects, and reconnects
+    /// when a session is lost, on its own.
     Connect {
         /// The link.
         link: Link,
