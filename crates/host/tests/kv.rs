@@ -165,3 +165,4 @@ macro_rules! over {
 
 over!(shm, "fast+shm");
 over!(udp, "fast+udp");
+over!(tcp, "tcp");
