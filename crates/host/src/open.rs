@@ -16,8 +16,9 @@ use crate::socket::tcp::{self, Tcp};
 use crate::socket::udp::{self, Udp};
 use crate::transport::Transport;
 
-/// Most requests that wait on one session beyond its channels.
-const QUEUE_LIMIT: usize = 4096;
+/// Most requests that wait on one session beyond its channels. They are the program's own, in its own memory: the limit
+/// only has to be one, and below it nothing is refused and tried again.
+const QUEUE_LIMIT: usize = 1 << 20;
 
 /// A generator with entropy of the kernel.
 ///

@@ -103,6 +103,8 @@ pub struct Worker<M: Machine> {
     disk: Option<Disk>,
     next_timers: Instant,
     unsent: bool,
+    /// Calls without an answer yet.
+    awaited: usize,
     stopped: Option<String>,
 }
 
@@ -124,6 +126,7 @@ impl<M: Machine> Worker<M> {
             disk,
             next_timers: Instant::ZERO,
             unsent: true,
+            awaited: 0,
             stopped: None,
         })
     }
@@ -156,6 +159,11 @@ impl<M: Machine> Worker<M> {
     /// One turn, without sleeping. True if there was work.
     pub fn turn(&mut self) -> bool {
         let now = self.clock.now();
+        self.turn_at(now)
+    }
+
+    #[inline]
+    fn turn_at(&mut self, now: Instant) -> bool {
         self.unsent |= self.waker.clear();
         let mut work = self.receive(now);
         if !work || now >= self.next_timers {
@@ -169,11 +177,12 @@ impl<M: Machine> Worker<M> {
 
     /// One turn, then the rest that idling has earned: nothing, a pause, a yield, or a sleep until something happens.
     pub fn turn_and_rest(&mut self) {
-        if self.turn() {
+        let now = self.clock.now();
+        if self.turn_at(now) {
             self.idle.worked();
             return;
         }
-        match self.idle.rest(|| self.clock.now()) {
+        match self.idle.rest(self.awaited > 0, || now) {
             Rest::Spun => {}
             Rest::Sleep => self.sleep(),
         }
@@ -222,8 +231,14 @@ impl<M: Machine> Worker<M> {
                         door.reply(now, rpc, reply);
                     }
                 }
-                Event::Response { tag, payload, .. } => self.machine.response(now, tag, Ok(payload)),
-                Event::Failed { tag, error, .. } => self.machine.response(now, tag, Err(error)),
+                Event::Response { tag, payload, .. } => {
+                    self.awaited -= 1;
+                    self.machine.response(now, tag, Ok(payload));
+                }
+                Event::Failed { tag, error, .. } => {
+                    self.awaited -= 1;
+                    self.machine.response(now, tag, Err(error));
+                }
                 Event::Closed { session, .. } => {
                     let link = self.by_session.remove(&(index, session));
                     if let Some(Some(bound)) = link.and_then(|l| self.links.get_mut(l.0 as usize)) {
@@ -303,7 +318,10 @@ impl<M: Machine> Worker<M> {
             })
         });
         match result {
-            Ok((door, rpc)) => self.machine.sent(tag, door as u32, rpc),
+            Ok((door, rpc)) => {
+                self.awaited += 1;
+                self.machine.sent(tag, door as u32, rpc);
+            }
             Err(error) => {
                 self.machine.response(now, tag, Err(error));
                 self.unsent = true;

@@ -27,7 +27,7 @@ pub fn cache_line(limits: Limits) -> io::Result<Vec<u32>> {
         let (mut idle, clock) = (Idle::new(), Clock::new());
         while word.load(Ordering::Acquire) != number {
             // Nobody sleeps here: there is no bell.
-            idle.rest(|| clock.now());
+            idle.rest(true, || clock.now());
         }
     };
     between(
@@ -112,7 +112,7 @@ impl Side {
                 }
                 Push::Full => {}
             }
-            if self.idle.rest(|| self.clock.now()) == Rest::Sleep {
+            if self.idle.rest(true, || self.clock.now()) == Rest::Sleep {
                 self.tx.wait_for_room();
                 ring::barrier();
                 if !self.tx.has_room() {
@@ -134,7 +134,7 @@ impl Side {
                 self.idle.worked();
                 return Ok(len);
             }
-            if self.idle.rest(|| self.clock.now()) == Rest::Sleep {
+            if self.idle.rest(true, || self.clock.now()) == Rest::Sleep {
                 self.rx.lie_down();
                 ring::barrier();
                 if !self.rx.is_ready() {

@@ -36,7 +36,7 @@ impl Wait {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock && self.waiting == Waiting::Polling => {
                     let mut now = None;
-                    self.idle.rest(|| *now.insert(self.clock.now()));
+                    self.idle.rest(true, || *now.insert(self.clock.now()));
                     if let Some(now) = now
                         && now.since(*first.get_or_insert(now)) > LOST_NS
                     {

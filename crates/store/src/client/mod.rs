@@ -84,6 +84,14 @@ impl Config {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Op(pub u64);
 
+impl Op {
+    /// A small number that no other operation in progress has, to find what a program keeps beside it.
+    #[must_use]
+    pub fn index(self) -> usize {
+        self.0 as u32 as usize
+    }
+}
+
 /// Where an enumeration of a table goes on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Cursor {
