@@ -16,6 +16,7 @@ pub mod datagrams;
 pub mod fault;
 pub mod probe;
 pub mod rand;
+pub mod rdma;
 pub mod rpc;
 pub mod time;
 pub mod wire;
