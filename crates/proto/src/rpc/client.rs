@@ -1,18 +1,16 @@
-//! The client's half: sessions this side opened, their requests, and the only timers there are.
+//! The client's half: the sessions that this side opened, and their requests.
 //!
 //! A request waits in its session's queue for a channel, is sent, and waits for its reply. When that is overdue the client
 //! asks (PROBE), and the answer says what to do: send it again, some packets again, wait, try later, or give up.
 //!
 //! Always: a request whose bytes were never all given to the driver under its present number fails as not executed; any
-//! other failure but a refusal says "maybe". Not here: opening (`open`) and sending (`output`).
+//! other failure but a refusal says "maybe". Not here: opening (`open`), sending (`output`),
+//! time (`overdue`).
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use zerocopy::IntoBytes as _;
-
 use super::endpoint::Endpoint;
-use super::open::OPENING;
 use super::output::ControlBody;
 use super::session::{Calls, INDEX_MAX, Phase};
 use super::slab::NONE;
@@ -21,20 +19,9 @@ use super::{
     CloseReason, Event, MAX_MESSAGE, Message, Payload, RequestError, RpcError, RpcId, SessionId, trace_id,
 };
 use crate::probe::{Point, Probe};
-use crate::time::{MS, SECOND, US};
-use crate::wire::rpc::{ASK, DoneEntry, EXECUTING, HEADER, Kind, Packet, ProbeBody, ResetReason, SEQ_MAX};
+use crate::time::US;
+use crate::wire::rpc::{ASK, EXECUTING, Kind, Packet, ResetReason, SEQ_MAX};
 use crate::{Addr, Instant};
-
-/// The longest wait between two probes of one request.
-const PTO_MAX_NS: u64 = 400 * MS;
-/// A lossless driver loses nothing: this only finds a server that swallowed a request.
-const PTO_LOSSLESS_NS: u64 = SECOND;
-/// How often at least a request is probed that the server is executing.
-const HEARTBEAT_NS: u64 = 50 * MS;
-/// Sessions looked at in one go for replies to acknowledge.
-const IDLE_BATCH: usize = 1024;
-/// The longest DONE, whatever the driver takes.
-const DONE_BYTES: usize = 1200;
 
 impl<P: Probe> Endpoint<P> {
     // Commands.
@@ -266,7 +253,7 @@ impl<P: Probe> Endpoint<P> {
         self.landed(peer, u32::MAX);
     }
 
-    fn fail(&mut self, i: u32, error: RpcError) {
+    pub(super) fn fail(&mut self, i: u32, error: RpcError) {
         self.stats.failures += 1;
         let (rpc, tag) = self.finish(i);
         self.events.push_back(Event::Failed { rpc, tag, error });
@@ -554,237 +541,6 @@ impl<P: Probe> Endpoint<P> {
         } else {
             let version = packet.offset == ResetReason::Version as u32;
             self.end_session(c, if version { CloseReason::Version } else { CloseReason::Reset });
-        }
-    }
-
-    // Time.
-
-    pub(super) fn timer(&mut self, due: Instant, id: u32) {
-        if id & OPENING != 0 {
-            return self.open_timer(due, id & !OPENING);
-        }
-        let slot = &mut self.slots[id];
-        if slot.armed != due {
-            return;
-        }
-        slot.armed = Instant::NEVER;
-        match slot.role {
-            Role::Free | Role::Recv | Role::Reply => {}
-            _ if slot.deadline <= self.now => self.too_late(id),
-            Role::Queued => self.arm(id, self.slots[id].deadline),
-            Role::Backoff if slot.progress > self.now => {
-                let due = slot.progress.min(slot.deadline);
-                self.arm(id, due);
-            }
-            Role::Backoff => self.try_again(id),
-            Role::Call => self.overdue(id),
-        }
-    }
-
-    /// A request's time is over. The server is asked about it all the same: a caller whose deadlines are shorter than
-    /// the wait for an overdue answer would otherwise never learn that its session is no more.
-    #[cold]
-    fn too_late(&mut self, i: u32) {
-        let slot = &self.slots[i];
-        let (c, peer, maybe_executed) = (slot.session, slot.peer, slot.exposed);
-        let sent = slot.role == Role::Call && slot.exposed && !self.lossless;
-        let mut unreachable = false;
-        if sent && self.peers.slab[peer].probing_until <= self.now {
-            unreachable = self.peers.slab[peer].silent >= self.config.max_silent;
-            self.wait_longer(peer);
-            self.ask(i);
-        }
-        self.fail(i, RpcError::Deadline { maybe_executed });
-        if unreachable {
-            self.end_session(c, CloseReason::Unreachable);
-        }
-    }
-
-    /// Notes that the server is asked, and how long it may take to answer: twice as long each time.
-    fn wait_longer(&mut self, peer: u32) {
-        let pto_ns = self.pto_ns(peer);
-        let entry = &mut self.peers.slab[peer];
-        let wait_ns = (pto_ns << entry.silent.min(16)).min(PTO_MAX_NS.max(pto_ns));
-        entry.silent = entry.silent.saturating_add(1);
-        entry.probing_until = self.now.after(wait_ns + self.rng.below(wait_ns / 8 + 1));
-    }
-
-    /// Makes the wheel look at a slot at `due`, if it does not do so earlier.
-    #[inline]
-    fn arm(&mut self, i: u32, due: Instant) {
-        let slot = &mut self.slots[i];
-        if due < slot.armed {
-            slot.armed = due;
-            self.wheel.insert(due, i);
-        }
-    }
-
-    /// How long an answer from this peer may take.
-    #[inline]
-    fn pto_ns(&self, peer: u32) -> u64 {
-        if self.lossless {
-            return PTO_LOSSLESS_NS;
-        }
-        self.peers.slab[peer].path.pto_ns(self.config.min_pto_ns)
-    }
-
-    /// When this request's answer is overdue.
-    fn overdue_at(&self, i: u32) -> Instant {
-        let slot = &self.slots[i];
-        let pto_ns = self.pto_ns(slot.peer);
-        let wait_ns = if self.lossless {
-            pto_ns
-        } else if slot.executing {
-            (8 * pto_ns).max(HEARTBEAT_NS)
-        } else {
-            (pto_ns << slot.tries.min(16)).min(PTO_MAX_NS.max(pto_ns))
-        };
-        slot.progress.after(wait_ns)
-    }
-
-    fn arm_pto(&mut self, i: u32) {
-        let due = self.overdue_at(i).min(self.slots[i].deadline);
-        self.arm(i, due);
-    }
-
-    fn try_again(&mut self, i: u32) {
-        let slot = &mut self.slots[i];
-        slot.role = Role::Call;
-        slot.progress = self.now;
-        slot.tries = 0;
-        let peer = slot.peer;
-        slot.out.granted = if self.lossless {
-            slot.out.len
-        } else {
-            self.peers.slab[peer].unscheduled.max(1).min(slot.out.len)
-        };
-        self.make_ready(i);
-        self.arm_pto(i);
-    }
-
-    /// The wheel looks at a request in progress: asks the server about it, if its answer is overdue.
-    fn overdue(&mut self, i: u32) {
-        let slot = &self.slots[i];
-        let (c, peer) = (slot.session, slot.peer);
-        // Unless it waits for room on the path: what is on the path may be lost, and then nobody else says so.
-        let waits_to_be_sent = slot.ready && self.peers.slab[peer].active;
-        let due = self.overdue_at(i);
-        if due > self.now {
-            return self.arm_pto(i);
-        }
-        let pto_ns = self.pto_ns(peer);
-        let again = self.now.after(pto_ns).min(self.slots[i].deadline);
-        if waits_to_be_sent {
-            return self.arm(i, again);
-        }
-        let max = self.config.max_silent;
-        let entry = &mut self.peers.slab[peer];
-        if entry.silent >= max && entry.probing_until <= self.now
-            || self.slots[i].tries >= max.saturating_mul(2)
-        {
-            return self.end_session(c, CloseReason::Unreachable);
-        }
-        if entry.probing_until > self.now {
-            let turn = entry.probing_until.after(1);
-            let due = turn.min(self.slots[i].deadline);
-            return self.arm(i, due);
-        }
-        self.wait_longer(peer);
-        // Nothing was heard for so long that what was on the way has arrived or is lost.
-        self.drained(peer);
-        let slot = &mut self.slots[i];
-        slot.tries += 1;
-        slot.progress = self.now;
-        self.ask(i);
-        self.arm_pto(i);
-    }
-
-    /// Asks the server about a request: for the missing packets of its reply, or where it is.
-    fn ask(&mut self, i: u32) {
-        let slot = &self.slots[i];
-        let session = &self.clients[slot.session];
-        let mut packet = Packet::new(Kind::Probe);
-        packet.channel = slot.channel;
-        packet.seq = slot.seq;
-        packet.session = session.server;
-        packet.token = session.token;
-        packet.msg_len = slot.out.len;
-        packet.offset = slot.out.next;
-        let (received, granted) =
-            slot.incoming.as_ref().map_or((0, self.config.unscheduled_bytes), |r| (r.contig, r.granted));
-        let body = ProbeBody {
-            client: session.name(slot.session).into(),
-            received: received.into(),
-            granted: granted.into(),
-        };
-        self.stats.probes += 1;
-        let peer = slot.peer;
-        if slot.incoming.is_some() {
-            self.credit.wake();
-            self.nack(i, u32::MAX);
-        }
-        self.answer_with(peer, packet, ControlBody::small(body.as_bytes()));
-    }
-
-    // Acknowledging replies.
-
-    /// Acknowledges one reply.
-    fn ack(&mut self, c: u32, packet: &Packet) {
-        let session = &self.clients[c];
-        let channel = usize::from(packet.channel);
-        let mut body = Vec::with_capacity(20);
-        let entry = DoneEntry {
-            session: session.server.into(),
-            token: session.token.into(),
-            channels: 1 << channel,
-            padding: [0; 3],
-        };
-        body.extend_from_slice(entry.as_bytes());
-        body.extend_from_slice(&packet.seq.to_be_bytes());
-        let peer = session.peer;
-        self.answer_with(peer, Packet::new(Kind::Done), ControlBody::Large(body.into()));
-    }
-
-    /// Tells servers which replies have arrived on sessions that have become idle, many sessions in a packet.
-    pub(super) fn send_dones(&mut self) {
-        let mut body = Vec::new();
-        let mut to = NONE;
-        let room = self.max_payload.saturating_sub(HEADER + 4).min(DONE_BYTES);
-        for _ in 0..self.idle.len().min(IDLE_BATCH) {
-            let Some((c, epoch)) = self.idle.pop_front() else { break };
-            let session = &mut self.clients[c];
-            if session.epoch != epoch || session.phase != Phase::Open {
-                continue;
-            }
-            if session.busy != 0 || session.idle_ns(self.now) < self.config.done_after_ns {
-                self.idle.push_back((c, epoch));
-                continue;
-            }
-            session.listed = false;
-            let channels = core::mem::take(&mut session.unacked);
-            let len = size_of::<DoneEntry>() + 4 * channels.count_ones() as usize;
-            if to != session.peer || body.len() + len > room {
-                self.flush_done(to, &mut body);
-            }
-            let session = &self.clients[c];
-            to = session.peer;
-            let (session_name, token) = (session.server.into(), session.token.into());
-            let entry = DoneEntry { session: session_name, token, channels, padding: [0; 3] };
-            body.extend_from_slice(entry.as_bytes());
-            for channel in (0..8).filter(|channel| channels & 1 << channel != 0) {
-                body.extend_from_slice(&session.seqs[channel].to_be_bytes());
-            }
-        }
-        self.flush_done(to, &mut body);
-        let next =
-            if self.idle.is_empty() { Instant::NEVER } else { self.now.after(self.config.done_after_ns) };
-        self.idle_check = next;
-    }
-
-    fn flush_done(&mut self, peer: u32, body: &mut Vec<u8>) {
-        if !body.is_empty() {
-            let body = core::mem::take(body).into_boxed_slice();
-            self.answer_with(peer, Packet::new(Kind::Done), ControlBody::Large(body));
         }
     }
 }

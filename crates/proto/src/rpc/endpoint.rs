@@ -137,7 +137,7 @@ pub struct Endpoint<P: Probe = NoProbe> {
     pub(super) executing: u32,
     pub(super) assembling_bytes: usize,
     pub(super) kept: Kept,
-    pub(super) sweep: super::server::Sweep,
+    pub(super) sweep: super::sweep::Sweep,
 }
 
 impl<P: Probe> Endpoint<P> {
@@ -174,7 +174,7 @@ impl<P: Probe> Endpoint<P> {
             executing: 0,
             assembling_bytes: 0,
             kept: Kept::default(),
-            sweep: super::server::Sweep::default(),
+            sweep: super::sweep::Sweep::default(),
             config,
             rng,
         }

@@ -22,14 +22,17 @@ pub mod stream;
 
 mod client;
 mod credit;
+mod done;
 mod open;
 mod output;
+mod overdue;
 mod peer;
 mod server;
 mod session;
 mod slab;
 mod slot;
 mod stats;
+mod sweep;
 mod wheel;
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! The server's half: requests accepted at most once, replies kept until they are acknowledged.
 //!
 //! A channel's word says which request was the last and where it is; a later number begins a new request and acknowledges
-//! the reply before it, an earlier one is past. The server speaks only when spoken to and has no timer for a session or a
-//! request: a sweep looks at a few sessions every now and then.
+//! the reply before it, an earlier one is past. The server speaks only when spoken to.
 //!
-//! Always: a word changes only after session, token and address agreed, and its number only goes forward.
+//! Always: a word changes only after session, token and address agreed, and its number only goes forward. Not here:
+//! the end of sessions (`sweep`).
 
 use alloc::boxed::Box;
 
@@ -17,10 +17,8 @@ use super::slab::NONE;
 use super::slot::{Incoming, Missing, Outgoing, Placed, Role};
 use super::{CHANNELS, Event, MAX_MESSAGE, Message, Payload, ServerRpc, trace_id};
 use crate::probe::{Point, Probe};
-use crate::time::{MS, SECOND, US};
-use crate::wire::rpc::{
-    ASK, DoneEntry, EXECUTING, Kind, Packet, ProbeBody, ResetReason, SEQ_MAX, TO_CLIENT, TTL,
-};
+use crate::time::{SECOND, US};
+use crate::wire::rpc::{ASK, EXECUTING, Kind, Packet, ProbeBody, ResetReason, TO_CLIENT, TTL};
 use crate::{Addr, Instant};
 
 /// Replies sent and not acknowledged, oldest first, linked through their slots.
@@ -39,20 +37,6 @@ impl Default for Kept {
         Self { head: NONE, tail: NONE, count: 0, bytes: 0, unsent_bytes: 0 }
     }
 }
-
-/// Where the sweep is.
-#[derive(Debug, Default)]
-pub(super) struct Sweep {
-    next: Instant,
-    session: u32,
-    slot: u32,
-    /// Sessions yet to be looked at because a peer is gone.
-    urgent: u32,
-}
-
-const SWEEP_NS: u64 = 100 * MS;
-const SWEEP_SESSIONS: u32 = 1024;
-const SWEEP_SLOTS: u32 = 256;
 
 /// Seconds of a clock, modulo 2¹⁶.
 #[inline]
@@ -108,7 +92,7 @@ impl<P: Probe> Endpoint<P> {
     }
 
     #[inline]
-    fn find_server(&mut self, from: Addr, name: u32, token: u64) -> Option<u32> {
+    pub(super) fn find_server(&mut self, from: Addr, name: u32, token: u64) -> Option<u32> {
         let s = name & INDEX_MAX;
         let Some(session) = self.sessions.get(s) else {
             self.stats.drop_session += 1;
@@ -320,30 +304,6 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
-    /// A client has these replies.
-    fn done_arrived(&mut self, from: Addr, mut body: &[u8]) {
-        while let Ok((entry, rest)) = DoneEntry::ref_from_prefix(body) {
-            let numbers = 4 * entry.channels.count_ones() as usize;
-            let Some((numbers, rest)) = rest.split_at_checked(numbers) else {
-                self.stats.drop_short += 1;
-                return;
-            };
-            body = rest;
-            let Some(s) = self.find_server(from, entry.session.get(), entry.token.get()) else { continue };
-            let channels = (0..CHANNELS).filter(|channel| entry.channels & 1 << channel != 0);
-            for (channel, seq) in channels.zip(numbers.as_chunks::<4>().0) {
-                let word = self.sessions[s].channels[channel];
-                let is_kept =
-                    word.state() == State::Reply && word.seq() == u32::from_be_bytes(*seq) & SEQ_MAX;
-                if is_kept {
-                    self.stats.done += 1;
-                    self.drop_slot(s, channel);
-                    self.sessions[s].channels[channel] = Word::new(word.seq(), State::Done);
-                }
-            }
-        }
-    }
-
     // Commands.
 
     #[inline]
@@ -489,7 +449,7 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// Takes a channel's slot away, if it has one.
-    fn drop_slot(&mut self, s: u32, channel: usize) {
+    pub(super) fn drop_slot(&mut self, s: u32, channel: usize) {
         let Some(i) = self.slot_of(s, channel) else { return };
         let session = &mut self.sessions[s];
         session.live &= !(1 << channel);
@@ -567,84 +527,5 @@ impl<P: Probe> Endpoint<P> {
         packet.token = session.token;
         let peer = session.peer;
         self.answer_with(peer, packet, ControlBody::None);
-    }
-
-    // Sessions that end.
-
-    /// Forgets a session: its requests' replies will go nowhere, its name is not valid any more.
-    fn end_server_session(&mut self, s: u32) {
-        for channel in 0..CHANNELS {
-            self.drop_slot(s, channel);
-        }
-        let session = &mut self.sessions[s];
-        let executing = session.channels.iter().filter(|word| word.state() == State::Exec).count();
-        self.executing -= executing as u32;
-        session.open = false;
-        session.generation = session.generation.wrapping_add(1);
-        session.channels = [Word::new(0, State::Empty); CHANNELS];
-        let peer = session.peer;
-        self.sessions.free(s);
-        self.peers.leave(peer);
-        self.stats.sessions_ended += 1;
-    }
-
-    /// A peer is gone: its sessions end, a piece at a time.
-    pub(super) fn forget_sessions_of(&mut self, _peer: u32) {
-        self.sweep.urgent = self.sessions.len();
-    }
-
-    /// When the sweep wants to go on.
-    #[inline]
-    pub(super) fn next_sweep(&self) -> Instant {
-        if self.sweep.urgent > 0 {
-            return self.now;
-        }
-        let needed = self.assembling_bytes > 0 || (!self.lossless && self.sessions.used() > 0);
-        if needed { self.sweep.next } else { Instant::NEVER }
-    }
-
-    /// Looks at a few sessions and slots: the idle, the stale and those of gone peers end.
-    pub(super) fn sweep(&mut self) {
-        self.sweep.next = self.now.after(SWEEP_NS);
-        let expiry_s = u16::try_from(self.config.idle_expiry_ns / SECOND).unwrap_or(u16::MAX);
-        for _ in 0..self.sessions.len().min(SWEEP_SESSIONS) {
-            let s = self.sweep.session;
-            self.sweep.session = (s + 1) % self.sessions.len();
-            self.sweep.urgent = self.sweep.urgent.saturating_sub(1);
-            let session = &self.sessions[s];
-            if !session.open {
-                continue;
-            }
-            let idle_s = seconds(self.now).wrapping_sub(session.active_s);
-            let is_expired = !self.lossless
-                && idle_s > expiry_s
-                && session.channels.iter().all(|word| word.state() != State::Exec);
-            if is_expired || self.peers.slab[session.peer].gone {
-                self.end_server_session(s);
-            }
-        }
-        for _ in 0..self.slots.len().min(SWEEP_SLOTS) {
-            let i = self.sweep.slot;
-            self.sweep.slot = (i + 1) % self.slots.len();
-            self.sweep_slot(i);
-        }
-    }
-
-    /// Gives up a request that stopped coming in, or a reply that its client stopped taking.
-    fn sweep_slot(&mut self, i: u32) {
-        let slot = &self.slots[i];
-        if self.now.since(slot.progress) <= self.config.stale_request_ns {
-            return;
-        }
-        let (s, channel, seq) = (slot.session & INDEX_MAX, usize::from(slot.channel), slot.seq);
-        let state = match slot.role {
-            // Its number is used up; if the client asks, it learns that it was never executed.
-            Role::Recv => State::Empty,
-            Role::Reply if !self.lossless && !slot.kept => State::Done,
-            _ => return,
-        };
-        self.stats.abandoned += 1;
-        self.drop_slot(s, channel);
-        self.sessions[s].channels[channel] = Word::new(seq, state);
     }
 }

@@ -1,0 +1,105 @@
+//! How sessions end at their server: closed by their client, with their peer, or forgotten because nothing came for long.
+//!
+//! There is no timer for a session or a request: a sweep looks at a few of them every now and then.
+
+use super::CHANNELS;
+use super::endpoint::Endpoint;
+use super::server::seconds;
+use super::session::{INDEX_MAX, State, Word};
+use super::slot::Role;
+use crate::Instant;
+use crate::probe::Probe;
+use crate::time::{MS, SECOND};
+
+/// Where the sweep is.
+#[derive(Debug, Default)]
+pub(super) struct Sweep {
+    next: Instant,
+    session: u32,
+    slot: u32,
+    /// Sessions yet to be looked at because a peer is gone.
+    urgent: u32,
+}
+
+const SWEEP_NS: u64 = 100 * MS;
+const SWEEP_SESSIONS: u32 = 1024;
+const SWEEP_SLOTS: u32 = 256;
+
+impl<P: Probe> Endpoint<P> {
+    /// Forgets a session: its requests' replies will go nowhere, its name is not valid any more.
+    pub(super) fn end_server_session(&mut self, s: u32) {
+        for channel in 0..CHANNELS {
+            self.drop_slot(s, channel);
+        }
+        let session = &mut self.sessions[s];
+        let executing = session.channels.iter().filter(|word| word.state() == State::Exec).count();
+        self.executing -= executing as u32;
+        session.open = false;
+        session.generation = session.generation.wrapping_add(1);
+        session.channels = [Word::new(0, State::Empty); CHANNELS];
+        let peer = session.peer;
+        self.sessions.free(s);
+        self.peers.leave(peer);
+        self.stats.sessions_ended += 1;
+    }
+
+    /// A peer is gone: its sessions end, a piece at a time.
+    pub(super) fn forget_sessions_of(&mut self, _peer: u32) {
+        self.sweep.urgent = self.sessions.len();
+    }
+
+    /// When the sweep wants to go on.
+    #[inline]
+    pub(super) fn next_sweep(&self) -> Instant {
+        if self.sweep.urgent > 0 {
+            return self.now;
+        }
+        let needed = self.assembling_bytes > 0 || (!self.lossless && self.sessions.used() > 0);
+        if needed { self.sweep.next } else { Instant::NEVER }
+    }
+
+    /// Looks at a few sessions and slots: the idle, the stale and those of gone peers end.
+    pub(super) fn sweep(&mut self) {
+        self.sweep.next = self.now.after(SWEEP_NS);
+        let expiry_s = u16::try_from(self.config.idle_expiry_ns / SECOND).unwrap_or(u16::MAX);
+        for _ in 0..self.sessions.len().min(SWEEP_SESSIONS) {
+            let s = self.sweep.session;
+            self.sweep.session = (s + 1) % self.sessions.len();
+            self.sweep.urgent = self.sweep.urgent.saturating_sub(1);
+            let session = &self.sessions[s];
+            if !session.open {
+                continue;
+            }
+            let idle_s = seconds(self.now).wrapping_sub(session.active_s);
+            let is_expired = !self.lossless
+                && idle_s > expiry_s
+                && session.channels.iter().all(|word| word.state() != State::Exec);
+            if is_expired || self.peers.slab[session.peer].gone {
+                self.end_server_session(s);
+            }
+        }
+        for _ in 0..self.slots.len().min(SWEEP_SLOTS) {
+            let i = self.sweep.slot;
+            self.sweep.slot = (i + 1) % self.slots.len();
+            self.sweep_slot(i);
+        }
+    }
+
+    /// Gives up a request that stopped coming in, or a reply that its client stopped taking.
+    fn sweep_slot(&mut self, i: u32) {
+        let slot = &self.slots[i];
+        if self.now.since(slot.progress) <= self.config.stale_request_ns {
+            return;
+        }
+        let (s, channel, seq) = (slot.session & INDEX_MAX, usize::from(slot.channel), slot.seq);
+        let state = match slot.role {
+            // Its number is used up; if the client asks, it learns that it was never executed.
+            Role::Recv => State::Empty,
+            Role::Reply if !self.lossless && !slot.kept => State::Done,
+            _ => return,
+        };
+        self.stats.abandoned += 1;
+        self.drop_slot(s, channel);
+        self.sessions[s].channels[channel] = Word::new(seq, state);
+    }
+}
