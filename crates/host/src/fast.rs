@@ -74,6 +74,10 @@ impl<D: Driver, P: Probe + Send> Transport for Fast<D, P> {
         self.endpoint.close(now, session);
     }
 
+    fn warm(&mut self, sessions: &[SessionId]) {
+        self.endpoint.warm(sessions.iter().copied());
+    }
+
     fn request(
         &mut self,
         now: Instant,

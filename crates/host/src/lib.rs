@@ -17,6 +17,7 @@ pub mod fast;
 pub mod fault;
 pub mod floor;
 mod fork;
+mod links;
 pub mod locator;
 pub mod mem;
 mod open;

@@ -10,11 +10,11 @@
 //!
 //! Not here: what the messages say (the machine), how they travel (the doors), when to stop (the caller of `turn`).
 
-use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use arrayvec::ArrayVec;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::OwnedFd;
 use sprat_proto::Instant;
@@ -26,10 +26,13 @@ use crate::clock::Clock;
 use crate::cpu::{Idle, Rest};
 use crate::disk::Disk;
 use crate::doors::{Door, Doors};
+use crate::links::Links;
 use crate::locator::Locator;
 
 /// How often timers are looked at while there is work.
 const TIMER_CHECK_NS: u64 = 20 * US;
+/// Calls whose sessions are loaded together.
+const AHEAD: usize = 32;
 /// The longest sleep, so that no lost wake-up can last.
 const LONGEST_SLEEP_NS: u64 = SECOND;
 
@@ -81,21 +84,12 @@ impl Stop {
     }
 }
 
-/// What a link is bound to.
-#[derive(Debug)]
-struct Bound {
-    to: Locator,
-    door: usize,
-    session: Option<SessionId>,
-}
-
 /// A machine, the doors it talks through, and the loop that joins them.
 #[derive(Debug)]
 pub struct Worker<M: Machine> {
     machine: M,
     doors: Doors,
-    links: Vec<Option<Bound>>,
-    by_session: HashMap<(usize, SessionId), Link>,
+    links: Links,
     clock: Clock,
     idle: Idle,
     waker: Waker,
@@ -117,8 +111,7 @@ impl<M: Machine> Worker<M> {
         Ok(Self {
             machine,
             doors,
-            links: Vec::new(),
-            by_session: HashMap::new(),
+            links: Links::default(),
             clock,
             idle: Idle::new(),
             waker: Waker::new()?,
@@ -239,12 +232,7 @@ impl<M: Machine> Worker<M> {
                     self.awaited -= 1;
                     self.machine.response(now, tag, Err(error));
                 }
-                Event::Closed { session, .. } => {
-                    let link = self.by_session.remove(&(index, session));
-                    if let Some(Some(bound)) = link.and_then(|l| self.links.get_mut(l.0 as usize)) {
-                        bound.session = None;
-                    }
-                }
+                Event::Closed { session, .. } => self.links.closed(index, session),
             }
             self.unsent = true;
         }
@@ -329,59 +317,71 @@ impl<M: Machine> Worker<M> {
         }
     }
 
-    /// The session that `link` stands for, connected if it is not.
+    /// The session that stands for `link`, connected if it is not.
+    #[inline]
     fn session(&mut self, now: Instant, link: Link) -> Result<(usize, SessionId), RpcError> {
-        let bound =
-            self.links.get_mut(link.0 as usize).and_then(Option::as_mut).ok_or(RpcError::NotExecuted)?;
-        if let Some(session) = bound.session {
-            return Ok((bound.door, session));
+        match self.links.session(link) {
+            Some(session) => Ok(session),
+            None => self.open(now, link).map_err(|_| RpcError::NotExecuted),
         }
-        let session = self.doors.at(bound.door).connect(now, &bound.to).map_err(|_| RpcError::NotExecuted)?;
-        bound.session = Some(session);
-        self.by_session.insert((bound.door, session), link);
-        Ok((bound.door, session))
     }
 
-    /// Binds `link` to the server at `to` and connects at once, so that a mistake shows here.
-    pub(crate) fn connect(&mut self, link: Link, to: Locator) -> io::Result<()> {
-        let door = self.doors.towards(&to)?;
+    /// Opens a session for `link`.
+    fn open(&mut self, now: Instant, link: Link) -> io::Result<(usize, SessionId)> {
+        let (door, to) = self.links.target(link).ok_or(io::ErrorKind::NotFound)?;
+        let session = self.doors.at(door).connect(now, to)?;
+        self.links.opened(link, session);
+        Ok((door, session))
+    }
+
+    /// Binds `link` to the server at `locator` and connects at once, so that a mistake shows here.
+    pub(crate) fn connect(&mut self, link: Link, locator: &str) -> io::Result<()> {
+        let target = match self.links.known(locator) {
+            Some(target) => target,
+            None => {
+                let to = locator.parse()?;
+                let door = self.doors.towards(&to)?;
+                self.links.learn(locator, to, door)
+            }
+        };
         let now = self.clock.now();
-        self.place(now, link, Some(Bound { to, door, session: None }));
-        let bound = self.links[link.0 as usize].as_mut().expect("just placed");
-        let session = self.doors.at(bound.door).connect(now, &bound.to)?;
-        bound.session = Some(session);
-        self.by_session.insert((bound.door, session), link);
-        Ok(())
+        self.unbind(now, link);
+        self.links.bind(link, target);
+        self.open(now, link).map(drop)
     }
 
     /// Binds `link` to the first of `locators` that there is a door for; unusable ones leave it unbound, so that its
     /// calls fail as not executed.
     fn bind(&mut self, now: Instant, link: Link, locators: &str) {
-        let bound = Locator::list(locators).ok().and_then(|list| {
-            list.into_iter().find_map(|to| {
-                let door = self.doors.towards(&to).ok()?;
-                Some(Bound { to, door, session: None })
-            })
+        let target = self.links.known(locators).or_else(|| {
+            let mut list = Locator::list(locators).ok()?.into_iter();
+            let (to, door) = list.find_map(|to| self.doors.towards(&to).ok().map(|door| (to, door)))?;
+            Some(self.links.learn(locators, to, door))
         });
-        self.place(now, link, bound);
-    }
-
-    /// Whatever `link` was bound to before is unbound.
-    fn place(&mut self, now: Instant, link: Link, bound: Option<Bound>) {
         self.unbind(now, link);
-        let index = link.0 as usize;
-        if index >= self.links.len() {
-            self.links.resize_with(index + 1, || None);
+        if let Some(target) = target {
+            self.links.bind(link, target);
         }
-        self.links[index] = bound;
     }
 
     /// Closes the session of `link`: nobody would hear of it any more, and its door has room for so many only.
     fn unbind(&mut self, now: Instant, link: Link) {
-        let bound = self.links.get_mut(link.0 as usize).and_then(Option::take);
-        if let Some(Bound { door, session: Some(session), .. }) = bound {
-            self.by_session.remove(&(door, session));
+        if let Some((door, session)) = self.links.unbind(link) {
             self.doors.at(door).close(now, session);
+        }
+    }
+
+    /// The machine has calls on these links to make in the next turn: loads what they will touch. Misses of the cache
+    /// that are independent overlap, which among a million sessions is most of a call's time.
+    pub(crate) fn announce(&mut self, links: &[Link]) {
+        self.unsent = true;
+        for links in links.chunks(AHEAD) {
+            let sessions: ArrayVec<_, AHEAD> =
+                links.iter().filter_map(|&link| self.links.session(link)).collect();
+            for door in sessions.chunk_by(|a, b| a.0 == b.0) {
+                let ids: ArrayVec<_, AHEAD> = door.iter().map(|session| session.1).collect();
+                self.doors.at(door[0].0).warm(&ids);
+            }
         }
     }
 
@@ -494,6 +494,6 @@ mod tests {
             [0],
             "what was called on the old session has ended, and nothing else"
         );
-        assert_eq!(worker.by_session.len(), 1);
+        assert!(worker.links.session(Link(0)).is_some());
     }
 }

@@ -20,7 +20,7 @@ fuzz_target!(|bytes: &[u8]| {
 
 /// Feeds `bytes` in pieces, some of them straight into the message under way; what happened.
 fn run(client: bool, mut bytes: &[u8], piece: impl Fn(usize) -> usize, direct: bool) -> Vec<String> {
-    let role = if client { Role::Client(SessionId(1)) } else { Role::Server };
+    let role = if client { Role::Client(SessionId::new(0, 1)) } else { Role::Server };
     let (mut ids, mut stream) = (Ids::default(), Stream::new(3, role, 8));
     let now = Instant::from_ns(1_000_000);
     let mut seen = Vec::new();

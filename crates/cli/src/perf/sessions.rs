@@ -174,13 +174,18 @@ impl Crowd {
     fn echo(&mut self, outstanding: usize, time: Duration) -> Result<Sample, Fail> {
         let mut sample = Sample::new();
         let mut started: HashMap<Rpc, sprat_proto::Instant> = HashMap::with_capacity(outstanding);
+        let mut picked = Vec::with_capacity(outstanding);
         let begin = self.clock.now();
         let end = begin.after(time.as_nanos() as u64);
         let mut now = begin;
         while now < end || !started.is_empty() {
-            while now < end && started.len() < outstanding {
-                let session = self.sessions[self.rng.below(self.sessions.len() as u64) as usize];
-                let rpc = self.client.start(session, self.request.as_slice(), TIMEOUT);
+            if now < end {
+                // All are picked before the first is used, so that the misses of this table overlap.
+                let pick = |_| self.sessions[self.rng.below(self.sessions.len() as u64) as usize];
+                picked.extend((started.len()..outstanding).map(pick));
+            }
+            for session in picked.drain(..) {
+                let rpc = self.client.post(session, self.request.as_slice(), TIMEOUT);
                 started.insert(rpc, self.clock.now());
             }
             self.client.turn_and_rest();

@@ -62,6 +62,8 @@ pub type Outcome = Result<Vec<u8>, RpcError>;
 pub struct Client {
     worker: Worker<Calls>,
     sessions: u32,
+    /// The links of the requests that wait for the next turn.
+    posted: Vec<Link>,
 }
 
 impl Client {
@@ -79,7 +81,7 @@ impl Client {
     /// No file descriptor is left.
     pub fn with(options: Options) -> io::Result<Self> {
         let worker = Worker::new(Calls::default(), Doors::new(options), None, Clock::new())?;
-        Ok(Self { worker, sessions: 0 })
+        Ok(Self { worker, sessions: 0, posted: Vec::new() })
     }
 
     /// Opens a session with the server at `locator`.
@@ -88,7 +90,7 @@ impl Client {
     /// The locator is malformed or of a kind that is not built, names no host or server that can be found, or a system
     /// call failed. Whether the server answers shows with the first request.
     pub fn connect(&mut self, locator: &str) -> io::Result<Session> {
-        self.worker.connect(Link(self.sessions), locator.parse()?)?;
+        self.worker.connect(Link(self.sessions), locator)?;
         self.sessions += 1;
         Ok(Session(self.sessions - 1))
     }
@@ -128,7 +130,7 @@ impl Client {
                 *reply = entry.reply;
                 return entry.state.outcome();
             }
-            self.worker.turn_and_rest();
+            self.turn_and_rest();
         }
     }
 
@@ -137,27 +139,45 @@ impl Client {
         self.begin(session, request.into(), timeout, Vec::new())
     }
 
+    /// As [`Client::start`], but the request goes out with the next turn. For many at a time: they share what sending
+    /// costs, and what the cache lacks of their sessions is loaded for all at once.
+    pub fn post(&mut self, session: Session, request: impl Into<Message>, timeout: Duration) -> Rpc {
+        self.posted.push(Link(session.0));
+        let deadline = deadline(self.worker.now(), timeout);
+        self.worker.machine().begin(Link(session.0), request.into(), deadline, Vec::new())
+    }
+
     fn begin(&mut self, session: Session, message: Message, timeout: Duration, reply: Vec<u8>) -> Rpc {
         let now = self.worker.now();
-        let deadline = now.after(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
-        let rpc = self.worker.machine().begin(Link(session.0), message, deadline, reply);
+        let rpc = self.worker.machine().begin(Link(session.0), message, deadline(now, timeout), reply);
         self.worker.send(now);
         rpc
     }
 
     /// One turn: sends and receives what there is, never waits. True if there was work.
     pub fn turn(&mut self) -> bool {
+        self.announce();
         self.worker.turn()
     }
 
     /// One turn, resting as long as idling has earned: call it in a loop that waits for completions.
     pub fn turn_and_rest(&mut self) {
+        self.announce();
         self.worker.turn_and_rest();
+    }
+
+    /// Tells the worker of what was posted.
+    #[inline]
+    fn announce(&mut self) {
+        if !self.posted.is_empty() {
+            self.worker.announce(&self.posted);
+            self.posted.clear();
+        }
     }
 
     /// The outcome of `rpc` if it has ended, after one turn; each outcome is given once.
     pub fn poll(&mut self, rpc: Rpc) -> Option<Outcome> {
-        self.worker.turn();
+        self.turn();
         self.worker.machine().take(rpc).map(Entry::outcome)
     }
 
@@ -173,7 +193,7 @@ impl Client {
             if !self.worker.machine().knows(rpc) {
                 return Err(RpcError::Cancelled);
             }
-            self.worker.turn_and_rest();
+            self.turn_and_rest();
         }
     }
 
@@ -187,6 +207,11 @@ impl Client {
         self.worker.machine().cancel(rpc);
         self.turn();
     }
+}
+
+/// When a request that starts `now` is given up.
+fn deadline(now: Instant, timeout: Duration) -> Instant {
+    now.after(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX))
 }
 
 #[derive(Debug, Default)]

@@ -464,7 +464,7 @@ fn host_port(locator: &Locator) -> io::Result<HostPort> {
 
 /// The slot that a session's number contains.
 fn slot_of(session: SessionId) -> u16 {
-    session.0 as u16
+    session.place() as u16
 }
 
 impl fmt::Debug for Tcp {
@@ -574,7 +574,7 @@ impl Transport for Tcp {
             .map_err(|e| io::Error::new(e.kind(), format!("{to}: {e}")))?;
         self.sessions += 1;
         let (serial, queue_limit) = (self.sessions, self.options.queue_limit);
-        let session = |slot| SessionId(serial << 16 | u64::from(slot));
+        let session = |slot| SessionId::new(serial, u32::from(slot));
         let slot = self.place(socket, |slot| Stream::new(slot, Role::Client(session(slot)), queue_limit));
         self.opening(now, slot, done, addresses);
         Ok(session(slot))

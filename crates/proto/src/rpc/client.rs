@@ -262,7 +262,7 @@ impl<P: Probe> Endpoint<P> {
     /// Ends a session: its requests fail, its name is never used again.
     pub(super) fn end_session(&mut self, c: u32, reason: CloseReason) {
         let session = &mut self.clients[c];
-        let id = SessionId(u64::from(session.epoch) << 32 | u64::from(c));
+        let id = session.id(c);
         let (peer, busy) = (session.peer, session.busy);
         // Nothing may begin while the requests are failed.
         session.phase = Phase::Opening;

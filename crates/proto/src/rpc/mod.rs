@@ -11,6 +11,7 @@
 //! business (RIFL).
 
 use alloc::vec::Vec;
+use core::num::NonZeroU64;
 use core::ops::Deref;
 
 use arrayvec::ArrayVec;
@@ -144,7 +145,29 @@ impl Deref for Payload<'_> {
 
 /// A session that this side opened. Never used again for another one while the endpoint lives.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct SessionId(pub u64);
+pub struct SessionId(NonZeroU64);
+
+impl SessionId {
+    /// How many of its low bits are the place.
+    pub const PLACE_BITS: u32 = 24;
+    /// The session at `place`, below 2²⁴, that `serial`, below 2³⁹, tells apart from others there.
+    #[must_use]
+    #[inline]
+    pub const fn new(serial: u64, place: u32) -> Self {
+        // The highest bit is always set, so that no session at all takes no more room than one.
+        match NonZeroU64::new(1 << 63 | serial << Self::PLACE_BITS | place as u64) {
+            Some(id) => Self(id),
+            None => unreachable!(),
+        }
+    }
+
+    /// Its place: a small number that no other session has while this one is open, and later ones have again.
+    #[must_use]
+    #[inline]
+    pub const fn place(self) -> u32 {
+        self.0.get() as u32 & ((1 << Self::PLACE_BITS) - 1)
+    }
+}
 
 /// A request that this side sent. Never used again for another one while the endpoint lives.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

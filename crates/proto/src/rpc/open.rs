@@ -91,14 +91,14 @@ impl<P: Probe> Endpoint<P> {
             ClientSession { token, epoch, peer, phase: Phase::Opening, ..ClientSession::fresh() };
         self.peers.slab[peer].to_open.push_back((i, epoch));
         self.activate(peer);
-        SessionId(u64::from(epoch) << 32 | u64::from(i))
+        self.clients[i].id(i)
     }
 
     /// The session, if the caller's name for it is not stale.
     pub(super) fn own_session(&self, id: SessionId) -> Option<u32> {
-        let i = id.0 as u32;
+        let i = id.place();
         let session = self.clients.get(i)?;
-        (session.phase != Phase::Free && u64::from(session.epoch) == id.0 >> 32).then_some(i)
+        (session.phase != Phase::Free && session.id(i) == id).then_some(i)
     }
 
     /// Sends the OPENs that may be sent to this peer; false if the driver was full.

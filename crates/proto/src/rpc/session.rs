@@ -3,14 +3,14 @@
 //!
 //! Always: a server session's channel word moves forward only, so a request number is accepted at most once.
 
-use super::CHANNELS;
 use super::slab::NONE;
+use super::{CHANNELS, SessionId};
 use crate::Instant;
 use crate::time::MS;
 use crate::wire::rpc::{SEQ_BITS, SEQ_MAX};
 
 /// Bits of a slab index in a session's name on the wire; the generation is above.
-pub(super) const INDEX_BITS: u32 = 24;
+pub(super) const INDEX_BITS: u32 = SessionId::PLACE_BITS;
 /// The largest slab index.
 pub(super) const INDEX_MAX: u32 = (1 << INDEX_BITS) - 1;
 
@@ -67,6 +67,7 @@ impl Word {
 
 /// A session at its server.
 #[derive(Debug)]
+#[repr(align(64))]
 pub(super) struct ServerSession {
     /// The secret both sides know.
     pub(super) token: u64,
@@ -123,6 +124,7 @@ pub(super) enum Phase {
 
 /// A session at its client.
 #[derive(Debug)]
+#[repr(align(64))]
 pub(super) struct ClientSession {
     /// The secret both sides know; while opening, the nonce.
     pub(super) token: u64,
@@ -198,5 +200,11 @@ impl ClientSession {
     /// Its name on the wire.
     pub(super) const fn name(&self, index: u32) -> u32 {
         index | self.epoch << INDEX_BITS
+    }
+
+    /// The caller's name for it.
+    #[inline]
+    pub(super) const fn id(&self, index: u32) -> SessionId {
+        SessionId::new(self.epoch as u64, index)
     }
 }

@@ -1,15 +1,15 @@
 //! Items by number. [`Slab`] is for what is few and busy: one block of memory, the cheapest index. [`Chunks`] is for what may
-//! be millions: it grows by chunks, so that growing copies nothing and stops nobody.
+//! be millions: it grows by chunks, each twice as large as the one before, so that growing copies nothing and an
+//! allocator that puts large blocks on huge pages has large blocks.
 //!
 //! Always: an index is checked at every use. Numbers given back are used again, the last first, so that few items stay
 //! warm.
 
-use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ops::{Index, IndexMut};
 
-const CHUNK_BITS: u32 = 9;
-const CHUNK: usize = 1 << CHUNK_BITS;
+/// Items in the first chunk: 2 to this.
+const FIRST_BITS: u32 = 9;
 
 /// No item.
 pub(super) const NONE: u32 = u32::MAX;
@@ -78,9 +78,17 @@ impl<T> IndexMut<u32> for Slab<T> {
 /// See the file.
 #[derive(Debug)]
 pub(super) struct Chunks<T> {
-    chunks: Vec<Box<[T; CHUNK]>>,
+    chunks: Vec<Vec<T>>,
     free: Vec<u32>,
     len: u32,
+}
+
+/// In which chunk item `i` is, and where in it.
+#[inline]
+const fn place(i: u32) -> (usize, usize) {
+    let i = i as u64 + (1 << FIRST_BITS);
+    let bits = i.ilog2();
+    ((bits - FIRST_BITS) as usize, (i - (1 << bits)) as usize)
 }
 
 impl<T> Chunks<T> {
@@ -98,16 +106,17 @@ impl<T> Chunks<T> {
         self.len as usize - self.free.len()
     }
 
-    /// A number that is free; `fresh` makes items that were never used.
-    pub(super) fn alloc(&mut self, fresh: impl Fn() -> T) -> u32 {
+    /// A number that is free; `fresh` makes its item if it was never used.
+    pub(super) fn alloc(&mut self, fresh: impl FnOnce() -> T) -> u32 {
         if let Some(i) = self.free.pop() {
             return i;
         }
         let i = self.len;
-        if (i as usize).is_multiple_of(CHUNK) {
-            let items: Box<[T]> = (0..CHUNK).map(|_| fresh()).collect();
-            self.chunks.extend(items.try_into());
+        let (chunk, at) = place(i);
+        if at == 0 {
+            self.chunks.push(Vec::with_capacity(1 << (FIRST_BITS as usize + chunk)));
         }
+        self.chunks[chunk].push(fresh());
         self.len += 1;
         i
     }
@@ -117,10 +126,11 @@ impl<T> Chunks<T> {
         self.free.push(i);
     }
 
-    /// The item, if the number was ever given out or will be next.
+    /// The item, if the number was ever given out.
     #[inline]
     pub(super) fn get(&self, i: u32) -> Option<&T> {
-        self.chunks.get((i >> CHUNK_BITS) as usize).map(|chunk| &chunk[i as usize % CHUNK])
+        let (chunk, at) = place(i);
+        self.chunks.get(chunk)?.get(at)
     }
 }
 
@@ -129,13 +139,35 @@ impl<T> Index<u32> for Chunks<T> {
 
     #[inline]
     fn index(&self, i: u32) -> &T {
-        &self.chunks[(i >> CHUNK_BITS) as usize][i as usize % CHUNK]
+        let (chunk, at) = place(i);
+        &self.chunks[chunk][at]
     }
 }
 
 impl<T> IndexMut<u32> for Chunks<T> {
     #[inline]
     fn index_mut(&mut self, i: u32) -> &mut T {
-        &mut self.chunks[(i >> CHUNK_BITS) as usize][i as usize % CHUNK]
+        let (chunk, at) = place(i);
+        &mut self.chunks[chunk][at]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Chunks, NONE};
+
+    #[test]
+    fn a_number_leads_to_its_item_however_many_there_are() {
+        let mut chunks = Chunks::new();
+        for i in 0..100_000 {
+            assert_eq!(chunks.alloc(|| i), i);
+        }
+        assert!((0..100_000).all(|i| chunks[i] == i && chunks.get(i) == Some(&i)));
+        assert_eq!([chunks.get(100_000), chunks.get(NONE)], [None, None]);
+        let chunk = &chunks.chunks[3];
+        assert_eq!((chunk.len(), chunk.capacity()), (4096, 4096), "no chunk is ever moved");
+        chunks.free(7);
+        chunks[7] = 70;
+        assert_eq!((chunks.alloc(|| 0), chunks[7], chunks.used()), (7, 70, 100_000));
     }
 }

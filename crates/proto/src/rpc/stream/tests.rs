@@ -7,7 +7,7 @@ use crate::time::{MS, US};
 
 const NOW: Instant = Instant::from_ns(5_000);
 const WORK: usize = 128 << 10;
-const SESSION: SessionId = SessionId(7);
+const SESSION: SessionId = SessionId::new(0, 7);
 
 fn client() -> Stream {
     Stream::new(3, Role::Client(SESSION), 1000)
