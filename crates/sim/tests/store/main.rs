@@ -147,7 +147,8 @@ fn everything_is_answered_when_nothing_goes_wrong() {
         let history = &world.score.history;
         assert_eq!(history.count(|a| *a == Answer::Lost), 0);
         let told = history.count(|a| matches!(a, Answer::Read(..) | Answer::Version(..) | Answer::Sum(..)));
-        assert!(told > 150, "{told} of {} were answered", history.len());
+        // Often there is no table, or not the object: but a run that never met one would show nothing.
+        assert!(told > history.len() / 20, "{told} of {} told something", history.len());
     });
 }
 
