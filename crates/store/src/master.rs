@@ -227,11 +227,6 @@ impl Master {
         deadline: Instant,
     ) -> Result<Option<Message>, Status> {
         let (target, once, key, change) = parse_mutation(request)?;
-        match change {
-            Change::Write(_) => self.counts.writes += 1,
-            Change::Remove => self.counts.removes += 1,
-            Change::Add(_) => self.counts.increments += 1,
-        }
         self.membership.check(now, target.cluster)?;
         if let Change::Write(value) = change {
             memory::check_sizes(key, value)?;
@@ -255,6 +250,11 @@ impl Master {
                 self.leases.suspend(once.lease, caller, request, deadline)?;
                 return Ok(None);
             }
+        }
+        match change {
+            Change::Write(_) => self.counts.writes += 1,
+            Change::Remove => self.counts.removes += 1,
+            Change::Add(_) => self.counts.increments += 1,
         }
         if self.gated.len() >= MAX_GATED {
             return Err(Status::Retry);

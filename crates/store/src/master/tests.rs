@@ -335,6 +335,10 @@ fn a_mutation_waits_until_its_clients_lease_is_known() {
     assert_eq!(rig.replies[&first], rig.replies[&repeated]);
     assert_eq!(increment_reply(&rig.replies[&first]).unwrap().1, 1u64.to_be_bytes());
     assert_eq!(increment_reply(&rig.replies[&second]).unwrap().1, 2u64.to_be_bytes());
+    assert_eq!(
+        rig.master.counts.increments, 2,
+        "each counts when it is executed, not also when it began to wait"
+    );
     assert!(!rig.replies.contains_key(&others));
     rig.answer(Opcode::CheckLease, LeaseTimes { valid_ns: vec![0] }.emit());
     assert_eq!(rig.replies[&others], data::head(Status::ExpiredLease));
