@@ -1,4 +1,6 @@
 //! Headers, one protocol a file: bytes to values and back, no state. `docs/formats.md` is normative.
 
 pub mod checksum;
+pub mod ddp;
+pub mod rdmap;
 pub mod rpc;

@@ -1,0 +1,177 @@
+//! DDP segment headers (RFC 5041 section 4): what stands at the start of every ULPDU. `docs/formats.md` ("iWARP") is
+//! normative.
+//!
+//! ```text
+//!  tagged    14: 0 u8 T(0x80) L(0x40) reserved(0x3c) DV(0x03)   1 u8 RDMAP control   2 u32 STag        6 u64 TO
+//!  untagged  18: 0 u8 T=0     L       reserved       DV         1 u8 RDMAP control   2 u32 ULP's word  6 u32 QN  10 u32 MSN  14 u32 MO
+//! ```
+//!
+//! Always: what [`Header::emit`] writes, [`parse`] reads back as the same header; reserved bits are written as zero and not
+//! looked at. Not here: what the RDMAP control octet says ([`super::rdmap`]), numbers of messages, memory.
+
+#[cfg(test)]
+mod tests;
+
+use arrayvec::ArrayVec;
+use zerocopy::byteorder::big_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// The version that this file speaks.
+pub const VERSION: u8 = 1;
+/// Octets of a tagged header.
+pub const TAGGED: usize = 14;
+/// Octets of an untagged header.
+pub const UNTAGGED: usize = 18;
+/// Octets of the longer of the two.
+pub const HEADER_MAX: usize = UNTAGGED;
+
+const T: u8 = 0x80;
+const L: u8 = 0x40;
+const DV: u8 = 0x03;
+
+/// A header as it stands on the wire: 14 or 18 octets, or fewer if that is all there was.
+pub type HeaderBytes = ArrayVec<u8, HEADER_MAX>;
+
+/// Where a segment's payload belongs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Buffer {
+    /// Memory that the receiver has named.
+    Tagged {
+        /// Which.
+        stag: u32,
+        /// The tagged offset of the segment's first octet.
+        to: u64,
+    },
+    /// The receiver's next buffer of a queue.
+    Untagged {
+        /// The word that DDP carries for the ULP (RDMAP's Invalidate STag, or 0).
+        ulp: u32,
+        /// The queue.
+        qn: u32,
+        /// The number of the message on its queue, the first is 1, 0 follows `u32::MAX`.
+        msn: u32,
+        /// The offset of the segment's first octet in the message.
+        mo: u32,
+    },
+}
+
+/// A segment's header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Header {
+    /// It is the last segment of its message.
+    pub last: bool,
+    /// The octet that DDP carries for the ULP: RDMAP's control octet.
+    pub control: u8,
+    /// Where the payload belongs.
+    pub buffer: Buffer,
+}
+
+/// Why octets are no DDP header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Bad {
+    /// Shorter than the header that its first bit announces.
+    Short,
+    /// Another version, in a header of the tagged form (error 1/1/04).
+    TaggedVersion,
+    /// Another version, in a header of the untagged form (error 1/2/06).
+    UntaggedVersion,
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Tagged {
+    bits: u8,
+    control: u8,
+    stag: U32,
+    to: U64,
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Untagged {
+    bits: u8,
+    control: u8,
+    ulp: U32,
+    qn: U32,
+    msn: U32,
+    mo: U32,
+}
+
+/// The length of the header that begins with the octet `first`.
+#[must_use]
+pub const fn header_len(first: u8) -> usize {
+    if first & T == 0 { UNTAGGED } else { TAGGED }
+}
+
+/// Reads the header at the start of `ulpdu`; the payload begins [`Header::len`] octets in.
+///
+/// # Errors
+/// [`Bad`]. The version is looked at first, since it says what the rest means.
+#[inline]
+pub fn parse(ulpdu: &[u8]) -> Result<Header, Bad> {
+    let &bits = ulpdu.first().ok_or(Bad::Short)?;
+    let tagged = bits & T != 0;
+    if bits & DV != VERSION {
+        return Err(if tagged { Bad::TaggedVersion } else { Bad::UntaggedVersion });
+    }
+    let last = bits & L != 0;
+    if tagged {
+        let (h, _) = Tagged::ref_from_prefix(ulpdu).map_err(|_| Bad::Short)?;
+        let buffer = Buffer::Tagged { stag: h.stag.get(), to: h.to.get() };
+        Ok(Header { last, control: h.control, buffer })
+    } else {
+        let (h, _) = Untagged::ref_from_prefix(ulpdu).map_err(|_| Bad::Short)?;
+        let (ulp, qn, msn, mo) = (h.ulp.get(), h.qn.get(), h.msn.get(), h.mo.get());
+        Ok(Header { last, control: h.control, buffer: Buffer::Untagged { ulp, qn, msn, mo } })
+    }
+}
+
+impl Header {
+    /// Its octets on the wire.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "no header is empty")]
+    pub const fn len(&self) -> usize {
+        match self.buffer {
+            Buffer::Tagged { .. } => TAGGED,
+            Buffer::Untagged { .. } => UNTAGGED,
+        }
+    }
+
+    /// The header as it is sent.
+    #[must_use]
+    #[inline]
+    pub fn emit(&self) -> HeaderBytes {
+        let bits = VERSION | if self.last { L } else { 0 };
+        let mut out = HeaderBytes::new();
+        let taken = match self.buffer {
+            Buffer::Tagged { stag, to } => {
+                let h = Tagged { bits: bits | T, control: self.control, stag: stag.into(), to: to.into() };
+                out.try_extend_from_slice(h.as_bytes())
+            }
+            Buffer::Untagged { ulp, qn, msn, mo } => {
+                let (ulp, qn, msn, mo) = (ulp.into(), qn.into(), msn.into(), mo.into());
+                out.try_extend_from_slice(
+                    Untagged { bits, control: self.control, ulp, qn, msn, mo }.as_bytes(),
+                )
+            }
+        };
+        debug_assert!(taken.is_ok(), "both headers fit");
+        out
+    }
+}
+
+/// The octets as they came of the header at the start of `ulpdu`, whatever they are worth: what a Terminate sends back.
+/// None if they are too few.
+#[must_use]
+pub fn raw_header(ulpdu: &[u8]) -> Option<HeaderBytes> {
+    let header = ulpdu.get(..header_len(*ulpdu.first()?))?;
+    HeaderBytes::try_from(header).ok()
+}
+
+/// Cuts a message (RFC 5041 section 5.2): of `total` octets `done` are sent; the next segment's payload and whether it is the
+/// last one. `payload_max` is the MULPDU less the header, at least 1. A message of no octets is one segment.
+#[must_use]
+pub const fn next_segment(total: u32, done: u32, payload_max: u32) -> (u32, bool) {
+    let left = total.saturating_sub(done);
+    if left > payload_max { (payload_max, false) } else { (left, true) }
+}
