@@ -21,6 +21,9 @@
 //!
 //! Not here: sockets, threads, addresses, the C interface.
 
+pub mod fpdu;
+pub mod start;
+
 use alloc::vec::Vec;
 use core::ops::Range;
 

@@ -2,5 +2,6 @@
 
 pub mod checksum;
 pub mod ddp;
+pub mod mpa;
 pub mod rdmap;
 pub mod rpc;

@@ -1,0 +1,1 @@
+//! Start-up frames and the arithmetic of FPDUs.
