@@ -21,7 +21,9 @@
 //!
 //! Not here: sockets, threads, addresses, the C interface.
 
+pub mod cq;
 pub mod fpdu;
+pub mod mr;
 pub mod start;
 
 use alloc::vec::Vec;

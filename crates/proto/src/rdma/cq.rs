@@ -1,0 +1,148 @@
+//! A completion queue: bounded, armed for one event at a time.
+//!
+//! ```text
+//!  push ─► [oldest … newest] ─► poll         arm ─► the next push that counts wakes, and disarms
+//! ```
+//!
+//! Always: completions come out in the order they went in, each once. One that finds no room is lost, and the queue stays
+//! overflowed: that is an error of this queue and of the queue pairs that complete here, never of others (RFC 5040 section
+//! 8.1.1). Not here: who completes here, except that the queue cannot go while they do.
+
+#[cfg(test)]
+mod tests;
+
+use alloc::collections::VecDeque;
+
+use super::{Completion, PostError, Status};
+
+/// What a program waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Armed {
+    No,
+    /// A completion that the peer solicited, or one that did not end well.
+    Solicited,
+    /// Any completion.
+    Next,
+}
+
+/// What became of a completion.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Pushed {
+    /// It is in the queue.
+    Kept,
+    /// It is in the queue, and the program waits for it.
+    Wakes,
+    /// It is lost, the first of this queue: the queue is in error now.
+    Overflows,
+    /// It is lost like others before it.
+    Lost,
+}
+
+/// See the file.
+#[derive(Debug)]
+pub struct CompletionQueue {
+    entries: VecDeque<Completion>,
+    depth: usize,
+    armed: Armed,
+    lost: u64,
+    users: u32,
+}
+
+impl CompletionQueue {
+    /// An empty queue for `depth` completions, at least 1. It takes memory as it fills.
+    #[must_use]
+    pub fn new(depth: u32) -> Self {
+        let depth = depth.max(1) as usize;
+        Self { entries: VecDeque::new(), depth, armed: Armed::No, lost: 0, users: 0 }
+    }
+
+    /// Puts a completion; `solicited`: it is of a receive whose message asked for an event.
+    #[inline]
+    pub fn push(&mut self, completion: Completion, solicited: bool) -> Pushed {
+        if self.lost > 0 || self.entries.len() >= self.depth {
+            self.lost += 1;
+            return if self.lost == 1 { Pushed::Overflows } else { Pushed::Lost };
+        }
+        let counts = match self.armed {
+            Armed::No => false,
+            Armed::Solicited => solicited || completion.status != Status::Success,
+            Armed::Next => true,
+        };
+        self.entries.push_back(completion);
+        if !counts {
+            return Pushed::Kept;
+        }
+        self.armed = Armed::No;
+        Pushed::Wakes
+    }
+
+    /// Takes the oldest completion.
+    #[inline]
+    pub fn poll(&mut self) -> Option<Completion> {
+        self.entries.pop_front()
+    }
+
+    /// Asks to be woken once, by the next completion that is pushed from now on: those in the queue do not count, so poll
+    /// again afterwards. With `solicited_only` only solicited ones and errors count; who asked for any keeps that.
+    pub fn arm(&mut self, solicited_only: bool) {
+        if !solicited_only {
+            self.armed = Armed::Next;
+        } else if self.armed == Armed::No {
+            self.armed = Armed::Solicited;
+        }
+    }
+
+    /// Completions in the queue.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// True if nothing is in the queue.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Most completions in the queue.
+    #[must_use]
+    pub const fn depth(&self) -> usize {
+        self.depth
+    }
+
+    /// How many completions were lost; the queue is in error if any was.
+    #[must_use]
+    pub const fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// Gives the queue another depth, at least 1.
+    ///
+    /// # Errors
+    /// [`PostError::NoRoom`] if more completions than that are in it.
+    pub fn resize(&mut self, depth: u32) -> Result<(), PostError> {
+        let depth = depth.max(1) as usize;
+        if self.entries.len() > depth {
+            return Err(PostError::NoRoom);
+        }
+        self.depth = depth;
+        Ok(())
+    }
+
+    /// A queue pair completes here from now on (once for each of its queues).
+    pub fn hold(&mut self) {
+        self.users += 1;
+    }
+
+    /// What [`Self::hold`] has counted is gone.
+    pub fn release(&mut self) {
+        self.users = self.users.saturating_sub(1);
+    }
+
+    /// Someone completes here: the queue must not go.
+    #[must_use]
+    pub const fn is_busy(&self) -> bool {
+        self.users > 0
+    }
+}

@@ -1,0 +1,124 @@
+use alloc::vec::Vec;
+
+use super::super::{Completed, Qp};
+use super::*;
+use crate::Rng;
+
+fn completion(id: u64, status: Status) -> Completion {
+    let (completed, qp) = (Completed::Recv, Qp(1));
+    Completion { id, status, completed, len: 0, qp, immediate: None, invalidated: None }
+}
+
+fn good(id: u64) -> Completion {
+    completion(id, Status::Success)
+}
+
+#[test]
+fn completions_come_out_as_they_went_in() {
+    let mut cq = CompletionQueue::new(4);
+    for id in 0..20 {
+        assert_eq!(cq.push(good(2 * id), false), Pushed::Kept);
+        assert_eq!(cq.push(good(2 * id + 1), true), Pushed::Kept);
+        assert_eq!((cq.poll().map(|c| c.id), cq.poll().map(|c| c.id)), (Some(2 * id), Some(2 * id + 1)));
+        assert_eq!(cq.poll(), None);
+    }
+}
+
+#[test]
+fn an_overflow_is_told_once_and_never_forgotten() {
+    let mut cq = CompletionQueue::new(2);
+    cq.arm(false);
+    assert_eq!(cq.push(good(1), false), Pushed::Wakes);
+    assert_eq!(cq.push(good(2), false), Pushed::Kept);
+    assert_eq!(cq.push(good(3), false), Pushed::Overflows);
+    assert_eq!(cq.push(good(4), false), Pushed::Lost);
+    // What was there can still be had; nothing goes in behind a gap.
+    assert_eq!(cq.poll().map(|c| c.id), Some(1));
+    assert_eq!(cq.push(good(5), false), Pushed::Lost);
+    assert_eq!(cq.poll().map(|c| c.id), Some(2));
+    assert_eq!((cq.poll(), cq.lost()), (None, 3));
+}
+
+#[test]
+fn arming_wakes_once() {
+    let mut cq = CompletionQueue::new(8);
+    assert_eq!(cq.push(good(1), true), Pushed::Kept, "nobody waits");
+    cq.arm(false);
+    assert_eq!(cq.push(good(2), false), Pushed::Wakes, "what was there before does not count");
+    assert_eq!(cq.push(good(3), true), Pushed::Kept);
+}
+
+#[test]
+fn solicited_ones_and_errors_wake_who_waits_for_those() {
+    let mut cq = CompletionQueue::new(8);
+    cq.arm(true);
+    assert_eq!(cq.push(good(1), false), Pushed::Kept);
+    assert_eq!(cq.push(good(2), true), Pushed::Wakes);
+    cq.arm(true);
+    assert_eq!(cq.push(completion(3, Status::Flushed), false), Pushed::Wakes);
+    // Who asked for any keeps that; who asked for solicited ones may ask for more.
+    cq.arm(false);
+    cq.arm(true);
+    assert_eq!(cq.push(good(4), false), Pushed::Wakes);
+    cq.arm(true);
+    cq.arm(false);
+    assert_eq!(cq.push(good(5), false), Pushed::Wakes);
+}
+
+#[test]
+fn depth_changes_as_long_as_nothing_is_lost_by_it() {
+    let mut cq = CompletionQueue::new(0);
+    assert_eq!(cq.depth(), 1);
+    assert_eq!(cq.resize(3), Ok(()));
+    for id in 0..3 {
+        assert_eq!(cq.push(good(id), false), Pushed::Kept);
+    }
+    assert_eq!((cq.resize(2), cq.depth()), (Err(PostError::NoRoom), 3));
+    cq.poll();
+    assert_eq!((cq.resize(2), cq.len()), (Ok(()), 2));
+    assert_eq!(cq.push(good(9), false), Pushed::Overflows);
+}
+
+#[test]
+fn it_is_busy_while_someone_completes_here() {
+    let mut cq = CompletionQueue::new(1);
+    assert!(!cq.is_busy());
+    cq.hold();
+    cq.hold();
+    cq.release();
+    assert!(cq.is_busy());
+    cq.release();
+    assert!(!cq.is_busy());
+}
+
+/// Random pushes, polls and arms against a list.
+#[test]
+fn random_use_matches_a_list() {
+    for seed in 0..200 {
+        let mut rng = Rng::seeded(seed);
+        let depth = 1 + rng.below(6) as u32;
+        let (mut cq, mut list) = (CompletionQueue::new(depth), Vec::new());
+        let (mut next, mut lost) = (0, 0);
+        for _ in 0..200 {
+            match rng.below(8) {
+                0..=2 => {
+                    let pushed = cq.push(good(next), false);
+                    if lost == 0 && list.len() < depth as usize {
+                        list.push(next);
+                        assert!(matches!(pushed, Pushed::Kept | Pushed::Wakes));
+                    } else {
+                        lost += 1;
+                        assert_eq!(pushed, if lost == 1 { Pushed::Overflows } else { Pushed::Lost });
+                    }
+                    next += 1;
+                }
+                3 => cq.arm(rng.chance(500_000)),
+                _ => {
+                    let oldest = if list.is_empty() { None } else { Some(list.remove(0)) };
+                    assert_eq!(cq.poll().map(|c| c.id), oldest);
+                }
+            }
+            assert_eq!((cq.len(), cq.is_empty(), cq.lost()), (list.len(), list.is_empty(), lost));
+        }
+    }
+}

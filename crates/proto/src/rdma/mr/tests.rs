@@ -1,0 +1,600 @@
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
+
+use super::*;
+
+const BASE: u64 = 0x1_0000;
+const LEN: u64 = 0x100;
+
+const fn rights(local_write: bool, remote_write: bool, remote_read: bool, remote_atomic: bool) -> Access {
+    Access { local_write, remote_write, remote_read, remote_atomic, bind: false }
+}
+
+const ALL: Access = Access { bind: true, ..rights(true, true, true, true) };
+const READ_ONLY: Access = rights(false, false, true, false);
+
+/// A registry with one domain and one region with all rights in it.
+fn one_region() -> (Regions, Stream, Stag) {
+    let mut regions = Regions::new(Rng::seeded(1));
+    let pd = regions.alloc_pd().expect("there is room");
+    let stag = regions.register(pd, 7, BASE, LEN, ALL).expect("it is sound");
+    (regions, Stream { pd, qp: Qp(1) }, stag)
+}
+
+const fn span(offset: u64, len: u32) -> Option<Span> {
+    Some(Span { region: 7, offset, len })
+}
+
+fn extent(base: u64, len: u64) -> Extent {
+    Extent { region: 7, offset: 0, base, len }
+}
+
+const RIGHTS: [Right; 3] = [Right::Write, Right::Read, Right::Atomic];
+
+/// What each right is answered with where the tag is not valid.
+fn invalid(right: Right) -> Cause {
+    if right == Right::Write { Cause::TAGGED_STAG } else { Cause::INVALID_STAG }
+}
+
+fn other_key(stag: Stag) -> Stag {
+    Stag(stag.0 ^ 1)
+}
+
+#[test]
+fn s1_bounds_hold_to_the_octet() {
+    let (regions, by, stag) = one_region();
+    for (addr, len, offset) in
+        [(BASE, LEN, 0), (BASE + 1, LEN - 1, 1), (BASE + LEN - 1, 1, LEN - 1), (BASE, 1, 0)]
+    {
+        assert_eq!(regions.remote(by, stag, addr, len as u32, Right::Write).ok(), span(offset, len as u32));
+        assert_eq!(regions.remote(by, stag, addr, len as u32, Right::Read).ok(), span(offset, len as u32));
+        let sge = Sge { stag, addr, len: len as u32 };
+        assert_eq!(regions.local(by.pd, sge, true).ok(), span(offset, len as u32));
+    }
+    for (addr, len) in
+        [(BASE - 1, 1), (BASE - 1, 2), (BASE + LEN, 1), (BASE, LEN + 1), (BASE + 1, LEN), (0, 1)]
+    {
+        let remote = |right| regions.remote(by, stag, addr, len as u32, right);
+        assert_eq!(remote(Right::Write), Err(Cause::TAGGED_BOUNDS));
+        assert_eq!(remote(Right::Read), Err(Cause::BOUNDS));
+        let sge = Sge { stag, addr, len: len as u32 };
+        assert_eq!(regions.local(by.pd, sge, false), Err(Status::LocalProtection));
+    }
+}
+
+#[test]
+fn s1_a_tag_works_in_its_own_domain_only() {
+    let (mut regions, by, stag) = one_region();
+    let other = regions.alloc_pd().expect("there is room");
+    let stranger = Stream { pd: other, ..by };
+    assert_eq!(regions.remote(stranger, stag, BASE, 1, Right::Write), Err(Cause::TAGGED_NOT_ASSOCIATED));
+    assert_eq!(regions.remote(stranger, stag, BASE, 1, Right::Read), Err(Cause::NOT_ASSOCIATED));
+    assert_eq!(regions.remote(stranger, stag, BASE, 8, Right::Atomic), Err(Cause::NOT_ASSOCIATED));
+    assert_eq!(regions.local(other, Sge { stag, addr: BASE, len: 1 }, false), Err(Status::LocalProtection));
+}
+
+#[test]
+fn s1_a_tag_of_one_stream_works_on_no_other() {
+    let (mut regions, by, region) = one_region();
+    let other = Stream { qp: Qp(2), ..by };
+    let window = regions.alloc_window(by.pd, WindowKind::OneQp).expect("there is room");
+    regions.bind(by, window, region, BASE, 8, rights(false, true, false, false)).expect("it may be bound");
+    let fast = regions.alloc_fast(by.pd).expect("there is room");
+    regions.fast_register(by, fast, extent(BASE, 8), ALL).expect("it is free");
+    for stag in [window, fast] {
+        assert_eq!(regions.remote(by, stag, BASE, 8, Right::Write).ok(), span(0, 8));
+        assert_eq!(regions.remote(other, stag, BASE, 8, Right::Write), Err(Cause::TAGGED_NOT_ASSOCIATED));
+    }
+    // Its own program may use a fast registration anywhere in the domain.
+    assert_eq!(regions.local(by.pd, Sge { stag: fast, addr: BASE, len: 8 }, true).ok(), span(0, 8));
+    assert_eq!(regions.remote(other, region, BASE, 8, Right::Write).ok(), span(0, 8));
+}
+
+#[test]
+fn d9_codes_of_tagged_segments() {
+    let (mut regions, by, stag) = one_region();
+    let write = |regions: &Regions, stag, addr, len| regions.remote(by, stag, addr, len, Right::Write);
+    assert_eq!(write(&regions, Stag(stag.0 ^ 0x100), BASE, 1), Err(Cause::TAGGED_STAG));
+    assert_eq!(write(&regions, other_key(stag), BASE, 1), Err(Cause::TAGGED_STAG));
+    assert_eq!(write(&regions, Stag(0), BASE, 1), Err(Cause::TAGGED_STAG));
+    assert_eq!(write(&regions, stag, BASE + LEN, 1), Err(Cause::TAGGED_BOUNDS));
+    assert_eq!(write(&regions, stag, u64::MAX, 1), Err(Cause::TAGGED_WRAP));
+    assert_eq!(write(&regions, stag, u64::MAX - 9, 10), Err(Cause::TAGGED_WRAP));
+    assert_eq!(write(&regions, stag, u64::MAX - 10, 10), Err(Cause::TAGGED_BOUNDS));
+    // The highest region that can be: its end is the highest address.
+    let high = regions.register(by.pd, 7, u64::MAX - 16, 16, ALL).expect("it does not wrap");
+    assert_eq!(write(&regions, high, u64::MAX - 16, 16).ok(), span(0, 16));
+    assert_eq!(write(&regions, high, u64::MAX - 1, 1).ok(), span(15, 1));
+    assert_eq!(write(&regions, high, u64::MAX - 1, 2), Err(Cause::TAGGED_WRAP));
+    let unwritable = regions.register(by.pd, 7, BASE, LEN, READ_ONLY).expect("it is sound");
+    assert_eq!(write(&regions, unwritable, BASE, 1), Err(Cause::TAGGED_STAG));
+}
+
+#[test]
+fn r6_codes_of_a_read_s_source() {
+    let (mut regions, by, stag) = one_region();
+    let read = |regions: &Regions, stag, addr, len| regions.remote(by, stag, addr, len, Right::Read);
+    assert_eq!(read(&regions, other_key(stag), BASE, 1), Err(Cause::INVALID_STAG));
+    assert_eq!(read(&regions, stag, BASE - 1, 2), Err(Cause::BOUNDS));
+    assert_eq!(read(&regions, stag, BASE, u32::MAX), Err(Cause::BOUNDS));
+    assert_eq!(read(&regions, stag, u64::MAX - 1, 2), Err(Cause::TO_WRAP));
+    let sink = regions.register(by.pd, 7, BASE, LEN, rights(true, true, false, true)).expect("it is sound");
+    assert_eq!(read(&regions, sink, BASE, 1), Err(Cause::ACCESS));
+    let both = regions.register(by.pd, 7, BASE, LEN, rights(true, true, true, false)).expect("it is sound");
+    assert_eq!(regions.remote(by, both, BASE, 8, Right::Atomic), Err(Cause::ACCESS));
+}
+
+#[test]
+fn d6_r5_no_octets_need_no_tag() {
+    let (regions, by, stag) = one_region();
+    for stag in [Stag(0), Stag(1), Stag(u32::MAX), stag] {
+        for (addr, right) in [0, BASE, u64::MAX].into_iter().flat_map(|a| RIGHTS.map(|r| (a, r))) {
+            assert_eq!(regions.remote(by, stag, addr, 0, right).map(|s| s.len), Ok(0));
+            assert_eq!(regions.local(by.pd, Sge { stag, addr, len: 0 }, true).map(|s| s.len), Ok(0));
+        }
+    }
+}
+
+#[test]
+fn a3_an_atomic_s_word_is_aligned() {
+    let (regions, by, stag) = one_region();
+    let atomic = |addr, len| regions.remote(by, stag, addr, len, Right::Atomic);
+    assert_eq!(atomic(BASE + 8, 8).ok(), span(8, 8));
+    for off in 1..8 {
+        assert_eq!(atomic(BASE + off, 8), Err(Cause::STREAM));
+    }
+    assert_eq!(atomic(BASE, 4), Err(Cause::STREAM));
+    assert_eq!(atomic(BASE + LEN, 8), Err(Cause::BOUNDS));
+}
+
+#[test]
+fn s2_nothing_is_reached_after_the_end_of_a_tag() {
+    let (mut regions, by, stag) = one_region();
+    let fast = regions.alloc_fast(by.pd).expect("there is room");
+    regions.fast_register(by, fast, extent(BASE, 8), ALL).expect("it is free");
+    let window = regions.alloc_window(by.pd, WindowKind::Domain).expect("there is room");
+    regions.bind(by, window, stag, BASE, 8, ALL).expect("it may be bound");
+    regions.dealloc_window(window).expect("it is there");
+    regions.invalidate(by, fast).expect("it is ours");
+    regions.deregister(stag).expect("no window is left");
+    for stag in [stag, fast, window] {
+        for right in RIGHTS {
+            assert_eq!(regions.remote(by, stag, BASE, 8, right), Err(invalid(right)));
+        }
+        let sge = Sge { stag, addr: BASE, len: 8 };
+        assert_eq!(regions.local(by.pd, sge, false), Err(Status::LocalProtection));
+    }
+    assert_eq!(regions.deregister(stag), Err(PostError::Invalid));
+    assert_eq!(regions.dealloc_window(window), Err(PostError::Invalid));
+}
+
+#[test]
+fn s2_r13_the_peer_invalidates_what_its_stream_alone_has() {
+    let (mut regions, by, region) = one_region();
+    let other = Stream { qp: Qp(2), ..by };
+    let stranger = Stream { pd: regions.alloc_pd().expect("there is room"), ..by };
+    let shared = regions.alloc_window(by.pd, WindowKind::Domain).expect("there is room");
+    regions.bind(by, shared, region, BASE, 8, ALL).expect("it may be bound");
+    let own = regions.alloc_window(by.pd, WindowKind::OneQp).expect("there is room");
+    regions.bind(by, own, region, BASE, 8, ALL).expect("it may be bound");
+    let fast = regions.alloc_fast(by.pd).expect("there is room");
+    regions.fast_register(by, fast, extent(BASE, 8), ALL).expect("it is free");
+    let private = regions.alloc_fast(by.pd).expect("there is room");
+    regions
+        .fast_register(by, private, extent(BASE, 8), rights(true, false, false, false))
+        .expect("it is free");
+
+    // Regions and windows of the whole domain, what was never advertised, what is not there.
+    for stag in [region, shared, private, Stag(region.0 ^ 0x100), other_key(fast), Stag(0)] {
+        assert_eq!(regions.remote_invalidate(by, stag), Err(Cause::CANNOT_INVALIDATE));
+    }
+    for stag in [own, fast] {
+        for by in [other, stranger] {
+            assert_eq!(regions.remote_invalidate(by, stag), Err(Cause::CANNOT_INVALIDATE));
+        }
+        assert_eq!(regions.remote_invalidate(by, stag), Ok(()));
+        assert_eq!(regions.remote(by, stag, BASE, 1, Right::Write), Err(Cause::TAGGED_STAG));
+        assert_eq!(regions.remote_invalidate(by, stag), Err(Cause::CANNOT_INVALIDATE));
+    }
+    assert!(regions.remote(by, region, BASE, 1, Right::Write).is_ok());
+    assert!(regions.remote(other, shared, BASE, 1, Right::Write).is_ok());
+    assert!(regions.local(by.pd, Sge { stag: private, addr: BASE, len: 8 }, true).is_ok());
+}
+
+#[test]
+fn a_fast_registration_is_made_again_and_again_with_new_keys() {
+    let (mut regions, by, region) = one_region();
+    let mut stag = regions.alloc_fast(by.pd).expect("there is room");
+    assert_eq!(regions.remote(by, stag, 0, 1, Right::Read), Err(Cause::INVALID_STAG));
+    for round in 0..3 {
+        let old = stag;
+        stag = Stag(stag.0 & !0xff | (stag.0 + 1) & 0xff);
+        let part = Extent { offset: 16 * round, ..extent(16 * round, 16) };
+        assert_eq!(regions.fast_register(by, stag, part, ALL), Ok(()));
+        assert_eq!(regions.fast_register(by, stag, part, ALL), Err(Status::Bind), "it is valid already");
+        assert_eq!(regions.remote(by, stag, 16 * round + 1, 4, Right::Read).ok(), span(16 * round + 1, 4));
+        assert_eq!(regions.remote(by, old, 16 * round + 1, 4, Right::Read), Err(Cause::INVALID_STAG));
+        assert_eq!(regions.invalidate(by, old), Err(Status::Bind));
+        assert_eq!(regions.invalidate(Stream { qp: Qp(2), ..by }, stag), Err(Status::Bind));
+        assert_eq!(regions.invalidate(by, stag), Ok(()));
+    }
+    assert_eq!(regions.fast_register(by, region, extent(0, 1), ALL), Err(Status::Bind), "a region is none");
+    assert_eq!(regions.invalidate(by, region), Err(Status::Bind));
+    let stranger = Stream { pd: regions.alloc_pd().expect("there is room"), ..by };
+    assert_eq!(regions.fast_register(stranger, stag, extent(0, 1), ALL), Err(Status::Bind));
+    assert_eq!(regions.deregister(stag), Ok(()));
+}
+
+#[test]
+fn a_window_shows_part_of_a_region() {
+    let (mut regions, by, region) = one_region();
+    let window = regions.alloc_window(by.pd, WindowKind::Domain).expect("there is room");
+    let writes = rights(false, true, false, false);
+    assert_eq!(regions.bind(by, window, region, BASE + 16, 32, writes), Ok(()));
+    assert_eq!(regions.remote(by, window, BASE + 16, 32, Right::Write).ok(), span(16, 32));
+    assert_eq!(regions.remote(by, window, BASE + 15, 2, Right::Write), Err(Cause::TAGGED_BOUNDS));
+    assert_eq!(regions.remote(by, window, BASE + 47, 2, Right::Write), Err(Cause::TAGGED_BOUNDS));
+    assert_eq!(regions.remote(by, window, BASE + 16, 1, Right::Read), Err(Cause::ACCESS));
+    let sge = Sge { stag: window, addr: BASE + 16, len: 1 };
+    assert_eq!(regions.local(by.pd, sge, false), Err(Status::LocalProtection), "windows are for peers");
+
+    // Bound anew under another key, then not at all.
+    let again = other_key(window);
+    assert_eq!(regions.bind(by, again, region, BASE, 8, READ_ONLY), Ok(()));
+    assert_eq!(regions.remote(by, window, BASE + 16, 1, Right::Write), Err(Cause::TAGGED_STAG));
+    assert_eq!(regions.remote(by, again, BASE, 8, Right::Read).ok(), span(0, 8));
+    assert_eq!(regions.deregister(region), Err(PostError::Busy));
+    assert_eq!(regions.bind(by, again, region, 0, 0, READ_ONLY), Ok(()));
+    assert_eq!(regions.remote(by, again, BASE, 8, Right::Read), Err(Cause::INVALID_STAG));
+    assert_eq!(regions.deregister(region), Ok(()));
+    assert_eq!(regions.bind(by, again, region, BASE, 8, READ_ONLY), Err(Status::Bind), "no such region");
+}
+
+#[test]
+fn a_window_of_one_queue_pair_is_bound_once() {
+    let (mut regions, by, region) = one_region();
+    let other = Stream { qp: Qp(2), ..by };
+    let window = regions.alloc_window(by.pd, WindowKind::OneQp).expect("there is room");
+    assert_eq!(regions.bind(by, window, region, BASE, 8, ALL), Ok(()));
+    assert_eq!(regions.bind(by, window, region, BASE, 8, ALL), Err(Status::Bind));
+    assert_eq!(regions.bind(other, window, region, BASE, 0, ALL), Err(Status::Bind));
+    assert_eq!(regions.invalidate(other, window), Err(Status::Bind));
+    assert_eq!(regions.invalidate(by, window), Ok(()));
+    assert_eq!(regions.bind(other, other_key(window), region, BASE, 8, ALL), Ok(()), "free for all");
+    assert_eq!(regions.bind(other, window, region, BASE, 0, ALL), Ok(()));
+    let shared = regions.alloc_window(by.pd, WindowKind::Domain).expect("there is room");
+    assert_eq!(regions.invalidate(by, shared), Err(Status::Bind), "such a window is bound anew instead");
+}
+
+#[test]
+fn what_a_window_may_not_be_bound_to() {
+    let (mut regions, by, region) = one_region();
+    let window = regions.alloc_window(by.pd, WindowKind::OneQp).expect("there is room");
+    let bind =
+        |regions: &mut Regions, by, region, addr, len| regions.bind(by, window, region, addr, len, ALL);
+    let closed = regions.register(by.pd, 7, BASE, LEN, Access { bind: false, ..ALL }).expect("it is sound");
+    let constant =
+        regions.register(by.pd, 7, BASE, LEN, Access { bind: true, ..READ_ONLY }).expect("it is sound");
+    let fast = regions.alloc_fast(by.pd).expect("there is room");
+    for (region, addr, len) in [
+        (closed, BASE, 8),
+        (constant, BASE, 8),
+        (fast, BASE, 8),
+        (window, BASE, 8),
+        (other_key(region), BASE, 8),
+        (region, BASE - 1, 8),
+        (region, BASE, LEN + 1),
+        (region, BASE + LEN, 1),
+        (region, u64::MAX, u64::MAX),
+    ] {
+        assert_eq!(bind(&mut regions, by, region, addr, len), Err(Status::Bind));
+    }
+    let stranger = Stream { pd: regions.alloc_pd().expect("there is room"), ..by };
+    assert_eq!(bind(&mut regions, stranger, region, BASE, 8), Err(Status::Bind));
+    // Reading needs no local write, and a fast registration may carry windows: it is held by them.
+    assert_eq!(regions.bind(by, window, constant, BASE, 8, READ_ONLY), Ok(()));
+    assert_eq!(regions.invalidate(by, window), Ok(()));
+    regions.fast_register(by, fast, extent(BASE, 8), ALL).expect("it is free");
+    assert_eq!(regions.bind(by, window, fast, BASE, 8, ALL), Ok(()));
+    assert_eq!(regions.invalidate(by, fast), Err(Status::Bind));
+    assert_eq!(regions.remote_invalidate(by, fast), Err(Cause::CANNOT_INVALIDATE));
+    assert_eq!(regions.deregister(fast), Err(PostError::Busy));
+    assert_eq!(regions.remote_invalidate(by, window), Ok(()));
+    assert_eq!(regions.deregister(fast), Ok(()));
+}
+
+#[test]
+fn rights_and_ranges_are_sound() {
+    let (mut regions, by, _) = one_region();
+    for wrong in [rights(false, true, false, false), rights(false, false, false, true)] {
+        assert_eq!(regions.register(by.pd, 7, BASE, LEN, wrong), Err(PostError::Rights));
+    }
+    assert_eq!(regions.register(by.pd, 7, u64::MAX, 1, ALL), Err(PostError::Rights));
+    assert_eq!(regions.register(by.pd, 7, 1, u64::MAX, ALL), Err(PostError::Rights));
+    assert_eq!(regions.register(Pd(99), 7, BASE, LEN, ALL), Err(PostError::Invalid));
+    let fast = regions.alloc_fast(by.pd).expect("there is room");
+    let offset_wraps = Extent { offset: u64::MAX, ..extent(0, 1) };
+    for part in [extent(u64::MAX, 1), extent(1, u64::MAX), offset_wraps] {
+        assert_eq!(regions.fast_register(by, fast, part, ALL), Err(Status::Bind));
+    }
+    assert_eq!(
+        regions.fast_register(by, fast, extent(0, 1), rights(false, true, false, false)),
+        Err(Status::Bind)
+    );
+    // A region of no octets is one that nothing fits into.
+    let none = regions.register(by.pd, 7, BASE, 0, ALL).expect("it is sound");
+    assert_eq!(regions.remote(by, none, BASE, 1, Right::Read), Err(Cause::BOUNDS));
+}
+
+#[test]
+fn a_domain_goes_when_nothing_is_in_it() {
+    let (mut regions, by, region) = one_region();
+    assert_eq!(regions.dealloc_pd(by.pd), Err(PostError::Busy));
+    let window = regions.alloc_window(by.pd, WindowKind::Domain).expect("there is room");
+    let fast = regions.alloc_fast(by.pd).expect("there is room");
+    regions.hold_pd(by.pd).expect("it is there");
+    regions.deregister(region).expect("it is there");
+    regions.deregister(fast).expect("it is there");
+    assert_eq!(regions.dealloc_pd(by.pd), Err(PostError::Busy), "a window and a queue pair are left");
+    regions.dealloc_window(window).expect("it is there");
+    assert_eq!(regions.dealloc_pd(by.pd), Err(PostError::Busy), "a queue pair is left");
+    regions.release_pd(by.pd);
+    assert_eq!(regions.dealloc_pd(by.pd), Ok(()));
+    assert_eq!(regions.dealloc_pd(by.pd), Err(PostError::Invalid));
+    assert_eq!(regions.hold_pd(by.pd), Err(PostError::Invalid));
+    assert_ne!(regions.alloc_pd(), Ok(by.pd), "a late call hits no successor");
+}
+
+#[test]
+fn what_a_queue_pair_alone_had_goes_with_it() {
+    let (mut regions, by, region) = one_region();
+    let other = Stream { qp: Qp(2), ..by };
+    let mut made = Vec::new();
+    for by in [by, other] {
+        let window = regions.alloc_window(by.pd, WindowKind::OneQp).expect("there is room");
+        regions.bind(by, window, region, BASE, 8, ALL).expect("it may be bound");
+        let fast = regions.alloc_fast(by.pd).expect("there is room");
+        regions.fast_register(by, fast, extent(BASE, 8), ALL).expect("it is free");
+        made.extend([(by, window), (by, fast)]);
+    }
+    regions.release_qp(by.qp);
+    for (owner, stag) in made {
+        let reached = regions.remote(owner, stag, BASE, 8, Right::Write);
+        assert_eq!(reached.is_ok(), owner == other);
+    }
+    regions.release_qp(other.qp);
+    assert_eq!(regions.deregister(region), Ok(()), "no window is bound any more");
+}
+
+#[test]
+fn tags_are_sparse_and_none_follows_from_another() {
+    let tags = |seed| {
+        let mut regions = Regions::new(Rng::seeded(seed));
+        let pd = regions.alloc_pd().expect("there is room");
+        let mut draw = || regions.register(pd, 0, 0, 1, ALL).expect("there is room").0;
+        (0..1_000).map(|_| draw()).collect::<Vec<_>>()
+    };
+    let (these, those) = (tags(1), tags(2));
+    let indices = these.iter().map(|t| t >> 8).collect::<BTreeSet<_>>();
+    assert!(indices.len() == 1_000 && !indices.contains(&0));
+    // Over the whole range, in no order, other ones for another seed, and keys that differ.
+    for sixteenth in 0..16 {
+        assert!(these.iter().filter(|&t| t >> 28 == sixteenth).count() > 20);
+    }
+    let rising = these.windows(2).filter(|pair| pair[0] < pair[1]).count();
+    assert!((400..600).contains(&rising));
+    assert!(these.iter().filter(|t| those.contains(t)).count() < 3);
+    assert!(these.iter().map(|t| t & 0xff).collect::<BTreeSet<_>>().len() > 200);
+}
+
+/// Random operations against plain lists: every tag that was ever made, with what each octet of 64 leads to.
+#[derive(Clone)]
+struct Known {
+    stag: Stag,
+    made: Made,
+    pd: Pd,
+    gone: bool,
+    /// Octet by address, if it is valid.
+    octets: Option<[Option<u64>; 64]>,
+    access: Access,
+    qp: Option<Qp>,
+    parent: Option<usize>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Made {
+    Region,
+    Fast,
+    Shared,
+    Own,
+}
+
+struct Oracle {
+    regions: Regions,
+    rng: Rng,
+    pds: [Pd; 2],
+    known: Vec<Known>,
+}
+
+impl Oracle {
+    fn new(seed: u64) -> Self {
+        let mut rng = Rng::seeded(seed);
+        let mut regions = Regions::new(rng.fork());
+        let pds = [(); 2].map(|()| regions.alloc_pd().expect("there is room"));
+        Self { regions, rng, pds, known: Vec::new() }
+    }
+
+    fn access(&mut self) -> Access {
+        let bits = self.rng.below(32);
+        let bit = |n: u64| bits >> n & 1 == 1;
+        Access { bind: bit(4), ..rights(bit(0) || bit(1) || bit(3), bit(1), bit(2), bit(3)) }
+    }
+
+    fn stream(&mut self) -> Stream {
+        Stream { pd: self.pds[self.rng.below(2) as usize], qp: Qp(self.rng.below(3) as u32) }
+    }
+
+    /// A part of the 64 addresses, and what its octets lead to in a region that begins at address 0.
+    fn range(&mut self) -> (u64, u64) {
+        let from = self.rng.below(64);
+        (from, 1 + self.rng.below(64 - from))
+    }
+
+    fn make(&mut self) {
+        let pd = self.stream().pd;
+        let access = self.access();
+        let (base, len) = self.range();
+        let (made, stag) = match self.rng.below(4) {
+            0 => (Made::Region, self.regions.register(pd, 0, base, len, access)),
+            1 => (Made::Fast, self.regions.alloc_fast(pd)),
+            2 => (Made::Shared, self.regions.alloc_window(pd, WindowKind::Domain)),
+            _ => (Made::Own, self.regions.alloc_window(pd, WindowKind::OneQp)),
+        };
+        let octets = (made == Made::Region).then(|| octets(base, len, 0));
+        let stag = stag.expect("it is sound");
+        self.known.push(Known { stag, made, pd, gone: false, octets, access, qp: None, parent: None });
+    }
+
+    fn windows_on(&self, at: usize) -> bool {
+        self.known.iter().any(|k| k.parent == Some(at) && k.octets.is_some())
+    }
+
+    fn end(&mut self, at: usize) {
+        let Known { stag, made, gone, .. } = self.known[at];
+        let busy = self.windows_on(at);
+        let ended = match made {
+            Made::Region | Made::Fast => self.regions.deregister(stag),
+            Made::Shared | Made::Own => self.regions.dealloc_window(stag),
+        };
+        assert_eq!(ended.is_ok(), !gone && !busy);
+        if ended.is_ok() {
+            self.known[at].gone = true;
+            self.known[at].octets = None;
+        }
+    }
+
+    fn invalidate(&mut self, at: usize) {
+        let by = self.stream();
+        let Known { stag, made, pd, gone, octets, access, qp, .. } = self.known[at];
+        let busy = self.windows_on(at);
+        let ours = !gone && pd == by.pd && !busy && matches!(made, Made::Fast | Made::Own);
+        let ok = if self.rng.chance(500_000) {
+            let remote = access.remote_write || access.remote_read || access.remote_atomic;
+            let done = self.regions.remote_invalidate(by, stag);
+            assert_eq!(done.is_ok(), ours && octets.is_some() && qp == Some(by.qp) && remote);
+            done.is_ok()
+        } else {
+            let done = self.regions.invalidate(by, stag);
+            assert_eq!(done.is_ok(), ours && (octets.is_none() || qp == Some(by.qp)));
+            done.is_ok()
+        };
+        if ok {
+            self.known[at].octets = None;
+        }
+    }
+
+    fn fast_register(&mut self, at: usize) {
+        let (by, access, (base, len)) = (self.stream(), self.access(), self.range());
+        let offset = self.rng.below(1_000);
+        let stag = Stag(self.known[at].stag.0 & !0xff | self.rng.below(256) as u32);
+        let part = Extent { region: 0, offset, base, len };
+        let done = self.regions.fast_register(by, stag, part, access);
+        let known = &mut self.known[at];
+        let free = known.made == Made::Fast && !known.gone && known.octets.is_none() && known.pd == by.pd;
+        assert_eq!(done.is_ok(), free);
+        if free {
+            *known = Known {
+                stag,
+                octets: Some(octets(base, len, offset)),
+                access,
+                qp: Some(by.qp),
+                ..known.clone()
+            };
+        }
+    }
+
+    fn bind(&mut self, at: usize, to: usize) {
+        let (by, access, (addr, len)) = (self.stream(), self.access(), self.range());
+        let len = if self.rng.chance(200_000) { 0 } else { len };
+        let stag = Stag(self.known[at].stag.0 & !0xff | self.rng.below(256) as u32);
+        let (window, region) = (self.known[at].clone(), self.known[to].clone());
+        let own = window.made == Made::Own;
+        let window_ok = !window.gone && window.pd == by.pd && matches!(window.made, Made::Own | Made::Shared);
+        let state_ok = !own || window.octets.is_none() || (len == 0 && window.qp == Some(by.qp));
+        let part = region.octets.map(|o| core::array::from_fn(|i| o[i].filter(|_| within(i, addr, len))));
+        let whole = part.is_some_and(|p: [_; 64]| p.iter().flatten().count() as u64 == len);
+        let writes = access.remote_write || access.remote_atomic;
+        let region_ok = region.pd == by.pd
+            && matches!(region.made, Made::Region | Made::Fast)
+            && (region.access.bind && whole && (region.access.local_write || !writes));
+        let done = self.regions.bind(by, stag, region.stag, addr, len, access);
+        assert_eq!(done.is_ok(), window_ok && state_ok && (len == 0 || region_ok));
+        if done.is_ok() {
+            let octets = part.filter(|_| len > 0);
+            let (qp, parent) = (own.then_some(by.qp), Some(to));
+            self.known[at] = Known { stag, octets, access, qp, parent, ..window };
+        }
+    }
+
+    fn release(&mut self) {
+        let qp = self.stream().qp;
+        self.regions.release_qp(qp);
+        let gone = |k: &Known| k.qp == Some(qp);
+        for at in 0..self.known.len() {
+            let parent = self.known[at].parent.filter(|&p| gone(&self.known[p]));
+            if gone(&self.known[at]) || parent.is_some() {
+                self.known[at].octets = None;
+            }
+        }
+    }
+
+    /// Asks for random octets, and for the whole truth about the answer.
+    fn ask(&mut self, at: usize) {
+        let (by, (addr, len)) = (self.stream(), self.range());
+        let Known { stag, made, pd, octets, access, qp, .. } = self.known[at];
+        let wanted = octets.map(|o| o[addr as usize..(addr + len) as usize].to_vec());
+        let inside = wanted.filter(|w| w.iter().all(Option::is_some)).map(|w| w[0]);
+        let found = |ok: bool| {
+            inside.flatten().filter(|_| ok).map(|offset| Span { region: 0, offset, len: len as u32 })
+        };
+        let here = pd == by.pd && qp.is_none_or(|qp| qp == by.qp);
+        for (right, has) in [(Right::Write, access.remote_write), (Right::Read, access.remote_read)] {
+            assert_eq!(self.regions.remote(by, stag, addr, len as u32, right).ok(), found(here && has));
+        }
+        let window = matches!(made, Made::Shared | Made::Own);
+        let sge = Sge { stag, addr, len: len as u32 };
+        for write in [false, true] {
+            let ok = pd == by.pd && !window && (access.local_write || !write);
+            assert_eq!(self.regions.local(by.pd, sge, write).ok(), found(ok));
+        }
+    }
+}
+
+fn within(at: usize, addr: u64, len: u64) -> bool {
+    (at as u64) >= addr && (at as u64) < addr + len
+}
+
+fn octets(base: u64, len: u64, offset: u64) -> [Option<u64>; 64] {
+    core::array::from_fn(|i| within(i, base, len).then(|| offset + i as u64 - base))
+}
+
+#[test]
+fn random_operations_match_plain_lists() {
+    for seed in 0..100 {
+        let mut oracle = Oracle::new(seed);
+        oracle.make();
+        for _ in 0..400 {
+            let count = oracle.known.len() as u64;
+            let (at, to) = (oracle.rng.below(count) as usize, oracle.rng.below(count) as usize);
+            match oracle.rng.below(20) {
+                0..=1 => oracle.make(),
+                2 => oracle.end(at),
+                3..=4 => oracle.invalidate(at),
+                5..=7 => oracle.fast_register(at),
+                8..=11 => oracle.bind(at, to),
+                12 if oracle.rng.chance(200_000) => oracle.release(),
+                _ => oracle.ask(at),
+            }
+        }
+    }
+}
