@@ -18,18 +18,13 @@ use alloc::vec::Vec;
 
 use super::{Memory, Part, Record, Span, Unmapped};
 use crate::wire::checksum::Crc32c;
+use crate::wire::ddp::{TAGGED, header_len};
 use crate::wire::mpa::{
     BETWEEN, CRC, LENGTH, MARKER, MULPDU_MAX, fpdu_len, markers, mulpdu, to_marker_after,
 };
 
 /// Memory is sent from where it lies from so many octets on; less is copied, which is cheaper than one more part.
 const WORTH_A_PART: u32 = 2048;
-
-/// Octets of a DDP header, by its first octet: tagged or untagged (RFC 5041 section 4).
-#[must_use]
-pub const fn header_len(first: u8) -> usize {
-    if first & 0x80 == 0 { 18 } else { 14 }
-}
 
 /// A part of a ULPDU's payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -412,7 +407,7 @@ fn begin(bytes: &[u8]) -> Result<Option<(&[u8], Inside)>, Fault> {
     let Some((&length, after)) = bytes.split_first_chunk::<LENGTH>() else { return Ok(None) };
     let ulpdu = usize::from(u16::from_be_bytes(length));
     let Some(&first) = after.first() else {
-        return if ulpdu < header_len(0x80) { Err(Fault::Short) } else { Ok(None) };
+        return if ulpdu < TAGGED { Err(Fault::Short) } else { Ok(None) };
     };
     let Some(payload) = ulpdu.checked_sub(header_len(first)) else { return Err(Fault::Short) };
     let trailer = fpdu_len(ulpdu) - LENGTH - ulpdu;
