@@ -355,18 +355,6 @@ fn f14_the_mulpdu_follows_the_segment_and_keeps_its_bounds() {
 }
 
 #[test]
-#[should_panic(expected = "cut by the MULPDU")]
-fn f14_no_larger_ulpdu_is_framed() {
-    let long = vec![0; MULPDU_MAX];
-    let _ = MODES[0].framer().frame(
-        &[0x81],
-        &[Piece::Bytes(&long)],
-        &mut Region::default(),
-        &mut Record::default(),
-    );
-}
-
-#[test]
 fn f15_octet_by_octet_and_all_at_once() {
     for mode in MODES {
         let ulpdus =
