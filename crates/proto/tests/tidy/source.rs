@@ -103,7 +103,8 @@ pub(crate) fn files() -> Vec<File> {
     let files: Vec<File> = paths
         .into_iter()
         .filter_map(|path| {
-            let bytes = fs::read(root.join(&path)).ok()?;
+            // What holds zeros is a capture or a picture, no text.
+            let bytes = fs::read(root.join(&path)).ok().filter(|b| !b.contains(&0))?;
             Some(File { path, text: String::from_utf8_lossy(&bytes).into_owned() })
         })
         .collect();
