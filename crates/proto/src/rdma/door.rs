@@ -1,0 +1,248 @@
+//! What is said at the engine's doors: options going in, events coming out.
+//!
+//! Times are nanoseconds, depths are counts of work requests or messages. Not here: work requests and completions, which
+//! are in the module's root.
+
+use alloc::vec::Vec;
+
+use super::{Conn, Cq, Pd, Qp, Srq};
+use crate::time::SECOND;
+use crate::wire::checksum::{Crc32c, crc32c};
+use crate::wire::rdmap::Cause;
+
+/// What is set for the whole engine.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Continues a CRC32C; `wire::checksum::crc32c` is the portable one.
+    pub crc32c: Crc32c,
+    /// Ask for CRC. False only by an administrator's explicit setting (RFC 5044 section 4.4); a peer that asks gets it.
+    pub crc: bool,
+    /// Ask for markers in what we receive. A peer that asks gets them in what we send.
+    pub markers: bool,
+    /// The highest MPA revision we speak: 1 or 2.
+    pub revision: u8,
+    /// How long a start-up may take, from the stream's being up to the first FPDU where one is agreed upon.
+    pub start_timeout_ns: u64,
+    /// How long an end may take: sending what is left and the peer's answers.
+    pub close_timeout_ns: u64,
+    /// Most streams.
+    pub max_conns: usize,
+    /// Most queue pairs.
+    pub max_qps: usize,
+    /// Most completion queues.
+    pub max_cqs: usize,
+    /// Most shared receive queues.
+    pub max_srqs: usize,
+    /// Most work requests of one queue.
+    pub max_depth: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            crc32c,
+            crc: true,
+            markers: false,
+            revision: 2,
+            start_timeout_ns: 5 * SECOND,
+            close_timeout_ns: 5 * SECOND,
+            max_conns: 1 << 17,
+            max_qps: 1 << 17,
+            max_cqs: 1 << 17,
+            max_srqs: 1 << 16,
+            max_depth: 1 << 15,
+        }
+    }
+}
+
+/// What a queue pair is made for.
+#[derive(Clone, Copy, Debug)]
+pub struct QpOptions {
+    /// Its protection domain.
+    pub pd: Pd,
+    /// Where the send queue completes.
+    pub send_cq: Cq,
+    /// Where the receive queue completes.
+    pub recv_cq: Cq,
+    /// Take receives from here instead of an own queue.
+    pub srq: Option<Srq>,
+    /// Most work requests in the send queue.
+    pub send_depth: u32,
+    /// Most work requests in the receive queue.
+    pub recv_depth: u32,
+    /// Most elements of one send request, at most [`super::MAX_SGE`].
+    pub max_send_sge: usize,
+    /// Most elements of one receive request, at most [`super::MAX_SGE`].
+    pub max_recv_sge: usize,
+    /// Most octets of inline data, at most [`super::MAX_INLINE`].
+    pub max_inline: usize,
+    /// Every send request leaves a completion.
+    pub signal_all: bool,
+}
+
+/// Where a queue pair stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum QpState {
+    /// Made, not connected. Receives may be posted.
+    Idle,
+    /// A connection is being made. Sends may be posted; they wait.
+    Starting,
+    /// Connected.
+    Ready,
+    /// Being disconnected: what was posted is sent, nothing more is taken.
+    Closing,
+    /// At its end. What is posted is flushed.
+    Error,
+}
+
+/// The frame that an initiator sends first, so that the responder may send (RFC 6581 section 4.3). All have no payload.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RtrKind {
+    /// A Send, which the responder's program does not see.
+    Send,
+    /// A Write: the cheapest.
+    Write,
+    /// A Read.
+    Read,
+}
+
+/// How to make a connection.
+#[derive(Clone, Debug, Default)]
+pub struct ConnectOptions {
+    /// Reads and atomics that we serve at once, at most [`super::MAX_READ_DEPTH`].
+    pub ird: u16,
+    /// Reads and atomics that we ask at once, at most [`super::MAX_READ_DEPTH`].
+    pub ord: u16,
+    /// For the peer's program, at most 508 octets (512 with revision 1).
+    pub private_data: Vec<u8>,
+    /// Ask for CRC; as the engine's configuration says if `None`.
+    pub crc: Option<bool>,
+    /// Ask for markers; as the engine's configuration says if `None`.
+    pub markers: Option<bool>,
+    /// The MPA revision; as the engine's configuration says if `None`.
+    pub revision: Option<u8>,
+    /// The peer may send first, after this frame of ours (revision 2 only).
+    pub peer_to_peer: Option<RtrKind>,
+    /// How long our first FPDU waits after the peer's reply: Linux's siw overlooks one that arrives at its heels.
+    pub hold_ns: u64,
+}
+
+/// How to accept one.
+#[derive(Clone, Debug, Default)]
+pub struct AcceptOptions {
+    /// Reads and atomics that we serve at once.
+    pub ird: u16,
+    /// Reads and atomics that we ask at once.
+    pub ord: u16,
+    /// For the peer's program, at most 508 octets (512 with revision 1).
+    pub private_data: Vec<u8>,
+}
+
+/// How the stream ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// The peer has sent its last octet (FIN); all before it were handed in.
+    Finished,
+    /// It is gone (RST, time-out, any other error).
+    Reset,
+}
+
+/// Why a start-up failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Why {
+    /// It took too long.
+    Timeout,
+    /// The stream ended.
+    Ended(End),
+    /// The peer's frame breaks the rules (key, revision, lengths), or octets followed it that must not.
+    Malformed,
+    /// The peer speaks no revision of ours.
+    Revision,
+    /// The peer grants fewer Reads than we need.
+    ReadDepth,
+    /// No form of the first frame suits both.
+    NoRtr,
+    /// The program destroyed the queue pair.
+    Destroyed,
+}
+
+/// What happened. Every [`Conn`] ends with exactly one [`Event::Close`], which is the last that is heard of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// A peer asks for a connection: answer by [`super::Rnic::accept`] or [`super::Rnic::reject`].
+    Request {
+        /// Its stream.
+        conn: Conn,
+        /// From the peer's program.
+        private_data: Vec<u8>,
+        /// What the peer serves at once, if it says so.
+        ird: Option<u16>,
+        /// What the peer asks at once, if it says so.
+        ord: Option<u16>,
+    },
+    /// A queue pair is connected.
+    Established {
+        /// Its stream.
+        conn: Conn,
+        /// The queue pair.
+        qp: Qp,
+        /// From the peer's program, if we asked.
+        private_data: Vec<u8>,
+        /// Reads and atomics that we serve at once.
+        ird: u16,
+        /// Reads and atomics that we ask at once.
+        ord: u16,
+    },
+    /// The peer's program refused. The queue pair is idle again.
+    Rejected {
+        /// Its stream.
+        conn: Conn,
+        /// The queue pair.
+        qp: Qp,
+        /// From the peer's program.
+        private_data: Vec<u8>,
+        /// What the peer would serve, if it says so.
+        ird: Option<u16>,
+        /// What the peer would ask, if it says so.
+        ord: Option<u16>,
+    },
+    /// There will be no connection. The queue pair, if there was one yet, is idle again.
+    Failed {
+        /// Its stream.
+        conn: Conn,
+        /// The queue pair.
+        qp: Option<Qp>,
+        /// Why.
+        why: Why,
+    },
+    /// An established connection is at its end; the queue pair is in error and everything is flushed.
+    Disconnected {
+        /// The queue pair.
+        qp: Qp,
+    },
+    /// Close the stream. If not `reset`, send the end (FIN) behind what was taken, then read and drop what comes until the
+    /// peer's end or a while has passed: closing at once with unread octets may destroy what we sent last.
+    Close {
+        /// The stream, whose number is void now.
+        conn: Conn,
+        /// Abort it.
+        reset: bool,
+    },
+    /// A completion came into an armed queue, which is unarmed now.
+    CqReady(Cq),
+    /// A completion found no room: the queue and all queue pairs that use it are in error.
+    CqOverflow(Cq),
+    /// An error ended the connection; `Disconnected` follows.
+    QpFailed {
+        /// The queue pair.
+        qp: Qp,
+        /// The error, as a Terminate says it.
+        cause: Cause,
+        /// We found it (and told the peer); else the peer told us.
+        ours: bool,
+    },
+    /// A shared receive queue fell below its limit, which is unset now.
+    SrqLimit(Srq),
+    /// A queue pair in error takes nothing more from its shared receive queue.
+    LastWqe(Qp),
+}

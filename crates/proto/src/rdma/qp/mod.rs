@@ -1,0 +1,224 @@
+//! A queue pair: what was posted, what has come, and the order of both. This file has its state, posting and its end; the
+//! ways are in files of their own.
+//!
+//! ```text
+//!  post_send ─► send (ring) ─► transmit ─► FPDU          FPDU ─► arrive ─┬► receive ─► completion
+//!                   ▲                                                   ├► respond (Reads and atomics of the peer) ─► FPDU
+//!                   └────────── request (own Reads and atomics) ◄───────┘
+//! ```
+//!
+//! Always: work requests of one queue complete in the order posted, each once; after an error nothing completes well any
+//! more. An idle queue pair holds no buffers: the rings grow with what is posted, up to the depth agreed upon.
+//! Not here: the stream, its start-up and its end.
+
+pub(crate) mod arrive;
+pub(crate) mod ranges;
+pub(crate) mod receive;
+pub(crate) mod request;
+pub(crate) mod respond;
+pub(crate) mod send;
+pub(crate) mod transmit;
+
+use super::rnic::Shared;
+use super::{
+    Completed, Completion, Conn, Data, Event, PostError, Qp, QpOptions, QpState, RecvRequest, SendOp,
+    SendRequest, Status,
+};
+use crate::wire::ddp::HeaderBytes;
+use crate::wire::rdmap::{Cause, Offending};
+
+/// Most octets of a message.
+const MESSAGE_MAX: u64 = 1 << 31;
+
+/// An error that ends the stream.
+#[derive(Clone, Debug)]
+pub(crate) struct Fault {
+    /// What the Terminate says,
+    pub(crate) cause: Cause,
+    /// and of which segment.
+    pub(crate) about: Option<Offending>,
+}
+
+impl Fault {
+    /// An error of our own, or one that no segment caused.
+    pub(crate) const fn own(cause: Cause) -> Self {
+        Self { cause, about: None }
+    }
+}
+
+impl From<Cause> for Fault {
+    fn from(cause: Cause) -> Self {
+        Self::own(cause)
+    }
+}
+
+/// See the file.
+#[derive(Debug)]
+pub(crate) struct QueuePair {
+    pub(crate) number: Qp,
+    pub(crate) options: QpOptions,
+    pub(crate) state: QpState,
+    pub(crate) conn: Option<Conn>,
+    pub(crate) send: send::SendQueue,
+    pub(crate) receive: receive::ReceiveQueue,
+    pub(crate) requests: request::Requests,
+    pub(crate) answers: respond::Answers,
+    pub(crate) arrival: arrive::Arrival,
+    /// Octets that the stream has taken since it was up.
+    pub(crate) taken: u64,
+}
+
+impl QueuePair {
+    pub(crate) fn new(number: Qp, options: QpOptions) -> Self {
+        Self {
+            number,
+            options,
+            state: QpState::Idle,
+            conn: None,
+            send: send::SendQueue::default(),
+            receive: receive::ReceiveQueue::default(),
+            requests: request::Requests::default(),
+            answers: respond::Answers::default(),
+            arrival: arrive::Arrival::default(),
+            taken: 0,
+        }
+    }
+
+    /// Takes a work request for the send queue. In error it completes as flushed; while the connection is being closed it
+    /// waits for that.
+    pub(crate) fn post_send(&mut self, request: SendRequest, shared: &mut Shared) -> Result<(), PostError> {
+        if self.state == QpState::Idle {
+            return Err(PostError::Invalid);
+        }
+        self.check_send(&request)?;
+        if self.send.len() >= self.options.send_depth as usize {
+            return Err(PostError::Full);
+        }
+        if self.state == QpState::Error {
+            self.complete_send(request.id, completed(&request.op), Status::Flushed, 0, shared);
+        } else {
+            self.send.push(request);
+        }
+        Ok(())
+    }
+
+    /// What can be said of a request before its turn comes.
+    fn check_send(&self, request: &SendRequest) -> Result<(), PostError> {
+        match (&request.op, &request.data) {
+            (op, Data::Gather(list)) if sends_data(op) => {
+                if list.len() > self.options.max_send_sge {
+                    return Err(PostError::TooManyElements);
+                }
+            }
+            (op, Data::Inline(bytes)) if sends_data(op) => {
+                if bytes.len() > self.options.max_inline {
+                    return Err(PostError::Inline);
+                }
+            }
+            (SendOp::Read(_) | SendOp::ReadInvalidate(_), Data::Gather(list)) => {
+                if list.len() > 1 {
+                    return Err(PostError::TooManyElements);
+                }
+            }
+            (SendOp::FetchAdd { .. } | SendOp::CompareSwap { .. }, Data::Gather(list)) => match list[..] {
+                [sge] if sge.len == 8 => {}
+                [_] => return Err(PostError::Rights),
+                _ => return Err(PostError::TooManyElements),
+            },
+            (SendOp::Read(_) | SendOp::ReadInvalidate(_), Data::Inline(_)) => return Err(PostError::Inline),
+            (SendOp::FetchAdd { .. } | SendOp::CompareSwap { .. }, _) => return Err(PostError::Inline),
+            (_, data) if send::octets(data) > 0 => return Err(PostError::Inline),
+            _ => {}
+        }
+        if send::octets(&request.data) > MESSAGE_MAX { Err(PostError::TooLong) } else { Ok(()) }
+    }
+
+    /// Takes a receive. In error it completes as flushed.
+    pub(crate) fn post_recv(&mut self, request: RecvRequest, shared: &mut Shared) -> Result<(), PostError> {
+        if self.options.srq.is_some() {
+            return Err(PostError::Invalid);
+        }
+        if request.list.len() > self.options.max_recv_sge {
+            return Err(PostError::TooManyElements);
+        }
+        if self.receive.len() >= self.options.recv_depth as usize {
+            return Err(PostError::Full);
+        }
+        if self.state == QpState::Error {
+            self.complete_recv(request.id, Status::Flushed, shared);
+        } else {
+            self.receive.post(request);
+        }
+        Ok(())
+    }
+
+    /// Ends all work: what is left completes as flushed, but the request that is at fault with its own status.
+    pub(crate) fn fail(&mut self, shared: &mut Shared) {
+        if self.state == QpState::Error {
+            return;
+        }
+        self.state = QpState::Error;
+        self.conn = None;
+        while let Some((id, op, status)) = self.send.flush_one() {
+            self.complete_send(id, op, status, 0, shared);
+        }
+        while let Some((id, status)) = self.receive.flush_one() {
+            self.complete_recv(id, status, shared);
+        }
+        self.requests.clear();
+        self.answers.clear();
+        self.arrival = arrive::Arrival::default();
+        if self.options.srq.is_some() {
+            shared.events.push_back(Event::LastWqe(self.number));
+        }
+    }
+
+    /// Nothing is left to send or to wait for.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.send.is_quiet() && self.answers.is_empty() && self.requests.is_empty()
+    }
+
+    pub(crate) fn complete_send(
+        &self,
+        id: u64,
+        completed: Completed,
+        status: Status,
+        len: u32,
+        shared: &mut Shared,
+    ) {
+        let qp = self.number;
+        let c = Completion { id, status, completed, len, qp, immediate: None, invalidated: None };
+        shared.complete(self.options.send_cq, c, false);
+    }
+
+    pub(crate) fn complete_recv(&self, id: u64, status: Status, shared: &mut Shared) {
+        let (completed, qp) = (Completed::Recv, self.number);
+        let c = Completion { id, status, completed, len: 0, qp, immediate: None, invalidated: None };
+        shared.complete(self.options.recv_cq, c, false);
+    }
+}
+
+/// True for what carries the list's octets to the peer.
+const fn sends_data(op: &SendOp) -> bool {
+    matches!(op, SendOp::Send | SendOp::SendInvalidate(_) | SendOp::Write(_) | SendOp::WriteImmediate(..))
+}
+
+/// The name of what an operation's completion is of.
+pub(crate) const fn completed(op: &SendOp) -> Completed {
+    match op {
+        SendOp::Send | SendOp::SendInvalidate(_) | SendOp::Immediate(_) => Completed::Send,
+        SendOp::Write(_) | SendOp::WriteImmediate(..) => Completed::Write,
+        SendOp::Read(_) | SendOp::ReadInvalidate(_) => Completed::Read,
+        SendOp::FetchAdd { .. } => Completed::FetchAdd,
+        SendOp::CompareSwap { .. } => Completed::CompareSwap,
+        SendOp::Bind { .. } => Completed::Bind,
+        SendOp::FastRegister { .. } => Completed::FastRegister,
+        SendOp::Invalidate(_) => Completed::Invalidate,
+    }
+}
+
+/// What a Terminate tells of a segment.
+pub(crate) fn offending(header: &HeaderBytes, payload: usize) -> Offending {
+    let ulpdu_len = u16::try_from(header.len() + payload).unwrap_or(u16::MAX);
+    Offending { ulpdu_len, header: header.clone(), read: None }
+}

@@ -1,0 +1,173 @@
+//! The send queue: a ring of work requests from posting to completion.
+//!
+//! ```text
+//!  front                      at                         back
+//!  done or under way …        being cut into segments    waiting …
+//! ```
+//!
+//! Always: requests leave at the front, in order. A Send or a Write is done when the stream took its last octet; a Read or
+//! an atomic when its answer is there; what is done behind one that is not waits.
+
+use alloc::collections::VecDeque;
+
+use super::super::{Completed, Data, SendOp, SendRequest, Status};
+use super::{QueuePair, Shared, completed};
+
+/// How far a request is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stage {
+    /// It waits, or is being sent.
+    Waiting,
+    /// All its octets are before this position of the stream.
+    Framed(u64),
+    /// It waits for its answer.
+    Asked,
+    /// It is done, and so many octets were read.
+    Done(u32),
+}
+
+#[derive(Debug)]
+pub(crate) struct Work {
+    pub(crate) request: SendRequest,
+    pub(crate) stage: Stage,
+    /// Why it failed.
+    fault: Option<Status>,
+}
+
+/// See the file.
+#[derive(Debug, Default)]
+pub(crate) struct SendQueue {
+    ring: VecDeque<Work>,
+    /// The front's number; numbers rise by one for each request posted.
+    front: u64,
+    /// How many from the front on were sent (or done) wholly.
+    at: usize,
+    /// Requests from this number on were posted after the connection's end was asked for.
+    end: Option<u64>,
+    /// Of the request at `at`: begun,
+    pub(crate) begun: bool,
+    /// its octets,
+    pub(crate) total: u32,
+    /// those sent,
+    pub(crate) done: u32,
+    /// and whether only its immediate data is left.
+    pub(crate) immediate_left: bool,
+    /// The number of the last message on queue 0.
+    pub(crate) msn: u32,
+}
+
+impl SendQueue {
+    pub(crate) fn len(&self) -> usize {
+        self.ring.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ring.is_empty()
+    }
+
+    pub(crate) fn push(&mut self, request: SendRequest) {
+        self.ring.push_back(Work { request, stage: Stage::Waiting, fault: None });
+    }
+
+    /// What is posted from now on is not sent.
+    pub(crate) fn close(&mut self) {
+        self.end = Some(self.front + self.ring.len() as u64);
+    }
+
+    /// All that is to be sent is done.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.ring.is_empty() || self.end.is_some_and(|end| self.front >= end)
+    }
+
+    /// The request whose turn it is.
+    #[inline]
+    pub(crate) fn current(&self) -> Option<&SendRequest> {
+        if self.end.is_some_and(|end| self.current_number() >= end) {
+            return None;
+        }
+        self.ring.get(self.at).map(|work| &work.request)
+    }
+
+    /// Something waits to be sent, be it allowed to or not.
+    #[inline]
+    pub(crate) fn has_work(&self) -> bool {
+        self.current().is_some()
+    }
+
+    /// The number of the request whose turn it is.
+    pub(crate) const fn current_number(&self) -> u64 {
+        self.front + self.at as u64
+    }
+
+    /// The request whose turn it is was sent wholly; the next one follows.
+    #[inline]
+    pub(crate) fn advance(&mut self, stage: Stage) {
+        if let Some(work) = self.ring.get_mut(self.at) {
+            work.stage = stage;
+            self.at += 1;
+        }
+        self.begun = false;
+        self.immediate_left = false;
+        (self.total, self.done) = (0, 0);
+    }
+
+    /// The request with this number, if it is still in the ring.
+    pub(crate) fn work(&mut self, number: u64) -> Option<&mut Work> {
+        self.ring.get_mut(usize::try_from(number.checked_sub(self.front)?).ok()?)
+    }
+
+    /// Marks the request that is at fault.
+    pub(crate) fn blame(&mut self, number: u64, status: Status) {
+        if let Some(work) = self.work(number) {
+            work.fault = Some(status);
+        }
+    }
+
+    /// Takes the front if it is done.
+    #[inline]
+    fn pop_done(&mut self, taken: u64) -> Option<(Work, u32)> {
+        let len = match self.ring.front()?.stage {
+            Stage::Done(len) => len,
+            Stage::Framed(position) if position <= taken => 0,
+            _ => return None,
+        };
+        self.front += 1;
+        self.at -= 1;
+        self.ring.pop_front().map(|work| (work, len))
+    }
+
+    /// Takes the front as the queue pair has failed.
+    pub(crate) fn flush_one(&mut self) -> Option<(u64, Completed, Status)> {
+        let work = self.ring.pop_front()?;
+        self.front += 1;
+        self.at = 0;
+        self.begun = false;
+        Some((work.request.id, completed(&work.request.op), work.fault.unwrap_or(Status::Flushed)))
+    }
+}
+
+impl QueuePair {
+    /// Completes what is done.
+    #[inline]
+    pub(crate) fn release(&mut self, shared: &mut Shared) {
+        while let Some((work, len)) = self.send.pop_done(self.taken) {
+            if work.request.flags.signaled || self.options.signal_all {
+                let request = &work.request;
+                self.complete_send(request.id, completed(&request.op), Status::Success, len, shared);
+            }
+        }
+    }
+}
+
+/// How many octets it is.
+pub(crate) fn octets(data: &Data) -> u64 {
+    match data {
+        Data::Gather(list) => list.iter().map(|sge| u64::from(sge.len)).sum(),
+        Data::Inline(bytes) => bytes.len() as u64,
+    }
+}
+
+/// True for what the engine does without the peer.
+pub(crate) const fn is_local(op: &SendOp) -> bool {
+    matches!(op, SendOp::Bind { .. } | SendOp::FastRegister { .. } | SendOp::Invalidate(_))
+}

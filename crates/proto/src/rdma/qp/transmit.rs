@@ -1,0 +1,342 @@
+//! From the send queue onto the stream: one FPDU at a time.
+//!
+//! Always: the messages of a queue pair leave one after another, no two of them mixed, in the order posted; answers to the
+//! peer's Reads and atomics come in between, at most [`ANSWERS_IN_A_ROW`] while own work waits. Every octet of memory that is
+//! sent was checked against its registration when it was framed.
+
+use arrayvec::ArrayVec;
+
+use super::super::fpdu::{Framer, Piece};
+use super::super::rnic::Shared;
+use super::super::{
+    Data, MAX_SGE, Memory, Part, Pd, Record, SendOp, SendRequest, Sge, Span, Status, Unmapped,
+};
+use super::request::{Asked, Kind};
+use super::send::{self, Stage};
+use super::{Fault, QueuePair};
+use crate::wire::ddp::{self, Buffer, Header};
+use crate::wire::mpa::RtrKind;
+use crate::wire::rdmap::{AtomicOp, AtomicRequest, Cause, Opcode, QN_REQUEST, QN_SEND, ReadRequest};
+
+/// Answers of ours in a row while own work waits.
+const ANSWERS_IN_A_ROW: u8 = 4;
+/// In a frame whose tag does not count: some hardware refuses 0 even there.
+const ANY_STAG: u32 = 1;
+
+/// Where FPDUs go.
+pub(crate) struct Out<'a, M> {
+    pub(crate) framer: &'a mut Framer,
+    pub(crate) record: &'a mut Record,
+    pub(crate) memory: &'a mut M,
+    /// The position of the stream behind what was framed.
+    pub(crate) position: &'a mut u64,
+}
+
+impl<M: Memory> Out<'_, M> {
+    /// Most octets of payload with a header of `header` octets.
+    fn room(&self, header: usize) -> u32 {
+        (self.framer.mulpdu() - header) as u32
+    }
+
+    pub(crate) fn frame(&mut self, header: &Header, payload: &[Piece<'_>]) -> Result<(), Unmapped> {
+        let len = |part: &Part| match part {
+            Part::Bytes(range) => range.len() as u64,
+            Part::Memory(span) => u64::from(span.len),
+        };
+        let last = self.record.parts.len().saturating_sub(1);
+        let before = self.record.parts.last().map_or(0, len);
+        self.framer.frame(&header.emit(), payload, self.memory, self.record)?;
+        *self.position += self.record.parts[last..].iter().map(len).sum::<u64>() - before;
+        Ok(())
+    }
+}
+
+impl QueuePair {
+    /// Appends one FPDU; false if nothing is to be sent now.
+    pub(crate) fn output<M: Memory>(
+        &mut self,
+        shared: &mut Shared,
+        out: &mut Out<'_, M>,
+    ) -> Result<bool, Fault> {
+        if self.answers.is_begun() {
+            return self.respond(shared, out);
+        }
+        let tired = self.answers.in_a_row >= ANSWERS_IN_A_ROW && self.send.has_work();
+        if !self.send.begun && !tired && self.respond(shared, out)? {
+            return Ok(true);
+        }
+        if self.transmit(shared, out)? {
+            self.answers.in_a_row = 0;
+            return Ok(true);
+        }
+        self.respond(shared, out)
+    }
+
+    /// Appends the next FPDU of the send queue; does what needs no peer on the way.
+    fn transmit<M: Memory>(&mut self, shared: &mut Shared, out: &mut Out<'_, M>) -> Result<bool, Fault> {
+        loop {
+            let Some(request) = self.send.current() else { return Ok(false) };
+            if self.send.begun {
+                return self.segment(shared, out);
+            }
+            if request.flags.fence && !self.requests.is_empty() {
+                return Ok(false);
+            }
+            if send::is_local(&request.op) {
+                self.local(shared)?;
+                continue;
+            }
+            let asks = matches!(
+                request.op,
+                SendOp::Read(_)
+                    | SendOp::ReadInvalidate(_)
+                    | SendOp::FetchAdd { .. }
+                    | SendOp::CompareSwap { .. }
+            );
+            if asks {
+                return self.ask(shared, out);
+            }
+            self.begin(shared)?;
+        }
+    }
+
+    /// The request whose turn it is has failed.
+    fn blame<T>(&mut self, status: Status) -> Result<T, Fault> {
+        self.send.blame(self.send.current_number(), status);
+        Err(Fault::own(Cause::LOCAL))
+    }
+
+    /// Does what needs no peer.
+    fn local(&mut self, shared: &mut Shared) -> Result<(), Fault> {
+        let Some(request) = self.send.current() else { return Ok(()) };
+        let done = shared.local_operation(self.options.pd, self.number, &request.op);
+        if done.is_err() {
+            return self.blame(Status::Bind);
+        }
+        self.send.advance(Stage::Done(0));
+        self.release(shared);
+        Ok(())
+    }
+
+    /// Begins a message: its memory is looked at as a whole, so that no part of a bad one is sent.
+    fn begin(&mut self, shared: &Shared) -> Result<(), Fault> {
+        let Some(request) = self.send.current() else { return Ok(()) };
+        let total = send::octets(&request.data) as u32;
+        let untagged = matches!(request.op, SendOp::Send | SendOp::SendInvalidate(_));
+        let immediate_left = total == 0 && matches!(request.op, SendOp::WriteImmediate(..))
+            || matches!(request.op, SendOp::Immediate(_));
+        if let Data::Gather(list) = &request.data
+            && list.len() > 1
+            && let Err(status) = gather(list, 0, total, self.options.pd, shared)
+        {
+            return self.blame(status);
+        }
+        let send = &mut self.send;
+        (send.begun, send.total, send.done, send.immediate_left) = (true, total, 0, immediate_left);
+        if untagged || immediate_left {
+            send.msn = send.msn.wrapping_add(1);
+        }
+        Ok(())
+    }
+
+    /// Sends the next segment of the message that is begun.
+    fn segment<M: Memory>(&mut self, shared: &Shared, out: &mut Out<'_, M>) -> Result<bool, Fault> {
+        let Some(request) = self.send.current() else { return Ok(false) };
+        if self.send.immediate_left {
+            return self.immediate(out);
+        }
+        let send = &self.send;
+        let tagged = matches!(request.op, SendOp::Write(_) | SendOp::WriteImmediate(..));
+        let room = out.room(if tagged { ddp::TAGGED } else { ddp::UNTAGGED });
+        let (len, last) = ddp::next_segment(send.total, send.done, room);
+        let header = header_of(request, send.done, send.msn, last);
+        let framed = match &request.data {
+            Data::Inline(bytes) => {
+                out.frame(&header, &[Piece::Bytes(&bytes[send.done as usize..(send.done + len) as usize])])
+            }
+            Data::Gather(list) => match gather(list, send.done, len, self.options.pd, shared) {
+                Ok(pieces) => out.frame(&header, &pieces),
+                Err(status) => return self.blame(status),
+            },
+        };
+        let has_immediate = matches!(request.op, SendOp::WriteImmediate(..));
+        if framed.is_err() {
+            return self.blame(Status::LocalProtection);
+        }
+        self.send.done += len;
+        if last && has_immediate {
+            self.send.immediate_left = true;
+            self.send.msn = self.send.msn.wrapping_add(1);
+        } else if last {
+            self.send.advance(Stage::Framed(*out.position));
+        }
+        Ok(true)
+    }
+
+    /// Sends immediate data.
+    fn immediate<M: Memory>(&mut self, out: &mut Out<'_, M>) -> Result<bool, Fault> {
+        let Some(request) = self.send.current() else { return Ok(false) };
+        let (SendOp::Immediate(value) | SendOp::WriteImmediate(_, value)) = request.op else { return Ok(false) };
+        let opcode =
+            if request.flags.solicited { Opcode::ImmediateSolicited } else { Opcode::Immediate };
+        let buffer = Buffer::Untagged { ulp: 0, qn: QN_SEND, msn: self.send.msn, mo: 0 };
+        let header = Header { last: true, control: opcode.control(), buffer };
+        if out.frame(&header, &[Piece::Bytes(&value.to_be_bytes())]).is_err() {
+            return self.blame(Status::LocalProtection);
+        }
+        self.send.advance(Stage::Framed(*out.position));
+        Ok(true)
+    }
+
+    /// Sends the Request of a Read or an atomic, if one more may be outstanding.
+    fn ask<M: Memory>(&mut self, shared: &Shared, out: &mut Out<'_, M>) -> Result<bool, Fault> {
+        let Some(request) = self.send.current() else { return Ok(false) };
+        if self.requests.limit == 0 {
+            return self.blame(Status::LocalOperation);
+        }
+        if self.requests.is_full() {
+            return Ok(false);
+        }
+        let sink = match &request.data {
+            Data::Gather(list) => list.first().copied(),
+            Data::Inline(_) => None,
+        };
+        let sink = sink.unwrap_or(Sge { stag: super::super::Stag(ANY_STAG), addr: 0, len: 0 });
+        let id = self.requests.next_id();
+        let (kind, op) = match request.op {
+            SendOp::FetchAdd { add, mask, .. } => (Kind::Atomic(id), Some(AtomicOp::FetchAdd { add, mask })),
+            SendOp::CompareSwap { compare, compare_mask, swap, swap_mask, .. } => {
+                let op = AtomicOp::CompareSwap { swap, swap_mask, compare, compare_mask };
+                (Kind::Atomic(id), Some(op))
+            }
+            _ => (Kind::Read, None),
+        };
+        let from = match request.op {
+            SendOp::Read(from) | SendOp::ReadInvalidate(from) => from,
+            SendOp::FetchAdd { to, .. } | SendOp::CompareSwap { to, .. } => to,
+            _ => return Ok(false),
+        };
+        if sink.len > 0 && shared.mr.local(self.options.pd, sink, true).is_err() {
+            return self.blame(Status::LocalProtection);
+        }
+        let asked = Asked::new(Some(self.send.current_number()), sink, kind);
+        let framed = if let Some(op) = op {
+            let payload = AtomicRequest { id, stag: from.stag.0, to: from.addr, op }.emit();
+            self.frame_request(Opcode::AtomicRequest, &payload, asked, out)
+        } else {
+            self.frame_request(Opcode::ReadRequest, &read_request(sink, from.stag.0, from.addr), asked, out)
+        };
+        if framed.is_err() {
+            return self.blame(Status::LocalProtection);
+        }
+        self.send.advance(Stage::Asked);
+        Ok(true)
+    }
+
+    fn frame_request<M: Memory>(
+        &mut self,
+        opcode: Opcode,
+        payload: &[u8],
+        asked: Asked,
+        out: &mut Out<'_, M>,
+    ) -> Result<(), Unmapped> {
+        let msn = self.requests.next_msn();
+        let buffer = Buffer::Untagged { ulp: 0, qn: QN_REQUEST, msn, mo: 0 };
+        let header = Header { last: true, control: opcode.control(), buffer };
+        out.frame(&header, &[Piece::Bytes(payload)])?;
+        self.requests.push(asked);
+        Ok(())
+    }
+
+    /// Sends the frame that lets the responder send (RFC 6581 section 4.3).
+    pub(crate) fn ready_to_receive<M: Memory>(
+        &mut self,
+        kind: RtrKind,
+        out: &mut Out<'_, M>,
+    ) -> Result<(), Unmapped> {
+        let sink = Sge { stag: super::super::Stag(ANY_STAG), addr: 0, len: 0 };
+        match kind {
+            RtrKind::Write => {
+                let buffer = Buffer::Tagged { stag: ANY_STAG, to: 0 };
+                out.frame(&Header { last: true, control: Opcode::Write.control(), buffer }, &[])
+            }
+            RtrKind::Read => {
+                let asked = Asked::new(None, sink, Kind::Read);
+                self.frame_request(Opcode::ReadRequest, &read_request(sink, ANY_STAG, 0), asked, out)
+            }
+            RtrKind::Send => {
+                self.send.msn = self.send.msn.wrapping_add(1);
+                let buffer = Buffer::Untagged { ulp: 0, qn: QN_SEND, msn: self.send.msn, mo: 0 };
+                out.frame(&Header { last: true, control: Opcode::Send.control(), buffer }, &[])
+            }
+        }
+    }
+}
+
+fn read_request(sink: Sge, source_stag: u32, source_to: u64) -> [u8; 28] {
+    ReadRequest { sink_stag: sink.stag.0, sink_to: sink.addr, size: sink.len, source_stag, source_to }.emit()
+}
+
+/// The header of a segment of a Send or a Write, `done` octets into it.
+fn header_of(request: &SendRequest, done: u32, msn: u32, last: bool) -> Header {
+    let solicited = request.flags.solicited;
+    let (opcode, buffer) = match request.op {
+        SendOp::Write(to) | SendOp::WriteImmediate(to, _) => {
+            (Opcode::Write, Buffer::Tagged { stag: to.stag.0, to: to.addr.wrapping_add(u64::from(done)) })
+        }
+        SendOp::SendInvalidate(stag) => {
+            let opcode =
+                if solicited { Opcode::SendSolicitedInvalidate } else { Opcode::SendInvalidate };
+            (opcode, Buffer::Untagged { ulp: stag.0, qn: QN_SEND, msn, mo: done })
+        }
+        _ => {
+            let opcode = if solicited { Opcode::SendSolicited } else { Opcode::Send };
+            (opcode, Buffer::Untagged { ulp: 0, qn: QN_SEND, msn, mo: done })
+        }
+    };
+    Header { last, control: opcode.control(), buffer }
+}
+
+/// Where `len` octets of the list lie, `from` octets into it.
+fn gather(
+    list: &ArrayVec<Sge, MAX_SGE>,
+    from: u32,
+    len: u32,
+    pd: Pd,
+    shared: &Shared,
+) -> Result<ArrayVec<Piece<'static>, MAX_SGE>, Status> {
+    let mut pieces = ArrayVec::new();
+    scatter(list, from, len, |sge| {
+        pieces.push(Piece::Memory(shared.mr.local(pd, sge, false).map_err(|_| Status::LocalProtection)?));
+        Ok(())
+    })?;
+    Ok(pieces)
+}
+
+/// Calls `each` with the parts of the list's elements that hold its octets `from..from + len`.
+pub(crate) fn scatter<E>(
+    list: &[Sge],
+    from: u32,
+    len: u32,
+    mut each: impl FnMut(Sge) -> Result<(), E>,
+) -> Result<(), E> {
+    let (mut skip, mut left) = (from, len);
+    for sge in list {
+        if left == 0 {
+            break;
+        }
+        if skip >= sge.len {
+            skip -= sge.len;
+            continue;
+        }
+        let here = left.min(sge.len - skip);
+        each(Sge { stag: sge.stag, addr: sge.addr.wrapping_add(u64::from(skip)), len: here })?;
+        (skip, left) = (0, left - here);
+    }
+    Ok(())
+}
+
+/// The span of `span` from `from` on.
+pub(crate) const fn tail(span: Span, from: u32) -> Span {
+    Span { region: span.region, offset: span.offset + from as u64, len: span.len - from }
+}
