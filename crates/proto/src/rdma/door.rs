@@ -5,9 +5,11 @@
 
 use alloc::vec::Vec;
 
+use super::start::Failure;
 use super::{Conn, Cq, Pd, Qp, Srq};
 use crate::time::SECOND;
 use crate::wire::checksum::{Crc32c, crc32c};
+use crate::wire::mpa::RtrKind;
 use crate::wire::rdmap::Cause;
 
 /// What is set for the whole engine.
@@ -95,17 +97,6 @@ pub enum QpState {
     Error,
 }
 
-/// The frame that an initiator sends first, so that the responder may send (RFC 6581 section 4.3). All have no payload.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum RtrKind {
-    /// A Send, which the responder's program does not see.
-    Send,
-    /// A Write: the cheapest.
-    Write,
-    /// A Read.
-    Read,
-}
-
 /// How to make a connection.
 #[derive(Clone, Debug, Default)]
 pub struct ConnectOptions {
@@ -121,7 +112,7 @@ pub struct ConnectOptions {
     pub markers: Option<bool>,
     /// The MPA revision; as the engine's configuration says if `None`.
     pub revision: Option<u8>,
-    /// The peer may send first, after this frame of ours (revision 2 only).
+    /// The peer may send first, after this frame of ours without octets (RFC 6581 section 4.3; revision 2 only).
     pub peer_to_peer: Option<RtrKind>,
     /// How long our first FPDU waits after the peer's reply: Linux's siw overlooks one that arrives at its heels.
     pub hold_ns: u64,
@@ -154,16 +145,12 @@ pub enum Why {
     Timeout,
     /// The stream ended.
     Ended(End),
-    /// The peer's frame breaks the rules (key, revision, lengths), or octets followed it that must not.
-    Malformed,
-    /// The peer speaks no revision of ours.
-    Revision,
-    /// The peer grants fewer Reads than we need.
-    ReadDepth,
-    /// No form of the first frame suits both.
-    NoRtr,
-    /// The program destroyed the queue pair.
-    Destroyed,
+    /// The peer's frame does not fit the rules or our wishes.
+    Start(Failure),
+    /// The first FPDU was not right, or a Terminate.
+    Fault(Cause),
+    /// The program gave it up.
+    Cancelled,
 }
 
 /// What happened. Every [`Conn`] ends with exactly one [`Event::Close`], which is the last that is heard of it.

@@ -21,10 +21,27 @@
 //!
 //! Not here: sockets, threads, addresses, the C interface.
 
+mod conn;
 pub mod cq;
+mod door;
 pub mod fpdu;
 pub mod mr;
+mod qp;
+mod rnic;
 pub mod start;
+mod table;
+#[cfg(test)]
+mod tests;
+
+pub use door::{AcceptOptions, Config, ConnectOptions, End, Event, QpOptions, QpState, Why};
+pub use rnic::Rnic;
+pub mod start;
+mod table;
+#[cfg(test)]
+mod tests;
+
+pub use door::{AcceptOptions, Config, ConnectOptions, End, Event, QpOptions, QpState, Why};
+pub use rnic::Rnic;
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -302,6 +319,8 @@ pub enum Status {
     RemoteAccess,
     /// The peer refused for another reason.
     RemoteOperation,
+    /// The connection cannot do this: a Read or an atomic where none may be outstanding.
+    LocalOperation,
 }
 
 /// What a completion is of.

@@ -19,13 +19,17 @@ pub(crate) mod respond;
 pub(crate) mod send;
 pub(crate) mod transmit;
 
+use core::mem;
+
+use super::mr::Stream;
 use super::rnic::Shared;
+use super::start::{First, Negotiated};
 use super::{
     Completed, Completion, Conn, Data, Event, PostError, Qp, QpOptions, QpState, RecvRequest, SendOp,
-    SendRequest, Status,
+    SendRequest, Sge, Status,
 };
-use crate::wire::ddp::HeaderBytes;
-use crate::wire::rdmap::{Cause, Offending};
+use crate::wire::ddp::{self, Buffer, Header, HeaderBytes};
+use crate::wire::rdmap::{Cause, Offending, QN_REQUEST, Terminate};
 
 /// Most octets of a message.
 const MESSAGE_MAX: u64 = 1 << 31;
@@ -64,6 +68,8 @@ pub(crate) struct QueuePair {
     pub(crate) requests: request::Requests,
     pub(crate) answers: respond::Answers,
     pub(crate) arrival: arrive::Arrival,
+    /// The peer's first message may be a Send that only opens the connection.
+    pub(crate) opened_by_send: bool,
     /// Octets that the stream has taken since it was up.
     pub(crate) taken: u64,
 }
@@ -80,8 +86,52 @@ impl QueuePair {
             requests: request::Requests::default(),
             answers: respond::Answers::default(),
             arrival: arrive::Arrival::default(),
+            opened_by_send: false,
             taken: 0,
         }
+    }
+
+    /// A connection is being made.
+    pub(crate) fn start(&mut self, conn: Conn) {
+        self.conn = Some(conn);
+        self.state = QpState::Starting;
+    }
+
+    /// Full operation begins as agreed.
+    pub(crate) fn open(&mut self, agreed: Negotiated) {
+        self.requests.limit = agreed.depths.ord;
+        self.answers.limit = agreed.depths.ird;
+        self.opened_by_send = matches!(agreed.first, First::WaitFor(rtr) if rtr.send);
+    }
+
+    /// There will be no connection: what was posted for it is flushed, receives stay.
+    pub(crate) fn unstart(&mut self, shared: &mut Shared) {
+        while let Some((id, op, status)) = self.send.flush_one() {
+            self.complete_send(id, op, status, 0, shared);
+        }
+        let receive = mem::take(&mut self.receive);
+        *self = Self { receive, ..Self::new(self.number, self.options) };
+    }
+
+    /// The peer has ended the stream: the request it complains of is at fault.
+    pub(crate) fn blame_by(&mut self, terminate: &Terminate) {
+        let Some(about) = &terminate.about else { return };
+        let number = match (about.read, ddp::parse(&about.header)) {
+            (Some(read), _) => self.requests.find_sink(read.sink_stag, read.sink_to),
+            (None, Ok(Header { buffer: Buffer::Untagged { qn: QN_REQUEST, msn, .. }, .. })) => {
+                self.requests.find_msn(msn)
+            }
+            _ => None,
+        };
+        let status = if terminate.cause.is_access() { Status::RemoteAccess } else { Status::RemoteOperation };
+        if let Some(number) = number {
+            self.send.blame(number, status);
+        }
+    }
+
+    /// As whom it uses tags.
+    pub(crate) const fn stream(&self) -> Stream {
+        Stream { pd: self.options.pd, qp: self.number }
     }
 
     /// Takes a work request for the send queue. In error it completes as flushed; while the connection is being closed it

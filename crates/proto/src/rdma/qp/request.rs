@@ -79,12 +79,28 @@ impl Requests {
         self.id
     }
 
+    /// The work request of the Request with this number.
+    pub(crate) fn find_msn(&self, msn: u32) -> Option<u64> {
+        let back = self.msn.wrapping_sub(msn) as usize;
+        let at = self.queue.len().checked_sub(back.checked_add(1)?)?;
+        self.queue.get(at)?.number
+    }
+
     /// The work request that a Terminate with this sink complains of.
-    pub(crate) fn find(&self, stag: u32, to: u64) -> Option<u64> {
+    pub(crate) fn find_sink(&self, stag: u32, to: u64) -> Option<u64> {
         let covers = |asked: &&Asked| {
             asked.sink.stag.0 == stag && to.wrapping_sub(asked.sink.addr) <= u64::from(asked.sink.len)
         };
         self.queue.iter().find(covers).and_then(|asked| asked.number)
+    }
+
+    /// True if this is the number of the Atomic Response that is due.
+    pub(crate) const fn atomic_response_due(&mut self, msn: u32) -> bool {
+        let due = self.atomic_msn.wrapping_add(1) == msn;
+        if due {
+            self.atomic_msn = msn;
+        }
+        due
     }
 
     /// The oldest work request that waits.
@@ -183,24 +199,14 @@ impl QueuePair {
         self.answered(8, shared)
     }
 
-    /// True if this is the number of the Atomic Response that is due.
-    pub(crate) const fn atomic_response_due(&mut self, msn: u32) -> bool {
-        let due = self.requests.atomic_msn.wrapping_add(1) == msn;
-        if due {
-            self.requests.atomic_msn = msn;
-        }
-        due
-    }
-
     /// The oldest request has its answer.
     fn answered(&mut self, len: u32, shared: &mut Shared) -> Result<(), Cause> {
         let Some(asked) = self.requests.queue.pop_front() else { return Ok(()) };
         let Some(number) = asked.number else { return Ok(()) };
         let Some(work) = self.send.work(number) else { return Ok(()) };
         if matches!(work.request.op, SendOp::ReadInvalidate(_)) {
-            let op = SendOp::Invalidate(asked.sink.stag);
-            if shared.local_operation(self.options.pd, self.number, &op).is_err() {
-                self.send.blame(number, Status::LocalProtection);
+            if let Err(status) = shared.mr.invalidate(self.stream(), asked.sink.stag) {
+                self.send.blame(number, status);
                 return Err(Cause::LOCAL);
             }
         }

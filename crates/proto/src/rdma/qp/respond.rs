@@ -78,7 +78,7 @@ impl QueuePair {
     fn source(&self, request: &ReadRequest, done: u32, len: u32, shared: &Shared) -> Result<Span, Cause> {
         let to = request.source_to.wrapping_add(u64::from(done));
         let stag = Stag(request.source_stag);
-        shared.mr.remote(stag, self.options.pd, self.number, to, len, Right::Read)
+        shared.mr.remote(self.stream(), stag, to, len, Right::Read)
     }
 
     /// Takes an Atomic Request that was delivered.
@@ -89,10 +89,9 @@ impl QueuePair {
     }
 
     fn word(&self, request: &AtomicRequest, shared: &Shared) -> Result<Span, Cause> {
-        let (stag, pd) = (Stag(request.stag), self.options.pd);
-        let span = shared.mr.remote(stag, pd, self.number, request.to, 8, Right::Atomic)?;
-        let aligned = request.to.is_multiple_of(8) && span.offset.is_multiple_of(8);
-        if aligned { Ok(span) } else { Err(Cause::STREAM) }
+        let span = shared.mr.remote(self.stream(), Stag(request.stag), request.to, 8, Right::Atomic)?;
+        // The address is aligned; the memory is not if its registration began at an odd place.
+        if span.offset.is_multiple_of(8) { Ok(span) } else { Err(Cause::STREAM) }
     }
 
     /// Appends an FPDU of the oldest answer that is owed; false if there is none.
@@ -103,7 +102,9 @@ impl QueuePair {
     ) -> Result<bool, Fault> {
         let last = match self.answers.queue.front() {
             None => return Ok(false),
-            Some(&Owed::Read { request, msn, done }) => self.read_response(&request, msn, done, shared, out)?,
+            Some(&Owed::Read { request, msn, done }) => {
+                self.read_response(&request, msn, done, shared, out)?
+            }
             Some(&Owed::Atomic { request, msn }) => self.atomic_response_out(&request, msn, shared, out)?,
         };
         if last {

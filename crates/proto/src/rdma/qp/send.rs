@@ -61,10 +61,6 @@ impl SendQueue {
         self.ring.len()
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.ring.is_empty()
-    }
-
     pub(crate) fn push(&mut self, request: SendRequest) {
         self.ring.push_back(Work { request, stage: Stage::Waiting, fault: None });
     }

@@ -7,6 +7,7 @@
 use arrayvec::ArrayVec;
 
 use super::super::fpdu::{Framer, Piece};
+use super::super::mr::{Extent, Stream};
 use super::super::rnic::Shared;
 use super::super::{
     Data, MAX_SGE, Memory, Part, Pd, Record, SendOp, SendRequest, Sge, Span, Status, Unmapped,
@@ -109,9 +110,8 @@ impl QueuePair {
     /// Does what needs no peer.
     fn local(&mut self, shared: &mut Shared) -> Result<(), Fault> {
         let Some(request) = self.send.current() else { return Ok(()) };
-        let done = shared.local_operation(self.options.pd, self.number, &request.op);
-        if done.is_err() {
-            return self.blame(Status::Bind);
+        if let Err(status) = local_operation(self.stream(), &request.op, shared) {
+            return self.blame(status);
         }
         self.send.advance(Stage::Done(0));
         self.release(shared);
@@ -123,8 +123,7 @@ impl QueuePair {
         let Some(request) = self.send.current() else { return Ok(()) };
         let total = send::octets(&request.data) as u32;
         let untagged = matches!(request.op, SendOp::Send | SendOp::SendInvalidate(_));
-        let immediate_left = total == 0 && matches!(request.op, SendOp::WriteImmediate(..))
-            || matches!(request.op, SendOp::Immediate(_));
+        let immediate_left = matches!(request.op, SendOp::Immediate(_));
         if let Data::Gather(list) = &request.data
             && list.len() > 1
             && let Err(status) = gather(list, 0, total, self.options.pd, shared)
@@ -176,9 +175,10 @@ impl QueuePair {
     /// Sends immediate data.
     fn immediate<M: Memory>(&mut self, out: &mut Out<'_, M>) -> Result<bool, Fault> {
         let Some(request) = self.send.current() else { return Ok(false) };
-        let (SendOp::Immediate(value) | SendOp::WriteImmediate(_, value)) = request.op else { return Ok(false) };
-        let opcode =
-            if request.flags.solicited { Opcode::ImmediateSolicited } else { Opcode::Immediate };
+        let (SendOp::Immediate(value) | SendOp::WriteImmediate(_, value)) = request.op else {
+            return Ok(false);
+        };
+        let opcode = if request.flags.solicited { Opcode::ImmediateSolicited } else { Opcode::Immediate };
         let buffer = Buffer::Untagged { ulp: 0, qn: QN_SEND, msn: self.send.msn, mo: 0 };
         let header = Header { last: true, control: opcode.control(), buffer };
         if out.frame(&header, &[Piece::Bytes(&value.to_be_bytes())]).is_err() {
@@ -273,6 +273,20 @@ impl QueuePair {
     }
 }
 
+/// Does an operation on tags of our own.
+fn local_operation(by: Stream, op: &SendOp, shared: &mut Shared) -> Result<(), Status> {
+    match *op {
+        SendOp::Bind { window, region, addr, len, access } => {
+            shared.mr.bind(by, window, region, addr, len, access)
+        }
+        SendOp::FastRegister { stag, region, offset, base, len, access } => {
+            shared.mr.fast_register(by, stag, Extent { region, offset, base, len }, access)
+        }
+        SendOp::Invalidate(stag) => shared.mr.invalidate(by, stag),
+        _ => Ok(()),
+    }
+}
+
 fn read_request(sink: Sge, source_stag: u32, source_to: u64) -> [u8; 28] {
     ReadRequest { sink_stag: sink.stag.0, sink_to: sink.addr, size: sink.len, source_stag, source_to }.emit()
 }
@@ -285,8 +299,7 @@ fn header_of(request: &SendRequest, done: u32, msn: u32, last: bool) -> Header {
             (Opcode::Write, Buffer::Tagged { stag: to.stag.0, to: to.addr.wrapping_add(u64::from(done)) })
         }
         SendOp::SendInvalidate(stag) => {
-            let opcode =
-                if solicited { Opcode::SendSolicitedInvalidate } else { Opcode::SendInvalidate };
+            let opcode = if solicited { Opcode::SendSolicitedInvalidate } else { Opcode::SendInvalidate };
             (opcode, Buffer::Untagged { ulp: stag.0, qn: QN_SEND, msn, mo: done })
         }
         _ => {

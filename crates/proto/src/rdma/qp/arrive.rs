@@ -1,0 +1,349 @@
+//! What arrives: one DDP segment after another, as a whole or in pieces.
+//!
+//! ```text
+//!  header ─► checks ─► target;   payload … ─► target;   end ─► delivery
+//! ```
+//!
+//! Always: nothing is placed before all checks of its segment; a segment that comes in pieces is checked again for each, so
+//! that nothing is placed behind a revocation. The first error ends it: the caller hands in nothing more.
+
+use arrayvec::ArrayVec;
+
+use super::super::mr::Right;
+use super::super::rnic::Shared;
+use super::super::{Memory, Span, Stag};
+use super::transmit::tail;
+use super::{Fault, QueuePair, offending};
+use crate::wire::ddp::{self, Buffer, Header, HeaderBytes};
+use crate::wire::rdmap::{
+    self, AtomicRequest, AtomicResponse, Cause, Opcode, ReadRequest, Terminate, parse_immediate,
+};
+
+/// Most octets that are kept of a message which the engine itself takes.
+const SMALL: usize = 80;
+
+/// What came of it.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// Nothing but what it says.
+    Placed,
+    /// There may be something to send.
+    Wake,
+    /// The peer has ended the stream.
+    Terminated(Terminate),
+}
+
+/// The segment that is arriving.
+#[derive(Debug)]
+pub(crate) struct Arrival {
+    header: Header,
+    raw: HeaderBytes,
+    opcode: Opcode,
+    /// Its payload's octets,
+    len: u32,
+    /// and those that came.
+    came: u32,
+    /// It is not at its end.
+    open: bool,
+    /// Where a tagged payload goes.
+    span: Option<Span>,
+    /// Of a message that the engine itself takes.
+    small: ArrayVec<u8, SMALL>,
+    read: Option<ReadRequest>,
+    /// Octets of the last Write, if nothing came behind it, and whether it is at its end.
+    written: (u32, bool),
+}
+
+impl Default for Arrival {
+    fn default() -> Self {
+        let buffer = Buffer::Tagged { stag: 0, to: 0 };
+        Self {
+            header: Header { last: false, control: 0, buffer },
+            raw: HeaderBytes::new(),
+            opcode: Opcode::Write,
+            len: 0,
+            came: 0,
+            open: false,
+            span: None,
+            small: ArrayVec::new(),
+            read: None,
+            written: (0, true),
+        }
+    }
+}
+
+impl Arrival {
+    /// The fault that `cause` is in this segment.
+    pub(crate) fn fault(&self, cause: Cause) -> Fault {
+        let mut about = offending(&self.raw, self.len as usize);
+        about.read = self.read;
+        Fault { cause, about: Some(about) }
+    }
+
+    /// Octets of the Write before immediate data.
+    pub(crate) const fn written(&self) -> u32 {
+        self.written.0
+    }
+
+    /// The payload is read straight into a region, or may be.
+    const fn is_placed(&self) -> bool {
+        matches!(
+            self.opcode,
+            Opcode::Write
+                | Opcode::ReadResponse
+                | Opcode::Send
+                | Opcode::SendInvalidate
+                | Opcode::SendSolicited
+                | Opcode::SendSolicitedInvalidate
+        )
+    }
+}
+
+impl QueuePair {
+    /// Takes a piece of a segment: in the first one its header, then payload, of which `rest` octets are still to come.
+    pub(crate) fn arrive<M: Memory>(
+        &mut self,
+        header: Option<&[u8]>,
+        payload: &[u8],
+        rest: usize,
+        shared: &mut Shared,
+        memory: &mut M,
+    ) -> Result<Outcome, Fault> {
+        let first = header.is_some();
+        if let Some(raw) = header {
+            self.begin_arrival(raw, payload.len() + rest, shared)?;
+        }
+        if !self.arrival.open {
+            return Ok(Outcome::Placed);
+        }
+        if !payload.is_empty() && self.arrival.is_placed() {
+            self.place(payload, first, shared, memory).map_err(|cause| self.fault(cause))?;
+        } else if rest > 0 || !first {
+            // What does not fit is judged by its length.
+            let room = SMALL - self.arrival.small.len();
+            self.arrival.small.extend(payload.iter().copied().take(room));
+        }
+        self.arrival.came += payload.len() as u32;
+        if rest > 0 {
+            return Ok(Outcome::Placed);
+        }
+        self.end_arrival(first.then_some(payload), shared, memory)
+    }
+
+    /// Octets may be read straight to here, at most so many as the span is long.
+    pub(crate) fn direct(&mut self, shared: &Shared) -> Option<Span> {
+        let arrival = &self.arrival;
+        if !arrival.open || !arrival.is_placed() || arrival.came >= arrival.len {
+            return None;
+        }
+        let (came, left) = (arrival.came, arrival.len - arrival.came);
+        match arrival.header.buffer {
+            Buffer::Untagged { msn, mo, .. } => {
+                let sge = self.message_sink(msn, mo + came, left)?;
+                shared.mr.local(self.options.pd, sge, true).ok()
+            }
+            Buffer::Tagged { .. } => self.tagged_span(shared).ok().flatten().map(|span| tail(span, came)),
+        }
+    }
+
+    /// So many octets were read there.
+    pub(crate) fn placed<M: Memory>(
+        &mut self,
+        octets: u32,
+        shared: &mut Shared,
+        memory: &mut M,
+    ) -> Result<Outcome, Fault> {
+        self.arrival.came = self.arrival.came.saturating_add(octets).min(self.arrival.len);
+        if !self.arrival.open || self.arrival.came < self.arrival.len {
+            return Ok(Outcome::Placed);
+        }
+        self.end_arrival(None, shared, memory)
+    }
+
+    /// A segment with this header and so much payload comes.
+    fn begin_arrival(&mut self, raw: &[u8], len: usize, shared: &mut Shared) -> Result<(), Fault> {
+        let arrival = &mut self.arrival;
+        arrival.raw.clear();
+        let _ = arrival.raw.try_extend_from_slice(raw);
+        arrival.len = len as u32;
+        (arrival.came, arrival.open, arrival.span, arrival.read) = (0, false, None, None);
+        arrival.small.clear();
+        let header = ddp::parse(raw).map_err(|bad| self.fault(bad.into()))?;
+        let opcode = Opcode::of(&header).map_err(|cause| self.fault(cause))?;
+        self.arrival.header = header;
+        self.arrival.opcode = opcode;
+        if opcode == Opcode::Write && self.arrival.written.1 {
+            self.arrival.written = (0, false);
+        } else if opcode != Opcode::Write && opcode.queue() != Some(rdmap::QN_SEND) {
+            self.arrival.written = (0, true);
+        }
+        self.check(len as u32, shared).map_err(|cause| self.fault(cause))?;
+        self.arrival.open = true;
+        Ok(())
+    }
+
+    /// Everything that can be said before the payload is there.
+    fn check(&mut self, len: u32, shared: &mut Shared) -> Result<(), Cause> {
+        let opcode = self.arrival.opcode;
+        match self.arrival.header.buffer {
+            Buffer::Tagged { .. } => {
+                self.arrival.span = self.tagged_span(shared)?;
+                Ok(())
+            }
+            Buffer::Untagged { msn, mo, .. } => match opcode {
+                Opcode::Immediate | Opcode::ImmediateSolicited => {
+                    single(self.arrival.header.last, mo)?;
+                    if len != rdmap::IMMEDIATE as u32 {
+                        return Err(Cause::OPERATION);
+                    }
+                    self.admit(msn, 0, 0, shared)
+                }
+                Opcode::ReadRequest | Opcode::AtomicRequest => {
+                    self.answers.admit(msn)?;
+                    single(self.arrival.header.last, mo)
+                }
+                Opcode::AtomicResponse => {
+                    if !self.requests.atomic_response_due(msn) {
+                        return Err(Cause::UNTAGGED_MSN);
+                    }
+                    single(self.arrival.header.last, mo)
+                }
+                Opcode::Terminate => {
+                    if msn != 1 {
+                        return Err(Cause::UNTAGGED_MSN);
+                    }
+                    single(self.arrival.header.last, mo)
+                }
+                _ if len == 0 && self.opens(msn) => Ok(()),
+                _ => self.admit(msn, mo, len, shared),
+            },
+        }
+    }
+
+    /// A Send without octets that only opens the connection.
+    fn opens(&self, msn: u32) -> bool {
+        self.opened_by_send && msn == 1 && self.arrival.header.last
+    }
+
+    /// Where the payload of a tagged segment goes; none if it has no octets, which need no memory.
+    fn tagged_span(&mut self, shared: &Shared) -> Result<Option<Span>, Cause> {
+        let Buffer::Tagged { stag, to } = self.arrival.header.buffer else { return Ok(None) };
+        let len = self.arrival.len;
+        if self.arrival.opcode == Opcode::ReadResponse {
+            return self.response_sink(stag, to, len, shared);
+        }
+        if len == 0 {
+            return Ok(None);
+        }
+        shared.mr.remote(self.stream(), Stag(stag), to, len, Right::Write).map(Some)
+    }
+
+    /// Places payload; `fresh` if the checks were made just now.
+    fn place<M: Memory>(
+        &mut self,
+        payload: &[u8],
+        fresh: bool,
+        shared: &Shared,
+        memory: &mut M,
+    ) -> Result<(), Cause> {
+        let came = self.arrival.came;
+        if let Buffer::Untagged { msn, mo, .. } = self.arrival.header.buffer {
+            return self.place_message(msn, mo.wrapping_add(came), payload, shared, memory);
+        }
+        let span = if fresh { self.arrival.span } else { self.tagged_span(shared)? };
+        let Some(span) = span else { return Ok(()) };
+        let here = Span { len: payload.len() as u32, ..tail(span, came) };
+        memory.write(here, payload).map_err(|_| {
+            if self.arrival.opcode == Opcode::ReadResponse {
+                self.blame_oldest();
+            }
+            Cause::LOCAL
+        })
+    }
+
+    /// All of the segment is there: in `whole`, if it came in one piece.
+    fn end_arrival<M: Memory>(
+        &mut self,
+        whole: Option<&[u8]>,
+        shared: &mut Shared,
+        memory: &mut M,
+    ) -> Result<Outcome, Fault> {
+        self.arrival.open = false;
+        let (opcode, header, len) = (self.arrival.opcode, self.arrival.header, self.arrival.len);
+        let outcome = match header.buffer {
+            Buffer::Tagged { .. } if opcode == Opcode::Write => {
+                let written = &mut self.arrival.written;
+                *written = (written.0.saturating_add(len), header.last);
+                return Ok(Outcome::Placed);
+            }
+            Buffer::Tagged { to, .. } => {
+                self.response_placed(to, len, header.last, shared).map(|()| Outcome::Wake)
+            }
+            Buffer::Untagged { msn, mo, ulp, .. } => match opcode {
+                Opcode::Immediate | Opcode::ImmediateSolicited => {
+                    self.immediate_came(whole, msn, shared).map(|()| Outcome::Placed)
+                }
+                Opcode::Terminate => return self.terminated(whole),
+                Opcode::ReadRequest | Opcode::AtomicRequest | Opcode::AtomicResponse => {
+                    self.engine_message(whole, shared, memory).map(|()| Outcome::Wake)
+                }
+                _ if len == 0 && self.opens(msn) => {
+                    self.opened_by_send = false;
+                    self.receive.swallow();
+                    Ok(Outcome::Placed)
+                }
+                _ => {
+                    self.arrival.written = (0, true);
+                    self.message_placed(msn, mo, len, header.last, opcode, ulp, None, shared)
+                        .map(|()| Outcome::Placed)
+                }
+            },
+        };
+        outcome.map_err(|cause| self.fault(cause))
+    }
+
+    fn immediate_came(&mut self, whole: Option<&[u8]>, msn: u32, shared: &mut Shared) -> Result<(), Cause> {
+        let value = parse_immediate(whole.unwrap_or(&self.arrival.small))?;
+        self.message_placed(msn, 0, 0, true, self.arrival.opcode, 0, Some(value), shared)?;
+        self.arrival.written = (0, true);
+        Ok(())
+    }
+
+    fn terminated(&self, whole: Option<&[u8]>) -> Result<Outcome, Fault> {
+        let terminate = Terminate::parse(whole.unwrap_or(&self.arrival.small));
+        terminate.map(Outcome::Terminated).ok_or_else(|| self.fault(Cause::OPERATION))
+    }
+
+    /// A message that the engine itself takes.
+    fn engine_message<M: Memory>(
+        &mut self,
+        whole: Option<&[u8]>,
+        shared: &mut Shared,
+        memory: &mut M,
+    ) -> Result<(), Cause> {
+        let small = self.arrival.small.clone();
+        let payload = whole.unwrap_or(&small);
+        // A message of another length is not its own kind, even if its beginning is.
+        if payload.len() != self.arrival.len as usize {
+            return Err(Cause::OPERATION);
+        }
+        match self.arrival.opcode {
+            Opcode::ReadRequest => {
+                let request = ReadRequest::parse(payload)?;
+                self.arrival.read = Some(request);
+                self.read_request(request, shared)
+            }
+            Opcode::AtomicRequest => self.atomic_request(AtomicRequest::parse(payload)?, shared),
+            _ => self.atomic_response(AtomicResponse::parse(payload)?, shared, memory),
+        }
+    }
+}
+
+/// A message of one segment.
+const fn single(last: bool, mo: u32) -> Result<(), Cause> {
+    match (mo, last) {
+        (1.., _) => Err(Cause::UNTAGGED_MO),
+        (0, false) => Err(Cause::UNTAGGED_TOO_LONG),
+        (0, true) => Ok(()),
+    }
+}

@@ -1,0 +1,410 @@
+//! The engine: the owner of all objects, and the doors to them. The doors to streams are in `conn`.
+//!
+//! ```text
+//!  Rnic ─┬─ shared ─┬─ mr       protection domains, regions, windows
+//!        │          ├─ cqs      completion queues
+//!        │          ├─ srqs     shared receive queues
+//!        │          └─ events   what happened
+//!        ├─ qps     queue pairs ◄─┐ each knows the other's number
+//!        └─ conns   streams      ◄┘
+//! ```
+//!
+//! Always: a number that was given back names nothing; an object that others use is not destroyed; no call waits, and no call
+//! calls back. Not here: memory, sockets, clocks.
+
+use alloc::collections::{BinaryHeap, VecDeque};
+use alloc::vec::Vec;
+use core::cmp::Reverse;
+
+use super::conn::Connection;
+use super::cq::{CompletionQueue, Pushed};
+use super::door::{Config, Event, QpOptions, QpState};
+use super::mr::{Regions, WindowKind};
+use super::qp::receive::SharedQueue;
+use super::qp::{Fault, QueuePair};
+use super::table::Table;
+use super::{
+    Access, Completion, Conn, Cq, MAX_INLINE, MAX_SGE, Pd, PostError, Qp, RecvRequest, SendRequest, Srq, Stag,
+};
+use crate::wire::rdmap::Cause;
+use crate::{Instant, Rng};
+
+/// Queue pairs' numbers have 24 bits, since programs send them about in fields of that size.
+const QP_BITS: u32 = 24;
+
+/// What every queue pair reaches.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) mr: Regions,
+    cqs: Table<CompletionQueue, 32>,
+    srqs: Table<SharedQueue, 32>,
+    pub(crate) events: VecDeque<Event>,
+    /// Completion queues that have overflowed and whose queue pairs do not know it yet.
+    overflowed: Vec<Cq>,
+}
+
+impl Shared {
+    /// Puts a completion.
+    #[inline]
+    pub(crate) fn complete(&mut self, cq: Cq, completion: Completion, solicited: bool) {
+        let Some(queue) = self.cqs.get_mut(cq.0) else { return };
+        match queue.push(completion, solicited) {
+            Pushed::Kept | Pushed::Lost => {}
+            Pushed::Wakes => self.events.push_back(Event::CqReady(cq)),
+            Pushed::Overflows => {
+                self.events.push_back(Event::CqOverflow(cq));
+                self.overflowed.push(cq);
+            }
+        }
+    }
+
+    /// Receives that wait in a shared queue.
+    pub(crate) fn srq_len(&self, srq: Srq) -> usize {
+        self.srqs.get(srq.0).map_or(0, |queue| queue.waiting.len())
+    }
+
+    /// Takes a receive from a shared queue.
+    pub(crate) fn take_srq(&mut self, srq: Srq) -> Option<RecvRequest> {
+        let queue = self.srqs.get_mut(srq.0)?;
+        let request = queue.waiting.pop_front()?;
+        if (queue.waiting.len() as u32) < queue.limit {
+            queue.limit = 0;
+            self.events.push_back(Event::SrqLimit(srq));
+        }
+        Some(request)
+    }
+}
+
+/// Software iWARP; see the module.
+#[derive(Debug)]
+pub struct Rnic {
+    pub(super) shared: Shared,
+    pub(super) qps: Table<QueuePair, QP_BITS>,
+    pub(super) conns: Table<Connection, 32>,
+    /// Streams with something to send, each once.
+    pub(super) ready: VecDeque<Conn>,
+    /// When to look at a stream; its own `due` says whether that still holds.
+    pub(super) timers: BinaryHeap<Reverse<(Instant, u32)>>,
+    /// The last time handed in.
+    pub(super) now: Instant,
+    /// For payload that markers tore apart.
+    pub(super) scratch: Vec<u8>,
+}
+
+impl Rnic {
+    /// An engine without objects. `rng` makes its tags unpredictable.
+    #[must_use]
+    pub fn new(config: Config, rng: Rng) -> Self {
+        let shared = Shared {
+            config,
+            mr: Regions::new(rng),
+            cqs: Table::new(),
+            srqs: Table::new(),
+            events: VecDeque::new(),
+            overflowed: Vec::new(),
+        };
+        Self {
+            shared,
+            qps: Table::new(),
+            conns: Table::new(),
+            ready: VecDeque::new(),
+            timers: BinaryHeap::new(),
+            now: Instant::ZERO,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// What happened, the oldest first.
+    pub fn event(&mut self) -> Option<Event> {
+        self.shared.events.pop_front()
+    }
+
+    /// Makes a protection domain.
+    ///
+    /// # Errors
+    /// [`PostError::NoRoom`].
+    pub fn alloc_pd(&mut self) -> Result<Pd, PostError> {
+        self.shared.mr.alloc_pd()
+    }
+
+    /// Ends a protection domain.
+    ///
+    /// # Errors
+    /// [`PostError::Busy`] while anything is in it; [`PostError::Invalid`].
+    pub fn dealloc_pd(&mut self, pd: Pd) -> Result<(), PostError> {
+        self.shared.mr.dealloc_pd(pd)
+    }
+
+    /// Registers `len` octets from the start of the caller's `region`; the first one has the address `base`.
+    ///
+    /// # Errors
+    /// [`PostError::Rights`] for a range that wraps, or remote writes or atomics without local writes;
+    /// [`PostError::Invalid`] if there is no such domain; [`PostError::NoRoom`].
+    pub fn register(
+        &mut self,
+        pd: Pd,
+        region: u32,
+        base: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<Stag, PostError> {
+        self.shared.mr.register(pd, region, base, len, access)
+    }
+
+    /// Ends a region, or a tag for fast registration. Nothing is placed through it any more; what was on its way fails.
+    ///
+    /// # Errors
+    /// [`PostError::Busy`] while windows are bound to it; [`PostError::Invalid`].
+    pub fn deregister(&mut self, stag: Stag) -> Result<(), PostError> {
+        self.shared.mr.deregister(stag)
+    }
+
+    /// Makes a tag for fast registration by a work request.
+    ///
+    /// # Errors
+    /// [`PostError::Invalid`] if there is no such domain; [`PostError::NoRoom`].
+    pub fn alloc_fast(&mut self, pd: Pd) -> Result<Stag, PostError> {
+        self.shared.mr.alloc_fast(pd)
+    }
+
+    /// Makes a window, to be bound by a work request.
+    ///
+    /// # Errors
+    /// [`PostError::Invalid`] if there is no such domain; [`PostError::NoRoom`].
+    pub fn alloc_window(&mut self, pd: Pd, kind: WindowKind) -> Result<Stag, PostError> {
+        self.shared.mr.alloc_window(pd, kind)
+    }
+
+    /// Ends a window, bound or not.
+    ///
+    /// # Errors
+    /// [`PostError::Invalid`].
+    pub fn dealloc_window(&mut self, stag: Stag) -> Result<(), PostError> {
+        self.shared.mr.dealloc_window(stag)
+    }
+
+    /// Makes a completion queue for `depth` completions.
+    ///
+    /// # Errors
+    /// [`PostError::NoRoom`].
+    pub fn create_cq(&mut self, depth: u32) -> Result<Cq, PostError> {
+        if self.shared.cqs.used() >= self.shared.config.max_cqs {
+            return Err(PostError::NoRoom);
+        }
+        let cq = self.shared.cqs.insert(|_| CompletionQueue::new(depth));
+        cq.map(Cq).ok_or(PostError::NoRoom)
+    }
+
+    /// Gives a completion queue another depth.
+    ///
+    /// # Errors
+    /// [`PostError::NoRoom`] if more completions are in it; [`PostError::Invalid`].
+    pub fn resize_cq(&mut self, cq: Cq, depth: u32) -> Result<(), PostError> {
+        self.shared.cqs.get_mut(cq.0).ok_or(PostError::Invalid)?.resize(depth)
+    }
+
+    /// Ends a completion queue, and the completions in it.
+    ///
+    /// # Errors
+    /// [`PostError::Busy`] while a queue pair uses it; [`PostError::Invalid`].
+    pub fn destroy_cq(&mut self, cq: Cq) -> Result<(), PostError> {
+        if self.shared.cqs.get(cq.0).ok_or(PostError::Invalid)?.is_busy() {
+            return Err(PostError::Busy);
+        }
+        self.shared.cqs.remove(cq.0);
+        Ok(())
+    }
+
+    /// Takes the oldest completion.
+    #[inline]
+    pub fn poll(&mut self, cq: Cq) -> Option<Completion> {
+        self.shared.cqs.get_mut(cq.0)?.poll()
+    }
+
+    /// The next completion (with `solicited_only`: the next that a peer solicited, or an error) raises
+    /// [`Event::CqReady`], once. Those that are in the queue do not: poll again after this.
+    ///
+    /// # Errors
+    /// [`PostError::Invalid`].
+    pub fn arm(&mut self, cq: Cq, solicited_only: bool) -> Result<(), PostError> {
+        self.shared.cqs.get_mut(cq.0).ok_or(PostError::Invalid)?.arm(solicited_only);
+        Ok(())
+    }
+
+    /// Makes a shared receive queue for `depth` receives of at most `max_sge` elements.
+    ///
+    /// # Errors
+    /// [`PostError::Invalid`] if there is no such domain; [`PostError::TooManyElements`]; [`PostError::NoRoom`].
+    pub fn create_srq(&mut self, pd: Pd, depth: u32, max_sge: usize) -> Result<Srq, PostError> {
+        let config = &self.shared.config;
+        if self.shared.srqs.used() >= config.max_srqs || depth > config.max_depth {
+            return Err(PostError::NoRoom);
+        }
+        if max_sge > MAX_SGE {
+            return Err(PostError::TooManyElements);
+        }
+        self.shared.mr.hold_pd(pd)?;
+        let (waiting, limit, users) = (VecDeque::new(), 0, 0);
+        let srq = self.shared.srqs.insert(|_| SharedQueue { pd, depth, max_sge, limit, waiting, users });
+        srq.map(Srq).ok_or(PostError::NoRoom)
+    }
+
+    /// Raises [`Event::SrqLimit`] once, as soon as fewer than `limit` receives are in the queue after one was taken.
+    ///
+    /// # Errors
+    /// [`PostError::Invalid`].
+    pub fn limit_srq(&mut self, srq: Srq, limit: u32) -> Result<(), PostError> {
+        self.shared.srqs.get_mut(srq.0).ok_or(PostError::Invalid)?.limit = limit;
+        Ok(())
+    }
+
+    /// Ends a shared receive queue. What is in it leaves no completion.
+    ///
+    /// # Errors
+    /// [`PostError::Busy`] while a queue pair uses it; [`PostError::Invalid`].
+    pub fn destroy_srq(&mut self, srq: Srq) -> Result<(), PostError> {
+        let queue = self.shared.srqs.get(srq.0).ok_or(PostError::Invalid)?;
+        if queue.users > 0 {
+            return Err(PostError::Busy);
+        }
+        let pd = queue.pd;
+        self.shared.srqs.remove(srq.0);
+        self.shared.mr.release_pd(pd);
+        Ok(())
+    }
+
+    /// Posts a receive to a shared queue.
+    ///
+    /// # Errors
+    /// [`PostError::Invalid`], [`PostError::TooManyElements`], [`PostError::Full`].
+    pub fn post_srq_recv(&mut self, srq: Srq, request: RecvRequest) -> Result<(), PostError> {
+        let queue = self.shared.srqs.get_mut(srq.0).ok_or(PostError::Invalid)?;
+        if request.list.len() > queue.max_sge {
+            return Err(PostError::TooManyElements);
+        }
+        if queue.waiting.len() >= queue.depth as usize {
+            return Err(PostError::Full);
+        }
+        queue.waiting.push_back(request);
+        Ok(())
+    }
+
+    /// Makes a queue pair.
+    ///
+    /// # Errors
+    /// [`PostError::Invalid`] if domain or queues are not there, or the shared receive queue is of another domain;
+    /// [`PostError::TooManyElements`], [`PostError::Inline`] or [`PostError::NoRoom`] if it is to hold more than can be.
+    pub fn create_qp(&mut self, options: QpOptions) -> Result<Qp, PostError> {
+        let shared = &mut self.shared;
+        let there = |cq: Cq| shared.cqs.get(cq.0).is_some();
+        let same_pd = |srq: Srq| shared.srqs.get(srq.0).is_some_and(|queue| queue.pd == options.pd);
+        if !there(options.send_cq) || !there(options.recv_cq) || !options.srq.is_none_or(same_pd) {
+            return Err(PostError::Invalid);
+        }
+        if options.max_send_sge > MAX_SGE || options.max_recv_sge > MAX_SGE {
+            return Err(PostError::TooManyElements);
+        }
+        if options.max_inline > MAX_INLINE {
+            return Err(PostError::Inline);
+        }
+        let depth = options.send_depth.max(options.recv_depth);
+        if depth > shared.config.max_depth || self.qps.used() >= shared.config.max_qps {
+            return Err(PostError::NoRoom);
+        }
+        shared.mr.hold_pd(options.pd)?;
+        let Some(qp) = self.qps.insert(|number| QueuePair::new(Qp(number), options)) else {
+            shared.mr.release_pd(options.pd);
+            return Err(PostError::NoRoom);
+        };
+        for cq in [options.send_cq, options.recv_cq] {
+            if let Some(queue) = shared.cqs.get_mut(cq.0) {
+                queue.hold();
+            }
+        }
+        if let Some(queue) = options.srq.and_then(|srq| shared.srqs.get_mut(srq.0)) {
+            queue.users += 1;
+        }
+        Ok(Qp(qp))
+    }
+
+    /// Ends a queue pair and its connection. What is in its queues leaves no completion; what completed before stays in
+    /// the completion queues.
+    ///
+    /// # Errors
+    /// [`PostError::Invalid`].
+    pub fn destroy_qp(&mut self, qp: Qp) -> Result<(), PostError> {
+        let queue_pair = self.qps.remove(qp.0).ok_or(PostError::Invalid)?;
+        if let Some(conn) = queue_pair.conn {
+            self.orphan(conn);
+        }
+        let options = queue_pair.options;
+        for cq in [options.send_cq, options.recv_cq] {
+            if let Some(queue) = self.shared.cqs.get_mut(cq.0) {
+                queue.release();
+            }
+        }
+        if let Some(queue) = options.srq.and_then(|srq| self.shared.srqs.get_mut(srq.0)) {
+            queue.users = queue.users.saturating_sub(1);
+        }
+        self.shared.mr.release_qp(qp);
+        self.shared.mr.release_pd(options.pd);
+        Ok(())
+    }
+
+    /// Where a queue pair stands.
+    #[must_use]
+    pub fn state(&self, qp: Qp) -> Option<QpState> {
+        self.qps.get(qp.0).map(|qp| qp.state)
+    }
+
+    /// What a queue pair was made with.
+    #[must_use]
+    pub fn options(&self, qp: Qp) -> Option<QpOptions> {
+        self.qps.get(qp.0).map(|qp| qp.options)
+    }
+
+    /// Posts to the send queue. While the connection is made it waits; in error it completes as flushed.
+    ///
+    /// # Errors
+    /// [`PostError`]; nothing was posted.
+    pub fn post_send(&mut self, qp: Qp, request: SendRequest) -> Result<(), PostError> {
+        let queue_pair = self.qps.get_mut(qp.0).ok_or(PostError::Invalid)?;
+        queue_pair.post_send(request, &mut self.shared)?;
+        if let Some(conn) = queue_pair.conn {
+            self.wake(conn);
+        }
+        self.settle();
+        Ok(())
+    }
+
+    /// Posts to the receive queue. In error it completes as flushed.
+    ///
+    /// # Errors
+    /// [`PostError`]; nothing was posted. [`PostError::Invalid`] also if the queue pair has a shared queue.
+    pub fn post_recv(&mut self, qp: Qp, request: RecvRequest) -> Result<(), PostError> {
+        let queue_pair = self.qps.get_mut(qp.0).ok_or(PostError::Invalid)?;
+        queue_pair.post_recv(request, &mut self.shared)?;
+        self.settle();
+        Ok(())
+    }
+
+    /// Puts queue pairs in error whose completion queues overflowed.
+    #[inline]
+    pub(super) fn settle(&mut self) {
+        if !self.shared.overflowed.is_empty() {
+            self.overflow();
+        }
+    }
+
+    #[cold]
+    fn overflow(&mut self) {
+        while let Some(cq) = self.shared.overflowed.pop() {
+            let uses = |qp: &&mut QueuePair| qp.options.send_cq == cq || qp.options.recv_cq == cq;
+            let numbers: Vec<Qp> = self.qps.iter_mut().filter(uses).map(|qp| qp.number).collect();
+            for qp in numbers {
+                self.abort(qp, &Fault::own(Cause::LOCAL));
+            }
+        }
+    }
+}

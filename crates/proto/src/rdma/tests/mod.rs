@@ -1,0 +1,359 @@
+//! Two engines, joined by a pipe that cuts its octets as it likes, with arrays as memory.
+
+mod basic;
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use alloc::vec;
+
+use arrayvec::ArrayVec;
+
+use super::*;
+use crate::{Instant, Rng};
+
+/// Arrays as registered memory; the region's number is the array's. An empty array counts as unmapped.
+#[derive(Debug, Default)]
+pub(super) struct Ram(pub(super) Vec<Vec<u8>>);
+
+impl Ram {
+    fn at(&mut self, span: Span) -> Result<&mut [u8], Unmapped> {
+        let region = self.0.get_mut(span.region as usize).filter(|r| !r.is_empty()).ok_or(Unmapped)?;
+        Ok(&mut region[span.offset as usize..span.offset as usize + span.len as usize])
+    }
+}
+
+impl Memory for Ram {
+    fn write(&mut self, span: Span, bytes: &[u8]) -> Result<(), Unmapped> {
+        self.at(span)?.copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn read(&mut self, span: Span, bytes: &mut [u8]) -> Result<(), Unmapped> {
+        bytes.copy_from_slice(self.at(span)?);
+        Ok(())
+    }
+
+    fn atomic(&mut self, span: Span, change: &mut dyn FnMut(u64) -> u64) -> Result<u64, Unmapped> {
+        assert!(span.len == 8 && span.offset.is_multiple_of(8));
+        let word = self.at(span)?;
+        #[expect(clippy::host_endian_bytes, reason = "a number of the program's")]
+        let old = u64::from_ne_bytes(word.try_into().map_err(|_| Unmapped)?);
+        #[expect(clippy::host_endian_bytes, reason = "a number of the program's")]
+        word.copy_from_slice(&change(old).to_ne_bytes());
+        Ok(old)
+    }
+}
+
+/// How a pipe hands its octets on.
+#[derive(Clone, Debug)]
+pub(super) enum Cut {
+    /// All that is there.
+    Whole,
+    /// So many at a time.
+    Each(usize),
+    /// As dice fall, and sometimes straight into memory.
+    Dice(Rng),
+}
+
+/// One engine and what belongs to it.
+#[derive(Debug)]
+pub(super) struct Side {
+    pub(super) rnic: Rnic,
+    pub(super) ram: Ram,
+    pub(super) pd: Pd,
+    pub(super) cq: Cq,
+    pub(super) qp: Qp,
+    pub(super) conn: Option<Conn>,
+    /// Sent and not yet handed to the other side.
+    pub(super) wire: VecDeque<u8>,
+    /// Every octet ever sent.
+    pub(super) sent: Vec<u8>,
+    /// Came and was not consumed.
+    inbox: Vec<u8>,
+    /// How this side has closed its stream.
+    pub(super) closed: Option<bool>,
+    /// The other side's end was told.
+    told: bool,
+    pub(super) events: Vec<Event>,
+}
+
+pub(super) const ALL: Access =
+    Access { local_write: true, remote_write: true, remote_read: true, remote_atomic: true, bind: true };
+
+/// Options of a queue pair with one completion queue.
+pub(super) fn qp_options(pd: Pd, cq: Cq) -> QpOptions {
+    QpOptions {
+        pd,
+        send_cq: cq,
+        recv_cq: cq,
+        srq: None,
+        send_depth: 64,
+        recv_depth: 64,
+        max_send_sge: MAX_SGE,
+        max_recv_sge: MAX_SGE,
+        max_inline: MAX_INLINE,
+        signal_all: true,
+    }
+}
+
+impl Side {
+    pub(super) fn new(config: Config, seed: u64) -> Self {
+        let mut rnic = Rnic::new(config, Rng::seeded(seed));
+        let pd = rnic.alloc_pd().unwrap();
+        let cq = rnic.create_cq(4096).unwrap();
+        let qp = rnic.create_qp(qp_options(pd, cq)).unwrap();
+        Self {
+            rnic,
+            ram: Ram::default(),
+            pd,
+            cq,
+            qp,
+            conn: None,
+            wire: VecDeque::new(),
+            sent: Vec::new(),
+            inbox: Vec::new(),
+            closed: None,
+            told: false,
+            events: Vec::new(),
+        }
+    }
+
+    /// Registers an array with all rights; its first octet has the address `base`.
+    pub(super) fn region(&mut self, bytes: Vec<u8>, base: u64) -> Stag {
+        self.region_with(bytes, base, ALL)
+    }
+
+    pub(super) fn region_with(&mut self, bytes: Vec<u8>, base: u64, access: Access) -> Stag {
+        let len = bytes.len() as u64;
+        self.ram.0.push(bytes);
+        self.rnic.register(self.pd, self.ram.0.len() as u32 - 1, base, len, access).unwrap()
+    }
+
+    pub(super) fn post(&mut self, id: u64, op: SendOp, list: &[(Stag, u64, u32)]) {
+        self.post_with(id, op, list, SendFlags::default()).unwrap();
+    }
+
+    pub(super) fn post_with(
+        &mut self,
+        id: u64,
+        op: SendOp,
+        list: &[(Stag, u64, u32)],
+        flags: SendFlags,
+    ) -> Result<(), PostError> {
+        let data = Data::Gather(sges(list));
+        self.rnic.post_send(self.qp, SendRequest { id, op, data, flags })
+    }
+
+    pub(super) fn recv(&mut self, id: u64, list: &[(Stag, u64, u32)]) {
+        self.rnic.post_recv(self.qp, RecvRequest { id, list: sges(list) }).unwrap();
+    }
+
+    pub(super) fn poll(&mut self) -> Option<Completion> {
+        self.rnic.poll(self.cq)
+    }
+
+    /// All completions: name and status.
+    pub(super) fn done(&mut self) -> Vec<(u64, Status)> {
+        core::iter::from_fn(|| self.poll()).map(|c| (c.id, c.status)).collect()
+    }
+
+    /// Sends what there is; true if there was something.
+    fn send(&mut self, now: Instant) -> bool {
+        let mut any = false;
+        while let Some(conn) = self.rnic.ready() {
+            let mut record = Record::default();
+            while self.rnic.output(now, conn, &mut record, &mut self.ram) {}
+            let mut octets = Vec::new();
+            for part in &record.parts {
+                match part {
+                    Part::Bytes(range) => octets.extend_from_slice(&record.bytes[range.clone()]),
+                    Part::Memory(span) => octets.extend_from_slice(self.ram.at(*span).unwrap()),
+                }
+            }
+            assert_eq!(octets.len(), record.len());
+            any |= !octets.is_empty();
+            self.sent.extend_from_slice(&octets);
+            self.wire.extend(&octets);
+            self.rnic.sent(conn, octets.len());
+        }
+        any
+    }
+
+    fn hear(&mut self) -> bool {
+        let mut any = false;
+        while let Some(event) = self.rnic.event() {
+            if let Event::Close { conn, reset } = event {
+                assert_eq!(self.conn, Some(conn));
+                assert_eq!(self.closed, None, "one end for each stream");
+                self.closed = Some(reset);
+            }
+            self.events.push(event);
+            any = true;
+        }
+        any
+    }
+
+    /// Hears of the other side's end, once all that it sent is there.
+    fn told_of(&mut self, other: &Self, now: Instant) -> bool {
+        let (Some(reset), Some(conn)) = (other.closed, self.conn) else { return false };
+        if self.told || self.closed.is_some() || !reset && !other.wire.is_empty() {
+            return false;
+        }
+        self.told = true;
+        self.rnic.ended(now, conn, if reset { End::Reset } else { End::Finished });
+        true
+    }
+
+    /// Takes octets of the stream.
+    pub(super) fn take(&mut self, now: Instant, octets: &[u8]) {
+        let Some(conn) = self.conn.filter(|_| self.closed.is_none()) else { return };
+        self.inbox.extend_from_slice(octets);
+        let used = self.rnic.input(now, conn, &self.inbox, &mut self.ram);
+        self.inbox.drain(..used);
+    }
+
+    /// Takes from the other side's pipe; true if there was something.
+    fn draw(&mut self, now: Instant, from: &mut VecDeque<u8>, cut: &mut Cut) -> bool {
+        if from.is_empty() {
+            return false;
+        }
+        let most = match cut {
+            Cut::Whole => from.len(),
+            Cut::Each(n) => (*n).min(from.len()),
+            Cut::Dice(rng) => {
+                let bound = if rng.chance(300_000) { 8 } else { 3000 };
+                (1 + rng.below(bound) as usize).min(from.len())
+            }
+        };
+        if let Cut::Dice(rng) = cut
+            && rng.chance(500_000)
+            && let Some(conn) = self.conn
+            && self.closed.is_none()
+            && let Some(span) = self.rnic.direct(conn)
+        {
+            let len = (span.len as usize).min(most);
+            let octets: Vec<u8> = from.drain(..len).collect();
+            let span = Span { len: len as u32, ..span };
+            self.ram.write(span, &octets).unwrap();
+            self.rnic.placed(now, conn, len as u32, &mut self.ram);
+            return true;
+        }
+        let octets: Vec<u8> = from.drain(..most).collect();
+        self.take(now, &octets);
+        true
+    }
+}
+
+pub(super) fn sges(list: &[(Stag, u64, u32)]) -> ArrayVec<Sge, MAX_SGE> {
+    list.iter().map(|&(stag, addr, len)| Sge { stag, addr, len }).collect()
+}
+
+/// Two sides and their pipe.
+#[derive(Debug)]
+pub(super) struct Pair {
+    pub(super) a: Side,
+    pub(super) b: Side,
+    pub(super) now: Instant,
+    pub(super) cut: Cut,
+}
+
+/// How two sides are connected.
+#[derive(Clone, Debug)]
+pub(super) struct Setup {
+    pub(super) crc: bool,
+    pub(super) markers: bool,
+    pub(super) cut: Cut,
+    pub(super) connect: ConnectOptions,
+    pub(super) accept: AcceptOptions,
+    pub(super) emss: usize,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            crc: true,
+            markers: false,
+            cut: Cut::Whole,
+            connect: ConnectOptions { ird: 8, ord: 8, ..ConnectOptions::default() },
+            accept: AcceptOptions { ird: 8, ord: 8, ..AcceptOptions::default() },
+            emss: 1460,
+        }
+    }
+}
+
+impl Pair {
+    /// Two sides, the start-up not begun.
+    pub(super) fn new(setup: &Setup) -> Self {
+        let config = Config { crc: setup.crc, markers: setup.markers, ..Config::default() };
+        let (a, b) = (Side::new(config.clone(), 1), Side::new(config, 2));
+        Self { a, b, now: Instant::from_ns(1000), cut: setup.cut.clone() }
+    }
+
+    /// Two sides, connected: `a` has asked.
+    pub(super) fn connected(setup: &Setup) -> Self {
+        let mut pair = Self::new(setup);
+        pair.start(setup);
+        pair.accept(setup);
+        let established = |e: &Event| matches!(e, Event::Established { .. });
+        assert!(pair.a.events.iter().any(established), "{:?}", pair.a.events);
+        assert!(pair.b.events.iter().any(established), "{:?}", pair.b.events);
+        pair.a.events.clear();
+        pair.b.events.clear();
+        pair
+    }
+
+    /// `a` asks; runs until `b`'s program is asked.
+    pub(super) fn start(&mut self, setup: &Setup) {
+        let a = self.a.rnic.connect(self.now, self.a.qp, &setup.connect).unwrap();
+        let b = self.b.rnic.incoming(self.now).unwrap();
+        (self.a.conn, self.b.conn) = (Some(a), Some(b));
+        self.a.rnic.set_emss(a, setup.emss);
+        self.b.rnic.set_emss(b, setup.emss);
+        self.run();
+    }
+
+    /// `b` accepts.
+    pub(super) fn accept(&mut self, setup: &Setup) {
+        let conn = self.b.conn.unwrap();
+        self.b.rnic.accept(self.now, conn, self.b.qp, &setup.accept).unwrap();
+        self.run();
+    }
+
+    /// Lets octets flow until nothing moves any more.
+    pub(super) fn run(&mut self) {
+        let Self { a, b, now, cut } = self;
+        loop {
+            let mut moved = a.send(*now) | b.send(*now);
+            moved |= a.draw(*now, &mut b.wire, cut) | b.draw(*now, &mut a.wire, cut);
+            moved |= a.hear() | b.hear();
+            moved |= a.told_of(b, *now) | b.told_of(a, *now);
+            if !moved {
+                break;
+            }
+        }
+    }
+
+    /// Lets time pass.
+    pub(super) fn wait(&mut self, ns: u64) {
+        self.now = self.now.after(ns);
+        self.a.rnic.tick(self.now);
+        self.b.rnic.tick(self.now);
+        self.run();
+    }
+}
+
+/// Octets that differ from place to place.
+pub(super) fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    (0..len).map(|i| (i as u8).wrapping_mul(31).wrapping_add((i >> 8) as u8).wrapping_add(seed)).collect()
+}
+
+/// Every way of framing and cutting that is worth a try.
+pub(super) fn setups() -> Vec<Setup> {
+    let mut all = Vec::new();
+    for (crc, markers) in [(false, false), (true, false), (false, true), (true, true)] {
+        for cut in [Cut::Whole, Cut::Each(1), Cut::Each(7), Cut::Dice(Rng::seeded(5))] {
+            all.push(Setup { crc, markers, cut, ..Setup::default() });
+        }
+    }
+    all
+}
