@@ -35,13 +35,6 @@ mod tests;
 
 pub use door::{AcceptOptions, Config, ConnectOptions, End, Event, QpOptions, QpState, Why};
 pub use rnic::Rnic;
-pub mod start;
-mod table;
-#[cfg(test)]
-mod tests;
-
-pub use door::{AcceptOptions, Config, ConnectOptions, End, Event, QpOptions, QpState, Why};
-pub use rnic::Rnic;
 
 use alloc::vec::Vec;
 use core::ops::Range;

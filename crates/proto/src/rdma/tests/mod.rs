@@ -3,8 +3,8 @@
 mod basic;
 
 use alloc::collections::VecDeque;
-use alloc::vec::Vec;
 use alloc::vec;
+use alloc::vec::Vec;
 
 use arrayvec::ArrayVec;
 
