@@ -371,10 +371,14 @@ impl<M: Machine> Worker<M> {
         }
     }
 
-    /// The machine has calls on these links to make in the next turn: loads what they will touch. Misses of the cache
-    /// that are independent overlap, which among a million sessions is most of a call's time.
-    pub(crate) fn announce(&mut self, links: &[Link]) {
+    /// The machine was told something between two turns: the next one asks what it wants.
+    pub(crate) fn told(&mut self) {
         self.unsent = true;
+    }
+
+    /// The machine was told to call on these links: loads what that will touch. Misses of the cache that are independent
+    /// overlap, which among a million sessions is most of a call's time.
+    pub(crate) fn warm(&mut self, links: &[Link]) {
         for links in links.chunks(AHEAD) {
             let sessions: ArrayVec<_, AHEAD> =
                 links.iter().filter_map(|&link| self.links.session(link)).collect();

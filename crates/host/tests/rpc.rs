@@ -108,9 +108,12 @@ fn cancelled_requests_end_at_once(locator: &str) {
     let mut client = Client::new().unwrap();
     let session = client.connect(&server.at).unwrap();
     assert_eq!(client.call(session, b"1", LONG).unwrap(), b"first");
-    let rpc = client.start(session, &b"never answered"[..], LONG);
-    client.cancel(rpc);
-    assert_eq!(client.wait(rpc).unwrap_err(), RpcError::Cancelled);
+    let sent = client.start(session, &b"never answered"[..], LONG);
+    client.turn();
+    for rpc in [sent, client.start(session, &b"not even sent yet"[..], LONG)] {
+        client.cancel(rpc);
+        assert_eq!(client.wait(rpc).unwrap_err(), RpcError::Cancelled);
+    }
     assert_eq!(client.call(session, b"1", LONG).unwrap(), b"first", "the session goes on");
 }
 

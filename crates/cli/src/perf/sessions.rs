@@ -185,7 +185,7 @@ impl Crowd {
                 picked.extend((started.len()..outstanding).map(pick));
             }
             for session in picked.drain(..) {
-                let rpc = self.client.post(session, self.request.as_slice(), TIMEOUT);
+                let rpc = self.client.start(session, self.request.as_slice(), TIMEOUT);
                 started.insert(rpc, self.clock.now());
             }
             self.client.turn_and_rest();

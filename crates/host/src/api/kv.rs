@@ -314,7 +314,7 @@ impl Store {
         }
     }
 
-    // Several operations at once.
+    // Several operations at once. What is started goes out with the next turn, together and in few system calls.
 
     /// Starts a read.
     pub fn start_read(&mut self, table: TableId, key: &[u8], rules: RejectRules) -> Op {
@@ -372,6 +372,7 @@ impl Store {
 
     /// Gives an operation up: it has no outcome any more. It may have been executed.
     pub fn cancel(&mut self, op: Op) {
+        self.worker.told();
         self.worker.machine().client.cancel(op);
         self.worker.machine().take(op);
     }
@@ -382,14 +383,15 @@ impl Store {
     }
 
     fn start(&mut self, begin: impl FnOnce(&mut Client, Instant) -> Op) -> Op {
-        let (now, deadline) = self.times();
-        let op = begin(&mut self.worker.machine().client, deadline);
-        self.worker.send(now);
-        op
+        self.worker.told();
+        let (_, deadline) = self.times();
+        begin(&mut self.worker.machine().client, deadline)
     }
 
     fn ask(&mut self, begin: impl FnOnce(&mut Client, Instant) -> Op) -> Outcome {
-        let op = self.start(begin);
+        let (now, deadline) = self.times();
+        let op = begin(&mut self.worker.machine().client, deadline);
+        self.worker.send(now);
         self.wait(op)
     }
 }

@@ -62,8 +62,8 @@ pub type Outcome = Result<Vec<u8>, RpcError>;
 pub struct Client {
     worker: Worker<Calls>,
     sessions: u32,
-    /// The links of the requests that wait for the next turn.
-    posted: Vec<Link>,
+    /// The links of the requests that go out with the next turn.
+    started: Vec<Link>,
 }
 
 impl Client {
@@ -81,7 +81,7 @@ impl Client {
     /// No file descriptor is left.
     pub fn with(options: Options) -> io::Result<Self> {
         let worker = Worker::new(Calls::default(), Doors::new(options), None, Clock::new())?;
-        Ok(Self { worker, sessions: 0, posted: Vec::new() })
+        Ok(Self { worker, sessions: 0, started: Vec::new() })
     }
 
     /// Opens a session with the server at `locator`.
@@ -98,6 +98,7 @@ impl Client {
     /// Ends a session; its requests fail.
     pub fn close(&mut self, session: Session) {
         self.worker.machine().out.push_back(Output::Disconnect { link: Link(session.0) });
+        self.worker.told();
         self.turn();
     }
 
@@ -123,8 +124,9 @@ impl Client {
         reply: &mut Vec<u8>,
     ) -> Result<(), RpcError> {
         reply.clear();
-        let buffer = mem::take(reply);
-        let rpc = self.begin(session, request.into(), timeout, buffer);
+        let now = self.worker.now();
+        let rpc = self.begin(now, session, request.into(), timeout, mem::take(reply));
+        self.worker.send(now);
         loop {
             if let Some(entry) = self.worker.machine().take(rpc) {
                 *reply = entry.reply;
@@ -134,44 +136,45 @@ impl Client {
         }
     }
 
-    /// Starts a request; its outcome comes by [`Client::poll`], [`Client::wait`] or [`Client::completed`].
+    /// Starts a request; its outcome comes by [`Client::poll`], [`Client::wait`] or [`Client::completed`]. It goes out
+    /// with the next turn, which [`Client::turn`] is and every method makes that waits: what is started at a time goes
+    /// out together, in few system calls, and what the cache lacks of many sessions is loaded for all at once.
     pub fn start(&mut self, session: Session, request: impl Into<Message>, timeout: Duration) -> Rpc {
-        self.begin(session, request.into(), timeout, Vec::new())
+        self.started.push(Link(session.0));
+        self.worker.told();
+        self.begin(self.worker.now(), session, request.into(), timeout, Vec::new())
     }
 
-    /// As [`Client::start`], but the request goes out with the next turn. For many at a time: they share what sending
-    /// costs, and what the cache lacks of their sessions is loaded for all at once.
-    pub fn post(&mut self, session: Session, request: impl Into<Message>, timeout: Duration) -> Rpc {
-        self.posted.push(Link(session.0));
-        let deadline = deadline(self.worker.now(), timeout);
-        self.worker.machine().begin(Link(session.0), request.into(), deadline, Vec::new())
-    }
-
-    fn begin(&mut self, session: Session, message: Message, timeout: Duration, reply: Vec<u8>) -> Rpc {
-        let now = self.worker.now();
-        let rpc = self.worker.machine().begin(Link(session.0), message, deadline(now, timeout), reply);
-        self.worker.send(now);
-        rpc
+    fn begin(
+        &mut self,
+        now: Instant,
+        session: Session,
+        message: Message,
+        timeout: Duration,
+        reply: Vec<u8>,
+    ) -> Rpc {
+        let deadline = now.after(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
+        self.worker.machine().begin(Link(session.0), message, deadline, reply)
     }
 
     /// One turn: sends and receives what there is, never waits. True if there was work.
     pub fn turn(&mut self) -> bool {
-        self.announce();
+        self.warm();
         self.worker.turn()
     }
 
     /// One turn, resting as long as idling has earned: call it in a loop that waits for completions.
     pub fn turn_and_rest(&mut self) {
-        self.announce();
+        self.warm();
         self.worker.turn_and_rest();
     }
 
-    /// Tells the worker of what was posted.
+    /// Loads what the started requests will touch.
     #[inline]
-    fn announce(&mut self) {
-        if !self.posted.is_empty() {
-            self.worker.announce(&self.posted);
-            self.posted.clear();
+    fn warm(&mut self) {
+        if !self.started.is_empty() {
+            self.worker.warm(&self.started);
+            self.started.clear();
         }
     }
 
@@ -204,14 +207,14 @@ impl Client {
 
     /// Gives up a request: it ends with `Cancelled` unless it has ended already.
     pub fn cancel(&mut self, rpc: Rpc) {
+        if !self.started.is_empty() {
+            // What has not gone out has no number yet to cancel it by.
+            self.turn();
+        }
         self.worker.machine().cancel(rpc);
+        self.worker.told();
         self.turn();
     }
-}
-
-/// When a request that starts `now` is given up.
-fn deadline(now: Instant, timeout: Duration) -> Instant {
-    now.after(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX))
 }
 
 #[derive(Debug, Default)]
