@@ -1,4 +1,4 @@
-//! MPA on a stream (RFC 5044, 6581): the frames of its start-up, and the arithmetic of its FPDUs. `docs/formats.md` ("MPA")
+//! MPA on a stream (RFC 5044, 6581): the frames of its start-up, and the arithmetic of its FPDUs. `docs/formats.md` ("iWARP")
 //! is normative.
 //!
 //! ```text
