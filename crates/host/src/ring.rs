@@ -148,6 +148,8 @@ pub struct Producer {
     place: Place,
     /// Position of the next record.
     tail: u64,
+    /// Its tag.
+    tag: u64,
     /// The consumer's head as last seen.
     head: u64,
     /// The room that the last push lacked; zero if it was not refused.
@@ -162,7 +164,8 @@ impl Producer {
     #[must_use]
     pub fn new(place: Place) -> Self {
         place.check();
-        Self { place, tail: 0, head: 0, lacking: 0 }
+        let tag = place.tag(0);
+        Self { place, tail: 0, tag, head: 0, lacking: 0 }
     }
 
     /// Publishes the concatenation of `parts` as one record.
@@ -175,7 +178,7 @@ impl Producer {
     #[inline]
     pub fn push(&mut self, parts: &[&[u8]]) -> Result<Push, Broken> {
         let len: usize = parts.iter().map(|p| p.len()).sum();
-        assert!(len <= MAX_PAYLOAD, "a record of {len} bytes");
+        assert!(len <= MAX_PAYLOAD, "the record is too long");
         let to_end = self.place.size - self.place.in_ring(self.tail);
         let take = footprint(len);
         let pad = if take > to_end { to_end } else { 0 };
@@ -183,25 +186,26 @@ impl Producer {
             return Ok(Push::Full);
         }
         if pad > 0 {
-            self.publish(PAD);
-            self.tail += pad as u64;
+            self.publish(PAD, pad);
         }
         let mut at = self.place.offset(self.tail) + WORD;
         for part in parts {
             self.place.memory.copy_in(at, part);
             at += part.len();
         }
-        self.publish(len as u64);
-        self.tail += take as u64;
+        self.publish(len as u64, take);
         self.place.order();
         Ok(Push::Done { wake: self.place.take_flag(SLEEPING) })
     }
 
-    /// Makes what was written at the tail a record.
+    /// Makes what was written at the tail a record, and goes on behind it.
     #[inline]
-    fn publish(&self, len: u64) {
-        let word = self.place.tag(self.tail) | len;
+    fn publish(&mut self, len: u64, take: usize) {
+        let word = self.tag | len;
         self.place.memory.word(self.place.offset(self.tail)).store(word, Ordering::Release);
+        self.tail += take as u64;
+        // Now, not when the next record is waited for.
+        self.tag = self.place.tag(self.tail);
     }
 
     /// True if `need` bytes are free at the tail.
@@ -222,8 +226,8 @@ impl Producer {
 
     /// Publishes a record of a length that nothing bounds, for tests of the other side.
     #[cfg(test)]
-    pub(crate) fn forge(&self, len: u64) {
-        self.publish(len);
+    pub(crate) fn forge(&mut self, len: u64) {
+        self.publish(len, 0);
     }
 
     /// True if the last push was refused.
@@ -316,8 +320,9 @@ impl Consumer {
         if len > MAX_PAYLOAD || footprint(len) > to_end {
             return Err(Broken);
         }
+        let take = footprint(len);
         self.place.memory.copy_out(self.place.offset(self.head) + WORD, &mut into[..len]);
-        self.advance(footprint(len));
+        self.advance(take);
         Ok(Some(len))
     }
 

@@ -11,10 +11,10 @@ use crate::locator::Locator;
 
 /// Requests and replies over one driver or one set of sockets. Never blocks; belongs to one thread.
 pub trait Transport: Send {
-    /// Receives what has arrived; returns how many packets or reads that was.
+    /// Receives what has arrived; returns how much there is to look at: if nothing, `event` need not be called.
     fn input(&mut self, now: Instant) -> usize;
 
-    /// What happened: call until `None` after each `input` and `tick`.
+    /// What happened: call until `None` after each `input` that found something, and after each `tick`.
     fn event(&mut self, now: Instant) -> Option<Event<'_>>;
 
     /// Sends what there is to send; true if more waits for nothing but the next turn.

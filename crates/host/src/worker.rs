@@ -29,7 +29,7 @@ use crate::doors::{Door, Doors};
 use crate::links::Links;
 use crate::locator::Locator;
 
-/// How often timers are looked at while there is work.
+/// How often timers are looked at: a turn that finds nothing must be short, for the next packet arrives in one of them.
 const TIMER_CHECK_NS: u64 = 20 * US;
 /// Calls whose sessions are loaded together.
 const AHEAD: usize = 32;
@@ -96,6 +96,9 @@ pub struct Worker<M: Machine> {
     stop: Arc<AtomicBool>,
     disk: Option<Disk>,
     next_timers: Instant,
+    /// The last look at the timers found work, and there may be more: the next one comes with the first idle turn.
+    ticking: bool,
+    /// Something may wait to be sent.
     unsent: bool,
     /// Calls without an answer yet.
     awaited: usize,
@@ -118,6 +121,7 @@ impl<M: Machine> Worker<M> {
             stop: Arc::new(AtomicBool::new(false)),
             disk,
             next_timers: Instant::ZERO,
+            ticking: false,
             unsent: true,
             awaited: 0,
             stopped: None,
@@ -159,10 +163,11 @@ impl<M: Machine> Worker<M> {
     fn turn_at(&mut self, now: Instant) -> bool {
         self.unsent |= self.waker.clear();
         let mut work = self.receive(now);
-        if !work || now >= self.next_timers {
-            work |= self.timers(now);
+        if now >= self.next_timers || self.ticking && !work {
+            self.ticking = self.timers(now);
+            work |= self.ticking;
         }
-        if work || self.unsent {
+        if self.unsent {
             self.send(now);
         }
         work
@@ -203,12 +208,12 @@ impl<M: Machine> Worker<M> {
                 continue;
             }
             let door = self.doors.at(index);
-            let packets = door.input(now);
-            if packets > 0 {
+            if door.input(now) > 0 {
                 work = true;
+                self.unsent = true;
                 self.doors.warm(index, now);
+                self.events(index, now);
             }
-            self.events(index, now);
         }
         work
     }
@@ -247,12 +252,14 @@ impl<M: Machine> Worker<M> {
             if door.deadline().is_some_and(|at| at <= now) {
                 door.tick(now);
                 self.events(index, now);
+                self.unsent = true;
                 work = true;
             }
         }
         if let Some(disk) = &mut self.disk {
             while let Some(seq) = disk.persisted() {
                 self.machine.persisted(now, seq);
+                self.unsent = true;
                 work = true;
             }
         }
@@ -297,7 +304,8 @@ impl<M: Machine> Worker<M> {
         }
     }
 
-    fn call(&mut self, now: Instant, link: Link, tag: u64, message: Message, deadline: Instant) {
+    /// Sends a request; its response, an error included, goes to the machine.
+    pub(crate) fn call(&mut self, now: Instant, link: Link, tag: u64, message: Message, deadline: Instant) {
         let result = self.session(now, link).and_then(|(door, session)| {
             let sent = self.doors.at(door).request(now, session, tag, message, deadline);
             sent.map(|rpc| (door, rpc)).map_err(|e| match e {
@@ -413,6 +421,7 @@ impl<M: Machine> Worker<M> {
             door.transport.wake();
         }
         self.doors.all_due();
+        self.next_timers = Instant::ZERO;
     }
 
     fn wait(&self, ns: u64) {

@@ -125,7 +125,8 @@ impl Client {
     ) -> Result<(), RpcError> {
         reply.clear();
         let now = self.worker.now();
-        let rpc = self.begin(now, session, request.into(), timeout, mem::take(reply));
+        let rpc = self.worker.machine().begin(mem::take(reply));
+        self.worker.call(now, Link(session.0), rpc.0, request.into(), deadline(now, timeout));
         self.worker.send(now);
         loop {
             if let Some(entry) = self.worker.machine().take(rpc) {
@@ -142,19 +143,11 @@ impl Client {
     pub fn start(&mut self, session: Session, request: impl Into<Message>, timeout: Duration) -> Rpc {
         self.started.push(Link(session.0));
         self.worker.told();
-        self.begin(self.worker.now(), session, request.into(), timeout, Vec::new())
-    }
-
-    fn begin(
-        &mut self,
-        now: Instant,
-        session: Session,
-        message: Message,
-        timeout: Duration,
-        reply: Vec<u8>,
-    ) -> Rpc {
-        let deadline = now.after(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
-        self.worker.machine().begin(Link(session.0), message, deadline, reply)
+        let deadline = deadline(self.worker.now(), timeout);
+        let calls = self.worker.machine();
+        let (link, rpc) = (Link(session.0), calls.begin(Vec::new()));
+        calls.out.push_back(Output::Call { link, tag: rpc.0, message: request.into(), deadline });
+        rpc
     }
 
     /// One turn: sends and receives what there is, never waits. True if there was work.
@@ -217,6 +210,11 @@ impl Client {
     }
 }
 
+/// When a request that may take `timeout` from `now` on is given up.
+fn deadline(now: Instant, timeout: Duration) -> Instant {
+    now.after(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX))
+}
+
 #[derive(Debug, Default)]
 enum State {
     #[default]
@@ -259,7 +257,8 @@ struct Calls {
 }
 
 impl Calls {
-    fn begin(&mut self, link: Link, message: Message, deadline: Instant, reply: Vec<u8>) -> Rpc {
+    /// A number for a request that is about to be sent; its reply goes into `reply`.
+    fn begin(&mut self, reply: Vec<u8>) -> Rpc {
         let index = self.free.pop().unwrap_or_else(|| {
             self.entries.push(Entry::default());
             (self.entries.len() - 1) as u32
@@ -267,9 +266,7 @@ impl Calls {
         let entry = &mut self.entries[index as usize];
         entry.state = State::InFlight;
         entry.reply = reply;
-        let tag = u64::from(entry.generation) << 32 | u64::from(index);
-        self.out.push_back(Output::Call { link, tag, message, deadline });
-        Rpc(tag)
+        Rpc(u64::from(entry.generation) << 32 | u64::from(index))
     }
 
     fn entry(&mut self, rpc: Rpc) -> Option<&mut Entry> {

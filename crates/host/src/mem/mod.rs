@@ -162,7 +162,9 @@ impl Region {
     /// The address of `offset`, from which `n` bytes lie in the region.
     #[inline]
     fn at(&self, offset: usize, n: usize) -> *mut u8 {
-        assert!(offset <= self.len && n <= self.len - offset, "{n} bytes at {offset} of {}", self.len);
+        if offset > self.len || n > self.len - offset {
+            outside(offset, n, self.len);
+        }
         // SAFETY: `offset` is within the mapping, as just checked.
         unsafe { self.base.as_ptr().add(offset) }
     }
@@ -198,7 +200,7 @@ impl Region {
     #[inline]
     #[must_use]
     pub fn word(&self, offset: usize) -> &AtomicU64 {
-        assert!(offset.is_multiple_of(8), "a word at {offset}");
+        assert!(offset.is_multiple_of(8), "a word at an odd place");
         let at = self.at(offset, 8).cast();
         // SAFETY: eight bytes within the mapping, aligned (mappings begin on a page), valid as long as `self`; atomics
         // are made for concurrent writers, also in other processes.
@@ -212,11 +214,17 @@ impl Region {
     #[inline]
     #[must_use]
     pub fn flag(&self, offset: usize) -> &AtomicU32 {
-        assert!(offset.is_multiple_of(4), "a flag at {offset}");
+        assert!(offset.is_multiple_of(4), "a flag at an odd place");
         let at = self.at(offset, 4).cast();
         // SAFETY: as for `word`.
         unsafe { AtomicU32::from_ptr(at) }
     }
+}
+
+/// Somebody reached past the end. Apart, so that the arguments of the message cost nothing where there is none.
+#[cold]
+fn outside(offset: usize, n: usize, len: usize) -> ! {
+    panic!("{n} bytes at {offset} of {len}")
 }
 
 impl Drop for Region {

@@ -137,8 +137,8 @@ fn an_old_word_and_a_word_in_a_payload_are_no_records() {
 fn lengths_that_cannot_be_break_the_ring() {
     let mut buffer = vec![0; MAX_PAYLOAD];
     for bad in [MAX_PAYLOAD as u64 + 1, LEN_MASK - 1, PAD] {
-        let (producer, mut consumer) = pair(MIN_SIZE);
-        producer.publish(bad);
+        let (mut producer, mut consumer) = pair(MIN_SIZE);
+        producer.forge(bad);
         assert!(consumer.is_ready());
         assert_eq!(consumer.pop(&mut buffer), Err(Broken), "{bad:#x}");
     }
@@ -148,7 +148,7 @@ fn lengths_that_cannot_be_break_the_ring() {
         producer.push(&[]).unwrap();
         consumer.pop(&mut buffer).unwrap();
     }
-    producer.publish(100);
+    producer.forge(100);
     assert_eq!(consumer.pop(&mut buffer), Err(Broken));
 }
 

@@ -234,7 +234,7 @@ impl Shm {
     // The table of connections.
 
     fn slot_of(&self, id: u64) -> Option<usize> {
-        let slot = (id & ((1 << SLOT_BITS) - 1)) as usize;
+        let slot = slot_in(id);
         matches!(self.slots.get(slot), Some(Some(c)) if c.id == id).then_some(slot)
     }
 
@@ -424,6 +424,9 @@ impl Shm {
     fn take(&mut self, slot: usize) -> bool {
         let Some(connection) = &mut self.slots[slot] else { return false };
         let State::Open(rings) = &mut connection.state else { return false };
+        if !rings.rx.is_ready() && !connection.ended {
+            return false;
+        }
         let before = self.burst.len();
         let mut over = false;
         while self.burst.len() < BURST
@@ -498,8 +501,11 @@ impl Datagrams for Shm {
 
     fn send(&mut self, to: Addr, parts: &[&[u8]]) -> Sent {
         let Addr::Local(id) = to else { return Sent::Gone };
-        let Some(slot) = self.slot_of(id) else { return Sent::Gone };
-        let Some(connection) = &mut self.slots[slot] else { return Sent::Gone };
+        let slot = slot_in(id);
+        let Some(Some(connection)) = self.slots.get_mut(slot) else { return Sent::Gone };
+        if connection.id != id {
+            return Sent::Gone;
+        }
         let rings = match &mut connection.state {
             State::Open(_) if connection.ended => return Sent::Gone,
             State::Open(rings) => rings,
@@ -604,6 +610,12 @@ impl Driver for Shm {
         // Whatever ended the sleep is most likely a socket's.
         self.turns = PATIENCE;
     }
+}
+
+/// Where the connection of this number is, if it still is.
+#[inline]
+fn slot_in(id: u64) -> usize {
+    (id & ((1 << SLOT_BITS) - 1)) as usize
 }
 
 fn name_of(locator: &Locator) -> io::Result<String> {

@@ -375,7 +375,7 @@ fn damage_ends_one_connection_only() {
             Addr::Net(_) => unreachable!(),
         })
         .unwrap();
-    let State::Open(rings) = &bad.slots[slot].as_ref().unwrap().state else { panic!("not open") };
+    let State::Open(rings) = &mut bad.slots[slot].as_mut().unwrap().state else { panic!("not open") };
     rings.tx.forge(MAX_PAYLOAD as u64 + 1);
     let mut gone = None;
     turn_until(&mut [&mut server], |all| {

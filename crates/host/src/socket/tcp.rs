@@ -497,7 +497,7 @@ impl Transport for Tcp {
                 return count + 1;
             }
         }
-        count
+        count + self.owing.len()
     }
 
     fn event(&mut self, now: Instant) -> Option<Event<'_>> {

@@ -7,9 +7,8 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use arrayvec::ArrayVec;
-
 use super::credit::Credit;
+use super::express::Express;
 use super::peer::Peers;
 use super::server::Kept;
 use super::session::{Calls, ClientSession, INDEX_MAX, ServerSession};
@@ -18,11 +17,10 @@ use super::slot::Slots;
 use super::stats::Stats;
 use super::wheel::Wheel;
 use super::{Event, Message, RequestError, RpcId, ServerRpc, SessionId, Slice, Slices};
-use crate::datagrams::BURST;
 use crate::probe::{NoProbe, Probe};
 use crate::time::{MS, SECOND};
 use crate::wire::checksum::{Crc32c, crc32c};
-use crate::wire::rpc::{self, Bad, Packet, TO_CLIENT};
+use crate::wire::rpc::{self, Bad, TO_CLIENT};
 use crate::{Addr, Datagrams, Instant, Rng};
 
 /// What can be set; the default suits a driver of kernel UDP.
@@ -105,15 +103,17 @@ pub struct Endpoint<P: Probe = NoProbe> {
     /// The last time handed in.
     pub(super) now: Instant,
 
-    burst: ArrayVec<(u8, Packet), BURST>,
+    /// Datagrams of the driver's burst, and how many of them are processed.
+    arrived: usize,
     processed: usize,
-    /// Sums up what the first pass loads, so that it is loaded.
+    /// Sums up what `input` loads, so that it is loaded.
     warmth: u32,
     gone: Vec<Addr>,
 
     pub(super) peers: Peers,
     pub(super) slots: Slots,
     pub(super) credit: Credit,
+    pub(super) express: VecDeque<Express>,
     /// Peers with something to send.
     pub(super) active: VecDeque<u32>,
     pub(super) control: VecDeque<super::output::Control>,
@@ -149,13 +149,14 @@ impl<P: Probe> Endpoint<P> {
             lossless: false,
             max_payload: 0,
             now: Instant::ZERO,
-            burst: ArrayVec::new(),
+            arrived: 0,
             processed: 0,
             warmth: 0,
             gone: Vec::new(),
             peers: Peers::new(&mut rng),
             slots: Slots::new(),
             credit: Credit::default(),
+            express: VecDeque::new(),
             active: VecDeque::new(),
             control: VecDeque::new(),
             retry_at: Instant::NEVER,
@@ -192,35 +193,26 @@ impl<P: Probe> Endpoint<P> {
 
     // Input.
 
-    /// Receives one burst from `driver`: checks and parses every header and loads each session's line. Returns the
-    /// number of datagrams. [`Endpoint::event`] then processes them one by one. While some of the last burst are not yet
-    /// processed it receives nothing and returns how many those are.
+    /// Receives one burst from `driver` and loads the line of each packet's session; while some of the last burst are not
+    /// yet processed it receives nothing. Returns how much there is for [`Endpoint::event`] to look at, datagrams above
+    /// all: if nothing, it need not be called.
     pub fn input<D: Datagrams>(&mut self, now: Instant, driver: &mut D) -> usize {
         self.now = now;
-        if self.processed < self.burst.len() {
-            return self.burst.len() - self.processed;
-        }
-        self.know(driver);
-        self.burst.clear();
-        self.processed = 0;
-        let n = driver.recv_burst();
-        if self.lossless {
-            while let Some(addr) = driver.gone() {
-                self.gone.push(addr);
+        if self.processed == self.arrived {
+            self.know(driver);
+            self.arrived = driver.recv_burst();
+            self.processed = 0;
+            if self.lossless {
+                while let Some(addr) = driver.gone() {
+                    self.gone.push(addr);
+                }
+            }
+            self.stats.received += self.arrived as u64;
+            if self.arrived > 1 {
+                self.load_lines(driver);
             }
         }
-        let crc = (!self.lossless).then_some(self.config.crc32c);
-        for i in 0..n.min(BURST) {
-            match rpc::parse(driver.datagram(i).1, crc) {
-                Ok(packet) => self.burst.push((i as u8, packet)),
-                Err(bad) => self.drop_bad(bad),
-            }
-        }
-        self.stats.received += n as u64;
-        if n > 1 {
-            self.load_lines();
-        }
-        n
+        self.arrived - self.processed + self.events.len() + self.gone.len()
     }
 
     /// What happened: call until `None` after each `input` and `tick`. Borrowed payloads live in the driver's burst.
@@ -230,15 +222,22 @@ impl<P: Probe> Endpoint<P> {
             if let Some(event) = self.events.pop_front() {
                 return Some(event);
             }
-            let Some(&(i, packet)) = self.burst.get(self.processed) else {
+            if self.processed == self.arrived {
                 if self.gone.is_empty() {
                     return None;
                 }
                 self.peers_gone();
                 continue;
-            };
+            }
+            let (from, datagram) = driver.datagram(self.processed);
             self.processed += 1;
-            let (from, datagram) = driver.datagram(usize::from(i));
+            let packet = match rpc::parse(datagram, self.crc()) {
+                Ok(packet) => packet,
+                Err(bad) => {
+                    self.drop_bad(bad);
+                    continue;
+                }
+            };
             let body = packet.body(datagram);
             let event = if packet.flags & TO_CLIENT != 0 {
                 self.client_input(from, &packet, body)
@@ -370,16 +369,17 @@ impl<P: Probe> Endpoint<P> {
         self.max_payload = driver.max_payload();
     }
 
-    /// Loads the session of every packet of the burst, independent loads that overlap, so that the second pass finds
-    /// them in the cache.
-    fn load_lines(&mut self) {
+    /// Loads the session of every packet of the burst, independent loads that overlap, so that `event` finds them in the
+    /// cache.
+    fn load_lines<D: Datagrams>(&mut self, driver: &D) {
         let mut sum = 0u32;
-        for (_, packet) in &self.burst {
-            let index = packet.session & INDEX_MAX;
-            sum = sum.wrapping_add(if packet.flags & TO_CLIENT == 0 {
-                self.sessions.get(index).map_or(0, |s| s.peer)
-            } else {
+        for i in 0..self.arrived {
+            let Some((to_client, name)) = rpc::peek(driver.datagram(i).1) else { continue };
+            let index = name & INDEX_MAX;
+            sum = sum.wrapping_add(if to_client {
                 self.clients.get(index).map_or(0, |s| s.peer)
+            } else {
+                self.sessions.get(index).map_or(0, |s| s.peer)
             });
         }
         self.warmth = self.warmth.wrapping_add(sum);

@@ -24,6 +24,7 @@ pub mod stream;
 mod client;
 mod credit;
 mod done;
+mod express;
 mod open;
 mod output;
 mod overdue;

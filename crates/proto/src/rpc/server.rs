@@ -11,6 +11,7 @@ use alloc::boxed::Box;
 use zerocopy::FromBytes as _;
 
 use super::endpoint::Endpoint;
+use super::express::Express;
 use super::output::ControlBody;
 use super::session::{HALF, INDEX_BITS, INDEX_MAX, State, Word, ahead};
 use super::slab::NONE;
@@ -314,33 +315,44 @@ impl<P: Probe> Endpoint<P> {
             self.stats.drop_reply += 1;
             return self.release(message);
         };
-        let Some(i) = self.slots.alloc(Role::Reply) else {
-            self.executing -= 1;
-            self.sessions[s].channels[channel] = Word::new(seq, State::Done);
-            return self.release(message);
-        };
         self.executing -= 1;
         self.stats.replies += 1;
         let session = &mut self.sessions[s];
         session.channels[channel] = Word::new(seq, State::Reply);
+        self.probe.mark(Point::ServiceEnd, trace_id(session.token, channel as u8, seq));
+        let (name, peer, fits) = (session.name(s), session.peer, len <= usize::from(session.mss));
+        if fits && self.is_express(peer, len) {
+            let channel = channel as u8;
+            return self.express.push_back(Express::Reply { session: name, channel, seq, message });
+        }
+        self.queue_reply(s, channel as u8, seq, message);
+    }
+
+    /// Gives a reply a slot, and the slot a place in the queue.
+    pub(super) fn queue_reply(&mut self, s: u32, channel: u8, seq: u32, message: Message) {
+        let len = message.len();
+        let session = &mut self.sessions[s];
+        let Some(i) = self.slots.alloc(Role::Reply) else {
+            session.channels[usize::from(channel)] = Word::new(seq, State::Done);
+            return self.release(message);
+        };
         let slot = &mut self.slots[i];
         slot.token = session.token;
         slot.session = session.name(s);
         slot.peer = session.peer;
         slot.mss = session.mss;
         slot.seq = seq;
-        slot.channel = channel as u8;
+        slot.channel = channel;
         slot.progress = self.now;
-        self.probe.mark(Point::ServiceEnd, slot.trace());
         self.kept.unsent_bytes += len;
         if self.lossless {
             slot.out = Outgoing::new(message, len as u32, len as u32);
         } else {
             let granted = self.peers.slab[slot.peer].unscheduled.max(1);
             slot.out = Outgoing::new(message, len as u32, granted);
-            self.put_slot(s, channel, i);
+            self.put_slot(s, usize::from(channel), i);
         }
-        self.make_ready(i);
+        self.queue(i);
     }
 
     pub(super) fn refuse_request(&mut self, rpc: ServerRpc, retry_after_ns: u64) {

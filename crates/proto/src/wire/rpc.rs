@@ -265,7 +265,8 @@ pub fn parse(datagram: &[u8], crc: Option<Crc32c>) -> Result<Packet, Bad> {
         return Err(Bad::Version);
     }
     let start = HEADER + 4 * usize::from(header.ext_words);
-    if start + kind.body_min() > end && (version == VERSION || start > end) {
+    let body_min = if kind == Kind::Data { 0 } else { kind.body_min() };
+    if start + body_min > end && (version == VERSION || start > end) {
         return Err(Bad::Short);
     }
     let mut packet = Packet {
@@ -301,6 +302,15 @@ pub fn parse(datagram: &[u8], crc: Option<Crc32c>) -> Result<Packet, Bad> {
 pub fn crc_start(crc: Crc32c, len: usize) -> u32 {
     let [a, b, c, d] = (len as u32).to_be_bytes();
     crc(0, &[b's', b'p', b'r', b't', a, b, c, d])
+}
+
+/// Which way a datagram seems to travel (true: to the client) and the session that it names, before anything is checked:
+/// good for nothing but to load what [`parse`] will be followed by.
+#[must_use]
+#[inline]
+pub fn peek(datagram: &[u8]) -> Option<(bool, u32)> {
+    let (&[_, flags, _, _, a, b, c, d], _) = datagram.split_first_chunk()?;
+    Some((flags & TO_CLIENT != 0, u32::from_be_bytes([a, b, c, d])))
 }
 
 fn checked(datagram: &[u8], crc: Crc32c) -> Result<usize, Bad> {
