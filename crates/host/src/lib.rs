@@ -1,6 +1,7 @@
 //! Sprat: microsecond storage and RPC on the Ethernet people already have.
 //!
-//! Two doors for programs: [`rpc`], sessions with servers and services of one's own, and [`kv`], the store. A service is
+//! Three doors for programs: [`rpc`], sessions with servers and services of one's own, [`kv`], the store, and [`verbs`],
+//! RDMA over iWARP. A service is
 //! named by a [`locator`], and the locator chooses how it is reached: shared memory, kernel UDP or kernel TCP.
 //!
 //! Behind them: a [`worker`] turns a pure state machine (from `sprat-store` or the program's own) and its [`doors`], each
@@ -21,6 +22,7 @@ mod links;
 pub mod locator;
 pub mod mem;
 mod open;
+mod rdma;
 pub mod ring;
 pub mod server;
 pub mod shm;
@@ -28,4 +30,4 @@ pub mod socket;
 pub mod transport;
 pub mod worker;
 
-pub use api::{kv, rpc};
+pub use api::{kv, rpc, verbs};

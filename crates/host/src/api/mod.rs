@@ -1,4 +1,5 @@
-//! What programs call: [`rpc`] for services of their own, [`kv`] for the store.
+//! What programs call: [`rpc`] for services of their own, [`kv`] for the store, [`verbs`] for RDMA.
 
 pub mod kv;
 pub mod rpc;
+pub mod verbs;

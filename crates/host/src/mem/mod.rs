@@ -169,6 +169,16 @@ impl Region {
         unsafe { self.base.as_ptr().add(offset) }
     }
 
+    /// The address of `offset`, from which `n` bytes lie in the region: for system calls that move bytes from or to where
+    /// they lie. It is valid as long as the region; no reference may be made of it.
+    ///
+    /// # Panics
+    /// If the region has fewer bytes there.
+    #[inline]
+    pub(crate) fn address(&self, offset: usize, n: usize) -> *mut u8 {
+        self.at(offset, n)
+    }
+
     /// Copies `bytes` into the region at `offset`.
     ///
     /// # Panics

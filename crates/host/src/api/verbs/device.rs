@@ -1,0 +1,228 @@
+//! The device: the engine, its sockets, and the thread that drives it, if there is one.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, eventfd};
+use sprat_proto::rdma::{Config, Cq, Event, PostError, Qp, Srq};
+use sprat_proto::wire::rdmap::Cause;
+
+use super::listen::Listener;
+use super::memory::ProtectionDomain;
+use super::queue::{CompletionChannel, CompletionQueue};
+use crate::rdma::{Channel, Copies, Counters, Patience, Settings, Shared, Threading};
+
+/// How to open a device.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Who makes progress.
+    pub threading: Threading,
+    /// How payload comes into regions.
+    pub copies: Copies,
+    /// Protect every FPDU by a CRC32C. Without it only TCP's own checksum is left, which is weak; a peer that wants it gets
+    /// it in any case.
+    pub crc: bool,
+    /// Ask the peer for markers. They are of use to receivers that take octets out of order, which this one does not.
+    pub markers: bool,
+    /// The MPA revision spoken first: 1 or 2.
+    pub revision: u8,
+    /// Allow peers that are not on loopback. Nothing is encrypted.
+    pub insecure_network: bool,
+    /// How long a peer may take to start up.
+    pub start_timeout: Duration,
+    /// The most connections at a time. Beyond it none is accepted.
+    pub connections: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            threading: Threading::default(),
+            copies: Copies::default(),
+            crc: true,
+            markers: false,
+            revision: 2,
+            insecure_network: false,
+            start_timeout: Duration::from_secs(5),
+            connections: 65_536,
+        }
+    }
+}
+
+/// What happened that no completion and no connection's state tells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Notice {
+    /// A completion found no room: the queue and the queue pairs that use it are in error.
+    Overflow(Cq),
+    /// An error ended a connection.
+    Failed {
+        /// The queue pair.
+        pair: Qp,
+        /// The error, as a Terminate says it.
+        cause: Cause,
+        /// We found it; else the peer told us.
+        ours: bool,
+    },
+    /// A shared receive queue fell below its limit.
+    Limit(Srq),
+    /// A queue pair in error takes nothing more from its shared receive queue.
+    LastWorkRequest(Qp),
+}
+
+/// A software RDMA device. Clones are the same device, which lives as long as any object that came from it.
+#[derive(Clone, Debug)]
+pub struct Device {
+    pub(super) handle: Arc<Handle>,
+}
+
+/// What every object of a device holds.
+#[derive(Debug)]
+pub(super) struct Handle {
+    pub(super) shared: Arc<Shared>,
+    pub(super) insecure_network: bool,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            self.shared.stop();
+            // A thread that panicked has said so itself.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Handle {
+    /// `PermissionDenied` if `addr` is not on loopback and that was not allowed.
+    pub(super) fn allow(&self, addr: SocketAddr) -> io::Result<()> {
+        if addr.ip().is_loopback() || self.insecure_network {
+            return Ok(());
+        }
+        let why = format!("{} is not on loopback: traffic is not encrypted, so it has to be allowed", addr.ip());
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+    }
+}
+
+impl Device {
+    /// Opens a device of its own.
+    ///
+    /// # Errors
+    /// No descriptors, threads or random numbers left.
+    pub fn open(options: Options) -> io::Result<Self> {
+        let config = Config {
+            crc32c: crate::crc::crc32c,
+            crc: options.crc,
+            markers: options.markers,
+            revision: options.revision,
+            start_timeout_ns: u64::try_from(options.start_timeout.as_nanos()).unwrap_or(u64::MAX),
+            max_conns: options.connections,
+            ..Config::default()
+        };
+        let settings = Settings { config, copies: options.copies, connections: options.connections };
+        let shared = Arc::new(Shared::new(settings, options.threading)?);
+        let thread = match options.threading {
+            Threading::Caller => None,
+            Threading::IoThread | Threading::ReceiveThread => {
+                let shared = Arc::clone(&shared);
+                let named = std::thread::Builder::new().name("sprat-rdma".to_owned());
+                Some(named.spawn(move || shared.run())?)
+            }
+        };
+        let insecure_network = options.insecure_network;
+        Ok(Self { handle: Arc::new(Handle { shared, insecure_network, thread }) })
+    }
+
+    /// A protection domain: regions and queue pairs work with each other only within one.
+    ///
+    /// # Errors
+    /// There are too many.
+    pub fn protection_domain(&self) -> Result<ProtectionDomain, PostError> {
+        ProtectionDomain::new(Arc::clone(&self.handle))
+    }
+
+    /// A completion queue with room for `depth` completions that wait. A completion that finds no room is an error of the
+    /// queue and of all its queue pairs.
+    ///
+    /// # Errors
+    /// There are too many, or the depth is 0 or too large.
+    pub fn completion_queue(&self, depth: u32) -> Result<CompletionQueue, PostError> {
+        CompletionQueue::new(Arc::clone(&self.handle), depth, None)
+    }
+
+    /// A channel that tells which of several completion queues have something.
+    ///
+    /// # Errors
+    /// No descriptor left.
+    pub fn completion_channel(&self) -> io::Result<CompletionChannel> {
+        let fd = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE)?);
+        let number = self.handle.shared.look(|core| {
+            let channels = &mut core.desk().channels;
+            let number = channels.last_key_value().map_or(0, |(n, _)| n + 1);
+            channels.insert(number, Channel { fd: Arc::clone(&fd), ready: VecDeque::new() });
+            number
+        });
+        Ok(CompletionChannel::new(Arc::clone(&self.handle), number, fd))
+    }
+
+    /// Listens at `addr`; port 0 takes any that is free.
+    ///
+    /// # Errors
+    /// The address is in use, not ours, or not allowed.
+    pub fn listen(&self, addr: SocketAddr) -> io::Result<Listener> {
+        self.handle.allow(addr)?;
+        Listener::new(Arc::clone(&self.handle), addr)
+    }
+
+    /// What happened that no completion and no connection's state tells, in order.
+    #[must_use]
+    pub fn notice(&self) -> Option<Notice> {
+        self.handle.shared.poll(|core| {
+            loop {
+                return Some(match core.desk().notices.pop_front()? {
+                    Event::CqOverflow(cq) => Notice::Overflow(cq),
+                    Event::QpFailed { qp, cause, ours } => Notice::Failed { pair: qp, cause, ours },
+                    Event::SrqLimit(srq) => Notice::Limit(srq),
+                    Event::LastWqe(qp) => Notice::LastWorkRequest(qp),
+                    _ => continue,
+                });
+            }
+        })
+    }
+
+    /// Does what can be done now; true if there was anything. For programs that wait on [`Device::fd`] themselves; all that
+    /// polls or waits does it too, and with a thread of its own a device needs nobody.
+    pub fn progress(&self) -> bool {
+        let before = self.handle.shared.epoch();
+        self.handle.shared.poll(|_| None::<()>);
+        self.handle.shared.epoch() != before
+    }
+
+    /// Readable when [`Device::progress`] has something to do, timers aside.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.handle.shared.epoll().as_fd()
+    }
+
+    /// Sleeps until something has happened, at most for `limit`.
+    pub fn sleep(&self, limit: Duration) {
+        let seen = AtomicU64::new(self.handle.shared.epoch());
+        let _ = self.handle.shared.wait(Some(limit), Patience::Sleep, |_| {
+            let epoch = self.handle.shared.epoch();
+            (epoch != seen.swap(epoch, std::sync::atomic::Ordering::Relaxed)).then_some(())
+        });
+    }
+
+    /// What has been counted.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.handle.shared.look(|core| core.counters())
+    }
+}

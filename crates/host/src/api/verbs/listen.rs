@@ -1,0 +1,125 @@
+//! Listening: who asks for a connection, and the answer.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sprat_proto::rdma::{AcceptOptions, PostError};
+
+use super::device::Handle;
+use super::pair::QueuePair;
+use crate::rdma::{Asked, Link, Patience};
+
+/// An address at which peers may ask for connections.
+#[derive(Debug)]
+pub struct Listener {
+    handle: Arc<Handle>,
+    number: u32,
+    local: SocketAddr,
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.handle.shared.act(|core, now| core.unlisten(now, self.number));
+    }
+}
+
+impl Listener {
+    pub(super) fn new(handle: Arc<Handle>, addr: SocketAddr) -> io::Result<Self> {
+        let (number, local) = handle.shared.act(|core, _| core.listen(addr))?;
+        Ok(Self { handle, number, local })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// The next who asks; waits for one, at most for `limit`.
+    #[must_use]
+    pub fn next(&self, limit: Option<Duration>) -> Option<ConnectRequest> {
+        let shared = &self.handle.shared;
+        let asked = shared.wait(limit, Patience::Spin, |core| core.asked(self.number))?;
+        Some(ConnectRequest { handle: Arc::clone(&self.handle), asked, answered: false })
+    }
+
+    /// The next who asks, if there is one.
+    #[must_use]
+    pub fn poll(&self) -> Option<ConnectRequest> {
+        let asked = self.handle.shared.poll(|core| core.asked(self.number))?;
+        Some(ConnectRequest { handle: Arc::clone(&self.handle), asked, answered: false })
+    }
+}
+
+/// A peer who asks for a connection. Dropped without an answer, it is refused.
+#[derive(Debug)]
+pub struct ConnectRequest {
+    handle: Arc<Handle>,
+    asked: Asked,
+    answered: bool,
+}
+
+impl Drop for ConnectRequest {
+    fn drop(&mut self) {
+        if !self.answered {
+            let _ = self.handle.shared.act(|core, now| core.rnic().reject(now, self.asked.conn, &[]));
+        }
+    }
+}
+
+impl ConnectRequest {
+    /// What its program says.
+    #[must_use]
+    pub fn private_data(&self) -> &[u8] {
+        &self.asked.private_data
+    }
+
+    /// Reads and atomics that it serves at once, if it says so.
+    #[must_use]
+    pub fn ird(&self) -> Option<u16> {
+        self.asked.ird
+    }
+
+    /// Reads and atomics that it asks at once, if it says so.
+    #[must_use]
+    pub fn ord(&self) -> Option<u16> {
+        self.asked.ord
+    }
+
+    /// Its address.
+    #[must_use]
+    pub fn peer(&self) -> SocketAddr {
+        self.asked.peer
+    }
+
+    /// Connects it with `pair`, which may be posted to at once; [`QueuePair::connected`] tells when the peer is there.
+    /// Receives for what it sends first should be posted before.
+    ///
+    /// # Errors
+    /// The pair is of another device or has a connection, the private data is too long, or the peer has gone; then it is
+    /// refused.
+    pub fn accept(mut self, pair: &QueuePair, options: AcceptOptions) -> Result<(), PostError> {
+        if !Arc::ptr_eq(&self.handle, &pair.domain.handle) {
+            return Err(PostError::Invalid);
+        }
+        let (conn, qp) = (self.asked.conn, pair.qp);
+        self.handle.shared.act(|core, now| {
+            core.rnic().accept(now, conn, qp, &options)?;
+            core.desk().links.insert(qp, Link::Opening);
+            Ok(())
+        })?;
+        self.answered = true;
+        Ok(())
+    }
+
+    /// Refuses, with something for the peer's program (at most 508 octets).
+    ///
+    /// # Errors
+    /// The private data is too long, or the peer has gone.
+    pub fn reject(mut self, private_data: &[u8]) -> Result<(), PostError> {
+        self.answered = true;
+        self.handle.shared.act(|core, now| core.rnic().reject(now, self.asked.conn, private_data))
+    }
+}

@@ -1,0 +1,263 @@
+//! Protection domains and what is registered in them.
+//!
+//! Always holds: a region's memory is mapped as long as anything of the engine may name it, and once a region is dropped
+//! nothing is placed in it or read from it, whatever the peer sends.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use sprat_proto::rdma::{Access, Pd, PostError, Remote, Sge, Srq, Stag, WindowKind};
+
+use super::device::Handle;
+use super::pair::{PairOptions, QueuePair};
+use super::queue::SharedReceiveQueue;
+use super::{Error, OutOfBounds};
+use crate::mem::Region;
+
+/// A protection domain. Clones are the same one.
+#[derive(Clone, Debug)]
+pub struct ProtectionDomain {
+    pub(super) inner: Arc<Domain>,
+}
+
+#[derive(Debug)]
+pub(super) struct Domain {
+    pub(super) handle: Arc<Handle>,
+    pub(super) pd: Pd,
+}
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        // Everything that was made in it holds it, so it is not in use.
+        let _ = self.handle.shared.act(|core, _| core.rnic().dealloc_pd(self.pd));
+    }
+}
+
+impl ProtectionDomain {
+    pub(super) fn new(handle: Arc<Handle>) -> Result<Self, PostError> {
+        let pd = handle.shared.act(|core, _| core.rnic().alloc_pd())?;
+        Ok(Self { inner: Arc::new(Domain { handle, pd }) })
+    }
+
+    /// `len` bytes of zeros, registered with these rights.
+    ///
+    /// # Errors
+    /// No memory; rights that exclude each other; too many regions.
+    pub fn register(&self, len: usize, access: Access) -> Result<MemoryRegion, Error> {
+        let memory = Arc::new(Region::anonymous(len.max(1))?);
+        let number = self.insert(&memory)?;
+        let pd = self.inner.pd;
+        let stag =
+            self.inner.handle.shared.act(|core, _| core.rnic().register(pd, number, BASE, len as u64, access));
+        match stag {
+            Ok(stag) => {
+                Ok(MemoryRegion { domain: Arc::clone(&self.inner), memory, len, number, stag: Some(stag) })
+            }
+            Err(e) => {
+                self.inner.handle.shared.look(|core| core.regions().remove(number));
+                Err(e.into())
+            }
+        }
+    }
+
+    /// `len` bytes of zeros that no peer reaches: for fast registrations of parts of it.
+    ///
+    /// # Errors
+    /// No memory, or too many regions.
+    pub fn allocate(&self, len: usize) -> Result<MemoryRegion, Error> {
+        let memory = Arc::new(Region::anonymous(len.max(1))?);
+        let number = self.insert(&memory)?;
+        Ok(MemoryRegion { domain: Arc::clone(&self.inner), memory, len, number, stag: None })
+    }
+
+    fn insert(&self, memory: &Arc<Region>) -> Result<u32, PostError> {
+        let memory = Arc::clone(memory);
+        self.inner.handle.shared.look(|core| core.regions().insert(memory)).ok_or(PostError::NoRoom)
+    }
+
+    /// A window, which names nothing until it is bound ([`super::SendOp::Bind`]): for all queue pairs of the domain, or for
+    /// the one that binds it.
+    ///
+    /// # Errors
+    /// There are too many.
+    pub fn window(&self, kind: WindowKind) -> Result<MemoryWindow, PostError> {
+        let pd = self.inner.pd;
+        let stag = self.inner.handle.shared.act(|core, _| core.rnic().alloc_window(pd, kind))?;
+        Ok(MemoryWindow { domain: Arc::clone(&self.inner), stag })
+    }
+
+    /// A tag that names nothing until it is registered by a work request ([`super::SendOp::FastRegister`]).
+    ///
+    /// # Errors
+    /// There are too many.
+    pub fn fast_region(&self) -> Result<FastRegion, PostError> {
+        let pd = self.inner.pd;
+        let stag = self.inner.handle.shared.act(|core, _| core.rnic().alloc_fast(pd))?;
+        Ok(FastRegion { domain: Arc::clone(&self.inner), stag })
+    }
+
+    /// A receive queue for several queue pairs, of `depth` work requests with up to `max_sge` elements each.
+    ///
+    /// # Errors
+    /// There are too many, or it is too large.
+    pub fn shared_receive_queue(&self, depth: u32, max_sge: usize) -> Result<SharedReceiveQueue, PostError> {
+        let pd = self.inner.pd;
+        let srq: Srq = self.inner.handle.shared.act(|core, _| core.rnic().create_srq(pd, depth, max_sge))?;
+        Ok(SharedReceiveQueue::new(Arc::clone(&self.inner), srq))
+    }
+
+    /// A queue pair.
+    ///
+    /// # Errors
+    /// There are too many, or it is too large.
+    pub fn queue_pair(&self, options: &PairOptions<'_>) -> Result<QueuePair, PostError> {
+        QueuePair::new(Arc::clone(&self.inner), options)
+    }
+}
+
+/// The address of a region's first byte: addresses are offsets, so that a peer learns nothing of this process's own.
+const BASE: u64 = 0;
+
+/// Registered memory.
+///
+/// It is dropped at once, whatever is in flight: requests that name it then fail, and peers that do so are told that there
+/// is no such tag.
+#[derive(Debug)]
+pub struct MemoryRegion {
+    domain: Arc<Domain>,
+    memory: Arc<Region>,
+    len: usize,
+    number: u32,
+    stag: Option<Stag>,
+}
+
+impl Drop for MemoryRegion {
+    fn drop(&mut self) {
+        self.domain.handle.shared.act(|core, _| {
+            if let Some(stag) = self.stag {
+                // A region with windows bound stays registered, but without memory: what they name finds nothing.
+                let _ = core.rnic().deregister(stag);
+            }
+            core.regions().remove(self.number);
+        });
+    }
+}
+
+impl MemoryRegion {
+    /// Its length in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True if it has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Its key, local and remote in one; none for what was only allocated.
+    #[must_use]
+    pub fn key(&self) -> Option<Stag> {
+        self.stag
+    }
+
+    /// Its number, as fast registrations name it.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// These bytes as an element of a work request. Whether they are in the region is found when they are used.
+    #[must_use]
+    pub fn sge(&self, range: Range<usize>) -> Sge {
+        let len = u32::try_from(range.len()).unwrap_or(u32::MAX);
+        Sge { stag: self.stag.unwrap_or_default(), addr: BASE.saturating_add(range.start as u64), len }
+    }
+
+    /// What a peer needs to reach the bytes from `offset` on.
+    #[must_use]
+    pub fn remote(&self, offset: usize) -> Remote {
+        Remote { stag: self.stag.unwrap_or_default(), addr: BASE.saturating_add(offset as u64) }
+    }
+
+    fn check(&self, offset: usize, n: usize) -> Result<(), OutOfBounds> {
+        if offset <= self.len && n <= self.len - offset { Ok(()) } else { Err(OutOfBounds) }
+    }
+
+    /// Copies bytes out of the region. While a peer writes them, the result is any mixture.
+    ///
+    /// # Errors
+    /// Not all of them are in the region; nothing was copied.
+    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), OutOfBounds> {
+        self.check(offset, bytes.len())?;
+        self.memory.copy_out(offset, bytes);
+        Ok(())
+    }
+
+    /// Copies bytes into the region.
+    ///
+    /// # Errors
+    /// Not all of them fit there; nothing was copied.
+    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
+        self.check(offset, bytes.len())?;
+        self.memory.copy_in(offset, bytes);
+        Ok(())
+    }
+
+    /// The 8 bytes at `offset`, a multiple of 8, as an atomic number in the machine's byte order: for what peers change by
+    /// atomics, and to look for what they write.
+    ///
+    /// # Errors
+    /// They are not aligned, or not all in the region.
+    pub fn word(&self, offset: usize) -> Result<&AtomicU64, OutOfBounds> {
+        self.check(offset, 8)?;
+        if !offset.is_multiple_of(8) {
+            return Err(OutOfBounds);
+        }
+        Ok(self.memory.word(offset))
+    }
+}
+
+/// A memory window: part of a region, opened to a peer by a work request and closed by another.
+#[derive(Debug)]
+pub struct MemoryWindow {
+    domain: Arc<Domain>,
+    stag: Stag,
+}
+
+impl MemoryWindow {
+    /// Its tag as it was allocated. Each bind gives it a new key.
+    #[must_use]
+    pub fn tag(&self) -> Stag {
+        self.stag
+    }
+}
+
+impl Drop for MemoryWindow {
+    fn drop(&mut self) {
+        let _ = self.domain.handle.shared.act(|core, _| core.rnic().dealloc_window(self.stag));
+    }
+}
+
+/// A tag for fast registration.
+#[derive(Debug)]
+pub struct FastRegion {
+    domain: Arc<Domain>,
+    stag: Stag,
+}
+
+impl FastRegion {
+    /// Its tag as it was allocated. The lowest octet is the key, which each registration may choose.
+    #[must_use]
+    pub fn tag(&self) -> Stag {
+        self.stag
+    }
+}
+
+impl Drop for FastRegion {
+    fn drop(&mut self) {
+        let _ = self.domain.handle.shared.act(|core, _| core.rnic().deregister(self.stag));
+    }
+}

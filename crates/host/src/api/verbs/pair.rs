@@ -1,0 +1,315 @@
+//! Queue pairs: the two queues of a connection, and the connection.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sprat_proto::rdma::{
+    ConnectOptions, MAX_INLINE, MAX_SGE, PostError, Qp, QpOptions, QpState, RecvRequest, SendRequest, Why,
+};
+use sprat_proto::time::SECOND;
+use sprat_proto::wire::rdmap::Cause;
+
+use super::memory::Domain;
+use super::queue::{CompletionQueue, SharedReceiveQueue};
+use crate::rdma::{Link, Patience};
+
+/// How long TCP may take to connect.
+const CONNECT_NS: u64 = 5 * SECOND;
+
+/// What a queue pair is made for.
+#[derive(Clone, Copy, Debug)]
+pub struct PairOptions<'q> {
+    /// Where send requests complete.
+    pub send_queue: &'q CompletionQueue,
+    /// Where receives complete.
+    pub recv_queue: &'q CompletionQueue,
+    /// Take receives from here instead of an own queue.
+    pub shared: Option<&'q SharedReceiveQueue>,
+    /// Most work requests in the send queue.
+    pub send_depth: u32,
+    /// Most work requests in the receive queue.
+    pub recv_depth: u32,
+    /// Most elements of one send request.
+    pub max_send_sge: usize,
+    /// Most elements of one receive request.
+    pub max_recv_sge: usize,
+    /// Most octets of inline data.
+    pub max_inline: usize,
+    /// Every send request leaves a completion.
+    pub signal_all: bool,
+}
+
+impl<'q> PairOptions<'q> {
+    /// 64 requests in each queue, all completing in `queue`.
+    #[must_use]
+    pub fn new(queue: &'q CompletionQueue) -> Self {
+        Self {
+            send_queue: queue,
+            recv_queue: queue,
+            shared: None,
+            send_depth: 64,
+            recv_depth: 64,
+            max_send_sge: MAX_SGE,
+            max_recv_sge: MAX_SGE,
+            max_inline: MAX_INLINE,
+            signal_all: false,
+        }
+    }
+}
+
+/// What both sides agreed upon.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Connected {
+    /// From the peer's program.
+    pub private_data: Vec<u8>,
+    /// Reads and atomics of the peer that we serve at once.
+    pub ird: u16,
+    /// Reads and atomics that we may ask at once; further ones wait.
+    pub ord: u16,
+}
+
+/// Why a connection was not made, or has ended.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The queue pair is not, or no longer, being connected.
+    #[error("the queue pair is not being connected")]
+    Idle,
+    /// TCP did not connect.
+    #[error("no connection: {0}")]
+    Unreachable(io::ErrorKind),
+    /// The peer's program refused.
+    #[error("the peer refused")]
+    Rejected {
+        /// What it said about that.
+        private_data: Vec<u8>,
+        /// Reads that it would serve, if it says so.
+        ird: Option<u16>,
+        /// Reads that it would ask, if it says so.
+        ord: Option<u16>,
+    },
+    /// The two do not understand each other, or the peer went away.
+    #[error("the start-up failed: {0:?}")]
+    Failed(Why),
+    /// It has ended: by an error, if there is a cause, found by us or else by the peer.
+    #[error("the connection has ended")]
+    Disconnected {
+        /// The error.
+        cause: Option<Cause>,
+        /// We found it.
+        ours: bool,
+    },
+    /// It took longer than the caller wanted to wait, and goes on.
+    #[error("not connected in time")]
+    TimedOut,
+}
+
+/// How a connection stands.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Connection {
+    /// It is being made.
+    Opening,
+    /// It is there.
+    Ready(Connected),
+    /// It is not there.
+    Not(ConnectError),
+}
+
+impl From<&Link> for Connection {
+    fn from(link: &Link) -> Self {
+        Self::Not(match link {
+            Link::Opening => return Self::Opening,
+            Link::Connected { private_data, ird, ord } => {
+                return Self::Ready(Connected {
+                    private_data: private_data.clone(),
+                    ird: *ird,
+                    ord: *ord,
+                });
+            }
+            Link::Idle => ConnectError::Idle,
+            Link::Unreachable(kind) => ConnectError::Unreachable(*kind),
+            Link::Rejected { private_data, ird, ord } => {
+                ConnectError::Rejected { private_data: private_data.clone(), ird: *ird, ord: *ord }
+            }
+            Link::Failed(why) => ConnectError::Failed(*why),
+            Link::Disconnected(cause) => ConnectError::Disconnected {
+                cause: cause.map(|(cause, _)| cause),
+                ours: cause.is_some_and(|(_, ours)| ours),
+            },
+        })
+    }
+}
+
+/// A queue pair, reliable and connected (the only kind that iWARP has).
+#[derive(Debug)]
+pub struct QueuePair {
+    pub(super) domain: Arc<Domain>,
+    pub(super) qp: Qp,
+    /// Held, because the pair's completions go there.
+    queues: [CompletionQueue; 2],
+    shared: Option<SharedReceiveQueue>,
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        self.domain.handle.shared.act(|core, now| {
+            core.desk().links.remove(&self.qp);
+            let _ = core.rnic().destroy_qp(self.qp);
+            core.flush(now);
+        });
+    }
+}
+
+impl QueuePair {
+    pub(super) fn new(domain: Arc<Domain>, options: &PairOptions<'_>) -> Result<Self, PostError> {
+        let wanted = QpOptions {
+            pd: domain.pd,
+            send_cq: options.send_queue.inner.cq,
+            recv_cq: options.recv_queue.inner.cq,
+            srq: options.shared.map(|s| s.inner.srq),
+            send_depth: options.send_depth,
+            recv_depth: options.recv_depth,
+            max_send_sge: options.max_send_sge,
+            max_recv_sge: options.max_recv_sge,
+            max_inline: options.max_inline,
+            signal_all: options.signal_all,
+        };
+        let qp = domain.handle.shared.act(|core, _| {
+            let qp = core.rnic().create_qp(wanted)?;
+            core.desk().links.insert(qp, Link::Idle);
+            Ok(qp)
+        })?;
+        let queues = [options.send_queue.clone(), options.recv_queue.clone()];
+        Ok(Self { domain, qp, queues, shared: options.shared.cloned() })
+    }
+
+    /// Its number, as completions and notices name it.
+    #[must_use]
+    pub fn number(&self) -> Qp {
+        self.qp
+    }
+
+    /// The queue that its send requests complete in.
+    #[must_use]
+    pub fn send_queue(&self) -> &CompletionQueue {
+        &self.queues[0]
+    }
+
+    /// The queue that its receives complete in.
+    #[must_use]
+    pub fn recv_queue(&self) -> &CompletionQueue {
+        &self.queues[1]
+    }
+
+    /// The queue that it shares its receives with, if there is one.
+    #[must_use]
+    pub fn shared(&self) -> Option<&SharedReceiveQueue> {
+        self.shared.as_ref()
+    }
+
+    /// Posts to the send queue. Before the connection is there requests wait; after it has ended they complete as flushed.
+    ///
+    /// # Errors
+    /// The queue is full, or the request is not possible; nothing was posted.
+    #[inline]
+    pub fn post_send(&self, request: SendRequest) -> Result<(), PostError> {
+        self.domain.handle.shared.act(|core, _| core.rnic().post_send(self.qp, request))
+    }
+
+    /// Posts several at once: they leave in as few pieces as possible.
+    ///
+    /// # Errors
+    /// As [`QueuePair::post_send`], for the first one that is not possible, with how many were posted before it.
+    pub fn post_sends(
+        &self,
+        requests: impl IntoIterator<Item = SendRequest>,
+    ) -> Result<usize, (usize, PostError)> {
+        self.domain.handle.shared.act(|core, _| {
+            let mut posted = 0;
+            for request in requests {
+                core.rnic().post_send(self.qp, request).map_err(|e| (posted, e))?;
+                posted += 1;
+            }
+            Ok(posted)
+        })
+    }
+
+    /// Posts to the receive queue, whose requests are taken in order by what the peer sends.
+    ///
+    /// # Errors
+    /// The queue is full, or the request is not possible; nothing was posted.
+    #[inline]
+    pub fn post_recv(&self, request: RecvRequest) -> Result<(), PostError> {
+        self.domain.handle.shared.act(|core, _| core.rnic().post_recv(self.qp, request))
+    }
+
+    /// Begins to connect with who listens at `to`; [`QueuePair::connection`] and [`QueuePair::connected`] say what comes of
+    /// it.
+    ///
+    /// # Errors
+    /// No socket or no way to that address, or not allowed.
+    pub fn begin_connect(&self, to: SocketAddr, options: ConnectOptions) -> io::Result<()> {
+        self.domain.handle.allow(to)?;
+        self.domain.handle.shared.act(|core, now| core.connect(now, self.qp, to, options, CONNECT_NS))
+    }
+
+    /// Connects with who listens at `to`, and waits until that is done, at most for `limit`.
+    ///
+    /// # Errors
+    /// Why it could not be done.
+    pub fn connect(
+        &self,
+        to: SocketAddr,
+        options: ConnectOptions,
+        limit: Option<Duration>,
+    ) -> Result<Connected, ConnectError> {
+        self.begin_connect(to, options).map_err(|e| ConnectError::Unreachable(e.kind()))?;
+        self.connected(limit)
+    }
+
+    /// Waits until the connection is there, at most for `limit`.
+    ///
+    /// # Errors
+    /// Why it is not.
+    pub fn connected(&self, limit: Option<Duration>) -> Result<Connected, ConnectError> {
+        let found = self.domain.handle.shared.wait(limit, Patience::Spin, |core| {
+            match core.desk().links.get(&self.qp).map(Connection::from)? {
+                Connection::Opening => None,
+                Connection::Ready(connected) => Some(Ok(connected)),
+                Connection::Not(error) => Some(Err(error)),
+            }
+        });
+        found.unwrap_or(Err(ConnectError::TimedOut))
+    }
+
+    /// How the connection stands now.
+    #[must_use]
+    pub fn connection(&self) -> Connection {
+        let link = self.domain.handle.shared.look(|core| core.desk().links.get(&self.qp).map(Connection::from));
+        link.unwrap_or(Connection::Not(ConnectError::Idle))
+    }
+
+    /// How the queue pair stands now.
+    #[must_use]
+    pub fn state(&self) -> Option<QpState> {
+        self.domain.handle.shared.look(|core| core.rnic().state(self.qp))
+    }
+
+    /// Ends the connection, after everything that was posted has been sent.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn disconnect(&self) -> Result<(), PostError> {
+        self.domain.handle.shared.act(|core, now| core.rnic().disconnect(now, self.qp))
+    }
+
+    /// Waits until the connection has ended, at most for `limit`; true if it has.
+    pub fn disconnected(&self, limit: Option<Duration>) -> bool {
+        let gone = self.domain.handle.shared.wait(limit, Patience::Spin, |core| {
+            let link = core.desk().links.get(&self.qp)?;
+            (!matches!(link, Link::Opening | Link::Connected { .. })).then_some(())
+        });
+        gone.is_some()
+    }
+}

@@ -1,0 +1,555 @@
+//! ONE turn: what came is understood, what is late is done, what is to be sent is sent, what happened is written down.
+//!
+//! Receiving has three paths, chosen for the whole device ([`Copies`]) so that they can be compared:
+//!
+//! ```text
+//!   Two:     socket ─► buffer ─copy─► the stream's own ─copy─► region
+//!   One:     socket ─► buffer ─copy─► region
+//!   Direct:  socket ─► region, where the header is known and neither CRC nor markers are in the way; else as One
+//! ```
+//!
+//! Always holds: the engine sees the octets of a stream in order and once; what it did not consume is in front of what
+//! comes next; a stream whose socket is full is sent to again only when the epoll says so.
+//!
+//! Not here: making and ending connections (`door`), waiting (`shared`).
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::Arc;
+
+use rustix::event::{Timespec, epoll};
+use sprat_proto::rdma::{Config, Conn, End, Event, Record, Rnic};
+use sprat_proto::{Instant, Rng};
+
+use super::desk::{Asked, Desk, MOST_ASKED};
+use super::door::Listener;
+use super::regions::Regions;
+use super::stream::{Kept, Pending, Stage, Stream, took};
+use super::sys;
+use crate::clock::Clock;
+
+/// Up to so many connections each is polled by reading it; more are polled through the epoll.
+const DIRECT: usize = 8;
+/// With few connections, how many turns pass between looks at the epoll (for new connections).
+const EPOLL_EVERY: u32 = 32;
+/// Octets of one read: what the engine may leave over (72 KiB) and room for several FPDUs besides.
+const BUFFER: usize = 256 << 10;
+/// An FPDU's start up to this length is copied out of the buffer; a longer one keeps it.
+const FEW: usize = 16 << 10;
+/// So many streams may keep a buffer; others copy.
+const MOST_KEPT: usize = 64;
+/// Octets that are handed to the kernel in one call.
+const BATCH: usize = 256 << 10;
+/// Octets that one connection sends in a turn while others wait to send.
+const WORK: usize = 1 << 20;
+/// The most that the engine leaves over: an FPDU that is not whole.
+const MOST_LEFT: usize = 72 << 10;
+/// What is read directly is read so much further: the CRC's place and the next FPDU's header.
+const BEHIND: usize = 32;
+/// What the epoll calls listener `n`: this and `n`.
+pub(super) const LISTENER: u64 = 1 << 32;
+
+/// Copies between the kernel and a region.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Copies {
+    /// An FPDU is put together in a buffer of its connection, then placed.
+    Two,
+    /// It is placed out of the buffer that was read into.
+    #[default]
+    One,
+    /// Payload is read straight into its region where that is possible: without CRC and markers, in long messages.
+    Direct,
+}
+
+/// How a core is set up.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) config: Config,
+    pub(crate) copies: Copies,
+    /// Most connections.
+    pub(crate) connections: usize,
+}
+
+/// What has been counted. All octets are payload and headers together, as the stream has them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Counters {
+    /// Connections accepted.
+    pub accepted: u64,
+    /// Times that accepting failed or had to wait: no descriptor left, or at the limit.
+    pub accept_errors: u64,
+    /// Octets received.
+    pub received: u64,
+    /// Octets that the kernel took.
+    pub sent: u64,
+    /// Reads of sockets that brought something.
+    pub reads: u64,
+    /// Sends that the kernel took something of.
+    pub sends: u64,
+    /// Octets that the kernel put straight into regions.
+    pub direct: u64,
+    /// Octets that were copied into regions.
+    pub placed: u64,
+    /// Octets that were copied between buffers before.
+    pub copied: u64,
+}
+
+/// See the file.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(super) rnic: Rnic,
+    pub(super) regions: Regions,
+    pub(super) desk: Desk,
+    pub(super) settings: Settings,
+    pub(super) clock: Clock,
+    pub(super) epoll: Arc<OwnedFd>,
+    pub(super) listeners: BTreeMap<u32, Listener>,
+    pub(super) streams: Vec<Option<Box<Stream>>>,
+    pub(super) free: Vec<u32>,
+    /// The streams that there are.
+    pub(super) live: Vec<u32>,
+    /// The stream of a connection, by the connection's index.
+    pub(super) by_conn: Vec<u32>,
+    /// Streams that have a time at which something is due.
+    pub(super) timed: Vec<u32>,
+    pub(super) first_timed: Instant,
+    /// How many wait until their socket is writable, which only the epoll knows.
+    pub(super) waiting: usize,
+    /// Who may have something to read.
+    pub(super) ready: VecDeque<u32>,
+    /// Who may have something to send.
+    pub(super) dirty: VecDeque<u32>,
+    /// The epoll may have something.
+    pub(super) look: bool,
+    turns: u32,
+    buffer: Box<[u8]>,
+    spare_buffers: Vec<Box<[u8]>>,
+    /// How many streams keep a buffer.
+    pub(super) kept_buffers: usize,
+    record: Record,
+    pub(super) counters: Counters,
+    /// Threads that wait for a change.
+    pub(super) sleepers: usize,
+    /// A thread sleeps on the epoll and the bell.
+    pub(super) watched: bool,
+    /// The device's own thread is to end.
+    pub(super) stop: bool,
+}
+
+impl Core {
+    /// A core without connections.
+    ///
+    /// # Errors
+    /// No descriptor, or no random numbers.
+    pub(crate) fn new(settings: Settings) -> io::Result<Self> {
+        let mut seed = [0; 8];
+        getrandom::fill(&mut seed).map_err(io::Error::other)?;
+        let rnic = Rnic::new(settings.config.clone(), Rng::seeded(u64::from_le_bytes(seed)));
+        Ok(Self {
+            rnic,
+            regions: Regions::default(),
+            desk: Desk::default(),
+            settings,
+            clock: Clock::new(),
+            epoll: Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?),
+            listeners: BTreeMap::new(),
+            streams: Vec::new(),
+            free: Vec::new(),
+            live: Vec::new(),
+            by_conn: Vec::new(),
+            timed: Vec::new(),
+            first_timed: Instant::NEVER,
+            waiting: 0,
+            ready: VecDeque::new(),
+            dirty: VecDeque::new(),
+            look: true,
+            turns: 0,
+            buffer: vec![0; BUFFER].into(),
+            spare_buffers: Vec::new(),
+            kept_buffers: 0,
+            record: Record::default(),
+            counters: Counters::default(),
+            sleepers: 0,
+            watched: false,
+            stop: false,
+        })
+    }
+
+    /// Everything that can be done now; true if anything was.
+    pub(crate) fn turn(&mut self) -> bool {
+        let now = self.clock.now();
+        let mut worked = self.receive(now);
+        if self.deadline() <= now {
+            self.tick(now);
+            worked = true;
+        }
+        worked |= self.flush(now);
+        worked
+    }
+
+    /// Sends what is to be sent and writes down what happened: the second half of a turn.
+    pub(crate) fn flush(&mut self, now: Instant) -> bool {
+        let mut worked = self.send(now);
+        while let Some(event) = self.rnic.event() {
+            self.happened(now, event);
+            worked = true;
+        }
+        // What happened may have left more to send (a refusal, an end).
+        worked | self.send(now)
+    }
+
+    /// When a turn is due even if nothing comes.
+    pub(crate) fn deadline(&self) -> Instant {
+        self.rnic.deadline().unwrap_or(Instant::NEVER).min(self.first_timed)
+    }
+
+    /// True if a thread may sleep until the epoll has something.
+    pub(crate) fn doze(&mut self) -> bool {
+        self.look = true;
+        self.ready.is_empty() && self.dirty.is_empty()
+    }
+
+    /// The engine.
+    #[inline]
+    pub(crate) fn rnic(&mut self) -> &mut Rnic {
+        &mut self.rnic
+    }
+
+    /// Registered memory.
+    pub(crate) fn regions(&mut self) -> &mut Regions {
+        &mut self.regions
+    }
+
+    /// What programs wait for.
+    pub(crate) fn desk(&mut self) -> &mut Desk {
+        &mut self.desk
+    }
+
+    /// Who asked next at a listener.
+    pub(crate) fn asked(&mut self, listener: u32) -> Option<Asked> {
+        self.listeners.get_mut(&listener)?.asked.pop_front()
+    }
+
+    /// What has been counted.
+    pub(crate) fn counters(&self) -> Counters {
+        Counters { placed: self.regions.written, ..self.counters }
+    }
+
+    fn happened(&mut self, now: Instant, event: Event) {
+        match event {
+            Event::Request { conn, private_data, ird, ord } => {
+                let found = self.slot_of(conn).and_then(|slot| self.streams[slot as usize].as_deref());
+                let Some((listener, peer)) = found.and_then(|s| Some((s.listener?, s.peer))) else { return };
+                match self.listeners.get_mut(&listener) {
+                    Some(at) if at.asked.len() < MOST_ASKED => {
+                        at.asked.push_back(Asked { conn, peer, private_data, ird, ord });
+                    }
+                    // Nobody listens (any more), or nobody hears.
+                    _ => {
+                        let _ = self.rnic.reject(now, conn, &[]);
+                    }
+                }
+            }
+            Event::Close { conn, reset } => self.close(now, conn, reset),
+            other => self.desk.take(other),
+        }
+    }
+
+    /// The stream of a connection.
+    pub(super) fn slot_of(&self, conn: Conn) -> Option<u32> {
+        let slot = *self.by_conn.get(conn.index())?;
+        let stream = self.streams.get(slot as usize)?.as_deref()?;
+        (stream.conn() == Some(conn)).then_some(slot)
+    }
+
+    // ---- receiving ----
+
+    fn receive(&mut self, now: Instant) -> bool {
+        self.turns = self.turns.wrapping_add(1);
+        let many = self.live.len() > DIRECT || self.waiting > 0;
+        let mut worked = false;
+        if self.look || many || self.turns.is_multiple_of(EPOLL_EVERY) {
+            worked |= self.look(now);
+        }
+        if !many {
+            // By index: a read may end a stream and so change the list.
+            let mut at = 0;
+            while let Some(&slot) = self.live.get(at) {
+                worked |= self.receive_one(now, slot);
+                at += 1;
+            }
+            self.ready.clear();
+            return worked;
+        }
+        for _ in 0..self.ready.len() {
+            let Some(slot) = self.ready.pop_front() else { break };
+            worked |= self.receive_one(now, slot);
+        }
+        worked
+    }
+
+    /// Asks the epoll who has something.
+    fn look(&mut self, now: Instant) -> bool {
+        self.look = false;
+        let mut events = [const {
+            epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }
+        }; 64];
+        let none = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let count = epoll::wait(&self.epoll, &mut events, Some(&none)).unwrap_or(0);
+        // There may be more than fit.
+        self.look = count == events.len();
+        for event in &events[..count] {
+            let (flags, data) = (event.flags, event.data.u64());
+            if data >= LISTENER {
+                self.accept_from(now, data as u32);
+                continue;
+            }
+            let slot = data as u32;
+            let Some(stream) = self.streams.get(slot as usize).and_then(Option::as_deref) else { continue };
+            let broken = flags.intersects(epoll::EventFlags::ERR | epoll::EventFlags::HUP);
+            let opening = matches!(stream.stage, Stage::Opening { .. });
+            if opening {
+                self.opened(now, slot);
+                continue;
+            }
+            if broken || flags.contains(epoll::EventFlags::OUT) {
+                self.send_on(now, slot);
+            }
+            if broken || flags.contains(epoll::EventFlags::IN) {
+                self.ready.push_back(slot);
+            }
+        }
+        count > 0
+    }
+
+    /// Reads once from the stream in `slot` and hands in what came.
+    fn receive_one(&mut self, now: Instant, slot: u32) -> bool {
+        let Some(stream) = self.streams.get(slot as usize).and_then(Option::as_deref) else { return false };
+        let conn = match stream.stage {
+            _ if stream.finished => return false,
+            Stage::Live(conn) => conn,
+            Stage::Lingering(_) => return self.drain(slot),
+            Stage::Opening { .. } => return false,
+        };
+        if self.settings.copies == Copies::Direct
+            && stream.kept.len() == 0
+            && let Some(span) = self.rnic.direct(conn)
+        {
+            let behind = &mut self.buffer[..BEHIND];
+            let read = sys::receive_into(stream.socket.as_fd(), span, &self.regions, behind);
+            return self.received_directly(now, slot, conn, span.len as usize, read);
+        }
+        let Some(stream) = self.streams[slot as usize].as_deref_mut() else { return false };
+        match stream.read(&mut self.buffer) {
+            None => return false,
+            Some(Ok(0)) => self.ended(now, slot, conn, End::Finished),
+            Some(Err(_)) => self.ended(now, slot, conn, End::Reset),
+            Some(Ok(n)) => {
+                self.count_read(n);
+                self.hand_in(now, slot, conn, n);
+            }
+        }
+        true
+    }
+
+    fn count_read(&mut self, n: usize) {
+        self.counters.reads += 1;
+        self.counters.received += n as u64;
+    }
+
+    fn received_directly(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        conn: Conn,
+        span: usize,
+        read: io::Result<usize>,
+    ) -> bool {
+        match took(read.and_then(|n| if n == 0 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(n) })) {
+            Ok(0) => return false,
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => self.ended(now, slot, conn, End::Finished),
+            Err(_) => self.ended(now, slot, conn, End::Reset),
+            Ok(n) => {
+                self.count_read(n);
+                let placed = n.min(span);
+                self.counters.direct += placed as u64;
+                self.rnic.placed(now, conn, placed as u32, &mut self.regions);
+                if n > span {
+                    self.hand_in(now, slot, conn, n - span);
+                }
+            }
+        }
+        true
+    }
+
+    /// Hands `n` new octets to the engine, behind those that the stream kept.
+    fn hand_in(&mut self, now: Instant, slot: u32, conn: Conn, n: usize) {
+        let Some(stream) = self.streams[slot as usize].as_deref_mut() else { return };
+        let kept = stream.kept.len();
+        match std::mem::take(&mut stream.kept) {
+            Kept::Nothing => {}
+            Kept::Few(bytes) if self.settings.copies == Copies::Two => {
+                return self.hand_in_assembled(now, slot, conn, bytes, n);
+            }
+            Kept::Few(bytes) => self.buffer[..kept].copy_from_slice(&bytes),
+            Kept::Many(buffer, _) => {
+                // What came was read behind it.
+                self.spare_buffers.push(std::mem::replace(&mut self.buffer, buffer));
+                self.kept_buffers -= 1;
+            }
+        }
+        if self.settings.copies == Copies::Two {
+            return self.hand_in_assembled(now, slot, conn, Vec::new(), n);
+        }
+        let filled = kept + n;
+        let used = self.rnic.input(now, conn, &self.buffer[..filled], &mut self.regions);
+        if used < filled {
+            self.keep(now, slot, conn, used..filled);
+        }
+    }
+
+    /// The same by a copy of everything into a buffer of the stream's own, `bytes`.
+    fn hand_in_assembled(&mut self, now: Instant, slot: u32, conn: Conn, mut bytes: Vec<u8>, n: usize) {
+        let from = bytes.len();
+        bytes.extend_from_slice(&self.buffer[from..from + n]);
+        self.counters.copied += n as u64;
+        let used = self.rnic.input(now, conn, &bytes, &mut self.regions);
+        bytes.drain(..used);
+        if bytes.len() > MOST_LEFT {
+            return self.ended(now, slot, conn, End::Reset);
+        }
+        let Some(stream) = self.streams[slot as usize].as_deref_mut() else { return };
+        // Few connections may keep their buffer; ten thousand idle ones own nothing.
+        if !bytes.is_empty() || self.live.len() <= DIRECT {
+            stream.kept = Kept::Few(bytes);
+        }
+    }
+
+    /// Keeps what the engine left over of the buffer.
+    fn keep(&mut self, now: Instant, slot: u32, conn: Conn, rest: Range<usize>) {
+        if rest.len() > MOST_LEFT {
+            return self.ended(now, slot, conn, End::Reset);
+        }
+        let Some(stream) = self.streams[slot as usize].as_deref_mut() else { return };
+        self.counters.copied += rest.len() as u64;
+        if rest.len() <= FEW || self.kept_buffers == MOST_KEPT {
+            stream.kept = Kept::Few(self.buffer[rest].to_vec());
+            return;
+        }
+        let len = rest.len();
+        self.buffer.copy_within(rest, 0);
+        let other = self.spare_buffers.pop().unwrap_or_else(|| vec![0; BUFFER].into());
+        stream.kept = Kept::Many(std::mem::replace(&mut self.buffer, other), len);
+        self.kept_buffers += 1;
+    }
+
+    // ---- sending ----
+
+    fn send(&mut self, now: Instant) -> bool {
+        while let Some(conn) = self.rnic.ready() {
+            if let Some(slot) = self.slot_of(conn) {
+                self.soil(slot);
+            }
+        }
+        let many = self.dirty.len();
+        for _ in 0..many {
+            let Some(slot) = self.dirty.pop_front() else { break };
+            if let Some(stream) = self.streams[slot as usize].as_deref_mut() {
+                stream.dirty = false;
+                self.send_on(now, slot);
+            }
+        }
+        many > 0
+    }
+
+    /// Marks a stream as one that may have something to send.
+    pub(super) fn soil(&mut self, slot: u32) {
+        if let Some(stream) = self.streams[slot as usize].as_deref_mut()
+            && !stream.dirty
+        {
+            stream.dirty = true;
+            self.dirty.push_back(slot);
+        }
+    }
+
+    /// Sends what the stream in `slot` has to send, until the kernel takes no more or others should have a turn.
+    pub(super) fn send_on(&mut self, now: Instant, slot: u32) {
+        if !self.send_rest(now, slot) {
+            return;
+        }
+        let Some(conn) = self.streams[slot as usize].as_deref().and_then(Stream::conn) else { return };
+        let mut work = 0;
+        loop {
+            let (mut len, mut more) = (0, true);
+            while more && len < BATCH {
+                more = self.rnic.output(now, conn, &mut self.record, &mut self.regions);
+                len = self.record.len();
+            }
+            if len == 0 {
+                return;
+            }
+            let Some(stream) = self.streams[slot as usize].as_deref_mut() else { return };
+            let Ok(n) = took(sys::send(stream.socket.as_fd(), &self.record, 0, &self.regions)) else {
+                self.record.clear();
+                return self.ended(now, slot, conn, End::Reset);
+            };
+            if n < len {
+                let record = std::mem::take(&mut self.record);
+                stream.pending = Some(Box::new(Pending { record, sent: n }));
+                self.register(slot);
+            } else {
+                self.record.clear();
+            }
+            self.count_sent(Some(conn), n);
+            work += n;
+            if n < len || !more {
+                return;
+            }
+            if work >= WORK {
+                return self.soil(slot);
+            }
+        }
+    }
+
+    fn count_sent(&mut self, conn: Option<Conn>, n: usize) {
+        if n == 0 {
+            return;
+        }
+        self.counters.sends += 1;
+        self.counters.sent += n as u64;
+        if let Some(conn) = conn {
+            self.rnic.sent(conn, n);
+        }
+    }
+
+    /// Sends what is left over from earlier; true if all of it has gone and the stream is still there.
+    fn send_rest(&mut self, now: Instant, slot: u32) -> bool {
+        let Some(stream) = self.streams.get_mut(slot as usize).and_then(Option::as_deref_mut) else {
+            return false;
+        };
+        if stream.pending.is_none() {
+            return true;
+        }
+        let conn = stream.conn();
+        match stream.send_pending(&self.regions) {
+            Ok(n) => self.count_sent(conn, n),
+            Err(_) => {
+                match conn {
+                    Some(conn) => self.ended(now, slot, conn, End::Reset),
+                    None => self.remove(slot),
+                }
+                return false;
+            }
+        }
+        let all = self.streams[slot as usize].as_deref().is_some_and(|s| s.pending.is_none());
+        if all {
+            self.register(slot);
+            if conn.is_none() {
+                self.said_all(slot);
+            }
+        }
+        all
+    }
+}

@@ -1,0 +1,342 @@
+//! How connections come to be and go: listening, connecting, closing, and the times that belong to that.
+//!
+//! Always holds: a slot is used by one socket from its opening to its close; the engine's number of a connection leads to
+//! its slot until the engine has said `Close`, not longer.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd as _, OwnedFd};
+
+use rustix::event::epoll;
+use rustix::io::Errno;
+use rustix::net::{self, SocketFlags, sockopt};
+use sprat_proto::Instant;
+use sprat_proto::rdma::{Conn, ConnectOptions, End, Qp};
+use sprat_proto::time::{MS, SECOND};
+
+use super::core::{Core, LISTENER};
+use super::desk::{Asked, Link};
+use super::stream::{self, Kept, Stage, Stream};
+
+/// How many connections wait in the kernel to be accepted.
+const BACKLOG: i32 = 1024;
+/// How many are accepted in one turn.
+const PER_TURN: usize = 64;
+/// How long to wait after running out of descriptors or memory.
+const PAUSE_NS: u64 = 100 * MS;
+/// How long the peer may take to end its side after we have ended ours.
+const LINGER_NS: u64 = 2 * SECOND;
+
+/// A listening socket and who has asked there.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    socket: OwnedFd,
+    pub(crate) local: SocketAddr,
+    pub(crate) asked: VecDeque<Asked>,
+    /// While it is out of the epoll: when to try again, or never before a connection ends.
+    paused_until: Option<Instant>,
+}
+
+impl Core {
+    /// Listens at `addr`; the listener's number and its address, with the port filled in.
+    ///
+    /// # Errors
+    /// The address cannot be bound.
+    pub(crate) fn listen(&mut self, addr: SocketAddr) -> io::Result<(u32, SocketAddr)> {
+        let socket = stream::open(&addr)?;
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+        net::bind(&socket, &addr)?;
+        net::listen(&socket, BACKLOG)?;
+        let local: SocketAddr = net::getsockname(&socket)?.try_into()?;
+        let number = self.listeners.last_key_value().map_or(0, |(n, _)| n + 1);
+        let data = epoll::EventData::new_u64(LISTENER | u64::from(number));
+        epoll::add(&self.epoll, &socket, data, epoll::EventFlags::IN)?;
+        self.listeners
+            .insert(number, Listener { socket, local, asked: VecDeque::new(), paused_until: None });
+        Ok((number, local))
+    }
+
+    /// Listens no more; who has asked and was not answered is refused.
+    pub(crate) fn unlisten(&mut self, now: Instant, number: u32) {
+        let Some(listener) = self.listeners.remove(&number) else { return };
+        for asked in listener.asked {
+            let _ = self.rnic.reject(now, asked.conn, &[]);
+        }
+    }
+
+    pub(super) fn accept_from(&mut self, now: Instant, number: u32) {
+        for _ in 0..PER_TURN {
+            if self.live.len() >= self.settings.connections {
+                return self.pause(number, Instant::NEVER);
+            }
+            let Some(listener) = self.listeners.get(&number) else { return };
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            match net::acceptfrom_with(&listener.socket, flags) {
+                Ok((socket, peer)) => {
+                    let peer = peer.and_then(|p| SocketAddr::try_from(p).ok());
+                    self.welcome(now, number, socket, peer.unwrap_or(listener.local));
+                }
+                Err(Errno::AGAIN) => return,
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                    return self.pause(number, now.after(PAUSE_NS));
+                }
+                // This one is gone already; there may be others.
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn welcome(&mut self, now: Instant, listener: u32, socket: OwnedFd, peer: SocketAddr) {
+        // A socket that cannot be tuned has ended already.
+        if stream::tune(socket.as_fd()).is_err() {
+            return;
+        }
+        let Ok(conn) = self.rnic.incoming(now) else {
+            self.counters.accept_errors += 1;
+            return;
+        };
+        self.counters.accepted += 1;
+        let slot = self.place(Stream::new(socket, Stage::Live(conn), peer, Some(listener)));
+        self.goes_live(slot, conn);
+        // It has probably said something already.
+        self.ready.push_back(slot);
+    }
+
+    fn pause(&mut self, number: u32, until: Instant) {
+        self.counters.accept_errors += 1;
+        if let Some(listener) = self.listeners.get_mut(&number)
+            && listener.paused_until.is_none()
+        {
+            let _ = epoll::delete(&self.epoll, &listener.socket);
+            listener.paused_until = Some(until);
+            self.first_timed = self.first_timed.min(until);
+        }
+    }
+
+    /// Accepts again where the pause is over, or everywhere; returns when the next pause is over.
+    fn resume(&mut self, now: Instant) -> Instant {
+        let mut next = Instant::NEVER;
+        for (number, listener) in &mut self.listeners {
+            match listener.paused_until {
+                Some(until) if until <= now => {
+                    listener.paused_until = None;
+                    let data = epoll::EventData::new_u64(LISTENER | u64::from(*number));
+                    let _ = epoll::add(&self.epoll, &listener.socket, data, epoll::EventFlags::IN);
+                    self.look = true;
+                }
+                Some(until) => next = next.min(until),
+                None => {}
+            }
+        }
+        next
+    }
+
+    /// Begins to connect `qp` with `to`. What comes of it is at the desk.
+    ///
+    /// # Errors
+    /// No socket, no such address, too many connections.
+    pub(crate) fn connect(
+        &mut self,
+        now: Instant,
+        qp: Qp,
+        to: SocketAddr,
+        options: ConnectOptions,
+        timeout_ns: u64,
+    ) -> io::Result<()> {
+        if self.live.len() >= self.settings.connections {
+            return Err(io::Error::new(io::ErrorKind::QuotaExceeded, "too many connections"));
+        }
+        let (socket, done) = stream::begin(&to)?;
+        let until = now.after(timeout_ns);
+        let stage = Stage::Opening { qp, options: Box::new(options), until };
+        let slot = self.place(Stream::new(socket, stage, to, None));
+        self.desk.link(qp, Link::Opening);
+        if done {
+            self.opened(now, slot);
+        } else {
+            self.register(slot);
+            self.time(slot, until);
+        }
+        Ok(())
+    }
+
+    /// TCP has connected, or has not.
+    pub(super) fn opened(&mut self, now: Instant, slot: u32) {
+        let Some(stream) = self.streams[slot as usize].as_deref_mut() else { return };
+        let result = match sockopt::socket_error(&stream.socket) {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(e)) | Err(e) => Err(io::Error::from(e).kind()),
+        };
+        let Stage::Opening { qp, options, .. } = &mut stream.stage else { return };
+        let (qp, options) = (*qp, std::mem::take(&mut **options));
+        let started = result.and_then(|()| {
+            self.rnic.connect(now, qp, &options).map_err(|_| io::ErrorKind::InvalidInput)
+        });
+        match started {
+            Ok(conn) => {
+                stream.stage = Stage::Live(conn);
+                self.goes_live(slot, conn);
+                self.soil(slot);
+            }
+            Err(kind) => {
+                self.desk.link(qp, Link::Unreachable(kind));
+                self.remove(slot);
+            }
+        }
+    }
+
+    /// The engine has a name for the stream in `slot`.
+    fn goes_live(&mut self, slot: u32, conn: Conn) {
+        let at = conn.index();
+        if self.by_conn.len() <= at {
+            self.by_conn.resize(at + 1, u32::MAX);
+        }
+        self.by_conn[at] = slot;
+        let emss = self.streams[slot as usize].as_deref().and_then(Stream::emss);
+        if let Some(emss) = emss {
+            self.rnic.set_emss(conn, emss as usize);
+        }
+        self.register(slot);
+    }
+
+    /// The stream has ended; the engine decides what follows.
+    pub(super) fn ended(&mut self, now: Instant, slot: u32, conn: Conn, end: End) {
+        let Some(stream) = self.streams[slot as usize].as_deref_mut() else { return };
+        stream.finished = true;
+        let kept = std::mem::take(&mut stream.kept);
+        self.kept_buffers -= usize::from(matches!(kept, Kept::Many(..)));
+        if end == End::Reset {
+            stream.pending = None;
+        }
+        self.register(slot);
+        self.rnic.ended(now, conn, end);
+    }
+
+    /// The engine is done with a connection.
+    pub(super) fn close(&mut self, now: Instant, conn: Conn, reset: bool) {
+        let Some(slot) = self.slot_of(conn) else { return };
+        let Some(stream) = self.streams[slot as usize].as_deref_mut() else { return };
+        if reset {
+            stream.abort();
+            return self.remove(slot);
+        }
+        let until = now.after(LINGER_NS);
+        stream.stage = Stage::Lingering(until);
+        let kept = std::mem::take(&mut stream.kept);
+        self.kept_buffers -= usize::from(matches!(kept, Kept::Many(..)));
+        self.time(slot, until);
+        if self.streams[slot as usize].as_deref().is_some_and(|s| s.pending.is_none()) {
+            self.said_all(slot);
+        }
+    }
+
+    /// A lingering stream has nothing more to send.
+    pub(super) fn said_all(&mut self, slot: u32) {
+        let Some(stream) = self.streams[slot as usize].as_deref() else { return };
+        stream.shut();
+        if stream.finished {
+            self.remove(slot);
+        }
+    }
+
+    /// Reads and drops what a peer sends that has nobody to talk to any more.
+    pub(super) fn drain(&mut self, slot: u32) -> bool {
+        let mut waste = [0; 4096];
+        let Some(stream) = self.streams[slot as usize].as_deref_mut() else { return false };
+        match stream.read(&mut waste) {
+            None => return false,
+            Some(Ok(n @ 1..)) => self.counters.received += n as u64,
+            Some(_) if stream.pending.is_some() => {
+                stream.finished = true;
+                self.register(slot);
+            }
+            Some(_) => self.remove(slot),
+        }
+        true
+    }
+
+    /// What is late.
+    pub(super) fn tick(&mut self, now: Instant) {
+        self.rnic.tick(now);
+        if now < self.first_timed {
+            return;
+        }
+        let mut next = Instant::NEVER;
+        let mut timed = std::mem::take(&mut self.timed);
+        timed.sort_unstable();
+        timed.dedup();
+        for slot in timed {
+            let Some(stream) = self.streams[slot as usize].as_deref() else { continue };
+            let (until, qp) = match &stream.stage {
+                Stage::Opening { until, qp, .. } => (*until, Some(*qp)),
+                Stage::Lingering(until) => (*until, None),
+                Stage::Live(_) => continue,
+            };
+            if until > now {
+                self.timed.push(slot);
+                next = next.min(until);
+                continue;
+            }
+            if let Some(qp) = qp {
+                self.desk.link(qp, Link::Unreachable(io::ErrorKind::TimedOut));
+            }
+            self.remove(slot);
+        }
+        self.first_timed = next.min(self.resume(now));
+    }
+
+    fn time(&mut self, slot: u32, until: Instant) {
+        self.timed.push(slot);
+        self.first_timed = self.first_timed.min(until);
+    }
+
+    fn place(&mut self, stream: Stream) -> u32 {
+        let stream = Some(Box::new(stream));
+        let slot = match self.free.pop() {
+            Some(slot) => {
+                self.streams[slot as usize] = stream;
+                slot
+            }
+            None => {
+                self.streams.push(stream);
+                self.streams.len() as u32 - 1
+            }
+        };
+        self.live.push(slot);
+        slot
+    }
+
+    /// Closes the socket and empties the slot.
+    pub(super) fn remove(&mut self, slot: u32) {
+        let Some(stream) = self.streams[slot as usize].take() else { return };
+        self.waiting -= usize::from(stream.interest.contains(epoll::EventFlags::OUT));
+        if let Some(at) = self.live.iter().position(|s| *s == slot) {
+            self.live.swap_remove(at);
+        }
+        self.free.push(slot);
+        self.kept_buffers -= usize::from(matches!(stream.kept, Kept::Many(..)));
+        // There is room for others.
+        self.resume(Instant::NEVER);
+    }
+
+    /// Makes the epoll report what the stream waits for.
+    pub(super) fn register(&mut self, slot: u32) {
+        let Some(stream) = self.streams[slot as usize].as_deref_mut() else { return };
+        let (old, wanted) = (stream.interest, stream.wanted_interest());
+        if wanted == old {
+            return;
+        }
+        let data = epoll::EventData::new_u64(u64::from(slot));
+        // A socket that nothing is wanted of leaves the epoll, which would report its end again and again. A failure shows
+        // as silence, which the engine's deadlines end.
+        let _ = match (old.is_empty(), wanted.is_empty()) {
+            (true, _) => epoll::add(&self.epoll, &stream.socket, data, wanted),
+            (false, true) => epoll::delete(&self.epoll, &stream.socket),
+            (false, false) => epoll::modify(&self.epoll, &stream.socket, data, wanted),
+        };
+        stream.interest = wanted;
+        self.waiting += usize::from(wanted.contains(epoll::EventFlags::OUT));
+        self.waiting -= usize::from(old.contains(epoll::EventFlags::OUT));
+    }
+}

@@ -1,0 +1,26 @@
+//! Streams, memory and time for the iWARP engine of `sprat-proto`: what `api::verbs` stands on.
+//!
+//! ```text
+//!   api::verbs ─► Shared (one lock, one way to wait, perhaps a thread) ─► Core (one turn) ─► Rnic (pure)
+//!                                                                          │
+//!                                                    sockets, epoll, Regions, clock
+//! ```
+//!
+//! The engine is coupled loosely to the stream here: a kernel socket takes any octets, and what leaves in one record is not
+//! promised to be one segment.
+//!
+//! Not here: what the octets mean (`proto::rdma`), the objects that programs hold (`api::verbs`).
+
+mod core;
+mod desk;
+mod door;
+mod regions;
+mod shared;
+mod stream;
+mod sys;
+
+pub use self::core::{Copies, Counters};
+pub(crate) use self::core::{Core, Settings};
+pub(crate) use desk::{Asked, Channel, Link};
+pub use shared::Threading;
+pub(crate) use shared::{Patience, Shared};

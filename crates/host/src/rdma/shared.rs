@@ -1,0 +1,293 @@
+//! One core and the threads around it: one lock, one way to wait, perhaps one thread that makes progress.
+//!
+//! ```text
+//!   Caller         whoever posts sends, whoever polls or waits takes a turn
+//!   IoThread       posting hands over; a thread takes all turns
+//!   ReceiveThread  whoever posts sends; a thread takes turns
+//! ```
+//!
+//! What has happened shows in `epoch`, a counter that is read without the lock, so that polling an empty queue costs the
+//! thread that fills it nothing. A thread that has waited long enough sleeps: one of them on the sockets (it is the one
+//! that watches; the device's own thread, if there is one), the others until the epoch changes.
+//!
+//! Always holds: under the lock, whoever changes anything advances the epoch and wakes those who sleep, so that no wake-up
+//! is lost between looking and lying down.
+
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use sprat_proto::Instant;
+use sprat_proto::time::{MS, SECOND};
+
+use super::core::{Core, Settings};
+use crate::clock::Clock;
+use crate::cpu::{Idle, Rest};
+
+/// The longest sleep, so that no lost wake-up can last.
+const LONGEST_SLEEP_NS: u64 = SECOND;
+/// The longest sleep of those who wait for another thread to watch.
+const FOLLOWER_SLEEP_NS: u64 = 100 * MS;
+/// How often the lock is tried before a thread sleeps for it: a turn takes a microsecond or two.
+const TRIES: u32 = 200;
+
+/// Who makes progress.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Threading {
+    /// Whoever calls: posting sends, polling and waiting receive (run to completion). The fastest for one thread.
+    #[default]
+    Caller,
+    /// A thread of the device: posting hands over to it, polling looks at what it has done.
+    IoThread,
+    /// A thread of the device receives and places; whoever posts sends.
+    ReceiveThread,
+}
+
+/// How a thread waits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Patience {
+    /// It polls for a while, then sleeps.
+    Spin,
+    /// It sleeps at once.
+    Sleep,
+}
+
+/// See the file.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    core: Mutex<Core>,
+    changed: Condvar,
+    epoch: AtomicU64,
+    /// Programs' threads that want the lock: the device's own gives way to them.
+    wanted: AtomicU32,
+    pub(crate) threading: Threading,
+    epoll: Arc<OwnedFd>,
+    bell: OwnedFd,
+    clock: Clock,
+}
+
+impl Shared {
+    pub(crate) fn new(settings: Settings, threading: Threading) -> io::Result<Self> {
+        let core = Core::new(settings)?;
+        Ok(Self {
+            epoll: Arc::clone(&core.epoll),
+            core: Mutex::new(core),
+            changed: Condvar::new(),
+            epoch: AtomicU64::new(1),
+            wanted: AtomicU32::new(0),
+            threading,
+            bell: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
+            clock: Clock::new(),
+        })
+    }
+
+    /// A number that changes whenever anything may have.
+    #[inline]
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// The descriptor that is readable when there is something to do.
+    pub(crate) fn epoll(&self) -> &OwnedFd {
+        &self.epoll
+    }
+
+    #[inline]
+    fn lock(&self) -> MutexGuard<'_, Core> {
+        if let Ok(core) = self.core.try_lock() {
+            return core;
+        }
+        self.wanted.fetch_add(1, Ordering::SeqCst);
+        let core = self.lock_slowly();
+        self.wanted.fetch_sub(1, Ordering::SeqCst);
+        core
+    }
+
+    fn lock_slowly(&self) -> MutexGuard<'_, Core> {
+        for _ in 0..TRIES {
+            if let Ok(core) = self.core.try_lock() {
+                return core;
+            }
+            std::hint::spin_loop();
+        }
+        // A panic under the lock is a bug; what it left is as good as what a panic elsewhere leaves.
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Something has changed: tells all who look or sleep. Called under the lock.
+    #[inline]
+    fn announce(&self, core: &Core) {
+        self.epoch.fetch_add(1, Ordering::Release);
+        if core.sleepers > 0 {
+            self.changed.notify_all();
+        }
+        if core.watched {
+            self.ring();
+        }
+    }
+
+    fn ring(&self) {
+        // A counter at its limit is readable anyway.
+        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+    }
+
+    /// Does something with the engine now, and sends what follows from it unless that is another thread's work.
+    #[inline]
+    pub(crate) fn act<T>(&self, act: impl FnOnce(&mut Core, Instant) -> T) -> T {
+        let mut core = self.lock();
+        let now = self.clock.now();
+        let result = act(&mut core, now);
+        if self.threading != Threading::IoThread {
+            core.flush(now);
+        }
+        self.announce(&core);
+        result
+    }
+
+    /// Looks at something without changing it, or takes what is there already.
+    #[inline]
+    pub(crate) fn look<T>(&self, look: impl FnOnce(&mut Core) -> T) -> T {
+        look(&mut self.lock())
+    }
+
+    /// Takes what `take` finds; if it finds nothing, whoever calls makes progress once and looks again.
+    #[inline]
+    pub(crate) fn poll<T>(&self, mut take: impl FnMut(&mut Core) -> Option<T>) -> Option<T> {
+        let mut core = self.lock();
+        if let Some(found) = take(&mut core) {
+            return Some(found);
+        }
+        if self.threading != Threading::Caller || !core.turn() {
+            return None;
+        }
+        self.announce(&core);
+        take(&mut core)
+    }
+
+    /// Waits until `take` finds something, at most for `limit`.
+    pub(crate) fn wait<T>(
+        &self,
+        limit: Option<Duration>,
+        patience: Patience,
+        mut take: impl FnMut(&mut Core) -> Option<T>,
+    ) -> Option<T> {
+        let limit_ns = limit.map_or(u64::MAX, |l| u64::try_from(l.as_nanos()).unwrap_or(u64::MAX));
+        let mut until = None;
+        let mut idle = Idle::new();
+        loop {
+            let seen = self.epoch();
+            if let Some(found) = self.poll(&mut take) {
+                return Some(found);
+            }
+            if self.epoch() != seen {
+                idle.worked();
+                continue;
+            }
+            // The time is read only if there is nothing to do.
+            let now = self.clock.now();
+            if now >= *until.get_or_insert_with(|| now.after(limit_ns)) {
+                return None;
+            }
+            self.rest(&mut idle, patience, seen, until.unwrap_or(Instant::NEVER));
+        }
+    }
+
+    /// Gives way, or sleeps: until the epoch is no longer `seen`, there is something to read, or the time has come.
+    fn rest(&self, idle: &mut Idle, patience: Patience, seen: u64, until: Instant) {
+        loop {
+            if patience == Patience::Sleep || idle.rest(true, || self.clock.now()) == Rest::Sleep {
+                return self.sleep(seen, until);
+            }
+            // Who makes progress by itself goes back to it; who waits for another thread needs only to look.
+            if self.threading == Threading::Caller || self.epoch() != seen {
+                return;
+            }
+        }
+    }
+
+    fn sleep(&self, seen: u64, until: Instant) {
+        let mut core = self.lock();
+        if self.epoch() != seen {
+            return;
+        }
+        if self.threading == Threading::Caller && !core.watched {
+            return self.watch(core, until);
+        }
+        let limit_ns = until.since(self.clock.now()).min(FOLLOWER_SLEEP_NS);
+        core.sleepers += 1;
+        let woken = self.changed.wait_timeout(core, Duration::from_nanos(limit_ns));
+        woken.unwrap_or_else(PoisonError::into_inner).0.sleepers -= 1;
+    }
+
+    /// Sleeps on the sockets and the bell.
+    fn watch(&self, mut core: MutexGuard<'_, Core>, until: Instant) {
+        if !core.doze() {
+            return;
+        }
+        core.watched = true;
+        let due = core.deadline().min(until);
+        drop(core);
+        let limit_ns = due.since(self.clock.now()).min(LONGEST_SLEEP_NS);
+        let limit =
+            Timespec { tv_sec: (limit_ns / SECOND) as i64, tv_nsec: (limit_ns % SECOND) as i64 };
+        let mut fds = [
+            PollFd::from_borrowed_fd(self.epoll.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.bell.as_fd(), PollFlags::IN),
+        ];
+        let _ = poll(&mut fds, Some(&limit));
+        let mut core = self.lock();
+        core.watched = false;
+        let mut rings = [0; 8];
+        let _ = rustix::io::read(&self.bell, &mut rings);
+        // Somebody else has to watch now, if this thread has what it waited for.
+        if core.sleepers > 0 {
+            self.changed.notify_all();
+        }
+    }
+
+    /// What the device's own thread does, until it is told to stop.
+    pub(crate) fn run(&self) {
+        let mut idle = Idle::new();
+        loop {
+            let mut core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+            if core.stop {
+                return;
+            }
+            if core.turn() {
+                idle.worked();
+                self.announce(&core);
+                drop(core);
+                self.give_way();
+                continue;
+            }
+            let seen = self.epoch();
+            drop(core);
+            self.give_way();
+            if idle.rest(true, || self.clock.now()) == Rest::Sleep {
+                let core = self.lock();
+                if self.epoch() == seen && !core.stop {
+                    self.watch(core, Instant::NEVER);
+                }
+            }
+        }
+    }
+
+    /// Lets those have the lock who want it: a thread that takes turns all the time would keep it.
+    #[inline]
+    fn give_way(&self) {
+        let mut tries = 0;
+        while self.wanted.load(Ordering::SeqCst) > 0 && tries < TRIES {
+            tries += 1;
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Ends [`Shared::run`].
+    pub(crate) fn stop(&self) {
+        self.look(|core| core.stop = true);
+        self.ring();
+    }
+}

@@ -1,0 +1,210 @@
+//! One TCP connection below one MPA stream: its socket, what of it is read but not understood, what is to be sent still.
+//!
+//! ```text
+//!   Opening ──► Live ──► Lingering ──► gone
+//!      └─────────┴────────(reset)────────┘
+//! ```
+//!
+//! Always holds: a stream owns octets of its own only while it has the start of an FPDU, or while its socket is full.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::epoll::EventFlags;
+use rustix::io::Errno;
+use rustix::net::{self, AddressFamily, RecvFlags, Shutdown, SocketFlags, SocketType, sockopt};
+use sprat_proto::Instant;
+use sprat_proto::rdma::{Conn, ConnectOptions, Qp, Record};
+
+use super::regions::Regions;
+use super::sys;
+
+/// Silence after which the kernel asks whether the peer is still there, and how long it may take to answer.
+const KEEPALIVE: Duration = Duration::from_secs(10);
+const KEEPALIVE_PROBE: Duration = Duration::from_secs(2);
+const KEEPALIVE_PROBES: u32 = 3;
+
+/// Where a stream stands.
+#[derive(Debug)]
+pub(super) enum Stage {
+    /// TCP is connecting, for this queue pair.
+    Opening {
+        /// Whose connection it will be.
+        qp: Qp,
+        /// What the engine is told then.
+        options: Box<ConnectOptions>,
+        /// When to give up.
+        until: Instant,
+    },
+    /// The engine knows it.
+    Live(Conn),
+    /// The engine is done with it: what is left is sent, what comes is dropped, up to a time.
+    Lingering(Instant),
+}
+
+/// What the engine gave and the kernel has not taken yet.
+#[derive(Debug)]
+pub(super) struct Pending {
+    /// The octets.
+    pub(super) record: Record,
+    /// So many of them are gone.
+    pub(super) sent: usize,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(super) struct Stream {
+    pub(super) socket: OwnedFd,
+    pub(super) stage: Stage,
+    pub(super) peer: SocketAddr,
+    /// The listener that it came through.
+    pub(super) listener: Option<u32>,
+    /// What was read and is the start of an FPDU.
+    pub(super) kept: Kept,
+    pub(super) pending: Option<Box<Pending>>,
+    /// The peer has sent its last octet, or everything is over.
+    pub(super) finished: bool,
+    /// It is in the list of those that have something to send.
+    pub(super) dirty: bool,
+    /// What the epoll reports.
+    pub(super) interest: EventFlags,
+}
+
+/// Octets between two reads.
+#[derive(Debug, Default)]
+pub(super) enum Kept {
+    /// None.
+    #[default]
+    Nothing,
+    /// Few, copied.
+    Few(Vec<u8>),
+    /// Many, at the start of the buffer that they were read into.
+    Many(Box<[u8]>, usize),
+}
+
+impl Kept {
+    /// How many.
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Nothing => 0,
+            Self::Few(bytes) => bytes.len(),
+            Self::Many(_, len) => *len,
+        }
+    }
+}
+
+impl Stream {
+    pub(super) fn new(socket: OwnedFd, stage: Stage, peer: SocketAddr, listener: Option<u32>) -> Self {
+        Self {
+            socket,
+            stage,
+            peer,
+            listener,
+            kept: Kept::Nothing,
+            pending: None,
+            finished: false,
+            dirty: false,
+            interest: EventFlags::empty(),
+        }
+    }
+
+    /// The engine's name for it.
+    #[inline]
+    pub(super) fn conn(&self) -> Option<Conn> {
+        match self.stage {
+            Stage::Live(conn) => Some(conn),
+            _ => None,
+        }
+    }
+
+    /// What the epoll should report.
+    pub(super) fn wanted_interest(&self) -> EventFlags {
+        let mut flags = EventFlags::empty();
+        flags.set(EventFlags::IN, !self.finished && !matches!(self.stage, Stage::Opening { .. }));
+        flags.set(EventFlags::OUT, self.pending.is_some() || matches!(self.stage, Stage::Opening { .. }));
+        flags
+    }
+
+    /// Reads once, behind what is kept: into the kept buffer, or into `buffer` with room in front. `None` if nothing is
+    /// there.
+    #[inline]
+    pub(super) fn read(&mut self, buffer: &mut [u8]) -> Option<Result<usize, Errno>> {
+        let room = match &mut self.kept {
+            Kept::Many(buffer, len) => &mut buffer[*len..],
+            few => &mut buffer[few.len()..],
+        };
+        match net::recv(&self.socket, room, RecvFlags::DONTWAIT) {
+            Ok((n, _)) => Some(Ok(n)),
+            Err(Errno::AGAIN | Errno::INTR) => None,
+            Err(e) => Some(Err(e)),
+        }
+    }
+
+    /// Sends what waits; returns how many octets the kernel took. `pending` is empty afterwards if it took all.
+    ///
+    /// # Errors
+    /// The connection has ended.
+    pub(super) fn send_pending(&mut self, regions: &Regions) -> io::Result<usize> {
+        let Some(pending) = &mut self.pending else { return Ok(0) };
+        let n = took(sys::send(self.socket.as_fd(), &pending.record, pending.sent, regions))?;
+        pending.sent += n;
+        if pending.sent == pending.record.len() {
+            self.pending = None;
+        }
+        Ok(n)
+    }
+
+    /// Says that nothing more will be sent.
+    pub(super) fn shut(&self) {
+        let _ = net::shutdown(&self.socket, Shutdown::Write);
+    }
+
+    /// Makes the socket's end an abrupt one (RST).
+    pub(super) fn abort(&self) {
+        let _ = sockopt::set_socket_linger(&self.socket, Some(Duration::ZERO));
+    }
+
+    /// The most payload of one TCP segment, as the kernel sees it now.
+    pub(super) fn emss(&self) -> Option<u32> {
+        sys::segment(self.socket.as_fd()).ok()
+    }
+}
+
+/// What a send took: a full socket takes nothing.
+pub(super) fn took(result: io::Result<usize>) -> io::Result<usize> {
+    match result {
+        Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(0),
+        other => other,
+    }
+}
+
+/// A socket for `addr`'s family that does not block.
+pub(super) fn open(addr: &SocketAddr) -> io::Result<OwnedFd> {
+    let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    Ok(net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?)
+}
+
+/// Begins to connect; true if the connection is there already.
+pub(super) fn begin(addr: &SocketAddr) -> io::Result<(OwnedFd, bool)> {
+    let socket = open(addr)?;
+    tune(socket.as_fd())?;
+    match net::connect(&socket, addr) {
+        Ok(()) => Ok((socket, true)),
+        Err(Errno::INPROGRESS | Errno::INTR) => Ok((socket, false)),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Small messages leave at once; a peer whose machine has gone is noticed within half a minute.
+pub(super) fn tune(socket: BorrowedFd<'_>) -> io::Result<()> {
+    sockopt::set_tcp_nodelay(socket, true)?;
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, KEEPALIVE)?;
+    sockopt::set_tcp_keepintvl(socket, KEEPALIVE_PROBE)?;
+    sockopt::set_tcp_keepcnt(socket, KEEPALIVE_PROBES)?;
+    let unacknowledged = KEEPALIVE + KEEPALIVE_PROBES * KEEPALIVE_PROBE;
+    sockopt::set_tcp_user_timeout(socket, unacknowledged.as_millis() as u32)?;
+    Ok(())
+}

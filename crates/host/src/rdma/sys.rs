@@ -1,0 +1,114 @@
+//! The system calls between a stream and registered memory: bytes go from and to where they lie, in one call.
+//!
+//! Registered memory is written by others while the kernel reads it, so no slice of it may exist; the kernel gets plain
+//! addresses, as it would from a C program. What makes that sound: every address is of a [`Region`] borrowed for the whole
+//! call or of a slice borrowed for the whole call, its length lies within, and the kernel keeps none after the call.
+
+use std::io;
+use std::os::fd::{AsRawFd as _, BorrowedFd};
+
+use sprat_proto::rdma::{Part, Record, Span};
+
+use super::regions::Regions;
+
+/// The most pieces that one call sends.
+const PIECES: usize = 64;
+
+const NONE: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+
+/// Sends what follows the first `skip` octets of `record`; returns how many octets the stream took.
+///
+/// # Errors
+/// `WouldBlock`, or whatever ended the connection. `InvalidInput` if a region of the record has gone.
+pub(super) fn send(
+    socket: BorrowedFd<'_>,
+    record: &Record,
+    mut skip: usize,
+    regions: &Regions,
+) -> io::Result<usize> {
+    let mut pieces = [NONE; PIECES];
+    let mut count = 0;
+    for part in &record.parts {
+        let (at, len) = match part {
+            Part::Bytes(range) => {
+                let bytes = &record.bytes[range.clone()];
+                (bytes.as_ptr().cast_mut(), bytes.len())
+            }
+            Part::Memory(span) => {
+                let region = regions.of(*span).ok_or(io::ErrorKind::InvalidInput)?;
+                (region.address(span.offset as usize, span.len as usize), span.len as usize)
+            }
+        };
+        if skip >= len {
+            skip -= len;
+            continue;
+        }
+        if count == PIECES {
+            break;
+        }
+        pieces[count] = libc::iovec { iov_base: at.wrapping_add(skip).cast(), iov_len: len - skip };
+        (count, skip) = (count + 1, 0);
+    }
+    if count == 1 {
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        // SAFETY: the piece lies within a slice or a region that is borrowed until the call returns.
+        let n = unsafe { libc::send(socket.as_raw_fd(), pieces[0].iov_base, pieces[0].iov_len, flags) };
+        return usize::try_from(n).map_err(|_| io::Error::last_os_error());
+    }
+    // SAFETY: an all-zero `msghdr` is a valid one: no name, no control data, no pieces.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = pieces.as_mut_ptr();
+    message.msg_iovlen = count;
+    // SAFETY: `message` names `count` pieces, each within a slice or a region that is borrowed until the call returns.
+    let n = unsafe { libc::sendmsg(socket.as_raw_fd(), &message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+    usize::try_from(n).map_err(|_| io::Error::last_os_error())
+}
+
+/// Receives straight into registered memory, and what comes behind it into `then`; returns how many octets came, 0 at the
+/// end of the stream.
+///
+/// # Errors
+/// `WouldBlock`, or whatever ended the connection. `InvalidInput` if the region has gone.
+pub(super) fn receive_into(
+    socket: BorrowedFd<'_>,
+    span: Span,
+    regions: &Regions,
+    then: &mut [u8],
+) -> io::Result<usize> {
+    let region = regions.of(span).ok_or(io::ErrorKind::InvalidInput)?;
+    let len = span.len as usize;
+    let mut pieces = [
+        libc::iovec { iov_base: region.address(span.offset as usize, len).cast(), iov_len: len },
+        libc::iovec { iov_base: then.as_mut_ptr().cast(), iov_len: then.len() },
+    ];
+    // SAFETY: as in `send`: an all-zero `msghdr` is a valid one.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = pieces.as_mut_ptr();
+    message.msg_iovlen = pieces.len();
+    // SAFETY: the first piece lies within a region that is borrowed until the call returns and that nobody has a slice of,
+    // the second is a slice borrowed mutably as long.
+    let n = unsafe { libc::recvmsg(socket.as_raw_fd(), &mut message, libc::MSG_DONTWAIT) };
+    usize::try_from(n).map_err(|_| io::Error::last_os_error())
+}
+
+/// The most octets that the connection puts into one segment at present.
+///
+/// # Errors
+/// The socket is no TCP socket any more.
+pub(super) fn segment(socket: BorrowedFd<'_>) -> io::Result<u32> {
+    let (mut value, mut len) = (0_i32, size_of::<i32>() as libc::socklen_t);
+    // SAFETY: the pointers are of two local variables; the value's size is the one given.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_MAXSEG,
+            (&raw mut value).cast(),
+            &raw mut len,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    u32::try_from(value).map_err(|_| io::ErrorKind::InvalidData.into())
+}
