@@ -1,8 +1,8 @@
 //! Sprat: microsecond storage and RPC on the Ethernet people already have.
 //!
 //! Three doors for programs: [`rpc`], sessions with servers and services of one's own, [`kv`], the store, and [`verbs`],
-//! RDMA over iWARP. A service is
-//! named by a [`locator`], and the locator chooses how it is reached: shared memory, kernel UDP or kernel TCP.
+//! RDMA over iWARP. A service is named by a [`locator`], and the locator chooses how it is reached: shared memory, kernel
+//! UDP or kernel TCP.
 //!
 //! Behind them: a [`worker`] turns a pure state machine (from `sprat-store` or the program's own) and its [`doors`], each
 //! a [`transport`]: the RPC endpoint of `sprat-proto` over a datagram [`driver`] ([`fast`]), or a byte stream.
