@@ -61,6 +61,8 @@ pub(crate) enum Command {
     Export(Export),
     Stats(Stats),
     Perf(Perf),
+    #[command(subcommand)]
+    Rdma(crate::rdma::args::Rdma),
     Demo(Demo),
     /// An RPC server that answers every request with its own bytes.
     #[command(hide = true)]

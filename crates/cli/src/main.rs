@@ -14,6 +14,7 @@ mod out;
 mod perf;
 mod process;
 mod progress;
+mod rdma;
 mod records;
 mod serve;
 mod stats;
@@ -55,6 +56,7 @@ fn run(command: &Command) -> Result<(), Fail> {
         Command::Count(args) => demo::count(args),
         Command::Server(args) => serve::server(args),
         Command::Perf(args) => perf::run(args),
+        Command::Rdma(command) => rdma::run(command),
         Command::Echo(args) => serve::echo(args),
     }
 }

@@ -18,7 +18,7 @@ mod floor;
 mod idle;
 mod loaded;
 pub(crate) mod local;
-mod measure;
+pub(crate) mod measure;
 mod procfs;
 mod report;
 mod sessions;

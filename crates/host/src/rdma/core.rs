@@ -48,6 +48,8 @@ const WORK: usize = 1 << 20;
 const MOST_LEFT: usize = 72 << 10;
 /// What is read directly is read so much further: the CRC's place and the next FPDU's header.
 const BEHIND: usize = 32;
+/// What is read at once in search of a header, where payload is then read directly.
+const AHEAD: usize = 4 << 10;
 /// What the epoll calls listener `n`: this and `n`.
 pub(super) const LISTENER: u64 = 1 << 32;
 
@@ -342,7 +344,9 @@ impl Core {
             return self.received_directly(now, slot, conn, span.len as usize, read);
         }
         let Some(stream) = self.streams[slot as usize].as_deref_mut() else { return false };
-        match stream.read(&mut self.buffer) {
+        // Long payload whose header is in this read would be copied.
+        let room = if self.settings.copies == Copies::Direct { stream.kept.len() + AHEAD } else { BUFFER };
+        match stream.read(&mut self.buffer, room) {
             None => return false,
             Some(Ok(0)) => self.ended(now, slot, conn, End::Finished),
             Some(Err(_)) => self.ended(now, slot, conn, End::Reset),

@@ -244,7 +244,7 @@ impl Core {
     pub(super) fn drain(&mut self, slot: u32) -> bool {
         let mut waste = [0; 4096];
         let Some(stream) = self.streams[slot as usize].as_deref_mut() else { return false };
-        match stream.read(&mut waste) {
+        match stream.read(&mut waste, 4096) {
             None => return false,
             Some(Ok(n @ 1..)) => self.counters.received += n as u64,
             Some(_) if stream.pending.is_some() => {

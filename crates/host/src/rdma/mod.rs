@@ -20,7 +20,7 @@ mod stream;
 mod sys;
 
 pub use self::core::{Copies, Counters};
-pub(crate) use self::core::{Core, Settings};
+pub(crate) use self::core::Settings;
 pub(crate) use desk::{Asked, Channel, Link};
 pub use shared::Threading;
 pub(crate) use shared::{Patience, Shared};

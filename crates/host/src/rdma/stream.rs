@@ -127,13 +127,13 @@ impl Stream {
         flags
     }
 
-    /// Reads once, behind what is kept: into the kept buffer, or into `buffer` with room in front. `None` if nothing is
-    /// there.
+    /// Reads once, behind what is kept: into the kept buffer, or into `buffer` with room in front and up to `end`. `None` if
+    /// nothing is there.
     #[inline]
-    pub(super) fn read(&mut self, buffer: &mut [u8]) -> Option<Result<usize, Errno>> {
+    pub(super) fn read(&mut self, buffer: &mut [u8], end: usize) -> Option<Result<usize, Errno>> {
         let room = match &mut self.kept {
             Kept::Many(buffer, len) => &mut buffer[*len..],
-            few => &mut buffer[few.len()..],
+            few => &mut buffer[few.len()..end],
         };
         match net::recv(&self.socket, room, RecvFlags::DONTWAIT) {
             Ok((n, _)) => Some(Ok(n)),

@@ -108,7 +108,7 @@ impl ConnectRequest {
         self.handle.shared.act(|core, now| {
             core.rnic().accept(now, conn, qp, &options)?;
             core.desk().links.insert(qp, Link::Opening);
-            Ok(())
+            Ok::<_, PostError>(())
         })?;
         self.answered = true;
         Ok(())

@@ -7,7 +7,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use sprat_proto::rdma::{Access, Pd, PostError, Remote, Sge, Srq, Stag, WindowKind};
+use sprat_proto::rdma::mr::WindowKind;
+use sprat_proto::rdma::{Access, Pd, PostError, Remote, Sge, Srq, Stag};
 
 use super::device::Handle;
 use super::pair::{PairOptions, QueuePair};

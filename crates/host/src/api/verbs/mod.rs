@@ -46,9 +46,11 @@ use std::io;
 
 pub use sprat_proto::rdma::{
     AcceptOptions, Access, Completed, Completion, ConnectOptions, Cq, Data, MAX_INLINE, MAX_READ_DEPTH,
-    MAX_SGE, PostError, Qp, QpState, RecvRequest, Remote, RtrKind, SendFlags, SendOp, SendRequest, Sge, Srq,
+    MAX_SGE, PostError, Qp, QpState, RecvRequest, Remote, SendFlags, SendOp, SendRequest, Sge, Srq,
     Stag, Status, Why,
 };
+pub use sprat_proto::rdma::mr::WindowKind;
+pub use sprat_proto::wire::mpa::RtrKind;
 pub use sprat_proto::wire::rdmap::Cause;
 
 pub use crate::rdma::{Copies, Counters, Threading};

@@ -178,7 +178,7 @@ impl QueuePair {
         let qp = domain.handle.shared.act(|core, _| {
             let qp = core.rnic().create_qp(wanted)?;
             core.desk().links.insert(qp, Link::Idle);
-            Ok(qp)
+            Ok::<_, PostError>(qp)
         })?;
         let queues = [options.send_queue.clone(), options.recv_queue.clone()];
         Ok(Self { domain, qp, queues, shared: options.shared.cloned() })

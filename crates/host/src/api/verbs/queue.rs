@@ -42,7 +42,7 @@ impl CompletionQueue {
             if let Some(channel) = channel {
                 core.desk().reports.insert(cq, channel);
             }
-            Ok(cq)
+            Ok::<_, PostError>(cq)
         })?;
         Ok(Self { inner: Arc::new(Queue { handle, cq, empty_at: AtomicU64::new(0) }) })
     }

@@ -1,0 +1,295 @@
+//! `sprat rdma ping`: rping's exchange, octet by octet (docs/notes.md, "rping's exchange").
+//!
+//! ```text
+//!   client                          server
+//!     Send: where my source is ──►
+//!            ◄── Read ── Response ──►
+//!                          ◄── Send: go ahead
+//!     Send: where my sink is  ───►
+//!                          ◄── Write, then Send: go ahead
+//! ```
+//!
+//! Either side has exactly one receive posted at any time.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use sprat::clock::Clock;
+use sprat::verbs::{
+    AcceptOptions, Access, Completed, Completion, CompletionQueue, ConnectError, ConnectOptions, Connection,
+    Device, MemoryRegion, PairOptions, QueuePair, RecvRequest, Remote, SendOp, SendRequest, Stag,
+};
+
+use super::args::Ping;
+use crate::fail::{Fail, Named};
+use crate::out;
+use crate::perf::measure::median;
+use crate::process;
+
+/// How long the peer may take for one step.
+const PATIENCE: Option<Duration> = Some(Duration::from_secs(30));
+/// Octets of every Send: an address, a tag, a size.
+const NOTE: usize = 16;
+/// Where in its region a side keeps what it receives; what it sends is in front.
+const RECEIVED: usize = NOTE;
+
+/// Runs the command.
+pub(crate) fn run(args: &Ping) -> Result<(), Fail> {
+    let device = Device::open(args.wire.options()).named("cannot open a device")?;
+    let at = SocketAddr::new(args.address, args.port);
+    if args.client { client(args, &device, at) } else { serve(args, &device, at) }
+}
+
+/// What both sides have.
+struct Side {
+    queue: CompletionQueue,
+    pair: QueuePair,
+    /// Two notes: the one that is sent and the one that is received.
+    notes: MemoryRegion,
+    /// Of one receive: it came before the completion that was waited for.
+    early: Option<Completion>,
+}
+
+impl Side {
+    fn new(device: &Device) -> Result<(Self, sprat::verbs::ProtectionDomain), Fail> {
+        let failed = "cannot make a queue pair";
+        let domain = device.protection_domain().named(failed)?;
+        let queue = device.completion_queue(64).named(failed)?;
+        let pair = domain.queue_pair(&PairOptions::new(&queue)).named(failed)?;
+        let notes = domain.register(2 * NOTE, Access::LOCAL).named(failed)?;
+        let side = Self { queue, pair, notes, early: None };
+        side.expect_note()?;
+        Ok((side, domain))
+    }
+
+    /// Posts the receive.
+    fn expect_note(&self) -> Result<(), Fail> {
+        let into = self.notes.sge(RECEIVED..RECEIVED + NOTE);
+        self.pair.post_recv(RecvRequest::new(0, into)).named("cannot post a receive")
+    }
+
+    fn completion(&self) -> Result<Completion, Fail> {
+        let Some(completion) = self.queue.wait(PATIENCE) else {
+            return Err(Fail::new("the peer does not answer").next("see whether it speaks rping's exchange"));
+        };
+        completion.result().map_err(|status| self.why(&format!("{:?} failed: {status}", completion.completed)))
+    }
+
+    /// An error, with what is known of the connection's end.
+    fn why(&self, what: &str) -> Fail {
+        match self.pair.connection() {
+            Connection::Not(ConnectError::Disconnected { cause: Some(cause), ours }) => {
+                let whom = if ours { "we" } else { "the peer" };
+                Fail::new(format!("{what}; {whom} ended the connection: {cause:?}"))
+            }
+            Connection::Not(error) => Fail::new(format!("{what}; {error}")),
+            _ => Fail::new(what),
+        }
+    }
+
+    /// Waits for the completion of a request of ours.
+    fn done(&mut self, what: Completed) -> Result<(), Fail> {
+        loop {
+            let completion = self.completion()?;
+            if completion.completed == what {
+                return Ok(());
+            }
+            // The answer to a Send may be there before its completion is looked at.
+            if completion.completed == Completed::Recv {
+                self.early = Some(completion);
+            }
+        }
+    }
+
+    /// Sends a note.
+    fn say(&mut self, note: &[u8; NOTE]) -> Result<(), Fail> {
+        self.notes.write(0, note).named("cannot write a note")?;
+        let send = SendRequest::new(1, SendOp::Send, self.notes.sge(0..NOTE));
+        self.pair.post_send(send).map_err(|e| self.why(&format!("cannot send: {e}")))?;
+        self.done(Completed::Send)
+    }
+
+    /// Waits for a note, and is ready for the next one.
+    fn hear(&mut self) -> Result<[u8; NOTE], Fail> {
+        let completion = match self.early.take() {
+            Some(completion) => completion,
+            None => self.completion()?,
+        };
+        if completion.completed != Completed::Recv || completion.len as usize != NOTE {
+            return Err(Fail::new(format!("the peer sent {} octets where {NOTE} are due", completion.len)));
+        }
+        let mut note = [0; NOTE];
+        self.notes.read(RECEIVED, &mut note).named("cannot read a note")?;
+        self.expect_note()?;
+        Ok(note)
+    }
+}
+
+fn write_note(at: Remote, size: u32) -> [u8; NOTE] {
+    let mut note = [0; NOTE];
+    note[..8].copy_from_slice(&at.addr.to_be_bytes());
+    note[8..12].copy_from_slice(&at.stag.0.to_be_bytes());
+    note[12..].copy_from_slice(&size.to_be_bytes());
+    note
+}
+
+fn read_note(note: &[u8; NOTE]) -> (Remote, u32) {
+    let [addr, rest] = [0, 8].map(|at| u64::from_be_bytes(note[at..at + 8].try_into().unwrap_or_default()));
+    (Remote { addr, stag: Stag((rest >> 32) as u32) }, rest as u32)
+}
+
+/// What rping sends in round `n`: its number, letters from another one in each round, and a zero at the end.
+fn text(n: u64, size: usize) -> Vec<u8> {
+    const FIRST: u8 = b'A';
+    const LETTERS: u64 = (b'z' - FIRST + 1) as u64;
+    let mut text = format!("rdma-ping-{n}: ").into_bytes();
+    let letters = (n % LETTERS..).map(|i| FIRST + (i % LETTERS) as u8);
+    text.extend(letters.take(size.saturating_sub(1 + text.len())));
+    text.truncate(size - 1);
+    text.push(0);
+    text
+}
+
+fn client(args: &Ping, device: &Device, at: SocketAddr) -> Result<(), Fail> {
+    let (mut side, domain) = Side::new(device)?;
+    let size = args.size as usize;
+    let readable = Access { remote_read: true, ..Access::LOCAL };
+    let source = domain.register(size, readable).named("cannot register memory")?;
+    let writable = Access { remote_write: true, ..Access::LOCAL };
+    let sink = domain.register(size, writable).named("cannot register memory")?;
+    let options = ConnectOptions {
+        ird: 1,
+        ord: 1,
+        revision: Some(args.revision),
+        peer_to_peer: args.rtr.map(Into::into),
+        hold_ns: args.hold_ms * 1_000_000,
+        ..ConnectOptions::default()
+    };
+    side.pair.connect(at, options, PATIENCE).map_err(|error| {
+        let fail = Fail::new(format!("cannot connect with {at}: {error}"));
+        fail.next("start a server there: sprat rdma ping -s, or rping -s")
+    })?;
+    let (clock, mut times) = (Clock::new(), Vec::new());
+    let mut n = 0;
+    while args.count == 0 || n < args.count {
+        let begin = clock.now();
+        let sent = text(n, size);
+        source.write(0, &sent).named("cannot write the ping")?;
+        round(&mut side, source.remote(0), sink.remote(0), args.size)?;
+        let mut came = vec![0; size];
+        sink.read(0, &mut came).named("cannot read the pong")?;
+        if came != sent {
+            return Err(Fail::new(format!("in round {n} the data came back changed")));
+        }
+        times.push(clock.now().since(begin) as f64 / 1e3);
+        show(args.verbose, "pong", &came)?;
+        n += 1;
+    }
+    let _ = side.pair.disconnect();
+    side.pair.disconnected(PATIENCE);
+    let us = median(times).map_or_else(String::new, |us| format!(", {} each (median)", out::micros(us)));
+    out::print(format!("{n} rounds of {size} octets with {at}{us}\n"))
+}
+
+/// One exchange, as the client sees it.
+fn round(side: &mut Side, source: Remote, sink: Remote, size: u32) -> Result<(), Fail> {
+    for memory in [source, sink] {
+        side.say(&write_note(memory, size))?;
+        side.hear()?;
+    }
+    Ok(())
+}
+
+fn serve(args: &Ping, device: &Device, at: SocketAddr) -> Result<(), Fail> {
+    let listener = device.listen(at).named(format_args!("cannot listen at {at}"))?;
+    process::say_ready(&listener.local_addr().to_string())?;
+    loop {
+        let Some(request) = listener.next(None) else { continue };
+        let peer = request.peer();
+        let (mut side, domain) = Side::new(device)?;
+        let buffer = domain.register(args.size as usize, Access::LOCAL).named("cannot register memory")?;
+        let accept = AcceptOptions { ird: 1, ord: 1, ..AcceptOptions::default() };
+        request.accept(&side.pair, accept).named("cannot accept")?;
+        match serve_one(args, &mut side, &buffer) {
+            Ok(n) => out::print(format!("{n} rounds with {peer}\n"))?,
+            Err(fail) if args.persistent => out::note(fail.at(peer)),
+            Err(fail) => return Err(fail.at(peer)),
+        }
+        if !args.persistent {
+            return Ok(());
+        }
+    }
+}
+
+/// Serves a client until it leaves; returns how many rounds it took.
+fn serve_one(args: &Ping, side: &mut Side, buffer: &MemoryRegion) -> Result<u64, Fail> {
+    side.pair.connected(PATIENCE).named("the client did not start up")?;
+    let mut n = 0;
+    loop {
+        let Some(note) = next_note(side)? else { return Ok(n) };
+        let (source, size) = read_note(&note);
+        if size == 0 || size as usize > buffer.len() {
+            let _ = side.pair.disconnect();
+            return Err(Fail::new(format!("the client's ping has {size} octets, the buffer {}", buffer.len()))
+                .next("start the server with a larger -S"));
+        }
+        post(side, SendOp::Read(source), buffer, size as usize)?;
+        side.done(Completed::Read)?;
+        let mut ping = vec![0; size as usize];
+        buffer.read(0, &mut ping).named("cannot read the ping")?;
+        show(args.verbose, "ping", &ping)?;
+        side.say(&[0; NOTE])?;
+        let (sink, _) = read_note(&side.hear()?);
+        let len = ping.iter().position(|octet| *octet == 0).map_or(ping.len(), |zero| zero + 1);
+        post(side, SendOp::Write(sink), buffer, len)?;
+        side.done(Completed::Write)?;
+        side.say(&[0; NOTE])?;
+        n += 1;
+    }
+}
+
+/// The client's next note; nothing if it has left instead.
+fn next_note(side: &mut Side) -> Result<Option<[u8; NOTE]>, Fail> {
+    match side.hear() {
+        Ok(note) => Ok(Some(note)),
+        Err(fail) => match side.pair.connection() {
+            Connection::Not(ConnectError::Disconnected { cause: None, .. }) => Ok(None),
+            _ => Err(fail),
+        },
+    }
+}
+
+fn post(side: &Side, op: SendOp, buffer: &MemoryRegion, len: usize) -> Result<(), Fail> {
+    let posted = side.pair.post_send(SendRequest::new(2, op, buffer.sge(0..len)));
+    posted.map_err(|e| side.why(&format!("cannot post: {e}")))
+}
+
+fn show(verbose: bool, what: &str, data: &[u8]) -> Result<(), Fail> {
+    if !verbose {
+        return Ok(());
+    }
+    let end = data.iter().position(|octet| *octet == 0).unwrap_or(data.len());
+    out::print(format!("{what} data: {}\n", String::from_utf8_lossy(&data[..end])))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_is_rpings() {
+        assert_eq!(text(0, 23), b"rdma-ping-0: ABCDEFGHI\0");
+        assert_eq!(text(57, 20), b"rdma-ping-57: zABCD\0");
+        assert_eq!(text(58, 20), b"rdma-ping-58: ABCDE\0");
+        assert_eq!(text(1, 200).len(), 200);
+        assert_eq!(text(1_000_000_000_000, 23).len(), 23);
+    }
+
+    #[test]
+    fn a_note_is_an_address_a_tag_and_a_size() {
+        let at = Remote { stag: Stag(0xd0ee_8500), addr: 0x561f_2f67_d370 };
+        let note = write_note(at, 64);
+        assert_eq!(note, [0, 0, 0x56, 0x1f, 0x2f, 0x67, 0xd3, 0x70, 0xd0, 0xee, 0x85, 0, 0, 0, 0, 64]);
+        assert_eq!(read_note(&note), (at, 64));
+    }
+}
