@@ -72,7 +72,9 @@ impl Side {
         let Some(completion) = self.queue.wait(PATIENCE) else {
             return Err(Fail::new("the peer does not answer").next("see whether it speaks rping's exchange"));
         };
-        completion.result().map_err(|status| self.why(&format!("{:?} failed: {status}", completion.completed)))
+        completion
+            .result()
+            .map_err(|status| self.why(&format!("{:?} failed: {status}", completion.completed)))
     }
 
     /// An error, with what is known of the connection's end.
@@ -230,8 +232,11 @@ fn serve_one(args: &Ping, side: &mut Side, buffer: &MemoryRegion) -> Result<u64,
         let (source, size) = read_note(&note);
         if size == 0 || size as usize > buffer.len() {
             let _ = side.pair.disconnect();
-            return Err(Fail::new(format!("the client's ping has {size} octets, the buffer {}", buffer.len()))
-                .next("start the server with a larger -S"));
+            return Err(Fail::new(format!(
+                "the client's ping has {size} octets, the buffer {}",
+                buffer.len()
+            ))
+            .next("start the server with a larger -S"));
         }
         post(side, SendOp::Read(source), buffer, size as usize)?;
         side.done(Completed::Read)?;

@@ -52,8 +52,7 @@ impl Core {
         let number = self.listeners.last_key_value().map_or(0, |(n, _)| n + 1);
         let data = epoll::EventData::new_u64(LISTENER | u64::from(number));
         epoll::add(&self.epoll, &socket, data, epoll::EventFlags::IN)?;
-        self.listeners
-            .insert(number, Listener { socket, local, asked: VecDeque::new(), paused_until: None });
+        self.listeners.insert(number, Listener { socket, local, asked: VecDeque::new(), paused_until: None });
         Ok((number, local))
     }
 
@@ -170,9 +169,8 @@ impl Core {
         };
         let Stage::Opening { qp, options, .. } = &mut stream.stage else { return };
         let (qp, options) = (*qp, std::mem::take(&mut **options));
-        let started = result.and_then(|()| {
-            self.rnic.connect(now, qp, &options).map_err(|_| io::ErrorKind::InvalidInput)
-        });
+        let started = result
+            .and_then(|()| self.rnic.connect(now, qp, &options).map_err(|_| io::ErrorKind::InvalidInput));
         match started {
             Ok(conn) => {
                 stream.stage = Stage::Live(conn);

@@ -19,8 +19,8 @@ mod shared;
 mod stream;
 mod sys;
 
-pub use self::core::{Copies, Counters};
 pub(crate) use self::core::Settings;
+pub use self::core::{Copies, Counters};
 pub(crate) use desk::{Asked, Channel, Link};
 pub use shared::Threading;
 pub(crate) use shared::{Patience, Shared};

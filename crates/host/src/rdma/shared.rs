@@ -231,8 +231,7 @@ impl Shared {
         let due = core.deadline().min(until);
         drop(core);
         let limit_ns = due.since(self.clock.now()).min(LONGEST_SLEEP_NS);
-        let limit =
-            Timespec { tv_sec: (limit_ns / SECOND) as i64, tv_nsec: (limit_ns % SECOND) as i64 };
+        let limit = Timespec { tv_sec: (limit_ns / SECOND) as i64, tv_nsec: (limit_ns % SECOND) as i64 };
         let mut fds = [
             PollFd::from_borrowed_fd(self.epoll.as_fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(self.bell.as_fd(), PollFlags::IN),

@@ -27,6 +27,7 @@ mod door;
 pub mod fpdu;
 pub mod mr;
 mod qp;
+mod request;
 mod rnic;
 pub mod start;
 mod table;

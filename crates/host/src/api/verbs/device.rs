@@ -106,7 +106,8 @@ impl Handle {
         if addr.ip().is_loopback() || self.insecure_network {
             return Ok(());
         }
-        let why = format!("{} is not on loopback: traffic is not encrypted, so it has to be allowed", addr.ip());
+        let why =
+            format!("{} is not on loopback: traffic is not encrypted, so it has to be allowed", addr.ip());
         Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
     }
 }
@@ -162,7 +163,8 @@ impl Device {
     /// # Errors
     /// No descriptor left.
     pub fn completion_channel(&self) -> io::Result<CompletionChannel> {
-        let fd = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE)?);
+        let fd =
+            Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE)?);
         let number = self.handle.shared.look(|core| {
             let channels = &mut core.desk().channels;
             let number = channels.last_key_value().map_or(0, |(n, _)| n + 1);

@@ -49,8 +49,11 @@ impl ProtectionDomain {
         let memory = Arc::new(Region::anonymous(len.max(1))?);
         let number = self.insert(&memory)?;
         let pd = self.inner.pd;
-        let stag =
-            self.inner.handle.shared.act(|core, _| core.rnic().register(pd, number, BASE, len as u64, access));
+        let stag = self
+            .inner
+            .handle
+            .shared
+            .act(|core, _| core.rnic().register(pd, number, BASE, len as u64, access));
         match stag {
             Ok(stag) => {
                 Ok(MemoryRegion { domain: Arc::clone(&self.inner), memory, len, number, stag: Some(stag) })

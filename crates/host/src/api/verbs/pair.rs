@@ -121,11 +121,7 @@ impl From<&Link> for Connection {
         Self::Not(match link {
             Link::Opening => return Self::Opening,
             Link::Connected { private_data, ird, ord } => {
-                return Self::Ready(Connected {
-                    private_data: private_data.clone(),
-                    ird: *ird,
-                    ord: *ord,
-                });
+                return Self::Ready(Connected { private_data: private_data.clone(), ird: *ird, ord: *ord });
             }
             Link::Idle => ConnectError::Idle,
             Link::Unreachable(kind) => ConnectError::Unreachable(*kind),
@@ -286,7 +282,8 @@ impl QueuePair {
     /// How the connection stands now.
     #[must_use]
     pub fn connection(&self) -> Connection {
-        let link = self.domain.handle.shared.look(|core| core.desk().links.get(&self.qp).map(Connection::from));
+        let link =
+            self.domain.handle.shared.look(|core| core.desk().links.get(&self.qp).map(Connection::from));
         link.unwrap_or(Connection::Not(ConnectError::Idle))
     }
 
