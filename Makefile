@@ -1,7 +1,7 @@
 # Everything that a developer, a newcomer or CI runs. `make` alone lists it.
 #
 # Each target works on a fresh Debian 12 with root and rustup: what it needs and does not find, scripts/tools installs,
-# saying so. Variables: SEEDS (sim), SECONDS (fuzz, per target), RUNS (bench), TESTS (bench).
+# saying so. Variables: SEEDS (sim), CASES (interop, a part of their names), SECONDS (fuzz, per target), RUNS, TESTS (bench).
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -19,7 +19,7 @@ CORE := -p sprat-proto -p sprat-store
 BARE := x86_64-unknown-none
 
 # The stages of `make test`, in order: what fails fastest comes first.
-STAGES := fmt clippy doc bare unit sim fuzz-short demo
+STAGES := fmt clippy doc bare unit sim interop fuzz-short demo
 
 .PHONY: help
 help: ## This list
@@ -70,6 +70,10 @@ unit: tools ## Unit, integration and documentation tests, the house rules among 
 .PHONY: sim
 sim: tools ## The simulated cluster: SEEDS=1000 runs, each from its own seed
 	SPRAT_SEEDS=$(SEEDS) cargo test -p sprat-sim --no-fail-fast
+
+.PHONY: interop
+interop: tools ## iWARP with a real peer: the Linux driver siw in an emulated machine, in a network namespace of its own
+	interop/run $(CASES)
 
 .PHONY: fuzz
 fuzz: tools ## Every fuzz target for SECONDS=60 each

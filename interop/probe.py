@@ -5,9 +5,9 @@
     probe.py -s -a HOST -p PORT              the server: one connection, until the client leaves
 
     --crc on|off        ask for CRCs in the start-up frame (the client), or in the reply (the server); default on
-    --revision 1|2      of the client's start-up; a server answers in the revision that it was asked in
+    --revision 1|2      of the client's start-up; a server answers in this revision too, even if it was asked in another
     --rtr write|read    the client starts peer to peer and sends that ready-to-receive frame
-    --size OCTETS       of the ping, default 64          --delay SECONDS   between reply and first message, default 0.05
+    -S OCTETS           of the ping, default 64          --delay SECONDS   between reply and first message, default 0.05
 
 Wrong octets end it with a message and exit status 1. It knows only what rping needs: one message at a time, no markers.
 """
@@ -171,8 +171,7 @@ def server(o):
     need("markers or peer to peer", not flags & 0x80 and not (private[:1] or b"\0")[0] & 0x80)
     stream.crc = o.crc or bool(flags & 0x40)
     if o.revision == 1:
-        flags, private = 0, b""
-        revision = 1
+        flags, private, revision = 0, b"", 1
     tcp.sendall(REPLY + struct.pack(">BBH", flags & 0x10 | (0x40 if stream.crc else 0), revision, len(private)) + private)
     rounds = 0
     while True:
@@ -200,7 +199,7 @@ p.add_argument("-s", dest="server", action="store_true")
 p.add_argument("-a", dest="address", required=True)
 p.add_argument("-p", dest="port", type=int, required=True)
 p.add_argument("-C", dest="count", type=int, default=10)
-p.add_argument("--size", type=int, default=64)
+p.add_argument("-S", dest="size", type=int, default=64)
 p.add_argument("--revision", type=int, default=2, choices=(1, 2))
 p.add_argument("--crc", default="on", choices=("on", "off"))
 p.add_argument("--rtr", choices=("write", "read"))

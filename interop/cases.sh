@@ -1,0 +1,156 @@
+# The cases, and what they have in common; sourced by interop/run.
+
+# Which programs are put before the guest: the probe, a few lines of Python that share nothing with Sprat, shows what the peer
+# takes, whoever asks. `sprat rdma ping` joins when it is there: ours=(probe sprat).
+ours=(probe)
+rounds=100
+
+# ping PROGRAM OPTION…: one of ours, in the namespace, in rping's own words: -c|-s -a ADDRESS -p PORT -C ROUNDS -S OCTETS, and
+# --crc on|off  --revision 1|2  --rtr write|read. Never more than a minute.
+ping() {
+    case $1 in
+        probe) here timeout 60 python3 probe.py "${@:2}" ;;
+        sprat) here timeout 60 "$sprat" rdma ping "${@:2}" ;;
+    esac
+}
+
+dissect() {
+    tshark -2 -r "$work/pcap" -o tcp.try_heuristic_first:TRUE --disable-protocol rpcordma --disable-protocol smb_direct "$@" \
+        2>"$work/tshark" || { cat "$work/tshark"; return 1; }
+}
+
+# expect WHAT COMMAND…: the case fails here, and says what it had expected, if the command does.
+expect() {
+    "${@:2}" || { echo "expected: $1"; exit 1; }
+}
+
+# count PATTERN: how many lines of stdin match.
+count() { grep -cE "$1" || true; }
+
+# The last capture holds nothing that tshark finds wrong, or does not know for iWARP.
+well_formed() {
+    captured
+    dissect -Y '_ws.malformed || iwarp_mpa.bad_length || tcp.len > 0 && !iwarp_mpa && !tcp.reassembled_in && !tcp.analysis.retransmission' >"$work/wrong"
+    head -n 5 "$work/wrong"
+    expect "all understood by tshark" [ ! -s "$work/wrong" ]
+    dissect -V >"$work/text"
+    expect "no bad CRC" [ "$(count 'Bad CRC' <"$work/text")" = 0 ]
+    expect "no Terminate" [ "$(count 'OpCode: Terminate' <"$work/text")" = 0 ]
+}
+
+# pings ROUNDS CRC: besides, the capture holds the messages of so many rounds, all with a CRC that was checked or none.
+pings() {
+    local sends requests reads fpdus checked
+    well_formed
+    dissect -T fields -E occurrence=a -E aggregator=' ' -e iwarp_rdma.opcode | tr ' ' '\n' >"$work/opcodes"
+    sends=$(count '^(0x0*)?3$' <"$work/opcodes")
+    requests=$(count '^(0x0*)?1$' <"$work/opcodes")
+    reads=$(count '^(0x0*)?2$' <"$work/opcodes")
+    fpdus=$(count 'ULPDU length:' <"$work/text")
+    checked=$(count 'Good CRC32' <"$work/text")
+    echo "Sends $sends, Read Requests $requests, Read Responses $reads; $fpdus FPDUs, $checked of them with a good CRC"
+    expect "four Sends a round" [ "$sends" = $((4 * $1)) ]
+    expect "one Read a round" [ "$requests" -ge "$1" ]
+    expect "each Read answered" [ "$reads" -ge "$requests" ]
+    if [ "$2" = on ]; then
+        expect "CRCs everywhere" [ "$checked" = "$fpdus" ]
+    else
+        expect "no CRC" [ "$checked" = 0 ]
+    fi
+}
+
+# start FIELD VALUE: the start-up frames of the last capture hold this value, Request and Reply the same.
+start() {
+    local values
+    values=$(dissect -Y 'iwarp_mpa.req || iwarp_mpa.rep' -T fields -e "$1" | sort -u)
+    expect "$1 $2, not ${values//$'\n'/ and }" [ "$values" = "$2" ]
+}
+
+# guest_to_guest: both ends are siw; what is recorded of them is what the checks above call clean.
+guest_to_guest() {
+    capture "$work/pcap" 9000
+    inside 2 "rping -c -a 10.77.0.2 -p 9000 -C $rounds -V"
+    pings "$rounds" off
+    start iwarp_mpa.rev 2
+}
+
+# perftest PROGRAM PORT: rdma-core's benchmark between two guests, connected by rdma_cm.
+perftest() {
+    serve 1 "$1 -R -n 100 -s 64 -p $2" "$2"
+    capture "$work/pcap" "$2"
+    patience=60 inside 2 "$1 -R -n 100 -s 64 -p $2 10.77.0.2"
+    well_formed
+}
+
+# client PROGRAM PORT CRC REVISION [RTR [OPTION…]]: ours asks the guest's rping -s.
+client() {
+    local program=$1 port=$2 crc=$3 revision=$4 rtr=${5:-}
+    capture "$work/pcap" "$port"
+    ping "$program" -c -a 10.77.0.2 -p "$port" -C "$rounds" --crc "$crc" --revision "$revision" ${rtr:+--rtr "$rtr"} "${@:6}"
+    pings "$rounds" "$crc"
+    start iwarp_mpa.rev "$revision"
+}
+
+# server PROGRAM PORT CRC [OPTION…]: the guest's rping -c asks ours, which ends when its client has left.
+server() {
+    local program=$1 port=$2 crc=$3 tries us
+    capture "$work/pcap" "$port"
+    ping "$program" -s -a 10.77.0.1 -p "$port" --crc "$crc" &
+    us=$!
+    for tries in $(seq 100); do
+        [ -z "$(here ss -Hltn "sport = :$port")" ] || break
+        sleep 0.05
+    done
+    inside 1 "rping -c -a 10.77.0.1 -p $port -C $rounds -V ${*:4}"
+    wait "$us"
+    pings "$rounds" "$crc"
+    start iwarp_mpa.rev 2
+}
+
+# without_depth PROGRAM: revision 1 has no read depth, so rping -s, which takes it for 0, ends the connection; so must ours end.
+without_depth() {
+    local status=0
+    capture "$work/pcap" 9000
+    ping "$1" -c -a 10.77.0.2 -p 9000 -C 1 --crc on --revision 1 || status=$?
+    # timeout's own status is 124.
+    expect "an end with an error, not $status" [ "$status" -gt 0 -a "$status" -lt 124 ]
+    captured
+}
+
+# rping -s accepts with the depths it was asked for, rping -s -q with its own; the one at 9002 has room for the largest ping.
+rpings() {
+    serve 1 'rping -s -P -a 10.77.0.2 -p 9000' 9000
+    serve 1 'rping -s -P -q -a 10.77.0.2 -p 9001' 9001
+    serve 1 'rping -s -P -S 65535 -a 10.77.0.2 -p 9002' 9002
+}
+
+all_cases() {
+    local program crc rtr port=9200
+    group 2 rpings
+    test_case guest_to_guest guest_to_guest
+    for program in ib_send_lat ib_write_bw ib_read_bw; do
+        port=$((port + 1))
+        test_case "guest_to_guest_$program" perftest "$program" $port
+    done
+
+    for program in "${ours[@]}"; do
+        group 1 rpings
+        for crc in on off; do
+            test_case "${program}_client_crc_$crc" client "$program" 9000 $crc 2
+            test_case "${program}_client_crc_${crc}_rtr_write" client "$program" 9000 $crc 2 write
+            test_case "${program}_client_crc_${crc}_rtr_read" client "$program" 9000 $crc 2 read
+            test_case "${program}_client_crc_${crc}_revision_1" client "$program" 9001 $crc 1
+        done
+        rounds=10 test_case "${program}_client_64k" client "$program" 9002 on 2 '' -S 65535
+        test_case "${program}_client_revision_1_without_depth" without_depth "$program"
+        # siw as initiator speaks revision 2 only, and asks for neither CRC nor peer to peer.
+        group 1
+        for crc in on off; do
+            port=$((port + 1))
+            test_case "${program}_server_crc_$crc" server "$program" $port $crc
+        done
+        port=$((port + 1))
+        rounds=10 test_case "${program}_server_64k" server "$program" $port on -S 65535
+    done
+    [[ " ${ours[*]} " == *" sprat "* ]] || ignored sprat "there is no sprat rdma ping yet"
+}

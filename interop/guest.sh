@@ -1,0 +1,118 @@
+# Guests and the network they sit in; sourced by interop/run. Everything it starts is ended by `down`, by process id.
+#
+#   network                makes namespace $ns with a bridge: our end 10.77.0.1, guest N at 10.77.0.(N+1)
+#   boot N                 starts guest N, returns when it is ready
+#   halt N                 ends guest N
+#   inside N 'COMMAND'     runs COMMAND in guest N's shell, both outputs to stdout; its exit status, 255 if there was no answer
+#   serve N 'COMMAND' PORT starts COMMAND in guest N and returns when something listens on PORT
+#   here COMMAND…          runs COMMAND in the namespace
+#   healthy N              true if guest N lives and its kernel has reported no bug
+#   capture FILE PORT      starts to record the bridge's traffic of a TCP port; `captured` ends that
+#   down                   ends all of it
+#
+# Of the caller: $ns a name for the namespace, $cache interop/build's folder, $work a folder for logs.
+
+declare -A guests=()
+recorder=
+
+network() {
+    ip netns add "$ns" && made_ns=yes && ip -n "$ns" link set lo up && ip -n "$ns" link add bridge0 type bridge &&
+        ip -n "$ns" addr add 10.77.0.1/24 dev bridge0 && ip -n "$ns" link set bridge0 up
+}
+
+here() { ip netns exec "$ns" "$@"; }
+
+tap() { here ip tuntap add dev "tap$1" mode tap && ip -n "$ns" link set "tap$1" master bridge0 up; }
+
+boot() {
+    local n=$1 log=$work/guest$1.console tries
+    ip -n "$ns" link show "tap$n" >/dev/null 2>&1 || tap "$n"
+    : >"$log"
+    # Emulated always: nested virtualisation that half works ends QEMU, and this is fast enough.
+    nice -n 10 ip netns exec "$ns" qemu-system-x86_64 -M q35 -accel tcg -cpu max -smp 1 -m 384 \
+        -nodefaults -no-user-config -display none -no-reboot -kernel "$cache/vmlinux" -initrd "$cache/initramfs.cpio" \
+        -append "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off nokaslr tsc=reliable no_timer_check cryptomgr.notests rcupdate.rcu_expedited=1 guest=10.77.0.$((n + 1))" \
+        -netdev "tap,id=n0,ifname=tap$n,script=no,downscript=no" \
+        -device "virtio-net-pci,netdev=n0,romfile=,mac=52:54:00:77:00:0$n" \
+        -serial "file:$log" </dev/null >"$work/guest$n.qemu" 2>&1 &
+    guests[$n]=$!
+    for tries in $(seq 600); do
+        grep -q SIW-READY "$log" && return
+        kill -0 "${guests[$n]}" 2>/dev/null || break
+        sleep 0.1
+    done
+    echo "guest $n did not start:"
+    tail -n 5 "$work/guest$n.qemu" "$log"
+    return 1
+}
+
+# Ends process $1, which this shell started: asks, then insists.
+end() {
+    local tries
+    kill "$1" 2>/dev/null || true
+    for tries in $(seq 50); do
+        kill -0 "$1" 2>/dev/null || break
+        sleep 0.1
+    done
+    kill -9 "$1" 2>/dev/null || true
+    wait "$1" 2>/dev/null || true
+}
+
+halt() {
+    [ -n "${guests[$1]:-}" ] || return 0
+    end "${guests[$1]}"
+    unset "guests[$1]"
+}
+
+inside() {
+    local answer status
+    answer=$(here timeout "${patience:-30}" bash -c '
+        exec 3<>"/dev/tcp/10.77.0.$(($1 + 1))/7000"
+        printf "( %s\n) 2>&1 </dev/null; echo status=\$?; exit\n" "$2" >&3
+        cat <&3' inside "$1" "$2" 2>&1) || true
+    status=${answer##*status=}
+    echo "${answer%status=*}"
+    [[ $status =~ ^[0-9]+$ ]] || status=255
+    return "$status"
+}
+
+serve() {
+    local port
+    port=$(printf '%04X' "$3")
+    inside "$1" "$2 >/tmp/serve$3.log 2>&1 </dev/null &
+        i=0; while [ \$i -lt 250 ]; do grep -q ':$port .* 0A ' /proc/net/tcp && exit 0; usleep 20000; i=\$((i+1)); done
+        cat /tmp/serve$3.log; exit 1"
+}
+
+healthy() {
+    kill -0 "${guests[$1]}" 2>/dev/null && ! grep -E 'BUG|Oops|Call Trace|general protection' "$work/guest$1.console"
+}
+
+capture() {
+    local tries
+    here dumpcap -q -P -i bridge0 -f "tcp port $2" -w "$1" >"$work/dumpcap" 2>&1 &
+    recorder=$!
+    for tries in $(seq 100); do
+        grep -q '^File: ' "$work/dumpcap" && return
+        sleep 0.05
+    done
+    cat "$work/dumpcap"
+    return 1
+}
+
+captured() {
+    [ -n "$recorder" ] || return 0
+    sleep 0.3 # what is on its way through the bridge
+    end "$recorder"
+    recorder=
+}
+
+down() {
+    local n pid
+    captured
+    for n in "${!guests[@]}"; do halt "$n"; done
+    [ -n "${made_ns:-}" ] || return 0
+    for pid in $(ip netns pids "$ns"); do kill "$pid" 2>/dev/null || true; done
+    ip netns del "$ns"
+    made_ns=
+}
