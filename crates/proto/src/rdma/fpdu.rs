@@ -200,8 +200,11 @@ fn referred<M: Memory + ?Sized>(
     Ok(())
 }
 
-/// Appends a copy of `span` to `bytes`.
+/// Appends a copy of `span` to `bytes`; where it is empty, it may lie anywhere.
 fn read_into<M: Memory + ?Sized>(bytes: &mut Vec<u8>, span: Span, memory: &mut M) -> Result<(), Unmapped> {
+    if span.len == 0 {
+        return Ok(());
+    }
     let start = bytes.len();
     bytes.resize(start + span.len as usize, 0);
     memory.read(span, &mut bytes[start..])

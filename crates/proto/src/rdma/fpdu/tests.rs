@@ -451,6 +451,17 @@ fn unmapped_memory_leaves_record_and_stream_as_they_were() {
 }
 
 #[test]
+fn memory_of_length_zero_may_lie_anywhere() {
+    for mode in MODES {
+        let (mut region, mut record) = (Region::default(), Record::default());
+        let nowhere = [Piece::Memory(span(u64::MAX, 0)), Piece::Bytes(&[])];
+        mode.framer().frame(&ulpdu(14, true), &nowhere, &mut region, &mut record).unwrap();
+        assert_eq!((region.reads, record.parts.len()), (0, 1));
+        assert_eq!(take(&mut mode.deframer(), &record.bytes), (vec![ulpdu(14, true)], None));
+    }
+}
+
+#[test]
 fn payload_without_crc_and_markers_comes_as_it_arrives_from_where_it_lies() {
     let mode = MODES[0];
     let sent = ulpdu(115, true);
