@@ -26,6 +26,9 @@ use crate::wire::mpa::{
 /// Memory is sent from where it lies from so many octets on; less is copied, which is cheaper than one more part.
 const WORTH_A_PART: u32 = 2048;
 
+/// Memory is copied and summed in steps of so many octets, which the nearest cache still holds at the second touch.
+const BLOCK: usize = 8192;
+
 /// A part of a ULPDU's payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Piece<'a> {
@@ -150,7 +153,8 @@ impl Framer {
         record.bytes.reserve(len + self.to_marker.map_or(0, |to| MARKER * markers(to, len)));
         let length_at = start + if self.to_marker == Some(0) { MARKER } else { 0 };
         let to_marker = self.to_marker.unwrap_or(usize::MAX);
-        let mut out = Interleaved { bytes: &mut record.bytes, to_marker, length_at };
+        let bytes = &mut record.bytes;
+        let mut out = Interleaved { bytes, to_marker, length_at, crc: self.crc, sum: 0, summed: start };
         out.put(&(ulpdu as u16).to_be_bytes());
         out.put(header);
         for piece in payload {
@@ -162,8 +166,8 @@ impl Framer {
         out.put(&[0; 3][..len - CRC - LENGTH - ulpdu]);
         // A marker between pad and CRC counts in the CRC, so it has to be there first.
         out.room();
-        let crc = self.crc.map_or(0, |crc| crc(0, &out.bytes[start..]));
-        out.put(&crc.to_le_bytes());
+        out.sum();
+        out.put(&out.sum.to_le_bytes());
         if self.to_marker.is_some() {
             self.to_marker = Some(out.to_marker);
         }
@@ -217,6 +221,10 @@ struct Interleaved<'a> {
     to_marker: usize,
     /// Where in `bytes` the FPDU's length field is: what its markers point to.
     length_at: usize,
+    crc: Option<Crc32c>,
+    /// The CRC of this FPDU up to `summed` in `bytes`; 0 without.
+    sum: u32,
+    summed: usize,
 }
 
 impl Interleaved<'_> {
@@ -242,13 +250,24 @@ impl Interleaved<'_> {
 
     fn copy<M: Memory + ?Sized>(&mut self, mut span: Span, memory: &mut M) -> Result<(), Unmapped> {
         while span.len > 0 {
-            let run = span.len.min(u32::try_from(self.room()).unwrap_or(u32::MAX));
+            let run = self.room().min(BLOCK).min(span.len as usize) as u32;
             read_into(self.bytes, Span { len: run, ..span }, memory)?;
             self.to_marker -= run as usize;
             span.offset += u64::from(run);
             span.len -= run;
+            if self.bytes.len() - self.summed >= BLOCK {
+                self.sum();
+            }
         }
         Ok(())
+    }
+
+    /// Brings the CRC up to what is there.
+    fn sum(&mut self) {
+        if let Some(crc) = self.crc {
+            self.sum = crc(self.sum, &self.bytes[self.summed..]);
+        }
+        self.summed = self.bytes.len();
     }
 }
 
