@@ -97,7 +97,12 @@ impl Connection {
 
     /// FPDUs may be sent.
     fn may_send(&self, now: Instant) -> bool {
-        matches!(self.first, First::Free | First::Send(_)) && now >= self.hold
+        !self.waits() && now >= self.hold
+    }
+
+    /// It is the peer who has to send first.
+    const fn waits(&self) -> bool {
+        matches!(self.first, First::Wait | First::WaitFor(_))
     }
 
     /// All that was appended is gone, and no more is due.
@@ -334,7 +339,7 @@ impl Rnic {
             connection.frame = Vec::new();
             return true;
         }
-        if matches!(connection.phase, Phase::Open | Phase::Closing) && connection.may_send(now) {
+        if matches!(connection.phase, Phase::Open | Phase::Closing) {
             match self.own_fpdu(conn, record, memory) {
                 Ok(true) => return true,
                 Ok(false) => {}
@@ -522,17 +527,23 @@ impl Rnic {
         loop {
             let Some(connection) = self.conns.get_mut(conn.0) else { return used };
             let Some(queue_pair) = connection.qp.and_then(|qp| self.qps.get_mut(qp.0)) else { return used };
-            let arrived = match connection.deframer.next(&bytes[used..], &mut self.scratch) {
+            let (arrived, last) = match connection.deframer.next(&bytes[used..], &mut self.scratch) {
                 Step::More => return used,
-                Step::Bad(fault) => Err(Fault::own(cause_of(fault))),
-                Step::Piece { header, payload, rest, consumed, .. } => {
+                Step::Bad(fault) => {
+                    self.fail(conn, Fault::own(cause_of(fault)));
+                    return used;
+                }
+                Step::Piece { header, payload, rest, consumed, last } => {
                     used += consumed;
-                    queue_pair.arrive(header, payload, rest, &mut self.shared, memory)
+                    (queue_pair.arrive(header, payload, rest, &mut self.shared, memory), last)
                 }
             };
-            let waits = matches!(connection.first, First::Wait | First::WaitFor(_));
+            // What is wrong above MPA was a valid FPDU all the same.
+            if (last || arrived.is_err()) && connection.waits() {
+                self.heard(conn, arrived.is_ok());
+            }
             match arrived {
-                Ok(Outcome::Placed) if !waits => {}
+                Ok(Outcome::Placed) => {}
                 Ok(outcome) => {
                     self.came(conn, outcome);
                     if self.conns.get(conn.0).is_none_or(|c| matches!(c.phase, Phase::Ending)) {
@@ -547,18 +558,20 @@ impl Rnic {
         }
     }
 
-    /// A piece of an FPDU came.
-    fn came(&mut self, conn: Conn, outcome: Outcome) {
+    /// A responder has its first FPDU, and may send.
+    #[cold]
+    fn heard(&mut self, conn: Conn, well: bool) {
         let Some(connection) = self.conns.get_mut(conn.0) else { return };
-        if matches!(connection.first, First::Wait | First::WaitFor(_)) {
-            connection.first = First::Free;
-            connection.due = Instant::NEVER;
-            let established = connection.established;
-            if !established {
-                self.establish(conn, Vec::new());
-            }
-            self.wake(conn);
+        connection.first = First::Free;
+        connection.due = if connection.established { connection.due } else { Instant::NEVER };
+        if well && !connection.established {
+            self.establish(conn, Vec::new());
         }
+        self.wake(conn);
+    }
+
+    /// Something came that asks for more than being placed.
+    fn came(&mut self, conn: Conn, outcome: Outcome) {
         match outcome {
             Outcome::Placed => {}
             Outcome::Wake => {
@@ -589,6 +602,9 @@ impl Rnic {
     ) -> Result<bool, Fault> {
         let Some(connection) = self.conns.get_mut(conn.0) else { return Ok(false) };
         let Some(queue_pair) = connection.qp.and_then(|qp| self.qps.get_mut(qp.0)) else { return Ok(false) };
+        if !connection.may_send(self.now) {
+            return queue_pair.local(&mut self.shared).map(|()| false);
+        }
         let position = &mut connection.position;
         let mut out = Out { framer: &mut connection.framer, record, memory, position };
         if let First::Send(kind) = connection.first {
@@ -640,7 +656,7 @@ impl Rnic {
     fn fail(&mut self, conn: Conn, fault: Fault) {
         self.report(conn, fault.cause, true);
         let Some(connection) = self.conns.get_mut(conn.0) else { return };
-        let silent = matches!(connection.first, First::Wait | First::WaitFor(_));
+        let silent = connection.waits();
         if !silent && connection.last_words.is_none() {
             connection.last_words = Some(Box::new(fault));
         }

@@ -35,7 +35,7 @@ pub(crate) struct ReceiveQueue {
     /// The messages after `delivered` that are begun.
     arriving: VecDeque<Incoming>,
     /// The number of the last message that was delivered.
-    delivered: u32,
+    pub(crate) delivered: u32,
 }
 
 impl ReceiveQueue {

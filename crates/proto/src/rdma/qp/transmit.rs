@@ -75,30 +75,27 @@ impl QueuePair {
 
     /// Appends the next FPDU of the send queue; does what needs no peer on the way.
     fn transmit<M: Memory>(&mut self, shared: &mut Shared, out: &mut Out<'_, M>) -> Result<bool, Fault> {
-        loop {
-            let Some(request) = self.send.current() else { return Ok(false) };
-            if self.send.begun {
-                return self.segment(shared, out);
-            }
-            if request.flags.fence && !self.requests.is_empty() {
-                return Ok(false);
-            }
-            if send::is_local(&request.op) {
-                self.local(shared)?;
-                continue;
-            }
-            let asks = matches!(
-                request.op,
-                SendOp::Read(_)
-                    | SendOp::ReadInvalidate(_)
-                    | SendOp::FetchAdd { .. }
-                    | SendOp::CompareSwap { .. }
-            );
-            if asks {
-                return self.ask(shared, out);
-            }
-            self.begin(shared)?;
+        if self.send.begun {
+            return self.segment(shared, out);
         }
+        self.local(shared)?;
+        let Some(request) = self.send.current().filter(|request| !self.is_fenced(request)) else {
+            return Ok(false);
+        };
+        match request.op {
+            SendOp::Read(_)
+            | SendOp::ReadInvalidate(_)
+            | SendOp::FetchAdd { .. }
+            | SendOp::CompareSwap { .. } => self.ask(shared, out),
+            _ => {
+                self.begin(shared)?;
+                self.segment(shared, out)
+            }
+        }
+    }
+
+    fn is_fenced(&self, request: &SendRequest) -> bool {
+        request.flags.fence && !self.requests.is_empty()
     }
 
     /// The request whose turn it is has failed.
@@ -107,14 +104,18 @@ impl QueuePair {
         Err(Fault::own(Cause::LOCAL))
     }
 
-    /// Does what needs no peer.
-    fn local(&mut self, shared: &mut Shared) -> Result<(), Fault> {
-        let Some(request) = self.send.current() else { return Ok(()) };
-        if let Err(status) = local_operation(self.stream(), &request.op, shared) {
-            return self.blame(status);
+    /// Does what needs no peer, up to the next request that needs one.
+    pub(crate) fn local(&mut self, shared: &mut Shared) -> Result<(), Fault> {
+        while let Some(request) = self.send.current() {
+            if !send::is_local(&request.op) || self.is_fenced(request) {
+                break;
+            }
+            if let Err(status) = local_operation(self.stream(), &request.op, shared) {
+                return self.blame(status);
+            }
+            self.send.advance(Stage::Done(0));
+            self.release(shared);
         }
-        self.send.advance(Stage::Done(0));
-        self.release(shared);
         Ok(())
     }
 

@@ -1,6 +1,12 @@
 //! Two engines, joined by a pipe that cuts its octets as it likes, with arrays as memory.
 
 mod basic;
+mod ddp;
+mod matrices;
+mod peer;
+mod random;
+mod rdmap;
+mod starts;
 
 use alloc::collections::VecDeque;
 use alloc::vec;
@@ -321,16 +327,22 @@ impl Pair {
 
     /// Lets octets flow until nothing moves any more.
     pub(super) fn run(&mut self) {
-        let Self { a, b, now, cut } = self;
-        loop {
-            let mut moved = a.send(*now) | b.send(*now);
-            moved |= a.draw(*now, &mut b.wire, cut) | b.draw(*now, &mut a.wire, cut);
-            moved |= a.hear() | b.hear();
-            moved |= a.told_of(b, *now) | b.told_of(a, *now);
-            if !moved {
-                break;
-            }
+        while self.move_some() {}
+    }
+
+    /// Lets octets flow so many times.
+    pub(super) fn step(&mut self, times: u64) {
+        for _ in 0..times {
+            self.move_some();
         }
+    }
+
+    fn move_some(&mut self) -> bool {
+        let Self { a, b, now, cut } = self;
+        let mut moved = a.send(*now) | b.send(*now);
+        moved |= a.draw(*now, &mut b.wire, cut) | b.draw(*now, &mut a.wire, cut);
+        moved |= a.hear() | b.hear();
+        moved | a.told_of(b, *now) | b.told_of(a, *now)
     }
 
     /// Lets time pass.

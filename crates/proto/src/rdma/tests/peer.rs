@@ -1,0 +1,133 @@
+//! A peer by hand: it says what no engine of ours would say, and looks at every segment that comes back.
+
+use super::*;
+use crate::rdma::fpdu::{Deframer, Framer, Piece, Step};
+use crate::wire::checksum::crc32c;
+use crate::wire::ddp::{self, Buffer, Header};
+use crate::wire::rdmap::{Cause, Opcode, Terminate};
+
+/// A segment.
+pub(super) type Segment = (Header, Vec<u8>);
+
+/// The segments in `octets`.
+pub(super) fn segments(octets: &[u8], crc: bool) -> Vec<Segment> {
+    let mut deframer = Deframer::new(crc.then_some(crc32c), false);
+    let (mut scratch, mut at, mut all) = (Vec::new(), 0, Vec::new());
+    loop {
+        match deframer.next(&octets[at..], &mut scratch) {
+            Step::More => break,
+            Step::Piece { header, payload, rest, consumed, .. } => {
+                at += consumed;
+                if let Some(header) = header {
+                    assert_eq!(rest, 0);
+                    all.push((ddp::parse(header).unwrap(), payload.to_vec()));
+                }
+            }
+            Step::Bad(fault) => panic!("{fault}"),
+        }
+    }
+    assert_eq!(at, octets.len());
+    all
+}
+
+/// Where tagged payload goes.
+pub(super) fn tagged(opcode: Opcode, stag: Stag, to: u64, last: bool) -> Header {
+    Header { last, control: opcode.control(), buffer: Buffer::Tagged { stag: stag.0, to } }
+}
+
+/// Where untagged payload goes.
+pub(super) fn untagged(opcode: Opcode, msn: u32, mo: u32, last: bool) -> Header {
+    let qn = opcode.queue().unwrap_or(0);
+    Header { last, control: opcode.control(), buffer: Buffer::Untagged { ulp: 0, qn, msn, mo } }
+}
+
+/// An engine of ours (`b` of a pair), connected with a peer by hand that was the initiator and has CRCs on. The engine has one
+/// region of 256 octets at 0x1000 with all rights.
+pub(super) struct Peer {
+    pub(super) pair: Pair,
+    pub(super) stag: Stag,
+}
+
+impl Peer {
+    pub(super) fn new() -> Self {
+        Self::with(&Setup::default())
+    }
+
+    pub(super) fn with(setup: &Setup) -> Self {
+        let mut pair = Pair::connected(setup);
+        let stag = pair.b.region(vec![0xee; 256], 0x1000);
+        pair.b.sent.clear();
+        // The responder may send from the first FPDU on that it received.
+        let mut peer = Self { pair, stag };
+        peer.say(tagged(Opcode::Write, Stag(1), 0, true), &[]);
+        assert!(peer.hear().is_empty());
+        peer
+    }
+
+    pub(super) fn us(&mut self) -> &mut Side {
+        &mut self.pair.b
+    }
+
+    /// Sends a ULPDU as it stands.
+    pub(super) fn say_raw(&mut self, header: &[u8], payload: &[u8]) {
+        let mut record = Record::default();
+        let piece = [Piece::Bytes(payload)];
+        Framer::new(Some(crc32c), false).frame(header, &piece, &mut Ram::default(), &mut record).unwrap();
+        self.pair.b.take(self.pair.now, &record.bytes);
+    }
+
+    /// Sends a segment.
+    pub(super) fn say(&mut self, header: Header, payload: &[u8]) {
+        self.say_raw(&header.emit(), payload);
+    }
+
+    /// What came back since the last time.
+    pub(super) fn hear(&mut self) -> Vec<Segment> {
+        self.pair.b.send(self.pair.now);
+        self.pair.b.hear();
+        self.pair.b.wire.clear();
+        segments(&core::mem::take(&mut self.pair.b.sent), true)
+    }
+
+    /// The Terminate that came back, the only message; the stream must be closed in order behind it, and the queue pair be in
+    /// error.
+    #[track_caller]
+    pub(super) fn terminated(&mut self) -> Terminate {
+        let heard = self.hear();
+        let [(header, payload)] = &heard[..] else { panic!("{heard:?} {:?}", self.pair.b.events) };
+        assert_eq!(*header, untagged(Opcode::Terminate, 1, 0, true));
+        let terminate = Terminate::parse(payload).unwrap();
+        let us = &self.pair.b;
+        assert_eq!(us.closed, Some(false));
+        assert_eq!(us.rnic.state(us.qp), Some(QpState::Error));
+        let qp = us.qp;
+        let failed = Event::QpFailed { qp, cause: terminate.cause, ours: true };
+        let at = us.events.iter().position(|e| *e == failed).expect("the program is told");
+        let later = us.events.iter().position(|e| *e == Event::Disconnected { qp }).unwrap();
+        assert!(at < later);
+        terminate
+    }
+
+    /// The cause in the Terminate that came back.
+    #[track_caller]
+    pub(super) fn cause(&mut self) -> Cause {
+        self.terminated().cause
+    }
+
+    /// The region's octets.
+    pub(super) fn region(&mut self) -> &mut Vec<u8> {
+        &mut self.pair.b.ram.0[0]
+    }
+
+    /// Nothing was placed.
+    #[track_caller]
+    pub(super) fn untouched(&mut self) {
+        assert!(self.region().iter().all(|&octet| octet == 0xee));
+    }
+
+    /// Posts a receive of `len` octets at the region's start.
+    pub(super) fn recv(&mut self, id: u64, len: u32) {
+        let stag = self.stag;
+        self.us().recv(id, &[(stag, 0x1000, len)]);
+    }
+}

@@ -1,0 +1,662 @@
+//! Start-up, the forms of the first frame, and all kinds of ends.
+
+use super::peer::{segments, tagged, untagged};
+use super::*;
+use crate::time::SECOND;
+use crate::wire::ddp::Buffer;
+use crate::wire::mpa::{self, Enhanced, Kind, Rtr, RtrKind, Start};
+use crate::wire::rdmap::{Cause, Opcode, Terminate};
+
+fn start(kind: Kind) -> Start<'static> {
+    let enhanced = Some(Enhanced { rtr: None, ird: 8, ord: 8 });
+    Start { kind, markers: false, crc: true, reject: false, revision: 2, enhanced, private_data: &[] }
+}
+
+fn octets(start: &Start<'_>) -> Vec<u8> {
+    let mut out = Vec::new();
+    start.emit(&mut out).unwrap();
+    out
+}
+
+#[test]
+fn private_data_and_depths_reach_both_programs() {
+    for cut in [Cut::Whole, Cut::Each(1)] {
+        let mut setup = Setup { cut, ..Setup::default() };
+        setup.connect =
+            ConnectOptions { ird: 5, ord: 9, private_data: b"who".to_vec(), ..ConnectOptions::default() };
+        setup.accept = AcceptOptions { ird: 4, ord: 7, private_data: vec![7; 508] };
+        let mut pair = Pair::new(&setup);
+        pair.start(&setup);
+        let conn = pair.b.conn.unwrap();
+        let (private_data, ird, ord) = (b"who".to_vec(), Some(5), Some(9));
+        assert_eq!(pair.b.events, [Event::Request { conn, private_data, ird, ord }]);
+        assert_eq!(pair.a.rnic.state(pair.a.qp), Some(QpState::Starting));
+        pair.accept(&setup);
+        let (qp, private_data) = (pair.b.qp, Vec::new());
+        assert_eq!(pair.b.events[1], Event::Established { conn, qp, private_data, ird: 4, ord: 5 });
+        let (qp, conn) = (pair.a.qp, pair.a.conn.unwrap());
+        let established = Event::Established { conn, qp, private_data: vec![7; 508], ird: 5, ord: 4 };
+        assert_eq!(pair.a.events, [established]);
+        assert_eq!(pair.a.rnic.state(qp), Some(QpState::Ready));
+    }
+}
+
+#[test]
+fn m7_a_rejected_queue_pair_is_idle_again_and_can_ask_once_more() {
+    let setup = Setup::default();
+    let mut pair = Pair::new(&setup);
+    let sink = pair.a.region(vec![0; 8], 0);
+    pair.a.recv(5, &[(sink, 0, 8)]);
+    pair.start(&setup);
+    pair.a.post(1, SendOp::Send, &[]);
+    let conn = pair.b.conn.unwrap();
+    pair.b.rnic.reject(pair.now, conn, b"no").unwrap();
+    pair.run();
+    let (qp, ours) = (pair.a.qp, pair.a.conn.unwrap());
+    let rejected =
+        Event::Rejected { conn: ours, qp, private_data: b"no".to_vec(), ird: Some(0), ord: Some(0) };
+    assert_eq!(pair.a.events, [rejected, Event::Close { conn: ours, reset: false }]);
+    assert_eq!(pair.b.events[1..], [Event::Close { conn, reset: false }]);
+    assert_eq!(pair.a.rnic.state(qp), Some(QpState::Idle));
+    assert_eq!(pair.a.done(), [(1, Status::Flushed)], "receives stay");
+    for side in [&mut pair.a, &mut pair.b] {
+        (side.closed, side.told) = (None, false);
+        side.events.clear();
+    }
+    pair.start(&setup);
+    pair.accept(&setup);
+    pair.b.post(1, SendOp::Send, &[]);
+    pair.a.post(2, SendOp::Write(Remote::default()), &[]);
+    pair.run();
+    assert_eq!(pair.a.done(), [(2, Status::Success), (5, Status::Success)]);
+}
+
+#[test]
+fn m3_a_responder_sends_nothing_before_the_first_fpdu() {
+    for markers in [false, true] {
+        let mut pair = Pair::connected(&Setup { markers, ..Setup::default() });
+        let inbox = pair.a.region(vec![0; 8], 0);
+        pair.a.recv(1, &[(inbox, 0, 8)]);
+        pair.b.sent.clear();
+        pair.b.post(1, SendOp::Send, &[]);
+        pair.run();
+        assert!(pair.b.sent.is_empty());
+        pair.a.post(1, SendOp::Write(Remote::default()), &[]);
+        pair.run();
+        assert!(!pair.b.sent.is_empty());
+        assert_eq!(pair.b.done(), [(1, Status::Success)]);
+    }
+}
+
+#[test]
+fn m3_a_first_fpdu_that_is_not_right_is_answered_by_closing() {
+    let mut pair = Pair::connected(&Setup::default());
+    pair.b.sent.clear();
+    pair.a.post(1, SendOp::Write(Remote::default()), &[]);
+    pair.a.send(pair.now);
+    pair.a.wire[17] ^= 1;
+    pair.run();
+    assert!(pair.b.sent.is_empty());
+    assert_eq!(pair.b.closed, Some(true));
+    let qp = pair.b.qp;
+    assert_eq!(pair.b.events[0], Event::QpFailed { qp, cause: Cause::MPA_CRC, ours: true });
+}
+
+#[test]
+fn f6_f7_a_crc_error_is_answered_by_a_terminate() {
+    let mut pair = Pair::connected(&Setup::default());
+    let mine = pair.a.region(pattern(64, 1), 0);
+    let theirs = Remote { stag: pair.b.region(vec![0; 64], 0), addr: 0 };
+    pair.a.post(1, SendOp::Write(theirs), &[(mine, 0, 8)]);
+    pair.run();
+    pair.b.sent.clear();
+    pair.a.post(2, SendOp::Write(Remote { addr: 8, ..theirs }), &[(mine, 8, 8)]);
+    pair.a.send(pair.now);
+    pair.a.wire[20] ^= 1;
+    pair.a.post(3, SendOp::Write(Remote { addr: 16, ..theirs }), &[(mine, 16, 8)]);
+    pair.run();
+    assert_eq!(pair.b.ram.0[0][..8], pattern(64, 1)[..8]);
+    assert!(pair.b.ram.0[0][8..].iter().all(|&octet| octet == 0));
+    let said = segments(&pair.b.sent, true);
+    let terminate = Terminate::parse(&said[0].1).unwrap();
+    assert_eq!((said.len(), terminate.cause, terminate.about), (1, Cause::MPA_CRC, None));
+    let qp = pair.a.qp;
+    assert!(pair.a.events.contains(&Event::QpFailed { qp, cause: Cause::MPA_CRC, ours: false }));
+}
+
+#[test]
+fn e4_the_initiators_first_fpdu_is_of_the_form_agreed_upon() {
+    for kind in [RtrKind::Write, RtrKind::Read, RtrKind::Send] {
+        let mut setup = Setup::default();
+        setup.connect.peer_to_peer = Some(kind);
+        // No Reads are asked for, and still the first frame may be one.
+        (setup.connect.ord, setup.accept.ird) = (0, 0);
+        let mut pair = Pair::new(&setup);
+        let inbox = pair.a.region(vec![0; 64], 0);
+        pair.a.recv(1, &[(inbox, 0, 8)]);
+        pair.start(&setup);
+        let start = pair.a.sent.len();
+        pair.a.post(8, SendOp::Send, &[]);
+        pair.b.recv(2, &[]);
+        // The responder's program speaks first.
+        let conn = pair.b.conn.unwrap();
+        pair.b.rnic.accept(pair.now, conn, pair.b.qp, &setup.accept).unwrap();
+        pair.b.post(9, SendOp::Send, &[]);
+        let told = |side: &Side| side.events.iter().any(|e| matches!(e, Event::Established { .. }));
+        pair.b.send(pair.now);
+        pair.b.hear();
+        assert!(!told(&pair.b), "not before the first frame came");
+        pair.run();
+        assert!(told(&pair.a) && told(&pair.b));
+        let said = segments(&pair.a.sent[start..], true);
+        let opcode = match kind {
+            RtrKind::Send => Opcode::Send,
+            RtrKind::Write => Opcode::Write,
+            RtrKind::Read => Opcode::ReadRequest,
+        };
+        assert_eq!((said.len(), said[0].0.control), (2, opcode.control()));
+        match kind {
+            RtrKind::Send => assert_eq!(said[0].0, untagged(opcode, 1, 0, true)),
+            RtrKind::Write => assert_eq!(said[0].0, tagged(opcode, Stag(1), 0, true)),
+            RtrKind::Read => assert_eq!(said[0].0, untagged(opcode, 1, 0, true)),
+        }
+        assert_eq!(pair.a.done(), [(8, Status::Success), (1, Status::Success)], "{kind:?}");
+        let mut done = pair.b.done();
+        done.sort_by_key(|(id, _)| *id);
+        assert_eq!(
+            done,
+            [(2, Status::Success), (9, Status::Success)],
+            "the program does not see the first frame"
+        );
+        // An end right behind the first frame is in order too.
+        pair.a.rnic.disconnect(pair.now, pair.a.qp).unwrap();
+        pair.run();
+        assert_eq!((pair.a.closed, pair.b.closed), (Some(false), Some(false)));
+    }
+}
+
+#[test]
+fn e4_whoever_ends_at_once_sends_the_first_frame_before() {
+    let mut setup = Setup::default();
+    setup.connect.peer_to_peer = Some(RtrKind::Write);
+    let mut pair = Pair::new(&setup);
+    pair.start(&setup);
+    pair.b.rnic.accept(pair.now, pair.b.conn.unwrap(), pair.b.qp, &setup.accept).unwrap();
+    pair.b.send(pair.now);
+    let reply: Vec<u8> = pair.b.wire.drain(..).collect();
+    pair.a.sent.clear();
+    pair.a.take(pair.now, &reply);
+    pair.a.rnic.disconnect(pair.now, pair.a.qp).unwrap();
+    pair.a.hear();
+    assert_eq!(pair.a.closed, None);
+    pair.run();
+    assert_eq!(segments(&pair.a.sent, true).len(), 1);
+    assert_eq!((pair.a.closed, pair.b.closed), (Some(false), Some(false)));
+}
+
+/// `a` has asked by `options`, and by hand it is answered by `reply`.
+fn answered(options: ConnectOptions, reply: &[u8]) -> Pair {
+    let setup = Setup { connect: options, ..Setup::default() };
+    let mut pair = Pair::new(&setup);
+    pair.start(&setup);
+    pair.a.sent.clear();
+    pair.a.take(pair.now, reply);
+    pair.a.send(pair.now);
+    pair.a.hear();
+    pair
+}
+
+#[test]
+fn e5_e6_replies_that_cannot_be_met_are_answered_by_a_terminate() {
+    let block = |rtr, ird, ord| Start { enhanced: Some(Enhanced { rtr, ird, ord }), ..start(Kind::Reply) };
+    let p2p =
+        ConnectOptions { ird: 4, ord: 4, peer_to_peer: Some(RtrKind::Write), ..ConnectOptions::default() };
+    let plain = ConnectOptions { ird: 4, ord: 4, ..ConnectOptions::default() };
+    let read = Some(Rtr::only(RtrKind::Read));
+    for (options, reply, cause) in
+        [(p2p, block(read, 4, 4), Cause::MPA_RTR), (plain, block(None, 4, 5), Cause::MPA_DEPTH)]
+    {
+        let pair = answered(options, &octets(&reply));
+        let said = segments(&pair.a.sent, true);
+        let terminate = Terminate::parse(&said[0].1).unwrap();
+        assert_eq!((said.len(), terminate.cause, terminate.about), (1, cause, None));
+        let (conn, qp) = (pair.a.conn.unwrap(), pair.a.qp);
+        assert!(matches!(pair.a.events[0], Event::Failed { qp: Some(q), why: Why::Start(_), .. } if q == qp));
+        assert_eq!(pair.a.events[1..], [Event::Close { conn, reset: false }]);
+        assert_eq!(pair.a.rnic.state(qp), Some(QpState::Idle));
+    }
+}
+
+#[test]
+fn m1_m5_replies_that_are_none_close_the_stream() {
+    let request = octets(&start(Kind::Request));
+    let plain = octets(&Start { enhanced: None, revision: 1, ..start(Kind::Reply) });
+    let mut key = octets(&start(Kind::Reply));
+    key[3] ^= 0x20;
+    let mut revision = octets(&start(Kind::Reply));
+    revision[17] = 3;
+    for reply in [request, plain, key, revision] {
+        let pair = answered(ConnectOptions::default(), &reply);
+        assert!(pair.a.sent.is_empty());
+        assert!(matches!(pair.a.events[0], Event::Failed { why: Why::Start(_), .. }), "{:?}", pair.a.events);
+        assert_eq!(pair.a.closed, Some(true));
+        assert_eq!(pair.a.rnic.state(pair.a.qp), Some(QpState::Idle));
+    }
+}
+
+#[test]
+fn a_start_that_stalls_is_given_up_by_both() {
+    // The responder waits for a Request, a whole one.
+    let mut pair = Pair::new(&Setup::default());
+    pair.b.conn = Some(pair.b.rnic.incoming(pair.now).unwrap());
+    pair.b.take(pair.now, &octets(&start(Kind::Request))[..19]);
+    pair.wait(4 * SECOND);
+    assert!(pair.b.events.is_empty());
+    assert_eq!(pair.b.rnic.deadline(), Some(Instant::from_ns(1000 + 5 * SECOND)));
+    pair.wait(SECOND);
+    let conn = pair.b.conn.unwrap();
+    let failed = Event::Failed { conn, qp: None, why: Why::Timeout };
+    assert_eq!(pair.b.events, [failed, Event::Close { conn, reset: true }]);
+    assert_eq!(pair.b.rnic.deadline(), None);
+    // The initiator waits for the Reply; the responder's program may take its time.
+    let setup = Setup::default();
+    let mut pair = Pair::new(&setup);
+    pair.start(&setup);
+    pair.wait(5 * SECOND);
+    let (conn, qp) = (pair.a.conn.unwrap(), pair.a.qp);
+    let failed = Event::Failed { conn, qp: Some(qp), why: Why::Timeout };
+    assert_eq!(pair.a.events, [failed, Event::Close { conn, reset: true }]);
+    assert_eq!(pair.b.events.len(), 3, "the responder hears of the end");
+    assert_eq!(
+        pair.b.rnic.accept(pair.now, pair.b.conn.unwrap(), pair.b.qp, &setup.accept),
+        Err(PostError::Invalid)
+    );
+    // The first frame does not come.
+    let mut setup = Setup::default();
+    setup.connect.peer_to_peer = Some(RtrKind::Write);
+    let mut pair = Pair::new(&setup);
+    pair.start(&setup);
+    pair.b.rnic.accept(pair.now, pair.b.conn.unwrap(), pair.b.qp, &setup.accept).unwrap();
+    pair.b.send(pair.now);
+    pair.b.wire.clear();
+    pair.now = pair.now.after(6 * SECOND);
+    pair.b.rnic.tick(pair.now);
+    pair.b.hear();
+    let (conn, qp) = (pair.b.conn.unwrap(), pair.b.qp);
+    assert_eq!(pair.b.events[1], Event::Failed { conn, qp: Some(qp), why: Why::Timeout });
+    assert_eq!(pair.b.rnic.state(qp), Some(QpState::Idle));
+}
+
+#[test]
+fn a_held_first_fpdu_leaves_in_time() {
+    let mut setup = Setup::default();
+    setup.connect.hold_ns = SECOND;
+    let mut pair = Pair::connected(&setup);
+    pair.a.post(1, SendOp::Write(Remote::default()), &[]);
+    pair.run();
+    assert_eq!(pair.a.done(), []);
+    assert_eq!(pair.a.rnic.deadline(), Some(pair.now.after(SECOND)));
+    pair.wait(SECOND);
+    assert_eq!(pair.a.done(), [(1, Status::Success)]);
+}
+
+#[test]
+fn disconnecting_sends_what_was_posted_and_waits_for_answers() {
+    for setup in setups() {
+        let mut pair = Pair::connected(&setup);
+        let mine = pair.a.region(pattern(4000, 1), 0);
+        let theirs = Remote { stag: pair.b.region(pattern(4000, 2), 0), addr: 0 };
+        let inbox = pair.b.region(vec![0; 4000], 0);
+        pair.a.recv(7, &[(mine, 0, 8)]);
+        pair.b.recv(8, &[(inbox, 0, 4000)]);
+        pair.b.recv(9, &[]);
+        pair.a.post(1, SendOp::Send, &[(mine, 0, 4000)]);
+        pair.a.post(2, SendOp::Read(theirs), &[(mine, 100, 3000)]);
+        pair.a.rnic.disconnect(pair.now, pair.a.qp).unwrap();
+        assert_eq!(pair.a.rnic.state(pair.a.qp), Some(QpState::Closing));
+        pair.a.post(3, SendOp::Send, &[]);
+        pair.run();
+        let ok = Status::Success;
+        assert_eq!(pair.a.done(), [(1, ok), (2, ok), (3, Status::Flushed), (7, Status::Flushed)]);
+        assert_eq!(pair.b.done(), [(8, ok), (9, Status::Flushed)]);
+        for side in [&mut pair.a, &mut pair.b] {
+            let (qp, conn) = (side.qp, side.conn.unwrap());
+            assert_eq!(side.events, [Event::Disconnected { qp }, Event::Close { conn, reset: false }]);
+            assert_eq!(side.rnic.state(qp), Some(QpState::Error));
+            side.post(9, SendOp::Send, &[]);
+            side.recv(10, &[]);
+            assert_eq!(side.done(), [(9, Status::Flushed), (10, Status::Flushed)]);
+        }
+    }
+}
+
+#[test]
+fn an_end_that_stalls_is_cut_short() {
+    let mut pair = Pair::connected(&Setup::default());
+    let mine = pair.a.region(pattern(64, 1), 0);
+    pair.a.post(2, SendOp::Read(Remote { stag: Stag(1), addr: 0 }), &[(mine, 0, 8)]);
+    pair.a.rnic.disconnect(pair.now, pair.a.qp).unwrap();
+    pair.a.send(pair.now);
+    pair.now = pair.now.after(5 * SECOND);
+    pair.a.rnic.tick(pair.now);
+    pair.a.hear();
+    let (qp, conn) = (pair.a.qp, pair.a.conn.unwrap());
+    assert_eq!(pair.a.events, [Event::Disconnected { qp }, Event::Close { conn, reset: true }]);
+    assert_eq!(pair.a.done(), [(2, Status::Flushed)]);
+    assert_eq!(pair.a.rnic.deadline(), None);
+}
+
+#[test]
+fn the_stream_may_end_at_any_octet() {
+    for end in [End::Finished, End::Reset] {
+        for crc in [false, true] {
+            let setup = Setup { crc, ..Setup::default() };
+            let mut at = 0;
+            loop {
+                let mut pair = Pair::new(&setup);
+                let theirs = pair.b.region(vec![0; 64], 0);
+                pair.b.recv(1, &[(theirs, 0, 64)]);
+                // All that `a` ever says: its Request, and a Send of 20 octets.
+                pair.start(&setup);
+                let request = pair.a.sent.len();
+                pair.accept(&setup);
+                let mine = pair.a.region(pattern(64, 1), 0);
+                pair.a.post(1, SendOp::Send, &[(mine, 0, 20)]);
+                pair.a.send(pair.now);
+                let said = pair.a.sent.clone();
+                if at > said.len() {
+                    break;
+                }
+                let mut b = Side::new(Config { crc, ..Config::default() }, 3);
+                let inbox = b.region(vec![0; 64], 0);
+                b.recv(1, &[(inbox, 0, 64)]);
+                let conn = b.rnic.incoming(pair.now).unwrap();
+                b.conn = Some(conn);
+                b.take(pair.now, &said[..at.min(request)]);
+                if at >= request {
+                    b.rnic.accept(pair.now, conn, b.qp, &setup.accept).unwrap();
+                    b.send(pair.now);
+                    b.take(pair.now, &said[request..at]);
+                }
+                b.hear();
+                b.events.clear();
+                b.rnic.ended(pair.now, conn, end);
+                b.hear();
+                let qp = b.qp;
+                let close = Event::Close { conn, reset: end == End::Reset };
+                let failed = Event::QpFailed { qp, cause: Cause::MPA_LOST, ours: true };
+                let gone = Event::Disconnected { qp };
+                let expected = if at < request {
+                    vec![Event::Failed { conn, qp: None, why: Why::Ended(end) }, close]
+                } else if end == End::Finished && (at == request || at == said.len()) {
+                    vec![gone, close]
+                } else {
+                    vec![failed, gone, close]
+                };
+                assert_eq!(b.events, expected, "{at} of {} {end:?}", said.len());
+                let came = if crc { at == said.len() } else { at >= request + 2 + 18 + 20 };
+                let done = match (at < request, came) {
+                    (true, _) => vec![],
+                    (_, true) => vec![(1, Status::Success)],
+                    _ => vec![(1, Status::Flushed)],
+                };
+                assert_eq!(b.done(), done, "{at}");
+                at += 1;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_destroyed_queue_pair_takes_its_connection_along() {
+    let mut pair = Pair::connected(&Setup::default());
+    let (conn, qp) = (pair.a.conn.unwrap(), pair.a.qp);
+    assert_eq!(pair.a.rnic.destroy_cq(pair.a.cq), Err(PostError::Busy));
+    assert_eq!(pair.a.rnic.dealloc_pd(pair.a.pd), Err(PostError::Busy));
+    pair.a.rnic.destroy_qp(qp).unwrap();
+    pair.run();
+    assert_eq!(pair.a.events, [Event::Close { conn, reset: false }]);
+    assert_eq!(pair.b.events[0], Event::Disconnected { qp: pair.b.qp });
+    assert_eq!(pair.a.rnic.destroy_qp(qp), Err(PostError::Invalid));
+    pair.a.rnic.destroy_cq(pair.a.cq).unwrap();
+    pair.a.rnic.dealloc_pd(pair.a.pd).unwrap();
+    // Late calls hit nothing.
+    assert_eq!(pair.a.rnic.input(pair.now, conn, b"late", &mut pair.a.ram), 4);
+    pair.a.rnic.sent(conn, 5);
+    pair.a.rnic.ended(pair.now, conn, End::Reset);
+    assert_eq!(pair.a.rnic.event(), None);
+}
+
+#[test]
+fn one_completion_queue_that_overflows_hurts_no_other() {
+    let setup = Setup::default();
+    let mut pair = Pair::new(&setup);
+    let small = pair.a.rnic.create_cq(2).unwrap();
+    let other = pair.a.rnic.create_qp(qp_options(pair.a.pd, pair.a.cq)).unwrap();
+    pair.a.qp =
+        pair.a.rnic.create_qp(QpOptions { send_cq: small, ..qp_options(pair.a.pd, pair.a.cq) }).unwrap();
+    pair.start(&setup);
+    pair.accept(&setup);
+    pair.a.events.clear();
+    for id in 0..3 {
+        pair.a.post(id, SendOp::Write(Remote::default()), &[]);
+    }
+    pair.run();
+    let qp = pair.a.qp;
+    assert_eq!(pair.a.events[0], Event::CqOverflow(small));
+    assert_eq!(pair.a.events[1], Event::QpFailed { qp, cause: Cause::LOCAL, ours: true });
+    assert_eq!(pair.a.rnic.state(qp), Some(QpState::Error));
+    assert_eq!(pair.a.rnic.state(other), Some(QpState::Idle));
+    assert!(pair.b.events.contains(&Event::QpFailed { qp: pair.b.qp, cause: Cause::LOCAL, ours: false }));
+}
+
+#[test]
+fn an_armed_queue_wakes_once() {
+    let mut pair = Pair::connected(&Setup::default());
+    let (qp, cq) = (pair.b.qp, pair.b.cq);
+    let _ = qp;
+    for id in 0..4 {
+        pair.b.recv(id, &[]);
+    }
+    pair.b.rnic.arm(cq, true).unwrap();
+    pair.a.post(1, SendOp::Send, &[]);
+    pair.run();
+    assert!(pair.b.events.is_empty(), "nobody asked for an event");
+    let solicited = SendFlags { solicited: true, ..SendFlags::default() };
+    pair.a.post_with(2, SendOp::Send, &[], solicited).unwrap();
+    pair.a.post_with(3, SendOp::Immediate(1), &[], solicited).unwrap();
+    pair.run();
+    assert_eq!(pair.b.events, [Event::CqReady(cq)]);
+    pair.b.rnic.arm(cq, false).unwrap();
+    pair.a.post(4, SendOp::Send, &[]);
+    pair.run();
+    assert_eq!(pair.b.events.len(), 2);
+}
+
+#[test]
+fn receives_are_shared() {
+    let setup = Setup::default();
+    let mut pair = Pair::new(&setup);
+    let srq = pair.b.rnic.create_srq(pair.b.pd, 8, 1).unwrap();
+    let options = QpOptions { srq: Some(srq), ..qp_options(pair.b.pd, pair.b.cq) };
+    pair.b.qp = pair.b.rnic.create_qp(options).unwrap();
+    let inbox = pair.b.region(vec![0; 64], 0);
+    for id in 0..4 {
+        let list = sges(&[(inbox, 16 * id, 16)]);
+        pair.b.rnic.post_srq_recv(srq, RecvRequest { id, list }).unwrap();
+    }
+    assert_eq!(pair.b.rnic.destroy_srq(srq), Err(PostError::Busy));
+    let request = RecvRequest { id: 0, list: sges(&[]) };
+    assert_eq!(pair.b.rnic.post_recv(pair.b.qp, request), Err(PostError::Invalid));
+    pair.b.rnic.limit_srq(srq, 3).unwrap();
+    pair.start(&setup);
+    pair.accept(&setup);
+    pair.b.events.clear();
+    let mine = pair.a.region(pattern(64, 1), 0);
+    pair.a.post(1, SendOp::Send, &[(mine, 0, 16)]);
+    pair.run();
+    assert!(pair.b.events.is_empty());
+    pair.a.post(2, SendOp::Send, &[(mine, 16, 16)]);
+    pair.a.post(3, SendOp::Send, &[(mine, 32, 16)]);
+    pair.run();
+    assert_eq!(pair.b.events, [Event::SrqLimit(srq)], "once");
+    assert_eq!(pair.b.done().len(), 3);
+    assert_eq!(pair.b.ram.0[0][..48], pattern(64, 1)[..48]);
+    pair.a.rnic.disconnect(pair.now, pair.a.qp).unwrap();
+    pair.run();
+    assert!(pair.b.events.contains(&Event::LastWqe(pair.b.qp)));
+    assert_eq!(pair.b.done(), [], "what is left in a shared queue stays there");
+    pair.b.rnic.destroy_qp(pair.b.qp).unwrap();
+    pair.b.rnic.destroy_srq(srq).unwrap();
+}
+
+#[test]
+fn what_cannot_be_posted_is_refused() {
+    let mut pair = Pair::new(&Setup::default());
+    let sink = pair.a.region(vec![0; 64], 0);
+    let send = |op, data| SendRequest { id: 1, op, data, flags: SendFlags::default() };
+    let gather = |n: usize, len| Data::Gather(sges(&vec![(sink, 0, len); n]));
+    let rnic = &mut pair.a.rnic;
+    let qp = pair.a.qp;
+    assert_eq!(rnic.post_send(qp, send(SendOp::Send, gather(0, 0))), Err(PostError::Invalid), "idle");
+    let options = QpOptions {
+        max_send_sge: 2,
+        max_recv_sge: 1,
+        max_inline: 16,
+        send_depth: 2,
+        recv_depth: 1,
+        ..qp_options(pair.a.pd, pair.a.cq)
+    };
+    pair.a.qp = rnic.create_qp(options).unwrap();
+    pair.start(&Setup::default());
+    pair.accept(&Setup::default());
+    let rnic = &mut pair.a.rnic;
+    let to = Remote::default();
+    let add = SendOp::FetchAdd { to, add: 1, mask: 0 };
+    let invalidate = SendOp::Invalidate(sink);
+    for (request, error) in [
+        (send(SendOp::Send, gather(3, 1)), PostError::TooManyElements),
+        (send(SendOp::Read(to), gather(2, 1)), PostError::TooManyElements),
+        (send(SendOp::Read(to), Data::Inline(vec![1])), PostError::Inline),
+        (send(add, gather(1, 7)), PostError::Rights),
+        (send(add, gather(2, 8)), PostError::TooManyElements),
+        (send(add, gather(0, 8)), PostError::TooManyElements),
+        (send(add, Data::Inline(vec![0; 8])), PostError::Inline),
+        (send(SendOp::Send, Data::Inline(vec![0; 17])), PostError::Inline),
+        (send(SendOp::Immediate(1), Data::Inline(vec![0; 1])), PostError::Inline),
+        (send(invalidate, gather(1, 1)), PostError::Inline),
+        (send(SendOp::Write(to), gather(2, 1 << 31)), PostError::TooLong),
+        (send(SendOp::Read(to), gather(1, u32::MAX)), PostError::TooLong),
+    ] {
+        assert_eq!(rnic.post_send(pair.a.qp, request.clone()), Err(error), "{request:?}");
+    }
+    for _ in 0..2 {
+        rnic.post_send(pair.a.qp, send(SendOp::Write(to), Data::Inline(Vec::new()))).unwrap();
+    }
+    let request = send(SendOp::Write(to), gather(0, 0));
+    assert_eq!(rnic.post_send(pair.a.qp, request), Err(PostError::Full));
+    let list = sges(&[(sink, 0, 1), (sink, 1, 1)]);
+    assert_eq!(rnic.post_recv(pair.a.qp, RecvRequest { id: 1, list }), Err(PostError::TooManyElements));
+    let recv = RecvRequest { id: 1, list: sges(&[]) };
+    rnic.post_recv(pair.a.qp, recv.clone()).unwrap();
+    assert_eq!(rnic.post_recv(pair.a.qp, recv), Err(PostError::Full));
+    assert_eq!(rnic.connect(pair.now, pair.a.qp, &ConnectOptions::default()), Err(PostError::Invalid));
+}
+
+#[test]
+fn inline_data_is_copied_at_the_call() {
+    for setup in setups() {
+        let mut pair = Pair::connected(&setup);
+        let inbox = pair.b.region(vec![0; 64], 0);
+        pair.b.recv(1, &[(inbox, 0, 64)]);
+        let data = Data::Inline(b"by value".to_vec());
+        let request = SendRequest { id: 1, op: SendOp::Send, data, flags: SendFlags::default() };
+        pair.a.rnic.post_send(pair.a.qp, request).unwrap();
+        pair.run();
+        assert_eq!(&pair.b.ram.0[0][..8], b"by value");
+    }
+}
+
+#[test]
+fn own_sends_get_their_turn_among_answers() {
+    let mut pair = Pair::connected(&Setup::default());
+    let mine = pair.a.region(vec![0; 4096], 0);
+    let theirs = pair.b.region(pattern(4096, 1), 0);
+    let inbox = pair.a.region(vec![0; 64], 0);
+    for id in 0..2 {
+        pair.a.recv(id, &[(inbox, 0, 8)]);
+    }
+    for id in 0..8 {
+        pair.a.post(id, SendOp::Read(Remote { stag: theirs, addr: 0 }), &[(mine, 0, 8)]);
+    }
+    pair.a.send(pair.now);
+    pair.b.sent.clear();
+    pair.b.post(1, SendOp::Send, &[]);
+    pair.b.post(2, SendOp::Send, &[]);
+    pair.run();
+    let sends: Vec<_> = segments(&pair.b.sent, true)
+        .iter()
+        .map(|(header, _)| matches!(header.buffer, Buffer::Untagged { .. }))
+        .collect();
+    let expected = [false, false, false, false, true, false, false, false, false, true];
+    assert_eq!(sends, expected, "four answers, then a Send");
+}
+
+#[test]
+fn windows_open_a_part_of_a_region_to_one_stream() {
+    let mut pair = Pair::connected(&Setup::default());
+    let plain = Access { local_write: true, bind: true, ..Access::default() };
+    let region = pair.b.region_with(vec![0; 256], 0x1000, plain);
+    let window = pair.b.rnic.alloc_window(pair.b.pd, mr::WindowKind::OneQp).unwrap();
+    let access = Access { remote_write: true, remote_read: true, ..Access::default() };
+    let bind = |len| SendOp::Bind { window, region, addr: 0x1040, len, access };
+    pair.b.post(1, bind(64), &[]);
+    pair.run();
+    let done = pair.b.poll().unwrap();
+    assert_eq!((done.status, done.completed), (Status::Success, Completed::Bind));
+    assert_eq!(pair.b.rnic.deregister(region), Err(PostError::Busy));
+    let mine = pair.a.region(pattern(64, 1), 0);
+    pair.a.post(1, SendOp::Write(Remote { stag: window, addr: 0x1040 }), &[(mine, 0, 64)]);
+    pair.run();
+    assert_eq!(pair.b.ram.0[0][64..128], pattern(64, 1));
+    pair.b.post(2, SendOp::Invalidate(window), &[]);
+    pair.run();
+    assert_eq!(pair.b.done(), [(2, Status::Success)]);
+    pair.b.rnic.deregister(region).unwrap();
+    pair.a.post(2, SendOp::Write(Remote { stag: window, addr: 0x1040 }), &[(mine, 0, 1)]);
+    pair.run();
+    assert_eq!(pair.b.rnic.state(pair.b.qp), Some(QpState::Error));
+    // A bind that fails is an error of its own.
+    let mut pair = Pair::connected(&Setup::default());
+    pair.a.post(1, SendOp::Invalidate(Stag(5)), &[]);
+    pair.run();
+    assert_eq!(pair.a.done(), [(1, Status::Bind)]);
+}
+
+#[test]
+fn a_read_can_invalidate_its_sink() {
+    let mut pair = Pair::connected(&Setup::default());
+    pair.a.region(vec![0; 64], 0);
+    let stag = pair.a.rnic.alloc_fast(pair.a.pd).unwrap();
+    let access = Access { local_write: true, ..Access::default() };
+    pair.a.post(1, SendOp::FastRegister { stag, region: 0, offset: 0, base: 0x50, len: 64, access }, &[]);
+    let theirs = pair.b.region(pattern(64, 1), 0);
+    pair.a.post(2, SendOp::ReadInvalidate(Remote { stag: theirs, addr: 0 }), &[(stag, 0x50, 64)]);
+    pair.run();
+    assert_eq!(pair.a.done(), [(1, Status::Success), (2, Status::Success)]);
+    assert_eq!(pair.a.ram.0[0], pattern(64, 1));
+    pair.a.post(3, SendOp::Read(Remote { stag: theirs, addr: 0 }), &[(stag, 0x50, 64)]);
+    pair.run();
+    assert_eq!(pair.a.done(), [(3, Status::LocalProtection)]);
+}
+
+#[test]
+fn the_longest_start_up_frames_pass() {
+    let frame = Start { private_data: &[1; 512], enhanced: None, revision: 1, ..start(Kind::Request) };
+    let mut side = Side::new(Config::default(), 1);
+    side.conn = Some(side.rnic.incoming(Instant::ZERO).unwrap());
+    side.take(Instant::ZERO, &octets(&frame));
+    side.hear();
+    assert!(matches!(&side.events[0], Event::Request { private_data, .. } if private_data.len() == 512));
+    assert_eq!(mpa::PRIVATE_MAX, 512);
+}
