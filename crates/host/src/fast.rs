@@ -8,7 +8,7 @@ use std::os::fd::BorrowedFd;
 
 use sprat_proto::probe::{NoProbe, Probe};
 use sprat_proto::rpc::{
-    Config, Endpoint, Event, Message, RequestError, RpcId, ServerRpc, SessionId, Slice, Slices,
+    CHANNELS, Config, Endpoint, Event, Message, RequestError, RpcId, ServerRpc, SessionId, Slice, Slices,
 };
 use sprat_proto::{Instant, Rng};
 
@@ -72,6 +72,10 @@ impl<D: Driver, P: Probe + Send> Transport for Fast<D, P> {
 
     fn close(&mut self, now: Instant, session: SessionId) {
         self.endpoint.close(now, session);
+    }
+
+    fn channels(&self) -> usize {
+        CHANNELS
     }
 
     fn warm(&mut self, sessions: &[SessionId]) {

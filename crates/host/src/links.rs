@@ -1,6 +1,9 @@
 //! What a machine's links stand for: the server that one is bound to, and the session with it. A link takes 16 bytes, so
 //! that a million cost little and a request touches one line of them; 4 more lead from a session back to its link.
 //!
+//! A session carries so many requests at a time and no more. A machine with few links and many calls wants several
+//! sessions for each: its links are then several *strands*, numbered like links, and this file calls them so.
+//!
 //! Always: a session stands for one link at most. Not here: opening and closing sessions (the worker).
 
 use sprat_proto::rpc::SessionId;
@@ -15,6 +18,8 @@ struct Target {
     to: Locator,
     door: u32,
     links: u32,
+    /// Requests that a session with it carries at a time.
+    channels: usize,
 }
 
 /// What a link is bound to.
@@ -31,8 +36,12 @@ const NONE: u32 = u32::MAX;
 const UNBOUND: Bound = Bound { target: NONE, door: 0, session: None };
 
 /// See the file.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Links {
+    /// Strands of a link.
+    strands: u32,
+    /// Calls so far.
+    calls: u32,
     bound: Vec<Bound>,
     /// The servers: few, however many links there are.
     targets: Vec<Target>,
@@ -41,14 +50,41 @@ pub(crate) struct Links {
 }
 
 impl Links {
+    /// No links; each will have so many strands.
+    pub(crate) const fn new(strands: u32) -> Self {
+        Self { strands, calls: 0, bound: Vec::new(), targets: Vec::new(), by_session: Vec::new() }
+    }
+
+    /// All strands of `link`.
+    pub(crate) fn strands(&self, link: Link) -> impl Iterator<Item = Link> + use<> {
+        let first = link.0 * self.strands;
+        (first..first + self.strands).map(Link)
+    }
+
+    /// The strand for the next call on `link`, while `awaited` others are in progress: in turns, as many strands as carry
+    /// them all.
+    #[inline]
+    pub(crate) fn strand(&mut self, link: Link, awaited: usize) -> Link {
+        if self.strands == 1 {
+            return link;
+        }
+        let first = link.0 * self.strands;
+        let Some(bound) = self.bound.get(first as usize) else { return Link(first) };
+        let channels = self.targets.get(bound.target as usize).map_or(1, |target| target.channels);
+        let wanted = (awaited / channels) as u32 + 1;
+        self.calls = self.calls.wrapping_add(1);
+        Link(first + self.calls % wanted.min(self.strands))
+    }
+
     /// The number of the server that links are bound to by this text.
     pub(crate) fn known(&self, text: &str) -> Option<u32> {
         self.targets.iter().position(|t| t.links > 0 && t.text == text).map(|i| i as u32)
     }
 
-    /// A number for the server at `to`, behind `door`, to be known by `text`.
-    pub(crate) fn learn(&mut self, text: &str, to: Locator, door: usize) -> u32 {
-        let target = Target { text: text.to_owned(), to, door: door as u32, links: 0 };
+    /// A number for the server at `to`, behind `door`, where a session carries `channels` requests at a time; to be known
+    /// by `text`.
+    pub(crate) fn learn(&mut self, text: &str, to: Locator, door: usize, channels: usize) -> u32 {
+        let target = Target { text: text.to_owned(), to, door: door as u32, links: 0, channels };
         if let Some(i) = self.targets.iter().position(|t| t.links == 0) {
             self.targets[i] = target;
             return i as u32;
@@ -120,12 +156,12 @@ mod tests {
 
     #[test]
     fn links_share_servers_and_lead_to_their_sessions_and_back() {
-        let mut links = Links::default();
+        let mut links = Links::new(1);
         let texts = ["fast+shm:name=a", "tcp:host=::1,port=1"];
-        let targets = [0, 1].map(|door| links.learn(texts[door], texts[door].parse().unwrap(), door));
+        let targets = [0, 1].map(|door| links.learn(texts[door], texts[door].parse().unwrap(), door, 8));
         // Learnt and never bound: forgotten.
         assert_eq!((links.known(texts[0]), targets), (None, [0, 0]));
-        let a = links.learn(texts[0], texts[0].parse().unwrap(), 3);
+        let a = links.learn(texts[0], texts[0].parse().unwrap(), 3, 8);
         links.bind(Link(5), a);
         links.bind(Link(2), a);
         assert_eq!((links.known(texts[0]), links.known(texts[1])), (Some(a), None));
@@ -148,5 +184,27 @@ mod tests {
             (None, None, None)
         );
         assert_eq!(links.known(texts[0]), None, "nobody is bound to it any more");
+    }
+
+    #[test]
+    fn calls_take_as_many_strands_as_they_need_in_turns() {
+        let mut links = Links::new(4);
+        let text = "fast+shm:name=a";
+        for (link, channels) in [(Link(1), 8), (Link(2), usize::MAX)] {
+            let target = links.learn(text, text.parse().unwrap(), 0, channels);
+            for strand in links.strands(link).collect::<Vec<_>>() {
+                links.bind(strand, target);
+            }
+        }
+        let mut taken = |link, awaited| {
+            let mut taken = [0; 12];
+            (0..12).for_each(|_| taken[links.strand(link, awaited).0 as usize] += 1);
+            taken
+        };
+        assert_eq!(taken(Link(1), 7), [0, 0, 0, 0, 12, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(taken(Link(1), 8), [0, 0, 0, 0, 6, 6, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(taken(Link(1), 1000), [0, 0, 0, 0, 3, 3, 3, 3, 0, 0, 0, 0]);
+        assert_eq!(taken(Link(2), 1000), [0, 0, 0, 0, 0, 0, 0, 0, 12, 0, 0, 0]);
+        assert_eq!(links.strand(Link(70), 5), Link(280), "which is not bound");
     }
 }

@@ -38,6 +38,9 @@ pub trait Transport: Send {
     /// Ends a session.
     fn close(&mut self, now: Instant, session: SessionId);
 
+    /// Requests that one session carries at a time; further ones wait in it.
+    fn channels(&self) -> usize;
+
     /// Requests on these sessions follow: loads what they will touch, if that is worth it.
     fn warm(&mut self, _sessions: &[SessionId]) {}
 

@@ -114,7 +114,7 @@ impl<M: Machine> Worker<M> {
         Ok(Self {
             machine,
             doors,
-            links: Links::default(),
+            links: Links::new(1),
             clock,
             idle: Idle::new(),
             waker: Waker::new()?,
@@ -126,6 +126,12 @@ impl<M: Machine> Worker<M> {
             awaited: 0,
             stopped: None,
         })
+    }
+
+    /// The same with up to so many sessions for a link, used as far as calls do not fit fewer. Before anything is bound.
+    #[must_use]
+    pub(crate) fn with_strands(self, strands: u32) -> Self {
+        Self { links: Links::new(strands), ..self }
     }
 
     /// The machine.
@@ -283,7 +289,7 @@ impl<M: Machine> Worker<M> {
                     }
                 }
                 Output::Connect { link, locator } => self.bind(now, link, &locator),
-                Output::Disconnect { link } => self.unbind(now, link),
+                Output::Disconnect { link } => self.links.strands(link).for_each(|s| self.unbind(now, s)),
                 Output::Cancel { door, rpc } => {
                     if let Some(door) = self.doors.get(door as usize) {
                         door.cancel(now, rpc);
@@ -306,7 +312,8 @@ impl<M: Machine> Worker<M> {
 
     /// Sends a request; its response, an error included, goes to the machine.
     pub(crate) fn call(&mut self, now: Instant, link: Link, tag: u64, message: Message, deadline: Instant) {
-        let result = self.session(now, link).and_then(|(door, session)| {
+        let strand = self.links.strand(link, self.awaited);
+        let result = self.session(now, strand).and_then(|(door, session)| {
             let sent = self.doors.at(door).request(now, session, tag, message, deadline);
             sent.map(|rpc| (door, rpc)).map_err(|e| match e {
                 RequestError::QueueFull => RpcError::Busy { retry_after_ns: 100 * US },
@@ -325,20 +332,20 @@ impl<M: Machine> Worker<M> {
         }
     }
 
-    /// The session that stands for `link`, connected if it is not.
+    /// The session that stands for a strand, connected if it is not.
     #[inline]
-    fn session(&mut self, now: Instant, link: Link) -> Result<(usize, SessionId), RpcError> {
-        match self.links.session(link) {
+    fn session(&mut self, now: Instant, strand: Link) -> Result<(usize, SessionId), RpcError> {
+        match self.links.session(strand) {
             Some(session) => Ok(session),
-            None => self.open(now, link).map_err(|_| RpcError::NotExecuted),
+            None => self.open(now, strand).map_err(|_| RpcError::NotExecuted),
         }
     }
 
-    /// Opens a session for `link`.
-    fn open(&mut self, now: Instant, link: Link) -> io::Result<(usize, SessionId)> {
-        let (door, to) = self.links.target(link).ok_or(io::ErrorKind::NotFound)?;
+    /// Opens a session for a strand.
+    fn open(&mut self, now: Instant, strand: Link) -> io::Result<(usize, SessionId)> {
+        let (door, to) = self.links.target(strand).ok_or(io::ErrorKind::NotFound)?;
         let session = self.doors.at(door).connect(now, to)?;
-        self.links.opened(link, session);
+        self.links.opened(strand, session);
         Ok((door, session))
     }
 
@@ -349,13 +356,13 @@ impl<M: Machine> Worker<M> {
             None => {
                 let to = locator.parse()?;
                 let door = self.doors.towards(&to)?;
-                self.links.learn(locator, to, door)
+                self.links.learn(locator, to, door, self.doors.at(door).channels())
             }
         };
         let now = self.clock.now();
-        self.unbind(now, link);
-        self.links.bind(link, target);
-        self.open(now, link).map(drop)
+        self.place(now, link, Some(target));
+        let strand = self.links.strand(link, 0);
+        self.open(now, strand).map(drop)
     }
 
     /// Binds `link` to the first of `locators` that there is a door for; unusable ones leave it unbound, so that its
@@ -364,17 +371,24 @@ impl<M: Machine> Worker<M> {
         let target = self.links.known(locators).or_else(|| {
             let mut list = Locator::list(locators).ok()?.into_iter();
             let (to, door) = list.find_map(|to| self.doors.towards(&to).ok().map(|door| (to, door)))?;
-            Some(self.links.learn(locators, to, door))
+            Some(self.links.learn(locators, to, door, self.doors.at(door).channels()))
         });
-        self.unbind(now, link);
-        if let Some(target) = target {
-            self.links.bind(link, target);
+        self.place(now, link, target);
+    }
+
+    /// Binds all strands of `link`, or none; whatever they were bound to before, they are not any more.
+    fn place(&mut self, now: Instant, link: Link, target: Option<u32>) {
+        for strand in self.links.strands(link) {
+            self.unbind(now, strand);
+            if let Some(target) = target {
+                self.links.bind(strand, target);
+            }
         }
     }
 
-    /// Closes the session of `link`: nobody would hear of it any more, and its door has room for so many only.
-    fn unbind(&mut self, now: Instant, link: Link) {
-        if let Some((door, session)) = self.links.unbind(link) {
+    /// Closes the session of a strand: nobody would hear of it any more, and its door has room for so many only.
+    fn unbind(&mut self, now: Instant, strand: Link) {
+        if let Some((door, session)) = self.links.unbind(strand) {
             self.doors.at(door).close(now, session);
         }
     }
@@ -384,7 +398,7 @@ impl<M: Machine> Worker<M> {
         self.unsent = true;
     }
 
-    /// The machine was told to call on these links: loads what that will touch. Misses of the cache that are independent
+    /// The machine, whose links have one strand each, was told to call on these: loads what that will touch. Misses of the cache that are independent
     /// overlap, which among a million sessions is most of a call's time.
     pub(crate) fn warm(&mut self, links: &[Link]) {
         for links in links.chunks(AHEAD) {

@@ -45,6 +45,9 @@ use crate::locator::Locator;
 use crate::open::rng;
 use crate::worker::Worker;
 
+/// Most sessions with one server: with eight channels each, they have 64 operations in progress at a time.
+const SESSIONS: u32 = 8;
+
 /// How an operation ended, with everything in it the program's own.
 pub type Outcome = Result<Answer<'static>, Error>;
 
@@ -86,7 +89,7 @@ impl Store {
         }
         let asking =
             Asking { client: Client::new(config, rng()?), done: VecDeque::new(), direct: Direct::default() };
-        let worker = Worker::new(asking, Doors::new(options), None, Clock::new())?;
+        let worker = Worker::new(asking, Doors::new(options), None, Clock::new())?.with_strands(SESSIONS);
         Ok(Self { worker, timeout_ns: 10 * SECOND })
     }
 

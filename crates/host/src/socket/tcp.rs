@@ -590,6 +590,10 @@ impl Transport for Tcp {
         }
     }
 
+    fn channels(&self) -> usize {
+        self.options.queue_limit
+    }
+
     fn request(
         &mut self,
         _: Instant,
