@@ -1,8 +1,8 @@
 # The cases, and what they have in common; sourced by interop/run.
 
 # Which programs are put before the guest: the probe, a few lines of Python that share nothing with Sprat, shows what the peer
-# takes, whoever asks. `sprat rdma ping` joins when it is there: ours=(probe sprat).
-ours=(probe)
+# takes, whoever asks. Without `sprat` in this list its cases count as ignored.
+ours=(probe sprat)
 rounds=100
 
 # ping PROGRAM OPTION…: one of ours, in the namespace, in rping's own words: -c|-s -a ADDRESS -p PORT -C ROUNDS -S OCTETS, and
@@ -10,7 +10,7 @@ rounds=100
 ping() {
     case $1 in
         probe) here timeout 60 python3 probe.py "${@:2}" ;;
-        sprat) here timeout 60 "$sprat" rdma ping "${@:2}" ;;
+        sprat) here timeout 60 "$sprat" rdma ping --insecure-network "${@:2}" ;;
     esac
 }
 
@@ -91,11 +91,11 @@ client() {
     start iwarp_mpa.rev "$revision"
 }
 
-# server PROGRAM PORT CRC [OPTION…]: the guest's rping -c asks ours, which ends when its client has left.
+# server PROGRAM PORT CRC [OPTION…]: the guest's rping -c asks ours, which ends when its client has left. Both get the options.
 server() {
     local program=$1 port=$2 crc=$3 tries us
     capture "$work/pcap" "$port"
-    ping "$program" -s -a 10.77.0.1 -p "$port" --crc "$crc" &
+    ping "$program" -s -a 10.77.0.1 -p "$port" --crc "$crc" "${@:4}" &
     us=$!
     for tries in $(seq 100); do
         [ -z "$(here ss -Hltn "sport = :$port")" ] || break
@@ -152,5 +152,5 @@ all_cases() {
         port=$((port + 1))
         rounds=10 test_case "${program}_server_64k" server "$program" $port on -S 65535
     done
-    [[ " ${ours[*]} " == *" sprat "* ]] || ignored sprat "there is no sprat rdma ping yet"
+    [[ " ${ours[*]} " == *" sprat "* ]] || ignored sprat "not in the list of programs"
 }
