@@ -501,7 +501,7 @@ fn limit(text: &str) -> Result<u64, String> {
 }
 
 /// A size of data in bytes: K, M (also KB, MB) are powers of 1000.
-fn size(text: &str) -> Result<usize, String> {
+pub(crate) fn size(text: &str) -> Result<usize, String> {
     let unit = [("", 1), ("k", 1000), ("m", 1_000_000)];
     scaled(text, &unit, &["", "b"])
         .and_then(|n| usize::try_from(n).ok())
@@ -521,7 +521,7 @@ fn scaled(text: &str, units: &[(&str, u64)], ends: &[&str]) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(factor?)
 }
 
-fn seconds(text: &str) -> Result<f64, String> {
+pub(crate) fn seconds(text: &str) -> Result<f64, String> {
     text.parse()
         .ok()
         .filter(|s| (0.01..=3600.0).contains(s))

@@ -74,6 +74,11 @@ pub(crate) fn tcp<'l>(exchange: Exchange) -> Floor<'l> {
     Floor { name: "floor.tcp", lane: times(exchange, run) }
 }
 
+/// Kernel TCP, polling, moving messages of `size` bytes one way. Its figure is the bandwidth.
+pub(crate) fn tcp_stream<'l>(size: usize) -> Lane<'l> {
+    flow(Exchange { request: size, reply: 0 }, move |limits| floor::tcp_stream(size, limits))
+}
+
 /// One dependent touch of a random place among so many bytes.
 pub(crate) fn memory<'l>(footprint: usize) -> Lane<'l> {
     times(Exchange::both(0), move |limits| floor::memory(footprint, limits))

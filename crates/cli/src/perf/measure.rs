@@ -76,6 +76,22 @@ pub(crate) struct Figures {
 }
 
 impl Figures {
+    /// The same with every time divided by `n`.
+    pub(crate) fn times_by(mut self, n: f64) -> Self {
+        for us in [
+            &mut self.avg_us,
+            &mut self.min_us,
+            &mut self.p50_us,
+            &mut self.p90_us,
+            &mut self.p99_us,
+            &mut self.p999_us,
+            &mut self.max_us,
+        ] {
+            *us = us.map(|us| us / n);
+        }
+        self
+    }
+
     /// The figures of a lane from its rounds.
     pub(crate) fn of(rounds: &[Sample]) -> Self {
         let timed: Vec<&Sample> = rounds.iter().filter(|s| !s.latencies.is_empty()).collect();

@@ -14,13 +14,13 @@ use crate::store::Store;
 
 mod basic;
 mod echo;
-mod floor;
+pub(crate) mod floor;
 mod idle;
 mod loaded;
 pub(crate) mod local;
 pub(crate) mod measure;
-mod procfs;
-mod report;
+pub(crate) mod procfs;
+pub(crate) mod report;
 mod sessions;
 
 use floor::Exchange;

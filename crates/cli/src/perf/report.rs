@@ -142,6 +142,15 @@ impl Context {
     }
 }
 
+/// A row as it stands in the JSON.
+#[derive(Serialize)]
+struct Line<'r, T> {
+    #[serde(flatten)]
+    row: &'r Row,
+    #[serde(flatten)]
+    more: &'r T,
+}
+
 /// Collects the rows and writes them as they come.
 pub(crate) struct Report {
     json: Option<Box<dyn Write>>,
@@ -182,7 +191,12 @@ impl Report {
 
     /// One more result of the table that was begun.
     pub(crate) fn row(&mut self, row: Row) -> Result<(), Fail> {
-        self.write_json(&row)?;
+        self.row_with(row, &())
+    }
+
+    /// The same with more fields in its JSON.
+    pub(crate) fn row_with(&mut self, row: Row, more: &impl Serialize) -> Result<(), Fail> {
+        self.write_json(&Line { row: &row, more })?;
         if !self.quiet && !self.brief {
             let label = format!("{} {}", row.test, row.transport);
             let shown = row.p50_us.map(out::micros).or_else(|| row.ops_per_s.map(|r| out::rate(r, "op")));

@@ -1,14 +1,21 @@
 //! What can be typed behind `sprat rdma`.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use serde::{Deserialize, Serialize};
 use sprat::verbs::{self, RtrKind};
 
 /// Software RDMA (iWARP) over TCP: try it with any peer, measure it.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Rdma {
     Ping(Ping),
+    Lat(Lat),
+    Bw(Bw),
+    /// The other side of lat and bw.
+    #[command(hide = true)]
+    Peer(Model),
 }
 
 /// Asked for or not.
@@ -113,4 +120,144 @@ pub(crate) struct Ping {
     /// at once
     #[arg(long, value_name = "MS", default_value_t = 50, value_parser = clap::value_parser!(u64).range(0..=10_000))]
     pub(crate) hold_ms: u64,
+}
+
+/// What is measured.
+#[derive(ValueEnum, Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Op {
+    /// Sends into receives
+    Send,
+    /// Writes into memory
+    Write,
+    /// Reads of memory
+    Read,
+    /// Fetch and add on a word
+    Atomic,
+}
+
+/// Who makes progress.
+#[derive(ValueEnum, Serialize, Clone, Copy, PartialEq, Eq, Debug)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Threads {
+    /// Whoever calls
+    Caller,
+    /// A thread sends and receives
+    Io,
+    /// A thread receives, whoever posts sends
+    Receive,
+}
+
+/// How payload comes into memory.
+#[derive(ValueEnum, Serialize, Clone, Copy, PartialEq, Eq, Debug)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum CopyWays {
+    /// By two copies
+    Two,
+    /// By one
+    One,
+    /// By the kernel's own, where CRC and markers are off
+    Direct,
+}
+
+/// How both sides work.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Model {
+    #[command(flatten)]
+    pub(crate) wire: Wire,
+    /// Who makes progress
+    #[arg(long, value_enum, value_name = "WHO", default_value = "caller")]
+    pub(crate) threading: Threads,
+    /// How payload comes into memory
+    #[arg(long, value_enum, value_name = "HOW", default_value = "one")]
+    pub(crate) copies: CopyWays,
+    /// Sleep until something comes, instead of polling
+    #[arg(long)]
+    pub(crate) events: bool,
+}
+
+impl Model {
+    /// The options of a device.
+    pub(crate) fn options(&self) -> verbs::Options {
+        verbs::Options {
+            threading: match self.threading {
+                Threads::Caller => verbs::Threading::Caller,
+                Threads::Io => verbs::Threading::IoThread,
+                Threads::Receive => verbs::Threading::ReceiveThread,
+            },
+            copies: match self.copies {
+                CopyWays::Two => verbs::Copies::Two,
+                CopyWays::One => verbs::Copies::One,
+                CopyWays::Direct => verbs::Copies::Direct,
+            },
+            ..self.wire.options()
+        }
+    }
+
+    /// The same as arguments for another process.
+    pub(crate) fn arguments(&self) -> Vec<String> {
+        let name = |value: &dyn Fn() -> Option<clap::builder::PossibleValue>| {
+            value().map_or_else(String::new, |v| v.get_name().to_owned())
+        };
+        let mut all = vec![
+            format!("--crc={}", if self.wire.crc == Switch::On { "on" } else { "off" }),
+            format!("--threading={}", name(&|| self.threading.to_possible_value())),
+            format!("--copies={}", name(&|| self.copies.to_possible_value())),
+        ];
+        for (flag, set) in [("--markers", self.wire.markers), ("--events", self.events)] {
+            if set {
+                all.push(flag.to_owned());
+            }
+        }
+        all
+    }
+}
+
+/// What is measured, and for how long.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Measured {
+    /// What to measure
+    #[arg(value_enum, required = true, value_name = "OP")]
+    pub(crate) ops: Vec<Op>,
+    #[command(flatten)]
+    pub(crate) model: Model,
+    /// Octets of a message (decimal KB and MB allowed)
+    #[arg(long, value_name = "SIZE,SIZE…", value_delimiter = ',', value_parser = crate::args::size, default_value = "4,64,1KB,10KB,64KB,100KB,500KB,1MB")]
+    pub(crate) size: Vec<usize>,
+    /// Messages of each figure at the most, over all rounds
+    #[arg(long, value_name = "N", default_value_t = 10_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) iterations: u64,
+    /// How long each figure is measured, in seconds, over all rounds
+    #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = crate::args::seconds)]
+    pub(crate) seconds: f64,
+    /// Rounds in which raw TCP and RDMA take turns
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(crate) rounds: u16,
+    /// Also write the results to this file as JSON Lines; `-` for standard output, then without the table
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+/// Measure latency: half of a round trip for Sends and Writes, the whole one for Reads and atomics. The other side is a
+/// process of its own; the floor is raw TCP moving the same octets, polling, in turns with it.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  sprat rdma lat send write --size 64
+  sprat rdma lat read --crc off --threading io --events")]
+pub(crate) struct Lat {
+    #[command(flatten)]
+    pub(crate) what: Measured,
+}
+
+/// Measure throughput in one direction. The floor is raw TCP with messages of the same size, in turns with it.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  sprat rdma bw write --size 64KB --crc off
+  sprat rdma bw read --copies direct --crc off --outstanding 16")]
+pub(crate) struct Bw {
+    #[command(flatten)]
+    pub(crate) what: Measured,
+    /// Messages in progress
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) outstanding: u16,
 }

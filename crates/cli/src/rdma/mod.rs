@@ -3,11 +3,16 @@
 use crate::fail::Fail;
 
 pub(crate) mod args;
+mod bench;
+mod end;
 mod ping;
 
 /// Runs the command.
 pub(crate) fn run(command: &args::Rdma) -> Result<(), Fail> {
     match command {
         args::Rdma::Ping(args) => ping::run(args),
+        args::Rdma::Lat(args) => bench::lat(args),
+        args::Rdma::Bw(args) => bench::bw(args),
+        args::Rdma::Peer(model) => end::peer(model),
     }
 }

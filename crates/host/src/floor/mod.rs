@@ -23,7 +23,7 @@ mod tests;
 
 pub use memory::memory;
 pub use ring::{cache_line, ring, ring_stream};
-pub use socket::{tcp, tcp_exchange, udp, udp_stream};
+pub use socket::{tcp, tcp_exchange, tcp_stream, udp, udp_stream};
 
 /// How long a measurement goes on: until either is reached. Up to a tenth as much goes before, to warm up.
 #[derive(Clone, Copy, Debug)]

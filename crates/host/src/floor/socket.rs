@@ -222,3 +222,35 @@ pub fn tcp_exchange(request: usize, answer: usize, waiting: Waiting, limits: Lim
     };
     between(serve, measure)
 }
+
+/// Messages of `size` bytes (at least one) one way as fast as they go: one write for each, and reads of what is there.
+///
+/// # Errors
+/// A system call failed.
+pub fn tcp_stream(size: usize, limits: Limits) -> io::Result<Flow> {
+    let size = size.max(1);
+    let [here, there] = tcp_pair(Waiting::Polling)?;
+    let send = move || {
+        let (mut wait, message) = (Wait::new(Waiting::Polling), vec![1; size]);
+        loop {
+            write_all(&mut wait, &there, &message)?;
+        }
+    };
+    let receive = move || {
+        let (mut wait, mut buffer) = (Wait::new(Waiting::Polling), vec![0; size.clamp(1 << 16, 1 << 18)]);
+        wait.until(|| (&here).read(&mut buffer))?;
+        let (start, mut flow) = (wait.clock.now(), Flow { bytes: 0, ns: 0 });
+        for _ in 0..limits.count {
+            match wait.until(|| (&here).read(&mut buffer))? {
+                0 => return Err(ended()),
+                n => flow.bytes += n as u64,
+            }
+            flow.ns = wait.clock.now().since(start);
+            if flow.ns >= limits.time_ns {
+                break;
+            }
+        }
+        Ok(flow)
+    };
+    between(send, receive)
+}

@@ -25,6 +25,8 @@ fn streams_count_what_arrived() {
     assert!(flow.bytes_per_s() > 0.0);
     let flow = udp_stream(8188, FEW).unwrap();
     assert!(flow.bytes >= 50 * 8188 && flow.bytes.is_multiple_of(8188), "{flow:?}");
+    let flow = tcp_stream(64_000, FEW).unwrap();
+    assert!(flow.bytes >= 50 && flow.bytes_per_s() > 0.0, "{flow:?}");
 }
 
 #[test]

@@ -147,6 +147,15 @@ impl Shared {
         result
     }
 
+    /// The same for what leaves nothing to send.
+    #[inline]
+    pub(crate) fn note<T>(&self, note: impl FnOnce(&mut Core) -> T) -> T {
+        let mut core = self.lock();
+        let result = note(&mut core);
+        self.announce(&core);
+        result
+    }
+
     /// Looks at something without changing it, or takes what is there already.
     #[inline]
     pub(crate) fn look<T>(&self, look: impl FnOnce(&mut Core) -> T) -> T {

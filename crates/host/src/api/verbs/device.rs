@@ -5,7 +5,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -213,13 +212,15 @@ impl Device {
         self.handle.shared.epoll().as_fd()
     }
 
-    /// Sleeps until something has happened, at most for `limit`.
-    pub fn sleep(&self, limit: Duration) {
-        let seen = AtomicU64::new(self.handle.shared.epoch());
-        let _ = self.handle.shared.wait(Some(limit), Patience::Sleep, |_| {
-            let epoch = self.handle.shared.epoch();
-            (epoch != seen.swap(epoch, std::sync::atomic::Ordering::Relaxed)).then_some(())
-        });
+    /// Waits until `done`, at most for `limit`; true if it is. For programs that look for what a peer writes into their
+    /// memory: `done` is asked whenever something has happened, and may use memory, but no other object of the device.
+    pub fn wait(&self, limit: Option<Duration>, mut done: impl FnMut() -> bool) -> bool {
+        self.handle.shared.wait(limit, Patience::Spin, |_| done().then_some(())).is_some()
+    }
+
+    /// The same, asleep from the beginning.
+    pub fn sleep(&self, limit: Option<Duration>, mut done: impl FnMut() -> bool) -> bool {
+        self.handle.shared.wait(limit, Patience::Sleep, |_| done().then_some(())).is_some()
     }
 
     /// What has been counted.

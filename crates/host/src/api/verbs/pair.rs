@@ -237,7 +237,7 @@ impl QueuePair {
     /// The queue is full, or the request is not possible; nothing was posted.
     #[inline]
     pub fn post_recv(&self, request: RecvRequest) -> Result<(), PostError> {
-        self.domain.handle.shared.act(|core, _| core.rnic().post_recv(self.qp, request))
+        self.domain.handle.shared.note(|core| core.rnic().post_recv(self.qp, request))
     }
 
     /// Begins to connect with who listens at `to`; [`QueuePair::connection`] and [`QueuePair::connected`] say what comes of

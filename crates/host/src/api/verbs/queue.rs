@@ -75,6 +75,13 @@ impl CompletionQueue {
         found
     }
 
+    /// The oldest completion, if there is one already; nobody is asked whether there could be another.
+    #[inline]
+    #[must_use]
+    pub fn poll_ready(&self) -> Option<Completion> {
+        self.inner.handle.shared.look(|core| core.rnic().poll(self.inner.cq))
+    }
+
     /// The oldest completion; waits for it, at most for `limit`: polling at first, then asleep.
     #[must_use]
     pub fn wait(&self, limit: Option<Duration>) -> Option<Completion> {
@@ -175,7 +182,7 @@ impl SharedReceiveQueue {
     /// # Errors
     /// The queue is full, or the request has too many elements.
     pub fn post_recv(&self, request: RecvRequest) -> Result<(), PostError> {
-        self.inner.domain.handle.shared.act(|core, _| core.rnic().post_srq_recv(self.inner.srq, request))
+        self.inner.domain.handle.shared.note(|core| core.rnic().post_srq_recv(self.inner.srq, request))
     }
 
     /// Asks for a notice, once, as soon as fewer than `limit` receives are left.

@@ -1,0 +1,238 @@
+//! One end of a measured connection: what both sides own, how they tell each other, and what the other side does.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use sprat::verbs::{
+    AcceptOptions, Access, Completed, Completion, CompletionQueue, ConnectOptions, ConnectRequest, Device,
+    MemoryRegion, PairOptions, QueuePair, RecvRequest, Remote, SendOp, SendRequest, Stag,
+};
+
+use super::args::{Model, Op};
+use crate::fail::{Fail, Named};
+use crate::process;
+
+/// How long the other side may take.
+pub(crate) const PATIENCE: Option<Duration> = Some(Duration::from_secs(30));
+/// Receives that are posted.
+pub(crate) const RECEIVES: usize = 256;
+/// A receiver of many Sends tells the sender after each so many: it has room for [`RECEIVES`].
+pub(crate) const CREDIT: u64 = 64;
+/// Reads and atomics in progress.
+pub(crate) const DEPTH: u16 = 64;
+/// What passes before a side looks whether the connection is still there.
+const LOOK: Option<Duration> = Some(Duration::from_millis(100));
+
+/// What the client wants, in its private data.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    /// One way, many at a time.
+    pub(crate) bw: bool,
+    pub(crate) op: Op,
+    pub(crate) size: usize,
+    /// The client's memory.
+    pub(crate) stag: u32,
+}
+
+/// One end. Its memory has three parts: what is sent, what comes, and credits.
+pub(crate) struct End {
+    pub(crate) device: Device,
+    pub(crate) queue: CompletionQueue,
+    pub(crate) pair: QueuePair,
+    pub(crate) memory: MemoryRegion,
+    pub(crate) plan: Plan,
+    /// The peer's memory.
+    pub(crate) theirs: Stag,
+    events: bool,
+}
+
+impl End {
+    fn new(device: &Device, plan: Plan, events: bool) -> Result<Self, Fail> {
+        let failed = "cannot make a queue pair";
+        let domain = device.protection_domain().named(failed)?;
+        let queue = device.completion_queue(4096).named(failed)?;
+        let options =
+            PairOptions { send_depth: 2048, recv_depth: RECEIVES as u32, ..PairOptions::new(&queue) };
+        let pair = domain.queue_pair(&options).named(failed)?;
+        let memory = domain.register(2 * half(plan.size), Access::ALL).named(failed)?;
+        Ok(Self { device: device.clone(), queue, pair, memory, plan, theirs: Stag(0), events })
+    }
+
+    /// Connects with a peer process.
+    pub(crate) fn call(device: &Device, at: &str, mut plan: Plan, events: bool) -> Result<Self, Fail> {
+        let mut end = Self::new(device, plan, events)?;
+        plan.stag = end.memory.key().map_or(0, |key| key.0);
+        end.post_receives(RECEIVES)?;
+        let options = ConnectOptions {
+            ird: DEPTH,
+            ord: DEPTH,
+            private_data: serde_json::to_vec(&plan).named("cannot write the plan")?,
+            ..ConnectOptions::default()
+        };
+        let at = at.parse().named("the peer's address")?;
+        let connected =
+            end.pair.connect(at, options, PATIENCE).named(format_args!("cannot connect with {at}"))?;
+        end.theirs = Stag(serde_json::from_slice(&connected.private_data).named("the peer's answer")?);
+        Ok(end)
+    }
+
+    /// Takes a client.
+    fn answer(device: &Device, request: ConnectRequest, events: bool) -> Result<Self, Fail> {
+        let plan: Plan = serde_json::from_slice(request.private_data()).named("the client's plan")?;
+        let mut end = Self::new(device, plan, events)?;
+        end.theirs = Stag(plan.stag);
+        end.post_receives(RECEIVES)?;
+        let key = end.memory.key().map_or(0, |key| key.0);
+        let private_data = serde_json::to_vec(&key).named("cannot answer")?;
+        request
+            .accept(&end.pair, AcceptOptions { ird: DEPTH, ord: DEPTH, private_data })
+            .named("cannot accept")?;
+        end.pair.connected(PATIENCE).named("the client did not start up")?;
+        Ok(end)
+    }
+
+    pub(crate) fn post_receives(&self, n: usize) -> Result<(), Fail> {
+        let at = half(self.plan.size);
+        for _ in 0..n {
+            let into = RecvRequest::new(0, self.memory.sge(at..at + self.plan.size));
+            self.pair.post_recv(into).named("cannot post a receive")?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the next completion; nothing if the connection has ended.
+    #[inline]
+    pub(crate) fn next(&self) -> Option<Completion> {
+        loop {
+            let found = if self.events { self.queue.sleep(LOOK) } else { self.queue.wait(LOOK) };
+            match found {
+                Some(completion) => return completion.result().ok(),
+                None if self.pair.disconnected(Some(Duration::ZERO)) => return None,
+                None => {}
+            }
+        }
+    }
+
+    /// Waits until the last octet of what comes is `mark`; false if the connection has ended.
+    #[inline]
+    fn written(&self, mark: u8) -> bool {
+        let at = half(self.plan.size) + self.plan.size.max(1) - 1;
+        let done = || {
+            let mut octet = [0];
+            self.memory.read(at, &mut octet).is_ok() && octet[0] == mark
+        };
+        loop {
+            let found =
+                if self.events { self.device.sleep(LOOK, done) } else { self.device.wait(LOOK, done) };
+            if found || self.pair.disconnected(Some(Duration::ZERO)) {
+                return found;
+            }
+        }
+    }
+
+    /// The peer's memory, where what it gets belongs.
+    pub(crate) fn remote(&self) -> Remote {
+        Remote { stag: self.theirs, addr: half(self.plan.size) as u64 }
+    }
+
+    /// One message of the plan's size.
+    #[inline]
+    pub(crate) fn request(&self, op: SendOp) -> SendRequest {
+        SendRequest::new(0, op, self.memory.sge(0..self.plan.size))
+    }
+
+    #[inline]
+    fn post(&self, request: SendRequest) -> Result<(), Fail> {
+        self.pair.post_send(request).named("cannot post")
+    }
+
+    /// One exchange as the client makes it: the `n`-th.
+    #[inline]
+    pub(crate) fn exchange(&self, n: u64) -> Result<(), Fail> {
+        match self.plan.op {
+            Op::Send => {
+                self.post(self.request(SendOp::Send).unsignaled())?;
+                self.next().ok_or_else(ended)?;
+                self.post_receives(1)
+            }
+            Op::Write => {
+                self.write(n as u8)?;
+                if self.written(n as u8) { Ok(()) } else { Err(ended()) }
+            }
+            Op::Read | Op::Atomic => {
+                self.post(self.request(self.one_sided()))?;
+                self.next().ok_or_else(ended).map(drop)
+            }
+        }
+    }
+
+    /// What the client does by itself.
+    pub(crate) fn one_sided(&self) -> SendOp {
+        match self.plan.op {
+            Op::Send => SendOp::Send,
+            Op::Write => SendOp::Write(self.remote()),
+            Op::Read => SendOp::Read(self.remote()),
+            Op::Atomic => SendOp::FetchAdd { to: self.remote(), add: 1, mask: 0 },
+        }
+    }
+
+    fn write(&self, mark: u8) -> Result<(), Fail> {
+        self.memory.write(self.plan.size.max(1) - 1, &[mark]).named("cannot mark a message")?;
+        self.post(self.request(SendOp::Write(self.remote())).unsignaled())
+    }
+
+    /// What the other side does until the client has left.
+    fn serve(&self) -> Result<(), Fail> {
+        match (self.plan.bw, self.plan.op) {
+            (false, Op::Send) => {
+                while self.next().is_some() {
+                    self.post(self.request(SendOp::Send).unsignaled())?;
+                    self.post_receives(1)?;
+                }
+            }
+            (false, Op::Write) => {
+                let mut mark = 1;
+                while self.written(mark) {
+                    self.write(mark)?;
+                    mark = mark.wrapping_add(1);
+                }
+            }
+            (true, Op::Send) => {
+                let mut count = 0;
+                while let Some(completion) = self.next() {
+                    if completion.completed != Completed::Recv {
+                        continue;
+                    }
+                    self.post_receives(1)?;
+                    count += 1;
+                    if count % CREDIT == 0 {
+                        self.post(SendRequest::new(1, SendOp::Send, self.memory.sge(0..0)).unsignaled())?;
+                    }
+                }
+            }
+            _ => while !self.pair.disconnected(PATIENCE) {},
+        }
+        Ok(())
+    }
+}
+
+/// The first half of the memory, with room for the largest word.
+fn half(size: usize) -> usize {
+    size.next_multiple_of(64).max(64)
+}
+
+pub(crate) fn ended() -> Fail {
+    Fail::new("the connection of the measurement has ended")
+}
+
+/// The process on the other side: serves one client after the other.
+pub(crate) fn peer(model: &Model) -> Result<(), Fail> {
+    let device = Device::open(model.options()).named("cannot open a device")?;
+    let at = "127.0.0.1:0".parse().named("the address of loopback")?;
+    let listener = device.listen(at).named("cannot listen")?;
+    process::say_ready(&listener.local_addr().to_string())?;
+    loop {
+        let Some(request) = listener.next(None) else { continue };
+        End::answer(&device, request, model.events)?.serve()?;
+    }
+}
