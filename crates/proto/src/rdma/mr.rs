@@ -416,7 +416,7 @@ impl Regions {
         }
         let part = valid.extent.part(addr, len.into());
         let part = part.ok_or_else(|| cause(Cause::TAGGED_BOUNDS, Cause::BOUNDS))?;
-        if right == Right::Atomic && (len != 8 || addr % 8 != 0) {
+        if right == Right::Atomic && (len != 8 || !addr.is_multiple_of(8)) {
             return Err(Cause::STREAM);
         }
         Ok(part.span())

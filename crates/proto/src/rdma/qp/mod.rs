@@ -154,31 +154,27 @@ impl QueuePair {
 
     /// What can be said of a request before its turn comes.
     fn check_send(&self, request: &SendRequest) -> Result<(), PostError> {
-        match (&request.op, &request.data) {
-            (op, Data::Gather(list)) if sends_data(op) => {
-                if list.len() > self.options.max_send_sge {
-                    return Err(PostError::TooManyElements);
-                }
+        let carries = matches!(
+            request.op,
+            SendOp::Send | SendOp::SendInvalidate(_) | SendOp::Write(_) | SendOp::WriteImmediate(..)
+        );
+        let reads = matches!(request.op, SendOp::Read(_) | SendOp::ReadInvalidate(_));
+        let atomic = matches!(request.op, SendOp::FetchAdd { .. } | SendOp::CompareSwap { .. });
+        let wrong = match &request.data {
+            Data::Gather(list) if carries => {
+                (list.len() > self.options.max_send_sge).then_some(PostError::TooManyElements)
             }
-            (op, Data::Inline(bytes)) if sends_data(op) => {
-                if bytes.len() > self.options.max_inline {
-                    return Err(PostError::Inline);
-                }
+            Data::Inline(bytes) if carries => {
+                (bytes.len() > self.options.max_inline).then_some(PostError::Inline)
             }
-            (SendOp::Read(_) | SendOp::ReadInvalidate(_), Data::Gather(list)) => {
-                if list.len() > 1 {
-                    return Err(PostError::TooManyElements);
-                }
-            }
-            (SendOp::FetchAdd { .. } | SendOp::CompareSwap { .. }, Data::Gather(list)) => match list[..] {
-                [sge] if sge.len == 8 => {}
-                [_] => return Err(PostError::Rights),
-                _ => return Err(PostError::TooManyElements),
-            },
-            (SendOp::Read(_) | SendOp::ReadInvalidate(_), Data::Inline(_)) => return Err(PostError::Inline),
-            (SendOp::FetchAdd { .. } | SendOp::CompareSwap { .. }, _) => return Err(PostError::Inline),
-            (_, data) if send::octets(data) > 0 => return Err(PostError::Inline),
-            _ => {}
+            Data::Gather(list) if reads => (list.len() > 1).then_some(PostError::TooManyElements),
+            Data::Gather(list) if atomic && list.len() != 1 => Some(PostError::TooManyElements),
+            Data::Gather(list) if atomic => (list[0].len != 8).then_some(PostError::Rights),
+            Data::Inline(_) if reads || atomic => Some(PostError::Inline),
+            data => (send::octets(data) > 0).then_some(PostError::Inline),
+        };
+        if let Some(error) = wrong {
+            return Err(error);
         }
         if send::octets(&request.data) > MESSAGE_MAX { Err(PostError::TooLong) } else { Ok(()) }
     }
@@ -246,11 +242,6 @@ impl QueuePair {
         let c = Completion { id, status, completed, len: 0, qp, immediate: None, invalidated: None };
         shared.complete(self.options.recv_cq, c, false);
     }
-}
-
-/// True for what carries the list's octets to the peer.
-const fn sends_data(op: &SendOp) -> bool {
-    matches!(op, SendOp::Send | SendOp::SendInvalidate(_) | SendOp::Write(_) | SendOp::WriteImmediate(..))
 }
 
 /// The name of what an operation's completion is of.

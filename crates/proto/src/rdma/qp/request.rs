@@ -204,11 +204,11 @@ impl QueuePair {
         let Some(asked) = self.requests.queue.pop_front() else { return Ok(()) };
         let Some(number) = asked.number else { return Ok(()) };
         let Some(work) = self.send.work(number) else { return Ok(()) };
-        if matches!(work.request.op, SendOp::ReadInvalidate(_)) {
-            if let Err(status) = shared.mr.invalidate(self.stream(), asked.sink.stag) {
-                self.send.blame(number, status);
-                return Err(Cause::LOCAL);
-            }
+        if matches!(work.request.op, SendOp::ReadInvalidate(_))
+            && let Err(status) = shared.mr.invalidate(self.stream(), asked.sink.stag)
+        {
+            self.send.blame(number, status);
+            return Err(Cause::LOCAL);
         }
         if let Some(work) = self.send.work(number) {
             work.stage = Stage::Done(len);

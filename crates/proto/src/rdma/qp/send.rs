@@ -119,17 +119,24 @@ impl SendQueue {
         }
     }
 
-    /// Takes the front if it is done.
+    /// The front, if it is done: its request, and the octets that were read.
     #[inline]
-    fn pop_done(&mut self, taken: u64) -> Option<(Work, u32)> {
-        let len = match self.ring.front()?.stage {
-            Stage::Done(len) => len,
-            Stage::Framed(position) if position <= taken => 0,
-            _ => return None,
-        };
-        self.front += 1;
-        self.at -= 1;
-        self.ring.pop_front().map(|work| (work, len))
+    fn front_done(&self, taken: u64) -> Option<(&SendRequest, u32)> {
+        let work = self.ring.front()?;
+        match work.stage {
+            Stage::Done(len) => Some((&work.request, len)),
+            Stage::Framed(position) if position <= taken => Some((&work.request, 0)),
+            _ => None,
+        }
+    }
+
+    /// Drops the front, where it lies: a request is large.
+    #[inline]
+    fn drop_front(&mut self) {
+        if self.ring.pop_front().is_some() {
+            self.front += 1;
+            self.at = self.at.saturating_sub(1);
+        }
     }
 
     /// Takes the front as the queue pair has failed.
@@ -146,11 +153,12 @@ impl QueuePair {
     /// Completes what is done.
     #[inline]
     pub(crate) fn release(&mut self, shared: &mut Shared) {
-        while let Some((work, len)) = self.send.pop_done(self.taken) {
-            if work.request.flags.signaled || self.options.signal_all {
-                let request = &work.request;
-                self.complete_send(request.id, completed(&request.op), Status::Success, len, shared);
+        while let Some((request, len)) = self.send.front_done(self.taken) {
+            if request.flags.signaled || self.options.signal_all {
+                let (id, completed) = (request.id, completed(&request.op));
+                self.complete_send(id, completed, Status::Success, len, shared);
             }
+            self.send.drop_front();
         }
     }
 }

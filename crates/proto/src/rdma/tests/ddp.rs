@@ -82,7 +82,7 @@ fn d6_a_message_without_octets_is_one_segment_whose_tag_is_not_looked_at() {
     let mut pair = Pair::connected(&Setup::default());
     pair.a.sent.clear();
     pair.b.recv(9, &[]);
-    pair.a.post(1, SendOp::Write(Remote { stag: Stag(0xdead_00), addr: u64::MAX }), &[]);
+    pair.a.post(1, SendOp::Write(Remote { stag: Stag(0xdead), addr: u64::MAX }), &[]);
     pair.a.post(2, SendOp::Send, &[(Stag(77), 5, 0)]);
     pair.run();
     let said = segments(&pair.a.sent, true);

@@ -8,6 +8,7 @@ mod random;
 mod rdmap;
 mod starts;
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -58,7 +59,7 @@ pub(super) enum Cut {
     /// So many at a time.
     Each(usize),
     /// As dice fall, and sometimes straight into memory.
-    Dice(Rng),
+    Dice(Box<Rng>),
 }
 
 /// One engine and what belongs to it.
@@ -363,7 +364,7 @@ pub(super) fn pattern(len: usize, seed: u8) -> Vec<u8> {
 pub(super) fn setups() -> Vec<Setup> {
     let mut all = Vec::new();
     for (crc, markers) in [(false, false), (true, false), (false, true), (true, true)] {
-        for cut in [Cut::Whole, Cut::Each(1), Cut::Each(7), Cut::Dice(Rng::seeded(5))] {
+        for cut in [Cut::Whole, Cut::Each(1), Cut::Each(7), Cut::Dice(Box::new(Rng::seeded(5)))] {
             all.push(Setup { crc, markers, cut, ..Setup::default() });
         }
     }

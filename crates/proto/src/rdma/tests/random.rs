@@ -155,7 +155,7 @@ fn world(seed: u64) {
     let mut rng = Rng::seeded(seed);
     let (crc, markers) = (rng.chance(500_000), rng.chance(500_000));
     let emss = [100, 300, 536, 1460, 9000, 65_535][rng.below(6) as usize];
-    let mut setup = Setup { crc, markers, emss, cut: Cut::Dice(rng.fork()), ..Setup::default() };
+    let mut setup = Setup { crc, markers, emss, cut: Cut::Dice(Box::new(rng.fork())), ..Setup::default() };
     setup.connect.ord = 1 + rng.below(8) as u16;
     setup.accept.ord = 1 + rng.below(8) as u16;
     // Both sides send at once.
