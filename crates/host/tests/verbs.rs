@@ -1,10 +1,14 @@
 //! Verbs over loopback TCP: every operation, in every threading model, with every way to copy.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sprat::verbs::{
-    Access, Completed, Completion, CompletionQueue, ConnectOptions, Copies, Device, MemoryRegion, Options,
-    PairOptions, ProtectionDomain, QueuePair, RecvRequest, SendOp, SendRequest, Threading,
+    AcceptOptions, Access, Cause, Completed, Completion, CompletionQueue, ConnectError, ConnectOptions,
+    Connection, Copies, Device, MemoryRegion, Notice, Options, OutOfBounds, PairOptions, PostError,
+    ProtectionDomain, QueuePair, RecvRequest, Remote, SendOp, SendRequest, Status, Threading, WindowKind,
 };
 
 const SOON: Option<Duration> = Some(Duration::from_secs(20));
@@ -57,7 +61,7 @@ fn connect(a: &Side, b: &Side, options: ConnectOptions) {
     std::thread::scope(|s| {
         s.spawn(|| {
             let request = listener.next(SOON).expect("a request");
-            let accept = sprat::verbs::AcceptOptions { ird: 8, ord: 8, private_data: b"welcome".to_vec() };
+            let accept = AcceptOptions { ird: 8, ord: 8, private_data: b"welcome".to_vec() };
             request.accept(&b.pair, accept).unwrap();
             // Makes progress here until the other side is connected.
             b.pair.connected(Some(Duration::from_millis(1))).ok();
@@ -121,4 +125,281 @@ fn sends_writes_and_reads_with_every_way_to_copy() {
             assert_eq!(counters.copied > 600_000, copies == Copies::Two, "{counters:?}");
         }
     }
+}
+
+#[test]
+fn immediate_data_atomics_and_invalidation() {
+    let [a, b] = connected(Options::default(), 4096);
+    std::thread::scope(|s| {
+        for id in 1..=3 {
+            b.recv(id, 0..64);
+        }
+        let theirs = s.spawn(|| [b.done(), b.done(), b.done()]);
+        let to = b.memory.remote(1024);
+        b.memory.write(1024, &40_u64.to_ne_bytes()).unwrap();
+        a.memory.write(0, b"written").unwrap();
+        a.send(10, SendOp::WriteImmediate(b.memory.remote(512), 77), 0..7);
+        a.pair.post_send(SendRequest::bare(11, SendOp::Immediate(78))).unwrap();
+        a.send(12, SendOp::FetchAdd { to, add: 2, mask: 0 }, 64..72);
+        let masks = u64::MAX;
+        let swap = SendOp::CompareSwap { to, compare: 42, compare_mask: masks, swap: 7, swap_mask: masks };
+        a.send(13, swap, 72..80);
+        a.pair.post_send(SendRequest::new(14, SendOp::Send, a.memory.sge(0..7)).fenced()).unwrap();
+        let ours = [a.done(), a.done(), a.done(), a.done(), a.done()];
+        assert_eq!(ours.map(|c| c.id), [10, 11, 12, 13, 14]);
+        let theirs = theirs.join().unwrap();
+        assert_eq!(theirs.map(|c| c.immediate), [Some(77), Some(78), None]);
+        assert_eq!(theirs[0].completed, Completed::RecvImmediate);
+        let word = |memory: &MemoryRegion, at| memory.word(at).unwrap().load(Ordering::SeqCst);
+        assert_eq!((word(&a.memory, 64), word(&a.memory, 72), word(&b.memory, 1024)), (40, 42, 7));
+        let mut seven = [0; 7];
+        b.memory.read(512, &mut seven).unwrap();
+        assert_eq!(&seven, b"written");
+    });
+}
+
+#[test]
+fn a_window_opens_part_of_a_region_until_the_peer_invalidates_it() {
+    let [a, b] = connected(Options::default(), 4096);
+    let window = b.domain.window(WindowKind::OneQp).unwrap();
+    let inner = b.domain.register(4096, Access { bind: true, ..Access::LOCAL }).unwrap();
+    let access = Access { remote_write: true, ..Access::default() };
+    let region = inner.key().unwrap();
+    let bind = SendOp::Bind { window: window.tag(), region, addr: 1000, len: 100, access };
+    // The window's new key is in its tag.
+    b.pair.post_send(SendRequest::bare(1, bind)).unwrap();
+    let bound = b.done();
+    assert_eq!(bound.completed, Completed::Bind);
+    let tag = window.tag();
+    std::thread::scope(|s| {
+        b.recv(2, 0..64);
+        let theirs = s.spawn(|| b.done());
+        a.memory.write(0, b"through the window").unwrap();
+        a.send(10, SendOp::Write(Remote { stag: tag, addr: 1010 }), 0..18);
+        a.send(11, SendOp::SendInvalidate(tag), 0..0);
+        a.done();
+        a.done();
+        assert_eq!(theirs.join().unwrap().invalidated, Some(tag));
+    });
+    let mut text = [0; 18];
+    inner.read(1010, &mut text).unwrap();
+    assert_eq!(&text, b"through the window");
+    // It is closed now.
+    a.send(12, SendOp::Write(Remote { stag: tag, addr: 1010 }), 0..18);
+    std::thread::scope(|s| {
+        s.spawn(|| b.pair.disconnected(SOON));
+        assert!(a.pair.disconnected(SOON));
+    });
+    assert!(matches!(b.pair.connection(), Connection::Not(ConnectError::Disconnected { ours: true, .. })));
+}
+
+#[test]
+fn fast_registration_opens_memory_by_a_work_request() {
+    let [a, b] = connected(Options::default(), 4096);
+    let (memory, fast) = (b.domain.allocate(4096).unwrap(), b.domain.fast_region().unwrap());
+    let access = Access { remote_read: true, ..Access::LOCAL };
+    let stag = fast.tag();
+    memory.write(100, b"fast").unwrap();
+    let register =
+        SendOp::FastRegister { stag, region: memory.number(), offset: 96, base: 0x1000, len: 64, access };
+    b.pair.post_send(SendRequest::bare(1, register)).unwrap();
+    assert_eq!(b.done().completed, Completed::FastRegister);
+    std::thread::scope(|s| {
+        b.recv(2, 0..0);
+        let theirs = s.spawn(|| b.done());
+        a.send(10, SendOp::Read(Remote { stag, addr: 0x1004 }), 0..4);
+        let read = a.done();
+        assert_eq!((read.completed, read.len), (Completed::Read, 4));
+        a.send(11, SendOp::Send, 0..0);
+        a.done();
+        assert_eq!(theirs.join().unwrap().id, 2);
+    });
+    let mut text = [0; 4];
+    a.memory.read(0, &mut text).unwrap();
+    assert_eq!(&text, b"fast");
+}
+
+#[test]
+fn nothing_is_placed_after_a_region_is_dropped() {
+    let [a, b] = connected(Options::default(), 4096);
+    let gone = b.domain.register(4096, Access::ALL).unwrap();
+    let to = gone.remote(0);
+    drop(gone);
+    a.send(1, SendOp::Write(to), 0..64);
+    std::thread::scope(|s| {
+        s.spawn(|| b.pair.disconnected(SOON));
+        assert!(a.pair.disconnected(SOON));
+    });
+    let ConnectError::Disconnected { cause: Some(cause), ours: false } = a.pair.connected(SOON).unwrap_err()
+    else {
+        panic!("the peer says why")
+    };
+    assert_eq!(cause, Cause::TAGGED_STAG);
+    assert_eq!(a.pair.post_send(SendRequest::new(2, SendOp::Send, a.memory.sge(0..1))), Ok(()));
+    let statuses: Vec<Status> = std::iter::from_fn(|| a.queue.poll()).map(|c| c.status).collect();
+    assert_eq!(statuses.last(), Some(&Status::Flushed));
+}
+
+#[test]
+fn requests_are_accepted_or_refused_with_private_data() {
+    let device = Device::open(Options::default()).unwrap();
+    let (a, b) = (Side::of(&device, 4096), Side::of(&device, 4096));
+    let listener = device.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let ask =
+        ConnectOptions { private_data: b"may I?".to_vec(), ird: 3, ord: 5, ..ConnectOptions::default() };
+    a.pair.begin_connect(listener.local_addr(), ask.clone()).unwrap();
+    let request = listener.next(SOON).unwrap();
+    assert_eq!((request.private_data(), request.ird(), request.ord()), (&b"may I?"[..], Some(3), Some(5)));
+    request.reject(b"not now").unwrap();
+    match a.pair.connected(SOON).unwrap_err() {
+        ConnectError::Rejected { private_data, .. } => assert_eq!(private_data, b"not now"),
+        other => panic!("{other:?}"),
+    }
+    // The pair may try again.
+    connect(&a, &b, ask);
+    everything_small(&a, &b);
+    // A listener that has gone answers nobody.
+    let at = listener.local_addr();
+    drop(listener);
+    let c = Side::of(&device, 4096);
+    let refused = c.pair.connect(at, depths(), SOON).unwrap_err();
+    assert_eq!(refused, ConnectError::Unreachable(std::io::ErrorKind::ConnectionRefused));
+}
+
+fn everything_small(a: &Side, b: &Side) {
+    b.recv(1, 0..64);
+    a.send(2, SendOp::Send, 0..64);
+    let wait = |side: &Side| side.done().id;
+    std::thread::scope(|s| {
+        let theirs = s.spawn(|| wait(b));
+        let mine = wait(a);
+        let ids = [mine, theirs.join().unwrap()];
+        // One queue each, or one for both: either way each comes once.
+        assert!(ids == [2, 1] || ids == [1, 2], "{ids:?}");
+    });
+}
+
+#[test]
+fn several_pairs_share_receives_and_a_channel_tells_of_their_queues() {
+    let device = Device::open(Options::default()).unwrap();
+    let domain = device.protection_domain().unwrap();
+    let channel = device.completion_channel().unwrap();
+    let memory = domain.register(4096, Access::LOCAL).unwrap();
+    let shared = domain.shared_receive_queue(16, 1).unwrap();
+    for id in 0..4 {
+        shared.post_recv(RecvRequest::new(id, memory.sge(id as usize * 64..(id as usize + 1) * 64))).unwrap();
+    }
+    shared.limit(2);
+    let listener = device.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let pairs = [(); 2].map(|()| {
+        let queue = channel.completion_queue(16).unwrap();
+        queue.arm(false);
+        let pair =
+            domain.queue_pair(&PairOptions { shared: Some(&shared), ..PairOptions::new(&queue) }).unwrap();
+        let client = Side::of(&device, 4096);
+        client.pair.begin_connect(listener.local_addr(), depths()).unwrap();
+        listener.next(SOON).unwrap().accept(&pair, AcceptOptions::default()).unwrap();
+        client.pair.connected(SOON).unwrap();
+        (queue, pair, client)
+    });
+    for (queue, _, client) in &pairs {
+        client.send(9, SendOp::Send, 0..8);
+        assert_eq!(channel.next(SOON), Some(queue.number()));
+        assert_eq!(queue.wait(SOON).unwrap().len, 8);
+        client.send(9, SendOp::Send, 0..8);
+        assert_eq!(queue.sleep(SOON).unwrap().len, 8);
+    }
+    // Armed once, told once.
+    assert_eq!(channel.next(Some(Duration::ZERO)), None);
+    assert_eq!(device.notice(), Some(Notice::Limit(shared.number())));
+}
+
+#[test]
+fn a_thousand_connections_on_one_device_each_do_a_ping() {
+    let server = Device::open(Options { threading: Threading::IoThread, ..Options::default() }).unwrap();
+    let domain = server.protection_domain().unwrap();
+    let queue = server.completion_queue(4096).unwrap();
+    let memory = domain.register(64, Access::ALL).unwrap();
+    let listener = server.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let client = Device::open(Options::default()).unwrap();
+    // Two descriptors each in this one process: what the system allows decides how many there are.
+    let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(4096);
+    let count = 1000.min((most as usize).saturating_sub(100) / 2);
+    let mut sides = Vec::new();
+    for _ in 0..count {
+        let side = Side::of(&client, 4096);
+        side.pair.begin_connect(listener.local_addr(), depths()).unwrap();
+        let pair = domain.queue_pair(&PairOptions::new(&queue)).unwrap();
+        pair.post_recv(RecvRequest::new(0, memory.sge(0..64))).unwrap();
+        client.wait(Some(Duration::from_micros(1)), || false);
+        let request = loop {
+            client.progress();
+            if let Some(request) = listener.poll() {
+                break request;
+            }
+        };
+        request.accept(&pair, AcceptOptions::default()).unwrap();
+        side.pair.connected(SOON).unwrap();
+        sides.push((side, pair));
+    }
+    for (side, _) in &sides {
+        side.send(1, SendOp::Send, 0..64);
+        side.done();
+    }
+    for _ in 0..count {
+        assert_eq!(queue.wait(SOON).unwrap().len, 64);
+    }
+}
+
+#[test]
+fn peers_that_talk_nonsense_stall_or_leave_harm_nobody_else() {
+    let options = Options { start_timeout: Duration::from_millis(50), ..Options::default() };
+    let device = Device::open(options).unwrap();
+    let listener = device.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let at = listener.local_addr();
+    let mut nonsense = TcpStream::connect(at).unwrap();
+    nonsense.write_all(b"GET / HTTP/1.1\r\nHost: sprat\r\n\r\n").unwrap();
+    let mut stalled = TcpStream::connect(at).unwrap();
+    stalled.write_all(b"MPA ID Req Fra").unwrap();
+    drop(TcpStream::connect(at).unwrap());
+    let (a, b) = (Side::of(&device, 4096), Side::of(&device, 4096));
+    a.pair.begin_connect(at, depths()).unwrap();
+    listener.next(SOON).unwrap().accept(&b.pair, AcceptOptions::default()).unwrap();
+    a.pair.connected(SOON).unwrap();
+    everything_small(&a, &b);
+    // Both are closed, one at once and one after its time.
+    for stream in [&mut nonsense, &mut stalled] {
+        stream.set_nonblocking(true).unwrap();
+        let mut octets = [0; 64];
+        assert!(device.wait(SOON, || !matches!(
+            stream.read(&mut octets),
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock
+        )));
+    }
+}
+
+#[test]
+fn misuse_is_an_error() {
+    let device = Device::open(Options::default()).unwrap();
+    let a = Side::of(&device, 4096);
+    assert_eq!(a.memory.read(4090, &mut [0; 7]), Err(OutOfBounds));
+    assert_eq!(a.memory.write(usize::MAX, &[0]), Err(OutOfBounds));
+    assert!(a.memory.word(4).is_err() && a.memory.word(4096).is_err());
+    let outside = a.pair.begin_connect("192.0.2.1:7".parse().unwrap(), depths()).unwrap_err();
+    assert_eq!(outside.kind(), std::io::ErrorKind::PermissionDenied);
+    assert!(device.listen("0.0.0.0:0".parse().unwrap()).is_err());
+    assert!(a.pair.disconnect().is_err());
+    assert_eq!(a.pair.connected(SOON), Err(ConnectError::Idle));
+    let other = Device::open(Options::default()).unwrap();
+    let listener = other.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    a.pair.begin_connect(listener.local_addr(), depths()).unwrap();
+    std::thread::scope(|s| {
+        s.spawn(|| a.pair.connected(SOON).unwrap_err());
+        // A queue pair of another device.
+        let foreign = Side::of(&device, 64);
+        assert_eq!(
+            listener.next(SOON).unwrap().accept(&foreign.pair, AcceptOptions::default()),
+            Err(PostError::Invalid)
+        );
+    });
 }

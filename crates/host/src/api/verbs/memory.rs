@@ -232,7 +232,7 @@ pub struct MemoryWindow {
 }
 
 impl MemoryWindow {
-    /// Its tag as it was allocated. Each bind gives it a new key.
+    /// Its tag as it was allocated. The lowest octet is the key, which each bind may choose: a new one keeps old users out.
     #[must_use]
     pub fn tag(&self) -> Stag {
         self.stag
