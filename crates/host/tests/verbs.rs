@@ -316,12 +316,12 @@ fn several_pairs_share_receives_and_a_channel_tells_of_their_queues() {
 
 #[test]
 fn a_thousand_connections_on_one_device_each_do_a_ping() {
-    let server = Device::open(Options { threading: Threading::IoThread, ..Options::default() }).unwrap();
+    let options = Options { threading: Threading::IoThread, ..Options::default() };
+    let (server, client) = (Device::open(options).unwrap(), Device::open(options).unwrap());
     let domain = server.protection_domain().unwrap();
     let queue = server.completion_queue(4096).unwrap();
     let memory = domain.register(64, Access::ALL).unwrap();
     let listener = server.listen("127.0.0.1:0".parse().unwrap()).unwrap();
-    let client = Device::open(Options::default()).unwrap();
     // Two descriptors each in this one process: what the system allows decides how many there are.
     let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(4096);
     let count = 1000.min((most as usize).saturating_sub(100) / 2);
@@ -331,13 +331,7 @@ fn a_thousand_connections_on_one_device_each_do_a_ping() {
         side.pair.begin_connect(listener.local_addr(), depths()).unwrap();
         let pair = domain.queue_pair(&PairOptions::new(&queue)).unwrap();
         pair.post_recv(RecvRequest::new(0, memory.sge(0..64))).unwrap();
-        client.wait(Some(Duration::from_micros(1)), || false);
-        let request = loop {
-            client.progress();
-            if let Some(request) = listener.poll() {
-                break request;
-            }
-        };
+        let request = listener.next(SOON).unwrap();
         request.accept(&pair, AcceptOptions::default()).unwrap();
         side.pair.connected(SOON).unwrap();
         sides.push((side, pair));

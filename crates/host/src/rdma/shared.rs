@@ -176,6 +176,28 @@ impl Shared {
         take(&mut core)
     }
 
+    /// The same for what is polled again and again: while nothing has happened since `empty_at`, the epoch of the last vain
+    /// look, the lock is left to the thread that makes progress.
+    #[inline]
+    pub(crate) fn poll_since<T>(
+        &self,
+        empty_at: &AtomicU64,
+        take: impl FnMut(&mut Core) -> Option<T>,
+    ) -> Option<T> {
+        if self.threading == Threading::Caller {
+            return self.poll(take);
+        }
+        let epoch = self.epoch();
+        if empty_at.load(Ordering::Relaxed) == epoch {
+            return None;
+        }
+        let found = self.poll(take);
+        if found.is_none() {
+            empty_at.store(epoch, Ordering::Relaxed);
+        }
+        found
+    }
+
     /// Waits until `take` finds something, at most for `limit`.
     pub(crate) fn wait<T>(
         &self,

@@ -201,6 +201,9 @@ impl Device {
     /// Does what can be done now; true if there was anything. For programs that wait on [`Device::fd`] themselves; all that
     /// polls or waits does it too, and with a thread of its own a device needs nobody.
     pub fn progress(&self) -> bool {
+        if self.handle.shared.threading != Threading::Caller {
+            return false;
+        }
         let before = self.handle.shared.epoch();
         self.handle.shared.poll(|_| None::<()>);
         self.handle.shared.epoch() != before

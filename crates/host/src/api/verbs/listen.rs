@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use sprat_proto::rdma::{AcceptOptions, PostError};
@@ -17,6 +18,8 @@ pub struct Listener {
     handle: Arc<Handle>,
     number: u32,
     local: SocketAddr,
+    /// The epoch at which nobody was there.
+    empty_at: AtomicU64,
 }
 
 impl Drop for Listener {
@@ -28,7 +31,7 @@ impl Drop for Listener {
 impl Listener {
     pub(super) fn new(handle: Arc<Handle>, addr: SocketAddr) -> io::Result<Self> {
         let (number, local) = handle.shared.act(|core, _| core.listen(addr))?;
-        Ok(Self { handle, number, local })
+        Ok(Self { handle, number, local, empty_at: AtomicU64::new(0) })
     }
 
     /// Where it listens.
@@ -48,7 +51,7 @@ impl Listener {
     /// The next who asks, if there is one.
     #[must_use]
     pub fn poll(&self) -> Option<ConnectRequest> {
-        let asked = self.handle.shared.poll(|core| core.asked(self.number))?;
+        let asked = self.handle.shared.poll_since(&self.empty_at, |core| core.asked(self.number))?;
         Some(ConnectRequest { handle: Arc::clone(&self.handle), asked, answered: false })
     }
 }

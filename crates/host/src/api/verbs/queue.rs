@@ -2,14 +2,14 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use sprat_proto::rdma::{Completion, Cq, PostError, RecvRequest, Srq};
 
 use super::device::Handle;
 use super::memory::Domain;
-use crate::rdma::{Patience, Threading};
+use crate::rdma::Patience;
 
 /// A queue of completions. Clones are the same one.
 #[derive(Clone, Debug)]
@@ -59,20 +59,7 @@ impl CompletionQueue {
     #[must_use]
     pub fn poll(&self) -> Option<Completion> {
         let Queue { handle, cq, empty_at } = &*self.inner;
-        let shared = &handle.shared;
-        if shared.threading == Threading::Caller {
-            return shared.poll(|core| core.rnic().poll(*cq));
-        }
-        // Another thread fills it: only if something has happened is its lock taken.
-        let epoch = shared.epoch();
-        if empty_at.load(Ordering::Relaxed) == epoch {
-            return None;
-        }
-        let found = shared.poll(|core| core.rnic().poll(*cq));
-        if found.is_none() {
-            empty_at.store(epoch, Ordering::Relaxed);
-        }
-        found
+        handle.shared.poll_since(empty_at, |core| core.rnic().poll(*cq))
     }
 
     /// The oldest completion, if there is one already; nobody is asked whether there could be another.
