@@ -4,13 +4,15 @@
 # takes, whoever asks. Without `sprat` in this list its cases count as ignored.
 ours=(probe sprat)
 rounds=100
+# How long a client of ours waits behind the reply: what comes too soon siw overlooks until more comes, and it is slow here.
+hold_ms=300
 
 # ping PROGRAM OPTION…: one of ours, in the namespace, in rping's own words: -c|-s -a ADDRESS -p PORT -C ROUNDS -S OCTETS, and
 # --crc on|off  --revision 1|2  --rtr write|read. Never more than a minute.
 ping() {
     case $1 in
-        probe) here timeout 60 python3 probe.py "${@:2}" ;;
-        sprat) here timeout 60 "$sprat" rdma ping --insecure-network "${@:2}" ;;
+        probe) here timeout 60 python3 probe.py --hold-ms $hold_ms "${@:2}" ;;
+        sprat) here timeout 60 "$sprat" rdma ping --insecure-network --hold-ms $hold_ms "${@:2}" ;;
     esac
 }
 
@@ -66,19 +68,33 @@ start() {
     expect "$1 $2, not ${values//$'\n'/ and }" [ "$values" = "$2" ]
 }
 
+# between PORT COMMAND [LISTENER]: COMMAND of guest 2 asks guest 1, where LISTENER is started for it. Up to three times, since siw
+# as a client does not hold back its first message and siw as a server may overlook it: then both stand still.
+between() {
+    local tries
+    for tries in 1 2 3; do
+        [ -z "${3:-}" ] || serve 1 "$3" "$1"
+        rm -f "$work/pcap"
+        capture "$work/pcap" "$1"
+        if inside 2 "timeout 20 $2"; then
+            return
+        fi
+        captured
+        [ -z "${3:-}" ] || inside 1 "killall ${3%% *}; true"
+    done
+    return 1
+}
+
 # guest_to_guest: both ends are siw; what is recorded of them is what the checks above call clean.
 guest_to_guest() {
-    capture "$work/pcap" 9000
-    inside 2 "rping -c -a 10.77.0.2 -p 9000 -C $rounds -V"
+    between 9000 "rping -c -a 10.77.0.2 -p 9000 -C $rounds -V"
     pings "$rounds" off
     start iwarp_mpa.rev 2
 }
 
 # perftest PROGRAM PORT: rdma-core's benchmark between two guests, connected by rdma_cm.
 perftest() {
-    serve 1 "$1 -R -n 100 -s 64 -p $2" "$2"
-    capture "$work/pcap" "$2"
-    patience=60 inside 2 "$1 -R -n 100 -s 64 -p $2 10.77.0.2"
+    between "$2" "$1 -R -n 100 -s 64 -p $2 10.77.0.2" "$1 -R -n 100 -s 64 -p $2"
     well_formed
 }
 

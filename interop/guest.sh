@@ -73,13 +73,14 @@ inside() {
     status=${answer##*status=}
     echo "${answer%status=*}"
     [[ $status =~ ^[0-9]+$ ]] || status=255
+    [ "$status" = 0 ] || echo "guest $1: status $status of: $2"
     return "$status"
 }
 
 serve() {
     local port
     port=$(printf '%04X' "$3")
-    inside "$1" "$2 >/tmp/serve$3.log 2>&1 </dev/null &
+    inside "$1" "{ $2; } >/tmp/serve$3.log 2>&1 </dev/null &
         i=0; while [ \$i -lt 250 ]; do grep -q ':$port .* 0A ' /proc/net/tcp && exit 0; usleep 20000; i=\$((i+1)); done
         cat /tmp/serve$3.log; exit 1"
 }

@@ -7,7 +7,7 @@
     --crc on|off        ask for CRCs in the start-up frame (the client), or in the reply (the server); default on
     --revision 1|2      of the client's start-up; a server answers in this revision too, even if it was asked in another
     --rtr write|read    the client starts peer to peer and sends that ready-to-receive frame
-    -S OCTETS           of the ping, default 64          --delay SECONDS   between reply and first message, default 0.05
+    -S OCTETS           of the ping, default 64          --hold-ms MS   between reply and first message, default 50
 
 Wrong octets end it with a message and exit status 1. It knows only what rping needs: one message at a time, no markers.
 """
@@ -134,7 +134,7 @@ def client(o):
     print(f"probe: reply flags {got:#04x} revision {revision} private {private.hex()}", flush=True)
     need("rejected, or markers", not got & 0xA0)
     stream.crc = bool((got | flags) & 0x40)
-    time.sleep(o.delay)  # siw 6.1 does not notice what comes right behind its reply
+    time.sleep(o.hold_ms / 1000)  # siw 6.1 does not notice what comes right behind its reply
     if o.rtr:
         need("no peer to peer in the reply", private[0] & 0x80)
         if o.rtr == "write":
@@ -203,7 +203,7 @@ p.add_argument("-S", dest="size", type=int, default=64)
 p.add_argument("--revision", type=int, default=2, choices=(1, 2))
 p.add_argument("--crc", default="on", choices=("on", "off"))
 p.add_argument("--rtr", choices=("write", "read"))
-p.add_argument("--delay", type=float, default=0.05)
+p.add_argument("--hold-ms", type=int, default=50)
 options = p.parse_args()
 options.crc = options.crc == "on"
 (client if options.client else server)(options)
