@@ -32,10 +32,15 @@ impl Rnic {
         }
     }
 
+    /// Looks at the stream again at `due`, and not at any other time that was said before.
     pub(super) fn arm_timer(&mut self, conn: u32, due: Instant) {
-        if let Some(connection) = self.conns.get_mut(conn) {
-            connection.due = due;
-            self.timers.push(Reverse((due, conn)));
+        let Some(connection) = self.conns.get_mut(conn) else { return };
+        connection.due = due;
+        self.timers.push(Reverse((due, conn)));
+        // Void entries go by themselves in time; not if streams come and go faster than that.
+        if self.timers.len() > 2 * self.conns.used() + 1024 {
+            let conns = &self.conns;
+            self.timers.retain(|Reverse((due, conn))| conns.get(*conn).is_some_and(|c| c.due == *due));
         }
     }
 

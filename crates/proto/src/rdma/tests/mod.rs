@@ -2,6 +2,7 @@
 
 mod basic;
 mod ddp;
+mod hostile;
 mod matrices;
 mod peer;
 mod random;
