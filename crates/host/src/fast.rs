@@ -90,7 +90,7 @@ impl<D: Driver, P: Probe + Send> Transport for Fast<D, P> {
         message: Message,
         deadline: Instant,
     ) -> Result<RpcId, RequestError> {
-        self.endpoint.request(now, session, tag, message, deadline)
+        self.endpoint.request_over(now, session, tag, message, deadline, &mut self.driver)
     }
 
     fn cancel(&mut self, now: Instant, rpc: RpcId) {
@@ -98,7 +98,7 @@ impl<D: Driver, P: Probe + Send> Transport for Fast<D, P> {
     }
 
     fn reply(&mut self, now: Instant, rpc: ServerRpc, message: Message) {
-        self.endpoint.reply(now, rpc, message);
+        self.endpoint.reply_over(now, rpc, message, &mut self.driver);
     }
 
     fn refuse(&mut self, now: Instant, rpc: ServerRpc, retry_after_ns: u64) {

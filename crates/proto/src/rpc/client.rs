@@ -26,13 +26,15 @@ use crate::{Addr, Instant};
 impl<P: Probe> Endpoint<P> {
     // Commands.
 
+    /// Takes a request; its slot too, if it may be sent at once. Who sends it is the caller's business.
+    #[inline]
     pub(super) fn call(
         &mut self,
         id: SessionId,
         tag: u64,
         message: Message,
         deadline: Instant,
-    ) -> Result<RpcId, RequestError> {
+    ) -> Result<(RpcId, Option<u32>), RequestError> {
         let len = message.len();
         if len > MAX_MESSAGE {
             return Err(RequestError::TooLong(len));
@@ -58,7 +60,7 @@ impl<P: Probe> Endpoint<P> {
             self.enqueue(c, i);
             self.arm(i, deadline);
         }
-        Ok(rpc)
+        Ok((rpc, may_start.then_some(i)))
     }
 
     pub(super) fn cancel_call(&mut self, rpc: RpcId) {
@@ -82,29 +84,31 @@ impl<P: Probe> Endpoint<P> {
 
     // Requests.
 
-    /// Gives a request a channel and lets it be sent. One must be free.
+    /// Gives a request a channel, of which one must be free. Then it may be sent.
     #[inline]
     fn begin(&mut self, c: u32, i: u32) {
-        let channel = self.clients[c].busy.trailing_ones() as usize;
-        self.calls_of(c).slots[channel] = i;
         let session = &mut self.clients[c];
+        if session.calls == NONE {
+            session.calls = self.calls.alloc(|_| Calls::none());
+        }
+        let channel = session.busy.trailing_ones() as usize;
+        self.calls[session.calls].slots[channel] = i;
         session.busy |= 1 << channel;
         session.seqs[channel] = (session.seqs[channel] + 1) & SEQ_MAX;
+        let peer = &self.peers.slab[session.peer];
         let slot = &mut self.slots[i];
         slot.role = Role::Call;
         slot.channel = channel as u8;
         slot.seq = session.seqs[channel];
         slot.peer = session.peer;
         slot.progress = self.now;
-        let peer = &self.peers.slab[session.peer];
         slot.mss = peer.mss;
         slot.out.granted =
             if self.lossless { slot.out.len } else { peer.unscheduled.max(1).min(slot.out.len) };
         slot.token = session.token;
         self.probe.mark(Point::ClientRequest, slot.trace());
-        let peer = session.peer;
-        let due = self.now.after(self.pto_ns(peer)).min(self.slots[i].deadline);
-        self.make_ready(i);
+        let (peer, deadline) = (slot.peer, slot.deadline);
+        let due = self.now.after(self.pto_ns(peer)).min(deadline);
         self.arm(i, due);
     }
 
@@ -176,6 +180,7 @@ impl<P: Probe> Endpoint<P> {
         if let Some(i) = self.first_queued(c) {
             self.dequeue(i);
             self.begin(c, i);
+            self.make_ready(i);
         }
     }
 
@@ -215,8 +220,12 @@ impl<P: Probe> Endpoint<P> {
                 self.idle_check = self.idle_check.min(self.now.after(self.config.done_after_ns));
             }
         }
-        self.start_next(c);
-        self.fold_calls(c);
+        if self.calls[session.calls].queued > 0 {
+            self.start_next(c);
+        } else if session.busy == 0 {
+            self.calls.free(session.calls);
+            session.calls = NONE;
+        }
         rpc
     }
 
@@ -229,7 +238,9 @@ impl<P: Probe> Endpoint<P> {
         }
         let slot = &mut self.slots[i];
         let message = &mut slot.out.message;
-        self.released.extend(message.slices.drain(..));
+        if !message.slices.is_empty() {
+            self.released.extend(message.slices.drain(..));
+        }
         message.bytes = Vec::new();
         if !self.lossless && slot.role != Role::Queued && slot.is_windowed() {
             let bytes = slot.window_bytes();

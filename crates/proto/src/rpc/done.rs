@@ -89,7 +89,8 @@ impl<P: Probe> Endpoint<P> {
                 return;
             };
             body = rest;
-            let Some(s) = self.find_server(from, entry.session.get(), entry.token.get()) else { continue };
+            let session = self.find_server(from, entry.session.get(), entry.token.get());
+            let Some((s, _)) = session else { continue };
             let channels = (0..CHANNELS).filter(|channel| entry.channels & 1 << channel != 0);
             for (channel, seq) in channels.zip(numbers.as_chunks::<4>().0) {
                 let word = self.sessions[s].channels[channel];

@@ -8,7 +8,6 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use super::credit::Credit;
-use super::express::Express;
 use super::peer::Peers;
 use super::server::Kept;
 use super::session::{Calls, ClientSession, INDEX_MAX, ServerSession};
@@ -113,7 +112,6 @@ pub struct Endpoint<P: Probe = NoProbe> {
     pub(super) peers: Peers,
     pub(super) slots: Slots,
     pub(super) credit: Credit,
-    pub(super) express: VecDeque<Express>,
     /// Peers with something to send.
     pub(super) active: VecDeque<u32>,
     pub(super) control: VecDeque<super::output::Control>,
@@ -156,7 +154,6 @@ impl<P: Probe> Endpoint<P> {
             peers: Peers::new(&mut rng),
             slots: Slots::new(),
             credit: Credit::default(),
-            express: VecDeque::new(),
             active: VecDeque::new(),
             control: VecDeque::new(),
             retry_at: Instant::NEVER,
@@ -328,7 +325,11 @@ impl<P: Probe> Endpoint<P> {
         deadline: Instant,
     ) -> Result<RpcId, RequestError> {
         self.now = now;
-        self.call(session, tag, message, deadline)
+        let (rpc, begun) = self.call(session, tag, message, deadline)?;
+        if let Some(i) = begun {
+            self.make_ready(i);
+        }
+        Ok(rpc)
     }
 
     /// Loads what requests on `sessions` will touch: worth it before several requests, since misses of the cache that
@@ -352,7 +353,10 @@ impl<P: Probe> Endpoint<P> {
     /// If the message exceeds [`super::MAX_MESSAGE`].
     pub fn reply(&mut self, now: Instant, rpc: ServerRpc, message: Message) {
         self.now = now;
-        self.answer(rpc, message);
+        match self.answered(rpc, &message) {
+            Some((s, channel, seq)) => self.queue_reply(s, channel, seq, message),
+            None => self.release(message),
+        }
     }
 
     /// Refuses a request that was not executed: its client waits that long and tries again, within its deadline.
@@ -364,7 +368,8 @@ impl<P: Probe> Endpoint<P> {
     // Private.
 
     /// Notes what the driver is like.
-    fn know<D: Datagrams>(&mut self, driver: &D) {
+    #[inline]
+    pub(super) fn know<D: Datagrams>(&mut self, driver: &D) {
         self.lossless = driver.lossless();
         self.max_payload = driver.max_payload();
     }

@@ -11,7 +11,6 @@ use arrayvec::ArrayVec;
 
 use super::Slices;
 use super::endpoint::Endpoint;
-use super::express::Express;
 use super::peer::stamp_us;
 use super::session::{INDEX_BITS, INDEX_MAX, State, Word};
 use super::slot::{Outgoing, Piece, Role};
@@ -93,7 +92,7 @@ impl<P: Probe> Endpoint<P> {
         self.control.push_back(Control { to, peer, packet, body });
     }
 
-    /// Sees that what a slot has to send is sent, if it is not seen to already.
+    /// Puts a slot in its peer's queue, if it is not there, and sees that the queue is looked at.
     #[inline]
     pub(super) fn make_ready(&mut self, i: u32) {
         let slot = &mut self.slots[i];
@@ -102,18 +101,6 @@ impl<P: Probe> Endpoint<P> {
             // It may be there and wait for room on the path, which what it has to send now does not need.
             return self.activate(peer);
         }
-        let (role, len, mss) = (slot.role, slot.out.len, u32::from(slot.mss));
-        if role == Role::Call && len <= mss && self.is_express(peer, len as usize) {
-            self.slots[i].ready = true;
-            return self.express.push_back(Express::Call(i));
-        }
-        self.queue(i);
-    }
-
-    /// Puts a slot in its peer's queue and sees that the queue is looked at.
-    pub(super) fn queue(&mut self, i: u32) {
-        let slot = &mut self.slots[i];
-        let peer = slot.peer;
         slot.ready = true;
         let queue = &mut self.peers.slab[peer];
         if slot.out.len <= u32::from(slot.mss) {
@@ -144,15 +131,12 @@ impl<P: Probe> Endpoint<P> {
         let peer = &mut self.peers.slab[slot.peer];
         peer.short.retain(|&other| other != i);
         peer.long.retain(|&(other, _)| other != i);
-        self.stop_express(i);
     }
 
     /// One turn of sending; true if more waits for nothing but the next turn.
     #[inline]
     pub(super) fn send_all<D: Datagrams>(&mut self, memory: &(impl Slices + ?Sized), driver: &mut D) -> bool {
-        self.send_express(memory, driver);
         if self.control.is_empty() && self.active.is_empty() && !self.credit.wanted() {
-            driver.flush();
             return false;
         }
         self.send_queued(memory, driver)
@@ -379,7 +363,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// The header of this slot's packets; `None` if it is a reply whose request is past.
     #[inline]
-    fn packet_of(&self, i: u32) -> Option<Packet> {
+    pub(super) fn packet_of(&self, i: u32) -> Option<Packet> {
         let slot = &self.slots[i];
         let mut packet = Packet::new(Kind::Data);
         packet.channel = slot.channel;

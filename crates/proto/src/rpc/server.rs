@@ -11,10 +11,9 @@ use alloc::boxed::Box;
 use zerocopy::FromBytes as _;
 
 use super::endpoint::Endpoint;
-use super::express::Express;
 use super::output::ControlBody;
-use super::session::{HALF, INDEX_BITS, INDEX_MAX, State, Word, ahead};
-use super::slab::NONE;
+use super::session::{HALF, INDEX_BITS, INDEX_MAX, ServerSession, State, Word, ahead};
+use super::slab::{Chunks, NONE};
 use super::slot::{Incoming, Missing, Outgoing, Placed, Role};
 use super::{CHANNELS, Event, MAX_MESSAGE, Message, Payload, ServerRpc, trace_id};
 use crate::probe::{Point, Probe};
@@ -47,6 +46,20 @@ pub(super) fn seconds(now: Instant) -> u16 {
 
 fn handle(name: u32, channel: u8, seq: u32) -> ServerRpc {
     ServerRpc(u64::from(name) << 32 | u64::from(seq << 3) | u64::from(channel))
+}
+
+/// Where the session of a request is that the application has, its channel, and the session, if the request is not past.
+#[inline]
+fn executing_request(
+    sessions: &mut Chunks<ServerSession>,
+    rpc: ServerRpc,
+) -> Option<(u32, usize, &mut ServerSession)> {
+    let (name, channel, seq) = ((rpc.0 >> 32) as u32, (rpc.0 & 7) as usize, rpc.0 as u32 >> 3);
+    let s = name & INDEX_MAX;
+    let session = sessions.get_mut(s)?;
+    let is_current =
+        session.open && session.name(s) == name && session.channels[channel] == Word::new(seq, State::Exec);
+    is_current.then_some((s, channel, session))
 }
 
 impl<P: Probe> Endpoint<P> {
@@ -84,25 +97,21 @@ impl<P: Probe> Endpoint<P> {
     /// The session of a packet, if its name, token and address agree.
     #[inline]
     fn checked_server(&mut self, from: Addr, packet: &Packet) -> Option<u32> {
-        let s = self.find_server(from, packet.session, packet.token)?;
-        let session = &mut self.sessions[s];
-        session.active_s = seconds(self.now);
-        let peer = session.peer;
+        let (s, peer) = self.find_server(from, packet.session, packet.token)?;
         self.heard(peer, packet);
         Some(s)
     }
 
+    /// The session of this name, if token and address agree, and its peer. It counts as active.
     #[inline]
-    pub(super) fn find_server(&mut self, from: Addr, name: u32, token: u64) -> Option<u32> {
+    pub(super) fn find_server(&mut self, from: Addr, name: u32, token: u64) -> Option<(u32, u32)> {
         let s = name & INDEX_MAX;
-        let Some(session) = self.sessions.get(s) else {
+        let session = self.sessions.get_mut(s);
+        let Some(session) = session.filter(|s| s.open && u32::from(s.generation) == name >> INDEX_BITS)
+        else {
             self.stats.drop_session += 1;
             return None;
         };
-        if !session.open || u32::from(session.generation) != name >> INDEX_BITS {
-            self.stats.drop_session += 1;
-            return None;
-        }
         if session.token != token {
             self.stats.drop_token += 1;
             return None;
@@ -111,7 +120,8 @@ impl<P: Probe> Endpoint<P> {
             self.stats.drop_address += 1;
             return None;
         }
-        Some(s)
+        session.active_s = seconds(self.now);
+        Some((s, session.peer))
     }
 
     /// A packet of a request.
@@ -129,8 +139,7 @@ impl<P: Probe> Endpoint<P> {
             return None;
         }
         // A later number: whatever was on the channel is over, and its reply acknowledged.
-        let live = session.live & 1 << channel != 0;
-        if live {
+        if session.live & 1 << channel != 0 {
             self.drop_slot(s, channel);
         }
         if word.state() == State::Exec {
@@ -307,25 +316,22 @@ impl<P: Probe> Endpoint<P> {
 
     // Commands.
 
+    /// The application has answered a request: where its session is, its channel and number; `None` if it is past.
     #[inline]
-    pub(super) fn answer(&mut self, rpc: ServerRpc, message: Message) {
+    pub(super) fn answered(&mut self, rpc: ServerRpc, message: &Message) -> Option<(u32, u8, u32)> {
         let len = message.len();
         assert!(len <= MAX_MESSAGE, "a reply of {len} bytes exceeds the limit of {MAX_MESSAGE}");
-        let Some((s, channel, seq)) = self.executing_request(rpc) else {
+        let Some((s, channel, session)) = executing_request(&mut self.sessions, rpc) else {
             self.stats.drop_reply += 1;
-            return self.release(message);
+            return None;
         };
+        let seq = session.channels[channel].seq();
+        session.channels[channel] = Word::new(seq, State::Reply);
+        let channel = channel as u8;
+        self.probe.mark(Point::ServiceEnd, trace_id(session.token, channel, seq));
         self.executing -= 1;
         self.stats.replies += 1;
-        let session = &mut self.sessions[s];
-        session.channels[channel] = Word::new(seq, State::Reply);
-        self.probe.mark(Point::ServiceEnd, trace_id(session.token, channel as u8, seq));
-        let (name, peer, fits) = (session.name(s), session.peer, len <= usize::from(session.mss));
-        if fits && self.is_express(peer, len) {
-            let channel = channel as u8;
-            return self.express.push_back(Express::Reply { session: name, channel, seq, message });
-        }
-        self.queue_reply(s, channel as u8, seq, message);
+        Some((s, channel, seq))
     }
 
     /// Gives a reply a slot, and the slot a place in the queue.
@@ -352,29 +358,18 @@ impl<P: Probe> Endpoint<P> {
             slot.out = Outgoing::new(message, len as u32, granted);
             self.put_slot(s, usize::from(channel), i);
         }
-        self.queue(i);
+        self.make_ready(i);
     }
 
     pub(super) fn refuse_request(&mut self, rpc: ServerRpc, retry_after_ns: u64) {
-        let Some((s, channel, seq)) = self.executing_request(rpc) else {
+        let Some((s, channel, session)) = executing_request(&mut self.sessions, rpc) else {
             self.stats.drop_reply += 1;
             return;
         };
+        let seq = session.channels[channel].seq();
+        session.channels[channel] = Word::new(seq, State::Empty);
         self.executing -= 1;
-        self.sessions[s].channels[channel] = Word::new(seq, State::Empty);
         self.send_refusal(s, channel as u8, seq, retry_after_ns);
-    }
-
-    /// Session, channel and number of a request that the application has, if it is not past.
-    #[inline]
-    fn executing_request(&self, rpc: ServerRpc) -> Option<(u32, usize, u32)> {
-        let (name, channel, seq) = ((rpc.0 >> 32) as u32, (rpc.0 & 7) as usize, rpc.0 as u32 >> 3);
-        let s = name & INDEX_MAX;
-        let session = self.sessions.get(s)?;
-        let is_current = session.open
-            && session.name(s) == name
-            && session.channels[channel] == Word::new(seq, State::Exec);
-        is_current.then_some((s, channel, seq))
     }
 
     /// Every byte of a reply was given to the driver.

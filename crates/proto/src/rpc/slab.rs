@@ -132,6 +132,13 @@ impl<T> Chunks<T> {
         let (chunk, at) = place(i);
         self.chunks.get(chunk)?.get(at)
     }
+
+    /// The same, to be changed.
+    #[inline]
+    pub(super) fn get_mut(&mut self, i: u32) -> Option<&mut T> {
+        let (chunk, at) = place(i);
+        self.chunks.get_mut(chunk)?.get_mut(at)
+    }
 }
 
 impl<T> Index<u32> for Chunks<T> {

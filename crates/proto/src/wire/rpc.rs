@@ -252,7 +252,7 @@ impl Packet {
 ///
 /// # Errors
 /// [`Bad`]: drop it and count it.
-#[inline]
+#[inline(always)]
 pub fn parse(datagram: &[u8], crc: Option<Crc32c>) -> Result<Packet, Bad> {
     let end = match crc {
         None => datagram.len(),

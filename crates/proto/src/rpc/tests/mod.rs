@@ -175,7 +175,7 @@ impl Host {
                 Event::Request { rpc, payload, deadline } => {
                     let bytes = payload.into_vec();
                     if self.echo {
-                        self.endpoint.reply(now, rpc, Message::from(bytes.clone()));
+                        self.endpoint.reply_over(now, rpc, Message::from(bytes.clone()), &mut self.port);
                     }
                     self.seen.push(Seen::Request(rpc, bytes, deadline));
                 }
@@ -325,7 +325,8 @@ impl Net {
         message: impl Into<Message>,
         deadline: Instant,
     ) -> RpcId {
-        let rpc = self.hosts[from].endpoint.request(self.now, session, tag, message.into(), deadline);
+        let Host { endpoint, port, .. } = &mut self.hosts[from];
+        let rpc = endpoint.request_over(self.now, session, tag, message.into(), deadline, port);
         rpc.expect("the session takes it")
     }
 

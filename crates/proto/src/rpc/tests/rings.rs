@@ -220,3 +220,27 @@ fn slices_arrive_as_bytes() {
         }
     }
 }
+
+/// A short message is in the ring before the call that hands it in returns, unless another one waits before it.
+#[test]
+fn a_short_message_leaves_at_once_and_overtakes_nobody() {
+    let mut net = Net::new(8, 2, true);
+    let session = net.connect(1, 0);
+    net.request(1, session, 0, pattern(0, 10));
+    assert!(net.run(SECOND, |net| net.hosts[1].seen.len() == 1));
+    (net.seen(0), net.seen(1));
+    net.shared.borrow_mut().capacity = 2;
+    net.record();
+    (1..4).for_each(|tag| _ = net.request(1, session, tag, pattern(tag, 10)));
+    assert_eq!(net.sent(1, 0).len(), 2, "the ring is full");
+    net.shared.borrow_mut().capacity = 64;
+    net.request(1, session, 4, pattern(4, 10));
+    assert_eq!(net.sent(1, 0).len(), 0, "there is room, but one waits");
+    assert!(net.run(SECOND, |net| net.hosts[1].seen.len() == 4));
+    let arrived = net.seen(0).into_iter().map(|seen| match seen {
+        Seen::Request(_, bytes, _) => bytes,
+        other => panic!("{other:?}"),
+    });
+    assert!(arrived.eq((1..5).map(|tag| pattern(tag, 10))));
+    assert_eq!(net.hosts[0].endpoint.sizes().slots, 0, "the replies took none");
+}
