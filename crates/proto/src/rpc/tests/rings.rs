@@ -97,7 +97,8 @@ fn peers_that_are_gone() {
     let sent = net.request(1, a, 1, pattern(1, 100));
     net.request(2, c, 1, pattern(1, 100));
     assert!(net.run(SECOND, |net| net.hosts[0].seen.len() == 2));
-    let unsent = net.request(1, b, 2, pattern(2, 100));
+    let never = crate::Instant::NEVER;
+    let unsent = net.hosts[1].endpoint.request(net.now, b, 2, pattern(2, 100).into(), never).unwrap();
     net.shared.borrow_mut().gone.push(Addr::Local(0));
     net.settle();
     let mut seen = net.seen(1);
