@@ -136,7 +136,7 @@ fn immediate_data_atomics_and_invalidation() {
         }
         let theirs = s.spawn(|| [b.done(), b.done(), b.done()]);
         let to = b.memory.remote(1024);
-        b.memory.write(1024, &40_u64.to_ne_bytes()).unwrap();
+        b.memory.word(1024).unwrap().store(40, Ordering::SeqCst);
         a.memory.write(0, b"written").unwrap();
         a.send(10, SendOp::WriteImmediate(b.memory.remote(512), 77), 0..7);
         a.pair.post_send(SendRequest::bare(11, SendOp::Immediate(78))).unwrap();

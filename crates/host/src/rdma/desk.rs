@@ -125,6 +125,6 @@ impl Desk {
         let Some(channel) = self.reports.get(&cq).and_then(|id| self.channels.get_mut(id)) else { return };
         channel.ready.push_back(cq);
         // A counter at its limit is readable anyway.
-        let _ = rustix::io::write(&*channel.fd, &1_u64.to_ne_bytes());
+        let _ = rustix::io::write(&*channel.fd, &[0, 0, 0, 0, 0, 0, 0, 1]);
     }
 }

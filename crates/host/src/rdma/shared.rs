@@ -131,7 +131,7 @@ impl Shared {
 
     fn ring(&self) {
         // A counter at its limit is readable anyway.
-        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.bell, &[0, 0, 0, 0, 0, 0, 0, 1]);
     }
 
     /// Does something with the engine now, and sends what follows from it unless that is another thread's work.

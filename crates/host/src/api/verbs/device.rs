@@ -162,8 +162,7 @@ impl Device {
     /// # Errors
     /// No descriptor left.
     pub fn completion_channel(&self) -> io::Result<CompletionChannel> {
-        let fd =
-            Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE)?);
+        let fd = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
         let number = self.handle.shared.look(|core| {
             let channels = &mut core.desk().channels;
             let number = channels.last_key_value().map_or(0, |(n, _)| n + 1);

@@ -119,9 +119,12 @@ impl CompletionChannel {
     #[must_use]
     pub fn next(&self, limit: Option<Duration>) -> Option<Cq> {
         self.handle.shared.wait(limit, Patience::Sleep, |core| {
-            let found = core.desk().channels.get_mut(&self.number)?.ready.pop_front()?;
-            let mut count = [0; 8];
-            let _ = rustix::io::read(&*self.fd, &mut count);
+            let ready = &mut core.desk().channels.get_mut(&self.number)?.ready;
+            let found = ready.pop_front()?;
+            if ready.is_empty() {
+                let mut count = [0; 8];
+                let _ = rustix::io::read(&*self.fd, &mut count);
+            }
             Some(found)
         })
     }
