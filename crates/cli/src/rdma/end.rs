@@ -152,8 +152,11 @@ impl End {
         match self.plan.op {
             Op::Send => {
                 self.post(self.request(SendOp::Send).unsignaled())?;
-                self.next().ok_or_else(ended)?;
-                self.post_receives(1)
+                // While the message is on its way.
+                if n > 1 {
+                    self.post_receives(1)?;
+                }
+                self.next().ok_or_else(ended).map(drop)
             }
             Op::Write => {
                 self.write(n as u8)?;

@@ -31,6 +31,8 @@ use crate::cpu::{Idle, Rest};
 const LONGEST_SLEEP_NS: u64 = SECOND;
 /// The longest sleep of those who wait for another thread to watch.
 const FOLLOWER_SLEEP_NS: u64 = 100 * MS;
+/// In how many turns of a polling wait the time limit is looked at once.
+const LIMIT_EVERY: u32 = 16;
 /// How often the lock is tried before a thread sleeps for it: a turn takes a microsecond or two.
 const TRIES: u32 = 200;
 
@@ -206,7 +208,7 @@ impl Shared {
         mut take: impl FnMut(&mut Core) -> Option<T>,
     ) -> Option<T> {
         let limit_ns = limit.map_or(u64::MAX, |l| u64::try_from(l.as_nanos()).unwrap_or(u64::MAX));
-        let mut until = None;
+        let (mut until, mut turn) = (None, 0_u32);
         let mut idle = Idle::new();
         loop {
             let seen = self.epoch();
@@ -217,10 +219,16 @@ impl Shared {
                 idle.worked();
                 continue;
             }
-            // The time is read only if there is nothing to do.
-            let now = self.clock.now();
-            if now >= *until.get_or_insert_with(|| now.after(limit_ns)) {
+            // The time is read only if there is nothing to do, and then rarely.
+            if limit_ns == 0 {
                 return None;
+            }
+            turn = turn.wrapping_add(1);
+            if patience == Patience::Sleep || until.is_none() || turn.is_multiple_of(LIMIT_EVERY) {
+                let now = self.clock.now();
+                if now >= *until.get_or_insert_with(|| now.after(limit_ns)) {
+                    return None;
+                }
             }
             self.rest(&mut idle, patience, seen, until.unwrap_or(Instant::NEVER));
         }

@@ -7,6 +7,7 @@
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 
+use rustix::net::SendFlags;
 use sprat_proto::rdma::{Part, Record, Span};
 
 use super::regions::Regions;
@@ -26,6 +27,9 @@ pub(super) fn send(
     mut skip: usize,
     regions: &Regions,
 ) -> io::Result<usize> {
+    if let [Part::Bytes(range)] = &record.parts[..] {
+        return send_bytes(socket, record.bytes[range.clone()].get(skip..).unwrap_or_default());
+    }
     let mut pieces = [NONE; PIECES];
     let mut count = 0;
     for part in &record.parts {
@@ -49,12 +53,6 @@ pub(super) fn send(
         pieces[count] = libc::iovec { iov_base: at.wrapping_add(skip).cast(), iov_len: len - skip };
         (count, skip) = (count + 1, 0);
     }
-    if count == 1 {
-        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        // SAFETY: the piece lies within a slice or a region that is borrowed until the call returns.
-        let n = unsafe { libc::send(socket.as_raw_fd(), pieces[0].iov_base, pieces[0].iov_len, flags) };
-        return usize::try_from(n).map_err(|_| io::Error::last_os_error());
-    }
     // SAFETY: an all-zero `msghdr` is a valid one: no name, no control data, no pieces.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = pieces.as_mut_ptr();
@@ -62,6 +60,11 @@ pub(super) fn send(
     // SAFETY: `message` names `count` pieces, each within a slice or a region that is borrowed until the call returns.
     let n = unsafe { libc::sendmsg(socket.as_raw_fd(), &message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
     usize::try_from(n).map_err(|_| io::Error::last_os_error())
+}
+
+/// The cheapest form, for what was put together in one piece: no list, no header.
+fn send_bytes(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
+    Ok(rustix::net::send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?)
 }
 
 /// Receives straight into registered memory, and what comes behind it into `then`; returns how many octets came, 0 at the
