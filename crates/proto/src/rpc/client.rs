@@ -215,8 +215,8 @@ impl<P: Probe> Endpoint<P> {
             session.touch(self.now);
             if !session.listed {
                 session.listed = true;
-                let epoch = session.epoch;
-                self.idle.push_back((c, epoch));
+                let (epoch, active_ms) = (session.epoch, session.active_ms);
+                self.idle.push_back((c, epoch, active_ms));
                 self.idle_check = self.idle_check.min(self.now.after(self.config.done_after_ns));
             }
         }

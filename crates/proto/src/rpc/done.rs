@@ -11,11 +11,14 @@ use super::output::ControlBody;
 use super::session::{Phase, State, Word};
 use super::slab::NONE;
 use crate::probe::Probe;
+use crate::time::US;
 use crate::wire::rpc::{DoneEntry, HEADER, Kind, Packet, SEQ_MAX};
 use crate::{Addr, Instant};
 
 /// Sessions looked at in one go for replies to acknowledge.
-const IDLE_BATCH: usize = 1024;
+const IDLE_BATCH: usize = 64;
+/// When the next go follows, while there are more: so much of a million sessions is acknowledged as a client can use.
+const NEXT_BATCH_NS: u64 = 50 * US;
 /// The longest DONE, whatever the driver takes.
 const DONE_BYTES: usize = 1200;
 
@@ -42,16 +45,26 @@ impl<P: Probe> Endpoint<P> {
         let mut body = Vec::new();
         let mut to = NONE;
         let room = self.max_payload.saturating_sub(HEADER + 4).min(DONE_BYTES);
+        let mut next = self.config.done_after_ns;
         for _ in 0..self.idle.len().min(IDLE_BATCH) {
-            let Some((c, epoch)) = self.idle.pop_front() else { break };
+            let Some((c, epoch, listed_ms)) = self.idle.pop_front() else { break };
             let session = &mut self.clients[c];
             if session.epoch != epoch || session.phase != Phase::Open {
                 continue;
             }
-            if session.busy != 0 || session.idle_ns(self.now) < self.config.done_after_ns {
-                self.idle.push_back((c, epoch));
+            if session.busy != 0 || session.active_ms != listed_ms {
+                // Used since: its turn comes again.
+                self.idle.push_back((c, epoch, session.active_ms));
                 continue;
             }
+            let idle_ns = session.idle_ns(self.now);
+            if idle_ns < self.config.done_after_ns {
+                // Those behind it are not idle for longer.
+                self.idle.push_front((c, epoch, listed_ms));
+                next = self.config.done_after_ns - idle_ns;
+                break;
+            }
+            next = NEXT_BATCH_NS;
             session.listed = false;
             let channels = core::mem::take(&mut session.unacked);
             let len = size_of::<DoneEntry>() + 4 * channels.count_ones() as usize;
@@ -68,9 +81,7 @@ impl<P: Probe> Endpoint<P> {
             }
         }
         self.flush_done(to, &mut body);
-        let next =
-            if self.idle.is_empty() { Instant::NEVER } else { self.now.after(self.config.done_after_ns) };
-        self.idle_check = next;
+        self.idle_check = if self.idle.is_empty() { Instant::NEVER } else { self.now.after(next) };
     }
 
     fn flush_done(&mut self, peer: u32, body: &mut Vec<u8>) {

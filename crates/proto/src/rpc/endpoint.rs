@@ -125,8 +125,9 @@ pub struct Endpoint<P: Probe = NoProbe> {
     pub(super) calls: Slab<Calls>,
     pub(super) wheel: Wheel,
     pub(super) fired: Vec<(Instant, u32)>,
-    /// Client sessions whose last replies the server may still keep, by index and epoch.
-    pub(super) idle: VecDeque<(u32, u32)>,
+    /// Client sessions whose last replies the server may still keep, by index and epoch, with the time (as in
+    /// `active_ms`) at which each was put here: the oldest first.
+    pub(super) idle: VecDeque<(u32, u32, u16)>,
     pub(super) idle_check: Instant,
 
     pub(super) sessions: Chunks<ServerSession>,
