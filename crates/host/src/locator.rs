@@ -48,6 +48,8 @@ pub enum Kind {
     Udp(HostPort),
     /// `tcp:host=H,port=P`: kernel TCP.
     Tcp(HostPort),
+    /// `rdma:host=H,port=P`: the queue pairs of software iWARP, over kernel TCP.
+    Rdma(HostPort),
 }
 
 /// A host, by name or address, and a port.
@@ -119,7 +121,7 @@ impl From<LocatorError> for io::Error {
 }
 
 /// The protocols that are built, for messages.
-const KNOWN: &str = "fast+shm:name=N, fast+udp:host=H,port=P and tcp:host=H,port=P";
+const KNOWN: &str = "fast+shm:name=N, fast+udp:host=H,port=P, tcp:host=H,port=P and rdma:host=H,port=P";
 
 /// Transports and drivers that are planned, so that a locator for one is told from a typing error.
 const PLANNED_DRIVERS: [&str; 8] = ["packet", "xdp", "dpdk", "memif", "tap", "shm", "udp", "tcp"];
@@ -190,6 +192,7 @@ impl Locator {
             }
             "fast+udp" => self.host_port("fast+udp").map(Kind::Udp),
             "tcp" => self.host_port("tcp").map(Kind::Tcp),
+            "rdma" => self.host_port("rdma").map(Kind::Rdma),
             other => {
                 let driver = self.driver().unwrap_or("tcp");
                 let planned =
@@ -212,8 +215,10 @@ impl Locator {
         match self.kind()? {
             _ if i == 0 => {}
             Kind::Shm { name } => own.set("name", &format!("{name}.{i}")),
-            Kind::Udp(HostPort { port: 0, .. }) | Kind::Tcp(HostPort { port: 0, .. }) => {}
-            Kind::Udp(HostPort { port, .. }) | Kind::Tcp(HostPort { port, .. }) => {
+            Kind::Udp(at) | Kind::Tcp(at) | Kind::Rdma(at) if at.port == 0 => {}
+            Kind::Udp(HostPort { port, .. })
+            | Kind::Tcp(HostPort { port, .. })
+            | Kind::Rdma(HostPort { port, .. }) => {
                 let port = port.checked_add(i).ok_or_else(|| LocatorError::BadValue {
                     key: "port",
                     value: format!("{port}+{i}"),

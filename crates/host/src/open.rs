@@ -11,6 +11,7 @@ use crate::doors::Options;
 use crate::driver::Driver;
 use crate::fast::Fast;
 use crate::locator::{Kind, Locator};
+use crate::rdma::rpc::{self as rdma, Rdma};
 use crate::shm::{self, Shm};
 use crate::socket::tcp::{self, Tcp};
 use crate::socket::udp::{self, Udp};
@@ -36,6 +37,7 @@ pub(crate) fn listen(locator: &Locator, options: &Options) -> io::Result<Box<dyn
         Kind::Shm { .. } => fast(Shm::listen(locator, shm::Options::default())?, true),
         Kind::Udp(_) => fast(Udp::listen(locator, udp_options(options))?, true),
         Kind::Tcp(_) => Ok(Box::new(Tcp::listen(locator, tcp_options(options))?)),
+        Kind::Rdma(_) => Ok(Box::new(Rdma::listen(locator, rdma_options(options))?)),
     }
 }
 
@@ -45,6 +47,7 @@ pub(crate) fn towards(to: &Locator, options: &Options) -> io::Result<Box<dyn Tra
         Kind::Shm { .. } => fast(Shm::client(shm::Options::default())?, false),
         Kind::Udp(_) => fast(Udp::client(udp_options(options))?, false),
         Kind::Tcp(_) => Ok(Box::new(Tcp::client(tcp_options(options))?)),
+        Kind::Rdma(_) => Ok(Box::new(Rdma::client(rdma_options(options))?)),
     }
 }
 
@@ -53,6 +56,14 @@ fn tcp_options(options: &Options) -> tcp::Options {
         insecure_network: options.insecure_network,
         queue_limit: QUEUE_LIMIT,
         ..tcp::Options::default()
+    }
+}
+
+fn rdma_options(options: &Options) -> rdma::Options {
+    rdma::Options {
+        insecure_network: options.insecure_network,
+        queue_limit: QUEUE_LIMIT,
+        ..rdma::Options::default()
     }
 }
 

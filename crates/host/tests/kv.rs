@@ -166,3 +166,4 @@ macro_rules! over {
 over!(shm, "fast+shm");
 over!(udp, "fast+udp");
 over!(tcp, "tcp");
+over!(rdma, "rdma");

@@ -162,3 +162,4 @@ macro_rules! over {
 over!(udp, "fast+udp:host=127.0.0.1,port=0");
 over!(shm, "fast+shm:name=TEST");
 over!(tcp, "tcp:host=127.0.0.1,port=0");
+over!(rdma, "rdma:host=127.0.0.1,port=0");

@@ -77,7 +77,7 @@ fn what_is_wrong_is_named() {
 
 #[test]
 fn planned_protocols_are_told_from_unknown_ones() {
-    for planned in ["fast+xdp", "fast+packet", "rdma", "rdma+tap", "utcp+shm", "fast+dpdk", "fast+memif"] {
+    for planned in ["fast+xdp", "fast+packet", "rdma+tap", "utcp+shm", "fast+dpdk", "fast+memif"] {
         assert_eq!(
             Locator::new(planned, &[]).and_then(|l| l.kind()),
             Err(LocatorError::NotBuilt(planned.into()))

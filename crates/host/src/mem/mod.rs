@@ -130,14 +130,21 @@ impl Region {
     /// # Errors
     /// The system call failed.
     pub fn anonymous(len: usize) -> io::Result<Self> {
+        Self::zeros(len, MapFlags::SHARED | MapFlags::POPULATE)
+    }
+
+    /// The same, but this process's own, and a page takes memory only from its first use on.
+    ///
+    /// # Errors
+    /// The system call failed.
+    pub(crate) fn sparse(len: usize) -> io::Result<Self> {
+        Self::zeros(len, MapFlags::PRIVATE)
+    }
+
+    fn zeros(len: usize, flags: MapFlags) -> io::Result<Self> {
         // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of ours.
         let base = unsafe {
-            rustix::mm::mmap_anonymous(
-                ptr::null_mut(),
-                len,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED | MapFlags::POPULATE,
-            )?
+            rustix::mm::mmap_anonymous(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags)?
         };
         Self::own(base, len)
     }

@@ -181,14 +181,17 @@ impl Core {
 
     /// Everything that can be done now; true if anything was.
     pub(crate) fn turn(&mut self) -> bool {
-        let now = self.clock.now();
+        self.turn_at(self.clock.now())
+    }
+
+    /// The same at a time that the caller has read.
+    pub(crate) fn turn_at(&mut self, now: Instant) -> bool {
         let mut worked = self.receive(now);
         if self.deadline() <= now {
             self.tick(now);
             worked = true;
         }
-        worked |= self.flush(now);
-        worked
+        worked | self.flush(now)
     }
 
     /// Sends what is to be sent and writes down what happened: the second half of a turn.

@@ -76,6 +76,8 @@ pub(crate) struct Channel {
 #[derive(Debug, Default)]
 pub(crate) struct Desk {
     pub(crate) links: BTreeMap<Qp, Link>,
+    /// Whose connection stands otherwise than before, if anybody wants to know.
+    pub(crate) moved: Option<VecDeque<Qp>>,
     /// Which channel a completion queue reports to.
     pub(crate) reports: BTreeMap<Cq, u32>,
     pub(crate) channels: BTreeMap<u32, Channel>,
@@ -95,10 +97,8 @@ impl Desk {
             }
             Event::Failed { qp: Some(qp), why, .. } => self.link(qp, Link::Failed(why)),
             Event::Disconnected { qp } => {
-                if let Some(link) = self.links.get_mut(&qp)
-                    && !matches!(link, Link::Disconnected(_))
-                {
-                    *link = Link::Disconnected(None);
+                if !matches!(self.links.get(&qp), Some(Link::Disconnected(_))) {
+                    self.link(qp, Link::Disconnected(None));
                 }
             }
             Event::CqReady(cq) => self.report(cq),
@@ -118,6 +118,9 @@ impl Desk {
     pub(super) fn link(&mut self, qp: Qp, link: Link) {
         if let Some(slot) = self.links.get_mut(&qp) {
             *slot = link;
+            if let Some(moved) = &mut self.moved {
+                moved.push_back(qp);
+            }
         }
     }
 

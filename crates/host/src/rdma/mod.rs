@@ -3,6 +3,7 @@
 //! ```text
 //!   api::verbs ─► Shared (one lock, one way to wait, perhaps a thread) ─► Core (one turn) ─► Rnic (pure)
 //!                                                                          │
+//!   a worker ────► rpc::Rdma (a transport, one thread) ────────────────────►│
 //!                                                    sockets, epoll, Regions, clock
 //! ```
 //!
@@ -15,6 +16,7 @@ mod core;
 mod desk;
 mod door;
 mod regions;
+pub(crate) mod rpc;
 mod shared;
 mod stream;
 mod sys;

@@ -1,5 +1,5 @@
 //! The RPC transport: requests and replies of up to 16 MiB, at most once, over any [`Datagrams`](crate::Datagrams)
-//! ([`Endpoint`]) or over a reliable byte stream ([`stream`]).
+//! ([`Endpoint`]), over a reliable byte stream ([`stream`]), or over the Sends and Reads of a queue pair ([`notes`]).
 //!
 //! A *session* joins a client to a server and has eight *channels*; a channel carries one RPC at a time, and the next
 //! request on it acknowledges the last reply. The client drives: it alone has timers, it probes when an answer is
@@ -19,6 +19,7 @@ use arrayvec::ArrayVec;
 use crate::Instant;
 
 pub mod endpoint;
+pub mod notes;
 pub mod stream;
 
 mod client;

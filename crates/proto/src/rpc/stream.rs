@@ -126,6 +126,33 @@ impl Arrived {
     }
 }
 
+/// The header of a message that comes by itself.
+#[derive(Debug)]
+pub struct Announced(Head);
+
+impl Announced {
+    /// The message's length.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len as usize
+    }
+
+    /// True if the message has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// The next frame to be written.
+#[derive(Debug)]
+pub struct Front<'s> {
+    /// Its header.
+    pub header: &'s [u8],
+    /// Its message.
+    pub message: &'s Message,
+}
+
 /// A request of ours that waits for its reply.
 #[derive(Debug)]
 struct Request {
@@ -240,6 +267,50 @@ impl Stream {
         self.deliver(now, head, Payload::Owned(got), ids)
     }
 
+    /// A frame's header whose message comes by itself ([`super::notes`]). `None` if the peer must not send it: the connection
+    /// has ended then.
+    pub fn announced(&mut self, header: &[u8]) -> Option<Announced> {
+        let parsed = match header.len() >= FIXED && header.len() == head::len(header) {
+            true => Head::parse(header),
+            false => Err(Bad::Field),
+        };
+        self.admit(parsed).map(Announced)
+    }
+
+    /// False if nobody waits for that message any more.
+    pub fn wants(&mut self, announced: &Announced) -> bool {
+        self.wanted(&announced.0)
+    }
+
+    /// A message that was announced has come.
+    ///
+    /// # Panics
+    /// If it is not as long as it was announced to be.
+    pub fn whole(
+        &mut self,
+        now: Instant,
+        announced: Announced,
+        message: Vec<u8>,
+        ids: &mut Ids,
+    ) -> Option<Event<'static>> {
+        assert_eq!(message.len(), announced.len(), "the message that was announced");
+        self.deliver(now, announced.0, Payload::Owned(message), ids)
+    }
+
+    /// True unless a frame is there in part.
+    #[must_use]
+    pub fn is_between(&self) -> bool {
+        self.partial.is_empty() && self.incoming.is_none() && self.skip == 0
+    }
+
+    /// The connection is over because the peer does not keep to the rules of what carries the frames.
+    pub fn blame(&mut self) {
+        if self.ended.is_none() {
+            self.bad = Some(Bad::Field);
+            self.end(CloseReason::Reset);
+        }
+    }
+
     /// What happened without input: failures, and last the end. Call until `None`.
     pub fn event(&mut self) -> Option<Event<'static>> {
         self.failed.pop_front()
@@ -294,6 +365,13 @@ impl Stream {
                 }
             }
         }
+    }
+
+    /// The next frame as a whole, for what carries whole frames; then call [`Stream::written`] with its length.
+    pub fn front(&mut self, now: Instant) -> Option<Front<'_>> {
+        let frame = self.frames.front_mut()?;
+        frame.head.encode(frame.deadline.since(now), frame.deadline, &mut frame.bytes);
+        Some(Front { header: &frame.bytes, message: &frame.message })
     }
 
     /// The first `n` bytes that [`Stream::output`] lent have been written.
@@ -492,6 +570,11 @@ impl Stream {
                 Err(bad) => Err(bad),
             }
         };
+        self.admit(parsed)
+    }
+
+    /// Ends the connection if the peer must not send this.
+    fn admit(&mut self, parsed: Result<Head, Bad>) -> Option<Head> {
         let bad = match parsed {
             Ok(head) if self.expects(head.kind) && head.kind != Kind::Reset => return Some(head),
             Ok(head) if self.expects(head.kind) && head.extra == REASON_VERSION => Bad::Version,

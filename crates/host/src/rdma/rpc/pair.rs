@@ -1,0 +1,484 @@
+//! One connection: a queue pair, the receives and the send buffers it owns, and the frames that it carries.
+//!
+//! ```text
+//!  region: 16 receives | 16 send buffers, of 16 KiB each         long messages: regions of the depot, for a while
+//!
+//!  small:  frames ─copy─► send buffer ─Send─► receive ─copy─► frames
+//!  long:   message ─copy─► region ◄──Read── sink (4 × 256 KiB) ─copy─► message
+//! ```
+//! A send buffer is free again when the peer has granted the receive that its Send took: so many Sends later, by the rule of
+//! credits, and no completion has to be waited for.
+//!
+//! Always holds: the peer reaches only the messages that were announced to it, through a protection domain of its own; a
+//! message's memory here grows with the octets that were read.
+//!
+//! Not here: which connections there are, and who is asked for events (`mod.rs`); what a Send says (`proto::rpc::notes`).
+
+use std::collections::VecDeque;
+
+use sprat_proto::Instant;
+use sprat_proto::rdma::{
+    Access, Cq, Memory as _, Pd, PostError, Qp, QpOptions, RecvRequest, Remote, Rnic, SendOp, SendRequest,
+    Sge, Span, Stag,
+};
+use sprat_proto::rpc::notes::{ANNOUNCEMENT, Bad, Credits, HEADER, Hello, Kind, MOST_ANNOUNCED, Note, Place};
+use sprat_proto::rpc::stream::{Announced, Ids, Stream};
+use sprat_proto::rpc::{Event, MAX_MESSAGE, Message, Slices};
+
+use super::depot::{Depot, Lent};
+use crate::rdma::regions::Regions;
+
+/// Receives, and send buffers.
+pub(super) const SLOTS: u16 = 16;
+/// Octets of each.
+pub(super) const SLOT: usize = 16 << 10;
+/// Octets of one Read.
+const CHUNK: usize = 256 << 10;
+/// Reads at once.
+pub(super) const READS: u16 = 4;
+/// Octets that are announced and not read yet, beyond which no more are.
+const MOST_UNREAD: usize = 2 * MAX_MESSAGE;
+/// Requests in the send queue. While a Read is under way, those behind it stay.
+const DEPTH: u32 = 512;
+/// From so many on nothing more is posted until all Reads are done.
+const BEHIND: u32 = DEPTH - 2 * SLOTS as u32 - READS as u32;
+/// How many times larger than the octets that came a message's memory may be.
+const GROWTH: usize = 4;
+/// What a completion's name has in front of the number of a receive, for a Read.
+pub(super) const READ: u64 = 1 << 16;
+
+/// Registered memory, as one connection reaches it.
+pub(super) struct World<'w> {
+    pub(super) rnic: &'w mut Rnic,
+    pub(super) regions: &'w mut Regions,
+    pub(super) depot: &'w mut Depot,
+}
+
+/// A message of ours that the peer has not read yet.
+#[derive(Debug)]
+struct Shown {
+    lent: Lent,
+    stag: Stag,
+    len: usize,
+}
+
+/// A message of the peer's that we read.
+#[derive(Debug)]
+struct Pull {
+    announced: Announced,
+    wanted: bool,
+    place: Place,
+    /// Octets asked for.
+    asked: usize,
+    got: Vec<u8>,
+}
+
+impl Pull {
+    /// Octets that nobody has asked for yet.
+    fn left(&self) -> usize {
+        if self.wanted { self.announced.len() - self.asked } else { 0 }
+    }
+
+    fn is_done(&self) -> bool {
+        !self.wanted || self.got.len() == self.announced.len()
+    }
+}
+
+/// Where Reads put what they read, while there are any.
+#[derive(Debug)]
+struct Sink {
+    lent: Lent,
+    stag: Stag,
+    /// The place of the oldest Read under way.
+    first: u16,
+    /// Octets of the Reads under way.
+    lens: VecDeque<u32>,
+}
+
+/// See the file.
+#[derive(Debug)]
+pub(super) struct Pair {
+    pub(super) qp: Qp,
+    pd: Pd,
+    /// What its completions' names begin with.
+    name: u64,
+    slots: Lent,
+    stag: Stag,
+    credits: Credits,
+    /// Octets of a Send, and the send buffer of the next.
+    room: usize,
+    next: u16,
+    /// Connected, with so many Reads at once.
+    reads: Option<u16>,
+    shown: VecDeque<Shown>,
+    unread: usize,
+    pulls: VecDeque<Pull>,
+    sink: Option<Sink>,
+    /// Messages read that the peer has not been told of.
+    finished: u16,
+    /// Requests posted since there was no Read under way.
+    behind: u32,
+}
+
+/// What a Send has brought besides credits.
+pub(super) enum Brought {
+    /// Nothing to look at.
+    Nothing,
+    /// Frames, in the buffer from here on.
+    Frames(usize),
+}
+
+impl Pair {
+    /// A queue pair with all receives posted, for the connection in `slot`.
+    pub(super) fn open(slot: u16, cq: Cq, world: &mut World<'_>) -> Result<Self, PostError> {
+        let World { rnic, regions, depot } = world;
+        let len = 2 * usize::from(SLOTS) * SLOT;
+        let slots = depot.take(len, regions).map_err(|_| PostError::NoRoom)?;
+        let made = rnic.alloc_pd().and_then(|pd| {
+            let stag = rnic.register(pd, slots.number, 0, len as u64, Access::LOCAL)?;
+            let qp = rnic.create_qp(QpOptions {
+                pd,
+                send_cq: cq,
+                recv_cq: cq,
+                srq: None,
+                send_depth: DEPTH,
+                recv_depth: u32::from(SLOTS),
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline: 0,
+                signal_all: false,
+            })?;
+            Ok((pd, stag, qp))
+        });
+        let (pd, stag, qp) = match made {
+            Ok(made) => made,
+            Err(e) => {
+                depot.give(slots, regions);
+                return Err(e);
+            }
+        };
+        let pair = Self {
+            qp,
+            pd,
+            name: u64::from(slot) << 32,
+            slots,
+            stag,
+            credits: Credits::new(SLOTS),
+            room: 0,
+            next: 0,
+            reads: None,
+            shown: VecDeque::new(),
+            unread: 0,
+            pulls: VecDeque::new(),
+            sink: None,
+            finished: 0,
+            behind: 0,
+        };
+        for receive in 0..SLOTS {
+            pair.post_receive(receive, rnic)?;
+        }
+        Ok(pair)
+    }
+
+    /// What the peer is told at first.
+    pub(super) fn hello() -> Vec<u8> {
+        Hello { receives: SLOTS, octets: SLOT as u32 }.octets().to_vec()
+    }
+
+    /// What the peer has told at first.
+    pub(super) fn greet(&mut self, hello: Hello) {
+        self.credits.open(hello.receives.min(SLOTS));
+        self.room = SLOT.min(hello.octets as usize);
+    }
+
+    /// The connection is there.
+    pub(super) fn connected(&mut self, reads: u16) {
+        self.reads = Some(reads.min(READS));
+    }
+
+    /// Gives everything back.
+    pub(super) fn close(mut self, world: &mut World<'_>) {
+        // Each of these is there: nobody else has these names.
+        let _ = world.rnic.destroy_qp(self.qp);
+        self.drop_sink(world);
+        while let Some(shown) = self.shown.pop_front() {
+            Self::unshow(shown, world);
+        }
+        let _ = world.rnic.deregister(self.stag);
+        world.depot.give(self.slots, world.regions);
+        let _ = world.rnic.dealloc_pd(self.pd);
+    }
+
+    fn span(&self, slot: u16, offset: usize, len: usize) -> Span {
+        let at = usize::from(slot) * SLOT + offset;
+        Span { region: self.slots.number, offset: at as u64, len: len as u32 }
+    }
+
+    fn post_receive(&self, receive: u16, rnic: &mut Rnic) -> Result<(), PostError> {
+        let addr = (usize::from(receive) * SLOT) as u64;
+        let into = Sge { stag: self.stag, addr, len: SLOT as u32 };
+        rnic.post_recv(self.qp, RecvRequest::new(self.name | u64::from(receive), into))
+    }
+
+    // What comes.
+
+    /// Takes what came into a receive, which is posted anew: copies it into `buffer` and says what of it is to be looked at.
+    pub(super) fn take(
+        &mut self,
+        receive: u16,
+        len: usize,
+        buffer: &mut [u8],
+        stream: &mut Stream,
+        world: &mut World<'_>,
+    ) -> Result<Brought, Bad> {
+        let send = buffer.get_mut(..len).ok_or(Bad)?;
+        world.regions.read(self.span(receive, 0, len), send).map_err(|_| Bad)?;
+        self.post_receive(receive, world.rnic).map_err(|_| Bad)?;
+        self.credits.posted();
+        let (note, rest) = Note::parse(send)?;
+        self.credits.granted(note.granted)?;
+        for _ in 0..note.finished {
+            let shown = self.shown.pop_front().ok_or(Bad)?;
+            self.unread -= shown.len;
+            Self::unshow(shown, world);
+        }
+        match note.kind {
+            Kind::Nothing => Ok(Brought::Nothing),
+            Kind::Frames => Ok(Brought::Frames(HEADER)),
+            Kind::Announcement => {
+                let (place, header) = Place::parse(rest)?;
+                let announced = stream.announced(header).filter(|a| !a.is_empty()).ok_or(Bad)?;
+                if self.pulls.len() == MOST_ANNOUNCED {
+                    return Err(Bad);
+                }
+                let wanted = stream.wants(&announced);
+                self.pulls.push_back(Pull { announced, wanted, place, asked: 0, got: Vec::new() });
+                Ok(Brought::Nothing)
+            }
+        }
+    }
+
+    /// Takes what the oldest Read has brought.
+    pub(super) fn read(
+        &mut self,
+        now: Instant,
+        stream: &mut Stream,
+        ids: &mut Ids,
+        world: &mut World<'_>,
+    ) -> Result<Option<Event<'static>>, Bad> {
+        self.drop_done();
+        let (Some(sink), Some(pull)) = (&mut self.sink, self.pulls.front_mut()) else { return Err(Bad) };
+        let len = sink.lens.pop_front().ok_or(Bad)?;
+        let offset = (usize::from(sink.first) * CHUNK) as u64;
+        sink.first = (sink.first + 1) % READS;
+        let (old, more) = (pull.got.len(), len as usize);
+        if pull.got.capacity() - old < more {
+            let target = (GROWTH * (old + more)).min(pull.announced.len());
+            pull.got.reserve_exact(target - old);
+        }
+        pull.got.resize(old + more, 0);
+        let span = Span { region: sink.lent.number, offset, len };
+        world.regions.read(span, &mut pull.got[old..]).map_err(|_| Bad)?;
+        if sink.lens.is_empty() {
+            self.behind = 0;
+        }
+        if !pull.is_done() {
+            return Ok(None);
+        }
+        let Some(pull) = self.pulls.pop_front() else { return Ok(None) };
+        self.finished += 1;
+        Ok(stream.whole(now, pull.announced, pull.got, ids))
+    }
+
+    // What goes.
+
+    /// Posts what there is to say and to read, as far as it may.
+    pub(super) fn output(
+        &mut self,
+        now: Instant,
+        stream: &mut Stream,
+        memory: &dyn Slices,
+        world: &mut World<'_>,
+    ) -> Result<(), PostError> {
+        let Some(reads) = self.reads else { return Ok(()) };
+        self.ask(reads, world)?;
+        while self.credits.may_send() && self.behind < BEHIND {
+            let Some(front) = stream.front(now) else { break };
+            let len = front.header.len() + front.message.len();
+            if HEADER + len <= self.room {
+                self.send_frames(now, stream, memory, world)?;
+            } else if !self.announce(now, stream, memory, world)? {
+                break;
+            }
+        }
+        let told = self.finished > 0 && self.credits.may_send() && self.behind < BEHIND;
+        if told || self.credits.must_tell() {
+            self.send(Kind::Nothing, 0, world)?;
+        }
+        Ok(())
+    }
+
+    /// Nobody waits for what is in front.
+    fn drop_done(&mut self) {
+        while self.pulls.front().is_some_and(Pull::is_done) {
+            self.pulls.pop_front();
+            self.finished += 1;
+        }
+    }
+
+    /// Asks for as much of what was announced as there is room for.
+    fn ask(&mut self, reads: u16, world: &mut World<'_>) -> Result<(), PostError> {
+        self.drop_done();
+        if self.pulls.is_empty() {
+            self.drop_sink(world);
+            return Ok(());
+        }
+        for pull in &mut self.pulls {
+            while pull.left() > 0 && self.behind < BEHIND {
+                let sink = match &mut self.sink {
+                    Some(sink) => sink,
+                    none => none.insert(Sink::open(self.pd, world)?),
+                };
+                let under_way = sink.lens.len() as u16;
+                if under_way >= reads {
+                    return Ok(());
+                }
+                let len = pull.left().min(CHUNK) as u32;
+                let place = (sink.first + under_way) % READS;
+                let into = Sge { stag: sink.stag, addr: (usize::from(place) * CHUNK) as u64, len };
+                let addr = pull.place.address.wrapping_add(pull.asked as u64);
+                let from = Remote { stag: Stag(pull.place.tag), addr };
+                let request = SendRequest::new(self.name | READ, SendOp::Read(from), into);
+                world.rnic.post_send(self.qp, request)?;
+                sink.lens.push_back(len);
+                pull.asked += len as usize;
+                self.behind += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends as many of the next frames as fit together, at least one.
+    fn send_frames(
+        &mut self,
+        now: Instant,
+        stream: &mut Stream,
+        memory: &dyn Slices,
+        world: &mut World<'_>,
+    ) -> Result<(), PostError> {
+        let mut at = HEADER;
+        while let Some(front) = stream.front(now) {
+            let len = front.header.len() + front.message.len();
+            if at + len > self.room {
+                break;
+            }
+            let to = self.span(SLOTS + self.next, at, len);
+            let header = Span { len: front.header.len() as u32, ..to };
+            put(world.regions, header, front.header)?;
+            let offset = to.offset + front.header.len() as u64;
+            copy_message(world.regions, Span { offset, ..to }, front.message, memory)?;
+            at += len;
+            stream.written(len);
+        }
+        self.send(Kind::Frames, at - HEADER, world)
+    }
+
+    /// Shows the peer the next frame's message, unless there is too much that it has not read yet.
+    fn announce(
+        &mut self,
+        now: Instant,
+        stream: &mut Stream,
+        memory: &dyn Slices,
+        world: &mut World<'_>,
+    ) -> Result<bool, PostError> {
+        let Some(front) = stream.front(now) else { return Ok(false) };
+        let len = front.message.len();
+        if self.shown.len() == MOST_ANNOUNCED || self.unread + len > MOST_UNREAD {
+            return Ok(false);
+        }
+        let lent = world.depot.take(len, world.regions).map_err(|_| PostError::NoRoom)?;
+        let span = Span { region: lent.number, offset: 0, len: len as u32 };
+        copy_message(world.regions, span, front.message, memory)?;
+        let access = Access { local_write: false, remote_read: true, ..Access::LOCAL };
+        let stag = match world.rnic.register(self.pd, lent.number, 0, len as u64, access) {
+            Ok(stag) => stag,
+            Err(e) => {
+                world.depot.give(lent, world.regions);
+                return Err(e);
+            }
+        };
+        let place = Place { tag: stag.0, address: 0 }.octets();
+        let whole = ANNOUNCEMENT - HEADER + front.header.len();
+        let to = self.span(SLOTS + self.next, HEADER, place.len());
+        put(world.regions, to, &place)?;
+        let to = self.span(SLOTS + self.next, ANNOUNCEMENT, front.header.len());
+        put(world.regions, to, front.header)?;
+        let frame = front.header.len() + len;
+        stream.written(frame);
+        self.shown.push_back(Shown { lent, stag, len });
+        self.unread += len;
+        self.send(Kind::Announcement, whole, world)?;
+        Ok(true)
+    }
+
+    /// Sends what is in the next send buffer: a note, and `len` octets behind it.
+    fn send(&mut self, kind: Kind, len: usize, world: &mut World<'_>) -> Result<(), PostError> {
+        let note = Note { kind, granted: self.credits.spend(), finished: std::mem::take(&mut self.finished) };
+        let slot = SLOTS + self.next;
+        self.next = (self.next + 1) % SLOTS;
+        let span = self.span(slot, 0, HEADER);
+        put(world.regions, span, &note.octets())?;
+        let from = Sge { stag: self.stag, addr: span.offset, len: (HEADER + len) as u32 };
+        world.rnic.post_send(self.qp, SendRequest::new(self.name, SendOp::Send, from).unsignaled())?;
+        let reading = self.sink.as_ref().is_some_and(|sink| !sink.lens.is_empty());
+        self.behind = if reading { self.behind + 1 } else { 0 };
+        Ok(())
+    }
+
+    fn unshow(shown: Shown, world: &mut World<'_>) {
+        // It was registered when it was shown.
+        let _ = world.rnic.deregister(shown.stag);
+        world.depot.give(shown.lent, world.regions);
+    }
+
+    fn drop_sink(&mut self, world: &mut World<'_>) {
+        if let Some(sink) = self.sink.take() {
+            // It was registered when it was opened.
+            let _ = world.rnic.deregister(sink.stag);
+            world.depot.give(sink.lent, world.regions);
+        }
+    }
+}
+
+impl Sink {
+    fn open(pd: Pd, world: &mut World<'_>) -> Result<Self, PostError> {
+        let len = usize::from(READS) * CHUNK;
+        let lent = world.depot.take(len, world.regions).map_err(|_| PostError::NoRoom)?;
+        match world.rnic.register(pd, lent.number, 0, len as u64, Access::LOCAL) {
+            Ok(stag) => Ok(Self { lent, stag, first: 0, lens: VecDeque::new() }),
+            Err(e) => {
+                world.depot.give(lent, world.regions);
+                Err(e)
+            }
+        }
+    }
+}
+
+fn put(regions: &mut Regions, span: Span, bytes: &[u8]) -> Result<(), PostError> {
+    regions.write(span, bytes).map_err(|_| PostError::Invalid)
+}
+
+/// Copies a message to where `to` begins.
+fn copy_message(
+    regions: &mut Regions,
+    mut to: Span,
+    message: &Message,
+    memory: &dyn Slices,
+) -> Result<(), PostError> {
+    let slices = message.slices.iter().map(|&slice| memory.bytes(slice));
+    for part in std::iter::once(&message.bytes[..]).chain(slices) {
+        put(regions, Span { len: part.len() as u32, ..to }, part)?;
+        to.offset += part.len() as u64;
+    }
+    Ok(())
+}
