@@ -245,10 +245,13 @@ impl Rnic {
         match connection.phase {
             Phase::Open if connection.established => {
                 connection.phase = Phase::Closing;
+                // The end that follows makes the peer look.
+                connection.hold = Instant::ZERO;
                 queue_pair.state = QpState::Closing;
                 queue_pair.send.close();
                 let due = now.after(self.shared.config.close_timeout_ns);
                 self.arm_timer(conn.0, due);
+                self.wake(conn);
                 self.close_if_quiet(conn);
             }
             Phase::Closing | Phase::Ending => {}
