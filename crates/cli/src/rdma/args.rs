@@ -13,9 +13,13 @@ pub(crate) enum Rdma {
     Ping(Ping),
     Lat(Lat),
     Bw(Bw),
+    Crowd(Crowd),
     /// The other side of lat and bw.
     #[command(hide = true)]
     Peer(Model),
+    /// The other side of crowd.
+    #[command(hide = true)]
+    Host(Model),
 }
 
 /// Asked for or not.
@@ -260,4 +264,16 @@ pub(crate) struct Bw {
     /// Messages in progress
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) outstanding: u16,
+}
+
+/// Open many connections with one server process, ping once on each, and say what an idle one costs.
+#[derive(Args, Debug)]
+#[command(after_help = "Example:
+  sprat rdma crowd --connections 10000")]
+pub(crate) struct Crowd {
+    /// How many; each is an open file on both sides
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=25_000))]
+    pub(crate) connections: u32,
+    #[command(flatten)]
+    pub(crate) model: Model,
 }

@@ -4,6 +4,7 @@ use crate::fail::Fail;
 
 pub(crate) mod args;
 mod bench;
+mod crowd;
 mod end;
 mod ping;
 
@@ -13,6 +14,8 @@ pub(crate) fn run(command: &args::Rdma) -> Result<(), Fail> {
         args::Rdma::Ping(args) => ping::run(args),
         args::Rdma::Lat(args) => bench::lat(args),
         args::Rdma::Bw(args) => bench::bw(args),
+        args::Rdma::Crowd(args) => crowd::run(args),
         args::Rdma::Peer(model) => end::peer(model),
+        args::Rdma::Host(model) => crowd::host(model),
     }
 }
