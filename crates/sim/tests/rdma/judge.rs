@@ -1,0 +1,602 @@
+//! The oracle: what an engine tells its program is held against what was posted.
+
+use sprat_proto::rdma::{Completed, Completion, Event, Qp, QpState, Status};
+use sprat_proto::wire::mpa::RtrKind;
+use sprat_proto::wire::rdmap::Cause;
+
+use super::memory::number;
+use super::world::{
+    Body, COMMON_WORDS, Message, OWN, PUBLIC, Receive, SIZES, TagChange, TagState, WORDS, Work, World,
+};
+
+impl World {
+    /// Takes a machine's events.
+    pub(crate) fn hear(&mut self, at: usize) {
+        while let Some(event) = self.nodes[at].rnic.event() {
+            self.event(at, event);
+        }
+    }
+
+    fn event(&mut self, at: usize, event: Event) {
+        if std::env::var("TRACE").is_ok() { eprintln!("{:?} node {at}: {event:?}", self.now); }
+        match event {
+            Event::Request { conn, private_data, ird, ord } => {
+                let (link, side) = self.find(at, conn).expect("a stream that is there");
+                assert_eq!(side, 1);
+                let it = &mut self.links[link];
+                assert_eq!(private_data, it.connect.private_data);
+                let told = it.connect.revision == Some(2);
+                assert_eq!((ird, ord), (told.then_some(it.connect.ird), told.then_some(it.connect.ord)));
+                it.crc = it.connect.crc == Some(true) || self.nodes[at].crc;
+                let node = &mut self.nodes[at];
+                if it.refuse {
+                    it.sides[1].over = true;
+                    node.rnic.reject(self.now, conn, &it.accept.private_data).unwrap();
+                } else {
+                    node.rnic.accept(self.now, conn, it.sides[1].qp, &it.accept).unwrap();
+                }
+            }
+            Event::Established { conn, qp, private_data, ird, ord } => {
+                let (link, side) = self.find(at, conn).expect("a stream that is there");
+                assert_eq!(qp, self.links[link].sides[side].qp);
+                self.established(link, side, &private_data, (ird, ord));
+            }
+            Event::Rejected { conn, private_data, .. } => {
+                let (link, side) = self.find(at, conn).expect("a stream that is there");
+                let it = &self.links[link];
+                assert!(side == 0 && it.refuse);
+                assert_eq!(private_data, it.accept.private_data);
+                self.finish(link, side);
+            }
+            Event::Failed { conn, why, .. } => {
+                let (link, side) = self.find(at, conn).expect("a stream that is there");
+                let it = &self.links[link];
+                assert!(it.cut || it.refuse || it.ending, "{why:?} without a reason");
+                self.finish(link, side);
+            }
+            Event::QpFailed { qp, cause, ours } => {
+                let (link, side) = self.find_qp(at, qp).expect("a queue pair that is there");
+                self.failed(link, side, cause, ours);
+            }
+            Event::Disconnected { qp } => {
+                let (link, side) = self.find_qp(at, qp).expect("a queue pair that is there");
+                self.finish(link, side);
+            }
+            Event::Close { conn, reset } => self.closed(at, conn, reset),
+            Event::CqReady(cq) => {
+                let it = self.nodes[at].cqs.iter().position(|&c| c == cq).unwrap();
+                assert!(self.nodes[at].armed[it].take().is_some(), "a queue wakes that is not armed");
+            }
+            Event::LastWqe(qp) => {
+                let (link, side) = self.find_qp(at, qp).expect("a queue pair that is there");
+                assert!(self.links[link].sides[side].shares);
+            }
+            Event::CqOverflow(_) | Event::SrqLimit(_) => panic!("{event:?}"),
+        }
+    }
+
+    fn closed(&mut self, at: usize, conn: sprat_proto::rdma::Conn, reset: bool) {
+        let (link, side) = self.find(at, conn).expect("a stream closes once");
+        let it = &mut self.links[link].sides[side];
+        assert!(it.over, "a stream closes before its queue pair is told");
+        it.closed = Some(reset);
+        it.outbox.clear();
+        it.inbox.clear();
+        if reset {
+            // An abort may destroy what is under way.
+            let keep = self.rng.below(it.wire.len() as u64 + 1) as usize;
+            it.wire.truncate(keep);
+        }
+        self.nodes[at].ready.retain(|&c| c != conn);
+    }
+
+    fn established(&mut self, link: usize, side: usize, private_data: &[u8], depths: (u16, u16)) {
+        let it = &mut self.links[link];
+        let (a, b) = (&it.connect, &it.accept);
+        let rtr_read = a.peer_to_peer == Some(RtrKind::Read);
+        let b_ird = if rtr_read { b.ird.max(1) } else { b.ird };
+        let told = a.revision == Some(2);
+        let expected = match (side, told) {
+            (0, true) => (a.ird, a.ord.min(b_ird)),
+            (0, false) => (a.ird, a.ord),
+            (_, true) => (b_ird, b.ord.min(a.ird)),
+            (_, false) => (b.ird, b.ord),
+        };
+        assert_eq!(depths, expected, "side {side} of {:?} {:?}", it.connect, it.accept);
+        let data: &[u8] = if side == 0 { &it.accept.private_data } else { &[] };
+        assert_eq!(private_data, data);
+        let it = &mut it.sides[side];
+        assert!(!it.established && !it.over);
+        (it.established, it.depths) = (true, depths);
+        self.seen.established += 1;
+    }
+
+    /// A connection has failed: was there a reason?
+    fn failed(&mut self, link: usize, side: usize, cause: Cause, ours: bool) {
+        let it = &self.links[link];
+        let [this, other] = if side == 0 { [&it.sides[0], &it.sides[1]] } else { [&it.sides[1], &it.sides[0]] };
+        assert!(this.failed.is_none() && this.established, "{cause} after {:?}", this.failed);
+        if !ours {
+            assert_eq!(other.failed, Some((cause, true)), "what the other found");
+        } else if cause == Cause::MPA_LOST {
+            assert!(it.cut || it.damaged || it.ending || other.closed == Some(true), "lost without a cut");
+        } else if cause == Cause::LOCAL {
+            assert!(this.works.iter().any(|w| w.fails.is_some()), "no request is wrong");
+        } else if cause == Cause::MPA_CRC {
+            assert!(it.damaged, "a bad CRC without damage");
+        } else {
+            let mut wrongs = other.messages.iter().filter_map(|m| m.wrong);
+            let mut passed = false;
+            let found = wrongs.any(|w| {
+                let here = w.cause == cause && !passed;
+                passed |= w.certain;
+                here
+            });
+            assert!(found, "side {side} of link {link} found {cause}, which nobody did: {:?}", other.messages);
+        }
+        self.links[link].sides[side].failed = Some((cause, ours));
+        self.seen.failures += 1;
+    }
+
+    /// The peer of an orderly end has got everything.
+    fn finish_in_order(&self, link: usize, side: usize) {
+        let it = &self.links[link];
+        let (this, other) = (&it.sides[side], &it.sides[1 - side]);
+        let orderly = !it.cut && !it.damaged && this.failed.is_none() && other.failed.is_none();
+        if orderly && side == 1 && other.disconnected && !this.disconnected {
+            let lost = other.messages.iter().find(|m| matches!(m.body, Body::Send { .. }));
+            assert!(lost.is_none(), "an orderly end loses {lost:?}");
+        }
+    }
+
+    /// The connection of a side is at its end.
+    fn finish(&mut self, link: usize, side: usize) {
+        let (at, qp) = (self.links[link].sides[side].node, self.links[link].sides[side].qp);
+        self.poll(at);
+        self.finish_in_order(link, side);
+        while let Some(work) = self.links[link].sides[side].works.pop_front() {
+            assert!(!work.signaled, "request {} never completes", work.id);
+            self.work_done(link, side, work);
+        }
+        self.links[link].sides[side].over = true;
+        self.finish_messages(link, side);
+        let state = self.nodes[at].rnic.state(qp);
+        if !self.links[link].sides[side].shares {
+            if state == Some(QpState::Idle) {
+                self.nodes[at].rnic.destroy_qp(qp).unwrap();
+                for receive in std::mem::take(&mut self.links[link].sides[side].receives) {
+                    self.drop_receive(at, &receive, &[]);
+                }
+            }
+            let left = self.links[link].sides[side].receives.len();
+            assert_eq!(left, 0, "receives are never flushed");
+        }
+        for tag in self.tags.iter_mut().filter(|t| t.only == Some((link, side))) {
+            tag.state = TagState::Lost;
+        }
+    }
+
+    /// What the peer has sent and this side will not take any more.
+    fn finish_messages(&mut self, link: usize, side: usize) {
+        let at = self.links[link].sides[side].node;
+        let (this, other) = (&self.links[link].sides[side], &self.links[link].sides[1 - side]);
+        let theirs = |c: Cause| !matches!(c, Cause::MPA_LOST | Cause::LOCAL | Cause::MPA_CRC);
+        let found = this.failed.filter(|&(cause, ours)| ours && theirs(cause)).map(|(cause, _)| cause);
+        let certain = |m: &Message| m.wrong.is_some_and(|w| w.certain && Some(w.cause) == found);
+        let settled = other.messages.iter().position(certain);
+        let (flushed, shares) = (this.flushed, this.shares);
+        let messages = std::mem::take(&mut self.links[link].sides[1 - side].messages);
+        // What came before a message that was found wrong has come.
+        for message in messages.iter().take(settled.unwrap_or(0)) {
+            assert!(!matches!(message.body, Body::Send { .. }), "{message:?} was not delivered");
+            self.settle_write(at, message);
+        }
+        let mut lost = 0;
+        for message in messages {
+            if let Some(key) = message.claim {
+                let node = &mut self.nodes[at];
+                node.areas[PUBLIC].adopt(key, &[], &node.ram.arrays[PUBLIC]);
+            }
+            if let Body::Send { tag, .. } = message.body {
+                lost += 1;
+                if let Some((tag, _)) = tag {
+                    self.tags[tag].state = TagState::Lost;
+                }
+            }
+        }
+        if shares {
+            self.nodes[at].credit += usize::saturating_sub(lost, flushed);
+        }
+        let slot = COMMON_WORDS + 2 * link + 1 - side;
+        let node = &mut self.nodes[at];
+        if let Some((settled, chain)) = node.words.get_mut(slot) {
+            let is = number(&node.ram.arrays[WORDS][8 * slot..8 * slot + 8]);
+            assert!(is == *settled || chain.contains(&is), "word {slot} is what nobody made of it");
+            *settled = is;
+            chain.clear();
+        }
+    }
+
+    fn settle_write(&mut self, at: usize, message: &Message) {
+        assert!(message.wrong.is_none_or(|w| !w.certain), "{message:?} was taken as right");
+        let node = &mut self.nodes[at];
+        if let Some(key) = message.claim
+            && !node.dead
+        {
+            node.areas[PUBLIC].settle(key, &node.ram.arrays[PUBLIC]);
+        }
+    }
+
+    /// Takes all completions of a machine; true if there were any.
+    pub(crate) fn poll(&mut self, at: usize) -> bool {
+        let mut any = false;
+        for it in 0..self.nodes[at].cqs.len() {
+            if self.nodes[at].dead {
+                return false;
+            }
+            let cq = self.nodes[at].cqs[it];
+            while let Some(completion) = self.nodes[at].rnic.poll(cq) {
+                any = true;
+                let solicited = self.completion(at, &completion);
+                let counts = |only: bool| !only || solicited || completion.status != Status::Success;
+                assert!(!self.nodes[at].armed[it].is_some_and(counts), "{completion:?} did not wake its queue");
+            }
+            if self.half() {
+                let solicited_only = self.half();
+                let node = &mut self.nodes[at];
+                node.rnic.arm(cq, solicited_only).unwrap();
+                node.armed[it] = Some(solicited_only && node.armed[it] != Some(false));
+            }
+        }
+        any
+    }
+
+    /// Judges a completion; true if it was solicited.
+    fn completion(&mut self, at: usize, c: &Completion) -> bool {
+        let (link, side) = self.find_qp(at, c.qp).expect("a completion of a queue pair that is there");
+        let good = c.status == Status::Success;
+        if std::env::var("TRACE").is_ok() { eprintln!("{:?} link {link} side {side} node {at}: {c:?}", self.now); }
+        if good { self.seen.good += 1 } else { self.seen.flushed += 1 }
+        let queue = usize::from(matches!(c.completed, Completed::Recv | Completed::RecvImmediate));
+        let it = &mut self.links[link].sides[side];
+        assert!(!good || !it.flushing[queue], "{c:?} behind an error");
+        it.flushing[queue] |= !good;
+        if !good {
+            assert!(self.nodes[at].rnic.state(c.qp) != Some(QpState::Ready), "{c:?} on a good connection");
+        }
+        match (queue, good) {
+            (0, _) => self.sent(link, side, c),
+            (_, true) => return self.received(link, side, c),
+            (..) => self.not_received(link, side, c),
+        }
+        false
+    }
+
+    fn sent(&mut self, link: usize, side: usize, c: &Completion) {
+        loop {
+            let work = self.links[link].sides[side].works.pop_front();
+            let work = work.unwrap_or_else(|| panic!("{c:?} of nothing that was posted"));
+            if work.id != c.id {
+                assert!(!work.signaled, "{c:?} overtakes {work:?}");
+                self.work_done(link, side, work);
+                continue;
+            }
+            assert_eq!(work.completed, c.completed);
+            if c.status == Status::Success {
+                assert!(work.signaled, "{c:?} was not asked for");
+                assert_eq!(work.len, c.len, "{c:?}");
+                assert_eq!((c.immediate, c.invalidated), (None, None));
+                self.work_done(link, side, work);
+            } else {
+                self.work_lost(link, side, work, c.status);
+            }
+            return;
+        }
+    }
+
+    fn release(&mut self, at: usize, key: u64, done: bool) {
+        let node = &mut self.nodes[at];
+        if node.dead {
+            return;
+        }
+        for (area, array) in node.areas.iter_mut().zip(&node.ram.arrays) {
+            if done { area.settle(key, array) } else { area.adopt(key, &[], array) }
+        }
+    }
+
+    /// A request has done what it should.
+    fn work_done(&mut self, link: usize, side: usize, work: Work) {
+        let (at, peer) = (self.links[link].sides[side].node, self.links[link].sides[1 - side].node);
+        assert!(work.fails.is_none(), "{work:?} succeeds");
+        assert!(work.refused.is_none_or(|w| !w.certain), "{work:?} succeeds");
+        if matches!(work.completed, Completed::Read | Completed::FetchAdd | Completed::CompareSwap) {
+            self.settle_before(link, side, work.id);
+        }
+        match work.word {
+            Some(slot) if work.common => self.counted(at, peer, slot, work.own[0]),
+            Some(slot) => {
+                let (settled, chain) = &mut self.nodes[peer].words[slot];
+                if let Some(new) = chain.pop_front() {
+                    *settled = new;
+                }
+            }
+            None => {}
+        }
+        for key in work.own {
+            self.release(at, key, true);
+        }
+        if let Some(key) = work.source {
+            self.release(peer, key, true);
+        }
+        match work.change {
+            Some(TagChange::Live(t)) => self.tags[t].state = TagState::Live,
+            Some(TagChange::Free(t)) => self.tags[t].state = TagState::Free,
+            None => {}
+        }
+    }
+
+    /// An answer came: all that was written before its request is there.
+    fn settle_before(&mut self, link: usize, side: usize, id: u64) {
+        let peer = self.links[link].sides[1 - side].node;
+        let mut messages = std::mem::take(&mut self.links[link].sides[side].messages);
+        messages.retain(|m| {
+            if m.id < id && !matches!(m.body, Body::Send { .. }) {
+                self.settle_write(peer, m);
+                return false;
+            }
+            true
+        });
+        self.links[link].sides[side].messages = messages;
+    }
+
+    /// The common word has told a value, which nobody else was told.
+    fn counted(&mut self, at: usize, peer: usize, slot: usize, key: u64) {
+        let node = &mut self.nodes[at];
+        let claim = node.areas[OWN].claims.iter().find(|c| c.key == key).expect("it waits");
+        let word = node.ram.arrays[OWN][claim.range.clone()].to_vec();
+        node.areas[OWN].received(key, &word, &node.ram.arrays[OWN]);
+        let (done, _, told) = &mut self.nodes[peer].counts[slot];
+        *done += 1;
+        assert!(told.insert(number(&word)), "two were told the same count");
+    }
+
+    fn work_lost(&mut self, link: usize, side: usize, work: Work, status: Status) {
+        let it = &self.links[link];
+        let (this, other) = (&it.sides[side], &it.sides[1 - side]);
+        let (at, peer) = (this.node, other.node);
+        match status {
+            Status::Flushed => {}
+            Status::RemoteAccess | Status::RemoteOperation => {
+                let refused = work.refused.unwrap_or_else(|| panic!("{work:?} is blamed: {:?}", this.failed));
+                assert_eq!(status == Status::RemoteAccess, refused.cause.is_access(), "{work:?}");
+                assert_eq!(this.failed, Some((refused.cause, false)), "{work:?}");
+            }
+            _ => {
+                assert_eq!(work.fails, Some(status), "{work:?}");
+                assert_eq!(this.failed, Some((Cause::LOCAL, true)), "{work:?}");
+            }
+        }
+        let blamed = this.blamed.len();
+        let must = match (work.fails, work.refused, this.failed) {
+            (Some(_), _, Some((Cause::LOCAL, true))) => blamed == 0,
+            (_, Some(w), Some((cause, false))) => w.certain && w.cause == cause && blamed == 0,
+            _ => false,
+        };
+        assert!(!must || status != Status::Flushed, "{work:?} is not blamed for {:?}", this.failed);
+        let orderly = this.disconnected && !other.disconnected && !it.cut && !it.damaged;
+        let calm = this.failed.is_none() && other.failed.is_none() && !this.over;
+        assert!(!(side == 0 && orderly && calm), "an orderly end loses {work:?}");
+        if status != Status::Flushed {
+            assert_eq!(blamed, 0, "two are blamed");
+            self.links[link].sides[side].blamed.push(status);
+        }
+        if work.common
+            && let Some(slot) = work.word
+        {
+            self.nodes[peer].counts[slot].1 += 1;
+        }
+        for key in work.own {
+            if work.common {
+                let node = &mut self.nodes[at];
+                let open = node.areas[OWN].claims.iter().find(|c| c.key == key);
+                let word = open.map(|c| node.ram.arrays[OWN][c.range.clone()].to_vec()).unwrap_or_default();
+                node.areas[OWN].adopt(key, &word, &node.ram.arrays[OWN]);
+            } else {
+                self.release(at, key, false);
+            }
+        }
+        if let Some(key) = work.source {
+            self.release(peer, key, false);
+        }
+        if let Some(TagChange::Live(t) | TagChange::Free(t)) = work.change {
+            self.tags[t].state = TagState::Lost;
+        }
+    }
+
+    /// Octets of a message are in its receive, and nothing else is.
+    fn fill_receive(&mut self, at: usize, receive: &Receive, bytes: &[u8]) {
+        let mut rest = bytes;
+        let node = &mut self.nodes[at];
+        for &(key, len) in &receive.list {
+            let (here, behind) = rest.split_at(len.min(rest.len()));
+            rest = behind;
+            node.areas[OWN].received(key, here, &node.ram.arrays[OWN]);
+        }
+        assert!(rest.is_empty(), "a message is longer than its receive");
+    }
+
+    /// Octets of a message may be in its receive.
+    fn drop_receive(&mut self, at: usize, receive: &Receive, bytes: &[u8]) {
+        let mut rest = bytes;
+        let node = &mut self.nodes[at];
+        for &(key, len) in &receive.list {
+            let (here, behind) = rest.split_at(len.min(rest.len()));
+            rest = behind;
+            node.areas[OWN].adopt(key, here, &node.ram.arrays[OWN]);
+        }
+    }
+
+    /// The receive that a completion names.
+    fn take_receive(&mut self, link: usize, side: usize, id: u64) -> Receive {
+        let it = &mut self.links[link].sides[side];
+        if !it.shares {
+            let receive = it.receives.pop_front().expect("a receive was posted");
+            assert_eq!(receive.id, id, "receives complete in order");
+            return receive;
+        }
+        assert!(id > it.last_shared, "shared receives are taken in order");
+        it.last_shared = id;
+        let shared = &mut self.nodes[it.node].shared;
+        let at = shared.iter().position(|r| r.id == id).expect("a receive was posted");
+        shared.remove(at).unwrap()
+    }
+
+    fn received(&mut self, link: usize, side: usize, c: &Completion) -> bool {
+        let at = self.links[link].sides[side].node;
+        let receive = self.take_receive(link, side, c.id);
+        loop {
+            let message = self.links[link].sides[1 - side].messages.pop_front();
+            let message = message.unwrap_or_else(|| panic!("{c:?} of nothing that was sent"));
+            let Body::Send { bytes, immediate, tag, solicited, written } = &message.body else {
+                self.settle_write(at, &message);
+                continue;
+            };
+            assert!(message.wrong.is_none_or(|w| !w.certain), "{message:?} was taken as right");
+            assert_eq!(c.immediate, *immediate);
+            assert_eq!(c.invalidated, tag.map(|(_, stag)| stag));
+            if immediate.is_some() {
+                assert_eq!(c.completed, Completed::RecvImmediate);
+                assert!(c.len == *written || c.len == 0, "{c:?} {message:?}");
+            } else {
+                assert_eq!((c.completed, c.len as usize), (Completed::Recv, bytes.len()));
+            }
+            self.fill_receive(at, &receive, bytes);
+            if let Some((tag, _)) = *tag {
+                self.tags[tag].state = TagState::Free;
+            }
+            return *solicited;
+        }
+    }
+
+    fn not_received(&mut self, link: usize, side: usize, c: &Completion) {
+        let at = self.links[link].sides[side].node;
+        let is_late = !self.links[link].sides[side].shares && self.links[link].sides[side].receives.is_empty();
+        assert!(!is_late, "{c:?} of nothing that was posted");
+        let receive = self.take_receive(link, side, c.id);
+        let it = &mut self.links[link].sides[side];
+        let (which, failed) = (it.flushed, it.failed);
+        it.flushed += 1;
+        let other = &self.links[link].sides[1 - side];
+        let sends = other.messages.iter().filter_map(|m| match &m.body {
+            Body::Send { bytes, .. } => Some((bytes, m.wrong)),
+            _ => None,
+        });
+        let message = sends.clone().nth(which);
+        if c.status != Status::Flushed {
+            assert_eq!(c.status, Status::LocalLength);
+            let wrong = message.and_then(|(_, wrong)| wrong).map(|w| (w.cause, true));
+            assert_eq!((which, wrong), (0, failed), "{c:?}");
+        }
+        let bytes = message.map(|(bytes, _)| bytes.clone()).unwrap_or_default();
+        self.drop_receive(at, &receive, &bytes);
+    }
+
+    /// Nothing moves any more: all requests are done, or their connection is at its end on both sides.
+    pub(crate) fn at_rest(&mut self) {
+        for link in 0..self.links.len() {
+            let it = &self.links[link];
+            let dead = |s: usize| self.nodes[it.sides[s].node].dead;
+            let over = [0, 1].map(|s| it.sides[s].over);
+            let shut = [0, 1].map(|s| it.sides[s].closed.is_some());
+            if over != [false; 2] {
+                let stuck = it.damaged || it.ending;
+                assert!(stuck || over == [true; 2] && shut == [true; 2], "{over:?} {shut:?} {}", it.cut);
+                continue;
+            }
+            if dead(0) || dead(1) || it.cut || it.damaged || it.ending {
+                continue;
+            }
+            for side in 0..2 {
+                let works = std::mem::take(&mut self.links[link].sides[side].works);
+                for work in works {
+                    assert!(!work.signaled, "{work:?} never completes");
+                    self.work_done(link, side, work);
+                }
+                let peer = self.links[link].sides[1 - side].node;
+                for message in std::mem::take(&mut self.links[link].sides[side].messages) {
+                    assert!(!matches!(message.body, Body::Send { .. }), "{message:?} was not delivered");
+                    self.settle_write(peer, &message);
+                }
+            }
+        }
+        self.check();
+    }
+
+    /// All memory is as it should be.
+    pub(crate) fn check(&self) {
+        for node in self.nodes.iter().filter(|n| !n.dead) {
+            for area in [OWN, PUBLIC] {
+                node.areas[area].check(0..SIZES[area], &node.ram.arrays[area]);
+            }
+        }
+    }
+
+    /// Every connection is at its end.
+    pub(crate) fn at_end(&mut self) {
+        for (it, link) in self.links.iter().enumerate() {
+            for side in link.sides.iter().filter(|s| !self.nodes[s.node].dead) {
+                assert!(side.over && side.closed.is_some(), "link {it} has no end");
+                assert!(side.works.iter().all(|w| !w.signaled), "{:?} never completes", side.works);
+            }
+        }
+        for node in &mut self.nodes {
+            for receive in std::mem::take(&mut node.shared) {
+                for (key, _) in receive.list {
+                    node.areas[OWN].adopt(key, &[], &node.ram.arrays[OWN]);
+                }
+            }
+        }
+        self.check();
+        for node in self.nodes.iter().filter(|n| !n.dead) {
+            for area in &node.areas {
+                assert!(area.claims.is_empty(), "{} octets are still in use", area.claims.len());
+            }
+            for (slot, (value, chain)) in node.words.iter().enumerate().skip(COMMON_WORDS) {
+                assert!(chain.is_empty());
+                assert_eq!(number(&node.ram.arrays[WORDS][8 * slot..][..8]), *value, "word {slot}");
+            }
+            for (slot, (done, maybe, told)) in node.counts.iter().enumerate() {
+                let count = number(&node.ram.arrays[WORDS][8 * slot..][..8]);
+                assert!(*done <= count && count <= done + maybe, "{done} + {maybe}: {count}");
+                assert!(told.last().is_none_or(|&last| last < count), "{told:?} of {count}");
+            }
+        }
+        self.take_down();
+    }
+
+    /// What was made can be unmade: nothing is held by anything.
+    fn take_down(&mut self) {
+        let sides = self.links.iter().flat_map(|l| &l.sides);
+        let pairs: Vec<(usize, Qp)> = sides.map(|s| (s.node, s.qp)).collect();
+        for (at, qp) in pairs {
+            // Those that were never connected were destroyed before.
+            let _ = self.nodes[at].rnic.destroy_qp(qp);
+        }
+        for tag in self.tags.iter().rev() {
+            let rnic = &mut self.nodes[tag.node].rnic;
+            let _ = rnic.dealloc_window(tag.stag).or_else(|_| rnic.deregister(tag.stag));
+        }
+        for node in self.nodes.iter_mut().filter(|n| !n.dead) {
+            for (stag, _) in node.own {
+                node.rnic.deregister(stag).unwrap();
+            }
+            for &cq in &node.cqs {
+                node.rnic.destroy_cq(cq).unwrap();
+            }
+            node.rnic.destroy_srq(node.srq).unwrap();
+            for pd in node.pds {
+                node.rnic.dealloc_pd(pd).unwrap();
+            }
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! Memory twice: as the engine reaches it, and as the program expects it.
+//!
+//! An [`Area`] is an array of what has certainly happened, and claims: who reads or writes where until his request is at its
+//! end. Always: two writers of one octet are never of different streams, so that the order of what they write is known.
+
+use std::ops::Range;
+
+use sprat_proto::Rng;
+use sprat_proto::rdma::{Memory, Span, Unmapped};
+
+/// What a broken memory does, for tests of the test.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Bug {
+    /// Nothing.
+    #[default]
+    None,
+    /// Places one octet too far, once in a while.
+    Shifted,
+    /// Loses what is placed, once in a while.
+    Lost,
+    /// Changes an octet that nobody wrote to, once in a while.
+    Beside,
+    /// Reads something else, once in a while.
+    Misread,
+    /// Does an atomic twice, once in a while.
+    Twice,
+}
+
+/// Arrays as registered memory; a region's number is its array's.
+pub(crate) struct Ram {
+    pub(crate) arrays: Vec<Vec<u8>>,
+    pub(crate) bug: Bug,
+    pub(crate) calls: u64,
+}
+
+impl Ram {
+    pub(crate) fn new(arrays: Vec<Vec<u8>>, bug: Bug) -> Self {
+        Self { arrays, bug, calls: 0 }
+    }
+
+    fn at(&mut self, span: Span) -> Result<&mut [u8], Unmapped> {
+        let start = usize::try_from(span.offset).expect("it was checked");
+        let array = self.arrays.get_mut(span.region as usize).ok_or(Unmapped)?;
+        Ok(&mut array[start..start + span.len as usize])
+    }
+
+    /// True if it is time for the bug.
+    fn strikes(&mut self, bug: Bug) -> bool {
+        self.calls += 1;
+        self.bug == bug && self.calls.is_multiple_of(17)
+    }
+
+    pub(crate) fn copy(&mut self, span: Span) -> Vec<u8> {
+        self.at(span).expect("it was there").to_vec()
+    }
+}
+
+impl Memory for Ram {
+    fn write(&mut self, mut span: Span, bytes: &[u8]) -> Result<(), Unmapped> {
+        assert_eq!(span.len as usize, bytes.len());
+        let whole = self.arrays[span.region as usize].len() as u64;
+        if self.strikes(Bug::Shifted) && span.offset + u64::from(span.len) < whole {
+            span.offset += 1;
+        }
+        if self.strikes(Bug::Lost) {
+            return Ok(());
+        }
+        if self.strikes(Bug::Beside) {
+            let at = (self.calls * 977 % whole) as usize;
+            self.arrays[span.region as usize][at] ^= 0x10;
+        }
+        self.at(span)?.copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn read(&mut self, span: Span, bytes: &mut [u8]) -> Result<(), Unmapped> {
+        assert_eq!(span.len as usize, bytes.len());
+        bytes.copy_from_slice(self.at(span)?);
+        if self.strikes(Bug::Misread)
+            && let Some(first) = bytes.first_mut()
+        {
+            *first ^= 1;
+        }
+        Ok(())
+    }
+
+    fn atomic(&mut self, span: Span, change: &mut dyn FnMut(u64) -> u64) -> Result<u64, Unmapped> {
+        assert!(span.len == 8 && span.offset.is_multiple_of(8), "{span:?} is not aligned");
+        let twice = self.strikes(Bug::Twice);
+        let word = self.at(span)?;
+        let old = number(word);
+        let new = change(old);
+        put(word, if twice { change(new) } else { new });
+        Ok(old)
+    }
+}
+
+/// A number of the program's.
+#[expect(clippy::host_endian_bytes, reason = "a number of the program's")]
+pub(crate) fn number(word: &[u8]) -> u64 {
+    u64::from_ne_bytes(word.try_into().expect("8 octets"))
+}
+
+/// See [`number`].
+#[expect(clippy::host_endian_bytes, reason = "a number of the program's")]
+pub(crate) fn put(word: &mut [u8], value: u64) {
+    word.copy_from_slice(&value.to_ne_bytes());
+}
+
+/// What will become of the octets of a claim.
+pub(crate) enum Use {
+    /// They are read, and stay.
+    Source,
+    /// They become these.
+    Sink(Vec<u8>),
+    /// Any message may come here.
+    Open,
+}
+
+/// Octets that a request uses.
+pub(crate) struct Claim {
+    /// Its name.
+    pub(crate) key: u64,
+    /// Claims of the same order happen one after another.
+    order: u64,
+    pub(crate) range: Range<usize>,
+    pub(crate) what: Use,
+    /// The tag by which a peer reaches it.
+    pub(crate) tag: Option<usize>,
+}
+
+/// May octets be used?
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Free {
+    /// Yes.
+    Yes,
+    /// Behind a fence: earlier Reads of this order use them.
+    Fenced,
+    /// No.
+    No,
+}
+
+/// An array as it should be.
+pub(crate) struct Area {
+    /// What has certainly happened.
+    pub(crate) settled: Vec<u8>,
+    pub(crate) claims: Vec<Claim>,
+}
+
+fn overlaps(a: &Range<usize>, b: &Range<usize>) -> bool {
+    a.start < b.end && b.start < a.end
+}
+
+impl Area {
+    pub(crate) fn new(settled: Vec<u8>) -> Self {
+        Self { settled, claims: Vec::new() }
+    }
+
+    /// May `order` use these octets; `writes`: to write to them?
+    pub(crate) fn free(&self, range: &Range<usize>, order: u64, writes: bool) -> Free {
+        let judge = |claim: &Claim| match claim.what {
+            Use::Source if claim.order == order && writes => Free::Fenced,
+            Use::Source if !writes => Free::Yes,
+            Use::Sink(_) if claim.order == order => Free::Yes,
+            _ => Free::No,
+        };
+        let over = self.claims.iter().filter(|claim| overlaps(&claim.range, range));
+        over.map(judge).max().unwrap_or(Free::Yes)
+    }
+
+    /// A free place for so many octets.
+    pub(crate) fn place(
+        &self,
+        rng: &mut Rng,
+        within: Range<usize>,
+        len: usize,
+        order: u64,
+        writes: bool,
+    ) -> Option<(Range<usize>, Free)> {
+        let room = (within.end - within.start).checked_sub(len)?;
+        (0..8).find_map(|_| {
+            let start = within.start + rng.below(room as u64 + 1) as usize;
+            let range = start..start + len;
+            let free = self.free(&range, order, writes);
+            (free != Free::No).then_some((range, free))
+        })
+    }
+
+    pub(crate) fn claim(&mut self, key: u64, order: u64, range: Range<usize>, what: Use, tag: Option<usize>) {
+        self.claims.push(Claim { key, order, range, what, tag });
+    }
+
+    /// What is here once everything of `order` has happened.
+    pub(crate) fn view(&self, range: Range<usize>, order: u64) -> Vec<u8> {
+        let mut bytes = self.settled[range.clone()].to_vec();
+        for claim in self.claims.iter().filter(|c| c.order == order) {
+            if let Use::Sink(sink) = &claim.what {
+                let (from, to) = (claim.range.start.max(range.start), claim.range.end.min(range.end));
+                if from < to {
+                    let new = &sink[from - claim.range.start..to - claim.range.start];
+                    bytes[from - range.start..to - range.start].copy_from_slice(new);
+                }
+            }
+        }
+        bytes
+    }
+
+    fn take(&mut self, key: u64) -> Option<Claim> {
+        let at = self.claims.iter().position(|claim| claim.key == key)?;
+        Some(self.claims.remove(at))
+    }
+
+    /// The request is done: its octets are here, or something that came after them.
+    pub(crate) fn settle(&mut self, key: u64, actual: &[u8]) {
+        let Some(claim) = self.take(key) else { return };
+        if let Use::Sink(sink) = claim.what {
+            self.settled[claim.range.clone()].copy_from_slice(&sink);
+        }
+        self.check(claim.range, actual);
+    }
+
+    /// A message came to here: `bytes` are its octets in this place.
+    pub(crate) fn received(&mut self, key: u64, bytes: &[u8], actual: &[u8]) {
+        let Some(claim) = self.take(key) else { panic!("a receive completes twice") };
+        self.settled[claim.range.start..claim.range.start + bytes.len()].copy_from_slice(bytes);
+        self.check(claim.range, actual);
+    }
+
+    /// The request was given up: each octet is as before, or as it was to become; for [`Use::Open`] that is `bytes`. From
+    /// now on nothing may change.
+    pub(crate) fn adopt(&mut self, key: u64, bytes: &[u8], actual: &[u8]) {
+        let Some(at) = self.claims.iter().position(|claim| claim.key == key) else { return };
+        if matches!(self.claims[at].what, Use::Open) {
+            let mut sink = self.settled[self.claims[at].range.clone()].to_vec();
+            sink[..bytes.len()].copy_from_slice(bytes);
+            self.claims[at].what = Use::Sink(sink);
+        }
+        let range = self.claims[at].range.clone();
+        self.check(range.clone(), actual);
+        if !matches!(self.claims[at].what, Use::Source) {
+            self.settled[range.clone()].copy_from_slice(&actual[range]);
+        }
+        self.claims.remove(at);
+    }
+
+    /// Every octet is as it should be, or as a claim will have it.
+    pub(crate) fn check(&self, range: Range<usize>, actual: &[u8]) {
+        if self.settled[range.clone()] == actual[range.clone()] {
+            return;
+        }
+        for at in range {
+            if self.settled[at] == actual[at] {
+                continue;
+            }
+            let explains = |claim: &Claim| {
+                claim.range.contains(&at)
+                    && match &claim.what {
+                        Use::Source => false,
+                        Use::Sink(sink) => sink[at - claim.range.start] == actual[at],
+                        Use::Open => true,
+                    }
+            };
+            let (is, was) = (actual[at], self.settled[at]);
+            assert!(self.claims.iter().any(explains), "octet {at} is {is:#04x}, should be {was:#04x}");
+        }
+    }
+}

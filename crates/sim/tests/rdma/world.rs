@@ -1,0 +1,848 @@
+//! Machines with an engine each, and the streams between them, which cut, delay, damage and end.
+//!
+//! ```text
+//!  output ─► outbox ─ sent ─► wire ─ any number of octets at any time ─► inbox ─► input
+//! ```
+//!
+//! Here is what both programs know of each other: one mind behind all machines, so that nobody has to tell tags.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use sprat_proto::rdma::mr::WindowKind;
+use sprat_proto::rdma::{
+    AcceptOptions, Access, Completed, Config, Conn, ConnectOptions, Cq, End, Pd, Qp, QpOptions, Record, Rnic,
+    Span, Srq, Stag, Status,
+};
+use sprat_proto::rdma::{Memory as _, Part};
+use sprat_proto::time::{MS, SECOND};
+use sprat_proto::wire::checksum::{Crc32c, crc32c};
+use sprat_proto::wire::mpa::RtrKind;
+use sprat_proto::wire::rdmap::Cause;
+use sprat_proto::{Instant, Rng};
+
+use super::memory::{Area, Bug, Ram};
+
+/// Sources, receives, sinks of Reads.
+pub(crate) const OWN: usize = 0;
+/// What peers read and write.
+pub(crate) const PUBLIC: usize = 1;
+/// What peers count in.
+pub(crate) const WORDS: usize = 2;
+/// Octets of each.
+pub(crate) const SIZES: [usize; 3] = [1 << 16, 1 << 15, 8 * WORD_COUNT];
+pub(crate) const WORD_COUNT: usize = 64;
+/// Words that everybody adds 1 to.
+pub(crate) const COMMON_WORDS: usize = 4;
+/// Octets of a receive in a shared queue.
+pub(crate) const SHARED_RECV: usize = 1500;
+
+/// What is wrong with a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Wrong {
+    pub(crate) cause: Cause,
+    /// It must fail. Else it may.
+    pub(crate) certain: bool,
+}
+
+#[derive(Debug)]
+pub(crate) enum Body {
+    Write { len: u32 },
+    /// Takes a receive.
+    Send { bytes: Vec<u8>, immediate: Option<u64>, tag: Option<(usize, Stag)>, solicited: bool, written: u32 },
+    /// A Read or an atomic.
+    Ask,
+}
+
+/// A message on its way to the peer.
+#[derive(Debug)]
+pub(crate) struct Message {
+    /// The number of its work request.
+    pub(crate) id: u64,
+    pub(crate) body: Body,
+    pub(crate) wrong: Option<Wrong>,
+    /// Of the peer's public octets.
+    pub(crate) claim: Option<u64>,
+}
+
+/// What a work request does to a tag of its own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum TagChange {
+    Live(usize),
+    Free(usize),
+}
+
+/// A work request of a send queue.
+#[derive(Debug)]
+pub(crate) struct Work {
+    pub(crate) id: u64,
+    pub(crate) completed: Completed,
+    pub(crate) signaled: bool,
+    pub(crate) len: u32,
+    /// Own octets that it sends or fills.
+    pub(crate) own: Vec<u64>,
+    /// Octets of the peer that it reads.
+    pub(crate) source: Option<u64>,
+    /// A private word of the peer: its number. A common one: none, but the claim of the result.
+    pub(crate) word: Option<usize>,
+    pub(crate) common: bool,
+    /// How it fails by itself.
+    pub(crate) fails: Option<Status>,
+    /// How it fails at the peer.
+    pub(crate) refused: Option<Wrong>,
+    pub(crate) change: Option<TagChange>,
+    /// The peer's tag.
+    pub(crate) uses: Option<usize>,
+}
+
+/// A receive.
+#[derive(Clone, Debug)]
+pub(crate) struct Receive {
+    pub(crate) id: u64,
+    /// Its elements: claim, and octets.
+    pub(crate) list: Vec<(u64, usize)>,
+}
+
+impl Receive {
+    pub(crate) fn capacity(&self) -> usize {
+        self.list.iter().map(|(_, len)| len).sum()
+    }
+}
+
+/// A tag that peers may use.
+#[derive(Debug)]
+pub(crate) struct Tag {
+    pub(crate) stag: Stag,
+    pub(crate) node: usize,
+    pub(crate) area: usize,
+    pub(crate) offset: usize,
+    pub(crate) base: u64,
+    pub(crate) len: usize,
+    pub(crate) access: Access,
+    pub(crate) pd: Pd,
+    /// The only end whose peer may use it: link and side.
+    pub(crate) only: Option<(usize, usize)>,
+    pub(crate) kind: TagKind,
+    pub(crate) state: TagState,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum TagKind {
+    Region,
+    Window(WindowKind),
+    Fast,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum TagState {
+    Live,
+    /// Not bound.
+    Free,
+    /// A request changes it.
+    Changing,
+    /// Nobody knows, or it is gone.
+    Lost,
+}
+
+/// A machine.
+pub(crate) struct Node {
+    pub(crate) rnic: Rnic,
+    pub(crate) ram: Ram,
+    pub(crate) areas: Vec<Area>,
+    pub(crate) pds: [Pd; 2],
+    pub(crate) cqs: Vec<Cq>,
+    pub(crate) armed: Vec<Option<bool>>,
+    pub(crate) srq: Srq,
+    /// Receives in the shared queue, oldest first, and those of them that no message needs.
+    pub(crate) shared: VecDeque<Receive>,
+    pub(crate) credit: usize,
+    /// Tags of [`OWN`]: with the right to write to it, and without.
+    pub(crate) own: [(Stag, u64); 2],
+    /// The values of private words: what is certain, and what each atomic posted makes of it.
+    pub(crate) words: Vec<(u64, VecDeque<u64>)>,
+    /// Of the common words: atomics that were done, and that may have been; and the values that were returned.
+    pub(crate) counts: Vec<(u64, u64, BTreeSet<u64>)>,
+    pub(crate) ready: Vec<Conn>,
+    pub(crate) dead: bool,
+    /// It asks for CRC.
+    pub(crate) crc: bool,
+}
+
+/// One end of a stream.
+pub(crate) struct Side {
+    pub(crate) node: usize,
+    pub(crate) qp: Qp,
+    pub(crate) conn: Option<Conn>,
+    pub(crate) shares: bool,
+    pub(crate) signal_all: bool,
+    /// Appended, and not taken by the stream.
+    pub(crate) outbox: VecDeque<u8>,
+    /// Sent, and not yet at the other end.
+    pub(crate) wire: VecDeque<u8>,
+    /// Came, and was not consumed.
+    pub(crate) inbox: Vec<u8>,
+    /// How it closed its stream.
+    pub(crate) closed: Option<bool>,
+    pub(crate) told: bool,
+    pub(crate) established: bool,
+    /// The queue pair's connection is at its end, or was never made.
+    pub(crate) over: bool,
+    pub(crate) failed: Option<(Cause, bool)>,
+    pub(crate) disconnected: bool,
+    /// An error or flush was seen in the completions of the queue.
+    pub(crate) flushing: [bool; 2],
+    pub(crate) works: VecDeque<Work>,
+    pub(crate) messages: VecDeque<Message>,
+    pub(crate) receives: VecDeque<Receive>,
+    /// Octets that each receive takes, and how many of them are used by the peer's messages.
+    pub(crate) rooms: VecDeque<usize>,
+    /// The last shared receive that it took.
+    pub(crate) last_shared: u64,
+    /// Depths: inbound and outbound.
+    pub(crate) depths: (u16, u16),
+    /// Something certain to fail was posted: nothing more is.
+    pub(crate) doomed: bool,
+    /// Octets of the last Write, if nothing was posted behind it.
+    pub(crate) last_write: u32,
+    /// No more receives are posted.
+    pub(crate) closed_to_receives: bool,
+    /// Receives that were flushed.
+    pub(crate) flushed: usize,
+    /// Requests that failed in their own right.
+    pub(crate) blamed: Vec<Status>,
+}
+
+/// A stream and its two ends; the first asks.
+pub(crate) struct Link {
+    pub(crate) sides: [Side; 2],
+    pub(crate) connect: ConnectOptions,
+    pub(crate) accept: AcceptOptions,
+    pub(crate) refuse: bool,
+    /// The stream was broken by force: octets may be lost.
+    pub(crate) cut: bool,
+    /// Octets were changed.
+    pub(crate) damaged: bool,
+    /// An end was told to disconnect, or was destroyed.
+    pub(crate) ending: bool,
+    pub(crate) crc: bool,
+}
+
+/// How a world is made.
+#[derive(Clone)]
+pub(crate) struct Plan {
+    pub(crate) nodes: usize,
+    pub(crate) links: usize,
+    pub(crate) steps: usize,
+    /// Per million of steps.
+    pub(crate) wrong_ppm: u32,
+    pub(crate) cut_ppm: u32,
+    pub(crate) death_ppm: u32,
+    pub(crate) damage_ppm: u32,
+    pub(crate) revoke_ppm: u32,
+    pub(crate) bug: Bug,
+    pub(crate) crc32c: Crc32c,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self {
+            nodes: 2,
+            links: 2,
+            steps: 600,
+            wrong_ppm: 0,
+            cut_ppm: 0,
+            death_ppm: 0,
+            damage_ppm: 0,
+            revoke_ppm: 0,
+            bug: Bug::None,
+            crc32c,
+        }
+    }
+}
+
+pub(crate) struct World {
+    pub(crate) rng: Rng,
+    pub(crate) now: Instant,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) links: Vec<Link>,
+    pub(crate) tags: Vec<Tag>,
+    pub(crate) last: u64,
+    pub(crate) plan: Plan,
+    /// What was seen: completions that were good, failures, octets delivered.
+    pub(crate) seen: Seen,
+    pub(crate) calm: bool,
+}
+
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Seen {
+    pub(crate) good: u64,
+    pub(crate) flushed: u64,
+    pub(crate) failures: u64,
+    pub(crate) octets: u64,
+    pub(crate) established: u64,
+}
+
+const ALL: Access =
+    Access { local_write: true, remote_write: true, remote_read: true, remote_atomic: true, bind: true };
+const NONE: Access =
+    Access { local_write: false, remote_write: false, remote_read: false, remote_atomic: false, bind: false };
+
+impl World {
+    pub(crate) fn new(seed: u64, plan: Plan) -> Self {
+        let (rng, now) = (Rng::seeded(seed), Instant::from_ns(1_000));
+        let (nodes, links, tags) = (Vec::new(), Vec::new(), Vec::new());
+        let (last, calm, seen) = (0, false, Seen::default());
+        let mut world = Self { rng, now, nodes, links, tags, last, plan, seen, calm };
+        for _ in 0..world.plan.nodes {
+            world.node();
+        }
+        for _ in 0..world.plan.links {
+            world.link();
+        }
+        world
+    }
+
+    pub(crate) fn number(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    pub(crate) fn half(&mut self) -> bool {
+        self.rng.chance(500_000)
+    }
+
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
+        self.rng.below(bound as u64) as usize
+    }
+
+    /// An address for the first of so many octets.
+    fn base(&mut self, len: usize) -> u64 {
+        match self.below(4) {
+            0 => 0,
+            1 => (u64::MAX - len as u64) & !7,
+            2 => 0x1000,
+            _ => self.rng.u64() >> 20 << 3,
+        }
+    }
+
+    fn node(&mut self) {
+        let number = self.nodes.len();
+        let crc = self.half();
+        let config = Config {
+            crc32c: self.plan.crc32c,
+            crc,
+            markers: self.half(),
+            start_timeout_ns: SECOND,
+            close_timeout_ns: SECOND,
+            ..Config::default()
+        };
+        let mut rnic = Rnic::new(config, self.rng.fork());
+        let pds = [rnic.alloc_pd().unwrap(), rnic.alloc_pd().unwrap()];
+        let cqs: Vec<Cq> = (0..2).map(|_| rnic.create_cq(10_000).unwrap()).collect();
+        let srq = rnic.create_srq(pds[0], 1000, 4).unwrap();
+        let mut arrays: Vec<Vec<u8>> = SIZES.iter().map(|&len| vec![0; len]).collect();
+        arrays.iter_mut().for_each(|array| self.rng.fill(array));
+        for word in arrays[WORDS].chunks_exact_mut(8).take(COMMON_WORDS) {
+            word.fill(0);
+        }
+        let (b0, b1) = (self.base(SIZES[OWN]), self.base(SIZES[OWN]));
+        let write = Access { local_write: true, ..NONE };
+        let len = SIZES[OWN] as u64;
+        let own = [
+            (rnic.register(pds[0], OWN as u32, b0, len, write).unwrap(), b0),
+            (rnic.register(pds[0], OWN as u32, b1, len, NONE).unwrap(), b1),
+        ];
+        let words = arrays[WORDS].chunks_exact(8).map(|w| (super::memory::number(w), VecDeque::new())).collect();
+        let areas = arrays.iter().cloned().map(Area::new).collect();
+        let ram = Ram::new(arrays, self.plan.bug);
+        let counts = vec![(0, 0, BTreeSet::new()); COMMON_WORDS];
+        let armed = vec![None; cqs.len()];
+        let (shared, credit, ready, dead) = (VecDeque::new(), 0, Vec::new(), false);
+        self.nodes.push(Node {
+            rnic,
+            ram,
+            areas,
+            pds,
+            cqs,
+            armed,
+            srq,
+            shared,
+            credit,
+            own,
+            words,
+            counts,
+            ready,
+            dead,
+            crc,
+        });
+        let read = Access { remote_read: true, ..NONE };
+        let put = Access { local_write: true, remote_write: true, ..NONE };
+        let count = Access { local_write: true, remote_atomic: true, ..NONE };
+        self.region(number, PUBLIC, SIZES[PUBLIC], 0, ALL);
+        self.region(number, PUBLIC, SIZES[PUBLIC] / 2, 0, put);
+        self.region(number, PUBLIC, SIZES[PUBLIC] - 5, 0, read);
+        self.region(number, PUBLIC, SIZES[PUBLIC], 0, ALL);
+        self.region(number, PUBLIC, SIZES[PUBLIC], 1, ALL);
+        self.region(number, WORDS, SIZES[WORDS], 0, count);
+    }
+
+    fn region(&mut self, node: usize, area: usize, len: usize, pd: usize, access: Access) {
+        let base = self.base(len);
+        let it = &mut self.nodes[node];
+        let pd = it.pds[pd];
+        let stag = it.rnic.register(pd, area as u32, base, len as u64, access).unwrap();
+        let (offset, only, kind, state) = (0, None, TagKind::Region, TagState::Live);
+        self.tags.push(Tag { stag, node, area, offset, base, len, access, pd, only, kind, state });
+    }
+
+    fn side(&mut self, node: usize) -> Side {
+        let cqs = [self.below(2), self.below(2)];
+        let (shares, signal_all) = (self.rng.chance(300_000), self.rng.chance(300_000));
+        let it = &mut self.nodes[node];
+        let options = QpOptions {
+            pd: it.pds[0],
+            send_cq: it.cqs[cqs[0]],
+            recv_cq: it.cqs[cqs[1]],
+            srq: shares.then_some(it.srq),
+            send_depth: 40,
+            recv_depth: 40,
+            max_send_sge: 8,
+            max_recv_sge: 8,
+            max_inline: 256,
+            signal_all,
+        };
+        let qp = it.rnic.create_qp(options).unwrap();
+        Side {
+            node,
+            qp,
+            conn: None,
+            shares,
+            signal_all,
+            outbox: VecDeque::new(),
+            wire: VecDeque::new(),
+            inbox: Vec::new(),
+            closed: None,
+            told: false,
+            established: false,
+            over: false,
+            failed: None,
+            disconnected: false,
+            flushing: [false; 2],
+            works: VecDeque::new(),
+            messages: VecDeque::new(),
+            receives: VecDeque::new(),
+            rooms: VecDeque::new(),
+            last_shared: 0,
+            depths: (0, 0),
+            doomed: false,
+            last_write: 0,
+            closed_to_receives: false,
+            flushed: 0,
+            blamed: Vec::new(),
+        }
+    }
+
+    /// A new stream between two machines that live, if there are.
+    pub(crate) fn link(&mut self) {
+        let alive: Vec<usize> = (0..self.nodes.len()).filter(|&n| !self.nodes[n].dead).collect();
+        if alive.len() < 2 {
+            return;
+        }
+        let a = self.below(alive.len());
+        let b = (a + 1 + self.below(alive.len() - 1)) % alive.len();
+        let mut sides = [self.side(alive[a]), self.side(alive[b])];
+        let depth = |rng: &mut Rng| if rng.chance(200_000) { 0 } else { rng.below(10) as u16 };
+        let revision = if self.rng.chance(300_000) { 1 } else { 2 };
+        let rtr = [RtrKind::Send, RtrKind::Write, RtrKind::Read][self.below(3)];
+        let mut connect = ConnectOptions {
+            ird: depth(&mut self.rng),
+            ord: depth(&mut self.rng),
+            private_data: self.private(),
+            crc: Some(self.half()),
+            markers: Some(self.half()),
+            revision: Some(revision),
+            peer_to_peer: (revision == 2 && self.half()).then_some(rtr),
+            hold_ns: if self.rng.chance(100_000) { MS } else { 0 },
+        };
+        let mut accept =
+            AcceptOptions { ird: depth(&mut self.rng), ord: depth(&mut self.rng), private_data: self.private() };
+        if revision == 1 {
+            // Nothing is negotiated: the programs agree.
+            (accept.ird, accept.ord) = (connect.ord, connect.ird);
+        }
+        if self.rng.chance(50_000) {
+            connect.private_data = vec![7; 508];
+            accept.private_data = vec![8; 508];
+        }
+        let (now, emss) = (self.now, [self.emss(), self.emss()]);
+        let node = &mut self.nodes[sides[0].node];
+        let first = node.rnic.connect(now, sides[0].qp, &connect).unwrap();
+        node.rnic.set_emss(first, emss[0]);
+        let node = &mut self.nodes[sides[1].node];
+        let second = node.rnic.incoming(now).unwrap();
+        node.rnic.set_emss(second, emss[1]);
+        (sides[0].conn, sides[1].conn) = (Some(first), Some(second));
+        let refuse = self.rng.chance(30_000);
+        let (cut, damaged, ending, crc) = (false, false, false, false);
+        let it = self.links.len();
+        let nodes = [sides[0].node, sides[1].node];
+        self.links.push(Link { sides, connect, accept, refuse, cut, damaged, ending, crc });
+        for (side, node) in nodes.into_iter().enumerate() {
+            for kind in [TagKind::Window(WindowKind::OneQp), TagKind::Fast] {
+                self.blank(node, kind, Some((it, side)));
+            }
+            if self.half() {
+                self.blank(node, TagKind::Window(WindowKind::Domain), None);
+            }
+        }
+    }
+
+    fn private(&mut self) -> Vec<u8> {
+        let mut bytes = vec![0; self.rng.below(30) as usize];
+        self.rng.fill(&mut bytes);
+        bytes
+    }
+
+    fn emss(&mut self) -> usize {
+        match self.below(5) {
+            0 => 100 + self.below(200),
+            1 => 1448,
+            2 => 8948,
+            3 => 65_483,
+            _ => 500 + self.below(3000),
+        }
+    }
+
+    /// A tag that is not bound yet.
+    fn blank(&mut self, node: usize, kind: TagKind, only: Option<(usize, usize)>) {
+        let it = &mut self.nodes[node];
+        let pd = it.pds[0];
+        let stag = match kind {
+            TagKind::Window(window) => it.rnic.alloc_window(pd, window),
+            _ => it.rnic.alloc_fast(pd),
+        }
+        .unwrap();
+        let (area, offset, base, len, access) = (PUBLIC, 0, 0, 0, NONE);
+        let state = TagState::Free;
+        self.tags.push(Tag { stag, node, area, offset, base, len, access, pd, only, kind, state });
+    }
+
+    /// Which stream of a machine it is.
+    pub(crate) fn find(&self, node: usize, conn: Conn) -> Option<(usize, usize)> {
+        let is = |s: &Side| s.node == node && s.conn == Some(conn) && s.closed.is_none();
+        (0..self.links.len()).flat_map(|l| [(l, 0), (l, 1)]).find(|&(l, s)| is(&self.links[l].sides[s]))
+    }
+
+    pub(crate) fn find_qp(&self, node: usize, qp: Qp) -> Option<(usize, usize)> {
+        let is = |s: &Side| s.node == node && s.qp == qp;
+        (0..self.links.len()).flat_map(|l| [(l, 0), (l, 1)]).find(|&(l, s)| is(&self.links[l].sides[s]))
+    }
+
+    /// Has a machine frame some of what it has to send; true if it had anything.
+    pub(crate) fn output(&mut self, at: usize, most: usize) -> bool {
+        let (now, pick) = (self.now, self.rng.u64());
+        let node = &mut self.nodes[at];
+        while let Some(conn) = node.rnic.ready() {
+            node.ready.push(conn);
+        }
+        if node.ready.is_empty() || node.dead {
+            return false;
+        }
+        let place = (pick % node.ready.len() as u64) as usize;
+        let conn = node.ready[place];
+        let (mut record, mut more) = (Record::default(), true);
+        for _ in 0..most {
+            more = node.rnic.output(now, conn, &mut record, &mut node.ram);
+            if !more {
+                break;
+            }
+        }
+        if !more {
+            node.ready.swap_remove(place);
+        }
+        let mut octets = Vec::new();
+        for part in &record.parts {
+            match part {
+                Part::Bytes(range) => octets.extend_from_slice(&record.bytes[range.clone()]),
+                Part::Memory(span) => octets.extend_from_slice(&node.ram.copy(*span)),
+            }
+        }
+        assert_eq!(octets.len(), record.len());
+        if let Some((link, side)) = self.find(at, conn) {
+            self.links[link].sides[side].outbox.extend(octets);
+        } else {
+            assert!(octets.is_empty(), "a closed stream has something to send");
+        }
+        self.hear(at);
+        true
+    }
+
+    /// The stream takes some of what was framed; true if there was anything.
+    pub(crate) fn send(&mut self, link: usize, side: usize, most: usize) -> bool {
+        let it = &mut self.links[link].sides[side];
+        let (Some(conn), None) = (it.conn, it.closed) else { return false };
+        let len = most.min(it.outbox.len());
+        if len == 0 || self.nodes[it.node].dead {
+            return false;
+        }
+        it.wire.extend(it.outbox.drain(..len));
+        let at = it.node;
+        self.nodes[at].rnic.sent(conn, len);
+        self.hear(at);
+        true
+    }
+
+    /// Octets arrive at a side; true if there were any.
+    pub(crate) fn deliver(&mut self, link: usize, side: usize, most: usize) -> bool {
+        let [a, b] = &mut self.links[link].sides;
+        let (it, other) = if side == 0 { (a, b) } else { (b, a) };
+        let len = most.min(other.wire.len());
+        if len == 0 {
+            return false;
+        }
+        let node = &mut self.nodes[it.node];
+        let (Some(conn), None, false) = (it.conn, it.closed, node.dead) else {
+            other.wire.drain(..len);
+            return true;
+        };
+        let at = it.node;
+        let direct = if self.rng.chance(500_000) && it.inbox.is_empty() { node.rnic.direct(conn) } else { None };
+        if let Some(span) = direct {
+            let len = len.min(span.len as usize);
+            let octets: Vec<u8> = other.wire.drain(..len).collect();
+            let span = Span { len: len as u32, ..span };
+            node.ram.write(span, &octets).unwrap();
+            node.rnic.placed(self.now, conn, len as u32, &mut node.ram);
+        } else {
+            it.inbox.extend(other.wire.drain(..len));
+            let used = node.rnic.input(self.now, conn, &it.inbox, &mut node.ram);
+            it.inbox.drain(..used);
+            assert!(it.inbox.len() <= 72 << 10, "{} octets are kept", it.inbox.len());
+        }
+        self.seen.octets += len as u64;
+        self.hear(at);
+        true
+    }
+
+    /// A side hears of the other's end, if all that was sent before is there; true if so.
+    pub(crate) fn tell(&mut self, link: usize, side: usize) -> bool {
+        let [a, b] = &mut self.links[link].sides;
+        let (it, other) = if side == 0 { (a, b) } else { (b, a) };
+        let Some(reset) = other.closed else { return false };
+        let (Some(conn), None, false) = (it.conn, it.closed, it.told) else { return false };
+        if !reset && !other.wire.is_empty() || self.nodes[it.node].dead {
+            return false;
+        }
+        it.told = true;
+        let at = it.node;
+        self.nodes[at].rnic.ended(self.now, conn, if reset { End::Reset } else { End::Finished });
+        self.hear(at);
+        true
+    }
+
+    /// Breaks a stream: what is under way is lost from some octet on, and both ends hear of it, or only one.
+    pub(crate) fn cut(&mut self, link: usize) {
+        let reset = self.half();
+        self.links[link].cut = true;
+        for side in 0..2 {
+            let keep = self.below(self.links[link].sides[side].wire.len() + 1);
+            let it = &mut self.links[link].sides[side];
+            it.wire.truncate(keep);
+            let (Some(conn), None, false) = (it.conn, it.closed, self.nodes[it.node].dead) else { continue };
+            if it.told {
+                continue;
+            }
+            it.told = true;
+            let end = if reset { End::Reset } else { End::Finished };
+            let at = it.node;
+            self.nodes[at].rnic.ended(self.now, conn, end);
+            self.hear(at);
+        }
+    }
+
+    /// Half of a stream ends early: one end hears the other's, which still talks.
+    pub(crate) fn half_cut(&mut self, link: usize, side: usize) {
+        let keep = self.below(self.links[link].sides[1 - side].wire.len() + 1);
+        self.links[link].cut = true;
+        let reset = self.half();
+        let other = &mut self.links[link].sides[1 - side];
+        other.wire.truncate(keep);
+        let it = &mut self.links[link].sides[side];
+        let (Some(conn), None, false) = (it.conn, it.closed, it.told) else { return };
+        if self.nodes[it.node].dead {
+            return;
+        }
+        it.told = true;
+        let at = it.node;
+        self.nodes[at].rnic.ended(self.now, conn, if reset { End::Reset } else { End::Finished });
+        self.hear(at);
+    }
+
+    /// A machine dies; its kernel may still end its streams in order.
+    pub(crate) fn die(&mut self, at: usize) {
+        self.nodes[at].dead = true;
+        for link in 0..self.links.len() {
+            for side in 0..2 {
+                if self.links[link].sides[side].node != at {
+                    continue;
+                }
+                self.links[link].cut = true;
+                let (reset, keep) = (self.half(), self.below(self.links[link].sides[side].wire.len() + 1));
+                let it = &mut self.links[link].sides[side];
+                it.wire.truncate(keep);
+                it.over = true;
+                it.closed.get_or_insert(reset);
+            }
+        }
+    }
+
+    /// Changes a bit of what is under way.
+    pub(crate) fn damage(&mut self, link: usize) {
+        let it = &self.links[link];
+        let safe = it.crc && it.sides.iter().all(|s| s.established);
+        let side = self.below(2);
+        let len = self.links[link].sides[side].wire.len();
+        if !safe || len == 0 {
+            return;
+        }
+        let (at, bit) = (self.below(len), self.below(8));
+        self.links[link].damaged = true;
+        self.links[link].sides[side].wire[at] ^= 1 << bit;
+    }
+
+    /// One thing happens.
+    fn step(&mut self) {
+        let link = self.below(self.links.len());
+        let (side, dice) = (self.below(2), self.below(100));
+        match dice {
+            0..30 => self.post(link, side),
+            30..45 => self.post_receive(link, side),
+            45..60 => {
+                let (at, most) = (self.below(self.nodes.len()), 1 + self.below(6));
+                self.output(at, most);
+            }
+            60..72 => {
+                let most = self.cut_len();
+                self.send(link, side, most);
+            }
+            72..90 => {
+                let most = self.cut_len();
+                self.deliver(link, side, most);
+                self.tell(link, side);
+            }
+            90..98 => {
+                let at = self.below(self.nodes.len());
+                self.poll(at);
+            }
+            _ => {
+                let ns = self.rng.below(2 * MS);
+                self.pass(ns);
+            }
+        }
+        let plan = self.plan.clone();
+        if self.rng.chance(plan.cut_ppm) {
+            if self.half() { self.cut(link) } else { self.half_cut(link, side) }
+        }
+        if self.rng.chance(plan.death_ppm) {
+            let at = self.below(self.nodes.len());
+            if self.nodes.iter().filter(|n| !n.dead).count() > 1 {
+                self.die(at);
+            }
+        }
+        if self.rng.chance(plan.damage_ppm) {
+            self.damage(link);
+        }
+        if self.rng.chance(plan.revoke_ppm) {
+            self.revoke();
+        }
+        if self.rng.chance(3_000) {
+            self.disconnect(link, side);
+        }
+    }
+
+    fn cut_len(&mut self) -> usize {
+        match self.below(4) {
+            0 => 1 + self.below(8),
+            1 => 1 + self.below(600),
+            2 => 1 + self.below(6000),
+            _ => usize::MAX,
+        }
+    }
+
+    pub(crate) fn pass(&mut self, ns: u64) {
+        self.now = self.now.after(ns);
+        for at in 0..self.nodes.len() {
+            if !self.nodes[at].dead {
+                self.nodes[at].rnic.tick(self.now);
+                self.hear(at);
+            }
+        }
+    }
+
+    pub(crate) fn disconnect(&mut self, link: usize, side: usize) {
+        let it = &mut self.links[link].sides[side];
+        if it.over || !it.established || self.nodes[it.node].dead {
+            return;
+        }
+        let (at, qp) = (it.node, it.qp);
+        it.disconnected = true;
+        if std::env::var("TRACE").is_ok() { eprintln!("{:?} link {link} side {side} disconnects", self.now); }
+        self.links[link].ending = true;
+        self.nodes[at].rnic.disconnect(self.now, qp).unwrap();
+        self.hear(at);
+    }
+
+    /// Lets everything flow until nothing moves.
+    pub(crate) fn settle(&mut self) {
+        loop {
+            let mut moved = false;
+            for at in 0..self.nodes.len() {
+                let most = 1 + self.below(20);
+                moved |= self.output(at, most);
+            }
+            for link in 0..self.links.len() {
+                for side in 0..2 {
+                    let most = if self.half() { usize::MAX } else { 1 + self.below(5000) };
+                    moved |= self.send(link, side, most);
+                    moved |= self.deliver(link, side, most);
+                    moved |= self.tell(link, side);
+                }
+            }
+            for at in 0..self.nodes.len() {
+                self.poll(at);
+            }
+            if !moved {
+                break;
+            }
+        }
+    }
+
+    /// Runs the whole plan.
+    pub(crate) fn run(mut self) -> Seen {
+        for _ in 0..self.plan.steps {
+            self.step();
+        }
+        self.calm = true;
+        // What waits for the other's first FPDU, or for its time.
+        self.settle();
+        for link in 0..self.links.len() {
+            self.open_up(link);
+        }
+        self.pass(2 * MS);
+        self.settle();
+        self.at_rest();
+        for link in 0..self.links.len() {
+            let side = self.below(2);
+            if self.half() {
+                self.last_posts(link, side);
+            }
+            self.disconnect(link, side);
+        }
+        self.settle();
+        for _ in 0..4 {
+            self.pass(2 * SECOND);
+            self.settle();
+        }
+        self.at_end();
+        self.seen
+    }
+}
