@@ -1,24 +1,31 @@
 //! The oracle: what an engine tells its program is held against what was posted.
 
-use sprat_proto::rdma::{Completed, Completion, Event, Qp, QpState, Status};
+use sprat_proto::rdma::{Completed, Completion, Event, QpState, Status, Why};
 use sprat_proto::wire::mpa::RtrKind;
 use sprat_proto::wire::rdmap::Cause;
 
 use super::memory::number;
 use super::world::{
-    Body, COMMON_WORDS, Message, OWN, PUBLIC, Receive, SIZES, TagChange, TagState, WORDS, Work, World,
+    Body, COMMON_WORDS, Message, OWN, PUBLIC, Receive, TagChange, TagState, WORDS, Work, World,
 };
 
 impl World {
-    /// Takes a machine's events.
+    /// Takes a machine's events. Those of queues go first, since the others have the queues looked at.
     pub(crate) fn hear(&mut self, at: usize) {
-        while let Some(event) = self.nodes[at].rnic.event() {
-            self.event(at, event);
+        loop {
+            let rnic = &mut self.nodes[at].rnic;
+            let mut events: Vec<Event> = std::iter::from_fn(|| rnic.event()).collect();
+            if events.is_empty() {
+                return;
+            }
+            events.sort_by_key(|event| !matches!(event, Event::CqReady(_)));
+            for event in events {
+                self.event(at, event);
+            }
         }
     }
 
     fn event(&mut self, at: usize, event: Event) {
-        if std::env::var("TRACE").is_ok() { eprintln!("{:?} node {at}: {event:?}", self.now); }
         match event {
             Event::Request { conn, private_data, ird, ord } => {
                 let (link, side) = self.find(at, conn).expect("a stream that is there");
@@ -30,8 +37,8 @@ impl World {
                 it.crc = it.connect.crc == Some(true) || self.nodes[at].crc;
                 let node = &mut self.nodes[at];
                 if it.refuse {
-                    it.sides[1].over = true;
                     node.rnic.reject(self.now, conn, &it.accept.private_data).unwrap();
+                    self.finish(link, side);
                 } else {
                     node.rnic.accept(self.now, conn, it.sides[1].qp, &it.accept).unwrap();
                 }
@@ -51,7 +58,13 @@ impl World {
             Event::Failed { conn, why, .. } => {
                 let (link, side) = self.find(at, conn).expect("a stream that is there");
                 let it = &self.links[link];
-                assert!(it.cut || it.refuse || it.ending, "{why:?} without a reason");
+                let other = it.sides[1 - side].failed;
+                let mut works = it.sides[side].works.iter();
+                if why == Why::Fault(Cause::LOCAL) && works.any(|w| w.fails.is_some()) {
+                    self.links[link].sides[side].failed = Some((Cause::LOCAL, true));
+                    return self.finish(link, side);
+                }
+                assert!(it.cut || it.refuse || it.ending || other.is_some(), "{why:?} without a reason");
                 self.finish(link, side);
             }
             Event::QpFailed { qp, cause, ours } => {
@@ -114,7 +127,8 @@ impl World {
     /// A connection has failed: was there a reason?
     fn failed(&mut self, link: usize, side: usize, cause: Cause, ours: bool) {
         let it = &self.links[link];
-        let [this, other] = if side == 0 { [&it.sides[0], &it.sides[1]] } else { [&it.sides[1], &it.sides[0]] };
+        let [this, other] =
+            if side == 0 { [&it.sides[0], &it.sides[1]] } else { [&it.sides[1], &it.sides[0]] };
         assert!(this.failed.is_none() && this.established, "{cause} after {:?}", this.failed);
         if !ours {
             assert_eq!(other.failed, Some((cause, true)), "what the other found");
@@ -132,7 +146,11 @@ impl World {
                 passed |= w.certain;
                 here
             });
-            assert!(found, "side {side} of link {link} found {cause}, which nobody did: {:?}", other.messages);
+            assert!(
+                found,
+                "side {side} of link {link} found {cause}, which nobody did: {:?}",
+                other.messages
+            );
         }
         self.links[link].sides[side].failed = Some((cause, ours));
         self.seen.failures += 1;
@@ -217,7 +235,7 @@ impl World {
         }
     }
 
-    fn settle_write(&mut self, at: usize, message: &Message) {
+    pub(crate) fn settle_write(&mut self, at: usize, message: &Message) {
         assert!(message.wrong.is_none_or(|w| !w.certain), "{message:?} was taken as right");
         let node = &mut self.nodes[at];
         if let Some(key) = message.claim
@@ -239,7 +257,10 @@ impl World {
                 any = true;
                 let solicited = self.completion(at, &completion);
                 let counts = |only: bool| !only || solicited || completion.status != Status::Success;
-                assert!(!self.nodes[at].armed[it].is_some_and(counts), "{completion:?} did not wake its queue");
+                assert!(
+                    !self.nodes[at].armed[it].is_some_and(counts),
+                    "{completion:?} did not wake its queue"
+                );
             }
             if self.half() {
                 let solicited_only = self.half();
@@ -255,8 +276,11 @@ impl World {
     fn completion(&mut self, at: usize, c: &Completion) -> bool {
         let (link, side) = self.find_qp(at, c.qp).expect("a completion of a queue pair that is there");
         let good = c.status == Status::Success;
-        if std::env::var("TRACE").is_ok() { eprintln!("{:?} link {link} side {side} node {at}: {c:?}", self.now); }
-        if good { self.seen.good += 1 } else { self.seen.flushed += 1 }
+        if good {
+            self.seen.good += 1
+        } else {
+            self.seen.flushed += 1
+        }
         let queue = usize::from(matches!(c.completed, Completed::Recv | Completed::RecvImmediate));
         let it = &mut self.links[link].sides[side];
         assert!(!good || !it.flushing[queue], "{c:?} behind an error");
@@ -305,7 +329,7 @@ impl World {
     }
 
     /// A request has done what it should.
-    fn work_done(&mut self, link: usize, side: usize, work: Work) {
+    pub(crate) fn work_done(&mut self, link: usize, side: usize, work: Work) {
         let (at, peer) = (self.links[link].sides[side].node, self.links[link].sides[1 - side].node);
         assert!(work.fails.is_none(), "{work:?} succeeds");
         assert!(work.refused.is_none_or(|w| !w.certain), "{work:?} succeeds");
@@ -340,7 +364,7 @@ impl World {
         let peer = self.links[link].sides[1 - side].node;
         let mut messages = std::mem::take(&mut self.links[link].sides[side].messages);
         messages.retain(|m| {
-            if m.id < id && !matches!(m.body, Body::Send { .. }) {
+            if m.id <= id && !matches!(m.body, Body::Send { .. }) {
                 self.settle_write(peer, m);
                 return false;
             }
@@ -390,11 +414,7 @@ impl World {
             assert_eq!(blamed, 0, "two are blamed");
             self.links[link].sides[side].blamed.push(status);
         }
-        if work.common
-            && let Some(slot) = work.word
-        {
-            self.nodes[peer].counts[slot].1 += 1;
-        }
+        self.abandon(peer, &work);
         for key in work.own {
             if work.common {
                 let node = &mut self.nodes[at];
@@ -405,11 +425,20 @@ impl World {
                 self.release(at, key, false);
             }
         }
-        if let Some(key) = work.source {
-            self.release(peer, key, false);
-        }
         if let Some(TagChange::Live(t) | TagChange::Free(t)) = work.change {
             self.tags[t].state = TagState::Lost;
+        }
+    }
+
+    /// Nobody waits any more for what a request asked of the peer.
+    pub(crate) fn abandon(&mut self, peer: usize, work: &Work) {
+        if work.common
+            && let Some(slot) = work.word
+        {
+            self.nodes[peer].counts[slot].1 += 1;
+        }
+        if let Some(key) = work.source {
+            self.release(peer, key, false);
         }
     }
 
@@ -480,7 +509,8 @@ impl World {
 
     fn not_received(&mut self, link: usize, side: usize, c: &Completion) {
         let at = self.links[link].sides[side].node;
-        let is_late = !self.links[link].sides[side].shares && self.links[link].sides[side].receives.is_empty();
+        let is_late =
+            !self.links[link].sides[side].shares && self.links[link].sides[side].receives.is_empty();
         assert!(!is_late, "{c:?} of nothing that was posted");
         let receive = self.take_receive(link, side, c.id);
         let it = &mut self.links[link].sides[side];
@@ -499,104 +529,5 @@ impl World {
         }
         let bytes = message.map(|(bytes, _)| bytes.clone()).unwrap_or_default();
         self.drop_receive(at, &receive, &bytes);
-    }
-
-    /// Nothing moves any more: all requests are done, or their connection is at its end on both sides.
-    pub(crate) fn at_rest(&mut self) {
-        for link in 0..self.links.len() {
-            let it = &self.links[link];
-            let dead = |s: usize| self.nodes[it.sides[s].node].dead;
-            let over = [0, 1].map(|s| it.sides[s].over);
-            let shut = [0, 1].map(|s| it.sides[s].closed.is_some());
-            if over != [false; 2] {
-                let stuck = it.damaged || it.ending;
-                assert!(stuck || over == [true; 2] && shut == [true; 2], "{over:?} {shut:?} {}", it.cut);
-                continue;
-            }
-            if dead(0) || dead(1) || it.cut || it.damaged || it.ending {
-                continue;
-            }
-            for side in 0..2 {
-                let works = std::mem::take(&mut self.links[link].sides[side].works);
-                for work in works {
-                    assert!(!work.signaled, "{work:?} never completes");
-                    self.work_done(link, side, work);
-                }
-                let peer = self.links[link].sides[1 - side].node;
-                for message in std::mem::take(&mut self.links[link].sides[side].messages) {
-                    assert!(!matches!(message.body, Body::Send { .. }), "{message:?} was not delivered");
-                    self.settle_write(peer, &message);
-                }
-            }
-        }
-        self.check();
-    }
-
-    /// All memory is as it should be.
-    pub(crate) fn check(&self) {
-        for node in self.nodes.iter().filter(|n| !n.dead) {
-            for area in [OWN, PUBLIC] {
-                node.areas[area].check(0..SIZES[area], &node.ram.arrays[area]);
-            }
-        }
-    }
-
-    /// Every connection is at its end.
-    pub(crate) fn at_end(&mut self) {
-        for (it, link) in self.links.iter().enumerate() {
-            for side in link.sides.iter().filter(|s| !self.nodes[s.node].dead) {
-                assert!(side.over && side.closed.is_some(), "link {it} has no end");
-                assert!(side.works.iter().all(|w| !w.signaled), "{:?} never completes", side.works);
-            }
-        }
-        for node in &mut self.nodes {
-            for receive in std::mem::take(&mut node.shared) {
-                for (key, _) in receive.list {
-                    node.areas[OWN].adopt(key, &[], &node.ram.arrays[OWN]);
-                }
-            }
-        }
-        self.check();
-        for node in self.nodes.iter().filter(|n| !n.dead) {
-            for area in &node.areas {
-                assert!(area.claims.is_empty(), "{} octets are still in use", area.claims.len());
-            }
-            for (slot, (value, chain)) in node.words.iter().enumerate().skip(COMMON_WORDS) {
-                assert!(chain.is_empty());
-                assert_eq!(number(&node.ram.arrays[WORDS][8 * slot..][..8]), *value, "word {slot}");
-            }
-            for (slot, (done, maybe, told)) in node.counts.iter().enumerate() {
-                let count = number(&node.ram.arrays[WORDS][8 * slot..][..8]);
-                assert!(*done <= count && count <= done + maybe, "{done} + {maybe}: {count}");
-                assert!(told.last().is_none_or(|&last| last < count), "{told:?} of {count}");
-            }
-        }
-        self.take_down();
-    }
-
-    /// What was made can be unmade: nothing is held by anything.
-    fn take_down(&mut self) {
-        let sides = self.links.iter().flat_map(|l| &l.sides);
-        let pairs: Vec<(usize, Qp)> = sides.map(|s| (s.node, s.qp)).collect();
-        for (at, qp) in pairs {
-            // Those that were never connected were destroyed before.
-            let _ = self.nodes[at].rnic.destroy_qp(qp);
-        }
-        for tag in self.tags.iter().rev() {
-            let rnic = &mut self.nodes[tag.node].rnic;
-            let _ = rnic.dealloc_window(tag.stag).or_else(|_| rnic.deregister(tag.stag));
-        }
-        for node in self.nodes.iter_mut().filter(|n| !n.dead) {
-            for (stag, _) in node.own {
-                node.rnic.deregister(stag).unwrap();
-            }
-            for &cq in &node.cqs {
-                node.rnic.destroy_cq(cq).unwrap();
-            }
-            node.rnic.destroy_srq(node.srq).unwrap();
-            for pd in node.pds {
-                node.rnic.dealloc_pd(pd).unwrap();
-            }
-        }
     }
 }

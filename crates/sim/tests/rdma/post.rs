@@ -3,8 +3,7 @@
 use arrayvec::ArrayVec;
 use sprat_proto::rdma::mr::WindowKind;
 use sprat_proto::rdma::{
-    Access, Completed, Data, PostError, QpState, RecvRequest, Remote, SendFlags, SendOp, SendRequest, Sge,
-    Stag, Status,
+    Access, Completed, Data, QpState, RecvRequest, Remote, SendFlags, SendOp, SendRequest, Sge, Stag,
 };
 use sprat_proto::wire::rdmap::Cause;
 
@@ -14,19 +13,19 @@ use super::world::{
     WORD_COUNT, WORDS, Work, World, Wrong,
 };
 
-type List = ArrayVec<Sge, 8>;
+pub(crate) type List = ArrayVec<Sge, 8>;
 
 /// A work request that is being made up.
-struct Draft {
-    op: SendOp,
-    data: Data,
-    flags: SendFlags,
-    work: Work,
-    messages: Vec<Message>,
+pub(crate) struct Draft {
+    pub(crate) op: SendOp,
+    pub(crate) data: Data,
+    pub(crate) flags: SendFlags,
+    pub(crate) work: Work,
+    pub(crate) messages: Vec<Message>,
 }
 
 impl Draft {
-    fn new(id: u64, op: SendOp, completed: Completed) -> Self {
+    pub(crate) fn new(id: u64, op: SendOp, completed: Completed) -> Self {
         let work = Work {
             id,
             completed,
@@ -45,14 +44,15 @@ impl Draft {
         Self { op, data, flags, work, messages: Vec::new() }
     }
 
-    fn message(&mut self, body: Body, wrong: Option<Cause>, claim: Option<u64>) {
+    pub(crate) fn message(&mut self, body: Body, wrong: Option<Cause>, claim: Option<u64>) {
         let wrong = wrong.map(|cause| Wrong { cause, certain: true });
-        self.messages.push(Message { id: self.work.id, body, wrong, claim });
+        let uses = if matches!(body, Body::Ask) { self.work.uses } else { None };
+        self.messages.push(Message { id: self.work.id, body, wrong, claim, uses });
     }
 }
 
 /// The order of what a side does to its peer.
-fn order(link: usize, side: usize) -> u64 {
+pub(crate) fn order(link: usize, side: usize) -> u64 {
     (2 * link + side) as u64
 }
 
@@ -63,7 +63,7 @@ fn alone(key: u64) -> u64 {
 
 impl World {
     /// How long something is.
-    fn length(&mut self) -> usize {
+    pub(crate) fn length(&mut self) -> usize {
         match self.below(8) {
             0 => 0,
             1 => 1 + self.below(8),
@@ -74,7 +74,7 @@ impl World {
     }
 
     /// Claims octets of the machine's own to send: the list, and what is sent.
-    fn sources(&mut self, node: usize, len: usize, own: &mut Vec<u64>) -> Option<(List, Vec<u8>)> {
+    pub(crate) fn sources(&mut self, node: usize, len: usize, own: &mut Vec<u64>) -> Option<(List, Vec<u8>)> {
         let (mut list, mut bytes) = (List::new(), Vec::new());
         let pieces = if len == 0 { self.below(2) } else { 1 + self.below(7) };
         for piece in 0..pieces {
@@ -89,7 +89,7 @@ impl World {
             let key = self.number();
             let it = &mut self.nodes[node];
             let place = it.areas[area].place(&mut self.rng, 0..SIZES[area], here, alone(key), false);
-            let Some((range, _)) = place else { return None };
+            let (range, _) = place?;
             let sole = it.areas[area].free(&range, alone(key), true) == Free::Yes;
             if sole && self.rng.chance(500_000) {
                 self.rng.fill(&mut it.ram.arrays[area][range.clone()]);
@@ -108,7 +108,13 @@ impl World {
     }
 
     /// Octets of the machine's own that an answer goes to.
-    fn sink(&mut self, node: usize, bytes: Option<Vec<u8>>, len: usize, own: &mut Vec<u64>) -> Option<List> {
+    pub(crate) fn sink(
+        &mut self,
+        node: usize,
+        bytes: Option<Vec<u8>>,
+        len: usize,
+        own: &mut Vec<u64>,
+    ) -> Option<List> {
         let key = self.number();
         let it = &mut self.nodes[node];
         let place = it.areas[OWN].place(&mut self.rng, 0..SIZES[OWN], len, alone(key), true);
@@ -121,7 +127,7 @@ impl World {
     }
 
     /// A tag of the peer's that may be used like this.
-    fn peers_tag(
+    pub(crate) fn peers_tag(
         &mut self,
         link: usize,
         side: usize,
@@ -133,7 +139,8 @@ impl World {
         let fits: Vec<usize> = (0..self.tags.len())
             .filter(|&t| {
                 let tag = &self.tags[t];
-                let there = tag.node == node && tag.area == area && tag.state == TagState::Live && tag.len > 0;
+                let there =
+                    tag.node == node && tag.area == area && tag.state == TagState::Live && tag.len > 0;
                 let ours = tag.only.is_none_or(|end| end == (link, 1 - side)) && tag.pd == pd;
                 there && ours && right(tag.access)
             })
@@ -202,7 +209,6 @@ impl World {
         draft.flags.signaled |= draft.work.change.is_some() || self.rng.chance(500_000);
         draft.flags.fence |= self.rng.chance(50_000);
         draft.work.signaled = draft.flags.signaled || it.signal_all;
-        if std::env::var("TRACE").is_ok() { eprintln!("{:?} link {link} side {side} posts {:?} {:?} {:?}", self.now, draft.op, draft.flags, draft.work); }
         let local = draft.work.fails.is_some();
         it.doomed |= local || draft.messages.iter().any(|m| m.wrong.is_some());
         for message in &draft.messages {
@@ -236,7 +242,7 @@ impl World {
     }
 
     /// Takes a receive of the peer's for a message: how many octets it may have.
-    fn room(&mut self, link: usize, side: usize) -> Option<usize> {
+    pub(crate) fn room(&mut self, link: usize, side: usize) -> Option<usize> {
         let other = &mut self.links[link].sides[1 - side];
         if !other.shares {
             return other.rooms.front().copied();
@@ -254,7 +260,13 @@ impl World {
     }
 
     /// A Send of so many octets, if it fits.
-    fn send_or_invalidate(&mut self, link: usize, side: usize, id: u64, too_long: Option<usize>) -> Option<Draft> {
+    pub(crate) fn send_or_invalidate(
+        &mut self,
+        link: usize,
+        side: usize,
+        id: u64,
+        too_long: Option<usize>,
+    ) -> Option<Draft> {
         let room = self.room(link, side)?;
         let len = too_long.unwrap_or_else(|| self.length().min(room));
         let node = self.links[link].sides[side].node;
@@ -314,7 +326,13 @@ impl World {
     }
 
     /// Source of a Write.
-    fn write_data(&mut self, link: usize, side: usize, draft: &mut Draft, len: usize) -> Option<Vec<u8>> {
+    pub(crate) fn write_data(
+        &mut self,
+        link: usize,
+        side: usize,
+        draft: &mut Draft,
+        len: usize,
+    ) -> Option<Vec<u8>> {
         let node = self.links[link].sides[side].node;
         if len <= 256 && self.rng.chance(300_000) {
             let mut bytes = vec![0; len];
@@ -360,7 +378,7 @@ impl World {
         Some(draft)
     }
 
-    fn may_ask(&self, link: usize, side: usize) -> bool {
+    pub(crate) fn may_ask(&self, link: usize, side: usize) -> bool {
         let it = &self.links[link].sides[side];
         it.established && it.depths.1 > 0
     }
@@ -407,7 +425,13 @@ impl World {
     }
 
     /// A fast registration of the side's own as a sink, which is invalid afterwards.
-    fn fast_sink(&mut self, link: usize, side: usize, bytes: &[u8], own: &mut Vec<u64>) -> Option<(List, usize)> {
+    fn fast_sink(
+        &mut self,
+        link: usize,
+        side: usize,
+        bytes: &[u8],
+        own: &mut Vec<u64>,
+    ) -> Option<(List, usize)> {
         let fits = |t: &super::world::Tag| {
             t.only == Some((link, side))
                 && t.kind == TagKind::Fast
@@ -429,14 +453,6 @@ impl World {
         own.push(key);
         tag.state = TagState::Changing;
         Some((List::from_iter([Sge { stag: tag.stag, addr, len: bytes.len() as u32 }]), t))
-    }
-
-    /// Requests that use the tag are under way.
-    pub(crate) fn is_busy(&self, t: usize) -> bool {
-        let node = self.tags[t].node;
-        let claimed = self.nodes[node].areas.iter().any(|a| a.claims.iter().any(|c| c.tag == Some(t)));
-        let used = |w: &Work| w.uses == Some(t);
-        claimed || self.links.iter().flat_map(|l| &l.sides).any(|s| s.works.iter().any(used))
     }
 
     /// An atomic on a word of the side's own at the peer.
@@ -488,259 +504,6 @@ impl World {
         Some(draft)
     }
 
-    /// Binds, registers, or takes back.
-    fn own_tag(&mut self, link: usize, side: usize, id: u64) -> Option<Draft> {
-        let node = self.links[link].sides[side].node;
-        let fits: Vec<usize> = (0..self.tags.len())
-            .filter(|&t| {
-                let tag = &self.tags[t];
-                let ours = tag.only == Some((link, side))
-                    || tag.node == node && tag.kind == TagKind::Window(WindowKind::Domain);
-                ours && matches!(tag.state, TagState::Free | TagState::Live)
-            })
-            .collect();
-        if fits.is_empty() {
-            return None;
-        }
-        let t = fits[self.below(fits.len())];
-        if self.tags[t].state == TagState::Live {
-            return self.take_back(t, id);
-        }
-        let region = self.tags.iter().position(|t| t.node == node)?;
-        let (base, stag) = (self.tags[region].base, self.tags[region].stag);
-        let offset = self.below(SIZES[PUBLIC] - 100);
-        let len = 1 + self.below(SIZES[PUBLIC] - offset);
-        let access = Access {
-            local_write: true,
-            remote_write: self.half(),
-            remote_read: self.half(),
-            remote_atomic: false,
-            bind: false,
-        };
-        let start = self.rng.u64() >> 8;
-        let tag = &mut self.tags[t];
-        tag.stag = Stag(tag.stag.0 & !0xff | (tag.stag.0.wrapping_add(1) & 0xff));
-        (tag.offset, tag.len, tag.access, tag.state) = (offset, len, access, TagState::Changing);
-        let (op, completed) = if tag.kind == TagKind::Fast {
-            tag.base = start;
-            let (offset, len) = (offset as u64, len as u64);
-            let op =
-                SendOp::FastRegister { stag: tag.stag, region: PUBLIC as u32, offset, base: start, len, access };
-            (op, Completed::FastRegister)
-        } else {
-            tag.base = base + offset as u64;
-            let (window, addr, len) = (tag.stag, tag.base, len as u64);
-            (SendOp::Bind { window, region: stag, addr, len, access }, Completed::Bind)
-        };
-        let mut draft = Draft::new(id, op, completed);
-        draft.work.change = Some(TagChange::Live(t));
-        Some(draft)
-    }
-
-    /// Makes a tag invalid that nobody uses just now.
-    fn take_back(&mut self, t: usize, id: u64) -> Option<Draft> {
-        if self.is_busy(t) {
-            return None;
-        }
-        self.tags[t].state = TagState::Changing;
-        let (stag, kind) = (self.tags[t].stag, self.tags[t].kind);
-        let mut draft = if kind == TagKind::Window(WindowKind::Domain) {
-            let region = Stag(0);
-            let access = self.tags[t].access;
-            let op = SendOp::Bind { window: stag, region, addr: 0, len: 0, access };
-            Draft::new(id, op, Completed::Bind)
-        } else {
-            Draft::new(id, SendOp::Invalidate(stag), Completed::Invalidate)
-        };
-        draft.work.change = Some(TagChange::Free(t));
-        Some(draft)
-    }
-
-    /// Something that must fail, at home or at the peer.
-    fn any_wrong(&mut self, link: usize, side: usize, id: u64) -> Option<Draft> {
-        match self.below(12) {
-            0..3 => self.wrong_write(link, side, id),
-            3..6 => self.wrong_ask(link, side, id),
-            6 => {
-                let room = self.room(link, side)?;
-                let len = room + 1 + self.below(3000);
-                self.send_or_invalidate(link, side, id, Some(len))
-            }
-            7 => {
-                let mut draft = self.send_or_invalidate(link, side, id, None)?;
-                let SendOp::Send = draft.op else { return Some(draft) };
-                let peer = self.links[link].sides[1 - side].node;
-                let region = self.tags.iter().position(|t| t.node == peer)?;
-                let stag = if self.half() { self.tags[region].stag } else { Stag(self.rng.u32() & 0xff) };
-                draft.op = SendOp::SendInvalidate(stag);
-                draft.messages[0].wrong = Some(Wrong { cause: Cause::CANNOT_INVALIDATE, certain: true });
-                Some(draft)
-            }
-            8 => self.unexpected(link, side, id),
-            _ => self.wrong_at_home(link, side, id),
-        }
-    }
-
-    /// A Send for which no receive is posted, and will not be.
-    fn unexpected(&mut self, link: usize, side: usize, id: u64) -> Option<Draft> {
-        let other = &mut self.links[link].sides[1 - side];
-        if other.shares || !other.rooms.is_empty() {
-            return None;
-        }
-        other.closed_to_receives = true;
-        let mut draft = Draft::new(id, SendOp::Send, Completed::Send);
-        let body = Body::Send { bytes: Vec::new(), immediate: None, tag: None, solicited: false, written: 0 };
-        draft.message(body, Some(Cause::UNTAGGED_NO_BUFFER), None);
-        Some(draft)
-    }
-
-    /// A region of the peer, and an address and length that are wrong in some way: as DDP and as RDMAP call it.
-    fn wrong_place(&mut self, link: usize, side: usize, write: bool) -> Option<(Remote, usize, usize, usize, [Cause; 2])> {
-        let peer = self.links[link].sides[1 - side].node;
-        let region = self.tags.iter().position(|t| t.node == peer)?;
-        let other = self.tags.iter().position(|t| t.node == peer && t.pd == self.nodes[peer].pds[1])?;
-        let len = 1 + self.below(100);
-        let weak = self.tags.iter().position(|t| {
-            let live = t.node == peer && t.area == PUBLIC && t.state == TagState::Live && t.only.is_none();
-            live && t.kind == TagKind::Region && !(if write { t.access.remote_write } else { t.access.remote_read })
-        });
-        let (tag, at) = (&self.tags[region], self.rng.below(1000));
-        let (stag, addr) = (tag.stag, tag.base.wrapping_add(at));
-        Some(match self.below(5) {
-            0 => {
-                let stag = Stag(self.rng.u32() & 0xff);
-                (Remote { stag, addr }, len, 0, 0, [Cause::TAGGED_STAG, Cause::INVALID_STAG])
-            }
-            1 => {
-                let stag = self.tags[other].stag;
-                (Remote { stag, addr }, len, 0, 0, [Cause::TAGGED_NOT_ASSOCIATED, Cause::NOT_ASSOCIATED])
-            }
-            2 => {
-                let addr = u64::MAX - self.rng.below(len as u64);
-                (Remote { stag, addr }, len, 0, 0, [Cause::TAGGED_WRAP, Cause::TO_WRAP])
-            }
-            3 => {
-                let t = &self.tags[weak?];
-                let addr = t.base.wrapping_add(at);
-                (Remote { stag: t.stag, addr }, len, 0, 0, [Cause::TAGGED_STAG, Cause::ACCESS])
-            }
-            _ => {
-                // The first part of it is right.
-                let len = 1 + self.length();
-                let inside = self.below(len).min(SIZES[PUBLIC]);
-                let start = SIZES[PUBLIC] - inside;
-                let tag = &self.tags[region];
-                let addr = tag.base + start as u64;
-                addr.checked_add(len as u64)?;
-                (Remote { stag: tag.stag, addr }, len, start, inside, [Cause::TAGGED_BOUNDS, Cause::BOUNDS])
-            }
-        })
-    }
-
-    fn wrong_write(&mut self, link: usize, side: usize, id: u64) -> Option<Draft> {
-        let (to, len, start, inside, causes) = self.wrong_place(link, side, true)?;
-        let mut draft = Draft::new(id, SendOp::Write(to), Completed::Write);
-        let bytes = self.write_data(link, side, &mut draft, len)?;
-        let mut claim = None;
-        if inside > 0 {
-            let (peer, by) = (self.links[link].sides[1 - side].node, order(link, side));
-            let key = self.number();
-            let area = &mut self.nodes[peer].areas[PUBLIC];
-            if area.free(&(start..start + inside), by, true) != Free::Yes {
-                return None;
-            }
-            area.claim(key, by, start..start + inside, Use::Sink(bytes[..inside].to_vec()), None);
-            claim = Some(key);
-        }
-        draft.message(Body::Write { len: len as u32 }, Some(causes[0]), claim);
-        Some(draft)
-    }
-
-    fn wrong_ask(&mut self, link: usize, side: usize, id: u64) -> Option<Draft> {
-        if !self.may_ask(link, side) {
-            return None;
-        }
-        let node = self.links[link].sides[side].node;
-        let (from, len, _, _, causes) = self.wrong_place(link, side, false)?;
-        let (op, completed, len, cause) = if self.half() {
-            (SendOp::Read(from), Completed::Read, len, causes[1])
-        } else {
-            let t = self.peers_tag(link, side, WORDS, |a| a.remote_atomic)?;
-            let tag = &self.tags[t];
-            let (stag, base) = (tag.stag, tag.base);
-            let (to, cause) = match self.below(3) {
-                0 => (Remote { stag, addr: base + 1 + self.rng.below(7) }, Cause::STREAM),
-                1 => (Remote { stag, addr: base.wrapping_add(SIZES[WORDS] as u64) }, Cause::BOUNDS),
-                _ => (Remote { stag: Stag(self.rng.u32() & 0xff), addr: base }, Cause::INVALID_STAG),
-            };
-            to.addr.checked_add(8)?;
-            (SendOp::FetchAdd { to, add: 1, mask: 0 }, Completed::FetchAdd, 8, cause)
-        };
-        let mut draft = Draft::new(id, op, completed);
-        draft.data = Data::Gather(self.untouched_sink(node, len, &mut draft.work.own)?);
-        draft.work.refused = Some(Wrong { cause, certain: true });
-        draft.message(Body::Ask, Some(cause), None);
-        Some(draft)
-    }
-
-    /// A sink that nothing comes to.
-    fn untouched_sink(&mut self, node: usize, len: usize, own: &mut Vec<u64>) -> Option<List> {
-        let list = self.sink(node, Some(Vec::new()), len, own)?;
-        let claim = self.nodes[node].areas[OWN].claims.last_mut()?;
-        claim.what = Use::Source;
-        Some(list)
-    }
-
-    /// What this machine itself must refuse.
-    fn wrong_at_home(&mut self, link: usize, side: usize, id: u64) -> Option<Draft> {
-        let it = &self.links[link].sides[side];
-        let (node, established, ord) = (it.node, it.established, it.depths.1);
-        let nowhere = Sge { stag: Stag(self.rng.u32() & 0xff), addr: 0, len: 1 + self.rng.below(5000) as u32 };
-        let (op, completed, list, status) = match self.below(5) {
-            0 => (SendOp::Send, Completed::Send, List::from_iter([nowhere]), Status::LocalProtection),
-            1 => {
-                let t = self.peers_tag(link, side, PUBLIC, |a| a.remote_write)?;
-                let to = Remote { stag: self.tags[t].stag, addr: self.tags[t].base };
-                let (stag, base) = self.nodes[node].own[0];
-                let beyond = Sge { stag, addr: base.checked_add(SIZES[OWN] as u64 - 9)?, len: 10 };
-                let good = Sge { stag, addr: base, len: 2000 };
-                let list = if self.half() { List::from_iter([beyond]) } else { List::from_iter([good, beyond]) };
-                (SendOp::Write(to), Completed::Write, list, Status::LocalProtection)
-            }
-            2 => {
-                if !established {
-                    return None;
-                }
-                let t = self.peers_tag(link, side, PUBLIC, |a| a.remote_read)?;
-                let from = Remote { stag: self.tags[t].stag, addr: self.tags[t].base };
-                // Not writable.
-                let (stag, addr) = self.nodes[node].own[1];
-                let status = if ord == 0 { Status::LocalOperation } else { Status::LocalProtection };
-                let list = List::from_iter([Sge { stag, addr, len: 1 }]);
-                (SendOp::Read(from), Completed::Read, list, status)
-            }
-            3 => {
-                let op = SendOp::Invalidate(Stag(self.rng.u32() & 0xff));
-                (op, Completed::Invalidate, List::new(), Status::Bind)
-            }
-            _ => {
-                let region = self.tags.iter().find(|t| t.node == node)?;
-                let (stag, base, access) = (region.stag, region.base, region.access);
-                let window = self.tags.iter().find(|t| {
-                    t.node == node && matches!(t.kind, TagKind::Window(_)) && t.state == TagState::Free
-                });
-                let window = window?.stag;
-                let addr = base.checked_add(1)?;
-                let op = SendOp::Bind { window, region: stag, addr, len: SIZES[PUBLIC] as u64, access };
-                (op, Completed::Bind, List::new(), Status::Bind)
-            }
-        };
-        let mut draft = Draft::new(id, op, completed);
-        draft.data = Data::Gather(list);
-        draft.work.fails = Some(status);
-        Some(draft)
-    }
-
     /// Posts a receive.
     pub(crate) fn post_receive(&mut self, link: usize, side: usize) {
         let it = &self.links[link].sides[side];
@@ -775,52 +538,6 @@ impl World {
             node.rnic.post_recv(qp, request).unwrap();
         }
         self.hear(at);
-    }
-
-    /// The program takes a region back while peers may be using it.
-    pub(crate) fn revoke(&mut self) {
-        let it = self.below(self.tags.len());
-        let tag = &self.tags[it];
-        let first = self.tags.iter().position(|t| t.node == tag.node) == Some(it);
-        let plain = tag.kind == TagKind::Region && tag.area == PUBLIC && tag.state == TagState::Live;
-        let node = &mut self.nodes[tag.node];
-        if first || !plain || node.dead || tag.pd != node.pds[0] {
-            return;
-        }
-        let area = &mut node.areas[PUBLIC];
-        let mut keys = Vec::new();
-        for claim in area.claims.iter().filter(|c| c.tag == Some(it) && matches!(c.what, Use::Sink(_))) {
-            let range = &claim.range;
-            let over = area.claims.iter().any(|c| {
-                c.key != claim.key && c.range.start < range.end && range.start < c.range.end
-            });
-            if over {
-                return;
-            }
-            keys.push(claim.key);
-        }
-        node.rnic.deregister(tag.stag).unwrap();
-        assert_eq!(node.rnic.deregister(tag.stag), Err(PostError::Invalid));
-        for &key in &keys {
-            area.adopt(key, &[], &node.ram.arrays[PUBLIC]);
-        }
-        self.tags[it].state = TagState::Lost;
-        for side in self.links.iter_mut().flat_map(|l| &mut l.sides) {
-            for message in &mut side.messages {
-                if message.claim.is_some_and(|key| keys.contains(&key)) {
-                    message.claim = None;
-                    message.wrong.get_or_insert(Wrong { cause: Cause::TAGGED_STAG, certain: false });
-                }
-            }
-            for work in side.works.iter_mut().filter(|w| w.uses == Some(it)) {
-                let wrong = Wrong { cause: Cause::INVALID_STAG, certain: false };
-                work.refused.get_or_insert(wrong);
-                let mut messages = side.messages.iter_mut();
-                if let Some(message) = messages.find(|m| m.id == work.id && matches!(m.body, Body::Ask)) {
-                    message.wrong.get_or_insert(wrong);
-                }
-            }
-        }
     }
 
     /// The side that asked sends something, if it has not yet, so that the other may.

@@ -10,10 +10,9 @@ use std::collections::{BTreeSet, VecDeque};
 
 use sprat_proto::rdma::mr::WindowKind;
 use sprat_proto::rdma::{
-    AcceptOptions, Access, Completed, Config, Conn, ConnectOptions, Cq, End, Pd, Qp, QpOptions, Record, Rnic,
-    Span, Srq, Stag, Status,
+    AcceptOptions, Access, Completed, Config, Conn, ConnectOptions, Cq, Pd, Qp, QpOptions, Rnic, Srq, Stag,
+    Status,
 };
-use sprat_proto::rdma::{Memory as _, Part};
 use sprat_proto::time::{MS, SECOND};
 use sprat_proto::wire::checksum::{Crc32c, crc32c};
 use sprat_proto::wire::mpa::RtrKind;
@@ -46,9 +45,17 @@ pub(crate) struct Wrong {
 
 #[derive(Debug)]
 pub(crate) enum Body {
-    Write { len: u32 },
+    Write {
+        len: u32,
+    },
     /// Takes a receive.
-    Send { bytes: Vec<u8>, immediate: Option<u64>, tag: Option<(usize, Stag)>, solicited: bool, written: u32 },
+    Send {
+        bytes: Vec<u8>,
+        immediate: Option<u64>,
+        tag: Option<(usize, Stag)>,
+        solicited: bool,
+        written: u32,
+    },
     /// A Read or an atomic.
     Ask,
 }
@@ -62,6 +69,8 @@ pub(crate) struct Message {
     pub(crate) wrong: Option<Wrong>,
     /// Of the peer's public octets.
     pub(crate) claim: Option<u64>,
+    /// The peer's tag that a Read or an atomic names.
+    pub(crate) uses: Option<usize>,
 }
 
 /// What a work request does to a tag of its own.
@@ -112,6 +121,8 @@ impl Receive {
 #[derive(Debug)]
 pub(crate) struct Tag {
     pub(crate) stag: Stag,
+    /// With the key that it had before.
+    pub(crate) before: Stag,
     pub(crate) node: usize,
     pub(crate) area: usize,
     pub(crate) offset: usize,
@@ -281,6 +292,16 @@ pub(crate) struct Seen {
     pub(crate) established: u64,
 }
 
+impl Seen {
+    pub(crate) fn add(&mut self, more: Self) {
+        self.good += more.good;
+        self.flushed += more.flushed;
+        self.failures += more.failures;
+        self.octets += more.octets;
+        self.established += more.established;
+    }
+}
+
 const ALL: Access =
     Access { local_write: true, remote_write: true, remote_read: true, remote_atomic: true, bind: true };
 const NONE: Access =
@@ -351,7 +372,8 @@ impl World {
             (rnic.register(pds[0], OWN as u32, b0, len, write).unwrap(), b0),
             (rnic.register(pds[0], OWN as u32, b1, len, NONE).unwrap(), b1),
         ];
-        let words = arrays[WORDS].chunks_exact(8).map(|w| (super::memory::number(w), VecDeque::new())).collect();
+        let words =
+            arrays[WORDS].chunks_exact(8).map(|w| (super::memory::number(w), VecDeque::new())).collect();
         let areas = arrays.iter().cloned().map(Area::new).collect();
         let ram = Ram::new(arrays, self.plan.bug);
         let counts = vec![(0, 0, BTreeSet::new()); COMMON_WORDS];
@@ -391,7 +413,20 @@ impl World {
         let pd = it.pds[pd];
         let stag = it.rnic.register(pd, area as u32, base, len as u64, access).unwrap();
         let (offset, only, kind, state) = (0, None, TagKind::Region, TagState::Live);
-        self.tags.push(Tag { stag, node, area, offset, base, len, access, pd, only, kind, state });
+        self.tags.push(Tag {
+            stag,
+            before: stag,
+            node,
+            area,
+            offset,
+            base,
+            len,
+            access,
+            pd,
+            only,
+            kind,
+            state,
+        });
     }
 
     fn side(&mut self, node: usize) -> Side {
@@ -463,8 +498,11 @@ impl World {
             peer_to_peer: (revision == 2 && self.half()).then_some(rtr),
             hold_ns: if self.rng.chance(100_000) { MS } else { 0 },
         };
-        let mut accept =
-            AcceptOptions { ird: depth(&mut self.rng), ord: depth(&mut self.rng), private_data: self.private() };
+        let mut accept = AcceptOptions {
+            ird: depth(&mut self.rng),
+            ord: depth(&mut self.rng),
+            private_data: self.private(),
+        };
         if revision == 1 {
             // Nothing is negotiated: the programs agree.
             (accept.ird, accept.ord) = (connect.ord, connect.ird);
@@ -523,7 +561,20 @@ impl World {
         .unwrap();
         let (area, offset, base, len, access) = (PUBLIC, 0, 0, 0, NONE);
         let state = TagState::Free;
-        self.tags.push(Tag { stag, node, area, offset, base, len, access, pd, only, kind, state });
+        self.tags.push(Tag {
+            stag,
+            before: stag,
+            node,
+            area,
+            offset,
+            base,
+            len,
+            access,
+            pd,
+            only,
+            kind,
+            state,
+        });
     }
 
     /// Which stream of a machine it is.
@@ -535,314 +586,5 @@ impl World {
     pub(crate) fn find_qp(&self, node: usize, qp: Qp) -> Option<(usize, usize)> {
         let is = |s: &Side| s.node == node && s.qp == qp;
         (0..self.links.len()).flat_map(|l| [(l, 0), (l, 1)]).find(|&(l, s)| is(&self.links[l].sides[s]))
-    }
-
-    /// Has a machine frame some of what it has to send; true if it had anything.
-    pub(crate) fn output(&mut self, at: usize, most: usize) -> bool {
-        let (now, pick) = (self.now, self.rng.u64());
-        let node = &mut self.nodes[at];
-        while let Some(conn) = node.rnic.ready() {
-            node.ready.push(conn);
-        }
-        if node.ready.is_empty() || node.dead {
-            return false;
-        }
-        let place = (pick % node.ready.len() as u64) as usize;
-        let conn = node.ready[place];
-        let (mut record, mut more) = (Record::default(), true);
-        for _ in 0..most {
-            more = node.rnic.output(now, conn, &mut record, &mut node.ram);
-            if !more {
-                break;
-            }
-        }
-        if !more {
-            node.ready.swap_remove(place);
-        }
-        let mut octets = Vec::new();
-        for part in &record.parts {
-            match part {
-                Part::Bytes(range) => octets.extend_from_slice(&record.bytes[range.clone()]),
-                Part::Memory(span) => octets.extend_from_slice(&node.ram.copy(*span)),
-            }
-        }
-        assert_eq!(octets.len(), record.len());
-        if let Some((link, side)) = self.find(at, conn) {
-            self.links[link].sides[side].outbox.extend(octets);
-        } else {
-            assert!(octets.is_empty(), "a closed stream has something to send");
-        }
-        self.hear(at);
-        true
-    }
-
-    /// The stream takes some of what was framed; true if there was anything.
-    pub(crate) fn send(&mut self, link: usize, side: usize, most: usize) -> bool {
-        let it = &mut self.links[link].sides[side];
-        let (Some(conn), None) = (it.conn, it.closed) else { return false };
-        let len = most.min(it.outbox.len());
-        if len == 0 || self.nodes[it.node].dead {
-            return false;
-        }
-        it.wire.extend(it.outbox.drain(..len));
-        let at = it.node;
-        self.nodes[at].rnic.sent(conn, len);
-        self.hear(at);
-        true
-    }
-
-    /// Octets arrive at a side; true if there were any.
-    pub(crate) fn deliver(&mut self, link: usize, side: usize, most: usize) -> bool {
-        let [a, b] = &mut self.links[link].sides;
-        let (it, other) = if side == 0 { (a, b) } else { (b, a) };
-        let len = most.min(other.wire.len());
-        if len == 0 {
-            return false;
-        }
-        let node = &mut self.nodes[it.node];
-        let (Some(conn), None, false) = (it.conn, it.closed, node.dead) else {
-            other.wire.drain(..len);
-            return true;
-        };
-        let at = it.node;
-        let direct = if self.rng.chance(500_000) && it.inbox.is_empty() { node.rnic.direct(conn) } else { None };
-        if let Some(span) = direct {
-            let len = len.min(span.len as usize);
-            let octets: Vec<u8> = other.wire.drain(..len).collect();
-            let span = Span { len: len as u32, ..span };
-            node.ram.write(span, &octets).unwrap();
-            node.rnic.placed(self.now, conn, len as u32, &mut node.ram);
-        } else {
-            it.inbox.extend(other.wire.drain(..len));
-            let used = node.rnic.input(self.now, conn, &it.inbox, &mut node.ram);
-            it.inbox.drain(..used);
-            assert!(it.inbox.len() <= 72 << 10, "{} octets are kept", it.inbox.len());
-        }
-        self.seen.octets += len as u64;
-        self.hear(at);
-        true
-    }
-
-    /// A side hears of the other's end, if all that was sent before is there; true if so.
-    pub(crate) fn tell(&mut self, link: usize, side: usize) -> bool {
-        let [a, b] = &mut self.links[link].sides;
-        let (it, other) = if side == 0 { (a, b) } else { (b, a) };
-        let Some(reset) = other.closed else { return false };
-        let (Some(conn), None, false) = (it.conn, it.closed, it.told) else { return false };
-        if !reset && !other.wire.is_empty() || self.nodes[it.node].dead {
-            return false;
-        }
-        it.told = true;
-        let at = it.node;
-        self.nodes[at].rnic.ended(self.now, conn, if reset { End::Reset } else { End::Finished });
-        self.hear(at);
-        true
-    }
-
-    /// Breaks a stream: what is under way is lost from some octet on, and both ends hear of it, or only one.
-    pub(crate) fn cut(&mut self, link: usize) {
-        let reset = self.half();
-        self.links[link].cut = true;
-        for side in 0..2 {
-            let keep = self.below(self.links[link].sides[side].wire.len() + 1);
-            let it = &mut self.links[link].sides[side];
-            it.wire.truncate(keep);
-            let (Some(conn), None, false) = (it.conn, it.closed, self.nodes[it.node].dead) else { continue };
-            if it.told {
-                continue;
-            }
-            it.told = true;
-            let end = if reset { End::Reset } else { End::Finished };
-            let at = it.node;
-            self.nodes[at].rnic.ended(self.now, conn, end);
-            self.hear(at);
-        }
-    }
-
-    /// Half of a stream ends early: one end hears the other's, which still talks.
-    pub(crate) fn half_cut(&mut self, link: usize, side: usize) {
-        let keep = self.below(self.links[link].sides[1 - side].wire.len() + 1);
-        self.links[link].cut = true;
-        let reset = self.half();
-        let other = &mut self.links[link].sides[1 - side];
-        other.wire.truncate(keep);
-        let it = &mut self.links[link].sides[side];
-        let (Some(conn), None, false) = (it.conn, it.closed, it.told) else { return };
-        if self.nodes[it.node].dead {
-            return;
-        }
-        it.told = true;
-        let at = it.node;
-        self.nodes[at].rnic.ended(self.now, conn, if reset { End::Reset } else { End::Finished });
-        self.hear(at);
-    }
-
-    /// A machine dies; its kernel may still end its streams in order.
-    pub(crate) fn die(&mut self, at: usize) {
-        self.nodes[at].dead = true;
-        for link in 0..self.links.len() {
-            for side in 0..2 {
-                if self.links[link].sides[side].node != at {
-                    continue;
-                }
-                self.links[link].cut = true;
-                let (reset, keep) = (self.half(), self.below(self.links[link].sides[side].wire.len() + 1));
-                let it = &mut self.links[link].sides[side];
-                it.wire.truncate(keep);
-                it.over = true;
-                it.closed.get_or_insert(reset);
-            }
-        }
-    }
-
-    /// Changes a bit of what is under way.
-    pub(crate) fn damage(&mut self, link: usize) {
-        let it = &self.links[link];
-        let safe = it.crc && it.sides.iter().all(|s| s.established);
-        let side = self.below(2);
-        let len = self.links[link].sides[side].wire.len();
-        if !safe || len == 0 {
-            return;
-        }
-        let (at, bit) = (self.below(len), self.below(8));
-        self.links[link].damaged = true;
-        self.links[link].sides[side].wire[at] ^= 1 << bit;
-    }
-
-    /// One thing happens.
-    fn step(&mut self) {
-        let link = self.below(self.links.len());
-        let (side, dice) = (self.below(2), self.below(100));
-        match dice {
-            0..30 => self.post(link, side),
-            30..45 => self.post_receive(link, side),
-            45..60 => {
-                let (at, most) = (self.below(self.nodes.len()), 1 + self.below(6));
-                self.output(at, most);
-            }
-            60..72 => {
-                let most = self.cut_len();
-                self.send(link, side, most);
-            }
-            72..90 => {
-                let most = self.cut_len();
-                self.deliver(link, side, most);
-                self.tell(link, side);
-            }
-            90..98 => {
-                let at = self.below(self.nodes.len());
-                self.poll(at);
-            }
-            _ => {
-                let ns = self.rng.below(2 * MS);
-                self.pass(ns);
-            }
-        }
-        let plan = self.plan.clone();
-        if self.rng.chance(plan.cut_ppm) {
-            if self.half() { self.cut(link) } else { self.half_cut(link, side) }
-        }
-        if self.rng.chance(plan.death_ppm) {
-            let at = self.below(self.nodes.len());
-            if self.nodes.iter().filter(|n| !n.dead).count() > 1 {
-                self.die(at);
-            }
-        }
-        if self.rng.chance(plan.damage_ppm) {
-            self.damage(link);
-        }
-        if self.rng.chance(plan.revoke_ppm) {
-            self.revoke();
-        }
-        if self.rng.chance(3_000) {
-            self.disconnect(link, side);
-        }
-    }
-
-    fn cut_len(&mut self) -> usize {
-        match self.below(4) {
-            0 => 1 + self.below(8),
-            1 => 1 + self.below(600),
-            2 => 1 + self.below(6000),
-            _ => usize::MAX,
-        }
-    }
-
-    pub(crate) fn pass(&mut self, ns: u64) {
-        self.now = self.now.after(ns);
-        for at in 0..self.nodes.len() {
-            if !self.nodes[at].dead {
-                self.nodes[at].rnic.tick(self.now);
-                self.hear(at);
-            }
-        }
-    }
-
-    pub(crate) fn disconnect(&mut self, link: usize, side: usize) {
-        let it = &mut self.links[link].sides[side];
-        if it.over || !it.established || self.nodes[it.node].dead {
-            return;
-        }
-        let (at, qp) = (it.node, it.qp);
-        it.disconnected = true;
-        if std::env::var("TRACE").is_ok() { eprintln!("{:?} link {link} side {side} disconnects", self.now); }
-        self.links[link].ending = true;
-        self.nodes[at].rnic.disconnect(self.now, qp).unwrap();
-        self.hear(at);
-    }
-
-    /// Lets everything flow until nothing moves.
-    pub(crate) fn settle(&mut self) {
-        loop {
-            let mut moved = false;
-            for at in 0..self.nodes.len() {
-                let most = 1 + self.below(20);
-                moved |= self.output(at, most);
-            }
-            for link in 0..self.links.len() {
-                for side in 0..2 {
-                    let most = if self.half() { usize::MAX } else { 1 + self.below(5000) };
-                    moved |= self.send(link, side, most);
-                    moved |= self.deliver(link, side, most);
-                    moved |= self.tell(link, side);
-                }
-            }
-            for at in 0..self.nodes.len() {
-                self.poll(at);
-            }
-            if !moved {
-                break;
-            }
-        }
-    }
-
-    /// Runs the whole plan.
-    pub(crate) fn run(mut self) -> Seen {
-        for _ in 0..self.plan.steps {
-            self.step();
-        }
-        self.calm = true;
-        // What waits for the other's first FPDU, or for its time.
-        self.settle();
-        for link in 0..self.links.len() {
-            self.open_up(link);
-        }
-        self.pass(2 * MS);
-        self.settle();
-        self.at_rest();
-        for link in 0..self.links.len() {
-            let side = self.below(2);
-            if self.half() {
-                self.last_posts(link, side);
-            }
-            self.disconnect(link, side);
-        }
-        self.settle();
-        for _ in 0..4 {
-            self.pass(2 * SECOND);
-            self.settle();
-        }
-        self.at_end();
-        self.seen
     }
 }
