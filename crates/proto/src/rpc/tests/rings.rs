@@ -229,7 +229,7 @@ fn a_short_message_leaves_at_once_and_overtakes_nobody() {
     let session = net.connect(1, 0);
     net.request(1, session, 0, pattern(0, 10));
     assert!(net.run(SECOND, |net| net.hosts[1].seen.len() == 1));
-    (net.seen(0), net.seen(1));
+    assert_eq!((net.seen(0).len(), net.seen(1).len()), (1, 1));
     net.shared.borrow_mut().capacity = 2;
     net.record();
     (1..4).for_each(|tag| _ = net.request(1, session, tag, pattern(tag, 10)));
