@@ -116,13 +116,11 @@ impl QueuePair {
     /// The peer has ended the stream: the request it complains of is at fault.
     pub(crate) fn blame_by(&mut self, terminate: &Terminate) {
         let Some(about) = &terminate.about else { return };
-        let number = match (about.read, ddp::parse(&about.header)) {
-            (Some(read), _) => self.requests.find_sink(read.sink_stag, read.sink_to),
-            (None, Ok(Header { buffer: Buffer::Untagged { qn: QN_REQUEST, msn, .. }, .. })) => {
-                self.requests.find_msn(msn)
-            }
+        let msn = match ddp::parse(&about.header) {
+            Ok(Header { buffer: Buffer::Untagged { qn: QN_REQUEST, msn, .. }, .. }) => Some(msn),
             _ => None,
         };
+        let number = self.requests.find(msn, about.read.map(|read| (read.sink_stag, read.sink_to)));
         let status = if terminate.cause.is_access() { Status::RemoteAccess } else { Status::RemoteOperation };
         if let Some(number) = number {
             self.send.blame(number, status);

@@ -79,19 +79,24 @@ impl Requests {
         self.id
     }
 
-    /// The work request of the Request with this number.
-    pub(crate) fn find_msn(&self, msn: u32) -> Option<u64> {
-        let back = self.msn.wrapping_sub(msn) as usize;
-        let at = self.queue.len().checked_sub(back.checked_add(1)?)?;
-        self.queue.get(at)?.number
-    }
-
-    /// The work request that a Terminate with this sink complains of.
-    pub(crate) fn find_sink(&self, stag: u32, to: u64) -> Option<u64> {
-        let covers = |asked: &&Asked| {
-            asked.sink.stag.0 == stag && to.wrapping_sub(asked.sink.addr) <= u64::from(asked.sink.len)
+    /// The work request of the Request with this number and, if it is a Read, this sink. Linux's siw puts something else
+    /// where the number should be: then the sink alone tells.
+    pub(crate) fn find(&self, msn: Option<u32>, sink: Option<(u32, u64)>) -> Option<u64> {
+        let numbered = msn.and_then(|msn| {
+            let back = self.msn.wrapping_sub(msn) as usize;
+            self.queue.get(self.queue.len().checked_sub(back.checked_add(1)?)?)
+        });
+        let asked = match sink {
+            None => numbered,
+            Some((stag, to)) => {
+                let covers = |asked: &&Asked| {
+                    let from = to.wrapping_sub(asked.sink.addr);
+                    asked.sink.stag.0 == stag && from < u64::from(asked.sink.len.max(1))
+                };
+                numbered.filter(covers).or_else(|| self.queue.iter().find(covers))
+            }
         };
-        self.queue.iter().find(covers).and_then(|asked| asked.number)
+        asked.and_then(|asked| asked.number)
     }
 
     /// True if this is the number of the Atomic Response that is due.

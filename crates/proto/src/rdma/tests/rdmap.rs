@@ -459,6 +459,20 @@ fn t4_a_read_that_was_partly_served_is_told_with_what_is_left() {
     assert_eq!(done, [(1, Status::RemoteAccess), (2, Status::Flushed)], "the Read that is to blame is named");
 }
 
+/// Sinks that are the same, or end where the other begins, do not confuse who is to blame.
+#[test]
+fn of_several_reads_the_refused_one_is_to_blame() {
+    for sink in [100, 200] {
+        let mut pair = Pair::connected(&Setup::default());
+        let mine = pair.a.region(vec![0; 400], 0);
+        let theirs = Remote { stag: pair.b.region(pattern(100, 1), 0), addr: 0 };
+        pair.a.post(1, SendOp::Read(theirs), &[(mine, 100, 100)]);
+        pair.a.post(2, SendOp::Read(Remote { addr: 1, ..theirs }), &[(mine, sink, 100)]);
+        pair.run();
+        assert_eq!(pair.a.done(), [(1, Status::Flushed), (2, Status::RemoteAccess)], "{sink}");
+    }
+}
+
 #[test]
 fn a1_immediate_data_takes_a_receive_in_order_with_sends() {
     for setup in setups() {
