@@ -245,8 +245,6 @@ impl Rnic {
         match connection.phase {
             Phase::Open if connection.established => {
                 connection.phase = Phase::Closing;
-                // The end that follows makes the peer look.
-                connection.hold = Instant::ZERO;
                 queue_pair.state = QpState::Closing;
                 queue_pair.send.close();
                 let due = now.after(self.shared.config.close_timeout_ns);

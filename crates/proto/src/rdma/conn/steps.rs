@@ -40,7 +40,9 @@ impl Rnic {
         // Void entries go by themselves in time; not if streams come and go faster than that.
         if self.timers.len() > 2 * self.conns.used() + 1024 {
             let conns = &self.conns;
-            self.timers.retain(|Reverse((due, conn))| conns.get(*conn).is_some_and(|c| c.due == *due));
+            self.timers.retain(|Reverse((due, conn))| {
+                conns.get(*conn).is_some_and(|c| c.due == *due || c.hold == *due)
+            });
         }
     }
 
