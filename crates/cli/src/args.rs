@@ -89,7 +89,7 @@ pub(crate) struct Where {
 
 /// Start a whole cluster on this machine: a coordinator and its servers, each a process of its own.
 ///
-/// Every server can be reached over shared memory, UDP and TCP; clients take the fastest that reaches it. Nothing is
+/// Every server can be reached over shared memory, UDP, TCP and RDMA (software iWARP); clients take the fastest that reaches it. Nothing is
 /// stored on disk unless --state is given: when the cluster ends, its objects are gone.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
@@ -104,7 +104,8 @@ pub(crate) struct Up {
     /// The cluster's name, from which the shared-memory names derive
     #[arg(long, value_name = "NAME", default_value = DEFAULT_NAME, value_parser = cluster_name)]
     pub(crate) name: String,
-    /// The coordinator's port; server I takes this port + I, on TCP and on UDP
+    /// The coordinator's port; server I takes this port + I, on TCP and on UDP, and for RDMA the
+    /// port that is the number of servers higher
     #[arg(long, value_name = "PORT", default_value_t = DEFAULT_PORT, value_parser = clap::value_parser!(u16).range(1..=65000))]
     pub(crate) port: u16,
     /// Memory of each server for objects, in bytes (K, M and G are powers of 1024)
@@ -439,7 +440,7 @@ pub(crate) struct Perf {
     #[arg(long)]
     pub(crate) local: bool,
     /// Transports to measure
-    #[arg(long, value_name = "T,T…", value_delimiter = ',', default_value = "fast+shm,fast+udp,tcp", value_parser = ["fast+shm", "fast+udp", "tcp"])]
+    #[arg(long, value_name = "T,T…", value_delimiter = ',', default_value = "fast+shm,fast+udp,tcp", value_parser = ["fast+shm", "fast+udp", "tcp", "rdma"])]
     pub(crate) transport: Vec<String>,
     /// How long each figure is measured, in seconds, over all rounds
     #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = seconds)]

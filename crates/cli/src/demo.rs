@@ -22,7 +22,7 @@ use crate::perf;
 use crate::process::{self, Process, StopSignals};
 use crate::records::{self, Record};
 use crate::store::Store;
-use crate::up::{Cluster, Plan};
+use crate::up::{Cluster, Plan, ports};
 
 /// How many servers the cluster has.
 const SERVERS: u16 = 3;
@@ -46,7 +46,7 @@ pub(crate) fn run(args: &args::Demo) -> Result<(), Fail> {
     })?;
     step("A cluster: one coordinator and three servers, each a process of its own")?;
     let name = format!("demo-{}", std::process::id());
-    let port = perf::local::free_ports(SERVERS + 1)?;
+    let port = perf::local::free_ports(ports(SERVERS))?;
     let plan = Plan { name: &name, port, servers: SERVERS, memory: MEMORY, state: None, core: None };
     let mut cluster = Cluster::start(&plan)?;
     out::print(cluster.table())?;

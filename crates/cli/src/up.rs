@@ -27,7 +27,7 @@ pub(crate) struct Cluster {
 /// What a cluster shall be.
 pub(crate) struct Plan<'p> {
     pub(crate) name: &'p str,
-    /// The coordinator's port; server `i` takes this one + `i`.
+    /// The first of [`ports`]: the coordinator's. Server `i` takes this one + `i`, and for RDMA another so many behind.
     pub(crate) port: u16,
     pub(crate) servers: u16,
     /// Of each server, in bytes.
@@ -35,6 +35,11 @@ pub(crate) struct Plan<'p> {
     pub(crate) state: Option<&'p std::path::Path>,
     /// The core that all of them run on, if it matters.
     pub(crate) core: Option<usize>,
+}
+
+/// How many ports in a row a cluster needs.
+pub(crate) const fn ports(servers: u16) -> u16 {
+    1 + 2 * servers
 }
 
 impl Cluster {
@@ -59,8 +64,11 @@ impl Cluster {
 
     fn add_server(&mut self, plan: &Plan<'_>, index: u16) -> Result<(), Fail> {
         let (name, port) = (plan.name, plan.port + index);
+        // The one that a client takes by itself comes first. RDMA goes over TCP, so its port is another one.
         let locators = format!(
-            "fast+shm:name={name}.{index};fast+udp:host=127.0.0.1,port={port};tcp:host=127.0.0.1,port={port}"
+            "fast+shm:name={name}.{index};fast+udp:host=127.0.0.1,port={port};tcp:host=127.0.0.1,port={port};\
+             rdma:host=127.0.0.1,port={}",
+            port + plan.servers
         );
         let memory = plan.memory.to_string();
         let args = ["server", "-C", &self.coordinator_at, "-L", &locators, "--memory", &memory];

@@ -61,7 +61,7 @@ pub(crate) fn under<'l>(transport: &str, exchange: Exchange) -> Option<Floor<'l>
         "fast+udp" => {
             ("floor.udp", times(exchange, move |limits| floor::udp(size, Waiting::Polling, limits)))
         }
-        "tcp" => return Some(tcp(exchange)),
+        "tcp" | "rdma" => return Some(tcp(exchange)),
         _ => return None,
     };
     Some(Floor { name, lane })

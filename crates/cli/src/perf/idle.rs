@@ -13,7 +13,7 @@ use super::report::Row;
 use super::{Bench, local};
 use crate::fail::Fail;
 use crate::store::Store;
-use crate::up::{Cluster, Plan};
+use crate::up::{Cluster, Plan, ports};
 
 /// How long the cluster idles while its processor time is taken.
 const QUIET: Duration = Duration::from_secs(10);
@@ -30,7 +30,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
     let name = format!("idle-{}", std::process::id());
     let plan = Plan {
         name: &name,
-        port: local::free_ports(SERVERS + 1)?,
+        port: local::free_ports(ports(SERVERS))?,
         servers: SERVERS,
         memory: 64 << 20,
         state: None,

@@ -4,7 +4,7 @@ use std::net::{TcpListener, UdpSocket};
 
 use crate::fail::Fail;
 use crate::process::{self, Process};
-use crate::up::{Cluster, Plan};
+use crate::up::{Cluster, Plan, ports};
 
 /// Memory of the server that is measured: ClusterPerf's largest set, several times.
 const MEMORY: u64 = 2 << 30;
@@ -55,8 +55,14 @@ impl Local {
         if self.cluster.is_none() {
             let name = format!("perf-{}", std::process::id());
             let core = self.server_core();
-            let plan =
-                Plan { name: &name, port: free_ports(2)?, servers: 1, memory: MEMORY, state: None, core };
+            let plan = Plan {
+                name: &name,
+                port: free_ports(ports(1))?,
+                servers: 1,
+                memory: MEMORY,
+                state: None,
+                core,
+            };
             self.cluster = Some(Cluster::start(&plan)?);
         }
         Ok(self.cluster.as_ref().expect("it was started above"))
@@ -105,10 +111,12 @@ pub(crate) fn pick(locators: &str, transport: &str) -> Result<String, Fail> {
 /// Locators for one process of this run, one for each transport: a name of its own, and a port that is free on TCP and on
 /// UDP.
 pub(crate) fn locators(role: &str, transports: &[String]) -> Result<String, Fail> {
-    let port = free_ports(1)?;
+    let port = free_ports(2)?;
     let name = format!("perf-{}-{role}", std::process::id());
     let of = |transport: &String| match transport.as_str() {
         "fast+shm" => format!("fast+shm:name={name}"),
+        // It goes over TCP, and another port is TCP's own.
+        "rdma" => format!("rdma:host=127.0.0.1,port={}", port + 1),
         other => format!("{other}:host=127.0.0.1,port={port}"),
     };
     Ok(transports.iter().map(of).collect::<Vec<_>>().join(";"))

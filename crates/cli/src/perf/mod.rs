@@ -103,16 +103,15 @@ impl Bench {
     fn compare(&self, transport: &str, exchange: Exchange, product: Lane<'_>) -> Result<Compared, Fail> {
         let mut lanes = vec![product, floor::tcp(exchange).lane];
         let mut name = "floor.tcp";
-        // Over TCP the two are one.
-        if transport != "tcp"
-            && let Some(floor) = floor::under(transport, exchange)
-        {
+        // Over TCP the two are one, also for RDMA, which goes over it.
+        let over_tcp = matches!(transport, "tcp" | "rdma");
+        if !over_tcp && let Some(floor) = floor::under(transport, exchange) {
             name = floor.name;
             lanes.push(floor.lane);
         }
         let figures = measure::in_turns(&mut lanes, self.rounds, self.time)?;
         let tcp_us = figures[1].p50_us;
-        let floor_us = if transport == "tcp" { tcp_us } else { figures.get(2).and_then(|f| f.p50_us) };
+        let floor_us = if over_tcp { tcp_us } else { figures.get(2).and_then(|f| f.p50_us) };
         Ok(Compared { product: figures[0].clone(), floor: name, floor_us, tcp_us })
     }
 

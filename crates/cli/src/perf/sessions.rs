@@ -44,8 +44,11 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
             }
             continue;
         }
-        let fit =
-            if transport == "tcp" { TCP_MOST.min(usize::try_from(files).unwrap_or(TCP_MOST)) } else { many };
+        let fit = if matches!(transport.as_str(), "tcp" | "rdma") {
+            TCP_MOST.min(usize::try_from(files).unwrap_or(TCP_MOST))
+        } else {
+            many
+        };
         one_transport(bench, transport, many.min(fit))?;
     }
     bench.report.end()

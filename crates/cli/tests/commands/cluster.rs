@@ -139,7 +139,7 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// Starts a cluster of `servers` servers and waits until it is ready.
     pub(crate) fn up(servers: u16) -> Self {
-        let (number, port) = unique(servers + 1);
+        let (number, port) = unique(1 + 2 * servers);
         let name = format!("test-{number}");
         let (servers, port_text) = (servers.to_string(), port.to_string());
         let args = ["up", "--servers", &servers, "--name", &name, "--port", &port_text, "--memory", "64M"];

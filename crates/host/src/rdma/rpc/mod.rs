@@ -36,6 +36,8 @@ use crate::transport::Transport;
 mod connect;
 mod depot;
 mod pair;
+#[cfg(test)]
+mod tests;
 
 use depot::Depot;
 use pair::{Brought, Pair, READ, SLOT, World};

@@ -185,6 +185,12 @@ impl Pair {
         Hello { receives: SLOTS, octets: SLOT as u32 }.octets().to_vec()
     }
 
+    /// The protection domain that nobody else is in.
+    #[cfg(test)]
+    pub(super) const fn domain(&self) -> Pd {
+        self.pd
+    }
+
     /// What the peer has told at first.
     pub(super) fn greet(&mut self, hello: Hello) {
         self.credits.open(hello.receives.min(SLOTS));
