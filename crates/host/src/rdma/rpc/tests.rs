@@ -241,7 +241,7 @@ impl Hostile {
     }
 
     /// Says all this; the server hangs up, on this peer alone.
-    fn is_sent_away(mut self, server: &mut Rdma, at: &Locator, sends: &[Vec<u8>]) {
+    fn sent_away(mut self, server: &mut Rdma, at: &Locator, sends: &[Vec<u8>]) {
         let bad = server.counters.bad;
         for send in sends {
             self.send(send);
@@ -304,8 +304,8 @@ fn a_peer_that_breaks_a_rule_loses_its_own_connection() {
         ("more Sends than receives", vec![note(Says::Frames, 0, 0, &frame); 400]),
     ];
     for (what, sends) in cases {
-        println!("{what}");
-        Hostile::connect(&mut server, greeting()).is_sent_away(&mut server, &at, &sends);
+        assert!(server.by_qp.is_empty(), "before: {what}");
+        Hostile::connect(&mut server, greeting()).sent_away(&mut server, &at, &sends);
     }
 }
 
@@ -314,14 +314,14 @@ fn what_is_announced_must_be_there() {
     let (mut server, at) = server();
     let hostile = Hostile::connect(&mut server, greeting());
     let beyond = announcement(hostile.stag, (1 << 20) - 100, &header(1, 101));
-    hostile.is_sent_away(&mut server, &at, &[beyond]);
+    hostile.sent_away(&mut server, &at, &[beyond]);
     let many: Vec<_> = {
         let hostile = Hostile::connect(&mut server, greeting());
         let one = announcement(hostile.stag, 0, &header(1, 1 << 20));
         drop(hostile);
         vec![one; 100]
     };
-    Hostile::connect(&mut server, greeting()).is_sent_away(&mut server, &at, &many);
+    Hostile::connect(&mut server, greeting()).sent_away(&mut server, &at, &many);
 }
 
 #[test]
@@ -339,7 +339,7 @@ fn strangers_are_refused_and_told_which_version_we_speak() {
 }
 
 #[test]
-fn whoever_says_nothing_is_sent_away() {
+fn whoever_says_nothing_sent_away() {
     let (mut server, at) = server();
     let mut hostile = Hostile::connect(&mut server, greeting());
     let late = NOW.after(SILENCE_NS);
