@@ -139,7 +139,7 @@ impl World {
         } else if cause == Cause::MPA_CRC {
             assert!(it.damaged, "a bad CRC without damage");
         } else {
-            let mut wrongs = other.messages.iter().filter_map(|m| m.wrong);
+            let mut wrongs = other.owed.iter().chain(&other.messages).filter_map(|m| m.wrong);
             let mut passed = false;
             let found = wrongs.any(|w| {
                 let here = w.cause == cause && !passed;
@@ -200,9 +200,11 @@ impl World {
         let (this, other) = (&self.links[link].sides[side], &self.links[link].sides[1 - side]);
         let theirs = |c: Cause| !matches!(c, Cause::MPA_LOST | Cause::LOCAL | Cause::MPA_CRC);
         let found = this.failed.filter(|&(cause, ours)| ours && theirs(cause)).map(|(cause, _)| cause);
-        let certain = |m: &Message| m.wrong.is_some_and(|w| w.certain && Some(w.cause) == found);
-        let settled = other.messages.iter().position(certain);
+        // It was this message, or one behind it; or one that came long ago.
+        let may_be = |m: &Message| m.wrong.is_some_and(|w| Some(w.cause) == found);
+        let settled = other.messages.iter().position(may_be).filter(|_| !other.owed.iter().any(may_be));
         let (flushed, shares) = (this.flushed, this.shares);
+        self.links[link].sides[1 - side].owed.clear();
         let messages = std::mem::take(&mut self.links[link].sides[1 - side].messages);
         // What came before a message that was found wrong has come.
         for message in messages.iter().take(settled.unwrap_or(0)) {
@@ -336,6 +338,7 @@ impl World {
         if matches!(work.completed, Completed::Read | Completed::FetchAdd | Completed::CompareSwap) {
             self.settle_before(link, side, work.id);
         }
+        self.links[link].sides[side].owed.retain(|m| m.id > work.id);
         match work.word {
             Some(slot) if work.common => self.counted(at, peer, slot, work.own[0]),
             Some(slot) => {
@@ -488,6 +491,9 @@ impl World {
             let message = message.unwrap_or_else(|| panic!("{c:?} of nothing that was sent"));
             let Body::Send { bytes, immediate, tag, solicited, written } = &message.body else {
                 self.settle_write(at, &message);
+                if matches!(message.body, Body::Ask) {
+                    self.links[link].sides[1 - side].owed.push(message);
+                }
                 continue;
             };
             assert!(message.wrong.is_none_or(|w| !w.certain), "{message:?} was taken as right");

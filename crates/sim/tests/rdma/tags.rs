@@ -15,7 +15,8 @@ impl World {
         let claimed = self.nodes[node].areas.iter().any(|a| a.claims.iter().any(|c| c.tag == Some(t)));
         // What is on the wire may come though nobody waits for the answer.
         let used = |m: &Message| m.uses == Some(t);
-        claimed || self.links.iter().flat_map(|l| &l.sides).any(|s| s.messages.iter().any(used))
+        claimed
+            || self.links.iter().flat_map(|l| &l.sides).any(|s| s.owed.iter().chain(&s.messages).any(used))
     }
 
     /// Binds, registers, or takes back.
@@ -130,7 +131,7 @@ impl World {
                 }
             }
             let wrong = Wrong { cause: Cause::INVALID_STAG, certain: false };
-            for message in side.messages.iter_mut().filter(|m| m.uses == Some(it)) {
+            for message in side.owed.iter_mut().chain(&mut side.messages).filter(|m| m.uses == Some(it)) {
                 message.wrong.get_or_insert(wrong);
             }
             for work in side.works.iter_mut().filter(|w| w.uses == Some(it)) {

@@ -203,6 +203,8 @@ pub(crate) struct Side {
     pub(crate) flushing: [bool; 2],
     pub(crate) works: VecDeque<Work>,
     pub(crate) messages: VecDeque<Message>,
+    /// Reads and atomics that the peer has, and may not have answered.
+    pub(crate) owed: Vec<Message>,
     pub(crate) receives: VecDeque<Receive>,
     /// Octets that each receive takes, and how many of them are used by the peer's messages.
     pub(crate) rooms: VecDeque<usize>,
@@ -464,6 +466,7 @@ impl World {
             flushing: [false; 2],
             works: VecDeque::new(),
             messages: VecDeque::new(),
+            owed: Vec::new(),
             receives: VecDeque::new(),
             rooms: VecDeque::new(),
             last_shared: 0,

@@ -135,10 +135,24 @@ impl World {
             (SendOp::FetchAdd { to, add: 1, mask: 0 }, Completed::FetchAdd, 8, cause)
         };
         let mut draft = Draft::new(id, op, completed);
-        draft.data = Data::Gather(self.untouched_sink(node, len, &mut draft.work.own)?);
+        draft.data = Data::Gather(match self.sink_of_a_read(link, side, len) {
+            Some(list) if self.half() => list,
+            _ => self.untouched_sink(node, len, &mut draft.work.own)?,
+        });
         draft.work.refused = Some(Wrong { cause, certain: true });
         draft.message(Body::Ask, Some(cause), None);
         Some(draft)
+    }
+
+    /// The sink of an earlier Read, which alone will write to it.
+    fn sink_of_a_read(&self, link: usize, side: usize, len: usize) -> Option<List> {
+        let it = &self.links[link].sides[side];
+        let node = &self.nodes[it.node];
+        let (stag, base) = node.own[0];
+        let reads = it.works.iter().filter(|w| w.completed == Completed::Read && w.change.is_none());
+        let mut claims = reads.flat_map(|w| node.areas[OWN].claims.iter().filter(|c| w.own.contains(&c.key)));
+        let claim = claims.find(|c| c.range.len() >= len)?;
+        Some(List::from_iter([Sge { stag, addr: base + claim.range.start as u64, len: len as u32 }]))
     }
 
     /// A sink that nothing comes to.
