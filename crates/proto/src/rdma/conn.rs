@@ -415,6 +415,10 @@ impl Rnic {
             self.timers.pop();
             let Some(connection) = self.conns.get_mut(conn) else { continue };
             if connection.due != due {
+                // It may have got another deadline since; that its FPDUs may go now still counts.
+                if connection.hold == due {
+                    self.wake(Conn(conn));
+                }
                 continue;
             }
             connection.due = Instant::NEVER;

@@ -300,6 +300,21 @@ fn a_held_first_fpdu_leaves_in_time() {
     assert_eq!(pair.a.done(), [(1, Status::Success)]);
 }
 
+/// The deadline of the end takes the place of the one that held FPDUs back.
+#[test]
+fn what_is_held_back_leaves_in_time_though_the_end_was_asked_for() {
+    let mut setup = Setup::default();
+    setup.connect.hold_ns = SECOND;
+    let mut pair = Pair::connected(&setup);
+    pair.a.post(1, SendOp::Write(Remote::default()), &[]);
+    pair.a.rnic.disconnect(pair.now, pair.a.qp).unwrap();
+    pair.run();
+    assert_eq!(pair.a.done(), []);
+    pair.wait(SECOND);
+    assert_eq!(pair.a.done(), [(1, Status::Success)]);
+    assert_eq!(pair.a.closed, Some(false));
+}
+
 #[test]
 fn disconnecting_sends_what_was_posted_and_waits_for_answers() {
     for setup in setups() {
