@@ -543,7 +543,9 @@ impl World {
     /// The side that asked sends something, if it has not yet, so that the other may.
     pub(crate) fn open_up(&mut self, link: usize) {
         let it = &self.links[link].sides[0];
-        if it.established && !it.over && !self.nodes[it.node].dead && !it.disconnected {
+        // On a damaged stream there may be no room left: nothing moves on it any more.
+        let room = it.works.len() < 30;
+        if room && it.established && !it.over && !self.nodes[it.node].dead && !it.disconnected {
             let id = self.number();
             let mut draft = Draft::new(id, SendOp::Write(Remote::default()), Completed::Write);
             draft.message(Body::Write { len: 0 }, None, None);
@@ -554,7 +556,8 @@ impl World {
     /// Some requests right before the end.
     pub(crate) fn last_posts(&mut self, link: usize, side: usize) {
         let it = &self.links[link].sides[side];
-        if it.over || !it.established || self.nodes[it.node].dead {
+        let room = it.works.len() < 30;
+        if it.over || !it.established || self.nodes[it.node].dead || !room {
             return;
         }
         self.calm = false;
