@@ -212,10 +212,9 @@ impl User {
             }
             Ok(Answer::Dropped) => Some(names::Answer::Dropped),
             Err(Error::TableDoesntExist) => Some(names::Answer::Missing),
-            Err(Error::TooFewServers | Error::Deadline { maybe_executed: false, .. }) => {
-                Some(names::Answer::Nothing)
-            }
-            Err(Error::Deadline { .. }) => None,
+            Err(Error::Deadline { maybe_executed: false, .. }) => Some(names::Answer::Nothing),
+            // Whose servers have all gone is created when another one joins.
+            Err(Error::TooFewServers | Error::Deadline { .. }) => None,
             other => panic!("{other:?}"),
         };
         score.end_name(number, answer);

@@ -234,7 +234,7 @@ pub enum Error {
     /// from now on. Read to find out which.
     #[error("the client's lease ended before the answer came: the operation was executed once or not at all")]
     Unknown,
-    /// No server has joined the cluster.
+    /// No server is up. If there were some when the creation began, it goes on as soon as one joins: ask again.
     #[error("the cluster has no server for the table")]
     TooFewServers,
     /// The table's name is empty or too long.

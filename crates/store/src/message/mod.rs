@@ -142,7 +142,7 @@ codes! {
         NotServing = 17,
         /// The server is not (or no more) a member of the cluster.
         NotInCluster = 18,
-        /// Too few servers for the table's span.
+        /// No server is up for the table, which may still come to be when one joins.
         TooFewServers = 19,
         /// The table's name is empty, too long or not UTF-8.
         BadName = 20,
