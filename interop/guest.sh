@@ -91,7 +91,8 @@ healthy() {
 
 capture() {
     local tries
-    here dumpcap -q -P -i bridge0 -f "tcp port $2" -w "$1" >"$work/dumpcap" 2>&1 &
+    # Not by `here`: a function gets a shell of its own, which would be ended in dumpcap's place.
+    ip netns exec "$ns" dumpcap -q -P -i bridge0 -f "tcp port $2" -w "$1" >"$work/dumpcap" 2>&1 &
     recorder=$!
     for tries in $(seq 100); do
         grep -q '^File: ' "$work/dumpcap" && return
