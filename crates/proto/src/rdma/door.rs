@@ -193,7 +193,8 @@ pub enum Event {
         /// What the peer would ask, if it says so.
         ord: Option<u16>,
     },
-    /// There will be no connection. The queue pair, if there was one yet, is idle again.
+    /// There will be no connection. The queue pair, if there was one yet, is idle again, but in error if an error of its
+    /// own ended the start-up.
     Failed {
         /// Its stream.
         conn: Conn,
