@@ -26,6 +26,10 @@ pub const STEP: usize = 64 << 10;
 const LIVE_COST: usize = 256;
 const DEAD_COST: usize = 16;
 const SLOT_COST: usize = 256;
+/// How many segments the log takes before it is cleaned for its size's sake.
+const TAKEN_FREELY: usize = 16;
+/// Segments that it then keeps ready.
+const SPARE: u32 = 2;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -190,18 +194,21 @@ impl Cleaner {
     }
 }
 
-/// True if free segments are few: less than a tenth.
+/// True if free segments are few: less than a tenth. Also if less than half of what the log took so far is live and the
+/// next segments would be new memory: that is dearer to touch than a few live entries to copy, and a server's size
+/// follows its data.
 fn low(memory: &Memory) -> bool {
     let log = &memory.log;
-    log.available() < (log.limit() / 10).max(crate::log::MIN_SEGMENTS - 1)
+    let taken = log.slots().len() as u64 * u64::from(log.segment_bytes());
+    let sparse = log.slots().len() >= TAKEN_FREELY && log.live_bytes() < taken / 2 && log.spare() < SPARE;
+    sparse || log.available() < (log.limit() / 10).max(crate::log::MIN_SEGMENTS - 1)
 }
 
 /// The fewest bytes that a segment must give: an eighth of it, or much less if writes have to wait.
 fn least_gain(memory: &Memory) -> u32 {
     let log = &memory.log;
     let urgent = log.available() <= crate::log::MIN_SEGMENTS - 2;
-    let segment_bytes = (log.capacity_bytes() / u64::from(log.limit())) as u32;
-    segment_bytes / if urgent { 64 } else { 8 }
+    log.segment_bytes() / if urgent { 64 } else { 8 }
 }
 
 /// What cleaning the segment in `slot` promises; 0 if nothing.

@@ -313,6 +313,18 @@ impl Log {
         self.free.len() as u32 + (self.limit - self.slots.len() as u32)
     }
 
+    /// Free segments whose memory was used before.
+    #[must_use]
+    pub fn spare(&self) -> u32 {
+        self.free.len() as u32
+    }
+
+    /// The length of a segment, in bytes.
+    #[must_use]
+    pub fn segment_bytes(&self) -> u32 {
+        self.segment_bytes
+    }
+
     /// The most segments that the log may have.
     #[must_use]
     pub fn limit(&self) -> u32 {

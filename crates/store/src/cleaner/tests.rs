@@ -51,6 +51,20 @@ fn rests_while_there_is_room() {
     assert_eq!(world.cleaner.cleaned(), 0);
 }
 
+/// What is overwritten over and over does not make the log grow to all that it may take.
+#[test]
+fn memory_follows_what_is_live() {
+    let mut world = World::new(400, 4096);
+    for _ in 0..400 {
+        write(&mut world, 0, 20);
+        while world.cleaner.step(&mut world.memory, world.stamp, STEP) {}
+    }
+    assert!(world.memory.log.appended_bytes() > 200 * 4096);
+    assert!(world.memory.log.slots().len() <= TAKEN_FREELY + 2, "{}", world.memory.log.slots().len());
+    world.check();
+    world.replay();
+}
+
 /// With all that is dead cleaned away it rests, until something dies.
 #[test]
 fn rests_when_nothing_is_dead() {
