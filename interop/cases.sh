@@ -40,25 +40,33 @@ well_formed() {
     expect "no Terminate" [ "$(count 'OpCode: Terminate' <"$work/text")" = 0 ]
 }
 
-# pings ROUNDS CRC: besides, the capture holds the messages of so many rounds, all with a CRC that was checked or none.
-pings() {
-    local sends requests reads fpdus checked
+# crcs CRC: besides, all frames have a CRC that was checked, or none.
+crcs() {
+    local fpdus checked
     well_formed
-    dissect -T fields -E occurrence=a -E aggregator=' ' -e iwarp_rdma.opcode | tr ' ' '\n' >"$work/opcodes"
-    sends=$(count '^(0x0*)?3$' <"$work/opcodes")
-    requests=$(count '^(0x0*)?1$' <"$work/opcodes")
-    reads=$(count '^(0x0*)?2$' <"$work/opcodes")
     fpdus=$(count 'ULPDU length:' <"$work/text")
     checked=$(count 'Good CRC32' <"$work/text")
-    echo "Sends $sends, Read Requests $requests, Read Responses $reads; $fpdus FPDUs, $checked of them with a good CRC"
-    expect "four Sends a round" [ "$sends" = $((4 * $1)) ]
-    expect "one Read a round" [ "$requests" -ge "$1" ]
-    expect "each Read answered" [ "$reads" -ge "$requests" ]
-    if [ "$2" = on ]; then
+    echo "$fpdus FPDUs, $checked of them with a good CRC"
+    expect "frames" [ "$fpdus" -gt 0 ]
+    if [ "$1" = on ]; then
         expect "CRCs everywhere" [ "$checked" = "$fpdus" ]
     else
         expect "no CRC" [ "$checked" = 0 ]
     fi
+}
+
+# pings ROUNDS CRC: besides, the capture holds the messages of so many rounds.
+pings() {
+    local sends requests reads
+    crcs "$2"
+    dissect -T fields -E occurrence=a -E aggregator=' ' -e iwarp_rdma.opcode | tr ' ' '\n' >"$work/opcodes"
+    sends=$(count '^(0x0*)?3$' <"$work/opcodes")
+    requests=$(count '^(0x0*)?1$' <"$work/opcodes")
+    reads=$(count '^(0x0*)?2$' <"$work/opcodes")
+    echo "Sends $sends, Read Requests $requests, Read Responses $reads"
+    expect "four Sends a round" [ "$sends" = $((4 * $1)) ]
+    expect "one Read a round" [ "$requests" -ge "$1" ]
+    expect "each Read answered" [ "$reads" -ge "$requests" ]
 }
 
 # start FIELD VALUE: the start-up frames of the last capture hold this value, Request and Reply the same.
@@ -107,20 +115,39 @@ client() {
     start iwarp_mpa.rev "$revision"
 }
 
+# listening PORT: returns when one of ours listens there.
+listening() {
+    local tries
+    for tries in $(seq 100); do
+        [ -z "$(here ss -Hltn "sport = :$1")" ] || return 0
+        sleep 0.05
+    done
+}
+
 # server PROGRAM PORT CRC [OPTION…]: the guest's rping -c asks ours, which ends when its client has left. Both get the options.
 server() {
-    local program=$1 port=$2 crc=$3 tries us
+    local program=$1 port=$2 crc=$3 us
     capture "$work/pcap" "$port"
     ping "$program" -s -a 10.77.0.1 -p "$port" --crc "$crc" "${@:4}" &
     us=$!
-    for tries in $(seq 100); do
-        [ -z "$(here ss -Hltn "sport = :$port")" ] || break
-        sleep 0.05
-    done
+    listening "$port"
     inside 1 "rping -c -a 10.77.0.1 -p $port -C $rounds -V ${*:4}"
     wait "$us"
     pings "$rounds" "$crc"
     start iwarp_mpa.rev 2
+}
+
+# measured PROGRAM PORT CRC OPTION…: the guest's PROGRAM measures with our server, which ends when its client has left.
+measured() {
+    local program=$1 port=$2 crc=$3 us
+    capture "$work/pcap" "$port"
+    here timeout 60 "$sprat" rdma perftest --insecure-network -a 10.77.0.1 -p "$port" --crc "$crc" &
+    us=$!
+    listening "$port"
+    inside 1 "$program -R -p $port ${*:4} 10.77.0.1" | tee "$work/table"
+    wait "$us"
+    expect "a line of results" [ "$(count '^ +[0-9]+ +[0-9]+ +[0-9.]+ ' <"$work/table")" = 1 ]
+    crcs "$crc"
 }
 
 # without_depth PROGRAM: revision 1 has no read depth, so rping -s, which takes it for 0, ends the connection; so must ours end.
@@ -168,5 +195,17 @@ all_cases() {
         port=$((port + 1))
         rounds=10 test_case "${program}_server_64k" server "$program" $port on -S 65535
     done
-    [[ " ${ours[*]} " == *" sprat "* ]] || ignored sprat "not in the list of programs"
+    if [[ " ${ours[*]} " != *" sprat "* ]]; then
+        ignored sprat "not in the list of programs"
+        return
+    fi
+    group 1
+    for program in ib_send_lat ib_write_bw ib_read_bw ib_read_lat; do
+        for crc in on off; do
+            port=$((port + 1))
+            test_case "sprat_${program}_crc_$crc" measured "$program" $port $crc -n 100 -s 64
+        done
+        port=$((port + 1))
+        test_case "sprat_${program}_64k" measured "$program" $port on -n 20 -s 65536
+    done
 }

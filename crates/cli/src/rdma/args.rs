@@ -14,6 +14,7 @@ pub(crate) enum Rdma {
     Lat(Lat),
     Bw(Bw),
     Crowd(Crowd),
+    Perftest(Perftest),
     /// The other side of lat and bw.
     #[command(hide = true)]
     Peer(Model),
@@ -276,4 +277,26 @@ pub(crate) struct Crowd {
     pub(crate) connections: u32,
     #[command(flatten)]
     pub(crate) model: Model,
+}
+
+/// Serve one client of perftest, which measures with us: `ib_send_lat`, `ib_write_bw`, `ib_read_bw` or `ib_read_lat`, each
+/// with -R.
+#[derive(Args, Debug)]
+#[command(after_help = "Example, with a client on a machine that has an RDMA device:
+  sprat rdma perftest -a 10.0.0.7 --insecure-network
+  ib_write_bw -R -s 65536 10.0.0.7
+
+What is measured is the client's choice. Options with one letter are those of perftest, but for -a.")]
+pub(crate) struct Perftest {
+    /// Our address
+    #[arg(short, long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    pub(crate) address: IpAddr,
+    /// Our port
+    #[arg(short, long, value_name = "PORT", default_value_t = 18515)]
+    pub(crate) port: u16,
+    /// The largest message that a client may choose (decimal KB and MB allowed)
+    #[arg(short, long, value_name = "SIZE", default_value = "8388608", value_parser = crate::args::size)]
+    pub(crate) size: usize,
+    #[command(flatten)]
+    pub(crate) wire: Wire,
 }

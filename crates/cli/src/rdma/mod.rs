@@ -6,6 +6,7 @@ pub(crate) mod args;
 mod bench;
 mod crowd;
 mod end;
+mod perftest;
 mod ping;
 
 /// Runs the command.
@@ -15,6 +16,7 @@ pub(crate) fn run(command: &args::Rdma) -> Result<(), Fail> {
         args::Rdma::Lat(args) => bench::lat(args),
         args::Rdma::Bw(args) => bench::bw(args),
         args::Rdma::Crowd(args) => crowd::run(args),
+        args::Rdma::Perftest(args) => perftest::run(args),
         args::Rdma::Peer(model) => end::peer(model),
         args::Rdma::Host(model) => crowd::host(model),
     }
