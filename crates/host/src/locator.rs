@@ -48,8 +48,13 @@ pub enum Kind {
     Udp(HostPort),
     /// `tcp:host=H,port=P`: kernel TCP.
     Tcp(HostPort),
-    /// `rdma:host=H,port=P`: the queue pairs of software iWARP, over kernel TCP.
-    Rdma(HostPort),
+    /// `rdma:host=H,port=P[,crc=off]`: the queue pairs of software iWARP, over kernel TCP.
+    Rdma {
+        /// Where.
+        at: HostPort,
+        /// Ask for a CRC32C of everything sent. A connection goes without only if neither side asks.
+        crc: bool,
+    },
 }
 
 /// A host, by name or address, and a port.
@@ -121,7 +126,7 @@ impl From<LocatorError> for io::Error {
 }
 
 /// The protocols that are built, for messages.
-const KNOWN: &str = "fast+shm:name=N, fast+udp:host=H,port=P, tcp:host=H,port=P and rdma:host=H,port=P";
+const KNOWN: &str = "fast+shm:name=N, fast+udp:host=H,port=P, tcp:host=H,port=P and rdma:host=H,port=P[,crc=off]";
 
 /// Transports and drivers that are planned, so that a locator for one is told from a typing error.
 const PLANNED_DRIVERS: [&str; 8] = ["packet", "xdp", "dpdk", "memif", "tap", "shm", "udp", "tcp"];
@@ -190,9 +195,12 @@ impl Locator {
                 let name = self.need("fast+shm", "name")?;
                 Ok(Kind::Shm { name: shm_name(name)?.into() })
             }
-            "fast+udp" => self.host_port("fast+udp").map(Kind::Udp),
-            "tcp" => self.host_port("tcp").map(Kind::Tcp),
-            "rdma" => self.host_port("rdma").map(Kind::Rdma),
+            "fast+udp" => self.host_port("fast+udp", &["host", "port"]).map(Kind::Udp),
+            "tcp" => self.host_port("tcp", &["host", "port"]).map(Kind::Tcp),
+            "rdma" => {
+                let at = self.host_port("rdma", &["host", "port", "crc"])?;
+                Ok(Kind::Rdma { at, crc: self.switch("crc", true)? })
+            }
             other => {
                 let driver = self.driver().unwrap_or("tcp");
                 let planned =
@@ -215,10 +223,10 @@ impl Locator {
         match self.kind()? {
             _ if i == 0 => {}
             Kind::Shm { name } => own.set("name", &format!("{name}.{i}")),
-            Kind::Udp(at) | Kind::Tcp(at) | Kind::Rdma(at) if at.port == 0 => {}
+            Kind::Udp(at) | Kind::Tcp(at) | Kind::Rdma { at, .. } if at.port == 0 => {}
             Kind::Udp(HostPort { port, .. })
             | Kind::Tcp(HostPort { port, .. })
-            | Kind::Rdma(HostPort { port, .. }) => {
+            | Kind::Rdma { at: HostPort { port, .. }, .. } => {
                 let port = port.checked_add(i).ok_or_else(|| LocatorError::BadValue {
                     key: "port",
                     value: format!("{port}+{i}"),
@@ -239,8 +247,22 @@ impl Locator {
         }
     }
 
-    fn host_port(&self, protocol: &'static str) -> Result<HostPort, LocatorError> {
-        self.allow(protocol, &["host", "port"])?;
+    /// The value of a key that says yes or no; `default` if it is not there.
+    fn switch(&self, key: &'static str, default: bool) -> Result<bool, LocatorError> {
+        match self.option(key) {
+            None => Ok(default),
+            Some("on") => Ok(true),
+            Some("off") => Ok(false),
+            Some(other) => Err(LocatorError::BadValue { key, value: other.into(), expected: "on or off" }),
+        }
+    }
+
+    fn host_port(
+        &self,
+        protocol: &'static str,
+        keys: &[&'static str],
+    ) -> Result<HostPort, LocatorError> {
+        self.allow(protocol, keys)?;
         let host = self.need(protocol, "host")?;
         let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
         if bare.is_empty() || bare.contains(|c: char| c.is_whitespace() || c.is_control() || "[]".contains(c))

@@ -37,7 +37,7 @@ pub(crate) fn listen(locator: &Locator, options: &Options) -> io::Result<Box<dyn
         Kind::Shm { .. } => fast(Shm::listen(locator, shm::Options::default())?, true),
         Kind::Udp(_) => fast(Udp::listen(locator, udp_options(options))?, true),
         Kind::Tcp(_) => Ok(Box::new(Tcp::listen(locator, tcp_options(options))?)),
-        Kind::Rdma(_) => Ok(Box::new(Rdma::listen(locator, rdma_options(options))?)),
+        Kind::Rdma { .. } => Ok(Box::new(Rdma::listen(locator, rdma_options(options))?)),
     }
 }
 
@@ -47,7 +47,7 @@ pub(crate) fn towards(to: &Locator, options: &Options) -> io::Result<Box<dyn Tra
         Kind::Shm { .. } => fast(Shm::client(shm::Options::default())?, false),
         Kind::Udp(_) => fast(Udp::client(udp_options(options))?, false),
         Kind::Tcp(_) => Ok(Box::new(Tcp::client(tcp_options(options))?)),
-        Kind::Rdma(_) => Ok(Box::new(Rdma::client(rdma_options(options))?)),
+        Kind::Rdma { .. } => Ok(Box::new(Rdma::client(rdma_options(options))?)),
     }
 }
 

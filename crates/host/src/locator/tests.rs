@@ -66,6 +66,9 @@ fn what_is_wrong_is_named() {
         ("tcp:host=a,port=1,mac=2", "tcp has no key \"mac\"; its keys are host, port"),
         ("fast+shm:name=a,port=2", "fast+shm has no key \"port\"; its keys are name"),
         ("fast+shm:", "fast+shm needs name=…"),
+        ("rdma:host=a,port=1,crc=no", "crc=\"no\": on or off"),
+        ("rdma:host=a,port=1,mtu=2", "rdma has no key \"mtu\"; its keys are host, port, crc"),
+        ("tcp:host=a,port=1,crc=off", "tcp has no key \"crc\"; its keys are host, port"),
     ] {
         assert_eq!(refused(text), message);
     }
@@ -97,7 +100,19 @@ fn each_worker_has_its_own() {
     assert_eq!(worker("fast+shm:name=a", 2).as_deref(), Ok("fast+shm:name=a.2"));
     assert_eq!(worker("tcp:host=a,port=10", 3).as_deref(), Ok("tcp:host=a,port=13"));
     assert_eq!(worker("tcp:host=a,port=0", 3).as_deref(), Ok("tcp:host=a,port=0"));
+    assert_eq!(worker("rdma:host=a,port=10,crc=off", 3).as_deref(), Ok("rdma:host=a,port=13,crc=off"));
     assert!(worker("tcp:host=a,port=65535", 1).is_err());
+}
+
+#[test]
+fn a_crc_unless_told_otherwise() {
+    let crc = |text: &str| match one(text).kind() {
+        Ok(Kind::Rdma { at, crc }) => (at.port, crc),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(crc("rdma:host=a,port=1"), (1, true));
+    assert_eq!(crc("rdma:host=a,port=1,crc=on"), (1, true));
+    assert_eq!(crc("rdma:host=a,port=1,crc=off"), (1, false));
 }
 
 #[test]

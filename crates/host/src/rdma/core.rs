@@ -21,11 +21,12 @@ use std::sync::Arc;
 
 use rustix::event::{Timespec, epoll};
 use sprat_proto::rdma::{Config, Conn, End, Event, Record, Rnic};
+use sprat_proto::rpc::Slices;
 use sprat_proto::{Instant, Rng};
 
 use super::desk::{Asked, Desk, MOST_ASKED};
 use super::door::Listener;
-use super::regions::Regions;
+use super::regions::{Reach, Regions};
 use super::stream::{Kept, Pending, Stage, Stream, took};
 use super::sys;
 use crate::clock::Clock;
@@ -63,6 +64,8 @@ pub enum Copies {
     One,
     /// Payload is read straight into its region where that is possible: without CRC and markers, in long messages.
     Direct,
+    /// The same while answers to Reads are awaited, and else as [`Copies::One`]: for who sends nothing long unasked.
+    Asked,
 }
 
 /// How a core is set up.
@@ -186,23 +189,43 @@ impl Core {
 
     /// The same at a time that the caller has read.
     pub(crate) fn turn_at(&mut self, now: Instant) -> bool {
+        self.take_in(now) | self.flush(now)
+    }
+
+    /// The first half of a turn: what came, what is late, and what happened by that.
+    pub(crate) fn take_in(&mut self, now: Instant) -> bool {
         let mut worked = self.receive(now);
         if self.deadline() <= now {
             self.tick(now);
             worked = true;
         }
-        worked | self.flush(now)
+        worked | self.write_down(now)
     }
 
     /// Sends what is to be sent and writes down what happened: the second half of a turn.
     pub(crate) fn flush(&mut self, now: Instant) -> bool {
-        let mut worked = self.send(now);
+        self.flush_from(now, &())
+    }
+
+    /// The same where messages among the regions have slices.
+    pub(crate) fn flush_from(&mut self, now: Instant, slices: &dyn Slices) -> bool {
+        let worked = self.send(now, slices) | self.write_down(now);
+        // What happened may have left more to send (a refusal, an end).
+        worked | self.send(now, slices)
+    }
+
+    /// True if something waits for nothing but the next [`Core::flush`].
+    pub(crate) fn has_output(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
+    fn write_down(&mut self, now: Instant) -> bool {
+        let mut worked = false;
         while let Some(event) = self.rnic.event() {
             self.happened(now, event);
             worked = true;
         }
-        // What happened may have left more to send (a refusal, an end).
-        worked | self.send(now)
+        worked
     }
 
     /// When a turn is due even if nothing comes.
@@ -320,7 +343,7 @@ impl Core {
                 continue;
             }
             if broken || flags.contains(epoll::EventFlags::OUT) {
-                self.send_on(now, slot);
+                self.soil(slot);
             }
             if broken || flags.contains(epoll::EventFlags::IN) {
                 self.ready.push_back(slot);
@@ -338,17 +361,22 @@ impl Core {
             Stage::Lingering(_) => return self.drain(slot),
             Stage::Opening { .. } => return false,
         };
-        if self.settings.copies == Copies::Direct
+        let direct = match self.settings.copies {
+            Copies::Two | Copies::One => false,
+            Copies::Direct => true,
+            Copies::Asked => self.rnic.is_reading(conn),
+        };
+        if direct
             && stream.kept.len() == 0
             && let Some(span) = self.rnic.direct(conn)
         {
             let behind = &mut self.buffer[..BEHIND];
-            let read = sys::receive_into(stream.socket.as_fd(), span, &self.regions, behind);
+            let read = sys::receive_into(stream.socket.as_fd(), span, &mut self.regions, behind);
             return self.received_directly(now, slot, conn, span.len as usize, read);
         }
         let Some(stream) = self.streams[slot as usize].as_deref_mut() else { return false };
         // Long payload whose header is in this read would be copied.
-        let room = if self.settings.copies == Copies::Direct { stream.kept.len() + AHEAD } else { BUFFER };
+        let room = if direct { stream.kept.len() + AHEAD } else { BUFFER };
         match stream.read(&mut self.buffer, room) {
             None => return false,
             Some(Ok(0)) => self.ended(now, slot, conn, End::Finished),
@@ -454,7 +482,7 @@ impl Core {
 
     // ---- sending ----
 
-    fn send(&mut self, now: Instant) -> bool {
+    fn send(&mut self, now: Instant, slices: &dyn Slices) -> bool {
         while let Some(conn) = self.rnic.ready() {
             if let Some(slot) = self.slot_of(conn) {
                 self.soil(slot);
@@ -465,7 +493,7 @@ impl Core {
             let Some(slot) = self.dirty.pop_front() else { break };
             if let Some(stream) = self.streams[slot as usize].as_deref_mut() {
                 stream.dirty = false;
-                self.send_on(now, slot);
+                self.send_on(now, slot, slices);
             }
         }
         many > 0
@@ -482,8 +510,8 @@ impl Core {
     }
 
     /// Sends what the stream in `slot` has to send, until the kernel takes no more or others should have a turn.
-    pub(super) fn send_on(&mut self, now: Instant, slot: u32) {
-        if !self.send_rest(now, slot) {
+    fn send_on(&mut self, now: Instant, slot: u32, slices: &dyn Slices) {
+        if !self.send_rest(now, slot, slices) {
             return;
         }
         let Some(conn) = self.streams[slot as usize].as_deref().and_then(Stream::conn) else { return };
@@ -491,14 +519,16 @@ impl Core {
         loop {
             let (mut len, mut more) = (0, true);
             while more && len < BATCH {
-                more = self.rnic.output(now, conn, &mut self.record, &mut self.regions);
+                let mut reach = Reach { regions: &mut self.regions, slices };
+                more = self.rnic.output(now, conn, &mut self.record, &mut reach);
                 len = self.record.len();
             }
             if len == 0 {
                 return;
             }
             let Some(stream) = self.streams[slot as usize].as_deref_mut() else { return };
-            let Ok(n) = took(sys::send(stream.socket.as_fd(), &self.record, 0, &self.regions)) else {
+            let Ok(n) = took(sys::send(stream.socket.as_fd(), &self.record, 0, &self.regions, slices))
+            else {
                 self.record.clear();
                 return self.ended(now, slot, conn, End::Reset);
             };
@@ -532,7 +562,7 @@ impl Core {
     }
 
     /// Sends what is left over from earlier; true if all of it has gone and the stream is still there.
-    fn send_rest(&mut self, now: Instant, slot: u32) -> bool {
+    fn send_rest(&mut self, now: Instant, slot: u32, slices: &dyn Slices) -> bool {
         let Some(stream) = self.streams.get_mut(slot as usize).and_then(Option::as_deref_mut) else {
             return false;
         };
@@ -540,7 +570,7 @@ impl Core {
             return true;
         }
         let conn = stream.conn();
-        match stream.send_pending(&self.regions) {
+        match stream.send_pending(&self.regions, slices) {
             Ok(n) => self.count_sent(conn, n),
             Err(_) => {
                 match conn {

@@ -1,17 +1,19 @@
-//! The memory that a program has registered, by the numbers that the engine knows it by.
+//! The memory that a program has registered, by the numbers that the engine knows it by; and messages, which are memory of
+//! this kind while peers read them or while they come.
 //!
 //! ```text
-//!  number = generation (12 bits) | slot (20 bits)
+//!  number = generation (12 bits) | slot (20 bits)       it stands for  a region │ a message of ours │ a message that comes
 //! ```
 //!
 //! Always holds: the engine has checked every span against its registration before it comes here, and a region lives at
 //! least as long as its registration, so that nothing is refused in practice; what is checked again costs one comparison.
 //! A number is never given out twice: what a stream has still to send of a region that has gone finds nothing, not the
-//! region's successor.
+//! region's successor. A message that comes is written from its start to its end, and only there.
 
 use std::sync::Arc;
 
 use sprat_proto::rdma::{Memory, Span, Unmapped};
+use sprat_proto::rpc::{Message, Slices};
 
 use crate::mem::Region;
 
@@ -20,10 +22,21 @@ const SLOT_BITS: u32 = 20;
 const SLOTS: usize = 1 << SLOT_BITS;
 const LAST_GENERATION: u32 = (1 << (32 - SLOT_BITS)) - 1;
 
+/// What a number stands for.
+#[derive(Debug)]
+enum Place {
+    /// Mapped memory, which others write too.
+    Mapped(Arc<Region>),
+    /// A message of ours, sent from where its bytes and slices lie.
+    Said(Message),
+    /// A message that comes, as far as it is there. Its room is the vector's capacity.
+    Heard(Vec<u8>),
+}
+
 #[derive(Debug, Default)]
 struct Slot {
     generation: u32,
-    region: Option<Arc<Region>>,
+    place: Option<Place>,
 }
 
 /// Registered regions.
@@ -42,6 +55,20 @@ fn slot_of(number: u32) -> usize {
 impl Regions {
     /// Takes a region in; returns its number, `None` if there are too many.
     pub(crate) fn insert(&mut self, region: Arc<Region>) -> Option<u32> {
+        self.add(Place::Mapped(region))
+    }
+
+    /// Takes a message in that peers will read.
+    pub(super) fn say(&mut self, message: Message) -> Option<u32> {
+        self.add(Place::Said(message))
+    }
+
+    /// Takes memory in for a message that comes: what is there, and room for the rest.
+    pub(super) fn hear(&mut self, message: Vec<u8>) -> Option<u32> {
+        self.add(Place::Heard(message))
+    }
+
+    fn add(&mut self, place: Place) -> Option<u32> {
         let at = match self.free.pop() {
             Some(at) => at,
             None if self.slots.len() == SLOTS => return None,
@@ -51,50 +78,176 @@ impl Regions {
             }
         };
         let slot = &mut self.slots[at as usize];
-        slot.region = Some(region);
+        slot.place = Some(place);
         Some(slot.generation << SLOT_BITS | at)
     }
 
     /// Lets a region go: its number stands for nothing.
     pub(crate) fn remove(&mut self, number: u32) {
-        let Some(slot) = self.slots.get_mut(slot_of(number)) else { return };
-        if slot.generation != number >> SLOT_BITS || slot.region.take().is_none() {
-            return;
+        self.take(number);
+    }
+
+    /// Gives a message back that was said.
+    pub(super) fn said(&mut self, number: u32) -> Option<Message> {
+        match self.take(number) {
+            Some(Place::Said(message)) => Some(message),
+            _ => None,
         }
-        // A slot whose numbers are used up is used no more: 24 bytes for every four thousand registrations.
+    }
+
+    /// Gives a message back that came.
+    pub(super) fn heard(&mut self, number: u32) -> Option<Vec<u8>> {
+        match self.take(number) {
+            Some(Place::Heard(message)) => Some(message),
+            _ => None,
+        }
+    }
+
+    fn take(&mut self, number: u32) -> Option<Place> {
+        let slot = self.slots.get_mut(slot_of(number))?;
+        if slot.generation != number >> SLOT_BITS {
+            return None;
+        }
+        let place = slot.place.take()?;
+        // A slot whose numbers are used up is used no more: 40 bytes for every four thousand registrations.
         if slot.generation < LAST_GENERATION {
             slot.generation += 1;
             self.free.push(slot_of(number) as u32);
         }
+        Some(place)
+    }
+
+    #[inline]
+    fn slot(&self, number: u32) -> Option<&Place> {
+        let slot = self.slots.get(slot_of(number))?;
+        if slot.generation != number >> SLOT_BITS {
+            return None;
+        }
+        slot.place.as_ref()
     }
 
     /// The region of a span, if the span lies within it.
     #[inline]
-    pub(crate) fn of(&self, span: Span) -> Option<&Region> {
-        let slot = self.slots.get(slot_of(span.region))?;
+    fn of(&self, span: Span) -> Option<&Region> {
+        match self.slot(span.region)? {
+            Place::Mapped(region) => within(region, span),
+            _ => None,
+        }
+    }
+
+    /// Shows `each` the pieces of memory that a span lies in, in order: their addresses, for a system call while this and
+    /// `slices` stay borrowed, and their octets.
+    ///
+    /// # Errors
+    /// It does not lie in memory that is sent from; some pieces may have been shown.
+    #[inline]
+    pub(super) fn pieces(
+        &self,
+        span: Span,
+        slices: &dyn Slices,
+        mut each: impl FnMut(*const u8, usize),
+    ) -> Result<(), Unmapped> {
+        match self.slot(span.region).ok_or(Unmapped)? {
+            Place::Mapped(region) => {
+                let region = within(region, span).ok_or(Unmapped)?;
+                each(region.address(span.offset as usize, span.len as usize), span.len as usize);
+                Ok(())
+            }
+            Place::Said(message) => {
+                parts(message, slices, span, |part| each(part.as_ptr(), part.len()))
+            }
+            Place::Heard(_) => Err(Unmapped),
+        }
+    }
+
+    /// Where a span is received to: within a region, or behind what is there of a message, if it is what comes next and has
+    /// room there.
+    #[inline]
+    pub(super) fn sink(&mut self, span: Span) -> Option<Sink<'_>> {
+        let slot = self.slots.get_mut(slot_of(span.region))?;
         if slot.generation != span.region >> SLOT_BITS {
             return None;
         }
-        let region = slot.region.as_deref()?;
-        let end = span.offset.checked_add(u64::from(span.len))?;
-        (end <= region.len() as u64).then_some(region)
+        match slot.place.as_mut()? {
+            Place::Mapped(region) => within(region, span).map(Sink::Region),
+            Place::Heard(message) => {
+                let (next, room) = (message.len() as u64, message.capacity() - message.len());
+                (span.offset == next && span.len as usize <= room).then_some(Sink::Message(message))
+            }
+            Place::Said(_) => None,
+        }
     }
+
+    fn read_with(&self, span: Span, slices: &dyn Slices, bytes: &mut [u8]) -> Result<(), Unmapped> {
+        debug_assert_eq!(span.len as usize, bytes.len(), "a span is as long as what is copied");
+        match self.slot(span.region).ok_or(Unmapped)? {
+            Place::Mapped(region) => {
+                within(region, span).ok_or(Unmapped)?.copy_out(span.offset as usize, bytes);
+                Ok(())
+            }
+            Place::Said(message) => {
+                let mut at = 0;
+                parts(message, slices, span, |part| {
+                    bytes[at..at + part.len()].copy_from_slice(part);
+                    at += part.len();
+                })
+            }
+            Place::Heard(_) => Err(Unmapped),
+        }
+    }
+}
+
+/// Memory that octets are received to without a copy.
+pub(super) enum Sink<'r> {
+    /// At the span's place.
+    Region(&'r Region),
+    /// Behind what is there.
+    Message(&'r mut Vec<u8>),
+}
+
+/// The region, if the span lies within it.
+#[inline]
+fn within(region: &Region, span: Span) -> Option<&Region> {
+    let end = span.offset.checked_add(u64::from(span.len))?;
+    (end <= region.len() as u64).then_some(region)
+}
+
+/// The parts of a message that a span covers.
+fn parts(
+    message: &Message,
+    slices: &dyn Slices,
+    span: Span,
+    mut each: impl FnMut(&[u8]),
+) -> Result<(), Unmapped> {
+    let (mut skip, mut left) = (span.offset as usize, span.len as usize);
+    let named = message.slices.iter().map(|&slice| slices.bytes(slice));
+    for part in std::iter::once(&message.bytes[..]).chain(named) {
+        let gone = skip.min(part.len());
+        skip -= gone;
+        let part = &part[gone..part.len().min(gone + left)];
+        left -= part.len();
+        if !part.is_empty() {
+            each(part);
+        }
+    }
+    if left == 0 { Ok(()) } else { Err(Unmapped) }
 }
 
 impl Memory for Regions {
     #[inline]
     fn write(&mut self, span: Span, bytes: &[u8]) -> Result<(), Unmapped> {
         debug_assert_eq!(span.len as usize, bytes.len(), "a span is as long as what is copied");
-        self.of(span).ok_or(Unmapped)?.copy_in(span.offset as usize, bytes);
+        match self.sink(span).ok_or(Unmapped)? {
+            Sink::Region(region) => region.copy_in(span.offset as usize, bytes),
+            Sink::Message(message) => message.extend_from_slice(bytes),
+        }
         self.written += bytes.len() as u64;
         Ok(())
     }
 
     #[inline]
     fn read(&mut self, span: Span, bytes: &mut [u8]) -> Result<(), Unmapped> {
-        debug_assert_eq!(span.len as usize, bytes.len(), "a span is as long as what is copied");
-        self.of(span).ok_or(Unmapped)?.copy_out(span.offset as usize, bytes);
-        Ok(())
+        self.read_with(span, &(), bytes)
     }
 
     fn atomic(&mut self, span: Span, change: &mut dyn FnMut(u64) -> u64) -> Result<u64, Unmapped> {
@@ -109,8 +262,32 @@ impl Memory for Regions {
     }
 }
 
+/// The same with what messages name.
+pub(super) struct Reach<'r> {
+    pub(super) regions: &'r mut Regions,
+    pub(super) slices: &'r dyn Slices,
+}
+
+impl Memory for Reach<'_> {
+    #[inline]
+    fn write(&mut self, span: Span, bytes: &[u8]) -> Result<(), Unmapped> {
+        self.regions.write(span, bytes)
+    }
+
+    #[inline]
+    fn read(&mut self, span: Span, bytes: &mut [u8]) -> Result<(), Unmapped> {
+        self.regions.read_with(span, self.slices, bytes)
+    }
+
+    fn atomic(&mut self, span: Span, change: &mut dyn FnMut(u64) -> u64) -> Result<u64, Unmapped> {
+        self.regions.atomic(span, change)
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use sprat_proto::rpc::Slice;
+
     use super::*;
 
     fn span(region: u32, offset: u64, len: u32) -> Span {
@@ -157,5 +334,48 @@ mod tests {
         assert_eq!(regions.atomic(span(region, 8, 8), &mut |old| old + 2), Ok(5));
         assert_eq!(regions.atomic(span(region, 8, 8), &mut |old| old), Ok(7));
         assert_eq!(regions.atomic(span(region, 4, 8), &mut |old| old), Err(Unmapped));
+    }
+    /// One slice, number 7.
+    struct Seven(&'static [u8]);
+
+    impl Slices for Seven {
+        fn bytes(&self, slice: Slice) -> &[u8] {
+            if slice.segment == 7 { self.0 } else { &[] }
+        }
+    }
+
+    #[test]
+    fn a_message_is_sent_from_where_it_lies() {
+        let mut regions = Regions::default();
+        let mut message = Message::from(&b"head "[..]);
+        message.slices.push(Slice { segment: 7, offset: 0, len: 6 });
+        let number = regions.say(message.clone()).unwrap();
+        let mut bytes = [0; 7];
+        let mut reach = Reach { regions: &mut regions, slices: &Seven(b"sprats") };
+        reach.read(span(number, 3, 7), &mut bytes).unwrap();
+        assert_eq!(&bytes, b"d sprat");
+        assert_eq!(reach.read(span(number, 5, 7), &mut bytes), Err(Unmapped), "past its end");
+        assert_eq!(reach.write(span(number, 0, 1), b"x"), Err(Unmapped), "peers only read it");
+        let mut pieces = Vec::new();
+        regions.pieces(span(number, 3, 7), &Seven(b"sprats"), |_, len| pieces.push(len)).unwrap();
+        assert_eq!(pieces, [2, 5]);
+        // Without the memory of its slices it is not sent, not even in part.
+        assert_eq!(regions.read(span(number, 3, 7), &mut bytes), Err(Unmapped));
+        assert_eq!(regions.said(number), Some(message));
+        assert_eq!(regions.read(span(number, 0, 1), &mut [0]), Err(Unmapped));
+    }
+
+    #[test]
+    fn a_message_comes_from_its_start_to_its_end() {
+        let mut regions = Regions::default();
+        let number = regions.hear(Vec::with_capacity(6)).unwrap();
+        assert_eq!(regions.write(span(number, 1, 2), b"pr"), Err(Unmapped), "not its start");
+        regions.write(span(number, 0, 2), b"sp").unwrap();
+        assert_eq!(regions.write(span(number, 0, 2), b"SP"), Err(Unmapped), "that is there already");
+        assert_eq!(regions.write(span(number, 2, 4000), &[0; 4000]), Err(Unmapped), "more than there is room for");
+        assert_eq!(regions.read(span(number, 0, 2), &mut [0; 2]), Err(Unmapped), "nobody reads it");
+        regions.write(span(number, 2, 4), b"rats").unwrap();
+        assert_eq!(regions.heard(number).as_deref(), Some(&b"sprats"[..]));
+        assert_eq!(regions.heard(number), None);
     }
 }

@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, RecvFlags, Shutdown, SocketFlags, SocketType, sockopt};
 use sprat_proto::Instant;
 use sprat_proto::rdma::{Conn, ConnectOptions, Qp, Record};
+use sprat_proto::rpc::Slices;
 
 use super::regions::Regions;
 use super::sys;
@@ -146,9 +147,9 @@ impl Stream {
     ///
     /// # Errors
     /// The connection has ended.
-    pub(super) fn send_pending(&mut self, regions: &Regions) -> io::Result<usize> {
+    pub(super) fn send_pending(&mut self, regions: &Regions, slices: &dyn Slices) -> io::Result<usize> {
         let Some(pending) = &mut self.pending else { return Ok(0) };
-        let n = took(sys::send(self.socket.as_fd(), &pending.record, pending.sent, regions))?;
+        let n = took(sys::send(self.socket.as_fd(), &pending.record, pending.sent, regions, slices))?;
         pending.sent += n;
         if pending.sent == pending.record.len() {
             self.pending = None;

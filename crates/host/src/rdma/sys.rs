@@ -10,8 +10,9 @@ use std::os::fd::{AsRawFd as _, BorrowedFd};
 
 use rustix::net::SendFlags;
 use sprat_proto::rdma::{Part, Record, Span};
+use sprat_proto::rpc::Slices;
 
-use super::regions::Regions;
+use super::regions::{Regions, Sink};
 
 /// The most pieces that one call sends.
 const PIECES: usize = 64;
@@ -21,38 +22,36 @@ const NONE: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len:
 /// Sends what follows the first `skip` octets of `record`; returns how many octets the stream took.
 ///
 /// # Errors
-/// `WouldBlock`, or whatever ended the connection. `InvalidInput` if a region of the record has gone.
+/// `WouldBlock`, or whatever ended the connection. `InvalidInput` if memory of the record has gone.
 pub(super) fn send(
     socket: BorrowedFd<'_>,
     record: &Record,
     mut skip: usize,
     regions: &Regions,
+    slices: &dyn Slices,
 ) -> io::Result<usize> {
     if let [Part::Bytes(range)] = &record.parts[..] {
         return send_bytes(socket, record.bytes[range.clone()].get(skip..).unwrap_or_default());
     }
     let mut pieces = [NONE; PIECES];
     let mut count = 0;
+    let mut piece = |at: *const u8, len: usize| {
+        let gone = skip.min(len);
+        skip -= gone;
+        if gone < len && count < PIECES {
+            // The kernel only reads it.
+            let at = at.wrapping_add(gone).cast_mut();
+            pieces[count] = libc::iovec { iov_base: at.cast(), iov_len: len - gone };
+            count += 1;
+        }
+    };
     for part in &record.parts {
-        let (at, len) = match part {
-            Part::Bytes(range) => {
-                let bytes = &record.bytes[range.clone()];
-                (bytes.as_ptr().cast_mut(), bytes.len())
-            }
+        match part {
+            Part::Bytes(range) => piece(record.bytes[range.clone()].as_ptr(), range.len()),
             Part::Memory(span) => {
-                let region = regions.of(*span).ok_or(io::ErrorKind::InvalidInput)?;
-                (region.address(span.offset as usize, span.len as usize), span.len as usize)
+                regions.pieces(*span, slices, &mut piece).map_err(|_| io::ErrorKind::InvalidInput)?;
             }
-        };
-        if skip >= len {
-            skip -= len;
-            continue;
         }
-        if count == PIECES {
-            break;
-        }
-        pieces[count] = libc::iovec { iov_base: at.wrapping_add(skip).cast(), iov_len: len - skip };
-        (count, skip) = (count + 1, 0);
     }
     // SAFETY: an all-zero `msghdr` is a valid one: no name, no control data, no pieces.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
@@ -76,13 +75,17 @@ fn send_bytes(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
 pub(super) fn receive_into(
     socket: BorrowedFd<'_>,
     span: Span,
-    regions: &Regions,
+    regions: &mut Regions,
     then: &mut [u8],
 ) -> io::Result<usize> {
-    let region = regions.of(span).ok_or(io::ErrorKind::InvalidInput)?;
     let len = span.len as usize;
+    let mut sink = regions.sink(span).ok_or(io::ErrorKind::InvalidInput)?;
+    let at = match &mut sink {
+        Sink::Region(region) => region.address(span.offset as usize, len),
+        Sink::Message(message) => message.spare_capacity_mut()[..len].as_mut_ptr().cast(),
+    };
     let mut pieces = [
-        libc::iovec { iov_base: region.address(span.offset as usize, len).cast(), iov_len: len },
+        libc::iovec { iov_base: at.cast(), iov_len: len },
         libc::iovec { iov_base: then.as_mut_ptr().cast(), iov_len: then.len() },
     ];
     // SAFETY: as in `send`: an all-zero `msghdr` is a valid one.
@@ -90,9 +93,14 @@ pub(super) fn receive_into(
     message.msg_iov = pieces.as_mut_ptr();
     message.msg_iovlen = pieces.len();
     // SAFETY: the first piece lies within a region that is borrowed until the call returns and that nobody has a slice of,
-    // the second is a slice borrowed mutably as long.
+    // or in the unused room of a vector that is borrowed mutably as long, the second is a slice borrowed mutably as long.
     let n = unsafe { libc::recvmsg(socket.as_raw_fd(), &mut message, libc::MSG_DONTWAIT) };
-    usize::try_from(n).map_err(|_| io::Error::last_os_error())
+    let n = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
+    if let Sink::Message(message) = sink {
+        // SAFETY: the kernel has written so many octets behind those that were there, not more than there was room for.
+        unsafe { message.set_len(message.len() + n.min(len)) };
+    }
+    Ok(n)
 }
 
 /// The most octets that the connection puts into one segment at present.

@@ -297,6 +297,14 @@ impl Rnic {
         Some(Span { len: span.len.min(rest as u32), ..span })
     }
 
+    /// True while answers to own Reads are awaited on a stream whose payload may be read straight to its place.
+    #[must_use]
+    pub fn is_reading(&self, conn: Conn) -> bool {
+        let Some(connection) = self.conns.get(conn.0) else { return false };
+        let queue_pair = connection.qp.and_then(|qp| self.qps.get(qp.0));
+        connection.deframer.in_pieces() && queue_pair.is_some_and(|qp| !qp.requests.is_empty())
+    }
+
     /// So many octets were read to where [`Rnic::direct`] said, not more than the span's.
     pub fn placed<M: Memory>(&mut self, now: Instant, conn: Conn, octets: u32, memory: &mut M) {
         self.now = now;

@@ -358,6 +358,12 @@ impl Deframer {
         self.inside.map_or(0, |inside| inside.payload)
     }
 
+    /// True if payload is handed out as it comes: there is neither CRC nor marker.
+    #[must_use]
+    pub const fn in_pieces(&self) -> bool {
+        self.crc.is_none() && self.to_marker.is_none()
+    }
+
     /// The caller has placed `octets` of the [`Deframer::rest`] itself; more than that do not count.
     pub fn skip(&mut self, octets: usize) {
         if let Some(inside) = &mut self.inside {

@@ -374,6 +374,15 @@ impl Stream {
         Some(Front { header: &frame.bytes, message: &frame.message })
     }
 
+    /// Takes the next frame's message, which the peer will fetch from where it lies: the frame counts as written. The caller
+    /// gives its slices back.
+    pub fn take_front(&mut self) -> Option<Message> {
+        let Frame { message, request, .. } = self.frames.pop_front()?;
+        self.unsent -= message.len();
+        self.was_sent(request);
+        Some(message)
+    }
+
     /// The first `n` bytes that [`Stream::output`] lent have been written.
     pub fn written(&mut self, n: usize) {
         self.front_written += n;
@@ -384,9 +393,7 @@ impl Stream {
             }
             self.front_written -= len;
             if let Some(frame) = self.frames.pop_front() {
-                if let Some(request) = frame.request.and_then(|seq| self.requests.get_mut(seq)) {
-                    request.sent = true;
-                }
+                self.was_sent(frame.request);
                 self.drop_message(frame.message);
             }
         }
@@ -650,6 +657,13 @@ impl Stream {
             self.drop_message(frame.message);
         }
         true
+    }
+
+    /// From here on a request may be executed.
+    fn was_sent(&mut self, request: Option<u64>) {
+        if let Some(request) = request.and_then(|seq| self.requests.get_mut(seq)) {
+            request.sent = true;
+        }
     }
 
     fn drop_message(&mut self, message: Message) {

@@ -11,14 +11,14 @@ use sprat_proto::rpc::stream::{Role, Stream};
 use sprat_proto::rpc::{CloseReason, SessionId};
 
 use super::pair::{Pair, READS, World};
-use super::{CONNECT_NS, Core, Link, Rdma, SILENCE_NS, host_port};
+use super::{CONNECT_NS, Connecting, Core, Link, Rdma, SILENCE_NS, host_port};
 use crate::locator::Locator;
 use crate::rdma::{Asked, Link as State};
 
 impl Rdma {
     /// Begins to connect to the server at `to`.
     pub(super) fn open(&mut self, now: Instant, to: &Locator) -> io::Result<SessionId> {
-        let host_port = host_port(to)?;
+        let (host_port, crc) = host_port(to)?;
         let named = |e: io::Error| io::Error::new(e.kind(), format!("{to}: {e}"));
         if host_port.port == 0 {
             return Err(named(io::Error::new(io::ErrorKind::InvalidInput, "no one listens at port 0")));
@@ -29,7 +29,8 @@ impl Rdma {
         let session = |slot| SessionId::new(serial, u32::from(slot));
         let slot =
             self.place(|slot| Stream::new(slot, Role::Client(session(slot)), queue_limit)).map_err(named)?;
-        if let Err(e) = self.try_addresses(now, slot, addresses, now.after(CONNECT_NS)) {
+        let connecting = Connecting { left: addresses, until: now.after(CONNECT_NS), crc };
+        if let Err(e) = self.try_addresses(now, slot, connecting) {
             self.remove(slot);
             return Err(named(e));
         }
@@ -46,7 +47,7 @@ impl Rdma {
             None => self.links.len() as u16,
         };
         let Core { rnic, regions, .. } = &mut self.core;
-        let mut world = World { rnic, regions, depot: &mut self.depot };
+        let mut world = World { rnic, regions, released: &mut self.released };
         let pair = Pair::open(slot, self.cq, &mut world).map_err(io::Error::other)?;
         if self.free.pop_front().is_none() {
             self.links.push(None);
@@ -72,21 +73,21 @@ impl Rdma {
         &mut self,
         now: Instant,
         slot: u16,
-        mut left: VecDeque<SocketAddr>,
-        until: Instant,
+        mut connecting: Connecting,
     ) -> io::Result<()> {
         let mut last = io::ErrorKind::AddrNotAvailable.into();
-        while let Some(addr) = left.pop_front() {
+        while let Some(addr) = connecting.left.pop_front() {
             let Some(link) = self.links[usize::from(slot)].as_deref_mut() else { break };
             let options = ConnectOptions {
                 ird: READS,
                 ord: READS,
                 private_data: Pair::hello(),
+                crc: Some(connecting.crc),
                 ..ConnectOptions::default()
             };
-            match self.core.connect(now, link.pair.qp, addr, options, until.since(now)) {
+            match self.core.connect(now, link.pair.qp, addr, options, connecting.until.since(now)) {
                 Ok(()) => {
-                    link.connecting = Some((left, until));
+                    link.connecting = Some(connecting);
                     return Ok(());
                 }
                 Err(e) => last = e,
@@ -120,7 +121,6 @@ impl Rdma {
             link.silent_until = now.after(SILENCE_NS);
             self.first_deadline = self.first_deadline.min(link.silent_until);
         }
-        self.core.flush(now);
     }
 
     /// Looks at connections that stand otherwise than before.
@@ -158,8 +158,8 @@ impl Rdma {
     }
 
     fn try_others(&mut self, now: Instant, slot: u16) {
-        let Some((left, until)) = self.at_slot(slot).and_then(|link| link.connecting.take()) else { return };
-        if until <= now || self.try_addresses(now, slot, left, until).is_err() {
+        let Some(connecting) = self.at_slot(slot).and_then(|link| link.connecting.take()) else { return };
+        if connecting.until <= now || self.try_addresses(now, slot, connecting).is_err() {
             self.end(slot, CloseReason::Unreachable);
         }
     }

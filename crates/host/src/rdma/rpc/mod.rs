@@ -34,12 +34,10 @@ use crate::locator::{HostPort, Kind, Locator};
 use crate::transport::Transport;
 
 mod connect;
-mod depot;
 mod pair;
 #[cfg(test)]
 mod tests;
 
-use depot::Depot;
 use pair::{Brought, Pair, READ, SLOT, World};
 
 /// How long a connection may take to open.
@@ -58,13 +56,11 @@ pub(crate) struct Options {
     pub(crate) connection_limit: usize,
     /// The most requests that wait for a reply on one session.
     pub(crate) queue_limit: usize,
-    /// Protect every FPDU by a CRC32C.
-    pub(crate) crc: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { insecure_network: false, connection_limit: 16_384, queue_limit: 4096, crc: true }
+        Self { insecure_network: false, connection_limit: 16_384, queue_limit: 4096 }
     }
 }
 
@@ -86,8 +82,8 @@ pub(crate) struct Counters {
 struct Link {
     pair: Pair,
     stream: Stream,
-    /// Not connected yet: the addresses to try next, and when to give up.
-    connecting: Option<(VecDeque<SocketAddr>, Instant)>,
+    /// Not connected yet.
+    connecting: Option<Connecting>,
     /// Receives that have come and wait until replies have gone: which, and how many octets.
     held: VecDeque<(u16, u32)>,
     /// Its queue pair has ended; so will it, once nothing is held.
@@ -102,11 +98,23 @@ struct Link {
     silent_until: Instant,
 }
 
+/// A connection that is being opened.
+#[derive(Debug)]
+struct Connecting {
+    /// The addresses to try next.
+    left: VecDeque<SocketAddr>,
+    /// When to give up.
+    until: Instant,
+    /// Ask for a CRC.
+    crc: bool,
+}
+
 /// The transport.
 pub(crate) struct Rdma {
     options: Options,
+    /// Connections that are accepted have a CRC.
+    crc: bool,
     core: Core,
-    depot: Depot,
     cq: Cq,
     listener: Option<(u32, SocketAddr)>,
     links: Vec<Option<Box<Link>>>,
@@ -140,9 +148,10 @@ impl Rdma {
     /// # Errors
     /// The locator is of another kind or names no address that is allowed, or the address cannot be bound.
     pub(crate) fn listen(at: &Locator, options: Options) -> io::Result<Self> {
-        let mut rdma = Self::client(options)?;
+        let (host_port, crc) = host_port(at)?;
+        let mut rdma = Self::new(options, crc)?;
         let mut last = io::ErrorKind::NotFound.into();
-        for addr in host_port(at)?.allowed(options.insecure_network)? {
+        for addr in host_port.allowed(options.insecure_network)? {
             match rdma.core.listen(addr) {
                 Ok(listener) => {
                     rdma.listener = Some(listener);
@@ -159,16 +168,21 @@ impl Rdma {
     /// # Errors
     /// No descriptor, or no random numbers.
     pub(crate) fn client(options: Options) -> io::Result<Self> {
+        Self::new(options, true)
+    }
+
+    /// A transport that asks those who call it for a CRC, or not.
+    fn new(options: Options, crc: bool) -> io::Result<Self> {
         let connections = options.connection_limit.min(MOST);
-        let config = Config { crc32c, crc: options.crc, max_conns: connections, ..Config::default() };
-        let mut core = Core::new(Settings { config, copies: Copies::One, connections })?;
+        let config = Config { crc32c, crc, max_conns: connections, ..Config::default() };
+        let mut core = Core::new(Settings { config, copies: Copies::Asked, connections })?;
         core.desk.moved = Some(VecDeque::new());
         // Each connection has a few completions at most, so it is the connections that are limited.
         let cq = core.rnic.create_cq(u32::MAX).map_err(io::Error::other)?;
         Ok(Self {
             options,
+            crc,
             core,
-            depot: Depot::default(),
             cq,
             listener: None,
             links: Vec::new(),
@@ -242,7 +256,7 @@ impl Rdma {
         self.by_qp.remove(&link.pair.qp);
         self.core.desk.links.remove(&link.pair.qp);
         let Core { rnic, regions, .. } = &mut self.core;
-        link.pair.close(&mut World { rnic, regions, depot: &mut self.depot });
+        link.pair.close(&mut World { rnic, regions, released: &mut self.released });
         self.free.push_back(slot);
     }
 
@@ -290,7 +304,7 @@ impl Rdma {
             return self.gone(slot);
         }
         let Core { rnic, regions, .. } = &mut self.core;
-        let mut world = World { rnic, regions, depot: &mut self.depot };
+        let mut world = World { rnic, regions, released: &mut self.released };
         if done.id & READ != 0 {
             match link.pair.read(now, &mut link.stream, &mut self.ids, &mut world) {
                 Ok(event) => self.found = event,
@@ -389,9 +403,10 @@ impl Rdma {
     }
 }
 
-fn host_port(locator: &Locator) -> io::Result<HostPort> {
+/// The place, and whether to ask for a CRC.
+fn host_port(locator: &Locator) -> io::Result<(HostPort, bool)> {
     match locator.kind()? {
-        Kind::Rdma(host_port) => Ok(host_port),
+        Kind::Rdma { at, crc } => Ok((at, crc)),
         _ => Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{locator} is no locator of rdma"))),
     }
 }
@@ -411,7 +426,8 @@ impl Transport for Rdma {
         if self.current.is_some() || self.found.is_some() {
             return 1;
         }
-        let worked = self.core.turn_at(now);
+        // Nothing is sent before `output` has the memory that messages name.
+        let worked = self.core.take_in(now);
         if worked {
             self.welcome(now);
             self.core.desk.notices.clear();
@@ -423,7 +439,10 @@ impl Transport for Rdma {
         if self.next.is_none() {
             self.moved(now);
         }
-        usize::from(self.next.is_some()) + self.resumed.len() + self.owing.len() + self.dirty.len()
+        usize::from(worked || self.next.is_some())
+            + self.resumed.len()
+            + self.owing.len()
+            + self.dirty.len()
     }
 
     fn event(&mut self, now: Instant) -> Option<Event<'_>> {
@@ -447,7 +466,6 @@ impl Transport for Rdma {
     }
 
     fn output(&mut self, now: Instant, memory: &dyn Slices) -> bool {
-        let mut posted = false;
         for _ in 0..self.dirty.len() {
             let Some(slot) = self.dirty.pop_front() else { break };
             let Some(link) = self.links.get_mut(usize::from(slot)).and_then(Option::as_deref_mut) else {
@@ -458,20 +476,17 @@ impl Transport for Rdma {
                 continue;
             }
             let Core { rnic, regions, .. } = &mut self.core;
-            let mut world = World { rnic, regions, depot: &mut self.depot };
+            let mut world = World { rnic, regions, released: &mut self.released };
             if link.pair.output(now, &mut link.stream, memory, &mut world).is_err() {
                 link.stream.end(CloseReason::Reset);
             }
-            posted = true;
             if !link.held.is_empty() && link.stream.wants_input() {
                 self.resume(slot);
             }
             self.settle(slot);
         }
-        if posted {
-            self.core.flush(now);
-        }
-        !self.owing.is_empty() || !self.resumed.is_empty()
+        self.core.flush_from(now, memory);
+        !self.owing.is_empty() || !self.resumed.is_empty() || self.core.has_output()
     }
 
     fn released(&mut self) -> Option<Slice> {
@@ -485,8 +500,7 @@ impl Transport for Rdma {
 
     fn tick(&mut self, now: Instant) {
         if self.core.deadline() <= now {
-            self.core.tick(now);
-            self.core.flush(now);
+            self.core.take_in(now);
             self.moved(now);
         }
         if now < self.first_deadline {
@@ -577,6 +591,7 @@ impl Transport for Rdma {
 
     fn locator(&self) -> Option<String> {
         let (_, at) = self.listener?;
-        Some(format!("rdma:host={},port={}", at.ip(), at.port()))
+        let crc = if self.crc { "" } else { ",crc=off" };
+        Some(format!("rdma:host={},port={}{crc}", at.ip(), at.port()))
     }
 }

@@ -1,11 +1,13 @@
 //! One connection: a queue pair, the receives and the send buffers it owns, and the frames that it carries.
 //!
 //! ```text
-//!  region: 16 receives | 16 send buffers, of 16 KiB each         long messages: regions of the depot, for a while
+//!  region: 16 receives | 16 send buffers, of 16 KiB each
 //!
 //!  small:  frames ─copy─► send buffer ─Send─► receive ─copy─► frames
-//!  long:   message ─copy─► region ◄──Read── sink (4 × 256 KiB) ─copy─► message
+//!  long:   message ◄──Reads, up to 4 of 256 KiB── message
 //! ```
+//! A long message is registered where it lies, and read into the memory that becomes the message.
+//!
 //! A send buffer is free again when the peer has granted the receive that its Send took: so many Sends later, by the rule of
 //! credits, and no completion has to be waited for.
 //!
@@ -15,6 +17,7 @@
 //! Not here: which connections there are, and who is asked for events (`mod.rs`); what a Send says (`proto::rpc::notes`).
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use sprat_proto::Instant;
 use sprat_proto::rdma::{
@@ -23,9 +26,9 @@ use sprat_proto::rdma::{
 };
 use sprat_proto::rpc::notes::{ANNOUNCEMENT, Bad, Credits, HEADER, Hello, Kind, MOST_ANNOUNCED, Note, Place};
 use sprat_proto::rpc::stream::{Announced, Ids, Stream};
-use sprat_proto::rpc::{Event, MAX_MESSAGE, Message, Slices};
+use sprat_proto::rpc::{Event, MAX_MESSAGE, Message, Slice, Slices};
 
-use super::depot::{Depot, Lent};
+use crate::mem::Region;
 use crate::rdma::regions::Regions;
 
 /// Receives, and send buffers.
@@ -51,14 +54,21 @@ pub(super) const READ: u64 = 1 << 16;
 pub(super) struct World<'w> {
     pub(super) rnic: &'w mut Rnic,
     pub(super) regions: &'w mut Regions,
-    pub(super) depot: &'w mut Depot,
+    /// Slices that are no longer needed.
+    pub(super) released: &'w mut VecDeque<Slice>,
+}
+
+/// A registration: the number of the memory, and its tag.
+#[derive(Clone, Copy, Debug)]
+struct Registered {
+    number: u32,
+    stag: Stag,
 }
 
 /// A message of ours that the peer has not read yet.
 #[derive(Debug)]
 struct Shown {
-    lent: Lent,
-    stag: Stag,
+    at: Registered,
     len: usize,
 }
 
@@ -68,9 +78,11 @@ struct Pull {
     announced: Announced,
     wanted: bool,
     place: Place,
-    /// Octets asked for.
+    /// Octets asked for, and those that came.
     asked: usize,
-    got: Vec<u8>,
+    got: usize,
+    /// What is read into, and its octets: all, or fewer until those have come.
+    into: Option<(Registered, usize)>,
 }
 
 impl Pull {
@@ -80,19 +92,39 @@ impl Pull {
     }
 
     fn is_done(&self) -> bool {
-        !self.wanted || self.got.len() == self.announced.len()
+        !self.wanted || self.got == self.announced.len()
     }
-}
 
-/// Where Reads put what they read, while there are any.
-#[derive(Debug)]
-struct Sink {
-    lent: Lent,
-    stag: Stag,
-    /// The place of the oldest Read under way.
-    first: u16,
-    /// Octets of the Reads under way.
-    lens: VecDeque<u32>,
+    /// Gives the memory back, with what has come.
+    fn close(&mut self, world: &mut World<'_>) -> Vec<u8> {
+        let Some((at, _)) = self.into.take() else { return Vec::new() };
+        // It was registered when it was opened.
+        let _ = world.rnic.deregister(at.stag);
+        world.regions.heard(at.number).unwrap_or_default()
+    }
+
+    /// Octets that may be asked for now: memory grows with those that have come, and at first there is some for as many
+    /// Reads as are `free`.
+    fn room(&mut self, pd: Pd, free: u16, world: &mut World<'_>) -> Result<usize, PostError> {
+        let room = self.into.map_or(0, |(_, room)| room);
+        if self.asked < room || self.got < self.asked {
+            return Ok(room - self.asked);
+        }
+        let mut message = self.close(world);
+        let target = (usize::from(free) * CHUNK).max(GROWTH * self.got).min(self.announced.len());
+        message.reserve_exact(target - message.len());
+        let number = world.regions.hear(message).ok_or(PostError::NoRoom)?;
+        match world.rnic.register(pd, number, 0, target as u64, Access::LOCAL) {
+            Ok(stag) => {
+                self.into = Some((Registered { number, stag }, target));
+                Ok(target - self.asked)
+            }
+            Err(e) => {
+                world.regions.remove(number);
+                Err(e)
+            }
+        }
+    }
 }
 
 /// See the file.
@@ -102,8 +134,7 @@ pub(super) struct Pair {
     pd: Pd,
     /// What its completions' names begin with.
     name: u64,
-    slots: Lent,
-    stag: Stag,
+    slots: Registered,
     credits: Credits,
     /// Octets of a Send, and the send buffer of the next.
     room: usize,
@@ -113,7 +144,8 @@ pub(super) struct Pair {
     shown: VecDeque<Shown>,
     unread: usize,
     pulls: VecDeque<Pull>,
-    sink: Option<Sink>,
+    /// Octets of the Reads under way.
+    asked: VecDeque<u32>,
     /// Messages read that the peer has not been told of.
     finished: u16,
     /// Requests posted since there was no Read under way.
@@ -131,11 +163,12 @@ pub(super) enum Brought {
 impl Pair {
     /// A queue pair with all receives posted, for the connection in `slot`.
     pub(super) fn open(slot: u16, cq: Cq, world: &mut World<'_>) -> Result<Self, PostError> {
-        let World { rnic, regions, depot } = world;
+        let World { rnic, regions, .. } = world;
         let len = 2 * usize::from(SLOTS) * SLOT;
-        let slots = depot.take(len, regions).map_err(|_| PostError::NoRoom)?;
+        let region = Region::sparse(len).map_err(|_| PostError::NoRoom)?;
+        let number = regions.insert(Arc::new(region)).ok_or(PostError::NoRoom)?;
         let made = rnic.alloc_pd().and_then(|pd| {
-            let stag = rnic.register(pd, slots.number, 0, len as u64, Access::LOCAL)?;
+            let stag = rnic.register(pd, number, 0, len as u64, Access::LOCAL)?;
             let qp = rnic.create_qp(QpOptions {
                 pd,
                 send_cq: cq,
@@ -150,19 +183,12 @@ impl Pair {
             })?;
             Ok((pd, stag, qp))
         });
-        let (pd, stag, qp) = match made {
-            Ok(made) => made,
-            Err(e) => {
-                depot.give(slots, regions);
-                return Err(e);
-            }
-        };
+        let (pd, stag, qp) = made.inspect_err(|_| regions.remove(number))?;
         let pair = Self {
             qp,
             pd,
             name: u64::from(slot) << 32,
-            slots,
-            stag,
+            slots: Registered { number, stag },
             credits: Credits::new(SLOTS),
             room: 0,
             next: 0,
@@ -170,7 +196,7 @@ impl Pair {
             shown: VecDeque::new(),
             unread: 0,
             pulls: VecDeque::new(),
-            sink: None,
+            asked: VecDeque::new(),
             finished: 0,
             behind: 0,
         };
@@ -206,12 +232,14 @@ impl Pair {
     pub(super) fn close(mut self, world: &mut World<'_>) {
         // Each of these is there: nobody else has these names.
         let _ = world.rnic.destroy_qp(self.qp);
-        self.drop_sink(world);
+        for mut pull in std::mem::take(&mut self.pulls) {
+            pull.close(world);
+        }
         while let Some(shown) = self.shown.pop_front() {
             Self::unshow(shown, world);
         }
-        let _ = world.rnic.deregister(self.stag);
-        world.depot.give(self.slots, world.regions);
+        let _ = world.rnic.deregister(self.slots.stag);
+        world.regions.remove(self.slots.number);
         let _ = world.rnic.dealloc_pd(self.pd);
     }
 
@@ -222,7 +250,7 @@ impl Pair {
 
     fn post_receive(&self, receive: u16, rnic: &mut Rnic) -> Result<(), PostError> {
         let addr = (usize::from(receive) * SLOT) as u64;
-        let into = Sge { stag: self.stag, addr, len: SLOT as u32 };
+        let into = Sge { stag: self.slots.stag, addr, len: SLOT as u32 };
         rnic.post_recv(self.qp, RecvRequest::new(self.name | u64::from(receive), into))
     }
 
@@ -258,7 +286,8 @@ impl Pair {
                     return Err(Bad);
                 }
                 let wanted = stream.wants(&announced);
-                self.pulls.push_back(Pull { announced, wanted, place, asked: 0, got: Vec::new() });
+                let (asked, got, into) = (0, 0, None);
+                self.pulls.push_back(Pull { announced, wanted, place, asked, got, into });
                 Ok(Brought::Nothing)
             }
         }
@@ -273,27 +302,21 @@ impl Pair {
         world: &mut World<'_>,
     ) -> Result<Option<Event<'static>>, Bad> {
         self.drop_done();
-        let (Some(sink), Some(pull)) = (&mut self.sink, self.pulls.front_mut()) else { return Err(Bad) };
-        let len = sink.lens.pop_front().ok_or(Bad)?;
-        let offset = (usize::from(sink.first) * CHUNK) as u64;
-        sink.first = (sink.first + 1) % READS;
-        let (old, more) = (pull.got.len(), len as usize);
-        if pull.got.capacity() - old < more {
-            let target = (GROWTH * (old + more)).min(pull.announced.len());
-            pull.got.reserve_exact(target - old);
-        }
-        pull.got.resize(old + more, 0);
-        let span = Span { region: sink.lent.number, offset, len };
-        world.regions.read(span, &mut pull.got[old..]).map_err(|_| Bad)?;
-        if sink.lens.is_empty() {
+        let (Some(len), Some(pull)) = (self.asked.pop_front(), self.pulls.front_mut()) else { return Err(Bad) };
+        pull.got += len as usize;
+        if self.asked.is_empty() {
             self.behind = 0;
         }
         if !pull.is_done() {
             return Ok(None);
         }
-        let Some(pull) = self.pulls.pop_front() else { return Ok(None) };
+        let Some(mut pull) = self.pulls.pop_front() else { return Ok(None) };
+        let message = pull.close(world);
+        if message.len() != pull.got {
+            return Err(Bad);
+        }
         self.finished += 1;
-        Ok(stream.whole(now, pull.announced, pull.got, ids))
+        Ok(stream.whole(now, pull.announced, message, ids))
     }
 
     // What goes.
@@ -313,7 +336,7 @@ impl Pair {
             let len = front.header.len() + front.message.len();
             if HEADER + len <= self.room {
                 self.send_frames(now, stream, memory, world)?;
-            } else if !self.announce(now, stream, memory, world)? {
+            } else if !self.announce(now, stream, world)? {
                 break;
             }
         }
@@ -335,28 +358,21 @@ impl Pair {
     /// Asks for as much of what was announced as there is room for.
     fn ask(&mut self, reads: u16, world: &mut World<'_>) -> Result<(), PostError> {
         self.drop_done();
-        if self.pulls.is_empty() {
-            self.drop_sink(world);
-            return Ok(());
-        }
         for pull in &mut self.pulls {
             while pull.left() > 0 && self.behind < BEHIND {
-                let sink = match &mut self.sink {
-                    Some(sink) => sink,
-                    none => none.insert(Sink::open(self.pd, world)?),
-                };
-                let under_way = sink.lens.len() as u16;
-                if under_way >= reads {
+                let free = reads.saturating_sub(self.asked.len() as u16);
+                if free == 0 {
                     return Ok(());
                 }
-                let len = pull.left().min(CHUNK) as u32;
-                let place = (sink.first + under_way) % READS;
-                let into = Sge { stag: sink.stag, addr: (usize::from(place) * CHUNK) as u64, len };
+                let len = pull.room(self.pd, free, world)?.min(CHUNK) as u32;
+                // Reads are answered in the order of messages: those behind wait as well.
+                let Some((at, _)) = pull.into.filter(|_| len > 0) else { return Ok(()) };
+                let into = Sge { stag: at.stag, addr: pull.asked as u64, len };
                 let addr = pull.place.address.wrapping_add(pull.asked as u64);
                 let from = Remote { stag: Stag(pull.place.tag), addr };
                 let request = SendRequest::new(self.name | READ, SendOp::Read(from), into);
                 world.rnic.post_send(self.qp, request)?;
-                sink.lens.push_back(len);
+                self.asked.push_back(len);
                 pull.asked += len as usize;
                 self.behind += 1;
             }
@@ -394,7 +410,6 @@ impl Pair {
         &mut self,
         now: Instant,
         stream: &mut Stream,
-        memory: &dyn Slices,
         world: &mut World<'_>,
     ) -> Result<bool, PostError> {
         let Some(front) = stream.front(now) else { return Ok(false) };
@@ -402,27 +417,17 @@ impl Pair {
         if self.shown.len() == MOST_ANNOUNCED || self.unread + len > MOST_UNREAD {
             return Ok(false);
         }
-        let lent = world.depot.take(len, world.regions).map_err(|_| PostError::NoRoom)?;
-        let span = Span { region: lent.number, offset: 0, len: len as u32 };
-        copy_message(world.regions, span, front.message, memory)?;
-        let access = Access { local_write: false, remote_read: true, ..Access::LOCAL };
-        let stag = match world.rnic.register(self.pd, lent.number, 0, len as u64, access) {
-            Ok(stag) => stag,
-            Err(e) => {
-                world.depot.give(lent, world.regions);
-                return Err(e);
-            }
-        };
-        let place = Place { tag: stag.0, address: 0 }.octets();
         let whole = ANNOUNCEMENT - HEADER + front.header.len();
-        let to = self.span(SLOTS + self.next, HEADER, place.len());
-        put(world.regions, to, &place)?;
-        let to = self.span(SLOTS + self.next, ANNOUNCEMENT, front.header.len());
-        put(world.regions, to, front.header)?;
-        let frame = front.header.len() + len;
-        stream.written(frame);
-        self.shown.push_back(Shown { lent, stag, len });
+        put(world.regions, self.span(SLOTS + self.next, ANNOUNCEMENT, front.header.len()), front.header)?;
+        let Some(message) = stream.take_front() else { return Ok(false) };
+        let number = world.regions.say(message).ok_or(PostError::NoRoom)?;
+        let access = Access { local_write: false, remote_read: true, ..Access::LOCAL };
+        let stag = world.rnic.register(self.pd, number, 0, len as u64, access);
+        let at = Registered { number, stag: stag.inspect_err(|_| hush(number, world))? };
+        self.shown.push_back(Shown { at, len });
         self.unread += len;
+        let place = Place { tag: at.stag.0, address: 0 }.octets();
+        put(world.regions, self.span(SLOTS + self.next, HEADER, place.len()), &place)?;
         self.send(Kind::Announcement, whole, world)?;
         Ok(true)
     }
@@ -434,39 +439,23 @@ impl Pair {
         self.next = (self.next + 1) % SLOTS;
         let span = self.span(slot, 0, HEADER);
         put(world.regions, span, &note.octets())?;
-        let from = Sge { stag: self.stag, addr: span.offset, len: (HEADER + len) as u32 };
+        let from = Sge { stag: self.slots.stag, addr: span.offset, len: (HEADER + len) as u32 };
         world.rnic.post_send(self.qp, SendRequest::new(self.name, SendOp::Send, from).unsignaled())?;
-        let reading = self.sink.as_ref().is_some_and(|sink| !sink.lens.is_empty());
-        self.behind = if reading { self.behind + 1 } else { 0 };
+        self.behind = if self.asked.is_empty() { 0 } else { self.behind + 1 };
         Ok(())
     }
 
     fn unshow(shown: Shown, world: &mut World<'_>) {
         // It was registered when it was shown.
-        let _ = world.rnic.deregister(shown.stag);
-        world.depot.give(shown.lent, world.regions);
-    }
-
-    fn drop_sink(&mut self, world: &mut World<'_>) {
-        if let Some(sink) = self.sink.take() {
-            // It was registered when it was opened.
-            let _ = world.rnic.deregister(sink.stag);
-            world.depot.give(sink.lent, world.regions);
-        }
+        let _ = world.rnic.deregister(shown.at.stag);
+        hush(shown.at.number, world);
     }
 }
 
-impl Sink {
-    fn open(pd: Pd, world: &mut World<'_>) -> Result<Self, PostError> {
-        let len = usize::from(READS) * CHUNK;
-        let lent = world.depot.take(len, world.regions).map_err(|_| PostError::NoRoom)?;
-        match world.rnic.register(pd, lent.number, 0, len as u64, Access::LOCAL) {
-            Ok(stag) => Ok(Self { lent, stag, first: 0, lens: VecDeque::new() }),
-            Err(e) => {
-                world.depot.give(lent, world.regions);
-                Err(e)
-            }
-        }
+/// Takes a message back that peers could read.
+fn hush(number: u32, world: &mut World<'_>) {
+    if let Some(message) = world.regions.said(number) {
+        world.released.extend(message.slices);
     }
 }
 
