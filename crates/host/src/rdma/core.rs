@@ -68,6 +68,17 @@ pub enum Copies {
     Asked,
 }
 
+/// Who sleeps on the sockets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Watch {
+    /// Nobody.
+    Nobody,
+    /// Who waits for something: any change may be it.
+    Program,
+    /// The device's own thread, up to this time: it cares for what nobody else does.
+    Thread(Instant),
+}
+
 /// How a core is set up.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
@@ -99,6 +110,10 @@ pub struct Counters {
     pub placed: u64,
     /// Octets that were copied between buffers before.
     pub copied: u64,
+    /// Turns that found something to do.
+    pub turns: u64,
+    /// Those of them that the device's own thread took.
+    pub thread_turns: u64,
 }
 
 /// See the file.
@@ -135,10 +150,12 @@ pub(crate) struct Core {
     pub(super) kept_buffers: usize,
     record: Record,
     pub(super) counters: Counters,
-    /// Threads that wait for a change.
+    /// Threads of the program that sleep until something changes.
     pub(super) sleepers: usize,
-    /// A thread sleeps on the epoll and the bell.
-    pub(super) watched: bool,
+    /// Who sleeps on the epoll and the bell.
+    pub(super) watch: Watch,
+    /// The device's own thread sleeps until who watches is back.
+    pub(super) follows: bool,
     /// The device's own thread is to end.
     pub(super) stop: bool,
 }
@@ -177,7 +194,8 @@ impl Core {
             record: Record::default(),
             counters: Counters::default(),
             sleepers: 0,
-            watched: false,
+            watch: Watch::Nobody,
+            follows: false,
             stop: false,
         })
     }
@@ -189,7 +207,9 @@ impl Core {
 
     /// The same at a time that the caller has read.
     pub(crate) fn turn_at(&mut self, now: Instant) -> bool {
-        self.take_in(now) | self.flush(now)
+        let worked = self.take_in(now) | self.flush(now);
+        self.counters.turns += u64::from(worked);
+        worked
     }
 
     /// The first half of a turn: what came, what is late, and what happened by that.
@@ -233,10 +253,15 @@ impl Core {
         self.rnic.deadline().unwrap_or(Instant::NEVER).min(self.first_timed)
     }
 
+    /// True if there is more to do that no epoll tells of.
+    pub(crate) fn has_more(&self) -> bool {
+        !self.ready.is_empty() || !self.dirty.is_empty()
+    }
+
     /// True if a thread may sleep until the epoll has something.
     pub(crate) fn doze(&mut self) -> bool {
         self.look = true;
-        self.ready.is_empty() && self.dirty.is_empty()
+        !self.has_more()
     }
 
     /// The engine.

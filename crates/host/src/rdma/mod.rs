@@ -12,6 +12,7 @@
 //!
 //! Not here: what the octets mean (`proto::rdma`), the objects that programs hold (`api::verbs`).
 
+mod attend;
 mod core;
 mod desk;
 mod door;

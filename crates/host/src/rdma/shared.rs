@@ -2,20 +2,30 @@
 //!
 //! ```text
 //!   Caller         whoever posts sends, whoever polls or waits takes a turn
-//!   IoThread       posting hands over; a thread takes all turns
-//!   ReceiveThread  whoever posts sends; a thread takes turns
+//!   IoThread       a thread takes all turns while it attends; posting hands over to it
+//!   ReceiveThread  a thread takes turns while it attends; whoever posts sends
 //! ```
 //!
 //! What has happened shows in `epoch`, a counter that is read without the lock, so that polling an empty queue costs the
 //! thread that fills it nothing. A thread that has waited long enough sleeps: one of them on the sockets (it is the one
-//! that watches; the device's own thread, if there is one), the others until the epoch changes.
+//! that watches), the others until the epoch changes.
+//!
+//! The device's own thread attends while it has a processor and the program has other things to do:
+//!
+//! ```text
+//!   attends ──(its beat stops: who waits takes over; or it has woken somebody)──► stands by ──(nobody waits or polls)──► attends
+//!      └──(nothing happens)──► watches, unless one who waits can                      └──(one who waits watches)──► asleep
+//! ```
+//!
+//! So two threads never pass each message on where only one of them can run: there whoever waits does the work, as if he
+//! were alone, and the thread is for the time in which nobody waits.
 //!
 //! Always holds: under the lock, whoever changes anything advances the epoch and wakes those who sleep, so that no wake-up
-//! is lost between looking and lying down.
+//! is lost between looking and lying down; `attended` changes only under the lock.
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -23,28 +33,32 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use sprat_proto::Instant;
 use sprat_proto::time::{MS, SECOND};
 
-use super::core::{Core, Settings};
+use super::core::{Core, Settings, Watch};
 use crate::clock::Clock;
 use crate::cpu::{Idle, Rest};
 
 /// The longest sleep, so that no lost wake-up can last.
 const LONGEST_SLEEP_NS: u64 = SECOND;
 /// The longest sleep of those who wait for another thread to watch.
-const FOLLOWER_SLEEP_NS: u64 = 100 * MS;
+pub(super) const FOLLOWER_SLEEP_NS: u64 = 100 * MS;
 /// In how many turns of a polling wait the time limit is looked at once.
 const LIMIT_EVERY: u32 = 16;
 /// How often the lock is tried before a thread sleeps for it: a turn takes a microsecond or two.
 const TRIES: u32 = 200;
+/// Looks without a beat of the device's thread after which it seems to have no processor. One look takes some 30 ns, one
+/// beat as long as asking an epoll, 300.
+const MISSED: u32 = 100;
 
 /// Who makes progress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Threading {
-    /// Whoever calls: posting sends, polling and waiting receive (run to completion). The fastest for one thread.
+    /// Whoever calls: posting sends, polling and waiting receive (run to completion). Nothing moves while nobody calls.
     #[default]
     Caller,
-    /// A thread of the device: posting hands over to it, polling looks at what it has done.
+    /// A thread of the device: posting hands over to it, polling looks at what it has done. Where it has no processor,
+    /// whoever calls does its work.
     IoThread,
-    /// A thread of the device receives and places; whoever posts sends.
+    /// A thread of the device receives and places; whoever posts sends. Where it has no processor, as above.
     ReceiveThread,
 }
 
@@ -62,13 +76,25 @@ pub(crate) enum Patience {
 pub(crate) struct Shared {
     core: Mutex<Core>,
     changed: Condvar,
+    /// For the device's own thread.
+    pub(super) called: Condvar,
     epoch: AtomicU64,
     /// Programs' threads that want the lock: the device's own gives way to them.
     wanted: AtomicU32,
+    /// The device's own thread makes progress; else whoever calls.
+    attended: AtomicBool,
+    /// Counts while it attends and has a processor, and holds no lock.
+    pub(super) beat: AtomicU64,
+    /// The beat that was seen last, and how often since.
+    seen_beat: AtomicU64,
+    missed: AtomicU32,
+    /// Turns that programs' threads have taken, and how many of them poll in a wait at present.
+    pub(super) taken: AtomicU64,
+    pub(super) waiting: AtomicU32,
     pub(crate) threading: Threading,
     epoll: Arc<OwnedFd>,
     bell: OwnedFd,
-    clock: Clock,
+    pub(super) clock: Clock,
 }
 
 impl Shared {
@@ -78,8 +104,15 @@ impl Shared {
             epoll: Arc::clone(&core.epoll),
             core: Mutex::new(core),
             changed: Condvar::new(),
+            called: Condvar::new(),
             epoch: AtomicU64::new(1),
             wanted: AtomicU32::new(0),
+            attended: AtomicBool::new(false),
+            beat: AtomicU64::new(0),
+            seen_beat: AtomicU64::new(0),
+            missed: AtomicU32::new(0),
+            taken: AtomicU64::new(0),
+            waiting: AtomicU32::new(0),
             threading,
             bell: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
             clock: Clock::new(),
@@ -92,13 +125,24 @@ impl Shared {
         self.epoch.load(Ordering::Acquire)
     }
 
+    /// The device's own thread makes progress.
+    #[inline]
+    pub(super) fn attended(&self) -> bool {
+        self.attended.load(Ordering::Relaxed)
+    }
+
+    /// Says whether it does; the core's lock is shown as proof.
+    pub(super) fn attend(&self, _: &Core, attends: bool) {
+        self.attended.store(attends, Ordering::Relaxed);
+    }
+
     /// The descriptor that is readable when there is something to do.
     pub(crate) fn epoll(&self) -> &OwnedFd {
         &self.epoll
     }
 
     #[inline]
-    fn lock(&self) -> MutexGuard<'_, Core> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Core> {
         if let Ok(core) = self.core.try_lock() {
             return core;
         }
@@ -115,18 +159,28 @@ impl Shared {
             }
             std::hint::spin_loop();
         }
+        self.lock_at_last()
+    }
+
+    /// Without precedence over others.
+    pub(super) fn lock_at_last(&self) -> MutexGuard<'_, Core> {
         // A panic under the lock is a bug; what it left is as good as what a panic elsewhere leaves.
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Something has changed: tells all who look or sleep. Called under the lock.
     #[inline]
-    fn announce(&self, core: &Core) {
+    pub(super) fn announce(&self, core: &Core) {
         self.epoch.fetch_add(1, Ordering::Release);
         if core.sleepers > 0 {
             self.changed.notify_all();
         }
-        if core.watched {
+        let rings = match core.watch {
+            Watch::Nobody => false,
+            Watch::Program => true,
+            Watch::Thread(until) => core.deadline() < until || core.has_more(),
+        };
+        if rings {
             self.ring();
         }
     }
@@ -142,7 +196,7 @@ impl Shared {
         let mut core = self.lock();
         let now = self.clock.now();
         let result = act(&mut core, now);
-        if self.threading != Threading::IoThread {
+        if self.threading != Threading::IoThread || !self.attended() {
             core.flush(now);
         }
         self.announce(&core);
@@ -164,14 +218,21 @@ impl Shared {
         look(&mut self.lock())
     }
 
-    /// Takes what `take` finds; if it finds nothing, whoever calls makes progress once and looks again.
+    /// Takes what `take` finds; if it finds nothing and nobody else makes progress, whoever calls does so once and looks
+    /// again.
     #[inline]
     pub(crate) fn poll<T>(&self, mut take: impl FnMut(&mut Core) -> Option<T>) -> Option<T> {
         let mut core = self.lock();
         if let Some(found) = take(&mut core) {
             return Some(found);
         }
-        if self.threading != Threading::Caller || !core.turn() {
+        if self.attended() {
+            return None;
+        }
+        if self.threading != Threading::Caller {
+            self.taken.fetch_add(1, Ordering::Relaxed);
+        }
+        if !core.turn() {
             return None;
         }
         self.announce(&core);
@@ -186,11 +247,11 @@ impl Shared {
         empty_at: &AtomicU64,
         take: impl FnMut(&mut Core) -> Option<T>,
     ) -> Option<T> {
-        if self.threading == Threading::Caller {
+        if !self.attended() {
             return self.poll(take);
         }
         let epoch = self.epoch();
-        if empty_at.load(Ordering::Relaxed) == epoch {
+        if empty_at.load(Ordering::Relaxed) == epoch && !self.takes_over() {
             return None;
         }
         let found = self.poll(take);
@@ -198,6 +259,27 @@ impl Shared {
             empty_at.store(epoch, Ordering::Relaxed);
         }
         found
+    }
+
+    /// After a vain look while the device's thread attends: true if whoever calls makes progress from now on, since that
+    /// thread does not get to it.
+    #[inline]
+    fn takes_over(&self) -> bool {
+        let beat = self.beat.load(Ordering::Relaxed);
+        if self.seen_beat.load(Ordering::Relaxed) != beat {
+            self.seen_beat.store(beat, Ordering::Relaxed);
+            self.missed.store(0, Ordering::Relaxed);
+            return false;
+        }
+        let missed = self.missed.load(Ordering::Relaxed) + 1;
+        self.missed.store(if missed < MISSED { missed } else { 0 }, Ordering::Relaxed);
+        // Where it holds the lock it is about to have something.
+        if missed == MISSED
+            && let Ok(core) = self.core.try_lock()
+        {
+            self.attend(&core, false);
+        }
+        !self.attended()
     }
 
     /// Waits until `take` finds something, at most for `limit`.
@@ -209,7 +291,7 @@ impl Shared {
     ) -> Option<T> {
         let limit_ns = limit.map_or(u64::MAX, |l| u64::try_from(l.as_nanos()).unwrap_or(u64::MAX));
         let (mut until, mut turn) = (None, 0_u32);
-        let mut idle = Idle::new();
+        let (mut idle, mut waits) = (Idle::new(), None);
         loop {
             let seen = self.epoch();
             if let Some(found) = self.poll(&mut take) {
@@ -230,6 +312,9 @@ impl Shared {
                     return None;
                 }
             }
+            if waits.is_none() && self.threading != Threading::Caller {
+                waits = Some(Waits::begin(&self.waiting));
+            }
             self.rest(&mut idle, patience, seen, until.unwrap_or(Instant::NEVER));
         }
     }
@@ -240,8 +325,8 @@ impl Shared {
             if patience == Patience::Sleep || idle.rest(true, || self.clock.now()) == Rest::Sleep {
                 return self.sleep(seen, until);
             }
-            // Who makes progress by itself goes back to it; who waits for another thread needs only to look.
-            if self.threading == Threading::Caller || self.epoch() != seen {
+            // Who makes progress by himself goes back to it; who waits for another thread needs only to look.
+            if !self.attended() || self.epoch() != seen || self.takes_over() {
                 return;
             }
         }
@@ -252,22 +337,26 @@ impl Shared {
         if self.epoch() != seen {
             return;
         }
-        if self.threading == Threading::Caller && !core.watched {
-            return self.watch(core, until);
+        if !self.attended() && core.watch == Watch::Nobody {
+            return self.watch(core, Watch::Program, until);
         }
         let limit_ns = until.since(self.clock.now()).min(FOLLOWER_SLEEP_NS);
         core.sleepers += 1;
+        // Asleep, he makes no progress.
+        let counted = self.threading != Threading::Caller;
+        self.waiting.fetch_sub(u32::from(counted), Ordering::Relaxed);
         let woken = self.changed.wait_timeout(core, Duration::from_nanos(limit_ns));
+        self.waiting.fetch_add(u32::from(counted), Ordering::Relaxed);
         woken.unwrap_or_else(PoisonError::into_inner).0.sleepers -= 1;
     }
 
-    /// Sleeps on the sockets and the bell.
-    fn watch(&self, mut core: MutexGuard<'_, Core>, until: Instant) {
+    /// Sleeps on the sockets and the bell, at most up to `until`.
+    pub(super) fn watch(&self, mut core: MutexGuard<'_, Core>, who: Watch, until: Instant) {
         if !core.doze() {
             return;
         }
-        core.watched = true;
         let due = core.deadline().min(until);
+        core.watch = if who == Watch::Program { who } else { Watch::Thread(due) };
         drop(core);
         let limit_ns = due.since(self.clock.now()).min(LONGEST_SLEEP_NS);
         let limit = Timespec { tv_sec: (limit_ns / SECOND) as i64, tv_nsec: (limit_ns % SECOND) as i64 };
@@ -277,45 +366,27 @@ impl Shared {
         ];
         let _ = poll(&mut fds, Some(&limit));
         let mut core = self.lock();
-        core.watched = false;
+        core.watch = Watch::Nobody;
         let mut rings = [0; 8];
         let _ = rustix::io::read(&self.bell, &mut rings);
         // Somebody else has to watch now, if this thread has what it waited for.
         if core.sleepers > 0 {
             self.changed.notify_all();
         }
+        if core.follows {
+            self.called.notify_one();
+        }
     }
 
-    /// What the device's own thread does, until it is told to stop.
-    pub(crate) fn run(&self) {
-        let mut idle = Idle::new();
-        loop {
-            let mut core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
-            if core.stop {
-                return;
-            }
-            if core.turn() {
-                idle.worked();
-                self.announce(&core);
-                drop(core);
-                self.give_way();
-                continue;
-            }
-            let seen = self.epoch();
-            drop(core);
-            self.give_way();
-            if idle.rest(true, || self.clock.now()) == Rest::Sleep {
-                let core = self.lock();
-                if self.epoch() == seen && !core.stop {
-                    self.watch(core, Instant::NEVER);
-                }
-            }
-        }
+    /// Has those who sleep look again, and make progress by themselves. Called under the lock.
+    pub(super) fn rouse(&self, core: &Core) {
+        self.attend(core, false);
+        self.changed.notify_all();
     }
 
     /// Lets those have the lock who want it: a thread that takes turns all the time would keep it.
     #[inline]
-    fn give_way(&self) {
+    pub(super) fn give_way(&self) {
         let mut tries = 0;
         while self.wanted.load(Ordering::SeqCst) > 0 && tries < TRIES {
             tries += 1;
@@ -326,6 +397,23 @@ impl Shared {
     /// Ends [`Shared::run`].
     pub(crate) fn stop(&self) {
         self.look(|core| core.stop = true);
+        self.called.notify_one();
         self.ring();
+    }
+}
+
+/// One more who waits, as long as this lives.
+struct Waits<'a>(&'a AtomicU32);
+
+impl<'a> Waits<'a> {
+    fn begin(waiting: &'a AtomicU32) -> Self {
+        waiting.fetch_add(1, Ordering::Relaxed);
+        Self(waiting)
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
