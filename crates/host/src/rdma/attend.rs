@@ -55,8 +55,7 @@ impl Shared {
     /// Makes progress if there is any to make; false at the end.
     fn poll_sockets(&self, me: &mut Attendant) -> bool {
         me.fresh = true;
-        // Nobody else writes it.
-        self.beat.store(self.beat.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.beats();
         if me.more || self.epoch() != me.seen || me.due <= self.clock.now() || self.is_readable() {
             let mut core = self.lock_at_last();
             if core.stop {

@@ -45,9 +45,11 @@ pub(super) const FOLLOWER_SLEEP_NS: u64 = 100 * MS;
 const LIMIT_EVERY: u32 = 16;
 /// How often the lock is tried before a thread sleeps for it: a turn takes a microsecond or two.
 const TRIES: u32 = 200;
-/// Looks without a beat of the device's thread after which it seems to have no processor. One look takes some 30 ns, one
+/// Looks without a beat of the device's thread after which it seems to have no processor. One look takes some 50 ns, one
 /// beat as long as asking an epoll, 300.
-const MISSED: u32 = 100;
+const MISSED: u32 = 64;
+/// Bits of a beat that name the processor; the others count.
+const PROCESSOR_BITS: u32 = 16;
 
 /// Who makes progress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -83,8 +85,8 @@ pub(crate) struct Shared {
     wanted: AtomicU32,
     /// The device's own thread makes progress; else whoever calls.
     attended: AtomicBool,
-    /// Counts while it attends and has a processor, and holds no lock.
-    pub(super) beat: AtomicU64,
+    /// Moves while it attends and has a processor, and holds no lock: which processor, and a count.
+    beat: AtomicU64,
     /// The beat that was seen last, and how often since.
     seen_beat: AtomicU64,
     missed: AtomicU32,
@@ -261,22 +263,29 @@ impl Shared {
         found
     }
 
+    /// The device's thread, which alone calls this, has a processor.
+    #[inline]
+    pub(super) fn beats(&self) {
+        let count = (self.beat.load(Ordering::Relaxed) >> PROCESSOR_BITS) + 1;
+        self.beat.store(count << PROCESSOR_BITS | processor(), Ordering::Relaxed);
+    }
+
     /// After a vain look while the device's thread attends: true if whoever calls makes progress from now on, since that
-    /// thread does not get to it.
+    /// thread does not get to it, or only when he gives way.
     #[inline]
     fn takes_over(&self) -> bool {
         let beat = self.beat.load(Ordering::Relaxed);
-        if self.seen_beat.load(Ordering::Relaxed) != beat {
+        let same_processor = beat % (1 << PROCESSOR_BITS) == processor();
+        if !same_processor && self.seen_beat.load(Ordering::Relaxed) != beat {
             self.seen_beat.store(beat, Ordering::Relaxed);
             self.missed.store(0, Ordering::Relaxed);
             return false;
         }
         let missed = self.missed.load(Ordering::Relaxed) + 1;
-        self.missed.store(if missed < MISSED { missed } else { 0 }, Ordering::Relaxed);
+        let gone = same_processor || missed >= MISSED;
+        self.missed.store(if gone { 0 } else { missed }, Ordering::Relaxed);
         // Where it holds the lock it is about to have something.
-        if missed == MISSED
-            && let Ok(core) = self.core.try_lock()
-        {
+        if gone && let Ok(core) = self.core.try_lock() {
             self.attend(&core, false);
         }
         !self.attended()
@@ -400,6 +409,11 @@ impl Shared {
         self.called.notify_one();
         self.ring();
     }
+}
+
+/// The processor that this thread is on.
+fn processor() -> u64 {
+    (rustix::thread::sched_getcpu() % (1 << PROCESSOR_BITS)) as u64
 }
 
 /// One more who waits, as long as this lives.
