@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use sprat::verbs::{
     AcceptOptions, Access, Cause, Completed, Completion, CompletionQueue, ConnectError, ConnectOptions,
-    Connection, Copies, Device, MemoryRegion, Notice, Options, OutOfBounds, PairOptions, PostError,
+    Connection, Copies, Counters, Device, MemoryRegion, Notice, Options, OutOfBounds, PairOptions, PostError,
     ProtectionDomain, QueuePair, RecvRequest, Remote, SendOp, SendRequest, Status, Threading, WindowKind,
 };
 
@@ -106,6 +106,29 @@ fn sends_writes_and_reads_in_every_threading_model() {
         let [a, b] = connected(Options { threading, ..Options::default() }, 600_000);
         everything(&a, &b);
         everything(&b, &a);
+    }
+}
+
+#[test]
+fn a_thread_of_the_device_serves_a_peer_while_its_program_does_not_call() {
+    for threading in [Threading::IoThread, Threading::ReceiveThread] {
+        let device = Device::open(Options { threading, ..Options::default() }).unwrap();
+        let (a, b) = (Side::of(&Device::open(Options::default()).unwrap(), 4096), Side::of(&device, 4096));
+        connect(&a, &b, depths());
+        let before = device.counters();
+        a.memory.write(0, b"far").unwrap();
+        for round in 0..100 {
+            a.send(round, SendOp::Write(b.memory.remote(100)), 0..3);
+            a.send(round, SendOp::Read(b.memory.remote(100)), 200..203);
+            assert_eq!([a.done().completed, a.done().completed], [Completed::Write, Completed::Read]);
+        }
+        let mut came = [0; 3];
+        a.memory.read(200, &mut came).unwrap();
+        assert_eq!(&came, b"far");
+        let after = device.counters();
+        let turns = |counters: Counters| (counters.turns, counters.thread_turns);
+        assert!(turns(after).1 > turns(before).1, "{after:?}");
+        assert_eq!(turns(after).0 - turns(before).0, turns(after).1 - turns(before).1, "nobody else did");
     }
 }
 

@@ -122,7 +122,8 @@ impl Shared {
         if core.watch != Watch::Nobody {
             me.pause_ns = FIRST_PAUSE_NS;
             core.follows = true;
-            if let Ok((mut core, _)) = self.called.wait_timeout(core, Duration::from_nanos(FOLLOWER_SLEEP_NS)) {
+            if let Ok((mut core, _)) = self.called.wait_timeout(core, Duration::from_nanos(FOLLOWER_SLEEP_NS))
+            {
                 core.follows = false;
             }
             return true;
