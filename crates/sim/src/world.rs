@@ -117,6 +117,15 @@ pub struct Frail {
     pub pause: bool,
 }
 
+impl Frail {
+    /// Neither.
+    pub const SOLID: Self = Self { crash: false, pause: false };
+    /// Pauses only.
+    pub const SLOW: Self = Self { crash: false, pause: true };
+    /// Both.
+    pub const FRAIL: Self = Self { crash: true, pause: true };
+}
+
 /// The world.
 pub struct World<S> {
     /// The test's own.

@@ -7,7 +7,7 @@ mod user;
 use score::Score;
 use sprat_proto::Rng;
 use sprat_proto::fault::Fault;
-use sprat_proto::time::{MS, SECOND, US};
+use sprat_proto::time::{MS, SECOND};
 use sprat_sim::check::Verdict;
 use sprat_sim::check::store::Answer;
 use sprat_sim::node::{Node, config, locator};
@@ -29,14 +29,10 @@ struct Shape {
     log_bytes: u64,
 }
 
-const SOLID: Frail = Frail { crash: false, pause: false };
-const SLOW: Frail = Frail { crash: false, pause: true };
-const FRAIL: Frail = Frail { crash: true, pause: true };
-
 impl Default for Shape {
     fn default() -> Self {
         let habits = Habits { names: 2, span: 1, pause_ns: 5 * MS, longest: 3_000, drop_ppm: 50_000 };
-        Self { masters: 2, users: 4, operations: 150, habits, frail: [SOLID; 3], log_bytes: 16 << 20 }
+        Self { masters: 2, users: 4, operations: 150, habits, frail: [Frail::SOLID; 3], log_bytes: 16 << 20 }
     }
 }
 
@@ -106,25 +102,18 @@ fn run(mut world: World<Score>, shape: &Shape) -> World<Score> {
 }
 
 fn any_fault(rng: &mut Rng) -> Fault {
-    let ppm = |rng: &mut Rng, most: u64| if rng.chance(300_000) { 0 } else { rng.below(most) as u32 };
-    Fault {
-        drop_ppm: ppm(rng, 200_001),
-        duplicate_ppm: ppm(rng, 100_000),
-        reorder_ppm: ppm(rng, 200_000),
-        corrupt_ppm: ppm(rng, 50_000),
-        truncate_ppm: ppm(rng, 50_000),
-        reorder_ns: 10 * US + rng.below(20 * MS),
-    }
+    seeds::fault(rng, 20 * MS)
 }
 
 fn any_chaos(rng: &mut Rng) -> Chaos {
-    Chaos {
-        every_ns: 50 * MS + rng.below(500 * MS),
-        weights: [1 + rng.below(3) as u32, 1 + rng.below(3) as u32, 1 + rng.below(3) as u32],
-        down_ns: rng.below(500 * MS),
-        pause_ns: rng.below(SECOND),
-        partition_ns: rng.below(SECOND),
-    }
+    let most = Chaos {
+        every_ns: 500 * MS,
+        down_ns: 500 * MS,
+        pause_ns: SECOND,
+        partition_ns: SECOND,
+        ..Chaos::default()
+    };
+    seeds::chaos(rng, most)
 }
 
 fn any_shape(rng: &mut Rng, frail: [Frail; 3]) -> Shape {
@@ -158,7 +147,7 @@ fn under_loss_duplication_reordering_and_damage() {
         let mut rng = Rng::seeded(seed ^ 0x5106);
         let mut options = Options::default();
         options.wire.fault = any_fault(&mut rng);
-        let shape = any_shape(&mut rng, [SOLID; 3]);
+        let shape = any_shape(&mut rng, [Frail::SOLID; 3]);
         run(world(seed, options, &shape), &shape);
     });
 }
@@ -170,7 +159,7 @@ fn under_crashes_of_users() {
         let mut options = Options { chaos: any_chaos(&mut rng), ..Options::default() };
         options.wire.fault = any_fault(&mut rng);
         options.chaos.every_ns /= 5;
-        let shape = any_shape(&mut rng, [SOLID, SLOW, FRAIL]);
+        let shape = any_shape(&mut rng, [Frail::SOLID, Frail::SLOW, Frail::FRAIL]);
         run(world(seed, options, &shape), &shape);
     });
 }
@@ -182,7 +171,7 @@ fn under_crashes_of_everyone() {
         let mut options = Options { chaos: any_chaos(&mut rng), ..Options::default() };
         options.wire.fault = any_fault(&mut rng);
         options.drift_ppm = rng.below(5_000) as u32;
-        let shape = any_shape(&mut rng, [FRAIL; 3]);
+        let shape = any_shape(&mut rng, [Frail::FRAIL; 3]);
         run(world(seed, options, &shape), &shape);
     });
 }
@@ -193,7 +182,7 @@ fn over_rings() {
         let mut rng = Rng::seeded(seed ^ 0x5);
         let wire = wire::Options { room: 4 + rng.below(100) as usize, ..wire::Options::lossless() };
         let options = Options { chaos: any_chaos(&mut rng), wire, ..Options::default() };
-        let shape = any_shape(&mut rng, [FRAIL; 3]);
+        let shape = any_shape(&mut rng, [Frail::FRAIL; 3]);
         run(world(seed, options, &shape), &shape);
     });
 }
@@ -206,7 +195,7 @@ fn with_large_values_and_little_memory() {
         if rng.chance(500_000) {
             options.wire.fault = any_fault(&mut rng);
         }
-        let mut shape = any_shape(&mut rng, [SOLID, SOLID, FRAIL]);
+        let mut shape = any_shape(&mut rng, [Frail::SOLID, Frail::SOLID, Frail::FRAIL]);
         shape.habits.longest = 1_000_000;
         shape.operations = 60;
         run(world(seed, options, &shape), &shape);
@@ -219,7 +208,7 @@ fn a_run_repeats_itself() {
         let mut rng = Rng::seeded(seed);
         let mut options = Options { chaos: any_chaos(&mut rng), ..Options::default() };
         options.wire.fault = any_fault(&mut rng);
-        let shape = any_shape(&mut rng, [FRAIL; 3]);
+        let shape = any_shape(&mut rng, [Frail::FRAIL; 3]);
         run(world(seed, options, &shape), &shape).trace_hash()
     };
     assert_eq!(hash(1), hash(1));

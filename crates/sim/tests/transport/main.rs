@@ -24,12 +24,9 @@ struct Shape {
     config: Config,
 }
 
-const SOLID: Frail = Frail { crash: false, pause: false };
-const FRAIL: Frail = Frail { crash: true, pause: true };
-
 impl Default for Shape {
     fn default() -> Self {
-        let (frail, config) = (SOLID, config(true));
+        let (frail, config) = (Frail::SOLID, config(true));
         Self { servers: 2, clients: 3, requests: 100, most: 50_000, pause_ns: 300 * US, frail, config }
     }
 }
@@ -64,27 +61,19 @@ fn run(mut world: World<Score>) -> World<Score> {
     world
 }
 
-/// Faults of every kind, each as bad as the seed likes, up to 20 % loss.
 fn any_fault(rng: &mut Rng) -> Fault {
-    let ppm = |rng: &mut Rng, most: u64| if rng.chance(300_000) { 0 } else { rng.below(most) as u32 };
-    Fault {
-        drop_ppm: ppm(rng, 200_001),
-        duplicate_ppm: ppm(rng, 100_000),
-        reorder_ppm: ppm(rng, 200_000),
-        corrupt_ppm: ppm(rng, 50_000),
-        truncate_ppm: ppm(rng, 50_000),
-        reorder_ns: 10 * US + rng.below(3 * MS),
-    }
+    seeds::fault(rng, 3 * MS)
 }
 
 fn any_chaos(rng: &mut Rng) -> Chaos {
-    Chaos {
-        every_ns: 2 * MS + rng.below(30 * MS),
-        weights: [1 + rng.below(3) as u32, 1 + rng.below(3) as u32, 1 + rng.below(3) as u32],
-        down_ns: rng.below(50 * MS),
-        pause_ns: rng.below(100 * MS),
-        partition_ns: rng.below(100 * MS),
-    }
+    let most = Chaos {
+        every_ns: 30 * MS,
+        down_ns: 50 * MS,
+        pause_ns: 100 * MS,
+        partition_ns: 100 * MS,
+        ..Chaos::default()
+    };
+    seeds::chaos(rng, most)
 }
 
 /// Limits so narrow that they are reached all the time.
@@ -146,7 +135,7 @@ fn under_crashes_pauses_and_partitions() {
         let mut options = Options { chaos: any_chaos(&mut rng), ..Options::default() };
         options.wire.fault = any_fault(&mut rng);
         let pause_ns = 300 * US + rng.below(5 * MS);
-        let shape = Shape { requests: 200, most: 20_000, pause_ns, frail: FRAIL, ..Shape::default() };
+        let shape = Shape { requests: 200, most: 20_000, pause_ns, frail: Frail::FRAIL, ..Shape::default() };
         run(world(seed, options, &shape));
     });
 }
@@ -165,7 +154,7 @@ fn with_narrow_limits() {
         if rng.chance(300_000) {
             options.wire = wire::Options { room: 4 + rng.below(20) as usize, ..wire::Options::lossless() };
         }
-        let shape = Shape { config: any_config(&mut rng), frail: FRAIL, ..Shape::default() };
+        let shape = Shape { config: any_config(&mut rng), frail: Frail::FRAIL, ..Shape::default() };
         run(world(seed, options, &shape));
     });
 }
@@ -177,7 +166,7 @@ fn over_rings_with_crashes() {
         let wire = wire::Options { room: 4 + rng.below(100) as usize, ..wire::Options::lossless() };
         let options = Options { chaos: any_chaos(&mut rng), wire, ..Options::default() };
         let pause_ns = 300 * US + rng.below(5 * MS);
-        let shape = Shape { requests: 300, most: 300_000, pause_ns, frail: FRAIL, ..Shape::default() };
+        let shape = Shape { requests: 300, most: 300_000, pause_ns, frail: Frail::FRAIL, ..Shape::default() };
         run(world(seed, options, &shape));
     });
 }
@@ -188,7 +177,7 @@ fn a_run_repeats_itself() {
         let mut rng = Rng::seeded(seed);
         let mut options = Options { chaos: any_chaos(&mut rng), ..Options::default() };
         options.wire.fault = any_fault(&mut rng);
-        run(world(seed, options, &Shape { frail: FRAIL, ..Shape::default() })).trace_hash()
+        run(world(seed, options, &Shape { frail: Frail::FRAIL, ..Shape::default() })).trace_hash()
     };
     assert_eq!(hash(1), hash(1));
     assert_ne!(hash(1), hash(2));
