@@ -91,11 +91,12 @@ healthy() {
 
 capture() {
     local tries
+    rm -f "$work/dumpcap" # which says of the recorder before that it is ready
     # Not by `here`: a function gets a shell of its own, which would be ended in dumpcap's place.
     ip netns exec "$ns" dumpcap -q -P -i bridge0 -f "tcp port $2" -w "$1" >"$work/dumpcap" 2>&1 &
     recorder=$!
     for tries in $(seq 100); do
-        grep -q '^File: ' "$work/dumpcap" && return
+        grep -qs '^File: ' "$work/dumpcap" && return
         sleep 0.05
     done
     cat "$work/dumpcap"
