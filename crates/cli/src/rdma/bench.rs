@@ -29,6 +29,8 @@ struct More {
     threading: Threads,
     copies: CopyWays,
     events: bool,
+    /// The floor's mean time, as the row has its median.
+    floor_avg_us: Option<f64>,
     /// Processor time of both sides, 100 being one processor all the time.
     cpu_percent: Option<f64>,
     cpu_percent_client: Option<f64>,
@@ -117,7 +119,7 @@ impl<'a> Bench<'a> {
         Ok((figures.pop().unwrap_or_default(), floor))
     }
 
-    fn row(&mut self, op: Op, row: Row, usage: &Usage) -> Result<(), Fail> {
+    fn row(&mut self, op: Op, row: Row, floor: &Figures, usage: &Usage) -> Result<(), Fail> {
         let model = &self.what.model;
         let (client, server) = (usage.percent(&usage.client), usage.percent(&usage.server));
         let both = client.zip(server).map(|(a, b)| a + b);
@@ -128,6 +130,7 @@ impl<'a> Bench<'a> {
             threading: model.threading,
             copies: model.copies,
             events: model.events,
+            floor_avg_us: floor.avg_us,
             cpu_percent: both,
             cpu_percent_client: client,
             cpu_percent_server: server,
@@ -183,7 +186,7 @@ fn latency(bench: &mut Bench<'_>, op: Op, size: usize) -> Result<(), Fail> {
     let (figures, floor) = (figures.times_by(parts), floor.times_by(parts));
     let name = format!("rdma.lat.{}", word(op));
     let row = Row::new(name, "rdma", Some(size), &figures).beside("floor.tcp", floor.p50_us, floor.p50_us);
-    bench.row(op, row, &usage)
+    bench.row(op, row, &floor, &usage)
 }
 
 /// Runs `sprat rdma bw`.
@@ -210,7 +213,7 @@ fn throughput(bench: &mut Bench<'_>, op: Op, size: usize, outstanding: u64) -> R
     let figures = Figures { p50_us: product_us, ..figures };
     let name = format!("rdma.bw.{}", word(op));
     let row = Row::new(name, "rdma", Some(size), &figures).beside("floor.tcpStream", floor_us, floor_us);
-    bench.row(op, row, &usage)
+    bench.row(op, row, &floor, &usage)
 }
 
 fn word(op: Op) -> &'static str {
