@@ -1,7 +1,8 @@
 # Everything that a developer, a newcomer or CI runs. `make` alone lists it.
 #
 # Each target works on a fresh Debian 12 with root and rustup: what it needs and does not find, scripts/tools installs,
-# saying so. Variables: SEEDS (sim), CASES (interop, a part of their names), SECONDS (fuzz, per target), RUNS, TESTS (bench).
+# saying so. Variables: SEEDS (sim), CASES (interop, a part of their names), SECONDS (fuzz, per target), RUNS (bench,
+# compare), TESTS (bench).
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -86,6 +87,10 @@ fuzz-short:
 .PHONY: bench
 bench: release ## Medians of RUNS=5 runs of `sprat perf`: a table, and JSON lines in bench/
 	scripts/bench $(RUNS) $(TESTS)
+
+.PHONY: compare
+compare: release ## `sprat rdma` beside libfabric and UCX over loopback TCP: latency and throughput, RUNS=5 rounds in turns
+	scripts/compare-rdma $(RUNS)
 
 .PHONY: release
 release: tools ## The release build of the binary `sprat`
