@@ -210,6 +210,24 @@ impl Region {
         unsafe { copy::copy(bytes.as_mut_ptr(), src, bytes.len()) }
     }
 
+    /// Appends a copy of the region's `n` bytes from `offset` to `bytes`. As [`Region::copy_out`], but nothing has to be
+    /// written there before.
+    ///
+    /// # Panics
+    /// If the region has fewer bytes there.
+    #[inline]
+    pub(crate) fn append_to(&self, offset: usize, n: usize, bytes: &mut Vec<u8>) {
+        let src = self.at(offset, n);
+        bytes.reserve(n);
+        let len = bytes.len();
+        // SAFETY: `at` checked the region's side; the vector has room for `n` bytes behind its first `len`, is borrowed
+        // mutably, and is no region's memory, so that the two do not overlap. Afterwards these bytes are written.
+        unsafe {
+            copy::copy(bytes.as_mut_ptr().add(len), src, n);
+            bytes.set_len(len + n);
+        }
+    }
+
     /// The eight bytes at `offset` as one atomic number in the machine's byte order.
     ///
     /// # Panics

@@ -178,6 +178,19 @@ impl Regions {
         }
     }
 
+    #[inline]
+    fn append_with(&self, span: Span, slices: &dyn Slices, bytes: &mut Vec<u8>) -> Result<(), Unmapped> {
+        match self.slot(span.region).ok_or(Unmapped)? {
+            Place::Mapped(region) => {
+                let region = within(region, span).ok_or(Unmapped)?;
+                region.append_to(span.offset as usize, span.len as usize, bytes);
+                Ok(())
+            }
+            Place::Said(message) => parts(message, slices, span, |part| bytes.extend_from_slice(part)),
+            Place::Heard(_) => Err(Unmapped),
+        }
+    }
+
     fn read_with(&self, span: Span, slices: &dyn Slices, bytes: &mut [u8]) -> Result<(), Unmapped> {
         debug_assert_eq!(span.len as usize, bytes.len(), "a span is as long as what is copied");
         match self.slot(span.region).ok_or(Unmapped)? {
@@ -250,6 +263,11 @@ impl Memory for Regions {
         self.read_with(span, &(), bytes)
     }
 
+    #[inline]
+    fn append(&mut self, span: Span, bytes: &mut Vec<u8>) -> Result<(), Unmapped> {
+        self.append_with(span, &(), bytes)
+    }
+
     fn atomic(&mut self, span: Span, change: &mut dyn FnMut(u64) -> u64) -> Result<u64, Unmapped> {
         use std::sync::atomic::Ordering;
         let region = self.of(span).filter(|_| span.offset.is_multiple_of(8)).ok_or(Unmapped)?;
@@ -277,6 +295,11 @@ impl Memory for Reach<'_> {
     #[inline]
     fn read(&mut self, span: Span, bytes: &mut [u8]) -> Result<(), Unmapped> {
         self.regions.read_with(span, self.slices, bytes)
+    }
+
+    #[inline]
+    fn append(&mut self, span: Span, bytes: &mut Vec<u8>) -> Result<(), Unmapped> {
+        self.regions.append_with(span, self.slices, bytes)
     }
 
     fn atomic(&mut self, span: Span, change: &mut dyn FnMut(u64) -> u64) -> Result<u64, Unmapped> {

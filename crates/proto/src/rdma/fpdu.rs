@@ -190,7 +190,7 @@ fn referred<M: Memory + ?Sized>(
     for piece in payload {
         match *piece {
             Piece::Bytes(bytes) => record.bytes.extend_from_slice(bytes),
-            Piece::Memory(span) if span.len < WORTH_A_PART => read_into(&mut record.bytes, span, memory)?,
+            Piece::Memory(span) if span.len < WORTH_A_PART => append(&mut record.bytes, span, memory)?,
             Piece::Memory(span) => {
                 record.cover(start);
                 start = record.bytes.len();
@@ -205,13 +205,8 @@ fn referred<M: Memory + ?Sized>(
 }
 
 /// Appends a copy of `span` to `bytes`; where it is empty, it may lie anywhere.
-fn read_into<M: Memory + ?Sized>(bytes: &mut Vec<u8>, span: Span, memory: &mut M) -> Result<(), Unmapped> {
-    if span.len == 0 {
-        return Ok(());
-    }
-    let start = bytes.len();
-    bytes.resize(start + span.len as usize, 0);
-    memory.read(span, &mut bytes[start..])
+fn append<M: Memory + ?Sized>(bytes: &mut Vec<u8>, span: Span, memory: &mut M) -> Result<(), Unmapped> {
+    if span.len == 0 { Ok(()) } else { memory.append(span, bytes) }
 }
 
 /// Octets with markers among them.
@@ -251,7 +246,7 @@ impl Interleaved<'_> {
     fn copy<M: Memory + ?Sized>(&mut self, mut span: Span, memory: &mut M) -> Result<(), Unmapped> {
         while span.len > 0 {
             let run = self.room().min(BLOCK).min(span.len as usize) as u32;
-            read_into(self.bytes, Span { len: run, ..span }, memory)?;
+            append(self.bytes, Span { len: run, ..span }, memory)?;
             self.to_marker -= run as usize;
             span.offset += u64::from(run);
             span.len -= run;

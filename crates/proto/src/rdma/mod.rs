@@ -113,6 +113,16 @@ pub trait Memory {
     /// [`Unmapped`].
     fn read(&mut self, span: Span, bytes: &mut [u8]) -> Result<(), Unmapped>;
 
+    /// Appends a copy of `span` to `bytes`.
+    ///
+    /// # Errors
+    /// [`Unmapped`]; some octets may have been appended.
+    fn append(&mut self, span: Span, bytes: &mut Vec<u8>) -> Result<(), Unmapped> {
+        let start = bytes.len();
+        bytes.resize(start + span.len as usize, 0);
+        self.read(span, &mut bytes[start..])
+    }
+
     /// Replaces the aligned 64-bit word at `span` (8 octets, host byte order) by what `change` makes of it, as one step
     /// for all who use this memory through the engine; returns what was there.
     ///
