@@ -126,7 +126,8 @@ impl From<LocatorError> for io::Error {
 }
 
 /// The protocols that are built, for messages.
-const KNOWN: &str = "fast+shm:name=N, fast+udp:host=H,port=P, tcp:host=H,port=P and rdma:host=H,port=P[,crc=off]";
+const KNOWN: &str =
+    "fast+shm:name=N, fast+udp:host=H,port=P, tcp:host=H,port=P and rdma:host=H,port=P[,crc=off]";
 
 /// Transports and drivers that are planned, so that a locator for one is told from a typing error.
 const PLANNED_DRIVERS: [&str; 8] = ["packet", "xdp", "dpdk", "memif", "tap", "shm", "udp", "tcp"];
@@ -257,11 +258,7 @@ impl Locator {
         }
     }
 
-    fn host_port(
-        &self,
-        protocol: &'static str,
-        keys: &[&'static str],
-    ) -> Result<HostPort, LocatorError> {
+    fn host_port(&self, protocol: &'static str, keys: &[&'static str]) -> Result<HostPort, LocatorError> {
         self.allow(protocol, keys)?;
         let host = self.need(protocol, "host")?;
         let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);

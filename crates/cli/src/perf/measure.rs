@@ -41,6 +41,16 @@ impl Sample {
         self.bytes += bytes;
     }
 
+    /// The median of its times, if it has any.
+    pub(crate) fn p50_us(&self) -> Option<f64> {
+        (!self.latencies.is_empty()).then(|| self.quantile_us(0.5))
+    }
+
+    /// Payload bytes a second, if any were moved.
+    pub(crate) fn bytes_per_s(&self) -> Option<f64> {
+        (self.bytes > 0 && !self.elapsed.is_zero()).then(|| self.bytes as f64 / self.elapsed.as_secs_f64())
+    }
+
     fn us(ns: f64) -> f64 {
         ns / 1e3
     }
@@ -133,6 +143,15 @@ pub(crate) type Lane<'l> = Box<dyn FnMut(Duration) -> Result<Sample, Fail> + 'l>
 /// Measures the lanes in turns, `rounds` times each; `total` is the time of one lane over all rounds. Each lane has one
 /// short round first that does not count.
 pub(crate) fn in_turns(lanes: &mut [Lane<'_>], rounds: u16, total: Duration) -> Result<Vec<Figures>, Fail> {
+    Ok(samples_in_turns(lanes, rounds, total)?.iter().map(|s| Figures::of(s)).collect())
+}
+
+/// The same, with what each lane measured in each of its rounds.
+pub(crate) fn samples_in_turns(
+    lanes: &mut [Lane<'_>],
+    rounds: u16,
+    total: Duration,
+) -> Result<Vec<Vec<Sample>>, Fail> {
     let each = total / u32::from(rounds.max(1));
     for lane in lanes.iter_mut() {
         lane(each / 5)?;
@@ -143,7 +162,7 @@ pub(crate) fn in_turns(lanes: &mut [Lane<'_>], rounds: u16, total: Duration) -> 
             samples.push(lane(each)?);
         }
     }
-    Ok(samples.iter().map(|s| Figures::of(s)).collect())
+    Ok(samples)
 }
 
 #[cfg(test)]

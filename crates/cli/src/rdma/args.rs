@@ -13,6 +13,7 @@ pub(crate) enum Rdma {
     Ping(Ping),
     Lat(Lat),
     Bw(Bw),
+    Table(Table),
     Crowd(Crowd),
     Perftest(Perftest),
     /// The other side of lat and bw.
@@ -236,7 +237,7 @@ pub(crate) struct Measured {
     #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = crate::args::seconds)]
     pub(crate) seconds: f64,
     /// Rounds in which raw TCP and RDMA take turns
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) rounds: u16,
     /// Also write the results to this file as JSON Lines; `-` for standard output, then without the table
     #[arg(long, value_name = "FILE")]
@@ -265,6 +266,24 @@ pub(crate) struct Bw {
     /// Messages in progress
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) outstanding: u16,
+}
+
+/// Measure Writes with and without CRC, markers, threads, copies and sleep, one thing at a time, and print one table in
+/// Markdown: time, throughput, processor time of both sides, each beside raw TCP. Takes two minutes by default.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  sprat rdma table
+  sprat rdma table --size 64,64KB --seconds 1 --json table.jsonl")]
+pub(crate) struct Table {
+    /// Octets of a message (decimal KB and MB allowed)
+    #[arg(long, value_name = "SIZE,SIZE…", value_delimiter = ',', value_parser = crate::args::size, default_value = "4,64,1KB,10KB,64KB,100KB,500KB")]
+    pub(crate) size: Vec<usize>,
+    /// How long each figure is measured, in seconds; its floor takes as long
+    #[arg(long, value_name = "S", default_value_t = 0.5, value_parser = crate::args::seconds)]
+    pub(crate) seconds: f64,
+    /// Also write the results to this file as JSON Lines; `-` for standard output, then without the table
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
 }
 
 /// Open many connections with one server process, ping once on each, and say what an idle one costs.

@@ -8,6 +8,8 @@ mod crowd;
 mod end;
 mod perftest;
 mod ping;
+mod sides;
+mod table;
 
 /// Runs the command.
 pub(crate) fn run(command: &args::Rdma) -> Result<(), Fail> {
@@ -15,6 +17,7 @@ pub(crate) fn run(command: &args::Rdma) -> Result<(), Fail> {
         args::Rdma::Ping(args) => ping::run(args),
         args::Rdma::Lat(args) => bench::lat(args),
         args::Rdma::Bw(args) => bench::bw(args),
+        args::Rdma::Table(args) => table::run(args),
         args::Rdma::Crowd(args) => crowd::run(args),
         args::Rdma::Perftest(args) => perftest::run(args),
         args::Rdma::Peer(model) => end::peer(model),

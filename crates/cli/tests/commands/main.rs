@@ -6,3 +6,4 @@ mod files;
 mod help;
 mod objects;
 mod perf;
+mod rdma;

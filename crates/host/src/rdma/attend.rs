@@ -16,15 +16,16 @@ use std::time::Duration;
 
 use rustix::event::{Timespec, epoll};
 use sprat_proto::Instant;
-use sprat_proto::time::US;
+use sprat_proto::time::{MS, US};
 
 use super::core::Watch;
 use super::shared::{FOLLOWER_SLEEP_NS, Shared};
 use crate::cpu::{Idle, Rest};
 
-/// How long it stands by before it looks whether the program still makes progress: at first, and at the most.
+/// How long it stands by before it looks whether the program still makes progress: at first, and at the most. A look takes
+/// the processor from who waits for some 20 µs.
 const FIRST_PAUSE_NS: u64 = 50 * US;
-const LONGEST_PAUSE_NS: u64 = 250 * US;
+const LONGEST_PAUSE_NS: u64 = MS;
 /// So many turns of the program in one pause are progress enough.
 const ENOUGH: u64 = 4;
 

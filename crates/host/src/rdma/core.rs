@@ -552,8 +552,7 @@ impl Core {
                 return;
             }
             let Some(stream) = self.streams[slot as usize].as_deref_mut() else { return };
-            let Ok(n) = took(sys::send(stream.socket.as_fd(), &self.record, 0, &self.regions, slices))
-            else {
+            let Ok(n) = took(sys::send(stream.socket.as_fd(), &self.record, 0, &self.regions, slices)) else {
                 self.record.clear();
                 return self.ended(now, slot, conn, End::Reset);
             };

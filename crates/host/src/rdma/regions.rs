@@ -153,9 +153,7 @@ impl Regions {
                 each(region.address(span.offset as usize, span.len as usize), span.len as usize);
                 Ok(())
             }
-            Place::Said(message) => {
-                parts(message, slices, span, |part| each(part.as_ptr(), part.len()))
-            }
+            Place::Said(message) => parts(message, slices, span, |part| each(part.as_ptr(), part.len())),
             Place::Heard(_) => Err(Unmapped),
         }
     }
@@ -395,7 +393,11 @@ mod tests {
         assert_eq!(regions.write(span(number, 1, 2), b"pr"), Err(Unmapped), "not its start");
         regions.write(span(number, 0, 2), b"sp").unwrap();
         assert_eq!(regions.write(span(number, 0, 2), b"SP"), Err(Unmapped), "that is there already");
-        assert_eq!(regions.write(span(number, 2, 4000), &[0; 4000]), Err(Unmapped), "more than there is room for");
+        assert_eq!(
+            regions.write(span(number, 2, 4000), &[0; 4000]),
+            Err(Unmapped),
+            "more than there is room for"
+        );
         assert_eq!(regions.read(span(number, 0, 2), &mut [0; 2]), Err(Unmapped), "nobody reads it");
         regions.write(span(number, 2, 4), b"rats").unwrap();
         assert_eq!(regions.heard(number).as_deref(), Some(&b"sprats"[..]));

@@ -405,7 +405,7 @@ impl Shared {
 
     /// Ends [`Shared::run`].
     pub(crate) fn stop(&self) {
-        self.look(|core| core.stop = true);
+        self.note(|core| core.stop = true);
         self.called.notify_one();
         self.ring();
     }

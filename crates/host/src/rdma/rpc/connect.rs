@@ -69,12 +69,7 @@ impl Rdma {
     }
 
     /// Goes on to the next addresses for the connection in `slot`.
-    fn try_addresses(
-        &mut self,
-        now: Instant,
-        slot: u16,
-        mut connecting: Connecting,
-    ) -> io::Result<()> {
+    fn try_addresses(&mut self, now: Instant, slot: u16, mut connecting: Connecting) -> io::Result<()> {
         let mut last = io::ErrorKind::AddrNotAvailable.into();
         while let Some(addr) = connecting.left.pop_front() {
             let Some(link) = self.links[usize::from(slot)].as_deref_mut() else { break };

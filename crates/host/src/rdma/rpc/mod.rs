@@ -439,10 +439,7 @@ impl Transport for Rdma {
         if self.next.is_none() {
             self.moved(now);
         }
-        usize::from(worked || self.next.is_some())
-            + self.resumed.len()
-            + self.owing.len()
-            + self.dirty.len()
+        usize::from(worked || self.next.is_some()) + self.resumed.len() + self.owing.len() + self.dirty.len()
     }
 
     fn event(&mut self, now: Instant) -> Option<Event<'_>> {

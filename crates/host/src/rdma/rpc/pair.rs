@@ -302,7 +302,9 @@ impl Pair {
         world: &mut World<'_>,
     ) -> Result<Option<Event<'static>>, Bad> {
         self.drop_done();
-        let (Some(len), Some(pull)) = (self.asked.pop_front(), self.pulls.front_mut()) else { return Err(Bad) };
+        let (Some(len), Some(pull)) = (self.asked.pop_front(), self.pulls.front_mut()) else {
+            return Err(Bad);
+        };
         pull.got += len as usize;
         if self.asked.is_empty() {
             self.behind = 0;

@@ -1,0 +1,91 @@
+//! `sprat rdma table`: what CRC, markers, threads, copies and sleeping cost, in one table. One thing at a time is otherwise
+//! than in the first rows; each row stands beside raw TCP in turns with it.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use super::args::{CopyWays, Model, Op, Switch, Table, Threads, Wire};
+use super::bench::{row, words};
+use super::sides::{Outcome, Pace, Sides};
+use crate::fail::Fail;
+use crate::out;
+use crate::perf::report::{Context, Report};
+use crate::process;
+
+/// Rounds of each figure.
+const ROUNDS: u16 = 10;
+/// Writes in progress where throughput is measured.
+const OUTSTANDING: u64 = 64;
+
+/// What is otherwise than in the first rows.
+fn models() -> [Model; 8] {
+    let wire = Wire { crc: Switch::On, markers: false, insecure_network: false };
+    let base = Model { wire, threading: Threads::Caller, copies: CopyWays::One, events: false };
+    let plain = Wire { crc: Switch::Off, ..base.wire.clone() };
+    [
+        base.clone(),
+        Model { wire: plain.clone(), ..base.clone() },
+        Model { wire: plain, copies: CopyWays::Direct, ..base.clone() },
+        Model { copies: CopyWays::Two, ..base.clone() },
+        Model { wire: Wire { markers: true, ..base.wire.clone() }, ..base.clone() },
+        Model { threading: Threads::Io, ..base.clone() },
+        Model { threading: Threads::Receive, ..base.clone() },
+        Model { events: true, ..base },
+    ]
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Table) -> Result<(), Fail> {
+    let mut report = Report::new(args.json.as_deref(), &Context::now(ROUNDS, args.seconds))?;
+    let cores = process::cores();
+    let pace = Pace { rounds: ROUNDS, time: Duration::from_secs_f64(args.seconds), most: u64::MAX };
+    let mut text = String::from(HEAD);
+    for model in models() {
+        out::note(words(&model));
+        let sides = Sides::start(&model, &cores)?;
+        for &size in &args.size {
+            let time = sides.latency(Op::Write, size, pace)?;
+            row(&mut report, &model, "latency", Op::Write, size, &time)?;
+            let rate = sides.throughput(Op::Write, size, OUTSTANDING, pace)?;
+            row(&mut report, &model, "throughput", Op::Write, size, &rate)?;
+            line(&mut text, &model, size, &time, &rate);
+        }
+    }
+    report.say(&text)
+}
+
+const HEAD: &str = "
+Writes: half of a round trip, and one way with 64 in progress. Times the floor: raw polling TCP with the same octets, in turns; the
+median of the rounds' quotients. Octets a second in percent of raw TCP. CPU: client + server, in percent of one processor.
+
+| CRC | markers | threading | copies | waiting | size | time | × floor | CPU | octets/s | % of floor | CPU |
+| --- | --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
+";
+
+fn line(text: &mut String, model: &Model, size: usize, time: &Outcome, rate: &Outcome) {
+    let switch = |on: bool| if on { "on" } else { "off" };
+    let cpu = |outcome: &Outcome| {
+        let percent =
+            outcome.cpu_percent.map(|percent| percent.map_or_else(String::new, |p| format!("{p:.0}")));
+        percent.join(" + ")
+    };
+    let number =
+        |value: Option<f64>, places: usize| value.map_or_else(String::new, |v| format!("{v:.places$}"));
+    // Writing to a string does not fail.
+    let _ = writeln!(
+        text,
+        "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
+        switch(model.wire.crc == Switch::On),
+        switch(model.wire.markers),
+        format!("{:?}", model.threading).to_lowercase(),
+        format!("{:?}", model.copies).to_lowercase(),
+        if model.events { "asleep" } else { "polling" },
+        out::bytes(size as u64),
+        time.figures.p50_us.map(out::micros).unwrap_or_default(),
+        number(time.times_floor, 2),
+        cpu(time),
+        rate.figures.bytes_per_s.map(|b| out::rate(b, "B")).unwrap_or_default(),
+        number(rate.times_floor.map(|times| 100.0 / times), 0),
+        cpu(rate),
+    );
+}
