@@ -49,8 +49,8 @@ const WORK: usize = 1 << 20;
 const MOST_LEFT: usize = 72 << 10;
 /// What is read directly is read so much further: the CRC's place and the next FPDU's header.
 const BEHIND: usize = 32;
-/// What is read at once in search of a header, where payload is then read directly.
-const AHEAD: usize = 4 << 10;
+/// What is read at once in search of a header, where payload is then read directly; more while only short messages come.
+pub(super) const AHEAD: usize = 4 << 10;
 /// What the epoll calls listener `n`: this and `n`.
 pub(super) const LISTENER: u64 = 1 << 32;
 
@@ -379,7 +379,9 @@ impl Core {
 
     /// Reads once from the stream in `slot` and hands in what came.
     fn receive_one(&mut self, now: Instant, slot: u32) -> bool {
-        let Some(stream) = self.streams.get(slot as usize).and_then(Option::as_deref) else { return false };
+        let Some(stream) = self.streams.get_mut(slot as usize).and_then(Option::as_deref_mut) else {
+            return false;
+        };
         let conn = match stream.stage {
             _ if stream.finished => return false,
             Stage::Live(conn) => conn,
@@ -394,15 +396,22 @@ impl Core {
         if direct
             && stream.kept.len() == 0
             && let Some(span) = self.rnic.direct(conn)
+            && span.len as usize >= AHEAD
         {
+            stream.ahead = AHEAD;
             let behind = &mut self.buffer[..BEHIND];
             let read = sys::receive_into(stream.socket.as_fd(), span, &mut self.regions, behind);
             return self.received_directly(now, slot, conn, span.len as usize, read);
         }
         let Some(stream) = self.streams[slot as usize].as_deref_mut() else { return false };
-        // Long payload whose header is in this read would be copied.
-        let room = if direct { stream.kept.len() + AHEAD } else { BUFFER };
-        match stream.read(&mut self.buffer, room) {
+        // Long payload whose header is in this read would be copied; where none comes, more is read at once.
+        let kept = stream.kept.len();
+        let room = if direct { BUFFER.min(kept + stream.ahead) } else { BUFFER };
+        let read = stream.read(&mut self.buffer, room);
+        if read == Some(Ok(room - kept)) {
+            stream.ahead = BUFFER.min(2 * stream.ahead);
+        }
+        match read {
             None => return false,
             Some(Ok(0)) => self.ended(now, slot, conn, End::Finished),
             Some(Err(_)) => self.ended(now, slot, conn, End::Reset),

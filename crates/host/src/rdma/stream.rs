@@ -19,6 +19,7 @@ use sprat_proto::Instant;
 use sprat_proto::rdma::{Conn, ConnectOptions, Qp, Record};
 use sprat_proto::rpc::Slices;
 
+use super::core::AHEAD;
 use super::regions::Regions;
 use super::sys;
 
@@ -64,6 +65,8 @@ pub(super) struct Stream {
     pub(super) listener: Option<u32>,
     /// What was read and is the start of an FPDU.
     pub(super) kept: Kept,
+    /// How much is read at once in search of a header.
+    pub(super) ahead: usize,
     pub(super) pending: Option<Box<Pending>>,
     /// The peer has sent its last octet, or everything is over.
     pub(super) finished: bool,
@@ -104,6 +107,7 @@ impl Stream {
             peer,
             listener,
             kept: Kept::Nothing,
+            ahead: AHEAD,
             pending: None,
             finished: false,
             dirty: false,
