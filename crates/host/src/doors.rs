@@ -4,6 +4,7 @@
 //! called. A door whose poll is a system call would slow the others down, so it is polled at every turn only while it
 //! is warm: [`Doors::due`].
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -102,6 +103,20 @@ impl Doors {
         }
         let transport = crate::open::towards(to, &self.options)?;
         Ok(self.add(transport, to.protocol()))
+    }
+
+    /// Adds what the transports have counted to an object in JSON, one member a protocol, and closes it.
+    pub(crate) fn count(&self, json: &mut Vec<u8>) {
+        let mut all: BTreeMap<&str, BTreeMap<&str, u64>> = BTreeMap::new();
+        for door in &self.doors {
+            let counted = all.entry(&door.protocol).or_default();
+            door.transport.counters(&mut |name, count| *counted.entry(name).or_default() += count);
+        }
+        for (protocol, counted) in all {
+            let lines: Vec<_> = counted.iter().map(|(name, count)| format!("\"{name}\":{count}")).collect();
+            json.extend_from_slice(format!(",\"{protocol}\":{{{}}}", lines.join(",")).as_bytes());
+        }
+        json.push(b'}');
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -23,6 +23,9 @@ pub trait Driver: Datagrams + Send {
     /// Where others reach this driver, if it listens: a locator with every chosen value filled in.
     fn locator(&self) -> Option<String>;
 
+    /// What it has counted itself.
+    fn counters(&self, _each: &mut dyn FnMut(&'static str, u64)) {}
+
     /// Readable when there is something for `recv_burst` or `gone` after [`Driver::doze`] said yes.
     fn fd(&self) -> BorrowedFd<'_>;
 

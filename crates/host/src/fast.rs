@@ -117,6 +117,11 @@ impl<D: Driver, P: Probe + Send> Transport for Fast<D, P> {
         self.driver.wake();
     }
 
+    fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        self.endpoint.stats().each(each);
+        self.driver.counters(each);
+    }
+
     fn locator(&self) -> Option<String> {
         self.driver.locator()
     }

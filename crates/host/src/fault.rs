@@ -142,6 +142,10 @@ impl<D: Datagrams> Datagrams for Faulty<D> {
 }
 
 impl<D: Driver> Driver for Faulty<D> {
+    fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        self.inner.counters(each);
+    }
+
     fn resolve(&mut self, to: &Locator) -> io::Result<Addr> {
         self.inner.resolve(to)
     }

@@ -9,6 +9,7 @@
 
 mod api;
 pub mod clock;
+mod count;
 pub mod cpu;
 pub mod crc;
 pub mod disk;
@@ -18,6 +19,7 @@ pub mod fast;
 pub mod fault;
 pub mod floor;
 mod fork;
+mod framed;
 mod links;
 pub mod locator;
 pub mod mem;

@@ -10,10 +10,11 @@ use crate::crc::crc32c;
 use crate::doors::Options;
 use crate::driver::Driver;
 use crate::fast::Fast;
+use crate::framed;
 use crate::locator::{Kind, Locator};
-use crate::rdma::rpc::{self as rdma, Rdma};
+use crate::rdma::rpc::Rdma;
 use crate::shm::{self, Shm};
-use crate::socket::tcp::{self, Tcp};
+use crate::socket::tcp::Tcp;
 use crate::socket::udp::{self, Udp};
 use crate::transport::Transport;
 
@@ -36,8 +37,8 @@ pub(crate) fn listen(locator: &Locator, options: &Options) -> io::Result<Box<dyn
     match locator.kind()? {
         Kind::Shm { .. } => fast(Shm::listen(locator, shm::Options::default())?, true),
         Kind::Udp(_) => fast(Udp::listen(locator, udp_options(options))?, true),
-        Kind::Tcp(_) => Ok(Box::new(Tcp::listen(locator, tcp_options(options))?)),
-        Kind::Rdma { .. } => Ok(Box::new(Rdma::listen(locator, rdma_options(options))?)),
+        Kind::Tcp(_) => Ok(Box::new(Tcp::listen(locator, framed_options(options))?)),
+        Kind::Rdma { .. } => Ok(Box::new(Rdma::listen(locator, framed_options(options))?)),
     }
 }
 
@@ -46,24 +47,16 @@ pub(crate) fn towards(to: &Locator, options: &Options) -> io::Result<Box<dyn Tra
     match to.kind()? {
         Kind::Shm { .. } => fast(Shm::client(shm::Options::default())?, false),
         Kind::Udp(_) => fast(Udp::client(udp_options(options))?, false),
-        Kind::Tcp(_) => Ok(Box::new(Tcp::client(tcp_options(options))?)),
-        Kind::Rdma { .. } => Ok(Box::new(Rdma::client(rdma_options(options))?)),
+        Kind::Tcp(_) => Ok(Box::new(Tcp::client(framed_options(options))?)),
+        Kind::Rdma { .. } => Ok(Box::new(Rdma::client(framed_options(options))?)),
     }
 }
 
-fn tcp_options(options: &Options) -> tcp::Options {
-    tcp::Options {
+fn framed_options(options: &Options) -> framed::Options {
+    framed::Options {
         insecure_network: options.insecure_network,
         queue_limit: QUEUE_LIMIT,
-        ..tcp::Options::default()
-    }
-}
-
-fn rdma_options(options: &Options) -> rdma::Options {
-    rdma::Options {
-        insecure_network: options.insecure_network,
-        queue_limit: QUEUE_LIMIT,
-        ..rdma::Options::default()
+        ..framed::Options::default()
     }
 }
 

@@ -1,5 +1,5 @@
 //! The door that every transport of `host` opens to the worker: the RPC endpoint over a datagram driver ([`crate::fast`])
-//! and the byte-stream transport ([`crate::socket::tcp`]) alike.
+//! and frames on connections (`crate::framed`) alike.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -75,6 +75,9 @@ pub trait Transport: Send {
 
     /// The worker is awake again and polls: peers need not wake it.
     fn wake(&mut self);
+
+    /// What it has counted, and dropped by which reason: names and numbers that only grow.
+    fn counters(&self, each: &mut dyn FnMut(&'static str, u64));
 
     /// Where others reach this transport, if it listens: a locator with every chosen value filled in.
     fn locator(&self) -> Option<String>;

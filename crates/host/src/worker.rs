@@ -288,6 +288,12 @@ impl<M: Machine> Worker<M> {
                         door.reply(now, caller.rpc, message);
                     }
                 }
+                Output::Counters { caller, mut message } => {
+                    self.doors.count(&mut message.bytes);
+                    if let Some(door) = self.doors.get(caller.door as usize) {
+                        door.reply(now, caller.rpc, message);
+                    }
+                }
                 Output::Connect { link, locator } => self.bind(now, link, &locator),
                 Output::Disconnect { link } => self.links.strands(link).for_each(|s| self.unbind(now, s)),
                 Output::Cancel { door, rpc } => {

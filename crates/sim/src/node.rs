@@ -131,6 +131,10 @@ impl<M: Machine> Node<M> {
             }
             Output::Cancel { rpc, .. } => self.endpoint.cancel(now, rpc),
             Output::Reply { caller, message } => self.endpoint.reply(now, caller.rpc, message),
+            Output::Counters { caller, mut message } => {
+                message.bytes.push(b'}');
+                self.endpoint.reply(now, caller.rpc, message);
+            }
             Output::Persist { seq, puts, deletes } => outside.writes.push(Write { seq, puts, deletes }),
             Output::Stop { reason } => outside.stop = Some(reason),
         }

@@ -61,6 +61,14 @@ pub enum Output {
         /// The answer.
         message: Message,
     },
+    /// Answer with what was counted. The message ends with an object in JSON that lacks its closing brace: the world adds
+    /// what its transports have counted, and the brace.
+    Counters {
+        /// The request.
+        caller: Caller,
+        /// The answer, but for its end.
+        message: Message,
+    },
     /// Write to the machine's durable state, all or nothing; [`Machine::persisted`] with `seq` follows when it is safe.
     /// Sequence numbers are consecutive, and later ones are never safe before earlier ones.
     Persist {

@@ -181,7 +181,9 @@ impl Master {
             Some(Opcode::Enumerate) => self.enumerate(now, caller, request),
             Some(Opcode::Stats) => {
                 let text = stats::json(&self.counts, &self.memory, self.cleaner.cleaned());
-                Ok(Some([&data::head(Status::Ok)[..], text.as_bytes()].concat().into()))
+                let message = [&data::head(Status::Ok)[..], text.as_bytes()].concat().into();
+                self.out.push_back(Output::Counters { caller, message });
+                Ok(None)
             }
             Some(Opcode::TakeTablet) => self.take_tablet(request).map(Some),
             Some(Opcode::DropTablet) => self.drop_tablet(request).map(Some),

@@ -191,8 +191,9 @@ impl Core {
             self.by_conn.resize(at + 1, u32::MAX);
         }
         self.by_conn[at] = slot;
-        let emss = self.streams[slot as usize].as_deref().and_then(Stream::emss);
-        if let Some(emss) = emss {
+        if self.settings.fitted
+            && let Some(emss) = self.streams[slot as usize].as_deref().and_then(Stream::emss)
+        {
             self.rnic.set_emss(conn, emss as usize);
         }
         self.register(slot);

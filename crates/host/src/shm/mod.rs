@@ -547,6 +547,14 @@ impl Datagrams for Shm {
 }
 
 impl Driver for Shm {
+    fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        each("ring_full", self.counters.full);
+        each("rings_opened", self.counters.opened);
+        each("rings_refused", self.counters.refused);
+        each("rings_broken", self.counters.broken);
+        each("wakes", self.counters.wakes);
+    }
+
     fn resolve(&mut self, to: &Locator) -> io::Result<Addr> {
         let name = name_of(to)?;
         if let Some(&id) = self.names.get(&name) {

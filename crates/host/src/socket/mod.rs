@@ -1,5 +1,5 @@
-//! Kernel sockets: UDP as a datagram driver ([`udp`]) and TCP as a transport ([`tcp`]).
+//! Kernel sockets: UDP as a datagram driver ([`udp`]) and TCP as what carries frames (`tcp`).
 
 mod sys;
-pub mod tcp;
+pub(crate) mod tcp;
 pub mod udp;

@@ -482,6 +482,13 @@ impl Datagrams for Udp {
 }
 
 impl Driver for Udp {
+    fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        each("send_dropped", self.counters.send_dropped);
+        each("send_invalid", self.counters.send_invalid);
+        each("receive_errors", self.counters.receive_errors);
+        each("receive_invalid", self.counters.receive_invalid);
+    }
+
     fn resolve(&mut self, to: &Locator) -> io::Result<Addr> {
         let host_port = host_port(to)?;
         if host_port.port == 0 {

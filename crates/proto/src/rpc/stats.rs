@@ -1,81 +1,96 @@
 //! Counters: one for each reason to drop something, one for each event worth knowing. They only grow.
 
-/// What an endpoint has done and seen since it was made.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[non_exhaustive]
-pub struct Stats {
+macro_rules! stats {
+    ($($(#[$doc:meta])+ $name:ident,)+) => {
+        /// What an endpoint has done and seen since it was made.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+        #[non_exhaustive]
+        pub struct Stats {
+            $($(#[$doc])+ pub $name: u64,)+
+        }
+
+        impl Stats {
+            /// Names and numbers.
+            pub fn each(&self, each: &mut dyn FnMut(&'static str, u64)) {
+                $(each(stringify!($name), self.$name);)+
+            }
+        }
+    };
+}
+
+stats! {
     /// Datagrams received.
-    pub received: u64,
+    received,
     /// Datagrams given to the driver.
-    pub sent: u64,
+    sent,
     /// Client: requests taken from the caller.
-    pub calls: u64,
+    calls,
     /// Client: replies handed up.
-    pub responses: u64,
+    responses,
     /// Client: requests that failed.
-    pub failures: u64,
+    failures,
     /// Server: requests handed up.
-    pub requests: u64,
+    requests,
     /// Server: replies taken.
-    pub replies: u64,
+    replies,
     /// Server: sessions opened.
-    pub sessions_opened: u64,
+    sessions_opened,
     /// Server: sessions that ended, for whatever reason.
-    pub sessions_ended: u64,
+    sessions_ended,
 
     /// Dropped: shorter than its own headers.
-    pub drop_short: u64,
+    drop_short,
     /// Dropped: wrong CRC32C.
-    pub drop_checksum: u64,
+    drop_checksum,
     /// Dropped: another version of the protocol.
-    pub drop_version: u64,
+    drop_version,
     /// Dropped: unknown type, or a field out of range.
-    pub drop_field: u64,
+    drop_field,
     /// Dropped: of a kind that never travels in this direction.
-    pub drop_direction: u64,
+    drop_direction,
     /// Dropped: an OPEN to an endpoint that does not serve.
-    pub drop_not_serving: u64,
+    drop_not_serving,
     /// Dropped: no such session, or one of an earlier generation.
-    pub drop_session: u64,
+    drop_session,
     /// Dropped: the token is not the session's.
-    pub drop_token: u64,
+    drop_token,
     /// Dropped: not from the address that opened the session.
-    pub drop_address: u64,
+    drop_address,
     /// Dropped: about a request that is past.
-    pub drop_stale: u64,
+    drop_stale,
     /// Dropped: a packet that was here before.
-    pub drop_duplicate: u64,
+    drop_duplicate,
     /// Dropped: a packet of a message that does not fit it, or beyond what was granted.
-    pub drop_misfit: u64,
+    drop_misfit,
     /// Dropped: a cookie that we did not make for that address, or long ago.
-    pub drop_cookie: u64,
+    drop_cookie,
     /// Dropped: an answer that found no room among those to be sent.
-    pub drop_control: u64,
+    drop_control,
     /// Server: requests dropped because their deadline had passed when they were whole.
-    pub drop_dead: u64,
+    drop_dead,
     /// Replies to requests that are no longer waited for.
-    pub drop_reply: u64,
+    drop_reply,
 
     /// Packets sent again.
-    pub resent: u64,
+    resent,
     /// Grants sent.
-    pub grants: u64,
+    grants,
     /// Requests for missing packets sent.
-    pub nacks: u64,
+    nacks,
     /// Probes sent.
-    pub probes: u64,
+    probes,
     /// Server: requests refused for want of room, or by the application.
-    pub refused: u64,
+    refused,
     /// Server: COOKIEs sent.
-    pub cookies: u64,
+    cookies,
     /// Server: OPENs that had been answered before.
-    pub opens_repeated: u64,
+    opens_repeated,
     /// Server: RESETs sent.
-    pub resets: u64,
+    resets,
     /// Server: replies dropped unacknowledged because too many were kept.
-    pub evicted: u64,
+    evicted,
     /// Server: half-received requests and half-sent replies given up.
-    pub abandoned: u64,
+    abandoned,
     /// Server: replies acknowledged by DONE.
-    pub done: u64,
+    done,
 }

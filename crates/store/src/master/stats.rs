@@ -36,7 +36,7 @@ impl Counts {
     }
 }
 
-/// One object of names and numbers.
+/// One object of names and numbers, without its closing brace.
 pub(super) fn json(counts: &Counts, memory: &Memory, cleaned: u64) -> String {
     let log = &memory.log;
     let numbers = [
@@ -73,6 +73,5 @@ pub(super) fn json(counts: &Counts, memory: &Memory, cleaned: u64) -> String {
         }
     }
     text.pop();
-    text.push('}');
     text
 }

@@ -81,6 +81,10 @@ impl Rig {
                     let bytes = self.take_message(message);
                     assert!(self.replies.insert(caller.rpc.0, bytes).is_none(), "one reply");
                 }
+                Output::Counters { caller, mut message } => {
+                    message.bytes.push(b'}');
+                    assert!(self.replies.insert(caller.rpc.0, message.bytes).is_none(), "one reply");
+                }
                 Output::Stop { reason } => {
                     assert!(!reason.is_empty());
                     self.stopped = true;

@@ -126,7 +126,8 @@ impl Device {
             max_conns: options.connections,
             ..Config::default()
         };
-        let settings = Settings { config, copies: options.copies, connections: options.connections };
+        let settings =
+            Settings { config, copies: options.copies, connections: options.connections, fitted: true };
         let shared = Arc::new(Shared::new(settings, options.threading)?);
         let thread = match options.threading {
             Threading::Caller => None,

@@ -1,4 +1,4 @@
-//! How connections come to be: opening ours, accepting those that ask, and who is no peer of ours.
+//! How connections come to be: opening ours, accepting those that ask, and who is no peer of ours; and how they go.
 
 use std::collections::VecDeque;
 use std::io;
@@ -6,81 +6,51 @@ use std::net::SocketAddr;
 
 use sprat_proto::Instant;
 use sprat_proto::rdma::{AcceptOptions, ConnectOptions};
+use sprat_proto::rpc::CloseReason;
 use sprat_proto::rpc::notes::{Hello, Stranger};
-use sprat_proto::rpc::stream::{Role, Stream};
-use sprat_proto::rpc::{CloseReason, SessionId};
+use sprat_proto::rpc::stream::Role;
 
-use super::pair::{Pair, READS, World};
-use super::{CONNECT_NS, Connecting, Core, Link, Rdma, SILENCE_NS, host_port};
-use crate::locator::Locator;
+use super::pair::{Pair, READS};
+use super::{Rdma, Wire};
+use crate::framed::{CONNECT_NS, Connecting};
 use crate::rdma::{Asked, Link as State};
 
 impl Rdma {
-    /// Begins to connect to the server at `to`.
-    pub(super) fn open(&mut self, now: Instant, to: &Locator) -> io::Result<SessionId> {
-        let (host_port, crc) = host_port(to)?;
-        let named = |e: io::Error| io::Error::new(e.kind(), format!("{to}: {e}"));
-        if host_port.port == 0 {
-            return Err(named(io::Error::new(io::ErrorKind::InvalidInput, "no one listens at port 0")));
-        }
-        let addresses: VecDeque<SocketAddr> = host_port.allowed(self.options.insecure_network)?.into();
-        self.sessions += 1;
-        let (serial, queue_limit) = (self.sessions, self.options.queue_limit);
-        let session = |slot| SessionId::new(serial, u32::from(slot));
-        let slot =
-            self.place(|slot| Stream::new(slot, Role::Client(session(slot)), queue_limit)).map_err(named)?;
-        let connecting = Connecting { left: addresses, until: now.after(CONNECT_NS), crc };
-        if let Err(e) = self.try_addresses(now, slot, connecting) {
+    /// Begins to connect to a server at the first of `left`.
+    pub(super) fn open(&mut self, now: Instant, crc: bool, left: VecDeque<SocketAddr>) -> io::Result<u16> {
+        let wire = self.wire(crc)?;
+        let slot = self.place_opened(wire);
+        if let Err(e) = self.try_addresses(now, slot, Connecting { left, until: now.after(CONNECT_NS) }) {
             self.remove(slot);
-            return Err(named(e));
+            return Err(e);
         }
-        Ok(session(slot))
+        Ok(slot)
     }
 
-    /// Gives a new connection a slot and a queue pair.
-    fn place(&mut self, stream: impl FnOnce(u16) -> Stream) -> io::Result<u16> {
-        if self.by_qp.len() >= self.options.connection_limit.min(super::MOST) {
-            return Err(io::Error::new(io::ErrorKind::QuotaExceeded, "too many connections"));
-        }
-        let slot = match self.free.front() {
-            Some(&slot) => slot,
-            None => self.links.len() as u16,
-        };
-        let Core { rnic, regions, .. } = &mut self.core;
-        let mut world = World { rnic, regions, released: &mut self.released };
-        let pair = Pair::open(slot, self.cq, &mut world).map_err(io::Error::other)?;
-        if self.free.pop_front().is_none() {
-            self.links.push(None);
-        }
-        self.by_qp.insert(pair.qp, slot);
-        self.core.desk.links.insert(pair.qp, State::Idle);
-        self.links[usize::from(slot)] = Some(Box::new(Link {
-            pair,
-            stream: stream(slot),
-            connecting: None,
-            held: VecDeque::new(),
-            gone: false,
-            dirty: false,
-            owing: false,
-            resumed: false,
-            silent_until: Instant::NEVER,
-        }));
-        Ok(slot)
+    /// A queue pair for the connection that is placed next.
+    fn wire(&mut self, crc: bool) -> io::Result<Wire> {
+        let slot = self.next_slot();
+        let (pairs, mut released) = (&mut self.carrier, VecDeque::new());
+        let pair = Pair::open(slot, pairs.cq, &mut pairs.world(&mut released)).map_err(io::Error::other)?;
+        pairs.by_qp.insert(pair.qp, slot);
+        pairs.core.desk.links.insert(pair.qp, State::Idle);
+        Ok(Wire { pair, crc, held: VecDeque::new(), gone: false, resumed: false })
     }
 
     /// Goes on to the next addresses for the connection in `slot`.
     fn try_addresses(&mut self, now: Instant, slot: u16, mut connecting: Connecting) -> io::Result<()> {
         let mut last = io::ErrorKind::AddrNotAvailable.into();
         while let Some(addr) = connecting.left.pop_front() {
-            let Some(link) = self.links[usize::from(slot)].as_deref_mut() else { break };
+            let Some((link, around)) = self.around(slot) else { break };
             let options = ConnectOptions {
                 ird: READS,
                 ord: READS,
                 private_data: Pair::hello(),
-                crc: Some(connecting.crc),
+                crc: Some(link.wire.crc),
                 ..ConnectOptions::default()
             };
-            match self.core.connect(now, link.pair.qp, addr, options, connecting.until.since(now)) {
+            let left_ns = connecting.until.since(now);
+            match around.carrier.core.connect(now, link.wire.pair.qp, addr, options, left_ns) {
                 Ok(()) => {
                     link.connecting = Some(connecting);
                     return Ok(());
@@ -93,41 +63,42 @@ impl Rdma {
 
     /// Answers those who ask for a connection.
     pub(super) fn welcome(&mut self, now: Instant) {
-        let Some((listener, _)) = self.listener else { return };
-        while let Some(Asked { conn, private_data, .. }) = self.core.asked(listener) {
-            let hello = Hello::parse(&private_data);
-            self.counters.strangers += u64::from(hello.is_err());
-            let placed = match hello {
-                Ok(_) => self.place(|slot| Stream::new(slot, Role::Server, 0)).ok(),
-                Err(_) => None,
+        let Some((listener, _)) = self.carrier.listener else { return };
+        while let Some(Asked { conn, private_data, .. }) = self.carrier.core.asked(listener) {
+            let hello = Hello::parse(&private_data).ok();
+            let wire = match hello {
+                Some(_) if !self.is_full() => self.wire(true).ok(),
+                _ => None,
             };
-            let (Ok(hello), Some(slot)) = (hello, placed) else {
+            let (Some(hello), Some(mut wire)) = (hello, wire) else {
+                self.carrier.counters.strangers += u64::from(hello.is_none());
+                self.carrier.counters.crowded += u64::from(hello.is_some());
                 // By our hello it sees which version we speak.
-                let _ = self.core.rnic.reject(now, conn, &Pair::hello());
+                let _ = self.carrier.core.rnic.reject(now, conn, &Pair::hello());
                 continue;
             };
-            let Some(link) = self.links[usize::from(slot)].as_deref_mut() else { continue };
             let options = AcceptOptions { ird: READS, ord: READS, private_data: Pair::hello() };
-            if self.core.rnic.accept(now, conn, link.pair.qp, &options).is_err() {
-                self.remove(slot);
+            if self.carrier.core.rnic.accept(now, conn, wire.pair.qp, &options).is_err() {
+                self.dropped(wire);
                 continue;
             }
-            link.pair.greet(hello);
-            link.silent_until = now.after(SILENCE_NS);
-            self.first_deadline = self.first_deadline.min(link.silent_until);
+            wire.pair.greet(hello);
+            self.place_accepted(now, wire);
         }
     }
 
     /// Looks at connections that stand otherwise than before.
     pub(super) fn moved(&mut self, now: Instant) {
-        while let Some(qp) = self.core.desk.moved.as_mut().and_then(VecDeque::pop_front) {
-            let (Some(&slot), Some(state)) = (self.by_qp.get(&qp), self.core.desk.links.get(&qp)) else {
+        while let Some(qp) = self.carrier.core.desk.moved.as_mut().and_then(VecDeque::pop_front) {
+            let pairs = &mut self.carrier;
+            let (Some(&slot), Some(state)) = (pairs.by_qp.get(&qp), pairs.core.desk.links.get(&qp)) else {
                 continue;
             };
             match state.clone() {
                 State::Idle | State::Opening => {}
                 State::Connected { private_data, ord, .. } => self.connected(slot, &private_data, ord),
                 State::Rejected { private_data, .. } => {
+                    pairs.counters.rejected += 1;
                     let other = Hello::parse(&private_data) == Err(Stranger::Version);
                     self.end(slot, if other { CloseReason::Version } else { CloseReason::Unreachable });
                 }
@@ -142,13 +113,13 @@ impl Rdma {
         let Some(link) = self.at_slot(slot) else { return };
         if let Role::Client(_) = link.stream.role() {
             match Hello::parse(private_data) {
-                Ok(hello) => link.pair.greet(hello),
+                Ok(hello) => link.wire.pair.greet(hello),
                 Err(Stranger::Version) => return self.end(slot, CloseReason::Version),
                 Err(Stranger::Other) => return self.blame(slot),
             }
         }
         link.connecting = None;
-        link.pair.connected(ord);
+        link.wire.pair.connected(ord);
         self.soil(slot);
     }
 
@@ -157,5 +128,14 @@ impl Rdma {
         if connecting.until <= now || self.try_addresses(now, slot, connecting).is_err() {
             self.end(slot, CloseReason::Unreachable);
         }
+    }
+
+    /// Gives back what a connection had.
+    pub(super) fn dropped(&mut self, wire: Wire) {
+        let qp = wire.pair.qp;
+        self.carrier.by_qp.remove(&qp);
+        self.carrier.core.desk.links.remove(&qp);
+        let (pairs, released) = self.carrier_and_released();
+        wire.pair.close(&mut pairs.world(released));
     }
 }

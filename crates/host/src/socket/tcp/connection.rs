@@ -1,4 +1,4 @@
-//! One connection: a socket and the machine that speaks on it.
+//! One connection: a socket below the machine that speaks on it.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,9 +12,10 @@ use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SendFlags, SocketFlags, SocketType, sockopt};
 use sprat_proto::Instant;
-use sprat_proto::rpc::stream::{Ids, Stream};
+use sprat_proto::rpc::stream::Ids;
 use sprat_proto::rpc::{CloseReason, Event, Slices};
 
+use crate::framed::Link;
 use crate::socket::sys;
 
 /// The most parts in one gathering write.
@@ -24,28 +25,20 @@ const KEEPALIVE: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBE: Duration = Duration::from_secs(2);
 const KEEPALIVE_PROBES: u32 = 3;
 
+/// A connection's socket.
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(crate) struct Socket {
     pub(super) socket: OwnedFd,
-    pub(super) stream: Stream,
-    /// Not connected yet: the addresses to try next, and when to give up.
-    pub(super) connecting: Option<Connecting>,
-    /// The socket took no more: wait until it is writable.
+    /// It took no more: wait until it is writable.
     pub(super) blocked: bool,
     /// What the epoll reports now.
     pub(super) interest: EventFlags,
-    /// It is in the list of those that have something to write.
-    pub(super) dirty: bool,
-    /// It is in the list of those that have events without input.
-    pub(super) owing: bool,
-    /// For one that we accepted: when its first frame must be there.
-    pub(super) silent_until: Instant,
 }
 
-#[derive(Debug)]
-pub(super) struct Connecting {
-    pub(super) left: VecDeque<SocketAddr>,
-    pub(super) until: Instant,
+impl Socket {
+    pub(super) fn new(socket: OwnedFd) -> Self {
+        Self { socket, blocked: false, interest: EventFlags::empty() }
+    }
 }
 
 /// What came of a read.
@@ -60,32 +53,19 @@ pub(super) enum Read {
     End,
 }
 
-impl Connection {
-    pub(super) fn new(socket: OwnedFd, stream: Stream) -> Self {
-        Self {
-            socket,
-            stream,
-            connecting: None,
-            blocked: false,
-            interest: EventFlags::empty(),
-            dirty: false,
-            owing: false,
-            silent_until: Instant::NEVER,
-        }
-    }
-
+impl Link<Socket> {
     /// Reads once: into the message that is coming, or into `buffer`.
     pub(super) fn read(&mut self, now: Instant, buffer: &mut [u8], ids: &mut Ids) -> Read {
         let (result, body) = match self.stream.body() {
-            None => (rustix::io::read(&self.socket, buffer), false),
+            None => (rustix::io::read(&self.wire.socket, buffer), false),
             // The capacity is what the message needs, unless the allocator gave more than it was asked for.
             Some((body, room)) if body.capacity() - body.len() == room => {
-                (rustix::io::read(&self.socket, spare_capacity(body)), true)
+                (rustix::io::read(&self.wire.socket, spare_capacity(body)), true)
             }
             Some((body, room)) => {
                 let old = body.len();
                 body.resize(old + room, 0);
-                let result = rustix::io::read(&self.socket, &mut body[old..]);
+                let result = rustix::io::read(&self.wire.socket, &mut body[old..]);
                 body.truncate(old + result.unwrap_or(0));
                 (result, true)
             }
@@ -106,11 +86,11 @@ impl Connection {
         let lent: usize = parts.iter().map(|p| p.len()).sum();
         let result = match parts.as_slice() {
             [] => return,
-            [one] => net::send(&self.socket, one, SendFlags::NOSIGNAL),
+            [one] => net::send(&self.wire.socket, one, SendFlags::NOSIGNAL),
             all => {
                 let slices: ArrayVec<_, PARTS> = all.iter().map(|p| io::IoSlice::new(p)).collect();
                 net::sendmsg(
-                    &self.socket,
+                    &self.wire.socket,
                     &slices,
                     &mut net::SendAncillaryBuffer::default(),
                     SendFlags::NOSIGNAL,
@@ -121,9 +101,9 @@ impl Connection {
         match result {
             Ok(n) => {
                 self.stream.written(n);
-                self.blocked = n < lent;
+                self.wire.blocked = n < lent;
             }
-            Err(Errno::AGAIN | Errno::NOBUFS) => self.blocked = true,
+            Err(Errno::AGAIN | Errno::NOBUFS) => self.wire.blocked = true,
             Err(Errno::INTR) => {}
             Err(_) => self.stream.end(CloseReason::Reset),
         }
@@ -132,7 +112,7 @@ impl Connection {
     /// Tells a peer of another version why it is sent away, if the socket takes that now.
     pub(super) fn say_farewell(&self) {
         if let Some(bytes) = self.stream.farewell() {
-            let _ = net::send(&self.socket, &bytes, SendFlags::NOSIGNAL);
+            let _ = net::send(&self.wire.socket, &bytes, SendFlags::NOSIGNAL);
         }
     }
 
@@ -142,7 +122,7 @@ impl Connection {
         if self.stream.ended().is_some() {
             return flags;
         }
-        if self.connecting.is_some() || self.blocked {
+        if self.connecting.is_some() || self.wire.blocked {
             flags |= EventFlags::OUT;
         }
         if self.connecting.is_none() && self.stream.wants_input() {
