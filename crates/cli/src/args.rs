@@ -413,6 +413,8 @@ pub(crate) enum Test {
     Loaded,
     /// What an idle cluster costs, and the first request after idling
     Idle,
+    /// An echo and a read with both ends in one thread, by turns: what the processor does
+    Turns,
 }
 
 /// Measure latency and throughput, each figure beside what the machine allows.

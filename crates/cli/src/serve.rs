@@ -41,10 +41,15 @@ fn run<M: Machine>(signals: StopSignals, mut worker: Worker<M>) -> Result<(), Fa
         .map_err(|reason| Fail::new(reason).next("start it anew: it joins the cluster as a new server"))
 }
 
+/// The answer to a request: its own bytes.
+pub(crate) fn answer(Call { payload, mut room, .. }: Call<'_>) -> Option<Vec<u8>> {
+    room.extend_from_slice(&payload);
+    Some(room)
+}
+
 /// Answers every request with its own bytes.
 pub(crate) fn echo(args: &args::Echo) -> Result<(), Fail> {
     process::allow_files();
-    let answer = |call: Call<'_>| Some(call.payload.into_vec());
     let signals = StopSignals::catch()?;
     let mut server = Server::listen(&[&args.locators], answer).map_err(|error| listening(&error))?;
     process::say_ready(&server.locators())?;

@@ -7,12 +7,17 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
+use std::mem;
+use std::ops::{Deref, DerefMut};
 use std::os::fd::BorrowedFd;
 
 use sprat_proto::Instant;
+use sprat_proto::rpc::{Event, Message, RequestError, RpcId, ServerRpc, SessionId, Slice, Slices};
 use sprat_proto::time::{MS, US};
 
+use crate::fast::Fast;
 use crate::locator::Locator;
+use crate::shm::Shm;
 use crate::transport::Transport;
 
 /// How long a door counts as warm after its last packet.
@@ -33,10 +38,112 @@ pub struct Options {
     pub insecure_network: bool,
 }
 
+/// A transport. The one whose calls cost as much as what they do, that through shared memory, is called directly, so that
+/// the compiler sees through; the others by a table.
+pub(crate) enum Way {
+    Ring(Box<Fast<Shm>>),
+    Other(Box<dyn Transport>),
+}
+
+/// Calls one verb of a transport.
+macro_rules! on {
+    ($way:expr, $transport:ident => $call:expr) => {
+        match $way {
+            Way::Ring($transport) => $call,
+            Way::Other($transport) => $call,
+        }
+    };
+}
+
+/// What is called for each message or at each turn; for the rest, see `Deref`.
+impl Way {
+    #[inline(always)]
+    pub(crate) fn input(&mut self, now: Instant) -> usize {
+        on!(self, t => t.input(now))
+    }
+
+    #[inline(always)]
+    pub(crate) fn event(&mut self, now: Instant) -> Option<Event<'_>> {
+        on!(self, t => t.event(now))
+    }
+
+    #[inline(always)]
+    pub(crate) fn output(&mut self, now: Instant, memory: &dyn Slices) -> bool {
+        on!(self, t => t.output(now, memory))
+    }
+
+    #[inline(always)]
+    pub(crate) fn released(&mut self) -> Option<Slice> {
+        on!(self, t => t.released())
+    }
+
+    /// Sends a request; takes of `message` what it has to keep: if a buffer is left in it, that is the caller's again.
+    #[inline(always)]
+    pub(crate) fn take_request(
+        &mut self,
+        now: Instant,
+        session: SessionId,
+        tag: u64,
+        message: &mut Message,
+        deadline: Instant,
+    ) -> Result<RpcId, RequestError> {
+        match self {
+            Self::Ring(t) => t.take_request(now, session, tag, message, deadline),
+            Self::Other(t) => t.request(now, session, tag, mem::take(message), deadline),
+        }
+    }
+
+    /// The same for bytes that stay the caller's.
+    #[inline(always)]
+    pub(crate) fn request_bytes(
+        &mut self,
+        now: Instant,
+        session: SessionId,
+        tag: u64,
+        bytes: &[u8],
+        deadline: Instant,
+    ) -> Result<RpcId, RequestError> {
+        match self {
+            Self::Ring(t) => t.request_bytes(now, session, tag, bytes, deadline),
+            Self::Other(t) => t.request(now, session, tag, bytes.into(), deadline),
+        }
+    }
+
+    /// Answers a request, as `take_request` sends one.
+    #[inline(always)]
+    pub(crate) fn take_reply(&mut self, now: Instant, rpc: ServerRpc, message: &mut Message) {
+        match self {
+            Self::Ring(t) => t.take_reply(now, rpc, message),
+            Self::Other(t) => t.reply(now, rpc, mem::take(message)),
+        }
+    }
+}
+
+impl Deref for Way {
+    type Target = dyn Transport;
+
+    #[inline]
+    fn deref(&self) -> &Self::Target {
+        match self {
+            Self::Ring(t) => &**t,
+            Self::Other(t) => &**t,
+        }
+    }
+}
+
+impl DerefMut for Way {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        match self {
+            Self::Ring(t) => &mut **t,
+            Self::Other(t) => &mut **t,
+        }
+    }
+}
+
 /// One transport and when it is polled.
 pub struct Door {
-    /// The transport.
-    pub transport: Box<dyn Transport>,
+    pub(crate) transport: Way,
     protocol: String,
     costly: bool,
     warm_until: Instant,
@@ -83,7 +190,7 @@ impl Doors {
         self.doors.iter().filter_map(|d| d.transport.locator()).collect()
     }
 
-    fn add(&mut self, transport: Box<dyn Transport>, protocol: &str) -> usize {
+    fn add(&mut self, transport: Way, protocol: &str) -> usize {
         let costly = protocol != "fast+shm";
         let never = Instant::ZERO;
         self.doors.push(Door {
@@ -119,18 +226,22 @@ impl Doors {
         json.push(b'}');
     }
 
+    #[inline]
     pub(crate) fn len(&self) -> usize {
         self.doors.len()
     }
 
-    pub(crate) fn at(&mut self, index: usize) -> &mut dyn Transport {
-        &mut *self.doors[index].transport
+    #[inline]
+    pub(crate) fn at(&mut self, index: usize) -> &mut Way {
+        &mut self.doors[index].transport
     }
 
-    pub(crate) fn get(&mut self, index: usize) -> Option<&mut Box<dyn Transport>> {
+    #[inline]
+    pub(crate) fn get(&mut self, index: usize) -> Option<&mut Way> {
         self.doors.get_mut(index).map(|d| &mut d.transport)
     }
 
+    #[inline]
     pub(crate) fn iter(&mut self) -> impl Iterator<Item = &mut Door> {
         self.doors.iter_mut()
     }
@@ -143,7 +254,10 @@ impl Doors {
     #[inline]
     pub(crate) fn due(&mut self, index: usize, now: Instant) -> bool {
         let door = &mut self.doors[index];
-        if !door.costly || now < door.warm_until || now >= self.warm_until || now >= door.next_poll {
+        if !door.costly {
+            return true;
+        }
+        if now < door.warm_until || now >= self.warm_until || now >= door.next_poll {
             door.next_poll = now.after(COLD_POLL_NS);
             return true;
         }

@@ -34,6 +34,44 @@ impl<D: Driver, P: Probe> Fast<D, P> {
         &self.driver
     }
 
+    /// [`Transport::request`], which takes of `message` only what it has to keep.
+    ///
+    /// # Errors
+    /// As [`Transport::request`].
+    #[inline]
+    pub(crate) fn take_request(
+        &mut self,
+        now: Instant,
+        session: SessionId,
+        tag: u64,
+        message: &mut Message,
+        deadline: Instant,
+    ) -> Result<RpcId, RequestError> {
+        self.endpoint.request_over(now, session, tag, message, deadline, &mut self.driver)
+    }
+
+    /// The same for bytes that stay the caller's.
+    ///
+    /// # Errors
+    /// As [`Transport::request`].
+    #[inline]
+    pub(crate) fn request_bytes(
+        &mut self,
+        now: Instant,
+        session: SessionId,
+        tag: u64,
+        bytes: &[u8],
+        deadline: Instant,
+    ) -> Result<RpcId, RequestError> {
+        self.endpoint.request_bytes_over(now, session, tag, bytes, deadline, &mut self.driver)
+    }
+
+    /// [`Transport::reply`], which takes of `message` only what it has to keep.
+    #[inline]
+    pub(crate) fn take_reply(&mut self, now: Instant, rpc: ServerRpc, message: &mut Message) {
+        self.endpoint.reply_over(now, rpc, message, &mut self.driver);
+    }
+
     /// The endpoint, to read its counters.
     pub fn endpoint(&self) -> &Endpoint<P> {
         &self.endpoint
@@ -41,18 +79,22 @@ impl<D: Driver, P: Probe> Fast<D, P> {
 }
 
 impl<D: Driver, P: Probe + Send> Transport for Fast<D, P> {
+    #[inline]
     fn input(&mut self, now: Instant) -> usize {
         self.endpoint.input(now, &mut self.driver)
     }
 
+    #[inline]
     fn event(&mut self, now: Instant) -> Option<Event<'_>> {
         self.endpoint.event(now, &self.driver)
     }
 
+    #[inline]
     fn output(&mut self, now: Instant, memory: &dyn Slices) -> bool {
         self.endpoint.output(now, memory, &mut self.driver)
     }
 
+    #[inline]
     fn released(&mut self) -> Option<Slice> {
         self.endpoint.released()
     }
@@ -82,23 +124,25 @@ impl<D: Driver, P: Probe + Send> Transport for Fast<D, P> {
         self.endpoint.warm(sessions.iter().copied());
     }
 
+    #[inline]
     fn request(
         &mut self,
         now: Instant,
         session: SessionId,
         tag: u64,
-        message: Message,
+        mut message: Message,
         deadline: Instant,
     ) -> Result<RpcId, RequestError> {
-        self.endpoint.request_over(now, session, tag, message, deadline, &mut self.driver)
+        self.take_request(now, session, tag, &mut message, deadline)
     }
 
     fn cancel(&mut self, now: Instant, rpc: RpcId) {
         self.endpoint.cancel(now, rpc);
     }
 
-    fn reply(&mut self, now: Instant, rpc: ServerRpc, message: Message) {
-        self.endpoint.reply_over(now, rpc, message, &mut self.driver);
+    #[inline]
+    fn reply(&mut self, now: Instant, rpc: ServerRpc, mut message: Message) {
+        self.take_reply(now, rpc, &mut message);
     }
 
     fn refuse(&mut self, now: Instant, rpc: ServerRpc, retry_after_ns: u64) {

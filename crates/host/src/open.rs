@@ -7,7 +7,7 @@ use sprat_proto::probe::NoProbe;
 use sprat_proto::rpc::Config;
 
 use crate::crc::crc32c;
-use crate::doors::Options;
+use crate::doors::{Options, Way};
 use crate::driver::Driver;
 use crate::fast::Fast;
 use crate::framed;
@@ -33,22 +33,22 @@ pub(crate) fn rng() -> io::Result<Rng> {
 }
 
 /// The transport that listens at `locator`.
-pub(crate) fn listen(locator: &Locator, options: &Options) -> io::Result<Box<dyn Transport>> {
+pub(crate) fn listen(locator: &Locator, options: &Options) -> io::Result<Way> {
     match locator.kind()? {
-        Kind::Shm { .. } => fast(Shm::listen(locator, shm::Options::default())?, true),
-        Kind::Udp(_) => fast(Udp::listen(locator, udp_options(options))?, true),
-        Kind::Tcp(_) => Ok(Box::new(Tcp::listen(locator, framed_options(options))?)),
-        Kind::Rdma { .. } => Ok(Box::new(Rdma::listen(locator, framed_options(options))?)),
+        Kind::Shm { .. } => ring(Shm::listen(locator, shm::Options::default())?, true),
+        Kind::Udp(_) => Ok(other(fast(Udp::listen(locator, udp_options(options))?, true)?)),
+        Kind::Tcp(_) => Ok(other(Tcp::listen(locator, framed_options(options))?)),
+        Kind::Rdma { .. } => Ok(other(Rdma::listen(locator, framed_options(options))?)),
     }
 }
 
 /// A transport without listener that can call servers such as `to`.
-pub(crate) fn towards(to: &Locator, options: &Options) -> io::Result<Box<dyn Transport>> {
+pub(crate) fn towards(to: &Locator, options: &Options) -> io::Result<Way> {
     match to.kind()? {
-        Kind::Shm { .. } => fast(Shm::client(shm::Options::default())?, false),
-        Kind::Udp(_) => fast(Udp::client(udp_options(options))?, false),
-        Kind::Tcp(_) => Ok(Box::new(Tcp::client(framed_options(options))?)),
-        Kind::Rdma { .. } => Ok(Box::new(Rdma::client(framed_options(options))?)),
+        Kind::Shm { .. } => ring(Shm::client(shm::Options::default())?, false),
+        Kind::Udp(_) => Ok(other(fast(Udp::client(udp_options(options))?, false)?)),
+        Kind::Tcp(_) => Ok(other(Tcp::client(framed_options(options))?)),
+        Kind::Rdma { .. } => Ok(other(Rdma::client(framed_options(options))?)),
     }
 }
 
@@ -64,7 +64,15 @@ fn udp_options(options: &Options) -> udp::Options {
     udp::Options { insecure_network: options.insecure_network, ..udp::Options::default() }
 }
 
-fn fast<D: Driver + 'static>(driver: D, serve: bool) -> io::Result<Box<dyn Transport>> {
+fn ring(driver: Shm, serve: bool) -> io::Result<Way> {
+    Ok(Way::Ring(Box::new(fast(driver, serve)?)))
+}
+
+fn fast<D: Driver>(driver: D, serve: bool) -> io::Result<Fast<D>> {
     let config = Config { crc32c, serve, queue_limit: QUEUE_LIMIT, ..Config::default() };
-    Ok(Box::new(Fast::new(driver, config, rng()?, NoProbe)))
+    Ok(Fast::new(driver, config, rng()?, NoProbe))
+}
+
+fn other(transport: impl Transport + 'static) -> Way {
+    Way::Other(Box::new(transport))
 }

@@ -27,6 +27,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, compiler_fence, fence};
 
+use sprat_proto::datagrams::Head;
+
 use crate::mem::Region;
 
 #[cfg(test)]
@@ -49,6 +51,7 @@ pub const MAX_SIZE: usize = 1 << 26;
 
 const LINE: usize = 64;
 const WORD: usize = 8;
+const _: () = assert!(WORD + Head::ROOM <= LINE);
 const HEAD: usize = 0;
 const SLEEPING: usize = 8;
 const WAITING: usize = 128;
@@ -117,7 +120,7 @@ impl Place {
     }
 
     /// Lowers the flag at `offset` of the control block if it is up; true if it was.
-    #[inline]
+    #[inline(always)]
     fn take_flag(&self, offset: usize) -> bool {
         let flag = self.memory.flag(self.control + offset);
         flag.load(Ordering::Relaxed) != 0 && flag.swap(0, Ordering::Relaxed) != 0
@@ -175,31 +178,81 @@ impl Producer {
     ///
     /// # Panics
     /// If the record exceeds [`MAX_PAYLOAD`].
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, parts: &[&[u8]]) -> Result<Push, Broken> {
-        let len: usize = parts.iter().map(|p| p.len()).sum();
-        assert!(len <= MAX_PAYLOAD, "the record is too long");
-        let to_end = self.place.size - self.place.in_ring(self.tail);
-        let take = footprint(len);
-        let pad = if take > to_end { to_end } else { 0 };
-        if !self.room((take + pad) as u64)? {
-            return Ok(Push::Full);
+        let mut len = 0;
+        for part in parts {
+            len += part.len();
         }
-        if pad > 0 {
-            self.publish(PAD, pad);
+        if !self.has_place(len)? {
+            return Ok(Push::Full);
         }
         let mut at = self.place.offset(self.tail) + WORD;
         for part in parts {
             self.place.memory.copy_in(at, part);
             at += part.len();
         }
-        self.publish(len as u64, take);
+        Ok(self.done(len))
+    }
+
+    /// The same for a header and one part.
+    ///
+    /// # Errors
+    /// As [`Producer::push`].
+    ///
+    /// # Panics
+    /// As [`Producer::push`].
+    #[inline(always)]
+    pub fn push_short(&mut self, head: &Head, body: &[u8]) -> Result<Push, Broken> {
+        let len = head.len() + body.len();
+        if !self.has_place(len)? {
+            return Ok(Push::Full);
+        }
+        let at = self.place.offset(self.tail) + WORD;
+        // All of its room, since every record has as much.
+        self.place.memory.copy_words_in(at, head.room().as_chunks().0);
+        self.place.memory.copy_in(at + head.len(), body);
+        Ok(self.done(len))
+    }
+
+    /// True if a record of `len` bytes has room at the tail, at which it then begins.
+    #[inline(always)]
+    fn has_place(&mut self, len: usize) -> Result<bool, Broken> {
+        let take = footprint(len);
+        self.lacking = 0;
+        let fits = len <= MAX_PAYLOAD
+            && self.place.in_ring(self.tail) + take <= self.place.size
+            && self.tail + take as u64 <= self.head + self.place.size as u64;
+        Ok(fits || self.make_room(len, take)?)
+    }
+
+    /// The record at the tail is written.
+    #[inline(always)]
+    fn done(&mut self, len: usize) -> Push {
+        self.publish(len as u64, footprint(len));
         self.place.order();
-        Ok(Push::Done { wake: self.place.take_flag(SLEEPING) })
+        Push::Done { wake: self.place.take_flag(SLEEPING) }
+    }
+
+    /// Sees what the consumer has read, and fills the end of the ring if the record does not fit there; false if there is no
+    /// room for it.
+    #[cold]
+    #[inline(never)]
+    fn make_room(&mut self, len: usize, take: usize) -> Result<bool, Broken> {
+        assert!(len <= MAX_PAYLOAD, "the record is too long");
+        let to_end = self.place.size - self.place.in_ring(self.tail);
+        let pad = if take > to_end { to_end } else { 0 };
+        if !self.room((take + pad) as u64)? {
+            return Ok(false);
+        }
+        if pad > 0 {
+            self.publish(PAD, pad);
+        }
+        Ok(true)
     }
 
     /// Makes what was written at the tail a record, and goes on behind it.
-    #[inline]
+    #[inline(always)]
     fn publish(&mut self, len: u64, take: usize) {
         let word = self.tag | len;
         self.place.memory.word(self.place.offset(self.tail)).store(word, Ordering::Release);
@@ -209,7 +262,6 @@ impl Producer {
     }
 
     /// True if `need` bytes are free at the tail.
-    #[inline]
     fn room(&mut self, need: u64) -> Result<bool, Broken> {
         let size = self.place.size as u64;
         if self.tail + need > self.head + size {
@@ -297,33 +349,34 @@ impl Consumer {
     ///
     /// # Errors
     /// [`Broken`] if its length cannot be.
-    #[inline]
+    #[inline(always)]
     pub fn pop(&mut self, into: &mut [u8]) -> Result<Option<usize>, Broken> {
-        let mut word = self.word();
+        let at = self.place.in_ring(self.head);
+        let word = self.place.memory.word(self.place.data + at).load(Ordering::Acquire);
         if word & !LEN_MASK != self.expect {
             return Ok(None);
         }
-        let mut to_end = self.place.size - self.place.in_ring(self.head);
-        if word & LEN_MASK == PAD {
-            // No pad fills the whole ring: so two never follow each other, and this step is done once at most.
-            if to_end == self.place.size {
-                return Err(Broken);
-            }
-            self.advance(to_end);
-            to_end = self.place.size;
-            word = self.word();
-            if word & !LEN_MASK != self.expect {
-                return Ok(None);
-            }
-        }
         let len = (word & LEN_MASK) as usize;
-        if len > MAX_PAYLOAD || footprint(len) > to_end {
-            return Err(Broken);
-        }
         let take = footprint(len);
-        self.place.memory.copy_out(self.place.offset(self.head) + WORD, &mut into[..len]);
+        if len > MAX_PAYLOAD || at + take > self.place.size {
+            return self.pop_odd(len, into);
+        }
+        self.place.memory.copy_out(self.place.data + at + WORD, &mut into[..len]);
         self.advance(take);
         Ok(Some(len))
+    }
+
+    /// The record at the head has a length that no message has: goes on behind it if it is a pad.
+    #[cold]
+    #[inline(never)]
+    fn pop_odd(&mut self, len: usize, into: &mut [u8]) -> Result<Option<usize>, Broken> {
+        let to_end = self.place.size - self.place.in_ring(self.head);
+        // No pad fills the whole ring: so two never follow each other, and this step is done once at most.
+        if len as u64 != PAD || to_end == self.place.size {
+            return Err(Broken);
+        }
+        self.advance(to_end);
+        self.pop(into)
     }
 
     #[inline]
@@ -336,6 +389,8 @@ impl Consumer {
     }
 
     /// Tells the producer how far the ring is read.
+    #[cold]
+    #[inline(never)]
     fn tell(&mut self) {
         self.told = self.head;
         self.place.memory.word(self.place.control + HEAD).store(self.head, Ordering::Release);

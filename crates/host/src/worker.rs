@@ -18,14 +18,14 @@ use arrayvec::ArrayVec;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::OwnedFd;
 use sprat_proto::Instant;
-use sprat_proto::rpc::{Event, Message, RequestError, RpcError, SessionId};
+use sprat_proto::rpc::{Event, Message, RequestError, RpcError, RpcId, SessionId};
 use sprat_proto::time::{SECOND, US};
 use sprat_store::machine::{Caller, Link, Machine, Output};
 
 use crate::clock::Clock;
 use crate::cpu::{Idle, Rest};
 use crate::disk::Disk;
-use crate::doors::{Door, Doors};
+use crate::doors::{Door, Doors, Way};
 use crate::links::Links;
 use crate::locator::Locator;
 
@@ -33,6 +33,8 @@ use crate::locator::Locator;
 const TIMER_CHECK_NS: u64 = 20 * US;
 /// Calls whose sessions are loaded together.
 const AHEAD: usize = 32;
+/// The longest buffer that a machine gets back, in bytes.
+const SPARE_MOST: usize = 64 << 10;
 /// The longest sleep, so that no lost wake-up can last.
 const LONGEST_SLEEP_NS: u64 = SECOND;
 
@@ -231,8 +233,9 @@ impl<M: Machine> Worker<M> {
             match event {
                 Event::Request { rpc, payload, deadline } => {
                     let caller = Caller { door: index as u32, rpc };
-                    if let Some(reply) = self.machine.request(now, caller, payload, deadline) {
-                        door.reply(now, rpc, reply);
+                    if let Some(mut reply) = self.machine.request(now, caller, payload, deadline) {
+                        door.take_reply(now, rpc, &mut reply);
+                        spare(&mut self.machine, reply);
                     }
                 }
                 Event::Response { tag, payload, .. } => {
@@ -283,9 +286,10 @@ impl<M: Machine> Worker<M> {
         while let Some(output) = self.machine.output(now) {
             match output {
                 Output::Call { link, tag, message, deadline } => self.call(now, link, tag, message, deadline),
-                Output::Reply { caller, message } => {
+                Output::Reply { caller, mut message } => {
                     if let Some(door) = self.doors.get(caller.door as usize) {
-                        door.reply(now, caller.rpc, message);
+                        door.take_reply(now, caller.rpc, &mut message);
+                        spare(&mut self.machine, message);
                     }
                 }
                 Output::Counters { caller, mut message } => {
@@ -317,10 +321,37 @@ impl<M: Machine> Worker<M> {
     }
 
     /// Sends a request; its response, an error included, goes to the machine.
-    pub(crate) fn call(&mut self, now: Instant, link: Link, tag: u64, message: Message, deadline: Instant) {
+    pub(crate) fn call(
+        &mut self,
+        now: Instant,
+        link: Link,
+        tag: u64,
+        mut message: Message,
+        deadline: Instant,
+    ) {
+        self.call_by(now, link, tag, |door, session| {
+            door.take_request(now, session, tag, &mut message, deadline)
+        });
+        spare(&mut self.machine, message);
+    }
+
+    /// The same for bytes that stay the caller's.
+    #[inline]
+    pub(crate) fn call_bytes(&mut self, now: Instant, link: Link, tag: u64, bytes: &[u8], deadline: Instant) {
+        self.call_by(now, link, tag, |door, session| door.request_bytes(now, session, tag, bytes, deadline));
+    }
+
+    #[inline]
+    fn call_by(
+        &mut self,
+        now: Instant,
+        link: Link,
+        tag: u64,
+        send: impl FnOnce(&mut Way, SessionId) -> Result<RpcId, RequestError>,
+    ) {
         let strand = self.links.strand(link, self.awaited);
         let result = self.session(now, strand).and_then(|(door, session)| {
-            let sent = self.doors.at(door).request(now, session, tag, message, deadline);
+            let sent = send(self.doors.at(door), session);
             sent.map(|rpc| (door, rpc)).map_err(|e| match e {
                 RequestError::QueueFull => RpcError::Busy { retry_after_ns: 100 * US },
                 _ => RpcError::NotExecuted,
@@ -457,6 +488,15 @@ impl<M: Machine> Worker<M> {
         if let Some(disk) = &self.disk {
             disk.clear();
         }
+    }
+}
+
+/// Gives the machine the buffer of a message that has gone out, if there is one and it is not so long that keeping it would
+/// be a waste.
+#[inline]
+fn spare<M: Machine>(machine: &mut M, message: Message) {
+    if (1..=SPARE_MOST).contains(&message.bytes.capacity()) {
+        machine.spare(message.bytes);
     }
 }
 

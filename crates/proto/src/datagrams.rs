@@ -3,6 +3,7 @@
 
 use core::fmt;
 use core::net::SocketAddr;
+use core::ops::Deref;
 
 /// Who sent a datagram, or who shall get it. Compared by value; means something to the driver only.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -31,6 +32,44 @@ impl fmt::Debug for Addr {
 
 /// Most datagrams that one [`Datagrams::recv_burst`] delivers.
 pub const BURST: usize = 32;
+
+/// The longest part that comes by [`Datagrams::send_short`].
+pub const SHORT: usize = 4096;
+
+/// A header of up to 40 bytes, kept so that it can be moved by words of eight: behind its end, its bytes are zero.
+#[derive(Clone, Copy, Debug)]
+pub struct Head {
+    bytes: [u8; Self::ROOM],
+    len: usize,
+}
+
+impl Head {
+    /// Bytes of the longest one.
+    pub const ROOM: usize = 40;
+
+    /// The first `len` of `bytes`; those behind it must be zero.
+    #[inline]
+    #[must_use]
+    pub const fn new(bytes: [u8; Self::ROOM], len: usize) -> Self {
+        Self { bytes, len: if len < Self::ROOM { len } else { Self::ROOM } }
+    }
+
+    /// All bytes, those behind the end too.
+    #[inline]
+    #[must_use]
+    pub const fn room(&self) -> &[u8; Self::ROOM] {
+        &self.bytes
+    }
+}
+
+impl Deref for Head {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
 
 /// The most parts (header, head, slices, trailer) in one datagram given to [`Datagrams::send`].
 pub const MAX_PARTS: usize = 8;
@@ -65,6 +104,13 @@ pub trait Datagrams {
     /// [`Datagrams::max_payload`] bytes). The bytes are copied before it returns. It may wait in a batch until
     /// [`Datagrams::flush`].
     fn send(&mut self, to: Addr, parts: &[&[u8]]) -> Sent;
+
+    /// The same for a header and one part of at most [`SHORT`] bytes behind it: for drivers to which the copying of such a
+    /// part is what costs.
+    #[inline]
+    fn send_short(&mut self, to: Addr, head: &Head, body: &[u8]) -> Sent {
+        self.send(to, &[head, body])
+    }
 
     /// Sends whatever waits in a batch.
     fn flush(&mut self);

@@ -110,6 +110,9 @@ pub trait Machine: Slices {
     /// A slice that went out in a message is not needed any more.
     fn released(&mut self, _slice: Slice) {}
 
+    /// A buffer of a message that went out and is not needed any more: the next message may be made in it.
+    fn spare(&mut self, _buffer: Vec<u8>) {}
+
     /// [`Output::Persist`] number `seq` is safe.
     fn persisted(&mut self, _now: Instant, _seq: u64) {}
 

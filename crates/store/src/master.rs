@@ -106,6 +106,8 @@ pub struct Master {
     last_tag: u64,
     /// There is background work.
     busy: bool,
+    /// What the next reply may be made in.
+    spare: Vec<u8>,
 }
 
 impl Master {
@@ -126,6 +128,7 @@ impl Master {
             counts: Counts::default(),
             last_tag: 0,
             busy: false,
+            spare: Vec::new(),
         }
     }
 
@@ -215,7 +218,9 @@ impl Master {
             message.slices.push(slice);
             return Ok(self.gate(caller, message, durable));
         }
-        let mut bytes = Vec::with_capacity(head.len() + len);
+        let mut bytes = core::mem::take(&mut self.spare);
+        bytes.clear();
+        bytes.reserve(head.len() + len);
         bytes.extend_from_slice(&head);
         bytes.extend_from_slice(&self.memory.log.bytes(at)[..len]);
         Ok(self.gate(caller, bytes.into(), durable))
@@ -471,6 +476,10 @@ impl Machine for Master {
 
     fn released(&mut self, slice: Slice) {
         self.memory.log.unpin(slice);
+    }
+
+    fn spare(&mut self, buffer: Vec<u8>) {
+        self.spare = buffer;
     }
 
     fn deadline(&self) -> Option<Instant> {

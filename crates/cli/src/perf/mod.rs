@@ -22,6 +22,7 @@ pub(crate) mod measure;
 pub(crate) mod procfs;
 pub(crate) mod report;
 mod sessions;
+mod turns;
 
 use floor::Exchange;
 use measure::{Figures, Lane};
@@ -78,6 +79,7 @@ pub(crate) fn run(args: &args::Perf) -> Result<(), Fail> {
             Test::ReadThroughput => basic::throughput(&mut bench)?,
             Test::Loaded => loaded::run(&mut bench)?,
             Test::Idle => idle::run(&mut bench)?,
+            Test::Turns => turns::run(&mut bench)?,
         }
     }
     Ok(())

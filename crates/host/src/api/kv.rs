@@ -205,6 +205,23 @@ impl Store {
         rules: RejectRules,
         look: impl FnOnce(Version, &[u8]) -> R,
     ) -> Result<R, Error> {
+        self.read_meanwhile(table, key, rules, look, || ())
+    }
+
+    /// As [`Store::read_with`], and `meanwhile` is called before each turn that waits: whoever counts what the processor
+    /// does for one read lets the server have its turns there.
+    ///
+    /// # Errors
+    /// As [`Store::read_with`].
+    #[doc(hidden)]
+    pub fn read_meanwhile<R>(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        rules: RejectRules,
+        look: impl FnOnce(Version, &[u8]) -> R,
+        mut meanwhile: impl FnMut(),
+    ) -> Result<R, Error> {
         let (now, deadline) = self.times();
         let asking = self.worker.machine();
         asking.direct.op = Some(asking.client.read(table, key, rules, deadline));
@@ -214,6 +231,7 @@ impl Store {
             if let Some(outcome) = direct.outcome.take() {
                 return outcome.map(|version| look(version, &direct.bytes[direct.skip..]));
             }
+            meanwhile();
             self.worker.turn_and_rest();
         }
     }
@@ -473,6 +491,10 @@ impl Machine for Asking {
             self.ended(done);
         }
         output
+    }
+
+    fn spare(&mut self, buffer: Vec<u8>) {
+        self.client.spare(buffer);
     }
 
     fn deadline(&self) -> Option<Instant> {

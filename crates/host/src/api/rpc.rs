@@ -30,6 +30,8 @@
 use std::collections::VecDeque;
 use std::io;
 use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
@@ -123,16 +125,33 @@ impl Client {
         timeout: Duration,
         reply: &mut Vec<u8>,
     ) -> Result<(), RpcError> {
+        self.call_meanwhile(session, request, timeout, reply, || ())
+    }
+
+    /// As [`Client::call_into`], and `meanwhile` is called before each turn that waits: whoever counts what the processor
+    /// does for one request lets the server have its turns there.
+    ///
+    /// # Errors
+    /// As [`Client::call_into`].
+    #[doc(hidden)]
+    pub fn call_meanwhile(
+        &mut self,
+        session: Session,
+        request: &[u8],
+        timeout: Duration,
+        reply: &mut Vec<u8>,
+        mut meanwhile: impl FnMut(),
+    ) -> Result<(), RpcError> {
         reply.clear();
         let now = self.worker.now();
-        let rpc = self.worker.machine().begin(mem::take(reply));
-        self.worker.call(now, Link(session.0), rpc.0, request.into(), deadline(now, timeout));
+        let rpc = self.worker.machine().begin(mem::take(reply), true);
+        self.worker.call_bytes(now, Link(session.0), rpc.0, request, deadline(now, timeout));
         self.worker.send(now);
         loop {
-            if let Some(entry) = self.worker.machine().take(rpc) {
-                *reply = entry.reply;
-                return entry.state.outcome();
+            if let Some(outcome) = self.worker.machine().take(rpc) {
+                return outcome.map(|bytes| *reply = bytes);
             }
+            meanwhile();
             self.turn_and_rest();
         }
     }
@@ -145,7 +164,7 @@ impl Client {
         self.worker.told();
         let deadline = deadline(self.worker.now(), timeout);
         let calls = self.worker.machine();
-        let (link, rpc) = (Link(session.0), calls.begin(Vec::new()));
+        let (link, rpc) = (Link(session.0), calls.begin(Vec::new(), false));
         calls.out.push_back(Output::Call { link, tag: rpc.0, message: request.into(), deadline });
         rpc
     }
@@ -174,7 +193,7 @@ impl Client {
     /// The outcome of `rpc` if it has ended, after one turn; each outcome is given once.
     pub fn poll(&mut self, rpc: Rpc) -> Option<Outcome> {
         self.turn();
-        self.worker.machine().take(rpc).map(Entry::outcome)
+        self.worker.machine().take(rpc)
     }
 
     /// Waits for `rpc`.
@@ -183,8 +202,8 @@ impl Client {
     /// [`RpcError`]; `Cancelled` also if its outcome has been given already.
     pub fn wait(&mut self, rpc: Rpc) -> Outcome {
         loop {
-            if let Some(entry) = self.worker.machine().take(rpc) {
-                return entry.outcome();
+            if let Some(outcome) = self.worker.machine().take(rpc) {
+                return outcome;
             }
             if !self.worker.machine().knows(rpc) {
                 return Err(RpcError::Cancelled);
@@ -224,27 +243,14 @@ enum State {
     Failed(RpcError),
 }
 
-impl State {
-    fn outcome(&self) -> Result<(), RpcError> {
-        match self {
-            Self::Failed(error) => Err(*error),
-            _ => Ok(()),
-        }
-    }
-}
-
 #[derive(Debug, Default)]
 struct Entry {
     generation: u32,
     state: State,
+    /// Somebody waits for this very one: it is not among those that are `done`.
+    awaited: bool,
     sent: Option<(u32, RpcId)>,
     reply: Vec<u8>,
-}
-
-impl Entry {
-    fn outcome(self) -> Outcome {
-        self.state.outcome().map(|()| self.reply)
-    }
 }
 
 /// The client's machine: requests by number.
@@ -258,17 +264,20 @@ struct Calls {
 
 impl Calls {
     /// A number for a request that is about to be sent; its reply goes into `reply`.
-    fn begin(&mut self, reply: Vec<u8>) -> Rpc {
+    #[inline]
+    fn begin(&mut self, reply: Vec<u8>, awaited: bool) -> Rpc {
         let index = self.free.pop().unwrap_or_else(|| {
             self.entries.push(Entry::default());
             (self.entries.len() - 1) as u32
         });
         let entry = &mut self.entries[index as usize];
         entry.state = State::InFlight;
+        entry.awaited = awaited;
         entry.reply = reply;
         Rpc(u64::from(entry.generation) << 32 | u64::from(index))
     }
 
+    #[inline]
     fn entry(&mut self, rpc: Rpc) -> Option<&mut Entry> {
         let entry = self.entries.get_mut(rpc.0 as u32 as usize)?;
         (entry.generation == (rpc.0 >> 32) as u32 && !matches!(entry.state, State::Free)).then_some(entry)
@@ -278,26 +287,40 @@ impl Calls {
         self.entry(rpc).is_some()
     }
 
-    /// The entry of a request that has ended; its number is free afterwards.
-    fn take(&mut self, rpc: Rpc) -> Option<Entry> {
+    /// The outcome of a request that has ended; its number is free afterwards.
+    #[inline]
+    fn take(&mut self, rpc: Rpc) -> Option<Outcome> {
         let entry = self.entry(rpc)?;
         if matches!(entry.state, State::InFlight) {
             return None;
         }
-        let generation = entry.generation.wrapping_add(1);
-        let ended = mem::replace(entry, Entry { generation, ..Entry::default() });
+        let reply = mem::take(&mut entry.reply);
+        let outcome = match mem::take(&mut entry.state) {
+            State::Failed(error) => Err(error),
+            _ => Ok(reply),
+        };
+        entry.generation = entry.generation.wrapping_add(1);
+        entry.sent = None;
+        let awaited = entry.awaited;
         self.free.push(rpc.0 as u32);
+        if !awaited {
+            self.tell_no_more(rpc);
+        }
+        Some(outcome)
+    }
+
+    /// Takes a request off the list of those that have ended.
+    fn tell_no_more(&mut self, rpc: Rpc) {
         if self.done.front() == Some(&rpc) {
             self.done.pop_front();
         } else {
             self.done.retain(|r| *r != rpc);
         }
-        Some(ended)
     }
 
     fn completed(&mut self) -> Option<(Rpc, Outcome)> {
         let rpc = *self.done.front()?;
-        self.take(rpc).map(|entry| (rpc, entry.outcome()))
+        self.take(rpc).map(|outcome| (rpc, outcome))
     }
 
     fn cancel(&mut self, rpc: Rpc) {
@@ -339,7 +362,9 @@ impl Machine for Calls {
             }
             Err(error) => entry.state = State::Failed(error),
         }
-        self.done.push_back(rpc);
+        if !entry.awaited {
+            self.done.push_back(rpc);
+        }
     }
 
     fn output(&mut self, _: Instant) -> Option<Output> {
@@ -364,6 +389,8 @@ pub struct Call<'a> {
     pub caller: Caller,
     /// How much longer its client waits, if it said so.
     pub time_left: Option<Duration>,
+    /// An empty vector to make the reply in. It has been another one's before, so that a short reply needs no allocation.
+    pub room: Vec<u8>,
 }
 
 /// What a server does with requests. Every `FnMut(Call) -> Option<Vec<u8>>` is one.
@@ -382,6 +409,7 @@ impl<F: FnMut(Call<'_>) -> Option<Vec<u8>>> Service for F {
 #[derive(Clone, Debug)]
 pub struct Replier {
     replies: Sender<(Caller, Vec<u8>)>,
+    replied: Arc<AtomicBool>,
     waker: Waker,
 }
 
@@ -390,6 +418,7 @@ impl Replier {
     pub fn reply(&self, caller: Caller, reply: Vec<u8>) {
         // A server that has ended answers nobody.
         if self.replies.send((caller, reply)).is_ok() {
+            self.replied.store(true, Ordering::SeqCst);
             self.waker.wake();
         }
     }
@@ -400,6 +429,7 @@ impl Replier {
 pub struct Server<S: Service> {
     worker: Worker<Serve<S>>,
     replies: Sender<(Caller, Vec<u8>)>,
+    replied: Arc<AtomicBool>,
 }
 
 impl<S: Service> Server<S> {
@@ -423,8 +453,10 @@ impl<S: Service> Server<S> {
         }
         let doors = Doors::listen(options, &list)?;
         let (replies, queue) = channel();
-        let worker = Worker::new(Serve { service, queue }, doors, None, Clock::new())?;
-        Ok(Self { worker, replies })
+        let replied = Arc::new(AtomicBool::new(false));
+        let serve = Serve { service, queue, replied: Arc::clone(&replied), room: Vec::new() };
+        let worker = Worker::new(serve, doors, None, Clock::new())?;
+        Ok(Self { worker, replies, replied })
     }
 
     /// Where clients reach it: locators separated by `;`, with chosen ports filled in.
@@ -434,7 +466,8 @@ impl<S: Service> Server<S> {
 
     /// What answers requests that the service left open.
     pub fn replier(&self) -> Replier {
-        Replier { replies: self.replies.clone(), waker: self.worker.waker() }
+        let (replies, replied) = (self.replies.clone(), Arc::clone(&self.replied));
+        Replier { replies, replied, waker: self.worker.waker() }
     }
 
     /// What ends [`Server::run`].
@@ -464,6 +497,10 @@ impl<S: Service> Server<S> {
 struct Serve<S> {
     service: S,
     queue: Receiver<(Caller, Vec<u8>)>,
+    /// The queue was filled since it was last found empty.
+    replied: Arc<AtomicBool>,
+    /// What the next reply may be made in.
+    room: Vec<u8>,
 }
 
 impl<S> Slices for Serve<S> {
@@ -481,13 +518,27 @@ impl<S: Service> Machine for Serve<S> {
         deadline: Instant,
     ) -> Option<Message> {
         let time_left = (deadline != Instant::NEVER).then(|| Duration::from_nanos(deadline.since(now)));
-        self.service.request(Call { payload, caller, time_left })
+        let room = mem::take(&mut self.room);
+        self.service.request(Call { payload, caller, time_left, room })
+    }
+
+    fn spare(&mut self, mut buffer: Vec<u8>) {
+        buffer.clear();
+        self.room = buffer;
     }
 
     fn response(&mut self, _: Instant, _: u64, _: Result<Payload<'_>, RpcError>) {}
 
     fn output(&mut self, _: Instant) -> Option<Output> {
-        let (caller, reply) = self.queue.try_recv().ok()?;
+        if !self.replied.load(Ordering::Relaxed) {
+            return None;
+        }
+        let next = self.queue.try_recv().or_else(|_| {
+            // Another one may come between that look and this word, and none after both.
+            self.replied.store(false, Ordering::SeqCst);
+            self.queue.try_recv().inspect(|_| self.replied.store(true, Ordering::SeqCst))
+        });
+        let (caller, reply) = next.ok()?;
         Some(Output::Reply { caller, message: reply.into() })
     }
 

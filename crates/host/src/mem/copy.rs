@@ -14,7 +14,7 @@ const REP_FROM: usize = 1024;
 /// `src` must be readable and `dst` writable for `n` bytes, and the two must not overlap. Either may be shared with other
 /// processes that write to it meanwhile: the bytes are then any mixture of old and new ones.
 #[cfg(target_arch = "x86_64")]
-#[inline]
+#[inline(always)]
 pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, n: usize) {
     // SAFETY: every move below lies within the first `n` bytes of both sides, which the caller vouches for.
     unsafe {

@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
@@ -167,7 +167,7 @@ impl Region {
     }
 
     /// The address of `offset`, from which `n` bytes lie in the region.
-    #[inline]
+    #[inline(always)]
     fn at(&self, offset: usize, n: usize) -> *mut u8 {
         if offset > self.len || n > self.len - offset {
             outside(offset, n, self.len);
@@ -190,7 +190,7 @@ impl Region {
     ///
     /// # Panics
     /// If they do not fit there.
-    #[inline]
+    #[inline(always)]
     pub fn copy_in(&self, offset: usize, bytes: &[u8]) {
         let dst = self.at(offset, bytes.len());
         // SAFETY: `at` checked the region's side, the slice is readable, and nothing lends region memory as a slice, so
@@ -198,12 +198,29 @@ impl Region {
         unsafe { copy::copy(dst, bytes.as_ptr(), bytes.len()) }
     }
 
+    /// Copies words of eight bytes into the region at `offset`, which must be a multiple of eight: what the caller has just
+    /// put together goes there from the processor's registers, and not by way of its own memory.
+    ///
+    /// # Panics
+    /// If they do not fit there, or `offset` is no multiple of eight.
+    #[inline(always)]
+    pub fn copy_words_in(&self, offset: usize, words: &[[u8; 8]]) {
+        assert!(offset.is_multiple_of(8), "a word at an odd place");
+        let dst = self.at(offset, 8 * words.len()).cast::<u64>();
+        for (i, word) in words.iter().enumerate() {
+            // SAFETY: the `i`th of the words that `at` checked, aligned (mappings begin on a page), valid as long as `self`;
+            // atomics are made for concurrent writers, also in other processes.
+            let to = unsafe { AtomicU64::from_ptr(dst.add(i)) };
+            to.store(u64::from_le_bytes(*word).to_le(), Ordering::Relaxed);
+        }
+    }
+
     /// Copies the region's bytes from `offset` into `bytes`. If another process writes them meanwhile, the result is any
     /// mixture.
     ///
     /// # Panics
     /// If the region has fewer bytes there.
-    #[inline]
+    #[inline(always)]
     pub fn copy_out(&self, offset: usize, bytes: &mut [u8]) {
         let src = self.at(offset, bytes.len());
         // SAFETY: as in `copy_in`, the other way round.

@@ -135,6 +135,7 @@ fn refused(refusal: Refusal) -> io::Error {
 }
 
 /// Wakes the peer. That it cannot be woken shows elsewhere: a full socket holds wakes enough, a closed one is an event.
+#[cold]
 pub(super) fn wake(socket: &OwnedFd) {
     let _ = rustix::net::send(socket, &[0], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
 }

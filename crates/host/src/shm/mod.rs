@@ -23,12 +23,12 @@ use rustix::event::{Timespec, epoll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
-use sprat_proto::datagrams::{BURST, Sent};
+use sprat_proto::datagrams::{BURST, Head, Sent};
 use sprat_proto::{Addr, Datagrams, Rng};
 
 use crate::driver::Driver;
 use crate::locator::{Kind, Locator};
-use crate::ring::{self, MAX_PAYLOAD, Push};
+use crate::ring::{self, Broken, MAX_PAYLOAD, Producer, Push};
 use connection::State;
 
 mod connection;
@@ -145,6 +145,8 @@ pub struct Shm {
     arena: Box<[u8]>,
     used: usize,
     burst: Vec<Piece>,
+    /// The last burst was not empty.
+    streak: bool,
     turns: u32,
     dozing: bool,
     counters: Counters,
@@ -213,6 +215,7 @@ impl Shm {
             arena: vec![0; ARENA].into(),
             used: 0,
             burst: Vec::with_capacity(BURST),
+            streak: false,
             turns: 0,
             dozing: false,
             counters: Counters::default(),
@@ -260,6 +263,7 @@ impl Shm {
     }
 
     /// Ends a connection: closes its socket, unmaps its memory, tells the caller.
+    #[cold]
     fn remove(&mut self, slot: usize) {
         let Some(connection) = self.slots[slot].take() else { return };
         self.free.push(slot as u32);
@@ -419,17 +423,55 @@ impl Shm {
 
     // Rings.
 
-    /// Moves up to [`SHARE`] records of a connection to the burst; true if it was so many that there may be more.
+    /// Puts a record into the ring towards `to`.
+    #[inline(always)]
+    fn push(&mut self, to: Addr, record: impl FnOnce(&mut Producer) -> Result<Push, Broken>) -> Sent {
+        let Addr::Local(id) = to else { return Sent::Gone };
+        let Some(Some(connection)) = self.slots.get_mut(slot_in(id)) else { return Sent::Gone };
+        if connection.id != id {
+            return Sent::Gone;
+        }
+        let State::Open(rings) = &mut connection.state else { return Sent::Full };
+        if connection.ended {
+            return Sent::Gone;
+        }
+        match record(&mut rings.tx) {
+            Ok(Push::Done { wake }) => {
+                self.counters.sent += 1;
+                if wake {
+                    self.counters.wakes += 1;
+                    connection::wake(&connection.socket);
+                }
+                Sent::Yes
+            }
+            Ok(Push::Full) => self.not_sent(slot_in(id), Sent::Full),
+            Err(Broken) => self.not_sent(slot_in(id), Sent::Gone),
+        }
+    }
+
+    /// The ring of a connection takes nothing: it is full, or broken.
+    #[cold]
+    fn not_sent(&mut self, slot: usize, why: Sent) -> Sent {
+        if why == Sent::Full {
+            self.counters.full += 1;
+            // Only of polled connections does `doze` ask for room.
+            self.warm(slot);
+        } else {
+            self.counters.broken += 1;
+            self.remove(slot);
+        }
+        why
+    }
+
+    /// Moves up to `most` records of a connection to the burst; true if it was so many that there may be more.
     #[inline]
-    fn take(&mut self, slot: usize) -> bool {
-        let Some(connection) = &mut self.slots[slot] else { return false };
+    fn take(&mut self, slot: usize, most: usize) -> bool {
+        let Some(Some(connection)) = self.slots.get_mut(slot) else { return false };
         let State::Open(rings) = &mut connection.state else { return false };
         let before = self.burst.len();
+        let end = (before + most).min(BURST);
         let mut over = false;
-        while self.burst.len() < BURST
-            && self.burst.len() - before < SHARE
-            && self.used + MAX_PAYLOAD <= ARENA
-        {
+        while self.burst.len() < end && self.used + MAX_PAYLOAD <= ARENA {
             match rings.rx.pop(&mut self.arena[self.used..]) {
                 Ok(Some(len)) => {
                     self.burst.push(Piece { from: connection.id, start: self.used, len });
@@ -440,7 +482,7 @@ impl Shm {
                     over = connection.ended && !self.burst.iter().any(|p| p.from == connection.id);
                     break;
                 }
-                Err(ring::Broken) => {
+                Err(Broken) => {
                     self.counters.broken += 1;
                     over = true;
                     break;
@@ -458,89 +500,94 @@ impl Shm {
         if over {
             self.remove(slot);
         }
-        taken == SHARE
+        taken == most
     }
-}
 
-impl Datagrams for Shm {
-    fn recv_burst(&mut self) -> usize {
-        self.burst.clear();
-        self.used = 0;
-        self.turns += 1;
-        if self.turns >= if self.opening > 0 { PATIENCE_OPENING } else { PATIENCE } {
-            self.look();
-        }
-        // Round after round while somebody may have more: whose ring was found empty is not looked at twice, since the
-        // look at a line that the peer is about to write costs both sides.
+    /// Fills the burst from several connections. Round after round while somebody may have more: whose ring was found empty
+    /// is not looked at twice, since the look at a line that the peer is about to write costs both sides.
+    #[inline(never)]
+    fn take_in_turns(&mut self) {
+        let share = if self.streak { SHARE } else { 1 };
         let mut more = true;
         while mem::take(&mut more) {
             for _ in 0..self.polled.len() {
                 if self.burst.len() >= BURST || self.used + MAX_PAYLOAD > ARENA {
-                    break;
+                    return;
                 }
                 if self.next >= self.polled.len() {
                     self.next = 0;
                 }
-                let Some(&slot) = self.polled.get(self.next) else { break };
+                let Some(&slot) = self.polled.get(self.next) else { return };
                 self.next += 1;
-                more |= self.take(slot as usize);
+                if self.has_something(slot as usize) {
+                    more |= self.take(slot as usize, share);
+                }
             }
-            more &= self.burst.len() < BURST && self.used + MAX_PAYLOAD <= ARENA;
+            more &= self.streak;
         }
+    }
+
+    /// True if the connection has a record, or its end is to be told.
+    #[inline(always)]
+    fn has_something(&self, slot: usize) -> bool {
+        let Some(Some(connection)) = self.slots.get(slot) else { return false };
+        let State::Open(rings) = &connection.state else { return false };
+        connection.ended || rings.rx.is_ready()
+    }
+}
+
+impl Datagrams for Shm {
+    #[inline]
+    fn recv_burst(&mut self) -> usize {
+        self.burst.clear();
+        self.used = 0;
+        self.turns += 1;
+        if self.turns >= PATIENCE_OPENING && (self.opening > 0 || self.turns >= PATIENCE) {
+            self.look();
+        }
+        match self.polled[..] {
+            [only] => {
+                // A record that comes alone is not kept waiting by a look for the next one.
+                let most = if self.streak { BURST } else { 1 };
+                self.take(only as usize, most);
+            }
+            _ => self.take_in_turns(),
+        }
+        self.streak = !self.burst.is_empty();
         self.counters.received += self.burst.len() as u64;
         self.burst.len()
     }
 
+    #[inline]
     fn datagram(&self, i: usize) -> (Addr, &[u8]) {
         let piece = self.burst[i];
         (Addr::Local(piece.from), &self.arena[piece.start..piece.start + piece.len])
     }
 
+    #[inline]
     fn send(&mut self, to: Addr, parts: &[&[u8]]) -> Sent {
-        let Addr::Local(id) = to else { return Sent::Gone };
-        let slot = slot_in(id);
-        let Some(Some(connection)) = self.slots.get_mut(slot) else { return Sent::Gone };
-        if connection.id != id {
-            return Sent::Gone;
-        }
-        let rings = match &mut connection.state {
-            State::Open(_) if connection.ended => return Sent::Gone,
-            State::Open(rings) => rings,
-            State::Opening | State::Accepted => return Sent::Full,
-        };
-        match rings.tx.push(parts) {
-            Ok(Push::Done { wake }) => {
-                self.counters.sent += 1;
-                if wake {
-                    self.counters.wakes += 1;
-                    connection::wake(&connection.socket);
-                }
-                Sent::Yes
-            }
-            Ok(Push::Full) => {
-                self.counters.full += 1;
-                // Only of polled connections does `doze` ask for room.
-                self.warm(slot);
-                Sent::Full
-            }
-            Err(ring::Broken) => {
-                self.counters.broken += 1;
-                self.remove(slot);
-                Sent::Gone
-            }
-        }
+        self.push(to, |ring| ring.push(parts))
     }
 
+    #[inline(always)]
+    fn send_short(&mut self, to: Addr, head: &Head, body: &[u8]) -> Sent {
+        self.push(to, |ring| ring.push_short(head, body))
+    }
+
+    #[inline]
     fn flush(&mut self) {}
 
+    #[inline]
     fn gone(&mut self) -> Option<Addr> {
         self.gone.pop_front().map(Addr::Local)
     }
 
+    #[inline]
     fn max_payload(&self) -> usize {
         MAX_PAYLOAD
     }
 
+    #[inline]
     fn lossless(&self) -> bool {
         true
     }

@@ -381,8 +381,7 @@ impl<P: Probe> Endpoint<P> {
     #[inline]
     pub(super) fn heard(&mut self, peer: u32, packet: &Packet) {
         let entry = &mut self.peers.slab[peer];
-        entry.silent = 0;
-        entry.probing_until = Instant::ZERO;
+        entry.heard();
         if !self.lossless {
             let echo = (packet.flags & crate::wire::rpc::ECHO != 0).then_some(packet.ts_echo_us);
             entry.path.arrived(self.now, packet.ts_us, echo, self.config.target_delay_ns);

@@ -194,6 +194,7 @@ impl<P: Probe> Endpoint<P> {
     /// Receives one burst from `driver` and loads the line of each packet's session; while some of the last burst are not
     /// yet processed it receives nothing. Returns how much there is for [`Endpoint::event`] to look at, datagrams above
     /// all: if nothing, it need not be called.
+    #[inline]
     pub fn input<D: Datagrams>(&mut self, now: Instant, driver: &mut D) -> usize {
         self.now = now;
         if self.processed == self.arrived {
@@ -214,8 +215,31 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// What happened: call until `None` after each `input` and `tick`. Borrowed payloads live in the driver's burst.
+    #[inline(always)]
     pub fn event<'b, D: Datagrams>(&mut self, now: Instant, driver: &'b D) -> Option<Event<'b>> {
+        if self.processed == self.arrived && self.events.is_empty() && self.gone.is_empty() {
+            return None;
+        }
+        self.some_event(now, driver)
+    }
+
+    /// The same, if there is something to look at.
+    #[inline]
+    fn some_event<'b, D: Datagrams>(&mut self, now: Instant, driver: &'b D) -> Option<Event<'b>> {
         self.now = now;
+        if self.lossless && self.processed < self.arrived && self.events.is_empty() {
+            let (from, datagram) = driver.datagram(self.processed);
+            if let Some(event) = self.event_at_once(from, datagram) {
+                self.processed += 1;
+                return Some(event);
+            }
+        }
+        self.next_event(driver)
+    }
+
+    /// The same by the ordinary way.
+    #[inline(never)]
+    fn next_event<'b, D: Datagrams>(&mut self, driver: &'b D) -> Option<Event<'b>> {
         loop {
             if let Some(event) = self.events.pop_front() {
                 return Some(event);
@@ -253,18 +277,23 @@ impl<P: Probe> Endpoint<P> {
 
     /// Sends what there is to send, up to the work budget of one turn, and flushes the driver. Returns true if more is
     /// waiting for nothing but the next turn.
+    #[inline(always)]
     pub fn output<D: Datagrams>(
         &mut self,
         now: Instant,
         memory: &(impl Slices + ?Sized),
         driver: &mut D,
     ) -> bool {
+        if self.control.is_empty() && self.active.is_empty() && !self.credit.wanted() {
+            return false;
+        }
         self.now = now;
         self.know(driver);
-        self.send_all(memory, driver)
+        self.send_queued(memory, driver)
     }
 
     /// A slice that is no longer needed; call until `None` after `output`, `event` and `tick`.
+    #[inline]
     pub fn released(&mut self) -> Option<Slice> {
         self.released.pop_front()
     }

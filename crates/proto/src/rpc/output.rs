@@ -133,17 +133,12 @@ impl<P: Probe> Endpoint<P> {
         peer.long.retain(|&(other, _)| other != i);
     }
 
-    /// One turn of sending; true if more waits for nothing but the next turn.
-    #[inline]
-    pub(super) fn send_all<D: Datagrams>(&mut self, memory: &(impl Slices + ?Sized), driver: &mut D) -> bool {
-        if self.control.is_empty() && self.active.is_empty() && !self.credit.wanted() {
-            return false;
-        }
-        self.send_queued(memory, driver)
-    }
-
-    /// The same for what is queued.
-    fn send_queued<D: Datagrams>(&mut self, memory: &(impl Slices + ?Sized), driver: &mut D) -> bool {
+    /// One turn of sending what is queued; true if more waits for nothing but the next turn.
+    pub(super) fn send_queued<D: Datagrams>(
+        &mut self,
+        memory: &(impl Slices + ?Sized),
+        driver: &mut D,
+    ) -> bool {
         if self.credit.wanted() {
             self.grant();
         }

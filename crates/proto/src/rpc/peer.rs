@@ -90,6 +90,13 @@ impl Peer {
         }
     }
 
+    /// It gave a sign of life that only it can give.
+    #[inline]
+    pub(super) const fn heard(&mut self) {
+        self.silent = 0;
+        self.probing_until = Instant::ZERO;
+    }
+
     /// True if another OPEN may go out.
     pub(super) fn may_open(&self) -> bool {
         !self.to_open.is_empty() && self.opening.len() < OPEN_WINDOW

@@ -38,13 +38,22 @@ impl Default for Kept {
     }
 }
 
+impl Kept {
+    /// True if so many bytes of replies wait to be sent that new requests are refused.
+    #[inline]
+    pub(super) const fn is_full(&self, max_bytes: usize) -> bool {
+        self.unsent_bytes / 4 >= max_bytes
+    }
+}
+
 /// Seconds of a clock, modulo 2¹⁶.
 #[inline]
 pub(super) fn seconds(now: Instant) -> u16 {
     (now.as_ns() / SECOND) as u16
 }
 
-fn handle(name: u32, channel: u8, seq: u32) -> ServerRpc {
+#[inline]
+pub(super) fn handle(name: u32, channel: u8, seq: u32) -> ServerRpc {
     ServerRpc(u64::from(name) << 32 | u64::from(seq << 3) | u64::from(channel))
 }
 
@@ -164,7 +173,7 @@ impl<P: Probe> Endpoint<P> {
     #[inline]
     fn is_full(&self, len: u32, whole: bool) -> bool {
         self.executing >= self.config.max_executing
-            || self.kept.unsent_bytes / 4 >= self.config.max_kept_bytes
+            || self.kept.is_full(self.config.max_kept_bytes)
             || (!whole
                 && self.assembling_bytes > 0
                 && self.assembling_bytes + len as usize > self.config.max_assembling_bytes)

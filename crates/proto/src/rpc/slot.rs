@@ -90,6 +90,17 @@ impl Outgoing {
         Self { message, len, next: 0, granted: granted.min(len), acked: 0, missing: None, sent: false }
     }
 
+    /// The message, of `len` bytes and with no slices, is on its way in one packet.
+    #[inline]
+    pub(super) fn put(&mut self, len: u32) {
+        self.len = len;
+        self.next = len;
+        self.granted = len;
+        self.acked = 0;
+        self.missing = None;
+        self.sent = true;
+    }
+
     /// The next packet to send, if any may be sent. It stays the next one until [`Outgoing::took`].
     #[inline]
     pub(super) fn piece(&mut self, mss: u32) -> Option<Piece> {

@@ -223,6 +223,8 @@ pub struct Client {
     timers: BTreeSet<(Instant, u32)>,
     out: VecDeque<Output>,
     events: VecDeque<Done<'static>>,
+    /// What the next request may be made in.
+    spare: Vec<u8>,
 }
 
 // Operations. Each ends as the class comment says; none fails here.
@@ -244,6 +246,7 @@ impl Client {
             timers: BTreeSet::new(),
             out: VecDeque::new(),
             events: VecDeque::new(),
+            spare: Vec::new(),
         }
     }
 
@@ -395,6 +398,12 @@ impl Client {
     #[inline]
     pub fn event(&mut self) -> Option<Done<'static>> {
         self.events.pop_front()
+    }
+
+    /// The buffer of a request that went out, for the next one.
+    #[inline]
+    pub fn spare(&mut self, buffer: Vec<u8>) {
+        self.spare = buffer;
     }
 
     /// When `tick` wants to be called, if nothing happens before.

@@ -71,11 +71,12 @@ impl Client {
         let once = if slot.kind.is_numbered() { self.once(now, index)? } else { Once::default() };
         let slot = &mut self.slots[index as usize];
         let (key, value) = slot.body.split_at(slot.key_len);
+        let room = core::mem::take(&mut self.spare);
         let message = match &mut slot.kind {
-            Kind::Read => Read { target, key }.emit(),
-            Kind::Write => Write { target, once, key, value }.emit(),
-            Kind::Remove => Remove { target, once, key }.emit(),
-            Kind::Increment(amount) => Increment { target, once, amount: *amount, key }.emit(),
+            Kind::Read => Read { target, key }.emit_in(room),
+            Kind::Write => Write { target, once, key, value }.emit_in(room),
+            Kind::Remove => Remove { target, once, key }.emit_in(room),
+            Kind::Increment(amount) => Increment { target, once, amount: *amount, key }.emit_in(room),
             Kind::Enumerate { cursor, first, last } => {
                 (*first, *last) = bounds;
                 let (cursor, limit_bytes) = (cursor.within, self.config.page_bytes);

@@ -251,6 +251,7 @@ fn split<T: FromBytes + KnownLayout + Immutable + Unaligned>(
 }
 
 impl Target {
+    #[inline]
     fn wire(&self, opcode: Opcode) -> TargetWire {
         TargetWire {
             version: VERSION,
@@ -292,10 +293,12 @@ impl Once {
     }
 }
 
-/// The parts as one vector of exactly their length.
-fn concat(fixed: &(impl IntoBytes + Immutable), key: &[u8], value: &[u8]) -> Vec<u8> {
+/// The parts as one vector: `out`, whatever it held, or a longer one of exactly their length.
+#[inline]
+fn concat(mut out: Vec<u8>, fixed: &(impl IntoBytes + Immutable), key: &[u8], value: &[u8]) -> Vec<u8> {
     let fixed = fixed.as_bytes();
-    let mut out = Vec::with_capacity(fixed.len() + key.len() + value.len());
+    out.clear();
+    out.reserve_exact(fixed.len() + key.len() + value.len());
     out.extend_from_slice(fixed);
     out.extend_from_slice(key);
     out.extend_from_slice(value);
@@ -306,7 +309,14 @@ impl<'a> Read<'a> {
     /// The request's bytes.
     #[must_use]
     pub fn emit(&self) -> Vec<u8> {
-        concat(&self.target.wire(Opcode::Read), self.key, &[])
+        self.emit_in(Vec::new())
+    }
+
+    /// The same in a buffer that the caller has, whatever it holds, if they fit there.
+    #[inline]
+    #[must_use]
+    pub fn emit_in(&self, out: Vec<u8>) -> Vec<u8> {
+        concat(out, &self.target.wire(Opcode::Read), self.key, &[])
     }
 
     /// Reads a request of this opcode.
@@ -327,9 +337,19 @@ impl<'a> Write<'a> {
     /// If the value has 4 GiB or more; callers keep to the store's limits.
     #[must_use]
     pub fn emit(&self) -> Vec<u8> {
+        self.emit_in(Vec::new())
+    }
+
+    /// The same in a buffer that the caller has, whatever it holds, if they fit there.
+    ///
+    /// # Panics
+    /// As [`Write::emit`].
+    #[inline]
+    #[must_use]
+    pub fn emit_in(&self, out: Vec<u8>) -> Vec<u8> {
         let mutation = self.once.wire(self.target.wire(Opcode::Write));
         let value_len = u32::try_from(self.value.len()).expect("a value of less than 4 GiB").into();
-        concat(&WriteWire { mutation, value_len }, self.key, self.value)
+        concat(out, &WriteWire { mutation, value_len }, self.key, self.value)
     }
 
     /// Reads a request of this opcode.
@@ -350,7 +370,14 @@ impl<'a> Remove<'a> {
     /// The request's bytes.
     #[must_use]
     pub fn emit(&self) -> Vec<u8> {
-        concat(&self.once.wire(self.target.wire(Opcode::Remove)), self.key, &[])
+        self.emit_in(Vec::new())
+    }
+
+    /// The same in a buffer that the caller has, whatever it holds, if they fit there.
+    #[inline]
+    #[must_use]
+    pub fn emit_in(&self, out: Vec<u8>) -> Vec<u8> {
+        concat(out, &self.once.wire(self.target.wire(Opcode::Remove)), self.key, &[])
     }
 
     /// Reads a request of this opcode.
@@ -368,12 +395,19 @@ impl<'a> Increment<'a> {
     /// The request's bytes.
     #[must_use]
     pub fn emit(&self) -> Vec<u8> {
+        self.emit_in(Vec::new())
+    }
+
+    /// The same in a buffer that the caller has, whatever it holds, if they fit there.
+    #[inline]
+    #[must_use]
+    pub fn emit_in(&self, out: Vec<u8>) -> Vec<u8> {
         let (opcode, amount) = match self.amount {
             Amount::Integer(amount) => (Opcode::IncrementInteger, amount.to_be_bytes()),
             Amount::Double(amount) => (Opcode::IncrementDouble, amount.to_be_bytes()),
         };
         let mutation = self.once.wire(self.target.wire(opcode));
-        concat(&IncrementWire { mutation, amount }, self.key, &[])
+        concat(out, &IncrementWire { mutation, amount }, self.key, &[])
     }
 
     /// Reads a request of one of the two opcodes.
@@ -436,7 +470,7 @@ impl Enumerate {
 /// A request that the server answers with the same `bytes`.
 #[must_use]
 pub fn echo(bytes: &[u8]) -> Vec<u8> {
-    concat(&[VERSION, Opcode::Echo as u8, 0, 0], bytes, &[])
+    concat(Vec::new(), &[VERSION, Opcode::Echo as u8, 0, 0], bytes, &[])
 }
 
 /// A request for what the server has counted.

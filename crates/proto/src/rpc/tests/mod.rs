@@ -175,7 +175,7 @@ impl Host {
                 Event::Request { rpc, payload, deadline } => {
                     let bytes = payload.into_vec();
                     if self.echo {
-                        self.endpoint.reply_over(now, rpc, Message::from(bytes.clone()), &mut self.port);
+                        self.endpoint.reply_over(now, rpc, &mut Message::from(bytes.clone()), &mut self.port);
                     }
                     self.seen.push(Seen::Request(rpc, bytes, deadline));
                 }
@@ -326,7 +326,7 @@ impl Net {
         deadline: Instant,
     ) -> RpcId {
         let Host { endpoint, port, .. } = &mut self.hosts[from];
-        let rpc = endpoint.request_over(self.now, session, tag, message.into(), deadline, port);
+        let rpc = endpoint.request_over(self.now, session, tag, &mut message.into(), deadline, port);
         rpc.expect("the session takes it")
     }
 

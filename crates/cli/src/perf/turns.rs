@@ -1,0 +1,179 @@
+//! What the processor does for an echo and for a read over shared memory, with nobody waiting: both ends are in one thread and
+//! have their turns one after the other. How long that takes says little; how many instructions it takes says much, and
+//! the same on every machine: `make instructions` counts them in [`one_echo`] and [`one_read`] by their names.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use sprat::clock::Clock;
+use sprat::kv::{RejectRules, Store, TableId};
+use sprat::rpc::{Call, Client, Server, Session};
+use sprat::server::{CoordinatorOptions, ServerOptions, coordinator, server};
+use sprat::worker::Worker;
+use sprat_store::coordinator::Coordinator;
+use sprat_store::master::Master;
+
+use super::Bench;
+use super::basic::key;
+use super::echo::failure;
+use super::measure::{Lane, Sample, in_turns};
+use super::report::Row;
+use crate::fail::Fail;
+use crate::serve::answer;
+
+/// Operations of one round, however long they take.
+const OPERATIONS: u64 = 1000;
+/// Objects to read.
+const OBJECTS: u64 = 100;
+/// Reads between two turns of the coordinator, who has to renew the server's lease now and then.
+const COORDINATOR_EVERY: u64 = 16;
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Memory for the objects, in bytes.
+const MEMORY: u64 = 64 << 20;
+
+/// Runs the test.
+pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
+    bench.report.begin("turns: client and server in one thread, their turns one after the other");
+    for size in bench.sizes(&[100]) {
+        let mut echo = Echo::open(size)?;
+        let mut lanes: [Lane<'_>; 1] = [Box::new(|_| echo.run())];
+        let figures = in_turns(&mut lanes, bench.rounds, bench.time)?;
+        bench.report.row(Row::new("turns.echo", "fast+shm", Some(size), &figures[0]))?;
+        let mut reads = Reads::open(size)?;
+        let mut lanes: [Lane<'_>; 1] = [Box::new(|_| reads.run())];
+        let figures = in_turns(&mut lanes, bench.rounds, bench.time)?;
+        bench.report.row(Row::new("turns.read", "fast+shm", Some(size), &figures[0]))?;
+    }
+    bench.report.end()
+}
+
+/// Takes the time of [`OPERATIONS`] operations.
+fn times(bytes: usize, mut one: impl FnMut(u64) -> Result<(), Fail>) -> Result<Sample, Fail> {
+    let (mut sample, clock) = (Sample::new(), Clock::new());
+    let begin = clock.now();
+    let mut last = begin;
+    for i in 0..OPERATIONS {
+        one(i)?;
+        let now = clock.now();
+        sample.record(now.since(last), bytes as u64);
+        last = now;
+    }
+    sample.elapsed = Duration::from_nanos(last.since(begin));
+    Ok(sample)
+}
+
+fn locator(role: &str) -> String {
+    format!("fast+shm:name=turns-{}-{role}", std::process::id())
+}
+
+fn failed(error: std::io::Error) -> Fail {
+    Fail::new(format!("cannot measure turns: {error}"))
+}
+
+type Answer = fn(Call<'_>) -> Option<Vec<u8>>;
+
+/// An echo server and its client.
+struct Echo {
+    server: Server<Answer>,
+    client: Client,
+    session: Session,
+    request: Vec<u8>,
+    reply: Vec<u8>,
+}
+
+impl Echo {
+    fn open(size: usize) -> Result<Self, Fail> {
+        let mut server = Server::listen(&[&locator("echo")], answer as Answer).map_err(failed)?;
+        let mut client = Client::new().map_err(failed)?;
+        let session = client.connect(&server.locators()).map_err(failed)?;
+        server.turn();
+        Ok(Self { server, client, session, request: vec![b'e'; size], reply: Vec::with_capacity(size) })
+    }
+
+    fn run(&mut self) -> Result<Sample, Fail> {
+        let Self { server, client, session, request, reply } = self;
+        times(request.len(), |_| one_echo(client, *session, request, reply, || _ = server.turn()))
+    }
+}
+
+/// What is counted. The server has its turns where the client would wait.
+#[inline(never)]
+fn one_echo(
+    client: &mut Client,
+    session: Session,
+    request: &[u8],
+    reply: &mut Vec<u8>,
+    server: impl FnMut(),
+) -> Result<(), Fail> {
+    client.call_meanwhile(session, request, TIMEOUT, reply, server).map_err(failure)
+}
+
+/// A cluster of one server, and its client.
+struct Reads {
+    coordinator: Worker<Coordinator>,
+    server: Worker<Master>,
+    store: Store,
+    table: TableId,
+    size: usize,
+}
+
+impl Reads {
+    fn open(size: usize) -> Result<Self, Fail> {
+        let at = locator("coordinator");
+        let mut coordinator = coordinator(&CoordinatorOptions::at(&at)).map_err(failed)?;
+        let mut options = ServerOptions::new(&at, &locator("server"));
+        options.memory_bytes = MEMORY;
+        let mut server = server(&options).map_err(failed)?;
+        let mut store = Store::connect(&at).map_err(failed)?;
+        // Filling is not what is measured: here the others have their turns in a thread of their own.
+        let done = AtomicBool::new(false);
+        let table = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    coordinator.turn();
+                    server.turn();
+                    std::thread::yield_now();
+                }
+            });
+            let filled = fill(&mut store, size);
+            done.store(true, Ordering::Relaxed);
+            filled.map_err(|error| Fail::new(format!("cannot fill a table: {error}")))
+        })?;
+        Ok(Self { coordinator, server, store, table, size })
+    }
+
+    fn run(&mut self) -> Result<Sample, Fail> {
+        let Self { coordinator, server, store, table, size } = self;
+        times(*size, |i| {
+            if i.is_multiple_of(COORDINATOR_EVERY) {
+                coordinator.turn();
+            }
+            one_read(store, *table, &key(i * 37 % OBJECTS), *size, || _ = server.turn())
+        })
+    }
+}
+
+fn fill(store: &mut Store, size: usize) -> Result<TableId, sprat::kv::Error> {
+    let table = store.create_table("turns", 1)?;
+    for index in 0..OBJECTS {
+        store.write(table, &key(index), &vec![b'v'; size])?;
+    }
+    Ok(table)
+}
+
+/// What is counted, as in [`one_echo`].
+#[inline(never)]
+fn one_read(
+    store: &mut Store,
+    table: TableId,
+    key: &[u8],
+    size: usize,
+    server: impl FnMut(),
+) -> Result<(), Fail> {
+    let read = store.read_meanwhile(table, key, RejectRules::default(), |_, value| value.len(), server);
+    match read {
+        Ok(found) if found == size => Ok(()),
+        Ok(found) => Err(Fail::new(format!("an object has {found} bytes instead of {size}"))),
+        Err(error) => Err(Fail::new(format!("a read failed: {error}"))),
+    }
+}
