@@ -26,6 +26,8 @@ use crate::cpu::{Idle, Rest};
 /// the processor from who waits for some 20 µs.
 const FIRST_PAUSE_NS: u64 = 50 * US;
 const LONGEST_PAUSE_NS: u64 = MS;
+/// After so many looks it tries to attend all the same: there may be a processor for it by now.
+const PAUSES: u32 = 20;
 /// So many turns of the program in one pause are progress enough.
 const ENOUGH: u64 = 4;
 
@@ -42,6 +44,8 @@ struct Attendant {
     /// The program's turns at the last look.
     taken: u64,
     pause_ns: u64,
+    /// How often it has stood by since it attended.
+    pauses: u32,
 }
 
 impl Shared {
@@ -49,7 +53,7 @@ impl Shared {
     pub(crate) fn run(&self) {
         let (idle, due) = (Idle::new(), Instant::ZERO);
         let (more, fresh, pause_ns) = (true, false, FIRST_PAUSE_NS);
-        let mut me = Attendant { idle, seen: 0, due, more, fresh, taken: 0, pause_ns };
+        let mut me = Attendant { idle, seen: 0, due, more, fresh, taken: 0, pause_ns, pauses: 0 };
         while if self.attended() { self.poll_sockets(&mut me) } else { self.stand_by(&mut me) } {}
     }
 
@@ -129,14 +133,17 @@ impl Shared {
             }
             return true;
         }
-        if std::mem::take(&mut me.fresh) || turns >= ENOUGH || self.waiting.load(Ordering::Relaxed) > 0 {
+        let busy =
+            std::mem::take(&mut me.fresh) || turns >= ENOUGH || self.waiting.load(Ordering::Relaxed) > 0;
+        me.pauses += 1;
+        if busy && me.pauses < PAUSES {
             let pause = Duration::from_nanos(me.pause_ns);
             me.pause_ns = LONGEST_PAUSE_NS.min(2 * me.pause_ns);
             drop(self.called.wait_timeout(core, pause));
             return true;
         }
         self.attend(&core, true);
-        (me.more, me.pause_ns) = (true, FIRST_PAUSE_NS);
+        (me.more, me.pause_ns, me.pauses) = (true, FIRST_PAUSE_NS, 0);
         true
     }
 }
