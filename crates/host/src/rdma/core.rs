@@ -35,8 +35,10 @@ use crate::clock::Clock;
 const DIRECT: usize = 8;
 /// With few connections, how many turns pass between looks at the epoll (for new connections).
 const EPOLL_EVERY: u32 = 32;
-/// Octets of one read: what the engine may leave over (72 KiB) and room for several FPDUs besides.
-const BUFFER: usize = 256 << 10;
+/// Octets of the buffer: what the engine may leave over, and one read.
+const BUFFER: usize = MOST_LEFT + READ;
+/// Octets of one read: some FPDUs, few enough to be still near when they are checked and placed.
+const READ: usize = 128 << 10;
 /// An FPDU's start up to this length is copied out of the buffer; a longer one keeps it.
 const FEW: usize = 16 << 10;
 /// So many streams may keep a buffer; others copy.
@@ -45,6 +47,8 @@ const MOST_KEPT: usize = 64;
 const BATCH: usize = 256 << 10;
 /// The same while no other waits: the kernel moves 1 MB in less time if it gets it at once.
 const BATCH_ALONE: usize = 1 << 20;
+/// Of those so many are put together for it (with CRC or markers): the peer waits meanwhile.
+const COPIED: usize = 64 << 10;
 /// Octets that one connection sends in a turn while others wait to send.
 const WORK: usize = 1 << 20;
 /// The most that the engine leaves over: an FPDU that is not whole.
@@ -410,10 +414,10 @@ impl Core {
         let Some(stream) = self.streams[slot as usize].as_deref_mut() else { return false };
         // Long payload whose header is in this read would be copied; where none comes, more is read at once.
         let kept = stream.kept.len();
-        let room = if direct { BUFFER.min(kept + stream.ahead) } else { BUFFER };
-        let read = stream.read(&mut self.buffer, room);
-        if read == Some(Ok(room - kept)) {
-            stream.ahead = BUFFER.min(2 * stream.ahead);
+        let most = if direct { READ.min(stream.ahead) } else { READ };
+        let read = stream.read(&mut self.buffer, kept + most);
+        if read == Some(Ok(most)) {
+            stream.ahead = READ.min(2 * stream.ahead);
         }
         match read {
             None => return false,
@@ -557,7 +561,10 @@ impl Core {
         let mut work = 0;
         loop {
             let (mut len, mut more) = (0, true);
-            while more && len < batch {
+            let within = |record: &Record, len| {
+                len < batch && record.bytes.len() < COPIED && record.parts.len() < sys::PIECES / 2
+            };
+            while more && within(&self.record, len) {
                 let mut reach = Reach { regions: &mut self.regions, slices };
                 more = self.rnic.output(now, conn, &mut self.record, &mut reach);
                 len = self.record.len();

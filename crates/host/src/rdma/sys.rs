@@ -15,7 +15,7 @@ use sprat_proto::rpc::Slices;
 use super::regions::{Regions, Sink};
 
 /// The most pieces that one call sends.
-const PIECES: usize = 96;
+pub(super) const PIECES: usize = 128;
 
 const NONE: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
 
