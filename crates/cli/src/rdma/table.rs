@@ -21,7 +21,7 @@ const OUTSTANDING: u64 = 64;
 fn models() -> [Model; 8] {
     let wire = Wire { crc: Switch::On, markers: false, insecure_network: false };
     let base = Model { wire, threading: Threads::Caller, copies: CopyWays::One, events: false };
-    let plain = Wire { crc: Switch::Off, ..base.wire.clone() };
+    let plain = Wire { crc: Switch::Off, ..base.wire };
     [
         base.clone(),
         Model { wire: plain.clone(), ..base.clone() },
