@@ -15,6 +15,12 @@
 //!
 //! Not here: the queue pair and its memory (`host`), frames and requests ([`super::stream`]).
 
+mod talk;
+#[cfg(test)]
+mod tests;
+
+pub use talk::{Said, Talk};
+
 /// Octets in front of each Send.
 pub const HEADER: usize = 8;
 /// Octets of an announcement before the frame's header.
@@ -184,8 +190,10 @@ pub struct Credits {
     /// The peer's that wait for our Sends, and how many there are in all.
     free: u16,
     all: u16,
-    /// Ours that were posted anew and that the peer does not know of, and from how many on it is told by a note of its own.
+    /// Ours that were posted anew and that the peer does not know of, how many there are in all, and from how many on it is
+    /// told by a note of its own.
     owed: u16,
+    ours: u16,
     tell: u16,
 }
 
@@ -193,7 +201,7 @@ impl Credits {
     /// We have `receives`; the peer has not said yet how many.
     #[must_use]
     pub const fn new(receives: u16) -> Self {
-        Self { free: 0, all: 0, owed: 0, tell: receives.div_ceil(2) }
+        Self { free: 0, all: 0, owed: 0, ours: receives, tell: receives.div_ceil(2) }
     }
 
     /// The peer has so many.
@@ -222,8 +230,15 @@ impl Credits {
     }
 
     /// A receive was taken by a note of the peer, and posted anew.
-    pub const fn posted(&mut self) {
+    ///
+    /// # Errors
+    /// [`Bad`]: the peer did not know of any that was free.
+    pub const fn posted(&mut self) -> Result<(), Bad> {
+        if self.owed == self.ours {
+            return Err(Bad);
+        }
         self.owed += 1;
+        Ok(())
     }
 
     /// The peer grants `more`.
@@ -240,6 +255,3 @@ impl Credits {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

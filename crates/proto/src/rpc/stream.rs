@@ -25,18 +25,21 @@ use arrayvec::ArrayVec;
 
 use super::{
     CloseReason, Event, MAX_MESSAGE, Message, Payload, RequestError, RpcError, RpcId, ServerRpc, SessionId,
-    Slice, Slices,
+    Slice,
 };
 use crate::Instant;
 
 mod head;
 mod ordered;
+mod outgoing;
 #[cfg(test)]
 mod tests;
 
 pub use head::Bad;
 use head::{FIXED, Head, Kind, LONGEST, REASON_VERSION, SEQ_MASK};
 use ordered::Ordered;
+use outgoing::Frame;
+pub use outgoing::Front;
 
 /// The first piece of memory for a message that does not come in one read, in bytes.
 const FIRST_PIECE: usize = 4 << 10;
@@ -144,15 +147,6 @@ impl Announced {
     }
 }
 
-/// The next frame to be written.
-#[derive(Debug)]
-pub struct Front<'s> {
-    /// Its header.
-    pub header: &'s [u8],
-    /// Its message.
-    pub message: &'s Message,
-}
-
 /// A request of ours that waits for its reply.
 #[derive(Debug)]
 struct Request {
@@ -161,18 +155,6 @@ struct Request {
     deadline: Instant,
     /// The last byte of it has been written.
     sent: bool,
-}
-
-/// What waits to be written.
-#[derive(Debug)]
-struct Frame {
-    head: Head,
-    /// The header's bytes once it is the frame's turn: it tells how much time is left then.
-    bytes: ArrayVec<u8, LONGEST>,
-    message: Message,
-    deadline: Instant,
-    /// The request that it carries.
-    request: Option<u64>,
 }
 
 impl Stream {
@@ -326,88 +308,6 @@ impl Stream {
     #[must_use]
     pub fn wants_input(&self) -> bool {
         self.unsent < UNSENT_LIMIT && self.pending.len() < PENDING_LIMIT
-    }
-
-    // Output.
-
-    /// Lends what is to be written next, in order: at most `work` bytes, so that no connection keeps the others waiting,
-    /// and none if there is nothing.
-    pub fn output<'m, const N: usize>(
-        &'m mut self,
-        now: Instant,
-        memory: &'m (impl Slices + ?Sized),
-        work: usize,
-        parts: &mut ArrayVec<&'m [u8], N>,
-    ) {
-        let (mut room, mut begun) = (work + self.front_written, 0);
-        for frame in &mut self.frames {
-            // A header of which the peer has a part stays as it is; others say how much time is left now.
-            if begun > 0 || self.front_written == 0 {
-                frame.head.encode(frame.deadline.since(now), frame.deadline, &mut frame.bytes);
-            }
-            begun += 1;
-            room = room.saturating_sub(frame.len());
-            if room == 0 || 2 * begun >= N {
-                break;
-            }
-        }
-        let mut left = work;
-        let mut skip = self.front_written;
-        for frame in self.frames.iter().take(begun) {
-            let slices = frame.message.slices.iter().map(|&s| memory.bytes(s));
-            for part in [&frame.bytes[..], &frame.message.bytes].into_iter().chain(slices) {
-                let gone = skip.min(part.len());
-                skip -= gone;
-                let part = &part[gone..part.len().min(gone + left)];
-                left -= part.len();
-                if !part.is_empty() && parts.try_push(part).is_err() {
-                    return;
-                }
-            }
-        }
-    }
-
-    /// The next frame as a whole, for what carries whole frames; then call [`Stream::written`] with its length.
-    pub fn front(&mut self, now: Instant) -> Option<Front<'_>> {
-        let frame = self.frames.front_mut()?;
-        frame.head.encode(frame.deadline.since(now), frame.deadline, &mut frame.bytes);
-        Some(Front { header: &frame.bytes, message: &frame.message })
-    }
-
-    /// Takes the next frame's message, which the peer will fetch from where it lies: the frame counts as written. The caller
-    /// gives its slices back.
-    pub fn take_front(&mut self) -> Option<Message> {
-        let Frame { message, request, .. } = self.frames.pop_front()?;
-        self.unsent -= message.len();
-        self.was_sent(request);
-        Some(message)
-    }
-
-    /// The first `n` bytes that [`Stream::output`] lent have been written.
-    pub fn written(&mut self, n: usize) {
-        self.front_written += n;
-        while let Some(frame) = self.frames.front() {
-            let len = frame.len();
-            if frame.bytes.is_empty() || self.front_written < len {
-                break;
-            }
-            self.front_written -= len;
-            if let Some(frame) = self.frames.pop_front() {
-                self.was_sent(frame.request);
-                self.drop_message(frame.message);
-            }
-        }
-    }
-
-    /// True if there is something to write.
-    #[must_use]
-    pub fn has_output(&self) -> bool {
-        !self.frames.is_empty()
-    }
-
-    /// A slice that is no longer needed; call until `None`.
-    pub fn released(&mut self) -> Option<Slice> {
-        self.released.pop_front()
     }
 
     // Time.
@@ -638,39 +538,6 @@ impl Stream {
         })
     }
 
-    fn push(&mut self, head: Head, message: Message, deadline: Instant, request: Option<u64>) {
-        if self.ended.is_some() {
-            self.released.extend(message.slices);
-            return;
-        }
-        self.unsent += message.len();
-        self.frames.push_back(Frame { head, bytes: ArrayVec::new(), message, deadline, request });
-    }
-
-    /// Takes a request's frame out of the queue, if nothing of it has been written; true if so.
-    fn unsend(&mut self, seq: u64) -> bool {
-        let Some(i) = self.frames.iter().position(|f| f.request == Some(seq)) else { return false };
-        if i == 0 && self.front_written > 0 {
-            return false;
-        }
-        if let Some(frame) = self.frames.remove(i) {
-            self.drop_message(frame.message);
-        }
-        true
-    }
-
-    /// From here on a request may be executed.
-    fn was_sent(&mut self, request: Option<u64>) {
-        if let Some(request) = request.and_then(|seq| self.requests.get_mut(seq)) {
-            request.sent = true;
-        }
-    }
-
-    fn drop_message(&mut self, message: Message) {
-        self.unsent -= message.len();
-        self.released.extend(message.slices);
-    }
-
     fn fail(&mut self, seq: u64, error: RpcError) {
         if let Some(request) = self.requests.take(seq) {
             self.failed.push_back(Event::Failed { rpc: request.id, tag: request.tag, error });
@@ -684,10 +551,4 @@ fn grow(head: &Head, got: &mut Vec<u8>, more: usize) {
     let have = got.len() + more;
     let target = FIRST_PIECE.max(GROWTH * have).min(head.len as usize);
     got.reserve_exact(target - got.len());
-}
-
-impl Frame {
-    fn len(&self) -> usize {
-        self.bytes.len() + self.message.len()
-    }
 }

@@ -24,7 +24,7 @@ use sprat_proto::rdma::{
     Access, Cq, Memory as _, Pd, PostError, Qp, QpOptions, RecvRequest, Remote, Rnic, SendOp, SendRequest,
     Sge, Span, Stag,
 };
-use sprat_proto::rpc::notes::{ANNOUNCEMENT, Bad, Credits, HEADER, Hello, Kind, MOST_ANNOUNCED, Note, Place};
+use sprat_proto::rpc::notes::{ANNOUNCEMENT, Bad, HEADER, Hello, Kind, Place, Said, Talk};
 use sprat_proto::rpc::stream::{Announced, Ids, Stream};
 use sprat_proto::rpc::{Event, MAX_MESSAGE, Message, Slice, Slices};
 
@@ -135,7 +135,7 @@ pub(super) struct Pair {
     /// What its completions' names begin with.
     name: u64,
     slots: Registered,
-    credits: Credits,
+    talk: Talk,
     /// Octets of a Send, and the send buffer of the next.
     room: usize,
     next: u16,
@@ -146,8 +146,6 @@ pub(super) struct Pair {
     pulls: VecDeque<Pull>,
     /// Octets of the Reads under way.
     asked: VecDeque<u32>,
-    /// Messages read that the peer has not been told of.
-    finished: u16,
     /// Requests posted since there was no Read under way.
     behind: u32,
 }
@@ -189,7 +187,7 @@ impl Pair {
             pd,
             name: u64::from(slot) << 32,
             slots: Registered { number, stag },
-            credits: Credits::new(SLOTS),
+            talk: Talk::new(SLOTS),
             room: 0,
             next: 0,
             reads: None,
@@ -197,7 +195,6 @@ impl Pair {
             unread: 0,
             pulls: VecDeque::new(),
             asked: VecDeque::new(),
-            finished: 0,
             behind: 0,
         };
         for receive in 0..SLOTS {
@@ -219,7 +216,7 @@ impl Pair {
 
     /// What the peer has told at first.
     pub(super) fn greet(&mut self, hello: Hello) {
-        self.credits.open(hello.receives.min(SLOTS));
+        self.talk.greet(&Hello { receives: hello.receives.min(SLOTS), ..hello });
         self.room = SLOT.min(hello.octets as usize);
     }
 
@@ -236,7 +233,7 @@ impl Pair {
             pull.close(world);
         }
         while let Some(shown) = self.shown.pop_front() {
-            Self::unshow(shown, world);
+            unshow(shown, world);
         }
         let _ = world.rnic.deregister(self.slots.stag);
         world.regions.remove(self.slots.number);
@@ -268,24 +265,15 @@ impl Pair {
         let send = buffer.get_mut(..len).ok_or(Bad)?;
         world.regions.read(self.span(receive, 0, len), send).map_err(|_| Bad)?;
         self.post_receive(receive, world.rnic).map_err(|_| Bad)?;
-        self.credits.posted();
-        let (note, rest) = Note::parse(send)?;
-        self.credits.granted(note.granted)?;
-        for _ in 0..note.finished {
-            let shown = self.shown.pop_front().ok_or(Bad)?;
+        let (finished, said) = self.talk.hear(send, stream)?;
+        for shown in self.shown.drain(..finished.min(self.shown.len())) {
             self.unread -= shown.len;
-            Self::unshow(shown, world);
+            unshow(shown, world);
         }
-        match note.kind {
-            Kind::Nothing => Ok(Brought::Nothing),
-            Kind::Frames => Ok(Brought::Frames(HEADER)),
-            Kind::Announcement => {
-                let (place, header) = Place::parse(rest)?;
-                let announced = stream.announced(header).filter(|a| !a.is_empty()).ok_or(Bad)?;
-                if self.pulls.len() == MOST_ANNOUNCED {
-                    return Err(Bad);
-                }
-                let wanted = stream.wants(&announced);
+        match said {
+            Said::Nothing => Ok(Brought::Nothing),
+            Said::Frames(_) => Ok(Brought::Frames(HEADER)),
+            Said::Announced { announced, place, wanted } => {
                 let (asked, got, into) = (0, 0, None);
                 self.pulls.push_back(Pull { announced, wanted, place, asked, got, into });
                 Ok(Brought::Nothing)
@@ -317,7 +305,7 @@ impl Pair {
         if message.len() != pull.got {
             return Err(Bad);
         }
-        self.finished += 1;
+        self.talk.finish();
         Ok(stream.whole(now, pull.announced, message, ids))
     }
 
@@ -333,7 +321,7 @@ impl Pair {
     ) -> Result<(), PostError> {
         let Some(reads) = self.reads else { return Ok(()) };
         self.ask(reads, world)?;
-        while self.credits.may_send() && self.behind < BEHIND {
+        while self.talk.may_send() && self.behind < BEHIND {
             let Some(front) = stream.front(now) else { break };
             let len = front.header.len() + front.message.len();
             if HEADER + len <= self.room {
@@ -342,8 +330,8 @@ impl Pair {
                 break;
             }
         }
-        let told = self.finished > 0 && self.credits.may_send() && self.behind < BEHIND;
-        if told || self.credits.must_tell() {
+        let told = self.talk.has_finished() && self.talk.may_send() && self.behind < BEHIND;
+        if told || self.talk.must_tell() {
             self.send(Kind::Nothing, 0, world)?;
         }
         Ok(())
@@ -353,7 +341,7 @@ impl Pair {
     fn drop_done(&mut self) {
         while self.pulls.front().is_some_and(Pull::is_done) {
             self.pulls.pop_front();
-            self.finished += 1;
+            self.talk.finish();
         }
     }
 
@@ -416,7 +404,7 @@ impl Pair {
     ) -> Result<bool, PostError> {
         let Some(front) = stream.front(now) else { return Ok(false) };
         let len = front.message.len();
-        if self.shown.len() == MOST_ANNOUNCED || self.unread + len > MOST_UNREAD {
+        if !self.talk.may_announce() || self.unread + len > MOST_UNREAD {
             return Ok(false);
         }
         let whole = ANNOUNCEMENT - HEADER + front.header.len();
@@ -436,7 +424,7 @@ impl Pair {
 
     /// Sends what is in the next send buffer: a note, and `len` octets behind it.
     fn send(&mut self, kind: Kind, len: usize, world: &mut World<'_>) -> Result<(), PostError> {
-        let note = Note { kind, granted: self.credits.spend(), finished: std::mem::take(&mut self.finished) };
+        let note = self.talk.say(kind);
         let slot = SLOTS + self.next;
         self.next = (self.next + 1) % SLOTS;
         let span = self.span(slot, 0, HEADER);
@@ -446,12 +434,13 @@ impl Pair {
         self.behind = if self.asked.is_empty() { 0 } else { self.behind + 1 };
         Ok(())
     }
+}
 
-    fn unshow(shown: Shown, world: &mut World<'_>) {
-        // It was registered when it was shown.
-        let _ = world.rnic.deregister(shown.at.stag);
-        hush(shown.at.number, world);
-    }
+/// The peer does not need a message any more.
+fn unshow(shown: Shown, world: &mut World<'_>) {
+    // It was registered when it was shown.
+    let _ = world.rnic.deregister(shown.at.stag);
+    hush(shown.at.number, world);
 }
 
 /// Takes a message back that peers could read.

@@ -1,3 +1,5 @@
+mod talk;
+
 use alloc::collections::VecDeque;
 
 use super::*;
@@ -70,6 +72,18 @@ fn nobody_grants_more_than_there_is() {
     assert_eq!(credits.granted(u16::MAX), Err(Bad));
 }
 
+#[test]
+fn nobody_sends_more_than_was_granted() {
+    let mut credits = Credits::new(4);
+    credits.open(4);
+    for _ in 0..4 {
+        assert_eq!(credits.posted(), Ok(()));
+    }
+    assert_eq!(credits.posted(), Err(Bad), "it knows of no more");
+    assert_eq!(credits.spend(), 4);
+    assert_eq!(credits.posted(), Ok(()));
+}
+
 /// Two sides that say as much as they may, in any order of events: no Send ever finds no receive, and they never stop.
 #[test]
 fn every_send_finds_a_receive_and_nobody_waits_for_ever() {
@@ -96,7 +110,7 @@ fn every_send_finds_a_receive_and_nobody_waits_for_ever() {
                 posted[me] -= 1;
                 credits[me].granted(granted).unwrap();
                 posted[me] += 1;
-                credits[me].posted();
+                credits[me].posted().unwrap();
             } else {
                 let stuck = |i: usize| to_say[i] > 0 && !credits[i].may_send() && !credits[i].must_tell();
                 let still = flying.iter().all(VecDeque::is_empty);

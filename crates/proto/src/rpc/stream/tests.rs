@@ -3,6 +3,7 @@ use alloc::vec;
 
 use super::*;
 use crate::Rng;
+use crate::rpc::Slices;
 use crate::time::{MS, US};
 
 const NOW: Instant = Instant::from_ns(5_000);
