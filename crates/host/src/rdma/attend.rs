@@ -124,19 +124,19 @@ impl Shared {
         }
         let taken = self.taken.load(Ordering::Relaxed);
         let turns = taken.wrapping_sub(std::mem::replace(&mut me.taken, taken));
-        if core.watch != Watch::Nobody {
-            me.pause_ns = FIRST_PAUSE_NS;
+        core.follows = false;
+        let fresh = std::mem::take(&mut me.fresh);
+        let watched = core.watch != Watch::Nobody;
+        if watched && turns == 0 && !fresh {
+            // Nothing happens: it sleeps until who watches is back, who has something to do then.
             core.follows = true;
-            if let Ok((mut core, _)) = self.called.wait_timeout(core, Duration::from_nanos(FOLLOWER_SLEEP_NS))
-            {
-                core.follows = false;
-            }
+            drop(self.called.wait_timeout(core, Duration::from_nanos(FOLLOWER_SLEEP_NS)));
+            (me.fresh, me.pause_ns) = (true, FIRST_PAUSE_NS);
             return true;
         }
-        let busy =
-            std::mem::take(&mut me.fresh) || turns >= ENOUGH || self.waiting.load(Ordering::Relaxed) > 0;
+        let busy = fresh || turns >= ENOUGH || self.waiting.load(Ordering::Relaxed) > 0;
         me.pauses += 1;
-        if busy && me.pauses < PAUSES {
+        if watched || (busy && me.pauses < PAUSES) {
             let pause = Duration::from_nanos(me.pause_ns);
             me.pause_ns = LONGEST_PAUSE_NS.min(2 * me.pause_ns);
             drop(self.called.wait_timeout(core, pause));

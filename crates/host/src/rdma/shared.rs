@@ -382,7 +382,7 @@ impl Shared {
         if core.sleepers > 0 {
             self.changed.notify_all();
         }
-        if core.follows {
+        if std::mem::take(&mut core.follows) {
             self.called.notify_one();
         }
     }
