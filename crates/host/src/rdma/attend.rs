@@ -5,8 +5,8 @@
 //!   polling: epoll (no lock) ─► something? ─► lock, one turn, announce
 //! ```
 //!
-//! Always holds: without work it holds no lock, so that posting does not wait for it; it never spins beside somebody who
-//! makes progress himself.
+//! Always holds: without work it holds no lock, so that posting does not wait for it; beside somebody who makes progress
+//! himself it polls for moments only, now and then; it attends only if nobody watches.
 //!
 //! Not here: how the program's threads wait (`shared`).
 
