@@ -124,7 +124,12 @@ fn statistics_name_every_server() {
     let servers: Vec<Value> = json.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     assert_eq!(servers.len(), 2);
     for server in &servers {
-        assert!(server["counters"].is_object() && server["locators"].is_string(), "{server}");
+        let counters = &server["counters"];
+        assert!(counters["reads"].is_u64() && server["locators"].is_string(), "{server}");
+        // And for each transport what it did and dropped: this question came over shared memory or over TCP.
+        let asked = |protocol: &str| counters[protocol]["requests"].as_u64().expect("a number");
+        assert!(asked("fast+shm") + asked("tcp") > 0, "{server}");
+        assert_eq!((asked("rdma"), counters["rdma"]["bad_crc"].as_u64()), (0, Some(0)), "{server}");
     }
 }
 
