@@ -30,6 +30,7 @@ use fail::Fail;
 static ALLOCATOR: sprat::mem::huge::Allocator = sprat::mem::huge::Allocator;
 
 fn main() -> ExitCode {
+    sprat::mem::huge::keep_freed();
     let cli = Cli::parse();
     match process::settle(cli.parent, cli.core).and_then(|()| run(&cli.command)) {
         Ok(()) => ExitCode::SUCCESS,
