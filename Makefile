@@ -20,7 +20,7 @@ CORE := -p sprat-proto -p sprat-store
 BARE := x86_64-unknown-none
 
 # The stages of `make test`, in order: what fails fastest comes first.
-STAGES := fmt clippy doc bare unit sim interop fuzz-short demo
+STAGES := fmt clippy doc bare unit sim interop fuzz-short instructions demo
 
 .PHONY: help
 help: ## This list
@@ -71,6 +71,12 @@ unit: tools ## Unit, integration and documentation tests, the house rules among 
 .PHONY: sim
 sim: tools ## The simulated cluster: SEEDS=1000 runs, each from its own seed
 	SPRAT_SEEDS=$(SEEDS) cargo test -p sprat-sim --no-fail-fast
+
+.PHONY: instructions
+instructions: release ## The instructions of one echo and one read over shared memory, against their limits
+	scripts/tools --valgrind
+	target_dir="$$(scripts/target-dir)"
+	scripts/instructions "$$target_dir/release/sprat"
 
 .PHONY: interop
 interop: tools ## iWARP with a real peer: the Linux driver siw in an emulated machine, in a network namespace of its own

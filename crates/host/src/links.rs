@@ -71,6 +71,9 @@ impl Links {
         let first = link.0 * self.strands;
         let Some(bound) = self.bound.get(first as usize) else { return Link(first) };
         let channels = self.targets.get(bound.target as usize).map_or(1, |target| target.channels);
+        if awaited < channels {
+            return Link(first);
+        }
         let wanted = (awaited / channels) as u32 + 1;
         self.calls = self.calls.wrapping_add(1);
         Link(first + self.calls % wanted.min(self.strands))

@@ -61,6 +61,26 @@ fn records_arrive_whole_and_in_order_between_two_threads() {
     writer.join().unwrap();
 }
 
+#[test]
+fn a_header_and_a_part_make_the_record_that_they_would_make_as_parts() {
+    let (mut producer, mut consumer) = pair(MIN_SIZE);
+    let (mut buffer, mut expected) = (vec![0; MAX_PAYLOAD], vec![0; MAX_PAYLOAD]);
+    // More than a lap, through every place in a line and at the end of the ring.
+    for number in 0..8000 {
+        let (head_len, len) = ([0, 32, 36, 40][number % 4], number % 300);
+        let mut head = [0; Head::ROOM];
+        (0..head_len).for_each(|i| head[i] = (number + i) as u8 | 1);
+        let body: Vec<u8> = (0..len).map(|i| (number * 7 + i) as u8).collect();
+        let pushed = producer.push_short(&Head::new(head, head_len), &body).unwrap();
+        assert_eq!(pushed, Push::Done { wake: false });
+        assert_eq!(producer.push(&[&head[..head_len], &body]).unwrap(), Push::Done { wake: false });
+        let n = consumer.pop(&mut buffer).unwrap().unwrap();
+        assert_eq!(consumer.pop(&mut expected).unwrap(), Some(n));
+        assert!(buffer[..n] == expected[..n] && n == head_len + len, "record {number}");
+    }
+    assert_eq!(consumer.pop(&mut buffer), Ok(None));
+}
+
 /// One thread, random turns, a queue as the oracle; small and large records, so that every wrap case occurs.
 #[test]
 fn random_turns_agree_with_a_queue() {

@@ -511,17 +511,17 @@ impl Shm {
         let mut more = true;
         while mem::take(&mut more) {
             for _ in 0..self.polled.len() {
-                if self.burst.len() >= BURST || self.used + MAX_PAYLOAD > ARENA {
-                    return;
-                }
                 if self.next >= self.polled.len() {
                     self.next = 0;
                 }
                 let Some(&slot) = self.polled.get(self.next) else { return };
-                self.next += 1;
                 if self.has_something(slot as usize) {
+                    if self.burst.len() >= BURST || self.used + MAX_PAYLOAD > ARENA {
+                        return;
+                    }
                     more |= self.take(slot as usize, share);
                 }
+                self.next += 1;
             }
             more &= self.streak;
         }

@@ -51,12 +51,12 @@ impl Client {
     fn send_object(&mut self, now: Instant, index: u32) -> Option<Output> {
         let slot = &mut self.slots[index as usize];
         let table = &self.routes.tables[slot.place as usize];
-        let hash = match slot.kind {
+        let tablet = table.tablet(|hash_key| match slot.kind {
             Kind::Enumerate { cursor, .. } => KeyHash(cursor.hash),
-            _ => table.hash_key.hash(&slot.body[..slot.key_len]),
-        };
+            _ => hash_key.hash(&slot.body[..slot.key_len]),
+        });
         // After a failure the map may be wrong: if it is being asked for anew, the answer is worth waiting for.
-        let known = table.tablet(hash).filter(|_| slot.failures == 0 || table.asking.is_none());
+        let known = tablet.filter(|_| slot.failures == 0 || table.asking.is_none());
         let Some(tablet) = known else {
             self.park_for_tablets(index);
             return None;

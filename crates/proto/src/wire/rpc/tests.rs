@@ -243,11 +243,44 @@ fn kinds() -> impl Strategy<Value = Kind> {
 }
 
 proptest! {
+    /// The four words say what the fields say, and are read only as what the fields would say.
+    #[test]
+    fn a_whole_message_is_the_packet_that_it_says(
+        to_client: bool, channel in 0u8..8, session: u32, seq in 0..=SEQ_MAX, token: u64, ttl_us: Option<u32>,
+        body in proptest::collection::vec(any::<u8>(), 0..80), at in 0usize..40, to: u8,
+    ) {
+        let ttl_us = ttl_us.filter(|_| !to_client);
+        let whole = Whole { to_client, channel, session, seq, token, ttl_us };
+        let flags = if to_client { TO_CLIENT } else { 0 } | if ttl_us.is_some() { TTL } else { 0 };
+        let packet = Packet {
+            flags, channel, session, seq, token,
+            msg_len: body.len() as u32, ttl_us: ttl_us.unwrap_or(0), ..Packet::new(Kind::Data)
+        };
+        let head = whole.head(body.len() as u32);
+        let mut bytes = [&head[..], &body].concat();
+        prop_assert_eq!(&bytes, &emit(&packet, &body, None));
+        prop_assert!(head.room()[head.len()..].iter().all(|&b| b == 0));
+        prop_assert_eq!(Whole::parse(&bytes), Some((whole, &body[..])));
+        // Any other byte in the head makes another whole message, a packet that is none, or no packet.
+        if let Some(byte) = bytes.get_mut(at) {
+            *byte = to;
+        }
+        if let Some((Whole { to_client, channel, session, seq, token, ttl_us }, body)) = Whole::parse(&bytes) {
+            let packet = parse(&bytes, None).expect("a packet");
+            prop_assert_eq!((packet.kind, packet.offset, packet.version), (Kind::Data, 0, VERSION));
+            prop_assert_eq!((packet.body(&bytes), packet.msg_len as usize), (body, body.len()));
+            prop_assert_eq!((packet.channel, packet.session, packet.seq, packet.token), (channel, session, seq, token));
+            prop_assert_eq!(packet.flags & TO_CLIENT != 0, to_client);
+            prop_assert_eq!((packet.flags & TTL != 0).then_some(packet.ttl_us), ttl_us);
+        }
+    }
+
     #[test]
     fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..120), crc: bool) {
         if let Ok(packet) = parse(&bytes, crc.then_some(crc32c as Crc32c)) {
             prop_assert!(packet.body_end as usize <= bytes.len() && packet.body_start <= packet.body_end);
         }
+        let _ = Whole::parse(&bytes);
     }
 
     /// Random headers that begin like a packet, so that the deeper checks are reached.
