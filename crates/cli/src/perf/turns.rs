@@ -124,6 +124,14 @@ impl Reads {
         let mut options = ServerOptions::new(&at, &locator("server"));
         options.memory_bytes = MEMORY;
         let mut server = server(&options).map_err(failed)?;
+        let begin = Clock::new().now();
+        while server.machine().server().is_none() {
+            if Clock::new().now().since(begin) > TIMEOUT.as_nanos() as u64 {
+                return Err(Fail::new("cannot measure turns: the server did not join the cluster"));
+            }
+            coordinator.turn();
+            server.turn();
+        }
         let mut store = Store::connect(&at).map_err(failed)?;
         // Filling is not what is measured: here the others have their turns in a thread of their own.
         let done = AtomicBool::new(false);
