@@ -413,7 +413,7 @@ pub(crate) enum Test {
     Loaded,
     /// What an idle cluster costs, and the first request after idling
     Idle,
-    /// An echo and a read with both ends in one thread, by turns: what the processor does
+    /// An echo and a read with both ends in one thread, by turns
     Turns,
 }
 
