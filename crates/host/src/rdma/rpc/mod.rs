@@ -45,8 +45,10 @@ counters! {
     pub(crate) struct Counters {
         /// Peers refused because they speak another version of the hello, or none,
         strangers,
-        /// or because there was no room for them.
+        /// because there was no room for them,
         crowded,
+        /// or because they began with no proper start-up frame of MPA, or too late.
+        bad_start,
         /// Connections of ours that the peer refused.
         rejected,
         /// Terminates that we sent,
@@ -113,7 +115,14 @@ impl Pairs {
     fn note(&mut self) {
         let counters = &mut self.counters;
         for notice in self.core.desk.notices.drain(..) {
-            let Happened::QpFailed { cause, ours, .. } = notice else { continue };
+            let (cause, ours) = match notice {
+                Happened::QpFailed { cause, ours, .. } => (cause, ours),
+                Happened::Failed { .. } => {
+                    counters.bad_start += 1;
+                    continue;
+                }
+                _ => continue,
+            };
             counters.terminates_sent += u64::from(ours);
             counters.terminates_received += u64::from(!ours);
             *match cause {

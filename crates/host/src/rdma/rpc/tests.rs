@@ -1,3 +1,6 @@
+use std::io::Write as _;
+use std::net::TcpStream;
+
 use sprat_proto::rdma::{Access, ConnectOptions, Pd, QpOptions, RecvRequest, SendOp, SendRequest, Sge, Stag};
 use sprat_proto::rpc::notes::{Hello, Kind as Says, Note, Place};
 use sprat_proto::rpc::{Event, Message};
@@ -191,6 +194,22 @@ fn strangers_are_refused_and_told_which_version_we_speak() {
         assert_eq!(private_data, greeting());
         assert_eq!(server.carrier.counters.strangers, count as u64 + 1);
     }
+    serves(&mut server, &at);
+}
+
+#[test]
+fn what_is_no_start_up_is_counted() {
+    let (mut server, at) = server::<Pairs>();
+    let (_, to) = server.carrier.listener.expect("it listens");
+    for count in 1..3 {
+        let mut stranger = TcpStream::connect(to).expect("loopback");
+        stranger.write_all(b"GET / HTTP/1.1\r\n\r\nHost: localhost\r\n\r\n").expect("written");
+        assert!((0..20_000_000).any(|_| {
+            echo(&mut server);
+            server.carrier.counters.bad_start == count
+        }));
+    }
+    assert!(server.live.is_empty());
     serves(&mut server, &at);
 }
 
