@@ -20,7 +20,7 @@ CORE := -p sprat-proto -p sprat-store
 BARE := x86_64-unknown-none
 
 # The stages of `make test`, in order: what fails fastest comes first.
-STAGES := fmt clippy doc bare unit sim interop fuzz-short instructions demo
+STAGES := fmt clippy doc bare unit abi sim interop fuzz-short instructions demo
 
 .PHONY: help
 help: ## This list
@@ -66,7 +66,12 @@ bare: tools ## proto and store for a machine without an operating system: proof 
 
 .PHONY: unit
 unit: tools ## Unit, integration and documentation tests, the house rules among them; the simulator's are `sim`
-	cargo test --workspace --exclude sprat-sim --no-fail-fast
+	cargo test --workspace --exclude sprat-sim --exclude sprat-verbs --no-fail-fast
+
+.PHONY: abi
+abi: tools ## libibverbs and librdmacm of our own: symbols and layouts beside Debian's, Debian's programs on them
+	scripts/tools --verbs
+	cargo test -p sprat-verbs --no-fail-fast
 
 .PHONY: sim
 sim: tools ## The simulated cluster: SEEDS=1000 runs, each from its own seed
@@ -101,6 +106,10 @@ compare: release ## `sprat rdma` beside libfabric and UCX over loopback TCP: lat
 .PHONY: release
 release: tools ## The release build of the binary `sprat`
 	cargo build --release -p sprat-cli
+
+.PHONY: verbs
+verbs: release ## libibverbs.so.1 and librdmacm.so.1 beside the binary, for `sprat exec`
+	scripts/verbs
 
 .PHONY: tools
 tools:

@@ -63,6 +63,7 @@ pub(crate) enum Command {
     Perf(Perf),
     #[command(subcommand)]
     Rdma(crate::rdma::args::Rdma),
+    Exec(Exec),
     Demo(Demo),
     /// An RPC server that answers every request with its own bytes.
     #[command(hide = true)]
@@ -114,6 +115,23 @@ pub(crate) struct Up {
     /// Keep the coordinator's state (tables, servers) in this file
     #[arg(long, value_name = "FILE")]
     pub(crate) state: Option<PathBuf>,
+}
+
+/// Run a program that was built for RDMA hardware on software RDMA: with our libibverbs.so.1 and librdmacm.so.1.
+///
+/// No root and no kernel module are needed. The libraries are in the folder `verbs` beside this program (`make verbs`), or where
+/// SPRAT_VERBS says. Programs that are set-user-id or linked statically cannot be run so.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  sprat exec ibv_devinfo -v               the devices, one for each IP interface
+  sprat exec -- ibv_devices")]
+pub(crate) struct Exec {
+    /// The program, by its path or as the shell would find it
+    #[arg(value_name = "PROGRAM")]
+    pub(crate) program: OsString,
+    /// What it is given
+    #[arg(value_name = "ARGS", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) arguments: Vec<OsString>,
 }
 
 /// Run a coordinator: it knows the tables and the servers.

@@ -6,6 +6,7 @@ use clap::Parser;
 
 mod args;
 mod demo;
+mod exec;
 mod export;
 mod fail;
 mod import;
@@ -58,6 +59,7 @@ fn run(command: &Command) -> Result<(), Fail> {
         Command::Server(args) => serve::server(args),
         Command::Perf(args) => perf::run(args),
         Command::Rdma(command) => rdma::run(command),
+        Command::Exec(args) => exec::run(args),
         Command::Echo(args) => serve::echo(args),
     }
 }

@@ -16,12 +16,21 @@ pub(crate) enum Rdma {
     Table(Table),
     Crowd(Crowd),
     Perftest(Perftest),
+    Devices(Devices),
     /// The other side of lat and bw.
     #[command(hide = true)]
     Peer(Model),
     /// The other side of crowd.
     #[command(hide = true)]
     Host(Model),
+}
+
+/// List the devices that a program sees under `sprat exec`: one for each IP interface.
+#[derive(Args, Debug)]
+pub(crate) struct Devices {
+    /// Write JSON, one line a device
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Asked for or not.

@@ -5,6 +5,7 @@ use crate::fail::Fail;
 pub(crate) mod args;
 mod bench;
 mod crowd;
+mod devices;
 mod end;
 mod perftest;
 mod ping;
@@ -19,6 +20,7 @@ pub(crate) fn run(command: &args::Rdma) -> Result<(), Fail> {
         args::Rdma::Bw(args) => bench::bw(args),
         args::Rdma::Table(args) => table::run(args),
         args::Rdma::Crowd(args) => crowd::run(args),
+        args::Rdma::Devices(args) => devices::run(args),
         args::Rdma::Perftest(args) => perftest::run(args),
         args::Rdma::Peer(model) => end::peer(model),
         args::Rdma::Host(model) => crowd::host(model),

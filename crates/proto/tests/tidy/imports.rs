@@ -10,6 +10,11 @@ const FORBIDDEN: &[(&str, &[&str], &str)] = &[
     ("crates/host/", &["sprat_sim"], "host and sim never see each other"),
     ("crates/sim/", &["sprat"], "host and sim never see each other"),
     ("crates/cli/src/", &["sprat_sim"], "the simulator is never shipped"),
+    (
+        "crates/verbs/src/",
+        &["sprat_sim", "sprat_proto", "sprat_store"],
+        "C's doors stand on the library alone",
+    ),
     ("crates/proto/src/", &["std"], "proto is no_std"),
     ("crates/store/src/", &["std"], "store is no_std"),
     (

@@ -53,7 +53,7 @@ pub use sprat_proto::rdma::{
 pub use sprat_proto::wire::mpa::RtrKind;
 pub use sprat_proto::wire::rdmap::Cause;
 
-pub use crate::rdma::{Copies, Counters, Threading};
+pub use crate::rdma::{Copies, Counters, Interface, Threading, interfaces};
 
 mod device;
 mod listen;

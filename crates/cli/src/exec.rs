@@ -1,0 +1,52 @@
+//! `sprat exec`: another program on our libibverbs and librdmacm.
+
+use std::env;
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::args::Exec;
+use crate::fail::Fail;
+
+/// Names another folder with the libraries.
+const FOLDER: &str = "SPRAT_VERBS";
+/// Where the system's loader looks first.
+const LOADER: &str = "LD_LIBRARY_PATH";
+const LIBRARIES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
+
+/// Runs the command: this process becomes the program, with its process id, its terminal and its exit code.
+pub(crate) fn run(args: &Exec) -> Result<(), Fail> {
+    let folder = folder()?;
+    let mut path = OsString::from(&folder);
+    if let Some(others) = env::var_os(LOADER).filter(|others| !others.is_empty()) {
+        path.push(":");
+        path.push(others);
+    }
+    let error = Command::new(&args.program).args(&args.arguments).env(LOADER, path).exec();
+    Err(Fail::new(format!("{}: {error}", args.program.display())))
+}
+
+/// The folder with the libraries: the one that is named, else `verbs` beside this program (where they are built), else
+/// `lib/sprat` beside its folder (where they are installed).
+fn folder() -> Result<PathBuf, Fail> {
+    let whole = |folder: &Path| LIBRARIES.iter().all(|library| folder.join(library).exists());
+    let build = "build them: make verbs";
+    if let Some(named) = env::var_os(FOLDER).map(PathBuf::from) {
+        if whole(&named) {
+            return Ok(named);
+        }
+        return Err(
+            Fail::new(format!("{FOLDER}={}: no {} there", named.display(), LIBRARIES.join(", "))).next(build)
+        );
+    }
+    let own = env::current_exe().map_err(|e| Fail::new(format!("where this program is: {e}")))?;
+    let own = own.parent().unwrap_or(Path::new("/"));
+    let candidates = [own.join("verbs"), own.join("../lib/sprat")];
+    let Some(folder) = candidates.iter().find(|f| whole(f)) else {
+        return Err(
+            Fail::new(format!("no {} in {}", LIBRARIES.join(", "), candidates[0].display())).next(build)
+        );
+    };
+    folder.canonicalize().map_err(|e| Fail::new(format!("{}: {e}", folder.display())))
+}

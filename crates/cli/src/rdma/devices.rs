@@ -1,0 +1,50 @@
+//! `sprat rdma devices`: what a program under `sprat exec` sees.
+
+use std::net::Ipv6Addr;
+
+use serde_json::json;
+use sprat::verbs::{Interface, interfaces};
+
+use super::args::Devices;
+use crate::fail::{Fail, Named as _};
+use crate::out::{self, Columns};
+
+/// Runs the command.
+pub(crate) fn run(args: &Devices) -> Result<(), Fail> {
+    let all = interfaces().named("the interfaces of this machine")?;
+    if args.json {
+        return out::print(all.iter().map(line).collect::<String>());
+    }
+    let mut columns = Columns::new(&["device", "interface", "state", ">mtu", "guid", "gids"]);
+    for i in &all {
+        columns.row([
+            i.device(),
+            i.name.clone(),
+            state(i).to_owned(),
+            i.mtu.to_string(),
+            guid(i),
+            gids(i).join(" "),
+        ]);
+    }
+    out::print(columns.text())
+}
+
+fn line(i: &Interface) -> String {
+    let line = json!({
+        "device": i.device(), "interface": i.name, "state": state(i), "mtu": i.mtu, "guid": guid(i), "gids": gids(i),
+    });
+    format!("{line}\n")
+}
+
+fn state(i: &Interface) -> &'static str {
+    if i.up { "active" } else { "down" }
+}
+
+/// As `ibv_devices` writes it.
+fn guid(i: &Interface) -> String {
+    i.guid().iter().map(|octet| format!("{octet:02x}")).collect()
+}
+
+fn gids(i: &Interface) -> Vec<String> {
+    i.gids().map(|gid| Ipv6Addr::from(gid).to_string()).collect()
+}

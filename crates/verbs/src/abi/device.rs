@@ -1,0 +1,295 @@
+//! Devices, contexts, and what can be asked about them.
+
+use std::ffi::{c_char, c_int, c_uint};
+
+use super::{Absent, Opaque, layouts};
+
+/// `IBV_NODE_RNIC`: an iWARP card.
+pub const NODE_RNIC: c_int = 4;
+/// `IBV_TRANSPORT_IWARP`.
+pub const TRANSPORT_IWARP: c_int = 1;
+/// `IBV_PORT_DOWN`, `IBV_PORT_ACTIVE`.
+pub const PORT_DOWN: c_int = 1;
+/// See [`PORT_DOWN`].
+pub const PORT_ACTIVE: c_int = 4;
+/// `IBV_LINK_LAYER_ETHERNET`.
+pub const LINK_ETHERNET: u8 = 2;
+/// `__VERBS_ABI_IS_EXTENDED`: the context is the end of a [`VerbsContext`].
+pub const EXTENDED: usize = usize::MAX;
+
+layouts! {
+    /// What programs know of a device.
+    "struct ibv_device" Device {
+        /// Two pointers of old drivers.
+        ops "_ops": [Absent; 2],
+        node_type: c_int,
+        transport_type: c_int,
+        name: [c_char; 64],
+        dev_name: [c_char; 64],
+        dev_path: [c_char; 256],
+        ibdev_path: [c_char; 256],
+    }
+
+    /// The functions that verbs.h calls without asking the linker.
+    "struct ibv_context_ops" ContextOps {
+        query_device "_compat_query_device": Absent,
+        query_port "_compat_query_port": Absent,
+        alloc_pd "_compat_alloc_pd": Absent,
+        dealloc_pd "_compat_dealloc_pd": Absent,
+        reg_mr "_compat_reg_mr": Absent,
+        rereg_mr "_compat_rereg_mr": Absent,
+        dereg_mr "_compat_dereg_mr": Absent,
+        alloc_mw: extern "C" fn(Opaque, c_int) -> Opaque,
+        bind_mw: extern "C" fn(Opaque, Opaque, Opaque) -> c_int,
+        dealloc_mw: extern "C" fn(Opaque) -> c_int,
+        create_cq "_compat_create_cq": Absent,
+        poll_cq: extern "C" fn(Opaque, c_int, Opaque) -> c_int,
+        req_notify_cq: extern "C" fn(Opaque, c_int) -> c_int,
+        cq_event "_compat_cq_event": Absent,
+        resize_cq "_compat_resize_cq": Absent,
+        destroy_cq "_compat_destroy_cq": Absent,
+        create_srq "_compat_create_srq": Absent,
+        modify_srq "_compat_modify_srq": Absent,
+        query_srq "_compat_query_srq": Absent,
+        destroy_srq "_compat_destroy_srq": Absent,
+        post_srq_recv: extern "C" fn(Opaque, Opaque, Opaque) -> c_int,
+        create_qp "_compat_create_qp": Absent,
+        query_qp "_compat_query_qp": Absent,
+        modify_qp "_compat_modify_qp": Absent,
+        destroy_qp "_compat_destroy_qp": Absent,
+        post_send: extern "C" fn(Opaque, Opaque, Opaque) -> c_int,
+        post_recv: extern "C" fn(Opaque, Opaque, Opaque) -> c_int,
+        create_ah "_compat_create_ah": Absent,
+        destroy_ah "_compat_destroy_ah": Absent,
+        attach_mcast "_compat_attach_mcast": Absent,
+        detach_mcast "_compat_detach_mcast": Absent,
+        async_event "_compat_async_event": Absent,
+    }
+
+    /// An open device.
+    "struct ibv_context" Context {
+        device: *mut Device,
+        ops: ContextOps,
+        cmd_fd: c_int,
+        async_fd: c_int,
+        num_comp_vectors: c_int,
+        mutex: libc::pthread_mutex_t,
+        abi_compat: Opaque,
+    }
+
+    /// An open device with the functions that came later. It grows at its front: a program finds a function by its distance
+    /// from `context`, and takes it to be there if `sz` reaches so far and it is not null.
+    "struct verbs_context" VerbsContext {
+        query_port: Option<extern "C" fn(*mut Context, u8, *mut PortAttr, usize) -> c_int>,
+        advise_mr: Absent,
+        alloc_null_mr: Absent,
+        read_counters: Absent,
+        attach_counters_point_flow: Absent,
+        create_counters: Absent,
+        destroy_counters: Absent,
+        reg_dm_mr: Absent,
+        alloc_dm: Absent,
+        free_dm: Absent,
+        modify_flow_action_esp: Absent,
+        destroy_flow_action: Absent,
+        create_flow_action_esp: Absent,
+        modify_qp_rate_limit: Absent,
+        alloc_parent_domain: Absent,
+        dealloc_td: Absent,
+        alloc_td: Absent,
+        modify_cq: Absent,
+        post_srq_ops: Absent,
+        destroy_rwq_ind_table: Absent,
+        create_rwq_ind_table: Absent,
+        destroy_wq: Absent,
+        modify_wq: Absent,
+        create_wq: Absent,
+        query_rt_values: Absent,
+        create_cq_ex: Absent,
+        private "priv": Opaque,
+        query_device_ex: Option<
+            extern "C" fn(*mut Context, *const QueryDeviceInput, *mut DeviceAttrEx, usize) -> c_int,
+        >,
+        destroy_flow "ibv_destroy_flow": Absent,
+        placeholder_2 "ABI_placeholder2": Absent,
+        create_flow "ibv_create_flow": Absent,
+        placeholder_1 "ABI_placeholder1": Absent,
+        open_qp: Absent,
+        create_qp_ex: Absent,
+        get_srq_num: Absent,
+        create_srq_ex: Absent,
+        open_xrcd: Absent,
+        close_xrcd: Absent,
+        placeholder_3 "_ABI_placeholder3": u64,
+        sz: usize,
+        context: Context,
+    }
+
+    /// What a device can do, and how much of it. Numbers that begin with `max` are limits.
+    "struct ibv_device_attr" DeviceAttr {
+        fw_ver: [c_char; 64],
+        node_guid: [u8; 8],
+        sys_image_guid: [u8; 8],
+        /// The longest region, in bytes.
+        max_mr_size: u64,
+        page_size_cap: u64,
+        vendor_id: u32,
+        vendor_part_id: u32,
+        hw_ver: u32,
+        max_qp: c_int,
+        max_qp_wr: c_int,
+        device_cap_flags: c_uint,
+        max_sge: c_int,
+        max_sge_rd: c_int,
+        max_cq: c_int,
+        max_cqe: c_int,
+        max_mr: c_int,
+        max_pd: c_int,
+        max_qp_rd_atom: c_int,
+        max_ee_rd_atom: c_int,
+        max_res_rd_atom: c_int,
+        max_qp_init_rd_atom: c_int,
+        max_ee_init_rd_atom: c_int,
+        atomic_cap: c_int,
+        max_ee: c_int,
+        max_rdd: c_int,
+        max_mw: c_int,
+        max_raw_ipv6_qp: c_int,
+        max_raw_ethy_qp: c_int,
+        max_mcast_grp: c_int,
+        max_mcast_qp_attach: c_int,
+        max_total_mcast_qp_attach: c_int,
+        max_ah: c_int,
+        max_fmr: c_int,
+        max_map_per_fmr: c_int,
+        max_srq: c_int,
+        max_srq_wr: c_int,
+        max_srq_sge: c_int,
+        max_pkeys: u16,
+        local_ca_ack_delay: u8,
+        phys_port_cnt: u8,
+    }
+
+    /// What a program asks for beyond that.
+    "struct ibv_query_device_ex_input" QueryDeviceInput {
+        comp_mask: u32,
+    }
+
+    /// Paging on demand.
+    "struct ibv_odp_caps" OdpCaps {
+        general_caps: u64,
+        per_transport_caps: [u32; 3],
+    }
+
+    /// Segmentation by the device.
+    "struct ibv_tso_caps" TsoCaps {
+        max_tso: u32,
+        supported_qpts: u32,
+    }
+
+    /// Spreading over receive queues.
+    "struct ibv_rss_caps" RssCaps {
+        supported_qpts: u32,
+        max_rwq_indirection_tables: u32,
+        max_rwq_indirection_table_size: u32,
+        rx_hash_fields_mask: u64,
+        rx_hash_function: u8,
+    }
+
+    /// Pacing.
+    "struct ibv_packet_pacing_caps" PacingCaps {
+        qp_rate_limit_min: u32,
+        qp_rate_limit_max: u32,
+        supported_qpts: u32,
+    }
+
+    /// Matching of tags.
+    "struct ibv_tm_caps" TmCaps {
+        max_rndv_hdr_size: u32,
+        max_num_tags: u32,
+        flags: u32,
+        max_ops: u32,
+        max_sge: u32,
+    }
+
+    /// Moderation of completion events.
+    "struct ibv_cq_moderation_caps" ModerationCaps {
+        max_cq_count: u16,
+        max_cq_period: u16,
+    }
+
+    /// Atomics over PCI.
+    "struct ibv_pci_atomic_caps" PciAtomicCaps {
+        fetch_add: u16,
+        swap: u16,
+        compare_swap: u16,
+    }
+
+    /// [`DeviceAttr`], and what came later.
+    "struct ibv_device_attr_ex" DeviceAttrEx {
+        orig_attr: DeviceAttr,
+        comp_mask: u32,
+        odp_caps: OdpCaps,
+        completion_timestamp_mask: u64,
+        hca_core_clock: u64,
+        device_cap_flags_ex: u64,
+        tso_caps: TsoCaps,
+        rss_caps: RssCaps,
+        max_wq_type_rq: u32,
+        packet_pacing_caps: PacingCaps,
+        raw_packet_caps: u32,
+        tm_caps: TmCaps,
+        cq_mod_caps: ModerationCaps,
+        max_dm_size: u64,
+        pci_atomic_caps: PciAtomicCaps,
+        xrc_odp_caps: u32,
+        phys_port_cnt_ex: u32,
+    }
+
+    /// A port.
+    "struct ibv_port_attr" PortAttr {
+        state: c_int,
+        max_mtu: c_int,
+        active_mtu: c_int,
+        gid_tbl_len: c_int,
+        port_cap_flags: u32,
+        max_msg_sz: u32,
+        bad_pkey_cntr: u32,
+        qkey_viol_cntr: u32,
+        pkey_tbl_len: u16,
+        lid: u16,
+        sm_lid: u16,
+        lmc: u8,
+        max_vl_num: u8,
+        sm_sl: u8,
+        subnet_timeout: u8,
+        init_type_reply: u8,
+        active_width: u8,
+        active_speed: u8,
+        phys_state: u8,
+        link_layer: u8,
+        flags: u8,
+        port_cap_flags2: u16,
+    }
+
+    /// An address of a port. C has it as two words, too.
+    #[repr(align(8))]
+    "union ibv_gid" Gid {
+        raw: [u8; 16],
+    }
+
+    /// An entry of a port's table of addresses.
+    "struct ibv_gid_entry" GidEntry {
+        gid: Gid,
+        gid_index: u32,
+        port_num: u32,
+        gid_type: u32,
+        ndev_ifindex: u32,
+    }
+
+    /// Something happened that no completion tells. `element` is a pointer to the object, or a port's number.
+    "struct ibv_async_event" AsyncEvent {
+        element: Opaque,
+        event_type: c_int,
+    }
+}

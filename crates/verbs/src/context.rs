@@ -1,0 +1,189 @@
+//! Open devices.
+//!
+//! A program holds a pointer to the `ibv_context` at the end of a `verbs_context`, which is the beginning of an [`Open`].
+//!
+//! Always holds: the memory of an open device is a `Box` that was given up to the program, and comes back by
+//! `ibv_close_device` alone.
+
+use std::ffi::c_int;
+use std::mem::offset_of;
+
+use crate::abi::Opaque;
+use crate::abi::device::{Context, ContextOps, Device as Seen, EXTENDED, VerbsContext};
+use crate::device::Device;
+use crate::entry::{Errno, INVALID, UNSUPPORTED, entry, export};
+use crate::events::Events;
+use crate::query;
+
+/// An open device.
+#[repr(C)]
+pub(crate) struct Open {
+    seen: VerbsContext,
+    pub(crate) device: &'static Device,
+    pub(crate) events: Events,
+}
+
+impl Open {
+    /// What a program's pointer is to.
+    ///
+    /// # Errors
+    /// It is null, or to a context that another library made.
+    ///
+    /// # Safety
+    /// If it is not null, it is to a context that is open and stays so while the reference is used.
+    pub(crate) unsafe fn from_seen<'a>(context: *mut Context) -> Result<&'a Self, Errno> {
+        // SAFETY: the caller's promise.
+        let seen = unsafe { context.as_ref() }.ok_or(INVALID)?;
+        if seen.abi_compat.addr() != EXTENDED || seen.cmd_fd != OURS {
+            return Err(INVALID);
+        }
+        // SAFETY: a context of ours is within an `Open`, from whose pointer the program's was derived.
+        Ok(unsafe { &*context.byte_sub(offset_of!(Self, seen.context)).cast::<Self>() })
+    }
+}
+
+/// What stands where hardware's contexts have their descriptor of the kernel: none.
+const OURS: c_int = -1;
+
+entry! {
+    code fn no_bind(_pair: Opaque, _window: Opaque, _bind: Opaque) {
+        Err(UNSUPPORTED)
+    }
+
+    code fn no_dealloc(_window: Opaque) {
+        Err(UNSUPPORTED)
+    }
+
+    code fn no_notify(_queue: Opaque, _solicited: c_int) {
+        Err(UNSUPPORTED)
+    }
+
+    code fn no_post(_queue: Opaque, _requests: Opaque, _bad: Opaque) {
+        Err(UNSUPPORTED)
+    }
+}
+
+entry! {
+    minus fn no_poll(_queue: Opaque, _room: c_int, _completions: Opaque) -> c_int {
+        Err(UNSUPPORTED)
+    }
+}
+
+entry! {
+    null fn no_window(_domain: Opaque, _kind: c_int) -> *mut std::ffi::c_void {
+        Err(UNSUPPORTED)
+    }
+}
+
+/// What verbs.h calls by the context.
+const OPS: ContextOps = ContextOps {
+    query_device: None,
+    query_port: None,
+    alloc_pd: None,
+    dealloc_pd: None,
+    reg_mr: None,
+    rereg_mr: None,
+    dereg_mr: None,
+    alloc_mw: no_window,
+    bind_mw: no_bind,
+    dealloc_mw: no_dealloc,
+    create_cq: None,
+    poll_cq: no_poll,
+    req_notify_cq: no_notify,
+    cq_event: None,
+    resize_cq: None,
+    destroy_cq: None,
+    create_srq: None,
+    modify_srq: None,
+    query_srq: None,
+    destroy_srq: None,
+    post_srq_recv: no_post,
+    create_qp: None,
+    query_qp: None,
+    modify_qp: None,
+    destroy_qp: None,
+    post_send: no_post,
+    post_recv: no_post,
+    create_ah: None,
+    destroy_ah: None,
+    attach_mcast: None,
+    detach_mcast: None,
+    async_event: None,
+};
+
+fn verbs_context(device: &'static Device, async_fd: c_int) -> VerbsContext {
+    VerbsContext {
+        query_port: Some(query::query_port),
+        advise_mr: None,
+        alloc_null_mr: None,
+        read_counters: None,
+        attach_counters_point_flow: None,
+        create_counters: None,
+        destroy_counters: None,
+        reg_dm_mr: None,
+        alloc_dm: None,
+        free_dm: None,
+        modify_flow_action_esp: None,
+        destroy_flow_action: None,
+        create_flow_action_esp: None,
+        modify_qp_rate_limit: None,
+        alloc_parent_domain: None,
+        dealloc_td: None,
+        alloc_td: None,
+        modify_cq: None,
+        post_srq_ops: None,
+        destroy_rwq_ind_table: None,
+        create_rwq_ind_table: None,
+        destroy_wq: None,
+        modify_wq: None,
+        create_wq: None,
+        query_rt_values: None,
+        create_cq_ex: None,
+        private: std::ptr::null_mut(),
+        query_device_ex: Some(query::query_device_ex),
+        destroy_flow: None,
+        placeholder_2: None,
+        create_flow: None,
+        placeholder_1: None,
+        open_qp: None,
+        create_qp_ex: None,
+        get_srq_num: None,
+        create_srq_ex: None,
+        open_xrcd: None,
+        close_xrcd: None,
+        placeholder_3: 0,
+        sz: size_of::<VerbsContext>(),
+        context: Context {
+            device: device.seen(),
+            ops: OPS,
+            cmd_fd: OURS,
+            async_fd,
+            num_comp_vectors: 1,
+            mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+            abi_compat: std::ptr::without_provenance_mut(EXTENDED),
+        },
+    }
+}
+
+export! {
+    /// Opens a device.
+    null fn ibv_open_device(device: *mut Seen) -> *mut Context {
+        let device = Device::from_seen(device)?;
+        let events = Events::new()?;
+        let seen = verbs_context(device, events.fd());
+        let open = Box::into_raw(Box::new(Open { seen, device, events }));
+        // SAFETY: a field's address, taken of a pointer to the whole, which is alive.
+        Ok(unsafe { &raw mut (*open).seen.context })
+    }
+}
+
+export! {
+    /// Closes a device: everything that was made with it has to be gone.
+    code fn ibv_close_device(context: *mut Context) {
+        // SAFETY: null, or a context that the program has open; nothing uses it after this call.
+        let open = std::ptr::from_ref(unsafe { Open::from_seen(context) }?).cast_mut();
+        // SAFETY: the pointer that `ibv_open_device` gave up, which the program gives back.
+        drop(unsafe { Box::from_raw(open) });
+        Ok(())
+    }
+}

@@ -1,0 +1,149 @@
+//! The step from C into Rust and back: failures become errno as each function says them, and no panic gets out.
+//!
+//! ```text
+//!   export! { code  fn ibv_x(a: A)             { … Ok(()) } }     0, or the errno itself
+//!   export! { minus fn ibv_x(a: A) -> c_int    { … Ok(n)  } }     n, or -1 and errno
+//!   export! { null  fn ibv_x(a: A) -> *mut T   { … Ok(p)  } }     p, or NULL and errno
+//!   export! { plain fn ibv_x(a: A) -> T        { … Ok(t)  } }     t, or its default, and errno
+//! ```
+
+use std::ffi::c_int;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// An errno.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Errno(pub(crate) c_int);
+
+/// The caller gave something that makes no sense.
+pub(crate) const INVALID: Errno = Errno(libc::EINVAL);
+/// The device cannot do that.
+pub(crate) const UNSUPPORTED: Errno = Errno(libc::EOPNOTSUPP);
+
+impl From<std::io::Error> for Errno {
+    fn from(error: std::io::Error) -> Self {
+        Self(error.raw_os_error().unwrap_or(libc::EIO))
+    }
+}
+
+/// Pointers of both kinds.
+pub(crate) trait Null {
+    /// The one to nothing.
+    const NULL: Self;
+}
+
+impl<T> Null for *mut T {
+    const NULL: Self = std::ptr::null_mut();
+}
+
+impl<T> Null for *const T {
+    const NULL: Self = std::ptr::null();
+}
+
+fn set_errno(errno: Errno) {
+    // SAFETY: the C library's errno of this thread, which lives as long as the thread.
+    unsafe { *libc::__errno_location() = errno.0 };
+}
+
+/// Runs `body`; a panic, which is a bug, has been told on standard error and is an EIO here.
+pub(crate) fn caught<T>(body: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Errno(libc::EIO)))
+}
+
+/// The same; a failure is said by `failed` and errno.
+pub(crate) fn or_errno<T>(failed: T, body: impl FnOnce() -> Result<T, Errno>) -> T {
+    caught(body).unwrap_or_else(|errno| {
+        set_errno(errno);
+        failed
+    })
+}
+
+/// What a caller's pointer is to.
+///
+/// # Errors
+/// It is null.
+///
+/// # Safety
+/// If it is not null, it is to a `T` that stays and is not written as long as the reference is used.
+pub(crate) unsafe fn at<'a, T>(pointer: *const T) -> Result<&'a T, Errno> {
+    // SAFETY: the caller's promise.
+    unsafe { pointer.as_ref() }.ok_or(INVALID)
+}
+
+/// Gives a value to where the caller wants it.
+///
+/// # Errors
+/// The pointer is null.
+///
+/// # Safety
+/// If it is not null, a `T` may be written there.
+pub(crate) unsafe fn put<T>(pointer: *mut T, value: T) -> Result<(), Errno> {
+    if pointer.is_null() {
+        return Err(INVALID);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { pointer.write(value) };
+    Ok(())
+}
+
+/// Gives the caller as many octets of a value as he has room for, and zeros behind it: structures that both sides know a
+/// version of.
+///
+/// # Errors
+/// The pointer is null.
+///
+/// # Safety
+/// If it is not null, `room` octets may be written there.
+pub(crate) unsafe fn put_part<T: Copy>(pointer: *mut T, room: usize, value: &T) -> Result<(), Errno> {
+    if pointer.is_null() {
+        return Err(INVALID);
+    }
+    let known = room.min(size_of::<T>());
+    // SAFETY: `known` octets are in the value (those between its fields may be anything, which a copy does not mind), and
+    // room for them is the caller's promise.
+    unsafe { std::ptr::copy_nonoverlapping(std::ptr::from_ref(value).cast::<u8>(), pointer.cast(), known) };
+    // SAFETY: the rest of the same room.
+    unsafe { pointer.cast::<u8>().add(known).write_bytes(0, room - known) };
+    Ok(())
+}
+
+/// Functions under their names, for C; see the file.
+macro_rules! export {
+    ($($(#[$doc:meta])* $kind:ident fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block)*) => {$(
+        $crate::entry::entry! {
+            $(#[$doc])*
+            // SAFETY: the name is one of `symbols.txt`, which is made visible under its library's version and nowhere else.
+            #[unsafe(no_mangle)]
+            $kind fn $name($($arg: $type),*) $(-> $result)? $body
+        }
+    )*};
+}
+pub(crate) use export;
+
+/// Functions that C finds by a pointer, otherwise the same.
+macro_rules! entry {
+    ($($(#[$meta:meta])* code fn $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block)*) => {$(
+        $(#[$meta])*
+        pub(crate) extern "C" fn $name($($arg: $type),*) -> std::ffi::c_int {
+            $crate::entry::caught(|| $body).map_or_else(|errno| errno.0, |()| 0)
+        }
+    )*};
+    ($($(#[$meta:meta])* minus fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty $body:block)*) => {$(
+        $(#[$meta])*
+        pub(crate) extern "C" fn $name($($arg: $type),*) -> $result {
+            $crate::entry::or_errno(-1, || $body)
+        }
+    )*};
+    ($($(#[$meta:meta])* null fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty $body:block)*) => {$(
+        $(#[$meta])*
+        pub(crate) extern "C" fn $name($($arg: $type),*) -> $result {
+            $crate::entry::or_errno($crate::entry::Null::NULL, || $body)
+        }
+    )*};
+    ($($(#[$meta:meta])* plain fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block)*) => {$(
+        $(#[$meta])*
+        pub(crate) extern "C" fn $name($($arg: $type),*) $(-> $result)? {
+            $crate::entry::or_errno(Default::default(), || $body)
+        }
+    )*};
+}
+pub(crate) use entry;

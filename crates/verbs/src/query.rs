@@ -1,0 +1,298 @@
+//! What programs ask of an open device: its limits, its port, its addresses.
+//!
+//! Numbers are those of the engine (`sprat::verbs`), or as large as a program may rely on where the engine has no limit.
+
+use std::ffi::c_int;
+
+use sprat::verbs::{Interface, MAX_READ_DEPTH, MAX_SGE, Options};
+
+use crate::abi::device::{
+    Context, DeviceAttr, DeviceAttrEx, Gid, GidEntry, LINK_ETHERNET, ModerationCaps, OdpCaps, PORT_ACTIVE,
+    PORT_DOWN, PacingCaps, PciAtomicCaps, PortAttr, QueryDeviceInput, RssCaps, TmCaps, TsoCaps,
+};
+use crate::context::Open;
+use crate::device::{Device, chars};
+use crate::entry::{Errno, INVALID, entry, export, put, put_part};
+
+/// The only port of a device, and its only partition key, which is every iWARP card's.
+const PORT: u32 = 1;
+const KEY: u16 = 0xffff;
+/// The number of `ibv_port_attr`'s octets that the symbol `ibv_query_port` may write; verbs.h passes its own.
+const PORT_ATTR_THEN: usize = 48;
+/// The number that programs with lists of devices know software iWARP by.
+const VENDOR: u32 = 0x62_6d74;
+/// `enum ibv_mtu`: 256 << (number - 1) octets.
+const MTUS: std::ops::RangeInclusive<c_int> = 1..=5;
+
+fn attributes(device: &Device) -> DeviceAttr {
+    let guid = device.guid();
+    let depth = 1 << 15;
+    let many = 1 << 16;
+    DeviceAttr {
+        fw_ver: chars(env!("CARGO_PKG_VERSION")),
+        node_guid: guid,
+        sys_image_guid: guid,
+        max_mr_size: i64::MAX.cast_unsigned(),
+        page_size_cap: 4096,
+        vendor_id: VENDOR,
+        vendor_part_id: 1,
+        hw_ver: 1,
+        max_qp: Options::default().connections.try_into().unwrap_or(c_int::MAX),
+        max_qp_wr: depth,
+        device_cap_flags: 0,
+        max_sge: MAX_SGE as c_int,
+        max_sge_rd: 1,
+        max_cq: many,
+        max_cqe: depth,
+        max_mr: many,
+        max_pd: many,
+        max_qp_rd_atom: c_int::from(MAX_READ_DEPTH),
+        max_ee_rd_atom: 0,
+        max_res_rd_atom: c_int::from(MAX_READ_DEPTH) * many,
+        max_qp_init_rd_atom: c_int::from(MAX_READ_DEPTH),
+        max_ee_init_rd_atom: 0,
+        // IBV_ATOMIC_HCA: among what this device does.
+        atomic_cap: 1,
+        max_ee: 0,
+        max_rdd: 0,
+        max_mw: 0,
+        max_raw_ipv6_qp: 0,
+        max_raw_ethy_qp: 0,
+        max_mcast_grp: 0,
+        max_mcast_qp_attach: 0,
+        max_total_mcast_qp_attach: 0,
+        max_ah: 0,
+        max_fmr: 0,
+        max_map_per_fmr: 0,
+        max_srq: many,
+        max_srq_wr: depth,
+        max_srq_sge: MAX_SGE as c_int,
+        max_pkeys: 1,
+        local_ca_ack_delay: 0,
+        phys_port_cnt: PORT as u8,
+    }
+}
+
+fn attributes_ex(device: &Device) -> DeviceAttrEx {
+    DeviceAttrEx {
+        orig_attr: attributes(device),
+        comp_mask: 0,
+        odp_caps: OdpCaps { general_caps: 0, per_transport_caps: [0; 3] },
+        completion_timestamp_mask: 0,
+        hca_core_clock: 0,
+        device_cap_flags_ex: 0,
+        tso_caps: TsoCaps { max_tso: 0, supported_qpts: 0 },
+        rss_caps: RssCaps {
+            supported_qpts: 0,
+            max_rwq_indirection_tables: 0,
+            max_rwq_indirection_table_size: 0,
+            rx_hash_fields_mask: 0,
+            rx_hash_function: 0,
+        },
+        max_wq_type_rq: 0,
+        packet_pacing_caps: PacingCaps { qp_rate_limit_min: 0, qp_rate_limit_max: 0, supported_qpts: 0 },
+        raw_packet_caps: 0,
+        tm_caps: TmCaps { max_rndv_hdr_size: 0, max_num_tags: 0, flags: 0, max_ops: 0, max_sge: 0 },
+        cq_mod_caps: ModerationCaps { max_cq_count: 0, max_cq_period: 0 },
+        max_dm_size: 0,
+        pci_atomic_caps: PciAtomicCaps { fetch_add: 0, swap: 0, compare_swap: 0 },
+        xrc_odp_caps: 0,
+        phys_port_cnt_ex: PORT,
+    }
+}
+
+/// The largest `enum ibv_mtu` that a packet holds.
+fn mtu(octets: u32) -> c_int {
+    MTUS.rev().find(|n| octets >= 256 << (n - 1)).unwrap_or(*MTUS.start())
+}
+
+/// `active_width` and `active_speed` as iWARP cards tell them: lanes (1, 4) and what a lane moves (2.5, 10, 25 Gb/s).
+fn width_and_speed(mbps: Option<u32>) -> (u8, u8) {
+    match mbps {
+        Some(0..5_000) => (1, 1),
+        Some(5_000..20_000) => (1, 4),
+        Some(20_000..40_000) => (1, 32),
+        Some(100_000..) => (2, 32),
+        // And where it is not said: loopback, a bridge.
+        _ => (2, 4),
+    }
+}
+
+fn port(interface: Option<&Interface>) -> PortAttr {
+    let up = interface.is_some_and(|i| i.up);
+    let (active_width, active_speed) = width_and_speed(interface.and_then(|i| i.mbps));
+    PortAttr {
+        state: if up { PORT_ACTIVE } else { PORT_DOWN },
+        max_mtu: *MTUS.end(),
+        active_mtu: mtu(interface.map_or(0, |i| i.mtu)),
+        gid_tbl_len: interface.map_or(0, |i| i.addresses.len() as c_int),
+        port_cap_flags: 0,
+        max_msg_sz: 1 << 31,
+        bad_pkey_cntr: 0,
+        qkey_viol_cntr: 0,
+        pkey_tbl_len: 1,
+        lid: 0,
+        sm_lid: 0,
+        lmc: 0,
+        max_vl_num: 0,
+        sm_sl: 0,
+        subnet_timeout: 0,
+        init_type_reply: 0,
+        active_width,
+        active_speed,
+        // Link up, or disabled.
+        phys_state: if up { 5 } else { 3 },
+        link_layer: LINK_ETHERNET,
+        flags: 0,
+        port_cap_flags2: 0,
+    }
+}
+
+fn ask_port(context: *mut Context, number: u8, attr: *mut PortAttr, room: usize) -> Result<(), Errno> {
+    // SAFETY: null, or a context that the program has open during this call.
+    let open = unsafe { Open::from_seen(context) }?;
+    if u32::from(number) != PORT {
+        return Err(INVALID);
+    }
+    // SAFETY: null, or the caller's room of so many octets.
+    unsafe { put_part(attr, room, &port(open.device.interface().ok().as_ref())) }
+}
+
+/// An address of a device, by its place in the port's table.
+fn gid(open: &Open, port: u32, index: usize) -> Result<(Gid, u32), Errno> {
+    if port != PORT {
+        return Err(INVALID);
+    }
+    let interface = open.device.interface()?;
+    let raw = interface.gids().nth(index).ok_or(INVALID)?;
+    Ok((Gid { raw }, interface.index))
+}
+
+fn entry_at(open: &Open, port: u32, index: u32) -> Result<GidEntry, Errno> {
+    let (gid, ndev_ifindex) = gid(open, port, index as usize).map_err(|_| Errno(libc::ENODATA))?;
+    Ok(GidEntry { gid, gid_index: index, port_num: port, gid_type: 0, ndev_ifindex })
+}
+
+entry! {
+    /// `ibv_query_port` as verbs.h calls it.
+    code fn query_port(context: *mut Context, number: u8, attr: *mut PortAttr, room: usize) {
+        ask_port(context, number, attr, room)
+    }
+
+    /// `ibv_query_device_ex`.
+    code fn query_device_ex(
+        context: *mut Context,
+        input: *const QueryDeviceInput,
+        attr: *mut DeviceAttrEx,
+        room: usize,
+    ) {
+        // SAFETY: null, or an input of the caller's.
+        if unsafe { input.as_ref() }.is_some_and(|i| i.comp_mask != 0) || room < size_of::<DeviceAttr>() {
+            return Err(INVALID);
+        }
+        // SAFETY: null, or a context that the program has open during this call.
+        let open = unsafe { Open::from_seen(context) }?;
+        // SAFETY: null, or the caller's room of so many octets.
+        unsafe { put_part(attr, room, &attributes_ex(open.device)) }
+    }
+}
+
+export! {
+    /// What the device can do.
+    code fn ibv_query_device(context: *mut Context, attr: *mut DeviceAttr) {
+        // SAFETY: null, or a context that the program has open during this call.
+        let open = unsafe { Open::from_seen(context) }?;
+        // SAFETY: null, or room for the attributes, the caller's.
+        unsafe { put(attr, attributes(open.device)) }
+    }
+
+    /// How the port is, for programs whose headers are old.
+    code fn ibv_query_port(context: *mut Context, number: u8, attr: *mut PortAttr) {
+        ask_port(context, number, attr, PORT_ATTR_THEN)
+    }
+
+    /// An address with all that belongs to it; `room` is the size of the caller's entry.
+    code fn _ibv_query_gid_ex(
+        context: *mut Context,
+        port: u32,
+        index: u32,
+        to: *mut GidEntry,
+        flags: u32,
+        room: usize,
+    ) {
+        if flags != 0 {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
+        // SAFETY: null, or a context that the program has open during this call.
+        let open = unsafe { Open::from_seen(context) }?;
+        // SAFETY: null, or the caller's room of so many octets.
+        unsafe { put_part(to, room, &entry_at(open, port, index)?) }
+    }
+}
+
+export! {
+    /// An address.
+    minus fn ibv_query_gid(context: *mut Context, port: u8, index: c_int, to: *mut Gid) -> c_int {
+        // SAFETY: null, or a context that the program has open during this call.
+        let open = unsafe { Open::from_seen(context) }?;
+        let (gid, _) = gid(open, port.into(), usize::try_from(index).map_err(|_| INVALID)?)?;
+        // SAFETY: null, or room for an address, the caller's.
+        unsafe { put(to, gid) }?;
+        Ok(0)
+    }
+
+    /// The kind of an address: 0, as of all that are not RoCE's second version.
+    minus fn ibv_query_gid_type(context: *mut Context, port: u8, index: u32, to: *mut c_int) -> c_int {
+        // SAFETY: null, or a context that the program has open during this call.
+        let open = unsafe { Open::from_seen(context) }?;
+        gid(open, port.into(), index as usize)?;
+        // SAFETY: null, or room for the kind, the caller's.
+        unsafe { put(to, 0) }?;
+        Ok(0)
+    }
+
+    /// A partition key; iWARP has but one.
+    minus fn ibv_query_pkey(context: *mut Context, port: u8, index: c_int, to: *mut u16) -> c_int {
+        // SAFETY: null, or a context that the program has open during this call.
+        unsafe { Open::from_seen(context) }?;
+        if u32::from(port) != PORT || index != 0 {
+            return Err(INVALID);
+        }
+        // SAFETY: null, or room for the key, the caller's.
+        unsafe { put(to, KEY) }?;
+        Ok(0)
+    }
+
+    /// Where a partition key is in the table.
+    minus fn ibv_get_pkey_index(context: *mut Context, port: u8, key: u16) -> c_int {
+        // SAFETY: null, or a context that the program has open during this call.
+        unsafe { Open::from_seen(context) }?;
+        if u32::from(port) == PORT && key == KEY { Ok(0) } else { Err(INVALID) }
+    }
+}
+
+export! {
+    /// All addresses; how many there are, or an errno below zero.
+    plain fn _ibv_query_gid_table(
+        context: *mut Context,
+        to: *mut GidEntry,
+        entries: usize,
+        flags: u32,
+        room: usize,
+    ) -> isize {
+        let table = || {
+            // SAFETY: null, or a context that the program has open during this call.
+            let open = unsafe { Open::from_seen(context) }?;
+            if flags != 0 || room < size_of::<GidEntry>() {
+                return Err(Errno(libc::EOPNOTSUPP));
+            }
+            let count = open.device.interface().map_or(0, |i| i.addresses.len());
+            for index in 0..count.min(entries) {
+                // SAFETY: the caller's array has `entries` places of `room` octets each, if it is not null.
+                unsafe { put_part(to.byte_add(index * room), room, &entry_at(open, PORT, index as u32)?) }?;
+            }
+            Ok(count.min(entries) as isize)
+        };
+        Ok(table().unwrap_or_else(|errno: Errno| -(errno.0 as isize)))
+    }
+}

@@ -1,0 +1,109 @@
+//! Debian's own programs and one of ours in C, on our libraries, as a user without any right.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use super::{Place, libraries, output};
+
+/// Programs of rdma-core and perftest that are linked with one or both libraries, some of them through libmlx5 and libefa.
+const PROGRAMS: [&str; 12] = [
+    "ibv_devices",
+    "ibv_devinfo",
+    "ibv_rc_pingpong",
+    "rping",
+    "ucmatose",
+    "udaddy",
+    "cmtime",
+    "rdma_server",
+    "rdma_xclient",
+    "rstream",
+    "ib_send_lat",
+    "ib_write_bw",
+];
+
+/// A line's value under a key, both as `ibv_devinfo` prints them.
+fn value<'a>(text: &'a str, key: &str) -> &'a str {
+    let found = text.lines().filter_map(|line| line.trim().split_once(':')).find(|(k, _)| *k == key);
+    found.unwrap_or_else(|| panic!("no {key} in {text}")).1.trim()
+}
+
+#[test]
+fn devices_are_seen_as_sprat_says() {
+    let place = Place::new();
+    let seen = output(place.nobody().args(["exec", "--", "ibv_devices"]));
+    if super::own_uid() == 0 {
+        assert!(seen.contains("CapEff:\t0000000000000000") && seen.contains("NoNewPrivs:\t1"), "{seen}");
+        assert!(!value(&seen, "Uid").starts_with('0'), "{seen}");
+    }
+    let listed = output(place.nobody().args(["rdma", "devices"]));
+    let devices = listed.lines().filter(|line| line.trim_start().starts_with("iw_"));
+    let devices: Vec<Vec<&str>> = devices.map(|line| line.split_whitespace().collect()).collect();
+    assert!(devices.iter().any(|d| d[0] == "iw_lo"), "{listed}");
+    for device in &devices {
+        let line = seen.lines().find(|line| line.split_whitespace().next() == Some(device[0]));
+        assert!(line.is_some_and(|line| line.contains(device[4])), "{device:?} in {seen}");
+    }
+    assert_eq!(seen.lines().filter(|line| line.contains("iw_")).count(), devices.len(), "{seen}");
+}
+
+#[test]
+fn loopback_is_a_card_that_speaks_iwarp() {
+    let place = Place::new();
+    let seen = output(place.nobody().args(["exec", "--", "ibv_devinfo", "-v", "-d", "iw_lo"]));
+    println!("{seen}");
+    for (key, expected) in [
+        ("hca_id", "iw_lo"),
+        ("transport", "iWARP (1)"),
+        ("vendor_id", "0x626d74"),
+        ("phys_port_cnt", "1"),
+        ("max_sge", "8"),
+        ("state", "PORT_ACTIVE (4)"),
+        ("link_layer", "Ethernet"),
+        ("pkey_tbl_len", "1"),
+    ] {
+        assert_eq!(value(&seen, key), expected, "{key}");
+    }
+    assert!(value(&seen, "GID[  0]").starts_with("0000:0000:0000:0000:0000:ffff:7f00:0001"), "{seen}");
+}
+
+#[test]
+fn programs_load() {
+    let place = Place::new();
+    for program in PROGRAMS {
+        let path = Path::new("/usr/bin").join(program);
+        let loaded = output(Command::new(place.sprat()).args(["exec", "--", "ldd", "-r"]).arg(path));
+        assert!(loaded.contains("verbs/libibverbs.so.1 ("), "{program}: {loaded}");
+        assert!(!loaded.contains("undefined") && !loaded.contains("not found"), "{program}: {loaded}");
+    }
+}
+
+/// Names whatever is wrong, a line each.
+#[test]
+fn a_program_of_ours_finds_what_it_should() {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let binary = folder.path().join("probe");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/abi/probe.c");
+    let flags = ["-Wall", "-Werror", "-o"];
+    let linked = ["-libverbs", "-lrdmacm", "-ldl"];
+    output(Command::new("cc").args(flags).arg(&binary).arg(source).args(linked));
+    let mut command = Command::new(&binary);
+    assert_eq!(output(command.env("LD_LIBRARY_PATH", libraries())), "all as it should be\n");
+}
+
+#[test]
+fn exec_says_what_is_missing() {
+    let place = Place::new();
+    let run = |command: &mut Command| {
+        let out = command.output().expect("sprat runs");
+        (out.status.code(), String::from_utf8_lossy(&out.stderr).into_owned())
+    };
+    let (code, said) = run(Command::new(place.sprat()).args(["exec", "--", "there-is-no-such-program"]));
+    assert!(code == Some(1) && said.contains("there-is-no-such-program"), "{said}");
+    assert_eq!(run(Command::new(place.sprat()).args(["exec", "--", "sh", "-c", "exit 7"])).0, Some(7));
+    fs::remove_file(place.folder.path().join("verbs/librdmacm.so.1")).expect("it is ours");
+    let (code, said) = run(Command::new(place.sprat()).args(["exec", "true"]));
+    assert!(code == Some(1) && said.contains("make verbs"), "{said}");
+    let (code, said) = run(Command::new(place.sprat()).args(["exec", "true"]).env("SPRAT_VERBS", "/nowhere"));
+    assert!(code == Some(1) && said.contains("SPRAT_VERBS=/nowhere"), "{said}");
+}

@@ -1,0 +1,82 @@
+//! Every symbol and version that programs may be linked with is there: those of the table, and those of Debian's libraries.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use super::{LIBRARIES, SYSTEM, libraries, output, repository};
+
+/// `name@NODE` of everything that a library defines. Which of several versions is the default one is not asked: programs
+/// name the version.
+fn defined(library: &Path) -> BTreeSet<String> {
+    let listed =
+        output(Command::new("nm").args(["-D", "--with-symbol-versions", "--defined-only"]).arg(library));
+    // Address, kind, name; kind A is a version itself.
+    let fields = listed.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    fields.filter(|f| f.len() == 3 && f[1] != "A").map(|f| f[2].replace("@@", "@")).collect()
+}
+
+/// The rows of the table: library, node, symbol, state, answer; one for each private node.
+fn table() -> Vec<[String; 5]> {
+    let text = fs::read_to_string(repository().join("crates/verbs/symbols.txt")).expect("the table is there");
+    let private =
+        text.lines().find_map(|line| line.strip_prefix("# private ")).expect("it has private nodes");
+    let mut rows = Vec::new();
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let [library, node, symbol, state, answer] = fields[..] else { panic!("five columns: {line}") };
+        let mut add = |node: String, symbol: String| {
+            rows.push([library.to_owned(), node, symbol, state.to_owned(), answer.to_owned()]);
+        };
+        if node == "PRIVATE" {
+            for version in private.split_whitespace() {
+                add(format!("IBVERBS_PRIVATE_{version}"), symbol.replace('*', version));
+            }
+        } else {
+            add(node.to_owned(), symbol.to_owned());
+        }
+    }
+    rows
+}
+
+#[test]
+fn the_table_is_what_is_built() {
+    for library in ["ibverbs", "rdmacm"] {
+        let mut expected: BTreeSet<String> =
+            table().iter().filter(|r| r[0] == library).map(|r| format!("{}@{}", r[2], r[1])).collect();
+        if library == "ibverbs" {
+            // What librdmacm.so.1 jumps to.
+            let jumps = table().into_iter().filter(|r| r[0] == "rdmacm" && r[3] == "works");
+            expected.extend(jumps.map(|r| format!("sprat_{}@SPRAT_RDMACM", r[2])));
+        }
+        let built = defined(&libraries().join(format!("lib{library}.so.1")));
+        let missing: Vec<_> = expected.difference(&built).collect();
+        let more: Vec<_> = built.difference(&expected).collect();
+        assert!(missing.is_empty() && more.is_empty(), "lib{library}: missing {missing:?}, more {more:?}");
+    }
+}
+
+#[test]
+fn what_debian_has_is_there() {
+    for library in LIBRARIES {
+        let debian = defined(&Path::new(SYSTEM).join(library));
+        assert!(debian.len() > 60, "{library}: {debian:?}");
+        let ours = defined(&libraries().join(library));
+        let missing: Vec<_> = debian.difference(&ours).collect();
+        assert!(missing.is_empty(), "{library}: missing {missing:?}");
+    }
+}
+
+#[test]
+fn the_table_says_what_is_so() {
+    let states = ["works", "later", "errno", "old"];
+    let answers = ["code", "minus", "null", "void", "zero", "data"];
+    let mut seen = BTreeSet::new();
+    for [library, node, symbol, state, answer] in table() {
+        assert!(states.contains(&state.as_str()), "{symbol}: {state}");
+        let good = if state == "works" { answer == "-" } else { answers.contains(&answer.as_str()) };
+        assert!(good, "{symbol}: {answer}");
+        assert!(seen.insert((library, node, symbol.clone())), "{symbol} stands there twice");
+    }
+}
