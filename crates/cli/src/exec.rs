@@ -41,7 +41,7 @@ fn folder() -> Result<PathBuf, Fail> {
         );
     }
     let own = env::current_exe().map_err(|e| Fail::new(format!("where this program is: {e}")))?;
-    let own = own.parent().unwrap_or(Path::new("/"));
+    let own = own.parent().unwrap_or_else(|| Path::new("/"));
     let candidates = [own.join("verbs"), own.join("../lib/sprat")];
     let Some(folder) = candidates.iter().find(|f| whole(f)) else {
         return Err(

@@ -124,7 +124,7 @@ pub(crate) fn array<T>(pointers: &[*mut T]) -> Result<*mut *mut T, Errno> {
     Ok(array)
 }
 
-/// Frees what [`array`] gave; null is nothing.
+/// Frees what [`array()`] gave; null is nothing.
 pub(crate) fn free_array<T>(array: *mut *mut T) {
     // SAFETY: null, or an array of `calloc` that the program is done with, as it says by this call.
     unsafe { libc::free(array.cast()) };

@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::cluster::{errors, run, text};
 
 /// Every command that a user sees.
-const COMMANDS: [&[&str]; 16] = [
+const COMMANDS: [&[&str]; 17] = [
     &[],
     &["up"],
     &["coordinator"],
@@ -25,6 +25,7 @@ const COMMANDS: [&[&str]; 16] = [
     &["export"],
     &["stats"],
     &["perf"],
+    &["exec"],
 ];
 
 #[test]
