@@ -1,6 +1,7 @@
 //! The cleaner: makes free segments out of segments in which much is dead.
 //!
-//! It takes the segment that promises most, copies what is live to a survivor segment, lets the tables point there, and
+//! It begins when free segments are few, and before that when the log would take new memory though less than half of
+//! what it has is live: so a server's size follows its data. It takes the segment that promises most, copies what is live to a survivor segment, lets the tables point there, and
 //! frees the rest:
 //!
 //! ```text

@@ -136,6 +136,15 @@ pub(crate) struct Tag {
     pub(crate) state: TagState,
 }
 
+impl Tag {
+    /// A tag that is not bound, and opens nothing.
+    fn blank(node: usize, stag: Stag, pd: Pd, kind: TagKind) -> Self {
+        let (area, offset, base, len, access) = (PUBLIC, 0, 0, 0, NONE);
+        let (before, only, state) = (stag, None, TagState::Free);
+        Self { stag, before, node, area, offset, base, len, access, pd, only, kind, state }
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum TagKind {
     Region,
@@ -414,21 +423,8 @@ impl World {
         let it = &mut self.nodes[node];
         let pd = it.pds[pd];
         let stag = it.rnic.register(pd, area as u32, base, len as u64, access).unwrap();
-        let (offset, only, kind, state) = (0, None, TagKind::Region, TagState::Live);
-        self.tags.push(Tag {
-            stag,
-            before: stag,
-            node,
-            area,
-            offset,
-            base,
-            len,
-            access,
-            pd,
-            only,
-            kind,
-            state,
-        });
+        let blank = Tag::blank(node, stag, pd, TagKind::Region);
+        self.tags.push(Tag { area, base, len, access, state: TagState::Live, ..blank });
     }
 
     fn side(&mut self, node: usize) -> Side {
@@ -562,22 +558,7 @@ impl World {
             _ => it.rnic.alloc_fast(pd),
         }
         .unwrap();
-        let (area, offset, base, len, access) = (PUBLIC, 0, 0, 0, NONE);
-        let state = TagState::Free;
-        self.tags.push(Tag {
-            stag,
-            before: stag,
-            node,
-            area,
-            offset,
-            base,
-            len,
-            access,
-            pd,
-            only,
-            kind,
-            state,
-        });
+        self.tags.push(Tag { only, ..Tag::blank(node, stag, pd, kind) });
     }
 
     /// Which stream of a machine it is.
