@@ -21,6 +21,7 @@ const LISTED: &[(&str, usize)] = &[
     ("crates/verbs/src/device.rs", 5),
     ("crates/verbs/src/entry.rs", 9),
     ("crates/verbs/src/events.rs", 5),
+    ("crates/verbs/src/pd.rs", 5),
     ("crates/verbs/src/query.rs", 18),
     ("crates/verbs/src/text.rs", 1),
 ];
