@@ -13,6 +13,7 @@
 extern crate alloc;
 
 pub mod datagrams;
+pub mod device;
 pub mod fault;
 pub mod probe;
 pub mod rand;
@@ -22,5 +23,6 @@ pub mod time;
 pub mod wire;
 
 pub use datagrams::{Addr, Datagrams};
+pub use device::Device;
 pub use rand::Rng;
 pub use time::Instant;
