@@ -1,7 +1,14 @@
 //! Headers, one protocol a file: bytes to values and back, no state. `docs/formats.md` is normative.
 
+pub mod arp;
 pub mod checksum;
 pub mod ddp;
+pub mod ethernet;
+pub mod icmp;
+pub mod icmpv6;
+pub mod ipv4;
+pub mod ipv6;
 pub mod mpa;
 pub mod rdmap;
 pub mod rpc;
+pub mod udp;

@@ -1,0 +1,152 @@
+//! ICMP messages (RFC 792): echo, and the errors that a host sends and obeys.
+//!
+//! ```text
+//!  0 u8 type   1 u8 code   2 u16 checksum of all
+//!  echo 8, reply 0   4 u16 identifier   6 u16 number   8 data
+//!  unreachable 3     4 u16 zero   6 u16 next hop's mtu, if code is 4 (RFC 1191)   8 the packet's header and what follows it
+//! ```
+//!
+//! Always: what [`Icmp::emit`] writes with its data behind it, [`Icmp::parse`] reads back. The checksum is compared here.
+
+use super::checksum::Sum;
+
+/// Octets before an echo's data or an error's quotation.
+pub const HEADER: usize = 8;
+
+const REPLY: u8 = 0;
+const UNREACHABLE: u8 = 3;
+const ECHO: u8 = 8;
+const PORT: u8 = 3;
+const TOO_BIG: u8 = 4;
+
+/// What a message says. What follows its header comes beside it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Icmp {
+    /// Say this again.
+    Echo {
+        /// Whose it is.
+        ident: u16,
+        /// Which of his.
+        seq: u16,
+    },
+    /// It is said again.
+    Reply {
+        /// Whose it was.
+        ident: u16,
+        /// Which of his.
+        seq: u16,
+    },
+    /// Nobody listens at the port.
+    PortUnreachable,
+    /// The packet is too big for a link, and must not be fragmented.
+    TooBig {
+        /// What that link carries; 0 if the router does not say.
+        mtu: u16,
+    },
+    /// Unreachable for another reason.
+    Unreachable {
+        /// Which.
+        code: u8,
+    },
+    /// Another type.
+    Other(u8),
+}
+
+/// Why octets are no ICMP message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Bad {
+    /// Shorter than a header.
+    Length,
+    /// The checksum is wrong.
+    Checksum,
+}
+
+impl Icmp {
+    /// The message, and what follows its header.
+    ///
+    /// # Errors
+    /// [`Bad`].
+    pub fn parse(message: &[u8]) -> Result<(Self, &[u8]), Bad> {
+        let (&[kind, code, _, _, a, b, c, d], data) =
+            message.split_first_chunk::<HEADER>().ok_or(Bad::Length)?;
+        if Sum::new().add(message).checksum() != 0 {
+            return Err(Bad::Checksum);
+        }
+        let (first, second) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+        let message = match (kind, code) {
+            (ECHO, 0) => Self::Echo { ident: first, seq: second },
+            (REPLY, 0) => Self::Reply { ident: first, seq: second },
+            (UNREACHABLE, PORT) => Self::PortUnreachable,
+            (UNREACHABLE, TOO_BIG) => Self::TooBig { mtu: second },
+            (UNREACHABLE, code) => Self::Unreachable { code },
+            _ => Self::Other(kind),
+        };
+        Ok((message, data))
+    }
+
+    /// The header of a message with `data` behind it.
+    #[must_use]
+    pub fn emit(&self, data: &[u8]) -> [u8; HEADER] {
+        let (kind, code, first, second) = match *self {
+            Self::Echo { ident, seq } => (ECHO, 0, ident, seq),
+            Self::Reply { ident, seq } => (REPLY, 0, ident, seq),
+            Self::PortUnreachable => (UNREACHABLE, PORT, 0, 0),
+            Self::TooBig { mtu } => (UNREACHABLE, TOO_BIG, 0, mtu),
+            Self::Unreachable { code } => (UNREACHABLE, code, 0, 0),
+            Self::Other(kind) => (kind, 0, 0, 0),
+        };
+        let ([a, b], [c, d]) = (first.to_be_bytes(), second.to_be_bytes());
+        let [high, low] = Sum::new().add(&[kind, code, 0, 0, a, b, c, d]).add(data).checksum().to_be_bytes();
+        [kind, code, high, low, a, b, c, d]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DATA: [u8; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
+    /// An echo request that Linux 6 carried, its reply, and the start of what it answered to a datagram for a closed port.
+    const REQUEST: [u8; HEADER] = [8, 0, 0xd9, 0xba, 0x12, 0x34, 0, 1];
+    const ANSWER: [u8; HEADER] = [0, 0, 0xe1, 0xba, 0x12, 0x34, 0, 1];
+    const CLOSED: [u8; HEADER] = [3, 3, 0x26, 0x42, 0, 0, 0, 0];
+    /// What that one quoted.
+    const QUOTED: [u8; 33] = [
+        0x45, 0, 0, 0x21, 0xe9, 0x8c, 0x40, 0, 0x40, 0x11, 0x3d, 0x2f, 10, 7, 0, 1, 10, 7, 0, 2, 0x12, 0x34,
+        0x56, 0x78, 0, 0x0d, 0x14, 0x2f, 0x73, 0x70, 0x72, 0x61, 0x74,
+    ];
+
+    #[test]
+    fn golden() {
+        let (ident, seq) = (0x1234, 1);
+        let cases = [
+            (REQUEST, &DATA[..], Icmp::Echo { ident, seq }),
+            (ANSWER, &DATA, Icmp::Reply { ident, seq }),
+            (CLOSED, &QUOTED, Icmp::PortUnreachable),
+        ];
+        for (header, data, message) in cases {
+            let bytes = [&header, data].concat();
+            assert_eq!(Icmp::parse(&bytes), Ok((message, data)));
+            assert_eq!(message.emit(data), header);
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        for message in [Icmp::TooBig { mtu: 1400 }, Icmp::Unreachable { code: 1 }, Icmp::Other(11)] {
+            let bytes = [&message.emit(&DATA[..7])[..], &DATA[..7]].concat();
+            assert_eq!(Icmp::parse(&bytes), Ok((message, &DATA[..7])));
+        }
+    }
+
+    #[test]
+    fn damaged_and_short_ones_are_bad() {
+        let bytes = [REQUEST, DATA].concat();
+        for at in 0..bytes.len() {
+            let mut bad = bytes.clone();
+            bad[at] ^= 0x20;
+            assert_eq!(Icmp::parse(&bad), Err(Bad::Checksum), "octet {at}");
+        }
+        assert!((0..HEADER).all(|len| Icmp::parse(&bytes[..len]) == Err(Bad::Length)));
+    }
+}

@@ -1,0 +1,208 @@
+//! IPv4 headers (RFC 791): 20 octets, and up to 40 of options that are passed over.
+//!
+//! ```text
+//!  0 u4 4  u4 words   1 u8 service   2 u16 length of all   4 u16 identification   6 u3 flags  u13 offset / 8
+//!  8 u8 time to live  9 u8 protocol  10 u16 checksum       12 source(4)          16 destination(4)
+//! ```
+//!
+//! Always: what [`Ipv4::emit`] writes, [`Ipv4::parse`] reads back. The header's checksum is compared here. Not here:
+//! fragments put together (`net`).
+
+use core::net::Ipv4Addr;
+
+use super::checksum::Sum;
+
+/// Octets of a header without options.
+pub const HEADER: usize = 20;
+
+/// The protocol number of ICMP.
+pub const ICMP: u8 = 1;
+/// The protocol number of UDP.
+pub const UDP: u8 = 17;
+
+/// Do not fragment.
+const DF: u16 = 0x4000;
+/// More fragments follow.
+const MF: u16 = 0x2000;
+const OFFSET: u16 = 0x1fff;
+
+/// A header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ipv4 {
+    /// Routers must not fragment it.
+    pub dont_fragment: bool,
+    /// It is a fragment, and not the last one.
+    pub more: bool,
+    /// Where in the datagram's payload this one begins: a multiple of 8.
+    pub offset: u16,
+    /// Which fragments belong together.
+    pub ident: u16,
+    /// Routers that it may still pass.
+    pub ttl: u8,
+    /// What the payload is.
+    pub protocol: u8,
+    /// Who sent it.
+    pub from: Ipv4Addr,
+    /// Whom it is for.
+    pub to: Ipv4Addr,
+}
+
+/// Why octets are no IPv4 packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Bad {
+    /// Shorter than its header, or its lengths contradict each other.
+    Length,
+    /// Another version.
+    Version,
+    /// The header's checksum is wrong.
+    Checksum,
+}
+
+impl Ipv4 {
+    /// The header of `packet`, and its payload; padding behind it is cut off.
+    ///
+    /// # Errors
+    /// [`Bad`].
+    #[inline]
+    pub fn parse(packet: &[u8]) -> Result<(Self, &[u8]), Bad> {
+        let h: &[u8; HEADER] = packet.first_chunk().ok_or(Bad::Length)?;
+        if h[0] >> 4 != 4 {
+            return Err(Bad::Version);
+        }
+        let (header, len) = (usize::from(h[0] & 15) * 4, usize::from(u16::from_be_bytes([h[2], h[3]])));
+        let payload = packet.get(header..len).filter(|_| header >= HEADER).ok_or(Bad::Length)?;
+        if Sum::new().add(&packet[..header]).checksum() != 0 {
+            return Err(Bad::Checksum);
+        }
+        Ok((Self::read(h), payload))
+    }
+
+    /// The header at the start of what an ICMP message quotes, and what is there of its payload. The quoted checksum is
+    /// whatever routers made of it.
+    #[must_use]
+    pub fn quoted(bytes: &[u8]) -> Option<(Self, &[u8])> {
+        let h: &[u8; HEADER] = bytes.first_chunk()?;
+        let header = usize::from(h[0] & 15) * 4;
+        (h[0] >> 4 == 4 && header >= HEADER).then_some(())?;
+        Some((Self::read(h), bytes.get(header..)?))
+    }
+
+    fn read(h: &[u8; HEADER]) -> Self {
+        let word = |at: usize| u16::from_be_bytes([h[at], h[at + 1]]);
+        let address = |at: usize| Ipv4Addr::new(h[at], h[at + 1], h[at + 2], h[at + 3]);
+        Self {
+            dont_fragment: word(6) & DF != 0,
+            more: word(6) & MF != 0,
+            offset: (word(6) & OFFSET) * 8,
+            ident: word(4),
+            ttl: h[8],
+            protocol: h[9],
+            from: address(12),
+            to: address(16),
+        }
+    }
+
+    /// True if this is not the whole datagram.
+    #[inline]
+    #[must_use]
+    pub const fn is_fragment(&self) -> bool {
+        self.more || self.offset != 0
+    }
+
+    /// The header of a packet with `payload` octets behind it, at most 65,515.
+    #[must_use]
+    pub fn emit(&self, payload: usize) -> [u8; HEADER] {
+        let flag = |on: bool, bit: u16| if on { bit } else { 0 };
+        let len = (HEADER + payload).min(0xffff) as u16;
+        let mut h = [0; HEADER];
+        h[0] = 0x45;
+        h[2..4].copy_from_slice(&len.to_be_bytes());
+        h[4..6].copy_from_slice(&self.ident.to_be_bytes());
+        let flags = flag(self.dont_fragment, DF) | flag(self.more, MF) | (self.offset / 8 & OFFSET);
+        h[6..8].copy_from_slice(&flags.to_be_bytes());
+        (h[8], h[9]) = (self.ttl, self.protocol);
+        h[12..16].copy_from_slice(&self.from.octets());
+        h[16..20].copy_from_slice(&self.to.octets());
+        let checksum = Sum::new().add(&h).checksum();
+        h[10..12].copy_from_slice(&checksum.to_be_bytes());
+        h
+    }
+
+    /// The sum of the pseudo-header for `len` octets of payload.
+    #[inline]
+    #[must_use]
+    pub fn pseudo(&self, len: usize) -> Sum {
+        let sum = Sum::new().add(&self.from.octets()).add(&self.to.octets());
+        sum.word(u16::from(self.protocol)).word(len as u16)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The header of a UDP datagram that Linux 6 sent, and that of the first and the last fragment of another.
+    const WHOLE: [u8; HEADER] =
+        [0x45, 0, 0, 0x21, 0x0e, 0x9f, 0x40, 0, 0x40, 0x11, 0x18, 0x1d, 10, 7, 0, 1, 10, 7, 0, 2];
+    const FIRST: [u8; HEADER] =
+        [0x45, 0, 5, 0xdc, 0x89, 0xaa, 0x20, 0, 0x40, 1, 0xb7, 0x66, 10, 7, 0, 1, 10, 7, 0, 2];
+    const LAST: [u8; HEADER] =
+        [0x45, 0, 2, 0x24, 0x89, 0xaa, 0, 0xb9, 0x40, 1, 0xda, 0x65, 10, 7, 0, 1, 10, 7, 0, 2];
+
+    fn whole() -> Ipv4 {
+        Ipv4 {
+            dont_fragment: true,
+            more: false,
+            offset: 0,
+            ident: 0x0e9f,
+            ttl: 64,
+            protocol: UDP,
+            from: Ipv4Addr::new(10, 7, 0, 1),
+            to: Ipv4Addr::new(10, 7, 0, 2),
+        }
+    }
+
+    #[test]
+    fn golden() {
+        let fragment = Ipv4 { dont_fragment: false, ident: 0x89aa, protocol: ICMP, ..whole() };
+        let first = Ipv4 { more: true, ..fragment };
+        let last = Ipv4 { offset: 0xb9 * 8, ..fragment };
+        for (bytes, header, payload) in [(WHOLE, whole(), 13), (FIRST, first, 1480), (LAST, last, 528)] {
+            // Short frames are padded: what is behind the payload is none of it.
+            let mut packet = bytes.to_vec();
+            packet.resize(HEADER + payload + 9, 7);
+            assert_eq!(Ipv4::parse(&packet), Ok((header, &packet[HEADER..HEADER + payload])));
+            assert_eq!(header.emit(payload), bytes);
+            assert_eq!(header.is_fragment(), header.protocol == ICMP);
+        }
+    }
+
+    #[test]
+    fn each_wrong_octet_of_a_header_is_noticed() {
+        let mut packet = WHOLE.to_vec();
+        packet.resize(33, 1);
+        for at in 0..HEADER {
+            let mut bad = packet.clone();
+            bad[at] ^= 0x10;
+            assert!(Ipv4::parse(&bad).is_err(), "octet {at}");
+        }
+        assert!((0..33).all(|len| Ipv4::parse(&packet[..len]) == Err(Bad::Length)));
+        packet[0] = 0x44;
+        assert_eq!(Ipv4::parse(&packet), Err(Bad::Length));
+        packet[0] = 0x65;
+        assert_eq!(Ipv4::parse(&packet), Err(Bad::Version));
+    }
+
+    #[test]
+    fn options_are_passed_over() {
+        let mut packet = whole().emit(4 + 2).to_vec();
+        packet.extend([1, 1, 1, 0, 0xaa, 0xbb]);
+        packet[0] = 0x46;
+        packet[10..12].fill(0);
+        let checksum = Sum::new().add(&packet[..24]).checksum();
+        packet[10..12].copy_from_slice(&checksum.to_be_bytes());
+        assert_eq!(Ipv4::parse(&packet), Ok((whole(), &[0xaa, 0xbb][..])));
+        assert_eq!(Ipv4::quoted(&packet), Some((whole(), &[0xaa, 0xbb][..])));
+        assert_eq!(Ipv4::quoted(&packet[..23]), None);
+    }
+}
