@@ -111,7 +111,7 @@ impl Shared {
             return self.rouse(&core);
         }
         self.attend(&core, false);
-        self.watch(core, Watch::Thread(Instant::NEVER), Instant::NEVER);
+        let _ = self.watch(core, Watch::Thread(Instant::NEVER), Instant::NEVER, None);
         me.fresh = false;
         me.taken = self.taken.load(Ordering::Relaxed);
     }

@@ -4,11 +4,14 @@
 //! Always holds: every list has a limit, and what is not fetched costs its sender, not the others.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use sprat_proto::rdma::{Conn, Cq, Event, Qp, Why};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::ReadWriteFlags;
+use sprat_proto::rdma::{Conn, Cq, Event, Qp, Srq, Why};
 use sprat_proto::wire::rdmap::Cause;
 
 /// The most requests for a connection that wait at one listener; those beyond are refused.
@@ -43,7 +46,7 @@ pub(crate) enum Link {
         ord: Option<u16>,
     },
     /// TCP did not connect.
-    Unreachable(std::io::ErrorKind),
+    Unreachable(io::ErrorKind),
     /// The start-up failed.
     Failed(Why),
     /// It has ended; by an error, if there is a cause, which we found or the peer.
@@ -65,11 +68,91 @@ pub(crate) struct Asked {
     pub(crate) ord: Option<u16>,
 }
 
-/// The completion queues of one channel that have something.
+/// What waits for one reader, behind a descriptor that counts it: readable exactly while something is there, if nobody else
+/// reads from it. Whoever has the descriptor may make it non-blocking, which is a wish and not minded here.
 #[derive(Debug)]
-pub(crate) struct Channel {
-    pub(crate) fd: Arc<OwnedFd>,
-    pub(crate) ready: VecDeque<Cq>,
+pub(crate) struct Mailbox<T> {
+    fd: Arc<OwnedFd>,
+    waiting: VecDeque<T>,
+}
+
+impl<T> Mailbox<T> {
+    /// An empty one.
+    ///
+    /// # Errors
+    /// No descriptor left.
+    pub(crate) fn new() -> io::Result<Self> {
+        let fd = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE)?);
+        Ok(Self::behind(fd))
+    }
+
+    /// An empty one behind a descriptor of the caller's: an eventfd that counts down by one.
+    pub(crate) fn behind(fd: Arc<OwnedFd>) -> Self {
+        Self { fd, waiting: VecDeque::new() }
+    }
+
+    pub(crate) fn fd(&self) -> &Arc<OwnedFd> {
+        &self.fd
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub(crate) fn put(&mut self, item: T) {
+        self.waiting.push_back(item);
+        // A counter at its limit is readable anyway.
+        let _ = rustix::io::write(&*self.fd, &[0, 0, 0, 0, 0, 0, 0, 1]);
+    }
+
+    pub(crate) fn take(&mut self) -> Option<T> {
+        let item = self.waiting.pop_front()?;
+        self.count_down();
+        Some(item)
+    }
+
+    /// Takes out what is of no use any more.
+    pub(crate) fn retain(&mut self, keep: impl FnMut(&T) -> bool) {
+        let before = self.waiting.len();
+        self.waiting.retain(keep);
+        for _ in self.waiting.len()..before {
+            self.count_down();
+        }
+    }
+
+    fn count_down(&self) {
+        let mut count = [0; 8];
+        // It does not wait even if somebody else has read.
+        let _ = rustix::io::preadv2(
+            &*self.fd,
+            &mut [IoSliceMut::new(&mut count)],
+            u64::MAX,
+            ReadWriteFlags::NOWAIT,
+        );
+    }
+}
+
+/// What something can happen to.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Object {
+    /// A completion queue.
+    Cq(Cq),
+    /// A queue pair.
+    Qp(Qp),
+    /// A shared receive queue.
+    Srq(Srq),
+}
+
+impl Object {
+    /// What an event is of.
+    pub(crate) const fn of(event: &Event) -> Option<Self> {
+        match event {
+            Event::CqOverflow(cq) => Some(Self::Cq(*cq)),
+            Event::QpFailed { qp, .. } | Event::LastWqe(qp) => Some(Self::Qp(*qp)),
+            Event::SrqLimit(srq) => Some(Self::Srq(*srq)),
+            _ => None,
+        }
+    }
 }
 
 /// See the file.
@@ -80,9 +163,14 @@ pub(crate) struct Desk {
     pub(crate) moved: Option<VecDeque<Qp>>,
     /// Which channel a completion queue reports to.
     pub(crate) reports: BTreeMap<Cq, u32>,
-    pub(crate) channels: BTreeMap<u32, Channel>,
+    /// The completion queues of each channel that have something.
+    pub(crate) channels: BTreeMap<u32, Mailbox<Cq>>,
     /// What concerns no connection's maker: overflow, limits, failures.
     pub(crate) notices: VecDeque<Event>,
+    /// The same of objects that have a box of their own for it,
+    pub(crate) boxes: BTreeMap<u32, Mailbox<Event>>,
+    /// which is this one.
+    pub(crate) owners: BTreeMap<Object, u32>,
 }
 
 impl Desk {
@@ -106,10 +194,7 @@ impl Desk {
                 if let Event::QpFailed { qp, cause, ours } = other {
                     self.link(qp, Link::Disconnected(Some((cause, ours))));
                 }
-                if self.notices.len() == MOST_NOTICES {
-                    self.notices.pop_front();
-                }
-                self.notices.push_back(other);
+                self.notice(other);
             }
         }
     }
@@ -125,9 +210,44 @@ impl Desk {
     }
 
     fn report(&mut self, cq: Cq) {
-        let Some(channel) = self.reports.get(&cq).and_then(|id| self.channels.get_mut(id)) else { return };
-        channel.ready.push_back(cq);
-        // A counter at its limit is readable anyway.
-        let _ = rustix::io::write(&*channel.fd, &[0, 0, 0, 0, 0, 0, 0, 1]);
+        if let Some(channel) = self.reports.get(&cq).and_then(|id| self.channels.get_mut(id)) {
+            channel.put(cq);
+        }
+    }
+
+    fn notice(&mut self, event: Event) {
+        let own = Object::of(&event).and_then(|object| self.owners.get(&object));
+        if let Some(own) = own.and_then(|number| self.boxes.get_mut(number)) {
+            if own.len() < MOST_NOTICES {
+                own.put(event);
+            }
+            return;
+        }
+        if self.notices.len() == MOST_NOTICES {
+            self.notices.pop_front();
+        }
+        self.notices.push_back(event);
+    }
+
+    /// A number that no box or channel has.
+    pub(crate) fn free_number<T>(of: &BTreeMap<u32, T>) -> u32 {
+        of.last_key_value().map_or(0, |(n, _)| n + 1)
+    }
+
+    /// What happens to `object` goes into the box with this number from now on.
+    pub(crate) fn own(&mut self, object: Object, number: u32) {
+        self.owners.insert(object, number);
+    }
+
+    /// Nobody asks for an object any more: what waits of it goes too.
+    pub(crate) fn forget(&mut self, object: Object) {
+        if let Some(own) = self.owners.remove(&object).and_then(|number| self.boxes.get_mut(&number)) {
+            own.retain(|event| Object::of(event) != Some(object));
+        }
+        if let Object::Cq(cq) = object
+            && let Some(channel) = self.reports.remove(&cq).and_then(|number| self.channels.get_mut(&number))
+        {
+            channel.retain(|ready| *ready != cq);
+        }
     }
 }

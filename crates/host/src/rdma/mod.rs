@@ -25,7 +25,7 @@ mod sys;
 
 pub(crate) use self::core::Settings;
 pub use self::core::{Copies, Counters};
-pub(crate) use desk::{Asked, Channel, Link};
+pub(crate) use desk::{Asked, Desk, Link, Mailbox, Object};
 pub use interfaces::{Interface, interfaces};
 pub use shared::Threading;
 pub(crate) use shared::{Patience, Shared};

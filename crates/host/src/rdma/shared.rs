@@ -328,6 +328,33 @@ impl Shared {
         }
     }
 
+    /// Waits until `take` finds something that is told by `fd`, asleep, as a read of `fd` would.
+    ///
+    /// # Errors
+    /// `WouldBlock` if there is nothing and `fd` was made non-blocking; `Interrupted` if a signal came.
+    pub(crate) fn read<T>(
+        &self,
+        fd: &OwnedFd,
+        mut take: impl FnMut(&mut Core) -> Option<T>,
+    ) -> io::Result<T> {
+        loop {
+            if let Some(found) = self.poll(&mut take) {
+                return Ok(found);
+            }
+            if rustix::fs::fcntl_getfl(fd)?.contains(rustix::fs::OFlags::NONBLOCK) {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            let core = self.lock();
+            if !self.attended() && core.watch == Watch::Nobody {
+                self.watch(core, Watch::Thread(Instant::NEVER), Instant::NEVER, Some(fd))?;
+                continue;
+            }
+            drop(core);
+            let limit = Timespec { tv_sec: 0, tv_nsec: FOLLOWER_SLEEP_NS as i64 };
+            poll(&mut [PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)], Some(&limit))?;
+        }
+    }
+
     /// Gives way, or sleeps: until the epoch is no longer `seen`, there is something to read, or the time has come.
     fn rest(&self, idle: &mut Idle, patience: Patience, seen: u64, until: Instant) {
         loop {
@@ -347,7 +374,8 @@ impl Shared {
             return;
         }
         if !self.attended() && core.watch == Watch::Nobody {
-            return self.watch(core, Watch::Program, until);
+            let _ = self.watch(core, Watch::Program, until, None);
+            return;
         }
         let limit_ns = until.since(self.clock.now()).min(FOLLOWER_SLEEP_NS);
         core.sleepers += 1;
@@ -359,21 +387,29 @@ impl Shared {
         woken.unwrap_or_else(PoisonError::into_inner).0.sleepers -= 1;
     }
 
-    /// Sleeps on the sockets and the bell, at most up to `until`.
-    pub(super) fn watch(&self, mut core: MutexGuard<'_, Core>, who: Watch, until: Instant) {
+    /// Sleeps on the sockets, the bell and `mail`, at most up to `until`.
+    ///
+    /// # Errors
+    /// `Interrupted` if a signal came.
+    pub(super) fn watch(
+        &self,
+        mut core: MutexGuard<'_, Core>,
+        who: Watch,
+        until: Instant,
+        mail: Option<&OwnedFd>,
+    ) -> io::Result<()> {
         if !core.doze() {
-            return;
+            return Ok(());
         }
         let due = core.deadline().min(until);
         core.watch = if who == Watch::Program { who } else { Watch::Thread(due) };
         drop(core);
         let limit_ns = due.since(self.clock.now()).min(LONGEST_SLEEP_NS);
         let limit = Timespec { tv_sec: (limit_ns / SECOND) as i64, tv_nsec: (limit_ns % SECOND) as i64 };
-        let mut fds = [
-            PollFd::from_borrowed_fd(self.epoll.as_fd(), PollFlags::IN),
-            PollFd::from_borrowed_fd(self.bell.as_fd(), PollFlags::IN),
-        ];
-        let _ = poll(&mut fds, Some(&limit));
+        let mail = mail.unwrap_or(&self.bell);
+        let mut fds =
+            [&*self.epoll, &self.bell, mail].map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN));
+        let slept = poll(&mut fds, Some(&limit));
         let mut core = self.lock();
         core.watch = Watch::Nobody;
         let mut rings = [0; 8];
@@ -385,6 +421,8 @@ impl Shared {
         if std::mem::take(&mut core.follows) {
             self.called.notify_one();
         }
+        slept?;
+        Ok(())
     }
 
     /// Has those who sleep look again, and make progress by themselves. Called under the lock.

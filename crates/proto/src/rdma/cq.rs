@@ -13,7 +13,7 @@ mod tests;
 
 use alloc::collections::VecDeque;
 
-use super::{Completion, PostError, Status};
+use super::{Completion, PostError, Qp, Status};
 
 /// What a program waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,6 +81,11 @@ impl CompletionQueue {
     #[inline]
     pub fn poll(&mut self) -> Option<Completion> {
         self.entries.pop_front()
+    }
+
+    /// Takes out what is of one queue pair, which begins anew.
+    pub fn forget(&mut self, qp: Qp) {
+        self.entries.retain(|completion| completion.qp != qp);
     }
 
     /// Asks to be woken once, by the next completion that is pushed from now on: those in the queue do not count, so poll

@@ -352,6 +352,48 @@ impl Rnic {
         Ok(())
     }
 
+    /// Ends a queue pair's work at once: what is posted completes as flushed, and its connection, if there is one, ends
+    /// behind what was sent. The queue pair is in error.
+    ///
+    /// # Errors
+    /// [`PostError::Invalid`].
+    pub fn fail_qp(&mut self, now: Instant, qp: Qp) -> Result<(), PostError> {
+        self.now = now;
+        let queue_pair = self.qps.get_mut(qp.0).ok_or(PostError::Invalid)?;
+        if let Some(conn) = queue_pair.conn {
+            self.cut_off(conn);
+        }
+        if let Some(queue_pair) = self.qps.get_mut(qp.0) {
+            queue_pair.fail(&mut self.shared);
+        }
+        self.settle();
+        Ok(())
+    }
+
+    /// Makes a queue pair as it was when it was new, its connection ended. What is in its queues leaves no completion, and
+    /// completions that were not fetched are gone.
+    ///
+    /// # Errors
+    /// [`PostError::Invalid`].
+    pub fn reset_qp(&mut self, now: Instant, qp: Qp) -> Result<(), PostError> {
+        self.now = now;
+        let queue_pair = self.qps.get(qp.0).ok_or(PostError::Invalid)?;
+        let (conn, options) = (queue_pair.conn, queue_pair.options);
+        if let Some(conn) = conn {
+            self.orphan(conn);
+        }
+        self.shared.mr.release_qp(qp);
+        for cq in [options.send_cq, options.recv_cq] {
+            if let Some(queue) = self.shared.cqs.get_mut(cq.0) {
+                queue.forget(qp);
+            }
+        }
+        if let Some(queue_pair) = self.qps.get_mut(qp.0) {
+            *queue_pair = QueuePair::new(qp, options);
+        }
+        Ok(())
+    }
+
     /// Where a queue pair stands.
     #[must_use]
     pub fn state(&self, qp: Qp) -> Option<QpState> {

@@ -1,21 +1,19 @@
 //! The device: the engine, its sockets, and the thread that drives it, if there is one.
 
-use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rustix::event::{EventfdFlags, eventfd};
 use sprat_proto::rdma::{Config, Cq, Event, PostError, Qp, Srq};
 use sprat_proto::wire::rdmap::Cause;
 
 use super::listen::Listener;
 use super::memory::ProtectionDomain;
-use super::queue::{CompletionChannel, CompletionQueue};
-use crate::rdma::{Channel, Copies, Counters, Patience, Settings, Shared, Threading};
+use super::queue::{CompletionChannel, CompletionQueue, NoticeChannel};
+use crate::rdma::{Copies, Counters, Patience, Settings, Shared, Threading};
 
 /// How to open a device.
 #[derive(Clone, Copy, Debug)]
@@ -73,6 +71,18 @@ pub enum Notice {
     Limit(Srq),
     /// A queue pair in error takes nothing more from its shared receive queue.
     LastWorkRequest(Qp),
+}
+
+impl Notice {
+    pub(super) const fn of(event: &Event) -> Option<Self> {
+        match *event {
+            Event::CqOverflow(cq) => Some(Self::Overflow(cq)),
+            Event::QpFailed { qp, cause, ours } => Some(Self::Failed { pair: qp, cause, ours }),
+            Event::SrqLimit(srq) => Some(Self::Limit(srq)),
+            Event::LastWqe(qp) => Some(Self::LastWorkRequest(qp)),
+            _ => None,
+        }
+    }
 }
 
 /// A software RDMA device. Clones are the same device, which lives as long as any object that came from it.
@@ -163,14 +173,14 @@ impl Device {
     /// # Errors
     /// No descriptor left.
     pub fn completion_channel(&self) -> io::Result<CompletionChannel> {
-        let fd = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
-        let number = self.handle.shared.look(|core| {
-            let channels = &mut core.desk().channels;
-            let number = channels.last_key_value().map_or(0, |(n, _)| n + 1);
-            channels.insert(number, Channel { fd: Arc::clone(&fd), ready: VecDeque::new() });
-            number
-        });
-        Ok(CompletionChannel::new(Arc::clone(&self.handle), number, fd))
+        CompletionChannel::new(Arc::clone(&self.handle))
+    }
+
+    /// What tells of things that happen to objects. `fd`, an eventfd that counts down by one, is readable while there is
+    /// something.
+    #[must_use]
+    pub fn notice_channel(&self, fd: Arc<OwnedFd>) -> NoticeChannel {
+        NoticeChannel::new(Arc::clone(&self.handle), fd)
     }
 
     /// Listens at `addr`; port 0 takes any that is free.
@@ -187,13 +197,10 @@ impl Device {
     pub fn notice(&self) -> Option<Notice> {
         self.handle.shared.poll(|core| {
             loop {
-                return Some(match core.desk().notices.pop_front()? {
-                    Event::CqOverflow(cq) => Notice::Overflow(cq),
-                    Event::QpFailed { qp, cause, ours } => Notice::Failed { pair: qp, cause, ours },
-                    Event::SrqLimit(srq) => Notice::Limit(srq),
-                    Event::LastWqe(qp) => Notice::LastWorkRequest(qp),
-                    _ => continue,
-                });
+                let event = core.desk().notices.pop_front()?;
+                if let Some(notice) = Notice::of(&event) {
+                    return Some(notice);
+                }
             }
         })
     }

@@ -65,7 +65,7 @@ pub use device::{Device, Notice, Options};
 pub use listen::{ConnectRequest, Listener};
 pub use memory::{FastRegion, MemoryRegion, MemoryWindow, ProtectionDomain};
 pub use pair::{ConnectError, Connected, Connection, PairOptions, QueuePair};
-pub use queue::{CompletionChannel, CompletionQueue, SharedReceiveQueue};
+pub use queue::{CompletionChannel, CompletionQueue, NoticeChannel, SharedReceiveQueue};
 
 /// Why something could not be made or done.
 #[derive(Debug, thiserror::Error)]

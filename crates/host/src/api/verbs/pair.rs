@@ -12,8 +12,8 @@ use sprat_proto::time::SECOND;
 use sprat_proto::wire::rdmap::Cause;
 
 use super::memory::Domain;
-use super::queue::{CompletionQueue, SharedReceiveQueue};
-use crate::rdma::{Link, Patience};
+use super::queue::{CompletionQueue, NoticeChannel, SharedReceiveQueue, post_all};
+use crate::rdma::{Link, Object, Patience};
 
 /// How long TCP may take to connect.
 const CONNECT_NS: u64 = 5 * SECOND;
@@ -151,6 +151,7 @@ impl Drop for QueuePair {
     fn drop(&mut self) {
         self.domain.handle.shared.act(|core, now| {
             core.desk().links.remove(&self.qp);
+            core.desk().forget(Object::Qp(self.qp));
             let _ = core.rnic().destroy_qp(self.qp);
             core.flush(now);
         });
@@ -222,12 +223,22 @@ impl QueuePair {
         requests: impl IntoIterator<Item = SendRequest>,
     ) -> Result<usize, (usize, PostError)> {
         self.domain.handle.shared.act(|core, _| {
-            let mut posted = 0;
-            for request in requests {
-                core.rnic().post_send(self.qp, request).map_err(|e| (posted, e))?;
-                posted += 1;
-            }
-            Ok(posted)
+            let rnic = core.rnic();
+            post_all(requests, |request| rnic.post_send(self.qp, request))
+        })
+    }
+
+    /// Posts several receives, one after the other.
+    ///
+    /// # Errors
+    /// As [`QueuePair::post_recv`], for the first one that is not possible, with how many were posted before it.
+    pub fn post_recvs(
+        &self,
+        requests: impl IntoIterator<Item = RecvRequest>,
+    ) -> Result<usize, (usize, PostError)> {
+        self.domain.handle.shared.note(|core| {
+            let rnic = core.rnic();
+            post_all(requests, |request| rnic.post_recv(self.qp, request))
         })
     }
 
@@ -291,6 +302,24 @@ impl QueuePair {
     #[must_use]
     pub fn state(&self) -> Option<QpState> {
         self.domain.handle.shared.look(|core| core.rnic().state(self.qp))
+    }
+
+    /// What happens to it is told by `notices` from now on, and by nobody else.
+    pub fn report_to(&self, notices: &NoticeChannel) {
+        notices.own(Object::Qp(self.qp));
+    }
+
+    /// Ends all work at once: what is posted completes as flushed, and the connection, if there is one, ends.
+    pub fn fail(&self) {
+        let _ = self.domain.handle.shared.act(|core, now| core.rnic().fail_qp(now, self.qp));
+    }
+
+    /// Makes it as it was when it was new: what is posted leaves no completion, the connection ends.
+    pub fn reset(&self) {
+        self.domain.handle.shared.act(|core, now| {
+            let _ = core.rnic().reset_qp(now, self.qp);
+            core.desk().links.insert(self.qp, Link::Idle);
+        });
     }
 
     /// Ends the connection, after everything that was posted has been sent.

@@ -1,5 +1,6 @@
 //! Where work requests complete, and shared receive queues.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -7,9 +8,9 @@ use std::time::Duration;
 
 use sprat_proto::rdma::{Completion, Cq, PostError, RecvRequest, Srq};
 
-use super::device::Handle;
+use super::device::{Handle, Notice};
 use super::memory::Domain;
-use crate::rdma::Patience;
+use crate::rdma::{Desk, Mailbox, Object, Patience};
 
 /// A queue of completions. Clones are the same one.
 #[derive(Clone, Debug)]
@@ -28,7 +29,7 @@ pub(super) struct Queue {
 impl Drop for Queue {
     fn drop(&mut self) {
         self.handle.shared.act(|core, _| {
-            core.desk().reports.remove(&self.cq);
+            core.desk().forget(Object::Cq(self.cq));
             // The queue pairs that use it hold it, so it is not in use.
             let _ = core.rnic().destroy_cq(self.cq);
         });
@@ -62,6 +63,25 @@ impl CompletionQueue {
         handle.shared.poll_since(empty_at, |core| core.rnic().poll(*cq))
     }
 
+    /// Hands the oldest completions to `each`, `most` at the most, and returns how many there were; as
+    /// [`CompletionQueue::poll`] else.
+    #[inline]
+    pub fn poll_many(&self, most: usize, mut each: impl FnMut(Completion)) -> usize {
+        let Queue { handle, cq, empty_at } = &*self.inner;
+        let found = handle.shared.poll_since(empty_at, |core| {
+            let rnic = core.rnic();
+            let mut count = 0;
+            while count < most
+                && let Some(completion) = rnic.poll(*cq)
+            {
+                each(completion);
+                count += 1;
+            }
+            (count > 0).then_some(count)
+        });
+        found.unwrap_or(0)
+    }
+
     /// The oldest completion, if there is one already; nobody is asked whether there could be another.
     #[inline]
     #[must_use]
@@ -79,6 +99,19 @@ impl CompletionQueue {
     #[must_use]
     pub fn sleep(&self, limit: Option<Duration>) -> Option<Completion> {
         self.inner.handle.shared.wait(limit, Patience::Sleep, |core| core.rnic().poll(self.inner.cq))
+    }
+
+    /// Gives it another depth.
+    ///
+    /// # Errors
+    /// More completions than that are in it, or the depth is 0 or too large.
+    pub fn resize(&self, depth: u32) -> Result<(), PostError> {
+        self.inner.handle.shared.look(|core| core.rnic().resize_cq(self.inner.cq, depth))
+    }
+
+    /// What happens to it is told by `notices` from now on, and by nobody else.
+    pub fn report_to(&self, notices: &NoticeChannel) {
+        notices.own(Object::Cq(self.inner.cq));
     }
 
     /// The next completion (with `solicited_only`: the next that a peer solicited, or an error) is told by the channel that
@@ -103,8 +136,16 @@ impl Drop for CompletionChannel {
 }
 
 impl CompletionChannel {
-    pub(super) fn new(handle: Arc<Handle>, number: u32, fd: Arc<OwnedFd>) -> Self {
-        Self { handle, number, fd }
+    pub(super) fn new(handle: Arc<Handle>) -> io::Result<Self> {
+        let new = Mailbox::new()?;
+        let fd = Arc::clone(new.fd());
+        let number = handle.shared.look(|core| {
+            let channels = &mut core.desk().channels;
+            let number = Desk::free_number(channels);
+            channels.insert(number, new);
+            number
+        });
+        Ok(Self { handle, number, fd })
     }
 
     /// A completion queue that reports here.
@@ -118,15 +159,17 @@ impl CompletionChannel {
     /// The number of a queue that was armed and has something; waits for one, asleep, at most for `limit`.
     #[must_use]
     pub fn next(&self, limit: Option<Duration>) -> Option<Cq> {
-        self.handle.shared.wait(limit, Patience::Sleep, |core| {
-            let ready = &mut core.desk().channels.get_mut(&self.number)?.ready;
-            let found = ready.pop_front()?;
-            if ready.is_empty() {
-                let mut count = [0; 8];
-                let _ = rustix::io::read(&*self.fd, &mut count);
-            }
-            Some(found)
-        })
+        self.handle
+            .shared
+            .wait(limit, Patience::Sleep, |core| core.desk().channels.get_mut(&self.number)?.take())
+    }
+
+    /// The same as a read of the descriptor would wait.
+    ///
+    /// # Errors
+    /// `WouldBlock` if there is none and the descriptor was made non-blocking; `Interrupted` if a signal came.
+    pub fn read(&self) -> io::Result<Cq> {
+        self.handle.shared.read(&self.fd, |core| core.desk().channels.get_mut(&self.number)?.take())
     }
 }
 
@@ -152,7 +195,10 @@ pub(super) struct Receives {
 
 impl Drop for Receives {
     fn drop(&mut self) {
-        let _ = self.domain.handle.shared.act(|core, _| core.rnic().destroy_srq(self.srq));
+        let _ = self.domain.handle.shared.act(|core, _| {
+            core.desk().forget(Object::Srq(self.srq));
+            core.rnic().destroy_srq(self.srq)
+        });
     }
 }
 
@@ -175,8 +221,86 @@ impl SharedReceiveQueue {
         self.inner.domain.handle.shared.note(|core| core.rnic().post_srq_recv(self.inner.srq, request))
     }
 
+    /// Posts several, one after the other.
+    ///
+    /// # Errors
+    /// As [`SharedReceiveQueue::post_recv`], for the first one that is not possible, with how many were posted before it.
+    pub fn post_recvs(
+        &self,
+        requests: impl IntoIterator<Item = RecvRequest>,
+    ) -> Result<usize, (usize, PostError)> {
+        self.inner.domain.handle.shared.note(|core| {
+            let rnic = core.rnic();
+            post_all(requests, |request| rnic.post_srq_recv(self.inner.srq, request))
+        })
+    }
+
+    /// What happens to it is told by `notices` from now on, and by nobody else.
+    pub fn report_to(&self, notices: &NoticeChannel) {
+        notices.own(Object::Srq(self.inner.srq));
+    }
+
     /// Asks for a notice, once, as soon as fewer than `limit` receives are left.
     pub fn limit(&self, limit: u32) {
         let _ = self.inner.domain.handle.shared.act(|core, _| core.rnic().limit_srq(self.inner.srq, limit));
     }
+}
+
+/// Tells what happened to those objects that report to it.
+#[derive(Debug)]
+pub struct NoticeChannel {
+    handle: Arc<Handle>,
+    number: u32,
+    fd: Arc<OwnedFd>,
+}
+
+impl Drop for NoticeChannel {
+    fn drop(&mut self) {
+        self.handle.shared.look(|core| core.desk().boxes.remove(&self.number));
+    }
+}
+
+impl NoticeChannel {
+    pub(super) fn new(handle: Arc<Handle>, fd: Arc<OwnedFd>) -> Self {
+        let number = handle.shared.look(|core| {
+            let boxes = &mut core.desk().boxes;
+            let number = Desk::free_number(boxes);
+            boxes.insert(number, Mailbox::behind(Arc::clone(&fd)));
+            number
+        });
+        Self { handle, number, fd }
+    }
+
+    pub(super) fn own(&self, object: Object) {
+        self.handle.shared.look(|core| core.desk().own(object, self.number));
+    }
+
+    /// The next notice; waits as a read of the descriptor would.
+    ///
+    /// # Errors
+    /// `WouldBlock` if there is none and the descriptor was made non-blocking; `Interrupted` if a signal came.
+    pub fn read(&self) -> io::Result<Notice> {
+        self.handle.shared.read(&self.fd, |core| {
+            let own = core.desk().boxes.get_mut(&self.number)?;
+            loop {
+                let event = own.take()?;
+                if let Some(notice) = Notice::of(&event) {
+                    return Some(notice);
+                }
+            }
+        })
+    }
+}
+
+/// Posts one after the other; at the first failure says how many were before it.
+pub(super) fn post_all<T>(
+    requests: impl IntoIterator<Item = T>,
+    mut post: impl FnMut(T) -> Result<(), PostError>,
+) -> Result<usize, (usize, PostError)> {
+    let mut posted = 0;
+    for request in requests {
+        post(request).map_err(|e| (posted, e))?;
+        posted += 1;
+    }
+    Ok(posted)
 }

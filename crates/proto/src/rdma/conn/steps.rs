@@ -306,6 +306,16 @@ impl Rnic {
         self.close(conn, reset);
     }
 
+    /// The queue pair is put in error: what was framed is sent, nothing more.
+    pub(in crate::rdma) fn cut_off(&mut self, conn: Conn) {
+        let Some(connection) = self.conns.get(conn.0) else { return };
+        if !connection.established {
+            return self.give_up(conn, Why::Cancelled, true);
+        }
+        self.detach(conn);
+        self.end(conn);
+    }
+
     /// What is left is sent, and then the stream closed.
     pub(super) fn end(&mut self, conn: Conn) {
         if let Some(connection) = self.conns.get_mut(conn.0) {
