@@ -39,7 +39,7 @@ impl<T> Null for *const T {
     const NULL: Self = std::ptr::null();
 }
 
-fn set_errno(errno: Errno) {
+pub(crate) fn set_errno(errno: Errno) {
     // SAFETY: the C library's errno of this thread, which lives as long as the thread.
     unsafe { *libc::__errno_location() = errno.0 };
 }

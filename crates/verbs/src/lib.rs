@@ -21,6 +21,7 @@ mod device;
 mod engine;
 mod entry;
 mod events;
+mod mr;
 mod pd;
 mod query;
 mod text;

@@ -29,12 +29,10 @@ pub(crate) struct Pd {
 pub(crate) struct Users(AtomicU32);
 
 impl Users {
-    #[expect(dead_code, reason = "what is made in a domain comes next")]
     pub(crate) fn enter(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
-    #[expect(dead_code, reason = "as above")]
     pub(crate) fn leave(&self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

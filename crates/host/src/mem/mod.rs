@@ -2,7 +2,8 @@
 //!
 //! A [`Region`] is such memory, mapped: it is never lent as a slice. It is reached by copies ([`Region::copy_in`],
 //! [`Region::copy_out`]) and by single atomic words, every one of them checked against the region's end. A [`Sealed`] is
-//! the file behind one: what it proves is that nobody can shrink it, so that no access can fault.
+//! the file behind one: what it proves is that nobody can shrink it, so that no access can fault. `Foreign` is memory that
+//! the program mapped and may unmap again: an access may fault, which is an error of the copy.
 //!
 //! Not here: what the bytes mean (`ring`, `shm`).
 
@@ -16,9 +17,14 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 mod copy;
+mod foreign;
+mod guard;
 pub mod huge;
 #[cfg(test)]
 mod tests;
+
+pub(crate) use foreign::Foreign;
+pub(crate) use guard::Gone;
 
 /// What keeps the size of a shared file as it is, for good.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);

@@ -2,7 +2,7 @@
 //! this kind while peers read them or while they come.
 //!
 //! ```text
-//!  number = generation (12 bits) | slot (20 bits)       it stands for  a region │ a message of ours │ a message that comes
+//!  number = generation (12 bits) | slot (20 bits)       it stands for  a region │ memory of the program │ a message of ours │ one that comes
 //! ```
 //!
 //! Always holds: the engine has checked every span against its registration before it comes here, and a region lives at
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use sprat_proto::rdma::{Memory, Span, Unmapped};
 use sprat_proto::rpc::{Message, Slices};
 
-use crate::mem::Region;
+use crate::mem::{Foreign, Gone, Region};
 
 /// Bits of a number that are the slot; the others count how often it was used.
 const SLOT_BITS: u32 = 20;
@@ -27,6 +27,8 @@ const LAST_GENERATION: u32 = (1 << (32 - SLOT_BITS)) - 1;
 enum Place {
     /// Mapped memory, which others write too.
     Mapped(Arc<Region>),
+    /// The program's own memory, which may be gone.
+    Foreign(Foreign),
     /// A message of ours, sent from where its bytes and slices lie.
     Said(Message),
     /// A message that comes, as far as it is there. Its room is the vector's capacity.
@@ -56,6 +58,11 @@ impl Regions {
     /// Takes a region in; returns its number, `None` if there are too many.
     pub(crate) fn insert(&mut self, region: Arc<Region>) -> Option<u32> {
         self.add(Place::Mapped(region))
+    }
+
+    /// The same with memory of the program.
+    pub(crate) fn insert_foreign(&mut self, memory: Foreign) -> Option<u32> {
+        self.add(Place::Foreign(memory))
     }
 
     /// Takes a message in that peers will read.
@@ -126,15 +133,6 @@ impl Regions {
         slot.place.as_ref()
     }
 
-    /// The region of a span, if the span lies within it.
-    #[inline]
-    fn of(&self, span: Span) -> Option<&Region> {
-        match self.slot(span.region)? {
-            Place::Mapped(region) => within(region, span),
-            _ => None,
-        }
-    }
-
     /// Shows `each` the pieces of memory that a span lies in, in order: their addresses, for a system call while this and
     /// `slices` stay borrowed, and their octets.
     ///
@@ -149,8 +147,13 @@ impl Regions {
     ) -> Result<(), Unmapped> {
         match self.slot(span.region).ok_or(Unmapped)? {
             Place::Mapped(region) => {
-                let region = within(region, span).ok_or(Unmapped)?;
+                within(region.len(), span)?;
                 each(region.address(span.offset as usize, span.len as usize), span.len as usize);
+                Ok(())
+            }
+            Place::Foreign(memory) => {
+                within(memory.len(), span)?;
+                each(memory.address(span.offset as usize, span.len as usize), span.len as usize);
                 Ok(())
             }
             Place::Said(message) => parts(message, slices, span, |part| each(part.as_ptr(), part.len())),
@@ -167,7 +170,8 @@ impl Regions {
             return None;
         }
         match slot.place.as_mut()? {
-            Place::Mapped(region) => within(region, span).map(Sink::Region),
+            Place::Mapped(region) => within(region.len(), span).ok().map(|()| Sink::Region(region)),
+            Place::Foreign(memory) => within(memory.len(), span).ok().map(|()| Sink::Foreign(memory)),
             Place::Heard(message) => {
                 let (next, room) = (message.len() as u64, message.capacity() - message.len());
                 (span.offset == next && span.len as usize <= room).then_some(Sink::Message(message))
@@ -180,9 +184,13 @@ impl Regions {
     fn append_with(&self, span: Span, slices: &dyn Slices, bytes: &mut Vec<u8>) -> Result<(), Unmapped> {
         match self.slot(span.region).ok_or(Unmapped)? {
             Place::Mapped(region) => {
-                let region = within(region, span).ok_or(Unmapped)?;
+                within(region.len(), span)?;
                 region.append_to(span.offset as usize, span.len as usize, bytes);
                 Ok(())
+            }
+            Place::Foreign(memory) => {
+                within(memory.len(), span)?;
+                Ok(memory.append_to(span.offset as usize, span.len as usize, bytes)?)
             }
             Place::Said(message) => parts(message, slices, span, |part| bytes.extend_from_slice(part)),
             Place::Heard(_) => Err(Unmapped),
@@ -193,8 +201,13 @@ impl Regions {
         debug_assert_eq!(span.len as usize, bytes.len(), "a span is as long as what is copied");
         match self.slot(span.region).ok_or(Unmapped)? {
             Place::Mapped(region) => {
-                within(region, span).ok_or(Unmapped)?.copy_out(span.offset as usize, bytes);
+                within(region.len(), span)?;
+                region.copy_out(span.offset as usize, bytes);
                 Ok(())
+            }
+            Place::Foreign(memory) => {
+                within(memory.len(), span)?;
+                Ok(memory.copy_out(span.offset as usize, bytes)?)
             }
             Place::Said(message) => {
                 let mut at = 0;
@@ -212,15 +225,23 @@ impl Regions {
 pub(super) enum Sink<'r> {
     /// At the span's place.
     Region(&'r Region),
+    /// The same in memory of the program.
+    Foreign(&'r Foreign),
     /// Behind what is there.
     Message(&'r mut Vec<u8>),
 }
 
-/// The region, if the span lies within it.
+/// A span lies within `len` octets.
 #[inline]
-fn within(region: &Region, span: Span) -> Option<&Region> {
-    let end = span.offset.checked_add(u64::from(span.len))?;
-    (end <= region.len() as u64).then_some(region)
+fn within(len: usize, span: Span) -> Result<(), Unmapped> {
+    let end = span.offset.checked_add(u64::from(span.len)).ok_or(Unmapped)?;
+    if end <= len as u64 { Ok(()) } else { Err(Unmapped) }
+}
+
+impl From<Gone> for Unmapped {
+    fn from(_: Gone) -> Self {
+        Self
+    }
 }
 
 /// The parts of a message that a span covers.
@@ -250,6 +271,7 @@ impl Memory for Regions {
         debug_assert_eq!(span.len as usize, bytes.len(), "a span is as long as what is copied");
         match self.sink(span).ok_or(Unmapped)? {
             Sink::Region(region) => region.copy_in(span.offset as usize, bytes),
+            Sink::Foreign(memory) => memory.copy_in(span.offset as usize, bytes)?,
             Sink::Message(message) => message.extend_from_slice(bytes),
         }
         self.written += bytes.len() as u64;
@@ -268,7 +290,15 @@ impl Memory for Regions {
 
     fn atomic(&mut self, span: Span, change: &mut dyn FnMut(u64) -> u64) -> Result<u64, Unmapped> {
         use std::sync::atomic::Ordering;
-        let region = self.of(span).filter(|_| span.offset.is_multiple_of(8)).ok_or(Unmapped)?;
+        let region = match self.slot(span.region).ok_or(Unmapped)? {
+            Place::Mapped(region) if span.offset.is_multiple_of(8) => region,
+            Place::Foreign(memory) => {
+                within(memory.len(), Span { len: 8, ..span })?;
+                return Ok(memory.atomic(span.offset as usize, change)?);
+            }
+            _ => return Err(Unmapped),
+        };
+        within(region.len(), Span { len: 8, ..span })?;
         let word = region.word(span.offset as usize);
         let mut old = word.load(Ordering::SeqCst);
         while let Err(other) = word.compare_exchange(old, change(old), Ordering::SeqCst, Ordering::SeqCst) {

@@ -82,6 +82,7 @@ pub(super) fn receive_into(
     let mut sink = regions.sink(span).ok_or(io::ErrorKind::InvalidInput)?;
     let at = match &mut sink {
         Sink::Region(region) => region.address(span.offset as usize, len),
+        Sink::Foreign(memory) => memory.address(span.offset as usize, len),
         Sink::Message(message) => message.spare_capacity_mut()[..len].as_mut_ptr().cast(),
     };
     let mut pieces = [

@@ -6,11 +6,15 @@ use crate::source::{files, line_of, words};
 /// Files that may hold `unsafe`, and how many times the word stands in them. A ratchet: a number may fall, and a new
 /// file needs a reason that a reviewer accepts.
 const LISTED: &[(&str, usize)] = &[
+    ("crates/host/src/api/verbs/memory.rs", 8),
     ("crates/host/src/clock.rs", 1),
     ("crates/host/src/crc.rs", 1),
     ("crates/host/src/floor/socket.rs", 1),
     ("crates/host/src/fork.rs", 2),
     ("crates/host/src/mem/copy.rs", 16),
+    ("crates/host/src/mem/foreign.rs", 9),
+    ("crates/host/src/mem/foreign/tests.rs", 8),
+    ("crates/host/src/mem/guard.rs", 7),
     ("crates/host/src/mem/huge.rs", 20),
     ("crates/host/src/mem/mod.rs", 12),
     ("crates/host/src/rdma/interfaces.rs", 8),
@@ -21,6 +25,7 @@ const LISTED: &[(&str, usize)] = &[
     ("crates/verbs/src/device.rs", 5),
     ("crates/verbs/src/entry.rs", 9),
     ("crates/verbs/src/events.rs", 5),
+    ("crates/verbs/src/mr.rs", 14),
     ("crates/verbs/src/pd.rs", 5),
     ("crates/verbs/src/query.rs", 18),
     ("crates/verbs/src/text.rs", 1),

@@ -188,3 +188,23 @@ layouts! {
         parent_domain: *mut Pd,
     }
 }
+
+/// `struct ibv_mr_init_attr`: what is to be registered. Headers of rdma-core v44 do not have it; only as much of it is here
+/// as this device may look at.
+#[derive(Clone, Copy)]
+#[repr(C)]
+#[allow(missing_docs, reason = "the manual pages of verbs say what each field is")]
+pub struct MrInit {
+    pub length: usize,
+    pub access: c_int,
+    pub comp_mask: u64,
+    pub iova: u64,
+    pub addr: Opaque,
+}
+
+impl MrInit {
+    /// `IBV_REG_MR_MASK_IOVA`: there is an address that the memory is to be known by.
+    pub const IOVA: u64 = 1;
+    /// `IBV_REG_MR_MASK_ADDR`: it is memory of the program.
+    pub const ADDR: u64 = 1 << 1;
+}

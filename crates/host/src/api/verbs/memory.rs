@@ -14,7 +14,7 @@ use super::device::Handle;
 use super::pair::{PairOptions, QueuePair};
 use super::queue::SharedReceiveQueue;
 use super::{Error, OutOfBounds};
-use crate::mem::Region;
+use crate::mem::{Foreign, Region};
 
 /// A protection domain. Clones are the same one.
 #[derive(Clone, Debug)]
@@ -263,5 +263,127 @@ impl FastRegion {
 impl Drop for FastRegion {
     fn drop(&mut self) {
         let _ = self.domain.handle.shared.act(|core, _| core.rnic().deregister(self.stag));
+    }
+}
+
+/// Where memory of the program lies, and how it is registered.
+#[derive(Clone, Copy, Debug)]
+pub struct Placed {
+    /// Its first byte.
+    pub at: *mut u8,
+    /// Bytes.
+    pub len: usize,
+    /// The address that work requests and peers know its first byte by.
+    pub base: u64,
+    /// What may be done with it.
+    pub access: Access,
+}
+
+impl ProtectionDomain {
+    /// Registers memory that belongs to the program. It is populated now; what is unmapped, protected or cut off later is an
+    /// error of the request or of the peer that comes upon it, and no fault of the program.
+    ///
+    /// # Errors
+    /// `EFAULT` if part of it is not mapped, or not writable although the rights need it; `EINVAL` if it is empty or wraps;
+    /// rights that exclude each other; too many regions.
+    ///
+    /// # Safety
+    /// Until the region is dropped, or moved elsewhere by [`ForeignRegion::change`], whoever uses these addresses otherwise
+    /// must expect that they are read at any time, and written if the rights allow it: also if other memory has been mapped
+    /// there since. So no reference to it may be used meanwhile.
+    pub unsafe fn register_at(&self, place: Placed) -> Result<ForeignRegion, Error> {
+        // SAFETY: the caller's promise.
+        let (number, stag) = unsafe { self.place(place) }?;
+        Ok(ForeignRegion { domain: Arc::clone(&self.inner), place, number, stag })
+    }
+
+    /// Takes memory into the engine and registers it there.
+    ///
+    /// # Safety
+    /// As [`ProtectionDomain::register_at`], until it is removed.
+    unsafe fn place(&self, place: Placed) -> Result<(u32, Stag), Error> {
+        let Placed { at, len, base, access } = place;
+        let writable = access.local_write || access.remote_write || access.remote_atomic || access.bind;
+        // SAFETY: the caller's promise.
+        let memory = unsafe { Foreign::new(at, len, writable) }?;
+        let pd = self.inner.pd;
+        self.inner.handle.shared.look(|core| {
+            let number = core.regions().insert_foreign(memory).ok_or(PostError::NoRoom)?;
+            match core.rnic().register(pd, number, base, len as u64, access) {
+                Ok(stag) => Ok((number, stag)),
+                Err(error) => {
+                    core.regions().remove(number);
+                    Err(error.into())
+                }
+            }
+        })
+    }
+}
+
+/// Registered memory that belongs to the program. It is never read or written here: the program has it already.
+#[derive(Debug)]
+pub struct ForeignRegion {
+    domain: Arc<Domain>,
+    place: Placed,
+    number: u32,
+    stag: Stag,
+}
+
+// SAFETY: the pointer is an address that is handed to the engine and back, and nothing is read or written by it here.
+unsafe impl Send for ForeignRegion {}
+// SAFETY: as above.
+unsafe impl Sync for ForeignRegion {}
+
+impl ForeignRegion {
+    /// Its key, local and remote in one.
+    #[must_use]
+    pub fn key(&self) -> Stag {
+        self.stag
+    }
+
+    /// Where it lies, and how it is registered.
+    #[must_use]
+    pub fn place(&self) -> Placed {
+        self.place
+    }
+
+    /// Registers other memory, or the same with other rights or in another domain, under a new key, and ends the old
+    /// registration. What is `None` stays as it is.
+    ///
+    /// # Errors
+    /// As [`ProtectionDomain::register_at`], and [`PostError::Busy`] while windows are bound to it: nothing has changed then.
+    ///
+    /// # Safety
+    /// As [`ProtectionDomain::register_at`].
+    pub unsafe fn change(&mut self, domain: Option<&ProtectionDomain>, place: Placed) -> Result<(), Error> {
+        let domain = domain.cloned().unwrap_or_else(|| ProtectionDomain { inner: Arc::clone(&self.domain) });
+        // SAFETY: the caller's promise.
+        let (number, stag) = unsafe { domain.place(place) }?;
+        let new = Self { domain: domain.inner, place, number, stag };
+        self.release()?;
+        drop(std::mem::replace(self, new));
+        Ok(())
+    }
+
+    /// Ends the registration: from now on nothing is read or written there, and it only remains to be dropped.
+    ///
+    /// # Errors
+    /// [`PostError::Busy`] while windows are bound to it: it stays registered. [`PostError::Invalid`] if it is ended already.
+    pub fn release(&self) -> Result<(), PostError> {
+        self.domain.handle.shared.act(|core, _| {
+            core.rnic().deregister(self.stag)?;
+            core.regions().remove(self.number);
+            Ok(())
+        })
+    }
+}
+
+impl Drop for ForeignRegion {
+    fn drop(&mut self) {
+        self.domain.handle.shared.act(|core, _| {
+            // Ended already, or with windows bound: then it stays registered, but without memory.
+            let _ = core.rnic().deregister(self.stag);
+            core.regions().remove(self.number);
+        });
     }
 }

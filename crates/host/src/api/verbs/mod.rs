@@ -63,7 +63,7 @@ mod queue;
 
 pub use device::{Device, Notice, Options};
 pub use listen::{ConnectRequest, Listener};
-pub use memory::{FastRegion, MemoryRegion, MemoryWindow, ProtectionDomain};
+pub use memory::{FastRegion, ForeignRegion, MemoryRegion, MemoryWindow, Placed, ProtectionDomain};
 pub use pair::{ConnectError, Connected, Connection, PairOptions, QueuePair};
 pub use queue::{CompletionChannel, CompletionQueue, NoticeChannel, SharedReceiveQueue};
 

@@ -1,0 +1,134 @@
+//! Memory that belongs to the program: an address and a length, of which no reference is ever made.
+//!
+//! The program may change its protection or unmap it whenever it likes, registered or not. So it is reached by copies that
+//! may fail ([`guard`]), and its address is handed to the kernel, which finds out for itself.
+//!
+//! Not here: who may reach it (`rdma`).
+
+use std::io;
+
+use rustix::io::Errno;
+use rustix::mm::{Advice, madvise};
+
+use super::guard::{self, Gone};
+
+/// See the file.
+#[derive(Debug)]
+pub(crate) struct Foreign {
+    base: *mut u8,
+    len: usize,
+}
+
+// SAFETY: an address, which means the same in every thread; what is there is reached by copies that are made for concurrent
+// writers.
+unsafe impl Send for Foreign {}
+// SAFETY: as above; the methods that take `&self` change nothing of it.
+unsafe impl Sync for Foreign {}
+
+impl Foreign {
+    /// The memory of `len` bytes at `base`, all of it populated, to be written too if `writable`: as hardware pins it.
+    ///
+    /// # Errors
+    /// `EFAULT` if part of it is not mapped or not to be written; `EINVAL` if it wraps or is empty; no memory to populate it.
+    ///
+    /// # Safety
+    /// Whoever else uses this memory must expect that it is read, and written if `writable`, at any time as long as this
+    /// lives. That it stays mapped is not asked.
+    pub(crate) unsafe fn new(base: *mut u8, len: usize, writable: bool) -> io::Result<Self> {
+        let sound = len > 0 && isize::try_from(len).is_ok() && base.addr().checked_add(len).is_some();
+        if !sound {
+            return Err(Errno::INVAL.into());
+        }
+        populate(base, len, writable)?;
+        Ok(Self { base, len })
+    }
+
+    /// Its size in bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The address of `offset`, from which `n` bytes lie within, for the kernel.
+    ///
+    /// # Panics
+    /// If they do not.
+    #[inline]
+    pub(crate) fn address(&self, offset: usize, n: usize) -> *mut u8 {
+        assert!(offset <= self.len && n <= self.len - offset, "{n} bytes at {offset} of {}", self.len);
+        self.base.wrapping_add(offset)
+    }
+
+    /// Copies `bytes` there, in ascending order.
+    ///
+    /// # Errors
+    /// [`Gone`]; some may have been copied.
+    #[inline]
+    pub(crate) fn copy_in(&self, offset: usize, bytes: &[u8]) -> Result<(), Gone> {
+        let to = self.address(offset, bytes.len());
+        // SAFETY: a slice of ours is readable; others expect writes, as whoever made this promised.
+        unsafe { guard::write(to, bytes.as_ptr(), bytes.len()) }
+    }
+
+    /// Copies bytes out.
+    ///
+    /// # Errors
+    /// [`Gone`]; some may have been copied.
+    #[inline]
+    pub(crate) fn copy_out(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Gone> {
+        let from = self.address(offset, bytes.len());
+        // SAFETY: a slice of ours is writable.
+        unsafe { guard::read(from, bytes.as_mut_ptr(), bytes.len()) }
+    }
+
+    /// Appends a copy of `n` bytes to `bytes`.
+    ///
+    /// # Errors
+    /// [`Gone`]; nothing was appended.
+    #[inline]
+    pub(crate) fn append_to(&self, offset: usize, n: usize, bytes: &mut Vec<u8>) -> Result<(), Gone> {
+        let from = self.address(offset, n);
+        bytes.reserve(n);
+        let len = bytes.len();
+        // SAFETY: the vector has room for so many bytes behind its own, and it is borrowed mutably.
+        unsafe { guard::read(from, bytes.as_mut_ptr().add(len), n) }?;
+        // SAFETY: they are written now.
+        unsafe { bytes.set_len(len + n) };
+        Ok(())
+    }
+
+    /// Replaces the eight bytes at `offset`, a number in the machine's byte order, by what `change` makes of it; returns what
+    /// was there.
+    ///
+    /// # Errors
+    /// [`Gone`], also if their address is no multiple of eight; nothing was changed.
+    pub(crate) fn atomic(&self, offset: usize, change: &mut dyn FnMut(u64) -> u64) -> Result<u64, Gone> {
+        let at = self.address(offset, 8);
+        if !at.addr().is_multiple_of(8) {
+            return Err(Gone);
+        }
+        // SAFETY: others expect writes, as whoever made this promised.
+        unsafe { guard::atomic(at.cast(), change) }
+    }
+}
+
+/// Makes every page present, and writable if asked.
+fn populate(base: *mut u8, len: usize, writable: bool) -> io::Result<()> {
+    let page = rustix::param::page_size();
+    let skip = base.addr() % page;
+    let advice = if writable { Advice::LinuxPopulateWrite } else { Advice::LinuxPopulateRead };
+    loop {
+        // SAFETY: this advice changes no byte and no right.
+        match unsafe { madvise(base.wrapping_sub(skip).cast(), len + skip, advice) } {
+            Ok(()) => return Ok(()),
+            Err(Errno::INTR | Errno::AGAIN) => {}
+            // Not mapped; no right, or memory of a kind that cannot be; behind a file's end; broken.
+            Err(Errno::NOMEM | Errno::INVAL | Errno::FAULT | Errno::HWPOISON | Errno::PERM) => {
+                return Err(Errno::FAULT.into());
+            }
+            Err(other) => return Err(other.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,263 @@
+//! Memory regions: memory of the program that work requests and peers reach.
+//!
+//! A region's base address is its virtual one, unless the program says another; its two keys are one, the engine's tag.
+//! Nothing is pinned, and nothing has to be: a page that the kernel has moved or swapped out is found again, and after a fork
+//! parent and child have each their own, so that the fork functions have nothing to do.
+//!
+//! Not here: on-demand paging, device memory and DMA buffers, which this device has not.
+
+use std::ffi::{c_int, c_uint};
+
+use sprat::verbs::{Access, Error, ForeignRegion, Placed, PostError};
+
+use crate::abi::Opaque;
+use crate::abi::object::{Mr as Seen, MrInit, Pd as SeenPd};
+use crate::engine::Engine;
+use crate::entry::{Errno, INVALID, UNSUPPORTED, at, export, set_errno};
+use crate::pd::Pd;
+
+/// `IBV_ACCESS_…`.
+const LOCAL_WRITE: c_uint = 1;
+const REMOTE_WRITE: c_uint = 1 << 1;
+const REMOTE_READ: c_uint = 1 << 2;
+const REMOTE_ATOMIC: c_uint = 1 << 3;
+const MW_BIND: c_uint = 1 << 4;
+const ZERO_BASED: c_uint = 1 << 5;
+const ON_DEMAND: c_uint = 1 << 6;
+const HUGETLB: c_uint = 1 << 7;
+/// Flags that a device may ignore: what they allow is not forbidden here anyway.
+const OPTIONAL: c_uint = 0x3ff0_0000;
+const KNOWN: c_uint = (HUGETLB << 1) - 1 | OPTIONAL;
+
+/// `IBV_REREG_MR_…`: what is to change,
+const TRANSLATION: c_int = 1;
+const DOMAIN: c_int = 1 << 1;
+const RIGHTS: c_int = 1 << 2;
+/// and why nothing did: bad arguments, or a refusal of the device.
+const INPUT: c_int = -1;
+const COMMAND: c_int = -4;
+
+/// A region.
+#[repr(C)]
+pub(crate) struct Mr {
+    seen: Seen,
+    engine: &'static Engine,
+    region: ForeignRegion,
+    /// It counts its addresses from zero.
+    pub(crate) zero_based: bool,
+}
+
+impl Mr {
+    /// What a program's pointer is to.
+    ///
+    /// # Errors
+    /// It is null.
+    ///
+    /// # Safety
+    /// If it is not null, it is to a region that is allocated and stays so while the reference is used.
+    pub(crate) unsafe fn from_seen<'a>(mr: *const Seen) -> Result<&'a Self, Errno> {
+        // SAFETY: the caller's promise; what is seen is the whole's first field, and the pointer was derived from the whole's.
+        unsafe { at(mr.cast::<Self>()) }
+    }
+}
+
+/// What the flags of a registration or a window allow.
+///
+/// # Errors
+/// `EINVAL` for unknown flags, and for writing from afar without writing at all; `EOPNOTSUPP` for on-demand paging.
+fn rights(flags: c_uint) -> Result<Access, Errno> {
+    if flags & (REMOTE_WRITE | REMOTE_ATOMIC) != 0 && flags & LOCAL_WRITE == 0 || flags & !KNOWN != 0 {
+        return Err(INVALID);
+    }
+    if flags & ON_DEMAND != 0 {
+        return Err(UNSUPPORTED);
+    }
+    Ok(access(flags))
+}
+
+/// The same without looking at what goes together.
+pub(crate) fn access(flags: c_uint) -> Access {
+    Access {
+        local_write: flags & LOCAL_WRITE != 0,
+        remote_write: flags & REMOTE_WRITE != 0,
+        remote_read: flags & REMOTE_READ != 0,
+        remote_atomic: flags & REMOTE_ATOMIC != 0,
+        bind: flags & MW_BIND != 0,
+    }
+}
+
+impl From<PostError> for Errno {
+    fn from(error: PostError) -> Self {
+        Self(match error {
+            PostError::Busy => libc::EBUSY,
+            PostError::Full | PostError::NoRoom => libc::ENOMEM,
+            _ => libc::EINVAL,
+        })
+    }
+}
+
+impl From<Error> for Errno {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Refused(error) => error.into(),
+            Error::System(error) => error.into(),
+        }
+    }
+}
+
+/// Registers memory of the program; `iova` is the address that it is known by.
+fn register(pd: *mut SeenPd, addr: Opaque, len: usize, iova: u64, flags: c_uint) -> Result<*mut Seen, Errno> {
+    let access = rights(flags)?;
+    // SAFETY: null, or a domain that the program has.
+    let domain = unsafe { Pd::from_seen(pd) }?;
+    if !domain.engine.is_ours() {
+        return Err(GONE);
+    }
+    // Hardware translates whole pages.
+    if addr.addr() as u64 % PAGE != iova % PAGE {
+        return Err(INVALID);
+    }
+    let zero_based = flags & ZERO_BASED != 0;
+    let place = Placed { at: addr.cast(), len, base: if zero_based { 0 } else { iova }, access };
+    // SAFETY: registering is the program's promise that it expects peers and requests to use this memory until it ends the
+    // registration.
+    let region = unsafe { domain.domain.register_at(place) }?;
+    let key = region.key().0;
+    // SAFETY: not null, as was found above.
+    let context = unsafe { (*pd).context };
+    let seen = Seen { context, pd, addr, length: len, handle: key, lkey: key, rkey: key };
+    domain.users.enter();
+    Ok(Box::into_raw(Box::new(Mr { seen, engine: domain.engine, region, zero_based })).cast())
+}
+
+/// What a forked child gets for what is its parent's.
+const GONE: Errno = Errno(libc::EIO);
+/// Addresses are the same as hardware would know them in their lowest bits.
+const PAGE: u64 = 4096;
+
+export! {
+    /// Registers memory under its own address.
+    null fn ibv_reg_mr(pd: *mut SeenPd, addr: Opaque, length: usize, access: c_int) -> *mut Seen {
+        register(pd, addr, length, addr.addr() as u64, access as c_uint)
+    }
+
+    /// Registers memory under an address of the program's choice.
+    null fn ibv_reg_mr_iova(pd: *mut SeenPd, addr: Opaque, length: usize, iova: u64, access: c_int) -> *mut Seen {
+        register(pd, addr, length, iova, access as c_uint)
+    }
+
+    /// The same with flags that a device may ignore.
+    null fn ibv_reg_mr_iova2(
+        pd: *mut SeenPd,
+        addr: Opaque,
+        length: usize,
+        iova: u64,
+        access: c_uint,
+    ) -> *mut Seen {
+        register(pd, addr, length, iova, access)
+    }
+
+    /// The same with a description of what is to be registered.
+    null fn ibv_reg_mr_ex(pd: *mut SeenPd, init: *const MrInit) -> *mut Seen {
+        // SAFETY: null, or a description.
+        let init = unsafe { at(init) }?;
+        if init.comp_mask & !(MrInit::IOVA | MrInit::ADDR) != 0 {
+            return Err(UNSUPPORTED);
+        }
+        if init.comp_mask & MrInit::ADDR == 0 {
+            return Err(INVALID);
+        }
+        let iova = if init.comp_mask & MrInit::IOVA == 0 { init.addr.addr() as u64 } else { init.iova };
+        register(pd, init.addr, init.length, iova, init.access as c_uint)
+    }
+}
+
+export! {
+    /// Ends a registration. From then on nothing is read or written there.
+    code fn ibv_dereg_mr(mr: *mut Seen) {
+        // SAFETY: null, or a region that the program has registered.
+        let region = unsafe { Mr::from_seen(mr) }?;
+        let ours = region.engine.is_ours();
+        if ours {
+            region.region.release()?;
+        }
+        // SAFETY: a domain stays while there are regions in it.
+        unsafe { Pd::from_seen(region.seen.pd) }?.users.leave();
+        // SAFETY: the pointer that registering gave up, which the program gives back.
+        let region = unsafe { Box::from_raw(mr.cast::<Mr>()) };
+        if !ours {
+            std::mem::forget(region);
+        }
+        Ok(())
+    }
+}
+
+/// Registers other memory, or the same otherwise, in an old region's place.
+///
+/// # Safety
+/// `mr` is to a region that is allocated and that nobody else uses during the call.
+unsafe fn change(
+    mr: *mut Mr,
+    what: c_int,
+    pd: *mut SeenPd,
+    addr: Opaque,
+    length: usize,
+    flags: c_uint,
+) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    let mr = unsafe { &mut *mr };
+    if !mr.engine.is_ours() {
+        return Err(GONE);
+    }
+    let mut place = mr.region.place();
+    if what & TRANSLATION != 0 {
+        let base = if mr.zero_based { 0 } else { addr.addr() as u64 };
+        place = Placed { at: addr.cast(), len: length, base, ..place };
+    }
+    if what & RIGHTS != 0 {
+        place.access = rights(flags)?;
+    }
+    // SAFETY: the region's own domain is alive as long as it, and another one is null or one that the program has.
+    let (old, new) = unsafe {
+        (Pd::from_seen(mr.seen.pd)?, Pd::from_seen(if what & DOMAIN == 0 { mr.seen.pd } else { pd })?)
+    };
+    // SAFETY: as for a registration.
+    unsafe { mr.region.change(Some(&new.domain), place) }?;
+    new.users.enter();
+    old.users.leave();
+    if what & DOMAIN != 0 {
+        mr.seen.pd = pd;
+    }
+    let key = mr.region.key().0;
+    mr.seen = Seen { addr: place.at.cast(), length: place.len, handle: key, lkey: key, rkey: key, ..mr.seen };
+    Ok(())
+}
+
+export! {
+    /// Changes a registration. It has another key afterwards; after a failure it is what it was.
+    plain fn ibv_rereg_mr(
+        mr: *mut Seen,
+        what: c_int,
+        pd: *mut SeenPd,
+        addr: Opaque,
+        length: usize,
+        access: c_int,
+    ) -> c_int {
+        let moves = what & TRANSLATION != 0;
+        let bad = what & !(TRANSLATION | DOMAIN | RIGHTS) != 0
+            || moves && (length == 0 || addr.is_null())
+            || access != 0 && what & RIGHTS == 0;
+        if mr.is_null() || bad {
+            set_errno(INVALID);
+            return Ok(INPUT);
+        }
+        // SAFETY: not null, so it is to a region that the program has, and uses in no other call meanwhile.
+        Ok(match unsafe { change(mr.cast(), what, pd, addr, length, access as c_uint) } {
+            Ok(()) => 0,
+            Err(errno) => {
+                set_errno(errno);
+                COMMAND
+            }
+        })
+    }
+}
