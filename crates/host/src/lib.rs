@@ -23,6 +23,8 @@ mod framed;
 mod links;
 pub mod locator;
 pub mod mem;
+pub mod netns;
+pub mod nic;
 mod open;
 mod rdma;
 pub mod ring;

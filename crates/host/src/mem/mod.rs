@@ -131,6 +131,26 @@ impl Region {
         Self::own(base, file.len)
     }
 
+    /// Maps `len` bytes of what a device of the kernel offers at `offset` of `fd`: the ring of a packet socket.
+    ///
+    /// # Errors
+    /// The system call failed.
+    pub(crate) fn of_device(fd: BorrowedFd<'_>, len: usize, offset: u64) -> io::Result<Self> {
+        // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of ours; a device's memory does not
+        // shrink while it is mapped.
+        let base = unsafe {
+            rustix::mm::mmap(
+                ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::POPULATE,
+                fd,
+                offset,
+            )?
+        };
+        Self::own(base, len)
+    }
+
     /// `len` bytes of zeros, shared with the children that this process forks.
     ///
     /// # Errors
@@ -249,6 +269,22 @@ impl Region {
             copy::copy(bytes.as_mut_ptr().add(len), src, n);
             bytes.set_len(len + n);
         }
+    }
+
+    /// The region's `n` bytes from `offset` as they lie there.
+    ///
+    /// # Panics
+    /// If the region has fewer bytes there.
+    ///
+    /// # Safety
+    /// Nobody writes them while they are borrowed, neither through this region nor elsewhere: they were handed over by a peer
+    /// that can be trusted like the memory itself, the kernel.
+    #[inline]
+    pub(crate) unsafe fn lend(&self, offset: usize, n: usize) -> &[u8] {
+        let at = self.at(offset, n);
+        // SAFETY: `at` checked that they are mapped, and they stay so as long as `self`; that they do not change is the
+        // caller's promise.
+        unsafe { std::slice::from_raw_parts(at, n) }
     }
 
     /// The eight bytes at `offset` as one atomic number in the machine's byte order.

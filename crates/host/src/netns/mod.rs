@@ -1,0 +1,104 @@
+//! Network namespaces for tests and local measurements: networks of our own, joined by veth pairs, that nobody else sees and
+//! that are gone with whoever made them.
+//!
+//! A [`Namespace`] has no name and no file: it lives as long as something has it open, this value, a thread inside, a socket
+//! or a process that was started inside. So nothing can stay behind, not even after SIGKILL. It needs CAP_SYS_ADMIN.
+//!
+//! Not here: routes, bridges, bandwidth. Interfaces are made by rtnetlink (`link`), without the command `ip`.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::thread;
+
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
+
+pub mod link;
+mod message;
+
+/// The namespace of the calling thread.
+const HERE: &str = "/proc/thread-self/ns/net";
+
+/// A network namespace of our own, with nothing in it but a loopback interface that is down.
+#[derive(Debug)]
+pub struct Namespace {
+    fd: OwnedFd,
+}
+
+impl Namespace {
+    /// A new one.
+    ///
+    /// # Errors
+    /// `PermissionDenied` without CAP_SYS_ADMIN; the kernel has no network namespaces, or no room for another one.
+    pub fn new() -> io::Result<Self> {
+        let made = || {
+            leave()?;
+            // Its interfaces stay silent: no router is sought and no address announced that nobody asked for.
+            for which in ["all", "default"] {
+                let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{which}/accept_dad"), "0");
+                let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{which}/disable_ipv6"), "1");
+            }
+            Ok(Self { fd: File::open(HERE)?.into() })
+        };
+        thread::scope(|scope| joined(scope.spawn(made).join())).map_err(|e: io::Error| {
+            io::Error::new(
+                e.kind(),
+                format!("cannot make a network namespace: {e} (it needs CAP_SYS_ADMIN: run as root)"),
+            )
+        })
+    }
+
+    /// Runs `body` inside, in a thread of its own. Sockets and devices that it opens stay inside when it hands them out.
+    ///
+    /// # Errors
+    /// The kernel does not let us in.
+    pub fn run<T: Send>(&self, body: impl FnOnce() -> T + Send) -> io::Result<T> {
+        let inside = || {
+            move_into_link_name_space(self.fd.as_fd(), Some(LinkNameSpaceType::Network))?;
+            Ok(body())
+        };
+        thread::scope(|scope| joined(scope.spawn(inside).join()))
+    }
+
+    /// Moves the calling thread inside until the guard is dropped: also what it starts meanwhile, threads and processes, is
+    /// inside and stays there.
+    ///
+    /// # Errors
+    /// The kernel does not let us in.
+    pub fn enter(&self) -> io::Result<Inside> {
+        let before = File::open(HERE)?.into();
+        move_into_link_name_space(self.fd.as_fd(), Some(LinkNameSpaceType::Network))?;
+        Ok(Inside { before })
+    }
+}
+
+impl AsFd for Namespace {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// The calling thread is inside a namespace; dropped, it goes back to where it was.
+#[derive(Debug)]
+#[must_use = "the thread leaves when this is dropped"]
+pub struct Inside {
+    before: OwnedFd,
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        let back = move_into_link_name_space(self.before.as_fd(), Some(LinkNameSpaceType::Network));
+        // Going on in the wrong network would be worse than to stop.
+        assert!(back.is_ok() || thread::panicking(), "cannot leave a network namespace");
+    }
+}
+
+/// Puts the calling thread into a new network namespace.
+fn leave() -> io::Result<()> {
+    // SAFETY: of all that can be unshared this is the network alone: file descriptors stay those of the whole process.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }.map_err(Into::into)
+}
+
+fn joined<T>(result: thread::Result<T>) -> T {
+    result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}

@@ -1,0 +1,118 @@
+//! Two devices that are wired to each other in memory: for tests, and for trying out what stands above a device, without root.
+//!
+//! Frames arrive in order, unless the wire is full: then [`Sent::Full`]. Dropping one end is its vanishing: the other one sends
+//! into nothing, as on a cable.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::event::{EventfdFlags, eventfd};
+use sprat_proto::device::{Arrival, BURST, Device, HEADER, Info, MAX_PARTS, Mac, Offload, Sent};
+
+use super::Nic;
+
+/// Frames that a wire holds in each direction.
+const WIRE: usize = 256;
+
+#[derive(Debug)]
+struct Half {
+    frames: Mutex<VecDeque<Vec<u8>>>,
+    /// Counts up when the receiver sleeps and something arrives.
+    bell: OwnedFd,
+}
+
+impl Half {
+    fn new() -> io::Result<Self> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { frames: Mutex::new(VecDeque::new()), bell })
+    }
+
+    fn frames(&self) -> MutexGuard<'_, VecDeque<Vec<u8>>> {
+        self.frames.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One end of the wire.
+#[derive(Debug)]
+pub struct Fake {
+    info: Info,
+    incoming: Arc<Half>,
+    outgoing: Arc<Half>,
+    burst: Vec<Vec<u8>>,
+    refused: u64,
+}
+
+/// A wire with the MTU `mtu`; its ends have the addresses `macs`.
+///
+/// # Errors
+/// No file descriptors are left.
+pub fn pair(macs: [Mac; 2], mtu: usize) -> io::Result<[Fake; 2]> {
+    let (a, b) = (Arc::new(Half::new()?), Arc::new(Half::new()?));
+    let end = |mac, incoming: &Arc<Half>, outgoing: &Arc<Half>| Fake {
+        info: Info::plain(mac, mtu),
+        incoming: Arc::clone(incoming),
+        outgoing: Arc::clone(outgoing),
+        burst: Vec::new(),
+        refused: 0,
+    };
+    Ok([end(macs[0], &a, &b), end(macs[1], &b, &a)])
+}
+
+impl Device for Fake {
+    fn recv_burst(&mut self) -> usize {
+        self.burst.clear();
+        let mut frames = self.incoming.frames();
+        let n = frames.len().min(BURST);
+        self.burst.extend(frames.drain(..n));
+        n
+    }
+
+    fn frame(&self, i: usize) -> (&[u8], Arrival) {
+        (&self.burst[i], Arrival::default())
+    }
+
+    fn send(&mut self, parts: &[&[u8]], offload: Offload) -> Sent {
+        let bytes = parts.concat();
+        let fits = (HEADER..=self.info.max_send).contains(&bytes.len()) && parts.len() <= MAX_PARTS;
+        if !fits || offload != Offload::None {
+            self.refused += 1;
+            return Sent::Yes;
+        }
+        let mut frames = self.outgoing.frames();
+        if frames.len() >= WIRE {
+            return Sent::Full;
+        }
+        frames.push_back(bytes);
+        drop(frames);
+        // A full counter rings as well.
+        let _ = rustix::io::write(&self.outgoing.bell, &1_u64.to_le_bytes());
+        Sent::Yes
+    }
+
+    fn flush(&mut self) {}
+
+    fn info(&self) -> Info {
+        self.info
+    }
+
+    fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        each("frames_refused", self.refused);
+    }
+}
+
+impl Nic for Fake {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.incoming.bell.as_fd()
+    }
+
+    fn doze(&mut self) -> bool {
+        self.wake();
+        self.incoming.frames().is_empty()
+    }
+
+    fn wake(&mut self) {
+        let _ = rustix::io::read(&self.incoming.bell, &mut [0; 8]);
+    }
+}

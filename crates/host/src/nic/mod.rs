@@ -1,0 +1,197 @@
+//! Packet devices: Ethernet frames in bursts, in and out, past the kernel's own network stack.
+//!
+//! [`open`] is the one door to all of them. What comes back is a [`Nic`]: the protocol's [`Device`], and beside it what the
+//! protocol must not see, a file descriptor to sleep on.
+//!
+//! | driver | what it is | who may |
+//! | --- | --- | --- |
+//! | `packet` | AF_PACKET with a mapped ring: any interface of the kernel, beside its own stack | CAP_NET_RAW |
+//!
+//! Always: what a device holds in the kernel (sockets, rings, programs) ends with the process, however that ends. Not here:
+//! what the frames mean (`sprat_proto::net`).
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
+
+use sprat_proto::device::{Arrival, Device, Info, Mac, Offload, Sent};
+
+pub mod fake;
+mod filter;
+pub mod packet;
+mod sys;
+
+/// A [`Device`] of the real world. Never blocks; belongs to one thread.
+pub trait Nic: Device + Send {
+    /// Readable when there is something for `recv_burst` after [`Nic::doze`] said yes.
+    fn fd(&self) -> BorrowedFd<'_>;
+
+    /// The owner wants to sleep on [`Nic::fd`]: arrange to be woken. False if something has arrived meanwhile, so that it must
+    /// not sleep; it then goes on as after [`Nic::wake`].
+    fn doze(&mut self) -> bool;
+
+    /// The owner is awake again and polls. Harmless without a `doze` before it.
+    fn wake(&mut self);
+}
+
+/// A device of whatever kind, as [`open`] gives it.
+pub type AnyNic = Box<dyn Nic>;
+
+impl Device for AnyNic {
+    fn recv_burst(&mut self) -> usize {
+        (**self).recv_burst()
+    }
+    fn frame(&self, i: usize) -> (&[u8], Arrival) {
+        (**self).frame(i)
+    }
+    fn send(&mut self, parts: &[&[u8]], offload: Offload) -> Sent {
+        (**self).send(parts, offload)
+    }
+    fn flush(&mut self) {
+        (**self).flush();
+    }
+    fn info(&self) -> Info {
+        (**self).info()
+    }
+    fn arrived_ns(&self, i: usize) -> Option<u64> {
+        (**self).arrived_ns(i)
+    }
+    fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        (**self).counters(each);
+    }
+}
+
+impl Nic for AnyNic {
+    fn fd(&self) -> BorrowedFd<'_> {
+        (**self).fd()
+    }
+    fn doze(&mut self) -> bool {
+        (**self).doze()
+    }
+    fn wake(&mut self) {
+        (**self).wake();
+    }
+}
+
+/// Which frames are wanted. A device delivers these and may deliver others; one that shares its interface with the kernel
+/// leaves the others to it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Steer {
+    /// Frames to this IP address, and what finds it (ARP, neighbour discovery).
+    pub addr: Option<IpAddr>,
+    /// Of these only datagrams and segments to this port, and what has no port. 0: all.
+    pub port: u16,
+}
+
+/// What [`open`] needs to know.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Options {
+    /// The interface's name.
+    pub dev: String,
+    /// The address that we take; the interface's own if none is given. With an address of our own the kernel's stack does not
+    /// touch frames to us; where a switch or a cloud lets only the known address pass, ours has to be the interface's.
+    pub mac: Option<Mac>,
+    /// Which frames are wanted: all to the hardware address, and those to groups, if it says nothing.
+    pub steer: Steer,
+    /// Leave checksums, and cutting and joining of segments, to this side: for measurements, and for kernels that have them
+    /// wrong.
+    pub no_offload: bool,
+    /// Which of the interface's queues (`xdp`).
+    pub queue: u32,
+    /// Several devices with this number on one interface share what arrives there, flow by flow (`packet`).
+    pub group: Option<u16>,
+}
+
+/// Why a device cannot be opened: what is missing, and what mends it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// A capability is missing.
+    #[error("{driver} on {dev:?} needs {capability}: run as root, or allow it: setcap {}+ep PROGRAM", .capability.to_lowercase())]
+    NotPermitted {
+        /// The driver.
+        driver: &'static str,
+        /// The interface.
+        dev: String,
+        /// As capabilities(7) calls it.
+        capability: &'static str,
+    },
+    /// There is no such interface.
+    #[error("there is no interface {dev:?} here; `ip link` shows those that there are")]
+    NoDevice {
+        /// Its name.
+        dev: String,
+    },
+    /// The interface is switched off.
+    #[error("the interface {dev:?} is down: ip link set {dev} up")]
+    Down {
+        /// Its name.
+        dev: String,
+    },
+    /// This kernel, or this interface, cannot.
+    #[error("{driver} on {dev:?} is not to be had here: {what}")]
+    Unsupported {
+        /// The driver.
+        driver: &'static str,
+        /// The interface.
+        dev: String,
+        /// What is missing.
+        what: String,
+    },
+    /// There is no driver of that name.
+    #[error("there is no packet device {driver:?}; there are {DRIVERS}")]
+    UnknownDriver {
+        /// What was asked for.
+        driver: String,
+    },
+    /// The machine failed.
+    #[error("{driver} on {dev:?}: {what}: {source}")]
+    Failed {
+        /// The driver.
+        driver: &'static str,
+        /// The interface.
+        dev: String,
+        /// What was being done.
+        what: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl From<OpenError> for io::Error {
+    fn from(e: OpenError) -> Self {
+        let kind = match &e {
+            OpenError::NotPermitted { .. } => io::ErrorKind::PermissionDenied,
+            OpenError::NoDevice { .. } => io::ErrorKind::NotFound,
+            OpenError::Down { .. } => io::ErrorKind::NetworkDown,
+            OpenError::Unsupported { .. } => io::ErrorKind::Unsupported,
+            OpenError::UnknownDriver { .. } => io::ErrorKind::InvalidInput,
+            OpenError::Failed { source, .. } => source.kind(),
+        };
+        Self::new(kind, e)
+    }
+}
+
+/// The drivers that are built, for messages.
+const DRIVERS: &str = "packet";
+
+/// Opens a device of the kind `driver`, the part of a locator behind the `+`.
+///
+/// # Errors
+/// [`OpenError`] says what is missing and what mends it.
+pub fn open(driver: &str, options: &Options) -> Result<AnyNic, OpenError> {
+    match driver {
+        "packet" => Ok(Box::new(packet::Packet::open(options)?)),
+        other => Err(OpenError::UnknownDriver { driver: other.into() }),
+    }
+}
+
+/// The interface that `driver` is to be opened on, found and switched on.
+fn interface(options: &Options) -> Result<crate::netns::link::Link, OpenError> {
+    let dev = options.dev.clone();
+    match crate::netns::link::find(&dev) {
+        Ok(link) if link.up => Ok(link),
+        Ok(_) => Err(OpenError::Down { dev }),
+        Err(_) => Err(OpenError::NoDevice { dev }),
+    }
+}

@@ -1,0 +1,498 @@
+//! The driver `packet`: AF_PACKET (packet(7)), on any interface of the kernel and beside its own stack.
+//!
+//! ```text
+//! ring     blocks of 1 MiB, each with as many slots as fit (TPACKET_V2)
+//! slot     tpacket2_hdr (status first) … virtio_net_hdr(10) frame …
+//! ```
+//! A slot belongs to the kernel while its status is 0; it hands it to us with a frame inside by setting bit 0, and takes it back
+//! when we write 0. Frames are lent to the caller from where they lie and given back at the next `recv_burst`.
+//!
+//! Frames go out by system calls that copy, several at a time; a mapped ring for sending is not used: see docs/notes.md. With
+//! each frame in either direction goes a `virtio_net_hdr`: what checksums and segments are left to the other side. On a pair of
+//! interfaces within one machine nobody ever computes them.
+//!
+//! Not here: a block timer (TPACKET_V3 waits at least a millisecond), VLAN tags (counted and dropped).
+
+use std::cell::Cell;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
+
+use rustix::io::Errno;
+use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, sendmmsg, sendmsg};
+use sprat_proto::device::{
+    Arrival, BURST, Device, HEADER, Info, MAX_FRAME, MAX_PARTS, Mac, Offload, Offloads, Segmented, Sent,
+};
+
+use super::{Nic, OpenError, Options, filter, interface, sys};
+use crate::mem::Region;
+use crate::netns::link;
+
+const DRIVER: &str = "packet";
+
+/// Bytes of one block of the ring: what the kernel has to find in one piece.
+const BLOCK: usize = 1 << 20;
+/// Blocks where a slot has room for joined segments, and where it has room for one frame.
+const BLOCKS_JOINED: usize = 16;
+const BLOCKS_PLAIN: usize = 4;
+/// What a slot holds before a frame, at most: the ring's header, an address, alignment, and the `virtio_net_hdr`.
+const BEFORE: usize = 128;
+/// Octets of a `virtio_net_hdr`.
+const VNET: usize = 10;
+/// Frames up to this length are collected and sent together.
+const COLLECTED: usize = 4096;
+/// Bytes that the kernel may hold of what we send.
+const SEND_BUFFER: libc::c_int = 8 << 20;
+
+// linux/virtio_net.h
+const NEEDS_CSUM: u8 = 1;
+const DATA_VALID: u8 = 2;
+const GSO_TCPV4: u8 = 1;
+const GSO_TCPV6: u8 = 4;
+const GSO_UDP: u8 = 5;
+
+/// An AF_PACKET socket with its ring.
+#[derive(Debug)]
+pub struct Packet {
+    socket: OwnedFd,
+    index: u32,
+    info: Info,
+    vnet: bool,
+    ring: Ring,
+    burst: [Lent; BURST],
+    /// Frames of the last burst.
+    count: usize,
+    out: Outbox,
+    gone: bool,
+    counted: Counted,
+}
+
+/// Where the ring's slots are.
+#[derive(Debug)]
+struct Ring {
+    memory: Region,
+    slot: usize,
+    slots: usize,
+    /// The slot that is looked at next.
+    next: usize,
+    /// Slots before it that have not been given back.
+    held: usize,
+}
+
+/// A frame of the last burst.
+#[derive(Clone, Copy, Debug, Default)]
+struct Lent {
+    at: usize,
+    len: usize,
+    arrival: Arrival,
+    ns: u64,
+}
+
+/// Short frames that wait for `flush`, one behind the other, each with its `virtio_net_hdr` if there are any.
+#[derive(Debug, Default)]
+struct Outbox {
+    bytes: Vec<u8>,
+    /// Where each ends.
+    ends: Vec<usize>,
+}
+
+#[derive(Debug, Default)]
+struct Counted {
+    received: u64,
+    sent: u64,
+    /// Longer than a slot: cut by the kernel.
+    cut: u64,
+    vlan: u64,
+    /// Asked to be sent though too long, too short, or with an offload that is not there.
+    refused: u64,
+    /// Not taken by the interface.
+    unsent: u64,
+    /// The ring had no room, as the kernel counted: it forgets the number when it is read.
+    ring_full: Cell<u64>,
+}
+
+impl Packet {
+    /// Opens a socket on the interface `options.dev`.
+    ///
+    /// # Errors
+    /// The interface is missing or down, CAP_NET_RAW is missing, or there is no memory for the ring.
+    pub fn open(options: &Options) -> Result<Self, OpenError> {
+        let link = interface(options)?;
+        let dev = || options.dev.clone();
+        let failed = |what| move |source| OpenError::Failed { driver: DRIVER, dev: dev(), what, source };
+        let socket = sys::socket(libc::AF_PACKET).map_err(|e| match e.kind() {
+            io::ErrorKind::PermissionDenied => {
+                OpenError::NotPermitted { driver: DRIVER, dev: dev(), capability: "CAP_NET_RAW" }
+            }
+            _ => failed("a socket")(e),
+        })?;
+        let vnet = !options.no_offload;
+        let mac = options.mac.unwrap_or(link.mac);
+        prepare(&socket, vnet).map_err(failed("an option of the socket"))?;
+        sys::set_filter(socket.as_fd(), &filter::program(mac, options.steer))
+            .map_err(failed("the filter"))?;
+        let ring = Ring::new(&socket, vnet, link.mtu).map_err(failed("the ring"))?;
+        join(&socket, &link, options, mac).map_err(failed("to bind the socket"))?;
+        let offloads = Offloads { checksum: vnet, tcp_segments: vnet, udp_segments: vnet };
+        let max_send = if vnet { MAX_FRAME } else { HEADER + link.mtu };
+        Ok(Self {
+            socket,
+            index: link.index,
+            info: Info { mac, mtu: link.mtu, max_send, offloads },
+            vnet,
+            ring,
+            burst: [Lent::default(); BURST],
+            count: 0,
+            out: Outbox::default(),
+            gone: false,
+            counted: Counted::default(),
+        })
+    }
+
+    /// What the slot that the kernel has just handed over holds; none if it cannot be used.
+    fn look(&mut self, slot: usize, status: u32) -> Option<Lent> {
+        let mut header = [0; 32];
+        self.ring.memory.copy_out(slot, &mut header);
+        let word = |at: usize| {
+            u32::from_le(u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]))
+        };
+        let half = |at: usize| usize::from(u16::from_le(u16::from_le_bytes([header[at], header[at + 1]])));
+        let (len, kept, mac) = (word(4) as usize, word(8) as usize, half(12));
+        if status & libc::TP_STATUS_VLAN_VALID != 0 {
+            self.counted.vlan += 1;
+            return None;
+        }
+        let whole = kept == len && (HEADER..=MAX_FRAME).contains(&kept);
+        if !whole || mac < header.len() + VNET || mac + kept > self.ring.slot {
+            self.counted.cut += 1;
+            return None;
+        }
+        let mut arrival = Arrival {
+            checked: status & (libc::TP_STATUS_CSUMNOTREADY | libc::TP_STATUS_CSUM_VALID) != 0,
+            segment: 0,
+        };
+        if self.vnet {
+            let mut vnet = [0; VNET];
+            self.ring.memory.copy_out(slot + mac - VNET, &mut vnet);
+            arrival.checked |= vnet[0] & (NEEDS_CSUM | DATA_VALID) != 0;
+            if vnet[1] != 0 {
+                arrival.segment = u16::from_le(u16::from_le_bytes([vnet[4], vnet[5]]));
+            }
+        }
+        let ns = u64::from(word(16)) * 1_000_000_000 + u64::from(word(20));
+        Some(Lent { at: slot + mac, len: kept, arrival, ns })
+    }
+
+    /// What became of a send that failed.
+    fn failed(&mut self, error: Errno) -> Sent {
+        match error {
+            Errno::AGAIN => return Sent::Full,
+            Errno::NXIO | Errno::NODEV => self.gone = true,
+            _ => {}
+        }
+        self.counted.unsent += 1;
+        if self.gone { Sent::Gone } else { Sent::Yes }
+    }
+
+    /// Sends one frame now, from where its parts are.
+    fn send_at_once(&mut self, vnet: &[u8], parts: &[&[u8]]) -> Sent {
+        let mut slices = [IoSlice::new(&[]); MAX_PARTS + 1];
+        slices[0] = IoSlice::new(vnet);
+        for (slice, part) in slices[1..].iter_mut().zip(parts) {
+            *slice = IoSlice::new(part);
+        }
+        let mut control = SendAncillaryBuffer::default();
+        match sendmsg(&self.socket, &slices[..=parts.len()], &mut control, SendFlags::DONTWAIT) {
+            Ok(_) => {
+                self.counted.sent += 1;
+                Sent::Yes
+            }
+            Err(e) => self.failed(e),
+        }
+    }
+
+    /// Sends what is collected; false if there is no room for all of it now.
+    fn send_collected(&mut self) -> bool {
+        let mut from = 0;
+        while from < self.out.ends.len() && !self.gone {
+            match self.out.send(&self.socket, from) {
+                Ok(n) => {
+                    self.counted.sent += n as u64;
+                    from += n;
+                }
+                Err(e) => {
+                    if self.failed(e) == Sent::Full {
+                        self.out.forget(from);
+                        return false;
+                    }
+                    from += 1;
+                }
+            }
+        }
+        self.out.forget(self.out.ends.len());
+        true
+    }
+
+    /// Whether the interface still exists, after the socket has had an error.
+    fn look_after(&mut self) {
+        if let Ok(Err(_)) = rustix::net::sockopt::socket_error(&self.socket)
+            && let Ok(None) = link::of_index(self.index)
+        {
+            self.gone = true;
+        }
+    }
+}
+
+impl Ring {
+    fn new(socket: &OwnedFd, vnet: bool, mtu: usize) -> io::Result<Self> {
+        let frame = if vnet { MAX_FRAME } else { HEADER + mtu };
+        let slot = (BEFORE + frame).next_multiple_of(libc::TPACKET_ALIGNMENT);
+        let blocks = if vnet { BLOCKS_JOINED } else { BLOCKS_PLAIN };
+        let slots = blocks * (BLOCK / slot);
+        let request = libc::tpacket_req {
+            tp_block_size: BLOCK as u32,
+            tp_block_nr: blocks as u32,
+            tp_frame_size: slot as u32,
+            tp_frame_nr: slots as u32,
+        };
+        sys::set(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_RX_RING, &request)?;
+        let memory = Region::of_device(socket.as_fd(), blocks * BLOCK, 0)?;
+        Ok(Self { memory, slot, slots, next: 0, held: 0 })
+    }
+
+    #[inline]
+    fn place(&self, slot: usize) -> usize {
+        let per_block = BLOCK / self.slot;
+        slot / per_block * BLOCK + slot % per_block * self.slot
+    }
+
+    /// Gives back what was held.
+    fn give_back(&mut self) {
+        for i in 0..self.held {
+            let slot = (self.next + self.slots - self.held + i) % self.slots;
+            self.memory.flag(self.place(slot)).store(libc::TP_STATUS_KERNEL, Ordering::Release);
+        }
+        self.held = 0;
+    }
+
+    /// The status of the slot that is next.
+    #[inline]
+    fn status(&self) -> u32 {
+        self.memory.flag(self.place(self.next)).load(Ordering::Acquire)
+    }
+}
+
+impl Outbox {
+    /// Sends frames from number `first` on; how many were taken.
+    fn send(&self, socket: &OwnedFd, first: usize) -> rustix::io::Result<usize> {
+        let start = |i: usize| if i == 0 { 0 } else { self.ends[i - 1] };
+        if self.ends.len() - first == 1 {
+            return rustix::net::send(socket, &self.bytes[start(first)..], SendFlags::DONTWAIT).map(|_| 1);
+        }
+        let n = (self.ends.len() - first).min(BURST);
+        let slices: [[IoSlice<'_>; 1]; BURST] = std::array::from_fn(|i| {
+            let i = (first + i).min(self.ends.len() - 1);
+            [IoSlice::new(&self.bytes[start(i)..self.ends[i]])]
+        });
+        let mut controls: [SendAncillaryBuffer<'_, '_, '_>; BURST] =
+            std::array::from_fn(|_| SendAncillaryBuffer::default());
+        let mut messages = slices.iter().zip(&mut controls).map(|(s, c)| MMsgHdr::new(s, c));
+        let mut messages: [MMsgHdr<'_>; BURST] = std::array::from_fn(|_| {
+            messages.next().unwrap_or_else(|| unreachable!("there are BURST of both"))
+        });
+        sendmmsg(socket, &mut messages[..n], SendFlags::DONTWAIT)
+    }
+
+    /// Forgets the first `n` frames.
+    fn forget(&mut self, n: usize) {
+        if n == self.ends.len() {
+            self.ends.clear();
+            self.bytes.clear();
+        } else if n > 0 {
+            let until = self.ends[n - 1];
+            self.ends.drain(..n);
+            self.ends.iter_mut().for_each(|end| *end -= until);
+            self.bytes.drain(..until);
+        }
+    }
+}
+
+/// Everything about the socket that has to be said before it is bound.
+fn prepare(socket: &OwnedFd, vnet: bool) -> io::Result<()> {
+    let packet = |name, value: libc::c_int| sys::set(socket.as_fd(), libc::SOL_PACKET, name, &value);
+    packet(libc::PACKET_VERSION, TPACKET_V2)?;
+    packet(libc::PACKET_QDISC_BYPASS, 1)?;
+    packet(libc::PACKET_IGNORE_OUTGOING, 1)?;
+    if vnet {
+        packet(libc::PACKET_VNET_HDR, 1)?;
+    }
+    // As much as is allowed, where more is not.
+    if sys::set(socket.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &SEND_BUFFER).is_err() {
+        let _ = sys::set(socket.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, &SEND_BUFFER);
+    }
+    Ok(())
+}
+
+/// `tpacket_versions` in linux/if_packet.h.
+const TPACKET_V2: libc::c_int = 1;
+
+/// Binds the socket to the interface: from here on frames arrive.
+fn join(socket: &OwnedFd, link: &link::Link, options: &Options, mac: Mac) -> io::Result<()> {
+    let mut address = [0; 8];
+    address[..6].copy_from_slice(&mac.0);
+    if mac != link.mac {
+        let member = libc::packet_mreq {
+            mr_ifindex: link.index as i32,
+            mr_type: libc::PACKET_MR_UNICAST as u16,
+            mr_alen: 6,
+            mr_address: address,
+        };
+        sys::set(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &member)?;
+    }
+    let name = libc::sockaddr_ll {
+        sll_family: libc::AF_PACKET as u16,
+        sll_protocol: (libc::ETH_P_ALL as u16).to_be(),
+        sll_ifindex: link.index as i32,
+        sll_hatype: 0,
+        sll_pkttype: 0,
+        sll_halen: 0,
+        sll_addr: [0; 8],
+    };
+    sys::bind(socket.as_fd(), &name)?;
+    if let Some(group) = options.group {
+        let value = (libc::PACKET_FANOUT_HASH << 16 | u32::from(group)).cast_signed();
+        sys::set(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_FANOUT, &value)?;
+    }
+    Ok(())
+}
+
+/// The `virtio_net_hdr` that asks for `offload`.
+fn vnet(offload: Offload) -> [u8; VNET] {
+    let half = |value: u16| value.to_le().to_le_bytes();
+    let (kind, header, size, start, offset) = match offload {
+        Offload::None => return [0; VNET],
+        Offload::Checksum { start, offset } => (0, 0, 0, start, offset),
+        Offload::Segments { kind, start, header, mss } => {
+            let of = match kind {
+                Segmented::Tcp4 => GSO_TCPV4,
+                Segmented::Tcp6 => GSO_TCPV6,
+                Segmented::Udp => GSO_UDP,
+            };
+            (of, header, mss, start, kind.checksum_at())
+        }
+    };
+    let [[a, b], [c, d], [e, f], [g, h]] = [half(header), half(size), half(start), half(offset)];
+    [NEEDS_CSUM, kind, a, b, c, d, e, f, g, h]
+}
+
+impl Device for Packet {
+    fn recv_burst(&mut self) -> usize {
+        if self.ring.held > 0 {
+            self.ring.give_back();
+        }
+        self.count = 0;
+        while self.ring.held < BURST {
+            let status = self.ring.status();
+            if status & libc::TP_STATUS_USER == 0 {
+                break;
+            }
+            let slot = self.ring.place(self.ring.next);
+            if let Some(lent) = self.look(slot, status) {
+                self.burst[self.count] = lent;
+                self.count += 1;
+            }
+            self.ring.held += 1;
+            self.ring.next = (self.ring.next + 1) % self.ring.slots;
+        }
+        self.counted.received += self.count as u64;
+        self.count
+    }
+
+    #[inline]
+    fn frame(&self, i: usize) -> (&[u8], Arrival) {
+        let lent = &self.burst[..self.count][i];
+        // SAFETY: the bytes lie in a slot that the kernel handed over and that is given back only by `recv_burst`, which
+        // needs `self` mutably; until then neither side writes them (the status word lies before them).
+        let bytes = unsafe { self.ring.memory.lend(lent.at, lent.len) };
+        (bytes, lent.arrival)
+    }
+
+    fn send(&mut self, parts: &[&[u8]], offload: Offload) -> Sent {
+        if self.gone {
+            return Sent::Gone;
+        }
+        let len: usize = parts.iter().map(|p| p.len()).sum();
+        let longest = match offload {
+            Offload::Segments { .. } => self.info.max_send,
+            _ => HEADER + self.info.mtu,
+        };
+        if !(HEADER..=longest).contains(&len)
+            || parts.len() > MAX_PARTS
+            || (offload != Offload::None && !self.vnet)
+        {
+            self.counted.refused += 1;
+            return Sent::Yes;
+        }
+        let vnet = vnet(offload);
+        let vnet = &vnet[..if self.vnet { VNET } else { 0 }];
+        if len > COLLECTED {
+            return if self.send_collected() { self.send_at_once(vnet, parts) } else { Sent::Full };
+        }
+        if self.out.ends.len() >= BURST && !self.send_collected() {
+            return Sent::Full;
+        }
+        self.out.bytes.extend_from_slice(vnet);
+        for part in parts {
+            self.out.bytes.extend_from_slice(part);
+        }
+        self.out.ends.push(self.out.bytes.len());
+        Sent::Yes
+    }
+
+    fn flush(&mut self) {
+        if !self.out.ends.is_empty() {
+            // What finds no room stays for the next time.
+            self.send_collected();
+        }
+    }
+
+    fn info(&self) -> Info {
+        self.info
+    }
+
+    fn arrived_ns(&self, i: usize) -> Option<u64> {
+        self.burst[..self.count].get(i).map(|lent| lent.ns)
+    }
+
+    fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        let c = &self.counted;
+        let mut stats = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
+        if sys::ask(self.socket.as_fd(), libc::SOL_PACKET, libc::PACKET_STATISTICS, &mut stats).is_ok() {
+            c.ring_full.set(c.ring_full.get() + u64::from(stats.tp_drops));
+        }
+        each("frames_received", c.received);
+        each("frames_sent", c.sent);
+        each("frames_ring_full", c.ring_full.get());
+        each("frames_cut", c.cut);
+        each("frames_vlan", c.vlan);
+        each("frames_refused", c.refused);
+        each("frames_unsent", c.unsent);
+    }
+}
+
+impl Nic for Packet {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    fn doze(&mut self) -> bool {
+        self.look_after();
+        // What it still holds would make the socket readable for ever.
+        self.ring.give_back();
+        self.count = 0;
+        self.flush();
+        self.out.ends.is_empty() && self.ring.status() & libc::TP_STATUS_USER == 0
+    }
+
+    fn wake(&mut self) {}
+}

@@ -1,0 +1,96 @@
+//! The system calls of packet devices that no safe library offers: sockets of families of their own, and options whose values
+//! are C structures.
+//!
+//! The invariant that makes it sound: every pointer given to the kernel is to a value borrowed for the whole call, its length
+//! is given beside it, and the kernel keeps none of them after the call returns.
+
+use std::io;
+use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+
+use super::filter::Op;
+
+/// A raw socket of `family` that neither blocks nor survives exec.
+pub(super) fn socket(family: libc::c_int) -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: no pointers.
+    let fd = unsafe { libc::socket(family, kind, 0) };
+    check(fd as isize)?;
+    // SAFETY: a fresh descriptor that nobody else has.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Binds a socket to an address that is a plain C structure.
+pub(super) fn bind<A: Plain>(fd: BorrowedFd<'_>, address: &A) -> io::Result<()> {
+    let len = size_of::<A>() as libc::socklen_t;
+    // SAFETY: the address is borrowed during the call and `len` long; the kernel only reads it.
+    let done = unsafe { libc::bind(fd.as_raw_fd(), (&raw const *address).cast(), len) };
+    check(done as isize).map(drop)
+}
+
+/// Sets a socket option.
+pub(super) fn set<V: Plain>(
+    fd: BorrowedFd<'_>,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: &V,
+) -> io::Result<()> {
+    let len = size_of::<V>() as libc::socklen_t;
+    // SAFETY: the value is borrowed during the call, `len` long and without pointers in it; the kernel only reads it.
+    let done = unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const *value).cast(), len) };
+    check(done as isize).map(drop)
+}
+
+/// Reads a socket option into `value`.
+pub(super) fn ask<V: Plain>(
+    fd: BorrowedFd<'_>,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: &mut V,
+) -> io::Result<()> {
+    let mut len = size_of::<V>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes to the value, which is borrowed mutably, that long, and has no bytes that
+    // it must not hold.
+    let done =
+        unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, (&raw mut *value).cast(), &raw mut len) };
+    check(done as isize).map(drop)
+}
+
+/// Gives a socket its filter program.
+pub(super) fn set_filter(fd: BorrowedFd<'_>, program: &[Op]) -> io::Result<()> {
+    let len = u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let header = libc::sock_fprog { len, filter: program.as_ptr().cast_mut().cast() };
+    let size = size_of_val(&header) as libc::socklen_t;
+    // SAFETY: the header and the program that it points to live during the call and are as long as they say; `Op` is laid out
+    // as `sock_filter`; the kernel only reads them.
+    let done = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_FILTER,
+            (&raw const header).cast(),
+            size,
+        )
+    };
+    check(done as isize).map(drop)
+}
+
+/// Plain C structures of numbers: no pointers, no padding that matters, every pattern of bits a value.
+///
+/// # Safety
+/// The type must be just that.
+pub(super) unsafe trait Plain: Copy {}
+
+// SAFETY: a number.
+unsafe impl Plain for libc::c_int {}
+// SAFETY: two numbers.
+unsafe impl Plain for libc::tpacket_stats {}
+// SAFETY: numbers and an array of octets.
+unsafe impl Plain for libc::sockaddr_ll {}
+// SAFETY: four numbers.
+unsafe impl Plain for libc::tpacket_req {}
+// SAFETY: numbers and an array of octets.
+unsafe impl Plain for libc::packet_mreq {}
+
+pub(super) fn check(result: isize) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| io::Error::last_os_error())
+}

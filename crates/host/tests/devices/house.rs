@@ -1,0 +1,139 @@
+//! What every device test needs: two devices on one wire, and waiting for frames that is neither for ever nor by the clock.
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use sprat::netns::{Namespace, link};
+use sprat::nic::fake;
+use sprat::nic::{AnyNic, Nic as _, Options, open};
+use sprat_proto::device::{Arrival, Device as _, HEADER, Mac, Offload, Sent};
+
+/// An Ethernet type for experiments: nothing but our tests sends it.
+pub(crate) const KIND: u16 = 0x88b5;
+/// The interface in each namespace.
+pub(crate) const DEV: &str = "wire0";
+/// How long a frame is waited for before the test has failed.
+const PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
+/// How long nothing must arrive to be nothing.
+const QUIET: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+
+/// Two devices on one wire.
+pub(crate) struct Pair {
+    pub(crate) a: AnyNic,
+    pub(crate) b: AnyNic,
+    /// Where the interfaces are, if there are any.
+    pub(crate) net: Option<Net>,
+}
+
+/// Two namespaces joined by a veth pair.
+pub(crate) struct Net {
+    pub(crate) a: Namespace,
+    pub(crate) b: Namespace,
+}
+
+impl Net {
+    pub(crate) fn new(mtu: usize) -> Self {
+        let net = Self { a: Namespace::new().unwrap(), b: Namespace::new().unwrap() };
+        link::veth([(&net.a, DEV), (&net.b, DEV)], mtu, 1).unwrap();
+        net
+    }
+
+    pub(crate) fn open(self, driver: &str, options: &Options) -> Pair {
+        let end = |at: &Namespace| at.run(|| open(driver, options)).unwrap().unwrap();
+        Pair { a: end(&self.a), b: end(&self.b), net: Some(self) }
+    }
+}
+
+/// A kind of device, and how a pair of them is made.
+#[derive(Clone, Copy)]
+pub(crate) struct Kind {
+    pub(crate) name: &'static str,
+    pub(crate) root: bool,
+    pub(crate) pair: fn(mtu: usize) -> Pair,
+}
+
+fn on_veth(driver: &str, mtu: usize, change: impl FnOnce(&mut Options)) -> Pair {
+    let mut options = Options { dev: DEV.into(), ..Options::default() };
+    change(&mut options);
+    Net::new(mtu).open(driver, &options)
+}
+
+/// All kinds.
+pub(crate) const KINDS: &[Kind] = &[
+    Kind {
+        name: "fake",
+        root: false,
+        pair: |mtu| {
+            let [a, b] = fake::pair([Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2])], mtu).unwrap();
+            Pair { a: Box::new(a), b: Box::new(b), net: None }
+        },
+    },
+    Kind { name: "packet", root: true, pair: |mtu| on_veth("packet", mtu, |_| ()) },
+    Kind { name: "packet_plain", root: true, pair: |mtu| on_veth("packet", mtu, |o| o.no_offload = true) },
+];
+
+/// A frame of `len` octets from `from` to `to`: numbered, the rest a pattern of the number.
+pub(crate) fn frame(from: Mac, to: Mac, number: u32, len: usize) -> Vec<u8> {
+    let mut bytes = [&to.0[..], &from.0, &KIND.to_be_bytes()].concat();
+    let fill = (0..).map(|i: u32| (number.wrapping_mul(31).wrapping_add(i * 7) >> 2) as u8);
+    bytes.extend(number.to_be_bytes().into_iter().chain(fill).take(len.saturating_sub(HEADER)));
+    bytes
+}
+
+/// The next frames of ours that arrive: at least `n`, waiting for them.
+pub(crate) fn receive(nic: &mut AnyNic, n: usize) -> Vec<(Vec<u8>, Arrival)> {
+    let mut frames = Vec::new();
+    while frames.len() < n {
+        let before = frames.len();
+        frames.extend(arrived(nic));
+        if frames.len() == before && !sleep(nic, &PATIENCE) {
+            panic!("{} of {n} frames arrived", frames.len());
+        }
+    }
+    frames
+}
+
+/// The frames of ours that arrive until it is quiet.
+pub(crate) fn drain(nic: &mut AnyNic) -> Vec<(Vec<u8>, Arrival)> {
+    let mut frames = Vec::new();
+    loop {
+        let more = arrived(nic);
+        if more.is_empty() && !sleep(nic, &QUIET) {
+            return frames;
+        }
+        frames.extend(more);
+    }
+}
+
+/// Sleeps as a worker does; false if nothing woke it in time.
+pub(crate) fn sleep(nic: &mut AnyNic, at_most: &Timespec) -> bool {
+    let woken = !nic.doze() || {
+        let mut fds = [PollFd::from_borrowed_fd(nic.fd(), PollFlags::IN)];
+        poll(&mut fds, Some(at_most)).unwrap() > 0
+    };
+    nic.wake();
+    woken
+}
+
+fn arrived(nic: &mut AnyNic) -> Vec<(Vec<u8>, Arrival)> {
+    let n = nic.recv_burst();
+    let frames = (0..n).map(|i| nic.frame(i)).map(|(bytes, arrival)| (bytes.to_vec(), arrival));
+    frames.filter(|(bytes, _)| bytes.get(12..14) == Some(&KIND.to_be_bytes()[..])).collect()
+}
+
+/// Sends one frame, when there is room for it.
+pub(crate) fn send(nic: &mut AnyNic, bytes: &[u8]) {
+    for _ in 0..1_000_000 {
+        match nic.send(&[bytes], Offload::None) {
+            Sent::Yes => return nic.flush(),
+            Sent::Full => nic.flush(),
+            Sent::Gone => panic!("the device has vanished"),
+        }
+    }
+    panic!("there is never room");
+}
+
+/// The counter called `name`.
+pub(crate) fn counter(nic: &AnyNic, name: &str) -> u64 {
+    let mut found = None;
+    nic.counters(&mut |n, value| found = if n == name { Some(value) } else { found });
+    found.unwrap_or_else(|| panic!("there is no counter {name}"))
+}

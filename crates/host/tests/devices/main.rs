@@ -1,0 +1,67 @@
+//! Every packet device through one suite, in network namespaces that each test makes itself and that are gone with it.
+//!
+//! A test that needs root is counted as ignored where there is none, and in CI (the variable CI is set) as failed: so that a
+//! machine without it is seen. Arguments as cargo passes them: parts of names to run; options are not looked at.
+
+#![allow(clippy::print_stdout, reason = "it is its own harness")]
+
+use std::panic::catch_unwind;
+use std::process::ExitCode;
+
+use sprat::netns::Namespace;
+
+mod house;
+mod networks;
+mod suite;
+
+/// A test: its name, whether it needs root, and what it does, by panicking if something is wrong.
+pub(crate) struct Case {
+    pub(crate) name: String,
+    pub(crate) root: bool,
+    pub(crate) run: Box<dyn Fn() + std::panic::RefUnwindSafe>,
+}
+
+impl Case {
+    fn root(name: &str, run: impl Fn() + std::panic::RefUnwindSafe + 'static) -> Self {
+        Self { name: name.into(), root: true, run: Box::new(run) }
+    }
+}
+
+fn main() -> ExitCode {
+    let wanted: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
+    let mut cases = networks::cases();
+    cases.extend(suite::cases());
+    let all = cases.len();
+    cases.retain(|case| wanted.is_empty() || wanted.iter().any(|w| case.name.contains(w.as_str())));
+    let filtered = all - cases.len();
+    let why_not = Namespace::new().err();
+    let strict = std::env::var_os("CI").is_some();
+    let (mut passed, mut failed, mut ignored) = (0, 0, 0);
+    println!("\nrunning {} tests", cases.len());
+    for case in cases {
+        let verdict = match &why_not {
+            Some(why) if case.root && !strict => {
+                ignored += 1;
+                format!("ignored ({why})")
+            }
+            Some(why) if case.root => {
+                failed += 1;
+                format!("FAILED ({why})")
+            }
+            _ if catch_unwind(&case.run).is_ok() => {
+                passed += 1;
+                "ok".to_owned()
+            }
+            _ => {
+                failed += 1;
+                "FAILED".to_owned()
+            }
+        };
+        println!("test {} ... {verdict}", case.name);
+    }
+    let word = if failed == 0 { "ok" } else { "FAILED" };
+    println!(
+        "\ntest result: {word}. {passed} passed; {failed} failed; {ignored} ignored; 0 measured; {filtered} filtered out\n"
+    );
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
