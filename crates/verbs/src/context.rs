@@ -13,7 +13,8 @@ use crate::abi::device::{Context, ContextOps, Device as Seen, EXTENDED, VerbsCon
 use crate::device::Device;
 use crate::entry::{Errno, INVALID, UNSUPPORTED, entry, export};
 use crate::events::Events;
-use crate::query;
+use crate::pd::Users;
+use crate::{cq, qp, query, srq, work};
 
 /// An open device.
 #[repr(C)]
@@ -21,6 +22,8 @@ pub(crate) struct Open {
     seen: VerbsContext,
     pub(crate) device: &'static Device,
     pub(crate) events: Events,
+    /// Domains, completion queues and channels.
+    pub(crate) users: Users,
 }
 
 impl Open {
@@ -42,6 +45,8 @@ impl Open {
     }
 }
 
+/// Completion vectors of a device.
+pub(crate) const VECTORS: u32 = 1;
 /// What stands where hardware's contexts have their descriptor of the kernel: none.
 const OURS: c_int = -1;
 
@@ -51,20 +56,6 @@ entry! {
     }
 
     code fn no_dealloc(_window: Opaque) {
-        Err(UNSUPPORTED)
-    }
-
-    code fn no_notify(_queue: Opaque, _solicited: c_int) {
-        Err(UNSUPPORTED)
-    }
-
-    code fn no_post(_queue: Opaque, _requests: Opaque, _bad: Opaque) {
-        Err(UNSUPPORTED)
-    }
-}
-
-entry! {
-    minus fn no_poll(_queue: Opaque, _room: c_int, _completions: Opaque) -> c_int {
         Err(UNSUPPORTED)
     }
 }
@@ -88,8 +79,8 @@ const OPS: ContextOps = ContextOps {
     bind_mw: no_bind,
     dealloc_mw: no_dealloc,
     create_cq: None,
-    poll_cq: no_poll,
-    req_notify_cq: no_notify,
+    poll_cq: cq::poll,
+    req_notify_cq: cq::arm,
     cq_event: None,
     resize_cq: None,
     destroy_cq: None,
@@ -97,13 +88,13 @@ const OPS: ContextOps = ContextOps {
     modify_srq: None,
     query_srq: None,
     destroy_srq: None,
-    post_srq_recv: no_post,
+    post_srq_recv: work::post_srq_recv,
     create_qp: None,
     query_qp: None,
     modify_qp: None,
     destroy_qp: None,
-    post_send: no_post,
-    post_recv: no_post,
+    post_send: work::post_send,
+    post_recv: work::post_recv,
     create_ah: None,
     destroy_ah: None,
     attach_mcast: None,
@@ -146,9 +137,9 @@ fn verbs_context(device: &'static Device, async_fd: c_int) -> VerbsContext {
         create_flow: None,
         placeholder_1: None,
         open_qp: None,
-        create_qp_ex: None,
-        get_srq_num: None,
-        create_srq_ex: None,
+        create_qp_ex: Some(qp::create_ex),
+        get_srq_num: Some(srq::number),
+        create_srq_ex: Some(srq::create_ex),
         open_xrcd: None,
         close_xrcd: None,
         placeholder_3: 0,
@@ -158,7 +149,7 @@ fn verbs_context(device: &'static Device, async_fd: c_int) -> VerbsContext {
             ops: OPS,
             cmd_fd: OURS,
             async_fd,
-            num_comp_vectors: 1,
+            num_comp_vectors: VECTORS as c_int,
             mutex: libc::PTHREAD_MUTEX_INITIALIZER,
             abi_compat: std::ptr::without_provenance_mut(EXTENDED),
         },
@@ -171,17 +162,20 @@ export! {
         let device = Device::from_seen(device)?;
         let events = Events::new()?;
         let seen = verbs_context(device, events.fd());
-        let open = Box::into_raw(Box::new(Open { seen, device, events }));
+        let open = Box::into_raw(Box::new(Open { seen, device, events, users: Users::default() }));
         // SAFETY: a field's address, taken of a pointer to the whole, which is alive.
         Ok(unsafe { &raw mut (*open).seen.context })
     }
 }
 
 export! {
-    /// Closes a device: everything that was made with it has to be gone.
+    /// Closes a device; `EBUSY` while anything that was made with it is there.
     code fn ibv_close_device(context: *mut Context) {
         // SAFETY: null, or a context that the program has open; nothing uses it after this call.
-        let open = std::ptr::from_ref(unsafe { Open::from_seen(context) }?).cast_mut();
+        let open = unsafe { Open::from_seen(context) }?;
+        open.users.none()?;
+        open.events.end();
+        let open = std::ptr::from_ref(open).cast_mut();
         // SAFETY: the pointer that `ibv_open_device` gave up, which the program gives back.
         drop(unsafe { Box::from_raw(open) });
         Ok(())

@@ -4,19 +4,34 @@
 //! outlive any context; a forked child gets one of its own when it makes its first object, and touches nothing of its
 //! parent's, whose lock may have been held by a thread that the child has not.
 
-use std::sync::{Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 use sprat::verbs::{Device, Options, Threading};
 
+use crate::cq::Cq;
 use crate::entry::Errno;
+use crate::qp::Qp;
+use crate::srq::Srq;
 
 /// The engine, and the process that it works in.
 pub(crate) struct Engine {
     pub(crate) device: Device,
-    process: u32,
+    /// What programs know the engine's objects by.
+    pub(crate) cqs: Directory<Cq>,
+    pub(crate) qps: Directory<Qp>,
+    pub(crate) srqs: Directory<Srq>,
+    forks: u32,
 }
 
 static ENGINE: Mutex<Option<&'static Engine>> = Mutex::new(None);
+/// How often the present process has come from a fork, since the first engine was made.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn forked() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
 
 impl Engine {
     /// This process's engine.
@@ -24,22 +39,64 @@ impl Engine {
     /// # Errors
     /// No descriptors, threads or random numbers left.
     pub(crate) fn get() -> Result<&'static Self, Errno> {
-        let mut engine = ENGINE.lock().unwrap_or_else(PoisonError::into_inner);
+        static WATCHED: Once = Once::new();
+        WATCHED.call_once(|| {
+            // SAFETY: the handler does nothing but count, and the library is never unloaded. Without memory for it children
+            // would take their parent's engine for theirs, as on hardware.
+            unsafe { libc::pthread_atfork(None, None, Some(forked)) };
+        });
+        let mut engine = locked(&ENGINE);
         if let Some(engine) = engine.filter(|e| e.is_ours()) {
             return Ok(engine);
         }
         // Who listens at an address that is not loopback has been allowed to by whoever started him: see `sprat exec`.
         let insecure_network = std::env::var_os("SPRAT_INSECURE_NETWORK").is_some_and(|v| v == "1");
         let options = Options { threading: Threading::ReceiveThread, insecure_network, ..Options::default() };
-        let new: &'static Self =
-            Box::leak(Box::new(Self { device: Device::open(options)?, process: std::process::id() }));
+        let new: &'static Self = Box::leak(Box::new(Self {
+            device: Device::open(options)?,
+            cqs: Directory::default(),
+            qps: Directory::default(),
+            srqs: Directory::default(),
+            forks: FORKS.load(Ordering::Relaxed),
+        }));
         *engine = Some(new);
         Ok(new)
     }
 
     /// False in a child of the process that made it: there nothing of it may be used, and what came from it is forgotten
     /// instead of dropped.
+    #[inline]
     pub(crate) fn is_ours(&self) -> bool {
-        self.process == std::process::id()
+        self.forks == FORKS.load(Ordering::Relaxed)
     }
+}
+
+/// Objects by the numbers that the engine has for them.
+pub(crate) struct Directory<T>(Mutex<BTreeMap<u32, AtomicPtr<T>>>);
+
+impl<T> Default for Directory<T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<T> Directory<T> {
+    pub(crate) fn add(&self, number: u32, object: *mut T) {
+        locked(&self.0).insert(number, AtomicPtr::new(object));
+    }
+
+    pub(crate) fn remove(&self, number: u32) {
+        locked(&self.0).remove(&number);
+    }
+
+    /// What `look` finds in the object with this number, which nobody removes meanwhile.
+    pub(crate) fn find<R>(&self, number: u32, look: impl FnOnce(*mut T) -> R) -> Option<R> {
+        let directory = locked(&self.0);
+        directory.get(&number).map(|object| look(object.load(Ordering::Relaxed)))
+    }
+}
+
+/// A lock whose holder's panic, which is a bug, leaves nothing half done.
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,21 +1,35 @@
-//! What happened that no completion tells: a queue behind a descriptor that programs wait on.
+//! What happened that no completion tells, behind a descriptor that programs wait on.
 //!
-//! Always holds: the descriptor counts what is in the queue, so that it is readable exactly while an event waits, and one
-//! read takes one event. A program makes it non-blocking, if it wants so, and reading honours that.
+//! Always holds: the descriptor counts what waits, so that it is readable exactly while an event does; a program makes it
+//! non-blocking, if it wants so, and getting an event honours that. What happens comes here by the engine's own thread,
+//! without the program's help.
 
-use std::collections::VecDeque;
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
+
+use sprat::verbs::{Cause, Notice, NoticeChannel};
 
 use crate::abi::device::{AsyncEvent, Context};
 use crate::context::Open;
-use crate::entry::{Errno, export, put};
+use crate::cq::Cq;
+use crate::engine::{Engine, locked};
+use crate::entry::{Errno, INVALID, at, export, put};
+use crate::qp::Qp;
+use crate::srq::Srq;
+
+/// `enum ibv_event_type`.
+const CQ_ERR: c_int = 0;
+const QP_FATAL: c_int = 1;
+const QP_ACCESS_ERR: c_int = 3;
+const SRQ_LIMIT_REACHED: c_int = 15;
+const QP_LAST_WQE_REACHED: c_int = 16;
 
 /// The events of one open device.
 pub(crate) struct Events {
-    fd: OwnedFd,
-    queue: Mutex<VecDeque<AsyncEvent>>,
+    fd: Arc<OwnedFd>,
+    /// Where the engine puts them, once it has been asked to.
+    channel: Mutex<Option<(&'static Engine, Arc<NoticeChannel>)>>,
 }
 
 impl Events {
@@ -31,11 +45,33 @@ impl Events {
         }
         // SAFETY: a descriptor that was made just now and that nobody else has.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        Ok(Self { fd, queue: Mutex::default() })
+        Ok(Self { fd: Arc::new(fd), channel: Mutex::default() })
     }
 
     pub(crate) fn fd(&self) -> c_int {
         self.fd.as_raw_fd()
+    }
+
+    /// Where objects of `engine` report to.
+    pub(crate) fn of(&self, engine: &'static Engine) -> Arc<NoticeChannel> {
+        let mut channel = locked(&self.channel);
+        if let Some((of, channel)) = &*channel
+            && std::ptr::eq(*of, engine)
+        {
+            return Arc::clone(channel);
+        }
+        let new = Arc::new(engine.device.notice_channel(Arc::clone(&self.fd)));
+        // A parent's is not touched, not even to be dropped.
+        std::mem::forget(channel.replace((engine, Arc::clone(&new))));
+        new
+    }
+
+    /// The context closes.
+    pub(crate) fn end(&self) {
+        let channel = locked(&self.channel).take();
+        if channel.as_ref().is_some_and(|(engine, _)| !engine.is_ours()) {
+            std::mem::forget(channel);
+        }
     }
 
     /// The next event; waits for it, unless the program has made the descriptor non-blocking.
@@ -43,30 +79,107 @@ impl Events {
     /// # Errors
     /// `EAGAIN` if there is none and it has, `EINTR` if a signal came.
     fn next(&self) -> Result<AsyncEvent, Errno> {
-        let mut count = [0_u8; 8];
-        // SAFETY: the octets are a local array's, as long as is said.
-        if unsafe { libc::read(self.fd(), count.as_mut_ptr().cast(), count.len()) } != 8 {
+        loop {
+            let channel =
+                locked(&self.channel).as_ref().map(|(engine, channel)| (*engine, Arc::clone(channel)));
+            match channel {
+                Some((engine, channel)) if engine.is_ours() => {
+                    if let Some(event) = told(engine, channel.read()?) {
+                        return Ok(event);
+                    }
+                }
+                Some(other) => {
+                    std::mem::forget(other);
+                    return Err(INVALID);
+                }
+                None => self.wait()?,
+            }
+        }
+    }
+
+    /// Waits while nobody has made anything that could have an event.
+    fn wait(&self) -> Result<(), Errno> {
+        // SAFETY: a descriptor of our own, and a number.
+        if unsafe { libc::fcntl(self.fd(), libc::F_GETFL) } & libc::O_NONBLOCK != 0 {
+            return Err(Errno(libc::EAGAIN));
+        }
+        let mut waits = libc::pollfd { fd: self.fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one structure, a local variable.
+        if unsafe { libc::poll(&raw mut waits, 1, 1000) } < 0 {
             return Err(std::io::Error::last_os_error().into());
         }
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.pop_front().ok_or(Errno(libc::EIO))
+        Ok(())
     }
+}
+
+/// What a program is told of a notice, counted as told; nothing if the object has gone.
+fn told(engine: &Engine, notice: Notice) -> Option<AsyncEvent> {
+    let (element, event_type): (*mut c_void, c_int) = match notice {
+        Notice::Overflow(cq) => {
+            // SAFETY: who destroys an object takes it out of the directory first, which is not possible now. So below.
+            let told = |cq: *mut Cq| unsafe { &*cq }.mishaps.tell();
+            (engine.cqs.find(cq.0, |cq| (told(cq), cq.cast()).1)?, CQ_ERR)
+        }
+        Notice::Failed { pair, cause, ours } => {
+            // SAFETY: see above.
+            let told = |qp: *mut Qp| unsafe { &*qp }.events.tell();
+            let event = if ours && is_access(cause) { QP_ACCESS_ERR } else { QP_FATAL };
+            (engine.qps.find(pair.0, |qp| (told(qp), qp.cast()).1)?, event)
+        }
+        Notice::LastWorkRequest(pair) => {
+            // SAFETY: see above.
+            let told = |qp: *mut Qp| unsafe { &*qp }.events.tell();
+            (engine.qps.find(pair.0, |qp| (told(qp), qp.cast()).1)?, QP_LAST_WQE_REACHED)
+        }
+        Notice::Limit(srq) => {
+            let told = |srq: *mut Srq| {
+                // SAFETY: see above.
+                let srq = unsafe { &*srq };
+                srq.events.tell();
+                srq.reached();
+            };
+            (engine.srqs.find(srq.0, |srq| (told(srq), srq.cast()).1)?, SRQ_LIMIT_REACHED)
+        }
+        _ => return None,
+    };
+    Some(AsyncEvent { element, event_type })
+}
+
+/// The peer wanted what it must not.
+fn is_access(cause: Cause) -> bool {
+    cause.is_access()
 }
 
 export! {
     /// The next event of an open device.
     minus fn ibv_get_async_event(context: *mut Context, event: *mut AsyncEvent) -> c_int {
         // SAFETY: null, or a context that the program has open during this call.
-        let next = unsafe { Open::from_seen(context) }?.events.next()?;
-        // SAFETY: null, or room for an event of the caller's.
+        let open = unsafe { Open::from_seen(context) }?;
+        if event.is_null() {
+            return Err(INVALID);
+        }
+        let next = open.events.next()?;
+        // SAFETY: not null, so it is room for an event of the caller's.
         unsafe { put(event, next) }?;
         Ok(0)
     }
 }
 
 export! {
-    /// An event was taken note of. Nothing that can be destroyed has any yet.
-    plain fn ibv_ack_async_event(_event: *mut AsyncEvent) {
+    /// An event was taken note of: the object that it is of may go, as far as this one is concerned.
+    plain fn ibv_ack_async_event(event: *mut AsyncEvent) {
+        // SAFETY: null, or an event that the program got from us.
+        let AsyncEvent { element, event_type } = *unsafe { at(event) }?;
+        // SAFETY: an object is there as long as an event of it is not acknowledged.
+        let acks = unsafe {
+            match event_type {
+                CQ_ERR => &Cq::from_seen(element.cast())?.mishaps,
+                SRQ_LIMIT_REACHED => &Srq::from_seen(element.cast())?.events,
+                QP_FATAL | QP_ACCESS_ERR | QP_LAST_WQE_REACHED => &Qp::from_seen(element.cast())?.events,
+                _ => return Ok(()),
+            }
+        };
+        acks.ack(1);
         Ok(())
     }
 }

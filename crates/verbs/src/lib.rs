@@ -15,13 +15,18 @@
 //! Not here: RDMA itself (`sprat::verbs`), rsockets, drivers of hardware.
 
 pub mod abi;
+mod channel;
 mod cm;
 mod context;
+mod cq;
 mod device;
 mod engine;
 mod entry;
 mod events;
 mod mr;
 mod pd;
+mod qp;
 mod query;
+mod srq;
 mod text;
+mod work;

@@ -1,17 +1,18 @@
-//! Protection domains.
+//! Protection domains, and what all objects have in common.
 //!
-//! As every object: what programs see comes first, so that their pointer is one to the whole, which is a `Box` that was
-//! given up to them and comes back when they destroy it. Who uses an object counts in its `users`, and while there are any
-//! it is busy.
+//! What programs see of an object comes first, so that their pointer is one to the whole, which is a `Box` that was given up
+//! to them and comes back when they destroy it. Who uses an object counts in its `users`, and while there are any it is
+//! busy. Whoever destroys an object waits until all its events are acknowledged.
 
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
 
 use sprat::verbs::ProtectionDomain;
 
 use crate::abi::device::Context;
 use crate::abi::object::Pd as Seen;
 use crate::context::Open;
-use crate::engine::Engine;
+use crate::engine::{Engine, locked};
 use crate::entry::{Errno, INVALID, at, export};
 
 /// A protection domain.
@@ -44,6 +45,32 @@ impl Users {
     }
 }
 
+/// Events of an object that a program was told, and those that it has acknowledged.
+#[derive(Debug, Default)]
+pub(crate) struct Acks {
+    told_and_acked: Mutex<(u64, u64)>,
+    changed: Condvar,
+}
+
+impl Acks {
+    pub(crate) fn tell(&self) {
+        locked(&self.told_and_acked).0 += 1;
+    }
+
+    pub(crate) fn ack(&self, count: u32) {
+        locked(&self.told_and_acked).1 += u64::from(count);
+        self.changed.notify_all();
+    }
+
+    /// Waits until every event that was told is acknowledged.
+    pub(crate) fn wait(&self) {
+        let mut counts = locked(&self.told_and_acked);
+        while counts.0 > counts.1 {
+            counts = self.changed.wait(counts).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
 impl Pd {
     /// What a program's pointer is to.
     ///
@@ -56,16 +83,41 @@ impl Pd {
         // SAFETY: the caller's promise; what is seen is the whole's first field, and the pointer was derived from the whole's.
         unsafe { at(pd.cast::<Self>()) }
     }
+
+    /// The same for who makes something in it.
+    ///
+    /// # Errors
+    /// It is null, or of another process: a parent's.
+    ///
+    /// # Safety
+    /// As [`Pd::from_seen`].
+    pub(crate) unsafe fn to_use<'a>(pd: *mut Seen) -> Result<&'a Self, Errno> {
+        // SAFETY: the caller's promise.
+        let pd = unsafe { Self::from_seen(pd) }?;
+        if pd.engine.is_ours() { Ok(pd) } else { Err(INVALID) }
+    }
+
+    /// The open device that it is of.
+    pub(crate) const fn context(&self) -> *mut Context {
+        self.seen.context
+    }
+
+    /// The same, for us.
+    pub(crate) fn open(&self) -> Result<&Open, Errno> {
+        // SAFETY: a context is open as long as anything of it is there.
+        unsafe { Open::from_seen(self.context()) }
+    }
 }
 
 export! {
     /// A protection domain of an open device.
     null fn ibv_alloc_pd(context: *mut Context) -> *mut Seen {
         // SAFETY: null, or a context that the program has open.
-        unsafe { Open::from_seen(context) }?;
+        let open = unsafe { Open::from_seen(context) }?;
         let engine = Engine::get()?;
         let domain = engine.device.protection_domain().map_err(|_| Errno(libc::ENOMEM))?;
         let pd = Pd { seen: Seen { context, handle: 0 }, engine, domain, users: Users::default() };
+        open.users.enter();
         Ok(Box::into_raw(Box::new(pd)).cast())
     }
 }
@@ -73,11 +125,11 @@ export! {
 export! {
     /// Gives it back.
     code fn ibv_dealloc_pd(pd: *mut Seen) {
-        if pd.is_null() {
-            return Err(INVALID);
-        }
-        // SAFETY: not null, so it is to a domain that is allocated.
-        unsafe { Pd::from_seen(pd) }?.users.none()?;
+        // SAFETY: null, or a domain that is allocated.
+        let own = unsafe { Pd::from_seen(pd) }?;
+        own.users.none()?;
+        // SAFETY: its context is open as long as it has users.
+        unsafe { Open::from_seen(own.context()) }?.users.leave();
         // SAFETY: the pointer that `ibv_alloc_pd` gave up, which the program gives back.
         let pd = unsafe { Box::from_raw(pd.cast::<Pd>()) };
         if !pd.engine.is_ours() {

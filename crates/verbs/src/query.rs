@@ -4,7 +4,7 @@
 
 use std::ffi::c_int;
 
-use sprat::verbs::{Interface, MAX_READ_DEPTH, MAX_SGE, Options};
+use sprat::verbs::{Interface, MAX_INLINE, MAX_READ_DEPTH, MAX_SGE, Options};
 
 use crate::abi::device::{
     Context, DeviceAttr, DeviceAttrEx, Gid, GidEntry, LINK_ETHERNET, ModerationCaps, OdpCaps, PORT_ACTIVE,
@@ -15,8 +15,13 @@ use crate::device::{Device, chars};
 use crate::entry::{Errno, INVALID, entry, export, put, put_part};
 
 /// The only port of a device, and its only partition key, which is every iWARP card's.
-const PORT: u32 = 1;
+pub(crate) const PORT: u32 = 1;
 const KEY: u16 = 0xffff;
+/// Limits of one queue: completions, work requests, elements of one of them, octets of inline data.
+pub(crate) const MOST_COMPLETIONS: u32 = 1 << 20;
+pub(crate) const MOST_REQUESTS: u32 = 1 << 15;
+pub(crate) const MOST_ELEMENTS: u32 = MAX_SGE as u32;
+pub(crate) const MOST_INLINE: u32 = MAX_INLINE as u32;
 /// The number of `ibv_port_attr`'s octets that the symbol `ibv_query_port` may write; verbs.h passes its own.
 const PORT_ATTR_THEN: usize = 48;
 /// The number that programs with lists of devices know software iWARP by.
@@ -26,7 +31,6 @@ const MTUS: std::ops::RangeInclusive<c_int> = 1..=5;
 
 fn attributes(device: &Device) -> DeviceAttr {
     let guid = device.guid();
-    let depth = 1 << 15;
     let many = 1 << 16;
     DeviceAttr {
         fw_ver: chars(env!("CARGO_PKG_VERSION")),
@@ -38,12 +42,12 @@ fn attributes(device: &Device) -> DeviceAttr {
         vendor_part_id: 1,
         hw_ver: 1,
         max_qp: Options::default().connections.try_into().unwrap_or(c_int::MAX),
-        max_qp_wr: depth,
+        max_qp_wr: MOST_REQUESTS as c_int,
         device_cap_flags: 0,
-        max_sge: MAX_SGE as c_int,
+        max_sge: MOST_ELEMENTS as c_int,
         max_sge_rd: 1,
         max_cq: many,
-        max_cqe: depth,
+        max_cqe: MOST_COMPLETIONS as c_int,
         max_mr: many,
         max_pd: many,
         max_qp_rd_atom: c_int::from(MAX_READ_DEPTH),
@@ -65,8 +69,8 @@ fn attributes(device: &Device) -> DeviceAttr {
         max_fmr: 0,
         max_map_per_fmr: 0,
         max_srq: many,
-        max_srq_wr: depth,
-        max_srq_sge: MAX_SGE as c_int,
+        max_srq_wr: MOST_REQUESTS as c_int,
+        max_srq_sge: MOST_ELEMENTS as c_int,
         max_pkeys: 1,
         local_ca_ack_delay: 0,
         phys_port_cnt: PORT as u8,

@@ -2,6 +2,8 @@
 
 use std::ffi::{c_char, c_int, c_uint};
 
+use super::object::{Cq, CqEx, CqInit, ModifyCq, Qp, QpInitEx, Srq, SrqInitEx};
+use super::work::{RecvWr, SendWr, Wc};
 use super::{Absent, Opaque, layouts};
 
 /// `IBV_NODE_RNIC`: an iWARP card.
@@ -43,8 +45,8 @@ layouts! {
         bind_mw: extern "C" fn(Opaque, Opaque, Opaque) -> c_int,
         dealloc_mw: extern "C" fn(Opaque) -> c_int,
         create_cq "_compat_create_cq": Absent,
-        poll_cq: extern "C" fn(Opaque, c_int, Opaque) -> c_int,
-        req_notify_cq: extern "C" fn(Opaque, c_int) -> c_int,
+        poll_cq: extern "C" fn(*mut Cq, c_int, *mut Wc) -> c_int,
+        req_notify_cq: extern "C" fn(*mut Cq, c_int) -> c_int,
         cq_event "_compat_cq_event": Absent,
         resize_cq "_compat_resize_cq": Absent,
         destroy_cq "_compat_destroy_cq": Absent,
@@ -52,13 +54,13 @@ layouts! {
         modify_srq "_compat_modify_srq": Absent,
         query_srq "_compat_query_srq": Absent,
         destroy_srq "_compat_destroy_srq": Absent,
-        post_srq_recv: extern "C" fn(Opaque, Opaque, Opaque) -> c_int,
+        post_srq_recv: extern "C" fn(*mut Srq, *mut RecvWr, *mut *mut RecvWr) -> c_int,
         create_qp "_compat_create_qp": Absent,
         query_qp "_compat_query_qp": Absent,
         modify_qp "_compat_modify_qp": Absent,
         destroy_qp "_compat_destroy_qp": Absent,
-        post_send: extern "C" fn(Opaque, Opaque, Opaque) -> c_int,
-        post_recv: extern "C" fn(Opaque, Opaque, Opaque) -> c_int,
+        post_send: extern "C" fn(*mut Qp, *mut SendWr, *mut *mut SendWr) -> c_int,
+        post_recv: extern "C" fn(*mut Qp, *mut RecvWr, *mut *mut RecvWr) -> c_int,
         create_ah "_compat_create_ah": Absent,
         destroy_ah "_compat_destroy_ah": Absent,
         attach_mcast "_compat_attach_mcast": Absent,
@@ -97,15 +99,15 @@ layouts! {
         alloc_parent_domain: Absent,
         dealloc_td: Absent,
         alloc_td: Absent,
-        modify_cq: Absent,
+        modify_cq: Option<extern "C" fn(*mut Cq, *mut ModifyCq) -> c_int>,
         post_srq_ops: Absent,
         destroy_rwq_ind_table: Absent,
         create_rwq_ind_table: Absent,
         destroy_wq: Absent,
         modify_wq: Absent,
         create_wq: Absent,
-        query_rt_values: Absent,
-        create_cq_ex: Absent,
+        query_rt_values: Option<extern "C" fn(*mut Context, *mut ValuesEx) -> c_int>,
+        create_cq_ex: Option<extern "C" fn(*mut Context, *mut CqInit) -> *mut CqEx>,
         private "priv": Opaque,
         query_device_ex: Option<
             extern "C" fn(*mut Context, *const QueryDeviceInput, *mut DeviceAttrEx, usize) -> c_int,
@@ -115,9 +117,9 @@ layouts! {
         create_flow "ibv_create_flow": Absent,
         placeholder_1 "ABI_placeholder1": Absent,
         open_qp: Absent,
-        create_qp_ex: Absent,
-        get_srq_num: Absent,
-        create_srq_ex: Absent,
+        create_qp_ex: Option<extern "C" fn(*mut Context, *mut QpInitEx) -> *mut Qp>,
+        get_srq_num: Option<extern "C" fn(*mut Srq, *mut u32) -> c_int>,
+        create_srq_ex: Option<extern "C" fn(*mut Context, *mut SrqInitEx) -> *mut Srq>,
         open_xrcd: Absent,
         close_xrcd: Absent,
         placeholder_3 "_ABI_placeholder3": u64,
@@ -285,6 +287,12 @@ layouts! {
         port_num: u32,
         gid_type: u32,
         ndev_ifindex: u32,
+    }
+
+    /// What a device counts in at present: nanoseconds, where a program asked for them by `comp_mask`.
+    "struct ibv_values_ex" ValuesEx {
+        comp_mask: u32,
+        raw_clock: libc::timespec,
     }
 
     /// Something happened that no completion tells. `element` is a pointer to the object, or a port's number.

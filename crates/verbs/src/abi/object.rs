@@ -1,8 +1,9 @@
 //! The objects of an open device.
 
-use std::ffi::{c_int, c_uint};
+use std::ffi::{c_int, c_uint, c_void};
 
 use super::device::Context;
+use super::work::{BindInfo, Sge};
 use super::{Absent, Opaque, layouts};
 
 layouts! {
@@ -66,24 +67,24 @@ layouts! {
         comp_mask: u32,
         status: c_int,
         wr_id: u64,
-        start_poll: Absent,
-        next_poll: Absent,
-        end_poll: Absent,
-        read_opcode: Absent,
-        read_vendor_err: Absent,
-        read_byte_len: Absent,
-        read_imm_data: Absent,
-        read_qp_num: Absent,
-        read_src_qp: Absent,
-        read_wc_flags: Absent,
-        read_slid: Absent,
-        read_sl: Absent,
-        read_dlid_path_bits: Absent,
-        read_completion_ts: Absent,
+        start_poll: extern "C" fn(*mut Self, *mut PollCq) -> c_int,
+        next_poll: extern "C" fn(*mut Self) -> c_int,
+        end_poll: extern "C" fn(*mut Self),
+        read_opcode: extern "C" fn(*mut Self) -> c_int,
+        read_vendor_err: extern "C" fn(*mut Self) -> u32,
+        read_byte_len: extern "C" fn(*mut Self) -> u32,
+        read_imm_data: extern "C" fn(*mut Self) -> u32,
+        read_qp_num: extern "C" fn(*mut Self) -> u32,
+        read_src_qp: extern "C" fn(*mut Self) -> u32,
+        read_wc_flags: extern "C" fn(*mut Self) -> c_uint,
+        read_slid: extern "C" fn(*mut Self) -> u32,
+        read_sl: extern "C" fn(*mut Self) -> u8,
+        read_dlid_path_bits: extern "C" fn(*mut Self) -> u8,
+        read_completion_ts: extern "C" fn(*mut Self) -> u64,
         read_cvlan: Absent,
         read_flow_tag: Absent,
         read_tm_info: Absent,
-        read_completion_wallclock_ns: Absent,
+        read_completion_wallclock_ns: extern "C" fn(*mut Self) -> u64,
     }
 
     /// A shared receive queue.
@@ -120,26 +121,26 @@ layouts! {
         comp_mask: u64,
         wr_id: u64,
         wr_flags: c_uint,
-        wr_atomic_cmp_swp: Absent,
-        wr_atomic_fetch_add: Absent,
-        wr_bind_mw: Absent,
-        wr_local_inv: Absent,
-        wr_rdma_read: Absent,
-        wr_rdma_write: Absent,
-        wr_rdma_write_imm: Absent,
-        wr_send: Absent,
-        wr_send_imm: Absent,
-        wr_send_inv: Absent,
+        wr_atomic_cmp_swp: extern "C" fn(*mut Self, u32, u64, u64, u64),
+        wr_atomic_fetch_add: extern "C" fn(*mut Self, u32, u64, u64),
+        wr_bind_mw: extern "C" fn(*mut Self, *mut Mw, u32, *const BindInfo),
+        wr_local_inv: extern "C" fn(*mut Self, u32),
+        wr_rdma_read: extern "C" fn(*mut Self, u32, u64),
+        wr_rdma_write: extern "C" fn(*mut Self, u32, u64),
+        wr_rdma_write_imm: extern "C" fn(*mut Self, u32, u64, u32),
+        wr_send: extern "C" fn(*mut Self),
+        wr_send_imm: extern "C" fn(*mut Self, u32),
+        wr_send_inv: extern "C" fn(*mut Self, u32),
         wr_send_tso: Absent,
         wr_set_ud_addr: Absent,
         wr_set_xrc_srqn: Absent,
-        wr_set_inline_data: Absent,
-        wr_set_inline_data_list: Absent,
-        wr_set_sge: Absent,
-        wr_set_sge_list: Absent,
-        wr_start: Absent,
-        wr_complete: Absent,
-        wr_abort: Absent,
+        wr_set_inline_data: extern "C" fn(*mut Self, *const c_void, usize),
+        wr_set_inline_data_list: extern "C" fn(*mut Self, usize, *const DataBuf),
+        wr_set_sge: extern "C" fn(*mut Self, u32, u64, u32),
+        wr_set_sge_list: extern "C" fn(*mut Self, usize, *const Sge),
+        wr_start: extern "C" fn(*mut Self),
+        wr_complete: extern "C" fn(*mut Self) -> c_int,
+        wr_abort: extern "C" fn(*mut Self),
         wr_atomic_write: Absent,
     }
 
@@ -186,6 +187,74 @@ layouts! {
         comp_mask: u32,
         flags: u32,
         parent_domain: *mut Pd,
+    }
+    /// What a poll by functions is asked for: nothing yet.
+    "struct ibv_poll_cq_attr" PollCq {
+        comp_mask: u32,
+    }
+
+    /// How a completion queue is to become.
+    "struct ibv_modify_cq_attr" ModifyCq {
+        attr_mask: u32,
+        moderate: Moderation,
+    }
+
+    /// How completion events are held back.
+    "struct ibv_moderate_cq" Moderation {
+        cq_count: u16,
+        cq_period: u16,
+    }
+
+    /// Octets of the program's own.
+    "struct ibv_data_buf" DataBuf {
+        addr: Opaque,
+        length: usize,
+    }
+
+    /// Tags that a shared receive queue matches.
+    "struct ibv_tm_cap" TmCap {
+        max_num_tags: u32,
+        max_ops: u32,
+    }
+
+    /// How a shared receive queue is to be, with what came later.
+    "struct ibv_srq_init_attr_ex" SrqInitEx {
+        srq_context: Opaque,
+        attr: SrqAttr,
+        comp_mask: u32,
+        srq_type: c_int,
+        pd: *mut Pd,
+        xrcd: Opaque,
+        cq: *mut Cq,
+        tm_cap: TmCap,
+    }
+
+    /// How receives are spread.
+    "struct ibv_rx_hash_conf" RxHash {
+        rx_hash_function: u8,
+        rx_hash_key_len: u8,
+        rx_hash_key: *mut u8,
+        rx_hash_fields_mask: u64,
+    }
+
+    /// How a queue pair is to be, with what came later.
+    "struct ibv_qp_init_attr_ex" QpInitEx {
+        qp_context: Opaque,
+        send_cq: *mut Cq,
+        recv_cq: *mut Cq,
+        srq: *mut Srq,
+        cap: QpCap,
+        qp_type: c_int,
+        sq_sig_all: c_int,
+        comp_mask: u32,
+        pd: *mut Pd,
+        xrcd: Opaque,
+        create_flags: u32,
+        max_tso_header: u16,
+        rwq_ind_tbl: Opaque,
+        rx_hash_conf: RxHash,
+        source_qpn: u32,
+        send_ops_flags: u64,
     }
 }
 

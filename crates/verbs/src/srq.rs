@@ -1,0 +1,175 @@
+//! Shared receive queues.
+
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use sprat::verbs::SharedReceiveQueue;
+
+use crate::abi::device::Context;
+use crate::abi::object::{Pd as SeenPd, Srq as Seen, SrqAttr, SrqInit, SrqInitEx};
+use crate::engine::Engine;
+use crate::entry::{Errno, INVALID, UNSUPPORTED, at, entry, errno, export, put};
+use crate::pd::{Acks, Pd, Users};
+use crate::query::{MOST_ELEMENTS, MOST_REQUESTS};
+
+/// A shared receive queue.
+#[repr(C)]
+pub(crate) struct Srq {
+    seen: Seen,
+    pub(crate) engine: &'static Engine,
+    pub(crate) queue: SharedReceiveQueue,
+    depth: u32,
+    elements: u32,
+    /// What an event was asked for, 0 if for nothing.
+    limit: AtomicU32,
+    /// Queue pairs that take receives from it.
+    pub(crate) users: Users,
+    pub(crate) events: Acks,
+}
+
+/// `enum ibv_srq_attr_mask`.
+const MAX_WR: c_int = 1;
+const LIMIT: c_int = 2;
+/// `enum ibv_srq_init_attr_mask`.
+const TYPE: u32 = 1;
+const PD: u32 = 2;
+/// `IBV_SRQT_BASIC`.
+const BASIC: c_int = 0;
+
+impl Srq {
+    /// What a program's pointer is to.
+    ///
+    /// # Errors
+    /// It is null.
+    ///
+    /// # Safety
+    /// If it is not null, it is to a queue that is there and stays so while the reference is used.
+    #[inline]
+    pub(crate) unsafe fn from_seen<'a>(srq: *mut Seen) -> Result<&'a Self, Errno> {
+        // SAFETY: the caller's promise; what is seen is the whole's first field.
+        unsafe { at(srq.cast::<Self>()) }
+    }
+
+    /// The limit was reached, and holds no more.
+    pub(crate) fn reached(&self) {
+        self.limit.store(0, Ordering::Relaxed);
+    }
+
+    fn create(pd: *mut SeenPd, user: *mut std::ffi::c_void, attr: &SrqAttr) -> Result<*mut Self, Errno> {
+        // SAFETY: null, or a domain that is allocated.
+        let domain = unsafe { Pd::to_use(pd) }?;
+        let (depth, elements) = (attr.max_wr, attr.max_sge.max(1));
+        if !(1..=MOST_REQUESTS).contains(&depth) || elements > MOST_ELEMENTS {
+            return Err(INVALID);
+        }
+        let queue = domain.domain.shared_receive_queue(depth, elements as usize).map_err(errno)?;
+        queue.report_to(&*domain.open()?.events.of(domain.engine));
+        let number = queue.number().0;
+        let seen = Seen {
+            context: domain.context(),
+            srq_context: user,
+            pd,
+            handle: number,
+            mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+            cond: libc::PTHREAD_COND_INITIALIZER,
+            events_completed: 0,
+        };
+        let (limit, users, events) = (AtomicU32::new(0), Users::default(), Acks::default());
+        let engine = domain.engine;
+        let srq =
+            Box::into_raw(Box::new(Self { seen, engine, queue, depth, elements, limit, users, events }));
+        engine.srqs.add(number, srq);
+        domain.users.enter();
+        Ok(srq)
+    }
+}
+
+export! {
+    /// A queue of receives that several queue pairs take from.
+    null fn ibv_create_srq(pd: *mut SeenPd, init: *mut SrqInit) -> *mut Seen {
+        // SAFETY: null, or what the program wants, which is its own.
+        let init = unsafe { init.as_mut() }.ok_or(INVALID)?;
+        let srq = Srq::create(pd, init.srq_context, &init.attr)?;
+        init.attr.max_sge = init.attr.max_sge.max(1);
+        Ok(srq.cast())
+    }
+}
+
+entry! {
+    /// `ibv_create_srq_ex`, where verbs.h does not make the plain call of it: no tags, no XRC.
+    null fn create_ex(_context: *mut Context, init: *mut SrqInitEx) -> *mut Seen {
+        // SAFETY: null, or what the program wants, which is its own.
+        let init = unsafe { init.as_mut() }.ok_or(INVALID)?;
+        if init.comp_mask & !(TYPE | PD) != 0 || (init.comp_mask & TYPE != 0 && init.srq_type != BASIC) {
+            return Err(UNSUPPORTED);
+        }
+        if init.comp_mask & PD == 0 {
+            return Err(INVALID);
+        }
+        let srq = Srq::create(init.pd, init.srq_context, &init.attr)?;
+        init.attr.max_sge = init.attr.max_sge.max(1);
+        Ok(srq.cast())
+    }
+}
+
+export! {
+    /// Sets the limit below which an event is raised, once; another depth is not possible.
+    code fn ibv_modify_srq(srq: *mut Seen, attr: *mut SrqAttr, mask: c_int) {
+        // SAFETY: null, or a queue that is there.
+        let srq = unsafe { Srq::from_seen(srq) }?;
+        // SAFETY: null, or what the program wants.
+        let attr = unsafe { at(attr) }?;
+        if mask & !(MAX_WR | LIMIT) != 0 || !srq.engine.is_ours() {
+            return Err(INVALID);
+        }
+        if mask & MAX_WR != 0 {
+            return Err(UNSUPPORTED);
+        }
+        if mask & LIMIT != 0 {
+            if attr.srq_limit > srq.depth {
+                return Err(INVALID);
+            }
+            srq.limit.store(attr.srq_limit, Ordering::Relaxed);
+            srq.queue.limit(attr.srq_limit);
+        }
+        Ok(())
+    }
+
+    /// How it is.
+    code fn ibv_query_srq(srq: *mut Seen, attr: *mut SrqAttr) {
+        // SAFETY: null, or a queue that is there.
+        let srq = unsafe { Srq::from_seen(srq) }?;
+        let srq_limit = srq.limit.load(Ordering::Relaxed);
+        // SAFETY: null, or room for the answer, the caller's.
+        unsafe { put(attr, SrqAttr { max_wr: srq.depth, max_sge: srq.elements, srq_limit }) }
+    }
+
+    /// Gives it back; `EBUSY` while queue pairs use it. Waits until all its events are acknowledged.
+    code fn ibv_destroy_srq(srq: *mut Seen) {
+        // SAFETY: null, or a queue that is there.
+        let own = unsafe { Srq::from_seen(srq) }?;
+        own.users.none()?;
+        // SAFETY: its domain is there as long as it has users.
+        unsafe { Pd::from_seen(own.seen.pd) }?.users.leave();
+        if own.engine.is_ours() {
+            own.engine.srqs.remove(own.queue.number().0);
+            own.events.wait();
+        }
+        // SAFETY: the pointer that was given up when it was made, which the program gives back.
+        let srq = unsafe { Box::from_raw(srq.cast::<Srq>()) };
+        if !srq.engine.is_ours() {
+            std::mem::forget(srq);
+        }
+        Ok(())
+    }
+}
+
+entry! {
+    /// `ibv_get_srq_num`.
+    code fn number(srq: *mut Seen, to: *mut u32) {
+        // SAFETY: null, or a queue that is there.
+        let srq = unsafe { Srq::from_seen(srq) }?;
+        // SAFETY: null, or room for the number, the caller's.
+        unsafe { put(to, srq.queue.number().0) }
+    }
+}

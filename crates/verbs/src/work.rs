@@ -1,0 +1,303 @@
+//! Work requests: from C's lists to the engine's.
+//!
+//! Always holds: requests are posted in their order; the first that is not possible ends it and is named to the program, and
+//! those before it stay posted.
+
+use std::ffi::c_int;
+
+use sprat::verbs::{
+    Access, Data, MAX_SGE, PostError, RecvRequest, Remote, SendFlags, SendOp, SendRequest, Sge, Stag,
+};
+
+use crate::abi::object::{Qp as SeenQp, Srq as SeenSrq};
+use crate::abi::work::{BindInfo, RecvWr, SendWr, Sge as SeenSge};
+use crate::entry::{Errno, INVALID, entry, errno};
+use crate::qp::Qp;
+use crate::srq::Srq;
+
+/// `enum ibv_wr_opcode`.
+const WRITE: c_int = 0;
+const WRITE_WITH_IMM: c_int = 1;
+const SEND: c_int = 2;
+const SEND_WITH_IMM: c_int = 3;
+const READ: c_int = 4;
+const COMPARE_AND_SWAP: c_int = 5;
+const FETCH_AND_ADD: c_int = 6;
+const LOCAL_INVALIDATE: c_int = 7;
+const BIND: c_int = 8;
+const SEND_WITH_INVALIDATE: c_int = 9;
+
+/// `enum ibv_send_flags`.
+const FENCE: u32 = 1;
+const SIGNALED: u32 = 1 << 1;
+const SOLICITED: u32 = 1 << 2;
+const INLINE: u32 = 1 << 3;
+
+/// How a request is treated.
+#[inline]
+pub(crate) const fn flags(of: u32) -> SendFlags {
+    SendFlags { signaled: of & SIGNALED != 0, fence: of & FENCE != 0, solicited: of & SOLICITED != 0 }
+}
+
+/// Immediate data on the wire: the four octets, and four of zero.
+#[inline]
+pub(crate) fn immediate(octets: u32) -> u64 {
+    u64::from(u32::from_be(octets)) << 32
+}
+
+/// What `IBV_ACCESS_…` says.
+pub(crate) const fn access(flags: u32) -> Access {
+    Access {
+        local_write: flags & 1 != 0,
+        remote_write: flags & 2 != 0,
+        remote_read: flags & 4 != 0,
+        remote_atomic: flags & 8 != 0,
+        bind: flags & 16 != 0,
+    }
+}
+
+/// What a bind asks for.
+///
+/// # Safety
+/// The region that it names is null or registered.
+pub(crate) unsafe fn bind(key: u32, info: &BindInfo) -> Result<SendOp, Errno> {
+    // SAFETY: the caller's promise.
+    let region = unsafe { info.mr.as_ref() };
+    let region = match region {
+        Some(region) => region.lkey,
+        None if info.length == 0 => 0,
+        None => return Err(INVALID),
+    };
+    let (window, region) = (Stag(key), Stag(region));
+    let access = access(info.mw_access_flags);
+    Ok(SendOp::Bind { window, region, addr: info.addr, len: info.length, access })
+}
+
+/// What a request does.
+///
+/// # Safety
+/// A region that it names is null or registered.
+#[inline]
+unsafe fn operation(wr: &SendWr) -> Result<SendOp, Errno> {
+    // A key is the first half of what may be an operand.
+    let key = |word: u64| {
+        let [a, b, c, d, ..] = word.to_ne_bytes();
+        Stag(u32::from_ne_bytes([a, b, c, d]))
+    };
+    let remote = || Remote { stag: key(wr.rkey_or_operand), addr: wr.remote_addr };
+    let word = || Remote { stag: Stag(wr.atomic_rkey), addr: wr.remote_addr };
+    Ok(match wr.opcode {
+        SEND => SendOp::Send,
+        SEND_WITH_INVALIDATE => SendOp::SendInvalidate(Stag(wr.imm_data)),
+        WRITE => SendOp::Write(remote()),
+        WRITE_WITH_IMM => SendOp::WriteImmediate(remote(), immediate(wr.imm_data)),
+        READ => SendOp::Read(remote()),
+        COMPARE_AND_SWAP => SendOp::CompareSwap {
+            to: word(),
+            compare: wr.rkey_or_operand,
+            compare_mask: u64::MAX,
+            swap: wr.swap,
+            swap_mask: u64::MAX,
+        },
+        FETCH_AND_ADD => SendOp::FetchAdd { to: word(), add: wr.rkey_or_operand, mask: 0 },
+        LOCAL_INVALIDATE => SendOp::Invalidate(Stag(wr.imm_data)),
+        // SAFETY: the caller's promise.
+        BIND => unsafe { bind(wr.bind_rkey, &wr.bind) }?,
+        // iWARP's Sends have no immediate data.
+        SEND_WITH_IMM => return Err(INVALID),
+        _ => return Err(INVALID),
+    })
+}
+
+/// A list's elements.
+///
+/// # Errors
+/// There are more than any queue takes, or fewer than none.
+///
+/// # Safety
+/// At `list` there are so many.
+#[inline]
+unsafe fn elements<'a>(list: *const SeenSge, count: c_int) -> Result<&'a [SeenSge], Errno> {
+    let count = usize::try_from(count).ok().filter(|count| *count <= MAX_SGE).ok_or(INVALID)?;
+    if count == 0 {
+        return Ok(&[]);
+    }
+    if list.is_null() {
+        return Err(INVALID);
+    }
+    // SAFETY: the caller's promise.
+    Ok(unsafe { std::slice::from_raw_parts(list, count) })
+}
+
+#[inline]
+const fn element(sge: &SeenSge) -> Sge {
+    Sge { stag: Stag(sge.lkey), addr: sge.addr, len: sge.length }
+}
+
+/// Copies the octets that elements name by their addresses alone.
+///
+/// # Errors
+/// More than any queue takes.
+///
+/// # Safety
+/// They may be read.
+unsafe fn copied(list: &[SeenSge]) -> Result<Vec<u8>, Errno> {
+    let total: u64 = list.iter().map(|sge| u64::from(sge.length)).sum();
+    if total > u64::from(crate::query::MOST_INLINE) {
+        return Err(INVALID);
+    }
+    let mut octets = Vec::with_capacity(total as usize);
+    for sge in list.iter().filter(|sge| sge.length > 0) {
+        let at = std::ptr::with_exposed_provenance::<u8>(sge.addr as usize);
+        if at.is_null() {
+            return Err(INVALID);
+        }
+        // SAFETY: the caller's promise; they are copied at once.
+        octets.extend_from_slice(unsafe { std::slice::from_raw_parts(at, sge.length as usize) });
+    }
+    Ok(octets)
+}
+
+/// # Safety
+/// What the request names is as C's interface wants it.
+#[inline]
+unsafe fn send_request(wr: &SendWr) -> Result<SendRequest, Errno> {
+    // SAFETY: the caller's promise.
+    let op = unsafe { operation(wr) }?;
+    let data = if matches!(op, SendOp::Invalidate(_) | SendOp::Bind { .. }) {
+        Data::Inline(Vec::new())
+    } else {
+        // SAFETY: the caller's promise.
+        let list = unsafe { elements(wr.sg_list, wr.num_sge) }?;
+        if wr.send_flags & INLINE != 0 {
+            // SAFETY: the caller's promise.
+            Data::Inline(unsafe { copied(list) }?)
+        } else {
+            Data::Gather(list.iter().map(element).collect())
+        }
+    };
+    Ok(SendRequest { id: wr.wr_id, op, data, flags: flags(wr.send_flags) })
+}
+
+/// # Safety
+/// What the request names is as C's interface wants it.
+#[inline]
+unsafe fn recv_request(wr: &RecvWr) -> Result<RecvRequest, Errno> {
+    // SAFETY: the caller's promise.
+    let list = unsafe { elements(wr.sg_list, wr.num_sge) }?;
+    Ok(RecvRequest { id: wr.wr_id, list: list.iter().map(element).collect() })
+}
+
+/// Walks a list of requests as it is posted, and knows which one it was that failed.
+struct Walk<W> {
+    /// The next one.
+    at: *mut W,
+    /// The one that was handed out last.
+    last: *mut W,
+    refused: Option<Errno>,
+}
+
+impl<W> Walk<W> {
+    const fn new(at: *mut W) -> Self {
+        Self { at, last: at, refused: None }
+    }
+
+    /// # Safety
+    /// The list is of requests that may be read, each of which has the next one's address, the last one null.
+    #[inline]
+    unsafe fn next<'a, R>(
+        &mut self,
+        next: fn(&W) -> *mut W,
+        make: unsafe fn(&W) -> Result<R, Errno>,
+    ) -> Option<R>
+    where
+        W: 'a,
+    {
+        // SAFETY: the caller's promise.
+        let wr: &'a W = unsafe { self.at.as_ref() }?;
+        self.last = self.at;
+        // SAFETY: the caller's promise.
+        match unsafe { make(wr) } {
+            Ok(request) => {
+                self.at = next(wr);
+                Some(request)
+            }
+            Err(errno) => {
+                self.refused = Some(errno);
+                None
+            }
+        }
+    }
+
+    /// Says what came of it.
+    ///
+    /// # Safety
+    /// `bad` is null or may be written.
+    #[inline]
+    unsafe fn end(&self, posted: Result<usize, (usize, PostError)>, bad: *mut *mut W) -> Result<(), Errno> {
+        let failed = match posted {
+            Ok(_) => self.refused,
+            Err((_, error)) => Some(errno(error)),
+        };
+        let Some(failed) = failed else { return Ok(()) };
+        if !bad.is_null() {
+            // SAFETY: the caller's promise.
+            unsafe { bad.write(self.last) };
+        }
+        Err(failed)
+    }
+}
+
+entry! {
+    /// `ibv_post_send`.
+    code fn post_send(qp: *mut SeenQp, list: *mut SendWr, bad: *mut *mut SendWr) {
+        // SAFETY: null, or a queue pair that is there.
+        let qp = unsafe { Qp::from_seen(qp) }?;
+        let mut walk = Walk::new(list);
+        if !qp.engine.is_ours() {
+            // SAFETY: null, or the program's to be written.
+            return unsafe { walk.end(Err((0, PostError::Invalid)), bad) };
+        }
+        // SAFETY: the list is as C's interface wants it.
+        let requests = std::iter::from_fn(|| unsafe { walk.next(|wr| wr.next, send_request) });
+        let posted = qp.pair.post_sends(requests);
+        // SAFETY: null, or the program's to be written.
+        unsafe { walk.end(posted, bad) }
+    }
+}
+
+entry! {
+    /// `ibv_post_recv`.
+    code fn post_recv(qp: *mut SeenQp, list: *mut RecvWr, bad: *mut *mut RecvWr) {
+        // SAFETY: null, or a queue pair that is there.
+        let qp = unsafe { Qp::from_seen(qp) }?;
+        let mut walk = Walk::new(list);
+        if !qp.engine.is_ours() {
+            // SAFETY: null, or the program's to be written.
+            return unsafe { walk.end(Err((0, PostError::Invalid)), bad) };
+        }
+        // SAFETY: the list is as C's interface wants it.
+        let requests = std::iter::from_fn(|| unsafe { walk.next(|wr| wr.next, recv_request) });
+        let posted = qp.pair.post_recvs(requests);
+        // SAFETY: null, or the program's to be written.
+        unsafe { walk.end(posted, bad) }
+    }
+}
+
+entry! {
+    /// `ibv_post_srq_recv`.
+    code fn post_srq_recv(srq: *mut SeenSrq, list: *mut RecvWr, bad: *mut *mut RecvWr) {
+        // SAFETY: null, or a queue that is there.
+        let srq = unsafe { Srq::from_seen(srq) }?;
+        let mut walk = Walk::new(list);
+        if !srq.engine.is_ours() {
+            // SAFETY: null, or the program's to be written.
+            return unsafe { walk.end(Err((0, PostError::Invalid)), bad) };
+        }
+        // SAFETY: the list is as C's interface wants it.
+        let requests = std::iter::from_fn(|| unsafe { walk.next(|wr| wr.next, recv_request) });
+        let posted = srq.queue.post_recvs(requests);
+        // SAFETY: null, or the program's to be written.
+        unsafe { walk.end(posted, bad) }
+    }
+}
