@@ -10,7 +10,7 @@ use crate::abi::work::Wc;
 use crate::channel::Channel;
 use crate::context::{Open, VECTORS};
 use crate::engine::Engine;
-use crate::entry::{Errno, INVALID, at, entry, errno, export};
+use crate::entry::{Errno, INVALID, at, entry, export};
 use crate::pd::{Acks, Users};
 use crate::query::MOST_COMPLETIONS;
 
@@ -63,8 +63,8 @@ impl Cq {
             let channel = unsafe { Channel::from_seen(channel) }?;
             channel.of(engine)?.completion_queue(depth)
         };
-        let queue = queue.map_err(errno)?;
-        queue.report_to(&*open.events.of(engine));
+        let queue = queue?;
+        queue.report_to(&open.events.of(engine));
         let seen = Seen {
             context,
             channel,

@@ -10,8 +10,6 @@
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use sprat::verbs::PostError;
-
 /// An errno.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Errno(pub(crate) c_int);
@@ -24,19 +22,6 @@ pub(crate) const UNSUPPORTED: Errno = Errno(libc::EOPNOTSUPP);
 impl From<std::io::Error> for Errno {
     fn from(error: std::io::Error) -> Self {
         Self(error.raw_os_error().unwrap_or(libc::EIO))
-    }
-}
-
-/// Why the engine refused, as a number.
-pub(crate) const fn errno(error: PostError) -> Errno {
-    match error {
-        PostError::Full | PostError::NoRoom => Errno(libc::ENOMEM),
-        PostError::Busy => Errno(libc::EBUSY),
-        PostError::Invalid
-        | PostError::TooManyElements
-        | PostError::Inline
-        | PostError::TooLong
-        | PostError::Rights => INVALID,
     }
 }
 

@@ -18,7 +18,7 @@ use crate::abi::object::{Pd as SeenPd, Qp as Seen, QpCap, QpInit, QpInitEx};
 use crate::abi::work::QpAttr;
 use crate::cq::Cq;
 use crate::engine::{Engine, locked};
-use crate::entry::{Errno, INVALID, UNSUPPORTED, at, entry, errno, export, put};
+use crate::entry::{Errno, INVALID, UNSUPPORTED, at, entry, export, put};
 use crate::pd::{Acks, Pd};
 use crate::query::{MOST_ELEMENTS, MOST_INLINE, MOST_REQUESTS, PORT};
 use crate::srq::Srq;
@@ -103,7 +103,7 @@ impl Qp {
             (RESET | INIT, INIT) | (INIT | RTR, RTR) => self.stage.store(next, Ordering::Relaxed),
             // The connection was made by rdma_cm, which has gone all this way.
             (RTS, INIT | RTR | RTS) | (SQD, SQD) => {}
-            (RTS, SQD) => self.pair.disconnect().map_err(errno)?,
+            (RTS, SQD) => self.pair.disconnect()?,
             _ => return Err(INVALID),
         }
         Ok(())
@@ -183,8 +183,8 @@ fn create(wanted: &Wanted) -> Result<(*mut Qp, QpCap), Errno> {
         max_inline: cap.max_inline_data as usize,
         signal_all: init.sq_sig_all != 0,
     };
-    let pair = domain.domain.queue_pair(&options).map_err(errno)?;
-    pair.report_to(&*domain.open()?.events.of(domain.engine));
+    let pair = domain.domain.queue_pair(&options)?;
+    pair.report_to(&domain.open()?.events.of(domain.engine));
     let number = pair.number().0;
     let seen = Seen {
         context: domain.context(),

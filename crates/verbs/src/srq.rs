@@ -8,7 +8,7 @@ use sprat::verbs::SharedReceiveQueue;
 use crate::abi::device::Context;
 use crate::abi::object::{Pd as SeenPd, Srq as Seen, SrqAttr, SrqInit, SrqInitEx};
 use crate::engine::Engine;
-use crate::entry::{Errno, INVALID, UNSUPPORTED, at, entry, errno, export, put};
+use crate::entry::{Errno, INVALID, UNSUPPORTED, at, entry, export, put};
 use crate::pd::{Acks, Pd, Users};
 use crate::query::{MOST_ELEMENTS, MOST_REQUESTS};
 
@@ -62,8 +62,8 @@ impl Srq {
         if !(1..=MOST_REQUESTS).contains(&depth) || elements > MOST_ELEMENTS {
             return Err(INVALID);
         }
-        let queue = domain.domain.shared_receive_queue(depth, elements as usize).map_err(errno)?;
-        queue.report_to(&*domain.open()?.events.of(domain.engine));
+        let queue = domain.domain.shared_receive_queue(depth, elements as usize)?;
+        queue.report_to(&domain.open()?.events.of(domain.engine));
         let number = queue.number().0;
         let seen = Seen {
             context: domain.context(),

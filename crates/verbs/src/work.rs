@@ -6,12 +6,13 @@
 use std::ffi::c_int;
 
 use sprat::verbs::{
-    Access, Data, MAX_SGE, PostError, RecvRequest, Remote, SendFlags, SendOp, SendRequest, Sge, Stag,
+    Data, MAX_SGE, PostError, RecvRequest, Remote, SendFlags, SendOp, SendRequest, Sge, Stag,
 };
 
 use crate::abi::object::{Qp as SeenQp, Srq as SeenSrq};
 use crate::abi::work::{BindInfo, RecvWr, SendWr, Sge as SeenSge};
-use crate::entry::{Errno, INVALID, entry, errno};
+use crate::entry::{Errno, INVALID, entry};
+use crate::mr::access;
 use crate::qp::Qp;
 use crate::srq::Srq;
 
@@ -19,7 +20,6 @@ use crate::srq::Srq;
 const WRITE: c_int = 0;
 const WRITE_WITH_IMM: c_int = 1;
 const SEND: c_int = 2;
-const SEND_WITH_IMM: c_int = 3;
 const READ: c_int = 4;
 const COMPARE_AND_SWAP: c_int = 5;
 const FETCH_AND_ADD: c_int = 6;
@@ -45,17 +45,6 @@ pub(crate) fn immediate(octets: u32) -> u64 {
     u64::from(u32::from_be(octets)) << 32
 }
 
-/// What `IBV_ACCESS_…` says.
-pub(crate) const fn access(flags: u32) -> Access {
-    Access {
-        local_write: flags & 1 != 0,
-        remote_write: flags & 2 != 0,
-        remote_read: flags & 4 != 0,
-        remote_atomic: flags & 8 != 0,
-        bind: flags & 16 != 0,
-    }
-}
-
 /// What a bind asks for.
 ///
 /// # Safety
@@ -79,12 +68,9 @@ pub(crate) unsafe fn bind(key: u32, info: &BindInfo) -> Result<SendOp, Errno> {
 /// A region that it names is null or registered.
 #[inline]
 unsafe fn operation(wr: &SendWr) -> Result<SendOp, Errno> {
-    // A key is the first half of what may be an operand.
-    let key = |word: u64| {
-        let [a, b, c, d, ..] = word.to_ne_bytes();
-        Stag(u32::from_ne_bytes([a, b, c, d]))
-    };
-    let remote = || Remote { stag: key(wr.rkey_or_operand), addr: wr.remote_addr };
+    // A key is the first four octets of what may be an operand.
+    let key = |word: u64| if cfg!(target_endian = "big") { word >> 32 } else { word };
+    let remote = || Remote { stag: Stag(key(wr.rkey_or_operand) as u32), addr: wr.remote_addr };
     let word = || Remote { stag: Stag(wr.atomic_rkey), addr: wr.remote_addr };
     Ok(match wr.opcode {
         SEND => SendOp::Send,
@@ -103,8 +89,7 @@ unsafe fn operation(wr: &SendWr) -> Result<SendOp, Errno> {
         LOCAL_INVALIDATE => SendOp::Invalidate(Stag(wr.imm_data)),
         // SAFETY: the caller's promise.
         BIND => unsafe { bind(wr.bind_rkey, &wr.bind) }?,
-        // iWARP's Sends have no immediate data.
-        SEND_WITH_IMM => return Err(INVALID),
+        // Among them Sends with immediate data, which iWARP has not.
         _ => return Err(INVALID),
     })
 }
@@ -237,7 +222,7 @@ impl<W> Walk<W> {
     unsafe fn end(&self, posted: Result<usize, (usize, PostError)>, bad: *mut *mut W) -> Result<(), Errno> {
         let failed = match posted {
             Ok(_) => self.refused,
-            Err((_, error)) => Some(errno(error)),
+            Err((_, error)) => Some(error.into()),
         };
         let Some(failed) = failed else { return Ok(()) };
         if !bad.is_null() {
