@@ -39,6 +39,7 @@ impl Foreign {
         if !sound {
             return Err(Errno::INVAL.into());
         }
+        guard::look();
         populate(base, len, writable)?;
         Ok(Self { base, len })
     }
@@ -116,11 +117,15 @@ fn populate(base: *mut u8, len: usize, writable: bool) -> io::Result<()> {
     let page = rustix::param::page_size();
     let skip = base.addr() % page;
     let advice = if writable { Advice::LinuxPopulateWrite } else { Advice::LinuxPopulateRead };
+    let first = base.wrapping_sub(skip);
+    // SAFETY: this advice changes no byte and no right.
+    let advise = |len| unsafe { madvise(first.cast(), len, advice) };
     loop {
-        // SAFETY: this advice changes no byte and no right.
-        match unsafe { madvise(base.wrapping_sub(skip).cast(), len + skip, advice) } {
+        match advise(len + skip) {
             Ok(()) => return Ok(()),
             Err(Errno::INTR | Errno::AGAIN) => {}
+            // A kernel that does not know the advice (before 5.14) refuses it for no memory too.
+            Err(Errno::INVAL) if advise(0).is_err() => break,
             // Not mapped; no right, or memory of a kind that cannot be; behind a file's end; broken.
             Err(Errno::NOMEM | Errno::INVAL | Errno::FAULT | Errno::HWPOISON | Errno::PERM) => {
                 return Err(Errno::FAULT.into());
@@ -128,6 +133,11 @@ fn populate(base: *mut u8, len: usize, writable: bool) -> io::Result<()> {
             Err(other) => return Err(other.into()),
         }
     }
+    for at in (0..len + skip).step_by(page) {
+        // SAFETY: whoever registers promises that others expect writes; this one changes nothing.
+        unsafe { guard::touch(first.wrapping_add(at), writable) }.map_err(|Gone| Errno::FAULT)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

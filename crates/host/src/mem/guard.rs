@@ -1,12 +1,97 @@
-//! Copying from and to memory that may be unmapped, protected or cut off at any moment: a fault is an error and not a signal.
+//! Copying from and to memory that may be unmapped, protected or cut off at any moment: a fault is an error of the copy and
+//! not a signal.
 //!
-//! Always holds: what is copied goes through the kernel, which looks at the mapping as it copies, and says `EFAULT`.
+//! ```text
+//!   Routine   our own instructions; SIGSEGV and SIGBUS whose instruction is one of them continue at their end   (`routine`)
+//!   Kernel    process_vm_readv and process_vm_writev on this very process: EFAULT                             a system call
+//! ```
+//!
+//! The handler is put in front of whatever handled the two signals before, and hands on to that every fault that is not
+//! one of the routine's. [`look`] does it at the first registration. A program that installs a handler of its own later
+//! replaces ours: [`look`], called whenever something is registered or made, finds that, and from then on the kernel copies.
+//! The kernel copies too for a thread that blocks one of these signals when it first comes here, since a fault would then
+//! end the process. Not covered is a program that replaces the handler, or blocks the signals in a thread that has copied
+//! before, and then takes memory away that is used still, with nothing made or registered in between: its own handler gets
+//! that fault.
+//!
+//! Always holds: octets are written in ascending order, the last sixteen after all others, so that who looks at the last one
+//! sees the others too.
 
+use std::cell::Cell;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The memory is not mapped (any more), not behind its file's end, or must not be written.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod handler;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod routine;
+#[cfg(test)]
+mod tests;
+
+/// Machines that nobody has written the routine for: the kernel copies.
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod handler {
+    pub(super) fn is_ours() -> bool {
+        false
+    }
+}
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod routine {
+    pub(super) unsafe fn copy(_to: *mut u8, _from: *const u8, _n: usize) -> Result<(), super::Gone> {
+        Err(super::Gone)
+    }
+    pub(super) unsafe fn swap(_at: *mut u64, _old: &mut u64, _new: u64) -> Result<bool, super::Gone> {
+        Err(super::Gone)
+    }
+}
+
+/// The memory is not mapped (any more), is behind its file's end, or must not be written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Gone;
+
+/// Our handler is the one that the kernel calls.
+static HANDLED: AtomicBool = AtomicBool::new(false);
+
+/// What a thread knows of its signals.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mask {
+    Unknown,
+    Open,
+    Blocked,
+}
+
+thread_local! {
+    static MASK: Cell<Mask> = const { Cell::new(Mask::Unknown) };
+}
+
+/// Looks which way copies can go now: to be called before memory is used for the first time, and now and then.
+pub(crate) fn look() {
+    HANDLED.store(handler::is_ours(), Ordering::Relaxed);
+}
+
+/// This thread may use the routine now.
+#[inline]
+fn by_routine() -> bool {
+    HANDLED.load(Ordering::Relaxed)
+        && match MASK.get() {
+            Mask::Open => true,
+            Mask::Blocked => false,
+            Mask::Unknown => by_mask(),
+        }
+}
+
+#[cold]
+fn by_mask() -> bool {
+    // SAFETY: an all-zero set is a valid one, and asking changes nothing.
+    let open = unsafe {
+        let mut mask: libc::sigset_t = std::mem::zeroed();
+        libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &raw mut mask) == 0
+            && libc::sigismember(&raw const mask, libc::SIGSEGV) == 0
+            && libc::sigismember(&raw const mask, libc::SIGBUS) == 0
+    };
+    MASK.set(if open { Mask::Open } else { Mask::Blocked });
+    open
+}
 
 /// Copies `n` bytes from memory of the program.
 ///
@@ -15,7 +100,12 @@ pub(crate) struct Gone;
 ///
 /// # Safety
 /// `to` must be writable for `n` bytes, and the two must not overlap.
+#[inline]
 pub(super) unsafe fn read(from: *const u8, to: *mut u8, n: usize) -> Result<(), Gone> {
+    if by_routine() {
+        // SAFETY: the caller's promise for `to`; of `from` the routine finds out, and the handler is there.
+        return unsafe { routine::copy(to, from, n) };
+    }
     // SAFETY: the caller's promise for `to`; of `from` the kernel finds out.
     whole(n, |done, left| unsafe {
         let local = libc::iovec { iov_base: to.add(done).cast(), iov_len: left };
@@ -32,7 +122,12 @@ pub(super) unsafe fn read(from: *const u8, to: *mut u8, n: usize) -> Result<(), 
 /// # Safety
 /// `from` must be readable for `n` bytes, and the two must not overlap. Whoever else uses the memory at `to` must expect that
 /// it is written.
+#[inline]
 pub(super) unsafe fn write(to: *mut u8, from: *const u8, n: usize) -> Result<(), Gone> {
+    if by_routine() {
+        // SAFETY: the caller's promise for `from`; of `to` the routine finds out, and the handler is there.
+        return unsafe { routine::copy(to, from, n) };
+    }
     // SAFETY: the caller's promise for `from`; of `to` the kernel finds out.
     whole(n, |done, left| unsafe {
         let local = libc::iovec { iov_base: from.add(done).cast_mut().cast(), iov_len: left };
@@ -41,7 +136,8 @@ pub(super) unsafe fn write(to: *mut u8, from: *const u8, n: usize) -> Result<(),
     })
 }
 
-/// Replaces the word at `at`, a multiple of eight, by what `change` makes of it; returns what was there.
+/// Replaces the word at `at`, a multiple of eight, by what `change` makes of it; returns what was there. Where the kernel
+/// copies it is one step only for who comes this way under the same lock.
 ///
 /// # Errors
 /// [`Gone`]; nothing was changed.
@@ -52,10 +148,38 @@ pub(super) unsafe fn atomic(at: *mut u64, change: &mut dyn FnMut(u64) -> u64) ->
     let mut old = 0_u64;
     // SAFETY: a local variable of eight bytes; the rest is the caller's promise.
     unsafe { read(at.cast(), (&raw mut old).cast(), 8) }?;
+    if by_routine() {
+        loop {
+            let new = change(old);
+            // SAFETY: the caller's promise; the address is aligned, and the handler is there.
+            if unsafe { routine::swap(at, &mut old, new) }? {
+                return Ok(old);
+            }
+        }
+    }
     let new = change(old);
-    // SAFETY: as above, the other way round.
+    // SAFETY: a local variable of eight bytes; the rest is the caller's promise.
     unsafe { write(at.cast(), (&raw const new).cast(), 8) }?;
     Ok(old)
+}
+
+/// A page can be read, and written if asked: for kernels that cannot say so of a whole range. Nothing is changed.
+///
+/// # Errors
+/// [`Gone`].
+///
+/// # Safety
+/// As [`write`], if `writable`. `at` is a multiple of eight.
+pub(super) unsafe fn touch(at: *mut u8, writable: bool) -> Result<(), Gone> {
+    let mut byte = 0_u8;
+    // SAFETY: a local variable.
+    unsafe { read(at, &raw mut byte, 1) }?;
+    if writable && by_routine() {
+        // A word is replaced by itself, in one step. The kernel could only do that in two: there a first write will tell.
+        // SAFETY: the caller's promise.
+        unsafe { atomic(at.cast(), &mut |word| word) }?;
+    }
+    Ok(())
 }
 
 /// Calls `copy` with what is done and what is left until all is done.

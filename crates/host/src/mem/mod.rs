@@ -24,7 +24,7 @@ pub mod huge;
 mod tests;
 
 pub(crate) use foreign::Foreign;
-pub(crate) use guard::Gone;
+pub(crate) use guard::{Gone, look};
 
 /// What keeps the size of a shared file as it is, for good.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);

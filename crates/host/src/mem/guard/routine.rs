@@ -1,0 +1,234 @@
+//! The instructions that may fault, between two labels, and where they continue if one does.
+//!
+//! ```text
+//!   copy(to, from, n) -> 0 or 1        swap(at, &old, new) -> 0: swapped, 1: faulted, 2: not `old`, which is now what it is
+//! ```
+//!
+//! Always holds: between the labels the stack is as at the entry, so that the end, `return 1`, is right from anywhere.
+
+use super::Gone;
+
+unsafe extern "C" {
+    fn sprat_guard_copy(to: *mut u8, from: *const u8, n: usize) -> usize;
+    fn sprat_guard_swap(at: *mut u64, old: *mut u64, new: u64) -> usize;
+    /// Labels of instructions.
+    static sprat_guard_begin: u8;
+    static sprat_guard_end: u8;
+}
+
+/// Where to continue if the instruction at `at` faulted; none if it is not one of these.
+pub(super) fn landing(at: usize) -> Option<usize> {
+    let (begin, end) = ((&raw const sprat_guard_begin).addr(), (&raw const sprat_guard_end).addr());
+    (begin..end).contains(&at).then_some(end)
+}
+
+/// # Errors
+/// [`Gone`]; some bytes may have been copied.
+///
+/// # Safety
+/// The handler is installed, and the thread does not block its signals. What is there of the two ranges may be read and
+/// written, and they do not overlap.
+#[inline]
+pub(super) unsafe fn copy(to: *mut u8, from: *const u8, n: usize) -> Result<(), Gone> {
+    // SAFETY: what is not there faults between the labels, which is handled; the rest is the caller's promise.
+    if unsafe { sprat_guard_copy(to, from, n) } == 0 { Ok(()) } else { Err(Gone) }
+}
+
+/// True if it was `old` and is `new`; else `old` becomes what it is.
+///
+/// # Errors
+/// [`Gone`].
+///
+/// # Safety
+/// As [`copy`]; `at` is a multiple of eight.
+pub(super) unsafe fn swap(at: *mut u64, old: &mut u64, new: u64) -> Result<bool, Gone> {
+    // SAFETY: as in `copy`.
+    match unsafe { sprat_guard_swap(at, old, new) } {
+        0 => Ok(true),
+        2 => Ok(false),
+        _ => Err(Gone),
+    }
+}
+
+// A store that follows `rep movsb` is not seen before its stores, whose own order nobody promises.
+#[cfg(target_arch = "x86_64")]
+core::arch::global_asm!(
+    ".pushsection .text.sprat_guard, \"ax\", @progbits",
+    ".hidden sprat_guard_copy, sprat_guard_swap, sprat_guard_begin, sprat_guard_end",
+    ".globl sprat_guard_copy, sprat_guard_swap, sprat_guard_begin, sprat_guard_end",
+    ".type sprat_guard_copy, @function",
+    ".type sprat_guard_swap, @function",
+    ".p2align 6",
+    "sprat_guard_begin:",
+    "sprat_guard_copy:",
+    "cmp rdx, 16",
+    "jb 5f",
+    "mov rcx, rdx",
+    "cmp rdx, 1024",
+    "jae 4f",
+    "sub rcx, 64",
+    "jb 2f",
+    "1:",
+    "movdqu xmm0, [rsi]",
+    "movdqu xmm1, [rsi + 16]",
+    "movdqu xmm2, [rsi + 32]",
+    "movdqu xmm3, [rsi + 48]",
+    "movdqu [rdi], xmm0",
+    "movdqu [rdi + 16], xmm1",
+    "movdqu [rdi + 32], xmm2",
+    "movdqu [rdi + 48], xmm3",
+    "add rsi, 64",
+    "add rdi, 64",
+    "sub rcx, 64",
+    "jae 1b",
+    "2:",
+    "add rcx, 64",
+    "jz 9f",
+    "3:",
+    "cmp rcx, 16",
+    "jbe 8f",
+    "movdqu xmm0, [rsi]",
+    "movdqu [rdi], xmm0",
+    "add rsi, 16",
+    "add rdi, 16",
+    "sub rcx, 16",
+    "jmp 3b",
+    "4:",
+    "sub rcx, 16",
+    "rep movsb",
+    "mov ecx, 16",
+    // The last sixteen, of which some may have been copied already.
+    "8:",
+    "movdqu xmm0, [rsi + rcx - 16]",
+    "movdqu [rdi + rcx - 16], xmm0",
+    "9:",
+    "xor eax, eax",
+    "ret",
+    "5:",
+    "test dl, 8",
+    "jz 6f",
+    "mov rax, [rsi]",
+    "mov [rdi], rax",
+    "add rsi, 8",
+    "add rdi, 8",
+    "6:",
+    "test dl, 4",
+    "jz 6f",
+    "mov eax, [rsi]",
+    "mov [rdi], eax",
+    "add rsi, 4",
+    "add rdi, 4",
+    "6:",
+    "test dl, 2",
+    "jz 6f",
+    "movzx eax, word ptr [rsi]",
+    "mov [rdi], ax",
+    "add rsi, 2",
+    "add rdi, 2",
+    "6:",
+    "test dl, 1",
+    "jz 9b",
+    "movzx eax, byte ptr [rsi]",
+    "mov [rdi], al",
+    "xor eax, eax",
+    "ret",
+    ".p2align 4",
+    "sprat_guard_swap:",
+    "mov rax, [rsi]",
+    "lock cmpxchg [rdi], rdx",
+    "jne 7f",
+    "xor eax, eax",
+    "ret",
+    "7:",
+    "mov [rsi], rax",
+    "mov eax, 2",
+    "ret",
+    "sprat_guard_end:",
+    "mov eax, 1",
+    "ret",
+    ".popsection",
+);
+
+// Stores are seen in any order here: the barrier puts the last ones behind the others.
+#[cfg(target_arch = "aarch64")]
+core::arch::global_asm!(
+    ".pushsection .text.sprat_guard, \"ax\", @progbits",
+    ".hidden sprat_guard_copy",
+    ".hidden sprat_guard_swap",
+    ".hidden sprat_guard_begin",
+    ".hidden sprat_guard_end",
+    ".globl sprat_guard_copy",
+    ".globl sprat_guard_swap",
+    ".globl sprat_guard_begin",
+    ".globl sprat_guard_end",
+    ".type sprat_guard_copy, %function",
+    ".type sprat_guard_swap, %function",
+    ".p2align 6",
+    "sprat_guard_begin:",
+    "sprat_guard_copy:",
+    "cbz x2, 9f",
+    "1:",
+    "cmp x2, #64",
+    "b.ls 2f",
+    "ldp q0, q1, [x1]",
+    "ldp q2, q3, [x1, #32]",
+    "stp q0, q1, [x0]",
+    "stp q2, q3, [x0, #32]",
+    "add x1, x1, #64",
+    "add x0, x0, #64",
+    "sub x2, x2, #64",
+    "b 1b",
+    "2:",
+    "cmp x2, #16",
+    "b.ls 3f",
+    "ldr q0, [x1], #16",
+    "str q0, [x0], #16",
+    "sub x2, x2, #16",
+    "b 2b",
+    "3:",
+    "dmb ishst",
+    "tbz x2, #4, 4f",
+    "ldr q0, [x1]",
+    "str q0, [x0]",
+    "b 9f",
+    "4:",
+    "tbz x2, #3, 5f",
+    "ldr x3, [x1], #8",
+    "str x3, [x0], #8",
+    "5:",
+    "tbz x2, #2, 6f",
+    "ldr w3, [x1], #4",
+    "str w3, [x0], #4",
+    "6:",
+    "tbz x2, #1, 7f",
+    "ldrh w3, [x1], #2",
+    "strh w3, [x0], #2",
+    "7:",
+    "tbz x2, #0, 9f",
+    "ldrb w3, [x1]",
+    "dmb ishst",
+    "strb w3, [x0]",
+    "9:",
+    "mov x0, #0",
+    "ret",
+    ".p2align 4",
+    "sprat_guard_swap:",
+    "ldr x3, [x1]",
+    "1:",
+    "ldaxr x4, [x0]",
+    "cmp x4, x3",
+    "b.ne 2f",
+    "stlxr w5, x2, [x0]",
+    "cbnz w5, 1b",
+    "mov x0, #0",
+    "ret",
+    "2:",
+    "clrex",
+    "str x4, [x1]",
+    "mov x0, #2",
+    "ret",
+    "sprat_guard_end:",
+    "mov x0, #1",
+    "ret",
+    ".popsection",
+);
