@@ -29,9 +29,10 @@ expect() {
 # count PATTERN: how many lines of stdin match.
 count() { grep -cE "$1" || true; }
 
-# The last capture holds nothing that tshark finds wrong, or does not know for iWARP.
+# The last capture holds nothing that tshark finds wrong, or does not know for iWARP. If it is not whole the case ends here.
 well_formed() {
     captured
+    whole || exit "$incomplete"
     dissect -Y '_ws.malformed || iwarp_mpa.bad_length || tcp.len > 0 && !iwarp_mpa && !tcp.reassembled_in && !tcp.analysis.retransmission' >"$work/wrong"
     head -n 5 "$work/wrong"
     expect "all understood by tshark" [ ! -s "$work/wrong" ]

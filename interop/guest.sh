@@ -7,13 +7,15 @@
 #   serve N 'COMMAND' PORT starts COMMAND in guest N and returns when something listens on PORT
 #   here COMMAND…          runs COMMAND in the namespace
 #   healthy N              true if guest N lives and its kernel has reported no bug
-#   capture FILE PORT      starts to record the bridge's traffic of a TCP port; `captured` ends that
+#   capture FILE PORT      starts to record the bridge's traffic of a TCP port
+#   captured               ends that when all connections in it have ended, or a few seconds later; `stop_recorder` does at once
+#   whole                  true if the last capture lacks nothing; says what it lacks
 #   down                   ends all of it
 #
 # Of the caller: $ns a name for the namespace, $cache interop/build's folder, $work a folder for logs.
 
 declare -A guests=()
-recorder=
+recorder= recorded=
 
 network() {
     ip netns add "$ns" && made_ns=yes && ip -n "$ns" link set lo up && ip -n "$ns" link add bridge0 type bridge &&
@@ -92,8 +94,10 @@ healthy() {
 capture() {
     local tries
     rm -f "$work/dumpcap" # which says of the recorder before that it is ready
-    # Not by `here`: a function gets a shell of its own, which would be ended in dumpcap's place.
-    ip netns exec "$ns" dumpcap -q -P -i bridge0 -f "tcp port $2" -w "$1" >"$work/dumpcap" 2>&1 &
+    recorded=$1
+    # Not by `here`: a function gets a shell of its own, which would be ended in dumpcap's place. Before all others, and with
+    # 64 MiB between it and the kernel, since what it is too late for is lost.
+    nice -n -10 ip netns exec "$ns" dumpcap -q -P -B 64 -i bridge0 -f "tcp port $2" -w "$1" >"$work/dumpcap" 2>&1 &
     recorder=$!
     for tries in $(seq 100); do
         grep -qs '^File: ' "$work/dumpcap" && return
@@ -104,15 +108,60 @@ capture() {
 }
 
 captured() {
+    local tries
     [ -n "$recorder" ] || return 0
-    sleep 0.3 # what is on its way through the bridge
+    # The kernel hands packets over in blocks, a quarter of a second late and later where others want the processor.
+    for tries in $(seq 10); do
+        sleep 0.3
+        [ -n "$(open_connections)" ] || break
+    done
+    stop_recorder
+}
+
+stop_recorder() {
+    [ -n "$recorder" ] || return 0
     end "$recorder"
     recorder=
 }
 
+# What the last capture has of no end: no FIN both ways, no RST. Nothing at all is a connection that is to come.
+open_connections() {
+    recorded_fields tcp.stream tcp.srcport tcp.flags.fin tcp.flags.reset | awk '
+        { seen[$1] = 1 }
+        ($3 == 1 || $3 == "True") && !(($1, $2) in fin) { fin[$1, $2] = 1; fins[$1]++ }
+        $4 == 1 || $4 == "True" { fins[$1] = 2 }
+        END { for (s in seen) if (fins[s] < 2) print "connection " s; if (NR == 0) print "any connection" }'
+}
+
+# The octets of streams that were sent, or acknowledged by their peer, and are not in the last capture, not even sent again.
+holes() {
+    recorded_fields tcp.stream tcp.srcport tcp.seq tcp.nxtseq tcp.dstport tcp.ack | sort -k1,1n -k2,2n -k3,3n | awk '
+        { way = $1 " " $2; other = $1 " " $5; last = $4 > $3 ? $4 : $3 }
+        !(way in to) { to[way] = 0 }
+        $3 > to[way] { print "octets " to[way] " to " $3 " from port " $2 }
+        last > to[way] { to[way] = last }
+        $6 > acked[other] { acked[other] = $6 }
+        END { for (way in acked) if (acked[way] > to[way] + 1) print "octets " to[way] " to " acked[way] ", which were acknowledged" }'
+}
+
+recorded_fields() {
+    local name fields=()
+    for name in "$@"; do fields+=(-e "$name"); done
+    tshark -r "$recorded" -T fields -E separator=' ' "${fields[@]}" 2>/dev/null || true
+}
+
+whole() {
+    local lacks dropped
+    # "Packets received/dropped on interface 'bridge0': 1234/0 (…)"
+    dropped=$(sed -n 's,^Packets received/dropped on interface .*: [0-9]*/\([0-9]*\) .*,\1,p' "$work/dumpcap")
+    lacks=$({ open_connections | sed 's/^/no end of /'; holes | sed 's/^/no /'; } | head -n 3 | paste -sd ,)
+    [ "$dropped" = 0 ] || lacks+=" (dumpcap dropped ${dropped:-?} packets)"
+    [ -z "$lacks" ] || { echo "incomplete capture: $lacks"; return 1; }
+}
+
 down() {
     local n pid
-    captured
+    stop_recorder
     for n in "${!guests[@]}"; do halt "$n"; done
     [ -n "${made_ns:-}" ] || return 0
     for pid in $(ip netns pids "$ns"); do kill "$pid" 2>/dev/null || true; done
