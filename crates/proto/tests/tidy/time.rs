@@ -9,6 +9,12 @@ const LISTED: &[(&str, &str, &str)] = &[
     ("crates/cli/src/", "Instant::now", "a program waits for its children and paints its progress"),
     ("crates/cli/tests/commands/", "Instant::now", "real processes are waited for, not forever"),
     ("crates/cli/tests/commands/", "thread::sleep", "until a process has ended, which gives no sign"),
+    ("crates/verbs/tests/programs/", "Instant::now", "real processes are waited for, not forever"),
+    (
+        "crates/verbs/tests/programs/",
+        "thread::sleep",
+        "a child that listens or ends gives no sign to wait on",
+    ),
     ("crates/cli/src/process.rs", "thread::sleep", "a child that starts or ends gives no sign to wait on"),
     ("crates/cli/src/perf/idle.rs", "thread::sleep", "to measure what idling costs, it must idle"),
     (

@@ -1,12 +1,15 @@
-//! The layouts of `sprat_verbs::abi` are those of the installed headers, said by the C compiler.
+//! The layouts of `sprat_verbs::abi` are those of the installed headers, said by the C compiler, and those of rdma-core's
+//! releases, which were measured once (`scripts/layouts`): where a release has others, that is listed here with the reason
+//! that it does no harm.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::process::Command;
 
 use sprat_verbs::abi::{LAYOUTS, Layout};
 
-use super::output;
+use crate::place::{output, repository};
 
 /// `size align` of a structure and `offset size` of its fields, a line each, as C computes them.
 fn program() -> String {
@@ -53,4 +56,87 @@ fn they_are_those_of_the_headers() {
         .map(|(theirs, ours)| format!("C: {theirs}, here: {ours}"))
         .collect();
     assert!(wrong.is_empty() && theirs.lines().count() == ours.lines().count(), "{}", wrong.join("\n"));
+}
+
+/// What differs between the releases: a structure, which of its numbers, and why programs of both kinds run.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Differs {
+    /// It grew at its end.
+    Size,
+    /// A field is missing in a release.
+    Missing(&'static str),
+    /// Everything lies further behind, since it grew at its front.
+    Front,
+}
+
+/// All differences between ours, which are v44's, and those from v25 to v64.
+const DIFFERENCES: [(&str, Differs, &str); 8] = [
+    ("struct verbs_context", Differs::Front, "programs reckon from its end, where `context` is"),
+    ("struct ibv_device_attr_ex", Differs::Missing("phys_port_cnt_ex"), "the room for it was there"),
+    ("struct ibv_port_attr", Differs::Size, "programs say how long theirs is"),
+    ("struct ibv_gid_entry", Differs::Size, "it and its functions came with v32"),
+    (
+        "struct ibv_qp_ex",
+        Differs::Size,
+        "we make it; an operation of later releases has to be asked for, and is refused",
+    ),
+    ("struct ibv_qp_ex", Differs::Missing("wr_atomic_write"), "the same"),
+    ("struct ibv_cq_init_attr_ex", Differs::Size, "its mask says whether a program has the field"),
+    ("struct ibv_cq_init_attr_ex", Differs::Missing("parent_domain"), "the same"),
+];
+
+/// One release's numbers of a structure and its fields beside ours.
+fn differences(layout: &Layout, number: impl Fn(&str) -> String) -> Vec<Differs> {
+    let Layout { c, size, align, fields } = layout;
+    let mut found = Vec::new();
+    let own = number(c);
+    if own == "-" {
+        // A release that has none of it: its programs cannot know it.
+        return vec![Differs::Size];
+    }
+    let (bytes, alignment) = own.split_once('/').expect("bytes/alignment");
+    assert_eq!(alignment, align.to_string(), "{c}");
+    let front = bytes.parse::<usize>().expect("bytes") as i64 - *size as i64;
+    let mut shifted = 0;
+    for &(field, offset, size) in fields.iter().filter(|f| !f.0.is_empty()) {
+        let theirs = number(&format!("{c}.{field}"));
+        if theirs == "-" {
+            found.push(Differs::Missing(field));
+        } else if theirs == format!("{}:{size}", offset as i64 + front) && front != 0 {
+            shifted += 1;
+        } else {
+            assert_eq!(theirs, format!("{offset}:{size}"), "{c}.{field}");
+        }
+    }
+    if front != 0 {
+        found.push(if shifted > 0 { Differs::Front } else { Differs::Size });
+    }
+    found
+}
+
+#[test]
+fn they_are_those_of_every_release_or_it_is_known_why_not() {
+    let path = repository().join("crates/verbs/layouts.txt");
+    let table = fs::read_to_string(path).expect("the table is there");
+    let cells = |line: &str| line.split('\t').map(str::to_owned).collect::<Vec<_>>();
+    let releases = table.lines().find(|line| line.starts_with("# name\t")).map(cells).expect("it has a head");
+    let rows: BTreeMap<String, Vec<String>> = table
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|l| (cells(l)[0].clone(), cells(l)))
+        .collect();
+    let mut found = BTreeSet::new();
+    for layout in LAYOUTS.iter().copied().flatten() {
+        for release in 1..releases.len() {
+            let number = |name: &str| {
+                let row = rows.get(name).unwrap_or_else(|| {
+                    panic!("crates/verbs/layouts.txt lacks {name}: add a line and run scripts/layouts")
+                });
+                row[release].clone()
+            };
+            found.extend(differences(layout, number).into_iter().map(|d| (layout.c, d)));
+        }
+    }
+    let listed: BTreeSet<_> = DIFFERENCES.iter().map(|(name, differs, _)| (*name, *differs)).collect();
+    assert!(releases.len() > 8 && found == listed, "found {found:#?}");
 }

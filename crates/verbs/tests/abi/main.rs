@@ -1,89 +1,11 @@
 //! The two libraries as C sees them: their symbols beside those of Debian's, their layouts beside the installed headers,
 //! and programs that nobody here built.
-//!
-//! The libraries are built by `scripts/verbs` and copied, with `sprat`, to a folder that any user may read. What needs
-//! installing is listed in `scripts/tools`.
 
 mod layouts;
+#[path = "../place/mod.rs"]
+mod place;
 mod programs;
 mod symbols;
 
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use std::sync::OnceLock;
-
 /// Where distributions have their libraries.
 const SYSTEM: &str = "/usr/lib/x86_64-linux-gnu";
-const LIBRARIES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
-
-fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the repository has a root")
-}
-
-/// What a command printed; it has to succeed.
-#[track_caller]
-fn output(command: &mut Command) -> String {
-    let Output { status, stdout, stderr } = command
-        .output()
-        .unwrap_or_else(|e| panic!("{command:?}: {e}: is it installed? See scripts/tools --verbs"));
-    let (stdout, stderr) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
-    assert!(status.success(), "{command:?}: {status}\n{stdout}{stderr}");
-    stdout.into_owned()
-}
-
-/// The folder with the libraries, built once.
-fn libraries() -> &'static Path {
-    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
-    FOLDER.get_or_init(|| {
-        let built = output(Command::new("scripts/verbs").arg("test").current_dir(repository()));
-        PathBuf::from(built.trim_end())
-    })
-}
-
-/// `sprat` and the libraries in a folder of their own, as they lie beside each other when built.
-struct Place {
-    folder: tempfile::TempDir,
-}
-
-impl Place {
-    fn new() -> Self {
-        let cargo = ["build", "--quiet", "--profile", "test", "-p", "sprat-cli"];
-        output(Command::new(env!("CARGO")).args(cargo).current_dir(repository()));
-        let folder = tempfile::tempdir().expect("a folder can be made");
-        let verbs = folder.path().join("verbs");
-        fs::create_dir(&verbs).expect("so can one in it");
-        for open in [folder.path(), &verbs] {
-            fs::set_permissions(open, Permissions::from_mode(0o755)).expect("the folder is ours");
-        }
-        // By another process: a descriptor of ours would be inherited by what other tests start, and keep it from running.
-        output(Command::new("cp").args(LIBRARIES.map(|library| libraries().join(library))).arg(&verbs));
-        output(Command::new("cp").arg(libraries().with_file_name("sprat")).arg(folder.path()));
-        Self { folder }
-    }
-
-    fn sprat(&self) -> PathBuf {
-        self.folder.path().join("sprat")
-    }
-
-    /// `sprat` as a user without any right, who is told on the first lines of standard output.
-    fn nobody(&self) -> Command {
-        let mut command = if own_uid() == 0 {
-            let mut command = Command::new("setpriv");
-            command.args(["--reuid", "nobody", "--clear-groups", "--bounding-set", "-all", "--no-new-privs"]);
-            command
-        } else {
-            Command::new("env")
-        };
-        command.args(["sh", "-c", "grep -E '^(Uid|CapEff|NoNewPrivs)' /proc/self/status; exec \"$@\"", "sh"]);
-        command.arg(self.sprat()).current_dir("/");
-        command
-    }
-}
-
-/// Who runs the tests.
-fn own_uid() -> u32 {
-    use std::os::unix::fs::MetadataExt as _;
-    fs::metadata("/proc/self").expect("Linux has /proc").uid()
-}

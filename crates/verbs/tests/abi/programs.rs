@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
 
-use super::{Place, libraries, output};
+use crate::place::{Place, libraries, output, own_uid};
 
 /// Programs of rdma-core and perftest that are linked with one or both libraries, some of them through libmlx5 and libefa.
 const PROGRAMS: [&str; 12] = [
@@ -33,7 +33,7 @@ fn value<'a>(text: &'a str, key: &str) -> &'a str {
 fn devices_are_seen_as_sprat_says() {
     let place = Place::new();
     let seen = output(place.nobody().args(["exec", "--", "ibv_devices"]));
-    if super::own_uid() == 0 {
+    if own_uid() == 0 {
         assert!(seen.contains("CapEff:\t0000000000000000") && seen.contains("NoNewPrivs:\t1"), "{seen}");
         assert!(!value(&seen, "Uid").starts_with('0'), "{seen}");
     }

@@ -5,7 +5,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use super::{LIBRARIES, SYSTEM, libraries, output, repository};
+use crate::SYSTEM;
+use crate::place::{LIBRARIES, libraries, output, repository};
 
 /// `name@NODE` of everything that a library defines. Which of several versions is the default one is not asked: programs
 /// name the version.

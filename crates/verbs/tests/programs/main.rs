@@ -1,0 +1,94 @@
+//! Other people's programs on our libraries, as a user without any right, over loopback: a matrix of program and option.
+//!
+//! `cargo test -p sprat-verbs --test programs [PART OF A NAME]` runs the rows of `table` one after the other, prints
+//! `program option ... ok` or what was wrong, the matrix, and the count as every test program does. A row that is known not to
+//! work yet is run, too, and counted as ignored; if it works it has failed, so that the table says what is so.
+//! docs/programs.md has the same table; with SPRAT_WRITE_PROGRAMS=1 it is written.
+//!
+//! Where the programs are not installed all of it is one ignored test, and in CI (the variable CI is set) one that failed.
+
+mod page;
+#[path = "../place/mod.rs"]
+mod place;
+mod run;
+mod table;
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use place::Place;
+use table::{Row, State};
+
+/// What became of a row.
+enum Verdict {
+    Ok,
+    Ignored,
+    Failed(String),
+}
+
+fn main() -> ExitCode {
+    let filter = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).unwrap_or_default();
+    let rows = table::rows();
+    let begin = Instant::now();
+    let missing = rows.iter().map(|row| row.program()).find(|p| !Path::new("/usr/bin").join(p).exists());
+    if let Some(program) = missing {
+        let failed = usize::from(std::env::var_os("CI").is_some());
+        println!("{program} is not installed: see scripts/tools --verbs");
+        return finish(0, failed, 1 - failed, begin);
+    }
+    let place = Place::new();
+    println!("\n{}", run::who(&place));
+    let (mut passed, mut failed, mut ignored) = (0, 0, 0);
+    let mut matrix = Vec::new();
+    for row in rows.iter().filter(|row| row.name().contains(&filter)) {
+        let row_begin = Instant::now();
+        let seen = run::row(&place, row);
+        let (verdict, word) = judge(row, &seen);
+        println!("test {} ... {word} ({:.1} s)", row.name(), row_begin.elapsed().as_secs_f64());
+        match verdict {
+            Verdict::Ok => passed += 1,
+            Verdict::Ignored => ignored += 1,
+            Verdict::Failed(why) => {
+                println!("    {}", why.replace('\n', "\n    "));
+                failed += 1;
+            }
+        }
+        matrix.push((row, seen.is_ok()));
+    }
+    println!("\n{}", page::matrix(&matrix));
+    if filter.is_empty() {
+        match page::same(&rows) {
+            Ok(()) => passed += 1,
+            Err(why) => {
+                println!("test docs/programs.md ... FAILED\n    {why}");
+                failed += 1;
+            }
+        }
+    }
+    finish(passed, failed, ignored, begin)
+}
+
+/// What is made of what was seen of a row, and the word for it.
+fn judge(row: &Row, seen: &Result<(), String>) -> (Verdict, String) {
+    match (&row.state, seen) {
+        (State::Works, Ok(())) => (Verdict::Ok, "ok".to_owned()),
+        (State::Works, Err(why)) => (Verdict::Failed(why.clone()), "FAILED".to_owned()),
+        (State::Refused(reason), Ok(())) => (Verdict::Ok, format!("ok, refused: {reason}")),
+        (State::Refused(_), Err(why)) => (Verdict::Failed(why.clone()), "FAILED".to_owned()),
+        (State::NotYet(reason), Err(_)) => (Verdict::Ignored, format!("ignored, {reason}")),
+        (State::NotYet(_), Ok(())) => {
+            (Verdict::Failed("it works: take `not yet` off its row".to_owned()), "FAILED".to_owned())
+        }
+    }
+}
+
+fn finish(passed: usize, failed: usize, ignored: usize, begin: Instant) -> ExitCode {
+    let result = if failed == 0 { "ok" } else { "FAILED" };
+    println!(
+        "\ntest result: {result}. {passed} passed; {failed} failed; {ignored} ignored; 0 measured; 0 filtered out; \
+         finished in {:.2}s\n",
+        begin.elapsed().as_secs_f64()
+    );
+    ExitCode::from(u8::from(failed > 0))
+}

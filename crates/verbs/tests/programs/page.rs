@@ -1,0 +1,74 @@
+//! The table of rows as text: the matrix that a run prints, and the page docs/programs.md, which must say the same.
+
+use std::fmt::Write as _;
+use std::fs;
+
+use crate::place::repository;
+use crate::table::{Row, State};
+
+const PAGE: &str = "docs/programs.md";
+/// The page's own text ends here; what follows is made of the table.
+const MARK: &str = "<!-- made of crates/verbs/tests/programs/table.rs -->\n";
+
+/// What was seen, a line a program: each option with pass, the reason, or FAILED.
+pub(crate) fn matrix(rows: &[(&Row, bool)]) -> String {
+    let mut text = String::from("program × option");
+    let mut last = "";
+    for (row, good) in rows {
+        if row.program() != last {
+            last = row.program();
+            write!(text, "\n{last:<14}").expect("a string grows");
+        }
+        let option = if row.option.is_empty() { "plain" } else { &row.option };
+        let word = match (&row.state, good) {
+            (State::Works, true) => "pass".to_owned(),
+            (State::Refused(reason) | State::NotYet(reason), _) if *good == is_refused(row) => {
+                format!("({reason})")
+            }
+            _ => "FAILED".to_owned(),
+        };
+        write!(text, " | {option}: {word}").expect("a string grows");
+    }
+    text + "\n"
+}
+
+fn is_refused(row: &Row) -> bool {
+    matches!(row.state, State::Refused(_))
+}
+
+/// The table as the page has it.
+fn table(rows: &[Row]) -> String {
+    let mut text = String::from("\n| program | options | state |\n| --- | --- | --- |\n");
+    for row in rows {
+        let state = match row.state {
+            State::Works => "pass".to_owned(),
+            State::Refused(reason) => format!("refused: {reason}"),
+            State::NotYet(reason) => format!("not yet: {reason}"),
+        };
+        writeln!(text, "| `{}` | {} | {state} |", row.program(), code(&row.option)).expect("a string grows");
+    }
+    text
+}
+
+fn code(option: &str) -> String {
+    if option.is_empty() { "–".to_owned() } else { format!("`{option}`") }
+}
+
+/// The page holds the same table.
+///
+/// # Errors
+/// It does not.
+pub(crate) fn same(rows: &[Row]) -> Result<(), String> {
+    let path = repository().join(PAGE);
+    let page = fs::read_to_string(&path).map_err(|e| format!("{PAGE}: {e}"))?;
+    let (own, made) = page.split_once(MARK).ok_or_else(|| format!("{PAGE}: no line {MARK}"))?;
+    let expected = table(rows);
+    if std::env::var_os("SPRAT_WRITE_PROGRAMS").is_some() {
+        return fs::write(&path, format!("{own}{MARK}{expected}")).map_err(|e| format!("{PAGE}: {e}"));
+    }
+    if made == expected {
+        Ok(())
+    } else {
+        Err(format!("{PAGE} says otherwise: SPRAT_WRITE_PROGRAMS=1 writes it"))
+    }
+}

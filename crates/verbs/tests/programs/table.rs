@@ -1,0 +1,196 @@
+//! The rows: which programs are run, how, and what they must show.
+//!
+//! In commands PORT stands for a port that nobody else has. Few iterations each: whether it works is asked here, not how fast.
+
+/// What is known of a row.
+pub(crate) enum State {
+    /// Both sides end as they should and show what is expected.
+    Works,
+    /// This device cannot do it, which the program must say itself: an exit code that is not 0, no signal, no standstill.
+    Refused(&'static str),
+    /// It does not work yet, for this reason.
+    NotYet(&'static str),
+}
+
+/// How a server ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ends {
+    /// By itself, with exit code 0.
+    Well,
+    /// By itself, with any exit code: the program's own way.
+    Somehow,
+    /// Never: it is killed once the client is done.
+    Never,
+}
+
+/// What the client's (without a server: the program's) output must hold.
+#[derive(Clone, Copy)]
+pub(crate) enum Shows {
+    /// Nothing in particular.
+    Nothing,
+    /// This text.
+    Text(&'static str),
+    /// So many lines of figures: a size, a count and more.
+    Figures(usize),
+}
+
+/// A row of the matrix.
+pub(crate) struct Row {
+    /// What is varied, as the page has it; empty for the plain command.
+    pub(crate) option: String,
+    /// The server's command, if there is one.
+    pub(crate) server: Option<String>,
+    pub(crate) ends: Ends,
+    /// The client's command, or the only one.
+    pub(crate) client: String,
+    pub(crate) shows: Shows,
+    pub(crate) state: State,
+}
+
+impl Row {
+    fn new(option: &str, server: &str, client: &str) -> Self {
+        Self {
+            option: option.to_owned(),
+            server: (!server.is_empty()).then(|| server.to_owned()),
+            ends: Ends::Well,
+            client: client.to_owned(),
+            shows: Shows::Nothing,
+            state: State::Works,
+        }
+    }
+
+    fn shows(self, shows: Shows) -> Self {
+        Self { shows, ..self }
+    }
+
+    fn ends(self, ends: Ends) -> Self {
+        Self { ends, ..self }
+    }
+
+    fn refused(self, reason: &'static str) -> Self {
+        Self { state: State::Refused(reason), ..self }
+    }
+
+    fn not_yet(self, reason: &'static str) -> Self {
+        Self { state: State::NotYet(reason), ..self }
+    }
+
+    /// The program whose row it is: the client's.
+    pub(crate) fn program(&self) -> &str {
+        self.client.split(' ').next().unwrap_or_default()
+    }
+
+    /// Program and option.
+    pub(crate) fn name(&self) -> String {
+        format!("{} {}", self.program(), self.option).trim_end().to_owned()
+    }
+}
+
+/// All rows, in the page's order.
+pub(crate) fn rows() -> Vec<Row> {
+    let mut rows = devices();
+    rows.extend(rping());
+    rows.extend(others());
+    rows.extend(perftest());
+    rows.extend(libfabric());
+    rows
+}
+
+fn devices() -> Vec<Row> {
+    vec![
+        Row::new("", "", "ibv_devices").shows(Shows::Text("iw_lo")),
+        Row::new("-v", "", "ibv_devinfo -v -d iw_lo").shows(Shows::Text("PORT_ACTIVE")),
+    ]
+}
+
+const CM: &str = "connections (rdma_cm) are not there yet";
+
+fn rping() -> Vec<Row> {
+    let both = |option: &str, rounds: &str, server: Ends| {
+        Row::new(
+            option,
+            &format!("rping -s -a 127.0.0.1 -p PORT -V {option}"),
+            &format!("rping -c -a 127.0.0.1 -p PORT -V {option} {rounds}"),
+        )
+        .ends(server)
+        .not_yet(CM)
+    };
+    vec![
+        both("-C 1000", "", Ends::Somehow),
+        both("-S 65536", "-C 10", Ends::Somehow),
+        both("-v", "-C 10", Ends::Somehow).shows(Shows::Text("ping data: rdma-ping-9")),
+        both("-q", "-C 10", Ends::Somehow),
+        Row::new("-P", "rping -s -P -a 127.0.0.1 -p PORT", "rping -c -a 127.0.0.1 -p PORT -C 10 -V")
+            .ends(Ends::Never)
+            .not_yet(CM),
+    ]
+}
+
+/// The other programs of rdmacm-utils.
+fn others() -> Vec<Row> {
+    let pair = |option: &str, server: &str, client: &str| {
+        Row::new(
+            option,
+            &format!("{server} -p PORT {option}"),
+            &format!("{client} -p PORT -s 127.0.0.1 {option}"),
+        )
+        .not_yet(CM)
+    };
+    let datagrams = "datagrams (UD) have no place in iWARP";
+    vec![
+        pair("", "ucmatose -b 127.0.0.1", "ucmatose").shows(Shows::Text("return status 0")),
+        pair("-c 10 -C 100 -S 4096", "ucmatose -b 127.0.0.1", "ucmatose")
+            .shows(Shows::Text("return status 0")),
+        pair("-m", "ucmatose -b 127.0.0.1", "ucmatose").shows(Shows::Text("return status 0")),
+        pair("-c 100", "cmtime -b 127.0.0.1", "cmtime").shows(Shows::Text("connect")).ends(Ends::Never),
+        pair("", "rdma_server", "rdma_client").shows(Shows::Text("rdma_client: end 0")),
+        pair("-c r", "rdma_xserver", "rdma_xclient").shows(Shows::Text("rdma_xclient: end 0")),
+        pair("-c x", "rdma_xserver", "rdma_xclient").ends(Ends::Somehow).refused("iWARP has no XRC"),
+        Row::new("", "", "udaddy -s 127.0.0.1 -p PORT").refused(datagrams),
+        Row::new("", "", "mckey -m 239.1.1.1 -b 127.0.0.1").refused(datagrams),
+        Row::new("", "", "rstream -s 127.0.0.1 -p PORT").refused("rsockets are not there yet"),
+    ]
+}
+
+/// perftest's programs, and those of the options -a, -b, -e, -q and --use-srq that each of them offers.
+const PERFTEST: [(&str, &str); 8] = [
+    ("ib_send_lat", "aes"),
+    ("ib_write_lat", "a"),
+    ("ib_read_lat", "ae"),
+    ("ib_send_bw", "abeqs"),
+    ("ib_write_bw", "abq"),
+    ("ib_read_bw", "abeq"),
+    ("ib_atomic_lat", "e"),
+    ("ib_atomic_bw", "beq"),
+];
+/// With -a they measure each power of two from 2 to 2^23.
+const SIZES: usize = 23;
+
+fn perftest() -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (program, offers) in PERFTEST {
+        let options = [('a', "-a"), ('b', "-b"), ('e', "-e"), ('q', "-q 8"), ('s', "--use-srq")];
+        let offered =
+            options.into_iter().filter(|(letter, _)| offers.contains(*letter)).map(|(_, option)| option);
+        for option in std::iter::once("").chain(offered) {
+            let command =
+                format!("{program} -R -F -n {} -p PORT {option}", if option == "-a" { 5 } else { 50 });
+            let figures = Shows::Figures(if option == "-a" { SIZES } else { 1 });
+            let row = Row::new(option, command.trim_end(), &format!("{command} 127.0.0.1"));
+            rows.push(row.shows(figures).not_yet(CM));
+        }
+    }
+    rows
+}
+
+fn libfabric() -> Vec<Row> {
+    ["-e msg", "-e rdm"]
+        .into_iter()
+        .map(|option| {
+            let command = format!("fi_pingpong -p verbs {option} -I 10 -c");
+            Row::new(option, &format!("{command} -B PORT"), &format!("{command} -P PORT 127.0.0.1"))
+                .shows(Shows::Text("1m"))
+                .not_yet(CM)
+        })
+        .collect()
+}
