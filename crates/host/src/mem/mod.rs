@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
@@ -69,6 +69,25 @@ impl Sealed {
         // After the seals: only now can the size not change any more.
         if u64::try_from(rustix::fs::fstat(&fd)?.st_size) != Ok(len as u64) {
             return Err(bad("the shared file has the wrong size"));
+        }
+        Ok(Self { fd, len })
+    }
+
+    /// Accepts the first `len` bytes of a file that another program made, if it cannot shrink any more.
+    ///
+    /// # Errors
+    /// `InvalidData` if it can, is shorter, or is on a file system where a page may be refused later.
+    pub fn unshrinkable(fd: OwnedFd, len: usize) -> io::Result<Self> {
+        let bad = |what| io::Error::new(io::ErrorKind::InvalidData, what);
+        let seals = rustix::fs::fcntl_get_seals(&fd).map_err(|_| bad("the shared file is no memory file"))?;
+        if !seals.contains(SealFlags::SHRINK) {
+            return Err(bad("the shared file may shrink: it needs F_SEAL_SHRINK"));
+        }
+        if rustix::fs::fstatfs(&fd)?.f_type != TMPFS_MAGIC {
+            return Err(bad("the shared file is on the wrong file system"));
+        }
+        if u64::try_from(rustix::fs::fstat(&fd)?.st_size).is_ok_and(|size| size < len as u64) {
+            return Err(bad("the shared file is shorter than said"));
         }
         Ok(Self { fd, len })
     }
@@ -312,6 +331,19 @@ impl Region {
         let at = self.at(offset, 4).cast();
         // SAFETY: as for `word`.
         unsafe { AtomicU32::from_ptr(at) }
+    }
+
+    /// The two bytes at `offset` as one atomic number in the machine's byte order.
+    ///
+    /// # Panics
+    /// If `offset` is odd or too large.
+    #[inline]
+    #[must_use]
+    pub fn short(&self, offset: usize) -> &AtomicU16 {
+        assert!(offset.is_multiple_of(2), "a short number at an odd place");
+        let at = self.at(offset, 2).cast();
+        // SAFETY: as for `word`.
+        unsafe { AtomicU16::from_ptr(at) }
     }
 }
 

@@ -6,6 +6,7 @@
 //! | driver | what it is | who may |
 //! | --- | --- | --- |
 //! | `packet` | AF_PACKET with a mapped ring: any interface of the kernel, beside its own stack | CAP_NET_RAW |
+//! | `memif` | memory shared with another process, in the format of VPP and DPDK | anybody |
 //!
 //! Always: what a device holds in the kernel (sockets, rings, programs) ends with the process, however that ends. Not here:
 //! what the frames mean (`sprat_proto::net`).
@@ -16,8 +17,10 @@ use std::os::fd::BorrowedFd;
 
 use sprat_proto::device::{Arrival, Device, Info, Mac, Offload, Sent};
 
+mod burst;
 pub mod fake;
 mod filter;
+pub mod memif;
 pub mod packet;
 mod sys;
 
@@ -98,6 +101,8 @@ pub struct Options {
     pub no_offload: bool,
     /// Which of the interface's queues (`xdp`).
     pub queue: u32,
+    /// What `memif` needs to know; it looks at nothing else here.
+    pub memif: Option<memif::Options>,
     /// Several devices with this number on one interface share what arrives there, flow by flow (`packet`).
     pub group: Option<u16>,
 }
@@ -173,7 +178,7 @@ impl From<OpenError> for io::Error {
 }
 
 /// The drivers that are built, for messages.
-const DRIVERS: &str = "packet";
+const DRIVERS: &str = "packet, memif";
 
 /// Opens a device of the kind `driver`, the part of a locator behind the `+`.
 ///
@@ -182,6 +187,16 @@ const DRIVERS: &str = "packet";
 pub fn open(driver: &str, options: &Options) -> Result<AnyNic, OpenError> {
     match driver {
         "packet" => Ok(Box::new(packet::Packet::open(options)?)),
+        "memif" => {
+            let options = options.memif.clone().ok_or_else(|| OpenError::Unsupported {
+                driver: "memif",
+                dev: options.dev.clone(),
+                what: "it is opened by a socket's path, not by an interface".into(),
+            })?;
+            let (driver, dev) = ("memif", options.socket.display().to_string());
+            let failed = |source| OpenError::Failed { driver, dev, what: "opening", source };
+            Ok(Box::new(memif::Memif::open(options).map_err(failed)?))
+        }
         other => Err(OpenError::UnknownDriver { driver: other.into() }),
     }
 }
@@ -194,4 +209,15 @@ fn interface(options: &Options) -> Result<crate::netns::link::Link, OpenError> {
         Ok(_) => Err(OpenError::Down { dev }),
         Err(_) => Err(OpenError::NoDevice { dev }),
     }
+}
+
+/// An address for a device that has none of its own: one station, locally administered.
+///
+/// # Errors
+/// No random numbers.
+fn random_mac() -> io::Result<Mac> {
+    let mut octets = [0; 6];
+    getrandom::fill(&mut octets).map_err(io::Error::other)?;
+    octets[0] = octets[0] & !1 | 2;
+    Ok(Mac(octets))
 }

@@ -37,6 +37,8 @@ mod path;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use path::{Listener, connect_at};
+
 /// Turns between two looks at the sockets.
 const PATIENCE: u32 = 256;
 /// The same while a connection is being opened.
@@ -123,7 +125,7 @@ struct Piece {
 pub struct Shm {
     options: Options,
     directory: PathBuf,
-    listener: Option<path::Listener>,
+    listener: Option<Listener>,
     locator: Option<String>,
     epoll: OwnedFd,
     /// Given up for a moment to turn a connection away when no file descriptor is left.
@@ -170,7 +172,7 @@ impl Shm {
     pub fn listen(locator: &Locator, options: Options) -> io::Result<Self> {
         let name = name_of(locator)?;
         let mut shm = Self::client(options)?;
-        let listener = path::Listener::bind(&shm.directory, &name)?;
+        let listener = Listener::bind(&shm.directory, &name)?;
         let data = epoll::EventData::new_u64(LISTENER);
         epoll::add(&shm.epoll, &listener, data, epoll::EventFlags::IN)?;
         shm.listener = Some(listener);

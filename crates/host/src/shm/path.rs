@@ -58,15 +58,20 @@ pub(super) fn connect(directory: &Path, name: &str) -> io::Result<OwnedFd> {
     if let Err(e) = open_private(directory) {
         return Err(if e.kind() == io::ErrorKind::NotFound { nobody(&path, &e) } else { e });
     }
+    connect_at(&path)
+}
+
+/// A connection to the server at `path`, whosoever directory that is.
+pub(crate) fn connect_at(path: &Path) -> io::Result<OwnedFd> {
     let socket = socket()?;
-    match rustix::net::connect(&socket, &address(&path)?) {
+    match rustix::net::connect(&socket, &address(path)?) {
         Ok(()) => Ok(socket),
         Err(e) => {
             let e = io::Error::from(e);
             Err(match e.kind() {
-                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => nobody(&path, &e),
-                io::ErrorKind::WouldBlock => named(&path, e, "too many connections wait for this server"),
-                _ => named(&path, e, "cannot connect"),
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => nobody(path, &e),
+                io::ErrorKind::WouldBlock => named(path, e, "too many connections wait for this server"),
+                _ => named(path, e, "cannot connect"),
             })
         }
     }
@@ -78,7 +83,7 @@ fn nobody(path: &Path, e: &io::Error) -> io::Error {
 
 /// A listening socket and its name; dropped, the name is free again.
 #[derive(Debug)]
-pub(super) struct Listener {
+pub(crate) struct Listener {
     socket: OwnedFd,
     path: PathBuf,
 }
@@ -95,9 +100,22 @@ impl Listener {
         {
             return Err(named(directory, e, "cannot be made"));
         }
-        let lock = open_private(directory)?;
-        rustix::fs::flock(&lock, FlockOperation::LockExclusive)
-            .map_err(|e| named(directory, e, "cannot be locked"))?;
+        Self::bind_in(&open_private(directory)?, path)
+    }
+
+    /// Listens at `path`, whosoever directory that is: who may connect has to be looked at then.
+    ///
+    /// # Errors
+    /// `AddrInUse` naming the path if a living server has it; no such directory.
+    pub(crate) fn bind_at(path: PathBuf) -> io::Result<Self> {
+        let directory = path.parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
+        let lock = File::open(directory).map_err(|e| named(directory, e, "cannot be opened"))?;
+        Self::bind_in(&lock, path)
+    }
+
+    fn bind_in(directory: &File, path: PathBuf) -> io::Result<Self> {
+        rustix::fs::flock(directory, FlockOperation::LockExclusive)
+            .map_err(|e| named(&path, e, "its directory cannot be locked"))?;
         let socket = socket()?;
         match rustix::net::bind(&socket, &address(&path)?) {
             Err(rustix::io::Errno::ADDRINUSE) => {

@@ -282,7 +282,7 @@ fn a_server_that_comes_again_is_another_peer() {
 fn a_server_that_never_answers_leaves_the_client_waiting_until_it_ends() {
     let directory = directory();
     let mut client = client(directory.path());
-    let silent = path::Listener::bind(directory.path(), "s").unwrap();
+    let silent = Listener::bind(directory.path(), "s").unwrap();
     let to = client.resolve(&locator("s")).unwrap();
     client.look();
     assert_eq!(client.gone(), None);

@@ -8,6 +8,7 @@ pub mod icmp;
 pub mod icmpv6;
 pub mod ipv4;
 pub mod ipv6;
+pub mod memif;
 pub mod mpa;
 pub mod rdmap;
 pub mod rpc;

@@ -1,0 +1,362 @@
+//! A link's control socket: the exchange that makes two rings of a connection.
+//!
+//! ```text
+//! server ─ Hello ─►   ◄─ Init ─  Ack ─►   ◄─ AddRegion, its file ─  Ack ─►   ◄─ AddRing, its interrupt (twice) ─  Ack ─►
+//!                     ◄─ Connect ─  Connected ─►                either ─ Disconnect, why ─►
+//! ```
+//!
+//! Always holds: a peer that says anything out of turn is told so and left; memory is mapped only from files that cannot
+//! shrink, and no more of it than the limits below.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags,
+};
+use sprat_proto::wire::memif::{
+    AddRing, COOKIE, Hello, Init, LOG2_RING_MAX, MESSAGE, Message, REASON, SECRET, VERSION, chars, ring_len,
+};
+
+use super::ring::{Laid, Ring, Sink, Source, interrupt};
+use crate::mem::{Region, Sealed};
+
+/// Most regions of a peer: DPDK has one, or with its zero-copy one for each of its own memory areas.
+const MOST_REGIONS: usize = 8;
+/// Most octets of a peer's region.
+const MOST_OCTETS: u64 = 256 << 20;
+/// Who we say we are.
+const NAME: &str = "sprat";
+
+/// What a client asks for, or a server wants to be asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Wanted {
+    /// The interface's number; a server without one gives anybody what he asks for.
+    pub(super) id: Option<u32>,
+    /// Zeros for none.
+    pub(super) secret: [u8; SECRET],
+    /// Descriptors of a ring, as a power of two, and octets of a buffer: the client's choice.
+    pub(super) log2: u8,
+    pub(super) buffer: usize,
+}
+
+/// The two rings of a link.
+#[derive(Debug)]
+pub(super) struct Rings {
+    pub(super) source: Source,
+    pub(super) sink: Sink,
+}
+
+/// Where the exchange stands.
+#[derive(Debug)]
+enum Stage {
+    /// The server: what the client has said so far.
+    Server(Box<Said>),
+    /// The client: `Hello` is awaited; then the answers to what it says, one after the other.
+    Client(Option<Box<Saying>>),
+    /// All is said.
+    Done,
+}
+
+/// What a client has said.
+#[derive(Debug, Default)]
+struct Said {
+    greeted: bool,
+    regions: Vec<Region>,
+    /// To the server, to the client; with each its interrupt.
+    rings: [Option<(AddRing, OwnedFd)>; 2],
+}
+
+/// What a client still has to say, the last thing first, and the rings that come of it.
+#[derive(Debug)]
+struct Saying {
+    left: Vec<(Message, Option<OwnedFd>)>,
+    to_server: Ring,
+    to_client: Ring,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(super) struct Control {
+    socket: OwnedFd,
+    stage: Stage,
+}
+
+/// What has come of the exchange.
+#[derive(Debug)]
+pub(super) enum Progress {
+    /// It goes on, or nothing was said.
+    None,
+    /// The link is there.
+    Linked(Box<Rings>),
+    /// It has ended, and why.
+    Ended(String),
+}
+
+impl Control {
+    /// The server's side of a connection that was accepted.
+    pub(super) fn server(socket: OwnedFd) -> io::Result<Self> {
+        let hello = Hello {
+            name: chars(NAME),
+            min_version: VERSION,
+            max_version: VERSION,
+            max_region: MOST_REGIONS as u16 - 1,
+            max_to_client: 0,
+            max_to_server: 0,
+            max_log2: LOG2_RING_MAX,
+        };
+        let control = Self { socket, stage: Stage::Server(Box::default()) };
+        control.say(&Message::Hello(hello), None)?;
+        Ok(control)
+    }
+
+    /// The client's side of a connection that it made.
+    pub(super) fn client(socket: OwnedFd) -> Self {
+        Self { socket, stage: Stage::Client(None) }
+    }
+
+    pub(super) fn socket(&self) -> &OwnedFd {
+        &self.socket
+    }
+
+    /// True once the link is there.
+    pub(super) fn is_done(&self) -> bool {
+        matches!(self.stage, Stage::Done)
+    }
+
+    fn say(&self, message: &Message, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        let fds: Vec<BorrowedFd<'_>> = fd.into_iter().collect();
+        if !fds.is_empty() {
+            ancillary.push(SendAncillaryMessage::ScmRights(&fds));
+        }
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        rustix::net::sendmsg(&self.socket, &[IoSlice::new(&message.emit())], &mut ancillary, flags)?;
+        Ok(())
+    }
+
+    /// Tells the peer that this is the end, and why.
+    pub(super) fn leave(&self, why: &str) {
+        // A peer that takes nothing more finds out by the socket's end.
+        let _ = self.say(&Message::Disconnect { code: 0, reason: chars(why) }, None);
+    }
+
+    /// The next message, if there is one.
+    fn hear(&self) -> io::Result<Option<(Message, Option<OwnedFd>)>> {
+        let mut bytes = [0; MESSAGE];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let parts = &mut [IoSliceMut::new(&mut bytes)];
+        let n = match rustix::net::recvmsg(&self.socket, parts, &mut ancillary, flags) {
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(e) => return Err(e.into()),
+            Ok(got) => got.bytes,
+        };
+        let fd = ancillary.drain().find_map(|m| match m {
+            RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+            _ => None,
+        });
+        match n {
+            0 => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the peer has gone")),
+            MESSAGE => match Message::parse(&bytes) {
+                Ok(message) => Ok(Some((message, fd))),
+                Err(bad) => Err(io::Error::new(io::ErrorKind::InvalidData, format!("no message: {bad:?}"))),
+            },
+            _ => Err(io::Error::new(io::ErrorKind::InvalidData, "a message of the wrong size")),
+        }
+    }
+
+    /// Goes on with what the peer has said, one message at most.
+    pub(super) fn turn(&mut self, wanted: &Wanted) -> Progress {
+        let (message, fd) = match self.hear() {
+            Ok(None) => return Progress::None,
+            Ok(Some(heard)) => heard,
+            Err(e) => return self.end(&e.to_string()),
+        };
+        if let Message::Disconnect { reason, .. } = message {
+            return Progress::Ended(format!("the peer says: {}", text(&reason)));
+        }
+        let went = match &mut self.stage {
+            Stage::Server(said) => serve(said, wanted, message, fd),
+            Stage::Client(saying) => go_on(saying, wanted, message),
+            Stage::Done => Err("nothing more was to be said"),
+        };
+        match went {
+            Err(why) => self.end(why),
+            Ok(Answer::Say(message, fd)) => match self.say(&message, fd.as_ref().map(|f| f.as_fd())) {
+                Ok(()) => Progress::None,
+                Err(e) => self.end(&e.to_string()),
+            },
+            Ok(Answer::Link(rings)) => {
+                let server = matches!(self.stage, Stage::Server(_));
+                self.stage = Stage::Done;
+                if server && let Err(e) = self.say(&Message::Connected(chars(NAME)), None) {
+                    return self.end(&e.to_string());
+                }
+                Progress::Linked(rings)
+            }
+        }
+    }
+
+    fn end(&self, why: &str) -> Progress {
+        self.leave(why);
+        Progress::Ended(why.to_owned())
+    }
+}
+
+/// What follows from a message.
+enum Answer {
+    Say(Message, Option<OwnedFd>),
+    Link(Box<Rings>),
+}
+
+type Went = Result<Answer, &'static str>;
+
+/// A reason as it came: up to its zero, with nothing in it that a terminal would obey.
+fn text(reason: &[u8; REASON]) -> String {
+    let words = reason.split(|b| *b == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(words).chars().filter(|c| !c.is_control()).collect()
+}
+
+/// The server: what a client says.
+fn serve(said: &mut Said, wanted: &Wanted, message: Message, fd: Option<OwnedFd>) -> Went {
+    match message {
+        Message::Init(init) if !said.greeted => {
+            check(&init, wanted)?;
+            said.greeted = true;
+        }
+        Message::AddRegion { index, size } if said.greeted => {
+            if usize::from(index) != said.regions.len() || said.regions.len() == MOST_REGIONS {
+                return Err("Invalid region index");
+            }
+            if size == 0 || size > MOST_OCTETS {
+                return Err("Invalid region size");
+            }
+            let file = Sealed::unshrinkable(fd.ok_or("Missing region fd")?, size as usize)
+                .map_err(|_| "The region's file is too short, or may shrink")?;
+            said.regions.push(Region::map(&file).map_err(|_| "The region cannot be mapped")?);
+        }
+        Message::AddRing(ring) if said.greeted => {
+            let slot = &mut said.rings[usize::from(!ring.to_server)];
+            if ring.index != 0 || slot.is_some() {
+                return Err("Invalid ring index");
+            }
+            if ring.private_header != 0 {
+                return Err("Private headers are not supported");
+            }
+            let fd = fd.ok_or("Missing interrupt fd")?;
+            if !is_counter(&fd) {
+                return Err("The interrupt is no eventfd");
+            }
+            *slot = Some((ring, fd));
+        }
+        Message::Connect(_) if said.greeted => return link(said).map(Answer::Link),
+        _ => return Err("Message out of turn"),
+    }
+    Ok(Answer::Say(Message::Ack, None))
+}
+
+/// True for an eventfd, which is all that is ever written to of a peer's.
+fn is_counter(fd: &OwnedFd) -> bool {
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+    link.is_ok_and(|l| l.as_os_str() == "anon_inode:[eventfd]")
+}
+
+fn check(init: &Init, wanted: &Wanted) -> Result<(), &'static str> {
+    if init.version != VERSION {
+        return Err("Incompatible memif version");
+    }
+    if init.mode != 0 {
+        return Err("Only ethernet mode supported");
+    }
+    if wanted.id.is_some_and(|id| id != init.id) {
+        return Err("ID not found");
+    }
+    // Whoever can connect to the socket can read it anyway: a secret keeps mistakes out, not attackers.
+    if wanted.secret != [0; SECRET] && wanted.secret != init.secret {
+        Err("Incorrect secret")
+    } else {
+        Ok(())
+    }
+}
+
+fn link(said: &mut Said) -> Result<Box<Rings>, &'static str> {
+    let regions: Arc<[Region]> = std::mem::take(&mut said.regions).into();
+    let mut make = |n: usize| {
+        let (ring, interrupt) = said.rings[n].take().ok_or("A ring is missing")?;
+        let (region, offset) = (usize::from(ring.region), ring.offset as usize);
+        let ring =
+            Ring { regions: Arc::clone(&regions), region, offset, log2: ring.log2, interrupt, laid: None };
+        if !ring.fits() || regions[region].flag(offset).load(std::sync::atomic::Ordering::Relaxed) != COOKIE {
+            return Err("Wrong ring");
+        }
+        Ok(ring)
+    };
+    let (source, sink) = (make(0)?, make(1)?);
+    Ok(Box::new(Rings { source: Source::new(source), sink: Sink::new(sink) }))
+}
+
+/// The client: what follows the server's answers.
+fn go_on(saying: &mut Option<Box<Saying>>, wanted: &Wanted, message: Message) -> Went {
+    let Some(known) = saying else {
+        let Message::Hello(hello) = message else { return Err("Message out of turn") };
+        if hello.min_version > VERSION || hello.max_version < VERSION {
+            return Err("Incompatible memif version");
+        }
+        let init = Init {
+            version: VERSION,
+            id: wanted.id.unwrap_or(0),
+            mode: 0,
+            secret: wanted.secret,
+            name: chars(NAME),
+        };
+        let log2 = wanted.log2.min(hello.max_log2);
+        *saying = Some(Box::new(lay_out(wanted, log2).map_err(|_| "No memory for the rings")?));
+        return Ok(Answer::Say(Message::Init(init), None));
+    };
+    match (message, known.left.pop()) {
+        (Message::Ack, Some((next, fd))) => Ok(Answer::Say(next, fd)),
+        (Message::Connected(_), None) => {
+            let Some(said) = saying.take() else { return Err("Message out of turn") };
+            let (source, sink) = (Source::new(said.to_client), Sink::new(said.to_server));
+            Ok(Answer::Link(Box::new(Rings { source, sink })))
+        }
+        _ => Err("Message out of turn"),
+    }
+}
+
+/// One region: the ring to the server, the one to the client, the buffers of the one and of the other.
+fn lay_out(wanted: &Wanted, log2: u8) -> io::Result<Saying> {
+    let ring = ring_len(log2);
+    let buffers = wanted.buffer << log2;
+    let size = 2 * (ring + buffers);
+    let file = Sealed::create(size)?;
+    let regions: Arc<[Region]> = Arc::new([Region::map(&file)?]);
+    let mut left = vec![(Message::Connect(chars(NAME)), None)];
+    let mut make = |n: usize| {
+        let (offset, laid) = (n * ring, Laid { at: 2 * ring + n * buffers, each: wanted.buffer });
+        regions[0].flag(offset).store(COOKIE, std::sync::atomic::Ordering::Relaxed);
+        let interrupt = interrupt()?;
+        let said = AddRing {
+            to_server: n == 0,
+            index: 0,
+            region: 0,
+            offset: offset as u32,
+            log2,
+            private_header: 0,
+        };
+        left.push((Message::AddRing(said), Some(interrupt.try_clone()?)));
+        let regions = Arc::clone(&regions);
+        Ok::<_, io::Error>(Ring { regions, region: 0, offset, log2, interrupt, laid: Some(laid) })
+    };
+    let (to_server, to_client) = (make(0)?, make(1)?);
+    let region = Message::AddRegion { index: 0, size: size as u64 };
+    left.push((region, Some(std::fs::File::from(file).into())));
+    Ok(Saying { left, to_server, to_client })
+}

@@ -1,0 +1,475 @@
+//! memif: Ethernet frames through memory shared with another process, in the format of VPP and DPDK, so that `net_memif` is a
+//! peer as good as another Sprat. No root, no kernel on the path of a frame.
+//!
+//! ```text
+//! server  listens on a Unix socket; a link for each client, all of them one device: a frame goes to the link that its
+//!         destination was last seen at, a group's to all
+//! client  has one link; connects anew when it ends
+//! ```
+//!
+//! Always holds: what a peer does harms its own link alone, which then ends and is counted; an address stays with the living
+//! link that it came from first.
+//!
+//! Not here: the exchange that makes a link (`control`), what is in a ring (`ring`).
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+
+use rustix::event::{Timespec, epoll};
+use rustix::net::SocketFlags;
+use sprat_proto::Instant;
+use sprat_proto::device::{Arrival, Device, HEADER, Info, Mac, Offload, Sent};
+use sprat_proto::time::{MS, SECOND};
+use sprat_proto::wire::memif::{LOG2_RING_MAX, SECRET};
+
+use super::Nic;
+use super::burst::Burst;
+use crate::clock::Clock;
+use crate::shm::{Listener, connect_at};
+
+mod control;
+mod ring;
+#[cfg(test)]
+mod tests;
+
+use control::{Control, Progress, Rings, Wanted};
+use ring::Broken;
+
+/// Most links of a server.
+const MOST_LINKS: usize = 64;
+/// Most addresses that are remembered.
+const MOST_ADDRESSES: usize = 4096;
+/// After so many empty looks into the rings the sockets are looked at too: a system call.
+const LOOKS: u32 = 512;
+/// How long a client may take to say all.
+const PATIENCE_NS: u64 = 2 * SECOND;
+/// How long a client waits before it tries to connect again.
+const AGAIN_NS: u64 = 100 * MS;
+/// What the listening socket is called in the epoll; links have numbers below.
+const LISTENER: u64 = u64::MAX;
+
+/// Which side this is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// Listens; uses the memory of those who come.
+    Server,
+    /// Connects; makes the memory.
+    Client,
+}
+
+/// How to open one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// The Unix socket's path.
+    pub socket: PathBuf,
+    /// Which side this is.
+    pub role: Role,
+    /// The interface's number at the socket; a server without one takes whatever is asked for, a client asks for 0.
+    pub id: Option<u32>,
+    /// What a server wants to hear and a client says: at most 24 octets.
+    pub secret: String,
+    /// The hardware address; random unless given.
+    pub mac: Option<Mac>,
+    /// The longest payload of a frame, up to 65,535.
+    pub mtu: usize,
+    /// Descriptors of a ring: a power of two, 16 to 16,384. The client's word counts.
+    pub ring: usize,
+    /// Octets of a buffer. The client's word counts; longer frames take several.
+    pub buffer: usize,
+}
+
+impl Options {
+    /// The usual sizes: an MTU of 1500, rings of 1024, buffers of 2048 octets.
+    #[must_use]
+    pub fn new(role: Role, socket: impl Into<PathBuf>) -> Self {
+        let (id, secret, mac) = (None, String::new(), None);
+        Self { socket: socket.into(), role, id, secret, mac, mtu: 1500, ring: 1024, buffer: 2048 }
+    }
+
+    fn wanted(&self) -> io::Result<Wanted> {
+        let bad = |what: String| io::Error::new(io::ErrorKind::InvalidInput, what);
+        if !self.ring.is_power_of_two() || !(16..=1 << LOG2_RING_MAX).contains(&self.ring) {
+            return Err(bad(format!("a ring of {}: it must be a power of two from 16 to 16384", self.ring)));
+        }
+        if self.ring * self.buffer < HEADER + self.mtu {
+            return Err(bad(format!("{} buffers of {}: too little for one frame", self.ring, self.buffer)));
+        }
+        if !(64..=65_536).contains(&self.buffer) || !self.buffer.is_multiple_of(64) {
+            return Err(bad(format!("buffers of {}: a multiple of 64 up to 65536 is needed", self.buffer)));
+        }
+        if !(576..=65_535).contains(&self.mtu) {
+            return Err(bad(format!("an MTU of {}: it must be from 576 to 65535", self.mtu)));
+        }
+        if self.secret.len() > SECRET {
+            return Err(bad(format!("a secret of {} octets: 24 at most", self.secret.len())));
+        }
+        let mut secret = [0; SECRET];
+        secret[..self.secret.len()].copy_from_slice(self.secret.as_bytes());
+        let log2 = self.ring.trailing_zeros() as u8;
+        Ok(Wanted { id: self.id, secret, log2, buffer: self.buffer })
+    }
+}
+
+/// One peer.
+#[derive(Debug)]
+struct Link {
+    control: Control,
+    rings: Option<Box<Rings>>,
+    /// Until when all must be said.
+    until: Instant,
+}
+
+/// What has been counted.
+#[derive(Clone, Copy, Default, Debug)]
+struct Counts {
+    links: u64,
+    links_ended: u64,
+    links_refused: u64,
+    links_broken: u64,
+    rx_bad: u64,
+    tx_full: u64,
+    tx_invalid: u64,
+    tx_nobody: u64,
+}
+
+/// See the file.
+#[derive(Debug)]
+pub struct Memif {
+    options: Options,
+    wanted: Wanted,
+    info: Info,
+    listener: Option<Listener>,
+    epoll: OwnedFd,
+    links: BTreeMap<u64, Link>,
+    next: u64,
+    /// Where the next burst begins.
+    after: u64,
+    /// Which link an address is at.
+    addresses: BTreeMap<Mac, u64>,
+    burst: Burst,
+    /// Empty looks since the sockets were looked at.
+    looks: u32,
+    clock: Clock,
+    again: Instant,
+    counts: Counts,
+    /// Why the last link ended.
+    reason: Option<String>,
+}
+
+impl Memif {
+    /// Opens one. A server's listens at once; a client's is connected, or tries again and again, if nobody listens yet.
+    ///
+    /// # Errors
+    /// An option that cannot be; the socket cannot be made; a server listens there already.
+    pub fn open(options: Options) -> io::Result<Self> {
+        let wanted = options.wanted()?;
+        let mac = match options.mac {
+            Some(mac) => mac,
+            None => super::random_mac()?,
+        };
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let listener = match options.role {
+            Role::Client => None,
+            Role::Server => {
+                let listener = Listener::bind_at(options.socket.clone())?;
+                let data = epoll::EventData::new_u64(LISTENER);
+                epoll::add(&epoll, &listener, data, epoll::EventFlags::IN)?;
+                Some(listener)
+            }
+        };
+        let info = Info::plain(mac, options.mtu);
+        let (links, addresses, burst) = (BTreeMap::new(), BTreeMap::new(), Burst::default());
+        let (clock, counts) = (Clock::new(), Counts::default());
+        let mut memif = Self {
+            options,
+            wanted,
+            info,
+            listener,
+            epoll,
+            links,
+            next: 0,
+            after: 0,
+            addresses,
+            burst,
+            looks: 0,
+            clock,
+            again: Instant::ZERO,
+            counts,
+            reason: None,
+        };
+        memif.look_at_sockets();
+        Ok(memif)
+    }
+
+    /// How many peers there are.
+    #[must_use]
+    pub fn links(&self) -> usize {
+        self.links.values().filter(|l| l.rings.is_some()).count()
+    }
+
+    /// Why the last link ended, if one has.
+    #[must_use]
+    pub fn reason(&self) -> Option<&str> {
+        self.reason.as_deref()
+    }
+
+    /// Listens, connects, goes on with what peers say, ends what is over.
+    #[cold]
+    fn look_at_sockets(&mut self) {
+        self.looks = 0;
+        let now = self.clock.now();
+        self.connect(now);
+        let none = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut events = Vec::with_capacity(MOST_LINKS);
+        // An error is a signal at most; the next look finds what is there.
+        let _ = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&none));
+        for event in events {
+            match event.data.u64() {
+                LISTENER => self.accept(now),
+                number => self.hear(number),
+            }
+        }
+        let late: Vec<u64> = self
+            .links
+            .iter()
+            .filter(|(_, l)| !l.control.is_done() && l.until <= now)
+            .map(|(n, _)| *n)
+            .collect();
+        for number in late {
+            self.end(number, "too slow");
+        }
+    }
+
+    fn connect(&mut self, now: Instant) {
+        if self.options.role == Role::Server || !self.links.is_empty() || now < self.again {
+            return;
+        }
+        self.again = now.after(AGAIN_NS);
+        match connect_at(&self.options.socket) {
+            Ok(socket) => self.begin(now, Control::client(socket)),
+            Err(e) => self.reason = Some(e.to_string()),
+        }
+    }
+
+    fn accept(&mut self, now: Instant) {
+        while let Some(listener) = &self.listener {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let Ok(socket) = rustix::net::accept_with(listener, flags) else { return };
+            let ours = rustix::net::sockopt::socket_peercred(&socket)
+                .is_ok_and(|c| c.uid.is_root() || c.uid == rustix::process::geteuid());
+            if !ours || self.links.len() == MOST_LINKS {
+                self.counts.links_refused += 1;
+                continue;
+            }
+            match Control::server(socket) {
+                Ok(control) => self.begin(now, control),
+                Err(_) => self.counts.links_refused += 1,
+            }
+        }
+    }
+
+    fn begin(&mut self, now: Instant, control: Control) {
+        let number = self.next;
+        self.next += 1;
+        let data = epoll::EventData::new_u64(number);
+        if epoll::add(&self.epoll, control.socket(), data, epoll::EventFlags::IN).is_ok() {
+            let until = now.after(PATIENCE_NS);
+            self.links.insert(number, Link { control, rings: None, until });
+        }
+    }
+
+    /// What a peer says, a few messages at most.
+    fn hear(&mut self, number: u64) {
+        for _ in 0..8 {
+            let Some(link) = self.links.get_mut(&number) else { return };
+            match link.control.turn(&self.wanted) {
+                Progress::None => {}
+                Progress::Linked(rings) => {
+                    let data = epoll::EventData::new_u64(number);
+                    let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+                    if epoll::add(&self.epoll, rings.source.interrupt(), data, flags).is_err() {
+                        return self.end(number, "The interrupt cannot be waited for");
+                    }
+                    link.rings = Some(rings);
+                    self.counts.links += 1;
+                }
+                Progress::Ended(why) => {
+                    self.reason = Some(why);
+                    return self.forget(number);
+                }
+            }
+        }
+    }
+
+    /// Tells a peer that it is over, and why.
+    fn end(&mut self, number: u64, why: &str) {
+        if let Some(link) = self.links.get(&number) {
+            link.control.leave(why);
+        }
+        self.reason = Some(why.to_owned());
+        self.forget(number);
+    }
+
+    fn forget(&mut self, number: u64) {
+        if let Some(link) = self.links.remove(&number) {
+            if let Some(rings) = &link.rings {
+                // The peer has the same counter open, so that closing it here would not take it out.
+                let _ = epoll::delete(&self.epoll, rings.source.interrupt());
+            }
+            self.counts.links_ended += 1;
+            self.addresses.retain(|_, at| *at != number);
+        }
+    }
+
+    fn broken(&mut self, number: u64) {
+        self.counts.links_broken += 1;
+        self.end(number, "The ring is broken");
+    }
+
+    /// Remembers where an address is.
+    fn learn(&mut self, mac: Mac, number: u64) {
+        if mac.is_unicast() && self.addresses.len() < MOST_ADDRESSES {
+            self.addresses.entry(mac).or_insert(number);
+        }
+    }
+
+    fn receive_from(&mut self, number: u64) {
+        let before = self.burst.len();
+        let Some(rings) = self.links.get_mut(&number).and_then(|l| l.rings.as_deref_mut()) else { return };
+        match rings.source.take(&mut self.burst) {
+            Ok(bad) => self.counts.rx_bad += bad,
+            Err(Broken) => self.broken(number),
+        }
+        // One peer needs no table.
+        if self.options.role == Role::Server && self.links.len() > 1 {
+            for i in before..self.burst.len() {
+                let mut source = [0; 6];
+                source.copy_from_slice(&self.burst.frame(i)[6..12]);
+                if !self.addresses.contains_key(&Mac(source)) {
+                    self.learn(Mac(source), number);
+                }
+            }
+        }
+    }
+
+    /// Which links a frame goes to: none stands for all.
+    fn towards(&self, parts: &[&[u8]]) -> Option<u64> {
+        if self.links.len() == 1 {
+            return None;
+        }
+        let head = parts.first()?.first_chunk::<6>()?;
+        self.addresses.get(&Mac(*head)).copied()
+    }
+
+    fn put(&mut self, number: u64, parts: &[&[u8]], len: usize) -> Option<bool> {
+        let rings = self.links.get_mut(&number)?.rings.as_deref_mut()?;
+        match rings.sink.put(parts, len) {
+            Ok(done) => Some(done),
+            Err(Broken) => {
+                self.broken(number);
+                None
+            }
+        }
+    }
+
+    /// To all, as a hub does; where there is no room it is lost.
+    fn put_all(&mut self, parts: &[&[u8]], len: usize) {
+        let numbers: Vec<u64> = self.links.keys().copied().collect();
+        for number in numbers {
+            self.counts.tx_full += u64::from(self.put(number, parts, len) == Some(false));
+        }
+    }
+}
+
+impl Nic for Memif {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    fn doze(&mut self) -> bool {
+        self.links.values().filter_map(|l| l.rings.as_deref()).all(|r| r.source.doze())
+    }
+
+    fn wake(&mut self) {
+        for rings in self.links.values().filter_map(|l| l.rings.as_deref()) {
+            rings.source.wake();
+        }
+        self.look_at_sockets();
+    }
+}
+
+impl Device for Memif {
+    fn recv_burst(&mut self) -> usize {
+        self.burst.clear();
+        for _ in 0..self.links.len() {
+            // A busy peer may keep a burst for itself: the next one begins behind it.
+            let behind = self.links.range(self.after..).next().or_else(|| self.links.first_key_value());
+            let Some((&number, _)) = behind else { break };
+            self.after = number + 1;
+            self.receive_from(number);
+            if self.burst.is_full() {
+                break;
+            }
+        }
+        self.looks += 1;
+        if self.looks >= LOOKS {
+            self.look_at_sockets();
+        }
+        self.burst.len()
+    }
+
+    fn frame(&self, i: usize) -> (&[u8], Arrival) {
+        // The octets came through memory alone, which damages nothing; but the peer may have got them from a wire.
+        (self.burst.frame(i), Arrival::default())
+    }
+
+    fn send(&mut self, parts: &[&[u8]], offload: Offload) -> Sent {
+        let len = parts.iter().map(|p| p.len()).sum();
+        if offload != Offload::None || !(HEADER..=self.info.max_send).contains(&len) {
+            self.counts.tx_invalid += 1;
+            return Sent::Yes;
+        }
+        match self.towards(parts) {
+            Some(number) => match self.put(number, parts, len) {
+                Some(false) => return Sent::Full,
+                Some(true) => {}
+                None => self.counts.tx_nobody += 1,
+            },
+            None if self.links.len() == 1 => {
+                let number = self.links.keys().next().copied().unwrap_or_default();
+                match self.put(number, parts, len) {
+                    Some(false) => return Sent::Full,
+                    Some(true) => {}
+                    None => self.counts.tx_nobody += 1,
+                }
+            }
+            None if self.links.is_empty() => self.counts.tx_nobody += 1,
+            None => self.put_all(parts, len),
+        }
+        Sent::Yes
+    }
+
+    fn flush(&mut self) {
+        for rings in self.links.values_mut().filter_map(|l| l.rings.as_deref_mut()) {
+            rings.sink.flush();
+        }
+    }
+
+    fn info(&self) -> Info {
+        self.info
+    }
+
+    fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        let c = &self.counts;
+        each("memif_links", c.links);
+        each("memif_links_ended", c.links_ended);
+        each("memif_links_refused", c.links_refused);
+        each("memif_links_broken", c.links_broken);
+        each("memif_rx_bad", c.rx_bad);
+        each("memif_tx_full", c.tx_full);
+        each("memif_tx_invalid", c.tx_invalid);
+        each("memif_tx_nobody", c.tx_nobody);
+    }
+}

@@ -1,0 +1,324 @@
+//! One ring of a link, from either end.
+//!
+//! ```text
+//! to the server:  head ─ the client fills, `Sink` ─►  tail ─ the server empties, `Source`
+//! to the client:  tail ─ the server fills, `Sink` ─►  head ─ the client empties and offers again, `Source`
+//! ```
+//!
+//! Always holds: what the peer wrote is read once and checked before it is used; an index that it cannot have is [`Broken`], a
+//! descriptor that it cannot have a dropped frame; the client, whose memory it is, goes by what it laid out itself and takes from
+//! a descriptor only how much of the buffer is used.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use sprat_proto::device::{HEADER, MAX_FRAME};
+use sprat_proto::wire::memif::{
+    DESCRIPTOR, DESCRIPTORS, Descriptor, FLAGS, HEAD, MASK_INTERRUPT, TAIL, ring_len,
+};
+
+use super::super::burst::Burst;
+use crate::mem::Region;
+
+/// The peer wrote what no peer writes: the link ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Broken;
+
+/// The buffers of the client's own ring: the `i`th of them is that of descriptor `i`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Laid {
+    /// Where in the ring's region they begin.
+    pub(super) at: usize,
+    /// Octets of each.
+    pub(super) each: usize,
+}
+
+/// A ring and the memory around it.
+#[derive(Debug)]
+pub(super) struct Ring {
+    pub(super) regions: Arc<[Region]>,
+    /// Which of them the ring is in, and where.
+    pub(super) region: usize,
+    pub(super) offset: usize,
+    pub(super) log2: u8,
+    /// Written to wake who takes from it, read by him.
+    pub(super) interrupt: OwnedFd,
+    /// The client's end: where its buffers are. Without them it is the server's.
+    pub(super) laid: Option<Laid>,
+}
+
+impl Ring {
+    /// True if the ring and, where they are the client's, its buffers lie in the regions.
+    pub(super) fn fits(&self) -> bool {
+        let Some(region) = self.regions.get(self.region) else { return false };
+        let ring = self.offset.checked_add(ring_len(self.log2)).is_some_and(|end| end <= region.len());
+        let buffers = self.laid.is_none_or(|l| l.at + (l.each << self.log2) <= region.len());
+        ring && buffers && self.offset.is_multiple_of(8)
+    }
+
+    fn memory(&self) -> &Region {
+        &self.regions[self.region]
+    }
+
+    fn size(&self) -> u16 {
+        1 << self.log2
+    }
+
+    fn slot(&self, index: u16) -> usize {
+        usize::from(index & (self.size() - 1))
+    }
+
+    fn index(&self, at: usize) -> u16 {
+        self.memory().short(self.offset + at).load(Ordering::Acquire)
+    }
+
+    fn publish(&self, at: usize, index: u16) {
+        self.memory().short(self.offset + at).store(index, Ordering::Release);
+    }
+
+    fn descriptor(&self, slot: usize) -> Descriptor {
+        let at = self.offset + DESCRIPTORS + DESCRIPTOR * slot;
+        let word = |n: usize| self.memory().word(at + 8 * n).load(Ordering::Relaxed);
+        Descriptor::of([word(0), word(1)])
+    }
+
+    fn describe(&self, slot: usize, descriptor: Descriptor) {
+        let at = self.offset + DESCRIPTORS + DESCRIPTOR * slot;
+        for (n, word) in descriptor.words().into_iter().enumerate() {
+            self.memory().word(at + 8 * n).store(word, Ordering::Relaxed);
+        }
+    }
+
+    /// The buffer of a slot of the client's: an empty one as it is offered.
+    fn own(&self, laid: Laid, slot: usize) -> Descriptor {
+        let offset = (laid.at + slot * laid.each) as u32;
+        Descriptor { next: false, region: self.region as u16, length: laid.each as u32, offset }
+    }
+
+    /// Where in which region the octets of a slot are, and how many; nothing if that cannot be.
+    fn place(&self, slot: usize) -> Option<(Descriptor, &Region)> {
+        let said = self.descriptor(slot);
+        let known = match self.laid {
+            Some(laid) => {
+                let own = self.own(laid, slot);
+                Descriptor {
+                    next: said.next,
+                    length: (said.length <= own.length).then_some(said.length)?,
+                    ..own
+                }
+            }
+            None => said,
+        };
+        let region = self.regions.get(usize::from(known.region))?;
+        let end = u64::from(known.offset) + u64::from(known.length);
+        (end <= region.len() as u64).then_some((known, region))
+    }
+
+    fn set_masked(&self, masked: bool) {
+        let flags = self.memory().short(self.offset + FLAGS);
+        flags.store(if masked { MASK_INTERRUPT } else { 0 }, Ordering::Relaxed);
+    }
+}
+
+/// The end that takes frames out.
+#[derive(Debug)]
+pub(super) struct Source {
+    ring: Ring,
+    /// The next slot to be taken.
+    next: u16,
+}
+
+impl Source {
+    /// The end of a ring in which nothing has happened yet. The client offers all its buffers at once.
+    pub(super) fn new(ring: Ring) -> Self {
+        ring.set_masked(true);
+        if let Some(laid) = ring.laid {
+            for slot in 0..usize::from(ring.size()) {
+                ring.describe(slot, ring.own(laid, slot));
+            }
+            ring.publish(HEAD, ring.size());
+        }
+        Self { ring, next: 0 }
+    }
+
+    /// Slots that the peer has filled.
+    fn filled(&self) -> Result<u16, Broken> {
+        let produced = self.ring.index(if self.ring.laid.is_some() { TAIL } else { HEAD });
+        let filled = produced.wrapping_sub(self.next);
+        if filled <= self.ring.size() { Ok(filled) } else { Err(Broken) }
+    }
+
+    /// Takes as many frames as there are and as the burst has room for; returns how many were no frames.
+    pub(super) fn take(&mut self, burst: &mut Burst) -> Result<u64, Broken> {
+        let filled = self.filled()?;
+        let (first, end) = (self.next, self.next.wrapping_add(filled));
+        let mut bad = 0;
+        while self.next != end && !burst.is_full() {
+            bad += u64::from(!self.take_frame(end, burst));
+        }
+        let taken = self.next.wrapping_sub(first);
+        if taken > 0 {
+            self.give_back(first, taken);
+        }
+        Ok(bad)
+    }
+
+    /// One frame, all its slots; false if it was none.
+    fn take_frame(&mut self, end: u16, burst: &mut Burst) -> bool {
+        let bytes = burst.begin();
+        let start = bytes.len();
+        let mut good = true;
+        loop {
+            let place = self.ring.place(self.ring.slot(self.next));
+            self.next = self.next.wrapping_add(1);
+            let Some((buffer, region)) = place else {
+                good = false;
+                break;
+            };
+            good &= bytes.len() - start + buffer.length as usize <= MAX_FRAME;
+            if good {
+                region.append_to(buffer.offset as usize, buffer.length as usize, bytes);
+            }
+            if !buffer.next {
+                break;
+            }
+            if self.next == end {
+                good = false;
+                break;
+            }
+        }
+        good &= bytes.len() - start >= HEADER;
+        burst.end(good);
+        good
+    }
+
+    fn give_back(&self, first: u16, taken: u16) {
+        let Some(laid) = self.ring.laid else { return self.ring.publish(TAIL, self.next) };
+        for n in 0..taken {
+            let slot = self.ring.slot(first.wrapping_add(n));
+            self.ring.describe(slot, self.ring.own(laid, slot));
+        }
+        self.ring.publish(HEAD, self.next.wrapping_add(self.ring.size()));
+    }
+
+    /// Asks for interrupts; false if there is something already.
+    pub(super) fn doze(&self) -> bool {
+        self.ring.set_masked(false);
+        // The flag must be there for the peer before this side looks for the last time.
+        fence(Ordering::SeqCst);
+        self.filled() == Ok(0)
+    }
+
+    /// Wants no more interrupts. They are never read, only noticed: the peer made the counter, and may let a read wait.
+    pub(super) fn wake(&self) {
+        self.ring.set_masked(true);
+    }
+
+    pub(super) fn interrupt(&self) -> &OwnedFd {
+        &self.ring.interrupt
+    }
+
+    #[cfg(test)]
+    pub(super) fn memory(&self) -> &Region {
+        self.ring.memory()
+    }
+}
+
+/// The end that puts frames in.
+#[derive(Debug)]
+pub(super) struct Sink {
+    ring: Ring,
+    /// The next slot to be filled, and the one up to which the peer knows.
+    next: u16,
+    published: u16,
+}
+
+impl Sink {
+    pub(super) fn new(ring: Ring) -> Self {
+        Self { ring, next: 0, published: 0 }
+    }
+
+    /// Slots that can be filled.
+    fn free(&self) -> Result<u16, Broken> {
+        let free = match self.ring.laid {
+            Some(_) => self.ring.size().checked_sub(self.next.wrapping_sub(self.ring.index(TAIL))),
+            None => Some(self.ring.index(HEAD).wrapping_sub(self.next)).filter(|f| *f <= self.ring.size()),
+        };
+        free.ok_or(Broken)
+    }
+
+    /// Octets that fit into a slot's buffer, and where; the client's go by what it laid out.
+    fn room(&self, slot: usize) -> Option<Descriptor> {
+        match self.ring.laid {
+            Some(laid) => Some(self.ring.own(laid, slot)),
+            None => self.ring.place(slot).map(|(d, _)| d),
+        }
+    }
+
+    /// Puts one frame of `len` octets in, from `parts`; false if there is no room now.
+    pub(super) fn put(&mut self, parts: &[&[u8]], len: usize) -> Result<bool, Broken> {
+        let free = self.free()?;
+        let mut slots: u16 = 0;
+        let mut room = 0;
+        while room < len {
+            if slots == free {
+                // A ring that is too small for it altogether never has room.
+                return if slots == self.ring.size() { Err(Broken) } else { Ok(false) };
+            }
+            let slot = self.ring.slot(self.next.wrapping_add(slots));
+            let buffer = self.room(slot).ok_or(Broken)?;
+            // A buffer without room would make a frame of any number of slots.
+            room += if buffer.length == 0 { return Err(Broken) } else { buffer.length as usize };
+            slots += 1;
+        }
+        let mut parts = parts.iter().copied();
+        let mut rest: &[u8] = &[];
+        let mut left = len;
+        for _ in 0..slots {
+            let slot = self.ring.slot(self.next);
+            // Asked again: the peer may have changed it, and what counts is what is written to.
+            let buffer = self.room(slot).ok_or(Broken)?;
+            let region = self.ring.regions.get(usize::from(buffer.region)).ok_or(Broken)?;
+            let (mut at, mut used) = (buffer.offset as usize, 0);
+            while used < buffer.length as usize && left > 0 {
+                if rest.is_empty() {
+                    rest = parts.next().unwrap_or_default();
+                    continue;
+                }
+                let n = rest.len().min(buffer.length as usize - used);
+                region.copy_in(at, &rest[..n]);
+                (at, used, left, rest) = (at + n, used + n, left - n, &rest[n..]);
+            }
+            self.ring.describe(slot, Descriptor { next: left > 0, length: used as u32, ..buffer });
+            self.next = self.next.wrapping_add(1);
+        }
+        // The peer made a buffer smaller between the two looks: nothing of this was published.
+        if left > 0 { Err(Broken) } else { Ok(true) }
+    }
+
+    /// Lets the peer see what was put in.
+    pub(super) fn flush(&mut self) {
+        if self.published == self.next {
+            return;
+        }
+        self.published = self.next;
+        self.ring.publish(if self.ring.laid.is_some() { HEAD } else { TAIL }, self.next);
+        // What was published must be there for a peer that asks for interrupts before its flag is looked at.
+        fence(Ordering::SeqCst);
+        if self.ring.index(FLAGS) & MASK_INTERRUPT == 0 {
+            // A counter at its limit wakes as well.
+            let _ = rustix::io::write(&self.ring.interrupt, &1_u64.to_le_bytes());
+        }
+    }
+}
+
+/// A counter for interrupts.
+///
+/// # Errors
+/// No descriptors left.
+pub(super) fn interrupt() -> io::Result<OwnedFd> {
+    use rustix::event::{EventfdFlags, eventfd};
+    Ok(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?)
+}
