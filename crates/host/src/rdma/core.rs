@@ -24,10 +24,10 @@ use sprat_proto::rdma::{Config, Conn, End, Event, Record, Rnic};
 use sprat_proto::rpc::Slices;
 use sprat_proto::{Instant, Rng};
 
-use super::desk::{Asked, Desk, MOST_ASKED};
+use super::desk::{Asked, Desk};
 use super::door::Listener;
 use super::regions::{Reach, Regions};
-use super::stream::{Kept, Pending, Stage, Stream, took};
+use super::stream::{self, Kept, Pending, Stage, Stream, took};
 use super::sys;
 use crate::clock::Clock;
 
@@ -104,6 +104,8 @@ pub struct Counters {
     pub accepted: u64,
     /// Times that accepting failed or had to wait: no descriptor left, or at the limit.
     pub accept_errors: u64,
+    /// Connections closed at once, since their peers are not on loopback and nobody has allowed that.
+    pub accept_refused: u64,
     /// Octets received.
     pub received: u64,
     /// Octets that the kernel took.
@@ -302,15 +304,12 @@ impl Core {
         match event {
             Event::Request { conn, private_data, ird, ord } => {
                 let found = self.slot_of(conn).and_then(|slot| self.streams[slot as usize].as_deref());
-                let Some((listener, peer)) = found.and_then(|s| Some((s.listener?, s.peer))) else { return };
-                match self.listeners.get_mut(&listener) {
-                    Some(at) if at.asked.len() < MOST_ASKED => {
-                        at.asked.push_back(Asked { conn, peer, private_data, ird, ord });
-                    }
-                    // Nobody listens (any more), or nobody hears.
-                    _ => {
-                        let _ = self.rnic.reject(now, conn, &[]);
-                    }
+                let Some(stream) = found else { return };
+                let Ok(local) = stream::address(&stream.socket) else { return };
+                let asked = Asked { conn, peer: stream.peer, local, private_data, ird, ord };
+                // Nobody listens (any more), or nobody hears.
+                if !self.hears(stream.listener, asked) {
+                    let _ = self.rnic.reject(now, conn, &[]);
                 }
             }
             Event::Close { conn, reset } => self.close(now, conn, reset),

@@ -14,6 +14,8 @@ use rustix::io::ReadWriteFlags;
 use sprat_proto::rdma::{Conn, Cq, Event, Qp, Srq, Why};
 use sprat_proto::wire::rdmap::Cause;
 
+use super::parties::{self, Parties};
+
 /// The most requests for a connection that wait at one listener; those beyond are refused.
 pub(super) const MOST_ASKED: usize = 4096;
 /// The most notices that wait; the oldest go first.
@@ -60,6 +62,8 @@ pub(crate) struct Asked {
     pub(crate) conn: Conn,
     /// Its address.
     pub(crate) peer: SocketAddr,
+    /// The address that it asks at.
+    pub(crate) local: SocketAddr,
     /// From its program.
     pub(crate) private_data: Vec<u8>,
     /// What it serves at once, if it says so.
@@ -102,13 +106,23 @@ impl<T> Mailbox<T> {
     pub(crate) fn put(&mut self, item: T) {
         self.waiting.push_back(item);
         // A counter at its limit is readable anyway.
-        let _ = rustix::io::write(&*self.fd, &[0, 0, 0, 0, 0, 0, 0, 1]);
+        let _ = rustix::io::write(&*self.fd, &1_u64.to_ne_bytes());
     }
 
     pub(crate) fn take(&mut self) -> Option<T> {
         let item = self.waiting.pop_front()?;
         self.count_down();
         Some(item)
+    }
+
+    /// Takes out those that are wanted, in order.
+    pub(crate) fn extract(&mut self, wanted: impl Fn(&T) -> bool) -> Vec<T> {
+        let (out, rest): (Vec<T>, Vec<T>) = std::mem::take(&mut self.waiting).into_iter().partition(wanted);
+        self.waiting = rest.into();
+        for _ in &out {
+            self.count_down();
+        }
+        out
     }
 
     /// Takes out what is of no use any more.
@@ -161,6 +175,8 @@ pub(crate) struct Desk {
     pub(crate) links: BTreeMap<Qp, Link>,
     /// Whose connection stands otherwise than before, if anybody wants to know.
     pub(crate) moved: Option<VecDeque<Qp>>,
+    /// Who is told of it, each for himself.
+    pub(crate) parties: Parties,
     /// Which channel a completion queue reports to.
     pub(crate) reports: BTreeMap<Cq, u32>,
     /// The completion queues of each channel that have something.
@@ -202,10 +218,28 @@ impl Desk {
     /// The state of a queue pair's connection; nothing if the pair has gone.
     pub(super) fn link(&mut self, qp: Qp, link: Link) {
         if let Some(slot) = self.links.get_mut(&qp) {
+            self.parties.moved(qp, &link);
             *slot = link;
             if let Some(moved) = &mut self.moved {
                 moved.push_back(qp);
             }
+        }
+    }
+
+    /// A queue pair is destroyed: its connection, if there is one, has an end for those who are told of it.
+    pub(crate) fn pair_goes(&mut self, qp: Qp) {
+        self.begins_anew(qp);
+        self.links.remove(&qp);
+        self.parties.unfollow(qp);
+        self.forget(Object::Qp(qp));
+    }
+
+    /// A queue pair is as if it were new: what there was of a connection is no more.
+    pub(crate) fn begins_anew(&mut self, qp: Qp) {
+        if let Some(link) = self.links.get_mut(&qp)
+            && let Some(last) = parties::without_pair(&std::mem::take(link))
+        {
+            self.parties.moved(qp, &last);
         }
     }
 

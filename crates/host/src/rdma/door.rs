@@ -12,12 +12,13 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{self, SocketFlags, sockopt};
 use sprat_proto::Instant;
-use sprat_proto::rdma::{Conn, ConnectOptions, End, Qp};
+use sprat_proto::rdma::{Conn, ConnectOptions, End, Qp, Why};
 use sprat_proto::time::{MS, SECOND};
 
 use super::core::{Core, LISTENER};
-use super::desk::{Asked, Link};
-use super::stream::{self, Kept, Stage, Stream};
+use super::desk::{Asked, Link, MOST_ASKED};
+use super::parties::{Left, Number};
+use super::stream::{self, Kept, SocketOptions, Stage, Stream};
 
 /// How many connections wait in the kernel to be accepted.
 const BACKLOG: i32 = 1024;
@@ -34,8 +35,18 @@ pub(crate) struct Listener {
     socket: OwnedFd,
     pub(crate) local: SocketAddr,
     pub(crate) asked: VecDeque<Asked>,
+    audience: Audience,
     /// While it is out of the epoll: when to try again, or never before a connection ends.
     paused_until: Option<Instant>,
+}
+
+/// Who is told of those who ask, and who may ask.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Audience {
+    /// A party and how many may wait for it; else they wait at the listener.
+    pub(crate) party: Option<(Number, usize)>,
+    /// Peers that are not on loopback are not served.
+    pub(crate) loopback_only: bool,
 }
 
 impl Core {
@@ -44,15 +55,22 @@ impl Core {
     /// # Errors
     /// The address cannot be bound.
     pub(crate) fn listen(&mut self, addr: SocketAddr) -> io::Result<(u32, SocketAddr)> {
-        let socket = stream::open(&addr)?;
-        sockopt::set_socket_reuseaddr(&socket, true)?;
-        net::bind(&socket, &addr)?;
+        let (socket, _) = stream::bound(&addr, SocketOptions::default())?;
+        self.listen_at(socket, Audience::default())
+    }
+
+    /// The same at a socket that is bound.
+    ///
+    /// # Errors
+    /// Another has come to listen there.
+    pub(crate) fn listen_at(&mut self, socket: OwnedFd, audience: Audience) -> io::Result<(u32, SocketAddr)> {
         net::listen(&socket, BACKLOG)?;
-        let local: SocketAddr = net::getsockname(&socket)?.try_into()?;
+        let local = stream::address(&socket)?;
         let number = self.listeners.last_key_value().map_or(0, |(n, _)| n + 1);
         let data = epoll::EventData::new_u64(LISTENER | u64::from(number));
         epoll::add(&self.epoll, &socket, data, epoll::EventFlags::IN)?;
-        self.listeners.insert(number, Listener { socket, local, asked: VecDeque::new(), paused_until: None });
+        self.listeners
+            .insert(number, Listener { socket, local, asked: VecDeque::new(), audience, paused_until: None });
         Ok((number, local))
     }
 
@@ -62,6 +80,56 @@ impl Core {
         for asked in listener.asked {
             let _ = self.rnic.reject(now, asked.conn, &[]);
         }
+        if let Some((party, _)) = listener.audience.party {
+            self.desk.parties.listens_no_more(party);
+        }
+    }
+
+    /// Keeps what somebody asks for whoever listens; false if nobody can be told.
+    pub(super) fn hears(&mut self, listener: Option<u32>, asked: Asked) -> bool {
+        let Some(listener) = listener.and_then(|number| self.listeners.get_mut(&number)) else {
+            return false;
+        };
+        if let Some((party, most)) = listener.audience.party {
+            return self.desk.parties.asked(party, most, asked);
+        }
+        let room = listener.asked.len() < MOST_ASKED;
+        if room {
+            listener.asked.push_back(asked);
+        }
+        room
+    }
+
+    /// A party goes, and what it has: its listener, its connection, those who have asked it.
+    pub(crate) fn part(&mut self, now: Instant, party: Number) -> u64 {
+        let Left { fetched, pair, listener, asked } = self.desk.parties.leave(party);
+        if let Some(listener) = listener {
+            self.unlisten(now, listener);
+        }
+        for conn in asked {
+            let _ = self.rnic.reject(now, conn, &[]);
+        }
+        if let Some(qp) = pair {
+            self.hang_up(now, qp);
+        }
+        fetched
+    }
+
+    /// Ends a queue pair's connection, however far it is; false if there is none.
+    pub(crate) fn hang_up(&mut self, now: Instant, qp: Qp) -> bool {
+        self.cancel(qp) || self.rnic.disconnect(now, qp).is_ok()
+    }
+
+    /// Gives up a connection of TCP's that is being made for `qp`; false if there is none.
+    pub(crate) fn cancel(&mut self, qp: Qp) -> bool {
+        let opens = |slot: &&u32| {
+            let stream = self.streams[**slot as usize].as_deref();
+            stream.is_some_and(|s| matches!(s.stage, Stage::Opening { qp: whose, .. } if whose == qp))
+        };
+        let Some(&slot) = self.timed.iter().find(opens) else { return false };
+        self.desk.link(qp, Link::Failed(Why::Cancelled));
+        self.remove(slot);
+        true
     }
 
     pub(super) fn accept_from(&mut self, now: Instant, number: u32) {
@@ -73,8 +141,12 @@ impl Core {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             match net::acceptfrom_with(&listener.socket, flags) {
                 Ok((socket, peer)) => {
-                    let peer = peer.and_then(|p| SocketAddr::try_from(p).ok());
-                    self.welcome(now, number, socket, peer.unwrap_or(listener.local));
+                    let peer = peer.and_then(|p| SocketAddr::try_from(p).ok()).unwrap_or(listener.local);
+                    if listener.audience.loopback_only && !peer.ip().to_canonical().is_loopback() {
+                        self.counters.accept_refused += 1;
+                        continue;
+                    }
+                    self.welcome(now, number, socket, peer);
                 }
                 Err(Errno::AGAIN) => return,
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
@@ -143,10 +215,27 @@ impl Core {
         options: ConnectOptions,
         timeout_ns: u64,
     ) -> io::Result<()> {
+        self.connect_by(now, qp, stream::open(&to)?, to, options, timeout_ns).map(|_| ())
+    }
+
+    /// The same by a socket of the caller's; this end's address.
+    ///
+    /// # Errors
+    /// As [`Core::connect`].
+    pub(crate) fn connect_by(
+        &mut self,
+        now: Instant,
+        qp: Qp,
+        socket: OwnedFd,
+        to: SocketAddr,
+        options: ConnectOptions,
+        timeout_ns: u64,
+    ) -> io::Result<SocketAddr> {
         if self.live.len() >= self.settings.connections {
             return Err(io::Error::new(io::ErrorKind::QuotaExceeded, "too many connections"));
         }
-        let (socket, done) = stream::begin(&to)?;
+        let done = stream::begin(&socket, &to)?;
+        let local = stream::address(&socket)?;
         let until = now.after(timeout_ns);
         let stage = Stage::Opening { qp, options: Box::new(options), until };
         let slot = self.place(Stream::new(socket, stage, to, None));
@@ -157,7 +246,7 @@ impl Core {
             self.register(slot);
             self.time(slot, until);
         }
-        Ok(())
+        Ok(local)
     }
 
     /// TCP has connected, or has not.

@@ -186,20 +186,59 @@ pub(super) fn took(result: io::Result<usize>) -> io::Result<usize> {
 }
 
 /// A socket for `addr`'s family that does not block.
-pub(super) fn open(addr: &SocketAddr) -> io::Result<OwnedFd> {
+pub(crate) fn open(addr: &SocketAddr) -> io::Result<OwnedFd> {
     let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     Ok(net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?)
 }
 
 /// Begins to connect; true if the connection is there already.
-pub(super) fn begin(addr: &SocketAddr) -> io::Result<(OwnedFd, bool)> {
-    let socket = open(addr)?;
+pub(super) fn begin(socket: &OwnedFd, addr: &SocketAddr) -> io::Result<bool> {
     tune(socket.as_fd())?;
-    match net::connect(&socket, addr) {
-        Ok(()) => Ok((socket, true)),
-        Err(Errno::INPROGRESS | Errno::INTR) => Ok((socket, false)),
+    match net::connect(socket, addr) {
+        Ok(()) => Ok(true),
+        Err(Errno::INPROGRESS | Errno::INTR) => Ok(false),
         Err(e) => Err(e.into()),
     }
+}
+
+/// How a socket is to be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SocketOptions {
+    /// The traffic class of what it sends (IPv4's TOS), if not the system's.
+    pub traffic_class: Option<u8>,
+    /// Of IPv6's wildcard: IPv4 is not meant.
+    pub v6_only: bool,
+    /// It is to connect: with port 0 it gets one then, which may be one of many connections to different peers.
+    pub connects: bool,
+}
+
+/// A socket for `addr`, bound to it; and its address, with the port filled in.
+///
+/// # Errors
+/// The address is not ours or in use, or there is no descriptor left.
+pub(crate) fn bound(addr: &SocketAddr, options: SocketOptions) -> io::Result<(OwnedFd, SocketAddr)> {
+    let socket = open(addr)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    if let Some(class) = options.traffic_class {
+        match addr {
+            SocketAddr::V4(_) => sockopt::set_ip_tos(&socket, class)?,
+            SocketAddr::V6(_) => sockopt::set_ipv6_tclass(&socket, class.into())?,
+        }
+    }
+    if addr.is_ipv6() && options.v6_only {
+        sockopt::set_ipv6_v6only(&socket, true)?;
+    }
+    if options.connects && addr.port() == 0 {
+        sys::bind_without_port(socket.as_fd())?;
+    }
+    net::bind(&socket, addr)?;
+    let local = address(&socket)?;
+    Ok((socket, local))
+}
+
+/// The address of this end.
+pub(super) fn address(socket: &OwnedFd) -> io::Result<SocketAddr> {
+    Ok(net::getsockname(socket)?.try_into()?)
 }
 
 /// Small messages leave at once; a peer whose machine has gone is noticed within half a minute.

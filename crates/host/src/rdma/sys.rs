@@ -125,3 +125,22 @@ pub(super) fn segment(socket: BorrowedFd<'_>) -> io::Result<u32> {
     }
     u32::try_from(value).map_err(|_| io::ErrorKind::InvalidData.into())
 }
+
+/// Has a later bind take no port: the connection gets one, which other connections to other peers may have too.
+///
+/// # Errors
+/// The system cannot.
+pub(super) fn bind_without_port(socket: BorrowedFd<'_>) -> io::Result<()> {
+    let yes = 1_i32;
+    // SAFETY: the pointer is of a local variable; its size is the one given.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_IP,
+            libc::IP_BIND_ADDRESS_NO_PORT,
+            (&raw const yes).cast(),
+            size_of::<i32>() as libc::socklen_t,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

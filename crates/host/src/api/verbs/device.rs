@@ -10,10 +10,11 @@ use std::time::Duration;
 use sprat_proto::rdma::{Config, Cq, Event, PostError, Qp, Srq};
 use sprat_proto::wire::rdmap::Cause;
 
+use super::channel::{BoundAddress, ConnectionChannel};
 use super::listen::Listener;
 use super::memory::ProtectionDomain;
 use super::queue::{CompletionChannel, CompletionQueue, NoticeChannel};
-use crate::rdma::{Copies, Counters, Patience, Settings, Shared, Threading};
+use crate::rdma::{Copies, Counters, Patience, Settings, Shared, SocketOptions, Threading};
 
 /// How to open a device.
 #[derive(Clone, Copy, Debug)]
@@ -112,7 +113,7 @@ impl Drop for Handle {
 impl Handle {
     /// `PermissionDenied` if `addr` is not on loopback and that was not allowed.
     pub(super) fn allow(&self, addr: SocketAddr) -> io::Result<()> {
-        if addr.ip().is_loopback() || self.insecure_network {
+        if addr.ip().to_canonical().is_loopback() || self.insecure_network {
             return Ok(());
         }
         let why =
@@ -190,6 +191,31 @@ impl Device {
     pub fn listen(&self, addr: SocketAddr) -> io::Result<Listener> {
         self.handle.allow(addr)?;
         Listener::new(Arc::clone(&self.handle), addr)
+    }
+
+    /// What tells what happens to connections, in order: for programs that wait for many of them at once.
+    ///
+    /// # Errors
+    /// No descriptor left.
+    pub fn connection_channel(&self) -> io::Result<ConnectionChannel> {
+        ConnectionChannel::new(Arc::clone(&self.handle))
+    }
+
+    /// Takes an address, to listen there or to connect from there. A wildcard is allowed in any case, and means loopback
+    /// alone where others are not allowed.
+    ///
+    /// # Errors
+    /// The address is in use, not ours, or not allowed.
+    pub fn bind(&self, addr: SocketAddr, options: SocketOptions) -> io::Result<BoundAddress> {
+        BoundAddress::new(&self.handle, addr, options)
+    }
+
+    /// Whether peers at `addr` may be connected with.
+    ///
+    /// # Errors
+    /// `PermissionDenied`: it is not on loopback, and that was not allowed.
+    pub fn allows(&self, addr: SocketAddr) -> io::Result<()> {
+        self.handle.allow(addr)
     }
 
     /// What happened that no completion and no connection's state tells, in order.

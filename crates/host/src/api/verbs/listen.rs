@@ -59,9 +59,9 @@ impl Listener {
 /// A peer who asks for a connection. Dropped without an answer, it is refused.
 #[derive(Debug)]
 pub struct ConnectRequest {
-    handle: Arc<Handle>,
-    asked: Asked,
-    answered: bool,
+    pub(super) handle: Arc<Handle>,
+    pub(super) asked: Asked,
+    pub(super) answered: bool,
 }
 
 impl Drop for ConnectRequest {
@@ -95,6 +95,12 @@ impl ConnectRequest {
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
         self.asked.peer
+    }
+
+    /// The address that it asks at, which is ours.
+    #[must_use]
+    pub fn local(&self) -> SocketAddr {
+        self.asked.local
     }
 
     /// Connects it with `pair`, which may be posted to at once; [`QueuePair::connected`] tells when the peer is there.

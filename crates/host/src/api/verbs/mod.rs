@@ -53,14 +53,16 @@ pub use sprat_proto::rdma::{
 pub use sprat_proto::wire::mpa::RtrKind;
 pub use sprat_proto::wire::rdmap::Cause;
 
-pub use crate::rdma::{Copies, Counters, Interface, Threading, interfaces};
+pub use crate::rdma::{Copies, Counters, Interface, SocketOptions, Threading, interfaces};
 
+mod channel;
 mod device;
 mod listen;
 mod memory;
 mod pair;
 mod queue;
 
+pub use channel::{BoundAddress, ConnectionChannel, ConnectionId, News};
 pub use device::{Device, Notice, Options};
 pub use listen::{ConnectRequest, Listener};
 pub use memory::{FastRegion, ForeignRegion, MemoryRegion, MemoryWindow, Placed, ProtectionDomain};

@@ -150,8 +150,8 @@ pub struct QueuePair {
 impl Drop for QueuePair {
     fn drop(&mut self) {
         self.domain.handle.shared.act(|core, now| {
-            core.desk().links.remove(&self.qp);
-            core.desk().forget(Object::Qp(self.qp));
+            core.desk().pair_goes(self.qp);
+            core.cancel(self.qp);
             let _ = core.rnic().destroy_qp(self.qp);
             core.flush(now);
         });
@@ -318,7 +318,8 @@ impl QueuePair {
     pub fn reset(&self) {
         self.domain.handle.shared.act(|core, now| {
             let _ = core.rnic().reset_qp(now, self.qp);
-            core.desk().links.insert(self.qp, Link::Idle);
+            core.cancel(self.qp);
+            core.desk().begins_anew(self.qp);
         });
     }
 

@@ -1,0 +1,236 @@
+//! Connections whose fate is told in order through a channel: what rdma_cm calls ids and event channels.
+//!
+//! ```text
+//!   ConnectionChannel ◄── news ── ConnectionId ── listens, or has one queue pair's connection
+//!        └─ read ─► (key, News): a connection moved, a peer asks, the id's own words
+//! ```
+//!
+//! Queue pairs are named by their numbers here, since programs pass those on; a number that is void is an error.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, eventfd};
+use sprat_proto::rdma::{AcceptOptions, ConnectOptions, PostError, Qp, QpState};
+
+use super::device::Handle;
+use super::listen::ConnectRequest;
+use super::pair::Connection;
+use crate::rdma::{self, Audience, Link, Number, SocketOptions, bound};
+
+/// An address of this machine that is taken, to listen there or to connect from there.
+#[derive(Debug)]
+pub struct BoundAddress {
+    socket: OwnedFd,
+    local: SocketAddr,
+    /// Peers that are not on loopback are not allowed.
+    loopback_only: bool,
+}
+
+impl BoundAddress {
+    pub(super) fn new(handle: &Handle, addr: SocketAddr, options: SocketOptions) -> io::Result<Self> {
+        if !addr.ip().is_unspecified() {
+            handle.allow(addr)?;
+        }
+        let (socket, local) = bound(&addr, options)?;
+        Ok(Self { socket, local, loopback_only: !handle.insecure_network })
+    }
+
+    /// The address, with the port filled in if it is known.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+}
+
+/// What is told of an id.
+#[derive(Debug)]
+pub enum News {
+    /// Its connection stands otherwise than before.
+    Connection(Connection),
+    /// A peer asks at its listener.
+    Request(ConnectRequest),
+    /// Its own words, by [`ConnectionId::say`].
+    Own(u64),
+}
+
+/// Tells what happens to ids. Its descriptor is readable exactly while there is something to be read.
+#[derive(Debug)]
+pub struct ConnectionChannel {
+    handle: Arc<Handle>,
+    number: Number,
+    fd: Arc<OwnedFd>,
+}
+
+impl Drop for ConnectionChannel {
+    fn drop(&mut self) {
+        self.handle.shared.act(|core, now| {
+            for conn in core.desk().parties.close(self.number) {
+                let _ = core.rnic().reject(now, conn, &[]);
+            }
+        });
+    }
+}
+
+impl ConnectionChannel {
+    pub(super) fn new(handle: Arc<Handle>) -> io::Result<Self> {
+        let fd = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE)?);
+        let number = handle.shared.look(|core| core.desk().parties.open(Arc::clone(&fd)));
+        Ok(Self { handle, number, fd })
+    }
+
+    /// The next news and the key of the id that they are of; waits as a read of the descriptor would.
+    ///
+    /// # Errors
+    /// `WouldBlock` if there are none and the descriptor was made non-blocking; `Interrupted` if a signal came.
+    pub fn read(&self) -> io::Result<(u64, News)> {
+        let found = self.handle.shared.read(&self.fd, |core| core.desk().parties.fetch(self.number));
+        found.map(|(key, news)| (key, self.news(news)))
+    }
+
+    fn news(&self, news: rdma::News) -> News {
+        match news {
+            rdma::News::Moved(link) => News::Connection(Connection::from(&link)),
+            rdma::News::Asked(asked) => {
+                News::Request(ConnectRequest { handle: Arc::clone(&self.handle), asked, answered: false })
+            }
+            rdma::News::Own(word) => News::Own(word),
+        }
+    }
+}
+
+impl AsFd for ConnectionChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// A listener, or a connection, or neither yet. Dropped, it ends whichever it is, and its news that were not read are gone.
+#[derive(Debug)]
+pub struct ConnectionId {
+    handle: Arc<Handle>,
+    number: Number,
+    gone: bool,
+}
+
+impl Drop for ConnectionId {
+    fn drop(&mut self) {
+        self.part();
+    }
+}
+
+impl ConnectionId {
+    /// An id whose news come with `key` through `channel`.
+    #[must_use]
+    pub fn new(channel: &ConnectionChannel, key: u64) -> Self {
+        let handle = Arc::clone(&channel.handle);
+        let number = handle.shared.look(|core| core.desk().parties.enter(channel.number, key));
+        Self { handle, number, gone: false }
+    }
+
+    /// The same as dropping it; returns how many of its news were read.
+    pub fn close(mut self) -> u64 {
+        self.part()
+    }
+
+    fn part(&mut self) -> u64 {
+        if std::mem::replace(&mut self.gone, true) {
+            return 0;
+        }
+        self.handle.shared.act(|core, now| core.part(now, self.number))
+    }
+
+    /// Its news come through `channel` from now on, those that wait too; returns how many were read before.
+    pub fn migrate(&self, channel: &ConnectionChannel) -> u64 {
+        self.handle.shared.note(|core| core.desk().parties.migrate(self.number, channel.number))
+    }
+
+    /// Puts words of the caller's behind its other news.
+    pub fn say(&self, word: u64) {
+        self.handle.shared.note(|core| core.desk().parties.tell(self.number, rdma::News::Own(word)));
+    }
+
+    /// Listens; at most `backlog` requests wait to be read, others are refused. Returns the address, with the port.
+    ///
+    /// # Errors
+    /// Another has come to listen there.
+    pub fn listen(&self, at: BoundAddress, backlog: usize) -> io::Result<SocketAddr> {
+        let audience = Audience { party: Some((self.number, backlog)), loopback_only: at.loopback_only };
+        self.handle.shared.act(|core, _| {
+            let (listener, local) = core.listen_at(at.socket, audience)?;
+            core.desk().parties.listens(self.number, listener);
+            Ok(local)
+        })
+    }
+
+    /// Begins to connect `pair` with who listens at `to`; the news say what comes of it. Returns this end's address.
+    ///
+    /// # Errors
+    /// `InvalidInput` if there is no such pair or it is not idle, `PermissionDenied` if that peer is not allowed; or no
+    /// socket, no such address.
+    pub fn connect(
+        &self,
+        pair: Qp,
+        from: Option<BoundAddress>,
+        to: SocketAddr,
+        options: ConnectOptions,
+        limit: Duration,
+    ) -> io::Result<SocketAddr> {
+        self.handle.allow(to)?;
+        let socket = match from {
+            Some(from) => from.socket,
+            None => rdma::open(&to)?,
+        };
+        let limit_ns = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
+        self.handle.shared.act(|core, now| {
+            if core.rnic().state(pair) != Some(QpState::Idle) {
+                return Err(io::ErrorKind::InvalidInput.into());
+            }
+            core.desk().parties.follow(self.number, pair);
+            let begun = core.connect_by(now, pair, socket, to, options, limit_ns);
+            if begun.is_err() {
+                core.desk().parties.unfollow(pair);
+            }
+            begun
+        })
+    }
+
+    /// Accepts with `pair`, as [`ConnectRequest::accept`]; the news say when the peer is there.
+    ///
+    /// # Errors
+    /// `InvalidInput` if there is no such pair, it is not idle, or the private data is too long; `ConnectionReset` if the
+    /// peer has gone. It is refused then.
+    pub fn accept(&self, mut request: ConnectRequest, pair: Qp, options: &AcceptOptions) -> io::Result<()> {
+        let conn = request.asked.conn;
+        self.handle.shared.act(|core, now| {
+            if core.rnic().state(pair) != Some(QpState::Idle) {
+                return Err(io::ErrorKind::InvalidInput);
+            }
+            core.desk().parties.follow(self.number, pair);
+            let accepted = core.rnic().accept(now, conn, pair, options);
+            if let Err(error) = accepted {
+                core.desk().parties.unfollow(pair);
+                return Err(match error {
+                    PostError::TooLong => io::ErrorKind::InvalidInput,
+                    _ => io::ErrorKind::ConnectionReset,
+                });
+            }
+            core.desk().links.insert(pair, Link::Opening);
+            Ok(())
+        })?;
+        request.answered = true;
+        Ok(())
+    }
+
+    /// Ends its connection after everything that was posted has been sent, or gives it up if it is being made; the news
+    /// say when. False if there is none.
+    pub fn disconnect(&self) -> bool {
+        self.handle.shared.act(|core, now| {
+            let pair = core.desk().parties.pair(self.number);
+            pair.is_some_and(|pair| core.hang_up(now, pair))
+        })
+    }
+}
