@@ -8,13 +8,12 @@
 use std::ffi::c_int;
 use std::mem::offset_of;
 
-use crate::abi::Opaque;
 use crate::abi::device::{Context, ContextOps, Device as Seen, EXTENDED, VerbsContext};
 use crate::device::Device;
-use crate::entry::{Errno, INVALID, UNSUPPORTED, entry, export};
+use crate::entry::{Errno, INVALID, export};
 use crate::events::Events;
 use crate::pd::Users;
-use crate::{cq, qp, query, srq, work};
+use crate::{cq, mw, qp, query, srq, work};
 
 /// An open device.
 #[repr(C)]
@@ -50,22 +49,6 @@ pub(crate) const VECTORS: u32 = 1;
 /// What stands where hardware's contexts have their descriptor of the kernel: none.
 const OURS: c_int = -1;
 
-entry! {
-    code fn no_bind(_pair: Opaque, _window: Opaque, _bind: Opaque) {
-        Err(UNSUPPORTED)
-    }
-
-    code fn no_dealloc(_window: Opaque) {
-        Err(UNSUPPORTED)
-    }
-}
-
-entry! {
-    null fn no_window(_domain: Opaque, _kind: c_int) -> *mut std::ffi::c_void {
-        Err(UNSUPPORTED)
-    }
-}
-
 /// What verbs.h calls by the context.
 const OPS: ContextOps = ContextOps {
     query_device: None,
@@ -75,9 +58,9 @@ const OPS: ContextOps = ContextOps {
     reg_mr: None,
     rereg_mr: None,
     dereg_mr: None,
-    alloc_mw: no_window,
-    bind_mw: no_bind,
-    dealloc_mw: no_dealloc,
+    alloc_mw: mw::alloc,
+    bind_mw: mw::bind,
+    dealloc_mw: mw::dealloc,
     create_cq: None,
     poll_cq: cq::poll,
     req_notify_cq: cq::arm,

@@ -24,6 +24,7 @@ mod engine;
 mod entry;
 mod events;
 mod mr;
+mod mw;
 mod pd;
 mod qp;
 mod query;

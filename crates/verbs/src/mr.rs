@@ -22,7 +22,7 @@ const REMOTE_WRITE: c_uint = 1 << 1;
 const REMOTE_READ: c_uint = 1 << 2;
 const REMOTE_ATOMIC: c_uint = 1 << 3;
 const MW_BIND: c_uint = 1 << 4;
-const ZERO_BASED: c_uint = 1 << 5;
+pub(crate) const ZERO_BASED: c_uint = 1 << 5;
 const ON_DEMAND: c_uint = 1 << 6;
 const HUGETLB: c_uint = 1 << 7;
 /// Flags that a device may ignore: what they allow is not forbidden here anyway.
@@ -44,7 +44,7 @@ pub(crate) struct Mr {
     engine: &'static Engine,
     region: ForeignRegion,
     /// It counts its addresses from zero.
-    pub(crate) zero_based: bool,
+    zero_based: bool,
 }
 
 impl Mr {
@@ -109,10 +109,7 @@ impl From<Error> for Errno {
 fn register(pd: *mut SeenPd, addr: Opaque, len: usize, iova: u64, flags: c_uint) -> Result<*mut Seen, Errno> {
     let access = rights(flags)?;
     // SAFETY: null, or a domain that the program has.
-    let domain = unsafe { Pd::from_seen(pd) }?;
-    if !domain.engine.is_ours() {
-        return Err(GONE);
-    }
+    let domain = unsafe { Pd::to_use(pd) }?;
     // Hardware translates whole pages.
     if addr.addr() as u64 % PAGE != iova % PAGE {
         return Err(INVALID);
@@ -123,15 +120,11 @@ fn register(pd: *mut SeenPd, addr: Opaque, len: usize, iova: u64, flags: c_uint)
     // registration.
     let region = unsafe { domain.domain.register_at(place) }?;
     let key = region.key().0;
-    // SAFETY: not null, as was found above.
-    let context = unsafe { (*pd).context };
-    let seen = Seen { context, pd, addr, length: len, handle: key, lkey: key, rkey: key };
+    let seen = Seen { context: domain.context(), pd, addr, length: len, handle: key, lkey: key, rkey: key };
     domain.users.enter();
     Ok(Box::into_raw(Box::new(Mr { seen, engine: domain.engine, region, zero_based })).cast())
 }
 
-/// What a forked child gets for what is its parent's.
-const GONE: Errno = Errno(libc::EIO);
 /// Addresses are the same as hardware would know them in their lowest bits.
 const PAGE: u64 = 4096;
 
@@ -207,7 +200,10 @@ unsafe fn change(
     // SAFETY: the caller's promise.
     let mr = unsafe { &mut *mr };
     if !mr.engine.is_ours() {
-        return Err(GONE);
+        return Err(INVALID);
+    }
+    if what == 0 {
+        return Err(INVALID);
     }
     let mut place = mr.region.place();
     if what & TRANSLATION != 0 {
@@ -219,7 +215,7 @@ unsafe fn change(
     }
     // SAFETY: the region's own domain is alive as long as it, and another one is null or one that the program has.
     let (old, new) = unsafe {
-        (Pd::from_seen(mr.seen.pd)?, Pd::from_seen(if what & DOMAIN == 0 { mr.seen.pd } else { pd })?)
+        (Pd::from_seen(mr.seen.pd)?, Pd::to_use(if what & DOMAIN == 0 { mr.seen.pd } else { pd })?)
     };
     // SAFETY: as for a registration.
     unsafe { mr.region.change(Some(&new.domain), place) }?;

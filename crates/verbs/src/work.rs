@@ -12,7 +12,7 @@ use sprat::verbs::{
 use crate::abi::object::{Qp as SeenQp, Srq as SeenSrq};
 use crate::abi::work::{BindInfo, RecvWr, SendWr, Sge as SeenSge};
 use crate::entry::{Errno, INVALID, entry};
-use crate::mr::access;
+use crate::mr::{ZERO_BASED, access};
 use crate::qp::Qp;
 use crate::srq::Srq;
 
@@ -47,6 +47,9 @@ pub(crate) fn immediate(octets: u32) -> u64 {
 
 /// What a bind asks for.
 ///
+/// # Errors
+/// No region for some octets; a window that counts its addresses from zero, which this device has not.
+///
 /// # Safety
 /// The region that it names is null or registered.
 pub(crate) unsafe fn bind(key: u32, info: &BindInfo) -> Result<SendOp, Errno> {
@@ -58,6 +61,9 @@ pub(crate) unsafe fn bind(key: u32, info: &BindInfo) -> Result<SendOp, Errno> {
         None => return Err(INVALID),
     };
     let (window, region) = (Stag(key), Stag(region));
+    if info.mw_access_flags & ZERO_BASED != 0 {
+        return Err(INVALID);
+    }
     let access = access(info.mw_access_flags);
     Ok(SendOp::Bind { window, region, addr: info.addr, len: info.length, access })
 }

@@ -31,10 +31,12 @@ const LISTED: &[(&str, usize)] = &[
     ("crates/verbs/src/device.rs", 5),
     ("crates/verbs/src/entry.rs", 9),
     ("crates/verbs/src/events.rs", 5),
-    ("crates/verbs/src/mr.rs", 14),
+    ("crates/verbs/src/mr.rs", 13),
+    ("crates/verbs/src/mw.rs", 7),
     ("crates/verbs/src/pd.rs", 5),
     ("crates/verbs/src/query.rs", 18),
     ("crates/verbs/src/text.rs", 1),
+    ("crates/verbs/src/work.rs", 32),
 ];
 
 /// How many lines above `unsafe` its reason may begin at the most.

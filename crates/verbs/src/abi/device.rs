@@ -2,8 +2,8 @@
 
 use std::ffi::{c_char, c_int, c_uint};
 
-use super::object::{Cq, CqEx, CqInit, ModifyCq, Qp, QpInitEx, Srq, SrqInitEx};
-use super::work::{RecvWr, SendWr, Wc};
+use super::object::{Cq, CqEx, CqInit, ModifyCq, Mw, Pd, Qp, QpInitEx, Srq, SrqInitEx};
+use super::work::{Bind, RecvWr, SendWr, Wc};
 use super::{Absent, Opaque, layouts};
 
 /// `IBV_NODE_RNIC`: an iWARP card.
@@ -41,9 +41,9 @@ layouts! {
         reg_mr "_compat_reg_mr": Absent,
         rereg_mr "_compat_rereg_mr": Absent,
         dereg_mr "_compat_dereg_mr": Absent,
-        alloc_mw: extern "C" fn(Opaque, c_int) -> Opaque,
-        bind_mw: extern "C" fn(Opaque, Opaque, Opaque) -> c_int,
-        dealloc_mw: extern "C" fn(Opaque) -> c_int,
+        alloc_mw: extern "C" fn(*mut Pd, c_int) -> *mut Mw,
+        bind_mw: extern "C" fn(*mut Qp, *mut Mw, *mut Bind) -> c_int,
+        dealloc_mw: extern "C" fn(*mut Mw) -> c_int,
         create_cq "_compat_create_cq": Absent,
         poll_cq: extern "C" fn(*mut Cq, c_int, *mut Wc) -> c_int,
         req_notify_cq: extern "C" fn(*mut Cq, c_int) -> c_int,
