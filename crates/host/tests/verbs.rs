@@ -102,7 +102,7 @@ fn everything(a: &Side, b: &Side) {
 
 #[test]
 fn sends_writes_and_reads_in_every_threading_model() {
-    for threading in [Threading::Caller, Threading::IoThread, Threading::ReceiveThread] {
+    for threading in [Threading::Caller, Threading::IoThread, Threading::ReceiveThread, Threading::Guard] {
         let [a, b] = connected(Options { threading, ..Options::default() }, 600_000);
         everything(&a, &b);
         everything(&b, &a);
@@ -111,7 +111,7 @@ fn sends_writes_and_reads_in_every_threading_model() {
 
 #[test]
 fn a_thread_of_the_device_serves_a_peer_while_its_program_does_not_call() {
-    for threading in [Threading::IoThread, Threading::ReceiveThread] {
+    for threading in [Threading::IoThread, Threading::ReceiveThread, Threading::Guard] {
         let device = Device::open(Options { threading, ..Options::default() }).unwrap();
         let (a, b) = (Side::of(&Device::open(Options::default()).unwrap(), 4096), Side::of(&device, 4096));
         connect(&a, &b, depths());

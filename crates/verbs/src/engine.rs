@@ -51,7 +51,7 @@ impl Engine {
         }
         // Who listens at an address that is not loopback has been allowed to by whoever started him: see `sprat exec`.
         let insecure_network = std::env::var_os("SPRAT_INSECURE_NETWORK").is_some_and(|v| v == "1");
-        let options = Options { threading: Threading::ReceiveThread, insecure_network, ..Options::default() };
+        let options = Options { threading: Threading::Guard, insecure_network, ..Options::default() };
         let new: &'static Self = Box::leak(Box::new(Self {
             device: Device::open(options)?,
             cqs: Directory::default(),

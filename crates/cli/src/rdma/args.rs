@@ -161,6 +161,8 @@ pub(crate) enum Threads {
     Io,
     /// A thread receives, whoever posts sends
     Receive,
+    /// Whoever calls, and a thread that sleeps on the sockets while nobody does
+    Guard,
 }
 
 /// How payload comes into memory.
@@ -199,6 +201,7 @@ impl Model {
                 Threads::Caller => verbs::Threading::Caller,
                 Threads::Io => verbs::Threading::IoThread,
                 Threads::Receive => verbs::Threading::ReceiveThread,
+                Threads::Guard => verbs::Threading::Guard,
             },
             copies: match self.copies {
                 CopyWays::Two => verbs::Copies::Two,

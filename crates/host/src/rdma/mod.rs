@@ -34,3 +34,4 @@ pub use shared::Threading;
 pub(crate) use shared::{Patience, Shared};
 pub use stream::SocketOptions;
 pub(crate) use stream::{bound, open};
+pub(crate) use sys::without_signals;

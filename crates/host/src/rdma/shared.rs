@@ -4,6 +4,7 @@
 //!   Caller         whoever posts sends, whoever polls or waits takes a turn
 //!   IoThread       a thread takes all turns while it attends; posting hands over to it
 //!   ReceiveThread  a thread takes turns while it attends; whoever posts sends
+//!   Guard          as Caller; and a thread sleeps on the sockets while nobody of the program polls or sleeps on them
 //! ```
 //!
 //! What has happened shows in `epoch`, a counter that is read without the lock, so that polling an empty queue costs the
@@ -62,6 +63,9 @@ pub enum Threading {
     IoThread,
     /// A thread of the device receives and places; whoever posts sends. Where it has no processor, as above.
     ReceiveThread,
+    /// Whoever calls; and a thread, which never polls, does what comes while nobody calls. It begins with the first
+    /// connection or listener.
+    Guard,
 }
 
 /// How a thread waits.

@@ -144,3 +144,23 @@ pub(super) fn bind_without_port(socket: BorrowedFd<'_>) -> io::Result<()> {
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
+
+/// Does something with all signals held back that another thread may take: what is started meanwhile never gets one. Those
+/// that a thread's own faults raise it keeps, since they end the process when they cannot be delivered.
+pub(crate) fn without_signals<T>(act: impl FnOnce() -> T) -> T {
+    let faults = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+    // SAFETY: sets of signals are plain memory; those given to the C library are local variables.
+    let before = unsafe {
+        let (mut held, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigfillset(&raw mut held);
+        for fault in faults {
+            libc::sigdelset(&raw mut held, fault);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const held, &raw mut before);
+        before
+    };
+    let result = act();
+    // SAFETY: the set that this thread had.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
+    result
+}

@@ -24,7 +24,7 @@ const LISTED: &[(&str, usize)] = &[
     ("crates/host/src/nic/packet.rs", 1),
     ("crates/host/src/nic/sys.rs", 12),
     ("crates/host/src/rdma/interfaces.rs", 8),
-    ("crates/host/src/rdma/sys.rs", 7),
+    ("crates/host/src/rdma/sys.rs", 9),
     ("crates/host/src/socket/sys.rs", 8),
     ("crates/verbs/src/cm.rs", 1),
     ("crates/verbs/src/context.rs", 6),

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -14,7 +14,9 @@ use super::channel::{BoundAddress, ConnectionChannel};
 use super::listen::Listener;
 use super::memory::ProtectionDomain;
 use super::queue::{CompletionChannel, CompletionQueue, NoticeChannel};
-use crate::rdma::{Copies, Counters, Patience, Settings, Shared, SocketOptions, Threading};
+use crate::rdma::{
+    Copies, Counters, Patience, Settings, Shared, SocketOptions, Threading, without_signals,
+};
 
 /// How to open a device.
 #[derive(Clone, Copy, Debug)]
@@ -97,12 +99,12 @@ pub struct Device {
 pub(super) struct Handle {
     pub(super) shared: Arc<Shared>,
     pub(super) insecure_network: bool,
-    thread: Option<JoinHandle<()>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        if let Some(thread) = self.thread.take() {
+        if let Some(thread) = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
             self.shared.stop();
             // A thread that panicked has said so itself.
             let _ = thread.join();
@@ -111,14 +113,31 @@ impl Drop for Handle {
 }
 
 impl Handle {
-    /// `PermissionDenied` if `addr` is not on loopback and that was not allowed.
+    /// What comes before every socket: `PermissionDenied` if `addr` is not on loopback and that was not allowed; the thread
+    /// runs afterwards, if there is to be one.
     pub(super) fn allow(&self, addr: SocketAddr) -> io::Result<()> {
         if addr.ip().to_canonical().is_loopback() || self.insecure_network {
-            return Ok(());
+            return self.start();
         }
         let why =
             format!("{} is not on loopback: traffic is not encrypted, so it has to be allowed", addr.ip());
         Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+    }
+}
+
+impl Handle {
+    /// Has the device's own thread run, if it is to have one.
+    fn start(&self) -> io::Result<()> {
+        if self.shared.threading == Threading::Caller {
+            return Ok(());
+        }
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if thread.is_none() {
+            let shared = Arc::clone(&self.shared);
+            let named = std::thread::Builder::new().name("sprat-rdma".to_owned());
+            *thread = Some(without_signals(|| named.spawn(move || shared.run()))?);
+        }
+        Ok(())
     }
 }
 
@@ -140,16 +159,12 @@ impl Device {
         let settings =
             Settings { config, copies: options.copies, connections: options.connections, fitted: true };
         let shared = Arc::new(Shared::new(settings, options.threading)?);
-        let thread = match options.threading {
-            Threading::Caller => None,
-            Threading::IoThread | Threading::ReceiveThread => {
-                let shared = Arc::clone(&shared);
-                let named = std::thread::Builder::new().name("sprat-rdma".to_owned());
-                Some(named.spawn(move || shared.run())?)
-            }
-        };
         let insecure_network = options.insecure_network;
-        Ok(Self { handle: Arc::new(Handle { shared, insecure_network, thread }) })
+        let handle = Handle { shared, insecure_network, thread: Mutex::default() };
+        if options.threading != Threading::Guard {
+            handle.start()?;
+        }
+        Ok(Self { handle: Arc::new(handle) })
     }
 
     /// A protection domain: regions and queue pairs work with each other only within one.
