@@ -158,6 +158,7 @@ impl ConnectionId {
     /// # Errors
     /// Another has come to listen there.
     pub fn listen(&self, at: BoundAddress, backlog: usize) -> io::Result<SocketAddr> {
+        self.handle.start()?;
         let audience = Audience { party: Some((self.number, backlog)), loopback_only: at.loopback_only };
         self.handle.shared.act(|core, _| {
             let (listener, local) = core.listen_at(at.socket, audience)?;
@@ -180,6 +181,7 @@ impl ConnectionId {
         limit: Duration,
     ) -> io::Result<SocketAddr> {
         self.handle.allow(to)?;
+        self.handle.start()?;
         let socket = match from {
             Some(from) => from.socket,
             None => rdma::open(&to)?,

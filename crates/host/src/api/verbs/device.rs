@@ -14,9 +14,7 @@ use super::channel::{BoundAddress, ConnectionChannel};
 use super::listen::Listener;
 use super::memory::ProtectionDomain;
 use super::queue::{CompletionChannel, CompletionQueue, NoticeChannel};
-use crate::rdma::{
-    Copies, Counters, Patience, Settings, Shared, SocketOptions, Threading, without_signals,
-};
+use crate::rdma::{Copies, Counters, Patience, Settings, Shared, SocketOptions, Threading, without_signals};
 
 /// How to open a device.
 #[derive(Clone, Copy, Debug)]
@@ -113,11 +111,10 @@ impl Drop for Handle {
 }
 
 impl Handle {
-    /// What comes before every socket: `PermissionDenied` if `addr` is not on loopback and that was not allowed; the thread
-    /// runs afterwards, if there is to be one.
+    /// `PermissionDenied` if `addr` is not on loopback and that was not allowed.
     pub(super) fn allow(&self, addr: SocketAddr) -> io::Result<()> {
         if addr.ip().to_canonical().is_loopback() || self.insecure_network {
-            return self.start();
+            return Ok(());
         }
         let why =
             format!("{} is not on loopback: traffic is not encrypted, so it has to be allowed", addr.ip());
@@ -126,8 +123,8 @@ impl Handle {
 }
 
 impl Handle {
-    /// Has the device's own thread run, if it is to have one.
-    fn start(&self) -> io::Result<()> {
+    /// Has the device's own thread run, if it is to have one: before anything listens or connects.
+    pub(super) fn start(&self) -> io::Result<()> {
         if self.shared.threading == Threading::Caller {
             return Ok(());
         }
@@ -205,6 +202,7 @@ impl Device {
     /// The address is in use, not ours, or not allowed.
     pub fn listen(&self, addr: SocketAddr) -> io::Result<Listener> {
         self.handle.allow(addr)?;
+        self.handle.start()?;
         Listener::new(Arc::clone(&self.handle), addr)
     }
 

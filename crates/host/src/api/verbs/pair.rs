@@ -258,6 +258,7 @@ impl QueuePair {
     /// No socket or no way to that address, or not allowed.
     pub fn begin_connect(&self, to: SocketAddr, options: ConnectOptions) -> io::Result<()> {
         self.domain.handle.allow(to)?;
+        self.domain.handle.start()?;
         self.domain.handle.shared.act(|core, now| core.connect(now, self.qp, to, options, CONNECT_NS))
     }
 
