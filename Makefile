@@ -66,6 +66,7 @@ bare: tools ## proto and store for a machine without an operating system: proof 
 
 .PHONY: unit
 unit: tools ## Unit, integration and documentation tests, the house rules among them; the simulator's are `sim`
+	scripts/tools --devices
 	cargo test --workspace --exclude sprat-sim --exclude sprat-verbs --no-fail-fast
 
 .PHONY: abi

@@ -3,7 +3,7 @@
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sprat::netns::{Namespace, link};
 use sprat::nic::fake;
-use sprat::nic::{AnyNic, Nic as _, Options, open};
+use sprat::nic::{AnyNic, Nic as _, Options, memif, open};
 use sprat_proto::device::{Arrival, Device as _, HEADER, Mac, Offload, Sent};
 
 /// An Ethernet type for experiments: nothing but our tests sends it.
@@ -56,6 +56,23 @@ fn on_veth(driver: &str, mtu: usize, change: impl FnOnce(&mut Options)) -> Pair 
     Net::new(mtu).open(driver, &options)
 }
 
+/// A server and its client.
+fn on_memif(mtu: usize, ring: usize) -> Pair {
+    let folder = tempfile::tempdir().unwrap();
+    let end = |role| {
+        let memif = memif::Options { mtu, ring, ..memif::Options::new(role, folder.path().join("memif")) };
+        open("memif", &Options { memif: Some(memif), ..Options::default() }).unwrap()
+    };
+    let mut pair = Pair { a: end(memif::Role::Server), b: end(memif::Role::Client), net: None };
+    // `wake` goes on with the exchange at the socket.
+    for _ in 0..100 {
+        for device in [&mut pair.a, &mut pair.b] {
+            device.wake();
+        }
+    }
+    pair
+}
+
 /// All kinds.
 pub(crate) const KINDS: &[Kind] = &[
     Kind {
@@ -66,6 +83,8 @@ pub(crate) const KINDS: &[Kind] = &[
             Pair { a: Box::new(a), b: Box::new(b), net: None }
         },
     },
+    Kind { name: "memif", root: false, pair: |mtu| on_memif(mtu, 1024) },
+    Kind { name: "memif_small", root: false, pair: |mtu| on_memif(mtu, 128) },
     Kind { name: "packet", root: true, pair: |mtu| on_veth("packet", mtu, |_| ()) },
     Kind { name: "packet_plain", root: true, pair: |mtu| on_veth("packet", mtu, |o| o.no_offload = true) },
 ];

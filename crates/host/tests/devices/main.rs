@@ -13,24 +13,33 @@ use sprat::netns::Namespace;
 mod house;
 mod networks;
 mod suite;
+mod testpmd;
 
 /// A test: its name, whether it needs root, and what it does, by panicking if something is wrong.
 pub(crate) struct Case {
     pub(crate) name: String,
     pub(crate) root: bool,
+    /// A program that it needs besides, and what installs it.
+    pub(crate) program: Option<&'static str>,
     pub(crate) run: Box<dyn Fn() + std::panic::RefUnwindSafe>,
 }
 
 impl Case {
     fn root(name: &str, run: impl Fn() + std::panic::RefUnwindSafe + 'static) -> Self {
-        Self { name: name.into(), root: true, run: Box::new(run) }
+        Self { name: name.into(), root: true, program: None, run: Box::new(run) }
     }
+}
+
+fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
 fn main() -> ExitCode {
     let wanted: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
     let mut cases = networks::cases();
     cases.extend(suite::cases());
+    cases.extend(testpmd::cases());
     let all = cases.len();
     cases.retain(|case| wanted.is_empty() || wanted.iter().any(|w| case.name.contains(w.as_str())));
     let filtered = all - cases.len();
@@ -39,12 +48,14 @@ fn main() -> ExitCode {
     let (mut passed, mut failed, mut ignored) = (0, 0, 0);
     println!("\nrunning {} tests", cases.len());
     for case in cases {
-        let verdict = match &why_not {
-            Some(why) if case.root && !strict => {
+        let missing = case.program.filter(|p| !is_installed(p)).map(|p| format!("there is no {p}"));
+        let rootless = why_not.as_ref().filter(|_| case.root).map(ToString::to_string);
+        let verdict = match rootless.or(missing) {
+            Some(why) if !strict => {
                 ignored += 1;
                 format!("ignored ({why})")
             }
-            Some(why) if case.root => {
+            Some(why) => {
                 failed += 1;
                 format!("FAILED ({why})")
             }

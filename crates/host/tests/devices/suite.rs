@@ -35,7 +35,7 @@ pub(crate) fn cases() -> Vec<Case> {
         let more = if kind.root { ON_INTERFACES } else { &[] };
         for (name, run) in EACH.iter().chain(more) {
             let name = format!("{}::{name}", kind.name);
-            cases.push(Case { name, root: kind.root, run: Box::new(move || run(kind)) });
+            cases.push(Case { name, root: kind.root, program: None, run: Box::new(move || run(kind)) });
         }
     }
     cases

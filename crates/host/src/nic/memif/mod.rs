@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use rustix::event::{Timespec, epoll};
 use rustix::net::SocketFlags;
 use sprat_proto::Instant;
-use sprat_proto::device::{Arrival, Device, HEADER, Info, Mac, Offload, Sent};
+use sprat_proto::device::{Arrival, Device, HEADER, Info, MAX_PARTS, Mac, Offload, Sent};
 use sprat_proto::time::{MS, SECOND};
 use sprat_proto::wire::memif::{LOG2_RING_MAX, SECRET};
 
@@ -119,6 +119,13 @@ struct Link {
     rings: Option<Box<Rings>>,
     /// Until when all must be said.
     until: Instant,
+}
+
+/// Which links a frame goes to.
+enum To {
+    Nobody,
+    One(u64),
+    All,
 }
 
 /// What has been counted.
@@ -354,13 +361,13 @@ impl Memif {
         }
     }
 
-    /// Which links a frame goes to: none stands for all.
-    fn towards(&self, parts: &[&[u8]]) -> Option<u64> {
-        if self.links.len() == 1 {
-            return None;
+    /// Which links a frame goes to.
+    fn towards(&self, parts: &[&[u8]]) -> To {
+        if self.links.len() < 2 {
+            return self.links.keys().next().map_or(To::Nobody, |n| To::One(*n));
         }
-        let head = parts.first()?.first_chunk::<6>()?;
-        self.addresses.get(&Mac(*head)).copied()
+        let head = parts.first().and_then(|p| p.first_chunk());
+        head.and_then(|mac| self.addresses.get(&Mac(*mac))).map_or(To::All, |n| To::One(*n))
     }
 
     fn put(&mut self, number: u64, parts: &[&[u8]], len: usize) -> Option<bool> {
@@ -427,26 +434,21 @@ impl Device for Memif {
 
     fn send(&mut self, parts: &[&[u8]], offload: Offload) -> Sent {
         let len = parts.iter().map(|p| p.len()).sum();
-        if offload != Offload::None || !(HEADER..=self.info.max_send).contains(&len) {
+        if offload != Offload::None
+            || parts.len() > MAX_PARTS
+            || !(HEADER..=self.info.max_send).contains(&len)
+        {
             self.counts.tx_invalid += 1;
             return Sent::Yes;
         }
         match self.towards(parts) {
-            Some(number) => match self.put(number, parts, len) {
-                Some(false) => return Sent::Full,
+            To::Nobody => self.counts.tx_nobody += 1,
+            To::All => self.put_all(parts, len),
+            To::One(number) => match self.put(number, parts, len) {
                 Some(true) => {}
+                Some(false) => return Sent::Full,
                 None => self.counts.tx_nobody += 1,
             },
-            None if self.links.len() == 1 => {
-                let number = self.links.keys().next().copied().unwrap_or_default();
-                match self.put(number, parts, len) {
-                    Some(false) => return Sent::Full,
-                    Some(true) => {}
-                    None => self.counts.tx_nobody += 1,
-                }
-            }
-            None if self.links.is_empty() => self.counts.tx_nobody += 1,
-            None => self.put_all(parts, len),
         }
         Sent::Yes
     }
@@ -463,13 +465,13 @@ impl Device for Memif {
 
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
         let c = &self.counts;
-        each("memif_links", c.links);
-        each("memif_links_ended", c.links_ended);
-        each("memif_links_refused", c.links_refused);
-        each("memif_links_broken", c.links_broken);
-        each("memif_rx_bad", c.rx_bad);
-        each("memif_tx_full", c.tx_full);
-        each("memif_tx_invalid", c.tx_invalid);
-        each("memif_tx_nobody", c.tx_nobody);
+        each("links", c.links);
+        each("links_ended", c.links_ended);
+        each("links_refused", c.links_refused);
+        each("links_broken", c.links_broken);
+        each("frames_bad", c.rx_bad);
+        each("frames_unsent", c.tx_full);
+        each("frames_refused", c.tx_invalid);
+        each("frames_to_nobody", c.tx_nobody);
     }
 }

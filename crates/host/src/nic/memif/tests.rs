@@ -103,7 +103,7 @@ fn exchange(server: &mut Memif, client: &mut Memif, count: usize, seed: u64) {
         }
     }
     for side in sides {
-        assert_eq!((counter(side, "memif_rx_bad"), counter(side, "memif_links_broken")), (0, 0));
+        assert_eq!((counter(side, "frames_bad"), counter(side, "links_broken")), (0, 0));
     }
 }
 
@@ -148,13 +148,13 @@ fn what_cannot_be_sent_is_counted() {
     let house = House::new();
     let mut alone = Memif::open(house.options(Role::Server)).unwrap();
     assert_eq!(alone.send(&[&[0; 60]], Offload::None), Sent::Yes);
-    assert_eq!(counter(&alone, "memif_tx_nobody"), 1);
+    assert_eq!(counter(&alone, "frames_to_nobody"), 1);
     for bytes in [&[0; HEADER - 1][..], &[0; HEADER + 1501]] {
         assert_eq!(alone.send(&[bytes], Offload::None), Sent::Yes);
     }
     let checksum = Offload::Checksum { start: 34, offset: 6 };
     assert_eq!(alone.send(&[&[0; 60]], checksum), Sent::Yes);
-    assert_eq!(counter(&alone, "memif_tx_invalid"), 3);
+    assert_eq!(counter(&alone, "frames_refused"), 3);
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn a_client_comes_back_to_a_server_that_was_gone() {
         client.look_at_sockets();
         client.links() == 0
     });
-    assert_eq!(counter(&client, "memif_links_ended"), 1);
+    assert_eq!(counter(&client, "links_ended"), 1);
     let mut server = Memif::open(house.options(Role::Server)).unwrap();
     linked(&mut server, &mut client, 1);
     exchange(&mut server, &mut client, 100, 6);
@@ -371,8 +371,8 @@ fn what_a_peer_writes_into_memory_ends_its_own_link_at_most() {
         });
         while !received(&mut good).is_empty() {}
     }
-    assert!(counter(&server, "memif_links_broken") > 10);
-    assert!(counter(&server, "memif_rx_bad") > 10);
+    assert!(counter(&server, "links_broken") > 10);
+    assert!(counter(&server, "frames_bad") > 10);
     let (to, from) = (good.info().mac, server.info().mac);
     let bytes = frame(to, from, &mut rng, 1000);
     server.send(&[&bytes], Offload::None);

@@ -1,0 +1,104 @@
+//! DPDK's testpmd as a peer: it sends each frame back with its addresses exchanged.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use sprat::nic::{AnyNic, Nic as _, Options, memif, open};
+use sprat_proto::device::{Device as _, HEADER, Mac, Offload, Sent};
+
+use crate::Case;
+use crate::house::frame;
+
+const PROGRAM: &str = "dpdk-testpmd";
+/// Looks into the ring before a frame counts as not answered yet, and before it counts as lost.
+const SOON: u32 = 20_000;
+const PATIENCE: u32 = 2_000_000;
+
+/// The process, which is ended with this.
+struct Peer(Child);
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Peer {
+    fn start(role: &str, socket: &Path) -> Self {
+        let device =
+            format!("--vdev=net_memif0,role={role},id=0,socket={},socket-abstract=no", socket.display());
+        let eal =
+            ["--no-huge", "--no-pci", "--no-shconf", "--no-telemetry", "-m", "256", "-l", "0,1", &device];
+        let mine = ["--forward-mode=macswap", "--auto-start", "--total-num-mbufs=4096"];
+        let child = Command::new(PROGRAM)
+            .args(eal)
+            .arg("--")
+            .args(mine)
+            // It runs until its input ends.
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        Self(child.unwrap())
+    }
+}
+
+pub(crate) fn cases() -> Vec<Case> {
+    let case = |name: &str, run: fn()| Case {
+        name: format!("testpmd::{name}"),
+        root: false,
+        program: Some(PROGRAM),
+        run: Box::new(run),
+    };
+    vec![
+        case("memif_serves_it", || there_and_back(memif::Role::Server)),
+        case("memif_connects_to_it", || there_and_back(memif::Role::Client)),
+    ]
+}
+
+fn exchanged(bytes: &[u8]) -> Vec<u8> {
+    [&bytes[6..12], &bytes[..6], &bytes[12..]].concat()
+}
+
+/// The next frame; none if that takes too long.
+fn next(device: &mut AnyNic, looks: u32) -> Option<Vec<u8>> {
+    for _ in 0..looks {
+        if device.recv_burst() > 0 {
+            return Some(device.frame(0).0.to_vec());
+        }
+        // Both sides may have to share a processor.
+        std::thread::yield_now();
+    }
+    None
+}
+
+fn there_and_back(role: memif::Role) {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("memif");
+    let theirs = if role == memif::Role::Server { "client" } else { "server" };
+    let options = Options { memif: Some(memif::Options::new(role, &socket)), ..Options::default() };
+    let mut device = open("memif", &options).unwrap();
+    let _peer = Peer::start(theirs, &socket);
+    let (ours, other) = (device.info().mac, Mac([2, 0, 0, 0, 0, 9]));
+    // It takes a second or so to start; what is sent until then is lost.
+    let mut first = None;
+    for number in 0..1000 {
+        device.wake();
+        assert_eq!(device.send(&[&frame(ours, other, number, 60)], Offload::None), Sent::Yes);
+        device.flush();
+        first = next(&mut device, SOON);
+        if first.is_some() {
+            break;
+        }
+    }
+    assert!(first.is_some(), "it never answered");
+    while next(&mut device, SOON).is_some() {}
+    for number in 0..500 {
+        let len = HEADER + 4 + (number as usize * 37) % 1497;
+        let there = frame(ours, other, number, len);
+        assert_eq!(device.send(&[&there], Offload::None), Sent::Yes);
+        device.flush();
+        assert_eq!(next(&mut device, PATIENCE), Some(exchanged(&there)), "{len}");
+    }
+}
