@@ -119,13 +119,23 @@ pub(crate) struct Up {
 
 /// Run a program that was built for RDMA hardware on software RDMA: with our libibverbs.so.1 and librdmacm.so.1.
 ///
-/// No root and no kernel module are needed. The libraries are in the folder `verbs` beside this program (`make verbs`), or where
-/// SPRAT_VERBS says. Programs that are set-user-id or linked statically cannot be run so.
+/// No root and no kernel module are needed. The libraries are in the folder `verbs` beside this program (`make verbs`), in
+/// `../lib/sprat` (`make install`), or where SPRAT_VERBS says. What the program starts gets them too. Programs that are set-user-id
+/// or linked statically cannot be run so.
+///
+/// With SPRAT_LOG=error, info or debug the libraries tell on standard error what they decide and which calls fail;
+/// SPRAT_LOG=info,FILE appends that to a file (%p in its name is the process id).
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sprat exec ibv_devinfo -v               the devices, one for each IP interface
-  sprat exec -- ibv_devices")]
+  sprat exec -- rping -s -a 127.0.0.1     a server; in another terminal its client:
+  sprat exec -- rping -c -a 127.0.0.1 -C 10 -v
+  SPRAT_LOG=info sprat exec --insecure-network -- ib_write_bw -R 192.0.2.7")]
 pub(crate) struct Exec {
+    /// Allow addresses other than loopback: nothing is encrypted, and whoever reaches the program may do what RDMA lets him. Without
+    /// it, listeners at all addresses accept from loopback only, and other addresses are refused (EACCES)
+    #[arg(long)]
+    pub(crate) insecure_network: bool,
     /// The program, by its path or as the shell would find it
     #[arg(value_name = "PROGRAM")]
     pub(crate) program: OsString,

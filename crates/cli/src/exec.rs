@@ -13,6 +13,8 @@ use crate::fail::Fail;
 const FOLDER: &str = "SPRAT_VERBS";
 /// Where the system's loader looks first.
 const LOADER: &str = "LD_LIBRARY_PATH";
+/// Tells the libraries that addresses other than loopback are allowed.
+const INSECURE: &str = "SPRAT_INSECURE_NETWORK";
 const LIBRARIES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
 
 /// Runs the command: this process becomes the program, with its process id, its terminal and its exit code.
@@ -23,7 +25,12 @@ pub(crate) fn run(args: &Exec) -> Result<(), Fail> {
         path.push(":");
         path.push(others);
     }
-    let error = Command::new(&args.program).args(&args.arguments).env(LOADER, path).exec();
+    let mut command = Command::new(&args.program);
+    command.args(&args.arguments).env(LOADER, path);
+    if args.insecure_network {
+        command.env(INSECURE, "1");
+    }
+    let error = command.exec();
     Err(Fail::new(format!("{}: {error}", args.program.display())))
 }
 

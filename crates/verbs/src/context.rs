@@ -12,6 +12,7 @@ use crate::abi::device::{Context, ContextOps, Device as Seen, EXTENDED, VerbsCon
 use crate::device::Device;
 use crate::entry::{Errno, INVALID, export};
 use crate::events::Events;
+use crate::log::log;
 use crate::pd::Users;
 use crate::{cq, mw, qp, query, srq, work};
 
@@ -145,6 +146,7 @@ export! {
         let device = Device::from_seen(device)?;
         let events = Events::new()?;
         let seen = verbs_context(device, events.fd());
+        log!(Info, "opens the device of interface {}", device.interface_name());
         let open = Box::into_raw(Box::new(Open { seen, device, events, users: Users::default() }));
         // SAFETY: a field's address, taken of a pointer to the whole, which is alive.
         Ok(unsafe { &raw mut (*open).seen.context })

@@ -86,6 +86,11 @@ impl Device {
         std::ptr::from_ref(self).cast_mut().cast()
     }
 
+    /// The interface that it stands for.
+    pub(crate) fn interface_name(&self) -> &str {
+        &self.interface
+    }
+
     /// Its number, as on the wire.
     pub(crate) fn guid(&self) -> [u8; 8] {
         self.guid

@@ -12,6 +12,7 @@ use sprat::verbs::{Device, Options, Threading};
 
 use crate::cq::Cq;
 use crate::entry::Errno;
+use crate::log::log;
 use crate::qp::Qp;
 use crate::srq::Srq;
 
@@ -51,6 +52,8 @@ impl Engine {
         }
         // Who listens at an address that is not loopback has been allowed to by whoever started him: see `sprat exec`.
         let insecure_network = std::env::var_os("SPRAT_INSECURE_NETWORK").is_some_and(|v| v == "1");
+        let reach = if insecure_network { "any address" } else { "loopback only" };
+        log!(Info, "starts the engine, which connects {reach}");
         let options = Options { threading: Threading::Guard, insecure_network, ..Options::default() };
         let new: &'static Self = Box::leak(Box::new(Self {
             device: Device::open(options)?,

@@ -10,6 +10,8 @@
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::log::log;
+
 /// An errno.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Errno(pub(crate) c_int);
@@ -44,14 +46,29 @@ pub(crate) fn set_errno(errno: Errno) {
     unsafe { *libc::__errno_location() = errno.0 };
 }
 
-/// Runs `body`; a panic, which is a bug, has been told on standard error and is an EIO here.
-pub(crate) fn caught<T>(body: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
-    catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Errno(libc::EIO)))
+/// Runs `body`, which C calls `name`; a panic, which is a bug, has been told on standard error and is an EIO here.
+pub(crate) fn caught<T>(name: &str, body: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+    let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Errno(libc::EIO)));
+    if let Err(errno) = result {
+        failed(name, errno);
+    }
+    result
+}
+
+/// A call that fails is told, if that is wanted; that nothing is there yet, with the least of things.
+#[cold]
+fn failed(name: &str, errno: Errno) {
+    let why = std::io::Error::from_raw_os_error(errno.0);
+    if errno.0 == libc::EAGAIN {
+        log!(Debug, "{name}: {why}");
+    } else {
+        log!(Error, "{name}: {why}");
+    }
 }
 
 /// The same; a failure is said by `failed` and errno.
-pub(crate) fn or_errno<T>(failed: T, body: impl FnOnce() -> Result<T, Errno>) -> T {
-    caught(body).unwrap_or_else(|errno| {
+pub(crate) fn or_errno<T>(name: &str, failed: T, body: impl FnOnce() -> Result<T, Errno>) -> T {
+    caught(name, body).unwrap_or_else(|errno| {
         set_errno(errno);
         failed
     })
@@ -124,25 +141,25 @@ macro_rules! entry {
     ($($(#[$meta:meta])* code fn $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block)*) => {$(
         $(#[$meta])*
         pub(crate) extern "C" fn $name($($arg: $type),*) -> std::ffi::c_int {
-            $crate::entry::caught(|| $body).map_or_else(|errno| errno.0, |()| 0)
+            $crate::entry::caught(stringify!($name), || $body).map_or_else(|errno| errno.0, |()| 0)
         }
     )*};
     ($($(#[$meta:meta])* minus fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty $body:block)*) => {$(
         $(#[$meta])*
         pub(crate) extern "C" fn $name($($arg: $type),*) -> $result {
-            $crate::entry::or_errno(-1, || $body)
+            $crate::entry::or_errno(stringify!($name), -1, || $body)
         }
     )*};
     ($($(#[$meta:meta])* null fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty $body:block)*) => {$(
         $(#[$meta])*
         pub(crate) extern "C" fn $name($($arg: $type),*) -> $result {
-            $crate::entry::or_errno($crate::entry::Null::NULL, || $body)
+            $crate::entry::or_errno(stringify!($name), $crate::entry::Null::NULL, || $body)
         }
     )*};
     ($($(#[$meta:meta])* plain fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block)*) => {$(
         $(#[$meta])*
         pub(crate) extern "C" fn $name($($arg: $type),*) $(-> $result)? {
-            $crate::entry::or_errno(Default::default(), || $body)
+            $crate::entry::or_errno(stringify!($name), Default::default(), || $body)
         }
     )*};
 }

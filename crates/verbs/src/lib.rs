@@ -23,6 +23,7 @@ mod device;
 mod engine;
 mod entry;
 mod events;
+mod log;
 mod mr;
 mod mw;
 mod pd;

@@ -109,3 +109,39 @@ fn exec_says_what_is_missing() {
     let (code, said) = run(Command::new(place.sprat()).args(["exec", "true"]).env("SPRAT_VERBS", "/nowhere"));
     assert!(code == Some(1) && said.contains("SPRAT_VERBS=/nowhere"), "{said}");
 }
+
+#[test]
+fn exec_allows_the_network_where_it_is_asked_to() {
+    let place = Place::new();
+    let show = ["--", "sh", "-c", "echo network=$SPRAT_INSECURE_NETWORK"];
+    let run = |options: &[&str]| {
+        let mut command = Command::new(place.sprat());
+        output(command.arg("exec").args(options).args(show).env_remove("SPRAT_INSECURE_NETWORK"))
+    };
+    assert_eq!(run(&[]), "network=\n");
+    assert_eq!(run(&["--insecure-network"]), "network=1\n");
+}
+
+/// That there is a line for what happened, and none unless one was asked for; not what it says.
+#[test]
+fn a_log_is_kept_where_it_is_wanted() {
+    let place = Place::new();
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let file = folder.path().join("log-%p");
+    let run = |log: &str| {
+        let mut command = Command::new(place.sprat());
+        let out = command.args(["exec", "--", "ibv_devinfo", "-d", "iw_lo"]).env("SPRAT_LOG", log).output();
+        let out = out.expect("sprat runs");
+        assert!(out.status.success());
+        String::from_utf8_lossy(&out.stderr).into_owned()
+    };
+    assert_eq!(run(""), "");
+    assert_eq!(run("error"), "");
+    assert!(run("info").starts_with("sprat["));
+    assert!(run("nonsense").contains("SPRAT_LOG"));
+    assert_eq!(run(&format!("info,{}", file.display())), "");
+    let files: Vec<_> = fs::read_dir(folder.path()).expect("it is ours").flatten().collect();
+    let name = files[0].file_name().into_string().expect("a name in ASCII");
+    assert!(files.len() == 1 && name.starts_with("log-") && !name.contains('%'), "{name}");
+    assert!(fs::read_to_string(files[0].path()).expect("it is ours").starts_with("sprat["));
+}

@@ -1,0 +1,144 @@
+//! What the libraries decide, for whoever wonders why a program does not work: `SPRAT_LOG`, which is off unless set.
+//!
+//! ```text
+//!   SPRAT_LOG=error               calls that fail, with the errno they return
+//!   SPRAT_LOG=info                also: the engine, devices opened, connections made, refused and ended
+//!   SPRAT_LOG=debug               also: objects made and destroyed, events, calls that find nothing (EAGAIN)
+//!   SPRAT_LOG=info,/tmp/log-%p    into a file, to whose end is written; %p is the process id
+//!
+//!   sprat[4711] 0.103277 info: opens iw_lo
+//! ```
+//!
+//! A line has the process, seconds since the first line of the process, level and text. It goes out by one write, so
+//! that those of several threads and processes do not mix. No descriptor is kept open, which a program that closes all of them
+//! could give to somebody else. What cannot be written is lost: no program fails for it.
+//!
+//! Always holds: while it is off a message costs one atomic load, and its text is not made.
+
+use std::fmt;
+use std::fs::File;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use sprat::clock;
+
+/// How much of it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[repr(u8)]
+pub(crate) enum Level {
+    /// Calls that fail.
+    Error = 1,
+    /// Decisions that the program sees: what is opened, connected, refused.
+    Info,
+    /// Everything that happens seldom enough: nothing of the path of data.
+    Debug,
+}
+
+const NAME: &str = "SPRAT_LOG";
+/// The environment has not been asked yet.
+const UNKNOWN: u8 = u8::MAX;
+/// A message's level must be at most this; 0 is off.
+static UP_TO: AtomicU8 = AtomicU8::new(UNKNOWN);
+/// Where it goes, if not to standard error.
+static FILE: OnceLock<Option<String>> = OnceLock::new();
+
+/// Whether messages of this level are wanted.
+#[inline]
+pub(crate) fn on(level: Level) -> bool {
+    match UP_TO.load(Ordering::Relaxed) {
+        UNKNOWN => level as u8 <= begin(),
+        up_to => level as u8 <= up_to,
+    }
+}
+
+/// Asks the environment, once.
+#[cold]
+fn begin() -> u8 {
+    let value = std::env::var(NAME).unwrap_or_default();
+    let (up_to, file) = parse(&value).unwrap_or_else(|| {
+        line(
+            None,
+            format_args!(
+                "sprat: {NAME}={value:?}: it is error, info or debug, and may have ,FILE behind it\n"
+            ),
+        );
+        (0, None)
+    });
+    let _ = FILE.set(file.map(str::to_owned));
+    UP_TO.store(up_to, Ordering::Relaxed);
+    up_to
+}
+
+/// The level that a value asks for (0 is off) and the file, if it names one.
+fn parse(value: &str) -> Option<(u8, Option<&str>)> {
+    let (level, file) = value.split_once(',').map_or((value, None), |(level, file)| (level, Some(file)));
+    let up_to = match level.trim() {
+        "" | "off" | "0" => 0,
+        "error" => Level::Error as u8,
+        "info" | "1" => Level::Info as u8,
+        "debug" => Level::Debug as u8,
+        _ => return None,
+    };
+    Some((up_to, file.filter(|f| !f.is_empty())))
+}
+
+/// Writes a message; called by [`log!`](crate::log::log).
+#[cold]
+pub(crate) fn write(level: Level, text: fmt::Arguments<'_>) {
+    let name = match level {
+        Level::Error => "error",
+        Level::Info => "info",
+        Level::Debug => "debug",
+    };
+    let process = std::process::id();
+    let since = clock::now().as_ns();
+    let (seconds, us) = (since / 1_000_000_000, since / 1000 % 1_000_000);
+    // A forked child has its own.
+    let file = FILE
+        .get()
+        .and_then(Option::as_ref)
+        .map(|file| PathBuf::from(file.replace("%p", &process.to_string())));
+    line(file.as_deref(), format_args!("sprat[{process}] {seconds}.{us:06} {name}: {text}\n"));
+}
+
+/// One line, by one write.
+fn line(file: Option<&Path>, text: fmt::Arguments<'_>) {
+    let bytes = text.to_string();
+    let written = match file {
+        Some(file) => File::options()
+            .append(true)
+            .create(true)
+            .open(file)
+            .and_then(|mut f| f.write_all(bytes.as_bytes())),
+        None => std::io::stderr().write_all(bytes.as_bytes()),
+    };
+    // Nothing can be done about a log that cannot be written.
+    drop(written);
+}
+
+/// `log!(Info, "connects to {address}")`: a message, if its level is wanted.
+macro_rules! log {
+    ($level:ident, $($text:tt)+) => {
+        if $crate::log::on($crate::log::Level::$level) {
+            $crate::log::write($crate::log::Level::$level, format_args!($($text)+));
+        }
+    };
+}
+pub(crate) use log;
+
+#[cfg(test)]
+mod tests {
+    use super::{Level, parse};
+
+    #[test]
+    fn values_are_levels_and_files() {
+        assert_eq!(parse(""), Some((0, None)));
+        assert_eq!(parse("off"), Some((0, None)));
+        assert_eq!(parse("error"), Some((Level::Error as u8, None)));
+        assert_eq!(parse("info,/tmp/a,b"), Some((Level::Info as u8, Some("/tmp/a,b"))));
+        assert_eq!(parse("debug,"), Some((Level::Debug as u8, None)));
+        assert_eq!(parse("loud"), None);
+    }
+}
