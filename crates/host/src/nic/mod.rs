@@ -6,6 +6,7 @@
 //! | driver | what it is | who may |
 //! | --- | --- | --- |
 //! | `packet` | AF_PACKET with a mapped ring: any interface of the kernel, beside its own stack | CAP_NET_RAW |
+//! | `xdp` | AF_XDP: frames past the kernel's stack, by way of a program on the interface | CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF |
 //! | `memif` | memory shared with another process, in the format of VPP and DPDK | anybody |
 //!
 //! Always: what a device holds in the kernel (sockets, rings, programs) ends with the process, however that ends. Not here:
@@ -23,6 +24,7 @@ mod filter;
 pub mod memif;
 pub mod packet;
 mod sys;
+pub mod xdp;
 
 /// A [`Device`] of the real world. Never blocks; belongs to one thread.
 pub trait Nic: Device + Send {
@@ -101,10 +103,33 @@ pub struct Options {
     pub no_offload: bool,
     /// Which of the interface's queues (`xdp`).
     pub queue: u32,
+    /// How frames pass the kernel (`xdp`): the best way that works, if none is asked for.
+    pub way: Option<Way>,
     /// What `memif` needs to know; it looks at nothing else here.
     pub memif: Option<memif::Options>,
     /// Several devices with this number on one interface share what arrives there, flow by flow (`packet`).
     pub group: Option<u16>,
+}
+
+/// How frames pass the kernel on their way to an AF_XDP socket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Way {
+    /// The card writes them to our memory.
+    ZeroCopy,
+    /// The card's driver copies them.
+    Native,
+    /// The kernel copies them, behind any driver.
+    Generic,
+}
+
+impl std::fmt::Display for Way {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::ZeroCopy => "zero-copy mode",
+            Self::Native => "native mode",
+            Self::Generic => "generic mode",
+        })
+    }
 }
 
 /// Why a device cannot be opened: what is missing, and what mends it.
@@ -197,6 +222,7 @@ pub fn open(driver: &str, options: &Options) -> Result<AnyNic, OpenError> {
             let failed = |source| OpenError::Failed { driver, dev, what: "opening", source };
             Ok(Box::new(memif::Memif::open(options).map_err(failed)?))
         }
+        "xdp" => Ok(Box::new(xdp::Xdp::open(options)?)),
         other => Err(OpenError::UnknownDriver { driver: other.into() }),
     }
 }

@@ -86,6 +86,8 @@ unsafe impl Plain for libc::c_int {}
 unsafe impl Plain for libc::tpacket_stats {}
 // SAFETY: numbers and an array of octets.
 unsafe impl Plain for libc::sockaddr_ll {}
+// SAFETY: numbers.
+unsafe impl Plain for libc::sockaddr_xdp {}
 // SAFETY: four numbers.
 unsafe impl Plain for libc::tpacket_req {}
 // SAFETY: numbers and an array of octets.

@@ -3,7 +3,7 @@
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sprat::netns::{Namespace, link};
 use sprat::nic::fake;
-use sprat::nic::{AnyNic, Nic as _, Options, memif, open};
+use sprat::nic::{AnyNic, Nic as _, Options, Way, memif, open};
 use sprat_proto::device::{Arrival, Device as _, HEADER, Mac, Offload, Sent};
 
 /// An Ethernet type for experiments: nothing but our tests sends it.
@@ -87,6 +87,8 @@ pub(crate) const KINDS: &[Kind] = &[
     Kind { name: "memif_small", root: false, pair: |mtu| on_memif(mtu, 128) },
     Kind { name: "packet", root: true, pair: |mtu| on_veth("packet", mtu, |_| ()) },
     Kind { name: "packet_plain", root: true, pair: |mtu| on_veth("packet", mtu, |o| o.no_offload = true) },
+    Kind { name: "xdp", root: true, pair: |mtu| on_veth("xdp", mtu, |_| ()) },
+    Kind { name: "xdp_native", root: true, pair: |mtu| on_veth("xdp", mtu, |o| o.way = Some(Way::Native)) },
 ];
 
 /// A frame of `len` octets from `from` to `to`: numbered, the rest a pattern of the number.

@@ -8,9 +8,14 @@ use crate::Case;
 use crate::house::{DEV, KINDS, Kind, Pair, counter, drain, frame, receive, send, sleep};
 
 const MTU: usize = 1500;
+/// Ethernet types that the kernel on the way knows, and a length.
+const KINDS_OF_OTHERS: [u16; 5] = [0x0800, 0x0806, 0x86dd, 0x8100, 5];
+
+/// A test: its name, and what it does with a kind of device.
+type Test = (&'static str, fn(&Kind));
 
 /// The tests that run against every kind of device.
-const EACH: &[(&str, fn(&Kind))] = &[
+const EACH: &[Test] = &[
     ("frames_of_all_sizes_go_there_and_back", all_sizes),
     ("jumbo_frames_go_there_and_back", jumbo),
     ("parts_arrive_as_one_frame", parts),
@@ -24,7 +29,7 @@ const EACH: &[(&str, fn(&Kind))] = &[
 ];
 
 /// The tests that run against every kind of device that sits on an interface of the kernel.
-const ON_INTERFACES: &[(&str, fn(&Kind))] = &[
+const ON_INTERFACES: &[Test] = &[
     ("an_interface_that_is_deleted_is_gone", deleted),
     ("an_interface_that_is_switched_off_comes_back", switched_off),
 ];
@@ -171,8 +176,7 @@ fn garbage(kind: &Kind) {
         // And with types that the kernel on the way knows, to addresses of anybody: whatever comes of it, it goes on.
         let mut wild = bytes;
         rng.fill(&mut wild[..12]);
-        wild[12..14]
-            .copy_from_slice(&[0x0800_u16, 0x0806, 0x86dd, 0x8100, 5][rng.below(5) as usize].to_be_bytes());
+        wild[12..14].copy_from_slice(&KINDS_OF_OTHERS[rng.below(5) as usize].to_be_bytes());
         send(&mut pair.a, &wild);
         pair.b.recv_burst();
     }
@@ -239,6 +243,9 @@ fn switched_off(kind: &Kind) {
     drain(&mut pair.a);
     drain(&mut pair.b);
     net.a.run(|| link::switch(DEV, true)).unwrap().unwrap();
+    // What waited in a ring meanwhile goes now.
+    send(&mut pair.a, &bytes);
+    drain(&mut pair.b);
     there_and_back(&mut pair, [60, 1514].into_iter());
 }
 
@@ -275,7 +282,7 @@ fn datagram(pair: &Pair, len: usize) -> Vec<u8> {
     f.extend(99_u16.to_be_bytes());
     f.extend((len as u16 + 8).to_be_bytes());
     f.extend([0, 0]);
-    f.extend((0..len).map(|i| (i * 7 >> 3) as u8));
+    f.extend((0..len).map(|i| ((i * 7) >> 3) as u8));
     let part = sum(&[], pseudo(&f));
     f[UDP + 6..UDP + 8].copy_from_slice(&part.to_be_bytes());
     f

@@ -1,0 +1,237 @@
+//! The program that the kernel runs for each frame on the interface: it sends frames that are ours to our socket (the one in
+//! the map at the number of the queue on which the frame came) and leaves all others to the kernel.
+//!
+//! ```text
+//! no address asked for   ours are frames to our hardware address and to groups
+//! an address             ours are IP packets to it, and what asks for it: ARP, neighbour solicitation
+//! an address and a port  ours are UDP datagrams and TCP segments to both; whoever asks for the address is answered by the kernel
+//! ```
+//! Instructions are put together here, eight octets each (linux/bpf.h): no compiler is needed to build Sprat. Frames are read in
+//! network order into a machine that is little- or big-endian, so constants are compared as they lie in memory.
+
+use std::net::IpAddr;
+
+use sprat_proto::device::Mac;
+
+use crate::nic::Steer;
+
+/// One instruction: what, registers (destination in the low half), a distance, a number.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::nic) struct Insn {
+    code: u8,
+    registers: u8,
+    offset: i16,
+    value: i32,
+}
+
+/// Places to go on from that are not the next instruction.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum To {
+    Next,
+    Ours,
+    Pass,
+    Arp,
+    Ipv6,
+    Asked,
+    Group,
+}
+
+// Registers: what calls use, and what they leave alone.
+const R0: u8 = 0;
+const R1: u8 = 1;
+/// The first octet of the frame.
+const DATA: u8 = 2;
+/// The first octet behind it.
+const END: u8 = 3;
+const R4: u8 = 4;
+const R5: u8 = 5;
+const CONTEXT: u8 = 6;
+
+// Opcodes.
+const LOAD8: u8 = 0x71;
+const LOAD16: u8 = 0x69;
+const LOAD32: u8 = 0x61;
+const LOAD_MAP: u8 = 0x18;
+const MOVE: u8 = 0xbf;
+const MOVE_VALUE: u8 = 0xb7;
+const ADD: u8 = 0x0f;
+const ADD_VALUE: u8 = 0x07;
+const AND_VALUE: u8 = 0x57;
+const SHIFT_LEFT: u8 = 0x67;
+const GOTO: u8 = 0x05;
+const IF_EQUAL: u8 = 0x15;
+const IF_NOT: u8 = 0x55;
+const IF_NOT_32: u8 = 0x56;
+const IF_SET: u8 = 0x45;
+const IF_ABOVE: u8 = 0x2d;
+const CALL: u8 = 0x85;
+const EXIT: u8 = 0x95;
+/// In the source register of [`LOAD_MAP`]: the number is a file descriptor.
+const MAP_FD: u8 = 1;
+const REDIRECT_MAP: i32 = 51;
+const XDP_PASS: i32 = 2;
+
+// Places in a frame.
+const KIND: i16 = 12;
+const IP: i16 = 14;
+
+/// The program for `steer`, with the socket map behind the descriptor `map`.
+pub(in crate::nic) fn program(mac: Mac, steer: Steer, map: i32) -> Vec<Insn> {
+    let mut p = Assembler::default();
+    p.op(MOVE, CONTEXT, R1, 0, 0);
+    p.op(LOAD32, DATA, R1, 0, 0);
+    p.op(LOAD32, END, R1, 4, 0);
+    p.has(14);
+    match steer.addr {
+        None => p.by_hardware_address(mac),
+        Some(IpAddr::V4(ip)) => p.ipv4(ip.octets(), steer.port),
+        Some(IpAddr::V6(ip)) => p.ipv6(ip.octets(), steer.port),
+    }
+    p.end(map)
+}
+
+#[derive(Default)]
+struct Assembler {
+    code: Vec<(Insn, To)>,
+    places: Vec<(To, usize)>,
+}
+
+/// Sixteen bits as the machine loads them from network order.
+fn wire16(value: u16) -> i32 {
+    i32::from(value.to_be())
+}
+
+/// Thirty-two bits as the machine loads them from where they lie.
+fn wire32(bytes: &[u8]) -> i32 {
+    let [a, b, c, d] = [bytes[0], bytes[1], bytes[2], bytes[3]];
+    u32::from_be_bytes([a, b, c, d]).to_be().cast_signed()
+}
+
+impl Assembler {
+    fn op(&mut self, code: u8, to: u8, from: u8, offset: i16, value: i32) {
+        self.code.push((Insn { code, registers: to | from << 4, offset, value }, To::Next));
+    }
+
+    fn jump(&mut self, code: u8, register: u8, value: i32, to: To) {
+        self.code.push((Insn { code, registers: register, offset: 0, value }, to));
+    }
+
+    fn place(&mut self, to: To) {
+        self.places.push((to, self.code.len()));
+    }
+
+    /// Goes on only if the frame has `len` octets.
+    fn has(&mut self, len: i32) {
+        self.op(MOVE, R4, DATA, 0, 0);
+        self.op(ADD_VALUE, R4, 0, 0, len);
+        self.code.push((Insn { code: IF_ABOVE, registers: R4 | END << 4, offset: 0, value: 0 }, To::Pass));
+    }
+
+    fn by_hardware_address(&mut self, mac: Mac) {
+        self.op(LOAD32, R5, DATA, 0, 0);
+        self.jump(IF_NOT_32, R5, wire32(&mac.0[..4]), To::Group);
+        self.op(LOAD16, R5, DATA, 4, 0);
+        self.jump(IF_EQUAL, R5, wire16(u16::from_be_bytes([mac.0[4], mac.0[5]])), To::Ours);
+        self.place(To::Group);
+        self.op(LOAD8, R5, DATA, 0, 0);
+        self.jump(IF_SET, R5, 1, To::Ours);
+        self.jump(GOTO, 0, 0, To::Pass);
+    }
+
+    fn ipv4(&mut self, ip: [u8; 4], port: u16) {
+        self.op(LOAD16, R5, DATA, KIND, 0);
+        let other = if port == 0 { To::Arp } else { To::Pass };
+        self.jump(IF_NOT, R5, wire16(0x0800), other);
+        self.has(34);
+        self.op(LOAD32, R5, DATA, IP + 16, 0);
+        self.jump(IF_NOT_32, R5, wire32(&ip), To::Pass);
+        if port == 0 {
+            self.jump(GOTO, 0, 0, To::Ours);
+            self.place(To::Arp);
+            self.jump(IF_NOT, R5, wire16(0x0806), To::Pass);
+            self.has(42);
+            self.op(LOAD32, R5, DATA, IP + 24, 0);
+            self.jump(IF_NOT_32, R5, wire32(&ip), To::Pass);
+            self.jump(GOTO, 0, 0, To::Ours);
+            return;
+        }
+        // A later fragment has no port.
+        self.op(LOAD16, R5, DATA, IP + 6, 0);
+        self.jump(IF_SET, R5, wire16(0x1fff), To::Pass);
+        self.op(LOAD8, R5, DATA, IP + 9, 0);
+        self.jump(IF_EQUAL, R5, 17, To::Asked);
+        self.jump(IF_NOT, R5, 6, To::Pass);
+        self.place(To::Asked);
+        // Behind the header, however long its options are.
+        self.op(LOAD8, R5, DATA, IP, 0);
+        self.op(AND_VALUE, R5, 0, 0, 15);
+        self.op(SHIFT_LEFT, R5, 0, 0, 2);
+        self.op(ADD, DATA, R5, 0, 0);
+        self.has(18);
+        self.op(LOAD16, R5, DATA, IP + 2, 0);
+        self.jump(IF_EQUAL, R5, wire16(port), To::Ours);
+        self.jump(GOTO, 0, 0, To::Pass);
+    }
+
+    /// Compares 16 octets from `offset` on; elsewhere if they differ.
+    fn is(&mut self, offset: i16, ip: [u8; 16], elsewhere: To) {
+        for (at, word) in (offset..).step_by(4).zip(ip.chunks_exact(4)) {
+            self.op(LOAD32, R5, DATA, at, 0);
+            self.jump(IF_NOT_32, R5, wire32(word), elsewhere);
+        }
+    }
+
+    fn ipv6(&mut self, ip: [u8; 16], port: u16) {
+        self.op(LOAD16, R5, DATA, KIND, 0);
+        self.jump(IF_NOT, R5, wire16(0x86dd), To::Pass);
+        self.has(54);
+        self.is(IP + 24, ip, if port == 0 { To::Asked } else { To::Pass });
+        if port == 0 {
+            self.jump(GOTO, 0, 0, To::Ours);
+            // To a group, and a neighbour solicitation (ICMPv6 type 135) for our address.
+            self.place(To::Asked);
+            self.op(LOAD8, R5, DATA, IP + 24, 0);
+            self.jump(IF_NOT, R5, 0xff, To::Pass);
+            self.op(LOAD8, R5, DATA, IP + 6, 0);
+            self.jump(IF_NOT, R5, 58, To::Pass);
+            self.has(78);
+            self.op(LOAD8, R5, DATA, IP + 40, 0);
+            self.jump(IF_NOT, R5, 135, To::Pass);
+            self.is(IP + 48, ip, To::Pass);
+            self.jump(GOTO, 0, 0, To::Ours);
+            return;
+        }
+        self.has(58);
+        self.op(LOAD8, R5, DATA, IP + 6, 0);
+        self.jump(IF_EQUAL, R5, 17, To::Ipv6);
+        self.jump(IF_NOT, R5, 6, To::Pass);
+        self.place(To::Ipv6);
+        self.op(LOAD16, R5, DATA, IP + 42, 0);
+        self.jump(IF_EQUAL, R5, wire16(port), To::Ours);
+        self.jump(GOTO, 0, 0, To::Pass);
+    }
+
+    fn end(mut self, map: i32) -> Vec<Insn> {
+        self.place(To::Ours);
+        // The queue's number; and if there is no socket for it, the frame passes.
+        self.op(LOAD32, DATA, CONTEXT, 16, 0);
+        self.op(LOAD_MAP, R1, MAP_FD, 0, map);
+        self.op(0, 0, 0, 0, 0);
+        self.op(MOVE_VALUE, END, 0, 0, XDP_PASS);
+        self.op(CALL, 0, 0, 0, REDIRECT_MAP);
+        self.op(EXIT, 0, 0, 0, 0);
+        self.place(To::Pass);
+        self.op(MOVE_VALUE, R0, 0, 0, XDP_PASS);
+        self.op(EXIT, 0, 0, 0, 0);
+        let Self { mut code, places } = self;
+        for (at, (insn, to)) in code.iter_mut().enumerate().filter(|(_, (_, to))| *to != To::Next) {
+            let target = places.iter().find(|(place, _)| place == to).map_or(0, |(_, target)| *target);
+            insn.offset = (target as i64 - at as i64 - 1) as i16;
+        }
+        code.into_iter().map(|(insn, _)| insn).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;
