@@ -12,9 +12,11 @@
 
 extern crate alloc;
 
+mod count;
 pub mod datagrams;
 pub mod device;
 pub mod fault;
+pub mod net;
 pub mod probe;
 pub mod rand;
 pub mod rdma;

@@ -1,24 +1,10 @@
 //! Counters: one for each reason to drop something, one for each event worth knowing. They only grow.
 
-macro_rules! stats {
-    ($($(#[$doc:meta])+ $name:ident,)+) => {
-        /// What an endpoint has done and seen since it was made.
-        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-        #[non_exhaustive]
-        pub struct Stats {
-            $($(#[$doc])+ pub $name: u64,)+
-        }
+use crate::count::counters;
 
-        impl Stats {
-            /// Names and numbers.
-            pub fn each(&self, each: &mut dyn FnMut(&'static str, u64)) {
-                $(each(stringify!($name), self.$name);)+
-            }
-        }
-    };
-}
-
-stats! {
+counters! {
+    /// What an endpoint has done and seen since it was made.
+    Stats,
     /// Datagrams received.
     received,
     /// Datagrams given to the driver.

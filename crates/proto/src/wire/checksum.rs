@@ -54,7 +54,7 @@ impl Sum {
     /// Continued by `bytes`.
     #[inline]
     #[must_use]
-    pub fn add(self, bytes: &[u8]) -> Self {
+    pub fn bytes(self, bytes: &[u8]) -> Self {
         let sum = pairs(bytes);
         // A part that begins in the middle of a pair counts with the octets of all its pairs swapped.
         let sum = if self.odd { u64::from(fold(sum).swap_bytes()) } else { sum };
@@ -101,8 +101,8 @@ mod tests {
     #[test]
     fn rfc_1071_example() {
         let bytes = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
-        assert_eq!(Sum::new().add(&bytes).folded(), 0xddf2);
-        assert_eq!(Sum::new().word(0x0001).word(0xf203).add(&bytes[4..]).checksum(), !0xddf2);
+        assert_eq!(Sum::new().bytes(&bytes).folded(), 0xddf2);
+        assert_eq!(Sum::new().word(0x0001).word(0xf203).bytes(&bytes[4..]).checksum(), !0xddf2);
     }
 
     /// Each way to cut octets into parts gives the sum that adding pair by pair gives.
@@ -119,12 +119,12 @@ mod tests {
             for cut in 0..=len {
                 let (a, b) = bytes.split_at(cut);
                 for more in 0..=b.len().min(5) {
-                    let sum = Sum::new().add(a).add(&b[..more]).add(&b[more..]);
+                    let sum = Sum::new().bytes(a).bytes(&b[..more]).bytes(&b[more..]);
                     assert_eq!(u32::from(sum.folded()), plain, "{len} octets cut at {cut} and {more} later");
                 }
             }
         }
-        assert_eq!(Sum::new().add(&[0xff; 65_535]).add(&[0xff; 65_535]).folded(), 0xffff);
+        assert_eq!(Sum::new().bytes(&[0xff; 65_535]).bytes(&[0xff; 65_535]).folded(), 0xffff);
     }
 
     #[test]

@@ -69,7 +69,7 @@ impl Icmp {
     pub fn parse(message: &[u8]) -> Result<(Self, &[u8]), Bad> {
         let (&[kind, code, _, _, a, b, c, d], data) =
             message.split_first_chunk::<HEADER>().ok_or(Bad::Length)?;
-        if Sum::new().add(message).checksum() != 0 {
+        if Sum::new().bytes(message).checksum() != 0 {
             return Err(Bad::Checksum);
         }
         let (first, second) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
@@ -96,7 +96,8 @@ impl Icmp {
             Self::Other(kind) => (kind, 0, 0, 0),
         };
         let ([a, b], [c, d]) = (first.to_be_bytes(), second.to_be_bytes());
-        let [high, low] = Sum::new().add(&[kind, code, 0, 0, a, b, c, d]).add(data).checksum().to_be_bytes();
+        let [high, low] =
+            Sum::new().bytes(&[kind, code, 0, 0, a, b, c, d]).bytes(data).checksum().to_be_bytes();
         [kind, code, high, low, a, b, c, d]
     }
 }

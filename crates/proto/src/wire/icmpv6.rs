@@ -108,7 +108,7 @@ impl Icmpv6 {
     pub fn parse<'a>(ip: &Ipv6, message: &'a [u8]) -> Result<(Self, &'a [u8]), Bad> {
         let (&[kind, code, _, _, a, b, c, d], data) =
             message.split_first_chunk::<HEADER>().ok_or(Bad::Length)?;
-        if ip.pseudo(ICMPV6, message.len()).add(message).checksum() != 0 {
+        if ip.pseudo(ICMPV6, message.len()).bytes(message).checksum() != 0 {
             return Err(Bad::Checksum);
         }
         let (first, second) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
@@ -161,7 +161,7 @@ impl Icmpv6 {
             Self::Advertise { target, mac, .. } => append(&mut out, target, TARGET_MAC, mac),
             _ => out.extend_from_slice(data),
         }
-        let checksum = ip.pseudo(ICMPV6, out.len()).add(&out).checksum();
+        let checksum = ip.pseudo(ICMPV6, out.len()).bytes(&out).checksum();
         out[2..4].copy_from_slice(&checksum.to_be_bytes());
         out
     }

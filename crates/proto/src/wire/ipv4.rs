@@ -71,7 +71,7 @@ impl Ipv4 {
         }
         let (header, len) = (usize::from(h[0] & 15) * 4, usize::from(u16::from_be_bytes([h[2], h[3]])));
         let payload = packet.get(header..len).filter(|_| header >= HEADER).ok_or(Bad::Length)?;
-        if Sum::new().add(&packet[..header]).checksum() != 0 {
+        if Sum::new().bytes(&packet[..header]).checksum() != 0 {
             return Err(Bad::Checksum);
         }
         Ok((Self::read(h), payload))
@@ -118,12 +118,12 @@ impl Ipv4 {
         h[0] = 0x45;
         h[2..4].copy_from_slice(&len.to_be_bytes());
         h[4..6].copy_from_slice(&self.ident.to_be_bytes());
-        let flags = flag(self.dont_fragment, DF) | flag(self.more, MF) | (self.offset / 8 & OFFSET);
+        let flags = flag(self.dont_fragment, DF) | flag(self.more, MF) | ((self.offset / 8) & OFFSET);
         h[6..8].copy_from_slice(&flags.to_be_bytes());
         (h[8], h[9]) = (self.ttl, self.protocol);
         h[12..16].copy_from_slice(&self.from.octets());
         h[16..20].copy_from_slice(&self.to.octets());
-        let checksum = Sum::new().add(&h).checksum();
+        let checksum = Sum::new().bytes(&h).checksum();
         h[10..12].copy_from_slice(&checksum.to_be_bytes());
         h
     }
@@ -132,7 +132,7 @@ impl Ipv4 {
     #[inline]
     #[must_use]
     pub fn pseudo(&self, len: usize) -> Sum {
-        let sum = Sum::new().add(&self.from.octets()).add(&self.to.octets());
+        let sum = Sum::new().bytes(&self.from.octets()).bytes(&self.to.octets());
         sum.word(u16::from(self.protocol)).word(len as u16)
     }
 }
@@ -199,7 +199,7 @@ mod tests {
         packet.extend([1, 1, 1, 0, 0xaa, 0xbb]);
         packet[0] = 0x46;
         packet[10..12].fill(0);
-        let checksum = Sum::new().add(&packet[..24]).checksum();
+        let checksum = Sum::new().bytes(&packet[..24]).checksum();
         packet[10..12].copy_from_slice(&checksum.to_be_bytes());
         assert_eq!(Ipv4::parse(&packet), Ok((whole(), &[0xaa, 0xbb][..])));
         assert_eq!(Ipv4::quoted(&packet), Some((whole(), &[0xaa, 0xbb][..])));

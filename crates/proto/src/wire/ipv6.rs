@@ -116,7 +116,7 @@ impl Ipv6 {
     #[inline]
     #[must_use]
     pub fn pseudo(&self, protocol: u8, len: usize) -> Sum {
-        let sum = Sum::new().add(&self.from.octets()).add(&self.to.octets());
+        let sum = Sum::new().bytes(&self.from.octets()).bytes(&self.to.octets());
         sum.word((len >> 16) as u16).word(len as u16).word(u16::from(protocol))
     }
 }

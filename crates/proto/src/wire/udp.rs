@@ -96,10 +96,10 @@ mod tests {
         let [a, b] = [0xa, 0xb].map(|last| Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0xff, 0xfe00, last));
         let v6 = ipv6::Ipv6 { next: ipv6::UDP, hops: 64, from: a, to: b };
         for (bytes, pseudo) in [(V4, v4.pseudo(13)), (V6, v6.pseudo(ipv6::UDP, 13))] {
-            assert_eq!(pseudo.add(&bytes).checksum(), 0);
+            assert_eq!(pseudo.bytes(&bytes).checksum(), 0);
             let mut unsummed = bytes;
             unsummed[6..8].fill(0);
-            assert_eq!(in_field(pseudo.add(&unsummed)).to_be_bytes(), bytes[6..8]);
+            assert_eq!(in_field(pseudo.bytes(&unsummed)).to_be_bytes(), bytes[6..8]);
         }
         assert_eq!(in_field(Sum::new().word(0xffff)), 0xffff);
     }

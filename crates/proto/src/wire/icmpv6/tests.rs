@@ -78,7 +78,7 @@ fn damaged_short_and_endless_ones_are_bad() {
     // With right checksums: a target or an option cut short, an option of no length.
     let sealed = |mut bytes: Vec<u8>| {
         bytes[2..4].fill(0);
-        let checksum = header.pseudo(ICMPV6, bytes.len()).add(&bytes).checksum();
+        let checksum = header.pseudo(ICMPV6, bytes.len()).bytes(&bytes).checksum();
         bytes[2..4].copy_from_slice(&checksum.to_be_bytes());
         Icmpv6::parse(&header, &bytes).map(|(message, _)| message)
     };

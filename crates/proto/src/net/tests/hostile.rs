@@ -1,0 +1,143 @@
+//! Frames that nobody should send: dropped under their reason, and never more than that.
+
+use super::*;
+use crate::wire::ethernet::{self, Ethernet};
+use crate::wire::icmp::Icmp;
+use crate::wire::ipv6::Ipv6;
+
+fn dropped(frame: Vec<u8>, reason: &str) {
+    let mut link = Link::new(1500);
+    link.inject(0, frame);
+    link.turn();
+    assert_eq!(counted(link.ports[0].stack(), reason), 1, "{reason}: {:?}", link.ports[0].stack().stats());
+    assert!(link.got[0].is_empty());
+}
+
+fn udp(from: Ipv4Addr, to: Ipv4Addr) -> Vec<u8> {
+    let header = crate::wire::udp::Udp { from: 9, to: 7, checksum: 0 }.emit(3);
+    basic::ip_frame(from, to, 17, &[&header[..], b"abc"].concat())
+}
+
+fn with(mut frame: Vec<u8>, at: usize, byte: u8) -> Vec<u8> {
+    frame[at] = byte;
+    frame
+}
+
+#[test]
+fn each_reason_to_drop() {
+    let good = || udp(v4(2), v4(1));
+    dropped(good()[..13].to_vec(), "drop_length");
+    dropped(good()[..40].to_vec(), "drop_length");
+    dropped(with(good(), 5, 9), "drop_address");
+    dropped(with(good(), 12, 0x99), "drop_type");
+    dropped(with(good(), HEADER, 0x65), "drop_version");
+    dropped(with(good(), HEADER + 8, 63), "drop_checksum");
+    dropped(with(good(), HEADER + 20 + 6, 1), "drop_checksum");
+    dropped(with(good(), HEADER + 20 + 5, 7), "drop_length");
+    dropped(with(good(), HEADER + 20 + 5, 12), "drop_length");
+    dropped(udp(v4(2), v4(3)), "drop_address");
+    dropped(udp(v4(1), v4(1)), "drop_source");
+    dropped(udp(Ipv4Addr::BROADCAST, v4(1)), "drop_source");
+    dropped(udp(Ipv4Addr::LOCALHOST, v4(1)), "drop_source");
+    dropped([&Mac::BROADCAST.0[..], &good()[6..]].concat(), "drop_address");
+    dropped(basic::ip_frame(v4(2), v4(1), 6, &[0; 20]), "drop_protocol");
+    dropped(basic::ip_frame(v4(2), v4(1), 1, &[0; 20]), "drop_checksum");
+    dropped(basic::ip_frame(v4(2), v4(1), 1, &[0; 7]), "drop_length");
+    let reply = Icmp::Reply { ident: 1, seq: 1 }.emit(b"12345678");
+    dropped(basic::ip_frame(v4(2), v4(1), 1, &[&reply[..], b"12345678"].concat()), "drop_unsolicited");
+    let error = Icmp::TooBig { mtu: 600 }.emit(&good()[HEADER..]);
+    dropped(basic::ip_frame(v4(2), v4(1), 1, &[&error[..], &good()[HEADER..]].concat()), "drop_error");
+}
+
+#[test]
+fn what_looks_good_is_good() {
+    let mut link = Link::new(1500);
+    // Padding behind a short frame is none of the datagram, nor is what IP carries behind UDP.
+    link.inject(0, [&udp(v4(2), v4(1))[..], &[9; 30]].concat());
+    let six = |checksum| {
+        let (from, to) = [2, 1].map(|n| crate::wire::ipv6::link_local(mac(n))).into();
+        let ip = Ipv6 { next: 17, hops: 64, from, to };
+        let header = crate::wire::udp::Udp { from: 9, to: 7, checksum }.emit(3);
+        let bytes = [&header[..], b"abc", b"behind"].concat();
+        let ethernet = Ethernet { to: mac(1), from: mac(2), kind: ethernet::IPV6 };
+        let pseudo = ip.pseudo(17, 11).bytes(&header).bytes(b"abc");
+        ([&ethernet.emit()[..], &ip.emit(bytes.len()), &bytes].concat(), crate::wire::udp::in_field(pseudo))
+    };
+    let (none, checksum) = six(0);
+    link.inject(0, six(checksum).0);
+    // Over IPv6 there is no datagram without a checksum.
+    link.inject(0, none);
+    link.turn();
+    assert!(link.got[0].len() == 2 && link.got[0].iter().all(|(_, bytes)| bytes == b"abc"));
+    assert_eq!(counted(link.ports[0].stack(), "drop_checksum"), 1);
+}
+
+#[test]
+fn an_mtu_falls_only_for_what_was_sent_and_not_below_what_a_link_carries() {
+    let mut link = Link::new(1500);
+    link.send(0, at(2, 7), &[1; 1400]);
+    link.pass(MS);
+    let quote = |to: u8, port: u8| with(with(udp(v4(1), v4(to)), HEADER + 21, 7), HEADER + 23, port);
+    let mut lowered = Vec::new();
+    for (to, port, mtu) in
+        [(2, 8, 900), (3, 7, 900), (2, 7, 1500), (2, 7, 900), (2, 7, 950), (2, 7, 68), (2, 7, 0)]
+    {
+        let quoted = quote(to, port)[HEADER..].to_vec();
+        let error = [&Icmp::TooBig { mtu }.emit(&quoted)[..], &quoted].concat();
+        link.inject(0, basic::ip_frame(v4(2), v4(1), 1, &error));
+        link.turn();
+        lowered.push(link.ports[0].stack().paths.mtu(link.now, v4(2).into(), 1500));
+        link.send(0, at(2, 7), &[1; 1400]);
+        link.pass(MS);
+    }
+    assert_eq!(lowered, [1500, 1500, 1500, 900, 900, 552, 552]);
+    assert_eq!(counted(link.ports[0].stack(), "drop_error"), 2);
+    assert_eq!(link.got[1].len(), 8);
+}
+
+/// Frames of a conversation with octets changed, cut and repeated, checksums mended half of the time: nothing panics, and what is
+/// kept stays within its limits.
+#[test]
+fn changed_frames_do_no_harm() {
+    for seed in 0..40 {
+        let mut rng = Rng::seeded(seed);
+        let mut link = Link::new(1500);
+        let six = crate::wire::ipv6::link_local(mac(2)).into();
+        for to in [v4(2).into(), six] {
+            link.send(0, SocketAddr::new(to, 7), &[4; 3000]);
+            link.send(0, SocketAddr::new(to, 9), &[4; 30]);
+            let now = link.now;
+            link.ports[0].stack_mut().ping(now, to, 2000).unwrap();
+            link.pass(SECOND);
+        }
+        let seen = core::mem::take(&mut link.seen);
+        for _ in 0..2000 {
+            let (side, mut frame) = seen[rng.below(seen.len() as u64) as usize].clone();
+            for _ in 0..rng.below(4) {
+                let at = rng.below(frame.len().min(80) as u64) as usize;
+                frame[at] =
+                    [0, 0xff, frame[at] ^ 1, frame[at] ^ 0x40, rng.u32() as u8][rng.below(5) as usize];
+            }
+            if rng.chance(100_000) {
+                frame.truncate(rng.below(frame.len() as u64 + 1) as usize);
+            }
+            if rng.chance(500_000) {
+                mend(&mut frame);
+            }
+            link.inject(1 - side, frame);
+            link.turn();
+            link.now = link.now.after(rng.below(50 * MS));
+        }
+        let stack = link.ports[0].stack();
+        assert!(stack.outbox.len() <= 512 && stack.outbox_bytes <= 2 << 20);
+        assert_eq!(stack.outbox_bytes, stack.outbox.iter().map(Vec::len).sum::<usize>());
+    }
+}
+
+/// The IPv4 header's checksum made right.
+fn mend(frame: &mut [u8]) {
+    let Some(header) = frame.get_mut(HEADER..HEADER + 20) else { return };
+    header[10..12].fill(0);
+    let checksum = Sum::new().bytes(header).checksum();
+    header[10..12].copy_from_slice(&checksum.to_be_bytes());
+}
