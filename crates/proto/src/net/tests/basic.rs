@@ -75,11 +75,10 @@ fn echo_requests_are_answered_and_timed() {
                 unreachable!("{to} {len}: {:?}", link.events)
             };
             assert_eq!((from, answered, back), (to, seq, len));
-            assert!(rtt_ns >= 2 * US && rtt_ns <= 5 * US, "{rtt_ns}");
+            assert!((2 * US..=5 * US).contains(&rtt_ns), "{rtt_ns}");
         }
     }
-    let refused = |to: IpAddr, len| link.ports[0].stack_mut().ping(Instant::from_ns(9), to, len);
-    let mut refused = refused;
+    let mut refused = |to: IpAddr, len| link.ports[0].stack_mut().ping(Instant::from_ns(9), to, len);
     assert_eq!(refused(six, 7), Err(PingError::Length));
     assert_eq!(refused(Ipv4Addr::BROADCAST.into(), 8), Err(PingError::NoRoute));
     assert_eq!(refused(Ipv4Addr::new(10, 8, 0, 1).into(), 8), Err(PingError::NoRoute));
