@@ -18,9 +18,11 @@ use std::os::fd::BorrowedFd;
 
 use sprat_proto::device::{Arrival, Device, Info, Mac, Offload, Sent};
 
+pub mod bond;
 mod burst;
 pub mod fake;
 mod filter;
+mod flags;
 pub mod memif;
 pub mod packet;
 mod sys;
@@ -37,6 +39,11 @@ pub trait Nic: Device + Send {
 
     /// The owner is awake again and polls. Harmless without a `doze` before it.
     fn wake(&mut self);
+
+    /// Whether it has a carrier: frames may arrive where they are sent. Costs a system call or two.
+    fn carries(&mut self) -> bool {
+        true
+    }
 }
 
 /// A device of whatever kind, as [`open`] gives it.
@@ -75,6 +82,9 @@ impl Nic for AnyNic {
     }
     fn wake(&mut self) {
         (**self).wake();
+    }
+    fn carries(&mut self) -> bool {
+        (**self).carries()
     }
 }
 

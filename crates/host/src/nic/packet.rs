@@ -24,6 +24,7 @@ use sprat_proto::device::{
     Arrival, BURST, Device, HEADER, Info, MAX_FRAME, MAX_PARTS, Mac, Offload, Offloads, Segmented, Sent,
 };
 
+use super::flags::{Presence, presence};
 use super::{Nic, OpenError, Options, filter, interface, sys};
 use crate::mem::Region;
 use crate::netns::link;
@@ -236,7 +237,7 @@ impl Packet {
     /// Whether the interface still exists, after the socket has had an error.
     fn look_after(&mut self) {
         if let Ok(Err(_)) = rustix::net::sockopt::socket_error(&self.socket)
-            && let Ok(None) = link::of_index(self.index)
+            && let Ok(Presence::Gone) = presence(self.socket.as_fd(), self.index)
         {
             self.gone = true;
         }
@@ -495,4 +496,10 @@ impl Nic for Packet {
     }
 
     fn wake(&mut self) {}
+
+    fn carries(&mut self) -> bool {
+        let presence = presence(self.socket.as_fd(), self.index);
+        self.gone |= matches!(presence, Ok(Presence::Gone));
+        matches!(presence, Ok(Presence::Up))
+    }
 }

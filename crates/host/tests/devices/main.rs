@@ -10,6 +10,7 @@ use std::process::ExitCode;
 
 use sprat::netns::Namespace;
 
+mod bonds;
 mod house;
 mod networks;
 mod suite;
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
     let wanted: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
     let mut cases = networks::cases();
     cases.extend(suite::cases());
+    cases.extend(bonds::cases());
     cases.extend(testpmd::cases());
     let all = cases.len();
     cases.retain(|case| wanted.is_empty() || wanted.iter().any(|w| case.name.contains(w.as_str())));

@@ -405,6 +405,10 @@ impl Nic for Memif {
         }
         self.look_at_sockets();
     }
+
+    fn carries(&mut self) -> bool {
+        self.links() > 0
+    }
 }
 
 impl Device for Memif {

@@ -1,0 +1,363 @@
+//! Several devices used as one: load is shared among them flow by flow, and when one loses its carrier or vanishes, its flows go
+//! by the others. Sessions notice nothing but the frames that were lost meanwhile.
+//!
+//! ```text
+//! out  a flow (addresses, protocol, ports) ─► one of those that carry;  to a group ─► all that carry
+//! in   a burst of one, then of the next
+//! ```
+//!
+//! The devices have one hardware address; each leads to a network of its own, on which the peer has the same address too (two cables
+//! between two machines, two switches). On one switch it would seem to move about.
+//!
+//! Always holds: what one device says about a frame is asked of that device; nothing is sent on a device that does not carry while
+//! another one does. Not here: what else can be wrong with a path that has a carrier; transports find that out and send again.
+
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+
+use rustix::event::epoll;
+use sprat_proto::Instant;
+use sprat_proto::device::{Arrival, Device, Info, Mac, Offload, Sent};
+use sprat_proto::time::MS;
+
+use super::{AnyNic, Nic};
+use crate::clock::Clock;
+
+/// How often the devices are asked whether they carry: some microseconds each.
+const EVERY_NS: u64 = MS;
+/// Octets of a frame in which a flow's marks are: Ethernet, IPv6, ports.
+const MARKS: usize = 58;
+
+/// One of the devices.
+struct Member {
+    device: AnyNic,
+    carries: bool,
+    sent: u64,
+}
+
+/// See the file.
+pub struct Bond {
+    members: Vec<Member>,
+    info: Info,
+    epoll: OwnedFd,
+    /// Whose burst is the last one, and whose turn is next.
+    current: usize,
+    next: usize,
+    clock: Clock,
+    look_at: Instant,
+    failovers: u64,
+}
+
+impl Bond {
+    /// The devices as one, which is no more than all of them are.
+    ///
+    /// # Errors
+    /// There are none; they have different hardware addresses; no descriptors left.
+    pub fn new(devices: Vec<AnyNic>) -> io::Result<Self> {
+        let bad = |what| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        let mut infos = devices.iter().map(Device::info);
+        let Some(mut info) = infos.next() else { return bad("a bond of no devices") };
+        for other in infos {
+            if other.mac != info.mac {
+                return bad("the devices of a bond need one hardware address: give them mac=");
+            }
+            info.mtu = info.mtu.min(other.mtu);
+            info.max_send = info.max_send.min(other.max_send);
+            info.offloads.checksum &= other.offloads.checksum;
+            info.offloads.tcp_segments &= other.offloads.tcp_segments;
+            info.offloads.udp_segments &= other.offloads.udp_segments;
+        }
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        for (n, device) in devices.iter().enumerate() {
+            epoll::add(&epoll, device.fd(), epoll::EventData::new_u64(n as u64), epoll::EventFlags::IN)?;
+        }
+        let members = devices.into_iter().map(|device| Member { device, carries: true, sent: 0 }).collect();
+        let (clock, look_at) = (Clock::new(), Instant::ZERO);
+        Ok(Self { members, info, epoll, current: 0, next: 0, clock, look_at, failovers: 0 })
+    }
+
+    /// Asks the devices, if it is time.
+    fn look(&mut self) {
+        let now = self.clock.now();
+        if now < self.look_at {
+            return;
+        }
+        self.look_at = now.after(EVERY_NS);
+        for member in &mut self.members {
+            let carries = member.device.carries();
+            self.failovers += u64::from(member.carries && !carries);
+            member.carries = carries;
+        }
+    }
+
+    /// Which device a flow goes by: the same one as long as those that carry are the same.
+    fn choose(&self, flow: u32) -> usize {
+        let carrying = self.members.iter().filter(|m| m.carries).count();
+        let (count, any) = if carrying == 0 { (self.members.len(), true) } else { (carrying, false) };
+        let nth = (u64::from(flow) * count as u64 >> 32) as usize;
+        let mut those = self.members.iter().enumerate().filter(|(_, m)| any || m.carries);
+        those.nth(nth).map_or(0, |(i, _)| i)
+    }
+
+    fn send_by(&mut self, i: usize, parts: &[&[u8]], offload: Offload) -> Sent {
+        let member = &mut self.members[i];
+        let sent = member.device.send(parts, offload);
+        match sent {
+            Sent::Yes => member.sent += 1,
+            Sent::Gone if member.carries => {
+                member.carries = false;
+                self.failovers += 1;
+            }
+            _ => {}
+        }
+        sent
+    }
+}
+
+/// The first octets of a frame.
+fn marks(parts: &[&[u8]]) -> ([u8; MARKS], usize) {
+    let mut marks = [0; MARKS];
+    let mut len = 0;
+    for part in parts {
+        let n = part.len().min(MARKS - len);
+        marks[len..len + n].copy_from_slice(&part[..n]);
+        len += n;
+    }
+    (marks, len)
+}
+
+/// A number that all frames of a flow share, spread over all numbers.
+fn flow(frame: &[u8]) -> u32 {
+    let (Some(ends), Some(kind)) = (frame.get(..12), frame.get(12..14)) else { return 0 };
+    let port = |at: usize| frame.get(at..at + 4).unwrap_or_default();
+    let [addresses, ports] = match (kind, frame.get(14)) {
+        ([0x08, 0x00], Some(first)) => {
+            // A fragment has its ports in the first one alone: so none counts.
+            let is_fragment = frame.get(20..22).is_none_or(|f| f[0] & 0x3f != 0 || f[1] != 0);
+            let header = 4 * usize::from(first & 0x0f);
+            let has_ports = matches!(frame.get(23), Some(6 | 17)) && !is_fragment;
+            [frame.get(26..34).unwrap_or_default(), if has_ports { port(14 + header) } else { &[] }]
+        }
+        ([0x86, 0xdd], _) => {
+            let has_ports = matches!(frame.get(20), Some(6 | 17));
+            [frame.get(22..54).unwrap_or_default(), if has_ports { port(54) } else { &[] }]
+        }
+        _ => [ends, &[]],
+    };
+    // FNV-1a, and a last mixing, since its upper bits are those that count.
+    let hash = addresses
+        .iter()
+        .chain(ports)
+        .fold(0x811c_9dc5_u32, |h, b| (h ^ u32::from(*b)).wrapping_mul(0x0100_0193));
+    (hash ^ hash >> 15).wrapping_mul(0x2c1b_3c6d)
+}
+
+impl Device for Bond {
+    fn recv_burst(&mut self) -> usize {
+        for _ in 0..self.members.len() {
+            self.current = self.next;
+            self.next = (self.next + 1) % self.members.len();
+            let n = self.members[self.current].device.recv_burst();
+            if n > 0 {
+                return n;
+            }
+        }
+        self.look();
+        0
+    }
+
+    fn frame(&self, i: usize) -> (&[u8], Arrival) {
+        self.members[self.current].device.frame(i)
+    }
+
+    fn send(&mut self, parts: &[&[u8]], offload: Offload) -> Sent {
+        self.look();
+        let (bytes, len) = marks(parts);
+        let mac = bytes.first_chunk().map(|m| Mac(*m)).unwrap_or_default();
+        if mac.is_multicast() {
+            let mut result = Sent::Gone;
+            for i in 0..self.members.len() {
+                // Who has no room for a group's frame loses it: another one may have taken it already.
+                if self.members[i].carries && self.send_by(i, parts, offload) != Sent::Gone {
+                    result = Sent::Yes;
+                }
+            }
+            return if result == Sent::Gone { self.send_by(0, parts, offload) } else { result };
+        }
+        let mut sent = Sent::Gone;
+        // As often as one may turn out to be gone.
+        for _ in 0..self.members.len() {
+            let i = self.choose(flow(&bytes[..len]));
+            sent = self.send_by(i, parts, offload);
+            if sent != Sent::Gone {
+                break;
+            }
+        }
+        sent
+    }
+
+    fn flush(&mut self) {
+        for member in &mut self.members {
+            member.device.flush();
+        }
+    }
+
+    fn info(&self) -> Info {
+        self.info
+    }
+
+    fn arrived_ns(&self, i: usize) -> Option<u64> {
+        self.members[self.current].device.arrived_ns(i)
+    }
+
+    fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        const SENT: [&str; 4] =
+            ["frames_by_device_0", "frames_by_device_1", "frames_by_device_2", "frames_by_device_3"];
+        each("failovers", self.failovers);
+        for (name, member) in SENT.iter().zip(&self.members) {
+            each(name, member.sent);
+        }
+        for member in &self.members {
+            member.device.counters(each);
+        }
+    }
+}
+
+impl Nic for Bond {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    fn doze(&mut self) -> bool {
+        self.look();
+        // Each is asked, so that each will wake: no short cut.
+        self.members.iter_mut().fold(true, |all, m| m.device.doze() && all)
+    }
+
+    fn wake(&mut self) {
+        for member in &mut self.members {
+            member.device.wake();
+        }
+    }
+
+    fn carries(&mut self) -> bool {
+        self.members.iter_mut().any(|m| m.device.carries())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sprat_proto::device::BURST;
+
+    use super::super::fake;
+    use super::*;
+
+    const MACS: [Mac; 2] = [Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2])];
+
+    /// A bond of two, and the other ends of its wires.
+    fn bond() -> (Bond, Vec<fake::Fake>) {
+        let (mut near, mut far) = (Vec::new(), Vec::new());
+        for _ in 0..2 {
+            let [a, b] = fake::pair(MACS, 1500).unwrap();
+            near.push(Box::new(a) as AnyNic);
+            far.push(b);
+        }
+        (Bond::new(near).unwrap(), far)
+    }
+
+    fn datagram(port: u16) -> Vec<u8> {
+        let mut bytes = vec![0; 60];
+        bytes[..6].copy_from_slice(&MACS[1].0);
+        bytes[6..12].copy_from_slice(&MACS[0].0);
+        bytes[12..16].copy_from_slice(&[0x08, 0x00, 0x45, 0]);
+        bytes[23] = 17;
+        bytes[26..34].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
+        bytes[34..36].copy_from_slice(&port.to_be_bytes());
+        bytes
+    }
+
+    fn heard(far: &mut fake::Fake) -> Vec<Vec<u8>> {
+        let n = far.recv_burst();
+        (0..n).map(|i| far.frame(i).0.to_vec()).collect()
+    }
+
+    #[test]
+    fn flows_are_shared_and_each_keeps_its_device() {
+        let (mut bond, mut far) = bond();
+        let mut counts = [0, 0];
+        for port in 0..200 {
+            let frame = datagram(port);
+            for _ in 0..3 {
+                assert_eq!(bond.send(&[&frame[..34], &frame[34..]], Offload::None), Sent::Yes);
+            }
+            let (first, second) = (heard(&mut far[0]).len(), heard(&mut far[1]).len());
+            assert!([first, second] == [3, 0] || [first, second] == [0, 3]);
+            counts[usize::from(second == 3)] += 1;
+        }
+        assert!(counts.iter().all(|c| *c > 60), "{counts:?}");
+    }
+
+    #[test]
+    fn fragments_of_a_flow_stay_together() {
+        let mut first = datagram(7);
+        first[20] = 0x20;
+        let mut second = datagram(8);
+        second[21] = 0x10;
+        assert_eq!(flow(&first), flow(&second));
+        assert_ne!(flow(&datagram(7)), flow(&datagram(8)));
+        for len in 0..60 {
+            flow(&datagram(1)[..len]);
+        }
+    }
+
+    #[test]
+    fn groups_are_reached_by_all_devices() {
+        let (mut bond, mut far) = bond();
+        let mut frame = datagram(1);
+        frame[..6].copy_from_slice(&Mac::BROADCAST.0);
+        assert_eq!(bond.send(&[&frame], Offload::None), Sent::Yes);
+        for end in &mut far {
+            assert_eq!(heard(end), [frame.clone()]);
+        }
+    }
+
+    #[test]
+    fn what_arrives_is_heard_whichever_way_it_came() {
+        let (mut bond, mut far) = bond();
+        for round in 0..3 {
+            for (n, end) in far.iter_mut().enumerate() {
+                for port in 0..BURST as u16 + 3 {
+                    end.send(&[&datagram(1000 * n as u16 + port + round)], Offload::None);
+                }
+            }
+            let mut got = Vec::new();
+            for _ in 0..8 {
+                let n = bond.recv_burst();
+                got.extend((0..n).map(|i| bond.frame(i).0.to_vec()));
+            }
+            assert_eq!(got.len(), 2 * (BURST + 3));
+        }
+    }
+
+    #[test]
+    fn devices_of_one_address_make_a_bond() {
+        let [a, b] = fake::pair(MACS, 1500).unwrap();
+        let error = Bond::new(vec![Box::new(a), Box::new(b)]).err().unwrap();
+        assert!(error.to_string().contains("mac="), "{error}");
+        assert!(Bond::new(Vec::new()).is_err());
+    }
+
+    #[test]
+    fn flows_of_a_device_that_carries_no_more_go_by_the_other_one() {
+        let (mut bond, mut far) = bond();
+        bond.look_at = Instant::NEVER;
+        bond.members[0].carries = false;
+        for port in 0..50 {
+            assert_eq!(bond.send(&[&datagram(port)], Offload::None), Sent::Yes);
+            assert_eq!((heard(&mut far[0]).len(), heard(&mut far[1]).len()), (0, 1));
+        }
+        // Without any carrier the frames go where they may be heard one day.
+        bond.members[1].carries = false;
+        assert_eq!(bond.send(&[&datagram(1)], Offload::None), Sent::Yes);
+    }
+}

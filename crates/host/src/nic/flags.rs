@@ -1,0 +1,74 @@
+//! How an interface is now, asked by a socket: in the socket's network namespace, wherever the thread that asks may be.
+
+use std::io;
+use std::os::fd::{AsRawFd as _, BorrowedFd};
+
+use super::sys::check;
+
+/// How an interface is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Presence {
+    /// It is there no more.
+    Gone,
+    /// It is switched off, or its other end is.
+    Down,
+    /// It carries frames.
+    Up,
+}
+
+/// `ifreq`, as far as it is of use here: a name, and a number, flags or a pointer.
+#[repr(C)]
+struct Request {
+    name: [u8; libc::IFNAMSIZ],
+    value: Value,
+}
+
+#[repr(C)]
+union Value {
+    number: u32,
+    flags: u16,
+    ethtool: *mut [u32; 2],
+    /// The kernel's union is that long.
+    octets: [u64; 3],
+}
+
+/// ethtool's question whether there is a carrier: the answer is in the second number.
+const GET_LINK: u32 = 10;
+
+fn ask(socket: BorrowedFd<'_>, what: libc::c_ulong, request: &mut Request) -> io::Result<()> {
+    // SAFETY: the requests that are made here read and write one `ifreq`, which is borrowed mutably and as long as the kernel's;
+    // what it points to, where it points to anything, outlives the call.
+    let done = unsafe { libc::ioctl(socket.as_raw_fd(), what as libc::Ioctl, &raw mut *request) };
+    check(done as isize).map(drop)
+}
+
+/// How the interface of that number is.
+///
+/// # Errors
+/// The kernel does not say.
+pub(super) fn presence(socket: BorrowedFd<'_>, index: u32) -> io::Result<Presence> {
+    match is_up(socket, index) {
+        Err(e) if matches!(e.raw_os_error(), Some(libc::ENODEV | libc::ENXIO)) => Ok(Presence::Gone),
+        other => Ok(if other? { Presence::Up } else { Presence::Down }),
+    }
+}
+
+fn is_up(socket: BorrowedFd<'_>, index: u32) -> io::Result<bool> {
+    let mut request = Request { name: [0; libc::IFNAMSIZ], value: Value { octets: [0; 3] } };
+    request.value.number = index;
+    ask(socket, libc::SIOCGIFNAME, &mut request)?;
+    ask(socket, libc::SIOCGIFFLAGS, &mut request)?;
+    // SAFETY: the kernel wrote the flags; every pattern of bits is a number.
+    let flags = libc::c_int::from(unsafe { request.value.flags });
+    if flags & libc::IFF_UP == 0 {
+        return Ok(false);
+    }
+    // The flags show a lost carrier up to a second later; the driver knows it at once, if it tells.
+    let mut link = [GET_LINK, 0];
+    request.value.ethtool = &raw mut link;
+    match ask(socket, libc::SIOCETHTOOL, &mut request) {
+        Ok(()) => Ok(link[1] != 0),
+        Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(flags & libc::IFF_RUNNING != 0),
+        Err(e) => Err(e),
+    }
+}
