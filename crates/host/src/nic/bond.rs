@@ -94,7 +94,7 @@ impl Bond {
     fn choose(&self, flow: u32) -> usize {
         let carrying = self.members.iter().filter(|m| m.carries).count();
         let (count, any) = if carrying == 0 { (self.members.len(), true) } else { (carrying, false) };
-        let nth = (u64::from(flow) * count as u64 >> 32) as usize;
+        let nth = ((u64::from(flow) * count as u64) >> 32) as usize;
         let mut those = self.members.iter().enumerate().filter(|(_, m)| any || m.carries);
         those.nth(nth).map_or(0, |(i, _)| i)
     }
@@ -149,7 +149,7 @@ fn flow(frame: &[u8]) -> u32 {
         .iter()
         .chain(ports)
         .fold(0x811c_9dc5_u32, |h, b| (h ^ u32::from(*b)).wrapping_mul(0x0100_0193));
-    (hash ^ hash >> 15).wrapping_mul(0x2c1b_3c6d)
+    (hash ^ (hash >> 15)).wrapping_mul(0x2c1b_3c6d)
 }
 
 impl Device for Bond {
@@ -231,7 +231,7 @@ impl Nic for Bond {
     fn doze(&mut self) -> bool {
         self.look();
         // Each is asked, so that each will wake: no short cut.
-        self.members.iter_mut().fold(true, |all, m| m.device.doze() && all)
+        self.members.iter_mut().filter_map(|m| (!m.device.doze()).then_some(())).count() == 0
     }
 
     fn wake(&mut self) {
