@@ -14,7 +14,7 @@ use crate::entry::{Errno, INVALID, export};
 use crate::events::Events;
 use crate::log::log;
 use crate::pd::Users;
-use crate::{cq, mw, qp, query, srq, work};
+use crate::{cq, extended, mw, qp, query, srq, work};
 
 /// An open device.
 #[repr(C)]
@@ -105,15 +105,15 @@ fn verbs_context(device: &'static Device, async_fd: c_int) -> VerbsContext {
         alloc_parent_domain: None,
         dealloc_td: None,
         alloc_td: None,
-        modify_cq: None,
+        modify_cq: Some(extended::modify_cq),
         post_srq_ops: None,
         destroy_rwq_ind_table: None,
         create_rwq_ind_table: None,
         destroy_wq: None,
         modify_wq: None,
         create_wq: None,
-        query_rt_values: None,
-        create_cq_ex: None,
+        query_rt_values: Some(extended::query_values),
+        create_cq_ex: Some(extended::create_cq),
         private: std::ptr::null_mut(),
         query_device_ex: Some(query::query_device_ex),
         destroy_flow: None,

@@ -5,19 +5,20 @@ use std::ffi::{c_int, c_void};
 use sprat::verbs::{Completed, Completion, CompletionQueue, Status};
 
 use crate::abi::device::Context;
-use crate::abi::object::{CompChannel, Cq as Seen};
+use crate::abi::object::{CompChannel, Cq as Seen, CqEx};
 use crate::abi::work::Wc;
 use crate::channel::Channel;
 use crate::context::{Open, VECTORS};
 use crate::engine::Engine;
 use crate::entry::{Errno, INVALID, at, entry, export};
+use crate::extended::{Readers, Sequence};
 use crate::pd::{Acks, Users};
 use crate::query::MOST_COMPLETIONS;
 
 /// A completion queue.
 #[repr(C)]
 pub(crate) struct Cq {
-    seen: Seen,
+    seen: CqEx,
     pub(crate) engine: &'static Engine,
     pub(crate) queue: CompletionQueue,
     /// Queues that complete here.
@@ -26,6 +27,8 @@ pub(crate) struct Cq {
     pub(crate) events: Acks,
     /// Events of the device.
     pub(crate) mishaps: Acks,
+    /// What is read by functions.
+    pub(crate) current: Sequence<Option<Completion>>,
 }
 
 impl Cq {
@@ -78,7 +81,8 @@ impl Cq {
         };
         let number = queue.number().0;
         let (users, events, mishaps) = (Users::default(), Acks::default(), Acks::default());
-        let cq = Box::into_raw(Box::new(Self { seen, engine, queue, users, events, mishaps }));
+        let (seen, current) = (Readers::seen(seen), Sequence::new(None));
+        let cq = Box::into_raw(Box::new(Self { seen, engine, queue, users, events, mishaps, current }));
         engine.cqs.add(number, cq);
         open.users.enter();
         if !channel.is_null() {

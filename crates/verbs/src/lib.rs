@@ -23,6 +23,7 @@ mod device;
 mod engine;
 mod entry;
 mod events;
+mod extended;
 mod log;
 mod mr;
 mod mw;

@@ -14,11 +14,12 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use sprat::verbs::{PairOptions, QpState, QueuePair};
 
 use crate::abi::device::Context;
-use crate::abi::object::{Pd as SeenPd, Qp as Seen, QpCap, QpInit, QpInitEx};
+use crate::abi::object::{Pd as SeenPd, Qp as Seen, QpCap, QpEx, QpInit, QpInitEx};
 use crate::abi::work::QpAttr;
 use crate::cq::Cq;
 use crate::engine::{Engine, locked};
 use crate::entry::{Errno, INVALID, UNSUPPORTED, at, entry, export, put};
+use crate::extended::{Builder, Sequence, Writers};
 use crate::pd::{Acks, Pd};
 use crate::query::{MOST_ELEMENTS, MOST_INLINE, MOST_REQUESTS, PORT};
 use crate::srq::Srq;
@@ -40,13 +41,14 @@ const CAP: c_int = 1 << 19;
 /// `enum ibv_qp_init_attr_mask`.
 const PD: u32 = 1;
 const CREATE_FLAGS: u32 = 1 << 2;
-#[expect(dead_code, reason = "posting by functions comes next")]
 const SEND_OPS: u32 = 1 << 6;
+/// `IBV_QP_EX_WITH_…` that there are: all but Sends with immediate data, TSO, flushes and atomic Writes.
+const OPERATIONS: u64 = 0x3f7;
 
 /// A queue pair.
 #[repr(C)]
 pub(crate) struct Qp {
-    seen: Seen,
+    seen: QpEx,
     pub(crate) engine: &'static Engine,
     pub(crate) pair: QueuePair,
     /// What the program has set before there is a connection.
@@ -55,12 +57,16 @@ pub(crate) struct Qp {
     attr: Mutex<QpAttr>,
     init: QpInit,
     pub(crate) events: Acks,
+    /// It may be posted to by functions.
+    extended: bool,
+    pub(crate) building: Sequence<Builder>,
 }
 
 /// What a program wants of a new one.
 struct Wanted {
     pd: *mut SeenPd,
     init: QpInit,
+    extended: bool,
 }
 
 impl Qp {
@@ -88,6 +94,11 @@ impl Qp {
             Some(QpState::Closing) => SQD,
             Some(QpState::Error) | None => ERR,
         }
+    }
+
+    /// It may be posted to by functions.
+    pub(crate) const fn is_extended(&self) -> bool {
+        self.extended
     }
 
     /// Moves it to another state.
@@ -206,7 +217,10 @@ fn create(wanted: &Wanted) -> Result<(*mut Qp, QpCap), Errno> {
     let (stage, attr, events) = (AtomicI32::new(RESET), Mutex::new(attr), Acks::default());
     let engine = domain.engine;
     let init = QpInit { cap, ..init };
-    let qp = Box::into_raw(Box::new(Qp { seen, engine, pair, stage, attr, init, events }));
+    let (seen, building, extended) =
+        (Writers::seen(seen), Sequence::new(Builder::default()), wanted.extended);
+    let qp = Box::new(Qp { seen, engine, pair, stage, attr, init, events, extended, building });
+    let qp = Box::into_raw(qp);
     engine.qps.add(number, qp);
     for users in [&domain.users, &send.users, &recv.users].into_iter().chain(srq.map(|s| &s.users)) {
         users.enter();
@@ -219,7 +233,7 @@ export! {
     null fn ibv_create_qp(pd: *mut SeenPd, init: *mut QpInit) -> *mut Seen {
         // SAFETY: null, or what the program wants, which is its own.
         let init = unsafe { init.as_mut() }.ok_or(INVALID)?;
-        let (qp, cap) = create(&Wanted { pd, init: *init })?;
+        let (qp, cap) = create(&Wanted { pd, init: *init, extended: false })?;
         init.cap = cap;
         Ok(qp.cast())
     }
@@ -231,7 +245,11 @@ entry! {
         // SAFETY: null, or what the program wants, which is its own; fields that its mask does not name are not looked at.
         let init = unsafe { init.as_mut() }.ok_or(INVALID)?;
         let flags = init.comp_mask & CREATE_FLAGS != 0 && init.create_flags != 0;
-        if init.comp_mask & !(PD | CREATE_FLAGS) != 0 || flags {
+        let extended = init.comp_mask & SEND_OPS != 0;
+        if init.comp_mask & !(PD | CREATE_FLAGS | SEND_OPS) != 0
+            || flags
+            || (extended && init.send_ops_flags & !OPERATIONS != 0)
+        {
             return Err(UNSUPPORTED);
         }
         if init.comp_mask & PD == 0 {
@@ -239,7 +257,7 @@ entry! {
         }
         let QpInitEx { qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all, .. } = *init;
         let plain = QpInit { qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all };
-        let (qp, cap) = create(&Wanted { pd: init.pd, init: plain })?;
+        let (qp, cap) = create(&Wanted { pd: init.pd, init: plain, extended })?;
         init.cap = cap;
         Ok(qp.cast())
     }
@@ -280,7 +298,7 @@ export! {
     code fn ibv_destroy_qp(qp: *mut Seen) {
         // SAFETY: null, or a queue pair that is there.
         let own = unsafe { Qp::from_seen(qp) }?;
-        let Seen { pd, send_cq, recv_cq, srq, .. } = own.seen;
+        let Seen { pd, send_cq, recv_cq, srq, .. } = own.seen.qp_base;
         // SAFETY: what it uses is there as long as it has users.
         unsafe {
             Pd::from_seen(pd)?.users.leave();

@@ -82,8 +82,9 @@ fn attributes_ex(device: &Device) -> DeviceAttrEx {
         orig_attr: attributes(device),
         comp_mask: 0,
         odp_caps: OdpCaps { general_caps: 0, per_transport_caps: [0; 3] },
-        completion_timestamp_mask: 0,
-        hca_core_clock: 0,
+        completion_timestamp_mask: u64::MAX,
+        // In kHz: completions are stamped in nanoseconds.
+        hca_core_clock: 1_000_000,
         device_cap_flags_ex: 0,
         tso_caps: TsoCaps { max_tso: 0, supported_qpts: 0 },
         rss_caps: RssCaps {

@@ -108,7 +108,7 @@ unsafe fn operation(wr: &SendWr) -> Result<SendOp, Errno> {
 /// # Safety
 /// At `list` there are so many.
 #[inline]
-unsafe fn elements<'a>(list: *const SeenSge, count: c_int) -> Result<&'a [SeenSge], Errno> {
+pub(crate) unsafe fn elements<'a>(list: *const SeenSge, count: c_int) -> Result<&'a [SeenSge], Errno> {
     let count = usize::try_from(count).ok().filter(|count| *count <= MAX_SGE).ok_or(INVALID)?;
     if count == 0 {
         return Ok(&[]);
@@ -121,7 +121,7 @@ unsafe fn elements<'a>(list: *const SeenSge, count: c_int) -> Result<&'a [SeenSg
 }
 
 #[inline]
-const fn element(sge: &SeenSge) -> Sge {
+pub(crate) const fn element(sge: &SeenSge) -> Sge {
     Sge { stag: Stag(sge.lkey), addr: sge.addr, len: sge.length }
 }
 

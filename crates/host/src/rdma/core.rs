@@ -239,6 +239,7 @@ impl Core {
 
     /// The same where messages among the regions have slices.
     pub(crate) fn flush_from(&mut self, now: Instant, slices: &dyn Slices) -> bool {
+        self.rnic.at(now);
         let worked = self.send(now, slices) | self.write_down(now);
         // What happened may have left more to send (a refusal, an end).
         worked | self.send(now, slices)

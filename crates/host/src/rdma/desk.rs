@@ -105,8 +105,10 @@ impl<T> Mailbox<T> {
 
     pub(crate) fn put(&mut self, item: T) {
         self.waiting.push_back(item);
+        #[expect(clippy::host_endian_bytes, reason = "the kernel reads a number of this machine")]
+        let one = 1_u64.to_ne_bytes();
         // A counter at its limit is readable anyway.
-        let _ = rustix::io::write(&*self.fd, &1_u64.to_ne_bytes());
+        let _ = rustix::io::write(&*self.fd, &one);
     }
 
     pub(crate) fn take(&mut self) -> Option<T> {

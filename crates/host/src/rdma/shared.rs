@@ -142,6 +142,11 @@ impl Shared {
         self.attended.store(attends, Ordering::Relaxed);
     }
 
+    /// The present time.
+    pub(crate) fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
     /// The descriptor that is readable when there is something to do.
     pub(crate) fn epoll(&self) -> &OwnedFd {
         &self.epoll

@@ -134,7 +134,7 @@ impl Rnic {
     /// [`PostError::Invalid`] if there is no such queue pair or it is not idle, or for a revision that cannot be;
     /// [`PostError::TooLong`] for private data; [`PostError::NoRoom`].
     pub fn connect(&mut self, now: Instant, qp: Qp, options: &ConnectOptions) -> Result<Conn, PostError> {
-        self.now = now;
+        self.shared.now = now;
         let queue_pair = self.qps.get_mut(qp.0).filter(|qp| qp.state == QpState::Idle);
         let queue_pair = queue_pair.ok_or(PostError::Invalid)?;
         let config = &self.shared.config;
@@ -168,7 +168,7 @@ impl Rnic {
     /// # Errors
     /// [`PostError::NoRoom`].
     pub fn incoming(&mut self, now: Instant) -> Result<Conn, PostError> {
-        self.now = now;
+        self.shared.now = now;
         let config = &self.shared.config;
         if self.conns.used() >= config.max_conns {
             return Err(PostError::NoRoom);
@@ -194,7 +194,7 @@ impl Rnic {
         qp: Qp,
         options: &AcceptOptions,
     ) -> Result<(), PostError> {
-        self.now = now;
+        self.shared.now = now;
         let queue_pair = self.qps.get_mut(qp.0).filter(|qp| qp.state == QpState::Idle);
         let queue_pair = queue_pair.ok_or(PostError::Invalid)?;
         let connection = self.conns.get_mut(conn.0).ok_or(PostError::Invalid)?;
@@ -223,7 +223,7 @@ impl Rnic {
     /// # Errors
     /// [`PostError::Invalid`] if there is no such request; [`PostError::TooLong`] for private data. The request stands then.
     pub fn reject(&mut self, now: Instant, conn: Conn, private_data: &[u8]) -> Result<(), PostError> {
-        self.now = now;
+        self.shared.now = now;
         let connection = self.conns.get_mut(conn.0).ok_or(PostError::Invalid)?;
         let Phase::Awaited { responder, answer: true } = &mut connection.phase else {
             return Err(PostError::Invalid);
@@ -238,7 +238,7 @@ impl Rnic {
     /// # Errors
     /// [`PostError::Invalid`] if it has none.
     pub fn disconnect(&mut self, now: Instant, qp: Qp) -> Result<(), PostError> {
-        self.now = now;
+        self.shared.now = now;
         let queue_pair = self.qps.get_mut(qp.0).ok_or(PostError::Invalid)?;
         let conn = queue_pair.conn.ok_or(PostError::Invalid)?;
         let connection = self.conns.get_mut(conn.0).ok_or(PostError::Invalid)?;
@@ -261,7 +261,7 @@ impl Rnic {
     /// Takes what arrived: `bytes` are all octets of the stream that were not consumed before and are there. Returns how
     /// many are consumed; the caller keeps the others in front of what comes next, at most 72 KiB.
     pub fn input<M: Memory>(&mut self, now: Instant, conn: Conn, bytes: &[u8], memory: &mut M) -> usize {
-        self.now = now;
+        self.shared.now = now;
         let mut used = 0;
         while let Some(connection) = self.conns.get(conn.0) {
             let step = match &connection.phase {
@@ -307,7 +307,7 @@ impl Rnic {
 
     /// So many octets were read to where [`Rnic::direct`] said, not more than the span's.
     pub fn placed<M: Memory>(&mut self, now: Instant, conn: Conn, octets: u32, memory: &mut M) {
-        self.now = now;
+        self.shared.now = now;
         let Some(connection) = self.conns.get_mut(conn.0) else { return };
         let Some(queue_pair) = connection.qp.and_then(|qp| self.qps.get_mut(qp.0)) else { return };
         connection.deframer.skip(octets as usize);
@@ -337,7 +337,7 @@ impl Rnic {
         record: &mut Record,
         memory: &mut M,
     ) -> bool {
-        self.now = now;
+        self.shared.now = now;
         let Some(connection) = self.conns.get_mut(conn.0) else { return false };
         if !connection.frame.is_empty() {
             record.append(&connection.frame);
@@ -384,7 +384,7 @@ impl Rnic {
 
     /// The stream has ended; what came before was handed in.
     pub fn ended(&mut self, now: Instant, conn: Conn, end: End) {
-        self.now = now;
+        self.shared.now = now;
         let Some(connection) = self.conns.get_mut(conn.0) else { return };
         let whole = end == End::Finished && connection.deframer.between() && !connection.partial;
         match connection.phase {
@@ -415,7 +415,7 @@ impl Rnic {
 
     /// It is `now`.
     pub fn tick(&mut self, now: Instant) {
-        self.now = now;
+        self.shared.now = now;
         while let Some(&Reverse((due, conn))) = self.timers.peek() {
             if due > now {
                 break;

@@ -42,6 +42,8 @@ use core::ops::Range;
 
 use arrayvec::ArrayVec;
 
+use crate::Instant;
+
 /// Most scatter/gather elements of one work request.
 pub const MAX_SGE: usize = 8;
 /// Most octets of inline data.
@@ -369,6 +371,8 @@ pub struct Completion {
     pub immediate: Option<u64>,
     /// The tag that the peer's Send has invalidated.
     pub invalidated: Option<Stag>,
+    /// When it came into its queue.
+    pub at: Instant,
 }
 
 /// Why a request was not taken. Nothing was posted.

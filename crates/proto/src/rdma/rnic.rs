@@ -42,6 +42,8 @@ pub(crate) struct Shared {
     pub(crate) events: VecDeque<Event>,
     /// Completion queues that have overflowed and whose queue pairs do not know it yet.
     overflowed: Vec<Cq>,
+    /// The last time handed in.
+    pub(crate) now: Instant,
 }
 
 impl Shared {
@@ -86,8 +88,6 @@ pub struct Rnic {
     pub(super) ready: VecDeque<Conn>,
     /// When to look at a stream; its own `due` says whether that still holds.
     pub(super) timers: BinaryHeap<Reverse<(Instant, u32)>>,
-    /// The last time handed in.
-    pub(super) now: Instant,
     /// For payload that markers tore apart.
     pub(super) scratch: Vec<u8>,
 }
@@ -103,6 +103,7 @@ impl Rnic {
             srqs: Table::new(),
             events: VecDeque::new(),
             overflowed: Vec::new(),
+            now: Instant::ZERO,
         };
         Self {
             shared,
@@ -110,9 +111,14 @@ impl Rnic {
             conns: Table::new(),
             ready: VecDeque::new(),
             timers: BinaryHeap::new(),
-            now: Instant::ZERO,
             scratch: Vec::new(),
         }
+    }
+
+    /// It is this time: what is posted and reported as sent from now on is of this time, as what other calls hand in.
+    #[inline]
+    pub const fn at(&mut self, now: Instant) {
+        self.shared.now = now;
     }
 
     /// What happened, the oldest first.
@@ -358,7 +364,7 @@ impl Rnic {
     /// # Errors
     /// [`PostError::Invalid`].
     pub fn fail_qp(&mut self, now: Instant, qp: Qp) -> Result<(), PostError> {
-        self.now = now;
+        self.shared.now = now;
         let queue_pair = self.qps.get_mut(qp.0).ok_or(PostError::Invalid)?;
         if let Some(conn) = queue_pair.conn {
             self.cut_off(conn);
@@ -376,7 +382,7 @@ impl Rnic {
     /// # Errors
     /// [`PostError::Invalid`].
     pub fn reset_qp(&mut self, now: Instant, qp: Qp) -> Result<(), PostError> {
-        self.now = now;
+        self.shared.now = now;
         let queue_pair = self.qps.get(qp.0).ok_or(PostError::Invalid)?;
         let (conn, options) = (queue_pair.conn, queue_pair.options);
         if let Some(conn) = conn {
@@ -413,6 +419,23 @@ impl Rnic {
     pub fn post_send(&mut self, qp: Qp, request: SendRequest) -> Result<(), PostError> {
         let queue_pair = self.qps.get_mut(qp.0).ok_or(PostError::Invalid)?;
         queue_pair.post_send(request, &mut self.shared)?;
+        if let Some(conn) = queue_pair.conn {
+            self.wake(conn);
+        }
+        self.settle();
+        Ok(())
+    }
+
+    /// Posts several to the send queue, all or none; those posted are taken out of `requests`.
+    ///
+    /// # Errors
+    /// Of the first that is not possible; nothing was posted.
+    pub fn post_sends(&mut self, qp: Qp, requests: &mut Vec<SendRequest>) -> Result<(), PostError> {
+        let queue_pair = self.qps.get_mut(qp.0).ok_or(PostError::Invalid)?;
+        queue_pair.check_sends(requests)?;
+        for request in requests.drain(..) {
+            queue_pair.post_send(request, &mut self.shared)?;
+        }
         if let Some(conn) = queue_pair.conn {
             self.wake(conn);
         }

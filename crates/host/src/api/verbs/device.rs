@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use sprat_proto::Instant;
 use sprat_proto::rdma::{Config, Cq, Event, PostError, Qp, Srq};
 use sprat_proto::wire::rdmap::Cause;
 
@@ -270,6 +271,12 @@ impl Device {
     /// The same, asleep from the beginning.
     pub fn sleep(&self, limit: Option<Duration>, mut done: impl FnMut() -> bool) -> bool {
         self.handle.shared.wait(limit, Patience::Sleep, |_| done().then_some(())).is_some()
+    }
+
+    /// The present time, as [`Completion::at`](super::Completion::at) counts it.
+    #[must_use]
+    pub fn now(&self) -> Instant {
+        self.handle.shared.now()
     }
 
     /// What has been counted.

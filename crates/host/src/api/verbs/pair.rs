@@ -228,6 +228,14 @@ impl QueuePair {
         })
     }
 
+    /// Posts several, all or none; those posted are taken out of `requests`.
+    ///
+    /// # Errors
+    /// As [`QueuePair::post_send`], for the first one that is not possible; nothing was posted.
+    pub fn post_all(&self, requests: &mut Vec<SendRequest>) -> Result<(), PostError> {
+        self.domain.handle.shared.act(|core, _| core.rnic().post_sends(self.qp, requests))
+    }
+
     /// Posts several receives, one after the other.
     ///
     /// # Errors

@@ -213,6 +213,7 @@ impl Rdma {
                     qp,
                     immediate: None,
                     invalidated: None,
+                    at: Instant::ZERO,
                 });
             }
             link.wire.resumed = false;

@@ -79,7 +79,7 @@ impl Rnic {
                 connection.open(negotiated, &self.shared);
                 connection.due = Instant::NEVER;
                 let hold = connection.hold.as_ns();
-                let until = self.now.after(hold);
+                let until = self.shared.now.after(hold);
                 connection.hold = until;
                 if let Some(queue_pair) = self.qps.get_mut(qp.0) {
                     queue_pair.open(negotiated);
@@ -195,7 +195,7 @@ impl Rnic {
     ) -> Result<bool, Fault> {
         let Some(connection) = self.conns.get_mut(conn.0) else { return Ok(false) };
         let Some(queue_pair) = connection.qp.and_then(|qp| self.qps.get_mut(qp.0)) else { return Ok(false) };
-        if !connection.may_send(self.now) {
+        if !connection.may_send(self.shared.now) {
             return queue_pair.local(&mut self.shared).map(|()| false);
         }
         let position = &mut connection.position;
@@ -321,7 +321,7 @@ impl Rnic {
         if let Some(connection) = self.conns.get_mut(conn.0) {
             connection.phase = Phase::Ending;
         }
-        let due = self.now.after(self.shared.config.close_timeout_ns);
+        let due = self.shared.now.after(self.shared.config.close_timeout_ns);
         self.arm_timer(conn.0, due);
         self.wake(conn);
         self.close_if_quiet(conn);

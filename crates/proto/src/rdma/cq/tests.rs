@@ -2,11 +2,11 @@ use alloc::vec::Vec;
 
 use super::super::{Completed, Qp};
 use super::*;
-use crate::Rng;
+use crate::{Instant, Rng};
 
 fn completion(id: u64, status: Status) -> Completion {
     let (completed, qp) = (Completed::Recv, Qp(1));
-    Completion { id, status, completed, len: 0, qp, immediate: None, invalidated: None }
+    Completion { id, status, completed, len: 0, qp, immediate: None, invalidated: None, at: Instant::ZERO }
 }
 
 fn good(id: u64) -> Completion {

@@ -150,6 +150,16 @@ impl QueuePair {
         Ok(())
     }
 
+    /// Whether all of these would be taken.
+    pub(crate) fn check_sends(&self, requests: &[SendRequest]) -> Result<(), PostError> {
+        if self.state == QpState::Idle {
+            return Err(PostError::Invalid);
+        }
+        requests.iter().try_for_each(|request| self.check_send(request))?;
+        let room = (self.options.send_depth as usize).saturating_sub(self.send.len());
+        if requests.len() > room { Err(PostError::Full) } else { Ok(()) }
+    }
+
     /// What can be said of a request before its turn comes.
     fn check_send(&self, request: &SendRequest) -> Result<(), PostError> {
         let carries = matches!(
@@ -230,14 +240,14 @@ impl QueuePair {
         len: u32,
         shared: &mut Shared,
     ) {
-        let qp = self.number;
-        let c = Completion { id, status, completed, len, qp, immediate: None, invalidated: None };
+        let (qp, at) = (self.number, shared.now);
+        let c = Completion { id, status, completed, len, qp, immediate: None, invalidated: None, at };
         shared.complete(self.options.send_cq, c, false);
     }
 
     pub(crate) fn complete_recv(&self, id: u64, status: Status, shared: &mut Shared) {
-        let (completed, qp) = (Completed::Recv, self.number);
-        let c = Completion { id, status, completed, len: 0, qp, immediate: None, invalidated: None };
+        let (completed, qp, at) = (Completed::Recv, self.number, shared.now);
+        let c = Completion { id, status, completed, len: 0, qp, immediate: None, invalidated: None, at };
         shared.complete(self.options.recv_cq, c, false);
     }
 }

@@ -196,8 +196,8 @@ impl QueuePair {
             let immediate = incoming.immediate;
             let completed = if immediate.is_some() { Completed::RecvImmediate } else { Completed::Recv };
             let len = if immediate.is_some() { self.arrival.written() } else { total };
-            let (id, status, qp) = (incoming.request.id, Status::Success, self.number);
-            let completion = Completion { id, status, completed, len, qp, immediate, invalidated };
+            let (id, status, qp, at) = (incoming.request.id, Status::Success, self.number, shared.now);
+            let completion = Completion { id, status, completed, len, qp, immediate, invalidated, at };
             self.receive.arriving.pop_front();
             self.receive.delivered = self.receive.delivered.wrapping_add(1);
             shared.complete(self.options.recv_cq, completion, opcode.solicits());
