@@ -2,7 +2,7 @@
 #
 # Each target works on a fresh Debian 12 with root and rustup: what it needs and does not find, scripts/tools installs,
 # saying so. Variables: SEEDS (sim), CASES (interop, a part of their names), SECONDS (fuzz, per target), RUNS (bench,
-# compare), TESTS (bench).
+# compare), TESTS (bench), PREFIX and DESTDIR (install).
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -14,6 +14,7 @@ SEEDS ?= 1000
 # Bash counts in SECONDS itself, so only a value from the command line or from here counts, never the environment's.
 SECONDS = 60
 RUNS ?= 5
+PREFIX ?= /usr/local
 TESTS ?= floor echo sessions basic readThroughput loaded idle
 
 CORE := -p sprat-proto -p sprat-store
@@ -111,6 +112,16 @@ release: tools ## The release build of the binary `sprat`
 .PHONY: verbs
 verbs: release ## libibverbs.so.1 and librdmacm.so.1 beside the binary, for `sprat exec`
 	scripts/verbs
+
+.PHONY: install
+install: verbs ## The binary, the libraries and a pkg-config file below PREFIX=/usr/local (and DESTDIR, for packagers)
+	DESTDIR="$(DESTDIR)" scripts/install "$(PREFIX)"
+
+.PHONY: uninstall
+uninstall: ## Take away what `install` put below PREFIX
+	to="$(DESTDIR)$(PREFIX)"
+	rm -f "$$to/bin/sprat" "$$to/lib/pkgconfig/sprat-verbs.pc" "$$to"/lib/sprat/lib{ibverbs,rdmacm}.so{,.1}
+	if [ -d "$$to/lib/sprat" ]; then rmdir "$$to/lib/sprat"; fi
 
 .PHONY: tools
 tools:

@@ -1,6 +1,7 @@
 //! The two libraries as C sees them: their symbols beside those of Debian's, their layouts beside the installed headers,
 //! and programs that nobody here built.
 
+mod install;
 mod layouts;
 #[path = "../place/mod.rs"]
 mod place;

@@ -1,0 +1,55 @@
+//! `make install` into a folder: a C program is built by the pkg-config file, and runs by the installed `sprat exec`.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::place::{Place, libraries, output, repository};
+
+fn install(prefix: &Path, destdir: &str) {
+    let place = Place::new(); // builds what is installed
+    assert!(place.sprat().exists() && libraries().exists());
+    let mut command = Command::new("scripts/install");
+    output(command.arg(prefix).arg("test").env("DESTDIR", destdir).current_dir(repository()));
+}
+
+#[test]
+fn a_program_is_built_and_run_by_what_is_installed() {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let prefix = folder.path().join("prefix");
+    install(&prefix, "");
+    let asked = output(
+        Command::new("pkg-config")
+            .args(["--cflags", "--libs", "sprat-verbs"])
+            .env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig")),
+    );
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/abi/probe.c");
+    let binary = folder.path().join("probe");
+    output(Command::new("cc").arg("-o").arg(&binary).arg(source).args(asked.split_whitespace()).arg("-ldl"));
+    let mut exec = Command::new(prefix.join("bin/sprat"));
+    let exec = exec.args(["exec", "--"]).arg(&binary).env_remove("SPRAT_VERBS").env_remove("LD_LIBRARY_PATH");
+    assert_eq!(output(exec), "all as it should be\n");
+    // And without it: the pkg-config file names the folder to the loader.
+    let loaded = output(Command::new("ldd").arg(&binary).env_remove("LD_LIBRARY_PATH"));
+    for library in ["libibverbs.so.1", "librdmacm.so.1"] {
+        let ours = prefix.join("lib/sprat").join(library);
+        assert!(loaded.contains(ours.to_str().expect("a path in ASCII")), "{loaded}");
+    }
+}
+
+#[test]
+fn a_packager_gets_a_tree_of_its_own() {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    install(Path::new("/opt/sprat"), folder.path().to_str().expect("a path in ASCII"));
+    let listed = output(Command::new("find").arg(".").args(["!", "-type", "d"]).current_dir(folder.path()));
+    let mut listed: Vec<&str> = listed.lines().collect();
+    listed.sort_unstable();
+    let expected = [
+        "bin/sprat",
+        "lib/pkgconfig/sprat-verbs.pc",
+        "lib/sprat/libibverbs.so",
+        "lib/sprat/libibverbs.so.1",
+        "lib/sprat/librdmacm.so",
+        "lib/sprat/librdmacm.so.1",
+    ];
+    assert_eq!(listed, expected.map(|file| format!("./opt/sprat/{file}")));
+}
