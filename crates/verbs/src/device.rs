@@ -5,6 +5,7 @@
 //! What changes about it (its addresses, its state) is looked up whenever it is asked for.
 
 use std::ffi::{c_char, c_int};
+use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 
 use sprat::verbs::{Interface, interfaces};
@@ -112,6 +113,17 @@ impl Device {
 /// The system does not list its interfaces.
 pub(crate) fn devices() -> Result<Vec<&'static Device>, Errno> {
     Ok(interfaces()?.iter().map(Device::of).collect())
+}
+
+/// The device whose interface has this address; any address of loopback is loopback's.
+///
+/// # Errors
+/// `ENODEV` if none has.
+pub(crate) fn at_address(address: IpAddr) -> Result<&'static Device, Errno> {
+    let all = interfaces()?;
+    let exact = all.iter().find(|i| i.addresses.contains(&address));
+    let found = exact.or_else(|| all.iter().find(|i| i.loopback && address.is_loopback()));
+    found.map(Device::of).ok_or(Errno(libc::ENODEV))
 }
 
 /// Pointers in an array that ends with a null and that C may have until it is freed by [`free_array`].

@@ -8,6 +8,7 @@
 //! ```
 
 use std::ffi::c_int;
+use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::log::log;
@@ -23,7 +24,16 @@ pub(crate) const UNSUPPORTED: Errno = Errno(libc::EOPNOTSUPP);
 
 impl From<std::io::Error> for Errno {
     fn from(error: std::io::Error) -> Self {
-        Self(error.raw_os_error().unwrap_or(libc::EIO))
+        let by_kind = || match error.kind() {
+            ErrorKind::WouldBlock => libc::EAGAIN,
+            ErrorKind::Interrupted => libc::EINTR,
+            ErrorKind::InvalidInput => libc::EINVAL,
+            ErrorKind::PermissionDenied => libc::EACCES,
+            ErrorKind::ConnectionReset => libc::ECONNRESET,
+            ErrorKind::QuotaExceeded => libc::ENOMEM,
+            _ => libc::EIO,
+        };
+        Self(error.raw_os_error().unwrap_or_else(by_kind))
     }
 }
 

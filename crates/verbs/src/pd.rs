@@ -58,8 +58,16 @@ impl Acks {
     }
 
     pub(crate) fn ack(&self, count: u32) {
-        locked(&self.told_and_acked).1 += u64::from(count);
+        let mut counts = locked(&self.told_and_acked);
+        counts.1 += u64::from(count);
+        // Before the lock is given back: whoever waits may then give the object back at once.
         self.changed.notify_all();
+    }
+
+    /// The same where somebody else has counted how many were told.
+    pub(crate) fn wait_for(&self, told: u64) {
+        locked(&self.told_and_acked).0 = told;
+        self.wait();
     }
 
     /// Waits until every event that was told is acknowledged.

@@ -84,6 +84,13 @@ layouts! {
         param: UdParam,
     }
 
+    /// How the drivers of both sides are to agree.
+    "struct ibv_ece" Ece {
+        vendor_id: u32,
+        options: u32,
+        comp_mask: u32,
+    }
+
     /// An address to connect to or to listen at.
     "struct rdma_addrinfo" AddrInfo {
         ai_flags: c_int,

@@ -113,12 +113,11 @@ impl AsFd for ConnectionChannel {
 pub struct ConnectionId {
     handle: Arc<Handle>,
     number: Number,
-    gone: bool,
 }
 
 impl Drop for ConnectionId {
     fn drop(&mut self) {
-        self.part();
+        self.end();
     }
 }
 
@@ -128,18 +127,11 @@ impl ConnectionId {
     pub fn new(channel: &ConnectionChannel, key: u64) -> Self {
         let handle = Arc::clone(&channel.handle);
         let number = handle.shared.look(|core| core.desk().parties.enter(channel.number, key));
-        Self { handle, number, gone: false }
+        Self { handle, number }
     }
 
-    /// The same as dropping it; returns how many of its news were read.
-    pub fn close(mut self) -> u64 {
-        self.part()
-    }
-
-    fn part(&mut self) -> u64 {
-        if std::mem::replace(&mut self.gone, true) {
-            return 0;
-        }
+    /// The same as dropping it; returns how many of its news were read. Nothing can be done with it afterwards.
+    pub fn end(&self) -> u64 {
         self.handle.shared.act(|core, now| core.part(now, self.number))
     }
 
@@ -225,6 +217,12 @@ impl ConnectionId {
         })?;
         request.answered = true;
         Ok(())
+    }
+
+    /// The queue pair whose connection it has, or tries to have.
+    #[must_use]
+    pub fn pair(&self) -> Option<Qp> {
+        self.handle.shared.look(|core| core.desk().parties.pair(self.number))
     }
 
     /// Ends its connection after everything that was posted has been sent, or gives it up if it is being made; the news

@@ -1,0 +1,231 @@
+//! Addresses: binding an id to one, finding the interface that leads to a peer, ports.
+//!
+//! Which interface leads to a peer is the kernel's to say: a UDP socket that is connected with it, without a packet, has the
+//! address that the way begins at.
+
+use std::ffi::c_int;
+use std::io::Write as _;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
+use std::sync::Once;
+
+use sprat::verbs::SocketOptions;
+
+use super::event::{ADDR_ERROR, ADDR_RESOLVED, ROUTE_RESOLVED, own};
+use super::id::{Id, Stage, State};
+use crate::abi::cm::Id as Seen;
+use crate::entry::{Errno, INVALID, export};
+
+/// What a C address says.
+///
+/// # Errors
+/// It is null, or neither IPv4 nor IPv6.
+///
+/// # Safety
+/// If it is not null, it is to an address that is as long as its family's are.
+pub(super) unsafe fn read(at: *const libc::sockaddr) -> Result<SocketAddr, Errno> {
+    if at.is_null() {
+        return Err(INVALID);
+    }
+    // SAFETY: not null; it may lie anywhere.
+    match c_int::from(unsafe { (&raw const (*at).sa_family).read_unaligned() }) {
+        libc::AF_INET => {
+            // SAFETY: an address of this family is so long.
+            let v4 = unsafe { at.cast::<libc::sockaddr_in>().read_unaligned() };
+            let ip = Ipv4Addr::from_bits(u32::from_be(v4.sin_addr.s_addr));
+            Ok(SocketAddrV4::new(ip, u16::from_be(v4.sin_port)).into())
+        }
+        libc::AF_INET6 => {
+            // SAFETY: as above.
+            let v6 = unsafe { at.cast::<libc::sockaddr_in6>().read_unaligned() };
+            let (ip, port) = (Ipv6Addr::from(v6.sin6_addr.s6_addr), u16::from_be(v6.sin6_port));
+            Ok(SocketAddrV6::new(ip, port, v6.sin6_flowinfo, v6.sin6_scope_id).into())
+        }
+        _ => Err(INVALID),
+    }
+}
+
+/// Writes an address as C has it. What IPv6 shows of an IPv4 peer is his IPv4 address.
+///
+/// # Safety
+/// `to` may be written.
+pub(super) unsafe fn write(to: *mut libc::sockaddr_storage, address: SocketAddr) {
+    match SocketAddr::new(address.ip().to_canonical(), address.port()) {
+        SocketAddr::V4(v4) => {
+            let shape = libc::sockaddr_in {
+                sin_family: libc::AF_INET as libc::sa_family_t,
+                sin_port: v4.port().to_be(),
+                sin_addr: libc::in_addr { s_addr: v4.ip().to_bits().to_be() },
+                sin_zero: [0; 8],
+            };
+            // SAFETY: the caller's promise; the storage has room for any address, and is aligned for any.
+            unsafe { to.cast::<libc::sockaddr_in>().write(shape) };
+        }
+        SocketAddr::V6(v6) => {
+            let (flow, scope) = match address {
+                SocketAddr::V6(whole) => (whole.flowinfo(), whole.scope_id()),
+                SocketAddr::V4(_) => (0, 0),
+            };
+            let shape = libc::sockaddr_in6 {
+                sin6_family: libc::AF_INET6 as libc::sa_family_t,
+                sin6_port: v6.port().to_be(),
+                sin6_flowinfo: flow,
+                sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
+                sin6_scope_id: scope,
+            };
+            // SAFETY: as above.
+            unsafe { to.cast::<libc::sockaddr_in6>().write(shape) };
+        }
+    }
+}
+
+/// The wildcard of an address's family.
+pub(super) fn wildcard(like: SocketAddr) -> SocketAddr {
+    match like {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    }
+}
+
+/// Says once on standard error what to do about an address that is not allowed.
+fn explain(error: &Errno, address: SocketAddr) {
+    static ONCE: Once = Once::new();
+    if *error == Errno(libc::EACCES) && !address.ip().is_loopback() && address.port() != 0 {
+        ONCE.call_once(|| {
+            let _ = writeln!(
+                std::io::stderr(),
+                "sprat: {} is not on loopback, and nothing is encrypted: allow it by sprat exec --insecure-network, \
+                 or SPRAT_INSECURE_NETWORK=1",
+                address.ip()
+            );
+        });
+    }
+}
+
+/// Binds an id that has no address yet.
+pub(super) fn bind(id: &Id, state: &mut State, to: SocketAddr, connects: bool) -> Result<(), Errno> {
+    let options = SocketOptions { connects, ..state.options };
+    let bound = id.engine.device.bind(to, options).map_err(Errno::from).inspect_err(|e| explain(e, to))?;
+    let local = bound.local_addr();
+    if !local.ip().is_unspecified() {
+        id.takes_device(local)?;
+    }
+    id.show_route(Some(local), None);
+    state.from = Some(bound);
+    state.stage = Stage::Bound;
+    Ok(())
+}
+
+/// Where the way to a peer begins.
+fn source(from: Option<SocketAddr>, to: SocketAddr) -> Result<SocketAddr, Errno> {
+    let from = from.unwrap_or_else(|| wildcard(to));
+    let socket = UdpSocket::bind(SocketAddr::new(from.ip(), 0))?;
+    // A port is needed where the peer's is not known yet.
+    let port = if to.port() == 0 { 9 } else { to.port() };
+    let mut there = to;
+    there.set_port(port);
+    socket.connect(there)?;
+    let mut found = socket.local_addr()?;
+    found.set_port(from.port());
+    Ok(found)
+}
+
+export! {
+    /// Gives the id an address of its own.
+    minus fn sprat_rdma_bind_addr(id: *mut Seen, addr: *mut libc::sockaddr) -> c_int {
+        // SAFETY: null, or an id that is there, and an address of the program's.
+        let (own, to) = unsafe { (Id::to_use(id)?, read(addr)?) };
+        let mut state = own.state();
+        if !matches!(state.stage, Stage::Idle) {
+            return Err(INVALID);
+        }
+        bind(own, &mut state, to, false)?;
+        Ok(0)
+    }
+
+    /// Finds the device that leads to an address. An event says what came of it.
+    minus fn sprat_rdma_resolve_addr(
+        id: *mut Seen,
+        from: *mut libc::sockaddr,
+        to: *mut libc::sockaddr,
+        _timeout_ms: c_int,
+    ) -> c_int {
+        // SAFETY: null, or an id that is there, and addresses of the program's.
+        let (own, to) = unsafe { (Id::to_use(id)?, read(to)?) };
+        // SAFETY: as above.
+        let from = if from.is_null() { None } else { Some(unsafe { read(from) }?) };
+        resolve(own, from, to)?;
+        own.completes()?;
+        Ok(0)
+    }
+
+    /// Finds the way to the address that was resolved: there is nothing to be found about it.
+    minus fn sprat_rdma_resolve_route(id: *mut Seen, _timeout_ms: c_int) -> c_int {
+        // SAFETY: null, or an id that is there.
+        let id = unsafe { Id::to_use(id) }?;
+        let mut state = id.state();
+        if !matches!(state.stage, Stage::Resolved) {
+            return Err(INVALID);
+        }
+        state.stage = Stage::Routed;
+        drop(state);
+        id.id.say(own(ROUTE_RESOLVED, 0));
+        id.completes()?;
+        Ok(0)
+    }
+}
+
+fn resolve(id: &Id, from: Option<SocketAddr>, to: SocketAddr) -> Result<(), Errno> {
+    let mut state = id.state();
+    if !matches!(state.stage, Stage::Idle | Stage::Bound) || from.is_some_and(|f| f.is_ipv4() != to.is_ipv4())
+    {
+        return Err(INVALID);
+    }
+    let to = match to.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => (Ipv4Addr::LOCALHOST, to.port()).into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => (Ipv6Addr::LOCALHOST, to.port()).into(),
+        _ => to,
+    };
+    id.engine.device.allows(to).map_err(Errno::from).inspect_err(|e| explain(e, to))?;
+    if matches!(state.stage, Stage::Idle)
+        && let Some(from) = from
+    {
+        bind(id, &mut state, from, true)?;
+    }
+    let bound = state.from.as_ref().map(sprat::verbs::BoundAddress::local_addr);
+    if bound.is_some_and(|b| b.is_ipv4() != to.is_ipv4()) {
+        return Err(INVALID);
+    }
+    let found = source(bound, to).and_then(|own| id.takes_device(own).map(|()| own));
+    let word = match found {
+        Ok(source) => {
+            id.show_route(Some(source), Some(to));
+            state.stage = Stage::Resolved;
+            own(ADDR_RESOLVED, 0)
+        }
+        Err(error) => own(ADDR_ERROR, -error.0),
+    };
+    drop(state);
+    id.id.say(word);
+    Ok(())
+}
+
+/// A port as C has it, in the order of the wire; 0 where there is no address.
+fn port(id: *mut Seen, of: impl FnOnce(&Seen) -> libc::sockaddr_storage) -> u16 {
+    // SAFETY: null, or an id that is there.
+    let Some(seen) = (unsafe { id.as_ref() }) else { return 0 };
+    let storage = of(seen);
+    // SAFETY: as long as any address, a local variable.
+    unsafe { read((&raw const storage).cast()) }.map_or(0, |address| address.port().to_be())
+}
+
+export! {
+    /// The port of this end.
+    plain fn sprat_rdma_get_src_port(id: *mut Seen) -> u16 {
+        Ok(port(id, |seen| seen.route.addr.source))
+    }
+
+    /// The peer's.
+    plain fn sprat_rdma_get_dst_port(id: *mut Seen) -> u16 {
+        Ok(port(id, |seen| seen.route.addr.destination))
+    }
+}

@@ -1,0 +1,311 @@
+//! Connections: asking, listening, answering, ending.
+
+use std::ffi::{c_int, c_void};
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use sprat::verbs::{AcceptOptions, ConnectOptions, MAX_READ_DEPTH, Qp};
+
+use super::address;
+use super::event::{self, MOST_PRIVATE, own, unreachable};
+use super::id::{Id, Stage, State};
+use super::queues;
+use crate::abi::cm::{ConnParam, Ece, Event, Id as Seen};
+use crate::entry::{Errno, INVALID, at, export, put};
+
+/// How long TCP may take to connect.
+const CONNECT: Duration = Duration::from_secs(20);
+/// How long the first message waits behind the peer's reply where the peer may be Linux's siw, which overlooks one that
+/// comes at once; on loopback it does not wait.
+const HOLD_NS: u64 = 20_000_000;
+/// `RDMA_MAX_RESP_RES` and `RDMA_MAX_INIT_DEPTH`: as much as may be.
+const MOST: u8 = u8::MAX;
+/// How many requests wait for a listener that does not say.
+const BACKLOG: usize = 1024;
+
+/// What both sides of a start-up say, from what the program says and `initiator` and `responder` where it does not.
+struct Terms {
+    pair: Qp,
+    private_data: Vec<u8>,
+    ord: u8,
+    ird: u8,
+}
+
+impl Terms {
+    /// # Safety
+    /// The parameters, if they are not null, and their private data are there.
+    unsafe fn new(id: *mut Seen, param: *const ConnParam, state: &State) -> Result<Self, Errno> {
+        // SAFETY: the caller's promise.
+        let param = unsafe { param.as_ref() };
+        // SAFETY: an id that is there, whose queue pair is, if it has one.
+        let own = unsafe { (*id).qp.as_ref() }.map(|qp| qp.qp_num);
+        let pair = own.or_else(|| param.map(|p| p.qp_num)).ok_or(INVALID)?;
+        let most = MAX_READ_DEPTH as u8;
+        let depth = |wanted: Option<u8>, unsaid: u8| match wanted {
+            None | Some(MOST) => Ok(unsaid.min(most)),
+            Some(depth) if depth > most => Err(INVALID),
+            Some(depth) => Ok(depth),
+        };
+        let mut private_data = state.greeting.clone();
+        if let Some(param) = param
+            && !param.private_data.is_null()
+        {
+            let len = usize::from(param.private_data_len);
+            // SAFETY: the caller's promise.
+            private_data.extend_from_slice(unsafe { std::slice::from_raw_parts(param.private_data, len) });
+        }
+        if private_data.len() > MOST_PRIVATE {
+            return Err(INVALID);
+        }
+        Ok(Self {
+            pair: Qp(pair),
+            private_data,
+            ord: depth(param.map(|p| p.initiator_depth), state.depths.0)?,
+            ird: depth(param.map(|p| p.responder_resources), state.depths.1)?,
+        })
+    }
+}
+
+fn connect(id: &Id, terms: Terms, state: &mut State) -> Result<(), Errno> {
+    // SAFETY: the id is there, and its address was resolved.
+    let to = unsafe { address::read((&raw const (*id.seen()).route.addr.destination).cast()) }?;
+    if state.from.is_none() && state.options.traffic_class.is_some() {
+        let options = sprat::verbs::SocketOptions { connects: true, ..state.options };
+        state.from = Some(id.engine.device.bind(address::wildcard(to), options)?);
+    }
+    let options = ConnectOptions {
+        ird: terms.ird.into(),
+        ord: terms.ord.into(),
+        private_data: terms.private_data,
+        hold_ns: if to.ip().is_loopback() { 0 } else { HOLD_NS },
+        ..ConnectOptions::default()
+    };
+    let begun = id.id.connect(terms.pair, state.from.take(), to, options, CONNECT);
+    match begun {
+        Ok(local) => id.show_route(Some(local), None),
+        // Some systems know that at once: it is told as from all others.
+        Err(error) if unreachable(error.kind()).1 != -libc::EIO && error.raw_os_error().is_some() => {
+            let (event, status) = unreachable(error.kind());
+            id.id.say(own(event, status));
+        }
+        Err(error) => return Err(error.into()),
+    }
+    state.stage = Stage::Connecting;
+    Ok(())
+}
+
+fn accept(id: &Id, terms: Terms, state: &mut State) -> Result<(), Errno> {
+    let Stage::Asked(request) = std::mem::replace(&mut state.stage, Stage::Over) else { return Err(INVALID) };
+    let options =
+        AcceptOptions { ird: terms.ird.into(), ord: terms.ord.into(), private_data: terms.private_data };
+    id.id.accept(request, terms.pair, &options)?;
+    state.stage = Stage::Connecting;
+    Ok(())
+}
+
+export! {
+    /// Asks for a connection. An event says what came of it.
+    minus fn sprat_rdma_connect(id: *mut Seen, param: *mut ConnParam) -> c_int {
+        // SAFETY: null, or an id that is there.
+        let own = unsafe { Id::to_use(id) }?;
+        let mut state = own.state();
+        // SAFETY: null, or parameters that are there.
+        let terms = unsafe { Terms::new(id, param, &state) }?;
+        if !matches!(state.stage, Stage::Routed) {
+            return Err(INVALID);
+        }
+        connect(own, terms, &mut state)?;
+        state.greeting = Vec::new();
+        drop(state);
+        own.completes()?;
+        Ok(0)
+    }
+
+    /// Has peers ask at its address; at most `backlog` of them wait until their events are fetched.
+    minus fn sprat_rdma_listen(id: *mut Seen, backlog: c_int) -> c_int {
+        // SAFETY: null, or an id that is there.
+        let own = unsafe { Id::to_use(id) }?;
+        let mut state = own.state();
+        if matches!(state.stage, Stage::Idle) {
+            address::bind(own, &mut state, (Ipv4Addr::UNSPECIFIED, 0).into(), false)?;
+        }
+        if !matches!(state.stage, Stage::Bound) {
+            return Err(INVALID);
+        }
+        let backlog = usize::try_from(backlog).ok().filter(|n| (1..BACKLOG).contains(n)).unwrap_or(BACKLOG);
+        let from = state.from.take().ok_or(INVALID)?;
+        state.stage = Stage::Over;
+        let local = own.id.listen(from, backlog)?;
+        own.show_route(Some(local), None);
+        state.stage = Stage::Listening;
+        Ok(0)
+    }
+
+    /// Accepts a peer who has asked. An event says when the connection is there.
+    minus fn sprat_rdma_accept(id: *mut Seen, param: *mut ConnParam) -> c_int {
+        // SAFETY: null, or an id that is there.
+        let own = unsafe { Id::to_use(id) }?;
+        let mut state = own.state();
+        // SAFETY: null, or parameters that are there.
+        let terms = unsafe { Terms::new(id, param, &state) }?;
+        if !matches!(state.stage, Stage::Asked(_)) {
+            return Err(INVALID);
+        }
+        accept(own, terms, &mut state)?;
+        drop(state);
+        own.completes()?;
+        Ok(0)
+    }
+
+    /// Refuses a peer who has asked.
+    minus fn sprat_rdma_reject(id: *mut Seen, private_data: *const c_void, octets: u8) -> c_int {
+        // SAFETY: null, or an id that is there, and as many octets as is said.
+        unsafe { reject(id, private_data, octets) }
+    }
+
+    /// The same, for what the drivers of both sides do not have in common.
+    minus fn sprat_rdma_reject_ece(id: *mut Seen, private_data: *const c_void, octets: u8) -> c_int {
+        // SAFETY: as above.
+        unsafe { reject(id, private_data, octets) }
+    }
+
+    /// Ends the connection after everything that was posted has been sent. An event says when.
+    minus fn sprat_rdma_disconnect(id: *mut Seen) -> c_int {
+        // SAFETY: null, or an id that is there.
+        let own = unsafe { Id::to_use(id) }?;
+        let over = match own.state().stage {
+            Stage::Connecting | Stage::Connected => false,
+            Stage::Asked(_) | Stage::Over => true,
+            _ => return Err(INVALID),
+        };
+        own.id.disconnect();
+        // The event of an end that was told already would not come again.
+        if !over {
+            own.completes()?;
+        }
+        Ok(0)
+    }
+
+    /// For InfiniBand's connections whose queue pair is the program's; here the engine has done it.
+    minus fn sprat_rdma_establish(id: *mut Seen) -> c_int {
+        // SAFETY: null, or an id that is there.
+        unsafe { Id::to_use(id) }?;
+        Err(INVALID)
+    }
+
+    /// That a message came before the connection was there, the engine sees itself.
+    minus fn sprat_rdma_notify(id: *mut Seen, _event: c_int) -> c_int {
+        // SAFETY: null, or an id that is there.
+        match unsafe { Id::to_use(id) }?.state().stage {
+            Stage::Connecting | Stage::Connected | Stage::Over | Stage::Asked(_) => Ok(0),
+            _ => Err(INVALID),
+        }
+    }
+}
+
+/// # Safety
+/// If they are not null: an id that is there, and as many octets as is said.
+unsafe fn reject(id: *mut Seen, private_data: *const c_void, octets: u8) -> Result<c_int, Errno> {
+    // SAFETY: the caller's promise.
+    let own = unsafe { Id::to_use(id) }?;
+    let mut state = own.state();
+    if !matches!(state.stage, Stage::Asked(_)) {
+        return Err(INVALID);
+    }
+    let Stage::Asked(request) = std::mem::replace(&mut state.stage, Stage::Over) else { return Err(INVALID) };
+    let said = if private_data.is_null() {
+        &[]
+    } else {
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts(private_data.cast::<u8>(), octets.into()) }
+    };
+    // Who has gone meanwhile is refused too.
+    let _ = request.reject(said);
+    Ok(0)
+}
+
+export! {
+    /// Waits for a peer who asks at a listener that has a channel of its own, and returns its id.
+    minus fn sprat_rdma_get_request(listener: *mut Seen, to: *mut *mut Seen) -> c_int {
+        // SAFETY: null, or a listener that is there.
+        let own = unsafe { Id::to_use(listener) }?;
+        let pairs = {
+            let state = own.state();
+            if !state.waits || to.is_null() {
+                return Err(INVALID);
+            }
+            state.pairs
+        };
+        // SAFETY: the listener is there, and so is its own channel.
+        let next = unsafe {
+            event::acknowledge(std::mem::replace(&mut (*listener).event, std::ptr::null_mut()));
+            event::next(super::channel::Channel::to_use((*listener).channel)?)?
+        };
+        // SAFETY: the event was given just now.
+        let taken = unsafe { take(listener, next, pairs) };
+        match taken {
+            Ok(id) => {
+                // SAFETY: not null, and the program's to be written.
+                unsafe { put(to, id) }?;
+                Ok(0)
+            }
+            Err(error) => {
+                // SAFETY: as above: it is acknowledged with the next.
+                unsafe { (*listener).event = next };
+                Err(error)
+            }
+        }
+    }
+}
+
+/// What a listener's event gives.
+///
+/// # Safety
+/// The listener is there, and the event was given and is not acknowledged.
+unsafe fn take(
+    listener: *mut Seen,
+    event: *mut Event,
+    pairs: Option<crate::abi::object::QpInit>,
+) -> Result<*mut Seen, Errno> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        event::outcome(event)?;
+        if !event::asks(event) {
+            return Err(INVALID);
+        }
+        let id = (*event).id;
+        if let Some(mut pairs) = pairs {
+            queues::create_pair(id, (*listener).pd, &mut pairs)?;
+        }
+        (*id).event = event;
+        Ok(id)
+    }
+}
+
+export! {
+    /// What the driver of this side would have; nothing comes of it.
+    minus fn sprat_rdma_set_local_ece(id: *mut Seen, ece: *mut Ece) -> c_int {
+        // SAFETY: null, or an id that is there, and what the program wants.
+        let (own, ece) = unsafe { (Id::to_use(id)?, at(ece)?) };
+        // SAFETY: the id is there.
+        let has_pair = unsafe { !(*own.seen()).qp.is_null() };
+        if has_pair || ece.vendor_id == 0 || ece.comp_mask != 0 {
+            return Err(INVALID);
+        }
+        Ok(0)
+    }
+
+    /// What the driver of the peer's side would have: iWARP has no words for it.
+    minus fn sprat_rdma_get_remote_ece(id: *mut Seen, ece: *mut Ece) -> c_int {
+        // SAFETY: null, or an id that is there.
+        let own = unsafe { Id::to_use(id) }?;
+        // SAFETY: the id is there; null, or room for the answer.
+        unsafe {
+            if !(*own.seen()).qp.is_null() {
+                return Err(INVALID);
+            }
+            put(ece, Ece { vendor_id: 0, options: 0, comp_mask: 0 })?;
+        }
+        Ok(0)
+    }
+}

@@ -1,0 +1,104 @@
+//! Ends of connections in one call: an id with address, way and queue pair.
+
+use std::ffi::c_int;
+
+use super::address::{sprat_rdma_bind_addr, sprat_rdma_resolve_addr, sprat_rdma_resolve_route};
+use super::event::MOST_PRIVATE;
+use super::id::{self, Id};
+use super::queues::{self, create_pair};
+use crate::abi::cm::{AddrInfo, Id as Seen};
+use crate::abi::object::{Pd, QpInit};
+use crate::entry::{Errno, INVALID, at, export, put};
+
+/// `RAI_PASSIVE`.
+const PASSIVE: c_int = 1;
+const TIMEOUT_MS: c_int = 2000;
+
+/// What a call of ours has answered.
+fn answered(code: c_int) -> Result<(), Errno> {
+    if code == 0 { Ok(()) } else { Err(std::io::Error::last_os_error().into()) }
+}
+
+/// Makes of a new id what `wanted` says.
+///
+/// # Safety
+/// The id is there, and the pointers are null or to what the program wants.
+unsafe fn furnish(id: *mut Seen, wanted: &AddrInfo, pd: *mut Pd, init: *mut QpInit) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    let init = unsafe { init.as_mut() };
+    // SAFETY: as above.
+    let own = unsafe { Id::to_use(id) }?;
+    if wanted.ai_flags & PASSIVE != 0 {
+        answered(sprat_rdma_bind_addr(id, wanted.ai_src_addr))?;
+        if !pd.is_null() {
+            // SAFETY: as above.
+            unsafe { (*id).pd = pd };
+        }
+        own.state().pairs = init.map(|init| QpInit { qp_type: wanted.ai_qp_type, ..*init });
+        return Ok(());
+    }
+    answered(sprat_rdma_resolve_addr(id, wanted.ai_src_addr, wanted.ai_dst_addr, TIMEOUT_MS))?;
+    answered(sprat_rdma_resolve_route(id, TIMEOUT_MS))?;
+    if let Some(init) = init {
+        init.qp_type = wanted.ai_qp_type;
+        // SAFETY: as above.
+        unsafe { create_pair(id, pd, init) }?;
+    }
+    if wanted.ai_connect_len > MOST_PRIVATE {
+        return Err(INVALID);
+    }
+    if !wanted.ai_connect.is_null() {
+        // SAFETY: as long as is said.
+        let greeting =
+            unsafe { std::slice::from_raw_parts(wanted.ai_connect.cast::<u8>(), wanted.ai_connect_len) };
+        own.state().greeting = greeting.to_vec();
+    }
+    Ok(())
+}
+
+/// # Safety
+/// The id is there, and the program gives it back.
+unsafe fn destroy(id: *mut Seen) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        id.as_ref().ok_or(INVALID)?;
+        queues::destroy_pair(id);
+        queues::destroy_shared(id);
+        id::destroy(id)
+    }
+}
+
+export! {
+    /// An id that each call waits for, with what its address wants: bound, or with the way to its peer, and a queue pair.
+    minus fn sprat_rdma_create_ep(
+        to: *mut *mut Seen,
+        wanted: *mut AddrInfo,
+        pd: *mut Pd,
+        init: *mut QpInit,
+    ) -> c_int {
+        // SAFETY: null, or what `rdma_getaddrinfo` gave.
+        let wanted = unsafe { at(wanted) }?;
+        if to.is_null() {
+            return Err(INVALID);
+        }
+        let null = std::ptr::null_mut();
+        let id = id::create(null, null.cast(), wanted.ai_port_space, wanted.ai_qp_type)?;
+        // SAFETY: made just now; the others are the program's.
+        if let Err(why) = unsafe { furnish(id, wanted, pd, init) } {
+            // SAFETY: nobody else knows it.
+            let _ = unsafe { destroy(id) };
+            return Err(why);
+        }
+        // SAFETY: not null, and the program's to be written.
+        unsafe { put(to, id) }?;
+        Ok(0)
+    }
+}
+
+export! {
+    /// Gives it back with everything that was made for it.
+    plain fn sprat_rdma_destroy_ep(id: *mut Seen) {
+        // SAFETY: null, or an id that the program gives back.
+        unsafe { destroy(id) }
+    }
+}

@@ -1,0 +1,343 @@
+//! Ids: what a program holds of a connection or a listener; making, moving and ending them, and their options.
+//!
+//! ```text
+//!   Idle ─► Bound ─► Resolved ─► Routed ─► Connecting ─► Connected ─► Over
+//!     └───────┴────► Listening      Asked ─────┘ (or rejected)
+//! ```
+//!
+//! Always holds: the pointer that a program has is also the key of the id at the engine, which names it no more once the id
+//! has ended; an id stays where it is until every event of it that a program was given is acknowledged.
+
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_void};
+use std::net::SocketAddr;
+use std::sync::{Mutex, MutexGuard};
+
+use sprat::verbs::{BoundAddress, ConnectRequest, ConnectionId, SocketOptions};
+
+use super::channel::{self, Channel};
+use super::{address, devices, event};
+use crate::abi::cm::{EventChannel, Id as Seen};
+use crate::abi::object::QpInit;
+use crate::engine::{Engine, locked};
+use crate::entry::{Errno, INVALID, UNSUPPORTED, at, export, put};
+use crate::pd::Acks;
+
+/// `enum rdma_port_space`.
+pub(super) const TCP: c_int = 0x0106;
+const IPOIB: c_int = 0x0002;
+const UDP: c_int = 0x0111;
+const IB: c_int = 0x013f;
+/// `IBV_QPT_RC`.
+pub(super) const RC: c_int = 2;
+/// The device's only port.
+const PORT: u8 = 1;
+/// `RDMA_OPTION_ID`, and its options.
+const OPTION_ID: c_int = 0;
+const TOS: c_int = 0;
+const REUSE: c_int = 1;
+const ONLY_V6: c_int = 2;
+const ACK_TIMEOUT: c_int = 3;
+
+/// How far an id is.
+#[derive(Debug)]
+pub(super) enum Stage {
+    /// It has no address.
+    Idle,
+    /// It has one of its own.
+    Bound,
+    /// It has the peer's too,
+    Resolved,
+    /// and the way there.
+    Routed,
+    /// It has asked, or has answered well.
+    Connecting,
+    /// A peer has asked.
+    Asked(ConnectRequest),
+    /// Peers may ask.
+    Listening,
+    /// It is connected.
+    Connected,
+    /// There is no connection, or none any more.
+    Over,
+}
+
+/// What changes about an id.
+pub(super) struct State {
+    pub(super) stage: Stage,
+    /// It has a channel of its own, on which each call waits.
+    pub(super) waits: bool,
+    pub(super) options: SocketOptions,
+    /// The address that it was bound to.
+    pub(super) from: Option<BoundAddress>,
+    /// Reads that it may ask for at once, and those that it serves, as the peer would have it.
+    pub(super) depths: (u8, u8),
+    /// Of a listener: the queue pairs of those who ask.
+    pub(super) pairs: Option<QpInit>,
+    /// What goes before the private data of who asks.
+    pub(super) greeting: Vec<u8>,
+}
+
+/// An id.
+#[repr(C)]
+pub(super) struct Id {
+    seen: UnsafeCell<Seen>,
+    pub(super) engine: &'static Engine,
+    pub(super) id: ConnectionId,
+    pub(super) acks: Acks,
+    state: Mutex<State>,
+}
+
+impl Id {
+    /// What a program's pointer is to.
+    ///
+    /// # Errors
+    /// It is null, or to one of a parent's.
+    ///
+    /// # Safety
+    /// If it is not null, it is to an id that is there and stays so while the reference is used.
+    pub(super) unsafe fn to_use<'a>(id: *mut Seen) -> Result<&'a Self, Errno> {
+        // SAFETY: the caller's promise; what is seen is the whole's first field.
+        let id = unsafe { at(id.cast::<Self>()) }?;
+        if id.engine.is_ours() { Ok(id) } else { Err(INVALID) }
+    }
+
+    /// The id that the engine names.
+    ///
+    /// # Safety
+    /// The key came with news that were not acknowledged yet: so long the id stays.
+    pub(super) unsafe fn of_key<'a>(key: u64) -> &'a Self {
+        // SAFETY: the caller's promise; the address was exposed when the id was made.
+        unsafe { &*std::ptr::with_exposed_provenance::<Self>(key as usize) }
+    }
+
+    /// A new one, given up to the program. Without a channel it has one of its own.
+    ///
+    /// # Errors
+    /// No descriptor left, or a parent's channel.
+    pub(super) fn create(
+        channel: *mut EventChannel,
+        context: *mut c_void,
+        ps: c_int,
+        kind: c_int,
+    ) -> Result<*mut Seen, Errno> {
+        let waits = channel.is_null();
+        let at = if waits { channel::create()? } else { channel };
+        // SAFETY: a channel of the program's, or the one made just now.
+        let own = unsafe { Channel::to_use(at) }?;
+        // SAFETY: a structure of numbers and pointers, for which all zeros mean nothing.
+        let zeros: Seen = unsafe { std::mem::zeroed() };
+        let seen = Seen { channel: at, context, ps, qp_type: kind, ..zeros };
+        let place = Box::into_raw(Box::<Self>::new_uninit());
+        let key = place.expose_provenance() as u64;
+        let id = Self {
+            seen: UnsafeCell::new(seen),
+            engine: own.engine,
+            id: ConnectionId::new(&own.channel, key),
+            acks: Acks::default(),
+            state: Mutex::new(State {
+                stage: Stage::Idle,
+                waits,
+                options: SocketOptions::default(),
+                from: None,
+                depths: (u8::MAX, u8::MAX),
+                pairs: None,
+                greeting: Vec::new(),
+            }),
+        };
+        // SAFETY: memory for it, made just now and known to nobody.
+        unsafe { (*place).write(id) };
+        Ok(place.cast())
+    }
+
+    /// What the program sees of it, which it writes too.
+    pub(super) fn seen(&self) -> *mut Seen {
+        self.seen.get()
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        locked(&self.state)
+    }
+
+    /// Writes both ends of the way where the program looks for them.
+    pub(super) fn show_route(&self, from: Option<SocketAddr>, to: Option<SocketAddr>) {
+        // SAFETY: the id is there, and these fields are ours to be written.
+        let addr = unsafe { &raw mut (*self.seen()).route.addr };
+        for (at, which) in [(from, 0), (to, 1)] {
+            if let Some(at) = at {
+                // SAFETY: as above; both are as large as any address.
+                unsafe {
+                    let storage =
+                        if which == 0 { &raw mut (*addr).source } else { &raw mut (*addr).destination };
+                    address::write(storage, at);
+                }
+            }
+        }
+    }
+
+    /// Gives it the device that this address of ours is of.
+    ///
+    /// # Errors
+    /// `ENODEV`.
+    pub(super) fn takes_device(&self, own: SocketAddr) -> Result<(), Errno> {
+        let (context, pd) = devices::of(own.ip())?;
+        let seen = self.seen();
+        // SAFETY: the id is there, and these fields are ours to be written.
+        unsafe {
+            (*seen).verbs = context;
+            (*seen).port_num = PORT;
+            if (*seen).pd.is_null() {
+                (*seen).pd = pd;
+            }
+        }
+        Ok(())
+    }
+
+    /// Where each call waits for its event: does so, and returns what came of it.
+    pub(super) fn completes(&self) -> Result<(), Errno> {
+        if !self.state().waits {
+            return Ok(());
+        }
+        // SAFETY: the id is there, and so is its own channel.
+        unsafe {
+            let last = std::mem::replace(&mut (*self.seen()).event, std::ptr::null_mut());
+            event::acknowledge(last);
+            let next = event::next(Channel::to_use((*self.seen()).channel)?)?;
+            (*self.seen()).event = next;
+            event::outcome(next)
+        }
+    }
+}
+
+export! {
+    /// An id.
+    minus fn sprat_rdma_create_id(
+        channel: *mut EventChannel,
+        to: *mut *mut Seen,
+        context: *mut c_void,
+        ps: c_int,
+    ) -> c_int {
+        if to.is_null() {
+            return Err(INVALID);
+        }
+        let id = create(channel, context, ps, RC)?;
+        // SAFETY: not null, and the program's to be written.
+        unsafe { put(to, id) }?;
+        Ok(0)
+    }
+
+    /// Ends it and whatever it has begun. Waits until all its events that the program was given are acknowledged.
+    minus fn sprat_rdma_destroy_id(id: *mut Seen) -> c_int {
+        // SAFETY: null, or an id that the program gives back.
+        unsafe { destroy(id) }?;
+        Ok(0)
+    }
+
+    /// Has its events, those that wait too, arrive at another channel, or at one of its own.
+    minus fn sprat_rdma_migrate_id(id: *mut Seen, channel: *mut EventChannel) -> c_int {
+        // SAFETY: null, or an id that is there.
+        let own = unsafe { Id::to_use(id) }?;
+        let (waited, waits) = (own.state().waits, channel.is_null());
+        if waited && waits {
+            return Err(INVALID);
+        }
+        let to = if waits { channel::create()? } else { channel };
+        // SAFETY: a channel of the program's, or the one made just now.
+        let there = unsafe { Channel::to_use(to) }?;
+        let told = own.id.migrate(&there.channel);
+        // SAFETY: the id is there; the channel of its own is used by nobody else.
+        unsafe {
+            let from = std::mem::replace(&mut (*id).channel, to);
+            if waited {
+                event::acknowledge(std::mem::replace(&mut (*id).event, std::ptr::null_mut()));
+                channel::destroy(from);
+            }
+        }
+        own.state().waits = waits;
+        own.acks.wait_for(told);
+        Ok(0)
+    }
+
+    /// Options of the id's socket: its traffic class, whether IPv6's wildcard means IPv4 too. An address may be taken again
+    /// at once in any case, and how long an InfiniBand packet may stay unacknowledged is nothing here.
+    minus fn sprat_rdma_set_option(
+        id: *mut Seen,
+        level: c_int,
+        name: c_int,
+        value: *mut c_void,
+        octets: usize,
+    ) -> c_int {
+        // SAFETY: null, or an id that is there.
+        let own = unsafe { Id::to_use(id) }?;
+        let wanted = match (level, name) {
+            (OPTION_ID, TOS | ACK_TIMEOUT) => 1,
+            (OPTION_ID, REUSE | ONLY_V6) => size_of::<c_int>(),
+            _ => return Err(Errno(libc::ENOSYS)),
+        };
+        if value.is_null() || octets != wanted {
+            return Err(INVALID);
+        }
+        let mut state = own.state();
+        let fresh = matches!(state.stage, Stage::Idle);
+        match name {
+            // SAFETY: not null, so it is to as many octets as is said.
+            TOS => state.options.traffic_class = Some(unsafe { value.cast::<u8>().read() }),
+            ONLY_V6 if fresh => {
+                // SAFETY: as above; the program's number may lie anywhere.
+                state.options.v6_only = unsafe { value.cast::<c_int>().read_unaligned() } != 0;
+            }
+            REUSE if !matches!(state.stage, Stage::Listening) => {}
+            ACK_TIMEOUT => {}
+            _ => return Err(INVALID),
+        }
+        Ok(0)
+    }
+}
+
+/// An id for a program.
+///
+/// # Errors
+/// `EOPNOTSUPP` for port spaces that iWARP does not have.
+pub(super) fn create(
+    channel: *mut EventChannel,
+    context: *mut c_void,
+    ps: c_int,
+    kind: c_int,
+) -> Result<*mut Seen, Errno> {
+    match ps {
+        TCP if kind == RC => Id::create(channel, context, ps, kind),
+        TCP | IPOIB | UDP | IB => Err(UNSUPPORTED),
+        _ => Err(INVALID),
+    }
+}
+
+/// Takes an id back.
+///
+/// # Errors
+/// It is null.
+///
+/// # Safety
+/// If it is not null, the program gives it back and uses it no more.
+pub(super) unsafe fn destroy(id: *mut Seen) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    let own = unsafe { at(id.cast::<Id>()) }?;
+    let ours = own.engine.is_ours();
+    if ours {
+        let told = own.id.end();
+        // SAFETY: the id is there; the event is of it and was not acknowledged.
+        unsafe { event::acknowledge(std::mem::replace(&mut (*id).event, std::ptr::null_mut())) };
+        own.acks.wait_for(told);
+    }
+    // SAFETY: as above.
+    let channel = if own.state().waits { unsafe { (*id).channel } } else { std::ptr::null_mut() };
+    // SAFETY: the pointer that was given up when it was made; no event of it is left.
+    let own = unsafe { Box::from_raw(id.cast::<Id>()) };
+    if ours {
+        drop(own)
+    } else {
+        std::mem::forget(own)
+    }
+    // SAFETY: null, or the id's own, which nobody else uses.
+    unsafe { channel::destroy(channel) };
+    Ok(())
+}

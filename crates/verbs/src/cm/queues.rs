@@ -1,0 +1,319 @@
+//! Queue pairs and shared receive queues of ids, and the completion queues that are made for those who bring none.
+
+use std::ffi::{c_int, c_uint};
+
+use super::id::{Id, Stage};
+use crate::abi::cm::Id as Seen;
+use crate::abi::object::{CompChannel, Cq, Pd, QpInit, QpInitEx, SrqInit, SrqInitEx};
+use crate::abi::work::QpAttr;
+use crate::channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
+use crate::cq::{ibv_create_cq, ibv_destroy_cq};
+use crate::entry::{Errno, INVALID, export};
+use crate::qp::{self, ibv_destroy_qp, ibv_modify_qp};
+use crate::srq::{self, ibv_destroy_srq};
+
+/// `enum ibv_qp_init_attr_mask` and `enum ibv_srq_init_attr_mask`.
+const QP_PD: u32 = 1;
+const SRQ_TYPE: u32 = 1;
+const SRQ_PD: u32 = 1 << 1;
+/// `enum ibv_qp_state`.
+const INIT: c_int = 1;
+const RTR: c_int = 2;
+const RTS: c_int = 3;
+/// `enum ibv_qp_attr_mask`.
+const STATE: c_int = 1;
+const ACCESS: c_int = 1 << 3;
+/// `IBV_ACCESS_REMOTE_WRITE` and `IBV_ACCESS_REMOTE_READ`.
+const REMOTE: c_uint = 1 << 1 | 1 << 2;
+
+fn errno() -> Errno {
+    std::io::Error::last_os_error().into()
+}
+
+/// A completion queue for an id and a channel for it.
+///
+/// # Safety
+/// The id is there.
+unsafe fn create_queue(id: *mut Seen, depth: u32) -> Result<(*mut CompChannel, *mut Cq), Errno> {
+    // SAFETY: the caller's promise.
+    let context = unsafe { (*id).verbs };
+    let channel = ibv_create_comp_channel(context);
+    if channel.is_null() {
+        return Err(errno());
+    }
+    let cq = ibv_create_cq(context, depth as c_int, id.cast(), channel, 0);
+    if cq.is_null() {
+        let why = errno();
+        ibv_destroy_comp_channel(channel);
+        return Err(why);
+    }
+    Ok((channel, cq))
+}
+
+/// Queues for an id: as deep as is said, none for 0.
+///
+/// # Safety
+/// The id is there.
+unsafe fn create_queues(id: *mut Seen, send: u32, recv: u32) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if recv > 0 {
+            ((*id).recv_cq_channel, (*id).recv_cq) = create_queue(id, recv)?;
+        }
+        if send > 0 {
+            match create_queue(id, send) {
+                Ok(made) => ((*id).send_cq_channel, (*id).send_cq) = made,
+                Err(why) => {
+                    destroy_queues(id);
+                    return Err(why);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Gives back what was made for the id.
+///
+/// # Safety
+/// The id is there, and nobody uses its queues any more.
+unsafe fn destroy_queues(id: *mut Seen) {
+    // SAFETY: the caller's promise; each is given back once, and forgotten.
+    unsafe {
+        for cq in [&raw mut (*id).send_cq, &raw mut (*id).recv_cq] {
+            if !(*cq).is_null() {
+                ibv_destroy_cq(*cq);
+                *cq = std::ptr::null_mut();
+            }
+        }
+        for channel in [&raw mut (*id).send_cq_channel, &raw mut (*id).recv_cq_channel] {
+            if !(*channel).is_null() {
+                ibv_destroy_comp_channel(*channel);
+                *channel = std::ptr::null_mut();
+            }
+        }
+    }
+}
+
+/// A queue pair for an id.
+///
+/// # Safety
+/// The id is there, and what the program wants is its own.
+unsafe fn create(id: *mut Seen, init: &mut QpInitEx) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    let seen = unsafe { &mut *id };
+    if !seen.qp.is_null() || seen.verbs.is_null() {
+        return Err(INVALID);
+    }
+    if init.comp_mask & QP_PD == 0 || init.pd.is_null() {
+        init.comp_mask |= QP_PD;
+        init.pd = seen.pd;
+    // SAFETY: not null, so it is to a domain that is allocated.
+    } else if unsafe { (*init.pd).context } != seen.verbs {
+        return Err(INVALID);
+    }
+    let other = |own: *mut Cq, wanted: *mut Cq| !own.is_null() && !wanted.is_null() && own != wanted;
+    if other(seen.recv_cq, init.recv_cq) || other(seen.send_cq, init.send_cq) {
+        return Err(INVALID);
+    }
+    let own =
+        |own: *mut Cq, wanted: *mut Cq, depth| if own.is_null() && wanted.is_null() { depth } else { 0 };
+    let (send, recv) = (
+        own(seen.send_cq, init.send_cq, init.cap.max_send_wr),
+        own(seen.recv_cq, init.recv_cq, init.cap.max_recv_wr),
+    );
+    // SAFETY: the caller's promise.
+    unsafe { create_queues(id, send, recv) }?;
+    let had = (init.send_cq, init.recv_cq);
+    init.send_cq = if had.0.is_null() { seen.send_cq } else { had.0 };
+    init.recv_cq = if had.1.is_null() { seen.recv_cq } else { had.1 };
+    if !seen.srq.is_null() && init.srq.is_null() {
+        init.srq = seen.srq;
+    }
+    let pair = qp::create_ex(seen.verbs, init);
+    if pair.is_null() {
+        let why = errno();
+        // SAFETY: the caller's promise; no queue pair uses them.
+        unsafe { destroy_queues(id) };
+        return Err(why);
+    }
+    // SAFETY: a structure of numbers alone, for which all zeros mean nothing.
+    let mut attr = QpAttr { qp_state: INIT, qp_access_flags: REMOTE, ..unsafe { std::mem::zeroed() } };
+    ibv_modify_qp(pair, &raw mut attr, STATE | ACCESS);
+    seen.qp = pair;
+    seen.pd = init.pd;
+    Ok(())
+}
+
+/// A queue pair for an id, as for [`sprat_rdma_create_qp`].
+///
+/// # Errors
+/// As the making of each of its parts.
+///
+/// # Safety
+/// The id is there.
+pub(super) unsafe fn create_pair(id: *mut Seen, pd: *mut Pd, init: &mut QpInit) -> Result<(), Errno> {
+    // SAFETY: a structure of numbers and pointers, for which all zeros mean nothing.
+    let zeros: QpInitEx = unsafe { std::mem::zeroed() };
+    let QpInit { qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all } = *init;
+    let mut wanted = QpInitEx {
+        qp_context,
+        send_cq,
+        recv_cq,
+        srq,
+        cap,
+        qp_type,
+        sq_sig_all,
+        comp_mask: QP_PD,
+        pd,
+        ..zeros
+    };
+    // SAFETY: the caller's promise.
+    let created = unsafe { create(id, &mut wanted) };
+    let QpInitEx { send_cq, recv_cq, srq, cap, .. } = wanted;
+    *init = QpInit { send_cq, recv_cq, srq, cap, ..*init };
+    created
+}
+
+export! {
+    /// A queue pair for the id; without queues of the program's it gets some, and without a domain the device's.
+    minus fn sprat_rdma_create_qp(id: *mut Seen, pd: *mut Pd, init: *mut QpInit) -> c_int {
+        // SAFETY: null, or an id that is there, and what the program wants, which is its own.
+        unsafe {
+            Id::to_use(id)?;
+            create_pair(id, pd, init.as_mut().ok_or(INVALID)?)?;
+        }
+        Ok(0)
+    }
+
+    /// The same, with what came later.
+    minus fn sprat_rdma_create_qp_ex(id: *mut Seen, init: *mut QpInitEx) -> c_int {
+        // SAFETY: as above.
+        unsafe {
+            Id::to_use(id)?;
+            create(id, init.as_mut().ok_or(INVALID)?)?;
+        }
+        Ok(0)
+    }
+
+    /// A shared receive queue for the id.
+    minus fn sprat_rdma_create_srq(id: *mut Seen, pd: *mut Pd, init: *mut SrqInit) -> c_int {
+        // SAFETY: null, or what the program wants, which is its own.
+        let init = unsafe { init.as_mut() }.ok_or(INVALID)?;
+        // SAFETY: a structure of numbers and pointers, for which all zeros mean nothing.
+        let zeros: SrqInitEx = unsafe { std::mem::zeroed() };
+        let SrqInit { srq_context, attr } = *init;
+        let mut wanted = SrqInitEx { srq_context, attr, comp_mask: SRQ_TYPE | SRQ_PD, pd, ..zeros };
+        // SAFETY: null, or an id that is there.
+        unsafe { create_shared(id, &mut wanted) }?;
+        init.attr = wanted.attr;
+        Ok(0)
+    }
+
+    /// The same, with what came later.
+    minus fn sprat_rdma_create_srq_ex(id: *mut Seen, init: *mut SrqInitEx) -> c_int {
+        // SAFETY: null, or an id that is there, and what the program wants, which is its own.
+        unsafe { create_shared(id, init.as_mut().ok_or(INVALID)?) }?;
+        Ok(0)
+    }
+
+    /// How a queue pair of the program's is to be changed on its way: as an iWARP card says, since the engine goes it.
+    minus fn sprat_rdma_init_qp_attr(id: *mut Seen, attr: *mut QpAttr, mask: *mut c_int) -> c_int {
+        // SAFETY: null, or an id that is there.
+        let own = unsafe { Id::to_use(id) }?;
+        if attr.is_null() || mask.is_null() {
+            return Err(INVALID);
+        }
+        let connects = matches!(own.state().stage, Stage::Asked(_) | Stage::Connecting | Stage::Connected);
+        // SAFETY: not null, so they are the program's, to be read and written.
+        unsafe {
+            let access = if connects { REMOTE } else { 0 };
+            *mask = match (*attr).qp_state {
+                INIT | RTR => {
+                    (*attr).qp_access_flags = access;
+                    STATE | ACCESS
+                }
+                RTS => STATE,
+                _ => return Err(INVALID),
+            };
+        }
+        Ok(0)
+    }
+}
+
+/// # Safety
+/// If it is not null, the id is there.
+unsafe fn create_shared(id: *mut Seen, init: &mut SrqInitEx) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    unsafe { Id::to_use(id) }?;
+    // SAFETY: as above, and it is not null.
+    let seen = unsafe { &mut *id };
+    if init.comp_mask & SRQ_TYPE == 0 || seen.verbs.is_null() {
+        return Err(INVALID);
+    }
+    if init.comp_mask & SRQ_PD == 0 || init.pd.is_null() {
+        init.comp_mask |= SRQ_PD;
+        init.pd = seen.pd;
+    }
+    let queue = srq::create_ex(seen.verbs, init);
+    if queue.is_null() {
+        return Err(errno());
+    }
+    if seen.pd.is_null() {
+        seen.pd = init.pd;
+    }
+    seen.srq = queue;
+    Ok(())
+}
+
+/// Gives back the id's queue pair, if it has one, and the queues that were made for it.
+///
+/// # Safety
+/// The id is there.
+pub(super) unsafe fn destroy_pair(id: *mut Seen) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let pair = std::mem::replace(&mut (*id).qp, std::ptr::null_mut());
+        if !pair.is_null() {
+            ibv_destroy_qp(pair);
+        }
+        destroy_queues(id);
+    }
+}
+
+/// The same of its shared receive queue.
+///
+/// # Safety
+/// The id is there.
+pub(super) unsafe fn destroy_shared(id: *mut Seen) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let queue = std::mem::replace(&mut (*id).srq, std::ptr::null_mut());
+        if !queue.is_null() {
+            ibv_destroy_srq(queue);
+        }
+        destroy_queues(id);
+    }
+}
+
+export! {
+    /// Gives the id's queue pair back, and the queues that were made for it.
+    plain fn sprat_rdma_destroy_qp(id: *mut Seen) {
+        // SAFETY: null, or an id that is there.
+        unsafe {
+            id.as_ref().ok_or(INVALID)?;
+            destroy_pair(id);
+        }
+        Ok(())
+    }
+
+    /// The same of its shared receive queue.
+    plain fn sprat_rdma_destroy_srq(id: *mut Seen) {
+        // SAFETY: as above.
+        unsafe {
+            id.as_ref().ok_or(INVALID)?;
+            destroy_shared(id);
+        }
+        Ok(())
+    }
+}
