@@ -1,6 +1,7 @@
 //! Every symbol and version that programs may be linked with is there: those of the table, and those of Debian's libraries.
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -80,4 +81,43 @@ fn the_table_says_what_is_so() {
         assert!(good, "{symbol}: {answer}");
         assert!(seen.insert((library, node, symbol.clone())), "{symbol} stands there twice");
     }
+}
+
+/// The part of docs/verbs.md that is made of the table: what each node of each library has, by state.
+fn page() -> String {
+    let states = [("works", "works"), ("later", "not yet"), ("errno", "not with this device")];
+    let mut text = String::from("\n| library, version | state | symbols |\n| --- | --- | --- |\n");
+    let mut nodes: Vec<(String, String)> = Vec::new();
+    let rows: Vec<_> =
+        table().into_iter().filter(|r| r[3] != "old" && !r[1].starts_with("IBVERBS_PRIVATE")).collect();
+    for [library, node, ..] in &rows {
+        if !nodes.contains(&(library.clone(), node.clone())) {
+            nodes.push((library.clone(), node.clone()));
+        }
+    }
+    for (library, node) in nodes {
+        for (state, word) in states {
+            let here = rows.iter().filter(|r| r[0] == library && r[1] == node && r[3] == state);
+            let names: Vec<String> = here.map(|r| format!("`{}`", r[2])).collect();
+            if !names.is_empty() {
+                writeln!(text, "| {library}, {node} | {word} | {} |", names.join(" "))
+                    .expect("a string grows");
+            }
+        }
+    }
+    text
+}
+
+/// `SPRAT_WRITE_SYMBOLS=1 cargo test -p sprat-verbs --test abi symbols` writes it.
+#[test]
+fn the_page_has_all_symbols_with_their_states() {
+    let path = repository().join("docs/verbs.md");
+    let whole = fs::read_to_string(&path).expect("the page is there");
+    let mark = "<!-- made of crates/verbs/symbols.txt -->\n";
+    let (own, made) = whole.split_once(mark).expect("it has the mark");
+    if std::env::var_os("SPRAT_WRITE_SYMBOLS").is_some() {
+        fs::write(&path, format!("{own}{mark}{}", page())).expect("the page can be written");
+        return;
+    }
+    assert_eq!(made, page(), "SPRAT_WRITE_SYMBOLS=1 writes it");
 }
