@@ -59,6 +59,18 @@ impl Foreign {
         self.base.wrapping_add(offset)
     }
 
+    /// Looks whether `n` bytes can be read.
+    ///
+    /// # Errors
+    /// [`Gone`].
+    pub(crate) fn look(&self, offset: usize, n: usize) -> Result<(), Gone> {
+        let first = self.address(offset, n);
+        pages(first, n).try_for_each(|at| {
+            // SAFETY: nothing is written.
+            unsafe { guard::touch(at, false) }
+        })
+    }
+
     /// Copies `bytes` there, in ascending order.
     ///
     /// # Errors
@@ -114,8 +126,7 @@ impl Foreign {
 
 /// Makes every page present, and writable if asked.
 fn populate(base: *mut u8, len: usize, writable: bool) -> io::Result<()> {
-    let page = rustix::param::page_size();
-    let skip = base.addr() % page;
+    let skip = base.addr() % rustix::param::page_size();
     let advice = if writable { Advice::LinuxPopulateWrite } else { Advice::LinuxPopulateRead };
     let first = base.wrapping_sub(skip);
     // SAFETY: this advice changes no byte and no right.
@@ -133,11 +144,18 @@ fn populate(base: *mut u8, len: usize, writable: bool) -> io::Result<()> {
             Err(other) => return Err(other.into()),
         }
     }
-    for at in (0..len + skip).step_by(page) {
+    let touched = pages(base, len).try_for_each(|at| {
         // SAFETY: whoever registers promises that others expect writes; this one changes nothing.
-        unsafe { guard::touch(first.wrapping_add(at), writable) }.map_err(|Gone| Errno::FAULT)?;
-    }
-    Ok(())
+        unsafe { guard::touch(at, writable) }
+    });
+    Ok(touched.map_err(|Gone| Errno::FAULT)?)
+}
+
+/// The addresses of the pages that `n` bytes at `first` lie in.
+fn pages(first: *mut u8, n: usize) -> impl Iterator<Item = *mut u8> {
+    let page = rustix::param::page_size();
+    let skip = first.addr() % page;
+    (0..n + skip).step_by(page).map(move |at| first.wrapping_sub(skip).wrapping_add(at))
 }
 
 #[cfg(test)]

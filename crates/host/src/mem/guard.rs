@@ -37,9 +37,13 @@ mod handler {
 }
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod routine {
+    /// # Safety
+    /// None is needed: it does nothing.
     pub(super) unsafe fn copy(_to: *mut u8, _from: *const u8, _n: usize) -> Result<(), super::Gone> {
         Err(super::Gone)
     }
+    /// # Safety
+    /// None is needed: it does nothing.
     pub(super) unsafe fn swap(_at: *mut u64, _old: &mut u64, _new: u64) -> Result<bool, super::Gone> {
         Err(super::Gone)
     }

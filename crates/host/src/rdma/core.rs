@@ -409,7 +409,10 @@ impl Core {
             stream.ahead = AHEAD;
             let behind = &mut self.buffer[..BEHIND];
             let read = sys::receive_into(stream.socket.as_fd(), span, &mut self.regions, behind);
-            return self.received_directly(now, slot, conn, span.len as usize, read);
+            // Memory that is gone is found again by placing what comes through the buffer, and told as the engine tells it.
+            if !matches!(&read, Err(e) if sys::is_unmapped(e)) {
+                return self.received_directly(now, slot, conn, span.len as usize, read);
+            }
         }
         let Some(stream) = self.streams[slot as usize].as_deref_mut() else { return false };
         // Long payload whose header is in this read would be copied; where none comes, more is read at once.
@@ -573,9 +576,12 @@ impl Core {
                 return;
             }
             let Some(stream) = self.streams[slot as usize].as_deref_mut() else { return };
-            let Ok(n) = took(sys::send(stream.socket.as_fd(), &self.record, 0, &self.regions, slices)) else {
-                self.record.clear();
-                return self.ended(now, slot, conn, End::Reset);
+            let n = match took(sys::send(stream.socket.as_fd(), &self.record, 0, &self.regions, slices)) {
+                Ok(n) => n,
+                Err(error) => {
+                    let record = std::mem::take(&mut self.record);
+                    return self.not_sent(now, slot, conn, &error, (&record, 0), slices);
+                }
             };
             if n < len {
                 let record = std::mem::take(&mut self.record);
@@ -592,6 +598,26 @@ impl Core {
             if work >= WORK {
                 return self.soil(slot);
             }
+        }
+    }
+
+    /// The kernel has taken nothing of what follows the first octets of a record: the connection has ended, or memory has.
+    #[cold]
+    fn not_sent(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        conn: Conn,
+        error: &io::Error,
+        (record, sent): (&Record, usize),
+        slices: &dyn Slices,
+    ) {
+        if sys::is_unmapped(error)
+            && let Some(span) = self.regions.unreadable(record, sent, slices)
+        {
+            self.rnic.unreadable(now, conn, span);
+        } else {
+            self.ended(now, slot, conn, End::Reset);
         }
     }
 
@@ -617,10 +643,13 @@ impl Core {
         let conn = stream.conn();
         match stream.send_pending(&self.regions, slices) {
             Ok(n) => self.count_sent(conn, n),
-            Err(_) => {
-                match conn {
-                    Some(conn) => self.ended(now, slot, conn, End::Reset),
-                    None => self.remove(slot),
+            Err(error) => {
+                let left = stream.pending.take();
+                match (conn, left) {
+                    (Some(conn), Some(left)) => {
+                        self.not_sent(now, slot, conn, &error, (&left.record, left.sent), slices);
+                    }
+                    _ => self.remove(slot),
                 }
                 return false;
             }

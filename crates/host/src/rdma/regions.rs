@@ -12,7 +12,7 @@
 
 use std::sync::Arc;
 
-use sprat_proto::rdma::{Memory, Span, Unmapped};
+use sprat_proto::rdma::{Memory, Part, Record, Span, Unmapped};
 use sprat_proto::rpc::{Message, Slices};
 
 use crate::mem::{Foreign, Gone, Region};
@@ -159,6 +159,34 @@ impl Regions {
             Place::Said(message) => parts(message, slices, span, |part| each(part.as_ptr(), part.len())),
             Place::Heard(_) => Err(Unmapped),
         }
+    }
+
+    /// The first memory of a record, behind its first `skip` octets, that cannot be read.
+    pub(super) fn unreadable(&self, record: &Record, mut skip: usize, slices: &dyn Slices) -> Option<Span> {
+        for part in &record.parts {
+            let len = match part {
+                Part::Bytes(range) => range.len(),
+                Part::Memory(span) => span.len as usize,
+            };
+            let gone = skip.min(len);
+            skip -= gone;
+            if let Part::Memory(span) = part
+                && gone < len
+                && self.look(*span, slices).is_err()
+            {
+                return Some(*span);
+            }
+        }
+        None
+    }
+
+    /// Looks whether a span can be read.
+    fn look(&self, span: Span, slices: &dyn Slices) -> Result<(), Unmapped> {
+        if let Some(Place::Foreign(memory)) = self.slot(span.region) {
+            within(memory.len(), span)?;
+            return Ok(memory.look(span.offset as usize, span.len as usize)?);
+        }
+        self.pieces(span, slices, |_, _| ())
     }
 
     /// Where a span is received to: within a region, or behind what is there of a message, if it is what comes next and has

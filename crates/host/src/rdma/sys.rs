@@ -3,7 +3,7 @@
 //! Registered memory is written by others while the kernel reads it, so no slice of it may exist; the kernel gets plain
 //! addresses, as it would from a C program. What makes that sound: every address is of a [`Region`](crate::mem::Region)
 //! borrowed for the whole call or of a slice borrowed for the whole call, its length lies within, and the kernel keeps none
-//! after the call.
+//! after the call; or it is of memory of the program, of which the kernel finds out.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
@@ -22,7 +22,7 @@ const NONE: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len:
 /// Sends what follows the first `skip` octets of `record`; returns how many octets the stream took.
 ///
 /// # Errors
-/// `WouldBlock`, or whatever ended the connection. `InvalidInput` if memory of the record has gone.
+/// `WouldBlock`, or whatever ended the connection. `InvalidInput` or `EFAULT` if memory of the record has gone.
 pub(super) fn send(
     socket: BorrowedFd<'_>,
     record: &Record,
@@ -62,6 +62,11 @@ pub(super) fn send(
     usize::try_from(n).map_err(|_| io::Error::last_os_error())
 }
 
+/// True if it was not the connection that failed, but memory.
+pub(super) fn is_unmapped(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::InvalidInput || error.raw_os_error() == Some(libc::EFAULT)
+}
+
 /// The cheapest form, for what was put together in one piece: no list, no header.
 fn send_bytes(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
     Ok(rustix::net::send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?)
@@ -71,7 +76,7 @@ fn send_bytes(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
 /// end of the stream.
 ///
 /// # Errors
-/// `WouldBlock`, or whatever ended the connection. `InvalidInput` if the region has gone.
+/// `WouldBlock`, or whatever ended the connection. `InvalidInput` or `EFAULT` if the region or its memory has gone.
 pub(super) fn receive_into(
     socket: BorrowedFd<'_>,
     span: Span,

@@ -374,6 +374,21 @@ impl Rnic {
         self.settle();
     }
 
+    /// Memory that a record named cannot be read although it could be when it was named: its FPDU cannot be made whole. So
+    /// the request that it is of fails, if it is of one, and the stream ends without a word.
+    pub fn unreadable(&mut self, now: Instant, conn: Conn, span: Span) {
+        self.shared.now = now;
+        let Some(connection) = self.conns.get_mut(conn.0) else { return };
+        connection.last_words = None;
+        if let Some(queue_pair) = connection.qp.and_then(|qp| self.qps.get_mut(qp.0)) {
+            queue_pair.blame_source(span, &self.shared);
+        }
+        self.report(conn, Cause::LOCAL, true);
+        self.detach(conn);
+        self.close(conn, true);
+        self.settle();
+    }
+
     /// Says how many octets fit into a segment of the stream; no FPDU is longer from now on.
     pub fn set_emss(&mut self, conn: Conn, octets: usize) {
         if let Some(connection) = self.conns.get_mut(conn.0) {

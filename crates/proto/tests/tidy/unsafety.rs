@@ -12,8 +12,8 @@ const LISTED: &[(&str, usize)] = &[
     ("crates/host/src/floor/socket.rs", 1),
     ("crates/host/src/fork.rs", 2),
     ("crates/host/src/mem/copy.rs", 16),
-    ("crates/host/src/mem/foreign.rs", 10),
-    ("crates/host/src/mem/foreign/tests.rs", 8),
+    ("crates/host/src/mem/foreign.rs", 11),
+    ("crates/host/src/mem/foreign/tests.rs", 10),
     ("crates/host/src/mem/guard.rs", 16),
     ("crates/host/src/mem/guard/handler.rs", 15),
     ("crates/host/src/mem/guard/routine.rs", 5),
@@ -29,6 +29,7 @@ const LISTED: &[(&str, usize)] = &[
     ("crates/host/src/rdma/interfaces.rs", 8),
     ("crates/host/src/rdma/sys.rs", 9),
     ("crates/host/src/socket/sys.rs", 8),
+    ("crates/host/tests/foreign.rs", 9),
     ("crates/verbs/src/cm/address.rs", 13),
     ("crates/verbs/src/cm/channel.rs", 6),
     ("crates/verbs/src/cm/connect.rs", 29),
@@ -80,7 +81,7 @@ fn unsafe_stands_only_where_listed() {
     }
     for (path, _) in LISTED
         .iter()
-        .filter(|(p, _)| !["host", "verbs"].iter().any(|c| p.starts_with(&format!("crates/{c}/src/"))))
+        .filter(|(p, _)| !["host", "verbs"].iter().any(|c| p.starts_with(&format!("crates/{c}/"))))
     {
         wrong.push(format!("{path}: unsafe belongs in host and verbs"));
     }

@@ -4,8 +4,10 @@ use std::io::ErrorKind;
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munmap};
+use rustix::process::WaitStatus;
 
 use super::*;
+use crate::fork::Child;
 
 const PAGE: usize = 4096;
 
@@ -40,8 +42,18 @@ impl Pages {
         unsafe { mprotect(self.base.cast(), self.len, rights) }.unwrap();
     }
 
-    /// Unmaps all but the first page.
+    /// Takes away all but the first page. The addresses stay taken, so that no other thread maps memory there.
     fn cut(&self) {
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED;
+        // SAFETY: as above; all of it is ours.
+        unsafe {
+            let rest = self.base.add(PAGE).cast();
+            mmap_anonymous(rest, self.len - PAGE, ProtFlags::empty(), flags).unwrap();
+        }
+    }
+
+    /// The same, and they are free.
+    fn unmap(&self) {
         // SAFETY: as above.
         unsafe { munmap(self.base.add(PAGE).cast(), self.len - PAGE) }.unwrap();
     }
@@ -54,7 +66,7 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: nobody uses it any more; what is unmapped already does no harm.
+        // SAFETY: nobody uses it any more.
         let _ = unsafe { munmap(self.base.cast(), self.len) };
     }
 }
@@ -134,6 +146,26 @@ fn what_goes_later_is_an_error_of_the_copy() {
     }
     assert_eq!(memory.atomic(PAGE, &mut |_| 0), Err(Gone));
     memory.copy_out(0, &mut bytes).unwrap();
+}
+
+#[test]
+fn unmapped_memory_is_an_error_too() {
+    // In a process of its own, in which no other thread maps something there meanwhile.
+    let child = Child::spawn(|| {
+        let pages = Pages::anonymous(2);
+        let (memory, mut bytes) = (pages.register(true).unwrap(), [0; 8]);
+        pages.unmap();
+        let gone = [
+            memory.copy_in(PAGE - 1, &[1, 2]),
+            memory.copy_out(PAGE, &mut bytes),
+            memory.atomic(PAGE, &mut |_| 0).map(|_| ()),
+            memory.look(0, 2 * PAGE),
+        ];
+        let refused = errno(pages.register(true)) == Some(libc::EFAULT);
+        // SAFETY: ends the process at once.
+        unsafe { libc::_exit(if refused && gone == [Err(Gone); 4] { 7 } else { 8 }) }
+    });
+    assert_eq!(child.unwrap().wait().and_then(WaitStatus::exit_status), Some(7));
 }
 
 #[test]

@@ -254,9 +254,11 @@ impl QueuePair {
         let Some(span) = span else { return Ok(()) };
         let here = Span { len: payload.len() as u32, ..tail(span, came) };
         memory.write(here, payload).map_err(|_| {
-            if self.arrival.opcode == Opcode::ReadResponse {
-                self.blame_oldest();
+            // To the peer memory that is gone is as a tag that is gone.
+            if self.arrival.opcode == Opcode::Write {
+                return Cause::TAGGED_STAG;
             }
+            self.blame_oldest();
             Cause::LOCAL
         })
     }

@@ -127,16 +127,18 @@ impl QueuePair {
         let to = request.sink_to.wrapping_add(u64::from(done));
         let buffer = Buffer::Tagged { stag: request.sink_stag, to };
         let header = Header { last, control: Opcode::ReadResponse.control(), buffer };
+        let fault = |cause| {
+            let about = about(Opcode::ReadRequest, msn, READ_REQUEST, Some(request.after(done)));
+            Fault { cause, about: Some(about) }
+        };
         let framed = if len == 0 {
             out.frame(&header, &[])
         } else {
-            let span = self.source(request, done, len, shared).map_err(|cause| {
-                let about = about(Opcode::ReadRequest, msn, READ_REQUEST, Some(request.after(done)));
-                Fault { cause, about: Some(about) }
-            })?;
+            let span = self.source(request, done, len, shared).map_err(fault)?;
             out.frame(&header, &[Piece::Memory(span)])
         };
-        framed.map_err(|_| Fault::own(Cause::LOCAL))?;
+        // To the peer memory that is gone is as a tag that is gone.
+        framed.map_err(|_| fault(Cause::INVALID_STAG))?;
         if let Some(Owed::Read { done, .. }) = self.answers.queue.front_mut() {
             *done += len;
         }
@@ -150,12 +152,13 @@ impl QueuePair {
         shared: &Shared,
         out: &mut Out<'_, M>,
     ) -> Result<bool, Fault> {
-        let span = self.word(request, shared).map_err(|cause| {
+        let fault = |cause| {
             let about = about(Opcode::AtomicRequest, msn, crate::wire::rdmap::ATOMIC_REQUEST, None);
             Fault { cause, about: Some(about) }
-        })?;
+        };
+        let span = self.word(request, shared).map_err(fault)?;
         let was = out.memory.atomic(span, &mut |old| request.op.apply(old));
-        let was = was.map_err(|_| Fault::own(Cause::LOCAL))?;
+        let was = was.map_err(|_| fault(Cause::INVALID_STAG))?;
         self.answers.atomic_msn = self.answers.atomic_msn.wrapping_add(1);
         let buffer = Buffer::Untagged { ulp: 0, qn: QN_ATOMIC_RESPONSE, msn: self.answers.atomic_msn, mo: 0 };
         let header = Header { last: true, control: Opcode::AtomicResponse.control(), buffer };

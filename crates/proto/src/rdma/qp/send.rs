@@ -10,7 +10,7 @@
 
 use alloc::collections::VecDeque;
 
-use super::super::{Completed, Data, SendOp, SendRequest, Status};
+use super::super::{Completed, Data, SendOp, SendRequest, Sge, Span, Status};
 use super::{QueuePair, Shared, completed};
 
 /// How far a request is.
@@ -119,6 +119,18 @@ impl SendQueue {
         }
     }
 
+    /// The first that is under way, not wholly taken by the stream, and sends what `is` says.
+    fn under_way(&self, taken: u64, is: impl Fn(&SendRequest) -> bool) -> Option<u64> {
+        let sent = |work: &Work| match work.stage {
+            Stage::Framed(position) => position > taken,
+            Stage::Waiting => self.begun,
+            _ => false,
+        };
+        let mut known = self.ring.iter().take(self.at + 1);
+        let at = known.position(|work| sent(work) && is(&work.request))?;
+        Some(self.front + at as u64)
+    }
+
     /// The front, if it is done: its request, and the octets that were read.
     #[inline]
     fn front_done(&self, taken: u64) -> Option<(&SendRequest, u32)> {
@@ -159,6 +171,27 @@ impl QueuePair {
                 self.complete_send(id, completed, Status::Success, len, shared);
             }
             self.send.drop_front();
+        }
+    }
+}
+
+impl QueuePair {
+    /// What is sent from `span` is at fault: its memory is gone.
+    pub(crate) fn blame_source(&mut self, span: Span, shared: &Shared) {
+        let pd = self.options.pd;
+        let ends = |of: &Span| (of.offset, of.offset + u64::from(of.len));
+        let (from, to) = ends(&span);
+        let overlaps = |sge: &Sge| match shared.mr.local(pd, *sge, false) {
+            Ok(source) => source.region == span.region && ends(&source).0 < to && from < ends(&source).1,
+            // Its registration has ended too.
+            Err(_) => true,
+        };
+        let is = |request: &SendRequest| match &request.data {
+            Data::Gather(list) => list.iter().any(overlaps),
+            Data::Inline(_) => false,
+        };
+        if let Some(number) = self.send.under_way(self.taken, is) {
+            self.send.blame(number, Status::LocalProtection);
         }
     }
 }

@@ -703,8 +703,31 @@ fn memory_that_is_gone_ends_the_stream_and_not_the_process() {
         match (side, op) {
             ("source", "write") | ("sink", "read") => assert_eq!(a, [(1, Status::LocalProtection)]),
             ("sink", "send") => assert_eq!(b, [(9, Status::LocalProtection)]),
-            ("source", _) => assert_eq!(a, [(1, Status::Flushed)]),
+            ("source", _) => assert_eq!(a, [(1, Status::RemoteAccess)]),
             _ => assert_eq!(b, [(9, Status::Flushed)]),
         }
     }
+}
+
+#[test]
+fn memory_that_cannot_be_read_when_it_is_sent_fails_its_request_alone() {
+    let mut pair = Pair::connected(&Setup { crc: false, emss: 60_000, ..Setup::default() });
+    let (first, second) = (pair.a.region(pattern(4096, 1), 0), pair.a.region(pattern(4096, 2), 0));
+    let theirs = pair.b.region(vec![0; 4096], 0);
+    let write = SendOp::Write(Remote { stag: theirs, addr: 0 });
+    pair.a.post(1, write, &[(first, 0, 4096)]);
+    pair.a.post(2, write, &[(first, 0, 100), (second, 0, 4096)]);
+    pair.a.post(3, write, &[(first, 0, 4096)]);
+    let conn = pair.a.conn.unwrap();
+    let mut record = Record::default();
+    while pair.a.rnic.output(pair.now, conn, &mut record, &mut pair.a.ram) {}
+    let gone = record.parts.iter().filter_map(|part| match part {
+        Part::Memory(span) if span.region == 1 => Some(*span),
+        _ => None,
+    });
+    let gone = gone.last().unwrap();
+    pair.a.rnic.unreadable(pair.now, conn, gone);
+    assert_eq!(pair.a.done(), [(1, Status::Flushed), (2, Status::LocalProtection), (3, Status::Flushed)]);
+    let mut events = core::iter::from_fn(|| pair.a.rnic.event());
+    assert!(events.any(|event| event == Event::Close { conn, reset: true }), "no half of an FPDU is left");
 }
