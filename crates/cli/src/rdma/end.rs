@@ -85,7 +85,10 @@ impl End {
         let key = end.memory.key().map_or(0, |key| key.0);
         let private_data = serde_json::to_vec(&key).named("cannot answer")?;
         request
-            .accept(&end.pair, AcceptOptions { ird: DEPTH, ord: DEPTH, private_data })
+            .accept(
+                &end.pair,
+                AcceptOptions { ird: DEPTH, ord: DEPTH, private_data, ..AcceptOptions::default() },
+            )
             .named("cannot accept")?;
         end.pair.connected(PATIENCE).named("the client did not start up")?;
         Ok(end)

@@ -60,6 +60,8 @@ pub(super) struct Connection {
     established: bool,
     /// Own FPDUs wait until then.
     hold: Instant,
+    /// The first own FPDU only opens the connection.
+    opens: bool,
     /// When its patience ends.
     due: Instant,
     /// Octets appended, and those that the stream took.
@@ -84,6 +86,7 @@ impl Connection {
             emss: usize::MAX,
             established: false,
             hold: Instant::ZERO,
+            opens: false,
             due: Instant::NEVER,
             position: 0,
             taken: 0,
@@ -157,6 +160,7 @@ impl Rnic {
         if let Some(connection) = self.conns.get_mut(conn) {
             (connection.qp, connection.frame) = (Some(qp), frame);
             connection.hold = Instant::from_ns(options.hold_ns);
+            connection.opens = options.opens;
         }
         self.arm_timer(conn, due);
         self.wake(Conn(conn));
@@ -213,6 +217,9 @@ impl Rnic {
             self.arm_timer(conn.0, due);
         } else {
             self.establish(conn, Vec::new());
+            if let Some(patience_ns) = options.patience_ns {
+                self.arm_timer(conn.0, now.after(patience_ns));
+            }
         }
         self.wake(conn);
         Ok(())
@@ -448,7 +455,13 @@ impl Rnic {
             match connection.phase {
                 Phase::Requested(_) | Phase::Awaited { .. } => self.give_up(Conn(conn), Why::Timeout, true),
                 Phase::Open if !connection.established => self.give_up(Conn(conn), Why::Timeout, true),
-                Phase::Open => self.wake(Conn(conn)),
+                Phase::Open => {
+                    // Whoever should have sent first has not: the patience with him is over.
+                    if connection.first == First::Wait {
+                        connection.first = First::Free;
+                    }
+                    self.wake(Conn(conn));
+                }
                 Phase::Closing | Phase::Ending => {
                     self.detach(Conn(conn));
                     self.close(Conn(conn), true);

@@ -116,6 +116,9 @@ pub struct ConnectOptions {
     pub peer_to_peer: Option<RtrKind>,
     /// How long our first FPDU waits after the peer's reply: Linux's siw overlooks one that arrives at its heels.
     pub hold_ns: u64,
+    /// Our first FPDU is a Write without octets, at once, so that a peer whose program is the first to send may do so
+    /// (the effect of `peer_to_peer` without its negotiation, which older peers do not know).
+    pub opens: bool,
 }
 
 /// How to accept one.
@@ -127,6 +130,9 @@ pub struct AcceptOptions {
     pub ord: u16,
     /// For the peer's program, at most 508 octets (512 with revision 1).
     pub private_data: Vec<u8>,
+    /// How long own FPDUs wait for the peer's first; forever if `None`, as RFC 5044 section 7.1.2 wants it. Linux's siw does
+    /// not wait, and as an initiator does not send first, so that programs that do it the other way round need an end of it.
+    pub patience_ns: Option<u64>,
 }
 
 /// How the stream ended.

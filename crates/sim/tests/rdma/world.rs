@@ -496,11 +496,13 @@ impl World {
             revision: Some(revision),
             peer_to_peer: (revision == 2 && self.half()).then_some(rtr),
             hold_ns: if self.rng.chance(100_000) { MS } else { 0 },
+            opens: self.half(),
         };
         let mut accept = AcceptOptions {
             ird: depth(&mut self.rng),
             ord: depth(&mut self.rng),
             private_data: self.private(),
+            patience_ns: None,
         };
         if revision == 1 {
             // Nothing is negotiated: the programs agree.

@@ -18,6 +18,9 @@ const CONNECT: Duration = Duration::from_secs(20);
 /// How long the first message waits behind the peer's reply where the peer may be Linux's siw, which overlooks one that
 /// comes at once; on loopback it does not wait.
 const HOLD_NS: u64 = 20_000_000;
+/// How long the first message of who accepts waits for one of who has asked. Ours opens at once; siw does not, and does not
+/// wait either.
+const PATIENCE_NS: u64 = 50_000_000;
 /// `RDMA_MAX_RESP_RES` and `RDMA_MAX_INIT_DEPTH`: as much as may be.
 const MOST: u8 = u8::MAX;
 /// How many requests wait for a listener that does not say.
@@ -78,6 +81,7 @@ fn connect(id: &Id, terms: Terms, state: &mut State) -> Result<(), Errno> {
         ord: terms.ord.into(),
         private_data: terms.private_data,
         hold_ns: if to.ip().is_loopback() { 0 } else { HOLD_NS },
+        opens: true,
         ..ConnectOptions::default()
     };
     let begun = id.id.connect(terms.pair, state.from.take(), to, options, CONNECT);
@@ -96,8 +100,12 @@ fn connect(id: &Id, terms: Terms, state: &mut State) -> Result<(), Errno> {
 
 fn accept(id: &Id, terms: Terms, state: &mut State) -> Result<(), Errno> {
     let Stage::Asked(request) = std::mem::replace(&mut state.stage, Stage::Over) else { return Err(INVALID) };
-    let options =
-        AcceptOptions { ird: terms.ird.into(), ord: terms.ord.into(), private_data: terms.private_data };
+    let options = AcceptOptions {
+        ird: terms.ird.into(),
+        ord: terms.ord.into(),
+        private_data: terms.private_data,
+        patience_ns: Some(PATIENCE_NS),
+    };
     id.id.accept(request, terms.pair, &options)?;
     state.stage = Stage::Connecting;
     Ok(())

@@ -77,7 +77,12 @@ impl Rdma {
                 let _ = self.carrier.core.rnic.reject(now, conn, &Pair::hello());
                 continue;
             };
-            let options = AcceptOptions { ird: READS, ord: READS, private_data: Pair::hello() };
+            let options = AcceptOptions {
+                ird: READS,
+                ord: READS,
+                private_data: Pair::hello(),
+                ..AcceptOptions::default()
+            };
             if self.carrier.core.rnic.accept(now, conn, wire.pair.qp, &options).is_err() {
                 self.dropped(wire);
                 continue;

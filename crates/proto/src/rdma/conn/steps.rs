@@ -18,6 +18,7 @@ use super::super::{Conn, Memory, Qp, Record};
 use super::Phase;
 use crate::Instant;
 use crate::wire::ddp::{Buffer, Header};
+use crate::wire::mpa::RtrKind;
 use crate::wire::rdmap::{Cause, Opcode, QN_TERMINATE, Terminate};
 
 /// What the doors are made of.
@@ -77,6 +78,9 @@ impl Rnic {
                 let private_data = private_data.to_vec();
                 connection.phase = Phase::Open;
                 connection.open(negotiated, &self.shared);
+                if connection.opens && connection.first == First::Free {
+                    connection.first = First::Send(RtrKind::Write);
+                }
                 connection.due = Instant::NEVER;
                 let hold = connection.hold.as_ns();
                 let until = self.shared.now.after(hold);

@@ -24,7 +24,8 @@ fn private_data_and_depths_reach_both_programs() {
         let mut setup = Setup { cut, ..Setup::default() };
         setup.connect =
             ConnectOptions { ird: 5, ord: 9, private_data: b"who".to_vec(), ..ConnectOptions::default() };
-        setup.accept = AcceptOptions { ird: 4, ord: 7, private_data: vec![7; 508] };
+        setup.accept =
+            AcceptOptions { ird: 4, ord: 7, private_data: vec![7; 508], ..AcceptOptions::default() };
         let mut pair = Pair::new(&setup);
         pair.start(&setup);
         let conn = pair.b.conn.unwrap();
@@ -86,6 +87,40 @@ fn m3_a_responder_sends_nothing_before_the_first_fpdu() {
         assert!(!pair.b.sent.is_empty());
         assert_eq!(pair.b.done(), [(1, Status::Success)]);
     }
+}
+
+#[test]
+fn an_initiator_may_open_for_a_peer_who_sends_first() {
+    for hold_ns in [0, 500] {
+        let mut setup = Setup::default();
+        (setup.connect.opens, setup.connect.hold_ns) = (true, hold_ns);
+        let mut pair = Pair::connected(&setup);
+        let inbox = pair.a.region(vec![0; 8], 0);
+        pair.a.recv(1, &[(inbox, 0, 8)]);
+        pair.b.post(2, SendOp::Send, &[]);
+        pair.wait(hold_ns);
+        assert_eq!(pair.b.done(), [(2, Status::Success)]);
+        assert_eq!(pair.a.done(), [(1, Status::Success)], "and nothing of the Write");
+        assert_eq!(segments(&pair.a.sent[pair.a.sent.len() - 20..], true).len(), 1, "the Write alone");
+        pair.a.post(3, SendOp::Send, &[]);
+        pair.b.recv(4, &[]);
+        pair.run();
+        assert_eq!((pair.a.done(), pair.b.done()), (vec![(3, Status::Success)], vec![(4, Status::Success)]));
+    }
+}
+
+#[test]
+fn a_responder_may_have_patience_for_a_while_only() {
+    let mut setup = Setup::default();
+    setup.accept.patience_ns = Some(SECOND);
+    let mut pair = Pair::connected(&setup);
+    let inbox = pair.a.region(vec![0; 8], 0);
+    pair.a.recv(1, &[(inbox, 0, 8)]);
+    pair.b.post(2, SendOp::Send, &[]);
+    pair.wait(SECOND - 1);
+    assert_eq!(pair.b.done(), []);
+    pair.wait(1);
+    assert_eq!((pair.a.done(), pair.b.done()), (vec![(1, Status::Success)], vec![(2, Status::Success)]));
 }
 
 #[test]
