@@ -4,7 +4,7 @@
 use std::io;
 use std::time::Duration;
 
-use sprat::floor::{self, Flow, Limits, Waiting};
+use sprat::floor::{self, Flow, Kernel, Limits, Waiting};
 
 use super::Bench;
 use super::measure::{Lane, Sample, in_turns};
@@ -55,12 +55,14 @@ pub(crate) fn under<'l>(transport: &str, exchange: Exchange) -> Option<Floor<'l>
             ("floor.ringStream", flow(exchange, |limits| floor::ring_stream(STREAM_RECORD, limits)))
         }
         "fast+shm" => ("floor.ring", times(exchange, move |limits| floor::ring(size, limits))),
-        "fast+udp" if size > LONG => {
-            ("floor.udpStream", flow(exchange, |limits| floor::udp_stream(STREAM_SEGMENT, limits)))
-        }
-        "fast+udp" => {
-            ("floor.udp", times(exchange, move |limits| floor::udp(size, Waiting::Polling, limits)))
-        }
+        "fast+udp" if size > LONG => (
+            "floor.udpStream",
+            flow(exchange, |limits| Kernel::loopback().udp_stream(STREAM_SEGMENT, limits)),
+        ),
+        "fast+udp" => (
+            "floor.udp",
+            times(exchange, move |limits| Kernel::loopback().udp(size, Waiting::Polling, limits)),
+        ),
         "tcp" | "rdma" => return Some(tcp(exchange)),
         _ => return None,
     };
@@ -70,13 +72,13 @@ pub(crate) fn under<'l>(transport: &str, exchange: Exchange) -> Option<Floor<'l>
 /// Kernel TCP, polling, moving the same bytes.
 pub(crate) fn tcp<'l>(exchange: Exchange) -> Floor<'l> {
     let Exchange { request, reply } = exchange;
-    let run = move |limits| floor::tcp_exchange(request, reply, Waiting::Polling, limits);
+    let run = move |limits| Kernel::loopback().tcp_exchange(request, reply, Waiting::Polling, limits);
     Floor { name: "floor.tcp", lane: times(exchange, run) }
 }
 
 /// Kernel TCP, polling, moving messages of `size` bytes one way. Its figure is the bandwidth.
 pub(crate) fn tcp_stream<'l>(size: usize) -> Lane<'l> {
-    flow(Exchange { request: size, reply: 0 }, move |limits| floor::tcp_stream(size, limits))
+    flow(Exchange { request: size, reply: 0 }, move |limits| Kernel::loopback().tcp_stream(size, limits))
 }
 
 /// One dependent touch of a random place among so many bytes.
@@ -139,9 +141,9 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
     for size in bench.sizes(&[100]) {
         let both = Exchange::both(size);
         for (name, waiting) in [("", Waiting::Polling), (".blocking", Waiting::Blocking)] {
-            let udp = times(both, move |limits| floor::udp(size, waiting, limits));
+            let udp = times(both, move |limits| Kernel::loopback().udp(size, waiting, limits));
             row(bench, &format!("udp{name}"), "fast+udp", Some(size), udp)?;
-            let tcp = times(both, move |limits| floor::tcp(size, waiting, limits));
+            let tcp = times(both, move |limits| Kernel::loopback().tcp(size, waiting, limits));
             row(bench, &format!("tcp{name}"), "tcp", Some(size), tcp)?;
         }
     }

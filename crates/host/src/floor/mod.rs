@@ -15,15 +15,17 @@ use crate::clock::Clock;
 use crate::cpu;
 use crate::fork::Child;
 
+mod device;
 mod memory;
 mod ring;
 mod socket;
 #[cfg(test)]
 mod tests;
 
+pub use device::{HEADERS, Open, device, device_stream};
 pub use memory::memory;
 pub use ring::{cache_line, ring, ring_stream};
-pub use socket::{tcp, tcp_exchange, tcp_stream, udp, udp_stream};
+pub use socket::Kernel;
 
 /// How long a measurement goes on: until either is reached. Up to a tenth as much goes before, to warm up.
 #[derive(Clone, Copy, Debug)]

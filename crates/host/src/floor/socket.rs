@@ -1,4 +1,4 @@
-//! The floors of the kernel's network: UDP and TCP over loopback, polling and blocking.
+//! The floors of the kernel's network: UDP and TCP, over loopback or over a wire between two namespaces, polling and blocking.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -8,8 +8,14 @@ use std::time::Duration;
 use super::{Flow, Limits, Waiting, between, ended, sample};
 use crate::clock::Clock;
 use crate::cpu::Idle;
+use crate::netns::Wire;
 
-const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+/// The kernel's own UDP and TCP, and over what they go.
+#[derive(Clone, Copy, Debug)]
+pub struct Kernel<'w> {
+    wire: Option<&'w Wire>,
+}
+
 /// A datagram that has not come back by then is lost: another one is sent.
 const LOST_NS: u64 = 200_000_000;
 /// The most payload of one datagram over IPv4.
@@ -54,91 +60,203 @@ impl Wait {
     }
 }
 
-fn udp_pair(waiting: Waiting) -> io::Result<[UdpSocket; 2]> {
-    let pair = [UdpSocket::bind(ANY)?, UdpSocket::bind(ANY)?];
-    pair[0].connect(pair[1].local_addr()?)?;
-    pair[1].connect(pair[0].local_addr()?)?;
-    for socket in &pair {
-        socket.set_nonblocking(waiting == Waiting::Polling)?;
-        socket.set_read_timeout(Some(Duration::from_nanos(LOST_NS)))?;
+impl<'w> Kernel<'w> {
+    /// Within one network.
+    #[must_use]
+    pub const fn loopback() -> Self {
+        Self { wire: None }
     }
-    Ok(pair)
-}
 
-/// Round trips of datagrams of `size` bytes (at least 8, at most 65,507: others are taken as the nearest).
-///
-/// # Errors
-/// A system call failed.
-pub fn udp(size: usize, waiting: Waiting, limits: Limits) -> io::Result<Vec<u32>> {
-    let size = size.clamp(8, MAX_DATAGRAM);
-    let [here, there] = udp_pair(waiting)?;
-    let echo = move || {
-        let (mut wait, mut buffer) = (Wait::new(waiting), vec![0; MAX_DATAGRAM]);
-        loop {
-            match wait.until(|| there.recv(&mut buffer)) {
-                Err(e) if e.kind() == io::ErrorKind::TimedOut => continue,
-                n => there.send(&buffer[..n?])?,
-            };
+    /// From one end of `wire` to the other.
+    #[must_use]
+    pub const fn over(wire: &'w Wire) -> Self {
+        Self { wire: Some(wire) }
+    }
+
+    /// Runs `body` with the address of end `i` where that is.
+    fn at<T: Send>(self, i: usize, body: impl FnOnce(SocketAddr) -> io::Result<T> + Send) -> io::Result<T> {
+        match self.wire {
+            None => body((Ipv4Addr::LOCALHOST, 0).into()),
+            Some(wire) => wire.end(i).run(|| body((Wire::kernel(i), 0).into()))?,
         }
-    };
-    let measure = move || {
-        let (mut wait, mut ping, mut pong) = (Wait::new(waiting), vec![1; size], vec![0; size]);
-        let mut number = 0u64;
-        sample(limits, || {
-            number += 1;
-            ping[..8].copy_from_slice(&number.to_be_bytes());
-            here.send(&ping)?;
+    }
+
+    fn udp_pair(self, waiting: Waiting) -> io::Result<[UdpSocket; 2]> {
+        let pair = [self.at(0, UdpSocket::bind)?, self.at(1, UdpSocket::bind)?];
+        pair[0].connect(pair[1].local_addr()?)?;
+        pair[1].connect(pair[0].local_addr()?)?;
+        for socket in &pair {
+            socket.set_nonblocking(waiting == Waiting::Polling)?;
+            socket.set_read_timeout(Some(Duration::from_nanos(LOST_NS)))?;
+        }
+        Ok(pair)
+    }
+
+    /// Round trips of datagrams of `size` bytes (at least 8, at most 65,507: others are taken as the nearest).
+    ///
+    /// # Errors
+    /// A system call failed.
+    pub fn udp(self, size: usize, waiting: Waiting, limits: Limits) -> io::Result<Vec<u32>> {
+        let size = size.clamp(8, MAX_DATAGRAM);
+        let [here, there] = self.udp_pair(waiting)?;
+        let echo = move || {
+            let (mut wait, mut buffer) = (Wait::new(waiting), vec![0; MAX_DATAGRAM]);
             loop {
-                match wait.until(|| here.recv(&mut pong)) {
-                    Ok(_) if pong[..8] == ping[..8] => return Ok(()),
-                    // The echo of a datagram that was held for lost.
-                    Ok(_) => {}
-                    Err(e) if e.kind() == io::ErrorKind::TimedOut => drop(here.send(&ping)?),
-                    Err(e) => return Err(e),
+                match wait.until(|| there.recv(&mut buffer)) {
+                    Err(e) if e.kind() == io::ErrorKind::TimedOut => continue,
+                    n => there.send(&buffer[..n?])?,
+                };
+            }
+        };
+        let measure = move || {
+            let (mut wait, mut ping, mut pong) = (Wait::new(waiting), vec![1; size], vec![0; size]);
+            let mut number = 0u64;
+            sample(limits, || {
+                number += 1;
+                ping[..8].copy_from_slice(&number.to_be_bytes());
+                here.send(&ping)?;
+                loop {
+                    match wait.until(|| here.recv(&mut pong)) {
+                        Ok(_) if pong[..8] == ping[..8] => return Ok(()),
+                        // The echo of a datagram that was held for lost.
+                        Ok(_) => {}
+                        Err(e) if e.kind() == io::ErrorKind::TimedOut => drop(here.send(&ping)?),
+                        Err(e) => return Err(e),
+                    }
+                }
+            })
+        };
+        between(echo, measure)
+    }
+
+    /// Datagrams of `segment` bytes one way as fast as they go, handed to the kernel and taken from it as super-packets of up
+    /// to 64 KB. What the receiver has no room for is lost and does not count.
+    ///
+    /// # Errors
+    /// A system call failed; the kernel has no segmentation offload for UDP.
+    pub fn udp_stream(self, segment: usize, limits: Limits) -> io::Result<Flow> {
+        let segment = segment.clamp(8, MAX_DATAGRAM);
+        // The kernel takes at most 64 segments at once, or 128 if it is a newer one.
+        let bytes = segment * (MAX_DATAGRAM / segment).clamp(1, 64);
+        let [here, there] = self.udp_pair(Waiting::Polling)?;
+        set_udp_option(&there, libc::UDP_SEGMENT, segment as libc::c_int)?;
+        set_udp_option(&here, libc::UDP_GRO, 1)?;
+        let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&here, 8 << 20);
+        let _ = rustix::net::sockopt::set_socket_send_buffer_size(&there, 8 << 20);
+        let send = move || {
+            let (mut wait, payload) = (Wait::new(Waiting::Polling), vec![1; bytes]);
+            loop {
+                match wait.until(|| there.send(&payload)) {
+                    Err(e) if e.kind() == io::ErrorKind::TimedOut => {}
+                    other => drop(other?),
                 }
             }
-        })
-    };
-    between(echo, measure)
-}
+        };
+        let receive = move || {
+            let (mut wait, mut buffer) = (Wait::new(Waiting::Polling), vec![0; 1 << 16]);
+            wait.until(|| here.recv(&mut buffer))?;
+            let (start, mut flow) = (wait.clock.now(), Flow { bytes: 0, ns: 0 });
+            for _ in 0..limits.count {
+                flow.bytes += wait.until(|| here.recv(&mut buffer))? as u64;
+                flow.ns = wait.clock.now().since(start);
+                if flow.ns >= limits.time_ns {
+                    break;
+                }
+            }
+            Ok(flow)
+        };
+        between(send, receive)
+    }
 
-/// Datagrams of `segment` bytes one way as fast as they go, handed to the kernel and taken from it as super-packets of up
-/// to 64 KB. What the receiver has no room for is lost and does not count.
-///
-/// # Errors
-/// A system call failed; the kernel has no segmentation offload for UDP.
-pub fn udp_stream(segment: usize, limits: Limits) -> io::Result<Flow> {
-    let segment = segment.clamp(8, MAX_DATAGRAM);
-    // The kernel takes at most 64 segments at once, or 128 if it is a newer one.
-    let bytes = segment * (MAX_DATAGRAM / segment).clamp(1, 64);
-    let [here, there] = udp_pair(Waiting::Polling)?;
-    set_udp_option(&there, libc::UDP_SEGMENT, segment as libc::c_int)?;
-    set_udp_option(&here, libc::UDP_GRO, 1)?;
-    let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&here, 8 << 20);
-    let _ = rustix::net::sockopt::set_socket_send_buffer_size(&there, 8 << 20);
-    let send = move || {
-        let (mut wait, payload) = (Wait::new(Waiting::Polling), vec![1; bytes]);
-        loop {
-            match wait.until(|| there.send(&payload)) {
-                Err(e) if e.kind() == io::ErrorKind::TimedOut => {}
-                other => drop(other?),
+    /// Both ends of a connection.
+    fn tcp_pair(self, waiting: Waiting) -> io::Result<[TcpStream; 2]> {
+        let listener = self.at(1, TcpListener::bind)?;
+        let at = listener.local_addr()?;
+        let here = self.at(0, |_| TcpStream::connect(at))?;
+        let own = here.local_addr()?;
+        // Whoever else connects to the port in this moment is not the other end.
+        let there = loop {
+            let (there, from) = listener.accept()?;
+            if from == own {
+                break there;
             }
+        };
+        for socket in [&here, &there] {
+            socket.set_nodelay(true)?;
+            socket.set_nonblocking(waiting == Waiting::Polling)?;
         }
-    };
-    let receive = move || {
-        let (mut wait, mut buffer) = (Wait::new(Waiting::Polling), vec![0; 1 << 16]);
-        wait.until(|| here.recv(&mut buffer))?;
-        let (start, mut flow) = (wait.clock.now(), Flow { bytes: 0, ns: 0 });
-        for _ in 0..limits.count {
-            flow.bytes += wait.until(|| here.recv(&mut buffer))? as u64;
-            flow.ns = wait.clock.now().since(start);
-            if flow.ns >= limits.time_ns {
-                break;
+        Ok([here, there])
+    }
+
+    /// Round trips of `size` bytes.
+    ///
+    /// # Errors
+    /// A system call failed.
+    pub fn tcp(self, size: usize, waiting: Waiting, limits: Limits) -> io::Result<Vec<u32>> {
+        self.tcp_exchange(size, size, waiting, limits)
+    }
+
+    /// Exchanges of a request of `request` bytes for an answer of `answer` bytes (each at least one).
+    ///
+    /// # Errors
+    /// A system call failed.
+    pub fn tcp_exchange(
+        self,
+        request: usize,
+        answer: usize,
+        waiting: Waiting,
+        limits: Limits,
+    ) -> io::Result<Vec<u32>> {
+        let (request, answer) = (request.max(1), answer.max(1));
+        let [here, there] = self.tcp_pair(waiting)?;
+        let serve = move || {
+            let (mut wait, mut asked, given) = (Wait::new(waiting), vec![0; request], vec![2; answer]);
+            loop {
+                read_exact(&mut wait, &there, &mut asked)?;
+                write_all(&mut wait, &there, &given)?;
             }
-        }
-        Ok(flow)
-    };
-    between(send, receive)
+        };
+        let measure = move || {
+            let (mut wait, asked, mut given) = (Wait::new(waiting), vec![1; request], vec![0; answer]);
+            sample(limits, || {
+                write_all(&mut wait, &here, &asked)?;
+                read_exact(&mut wait, &here, &mut given)
+            })
+        };
+        between(serve, measure)
+    }
+
+    /// Messages of `size` bytes (at least one) one way as fast as they go: one write for each, and reads of what is there.
+    ///
+    /// # Errors
+    /// A system call failed.
+    pub fn tcp_stream(self, size: usize, limits: Limits) -> io::Result<Flow> {
+        let size = size.max(1);
+        let [here, there] = self.tcp_pair(Waiting::Polling)?;
+        let send = move || {
+            let (mut wait, message) = (Wait::new(Waiting::Polling), vec![1; size]);
+            loop {
+                write_all(&mut wait, &there, &message)?;
+            }
+        };
+        let receive = move || {
+            let (mut wait, mut buffer) = (Wait::new(Waiting::Polling), vec![0; size.clamp(1 << 16, 1 << 18)]);
+            wait.until(|| (&here).read(&mut buffer))?;
+            let (start, mut flow) = (wait.clock.now(), Flow { bytes: 0, ns: 0 });
+            for _ in 0..limits.count {
+                match wait.until(|| (&here).read(&mut buffer))? {
+                    0 => return Err(ended()),
+                    n => flow.bytes += n as u64,
+                }
+                flow.ns = wait.clock.now().since(start);
+                if flow.ns >= limits.time_ns {
+                    break;
+                }
+            }
+            Ok(flow)
+        };
+        between(send, receive)
+    }
 }
 
 fn set_udp_option(socket: &UdpSocket, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
@@ -148,25 +266,6 @@ fn set_udp_option(socket: &UdpSocket, option: libc::c_int, value: libc::c_int) -
         libc::setsockopt(socket.as_raw_fd(), libc::SOL_UDP, option, (&raw const value).cast(), len)
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-/// Both ends of a connection.
-fn tcp_pair(waiting: Waiting) -> io::Result<[TcpStream; 2]> {
-    let listener = TcpListener::bind(ANY)?;
-    let here = TcpStream::connect(listener.local_addr()?)?;
-    let own = here.local_addr()?;
-    // Whoever else connects to the port in this moment is not the other end.
-    let there = loop {
-        let (there, from) = listener.accept()?;
-        if from == own {
-            break there;
-        }
-    };
-    for socket in [&here, &there] {
-        socket.set_nodelay(true)?;
-        socket.set_nonblocking(waiting == Waiting::Polling)?;
-    }
-    Ok([here, there])
 }
 
 fn write_all(wait: &mut Wait, mut socket: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
@@ -189,68 +288,4 @@ fn read_exact(wait: &mut Wait, mut socket: &TcpStream, bytes: &mut [u8]) -> io::
         }
     }
     Ok(())
-}
-
-/// Round trips of `size` bytes.
-///
-/// # Errors
-/// A system call failed.
-pub fn tcp(size: usize, waiting: Waiting, limits: Limits) -> io::Result<Vec<u32>> {
-    tcp_exchange(size, size, waiting, limits)
-}
-
-/// Exchanges of a request of `request` bytes for an answer of `answer` bytes (each at least one).
-///
-/// # Errors
-/// A system call failed.
-pub fn tcp_exchange(request: usize, answer: usize, waiting: Waiting, limits: Limits) -> io::Result<Vec<u32>> {
-    let (request, answer) = (request.max(1), answer.max(1));
-    let [here, there] = tcp_pair(waiting)?;
-    let serve = move || {
-        let (mut wait, mut asked, given) = (Wait::new(waiting), vec![0; request], vec![2; answer]);
-        loop {
-            read_exact(&mut wait, &there, &mut asked)?;
-            write_all(&mut wait, &there, &given)?;
-        }
-    };
-    let measure = move || {
-        let (mut wait, asked, mut given) = (Wait::new(waiting), vec![1; request], vec![0; answer]);
-        sample(limits, || {
-            write_all(&mut wait, &here, &asked)?;
-            read_exact(&mut wait, &here, &mut given)
-        })
-    };
-    between(serve, measure)
-}
-
-/// Messages of `size` bytes (at least one) one way as fast as they go: one write for each, and reads of what is there.
-///
-/// # Errors
-/// A system call failed.
-pub fn tcp_stream(size: usize, limits: Limits) -> io::Result<Flow> {
-    let size = size.max(1);
-    let [here, there] = tcp_pair(Waiting::Polling)?;
-    let send = move || {
-        let (mut wait, message) = (Wait::new(Waiting::Polling), vec![1; size]);
-        loop {
-            write_all(&mut wait, &there, &message)?;
-        }
-    };
-    let receive = move || {
-        let (mut wait, mut buffer) = (Wait::new(Waiting::Polling), vec![0; size.clamp(1 << 16, 1 << 18)]);
-        wait.until(|| (&here).read(&mut buffer))?;
-        let (start, mut flow) = (wait.clock.now(), Flow { bytes: 0, ns: 0 });
-        for _ in 0..limits.count {
-            match wait.until(|| (&here).read(&mut buffer))? {
-                0 => return Err(ended()),
-                n => flow.bytes += n as u64,
-            }
-            flow.ns = wait.clock.now().since(start);
-            if flow.ns >= limits.time_ns {
-                break;
-            }
-        }
-        Ok(flow)
-    };
-    between(send, receive)
 }

@@ -11,10 +11,10 @@ fn every_floor_gives_its_samples() {
         assert_eq!(samples.unwrap().len(), FEW.count);
     }
     for waiting in [Waiting::Polling, Waiting::Blocking] {
-        assert_eq!(udp(100, waiting, FEW).unwrap().len(), FEW.count);
-        assert_eq!(udp(65_507, waiting, FEW).unwrap().len(), FEW.count);
-        assert_eq!(tcp(100, waiting, FEW).unwrap().len(), FEW.count);
-        assert_eq!(tcp_exchange(32, 1_000_000, waiting, FEW).unwrap().len(), FEW.count);
+        assert_eq!(Kernel::loopback().udp(100, waiting, FEW).unwrap().len(), FEW.count);
+        assert_eq!(Kernel::loopback().udp(65_507, waiting, FEW).unwrap().len(), FEW.count);
+        assert_eq!(Kernel::loopback().tcp(100, waiting, FEW).unwrap().len(), FEW.count);
+        assert_eq!(Kernel::loopback().tcp_exchange(32, 1_000_000, waiting, FEW).unwrap().len(), FEW.count);
     }
 }
 
@@ -23,9 +23,9 @@ fn streams_count_what_arrived() {
     let flow = ring_stream(65_536, FEW).unwrap();
     assert_eq!(flow.bytes, 50 * 65_536);
     assert!(flow.bytes_per_s() > 0.0);
-    let flow = udp_stream(8188, FEW).unwrap();
+    let flow = Kernel::loopback().udp_stream(8188, FEW).unwrap();
     assert!(flow.bytes >= 50 * 8188 && flow.bytes.is_multiple_of(8188), "{flow:?}");
-    let flow = tcp_stream(64_000, FEW).unwrap();
+    let flow = Kernel::loopback().tcp_stream(64_000, FEW).unwrap();
     assert!(flow.bytes >= 50 && flow.bytes_per_s() > 0.0, "{flow:?}");
 }
 

@@ -15,6 +15,9 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space}
 
 pub mod link;
 mod message;
+mod wire;
+
+pub use wire::{DEV, Wire};
 
 /// The namespace of the calling thread.
 const HERE: &str = "/proc/thread-self/ns/net";

@@ -94,7 +94,7 @@ impl Nic for AnyNic {
 pub struct Steer {
     /// Frames to this IP address, and what finds it (ARP, neighbour discovery).
     pub addr: Option<IpAddr>,
-    /// Of these only datagrams and segments to this port, and what has no port. 0: all.
+    /// Of UDP datagrams and TCP segments to the address only those to this port. 0: all.
     pub port: u16,
 }
 

@@ -1,15 +1,13 @@
 //! What every device test needs: two devices on one wire, and waiting for frames that is neither for ever nor by the clock.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use sprat::netns::{Namespace, link};
+use sprat::netns::{DEV, Wire};
 use sprat::nic::fake;
 use sprat::nic::{AnyNic, Nic as _, Options, Way, memif, open};
 use sprat_proto::device::{Arrival, Device as _, HEADER, Mac, Offload, Sent};
 
 /// An Ethernet type for experiments: nothing but our tests sends it.
 pub(crate) const KIND: u16 = 0x88b5;
-/// The interface in each namespace.
-pub(crate) const DEV: &str = "wire0";
 /// How long a frame is waited for before the test has failed.
 const PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 /// How long nothing must arrive to be nothing.
@@ -20,26 +18,7 @@ pub(crate) struct Pair {
     pub(crate) a: AnyNic,
     pub(crate) b: AnyNic,
     /// Where the interfaces are, if there are any.
-    pub(crate) net: Option<Net>,
-}
-
-/// Two namespaces joined by a veth pair.
-pub(crate) struct Net {
-    pub(crate) a: Namespace,
-    pub(crate) b: Namespace,
-}
-
-impl Net {
-    pub(crate) fn new(mtu: usize) -> Self {
-        let net = Self { a: Namespace::new().unwrap(), b: Namespace::new().unwrap() };
-        link::veth([(&net.a, DEV), (&net.b, DEV)], mtu, 1).unwrap();
-        net
-    }
-
-    pub(crate) fn open(self, driver: &str, options: &Options) -> Pair {
-        let end = |at: &Namespace| at.run(|| open(driver, options)).unwrap().unwrap();
-        Pair { a: end(&self.a), b: end(&self.b), net: Some(self) }
-    }
+    pub(crate) net: Option<Wire>,
 }
 
 /// A kind of device, and how a pair of them is made.
@@ -53,7 +32,9 @@ pub(crate) struct Kind {
 fn on_veth(driver: &str, mtu: usize, change: impl FnOnce(&mut Options)) -> Pair {
     let mut options = Options { dev: DEV.into(), ..Options::default() };
     change(&mut options);
-    Net::new(mtu).open(driver, &options)
+    let net = Wire::new(mtu).unwrap();
+    let end = |i| net.end(i).run(|| open(driver, &options)).unwrap().unwrap();
+    Pair { a: end(0), b: end(1), net: Some(net) }
 }
 
 /// A server and its client.

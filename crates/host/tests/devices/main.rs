@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use sprat::netns::Namespace;
 
 mod bonds;
+mod floors;
 mod house;
 mod networks;
 mod suite;
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
     let mut cases = networks::cases();
     cases.extend(suite::cases());
     cases.extend(bonds::cases());
+    cases.extend(floors::cases());
     cases.extend(testpmd::cases());
     let all = cases.len();
     cases.retain(|case| wanted.is_empty() || wanted.iter().any(|w| case.name.contains(w.as_str())));

@@ -1,11 +1,11 @@
 //! What every device must do, one test for each sentence and device.
 
-use sprat::netns::link;
+use sprat::netns::{DEV, link};
 use sprat_proto::Rng;
 use sprat_proto::device::{BURST, Device as _, HEADER, MAX_PARTS, Offload, Segmented, Sent};
 
 use crate::Case;
-use crate::house::{DEV, KINDS, Kind, Pair, counter, drain, frame, receive, send, sleep};
+use crate::house::{KINDS, Kind, Pair, counter, drain, frame, receive, send, sleep};
 
 const MTU: usize = 1500;
 /// Ethernet types that the kernel on the way knows, and a length.
@@ -218,7 +218,7 @@ fn deleted(kind: &Kind) {
     let mut pair = (kind.pair)(MTU);
     let net = pair.net.as_ref().unwrap();
     let bytes = frame(pair.a.info().mac, pair.b.info().mac, 1, 500);
-    net.a.run(|| link::remove(DEV)).unwrap().unwrap();
+    net.end(0).run(|| link::remove(DEV)).unwrap().unwrap();
     for nic in [&mut pair.a, &mut pair.b] {
         for _ in 0..100 {
             nic.recv_burst();
@@ -235,14 +235,14 @@ fn switched_off(kind: &Kind) {
     let mut pair = (kind.pair)(MTU);
     let net = pair.net.as_ref().unwrap();
     let bytes = frame(pair.a.info().mac, pair.b.info().mac, 1, 500);
-    net.a.run(|| link::switch(DEV, false)).unwrap().unwrap();
+    net.end(0).run(|| link::switch(DEV, false)).unwrap().unwrap();
     for _ in 0..100 {
         assert_ne!(pair.a.send(&[&bytes], Offload::None), Sent::Gone);
         pair.a.flush();
     }
     drain(&mut pair.a);
     drain(&mut pair.b);
-    net.a.run(|| link::switch(DEV, true)).unwrap().unwrap();
+    net.end(0).run(|| link::switch(DEV, true)).unwrap().unwrap();
     // What waited in a ring meanwhile goes now.
     send(&mut pair.a, &bytes);
     drain(&mut pair.b);

@@ -4,7 +4,7 @@
 //! ```text
 //! no address asked for   ours are frames to our hardware address and to groups
 //! an address             ours are IP packets to it, and what asks for it: ARP, neighbour solicitation
-//! an address and a port  ours are UDP datagrams and TCP segments to both; whoever asks for the address is answered by the kernel
+//! an address and a port  the same, but of UDP datagrams and TCP segments only those to the port
 //! ```
 //! Instructions are put together here, eight octets each (linux/bpf.h): no compiler is needed to build Sprat. Frames are read in
 //! network order into a machine that is little- or big-endian, so constants are compared as they lie in memory.
@@ -32,7 +32,7 @@ enum To {
     Ours,
     Pass,
     Arp,
-    Ipv6,
+    Ports,
     Asked,
     Group,
 }
@@ -141,37 +141,34 @@ impl Assembler {
 
     fn ipv4(&mut self, ip: [u8; 4], port: u16) {
         self.op(LOAD16, R5, DATA, KIND, 0);
-        let other = if port == 0 { To::Arp } else { To::Pass };
-        self.jump(IF_NOT, R5, wire16(0x0800), other);
+        self.jump(IF_NOT, R5, wire16(0x0800), To::Arp);
         self.has(34);
         self.op(LOAD32, R5, DATA, IP + 16, 0);
         self.jump(IF_NOT_32, R5, wire32(&ip), To::Pass);
-        if port == 0 {
-            self.jump(GOTO, 0, 0, To::Ours);
-            self.place(To::Arp);
-            self.jump(IF_NOT, R5, wire16(0x0806), To::Pass);
-            self.has(42);
-            self.op(LOAD32, R5, DATA, IP + 24, 0);
-            self.jump(IF_NOT_32, R5, wire32(&ip), To::Pass);
-            self.jump(GOTO, 0, 0, To::Ours);
-            return;
+        if port != 0 {
+            // A later fragment has no port.
+            self.op(LOAD16, R5, DATA, IP + 6, 0);
+            self.jump(IF_SET, R5, wire16(0x1fff), To::Ours);
+            self.op(LOAD8, R5, DATA, IP + 9, 0);
+            self.jump(IF_EQUAL, R5, 17, To::Ports);
+            self.jump(IF_NOT, R5, 6, To::Ours);
+            self.place(To::Ports);
+            // Behind the header, however long its options are.
+            self.op(LOAD8, R5, DATA, IP, 0);
+            self.op(AND_VALUE, R5, 0, 0, 15);
+            self.op(SHIFT_LEFT, R5, 0, 0, 2);
+            self.op(ADD, DATA, R5, 0, 0);
+            self.has(18);
+            self.op(LOAD16, R5, DATA, IP + 2, 0);
+            self.jump(IF_NOT, R5, wire16(port), To::Pass);
         }
-        // A later fragment has no port.
-        self.op(LOAD16, R5, DATA, IP + 6, 0);
-        self.jump(IF_SET, R5, wire16(0x1fff), To::Pass);
-        self.op(LOAD8, R5, DATA, IP + 9, 0);
-        self.jump(IF_EQUAL, R5, 17, To::Asked);
-        self.jump(IF_NOT, R5, 6, To::Pass);
-        self.place(To::Asked);
-        // Behind the header, however long its options are.
-        self.op(LOAD8, R5, DATA, IP, 0);
-        self.op(AND_VALUE, R5, 0, 0, 15);
-        self.op(SHIFT_LEFT, R5, 0, 0, 2);
-        self.op(ADD, DATA, R5, 0, 0);
-        self.has(18);
-        self.op(LOAD16, R5, DATA, IP + 2, 0);
-        self.jump(IF_EQUAL, R5, wire16(port), To::Ours);
-        self.jump(GOTO, 0, 0, To::Pass);
+        self.jump(GOTO, 0, 0, To::Ours);
+        self.place(To::Arp);
+        self.jump(IF_NOT, R5, wire16(0x0806), To::Pass);
+        self.has(42);
+        self.op(LOAD32, R5, DATA, IP + 24, 0);
+        self.jump(IF_NOT_32, R5, wire32(&ip), To::Pass);
+        self.jump(GOTO, 0, 0, To::Ours);
     }
 
     /// Compares 16 octets from `offset` on; elsewhere if they differ.
@@ -186,30 +183,28 @@ impl Assembler {
         self.op(LOAD16, R5, DATA, KIND, 0);
         self.jump(IF_NOT, R5, wire16(0x86dd), To::Pass);
         self.has(54);
-        self.is(IP + 24, ip, if port == 0 { To::Asked } else { To::Pass });
-        if port == 0 {
-            self.jump(GOTO, 0, 0, To::Ours);
-            // To a group, and a neighbour solicitation (ICMPv6 type 135) for our address.
-            self.place(To::Asked);
-            self.op(LOAD8, R5, DATA, IP + 24, 0);
-            self.jump(IF_NOT, R5, 0xff, To::Pass);
+        self.is(IP + 24, ip, To::Asked);
+        if port != 0 {
             self.op(LOAD8, R5, DATA, IP + 6, 0);
-            self.jump(IF_NOT, R5, 58, To::Pass);
-            self.has(78);
-            self.op(LOAD8, R5, DATA, IP + 40, 0);
-            self.jump(IF_NOT, R5, 135, To::Pass);
-            self.is(IP + 48, ip, To::Pass);
-            self.jump(GOTO, 0, 0, To::Ours);
-            return;
+            self.jump(IF_EQUAL, R5, 17, To::Ports);
+            self.jump(IF_NOT, R5, 6, To::Ours);
+            self.place(To::Ports);
+            self.has(58);
+            self.op(LOAD16, R5, DATA, IP + 42, 0);
+            self.jump(IF_NOT, R5, wire16(port), To::Pass);
         }
-        self.has(58);
+        self.jump(GOTO, 0, 0, To::Ours);
+        // To a group, and a neighbour solicitation (ICMPv6 type 135) for our address.
+        self.place(To::Asked);
+        self.op(LOAD8, R5, DATA, IP + 24, 0);
+        self.jump(IF_NOT, R5, 0xff, To::Pass);
         self.op(LOAD8, R5, DATA, IP + 6, 0);
-        self.jump(IF_EQUAL, R5, 17, To::Ipv6);
-        self.jump(IF_NOT, R5, 6, To::Pass);
-        self.place(To::Ipv6);
-        self.op(LOAD16, R5, DATA, IP + 42, 0);
-        self.jump(IF_EQUAL, R5, wire16(port), To::Ours);
-        self.jump(GOTO, 0, 0, To::Pass);
+        self.jump(IF_NOT, R5, 58, To::Pass);
+        self.has(78);
+        self.op(LOAD8, R5, DATA, IP + 40, 0);
+        self.jump(IF_NOT, R5, 135, To::Pass);
+        self.is(IP + 48, ip, To::Pass);
+        self.jump(GOTO, 0, 0, To::Ours);
     }
 
     fn end(mut self, map: i32) -> Vec<Insn> {

@@ -92,18 +92,19 @@ fn an_ipv4_address_takes_its_packets_and_who_asks_for_it() {
 }
 
 #[test]
-fn a_port_takes_its_datagrams_and_segments_alone() {
+fn of_datagrams_and_segments_a_port_takes_its_own() {
     let p = program(MAC, Steer { addr: Some([10, 0, 0, 200].into()), port: 700 }, 5);
     for options in [0, 4, 40] {
         for protocol in [6, 17] {
             assert!(ours(&p, &ipv4([10, 0, 0, 200], protocol, 0x4000, options, 700)));
             assert!(!ours(&p, &ipv4([10, 0, 0, 200], protocol, 0, options, 701)));
-            assert!(!ours(&p, &ipv4([10, 0, 0, 200], protocol, 3, options, 700)));
+            assert!(ours(&p, &ipv4([10, 0, 0, 200], protocol, 3, options, 701)));
             assert!(!ours(&p, &ipv4([10, 0, 0, 20], protocol, 0, options, 700)));
         }
-        assert!(!ours(&p, &ipv4([10, 0, 0, 200], 1, 0, options, 700)));
+        assert!(ours(&p, &ipv4([10, 0, 0, 200], 1, 0, options, 9)));
     }
-    assert!(!ours(&p, &ethernet([0xff; 6], 0x0806, &[&[0; 24], &[10, 0, 0, 200]])));
+    assert!(ours(&p, &ethernet([0xff; 6], 0x0806, &[&[0; 24], &[10, 0, 0, 200]])));
+    assert!(!ours(&p, &ethernet([0xff; 6], 0x0806, &[&[0; 24], &[10, 0, 0, 201]])));
 }
 
 #[test]
@@ -114,7 +115,13 @@ fn an_ipv6_address_takes_its_packets_and_who_asks_for_it() {
     let one = program(MAC, Steer { addr: Some(ip.into()), port: 7 }, 5);
     let datagram = [0, 9, 0, 7, 0, 0, 0, 0];
     assert!(ours(&all, &ipv6(ip, 17, &datagram)) && ours(&one, &ipv6(ip, 17, &datagram)));
-    assert!(ours(&all, &ipv6(ip, 58, &[])) && !ours(&one, &ipv6(ip, 58, &[128, 0, 0, 7, 0])));
+    let other = [0, 9, 0, 8, 0, 0, 0, 0];
+    assert!(
+        ours(&all, &ipv6(ip, 17, &other))
+            && !ours(&one, &ipv6(ip, 17, &other))
+            && !ours(&one, &ipv6(ip, 6, &other))
+    );
+    assert!(ours(&all, &ipv6(ip, 58, &[])) && ours(&one, &ipv6(ip, 58, &[128, 0, 0, 7, 0])));
     for i in 0..16 {
         let mut other = ip;
         other[i] ^= 1;

@@ -1,0 +1,212 @@
+//! The floors of packet devices: a frame there and back, and frames one way, with no stack on either side.
+//!
+//! The frames are UDP datagrams, so that a device's offloads have something to do; nobody looks at what is in them but the
+//! number of a ping.
+
+use std::io;
+use std::net::Ipv4Addr;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use sprat_proto::device::{Device as _, HEADER, Mac, Offload, Segmented, Sent};
+use sprat_proto::wire::ethernet::{self, Ethernet};
+use sprat_proto::wire::ipv4::{self, Ipv4};
+use sprat_proto::wire::udp::{self, Udp};
+
+use super::{Flow, Limits, between, sample};
+use crate::clock::Clock;
+use crate::cpu::{Idle, Rest};
+use crate::nic::{AnyNic, Nic as _};
+
+/// What opens one end's device, in that end's process.
+pub type Open<'o> = Box<dyn FnOnce() -> io::Result<AnyNic> + Send + 'o>;
+
+/// Octets of all headers before a datagram's payload.
+pub const HEADERS: usize = HEADER + ipv4::HEADER + udp::HEADER;
+/// A frame that has not come back by then is lost: another one is sent.
+const LOST_NS: u64 = 200_000_000;
+/// How long one sleeps at a time: a device that comes into being only with its peer gives no sign of it.
+const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+/// The most segments in one frame that the device cuts: older kernels take no more.
+const MOST_SEGMENTS: usize = 64;
+/// The destination port of our datagrams.
+const PORT: u16 = 7;
+
+/// A device and how its owner waits for it.
+struct End {
+    nic: AnyNic,
+    idle: Idle,
+    clock: Clock,
+    /// The other end's address; all stations until it is known.
+    peer: Mac,
+}
+
+impl End {
+    fn open(open: Open<'_>) -> io::Result<Self> {
+        Ok(Self { nic: open()?, idle: Idle::new(), clock: Clock::new(), peer: Mac::BROADCAST })
+    }
+
+    /// The headers of a datagram with `payload` octets.
+    fn headers(&self, payload: usize) -> [u8; HEADERS] {
+        let (from, to) = (Ipv4Addr::new(10, 83, 0, 250), Ipv4Addr::new(10, 83, 0, 251));
+        let ip = Ipv4 {
+            dont_fragment: true,
+            more: false,
+            offset: 0,
+            ident: 0,
+            ttl: 64,
+            protocol: ipv4::UDP,
+            from,
+            to,
+        };
+        let kind = ethernet::IPV4;
+        let sum = ip.pseudo(udp::HEADER + payload).folded();
+        let udp = Udp { from: PORT, to: PORT, checksum: sum };
+        let mut headers = [0; HEADERS];
+        let (ethernet, rest) = headers.split_at_mut(HEADER);
+        ethernet.copy_from_slice(&Ethernet { to: self.peer, from: self.nic.info().mac, kind }.emit());
+        rest[..ipv4::HEADER].copy_from_slice(&ip.emit(udp::HEADER + payload));
+        rest[ipv4::HEADER..].copy_from_slice(&udp.emit(payload));
+        headers
+    }
+
+    /// Sends, when there is room.
+    fn send(&mut self, parts: &[&[u8]], offload: Offload) -> io::Result<()> {
+        loop {
+            match self.nic.send(parts, offload) {
+                Sent::Yes => return Ok(()),
+                Sent::Full => {
+                    self.nic.flush();
+                    self.nic.recv_burst();
+                    // The other side gives room by its work, of which there is no sign to sleep on.
+                    self.idle.rest(true, || self.clock.now());
+                }
+                Sent::Gone => return Err(super::ended()),
+            }
+        }
+    }
+
+    /// The next burst: `each` gets the payload of every datagram of ours in it. False if none came for as long as a lost frame
+    /// is waited for.
+    fn receive(&mut self, mut each: impl FnMut(&[u8])) -> io::Result<bool> {
+        let mut first = None;
+        loop {
+            let mut ours = 0;
+            for i in 0..self.nic.recv_burst() {
+                let (frame, _) = self.nic.frame(i);
+                if frame.len() < HEADERS
+                    || frame[12..14] != ethernet::IPV4.to_be_bytes()
+                    || frame[37] != PORT as u8
+                {
+                    continue;
+                }
+                if self.peer == Mac::BROADCAST {
+                    self.peer = Mac([frame[6], frame[7], frame[8], frame[9], frame[10], frame[11]]);
+                }
+                ours += 1;
+                each(&frame[HEADERS..]);
+            }
+            if ours > 0 {
+                self.idle.worked();
+                return Ok(true);
+            }
+            let mut now = None;
+            let rest = self.idle.rest(true, || *now.insert(self.clock.now()));
+            if rest == Rest::Sleep {
+                if self.nic.doze() {
+                    poll(&mut [PollFd::from_borrowed_fd(self.nic.fd(), PollFlags::IN)], Some(&NAP))?;
+                }
+                self.nic.wake();
+            }
+            if let Some(now) = now
+                && now.since(*first.get_or_insert(now)) > LOST_NS
+            {
+                return Ok(false);
+            }
+        }
+    }
+}
+
+/// Round trips of a frame whose datagram has `payload` octets, at least 8.
+///
+/// # Errors
+/// A device cannot be opened, or vanishes.
+pub fn device(open: [Open<'_>; 2], payload: usize, limits: Limits) -> io::Result<Vec<u32>> {
+    let payload = payload.max(8);
+    let [here, there] = open;
+    let echo = move || {
+        let (mut end, mut pongs) = (End::open(there)?, Vec::new());
+        loop {
+            pongs.clear();
+            end.receive(|ping| pongs.push(u64::from_be_bytes(ping[..8].try_into().unwrap_or_default())))?;
+            for number in &pongs {
+                let (headers, rest) = (end.headers(payload), vec![2; payload - 8]);
+                end.send(&[&headers, &number.to_be_bytes(), &rest], Offload::None)?;
+            }
+            end.nic.flush();
+        }
+    };
+    let measure = move || {
+        let (mut end, rest) = (End::open(here)?, vec![1; payload - 8]);
+        let mut number = 0_u64;
+        sample(limits, || {
+            number += 1;
+            let mut back = false;
+            while !back {
+                let headers = end.headers(payload);
+                end.send(&[&headers, &number.to_be_bytes(), &rest], Offload::None)?;
+                end.nic.flush();
+                while !back && end.receive(|pong| back |= pong[..8] == number.to_be_bytes())? {}
+            }
+            Ok(())
+        })
+    };
+    between(echo, measure)
+}
+
+/// Frames one way as fast as they go: as large as the device takes them, which cuts them where it can. What the receiver has no
+/// room for is lost and does not count.
+///
+/// # Errors
+/// A device cannot be opened, or vanishes.
+pub fn device_stream(open: [Open<'_>; 2], limits: Limits) -> io::Result<Flow> {
+    let [here, there] = open;
+    let send = move || {
+        let mut end = End::open(there)?;
+        let info = end.nic.info();
+        let mss = info.mtu - (HEADERS - HEADER);
+        let (payload, offload) = if info.offloads.udp_segments {
+            let segments = ((info.max_send - HEADERS) / mss).clamp(1, MOST_SEGMENTS);
+            let (start, header) = ((HEADER + ipv4::HEADER) as u16, HEADERS as u16);
+            let kind = Segmented::Udp;
+            (segments * mss, Offload::Segments { kind, start, header, mss: mss as u16 })
+        } else {
+            (mss, Offload::None)
+        };
+        // Until the other end has said that it is there, and who it is.
+        while !end.receive(|_| ())? {}
+        let (headers, bytes) = (end.headers(payload), vec![1; payload]);
+        loop {
+            end.send(&[&headers, &bytes], offload)?;
+        }
+    };
+    let receive = move || {
+        let mut end = End::open(here)?;
+        let mut bytes = 0;
+        while bytes == 0 {
+            let headers = end.headers(8);
+            end.send(&[&headers, &[0; 8]], Offload::None)?;
+            end.nic.flush();
+            end.receive(|payload| bytes += payload.len() as u64)?;
+        }
+        let (start, mut flow) = (end.clock.now(), Flow { bytes: 0, ns: 0 });
+        for _ in 0..limits.count {
+            end.receive(|payload| flow.bytes += payload.len() as u64)?;
+            flow.ns = end.clock.now().since(start);
+            if flow.ns >= limits.time_ns {
+                break;
+            }
+        }
+        Ok(flow)
+    };
+    between(send, receive)
+}

@@ -1,0 +1,55 @@
+//! Two hosts and the cable between them: namespaces joined by a veth pair, each with an address of the kernel's own, for
+//! tests and local measurements.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+
+use super::{Namespace, link};
+
+/// The interface's name at both ends.
+pub const DEV: &str = "wire0";
+
+/// Two namespaces joined by a veth pair; gone when dropped, unless something inside lives on.
+#[derive(Debug)]
+pub struct Wire {
+    ends: [Namespace; 2],
+}
+
+impl Wire {
+    /// A new one. The kernel's addresses at its ends are 10.83.0.1 and 10.83.0.2, of a network of 24 bits.
+    ///
+    /// # Errors
+    /// CAP_SYS_ADMIN or CAP_NET_ADMIN is missing, or the kernel has no veth.
+    pub fn new(mtu: usize) -> io::Result<Self> {
+        let ends = [Namespace::new()?, Namespace::new()?];
+        link::veth([(&ends[0], DEV), (&ends[1], DEV)], mtu, 1)?;
+        for (i, end) in ends.iter().enumerate() {
+            end.run(|| {
+                link::switch("lo", true)?;
+                link::address(DEV, Self::kernel(i).into(), 24)
+            })??;
+        }
+        Ok(Self { ends })
+    }
+
+    /// The namespace at end 0 or 1.
+    ///
+    /// # Panics
+    /// If there is no such end.
+    #[must_use]
+    pub fn end(&self, i: usize) -> &Namespace {
+        &self.ends[i]
+    }
+
+    /// The kernel's address at end `i`.
+    #[must_use]
+    pub const fn kernel(i: usize) -> Ipv4Addr {
+        Ipv4Addr::new(10, 83, 0, 1 + i as u8)
+    }
+
+    /// An address for a stack of our own at end `i`, which the kernel does not know; `n` tells several apart.
+    #[must_use]
+    pub const fn ours(i: usize, n: u8) -> IpAddr {
+        IpAddr::V4(Ipv4Addr::new(10, 83, 0, 100 + 100 * i as u8 + n))
+    }
+}

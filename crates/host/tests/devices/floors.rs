@@ -1,0 +1,64 @@
+//! The floors of packet devices and of the kernel over the same wire give what they promise.
+
+use sprat::floor::{self, Kernel, Limits, Open, Waiting};
+use sprat::netns::{DEV, Wire};
+use sprat::nic::{Options, memif, open};
+use sprat_proto::time::SECOND;
+
+use crate::Case;
+
+const FEW: Limits = Limits { count: 50, time_ns: 20 * SECOND };
+
+pub(crate) fn cases() -> Vec<Case> {
+    let on = |driver: &'static str| move || on_wire(driver);
+    vec![
+        Case::root("floors::packet", on("packet")),
+        Case::root("floors::xdp", on("xdp")),
+        Case::root("floors::kernel", kernel),
+        Case { name: "floors::memif".into(), root: false, program: None, run: Box::new(on_memif) },
+    ]
+}
+
+fn both(ends: impl Fn() -> [Open<'static>; 2]) {
+    for payload in [8, 136, 1472] {
+        assert_eq!(floor::device(ends(), payload, FEW).unwrap().len(), FEW.count);
+    }
+    let flow = floor::device_stream(ends(), FEW).unwrap();
+    assert!(flow.bytes >= 50 * 1472 && flow.bytes_per_s() > 0.0, "{flow:?}");
+}
+
+fn on_wire(driver: &'static str) {
+    let wire = std::sync::Arc::new(Wire::new(1500).unwrap());
+    both(|| {
+        [0, 1].map(|i| -> Open<'static> {
+            let wire = std::sync::Arc::clone(&wire);
+            Box::new(move || {
+                let _inside = wire.end(i).enter()?;
+                Ok(open(driver, &Options { dev: DEV.into(), ..Options::default() })?)
+            })
+        })
+    });
+}
+
+fn on_memif() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("memif");
+    both(|| {
+        [memif::Role::Server, memif::Role::Client].map(|role| -> Open<'static> {
+            let memif = memif::Options::new(role, &socket);
+            Box::new(move || Ok(open("memif", &Options { memif: Some(memif), ..Options::default() })?))
+        })
+    });
+}
+
+fn kernel() {
+    let wire = Wire::new(1500).unwrap();
+    let kernel = Kernel::over(&wire);
+    for waiting in [Waiting::Polling, Waiting::Blocking] {
+        assert_eq!(kernel.udp(100, waiting, FEW).unwrap().len(), FEW.count);
+        assert_eq!(kernel.tcp_exchange(32, 100_000, waiting, FEW).unwrap().len(), FEW.count);
+    }
+    assert!(
+        kernel.udp_stream(1472, FEW).unwrap().bytes > 0 && kernel.tcp_stream(64_000, FEW).unwrap().bytes > 0
+    );
+}
