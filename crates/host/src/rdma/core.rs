@@ -13,7 +13,8 @@
 //!
 //! Not here: making and ending connections (`door`), waiting (`shared`).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -142,8 +143,8 @@ pub(crate) struct Core {
     pub(super) live: Vec<u32>,
     /// The stream of a connection, by the connection's index.
     pub(super) by_conn: Vec<u32>,
-    /// Streams that have a time at which something is due.
-    pub(super) timed: Vec<u32>,
+    /// When to look at which stream: whether something is due there it knows itself.
+    pub(super) timed: BinaryHeap<Reverse<(Instant, u32)>>,
     pub(super) first_timed: Instant,
     /// How many wait until their socket is writable, which only the epoll knows.
     pub(super) waiting: usize,
@@ -191,7 +192,7 @@ impl Core {
             free: Vec::new(),
             live: Vec::new(),
             by_conn: Vec::new(),
-            timed: Vec::new(),
+            timed: BinaryHeap::new(),
             first_timed: Instant::NEVER,
             waiting: 0,
             ready: VecDeque::new(),

@@ -3,6 +3,7 @@
 //! Always holds: a slot is used by one socket from its opening to its close; the engine's number of a connection leads to
 //! its slot until the engine has said `Close`, not longer.
 
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
@@ -117,16 +118,20 @@ impl Core {
 
     /// Ends a queue pair's connection, however far it is; false if there is none.
     pub(crate) fn hang_up(&mut self, now: Instant, qp: Qp) -> bool {
-        self.cancel(qp) || self.rnic.disconnect(now, qp).is_ok()
+        self.rnic.disconnect(now, qp).is_ok() || self.cancel(qp)
     }
 
     /// Gives up a connection of TCP's that is being made for `qp`; false if there is none.
     pub(crate) fn cancel(&mut self, qp: Qp) -> bool {
-        let opens = |slot: &&u32| {
-            let stream = self.streams[**slot as usize].as_deref();
+        // Whoever opens is among those that have a time; others need not be looked through.
+        if self.desk.links.get(&qp) != Some(&Link::Opening) {
+            return false;
+        }
+        let opens = |slot: &u32| {
+            let stream = self.streams[*slot as usize].as_deref();
             stream.is_some_and(|s| matches!(s.stage, Stage::Opening { qp: whose, .. } if whose == qp))
         };
-        let Some(&slot) = self.timed.iter().find(opens) else { return false };
+        let Some(slot) = self.timed.iter().map(|Reverse((_, slot))| *slot).find(opens) else { return false };
         self.desk.link(qp, Link::Failed(Why::Cancelled));
         self.remove(slot);
         true
@@ -350,20 +355,18 @@ impl Core {
         if now < self.first_timed {
             return;
         }
-        let mut next = Instant::NEVER;
-        let mut timed = std::mem::take(&mut self.timed);
-        timed.sort_unstable();
-        timed.dedup();
-        for slot in timed {
+        while let Some(&Reverse((due, slot))) = self.timed.peek()
+            && due <= now
+        {
+            self.timed.pop();
             let Some(stream) = self.streams[slot as usize].as_deref() else { continue };
             let (until, qp) = match &stream.stage {
                 Stage::Opening { until, qp, .. } => (*until, Some(*qp)),
                 Stage::Lingering(until) => (*until, None),
                 Stage::Live(_) => continue,
             };
+            // The slot has another stream since, or the stream another time.
             if until > now {
-                self.timed.push(slot);
-                next = next.min(until);
                 continue;
             }
             if let Some(qp) = qp {
@@ -371,11 +374,12 @@ impl Core {
             }
             self.remove(slot);
         }
+        let next = self.timed.peek().map_or(Instant::NEVER, |Reverse((due, _))| *due);
         self.first_timed = next.min(self.resume(now));
     }
 
     fn time(&mut self, slot: u32, until: Instant) {
-        self.timed.push(slot);
+        self.timed.push(Reverse((until, slot)));
         self.first_timed = self.first_timed.min(until);
     }
 

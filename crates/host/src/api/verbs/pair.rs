@@ -150,8 +150,8 @@ pub struct QueuePair {
 impl Drop for QueuePair {
     fn drop(&mut self) {
         self.domain.handle.shared.act(|core, now| {
-            core.desk().pair_goes(self.qp);
             core.cancel(self.qp);
+            core.desk().pair_goes(self.qp);
             let _ = core.rnic().destroy_qp(self.qp);
             core.flush(now);
         });

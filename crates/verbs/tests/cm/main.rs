@@ -1,0 +1,36 @@
+//! rdma_cm as C sees it: programs of ours that use it, rightly and wrongly.
+
+#[path = "../place/mod.rs"]
+mod place;
+
+use std::path::Path;
+use std::process::Command;
+
+use place::{libraries, output};
+
+/// What a program of this folder prints on our libraries.
+fn run(source: &str, args: &[&str]) -> String {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let binary = folder.path().join("program");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cm").join(source);
+    let flags = ["-Wall", "-Werror", "-O1", "-o"];
+    output(Command::new("cc").args(flags).arg(&binary).arg(source).args([
+        "-lrdmacm",
+        "-libverbs",
+        "-lpthread",
+    ]));
+    output(Command::new(&binary).args(args).env("LD_LIBRARY_PATH", libraries()))
+}
+
+/// How fast it goes is not asked here: the machine may have other things to do.
+#[test]
+fn connections_come_and_go_and_leave_nothing_behind() {
+    let said = run("churn.c", &["500"]);
+    println!("{said}");
+    let value = |key: &str| -> i64 {
+        let mut words = said.split_whitespace().skip_while(|word| *word != key);
+        words.nth(1).and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no {key} in {said}"))
+    };
+    assert_eq!((value("rounds"), value("descriptors"), value("threads")), (500, 0, 0));
+    assert!(value("kilobytes") < 2048, "{said}");
+}
