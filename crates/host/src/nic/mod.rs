@@ -7,6 +7,7 @@
 //! | --- | --- | --- |
 //! | `packet` | AF_PACKET with a mapped ring: any interface of the kernel, beside its own stack | CAP_NET_RAW |
 //! | `xdp` | AF_XDP: frames past the kernel's stack, by way of a program on the interface | CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF |
+//! | `dpdk` | any poll-mode driver of DPDK, in builds with the feature `dpdk` | by driver |
 //! | `memif` | memory shared with another process, in the format of VPP and DPDK | anybody |
 //!
 //! Always: what a device holds in the kernel (sockets, rings, programs) ends with the process, however that ends. Not here:
@@ -20,6 +21,8 @@ use sprat_proto::device::{Arrival, Device, Info, Mac, Offload, Sent};
 
 pub mod bond;
 mod burst;
+#[cfg(feature = "dpdk")]
+pub mod dpdk;
 pub mod fake;
 mod filter;
 mod flags;
@@ -115,6 +118,11 @@ pub struct Options {
     pub queue: u32,
     /// How frames pass the kernel (`xdp`): the best way that works, if none is asked for.
     pub way: Option<Way>,
+    /// The longest payload of a frame, 1500 if it is 0 (`dpdk`; elsewhere the interface has one).
+    pub mtu: u16,
+    /// Arguments for DPDK's environment, besides those that the driver gives it (`dpdk`, the first device of a process). There
+    /// `dev` is a PCI address (`0000:03:00.0`), or a virtual device's name and arguments (`net_af_packet0,iface=eth0`).
+    pub eal: Vec<String>,
     /// What `memif` needs to know; it looks at nothing else here.
     pub memif: Option<memif::Options>,
     /// Several devices with this number on one interface share what arrives there, flow by flow (`packet`).
@@ -213,7 +221,7 @@ impl From<OpenError> for io::Error {
 }
 
 /// The drivers that are built, for messages.
-const DRIVERS: &str = "packet, memif";
+const DRIVERS: &str = "packet, memif, dpdk";
 
 /// Opens a device of the kind `driver`, the part of a locator behind the `+`.
 ///
@@ -233,8 +241,22 @@ pub fn open(driver: &str, options: &Options) -> Result<AnyNic, OpenError> {
             Ok(Box::new(memif::Memif::open(options).map_err(failed)?))
         }
         "xdp" => Ok(Box::new(xdp::Xdp::open(options)?)),
+        "dpdk" => dpdk(options),
         other => Err(OpenError::UnknownDriver { driver: other.into() }),
     }
+}
+
+#[cfg(feature = "dpdk")]
+fn dpdk(options: &Options) -> Result<AnyNic, OpenError> {
+    let failed =
+        |source| OpenError::Failed { driver: "dpdk", dev: options.dev.clone(), what: "opening", source };
+    Ok(Box::new(dpdk::Dpdk::open(options).map_err(failed)?))
+}
+
+#[cfg(not(feature = "dpdk"))]
+fn dpdk(options: &Options) -> Result<AnyNic, OpenError> {
+    let what = "this program was built without it: cargo build --features dpdk".into();
+    Err(OpenError::Unsupported { driver: "dpdk", dev: options.dev.clone(), what })
 }
 
 /// The interface that `driver` is to be opened on, found and switched on.
