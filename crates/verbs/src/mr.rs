@@ -24,10 +24,13 @@ const REMOTE_ATOMIC: c_uint = 1 << 3;
 const MW_BIND: c_uint = 1 << 4;
 pub(crate) const ZERO_BASED: c_uint = 1 << 5;
 const ON_DEMAND: c_uint = 1 << 6;
-const HUGETLB: c_uint = 1 << 7;
+const FLUSH_GLOBAL: c_uint = 1 << 8;
+const FLUSH_PERSISTENT: c_uint = 1 << 9;
 /// Flags that a device may ignore: what they allow is not forbidden here anyway.
 const OPTIONAL: c_uint = 0x3ff0_0000;
-const KNOWN: c_uint = (HUGETLB << 1) - 1 | OPTIONAL;
+const KNOWN: c_uint = ((FLUSH_PERSISTENT << 1) - 1) | OPTIONAL;
+/// Those of devices that can more than this one.
+const UNOFFERED: c_uint = ON_DEMAND | FLUSH_GLOBAL | FLUSH_PERSISTENT;
 
 /// `IBV_REREG_MR_…`: what is to change,
 const TRANSLATION: c_int = 1;
@@ -64,12 +67,12 @@ impl Mr {
 /// What the flags of a registration or a window allow.
 ///
 /// # Errors
-/// `EINVAL` for unknown flags, and for writing from afar without writing at all; `EOPNOTSUPP` for on-demand paging.
+/// `EINVAL` for unknown flags, and for writing from afar without writing at all; `EOPNOTSUPP` for what this device has not.
 fn rights(flags: c_uint) -> Result<Access, Errno> {
     if flags & (REMOTE_WRITE | REMOTE_ATOMIC) != 0 && flags & LOCAL_WRITE == 0 || flags & !KNOWN != 0 {
         return Err(INVALID);
     }
-    if flags & ON_DEMAND != 0 {
+    if flags & UNOFFERED != 0 {
         return Err(UNSUPPORTED);
     }
     Ok(access(flags))
