@@ -155,6 +155,7 @@ impl Shared {
         let taken = self.taken.load(Ordering::Relaxed);
         let turns = taken.wrapping_sub(std::mem::replace(&mut me.taken, taken));
         core.follows = false;
+        let deserted = std::mem::take(&mut core.deserted);
         let fresh = std::mem::take(&mut me.fresh);
         let watched = core.watch != Watch::Nobody;
         if watched && turns == 0 && !fresh {
@@ -169,7 +170,7 @@ impl Shared {
         let enough = if guards { ENOUGH.max(me.pause_ns / TURN_NS) } else { ENOUGH };
         let busy = fresh || turns >= enough || self.waiting.load(Ordering::Relaxed) > 0;
         me.pauses += 1;
-        if watched || (busy && (guards || me.pauses < PAUSES)) {
+        if watched || (busy && (guards || me.pauses < PAUSES) && !deserted) {
             let pause = Duration::from_nanos(me.pause_ns);
             me.pause_ns = LONGEST_PAUSE_NS.min(2 * me.pause_ns);
             drop(self.called.wait_timeout(core, pause));

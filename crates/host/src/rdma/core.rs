@@ -21,7 +21,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 
 use rustix::event::{Timespec, epoll};
-use sprat_proto::rdma::{Config, Conn, End, Event, Record, Rnic};
+use sprat_proto::rdma::{Completion, Config, Conn, Cq, End, Event, Polled, Record, Rnic};
 use sprat_proto::rpc::Slices;
 use sprat_proto::{Instant, Rng};
 
@@ -167,6 +167,8 @@ pub(crate) struct Core {
     pub(super) watch: Watch,
     /// The device's own thread sleeps until who watches is back.
     pub(super) follows: bool,
+    /// Who polled has probably turned to his memory.
+    pub(super) deserted: bool,
     /// The device's own thread is to end.
     pub(super) stop: bool,
 }
@@ -207,6 +209,7 @@ impl Core {
             sleepers: 0,
             watch: Watch::Nobody,
             follows: false,
+            deserted: false,
             stop: false,
         })
     }
@@ -280,6 +283,19 @@ impl Core {
     #[inline]
     pub(crate) fn rnic(&mut self) -> &mut Rnic {
         &mut self.rnic
+    }
+
+    /// The oldest completion of a queue that is polled, if it is not one that is held. One that was held in vain makes the
+    /// device's thread look after the program's memory at once.
+    pub(crate) fn poll_patiently(&mut self, cq: Cq) -> Option<Completion> {
+        match self.rnic.poll_patiently(cq, || self.clock.now()) {
+            Polled::Done(completion) => Some(completion),
+            Polled::InVain(completion) => {
+                self.deserted = self.watch == Watch::Nobody;
+                Some(completion)
+            }
+            Polled::Nothing => None,
+        }
     }
 
     /// Registered memory.

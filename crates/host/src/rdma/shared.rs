@@ -234,7 +234,11 @@ impl Shared {
     #[inline]
     pub(crate) fn poll<T>(&self, mut take: impl FnMut(&mut Core) -> Option<T>) -> Option<T> {
         let mut core = self.lock();
+        let deserted = core.deserted;
         if let Some(found) = take(&mut core) {
+            if core.deserted && !deserted {
+                self.called.notify_one();
+            }
             return Some(found);
         }
         if self.attended() {

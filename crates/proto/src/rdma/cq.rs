@@ -83,6 +83,13 @@ impl CompletionQueue {
         self.entries.pop_front()
     }
 
+    /// The oldest completion.
+    #[inline]
+    #[must_use]
+    pub fn front(&self) -> Option<&Completion> {
+        self.entries.front()
+    }
+
     /// Takes out what is of one queue pair, which begins anew.
     pub fn forget(&mut self, qp: Qp) {
         self.entries.retain(|completion| completion.qp != qp);

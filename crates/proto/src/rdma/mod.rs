@@ -25,6 +25,7 @@ mod conn;
 pub mod cq;
 mod door;
 pub mod fpdu;
+mod hold;
 pub mod mr;
 mod qp;
 mod request;
@@ -35,6 +36,7 @@ mod table;
 mod tests;
 
 pub use door::{AcceptOptions, Config, ConnectOptions, End, Event, QpOptions, QpState, Why};
+pub use hold::Polled;
 pub use rnic::Rnic;
 
 use alloc::vec::Vec;

@@ -61,6 +61,12 @@ impl Shared {
         }
     }
 
+    /// A completion queue.
+    #[inline]
+    pub(crate) fn cq(&mut self, cq: Cq) -> Option<&mut CompletionQueue> {
+        self.cqs.get_mut(cq.0)
+    }
+
     /// Receives that wait in a shared queue.
     pub(crate) fn srq_len(&self, srq: Srq) -> usize {
         self.srqs.get(srq.0).map_or(0, |queue| queue.waiting.len())

@@ -24,6 +24,8 @@ pub(super) struct Queue {
     pub(super) cq: Cq,
     /// The epoch at which it was found empty: nothing is in it while that is still the present one.
     empty_at: AtomicU64,
+    /// It has a channel.
+    reports: bool,
 }
 
 impl Drop for Queue {
@@ -45,7 +47,8 @@ impl CompletionQueue {
             }
             Ok::<_, PostError>(cq)
         })?;
-        Ok(Self { inner: Arc::new(Queue { handle, cq, empty_at: AtomicU64::new(0) }) })
+        let (empty_at, reports) = (AtomicU64::new(0), channel.is_some());
+        Ok(Self { inner: Arc::new(Queue { handle, cq, empty_at, reports }) })
     }
 
     /// Its number, as notices and channels name it.
@@ -59,20 +62,21 @@ impl CompletionQueue {
     #[inline]
     #[must_use]
     pub fn poll(&self) -> Option<Completion> {
-        let Queue { handle, cq, empty_at } = &*self.inner;
+        let Queue { handle, cq, empty_at, .. } = &*self.inner;
         handle.shared.poll_since(empty_at, |core| core.rnic().poll(*cq))
     }
 
     /// Hands the oldest completions to `each`, `most` at the most, and returns how many there were; as
-    /// [`CompletionQueue::poll`] else.
+    /// [`CompletionQueue::poll`] else. In a queue without a channel a Write's completion may be held for some microseconds,
+    /// in which the peer may answer.
     #[inline]
     pub fn poll_many(&self, most: usize, mut each: impl FnMut(Completion)) -> usize {
-        let Queue { handle, cq, empty_at } = &*self.inner;
+        let Queue { handle, cq, empty_at, reports } = &*self.inner;
         let found = handle.shared.poll_since(empty_at, |core| {
-            let rnic = core.rnic();
             let mut count = 0;
             while count < most
-                && let Some(completion) = rnic.poll(*cq)
+                && let Some(completion) =
+                    if *reports { core.rnic().poll(*cq) } else { core.poll_patiently(*cq) }
             {
                 each(completion);
                 count += 1;

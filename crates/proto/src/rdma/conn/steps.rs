@@ -132,6 +132,7 @@ impl Rnic {
                 }
                 Step::Piece { header, payload, rest, consumed, last } => {
                     used += consumed;
+                    queue_pair.hold.heard = self.shared.now;
                     (queue_pair.arrive(header, payload, rest, &mut self.shared, memory), last)
                 }
             };

@@ -21,6 +21,7 @@ pub(crate) mod transmit;
 
 use core::mem;
 
+use super::hold::Hold;
 use super::mr::Stream;
 use super::rnic::Shared;
 use super::start::{First, Negotiated};
@@ -72,6 +73,7 @@ pub(crate) struct QueuePair {
     pub(crate) opened_by_send: bool,
     /// Octets that the stream has taken since it was up.
     pub(crate) taken: u64,
+    pub(crate) hold: Hold,
 }
 
 impl QueuePair {
@@ -88,6 +90,7 @@ impl QueuePair {
             arrival: arrive::Arrival::default(),
             opened_by_send: false,
             taken: 0,
+            hold: Hold::default(),
         }
     }
 

@@ -1,0 +1,208 @@
+//! Completions of Writes that are held for a moment: who polls for one in place of an answer that the peer will write makes
+//! progress meanwhile, and so finds the answer, for which he would otherwise look in memory that nobody writes.
+//!
+//! ```text
+//!   a Write is done ─► held ─┬─ the peer says something ─► taken: it was worth it
+//!                            └─ a while passes ──────────► taken: in vain; after some such nothing is held but now and then
+//! ```
+//!
+//! Always holds: only a Write's own completion is held, alone in its queue, with nothing else of its queue pair under way,
+//! in a queue that is polled and not waited for. When a Write is done is known from nothing that the peer does, so that it
+//! may as well have taken this long.
+
+use super::cq::CompletionQueue;
+use super::door::QpState;
+use super::qp::QueuePair;
+use super::rnic::Rnic;
+use super::{Completed, Completion, Cq, Status};
+use crate::Instant;
+use crate::time::US;
+
+/// The longest hold: two or three times what an answer takes between programs that both poll.
+const LONGEST_NS: u64 = 25 * US;
+/// In vain so many times one after the other, and the program does not seem to wait for answers:
+const PATIENCE: u8 = 4;
+/// one in so many is held all the same, since it may have begun to.
+const TRY_EVERY: u8 = 64;
+
+/// What a queue pair remembers about it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Hold {
+    /// When the peer last said anything.
+    pub(crate) heard: Instant,
+    /// Holds in vain since the last one that was not.
+    vain: u8,
+    /// Completions that were not held since.
+    skipped: u8,
+}
+
+impl Hold {
+    /// Whether the next one should be held.
+    const fn is_worth_it(&self) -> bool {
+        self.vain < PATIENCE || self.skipped >= TRY_EVERY
+    }
+}
+
+/// What came of a poll.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Polled {
+    /// The oldest completion.
+    Done(Completion),
+    /// The same: it was held, and nothing came.
+    InVain(Completion),
+    /// There is none, or one that is held.
+    Nothing,
+}
+
+impl Rnic {
+    /// Takes the oldest completion, unless it is one that is held. `now` is asked where that depends on it.
+    #[inline]
+    pub fn poll_patiently(&mut self, cq: Cq, now: impl FnOnce() -> Instant) -> Polled {
+        let Some(queue) = self.shared.cq(cq) else { return Polled::Nothing };
+        let Some(front) = queue.front().copied() else { return Polled::Nothing };
+        let may_be_held = front.completed == Completed::Write && front.status == Status::Success;
+        let mut vain = false;
+        if may_be_held
+            && queue.len() == 1
+            && let Some(qp) = self.qps.get_mut(front.qp.0)
+        {
+            match qp.holds(&front, now) {
+                Some(true) => return Polled::Nothing,
+                Some(false) => vain = true,
+                None => {}
+            }
+        }
+        match self.shared.cq(cq).and_then(CompletionQueue::poll) {
+            Some(completion) if vain => Polled::InVain(completion),
+            Some(completion) => Polled::Done(completion),
+            None => Polled::Nothing,
+        }
+    }
+}
+
+impl QueuePair {
+    /// True if this completion is to be held (on), false if it was so in vain, none if there is no reason.
+    fn holds(&mut self, front: &Completion, now: impl FnOnce() -> Instant) -> Option<bool> {
+        if self.state != QpState::Ready || self.send.len() > 0 {
+            return None;
+        }
+        if self.hold.heard > front.at {
+            self.hold = Hold { heard: self.hold.heard, ..Hold::default() };
+            return None;
+        }
+        if !self.hold.is_worth_it() {
+            self.hold.skipped += 1;
+            return None;
+        }
+        if now().since(front.at) < LONGEST_NS {
+            return Some(true);
+        }
+        self.hold.vain = self.hold.vain.saturating_add(1);
+        self.hold.skipped = 0;
+        Some(false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{Pair, Setup};
+    use super::super::{Remote, SendOp, Stag};
+    use super::*;
+
+    /// Two sides that write to each other, and where.
+    struct Game {
+        pair: Pair,
+        own: Stag,
+        theirs: Stag,
+    }
+
+    impl Game {
+        fn new() -> Self {
+            let mut pair = Pair::connected(&Setup::default());
+            let (own, theirs) = (pair.a.region([1; 64].to_vec(), 0), pair.b.region([2; 64].to_vec(), 0));
+            Self { pair, own, theirs }
+        }
+
+        fn write(&mut self, id: u64) {
+            self.pair.wait(US);
+            self.pair.a.post(id, SendOp::Write(Remote { stag: self.theirs, addr: 0 }), &[(self.own, 0, 8)]);
+            self.pair.run();
+        }
+
+        fn answer(&mut self) {
+            self.pair.wait(US);
+            self.pair.b.post(0, SendOp::Write(Remote { stag: self.own, addr: 8 }), &[(self.theirs, 0, 8)]);
+            self.pair.run();
+        }
+
+        fn poll(&mut self) -> Polled {
+            let now = self.pair.now;
+            self.pair.a.rnic.poll_patiently(self.pair.a.cq, || now)
+        }
+    }
+
+    #[test]
+    fn a_write_is_held_until_it_is_answered() {
+        let mut game = Game::new();
+        for id in 0..1000 {
+            game.write(id);
+            assert_eq!(game.poll(), Polled::Nothing);
+            game.answer();
+            assert!(matches!(game.poll(), Polled::Done(c) if c.id == id));
+            assert_eq!(game.poll(), Polled::Nothing);
+        }
+    }
+
+    #[test]
+    fn in_vain_it_is_held_for_a_while_and_then_rarely() {
+        let mut game = Game::new();
+        let mut held = 0;
+        for id in 0..260 {
+            game.write(id);
+            if game.poll() == Polled::Nothing {
+                held += 1;
+                game.pair.wait(LONGEST_NS - 1);
+                assert_eq!(game.poll(), Polled::Nothing);
+                game.pair.wait(1);
+                assert!(matches!(game.poll(), Polled::InVain(c) if c.id == id));
+            }
+        }
+        assert_eq!(held, u64::from(PATIENCE) + 256 / (u64::from(TRY_EVERY) + 1), "of 260");
+        // An answer makes it worth trying again.
+        game.answer();
+        game.write(1);
+        assert!(matches!(game.poll(), Polled::Done(_)), "not yet known");
+        game.answer();
+        for id in 1000..1100 {
+            game.write(id);
+            let first = game.poll();
+            game.answer();
+            if first == Polled::Nothing {
+                assert!(matches!(game.poll(), Polled::Done(_)));
+            }
+        }
+        game.write(1);
+        assert_eq!(game.poll(), Polled::Nothing);
+    }
+
+    #[test]
+    fn nothing_else_is_held() {
+        let mut game = Game::new();
+        // Two completions at once, a Read, and one whose queue pair has failed.
+        game.write(1);
+        game.write(2);
+        assert!(matches!(game.poll(), Polled::Done(c) if c.id == 1));
+        game.pair.wait(LONGEST_NS);
+        assert!(matches!(game.poll(), Polled::InVain(c) if c.id == 2));
+        let from = Remote { stag: game.theirs, addr: 0 };
+        game.pair.a.post(3, SendOp::Read(from), &[(game.own, 0, 8)]);
+        game.pair.run();
+        assert!(matches!(game.poll(), Polled::Done(c) if c.id == 3));
+        game.write(4);
+        assert_eq!(game.poll(), Polled::Nothing);
+        let (now, qp) = (game.pair.now, game.pair.a.qp);
+        game.pair.a.rnic.fail_qp(now, qp).unwrap();
+        assert!(matches!(game.poll(), Polled::Done(c) if c.id == 4));
+        assert_eq!(game.poll(), Polled::Nothing);
+    }
+}
