@@ -8,12 +8,9 @@
 //! Always holds: without work it holds no lock, so that posting does not wait for it; beside somebody who makes progress
 //! himself it polls for moments only, now and then; it attends only if nobody watches.
 //!
-//! A guard ([`Threading::Guard`]) never attends: it watches, and stands by in the same way while the program makes progress.
-//!
-//! Not here: how the program's threads wait (`shared`).
+//! Not here: how the program's threads wait (`shared`), and what the thread does where it never polls (`guard`).
 
 use std::os::fd::AsFd as _;
-use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -21,7 +18,7 @@ use rustix::event::{Timespec, epoll};
 use sprat_proto::Instant;
 use sprat_proto::time::{MS, US};
 
-use super::core::{Core, Watch};
+use super::core::Watch;
 use super::shared::{FOLLOWER_SLEEP_NS, Shared, Threading};
 use crate::cpu::{Idle, Rest};
 
@@ -33,8 +30,6 @@ const LONGEST_PAUSE_NS: u64 = MS;
 const PAUSES: u32 = 20;
 /// So many turns of the program in one pause are progress enough.
 const ENOUGH: u64 = 4;
-/// Who polls takes a turn at least so often, even on half a processor.
-const TURN_NS: u64 = 4 * US;
 
 /// What the thread remembers between two looks.
 struct Attendant {
@@ -56,13 +51,12 @@ struct Attendant {
 impl Shared {
     /// What the device's own thread does, until it is told to stop.
     pub(crate) fn run(&self) {
+        if self.threading == Threading::Guard {
+            return self.guard();
+        }
         let (idle, due) = (Idle::new(), Instant::ZERO);
         let (more, fresh, pause_ns) = (true, false, FIRST_PAUSE_NS);
         let mut me = Attendant { idle, seen: 0, due, more, fresh, taken: 0, pause_ns, pauses: 0 };
-        if self.threading == Threading::Guard {
-            while self.guard(&mut me) {}
-            return;
-        }
         while if self.attended() { self.poll_sockets(&mut me) } else { self.stand_by(&mut me) } {}
     }
 
@@ -125,37 +119,15 @@ impl Shared {
         me.taken = self.taken.load(Ordering::Relaxed);
     }
 
-    /// Does what has come and sleeps on the sockets, if nobody of the program makes progress; else sleeps for a while. False
-    /// at the end.
-    fn guard(&self, me: &mut Attendant) -> bool {
-        let Some(mut core) = self.pause(me) else { return !self.lock().stop };
-        (me.pause_ns, me.pauses) = (FIRST_PAUSE_NS, 0);
-        if core.turn() {
-            core.counters.thread_turns += 1;
-            self.announce(&core);
-        }
-        let _ = self.watch(core, Watch::Thread(Instant::NEVER), Instant::NEVER, None);
-        true
-    }
-
     /// Attends again if nobody of the program makes progress; else sleeps for a while. False at the end.
     fn stand_by(&self, me: &mut Attendant) -> bool {
-        let Some(core) = self.pause(me) else { return !self.lock().stop };
-        self.attend(&core, true);
-        (me.more, me.pause_ns, me.pauses) = (true, FIRST_PAUSE_NS, 0);
-        true
-    }
-
-    /// Sleeps for a while if somebody of the program makes progress; if nobody does, it is this thread's turn.
-    fn pause(&self, me: &mut Attendant) -> Option<MutexGuard<'_, Core>> {
         let mut core = self.lock();
         if core.stop {
-            return None;
+            return false;
         }
         let taken = self.taken.load(Ordering::Relaxed);
         let turns = taken.wrapping_sub(std::mem::replace(&mut me.taken, taken));
         core.follows = false;
-        let deserted = std::mem::take(&mut core.deserted);
         let fresh = std::mem::take(&mut me.fresh);
         let watched = core.watch != Watch::Nobody;
         if watched && turns == 0 && !fresh {
@@ -163,19 +135,18 @@ impl Shared {
             core.follows = true;
             drop(self.called.wait_timeout(core, Duration::from_nanos(FOLLOWER_SLEEP_NS)));
             (me.fresh, me.pause_ns) = (true, FIRST_PAUSE_NS);
-            return None;
+            return true;
         }
-        // A guard keeps nobody from polling, so it yields only to who does little else.
-        let guards = self.threading == Threading::Guard;
-        let enough = if guards { ENOUGH.max(me.pause_ns / TURN_NS) } else { ENOUGH };
-        let busy = fresh || turns >= enough || self.waiting.load(Ordering::Relaxed) > 0;
+        let busy = fresh || turns >= ENOUGH || self.waiting.load(Ordering::Relaxed) > 0;
         me.pauses += 1;
-        if watched || (busy && (guards || me.pauses < PAUSES) && !deserted) {
+        if watched || (busy && me.pauses < PAUSES) {
             let pause = Duration::from_nanos(me.pause_ns);
             me.pause_ns = LONGEST_PAUSE_NS.min(2 * me.pause_ns);
             drop(self.called.wait_timeout(core, pause));
-            return None;
+            return true;
         }
-        Some(core)
+        self.attend(&core, true);
+        (me.more, me.pause_ns, me.pauses) = (true, FIRST_PAUSE_NS, 0);
+        true
     }
 }

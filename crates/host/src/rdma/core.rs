@@ -82,8 +82,10 @@ pub(super) enum Watch {
     Nobody,
     /// Who waits for something: any change may be it.
     Program,
-    /// The device's own thread, up to this time: it cares for what nobody else does.
+    /// The device's own thread, up to this time, or who waits for nothing else: he cares for what nobody else does.
     Thread(Instant),
+    /// The guard, likewise; it gives way to whoever wants to, and is told of that by nobody.
+    Guard(Instant),
 }
 
 /// How a core is set up.
@@ -279,6 +281,11 @@ impl Core {
         !self.has_more()
     }
 
+    /// Nobody sleeps on the sockets who has to be waited for.
+    pub(super) const fn may_watch(&self) -> bool {
+        matches!(self.watch, Watch::Nobody | Watch::Guard(_))
+    }
+
     /// The engine.
     #[inline]
     pub(crate) fn rnic(&mut self) -> &mut Rnic {
@@ -291,7 +298,7 @@ impl Core {
         match self.rnic.poll_patiently(cq, || self.clock.now()) {
             Polled::Done(completion) => Some(completion),
             Polled::InVain(completion) => {
-                self.deserted = self.watch == Watch::Nobody;
+                self.deserted = true;
                 Some(completion)
             }
             Polled::Nothing => None,

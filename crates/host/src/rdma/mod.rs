@@ -16,6 +16,7 @@ mod attend;
 mod core;
 mod desk;
 mod door;
+mod guard;
 mod interfaces;
 mod parties;
 mod regions;

@@ -27,7 +27,8 @@
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::Thread;
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -94,6 +95,9 @@ pub(crate) struct Shared {
     /// The beat that was seen last, and how often since.
     seen_beat: AtomicU64,
     missed: AtomicU32,
+    /// The guard, once it is there; and who polled has probably turned to his memory.
+    pub(super) guarding: OnceLock<Thread>,
+    pub(super) deserted: AtomicBool,
     /// Turns that programs' threads have taken, and how many of them poll in a wait at present.
     pub(super) taken: AtomicU64,
     pub(super) waiting: AtomicU32,
@@ -117,6 +121,8 @@ impl Shared {
             beat: AtomicU64::new(0),
             seen_beat: AtomicU64::new(0),
             missed: AtomicU32::new(0),
+            guarding: OnceLock::new(),
+            deserted: AtomicBool::new(false),
             taken: AtomicU64::new(0),
             waiting: AtomicU32::new(0),
             threading,
@@ -189,7 +195,7 @@ impl Shared {
         let rings = match core.watch {
             Watch::Nobody => false,
             Watch::Program => true,
-            Watch::Thread(until) => core.deadline() < until || core.has_more(),
+            Watch::Thread(until) | Watch::Guard(until) => core.deadline() < until || core.has_more(),
         };
         if rings {
             self.ring();
@@ -234,10 +240,10 @@ impl Shared {
     #[inline]
     pub(crate) fn poll<T>(&self, mut take: impl FnMut(&mut Core) -> Option<T>) -> Option<T> {
         let mut core = self.lock();
-        let deserted = core.deserted;
         if let Some(found) = take(&mut core) {
-            if core.deserted && !deserted {
-                self.called.notify_one();
+            if std::mem::take(&mut core.deserted) {
+                self.deserted.store(true, Ordering::Relaxed);
+                self.call_guard();
             }
             return Some(found);
         }
@@ -358,7 +364,7 @@ impl Shared {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
             let core = self.lock();
-            if !self.attended() && core.watch == Watch::Nobody {
+            if !self.attended() && core.may_watch() {
                 self.watch(core, Watch::Thread(Instant::NEVER), Instant::NEVER, Some(fd))?;
                 continue;
             }
@@ -386,7 +392,7 @@ impl Shared {
         if self.epoch() != seen {
             return;
         }
-        if !self.attended() && core.watch == Watch::Nobody {
+        if !self.attended() && core.may_watch() {
             let _ = self.watch(core, Watch::Program, until, None);
             return;
         }
@@ -417,25 +423,57 @@ impl Shared {
         let due = core.deadline().min(until);
         core.watch = if who == Watch::Program { who } else { Watch::Thread(due) };
         drop(core);
-        let limit_ns = due.since(self.clock.now()).min(LONGEST_SLEEP_NS);
-        let limit = Timespec { tv_sec: (limit_ns / SECOND) as i64, tv_nsec: (limit_ns % SECOND) as i64 };
-        let mail = mail.unwrap_or(&self.bell);
-        let mut fds =
-            [&*self.epoll, &self.bell, mail].map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN));
-        let slept = poll(&mut fds, Some(&limit));
+        let slept = self.sleep_on(due, mail.unwrap_or(&self.bell));
         let mut core = self.lock();
         core.watch = Watch::Nobody;
-        let mut rings = [0; 8];
-        let _ = rustix::io::read(&self.bell, &mut rings);
         // Somebody else has to watch now, if this thread has what it waited for.
         if core.sleepers > 0 {
             self.changed.notify_all();
         }
         if std::mem::take(&mut core.follows) {
-            self.called.notify_one();
+            self.call();
         }
+        slept
+    }
+
+    /// Sleeps until the sockets, the bell or `mail` has something, or it is `due`; the bell is silent afterwards.
+    ///
+    /// # Errors
+    /// `Interrupted` if a signal came.
+    pub(super) fn sleep_on(&self, due: Instant, mail: &OwnedFd) -> io::Result<()> {
+        let limit_ns = due.since(self.clock.now()).min(LONGEST_SLEEP_NS);
+        let limit = Timespec { tv_sec: (limit_ns / SECOND) as i64, tv_nsec: (limit_ns % SECOND) as i64 };
+        let mut fds =
+            [&*self.epoll, &self.bell, mail].map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN));
+        let slept = poll(&mut fds, Some(&limit));
+        let mut rings = [0; 8];
+        let _ = rustix::io::read(&self.bell, &mut rings);
         slept?;
         Ok(())
+    }
+
+    /// The bell.
+    pub(super) fn bell(&self) -> &OwnedFd {
+        &self.bell
+    }
+
+    /// The lock, unless others keep it all the time.
+    pub(super) fn lock_perhaps(&self) -> Option<MutexGuard<'_, Core>> {
+        for _ in 0..TRIES {
+            if let Ok(core) = self.core.try_lock() {
+                return Some(core);
+            }
+            std::hint::spin_loop();
+        }
+        None
+    }
+
+    /// Has the device's own thread look, if it sleeps beside the program.
+    fn call(&self) {
+        match self.threading {
+            Threading::Guard => self.call_guard(),
+            _ => self.called.notify_one(),
+        }
     }
 
     /// Has those who sleep look again, and make progress by themselves. Called under the lock.
@@ -457,7 +495,7 @@ impl Shared {
     /// Ends [`Shared::run`].
     pub(crate) fn stop(&self) {
         self.note(|core| core.stop = true);
-        self.called.notify_one();
+        self.call();
         self.ring();
     }
 }

@@ -18,12 +18,12 @@ use super::{Completed, Completion, Cq, Status};
 use crate::Instant;
 use crate::time::US;
 
-/// The longest hold: two or three times what an answer takes between programs that both poll.
-const LONGEST_NS: u64 = 25 * US;
+/// The longest hold: what an answer takes from a peer whose thread has to be woken for it, and twice that.
+const LONGEST_NS: u64 = 50 * US;
 /// In vain so many times one after the other, and the program does not seem to wait for answers:
-const PATIENCE: u8 = 4;
+const PATIENCE: u8 = 16;
 /// one in so many is held all the same, since it may have begun to.
-const TRY_EVERY: u8 = 64;
+const TRY_EVERY: u8 = 32;
 
 /// What a queue pair remembers about it.
 #[derive(Clone, Copy, Debug, Default)]
