@@ -1,0 +1,491 @@
+/* rdma_cm used wrongly, and rightly at its edges; names whatever is not as it should be. */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <arpa/inet.h>
+#include <sys/resource.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <rdma/rdma_cma.h>
+#include <rdma/rdma_verbs.h>
+
+static int wrong;
+
+#define SHOULD(what) \
+    do { \
+        errno = 0; \
+        if (!(what)) { \
+            printf("line %d: not so: %s (errno %d)\n", __LINE__, #what, errno); \
+            wrong = 1; \
+        } \
+    } while (0)
+#define FAILS(call, number) SHOULD((call) == -1 && errno == (number))
+#define MUST(what) \
+    do { \
+        if (!(what)) { \
+            printf("line %d: cannot go on: %s (errno %d)\n", __LINE__, #what, errno); \
+            exit(1); \
+        } \
+    } while (0)
+
+static struct rdma_event_channel *here, *there;
+
+static struct sockaddr_in loopback(uint16_t port) {
+    return (struct sockaddr_in){.sin_family = AF_INET, .sin_port = port, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+}
+
+static struct sockaddr *sa(struct sockaddr_in *at) { return (struct sockaddr *)at; }
+
+static struct rdma_cm_id *id_at(struct rdma_event_channel *channel) {
+    struct rdma_cm_id *id;
+    MUST(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0);
+    return id;
+}
+
+/* The next event, which has to be this one; not acknowledged yet. */
+static struct rdma_cm_event *event(struct rdma_event_channel *channel, enum rdma_cm_event_type type) {
+    struct rdma_cm_event *event;
+    MUST(rdma_get_cm_event(channel, &event) == 0);
+    if (event->event != type) {
+        printf("%s (%d) instead of %s\n", rdma_event_str(event->event), event->status, rdma_event_str(type));
+        exit(1);
+    }
+    return event;
+}
+
+static struct rdma_cm_id *next(struct rdma_event_channel *channel, enum rdma_cm_event_type type) {
+    struct rdma_cm_event *e = event(channel, type);
+    struct rdma_cm_id *id = e->id;
+    MUST(rdma_ack_cm_event(e) == 0);
+    return id;
+}
+
+static int waits(struct rdma_event_channel *channel) {
+    struct pollfd fd = {.fd = channel->fd, .events = POLLIN};
+    return poll(&fd, 1, 0) == 1;
+}
+
+static struct rdma_cm_id *listener(int backlog) {
+    struct rdma_cm_id *id = id_at(here);
+    struct sockaddr_in any = loopback(0);
+    MUST(rdma_bind_addr(id, sa(&any)) == 0 && rdma_listen(id, backlog) == 0);
+    return id;
+}
+
+static void give_pair(struct rdma_cm_id *id) {
+    struct ibv_qp_init_attr attr = {
+        .cap = {.max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1}, .qp_type = IBV_QPT_RC};
+    MUST(rdma_create_qp(id, NULL, &attr) == 0);
+}
+
+/* An id that knows the way to a port of loopback. */
+static struct rdma_cm_id *routed(uint16_t port) {
+    struct rdma_cm_id *id = id_at(there);
+    struct sockaddr_in to = loopback(port);
+    MUST(rdma_resolve_addr(id, NULL, sa(&to), 1000) == 0);
+    MUST(next(there, RDMA_CM_EVENT_ADDR_RESOLVED) == id && rdma_resolve_route(id, 1000) == 0);
+    MUST(next(there, RDMA_CM_EVENT_ROUTE_RESOLVED) == id);
+    return id;
+}
+
+/* One that has asked. */
+static struct rdma_cm_id *asking(uint16_t port) {
+    struct rdma_cm_id *id = routed(port);
+    struct rdma_conn_param param = {.responder_resources = 3, .initiator_depth = 5, .private_data = "who", .private_data_len = 3};
+    give_pair(id);
+    MUST(rdma_connect(id, &param) == 0);
+    return id;
+}
+
+static void gone(struct rdma_cm_id *id) {
+    if (id->qp)
+        rdma_destroy_qp(id);
+    SHOULD(rdma_destroy_id(id) == 0);
+}
+
+static void arguments(void) {
+    struct rdma_cm_id *id;
+    struct sockaddr_un path = {.sun_family = AF_UNIX};
+    struct sockaddr_in to = loopback(htons(9)), foreign = {.sin_family = AF_INET, .sin_addr.s_addr = inet_addr("192.0.2.1")};
+    struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT, .sin6_port = htons(9)};
+    struct rdma_conn_param much = {.responder_resources = 200};
+    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT};
+    uint8_t tos = 8;
+    int mask, yes = 1;
+    FAILS(rdma_create_id(here, NULL, NULL, RDMA_PS_TCP), EINVAL);
+    FAILS(rdma_create_id(here, &id, NULL, 77), EINVAL);
+    FAILS(rdma_create_id(here, &id, NULL, RDMA_PS_UDP), EOPNOTSUPP);
+    FAILS(rdma_create_id(here, &id, NULL, RDMA_PS_IB), EOPNOTSUPP);
+    FAILS(rdma_destroy_id(NULL), EINVAL);
+    FAILS(rdma_get_cm_event(NULL, NULL), EINVAL);
+    FAILS(rdma_get_cm_event(here, NULL), EINVAL);
+    FAILS(rdma_ack_cm_event(NULL), EINVAL);
+    id = id_at(here);
+    FAILS(rdma_bind_addr(id, NULL), EINVAL);
+    FAILS(rdma_bind_addr(id, (struct sockaddr *)&path), EINVAL);
+    FAILS(rdma_bind_addr(id, sa(&foreign)), EACCES);
+    FAILS(rdma_resolve_addr(id, NULL, NULL, 1), EINVAL);
+    FAILS(rdma_resolve_addr(id, NULL, (struct sockaddr *)&path, 1), EINVAL);
+    FAILS(rdma_resolve_addr(id, NULL, sa(&foreign), 1), EACCES);
+    FAILS(rdma_resolve_addr(id, (struct sockaddr *)&six, sa(&to), 1), EINVAL);
+    FAILS(rdma_resolve_route(id, 1), EINVAL);
+    FAILS(rdma_connect(id, NULL), EINVAL);
+    FAILS(rdma_accept(id, NULL), EINVAL);
+    FAILS(rdma_reject(id, NULL, 0), EINVAL);
+    FAILS(rdma_disconnect(id), EINVAL);
+    FAILS(rdma_establish(id), EINVAL);
+    FAILS(rdma_notify(id, IBV_EVENT_COMM_EST), EINVAL);
+    FAILS(rdma_get_request(id, &id), EINVAL);
+    FAILS(rdma_create_qp(id, NULL, NULL), EINVAL);
+    FAILS(rdma_join_multicast(id, sa(&to), NULL), EOPNOTSUPP);
+    FAILS(rdma_set_option(id, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, &yes, sizeof yes), ENOSYS);
+    FAILS(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &yes, sizeof yes), EINVAL);
+    FAILS(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, NULL, sizeof yes), EINVAL);
+    SHOULD(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &tos, sizeof tos) == 0);
+    SHOULD(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &yes, sizeof yes) == 0);
+    SHOULD(rdma_init_qp_attr(id, &attr, &mask) == 0 && mask == (IBV_QP_STATE | IBV_QP_ACCESS_FLAGS));
+    SHOULD(rdma_get_src_port(id) == 0 && rdma_get_dst_port(NULL) == 0);
+    SHOULD(!id->verbs && !id->qp && !waits(here));
+    gone(id);
+    id = routed(htons(9));
+    FAILS(rdma_connect(id, NULL), EINVAL);
+    give_pair(id);
+    FAILS(rdma_connect(id, &much), EINVAL);
+    FAILS(rdma_resolve_addr(id, NULL, sa(&to), 1), EINVAL);
+    FAILS(rdma_listen(id, 1), EINVAL);
+    SHOULD(id->verbs && id->pd && id->port_num == 1 && id->qp->pd == id->pd && rdma_get_dst_port(id) == htons(9));
+    SHOULD(((struct sockaddr_in *)rdma_get_local_addr(id))->sin_addr.s_addr == htonl(INADDR_LOOPBACK));
+    SHOULD(id->send_cq && id->recv_cq && id->send_cq_channel && id->recv_cq->cq_context == id && id->route.num_paths == 0);
+    FAILS(rdma_create_qp(id, NULL, &(struct ibv_qp_init_attr){.qp_type = IBV_QPT_RC}), EINVAL);
+    gone(id);
+}
+
+static void addresses(void) {
+    struct rdma_cm_id *first = listener(0), *second = id_at(here), *wild = id_at(here);
+    struct sockaddr_in taken = loopback(rdma_get_src_port(first));
+    SHOULD(taken.sin_port != 0 && first->verbs && first->pd);
+    FAILS(rdma_bind_addr(second, sa(&taken)), EADDRINUSE);
+    FAILS(rdma_listen(first, 0), EINVAL);
+    FAILS(rdma_bind_addr(first, sa(&taken)), EINVAL);
+    SHOULD(rdma_listen(wild, 0) == 0 && rdma_get_src_port(wild) != 0 && !wild->verbs);
+    gone(first);
+    SHOULD(rdma_bind_addr(second, sa(&taken)) == 0 && rdma_listen(second, 0) == 0);
+    gone(second);
+    gone(wild);
+}
+
+static void lookups(void) {
+    struct rdma_addrinfo *found, hints = {.ai_flags = RAI_PASSIVE, .ai_port_space = RDMA_PS_TCP};
+    FAILS(rdma_getaddrinfo(NULL, NULL, NULL, &found), EINVAL);
+    SHOULD(rdma_getaddrinfo(NULL, "7471", &hints, &found) == 0);
+    SHOULD(found->ai_src_addr && !found->ai_dst_addr && found->ai_qp_type == IBV_QPT_RC && found->ai_port_space == RDMA_PS_TCP);
+    rdma_freeaddrinfo(found);
+    hints.ai_flags = RAI_NUMERICHOST;
+    SHOULD(rdma_getaddrinfo("127.0.0.1", "7471", &hints, &found) == 0 && found->ai_dst_len == sizeof(struct sockaddr_in));
+    rdma_freeaddrinfo(found);
+    SHOULD(rdma_getaddrinfo("no.such.name", "7471", &hints, &found) > -100 && errno != ENOMEM);
+    rdma_freeaddrinfo(NULL);
+}
+
+/* Both ends, from asking to the end; what each is told of the other. */
+static void whole_life(void) {
+    struct rdma_cm_id *at = listener(0), *client = asking(rdma_get_src_port(at));
+    struct rdma_cm_event *e = event(here, RDMA_CM_EVENT_CONNECT_REQUEST);
+    struct rdma_cm_id *server = e->id;
+    struct rdma_conn_param param = {.responder_resources = 2, .initiator_depth = RDMA_MAX_INIT_DEPTH, .private_data = "welcome",
+                                    .private_data_len = 7};
+    SHOULD(e->listen_id == at && server->channel == here && server->verbs && server->pd);
+    SHOULD(e->param.conn.private_data_len == 3 && !memcmp(e->param.conn.private_data, "who", 3));
+    SHOULD(e->param.conn.initiator_depth == 3 && e->param.conn.responder_resources == 5);
+    SHOULD(rdma_get_dst_port(server) == rdma_get_src_port(client) && rdma_get_src_port(server) == rdma_get_dst_port(client));
+    rdma_ack_cm_event(e);
+    FAILS(rdma_accept(server, NULL), EINVAL);
+    give_pair(server);
+    SHOULD(rdma_accept(server, &param) == 0);
+    FAILS(rdma_accept(server, &param), EINVAL);
+    FAILS(rdma_reject(server, NULL, 0), EINVAL);
+    e = event(here, RDMA_CM_EVENT_ESTABLISHED);
+    SHOULD(e->id == server && e->param.conn.initiator_depth == 3 && e->param.conn.responder_resources == 2);
+    rdma_ack_cm_event(e);
+    e = event(there, RDMA_CM_EVENT_ESTABLISHED);
+    SHOULD(e->id == client && e->param.conn.initiator_depth == 2 && e->param.conn.responder_resources == 3);
+    SHOULD(e->param.conn.private_data_len == 7 && !memcmp(e->param.conn.private_data, "welcome", 7));
+    rdma_ack_cm_event(e);
+    SHOULD(client->qp->state == IBV_QPS_RTS && server->qp->state == IBV_QPS_RTS);
+    SHOULD(rdma_notify(client, IBV_EVENT_COMM_EST) == 0);
+    SHOULD(rdma_disconnect(client) == 0);
+    SHOULD(next(there, RDMA_CM_EVENT_DISCONNECTED) == client && next(here, RDMA_CM_EVENT_DISCONNECTED) == server);
+    SHOULD(rdma_disconnect(client) == 0 && rdma_disconnect(server) == 0 && !waits(here) && !waits(there));
+    gone(client);
+    gone(server);
+    gone(at);
+}
+
+/* Nobody listens; the listener says no; the listener goes. */
+static void refusals(void) {
+    struct rdma_cm_id *at = listener(0), *client = routed(htons(1)), *server;
+    struct rdma_cm_event *e;
+    struct ibv_wc wc;
+    char inbox[8];
+    give_pair(client);
+    struct ibv_mr *mr = rdma_reg_msgs(client, inbox, sizeof inbox);
+    MUST(mr && rdma_post_recv(client, NULL, inbox, sizeof inbox, mr) == 0);
+    SHOULD(rdma_connect(client, NULL) == 0);
+    e = event(there, RDMA_CM_EVENT_REJECTED);
+    SHOULD(e->id == client && e->status == -ECONNREFUSED && e->param.conn.private_data_len == 0);
+    rdma_ack_cm_event(e);
+    SHOULD(client->qp->state == IBV_QPS_ERR && ibv_poll_cq(client->recv_cq, 1, &wc) == 1 && wc.status == IBV_WC_WR_FLUSH_ERR);
+    SHOULD(rdma_dereg_mr(mr) == 0);
+    FAILS(rdma_connect(client, NULL), EINVAL);
+    gone(client);
+
+    client = asking(rdma_get_src_port(at));
+    server = next(here, RDMA_CM_EVENT_CONNECT_REQUEST);
+    SHOULD(rdma_reject(server, "no", 2) == 0);
+    FAILS(rdma_reject(server, "no", 2), EINVAL);
+    e = event(there, RDMA_CM_EVENT_REJECTED);
+    SHOULD(e->status == -ECONNREFUSED && e->param.conn.private_data_len == 2 && !memcmp(e->param.conn.private_data, "no", 2));
+    rdma_ack_cm_event(e);
+    gone(client);
+    gone(server);
+
+    client = asking(rdma_get_src_port(at));
+    while (!waits(here))
+        ;
+    gone(at);
+    SHOULD(!waits(here) && next(there, RDMA_CM_EVENT_REJECTED) == client);
+    gone(client);
+}
+
+/* So many wait as the listener says; an id that is destroyed unanswered refuses. */
+static void backlog(void) {
+    struct rdma_cm_id *at = listener(1), *first = asking(rdma_get_src_port(at)), *second, *server;
+    while (!waits(here))
+        ;
+    second = asking(rdma_get_src_port(at));
+    SHOULD(next(there, RDMA_CM_EVENT_REJECTED) == second);
+    server = next(here, RDMA_CM_EVENT_CONNECT_REQUEST);
+    gone(server);
+    SHOULD(next(there, RDMA_CM_EVENT_REJECTED) == first);
+    gone(first);
+    gone(second);
+    gone(at);
+}
+
+/* The peer goes before it is answered; a queue pair goes under a connection; an id goes with one. */
+static void vanished(void) {
+    struct rdma_cm_id *at = listener(0), *client = asking(rdma_get_src_port(at)), *server;
+    server = next(here, RDMA_CM_EVENT_CONNECT_REQUEST);
+    gone(client);
+    give_pair(server);
+    /* Until the engine has heard of it. */
+    usleep(200000);
+    FAILS(rdma_accept(server, NULL), ECONNRESET);
+    gone(server);
+
+    client = asking(rdma_get_src_port(at));
+    server = next(here, RDMA_CM_EVENT_CONNECT_REQUEST);
+    give_pair(server);
+    MUST(rdma_accept(server, NULL) == 0);
+    next(here, RDMA_CM_EVENT_ESTABLISHED);
+    next(there, RDMA_CM_EVENT_ESTABLISHED);
+    rdma_destroy_qp(server);
+    SHOULD(next(here, RDMA_CM_EVENT_DISCONNECTED) == server && next(there, RDMA_CM_EVENT_DISCONNECTED) == client);
+    gone(server);
+    gone(client);
+
+    client = asking(rdma_get_src_port(at));
+    server = next(here, RDMA_CM_EVENT_CONNECT_REQUEST);
+    give_pair(server);
+    MUST(rdma_accept(server, NULL) == 0);
+    next(here, RDMA_CM_EVENT_ESTABLISHED);
+    next(there, RDMA_CM_EVENT_ESTABLISHED);
+    struct rdma_cm_id was = *client;
+    SHOULD(rdma_destroy_id(client) == 0);
+    SHOULD(next(here, RDMA_CM_EVENT_DISCONNECTED) == server && !waits(there));
+    gone(server);
+    /* What was made for it stays, as it does with rdma-core. */
+    SHOULD(ibv_destroy_qp(was.qp) == 0 && ibv_destroy_cq(was.send_cq) == 0 && ibv_destroy_cq(was.recv_cq) == 0);
+    SHOULD(ibv_destroy_comp_channel(was.send_cq_channel) == 0 && ibv_destroy_comp_channel(was.recv_cq_channel) == 0);
+    gone(at);
+}
+
+static void every_state(void) {
+    struct rdma_cm_id *at = listener(0), *id = id_at(there);
+    struct sockaddr_in to = loopback(rdma_get_src_port(at));
+    gone(id);
+    id = id_at(there);
+    MUST(rdma_resolve_addr(id, NULL, sa(&to), 1000) == 0 && waits(there));
+    gone(id);
+    SHOULD(!waits(there));
+    gone(routed(to.sin_port));
+    gone(asking(to.sin_port));
+    /* Its request may come or not; whoever has gone cannot be told. */
+    gone(at);
+    SHOULD(!waits(here));
+}
+
+/* A queue pair of the program's own, by its number. */
+static void own_pairs(void) {
+    struct rdma_cm_id *at = listener(0), *client = routed(rdma_get_src_port(at)), *server;
+    struct ibv_cq *cq = ibv_create_cq(client->verbs, 8, NULL, NULL, 0);
+    struct ibv_qp_init_attr attr = {.send_cq = cq, .recv_cq = cq, .cap = {.max_send_wr = 1, .max_recv_wr = 1}, .qp_type = IBV_QPT_RC};
+    struct ibv_qp *pairs[2] = {ibv_create_qp(client->pd, &attr), ibv_create_qp(client->pd, &attr)};
+    struct rdma_conn_param param = {.qp_num = 0xfffff};
+    MUST(cq && pairs[0] && pairs[1]);
+    FAILS(rdma_connect(client, &param), EINVAL);
+    param.qp_num = pairs[0]->qp_num;
+    SHOULD(rdma_connect(client, &param) == 0);
+    server = next(here, RDMA_CM_EVENT_CONNECT_REQUEST);
+    param.qp_num = pairs[1]->qp_num;
+    SHOULD(rdma_accept(server, &param) == 0);
+    SHOULD(next(here, RDMA_CM_EVENT_ESTABLISHED) == server && next(there, RDMA_CM_EVENT_ESTABLISHED) == client);
+    SHOULD(ibv_destroy_qp(pairs[0]) == 0);
+    SHOULD(next(here, RDMA_CM_EVENT_DISCONNECTED) == server && next(there, RDMA_CM_EVENT_DISCONNECTED) == client);
+    SHOULD(ibv_destroy_qp(pairs[1]) == 0 && ibv_destroy_cq(cq) == 0);
+    gone(client);
+    gone(server);
+    gone(at);
+}
+
+static void channels(void) {
+    struct rdma_event_channel *third = rdma_create_event_channel();
+    struct rdma_cm_event *e;
+    struct rdma_cm_id *id = id_at(here), *alone = NULL;
+    struct sockaddr_in to = loopback(htons(9));
+    MUST(third && fcntl(third->fd, F_SETFL, O_NONBLOCK) == 0);
+    FAILS(rdma_get_cm_event(third, &e), EAGAIN);
+    MUST(rdma_resolve_addr(id, NULL, sa(&to), 1000) == 0 && waits(here));
+    SHOULD(rdma_migrate_id(id, third) == 0 && id->channel == third);
+    SHOULD(!waits(here) && waits(third) && next(third, RDMA_CM_EVENT_ADDR_RESOLVED) == id && !waits(third));
+    SHOULD(rdma_migrate_id(id, NULL) == 0 && id->channel != third);
+    FAILS(rdma_migrate_id(id, NULL), EINVAL);
+    SHOULD(rdma_resolve_route(id, 1000) == 0 && id->event && id->event->event == RDMA_CM_EVENT_ROUTE_RESOLVED);
+    give_pair(id);
+    FAILS(rdma_connect(id, NULL), ECONNREFUSED);
+    SHOULD(rdma_migrate_id(id, third) == 0 && !id->event);
+    gone(id);
+    SHOULD(rdma_create_id(NULL, &alone, third, RDMA_PS_TCP) == 0 && alone->context == third && alone->channel);
+    gone(alone);
+    rdma_destroy_event_channel(third);
+}
+
+static void *blocked(void *id) {
+    struct rdma_cm_event *e;
+    (void)id;
+    rdma_get_cm_event(here, &e);
+    return NULL;
+}
+
+/* Who waits for an event may be cancelled, as in any read. */
+static void cancelled(void) {
+    pthread_t thread;
+    void *result = NULL;
+    MUST(pthread_create(&thread, NULL, blocked, NULL) == 0);
+    usleep(20000);
+    SHOULD(pthread_cancel(thread) == 0 && pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED);
+}
+
+/* No descriptor left: whoever needs one says so, and nothing else breaks. */
+static void exhausted(void) {
+    struct rdma_cm_id *at = listener(0), *client = routed(rdma_get_src_port(at)), *id;
+    struct rlimit before, none;
+    give_pair(client);
+    MUST(getrlimit(RLIMIT_NOFILE, &before) == 0);
+    none = before;
+    none.rlim_cur = 3;
+    MUST(setrlimit(RLIMIT_NOFILE, &none) == 0);
+    SHOULD(rdma_create_event_channel() == NULL && errno == EMFILE);
+    FAILS(rdma_create_id(NULL, &id, NULL, RDMA_PS_TCP), EMFILE);
+    FAILS(rdma_connect(client, NULL), EMFILE);
+    MUST(setrlimit(RLIMIT_NOFILE, &before) == 0);
+    SHOULD(rdma_connect(client, NULL) == 0);
+    id = next(here, RDMA_CM_EVENT_CONNECT_REQUEST);
+    SHOULD(rdma_reject(id, NULL, 0) == 0 && next(there, RDMA_CM_EVENT_REJECTED) == client);
+    gone(id);
+    gone(client);
+    gone(at);
+}
+
+/* A child has nothing of its parent's, and may have its own. */
+static void forked(void) {
+    struct rdma_cm_id *at = listener(0), *client = asking(rdma_get_src_port(at)), *server;
+    int status = -1;
+    server = next(here, RDMA_CM_EVENT_CONNECT_REQUEST);
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        struct rdma_cm_event *e;
+        wrong = 0;
+        FAILS(rdma_accept(server, NULL), EINVAL);
+        FAILS(rdma_get_cm_event(here, &e), EINVAL);
+        FAILS(rdma_create_id(here, &server, NULL, RDMA_PS_TCP), EINVAL);
+        gone(client);
+        gone(server);
+        gone(at);
+        rdma_destroy_event_channel(here);
+        rdma_destroy_event_channel(there);
+        here = rdma_create_event_channel();
+        there = rdma_create_event_channel();
+        MUST(here && there);
+        whole_life();
+        fflush(stdout);
+        _exit(wrong);
+    }
+    MUST(child > 0 && waitpid(child, &status, 0) == child);
+    SHOULD(status == 0);
+    give_pair(server);
+    SHOULD(rdma_accept(server, NULL) == 0);
+    SHOULD(next(here, RDMA_CM_EVENT_ESTABLISHED) == server && next(there, RDMA_CM_EVENT_ESTABLISHED) == client);
+    gone(client);
+    SHOULD(next(here, RDMA_CM_EVENT_DISCONNECTED) == server);
+    gone(server);
+    gone(at);
+}
+
+static int descriptors(void) {
+    int count = 0;
+    DIR *all = opendir("/proc/self/fd");
+    while (readdir(all))
+        count++;
+    closedir(all);
+    return count;
+}
+
+int main(void) {
+    here = rdma_create_event_channel();
+    there = rdma_create_event_channel();
+    MUST(here && there);
+    /* What is made once is made. */
+    whole_life();
+    int before = descriptors();
+    arguments();
+    addresses();
+    lookups();
+    whole_life();
+    refusals();
+    backlog();
+    vanished();
+    every_state();
+    own_pairs();
+    channels();
+    cancelled();
+    exhausted();
+    forked();
+    /* Sockets that have ended on one side linger for a moment. */
+    for (int tries = 0; tries < 100 && descriptors() > before; tries++)
+        usleep(50000);
+    SHOULD(descriptors() == before);
+    rdma_destroy_event_channel(here);
+    rdma_destroy_event_channel(there);
+    if (!wrong)
+        puts("all as it should be");
+    return wrong;
+}
