@@ -96,7 +96,7 @@ export! {
 
 export! {
     /// The next queue that was armed and has something; waits for one unless the descriptor was made non-blocking.
-    minus fn ibv_get_cq_event(channel: *mut Seen, cq: *mut *mut SeenCq, user: *mut *mut c_void) -> c_int {
+    waits fn ibv_get_cq_event(channel: *mut Seen, cq: *mut *mut SeenCq, user: *mut *mut c_void) -> c_int {
         // SAFETY: null, or a channel that is there during this call.
         let channel = unsafe { Channel::from_seen(channel) }?;
         if cq.is_null() || user.is_null() {

@@ -5,6 +5,8 @@
 //!   export! { minus fn ibv_x(a: A) -> c_int    { … Ok(n)  } }     n, or -1 and errno
 //!   export! { null  fn ibv_x(a: A) -> *mut T   { … Ok(p)  } }     p, or NULL and errno
 //!   export! { plain fn ibv_x(a: A) -> T        { … Ok(t)  } }     t, or its default, and errno
+//!   export! { waits fn ibv_x(a: A) -> c_int    { … Ok(n)  } }     as minus, again and again while it is AGAIN; here a
+//!                                                                 thread may be cancelled, as in any read
 //! ```
 
 use std::ffi::c_int;
@@ -19,6 +21,8 @@ pub(crate) struct Errno(pub(crate) c_int);
 
 /// The caller gave something that makes no sense.
 pub(crate) const INVALID: Errno = Errno(libc::EINVAL);
+/// Nothing has come for a while, which is no failure: see `waits`.
+pub(crate) const AGAIN: Errno = Errno(libc::ETIME);
 /// The device cannot do that.
 pub(crate) const UNSUPPORTED: Errno = Errno(libc::EOPNOTSUPP);
 
@@ -26,6 +30,7 @@ impl From<std::io::Error> for Errno {
     fn from(error: std::io::Error) -> Self {
         let by_kind = || match error.kind() {
             ErrorKind::WouldBlock => libc::EAGAIN,
+            ErrorKind::TimedOut => AGAIN.0,
             ErrorKind::Interrupted => libc::EINTR,
             ErrorKind::InvalidInput => libc::EINVAL,
             ErrorKind::PermissionDenied => libc::EACCES,
@@ -56,10 +61,23 @@ pub(crate) fn set_errno(errno: Errno) {
     unsafe { *libc::__errno_location() = errno.0 };
 }
 
+unsafe extern "C-unwind" {
+    fn pthread_testcancel();
+}
+
+/// Ends this thread if another one has cancelled it.
+#[inline]
+pub(crate) fn cancelled() {
+    // SAFETY: the stack is unwound from here up, through frames of Rust that have nothing to clean up: see `waits`.
+    unsafe { pthread_testcancel() };
+}
+
 /// Runs `body`, which C calls `name`; a panic, which is a bug, has been told on standard error and is an EIO here.
 pub(crate) fn caught<T>(name: &str, body: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Errno(libc::EIO)));
-    if let Err(errno) = result {
+    if let Err(errno) = result
+        && errno != AGAIN
+    {
         failed(name, errno);
     }
     result
@@ -158,6 +176,23 @@ macro_rules! entry {
         $(#[$meta])*
         pub(crate) extern "C" fn $name($($arg: $type),*) -> $result {
             $crate::entry::or_errno(stringify!($name), -1, || $body)
+        }
+    )*};
+    ($($(#[$meta:meta])* waits fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty $body:block)*) => {$(
+        $(#[$meta])*
+        pub(crate) extern "C-unwind" fn $name($($arg: $type),*) -> $result {
+            loop {
+                // Nothing of ours is on the stack here: who is cancelled leaves nothing undone.
+                $crate::entry::cancelled();
+                match $crate::entry::caught(stringify!($name), || $body) {
+                    Ok(done) => return done,
+                    Err($crate::entry::AGAIN) => {}
+                    Err(errno) => {
+                        $crate::entry::set_errno(errno);
+                        return -1;
+                    }
+                }
+            }
         }
     )*};
     ($($(#[$meta:meta])* null fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty $body:block)*) => {$(

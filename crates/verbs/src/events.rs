@@ -14,7 +14,7 @@ use crate::abi::device::{AsyncEvent, Context};
 use crate::context::Open;
 use crate::cq::Cq;
 use crate::engine::{Engine, locked};
-use crate::entry::{Errno, INVALID, at, export, put};
+use crate::entry::{AGAIN, Errno, INVALID, at, export, put};
 use crate::qp::Qp;
 use crate::srq::Srq;
 
@@ -105,10 +105,11 @@ impl Events {
         }
         let mut waits = libc::pollfd { fd: self.fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one structure, a local variable.
-        if unsafe { libc::poll(&raw mut waits, 1, 1000) } < 0 {
-            return Err(std::io::Error::last_os_error().into());
+        match unsafe { libc::poll(&raw mut waits, 1, 100) } {
+            0 => Err(AGAIN),
+            1.. => Ok(()),
+            _ => Err(std::io::Error::last_os_error().into()),
         }
-        Ok(())
     }
 }
 
@@ -152,7 +153,7 @@ fn is_access(cause: Cause) -> bool {
 
 export! {
     /// The next event of an open device.
-    minus fn ibv_get_async_event(context: *mut Context, event: *mut AsyncEvent) -> c_int {
+    waits fn ibv_get_async_event(context: *mut Context, event: *mut AsyncEvent) -> c_int {
         // SAFETY: null, or a context that the program has open during this call.
         let open = unsafe { Open::from_seen(context) }?;
         if event.is_null() {

@@ -103,7 +103,6 @@ impl<T> Mailbox<T> {
         self.waiting.len()
     }
 
-    #[expect(clippy::host_endian_bytes, reason = "the kernel takes the number as this machine has it")]
     pub(crate) fn put(&mut self, item: T) {
         self.waiting.push_back(item);
         #[expect(clippy::host_endian_bytes, reason = "the kernel reads a number of this machine")]

@@ -347,15 +347,18 @@ impl Shared {
         }
     }
 
-    /// Waits until `take` finds something that is told by `fd`, asleep, as a read of `fd` would.
+    /// Waits until `take` finds something that is told by `fd`, asleep, as a read of `fd` would, but not for long, so that
+    /// whoever calls can see what else is asked of his thread.
     ///
     /// # Errors
-    /// `WouldBlock` if there is nothing and `fd` was made non-blocking; `Interrupted` if a signal came.
+    /// `WouldBlock` if there is nothing and `fd` was made non-blocking; `Interrupted` if a signal came; `TimedOut`: call
+    /// again.
     pub(crate) fn read<T>(
         &self,
         fd: &OwnedFd,
         mut take: impl FnMut(&mut Core) -> Option<T>,
     ) -> io::Result<T> {
+        let mut until = None;
         loop {
             if let Some(found) = self.poll(&mut take) {
                 return Ok(found);
@@ -363,9 +366,14 @@ impl Shared {
             if rustix::fs::fcntl_getfl(fd)?.contains(rustix::fs::OFlags::NONBLOCK) {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
+            let now = self.clock.now();
+            let until = *until.get_or_insert_with(|| now.after(FOLLOWER_SLEEP_NS));
+            if now >= until {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
             let core = self.lock();
             if !self.attended() && core.may_watch() {
-                self.watch(core, Watch::Thread(Instant::NEVER), Instant::NEVER, Some(fd))?;
+                self.watch(core, Watch::Thread(Instant::NEVER), until, Some(fd))?;
                 continue;
             }
             drop(core);

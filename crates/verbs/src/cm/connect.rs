@@ -247,7 +247,7 @@ export! {
         // SAFETY: the listener is there, and so is its own channel.
         let next = unsafe {
             event::acknowledge(std::mem::replace(&mut (*listener).event, std::ptr::null_mut()));
-            event::next(super::channel::Channel::to_use((*listener).channel)?)?
+            event::await_next(super::channel::Channel::to_use((*listener).channel)?)?
         };
         // SAFETY: the event was given just now.
         let taken = unsafe { take(listener, next, pairs) };

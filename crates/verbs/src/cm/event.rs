@@ -12,7 +12,7 @@ use super::channel::Channel;
 use super::id::{self, Id, Stage};
 use crate::abi::cm::{ConnParam, Event as Seen, EventChannel, Id as SeenId};
 use crate::abi::object::Qp as SeenQp;
-use crate::entry::{Errno, INVALID, export, put};
+use crate::entry::{AGAIN, Errno, INVALID, export, put};
 
 /// `enum rdma_cm_event_type`.
 pub(super) const ADDR_RESOLVED: c_int = 0;
@@ -181,7 +181,7 @@ fn follows(id: &Id, event: c_int) {
 /// The next event of a channel; waits for it, unless the descriptor was made non-blocking.
 ///
 /// # Errors
-/// `EAGAIN` if there is none and it was, `EINTR` if a signal came.
+/// `EAGAIN` if there is none and it was, `EINTR` if a signal came, [`AGAIN`] if nothing did for a while.
 pub(super) fn next(channel: &Channel) -> Result<*mut Seen, Errno> {
     loop {
         let (key, news) = channel.channel.read()?;
@@ -201,6 +201,19 @@ pub(super) fn next(channel: &Channel) -> Result<*mut Seen, Errno> {
         match given {
             Some(event) => return Ok(event),
             None => id.acks.ack(1),
+        }
+    }
+}
+
+/// The same for who waits until there is one.
+///
+/// # Errors
+/// As [`next`].
+pub(super) fn await_next(channel: &Channel) -> Result<*mut Seen, Errno> {
+    loop {
+        match next(channel) {
+            Err(AGAIN) => {}
+            done => return done,
         }
     }
 }
@@ -247,7 +260,7 @@ pub(super) unsafe fn acknowledge(event: *mut Seen) {
 
 export! {
     /// The next event of a channel; waits for one unless the descriptor was made non-blocking.
-    minus fn sprat_rdma_get_cm_event(channel: *mut EventChannel, event: *mut *mut Seen) -> c_int {
+    waits fn sprat_rdma_get_cm_event(channel: *mut EventChannel, event: *mut *mut Seen) -> c_int {
         // SAFETY: null, or a channel that is there during this call.
         let channel = unsafe { Channel::to_use(channel) }?;
         if event.is_null() {
@@ -257,7 +270,9 @@ export! {
         unsafe { put(event, next(channel)?) }?;
         Ok(0)
     }
+}
 
+export! {
     /// An event was taken note of: it is not there any more.
     minus fn sprat_rdma_ack_cm_event(event: *mut Seen) -> c_int {
         if event.is_null() {

@@ -202,7 +202,7 @@ impl Id {
         unsafe {
             let last = std::mem::replace(&mut (*self.seen()).event, std::ptr::null_mut());
             event::acknowledge(last);
-            let next = event::next(Channel::to_use((*self.seen()).channel)?)?;
+            let next = event::await_next(Channel::to_use((*self.seen()).channel)?)?;
             (*self.seen()).event = next;
             event::outcome(next)
         }

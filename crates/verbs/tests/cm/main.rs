@@ -34,3 +34,9 @@ fn connections_come_and_go_and_leave_nothing_behind() {
     assert_eq!((value("rounds"), value("descriptors"), value("threads")), (500, 0, 0));
     assert!(value("kilobytes") < 2048, "{said}");
 }
+
+/// Names whatever is wrong, a line each.
+#[test]
+fn misuse_has_the_errno_of_rdma_core() {
+    assert_eq!(run("misuse.c", &[]), "all as it should be\n");
+}

@@ -463,8 +463,9 @@ int main(void) {
     here = rdma_create_event_channel();
     there = rdma_create_event_channel();
     MUST(here && there);
-    /* What is made once is made. */
+    /* What is made once is made, and sockets that have ended on one side have lingered. */
     whole_life();
+    usleep(300000);
     int before = descriptors();
     arguments();
     addresses();
@@ -479,10 +480,9 @@ int main(void) {
     cancelled();
     exhausted();
     forked();
-    /* Sockets that have ended on one side linger for a moment. */
     for (int tries = 0; tries < 100 && descriptors() > before; tries++)
         usleep(50000);
-    SHOULD(descriptors() == before);
+    SHOULD(descriptors() <= before);
     rdma_destroy_event_channel(here);
     rdma_destroy_event_channel(there);
     if (!wrong)
