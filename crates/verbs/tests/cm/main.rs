@@ -1,6 +1,7 @@
 //! rdma_cm as C sees it: programs of ours that use it, rightly and wrongly.
 
 #[path = "../place/mod.rs"]
+#[allow(dead_code, reason = "each test program uses what it needs of it")]
 mod place;
 
 use std::path::Path;
