@@ -15,7 +15,7 @@ use crate::process::{self, StopSignals};
 pub(crate) fn coordinator(args: &args::Coordinator) -> Result<(), Fail> {
     let mut options = CoordinatorOptions::at(&args.locators);
     options.state = args.state.clone();
-    options.doors = Options { insecure_network: args.insecure_network };
+    options.doors = Options { insecure_network: args.insecure_network, ..Options::default() };
     let signals = StopSignals::catch()?;
     run(signals, server::coordinator(&options).map_err(|error| listening(&error))?)
 }
@@ -25,7 +25,7 @@ pub(crate) fn server(args: &args::Server) -> Result<(), Fail> {
     let mut options = ServerOptions::new(&args.at.coordinator, &args.locators);
     options.control = args.control.clone();
     options.memory_bytes = args.memory;
-    options.doors = Options { insecure_network: args.insecure_network };
+    options.doors = Options { insecure_network: args.insecure_network, ..Options::default() };
     let signals = StopSignals::catch()?;
     run(signals, server::server(&options).map_err(|error| listening(&error))?)
 }

@@ -6,6 +6,7 @@ use sprat::kv::{
     self, Answer, Cursor, Error, Op, RejectRules, ServerInfo, TableId, TableInfo, Version, WaitedFor,
 };
 
+use sprat::locator::Locator;
 use sprat_store::message::control::ServerState;
 
 use crate::export::Source;
@@ -36,7 +37,7 @@ impl Store {
         let mut config = kv::Config::new(coordinator);
         config.transports = transports.to_vec();
         // A locator that somebody typed is as good as their word; nothing is listened at.
-        let options = kv::Options { insecure_network: true };
+        let options = kv::Options { insecure_network: true, local: local()? };
         let mut store = kv::Store::with(config, options).map_err(|error| {
             Fail::usage(format!("cannot use {coordinator}: {error}"))
                 .next("name the coordinator as in -C tcp:host=127.0.0.1,port=7740")
@@ -234,4 +235,14 @@ pub(crate) fn export(args: &crate::args::Export) -> Result<(), Fail> {
     let source: &mut Source<'_> = &mut objects;
     let count = crate::export::file(&args.file, source)?;
     crate::export::say(count, &args.file)
+}
+
+/// Our own ends of packet devices, as SPRAT_LOCAL names them.
+fn local() -> Result<Vec<Locator>, Fail> {
+    match std::env::var("SPRAT_LOCAL") {
+        Ok(text) if !text.is_empty() => {
+            Locator::list(&text).map_err(|error| Fail::usage(format!("SPRAT_LOCAL: {error}")))
+        }
+        _ => Ok(Vec::new()),
+    }
 }

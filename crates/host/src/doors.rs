@@ -31,11 +31,19 @@ fn naming(locator: &Locator, error: io::Error) -> io::Error {
     if text.starts_with(&name) { error } else { io::Error::new(error.kind(), format!("{name}: {text}")) }
 }
 
+/// Which of several wires a locator's is: a memif leads to the processes at its socket and nowhere else.
+fn wire(locator: &Locator) -> Option<&str> {
+    locator.option("socket").filter(|_| locator.protocol() == "fast+memif")
+}
+
 /// What a worker may open.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Listen on and call addresses other than loopback, though nothing is encrypted.
     pub insecure_network: bool,
+    /// What our own end is where others are called through a packet device: for each protocol a locator with the device and
+    /// the address. Without one the device is the one that their locator names, and the address one that is chosen at random.
+    pub local: Vec<Locator>,
 }
 
 /// A transport. The one whose calls cost as much as what they do, that through shared memory, is called directly, so that
@@ -145,6 +153,8 @@ impl DerefMut for Way {
 pub struct Door {
     pub(crate) transport: Way,
     protocol: String,
+    /// The wire that it is at, if others of its protocol are at others.
+    wire: Option<String>,
     costly: bool,
     warm_until: Instant,
     next_poll: Instant,
@@ -179,7 +189,7 @@ impl Doors {
         let mut doors = Self::new(options);
         for locator in locators {
             let transport = crate::open::listen(locator, &doors.options).map_err(|e| naming(locator, e))?;
-            doors.add(transport, locator.protocol());
+            doors.add(transport, locator);
         }
         Ok(doors)
     }
@@ -190,12 +200,15 @@ impl Doors {
         self.doors.iter().filter_map(|d| d.transport.locator()).collect()
     }
 
-    fn add(&mut self, transport: Way, protocol: &str) -> usize {
-        let costly = protocol != "fast+shm";
+    fn add(&mut self, transport: Way, at: &Locator) -> usize {
+        let protocol = at.protocol();
+        // These look into memory.
+        let costly = !matches!(protocol, "fast+shm" | "fast+packet" | "fast+xdp" | "fast+memif");
         let never = Instant::ZERO;
         self.doors.push(Door {
             transport,
             protocol: protocol.to_owned(),
+            wire: wire(at).map(str::to_owned),
             costly,
             warm_until: never,
             next_poll: never,
@@ -205,11 +218,12 @@ impl Doors {
 
     /// The door that leads to `to`, opened if there is none yet.
     pub(crate) fn towards(&mut self, to: &Locator) -> io::Result<usize> {
-        if let Some(index) = self.doors.iter().position(|d| d.protocol == to.protocol()) {
+        let leads = |d: &Door| d.protocol == to.protocol() && d.wire.as_deref() == wire(to);
+        if let Some(index) = self.doors.iter().position(leads) {
             return Ok(index);
         }
         let transport = crate::open::towards(to, &self.options)?;
-        Ok(self.add(transport, to.protocol()))
+        Ok(self.add(transport, to))
     }
 
     /// Adds what the transports have counted to an object in JSON, one member a protocol, and closes it.

@@ -6,7 +6,7 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use sprat_proto::{Addr, Datagrams};
+use sprat_proto::{Addr, Datagrams, Instant};
 
 use crate::locator::Locator;
 
@@ -22,6 +22,18 @@ pub trait Driver: Datagrams + Send {
 
     /// Where others reach this driver, if it listens: a locator with every chosen value filled in.
     fn locator(&self) -> Option<String>;
+
+    /// It is `now`, for all that follows until the next call. Only drivers with timers of their own mind.
+    #[inline]
+    fn turn(&mut self, _now: Instant) {}
+
+    /// When [`Driver::tick`] wants to be called, if nothing happens before.
+    fn deadline(&self) -> Option<Instant> {
+        None
+    }
+
+    /// It is `now`: what is due is done.
+    fn tick(&mut self, _now: Instant) {}
 
     /// What it has counted itself.
     fn counters(&self, _each: &mut dyn FnMut(&'static str, u64)) {}

@@ -81,6 +81,7 @@ impl<D: Driver, P: Probe> Fast<D, P> {
 impl<D: Driver, P: Probe + Send> Transport for Fast<D, P> {
     #[inline]
     fn input(&mut self, now: Instant) -> usize {
+        self.driver.turn(now);
         self.endpoint.input(now, &mut self.driver)
     }
 
@@ -100,10 +101,14 @@ impl<D: Driver, P: Probe + Send> Transport for Fast<D, P> {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        self.endpoint.deadline()
+        match (self.endpoint.deadline(), self.driver.deadline()) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
     }
 
     fn tick(&mut self, now: Instant) {
+        self.driver.tick(now);
         self.endpoint.tick(now);
     }
 

@@ -12,7 +12,7 @@ use std::os::fd::BorrowedFd;
 
 use sprat_proto::datagrams::Sent;
 use sprat_proto::fault::Fault;
-use sprat_proto::{Addr, Datagrams, Rng};
+use sprat_proto::{Addr, Datagrams, Instant, Rng};
 
 use crate::driver::Driver;
 use crate::locator::Locator;
@@ -142,6 +142,18 @@ impl<D: Datagrams> Datagrams for Faulty<D> {
 }
 
 impl<D: Driver> Driver for Faulty<D> {
+    fn turn(&mut self, now: Instant) {
+        self.inner.turn(now);
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.inner.deadline()
+    }
+
+    fn tick(&mut self, now: Instant) {
+        self.inner.tick(now);
+    }
+
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
         self.inner.counters(each);
     }

@@ -31,6 +31,7 @@ pub mod ring;
 pub mod server;
 pub mod shm;
 pub mod socket;
+pub mod stack;
 pub mod transport;
 pub mod worker;
 

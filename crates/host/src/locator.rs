@@ -20,6 +20,8 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::str::FromStr;
 
+use sprat_proto::device::Mac;
+
 mod parse;
 #[cfg(test)]
 mod tests;
@@ -46,6 +48,8 @@ pub enum Kind {
     },
     /// `fast+udp:host=H,port=P`: the RPC endpoint over kernel UDP.
     Udp(HostPort),
+    /// `fast+packet:dev=D,host=H,port=P` and its like: the RPC endpoint over our own IP stack on a packet device.
+    Device(DevicePort),
     /// `tcp:host=H,port=P`: kernel TCP.
     Tcp(HostPort),
     /// `rdma:host=H,port=P[,crc=off]`: the queue pairs of software iWARP, over kernel TCP.
@@ -55,6 +59,23 @@ pub enum Kind {
         /// Ask for a CRC32C of everything sent. A connection goes without only if neither side asks.
         crc: bool,
     },
+}
+
+/// A port of our own IP stack on a packet device.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct DevicePort {
+    /// What kind of device: `packet`, `xdp` or `memif`.
+    pub driver: &'static str,
+    /// The interface's name, or the path of the socket of `memif`.
+    pub dev: String,
+    /// The host and the port.
+    pub at: HostPort,
+    /// The host's hardware address; asked for by ARP or neighbour discovery where none is given.
+    pub mac: Option<Mac>,
+    /// Leading bits of the address that neighbours share; 0: everyone is one.
+    pub prefix: u8,
+    /// The router to all others.
+    pub gateway: Option<IpAddr>,
 }
 
 /// A host, by name or address, and a port.
@@ -126,8 +147,9 @@ impl From<LocatorError> for io::Error {
 }
 
 /// The protocols that are built, for messages.
-const KNOWN: &str =
-    "fast+shm:name=N, fast+udp:host=H,port=P, tcp:host=H,port=P and rdma:host=H,port=P[,crc=off]";
+const KNOWN: &str = "fast+shm:name=N, fast+udp:host=H,port=P, fast+packet:dev=D,host=H,port=P[,mac=M], \
+    fast+xdp:dev=D,host=H,port=P[,mac=M], fast+memif:socket=S,host=H,port=P[,mac=M], tcp:host=H,port=P \
+    and rdma:host=H,port=P[,crc=off]";
 
 /// Transports and drivers that are planned, so that a locator for one is told from a typing error.
 const PLANNED_DRIVERS: [&str; 8] = ["packet", "xdp", "dpdk", "memif", "tap", "shm", "udp", "tcp"];
@@ -197,6 +219,9 @@ impl Locator {
                 Ok(Kind::Shm { name: shm_name(name)?.into() })
             }
             "fast+udp" => self.host_port("fast+udp", &["host", "port"]).map(Kind::Udp),
+            "fast+packet" => self.device_port("fast+packet", "packet", "dev").map(Kind::Device),
+            "fast+xdp" => self.device_port("fast+xdp", "xdp", "dev").map(Kind::Device),
+            "fast+memif" => self.device_port("fast+memif", "memif", "socket").map(Kind::Device),
             "tcp" => self.host_port("tcp", &["host", "port"]).map(Kind::Tcp),
             "rdma" => {
                 let at = self.host_port("rdma", &["host", "port", "crc"])?;
@@ -224,9 +249,12 @@ impl Locator {
         match self.kind()? {
             _ if i == 0 => {}
             Kind::Shm { name } => own.set("name", &format!("{name}.{i}")),
-            Kind::Udp(at) | Kind::Tcp(at) | Kind::Rdma { at, .. } if at.port == 0 => {}
+            Kind::Device(DevicePort { driver: "memif", dev, .. }) => own.set("socket", &format!("{dev}.{i}")),
+            Kind::Udp(at) | Kind::Tcp(at) | Kind::Rdma { at, .. } | Kind::Device(DevicePort { at, .. })
+                if at.port == 0 => {}
             Kind::Udp(HostPort { port, .. })
             | Kind::Tcp(HostPort { port, .. })
+            | Kind::Device(DevicePort { at: HostPort { port, .. }, .. })
             | Kind::Rdma { at: HostPort { port, .. }, .. } => {
                 let port = port.checked_add(i).ok_or_else(|| LocatorError::BadValue {
                     key: "port",
@@ -241,7 +269,7 @@ impl Locator {
     }
 
     /// Adds an option, or replaces the one of that key.
-    fn set(&mut self, key: &str, value: &str) {
+    pub(crate) fn set(&mut self, key: &str, value: &str) {
         match self.options.iter_mut().find(|(k, _)| k == key) {
             Some((_, v)) => *v = value.into(),
             None => self.options.push((key.into(), value.into())),
@@ -281,6 +309,36 @@ impl Locator {
             });
         };
         Ok(HostPort { host: bare.into(), port: number })
+    }
+
+    fn device_port(
+        &self,
+        protocol: &'static str,
+        driver: &'static str,
+        name: &'static str,
+    ) -> Result<DevicePort, LocatorError> {
+        let bad = |key, expected| {
+            let value = self.option(key).unwrap_or_default().into();
+            LocatorError::BadValue { key, value, expected }
+        };
+        let at = self.host_port(protocol, &[name, "host", "port", "mac", "prefix", "gateway"])?;
+        let dev = self.need(protocol, name)?;
+        if dev.is_empty() {
+            return Err(bad(name, "a name"));
+        }
+        let mac = self.option("mac").map(|text| {
+            let mac = parse::mac(text).filter(|mac| mac.is_unicast());
+            mac.ok_or_else(|| bad("mac", "the address of one station: six numbers as in 02:00:00:00:00:0a"))
+        });
+        let prefix = self.option("prefix").map(|text| {
+            let prefix = text.parse().ok().filter(|prefix| *prefix <= 128);
+            prefix.ok_or_else(|| bad("prefix", "the number of bits that neighbours share, up to 32 or 128"))
+        });
+        let gateway = self
+            .option("gateway")
+            .map(|text| text.parse().map_err(|_| bad("gateway", "an IPv4 or IPv6 address")));
+        let (mac, prefix) = (mac.transpose()?, prefix.transpose()?.unwrap_or(0));
+        Ok(DevicePort { driver, dev: dev.into(), at, mac, prefix, gateway: gateway.transpose()? })
     }
 
     fn need(&self, protocol: &'static str, key: &'static str) -> Result<&str, LocatorError> {

@@ -16,6 +16,7 @@ use crate::rdma::rpc::Rdma;
 use crate::shm::{self, Shm};
 use crate::socket::tcp::Tcp;
 use crate::socket::udp::{self, Udp};
+use crate::stack::Stack;
 use crate::transport::Transport;
 
 /// Most requests that wait on one session beyond its channels. They are the program's own, in its own memory: the limit
@@ -37,6 +38,7 @@ pub(crate) fn listen(locator: &Locator, options: &Options) -> io::Result<Way> {
     match locator.kind()? {
         Kind::Shm { .. } => ring(Shm::listen(locator, shm::Options::default())?, true),
         Kind::Udp(_) => Ok(other(fast(Udp::listen(locator, udp_options(options))?, true)?)),
+        Kind::Device(_) => Ok(other(fast(Stack::listen(locator)?, true)?)),
         Kind::Tcp(_) => Ok(other(Tcp::listen(locator, framed_options(options))?)),
         Kind::Rdma { .. } => Ok(other(Rdma::listen(locator, framed_options(options))?)),
     }
@@ -47,6 +49,7 @@ pub(crate) fn towards(to: &Locator, options: &Options) -> io::Result<Way> {
     match to.kind()? {
         Kind::Shm { .. } => ring(Shm::client(shm::Options::default())?, false),
         Kind::Udp(_) => Ok(other(fast(Udp::client(udp_options(options))?, false)?)),
+        Kind::Device(_) => Ok(other(fast(Stack::client(to, &options.local)?, false)?)),
         Kind::Tcp(_) => Ok(other(Tcp::client(framed_options(options))?)),
         Kind::Rdma { .. } => Ok(other(Rdma::client(framed_options(options))?)),
     }

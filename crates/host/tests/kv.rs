@@ -18,6 +18,10 @@ impl Cluster {
     fn start(transport: &str, tag: &str, servers: usize) -> Self {
         let at = |who: &str| match transport {
             "fast+shm" => format!("fast+shm:name=kv-{tag}-{who}-{}", std::process::id()),
+            "fast+memif" => {
+                let socket = format!("/tmp/sprat-{tag}-{who}-{}.memif", std::process::id());
+                format!("fast+memif:socket={socket},host=10.77.0.1,port=7")
+            }
             other => format!("{other}:host=127.0.0.1,port=0"),
         };
         let mut this = Self { coordinator: String::new(), running: Vec::new() };
@@ -165,5 +169,6 @@ macro_rules! over {
 
 over!(shm, "fast+shm");
 over!(udp, "fast+udp");
+over!(memif, "fast+memif");
 over!(tcp, "tcp");
 over!(rdma, "rdma");

@@ -1,5 +1,7 @@
 //! The grammar of locators, by hand: one pass over the bytes, errors name the place.
 
+use sprat_proto::device::Mac;
+
 use super::{Locator, LocatorError, MAX_LEN};
 
 pub(super) const PROTOCOL: &str = "a protocol (letters, digits, _ and +)";
@@ -11,6 +13,14 @@ pub(super) fn in_key(b: u8) -> bool {
 
 pub(super) fn in_protocol(b: u8) -> bool {
     in_key(b) || b == b'+'
+}
+
+/// A hardware address: six numbers of one or two hexadecimal digits with colons between them.
+pub(super) fn mac(text: &str) -> Option<Mac> {
+    let digits = |part: &str| (1..=2).contains(&part.len()) && part.bytes().all(|b| b.is_ascii_hexdigit());
+    let octet = |part: &str| u8::from_str_radix(part, 16).ok().filter(|_| digits(part));
+    let octets: Vec<u8> = text.split(':').map(octet).collect::<Option<_>>()?;
+    octets.try_into().ok().map(Mac)
 }
 
 /// Parses `locator (';' locator)*`.

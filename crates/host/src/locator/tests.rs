@@ -80,7 +80,7 @@ fn what_is_wrong_is_named() {
 
 #[test]
 fn planned_protocols_are_told_from_unknown_ones() {
-    for planned in ["fast+xdp", "fast+packet", "rdma+tap", "utcp+shm", "fast+dpdk", "fast+memif"] {
+    for planned in ["fast+tap", "rdma+tap", "utcp+shm", "fast+dpdk", "rdma+memif"] {
         assert_eq!(
             Locator::new(planned, &[]).and_then(|l| l.kind()),
             Err(LocatorError::NotBuilt(planned.into()))
@@ -113,6 +113,48 @@ fn a_crc_unless_told_otherwise() {
     assert_eq!(crc("rdma:host=a,port=1"), (1, true));
     assert_eq!(crc("rdma:host=a,port=1,crc=on"), (1, true));
     assert_eq!(crc("rdma:host=a,port=1,crc=off"), (1, false));
+}
+
+#[test]
+fn ports_of_our_own_stack_on_devices() {
+    let device = |text: &str| match one(text).kind() {
+        Ok(Kind::Device(port)) => port,
+        other => panic!("{other:?}"),
+    };
+    let plain = device("fast+packet:dev=eth0,host=10.0.0.1,port=7");
+    assert_eq!((plain.driver, plain.dev.as_str(), plain.at.port), ("packet", "eth0", 7));
+    assert_eq!((plain.mac, plain.prefix, plain.gateway), (None, 0, None));
+    let full = device("fast+xdp:dev=e,host=[fd00::1],port=0,mac=2:0:0:0:0:FF,prefix=64,gateway=fd00::2");
+    assert_eq!((full.driver, full.mac, full.prefix), ("xdp", Some(Mac([2, 0, 0, 0, 0, 255])), 64));
+    assert_eq!((full.at.host.as_str(), full.gateway), ("fd00::1", "fd00::2".parse().ok()));
+    let memif = device("fast+memif:socket=/run/s,host=10.0.0.1,port=7");
+    assert_eq!((memif.driver, memif.dev.as_str()), ("memif", "/run/s"));
+    for (text, message) in [
+        ("fast+packet:host=h,port=1", "fast+packet needs dev=…"),
+        ("fast+memif:host=h,port=1", "fast+memif needs socket=…"),
+        ("fast+xdp:dev=,host=h,port=1", "dev=\"\": a name"),
+        (
+            "fast+xdp:dev=e,host=h,port=1,prefix=129",
+            "prefix=\"129\": the number of bits that neighbours share, up to 32 or 128",
+        ),
+        ("fast+xdp:dev=e,host=h,port=1,gateway=g", "gateway=\"g\": an IPv4 or IPv6 address"),
+    ] {
+        assert_eq!(refused(text), message);
+    }
+    for mac in
+        ["", "1:2:3:4:5", "2:0:0:0:0:0:0", "1:0:0:0:0:0", "0:0:0:0:0:0", "2:0:0:0:0:100", "2:0:0:0:0:+1"]
+    {
+        assert!(
+            refused(&format!("fast+packet:dev=e,host=h,port=1,mac=\"{mac}\"")).starts_with("mac="),
+            "{mac}"
+        );
+    }
+    let worker = |text: &str| one(text).worker(2).map(|l| l.to_string());
+    assert_eq!(worker("fast+xdp:dev=e,host=h,port=1").as_deref(), Ok("fast+xdp:dev=e,host=h,port=3"));
+    assert_eq!(
+        worker("fast+memif:socket=s,host=h,port=1").as_deref(),
+        Ok("fast+memif:socket=s.2,host=h,port=1")
+    );
 }
 
 #[test]

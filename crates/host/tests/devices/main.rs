@@ -14,6 +14,7 @@ mod bonds;
 mod floors;
 mod house;
 mod networks;
+mod stack;
 mod suite;
 mod testpmd;
 
@@ -40,6 +41,7 @@ fn is_installed(program: &str) -> bool {
 fn main() -> ExitCode {
     let wanted: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
     let mut cases = networks::cases();
+    cases.extend(stack::cases());
     cases.extend(suite::cases());
     cases.extend(bonds::cases());
     cases.extend(floors::cases());

@@ -96,10 +96,9 @@ impl Claims {
                 defended: None,
             }),
         }
-        claims.add(ipv6::link_local(mac).into());
-        if let Some((addr, _)) = config.v6 {
-            claims.add(addr.into());
-        }
+        let own = config.v6.map(|(addr, _)| addr);
+        let link = Some(ipv6::link_local(mac)).filter(|link| own != Some(*link));
+        own.into_iter().chain(link).for_each(|addr| claims.add(addr.into()));
         claims
     }
 
@@ -140,14 +139,13 @@ impl Claims {
         })
     }
 
-    /// The IPv6 address from which `to` is reached: the link's own for the link's own, otherwise the other one if there is one.
-    pub(super) fn v6(&self, to: Ipv6Addr) -> Option<Ipv6Addr> {
-        let own = self.claims.iter().filter(|c| c.used).filter_map(|c| match c.addr {
+    /// The IPv6 address from which others are reached: that of the configuration, otherwise the link's own. Who was called by one
+    /// of them answers from it.
+    pub(super) fn v6(&self) -> Option<Ipv6Addr> {
+        self.claims.iter().filter(|c| c.used).find_map(|c| match c.addr {
             IpAddr::V4(_) => None,
             IpAddr::V6(addr) => Some(addr),
-        });
-        let near = to.is_unicast_link_local() || to.is_multicast();
-        own.min_by_key(|addr| addr.is_unicast_link_local() != near)
+        })
     }
 
     /// A RARP server says which address is ours.

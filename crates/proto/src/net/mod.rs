@@ -88,7 +88,7 @@ pub struct Config {
     pub reassembly_bytes: usize,
     /// How long they wait.
     pub reassembly_ns: u64,
-    /// How long a neighbour has to answer before he is asked again.
+    /// How long a neighbour has to answer before he is asked again for the first time; then ever longer.
     pub retry_ns: u64,
     /// How long an answer counts before he is asked again.
     pub fresh_ns: u64,
@@ -110,7 +110,7 @@ impl Default for Config {
             waiting_bytes: 1 << 20,
             reassembly_bytes: 4 << 20,
             reassembly_ns: 30 * SECOND,
-            retry_ns: SECOND,
+            retry_ns: SECOND / 10,
             fresh_ns: 30 * SECOND,
             errors_per_second: 100,
         }

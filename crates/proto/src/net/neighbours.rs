@@ -20,12 +20,15 @@ use super::Stats;
 use crate::Instant;
 use crate::device::Mac;
 
-/// Questions without an answer after which a neighbour is given up.
-const TRIES: u8 = 3;
+/// Questions to all without an answer after which a neighbour is given up: with their waits doubled about one a second, as
+/// RFC 1122 section 2.3.2.1 wants it.
+const ASKED: u8 = 6;
+/// Questions to himself without an answer after which a neighbour is thought to have moved.
+const CHECKED: u8 = 3;
 /// Frames that wait for one neighbour: a burst of a transport that begins.
 const WAITING: usize = 64;
-/// How much longer each further question waits for its answer: twice.
-const BACK_OFF: u32 = 2;
+/// How much longer a neighbour has to answer when nothing is said against him: if he moved, he shall not be missed for long.
+const UNDISPUTED: u64 = 5;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
@@ -43,10 +46,19 @@ struct Entry {
     mac: Mac,
     /// Asking, Checking: when the next question goes out. Fresh: when it becomes Stale.
     due: Instant,
+    /// Asking, Checking: how long the last question waits for its answer.
+    wait_ns: u64,
     tries: u8,
     /// The last time somebody wanted it.
     wanted: Instant,
     waiting: Vec<Vec<u8>>,
+}
+
+impl Entry {
+    /// It is asked whether it is still there.
+    const fn check(&mut self, now: Instant, wait_ns: u64) {
+        (self.state, self.due, self.tries, self.wait_ns) = (State::Checking, now.after(wait_ns), 1, wait_ns);
+    }
 }
 
 /// A question to be sent.
@@ -115,16 +127,12 @@ impl Neighbours {
             State::Fresh if now < entry.due => Some((entry.mac, entry.due)),
             State::Checking => Some((entry.mac, entry.due)),
             State::Fresh | State::Stale => {
-                Self::check(entry, now.after(self.retry_ns));
+                entry.check(now, self.retry_ns.saturating_mul(UNDISPUTED));
                 self.next = self.next.min(entry.due);
                 self.asks.push_back(Ask { addr, to: Some(entry.mac) });
                 Some((entry.mac, entry.due))
             }
         }
-    }
-
-    const fn check(entry: &mut Entry, due: Instant) {
-        (entry.state, entry.due, entry.tries) = (State::Checking, due, 1);
     }
 
     fn insert(&mut self, now: Instant, addr: IpAddr, state: State, mac: Mac, stats: &mut Stats) {
@@ -144,7 +152,8 @@ impl Neighbours {
         }
         let due = if state == State::Asking { now.after(self.retry_ns) } else { Instant::NEVER };
         self.next = self.next.min(due);
-        let entry = Entry { state, mac, due, tries: 1, wanted: now, waiting: Vec::new() };
+        let wait_ns = self.retry_ns;
+        let entry = Entry { state, mac, due, wait_ns, tries: 1, wanted: now, waiting: Vec::new() };
         self.entries.insert(addr, entry);
     }
 
@@ -229,7 +238,7 @@ impl Neighbours {
         }
         stats.neighbours_disputed += 1;
         if matches!(entry.state, State::Fresh | State::Stale) {
-            Self::check(entry, now.after(self.retry_ns));
+            entry.check(now, self.retry_ns);
             self.next = self.next.min(entry.due);
             self.asks.push_back(Ask { addr, to: Some(entry.mac) });
         }
@@ -267,13 +276,13 @@ impl Neighbours {
             if now >= entry.due {
                 match entry.state {
                     State::Fresh => (entry.state, entry.due) = (State::Stale, Instant::NEVER),
-                    State::Asking if entry.tries >= TRIES => {
+                    State::Asking if entry.tries >= ASKED => {
                         lost.push(addr);
                         continue;
                     }
-                    State::Checking if entry.tries >= TRIES => {
+                    State::Checking if entry.tries >= CHECKED => {
                         self.epoch = self.epoch.wrapping_add(1);
-                        (entry.state, entry.tries) = (State::Asking, 0);
+                        (entry.state, entry.tries, entry.wait_ns) = (State::Asking, 0, self.retry_ns);
                     }
                     _ => {}
                 }
@@ -281,8 +290,11 @@ impl Neighbours {
                     let to = (entry.state == State::Checking).then_some(entry.mac);
                     stats.neighbours_asked += u64::from(to.is_none());
                     self.asks.push_back(Ask { addr, to });
-                    let factor = u64::from(BACK_OFF.pow(u32::from(entry.tries)));
-                    entry.due = now.after(self.retry_ns.saturating_mul(factor));
+                    // Each further question to all waits twice as long.
+                    if entry.state == State::Asking && entry.tries > 0 {
+                        entry.wait_ns = entry.wait_ns.saturating_mul(2);
+                    }
+                    entry.due = now.after(entry.wait_ns);
                     entry.tries += 1;
                 }
             }

@@ -146,7 +146,7 @@ impl Stack {
                 hop.filter(|_| sound).map(|hop| (own.into(), hop))
             }
             IpAddr::V6(addr) => {
-                let own = self.claims.v6(addr)?;
+                let own = self.claims.v6()?;
                 let sound = !addr.is_unspecified() && !addr.is_multicast() && !self.claims.has(to);
                 let gateway = || self.config.gateway6.map(IpAddr::V6);
                 let hop = if on_link(own.into()) { Some(to) } else { gateway() };
@@ -326,7 +326,7 @@ impl Stack {
                 self.post_arp(to.unwrap_or(Mac::BROADCAST), &arp);
             }
             IpAddr::V6(target) => {
-                let Some(from) = self.claims.v6(target) else { return };
+                let Some(from) = self.claims.v6() else { return };
                 let group = ipv6::solicited(target);
                 let ip = Ipv6 { next: 0, hops: 0, from, to: if to.is_some() { target } else { group } };
                 let message = Icmpv6::Solicit { target, mac: Some(own) };

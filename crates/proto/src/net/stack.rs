@@ -144,6 +144,12 @@ impl Stack {
         self.claims.has(addr)
     }
 
+    /// True if nothing that arrived waits here to be asked for, and nothing waits for the device.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.taken == self.frames && self.joined.is_none() && self.outbox.is_empty()
+    }
+
     // Input.
 
     /// Receives one burst of frames and deals with them; while some of the last burst are not processed it receives nothing.

@@ -4,7 +4,7 @@ use crate::count::counters;
 
 counters! {
     /// What a stack has done and seen since it was made.
-    Stats,
+    Stats, "ip_",
     /// Frames received.
     received,
     /// Datagrams handed up.

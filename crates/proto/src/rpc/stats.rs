@@ -4,7 +4,7 @@ use crate::count::counters;
 
 counters! {
     /// What an endpoint has done and seen since it was made.
-    Stats,
+    Stats, "",
     /// Datagrams received.
     received,
     /// Datagrams given to the driver.

@@ -204,7 +204,7 @@ fn finish(frame: &mut [u8], offload: Offload) {
 fn counted(stack: &Stack, name: &str) -> u64 {
     let mut found = None;
     stack.stats().each(&mut |n, count| {
-        if n == name {
+        if n.strip_prefix("ip_") == Some(name) {
             found = Some(count);
         }
     });

@@ -21,7 +21,7 @@ fn destinations(link: &Link) -> Vec<Mac> {
 }
 
 #[test]
-fn a_silent_neighbour_is_asked_thrice_ever_more_slowly_and_what_waits_is_dropped() {
+fn a_silent_neighbour_is_asked_ever_more_slowly_and_what_waits_is_dropped() {
     let mut link = Link::new(1500);
     link.pass(10 * SECOND);
     link.seen.clear();
@@ -33,9 +33,9 @@ fn a_silent_neighbour_is_asked_thrice_ever_more_slowly_and_what_waits_is_dropped
     for _ in 0..100 {
         link.pass(100 * MS);
         let now = link.now;
-        asked.extend(link.seen.drain(..).map(|_| now.since(start) / SECOND));
+        asked.extend(link.seen.drain(..).map(|_| now.since(start) / (100 * MS)));
     }
-    assert_eq!(asked, [0, 1, 3]);
+    assert_eq!(asked, [1, 2, 4, 8, 16, 32]);
     let stats = *link.ports[0].stack().stats();
     assert_eq!((stats.drop_waiting, stats.drop_unreachable, stats.neighbours_lost), (6, 64, 1));
     assert_eq!(link.ports[0].deadline(), None);
@@ -63,6 +63,27 @@ fn a_neighbour_is_checked_when_his_time_is_up_and_asked_for_anew_when_he_moved()
     }
     assert!(link.got[1].len() >= 10, "{}", link.got[1].len());
     assert_eq!(destinations(&link).last(), Some(&mac(3)));
+}
+
+#[test]
+fn one_who_moves_and_says_so_is_missed_for_less_than_a_second() {
+    let mut link = Link::new(1500);
+    link.send(0, at(2, 7), b"x");
+    link.pass(10 * SECOND);
+    link.ports[1].stack_mut().info.mac = mac(3);
+    link.ports[1].device_mut().info.mac = mac(3);
+    let gratuitous =
+        Arp { op: Op::Request, sender_mac: mac(3), sender: v4(2), target_mac: Mac::default(), target: v4(2) };
+    link.inject(0, arp(Mac::BROADCAST, gratuitous));
+    link.got[1].clear();
+    for _ in 0..10 {
+        link.send(0, at(2, 7), b"z");
+        link.pass(100 * MS);
+    }
+    assert!(
+        (6..=7).contains(&link.got[1].len()),
+        "three questions to the old address, 100 ms each, then one to all"
+    );
 }
 
 #[test]

@@ -1,0 +1,273 @@
+//! The datagram driver over our own IP stack on a packet device: `fast+packet`, `fast+xdp`, `fast+memif`.
+//!
+//! ```text
+//!  Fast ─► Stack ─► sprat_proto::net::Port ─► a device of nic
+//!           names, sleep        ARP … UDP          frames
+//! ```
+//!
+//! A stack takes an address of its own, beside those of the kernel: the kernel answers for an address of its own interfaces, so
+//! that such a one is refused. A pure client that was not told which address it has takes one at random for the link alone
+//! (169.254.0.0/16, or the IPv6 address of the hardware); servers answer it where they found it.
+//!
+//! Beside RPC it is what answers `ping`: to whom an address of ours belongs, the kernel's neighbours need not know.
+//!
+//! Always: what the device and the stack drop is counted by them; errors of theirs are losses here.
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::BorrowedFd;
+
+use sprat_proto::datagrams::Sent;
+use sprat_proto::device::Mac;
+use sprat_proto::net::{Config, Event, Port, V4};
+use sprat_proto::{Addr, Datagrams, Device as _, Instant};
+
+use crate::clock;
+use crate::driver::Driver;
+use crate::locator::{DevicePort, Kind, Locator};
+use crate::nic::{self, AnyNic, Nic as _, Steer, memif};
+
+/// The MTU of a memif: it costs no wire anything, and a long message wants few frames.
+const MEMIF_MTU: usize = 9000;
+
+/// One port of a stack of its own on a device of its own.
+pub struct Stack {
+    port: Port<AnyNic>,
+    protocol: String,
+    /// As others are told, if it listens.
+    locator: Option<String>,
+}
+
+impl fmt::Debug for Stack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let port = self.port.port();
+        f.debug_struct("Stack").field("protocol", &self.protocol).field("port", &port).finish_non_exhaustive()
+    }
+}
+
+/// What a locator of a device means; none of another kind.
+fn device_port(locator: &Locator) -> io::Result<DevicePort> {
+    match locator.kind()? {
+        Kind::Device(port) => Ok(port),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{locator} names no packet device"))),
+    }
+}
+
+/// The first address of a host.
+fn resolved(at: &DevicePort) -> io::Result<SocketAddr> {
+    let found = at.at.resolve()?;
+    found.first().copied().ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+/// Which end of a device a stack is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Server,
+    Client,
+}
+
+/// Opens the device that `at` names, for the address `own`.
+fn device(at: &DevicePort, own: Option<SocketAddr>, mac: Option<Mac>, side: Side) -> io::Result<AnyNic> {
+    let mut options = nic::Options { dev: at.dev.clone(), mac, ..nic::Options::default() };
+    if at.driver == "memif" {
+        let role = if side == Side::Server { memif::Role::Server } else { memif::Role::Client };
+        options.memif = Some(memif::Options { mac, mtu: MEMIF_MTU, ..memif::Options::new(role, &at.dev) });
+    } else {
+        options.steer = Steer { addr: own.map(|own| own.ip()), port: own.map_or(0, |own| own.port()) };
+    }
+    Ok(nic::open(at.driver, &options)?)
+}
+
+/// A hardware address for an own IP address: the same whenever the address is, so that neighbours need not learn anew. The
+/// kernel does not touch what goes there; it would forward it, where it is a router, if it went to its own.
+fn mac_for(ip: IpAddr) -> Mac {
+    let octets = ip.to_canonical();
+    let [a, b, c, d] = match octets {
+        IpAddr::V4(ip) => ip.octets(),
+        IpAddr::V6(ip) => (ip.to_bits() as u32).to_be_bytes(),
+    };
+    Mac([0x0a, 0x53, a, b, c, d])
+}
+
+/// What a stack at `own` is told.
+fn config(at: &DevicePort, own: IpAddr) -> Config {
+    // The RPC packets in it have checksums of their own, so a datagram need not.
+    let mut config = Config { checksum: false, ..Config::default() };
+    match own.to_canonical() {
+        IpAddr::V4(addr) => config.v4 = V4::Fixed { addr, prefix: at.prefix },
+        IpAddr::V6(addr) => config.v6 = Some((addr, at.prefix)),
+    }
+    match at.gateway.map(|gateway| gateway.to_canonical()) {
+        Some(IpAddr::V4(gateway)) => config.gateway4 = Some(gateway),
+        Some(IpAddr::V6(gateway)) => config.gateway6 = Some(gateway),
+        None => {}
+    }
+    config
+}
+
+/// An IPv4 address for a link alone (RFC 3927 section 2.1), at random.
+fn link_local() -> io::Result<IpAddr> {
+    let mut rng = crate::open::rng()?;
+    let (high, low) = (rng.below(254) as u8 + 1, rng.below(256) as u8);
+    Ok(Ipv4Addr::new(169, 254, high, low).into())
+}
+
+impl Stack {
+    /// A driver that listens at `at`, a locator of `fast+packet`, `fast+xdp` or `fast+memif`. Its address must be no one else's.
+    ///
+    /// # Errors
+    /// The locator is of another kind, its host does not resolve, is the kernel's own or no host's, or the device cannot be
+    /// opened: the error says what is missing.
+    pub fn listen(at: &Locator) -> io::Result<Self> {
+        let port = device_port(at)?;
+        let own = resolved(&port)?;
+        let mut this = Self::open(at, &port, own, Side::Server)?;
+        let mut locator = at.clone();
+        locator.set("host", &own.ip().to_string());
+        locator.set("port", &this.port.port().to_string());
+        this.locator = Some(locator.to_string());
+        Ok(this)
+    }
+
+    /// A driver that only calls others such as `to`: at the address and on the device that one of `local` names for this
+    /// protocol, otherwise on the device that `to` names.
+    ///
+    /// # Errors
+    /// As [`Stack::listen`].
+    pub fn client(to: &Locator, local: &[Locator]) -> io::Result<Self> {
+        let target = device_port(to)?;
+        if let Some(own) = local.iter().find(|l| l.protocol() == to.protocol()) {
+            let port = device_port(own)?;
+            let mut at = resolved(&port)?;
+            at.set_port(port.at.port);
+            return Self::open(own, &port, at, Side::Client);
+        }
+        let v4 = resolved(&target)?.is_ipv4();
+        let ip = if v4 { link_local()? } else { IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED) };
+        let port = DevicePort { mac: None, prefix: 0, gateway: None, ..target };
+        Self::open(to, &port, SocketAddr::new(ip, 0), Side::Client)
+    }
+
+    fn open(at: &Locator, port: &DevicePort, own: SocketAddr, side: Side) -> io::Result<Self> {
+        let named = |e: io::Error| io::Error::new(e.kind(), format!("{at}: {e}"));
+        let refused = |why: &str| named(io::Error::new(io::ErrorKind::AddrNotAvailable, why.to_owned()));
+        let ip = own.ip().to_canonical();
+        let chosen = ip.is_unspecified() && side == Side::Client;
+        if !chosen && (ip.is_unspecified() || ip.is_multicast() || ip.is_loopback()) {
+            return Err(refused("the stack needs an address of its own"));
+        }
+        if port.driver != "memif" && crate::rdma::interfaces()?.iter().any(|i| i.addresses.contains(&ip)) {
+            return Err(refused(
+                "the kernel answers for that address: give one that no interface has, on the same network",
+            ));
+        }
+        let mac = match port.mac {
+            None if port.driver != "xdp" && !chosen => Some(mac_for(ip)),
+            mac => mac,
+        };
+        let nic = device(port, (!chosen).then_some(own), mac, side).map_err(named)?;
+        let config = if chosen { Config { checksum: false, ..Config::default() } } else { config(port, ip) };
+        let port = Port::new(config, nic, own.port(), own.is_ipv6(), crate::open::rng()?);
+        let mut port = port.map_err(|e| named(io::Error::new(io::ErrorKind::AddrInUse, e)))?;
+        port.tick(clock::now());
+        Ok(Self { port, protocol: at.protocol().to_owned(), locator: None })
+    }
+
+    /// The port and its stack, to read counters and to send echo requests.
+    pub fn port(&mut self) -> &mut Port<AnyNic> {
+        &mut self.port
+    }
+
+    /// What happened beside datagrams; call until `None`.
+    pub fn event(&mut self) -> Option<Event> {
+        self.port.event()
+    }
+}
+
+impl Datagrams for Stack {
+    #[inline]
+    fn recv_burst(&mut self) -> usize {
+        self.port.recv_burst()
+    }
+
+    #[inline]
+    fn datagram(&self, i: usize) -> (Addr, &[u8]) {
+        self.port.datagram(i)
+    }
+
+    #[inline]
+    fn send(&mut self, to: Addr, parts: &[&[u8]]) -> Sent {
+        self.port.send(to, parts)
+    }
+
+    #[inline]
+    fn flush(&mut self) {
+        self.port.flush();
+    }
+
+    fn gone(&mut self) -> Option<Addr> {
+        None
+    }
+
+    fn max_payload(&self) -> usize {
+        self.port.max_payload()
+    }
+
+    fn lossless(&self) -> bool {
+        false
+    }
+}
+
+impl Driver for Stack {
+    fn resolve(&mut self, to: &Locator) -> io::Result<Addr> {
+        let target = device_port(to)?;
+        if to.protocol() != self.protocol || target.at.port == 0 {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("{to}: no one is reached there by {}", self.protocol),
+            ));
+        }
+        let addr = resolved(&target)?;
+        if let Some(mac) = target.mac {
+            self.port.turn(clock::now());
+            self.port.neighbour(addr.ip(), mac);
+        }
+        Ok(Port::<AnyNic>::plain(addr))
+    }
+
+    fn locator(&self) -> Option<String> {
+        self.locator.clone()
+    }
+
+    #[inline]
+    fn turn(&mut self, now: Instant) {
+        self.port.turn(now);
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.port.deadline()
+    }
+
+    fn tick(&mut self, now: Instant) {
+        self.port.tick(now);
+    }
+
+    fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        self.port.stack().stats().each(each);
+        self.port.device().counters(each);
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.port.device().fd()
+    }
+
+    fn doze(&mut self) -> bool {
+        self.port.flush();
+        self.port.stack().is_idle() && self.port.device_mut().doze()
+    }
+
+    fn wake(&mut self) {
+        self.port.device_mut().wake();
+    }
+}

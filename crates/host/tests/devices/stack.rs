@@ -1,0 +1,199 @@
+//! Our own IP layer against the kernel's: neighbours found both ways, echoes, datagrams, fragments, closed ports.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, SocketType, ipproto};
+use sprat::clock;
+use sprat::driver::Driver as _;
+use sprat::netns::link;
+use sprat::rpc::{Call, Client, Server};
+use sprat::stack::Stack;
+use sprat_proto::net::Event;
+use sprat_proto::{Addr, Datagrams as _};
+
+use crate::Case;
+use crate::house::{DEV, Net};
+
+/// What a test does with a world and the addresses of the kernel and of the stack.
+type Test = fn(&mut World, SocketAddr, SocketAddr);
+
+const TESTS: &[(&str, Test)] = &[
+    ("the_kernel_is_pinged_and_pings", echoes),
+    ("datagrams_and_fragments_go_both_ways", datagrams),
+    ("a_closed_port_is_told_both_ways", closed),
+];
+
+pub(crate) fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for driver in ["packet", "xdp"] {
+        for (name, test) in TESTS {
+            for (version, kernel, ours) in [("v4", "10.77.0.1", "10.77.0.2"), ("v6", "fd77::1", "fd77::2")] {
+                let run = move || {
+                    let mut world = World::new(driver, kernel, ours);
+                    let [kernel, ours] = [kernel, ours].map(|ip| SocketAddr::new(ip.parse().unwrap(), 7));
+                    test(&mut world, kernel, ours);
+                };
+                cases.push(Case::root(&format!("stack::{driver}::{version}::{name}"), run));
+            }
+        }
+    }
+    for driver in ["packet", "xdp"] {
+        for (version, ours) in [("v4", "10.77.0.2"), ("v6", "fd77::2")] {
+            let name = format!("stack::{driver}::{version}::rpc_of_all_sizes");
+            cases.push(Case::root(&name, move || rpc(driver, ours)));
+        }
+    }
+    cases.push(Case::root("stack::the_kernels_own_address_is_refused", refused));
+    cases
+}
+
+/// A kernel in one namespace, a stack in the other.
+struct World {
+    net: Net,
+    stack: Stack,
+}
+
+impl World {
+    fn new(driver: &str, kernel: &str, ours: &str) -> Self {
+        let net = Net::new(1500);
+        net.a.run(|| link::address(DEV, kernel.parse().unwrap(), 24)).unwrap().unwrap();
+        let locator = format!("fast+{driver}:dev={DEV},host={ours},port=7").parse().unwrap();
+        let stack = net.b.run(|| Stack::listen(&locator)).unwrap().unwrap();
+        Self { net, stack }
+    }
+
+    /// Turns the stack until `done` finds what it looks for, sleeping while nothing comes; not for ever.
+    fn until<T>(&mut self, mut done: impl FnMut(&mut Stack, usize) -> Option<T>) -> T {
+        for _ in 0..1_000_000 {
+            let stack = &mut self.stack;
+            stack.turn(clock::now());
+            let n = stack.recv_burst();
+            if stack.deadline().is_some_and(|due| due <= clock::now()) {
+                stack.tick(clock::now());
+            }
+            if let Some(found) = done(stack, n) {
+                return found;
+            }
+            stack.flush();
+            if n == 0 && stack.doze() {
+                let mut fds = [PollFd::from_borrowed_fd(stack.fd(), PollFlags::IN)];
+                poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 1_000_000 })).unwrap();
+            }
+            self.stack.wake();
+        }
+        let mut counted = Vec::new();
+        self.stack
+            .counters(&mut |name, count| counted.extend((count > 0).then(|| format!("{name} {count}"))));
+        panic!("it does not come: {}", counted.join(", "));
+    }
+
+    fn kernel<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
+        self.net.a.run(body).unwrap()
+    }
+}
+
+/// The kernel's own socket for echo requests (icmp(7)); it fills in identifier and checksum.
+fn pinger(to: IpAddr) -> OwnedFd {
+    let (family, protocol) = match to {
+        IpAddr::V4(_) => (AddressFamily::INET, ipproto::ICMP),
+        IpAddr::V6(_) => (AddressFamily::INET6, ipproto::ICMPV6),
+    };
+    std::fs::write("/proc/sys/net/ipv4/ping_group_range", "0 2147483647").unwrap();
+    rustix::net::socket(family, SocketType::DGRAM, Some(protocol)).unwrap()
+}
+
+fn echoes(world: &mut World, kernel: SocketAddr, ours: SocketAddr) {
+    for len in [8, 56, 1400, 8000, 60_000] {
+        world.stack.port().turn(clock::now());
+        let seq = world.stack.port().stack_mut().ping(clock::now(), kernel.ip(), len).unwrap();
+        let event = world.until(|stack, _| stack.event());
+        let Event::Echo { from, seq: answered, len: back, .. } = event else { panic!("{event:?}") };
+        assert_eq!((from, answered, back), (kernel.ip(), seq, len));
+    }
+    let socket = world.kernel(|| pinger(ours.ip()));
+    rustix::io::ioctl_fionbio(&socket, true).unwrap();
+    let kind = if ours.is_ipv4() { 8 } else { 128 };
+    for len in [8, 1400, 8000, 60_000] {
+        let mut request = vec![kind, 0, 0, 0, 0, 0, 0, 1];
+        request.extend((0..len).map(|i| (i * 7) as u8));
+        rustix::net::sendto(&socket, &request, rustix::net::SendFlags::empty(), &ours).unwrap();
+        let mut reply = vec![0; 70_000];
+        let n = world.until(|_, _| {
+            rustix::net::recv(&socket, &mut reply[..], rustix::net::RecvFlags::empty()).ok().map(|(n, _)| n)
+        });
+        assert_eq!(&reply[8..n], &request[8..], "{len}");
+    }
+}
+
+fn datagrams(world: &mut World, kernel: SocketAddr, ours: SocketAddr) {
+    let socket = world.kernel(|| UdpSocket::bind(kernel)).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let mut bytes = vec![0; 70_000];
+    for len in [0, 1, 100, 1452, 1472, 1473, 8192, 30_000, 65_507] {
+        let sent: Vec<u8> = (0..len).map(|i| (i * 31 + len) as u8).collect();
+        socket.send_to(&sent, ours).unwrap();
+        let (from, got) = world.until(|stack, n| {
+            assert!(n <= 1);
+            (n == 1).then(|| stack.datagram(0)).map(|(from, bytes)| (from, bytes.to_vec()))
+        });
+        assert!((from, &got) == (Addr::Net(kernel), &sent), "{len}: {} from {from}", got.len());
+        let (a, b) = sent.split_at(len / 2);
+        world.stack.send(Addr::Net(kernel), &[a, b]);
+        world.stack.flush();
+        let (n, from) = world.until(|_, _| socket.recv_from(&mut bytes).ok());
+        assert!((from, &bytes[..n]) == (ours, &sent[..]), "{len}: {n} from {from}");
+    }
+}
+
+fn closed(world: &mut World, kernel: SocketAddr, ours: SocketAddr) {
+    // Theirs.
+    world.stack.send(Addr::Net(kernel), &[b"nobody is there"]);
+    world.stack.flush();
+    let event = world.until(|stack, _| stack.event());
+    assert_eq!(event, Event::Unreachable { to: kernel, port: 7 });
+    // Ours: the kernel tells the socket.
+    let other = SocketAddr::new(ours.ip(), 9);
+    let bind = SocketAddr::new(kernel.ip(), 0);
+    let socket = world.kernel(move || UdpSocket::bind(bind)).unwrap();
+    world.kernel(|| socket.connect(other)).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    socket.send(b"nobody is here").unwrap();
+    let told = world
+        .until(|_, _| socket.recv(&mut [0; 9]).err().filter(|e| e.kind() != std::io::ErrorKind::WouldBlock));
+    assert_eq!(told.kind(), std::io::ErrorKind::ConnectionRefused);
+}
+
+/// A server in one namespace, a client in the other.
+fn rpc(driver: &str, ours: &str) {
+    let net = Net::new(1500);
+    let locator = format!("fast+{driver}:dev={DEV},host={ours},port=0");
+    let echo = |call: Call<'_>| Some(call.payload.into_vec());
+    let mut server = net.b.run(|| Server::listen(&[locator.as_str()], echo)).unwrap().unwrap();
+    let (at, stop) = (server.locators(), server.stop());
+    std::thread::scope(|scope| {
+        let serving = scope.spawn(move || server.run());
+        let asked = net.a.run(|| {
+            let mut client = Client::new().unwrap();
+            let session = client.connect(&at).unwrap();
+            for len in [0, 1, 100, 1400, 1500, 65_536, 1_000_000, 5_000_000] {
+                let request: Vec<u8> = (0..len).map(|i| (i * 7 + len) as u8).collect();
+                let reply = client.call(session, &request, Duration::from_secs(20));
+                assert!(reply.unwrap() == request, "{len} octets");
+            }
+        });
+        stop.stop();
+        serving.join().unwrap();
+        asked.unwrap();
+    });
+}
+
+fn refused() {
+    let net = Net::new(1500);
+    net.a.run(|| link::address(DEV, Ipv4Addr::new(10, 77, 0, 1).into(), 24)).unwrap().unwrap();
+    let locator = format!("fast+packet:dev={DEV},host=10.77.0.1,port=7").parse().unwrap();
+    let error = net.a.run(|| Stack::listen(&locator)).unwrap().unwrap_err();
+    assert!(error.to_string().contains("give one that no interface has"), "{error}");
+}
