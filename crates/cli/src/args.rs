@@ -64,6 +64,7 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Rdma(crate::rdma::args::Rdma),
     Exec(Exec),
+    Ping(Ping),
     Demo(Demo),
     /// An RPC server that answers every request with its own bytes.
     #[command(hide = true)]
@@ -142,6 +143,31 @@ pub(crate) struct Exec {
     /// What it is given
     #[arg(value_name = "ARGS", trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) arguments: Vec<OsString>,
+}
+
+/// Ask a host for an echo, by our own IP stack on a packet device.
+///
+/// Our own end is another host on that network: SPRAT_LOCAL names its device and address, as a locator of the same protocol; where it
+/// says nothing, the device is that of LOCATOR and the address one of the link alone (169.254.0.0/16), to which hosts with routes of
+/// their own may not answer.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  export SPRAT_LOCAL=fast+packet:dev=eth0,host=192.0.2.99,port=0     an address that nobody has
+  sprat ping fast+packet:dev=eth0,host=192.0.2.7,port=0
+  sprat ping --count 1000 --interval 0 --size 1400 fast+xdp:dev=eth0,host=192.0.2.7,port=0")]
+pub(crate) struct Ping {
+    /// The device and the host; its port is not looked at
+    #[arg(value_name = "LOCATOR")]
+    pub(crate) locator: String,
+    /// How many requests
+    #[arg(long, short = 'c', default_value_t = 5)]
+    pub(crate) count: u32,
+    /// Octets in each, 8 to 65507
+    #[arg(long, short = 's', default_value_t = 56)]
+    pub(crate) size: usize,
+    /// Milliseconds from one to the next
+    #[arg(long = "interval", short = 'i', value_name = "MS", default_value_t = 200)]
+    pub(crate) interval_ms: u64,
 }
 
 /// Run a coordinator: it knows the tables and the servers.

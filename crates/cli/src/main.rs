@@ -13,6 +13,7 @@ mod import;
 mod kv;
 mod out;
 mod perf;
+mod ping;
 mod process;
 mod progress;
 mod rdma;
@@ -60,6 +61,7 @@ fn run(command: &Command) -> Result<(), Fail> {
         Command::Perf(args) => perf::run(args),
         Command::Rdma(command) => rdma::run(command),
         Command::Exec(args) => exec::run(args),
+        Command::Ping(args) => ping::run(args),
         Command::Echo(args) => serve::echo(args),
     }
 }

@@ -238,7 +238,7 @@ pub(crate) fn export(args: &crate::args::Export) -> Result<(), Fail> {
 }
 
 /// Our own ends of packet devices, as SPRAT_LOCAL names them.
-fn local() -> Result<Vec<Locator>, Fail> {
+pub(crate) fn local() -> Result<Vec<Locator>, Fail> {
     match std::env::var("SPRAT_LOCAL") {
         Ok(text) if !text.is_empty() => {
             Locator::list(&text).map_err(|error| Fail::usage(format!("SPRAT_LOCAL: {error}")))

@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::cluster::{errors, run, text};
 
 /// Every command that a user sees.
-const COMMANDS: [&[&str]; 17] = [
+const COMMANDS: [&[&str]; 18] = [
     &[],
     &["up"],
     &["coordinator"],
@@ -26,6 +26,7 @@ const COMMANDS: [&[&str]; 17] = [
     &["stats"],
     &["perf"],
     &["exec"],
+    &["ping"],
 ];
 
 #[test]

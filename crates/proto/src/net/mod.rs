@@ -32,6 +32,7 @@ mod output;
 mod paths;
 mod port;
 mod reassembly;
+mod run;
 mod stack;
 mod stats;
 

@@ -7,6 +7,7 @@ use core::net::{IpAddr, SocketAddr};
 use super::claims::Say;
 use super::neighbours::Ask;
 use super::paths::{Ends, Path, ROOM, TTL, plain, v4};
+use super::run::LONG;
 use super::stack::Stack;
 use crate::Instant;
 use crate::device::{Device, HEADER, MAX_PARTS, Mac, Offload, Sent};
@@ -43,6 +44,9 @@ impl Stack {
         if !holds || len > path.room || parts.len() >= MAX_PARTS {
             return self.send_otherwise(now, device, port, to, parts);
         }
+        if !self.run.is_empty() || len >= LONG && self.info.offloads.udp_segments {
+            return self.gather(place, len, device, parts);
+        }
         let sent = self.send_by(path, len, device, parts);
         self.stats.datagrams_out += u64::from(sent == Sent::Yes);
         sent
@@ -50,33 +54,28 @@ impl Stack {
 
     /// Sends a datagram by a path that holds and has room for it.
     #[inline]
-    fn send_by<D: Device>(&self, path: &Path, len: usize, device: &mut D, parts: &[&[u8]]) -> Sent {
+    pub(super) fn send_by<D: Device>(
+        &self,
+        path: &Path,
+        len: usize,
+        device: &mut D,
+        parts: &[&[u8]],
+    ) -> Sent {
         let mut head = path.head;
         let udp_len = (udp::HEADER + len) as u16;
-        let checksum_left_out = if path.len < ROOM {
-            let ip_len = udp_len + ipv4::HEADER as u16;
-            let ip_checksum = path.ip_sum.word(ip_len).checksum();
-            head[HEADER + 2..HEADER + 4].copy_from_slice(&ip_len.to_be_bytes());
-            head[HEADER + 10..HEADER + 12].copy_from_slice(&ip_checksum.to_be_bytes());
-            !self.config.checksum
-        } else {
-            head[HEADER + 4..HEADER + 6].copy_from_slice(&udp_len.to_be_bytes());
-            false
-        };
         let start = path.len - udp::HEADER;
         let mut offload = Offload::None;
-        // The length counts twice: in the pseudo-header and in the header.
-        let checksum = if checksum_left_out {
+        let checksum = if path.len < ROOM && !self.config.checksum {
             0
         } else if self.info.offloads.checksum {
             offload = Offload::Checksum { start: start as u16, offset: 6 };
             path.pseudo_sum.word(udp_len).folded()
         } else {
+            // The length counts twice: in the pseudo-header and in the header.
             let sum = path.udp_sum.word(udp_len).word(udp_len);
             udp::in_field(parts.iter().fold(sum, |sum, part| sum.bytes(part)))
         };
-        head[start + 4..start + 6].copy_from_slice(&udp_len.to_be_bytes());
-        head[start + 6..start + 8].copy_from_slice(&checksum.to_be_bytes());
+        path.fill(&mut head, udp_len, checksum);
         let mut all = [&[][..]; MAX_PARTS];
         all[0] = &head[..path.len];
         all[1..=parts.len()].copy_from_slice(parts);
@@ -259,8 +258,11 @@ impl Stack {
         if !self.outbox.is_empty() || !self.neighbours.is_quiet() || !self.claims.is_quiet() {
             self.output_all(now, device);
         }
+        if !self.run.is_empty() {
+            self.send_run(device);
+        }
         device.flush();
-        !self.outbox.is_empty()
+        !self.outbox.is_empty() || !self.run.is_empty()
     }
 
     #[cold]

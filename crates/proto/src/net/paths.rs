@@ -59,7 +59,7 @@ pub(super) struct Path {
     pub(super) room: usize,
 }
 
-const NOWHERE: Path = Path {
+pub(super) const NOWHERE: Path = Path {
     to: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
     port: 0,
     epoch: 0,
@@ -113,6 +113,22 @@ impl Path {
         path.head[HEADER + ip..path.len].copy_from_slice(&ports);
         path.room = mtu.saturating_sub(ip + udp::HEADER);
         path
+    }
+
+    /// Fills in what is missing in a copy of the headers.
+    #[inline]
+    pub(super) fn fill(&self, head: &mut [u8; ROOM], udp_len: u16, checksum: u16) {
+        if self.len < ROOM {
+            let ip_len = udp_len + ipv4::HEADER as u16;
+            let ip_checksum = self.ip_sum.word(ip_len).checksum();
+            head[HEADER + 2..HEADER + 4].copy_from_slice(&ip_len.to_be_bytes());
+            head[HEADER + 10..HEADER + 12].copy_from_slice(&ip_checksum.to_be_bytes());
+        } else {
+            head[HEADER + 4..HEADER + 6].copy_from_slice(&udp_len.to_be_bytes());
+        }
+        let start = self.len - udp::HEADER;
+        head[start + 4..start + 6].copy_from_slice(&udp_len.to_be_bytes());
+        head[start + 6..start + 8].copy_from_slice(&checksum.to_be_bytes());
     }
 }
 

@@ -12,6 +12,7 @@ use super::echo::Echoes;
 use super::neighbours::Neighbours;
 use super::paths::Paths;
 use super::reassembly::Reassembly;
+use super::run::Run;
 use super::{Config, Event, Stats, V4};
 use crate::device::{BURST, Device, Info, Mac};
 use crate::{Instant, Rng};
@@ -83,6 +84,7 @@ pub struct Stack {
     /// Frames that wait for the device, and their octets.
     pub(super) outbox: VecDeque<Vec<u8>>,
     pub(super) outbox_bytes: usize,
+    pub(super) run: Run,
     /// Identifies fragments.
     next_ident: u32,
     /// Since when ICMP errors are counted, and how many were sent since.
@@ -113,6 +115,7 @@ impl Stack {
             events: VecDeque::new(),
             outbox: VecDeque::new(),
             outbox_bytes: 0,
+            run: Run::new(),
             next_ident: rng.u32(),
             errors: (Instant::ZERO, 0),
             frames: 0,
@@ -147,7 +150,7 @@ impl Stack {
     /// True if nothing that arrived waits here to be asked for, and nothing waits for the device.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.taken == self.frames && self.joined.is_none() && self.outbox.is_empty()
+        self.taken == self.frames && self.joined.is_none() && self.outbox.is_empty() && self.run.is_empty()
     }
 
     // Input.

@@ -164,6 +164,44 @@ fn a_frame_of_joined_segments_becomes_datagrams_of_a_burst_and_the_next() {
     assert_eq!((&got[70][..], &got[71]), (&[70; 3][..], &payload));
 }
 
+/// A long message's datagrams leave as few frames, and arrive as what they were, in order.
+#[test]
+fn long_datagrams_to_one_peer_are_gathered() {
+    let offloads = Offloads { checksum: true, udp_segments: true, ..Offloads::default() };
+    let mut link = Link::of([1, 2].map(fixed), 1500, offloads, 1);
+    link.send(0, at(2, 7), b"x");
+    link.pass(SECOND);
+    for six in [false, true] {
+        let (ip, room) = match six {
+            true => (crate::wire::ipv6::link_local(mac(2)).into(), 1452),
+            false => (IpAddr::V4(v4(2)), 1472),
+        };
+        let to = SocketAddr::new(ip, 7);
+        link.send(0, to, b"who are you");
+        link.pass(SECOND);
+        link.got[1].clear();
+        link.seen.clear();
+        let mut lens = alloc::vec![room; 100];
+        lens.extend([700, 1100, 20, room, room, 0, 1300, 1300, 1300]);
+        let sent: Vec<Vec<u8>> = lens.iter().enumerate().map(|(i, len)| alloc::vec![i as u8; *len]).collect();
+        for bytes in &sent {
+            link.ports[0].turn(link.now);
+            let (a, b) = bytes.split_at(bytes.len() / 2);
+            assert_eq!(link.ports[0].send(Addr::Net(to), &[a, b]), Sent::Yes);
+        }
+        link.ports[0].device_mut().full = true;
+        link.ports[0].flush();
+        assert!(!link.ports[0].stack().is_idle(), "the last ones wait");
+        link.ports[0].device_mut().full = false;
+        link.pass(MS);
+        let got: Vec<_> = link.got[1].iter().map(|(_, bytes)| bytes.clone()).collect();
+        assert!(got == sent, "{} of {}", got.len(), sent.len());
+        let lengths: Vec<_> = link.seen.iter().map(|(_, frame)| frame.len()).collect();
+        assert_eq!(lengths.len(), 7, "{lengths:?}");
+        assert!(link.ports[0].stack().is_idle());
+    }
+}
+
 #[test]
 fn a_device_that_is_full_is_tried_again_by_the_caller_and_by_the_outbox() {
     let mut link = Link::new(1500);

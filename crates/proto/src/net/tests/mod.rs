@@ -52,6 +52,8 @@ impl Device for Nic {
             return Sent::Full;
         }
         let frame = parts.concat();
+        let whole = HEADER + self.info.mtu;
+        assert!(frame.len() <= whole || matches!(offload, Offload::Segments { .. }));
         assert!((HEADER..=self.info.max_send).contains(&frame.len()), "{} octets", frame.len());
         assert!(parts[0].len() >= HEADER);
         self.sent.push((frame, offload));
@@ -89,7 +91,7 @@ pub(super) struct Link {
     pub(super) fault: Fault,
     rng: Rng,
     /// Frames on their way, by arrival.
-    wire: Vec<(Instant, usize, Vec<u8>)>,
+    wire: Vec<(Instant, usize, Vec<u8>, Arrival)>,
     /// All frames that went over the wire.
     pub(super) seen: Vec<(usize, Vec<u8>)>,
     /// Datagrams that arrived.
@@ -109,6 +111,9 @@ impl Link {
             last += 1;
             let mut nic = Nic::new(last, mtu);
             nic.info.offloads = offloads;
+            if offloads.udp_segments {
+                nic.info.max_send = crate::device::MAX_FRAME;
+            }
             Port::new(config, nic, 7, false, rng.fork()).unwrap()
         });
         let fault = Fault::default();
@@ -135,10 +140,10 @@ impl Link {
         for side in 0..2 {
             let mut i = 0;
             while i < self.wire.len() {
-                let (due, to, _) = self.wire[i];
+                let (due, to, ..) = self.wire[i];
                 if to == side && due <= self.now {
-                    let (_, _, frame) = self.wire.remove(i);
-                    self.inject(side, frame);
+                    let (_, _, frame, arrival) = self.wire.remove(i);
+                    self.ports[side].device_mut().inbox.push_back((frame, arrival));
                 } else {
                     i += 1;
                 }
@@ -158,7 +163,7 @@ impl Link {
             port.flush();
             self.events[side].extend(core::iter::from_fn(|| port.event()));
             for (mut frame, offload) in core::mem::take(&mut port.device_mut().sent) {
-                finish(&mut frame, offload);
+                let arrival = finish(&mut frame, offload);
                 self.seen.push((side, frame.clone()));
                 let fate = self.fault.fate(&mut self.rng, frame.len());
                 for copy in 0..usize::from(fate.copies) {
@@ -167,7 +172,7 @@ impl Link {
                         fate.flip_bit.into_iter().for_each(|bit| frame[bit / 8] ^= 1 << (bit % 8));
                         fate.cut_to.into_iter().for_each(|len| frame.truncate(len));
                     }
-                    self.wire.push((self.now.after(US + fate.delay_ns[copy]), 1 - side, frame));
+                    self.wire.push((self.now.after(US + fate.delay_ns[copy]), 1 - side, frame, arrival));
                 }
             }
         }
@@ -191,14 +196,18 @@ impl Link {
     }
 }
 
-/// What a device does by itself: the checksum.
-fn finish(frame: &mut [u8], offload: Offload) {
-    if let Offload::Checksum { start, offset } = offload {
-        let (start, at) = (usize::from(start), usize::from(start + offset));
-        let checksum = Sum::new().bytes(&frame[start..]).checksum();
-        let checksum = if checksum == 0 { 0xffff } else { checksum };
-        frame[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
-    }
+/// What a device does by itself: the checksum. Segments stay joined, as on a pair of interfaces within one machine.
+fn finish(frame: &mut [u8], offload: Offload) -> Arrival {
+    let (start, offset, segment) = match offload {
+        Offload::None => return Arrival::default(),
+        Offload::Checksum { start, offset } => (start, offset, 0),
+        Offload::Segments { kind, start, mss, .. } => (start, kind.checksum_at(), mss),
+    };
+    let (start, at) = (usize::from(start), usize::from(start + offset));
+    let checksum = Sum::new().bytes(&frame[start..]).checksum();
+    let checksum = if checksum == 0 { 0xffff } else { checksum };
+    frame[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
+    Arrival { checked: false, segment }
 }
 
 fn counted(stack: &Stack, name: &str) -> u64 {

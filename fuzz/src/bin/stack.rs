@@ -1,0 +1,193 @@
+//! The IP layer: whatever frames arrive, in whatever order and time, nothing panics, the way back works in the end, and what is
+//! kept stays within its limits.
+//!
+//! The input is a script: frames of the fuzzer's own, with checksums made right or not, frames of a real conversation changed,
+//! datagrams and echo requests of ours, and time.
+
+#![no_main]
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use libfuzzer_sys::fuzz_target;
+use sprat_proto::datagrams::{Addr, Datagrams};
+use sprat_proto::device::{Arrival, BURST, Device, HEADER, Info, MAX_FRAME, Mac, Offload, Sent};
+use sprat_proto::net::{Config, Port, V4};
+use sprat_proto::time::MS;
+use sprat_proto::wire::checksum::Sum;
+use sprat_proto::wire::ipv6;
+use sprat_proto::{Instant, Rng};
+
+const MACS: [Mac; 2] = [Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2])];
+/// Frames that are remembered, to be changed and sent again.
+const SEEN: usize = 64;
+
+struct Nic {
+    info: Info,
+    inbox: VecDeque<(Vec<u8>, Arrival)>,
+    burst: Vec<(Vec<u8>, Arrival)>,
+    sent: Vec<Vec<u8>>,
+}
+
+impl Device for Nic {
+    fn recv_burst(&mut self) -> usize {
+        self.burst = self.inbox.drain(..self.inbox.len().min(BURST)).collect();
+        self.burst.len()
+    }
+
+    fn frame(&self, i: usize) -> (&[u8], Arrival) {
+        (&self.burst[i].0, self.burst[i].1)
+    }
+
+    fn send(&mut self, parts: &[&[u8]], offload: Offload) -> Sent {
+        let frame = parts.concat();
+        assert!((HEADER..=self.info.max_send).contains(&frame.len()) && offload == Offload::None);
+        self.sent.push(frame);
+        Sent::Yes
+    }
+
+    fn flush(&mut self) {}
+
+    fn info(&self) -> Info {
+        self.info
+    }
+}
+
+struct World {
+    now: Instant,
+    ports: [Port<Nic>; 2],
+    seen: VecDeque<(usize, Vec<u8>)>,
+    got: [usize; 2],
+}
+
+fn v4(side: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, 7, 0, side as u8 + 1)
+}
+
+impl World {
+    fn new() -> Self {
+        let mut rng = Rng::seeded(1);
+        let ports = [0, 1].map(|side| {
+            let nic = Nic {
+                info: Info::plain(MACS[side], 1500),
+                inbox: VecDeque::new(),
+                burst: Vec::new(),
+                sent: Vec::new(),
+            };
+            let config = Config { v4: V4::Fixed { addr: v4(side), prefix: 24 }, ..Config::default() };
+            Port::new(config, nic, 7, false, rng.fork()).expect("the port is free")
+        });
+        Self { now: Instant::from_ns(1), ports, seen: VecDeque::new(), got: [0; 2] }
+    }
+
+    fn turn(&mut self) {
+        for side in 0..2 {
+            let port = &mut self.ports[side];
+            port.turn(self.now);
+            loop {
+                let n = port.recv_burst();
+                (0..n).for_each(|i| assert!(port.datagram(i).1.len() <= MAX_FRAME));
+                self.got[side] += n;
+                if n == 0 && port.device().inbox.is_empty() && port.stack().is_idle() {
+                    break;
+                }
+            }
+            if port.deadline().is_some_and(|due| due <= self.now) {
+                port.tick(self.now);
+            }
+            port.flush();
+            while port.event().is_some() {}
+            for frame in std::mem::take(&mut port.device_mut().sent) {
+                if self.seen.len() == SEEN {
+                    self.seen.pop_front();
+                }
+                self.seen.push_back((1 - side, frame.clone()));
+                self.ports[1 - side].device_mut().inbox.push_back((frame, Arrival::default()));
+            }
+        }
+    }
+
+    fn send(&mut self, side: usize, v6: bool, len: usize) {
+        let ip = if v6 { ipv6::link_local(MACS[1 - side]).into() } else { IpAddr::V4(v4(1 - side)) };
+        self.ports[side].turn(self.now);
+        self.ports[side].send(Addr::Net(SocketAddr::new(ip, 7)), &[&vec![7; len]]);
+        if len % 5 == 4 {
+            let _ = self.ports[side].stack_mut().ping(self.now, ip, len);
+        }
+    }
+
+    fn step(&mut self, op: u8, input: &mut &[u8]) {
+        let arg = take(input);
+        let (side, len) = (usize::from(op >> 7), usize::from(arg));
+        match op % 8 {
+            0 => self.send(side, arg & 1 == 1, len * len / 8),
+            1 => self.now = self.now.after(u64::from(arg) * u64::from(arg) * MS),
+            2..=4 if !self.seen.is_empty() => {
+                let (to, mut frame) = self.seen[len % self.seen.len()].clone();
+                for _ in 0..op >> 4 & 3 {
+                    let at = usize::from(take(input)) % frame.len().min(90);
+                    frame[at] = take(input);
+                }
+                if op & 8 != 0 {
+                    mend(&mut frame);
+                }
+                let segment = if arg > 200 { u16::from(arg) } else { 0 };
+                let arrival = Arrival { checked: op & 64 != 0, segment };
+                self.ports[to].device_mut().inbox.push_back((frame, arrival));
+            }
+            5 | 6 => {
+                let (mine, rest) = input.split_at(len.min(input.len()));
+                *input = rest;
+                let kind: &[u8] = [&[8, 0], &[0x86, 0xdd], &[8, 6], &[0x80, 0x35]][usize::from(op >> 4 & 3)];
+                let mut frame = [&MACS[side].0[..], &MACS[1 - side].0, kind, mine].concat();
+                mend(&mut frame);
+                self.ports[side].device_mut().inbox.push_back((frame, Arrival { checked: true, segment: 0 }));
+            }
+            _ => {}
+        }
+        self.turn();
+    }
+
+    /// Nothing comes from outside any more: within some time datagrams pass again, whatever was believed before.
+    fn finish(mut self) {
+        for v6 in [false, true] {
+            let before = self.got[1];
+            for _ in 0..200 {
+                self.send(0, v6, 100);
+                self.now = self.now.after(200 * MS);
+                for _ in 0..4 {
+                    self.turn();
+                }
+            }
+            assert!(self.got[1] > before, "nothing passes any more: {:?}", self.ports[0].stack().stats());
+        }
+    }
+}
+
+/// Makes the checksum of an IPv4 header right.
+fn mend(frame: &mut [u8]) {
+    if frame.get(12..14) != Some(&[8, 0]) {
+        return;
+    }
+    let words = usize::from(frame.get(HEADER).copied().unwrap_or(5) & 15);
+    let Some(header) = frame.get_mut(HEADER..HEADER + (4 * words).max(12)) else { return };
+    header[10..12].fill(0);
+    let checksum = Sum::new().bytes(header).checksum();
+    header[10..12].copy_from_slice(&checksum.to_be_bytes());
+}
+
+fn take(input: &mut &[u8]) -> u8 {
+    let Some((&first, rest)) = input.split_first() else { return 0 };
+    *input = rest;
+    first
+}
+
+fuzz_target!(|input: &[u8]| {
+    let mut input = input;
+    let mut world = World::new();
+    while !input.is_empty() {
+        let op = take(&mut input);
+        world.step(op, &mut input);
+    }
+    world.finish();
+});
