@@ -167,7 +167,9 @@ impl Stack {
             mac => mac,
         };
         let nic = device(port, (!chosen).then_some(own), mac, side).map_err(named)?;
-        let config = if chosen { Config { checksum: false, ..Config::default() } } else { config(port, ip) };
+        let mut config =
+            if chosen { Config { checksum: false, ..Config::default() } } else { config(port, ip) };
+        config.unfinished = port.driver == "xdp";
         let port = Port::new(config, nic, own.port(), own.is_ipv6(), crate::open::rng()?);
         let mut port = port.map_err(|e| named(io::Error::new(io::ErrorKind::AddrInUse, e)))?;
         port.tick(clock::now());

@@ -8,14 +8,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketType, ipproto};
 use sprat::clock;
 use sprat::driver::Driver as _;
-use sprat::netns::link;
+use sprat::netns::{DEV, Wire, link};
 use sprat::rpc::{Call, Client, Server};
 use sprat::stack::Stack;
 use sprat_proto::net::Event;
 use sprat_proto::{Addr, Datagrams as _};
 
 use crate::Case;
-use crate::house::{DEV, Net};
 
 /// What a test does with a world and the addresses of the kernel and of the stack.
 type Test = fn(&mut World, SocketAddr, SocketAddr);
@@ -54,16 +53,16 @@ pub(crate) fn cases() -> Vec<Case> {
 
 /// A kernel in one namespace, a stack in the other.
 struct World {
-    net: Net,
+    net: Wire,
     stack: Stack,
 }
 
 impl World {
     fn new(driver: &str, kernel: &str, ours: &str, port: u16) -> Self {
-        let net = Net::new(1500);
-        net.a.run(|| link::address(DEV, kernel.parse().unwrap(), 24)).unwrap().unwrap();
+        let net = Wire::new(1500).unwrap();
+        net.end(0).run(|| link::address(DEV, kernel.parse().unwrap(), 24)).unwrap().unwrap();
         let locator = format!("fast+{driver}:dev={DEV},host={ours},port={port}").parse().unwrap();
-        let stack = net.b.run(|| Stack::listen(&locator)).unwrap().unwrap();
+        let stack = net.end(1).run(|| Stack::listen(&locator)).unwrap().unwrap();
         Self { net, stack }
     }
 
@@ -93,7 +92,7 @@ impl World {
     }
 
     fn kernel<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
-        self.net.a.run(body).unwrap()
+        self.net.end(0).run(body).unwrap()
     }
 }
 
@@ -171,14 +170,14 @@ fn closed(world: &mut World, kernel: SocketAddr, ours: SocketAddr) {
 
 /// A server in one namespace, a client in the other.
 fn rpc(driver: &str, ours: &str) {
-    let net = Net::new(1500);
+    let net = Wire::new(1500).unwrap();
     let locator = format!("fast+{driver}:dev={DEV},host={ours},port=0");
     let echo = |call: Call<'_>| Some(call.payload.into_vec());
-    let mut server = net.b.run(|| Server::listen(&[locator.as_str()], echo)).unwrap().unwrap();
+    let mut server = net.end(1).run(|| Server::listen(&[locator.as_str()], echo)).unwrap().unwrap();
     let (at, stop) = (server.locators(), server.stop());
     std::thread::scope(|scope| {
         let serving = scope.spawn(move || server.run());
-        let asked = net.a.run(|| {
+        let asked = net.end(0).run(|| {
             let mut client = Client::new().unwrap();
             let session = client.connect(&at).unwrap();
             for len in [0, 1, 100, 1400, 1500, 65_536, 1_000_000, 5_000_000] {
@@ -194,9 +193,9 @@ fn rpc(driver: &str, ours: &str) {
 }
 
 fn refused() {
-    let net = Net::new(1500);
-    net.a.run(|| link::address(DEV, Ipv4Addr::new(10, 77, 0, 1).into(), 24)).unwrap().unwrap();
+    let net = Wire::new(1500).unwrap();
+    net.end(0).run(|| link::address(DEV, Ipv4Addr::new(10, 77, 0, 1).into(), 24)).unwrap().unwrap();
     let locator = format!("fast+packet:dev={DEV},host=10.77.0.1,port=7").parse().unwrap();
-    let error = net.a.run(|| Stack::listen(&locator)).unwrap().unwrap_err();
+    let error = net.end(0).run(|| Stack::listen(&locator)).unwrap().unwrap_err();
     assert!(error.to_string().contains("give one that no interface has"), "{error}");
 }

@@ -81,6 +81,9 @@ pub struct Config {
     pub answer: bool,
     /// Compute checksums of datagrams over IPv4, where they may be left out. Whoever checks his payload himself needs none.
     pub checksum: bool,
+    /// Take datagrams whose checksum field holds the sum of the pseudo-header only: so they come from a kernel on the same machine
+    /// that left the rest to a device, by a device that does not say so (AF_XDP on a veth).
+    pub unfinished: bool,
     /// Most neighbours known.
     pub neighbours: usize,
     /// Most octets that wait for neighbours to answer.
@@ -107,6 +110,7 @@ impl Default for Config {
             careful: false,
             answer: true,
             checksum: true,
+            unfinished: false,
             neighbours: 1024,
             waiting_bytes: 1 << 20,
             reassembly_bytes: 4 << 20,
