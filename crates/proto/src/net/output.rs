@@ -10,7 +10,7 @@ use super::paths::{Ends, Path, ROOM, TTL, plain, v4};
 use super::run::LONG;
 use super::stack::Stack;
 use crate::Instant;
-use crate::device::{Device, HEADER, MAX_PARTS, Mac, Offload, Sent};
+use crate::device::{Device, MAX_PARTS, Mac, Offload, Sent};
 use crate::wire::arp::{Arp, Op};
 use crate::wire::ethernet::{self, Ethernet};
 use crate::wire::icmpv6::Icmpv6;
