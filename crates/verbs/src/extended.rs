@@ -13,6 +13,7 @@ use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use sprat::clock;
 use sprat::verbs::{Completion, Data, MAX_INLINE, MAX_SGE, Remote, SendOp, SendRequest, Sge, Stag};
 
 use crate::abi::device::{Context, ValuesEx};
@@ -198,10 +199,8 @@ entry! {
     plain fn read_completion_wallclock_ns(seen: *mut CqEx) -> u64 {
         // SAFETY: null, or a queue that is there.
         let cq = unsafe { Cq::from_seen(seen.cast()) }?;
-        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        let wall_ns = since.map_or(0, |d| d.as_nanos() as u64);
         let ago_ns = current(seen).map_or(0, |c| cq.engine.device.now().since(c.at));
-        Ok(wall_ns.saturating_sub(ago_ns))
+        Ok(clock::wall_ns().saturating_sub(ago_ns))
     }
 
     plain fn read_zero(_seen: *mut CqEx) -> u32 {
