@@ -496,7 +496,7 @@ pub(crate) struct Perf {
     #[arg(long)]
     pub(crate) local: bool,
     /// Transports to measure
-    #[arg(long, value_name = "T,T…", value_delimiter = ',', default_value = "fast+shm,fast+udp,tcp", value_parser = ["fast+shm", "fast+udp", "tcp", "rdma"])]
+    #[arg(long, value_name = "T,T…", value_delimiter = ',', default_value = "fast+shm,fast+udp,tcp", value_parser = ["fast+shm", "fast+memif", "fast+packet", "fast+xdp", "fast+udp", "tcp", "rdma"])]
     pub(crate) transport: Vec<String>,
     /// How long each figure is measured, in seconds, over all rounds
     #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = seconds)]

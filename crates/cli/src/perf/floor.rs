@@ -7,7 +7,9 @@ use std::time::Duration;
 use sprat::floor::{self, Flow, Kernel, Limits, Waiting};
 
 use super::Bench;
+use super::local::Local;
 use super::measure::{Lane, Sample, in_turns};
+use super::net;
 use super::report::Row;
 use crate::fail::Fail;
 use crate::process;
@@ -18,6 +20,10 @@ const STREAM_RECORD: usize = 64_000;
 const STREAM_SEGMENT: usize = 1472;
 /// Messages longer than this are streamed: compared with bandwidth, not with a round trip.
 const LONG: usize = 60_000;
+/// Octets of a packet of `fast` besides the message: header and checksum.
+const PACKET: usize = 36;
+/// The longest payload of one frame on our wires.
+const LONGEST_PACKET: usize = 1472;
 /// Footprint of the set whose data is in cache, and of ClusterPerf's full one.
 const FOOTPRINTS: [usize; 2] = [150_000, 200_000_000];
 
@@ -48,8 +54,18 @@ pub(crate) struct Floor<'l> {
 }
 
 /// The floor under `exchange` over `transport`. `None` for a transport that has no raw counterpart here.
-pub(crate) fn under<'l>(transport: &str, exchange: Exchange) -> Option<Floor<'l>> {
+pub(crate) fn under<'l>(local: &'l Local, transport: &str, exchange: Exchange) -> Option<Floor<'l>> {
     let size = exchange.longer();
+    if let Some(ends) = local.device(transport) {
+        let payload = size + PACKET;
+        return Some(if payload > LONGEST_PACKET {
+            let lane = flow(exchange, move |limits| floor::device_stream(ends()?, limits));
+            Floor { name: "floor.deviceStream", lane }
+        } else {
+            let lane = times(exchange, move |limits| floor::device(ends()?, payload, limits));
+            Floor { name: "floor.device", lane }
+        });
+    }
     let (name, lane): (_, Lane<'l>) = match transport {
         "fast+shm" if size > LONG => {
             ("floor.ringStream", flow(exchange, |limits| floor::ring_stream(STREAM_RECORD, limits)))
@@ -71,8 +87,13 @@ pub(crate) fn under<'l>(transport: &str, exchange: Exchange) -> Option<Floor<'l>
 
 /// Kernel TCP, polling, moving the same bytes.
 pub(crate) fn tcp<'l>(exchange: Exchange) -> Floor<'l> {
+    tcp_over(Kernel::loopback(), exchange)
+}
+
+/// The same, over whatever `kernel` says.
+pub(crate) fn tcp_over<'l>(kernel: Kernel<'l>, exchange: Exchange) -> Floor<'l> {
     let Exchange { request, reply } = exchange;
-    let run = move |limits| Kernel::loopback().tcp_exchange(request, reply, Waiting::Polling, limits);
+    let run = move |limits| kernel.tcp_exchange(request, reply, Waiting::Polling, limits);
     Floor { name: "floor.tcp", lane: times(exchange, run) }
 }
 
@@ -149,11 +170,50 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
     }
     let long = Exchange { request: 64, reply: 1_000_000 };
     for transport in ["fast+shm", "fast+udp", "tcp"] {
-        if let Some(floor) = under(transport, long) {
-            row(bench, floor.name.trim_start_matches("floor."), transport, Some(long.reply), floor.lane)?;
-        }
+        stream(bench, transport, long)?;
+    }
+    for transport in bench.transports.clone().iter().filter(|t| net::is_device(t)) {
+        devices(bench, transport)?;
+        stream(bench, transport, long)?;
+    }
+    if bench.local.wire().is_some() {
+        wire(bench, long)?;
     }
     bench.report.end()
+}
+
+/// Frames there and back, for each size.
+fn devices(bench: &mut Bench, transport: &str) -> Result<(), Fail> {
+    for size in bench.sizes(&[100, 1000]) {
+        let Some(ends) = bench.local.device(transport) else { continue };
+        let run = move |limits| floor::device(ends()?, (size + PACKET).min(LONGEST_PACKET), limits);
+        row(bench, "device", transport, Some(size), times(Exchange::both(size), run))?;
+    }
+    Ok(())
+}
+
+/// A long message's bandwidth.
+fn stream(bench: &mut Bench, transport: &str, long: Exchange) -> Result<(), Fail> {
+    let figures = match under(&bench.local, transport, long) {
+        Some(Floor { name, lane }) => (name, in_turns(&mut [lane], bench.rounds, bench.time)?),
+        None => return Ok(()),
+    };
+    let name = figures.0;
+    bench.report.row(Row::new(name, transport, Some(long.reply), &figures.1[0]))
+}
+
+/// The kernel's own over the wire of packet devices.
+fn wire(bench: &mut Bench, long: Exchange) -> Result<(), Fail> {
+    for size in bench.sizes(&[100]) {
+        let Some(over) = bench.local.wire() else { return Ok(()) };
+        let kernel = Kernel::over(&over);
+        let both = Exchange::both(size);
+        let udp = times(both, |limits| kernel.udp(size, Waiting::Polling, limits));
+        row(bench, "wire.udp", "fast+udp", Some(size), udp)?;
+        row(bench, "wire.tcp", "tcp", Some(size), tcp_over(kernel, both).lane)?;
+        row(bench, "wire.tcp", "tcp", Some(long.reply), tcp_over(kernel, long).lane)?;
+    }
+    Ok(())
 }
 
 fn row(

@@ -1,8 +1,14 @@
 //! The processes that `perf --local` measures: started when a test first needs them, ended with the run.
 
 use std::net::{TcpListener, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use crate::fail::Fail;
+use sprat::floor::Open;
+use sprat::netns::{Inside, Wire};
+
+use super::net::{self, Net};
+use crate::fail::{Fail, Named as _};
 use crate::process::{self, Process};
 use crate::up::{Cluster, Plan, ports};
 
@@ -15,7 +21,29 @@ pub(crate) struct Local {
     transports: Vec<String>,
     echo: Option<Echo>,
     cluster: Option<Cluster>,
+    folder: Option<Folder>,
+    net: Option<Net>,
 }
+
+/// A folder for sockets, gone with the run.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Result<Self, Fail> {
+        let path = std::env::temp_dir().join(format!("sprat-perf-{}", std::process::id()));
+        std::fs::create_dir(&path).named(format_args!("cannot make {}", path.display()))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// What opens the two devices of a floor, anew for every round.
+pub(crate) type Ends<'l> = Box<dyn Fn() -> std::io::Result<[Open<'static>; 2]> + 'l>;
 
 /// A process that answers with what it is asked.
 pub(crate) struct Echo {
@@ -24,8 +52,42 @@ pub(crate) struct Echo {
 }
 
 impl Local {
-    pub(crate) fn new(transports: &[String]) -> Self {
-        Self { cores: process::cores(), transports: transports.to_vec(), echo: None, cluster: None }
+    /// For `transports`. If `here`, all processes are this run's, and packet devices get a network of their own, which the
+    /// calling thread enters.
+    pub(crate) fn new(transports: &[String], here: bool) -> Result<Self, Fail> {
+        let net = (here && transports.iter().any(|t| net::wanted(t))).then(Net::new).transpose()?;
+        let folder = transports.iter().any(|t| t == "fast+memif").then(Folder::new).transpose()?;
+        let (cores, transports) = (process::cores(), transports.to_vec());
+        Ok(Self { cores, transports, echo: None, cluster: None, folder, net })
+    }
+
+    /// The wire of floors, if packet devices are measured.
+    pub(crate) fn wire(&self) -> Option<Arc<Wire>> {
+        self.net.as_ref().map(|net| Arc::clone(net.floor()))
+    }
+
+    /// The raw devices under `transport`, if it goes over one.
+    pub(crate) fn device(&self, transport: &str) -> Option<Ends<'static>> {
+        match transport {
+            "fast+memif" => {
+                let folder = self.folder.as_ref()?.0.clone();
+                Some(Box::new(move || Ok(net::memif_ends(&folder))))
+            }
+            _ => {
+                let driver = if transport == "fast+packet" { "packet" } else { "xdp" };
+                let wire = self.wire().filter(|_| net::wanted(transport))?;
+                Some(Box::new(move || Ok(net::ends(driver, &wire))))
+            }
+        }
+    }
+
+    /// The calling thread where the servers are.
+    fn far(&self) -> Result<Option<Inside>, Fail> {
+        self.net.as_ref().map(Net::far).transpose()
+    }
+
+    fn sockets(&self) -> Option<&Path> {
+        self.folder.as_ref().map(|folder| folder.0.as_path())
     }
 
     /// The core for this process, if there are two to share out.
@@ -41,7 +103,8 @@ impl Local {
     /// The echo server, started if need be.
     pub(crate) fn echo(&mut self) -> Result<&Echo, Fail> {
         if self.echo.is_none() {
-            let locators = locators("echo", &self.transports)?;
+            let locators = locators("echo", &self.transports, self.sockets())?;
+            let _far = self.far()?;
             let mut process =
                 Process::start("the echo server", self.server_core(), ["echo", "-L", &locators])?;
             let locators = process.ready()?;
@@ -74,7 +137,8 @@ impl Local {
     }
 
     fn start_echo(&self, role: &str, transports: &[String]) -> Result<Echo, Fail> {
-        let locators = locators(role, transports)?;
+        let locators = locators(role, transports, self.sockets())?;
+        let _far = self.far()?;
         let mut process = Process::start("the echo server", self.server_core(), ["echo", "-L", &locators])?;
         let locators = process.ready()?;
         Ok(Echo { process, locators })
@@ -110,11 +174,16 @@ pub(crate) fn pick(locators: &str, transport: &str) -> Result<String, Fail> {
 
 /// Locators for one process of this run, one for each transport: a name of its own, and a port that is free on TCP and on
 /// UDP.
-pub(crate) fn locators(role: &str, transports: &[String]) -> Result<String, Fail> {
+pub(crate) fn locators(role: &str, transports: &[String], sockets: Option<&Path>) -> Result<String, Fail> {
     let port = free_ports(2)?;
     let name = format!("perf-{}-{role}", std::process::id());
     let of = |transport: &String| match transport.as_str() {
         "fast+shm" => format!("fast+shm:name={name}"),
+        "fast+memif" => {
+            let socket = sockets.unwrap_or(Path::new(".")).join(role);
+            format!("fast+memif:socket={},host={},port={port}", socket.display(), Wire::ours(1, 2))
+        }
+        device if net::wanted(device) => net::locator(device, port),
         // It goes over TCP, and another port is TCP's own.
         "rdma" => format!("rdma:host=127.0.0.1,port={}", port + 1),
         other => format!("{other}:host=127.0.0.1,port={port}"),

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use clap::ValueEnum;
+use sprat::floor::Kernel;
 
 use crate::args::{self, Test};
 use crate::fail::Fail;
@@ -19,6 +20,7 @@ mod idle;
 mod loaded;
 pub(crate) mod local;
 pub(crate) mod measure;
+mod net;
 pub(crate) mod procfs;
 pub(crate) mod report;
 mod sessions;
@@ -55,6 +57,8 @@ pub(crate) fn run(args: &args::Perf) -> Result<(), Fail> {
         return Err(Fail::usage(format!("{name} measures processes of its own")).next("add --local"));
     }
     let context = Context::now(args.rounds, args.seconds);
+    // Floors need nobody to answer.
+    let only_floors = args.tests.iter().all(|test| matches!(test, Test::Floor));
     let mut bench = Bench {
         report: Report::new(args.json.as_deref(), &context)?,
         transports: args.transport.clone(),
@@ -65,7 +69,7 @@ pub(crate) fn run(args: &args::Perf) -> Result<(), Fail> {
         sessions: args.sessions as usize,
         objects: (!args.full).then_some(args.objects),
         coordinator: (!args.local).then(|| args.at.coordinator.clone()),
-        local: local::Local::new(&args.transport),
+        local: local::Local::new(&args.transport, args.local || only_floors)?,
     };
     if let Some(core) = bench.local.client_core() {
         process::pin(core)?;
@@ -103,11 +107,13 @@ impl Compared {
 impl Bench {
     /// Measures `product` in turns with the floor of `exchange` over `transport` and with kernel TCP.
     fn compare(&self, transport: &str, exchange: Exchange, product: Lane<'_>) -> Result<Compared, Fail> {
-        let mut lanes = vec![product, floor::tcp(exchange).lane];
+        let wire = self.local.wire().filter(|_| net::wanted(transport));
+        let kernel = wire.as_deref().map_or_else(Kernel::loopback, Kernel::over);
+        let mut lanes = vec![product, floor::tcp_over(kernel, exchange).lane];
         let mut name = "floor.tcp";
         // Over TCP the two are one, also for RDMA, which goes over it.
         let over_tcp = matches!(transport, "tcp" | "rdma");
-        if !over_tcp && let Some(floor) = floor::under(transport, exchange) {
+        if !over_tcp && let Some(floor) = floor::under(&self.local, transport, exchange) {
             name = floor.name;
             lanes.push(floor.lane);
         }
@@ -156,7 +162,7 @@ pub(crate) fn demo() -> Result<(), Fail> {
     let transports: Vec<String> = ["fast+shm", "fast+udp", "tcp"].map(str::to_owned).to_vec();
     let mut bench = Bench {
         report: Report::brief(&context)?,
-        local: local::Local::new(&transports),
+        local: local::Local::new(&transports, true)?,
         transports,
         time: Duration::from_secs_f64(seconds),
         rounds,

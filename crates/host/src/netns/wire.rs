@@ -32,6 +32,15 @@ impl Wire {
         Ok(Self { ends })
     }
 
+    /// Another cable beside the first, called `dev` at both ends, without addresses of the kernel's.
+    ///
+    /// # Errors
+    /// The name is taken, or as [`Wire::new`].
+    pub fn add(&self, dev: &str, mtu: usize) -> io::Result<()> {
+        let [a, b] = &self.ends;
+        link::veth([(a, dev), (b, dev)], mtu, 1)
+    }
+
     /// The namespace at end 0 or 1.
     ///
     /// # Panics
