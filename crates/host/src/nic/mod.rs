@@ -6,6 +6,7 @@
 //! | driver | what it is | who may |
 //! | --- | --- | --- |
 //! | `packet` | AF_PACKET with a mapped ring: any interface of the kernel, beside its own stack | CAP_NET_RAW |
+//! | `tap` | an interface of the kernel whose other end we are | CAP_NET_ADMIN |
 //! | `xdp` | AF_XDP: frames past the kernel's stack, by way of a program on the interface | CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF |
 //! | `dpdk` | any poll-mode driver of DPDK, in builds with the feature `dpdk` | by driver |
 //! | `memif` | memory shared with another process, in the format of VPP and DPDK | anybody |
@@ -24,11 +25,15 @@ mod burst;
 #[cfg(feature = "dpdk")]
 pub mod dpdk;
 pub mod fake;
+pub mod fault;
 mod filter;
 mod flags;
 pub mod memif;
 pub mod packet;
+pub mod pcap;
 mod sys;
+pub mod tap;
+mod vnet;
 pub mod xdp;
 
 /// A [`Device`] of the real world. Never blocks; belongs to one thread.
@@ -221,7 +226,7 @@ impl From<OpenError> for io::Error {
 }
 
 /// The drivers that are built, for messages.
-const DRIVERS: &str = "packet, memif, dpdk";
+const DRIVERS: &str = "packet, xdp, tap, memif and dpdk";
 
 /// Opens a device of the kind `driver`, the part of a locator behind the `+`.
 ///
@@ -240,6 +245,7 @@ pub fn open(driver: &str, options: &Options) -> Result<AnyNic, OpenError> {
             let failed = |source| OpenError::Failed { driver, dev, what: "opening", source };
             Ok(Box::new(memif::Memif::open(options).map_err(failed)?))
         }
+        "tap" => Ok(Box::new(tap::Tap::open(options)?)),
         "xdp" => Ok(Box::new(xdp::Xdp::open(options)?)),
         "dpdk" => dpdk(options),
         other => Err(OpenError::UnknownDriver { driver: other.into() }),

@@ -21,11 +21,11 @@ use std::sync::atomic::Ordering;
 use rustix::io::Errno;
 use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, sendmmsg, sendmsg};
 use sprat_proto::device::{
-    Arrival, BURST, Device, HEADER, Info, MAX_FRAME, MAX_PARTS, Mac, Offload, Offloads, Segmented, Sent,
+    Arrival, BURST, Device, HEADER, Info, MAX_FRAME, MAX_PARTS, Mac, Offload, Offloads, Sent,
 };
 
 use super::flags::{Presence, presence};
-use super::{Nic, OpenError, Options, filter, interface, sys};
+use super::{Nic, OpenError, Options, filter, interface, sys, vnet};
 use crate::mem::Region;
 use crate::netns::link;
 
@@ -38,19 +38,10 @@ const BLOCKS_JOINED: usize = 16;
 const BLOCKS_PLAIN: usize = 4;
 /// What a slot holds before a frame, at most: the ring's header, an address, alignment, and the `virtio_net_hdr`.
 const BEFORE: usize = 128;
-/// Octets of a `virtio_net_hdr`.
-const VNET: usize = 10;
 /// Frames up to this length are collected and sent together.
 const COLLECTED: usize = 4096;
 /// Bytes that the kernel may hold of what we send.
 const SEND_BUFFER: libc::c_int = 8 << 20;
-
-// linux/virtio_net.h
-const NEEDS_CSUM: u8 = 1;
-const DATA_VALID: u8 = 2;
-const GSO_TCPV4: u8 = 1;
-const GSO_TCPV6: u8 = 4;
-const GSO_UDP: u8 = 5;
 
 /// An AF_PACKET socket with its ring.
 #[derive(Debug)]
@@ -164,7 +155,7 @@ impl Packet {
             return None;
         }
         let whole = kept == len && (HEADER..=MAX_FRAME).contains(&kept);
-        if !whole || mac < header.len() + VNET || mac + kept > self.ring.slot {
+        if !whole || mac < header.len() + vnet::LEN || mac + kept > self.ring.slot {
             self.counted.cut += 1;
             return None;
         }
@@ -173,12 +164,10 @@ impl Packet {
             segment: 0,
         };
         if self.vnet {
-            let mut vnet = [0; VNET];
-            self.ring.memory.copy_out(slot + mac - VNET, &mut vnet);
-            arrival.checked |= vnet[0] & (NEEDS_CSUM | DATA_VALID) != 0;
-            if vnet[1] != 0 {
-                arrival.segment = u16::from_le(u16::from_le_bytes([vnet[4], vnet[5]]));
-            }
+            let mut vnet = [0; vnet::LEN];
+            self.ring.memory.copy_out(slot + mac - vnet::LEN, &mut vnet);
+            let more = vnet::arrival(vnet);
+            arrival = Arrival { checked: arrival.checked || more.checked, ..more };
         }
         let ns = u64::from(word(16)) * 1_000_000_000 + u64::from(word(20));
         Some(Lent { at: slot + mac, len: kept, arrival, ns })
@@ -367,25 +356,6 @@ fn join(socket: &OwnedFd, link: &link::Link, options: &Options, mac: Mac) -> io:
     Ok(())
 }
 
-/// The `virtio_net_hdr` that asks for `offload`.
-fn vnet(offload: Offload) -> [u8; VNET] {
-    let half = |value: u16| value.to_le().to_le_bytes();
-    let (kind, header, size, start, offset) = match offload {
-        Offload::None => return [0; VNET],
-        Offload::Checksum { start, offset } => (0, 0, 0, start, offset),
-        Offload::Segments { kind, start, header, mss } => {
-            let of = match kind {
-                Segmented::Tcp4 => GSO_TCPV4,
-                Segmented::Tcp6 => GSO_TCPV6,
-                Segmented::Udp => GSO_UDP,
-            };
-            (of, header, mss, start, kind.checksum_at())
-        }
-    };
-    let [[a, b], [c, d], [e, f], [g, h]] = [half(header), half(size), half(start), half(offset)];
-    [NEEDS_CSUM, kind, a, b, c, d, e, f, g, h]
-}
-
 impl Device for Packet {
     fn recv_burst(&mut self) -> usize {
         if self.ring.held > 0 {
@@ -434,8 +404,8 @@ impl Device for Packet {
             self.counted.refused += 1;
             return Sent::Yes;
         }
-        let vnet = vnet(offload);
-        let vnet = &vnet[..if self.vnet { VNET } else { 0 }];
+        let vnet = vnet::emit(offload);
+        let vnet = &vnet[..if self.vnet { vnet::LEN } else { 0 }];
         if len > COLLECTED {
             return if self.send_collected() { self.send_at_once(vnet, parts) } else { Sent::Full };
         }

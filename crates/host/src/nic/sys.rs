@@ -74,6 +74,32 @@ pub(super) fn set_filter(fd: BorrowedFd<'_>, program: &[Op]) -> io::Result<()> {
     check(done as isize).map(drop)
 }
 
+/// Makes of a fresh /dev/net/tun a tap interface called `name`, or joins the one that exists.
+pub(super) fn make_tap(fd: BorrowedFd<'_>, name: &str) -> io::Result<()> {
+    if name.len() >= libc::IFNAMSIZ || name.is_empty() || name.contains('\0') {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    // SAFETY: a plain C structure for which all zeros is a value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
+    request.ifr_ifru.ifru_flags = flags as libc::c_short;
+    // SAFETY: the request reads and writes one `ifreq`, which lives during the call; its name ends with a zero.
+    let done = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
+    check(done as isize).map(drop)
+}
+
+/// Lets a tap's frames come with checksums and segments left to us; segments of UDP too if `udp`.
+pub(super) fn tap_offload(fd: BorrowedFd<'_>, udp: bool) -> io::Result<()> {
+    // linux/if_tun.h: TUN_F_CSUM, TUN_F_TSO4, TUN_F_TSO6; TUN_F_USO4, TUN_F_USO6.
+    let flags: libc::c_ulong = if udp { 0x67 } else { 0x07 };
+    // SAFETY: the request takes a number.
+    let done = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD, flags) };
+    check(done as isize).map(drop)
+}
+
 /// Plain C structures of numbers: no pointers, no padding that matters, every pattern of bits a value.
 ///
 /// # Safety

@@ -1,0 +1,250 @@
+//! A device that writes down what passes: [`Capture`] wraps another one and writes every frame, in both directions, to a file
+//! that Wireshark, tshark and tcpdump read.
+//!
+//! ```text
+//! file    magic a1b23c4d (nanoseconds, in the order of the machine), 2, 4, 0, 0, longest: u32, 1 (Ethernet)
+//! frame   seconds, nanoseconds, octets kept, octets of the frame (u32 each), the octets
+//! ```
+//! A checksum that the device was asked for is filled in, as the frame will have it on the wire; a frame that the device cuts is
+//! written whole. Once the file has its limit, frames pass unwritten and are counted.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write as _};
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+
+use sprat_proto::device::{Arrival, Device, Info, MAX_FRAME, Offload, Sent};
+use sprat_proto::wire::checksum::Sum;
+
+use super::Nic;
+use crate::clock;
+
+/// linux/pcap: nanoseconds.
+const MAGIC: u32 = 0xa1b2_3c4d;
+const ETHERNET: u32 = 1;
+/// Octets gathered before they are written.
+const BUFFER: usize = 256 << 10;
+/// The limit of a file unless another is given.
+pub const LIMIT: u64 = 1 << 30;
+
+/// A device and the file that its frames go to.
+#[derive(Debug)]
+pub struct Capture<N> {
+    inner: N,
+    file: Option<BufWriter<File>>,
+    frame: Vec<u8>,
+    left: u64,
+    written: u64,
+    unwritten: u64,
+}
+
+impl<N: Nic> Capture<N> {
+    /// `inner`, whose frames go to a new file at `path` until that has `limit` octets.
+    ///
+    /// # Errors
+    /// The file cannot be made or written; the error names it.
+    pub fn new(inner: N, path: &Path, limit: u64) -> io::Result<Self> {
+        let named = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", path.display()));
+        let mut file = BufWriter::with_capacity(BUFFER, File::create(path).map_err(named)?);
+        // Version 2.4: two halves of one word, whose order follows the machine's.
+        let version = if cfg!(target_endian = "little") { 4 << 16 | 2 } else { 2 << 16 | 4 };
+        for word in [MAGIC, version, 0, 0, MAX_FRAME as u32, ETHERNET] {
+            file.write_all(&native(word)).map_err(named)?;
+        }
+        file.flush().map_err(named)?;
+        let left = limit.saturating_sub(24);
+        Ok(Self { inner, file: Some(file), frame: Vec::new(), left, written: 0, unwritten: 0 })
+    }
+
+    /// Writes down what is gathered.
+    ///
+    /// # Errors
+    /// The disk is full, say. Nothing is written any more then.
+    pub fn sync(&mut self) -> io::Result<()> {
+        let result = self.file.as_mut().map_or(Ok(()), BufWriter::flush);
+        if result.is_err() {
+            self.give_up();
+        }
+        result
+    }
+
+    fn give_up(&mut self) {
+        // What it still holds would be tried again when it is dropped.
+        drop(self.file.take().map(BufWriter::into_parts));
+    }
+
+    /// Writes the frame in `self.frame`.
+    fn record(&mut self, ns: u64) {
+        let room = 16 + self.frame.len() as u64;
+        let Some(file) = self.file.as_mut().filter(|_| room <= self.left) else {
+            self.unwritten += 1;
+            return;
+        };
+        let len = self.frame.len() as u32;
+        let words = [(ns / 1_000_000_000) as u32, (ns % 1_000_000_000) as u32, len, len];
+        let written = words.iter().try_for_each(|word| file.write_all(&native(*word)));
+        if written.and_then(|()| file.write_all(&self.frame)).is_err() {
+            self.give_up();
+            self.unwritten += 1;
+            return;
+        }
+        self.left -= room;
+        self.written += 1;
+    }
+}
+
+fn native(word: u32) -> [u8; 4] {
+    word.to_le().to_le_bytes()
+}
+
+/// Fills in the checksum that `offload` asks for, if the frame has the place.
+fn finish(frame: &mut [u8], offload: Offload) {
+    let (start, offset) = match offload {
+        Offload::None => return,
+        Offload::Checksum { start, offset } => (usize::from(start), usize::from(offset)),
+        Offload::Segments { kind, start, .. } => (usize::from(start), usize::from(kind.checksum_at())),
+    };
+    let Some(transport) = frame.get_mut(start..).filter(|t| t.len() >= offset + 2) else { return };
+    let sum = Sum::new().bytes(transport).checksum();
+    // UDP says by 0 that there is none.
+    let sum = if sum == 0 && offset == 6 { 0xffff } else { sum };
+    transport[offset..offset + 2].copy_from_slice(&sum.to_be_bytes());
+}
+
+impl<N: Nic> Device for Capture<N> {
+    fn recv_burst(&mut self) -> usize {
+        let n = self.inner.recv_burst();
+        for i in 0..n {
+            let ns = self.inner.arrived_ns(i).unwrap_or_else(clock::wall_ns);
+            self.frame.clear();
+            self.frame.extend_from_slice(self.inner.frame(i).0);
+            self.record(ns);
+        }
+        n
+    }
+
+    fn frame(&self, i: usize) -> (&[u8], Arrival) {
+        self.inner.frame(i)
+    }
+
+    fn send(&mut self, parts: &[&[u8]], offload: Offload) -> Sent {
+        let sent = self.inner.send(parts, offload);
+        if sent == Sent::Yes && parts.iter().map(|p| p.len()).sum::<usize>() <= MAX_FRAME {
+            self.frame.clear();
+            parts.iter().for_each(|part| self.frame.extend_from_slice(part));
+            finish(&mut self.frame, offload);
+            self.record(clock::wall_ns());
+        }
+        sent
+    }
+
+    fn flush(&mut self) {
+        self.inner.flush();
+    }
+
+    fn info(&self) -> Info {
+        self.inner.info()
+    }
+
+    fn arrived_ns(&self, i: usize) -> Option<u64> {
+        self.inner.arrived_ns(i)
+    }
+
+    fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        self.inner.counters(each);
+        each("frames_captured", self.written);
+        each("frames_not_captured", self.unwritten);
+    }
+}
+
+impl<N: Nic> Nic for Capture<N> {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.inner.fd()
+    }
+
+    fn doze(&mut self) -> bool {
+        // Whoever looks into the file while nothing happens finds all of it. What cannot be written is counted later.
+        let _ = self.sync();
+        self.inner.doze()
+    }
+
+    fn wake(&mut self) {
+        self.inner.wake();
+    }
+
+    fn carries(&mut self) -> bool {
+        self.inner.carries()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sprat_proto::device::Mac;
+
+    use super::*;
+    use crate::nic::fake;
+
+    const MACS: [Mac; 2] = [Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2])];
+
+    fn words(bytes: &[u8]) -> Vec<u32> {
+        bytes.chunks_exact(4).map(|w| u32::from_le(u32::from_le_bytes([w[0], w[1], w[2], w[3]]))).collect()
+    }
+
+    #[test]
+    fn every_frame_of_both_directions_is_in_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.pcap");
+        let [a, mut b] = fake::pair(MACS, 1500).unwrap();
+        let mut a = Capture::new(a, &path, LIMIT).unwrap();
+        assert_eq!(a.send(&[&[1; 14], &[2; 46]], Offload::None), Sent::Yes);
+        assert_eq!(b.send(&[&[3; 100]], Offload::None), Sent::Yes);
+        assert_eq!((a.recv_burst(), a.frame(0).0), (1, &[3; 100][..]));
+        a.doze();
+        let file = std::fs::read(&path).unwrap();
+        let version = if cfg!(target_endian = "little") { 0x0004_0002 } else { 0x0002_0004 };
+        assert_eq!(words(&file[..24]), [0xa1b2_3c4d, version, 0, 0, 65_549, 1]);
+        let (first, second) = (&file[24..], &file[24 + 16 + 60..]);
+        assert_eq!(words(&first[8..16]), [60, 60]);
+        assert_eq!(first[16..76], [[1; 14].to_vec(), vec![2; 46]].concat());
+        assert_eq!(words(&second[8..16]), [100, 100]);
+        assert_eq!(second[16..], [3; 100]);
+        assert!(words(&second[..4])[0] >= words(&first[..4])[0], "time goes on");
+    }
+
+    #[test]
+    fn a_full_file_stops_the_file_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.pcap");
+        let [a, mut b] = fake::pair(MACS, 1500).unwrap();
+        let mut a = Capture::new(a, &path, 24 + 3 * (16 + 60)).unwrap();
+        for _ in 0..5 {
+            assert_eq!(a.send(&[&[1; 60]], Offload::None), Sent::Yes);
+        }
+        a.sync().unwrap();
+        assert_eq!(b.recv_burst(), 5);
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 24 + 3 * 76);
+        let mut counted = Vec::new();
+        a.counters(&mut |name, n| counted.push((name, n)));
+        assert!(counted.contains(&("frames_captured", 3)) && counted.contains(&("frames_not_captured", 2)));
+        assert!(
+            Capture::new(b, Path::new("/nowhere/at/all"), LIMIT)
+                .unwrap_err()
+                .to_string()
+                .contains("/nowhere/at/all")
+        );
+    }
+
+    #[test]
+    fn a_checksum_that_was_asked_for_is_filled_in() {
+        // UDP from RFC 768's fields: ports 1 and 2, length 10, payload "hi"; the field holds the pseudo-header's sum.
+        let mut frame = vec![0; 34];
+        frame.extend([0, 1, 0, 2, 0, 10, 0x12, 0x34, b'h', b'i']);
+        finish(&mut frame, Offload::Checksum { start: 34, offset: 6 });
+        let expected = !(1_u16 + 2 + 10 + 0x1234 + 0x6869);
+        assert_eq!(frame[40..42], expected.to_be_bytes());
+        let short = &mut [0; 20][..];
+        finish(short, Offload::Checksum { start: 34, offset: 6 });
+        finish(short, Offload::Checksum { start: 18, offset: 6 });
+        assert_eq!(short, [0; 20]);
+    }
+}

@@ -1,0 +1,200 @@
+//! The driver `tap`: an interface of the kernel whose other end is this program (the kernel's Documentation/networking/tuntap).
+//! What the kernel sends on the interface arrives here; what is sent here arrives there, from where it may be bridged on.
+//!
+//! With each frame in either direction goes a `virtio_net_hdr` (`vnet`): checksums, and the cutting and joining of segments, are
+//! left to the other side, which is this machine and has no wire to compute them for.
+//!
+//! Always: an interface that this value made is gone with it. Not here: queues, and IP without Ethernet (tun).
+
+use std::io::IoSlice;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use sprat_proto::device::{
+    Arrival, BURST, Device, HEADER, Info, MAX_FRAME, MAX_PARTS, Mac, Offload, Offloads, Sent,
+};
+
+use super::{Nic, OpenError, Options, sys, vnet};
+use crate::netns::link;
+
+const DRIVER: &str = "tap";
+/// Octets that one frame may take with what is before it.
+const ROOM: usize = vnet::LEN + MAX_FRAME;
+
+/// A tap interface, seen from its outside.
+#[derive(Debug)]
+pub struct Tap {
+    file: OwnedFd,
+    info: Info,
+    offload: bool,
+    bytes: Box<[u8]>,
+    /// Where each frame of the last burst is in `bytes`, and what is known about it.
+    burst: Vec<(usize, usize, Arrival)>,
+    gone: bool,
+    counted: Counted,
+}
+
+#[derive(Debug, Default)]
+struct Counted {
+    received: u64,
+    sent: u64,
+    refused: u64,
+    broken: u64,
+    unsent: u64,
+}
+
+impl Tap {
+    /// Opens the tap interface `options.dev`, making it and switching it on if it does not exist. Its end of the wire has the
+    /// address `options.mac`, or one made of the interface's.
+    ///
+    /// # Errors
+    /// There is no /dev/net/tun, CAP_NET_ADMIN is missing, or another program has the interface.
+    pub fn open(options: &Options) -> Result<Self, OpenError> {
+        let dev = || options.dev.clone();
+        let failed = |what| move |source| OpenError::Failed { driver: DRIVER, dev: dev(), what, source };
+        let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = rustix::fs::open("/dev/net/tun", flags, Mode::empty()).map_err(|e| match e {
+            Errno::NOENT | Errno::NODEV => OpenError::Unsupported {
+                driver: DRIVER,
+                dev: dev(),
+                what: "there is no /dev/net/tun: modprobe tun".into(),
+            },
+            e => failed("/dev/net/tun")(e.into()),
+        })?;
+        sys::make_tap(file.as_fd(), &options.dev).map_err(|e| match e.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => {
+                OpenError::NotPermitted { driver: DRIVER, dev: dev(), capability: "CAP_NET_ADMIN" }
+            }
+            Some(libc::EBUSY) => OpenError::Unsupported {
+                driver: DRIVER,
+                dev: dev(),
+                what: "another program has it open".into(),
+            },
+            Some(libc::EINVAL) => OpenError::Unsupported {
+                driver: DRIVER,
+                dev: dev(),
+                what: "an interface of that name exists and is no tap, or the name is none".into(),
+            },
+            _ => failed("to make the interface")(e),
+        })?;
+        // Kernels before 6.2 know no segments of UDP.
+        let udp = !options.no_offload && sys::tap_offload(file.as_fd(), true).is_ok();
+        let offload = udp || (!options.no_offload && sys::tap_offload(file.as_fd(), false).is_ok());
+        link::switch(&options.dev, true).map_err(failed("to switch the interface on"))?;
+        let link = link::find(&options.dev).map_err(failed("to look at the interface"))?;
+        // The interface's own belongs to the kernel's side.
+        let [a, b, c, d, e, f] = link.mac.0;
+        let mac = options.mac.unwrap_or(Mac([a & !1 | 2, b, c, d, e, f ^ 1]));
+        let offloads = Offloads { checksum: offload, tcp_segments: offload, udp_segments: udp };
+        let max_send = if offload { MAX_FRAME } else { HEADER + link.mtu };
+        Ok(Self {
+            file,
+            info: Info { mac, mtu: link.mtu, max_send, offloads },
+            offload,
+            bytes: vec![0; (BURST + 1) * ROOM].into(),
+            burst: Vec::with_capacity(BURST),
+            gone: false,
+            counted: Counted::default(),
+        })
+    }
+}
+
+impl Device for Tap {
+    fn recv_burst(&mut self) -> usize {
+        self.burst.clear();
+        let mut at = 0;
+        while self.burst.len() < BURST && !self.gone {
+            match rustix::io::read(&self.file, &mut self.bytes[at..at + ROOM]) {
+                Ok(n) if n >= vnet::LEN + HEADER => {
+                    let mut header = [0; vnet::LEN];
+                    header.copy_from_slice(&self.bytes[at..at + vnet::LEN]);
+                    self.burst.push((at + vnet::LEN, at + n, vnet::arrival(header)));
+                    at += n;
+                }
+                Ok(_) => self.counted.broken += 1,
+                Err(Errno::INTR) => {}
+                Err(Errno::BADFD) => self.gone = true,
+                Err(_) => break,
+            }
+        }
+        self.counted.received += self.burst.len() as u64;
+        self.burst.len()
+    }
+
+    fn frame(&self, i: usize) -> (&[u8], Arrival) {
+        let (start, end, arrival) = self.burst[i];
+        (&self.bytes[start..end], arrival)
+    }
+
+    fn send(&mut self, parts: &[&[u8]], offload: Offload) -> Sent {
+        if self.gone {
+            return Sent::Gone;
+        }
+        let len: usize = parts.iter().map(|p| p.len()).sum();
+        let longest = match offload {
+            Offload::Segments { .. } => self.info.max_send,
+            _ => HEADER + self.info.mtu,
+        };
+        let fits = (HEADER..=longest).contains(&len) && parts.len() <= MAX_PARTS;
+        if !fits || (offload != Offload::None && !self.offload) {
+            self.counted.refused += 1;
+            return Sent::Yes;
+        }
+        let vnet = vnet::emit(offload);
+        let mut slices = [IoSlice::new(&[]); MAX_PARTS + 1];
+        slices[0] = IoSlice::new(&vnet);
+        for (slice, part) in slices[1..].iter_mut().zip(parts) {
+            *slice = IoSlice::new(part);
+        }
+        match rustix::io::writev(&self.file, &slices[..=parts.len()]) {
+            Ok(_) => {
+                self.counted.sent += 1;
+                return Sent::Yes;
+            }
+            Err(Errno::AGAIN) => return Sent::Full,
+            Err(Errno::BADFD) => self.gone = true,
+            Err(_) => {}
+        }
+        self.counted.unsent += 1;
+        if self.gone { Sent::Gone } else { Sent::Yes }
+    }
+
+    /// Frames go at once: there is no call that takes several.
+    fn flush(&mut self) {}
+
+    fn info(&self) -> Info {
+        self.info
+    }
+
+    fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        each("frames_received", self.counted.received);
+        each("frames_sent", self.counted.sent);
+        each("frames_refused", self.counted.refused);
+        each("frames_broken", self.counted.broken);
+        each("frames_unsent", self.counted.unsent);
+    }
+}
+
+impl Nic for Tap {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    fn doze(&mut self) -> bool {
+        !self.gone
+    }
+
+    fn wake(&mut self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_none_is_refused() {
+        let error = Tap::open(&Options { dev: "a name that is far too long".into(), ..Options::default() });
+        assert!(matches!(error, Err(OpenError::Unsupported { .. } | OpenError::Failed { .. })), "{error:?}");
+    }
+}

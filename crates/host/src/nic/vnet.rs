@@ -1,0 +1,46 @@
+//! The ten octets before a frame that say what was left undone of it: `virtio_net_hdr`, as AF_PACKET and tap have it.
+//!
+//! ```text
+//! flags(1) kind(1) octets of headers(2) octets of a segment(2) where the checksum starts(2) and goes(2)
+//! ```
+//! Numbers are in the machine's order.
+
+use sprat_proto::device::{Arrival, Offload, Segmented};
+
+/// Octets of the header.
+pub(super) const LEN: usize = 10;
+
+// linux/virtio_net.h
+const NEEDS_CSUM: u8 = 1;
+const DATA_VALID: u8 = 2;
+const TCPV4: u8 = 1;
+const TCPV6: u8 = 4;
+const UDP: u8 = 5;
+
+/// The header that asks for `offload`.
+pub(super) fn emit(offload: Offload) -> [u8; LEN] {
+    let half = |value: u16| value.to_le().to_le_bytes();
+    let (kind, header, size, start, offset) = match offload {
+        Offload::None => return [0; LEN],
+        Offload::Checksum { start, offset } => (0, 0, 0, start, offset),
+        Offload::Segments { kind, start, header, mss } => {
+            let of = match kind {
+                Segmented::Tcp4 => TCPV4,
+                Segmented::Tcp6 => TCPV6,
+                Segmented::Udp => UDP,
+            };
+            (of, header, mss, start, kind.checksum_at())
+        }
+    };
+    let [[a, b], [c, d], [e, f], [g, h]] = [half(header), half(size), half(start), half(offset)];
+    [NEEDS_CSUM, kind, a, b, c, d, e, f, g, h]
+}
+
+/// What the header of a frame that arrived says.
+pub(super) fn arrival(header: [u8; LEN]) -> Arrival {
+    let segment = u16::from_le(u16::from_le_bytes([header[4], header[5]]));
+    Arrival {
+        checked: header[0] & (NEEDS_CSUM | DATA_VALID) != 0,
+        segment: if header[1] == 0 { 0 } else { segment },
+    }
+}
