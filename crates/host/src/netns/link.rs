@@ -160,6 +160,15 @@ pub fn switch(name: &str, on: bool) -> io::Result<()> {
     Message::new(NEWLINK, 0, &about(index, flags, IFF_UP)).ask().map(drop)
 }
 
+/// Sets the longest payload of an interface's frames.
+///
+/// # Errors
+/// There is none of that name, it cannot have that MTU, or CAP_NET_ADMIN is missing.
+pub fn set_mtu(name: &str, mtu: usize) -> io::Result<()> {
+    let index = find(name)?.index;
+    Message::new(NEWLINK, 0, &about(index, 0, 0)).attribute(MTU, &u32s(mtu as u32)).ask().map(drop)
+}
+
 /// Removes an interface, and with it the other end of a veth pair.
 ///
 /// # Errors

@@ -123,7 +123,7 @@ pub struct Options {
     pub queue: u32,
     /// How frames pass the kernel (`xdp`): the best way that works, if none is asked for.
     pub way: Option<Way>,
-    /// The longest payload of a frame, 1500 if it is 0 (`dpdk`; elsewhere the interface has one).
+    /// The longest payload of a frame, 1500 if it is 0 (`dpdk` and a new `tap`; elsewhere the interface has one).
     pub mtu: u16,
     /// Arguments for DPDK's environment, besides those that the driver gives it (`dpdk`, the first device of a process). There
     /// `dev` is a PCI address (`0000:03:00.0`), or a virtual device's name and arguments (`net_af_packet0,iface=eth0`).

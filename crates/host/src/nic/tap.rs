@@ -81,6 +81,9 @@ impl Tap {
         // Kernels before 6.2 know no segments of UDP.
         let udp = !options.no_offload && sys::tap_offload(file.as_fd(), true).is_ok();
         let offload = udp || (!options.no_offload && sys::tap_offload(file.as_fd(), false).is_ok());
+        if options.mtu != 0 {
+            link::set_mtu(&options.dev, usize::from(options.mtu)).map_err(failed("to set the MTU"))?;
+        }
         link::switch(&options.dev, true).map_err(failed("to switch the interface on"))?;
         let link = link::find(&options.dev).map_err(failed("to look at the interface"))?;
         // The interface's own belongs to the kernel's side.

@@ -23,9 +23,10 @@ use rustix::net::xdp::{XdpUmemReg, XdpUmemRegFlags};
 use rustix::net::{RecvFlags, SendFlags, sockopt};
 use sprat_proto::device::{Arrival, BURST, Device, HEADER, Info, MAX_FRAME, MAX_PARTS, Offload, Sent};
 
+use super::flags::{Presence, presence};
 use super::{Nic, OpenError, Options, Way, interface, sys};
 use crate::mem::Region;
-use crate::netns::link::{self, Link};
+use crate::netns::link::Link;
 use bpf::Mode;
 use rings::{Desc, MORE, Ring};
 
@@ -451,7 +452,7 @@ impl Nic for Xdp {
 
     fn doze(&mut self) -> bool {
         if let Ok(Err(_)) = sockopt::socket_error(&self.socket)
-            && let Ok(None) = link::of_index(self.index)
+            && let Ok(Presence::Gone) = presence(self.socket.as_fd(), self.index)
         {
             self.gone = true;
         }
@@ -462,4 +463,10 @@ impl Nic for Xdp {
     }
 
     fn wake(&mut self) {}
+
+    fn carries(&mut self) -> bool {
+        let presence = presence(self.socket.as_fd(), self.index);
+        self.gone |= matches!(presence, Ok(Presence::Gone));
+        matches!(presence, Ok(Presence::Up))
+    }
 }

@@ -19,6 +19,8 @@ pub(crate) struct Pair {
     pub(crate) b: AnyNic,
     /// Where the interfaces are, if there are any.
     pub(crate) net: Option<Wire>,
+    /// The interface's name at both ends, or at the one end where it is.
+    pub(crate) dev: &'static str,
 }
 
 /// A kind of device, and how a pair of them is made.
@@ -34,7 +36,17 @@ fn on_veth(driver: &str, mtu: usize, change: impl FnOnce(&mut Options)) -> Pair 
     change(&mut options);
     let net = Wire::new(mtu).unwrap();
     let end = |i| net.end(i).run(|| open(driver, &options)).unwrap().unwrap();
-    Pair { a: end(0), b: end(1), net: Some(net) }
+    Pair { a: end(0), b: end(1), net: Some(net), dev: DEV }
+}
+
+/// A tap, and whoever sits on its interface inside the kernel.
+fn on_tap(mtu: usize, no_offload: bool) -> Pair {
+    const TAP: &str = "tap7";
+    let net = Wire::new(mtu).unwrap();
+    let options = Options { dev: TAP.into(), mtu: mtu as u16, no_offload, ..Options::default() };
+    let end = |driver| net.end(0).run(|| open(driver, &options));
+    let (a, b) = (end("tap").unwrap().unwrap(), end("packet").unwrap().unwrap());
+    Pair { a, b, net: Some(net), dev: TAP }
 }
 
 /// A server and its client.
@@ -44,7 +56,7 @@ fn on_memif(mtu: usize, ring: usize) -> Pair {
         let memif = memif::Options { mtu, ring, ..memif::Options::new(role, folder.path().join("memif")) };
         open("memif", &Options { memif: Some(memif), ..Options::default() }).unwrap()
     };
-    let mut pair = Pair { a: end(memif::Role::Server), b: end(memif::Role::Client), net: None };
+    let mut pair = Pair { a: end(memif::Role::Server), b: end(memif::Role::Client), net: None, dev: "" };
     // `wake` goes on with the exchange at the socket.
     for _ in 0..100 {
         for device in [&mut pair.a, &mut pair.b] {
@@ -79,7 +91,7 @@ fn on_dpdk(mtu: usize) -> Pair {
     }
     // It offers its buffers when it is first asked for frames.
     b.recv_burst();
-    Pair { a, b, net: None }
+    Pair { a, b, net: None, dev: "" }
 }
 
 /// All kinds.
@@ -89,7 +101,7 @@ pub(crate) const KINDS: &[Kind] = &[
         root: false,
         pair: |mtu| {
             let [a, b] = fake::pair([Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2])], mtu).unwrap();
-            Pair { a: Box::new(a), b: Box::new(b), net: None }
+            Pair { a: Box::new(a), b: Box::new(b), net: None, dev: "" }
         },
     },
     Kind { name: "memif", root: false, pair: |mtu| on_memif(mtu, 1024) },
@@ -98,6 +110,8 @@ pub(crate) const KINDS: &[Kind] = &[
     Kind { name: "memif_small", root: false, pair: |mtu| on_memif(mtu, 128) },
     Kind { name: "packet", root: true, pair: |mtu| on_veth("packet", mtu, |_| ()) },
     Kind { name: "packet_plain", root: true, pair: |mtu| on_veth("packet", mtu, |o| o.no_offload = true) },
+    Kind { name: "tap", root: true, pair: |mtu| on_tap(mtu, false) },
+    Kind { name: "tap_plain", root: true, pair: |mtu| on_tap(mtu, true) },
     Kind { name: "xdp", root: true, pair: |mtu| on_veth("xdp", mtu, |_| ()) },
     Kind { name: "xdp_native", root: true, pair: |mtu| on_veth("xdp", mtu, |o| o.way = Some(Way::Native)) },
 ];

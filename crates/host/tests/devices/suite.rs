@@ -1,6 +1,6 @@
 //! What every device must do, one test for each sentence and device.
 
-use sprat::netns::{DEV, link};
+use sprat::netns::link;
 use sprat_proto::Rng;
 use sprat_proto::device::{BURST, Device as _, HEADER, MAX_PARTS, Offload, Segmented, Sent};
 
@@ -206,7 +206,7 @@ fn sleeper(kind: &Kind) {
 }
 
 fn vanished_peer(kind: &Kind) {
-    let Pair { mut a, b, net } = (kind.pair)(MTU);
+    let Pair { mut a, b, net, .. } = (kind.pair)(MTU);
     let bytes = frame(a.info().mac, b.info().mac, 1, 500);
     drop(b);
     for _ in 0..2000 {
@@ -222,7 +222,7 @@ fn deleted(kind: &Kind) {
     let mut pair = (kind.pair)(MTU);
     let net = pair.net.as_ref().unwrap();
     let bytes = frame(pair.a.info().mac, pair.b.info().mac, 1, 500);
-    net.end(0).run(|| link::remove(DEV)).unwrap().unwrap();
+    net.end(0).run(|| link::remove(pair.dev)).unwrap().unwrap();
     for nic in [&mut pair.a, &mut pair.b] {
         for _ in 0..100 {
             nic.recv_burst();
@@ -239,14 +239,14 @@ fn switched_off(kind: &Kind) {
     let mut pair = (kind.pair)(MTU);
     let net = pair.net.as_ref().unwrap();
     let bytes = frame(pair.a.info().mac, pair.b.info().mac, 1, 500);
-    net.end(0).run(|| link::switch(DEV, false)).unwrap().unwrap();
+    net.end(0).run(|| link::switch(pair.dev, false)).unwrap().unwrap();
     for _ in 0..100 {
         assert_ne!(pair.a.send(&[&bytes], Offload::None), Sent::Gone);
         pair.a.flush();
     }
     drain(&mut pair.a);
     drain(&mut pair.b);
-    net.end(0).run(|| link::switch(DEV, true)).unwrap().unwrap();
+    net.end(0).run(|| link::switch(pair.dev, true)).unwrap().unwrap();
     // What waited in a ring meanwhile goes now.
     send(&mut pair.a, &bytes);
     drain(&mut pair.b);
