@@ -180,7 +180,7 @@ pub(crate) fn locators(role: &str, transports: &[String], sockets: Option<&Path>
     let of = |transport: &String| match transport.as_str() {
         "fast+shm" => format!("fast+shm:name={name}"),
         "fast+memif" => {
-            let socket = sockets.unwrap_or(Path::new(".")).join(role);
+            let socket = sockets.unwrap_or_else(|| Path::new(".")).join(role);
             format!("fast+memif:socket={},host={},port={port}", socket.display(), Wire::ours(1, 2))
         }
         device if net::wanted(device) => net::locator(device, port),

@@ -113,15 +113,14 @@ impl Xdp {
             (None, "veth") => &[Way::Generic, Way::Native],
             (None, _) => &[Way::ZeroCopy, Way::Native, Way::Generic],
         };
-        let mut last = None;
+        let mut failed = None;
         for &way in ways {
             match Self::open_in(way, &link, options) {
                 Ok(device) => return Ok(device),
-                Err(Failed(what, error)) => last = Some((way, what, error)),
+                Err(Failed(what, error)) => failed = Some(explain(way, what, error, &link, options)),
             }
         }
-        let (way, what, source) = last.unwrap_or((Way::Generic, "a way", io::ErrorKind::Unsupported.into()));
-        Err(explain(way, what, source, &link, options))
+        Err(failed.expect("there is a way at least, and it failed"))
     }
 
     fn open_in(way: Way, link: &Link, options: &Options) -> Result<Self, Failed> {

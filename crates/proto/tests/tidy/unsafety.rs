@@ -24,7 +24,7 @@ const LISTED: &[(&str, usize)] = &[
     ("crates/host/src/nic/dpdk.rs", 13),
     ("crates/host/src/nic/flags.rs", 2),
     ("crates/host/src/nic/packet.rs", 1),
-    ("crates/host/src/nic/sys.rs", 13),
+    ("crates/host/src/nic/sys.rs", 16),
     ("crates/host/src/nic/xdp.rs", 1),
     ("crates/host/src/nic/xdp/bpf.rs", 9),
     ("crates/host/src/rdma/interfaces.rs", 8),
