@@ -147,7 +147,7 @@ pub(super) unsafe fn write(to: *mut u8, from: *const u8, n: usize) -> Result<(),
 /// [`Gone`]; nothing was changed.
 ///
 /// # Safety
-/// As [`write`].
+/// As [`write()`].
 pub(super) unsafe fn atomic(at: *mut u64, change: &mut dyn FnMut(u64) -> u64) -> Result<u64, Gone> {
     let mut old = 0_u64;
     // SAFETY: a local variable of eight bytes; the rest is the caller's promise.
@@ -173,7 +173,7 @@ pub(super) unsafe fn atomic(at: *mut u64, change: &mut dyn FnMut(u64) -> u64) ->
 /// [`Gone`].
 ///
 /// # Safety
-/// As [`write`], if `writable`. `at` is a multiple of eight.
+/// As [`write()`], if `writable`. `at` is a multiple of eight.
 pub(super) unsafe fn touch(at: *mut u8, writable: bool) -> Result<(), Gone> {
     let mut byte = 0_u8;
     // SAFETY: a local variable.
