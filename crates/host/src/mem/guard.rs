@@ -12,7 +12,7 @@
 //! The kernel copies too for a thread that blocks one of these signals when it first comes here, since a fault would then
 //! end the process. Not covered is a program that replaces the handler, or blocks the signals in a thread that has copied
 //! before, and then takes memory away that is used still, with nothing made or registered in between: its own handler gets
-//! that fault.
+//! that fault. Where a sandbox forbids those two calls, what the kernel has to copy is an error of the copy.
 //!
 //! Always holds: octets are written in ascending order, the last sixteen after all others, so that who looks at the last one
 //! sees the others too.

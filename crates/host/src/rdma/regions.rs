@@ -2,7 +2,7 @@
 //! this kind while peers read them or while they come.
 //!
 //! ```text
-//!  number = generation (12 bits) | slot (20 bits)       it stands for  a region │ memory of the program │ a message of ours │ one that comes
+//!  number = generation (44 bits) | slot (20 bits)       it stands for  a region │ memory of the program │ a message of ours │ one that comes
 //! ```
 //!
 //! Always holds: the engine has checked every span against its registration before it comes here, and a region lives at
@@ -20,7 +20,7 @@ use crate::mem::{Foreign, Gone, Region};
 /// Bits of a number that are the slot; the others count how often it was used.
 const SLOT_BITS: u32 = 20;
 const SLOTS: usize = 1 << SLOT_BITS;
-const LAST_GENERATION: u32 = (1 << (32 - SLOT_BITS)) - 1;
+const LAST_GENERATION: u64 = (1 << (64 - SLOT_BITS)) - 1;
 
 /// What a number stands for.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ enum Place {
 
 #[derive(Debug, Default)]
 struct Slot {
-    generation: u32,
+    generation: u64,
     place: Option<Place>,
 }
 
@@ -50,32 +50,32 @@ pub(crate) struct Regions {
     pub(crate) written: u64,
 }
 
-fn slot_of(number: u32) -> usize {
+fn slot_of(number: u64) -> usize {
     number as usize % SLOTS
 }
 
 impl Regions {
     /// Takes a region in; returns its number, `None` if there are too many.
-    pub(crate) fn insert(&mut self, region: Arc<Region>) -> Option<u32> {
+    pub(crate) fn insert(&mut self, region: Arc<Region>) -> Option<u64> {
         self.add(Place::Mapped(region))
     }
 
     /// The same with memory of the program.
-    pub(crate) fn insert_foreign(&mut self, memory: Foreign) -> Option<u32> {
+    pub(crate) fn insert_foreign(&mut self, memory: Foreign) -> Option<u64> {
         self.add(Place::Foreign(memory))
     }
 
     /// Takes a message in that peers will read.
-    pub(super) fn say(&mut self, message: Message) -> Option<u32> {
+    pub(super) fn say(&mut self, message: Message) -> Option<u64> {
         self.add(Place::Said(message))
     }
 
     /// Takes memory in for a message that comes: what is there, and room for the rest.
-    pub(super) fn hear(&mut self, message: Vec<u8>) -> Option<u32> {
+    pub(super) fn hear(&mut self, message: Vec<u8>) -> Option<u64> {
         self.add(Place::Heard(message))
     }
 
-    fn add(&mut self, place: Place) -> Option<u32> {
+    fn add(&mut self, place: Place) -> Option<u64> {
         let at = match self.free.pop() {
             Some(at) => at,
             None if self.slots.len() == SLOTS => return None,
@@ -86,16 +86,16 @@ impl Regions {
         };
         let slot = &mut self.slots[at as usize];
         slot.place = Some(place);
-        Some(slot.generation << SLOT_BITS | at)
+        Some(slot.generation << SLOT_BITS | u64::from(at))
     }
 
     /// Lets a region go: its number stands for nothing.
-    pub(crate) fn remove(&mut self, number: u32) {
+    pub(crate) fn remove(&mut self, number: u64) {
         self.take(number);
     }
 
     /// Gives a message back that was said.
-    pub(super) fn said(&mut self, number: u32) -> Option<Message> {
+    pub(super) fn said(&mut self, number: u64) -> Option<Message> {
         match self.take(number) {
             Some(Place::Said(message)) => Some(message),
             _ => None,
@@ -103,20 +103,20 @@ impl Regions {
     }
 
     /// Gives a message back that came.
-    pub(super) fn heard(&mut self, number: u32) -> Option<Vec<u8>> {
+    pub(super) fn heard(&mut self, number: u64) -> Option<Vec<u8>> {
         match self.take(number) {
             Some(Place::Heard(message)) => Some(message),
             _ => None,
         }
     }
 
-    fn take(&mut self, number: u32) -> Option<Place> {
+    fn take(&mut self, number: u64) -> Option<Place> {
         let slot = self.slots.get_mut(slot_of(number))?;
         if slot.generation != number >> SLOT_BITS {
             return None;
         }
         let place = slot.place.take()?;
-        // A slot whose numbers are used up is used no more: 40 bytes for every four thousand registrations.
+        // A slot whose numbers are used up is used no more; that takes a year of nothing else.
         if slot.generation < LAST_GENERATION {
             slot.generation += 1;
             self.free.push(slot_of(number) as u32);
@@ -125,7 +125,7 @@ impl Regions {
     }
 
     #[inline]
-    fn slot(&self, number: u32) -> Option<&Place> {
+    fn slot(&self, number: u64) -> Option<&Place> {
         let slot = self.slots.get(slot_of(number))?;
         if slot.generation != number >> SLOT_BITS {
             return None;
@@ -369,7 +369,7 @@ mod tests {
 
     use super::*;
 
-    fn span(region: u32, offset: u64, len: u32) -> Span {
+    fn span(region: u64, offset: u64, len: u32) -> Span {
         Span { region, offset, len }
     }
 
@@ -395,14 +395,17 @@ mod tests {
         let mut regions = Regions::default();
         let region = Arc::new(Region::anonymous(4096).unwrap());
         let mut seen = std::collections::BTreeSet::new();
-        for _ in 0..3 * (LAST_GENERATION + 1) {
+        // Near the end of a slot's numbers, and past it.
+        regions.slots.push(Slot { generation: LAST_GENERATION - 2, place: None });
+        regions.free.push(0);
+        for _ in 0..6 {
             let number = regions.insert(Arc::clone(&region)).unwrap();
             assert!(seen.insert(number), "{number}");
             regions.remove(number);
             regions.remove(number);
             assert_eq!(regions.read(span(number, 0, 1), &mut [0]), Err(Unmapped));
         }
-        assert_eq!(regions.slots.len(), 3);
+        assert_eq!(regions.slots.len(), 2);
     }
 
     #[test]

@@ -92,7 +92,7 @@ pub struct Access {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Span {
     /// The caller's own name for the region, as given at registration.
-    pub region: u32,
+    pub region: u64,
     /// Where in it.
     pub offset: u64,
     /// How many octets.
@@ -254,7 +254,7 @@ pub enum SendOp {
         /// The tag, with the key it gets.
         stag: Stag,
         /// The caller's region,
-        region: u32,
+        region: u64,
         /// where in it,
         offset: u64,
         /// the address of its first octet,

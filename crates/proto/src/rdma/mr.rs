@@ -67,7 +67,7 @@ pub enum WindowKind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Extent {
     /// The caller's region,
-    pub region: u32,
+    pub region: u64,
     /// where in it,
     pub offset: u64,
     /// the address of its first octet,
@@ -225,7 +225,7 @@ impl Regions {
     pub fn register(
         &mut self,
         pd: Pd,
-        region: u32,
+        region: u64,
         base: u64,
         len: u64,
         access: Access,

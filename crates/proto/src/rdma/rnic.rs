@@ -156,7 +156,7 @@ impl Rnic {
     pub fn register(
         &mut self,
         pd: Pd,
-        region: u32,
+        region: u64,
         base: u64,
         len: u64,
         access: Access,

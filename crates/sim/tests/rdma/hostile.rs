@@ -15,17 +15,17 @@ use sprat_proto::{Instant, Rng};
 use sprat_sim::seeds;
 
 /// Of which messages are sent.
-const SOURCE: u32 = 0;
+const SOURCE: u64 = 0;
 /// Receives and sinks.
-const INBOX: u32 = 1;
+const INBOX: u64 = 1;
 /// The peer may write to the first half.
-const WRITABLE: u32 = 2;
+const WRITABLE: u64 = 2;
 /// The peer may read.
-const READABLE: u32 = 3;
+const READABLE: u64 = 3;
 /// The peer may count in it.
-const WORDS: u32 = 4;
+const WORDS: u64 = 4;
 /// Of another domain.
-const ALIEN: u32 = 5;
+const ALIEN: u64 = 5;
 const SIZE: usize = 8192;
 
 /// Memory that knows where it may be touched.
@@ -107,7 +107,7 @@ impl Half {
             (other, SIZE, Access { remote_write: true, remote_read: true, remote_atomic: true, ..write }),
         ];
         let tag = |(at, &(pd, len, access)): (usize, &(_, usize, Access))| {
-            rnic.register(pd, at as u32, 0, len as u64, access).unwrap()
+            rnic.register(pd, at as u64, 0, len as u64, access).unwrap()
         };
         let tags = regions.iter().enumerate().map(tag).collect();
         let cq = rnic.create_cq(1000).unwrap();
@@ -154,7 +154,7 @@ impl Half {
             self.waiting.insert(id);
             return;
         }
-        let of = |region: u32| Remote { stag: theirs[region as usize], addr };
+        let of = |region: u64| Remote { stag: theirs[region as usize], addr };
         let source = Sge { stag: self.tags[SOURCE as usize], addr, len };
         let (op, sge) = match rng.below(6) {
             0 => (SendOp::Send, source),

@@ -58,7 +58,7 @@ impl World {
             let (offset, len) = (offset as u64, len as u64);
             let op = SendOp::FastRegister {
                 stag: tag.stag,
-                region: PUBLIC as u32,
+                region: PUBLIC as u64,
                 offset,
                 base: start,
                 len,

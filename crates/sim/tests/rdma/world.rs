@@ -380,8 +380,8 @@ impl World {
         let write = Access { local_write: true, ..NONE };
         let len = SIZES[OWN] as u64;
         let own = [
-            (rnic.register(pds[0], OWN as u32, b0, len, write).unwrap(), b0),
-            (rnic.register(pds[0], OWN as u32, b1, len, NONE).unwrap(), b1),
+            (rnic.register(pds[0], OWN as u64, b0, len, write).unwrap(), b0),
+            (rnic.register(pds[0], OWN as u64, b1, len, NONE).unwrap(), b1),
         ];
         let words =
             arrays[WORDS].chunks_exact(8).map(|w| (super::memory::number(w), VecDeque::new())).collect();
@@ -422,7 +422,7 @@ impl World {
         let base = self.base(len);
         let it = &mut self.nodes[node];
         let pd = it.pds[pd];
-        let stag = it.rnic.register(pd, area as u32, base, len as u64, access).unwrap();
+        let stag = it.rnic.register(pd, area as u64, base, len as u64, access).unwrap();
         let blank = Tag::blank(node, stag, pd, TagKind::Region);
         self.tags.push(Tag { area, base, len, access, state: TagState::Live, ..blank });
     }

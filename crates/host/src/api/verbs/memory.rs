@@ -75,7 +75,7 @@ impl ProtectionDomain {
         Ok(MemoryRegion { domain: Arc::clone(&self.inner), memory, len, number, stag: None })
     }
 
-    fn insert(&self, memory: &Arc<Region>) -> Result<u32, PostError> {
+    fn insert(&self, memory: &Arc<Region>) -> Result<u64, PostError> {
         let memory = Arc::clone(memory);
         self.inner.handle.shared.look(|core| core.regions().insert(memory)).ok_or(PostError::NoRoom)
     }
@@ -134,7 +134,7 @@ pub struct MemoryRegion {
     domain: Arc<Domain>,
     memory: Arc<Region>,
     len: usize,
-    number: u32,
+    number: u64,
     stag: Option<Stag>,
 }
 
@@ -171,7 +171,7 @@ impl MemoryRegion {
 
     /// Its number, as fast registrations name it.
     #[must_use]
-    pub fn number(&self) -> u32 {
+    pub fn number(&self) -> u64 {
         self.number
     }
 
@@ -303,7 +303,7 @@ impl ProtectionDomain {
     ///
     /// # Safety
     /// As [`ProtectionDomain::register_at`], until it is removed.
-    unsafe fn place(&self, place: Placed) -> Result<(u32, Stag), Error> {
+    unsafe fn place(&self, place: Placed) -> Result<(u64, Stag), Error> {
         let Placed { at, len, base, access } = place;
         let writable = access.local_write || access.remote_write || access.remote_atomic || access.bind;
         // SAFETY: the caller's promise.
@@ -327,7 +327,7 @@ impl ProtectionDomain {
 pub struct ForeignRegion {
     domain: Arc<Domain>,
     place: Placed,
-    number: u32,
+    number: u64,
     stag: Stag,
 }
 

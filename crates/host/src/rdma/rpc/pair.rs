@@ -61,7 +61,7 @@ pub(super) struct World<'w> {
 /// A registration: the number of the memory, and its tag.
 #[derive(Clone, Copy, Debug)]
 struct Registered {
-    number: u32,
+    number: u64,
     stag: Stag,
 }
 
@@ -444,7 +444,7 @@ fn unshow(shown: Shown, world: &mut World<'_>) {
 }
 
 /// Takes a message back that peers could read.
-fn hush(number: u32, world: &mut World<'_>) {
+fn hush(number: u64, world: &mut World<'_>) {
     if let Some(message) = world.regions.said(number) {
         world.released.extend(message.slices);
     }

@@ -47,7 +47,7 @@ struct Hostile {
     pd: Pd,
     qp: Qp,
     stag: Stag,
-    region: u32,
+    region: u64,
 }
 
 impl Hostile {

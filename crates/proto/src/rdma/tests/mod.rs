@@ -134,7 +134,7 @@ impl Side {
     pub(super) fn region_with(&mut self, bytes: Vec<u8>, base: u64, access: Access) -> Stag {
         let len = bytes.len() as u64;
         self.ram.0.push(bytes);
-        self.rnic.register(self.pd, self.ram.0.len() as u32 - 1, base, len, access).unwrap()
+        self.rnic.register(self.pd, self.ram.0.len() as u64 - 1, base, len, access).unwrap()
     }
 
     pub(super) fn post(&mut self, id: u64, op: SendOp, list: &[(Stag, u64, u32)]) {
