@@ -1,7 +1,8 @@
 //! Connections: asking, listening, answering, ending.
 
 use std::ffi::{c_int, c_void};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use sprat::verbs::{AcceptOptions, ConnectOptions, MAX_READ_DEPTH, Qp};
@@ -16,8 +17,9 @@ use crate::entry::{Errno, INVALID, at, export, put};
 /// How long TCP may take to connect.
 const CONNECT: Duration = Duration::from_secs(20);
 /// How long the first message waits behind the peer's reply where the peer may be Linux's siw, which overlooks one that
-/// comes at once; on loopback it does not wait.
+/// comes at once; on loopback it does not wait. SPRAT_HOLD_MS says something else, of peers on slow machines.
 const HOLD_NS: u64 = 20_000_000;
+const HOLD_MS: &str = "SPRAT_HOLD_MS";
 /// How long the first message of who accepts waits for one of who has asked. Ours opens at once; siw does not, and does not
 /// wait either.
 const PATIENCE_NS: u64 = 50_000_000;
@@ -69,6 +71,14 @@ impl Terms {
     }
 }
 
+/// See [`HOLD_NS`].
+fn hold_ns(to: IpAddr) -> u64 {
+    static SAID: OnceLock<Option<u32>> = OnceLock::new();
+    let said = SAID.get_or_init(|| std::env::var(HOLD_MS).ok()?.parse().ok());
+    let unsaid = if to.is_loopback() { 0 } else { HOLD_NS };
+    said.map_or(unsaid, |ms| u64::from(ms) * 1_000_000)
+}
+
 fn connect(id: &Id, terms: Terms, state: &mut State) -> Result<(), Errno> {
     // SAFETY: the id is there, and its address was resolved.
     let to = unsafe { address::read((&raw const (*id.seen()).route.addr.destination).cast()) }?;
@@ -80,7 +90,7 @@ fn connect(id: &Id, terms: Terms, state: &mut State) -> Result<(), Errno> {
         ird: terms.ird.into(),
         ord: terms.ord.into(),
         private_data: terms.private_data,
-        hold_ns: if to.ip().is_loopback() { 0 } else { HOLD_NS },
+        hold_ns: hold_ns(to.ip()),
         opens: true,
         ..ConnectOptions::default()
     };
