@@ -27,6 +27,8 @@ const BACKLOG: i32 = 1024;
 const PER_TURN: usize = 64;
 /// How long to wait after running out of descriptors or memory.
 const PAUSE_NS: u64 = 100 * MS;
+/// How long who was refused waits before he tries again.
+const AGAIN_NS: u64 = 5 * MS;
 /// How long the peer may take to end its side after we have ended ours.
 const LINGER_NS: u64 = 2 * SECOND;
 
@@ -39,6 +41,15 @@ pub(crate) struct Listener {
     audience: Audience,
     /// While it is out of the epoll: when to try again, or never before a connection ends.
     paused_until: Option<Instant>,
+}
+
+/// How long TCP may take to connect.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Dial {
+    /// In all.
+    pub(crate) timeout_ns: u64,
+    /// And how long who is refused tries again: a server may be about to listen.
+    pub(crate) grace_ns: u64,
 }
 
 /// Who is told of those who ask, and who may ask.
@@ -220,7 +231,8 @@ impl Core {
         options: ConnectOptions,
         timeout_ns: u64,
     ) -> io::Result<()> {
-        self.connect_by(now, qp, stream::open(&to)?, to, options, timeout_ns).map(|_| ())
+        let dial = Dial { timeout_ns, grace_ns: 0 };
+        self.connect_by(now, qp, stream::open(&to)?, to, options, dial).map(|_| ())
     }
 
     /// The same by a socket of the caller's; this end's address.
@@ -234,24 +246,67 @@ impl Core {
         socket: OwnedFd,
         to: SocketAddr,
         options: ConnectOptions,
-        timeout_ns: u64,
+        dial: Dial,
     ) -> io::Result<SocketAddr> {
         if self.live.len() >= self.settings.connections {
             return Err(io::Error::new(io::ErrorKind::QuotaExceeded, "too many connections"));
         }
-        let done = stream::begin(&socket, &to)?;
+        let (until, again) = (now.after(dial.timeout_ns), now.after(dial.grace_ns));
+        let (done, refused) = match stream::begin(&socket, &to) {
+            Ok(done) => (done, false),
+            Err(e) if e.kind() == io::ErrorKind::ConnectionRefused && now < again => (false, true),
+            Err(e) => return Err(e),
+        };
         let local = stream::address(&socket)?;
-        let until = now.after(timeout_ns);
-        let stage = Stage::Opening { qp, options: Box::new(options), until };
+        let stage = Stage::Opening { qp, options: Box::new(options), until, again, refused };
         let slot = self.place(Stream::new(socket, stage, to, None));
         self.desk.link(qp, Link::Opening);
         if done {
             self.opened(now, slot);
         } else {
             self.register(slot);
-            self.time(slot, until);
+            self.time(slot, if refused { now.after(AGAIN_NS) } else { until });
         }
         Ok(local)
+    }
+
+    /// Whoever was refused tries again.
+    fn try_again(&mut self, now: Instant, slot: u32) {
+        let Some(stream) = self.streams[slot as usize].as_deref_mut() else { return };
+        let Stage::Opening { qp, until, again, refused, .. } = &mut stream.stage else { return };
+        let (qp, until, again) = (*qp, *until, *again);
+        *refused = false;
+        let begun = match stream::begin(&stream.socket, &stream.peer) {
+            // That is still the end of the last attempt.
+            Err(e) if e.kind() == io::ErrorKind::ConnectionAborted => {
+                stream::begin(&stream.socket, &stream.peer)
+            }
+            begun => begun,
+        };
+        match begun {
+            Ok(true) => self.opened(now, slot),
+            Ok(false) => {
+                self.register(slot);
+                self.time(slot, until);
+            }
+            Err(e) if e.kind() == io::ErrorKind::ConnectionRefused && now < again => {
+                self.was_refused(now, slot)
+            }
+            Err(e) => {
+                self.desk.link(qp, Link::Unreachable(e.kind()));
+                self.remove(slot);
+            }
+        }
+    }
+
+    fn was_refused(&mut self, now: Instant, slot: u32) {
+        if let Some(stream) = self.streams[slot as usize].as_deref_mut()
+            && let Stage::Opening { refused, .. } = &mut stream.stage
+        {
+            *refused = true;
+        }
+        self.register(slot);
+        self.time(slot, now.after(AGAIN_NS));
     }
 
     /// TCP has connected, or has not.
@@ -261,7 +316,10 @@ impl Core {
             Ok(Ok(())) => Ok(()),
             Ok(Err(e)) | Err(e) => Err(io::Error::from(e).kind()),
         };
-        let Stage::Opening { qp, options, .. } = &mut stream.stage else { return };
+        let Stage::Opening { qp, options, again, .. } = &mut stream.stage else { return };
+        if result == Err(io::ErrorKind::ConnectionRefused) && now < *again {
+            return self.was_refused(now, slot);
+        }
         let (qp, options) = (*qp, std::mem::take(&mut **options));
         let started = result
             .and_then(|()| self.rnic.connect(now, qp, &options).map_err(|_| io::ErrorKind::InvalidInput));
@@ -361,6 +419,10 @@ impl Core {
             self.timed.pop();
             let Some(stream) = self.streams[slot as usize].as_deref() else { continue };
             let (until, qp) = match &stream.stage {
+                Stage::Opening { refused: true, .. } => {
+                    self.try_again(now, slot);
+                    continue;
+                }
                 Stage::Opening { until, qp, .. } => (*until, Some(*qp)),
                 Stage::Lingering(until) => (*until, None),
                 Stage::Live(_) => continue,

@@ -28,7 +28,7 @@ mod sys;
 pub(crate) use self::core::Settings;
 pub use self::core::{Copies, Counters};
 pub(crate) use desk::{Asked, Desk, Link, Mailbox, Object};
-pub(crate) use door::Audience;
+pub(crate) use door::{Audience, Dial};
 pub use interfaces::{Interface, interfaces};
 pub(crate) use parties::{News, Number};
 pub use shared::Threading;

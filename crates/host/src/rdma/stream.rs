@@ -39,6 +39,10 @@ pub(super) enum Stage {
         options: Box<ConnectOptions>,
         /// When to give up.
         until: Instant,
+        /// Up to this time who is refused tries again,
+        again: Instant,
+        /// as is the case.
+        refused: bool,
     },
     /// The engine knows it.
     Live(Conn),
@@ -128,7 +132,8 @@ impl Stream {
     pub(super) fn wanted_interest(&self) -> EventFlags {
         let mut flags = EventFlags::empty();
         flags.set(EventFlags::IN, !self.finished && !matches!(self.stage, Stage::Opening { .. }));
-        flags.set(EventFlags::OUT, self.pending.is_some() || matches!(self.stage, Stage::Opening { .. }));
+        let opening = matches!(self.stage, Stage::Opening { refused: false, .. });
+        flags.set(EventFlags::OUT, self.pending.is_some() || opening);
         flags
     }
 

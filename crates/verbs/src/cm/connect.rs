@@ -14,8 +14,10 @@ use super::queues;
 use crate::abi::cm::{ConnParam, Ece, Event, Id as Seen};
 use crate::entry::{Errno, INVALID, at, export, put};
 
-/// How long TCP may take to connect.
+/// How long TCP may take to connect; and how long who is refused tries again, since a server that was asked on another way to
+/// listen may just be about to.
 const CONNECT: Duration = Duration::from_secs(20);
+const GRACE: Duration = Duration::from_millis(100);
 /// How long the first message waits behind the peer's reply where the peer may be Linux's siw, which overlooks one that
 /// comes at once; on loopback it does not wait. SPRAT_HOLD_MS says something else, of peers on slow machines.
 const HOLD_NS: u64 = 20_000_000;
@@ -94,7 +96,7 @@ fn connect(id: &Id, terms: Terms, state: &mut State) -> Result<(), Errno> {
         opens: true,
         ..ConnectOptions::default()
     };
-    let begun = id.id.connect(terms.pair, state.from.take(), to, options, CONNECT);
+    let begun = id.id.connect(terms.pair, state.from.take(), to, options, CONNECT, GRACE);
     match begun {
         Ok(local) => id.show_route(Some(local), None),
         // Some systems know that at once: it is told as from all others.

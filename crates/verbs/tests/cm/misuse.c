@@ -264,6 +264,20 @@ static void refusals(void) {
     gone(client);
 }
 
+/* Who asks a moment before somebody listens is heard. */
+static void early(void) {
+    struct rdma_cm_id *at = id_at(here), *client, *server;
+    struct sockaddr_in any = loopback(0);
+    MUST(rdma_bind_addr(at, sa(&any)) == 0);
+    client = asking(rdma_get_src_port(at));
+    SHOULD(!waits(there) && rdma_listen(at, 0) == 0);
+    server = next(here, RDMA_CM_EVENT_CONNECT_REQUEST);
+    gone(server);
+    SHOULD(next(there, RDMA_CM_EVENT_REJECTED) == client);
+    gone(client);
+    gone(at);
+}
+
 /* So many wait as the listener says; an id that is destroyed unanswered refuses. */
 static void backlog(void) {
     struct rdma_cm_id *at = listener(1), *first = asking(rdma_get_src_port(at)), *second, *server;
@@ -472,6 +486,7 @@ int main(void) {
     lookups();
     whole_life();
     refusals();
+    early();
     backlog();
     vanished();
     every_state();

@@ -19,7 +19,7 @@ use sprat_proto::rdma::{AcceptOptions, ConnectOptions, PostError, Qp, QpState};
 use super::device::Handle;
 use super::listen::ConnectRequest;
 use super::pair::Connection;
-use crate::rdma::{self, Audience, Link, Number, SocketOptions, bound};
+use crate::rdma::{self, Audience, Dial, Link, Number, SocketOptions, bound};
 
 /// An address of this machine that is taken, to listen there or to connect from there.
 #[derive(Debug)]
@@ -159,7 +159,8 @@ impl ConnectionId {
         })
     }
 
-    /// Begins to connect `pair` with who listens at `to`; the news say what comes of it. Returns this end's address.
+    /// Begins to connect `pair` with who listens at `to`; the news say what comes of it. TCP may take so long as `limit`, and
+    /// for `grace` who is refused tries again, since a server may be about to listen. Returns this end's address.
     ///
     /// # Errors
     /// `InvalidInput` if there is no such pair or it is not idle, `PermissionDenied` if that peer is not allowed; or no
@@ -171,6 +172,7 @@ impl ConnectionId {
         to: SocketAddr,
         options: ConnectOptions,
         limit: Duration,
+        grace: Duration,
     ) -> io::Result<SocketAddr> {
         self.handle.allow(to)?;
         self.handle.start()?;
@@ -178,13 +180,14 @@ impl ConnectionId {
             Some(from) => from.socket,
             None => rdma::open(&to)?,
         };
-        let limit_ns = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
+        let ns = |of: Duration| u64::try_from(of.as_nanos()).unwrap_or(u64::MAX);
+        let dial = Dial { timeout_ns: ns(limit), grace_ns: ns(grace) };
         self.handle.shared.act(|core, now| {
             if core.rnic().state(pair) != Some(QpState::Idle) {
                 return Err(io::ErrorKind::InvalidInput.into());
             }
             core.desk().parties.follow(self.number, pair);
-            let begun = core.connect_by(now, pair, socket, to, options, limit_ns);
+            let begun = core.connect_by(now, pair, socket, to, options, dial);
             if begun.is_err() {
                 core.desk().parties.unfollow(pair);
             }
