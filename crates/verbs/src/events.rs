@@ -14,7 +14,7 @@ use crate::abi::device::{AsyncEvent, Context};
 use crate::context::Open;
 use crate::cq::Cq;
 use crate::engine::{Engine, locked};
-use crate::entry::{AGAIN, Errno, INVALID, at, export, put};
+use crate::entry::{Errno, INVALID, at, export, put};
 use crate::qp::Qp;
 use crate::srq::Srq;
 
@@ -92,23 +92,10 @@ impl Events {
                     std::mem::forget(other);
                     return Err(INVALID);
                 }
-                None => self.wait()?,
+                // Nobody has made anything yet that could have one. The system's own waiting is not for here: a thread that is
+                // cancelled in it would leave without what is on the stack.
+                None => drop(self.of(Engine::get()?)),
             }
-        }
-    }
-
-    /// Waits while nobody has made anything that could have an event.
-    fn wait(&self) -> Result<(), Errno> {
-        // SAFETY: a descriptor of our own, and a number.
-        if unsafe { libc::fcntl(self.fd(), libc::F_GETFL) } & libc::O_NONBLOCK != 0 {
-            return Err(Errno(libc::EAGAIN));
-        }
-        let mut waits = libc::pollfd { fd: self.fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one structure, a local variable.
-        match unsafe { libc::poll(&raw mut waits, 1, 100) } {
-            0 => Err(AGAIN),
-            1.. => Ok(()),
-            _ => Err(std::io::Error::last_os_error().into()),
         }
     }
 }

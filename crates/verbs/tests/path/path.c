@@ -255,6 +255,46 @@ static void channels(void) {
     pthread_join(thread, NULL);
 }
 
+static void *waits_for_events(void *channel) {
+    struct ibv_cq *cq;
+    void *user;
+    ibv_get_cq_event(channel, &cq, &user);
+    return NULL;
+}
+
+static void *waits_for_mishaps(void *context) {
+    struct ibv_async_event event;
+    ibv_get_async_event(context, &event);
+    return NULL;
+}
+
+/* Waiting is where a thread may be cancelled; and a device stays open while anything is made of it. */
+static void devices(void) {
+    struct ibv_device **list = ibv_get_device_list(NULL);
+    MUST(list != NULL && list[0] != NULL);
+    struct ibv_context *context = ibv_open_device(list[0]);
+    ibv_free_device_list(list);
+    MUST(context != NULL);
+    pthread_t early, late;
+    void *ended;
+    MUST(pthread_create(&early, NULL, waits_for_mishaps, context) == 0);
+    struct ibv_comp_channel *channel = ibv_create_comp_channel(context);
+    MUST(channel != NULL);
+    MUST(pthread_create(&late, NULL, waits_for_events, channel) == 0);
+    SHOULD(ibv_close_device(context) == EBUSY);
+    SHOULD(pthread_cancel(late) == 0 && pthread_join(late, &ended) == 0 && ended == PTHREAD_CANCELED);
+    struct ibv_cq *cq = ibv_create_cq(context, 1, NULL, channel, 0);
+    MUST(cq != NULL);
+    SHOULD(ibv_destroy_comp_channel(channel) == EBUSY && ibv_close_device(context) == EBUSY);
+    SHOULD(pthread_cancel(early) == 0 && pthread_join(early, &ended) == 0 && ended == PTHREAD_CANCELED);
+    SHOULD(ibv_create_cq(context, 0, NULL, NULL, 0) == NULL && errno == EINVAL);
+    SHOULD(ibv_create_cq(context, 1, NULL, NULL, 1) == NULL && errno == EINVAL);
+    SHOULD(ibv_create_cq(NULL, 1, NULL, NULL, 0) == NULL && errno == EINVAL);
+    SHOULD(ibv_destroy_cq(cq) == 0 && ibv_destroy_comp_channel(channel) == 0 && ibv_close_device(context) == 0);
+    SHOULD(ibv_destroy_cq(NULL) == EINVAL && ibv_destroy_qp(NULL) == EINVAL && ibv_destroy_srq(NULL) == EINVAL);
+    SHOULD(ibv_destroy_comp_channel(NULL) == EINVAL && ibv_modify_qp(NULL, NULL, 0) == EINVAL);
+}
+
 static void shared_queues(void) {
     struct side s[2];
     struct ibv_async_event event;
@@ -540,7 +580,7 @@ int main(int count, char **names) {
     struct {
         const char *name;
         void (*run)(void);
-    } tests[] = {{"every_operation", every_operation}, {"refused_requests", refused_requests}, {"states", states}, {"channels", channels},
+    } tests[] = {{"every_operation", every_operation}, {"refused_requests", refused_requests}, {"states", states}, {"channels", channels}, {"devices", devices},
         {"shared_queues", shared_queues}, {"errors_of_the_peer", errors_of_the_peer}, {"overflow", overflow}, {"extended", extended},
         {"no_calls", no_calls}, {"threads", threads}};
     alarm(60);
