@@ -46,7 +46,7 @@ const LISTED: &[(&str, usize)] = &[
     ("crates/verbs/src/device.rs", 5),
     ("crates/verbs/src/engine.rs", 1),
     ("crates/verbs/src/entry.rs", 11),
-    ("crates/verbs/src/events.rs", 12),
+    ("crates/verbs/src/events.rs", 10),
     ("crates/verbs/src/extended.rs", 29),
     ("crates/verbs/src/mr.rs", 13),
     ("crates/verbs/src/mw.rs", 7),
