@@ -27,7 +27,6 @@ fn run(source: &str, args: &[&str]) -> String {
 #[test]
 fn connections_come_and_go_and_leave_nothing_behind() {
     let said = run("churn.c", &["500"]);
-    println!("{said}");
     let value = |key: &str| -> i64 {
         let mut words = said.split_whitespace().skip_while(|word| *word != key);
         words.nth(1).and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no {key} in {said}"))
