@@ -65,6 +65,7 @@ pub(crate) enum Command {
     Rdma(crate::rdma::args::Rdma),
     Exec(Exec),
     Ping(Ping),
+    Doctor(Doctor),
     Demo(Demo),
     /// An RPC server that answers every request with its own bytes.
     #[command(hide = true)]
@@ -534,10 +535,25 @@ pub(crate) struct Demo {
     pub(crate) data: PathBuf,
 }
 
+/// Tell which packet devices work here, what is missing, and what mends it.
+///
+/// Each is opened and closed again: in a network of its own, which needs root, or on the interface that is named.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  sprat doctor
+  sprat doctor --dev eth0                 the program for xdp is on eth0 for a moment")]
+pub(crate) struct Doctor {
+    /// Look on this interface
+    #[arg(long, value_name = "DEV")]
+    pub(crate) dev: Option<String>,
+}
+
 #[derive(Args, Debug)]
 pub(crate) struct Echo {
     #[arg(short = 'L', long = "locators")]
     pub(crate) locators: String,
+    #[arg(long)]
+    pub(crate) insecure_network: bool,
 }
 
 #[derive(Args, Debug)]

@@ -6,6 +6,7 @@ use clap::Parser;
 
 mod args;
 mod demo;
+mod doctor;
 mod exec;
 mod export;
 mod fail;
@@ -60,6 +61,7 @@ fn run(command: &Command) -> Result<(), Fail> {
         Command::Server(args) => serve::server(args),
         Command::Perf(args) => perf::run(args),
         Command::Rdma(command) => rdma::run(command),
+        Command::Doctor(args) => doctor::run(args),
         Command::Exec(args) => exec::run(args),
         Command::Ping(args) => ping::run(args),
         Command::Echo(args) => serve::echo(args),

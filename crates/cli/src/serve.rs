@@ -51,7 +51,9 @@ pub(crate) fn answer(Call { payload, mut room, .. }: Call<'_>) -> Option<Vec<u8>
 pub(crate) fn echo(args: &args::Echo) -> Result<(), Fail> {
     process::allow_files();
     let signals = StopSignals::catch()?;
-    let mut server = Server::listen(&[&args.locators], answer).map_err(|error| listening(&error))?;
+    let options = Options { insecure_network: args.insecure_network, ..Options::default() };
+    let server = Server::listen_with(options, &[&args.locators], answer);
+    let mut server = server.map_err(|error| listening(&error))?;
     process::say_ready(&server.locators())?;
     let stop = server.stop();
     signals.then(move || stop.stop())?;

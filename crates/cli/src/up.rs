@@ -35,7 +35,20 @@ pub(crate) struct Plan<'p> {
     pub(crate) state: Option<&'p std::path::Path>,
     /// The core that all of them run on, if it matters.
     pub(crate) core: Option<usize>,
+    /// The kernel's address where all of them are; loopback if none is given.
+    pub(crate) host: Option<std::net::Ipv4Addr>,
+    /// Where servers listen besides: locators, each begun by a `;`.
+    pub(crate) devices: &'p str,
 }
+
+impl Plan<'_> {
+    fn host(&self) -> std::net::Ipv4Addr {
+        self.host.unwrap_or(std::net::Ipv4Addr::LOCALHOST)
+    }
+}
+
+/// Allows servers to listen elsewhere than on loopback.
+pub(crate) const INSECURE: &str = "--insecure-network";
 
 /// How many ports in a row a cluster needs.
 pub(crate) const fn ports(servers: u16) -> u16 {
@@ -45,8 +58,12 @@ pub(crate) const fn ports(servers: u16) -> u16 {
 impl Cluster {
     /// Starts all processes and waits until the servers have joined.
     pub(crate) fn start(plan: &Plan<'_>) -> Result<Self, Fail> {
-        let mut args =
-            vec!["coordinator".to_owned(), "-C".to_owned(), format!("tcp:host=127.0.0.1,port={}", plan.port)];
+        let mut args = vec![
+            "coordinator".to_owned(),
+            "-C".to_owned(),
+            format!("tcp:host={},port={}", plan.host(), plan.port),
+        ];
+        args.extend(plan.host.map(|_| INSECURE.to_owned()));
         if let Some(state) = plan.state {
             args.extend(["--state".to_owned(), state.to_string_lossy().into_owned()]);
         }
@@ -63,15 +80,17 @@ impl Cluster {
     }
 
     fn add_server(&mut self, plan: &Plan<'_>, index: u16) -> Result<(), Fail> {
-        let (name, port) = (plan.name, plan.port + index);
+        let (name, port, host) = (plan.name, plan.port + index, plan.host());
         // The one that a client takes by itself comes first. RDMA goes over TCP, so its port is another one.
         let locators = format!(
-            "fast+shm:name={name}.{index};fast+udp:host=127.0.0.1,port={port};tcp:host=127.0.0.1,port={port};\
-             rdma:host=127.0.0.1,port={}",
-            port + plan.servers
+            "fast+shm:name={name}.{index};fast+udp:host={host},port={port};tcp:host={host},port={port};\
+             rdma:host={host},port={}{}",
+            port + plan.servers,
+            plan.devices
         );
         let memory = plan.memory.to_string();
-        let args = ["server", "-C", &self.coordinator_at, "-L", &locators, "--memory", &memory];
+        let mut args = vec!["server", "-C", &self.coordinator_at, "-L", &locators, "--memory", &memory];
+        args.extend(plan.host.map(|_| INSECURE));
         let mut process = Process::start(format!("server {index}"), plan.core, args)?;
         let locators = process.ready()?;
         self.servers.push((process, locators));
@@ -168,6 +187,8 @@ pub(crate) fn run(args: &args::Up) -> Result<(), Fail> {
         memory: args.memory,
         state: args.state.as_deref(),
         core: None,
+        host: None,
+        devices: "",
     };
     let mut cluster = Cluster::start(&plan)?;
     out::print(introduction(&cluster))?;

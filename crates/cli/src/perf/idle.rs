@@ -35,6 +35,8 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
         memory: 64 << 20,
         state: None,
         core: None,
+        host: None,
+        devices: "",
     };
     let cluster = Cluster::start(&plan)?;
     for transport in bench.transports.clone() {

@@ -1,6 +1,6 @@
 //! The processes that `perf --local` measures: started when a test first needs them, ended with the run.
 
-use std::net::{TcpListener, UdpSocket};
+use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use sprat::netns::{Inside, Wire};
 use super::net::{self, Net};
 use crate::fail::{Fail, Named as _};
 use crate::process::{self, Process};
-use crate::up::{Cluster, Plan, ports};
+use crate::up::{Cluster, INSECURE, Plan, ports};
 
 /// Memory of the server that is measured: ClusterPerf's largest set, several times.
 const MEMORY: u64 = 2 << 30;
@@ -105,10 +105,9 @@ impl Local {
         if self.echo.is_none() {
             let locators = locators("echo", &self.transports, self.sockets())?;
             let _far = self.far()?;
-            let mut process =
-                Process::start("the echo server", self.server_core(), ["echo", "-L", &locators])?;
-            let locators = process.ready()?;
-            self.echo = Some(Echo { process, locators });
+            // Both would have the same addresses.
+            self.cluster.take_if(|_| self.net.is_some());
+            self.echo = Some(self.start_echo_at(&locators)?);
         }
         Ok(self.echo.as_ref().expect("it was started above"))
     }
@@ -118,6 +117,13 @@ impl Local {
         if self.cluster.is_none() {
             let name = format!("perf-{}", std::process::id());
             let core = self.server_core();
+            let devices: Vec<_> = self.transports.iter().filter(|t| net::is_device(t)).cloned().collect();
+            let devices = match &devices[..] {
+                [] => String::new(),
+                some => format!(";{}", locators("store", some, self.sockets())?),
+            };
+            self.echo.take_if(|_| self.net.is_some());
+            let far = self.far()?;
             let plan = Plan {
                 name: &name,
                 port: free_ports(ports(1))?,
@@ -125,6 +131,8 @@ impl Local {
                 memory: MEMORY,
                 state: None,
                 core,
+                host: far.as_ref().map(|_| Wire::kernel(1)),
+                devices: &devices,
             };
             self.cluster = Some(Cluster::start(&plan)?);
         }
@@ -139,7 +147,13 @@ impl Local {
     fn start_echo(&self, role: &str, transports: &[String]) -> Result<Echo, Fail> {
         let locators = locators(role, transports, self.sockets())?;
         let _far = self.far()?;
-        let mut process = Process::start("the echo server", self.server_core(), ["echo", "-L", &locators])?;
+        self.start_echo_at(&locators)
+    }
+
+    fn start_echo_at(&self, locators: &str) -> Result<Echo, Fail> {
+        let mut args = vec!["echo", "-L", locators];
+        args.extend(self.net.as_ref().map(|_| INSECURE));
+        let mut process = Process::start("the echo server", self.server_core(), args)?;
         let locators = process.ready()?;
         Ok(Echo { process, locators })
     }
@@ -177,6 +191,8 @@ pub(crate) fn pick(locators: &str, transport: &str) -> Result<String, Fail> {
 pub(crate) fn locators(role: &str, transports: &[String], sockets: Option<&Path>) -> Result<String, Fail> {
     let port = free_ports(2)?;
     let name = format!("perf-{}-{role}", std::process::id());
+    let devices = transports.iter().any(|t| net::wanted(t));
+    let host = if devices { Wire::kernel(1) } else { Ipv4Addr::LOCALHOST };
     let of = |transport: &String| match transport.as_str() {
         "fast+shm" => format!("fast+shm:name={name}"),
         "fast+memif" => {
@@ -185,8 +201,8 @@ pub(crate) fn locators(role: &str, transports: &[String], sockets: Option<&Path>
         }
         device if net::wanted(device) => net::locator(device, port),
         // It goes over TCP, and another port is TCP's own.
-        "rdma" => format!("rdma:host=127.0.0.1,port={}", port + 1),
-        other => format!("{other}:host=127.0.0.1,port={port}"),
+        "rdma" => format!("rdma:host={host},port={}", port + 1),
+        other => format!("{other}:host={host},port={port}"),
     };
     Ok(transports.iter().map(of).collect::<Vec<_>>().join(";"))
 }

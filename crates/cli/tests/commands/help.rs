@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::cluster::{errors, run, text};
 
 /// Every command that a user sees.
-const COMMANDS: [&[&str]; 18] = [
+const COMMANDS: [&[&str]; 19] = [
     &[],
     &["up"],
     &["coordinator"],
@@ -27,6 +27,7 @@ const COMMANDS: [&[&str]; 18] = [
     &["perf"],
     &["exec"],
     &["ping"],
+    &["doctor"],
 ];
 
 #[test]
