@@ -13,7 +13,7 @@ use sprat_proto::wire::ethernet::Ethernet;
 use sprat_proto::wire::icmp::Icmp;
 use sprat_proto::wire::icmpv6::Icmpv6;
 use sprat_proto::wire::ipv4::Ipv4;
-use sprat_proto::wire::ipv6::{EXTENSIONS, Fragment, ICMPV6, Ipv6, Upper, upper};
+use sprat_proto::wire::ipv6::{Fragment, ICMPV6, Ipv6, Upper, upper};
 use sprat_proto::wire::udp::Udp;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -32,7 +32,10 @@ fuzz_target!(|bytes: &[u8]| {
         2 => v4(bytes),
         3 => {
             if let Ok((header, payload)) = Ipv6::parse(bytes) {
-                assert_eq!(Ipv6::parse(&[&header.emit(payload.len())[..], payload].concat()), Ok((header, payload)));
+                assert_eq!(
+                    Ipv6::parse(&[&header.emit(payload.len())[..], payload].concat()),
+                    Ok((header, payload))
+                );
             }
         }
         4 => extensions(bytes),
@@ -75,16 +78,18 @@ fn extensions(bytes: &[u8]) {
             let again = fragment.emit();
             assert_eq!(Fragment::parse(&again), Some((fragment, &[][..])));
         }
-        // Nothing but ICMP and what has no header behind it is whole with so many before it.
-        Upper::Bad => assert!(!rest.is_empty() || matches!(next, 0 | 43 | 44 | 60), "{EXTENSIONS}"),
+        Upper::Bad => assert!(matches!(next, 0 | 43 | 44 | 60), "all others are payload"),
     }
 }
 
 fn icmp(bytes: &[u8]) {
     let bytes = mended(bytes, 2, usize::MAX, Sum::new());
     let Ok((message, data)) = Icmp::parse(&bytes) else { return };
-    let again = [&message.emit(data)[..], data].concat();
-    assert_eq!(Icmp::parse(&again).map(|(message, _)| message), Ok(message));
+    // What is known of another message is its type alone.
+    if !matches!(message, Icmp::Other(_)) {
+        let again = [&message.emit(data)[..], data].concat();
+        assert_eq!(Icmp::parse(&again).map(|(message, _)| message), Ok(message));
+    }
     if let Some((_, quoted)) = Ipv4::quoted(data) {
         assert!(data.ends_with(quoted));
     }
@@ -95,6 +100,8 @@ fn icmpv6(bytes: &[u8]) {
     let ip = Ipv6 { next: ICMPV6, hops: 255, from, to };
     let bytes = mended(bytes, 2, usize::MAX, ip.pseudo(ICMPV6, bytes.len()));
     let Ok((message, data)) = Icmpv6::parse(&ip, &bytes) else { return };
-    let again = message.emit(&ip, data);
-    assert_eq!(Icmpv6::parse(&ip, &again).map(|(message, _)| message), Ok(message));
+    if !matches!(message, Icmpv6::Other(_)) {
+        let again = message.emit(&ip, data);
+        assert_eq!(Icmpv6::parse(&ip, &again).map(|(message, _)| message), Ok(message));
+    }
 }

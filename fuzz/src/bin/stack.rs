@@ -88,6 +88,7 @@ impl World {
                 let n = port.recv_burst();
                 (0..n).for_each(|i| assert!(port.datagram(i).1.len() <= MAX_FRAME));
                 self.got[side] += n;
+                port.flush();
                 if n == 0 && port.device().inbox.is_empty() && port.stack().is_idle() {
                     break;
                 }
