@@ -18,6 +18,8 @@ use crate::entry::{Errno, INVALID, at, export, put};
 /// listen may just be about to.
 const CONNECT: Duration = Duration::from_secs(20);
 const GRACE: Duration = Duration::from_millis(100);
+/// The same for other machines, which may be slower.
+const GRACE_AFAR: Duration = Duration::from_millis(500);
 /// How long the first message waits behind the peer's reply where the peer may be Linux's siw, which overlooks one that
 /// comes at once; on loopback it does not wait. SPRAT_HOLD_MS says something else, of peers on slow machines.
 const HOLD_NS: u64 = 20_000_000;
@@ -96,7 +98,8 @@ fn connect(id: &Id, terms: Terms, state: &mut State) -> Result<(), Errno> {
         opens: true,
         ..ConnectOptions::default()
     };
-    let begun = id.id.connect(terms.pair, state.from.take(), to, options, CONNECT, GRACE);
+    let grace = if to.ip().is_loopback() { GRACE } else { GRACE_AFAR };
+    let begun = id.id.connect(terms.pair, state.from.take(), to, options, CONNECT, grace);
     match begun {
         Ok(local) => id.show_route(Some(local), None),
         // Some systems know that at once: it is told as from all others.
