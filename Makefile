@@ -124,6 +124,13 @@ uninstall: ## Take away what `install` put below PREFIX
 	rm -f "$$to/bin/sprat" "$$to/lib/pkgconfig/sprat-verbs.pc" "$$to"/lib/sprat/lib{ibverbs,rdmacm}.so{,.1}
 	if [ -d "$$to/lib/sprat" ]; then rmdir "$$to/lib/sprat"; fi
 
+.PHONY: churn
+churn: verbs ## Connections made and ended one after the other for a minute: how many a second, and what is left behind
+	scripts/tools --verbs
+	target_dir="$$(scripts/target-dir)"
+	cc -O1 -o "$$target_dir/release/churn" crates/verbs/tests/cm/churn.c -lrdmacm -libverbs -lpthread
+	LD_LIBRARY_PATH="$$target_dir/release/verbs" "$$target_dir/release/churn" 60000
+
 .PHONY: tools
 tools:
 	@scripts/tools

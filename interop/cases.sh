@@ -94,6 +94,12 @@ between() {
     return 1
 }
 
+# guests_program PORT SERVER CLIENT: both ends are siw: what the libraries' cases are compared with.
+guests_program() {
+    between "$1" "$3" "$2"
+    well_formed
+}
+
 # guest_to_guest: both ends are siw; what is recorded of them is what the checks above call clean.
 guest_to_guest() {
     between 9000 "rping -c -a 10.77.0.2 -p 9000 -C $rounds -V"
@@ -149,6 +155,65 @@ measured() {
     wait "$us"
     expect "a line of results" [ "$(count '^ +[0-9]+ +[0-9]+ +[0-9.]+ ' <"$work/table")" = 1 ]
     crcs "$crc"
+}
+
+# The programs of rdma_cm, and how one is run as server at ADDRESS and as its client. Each is known to work between two siw.
+rdma_programs=(
+    "rping -s -a ADDRESS -p PORT -C 20 -V|rping -c -a ADDRESS -p PORT -C 20 -V"
+    "ucmatose -b ADDRESS -p PORT|ucmatose -s ADDRESS -p PORT"
+    "cmtime -b ADDRESS -p PORT -c 20|cmtime -s ADDRESS -p PORT -c 20"
+    "rdma_server -s ADDRESS -p PORT|rdma_client -s ADDRESS -p PORT"
+    "rdma_xserver -p PORT|rdma_xclient -s ADDRESS -p PORT"
+    "ib_send_lat -R -F -n 50 -p PORT|ib_send_lat -R -F -n 50 -p PORT ADDRESS"
+    "ib_write_lat -R -F -n 50 -p PORT|ib_write_lat -R -F -n 50 -p PORT ADDRESS"
+    "ib_read_bw -R -F -n 50 -p PORT|ib_read_bw -R -F -n 50 -p PORT ADDRESS"
+)
+
+# on_ours COMMAND…: the Debian program in the namespace on our libraries, as nobody, never more than a minute.
+on_ours() {
+    here timeout 60 setpriv --reuid nobody --clear-groups --bounding-set -all --no-new-privs \
+        "$place/sprat" exec --insecure-network -- "$@"
+}
+
+# program_client PORT SERVER CLIENT: CLIENT on our libraries asks the guest's SERVER. Up to three times: see `between`.
+program_client() {
+    local tries
+    for tries in 1 2 3; do
+        serve 1 "$2" "$1"
+        rm -f "$work/pcap"
+        capture "$work/pcap" "$1"
+        # shellcheck disable=SC2086 # words
+        if SPRAT_LOG=${SPRAT_LOG:-error} on_ours $3; then
+            well_formed
+            return
+        fi
+        stop_recorder
+        inside 1 "cat /tmp/serve$1.log; killall ${2%% *}; true"
+    done
+    return 1
+}
+
+# program_server PORT SERVER CLIENT: the guest's CLIENT asks SERVER on our libraries, which ends when it has left.
+program_server() {
+    local us tries
+    for tries in 1 2 3; do
+        rm -f "$work/pcap"
+        capture "$work/pcap" "$1"
+        # shellcheck disable=SC2086 # words
+        SPRAT_LOG=${SPRAT_LOG:-error} on_ours $2 &
+        us=$!
+        listening "$1"
+        if inside 1 "timeout 20 $3"; then
+            well_formed
+            # rping's server ends with an exit code of its own.
+            wait "$us" || [ "${2%% *}" = rping -o "${2%% *}" = cmtime ]
+            return
+        fi
+        kill "$us"
+        wait "$us" || true
+        stop_recorder
+    done
+    return 1
 }
 
 # without_depth PROGRAM: revision 1 has no read depth, so rping -s, which takes it for 0, ends the connection; so must ours end.
@@ -208,5 +273,19 @@ all_cases() {
         done
         port=$((port + 1))
         test_case "sprat_${program}_64k" measured "$program" $port on -n 20 -s 65536
+    done
+
+    # What nobody may read cannot be run by nobody: the programs that are built lie in a folder of their own.
+    group 1
+    local row server client name side
+    for side in client server; do
+        for row in "${rdma_programs[@]}"; do
+            port=$((port + 1))
+            row=${row//PORT/$port}
+            [ $side = client ] && row=${row//ADDRESS/10.77.0.2} || row=${row//ADDRESS/10.77.0.1}
+            server=${row%|*} client=${row#*|}
+            name=${client%% *}
+            test_case "libraries_${side}_$name" program_$side $port "$server" "$client"
+        done
     done
 }

@@ -106,7 +106,9 @@ pub(super) fn bind(id: &Id, state: &mut State, to: SocketAddr, connects: bool) -
     let options = SocketOptions { connects, ..state.options };
     let bound = id.engine.device.bind(to, options).map_err(Errno::from).inspect_err(|e| explain(e, to))?;
     let local = bound.local_addr();
-    if !local.ip().is_unspecified() {
+    // A loopback address says as little about the device as none: as with the kernel's rdma_cm, which programs (libfabric) use
+    // to ask for whatever there is.
+    if !local.ip().is_unspecified() && !local.ip().is_loopback() {
         id.takes_device(local)?;
     }
     id.show_route(Some(local), None);

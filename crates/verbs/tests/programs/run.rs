@@ -9,12 +9,15 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::network::{self, Network};
 use crate::place::Place;
 use crate::table::{Ends, Row, Shows, State};
 
 /// How long a program may take. The longest (all sizes up to 8 MiB) take some seconds; two that spin on two cores that others
 /// want, too, many more.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// The exit code of valgrind's that tells of errors.
+const FOUND: i32 = 99;
 /// How much of a program's output is shown when it fails.
 const SHOWN: usize = 600;
 
@@ -26,12 +29,16 @@ struct Running {
 }
 
 impl Running {
-    fn start(place: &Place, command: &str) -> Self {
+    fn start(place: &Place, command: &str, network: Option<&Network>) -> Self {
         let output = tempfile::tempfile().expect("a file can be made");
         let both = || Stdio::from(output.try_clone().expect("a descriptor more"));
-        let child = place
-            .nobody()
-            .args(["exec", "--"])
+        let mut exec = place.nobody();
+        exec.arg("exec");
+        if let Some(network) = network {
+            exec = network.within(exec.arg("--insecure-network"));
+        }
+        let child = exec
+            .arg("--")
             .args(command.split_whitespace())
             .stdin(Stdio::null())
             .stdout(both())
@@ -82,16 +89,16 @@ impl Drop for Running {
 
 /// Who the programs run as: the first lines that each of them prints.
 pub(crate) fn who(place: &Place) -> String {
-    let mut id = Running::start(place, "id");
+    let mut id = Running::start(place, "id", None);
     let _ = id.wait(Instant::now() + PATIENCE, || false);
     id.text()
 }
 
-/// Whether a TCP port is listened at, by anybody.
-fn listening(port: u16) -> bool {
+/// Whether a TCP port is listened at, by anybody who has the network of that process.
+fn listening(process: &str, port: u16) -> bool {
     let port = format!(":{port:04X}");
-    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
-        let table = fs::read_to_string(table).unwrap_or_default();
+    ["tcp", "tcp6"].iter().any(|table| {
+        let table = fs::read_to_string(format!("/proc/{process}/net/{table}")).unwrap_or_default();
         table.lines().any(|line| {
             let mut fields = line.split_whitespace().skip(1);
             // 0A is LISTEN.
@@ -119,11 +126,19 @@ fn free_port() -> u16 {
 /// It did not end, or not so, or did not show what it should.
 pub(crate) fn row(place: &Place, row: &Row) -> Result<(), String> {
     let port = free_port();
-    let command = |text: &str| text.replace("PORT", &port.to_string());
+    let network = if row.network { Some(Network::new()?) } else { None };
+    let network = network.as_ref();
+    let suppressions = place.folder.path().join("valgrind.supp");
+    let command = |text: &str| {
+        let named =
+            format!("{} {text}", row.under).replace("SUPPRESSIONS", &suppressions.display().to_string());
+        named.replace("PORT", &port.to_string()).replace("ADDRESS", network::ADDRESS).trim().to_owned()
+    };
     let deadline = Instant::now() + PATIENCE;
-    let mut server = row.server.as_ref().map(|server| Running::start(place, &command(server)));
+    let mut server = row.server.as_ref().map(|server| Running::start(place, &command(server), network));
     if let Some(server) = &mut server {
-        match server.wait(deadline, || listening(port)) {
+        let process = network.map_or_else(|| "self".to_owned(), Network::process);
+        match server.wait(deadline, || listening(&process, port)) {
             Some(None) => {}
             // A server that refuses what it cannot do is what was asked for.
             Some(Some(status)) if refused(row, status) => return Ok(()),
@@ -131,23 +146,30 @@ pub(crate) fn row(place: &Place, row: &Row) -> Result<(), String> {
             None => return Err(server.wrong("does not listen")),
         }
     }
-    let mut client = Running::start(place, &command(&row.client));
+    let mut client = Running::start(place, &command(&row.client), network);
+    let seen = asked(row, &mut client, deadline);
+    match (server, seen) {
+        (Some(mut server), Err(why)) => Err(why + "\n" + &server.wrong("beside it")),
+        (Some(mut server), Ok(())) if matches!(row.state, State::Works | State::NotYet(_)) => {
+            ended(&mut server, row.ends, deadline)
+        }
+        (_, seen) => seen,
+    }
+}
+
+/// The client, from its start to its end.
+fn asked(row: &Row, client: &mut Running, deadline: Instant) -> Result<(), String> {
     let Some(Some(status)) = client.wait(deadline, || false) else {
-        let server = server.map(|mut s| s.wrong("beside it")).unwrap_or_default();
-        return Err(client.wrong("does not end") + "\n" + &server);
+        return Err(client.wrong("does not end"));
     };
-    if matches!(row.state, State::Refused(_)) {
-        return if refused(row, status) { Ok(()) } else { Err(client.wrong(&format!("ended, {status}"))) };
+    let as_it_should = match row.state {
+        State::Refused(_) => refused(row, status),
+        State::Works | State::NotYet(_) => status.success(),
+    };
+    if !as_it_should {
+        return Err(client.wrong(&format!("ended, {status}")));
     }
-    if !status.success() {
-        let server = server.map(|mut s| s.wrong("beside it")).unwrap_or_default();
-        return Err(client.wrong(&format!("ended, {status}")) + "\n" + &server);
-    }
-    shown(row.shows, &client.text()).map_err(|what| client.wrong(&what))?;
-    match server {
-        Some(mut server) => ended(&mut server, row.ends, deadline),
-        None => Ok(()),
-    }
+    shown(row.shows, &client.text()).map_err(|what| client.wrong(&what))
 }
 
 fn refused(row: &Row, status: ExitStatus) -> bool {
@@ -163,7 +185,11 @@ fn ended(server: &mut Running, ends: Ends, deadline: Instant) -> Result<(), Stri
     }
     match server.wait(deadline, || false) {
         Some(Some(status)) if status.success() => Ok(()),
-        Some(Some(status)) if ends == Ends::Somehow && status.signal().is_none() => Ok(()),
+        Some(Some(status))
+            if ends == Ends::Somehow && status.signal().is_none() && status.code() != Some(FOUND) =>
+        {
+            Ok(())
+        }
         Some(Some(status)) => Err(server.wrong(&format!("ended, {status}"))),
         _ => Err(server.wrong("does not end")),
     }

@@ -1,6 +1,6 @@
 //! The rows: which programs are run, how, and what they must show.
 //!
-//! In commands PORT stands for a port that nobody else has. Few iterations each: whether it works is asked here, not how fast.
+//! In commands PORT stands for a port that nobody else has, SUPPRESSIONS for valgrind.supp beside this file. Few iterations each: whether it works is asked here, not how fast.
 
 /// What is known of a row.
 pub(crate) enum State {
@@ -45,6 +45,10 @@ pub(crate) struct Row {
     pub(crate) client: String,
     pub(crate) shows: Shows,
     pub(crate) state: State,
+    /// What both programs run under; empty for nothing.
+    pub(crate) under: &'static str,
+    /// On a network of two interfaces that the test makes, at ADDRESS, instead of loopback.
+    pub(crate) network: bool,
 }
 
 impl Row {
@@ -56,6 +60,8 @@ impl Row {
             client: client.to_owned(),
             shows: Shows::Nothing,
             state: State::Works,
+            under: "",
+            network: false,
         }
     }
 
@@ -93,6 +99,7 @@ pub(crate) fn rows() -> Vec<Row> {
     rows.extend(others());
     rows.extend(perftest());
     rows.extend(libfabric());
+    rows.extend(valgrind());
     rows
 }
 
@@ -180,13 +187,32 @@ fn perftest() -> Vec<Row> {
     rows
 }
 
+/// libfabric leaves loopback out.
 fn libfabric() -> Vec<Row> {
     ["-e msg", "-e rdm"]
         .into_iter()
         .map(|option| {
             let command = format!("fi_pingpong -p verbs {option} -I 10 -c");
-            Row::new(option, &format!("{command} -B PORT"), &format!("{command} -P PORT 127.0.0.1"))
-                .shows(Shows::Text("1m"))
+            let row = Row::new(option, &format!("{command} -B PORT"), &format!("{command} -P PORT ADDRESS"));
+            Row { network: true, ..row.shows(Shows::Text("1m")) }
         })
+        .collect()
+}
+
+/// Any error that valgrind finds is exit code 99, on either side.
+const VALGRIND: &str = "valgrind -q --fair-sched=yes --error-exitcode=99 --suppressions=SUPPRESSIONS";
+
+fn valgrind() -> Vec<Row> {
+    let measures = |program: &str| {
+        let command = format!("{program} -R -F -n 20 -p PORT");
+        let row = Row::new("under valgrind", &command, &format!("{command} 127.0.0.1"));
+        Row { under: VALGRIND, ..row.shows(Shows::Figures(1)) }
+    };
+    let ping = "-a 127.0.0.1 -p PORT -V -C 20";
+    let rping = Row::new("under valgrind", &format!("rping -s {ping}"), &format!("rping -c {ping}"));
+    let rping = Row { under: VALGRIND, ..rping.ends(Ends::Somehow) };
+    [rping]
+        .into_iter()
+        .chain(["ib_send_bw", "ib_write_lat", "ib_read_bw", "ib_atomic_lat"].map(measures))
         .collect()
 }

@@ -1,0 +1,56 @@
+//! A network for one row: two interfaces that are wired to each other, in a namespace that ends with it. Needs root.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
+
+/// Of the one interface that programs use.
+pub(crate) const ADDRESS: &str = "10.78.0.1";
+
+/// The namespace, which its one process holds.
+pub(crate) struct Network {
+    holder: Child,
+}
+
+impl Network {
+    /// Makes it.
+    ///
+    /// # Errors
+    /// Why it cannot be had.
+    pub(crate) fn new() -> Result<Self, String> {
+        let setup = format!(
+            "ip link set lo up && ip link add sprat0 type veth peer name sprat1 && \
+             ip addr add {ADDRESS}/24 dev sprat0 && ip link set sprat0 up && ip link set sprat1 up && \
+             echo ready && exec sleep 1000"
+        );
+        let mut holder = Command::new("unshare")
+            .args(["--net", "sh", "-c", &setup])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|e| format!("unshare: {e}"))?;
+        let mut line = String::new();
+        let told = BufReader::new(holder.stdout.take().expect("it is kept")).read_line(&mut line);
+        let network = Self { holder };
+        if told.is_ok() && line == "ready\n" { Ok(network) } else { Err("no network of our own".to_owned()) }
+    }
+
+    /// A process that has it.
+    pub(crate) fn process(&self) -> String {
+        self.holder.id().to_string()
+    }
+
+    /// The same command with this network.
+    pub(crate) fn within(&self, command: &Command) -> Command {
+        let mut within = Command::new("nsenter");
+        within.arg(format!("--net=/proc/{}/ns/net", self.holder.id())).arg("--");
+        within.arg(command.get_program()).args(command.get_args()).current_dir("/");
+        within
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        let _ = self.holder.kill();
+        let _ = self.holder.wait();
+    }
+}
