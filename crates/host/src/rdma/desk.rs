@@ -245,7 +245,8 @@ impl Desk {
         }
     }
 
-    fn report(&mut self, cq: Cq) {
+    /// A completion queue that was armed has something: its channel, if it has one, tells that.
+    pub(crate) fn report(&mut self, cq: Cq) {
         if let Some(channel) = self.reports.get(&cq).and_then(|id| self.channels.get_mut(id)) {
             channel.put(cq);
         }

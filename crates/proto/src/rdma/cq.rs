@@ -1,7 +1,7 @@
 //! A completion queue: bounded, armed for one event at a time.
 //!
 //! ```text
-//!  push ─► [oldest … newest] ─► poll         arm ─► the next push that counts wakes, and disarms
+//!  push ─► [oldest … newest] ─► poll         arm ─► the next push that counts wakes, or a poll that leaves some; and disarms
 //! ```
 //!
 //! Always: completions come out in the order they went in, each once. One that finds no room is lost, and the queue stays
@@ -103,6 +103,17 @@ impl CompletionQueue {
         } else if self.armed == Armed::No {
             self.armed = Armed::Solicited;
         }
+    }
+
+    /// The program has polled as many as it had room for. True if it has left some and waits for any: it is to be woken now, and
+    /// is no longer armed. Programs that poll once for each event rely on hardware that does so.
+    #[inline]
+    pub fn left_some(&mut self) -> bool {
+        let wakes = self.armed == Armed::Next && !self.entries.is_empty();
+        if wakes {
+            self.armed = Armed::No;
+        }
+        wakes
     }
 
     /// Completions in the queue.

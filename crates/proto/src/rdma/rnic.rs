@@ -234,6 +234,13 @@ impl Rnic {
         self.shared.cqs.get_mut(cq.0)?.poll()
     }
 
+    /// Whether the program, which has polled as many completions as it had room for, is to be told that there are more:
+    /// [`CompletionQueue::left_some`].
+    #[inline]
+    pub fn left_some(&mut self, cq: Cq) -> bool {
+        self.shared.cqs.get_mut(cq.0).is_some_and(CompletionQueue::left_some)
+    }
+
     /// The next completion (with `solicited_only`: the next that a peer solicited, or an error) raises
     /// [`Event::CqReady`], once. Those that are in the queue do not: poll again after this.
     ///

@@ -68,7 +68,7 @@ impl CompletionQueue {
 
     /// Hands the oldest completions to `each`, `most` at the most, and returns how many there were; as
     /// [`CompletionQueue::poll`] else. In a queue without a channel a Write's completion may be held for some microseconds,
-    /// in which the peer may answer.
+    /// in which the peer may answer; who was armed for any and leaves some is told so by the channel of one that has it.
     #[inline]
     pub fn poll_many(&self, most: usize, mut each: impl FnMut(Completion)) -> usize {
         let Queue { handle, cq, empty_at, reports } = &*self.inner;
@@ -80,6 +80,9 @@ impl CompletionQueue {
             {
                 each(completion);
                 count += 1;
+            }
+            if *reports && count == most && core.rnic().left_some(*cq) {
+                core.desk().report(*cq);
             }
             (count > 0).then_some(count)
         });

@@ -122,3 +122,22 @@ fn random_use_matches_a_list() {
         }
     }
 }
+
+/// perftest polls once for each event, with room for 16, and would wait forever for those that it left.
+#[test]
+fn who_waits_and_leaves_some_is_woken() {
+    let mut cq = CompletionQueue::new(4);
+    assert!(!cq.left_some());
+    let _ = cq.push(good(1), false);
+    let _ = cq.push(good(2), false);
+    assert!(!cq.left_some(), "nobody waits");
+    cq.arm(true);
+    assert!(!cq.left_some(), "for solicited ones alone");
+    cq.arm(false);
+    assert!(cq.left_some());
+    assert!(!cq.left_some(), "once");
+    cq.arm(false);
+    while cq.poll().is_some() {}
+    assert!(!cq.left_some(), "nothing is left");
+    assert_eq!(cq.push(good(3), false), Pushed::Wakes);
+}
