@@ -1,7 +1,8 @@
 //! A completion queue: bounded, armed for one event at a time.
 //!
 //! ```text
-//!  push ─► [oldest … newest] ─► poll         arm ─► the next push that counts wakes, or a poll that leaves some; and disarms
+//!  push ─► [oldest … newest] ─► poll         arm ─► what was not told yet, the next push that counts,
+//!                                                   or a poll that leaves some: wakes, and disarms
 //! ```
 //!
 //! Always: completions come out in the order they went in, each once. One that finds no room is lost, and the queue stays
@@ -45,6 +46,8 @@ pub struct CompletionQueue {
     entries: VecDeque<Completion>,
     depth: usize,
     armed: Armed,
+    /// Something was pushed of which nobody was woken.
+    untold: bool,
     lost: u64,
     users: u32,
 }
@@ -54,7 +57,7 @@ impl CompletionQueue {
     #[must_use]
     pub fn new(depth: u32) -> Self {
         let depth = depth.max(1) as usize;
-        Self { entries: VecDeque::new(), depth, armed: Armed::No, lost: 0, users: 0 }
+        Self { entries: VecDeque::new(), depth, armed: Armed::No, untold: false, lost: 0, users: 0 }
     }
 
     /// Puts a completion; `solicited`: it is of a receive whose message asked for an event.
@@ -70,6 +73,7 @@ impl CompletionQueue {
             Armed::Next => true,
         };
         self.entries.push_back(completion);
+        self.untold = !counts;
         if !counts {
             return Pushed::Kept;
         }
@@ -95,14 +99,22 @@ impl CompletionQueue {
         self.entries.retain(|completion| completion.qp != qp);
     }
 
-    /// Asks to be woken once, by the next completion that is pushed from now on: those in the queue do not count, so poll
-    /// again afterwards. With `solicited_only` only solicited ones and errors count; who asked for any keeps that.
-    pub fn arm(&mut self, solicited_only: bool) {
+    /// Asks to be woken once, by the next completion that is pushed from now on. With `solicited_only` only solicited ones and
+    /// errors count, and those in the queue do not, so poll again afterwards; who asked for any keeps that.
+    ///
+    /// True if who asks for any is to be woken at once, and is not armed: something is in the queue already that was pushed
+    /// behind the last one that woke. Hardware does so, and programs rely on it that arm when their peer has begun to send.
+    pub fn arm(&mut self, solicited_only: bool) -> bool {
         if !solicited_only {
-            self.armed = Armed::Next;
-        } else if self.armed == Armed::No {
+            let at_once = self.untold && !self.entries.is_empty();
+            self.untold = false;
+            self.armed = if at_once { Armed::No } else { Armed::Next };
+            return at_once;
+        }
+        if self.armed == Armed::No {
             self.armed = Armed::Solicited;
         }
+        false
     }
 
     /// The program has polled as many as it had room for. True if it has left some and waits for any: it is to be woken now, and
@@ -112,6 +124,7 @@ impl CompletionQueue {
         let wakes = self.armed == Armed::Next && !self.entries.is_empty();
         if wakes {
             self.armed = Armed::No;
+            self.untold = false;
         }
         wakes
     }

@@ -242,12 +242,14 @@ impl Rnic {
     }
 
     /// The next completion (with `solicited_only`: the next that a peer solicited, or an error) raises
-    /// [`Event::CqReady`], once. Those that are in the queue do not: poll again after this.
+    /// [`Event::CqReady`], once; so may one in the queue, see [`CompletionQueue::arm`]. Poll again after this.
     ///
     /// # Errors
     /// [`PostError::Invalid`].
     pub fn arm(&mut self, cq: Cq, solicited_only: bool) -> Result<(), PostError> {
-        self.shared.cqs.get_mut(cq.0).ok_or(PostError::Invalid)?.arm(solicited_only);
+        if self.shared.cqs.get_mut(cq.0).ok_or(PostError::Invalid)?.arm(solicited_only) {
+            self.shared.events.push_back(Event::CqReady(cq));
+        }
         Ok(())
     }
 

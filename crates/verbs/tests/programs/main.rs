@@ -3,7 +3,7 @@
 //! `cargo test -p sprat-verbs --test programs [PART OF A NAME]` runs the rows of `table` one after the other, prints
 //! `program option ... ok` or what was wrong, the matrix, and the count as every test program does. A row that is known not to
 //! work yet is run, too, and counted as ignored; if it works it has failed, so that the table says what is so.
-//! docs/programs.md has the same table; with SPRAT_WRITE_PROGRAMS=1 it is written.
+//! docs/programs.md has the same table; with SPRAT_WRITE_PROGRAMS=1 it is written, and nothing run.
 //!
 //! Where the programs are not installed all of it is one ignored test, and in CI (the variable CI is set) one that failed.
 
@@ -32,6 +32,11 @@ fn main() -> ExitCode {
     let filter = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).unwrap_or_default();
     let rows = table::rows();
     let begin = Instant::now();
+    if std::env::var_os(page::WRITE).is_some() {
+        let written = page::same(&rows);
+        println!("{written:?}");
+        return ExitCode::from(u8::from(written.is_err()));
+    }
     let missing = rows.iter().map(|row| row.program()).find(|p| !Path::new("/usr/bin").join(p).exists());
     if let Some(program) = missing {
         let failed = usize::from(std::env::var_os("CI").is_some());

@@ -7,6 +7,8 @@ use crate::place::repository;
 use crate::table::{Row, State};
 
 const PAGE: &str = "docs/programs.md";
+/// Asks to write the page instead of comparing it.
+pub(crate) const WRITE: &str = "SPRAT_WRITE_PROGRAMS";
 /// The page's own text ends here; what follows is made of the table.
 const MARK: &str = "<!-- made of crates/verbs/tests/programs/table.rs -->\n";
 
@@ -63,12 +65,8 @@ pub(crate) fn same(rows: &[Row]) -> Result<(), String> {
     let page = fs::read_to_string(&path).map_err(|e| format!("{PAGE}: {e}"))?;
     let (own, made) = page.split_once(MARK).ok_or_else(|| format!("{PAGE}: no line {MARK}"))?;
     let expected = table(rows);
-    if std::env::var_os("SPRAT_WRITE_PROGRAMS").is_some() {
+    if std::env::var_os(WRITE).is_some() {
         return fs::write(&path, format!("{own}{MARK}{expected}")).map_err(|e| format!("{PAGE}: {e}"));
     }
-    if made == expected {
-        Ok(())
-    } else {
-        Err(format!("{PAGE} says otherwise: SPRAT_WRITE_PROGRAMS=1 writes it"))
-    }
+    if made == expected { Ok(()) } else { Err(format!("{PAGE} says otherwise: {WRITE}=1 writes it")) }
 }

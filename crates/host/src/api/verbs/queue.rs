@@ -122,7 +122,7 @@ impl CompletionQueue {
     }
 
     /// The next completion (with `solicited_only`: the next that a peer solicited, or an error) is told by the channel that
-    /// the queue was made with, once. Those that are in the queue are not: poll again after this.
+    /// the queue was made with, once. Those that are in the queue may be, if nothing told of them yet: poll again after this.
     pub fn arm(&self, solicited_only: bool) {
         let _ = self.inner.handle.shared.act(|core, _| core.rnic().arm(self.inner.cq, solicited_only));
     }
