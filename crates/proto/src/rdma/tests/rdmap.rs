@@ -721,11 +721,11 @@ fn memory_that_cannot_be_read_when_it_is_sent_fails_its_request_alone() {
     let conn = pair.a.conn.unwrap();
     let mut record = Record::default();
     while pair.a.rnic.output(pair.now, conn, &mut record, &mut pair.a.ram) {}
-    let gone = record.parts.iter().filter_map(|part| match part {
+    let mut gone = record.parts.iter().filter_map(|part| match part {
         Part::Memory(span) if span.region == 1 => Some(*span),
         _ => None,
     });
-    let gone = gone.last().unwrap();
+    let gone = gone.next_back().unwrap();
     pair.a.rnic.unreadable(pair.now, conn, gone);
     assert_eq!(pair.a.done(), [(1, Status::Flushed), (2, Status::LocalProtection), (3, Status::Flushed)]);
     let mut events = core::iter::from_fn(|| pair.a.rnic.event());
