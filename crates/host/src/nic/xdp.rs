@@ -131,15 +131,19 @@ impl Xdp {
             fill.put_address(u64::from(chunk) * CHUNK as u64);
         }
         fill.publish();
-        let parted = bind(&socket, way, link, options.queue).map_err(|e| Failed("to bind the socket", e))?;
         let map = bpf::socket_map(MAX_QUEUES).map_err(|e| Failed("a map", e))?;
-        bpf::put(map.as_fd(), options.queue, socket.as_fd()).map_err(|e| Failed("an entry in the map", e))?;
         let mac = options.mac.unwrap_or(link.mac);
         let program = program::program(mac, options.steer, rustix::fd::AsRawFd::as_raw_fd(&map));
-        let program = bpf::load(&program, parted).map_err(|e| Failed("the program", e))?;
+        // Kernels before 5.18 have no frames of several parts.
+        let program = bpf::load(&program, true).or_else(|_| bpf::load(&program, false));
+        let program = program.map_err(|e| Failed("the program", e))?;
         let mode = if way == Way::Generic { Mode::Generic } else { Mode::Native };
+        // First the program, then the queue: that is free again only some time after a socket had it, when another way would be
+        // tried already.
         let held =
             bpf::attach(program.as_fd(), link.index, mode).map_err(|e| Failed("to attach the program", e))?;
+        let parted = bind(&socket, way, link, options.queue).map_err(|e| Failed("to bind the socket", e))?;
+        bpf::put(map.as_fd(), options.queue, socket.as_fd()).map_err(|e| Failed("an entry in the map", e))?;
         let longest = if parted { MAX_FRAME } else { CHUNK - HEADROOM };
         Ok(Self {
             socket,
