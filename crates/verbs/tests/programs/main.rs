@@ -7,6 +7,8 @@
 //!
 //! Where the programs are not installed all of it is one ignored test, and in CI (the variable CI is set) one that failed.
 
+#![allow(clippy::print_stdout, reason = "it is its own harness")]
+
 mod network;
 mod page;
 #[path = "../place/mod.rs"]
