@@ -94,7 +94,7 @@ impl CompletionQueue {
         self.entries.front()
     }
 
-    /// Takes out what is of one queue pair, which begins anew.
+    /// Takes out what is of one queue pair, which begins anew or has gone.
     pub fn forget(&mut self, qp: Qp) {
         self.entries.retain(|completion| completion.qp != qp);
     }

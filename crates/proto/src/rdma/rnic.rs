@@ -349,8 +349,8 @@ impl Rnic {
         Ok(Qp(qp))
     }
 
-    /// Ends a queue pair and its connection. What is in its queues leaves no completion; what completed before stays in
-    /// the completion queues.
+    /// Ends a queue pair and its connection. What is in its queues leaves no completion, and completions that were not
+    /// fetched are gone, as with cards: programs free what a request's number stands for as soon as its queue pair has gone.
     ///
     /// # Errors
     /// [`PostError::Invalid`].
@@ -362,6 +362,7 @@ impl Rnic {
         let options = queue_pair.options;
         for cq in [options.send_cq, options.recv_cq] {
             if let Some(queue) = self.shared.cqs.get_mut(cq.0) {
+                queue.forget(qp);
                 queue.release();
             }
         }

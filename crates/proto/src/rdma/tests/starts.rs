@@ -561,6 +561,18 @@ fn receives_are_shared() {
 }
 
 #[test]
+fn a_destroyed_queue_pair_leaves_no_completion() {
+    let mut pair = Pair::connected(&Setup::default());
+    let mine = pair.a.region(pattern(64, 1), 0);
+    pair.b.recv(7, &[]);
+    pair.a.post(1, SendOp::Send, &[(mine, 0, 0)]);
+    pair.run();
+    pair.b.rnic.destroy_qp(pair.b.qp).unwrap();
+    assert_eq!(pair.b.done(), []);
+    assert_eq!(pair.a.done().len(), 1, "the other side's are its own");
+}
+
+#[test]
 fn what_cannot_be_posted_is_refused() {
     let mut pair = Pair::new(&Setup::default());
     let sink = pair.a.region(vec![0; 64], 0);
