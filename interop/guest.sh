@@ -135,7 +135,9 @@ open_connections() {
 
 # The octets of streams that were sent, or acknowledged by their peer, and are not in the last capture, not even sent again.
 holes() {
-    recorded_fields tcp.stream tcp.srcport tcp.seq tcp.nxtseq tcp.dstport tcp.ack | sort -k1,1n -k2,2n -k3,3n | awk '
+    recorded_fields tcp.stream tcp.srcport tcp.seq tcp.nxtseq tcp.dstport tcp.ack tcp.flags.reset | sort -k1,1n -k2,2n -k3,3n | awk '
+        # A connection that is refused has a RST and nothing before it.
+        $7 == 1 || $7 == "True" { next }
         { way = $1 " " $2; other = $1 " " $5; last = $4 > $3 ? $4 : $3 }
         !(way in to) { to[way] = 0 }
         $3 > to[way] { print "octets " to[way] " to " $3 " from port " $2 }
