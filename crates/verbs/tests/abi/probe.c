@@ -64,7 +64,7 @@ static void events(struct ibv_context *context) {
 
 /* What the device does not do, or not yet, says so. */
 static void refusals(struct ibv_context *context) {
-    struct ibv_cq_init_attr_ex cq = {.cqe = 16};
+    struct ibv_cq_init_attr_ex cq = {.cqe = 16, .wc_flags = IBV_WC_EX_WITH_CVLAN};
     SHOULD(ibv_create_cq_ex(context, &cq) == NULL && errno == EOPNOTSUPP);
     SHOULD(ibv_create_ah(NULL, NULL) == NULL && errno == EOPNOTSUPP);
     SHOULD(ibv_attach_mcast(NULL, NULL, 0) == EOPNOTSUPP);

@@ -170,7 +170,8 @@ static void arguments(void) {
 static void addresses(void) {
     struct rdma_cm_id *first = listener(0), *second = id_at(here), *wild = id_at(here);
     struct sockaddr_in taken = loopback(rdma_get_src_port(first));
-    SHOULD(taken.sin_port != 0 && first->verbs && first->pd);
+    /* An address of loopback says nothing about the device. */
+    SHOULD(taken.sin_port != 0 && !first->verbs);
     FAILS(rdma_bind_addr(second, sa(&taken)), EADDRINUSE);
     FAILS(rdma_listen(first, 0), EINVAL);
     FAILS(rdma_bind_addr(first, sa(&taken)), EINVAL);
