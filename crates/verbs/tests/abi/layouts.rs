@@ -70,11 +70,12 @@ enum Differs {
 }
 
 /// All differences between ours, which are v44's, and those from v25 to v64.
-const DIFFERENCES: [(&str, Differs, &str); 8] = [
+const DIFFERENCES: [(&str, Differs, &str); 9] = [
     ("struct verbs_context", Differs::Front, "programs reckon from its end, where `context` is"),
     ("struct ibv_device_attr_ex", Differs::Missing("phys_port_cnt_ex"), "the room for it was there"),
     ("struct ibv_port_attr", Differs::Size, "programs say how long theirs is"),
     ("struct ibv_gid_entry", Differs::Size, "it and its functions came with v32"),
+    ("struct ibv_ece", Differs::Size, "the same, with v31"),
     (
         "struct ibv_qp_ex",
         Differs::Size,
