@@ -335,13 +335,6 @@ impl Memif {
         self.end(number, "The ring is broken");
     }
 
-    /// Remembers where an address is.
-    fn learn(&mut self, mac: Mac, number: u64) {
-        if mac.is_unicast() && self.addresses.len() < MOST_ADDRESSES {
-            self.addresses.entry(mac).or_insert(number);
-        }
-    }
-
     fn receive_from(&mut self, number: u64) {
         let before = self.burst.len();
         let Some(rings) = self.links.get_mut(&number).and_then(|l| l.rings.as_deref_mut()) else { return };
@@ -352,10 +345,9 @@ impl Memif {
         // One peer needs no table.
         if self.options.role == Role::Server && self.links.len() > 1 {
             for i in before..self.burst.len() {
-                let mut source = [0; 6];
-                source.copy_from_slice(&self.burst.frame(i)[6..12]);
-                if !self.addresses.contains_key(&Mac(source)) {
-                    self.learn(Mac(source), number);
+                let source = self.burst.frame(i)[6..].first_chunk().map(|mac| Mac(*mac)).unwrap_or_default();
+                if source.is_unicast() && self.addresses.len() < MOST_ADDRESSES {
+                    self.addresses.entry(source).or_insert(number);
                 }
             }
         }
