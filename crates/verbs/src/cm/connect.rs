@@ -209,11 +209,17 @@ export! {
         Ok(0)
     }
 
-    /// For InfiniBand's connections whose queue pair is the program's; here the engine has done it.
+    /// For who asks with a queue pair of the program's: on InfiniBand he says so that it is ready, here the engine has done
+    /// it, which is no reason to have a program fail that must work on both.
     minus fn sprat_rdma_establish(id: *mut Seen) -> c_int {
         // SAFETY: null, or an id that is there.
-        unsafe { Id::to_use(id) }?;
-        Err(INVALID)
+        let own = unsafe { Id::to_use(id) }?;
+        // SAFETY: the id is there.
+        let has_pair = unsafe { !(*own.seen()).qp.is_null() };
+        if has_pair || !matches!(own.state().stage, Stage::Connected) {
+            return Err(INVALID);
+        }
+        Ok(0)
     }
 
     /// That a message came before the connection was there, the engine sees itself.

@@ -8,8 +8,8 @@ use crate::abi::object::{CompChannel, Cq, Pd, QpInit, QpInitEx, SrqInit, SrqInit
 use crate::abi::work::QpAttr;
 use crate::channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
 use crate::cq::{ibv_create_cq, ibv_destroy_cq};
-use crate::entry::{Errno, INVALID, export};
-use crate::qp::{self, ibv_destroy_qp, ibv_modify_qp};
+use crate::entry::{Errno, INVALID, at, export, put};
+use crate::qp::{self, RESET, ibv_destroy_qp, ibv_modify_qp};
 use crate::srq::{self, ibv_destroy_srq};
 
 /// `enum ibv_qp_init_attr_mask` and `enum ibv_srq_init_attr_mask`.
@@ -20,9 +20,11 @@ const SRQ_PD: u32 = 1 << 1;
 const INIT: c_int = 1;
 const RTR: c_int = 2;
 const RTS: c_int = 3;
+const ERR: c_int = 6;
 /// `enum ibv_qp_attr_mask`.
 const STATE: c_int = 1;
 const ACCESS: c_int = 1 << 3;
+const PORT: c_int = 1 << 5;
 /// `IBV_ACCESS_REMOTE_WRITE` and `IBV_ACCESS_REMOTE_READ`.
 const REMOTE: c_uint = 1 << 1 | 1 << 2;
 
@@ -217,25 +219,33 @@ export! {
         Ok(0)
     }
 
-    /// How a queue pair of the program's is to be changed on its way: as an iWARP card says, since the engine goes it.
+    /// How a queue pair of the program's is to be changed on its way: as an iWARP card says, of whose states the engine sees
+    /// to the last, so that nothing but the port is left of it.
     minus fn sprat_rdma_init_qp_attr(id: *mut Seen, attr: *mut QpAttr, mask: *mut c_int) -> c_int {
-        // SAFETY: null, or an id that is there.
-        let own = unsafe { Id::to_use(id) }?;
-        if attr.is_null() || mask.is_null() {
+        // SAFETY: null, or an id that is there, and what the program wants.
+        let (own, wanted) = unsafe { (Id::to_use(id)?, at(attr)?.qp_state) };
+        // SAFETY: the id is there.
+        let (device, port_num) = unsafe { ((*own.seen()).verbs, (*own.seen()).port_num) };
+        if mask.is_null() || device.is_null() {
             return Err(INVALID);
         }
-        let connects = matches!(own.state().stage, Stage::Asked(_) | Stage::Connecting | Stage::Connected);
-        // SAFETY: not null, so they are the program's, to be read and written.
+        let has_begun = match own.state().stage {
+            Stage::Idle | Stage::Listening => return Err(INVALID),
+            Stage::Bound | Stage::Resolved | Stage::Routed => false,
+            Stage::Asked(_) | Stage::Connecting | Stage::Connected | Stage::Over => true,
+        };
+        let (access, changes) = match (has_begun, wanted) {
+            (true, INIT | RTR) => (REMOTE, STATE | ACCESS),
+            (true, RTS) => (0, 0),
+            (false, RESET..=ERR) => (0, STATE | ACCESS),
+            _ => return Err(INVALID),
+        };
+        // SAFETY: a structure of numbers alone, for which all zeros mean nothing set.
+        let zeros: QpAttr = unsafe { std::mem::zeroed() };
+        // SAFETY: null, or the program's to be written.
         unsafe {
-            let access = if connects { REMOTE } else { 0 };
-            *mask = match (*attr).qp_state {
-                INIT | RTR => {
-                    (*attr).qp_access_flags = access;
-                    STATE | ACCESS
-                }
-                RTS => STATE,
-                _ => return Err(INVALID),
-            };
+            put(attr, QpAttr { qp_state: wanted, qp_access_flags: access, port_num, ..zeros })?;
+            put(mask, changes | PORT)?;
         }
         Ok(0)
     }

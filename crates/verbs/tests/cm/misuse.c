@@ -150,7 +150,7 @@ static void arguments(void) {
     FAILS(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, NULL, sizeof yes), EINVAL);
     SHOULD(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &tos, sizeof tos) == 0);
     SHOULD(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &yes, sizeof yes) == 0);
-    SHOULD(rdma_init_qp_attr(id, &attr, &mask) == 0 && mask == (IBV_QP_STATE | IBV_QP_ACCESS_FLAGS));
+    FAILS(rdma_init_qp_attr(id, &attr, &mask), EINVAL);
     SHOULD(rdma_get_src_port(id) == 0 && rdma_get_dst_port(NULL) == 0);
     SHOULD(!id->verbs && !id->qp && !waits(here));
     gone(id);
@@ -347,26 +347,71 @@ static void every_state(void) {
     SHOULD(!waits(here));
 }
 
-/* A queue pair of the program's own, by its number. */
+/* Moves a queue pair of the program's as rdma_cm says: what siw says too. */
+static void move(struct rdma_cm_id *id, struct ibv_qp *pair, enum ibv_qp_state to, int changes) {
+    struct ibv_qp_attr attr = {.qp_state = to, .qp_access_flags = -1};
+    int mask = -1;
+    SHOULD(rdma_init_qp_attr(id, &attr, &mask) == 0 && mask == (changes | IBV_QP_PORT) && attr.port_num == 1);
+    SHOULD(attr.qp_state == to && !(attr.qp_access_flags & IBV_ACCESS_LOCAL_WRITE));
+    SHOULD(ibv_modify_qp(pair, &attr, mask) == 0);
+}
+
+static void moved(struct rdma_cm_id *id, struct ibv_qp *pair) {
+    move(id, pair, IBV_QPS_INIT, IBV_QP_STATE | IBV_QP_ACCESS_FLAGS);
+    move(id, pair, IBV_QPS_RTR, IBV_QP_STATE | IBV_QP_ACCESS_FLAGS);
+    move(id, pair, IBV_QPS_RTS, 0);
+}
+
+static enum ibv_qp_state state(struct ibv_qp *pair) {
+    struct ibv_qp_init_attr init;
+    struct ibv_qp_attr attr;
+    MUST(ibv_query_qp(pair, &attr, IBV_QP_STATE, &init) == 0);
+    return attr.qp_state;
+}
+
+/* Queue pairs of the program's own, by their numbers, and used again. */
 static void own_pairs(void) {
     struct rdma_cm_id *at = listener(0), *client = routed(rdma_get_src_port(at)), *server;
     struct ibv_cq *cq = ibv_create_cq(client->verbs, 8, NULL, NULL, 0);
     struct ibv_qp_init_attr attr = {.send_cq = cq, .recv_cq = cq, .cap = {.max_send_wr = 1, .max_recv_wr = 1}, .qp_type = IBV_QPT_RC};
     struct ibv_qp *pairs[2] = {ibv_create_qp(client->pd, &attr), ibv_create_qp(client->pd, &attr)};
-    struct rdma_conn_param param = {.qp_num = 0xfffff};
+    struct ibv_qp_attr change = {.qp_state = IBV_QPS_SQE};
+    int mask;
     MUST(cq && pairs[0] && pairs[1]);
-    FAILS(rdma_connect(client, &param), EINVAL);
-    param.qp_num = pairs[0]->qp_num;
-    SHOULD(rdma_connect(client, &param) == 0);
-    server = next(here, RDMA_CM_EVENT_CONNECT_REQUEST);
-    param.qp_num = pairs[1]->qp_num;
-    SHOULD(rdma_accept(server, &param) == 0);
-    SHOULD(next(here, RDMA_CM_EVENT_ESTABLISHED) == server && next(there, RDMA_CM_EVENT_ESTABLISHED) == client);
-    SHOULD(ibv_destroy_qp(pairs[0]) == 0);
-    SHOULD(next(here, RDMA_CM_EVENT_DISCONNECTED) == server && next(there, RDMA_CM_EVENT_DISCONNECTED) == client);
-    SHOULD(ibv_destroy_qp(pairs[1]) == 0 && ibv_destroy_cq(cq) == 0);
+    FAILS(rdma_connect(client, &(struct rdma_conn_param){.qp_num = 0xfffff}), EINVAL);
+    FAILS(rdma_init_qp_attr(client, NULL, &mask), EINVAL);
+    FAILS(rdma_init_qp_attr(client, &change, NULL), EINVAL);
+    FAILS(rdma_init_qp_attr(NULL, &change, &mask), EINVAL);
+    FAILS(rdma_init_qp_attr(at, &change, &mask), EINVAL);
+    for (int round = 0; round < 2; round++) {
+        struct rdma_conn_param param = {.qp_num = pairs[0]->qp_num};
+        move(client, pairs[0], IBV_QPS_INIT, IBV_QP_STATE | IBV_QP_ACCESS_FLAGS);
+        FAILS(rdma_establish(client), EINVAL);
+        SHOULD(state(pairs[0]) == IBV_QPS_INIT && rdma_connect(client, &param) == 0);
+        FAILS(rdma_init_qp_attr(client, &change, &mask), EINVAL);
+        server = next(here, RDMA_CM_EVENT_CONNECT_REQUEST);
+        moved(server, pairs[1]);
+        param.qp_num = pairs[1]->qp_num;
+        SHOULD(state(pairs[1]) == IBV_QPS_RTR && rdma_accept(server, &param) == 0);
+        SHOULD(next(here, RDMA_CM_EVENT_ESTABLISHED) == server && next(there, RDMA_CM_EVENT_ESTABLISHED) == client);
+        moved(client, pairs[0]);
+        SHOULD(!client->qp && rdma_establish(client) == 0);
+        SHOULD(state(pairs[0]) == IBV_QPS_RTS && state(pairs[1]) == IBV_QPS_RTS);
+        change.qp_state = IBV_QPS_ERR;
+        SHOULD(ibv_modify_qp(pairs[round], &change, IBV_QP_STATE) == 0 && state(pairs[round]) == IBV_QPS_ERR);
+        SHOULD(next(here, RDMA_CM_EVENT_DISCONNECTED) == server && next(there, RDMA_CM_EVENT_DISCONNECTED) == client);
+        SHOULD(state(pairs[0]) == IBV_QPS_ERR && state(pairs[1]) == IBV_QPS_ERR && rdma_disconnect(client) == 0);
+        FAILS(rdma_establish(client), EINVAL);
+        change.qp_state = IBV_QPS_RESET;
+        SHOULD(ibv_modify_qp(pairs[0], &change, IBV_QP_STATE) == 0 && ibv_modify_qp(pairs[1], &change, IBV_QP_STATE) == 0);
+        SHOULD(state(pairs[0]) == IBV_QPS_RESET && state(pairs[1]) == IBV_QPS_RESET);
+        change.qp_state = IBV_QPS_SQE;
+        gone(client);
+        gone(server);
+        client = routed(rdma_get_src_port(at));
+    }
+    SHOULD(ibv_destroy_qp(pairs[0]) == 0 && ibv_destroy_qp(pairs[1]) == 0 && ibv_destroy_cq(cq) == 0);
     gone(client);
-    gone(server);
     gone(at);
 }
 
