@@ -2,7 +2,7 @@
 #
 # Each target works on a fresh Debian 12 with root and rustup: what it needs and does not find, scripts/tools installs,
 # saying so. Variables: SEEDS (sim), CASES (interop, a part of their names), SECONDS (fuzz, per target), RUNS (bench,
-# compare), TESTS (bench), PREFIX and DESTDIR (install).
+# compare, compare-siw), TESTS (bench), PREFIX and DESTDIR (install).
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -105,6 +105,10 @@ bench: release ## Medians of RUNS=5 runs of `sprat perf`: a table, and JSON line
 .PHONY: compare
 compare: release ## `sprat rdma` beside libfabric and UCX over loopback TCP: latency and throughput, RUNS=5 rounds in turns
 	scripts/compare-rdma $(RUNS)
+
+.PHONY: compare-siw
+compare-siw: verbs ## Debian's perftest on Linux's siw and on our libraries, in one guest of two processors, RUNS=5 rounds in turns
+	interop/compare $(RUNS)
 
 .PHONY: release
 release: tools ## The release build of the binary `sprat`

@@ -12,7 +12,8 @@
 #   whole                  true if the last capture lacks nothing; says what it lacks
 #   down                   ends all of it
 #
-# Of the caller: $ns a name for the namespace, $cache interop/build's folder, $work a folder for logs.
+# Of the caller: $ns a name for the namespace, $cache interop/build's folder, $work a folder for logs. He may set $accelerator
+# (tcg unless told), $processors (1), $memory (384, MiB) and $initrd (the one in $cache) for the guests that he boots.
 
 declare -A guests=()
 recorder= recorded=
@@ -27,12 +28,16 @@ here() { ip netns exec "$ns" "$@"; }
 tap() { here ip tuntap add dev "tap$1" mode tap && ip -n "$ns" link set "tap$1" master bridge0 up; }
 
 boot() {
-    local n=$1 log=$work/guest$1.console tries
+    local n=$1 log=$work/guest$1.console tries how=()
     ip -n "$ns" link show "tap$n" >/dev/null 2>&1 || tap "$n"
     : >"$log"
-    # Emulated always: nested virtualisation that half works ends QEMU, and this is fast enough.
-    nice -n 10 ip netns exec "$ns" qemu-system-x86_64 -M q35 -accel tcg -cpu max -smp 1 -m 384 \
-        -nodefaults -no-user-config -display none -no-reboot -kernel "$cache/vmlinux" -initrd "$cache/initramfs.cpio" \
+    # Emulated unless told: nested virtualisation that half works ends QEMU, and this is fast enough.
+    case ${accelerator:-tcg} in
+        tcg) how=(-accel tcg,thread=multi -cpu max) ;;
+        *) how=(-accel "$accelerator" -cpu host) ;;
+    esac
+    nice -n 10 ip netns exec "$ns" qemu-system-x86_64 -M q35 "${how[@]}" -smp "${processors:-1}" -m "${memory:-384}" \
+        -nodefaults -no-user-config -display none -no-reboot -kernel "$cache/vmlinux" -initrd "${initrd:-$cache/initramfs.cpio}" \
         -append "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off nokaslr tsc=reliable no_timer_check cryptomgr.notests rcupdate.rcu_expedited=1 guest=10.77.0.$((n + 1))" \
         -netdev "tap,id=n0,ifname=tap$n,script=no,downscript=no" \
         -device "virtio-net-pci,netdev=n0,romfile=,mac=52:54:00:77:00:0$n" \
