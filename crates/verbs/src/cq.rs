@@ -9,11 +9,10 @@ use crate::abi::object::{CompChannel, Cq as Seen, CqEx};
 use crate::abi::work::Wc;
 use crate::channel::Channel;
 use crate::context::{Open, VECTORS};
-use crate::engine::Engine;
+use crate::engine::{Engine, limits};
 use crate::entry::{Errno, INVALID, at, entry, export};
 use crate::extended::{Readers, Sequence};
 use crate::pd::{Acks, Users};
-use crate::query::MOST_COMPLETIONS;
 
 /// A completion queue.
 #[repr(C)]
@@ -55,7 +54,7 @@ impl Cq {
     ) -> Result<*mut Self, Errno> {
         // SAFETY: null, or a context that the program has open.
         let open = unsafe { Open::from_seen(context) }?;
-        if !(1..=MOST_COMPLETIONS).contains(&depth) || vector >= VECTORS {
+        if !(1..=limits().completions).contains(&depth) || vector >= VECTORS {
             return Err(INVALID);
         }
         let engine = Engine::get()?;
@@ -188,7 +187,7 @@ export! {
     code fn ibv_resize_cq(cq: *mut Seen, depth: c_int) {
         // SAFETY: null, or a queue that is there.
         let own = unsafe { Cq::from_seen(cq) }?;
-        let depth = u32::try_from(depth).ok().filter(|depth| (1..=MOST_COMPLETIONS).contains(depth));
+        let depth = u32::try_from(depth).ok().filter(|depth| (1..=limits().completions).contains(depth));
         let depth = depth.ok_or(INVALID)?;
         if !own.engine.is_ours() {
             return Err(INVALID);

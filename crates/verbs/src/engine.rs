@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
-use sprat::verbs::{Device, Options, Threading};
+use sprat::verbs::{Device, Limits, Options, Threading};
 
 use crate::cq::Cq;
 use crate::entry::Errno;
@@ -24,6 +24,16 @@ pub(crate) struct Engine {
     pub(crate) qps: Directory<Qp>,
     pub(crate) srqs: Directory<Srq>,
     forks: u32,
+}
+
+/// What every engine of ours is opened with, the reach aside.
+fn options() -> Options {
+    Options { threading: Threading::Guard, ..Options::default() }
+}
+
+/// How much an engine allows, whether there is one yet or not.
+pub(crate) fn limits() -> Limits {
+    options().limits()
 }
 
 static ENGINE: Mutex<Option<&'static Engine>> = Mutex::new(None);
@@ -54,9 +64,8 @@ impl Engine {
         let insecure_network = std::env::var_os("SPRAT_INSECURE_NETWORK").is_some_and(|v| v == "1");
         let reach = if insecure_network { "any address" } else { "loopback only" };
         log!(Info, "starts the engine, which connects {reach}");
-        let options = Options { threading: Threading::Guard, insecure_network, ..Options::default() };
         let new: &'static Self = Box::leak(Box::new(Self {
-            device: Device::open(options)?,
+            device: Device::open(Options { insecure_network, ..options() })?,
             cqs: Directory::default(),
             qps: Directory::default(),
             srqs: Directory::default(),

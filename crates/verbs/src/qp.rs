@@ -11,17 +11,17 @@ use std::ffi::c_int;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use sprat::verbs::{PairOptions, QpState, QueuePair};
+use sprat::verbs::{Limits, PairOptions, QpState, QueuePair};
 
 use crate::abi::device::Context;
 use crate::abi::object::{Pd as SeenPd, Qp as Seen, QpCap, QpEx, QpInit, QpInitEx};
 use crate::abi::work::QpAttr;
 use crate::cq::Cq;
-use crate::engine::{Engine, locked};
+use crate::engine::{Engine, limits, locked};
 use crate::entry::{Errno, INVALID, UNSUPPORTED, at, entry, export, put};
 use crate::extended::{Builder, Sequence, Writers};
 use crate::pd::{Acks, Pd};
-use crate::query::{MOST_ELEMENTS, MOST_INLINE, MOST_REQUESTS, PORT};
+use crate::query::PORT;
 use crate::srq::Srq;
 
 /// `IBV_QPT_RC`.
@@ -157,13 +157,15 @@ impl Qp {
 /// The limits that a new queue pair gets: what was asked for, at least one element, all inline data that there may be.
 fn granted(cap: &QpCap) -> Result<QpCap, Errno> {
     let within = |wanted: u32, most: u32| if wanted > most { Err(INVALID) } else { Ok(wanted) };
-    within(cap.max_inline_data, MOST_INLINE)?;
+    let Limits { requests, elements, inline, .. } = limits();
+    let (elements, inline) = (elements as u32, inline as u32);
+    within(cap.max_inline_data, inline)?;
     Ok(QpCap {
-        max_send_wr: within(cap.max_send_wr, MOST_REQUESTS)?,
-        max_recv_wr: within(cap.max_recv_wr, MOST_REQUESTS)?,
-        max_send_sge: within(cap.max_send_sge, MOST_ELEMENTS)?.max(1),
-        max_recv_sge: within(cap.max_recv_sge, MOST_ELEMENTS)?.max(1),
-        max_inline_data: MOST_INLINE,
+        max_send_wr: within(cap.max_send_wr, requests)?,
+        max_recv_wr: within(cap.max_recv_wr, requests)?,
+        max_send_sge: within(cap.max_send_sge, elements)?.max(1),
+        max_recv_sge: within(cap.max_recv_sge, elements)?.max(1),
+        max_inline_data: inline,
     })
 }
 

@@ -1,10 +1,10 @@
 //! What programs ask of an open device: its limits, its port, its addresses.
 //!
-//! Numbers are those of the engine (`sprat::verbs`), or as large as a program may rely on where the engine has no limit.
+//! Limits are those that the engine enforces (`engine::limits`); where it has none, there is a number that no program reaches.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_uint};
 
-use sprat::verbs::{Interface, MAX_INLINE, MAX_READ_DEPTH, MAX_SGE, Options};
+use sprat::verbs::Interface;
 
 use crate::abi::device::{
     Context, DeviceAttr, DeviceAttrEx, Gid, GidEntry, LINK_ETHERNET, ModerationCaps, OdpCaps, PORT_ACTIVE,
@@ -12,16 +12,14 @@ use crate::abi::device::{
 };
 use crate::context::Open;
 use crate::device::{Device, chars};
+use crate::engine::limits;
 use crate::entry::{Errno, INVALID, entry, export, put, put_part};
 
 /// The only port of a device, and its only partition key, which is every iWARP card's.
 pub(crate) const PORT: u32 = 1;
 const KEY: u16 = 0xffff;
-/// Limits of one queue: completions, work requests, elements of one of them, octets of inline data.
-pub(crate) const MOST_COMPLETIONS: u32 = 1 << 20;
-pub(crate) const MOST_REQUESTS: u32 = 1 << 15;
-pub(crate) const MOST_ELEMENTS: u32 = MAX_SGE as u32;
-pub(crate) const MOST_INLINE: u32 = MAX_INLINE as u32;
+/// `IBV_DEVICE_MEM_WINDOW`, `_MEM_MGT_EXTENSIONS` (local invalidation, Sends with invalidation), `_MEM_WINDOW_TYPE_2B`.
+const CAPABILITIES: c_uint = 1 << 17 | 1 << 21 | 1 << 24;
 /// The number of `ibv_port_attr`'s octets that the symbol `ibv_query_port` may write; verbs.h passes its own.
 const PORT_ATTR_THEN: usize = 48;
 /// The number that programs with lists of devices know software iWARP by.
@@ -29,9 +27,14 @@ const VENDOR: u32 = 0x62_6d74;
 /// `enum ibv_mtu`: 256 << (number - 1) octets.
 const MTUS: std::ops::RangeInclusive<c_int> = 1..=5;
 
+/// A number as programs have it.
+fn number<T: TryInto<c_int>>(number: T) -> c_int {
+    number.try_into().unwrap_or(c_int::MAX)
+}
+
 fn attributes(device: &Device) -> DeviceAttr {
     let guid = device.guid();
-    let many = 1 << 16;
+    let most = limits();
     DeviceAttr {
         fw_ver: chars(env!("CARGO_PKG_VERSION")),
         node_guid: guid,
@@ -41,25 +44,27 @@ fn attributes(device: &Device) -> DeviceAttr {
         vendor_id: VENDOR,
         vendor_part_id: 1,
         hw_ver: 1,
-        max_qp: Options::default().connections.try_into().unwrap_or(c_int::MAX),
-        max_qp_wr: MOST_REQUESTS as c_int,
-        device_cap_flags: 0,
-        max_sge: MOST_ELEMENTS as c_int,
+        max_qp: number(most.queue_pairs),
+        max_qp_wr: number(most.requests),
+        device_cap_flags: CAPABILITIES,
+        max_sge: number(most.elements),
+        // An iWARP Read has one sink.
         max_sge_rd: 1,
-        max_cq: many,
-        max_cqe: MOST_COMPLETIONS as c_int,
-        max_mr: many,
-        max_pd: many,
-        max_qp_rd_atom: c_int::from(MAX_READ_DEPTH),
+        max_cq: number(most.completion_queues),
+        max_cqe: number(most.completions),
+        max_mr: number(most.tags),
+        max_pd: number(most.protection_domains),
+        max_qp_rd_atom: number(most.read_depth),
         max_ee_rd_atom: 0,
-        max_res_rd_atom: c_int::from(MAX_READ_DEPTH) * many,
-        max_qp_init_rd_atom: c_int::from(MAX_READ_DEPTH),
+        max_res_rd_atom: number(usize::from(most.read_depth) * most.queue_pairs),
+        max_qp_init_rd_atom: number(most.read_depth),
         max_ee_init_rd_atom: 0,
         // IBV_ATOMIC_HCA: among what this device does.
         atomic_cap: 1,
         max_ee: 0,
         max_rdd: 0,
-        max_mw: 0,
+        // Of the same tags as regions.
+        max_mw: number(most.tags),
         max_raw_ipv6_qp: 0,
         max_raw_ethy_qp: 0,
         max_mcast_grp: 0,
@@ -68,9 +73,9 @@ fn attributes(device: &Device) -> DeviceAttr {
         max_ah: 0,
         max_fmr: 0,
         max_map_per_fmr: 0,
-        max_srq: many,
-        max_srq_wr: MOST_REQUESTS as c_int,
-        max_srq_sge: MOST_ELEMENTS as c_int,
+        max_srq: number(most.shared_receive_queues),
+        max_srq_wr: number(most.requests),
+        max_srq_sge: number(most.elements),
         max_pkeys: 1,
         local_ca_ack_delay: 0,
         phys_port_cnt: PORT as u8,

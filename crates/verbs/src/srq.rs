@@ -7,10 +7,9 @@ use sprat::verbs::SharedReceiveQueue;
 
 use crate::abi::device::Context;
 use crate::abi::object::{Pd as SeenPd, Srq as Seen, SrqAttr, SrqInit, SrqInitEx};
-use crate::engine::Engine;
+use crate::engine::{Engine, limits};
 use crate::entry::{Errno, INVALID, UNSUPPORTED, at, entry, export, put};
 use crate::pd::{Acks, Pd, Users};
-use crate::query::{MOST_ELEMENTS, MOST_REQUESTS};
 
 /// A shared receive queue.
 #[repr(C)]
@@ -59,7 +58,8 @@ impl Srq {
         // SAFETY: null, or a domain that is allocated.
         let domain = unsafe { Pd::to_use(pd) }?;
         let (depth, elements) = (attr.max_wr, attr.max_sge.max(1));
-        if !(1..=MOST_REQUESTS).contains(&depth) || elements > MOST_ELEMENTS {
+        let most = limits();
+        if !(1..=most.requests).contains(&depth) || elements as usize > most.elements {
             return Err(INVALID);
         }
         let queue = domain.domain.shared_receive_queue(depth, elements as usize)?;

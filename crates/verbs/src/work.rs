@@ -134,7 +134,7 @@ pub(crate) const fn element(sge: &SeenSge) -> Sge {
 /// They may be read.
 unsafe fn copied(list: &[SeenSge]) -> Result<Vec<u8>, Errno> {
     let total: u64 = list.iter().map(|sge| u64::from(sge.length)).sum();
-    if total > u64::from(crate::query::MOST_INLINE) {
+    if total > sprat::verbs::MAX_INLINE as u64 {
         return Err(INVALID);
     }
     let mut octets = Vec::with_capacity(total as usize);

@@ -6,7 +6,7 @@
 use alloc::vec::Vec;
 
 use super::start::Failure;
-use super::{Conn, Cq, Pd, Qp, Srq};
+use super::{Conn, Cq, MAX_INLINE, MAX_READ_DEPTH, MAX_SGE, Pd, Qp, Srq};
 use crate::time::SECOND;
 use crate::wire::checksum::{Crc32c, crc32c};
 use crate::wire::mpa::RtrKind;
@@ -35,8 +35,62 @@ pub struct Config {
     pub max_cqs: usize,
     /// Most shared receive queues.
     pub max_srqs: usize,
+    /// Most protection domains.
+    pub max_pds: usize,
+    /// Most steering tags: regions, windows and tags for fast registration. Nobody guesses one as long as they are few among
+    /// 2²⁴.
+    pub max_tags: usize,
     /// Most work requests of one queue.
     pub max_depth: u32,
+    /// Most completions of one queue.
+    pub max_cqe: u32,
+}
+
+/// How much an engine allows: what is beyond any of these is refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Connections at a time.
+    pub connections: usize,
+    /// Queue pairs.
+    pub queue_pairs: usize,
+    /// Completion queues.
+    pub completion_queues: usize,
+    /// Shared receive queues.
+    pub shared_receive_queues: usize,
+    /// Protection domains.
+    pub protection_domains: usize,
+    /// Regions and windows together.
+    pub tags: usize,
+    /// Work requests of one queue, shared or not.
+    pub requests: u32,
+    /// Completions of one queue.
+    pub completions: u32,
+    /// Elements of one work request.
+    pub elements: usize,
+    /// Octets inline in one work request.
+    pub inline: usize,
+    /// Reads and atomics under way in one direction of a queue pair.
+    pub read_depth: u16,
+}
+
+impl Config {
+    /// What an engine with this configuration allows.
+    #[must_use]
+    pub const fn limits(&self) -> Limits {
+        Limits {
+            connections: self.max_conns,
+            queue_pairs: self.max_qps,
+            completion_queues: self.max_cqs,
+            shared_receive_queues: self.max_srqs,
+            protection_domains: self.max_pds,
+            tags: self.max_tags,
+            requests: self.max_depth,
+            completions: self.max_cqe,
+            elements: MAX_SGE,
+            inline: MAX_INLINE,
+            read_depth: MAX_READ_DEPTH,
+        }
+    }
 }
 
 impl Default for Config {
@@ -52,7 +106,11 @@ impl Default for Config {
             max_qps: 1 << 17,
             max_cqs: 1 << 17,
             max_srqs: 1 << 16,
+            max_pds: 1 << 16,
+            // With one index of sixteen taken, a free one is found at the first draw most times.
+            max_tags: 1 << 20,
             max_depth: 1 << 15,
+            max_cqe: 1 << 20,
         }
     }
 }

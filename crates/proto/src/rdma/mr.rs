@@ -29,11 +29,6 @@ use super::{Access, Pd, PostError, Qp, Sge, Span, Stag, Status};
 use crate::rand::Rng;
 use crate::wire::rdmap::Cause;
 
-/// Most tags at once: with one index of sixteen taken, a free one is found at the first draw most times.
-pub const MOST_TAGS: usize = 1 << 20;
-/// Most protection domains at once.
-pub const MOST_PDS: usize = 1 << 16;
-
 /// Who uses a tag.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stream {
@@ -128,6 +123,8 @@ struct Tag {
 #[derive(Debug)]
 pub struct Regions {
     rng: Rng,
+    max_pds: usize,
+    max_tags: usize,
     /// Domains by number, with how many tags, queue pairs and shared receive queues are in each.
     pds: HashMap<u32, u32>,
     last_pd: u32,
@@ -147,11 +144,12 @@ const fn is_sound(access: Access) -> bool {
 }
 
 impl Regions {
-    /// Nothing registered. Tags come from `rng`, so that no peer can guess them.
+    /// Nothing registered, and never more than so many domains and tags. Tags come from `rng`, so that no peer can guess
+    /// them.
     #[must_use]
-    pub fn new(rng: Rng) -> Self {
+    pub fn new(rng: Rng, max_pds: usize, max_tags: usize) -> Self {
         let (pds, tags) = (HashMap::new(), HashMap::new());
-        Self { rng, pds, last_pd: 0, tags, owned: BTreeSet::new() }
+        Self { rng, max_pds, max_tags, pds, last_pd: 0, tags, owned: BTreeSet::new() }
     }
 
     /// Makes a protection domain.
@@ -159,7 +157,7 @@ impl Regions {
     /// # Errors
     /// [`PostError::NoRoom`].
     pub fn alloc_pd(&mut self) -> Result<Pd, PostError> {
-        if self.pds.len() >= MOST_PDS {
+        if self.pds.len() >= self.max_pds {
             return Err(PostError::NoRoom);
         }
         loop {
@@ -424,7 +422,7 @@ impl Regions {
 
     /// A new tag under an index that nobody can guess.
     fn insert(&mut self, pd: Pd, role: Role, valid: Option<Valid>) -> Result<Stag, PostError> {
-        if self.tags.len() >= MOST_TAGS {
+        if self.tags.len() >= self.max_tags {
             return Err(PostError::NoRoom);
         }
         self.hold_pd(pd)?;

@@ -103,8 +103,8 @@ impl Rnic {
     #[must_use]
     pub fn new(config: Config, rng: Rng) -> Self {
         let shared = Shared {
+            mr: Regions::new(rng, config.max_pds, config.max_tags),
             config,
-            mr: Regions::new(rng),
             cqs: Table::new(),
             srqs: Table::new(),
             events: VecDeque::new(),
@@ -201,7 +201,8 @@ impl Rnic {
     /// # Errors
     /// [`PostError::NoRoom`].
     pub fn create_cq(&mut self, depth: u32) -> Result<Cq, PostError> {
-        if self.shared.cqs.used() >= self.shared.config.max_cqs {
+        let config = &self.shared.config;
+        if self.shared.cqs.used() >= config.max_cqs || depth > config.max_cqe {
             return Err(PostError::NoRoom);
         }
         let cq = self.shared.cqs.insert(|_| CompletionQueue::new(depth));
@@ -211,8 +212,11 @@ impl Rnic {
     /// Gives a completion queue another depth.
     ///
     /// # Errors
-    /// [`PostError::NoRoom`] if more completions are in it; [`PostError::Invalid`].
+    /// [`PostError::NoRoom`] if more completions are in it, or it is to hold more than can be; [`PostError::Invalid`].
     pub fn resize_cq(&mut self, cq: Cq, depth: u32) -> Result<(), PostError> {
+        if depth > self.shared.config.max_cqe {
+            return Err(PostError::NoRoom);
+        }
         self.shared.cqs.get_mut(cq.0).ok_or(PostError::Invalid)?.resize(depth)
     }
 
@@ -268,6 +272,9 @@ impl Rnic {
         self.shared.mr.hold_pd(pd)?;
         let (waiting, limit, users) = (VecDeque::new(), 0, 0);
         let srq = self.shared.srqs.insert(|_| SharedQueue { pd, depth, max_sge, limit, waiting, users });
+        if srq.is_none() {
+            self.shared.mr.release_pd(pd);
+        }
         srq.map(Srq).ok_or(PostError::NoRoom)
     }
 

@@ -9,17 +9,7 @@
 #include <string.h>
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
-
-static int wrong;
-
-#define SHOULD(what) \
-    do { \
-        errno = 0; \
-        if (!(what)) { \
-            printf("line %d: not so: %s (errno %d)\n", __LINE__, #what, errno); \
-            wrong = 1; \
-        } \
-    } while (0)
+#include "../place/should.h"
 
 static void questions(struct ibv_context *context) {
     struct ibv_device_attr attr;

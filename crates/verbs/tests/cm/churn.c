@@ -10,15 +10,7 @@
 #include <unistd.h>
 #include <arpa/inet.h>
 #include <rdma/rdma_cma.h>
-
-#define MUST(what) \
-    do { \
-        if (!(what)) { \
-            fprintf(stderr, "line %d: %s: ", __LINE__, #what); \
-            perror(NULL); \
-            exit(1); \
-        } \
-    } while (0)
+#include "../place/should.h"
 
 static int rounds;
 static struct rdma_event_channel *channels[2];

@@ -15,25 +15,7 @@
 #include <sys/wait.h>
 #include <rdma/rdma_cma.h>
 #include <rdma/rdma_verbs.h>
-
-static int wrong;
-
-#define SHOULD(what) \
-    do { \
-        errno = 0; \
-        if (!(what)) { \
-            printf("line %d: not so: %s (errno %d)\n", __LINE__, #what, errno); \
-            wrong = 1; \
-        } \
-    } while (0)
-#define FAILS(call, number) SHOULD((call) == -1 && errno == (number))
-#define MUST(what) \
-    do { \
-        if (!(what)) { \
-            printf("line %d: cannot go on: %s (errno %d)\n", __LINE__, #what, errno); \
-            exit(1); \
-        } \
-    } while (0)
+#include "../place/should.h"
 
 static struct rdma_event_channel *here, *there;
 
@@ -300,10 +282,14 @@ static void vanished(void) {
     server = next(here, RDMA_CM_EVENT_CONNECT_REQUEST);
     gone(client);
     give_pair(server);
-    /* Until the engine has heard of it. */
-    usleep(200000);
+    /* By the time that another has asked, the end of the first was heard. */
+    client = asking(rdma_get_src_port(at));
+    struct rdma_cm_id *second = next(here, RDMA_CM_EVENT_CONNECT_REQUEST);
     FAILS(rdma_accept(server, NULL), ECONNRESET);
     gone(server);
+    gone(second);
+    SHOULD(next(there, RDMA_CM_EVENT_REJECTED) == client);
+    gone(client);
 
     client = asking(rdma_get_src_port(at));
     server = next(here, RDMA_CM_EVENT_CONNECT_REQUEST);
@@ -437,9 +423,9 @@ static void channels(void) {
     rdma_destroy_event_channel(third);
 }
 
-static void *blocked(void *id) {
+static void *blocked(void *number) {
     struct rdma_cm_event *e;
-    (void)id;
+    __atomic_store_n((int *)number, thread_number(), __ATOMIC_RELEASE);
     rdma_get_cm_event(here, &e);
     return NULL;
 }
@@ -448,8 +434,11 @@ static void *blocked(void *id) {
 static void cancelled(void) {
     pthread_t thread;
     void *result = NULL;
-    MUST(pthread_create(&thread, NULL, blocked, NULL) == 0);
-    usleep(20000);
+    int number = 0;
+    MUST(pthread_create(&thread, NULL, blocked, &number) == 0);
+    while (!__atomic_load_n(&number, __ATOMIC_ACQUIRE))
+        usleep(100);
+    sleeps(number);
     SHOULD(pthread_cancel(thread) == 0 && pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED);
 }
 
@@ -510,23 +499,33 @@ static void forked(void) {
     gone(at);
 }
 
-static int descriptors(void) {
+/* Descriptors whose names begin so. */
+static int descriptors(const char *prefix) {
     int count = 0;
     DIR *all = opendir("/proc/self/fd");
-    while (readdir(all))
-        count++;
+    for (struct dirent *entry; (entry = readdir(all));) {
+        char name[64] = "";
+        count += readlinkat(dirfd(all), entry->d_name, name, sizeof name - 1) > 0 && !strncmp(name, prefix, strlen(prefix));
+    }
     closedir(all);
     return count;
 }
 
+/* Sockets that have ended on one side linger for a moment. */
+static void no_more_sockets_than(int before) {
+    for (int tries = 0; tries < 10000 && descriptors("socket:") > before; tries++)
+        usleep(1000);
+}
+
 int main(void) {
+    int sockets = descriptors("socket:");
     here = rdma_create_event_channel();
     there = rdma_create_event_channel();
     MUST(here && there);
-    /* What is made once is made, and sockets that have ended on one side have lingered. */
+    /* What is made once is made. */
     whole_life();
-    usleep(300000);
-    int before = descriptors();
+    no_more_sockets_than(sockets);
+    int before = descriptors("");
     arguments();
     addresses();
     lookups();
@@ -541,9 +540,8 @@ int main(void) {
     cancelled();
     exhausted();
     forked();
-    for (int tries = 0; tries < 100 && descriptors() > before; tries++)
-        usleep(50000);
-    SHOULD(descriptors() <= before);
+    no_more_sockets_than(sockets);
+    SHOULD(descriptors("") <= before);
     rdma_destroy_event_channel(here);
     rdma_destroy_event_channel(there);
     if (!wrong)

@@ -14,28 +14,7 @@
 #include <arpa/inet.h>
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
-
-static int wrong;
-
-#define SHOULD(what) \
-    do { \
-        errno = 0; \
-        if (!(what)) { \
-            printf("line %d: not so: %s (errno %d)\n", __LINE__, #what, errno); \
-            wrong = 1; \
-        } \
-    } while (0)
-
-/* Without which nothing else can be seen. */
-#define MUST(what) \
-    do { \
-        errno = 0; \
-        if (!(what)) { \
-            printf("line %d: not so: %s (errno %d)\n", __LINE__, #what, errno); \
-            fflush(stdout); \
-            exit(2); \
-        } \
-    } while (0)
+#include "../place/should.h"
 
 #define PAGE 4096UL
 #define LENGTH (64 * PAGE)

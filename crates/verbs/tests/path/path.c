@@ -191,7 +191,8 @@ static void states(void) {
 }
 
 static void *late_ack(void *cq) {
-    usleep(20000);
+    /* The first thread destroys the queue, and has to wait. */
+    sleeps(getpid());
     ibv_ack_cq_events(cq, 2);
     return NULL;
 }

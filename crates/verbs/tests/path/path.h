@@ -15,28 +15,7 @@
 #include <unistd.h>
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
-
-static int wrong;
-
-#define SHOULD(what) \
-    do { \
-        errno = 0; \
-        if (!(what)) { \
-            printf("%s:%d: not so: %s (errno %d)\n", __func__, __LINE__, #what, errno); \
-            fflush(stdout); \
-            wrong = 1; \
-        } \
-    } while (0)
-
-/* Without this nothing that follows makes sense. */
-#define MUST(what) \
-    do { \
-        errno = 0; \
-        if (!(what)) { \
-            printf("%s:%d: failed: %s (errno %d)\n", __func__, __LINE__, #what, errno); \
-            exit(2); \
-        } \
-    } while (0)
+#include "../place/should.h"
 
 enum { ROOM = 1 << 20, DEPTH = 64 };
 

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use sprat_proto::Instant;
-use sprat_proto::rdma::{Config, Cq, Event, PostError, Qp, Srq};
+use sprat_proto::rdma::{Config, Cq, Event, Limits, PostError, Qp, Srq};
 use sprat_proto::wire::rdmap::Cause;
 
 use super::channel::{BoundAddress, ConnectionChannel};
@@ -35,8 +35,30 @@ pub struct Options {
     pub insecure_network: bool,
     /// How long a peer may take to start up.
     pub start_timeout: Duration,
-    /// The most connections at a time. Beyond it none is accepted.
+    /// The most connections at a time, and queue pairs for them. Beyond it none is accepted.
     pub connections: usize,
+}
+
+impl Options {
+    /// What the engine of a device that is opened so is set to.
+    fn config(&self) -> Config {
+        Config {
+            crc32c: crate::crc::crc32c,
+            crc: self.crc,
+            markers: self.markers,
+            revision: self.revision,
+            start_timeout_ns: u64::try_from(self.start_timeout.as_nanos()).unwrap_or(u64::MAX),
+            max_conns: self.connections,
+            max_qps: self.connections,
+            ..Config::default()
+        }
+    }
+
+    /// What a device that is opened so allows: what is beyond is refused.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        self.config().limits()
+    }
 }
 
 impl Default for Options {
@@ -145,17 +167,12 @@ impl Device {
     /// # Errors
     /// No descriptors, threads or random numbers left.
     pub fn open(options: Options) -> io::Result<Self> {
-        let config = Config {
-            crc32c: crate::crc::crc32c,
-            crc: options.crc,
-            markers: options.markers,
-            revision: options.revision,
-            start_timeout_ns: u64::try_from(options.start_timeout.as_nanos()).unwrap_or(u64::MAX),
-            max_conns: options.connections,
-            ..Config::default()
+        let settings = Settings {
+            config: options.config(),
+            copies: options.copies,
+            connections: options.connections,
+            fitted: true,
         };
-        let settings =
-            Settings { config, copies: options.copies, connections: options.connections, fitted: true };
         let shared = Arc::new(Shared::new(settings, options.threading)?);
         let insecure_network = options.insecure_network;
         let handle = Handle { shared, insecure_network, thread: Mutex::default() };

@@ -46,9 +46,9 @@ use std::io;
 
 pub use sprat_proto::rdma::mr::WindowKind;
 pub use sprat_proto::rdma::{
-    AcceptOptions, Access, Completed, Completion, ConnectOptions, Cq, Data, MAX_INLINE, MAX_READ_DEPTH,
-    MAX_SGE, PostError, Qp, QpState, RecvRequest, Remote, SendFlags, SendOp, SendRequest, Sge, Srq, Stag,
-    Status, Why,
+    AcceptOptions, Access, Completed, Completion, ConnectOptions, Cq, Data, Limits, MAX_INLINE,
+    MAX_READ_DEPTH, MAX_SGE, PostError, Qp, QpState, RecvRequest, Remote, SendFlags, SendOp, SendRequest,
+    Sge, Srq, Stag, Status, Why,
 };
 pub use sprat_proto::wire::mpa::RtrKind;
 pub use sprat_proto::wire::rdmap::Cause;

@@ -15,7 +15,7 @@ const READ_ONLY: Access = rights(false, false, true, false);
 
 /// A registry with one domain and one region with all rights in it.
 fn one_region() -> (Regions, Stream, Stag) {
-    let mut regions = Regions::new(Rng::seeded(1));
+    let mut regions = Regions::new(Rng::seeded(1), 1 << 16, 1 << 20);
     let pd = regions.alloc_pd().expect("there is room");
     let stag = regions.register(pd, 7, BASE, LEN, ALL).expect("it is sound");
     (regions, Stream { pd, qp: Qp(1) }, stag)
@@ -369,7 +369,7 @@ fn what_a_queue_pair_alone_had_goes_with_it() {
 #[test]
 fn tags_are_sparse_and_none_follows_from_another() {
     let tags = |seed| {
-        let mut regions = Regions::new(Rng::seeded(seed));
+        let mut regions = Regions::new(Rng::seeded(seed), 1 << 16, 1 << 20);
         let pd = regions.alloc_pd().expect("there is room");
         let mut draw = || regions.register(pd, 0, 0, 1, ALL).expect("there is room").0;
         (0..1_000).map(|_| draw()).collect::<Vec<_>>()
@@ -421,7 +421,7 @@ struct Oracle {
 impl Oracle {
     fn new(seed: u64) -> Self {
         let mut rng = Rng::seeded(seed);
-        let mut regions = Regions::new(rng.fork());
+        let mut regions = Regions::new(rng.fork(), 1 << 16, 1 << 20);
         let pds = [(); 2].map(|()| regions.alloc_pd().expect("there is room"));
         Self { regions, rng, pds, known: Vec::new(), granted: 0 }
     }

@@ -1,5 +1,6 @@
 //! The plain ways: everything that works, over every framing and cutting.
 
+use super::super::mr::WindowKind;
 use super::*;
 
 #[test]
@@ -40,4 +41,68 @@ fn an_idle_connection_takes_little_memory() {
     let pair = Pair::connected(&Setup::default());
     let queue_pair = pair.a.rnic.qps.get(pair.a.qp.0).unwrap();
     assert!(queue_pair.is_quiet() && queue_pair.receive.len() == 0);
+}
+
+/// As many of each as [`Config`] says, and not one more; what is given back may be taken again.
+#[test]
+fn limits_are_those_of_the_configuration() {
+    let config = Config {
+        max_qps: 3,
+        max_cqs: 4,
+        max_srqs: 5,
+        max_pds: 6,
+        max_tags: 7,
+        max_depth: 8,
+        max_cqe: 9,
+        ..Config::default()
+    };
+    let limits = config.limits();
+    let mut rnic = Rnic::new(config, Rng::seeded(1));
+    let (pd, cq) = (rnic.alloc_pd().unwrap(), rnic.create_cq(limits.completions).unwrap());
+    let options = QpOptions {
+        pd,
+        send_cq: cq,
+        recv_cq: cq,
+        srq: None,
+        send_depth: limits.requests,
+        recv_depth: limits.requests,
+        max_send_sge: limits.elements,
+        max_recv_sge: limits.elements,
+        max_inline: limits.inline,
+        signal_all: false,
+    };
+    // How many more can be made after the first two.
+    let most = |make: &mut dyn FnMut() -> Result<(), PostError>| {
+        let made = (0..100).take_while(|_| make().is_ok()).count();
+        assert_eq!(make(), Err(PostError::NoRoom));
+        made
+    };
+    assert_eq!(most(&mut || rnic.create_qp(options).map(drop)), limits.queue_pairs);
+    assert_eq!(most(&mut || rnic.create_cq(1).map(drop)), limits.completion_queues - 1);
+    assert_eq!(most(&mut || rnic.create_srq(pd, 1, 1).map(drop)), limits.shared_receive_queues);
+    assert_eq!(most(&mut || rnic.alloc_pd().map(drop)), limits.protection_domains - 1);
+    let region = rnic.register(pd, 0, 0, 1, Access::LOCAL).unwrap();
+    rnic.alloc_window(pd, WindowKind::Domain).unwrap();
+    rnic.alloc_fast(pd).unwrap();
+    assert_eq!(most(&mut || rnic.register(pd, 0, 0, 1, Access::LOCAL).map(drop)), limits.tags - 3);
+    assert_eq!(rnic.alloc_window(pd, WindowKind::Domain), Err(PostError::NoRoom));
+    rnic.deregister(region).unwrap();
+    rnic.alloc_window(pd, WindowKind::OneQp).unwrap();
+
+    assert_eq!(rnic.resize_cq(cq, limits.completions + 1), Err(PostError::NoRoom));
+    rnic.resize_cq(cq, limits.completions).unwrap();
+    let mut fresh = Rnic::new(Config { max_cqe: 9, max_depth: 8, ..Config::default() }, Rng::seeded(1));
+    let (pd, cq) = (fresh.alloc_pd().unwrap(), fresh.create_cq(9).unwrap());
+    let options = QpOptions { pd, send_cq: cq, recv_cq: cq, ..options };
+    assert_eq!(fresh.create_cq(10), Err(PostError::NoRoom));
+    assert_eq!(fresh.create_srq(pd, 9, 1), Err(PostError::NoRoom));
+    assert_eq!(fresh.create_srq(pd, 8, MAX_SGE + 1), Err(PostError::TooManyElements));
+    assert_eq!(fresh.create_qp(QpOptions { send_depth: 9, ..options }), Err(PostError::NoRoom));
+    assert_eq!(fresh.create_qp(QpOptions { recv_depth: 9, ..options }), Err(PostError::NoRoom));
+    assert_eq!(
+        fresh.create_qp(QpOptions { max_recv_sge: MAX_SGE + 1, ..options }),
+        Err(PostError::TooManyElements)
+    );
+    assert_eq!(fresh.create_qp(QpOptions { max_inline: MAX_INLINE + 1, ..options }), Err(PostError::Inline));
+    fresh.create_qp(options).unwrap();
 }
