@@ -99,7 +99,9 @@ pub(crate) struct Where {
   sprat up                                three servers, until Ctrl-C
   sprat up --servers 1 --memory 4G        one server with 4 GiB for its objects
   sprat up --name test --port 9000        a second cluster beside the first; then:
-  export SPRAT_COORDINATOR=tcp:host=127.0.0.1,port=9000")]
+  export SPRAT_COORDINATOR=tcp:host=127.0.0.1,port=9000
+  sprat up -L fast+packet:dev=eth0,host=192.0.2.50,port=7000
+                                          servers at ports 7000, 7001, … of that address too")]
 pub(crate) struct Up {
     /// How many servers
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=64))]
@@ -117,6 +119,9 @@ pub(crate) struct Up {
     /// Keep the coordinator's state (tables, servers) in this file
     #[arg(long, value_name = "FILE")]
     pub(crate) state: Option<PathBuf>,
+    /// Where the first server listens besides; the others have the ports behind it, or names and sockets with .1, .2, …
+    #[arg(short = 'L', long = "locators", value_name = "LOCATOR[;LOCATOR…]")]
+    pub(crate) locators: Option<String>,
 }
 
 /// Run a program that was built for RDMA hardware on software RDMA: with our libibverbs.so.1 and librdmacm.so.1.
@@ -497,7 +502,7 @@ pub(crate) struct Perf {
     #[arg(long)]
     pub(crate) local: bool,
     /// Transports to measure
-    #[arg(long, value_name = "T,T…", value_delimiter = ',', default_value = "fast+shm,fast+udp,tcp", value_parser = ["fast+shm", "fast+memif", "fast+packet", "fast+xdp", "fast+udp", "tcp", "rdma"])]
+    #[arg(long, value_name = "T,T…", value_delimiter = ',', default_value = "fast+shm,fast+udp,tcp", value_parser = ["fast+shm", "fast+shmnet", "fast+memif", "fast+packet", "fast+xdp", "fast+tap", "fast+bond", "fast+dpdk", "fast+udp", "tcp", "rdma"])]
     pub(crate) transport: Vec<String>,
     /// How long each figure is measured, in seconds, over all rounds
     #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = seconds)]

@@ -47,8 +47,8 @@ pub(crate) fn run(args: &args::Demo) -> Result<(), Fail> {
     step("A cluster: one coordinator and three servers, each a process of its own")?;
     let name = format!("demo-{}", std::process::id());
     let port = perf::local::free_ports(ports(SERVERS))?;
-    let (servers, memory, devices) = (SERVERS, MEMORY, "");
-    let plan = Plan { name: &name, port, servers, memory, state: None, core: None, host: None, devices };
+    let (servers, memory, besides) = (SERVERS, MEMORY, Vec::new());
+    let plan = Plan { name: &name, port, servers, memory, state: None, core: None, host: None, besides };
     let mut cluster = Cluster::start(&plan)?;
     out::print(cluster.table())?;
     let mut store = Store::connect(cluster.coordinator())?;

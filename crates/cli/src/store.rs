@@ -34,10 +34,15 @@ impl Store {
 
     /// As [`Store::connect`], reaching the servers over these transports only.
     pub(crate) fn over(coordinator: &str, transports: &[String]) -> Result<Self, Fail> {
+        Self::from(coordinator, transports, local()?)
+    }
+
+    /// As [`Store::over`], with our own ends of packet devices being those.
+    pub(crate) fn from(coordinator: &str, transports: &[String], local: Vec<Locator>) -> Result<Self, Fail> {
         let mut config = kv::Config::new(coordinator);
         config.transports = transports.to_vec();
         // A locator that somebody typed is as good as their word; nothing is listened at.
-        let options = kv::Options { insecure_network: true, local: local()? };
+        let options = kv::Options { insecure_network: true, local };
         let mut store = kv::Store::with(config, options).map_err(|error| {
             Fail::usage(format!("cannot use {coordinator}: {error}"))
                 .next("name the coordinator as in -C tcp:host=127.0.0.1,port=7740")

@@ -6,6 +6,8 @@
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use sprat::locator::Locator;
+
 use crate::args;
 use crate::fail::Fail;
 use crate::out::{self, Columns};
@@ -37,8 +39,8 @@ pub(crate) struct Plan<'p> {
     pub(crate) core: Option<usize>,
     /// The kernel's address where all of them are; loopback if none is given.
     pub(crate) host: Option<std::net::Ipv4Addr>,
-    /// Where servers listen besides: locators, each begun by a `;`.
-    pub(crate) devices: &'p str,
+    /// Where the first server listens besides; the others where [`Locator::worker`] says.
+    pub(crate) besides: Vec<Locator>,
 }
 
 impl Plan<'_> {
@@ -82,12 +84,15 @@ impl Cluster {
     fn add_server(&mut self, plan: &Plan<'_>, index: u16) -> Result<(), Fail> {
         let (name, port, host) = (plan.name, plan.port + index, plan.host());
         // The one that a client takes by itself comes first. RDMA goes over TCP, so its port is another one.
-        let locators = format!(
+        let mut locators = format!(
             "fast+shm:name={name}.{index};fast+udp:host={host},port={port};tcp:host={host},port={port};\
-             rdma:host={host},port={}{}",
-            port + plan.servers,
-            plan.devices
+             rdma:host={host},port={}",
+            port + plan.servers
         );
+        for first in &plan.besides {
+            let own = first.worker(index - 1).map_err(|error| Fail::usage(error.to_string()))?;
+            locators += &format!(";{own}");
+        }
         let memory = plan.memory.to_string();
         let mut args = vec!["server", "-C", &self.coordinator_at, "-L", &locators, "--memory", &memory];
         args.extend(plan.host.map(|_| INSECURE));
@@ -180,6 +185,8 @@ pub(crate) fn run(args: &args::Up) -> Result<(), Fail> {
         // The receiver lives until this process ends.
         let _ = stop.send(());
     })?;
+    let besides = args.locators.as_deref().map_or_else(|| Ok(Vec::new()), Locator::list);
+    let besides = besides.map_err(|error| Fail::usage(error.to_string()))?;
     let plan = Plan {
         name: &args.name,
         port: args.port,
@@ -188,7 +195,7 @@ pub(crate) fn run(args: &args::Up) -> Result<(), Fail> {
         state: args.state.as_deref(),
         core: None,
         host: None,
-        devices: "",
+        besides,
     };
     let mut cluster = Cluster::start(&plan)?;
     out::print(introduction(&cluster))?;

@@ -31,11 +31,6 @@ fn naming(locator: &Locator, error: io::Error) -> io::Error {
     if text.starts_with(&name) { error } else { io::Error::new(error.kind(), format!("{name}: {text}")) }
 }
 
-/// Which of several wires a locator's is: a memif leads to the processes at its socket and nowhere else.
-fn wire(locator: &Locator) -> Option<&str> {
-    locator.option("socket").filter(|_| locator.protocol() == "fast+memif")
-}
-
 /// What a worker may open.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
@@ -202,13 +197,13 @@ impl Doors {
 
     fn add(&mut self, transport: Way, at: &Locator) -> usize {
         let protocol = at.protocol();
-        // These look into memory.
-        let costly = !matches!(protocol, "fast+shm" | "fast+packet" | "fast+xdp" | "fast+memif");
+        // All others look into memory.
+        let costly = matches!(protocol, "fast+udp" | "fast+tap" | "tcp" | "rdma");
         let never = Instant::ZERO;
         self.doors.push(Door {
             transport,
             protocol: protocol.to_owned(),
-            wire: wire(at).map(str::to_owned),
+            wire: at.wire().map(str::to_owned),
             costly,
             warm_until: never,
             next_poll: never,
@@ -218,7 +213,7 @@ impl Doors {
 
     /// The door that leads to `to`, opened if there is none yet.
     pub(crate) fn towards(&mut self, to: &Locator) -> io::Result<usize> {
-        let leads = |d: &Door| d.protocol == to.protocol() && d.wire.as_deref() == wire(to);
+        let leads = |d: &Door| d.protocol == to.protocol() && d.wire.as_deref() == to.wire();
         if let Some(index) = self.doors.iter().position(leads) {
             return Ok(index);
         }

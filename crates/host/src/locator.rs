@@ -20,11 +20,12 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::str::FromStr;
 
-use sprat_proto::device::Mac;
-
+mod device;
 mod parse;
 #[cfg(test)]
 mod tests;
+
+pub use device::DevicePort;
 
 /// The longest list of locators that is read, in bytes.
 pub const MAX_LEN: usize = 4096;
@@ -59,23 +60,6 @@ pub enum Kind {
         /// Ask for a CRC32C of everything sent. A connection goes without only if neither side asks.
         crc: bool,
     },
-}
-
-/// A port of our own IP stack on a packet device.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct DevicePort {
-    /// What kind of device: `packet`, `xdp` or `memif`.
-    pub driver: &'static str,
-    /// The interface's name, or the path of the socket of `memif`.
-    pub dev: String,
-    /// The host and the port.
-    pub at: HostPort,
-    /// The host's hardware address; asked for by ARP or neighbour discovery where none is given.
-    pub mac: Option<Mac>,
-    /// Leading bits of the address that neighbours share; 0: everyone is one.
-    pub prefix: u8,
-    /// The router to all others.
-    pub gateway: Option<IpAddr>,
 }
 
 /// A host, by name or address, and a port.
@@ -148,8 +132,8 @@ impl From<LocatorError> for io::Error {
 
 /// The protocols that are built, for messages.
 const KNOWN: &str = "fast+shm:name=N, fast+udp:host=H,port=P, fast+packet:dev=D,host=H,port=P[,mac=M], \
-    fast+xdp:dev=D,host=H,port=P[,mac=M], fast+memif:socket=S,host=H,port=P[,mac=M], tcp:host=H,port=P \
-    and rdma:host=H,port=P[,crc=off]";
+    fast+xdp:dev=D,…, fast+tap:dev=D[,bridge=B],…, fast+memif:socket=S,…, fast+shmnet:name=N,…, fast+dpdk:dev=D,…, \
+    fast+bond:dev=D,with=E[,of=xdp],…, tcp:host=H,port=P and rdma:host=H,port=P[,crc=off]";
 
 /// Transports and drivers that are planned, so that a locator for one is told from a typing error.
 const PLANNED_DRIVERS: [&str; 8] = ["packet", "xdp", "dpdk", "memif", "tap", "shm", "udp", "tcp"];
@@ -219,15 +203,15 @@ impl Locator {
                 Ok(Kind::Shm { name: shm_name(name)?.into() })
             }
             "fast+udp" => self.host_port("fast+udp", &["host", "port"]).map(Kind::Udp),
-            "fast+packet" => self.device_port("fast+packet", "packet", "dev").map(Kind::Device),
-            "fast+xdp" => self.device_port("fast+xdp", "xdp", "dev").map(Kind::Device),
-            "fast+memif" => self.device_port("fast+memif", "memif", "socket").map(Kind::Device),
             "tcp" => self.host_port("tcp", &["host", "port"]).map(Kind::Tcp),
             "rdma" => {
                 let at = self.host_port("rdma", &["host", "port", "crc"])?;
                 Ok(Kind::Rdma { at, crc: self.switch("crc", true)? })
             }
             other => {
+                if let Some(port) = device::port(self) {
+                    return port.map(Kind::Device);
+                }
                 let driver = self.driver().unwrap_or("tcp");
                 let planned =
                     PLANNED_TRANSPORTS.contains(&self.transport()) && PLANNED_DRIVERS.contains(&driver);
@@ -249,7 +233,7 @@ impl Locator {
         match self.kind()? {
             _ if i == 0 => {}
             Kind::Shm { name } => own.set("name", &format!("{name}.{i}")),
-            Kind::Device(DevicePort { driver: "memif", dev, .. }) => own.set("socket", &format!("{dev}.{i}")),
+            Kind::Device(port) if matches!(port.driver, "memif" | "shm" | "tap") => own.own_device(&port, i),
             Kind::Udp(at) | Kind::Tcp(at) | Kind::Rdma { at, .. } | Kind::Device(DevicePort { at, .. })
                 if at.port == 0 => {}
             Kind::Udp(HostPort { port, .. })
@@ -309,36 +293,6 @@ impl Locator {
             });
         };
         Ok(HostPort { host: bare.into(), port: number })
-    }
-
-    fn device_port(
-        &self,
-        protocol: &'static str,
-        driver: &'static str,
-        name: &'static str,
-    ) -> Result<DevicePort, LocatorError> {
-        let bad = |key, expected| {
-            let value = self.option(key).unwrap_or_default().into();
-            LocatorError::BadValue { key, value, expected }
-        };
-        let at = self.host_port(protocol, &[name, "host", "port", "mac", "prefix", "gateway"])?;
-        let dev = self.need(protocol, name)?;
-        if dev.is_empty() {
-            return Err(bad(name, "a name"));
-        }
-        let mac = self.option("mac").map(|text| {
-            let mac = parse::mac(text).filter(|mac| mac.is_unicast());
-            mac.ok_or_else(|| bad("mac", "the address of one station: six numbers as in 02:00:00:00:00:0a"))
-        });
-        let prefix = self.option("prefix").map(|text| {
-            let prefix = text.parse().ok().filter(|prefix| *prefix <= 128);
-            prefix.ok_or_else(|| bad("prefix", "the number of bits that neighbours share, up to 32 or 128"))
-        });
-        let gateway = self
-            .option("gateway")
-            .map(|text| text.parse().map_err(|_| bad("gateway", "an IPv4 or IPv6 address")));
-        let (mac, prefix) = (mac.transpose()?, prefix.transpose()?.unwrap_or(0));
-        Ok(DevicePort { driver, dev: dev.into(), at, mac, prefix, gateway: gateway.transpose()? })
     }
 
     fn need(&self, protocol: &'static str, key: &'static str) -> Result<&str, LocatorError> {

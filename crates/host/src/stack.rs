@@ -1,4 +1,5 @@
-//! The datagram driver over our own IP stack on a packet device: `fast+packet`, `fast+xdp`, `fast+memif`.
+//! The datagram driver over our own IP stack on a packet device: `fast+packet`, `fast+xdp`, `fast+tap`, `fast+memif`,
+//! `fast+shmnet`, `fast+dpdk`, and `fast+bond` of two of a kind.
 //!
 //! ```text
 //!  Fast ─► Stack ─► sprat_proto::net::Port ─► a device of nic
@@ -26,10 +27,11 @@ use sprat_proto::{Addr, Datagrams, Device as _, Instant};
 use crate::clock;
 use crate::driver::Driver;
 use crate::locator::{DevicePort, Kind, Locator};
-use crate::nic::{self, AnyNic, Nic as _, Steer, memif};
+use crate::nic::bond::Bond;
+use crate::nic::{self, AnyNic, Nic as _, Steer, memif, shm};
 
-/// The MTU of a memif: it costs no wire anything, and a long message wants few frames.
-const MEMIF_MTU: usize = 9000;
+/// The MTU in shared memory: it costs no wire anything, and a long message wants few frames.
+const MEMORY_MTU: usize = 9000;
 
 /// One port of a stack of its own on a device of its own.
 pub struct Stack {
@@ -67,15 +69,35 @@ enum Side {
     Client,
 }
 
-/// Opens the device that `at` names, for the address `own`.
+/// Opens the device that `at` names, for the address `own`: a bond, if it names two.
 fn device(at: &DevicePort, own: Option<SocketAddr>, mac: Option<Mac>, side: Side) -> io::Result<AnyNic> {
-    let mut options = nic::Options { dev: at.dev.clone(), mac, ..nic::Options::default() };
-    if at.driver == "memif" {
-        let role = if side == Side::Server { memif::Role::Server } else { memif::Role::Client };
-        options.memif = Some(memif::Options { mac, mtu: MEMIF_MTU, ..memif::Options::new(role, &at.dev) });
-    } else {
-        options.steer = Steer { addr: own.map(|own| own.ip()), port: own.map_or(0, |own| own.port()) };
+    let Some(with) = &at.with else { return one(at, &at.dev, own, mac, side) };
+    let members = [&at.dev, with].map(|dev| one(at, dev, own, mac, side));
+    Ok(Box::new(Bond::new(members.into_iter().collect::<io::Result<_>>()?)?))
+}
+
+/// Opens one device.
+fn one(
+    at: &DevicePort,
+    dev: &str,
+    own: Option<SocketAddr>,
+    mac: Option<Mac>,
+    side: Side,
+) -> io::Result<AnyNic> {
+    let mut options = nic::Options { dev: dev.to_owned(), mac, ..nic::Options::default() };
+    match at.driver {
+        "memif" => {
+            let role = if side == Side::Server { memif::Role::Server } else { memif::Role::Client };
+            options.memif = Some(memif::Options { mac, mtu: MEMORY_MTU, ..memif::Options::new(role, dev) });
+        }
+        "shm" => {
+            let listens = side == Side::Server;
+            options.shm = Some(shm::Options { name: dev.to_owned(), listens, mac, mtu: MEMORY_MTU });
+        }
+        _ => options.steer = Steer { addr: own.map(|own| own.ip()), port: own.map_or(0, |own| own.port()) },
     }
+    options.bridge.clone_from(&at.bridge);
+    options.eal.clone_from(&at.eal);
     Ok(nic::open(at.driver, &options)?)
 }
 
@@ -114,7 +136,7 @@ fn link_local() -> io::Result<IpAddr> {
 }
 
 impl Stack {
-    /// A driver that listens at `at`, a locator of `fast+packet`, `fast+xdp` or `fast+memif`. Its address must be no one else's.
+    /// A driver that listens at `at`, a locator of a packet device. Its address must be no one else's.
     ///
     /// # Errors
     /// The locator is of another kind, its host does not resolve, is the kernel's own or no host's, or the device cannot be
@@ -143,6 +165,10 @@ impl Stack {
             at.set_port(port.at.port);
             return Self::open(own, &port, at, Side::Client);
         }
+        if target.driver == "dpdk" {
+            let why = "a client names his own device: SPRAT_LOCAL='fast+dpdk:dev=…,host=…,port=0'";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{to}: {why}")));
+        }
         let v4 = resolved(&target)?.is_ipv4();
         let ip = if v4 { link_local()? } else { IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED) };
         let port = DevicePort { mac: None, prefix: 0, gateway: None, ..target };
@@ -157,13 +183,16 @@ impl Stack {
         if !chosen && (ip.is_unspecified() || ip.is_multicast() || ip.is_loopback()) {
             return Err(refused("the stack needs an address of its own"));
         }
-        if port.driver != "memif" && crate::rdma::interfaces()?.iter().any(|i| i.addresses.contains(&ip)) {
+        let kernel = !matches!(port.driver, "memif" | "shm");
+        if kernel && crate::rdma::interfaces()?.iter().any(|i| i.addresses.contains(&ip)) {
             return Err(refused(
                 "the kernel answers for that address: give one that no interface has, on the same network",
             ));
         }
         let mac = match port.mac {
             None if port.driver != "xdp" && !chosen => Some(mac_for(ip)),
+            // The devices of a bond have one.
+            None if port.driver != "xdp" && port.with.is_some() => Some(nic::random_mac()?),
             mac => mac,
         };
         let nic = device(port, (!chosen).then_some(own), mac, side).map_err(named)?;

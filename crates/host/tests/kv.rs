@@ -22,6 +22,9 @@ impl Cluster {
                 let socket = format!("/tmp/sprat-{tag}-{who}-{}.memif", std::process::id());
                 format!("fast+memif:socket={socket},host=10.77.0.1,port=7")
             }
+            "fast+shmnet" => {
+                format!("fast+shmnet:name=kv-{tag}-{who}-{},host=10.77.0.1,port=7", std::process::id())
+            }
             other => format!("{other}:host=127.0.0.1,port=0"),
         };
         let mut this = Self { coordinator: String::new(), running: Vec::new() };
@@ -170,5 +173,6 @@ macro_rules! over {
 over!(shm, "fast+shm");
 over!(udp, "fast+udp");
 over!(memif, "fast+memif");
+over!(shmnet, "fast+shmnet");
 over!(tcp, "tcp");
 over!(rdma, "rdma");

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use sprat::clock::Clock;
+use sprat::locator::Locator;
 use sprat::rpc::{Client, Options, Rpc, RpcError, Session};
 
 use super::Bench;
@@ -33,7 +34,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
     bench.report.begin(format!("echo with {outstanding} in progress"));
     for transport in bench.transports.clone() {
         for size in bench.sizes(&[100]) {
-            let mut line = Line::open(&bench.echo_at(&transport)?, size, outstanding)?;
+            let mut line = Line::open(&bench.echo_at(&transport)?, bench.local.own()?, size, outstanding)?;
             let mut lanes: [Lane<'_>; 1] = [Box::new(|time| line.many(outstanding, time))];
             let figures = in_turns(&mut lanes, bench.rounds, bench.time)?;
             bench.report.row(Row::new("echo.throughput", &transport, Some(size), &figures[0]))?;
@@ -44,7 +45,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
 
 /// Measures one size over one transport.
 pub(crate) fn round_trips(bench: &mut Bench, transport: &str, size: usize) -> Result<(), Fail> {
-    let mut line = Line::open(&bench.echo_at(transport)?, size, 1)?;
+    let mut line = Line::open(&bench.echo_at(transport)?, bench.local.own()?, size, 1)?;
     let product: Lane<'_> = Box::new(|time| line.one_by_one(time));
     let compared = bench.compare(transport, Exchange::both(size), product)?;
     bench.report.row(compared.row("echo", transport, size))
@@ -59,15 +60,15 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// Connects, and sees that an answer comes.
+    /// Connects, our own ends of packet devices being `local`, and sees that an answer comes.
     pub(crate) fn open(
         (locator, framed): &(String, bool),
+        local: Vec<Locator>,
         size: usize,
         outstanding: usize,
     ) -> Result<Self, Fail> {
         let failed = |error: std::io::Error| Fail::new(format!("cannot reach {locator}: {error}"));
-        let mut client =
-            Client::with(Options { insecure_network: true, ..Options::default() }).map_err(failed)?;
+        let mut client = Client::with(Options { insecure_network: true, local }).map_err(failed)?;
         let sessions =
             (0..outstanding.div_ceil(CHANNELS)).map(|_| client.connect(locator)).collect::<Result<_, _>>();
         let sessions = sessions.map_err(failed)?;

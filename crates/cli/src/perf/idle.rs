@@ -36,7 +36,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
         state: None,
         core: None,
         host: None,
-        devices: "",
+        besides: Vec::new(),
     };
     let cluster = Cluster::start(&plan)?;
     for transport in bench.transports.clone() {

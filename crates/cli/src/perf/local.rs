@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sprat::floor::Open;
+use sprat::locator::Locator;
 use sprat::netns::{Inside, Wire};
 
 use super::net::{self, Net};
@@ -55,7 +56,8 @@ impl Local {
     /// For `transports`. If `here`, all processes are this run's, and packet devices get a network of their own, which the
     /// calling thread enters.
     pub(crate) fn new(transports: &[String], here: bool) -> Result<Self, Fail> {
-        let net = (here && transports.iter().any(|t| net::wanted(t))).then(Net::new).transpose()?;
+        let net =
+            (here && transports.iter().any(|t| net::wanted(t))).then(|| Net::new(transports)).transpose()?;
         let folder = transports.iter().any(|t| t == "fast+memif").then(Folder::new).transpose()?;
         let (cores, transports) = (process::cores(), transports.to_vec());
         Ok(Self { cores, transports, echo: None, cluster: None, folder, net })
@@ -73,10 +75,11 @@ impl Local {
                 let folder = self.folder.as_ref()?.0.clone();
                 Some(Box::new(move || Ok(net::memif_ends(&folder))))
             }
+            "fast+shmnet" => Some(Box::new(|| Ok(net::shm_ends()))),
             _ => {
-                let driver = if transport == "fast+packet" { "packet" } else { "xdp" };
                 let wire = self.wire().filter(|_| net::wanted(transport))?;
-                Some(Box::new(move || Ok(net::ends(driver, &wire))))
+                let transport = transport.to_owned();
+                Some(Box::new(move || Ok(net::ends(&transport, &wire))))
             }
         }
     }
@@ -84,6 +87,15 @@ impl Local {
     /// The calling thread where the servers are.
     fn far(&self) -> Result<Option<Inside>, Fail> {
         self.net.as_ref().map(Net::far).transpose()
+    }
+
+    /// Our own ends of devices: those that the environment names, and those of this run's network.
+    pub(crate) fn own(&self) -> Result<Vec<Locator>, Fail> {
+        let mut own = crate::store::local()?;
+        if self.net.is_some() {
+            own.extend(self.transports.iter().filter_map(|t| net::own(t)));
+        }
+        Ok(own)
     }
 
     fn sockets(&self) -> Option<&Path> {
@@ -118,9 +130,10 @@ impl Local {
             let name = format!("perf-{}", std::process::id());
             let core = self.server_core();
             let devices: Vec<_> = self.transports.iter().filter(|t| net::is_device(t)).cloned().collect();
-            let devices = match &devices[..] {
-                [] => String::new(),
-                some => format!(";{}", locators("store", some, self.sockets())?),
+            let besides = match &devices[..] {
+                [] => Vec::new(),
+                some => Locator::list(&locators("store", some, self.sockets())?)
+                    .map_err(|error| Fail::new(error.to_string()))?,
             };
             self.echo.take_if(|_| self.net.is_some());
             let far = self.far()?;
@@ -132,7 +145,7 @@ impl Local {
                 state: None,
                 core,
                 host: far.as_ref().map(|_| Wire::kernel(1)),
-                devices: &devices,
+                besides,
             };
             self.cluster = Some(Cluster::start(&plan)?);
         }
@@ -197,8 +210,9 @@ pub(crate) fn locators(role: &str, transports: &[String], sockets: Option<&Path>
         "fast+shm" => format!("fast+shm:name={name}"),
         "fast+memif" => {
             let socket = sockets.unwrap_or_else(|| Path::new(".")).join(role);
-            format!("fast+memif:socket={},host={},port={port}", socket.display(), Wire::ours(1, 2))
+            format!("fast+memif:socket={},host={},port={port}", socket.display(), Wire::ours(1, 8))
         }
+        "fast+shmnet" => format!("fast+shmnet:name={name}.net,host={},port={port}", Wire::ours(1, 9)),
         device if net::wanted(device) => net::locator(device, port),
         // It goes over TCP, and another port is TCP's own.
         "rdma" => format!("rdma:host={host},port={}", port + 1),

@@ -129,7 +129,7 @@ impl Bench {
             Some(at) => at.clone(),
             None => self.local.cluster()?.coordinator().to_owned(),
         };
-        Store::over(&coordinator, transports)
+        Store::from(&coordinator, transports, self.local.own()?)
     }
 
     /// Who echoes over `transport`, and whether it is a server of a store, which wants the store's own message.

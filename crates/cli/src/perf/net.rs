@@ -1,21 +1,33 @@
 //! The network of a local run over packet devices: this process at one end of a wire, what it measures at the other, and for
 //! each floor a wire of its own, so that neither slows the other. All are gone with the processes.
+//!
+//! Each transport has a cable of its own: a program on an interface slows whatever else goes through it. A tap is attached to the
+//! kernel's bridge, which its cable is attached to as well.
 
 use std::sync::Arc;
 
 use sprat::floor::Open;
-use sprat::netns::{DEV, Inside, Wire};
-use sprat::nic::{self, AnyNic, memif};
+use sprat::locator::Locator;
+use sprat::netns::{DEV, Inside, Wire, link};
+use sprat::nic::{self, AnyNic, memif, shm};
 use sprat_proto::device::Mac;
 
 use crate::fail::{Fail, Named as _};
 
 /// The payload of frames on our wires.
 const MTU: usize = 1500;
-/// The same on a memif, as the product has it.
-const MEMIF_MTU: usize = 9000;
-/// The second wire's name: a program on an interface slows whatever else goes through it.
-const XDP_DEV: &str = "wire1";
+/// The same in shared memory, as the product has it.
+const MEMORY_MTU: usize = 9000;
+/// The cables of each transport, besides the first one's.
+const CABLES: [(&str, &[&str]); 4] = [
+    ("fast+xdp", &["wire1"]),
+    ("fast+tap", &["wire2"]),
+    ("fast+bond", &["wire3", "wire4"]),
+    ("fast+dpdk", &["wire5"]),
+];
+/// The bridge and the interface of `fast+tap`.
+const BRIDGE: &str = "bridge0";
+const TAP: &str = "tap0";
 
 /// The network of one run.
 pub(crate) struct Net {
@@ -27,26 +39,47 @@ pub(crate) struct Net {
 
 /// Whether `transport` needs one.
 pub(crate) fn wanted(transport: &str) -> bool {
-    matches!(transport, "fast+packet" | "fast+xdp")
+    transport == "fast+packet" || CABLES.iter().any(|(name, _)| *name == transport)
 }
 
 /// Whether `transport` goes over a packet device.
 pub(crate) fn is_device(transport: &str) -> bool {
-    wanted(transport) || transport == "fast+memif"
+    wanted(transport) || matches!(transport, "fast+memif" | "fast+shmnet")
+}
+
+/// The cables of `transport`.
+fn cables(transport: &str) -> &'static [&'static str] {
+    CABLES.iter().find(|(name, _)| *name == transport).map_or(&[DEV], |(_, cables)| cables)
+}
+
+/// Two ends, with the cables that `transports` need.
+fn wire(transports: &[String]) -> std::io::Result<Wire> {
+    let wire = Wire::new(MTU)?;
+    for transport in transports.iter().filter(|t| wanted(t) && *t != "fast+packet") {
+        for cable in cables(transport) {
+            wire.add(cable, MTU)?;
+            if transport == "fast+tap" {
+                for i in 0..2 {
+                    wire.end(i)
+                        .run(|| link::bridge(BRIDGE, MTU).and_then(|()| link::attach(cable, BRIDGE)))??;
+                }
+            }
+        }
+    }
+    Ok(wire)
 }
 
 impl Net {
-    /// A new one; from here on the calling thread is at its end 0.
-    pub(crate) fn new() -> Result<Self, Fail> {
+    /// A new one for `transports`; from here on the calling thread is at its end 0.
+    pub(crate) fn new(transports: &[String]) -> Result<Self, Fail> {
         let made = || {
-            let (wire, floor) = (Wire::new(MTU)?, Arc::new(Wire::new(MTU)?));
-            wire.add(XDP_DEV, MTU)?;
+            let (wire, floor) = (wire(transports)?, Arc::new(wire(transports)?));
             let inside = wire.end(0).enter()?;
             Ok(Self { wire, floor, _inside: inside })
         };
         made().map_err(|error: std::io::Error| {
             Fail::new(format!("cannot make a network for packet devices: {error}"))
-                .next("without root measure fast+shm, fast+memif, fast+udp and tcp")
+                .next("without root measure fast+shm, fast+shmnet, fast+memif, fast+udp and tcp")
         })
     }
 
@@ -61,31 +94,73 @@ impl Net {
     }
 }
 
-/// Where a server over `transport` listens.
-pub(crate) fn locator(transport: &str, port: u16) -> String {
-    let (dev, n) = if transport == "fast+xdp" { (XDP_DEV, 1) } else { (DEV, 0) };
-    format!("{transport}:dev={dev},host={},port={port}", Wire::ours(1, n))
+/// Where whoever is at end `i` is over `transport`.
+fn at(transport: &str, i: usize, port: u16) -> String {
+    let device = match (transport, cables(transport)) {
+        ("fast+tap", _) => format!("dev={TAP},bridge={BRIDGE}"),
+        ("fast+dpdk", [cable, ..]) => format!("dev=\"net_af_packet{i},iface={cable}\""),
+        (_, [dev, with, ..]) => format!("dev={dev},with={with}"),
+        (_, [dev]) => format!("dev={dev}"),
+        (_, []) => String::new(),
+    };
+    // Each has a network of its own, as far as addresses go.
+    let n = CABLES.iter().position(|(name, _)| *name == transport).map_or(0, |n| n as u8 + 1);
+    format!("{transport}:{device},host={},port={port}", Wire::ours(i, n))
 }
 
-/// What opens the two devices of a floor on `wire`.
-pub(crate) fn ends(driver: &'static str, wire: &Arc<Wire>) -> [Open<'static>; 2] {
+/// Where a server over `transport` listens.
+pub(crate) fn locator(transport: &str, port: u16) -> String {
+    at(transport, 1, port)
+}
+
+/// Our own end of `transport`, where that is not known from the server's.
+pub(crate) fn own(transport: &str) -> Option<Locator> {
+    (transport == "fast+dpdk").then(|| at(transport, 0, 0).parse().ok()).flatten()
+}
+
+/// What opens the two devices of the floor of `transport` on `wire`.
+pub(crate) fn ends(transport: &str, wire: &Arc<Wire>) -> [Open<'static>; 2] {
+    let cable = cables(transport)[0];
+    // Of a bond one device is as much as all of them for what is sent one by one. What DPDK keeps in memory a forked copy of this
+    // process would share with it: so its floor is what stands beneath it here, AF_PACKET.
+    let driver = match transport {
+        "fast+xdp" => "xdp",
+        "fast+tap" => "tap",
+        _ => "packet",
+    };
     [0, 1].map(|i| -> Open<'static> {
         let wire = Arc::clone(wire);
         Box::new(move || {
             let _inside = wire.end(i).enter()?;
+            let mut options = nic::Options { dev: cable.to_owned(), ..nic::Options::default() };
             // With an address of its own, as the product has it, the kernel's stack lets frames alone.
-            let mac = (driver == "packet").then_some(Mac([2, 0x53, 0, 0, 0, i as u8]));
-            Ok(nic::open(driver, &nic::Options { dev: DEV.into(), mac, ..nic::Options::default() })?)
+            options.mac = (driver != "xdp").then_some(Mac([2, 0x53, 0, 0, 0, i as u8]));
+            if driver == "tap" {
+                options.dev = TAP.to_owned();
+                options.bridge = Some(BRIDGE.to_owned());
+            }
+            Ok(nic::open(driver, &options)?)
         })
     })
 }
 
-/// The same over shared memory.
+/// The same over a memif.
 pub(crate) fn memif_ends(folder: &std::path::Path) -> [Open<'static>; 2] {
     [memif::Role::Server, memif::Role::Client].map(|role| -> Open<'static> {
-        let memif = memif::Options { mtu: MEMIF_MTU, ..memif::Options::new(role, folder.join("floor")) };
+        let memif = memif::Options { mtu: MEMORY_MTU, ..memif::Options::new(role, folder.join("floor")) };
         Box::new(move || -> std::io::Result<AnyNic> {
             Ok(nic::open("memif", &nic::Options { memif: Some(memif), ..nic::Options::default() })?)
+        })
+    })
+}
+
+/// The same over the rings of shared memory.
+pub(crate) fn shm_ends() -> [Open<'static>; 2] {
+    [true, false].map(|listens| -> Open<'static> {
+        let name = format!("perf-{}-floor", std::process::id());
+        let shm = shm::Options { name, listens, mac: None, mtu: MEMORY_MTU };
+        Box::new(move || -> std::io::Result<AnyNic> {
+            Ok(nic::open("shm", &nic::Options { shm: Some(shm), ..nic::Options::default() })?)
         })
     })
 }

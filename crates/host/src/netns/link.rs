@@ -18,6 +18,7 @@ const NEWADDR: u16 = 20;
 const ADDRESS: u16 = 1;
 const NAME: u16 = 3;
 const MTU: u16 = 4;
+const MASTER: u16 = 10;
 const LINKINFO: u16 = 18;
 const NET_NS_FD: u16 = 28;
 const XDP: u16 = 43;
@@ -148,6 +149,28 @@ pub fn veth(ends: [(&Namespace, &str); 2], mtu: usize, queues: u32) -> io::Resul
         namespace.run(|| switch(name, true))??;
     }
     Ok(())
+}
+
+/// Makes a bridge, switched on: what any interface attached to it receives, goes on by the others.
+///
+/// # Errors
+/// The kernel has no bridges, the name is taken, or CAP_NET_ADMIN is missing.
+pub fn bridge(name: &str, mtu: usize) -> io::Result<()> {
+    Message::new(NEWLINK, CREATE, &about(0, 0, 0))
+        .attribute(NAME, &terminated(name))
+        .attribute(MTU, &u32s(mtu as u32))
+        .nest(LINKINFO, |m| m.attribute(INFO_KIND, b"bridge"))
+        .ask()?;
+    switch(name, true)
+}
+
+/// Attaches an interface to a bridge.
+///
+/// # Errors
+/// There is none of one name, the other is no bridge, or CAP_NET_ADMIN is missing.
+pub fn attach(name: &str, bridge: &str) -> io::Result<()> {
+    let (index, master) = (find(name)?.index, find(bridge)?.index);
+    Message::new(NEWLINK, 0, &about(index, 0, 0)).attribute(MASTER, &u32s(master)).ask().map(drop)
 }
 
 /// Switches an interface on or off.

@@ -112,6 +112,10 @@ fn arguments(options: &Options) -> Vec<String> {
     if !options.dev.split(',').next().unwrap_or_default().contains(':') && !says("--no-pci") {
         arguments.push("--no-pci".to_owned());
     }
+    // What it has found on this machine is not news.
+    if !options.eal.iter().any(|a| a.starts_with("--log-level")) {
+        arguments.push("--log-level=warning".to_owned());
+    }
     arguments.extend(options.eal.iter().cloned());
     arguments
 }

@@ -10,6 +10,9 @@
 //! | `xdp` | AF_XDP: frames past the kernel's stack, by way of a program on the interface | CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF |
 //! | `dpdk` | any poll-mode driver of DPDK, in builds with the feature `dpdk` | by driver |
 //! | `memif` | memory shared with another process, in the format of VPP and DPDK | anybody |
+//! | `shm` | memory shared with other processes of ours | anybody |
+//!
+//! [`bond::Bond`] makes one of two.
 //!
 //! Always: what a device holds in the kernel (sockets, rings, programs) ends with the process, however that ends. Not here:
 //! what the frames mean (`sprat_proto::net`).
@@ -31,6 +34,7 @@ mod flags;
 pub mod memif;
 pub mod packet;
 pub mod pcap;
+pub mod shm;
 mod sys;
 pub mod tap;
 mod vnet;
@@ -130,6 +134,10 @@ pub struct Options {
     pub eal: Vec<String>,
     /// What `memif` needs to know; it looks at nothing else here.
     pub memif: Option<memif::Options>,
+    /// The same for `shm`.
+    pub shm: Option<shm::Options>,
+    /// The kernel's bridge that the interface is attached to (`tap`).
+    pub bridge: Option<String>,
     /// Several devices with this number on one interface share what arrives there, flow by flow (`packet`).
     pub group: Option<u16>,
 }
@@ -226,7 +234,7 @@ impl From<OpenError> for io::Error {
 }
 
 /// The drivers that are built, for messages.
-const DRIVERS: &str = "packet, xdp, tap, memif and dpdk";
+const DRIVERS: &str = "packet, xdp, tap, memif, shm and dpdk";
 
 /// Opens a device of the kind `driver`, the part of a locator behind the `+`.
 ///
@@ -244,6 +252,20 @@ pub fn open(driver: &str, options: &Options) -> Result<AnyNic, OpenError> {
             let (driver, dev) = ("memif", options.socket.display().to_string());
             let failed = |source| OpenError::Failed { driver, dev, what: "opening", source };
             Ok(Box::new(memif::Memif::open(options).map_err(failed)?))
+        }
+        "shm" => {
+            let options = options.shm.clone().ok_or_else(|| OpenError::Unsupported {
+                driver: "shm",
+                dev: options.dev.clone(),
+                what: "it is opened by a name, not by an interface".into(),
+            })?;
+            let failed = |source| OpenError::Failed {
+                driver: "shm",
+                dev: options.name.clone(),
+                what: "opening",
+                source,
+            };
+            Ok(Box::new(shm::Frames::open(&options).map_err(failed)?))
         }
         "tap" => Ok(Box::new(tap::Tap::open(options)?)),
         "xdp" => Ok(Box::new(xdp::Xdp::open(options)?)),
@@ -279,7 +301,7 @@ fn interface(options: &Options) -> Result<crate::netns::link::Link, OpenError> {
 ///
 /// # Errors
 /// No random numbers.
-fn random_mac() -> io::Result<Mac> {
+pub(crate) fn random_mac() -> io::Result<Mac> {
     let mut octets = [0; 6];
     getrandom::fill(&mut octets).map_err(io::Error::other)?;
     octets[0] = octets[0] & !1 | 2;

@@ -45,11 +45,11 @@ struct Counted {
 }
 
 impl Tap {
-    /// Opens the tap interface `options.dev`, making it and switching it on if it does not exist. Its end of the wire has the
-    /// address `options.mac`, or one made of the interface's.
+    /// Opens the tap interface `options.dev`, making it and switching it on if it does not exist, and attaches it to
+    /// `options.bridge`, if there is one. Its end of the wire has the address `options.mac`, or one made of the interface's.
     ///
     /// # Errors
-    /// There is no /dev/net/tun, CAP_NET_ADMIN is missing, or another program has the interface.
+    /// There is no /dev/net/tun or no such bridge, CAP_NET_ADMIN is missing, or another program has the interface.
     pub fn open(options: &Options) -> Result<Self, OpenError> {
         let dev = || options.dev.clone();
         let failed = |what| move |source| OpenError::Failed { driver: DRIVER, dev: dev(), what, source };
@@ -83,6 +83,10 @@ impl Tap {
         let offload = udp || (!options.no_offload && sys::tap_offload(file.as_fd(), false).is_ok());
         if options.mtu != 0 {
             link::set_mtu(&options.dev, usize::from(options.mtu)).map_err(failed("to set the MTU"))?;
+        }
+        if let Some(bridge) = &options.bridge {
+            link::find(bridge).map_err(|_| OpenError::NoDevice { dev: bridge.clone() })?;
+            link::attach(&options.dev, bridge).map_err(failed("to attach it to the bridge"))?;
         }
         link::switch(&options.dev, true).map_err(failed("to switch the interface on"))?;
         let link = link::find(&options.dev).map_err(failed("to look at the interface"))?;

@@ -17,7 +17,7 @@ use rustix::net::{
     SendFlags,
 };
 
-use super::hello::{self, Grant, Refusal};
+use super::hello::{self, Grant, Kind, Refusal};
 use crate::mem::{Region, Sealed};
 use crate::ring::{self, CONTROL, Consumer, Place, Producer};
 
@@ -64,8 +64,8 @@ fn file_bytes(ring_bytes: usize) -> usize {
 }
 
 /// Says the client's hello on a fresh connection.
-pub(super) fn greet(socket: &OwnedFd) -> io::Result<()> {
-    let hello = hello::of_client(ring::has_barrier());
+pub(super) fn greet(socket: &OwnedFd, kind: Kind) -> io::Result<()> {
+    let hello = hello::of_client(kind, ring::has_barrier());
     rustix::net::send(socket, &hello, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
     Ok(())
 }
@@ -78,14 +78,19 @@ fn read<'b>(socket: &OwnedFd, buffer: &'b mut [u8]) -> io::Result<Option<&'b [u8
 }
 
 /// Server: reads the client's hello if it is there and answers it.
-pub(super) fn answer(socket: &OwnedFd, ring_bytes: usize, secrets: [u64; 2]) -> io::Result<Option<Rings>> {
+pub(super) fn answer(
+    socket: &OwnedFd,
+    kind: Kind,
+    ring_bytes: usize,
+    secrets: [u64; 2],
+) -> io::Result<Option<Rings>> {
     let mut buffer = [0; hello::LEN + 1];
     let message = match read(socket, &mut buffer) {
         Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(None),
         other => other?.ok_or(io::ErrorKind::UnexpectedEof)?,
     };
-    let client_barrier = hello::read_client(message).inspect_err(|refusal| {
-        if let Some(answer) = refusal.answer() {
+    let client_barrier = hello::read_client(kind, message).inspect_err(|refusal| {
+        if let Some(answer) = refusal.answer(kind) {
             let _ = rustix::net::send(socket, &answer, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
         }
     });
@@ -98,14 +103,14 @@ pub(super) fn answer(socket: &OwnedFd, ring_bytes: usize, secrets: [u64; 2]) -> 
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     let fds = [file.as_fd()];
     ancillary.push(SendAncillaryMessage::ScmRights(&fds));
-    let hello = hello::of_server(&grant);
+    let hello = hello::of_server(kind, &grant);
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     rustix::net::sendmsg(socket, &[io::IoSlice::new(&hello)], &mut ancillary, flags)?;
     Ok(Some(rings(memory, &grant, !(grant.barrier && client_barrier), true)))
 }
 
 /// Client: reads the server's hello and its memory if they are there.
-pub(super) fn accept(socket: &OwnedFd) -> io::Result<Option<Rings>> {
+pub(super) fn accept(socket: &OwnedFd, kind: Kind) -> io::Result<Option<Rings>> {
     let mut buffer = [0; hello::LEN + 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -117,7 +122,7 @@ pub(super) fn accept(socket: &OwnedFd) -> io::Result<Option<Rings>> {
     if got.bytes == 0 {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
-    let grant = hello::read_server(&buffer[..got.bytes]).map_err(refused)?;
+    let grant = hello::read_server(kind, &buffer[..got.bytes]).map_err(refused)?;
     let file = ancillary
         .drain()
         .find_map(|m| match m {

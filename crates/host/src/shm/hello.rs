@@ -12,8 +12,15 @@ pub(super) const DATA: usize = 4096;
 
 const MAGIC: u32 = 0x5350_5254;
 const VERSION: u16 = 1;
-/// The rings carry datagrams; 2 is kept for rings that carry Ethernet frames.
-const DATAGRAMS: u8 = 1;
+/// What the rings carry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    /// Datagrams of the RPC transport.
+    Datagrams = 1,
+    /// Ethernet frames.
+    Frames = 2,
+}
+
 /// This side has the barrier of `ring::barrier`.
 const BARRIER: u32 = 1;
 
@@ -45,26 +52,26 @@ pub(super) enum Refusal {
     #[error("the peer speaks another version of the shared-memory format")]
     Version,
     /// The peer's rings carry something else.
-    #[error("the peer's rings do not carry datagrams")]
+    #[error("the peer's rings carry something else: fast+shm and fast+shmnet do not meet")]
     Kind,
 }
 
 impl Refusal {
     /// What a server answers before it closes the connection; to garbage, nothing.
-    pub(super) fn answer(self) -> Option<[u8; LEN]> {
+    pub(super) fn answer(self, kind: Kind) -> Option<[u8; LEN]> {
         match self {
             Self::Garbage => None,
-            Self::Version => Some(encode(OTHER_VERSION, false, None)),
-            Self::Kind => Some(encode(OTHER_KIND, false, None)),
+            Self::Version => Some(encode(kind, OTHER_VERSION, false, None)),
+            Self::Kind => Some(encode(kind, OTHER_KIND, false, None)),
         }
     }
 }
 
-fn encode(status: u8, barrier: bool, grant: Option<&Grant>) -> [u8; LEN] {
+fn encode(kind: Kind, status: u8, barrier: bool, grant: Option<&Grant>) -> [u8; LEN] {
     let mut b = [0; LEN];
     b[0..4].copy_from_slice(&MAGIC.to_be_bytes());
     b[4..6].copy_from_slice(&VERSION.to_be_bytes());
-    b[6] = DATAGRAMS;
+    b[6] = kind as u8;
     b[7] = status;
     b[8..12].copy_from_slice(&(if barrier { BARRIER } else { 0 }).to_be_bytes());
     if let Some(grant) = grant {
@@ -76,13 +83,13 @@ fn encode(status: u8, barrier: bool, grant: Option<&Grant>) -> [u8; LEN] {
 }
 
 /// The client's hello.
-pub(super) fn of_client(barrier: bool) -> [u8; LEN] {
-    encode(CLIENT, barrier, None)
+pub(super) fn of_client(kind: Kind, barrier: bool) -> [u8; LEN] {
+    encode(kind, CLIENT, barrier, None)
 }
 
 /// The server's hello.
-pub(super) fn of_server(grant: &Grant) -> [u8; LEN] {
-    encode(ACCEPTED, grant.barrier, Some(grant))
+pub(super) fn of_server(kind: Kind, grant: &Grant) -> [u8; LEN] {
+    encode(kind, ACCEPTED, grant.barrier, Some(grant))
 }
 
 fn number<const N: usize>(b: &[u8; LEN], at: usize) -> [u8; N] {
@@ -90,7 +97,7 @@ fn number<const N: usize>(b: &[u8; LEN], at: usize) -> [u8; N] {
 }
 
 /// Checks what both hellos have in common; returns the bytes and the features.
-fn common(bytes: &[u8]) -> Result<(&[u8; LEN], u32), Refusal> {
+fn common(kind: Kind, bytes: &[u8]) -> Result<(&[u8; LEN], u32), Refusal> {
     let b: &[u8; LEN] = bytes.try_into().map_err(|_| Refusal::Garbage)?;
     if u32::from_be_bytes(number(b, 0)) != MAGIC {
         return Err(Refusal::Garbage);
@@ -98,21 +105,21 @@ fn common(bytes: &[u8]) -> Result<(&[u8; LEN], u32), Refusal> {
     if u16::from_be_bytes(number(b, 4)) != VERSION || b[7] == OTHER_VERSION {
         return Err(Refusal::Version);
     }
-    if b[6] != DATAGRAMS || b[7] == OTHER_KIND {
+    if b[6] != kind as u8 || b[7] == OTHER_KIND {
         return Err(Refusal::Kind);
     }
     Ok((b, u32::from_be_bytes(number(b, 8))))
 }
 
 /// Reads a client's hello: whether it has the barrier.
-pub(super) fn read_client(bytes: &[u8]) -> Result<bool, Refusal> {
-    let (b, features) = common(bytes)?;
+pub(super) fn read_client(kind: Kind, bytes: &[u8]) -> Result<bool, Refusal> {
+    let (b, features) = common(kind, bytes)?;
     if b[7] == CLIENT { Ok(features & BARRIER != 0) } else { Err(Refusal::Garbage) }
 }
 
 /// Reads a server's hello.
-pub(super) fn read_server(bytes: &[u8]) -> Result<Grant, Refusal> {
-    let (b, features) = common(bytes)?;
+pub(super) fn read_server(kind: Kind, bytes: &[u8]) -> Result<Grant, Refusal> {
+    let (b, features) = common(kind, bytes)?;
     let ring_bytes = u32::from_be_bytes(number(b, 12)) as usize;
     let sound = ring_bytes.is_power_of_two() && (MIN_SIZE..=MAX_SIZE).contains(&ring_bytes);
     if b[7] != ACCEPTED || !sound {
@@ -132,6 +139,7 @@ mod tests {
 
     use super::*;
 
+    const KIND: Kind = Kind::Datagrams;
     const GRANT: Grant = Grant {
         ring_bytes: 1 << 18,
         to_server: 0x0102_0304_0506_0708,
@@ -142,33 +150,38 @@ mod tests {
     #[test]
     fn the_bytes_are_those_of_the_format() {
         let client = *b"SPRT\x00\x01\x01\x00\x00\x00\x00\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
-        assert_eq!(of_client(true), client);
+        assert_eq!(of_client(KIND, true), client);
         let server = b"SPRT\x00\x01\x01\x01\x00\x00\x00\x01\x00\x04\x00\x00\
             \x01\x02\x03\x04\x05\x06\x07\x08\x11\x12\x13\x14\x15\x16\x17\x18";
-        assert_eq!(of_server(&GRANT), *server);
-        assert_eq!(read_client(&client), Ok(true));
-        assert_eq!(read_client(&of_client(false)), Ok(false));
-        assert_eq!(read_server(server), Ok(GRANT));
+        assert_eq!(of_server(KIND, &GRANT), *server);
+        assert_eq!(read_client(KIND, &client), Ok(true));
+        assert_eq!(read_client(KIND, &of_client(KIND, false)), Ok(false));
+        assert_eq!(read_server(KIND, server), Ok(GRANT));
     }
 
     #[test]
     fn what_differs_is_refused_under_its_name() {
         let change = |at: usize, value: u8| {
-            let mut b = of_client(true);
+            let mut b = of_client(KIND, true);
             b[at] = value;
-            read_client(&b)
+            read_client(KIND, &b)
         };
         assert_eq!(change(0, b'X'), Err(Refusal::Garbage));
         assert_eq!(change(5, 2), Err(Refusal::Version));
         assert_eq!(change(6, 2), Err(Refusal::Kind));
         assert_eq!(change(7, ACCEPTED), Err(Refusal::Garbage));
-        assert_eq!(read_client(&of_client(true)[..31]), Err(Refusal::Garbage));
-        assert_eq!(read_client(&[]), Err(Refusal::Garbage));
-        assert_eq!(read_server(&of_client(true)), Err(Refusal::Garbage));
-        assert_eq!(read_server(&Refusal::Version.answer().unwrap()), Err(Refusal::Version));
-        assert_eq!(read_server(&Refusal::Kind.answer().unwrap()), Err(Refusal::Kind));
+        assert_eq!(read_client(KIND, &of_client(KIND, true)[..31]), Err(Refusal::Garbage));
+        assert_eq!(read_client(KIND, &[]), Err(Refusal::Garbage));
+        assert_eq!(read_client(Kind::Frames, &of_client(KIND, true)), Err(Refusal::Kind));
+        assert_eq!(read_server(Kind::Frames, &of_server(Kind::Frames, &GRANT)), Ok(GRANT));
+        assert_eq!(read_server(KIND, &of_client(KIND, true)), Err(Refusal::Garbage));
+        assert_eq!(read_server(KIND, &Refusal::Version.answer(KIND).unwrap()), Err(Refusal::Version));
+        assert_eq!(read_server(KIND, &Refusal::Kind.answer(KIND).unwrap()), Err(Refusal::Kind));
         for ring_bytes in [0, 1, MIN_SIZE / 2, MIN_SIZE + 1, MAX_SIZE * 2] {
-            assert_eq!(read_server(&of_server(&Grant { ring_bytes, ..GRANT })), Err(Refusal::Garbage));
+            assert_eq!(
+                read_server(KIND, &of_server(KIND, &Grant { ring_bytes, ..GRANT })),
+                Err(Refusal::Garbage)
+            );
         }
     }
 
@@ -176,13 +189,13 @@ mod tests {
     fn no_bytes_upset_the_readers() {
         let mut rng = Rng::seeded(3);
         for _ in 0..20_000 {
-            let mut b = of_server(&GRANT);
+            let mut b = of_server(KIND, &GRANT);
             for _ in 0..rng.below(4) {
                 b[rng.below(LEN as u64) as usize] = rng.u32() as u8;
             }
             let cut = if rng.below(4) == 0 { rng.below(LEN as u64 + 1) as usize } else { LEN };
-            let _ = read_client(&b[..cut]);
-            if let Ok(grant) = read_server(&b[..cut]) {
+            let _ = read_client(KIND, &b[..cut]);
+            if let Ok(grant) = read_server(KIND, &b[..cut]) {
                 assert!((MIN_SIZE..=MAX_SIZE).contains(&grant.ring_bytes));
             }
         }

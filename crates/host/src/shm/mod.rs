@@ -70,11 +70,19 @@ pub struct Options {
     pub max_connections: usize,
     /// Where the sockets are, if not `$XDG_RUNTIME_DIR/sprat` or `/tmp/sprat-UID`.
     pub directory: Option<PathBuf>,
+    /// The rings carry Ethernet frames instead of datagrams; both sides must say so.
+    pub frames: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { other_users: false, ring_bytes: ring::DEFAULT_SIZE, max_connections: 1024, directory: None }
+        Self {
+            other_users: false,
+            ring_bytes: ring::DEFAULT_SIZE,
+            max_connections: 1024,
+            directory: None,
+            frames: false,
+        }
     }
 }
 
@@ -236,6 +244,16 @@ impl Shm {
         self.slots.len() - self.free.len()
     }
 
+    /// The addresses of all open connections.
+    pub(crate) fn peers(&self) -> impl Iterator<Item = Addr> {
+        let open = |c: &&Connection| matches!(c.state, State::Open(_));
+        self.slots.iter().flatten().filter(open).map(|c| Addr::Local(c.id))
+    }
+
+    fn kind(&self) -> hello::Kind {
+        if self.options.frames { hello::Kind::Frames } else { hello::Kind::Datagrams }
+    }
+
     // The table of connections.
 
     fn slot_of(&self, id: u64) -> Option<usize> {
@@ -359,15 +377,15 @@ impl Shm {
     }
 
     fn socket_event(&mut self, id: u64) {
-        let Some(slot) = self.slot_of(id) else { return };
+        let (Some(slot), kind) = (self.slot_of(id), self.kind()) else { return };
         let Some(connection) = &mut self.slots[slot] else { return };
         let socket = &connection.socket;
         let opened = match connection.state {
             State::Accepted => {
                 let secrets = [self.rng.u64(), self.rng.u64()];
-                connection::answer(socket, self.options.ring_bytes, secrets)
+                connection::answer(socket, kind, self.options.ring_bytes, secrets)
             }
-            State::Opening => connection::accept(socket),
+            State::Opening => connection::accept(socket, kind),
             State::Open(_) => {
                 if !connection::take_wakes(socket) && !connection.ended {
                     connection.ended = true;
@@ -611,7 +629,7 @@ impl Driver for Shm {
         }
         let socket = path::connect(&self.directory, &name)?;
         self.check_user(&socket)?;
-        connection::greet(&socket)?;
+        connection::greet(&socket, self.kind())?;
         let id = self.insert(socket, State::Opening, true)?;
         self.names.insert(name, id);
         Ok(Addr::Local(id))

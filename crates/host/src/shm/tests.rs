@@ -361,9 +361,12 @@ fn strangers_and_those_too_many_are_turned_away() {
     };
     assert_eq!(speaks(b"GET / HTTP/1.1"), (vec![], 0, 1));
     assert_eq!(speaks(&[0; hello::LEN]), (vec![], 0, 2));
-    let mut newer = hello::of_client(true);
+    let mut newer = hello::of_client(hello::Kind::Datagrams, true);
     newer[5] = 9;
-    assert_eq!(speaks(&newer), (hello::Refusal::Version.answer().unwrap().to_vec(), 0, 3));
+    assert_eq!(
+        speaks(&newer),
+        (hello::Refusal::Version.answer(hello::Kind::Datagrams).unwrap().to_vec(), 0, 3)
+    );
 
     let (mut a, mut b) = (client(directory.path()), client(directory.path()));
     let (_, to_b) = (a.resolve(&locator("s")).unwrap(), b.resolve(&locator("s")).unwrap());

@@ -1,8 +1,13 @@
 //! Two cables between two machines, used as one.
 
-use sprat::netns::{Namespace, link};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use sprat::netns::{Namespace, Wire, link};
 use sprat::nic::bond::Bond;
 use sprat::nic::{AnyNic, Nic as _, Options, open};
+use sprat::rpc::{Call, Client, Server, Session};
 use sprat_proto::device::{Device as _, Mac, Offload};
 
 use crate::Case;
@@ -19,7 +24,110 @@ pub(crate) fn cases() -> Vec<Case> {
     vec![
         case("a_cable_that_is_switched_off_and_on", || pulled(false)),
         case("a_cable_that_is_removed", || pulled(true)),
+        case("rpcs_while_each_cable_is_switched_off_once", || loaded(false)),
+        case("rpcs_while_a_cable_is_removed", || loaded(true)),
     ]
+}
+
+/// Clients of one server, each with flows of its own, so that both cables are in use.
+const CLIENTS: usize = 4;
+/// Requests of a client in one phase of the test, and how many of them are under way at a time.
+const REQUESTS: u32 = 600;
+const OUTSTANDING: u32 = 16;
+/// How long a request may take before it counts as lost.
+const LOST: Duration = Duration::from_secs(60);
+
+/// Whoever asks, and what has been asked.
+struct Asker {
+    client: Client,
+    session: Session,
+    number: u32,
+    next: u32,
+    done: u32,
+}
+
+impl Asker {
+    fn new(at: &str, number: u32) -> Self {
+        let mut client = Client::new().unwrap();
+        let session = client.connect(at).unwrap();
+        Self { client, session, number, next: 0, done: 0 }
+    }
+
+    /// Asks up to request `until`, a turn of it; true when all are answered.
+    fn turn(&mut self, until: u32) -> bool {
+        while self.next < until && self.next - self.done < OUTSTANDING {
+            let number = self.number * 1_000_000 + self.next;
+            // Some take several packets.
+            let len = if self.next.is_multiple_of(7) { 5_000 } else { 100 };
+            let mut request = vec![7; len];
+            request[..4].copy_from_slice(&number.to_be_bytes());
+            self.client.start(self.session, request, LOST);
+            self.next += 1;
+        }
+        self.client.turn_and_rest();
+        while let Some((_, outcome)) = self.client.completed() {
+            assert_eq!(outcome.unwrap().len(), 4, "nothing is lost");
+            self.done += 1;
+        }
+        self.done == until
+    }
+}
+
+/// All ask up to request `until`; `halfway` is done once half of it is answered.
+fn ask(askers: &mut [Asker], until: u32, mut halfway: impl FnMut()) {
+    let half = until - REQUESTS / 2;
+    let mut pulled = false;
+    loop {
+        let all = askers.iter_mut().fold(true, |all, asker| asker.turn(until) & all);
+        if !pulled && askers.iter().all(|a| a.done >= half) {
+            pulled = true;
+            halfway();
+        }
+        if all {
+            return;
+        }
+    }
+}
+
+fn loaded(removed: bool) {
+    let net = Wire::new(1500).unwrap();
+    net.add(DEVS[1], 1500).unwrap();
+    let locator = format!("fast+bond:dev={},with={},host=10.83.0.201,port=7", DEVS[0], DEVS[1]);
+    let executed = Arc::new(Mutex::new(HashMap::<u32, u32>::new()));
+    let counting = Arc::clone(&executed);
+    let service = move |call: Call<'_>| {
+        let number = u32::from_be_bytes(call.payload[..4].try_into().unwrap());
+        *counting.lock().unwrap().entry(number).or_default() += 1;
+        Some(number.to_be_bytes().to_vec())
+    };
+    let mut server = net.end(1).run(|| Server::listen(&[locator.as_str()], service)).unwrap().unwrap();
+    let (at, stop) = (server.locators(), server.stop());
+    let switch = |dev: &str, on: bool| link::switch(dev, on).unwrap();
+    std::thread::scope(|scope| {
+        let serving = scope.spawn(move || server.run());
+        let asked = net.end(0).run(|| {
+            let mut askers: Vec<_> = (0..CLIENTS as u32).map(|n| Asker::new(&at, n)).collect();
+            let mut until = REQUESTS;
+            ask(&mut askers, until, || {});
+            // Whichever cable a flow goes by, that one is pulled once.
+            for dev in &DEVS[..if removed { 1 } else { 2 }] {
+                until += REQUESTS;
+                ask(&mut askers, until, || {
+                    if removed { link::remove(dev).unwrap() } else { switch(dev, false) }
+                });
+                if !removed {
+                    until += REQUESTS;
+                    ask(&mut askers, until, || switch(dev, true));
+                }
+            }
+            until
+        });
+        stop.stop();
+        serving.join().unwrap();
+        let executed = executed.lock().unwrap();
+        assert_eq!(executed.len(), CLIENTS * asked.unwrap() as usize);
+        assert!(executed.values().all(|times| *times == 1), "nothing is executed twice");
+    });
 }
 
 fn end(at: &Namespace, mac: Mac) -> AnyNic {

@@ -3,7 +3,7 @@
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sprat::netns::{DEV, Wire};
 use sprat::nic::fake;
-use sprat::nic::{AnyNic, Nic as _, Options, Way, memif, open};
+use sprat::nic::{AnyNic, Nic as _, Options, Way, memif, open, shm};
 use sprat_proto::device::{Arrival, Device as _, HEADER, Mac, Offload, Sent};
 
 /// An Ethernet type for experiments: nothing but our tests sends it.
@@ -66,6 +66,25 @@ fn on_memif(mtu: usize, ring: usize) -> Pair {
     pair
 }
 
+/// A listener and who connects to it.
+fn on_shm(mtu: usize) -> Pair {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let name = format!("test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let end = |listens| {
+        let shm = shm::Options { name: name.clone(), listens, mac: None, mtu };
+        open("shm", &Options { shm: Some(shm), ..Options::default() }).unwrap()
+    };
+    let mut pair = Pair { a: end(true), b: end(false), net: None, dev: "" };
+    // The hellos, which are heard while frames are looked for.
+    for _ in 0..1000 {
+        for device in [&mut pair.a, &mut pair.b] {
+            device.recv_burst();
+        }
+    }
+    pair
+}
+
 /// Our server and DPDK's client.
 #[cfg(feature = "dpdk")]
 fn on_dpdk(mtu: usize) -> Pair {
@@ -105,6 +124,7 @@ pub(crate) const KINDS: &[Kind] = &[
         },
     },
     Kind { name: "memif", root: false, pair: |mtu| on_memif(mtu, 1024) },
+    Kind { name: "shm", root: false, pair: on_shm },
     #[cfg(feature = "dpdk")]
     Kind { name: "dpdk", root: false, pair: on_dpdk },
     Kind { name: "memif_small", root: false, pair: |mtu| on_memif(mtu, 128) },

@@ -1,0 +1,147 @@
+//! Locators of ports of our own IP stack: which device, and who we are on it.
+//!
+//! ```text
+//! fast+packet:dev=eth0,host=192.0.2.7,port=7000                one interface
+//! fast+tap:dev=sprat0,bridge=br0,host=192.0.2.7,port=7000      one that is made
+//! fast+memif:socket=/run/s,host=192.0.2.7,port=7000            memory shared with others
+//! fast+bond:dev=eth0,with=eth1,of=xdp,host=…                   two used as one
+//! ```
+//! Not here: what a device is (`nic`), who opens it (`stack`).
+
+use std::net::IpAddr;
+
+use sprat_proto::device::Mac;
+
+use super::{HostPort, Locator, LocatorError, parse, shm_name};
+
+/// A port of our own IP stack on a packet device.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct DevicePort {
+    /// What kind of device: `packet`, `xdp`, `tap`, `memif`, `shm` or `dpdk`; what both are, if it is a bond.
+    pub driver: &'static str,
+    /// The interface's name, the path of the socket of `memif`, the name of `shm`, or the device in DPDK's words.
+    pub dev: String,
+    /// The second device of a bond.
+    pub with: Option<String>,
+    /// The kernel's bridge that a tap is attached to.
+    pub bridge: Option<String>,
+    /// Arguments for DPDK's environment.
+    pub eal: Vec<String>,
+    /// The host and the port.
+    pub at: HostPort,
+    /// The host's hardware address; asked for by ARP or neighbour discovery where none is given.
+    pub mac: Option<Mac>,
+    /// Leading bits of the address that neighbours share; 0: everyone is one.
+    pub prefix: u8,
+    /// The router to all others.
+    pub gateway: Option<IpAddr>,
+}
+
+/// What all of them have behind the device.
+const WHO: [&str; 5] = ["host", "port", "mac", "prefix", "gateway"];
+
+/// A protocol, its driver, the key that names its device, and keys of its own.
+type Protocol = (&'static str, &'static str, &'static str, &'static [&'static str]);
+
+/// All of them; a bond's driver is what `of` says.
+const PROTOCOLS: [Protocol; 7] = [
+    ("fast+packet", "packet", "dev", &[]),
+    ("fast+xdp", "xdp", "dev", &[]),
+    ("fast+tap", "tap", "dev", &["bridge"]),
+    ("fast+memif", "memif", "socket", &[]),
+    ("fast+shmnet", "shm", "name", &[]),
+    ("fast+dpdk", "dpdk", "dev", &["eal"]),
+    ("fast+bond", "", "dev", &["with", "of"]),
+];
+
+/// What a bond may be made of.
+const MEMBERS: [&str; 4] = ["packet", "xdp", "memif", "dpdk"];
+
+/// The port that `locator` means; none if its protocol is none of these.
+pub(super) fn port(locator: &Locator) -> Option<Result<DevicePort, LocatorError>> {
+    let protocol = PROTOCOLS.iter().find(|(name, ..)| *name == locator.protocol())?;
+    Some(parsed(locator, protocol))
+}
+
+fn parsed(locator: &Locator, (name, driver, device, more): &Protocol) -> Result<DevicePort, LocatorError> {
+    let bad = |key, expected| {
+        let value = locator.option(key).unwrap_or_default().into();
+        LocatorError::BadValue { key, value, expected }
+    };
+    let keys: Vec<_> = [*device].iter().chain(*more).chain(&WHO).copied().collect();
+    let at = locator.host_port(name, &keys)?;
+    let dev = locator.need(name, device)?;
+    if dev.is_empty() {
+        return Err(bad(device, "a name"));
+    }
+    let (driver, with) = match *driver {
+        "" => bonded(locator, name)?,
+        "shm" => (shm_name(dev).map(|_| "shm")?, None),
+        one => (one, None),
+    };
+    let mac = locator.option("mac").map(|text| {
+        let mac = parse::mac(text).filter(|mac| mac.is_unicast());
+        mac.ok_or_else(|| bad("mac", "the address of one station: six numbers as in 02:00:00:00:00:0a"))
+    });
+    let prefix = locator.option("prefix").map(|text| {
+        let prefix = text.parse().ok().filter(|prefix| *prefix <= 128);
+        prefix.ok_or_else(|| bad("prefix", "the number of bits that neighbours share, up to 32 or 128"))
+    });
+    let gateway = locator
+        .option("gateway")
+        .map(|text| text.parse().map_err(|_| bad("gateway", "an IPv4 or IPv6 address")));
+    let eal = locator.option("eal").unwrap_or_default();
+    Ok(DevicePort {
+        driver,
+        dev: dev.into(),
+        with,
+        bridge: locator.option("bridge").map(str::to_owned),
+        eal: eal.split_whitespace().map(str::to_owned).collect(),
+        at,
+        mac: mac.transpose()?,
+        prefix: prefix.transpose()?.unwrap_or(0),
+        gateway: gateway.transpose()?,
+    })
+}
+
+/// What a bond is made of, and its second device.
+fn bonded(locator: &Locator, protocol: &'static str) -> Result<(&'static str, Option<String>), LocatorError> {
+    let with = locator.need(protocol, "with")?;
+    if with.is_empty() || Some(with) == locator.option("dev") {
+        let expected = "the second device, another one than dev";
+        return Err(LocatorError::BadValue { key: "with", value: with.into(), expected });
+    }
+    let of = locator.option("of").unwrap_or("packet");
+    let known = MEMBERS.into_iter().find(|member| *member == of);
+    let of = known.ok_or_else(|| {
+        let expected = "what both devices are: packet (the default), xdp, memif or dpdk";
+        LocatorError::BadValue { key: "of", value: of.into(), expected }
+    })?;
+    Ok((of, Some(with.to_owned())))
+}
+
+impl Locator {
+    /// Which of several wires the locator's is, for a device that leads to the processes at its name and nowhere else.
+    pub(crate) fn wire(&self) -> Option<&str> {
+        match self.protocol() {
+            "fast+memif" => self.option("socket"),
+            "fast+shmnet" => self.option("name"),
+            "fast+bond" if self.option("of") == Some("memif") => self.option("dev"),
+            _ => None,
+        }
+    }
+
+    /// Gives worker `i` a device of its own where two cannot have one.
+    pub(super) fn own_device(&mut self, port: &DevicePort, i: u16) {
+        let key = match port.driver {
+            "memif" if port.with.is_none() => "socket",
+            "shm" => "name",
+            "memif" | "tap" => "dev",
+            _ => return,
+        };
+        self.set(key, &format!("{}.{i}", port.dev));
+        if let Some(with) = &port.with {
+            self.set("with", &format!("{with}.{i}"));
+        }
+    }
+}

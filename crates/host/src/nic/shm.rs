@@ -1,0 +1,244 @@
+//! The driver `shm`: Ethernet frames through the rings in shared memory that otherwise carry the RPC transport's datagrams
+//! ([`crate::shm`]): a network of processes of one user on one machine, without root.
+//!
+//! ```text
+//! server  a name, to which any number of clients connect: a frame goes to where its destination was last seen, a group's to all
+//! client  one connection; connects anew when it ends
+//! ```
+//! Always holds: an address stays with the living connection that it came from first; whatever a peer does harms his own connection
+//! alone. Not here: rings and sockets, which are the datagram driver's; frames from one client to another.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use sprat_proto::device::{Arrival, Device, HEADER, Info, MAX_PARTS, Mac, Offload, Sent};
+use sprat_proto::time::MS;
+use sprat_proto::{Addr, Datagrams as _, Instant};
+
+use super::Nic;
+use crate::clock::Clock;
+use crate::driver::Driver;
+use crate::locator::Locator;
+use crate::ring::MAX_PAYLOAD;
+use crate::shm::{self, Shm};
+
+/// Most addresses that are remembered.
+const MOST_ADDRESSES: usize = 4096;
+/// How long a client waits before it tries to connect again.
+const AGAIN_NS: u64 = 100 * MS;
+
+/// How to open one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// The name, of letters, digits, `.`, `_` and `-`.
+    pub name: String,
+    /// Listens there, or connects to who does.
+    pub listens: bool,
+    /// The hardware address; random unless given.
+    pub mac: Option<Mac>,
+    /// The longest payload of a frame, up to 65,522.
+    pub mtu: usize,
+}
+
+#[derive(Clone, Copy, Default, Debug)]
+struct Counted {
+    received: u64,
+    sent: u64,
+    short: u64,
+    refused: u64,
+    unsent: u64,
+    nobody: u64,
+}
+
+/// See the file.
+#[derive(Debug)]
+pub struct Frames {
+    shm: Shm,
+    /// Of the same name, for datagrams: as the rings' driver knows it.
+    locator: Locator,
+    info: Info,
+    /// The server, of a client that is connected.
+    server: Option<Addr>,
+    listens: bool,
+    /// Where an address was seen.
+    addresses: BTreeMap<Mac, Addr>,
+    /// Which records of the burst are frames.
+    burst: Vec<usize>,
+    clock: Clock,
+    again: Instant,
+    counted: Counted,
+}
+
+impl Frames {
+    /// Opens one. Nobody need listen yet where a client will connect.
+    ///
+    /// # Errors
+    /// A name or an MTU that cannot be; a server of that name lives; a system call failed.
+    pub fn open(options: &Options) -> io::Result<Self> {
+        if !(576..=MAX_PAYLOAD - HEADER).contains(&options.mtu) {
+            let what = format!("an MTU of {}: it must be from 576 to {}", options.mtu, MAX_PAYLOAD - HEADER);
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
+        let locator = Locator::new("fast+shm", &[("name", &options.name)])?;
+        locator.kind()?;
+        let mac = options.mac.map_or_else(super::random_mac, Ok)?;
+        let rings = shm::Options { frames: true, ..shm::Options::default() };
+        let shm = if options.listens { Shm::listen(&locator, rings)? } else { Shm::client(rings)? };
+        let mut this = Self {
+            shm,
+            locator,
+            info: Info::plain(mac, options.mtu),
+            server: None,
+            listens: options.listens,
+            addresses: BTreeMap::new(),
+            burst: Vec::new(),
+            clock: Clock::new(),
+            again: Instant::ZERO,
+            counted: Counted::default(),
+        };
+        this.connect();
+        Ok(this)
+    }
+
+    /// Connects, if that is to be done and it is time.
+    fn connect(&mut self) {
+        if self.listens || self.server.is_some() {
+            return;
+        }
+        let now = self.clock.now();
+        if now >= self.again {
+            self.again = now.after(AGAIN_NS);
+            // Who is not there may come.
+            self.server = self.shm.resolve(&self.locator).ok();
+        }
+    }
+
+    /// Forgets connections that have ended.
+    fn forget(&mut self) {
+        while let Some(gone) = self.shm.gone() {
+            self.addresses.retain(|_, at| *at != gone);
+            if self.server == Some(gone) {
+                self.server = None;
+            }
+        }
+    }
+
+    /// Learns where the sender of record `i` is.
+    fn learn(&mut self, i: usize) {
+        let (from, bytes) = self.shm.datagram(i);
+        let source = bytes[6..].first_chunk().map(|mac| Mac(*mac)).unwrap_or_default();
+        if source.is_unicast() && self.addresses.len() < MOST_ADDRESSES {
+            self.addresses.entry(source).or_insert(from);
+        }
+    }
+
+    fn put(&mut self, to: Addr, parts: &[&[u8]]) -> Sent {
+        match self.shm.send(to, parts) {
+            Sent::Full => return Sent::Full,
+            Sent::Gone => self.counted.nobody += 1,
+            _ => self.counted.sent += 1,
+        }
+        Sent::Yes
+    }
+
+    /// To all, as a hub does; where there is no room it is lost.
+    fn put_all(&mut self, parts: &[&[u8]]) -> Sent {
+        let peers: Vec<Addr> = self.shm.peers().collect();
+        self.counted.nobody += u64::from(peers.is_empty());
+        for peer in peers {
+            if self.put(peer, parts) == Sent::Full {
+                self.counted.unsent += 1;
+            }
+        }
+        Sent::Yes
+    }
+}
+
+impl Device for Frames {
+    fn recv_burst(&mut self) -> usize {
+        self.burst.clear();
+        let n = self.shm.recv_burst();
+        for i in 0..n {
+            if self.shm.datagram(i).1.len() < HEADER {
+                self.counted.short += 1;
+                continue;
+            }
+            self.burst.push(i);
+            if self.listens {
+                self.learn(i);
+            }
+        }
+        if n == 0 {
+            self.forget();
+            if self.server.is_none() {
+                self.connect();
+            }
+        }
+        self.counted.received += self.burst.len() as u64;
+        self.burst.len()
+    }
+
+    #[inline]
+    fn frame(&self, i: usize) -> (&[u8], Arrival) {
+        // The octets came through memory alone; but the peer may have got them from a wire.
+        (self.shm.datagram(self.burst[i]).1, Arrival::default())
+    }
+
+    fn send(&mut self, parts: &[&[u8]], offload: Offload) -> Sent {
+        let len: usize = parts.iter().map(|p| p.len()).sum();
+        if offload != Offload::None
+            || parts.len() > MAX_PARTS
+            || !(HEADER..=self.info.max_send).contains(&len)
+        {
+            self.counted.refused += 1;
+            return Sent::Yes;
+        }
+        if let Some(server) = self.server {
+            return self.put(server, parts);
+        }
+        let head = parts.first().and_then(|p| p.first_chunk());
+        match head.and_then(|mac| self.addresses.get(&Mac(*mac))).copied() {
+            Some(to) => self.put(to, parts),
+            None => self.put_all(parts),
+        }
+    }
+
+    fn flush(&mut self) {
+        self.shm.flush();
+    }
+
+    fn info(&self) -> Info {
+        self.info
+    }
+
+    fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        each("frames_received", self.counted.received);
+        each("frames_sent", self.counted.sent);
+        each("frames_bad", self.counted.short);
+        each("frames_refused", self.counted.refused);
+        each("frames_unsent", self.counted.unsent);
+        each("frames_to_nobody", self.counted.nobody);
+        Driver::counters(&self.shm, each);
+    }
+}
+
+impl Nic for Frames {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.shm.fd()
+    }
+
+    fn doze(&mut self) -> bool {
+        self.shm.doze()
+    }
+
+    fn wake(&mut self) {
+        self.shm.wake();
+        self.forget();
+        self.connect();
+    }
+
+    fn carries(&mut self) -> bool {
+        self.shm.peers().next().is_some()
+    }
+}
