@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include <rte_bus.h>
 #include <rte_dev.h>
 #include <rte_eal.h>
 #include <rte_errno.h>
@@ -60,6 +61,7 @@ static int find(const char *device, uint16_t *port)
 
 int sprat_dpdk_open(const char *device, uint16_t mtu, uint16_t frames, struct sprat_port *out)
 {
+    static unsigned int serial;
     struct rte_eth_conf conf = {.rxmode = {.mq_mode = RTE_ETH_MQ_RX_NONE}};
     struct rte_eth_dev_info info;
     struct rte_ether_addr mac;
@@ -89,7 +91,8 @@ int sprat_dpdk_open(const char *device, uint16_t mtu, uint16_t frames, struct sp
         room = RTE_MBUF_DEFAULT_DATAROOM;
     if (room + RTE_PKTMBUF_HEADROOM > UINT16_MAX)
         return -EMSGSIZE;
-    snprintf(name, sizeof name, "sprat-%u", port);
+    /* One that was left alone keeps its name. Devices come and go one at a time, as the caller sees to. */
+    snprintf(name, sizeof name, "sprat-%u-%u", port, serial++);
     rte_errno = 0;
     out->pool = rte_pktmbuf_pool_create(name, rx + tx + 4 * frames, 32, 0, room + RTE_PKTMBUF_HEADROOM, SOCKET_ID_ANY);
     if (out->pool == NULL)
@@ -172,8 +175,14 @@ int sprat_dpdk_carries(uint16_t port)
 
 void sprat_dpdk_close(struct sprat_port *port)
 {
+    struct rte_eth_dev_info info;
+    struct rte_device *device = rte_eth_dev_info_get(port->id, &info) == 0 ? info.device : NULL;
+
     rte_eth_dev_stop(port->id);
     rte_eth_dev_close(port->id);
+    /* A virtual device is there for its port alone, and can be made anew once it is gone. */
+    if (device != NULL && strcmp(rte_bus_name(rte_dev_bus(device)), "vdev") == 0)
+        rte_dev_remove(device);
     /* A pool that does not have all its buffers back is left alone. */
     if (rte_mempool_full(port->pool))
         rte_mempool_free(port->pool);

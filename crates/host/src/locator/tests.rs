@@ -130,31 +130,7 @@ fn ports_of_our_own_stack_on_devices() {
     assert_eq!((full.at.host.as_str(), full.gateway), ("fd00::1", "fd00::2".parse().ok()));
     let memif = device("fast+memif:socket=/run/s,host=10.0.0.1,port=7");
     assert_eq!((memif.driver, memif.dev.as_str()), ("memif", "/run/s"));
-    let tap = device("fast+tap:dev=t,bridge=br0,host=10.0.0.1,port=7");
-    assert_eq!((tap.driver, tap.dev.as_str(), tap.bridge.as_deref()), ("tap", "t", Some("br0")));
-    let shm = device("fast+shmnet:name=lab,host=10.0.0.1,port=7");
-    assert_eq!((shm.driver, shm.dev.as_str()), ("shm", "lab"));
-    let dpdk = device("fast+dpdk:dev=\"net_af_packet0,iface=e\",eal=\"-l 0 --no-huge\",host=h,port=7");
-    assert_eq!((dpdk.driver, dpdk.dev.as_str()), ("dpdk", "net_af_packet0,iface=e"));
-    assert_eq!(dpdk.eal, ["-l", "0", "--no-huge"]);
-    let bond = device("fast+bond:dev=a,with=b,host=h,port=7");
-    assert_eq!((bond.driver, bond.dev.as_str(), bond.with.as_deref()), ("packet", "a", Some("b")));
-    assert_eq!(device("fast+bond:dev=a,with=b,of=xdp,host=h,port=7").driver, "xdp");
     for (text, message) in [
-        ("fast+bond:dev=a,host=h,port=1", "fast+bond needs with=…"),
-        ("fast+bond:dev=a,with=a,host=h,port=1", "with=\"a\": the second device, another one than dev"),
-        (
-            "fast+bond:dev=a,with=b,of=tap,host=h,port=1",
-            "of=\"tap\": what both devices are: packet (the default), xdp, memif or dpdk",
-        ),
-        (
-            "fast+tap:dev=a,with=b,host=h,port=1",
-            "fast+tap has no key \"with\"; its keys are dev, bridge, host, port, mac, prefix, gateway",
-        ),
-        (
-            "fast+shmnet:name=../x,host=h,port=1",
-            "name=\"../x\": 1 to 64 letters, digits, dots, underscores and hyphens, without a dot at the start",
-        ),
         ("fast+packet:host=h,port=1", "fast+packet needs dev=…"),
         ("fast+memif:host=h,port=1", "fast+memif needs socket=…"),
         ("fast+xdp:dev=,host=h,port=1", "dev=\"\": a name"),
@@ -180,6 +156,43 @@ fn ports_of_our_own_stack_on_devices() {
         worker("fast+memif:socket=s,host=h,port=1").as_deref(),
         Ok("fast+memif:socket=s.2,host=h,port=1")
     );
+}
+
+#[test]
+fn devices_that_are_made_or_shared_and_two_as_one() {
+    let device = |text: &str| match one(text).kind() {
+        Ok(Kind::Device(port)) => port,
+        other => panic!("{other:?}"),
+    };
+    let tap = device("fast+tap:dev=t,bridge=br0,host=10.0.0.1,port=7");
+    assert_eq!((tap.driver, tap.dev.as_str(), tap.bridge.as_deref()), ("tap", "t", Some("br0")));
+    let shm = device("fast+shmnet:name=lab,host=10.0.0.1,port=7");
+    assert_eq!((shm.driver, shm.dev.as_str()), ("shm", "lab"));
+    let dpdk = device("fast+dpdk:dev=\"net_af_packet0,iface=e\",eal=\"-l 0 --no-huge\",host=h,port=7");
+    assert_eq!((dpdk.driver, dpdk.dev.as_str()), ("dpdk", "net_af_packet0,iface=e"));
+    assert_eq!(dpdk.eal, ["-l", "0", "--no-huge"]);
+    let bond = device("fast+bond:dev=a,with=b,host=h,port=7");
+    assert_eq!((bond.driver, bond.dev.as_str(), bond.with.as_deref()), ("packet", "a", Some("b")));
+    assert_eq!(device("fast+bond:dev=a,with=b,of=xdp,host=h,port=7").driver, "xdp");
+    for (text, message) in [
+        ("fast+bond:dev=a,host=h,port=1", "fast+bond needs with=…"),
+        ("fast+bond:dev=a,with=a,host=h,port=1", "with=\"a\": the second device, another one than dev"),
+        (
+            "fast+bond:dev=a,with=b,of=tap,host=h,port=1",
+            "of=\"tap\": what both devices are: packet (the default), xdp, memif or dpdk",
+        ),
+        (
+            "fast+tap:dev=a,with=b,host=h,port=1",
+            "fast+tap has no key \"with\"; its keys are dev, bridge, host, port, mac, prefix, gateway",
+        ),
+        (
+            "fast+shmnet:name=../x,host=h,port=1",
+            "name=\"../x\": 1 to 64 letters, digits, dots, underscores and hyphens, without a dot at the start",
+        ),
+    ] {
+        assert_eq!(refused(text), message);
+    }
+    let worker = |text: &str| one(text).worker(2).map(|l| l.to_string());
     for (first, third) in [
         ("fast+shmnet:name=n,host=h,port=1", "fast+shmnet:name=n.2,host=h,port=1"),
         ("fast+tap:dev=t,host=h,port=1", "fast+tap:dev=t.2,host=h,port=1"),

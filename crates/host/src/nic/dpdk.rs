@@ -16,7 +16,7 @@ use std::ffi::{CString, c_char, c_int};
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
@@ -120,10 +120,11 @@ fn arguments(options: &Options) -> Vec<String> {
     arguments
 }
 
-fn start(options: &Options) -> io::Result<()> {
-    let mut started = STARTED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+/// The environment, started if need be. Devices come and go one at a time, while this is held.
+fn start(options: &Options) -> io::Result<MutexGuard<'static, bool>> {
+    let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
     if *started {
-        return Ok(());
+        return Ok(started);
     }
     let arguments: Result<Vec<CString>, _> = arguments(options).into_iter().map(CString::new).collect();
     let arguments = arguments.map_err(|_| invalid("an argument for DPDK has a zero in it"))?;
@@ -141,7 +142,7 @@ fn start(options: &Options) -> io::Result<()> {
     }
     // A start that failed cannot be tried again in the same process.
     *started = true;
-    checked(code)
+    checked(code).map(|()| started)
 }
 
 impl Dpdk {
@@ -156,7 +157,7 @@ impl Dpdk {
         }
         let device =
             CString::new(options.dev.as_str()).map_err(|_| invalid("a zero in the device's name"))?;
-        start(options)?;
+        let _started = start(options)?;
         let mut port = Port { mac: [0; 6], mtu: 0, id: 0, pool: ptr::null_mut() };
         let mtu = if options.mtu == 0 { 1500 } else { options.mtu };
         // SAFETY: a string that ends, and a structure that the shim fills in.
@@ -198,6 +199,7 @@ impl Drop for Dpdk {
             // SAFETY: a buffer that was filled and not sent.
             unsafe { sprat_dpdk_free(mbuf.as_ptr()) };
         }
+        let _started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the port that was opened, once.
         unsafe { sprat_dpdk_close(&raw mut self.port) };
     }
