@@ -1,7 +1,7 @@
 # Everything that a developer, a newcomer or CI runs. `make` alone lists it.
 #
 # Each target works on a fresh Debian 12 with root and rustup: what it needs and does not find, scripts/tools installs,
-# saying so. Variables: SEEDS (sim), CASES (interop, a part of their names), SECONDS (fuzz, per target), RUNS (bench,
+# saying so. Variables: SEEDS (sim), CASES (interop, a part of their names), SECONDS (fuzz, per target; churn), RUNS (bench,
 # compare, compare-siw), TESTS (bench), PREFIX and DESTDIR (install).
 
 SHELL := bash
@@ -129,11 +129,11 @@ uninstall: ## Take away what `install` put below PREFIX
 	if [ -d "$$to/lib/sprat" ]; then rmdir "$$to/lib/sprat"; fi
 
 .PHONY: churn
-churn: verbs ## Connections made and ended one after the other for a minute: how many a second, and what is left behind
+churn: verbs ## Connections made and ended one after the other for SECONDS=60: 1,000 a second at least, and nothing left behind
 	scripts/tools --verbs
 	target_dir="$$(scripts/target-dir)"
-	cc -O1 -o "$$target_dir/release/churn" crates/verbs/tests/cm/churn.c -lrdmacm -libverbs -lpthread
-	LD_LIBRARY_PATH="$$target_dir/release/verbs" "$$target_dir/release/churn" 60000
+	cc -O1 -o "$$target_dir/release/churn" crates/verbs/tests/clean/churn.c -lrdmacm -libverbs
+	LD_LIBRARY_PATH="$$target_dir/release/verbs" "$$target_dir/release/churn" seconds $(SECONDS) 1000
 
 .PHONY: tools
 tools:

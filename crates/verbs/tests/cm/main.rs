@@ -23,18 +23,6 @@ fn run(source: &str, args: &[&str]) -> String {
     output(Command::new(&binary).args(args).env("LD_LIBRARY_PATH", libraries()))
 }
 
-/// How fast it goes is not asked here: the machine may have other things to do.
-#[test]
-fn connections_come_and_go_and_leave_nothing_behind() {
-    let said = run("churn.c", &["500"]);
-    let value = |key: &str| -> i64 {
-        let mut words = said.split_whitespace().skip_while(|word| *word != key);
-        words.nth(1).and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no {key} in {said}"))
-    };
-    assert_eq!((value("rounds"), value("descriptors"), value("threads")), (500, 0, 0));
-    assert!(value("kilobytes") < 2048, "{said}");
-}
-
 /// Names whatever is wrong, a line each.
 #[test]
 fn misuse_has_the_errno_of_rdma_core() {

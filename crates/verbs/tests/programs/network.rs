@@ -1,4 +1,7 @@
 //! A network for one row: two interfaces that are wired to each other, in a namespace that ends with it. Needs root.
+//!
+//! It has IPv4 alone. IPv6 would give each interface an address by itself, some seconds later: a program that starts meanwhile
+//! sees it or does not, and takes it or the other one.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -19,6 +22,7 @@ impl Network {
     pub(crate) fn new() -> Result<Self, String> {
         let setup = format!(
             "ip link set lo up && ip link add sprat0 type veth peer name sprat1 && \
+             ip link set sprat0 addrgenmode none && ip link set sprat1 addrgenmode none && \
              ip addr add {ADDRESS}/24 dev sprat0 && ip link set sprat0 up && ip link set sprat1 up && \
              echo ready && exec sleep 1000"
         );

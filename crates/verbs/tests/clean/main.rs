@@ -1,0 +1,63 @@
+//! What stays behind: programs of ours on the two libraries that give everything back, misuse it, load and unload it, or connect
+//! and disconnect thousands of times. Each names whatever is not as it should be.
+//!
+//! What it covers of the ways to use verbs badly, and where the others are:
+//!
+//! | misuse | test |
+//! | --- | --- |
+//! | no object (null) | `nothing`; `arguments` of cm/misuse.c |
+//! | an object that was given back | its keys: `keys`, `own`; pointers are not checked, as rdma-core does not |
+//! | unmapped or read-only memory, wrong flags at registration | `registering` of memory/memory.c |
+//! | memory that goes after registration | `gone`, `while` of memory/memory.c |
+//! | a request without the right, of another domain, of a bad size | `keys`, `own`, `atomics`; path/path.c |
+//! | queues that are full | `overfull`; `refused_requests`, `overflow` of path/path.c |
+//! | objects in use | `busy`; path/path.c; windows in memory/memory.c |
+//! | peers that vanish | `killed`; `vanished` of cm/misuse.c |
+//! | no descriptor left | `exhausted`, `asked`; `exhausted` of cm/misuse.c |
+//! | fork between create and destroy | `forked`; `fork` of memory/memory.c, `no_calls` of path/path.c, `forked` of cm/misuse.c |
+//! | dlopen and dlclose | unload.c |
+
+#[path = "../place/mod.rs"]
+#[allow(dead_code, reason = "each test program uses what it needs of it")]
+mod place;
+
+use std::path::Path;
+use std::process::Command;
+
+use place::{libraries, output};
+
+/// What a program of this folder prints on our libraries; it was linked with Debian's unless it loads ours itself.
+fn run(source: &str, linked: &[&str], args: &[&str]) -> String {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let binary = folder.path().join("program");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clean").join(source);
+    // Not each of them needs all that path.h has.
+    let flags = ["-Wall", "-Wextra", "-Werror", "-Wno-unused-function", "-O1", "-o"];
+    output(Command::new("cc").args(flags).arg(&binary).arg(source).args(linked));
+    output(Command::new(&binary).args(args).env("LD_LIBRARY_PATH", libraries()))
+}
+
+const BOTH: [&str; 3] = ["-lrdmacm", "-libverbs", "-lpthread"];
+const FINE: &str = "all as it should be\n";
+
+/// How fast it goes is not asked here, since the machine may have other things to do: `make churn` does.
+#[test]
+fn connections_of_two_processes_come_and_go_and_leave_nothing_behind() {
+    let said = run("churn.c", &BOTH, &["rounds", "3000"]);
+    assert!(said.ends_with("nothing is left behind\n"), "{said}");
+}
+
+#[test]
+fn all_that_was_made_is_gone_once_it_was_given_back() {
+    assert_eq!(run("left.c", &BOTH, &[]), FINE);
+}
+
+#[test]
+fn libraries_are_loaded_and_given_back_again_and_again() {
+    assert_eq!(run("unload.c", &["-lpthread", "-ldl"], &[]), FINE);
+}
+
+#[test]
+fn misuse_is_an_errno_or_an_event() {
+    assert_eq!(run("bad.c", &BOTH, &[]), FINE);
+}
