@@ -155,11 +155,11 @@ static void show(const char *side, struct has now) {
 }
 
 static int left(const char *side, struct has before, struct has after) {
-    int wrong = after.descriptors > before.descriptors || after.threads > before.threads || after.kilobytes > before.kilobytes + KILOBYTES;
+    int more = after.descriptors > before.descriptors || after.threads > before.threads || after.kilobytes > before.kilobytes + KILOBYTES;
     show(side, before);
     show("at the end", after);
-    puts(wrong ? ": something is left behind" : "");
-    return wrong;
+    puts(more ? ": something is left behind" : "");
+    return more;
 }
 
 int main(int argc, char **argv) {
