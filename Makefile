@@ -110,6 +110,11 @@ compare: release ## `sprat rdma` beside libfabric and UCX over loopback TCP: lat
 compare-siw: verbs ## Debian's perftest on Linux's siw and on our libraries, in one guest of two processors, RUNS=5 rounds in turns
 	interop/compare $(RUNS)
 
+.PHONY: bench-verbs
+bench-verbs: verbs ## Debian's perftest on our libibverbs beside raw TCP over loopback, as nobody: latency and throughput, RUNS=5 rounds
+	scripts/tools --verbs
+	scripts/bench-verbs $(RUNS)
+
 .PHONY: release
 release: tools ## The release build of the binary `sprat`
 	cargo build --release -p sprat-cli

@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use sprat::clock::now;
 use sprat::verbs::{
     AcceptOptions, Access, Cause, Completed, Completion, CompletionQueue, ConnectError, ConnectOptions,
     Connection, Copies, Counters, Device, MemoryRegion, Notice, Options, OutOfBounds, PairOptions, PostError,
@@ -130,6 +131,38 @@ fn a_thread_of_the_device_serves_a_peer_while_its_program_does_not_call() {
         let turns = |counters: Counters| (counters.turns, counters.thread_turns);
         assert!(turns(after).1 > turns(before).1, "{after:?}");
         assert_eq!(turns(after).0 - turns(before).0, turns(after).1 - turns(before).1, "nobody else did");
+    }
+}
+
+/// A program's credits may be Writes of its peer's: it sends, takes completions that are there already, and looks in its memory.
+#[test]
+fn what_comes_is_placed_while_a_program_only_posts_and_takes() {
+    let [a, b] = connected(Options::default(), 4096);
+    let seen = |mark: u8| {
+        let mut octet = [0];
+        a.memory.read(100, &mut octet).unwrap();
+        octet[0] == mark
+    };
+    let credit = |mark: u8| {
+        b.memory.write(0, &[mark]).unwrap();
+        b.send(1, SendOp::Write(a.memory.remote(100)), 0..1);
+        b.done();
+        // Longer than anything may be left lying.
+        let begin = now();
+        while now().since(begin) < 50_000 {}
+        assert!(!seen(mark), "nobody has called");
+    };
+    let post = |id| a.send(id, SendOp::Write(b.memory.remote(200)), 0..1);
+    // Who was asked may send once he has heard something.
+    post(1);
+    a.done();
+    for mark in 1..=100 {
+        credit(mark);
+        post(1);
+        assert!(seen(mark), "by posting");
+        credit(mark + 100);
+        assert_eq!(a.queue.poll().expect("done at once").id, 1);
+        assert!(seen(mark + 100), "by taking");
     }
 }
 

@@ -23,6 +23,7 @@ use std::sync::Arc;
 use rustix::event::{Timespec, epoll};
 use sprat_proto::rdma::{Completion, Config, Conn, Cq, End, Event, Polled, Record, Rnic};
 use sprat_proto::rpc::Slices;
+use sprat_proto::time::US;
 use sprat_proto::{Instant, Rng};
 
 use super::desk::{Asked, Desk};
@@ -56,6 +57,8 @@ const WORK: usize = 1 << 20;
 const MOST_LEFT: usize = 72 << 10;
 /// What is read directly is read so much further: the CRC's place and the next FPDU's header.
 const BEHIND: usize = 32;
+/// What came waits no longer than this for a program that calls, whatever it calls.
+const STALE_NS: u64 = 20 * US;
 /// What is read at once in search of a header, where payload is then read directly; more while only short messages come.
 pub(super) const AHEAD: usize = 4 << 10;
 /// What the epoll calls listener `n`: this and `n`.
@@ -157,6 +160,8 @@ pub(crate) struct Core {
     /// The epoll may have something.
     pub(super) look: bool,
     turns: u32,
+    /// When the sockets were last read.
+    read_at: Instant,
     buffer: Box<[u8]>,
     spare_buffers: Vec<Box<[u8]>>,
     /// How many streams keep a buffer.
@@ -203,6 +208,7 @@ impl Core {
             dirty: VecDeque::new(),
             look: true,
             turns: 0,
+            read_at: Instant::ZERO,
             buffer: vec![0; BUFFER].into(),
             spare_buffers: Vec::new(),
             kept_buffers: 0,
@@ -263,6 +269,14 @@ impl Core {
             worked = true;
         }
         worked
+    }
+
+    /// A turn for whoever calls for something else, if nobody has taken one for a while; true if it did anything. A program
+    /// that posts and takes what is there already would read its sockets never, and it may look in its memory meanwhile for
+    /// what is to come.
+    #[inline]
+    pub(crate) fn turn_perhaps(&mut self, now: Instant) -> bool {
+        now.since(self.read_at) >= STALE_NS && self.turn_at(now)
     }
 
     /// When a turn is due even if nothing comes.
@@ -353,6 +367,7 @@ impl Core {
 
     fn receive(&mut self, now: Instant) -> bool {
         self.turns = self.turns.wrapping_add(1);
+        self.read_at = now;
         let many = self.live.len() > DIRECT || self.waiting > 0;
         let mut worked = false;
         if self.look || many || self.turns.is_multiple_of(EPOLL_EVERY) {

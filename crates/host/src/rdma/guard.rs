@@ -27,6 +27,10 @@ const ENOUGH: u64 = 4;
 /// and one in so long a time, even on half a processor.
 const TURN_NS: u64 = 4 * US;
 
+/// So often his turns are looked at where he has taken few since the last look: for some microseconds, in which one who polls takes
+/// several.
+const LOOKS: u32 = 128;
+
 /// What the thread remembers.
 struct Guard {
     /// The program's turns at the last look.
@@ -55,7 +59,9 @@ impl Shared {
         let taken = self.taken.load(Ordering::Relaxed);
         let turns = taken.wrapping_sub(std::mem::replace(&mut me.taken, taken));
         let deserted = self.deserted.swap(false, Ordering::Relaxed);
-        let polled = turns >= ENOUGH.max(me.nap_ns / TURN_NS) || self.waiting.load(Ordering::Relaxed) > 0;
+        let polled = turns >= ENOUGH.max(me.nap_ns / TURN_NS)
+            || self.waiting.load(Ordering::Relaxed) > 0
+            || (turns > 0 && self.is_polled_now(taken));
         if (polled || std::mem::take(&mut me.called)) && !deserted {
             self.nap(me);
             return true;
@@ -93,6 +99,15 @@ impl Shared {
             let _ = self.sleep_on(due, self.bell());
         }
         true
+    }
+
+    /// True if somebody takes turns at this moment. What comes wakes this thread for each message where it sleeps on the
+    /// sockets, and then there is little time between two looks for turns to add up in.
+    fn is_polled_now(&self, taken: u64) -> bool {
+        (0..LOOKS).any(|_| {
+            std::hint::spin_loop();
+            self.taken.load(Ordering::Relaxed) != taken
+        })
     }
 
     fn nap(&self, me: &mut Guard) {

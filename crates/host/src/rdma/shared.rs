@@ -1,7 +1,7 @@
 //! One core and the threads around it: one lock, one way to wait, perhaps one thread that makes progress.
 //!
 //! ```text
-//!   Caller         whoever posts sends, whoever polls or waits takes a turn
+//!   Caller         whoever posts sends, whoever polls or waits takes a turn, and now and then whoever posts
 //!   IoThread       a thread takes all turns while it attends; posting hands over to it
 //!   ReceiveThread  a thread takes turns while it attends; whoever posts sends
 //!   Guard          as Caller; and a thread sleeps on the sockets while nobody of the program polls or sleeps on them
@@ -220,6 +220,22 @@ impl Shared {
         result
     }
 
+    /// The same for posting, which a program may do for long and nothing else: what has come is taken in now and then.
+    #[inline]
+    pub(crate) fn post<T>(&self, post: impl FnOnce(&mut Core) -> T) -> T {
+        let mut core = self.lock();
+        let now = self.clock.now();
+        let result = post(&mut core);
+        if !self.attended() {
+            core.flush(now);
+            core.turn_perhaps(now);
+        } else if self.threading != Threading::IoThread {
+            core.flush(now);
+        }
+        self.announce(&core);
+        result
+    }
+
     /// The same for what leaves nothing to send.
     #[inline]
     pub(crate) fn note<T>(&self, note: impl FnOnce(&mut Core) -> T) -> T {
@@ -244,6 +260,9 @@ impl Shared {
             if std::mem::take(&mut core.deserted) {
                 self.deserted.store(true, Ordering::Relaxed);
                 self.call_guard();
+            }
+            if !self.attended() && core.turn_perhaps(self.clock.now()) {
+                self.announce(&core);
             }
             return Some(found);
         }
@@ -359,6 +378,9 @@ impl Shared {
         mut take: impl FnMut(&mut Core) -> Option<T>,
     ) -> io::Result<T> {
         let mut until = None;
+        // Who could sleep here has time for what has come, even if there is something for him already: he looks in his memory
+        // next, and may come back for no more than an event that would follow from that.
+        self.poll(|_| None::<()>);
         loop {
             if let Some(found) = self.poll(&mut take) {
                 return Ok(found);

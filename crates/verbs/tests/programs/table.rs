@@ -170,10 +170,6 @@ const PERFTEST: [(&str, &str); 8] = [
 /// With -a they measure each power of two from 2 to 2^23.
 const SIZES: usize = 23;
 
-/// The sender posts without a pause until its credits are used up, and then waits for an event that only more Sends would bring.
-const CREDITS: &str =
-    "now and then the sender finds its credits too late: they are placed when it no longer only posts";
-
 fn perftest() -> Vec<Row> {
     let mut rows = Vec::new();
     for (program, offers) in PERFTEST {
@@ -190,8 +186,7 @@ fn perftest() -> Vec<Row> {
             let command = format!("{program} -R -F -n {rounds} -p PORT {option}");
             let figures = Shows::Figures(if option == "-a" { SIZES } else { 1 });
             let row = Row::new(option, command.trim_end(), &format!("{command} 127.0.0.1"));
-            let row = row.shows(figures);
-            rows.push(if (program, option) == ("ib_send_bw", "-e") { row.not_yet(CREDITS) } else { row });
+            rows.push(row.shows(figures));
         }
     }
     rows

@@ -211,7 +211,7 @@ impl QueuePair {
     /// The queue is full, or the request is not possible; nothing was posted.
     #[inline]
     pub fn post_send(&self, request: SendRequest) -> Result<(), PostError> {
-        self.domain.handle.shared.act(|core, _| core.rnic().post_send(self.qp, request))
+        self.domain.handle.shared.post(|core| core.rnic().post_send(self.qp, request))
     }
 
     /// Posts several at once: they leave in as few pieces as possible.
@@ -222,7 +222,7 @@ impl QueuePair {
         &self,
         requests: impl IntoIterator<Item = SendRequest>,
     ) -> Result<usize, (usize, PostError)> {
-        self.domain.handle.shared.act(|core, _| {
+        self.domain.handle.shared.post(|core| {
             let rnic = core.rnic();
             post_all(requests, |request| rnic.post_send(self.qp, request))
         })
@@ -233,7 +233,7 @@ impl QueuePair {
     /// # Errors
     /// As [`QueuePair::post_send`], for the first one that is not possible; nothing was posted.
     pub fn post_all(&self, requests: &mut Vec<SendRequest>) -> Result<(), PostError> {
-        self.domain.handle.shared.act(|core, _| core.rnic().post_sends(self.qp, requests))
+        self.domain.handle.shared.post(|core| core.rnic().post_sends(self.qp, requests))
     }
 
     /// Posts several receives, one after the other.
