@@ -1,8 +1,7 @@
 //! Other people's programs on our libraries, as a user without any right, over loopback: a matrix of program and option.
 //!
 //! `cargo test -p sprat-verbs --test programs [PART OF A NAME]` runs the rows of `table` one after the other, prints
-//! `program option ... ok` or what was wrong, the matrix, and the count as every test program does. A row that is known not to
-//! work yet, or not each time, is run, too, and counted as ignored, whatever comes of it.
+//! `program option ... ok` or what was wrong, the matrix, and the count as every test program does.
 //! docs/programs.md has the same table; with SPRAT_WRITE_PROGRAMS=1 it is written, and nothing run.
 //!
 //! Where the programs are not installed all of it is one ignored test, and in CI (the variable CI is set) one that failed.
@@ -26,7 +25,6 @@ use table::{Row, State};
 /// What became of a row.
 enum Verdict {
     Ok,
-    Ignored,
     Failed(String),
 }
 
@@ -63,7 +61,6 @@ fn main() -> ExitCode {
         println!("test {} ... {word} ({:.1} s)", row.name(), row_begin.elapsed().as_secs_f64());
         match verdict {
             Verdict::Ok => passed += 1,
-            Verdict::Ignored => ignored += 1,
             Verdict::Failed(why) => {
                 println!("    {}", why.replace('\n', "\n    "));
                 failed += 1;
@@ -91,8 +88,6 @@ fn judge(row: &Row, seen: &Result<(), String>) -> (Verdict, String) {
         (State::Works, Err(why)) => (Verdict::Failed(why.clone()), "FAILED".to_owned()),
         (State::Refused(reason), Ok(())) => (Verdict::Ok, format!("ok, refused: {reason}")),
         (State::Refused(_), Err(why)) => (Verdict::Failed(why.clone()), "FAILED".to_owned()),
-        (State::NotYet(reason), Err(_)) => (Verdict::Ignored, format!("ignored, {reason}")),
-        (State::NotYet(reason), Ok(())) => (Verdict::Ignored, format!("ignored, worked this time: {reason}")),
     }
 }
 

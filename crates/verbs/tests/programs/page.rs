@@ -24,18 +24,12 @@ pub(crate) fn matrix(rows: &[(&Row, bool)]) -> String {
         let option = if row.option.is_empty() { "plain" } else { &row.option };
         let word = match (&row.state, good) {
             (State::Works, true) => "pass".to_owned(),
-            (State::Refused(reason) | State::NotYet(reason), _) if *good == is_refused(row) => {
-                format!("({reason})")
-            }
-            _ => "FAILED".to_owned(),
+            (State::Refused(reason), true) => format!("({reason})"),
+            (_, false) => "FAILED".to_owned(),
         };
         write!(text, " | {option}: {word}").expect("a string grows");
     }
     text + "\n"
-}
-
-fn is_refused(row: &Row) -> bool {
-    matches!(row.state, State::Refused(_))
 }
 
 /// The table as the page has it.
@@ -45,7 +39,6 @@ fn table(rows: &[Row]) -> String {
         let state = match row.state {
             State::Works => "pass".to_owned(),
             State::Refused(reason) => format!("refused: {reason}"),
-            State::NotYet(reason) => format!("not yet: {reason}"),
         };
         writeln!(text, "| `{}` | {} | {state} |", row.program(), code(&row.option)).expect("a string grows");
     }

@@ -16,8 +16,6 @@ use crate::table::{Ends, Row, Shows, State};
 /// How long a program may take. The longest (all sizes up to 8 MiB) take some seconds; two that spin on two cores that others
 /// want, too, many more.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long what is known not to work may.
-const LITTLE_PATIENCE: Duration = Duration::from_secs(8);
 /// The exit code of valgrind's that tells of errors.
 const FOUND: i32 = 99;
 /// How much of a program's output is shown when it fails.
@@ -136,8 +134,7 @@ pub(crate) fn row(place: &Place, row: &Row) -> Result<(), String> {
             format!("{} {text}", row.under).replace("SUPPRESSIONS", &suppressions.display().to_string());
         named.replace("PORT", &port.to_string()).replace("ADDRESS", network::ADDRESS).trim().to_owned()
     };
-    let not_yet = matches!(row.state, State::NotYet(_));
-    let deadline = Instant::now() + if not_yet { LITTLE_PATIENCE } else { PATIENCE };
+    let deadline = Instant::now() + PATIENCE;
     let mut server = row.server.as_ref().map(|server| Running::start(place, &command(server), network));
     if let Some(server) = &mut server {
         let process = network.map_or_else(|| "self".to_owned(), Network::process);
@@ -153,7 +150,7 @@ pub(crate) fn row(place: &Place, row: &Row) -> Result<(), String> {
     let seen = asked(row, &mut client, deadline);
     match (server, seen) {
         (Some(mut server), Err(why)) => Err(why + "\n" + &server.wrong("beside it")),
-        (Some(mut server), Ok(())) if matches!(row.state, State::Works | State::NotYet(_)) => {
+        (Some(mut server), Ok(())) if matches!(row.state, State::Works) => {
             ended(&mut server, row.ends, deadline)
         }
         (_, seen) => seen,
@@ -167,7 +164,7 @@ fn asked(row: &Row, client: &mut Running, deadline: Instant) -> Result<(), Strin
     };
     let as_it_should = match row.state {
         State::Refused(_) => refused(row, status),
-        State::Works | State::NotYet(_) => status.success(),
+        State::Works => status.success(),
     };
     if !as_it_should {
         return Err(client.wrong(&format!("ended, {status}")));

@@ -8,8 +8,6 @@ pub(crate) enum State {
     Works,
     /// This device cannot do it, which the program must say itself: an exit code that is not 0, no signal, no standstill.
     Refused(&'static str),
-    /// It does not work yet, for this reason.
-    NotYet(&'static str),
 }
 
 /// How a server ends.
@@ -75,10 +73,6 @@ impl Row {
 
     fn refused(self, reason: &'static str) -> Self {
         Self { state: State::Refused(reason), ..self }
-    }
-
-    fn not_yet(self, reason: &'static str) -> Self {
-        Self { state: State::NotYet(reason), ..self }
     }
 
     /// The program whose row it is: the client's.
