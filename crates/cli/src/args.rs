@@ -65,6 +65,7 @@ pub(crate) enum Command {
     Rdma(crate::rdma::args::Rdma),
     Exec(Exec),
     Ping(Ping),
+    Trace(Trace),
     Doctor(Doctor),
     Demo(Demo),
     /// An RPC server that answers every request with its own bytes.
@@ -122,6 +123,10 @@ pub(crate) struct Up {
     /// Where the first server listens besides; the others have the ports behind it, or names and sockets with .1, .2, …
     #[arg(short = 'L', long = "locators", value_name = "LOCATOR[;LOCATOR…]")]
     pub(crate) locators: Option<String>,
+    /// Servers keep marks of where the time of requests goes, for `sprat perf breakdown` and `sprat ping`; each request takes some
+    /// hundred nanoseconds longer
+    #[arg(long)]
+    pub(crate) marks: bool,
 }
 
 /// Run a program that was built for RDMA hardware on software RDMA: with our libibverbs.so.1 and librdmacm.so.1.
@@ -151,18 +156,22 @@ pub(crate) struct Exec {
     pub(crate) arguments: Vec<OsString>,
 }
 
-/// Ask a host for an echo, by our own IP stack on a packet device.
+/// Ask a server for an echo, or a host, and tell how long it took and where that time went.
 ///
-/// Our own end is another host on that network: SPRAT_LOCAL names its device and address, as a locator of the same protocol; where it
+/// A locator with a port names a server, which is asked through all layers; if it keeps marks (--marks), its side is shown too. A
+/// packet device's locator with port 0 names a host, which our own IP stack asks, as ping(8) does.
+///
+/// On a packet device our own end is another host on that network: SPRAT_LOCAL names its device and address, as a locator of the same protocol; where it
 /// says nothing, the device is that of LOCATOR and the address one of the link alone (169.254.0.0/16), to which hosts with routes of
 /// their own may not answer.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   export SPRAT_LOCAL=fast+packet:dev=eth0,host=192.0.2.99,port=0     an address that nobody has
   sprat ping fast+packet:dev=eth0,host=192.0.2.7,port=0
+  sprat ping fast+shm:name=sprat.1        a server of `sprat up`, or any other of ours
   sprat ping --count 1000 --interval 0 --size 1400 fast+xdp:dev=eth0,host=192.0.2.7,port=0")]
 pub(crate) struct Ping {
-    /// The device and the host; its port is not looked at
+    /// The server; or the device and the host, with port 0
     #[arg(value_name = "LOCATOR")]
     pub(crate) locator: String,
     /// How many requests
@@ -174,6 +183,32 @@ pub(crate) struct Ping {
     /// Milliseconds from one to the next
     #[arg(long = "interval", short = 'i', value_name = "MS", default_value_t = 200)]
     pub(crate) interval_ms: u64,
+    /// Also write where the time went to this file as JSON Lines, as perf breakdown does; `-` for standard output, then alone
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Write the picture of where the time went to this file, as SVG
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
+}
+
+/// Run a command and capture what its packet devices send and receive, for Wireshark, tshark and tcpdump.
+///
+/// Each device that the command or a process of it opens has a file of its own: FILE with the process's id and a number before its
+/// ending. To capture one device alone, give its locator the key pcap=FILE. Shared memory has no frames; those of kernel UDP and TCP
+/// are the kernel's to capture.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  sprat trace -o wire.pcap -- ping fast+packet:dev=eth0,host=192.0.2.7,port=0
+  sprat trace -o wire.pcap -- perf --local --transport fast+packet echo
+  sprat trace -o wire.pcap -- ./program-of-mine
+  tshark -r wire.4711-1.pcap")]
+pub(crate) struct Trace {
+    /// Where to
+    #[arg(long, short = 'o', value_name = "FILE", default_value = "sprat.pcap")]
+    pub(crate) output: PathBuf,
+    /// One of our commands with its arguments, or another program
+    #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) command: Vec<OsString>,
 }
 
 /// Run a coordinator: it knows the tables and the servers.
@@ -214,6 +249,10 @@ pub(crate) struct Server {
     /// Memory for objects, in bytes (K, M and G are powers of 1024)
     #[arg(long, value_name = "BYTES", default_value = "1G", value_parser = limit)]
     pub(crate) memory: u64,
+    /// Keep marks of where the time of requests goes, for `sprat perf breakdown` and `sprat ping`; each request takes some hundred
+    /// nanoseconds longer
+    #[arg(long)]
+    pub(crate) marks: bool,
     /// Allow an address other than loopback: nothing is encrypted yet, so anyone who reaches it may read and write
     #[arg(long)]
     pub(crate) insecure_network: bool,
@@ -475,6 +514,8 @@ pub(crate) enum Test {
     Idle,
     /// An echo and a read with both ends in one thread, by turns
     Turns,
+    /// Where the time of a read and of a write goes, by layer
+    Breakdown,
 }
 
 /// Measure latency and throughput, each figure beside what the machine allows.
@@ -488,6 +529,7 @@ pub(crate) enum Test {
   sprat perf --local --full basic         ClusterPerf's sets: 200 MB of objects of each size
   sprat perf --local --sessions 1000000 sessions
   sprat perf --json results.jsonl echo basic readThroughput
+  sprat perf --local --transport fast+shm,fast+udp --svg parts.svg breakdown
 
 floor is the round trip of the same bytes with no software of ours in between (raw ring, raw UDP,
 raw TCP), tcp that of kernel TCP, both taken in turns with the figure beside them. All are medians
@@ -528,6 +570,9 @@ pub(crate) struct Perf {
     /// Also write the results to this file as JSON Lines; `-` for standard output, then without the table
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+    /// Write the picture of breakdown to this file, as SVG
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
 }
 
 /// Show it all in two minutes: a cluster of processes, real data, a killed client, and how fast it is here.
@@ -559,6 +604,8 @@ pub(crate) struct Echo {
     pub(crate) locators: String,
     #[arg(long)]
     pub(crate) insecure_network: bool,
+    #[arg(long)]
+    pub(crate) marks: bool,
 }
 
 #[derive(Args, Debug)]

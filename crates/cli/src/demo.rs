@@ -48,7 +48,17 @@ pub(crate) fn run(args: &args::Demo) -> Result<(), Fail> {
     let name = format!("demo-{}", std::process::id());
     let port = perf::local::free_ports(ports(SERVERS))?;
     let (servers, memory, besides) = (SERVERS, MEMORY, Vec::new());
-    let plan = Plan { name: &name, port, servers, memory, state: None, core: None, host: None, besides };
+    let plan = Plan {
+        name: &name,
+        port,
+        servers,
+        memory,
+        state: None,
+        core: None,
+        host: None,
+        besides,
+        marks: false,
+    };
     let mut cluster = Cluster::start(&plan)?;
     out::print(cluster.table())?;
     let mut store = Store::connect(cluster.coordinator())?;

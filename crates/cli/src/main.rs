@@ -23,6 +23,7 @@ mod serve;
 mod stats;
 mod store;
 mod table;
+mod trace;
 mod up;
 
 use args::{Cli, Command};
@@ -64,6 +65,7 @@ fn run(command: &Command) -> Result<(), Fail> {
         Command::Doctor(args) => doctor::run(args),
         Command::Exec(args) => exec::run(args),
         Command::Ping(args) => ping::run(args),
+        Command::Trace(args) => trace::run(args),
         Command::Echo(args) => serve::echo(args),
     }
 }

@@ -1,72 +1,165 @@
-//! `sprat ping`: echo requests of our own IP stack to any host on the wire of a packet device.
+//! `sprat ping`: how long there and back, and where that time goes.
+//!
+//! A locator with a port names an RPC server, who is sent an echo through all layers. A packet device's locator with port 0 names a
+//! host: it is sent echo requests of our own IP stack, which any host answers.
 //!
 //! Polls while it waits for an answer, as a server would, and sleeps between one request and the next.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use sprat::clock;
 use sprat::driver::Driver as _;
-use sprat::locator::{Kind, Locator};
+use sprat::locator::{DevicePort, Kind, Locator};
+use sprat::probe::Marks;
+use sprat::probe::sample::{Far, ask, calls, round_trips};
+use sprat::rpc::{Client, Options};
 use sprat::stack::Stack;
 use sprat_proto::net::Event;
 use sprat_proto::time::{MS, SECOND};
 use sprat_proto::{Datagrams as _, Instant};
+use sprat_store::message::data;
 
 use crate::args::Ping;
 use crate::fail::{Fail, Named as _};
-use crate::out;
+use crate::perf::breakdown::{Breakdown, write_svg};
+use crate::perf::report::{Context, Report};
 
 /// How long an answer is waited for.
 const PATIENCE_NS: u64 = SECOND;
+/// Requests whose marks a ring surely holds; of more, the last ones are taken apart.
+const HELD: usize = 200;
 
 pub(crate) fn run(args: &Ping) -> Result<(), Fail> {
     let to: Locator = args.locator.parse().map_err(|error| Fail::usage(format!("{error}")))?;
-    let Ok(Kind::Device(target)) = to.kind() else {
-        let what = format!("{to} names no packet device");
-        return Err(Fail::usage(what).next("as in fast+packet:dev=eth0,host=192.0.2.7,port=0"));
-    };
-    let host = target.at.resolve().named(&to)?.first().map(std::net::SocketAddr::ip);
+    match to.kind().map_err(|error| Fail::usage(format!("{error}")))? {
+        Kind::Device(target) if target.at.port == 0 => host(args, &to, &target),
+        _ => server(args, &to),
+    }
+}
+
+/// The times of a run, and where they are told.
+struct Times {
+    ns: Vec<u64>,
+    sent: u32,
+    report: Report,
+}
+
+impl Times {
+    fn new(args: &Ping) -> Result<Self, Fail> {
+        let report = Report::tacit(args.json.as_deref(), &Context::now(1, 0.0))?;
+        Ok(Self { ns: Vec::new(), sent: 0, report })
+    }
+
+    /// One more request; `answer` is what answered, and the octets and nanoseconds of it.
+    fn add(&mut self, answer: Option<(usize, u64)>, from: &str) -> Result<(), Fail> {
+        self.sent += 1;
+        let number = self.sent;
+        match answer {
+            Some((len, ns)) => {
+                self.ns.push(ns);
+                self.report.say(&format!("{len} octets from {from}: number {number}, {} µs\n", micros(ns)))
+            }
+            None => self.report.say(&format!("no answer from {from}: number {number}\n")),
+        }
+    }
+
+    /// Says how long it took, and where that time went.
+    fn end(mut self, args: &Ping, marks: &Marks, transport: &str, far: Option<&Far>) -> Result<(), Fail> {
+        let mut times = self.ns.clone();
+        times.sort_unstable();
+        let (Some(first), Some(last)) = (times.first(), times.last()) else { return Ok(()) };
+        let (sent, answered, median) = (self.sent, times.len(), times[times.len() / 2]);
+        let [first, median, last] = [*first, median, *last].map(micros);
+        self.report.say(&format!(
+            "{sent} sent, {answered} answered; least {first}, median {median}, most {last} µs\n"
+        ))?;
+        let mut all = calls(&marks.since(0));
+        let all = all.split_off(all.len().saturating_sub(HELD));
+        let times: Vec<f64> = self.ns.iter().map(|&ns| ns as f64 / 1e3).collect();
+        let what = ("ping", transport, args.size);
+        let Some(breakdown) = Breakdown::of(what, round_trips(&all, far, marks), &times, marks) else {
+            return self
+                .report
+                .say("where the time went is not known: no round trip could be put together\n");
+        };
+        self.report.say(&format!("\n{}", breakdown.text()))?;
+        breakdown.rows(&mut self.report)?;
+        args.svg.as_deref().map_or(Ok(()), |path| write_svg(path, std::slice::from_ref(&breakdown)))
+    }
+}
+
+fn micros(ns: u64) -> String {
+    format!("{}.{:02}", ns / 1000, ns % 1000 / 10)
+}
+
+// RPC.
+
+fn server(args: &Ping, to: &Locator) -> Result<(), Fail> {
+    let failed = |error: std::io::Error| Fail::new(format!("cannot reach {to}: {error}"));
+    let marks = Marks::new();
+    let local = crate::store::local()?;
+    let options = Options { insecure_network: true, local, marks: Some(marks.clone()) };
+    let mut client = Client::with(options).map_err(failed)?;
+    let session = client.connect(&args.locator).map_err(failed)?;
+    let patience = Duration::from_nanos(PATIENCE_NS);
+    let (mut times, mut reply) = (Times::new(args)?, Vec::new());
+    let payload: Vec<u8> = (0..args.size).map(|i| i as u8).collect();
+    let request = data::echo(&payload);
+    let mut error = None;
+    for _ in 0..args.count {
+        let begin = clock::now();
+        marks.start();
+        let outcome = client.call_into(session, &request, patience, &mut reply);
+        marks.end();
+        let ns = clock::now().since(begin);
+        error = outcome.err();
+        times.add(error.is_none().then_some((reply.len().saturating_sub(4), ns)), &to.to_string())?;
+        let next = begin.after(args.interval_ms * MS);
+        while clock::now() < next {
+            client.turn();
+            let left = next.since(clock::now()).min(MS);
+            std::thread::sleep(Duration::from_nanos(left));
+        }
+    }
+    if times.ns.is_empty() {
+        let why = error.map_or_else(String::new, |error| format!(": {error}"));
+        return Err(Fail::new(format!("{to} has not answered{why}"))
+            .next("is a server of Sprat there? for an echo of the host itself give port=0"));
+    }
+    let asked = client.call(session, &data::echo(ask()), patience);
+    let far = asked.ok().and_then(|reply| reply.get(4..).and_then(Far::parse));
+    times.end(args, &marks, to.protocol(), far.as_ref())
+}
+
+// IP.
+
+fn host(args: &Ping, to: &Locator, target: &DevicePort) -> Result<(), Fail> {
+    let host = target.at.resolve().named(to)?.first().map(std::net::SocketAddr::ip);
     let host = host.ok_or_else(|| Fail::new(format!("{to}: the host has no address")))?;
-    let mut stack =
-        Stack::client(&to, &crate::store::local()?).map_err(|error| Fail::new(error.to_string()))?;
+    let marks = Marks::new();
+    let stack = Stack::client(to, &crate::store::local()?).map_err(|error| Fail::new(error.to_string()))?;
+    let mut stack = stack.watched(&marks);
     if let Some(mac) = target.mac {
         stack.port().neighbour(host, mac);
     }
-    let mut times = Vec::new();
+    let mut times = Times::new(args)?;
     let mut at = clock::now();
-    for number in 1..=args.count {
+    for _ in 1..=args.count {
         while clock::now() < at {
             turn(&mut stack, clock::now());
             std::thread::yield_now();
         }
         at = clock::now().after(args.interval_ms * MS);
-        match once(&mut stack, host, args.size)? {
-            Some((len, ns)) => {
-                times.push(ns);
-                out::print(format!("{len} octets from {host}: number {number}, {} µs\n", micros(ns)))?;
-            }
-            None => out::print(format!("no answer from {host}: number {number}\n"))?,
-        }
+        let answer = once(&mut stack, host, args.size, &marks)?;
+        times.add(answer, &host.to_string())?;
     }
-    times.sort_unstable();
-    let (Some(first), Some(last)) = (times.first(), times.last()) else {
+    if times.ns.is_empty() {
         return Err(Fail::new(format!("{host} has not answered")).next(
             "SPRAT_LOCAL=LOCATOR names an address of ours that it can answer to, on the same network",
         ));
-    };
-    let median = times[times.len() / 2];
-    out::print(format!(
-        "{} sent, {} answered; least {}, median {}, most {} µs\n",
-        args.count,
-        times.len(),
-        micros(*first),
-        micros(median),
-        micros(*last)
-    ))
-}
-
-fn micros(ns: u64) -> String {
-    format!("{}.{:02}", ns / 1000, ns % 1000 / 10)
+    }
+    times.end(args, &marks, to.protocol(), None)
 }
 
 /// One turn of the stack: what arrived, and what is due.
@@ -80,9 +173,10 @@ fn turn(stack: &mut Stack, now: Instant) {
 }
 
 /// One echo: how many octets came back and after how many nanoseconds.
-fn once(stack: &mut Stack, host: IpAddr, size: usize) -> Result<Option<(usize, u64)>, Fail> {
+fn once(stack: &mut Stack, host: IpAddr, size: usize, marks: &Marks) -> Result<Option<(usize, u64)>, Fail> {
     let start = clock::now();
     turn(stack, start);
+    marks.begin_echo();
     let sent = stack.port().stack_mut().ping(clock::now(), host, size);
     let sent = sent.map_err(|error| Fail::new(format!("{host}: {error}")))?;
     loop {
@@ -92,6 +186,7 @@ fn once(stack: &mut Stack, host: IpAddr, size: usize) -> Result<Option<(usize, u
             if let Event::Echo { seq, len, rtt_ns, .. } = event
                 && seq == sent
             {
+                marks.end();
                 return Ok(Some((len, rtt_ns)));
             }
         }

@@ -2,6 +2,7 @@
 //! until SIGINT or SIGTERM.
 
 use sprat::doors::Options;
+use sprat::probe::Marks;
 use sprat::rpc::{Call, Server};
 use sprat::server::{self, CoordinatorOptions, ServerOptions};
 use sprat::worker::Worker;
@@ -25,7 +26,8 @@ pub(crate) fn server(args: &args::Server) -> Result<(), Fail> {
     let mut options = ServerOptions::new(&args.at.coordinator, &args.locators);
     options.control = args.control.clone();
     options.memory_bytes = args.memory;
-    options.doors = Options { insecure_network: args.insecure_network, ..Options::default() };
+    let marks = args.marks.then(Marks::new);
+    options.doors = Options { insecure_network: args.insecure_network, marks, ..Options::default() };
     let signals = StopSignals::catch()?;
     run(signals, server::server(&options).map_err(|error| listening(&error))?)
 }
@@ -51,7 +53,8 @@ pub(crate) fn answer(Call { payload, mut room, .. }: Call<'_>) -> Option<Vec<u8>
 pub(crate) fn echo(args: &args::Echo) -> Result<(), Fail> {
     process::allow_files();
     let signals = StopSignals::catch()?;
-    let options = Options { insecure_network: args.insecure_network, ..Options::default() };
+    let marks = args.marks.then(Marks::new);
+    let options = Options { insecure_network: args.insecure_network, marks, ..Options::default() };
     let server = Server::listen_with(options, &[&args.locators], answer);
     let mut server = server.map_err(|error| listening(&error))?;
     process::say_ready(&server.locators())?;

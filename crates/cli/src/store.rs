@@ -7,6 +7,7 @@ use sprat::kv::{
 };
 
 use sprat::locator::Locator;
+use sprat::probe::Marks;
 use sprat_store::message::control::ServerState;
 
 use crate::export::Source;
@@ -34,15 +35,20 @@ impl Store {
 
     /// As [`Store::connect`], reaching the servers over these transports only.
     pub(crate) fn over(coordinator: &str, transports: &[String]) -> Result<Self, Fail> {
-        Self::from(coordinator, transports, local()?)
+        Self::from(coordinator, transports, local()?, None)
     }
 
-    /// As [`Store::over`], with our own ends of packet devices being those.
-    pub(crate) fn from(coordinator: &str, transports: &[String], local: Vec<Locator>) -> Result<Self, Fail> {
+    /// As [`Store::over`], with our own ends of packet devices being those, and with marks.
+    pub(crate) fn from(
+        coordinator: &str,
+        transports: &[String],
+        local: Vec<Locator>,
+        marks: Option<Marks>,
+    ) -> Result<Self, Fail> {
         let mut config = kv::Config::new(coordinator);
         config.transports = transports.to_vec();
         // A locator that somebody typed is as good as their word; nothing is listened at.
-        let options = kv::Options { insecure_network: true, local };
+        let options = kv::Options { insecure_network: true, local, marks };
         let mut store = kv::Store::with(config, options).map_err(|error| {
             Fail::usage(format!("cannot use {coordinator}: {error}"))
                 .next("name the coordinator as in -C tcp:host=127.0.0.1,port=7740")

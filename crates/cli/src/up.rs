@@ -41,6 +41,8 @@ pub(crate) struct Plan<'p> {
     pub(crate) host: Option<std::net::Ipv4Addr>,
     /// Where the first server listens besides; the others where [`Locator::worker`] says.
     pub(crate) besides: Vec<Locator>,
+    /// Servers keep marks of requests.
+    pub(crate) marks: bool,
 }
 
 impl Plan<'_> {
@@ -96,6 +98,7 @@ impl Cluster {
         let memory = plan.memory.to_string();
         let mut args = vec!["server", "-C", &self.coordinator_at, "-L", &locators, "--memory", &memory];
         args.extend(plan.host.map(|_| INSECURE));
+        args.extend(plan.marks.then_some("--marks"));
         let mut process = Process::start(format!("server {index}"), plan.core, args)?;
         let locators = process.ready()?;
         self.servers.push((process, locators));
@@ -196,6 +199,7 @@ pub(crate) fn run(args: &args::Up) -> Result<(), Fail> {
         core: None,
         host: None,
         besides,
+        marks: args.marks,
     };
     let mut cluster = Cluster::start(&plan)?;
     out::print(introduction(&cluster))?;

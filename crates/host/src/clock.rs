@@ -63,6 +63,23 @@ impl Clock {
         Instant::from_ns(ns as u64)
     }
 
+    /// The counter as it is, for who compares readings of several processes of this machine: ticks since a start that all of
+    /// them share. Where it is no clock, the kernel's nanoseconds.
+    #[inline]
+    #[must_use]
+    pub fn ticks(&self) -> u64 {
+        if self.ns_per_tick_shifted == 0 { kernel_ns() } else { ticks() }
+    }
+
+    /// Nanoseconds of a tick.
+    #[must_use]
+    pub fn tick_ns(&self) -> f64 {
+        match self.ns_per_tick_shifted {
+            0 => 1.0,
+            shifted => shifted as f64 / (1_u64 << SHIFT) as f64,
+        }
+    }
+
     /// True if reading it needs no help of the kernel.
     #[must_use]
     pub fn is_counter(&self) -> bool {

@@ -17,6 +17,7 @@ use sprat_proto::time::{MS, US};
 
 use crate::fast::Fast;
 use crate::locator::Locator;
+use crate::probe::Marks;
 use crate::shm::Shm;
 use crate::transport::Transport;
 
@@ -39,6 +40,8 @@ pub struct Options {
     /// What our own end is where others are called through a packet device: for each protocol a locator with the device and
     /// the address. Without one the device is the one that their locator names, and the address one that is chosen at random.
     pub local: Vec<Locator>,
+    /// Marks where the time of requests goes; whoever asks a server so opened is told of them. Nothing is marked without.
+    pub marks: Option<Marks>,
 }
 
 /// A transport. The one whose calls cost as much as what they do, that through shared memory, is called directly, so that

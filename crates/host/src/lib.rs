@@ -26,6 +26,7 @@ pub mod mem;
 pub mod netns;
 pub mod nic;
 mod open;
+pub mod probe;
 mod rdma;
 pub mod ring;
 pub mod server;

@@ -260,6 +260,11 @@ impl Locator {
         }
     }
 
+    /// Takes an option away, if it is there.
+    pub(crate) fn unset(&mut self, key: &str) {
+        self.options.retain(|(k, _)| k != key);
+    }
+
     /// The value of a key that says yes or no; `default` if it is not there.
     fn switch(&self, key: &'static str, default: bool) -> Result<bool, LocatorError> {
         match self.option(key) {

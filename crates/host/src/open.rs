@@ -3,7 +3,7 @@
 use std::io;
 
 use sprat_proto::Rng;
-use sprat_proto::probe::NoProbe;
+use sprat_proto::probe::{NoProbe, Probe};
 use sprat_proto::rpc::Config;
 
 use crate::crc::crc32c;
@@ -12,6 +12,7 @@ use crate::driver::Driver;
 use crate::fast::Fast;
 use crate::framed;
 use crate::locator::{Kind, Locator};
+use crate::probe::watch::{Asked, Watched};
 use crate::rdma::rpc::Rdma;
 use crate::shm::{self, Shm};
 use crate::socket::tcp::Tcp;
@@ -36,22 +37,22 @@ pub(crate) fn rng() -> io::Result<Rng> {
 /// The transport that listens at `locator`.
 pub(crate) fn listen(locator: &Locator, options: &Options) -> io::Result<Way> {
     match locator.kind()? {
-        Kind::Shm { .. } => ring(Shm::listen(locator, shm::Options::default())?, true),
-        Kind::Udp(_) => Ok(other(fast(Udp::listen(locator, udp_options(options))?, true)?)),
-        Kind::Device(_) => Ok(other(fast(Stack::listen(locator)?, true)?)),
-        Kind::Tcp(_) => Ok(other(Tcp::listen(locator, framed_options(options))?)),
-        Kind::Rdma { .. } => Ok(other(Rdma::listen(locator, framed_options(options))?)),
+        Kind::Shm { .. } => ring(Shm::listen(locator, shm::Options::default())?, true, options),
+        Kind::Udp(_) => datagrams(Udp::listen(locator, udp_options(options))?, true, options),
+        Kind::Device(_) => stack(Stack::listen(locator)?, true, options),
+        Kind::Tcp(_) => Ok(frames(Tcp::listen(locator, framed_options(options))?, options)),
+        Kind::Rdma { .. } => Ok(frames(Rdma::listen(locator, framed_options(options))?, options)),
     }
 }
 
 /// A transport without listener that can call servers such as `to`.
 pub(crate) fn towards(to: &Locator, options: &Options) -> io::Result<Way> {
     match to.kind()? {
-        Kind::Shm { .. } => ring(Shm::client(shm::Options::default())?, false),
-        Kind::Udp(_) => Ok(other(fast(Udp::client(udp_options(options))?, false)?)),
-        Kind::Device(_) => Ok(other(fast(Stack::client(to, &options.local)?, false)?)),
-        Kind::Tcp(_) => Ok(other(Tcp::client(framed_options(options))?)),
-        Kind::Rdma { .. } => Ok(other(Rdma::client(framed_options(options))?)),
+        Kind::Shm { .. } => ring(Shm::client(shm::Options::default())?, false, options),
+        Kind::Udp(_) => datagrams(Udp::client(udp_options(options))?, false, options),
+        Kind::Device(_) => stack(Stack::client(to, &options.local)?, false, options),
+        Kind::Tcp(_) => Ok(frames(Tcp::client(framed_options(options))?, options)),
+        Kind::Rdma { .. } => Ok(frames(Rdma::client(framed_options(options))?, options)),
     }
 }
 
@@ -67,13 +68,43 @@ fn udp_options(options: &Options) -> udp::Options {
     udp::Options { insecure_network: options.insecure_network, ..udp::Options::default() }
 }
 
-fn ring(driver: Shm, serve: bool) -> io::Result<Way> {
-    Ok(Way::Ring(Box::new(fast(driver, serve)?)))
+// Whoever keeps marks gets wrappers around driver and transport; everyone else has neither.
+
+fn ring(driver: Shm, serve: bool, options: &Options) -> io::Result<Way> {
+    match &options.marks {
+        None => Ok(Way::Ring(Box::new(fast(driver, serve, NoProbe)?))),
+        Some(_) => datagrams(driver, serve, options),
+    }
 }
 
-fn fast<D: Driver>(driver: D, serve: bool) -> io::Result<Fast<D>> {
+fn datagrams<D: Driver + 'static>(driver: D, serve: bool, options: &Options) -> io::Result<Way> {
+    marked(driver, serve, false, options)
+}
+
+fn stack(stack: Stack, serve: bool, options: &Options) -> io::Result<Way> {
+    let stack = match &options.marks {
+        None => stack,
+        Some(marks) => stack.watched(marks),
+    };
+    marked(stack, serve, true, options)
+}
+
+fn marked<D: Driver + 'static>(driver: D, serve: bool, over_ip: bool, options: &Options) -> io::Result<Way> {
+    let Some(marks) = &options.marks else { return Ok(other(fast(driver, serve, NoProbe)?)) };
+    let watched = Watched::new(driver, marks.clone(), over_ip);
+    Ok(other(Asked::new(fast(watched, serve, marks.clone())?, marks.clone(), false)))
+}
+
+fn frames(transport: impl Transport + 'static, options: &Options) -> Way {
+    match &options.marks {
+        None => other(transport),
+        Some(marks) => other(Asked::new(transport, marks.clone(), true)),
+    }
+}
+
+fn fast<D: Driver, P: Probe>(driver: D, serve: bool, probe: P) -> io::Result<Fast<D, P>> {
     let config = Config { crc32c, serve, queue_limit: QUEUE_LIMIT, ..Config::default() };
-    Ok(Fast::new(driver, config, rng()?, NoProbe))
+    Ok(Fast::new(driver, config, rng()?, probe))
 }
 
 fn other(transport: impl Transport + 'static) -> Way {

@@ -28,7 +28,8 @@ use crate::clock;
 use crate::driver::Driver;
 use crate::locator::{DevicePort, Kind, Locator};
 use crate::nic::bond::Bond;
-use crate::nic::{self, AnyNic, Nic as _, Steer, memif, shm};
+use crate::nic::{self, AnyNic, Nic as _, Steer, memif, pcap, shm};
+use crate::probe::{Marks, watch::WatchedNic};
 
 /// The MTU in shared memory: it costs no wire anything, and a long message wants few frames.
 const MEMORY_MTU: usize = 9000;
@@ -73,7 +74,11 @@ enum Side {
 fn device(at: &DevicePort, own: Option<SocketAddr>, mac: Option<Mac>, side: Side) -> io::Result<AnyNic> {
     let Some(with) = &at.with else { return one(at, &at.dev, own, mac, side) };
     let members = [&at.dev, with].map(|dev| one(at, dev, own, mac, side));
-    Ok(Box::new(Bond::new(members.into_iter().collect::<io::Result<_>>()?)?))
+    let bond: AnyNic = Box::new(Bond::new(members.into_iter().collect::<io::Result<_>>()?)?);
+    match &at.pcap {
+        Some(path) => Ok(Box::new(pcap::Capture::new(bond, path, pcap::LIMIT)?)),
+        None => Ok(bond),
+    }
 }
 
 /// Opens one device.
@@ -84,7 +89,9 @@ fn one(
     mac: Option<Mac>,
     side: Side,
 ) -> io::Result<AnyNic> {
-    let mut options = nic::Options { dev: dev.to_owned(), mac, ..nic::Options::default() };
+    // A bond is captured as one.
+    let pcap = at.pcap.clone().filter(|_| at.with.is_none());
+    let mut options = nic::Options { dev: dev.to_owned(), mac, pcap, ..nic::Options::default() };
     match at.driver {
         "memif" => {
             let role = if side == Side::Server { memif::Role::Server } else { memif::Role::Client };
@@ -146,6 +153,7 @@ impl Stack {
         let own = resolved(&port)?;
         let mut this = Self::open(at, &port, own, Side::Server)?;
         let mut locator = at.clone();
+        locator.unset("pcap");
         locator.set("host", &own.ip().to_string());
         locator.set("port", &this.port.port().to_string());
         this.locator = Some(locator.to_string());
@@ -203,6 +211,12 @@ impl Stack {
         let mut port = port.map_err(|e| named(io::Error::new(io::ErrorKind::AddrInUse, e)))?;
         port.tick(clock::now());
         Ok(Self { port, protocol: at.protocol().to_owned(), locator: None })
+    }
+
+    /// The same with marks at the device's borders.
+    pub fn watched(self, marks: &Marks) -> Self {
+        let watch = |nic| -> AnyNic { Box::new(WatchedNic::new(nic, marks.clone())) };
+        Self { port: self.port.map(watch), ..self }
     }
 
     /// The port and its stack, to read counters and to send echo requests.

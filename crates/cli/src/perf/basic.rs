@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use sprat::clock::Clock;
 use sprat::kv::{RejectRules, TableId};
+use sprat::probe::Marks;
 use sprat_proto::Rng;
 
 use super::Bench;
@@ -96,7 +97,22 @@ impl Set {
 
     /// A client of the set over `transport`.
     pub(crate) fn over(&self, bench: &mut Bench, transport: &str) -> Result<Objects, Fail> {
-        let mut store = bench.store(&[transport.to_owned()])?;
+        let store = bench.store(&[transport.to_owned()])?;
+        self.client(store)
+    }
+
+    /// The same with marks.
+    pub(crate) fn over_marked(
+        &self,
+        bench: &mut Bench,
+        transport: &str,
+        marks: &Marks,
+    ) -> Result<Objects, Fail> {
+        let store = bench.marked_store(transport, marks)?;
+        self.client(store)
+    }
+
+    fn client(&self, mut store: Store) -> Result<Objects, Fail> {
         let table = store.table(&self.name)?;
         // The random numbers need to differ from nothing; a fixed seed makes runs alike.
         let (rng, clock) = (Rng::seeded(7), Clock::new());
@@ -126,7 +142,7 @@ pub(crate) struct Objects {
     pub(crate) store: Store,
     pub(crate) table: TableId,
     pub(crate) count: u64,
-    value: Vec<u8>,
+    pub(crate) value: Vec<u8>,
     pub(crate) rng: Rng,
     pub(crate) clock: Clock,
 }

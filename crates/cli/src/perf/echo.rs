@@ -68,7 +68,8 @@ impl Line {
         outstanding: usize,
     ) -> Result<Self, Fail> {
         let failed = |error: std::io::Error| Fail::new(format!("cannot reach {locator}: {error}"));
-        let mut client = Client::with(Options { insecure_network: true, local }).map_err(failed)?;
+        let mut client =
+            Client::with(Options { insecure_network: true, local, marks: None }).map_err(failed)?;
         let sessions =
             (0..outstanding.div_ceil(CHANNELS)).map(|_| client.connect(locator)).collect::<Result<_, _>>();
         let sessions = sessions.map_err(failed)?;

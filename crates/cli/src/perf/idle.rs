@@ -37,6 +37,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
         core: None,
         host: None,
         besides: Vec::new(),
+        marks: false,
     };
     let cluster = Cluster::start(&plan)?;
     for transport in bench.transports.clone() {

@@ -24,6 +24,7 @@ pub(crate) struct Local {
     cluster: Option<Cluster>,
     folder: Option<Folder>,
     net: Option<Net>,
+    marks: bool,
 }
 
 /// A folder for sockets, gone with the run.
@@ -60,7 +61,15 @@ impl Local {
             (here && transports.iter().any(|t| net::wanted(t))).then(|| Net::new(transports)).transpose()?;
         let folder = transports.iter().any(|t| t == "fast+memif").then(Folder::new).transpose()?;
         let (cores, transports) = (process::cores(), transports.to_vec());
-        Ok(Self { cores, transports, echo: None, cluster: None, folder, net })
+        Ok(Self { cores, transports, echo: None, cluster: None, folder, net, marks: false })
+    }
+
+    /// Whether the servers that are started from now on keep marks of requests; those that do not do so as is wanted are ended.
+    pub(crate) fn keep_marks(&mut self, marks: bool) {
+        if self.marks != marks {
+            (self.echo, self.cluster) = (None, None);
+            self.marks = marks;
+        }
     }
 
     /// The wire of floors, if packet devices are measured.
@@ -146,6 +155,7 @@ impl Local {
                 core,
                 host: far.as_ref().map(|_| Wire::kernel(1)),
                 besides,
+                marks: self.marks,
             };
             self.cluster = Some(Cluster::start(&plan)?);
         }
@@ -166,6 +176,7 @@ impl Local {
     fn start_echo_at(&self, locators: &str) -> Result<Echo, Fail> {
         let mut args = vec!["echo", "-L", locators];
         args.extend(self.net.as_ref().map(|_| INSECURE));
+        args.extend(self.marks.then_some("--marks"));
         let mut process = Process::start("the echo server", self.server_core(), args)?;
         let locators = process.ready()?;
         Ok(Echo { process, locators })

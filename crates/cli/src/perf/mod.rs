@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use sprat::floor::Kernel;
+use sprat::probe::Marks;
 
 use crate::args::{self, Test};
 use crate::fail::Fail;
@@ -14,6 +15,7 @@ use crate::process;
 use crate::store::Store;
 
 mod basic;
+pub(crate) mod breakdown;
 mod echo;
 pub(crate) mod floor;
 mod idle;
@@ -47,6 +49,8 @@ pub(crate) struct Bench {
     /// The running cluster that is measured; one of our own if unset.
     coordinator: Option<String>,
     local: local::Local,
+    /// Where the picture of a breakdown goes.
+    svg: Option<std::path::PathBuf>,
 }
 
 /// Runs the tests that were asked for.
@@ -70,6 +74,7 @@ pub(crate) fn run(args: &args::Perf) -> Result<(), Fail> {
         objects: (!args.full).then_some(args.objects),
         coordinator: (!args.local).then(|| args.at.coordinator.clone()),
         local: local::Local::new(&args.transport, args.local || only_floors)?,
+        svg: args.svg.clone(),
     };
     if let Some(core) = bench.local.client_core() {
         process::pin(core)?;
@@ -84,6 +89,7 @@ pub(crate) fn run(args: &args::Perf) -> Result<(), Fail> {
             Test::Loaded => loaded::run(&mut bench)?,
             Test::Idle => idle::run(&mut bench)?,
             Test::Turns => turns::run(&mut bench)?,
+            Test::Breakdown => breakdown::run(&mut bench)?,
         }
     }
     Ok(())
@@ -129,7 +135,16 @@ impl Bench {
             Some(at) => at.clone(),
             None => self.local.cluster()?.coordinator().to_owned(),
         };
-        Store::from(&coordinator, transports, self.local.own()?)
+        Store::from(&coordinator, transports, self.local.own()?, None)
+    }
+
+    /// The same over one transport, with marks.
+    fn marked_store(&mut self, transport: &str, marks: &Marks) -> Result<Store, Fail> {
+        let coordinator = match &self.coordinator {
+            Some(at) => at.clone(),
+            None => self.local.cluster()?.coordinator().to_owned(),
+        };
+        Store::from(&coordinator, &[transport.to_owned()], self.local.own()?, Some(marks.clone()))
     }
 
     /// Who echoes over `transport`, and whether it is a server of a store, which wants the store's own message.
@@ -171,6 +186,7 @@ pub(crate) fn demo() -> Result<(), Fail> {
         sessions: 0,
         objects: Some(1000),
         coordinator: None,
+        svg: None,
     };
     if let Some(core) = bench.local.client_core() {
         process::pin(core)?;

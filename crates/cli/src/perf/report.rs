@@ -163,6 +163,13 @@ pub(crate) struct Report {
 impl Report {
     /// A report to standard output, and to `json` if named; `-` takes standard output for the JSON alone.
     pub(crate) fn new(json: Option<&Path>, context: &Context) -> Result<Self, Fail> {
+        let report = Self::tacit(json, context)?;
+        report.say(&context.text())?;
+        Ok(report)
+    }
+
+    /// The same that says nothing about the machine to people.
+    pub(crate) fn tacit(json: Option<&Path>, context: &Context) -> Result<Self, Fail> {
         let quiet = json.is_some_and(|path| path.as_os_str() == "-");
         let json: Option<Box<dyn Write>> = match json {
             None => None,
@@ -174,7 +181,6 @@ impl Report {
         };
         let mut report = Self { json, quiet, brief: false, last: Vec::new(), title: String::new() };
         report.write_json(context)?;
-        report.say(&context.text())?;
         Ok(report)
     }
 
@@ -204,6 +210,11 @@ impl Report {
         }
         self.last.push(row);
         Ok(())
+    }
+
+    /// A result that is for machines alone.
+    pub(crate) fn json_row(&mut self, row: &Row, more: &impl Serialize) -> Result<(), Fail> {
+        self.write_json(&Line { row, more })
     }
 
     /// Ends the table and prints it.

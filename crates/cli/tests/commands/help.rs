@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::cluster::{errors, run, text};
 
 /// Every command that a user sees.
-const COMMANDS: [&[&str]; 19] = [
+const COMMANDS: [&[&str]; 20] = [
     &[],
     &["up"],
     &["coordinator"],
@@ -27,6 +27,7 @@ const COMMANDS: [&[&str]; 19] = [
     &["perf"],
     &["exec"],
     &["ping"],
+    &["trace"],
     &["doctor"],
 ];
 

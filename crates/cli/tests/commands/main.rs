@@ -7,3 +7,4 @@ mod help;
 mod objects;
 mod perf;
 mod rdma;
+mod trace;

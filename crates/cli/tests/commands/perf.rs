@@ -105,6 +105,32 @@ fn objects_are_read_and_written_over_every_transport() {
 }
 
 #[test]
+fn the_parts_of_a_read_and_of_a_write_add_up() {
+    let rows = perf(&["--size", "100", "--objects", "20", "breakdown"]);
+    for transport in ["fast+shm", "fast+udp", "tcp"] {
+        for test in ["breakdown.read", "breakdown.write"] {
+            let these: Vec<&Value> =
+                rows.iter().filter(|row| row["test"] == test && row["transport"] == transport).collect();
+            let us = |part: &str| {
+                let row = these.iter().find(|row| row["part"] == part).expect(part);
+                assert_eq!(row["joined"], "one clock", "{row}");
+                row["value"].as_f64().expect("a number")
+            };
+            // Both are sums over the same round trips: no clock decides.
+            assert!((us("sum") - us("whole")).abs() < 0.05 * us("whole"), "{these:?}");
+            for part in ["client.out.caller", "client.out.driver", "server.service", "client.in.caller"] {
+                assert!(us(part) > 0.0, "{part}: {these:?}");
+            }
+            let parts = these.iter().filter(|row| row["part"] != "whole" && row["part"] != "sum");
+            let sum: f64 = parts.filter_map(|row| row["value"].as_f64()).sum();
+            assert!((sum - us("sum")).abs() < 1e-6 * sum, "{these:?}");
+            assert_eq!((us("away"), us("client.out.ip"), these.len()), (0.0, 0.0, 20));
+        }
+    }
+    assert_eq!(rows.len(), 3 * 2 * 20);
+}
+
+#[test]
 fn load_is_offered_up_to_saturation() {
     let rows = perf(&["--transport", "fast+shm", "--objects", "20", "loaded"]);
     for test in ["loaded.10", "loaded.100", "loaded.mixed.10", "loaded.mixed.100"] {

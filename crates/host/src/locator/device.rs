@@ -9,6 +9,7 @@
 //! Not here: what a device is (`nic`), who opens it (`stack`).
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use sprat_proto::device::Mac;
 
@@ -35,10 +36,12 @@ pub struct DevicePort {
     pub prefix: u8,
     /// The router to all others.
     pub gateway: Option<IpAddr>,
+    /// The file that all frames are written to.
+    pub pcap: Option<PathBuf>,
 }
 
 /// What all of them have behind the device.
-const WHO: [&str; 5] = ["host", "port", "mac", "prefix", "gateway"];
+const WHO: [&str; 6] = ["host", "port", "mac", "prefix", "gateway", "pcap"];
 
 /// A protocol, its driver, the key that names its device, and keys of its own.
 type Protocol = (&'static str, &'static str, &'static str, &'static [&'static str]);
@@ -101,6 +104,7 @@ fn parsed(locator: &Locator, (name, driver, device, more): &Protocol) -> Result<
         mac: mac.transpose()?,
         prefix: prefix.transpose()?.unwrap_or(0),
         gateway: gateway.transpose()?,
+        pcap: locator.option("pcap").map(PathBuf::from),
     })
 }
 

@@ -20,6 +20,7 @@
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
 
 use sprat_proto::device::{Arrival, Device, Info, Mac, Offload, Sent};
 
@@ -138,6 +139,8 @@ pub struct Options {
     pub shm: Option<shm::Options>,
     /// The kernel's bridge that the interface is attached to (`tap`).
     pub bridge: Option<String>,
+    /// Write every frame to this file ([`pcap`]).
+    pub pcap: Option<PathBuf>,
     /// Several devices with this number on one interface share what arrives there, flow by flow (`packet`).
     pub group: Option<u16>,
 }
@@ -241,6 +244,19 @@ const DRIVERS: &str = "packet, xdp, tap, memif, shm and dpdk";
 /// # Errors
 /// [`OpenError`] says what is missing and what mends it.
 pub fn open(driver: &str, options: &Options) -> Result<AnyNic, OpenError> {
+    let nic = plain(driver, options)?;
+    let Some(path) = options.pcap.clone().or_else(pcap::next) else { return Ok(nic) };
+    let capture = pcap::Capture::new(nic, &path, pcap::LIMIT).map_err(|source| OpenError::Failed {
+        driver: "pcap",
+        dev: options.dev.clone(),
+        what: "making the capture's file",
+        source,
+    })?;
+    Ok(Box::new(capture))
+}
+
+/// The device without anything around it.
+fn plain(driver: &str, options: &Options) -> Result<AnyNic, OpenError> {
     match driver {
         "packet" => Ok(Box::new(packet::Packet::open(options)?)),
         "memif" => {

@@ -5,16 +5,25 @@
 //! file    magic a1b23c4d (nanoseconds, in the order of the machine), 2, 4, 0, 0, longest: u32, 1 (Ethernet)
 //! frame   seconds, nanoseconds, octets kept, octets of the frame (u32 each), the octets
 //! ```
-//! A checksum that the device was asked for is filled in, as the frame will have it on the wire; a frame that the device cuts is
-//! written whole. Once the file has its limit, frames pass unwritten and are counted.
+//! A checksum that the device was asked for is filled in, as the frame will have it on the wire, and so is one that the sender
+//! left to a device and that none computed, since the frame never left this machine. A frame that the device cuts is written whole,
+//! and so is one that it joined. Once the file has its limit, frames pass unwritten and are counted.
+//!
+//! [`super::open`] puts it around a device whose options name a file, and around every one while the environment has
+//! [`VARIABLE`].
 
+use std::env;
 use std::fs::File;
 use std::io::{self, BufWriter, Write as _};
 use std::os::fd::BorrowedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use sprat_proto::device::{Arrival, Device, Info, MAX_FRAME, Offload, Sent};
+use sprat_proto::device::{Arrival, Device, HEADER, Info, MAX_FRAME, Offload, Sent};
 use sprat_proto::wire::checksum::Sum;
+use sprat_proto::wire::ethernet::{self, Ethernet};
+use sprat_proto::wire::ipv4::{self, Ipv4};
+use sprat_proto::wire::ipv6::{self, Ipv6};
 
 use super::Nic;
 use crate::clock;
@@ -22,10 +31,36 @@ use crate::clock;
 /// linux/pcap: nanoseconds.
 const MAGIC: u32 = 0xa1b2_3c4d;
 const ETHERNET: u32 = 1;
+/// The protocol's number in an IP header.
+const TCP: u8 = 6;
 /// Octets gathered before they are written.
 const BUFFER: usize = 256 << 10;
 /// The limit of a file unless another is given.
 pub const LIMIT: u64 = 1 << 30;
+
+/// Names a file: each device that a process opens is captured in one beside it, whose name has the process's id and the device's
+/// number before its ending (`a.pcap` becomes `a.1234-1.pcap`).
+pub const VARIABLE: &str = "SPRAT_PCAP";
+
+/// The file for the next device of this process, if all are captured.
+pub(super) fn next() -> Option<PathBuf> {
+    static DEVICES: AtomicU32 = AtomicU32::new(0);
+    let named = env::var_os(VARIABLE).filter(|named| !named.is_empty())?;
+    let number = DEVICES.fetch_add(1, Ordering::Relaxed) + 1;
+    Some(beside(Path::new(&named), std::process::id(), number))
+}
+
+/// `path` with a process's id and a number before its ending.
+#[must_use]
+pub fn beside(path: &Path, process: u32, number: u32) -> PathBuf {
+    let mut name = path.file_stem().unwrap_or_default().to_owned();
+    name.push(format!(".{process}-{number}"));
+    if let Some(ending) = path.extension() {
+        name.push(".");
+        name.push(ending);
+    }
+    path.with_file_name(name)
+}
 
 /// A device and the file that its frames go to.
 #[derive(Debug)]
@@ -111,6 +146,37 @@ fn finish(frame: &mut [u8], offload: Offload) {
     transport[offset..offset + 2].copy_from_slice(&sum.to_be_bytes());
 }
 
+/// Fills in the checksum of a whole UDP datagram or TCP segment, if its field holds the pseudo-header's sum and nothing else.
+fn complete(frame: &mut [u8]) {
+    let Some((Ethernet { kind, .. }, packet)) = Ethernet::parse(frame) else { return };
+    let (protocol, pseudo, start, len) = match kind {
+        ethernet::IPV4 => match Ipv4::parse(packet) {
+            Ok((ip, upper)) if !ip.is_fragment() => {
+                let start = HEADER + usize::from(packet[0] & 15) * 4;
+                (ip.protocol, ip.pseudo(upper.len()), start, upper.len())
+            }
+            _ => return,
+        },
+        ethernet::IPV6 => match Ipv6::parse(packet) {
+            Ok((ip, upper)) => (ip.next, ip.pseudo(ip.next, upper.len()), HEADER + ipv6::HEADER, upper.len()),
+            Err(_) => return,
+        },
+        _ => return,
+    };
+    let offset = match protocol {
+        ipv4::UDP => 6,
+        TCP => 16,
+        _ => return,
+    };
+    let Some(upper) = frame.get_mut(start..start + len).filter(|upper| upper.len() >= offset + 2) else {
+        return;
+    };
+    let left = u16::from_be_bytes([upper[offset], upper[offset + 1]]) == pseudo.folded();
+    if left && pseudo.bytes(upper).checksum() != 0 {
+        finish(upper, Offload::Checksum { start: 0, offset: offset as u16 });
+    }
+}
+
 impl<N: Nic> Device for Capture<N> {
     fn recv_burst(&mut self) -> usize {
         let n = self.inner.recv_burst();
@@ -118,6 +184,7 @@ impl<N: Nic> Device for Capture<N> {
             let ns = self.inner.arrived_ns(i).unwrap_or_else(clock::wall_ns);
             self.frame.clear();
             self.frame.extend_from_slice(self.inner.frame(i).0);
+            complete(&mut self.frame);
             self.record(ns);
         }
         n
@@ -232,6 +299,49 @@ mod tests {
                 .to_string()
                 .contains("/nowhere/at/all")
         );
+    }
+
+    #[test]
+    fn files_of_several_processes_and_devices_differ() {
+        let shown = |path: &str| beside(Path::new(path), 12, 3).display().to_string();
+        assert_eq!(shown("/a/b.pcap"), "/a/b.12-3.pcap");
+        assert_eq!((shown("b"), shown("a.b/c.d.e")), ("b.12-3".to_owned(), "a.b/c.d.12-3.e".to_owned()));
+    }
+
+    #[test]
+    fn a_checksum_that_nobody_computed_is_filled_in() {
+        let (from, to) = ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
+        let ip = Ipv4 {
+            from,
+            to,
+            protocol: ipv4::UDP,
+            ttl: 64,
+            dont_fragment: true,
+            ident: 0,
+            offset: 0,
+            more: false,
+        };
+        let sum = ip.pseudo(11).folded().to_be_bytes();
+        let datagram = [&[0, 1, 0, 2, 0, 11][..], &sum, b"odd"].concat();
+        let ethernet = Ethernet { to: MACS[0], from: MACS[1], kind: ethernet::IPV4 };
+        let mut frame = [&ethernet.emit()[..], &ip.emit(11), &datagram].concat();
+        // Padding is no part of it.
+        frame.resize(60, 0xee);
+        let partial = frame.clone();
+        complete(&mut frame);
+        assert_ne!(frame, partial);
+        let whole = |frame: &[u8]| ip.pseudo(11).bytes(&frame[34..45]).checksum() == 0;
+        assert!(whole(&frame) && !whole(&partial));
+        // What is whole, wrong in another way, or cut short stays.
+        for mut other in [frame.clone(), [&frame[..41], &[9], &frame[42..]].concat(), partial[..40].to_vec()]
+        {
+            let before = other.clone();
+            complete(&mut other);
+            assert_eq!(other, before);
+        }
+        for len in 0..frame.len() {
+            complete(&mut partial[..len].to_vec());
+        }
     }
 
     #[test]

@@ -37,6 +37,13 @@ impl<D: Device> Port<D> {
         Ok(Self { stack, device, port, now: Instant::ZERO, max_payload: mtu.saturating_sub(headers) })
     }
 
+    /// The same with something around the device that does as it does.
+    #[must_use]
+    pub fn map<E: Device>(self, around: impl FnOnce(D) -> E) -> Port<E> {
+        let Self { stack, device, port, now, max_payload } = self;
+        Port { stack, device: around(device), port, now, max_payload }
+    }
+
     /// The port.
     #[must_use]
     pub const fn port(&self) -> u16 {

@@ -1,0 +1,439 @@
+//! From marks to parts: what a request cost its caller and its server, layer by layer, and of both a whole round trip whose parts
+//! add up to it.
+//!
+//! ```text
+//!  caller:   Start ─ out ─► Sent            Receive ─ back ─► End
+//!                             └─ wire ─┐ ┌─ wire ─┘
+//!  server:              Receive ─ inward ─► Serve ─ service ─► Answer ─ out ─► Sent
+//! ```
+//! A server keeps its side and hands it over when it is asked, in an echo whose answer is not an echo (docs/formats.md). What one
+//! side does while the other has the packet already is on nobody's way: the sender's driver counts up to the moment at which the
+//! receiver began the look that found the packet.
+//!
+//! Two processes of one machine read one counter. Of two machines only durations compare: what is left between the caller's and
+//! the server's is then halved between both ways of the wire.
+//!
+//! Always: the parts of a round trip add up to what the caller's own clock says; a request whose marks make no sense, since
+//! others were under way or the ring ran over, is left out and not guessed at. Nothing here reads a clock.
+
+use std::collections::BTreeMap;
+
+use sprat_store::message::Status;
+use sprat_store::message::data;
+
+use super::{Mark, Marks, Step};
+
+/// A layer, as marks know it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Layer {
+    /// The program: a caller, or a service.
+    Program,
+    Transport,
+    Ip,
+    Driver,
+}
+
+/// Time by layer, in ticks.
+type Spent = [u64; 4];
+
+/// Parts of a round trip, in the order of the way.
+pub const PARTS: usize = 18;
+
+/// A part's side of the wire, its layer, and the name under which machines find it.
+pub const NAMES: [(&str, &str, &str); PARTS] = [
+    ("client", "caller", "client.out.caller"),
+    ("client", "transport", "client.out.transport"),
+    ("client", "IP", "client.out.ip"),
+    ("client", "driver", "client.out.driver"),
+    ("", "wire", "wire.there"),
+    ("server", "driver", "server.in.driver"),
+    ("server", "IP", "server.in.ip"),
+    ("server", "transport", "server.in.transport"),
+    ("server", "service", "server.service"),
+    ("server", "transport", "server.out.transport"),
+    ("server", "IP", "server.out.ip"),
+    ("server", "driver", "server.out.driver"),
+    ("", "wire", "wire.back"),
+    ("client", "driver", "client.in.driver"),
+    ("client", "IP", "client.in.ip"),
+    ("client", "transport", "client.in.transport"),
+    ("client", "caller", "client.in.caller"),
+    ("", "wire and far end", "away"),
+];
+
+/// One way of a request through one side.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Leg {
+    begin: u64,
+    end: u64,
+    /// Outward: when the driver's last call began. Inward: when its look had found the packet.
+    turn: u64,
+    spent: Spent,
+}
+
+/// What a request cost its caller.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Call {
+    rpc: u64,
+    out: Leg,
+    back: Leg,
+    marks: u64,
+}
+
+/// What it cost its server.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Served {
+    rpc: u64,
+    inward: Leg,
+    service: u64,
+    out: Leg,
+    marks: u64,
+}
+
+/// A round trip.
+#[derive(Clone, PartialEq, Debug)]
+pub struct RoundTrip {
+    /// What each of [`NAMES`] took, in nanoseconds.
+    pub parts_ns: [f64; PARTS],
+    /// From its beginning to its end by the caller's clock, in nanoseconds.
+    pub whole_ns: f64,
+    /// Marks on its way.
+    pub marks: u64,
+}
+
+/// What a server said about the requests that it served.
+#[derive(Clone, Debug, Default)]
+pub struct Far {
+    machine: [u8; 16],
+    tick_ns: f64,
+    served: Vec<Served>,
+}
+
+/// How round trips were put together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Joined {
+    /// Both sides by one clock.
+    OneClock,
+    /// Of two machines: the wire is what is left, halved.
+    TwoClocks,
+    /// The far end keeps no marks.
+    NearOnly,
+}
+
+fn layer(step: Step) -> Option<Layer> {
+    match step {
+        Step::Start | Step::Serve | Step::Done => Some(Layer::Program),
+        Step::Request | Step::Answer | Step::Transport | Step::Sent | Step::Received => {
+            Some(Layer::Transport)
+        }
+        Step::Ip | Step::SentIp | Step::ReceivedIp => Some(Layer::Ip),
+        Step::Send | Step::Flush | Step::Receive => Some(Layer::Driver),
+        Step::End | Step::Given => None,
+    }
+}
+
+/// Where the time between the first and the last of `marks` went.
+fn spent(marks: &[Mark]) -> Spent {
+    let mut spent = Spent::default();
+    let mut last: Option<(u64, Layer)> = None;
+    for mark in marks.iter().filter(|mark| mark.step != Step::Given) {
+        if let Some((since, layer)) = last {
+            spent[layer as usize] += mark.at.saturating_sub(since);
+        }
+        last = layer(mark.step).map(|layer| (mark.at, layer));
+    }
+    spent
+}
+
+/// Marks in `marks` that took time.
+fn timed(marks: &[Mark]) -> u64 {
+    marks.iter().filter(|mark| mark.step != Step::Given).count() as u64
+}
+
+/// The way out, which begins with `marks[from]` and ends at the latest before `marks[until]`; `given` looks for who is sent.
+fn outward(marks: &[Mark], from: usize, handed: usize, until: usize, rpc: u64) -> Option<(Leg, u64)> {
+    let steps = |range: std::ops::Range<usize>| range.clone().zip(&marks[range]);
+    let given = steps(handed..until).find(|(_, m)| m.step == Step::Given && m.rpc == rpc).map(|(i, _)| i);
+    let flushed = steps(given.unwrap_or(handed)..until).find(|(_, m)| m.step == Step::Flush);
+    let sent_by = || steps(handed..given.unwrap_or(until)).rfind(|(_, m)| m.step == Step::Send);
+    let (began, call) = flushed.or_else(sent_by)?;
+    let (end, left) = steps(began..until).find(|(_, m)| matches!(m.step, Step::Sent | Step::SentIp))?;
+    let way = &marks[from..=end];
+    let leg = Leg { begin: way[0].at, end: left.at, turn: call.at, spent: spent(way) };
+    // The last one only ends the way.
+    Some((leg, timed(way) - 1))
+}
+
+/// The way in, which ends with `marks[to]` and begins with the look that found the packet handed up at `marks[up]`, after
+/// `marks[from]`.
+fn inward(marks: &[Mark], from: usize, up: usize, to: usize) -> Option<(usize, Leg, u64)> {
+    let begin = from + marks[from..up].iter().rposition(|m| m.step == Step::Receive)?;
+    let got = marks[begin..up].iter().find(|m| matches!(m.step, Step::Received | Step::ReceivedIp))?;
+    let way = &marks[begin..=to];
+    let leg = Leg { begin: way[0].at, end: marks[to].at, turn: got.at, spent: spent(way) };
+    // The first one was made while it was waited.
+    Some((begin, leg, timed(way) - 1))
+}
+
+/// The operations among a caller's marks that were one request each, or an echo of the IP layer.
+#[must_use]
+pub fn calls(marks: &[Mark]) -> Vec<Call> {
+    let mut calls = Vec::new();
+    let mut start = None;
+    for (i, mark) in marks.iter().enumerate() {
+        match (mark.step, start) {
+            (Step::Start, _) => start = Some(i),
+            (Step::End, Some(begin)) => calls.extend(call(marks, begin, i)),
+            _ => {}
+        }
+    }
+    calls
+}
+
+fn call(marks: &[Mark], start: usize, end: usize) -> Option<Call> {
+    let of = |step| (start..end).filter(move |&i| marks[i].step == step);
+    let (request, done) = match (of(Step::Request).count(), of(Step::Done).count()) {
+        (0, 0) => (start, end),
+        (1, 1) => (of(Step::Request).next()?, of(Step::Done).next()?),
+        _ => return None,
+    };
+    let rpc = if request == start { 0 } else { marks[request].rpc };
+    if request > done || done != end && marks[done].rpc != rpc {
+        return None;
+    }
+    let (found, back, marks_in) = inward(marks, request, done, end)?;
+    let (out, marks_out) = outward(marks, start, request, found, rpc)?;
+    Some(Call { rpc, out, back, marks: marks_out + marks_in })
+}
+
+/// The requests among a server's marks that it had one at a time.
+#[must_use]
+pub fn served(marks: &[Mark]) -> Vec<Served> {
+    let serves: Vec<usize> = (0..marks.len()).filter(|&i| marks[i].step == Step::Serve).collect();
+    let mut all = Vec::new();
+    for (n, &serve) in serves.iter().enumerate() {
+        let from = if n == 0 { 0 } else { serves[n - 1] };
+        let until = serves.get(n + 1).copied().unwrap_or(marks.len());
+        all.extend(serving(marks, from, serve, until));
+    }
+    all
+}
+
+fn serving(marks: &[Mark], from: usize, serve: usize, until: usize) -> Option<Served> {
+    let rpc = marks[serve].rpc;
+    let answer = serve + marks[serve..until].iter().position(|m| m.step == Step::Answer)?;
+    let (found, inward, marks_in) = inward(marks, from, serve, serve)?;
+    // An answer behind the look is another request's, and the look was its too.
+    let alone = marks[answer].rpc == rpc && !marks[found..serve].iter().any(|m| m.step == Step::Answer);
+    let (out, marks_out) = outward(marks, answer, answer, until, rpc).filter(|_| alone)?;
+    let service = marks[answer].at.saturating_sub(marks[serve].at);
+    Some(Served { rpc, inward, service, out, marks: marks_in + marks_out + 1 })
+}
+
+/// From a sender to a receiver: what the sender's driver did when the receiver had it already, the time in between, and what the
+/// receiver's did before the sender's last call. `None` if it arrived before it was sent.
+fn hop(from: &Leg, to: &Leg) -> Option<[u64; 3]> {
+    if to.begin >= from.end {
+        return Some([0, to.begin - from.end, 0]);
+    }
+    let border = to.begin.max(from.turn);
+    (border <= to.turn).then(|| [from.end - border, 0, border - to.begin])
+}
+
+/// The parts of a round trip by one clock.
+fn by_one_clock(call: &Call, served: &Served, tick_ns: f64) -> Option<RoundTrip> {
+    let [cut_out, there, cut_in] = hop(&call.out, &served.inward)?;
+    let [cut_reply, back, cut_back] = hop(&served.out, &call.back)?;
+    let ticks = in_order(
+        [reduced(&call.out, cut_out)?, reduced(&call.back, cut_back)?],
+        [reduced(&served.inward, cut_in)?, reduced(&served.out, cut_reply)?],
+        served.service,
+        [there, back],
+    );
+    Some(RoundTrip {
+        parts_ns: ticks.map(|ticks| ticks as f64 * tick_ns),
+        whole_ns: call.back.end.saturating_sub(call.out.begin) as f64 * tick_ns,
+        marks: call.marks + served.marks,
+    })
+}
+
+/// What a leg spent, its driver `cut` less.
+fn reduced(leg: &Leg, cut: u64) -> Option<Spent> {
+    let mut spent = leg.spent;
+    let driver = &mut spent[Layer::Driver as usize];
+    *driver = driver.checked_sub(cut)?;
+    Some(spent)
+}
+
+/// In the order of [`NAMES`].
+fn in_order(
+    [co, cb]: [Spent; 2],
+    [si, so]: [Spent; 2],
+    service: u64,
+    [there, back]: [u64; 2],
+) -> [u64; PARTS] {
+    let [_, st, sp, sd] = si;
+    let [_, ot, op, od] = so;
+    [co[0], co[1], co[2], co[3], there, sd, sp, st, service, ot, op, od, back, cb[3], cb[2], cb[1], cb[0], 0]
+}
+
+/// The same by two clocks, whose ticks have lengths of their own.
+fn by_two_clocks(call: &Call, served: &Served, tick_ns: f64, far_tick_ns: f64) -> RoundTrip {
+    let near = in_order([call.out.spent, call.back.spent], Default::default(), 0, [0; 2]);
+    let far = in_order(Default::default(), [served.inward.spent, served.out.spent], served.service, [0; 2]);
+    let mut parts_ns = near.map(|ticks| ticks as f64 * tick_ns);
+    parts_ns.iter_mut().zip(far).for_each(|(part, ticks)| *part += ticks as f64 * far_tick_ns);
+    let whole_ns = call.back.end.saturating_sub(call.out.begin) as f64 * tick_ns;
+    let left = (whole_ns - parts_ns.iter().sum::<f64>()) / 2.0;
+    (parts_ns[4], parts_ns[12]) = (left, left);
+    RoundTrip { parts_ns, whole_ns, marks: call.marks + served.marks }
+}
+
+/// The caller's side alone.
+fn near_only(call: &Call, tick_ns: f64) -> RoundTrip {
+    let mut ticks = in_order([call.out.spent, call.back.spent], Default::default(), 0, [0; 2]);
+    ticks[PARTS - 1] = call.back.begin.saturating_sub(call.out.end);
+    RoundTrip {
+        parts_ns: ticks.map(|ticks| ticks as f64 * tick_ns),
+        whole_ns: call.back.end.saturating_sub(call.out.begin) as f64 * tick_ns,
+        marks: call.marks,
+    }
+}
+
+/// The round trips of `calls`, and how they were put together. What the server knows nothing of is left out, unless it knows
+/// nothing at all.
+#[must_use]
+pub fn round_trips(calls: &[Call], far: Option<&Far>, marks: &Marks) -> (Joined, Vec<RoundTrip>) {
+    let clock = marks.clock();
+    round_trips_by(calls, far, machine(clock.is_counter()), clock.tick_ns())
+}
+
+fn round_trips_by(
+    calls: &[Call],
+    far: Option<&Far>,
+    machine: [u8; 16],
+    tick_ns: f64,
+) -> (Joined, Vec<RoundTrip>) {
+    let Some(far) = far else {
+        return (Joined::NearOnly, calls.iter().map(|call| near_only(call, tick_ns)).collect());
+    };
+    let one_clock = far.machine == machine && machine != [0; 16];
+    let by_rpc: BTreeMap<u64, &Served> =
+        far.served.iter().filter(|s| s.rpc != 0).map(|s| (s.rpc, s)).collect();
+    let within = |call: &Call| {
+        let mut all = far.served.iter().filter(|s| {
+            s.rpc == 0 && s.inward.turn >= call.out.begin && s.out.turn <= call.back.end && one_clock
+        });
+        all.next().filter(|_| all.next().is_none())
+    };
+    let joined = if one_clock { Joined::OneClock } else { Joined::TwoClocks };
+    let all = calls.iter().filter_map(|call| {
+        let served = by_rpc.get(&call.rpc).copied().or_else(|| within(call))?;
+        match joined {
+            Joined::OneClock => by_one_clock(call, served, tick_ns),
+            _ => Some(by_two_clocks(call, served, tick_ns, far.tick_ns)),
+        }
+    });
+    (joined, all.collect())
+}
+
+/// Which machine this is, since when it runs, and by what it counts: only readings of one such clock compare.
+fn machine(is_counter: bool) -> [u8; 16] {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    match u128::from_str_radix(&digits, 16) {
+        Ok(id) => (id ^ u128::from(is_counter)).to_be_bytes(),
+        Err(_) => [0; 16],
+    }
+}
+
+// What a server is asked, and says.
+
+/// What is asked to be echoed.
+const ASK: &[u8] = b"sprat: your marks, please";
+const MAGIC: [u8; 8] = *b"sprmark1";
+/// Words of a sample.
+const WORDS: usize = 14;
+/// Octets before the samples.
+const HEAD: usize = 8 + 16 + 8 + 8;
+/// A tick in nanoseconds times this.
+const SHIFTED: f64 = (1_u64 << 32) as f64;
+
+/// The bytes to have echoed by a server, to be told of its marks.
+#[must_use]
+pub const fn ask() -> &'static [u8] {
+    ASK
+}
+
+/// True for a whole request that asks.
+pub(crate) fn is_ask(request: &[u8]) -> bool {
+    request.len() == 4 + ASK.len() && request[4..] == *ASK && request == data::echo(ASK)
+}
+
+/// The whole reply of a server that keeps marks.
+pub(crate) fn answer(marks: &Marks) -> Vec<u8> {
+    let clock = marks.clock();
+    let mut reply = data::head(Status::Ok).to_vec();
+    let tick = (clock.tick_ns() * SHIFTED) as u64;
+    encode(&mut reply, machine(clock.is_counter()), tick, &served(&marks.since(0)));
+    reply
+}
+
+fn encode(into: &mut Vec<u8>, machine: [u8; 16], tick: u64, served: &[Served]) {
+    into.extend(MAGIC);
+    into.extend(machine);
+    into.extend(tick.to_be_bytes());
+    into.extend((served.len() as u64).to_be_bytes());
+    for Served { rpc, inward, service, out, marks } in served {
+        let [_, it, ip, id] = inward.spent;
+        let [_, ot, op, od] = out.spent;
+        let words: [u64; WORDS] = [
+            *rpc,
+            inward.begin,
+            inward.turn,
+            inward.end,
+            id,
+            ip,
+            it,
+            *service,
+            out.end,
+            out.turn,
+            ot,
+            op,
+            od,
+            *marks,
+        ];
+        words.iter().for_each(|word| into.extend(word.to_be_bytes()));
+    }
+}
+
+impl Far {
+    /// What a server echoed; `None` if it keeps no marks. A machine that lies is believed, as far as numbers go.
+    #[must_use]
+    pub fn parse(echoed: &[u8]) -> Option<Self> {
+        let (head, samples) = echoed.split_at_checked(HEAD)?;
+        let word = |bytes: &[u8]| bytes.try_into().map(u64::from_be_bytes).ok();
+        let (tick, count) = (word(&head[24..32])?, word(&head[32..40])?);
+        if head[..8] != MAGIC || samples.len() as u64 != count.checked_mul(8 * WORDS as u64)? {
+            return None;
+        }
+        let machine = head[8..24].try_into().ok()?;
+        let served = samples.chunks_exact(8 * WORDS).filter_map(|sample| {
+            let words: Vec<u64> = sample.chunks_exact(8).filter_map(word).collect();
+            let [rpc, begin, got, serve, id, ip, it, service, left, turn, ot, op, od, marks] = words[..]
+            else {
+                return None;
+            };
+            let inward = Leg { begin, end: serve, turn: got, spent: [0, it, ip, id] };
+            let out = Leg { begin: serve.wrapping_add(service), end: left, turn, spent: [0, ot, op, od] };
+            let marks = marks.min(u64::from(u32::MAX));
+            Some(Served { rpc, inward, service, out, marks })
+        });
+        Some(Self { machine, tick_ns: tick as f64 / SHIFTED, served: served.collect() })
+    }
+
+    /// Adds what the same server said later.
+    pub fn extend(&mut self, more: Self) {
+        self.served.extend(more.served);
+    }
+}
