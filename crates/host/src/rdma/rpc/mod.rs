@@ -167,10 +167,10 @@ impl Rdma {
     /// A transport that asks those who call it for a CRC, or not.
     fn new(options: Options, crc: bool) -> io::Result<Self> {
         let connections = options.connection_limit.min(1 << 16);
-        let config = Config { crc32c, crc, max_conns: connections, ..Config::default() };
+        // Each connection has a few completions at most, so it is the connections that are limited.
+        let config = Config { crc32c, crc, max_conns: connections, max_cqe: u32::MAX, ..Config::default() };
         let mut core = Core::new(Settings { config, copies: Copies::Asked, connections, fitted: false })?;
         core.desk.moved = Some(VecDeque::new());
-        // Each connection has a few completions at most, so it is the connections that are limited.
         let cq = core.rnic.create_cq(u32::MAX).map_err(io::Error::other)?;
         let pairs = Pairs {
             core,
