@@ -310,7 +310,7 @@ all_cases() {
             test_case "libraries_${side}_$name" program_$side $port "$server" "$client"
         done
     done
-    # Queue pairs that the program makes and moves itself. siw's own rping -c -q fails at rdma_establish, which iWARP has not.
+    # Queue pairs that the program makes and moves itself.
     port=$((port + 1))
     test_case libraries_client_rping_q program_client $port "rping -s -q -a 10.77.0.2 -p $port -C 20 -V" \
         "rping -c -q -a 10.77.0.2 -p $port -C 20 -V"

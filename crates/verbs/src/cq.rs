@@ -12,6 +12,7 @@ use crate::context::{Open, VECTORS};
 use crate::engine::{Engine, limits};
 use crate::entry::{Errno, INVALID, at, entry, export};
 use crate::extended::{Readers, Sequence};
+use crate::log::log;
 use crate::pd::{Acks, Users};
 
 /// A completion queue.
@@ -148,8 +149,23 @@ pub(crate) fn immediate(of: &Completion) -> u32 {
     }
 }
 
+/// A request that fails is told, if that is wanted; not one that is flushed because another did.
+#[inline]
+pub(crate) fn note(of: &Completion) {
+    if !matches!(of.status, Status::Success | Status::Flushed) {
+        failed(of);
+    }
+}
+
+#[cold]
+fn failed(of: &Completion) {
+    let Completion { qp, id, completed, status, .. } = of;
+    log!(Error, "queue pair {}: request {id} ({completed:?}) fails: {status:?}", qp.0);
+}
+
 #[inline]
 fn wc(of: &Completion) -> Wc {
+    note(of);
     Wc {
         wr_id: of.id,
         status: status(of.status),

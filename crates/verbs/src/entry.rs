@@ -86,7 +86,7 @@ pub(crate) fn caught<T>(name: &str, body: impl FnOnce() -> Result<T, Errno>) -> 
 /// A call that fails is told, if that is wanted; that nothing is there yet, with the least of things.
 #[cold]
 fn failed(name: &str, errno: Errno) {
-    let why = std::io::Error::from_raw_os_error(errno.0);
+    let (name, why) = (name.trim_start_matches("sprat_"), std::io::Error::from_raw_os_error(errno.0));
     if errno.0 == libc::EAGAIN {
         log!(Debug, "{name}: {why}");
     } else {

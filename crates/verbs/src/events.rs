@@ -15,6 +15,7 @@ use crate::context::Open;
 use crate::cq::Cq;
 use crate::engine::{Engine, locked};
 use crate::entry::{Errno, INVALID, at, export, put};
+use crate::log::log;
 use crate::qp::Qp;
 use crate::srq::Srq;
 
@@ -84,7 +85,9 @@ impl Events {
                 locked(&self.channel).as_ref().map(|(engine, channel)| (*engine, Arc::clone(channel)));
             match channel {
                 Some((engine, channel)) if engine.is_ours() => {
-                    if let Some(event) = told(engine, channel.read()?) {
+                    let notice = channel.read()?;
+                    log(notice);
+                    if let Some(event) = told(engine, notice) {
                         return Ok(event);
                     }
                 }
@@ -97,6 +100,24 @@ impl Events {
                 None => drop(self.of(Engine::get()?)),
             }
         }
+    }
+}
+
+/// A notice in the log. How a connection ended is told with its own event, too, which more programs read.
+fn log(notice: Notice) {
+    match notice {
+        Notice::Overflow(cq) => {
+            log!(Error, "completion queue {} overflows: its queue pairs are in error", cq.0)
+        }
+        Notice::Failed { pair, cause, ours } => {
+            let by = if ours { "found here" } else { "told by the peer" };
+            log!(Error, "queue pair {} is in error, {by}: layer/type/code {cause}", pair.0);
+        }
+        Notice::LastWorkRequest(pair) => {
+            log!(Debug, "queue pair {} takes no more of its shared receives", pair.0)
+        }
+        Notice::Limit(srq) => log!(Debug, "shared receive queue {} is below its limit", srq.0),
+        _ => {}
     }
 }
 

@@ -126,6 +126,7 @@ unsafe fn advance(seen: *mut CqEx, cq: &Cq, next: Option<Completion>) -> Result<
     let next = next.ok_or(NOTHING)?;
     // SAFETY: the caller's promise; the fields are those that programs read and we alone write.
     unsafe {
+        cq::note(&next);
         (*seen).status = cq::status(next.status);
         (*seen).wr_id = next.id;
         *cq.current.value() = Some(next);

@@ -1,9 +1,9 @@
 //! What the libraries decide, for whoever wonders why a program does not work: `SPRAT_LOG`, which is off unless set.
 //!
 //! ```text
-//!   SPRAT_LOG=error               calls that fail, with the errno they return
-//!   SPRAT_LOG=info                also: the engine, devices opened, connections made, refused and ended
-//!   SPRAT_LOG=debug               also: objects made and destroyed, events, calls that find nothing (EAGAIN)
+//!   SPRAT_LOG=error               calls and requests that fail, errors that end connections
+//!   SPRAT_LOG=info                also: the engine, devices opened, connections asked for, made, refused and ended
+//!   SPRAT_LOG=debug               also: events, calls that find nothing (EAGAIN)
 //!   SPRAT_LOG=info,/tmp/log-%p    into a file, to whose end is written; %p is the process id
 //!
 //!   sprat[4711] 0.103277 info: opens iw_lo

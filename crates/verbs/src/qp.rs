@@ -20,6 +20,7 @@ use crate::cq::Cq;
 use crate::engine::{Engine, limits, locked};
 use crate::entry::{Errno, INVALID, UNSUPPORTED, at, entry, export, put};
 use crate::extended::{Builder, Sequence, Writers};
+use crate::log::log;
 use crate::pd::{Acks, Pd};
 use crate::query::PORT;
 use crate::srq::Srq;
@@ -110,7 +111,14 @@ impl Qp {
                 self.stage.store(RESET, Ordering::Relaxed);
             }
             (ERR, ERR) => {}
-            (_, ERR) => self.pair.fail(),
+            (_, ERR) => {
+                log!(
+                    Info,
+                    "the program puts queue pair {} into error: what is posted is flushed",
+                    self.pair.number().0
+                );
+                self.pair.fail();
+            }
             (RESET | INIT, INIT) | (INIT | RTR, RTR) => self.stage.store(next, Ordering::Relaxed),
             // The connection was made by rdma_cm, which has gone all this way.
             (RTS, INIT | RTR | RTS) | (SQD, SQD) => {}

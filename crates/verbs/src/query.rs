@@ -116,6 +116,9 @@ fn mtu(octets: u32) -> c_int {
     MTUS.rev().find(|n| octets >= 256 << (n - 1)).unwrap_or(*MTUS.start())
 }
 
+/// In units of 100 Mb/s, the same that [`width_and_speed`] tells.
+const UNKNOWN_SPEED: u64 = 400;
+
 /// `active_width` and `active_speed` as iWARP cards tell them: lanes (1, 4) and what a lane moves (2.5, 10, 25 Gb/s).
 fn width_and_speed(mbps: Option<u32>) -> (u8, u8) {
     match mbps {
@@ -216,6 +219,18 @@ export! {
         unsafe { put(attr, attributes(open.device)) }
     }
 
+    /// What the port moves, in units of 100 Mb/s.
+    code fn ibv_query_port_speed(context: *mut Context, port: u32, speed: *mut u64) {
+        // SAFETY: null, or a context that the program has open during this call.
+        let open = unsafe { Open::from_seen(context) }?;
+        if port != PORT {
+            return Err(INVALID);
+        }
+        let known = open.device.interface().ok().and_then(|i| i.mbps);
+        // SAFETY: null, or room for the number, the caller's.
+        unsafe { put(speed, known.map_or(UNKNOWN_SPEED, |mbps| u64::from(mbps / 100).max(1))) }
+    }
+
     /// How the port is, for programs whose headers are old.
     code fn ibv_query_port(context: *mut Context, number: u8, attr: *mut PortAttr) {
         ask_port(context, number, attr, PORT_ATTR_THEN)
@@ -304,5 +319,40 @@ export! {
             Ok(count.min(entries) as isize)
         };
         Ok(table().unwrap_or_else(|errno: Errno| -(errno.0 as isize)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::engine::limits;
+
+    /// In groups of three digits.
+    fn grouped(number: usize) -> String {
+        let digits = number.to_string();
+        let groups: Vec<&str> =
+            digits.as_bytes().rchunks(3).rev().map(|g| str::from_utf8(g).unwrap()).collect();
+        groups.join(",")
+    }
+
+    #[test]
+    fn the_page_tells_the_limits() {
+        let page = include_str!("../../../docs/verbs.md");
+        let most = limits();
+        for (of, number) in [
+            ("queue pairs, and connections", most.queue_pairs),
+            ("queue pairs, and connections", most.connections),
+            ("completion queues", most.completion_queues),
+            ("shared receive queues", most.shared_receive_queues),
+            ("protection domains", most.protection_domains),
+            ("memory regions and windows", most.tags),
+            ("work requests of a queue, receives of a shared one", most.requests as usize),
+            ("pieces of memory of a request", most.elements),
+            ("octets inline", most.inline),
+            ("entries of a completion queue", most.completions as usize),
+            ("Reads and atomics under way of a queue pair, each way", most.read_depth.into()),
+        ] {
+            let row = format!("| {of} | {} |", grouped(number));
+            assert!(page.contains(&row), "no {row}");
+        }
     }
 }

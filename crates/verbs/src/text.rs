@@ -75,7 +75,7 @@ const STATUS: [&CStr; 24] = [
 ];
 
 /// By `enum rdma_cm_event_type`.
-const CONNECTIONS: [&CStr; 16] = [
+const CONNECTIONS: [&CStr; 18] = [
     c"RDMA_CM_EVENT_ADDR_RESOLVED",
     c"RDMA_CM_EVENT_ADDR_ERROR",
     c"RDMA_CM_EVENT_ROUTE_RESOLVED",
@@ -92,7 +92,19 @@ const CONNECTIONS: [&CStr; 16] = [
     c"RDMA_CM_EVENT_MULTICAST_ERROR",
     c"RDMA_CM_EVENT_ADDR_CHANGE",
     c"RDMA_CM_EVENT_TIMEWAIT_EXIT",
+    c"RDMA_CM_EVENT_ADDRINFO_RESOLVED",
+    c"RDMA_CM_EVENT_ADDRINFO_ERROR",
 ];
+
+fn connection_named(event: c_int) -> &'static CStr {
+    let known = usize::try_from(event).ok().and_then(|event| CONNECTIONS.get(event));
+    known.copied().unwrap_or(c"UNKNOWN EVENT")
+}
+
+/// What an event of rdma_cm is called, for the log.
+pub(crate) fn connection_event(event: c_int) -> &'static str {
+    connection_named(event).to_str().unwrap_or_default().trim_start_matches("RDMA_CM_EVENT_")
+}
 
 /// `enum ibv_rate`, the multiple of 2.5 Gb/s (none for lanes of 14 and 25 Gb/s), and Mb/s.
 const RATES: [(c_int, Option<c_int>, c_int); 23] = [
@@ -151,11 +163,7 @@ export! {
 
     /// What an event of a connection is called.
     null fn sprat_rdma_event_str(event: c_int) -> *const c_char {
-        Ok(if (0..CONNECTIONS.len() as c_int).contains(&event) {
-            name(&CONNECTIONS, event)
-        } else {
-            c"UNKNOWN EVENT".as_ptr()
-        })
+        Ok(connection_named(event).as_ptr())
     }
 }
 

@@ -10,7 +10,7 @@
 //! program's, so that the program finds its own object without a search.
 //!
 //! Always holds: what waits is of parties that there are, so that no key of an object that has gone comes out; what a party
-//! may leave waiting is limited (a connection moves few times, a listener has its backlog).
+//! may leave waiting of what others do is limited (a connection moves few times, a listener has its backlog).
 //!
 //! Not here: what the program makes of it, and sockets (`door`).
 
@@ -33,7 +33,7 @@ pub(crate) enum News {
     /// A peer asks.
     Asked(Asked),
     /// The party's own words.
-    Own(u64),
+    Own([u64; 2]),
 }
 
 #[derive(Debug)]
@@ -242,7 +242,7 @@ mod tests {
     /// The words that are fetched, by key.
     fn words(parties: &mut Parties, channel: Number) -> Vec<(u64, u64)> {
         let own = |news| match news {
-            News::Own(word) => word,
+            News::Own([word, _]) => word,
             other => panic!("{other:?}"),
         };
         std::iter::from_fn(|| parties.fetch(channel)).map(|(key, news)| (key, own(news))).collect()
@@ -255,7 +255,7 @@ mod tests {
         let (one, two) = (all.open(Arc::clone(&first)), all.open(Arc::clone(&second)));
         let (a, b, c) = (all.enter(one, 100), all.enter(one, 200), all.enter(one, 300));
         for (word, party) in [a, b, c, a, b, c].into_iter().enumerate() {
-            all.tell(party, News::Own(word as u64));
+            all.tell(party, News::Own([word as u64, 0]));
         }
         assert!(readable(&first) && !readable(&second));
         assert_eq!(all.leave(b).fetched, 0);
@@ -265,7 +265,7 @@ mod tests {
         assert_eq!(words(&mut all, two), [(300, 2), (300, 5)]);
         assert!(!readable(&first) && !readable(&second));
         assert_eq!((all.leave(a).fetched, all.leave(c).fetched), (2, 2));
-        all.tell(a, News::Own(9));
+        all.tell(a, News::Own([9, 0]));
         assert!(words(&mut all, one).is_empty());
     }
 

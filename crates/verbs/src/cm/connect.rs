@@ -13,6 +13,7 @@ use super::id::{Id, Stage, State};
 use super::queues;
 use crate::abi::cm::{ConnParam, Ece, Event, Id as Seen};
 use crate::entry::{Errno, INVALID, at, export, put};
+use crate::log::log;
 
 /// How long TCP may take to connect; and how long who is refused tries again, since a server that was asked on another way to
 /// listen may just be about to.
@@ -99,9 +100,13 @@ fn connect(id: &Id, terms: Terms, state: &mut State) -> Result<(), Errno> {
         ..ConnectOptions::default()
     };
     let grace = if to.ip().is_loopback() { GRACE } else { GRACE_AFAR };
+    let pair = terms.pair.0;
     let begun = id.id.connect(terms.pair, state.from.take(), to, options, CONNECT, grace);
     match begun {
-        Ok(local) => id.show_route(Some(local), None),
+        Ok(local) => {
+            log!(Info, "queue pair {pair} asks {to}, from {local}");
+            id.show_route(Some(local), None);
+        }
         // Some systems know that at once: it is told as from all others.
         Err(error) if unreachable(error.kind()).1 != -libc::EIO && error.raw_os_error().is_some() => {
             let (event, status) = unreachable(error.kind());
@@ -159,6 +164,7 @@ export! {
         let from = state.from.take().ok_or(INVALID)?;
         state.stage = Stage::Over;
         let local = own.id.listen(from, backlog)?;
+        log!(Info, "listens at {local}");
         own.show_route(Some(local), None);
         state.stage = Stage::Listening;
         Ok(0)
@@ -248,6 +254,7 @@ unsafe fn reject(id: *mut Seen, private_data: *const c_void, octets: u8) -> Resu
         // SAFETY: the caller's promise.
         unsafe { std::slice::from_raw_parts(private_data.cast::<u8>(), octets.into()) }
     };
+    log!(Info, "refuses {}, with {} octets of private data", request.peer(), said.len());
     // Who has gone meanwhile is refused too.
     let _ = request.reject(said);
     Ok(0)

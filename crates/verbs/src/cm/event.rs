@@ -10,9 +10,12 @@ use sprat::verbs::{ConnectError, ConnectRequest, Connection, MAX_READ_DEPTH, New
 
 use super::channel::Channel;
 use super::id::{self, Id, Stage};
+use super::told;
 use crate::abi::cm::{ConnParam, Event as Seen, EventChannel, Id as SeenId};
 use crate::abi::object::Qp as SeenQp;
 use crate::entry::{AGAIN, Errno, INVALID, export, put};
+use crate::log::log;
+use crate::text;
 
 /// `enum rdma_cm_event_type`.
 pub(super) const ADDR_RESOLVED: c_int = 0;
@@ -24,6 +27,8 @@ const UNREACHABLE: c_int = 7;
 const REJECTED: c_int = 8;
 const ESTABLISHED: c_int = 9;
 const DISCONNECTED: c_int = 10;
+pub(super) const ADDRINFO_RESOLVED: c_int = 16;
+const USER: c_int = 18;
 
 /// Most octets of private data: programs get their number in one.
 pub(super) const MOST_PRIVATE: usize = u8::MAX as usize;
@@ -42,23 +47,29 @@ struct What {
     event: c_int,
     status: c_int,
     private_data: Vec<u8>,
+    /// What the program has said itself.
+    argument: u64,
     /// `initiator_depth` and `responder_resources`.
     depths: (u8, u8),
 }
 
 impl What {
     const fn plain(event: c_int, status: c_int) -> Self {
-        Self { event, status, private_data: Vec::new(), depths: (0, 0) }
+        Self { event, status, private_data: Vec::new(), argument: 0, depths: (0, 0) }
     }
 }
 
-/// An event of an id's own, as a word for the engine to keep.
-pub(super) fn own(event: c_int, status: c_int) -> u64 {
-    u64::from(event.cast_unsigned()) << 32 | u64::from(status.cast_unsigned())
+/// An event of an id's own, as words for the engine to keep.
+pub(super) fn own(event: c_int, status: c_int) -> [u64; 2] {
+    with_argument(event, status, 0)
 }
 
-fn of_word(word: u64) -> What {
-    What::plain((word >> 32) as c_int, (word as u32).cast_signed())
+fn with_argument(event: c_int, status: c_int, argument: u64) -> [u64; 2] {
+    [u64::from(event.cast_unsigned()) << 32 | u64::from(status.cast_unsigned()), argument]
+}
+
+fn of_words([word, argument]: [u64; 2]) -> What {
+    What { argument, ..What::plain((word >> 32) as c_int, (word as u32).cast_signed()) }
 }
 
 /// A depth as programs have it.
@@ -84,12 +95,8 @@ fn of_connection(connection: Connection) -> Option<What> {
     let error = match connection {
         Connection::Opening => return None,
         Connection::Ready(agreed) => {
-            return Some(What {
-                event: ESTABLISHED,
-                status: 0,
-                private_data: agreed.private_data,
-                depths: (depth(agreed.ord), depth(agreed.ird)),
-            });
+            let depths = (depth(agreed.ord), depth(agreed.ird));
+            return Some(What { private_data: agreed.private_data, depths, ..What::plain(ESTABLISHED, 0) });
         }
         Connection::Not(error) => error,
     };
@@ -110,6 +117,7 @@ fn of_connection(connection: Connection) -> Option<What> {
 
 /// An event for a program.
 fn give(of: &Id, id: *mut SeenId, listener: *mut SeenId, what: &What) -> *mut Seen {
+    log!(Debug, "event {} of id {id:p}, status {}", text::connection_event(what.event), what.status);
     // SAFETY: a structure of numbers and pointers, for which all zeros mean nothing.
     let zeros: Seen = unsafe { std::mem::zeroed() };
     let seen = Seen { id, listen_id: listener, event: what.event, status: what.status, ..zeros };
@@ -131,8 +139,15 @@ fn give(of: &Id, id: *mut SeenId, listener: *mut SeenId, what: &What) -> *mut Se
         srq: 0,
         qp_num: 0,
     };
-    // SAFETY: as above; the parameters are a union, whose larger side has the place.
-    unsafe { (&raw mut (*event).seen.param).cast::<ConnParam>().write(param) };
+    // SAFETY: as above; the parameters are a union, whose largest side has the place.
+    unsafe {
+        let place = &raw mut (*event).seen.param;
+        if what.event == USER {
+            place.cast::<u64>().write(what.argument);
+        } else {
+            place.cast::<ConnParam>().write(param);
+        }
+    }
     event.cast()
 }
 
@@ -158,9 +173,10 @@ fn asked(listener: &Id, request: ConnectRequest) -> Result<(*mut SeenId, What), 
     let depths =
         (depth(request.ird().unwrap_or(MAX_READ_DEPTH)), depth(request.ord().unwrap_or(MAX_READ_DEPTH)));
     let private_data = request.private_data().to_vec();
+    log!(Info, "{peer} asks at {local}, with {} octets of private data", private_data.len());
     let mut state = id.state();
     (state.stage, state.depths) = (Stage::Asked(request), depths);
-    Ok((new, What { event: CONNECT_REQUEST, status: 0, private_data, depths }))
+    Ok((new, What { private_data, depths, ..What::plain(CONNECT_REQUEST, 0) }))
 }
 
 /// A connection stands otherwise: what that means for its id and its queue pair.
@@ -184,18 +200,25 @@ fn follows(id: &Id, event: c_int) {
 /// `EAGAIN` if there is none and it was, `EINTR` if a signal came, [`AGAIN`] if nothing did for a while.
 pub(super) fn next(channel: &Channel) -> Result<*mut Seen, Errno> {
     loop {
+        told::refused(channel.engine);
         let (key, news) = channel.channel.read()?;
         // SAFETY: these news are not acknowledged yet.
         let id = unsafe { Id::of_key(key) };
         let given = match news {
-            News::Own(word) => Some(give(id, id.seen(), std::ptr::null_mut(), &of_word(word))),
-            News::Connection(connection) => of_connection(connection).map(|what| {
-                follows(id, what.event);
-                give(id, id.seen(), std::ptr::null_mut(), &what)
-            }),
+            News::Own(words) => Some(give(id, id.seen(), std::ptr::null_mut(), &of_words(words))),
+            News::Connection(connection) => {
+                told::moved(id, &connection);
+                of_connection(connection).map(|what| {
+                    follows(id, what.event);
+                    give(id, id.seen(), std::ptr::null_mut(), &what)
+                })
+            }
             // Who finds no room for a peer refuses it.
             News::Request(request) => {
-                asked(id, request).ok().map(|(new, what)| give(id, new, id.seen(), &what))
+                let asked = asked(id, request);
+                let asked =
+                    asked.inspect_err(|e| log!(Error, "refuses a peer, since its id cannot be made: {e:?}"));
+                asked.ok().map(|(new, what)| give(id, new, id.seen(), &what))
             }
         };
         match given {
@@ -273,6 +296,17 @@ export! {
 }
 
 export! {
+    /// Puts an event of the program's own behind those of an id that wait.
+    minus fn sprat_rdma_write_cm_event(id: *mut SeenId, event: c_int, status: c_int, argument: u64) -> c_int {
+        // SAFETY: null, or an id that is there.
+        let id = unsafe { Id::to_use(id) }?;
+        if event != USER {
+            return Err(INVALID);
+        }
+        id.id.say(with_argument(event, status, argument));
+        Ok(0)
+    }
+
     /// An event was taken note of: it is not there any more.
     minus fn sprat_rdma_ack_cm_event(event: *mut Seen) -> c_int {
         if event.is_null() {

@@ -16,6 +16,7 @@ use std::sync::{Mutex, MutexGuard};
 use sprat::verbs::{BoundAddress, ConnectRequest, ConnectionId, SocketOptions};
 
 use super::channel::{self, Channel};
+use super::lookup::Lookup;
 use super::{address, devices, event};
 use crate::abi::cm::{EventChannel, Id as Seen};
 use crate::abi::object::QpInit;
@@ -32,6 +33,9 @@ const IB: c_int = 0x013f;
 pub(super) const RC: c_int = 2;
 /// The device's only port.
 const PORT: u8 = 1;
+/// `RDMA_OPTION_IB`, and its only option.
+const OPTION_IB: c_int = 1;
+const IB_PATH: c_int = 1;
 /// `RDMA_OPTION_ID`, and its options.
 const OPTION_ID: c_int = 0;
 const TOS: c_int = 0;
@@ -76,6 +80,8 @@ pub(super) struct State {
     pub(super) pairs: Option<QpInit>,
     /// What goes before the private data of who asks.
     pub(super) greeting: Vec<u8>,
+    /// The addresses that were asked for a name.
+    pub(super) lookup: Lookup,
 }
 
 /// An id.
@@ -143,6 +149,7 @@ impl Id {
                 depths: (u8::MAX, u8::MAX),
                 pairs: None,
                 greeting: Vec::new(),
+                lookup: Lookup::None,
             }),
         };
         // SAFETY: memory for it, made just now and known to nobody.
@@ -270,8 +277,11 @@ export! {
         // SAFETY: null, or an id that is there.
         let own = unsafe { Id::to_use(id) }?;
         let wanted = match (level, name) {
+            _ if value.is_null() && octets > 0 => return Err(Errno(libc::EFAULT)),
             (OPTION_ID, TOS | ACK_TIMEOUT) => 1,
             (OPTION_ID, REUSE | ONLY_V6) => size_of::<c_int>(),
+            // A path of InfiniBand's leads nowhere here.
+            (OPTION_IB, IB_PATH) => return Err(INVALID),
             _ => return Err(Errno(libc::ENOSYS)),
         };
         if value.is_null() || octets != wanted {

@@ -1,16 +1,23 @@
-//! Names into addresses: `rdma_getaddrinfo`, by the C library's `getaddrinfo`.
+//! Names into addresses: `rdma_getaddrinfo`, by the C library's `getaddrinfo`, and the same with an event of an id's.
 //!
 //! What is given out is allocated by the C library, piece by piece, and freed by [`sprat_rdma_freeaddrinfo`].
 
 use std::ffi::{c_char, c_int, c_void};
 
-use super::id::{RC, TCP};
-use crate::abi::cm::AddrInfo;
-use crate::entry::{Errno, INVALID, export};
+use super::event;
+use super::id::{Id, RC, TCP};
+use crate::abi::cm::{AddrInfo, Id as Seen};
+use crate::entry::{Errno, INVALID, UNSUPPORTED, export, put};
+
+/// There is nothing of that name.
+const UNKNOWN: Errno = Errno(libc::ENOENT);
 
 /// `enum rdma_addrinfo`'s flags.
 const PASSIVE: c_int = 1;
 const NUMERIC: c_int = 1 << 1;
+/// To ask a subnet's administrator, or the C library, but not both.
+const SA: c_int = 1 << 4;
+const DNS: c_int = 1 << 5;
 /// `RDMA_PS_UDP`, `RDMA_PS_IPOIB`, `IBV_QPT_UD`.
 const UDP: c_int = 0x0111;
 const IPOIB: c_int = 0x0002;
@@ -169,16 +176,134 @@ export! {
         if to.is_null() || (node.is_null() && service.is_null() && hints.is_none()) {
             return Err(INVALID);
         }
-        let found: *mut AddrInfo = room(size_of::<AddrInfo>())?;
-        // SAFETY: zeroed memory, made just now, for which all zeros mean nothing; names and hints are the program's.
-        let code = unsafe { find(node, service, hints, &mut *found) };
-        if code == Ok(0) {
-            // SAFETY: not null, and the program's to be written.
-            unsafe { to.write(found) };
-        } else {
-            sprat_rdma_freeaddrinfo(found);
+        if hints.is_some_and(|h| h.ai_flags & SA != 0) {
+            // iWARP has no subnet administrator who could know the service.
+            let both = !node.is_null() || hints.is_some_and(|h| h.ai_flags & DNS != 0);
+            return Err(if both {
+                UNSUPPORTED
+            } else if service.is_null() {
+                INVALID
+            } else {
+                UNKNOWN
+            });
         }
-        code
+        // SAFETY: names and hints are the program's.
+        match unsafe { found(node, service, hints) }? {
+            Ok(found) => {
+                // SAFETY: not null, and the program's to be written.
+                unsafe { to.write(found) };
+                Ok(0)
+            }
+            Err(code) => Ok(code),
+        }
+    }
+
+    /// The same, of which an event tells and which [`sprat_rdma_query_addrinfo`] gives out; one at a time. Names are looked
+    /// up during this call, as rdma-core does it.
+    minus fn sprat_rdma_resolve_addrinfo(
+        id: *mut Seen,
+        node: *const c_char,
+        service: *const c_char,
+        hints: *const AddrInfo,
+    ) -> c_int {
+        // SAFETY: null, or an id that is there, and what the program wants.
+        let (own, hints) = unsafe { (Id::to_use(id)?, hints.as_ref()) };
+        {
+            let mut state = own.state();
+            if !matches!(state.lookup, Lookup::None) {
+                return Err(Errno(libc::EBUSY));
+            }
+            state.lookup = Lookup::UnderWay;
+        }
+        // SAFETY: as above.
+        let done = unsafe { asked(node, service, hints) };
+        own.state().lookup = done.as_ref().map_or(Lookup::None, |found| Lookup::Found(*found));
+        done?;
+        own.id.say(event::own(event::ADDRINFO_RESOLVED, 0));
+        own.completes()?;
+        Ok(0)
+    }
+
+    /// Gives out the addresses that were asked for, once.
+    minus fn sprat_rdma_query_addrinfo(id: *mut Seen, to: *mut *mut AddrInfo) -> c_int {
+        // SAFETY: null, or an id that is there.
+        let own = unsafe { Id::to_use(id) }?;
+        if to.is_null() {
+            return Err(INVALID);
+        }
+        let mut state = own.state();
+        let Lookup::Found(found) = state.lookup else { return Err(UNKNOWN) };
+        // The program frees them from now on.
+        std::mem::forget(std::mem::replace(&mut state.lookup, Lookup::None));
+        // SAFETY: not null, and the program's to be written.
+        unsafe { put(to, found) }?;
+        Ok(0)
+    }
+}
+
+/// What comes of names, or the C library's code.
+///
+/// # Safety
+/// The names are null or strings, the hints the program's.
+unsafe fn found(
+    node: *const c_char,
+    service: *const c_char,
+    hints: Option<&AddrInfo>,
+) -> Result<Result<*mut AddrInfo, c_int>, Errno> {
+    let found: *mut AddrInfo = room(size_of::<AddrInfo>())?;
+    // SAFETY: zeroed memory, made just now, for which all zeros mean nothing; the rest is the caller's promise.
+    let code = unsafe { find(node, service, hints, &mut *found) };
+    if code != Ok(0) {
+        sprat_rdma_freeaddrinfo(found);
+    }
+    Ok(match code? {
+        0 => Ok(found),
+        code => Err(code),
+    })
+}
+
+/// The same for an id. A code of the C library's is the errno then, as with rdma-core, where that has none of its own.
+///
+/// # Safety
+/// The names are null or strings, the hints the program's.
+unsafe fn asked(
+    node: *const c_char,
+    service: *const c_char,
+    hints: Option<&AddrInfo>,
+) -> Result<*mut AddrInfo, Errno> {
+    let flags = hints.map_or(0, |h| h.ai_flags);
+    if flags & SA != 0 {
+        return Err(if flags & DNS == 0 && node.is_null() && service.is_null() {
+            INVALID
+        } else {
+            UNSUPPORTED
+        });
+    }
+    if node.is_null() && service.is_null() && hints.is_none() {
+        return Err(INVALID);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { found(node, service, hints) }?.map_err(|code| match code {
+        libc::EAI_SYSTEM => std::io::Error::last_os_error().into(),
+        code => Errno(code),
+    })
+}
+
+/// Addresses that an id has asked for.
+pub(super) enum Lookup {
+    /// None, or they were given out.
+    None,
+    /// They are being found.
+    UnderWay,
+    /// They wait to be given out.
+    Found(*mut AddrInfo),
+}
+
+impl Drop for Lookup {
+    fn drop(&mut self) {
+        if let Self::Found(found) = self {
+            sprat_rdma_freeaddrinfo(*found);
+        }
     }
 }
 

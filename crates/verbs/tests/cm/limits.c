@@ -34,10 +34,14 @@ static struct ibv_context *device(void) {
 static void queues(struct ibv_context *context, const struct ibv_device_attr *most) {
     struct ibv_cq *cq = ibv_create_cq(context, most->max_cqe, NULL, NULL, 0);
     SHOULD(cq != NULL && cq->cqe == most->max_cqe && ibv_resize_cq(cq, most->max_cqe) == 0);
+    /* Events cannot be held back, and the device says so. */
+    struct ibv_modify_cq_attr moderate = {.attr_mask = IBV_CQ_ATTR_MODERATE, .moderate = {1, 1}};
+    SHOULD(ibv_modify_cq(cq, &moderate) == EOPNOTSUPP);
     SHOULD(ibv_resize_cq(cq, most->max_cqe + 1) == EINVAL && ibv_resize_cq(cq, 0) == EINVAL);
     SHOULD(ibv_destroy_cq(cq) == 0);
     NONE(ibv_create_cq(context, most->max_cqe + 1, NULL, NULL, 0), EINVAL);
     NONE(ibv_create_cq(context, 0, NULL, NULL, 0), EINVAL);
+    NONE(ibv_create_cq(context, -1, NULL, NULL, 0), EINVAL);
     NONE(ibv_create_cq(context, 1, NULL, NULL, context->num_comp_vectors), EINVAL);
     MANY(struct ibv_cq, most->max_cq, ibv_create_cq(context, 1, NULL, NULL, 0), ibv_destroy_cq, ENOMEM);
 }
@@ -53,7 +57,7 @@ static void shared(struct ibv_pd *pd, const struct ibv_device_attr *most) {
     attr.srq_limit = most->max_srq_wr + 1;
     SHOULD(ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT) == EINVAL);
     SHOULD(ibv_modify_srq(srq, &attr, 1 << 5) == EINVAL);
-    /* Not among what the device says it can, as siw. */
+    /* Not among what the device says it can. */
     SHOULD(!(most->device_cap_flags & IBV_DEVICE_SRQ_RESIZE) && ibv_modify_srq(srq, &attr, IBV_SRQ_MAX_WR) == EOPNOTSUPP);
     SHOULD(ibv_destroy_srq(srq) == 0);
     init.attr.max_wr++;
@@ -113,6 +117,9 @@ int main(void) {
     struct ibv_pd *pd = ibv_alloc_pd(context);
     struct ibv_device_attr most;
     MUST(pd && ibv_query_device(context, &most) == 0);
+    SHOULD(most.max_mw == most.max_mr && most.device_cap_flags & IBV_DEVICE_MEM_WINDOW);
+    struct ibv_device_attr_ex more;
+    SHOULD(ibv_query_device_ex(context, NULL, &more) == 0 && more.cq_mod_caps.max_cq_count == 0);
     queues(context, &most);
     shared(pd, &most);
     pairs(context, pd, &most);

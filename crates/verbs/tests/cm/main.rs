@@ -4,13 +4,19 @@
 #[allow(dead_code, reason = "each test program uses what it needs of it")]
 mod place;
 
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 use place::{libraries, output};
 
 /// What a program of this folder prints on our libraries.
-fn run(source: &str, args: &[&str]) -> String {
+fn run(source: &str) -> String {
+    logged(source, "")
+}
+
+/// The same with this SPRAT_LOG.
+fn logged(source: &str, log: &str) -> String {
     let folder = tempfile::tempdir().expect("a folder can be made");
     let binary = folder.path().join("program");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cm").join(source);
@@ -20,17 +26,37 @@ fn run(source: &str, args: &[&str]) -> String {
         "-libverbs",
         "-lpthread",
     ]));
-    output(Command::new(&binary).args(args).env("LD_LIBRARY_PATH", libraries()))
+    output(Command::new(&binary).env("LD_LIBRARY_PATH", libraries()).env("SPRAT_LOG", log))
 }
 
 /// Names whatever is wrong, a line each.
 #[test]
 fn misuse_has_the_errno_of_rdma_core() {
-    assert_eq!(run("misuse.c", &[]), "all as it should be\n");
+    assert_eq!(run("misuse.c"), "all as it should be\n");
+}
+
+/// Names whatever is wrong, a line each; and what became of the connections is in the log.
+#[test]
+fn peers_may_talk_nonsense_and_vanish() {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let file = folder.path().join("log");
+    assert_eq!(logged("strangers.c", &format!("info,{}", file.display())), "all as it should be\n");
+    let log = fs::read_to_string(file).expect("there was something to tell");
+    for told in [
+        "info: listens at 127.0.0.1:",
+        "with 3 octets of private data",
+        "refuses queue pair",
+        "is connected with 127.0.0.1:",
+        "fails: Start(Malformed(Key))",
+        "error: rdma_connect: Invalid argument",
+    ] {
+        assert!(log.contains(told), "no {told} in {log}");
+    }
+    assert!(!log.contains("debug:"), "{log}");
 }
 
 /// Regions are left out, of which there may be a million: the engine's own tests have them.
 #[test]
 fn there_is_as_much_as_the_device_says_and_no_more() {
-    assert_eq!(run("limits.c", &[]), "all as it should be\n");
+    assert_eq!(run("limits.c"), "all as it should be\n");
 }

@@ -1,96 +1,5 @@
 /* rdma_cm used wrongly, and rightly at its edges; names whatever is not as it should be. */
-#define _GNU_SOURCE
-#include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <poll.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-#include <arpa/inet.h>
-#include <sys/resource.h>
-#include <sys/un.h>
-#include <sys/wait.h>
-#include <rdma/rdma_cma.h>
-#include <rdma/rdma_verbs.h>
-#include "../place/should.h"
-
-static struct rdma_event_channel *here, *there;
-
-static struct sockaddr_in loopback(uint16_t port) {
-    return (struct sockaddr_in){.sin_family = AF_INET, .sin_port = port, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-}
-
-static struct sockaddr *sa(struct sockaddr_in *at) { return (struct sockaddr *)at; }
-
-static struct rdma_cm_id *id_at(struct rdma_event_channel *channel) {
-    struct rdma_cm_id *id;
-    MUST(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0);
-    return id;
-}
-
-/* The next event, which has to be this one; not acknowledged yet. */
-static struct rdma_cm_event *event(struct rdma_event_channel *channel, enum rdma_cm_event_type type) {
-    struct rdma_cm_event *event;
-    MUST(rdma_get_cm_event(channel, &event) == 0);
-    if (event->event != type) {
-        printf("%s (%d) instead of %s\n", rdma_event_str(event->event), event->status, rdma_event_str(type));
-        exit(1);
-    }
-    return event;
-}
-
-static struct rdma_cm_id *next(struct rdma_event_channel *channel, enum rdma_cm_event_type type) {
-    struct rdma_cm_event *e = event(channel, type);
-    struct rdma_cm_id *id = e->id;
-    MUST(rdma_ack_cm_event(e) == 0);
-    return id;
-}
-
-static int waits(struct rdma_event_channel *channel) {
-    struct pollfd fd = {.fd = channel->fd, .events = POLLIN};
-    return poll(&fd, 1, 0) == 1;
-}
-
-static struct rdma_cm_id *listener(int backlog) {
-    struct rdma_cm_id *id = id_at(here);
-    struct sockaddr_in any = loopback(0);
-    MUST(rdma_bind_addr(id, sa(&any)) == 0 && rdma_listen(id, backlog) == 0);
-    return id;
-}
-
-static void give_pair(struct rdma_cm_id *id) {
-    struct ibv_qp_init_attr attr = {
-        .cap = {.max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1}, .qp_type = IBV_QPT_RC};
-    MUST(rdma_create_qp(id, NULL, &attr) == 0);
-}
-
-/* An id that knows the way to a port of loopback. */
-static struct rdma_cm_id *routed(uint16_t port) {
-    struct rdma_cm_id *id = id_at(there);
-    struct sockaddr_in to = loopback(port);
-    MUST(rdma_resolve_addr(id, NULL, sa(&to), 1000) == 0);
-    MUST(next(there, RDMA_CM_EVENT_ADDR_RESOLVED) == id && rdma_resolve_route(id, 1000) == 0);
-    MUST(next(there, RDMA_CM_EVENT_ROUTE_RESOLVED) == id);
-    return id;
-}
-
-/* One that has asked. */
-static struct rdma_cm_id *asking(uint16_t port) {
-    struct rdma_cm_id *id = routed(port);
-    struct rdma_conn_param param = {.responder_resources = 3, .initiator_depth = 5, .private_data = "who", .private_data_len = 3};
-    give_pair(id);
-    MUST(rdma_connect(id, &param) == 0);
-    return id;
-}
-
-static void gone(struct rdma_cm_id *id) {
-    if (id->qp)
-        rdma_destroy_qp(id);
-    SHOULD(rdma_destroy_id(id) == 0);
-}
+#include "ids.h"
 
 static void arguments(void) {
     struct rdma_cm_id *id;
@@ -127,9 +36,12 @@ static void arguments(void) {
     FAILS(rdma_get_request(id, &id), EINVAL);
     FAILS(rdma_create_qp(id, NULL, NULL), EINVAL);
     FAILS(rdma_join_multicast(id, sa(&to), NULL), EOPNOTSUPP);
-    FAILS(rdma_set_option(id, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, &yes, sizeof yes), ENOSYS);
+    FAILS(rdma_set_option(id, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, &yes, sizeof yes), EINVAL);
+    FAILS(rdma_set_option(id, RDMA_OPTION_IB, 2, &yes, sizeof yes), ENOSYS);
+    FAILS(rdma_set_option(id, RDMA_OPTION_ID, 77, &yes, sizeof yes), ENOSYS);
+    FAILS(rdma_set_option(NULL, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &tos, sizeof tos), EINVAL);
     FAILS(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &yes, sizeof yes), EINVAL);
-    FAILS(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, NULL, sizeof yes), EINVAL);
+    FAILS(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, NULL, sizeof yes), EFAULT);
     SHOULD(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &tos, sizeof tos) == 0);
     SHOULD(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &yes, sizeof yes) == 0);
     FAILS(rdma_init_qp_attr(id, &attr, &mask), EINVAL);
@@ -141,11 +53,15 @@ static void arguments(void) {
     give_pair(id);
     FAILS(rdma_connect(id, &much), EINVAL);
     FAILS(rdma_resolve_addr(id, NULL, sa(&to), 1), EINVAL);
+    FAILS(rdma_resolve_route(id, 1), EINVAL);
+    FAILS(rdma_bind_addr(id, sa(&to)), EINVAL);
     FAILS(rdma_listen(id, 1), EINVAL);
     SHOULD(id->verbs && id->pd && id->port_num == 1 && id->qp->pd == id->pd && rdma_get_dst_port(id) == htons(9));
     SHOULD(((struct sockaddr_in *)rdma_get_local_addr(id))->sin_addr.s_addr == htonl(INADDR_LOOPBACK));
     SHOULD(id->send_cq && id->recv_cq && id->send_cq_channel && id->recv_cq->cq_context == id && id->route.num_paths == 0);
     FAILS(rdma_create_qp(id, NULL, &(struct ibv_qp_init_attr){.qp_type = IBV_QPT_RC}), EINVAL);
+    FAILS(rdma_create_srq(id, NULL, NULL), EINVAL);
+    FAILS(rdma_create_srq_ex(id, &(struct ibv_srq_init_attr_ex){.comp_mask = 0}), EINVAL);
     gone(id);
 }
 
@@ -233,6 +149,11 @@ static void refusals(void) {
     server = next(here, RDMA_CM_EVENT_CONNECT_REQUEST);
     SHOULD(rdma_reject(server, "no", 2) == 0);
     FAILS(rdma_reject(server, "no", 2), EINVAL);
+    give_pair(server);
+    FAILS(rdma_accept(server, NULL), EINVAL);
+    rdma_destroy_qp(server);
+    rdma_destroy_qp(server);
+    FAILS(rdma_connect(client, NULL), EINVAL);
     e = event(there, RDMA_CM_EVENT_REJECTED);
     SHOULD(e->status == -ECONNREFUSED && e->param.conn.private_data_len == 2 && !memcmp(e->param.conn.private_data, "no", 2));
     rdma_ack_cm_event(e);
@@ -423,6 +344,118 @@ static void channels(void) {
     rdma_destroy_event_channel(third);
 }
 
+/* What later releases of rdma-core have, whose headers may not be here. */
+static void later(void) {
+    int (*write)(struct rdma_cm_id *, int, int, uint64_t) = dlsym(RTLD_DEFAULT, "rdma_write_cm_event");
+    int (*resolve)(struct rdma_cm_id *, const char *, const char *, const struct rdma_addrinfo *) =
+        dlsym(RTLD_DEFAULT, "rdma_resolve_addrinfo");
+    int (*query)(struct rdma_cm_id *, struct rdma_addrinfo **) = dlsym(RTLD_DEFAULT, "rdma_query_addrinfo");
+    int (*speed)(struct ibv_context *, uint32_t, uint64_t *) = dlsym(RTLD_DEFAULT, "ibv_query_port_speed");
+    enum { RESOLVED = 16, USER = 18, INTERNAL = 19, SA = 16, DNS = 32 };
+    struct rdma_addrinfo hints = {.ai_flags = RAI_NUMERICHOST, .ai_port_space = RDMA_PS_TCP}, *found;
+    const uint64_t argument = 0x0123456789abcdef;
+    struct rdma_cm_id *id = id_at(here);
+    struct rdma_cm_event *e;
+    uint64_t units = 0;
+    MUST(write && resolve && query && speed);
+    FAILS(write(NULL, USER, 0, 1), EINVAL);
+    FAILS(write(id, RDMA_CM_EVENT_ESTABLISHED, 0, 1), EINVAL);
+    FAILS(write(id, INTERNAL, 0, 1), EINVAL);
+    SHOULD(!waits(here) && write(id, USER, -7, argument) == 0 && write(id, USER, 8, ~argument) == 0);
+    e = event(here, USER);
+    SHOULD(e->id == id && !e->listen_id && e->status == -7 && !memcmp(&e->param, &argument, sizeof argument));
+    rdma_ack_cm_event(e);
+    SHOULD(waits(here));
+    gone(id);
+    SHOULD(!waits(here));
+
+    id = id_at(here);
+    FAILS(query(NULL, &found), EINVAL);
+    FAILS(query(id, NULL), EINVAL);
+    FAILS(query(id, &found), ENOENT);
+    FAILS(resolve(NULL, "127.0.0.1", NULL, NULL), EINVAL);
+    FAILS(resolve(id, NULL, NULL, NULL), EINVAL);
+    hints.ai_flags = SA | DNS;
+    FAILS(resolve(id, NULL, "7471", &hints), EOPNOTSUPP);
+    hints.ai_flags = SA;
+    FAILS(resolve(id, NULL, "7471", &hints), EOPNOTSUPP);
+    FAILS(resolve(id, "127.0.0.1", "7471", &hints), EOPNOTSUPP);
+    FAILS(resolve(id, NULL, NULL, &hints), EINVAL);
+    FAILS(rdma_getaddrinfo(NULL, "7471", &hints, &found), ENOENT);
+    FAILS(rdma_getaddrinfo("127.0.0.1", "7471", &hints, &found), EOPNOTSUPP);
+    hints.ai_flags = RAI_NUMERICHOST | DNS;
+    FAILS(resolve(id, "no number", "7471", &hints), EAI_NONAME);
+    SHOULD(!waits(here) && resolve(id, "127.0.0.1", "7471", &hints) == 0);
+    FAILS(resolve(id, "127.0.0.1", "7471", &hints), EBUSY);
+    SHOULD(next(here, RESOLVED) == id && query(id, &found) == 0);
+    SHOULD(found->ai_dst_len == sizeof(struct sockaddr_in) && ((struct sockaddr_in *)found->ai_dst_addr)->sin_port == htons(7471));
+    rdma_freeaddrinfo(found);
+    FAILS(query(id, &found), ENOENT);
+    /* Nobody fetches this one. */
+    SHOULD(resolve(id, "127.0.0.1", "7472", &hints) == 0);
+    gone(id);
+    SHOULD(!waits(here) && rdma_create_id(NULL, &id, NULL, RDMA_PS_TCP) == 0);
+    SHOULD(resolve(id, "127.0.0.1", "7471", &hints) == 0 && id->event && (int)id->event->event == RESOLVED);
+    gone(id);
+
+    id = routed(htons(9));
+    SHOULD(speed(id->verbs, 1, &units) == 0 && units > 0 && speed(id->verbs, 2, &units) == EINVAL);
+    SHOULD(speed(id->verbs, 1, NULL) == EINVAL && speed(NULL, 1, &units) == EINVAL);
+    gone(id);
+}
+
+/* Ends in one call. */
+static void ends(void) {
+    struct rdma_cm_id *at = listener(0), *id;
+    struct sockaddr_in taken = loopback(rdma_get_src_port(at)), nobody = loopback(htons(1));
+    struct ibv_qp_init_attr attr = {.cap = {.max_send_wr = 1, .max_recv_wr = 1}, .qp_type = IBV_QPT_RC};
+    struct rdma_addrinfo want = {.ai_port_space = RDMA_PS_TCP, .ai_qp_type = IBV_QPT_RC, .ai_dst_addr = sa(&nobody), .ai_dst_len = sizeof nobody};
+    FAILS(rdma_create_ep(NULL, &want, NULL, NULL), EINVAL);
+    FAILS(rdma_create_ep(&id, NULL, NULL, NULL), EINVAL);
+    want.ai_qp_type = IBV_QPT_UD;
+    FAILS(rdma_create_ep(&id, &want, NULL, NULL), EOPNOTSUPP);
+    want.ai_qp_type = IBV_QPT_RC;
+    want.ai_dst_addr = NULL;
+    FAILS(rdma_create_ep(&id, &want, NULL, NULL), EINVAL);
+    want.ai_dst_addr = sa(&nobody);
+    SHOULD(rdma_create_ep(&id, &want, NULL, &attr) == 0 && id->qp && id->verbs);
+    FAILS(rdma_get_request(id, NULL), EINVAL);
+    FAILS(rdma_connect(id, NULL), ECONNREFUSED);
+    rdma_destroy_ep(id);
+    attr.cap.max_send_wr = 1 << 30;
+    FAILS(rdma_create_ep(&id, &want, NULL, &attr), EINVAL);
+    want.ai_flags = RAI_PASSIVE;
+    FAILS(rdma_create_ep(&id, &want, NULL, NULL), EINVAL);
+    want.ai_src_addr = sa(&taken);
+    want.ai_src_len = sizeof taken;
+    FAILS(rdma_create_ep(&id, &want, NULL, NULL), EADDRINUSE);
+    gone(at);
+    SHOULD(rdma_create_ep(&id, &want, NULL, NULL) == 0 && rdma_listen(id, 1) == 0 && rdma_get_src_port(id) == taken.sin_port);
+    rdma_destroy_ep(id);
+    rdma_destroy_ep(NULL);
+}
+
+/* Acknowledges once the first thread waits for that. */
+static void *acknowledges(void *e) {
+    sleeps(getpid());
+    return (void *)(long)rdma_ack_cm_event(e);
+}
+
+/* Who ends or moves an id waits until all its events that were fetched are acknowledged. */
+static void unacknowledged(void) {
+    struct rdma_cm_id *id = id_at(here);
+    struct sockaddr_in to = loopback(htons(9));
+    pthread_t thread;
+    void *result = id;
+    MUST(rdma_resolve_addr(id, NULL, sa(&to), 1000) == 0);
+    MUST(pthread_create(&thread, NULL, acknowledges, event(here, RDMA_CM_EVENT_ADDR_RESOLVED)) == 0);
+    SHOULD(rdma_migrate_id(id, there) == 0 && pthread_join(thread, &result) == 0 && !result);
+    MUST(rdma_resolve_route(id, 1000) == 0);
+    MUST(pthread_create(&thread, NULL, acknowledges, event(there, RDMA_CM_EVENT_ROUTE_RESOLVED)) == 0);
+    gone(id);
+    SHOULD(pthread_join(thread, &result) == 0 && !result);
+}
+
 static void *blocked(void *number) {
     struct rdma_cm_event *e;
     __atomic_store_n((int *)number, thread_number(), __ATOMIC_RELEASE);
@@ -454,11 +487,26 @@ static void exhausted(void) {
     SHOULD(rdma_create_event_channel() == NULL && errno == EMFILE);
     FAILS(rdma_create_id(NULL, &id, NULL, RDMA_PS_TCP), EMFILE);
     FAILS(rdma_connect(client, NULL), EMFILE);
+    FAILS(rdma_migrate_id(client, NULL), EMFILE);
     MUST(setrlimit(RLIMIT_NOFILE, &before) == 0);
     SHOULD(rdma_connect(client, NULL) == 0);
     id = next(here, RDMA_CM_EVENT_CONNECT_REQUEST);
     SHOULD(rdma_reject(id, NULL, 0) == 0 && next(there, RDMA_CM_EVENT_REJECTED) == client);
     gone(id);
+    gone(client);
+
+    /* One for who asks and none for who is asked: he hears of it when there is one again. */
+    client = routed(rdma_get_src_port(at));
+    give_pair(client);
+    none.rlim_cur = dup(0) + 1;
+    close(none.rlim_cur - 1);
+    MUST(setrlimit(RLIMIT_NOFILE, &none) == 0);
+    SHOULD(rdma_connect(client, NULL) == 0 && !waits(here));
+    FAILS(dup(0), EMFILE);
+    MUST(setrlimit(RLIMIT_NOFILE, &before) == 0);
+    id = next(here, RDMA_CM_EVENT_CONNECT_REQUEST);
+    gone(id);
+    SHOULD(next(there, RDMA_CM_EVENT_REJECTED) == client);
     gone(client);
     gone(at);
 }
@@ -499,24 +547,6 @@ static void forked(void) {
     gone(at);
 }
 
-/* Descriptors whose names begin so. */
-static int descriptors(const char *prefix) {
-    int count = 0;
-    DIR *all = opendir("/proc/self/fd");
-    for (struct dirent *entry; (entry = readdir(all));) {
-        char name[64] = "";
-        count += readlinkat(dirfd(all), entry->d_name, name, sizeof name - 1) > 0 && !strncmp(name, prefix, strlen(prefix));
-    }
-    closedir(all);
-    return count;
-}
-
-/* Sockets that have ended on one side linger for a moment. */
-static void no_more_sockets_than(int before) {
-    for (int tries = 0; tries < 10000 && descriptors("socket:") > before; tries++)
-        usleep(1000);
-}
-
 int main(void) {
     int sockets = descriptors("socket:");
     here = rdma_create_event_channel();
@@ -537,6 +567,9 @@ int main(void) {
     every_state();
     own_pairs();
     channels();
+    later();
+    ends();
+    unacknowledged();
     cancelled();
     exhausted();
     forked();

@@ -54,7 +54,7 @@ pub enum News {
     /// A peer asks at its listener.
     Request(ConnectRequest),
     /// Its own words, by [`ConnectionId::say`].
-    Own(u64),
+    Own([u64; 2]),
 }
 
 /// Tells what happens to ids. Its descriptor is readable exactly while there is something to be read.
@@ -97,7 +97,7 @@ impl ConnectionChannel {
             rdma::News::Asked(asked) => {
                 News::Request(ConnectRequest { handle: Arc::clone(&self.handle), asked, answered: false })
             }
-            rdma::News::Own(word) => News::Own(word),
+            rdma::News::Own(words) => News::Own(words),
         }
     }
 }
@@ -141,8 +141,8 @@ impl ConnectionId {
     }
 
     /// Puts words of the caller's behind its other news.
-    pub fn say(&self, word: u64) {
-        self.handle.shared.note(|core| core.desk().parties.tell(self.number, rdma::News::Own(word)));
+    pub fn say(&self, words: [u64; 2]) {
+        self.handle.shared.note(|core| core.desk().parties.tell(self.number, rdma::News::Own(words)));
     }
 
     /// Listens; at most `backlog` requests wait to be read, others are refused. Returns the address, with the port.

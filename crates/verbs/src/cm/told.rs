@@ -1,0 +1,92 @@
+//! What is written into the log of connections, as their news are read: see `log`.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use sprat::verbs::{ConnectError, Connection, Why};
+
+use super::address;
+use super::id::Id;
+use crate::engine::Engine;
+use crate::log::log;
+
+/// Both ends of an id's way, as far as they are known.
+fn ends(id: &Id) -> (Option<SocketAddr>, Option<SocketAddr>) {
+    let seen = id.seen();
+    // SAFETY: the id is there; both are as large as any address, and copied.
+    let (from, to) = unsafe { ((*seen).route.addr.source, (*seen).route.addr.destination) };
+    // SAFETY: local variables.
+    unsafe { (address::read((&raw const from).cast()).ok(), address::read((&raw const to).cast()).ok()) }
+}
+
+/// An address, or that there is none yet.
+fn named(at: Option<SocketAddr>) -> String {
+    at.map_or_else(|| "an address not known".to_owned(), |at| at.to_string())
+}
+
+/// A connection stands otherwise.
+pub(super) fn moved(id: &Id, connection: &Connection) {
+    use crate::log::{Level, on};
+    // Both ends are looked for only if somebody reads it.
+    if !on(Level::Error) {
+        return;
+    }
+    let pair = id.id.pair().map_or(0, |pair| pair.0);
+    let (from, to) = ends(id);
+    let (from, to) = (named(from), named(to));
+    let error = match connection {
+        Connection::Opening => return,
+        Connection::Ready(agreed) => {
+            log!(
+                Info,
+                "queue pair {pair}, {from}, is connected with {to}: {} Reads at once from here, {} from there",
+                agreed.ord,
+                agreed.ird
+            );
+            return;
+        }
+        Connection::Not(error) => error,
+    };
+    match error {
+        ConnectError::Idle | ConnectError::TimedOut => {}
+        ConnectError::Rejected { private_data, .. } => {
+            log!(Info, "{to} refuses queue pair {pair}, with {} octets of private data", private_data.len());
+        }
+        ConnectError::Unreachable(kind) => log!(Info, "queue pair {pair} does not reach {to}: {kind}"),
+        ConnectError::Failed(Why::Fault(cause)) => {
+            log!(Error, "the start-up of queue pair {pair} with {to} fails by a Terminate, {cause}");
+        }
+        ConnectError::Failed(why) => log!(Info, "the start-up of queue pair {pair} with {to} fails: {why:?}"),
+        ConnectError::Disconnected { cause: None, .. } => {
+            log!(Info, "the connection of queue pair {pair} with {to} ends; what was posted is flushed");
+        }
+        ConnectError::Disconnected { cause: Some(cause), ours: true } => log!(
+            Error,
+            "an error ends the connection of queue pair {pair} with {to}, found here and told by a Terminate \
+             if it still could be: layer/type/code {cause}; what was posted is flushed"
+        ),
+        ConnectError::Disconnected { cause: Some(cause), ours: false } => log!(
+            Error,
+            "an error ends the connection of queue pair {pair} with {to}, told by a Terminate of the peer: \
+             layer/type/code {cause}; what was posted is flushed"
+        ),
+    }
+}
+
+/// Says how many peers a wildcard did not let in, if there are more than the last time.
+pub(super) fn refused(engine: &Engine) {
+    static SAID: AtomicU64 = AtomicU64::new(0);
+    if !crate::log::on(crate::log::Level::Info) {
+        return;
+    }
+    let now = engine.device.counters().accept_refused;
+    let before = SAID.swap(now, Ordering::Relaxed);
+    if now > before {
+        log!(
+            Info,
+            "refused {} that came from outside of loopback to a listener at all addresses: it takes \
+             sprat exec --insecure-network, or SPRAT_INSECURE_NETWORK=1",
+            now - before
+        );
+    }
+}

@@ -1,0 +1,121 @@
+/* Peers that are none: what comes instead of iWARP, and who goes when he should have answered; names whatever is not as it should be. */
+#include "ids.h"
+
+/* A socket of TCP's that listens at loopback, and its port. */
+static int plain_listener(uint16_t *port) {
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_in at = loopback(0);
+    socklen_t octets = sizeof at;
+    MUST(fd >= 0 && bind(fd, sa(&at), sizeof at) == 0 && listen(fd, 1) == 0 && getsockname(fd, sa(&at), &octets) == 0);
+    *port = at.sin_port;
+    return fd;
+}
+
+/* Who asked has an end, with this status. */
+static void told(struct rdma_cm_id *client, enum rdma_cm_event_type type, int status) {
+    struct rdma_cm_event *e = event(there, type);
+    if (e->status != status)
+        printf("status %d instead of %d\n", e->status, status);
+    SHOULD(e->id == client && e->status == status);
+    rdma_ack_cm_event(e);
+    SHOULD(!waits(there) && (type != RDMA_CM_EVENT_REJECTED || client->qp->state == IBV_QPS_ERR));
+    FAILS(rdma_connect(client, NULL), EINVAL);
+    SHOULD(rdma_disconnect(client) == 0 && !waits(there));
+    gone(client);
+}
+
+/* Whoever was asked hears the request out and says this instead of a reply. */
+static void answered(const char *reply, size_t octets, int reset, enum rdma_cm_event_type type, int status) {
+    uint16_t port;
+    int fd = plain_listener(&port);
+    struct rdma_cm_id *client = asking(port);
+    int peer = accept(fd, NULL, NULL);
+    char request[20];
+    MUST(peer >= 0 && recv(peer, request, sizeof request, MSG_WAITALL) == sizeof request);
+    SHOULD(!memcmp(request, "MPA ID Req Frame", 16));
+    MUST(octets == 0 || send(peer, reply, octets, MSG_NOSIGNAL) == (ssize_t)octets);
+    if (reset) {
+        struct linger now = {.l_onoff = 1};
+        MUST(setsockopt(peer, SOL_SOCKET, SO_LINGER, &now, sizeof now) == 0);
+    }
+    close(peer);
+    told(client, type, status);
+    close(fd);
+}
+
+/* Whoever asks says this and goes; nobody is told of him. */
+static void asked(struct rdma_cm_id *at, const char *request, size_t octets) {
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_in to = loopback(rdma_get_src_port(at));
+    MUST(fd >= 0 && connect(fd, sa(&to), sizeof to) == 0 && send(fd, request, octets, MSG_NOSIGNAL) == (ssize_t)octets);
+    close(fd);
+    struct rdma_cm_id *client = asking(to.sin_port), *server;
+    server = next(here, RDMA_CM_EVENT_CONNECT_REQUEST);
+    SHOULD(rdma_get_dst_port(server) == rdma_get_src_port(client) && !waits(here));
+    gone(server);
+    SHOULD(next(there, RDMA_CM_EVENT_REJECTED) == client);
+    gone(client);
+}
+
+/* A process that is killed, in this state of its connection. */
+static void killed(struct rdma_cm_id *at, int accepts) {
+    int status = 0;
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        there = rdma_create_event_channel();
+        MUST(there);
+        struct rdma_cm_id *client = asking(rdma_get_src_port(at));
+        if (accepts)
+            SHOULD(next(there, RDMA_CM_EVENT_ESTABLISHED) == client);
+        pause();
+    }
+    struct rdma_cm_id *server = next(here, RDMA_CM_EVENT_CONNECT_REQUEST);
+    give_pair(server);
+    if (accepts)
+        SHOULD(rdma_accept(server, NULL) == 0 && next(here, RDMA_CM_EVENT_ESTABLISHED) == server);
+    MUST(kill(child, SIGKILL) == 0 && waitpid(child, &status, 0) == child && WIFSIGNALED(status));
+    if (accepts) {
+        SHOULD(next(here, RDMA_CM_EVENT_DISCONNECTED) == server && server->qp->state == IBV_QPS_ERR);
+    } else {
+        /* As soon as it was heard, or before: then an event tells. */
+        int begun = rdma_accept(server, NULL);
+        if (begun != 0 && errno != ECONNRESET)
+            SHOULD(!"refused for another reason");
+        if (begun == 0) {
+            struct rdma_cm_event *e;
+            MUST(rdma_get_cm_event(here, &e) == 0);
+            SHOULD(e->id == server);
+            if (e->event == RDMA_CM_EVENT_ESTABLISHED) {
+                rdma_ack_cm_event(e);
+                e = event(here, RDMA_CM_EVENT_DISCONNECTED);
+            }
+            rdma_ack_cm_event(e);
+        }
+    }
+    gone(server);
+}
+
+int main(void) {
+    const char garbage[64] = "HTTP/1.1 200 OK";
+    here = rdma_create_event_channel();
+    there = rdma_create_event_channel();
+    MUST(here && there);
+    answered(NULL, 0, 0, RDMA_CM_EVENT_REJECTED, -ECONNRESET);
+    answered(NULL, 0, 1, RDMA_CM_EVENT_REJECTED, -ECONNRESET);
+    answered("MPA ID Rep", 10, 0, RDMA_CM_EVENT_REJECTED, -ECONNRESET);
+    answered(garbage, sizeof garbage, 0, RDMA_CM_EVENT_CONNECT_ERROR, -EPROTO);
+    struct rdma_cm_id *at = listener(0);
+    asked(at, "", 0);
+    asked(at, "MPA ID Req Fr", 13);
+    asked(at, garbage, sizeof garbage);
+    killed(at, 0);
+    killed(at, 1);
+    gone(at);
+    SHOULD(!waits(here) && !waits(there));
+    rdma_destroy_event_channel(here);
+    rdma_destroy_event_channel(there);
+    if (!wrong)
+        puts("all as it should be");
+    return wrong;
+}
