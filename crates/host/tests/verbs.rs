@@ -456,3 +456,26 @@ fn misuse_is_an_error() {
         );
     });
 }
+
+/// A program that is done says so and exits, and what it did not read makes its kernel reset the connection. Its peer finds that
+/// out by sending, and has its last words all the same.
+#[test]
+fn last_words_are_heard_by_who_finds_the_end_by_sending() {
+    let [a, b] = connected(Options { threading: Threading::Caller, ..Options::default() }, 64);
+    b.recv(1, 0..8);
+    // Who was asked may send once the other has.
+    a.send(10, SendOp::Send, 0..8);
+    assert_eq!((a.done().id, b.done().id), (10, 1));
+    b.recv(2, 0..8);
+    b.recv(3, 8..16);
+    b.send(4, SendOp::Send, 16..24);
+    a.send(11, SendOp::Send, 0..8);
+    drop(a);
+    // Nothing has been read here since; these find the end.
+    b.send(5, SendOp::Send, 16..24);
+    b.send(6, SendOp::Send, 16..24);
+    let mut ended: Vec<_> = (0..5).map(|_| b.queue.wait(SOON).expect("a completion in time")).collect();
+    ended.sort_by_key(|c| c.id);
+    let of = |id: u64| ended.iter().find(|c| c.id == id).map(|c| c.status);
+    assert_eq!((of(2), of(3)), (Some(Status::Success), Some(Status::Flushed)), "{ended:?}");
+}

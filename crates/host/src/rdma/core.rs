@@ -61,6 +61,10 @@ const BEHIND: usize = 32;
 const STALE_NS: u64 = 20 * US;
 /// What is read at once in search of a header, where payload is then read directly; more while only short messages come.
 pub(super) const AHEAD: usize = 4 << 10;
+/// So many entries of [`Core::timed`] are never looked through.
+pub(super) const LEAST_TIMED: usize = 1024;
+/// So often is read from a peer that has gone: more than the kernel keeps.
+const MOST_REST: usize = 1024;
 /// What the epoll calls listener `n`: this and `n`.
 pub(super) const LISTENER: u64 = 1 << 32;
 
@@ -150,6 +154,8 @@ pub(crate) struct Core {
     pub(super) by_conn: Vec<u32>,
     /// When to look at which stream: whether something is due there it knows itself.
     pub(super) timed: BinaryHeap<Reverse<(Instant, u32)>>,
+    /// When there are more of these, those with nothing due are sorted out.
+    pub(super) most_timed: usize,
     pub(super) first_timed: Instant,
     /// How many wait until their socket is writable, which only the epoll knows.
     pub(super) waiting: usize,
@@ -202,6 +208,7 @@ impl Core {
             live: Vec::new(),
             by_conn: Vec::new(),
             timed: BinaryHeap::new(),
+            most_timed: LEAST_TIMED,
             first_timed: Instant::NEVER,
             waiting: 0,
             ready: VecDeque::new(),
@@ -656,7 +663,23 @@ impl Core {
         {
             self.rnic.unreadable(now, conn, span);
         } else {
+            self.take_in_rest(now, slot, conn);
             self.ended(now, slot, conn, End::Reset);
+        }
+    }
+
+    /// Takes in what a peer said that takes nothing any more: a program that is done says so and exits, whereby the octets that
+    /// it did not care for make the kernel end the connection abruptly. The kernel here still has what came before.
+    fn take_in_rest(&mut self, now: Instant, slot: u32, conn: Conn) {
+        for _ in 0..MOST_REST {
+            let Some(stream) = self.streams[slot as usize].as_deref_mut() else { return };
+            if stream.finished || stream.conn() != Some(conn) {
+                return;
+            }
+            let kept = stream.kept.len();
+            let Some(Ok(n @ 1..)) = stream.read(&mut self.buffer, kept + READ) else { return };
+            self.count_read(n);
+            self.hand_in(now, slot, conn, n);
         }
     }
 

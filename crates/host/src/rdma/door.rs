@@ -16,7 +16,7 @@ use sprat_proto::Instant;
 use sprat_proto::rdma::{Conn, ConnectOptions, End, Qp, Why};
 use sprat_proto::time::{MS, SECOND};
 
-use super::core::{Core, LISTENER};
+use super::core::{Core, LEAST_TIMED, LISTENER};
 use super::desk::{Asked, Link, MOST_ASKED};
 use super::parties::{Left, Number};
 use super::stream::{self, Kept, SocketOptions, Stage, Stream};
@@ -443,6 +443,19 @@ impl Core {
     fn time(&mut self, slot: u32, until: Instant) {
         self.timed.push(Reverse((until, slot)));
         self.first_timed = self.first_timed.min(until);
+        // An entry stays when its stream has opened or gone: thousands of connections a second would have all those of the
+        // time that opening may take.
+        if self.timed.len() > self.most_timed {
+            let streams = &self.streams;
+            self.timed.retain(|Reverse((due, slot))| {
+                match streams[*slot as usize].as_deref().map(|s| &s.stage) {
+                    Some(Stage::Opening { until, refused, .. }) => *refused || until == due,
+                    Some(Stage::Lingering(until)) => until == due,
+                    Some(Stage::Live(_)) | None => false,
+                }
+            });
+            self.most_timed = LEAST_TIMED.max(2 * self.timed.len());
+        }
     }
 
     fn place(&mut self, stream: Stream) -> u32 {
@@ -492,5 +505,39 @@ impl Core {
         stream.interest = wanted;
         self.waiting += usize::from(wanted.contains(epoll::EventFlags::OUT));
         self.waiting -= usize::from(old.contains(epoll::EventFlags::OUT));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rdma::core::Settings;
+
+    /// Streams that come and go faster than their times leave no more than a few of these, and none that is due is lost.
+    #[test]
+    fn times_of_streams_that_are_gone_are_sorted_out() {
+        let settings = Settings {
+            config: sprat_proto::rdma::Config::default(),
+            copies: crate::rdma::Copies::default(),
+            connections: 8,
+            fitted: false,
+        };
+        let mut core = Core::new(settings).expect("a descriptor more");
+        let nobody = SocketAddr::from(([127, 0, 0, 1], 9));
+        let come = |core: &mut Core, until: Instant| {
+            let (socket, _) = std::os::unix::net::UnixStream::pair().expect("two descriptors more");
+            let slot = core.place(Stream::new(socket.into(), Stage::Lingering(until), nobody, None));
+            core.time(slot, until);
+            slot
+        };
+        let stays = come(&mut core, Instant::from_ns(7));
+        for later in 0..5000 {
+            let goes = come(&mut core, Instant::from_ns(1_000_000 + later));
+            core.remove(goes);
+        }
+        assert!(core.timed.len() <= LEAST_TIMED, "{}", core.timed.len());
+        assert!(core.streams[stays as usize].is_some());
+        core.tick(Instant::from_ns(7));
+        assert!(core.streams[stays as usize].is_none());
     }
 }
