@@ -13,7 +13,8 @@
 #   down                   ends all of it
 #
 # Of the caller: $ns a name for the namespace, $cache interop/build's folder, $work a folder for logs. He may set $accelerator
-# (tcg unless told), $processors (1), $memory (384, MiB) and $initrd (the one in $cache) for the guests that he boots.
+# (tcg unless told), $processors (1), $memory (384, MiB), $initrd (the one in $cache) and $niceness (10) for the guests that he
+# boots.
 
 declare -A guests=()
 recorder= recorded=
@@ -36,7 +37,7 @@ boot() {
         tcg) how=(-accel tcg,thread=multi -cpu max) ;;
         *) how=(-accel "$accelerator" -cpu host) ;;
     esac
-    nice -n 10 ip netns exec "$ns" qemu-system-x86_64 -M q35 "${how[@]}" -smp "${processors:-1}" -m "${memory:-384}" \
+    nice -n "${niceness:-10}" ip netns exec "$ns" qemu-system-x86_64 -M q35 "${how[@]}" -smp "${processors:-1}" -m "${memory:-384}" \
         -nodefaults -no-user-config -display none -no-reboot -kernel "$cache/vmlinux" -initrd "${initrd:-$cache/initramfs.cpio}" \
         -append "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off nokaslr tsc=reliable no_timer_check cryptomgr.notests rcupdate.rcu_expedited=1 guest=10.77.0.$((n + 1))" \
         -netdev "tap,id=n0,ifname=tap$n,script=no,downscript=no" \
