@@ -13,6 +13,7 @@ use sprat::verbs::SocketOptions;
 use super::event::{ADDR_ERROR, ADDR_RESOLVED, ROUTE_RESOLVED, own};
 use super::id::{Id, Stage, State};
 use crate::abi::cm::Id as Seen;
+use crate::abi::device::Gid;
 use crate::entry::{Errno, INVALID, export};
 
 /// What a C address says.
@@ -78,6 +79,15 @@ pub(super) unsafe fn write(to: *mut libc::sockaddr_storage, address: SocketAddr)
     }
 }
 
+/// What stands for an address in a device's table.
+pub(super) fn gid(ip: IpAddr) -> Gid {
+    let raw = match ip {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    };
+    Gid { raw }
+}
+
 /// The wildcard of an address's family.
 pub(super) fn wildcard(like: SocketAddr) -> SocketAddr {
     match like {
@@ -111,7 +121,8 @@ pub(super) fn bind(id: &Id, state: &mut State, to: SocketAddr, connects: bool) -
     if !local.ip().is_unspecified() && !local.ip().is_loopback() {
         id.takes_device(local)?;
     }
-    id.show_route(Some(local), None);
+    // The other end is nobody yet, but of the same family.
+    id.show_route(Some(local), Some(wildcard(local)));
     state.from = Some(bound);
     state.stage = Stage::Bound;
     Ok(())

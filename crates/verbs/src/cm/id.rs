@@ -182,7 +182,7 @@ impl Id {
         }
     }
 
-    /// Gives it the device that this address of ours is of.
+    /// Gives it the device that this address of ours is of, and shows the device's GID of it.
     ///
     /// # Errors
     /// `ENODEV`.
@@ -193,6 +193,7 @@ impl Id {
         unsafe {
             (*seen).verbs = context;
             (*seen).port_num = PORT;
+            (*seen).route.addr.ib.sgid = address::gid(own.ip());
             if (*seen).pd.is_null() {
                 (*seen).pd = pd;
             }

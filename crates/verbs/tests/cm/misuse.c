@@ -58,6 +58,7 @@ static void arguments(void) {
     FAILS(rdma_listen(id, 1), EINVAL);
     SHOULD(id->verbs && id->pd && id->port_num == 1 && id->qp->pd == id->pd && rdma_get_dst_port(id) == htons(9));
     SHOULD(((struct sockaddr_in *)rdma_get_local_addr(id))->sin_addr.s_addr == htonl(INADDR_LOOPBACK));
+    SHOULD(!memcmp(id->route.addr.addr.ibaddr.sgid.raw, "\0\0\0\0\0\0\0\0\0\0\xff\xff\x7f\0\0\1", 16));
     SHOULD(id->send_cq && id->recv_cq && id->send_cq_channel && id->recv_cq->cq_context == id && id->route.num_paths == 0);
     FAILS(rdma_create_qp(id, NULL, &(struct ibv_qp_init_attr){.qp_type = IBV_QPT_RC}), EINVAL);
     FAILS(rdma_create_srq(id, NULL, NULL), EINVAL);
@@ -69,7 +70,8 @@ static void addresses(void) {
     struct rdma_cm_id *first = listener(0), *second = id_at(here), *wild = id_at(here);
     struct sockaddr_in taken = loopback(rdma_get_src_port(first));
     /* An address of loopback says nothing about the device. */
-    SHOULD(taken.sin_port != 0 && !first->verbs);
+    SHOULD(taken.sin_port != 0 && !first->verbs && first->port_num == 0);
+    SHOULD(rdma_get_peer_addr(first)->sa_family == AF_INET && rdma_get_dst_port(first) == 0);
     FAILS(rdma_bind_addr(second, sa(&taken)), EADDRINUSE);
     FAILS(rdma_listen(first, 0), EINVAL);
     FAILS(rdma_bind_addr(first, sa(&taken)), EINVAL);
