@@ -64,7 +64,9 @@ fn protocols(path: &Path) -> BTreeMap<String, usize> {
     for option in ["ip.check_checksum", "udp.check_checksum", "tcp.check_checksum"] {
         command.args(["-o", &format!("{option}:TRUE")]);
     }
-    SUMS.iter().for_each(|field| drop(command.args(["-e", field])));
+    for field in SUMS {
+        command.args(["-e", field]);
+    }
     let output = command.arg("-r").arg(path).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
