@@ -33,7 +33,7 @@ pub(crate) fn cases() -> Vec<Case> {
                 let run = move || {
                     // A device that was told the port leaves datagrams to others alone: they are nobody's to refuse.
                     let port = if name.starts_with("a_closed") { 0 } else { 7 };
-                    let mut world = World::new(driver, kernel, ours, &port.to_string());
+                    let mut world = World::new(driver, kernel, ours, port);
                     let [kernel, ours] = [kernel, ours].map(|ip| SocketAddr::new(ip.parse().unwrap(), 7));
                     test(&mut world, kernel, ours);
                 };
@@ -52,24 +52,18 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 /// A kernel in one namespace, a stack in the other.
-pub(crate) struct World {
+struct World {
     net: Wire,
     stack: Stack,
 }
 
 impl World {
-    /// `port` is what the locator of the stack ends with, which may be more.
-    pub(crate) fn new(driver: &str, kernel: &str, ours: &str, port: &str) -> Self {
+    fn new(driver: &str, kernel: &str, ours: &str, port: u16) -> Self {
         let net = Wire::new(1500).unwrap();
         net.end(0).run(|| link::address(DEV, kernel.parse().unwrap(), 24)).unwrap().unwrap();
         let locator = format!("fast+{driver}:dev={DEV},host={ours},port={port}").parse().unwrap();
         let stack = net.end(1).run(|| Stack::listen(&locator)).unwrap().unwrap();
         Self { net, stack }
-    }
-
-    /// Where others would reach the stack.
-    pub(crate) fn locator(&self) -> String {
-        self.stack.locator().unwrap()
     }
 
     /// Turns the stack until `done` finds what it looks for, sleeping while nothing comes; not for ever.
@@ -112,7 +106,7 @@ fn pinger(to: IpAddr) -> OwnedFd {
     rustix::net::socket(family, SocketType::DGRAM, Some(protocol)).unwrap()
 }
 
-pub(crate) fn echoes(world: &mut World, kernel: SocketAddr, ours: SocketAddr) {
+fn echoes(world: &mut World, kernel: SocketAddr, ours: SocketAddr) {
     for len in [8, 56, 1400, 8000, 60_000] {
         world.stack.port().turn(clock::now());
         let seq = world.stack.port().stack_mut().ping(clock::now(), kernel.ip(), len).unwrap();
@@ -135,7 +129,7 @@ pub(crate) fn echoes(world: &mut World, kernel: SocketAddr, ours: SocketAddr) {
     }
 }
 
-pub(crate) fn datagrams(world: &mut World, kernel: SocketAddr, ours: SocketAddr) {
+fn datagrams(world: &mut World, kernel: SocketAddr, ours: SocketAddr) {
     let socket = world.kernel(|| UdpSocket::bind(kernel)).unwrap();
     socket.set_nonblocking(true).unwrap();
     let mut bytes = vec![0; 70_000];
