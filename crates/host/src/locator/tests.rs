@@ -183,7 +183,7 @@ fn devices_that_are_made_or_shared_and_two_as_one() {
         ),
         (
             "fast+tap:dev=a,with=b,host=h,port=1",
-            "fast+tap has no key \"with\"; its keys are dev, bridge, host, port, mac, prefix, gateway",
+            "fast+tap has no key \"with\"; its keys are dev, bridge, host, port, mac, prefix, gateway, pcap",
         ),
         (
             "fast+shmnet:name=../x,host=h,port=1",
