@@ -1,7 +1,7 @@
 //! The driver `xdp`: AF_XDP, frames past the kernel's stack by way of a program of our own on the interface.
 //!
 //! ```text
-//! memory    chunks of 4 KiB, half of them for what arrives, half for what is sent
+//! memory    chunks of 4 KiB, half of them for what arrives (`stock`), half for what is sent
 //! arriving  program ─► our socket: a chunk from `fill`, the frame copied (or written by the card) ─► `rx` ─► lent to the caller
 //!                                                                             and back to `fill` at the next burst
 //! sending   a free chunk ─► `tx` ─► a call, where the kernel wants one ─► `completion` ─► free
@@ -29,10 +29,12 @@ use crate::mem::Region;
 use crate::netns::link::Link;
 use bpf::Mode;
 use rings::{Desc, MORE, Ring};
+use stock::Stock;
 
 mod bpf;
 mod program;
 mod rings;
+mod stock;
 
 const DRIVER: &str = "xdp";
 
@@ -64,6 +66,8 @@ pub struct Xdp {
     tx: Ring,
     fill: Ring,
     completion: Ring,
+    /// Chunks for what arrives that nobody uses.
+    stock: Stock,
     /// Chunks for sending that nobody uses.
     free: Vec<u64>,
     /// Chunks of the last burst.
@@ -126,26 +130,27 @@ impl Xdp {
     fn open_in(way: Way, link: &Link, options: &Options) -> Result<Self, Failed> {
         let socket = sys::socket(libc::AF_XDP).map_err(|e| Failed("a socket", e))?;
         let memory = Region::anonymous(2 * CHUNKS as usize * CHUNK).map_err(|e| Failed("memory", e))?;
-        let [rx, tx, mut fill, completion] = rings(&socket, &memory).map_err(|e| Failed("the rings", e))?;
-        for chunk in 0..CHUNKS {
-            fill.put_address(u64::from(chunk) * CHUNK as u64);
-        }
-        fill.publish();
+        let [rx, tx, fill, completion] = rings(&socket, &memory).map_err(|e| Failed("the rings", e))?;
         let map = bpf::socket_map(MAX_QUEUES).map_err(|e| Failed("a map", e))?;
         let mac = options.mac.unwrap_or(link.mac);
         let program = program::program(mac, options.steer, rustix::fd::AsRawFd::as_raw_fd(&map));
-        // Kernels before 5.18 have no frames of several parts.
-        let program = bpf::load(&program, true).or_else(|_| bpf::load(&program, false));
+        // For a program that takes frames of several parts the kernel copies each short one to a page of a pool first, where
+        // there is no room before it; and kernels before 5.18 have none. Drivers want room of their own behind a whole frame.
+        let long = HEADER + link.mtu > CHUNK / 2;
+        let program = if long { bpf::load(&program, true) } else { Err(io::ErrorKind::Unsupported.into()) }
+            .or_else(|_| bpf::load(&program, false));
         let program = program.map_err(|e| Failed("the program", e))?;
         let mode = if way == Way::Generic { Mode::Generic } else { Mode::Native };
         // First the program, then the queue: that is free again only some time after a socket had it, when another way would be
         // tried already.
         let held =
             bpf::attach(program.as_fd(), link.index, mode).map_err(|e| Failed("to attach the program", e))?;
-        let parted = bind(&socket, way, link, options.queue).map_err(|e| Failed("to bind the socket", e))?;
+        let parted =
+            bind(&socket, way, link, options.queue, long).map_err(|e| Failed("to bind the socket", e))?;
         bpf::put(map.as_fd(), options.queue, socket.as_fd()).map_err(|e| Failed("an entry in the map", e))?;
         let longest = if parted { MAX_FRAME } else { CHUNK - HEADROOM };
-        Ok(Self {
+        let chunks = |from: u32| (from..from + CHUNKS).map(|chunk| u64::from(chunk) * CHUNK as u64);
+        let mut this = Self {
             socket,
             _link: held,
             _map: map,
@@ -158,7 +163,8 @@ impl Xdp {
             tx,
             fill,
             completion,
-            free: (CHUNKS..2 * CHUNKS).map(|chunk| u64::from(chunk) * CHUNK as u64).collect(),
+            stock: Stock::new(chunks(0)),
+            free: chunks(CHUNKS).collect(),
             lent: Vec::with_capacity(BURST),
             burst: [Lent::default(); BURST],
             count: 0,
@@ -167,7 +173,9 @@ impl Xdp {
             down: false,
             gone: false,
             counted: Counted::default(),
-        })
+        };
+        this.give_back();
+        Ok(this)
     }
 
     /// The way in which it runs.
@@ -176,9 +184,18 @@ impl Xdp {
         self.way
     }
 
-    /// Gives the chunks of the last burst back to the kernel.
+    /// Takes the chunks of the last burst back, and gives the kernel what it needs.
     fn give_back(&mut self) {
         for chunk in self.lent.drain(..) {
+            self.stock.put(chunk);
+        }
+        let owed = self.stock.owed(self.fill.unsent());
+        self.offer(owed);
+    }
+
+    /// Gives the kernel so many chunks for what arrives, as far as there are any.
+    fn offer(&mut self, owed: u32) {
+        for chunk in (0..owed).map_while(|_| self.stock.take()) {
             // There is room: the ring has an entry for each chunk that is for arriving frames.
             self.fill.put_address(chunk);
         }
@@ -337,8 +354,8 @@ fn rings(socket: &OwnedFd, memory: &Region) -> io::Result<[Ring; 4]> {
     ])
 }
 
-/// Binds the socket to a queue; true if frames may come and go in several parts.
-fn bind(socket: &OwnedFd, way: Way, link: &Link, queue: u32) -> io::Result<bool> {
+/// Binds the socket to a queue; true if frames may come and go in several parts, as they have to where they are `long`.
+fn bind(socket: &OwnedFd, way: Way, link: &Link, queue: u32, long: bool) -> io::Result<bool> {
     let copy = if way == Way::ZeroCopy { libc::XDP_ZEROCOPY } else { libc::XDP_COPY };
     let name = |more: u16| libc::sockaddr_xdp {
         sxdp_family: libc::AF_XDP as u16,
@@ -348,7 +365,7 @@ fn bind(socket: &OwnedFd, way: Way, link: &Link, queue: u32) -> io::Result<bool>
         sxdp_shared_umem_fd: 0,
     };
     // Kernels before 6.6 have no frames of several parts.
-    if sys::bind(socket.as_fd(), &name(libc::XDP_USE_SG)).is_ok() {
+    if long && sys::bind(socket.as_fd(), &name(libc::XDP_USE_SG)).is_ok() {
         return Ok(true);
     }
     sys::bind(socket.as_fd(), &name(0)).map(|()| false)
@@ -461,6 +478,8 @@ impl Nic for Xdp {
         }
         self.count = 0;
         self.give_back();
+        let owed = self.stock.owed_asleep(self.fill.unsent());
+        self.offer(owed);
         self.flush();
         !self.rx.is_ready()
     }

@@ -41,8 +41,10 @@ use ring::Broken;
 const MOST_LINKS: usize = 64;
 /// Most addresses that are remembered.
 const MOST_ADDRESSES: usize = 4096;
-/// After so many empty looks into the rings the sockets are looked at too: a system call.
+/// After so many looks into the rings the sockets are looked at too: a system call.
 const LOOKS: u32 = 512;
+/// The same where all that is to be said has been, with somebody: who comes later, or goes, can wait some tenths of a millisecond.
+const LOOKS_LINKED: u32 = 8 * LOOKS;
 /// How long a client may take to say all.
 const PATIENCE_NS: u64 = 2 * SECOND;
 /// How long a client waits before it tries to connect again.
@@ -115,6 +117,8 @@ impl Options {
 /// One peer.
 #[derive(Debug)]
 struct Link {
+    /// Never used again for another one.
+    number: u64,
     control: Control,
     rings: Option<Box<Rings>>,
     /// Until when all must be said.
@@ -124,7 +128,8 @@ struct Link {
 /// Which links a frame goes to.
 enum To {
     Nobody,
-    One(u64),
+    /// The one at this place.
+    One(usize),
     All,
 }
 
@@ -149,14 +154,15 @@ pub struct Memif {
     info: Info,
     listener: Option<Listener>,
     epoll: OwnedFd,
-    links: BTreeMap<u64, Link>,
+    /// By their numbers, which only grow. A few at most, and one as a rule.
+    links: Vec<Link>,
     next: u64,
     /// Where the next burst begins.
     after: u64,
     /// Which link an address is at.
     addresses: BTreeMap<Mac, u64>,
     burst: Burst,
-    /// Empty looks since the sockets were looked at.
+    /// Looks until the sockets are looked at.
     looks: u32,
     clock: Clock,
     again: Instant,
@@ -187,7 +193,7 @@ impl Memif {
             }
         };
         let info = Info::plain(mac, options.mtu);
-        let (links, addresses, burst) = (BTreeMap::new(), BTreeMap::new(), Burst::default());
+        let (links, addresses, burst) = (Vec::new(), BTreeMap::new(), Burst::default());
         let (clock, counts) = (Clock::new(), Counts::default());
         let mut memif = Self {
             options,
@@ -200,7 +206,7 @@ impl Memif {
             after: 0,
             addresses,
             burst,
-            looks: 0,
+            looks: LOOKS,
             clock,
             again: Instant::ZERO,
             counts,
@@ -213,7 +219,7 @@ impl Memif {
     /// How many peers there are.
     #[must_use]
     pub fn links(&self) -> usize {
-        self.links.values().filter(|l| l.rings.is_some()).count()
+        self.links.iter().filter(|l| l.rings.is_some()).count()
     }
 
     /// Why the last link ended, if one has.
@@ -225,7 +231,6 @@ impl Memif {
     /// Listens, connects, goes on with what peers say, ends what is over.
     #[cold]
     fn look_at_sockets(&mut self) {
-        self.looks = 0;
         let now = self.clock.now();
         self.connect(now);
         let none = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -238,15 +243,13 @@ impl Memif {
                 number => self.hear(number),
             }
         }
-        let late: Vec<u64> = self
-            .links
-            .iter()
-            .filter(|(_, l)| !l.control.is_done() && l.until <= now)
-            .map(|(n, _)| *n)
-            .collect();
+        let late = |l: &&Link| !l.control.is_done() && l.until <= now;
+        let late: Vec<u64> = self.links.iter().filter(late).map(|l| l.number).collect();
         for number in late {
             self.end(number, "too slow");
         }
+        let linked = !self.links.is_empty() && self.links.iter().all(|l| l.control.is_done());
+        self.looks = if linked { LOOKS_LINKED } else { LOOKS };
     }
 
     fn connect(&mut self, now: Instant) {
@@ -283,14 +286,20 @@ impl Memif {
         let data = epoll::EventData::new_u64(number);
         if epoll::add(&self.epoll, control.socket(), data, epoll::EventFlags::IN).is_ok() {
             let until = now.after(PATIENCE_NS);
-            self.links.insert(number, Link { control, rings: None, until });
+            self.links.push(Link { number, control, rings: None, until });
         }
+    }
+
+    /// Where a link is, while it lives.
+    fn place(&self, number: u64) -> Option<usize> {
+        self.links.binary_search_by_key(&number, |l| l.number).ok()
     }
 
     /// What a peer says, a few messages at most.
     fn hear(&mut self, number: u64) {
         for _ in 0..8 {
-            let Some(link) = self.links.get_mut(&number) else { return };
+            let Some(place) = self.place(number) else { return };
+            let link = &mut self.links[place];
             match link.control.turn(&self.wanted) {
                 Progress::None => {}
                 Progress::Linked(rings) => {
@@ -312,15 +321,16 @@ impl Memif {
 
     /// Tells a peer that it is over, and why.
     fn end(&mut self, number: u64, why: &str) {
-        if let Some(link) = self.links.get(&number) {
-            link.control.leave(why);
+        if let Some(place) = self.place(number) {
+            self.links[place].control.leave(why);
         }
         self.reason = Some(why.to_owned());
         self.forget(number);
     }
 
     fn forget(&mut self, number: u64) {
-        if let Some(link) = self.links.remove(&number) {
+        if let Some(place) = self.place(number) {
+            let link = self.links.remove(place);
             if let Some(rings) = &link.rings {
                 // The peer has the same counter open, so that closing it here would not take it out.
                 let _ = epoll::delete(&self.epoll, rings.source.interrupt());
@@ -330,14 +340,19 @@ impl Memif {
         }
     }
 
+    #[cold]
     fn broken(&mut self, number: u64) {
         self.counts.links_broken += 1;
         self.end(number, "The ring is broken");
     }
 
-    fn receive_from(&mut self, number: u64) {
+    /// Takes frames of the link at `place`.
+    #[inline]
+    fn receive_from(&mut self, place: usize) {
         let before = self.burst.len();
-        let Some(rings) = self.links.get_mut(&number).and_then(|l| l.rings.as_deref_mut()) else { return };
+        let link = &mut self.links[place];
+        let number = link.number;
+        let Some(rings) = &mut link.rings else { return };
         match rings.source.take(&mut self.burst) {
             Ok(bad) => self.counts.rx_bad += bad,
             Err(Broken) => self.broken(number),
@@ -356,17 +371,21 @@ impl Memif {
     /// Which links a frame goes to.
     fn towards(&self, parts: &[&[u8]]) -> To {
         if self.links.len() < 2 {
-            return self.links.keys().next().map_or(To::Nobody, |n| To::One(*n));
+            return if self.links.is_empty() { To::Nobody } else { To::One(0) };
         }
         let head = parts.first().and_then(|p| p.first_chunk());
-        head.and_then(|mac| self.addresses.get(&Mac(*mac))).map_or(To::All, |n| To::One(*n))
+        let known = head.and_then(|mac| self.addresses.get(&Mac(*mac)));
+        known.and_then(|number| self.place(*number)).map_or(To::All, To::One)
     }
 
-    fn put(&mut self, number: u64, parts: &[&[u8]], len: usize) -> Option<bool> {
-        let rings = self.links.get_mut(&number)?.rings.as_deref_mut()?;
-        match rings.sink.put(parts, len) {
+    /// Gives the link at `place` a frame; false if it has no room, nothing if it cannot be reached.
+    #[inline]
+    fn put(&mut self, place: usize, parts: &[&[u8]], len: usize) -> Option<bool> {
+        let link = &mut self.links[place];
+        match link.rings.as_deref_mut()?.sink.put(parts, len) {
             Ok(done) => Some(done),
             Err(Broken) => {
+                let number = link.number;
                 self.broken(number);
                 None
             }
@@ -375,9 +394,9 @@ impl Memif {
 
     /// To all, as a hub does; where there is no room it is lost.
     fn put_all(&mut self, parts: &[&[u8]], len: usize) {
-        let numbers: Vec<u64> = self.links.keys().copied().collect();
-        for number in numbers {
-            self.counts.tx_full += u64::from(self.put(number, parts, len) == Some(false));
+        // From the last one on: one that ends moves those behind it.
+        for place in (0..self.links.len()).rev() {
+            self.counts.tx_full += u64::from(self.put(place, parts, len) == Some(false));
         }
     }
 }
@@ -388,11 +407,11 @@ impl Nic for Memif {
     }
 
     fn doze(&mut self) -> bool {
-        self.links.values().filter_map(|l| l.rings.as_deref()).all(|r| r.source.doze())
+        self.links.iter().filter_map(|l| l.rings.as_deref()).all(|r| r.source.doze())
     }
 
     fn wake(&mut self) {
-        for rings in self.links.values().filter_map(|l| l.rings.as_deref()) {
+        for rings in self.links.iter().filter_map(|l| l.rings.as_deref()) {
             rings.source.wake();
         }
         self.look_at_sockets();
@@ -408,16 +427,17 @@ impl Device for Memif {
         self.burst.clear();
         for _ in 0..self.links.len() {
             // A busy peer may keep a burst for itself: the next one begins behind it.
-            let behind = self.links.range(self.after..).next().or_else(|| self.links.first_key_value());
-            let Some((&number, _)) = behind else { break };
-            self.after = number + 1;
-            self.receive_from(number);
+            let behind = self.links.partition_point(|l| l.number < self.after);
+            let place = if behind < self.links.len() { behind } else { 0 };
+            let Some(link) = self.links.get(place) else { break };
+            self.after = link.number + 1;
+            self.receive_from(place);
             if self.burst.is_full() {
                 break;
             }
         }
-        self.looks += 1;
-        if self.looks >= LOOKS {
+        self.looks -= 1;
+        if self.looks == 0 {
             self.look_at_sockets();
         }
         self.burst.len()
@@ -440,7 +460,7 @@ impl Device for Memif {
         match self.towards(parts) {
             To::Nobody => self.counts.tx_nobody += 1,
             To::All => self.put_all(parts, len),
-            To::One(number) => match self.put(number, parts, len) {
+            To::One(place) => match self.put(place, parts, len) {
                 Some(true) => {}
                 Some(false) => return Sent::Full,
                 None => self.counts.tx_nobody += 1,
@@ -450,7 +470,7 @@ impl Device for Memif {
     }
 
     fn flush(&mut self) {
-        for rings in self.links.values_mut().filter_map(|l| l.rings.as_deref_mut()) {
+        for rings in self.links.iter_mut().filter_map(|l| l.rings.as_deref_mut()) {
             rings.sink.flush();
         }
     }

@@ -233,20 +233,37 @@ pub(super) struct Sink {
     /// The next slot to be filled, and the one up to which the peer knows.
     next: u16,
     published: u16,
+    /// The peer's index when it was last looked at, which costs a line of the other processor's cache.
+    seen: u16,
 }
 
 impl Sink {
     pub(super) fn new(ring: Ring) -> Self {
-        Self { ring, next: 0, published: 0 }
+        Self { ring, next: 0, published: 0, seen: 0 }
     }
 
-    /// Slots that can be filled.
-    fn free(&self) -> Result<u16, Broken> {
-        let free = match self.ring.laid {
-            Some(_) => self.ring.size().checked_sub(self.next.wrapping_sub(self.ring.index(TAIL))),
-            None => Some(self.ring.index(HEAD).wrapping_sub(self.next)).filter(|f| *f <= self.ring.size()),
+    /// Slots that can be filled, as far as the peer was seen to be.
+    #[inline]
+    fn free(&self) -> u16 {
+        match self.ring.laid {
+            Some(_) => self.ring.size() - self.next.wrapping_sub(self.seen),
+            None => self.seen.wrapping_sub(self.next),
+        }
+    }
+
+    /// Looks how far the peer is: never behind what has been filled, nor further than a ring from it.
+    fn look(&mut self) -> Result<(), Broken> {
+        let (size, before) = (self.ring.size(), self.seen);
+        self.seen = self.ring.index(if self.ring.laid.is_some() { TAIL } else { HEAD });
+        let apart = match self.ring.laid {
+            Some(_) => self.next.wrapping_sub(self.seen),
+            None => self.seen.wrapping_sub(self.next),
         };
-        free.ok_or(Broken)
+        if apart <= size {
+            return Ok(());
+        }
+        self.seen = before;
+        Err(Broken)
     }
 
     /// Octets that fit into a slot's buffer, and where; the client's go by what it laid out.
@@ -259,11 +276,13 @@ impl Sink {
 
     /// Puts one frame of `len` octets in, from `parts`; false if there is no room now.
     pub(super) fn put(&mut self, parts: &[&[u8]], len: usize) -> Result<bool, Broken> {
-        let free = self.free()?;
         let mut slots: u16 = 0;
         let mut room = 0;
         while room < len {
-            if slots == free {
+            if slots == self.free() {
+                self.look()?;
+            }
+            if slots == self.free() {
                 // A ring that is too small for it altogether never has room.
                 return if slots == self.ring.size() { Err(Broken) } else { Ok(false) };
             }

@@ -345,7 +345,7 @@ fn what_a_peer_writes_into_memory_ends_its_own_link_at_most() {
     for round in 0..200 {
         let mut bad = Memif::open(Options { ring: 16, ..house.options(Role::Client) }).unwrap();
         linked(&mut server, &mut bad, 2);
-        let link = bad.links.values_mut().next().unwrap();
+        let link = bad.links.first_mut().unwrap();
         let memory = link.rings.as_mut().unwrap().source.memory();
         // Indices, flags and descriptors of both rings, and all that lies around them.
         let scribbles = if round % 2 == 0 { 4 } else { 400 };
