@@ -102,6 +102,10 @@ fuzz-short:
 bench: release ## Medians of RUNS=5 runs of `sprat perf`: a table, and JSON lines in bench/
 	scripts/bench $(RUNS) $(TESTS)
 
+.PHONY: bench-devices
+bench-devices: release ## Every packet device in one table, medians of RUNS=5 runs: all as root, what needs no root as a user
+	scripts/bench-devices $(RUNS)
+
 .PHONY: compare
 compare: release ## `sprat rdma` beside libfabric and UCX over loopback TCP: latency and throughput, RUNS=5 rounds in turns
 	scripts/compare-rdma $(RUNS)

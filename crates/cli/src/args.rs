@@ -512,6 +512,8 @@ pub(crate) enum Test {
     Loaded,
     /// What an idle cluster costs, and the first request after idling
     Idle,
+    /// A bond of two devices (fast+bond), each pulled once under load: what is lost, and for how long nothing is answered
+    Failover,
     /// An echo and a read with both ends in one thread, by turns
     Turns,
     /// Where the time of a read and of a write goes, by layer
@@ -606,6 +608,9 @@ pub(crate) struct Echo {
     pub(crate) insecure_network: bool,
     #[arg(long)]
     pub(crate) marks: bool,
+    /// Answer with how many requests were executed, this one among them, instead.
+    #[arg(long)]
+    pub(crate) tally: bool,
 }
 
 #[derive(Args, Debug)]

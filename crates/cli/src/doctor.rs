@@ -5,7 +5,8 @@
 use std::io;
 
 use sprat::netns::{DEV, Wire};
-use sprat::nic::{self, AnyNic, Options, Way, memif};
+use sprat::nic::{self, AnyNic, Nic as _, Options, Way, bond::Bond, memif, shm};
+use sprat_proto::device::{Device as _, Mac};
 
 use crate::args;
 use crate::fail::Fail;
@@ -22,32 +23,42 @@ const TRIED: [(&str, &str, Option<Way>); 5] = [
 /// The interface that is made to see whether it can be.
 const TAP: &str = "sprat-doctor";
 
+/// The second device of a bond.
+const SECOND: &str = "wire1";
+/// The hardware address of both devices of a bond.
+const MAC: Mac = Mac([2, 0x53, 0, 0, 0, 1]);
+
+/// What opens a device.
+type Open<'o> = &'o (dyn Fn() -> io::Result<AnyNic> + Sync);
+
 /// Runs the command.
 pub(crate) fn run(args: &args::Doctor) -> Result<(), Fail> {
-    let mut table = Columns::new(&["device", "way", "works", "what is missing"]);
+    let mut table = Columns::new(&["device", "way", "works", "", "what is missing"]);
     let mut all = true;
-    let mut row = |device: &str, way: &str, result: Result<(), String>| {
+    let mut row = |device: &str, way: &str, result: io::Result<String>| {
         all &= result.is_ok();
         let works = if result.is_ok() { "yes" } else { "no" };
-        table.row([device.to_owned(), way.to_owned(), works.to_owned(), result.err().unwrap_or_default()]);
-    };
-    row("memif", "", memif().map(drop).map_err(|e| e.to_string()));
-    for (driver, name, way) in TRIED {
-        let dev = if driver == "tap" { TAP } else { args.dev.as_deref().unwrap_or(DEV) };
-        let options = Options { dev: dev.to_owned(), way, ..Options::default() };
-        // A new network for each: a queue is free again only some time after its socket was closed.
-        let result = match args.dev.is_none().then(|| Wire::new(1500)) {
-            None => nic::open(driver, &options).map(drop).map_err(|e| e.to_string()),
-            Some(Ok(wire)) => {
-                let open = || nic::open(driver, &options).map(drop).map_err(|e| e.to_string());
-                wire.end(0).run(open).unwrap_or_else(|e| Err(e.to_string()))
-            }
-            Some(Err(e)) => Err(e.to_string()),
+        let (can, missing) = match result {
+            Ok(can) => (can, String::new()),
+            Err(error) => (String::new(), error.to_string()),
         };
-        row(driver, name, result);
+        table.row([device.to_owned(), way.to_owned(), works.to_owned(), can, missing]);
+    };
+    row("memif", "", memif().map(|nic| can(&nic)));
+    row("shm", "", rings().map(|nic| can(&nic)));
+    let dev = args.dev.as_deref();
+    for (driver, name, way) in TRIED {
+        let dev = if driver == "tap" { TAP } else { dev.unwrap_or(DEV) };
+        let options = Options { dev: dev.to_owned(), way, ..Options::default() };
+        row(driver, name, tried(args, &|| Ok(nic::open(driver, &options)?)));
     }
-    row("dpdk", "", dpdk());
-    let place = match &args.dev {
+    let device = format!("net_af_packet0,iface={}", dev.unwrap_or(DEV));
+    let options = Options { dev: device, ..Options::default() };
+    row("dpdk", "net_af_packet", tried(args, &|| Ok(nic::open("dpdk", &options)?)));
+    if dev.is_none() {
+        row("bond", "two of packet", tried(args, &bonded));
+    }
+    let place = match dev {
         Some(dev) => format!("Packet devices on {dev}:\n"),
         None => {
             "Packet devices, in a network of our own (--dev D for an interface of this machine):\n".into()
@@ -60,19 +71,49 @@ pub(crate) fn run(args: &args::Doctor) -> Result<(), Fail> {
     Ok(())
 }
 
+/// Opens a device and closes it again: on the interface that was named, or in a network of our own.
+fn tried(args: &args::Doctor, open: Open<'_>) -> io::Result<String> {
+    let open = || open().map(|nic| can(&nic));
+    if args.dev.is_some() {
+        return open();
+    }
+    // A new network for each: a queue is free again only some time after its socket was closed.
+    let wire = Wire::new(1500)?;
+    wire.add(SECOND, 1500)?;
+    wire.end(0).run(open)?
+}
+
+/// What the device takes off our hands.
+fn can(nic: &AnyNic) -> String {
+    let info = nic.info();
+    let what = [
+        (info.offloads.checksum, "checksums"),
+        (info.offloads.tcp_segments || info.offloads.udp_segments, "segments"),
+        (nic.stamps(), "timestamps"),
+    ];
+    let list: Vec<_> = what.iter().filter(|(can, _)| *can).map(|(_, what)| *what).collect();
+    if list.is_empty() { "frames only".to_owned() } else { list.join(", ") }
+}
+
+fn bonded() -> io::Result<AnyNic> {
+    let one = |dev: &str| {
+        let options = Options { dev: dev.to_owned(), mac: Some(MAC), ..Options::default() };
+        Ok(nic::open("packet", &options)?)
+    };
+    let both: io::Result<Vec<_>> = [DEV, SECOND].into_iter().map(one).collect();
+    Ok(Box::new(Bond::new(both?)?))
+}
+
+/// Rings need a name, and nothing else.
+fn rings() -> io::Result<AnyNic> {
+    let name = format!("doctor-{}", std::process::id());
+    let shm = Some(shm::Options { name, listens: true, mac: None, mtu: 1500 });
+    Ok(nic::open("shm", &Options { shm, ..Options::default() })?)
+}
+
 /// A memif needs a folder for its socket, and nothing else.
 fn memif() -> io::Result<AnyNic> {
     let socket = std::env::temp_dir().join(format!("sprat-doctor-{}", std::process::id()));
     let memif = Some(memif::Options::new(memif::Role::Server, socket));
     Ok(nic::open("memif", &Options { memif, ..Options::default() })?)
-}
-
-/// DPDK's environment can be started once in a process only, so it is not tried.
-fn dpdk() -> Result<(), String> {
-    match nic::open("dpdk", &Options::default()) {
-        Err(error @ (nic::OpenError::Unsupported { .. } | nic::OpenError::UnknownDriver { .. })) => {
-            Err(error.to_string())
-        }
-        _ => Ok(()),
-    }
 }

@@ -49,13 +49,24 @@ pub(crate) fn answer(Call { payload, mut room, .. }: Call<'_>) -> Option<Vec<u8>
     Some(room)
 }
 
-/// Answers every request with its own bytes.
+/// Answers every request with its own bytes, or with how many there were.
 pub(crate) fn echo(args: &args::Echo) -> Result<(), Fail> {
+    if !args.tally {
+        return serve(args, answer);
+    }
+    let mut executed = 0_u64;
+    serve(args, move |_: Call<'_>| {
+        executed += 1;
+        Some(executed.to_be_bytes().to_vec())
+    })
+}
+
+fn serve(args: &args::Echo, service: impl FnMut(Call<'_>) -> Option<Vec<u8>>) -> Result<(), Fail> {
     process::allow_files();
     let signals = StopSignals::catch()?;
     let marks = args.marks.then(Marks::new);
     let options = Options { insecure_network: args.insecure_network, marks, ..Options::default() };
-    let server = Server::listen_with(options, &[&args.locators], answer);
+    let server = Server::listen_with(options, &[&args.locators], service);
     let mut server = server.map_err(|error| listening(&error))?;
     process::say_ready(&server.locators())?;
     let stop = server.stop();

@@ -128,7 +128,7 @@ impl Local {
             let _far = self.far()?;
             // Both would have the same addresses.
             self.cluster.take_if(|_| self.net.is_some());
-            self.echo = Some(self.start_echo_at(&locators)?);
+            self.echo = Some(self.start_echo_at(&locators, None)?);
         }
         Ok(self.echo.as_ref().expect("it was started above"))
     }
@@ -167,16 +167,34 @@ impl Local {
         self.start_echo(role, &[transport.to_owned()])
     }
 
+    /// Where a server over a bond answers how many requests it has executed.
+    pub(crate) fn tally(&mut self) -> Result<String, Fail> {
+        // They would have the same addresses.
+        (self.echo, self.cluster) = (None, None);
+        let locators = locators("tally", &[super::failover::BOND.to_owned()], self.sockets())?;
+        let _far = self.far()?;
+        let echo = self.start_echo_at(&locators, Some("--tally"))?;
+        let at = echo.only();
+        self.echo = Some(echo);
+        Ok(at)
+    }
+
+    /// No echo server that serves something else.
+    pub(crate) fn end_tally(&mut self) {
+        self.echo = None;
+    }
+
     fn start_echo(&self, role: &str, transports: &[String]) -> Result<Echo, Fail> {
         let locators = locators(role, transports, self.sockets())?;
         let _far = self.far()?;
-        self.start_echo_at(&locators)
+        self.start_echo_at(&locators, None)
     }
 
-    fn start_echo_at(&self, locators: &str) -> Result<Echo, Fail> {
+    fn start_echo_at(&self, locators: &str, more: Option<&str>) -> Result<Echo, Fail> {
         let mut args = vec!["echo", "-L", locators];
         args.extend(self.net.as_ref().map(|_| INSECURE));
         args.extend(self.marks.then_some("--marks"));
+        args.extend(more);
         let mut process = Process::start("the echo server", self.server_core(), args)?;
         let locators = process.ready()?;
         Ok(Echo { process, locators })

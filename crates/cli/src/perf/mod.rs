@@ -17,6 +17,7 @@ use crate::store::Store;
 mod basic;
 pub(crate) mod breakdown;
 mod echo;
+mod failover;
 pub(crate) mod floor;
 mod idle;
 mod loaded;
@@ -55,7 +56,7 @@ pub(crate) struct Bench {
 
 /// Runs the tests that were asked for.
 pub(crate) fn run(args: &args::Perf) -> Result<(), Fail> {
-    let own = args.tests.iter().find(|test| matches!(test, Test::Sessions | Test::Idle));
+    let own = args.tests.iter().find(|test| matches!(test, Test::Sessions | Test::Idle | Test::Failover));
     if let (Some(test), false) = (own, args.local) {
         let name = test.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
         return Err(Fail::usage(format!("{name} measures processes of its own")).next("add --local"));
@@ -63,6 +64,10 @@ pub(crate) fn run(args: &args::Perf) -> Result<(), Fail> {
     let context = Context::now(args.rounds, args.seconds);
     // Floors need nobody to answer.
     let only_floors = args.tests.iter().all(|test| matches!(test, Test::Floor));
+    let mut served = args.transport.clone();
+    if args.tests.contains(&Test::Failover) && !served.iter().any(|t| t == failover::BOND) {
+        served.push(failover::BOND.to_owned());
+    }
     let mut bench = Bench {
         report: Report::new(args.json.as_deref(), &context)?,
         transports: args.transport.clone(),
@@ -73,7 +78,7 @@ pub(crate) fn run(args: &args::Perf) -> Result<(), Fail> {
         sessions: args.sessions as usize,
         objects: (!args.full).then_some(args.objects),
         coordinator: (!args.local).then(|| args.at.coordinator.clone()),
-        local: local::Local::new(&args.transport, args.local || only_floors)?,
+        local: local::Local::new(&served, args.local || only_floors)?,
         svg: args.svg.clone(),
     };
     if let Some(core) = bench.local.client_core() {
@@ -88,6 +93,7 @@ pub(crate) fn run(args: &args::Perf) -> Result<(), Fail> {
             Test::ReadThroughput => basic::throughput(&mut bench)?,
             Test::Loaded => loaded::run(&mut bench)?,
             Test::Idle => idle::run(&mut bench)?,
+            Test::Failover => failover::run(&mut bench)?,
             Test::Turns => turns::run(&mut bench)?,
             Test::Breakdown => breakdown::run(&mut bench)?,
         }

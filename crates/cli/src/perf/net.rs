@@ -48,7 +48,7 @@ pub(crate) fn is_device(transport: &str) -> bool {
 }
 
 /// The cables of `transport`.
-fn cables(transport: &str) -> &'static [&'static str] {
+pub(crate) fn cables(transport: &str) -> &'static [&'static str] {
     CABLES.iter().find(|(name, _)| *name == transport).map_or(&[DEV], |(_, cables)| cables)
 }
 

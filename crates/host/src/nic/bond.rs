@@ -240,6 +240,10 @@ impl Nic for Bond {
         }
     }
 
+    fn stamps(&self) -> bool {
+        self.members.iter().all(|m| m.device.stamps())
+    }
+
     fn carries(&mut self) -> bool {
         self.members.iter_mut().any(|m| m.device.carries())
     }

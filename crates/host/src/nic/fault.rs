@@ -151,6 +151,10 @@ impl<N: Nic> Nic for Faulty<N> {
         self.inner.wake();
     }
 
+    fn stamps(&self) -> bool {
+        self.inner.stamps()
+    }
+
     fn carries(&mut self) -> bool {
         self.inner.carries()
     }

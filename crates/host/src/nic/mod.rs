@@ -53,6 +53,11 @@ pub trait Nic: Device + Send {
     /// The owner is awake again and polls. Harmless without a `doze` before it.
     fn wake(&mut self);
 
+    /// Whether each frame that arrives says when ([`Device::arrived_ns`]), by the kernel's clock of the day.
+    fn stamps(&self) -> bool {
+        false
+    }
+
     /// Whether it has a carrier: frames may arrive where they are sent. Costs a system call or two.
     fn carries(&mut self) -> bool {
         true
@@ -95,6 +100,9 @@ impl Nic for AnyNic {
     }
     fn wake(&mut self) {
         (**self).wake();
+    }
+    fn stamps(&self) -> bool {
+        (**self).stamps()
     }
     fn carries(&mut self) -> bool {
         (**self).carries()
@@ -299,7 +307,9 @@ fn dpdk(options: &Options) -> Result<AnyNic, OpenError> {
 
 #[cfg(not(feature = "dpdk"))]
 fn dpdk(options: &Options) -> Result<AnyNic, OpenError> {
-    let what = "this program was built without it: cargo build --features dpdk".into();
+    let what = "this program was built without it: apt-get install libdpdk-dev pkg-config, and then \
+        cargo build --release -p sprat-cli --features dpdk"
+        .into();
     Err(OpenError::Unsupported { driver: "dpdk", dev: options.dev.clone(), what })
 }
 

@@ -467,6 +467,10 @@ impl Nic for Packet {
 
     fn wake(&mut self) {}
 
+    fn stamps(&self) -> bool {
+        true
+    }
+
     fn carries(&mut self) -> bool {
         let presence = presence(self.socket.as_fd(), self.index);
         self.gone |= matches!(presence, Ok(Presence::Gone));

@@ -239,6 +239,10 @@ impl<N: Nic> Nic for Capture<N> {
         self.inner.wake();
     }
 
+    fn stamps(&self) -> bool {
+        self.inner.stamps()
+    }
+
     fn carries(&mut self) -> bool {
         self.inner.carries()
     }

@@ -12,7 +12,7 @@ use sprat::netns::{DEV, Wire, link};
 use sprat::rpc::{Call, Client, Server};
 use sprat::stack::Stack;
 use sprat_proto::net::Event;
-use sprat_proto::{Addr, Datagrams as _};
+use sprat_proto::{Addr, Datagrams as _, Device as _};
 
 use crate::Case;
 
@@ -42,6 +42,14 @@ pub(crate) fn cases() -> Vec<Case> {
         }
     }
     for driver in ["packet", "xdp"] {
+        let name = format!("stack::{driver}::v4::neighbours_are_asked_and_told_both_ways");
+        cases.push(Case::root(&name, move || neighbours(driver)));
+        let name = format!("stack::{driver}::v4::our_announcement_is_heard");
+        cases.push(Case::root(&name, move || announced(driver)));
+        let name = format!("stack::{driver}::v4::another_one_with_our_address_is_noticed");
+        cases.push(Case::root(&name, move || conflict(driver)));
+    }
+    for driver in ["packet", "xdp"] {
         for (version, ours) in [("v4", "10.77.0.2"), ("v6", "fd77::2")] {
             let name = format!("stack::{driver}::{version}::rpc_of_all_sizes");
             cases.push(Case::root(&name, move || rpc(driver, ours)));
@@ -66,24 +74,32 @@ impl World {
         Self { net, stack }
     }
 
-    /// Turns the stack until `done` finds what it looks for, sleeping while nothing comes; not for ever.
-    fn until<T>(&mut self, mut done: impl FnMut(&mut Stack, usize) -> Option<T>) -> T {
-        for _ in 0..20_000 {
-            let stack = &mut self.stack;
-            stack.turn(clock::now());
-            let n = stack.recv_burst();
-            if stack.deadline().is_some_and(|due| due <= clock::now()) {
-                stack.tick(clock::now());
-            }
-            if let Some(found) = done(stack, n) {
-                return found;
-            }
+    /// One turn of the stack; it sleeps a moment if nothing comes.
+    fn turn<T>(&mut self, done: &mut impl FnMut(&mut Stack, usize) -> Option<T>) -> Option<T> {
+        let stack = &mut self.stack;
+        stack.turn(clock::now());
+        let n = stack.recv_burst();
+        if stack.deadline().is_some_and(|due| due <= clock::now()) {
+            stack.tick(clock::now());
+        }
+        let found = done(stack, n);
+        if found.is_none() {
             stack.flush();
             if n == 0 && stack.doze() {
                 let mut fds = [PollFd::from_borrowed_fd(stack.fd(), PollFlags::IN)];
                 poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 1_000_000 })).unwrap();
             }
-            self.stack.wake();
+            stack.wake();
+        }
+        found
+    }
+
+    /// Turns the stack until `done` finds what it looks for, sleeping while nothing comes; not for ever.
+    fn until<T>(&mut self, mut done: impl FnMut(&mut Stack, usize) -> Option<T>) -> T {
+        for _ in 0..20_000 {
+            if let Some(found) = self.turn(&mut done) {
+                return found;
+            }
         }
         let mut counted = Vec::new();
         self.stack
@@ -166,6 +182,71 @@ fn closed(world: &mut World, kernel: SocketAddr, ours: SocketAddr) {
     let told = world
         .until(|_, _| socket.recv(&mut [0; 9]).err().filter(|e| e.kind() != std::io::ErrorKind::WouldBlock));
     assert_eq!(told.kind(), std::io::ErrorKind::ConnectionRefused);
+}
+
+/// What ARP has told the kernel about `ip`, of the neighbours that it has found.
+fn arp_entry(world: &World, ip: &str) -> Option<String> {
+    let table = world.kernel(|| std::fs::read_to_string("/proc/thread-self/net/arp")).unwrap();
+    let line = table.lines().find(|line| line.starts_with(&format!("{ip} ")))?;
+    let mut columns = line.split_whitespace().skip(2);
+    (columns.next() == Some("0x2")).then(|| columns.next().unwrap_or_default().to_owned())
+}
+
+fn sysctl(name: &str) {
+    std::fs::write(format!("/proc/sys/net/ipv4/conf/{DEV}/{name}"), "1").unwrap();
+}
+
+fn neighbours(driver: &str) {
+    // The kernel asks first, since it speaks first.
+    let [kernel, ours] = ["10.77.0.1:7", "10.77.0.2:7"].map(|at| at.parse::<SocketAddr>().unwrap());
+    let mut world = World::new(driver, "10.77.0.1", "10.77.0.2", 7);
+    let socket = world.kernel(|| UdpSocket::bind(kernel)).unwrap();
+    socket.send_to(b"who are you?", ours).unwrap();
+    world.until(|_, n| (n == 1).then_some(()));
+    let mac = world.stack.port().device().info().mac;
+    assert_eq!(arp_entry(&world, "10.77.0.2"), Some(mac.to_string()));
+    // We ask first.
+    let mut world = World::new(driver, "10.77.0.1", "10.77.0.2", 7);
+    let socket = world.kernel(|| UdpSocket::bind(kernel)).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    world.stack.turn(clock::now());
+    world.stack.send(Addr::Net(kernel), &[b"and you?"]);
+    world.stack.flush();
+    let (_, from) = world.until(|_, _| socket.recv_from(&mut [0; 64]).ok());
+    assert_eq!(from, ours);
+}
+
+fn announced(driver: &str) {
+    let net = Wire::new(1500).unwrap();
+    let kernel = "10.77.0.1".parse().unwrap();
+    net.end(0).run(|| link::address(DEV, kernel, 24).map(|()| sysctl("arp_accept"))).unwrap().unwrap();
+    let locator = format!("fast+{driver}:dev={DEV},host=10.77.0.2,port=7").parse().unwrap();
+    let stack = net.end(1).run(|| Stack::listen(&locator)).unwrap().unwrap();
+    let mut world = World { net, stack };
+    let mac = world.stack.port().device().info().mac.to_string();
+    for _ in 0..2_000 {
+        world.turn(&mut |_, _| None::<()>);
+        if arp_entry(&world, "10.77.0.2") == Some(mac.clone()) {
+            return;
+        }
+    }
+    panic!("the kernel has not heard of {mac}");
+}
+
+fn conflict(driver: &str) {
+    let mut world = World::new(driver, "10.77.0.1", "10.77.0.2", 7);
+    let ours = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2));
+    // The kernel takes our address and says so.
+    world.kernel(|| {
+        link::address(DEV, ours, 24).unwrap();
+        sysctl("arp_notify");
+        link::switch(DEV, false).unwrap();
+        link::switch(DEV, true).unwrap();
+    });
+    let theirs = world.kernel(|| link::find(DEV)).unwrap().mac;
+    let event = world.until(|stack, _| stack.event());
+    let Event::Conflict { addr, mac, lost } = event else { panic!("{event:?}") };
+    assert_eq!((addr, mac, lost), (ours, theirs, false));
 }
 
 /// A server in one namespace, a client in the other.

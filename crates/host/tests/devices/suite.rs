@@ -1,6 +1,7 @@
 //! What every device must do, one test for each sentence and device.
 
 use sprat::netns::link;
+use sprat::nic::Nic as _;
 use sprat_proto::Rng;
 use sprat_proto::device::{BURST, Device as _, HEADER, MAX_PARTS, Offload, Segmented, Sent};
 
@@ -26,6 +27,7 @@ const EACH: &[Test] = &[
     ("a_sleeper_is_woken", sleeper),
     ("a_peer_that_vanishes_harms_nobody", vanished_peer),
     ("segments_are_cut_and_summed", segments),
+    ("frames_say_when_they_came_where_that_is_known", stamps),
 ];
 
 /// The tests that run against every kind of device that sits on an interface of the kernel.
@@ -251,6 +253,23 @@ fn switched_off(kind: &Kind) {
     send(&mut pair.a, &bytes);
     drain(&mut pair.b);
     there_and_back(&mut pair, [60, 1514].into_iter());
+}
+
+fn stamps(kind: &Kind) {
+    let mut pair = (kind.pair)(MTU);
+    // The kernel's packet sockets alone say.
+    assert_eq!(pair.b.stamps(), kind.name.starts_with("packet") || kind.name.starts_with("tap"));
+    let (a, b) = (pair.a.info().mac, pair.b.info().mac);
+    send(&mut pair.a, &frame(a, b, 1, 100));
+    for _ in 0..1_000_000 {
+        if pair.b.recv_burst() > 0 {
+            let stamp = pair.b.arrived_ns(0);
+            assert_eq!(stamp.is_some_and(|ns| ns > 0), pair.b.stamps(), "{stamp:?}");
+            return;
+        }
+        std::thread::yield_now();
+    }
+    panic!("it does not arrive");
 }
 
 /// The ones' complement sum of `bytes`, which begin at an even place.

@@ -1,8 +1,8 @@
 //! DPDK's testpmd as a peer: it sends each frame back with its addresses exchanged.
 
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use sprat::netns::{DEV, Wire};
 use sprat::nic::{AnyNic, Nic as _, Options, memif, open};
 use sprat_proto::device::{Device as _, HEADER, Mac, Offload, Sent};
 
@@ -25,11 +25,10 @@ impl Drop for Peer {
 }
 
 impl Peer {
-    fn start(role: &str, socket: &Path) -> Self {
-        let device =
-            format!("--vdev=net_memif0,role={role},id=0,socket={},socket-abstract=no", socket.display());
-        let eal =
-            ["--no-huge", "--no-pci", "--no-shconf", "--no-telemetry", "-m", "256", "-l", "0,1", &device];
+    /// With the virtual device `device`, in the calling thread's network.
+    fn start(device: &str) -> Self {
+        let vdev = format!("--vdev={device}");
+        let eal = ["--no-huge", "--no-pci", "--no-shconf", "--no-telemetry", "-m", "256", "-l", "0,1", &vdev];
         let mine = ["--forward-mode=macswap", "--auto-start", "--total-num-mbufs=4096"];
         let child = Command::new(PROGRAM)
             .args(eal)
@@ -45,15 +44,17 @@ impl Peer {
 }
 
 pub(crate) fn cases() -> Vec<Case> {
-    let case = |name: &str, run: fn()| Case {
+    let case = |name: &str, root: bool, run: fn()| Case {
         name: format!("testpmd::{name}"),
-        root: false,
+        root,
         program: Some(PROGRAM),
         run: Box::new(run),
     };
     vec![
-        case("memif_serves_it", || there_and_back(memif::Role::Server)),
-        case("memif_connects_to_it", || there_and_back(memif::Role::Client)),
+        case("memif_serves_it", false, || memif_with_it(memif::Role::Server)),
+        case("memif_connects_to_it", false, || memif_with_it(memif::Role::Client)),
+        case("packet_and_its_af_packet", true, || across_a_wire("packet")),
+        case("xdp_and_its_af_packet", true, || across_a_wire("xdp")),
     ]
 }
 
@@ -73,13 +74,27 @@ fn next(device: &mut AnyNic, looks: u32) -> Option<Vec<u8>> {
     None
 }
 
-fn there_and_back(role: memif::Role) {
+fn memif_with_it(role: memif::Role) {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("memif");
     let theirs = if role == memif::Role::Server { "client" } else { "server" };
     let options = Options { memif: Some(memif::Options::new(role, &socket)), ..Options::default() };
-    let mut device = open("memif", &options).unwrap();
-    let _peer = Peer::start(theirs, &socket);
+    let device = open("memif", &options).unwrap();
+    let vdev = format!("net_memif0,role={theirs},id=0,socket={},socket-abstract=no", socket.display());
+    there_and_back(device, Peer::start(&vdev));
+}
+
+fn across_a_wire(driver: &str) {
+    let net = Wire::new(1500).unwrap();
+    let options = Options { dev: DEV.into(), ..Options::default() };
+    let device = net.end(0).run(|| open(driver, &options)).unwrap().unwrap();
+    let inside = net.end(1).enter().unwrap();
+    let peer = Peer::start(&format!("net_af_packet0,iface={DEV}"));
+    drop(inside);
+    there_and_back(device, peer);
+}
+
+fn there_and_back(mut device: AnyNic, _peer: Peer) {
     let (ours, other) = (device.info().mac, Mac([2, 0, 0, 0, 0, 9]));
     // It takes a second or so to start; what is sent until then is lost, or finds a ring that nobody reads yet.
     let mut first = None;

@@ -1,0 +1,158 @@
+//! A bond of two devices under an RPC load, of which each is pulled once: nothing may be lost, nothing executed twice, and how long
+//! nothing was answered is the figure.
+//!
+//! ```text
+//! time    calm · first pulled · both · second pulled · both      a fifth of a round each
+//! clients four, each a flow of its own: whichever device a flow goes by, that one is pulled
+//! server  answers with how many requests it has executed: so each number comes back once, and the last is how many there were
+//! ```
+
+use std::time::Duration;
+
+use sprat::clock::Clock;
+use sprat::netns::link;
+use sprat::rpc::{Client, Options, Session};
+use sprat_proto::Instant;
+
+use super::report::Row;
+use super::{Bench, net};
+use crate::fail::{Fail, Named as _};
+
+/// The transport that it is about.
+pub(crate) const BOND: &str = "fast+bond";
+/// Clients of the server.
+const CLIENTS: usize = 4;
+/// How long a request may take before it counts as lost.
+const LOST: Duration = Duration::from_secs(20);
+/// The shortest phase: longer than it takes until a flow goes by the other device.
+const PHASE: Duration = Duration::from_millis(100);
+/// Payload of a request.
+const SIZE: usize = 100;
+
+/// A client and what it has under way.
+struct Asker {
+    client: Client,
+    session: Session,
+    under_way: usize,
+    /// When it was last answered, and the longest time between two answers of this phase.
+    answered: Instant,
+    gap_ns: u64,
+}
+
+/// What became of all requests.
+#[derive(Default)]
+struct Outcome {
+    /// Numbers that came back.
+    numbers: Vec<u64>,
+    lost: u64,
+}
+
+/// Runs the test.
+pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
+    bench
+        .report
+        .begin("failover: four clients of one server over a bond of two devices, each pulled once a round");
+    let each = (bench.outstanding / CLIENTS).max(1);
+    let phase = (bench.time / u32::from(bench.rounds) / 5).max(PHASE);
+    let at = bench.local.tally()?;
+    let clock = Clock::new();
+    let mut askers = (0..CLIENTS).map(|_| Asker::new(&at, &clock)).collect::<Result<Vec<_>, _>>()?;
+    let (mut outcome, mut calm, mut pulled) = (Outcome::default(), Vec::new(), Vec::new());
+    for _ in 0..bench.rounds {
+        calm.push(ask(&mut askers, &clock, phase, each, &mut outcome));
+        let mut worst = 0;
+        for dev in net::cables(BOND) {
+            link::switch(dev, false).named("cannot pull a device")?;
+            worst = worst.max(ask(&mut askers, &clock, phase, each, &mut outcome));
+            link::switch(dev, true).named("cannot plug a device in")?;
+            ask(&mut askers, &clock, phase, each, &mut outcome);
+        }
+        pulled.push(worst);
+    }
+    // What is under way is answered too: nothing new is asked.
+    while askers.iter().any(|asker| asker.under_way > 0) {
+        for asker in &mut askers {
+            asker.turn(&clock, 0, &mut outcome);
+        }
+    }
+    bench.local.end_tally();
+    rows(bench, outcome, calm, pulled)?;
+    bench.report.end()
+}
+
+fn rows(bench: &mut Bench, mut outcome: Outcome, calm: Vec<u64>, pulled: Vec<u64>) -> Result<(), Fail> {
+    let median = |mut ns: Vec<u64>| {
+        ns.sort_unstable();
+        ns.get(ns.len() / 2).copied().unwrap_or(0) as f64 / 1e6
+    };
+    let most = pulled.iter().copied().max().unwrap_or(0) as f64 / 1e6;
+    let answered = outcome.numbers.len() as u64;
+    outcome.numbers.sort_unstable();
+    // What was executed and not answered is lost; the rest of what was executed beyond what was asked was executed twice.
+    let executed = outcome.numbers.last().copied().unwrap_or(0);
+    let twice = executed.saturating_sub(answered + outcome.lost);
+    for (name, value, unit) in [
+        ("answered", answered as f64, "requests"),
+        ("lost", outcome.lost as f64, "requests"),
+        ("twice", twice as f64, "requests"),
+        ("calm", median(calm), "ms"),
+        ("gap", median(pulled), "ms"),
+        ("gap.most", most, "ms"),
+    ] {
+        bench.report.row(Row::value(format!("failover.{name}"), BOND, value, unit))?;
+    }
+    outcome.numbers.dedup();
+    if outcome.lost > 0 || twice > 0 || outcome.numbers.len() as u64 != answered {
+        return Err(Fail::new("requests were lost, or executed twice"));
+    }
+    bench.report.say(
+        "lost and twice are counted by the server. calm is the longest wait for an answer while both devices carry,\n\
+         gap the longest while one is pulled: medians over the rounds, and gap.most the longest of all.\n",
+    )
+}
+
+/// Asks for `phase`; the longest time in which one client was not answered.
+fn ask(askers: &mut [Asker], clock: &Clock, phase: Duration, each: usize, outcome: &mut Outcome) -> u64 {
+    let begin = clock.now();
+    for asker in askers.iter_mut() {
+        (asker.answered, asker.gap_ns) = (begin, 0);
+    }
+    let end = begin.after(phase.as_nanos() as u64);
+    while clock.now() < end {
+        for asker in askers.iter_mut() {
+            asker.turn(clock, each, outcome);
+        }
+    }
+    // Who was not answered any more in this phase has waited since.
+    let now = clock.now();
+    askers.iter().map(|a| a.gap_ns.max(now.since(a.answered))).max().unwrap_or(0)
+}
+
+impl Asker {
+    fn new(at: &str, clock: &Clock) -> Result<Self, Fail> {
+        let failed = |error: std::io::Error| Fail::new(format!("cannot reach {at}: {error}"));
+        let options = Options { insecure_network: true, local: crate::store::local()? };
+        let mut client = Client::with(options).map_err(failed)?;
+        let session = client.connect(at).map_err(failed)?;
+        Ok(Self { client, session, under_way: 0, answered: clock.now(), gap_ns: 0 })
+    }
+
+    /// A turn that keeps `each` requests under way.
+    fn turn(&mut self, clock: &Clock, each: usize, outcome: &mut Outcome) {
+        while self.under_way < each {
+            self.client.start(self.session, &[0; SIZE][..], LOST);
+            self.under_way += 1;
+        }
+        self.client.turn();
+        while let Some((_, answer)) = self.client.completed() {
+            self.under_way -= 1;
+            let now = clock.now();
+            self.gap_ns = self.gap_ns.max(now.since(self.answered));
+            self.answered = now;
+            match answer.ok().and_then(|bytes| bytes.try_into().ok()) {
+                Some(number) => outcome.numbers.push(u64::from_be_bytes(number)),
+                None => outcome.lost += 1,
+            }
+        }
+    }
+}

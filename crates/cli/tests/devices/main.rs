@@ -1,0 +1,194 @@
+//! The program over packet devices: processes in network namespaces that each test makes itself and that are gone with it.
+//!
+//! What needs root is counted as ignored where there is none, and in CI (the variable CI is set) as failed. Arguments as cargo passes
+//! them: parts of names to run; options are not looked at. No figure is judged here.
+
+#![allow(clippy::print_stdout, reason = "it is its own harness")]
+
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::panic::catch_unwind;
+use std::process::{Child, Command, ExitCode, Stdio};
+
+use serde_json::Value;
+use sprat::netns::{DEV, Namespace, Wire};
+
+/// A test: its name, and what it does, by panicking if something is wrong.
+type Case = (&'static str, fn());
+
+const CASES: [Case; 4] = [
+    ("the_control_path_is_tcp_and_the_data_path_a_device", two_paths),
+    ("a_bond_loses_nothing_when_a_device_is_pulled", failover),
+    ("every_device_in_one_table", table),
+    ("nobody_measures_what_needs_no_root", nobody),
+];
+
+fn main() -> ExitCode {
+    let wanted: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
+    let cases = CASES.iter().filter(|(name, _)| wanted.is_empty() || wanted.iter().any(|w| name.contains(w)));
+    let why_not = Namespace::new().err();
+    let strict = std::env::var_os("CI").is_some();
+    let (mut passed, mut failed, mut ignored) = (0, 0, 0);
+    println!();
+    for (name, run) in cases {
+        let verdict = match &why_not {
+            Some(why) if !strict => {
+                ignored += 1;
+                format!("ignored ({why})")
+            }
+            None if catch_unwind(run).is_ok() => {
+                passed += 1;
+                "ok".to_owned()
+            }
+            _ => {
+                failed += 1;
+                "FAILED".to_owned()
+            }
+        };
+        println!("test {name} ... {verdict}");
+    }
+    println!("\ntest result: {passed} passed; {failed} failed; {ignored} ignored\n");
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The program, with nothing of the environment that would change what it does.
+fn sprat() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sprat"));
+    for name in ["SPRAT_COORDINATOR", "SPRAT_LOCAL", "COLUMNS", "RUST_BACKTRACE"] {
+        command.env_remove(name);
+    }
+    command.stdin(Stdio::null());
+    command
+}
+
+/// A process that serves, killed with this value.
+struct Serving(Child);
+
+impl Serving {
+    /// Starts one in the calling thread's network and waits until it listens.
+    fn start(args: &[&str]) -> Self {
+        let mut child = sprat().args(args).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        let serving = Self(child);
+        assert!(line.starts_with("listening at "), "{line:?}");
+        serving
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Runs the program to its end, which has to be a good one; what it says.
+fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    text
+}
+
+/// The rows of a `perf --json -`.
+fn rows(json: &str) -> Vec<Value> {
+    json.lines().skip(1).map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn two_paths() {
+    let net = Wire::new(1500).unwrap();
+    let coordinator = "tcp:host=10.83.0.2,port=7740";
+    let inside = net.end(1).enter().unwrap();
+    let mut serving = vec![Serving::start(&["coordinator", "-C", coordinator, "--insecure-network"])];
+    for i in 1..=2 {
+        let locators = format!(
+            "tcp:host=10.83.0.2,port={0};fast+packet:dev={DEV},host=10.83.0.20{i},port={0}",
+            7740 + i
+        );
+        let args = ["server", "-C", coordinator, "-L", &locators, "--memory", "64M", "--insecure-network"];
+        serving.push(Serving::start(&args));
+    }
+    drop(inside);
+    let _inside = net.end(0).enter().unwrap();
+    let client = |args: &[&str]| run(sprat().env("SPRAT_COORDINATOR", coordinator).args(args));
+    let stats = || {
+        while client(&["stats", "--json"]).lines().count() < 2 {}
+        let lines = client(&["stats", "--json"]);
+        let servers: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert!(servers.iter().all(|s| s["control"].as_str().unwrap().starts_with("tcp:")), "{lines}");
+        let frames = |s: &Value| s["counters"]["fast+packet"]["frames_received"].as_u64().unwrap();
+        servers.iter().map(frames).sum::<u64>()
+    };
+    let before = stats();
+    let perf = |transport: &str| {
+        let short = ["perf", "--seconds", "0.05", "--rounds", "1", "--size", "100", "--objects", "50"];
+        let rows = rows(&client(&[&short[..], &["--json", "-", "--transport", transport, "basic"]].concat()));
+        for test in ["basic.read", "basic.write"] {
+            let done =
+                |r: &Value| r["test"] == test && r["transport"] == transport && r["count"].as_u64() > Some(0);
+            assert!(rows.iter().any(done), "{test} over {transport}: {rows:?}");
+        }
+    };
+    perf("tcp");
+    let between = stats();
+    perf("fast+packet");
+    let after = stats();
+    assert!(between - before < 50 && after - between >= 100, "{before} {between} {after} frames");
+}
+
+/// Runs perf on processes of its own, as short as can be.
+fn perf(args: &[&str]) -> Vec<Value> {
+    let short = ["perf", "--local", "--seconds", "0.05", "--rounds", "2", "--json", "-"];
+    rows(&run(sprat().args([&short, args].concat())))
+}
+
+fn failover() {
+    let rows = perf(&["failover"]);
+    let value = |name: &str| {
+        let row = rows.iter().find(|row| row["test"] == name).expect(name);
+        row["value"].as_f64().expect(name)
+    };
+    assert!(value("failover.answered") > 0.0 && value("failover.gap") > 0.0);
+    assert_eq!((value("failover.lost"), value("failover.twice")), (0.0, 0.0));
+}
+
+/// Each of `transports` has an echo, a read and a write, and a floor beside them.
+fn complete(rows: &[Value], transports: &str) {
+    for transport in transports.split(',') {
+        for test in ["echo", "basic.read", "basic.write"] {
+            let row = rows.iter().find(|row| row["test"] == test && row["transport"] == transport);
+            let row = row.unwrap_or_else(|| panic!("{test} over {transport}"));
+            for field in ["p50_us", "floor_us", "tcp_us"] {
+                assert!(row[field].as_f64().is_some_and(|n| n > 0.0), "{transport} {field}: {row}");
+            }
+        }
+    }
+}
+
+fn table() {
+    let mut transports = "fast+shmnet,fast+memif,fast+packet,fast+xdp,fast+tap,fast+bond".to_owned();
+    if cfg!(feature = "dpdk") {
+        transports += ",fast+dpdk";
+    }
+    complete(
+        &perf(&["--transport", &transports, "--size", "100", "--objects", "50", "echo", "basic"]),
+        &transports,
+    );
+}
+
+fn nobody() {
+    const NOBODY: u32 = 65_534;
+    // He may not enter the folder where the program is.
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+    let program = folder.path().join("sprat");
+    std::fs::copy(env!("CARGO_BIN_EXE_sprat"), &program).unwrap();
+    let transports = "fast+shm,fast+shmnet,fast+memif,fast+udp,tcp";
+    let mut command = Command::new(&program);
+    command.args(["perf", "--local", "--seconds", "0.05", "--rounds", "2", "--json", "-"]);
+    command.args(["--transport", transports, "--size", "100", "--objects", "50", "echo", "basic"]);
+    command.env_clear().env("XDG_RUNTIME_DIR", folder.path()).stdin(Stdio::null()).current_dir("/");
+    complete(&rows(&run(command.uid(NOBODY).gid(NOBODY))), transports);
+}
