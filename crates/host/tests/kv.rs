@@ -23,7 +23,7 @@ impl Cluster {
                 format!("fast+memif:socket={socket},host=10.77.0.1,port=7")
             }
             "fast+shmnet" => {
-                format!("fast+shmnet:name=kv-{tag}-{who}-{},host=10.77.0.1,port=7", std::process::id())
+                format!("fast+shmnet:name=kv-net-{tag}-{who}-{},host=10.77.0.1,port=7", std::process::id())
             }
             other => format!("{other}:host=127.0.0.1,port=0"),
         };

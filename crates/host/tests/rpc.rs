@@ -162,7 +162,7 @@ macro_rules! over {
 over!(udp, "fast+udp:host=127.0.0.1,port=0");
 over!(shm, "fast+shm:name=TEST");
 over!(memif, "fast+memif:socket=/tmp/sprat-TEST.memif,host=10.77.0.1,port=7");
-over!(shmnet, "fast+shmnet:name=TEST,host=10.77.0.1,port=7");
+over!(shmnet, "fast+shmnet:name=TEST-net,host=10.77.0.1,port=7");
 over!(bond, "fast+bond:dev=/tmp/sprat-TEST.a,with=/tmp/sprat-TEST.b,of=memif,host=10.77.0.1,port=7");
 over!(tcp, "tcp:host=127.0.0.1,port=0");
 over!(rdma, "rdma:host=127.0.0.1,port=0");

@@ -183,7 +183,7 @@ fn nobody() {
     // He may not enter the folder where the program is.
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
-    let program = folder.path().join("sprat");
+    let program = folder.path().join("program");
     std::fs::copy(env!("CARGO_BIN_EXE_sprat"), &program).unwrap();
     let transports = "fast+shm,fast+shmnet,fast+memif,fast+udp,tcp";
     let mut command = Command::new(&program);
