@@ -131,7 +131,7 @@ fn ask(askers: &mut [Asker], clock: &Clock, phase: Duration, each: usize, outcom
 impl Asker {
     fn new(at: &str, clock: &Clock) -> Result<Self, Fail> {
         let failed = |error: std::io::Error| Fail::new(format!("cannot reach {at}: {error}"));
-        let options = Options { insecure_network: true, local: crate::store::local()? };
+        let options = Options { insecure_network: true, local: crate::store::local()?, ..Options::default() };
         let mut client = Client::with(options).map_err(failed)?;
         let session = client.connect(at).map_err(failed)?;
         Ok(Self { client, session, under_way: 0, answered: clock.now(), gap_ns: 0 })
