@@ -199,14 +199,14 @@ fn sysctl(name: &str) {
 fn neighbours(driver: &str) {
     // The kernel asks first, since it speaks first.
     let [kernel, ours] = ["10.77.0.1:7", "10.77.0.2:7"].map(|at| at.parse::<SocketAddr>().unwrap());
-    let mut world = World::new(driver, "10.77.0.1", "10.77.0.2", "7");
+    let mut world = World::new(driver, "10.77.0.1", "10.77.0.2", 7);
     let socket = world.kernel(|| UdpSocket::bind(kernel)).unwrap();
     socket.send_to(b"who are you?", ours).unwrap();
     world.until(|_, n| (n == 1).then_some(()));
     let mac = world.stack.port().device().info().mac;
     assert_eq!(arp_entry(&world, "10.77.0.2"), Some(mac.to_string()));
     // We ask first.
-    let mut world = World::new(driver, "10.77.0.1", "10.77.0.2", "7");
+    let mut world = World::new(driver, "10.77.0.1", "10.77.0.2", 7);
     let socket = world.kernel(|| UdpSocket::bind(kernel)).unwrap();
     socket.set_nonblocking(true).unwrap();
     world.stack.turn(clock::now());
@@ -234,7 +234,7 @@ fn announced(driver: &str) {
 }
 
 fn conflict(driver: &str) {
-    let mut world = World::new(driver, "10.77.0.1", "10.77.0.2", "7");
+    let mut world = World::new(driver, "10.77.0.1", "10.77.0.2", 7);
     let ours = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2));
     // The kernel takes our address and says so.
     world.kernel(|| {
