@@ -121,21 +121,24 @@ fn two_paths() {
         let frames = |s: &Value| s["counters"]["fast+packet"]["frames_received"].as_u64().unwrap();
         servers.iter().map(frames).sum::<u64>()
     };
-    let before = stats();
+    // Reads and writes that were timed: each was at least one frame, if it went by a device.
     let perf = |transport: &str| {
         let short = ["perf", "--seconds", "0.05", "--rounds", "1", "--size", "100", "--objects", "50"];
         let rows = rows(&client(&[&short[..], &["--json", "-", "--transport", transport, "basic"]].concat()));
-        for test in ["basic.read", "basic.write"] {
-            let done =
-                |r: &Value| r["test"] == test && r["transport"] == transport && r["count"].as_u64() > Some(0);
-            assert!(rows.iter().any(done), "{test} over {transport}: {rows:?}");
-        }
+        let timed = |test: &str| {
+            let row = rows.iter().find(|r| r["test"] == test && r["transport"] == transport);
+            row.unwrap_or_else(|| panic!("{test} over {transport}: {rows:?}"))["count"].as_u64().unwrap()
+        };
+        timed("basic.read") + timed("basic.write")
     };
-    perf("tcp");
+    let before = stats();
+    assert!(perf("tcp") > 0);
     let between = stats();
-    perf("fast+packet");
+    let timed = perf("fast+packet");
     let after = stats();
-    assert!(between - before < 50 && after - between >= 100, "{before} {between} {after} frames");
+    // The kernel asks for neighbours now and then, whom everybody hears.
+    assert!(between - before < 20, "{before} {between} {after} frames");
+    assert!(timed > 0 && after - between >= timed, "{between} {after} frames, {timed} of them timed");
 }
 
 /// Runs perf on processes of its own, as short as can be.
