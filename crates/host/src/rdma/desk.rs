@@ -111,6 +111,10 @@ impl<T> Mailbox<T> {
         let _ = rustix::io::write(&*self.fd, &one);
     }
 
+    pub(crate) fn front(&self) -> Option<&T> {
+        self.waiting.front()
+    }
+
     pub(crate) fn take(&mut self) -> Option<T> {
         let item = self.waiting.pop_front()?;
         self.count_down();

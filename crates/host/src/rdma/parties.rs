@@ -191,6 +191,13 @@ impl Parties {
         }
     }
 
+    /// The queue pair of which the oldest news of a channel say that its connection has ended.
+    pub(crate) fn ends_next(&self, channel: Number) -> Option<Qp> {
+        let (number, news) = self.channels.get(&channel)?.front()?;
+        let ended = matches!(news, News::Moved(Link::Disconnected(_)));
+        if ended { self.pair(*number) } else { None }
+    }
+
     /// The oldest news of a channel, with the party's key.
     pub(crate) fn fetch(&mut self, channel: Number) -> Option<(u64, News)> {
         let (number, news) = self.channels.get_mut(&channel)?.take()?;

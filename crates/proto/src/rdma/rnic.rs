@@ -399,6 +399,14 @@ impl Rnic {
         Ok(())
     }
 
+    /// Whether a success of this queue pair waits to be fetched from a completion queue.
+    #[must_use]
+    pub fn has_succeeded(&self, qp: Qp) -> bool {
+        let Some(options) = self.qps.get(qp.0).map(|pair| pair.options) else { return false };
+        let queues = [options.send_cq, options.recv_cq];
+        queues.iter().any(|cq| self.shared.cqs.get(cq.0).is_some_and(|queue| queue.tells_of(qp)))
+    }
+
     /// Makes a queue pair as it was when it was new, its connection ended. What is in its queues leaves no completion, and
     /// completions that were not fetched are gone.
     ///

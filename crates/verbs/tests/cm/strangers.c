@@ -1,4 +1,5 @@
-/* Peers that are none: what comes instead of iWARP, and who goes when he should have answered; names whatever is not as it should be. */
+/* Peers that are none or go: what comes instead of iWARP, who goes when he should have answered, and what the last one said;
+ * names whatever is not as it should be. */
 #include "ids.h"
 
 /* A socket of TCP's that listens at loopback, and its port. */
@@ -96,6 +97,34 @@ static void killed(struct rdma_cm_id *at, int accepts) {
     gone(server);
 }
 
+/* The end of a connection is told behind the message before it, to who reads events first and fetches completions then. */
+static void last_words(void) {
+    struct rdma_cm_id *at = listener(0), *client = asking(rdma_get_src_port(at));
+    struct rdma_cm_id *server = next(here, RDMA_CM_EVENT_CONNECT_REQUEST);
+    struct ibv_recv_wr recv = {.wr_id = 7}, *bad_recv;
+    struct ibv_send_wr send = {.opcode = IBV_WR_SEND}, *bad_send;
+    struct rdma_cm_event *e;
+    struct ibv_wc wc;
+    int flags = fcntl(here->fd, F_GETFL), heard = 0;
+    give_pair(server);
+    MUST(ibv_post_recv(server->qp, &recv, &bad_recv) == 0 && rdma_accept(server, NULL) == 0);
+    SHOULD(next(here, RDMA_CM_EVENT_ESTABLISHED) == server && next(there, RDMA_CM_EVENT_ESTABLISHED) == client);
+    MUST(fcntl(here->fd, F_SETFL, flags | O_NONBLOCK) == 0);
+    MUST(ibv_post_send(client->qp, &send, &bad_send) == 0 && rdma_disconnect(client) == 0);
+    while (rdma_get_cm_event(here, &e) != 0) {
+        int why = errno;
+        MUST(why == EAGAIN);
+        heard += ibv_poll_cq(server->recv_cq, 1, &wc) == 1 && wc.wr_id == 7 && wc.status == IBV_WC_SUCCESS;
+    }
+    SHOULD(e->event == RDMA_CM_EVENT_DISCONNECTED && e->id == server && heard == 1);
+    rdma_ack_cm_event(e);
+    MUST(fcntl(here->fd, F_SETFL, flags) == 0);
+    SHOULD(next(there, RDMA_CM_EVENT_DISCONNECTED) == client);
+    gone(client);
+    gone(server);
+    gone(at);
+}
+
 int main(void) {
     const char garbage[64] = "HTTP/1.1 200 OK";
     here = rdma_create_event_channel();
@@ -112,6 +141,7 @@ int main(void) {
     killed(at, 0);
     killed(at, 1);
     gone(at);
+    last_words();
     SHOULD(!waits(here) && !waits(there));
     rdma_destroy_event_channel(here);
     rdma_destroy_event_channel(there);

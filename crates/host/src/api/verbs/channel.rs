@@ -10,16 +10,21 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
+use sprat_proto::Instant;
 use sprat_proto::rdma::{AcceptOptions, ConnectOptions, PostError, Qp, QpState};
 
 use super::device::Handle;
 use super::listen::ConnectRequest;
 use super::pair::Connection;
 use crate::rdma::{self, Audience, Dial, Link, Number, SocketOptions, bound};
+
+/// How long the end of a connection waits for the program to fetch what came before it: for who fetches and reads by turns one
+/// turn is enough.
+const LAST_WORDS_NS: u64 = 10_000_000;
 
 /// An address of this machine that is taken, to listen there or to connect from there.
 #[derive(Debug)]
@@ -63,6 +68,8 @@ pub struct ConnectionChannel {
     handle: Arc<Handle>,
     number: Number,
     fd: Arc<OwnedFd>,
+    /// Until when the end of a connection, which is next, is not told.
+    end_held: Mutex<Option<Instant>>,
 }
 
 impl Drop for ConnectionChannel {
@@ -79,15 +86,32 @@ impl ConnectionChannel {
     pub(super) fn new(handle: Arc<Handle>) -> io::Result<Self> {
         let fd = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE)?);
         let number = handle.shared.look(|core| core.desk().parties.open(Arc::clone(&fd)));
-        Ok(Self { handle, number, fd })
+        Ok(Self { handle, number, fd, end_held: Mutex::new(None) })
     }
 
     /// The next news and the key of the id that they are of; waits as a read of the descriptor would.
     ///
+    /// The end of a connection is told behind what came before it: while a success of its queue pair waits to be fetched the
+    /// end is not told, for [`LAST_WORDS_NS`] from when it was first asked for. A card's way of telling the end is so much
+    /// longer than a completion's that programs rely on it (libfabric, which destroys the queue pair at once).
+    ///
     /// # Errors
     /// `WouldBlock` if there are none and the descriptor was made non-blocking; `Interrupted` if a signal came.
     pub fn read(&self) -> io::Result<(u64, News)> {
-        let found = self.handle.shared.read(&self.fd, |core| core.desk().parties.fetch(self.number));
+        let shared = &self.handle.shared;
+        let found = shared.read(&self.fd, |core| {
+            let mut held = self.end_held.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(pair) = core.desk().parties.ends_next(self.number)
+                && core.rnic().has_succeeded(pair)
+            {
+                let now = shared.now();
+                if now < *held.get_or_insert_with(|| now.after(LAST_WORDS_NS)) {
+                    return None;
+                }
+            }
+            *held = None;
+            core.desk().parties.fetch(self.number)
+        });
         found.map(|(key, news)| (key, self.news(news)))
     }
 
