@@ -8,6 +8,7 @@
 
 #![allow(clippy::print_stdout, reason = "it is its own harness")]
 
+mod left;
 mod network;
 mod page;
 #[path = "../place/mod.rs"]

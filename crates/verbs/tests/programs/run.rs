@@ -9,6 +9,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::left;
 use crate::network::{self, Network};
 use crate::place::Place;
 use crate::table::{Ends, Row, Shows, State};
@@ -151,10 +152,20 @@ pub(crate) fn row(place: &Place, row: &Row) -> Result<(), String> {
     match (server, seen) {
         (Some(mut server), Err(why)) => Err(why + "\n" + &server.wrong("beside it")),
         (Some(mut server), Ok(())) if matches!(row.state, State::Works) => {
-            ended(&mut server, row.ends, deadline)
+            ended(&mut server, row.ends, deadline)?;
+            clean(row, &mut client)?;
+            clean(row, &mut server)
         }
         (_, seen) => seen,
     }
+}
+
+/// What it left behind is what is known.
+fn clean(row: &Row, program: &mut Running) -> Result<(), String> {
+    if row.under.is_empty() {
+        return Ok(());
+    }
+    left::expected(&program.text(), row.leaves).map_err(|what| format!("{}: {what}", program.command))
 }
 
 /// The client, from its start to its end.
