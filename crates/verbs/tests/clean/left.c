@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <rdma/rdma_verbs.h>
 #include "../path/path.h"
+#include "../place/entries.h"
 
 enum { MOST = 64, ROUNDS = 5 };
 
@@ -11,16 +12,6 @@ struct open {
     int count;
     char what[MOST][64];
 };
-
-static long entries(const char *folder) {
-    long count = 0;
-    DIR *all = opendir(folder);
-    MUST(all);
-    for (struct dirent *entry; (entry = readdir(all));)
-        count += entry->d_name[0] != '.';
-    closedir(all);
-    return count;
-}
 
 static struct open descriptors(void) {
     struct open all = {0};

@@ -1,7 +1,6 @@
 /* A program that loads the libraries when it needs them and gives them back: again and again, in threads that end, and in
  * children. It is linked with neither. */
 #define _GNU_SOURCE
-#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
@@ -14,6 +13,7 @@
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
 #include "../place/should.h"
+#include "../place/entries.h"
 
 /* Both libraries, in one order or the other. */
 struct loaded {
@@ -163,16 +163,6 @@ static void children(int rounds) {
         if (i % 2)
             unload(all, 0);
     }
-}
-
-static int entries(const char *folder) {
-    int count = 0;
-    DIR *all = opendir(folder);
-    MUST(all);
-    for (struct dirent *entry; (entry = readdir(all));)
-        count += entry->d_name[0] != '.';
-    closedir(all);
-    return count;
 }
 
 static void everything(int rounds) {
