@@ -31,7 +31,7 @@ use crate::nic::bond::Bond;
 use crate::nic::{self, AnyNic, Nic as _, Steer, memif, pcap, shm};
 use crate::probe::{Marks, watch::WatchedNic};
 
-/// The MTU in shared memory: it costs no wire anything, and a long message wants few frames.
+/// The MTU of frames through rings: it costs no wire anything, and a long message wants few frames.
 const MEMORY_MTU: usize = 9000;
 
 /// One port of a stack of its own on a device of its own.
@@ -95,7 +95,7 @@ fn one(
     match at.driver {
         "memif" => {
             let role = if side == Side::Server { memif::Role::Server } else { memif::Role::Client };
-            options.memif = Some(memif::Options { mac, mtu: MEMORY_MTU, ..memif::Options::new(role, dev) });
+            options.memif = Some(memif::Options { mac, ..memif::Options::jumbo(role, dev) });
         }
         "shm" => {
             let listens = side == Side::Server;

@@ -147,7 +147,7 @@ pub(crate) fn ends(transport: &str, wire: &Arc<Wire>) -> [Open<'static>; 2] {
 /// The same over a memif.
 pub(crate) fn memif_ends(folder: &std::path::Path) -> [Open<'static>; 2] {
     [memif::Role::Server, memif::Role::Client].map(|role| -> Open<'static> {
-        let memif = memif::Options { mtu: MEMORY_MTU, ..memif::Options::new(role, folder.join("floor")) };
+        let memif = memif::Options::jumbo(role, folder.join("floor"));
         Box::new(move || -> std::io::Result<AnyNic> {
             Ok(nic::open("memif", &nic::Options { memif: Some(memif), ..nic::Options::default() })?)
         })
