@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use sprat::netns::Namespace;
 
 mod bonds;
+mod captures;
 mod floors;
 mod house;
 mod networks;
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
     cases.extend(bonds::cases());
     cases.extend(floors::cases());
     cases.extend(testpmd::cases());
+    cases.extend(captures::cases());
     let all = cases.len();
     cases.retain(|case| wanted.is_empty() || wanted.iter().any(|w| case.name.contains(w.as_str())));
     let filtered = all - cases.len();

@@ -33,7 +33,7 @@ pub(crate) fn cases() -> Vec<Case> {
                 let run = move || {
                     // A device that was told the port leaves datagrams to others alone: they are nobody's to refuse.
                     let port = if name.starts_with("a_closed") { 0 } else { 7 };
-                    let mut world = World::new(driver, kernel, ours, port);
+                    let mut world = World::new(driver, kernel, ours, &port.to_string());
                     let [kernel, ours] = [kernel, ours].map(|ip| SocketAddr::new(ip.parse().unwrap(), 7));
                     test(&mut world, kernel, ours);
                 };
@@ -60,18 +60,24 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 /// A kernel in one namespace, a stack in the other.
-struct World {
+pub(crate) struct World {
     net: Wire,
     stack: Stack,
 }
 
 impl World {
-    fn new(driver: &str, kernel: &str, ours: &str, port: u16) -> Self {
+    /// `port` is what the locator of the stack ends with, which may be more.
+    pub(crate) fn new(driver: &str, kernel: &str, ours: &str, port: &str) -> Self {
         let net = Wire::new(1500).unwrap();
         net.end(0).run(|| link::address(DEV, kernel.parse().unwrap(), 24)).unwrap().unwrap();
         let locator = format!("fast+{driver}:dev={DEV},host={ours},port={port}").parse().unwrap();
         let stack = net.end(1).run(|| Stack::listen(&locator)).unwrap().unwrap();
         Self { net, stack }
+    }
+
+    /// Where others would reach the stack.
+    pub(crate) fn locator(&self) -> String {
+        self.stack.locator().unwrap()
     }
 
     /// One turn of the stack; it sleeps a moment if nothing comes.
@@ -122,7 +128,7 @@ fn pinger(to: IpAddr) -> OwnedFd {
     rustix::net::socket(family, SocketType::DGRAM, Some(protocol)).unwrap()
 }
 
-fn echoes(world: &mut World, kernel: SocketAddr, ours: SocketAddr) {
+pub(crate) fn echoes(world: &mut World, kernel: SocketAddr, ours: SocketAddr) {
     for len in [8, 56, 1400, 8000, 60_000] {
         world.stack.port().turn(clock::now());
         let seq = world.stack.port().stack_mut().ping(clock::now(), kernel.ip(), len).unwrap();
@@ -145,7 +151,7 @@ fn echoes(world: &mut World, kernel: SocketAddr, ours: SocketAddr) {
     }
 }
 
-fn datagrams(world: &mut World, kernel: SocketAddr, ours: SocketAddr) {
+pub(crate) fn datagrams(world: &mut World, kernel: SocketAddr, ours: SocketAddr) {
     let socket = world.kernel(|| UdpSocket::bind(kernel)).unwrap();
     socket.set_nonblocking(true).unwrap();
     let mut bytes = vec![0; 70_000];
@@ -199,14 +205,14 @@ fn sysctl(name: &str) {
 fn neighbours(driver: &str) {
     // The kernel asks first, since it speaks first.
     let [kernel, ours] = ["10.77.0.1:7", "10.77.0.2:7"].map(|at| at.parse::<SocketAddr>().unwrap());
-    let mut world = World::new(driver, "10.77.0.1", "10.77.0.2", 7);
+    let mut world = World::new(driver, "10.77.0.1", "10.77.0.2", "7");
     let socket = world.kernel(|| UdpSocket::bind(kernel)).unwrap();
     socket.send_to(b"who are you?", ours).unwrap();
     world.until(|_, n| (n == 1).then_some(()));
     let mac = world.stack.port().device().info().mac;
     assert_eq!(arp_entry(&world, "10.77.0.2"), Some(mac.to_string()));
     // We ask first.
-    let mut world = World::new(driver, "10.77.0.1", "10.77.0.2", 7);
+    let mut world = World::new(driver, "10.77.0.1", "10.77.0.2", "7");
     let socket = world.kernel(|| UdpSocket::bind(kernel)).unwrap();
     socket.set_nonblocking(true).unwrap();
     world.stack.turn(clock::now());
@@ -234,7 +240,7 @@ fn announced(driver: &str) {
 }
 
 fn conflict(driver: &str) {
-    let mut world = World::new(driver, "10.77.0.1", "10.77.0.2", 7);
+    let mut world = World::new(driver, "10.77.0.1", "10.77.0.2", "7");
     let ours = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2));
     // The kernel takes our address and says so.
     world.kernel(|| {
