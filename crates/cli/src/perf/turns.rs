@@ -77,6 +77,21 @@ fn locator(transport: &str, role: &str) -> String {
     format!("{transport}:socket={},host={},port=1", socket.display(), Wire::ours(1, 2))
 }
 
+/// Calls `work`, and `turn` again and again in another thread until that is done.
+fn meanwhile(mut turn: impl FnMut() + Send, work: impl FnOnce()) {
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                turn();
+                std::thread::yield_now();
+            }
+        });
+        work();
+        done.store(true, Ordering::Relaxed);
+    });
+}
+
 fn failed(error: std::io::Error) -> Fail {
     Fail::new(format!("cannot measure turns: {error}"))
 }
@@ -97,24 +112,15 @@ impl Echo {
         let mut server = Server::listen(&[&locator(transport, "echo")], answer as Answer).map_err(failed)?;
         let mut client = Client::new().map_err(failed)?;
         let session = client.connect(&server.locators()).map_err(failed)?;
-        server.turn();
-        let mut echo =
-            Self { server, client, session, request: vec![b'e'; size], reply: Vec::with_capacity(size) };
-        // A device takes its time to find the other end, and under valgrind more than a session waits for.
-        let begin = Clock::new().now();
-        while let Err(error) = echo.once() {
-            if Clock::new().now().since(begin) > TIMEOUT.as_nanos() as u64 {
-                return Err(error);
-            }
-            echo.session = echo.client.connect(&echo.server.locators()).map_err(failed)?;
-        }
-        Ok(echo)
-    }
-
-    /// One that is not counted.
-    fn once(&mut self) -> Result<(), Fail> {
-        let Self { server, client, session, request, reply } = self;
-        client.call_meanwhile(*session, request, TIMEOUT, reply, || _ = server.turn()).map_err(failure)
+        let (request, mut reply) = (vec![b'e'; size], Vec::with_capacity(size));
+        // A device takes turns of both ends to find the other one: here the server has its own in a thread of its own, so
+        // that the client may sleep.
+        let mut opened = Ok(());
+        meanwhile(
+            || _ = server.turn(),
+            || opened = client.call_into(session, &request, TIMEOUT, &mut reply).map_err(failure),
+        );
+        opened.map(|()| Self { server, client, session, request, reply })
     }
 
     fn run(&mut self) -> Result<Sample, Fail> {
@@ -164,19 +170,15 @@ impl Reads {
         }
         let mut store = Store::connect(&at).map_err(failed)?;
         // Filling is not what is measured: here the others have their turns in a thread of their own.
-        let done = AtomicBool::new(false);
-        let table = std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while !done.load(Ordering::Relaxed) {
-                    coordinator.turn();
-                    server.turn();
-                    std::thread::yield_now();
-                }
-            });
-            let filled = fill(&mut store, size);
-            done.store(true, Ordering::Relaxed);
-            filled.map_err(|error| Fail::new(format!("cannot fill a table: {error}")))
-        })?;
+        let mut filled = Err(Fail::new("nothing was written"));
+        meanwhile(
+            || {
+                coordinator.turn();
+                server.turn();
+            },
+            || filled = fill(&mut store, size).map_err(|e| Fail::new(format!("cannot fill a table: {e}"))),
+        );
+        let table = filled?;
         Ok(Self { coordinator, server, store, table, size })
     }
 
