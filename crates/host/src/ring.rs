@@ -28,6 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, compiler_fence, fence};
 
 use sprat_proto::datagrams::Head;
+use sprat_proto::device::Headers;
 
 use crate::mem::Region;
 
@@ -213,6 +214,31 @@ impl Producer {
         self.place.memory.copy_words_in(at, head.room().as_chunks().0);
         self.place.memory.copy_in(at + head.len(), body);
         Ok(self.done(len))
+    }
+
+    /// The same for a frame: `headers` and `parts` of `len` bytes together behind them.
+    ///
+    /// # Errors
+    /// As [`Producer::push`].
+    ///
+    /// # Panics
+    /// As [`Producer::push`], or if the parts are longer than `len` so that they do not fit.
+    #[inline]
+    pub fn push_behind(&mut self, headers: &Headers, parts: &[&[u8]], len: usize) -> Result<Push, Broken> {
+        let whole = headers.len() + len;
+        // All room of the headers is written, and must be the record's.
+        if !self.has_place(whole.max(Headers::ROOM))? {
+            return Ok(Push::Full);
+        }
+        let begin = self.place.offset(self.tail) + WORD;
+        self.place.memory.copy_words_in(begin, &headers.words().map(u64::to_le_bytes));
+        let mut at = begin + headers.len();
+        for part in parts {
+            assert!(at + part.len() <= begin + whole, "more than was said");
+            self.place.memory.copy_in(at, part);
+            at += part.len();
+        }
+        Ok(self.done(at - begin))
     }
 
     /// True if a record of `len` bytes has room at the tail, at which it then begins.

@@ -150,6 +150,60 @@ impl Info {
     }
 }
 
+/// A datagram's headers, from Ethernet's to UDP's, kept so that they can be moved by words of eight: behind their end, octets are
+/// zero.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Headers {
+    words: [u64; Self::ROOM / 8],
+    len: usize,
+}
+
+impl Headers {
+    /// Octets of the longest, rounded up to whole words.
+    pub const ROOM: usize = 64;
+
+    /// Headers of `len` octets in `words`, of which each holds eight, the first one lowest; those behind the end must be zero.
+    #[inline]
+    #[must_use]
+    pub const fn new(words: [u64; Self::ROOM / 8], len: usize) -> Self {
+        Self { words, len: if len < Self::ROOM { len } else { Self::ROOM } }
+    }
+
+    /// All words, those behind the end too.
+    #[inline]
+    #[must_use]
+    pub const fn words(&self) -> &[u64; Self::ROOM / 8] {
+        &self.words
+    }
+
+    /// How many octets the headers are.
+    #[inline]
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "there is no frame without headers")]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whom the frame is for.
+    #[inline]
+    #[must_use]
+    pub const fn to(&self) -> Mac {
+        let [a, b, c, d, e, f, ..] = self.words[0].to_le_bytes();
+        Mac([a, b, c, d, e, f])
+    }
+
+    /// All octets, those behind the end too.
+    #[inline]
+    #[must_use]
+    pub fn octets(&self) -> [u8; Self::ROOM] {
+        let mut octets = [0; Self::ROOM];
+        for (to, word) in octets.as_chunks_mut().0.iter_mut().zip(self.words) {
+            *to = word.to_le_bytes();
+        }
+        octets
+    }
+}
+
 /// A device for Ethernet frames in bursts. Never blocks.
 ///
 /// A frame may be lost, doubled, damaged or reordered on its way. It delivers frames to its own address and to groups;
@@ -175,6 +229,13 @@ pub trait Device {
     /// [`Sent::Full`]: there is no room now, nothing was taken. [`Sent::Gone`]: the device has vanished, for good.
     fn send(&mut self, parts: &[&[u8]], offload: Offload) -> Sent;
 
+    /// The same for `headers` and what is behind them, fewer than [`MAX_PARTS`] parts of `len` octets together: for devices to
+    /// which the copying of short parts is what costs.
+    #[inline]
+    fn send_behind(&mut self, headers: &Headers, parts: &[&[u8]], _len: usize, offload: Offload) -> Sent {
+        send_whole(self, headers, parts, offload)
+    }
+
     /// Sends whatever waits in a batch.
     fn flush(&mut self);
 
@@ -189,4 +250,19 @@ pub trait Device {
 
     /// What it has counted and dropped: names and numbers that only grow.
     fn counters(&self, _each: &mut dyn FnMut(&'static str, u64)) {}
+}
+
+/// Sends a frame by [`Device::send`]: what [`Device::send_behind`] does where a device has no better way.
+#[inline]
+pub fn send_whole(
+    device: &mut (impl Device + ?Sized),
+    headers: &Headers,
+    parts: &[&[u8]],
+    offload: Offload,
+) -> Sent {
+    let octets = headers.octets();
+    let mut all = [&[][..]; MAX_PARTS];
+    all[0] = &octets[..headers.len()];
+    all[1..=parts.len()].copy_from_slice(parts);
+    device.send(&all[..=parts.len()], offload)
 }

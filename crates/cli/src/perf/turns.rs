@@ -1,7 +1,7 @@
 //! What the processor does for an echo and for a read over shared memory, with nobody waiting: both ends are in one thread and
 //! have their turns one after the other. How long that takes says little; how many instructions it takes says much, and
-//! the same on every machine: `make instructions` counts them in [`one_echo`] and [`one_read`] by their names. Over memif, where
-//! that is asked for, frames, IP and the lossy half of the transport come on top.
+//! the same on every machine: `make instructions` counts them in [`one_echo`] and [`one_read`] by their names. Over memif and
+//! shmnet, where that is asked for, frames, IP and the lossy half of the transport come on top.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -30,7 +30,7 @@ const OBJECTS: u64 = 100;
 /// Reads between two turns of the coordinator, who has to renew the server's lease now and then.
 const COORDINATOR_EVERY: u64 = 16;
 /// Transports that need no kernel between two ends in one thread.
-const MEMORIES: [&str; 2] = ["fast+shm", "fast+memif"];
+const MEMORIES: [&str; 3] = ["fast+shm", "fast+memif", "fast+shmnet"];
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Memory for the objects, in bytes.
 const MEMORY: u64 = 64 << 20;
@@ -73,8 +73,12 @@ fn locator(transport: &str, role: &str) -> String {
     if transport == "fast+shm" {
         return format!("fast+shm:name={name}");
     }
+    let host = Wire::ours(1, 2);
+    if transport == "fast+shmnet" {
+        return format!("fast+shmnet:name={name},host={host},port=1");
+    }
     let socket = std::env::temp_dir().join(format!("sprat-{name}"));
-    format!("{transport}:socket={},host={},port=1", socket.display(), Wire::ours(1, 2))
+    format!("{transport}:socket={},host={host},port=1", socket.display())
 }
 
 /// Calls `work`, and `turn` again and again in another thread until that is done.

@@ -22,7 +22,7 @@ use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 
-use sprat_proto::device::{Arrival, Device, Info, Mac, Offload, Sent};
+use sprat_proto::device::{Arrival, Device, Headers, Info, Mac, Offload, Sent};
 
 pub mod bond;
 mod burst;
@@ -68,15 +68,23 @@ pub trait Nic: Device + Send {
 pub type AnyNic = Box<dyn Nic>;
 
 impl Device for AnyNic {
+    #[inline]
     fn recv_burst(&mut self) -> usize {
         (**self).recv_burst()
     }
+    #[inline]
     fn frame(&self, i: usize) -> (&[u8], Arrival) {
         (**self).frame(i)
     }
+    #[inline]
     fn send(&mut self, parts: &[&[u8]], offload: Offload) -> Sent {
         (**self).send(parts, offload)
     }
+    #[inline]
+    fn send_behind(&mut self, headers: &Headers, parts: &[&[u8]], len: usize, offload: Offload) -> Sent {
+        (**self).send_behind(headers, parts, len, offload)
+    }
+    #[inline]
     fn flush(&mut self) {
         (**self).flush();
     }

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use sprat_proto::device::{Arrival, Device, HEADER, Info, MAX_PARTS, Mac, Offload, Sent};
+use sprat_proto::device::{Arrival, Device, HEADER, Headers, Info, MAX_PARTS, Mac, Offload, Sent, send_whole};
 use sprat_proto::time::MS;
 use sprat_proto::{Addr, Datagrams as _, Instant};
 
@@ -61,8 +61,9 @@ pub struct Frames {
     /// The server, of a client that is connected.
     server: Option<Addr>,
     listens: bool,
-    /// Where an address was seen.
+    /// Where an address was seen, and the last one of them that was.
     addresses: BTreeMap<Mac, Addr>,
+    last: Option<(Mac, Addr)>,
     /// Which records of the burst are frames.
     burst: Vec<usize>,
     clock: Clock,
@@ -92,6 +93,7 @@ impl Frames {
             server: None,
             listens: options.listens,
             addresses: BTreeMap::new(),
+            last: None,
             burst: Vec::new(),
             clock: Clock::new(),
             again: Instant::ZERO,
@@ -118,6 +120,7 @@ impl Frames {
     fn forget(&mut self) {
         while let Some(gone) = self.shm.gone() {
             self.addresses.retain(|_, at| *at != gone);
+            self.last = None;
             if self.server == Some(gone) {
                 self.server = None;
             }
@@ -125,21 +128,47 @@ impl Frames {
     }
 
     /// Learns where the sender of record `i` is.
+    #[inline]
     fn learn(&mut self, i: usize) {
         let (from, bytes) = self.shm.datagram(i);
         let source = bytes[6..].first_chunk().map(|mac| Mac(*mac)).unwrap_or_default();
-        if source.is_unicast() && self.addresses.len() < MOST_ADDRESSES {
-            self.addresses.entry(source).or_insert(from);
+        if self.last != Some((source, from)) {
+            self.learn_other(source, from);
         }
     }
 
-    fn put(&mut self, to: Addr, parts: &[&[u8]]) -> Sent {
-        match self.shm.send(to, parts) {
+    #[inline(never)]
+    fn learn_other(&mut self, source: Mac, from: Addr) {
+        if source.is_unicast() && self.addresses.len() < MOST_ADDRESSES {
+            let at = *self.addresses.entry(source).or_insert(from);
+            self.last = Some((source, at));
+        }
+    }
+
+    /// Where a frame to `mac` goes; `None`: to all.
+    #[inline]
+    fn towards(&self, mac: Mac) -> Option<Addr> {
+        match self.last {
+            _ if self.server.is_some() => self.server,
+            Some((last, at)) if last == mac => Some(at),
+            _ => self.addresses.get(&mac).copied(),
+        }
+    }
+
+    #[inline]
+    fn sent(&mut self, sent: Sent) -> Sent {
+        match sent {
             Sent::Full => return Sent::Full,
             Sent::Gone => self.counted.nobody += 1,
-            _ => self.counted.sent += 1,
+            Sent::Yes => self.counted.sent += 1,
         }
         Sent::Yes
+    }
+
+    #[inline]
+    fn put(&mut self, to: Addr, parts: &[&[u8]]) -> Sent {
+        let sent = self.shm.send(to, parts);
+        self.sent(sent)
     }
 
     /// To all, as a hub does; where there is no room it is lost.
@@ -194,13 +223,22 @@ impl Device for Frames {
             self.counted.refused += 1;
             return Sent::Yes;
         }
-        if let Some(server) = self.server {
-            return self.put(server, parts);
-        }
-        let head = parts.first().and_then(|p| p.first_chunk());
-        match head.and_then(|mac| self.addresses.get(&Mac(*mac))).copied() {
+        let mac = parts.first().and_then(|p| p.first_chunk()).map(|mac| Mac(*mac)).unwrap_or_default();
+        match self.towards(mac) {
             Some(to) => self.put(to, parts),
             None => self.put_all(parts),
+        }
+    }
+
+    fn send_behind(&mut self, headers: &Headers, parts: &[&[u8]], len: usize, offload: Offload) -> Sent {
+        let fits = headers.len() >= HEADER && headers.len() + len <= self.info.max_send;
+        match self.towards(headers.to()) {
+            Some(to) if fits && offload == Offload::None => {
+                let sent = self.shm.send_behind(to, headers, parts, len);
+                self.sent(sent)
+            }
+            // To all, or to nobody: there is time.
+            _ => send_whole(self, headers, parts, offload),
         }
     }
 

@@ -24,6 +24,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 use sprat_proto::datagrams::{BURST, Head, Sent};
+use sprat_proto::device::Headers;
 use sprat_proto::{Addr, Datagrams, Rng};
 
 use crate::driver::Driver;
@@ -467,6 +468,12 @@ impl Shm {
             Ok(Push::Full) => self.not_sent(slot_in(id), Sent::Full),
             Err(Broken) => self.not_sent(slot_in(id), Sent::Gone),
         }
+    }
+
+    /// As [`Datagrams::send`] for a frame: `headers`, and `parts` of `len` octets together behind them.
+    #[inline]
+    pub(crate) fn send_behind(&mut self, to: Addr, headers: &Headers, parts: &[&[u8]], len: usize) -> Sent {
+        self.push(to, |ring| ring.push_behind(headers, parts, len))
     }
 
     /// The ring of a connection takes nothing: it is full, or broken.

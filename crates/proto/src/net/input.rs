@@ -4,9 +4,11 @@
 //! lies in the device's burst.
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
+use core::ops::Range;
 
 use super::Event;
 use super::reassembly::{Key, Part};
+use super::short::Short;
 use super::stack::{Item, Joined, Place, Stack};
 use crate::Instant;
 use crate::device::{Arrival, Mac};
@@ -32,8 +34,23 @@ struct Found<'a> {
 }
 
 impl Stack {
+    /// Deals with a frame of the burst; false if it was a datagram and nothing else can have come of it.
     #[inline]
-    pub(super) fn frame(&mut self, now: Instant, i: usize, frame: &[u8], arrival: Arrival) {
+    pub(super) fn frame(&mut self, now: Instant, i: usize, frame: &[u8], arrival: Arrival) -> bool {
+        if let Some(short) = &self.short
+            && let Some((from, payload)) = short.datagram(frame, arrival)
+        {
+            let (from, port) = (SocketAddr::V4(from), short.port);
+            let Range { start, end } = payload;
+            self.items.push(Item { from, port, place: Place::Frame(i), start, end });
+            return false;
+        }
+        self.any_frame(now, i, frame, arrival);
+        true
+    }
+
+    #[inline(never)]
+    fn any_frame(&mut self, now: Instant, i: usize, frame: &[u8], arrival: Arrival) {
         let Some((ethernet, packet)) = Ethernet::parse(frame) else {
             self.stats.drop_length += 1;
             return;
@@ -323,6 +340,12 @@ impl Stack {
         }
         if !self.is_bound(header.to) {
             return self.closed(now, found.from, found.to, bytes);
+        }
+        if let IpAddr::V4(to) = found.to
+            && self.short.is_none_or(|short| !short.is(to, header.to))
+        {
+            // The next one like this goes the short way.
+            self.short = Some(Short::new(self.info.mac, to, header.to));
         }
         let from = SocketAddr::new(found.from, header.from);
         let start = start + udp::HEADER;

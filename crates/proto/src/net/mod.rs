@@ -33,6 +33,7 @@ mod paths;
 mod port;
 mod reassembly;
 mod run;
+mod short;
 mod stack;
 mod stats;
 

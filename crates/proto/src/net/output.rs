@@ -61,25 +61,19 @@ impl Stack {
         device: &mut D,
         parts: &[&[u8]],
     ) -> Sent {
-        let mut head = path.head;
         let udp_len = (udp::HEADER + len) as u16;
-        let start = path.len - udp::HEADER;
         let mut offload = Offload::None;
         let checksum = if path.len < ROOM && !self.config.checksum {
             0
         } else if self.info.offloads.checksum {
-            offload = Offload::Checksum { start: start as u16, offset: 6 };
+            offload = Offload::Checksum { start: (path.len - udp::HEADER) as u16, offset: 6 };
             path.pseudo_sum.word(udp_len).folded()
         } else {
             // The length counts twice: in the pseudo-header and in the header.
             let sum = path.udp_sum.word(udp_len).word(udp_len);
             udp::in_field(parts.iter().fold(sum, |sum, part| sum.bytes(part)))
         };
-        path.fill(&mut head, udp_len, checksum);
-        let mut all = [&[][..]; MAX_PARTS];
-        all[0] = &head[..path.len];
-        all[1..=parts.len()].copy_from_slice(parts);
-        device.send(&all[..=parts.len()], offload)
+        device.send_behind(&path.headers(udp_len, checksum), parts, len, offload)
     }
 
     /// The same where no path holds: makes one, or goes without.

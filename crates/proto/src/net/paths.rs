@@ -15,7 +15,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::device::{HEADER, Mac};
+use crate::device::{HEADER, Headers, Mac};
 use crate::time::SECOND;
 use crate::wire::checksum::Sum;
 use crate::wire::ethernet::{self, Ethernet};
@@ -48,8 +48,8 @@ pub(super) struct Path {
     pub(super) port: u16,
     pub(super) epoch: u32,
     pub(super) until: Instant,
-    /// The headers, as above.
-    pub(super) head: [u8; ROOM],
+    /// The headers, as above: in words, as a device takes them.
+    pub(super) words: [u64; Headers::ROOM / 8],
     /// Their octets.
     pub(super) len: usize,
     pub(super) ip_sum: Sum,
@@ -64,7 +64,7 @@ pub(super) const NOWHERE: Path = Path {
     port: 0,
     epoch: 0,
     until: Instant::ZERO,
-    head: [0; ROOM],
+    words: [0; Headers::ROOM / 8],
     len: 0,
     ip_sum: Sum::new(),
     pseudo_sum: Sum::new(),
@@ -86,49 +86,61 @@ impl Path {
     pub(super) fn new(ends: &Ends, epoch: u32, until: Instant) -> Self {
         let Ends { macs: (own, next), from, port, to, mtu } = *ends;
         let mut path = Self { to, port, epoch, until, ..NOWHERE };
+        let mut head = [0; Headers::ROOM];
         let ethernet = |kind| Ethernet { to: next, from: own, kind }.emit();
         let ports = udp::Udp { from: port, to: to.port(), checksum: 0 }.emit(0);
         let ip = match (from, to.ip()) {
             (IpAddr::V4(from), IpAddr::V4(to)) => {
-                path.head[..HEADER].copy_from_slice(&ethernet(ethernet::IPV4));
+                head[..HEADER].copy_from_slice(&ethernet(ethernet::IPV4));
                 let header = v4(from, to);
                 let mut bytes = header.emit(0);
                 bytes[2..4].fill(0);
                 bytes[10..12].fill(0);
                 path.ip_sum = Sum::new().bytes(&bytes);
                 path.pseudo_sum = header.pseudo(0);
-                path.head[HEADER..HEADER + ipv4::HEADER].copy_from_slice(&bytes);
+                head[HEADER..HEADER + ipv4::HEADER].copy_from_slice(&bytes);
                 ipv4::HEADER
             }
             (from, to) => {
-                path.head[..HEADER].copy_from_slice(&ethernet(ethernet::IPV6));
+                head[..HEADER].copy_from_slice(&ethernet(ethernet::IPV6));
                 let header = v6(from, to);
                 path.pseudo_sum = header.pseudo(ipv6::UDP, 0);
-                path.head[HEADER..HEADER + ipv6::HEADER].copy_from_slice(&header.emit(0));
+                head[HEADER..HEADER + ipv6::HEADER].copy_from_slice(&header.emit(0));
                 ipv6::HEADER
             }
         };
         path.udp_sum = path.pseudo_sum.bytes(&ports[..4]);
         path.len = HEADER + ip + udp::HEADER;
-        path.head[HEADER + ip..path.len].copy_from_slice(&ports);
+        head[HEADER + ip..path.len].copy_from_slice(&ports);
+        head[path.len - 4..path.len].fill(0);
+        for (word, octets) in path.words.iter_mut().zip(head.as_chunks().0) {
+            *word = u64::from_le_bytes(*octets);
+        }
         path.room = mtu.saturating_sub(ip + udp::HEADER);
         path
     }
 
-    /// Fills in what is missing in a copy of the headers.
+    /// The headers with what is missing in them: by words, since what is written by octets is slow to be read by words.
     #[inline]
-    pub(super) fn fill(&self, head: &mut [u8; ROOM], udp_len: u16, checksum: u16) {
+    pub(super) fn headers(&self, udp_len: u16, checksum: u16) -> Headers {
+        let mut words = self.words;
+        let place = |number: u16, octet: usize| u64::from(number.swap_bytes()) << (octet % 8 * 8);
         if self.len < ROOM {
-            let ip_len = udp_len + ipv4::HEADER as u16;
-            let ip_checksum = self.ip_sum.word(ip_len).checksum();
-            head[HEADER + 2..HEADER + 4].copy_from_slice(&ip_len.to_be_bytes());
-            head[HEADER + 10..HEADER + 12].copy_from_slice(&ip_checksum.to_be_bytes());
+            const IP: usize = HEADER;
+            const UDP: usize = HEADER + ipv4::HEADER;
+            let ip_len = udp_len.wrapping_add(ipv4::HEADER as u16);
+            words[(IP + 2) / 8] |= place(ip_len, IP + 2);
+            words[(IP + 10) / 8] |= place(self.ip_sum.word(ip_len).checksum(), IP + 10);
+            words[(UDP + 4) / 8] |= place(udp_len, UDP + 4);
+            words[(UDP + 6) / 8] |= place(checksum, UDP + 6);
         } else {
-            head[HEADER + 4..HEADER + 6].copy_from_slice(&udp_len.to_be_bytes());
+            const IP: usize = HEADER;
+            const UDP: usize = HEADER + ipv6::HEADER;
+            words[(IP + 4) / 8] |= place(udp_len, IP + 4);
+            words[(UDP + 4) / 8] |= place(udp_len, UDP + 4);
+            words[(UDP + 6) / 8] |= place(checksum, UDP + 6);
         }
-        let start = self.len - udp::HEADER;
-        head[start + 4..start + 6].copy_from_slice(&udp_len.to_be_bytes());
-        head[start + 6..start + 8].copy_from_slice(&checksum.to_be_bytes());
+        Headers::new(words, self.len)
     }
 }
 

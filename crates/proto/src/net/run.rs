@@ -95,13 +95,12 @@ impl Stack {
             0 => return Sent::Yes,
             1 => self.send_by(path, len, device, &[&run.bytes]),
             _ => {
-                let mut head = path.head;
                 let start = path.len - udp::HEADER;
                 let udp_len = (udp::HEADER + len) as u16;
-                path.fill(&mut head, udp_len, path.pseudo_sum.word(udp_len).folded());
+                let headers = path.headers(udp_len, path.pseudo_sum.word(udp_len).folded());
                 let (header, mss) = (path.len as u16, run.segment as u16);
                 let offload = Offload::Segments { kind: Segmented::Udp, start: start as u16, header, mss };
-                device.send(&[&head[..path.len], &run.bytes], offload)
+                device.send_behind(&headers, &[&run.bytes], len, offload)
             }
         };
         if sent != Sent::Full {

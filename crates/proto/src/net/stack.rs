@@ -13,6 +13,7 @@ use super::neighbours::Neighbours;
 use super::paths::Paths;
 use super::reassembly::Reassembly;
 use super::run::Run;
+use super::short::Short;
 use super::{Config, Event, Stats, V4};
 use crate::device::{BURST, Device, Info, Mac};
 use crate::{Instant, Rng};
@@ -80,6 +81,8 @@ pub struct Stack {
     pub(super) reassembly: Reassembly,
     pub(super) echoes: Echoes,
     ports: ArrayVec<u16, PORTS>,
+    /// What the last datagram over IPv4 was compared with.
+    pub(super) short: Option<Short>,
     events: VecDeque<Event>,
     /// Frames that wait for the device, and their octets.
     pub(super) outbox: VecDeque<Vec<u8>>,
@@ -112,6 +115,7 @@ impl Stack {
             reassembly: Reassembly::new(&config),
             echoes: Echoes::new(&mut rng),
             ports: ArrayVec::new(),
+            short: None,
             events: VecDeque::new(),
             outbox: VecDeque::new(),
             outbox_bytes: 0,
@@ -171,13 +175,14 @@ impl Stack {
         }
         self.now = now;
         self.split();
+        let mut more = false;
         while self.taken < self.frames && !self.items.is_full() && self.joined.is_none() {
             let (frame, arrival) = device.frame(self.taken);
-            self.frame(now, self.taken, frame, arrival);
+            more |= self.frame(now, self.taken, frame, arrival);
             self.taken += 1;
         }
         self.stats.datagrams_in += self.items.len() as u64;
-        if !self.outbox.is_empty() || !self.neighbours.is_quiet() || !self.claims.is_quiet() {
+        if !self.outbox.is_empty() || more && !(self.neighbours.is_quiet() && self.claims.is_quiet()) {
             self.output(now, device);
         }
         self.items.len()
@@ -253,6 +258,7 @@ impl Stack {
 
     /// Datagrams for `port` are no longer handed up.
     pub fn unbind(&mut self, port: u16) {
+        self.short = None;
         self.ports.retain(|p| *p != port);
     }
 

@@ -44,6 +44,14 @@ impl Sum {
         Self { value: 0, odd: false }
     }
 
+    /// Of numbers in the processor's order, least octet first, that were added without a carry lost: of pairs of octets, or of
+    /// several at once.
+    #[inline]
+    #[must_use]
+    pub(crate) const fn of_pairs(sum: u64) -> Self {
+        Self { value: sum, odd: false }
+    }
+
     /// Continued by a pair of octets. What came before must be even in number.
     #[inline]
     #[must_use]

@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use rustix::event::{Timespec, epoll};
 use rustix::net::SocketFlags;
 use sprat_proto::Instant;
-use sprat_proto::device::{Arrival, Device, HEADER, Info, MAX_PARTS, Mac, Offload, Sent};
+use sprat_proto::device::{Arrival, Device, HEADER, Headers, Info, MAX_PARTS, Mac, Offload, Sent, send_whole};
 use sprat_proto::time::{MS, SECOND};
 use sprat_proto::wire::memif::{LOG2_RING_MAX, SECRET};
 
@@ -43,6 +43,8 @@ const MOST_LINKS: usize = 64;
 const MOST_ADDRESSES: usize = 4096;
 /// After so many looks into the rings the sockets are looked at too: a system call.
 const LOOKS: u32 = 512;
+/// The same while something is being said.
+const LOOKS_OPENING: u32 = 16;
 /// The same where all that is to be said has been, with somebody: who comes later, or goes, can wait some tenths of a millisecond.
 const LOOKS_LINKED: u32 = 8 * LOOKS;
 /// How long a client may take to say all.
@@ -166,8 +168,9 @@ pub struct Memif {
     next: u64,
     /// Where the next burst begins.
     after: u64,
-    /// Which link an address is at.
+    /// Which link an address is at, and the last address that was seen, if there are several links.
     addresses: BTreeMap<Mac, u64>,
+    last: Option<(Mac, u64)>,
     burst: Burst,
     /// Looks until the sockets are looked at.
     looks: u32,
@@ -212,6 +215,7 @@ impl Memif {
             next: 0,
             after: 0,
             addresses,
+            last: None,
             burst,
             looks: LOOKS,
             clock,
@@ -255,8 +259,15 @@ impl Memif {
         for number in late {
             self.end(number, "too slow");
         }
-        let linked = !self.links.is_empty() && self.links.iter().all(|l| l.control.is_done());
-        self.looks = if linked { LOOKS_LINKED } else { LOOKS };
+        for rings in self.links.iter_mut().filter_map(|l| l.rings.as_deref_mut()) {
+            rings.source.give_back();
+        }
+        let done = self.links.iter().filter(|l| l.control.is_done()).count();
+        self.looks = match self.links.len() {
+            0 => LOOKS,
+            n if n == done => LOOKS_LINKED,
+            _ => LOOKS_OPENING,
+        };
     }
 
     fn connect(&mut self, now: Instant) {
@@ -344,6 +355,7 @@ impl Memif {
             }
             self.counts.links_ended += 1;
             self.addresses.retain(|_, at| *at != number);
+            self.last = None;
         }
     }
 
@@ -367,22 +379,51 @@ impl Memif {
         // One peer needs no table.
         if self.options.role == Role::Server && self.links.len() > 1 {
             for i in before..self.burst.len() {
-                let source = self.burst.frame(i)[6..].first_chunk().map(|mac| Mac(*mac)).unwrap_or_default();
-                if source.is_unicast() && self.addresses.len() < MOST_ADDRESSES {
-                    self.addresses.entry(source).or_insert(number);
-                }
+                self.learn(i, number);
             }
         }
     }
 
-    /// Which links a frame goes to.
-    fn towards(&self, parts: &[&[u8]]) -> To {
+    /// Frame `i` of the burst says which address is at the link of this number.
+    #[inline]
+    fn learn(&mut self, i: usize, number: u64) {
+        let source = self.burst.frame(i)[6..].first_chunk().map(|mac| Mac(*mac)).unwrap_or_default();
+        if self.last != Some((source, number))
+            && source.is_unicast()
+            && self.addresses.len() < MOST_ADDRESSES
+        {
+            let at = *self.addresses.entry(source).or_insert(number);
+            self.last = Some((source, at));
+        }
+    }
+
+    /// Several links: each has its share of a burst.
+    #[inline(never)]
+    fn receive_in_turns(&mut self) {
+        for _ in 0..self.links.len() {
+            // A busy peer may keep a burst for itself: the next one begins behind it.
+            let behind = self.links.partition_point(|l| l.number < self.after);
+            let place = if behind < self.links.len() { behind } else { 0 };
+            let Some(link) = self.links.get(place) else { break };
+            self.after = link.number + 1;
+            self.receive_from(place);
+            if self.burst.is_full() {
+                break;
+            }
+        }
+    }
+
+    /// Which links a frame to `mac` goes to.
+    #[inline]
+    fn towards(&self, mac: Mac) -> To {
         if self.links.len() < 2 {
             return if self.links.is_empty() { To::Nobody } else { To::One(0) };
         }
-        let head = parts.first().and_then(|p| p.first_chunk());
-        let known = head.and_then(|mac| self.addresses.get(&Mac(*mac)));
-        known.and_then(|number| self.place(*number)).map_or(To::All, To::One)
+        let number = match self.last {
+            Some((last, number)) if last == mac => Some(number),
+            _ => self.addresses.get(&mac).copied(),
+        };
+        number.and_then(|number| self.place(number)).map_or(To::All, To::One)
     }
 
     /// Gives the link at `place` a frame; false if it has no room, nothing if it cannot be reached.
@@ -414,7 +455,7 @@ impl Nic for Memif {
     }
 
     fn doze(&mut self) -> bool {
-        self.links.iter().filter_map(|l| l.rings.as_deref()).all(|r| r.source.doze())
+        self.links.iter_mut().filter_map(|l| l.rings.as_deref_mut()).all(|r| r.source.doze())
     }
 
     fn wake(&mut self) {
@@ -432,16 +473,10 @@ impl Nic for Memif {
 impl Device for Memif {
     fn recv_burst(&mut self) -> usize {
         self.burst.clear();
-        for _ in 0..self.links.len() {
-            // A busy peer may keep a burst for itself: the next one begins behind it.
-            let behind = self.links.partition_point(|l| l.number < self.after);
-            let place = if behind < self.links.len() { behind } else { 0 };
-            let Some(link) = self.links.get(place) else { break };
-            self.after = link.number + 1;
-            self.receive_from(place);
-            if self.burst.is_full() {
-                break;
-            }
+        if self.links.len() == 1 {
+            self.receive_from(0);
+        } else {
+            self.receive_in_turns();
         }
         self.looks -= 1;
         if self.looks == 0 {
@@ -464,7 +499,8 @@ impl Device for Memif {
             self.counts.tx_invalid += 1;
             return Sent::Yes;
         }
-        match self.towards(parts) {
+        let mac = parts.first().and_then(|p| p.first_chunk()).map(|mac| Mac(*mac)).unwrap_or_default();
+        match self.towards(mac) {
             To::Nobody => self.counts.tx_nobody += 1,
             To::All => self.put_all(parts, len),
             To::One(place) => match self.put(place, parts, len) {
@@ -474,6 +510,27 @@ impl Device for Memif {
             },
         }
         Sent::Yes
+    }
+
+    fn send_behind(&mut self, headers: &Headers, parts: &[&[u8]], len: usize, offload: Offload) -> Sent {
+        let whole = headers.len() + len;
+        if let To::One(place) = self.towards(headers.to())
+            && let Some(rings) = self.links[place].rings.as_deref_mut()
+            && offload == Offload::None
+            && (HEADER..=self.info.max_send).contains(&whole)
+        {
+            match rings.sink.put_behind(headers, parts, whole) {
+                Ok(Some(true)) => return Sent::Yes,
+                Ok(Some(false)) => return Sent::Full,
+                Ok(None) => {}
+                Err(Broken) => {
+                    self.broken(self.links[place].number);
+                    self.counts.tx_nobody += 1;
+                    return Sent::Yes;
+                }
+            }
+        }
+        send_whole(self, headers, parts, offload)
     }
 
     fn flush(&mut self) {

@@ -14,13 +14,16 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use sprat_proto::device::{HEADER, MAX_FRAME};
+use sprat_proto::device::{HEADER, Headers, MAX_FRAME};
 use sprat_proto::wire::memif::{
     DESCRIPTOR, DESCRIPTORS, Descriptor, FLAGS, HEAD, MASK_INTERRUPT, TAIL, ring_len,
 };
 
 use super::super::burst::Burst;
 use crate::mem::Region;
+
+/// Of so many parts of a ring one may be taken and not given back.
+const HELD: u16 = 8;
 
 /// The peer wrote what no peer writes: the link ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,32 +61,39 @@ impl Ring {
         ring && buffers && self.offset.is_multiple_of(8)
     }
 
+    #[inline]
     fn memory(&self) -> &Region {
         &self.regions[self.region]
     }
 
+    #[inline]
     fn size(&self) -> u16 {
         1 << self.log2
     }
 
+    #[inline]
     fn slot(&self, index: u16) -> usize {
         usize::from(index & (self.size() - 1))
     }
 
+    #[inline]
     fn index(&self, at: usize) -> u16 {
         self.memory().short(self.offset + at).load(Ordering::Acquire)
     }
 
+    #[inline]
     fn publish(&self, at: usize, index: u16) {
         self.memory().short(self.offset + at).store(index, Ordering::Release);
     }
 
+    #[inline]
     fn descriptor(&self, slot: usize) -> Descriptor {
         let at = self.offset + DESCRIPTORS + DESCRIPTOR * slot;
         let word = |n: usize| self.memory().word(at + 8 * n).load(Ordering::Relaxed);
         Descriptor::of([word(0), word(1)])
     }
 
+    #[inline]
     fn describe(&self, slot: usize, descriptor: Descriptor) {
         let at = self.offset + DESCRIPTORS + DESCRIPTOR * slot;
         for (n, word) in descriptor.words().into_iter().enumerate() {
@@ -92,6 +102,7 @@ impl Ring {
     }
 
     /// The buffer of a slot of the client's: an empty one as it is offered.
+    #[inline]
     fn own(&self, laid: Laid, slot: usize) -> Descriptor {
         let offset = (laid.at + slot * laid.each) as u32;
         Descriptor { next: false, region: self.region as u16, length: laid.each as u32, offset }
@@ -122,12 +133,14 @@ impl Ring {
     }
 }
 
-/// The end that takes frames out.
+/// The end that takes frames out. What it has taken it gives back many slots at a time: what tells the peer of it is a line of
+/// memory that the peer looks at for each frame of the other direction, and that would otherwise go to and fro for each one.
 #[derive(Debug)]
 pub(super) struct Source {
     ring: Ring,
-    /// The next slot to be taken.
+    /// The next slot to be taken, and the next one to be given back.
     next: u16,
+    given: u16,
 }
 
 impl Source {
@@ -140,10 +153,11 @@ impl Source {
             }
             ring.publish(HEAD, ring.size());
         }
-        Self { ring, next: 0 }
+        Self { ring, next: 0, given: 0 }
     }
 
     /// Slots that the peer has filled.
+    #[inline]
     fn filled(&self) -> Result<u16, Broken> {
         let produced = self.ring.index(if self.ring.laid.is_some() { TAIL } else { HEAD });
         let filled = produced.wrapping_sub(self.next);
@@ -151,18 +165,24 @@ impl Source {
     }
 
     /// Takes as many frames as there are and as the burst has room for; returns how many were no frames.
+    #[inline]
     pub(super) fn take(&mut self, burst: &mut Burst) -> Result<u64, Broken> {
-        let filled = self.filled()?;
-        let (first, end) = (self.next, self.next.wrapping_add(filled));
+        match self.filled()? {
+            0 => Ok(0),
+            filled => Ok(self.take_filled(filled, burst)),
+        }
+    }
+
+    fn take_filled(&mut self, filled: u16, burst: &mut Burst) -> u64 {
+        let end = self.next.wrapping_add(filled);
         let mut bad = 0;
         while self.next != end && !burst.is_full() {
             bad += u64::from(!self.take_frame(end, burst));
         }
-        let taken = self.next.wrapping_sub(first);
-        if taken > 0 {
-            self.give_back(first, taken);
+        if self.next.wrapping_sub(self.given) >= self.ring.size() / HELD {
+            self.give_back();
         }
-        Ok(bad)
+        bad
     }
 
     /// One frame, all its slots; false if it was none.
@@ -194,17 +214,26 @@ impl Source {
         good
     }
 
-    fn give_back(&self, first: u16, taken: u16) {
-        let Some(laid) = self.ring.laid else { return self.ring.publish(TAIL, self.next) };
-        for n in 0..taken {
-            let slot = self.ring.slot(first.wrapping_add(n));
+    /// Gives back whatever was taken.
+    pub(super) fn give_back(&mut self) {
+        if self.given == self.next {
+            return;
+        }
+        let Some(laid) = self.ring.laid else {
+            self.given = self.next;
+            return self.ring.publish(TAIL, self.next);
+        };
+        while self.given != self.next {
+            let slot = self.ring.slot(self.given);
             self.ring.describe(slot, self.ring.own(laid, slot));
+            self.given = self.given.wrapping_add(1);
         }
         self.ring.publish(HEAD, self.next.wrapping_add(self.ring.size()));
     }
 
     /// Asks for interrupts; false if there is something already.
-    pub(super) fn doze(&self) -> bool {
+    pub(super) fn doze(&mut self) -> bool {
+        self.give_back();
         self.ring.set_masked(false);
         // The flag must be there for the peer before this side looks for the last time.
         fence(Ordering::SeqCst);
@@ -267,6 +296,7 @@ impl Sink {
     }
 
     /// Octets that fit into a slot's buffer, and where; the client's go by what it laid out.
+    #[inline]
     fn room(&self, slot: usize) -> Option<Descriptor> {
         match self.ring.laid {
             Some(laid) => Some(self.ring.own(laid, slot)),
@@ -317,7 +347,44 @@ impl Sink {
         if left > 0 { Err(Broken) } else { Ok(true) }
     }
 
+    /// The same for `headers` and what is behind them, `len` octets together, if one buffer holds it: nothing if only
+    /// [`Sink::put`] can say.
+    #[inline]
+    pub(super) fn put_behind(
+        &mut self,
+        headers: &Headers,
+        parts: &[&[u8]],
+        len: usize,
+    ) -> Result<Option<bool>, Broken> {
+        if self.free() == 0 {
+            self.look()?;
+            if self.free() == 0 {
+                return Ok(Some(false));
+            }
+        }
+        let slot = self.ring.slot(self.next);
+        let buffer = self.room(slot).ok_or(Broken)?;
+        let begin = buffer.offset as usize;
+        // All room of the headers is written.
+        if (buffer.length as usize) < len.max(Headers::ROOM) || !begin.is_multiple_of(8) {
+            return Ok(None);
+        }
+        let region = self.ring.regions.get(usize::from(buffer.region)).ok_or(Broken)?;
+        region.copy_words_in(begin, &headers.words().map(u64::to_le_bytes));
+        let mut at = begin + headers.len();
+        for part in parts {
+            let part = &part[..part.len().min(begin + len - at)];
+            region.copy_in(at, part);
+            at += part.len();
+        }
+        let length = (at - begin) as u32;
+        self.ring.describe(slot, Descriptor { next: false, length, ..buffer });
+        self.next = self.next.wrapping_add(1);
+        Ok(Some(true))
+    }
+
     /// Lets the peer see what was put in.
+    #[inline]
     pub(super) fn flush(&mut self) {
         if self.published == self.next {
             return;

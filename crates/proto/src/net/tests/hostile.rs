@@ -13,7 +13,7 @@ fn dropped(frame: Vec<u8>, reason: &str) {
     assert!(link.got[0].is_empty());
 }
 
-fn udp(from: Ipv4Addr, to: Ipv4Addr) -> Vec<u8> {
+pub(super) fn udp(from: Ipv4Addr, to: Ipv4Addr) -> Vec<u8> {
     let header = crate::wire::udp::Udp { from: 9, to: 7, checksum: 0 }.emit(3);
     basic::ip_frame(from, to, 17, &[&header[..], b"abc"].concat())
 }
@@ -156,7 +156,7 @@ fn changed_frames_do_no_harm() {
 }
 
 /// The IPv4 header's checksum made right.
-fn mend(frame: &mut [u8]) {
+pub(super) fn mend(frame: &mut [u8]) {
     let Some(header) = frame.get_mut(HEADER..HEADER + 20) else { return };
     header[10..12].fill(0);
     let checksum = Sum::new().bytes(header).checksum();

@@ -18,6 +18,7 @@ mod faults;
 mod fragments;
 mod hostile;
 mod neighbours;
+mod short;
 
 /// A device in memory.
 #[derive(Debug)]
