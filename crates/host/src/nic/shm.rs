@@ -12,7 +12,9 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use sprat_proto::device::{Arrival, Device, HEADER, Headers, Info, MAX_PARTS, Mac, Offload, Sent, send_whole};
+use sprat_proto::device::{
+    Arrival, Device, HEADER, Headers, Info, MAX_PARTS, Mac, Offload, Sent, send_whole,
+};
 use sprat_proto::time::MS;
 use sprat_proto::{Addr, Datagrams as _, Instant};
 

@@ -20,7 +20,9 @@ use std::path::PathBuf;
 use rustix::event::{Timespec, epoll};
 use rustix::net::SocketFlags;
 use sprat_proto::Instant;
-use sprat_proto::device::{Arrival, Device, HEADER, Headers, Info, MAX_PARTS, Mac, Offload, Sent, send_whole};
+use sprat_proto::device::{
+    Arrival, Device, HEADER, Headers, Info, MAX_PARTS, Mac, Offload, Sent, send_whole,
+};
 use sprat_proto::time::{MS, SECOND};
 use sprat_proto::wire::memif::{LOG2_RING_MAX, SECRET};
 
@@ -388,9 +390,7 @@ impl Memif {
     #[inline]
     fn learn(&mut self, i: usize, number: u64) {
         let source = self.burst.frame(i)[6..].first_chunk().map(|mac| Mac(*mac)).unwrap_or_default();
-        if self.last != Some((source, number))
-            && source.is_unicast()
-            && self.addresses.len() < MOST_ADDRESSES
+        if self.last != Some((source, number)) && source.is_unicast() && self.addresses.len() < MOST_ADDRESSES
         {
             let at = *self.addresses.entry(source).or_insert(number);
             self.last = Some((source, at));
