@@ -132,7 +132,7 @@ impl From<LocatorError> for io::Error {
 
 /// The protocols that are built, for messages.
 const KNOWN: &str = "fast+shm:name=N, fast+udp:host=H,port=P, fast+packet:dev=D,host=H,port=P[,mac=M], \
-    fast+xdp:dev=D,…, fast+tap:dev=D[,bridge=B],…, fast+memif:socket=S,…, fast+shmnet:name=N,…, fast+dpdk:dev=D,…, \
+    fast+xdp:dev=D[,queue=N],…, fast+tap:dev=D[,bridge=B],…, fast+memif:socket=S,…, fast+shmnet:name=N,…, fast+dpdk:dev=D,…, \
     fast+bond:dev=D,with=E[,of=xdp],…, tcp:host=H,port=P and rdma:host=H,port=P[,crc=off]";
 
 /// Transports and drivers that are planned, so that a locator for one is told from a typing error.
@@ -224,13 +224,17 @@ impl Locator {
     }
 
     /// The locator of worker `i` of a service: worker 0 has the locator itself, the others `name=N.i` or the port that
-    /// is `i` higher. A port of 0 stays 0: the kernel chooses each worker's.
+    /// is `i` higher, and so is the queue, where one is named. A port of 0 stays 0: the kernel chooses each worker's.
     ///
     /// # Errors
     /// As [`Locator::kind`], and a port beyond 65535.
     pub fn worker(&self, i: u16) -> Result<Self, LocatorError> {
         let mut own = self.clone();
-        match self.kind()? {
+        let kind = self.kind()?;
+        if let (Kind::Device(DevicePort { queue: Some(queue), .. }), true) = (&kind, i > 0) {
+            own.set("queue", &(queue + u32::from(i)).to_string());
+        }
+        match kind {
             _ if i == 0 => {}
             Kind::Shm { name } => own.set("name", &format!("{name}.{i}")),
             Kind::Device(port) if matches!(port.driver, "memif" | "shm" | "tap") => own.own_device(&port, i),

@@ -103,6 +103,7 @@ fn one(
         }
         _ => options.steer = Steer { addr: own.map(|own| own.ip()), port: own.map_or(0, |own| own.port()) },
     }
+    options.queue = at.queue;
     options.bridge.clone_from(&at.bridge);
     options.eal.clone_from(&at.eal);
     Ok(nic::open(at.driver, &options)?)
@@ -154,6 +155,7 @@ impl Stack {
         let mut this = Self::open(at, &port, own, Side::Server)?;
         let mut locator = at.clone();
         locator.unset("pcap");
+        locator.unset("queue");
         locator.set("host", &own.ip().to_string());
         locator.set("port", &this.port.port().to_string());
         this.locator = Some(locator.to_string());
@@ -179,7 +181,7 @@ impl Stack {
         }
         let v4 = resolved(&target)?.is_ipv4();
         let ip = if v4 { link_local()? } else { IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED) };
-        let port = DevicePort { mac: None, prefix: 0, gateway: None, ..target };
+        let port = DevicePort { mac: None, prefix: 0, gateway: None, queue: None, ..target };
         Self::open(to, &port, SocketAddr::new(ip, 0), Side::Client)
     }
 

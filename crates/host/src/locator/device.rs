@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! fast+packet:dev=eth0,host=192.0.2.7,port=7000                one interface
+//! fast+xdp:dev=eth0,queue=2,host=192.0.2.7,port=7000           one of its queues
 //! fast+tap:dev=sprat0,bridge=br0,host=192.0.2.7,port=7000      one that is made
 //! fast+memif:socket=/run/s,host=192.0.2.7,port=7000            memory shared with others
 //! fast+bond:dev=eth0,with=eth1,of=xdp,host=…                   two used as one
@@ -24,6 +25,8 @@ pub struct DevicePort {
     pub dev: String,
     /// The second device of a bond.
     pub with: Option<String>,
+    /// The one of the interface's queues that is used (`xdp`); all of them, if none is named.
+    pub queue: Option<u32>,
     /// The kernel's bridge that a tap is attached to.
     pub bridge: Option<String>,
     /// Arguments for DPDK's environment.
@@ -49,13 +52,16 @@ type Protocol = (&'static str, &'static str, &'static str, &'static [&'static st
 /// All of them; a bond's driver is what `of` says.
 const PROTOCOLS: [Protocol; 7] = [
     ("fast+packet", "packet", "dev", &[]),
-    ("fast+xdp", "xdp", "dev", &[]),
+    ("fast+xdp", "xdp", "dev", &["queue"]),
     ("fast+tap", "tap", "dev", &["bridge"]),
     ("fast+memif", "memif", "socket", &[]),
     ("fast+shmnet", "shm", "name", &[]),
     ("fast+dpdk", "dpdk", "dev", &["eal"]),
     ("fast+bond", "", "dev", &["with", "of"]),
 ];
+
+/// More queues than any interface has.
+const MAX_QUEUE: u32 = 4095;
 
 /// What a bond may be made of.
 const MEMBERS: [&str; 4] = ["packet", "xdp", "memif", "dpdk"];
@@ -93,11 +99,17 @@ fn parsed(locator: &Locator, (name, driver, device, more): &Protocol) -> Result<
     let gateway = locator
         .option("gateway")
         .map(|text| text.parse().map_err(|_| bad("gateway", "an IPv4 or IPv6 address")));
+    let queue = locator.option("queue").map(|text| {
+        let digits = text.bytes().all(|b| b.is_ascii_digit());
+        let queue = text.parse().ok().filter(|queue: &u32| digits && *queue <= MAX_QUEUE);
+        queue.ok_or_else(|| bad("queue", "the number of one of the interface's queues, counted from 0"))
+    });
     let eal = locator.option("eal").unwrap_or_default();
     Ok(DevicePort {
         driver,
         dev: dev.into(),
         with,
+        queue: queue.transpose()?,
         bridge: locator.option("bridge").map(str::to_owned),
         eal: eal.split_whitespace().map(str::to_owned).collect(),
         at,

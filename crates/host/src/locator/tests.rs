@@ -138,6 +138,14 @@ fn ports_of_our_own_stack_on_devices() {
             "fast+xdp:dev=e,host=h,port=1,prefix=129",
             "prefix=\"129\": the number of bits that neighbours share, up to 32 or 128",
         ),
+        (
+            "fast+xdp:dev=e,queue=+1,host=h,port=1",
+            "queue=\"+1\": the number of one of the interface's queues, counted from 0",
+        ),
+        (
+            "fast+xdp:dev=e,queue=4096,host=h,port=1",
+            "queue=\"4096\": the number of one of the interface's queues, counted from 0",
+        ),
         ("fast+xdp:dev=e,host=h,port=1,gateway=g", "gateway=\"g\": an IPv4 or IPv6 address"),
     ] {
         assert_eq!(refused(text), message);
@@ -152,6 +160,11 @@ fn ports_of_our_own_stack_on_devices() {
     }
     let worker = |text: &str| one(text).worker(2).map(|l| l.to_string());
     assert_eq!(worker("fast+xdp:dev=e,host=h,port=1").as_deref(), Ok("fast+xdp:dev=e,host=h,port=3"));
+    assert_eq!(device("fast+xdp:dev=e,queue=7,host=h,port=1").queue, Some(7));
+    assert_eq!(
+        worker("fast+xdp:dev=e,queue=1,host=h,port=0").as_deref(),
+        Ok("fast+xdp:dev=e,queue=3,host=h,port=0")
+    );
     assert_eq!(
         worker("fast+memif:socket=s,host=h,port=1").as_deref(),
         Ok("fast+memif:socket=s.2,host=h,port=1")

@@ -7,13 +7,14 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use sprat_proto::device::Mac;
 
 use super::Namespace;
-use super::message::{CREATE, Message, attributes, u32_at, u32s};
+use super::message::{CREATE, Message, attributes, u16s, u32_at, u32s};
 
 // linux/rtnetlink.h
 const NEWLINK: u16 = 16;
 const DELLINK: u16 = 17;
 const GETLINK: u16 = 18;
 const NEWADDR: u16 = 20;
+const NEWNEIGH: u16 = 28;
 // linux/if_link.h
 const ADDRESS: u16 = 1;
 const NAME: u16 = 3;
@@ -32,6 +33,10 @@ const XDP_ATTACHED: u16 = 2;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const IFA_NODAD: u8 = 2;
+// linux/neighbour.h
+const NDA_DST: u16 = 1;
+const NDA_LLADDR: u16 = 2;
+const NUD_PERMANENT: u8 = 0x80;
 // linux/if.h
 const IFF_UP: u32 = 1;
 const IFF_RUNNING: u32 = 0x40;
@@ -55,6 +60,8 @@ pub struct Link {
     pub kind: String,
     /// An XDP program is attached to it.
     pub xdp: bool,
+    /// Most queues to receive by that it can have.
+    pub queues: u32,
 }
 
 /// `ifinfomsg`.
@@ -107,11 +114,13 @@ fn parse(answer: &[u8]) -> Option<Link> {
         running: flags & IFF_RUNNING != 0,
         kind: String::new(),
         xdp: false,
+        queues: 1,
     };
     for (kind, value) in attributes(answer.get(16..)?) {
         match kind {
             ADDRESS => link.mac = value.try_into().map_or_else(|_| Mac::default(), Mac),
             MTU => link.mtu = u32_at(value, 0)? as usize,
+            RX_QUEUES => link.queues = u32_at(value, 0)?,
             LINKINFO => {
                 let name = attributes(value).find(|(kind, _)| *kind == INFO_KIND).map_or(&[][..], |(_, v)| v);
                 link.kind = String::from_utf8_lossy(name).trim_end_matches('\0').to_owned();
@@ -215,6 +224,21 @@ pub fn address(name: &str, at: IpAddr, prefix: u8) -> io::Result<()> {
     Message::new(NEWADDR, CREATE, &body)
         .attribute(IFA_LOCAL, &octets)
         .attribute(IFA_ADDRESS, &octets)
+        .ask()
+        .map(drop)
+}
+
+/// Tells the kernel for good at which hardware address a neighbour is.
+///
+/// # Errors
+/// There is no interface of that name, it knows the neighbour already, or CAP_NET_ADMIN is missing.
+pub fn neighbour(name: &str, at: IpAddr, mac: Mac) -> io::Result<()> {
+    let index = find(name)?.index;
+    let state = u16s(u16::from(NUD_PERMANENT));
+    let body = [&[family(at), 0, 0, 0], &u32s(index)[..], &state, &[0, 0]].concat();
+    Message::new(NEWNEIGH, CREATE, &body)
+        .attribute(NDA_DST, &octets(at))
+        .attribute(NDA_LLADDR, &mac.0)
         .ask()
         .map(drop)
 }

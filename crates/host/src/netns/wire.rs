@@ -21,8 +21,16 @@ impl Wire {
     /// # Errors
     /// CAP_SYS_ADMIN or CAP_NET_ADMIN is missing, or the kernel has no veth.
     pub fn new(mtu: usize) -> io::Result<Self> {
+        Self::with_queues(mtu, 1)
+    }
+
+    /// The same with `queues` queues at each end.
+    ///
+    /// # Errors
+    /// As [`Wire::new`].
+    pub fn with_queues(mtu: usize, queues: u32) -> io::Result<Self> {
         let ends = [Namespace::new()?, Namespace::new()?];
-        link::veth([(&ends[0], DEV), (&ends[1], DEV)], mtu, 1)?;
+        link::veth([(&ends[0], DEV), (&ends[1], DEV)], mtu, queues)?;
         for (i, end) in ends.iter().enumerate() {
             end.run(|| {
                 link::switch("lo", true)?;

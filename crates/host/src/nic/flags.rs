@@ -1,4 +1,4 @@
-//! How an interface is now, asked by a socket: in the socket's network namespace, wherever the thread that asks may be.
+//! How an interface is now and what it has, asked by a socket: in the socket's network namespace, wherever the thread that asks may be.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
@@ -27,13 +27,16 @@ struct Request {
 union Value {
     number: u32,
     flags: u16,
-    ethtool: *mut [u32; 2],
+    ethtool: *mut u32,
     /// The kernel's union is that long.
     octets: [u64; 3],
 }
 
 /// ethtool's question whether there is a carrier: the answer is in the second number.
 const GET_LINK: u32 = 10;
+/// Its question how many queues there are (`ethtool_channels`): the answer is in the last four numbers of nine, those that
+/// receive, those that send, others, and those that do both.
+const GET_CHANNELS: u32 = 0x3c;
 
 fn ask(socket: BorrowedFd<'_>, what: libc::c_ulong, request: &mut Request) -> io::Result<()> {
     // SAFETY: the requests that are made here read and write one `ifreq`, which is borrowed mutably and as long as the kernel's;
@@ -53,10 +56,38 @@ pub(super) fn presence(socket: BorrowedFd<'_>, index: u32) -> io::Result<Presenc
     }
 }
 
-fn is_up(socket: BorrowedFd<'_>, index: u32) -> io::Result<bool> {
+/// A request with the name of the interface of that number in it.
+fn named(socket: BorrowedFd<'_>, index: u32) -> io::Result<Request> {
     let mut request = Request { name: [0; libc::IFNAMSIZ], value: Value { octets: [0; 3] } };
     request.value.number = index;
     ask(socket, libc::SIOCGIFNAME, &mut request)?;
+    Ok(request)
+}
+
+/// How many queues an interface uses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Queues {
+    pub(super) receive: u32,
+    pub(super) send: u32,
+}
+
+/// How many queues the interface of that number uses.
+///
+/// # Errors
+/// Its driver does not say.
+pub(super) fn queues(socket: BorrowedFd<'_>, index: u32) -> io::Result<Queues> {
+    let mut request = named(socket, index)?;
+    let mut channels = [0; 9];
+    channels[0] = GET_CHANNELS;
+    request.value.ethtool = channels.as_mut_ptr();
+    ask(socket, libc::SIOCETHTOOL, &mut request)?;
+    let [.., receive, send, _, both] = channels;
+    let all = Queues { receive: receive.saturating_add(both), send: send.saturating_add(both) };
+    if all.receive == 0 || all.send == 0 { Err(io::ErrorKind::Unsupported.into()) } else { Ok(all) }
+}
+
+fn is_up(socket: BorrowedFd<'_>, index: u32) -> io::Result<bool> {
+    let mut request = named(socket, index)?;
     ask(socket, libc::SIOCGIFFLAGS, &mut request)?;
     // SAFETY: the kernel wrote the flags; every pattern of bits is a number.
     let flags = libc::c_int::from(unsafe { request.value.flags });
@@ -65,7 +96,7 @@ fn is_up(socket: BorrowedFd<'_>, index: u32) -> io::Result<bool> {
     }
     // The flags show a lost carrier up to a second later; the driver knows it at once, if it tells.
     let mut link = [GET_LINK, 0];
-    request.value.ethtool = &raw mut link;
+    request.value.ethtool = link.as_mut_ptr();
     match ask(socket, libc::SIOCETHTOOL, &mut request) {
         Ok(()) => Ok(link[1] != 0),
         Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(flags & libc::IFF_RUNNING != 0),

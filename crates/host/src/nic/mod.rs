@@ -62,6 +62,11 @@ pub trait Nic: Device + Send {
     fn carries(&mut self) -> bool {
         true
     }
+
+    /// How many queues of its interface or link it takes frames from.
+    fn queues(&self) -> usize {
+        1
+    }
 }
 
 /// A device of whatever kind, as [`open`] gives it.
@@ -115,6 +120,9 @@ impl Nic for AnyNic {
     fn carries(&mut self) -> bool {
         (**self).carries()
     }
+    fn queues(&self) -> usize {
+        (**self).queues()
+    }
 }
 
 /// Which frames are wanted. A device delivers these and may deliver others; one that shares its interface with the kernel
@@ -140,8 +148,8 @@ pub struct Options {
     /// Leave checksums, and cutting and joining of segments, to this side: for measurements, and for kernels that have them
     /// wrong.
     pub no_offload: bool,
-    /// Which of the interface's queues (`xdp`).
-    pub queue: u32,
+    /// Only this one of the interface's queues, counted from 0; all of them, if none is named (`xdp`).
+    pub queue: Option<u32>,
     /// How frames pass the kernel (`xdp`): the best way that works, if none is asked for.
     pub way: Option<Way>,
     /// The longest payload of a frame, 1500 if it is 0 (`dpdk` and a new `tap`; elsewhere the interface has one).

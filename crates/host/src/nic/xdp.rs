@@ -1,38 +1,38 @@
 //! The driver `xdp`: AF_XDP, frames past the kernel's stack by way of a program of our own on the interface.
 //!
 //! ```text
-//! memory    chunks of 4 KiB, half of them for what arrives (`stock`), half for what is sent
-//! arriving  program ─► our socket: a chunk from `fill`, the frame copied (or written by the card) ─► `rx` ─► lent to the caller
-//!                                                                             and back to `fill` at the next burst
-//! sending   a free chunk ─► `tx` ─► a call, where the kernel wants one ─► `completion` ─► free
+//! arriving  the interface ─► the program, on each of its queues ─► that queue's socket (`queue`) ─► one burst for all
+//! sending   one queue ─► the interface (`outgoing`)
 //! ```
-//! A frame longer than a chunk is in several; what arrives so is put together in memory of our own.
+//! A card spreads flows over all of its receive queues, and a socket gets what arrives on its own queue alone. So there is a
+//! socket for each, unless one queue was asked for. What is sent needs no more than one: it is one thread that sends.
 //!
 //! Three ways to run, tried at the start: *zero-copy* (the card writes our chunks), *native* (the card's driver runs the
 //! program) and *generic* (the kernel does, behind any driver). Where there is no card, on veth, generic is the fastest of those
 //! that there are.
 //!
-//! Always: the program is held by a link that ends with this value or its process (`bpf`). Not here: checksums and segments are
-//! the caller's, as is telling whether a frame from the same machine has a checksum at all.
+//! Always: the program is held by a link that ends with this value or its process (`bpf`); no queue is looked at twice before
+//! all others were. Not here: checksums and segments are the caller's, as is telling whether a frame from the same machine has a
+//! checksum at all.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
-use rustix::io::Errno;
-use rustix::net::xdp::{XdpUmemReg, XdpUmemRegFlags};
-use rustix::net::{RecvFlags, SendFlags, sockopt};
+use rustix::event::epoll;
+use rustix::net::sockopt;
 use sprat_proto::device::{Arrival, BURST, Device, HEADER, Info, MAX_FRAME, MAX_PARTS, Offload, Sent};
 
-use super::flags::{Presence, presence};
+use super::flags::{Presence, Queues, presence, queues};
 use super::{Nic, OpenError, Options, Way, interface, sys};
-use crate::mem::Region;
 use crate::netns::link::Link;
 use bpf::Mode;
-use rings::{Desc, MORE, Ring};
-use stock::Stock;
+use outgoing::Outgoing;
+use queue::{Found, Lent, Queue};
 
 mod bpf;
+mod outgoing;
 mod program;
+mod queue;
 mod rings;
 mod stock;
 
@@ -40,19 +40,29 @@ const DRIVER: &str = "xdp";
 
 /// Octets of a chunk: a page.
 const CHUNK: usize = 4096;
-/// Chunks for each direction, and entries of each ring.
-const CHUNKS: u32 = 2048;
 /// What the kernel keeps free before an arriving frame (XDP_PACKET_HEADROOM).
 const HEADROOM: usize = 256;
-/// Queues that the map has room for.
-const MAX_QUEUES: u32 = 64;
-/// Most calls in a row to get one burst sent: the kernel sends 32 at each in copy mode.
-const MOST_CALLS: u32 = 2 * CHUNKS / 32;
+/// Most queues of an interface.
+const MAX_QUEUES: u32 = 256;
 
-/// An AF_XDP socket with its memory and its program.
+/// Chunks for each direction of one queue of so many, and entries of each ring. The kernel pins the memory.
+fn chunks(queues: usize) -> u32 {
+    (8192 / queues.next_power_of_two() as u32).clamp(256, 2048)
+}
+
+/// AF_XDP sockets with their program.
 #[derive(Debug)]
 pub struct Xdp {
-    socket: OwnedFd,
+    /// At least one; the first is the one that sends.
+    queues: Vec<Queue>,
+    /// Which of them is looked at first.
+    first: usize,
+    found: Found,
+    outgoing: Outgoing,
+    /// Readable when one of several sockets is.
+    any: Option<OwnedFd>,
+    /// The number of the first queue at the interface, those of the others follow.
+    number: u32,
     /// Holds the program on the interface.
     _link: OwnedFd,
     _map: OwnedFd,
@@ -61,52 +71,24 @@ pub struct Xdp {
     info: Info,
     /// Frames may be in several chunks.
     parted: bool,
-    memory: Region,
-    rx: Ring,
-    tx: Ring,
-    fill: Ring,
-    completion: Ring,
-    /// Chunks for what arrives that nobody uses.
-    stock: Stock,
-    /// Chunks for sending that nobody uses.
-    free: Vec<u64>,
-    /// Chunks of the last burst.
-    lent: Vec<u64>,
-    burst: [Lent; BURST],
-    count: usize,
-    /// Frames of the last burst that came in parts, one behind the other.
-    joined: Vec<u8>,
-    /// Something was put into `tx` that the kernel has not been called for.
-    pending: bool,
-    down: bool,
     gone: bool,
     counted: Counted,
 }
 
-/// A frame of the last burst: in the shared memory, or in `joined`.
-#[derive(Clone, Copy, Debug, Default)]
-struct Lent {
-    at: usize,
-    len: usize,
-    joined: bool,
-}
-
 #[derive(Debug, Default)]
 struct Counted {
-    received: u64,
     sent: u64,
     refused: u64,
-    /// Descriptors from the kernel that point nowhere, and frames of no possible length.
-    broken: u64,
     unsent: u64,
 }
 
 impl Xdp {
-    /// Opens queue `options.queue` of the interface `options.dev`, in the way `options.way` or the best one that works.
+    /// Opens queue `options.queue` of the interface `options.dev`, or all of its receive queues if none is named, in the way
+    /// `options.way` or the best one that works.
     ///
     /// # Errors
-    /// The interface is missing or down, CAP_NET_ADMIN, CAP_NET_RAW or CAP_BPF is missing, another program is attached, or no
-    /// way works here.
+    /// The interface is missing or down, CAP_NET_ADMIN, CAP_NET_RAW or CAP_BPF is missing, another program is attached, the
+    /// interface has no such queue, or no way works here.
     pub fn open(options: &Options) -> Result<Self, OpenError> {
         let link = interface(options)?;
         let ways: &[Way] = match (options.way, link.kind.as_str()) {
@@ -117,9 +99,10 @@ impl Xdp {
             (None, "veth") => &[Way::Generic, Way::Native],
             (None, _) => &[Way::ZeroCopy, Way::Native, Way::Generic],
         };
+        let wanted = wanted(&link, options)?;
         let mut failed = None;
         for &way in ways {
-            match Self::open_in(way, &link, options) {
+            match Self::open_in(way, &link, &wanted, options) {
                 Ok(device) => return Ok(device),
                 Err(Failed(what, error)) => failed = Some(explain(way, what, error, &link, options)),
             }
@@ -127,11 +110,11 @@ impl Xdp {
         Err(failed.expect("there is a way at least, and it failed"))
     }
 
-    fn open_in(way: Way, link: &Link, options: &Options) -> Result<Self, Failed> {
-        let socket = sys::socket(libc::AF_XDP).map_err(|e| Failed("a socket", e))?;
-        let memory = Region::anonymous(2 * CHUNKS as usize * CHUNK).map_err(|e| Failed("memory", e))?;
-        let [rx, tx, fill, completion] = rings(&socket, &memory).map_err(|e| Failed("the rings", e))?;
-        let map = bpf::socket_map(MAX_QUEUES).map_err(|e| Failed("a map", e))?;
+    fn open_in(way: Way, link: &Link, wanted: &Wanted, options: &Options) -> Result<Self, Failed> {
+        let chunks = chunks(wanted.numbers.len());
+        let (first, outgoing) = Queue::new(chunks, true).map_err(|e| Failed("the rings", e))?;
+        let outgoing = outgoing.expect("the first one sends");
+        let map = bpf::socket_map(wanted.numbers.end).map_err(|e| Failed("a map", e))?;
         let mac = options.mac.unwrap_or(link.mac);
         let program = program::program(mac, options.steer, rustix::fd::AsRawFd::as_raw_fd(&map));
         // For a program that takes frames of several parts the kernel copies each short one to a page of a pool first, where
@@ -145,37 +128,45 @@ impl Xdp {
         // tried already.
         let held =
             bpf::attach(program.as_fd(), link.index, mode).map_err(|e| Failed("to attach the program", e))?;
-        let parted =
-            bind(&socket, way, link, options.queue, long).map_err(|e| Failed("to bind the socket", e))?;
-        bpf::put(map.as_fd(), options.queue, socket.as_fd()).map_err(|e| Failed("an entry in the map", e))?;
+        let (mut queues, mut parted) = (Vec::new(), true);
+        let mut fresh = Some(first);
+        for number in wanted.numbers.clone() {
+            let queue = match fresh.take() {
+                Some(queue) => queue,
+                None => Queue::new(chunks, false).map_err(|e| Failed("the rings", e))?.0,
+            };
+            match bind(queue.fd(), way, link, number, long) {
+                Ok(parts) => parted &= parts,
+                // The driver does not say how many there are in use: the first one that is not ends them.
+                Err(e) if !wanted.sure && !queues.is_empty() && e.raw_os_error() == Some(libc::EINVAL) => {
+                    break;
+                }
+                Err(e) => return Err(Failed("to bind the socket", e)),
+            }
+            bpf::put(map.as_fd(), number, queue.fd()).map_err(|e| Failed("an entry in the map", e))?;
+            queues.push(queue);
+        }
+        let any =
+            if queues.len() > 1 { Some(any_of(&queues).map_err(|e| Failed("an epoll", e))?) } else { None };
         let longest = if parted { MAX_FRAME } else { CHUNK - HEADROOM };
-        let chunks = |from: u32| (from..from + CHUNKS).map(|chunk| u64::from(chunk) * CHUNK as u64);
-        let mut this = Self {
-            socket,
+        let found = Found { frames: [Lent::default(); BURST], count: 0, joined: Vec::new(), broken: 0 };
+        queues.iter_mut().for_each(Queue::give_back);
+        Ok(Self {
+            queues,
+            first: 0,
+            found,
+            outgoing,
+            any,
+            number: wanted.numbers.start,
             _link: held,
             _map: map,
             way,
             index: link.index,
             info: Info::plain(mac, link.mtu.min(longest - HEADER)),
             parted,
-            memory,
-            rx,
-            tx,
-            fill,
-            completion,
-            stock: Stock::new(chunks(0)),
-            free: chunks(CHUNKS).collect(),
-            lent: Vec::with_capacity(BURST),
-            burst: [Lent::default(); BURST],
-            count: 0,
-            joined: Vec::new(),
-            pending: false,
-            down: false,
             gone: false,
             counted: Counted::default(),
-        };
-        this.give_back();
-        Ok(this)
+        })
     }
 
     /// The way in which it runs.
@@ -184,122 +175,52 @@ impl Xdp {
         self.way
     }
 
-    /// Takes the chunks of the last burst back, and gives the kernel what it needs.
-    fn give_back(&mut self) {
-        for chunk in self.lent.drain(..) {
-            self.stock.put(chunk);
-        }
-        let owed = self.stock.owed(self.fill.unsent());
-        self.offer(owed);
+    /// The interface's queues that it takes, and how many frames came on each.
+    pub fn received(&self) -> impl Iterator<Item = (u32, u64)> {
+        (self.number..).zip(self.queues.iter().map(|queue| queue.received))
     }
+}
 
-    /// Gives the kernel so many chunks for what arrives, as far as there are any.
-    fn offer(&mut self, owed: u32) {
-        for chunk in (0..owed).map_while(|_| self.stock.take()) {
-            // There is room: the ring has an entry for each chunk that is for arriving frames.
-            self.fill.put_address(chunk);
-        }
-        self.fill.publish();
-        if self.fill.wants_call() {
-            let _ = rustix::net::recv(&self.socket, &mut [0; 0][..], RecvFlags::DONTWAIT);
-        }
-    }
+/// Which queues are to be taken.
+struct Wanted {
+    numbers: std::ops::Range<u32>,
+    /// The driver has said that there are so many.
+    sure: bool,
+}
 
-    /// Where the part `desc` of a frame lies, if the kernel is right.
-    fn part(&self, desc: Desc) -> Option<(usize, usize)> {
-        let (at, len) = (usize::try_from(desc.addr).ok()?, desc.len as usize);
-        let end = (at / CHUNK + 1) * CHUNK;
-        (at < CHUNKS as usize * CHUNK && len <= end - at).then_some((at, len))
+fn wanted(link: &Link, options: &Options) -> Result<Wanted, OpenError> {
+    let failed = |e| explain(Way::Generic, "a socket", e, link, options);
+    let socket = sys::socket(libc::AF_XDP).map_err(failed)?;
+    let unsupported =
+        |what: String| OpenError::Unsupported { driver: DRIVER, dev: options.dev.clone(), what };
+    let (all, sure) = match queues(socket.as_fd(), link.index) {
+        Ok(all) => (all, true),
+        Err(_) => (Queues { receive: link.queues, send: link.queues }, false),
+    };
+    if let Some(n) = options.queue {
+        if n >= all.receive.min(all.send) {
+            let Queues { receive, send } = all;
+            let what =
+                format!("it has no queue {n}: {receive} to receive and {send} to send, counted from 0");
+            return Err(unsupported(what));
+        }
+        return Ok(Wanted { numbers: n..n + 1, sure });
     }
+    if all.receive > MAX_QUEUES {
+        let dev = &options.dev;
+        let what = format!("it has {} queues: ethtool -L {dev} combined {MAX_QUEUES}", all.receive);
+        return Err(unsupported(what));
+    }
+    Ok(Wanted { numbers: 0..all.receive.max(1), sure })
+}
 
-    /// The next frame, of the `ready` descriptors; none if its last part has not come.
-    fn next_frame(&mut self, ready: u32) -> Option<(u32, Option<Lent>)> {
-        let first = self.rx.desc(0);
-        if first.options & MORE == 0 {
-            self.lent.push(first.addr & !(CHUNK as u64 - 1));
-            let lent = self.part(first).map(|(at, len)| Lent { at, len, joined: false });
-            return Some((1, lent.filter(|l| l.len >= HEADER)));
-        }
-        let parts = (0..ready).find(|&i| self.rx.desc(i).options & MORE == 0)? + 1;
-        let (at, mut whole) = (self.joined.len(), true);
-        for i in 0..parts {
-            let desc = self.rx.desc(i);
-            self.lent.push(desc.addr & !(CHUNK as u64 - 1));
-            match self.part(desc) {
-                Some((from, len)) if self.joined.len() - at + len <= MAX_FRAME => {
-                    self.memory.append_to(from, len, &mut self.joined);
-                }
-                _ => whole = false,
-            }
-        }
-        let len = self.joined.len() - at;
-        Some((parts, (whole && len >= HEADER).then_some(Lent { at, len, joined: true })))
+/// A descriptor that is readable while one of the sockets is.
+fn any_of(queues: &[Queue]) -> io::Result<OwnedFd> {
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    for queue in queues {
+        epoll::add(&epoll, queue.fd(), epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
     }
-
-    /// Takes back the chunks of what has been sent.
-    fn reclaim(&mut self) {
-        let n = self.completion.ready();
-        for i in 0..n {
-            self.free.push(self.completion.address(i));
-        }
-        if n > 0 {
-            self.completion.take(n);
-        }
-    }
-
-    /// Copies a frame into chunks and puts them into the ring; there is room for all.
-    fn put(&mut self, parts: &[&[u8]], len: usize) {
-        let mut left = len;
-        let mut parts = parts.iter().copied();
-        let mut part: &[u8] = &[];
-        while left > 0 {
-            let addr = self.free.pop().expect("there is a chunk for every part, as was looked at before");
-            let here = left.min(CHUNK);
-            let mut filled = 0;
-            while filled < here {
-                if part.is_empty() {
-                    part = parts.next().unwrap_or(&[]);
-                    continue;
-                }
-                let n = part.len().min(here - filled);
-                self.memory.copy_in(addr as usize + filled, &part[..n]);
-                (filled, part) = (filled + n, &part[n..]);
-            }
-            left -= here;
-            let options = if left > 0 { MORE } else { 0 };
-            self.tx.put_desc(Desc { addr, len: here as u32, options });
-        }
-    }
-
-    /// Calls the kernel until it has taken all, or does not for now.
-    fn call(&mut self) {
-        self.tx.publish();
-        self.pending = false;
-        for _ in 0..MOST_CALLS {
-            if !self.tx.wants_call() {
-                return;
-            }
-            match rustix::net::send(&self.socket, &[], SendFlags::DONTWAIT) {
-                Ok(_) => self.down = false,
-                Err(Errno::AGAIN | Errno::BUSY | Errno::NOBUFS) => {}
-                Err(Errno::NETDOWN) => {
-                    self.down = true;
-                    return;
-                }
-                Err(Errno::NXIO | Errno::NODEV) => {
-                    self.gone = true;
-                    return;
-                }
-                Err(_) => return,
-            }
-            self.reclaim();
-            if self.tx.unsent() == 0 {
-                return;
-            }
-        }
-        // The rest goes by the next call.
-        self.pending = true;
-    }
+    Ok(epoll)
 }
 
 /// What failed, and how.
@@ -327,35 +248,8 @@ fn explain(way: Way, what: &'static str, source: io::Error, link: &Link, options
     }
 }
 
-/// Makes the four rings of a socket over `memory`.
-fn rings(socket: &OwnedFd, memory: &Region) -> io::Result<[Ring; 4]> {
-    let fd = socket.as_fd();
-    sockopt::set_xdp_umem_reg(
-        fd,
-        XdpUmemReg {
-            addr: memory.address(0, memory.len()).expose_provenance() as u64,
-            len: memory.len() as u64,
-            chunk_size: CHUNK as u32,
-            headroom: 0,
-            flags: XdpUmemRegFlags::empty(),
-            tx_metadata_len: 0,
-        },
-    )?;
-    sockopt::set_xdp_umem_fill_ring_size(fd, CHUNKS)?;
-    sockopt::set_xdp_umem_completion_ring_size(fd, CHUNKS)?;
-    sockopt::set_xdp_rx_ring_size(fd, CHUNKS)?;
-    sockopt::set_xdp_tx_ring_size(fd, CHUNKS)?;
-    let at = sockopt::xdp_mmap_offsets(fd)?;
-    Ok([
-        Ring::map(fd, libc::XDP_PGOFF_RX_RING as u64, &at.rx, CHUNKS, 16)?,
-        Ring::map(fd, libc::XDP_PGOFF_TX_RING as u64, &at.tx, CHUNKS, 16)?,
-        Ring::map(fd, libc::XDP_UMEM_PGOFF_FILL_RING, &at.fr, CHUNKS, 8)?,
-        Ring::map(fd, libc::XDP_UMEM_PGOFF_COMPLETION_RING, &at.cr, CHUNKS, 8)?,
-    ])
-}
-
 /// Binds the socket to a queue; true if frames may come and go in several parts, as they have to where they are `long`.
-fn bind(socket: &OwnedFd, way: Way, link: &Link, queue: u32, long: bool) -> io::Result<bool> {
+fn bind(socket: BorrowedFd<'_>, way: Way, link: &Link, queue: u32, long: bool) -> io::Result<bool> {
     let copy = if way == Way::ZeroCopy { libc::XDP_ZEROCOPY } else { libc::XDP_COPY };
     let name = |more: u16| libc::sockaddr_xdp {
         sxdp_family: libc::AF_XDP as u16,
@@ -365,47 +259,38 @@ fn bind(socket: &OwnedFd, way: Way, link: &Link, queue: u32, long: bool) -> io::
         sxdp_shared_umem_fd: 0,
     };
     // Kernels before 6.6 have no frames of several parts.
-    if long && sys::bind(socket.as_fd(), &name(libc::XDP_USE_SG)).is_ok() {
+    if long && sys::bind(socket, &name(libc::XDP_USE_SG)).is_ok() {
         return Ok(true);
     }
-    sys::bind(socket.as_fd(), &name(0)).map(|()| false)
+    sys::bind(socket, &name(0)).map(|()| false)
 }
 
 impl Device for Xdp {
     fn recv_burst(&mut self) -> usize {
-        if !self.lent.is_empty() {
-            self.give_back();
-        }
-        self.joined.clear();
-        self.count = 0;
-        while self.count < BURST {
-            let ready = self.rx.ready();
-            if ready == 0 {
+        self.found.joined.clear();
+        self.found.count = 0;
+        let mut at = self.first;
+        for _ in 0..self.queues.len() {
+            self.queues[at].receive(at, &mut self.found);
+            at = if at + 1 == self.queues.len() { 0 } else { at + 1 };
+            if self.found.count == BURST {
                 break;
             }
-            let Some((parts, frame)) = self.next_frame(ready) else { break };
-            self.rx.take(parts);
-            match frame {
-                Some(lent) => {
-                    self.burst[self.count] = lent;
-                    self.count += 1;
-                }
-                None => self.counted.broken += 1,
-            }
         }
-        self.counted.received += self.count as u64;
-        self.count
+        self.first = at;
+        self.found.count
     }
 
     #[inline]
     fn frame(&self, i: usize) -> (&[u8], Arrival) {
-        let lent = self.burst[..self.count][i];
+        let lent = self.found.frames[..self.found.count][i];
         if lent.joined {
-            return (&self.joined[lent.at..lent.at + lent.len], Arrival::default());
+            return (&self.found.joined[lent.at..lent.at + lent.len], Arrival::default());
         }
+        let memory = self.queues[lent.queue].memory();
         // SAFETY: the octets lie in a chunk that the kernel handed over by `rx` and gets back only by `recv_burst` or `doze`,
         // which need `self` mutably; until then neither side writes them.
-        (unsafe { self.memory.lend(lent.at, lent.len) }, Arrival::default())
+        (unsafe { memory.lend(lent.at, lent.len) }, Arrival::default())
     }
 
     fn send(&mut self, parts: &[&[u8]], offload: Offload) -> Sent {
@@ -414,36 +299,26 @@ impl Device for Xdp {
         }
         let len: usize = parts.iter().map(|p| p.len()).sum();
         let fits = (HEADER..=self.info.max_send).contains(&len) && parts.len() <= MAX_PARTS;
-        if !fits || offload != Offload::None {
-            self.counted.refused += 1;
-            return Sent::Yes;
-        }
         let chunks = len.div_ceil(CHUNK);
-        if chunks > 1 && !self.parted {
+        if !fits || offload != Offload::None || (chunks > 1 && !self.parted) {
             self.counted.refused += 1;
             return Sent::Yes;
         }
-        if self.free.len() < chunks || (self.tx.room() as usize) < chunks {
-            self.reclaim();
-            if self.free.len() < chunks || (self.tx.room() as usize) < chunks {
-                if self.down {
-                    self.counted.unsent += 1;
-                    return Sent::Yes;
-                }
-                return Sent::Full;
+        if !self.outgoing.has_room(chunks) {
+            if self.outgoing.down {
+                self.counted.unsent += 1;
+                return Sent::Yes;
             }
+            return Sent::Full;
         }
-        self.put(parts, len);
+        self.outgoing.put(self.queues[0].memory(), parts, len);
         self.counted.sent += 1;
-        self.pending = true;
         Sent::Yes
     }
 
     #[inline]
     fn flush(&mut self) {
-        if self.pending {
-            self.call();
-        }
+        self.gone |= !self.outgoing.flush(self.queues[0].fd());
     }
 
     fn info(&self) -> Info {
@@ -452,43 +327,45 @@ impl Device for Xdp {
 
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
         let c = &self.counted;
-        each("frames_received", c.received);
+        each("frames_received", self.queues.iter().map(|queue| queue.received).sum());
         each("frames_sent", c.sent);
         each("frames_refused", c.refused);
-        each("frames_broken", c.broken);
+        each("frames_broken", self.found.broken);
         each("frames_unsent", c.unsent);
-        if let Ok(kernel) = sockopt::xdp_statistics(&self.socket) {
-            each("frames_too_long", kernel.rx_dropped);
-            each("frames_ring_full", kernel.rx_ring_full.unwrap_or(0));
-            each("frames_no_chunk", kernel.rx_fill_ring_empty_descs.unwrap_or(0));
-        }
+        let kernel: Vec<_> = self.queues.iter().filter_map(Queue::statistics).collect();
+        each("frames_too_long", kernel.iter().map(|k| k.rx_dropped).sum());
+        each("frames_ring_full", kernel.iter().filter_map(|k| k.rx_ring_full).sum());
+        each("frames_no_chunk", kernel.iter().filter_map(|k| k.rx_fill_ring_empty_descs).sum());
     }
 }
 
 impl Nic for Xdp {
     fn fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.any.as_ref().map_or(self.queues[0].fd(), OwnedFd::as_fd)
     }
 
     fn doze(&mut self) -> bool {
-        if let Ok(Err(_)) = sockopt::socket_error(&self.socket)
-            && let Ok(Presence::Gone) = presence(self.socket.as_fd(), self.index)
+        let fd = self.queues[0].fd();
+        if let Ok(Err(_)) = sockopt::socket_error(fd)
+            && let Ok(Presence::Gone) = presence(fd, self.index)
         {
             self.gone = true;
         }
-        self.count = 0;
-        self.give_back();
-        let owed = self.stock.owed_asleep(self.fill.unsent());
-        self.offer(owed);
+        self.found.count = 0;
+        self.queues.iter_mut().for_each(Queue::doze);
         self.flush();
-        !self.rx.is_ready()
+        !self.queues.iter().any(Queue::is_ready)
     }
 
     fn wake(&mut self) {}
 
     fn carries(&mut self) -> bool {
-        let presence = presence(self.socket.as_fd(), self.index);
+        let presence = presence(self.queues[0].fd(), self.index);
         self.gone |= matches!(presence, Ok(Presence::Gone));
         matches!(presence, Ok(Presence::Up))
+    }
+
+    fn queues(&self) -> usize {
+        self.queues.len()
     }
 }

@@ -3,7 +3,7 @@
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sprat::netns::{DEV, Wire};
 use sprat::nic::fake;
-use sprat::nic::{AnyNic, Nic as _, Options, Way, memif, open, shm};
+use sprat::nic::{AnyNic, Nic, Options, Way, memif, open, shm};
 use sprat_proto::device::{Arrival, Device as _, HEADER, Mac, Offload, Sent};
 
 /// An Ethernet type for experiments: nothing but our tests sends it.
@@ -32,9 +32,14 @@ pub(crate) struct Kind {
 }
 
 fn on_veth(driver: &str, mtu: usize, change: impl FnOnce(&mut Options)) -> Pair {
+    on_queues(1, driver, mtu, change)
+}
+
+/// The same on interfaces with several queues.
+fn on_queues(queues: u32, driver: &str, mtu: usize, change: impl FnOnce(&mut Options)) -> Pair {
     let mut options = Options { dev: DEV.into(), ..Options::default() };
     change(&mut options);
-    let net = Wire::new(mtu).unwrap();
+    let net = Wire::with_queues(mtu, queues).unwrap();
     let end = |i| net.end(i).run(|| open(driver, &options)).unwrap().unwrap();
     Pair { a: end(0), b: end(1), net: Some(net), dev: DEV }
 }
@@ -133,6 +138,7 @@ pub(crate) const KINDS: &[Kind] = &[
     Kind { name: "tap", root: true, pair: |mtu| on_tap(mtu, false) },
     Kind { name: "tap_plain", root: true, pair: |mtu| on_tap(mtu, true) },
     Kind { name: "xdp", root: true, pair: |mtu| on_veth("xdp", mtu, |_| ()) },
+    Kind { name: "xdp_queues", root: true, pair: |mtu| on_queues(4, "xdp", mtu, |_| ()) },
     Kind { name: "xdp_native", root: true, pair: |mtu| on_veth("xdp", mtu, |o| o.way = Some(Way::Native)) },
 ];
 
@@ -173,7 +179,7 @@ pub(crate) fn drain(nic: &mut AnyNic) -> Vec<(Vec<u8>, Arrival)> {
 }
 
 /// Sleeps as a worker does; false if nothing woke it in time.
-pub(crate) fn sleep(nic: &mut AnyNic, at_most: &Timespec) -> bool {
+pub(crate) fn sleep(nic: &mut impl Nic, at_most: &Timespec) -> bool {
     let woken = !nic.doze() || {
         let mut fds = [PollFd::from_borrowed_fd(nic.fd(), PollFlags::IN)];
         poll(&mut fds, Some(at_most)).unwrap() > 0

@@ -15,6 +15,7 @@ mod captures;
 mod floors;
 mod house;
 mod networks;
+mod queues;
 mod stack;
 mod suite;
 mod testpmd;
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
     cases.extend(suite::cases());
     cases.extend(bonds::cases());
     cases.extend(floors::cases());
+    cases.extend(queues::cases());
     cases.extend(testpmd::cases());
     cases.extend(captures::cases());
     let all = cases.len();

@@ -1,0 +1,169 @@
+//! An interface with several queues: all of them taken by one device, or one by each.
+//!
+//! The kernel spreads its datagrams over the queues of a veth pair by a hash of their addresses and ports. What it sends by queue
+//! n arrives on queue n where the driver runs the program, and where the kernel does on queue n - 1, or 0.
+
+use std::net::UdpSocket;
+use std::panic::catch_unwind;
+use std::time::Duration;
+
+use rustix::event::Timespec;
+use sprat::netns::{DEV, Wire, link};
+use sprat::nic::{Nic as _, Options, Steer, Way, open, xdp::Xdp};
+use sprat::rpc::{self, Call, Client, Server};
+use sprat_proto::device::Device as _;
+
+use crate::Case;
+use crate::house::sleep;
+
+const QUEUES: u32 = 4;
+/// Sockets that send: so many that none of the queues is left out.
+const SOCKETS: usize = 128;
+const PORT: u16 = 7;
+const PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
+
+pub(crate) fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (name, way) in [("generic", Way::Generic), ("native", Way::Native)] {
+        let test = format!("queues::{name}::what_comes_on_any_is_delivered_in_order");
+        cases.push(Case::root(&test, move || all_of_them(way)));
+        let test = format!("queues::{name}::a_sleeper_is_woken_by_any");
+        cases.push(Case::root(&test, move || sleeper(way)));
+    }
+    cases.push(Case::root("queues::one_gets_what_comes_on_it", one_of_them));
+    cases.push(Case::root("queues::those_that_there_are_not_are_refused", refused));
+    cases.push(Case::root("queues::calls_come_by_all", calls));
+    cases
+}
+
+fn options(way: Way, queue: Option<u32>) -> Options {
+    let steer = Steer { addr: Some(Wire::ours(1, 0)), port: PORT };
+    Options { dev: DEV.into(), way: Some(way), steer, queue, ..Options::default() }
+}
+
+/// A wire with the kernel at one end, which knows our address, and sockets of its own.
+struct Net {
+    wire: Wire,
+    sockets: Vec<UdpSocket>,
+}
+
+impl Net {
+    fn new() -> Self {
+        let wire = Wire::with_queues(1500, QUEUES).unwrap();
+        let ours = wire.end(1).run(|| link::find(DEV)).unwrap().unwrap();
+        assert_eq!(ours.queues, QUEUES);
+        let socket = |_| UdpSocket::bind((Wire::kernel(0), 0)).unwrap();
+        let sockets = wire.end(0).run(|| {
+            link::neighbour(DEV, Wire::ours(1, 0), ours.mac).unwrap();
+            (0..SOCKETS).map(socket).collect()
+        });
+        Self { wire, sockets: sockets.unwrap() }
+    }
+
+    fn open(&self, options: &Options) -> Xdp {
+        self.wire.end(1).run(|| Xdp::open(options)).unwrap().unwrap()
+    }
+
+    fn send(&self, socket: usize, round: u8) {
+        let payload = [socket as u8, round];
+        assert_eq!(self.sockets[socket].send_to(&payload, (Wire::ours(1, 0), PORT)).unwrap(), 2);
+    }
+}
+
+/// Which sockets the next datagrams are from, and of which round they are: at least `n`, waiting for them.
+fn datagrams(device: &mut Xdp, n: usize) -> Vec<(usize, u8)> {
+    let mut found = Vec::new();
+    while found.len() < n {
+        let count = device.recv_burst();
+        let frames = (0..count).map(|i| device.frame(i).0).filter(|frame| frame[23] == 17);
+        found.extend(frames.map(|frame| (usize::from(frame[42]), frame[43])));
+        assert!(count > 0 || sleep(device, &PATIENCE), "{} of {n} datagrams arrived", found.len());
+    }
+    found
+}
+
+fn all_of_them(way: Way) {
+    const ROUNDS: u8 = 5;
+    let net = Net::new();
+    let mut device = net.open(&options(way, None));
+    assert_eq!(device.queues() as u32, QUEUES);
+    let mut all = Vec::new();
+    for round in 0..ROUNDS {
+        (0..SOCKETS).for_each(|socket| net.send(socket, round));
+        all.extend(datagrams(&mut device, SOCKETS));
+    }
+    for socket in 0..SOCKETS {
+        let of_one = all.iter().filter(|(from, _)| *from == socket).map(|(_, round)| *round);
+        assert!(of_one.eq(0..ROUNDS), "each once and in order");
+    }
+    let used = device.received().filter(|(_, frames)| *frames > 0).count() as u32;
+    assert_eq!(used, if way == Way::Native { QUEUES } else { QUEUES - 1 });
+}
+
+fn sleeper(way: Way) {
+    let net = Net::new();
+    let mut nic = net.wire.end(1).run(|| open("xdp", &options(way, None))).unwrap().unwrap();
+    for socket in 0..SOCKETS {
+        assert_eq!(nic.recv_burst(), 0);
+        std::thread::scope(|scope| {
+            let to = &mut nic;
+            let woken = scope.spawn(move || sleep(to, &PATIENCE));
+            net.send(socket, 0);
+            assert!(woken.join().unwrap());
+        });
+        assert_eq!(nic.recv_burst(), 1);
+    }
+    assert!(nic.doze(), "there is nothing more");
+}
+
+fn one_of_them() {
+    let net = Net::new();
+    let mut device = net.open(&options(Way::Native, Some(2)));
+    assert_eq!(device.queues(), 1);
+    (0..SOCKETS).for_each(|socket| net.send(socket, 0));
+    let mut n = datagrams(&mut device, 1).len();
+    while sleep(&mut device, &Timespec { tv_sec: 0, tv_nsec: 20_000_000 }) {
+        n += datagrams(&mut device, 1).len();
+    }
+    assert!(n < SOCKETS, "{n}");
+    assert!(device.received().eq([(2, n as u64)]));
+}
+
+fn refused() {
+    let net = Net::new();
+    let error = net.wire.end(1).run(|| Xdp::open(&options(Way::Generic, Some(QUEUES)))).unwrap();
+    let text = error.unwrap_err().to_string();
+    assert!(text.contains("it has no queue 4: 4 to receive and 4 to send"), "{text}");
+}
+
+/// Clients over the kernel's UDP, each with a port of its own, call a server that takes all queues.
+fn calls() {
+    let net = Wire::with_queues(1500, QUEUES).unwrap();
+    let locator = format!("fast+xdp:dev={DEV},host={},port=0", Wire::ours(1, 0));
+    let echo = |call: Call<'_>| Some(call.payload.into_vec());
+    let mut server = net.end(1).run(|| Server::listen(&[locator.as_str()], echo)).unwrap().unwrap();
+    let (at, stop) = (server.locators(), server.stop());
+    let port = at.rsplit_once("port=").unwrap().1;
+    let by_kernel = format!("fast+udp:host={},port={port}", Wire::ours(1, 0));
+    std::thread::scope(|scope| {
+        let serving = scope.spawn(move || server.run());
+        let asked = net.end(0).run(|| {
+            catch_unwind(|| {
+                for n in 0..16 {
+                    let options = rpc::Options { insecure_network: true, ..rpc::Options::default() };
+                    let mut client = Client::with(options).unwrap();
+                    let session = client.connect(&by_kernel).unwrap();
+                    // What is longer the kernel would send as one frame for a card to cut, and there is no card here.
+                    for len in [0, 100, 1000] {
+                        let request: Vec<u8> = (0..len).map(|i| (i * 7 + n) as u8).collect();
+                        let reply = client.call(session, &request, Duration::from_secs(20));
+                        assert!(reply.unwrap() == request, "{len} octets");
+                    }
+                }
+            })
+        });
+        stop.stop();
+        serving.join().unwrap();
+        asked.unwrap().unwrap();
+    });
+}
