@@ -92,7 +92,9 @@ fn can(nic: &AnyNic) -> String {
         (nic.stamps(), "timestamps"),
     ];
     let list: Vec<_> = what.iter().filter(|(can, _)| *can).map(|(_, what)| *what).collect();
-    if list.is_empty() { "frames only".to_owned() } else { list.join(", ") }
+    let list = if list.is_empty() { "frames only".to_owned() } else { list.join(", ") };
+    let queues = nic.queues();
+    if queues > 1 { format!("{list}, {queues} queues") } else { list }
 }
 
 fn bonded() -> io::Result<AnyNic> {

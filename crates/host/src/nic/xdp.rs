@@ -236,8 +236,13 @@ fn explain(way: Way, what: &'static str, source: io::Error, link: &Link, options
                 if what == "a socket" { "CAP_NET_RAW" } else { "CAP_NET_ADMIN,CAP_BPF,CAP_NET_RAW" };
             OpenError::NotPermitted { driver: DRIVER, dev, capability }
         }
+        Some(libc::EBUSY) if what == "to bind the socket" => unsupported(
+            "another AF_XDP socket has one of its queues, or had it a moment ago: see `ss --xdp -p`".into(),
+        ),
         Some(libc::EBUSY | libc::EEXIST) => unsupported(format!(
-            "another XDP program or socket has it: see `ip link show {dev}`, take it off by `ip link set {dev} xdp off`"
+            "another XDP program has it, and an interface has but one (`ip link show {dev}` shows it). If that is another \
+             Sprat, give each of them an interface, or use fast+packet, which shares; if it was left behind, take it off by \
+             `ip link set {dev} xdp off`"
         )),
         Some(libc::EOPNOTSUPP) => unsupported(format!("the interface's driver has no {way}")),
         Some(libc::EAFNOSUPPORT) => unsupported("the kernel has no AF_XDP (CONFIG_XDP_SOCKETS)".into()),
@@ -341,7 +346,7 @@ impl Device for Xdp {
 
 impl Nic for Xdp {
     fn fd(&self) -> BorrowedFd<'_> {
-        self.any.as_ref().map_or(self.queues[0].fd(), OwnedFd::as_fd)
+        self.any.as_ref().map_or_else(|| self.queues[0].fd(), OwnedFd::as_fd)
     }
 
     fn doze(&mut self) -> bool {
