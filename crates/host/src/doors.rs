@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
-use std::mem;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::BorrowedFd;
 
@@ -93,10 +92,7 @@ impl Way {
         message: &mut Message,
         deadline: Instant,
     ) -> Result<RpcId, RequestError> {
-        match self {
-            Self::Ring(t) => t.take_request(now, session, tag, message, deadline),
-            Self::Other(t) => t.request(now, session, tag, mem::take(message), deadline),
-        }
+        on!(self, t => t.take_request(now, session, tag, message, deadline))
     }
 
     /// The same for bytes that stay the caller's.
@@ -109,19 +105,13 @@ impl Way {
         bytes: &[u8],
         deadline: Instant,
     ) -> Result<RpcId, RequestError> {
-        match self {
-            Self::Ring(t) => t.request_bytes(now, session, tag, bytes, deadline),
-            Self::Other(t) => t.request(now, session, tag, bytes.into(), deadline),
-        }
+        on!(self, t => t.request_bytes(now, session, tag, bytes, deadline))
     }
 
     /// Answers a request, as `take_request` sends one.
     #[inline(always)]
     pub(crate) fn take_reply(&mut self, now: Instant, rpc: ServerRpc, message: &mut Message) {
-        match self {
-            Self::Ring(t) => t.take_reply(now, rpc, message),
-            Self::Other(t) => t.reply(now, rpc, mem::take(message)),
-        }
+        on!(self, t => t.take_reply(now, rpc, message));
     }
 }
 

@@ -34,44 +34,6 @@ impl<D: Driver, P: Probe> Fast<D, P> {
         &self.driver
     }
 
-    /// [`Transport::request`], which takes of `message` only what it has to keep.
-    ///
-    /// # Errors
-    /// As [`Transport::request`].
-    #[inline]
-    pub(crate) fn take_request(
-        &mut self,
-        now: Instant,
-        session: SessionId,
-        tag: u64,
-        message: &mut Message,
-        deadline: Instant,
-    ) -> Result<RpcId, RequestError> {
-        self.endpoint.request_over(now, session, tag, message, deadline, &mut self.driver)
-    }
-
-    /// The same for bytes that stay the caller's.
-    ///
-    /// # Errors
-    /// As [`Transport::request`].
-    #[inline]
-    pub(crate) fn request_bytes(
-        &mut self,
-        now: Instant,
-        session: SessionId,
-        tag: u64,
-        bytes: &[u8],
-        deadline: Instant,
-    ) -> Result<RpcId, RequestError> {
-        self.endpoint.request_bytes_over(now, session, tag, bytes, deadline, &mut self.driver)
-    }
-
-    /// [`Transport::reply`], which takes of `message` only what it has to keep.
-    #[inline]
-    pub(crate) fn take_reply(&mut self, now: Instant, rpc: ServerRpc, message: &mut Message) {
-        self.endpoint.reply_over(now, rpc, message, &mut self.driver);
-    }
-
     /// The endpoint, to read its counters.
     pub fn endpoint(&self) -> &Endpoint<P> {
         &self.endpoint
@@ -141,6 +103,30 @@ impl<D: Driver, P: Probe + Send> Transport for Fast<D, P> {
         self.take_request(now, session, tag, &mut message, deadline)
     }
 
+    #[inline]
+    fn take_request(
+        &mut self,
+        now: Instant,
+        session: SessionId,
+        tag: u64,
+        message: &mut Message,
+        deadline: Instant,
+    ) -> Result<RpcId, RequestError> {
+        self.endpoint.request_over(now, session, tag, message, deadline, &mut self.driver)
+    }
+
+    #[inline]
+    fn request_bytes(
+        &mut self,
+        now: Instant,
+        session: SessionId,
+        tag: u64,
+        bytes: &[u8],
+        deadline: Instant,
+    ) -> Result<RpcId, RequestError> {
+        self.endpoint.request_bytes_over(now, session, tag, bytes, deadline, &mut self.driver)
+    }
+
     fn cancel(&mut self, now: Instant, rpc: RpcId) {
         self.endpoint.cancel(now, rpc);
     }
@@ -148,6 +134,11 @@ impl<D: Driver, P: Probe + Send> Transport for Fast<D, P> {
     #[inline]
     fn reply(&mut self, now: Instant, rpc: ServerRpc, mut message: Message) {
         self.take_reply(now, rpc, &mut message);
+    }
+
+    #[inline]
+    fn take_reply(&mut self, now: Instant, rpc: ServerRpc, message: &mut Message) {
+        self.endpoint.reply_over(now, rpc, message, &mut self.driver);
     }
 
     fn refuse(&mut self, now: Instant, rpc: ServerRpc, retry_after_ns: u64) {

@@ -2,6 +2,7 @@
 //! and frames on connections (`crate::framed`) alike.
 
 use std::io;
+use std::mem;
 use std::os::fd::BorrowedFd;
 
 use sprat_proto::Instant;
@@ -57,11 +58,46 @@ pub trait Transport: Send {
         deadline: Instant,
     ) -> Result<RpcId, RequestError>;
 
+    /// The same, which takes of `message` what it has to keep: if a buffer is left in it, that is the caller's again.
+    ///
+    /// # Errors
+    /// As [`Transport::request`].
+    fn take_request(
+        &mut self,
+        now: Instant,
+        session: SessionId,
+        tag: u64,
+        message: &mut Message,
+        deadline: Instant,
+    ) -> Result<RpcId, RequestError> {
+        self.request(now, session, tag, mem::take(message), deadline)
+    }
+
+    /// The same for bytes that stay the caller's.
+    ///
+    /// # Errors
+    /// As [`Transport::request`].
+    fn request_bytes(
+        &mut self,
+        now: Instant,
+        session: SessionId,
+        tag: u64,
+        bytes: &[u8],
+        deadline: Instant,
+    ) -> Result<RpcId, RequestError> {
+        self.request(now, session, tag, bytes.into(), deadline)
+    }
+
     /// Gives a request up.
     fn cancel(&mut self, now: Instant, rpc: RpcId);
 
     /// Answers a request.
     fn reply(&mut self, now: Instant, rpc: ServerRpc, message: Message);
+
+    /// The same, which takes of `message` what [`Transport::take_request`] would.
+    fn take_reply(&mut self, now: Instant, rpc: ServerRpc, message: &mut Message) {
+        self.reply(now, rpc, mem::take(message));
+    }
 
     /// Refuses a request that was not executed.
     fn refuse(&mut self, now: Instant, rpc: ServerRpc, retry_after_ns: u64);

@@ -348,7 +348,7 @@ impl World {
 
     fn sealed(&self, mut bytes: Vec<u8>) -> Vec<u8> {
         if !self.lossless {
-            let crc = crc32c(crc_start(crc32c, bytes.len() + CRC), &bytes);
+            let crc = crc32c(crc_start(bytes.len() + CRC), &bytes);
             bytes.extend(crc.to_be_bytes());
         }
         bytes

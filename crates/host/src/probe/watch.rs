@@ -231,6 +231,23 @@ impl<T: Transport> Asked<T> {
     pub(crate) fn new(inner: T, marks: Marks, frames: bool) -> Self {
         Self { inner, marks, frames, unsent: false, looked: 0, asking: Vec::new() }
     }
+
+    /// Sends a request by `send`, and marks that where nothing in the transport does.
+    fn requested(
+        &mut self,
+        send: impl FnOnce(&mut T) -> Result<RpcId, RequestError>,
+    ) -> Result<RpcId, RequestError> {
+        if !self.frames {
+            return send(&mut self.inner);
+        }
+        let begin = self.marks.ticks();
+        let result = send(&mut self.inner);
+        if let Ok(rpc) = &result {
+            self.unsent = true;
+            self.marks.at(begin, Step::Request, rpc.0);
+        }
+        result
+    }
 }
 
 /// Marks what a transport of frames brings. Such a request has no number that both ends know: the server's marks have none.
@@ -294,27 +311,44 @@ impl<T: Transport> Transport for Asked<T> {
         now: Instant,
         session: SessionId,
         tag: u64,
-        message: Message,
+        mut message: Message,
         deadline: Instant,
     ) -> Result<RpcId, RequestError> {
-        if !self.frames {
-            return self.inner.request(now, session, tag, message, deadline);
-        }
-        let begin = self.marks.ticks();
-        let result = self.inner.request(now, session, tag, message, deadline);
-        if let Ok(rpc) = &result {
-            self.unsent = true;
-            self.marks.at(begin, Step::Request, rpc.0);
-        }
-        result
+        self.take_request(now, session, tag, &mut message, deadline)
     }
 
-    fn reply(&mut self, now: Instant, rpc: ServerRpc, message: Message) {
+    fn take_request(
+        &mut self,
+        now: Instant,
+        session: SessionId,
+        tag: u64,
+        message: &mut Message,
+        deadline: Instant,
+    ) -> Result<RpcId, RequestError> {
+        self.requested(|inner| inner.take_request(now, session, tag, message, deadline))
+    }
+
+    fn request_bytes(
+        &mut self,
+        now: Instant,
+        session: SessionId,
+        tag: u64,
+        bytes: &[u8],
+        deadline: Instant,
+    ) -> Result<RpcId, RequestError> {
+        self.requested(|inner| inner.request_bytes(now, session, tag, bytes, deadline))
+    }
+
+    fn reply(&mut self, now: Instant, rpc: ServerRpc, mut message: Message) {
+        self.take_reply(now, rpc, &mut message);
+    }
+
+    fn take_reply(&mut self, now: Instant, rpc: ServerRpc, message: &mut Message) {
         if self.frames {
             self.unsent = true;
             self.marks.now(Step::Answer, 0);
         }
-        self.inner.reply(now, rpc, message);
+        self.inner.take_reply(now, rpc, message);
     }
 
     fn released(&mut self) -> Option<Slice> {

@@ -14,7 +14,7 @@ use super::endpoint::Endpoint;
 use super::output::ControlBody;
 use super::session::{Calls, INDEX_MAX, Phase};
 use super::slab::NONE;
-use super::slot::{Incoming, Missing, Outgoing, Placed, Role, WINDOWED_PACKETS};
+use super::slot::{BUFFER_MOST, Incoming, Missing, Outgoing, Placed, Role, WINDOWED_PACKETS};
 use super::{
     CloseReason, Event, MAX_MESSAGE, Message, Payload, RequestError, RpcError, RpcId, SessionId, trace_id,
 };
@@ -211,15 +211,9 @@ impl<P: Probe> Endpoint<P> {
         let session = &mut self.clients[c];
         session.busy &= !(1 << channel);
         if !self.lossless {
-            session.unacked |= 1 << channel;
-            session.touch(self.now);
-            if !session.listed {
-                session.listed = true;
-                let (epoch, active_ms) = (session.epoch, session.active_ms);
-                self.idle.push_back((c, epoch, active_ms));
-                self.idle_check = self.idle_check.min(self.now.after(self.config.done_after_ns));
-            }
+            self.owe_done(c, channel);
         }
+        let session = &mut self.clients[c];
         if self.calls[session.calls].queued > 0 {
             self.start_next(c);
         } else if session.busy == 0 {
@@ -229,7 +223,22 @@ impl<P: Probe> Endpoint<P> {
         rpc
     }
 
-    /// The message of a slot need not be sent any more.
+    /// The server keeps the last reply on a channel until it is told that it has arrived: by the next request, or by DONE once
+    /// the session is idle.
+    #[inline]
+    pub(super) fn owe_done(&mut self, c: u32, channel: u8) {
+        let session = &mut self.clients[c];
+        session.unacked |= 1 << channel;
+        session.touch(self.now);
+        if !session.listed {
+            session.listed = true;
+            let (epoch, active_ms) = (session.epoch, session.active_ms);
+            self.idle.push_back((c, epoch, active_ms));
+            self.idle_check = self.idle_check.min(self.now.after(self.config.done_after_ns));
+        }
+    }
+
+    /// The message of a slot need not be sent any more. A short one's buffer is the slot's own from now on.
     #[inline]
     pub(super) fn settle_out(&mut self, i: u32) {
         let slot = &mut self.slots[i];
@@ -241,7 +250,9 @@ impl<P: Probe> Endpoint<P> {
         if !message.slices.is_empty() {
             self.released.extend(message.slices.drain(..));
         }
-        message.bytes = Vec::new();
+        if message.bytes.capacity() > BUFFER_MOST {
+            message.bytes = Vec::new();
+        }
         if !self.lossless && slot.role != Role::Queued && slot.is_windowed() {
             let bytes = slot.window_bytes();
             slot.out.acked = slot.out.next;

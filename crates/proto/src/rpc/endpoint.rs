@@ -114,6 +114,8 @@ pub struct Endpoint<P: Probe = NoProbe> {
     pub(super) credit: Credit,
     /// Peers with something to send.
     pub(super) active: VecDeque<u32>,
+    /// Packets that a lossy driver took past the queues in this turn; what it sends at all, it sends by the end of it.
+    pub(super) unflushed: u32,
     pub(super) control: VecDeque<super::output::Control>,
     /// When to try a driver again that was full, and how long to wait after that.
     pub(super) retry_at: Instant,
@@ -156,6 +158,7 @@ impl<P: Probe> Endpoint<P> {
             slots: Slots::new(),
             credit: Credit::default(),
             active: VecDeque::new(),
+            unflushed: 0,
             control: VecDeque::new(),
             retry_at: Instant::NEVER,
             retry_ns: super::output::RETRY_MIN_NS,
@@ -227,9 +230,9 @@ impl<P: Probe> Endpoint<P> {
     #[inline]
     fn some_event<'b, D: Datagrams>(&mut self, now: Instant, driver: &'b D) -> Option<Event<'b>> {
         self.now = now;
-        if self.lossless && self.processed < self.arrived && self.events.is_empty() {
+        if self.processed < self.arrived && self.events.is_empty() {
             let (from, datagram) = driver.datagram(self.processed);
-            if let Some(event) = self.event_at_once(from, datagram) {
+            if let Some(event) = self.event_at_once(from, datagram, driver.lossless()) {
                 self.processed += 1;
                 return Some(event);
             }
@@ -285,6 +288,9 @@ impl<P: Probe> Endpoint<P> {
         driver: &mut D,
     ) -> bool {
         if self.control.is_empty() && self.active.is_empty() && !self.credit.wanted() {
+            if !driver.lossless() && core::mem::take(&mut self.unflushed) > 0 {
+                driver.flush();
+            }
             return false;
         }
         self.now = now;

@@ -18,7 +18,7 @@ use crate::datagrams::{MAX_PARTS, Sent};
 use crate::probe::Probe;
 use crate::time::{MS, US};
 use crate::wire::checksum::Crc32c;
-use crate::wire::rpc::{ASK, CRC, ECHO, HEAD_MAX, Kind, Packet, RESENT, TO_CLIENT, TTL, crc_start};
+use crate::wire::rpc::{ASK, ECHO, HEAD_MAX, Kind, Packet, RESENT, TO_CLIENT, TTL, trailer};
 use crate::{Addr, Datagrams, Instant};
 
 /// Bytes that one long message sends before others have their turn.
@@ -27,6 +27,8 @@ const QUANTUM: u32 = 64 << 10;
 const BUDGET: u32 = 256 << 10;
 /// What a packet counts for at least, so that a turn's packets are limited too.
 const PACKET_COST: u32 = 512;
+/// Packets that go past the queues in one turn.
+pub(super) const PASS_MOST: u32 = BUDGET / PACKET_COST;
 /// How soon a driver that was full is tried again at the latest; doubles while it stays full.
 pub(super) const RETRY_MIN_NS: u64 = 20 * US;
 /// The longest such wait.
@@ -143,7 +145,7 @@ impl<P: Probe> Endpoint<P> {
             self.grant();
         }
         let pushed_back = !self.control.is_empty() && self.send_control(driver);
-        let mut budget = BUDGET;
+        let mut budget = BUDGET.saturating_sub(core::mem::take(&mut self.unflushed) * PACKET_COST);
         let mut full = 0;
         while full < self.active.len() && budget > 0 {
             let Some(peer) = self.active.pop_front() else { break };
@@ -398,10 +400,10 @@ impl<P: Probe> Endpoint<P> {
         let mut head = [0; HEAD_MAX];
         let n = packet.head(&mut head);
         let mut parts: [&[u8]; 3] = [&head[..n], body, &[]];
-        let trailer;
+        let checksum;
         if let Some(crc) = self.crc() {
-            trailer = crc_of(crc, &parts);
-            parts[2] = &trailer;
+            checksum = trailer(crc, &parts);
+            parts[2] = &checksum;
         }
         let sent = driver.send(to, &parts);
         self.stats.sent += u64::from(sent == Sent::Yes);
@@ -436,17 +438,11 @@ fn send_piece<D: Datagrams>(
     let mut parts: [&[u8]; MAX_PARTS] = [&[]; MAX_PARTS];
     parts[0] = &head[..n];
     let mut count = 1 + out.parts(memory, piece, &mut parts[1..]);
-    let trailer;
+    let checksum;
     if let Some(crc) = crc {
-        trailer = crc_of(crc, &parts[..count]);
-        parts[count] = &trailer;
+        checksum = trailer(crc, &parts[..count]);
+        parts[count] = &checksum;
         count += 1;
     }
     driver.send(addr, &parts[..count])
-}
-
-/// The trailer of a packet of these parts.
-fn crc_of(crc: Crc32c, parts: &[&[u8]]) -> [u8; CRC] {
-    let len = CRC + parts.iter().map(|p| p.len()).sum::<usize>();
-    parts.iter().fold(crc_start(crc, len), |c, part| crc(c, part)).to_be_bytes()
 }

@@ -156,16 +156,24 @@ impl Path {
     }
 
     /// What to answer to the peer's clock, if its last stamp is fresh enough.
+    #[inline]
     fn echo_us(&self, now: Instant) -> Option<u16> {
         let held_us = now.since(self.peer_ts_at?) / crate::time::US;
         (held_us < ECHO_LIMIT_US).then(|| self.peer_ts_us.wrapping_add(held_us as u16))
     }
 
-    /// Puts our clock into a packet, and the peer's back.
+    /// Our clock for a packet, and the peer's back, if there is one.
+    #[inline]
+    pub(super) fn stamps(&self, now: Instant) -> (u16, Option<u16>) {
+        (stamp_us(now), self.echo_us(now))
+    }
+
+    /// Puts them into a packet.
     #[inline]
     pub(super) fn stamp(&self, now: Instant, packet: &mut Packet) {
-        packet.ts_us = stamp_us(now);
-        if let Some(echo_us) = self.echo_us(now) {
+        let (ts_us, echo_us) = self.stamps(now);
+        packet.ts_us = ts_us;
+        if let Some(echo_us) = echo_us {
             packet.flags |= ECHO;
             packet.ts_echo_us = echo_us;
         }

@@ -10,7 +10,7 @@ use alloc::boxed::Box;
 
 use zerocopy::FromBytes as _;
 
-use super::endpoint::Endpoint;
+use super::endpoint::{Config, Endpoint};
 use super::output::ControlBody;
 use super::session::{HALF, INDEX_BITS, INDEX_MAX, ServerSession, State, Word, ahead};
 use super::slab::{Chunks, NONE};
@@ -43,6 +43,12 @@ impl Kept {
     #[inline]
     pub(super) const fn is_full(&self, max_bytes: usize) -> bool {
         self.unsent_bytes / 4 >= max_bytes
+    }
+
+    /// True if it comes near what may be kept.
+    #[inline]
+    const fn is_crowded(&self, config: &Config) -> bool {
+        self.count > config.max_kept / 4 * 3 || self.bytes > config.max_kept_bytes / 4 * 3
     }
 }
 
@@ -394,6 +400,14 @@ impl<P: Probe> Endpoint<P> {
         if slot.kept {
             return;
         }
+        self.kept.unsent_bytes -= slot.out.len as usize;
+        self.keep(i);
+    }
+
+    /// Keeps a reply that was sent until the client acknowledges it, or too many others are kept.
+    #[inline]
+    pub(super) fn keep(&mut self, i: u32) {
+        let slot = &mut self.slots[i];
         let len = slot.out.len as usize;
         slot.kept = true;
         slot.prev = self.kept.tail;
@@ -404,13 +418,15 @@ impl<P: Probe> Endpoint<P> {
             self.slots[self.kept.tail].next = i;
         }
         self.kept.tail = i;
-        self.kept.unsent_bytes -= len;
         self.kept.count += 1;
         self.kept.bytes += len;
-        self.relieve();
+        if self.kept.is_crowded(&self.config) {
+            self.relieve();
+        }
     }
 
     /// Drops the oldest replies while too many are kept; asks for an acknowledgement when it comes near that.
+    #[cold]
     fn relieve(&mut self) {
         let (max, max_bytes) = (self.config.max_kept, self.config.max_kept_bytes);
         while self.kept.head != NONE && (self.kept.count > max || self.kept.bytes > max_bytes) {
@@ -420,7 +436,7 @@ impl<P: Probe> Endpoint<P> {
             self.drop_slot(s, channel);
             self.sessions[s].channels[channel] = Word::new(seq, State::Done);
         }
-        if self.kept.count <= max / 4 * 3 && self.kept.bytes <= max_bytes / 4 * 3 {
+        if !self.kept.is_crowded(&self.config) {
             return;
         }
         let head = self.kept.head;
@@ -449,7 +465,8 @@ impl<P: Probe> Endpoint<P> {
     // Slots of channels.
 
     /// Gives a channel a slot.
-    fn put_slot(&mut self, s: u32, channel: usize, i: u32) {
+    #[inline]
+    pub(super) fn put_slot(&mut self, s: u32, channel: usize, i: u32) {
         let session = &mut self.sessions[s];
         if session.live == 0 {
             session.block = self.blocks.alloc(|_| [NONE; CHANNELS]);
@@ -465,6 +482,7 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// Takes a channel's slot away, if it has one.
+    #[inline]
     pub(super) fn drop_slot(&mut self, s: u32, channel: usize) {
         let Some(i) = self.slot_of(s, channel) else { return };
         let session = &mut self.sessions[s];

@@ -90,9 +90,13 @@ impl Outgoing {
         Self { message, len, next: 0, granted: granted.min(len), acked: 0, missing: None, sent: false }
     }
 
-    /// The message, of `len` bytes and with no slices, is on its way in one packet.
+    /// The message, which has no slices, is on its way in one packet. Here is a copy of it, in the buffer of the last one, should
+    /// it have to go out again.
     #[inline]
-    pub(super) fn put(&mut self, len: u32) {
+    pub(super) fn put(&mut self, bytes: &[u8]) {
+        let len = bytes.len() as u32;
+        self.message.bytes.clear();
+        self.message.bytes.extend_from_slice(bytes);
         self.len = len;
         self.next = len;
         self.granted = len;
@@ -353,6 +357,9 @@ impl Incoming {
         }
     }
 }
+
+/// The longest buffer, in bytes, that a slot keeps for the message that uses it next.
+pub(super) const BUFFER_MOST: usize = 512;
 
 /// Messages of more packets than this count against the window of a path.
 pub(super) const WINDOWED_PACKETS: u32 = 16;

@@ -20,10 +20,16 @@ const TABLE: [u32; 256] = {
     table
 };
 
+/// One byte more; `state` is the complement of a value.
+#[inline]
+pub(super) const fn step(state: u32, byte: u8) -> u32 {
+    (state >> 8) ^ TABLE[((state ^ byte as u32) & 0xff) as usize]
+}
+
 /// CRC32C by table, a byte at a time (RFC 3720 B.4 has test vectors).
 #[must_use]
 pub fn crc32c(crc: u32, bytes: &[u8]) -> u32 {
-    !bytes.iter().fold(!crc, |c, &b| (c >> 8) ^ TABLE[((c ^ u32::from(b)) & 0xff) as usize])
+    !bytes.iter().fold(!crc, |state, &byte| step(state, byte))
 }
 
 /// A ones' complement sum of octets in pairs, under way. Its parts may have any length, odd ones too.

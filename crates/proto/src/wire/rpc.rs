@@ -15,7 +15,7 @@ mod tests;
 use zerocopy::byteorder::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::checksum::Crc32c;
+use super::checksum::{Crc32c, step};
 use crate::datagrams::Head;
 
 /// The version that this file speaks.
@@ -249,8 +249,8 @@ impl Packet {
     }
 }
 
-/// The header of a packet of [`Kind::Data`] that holds a whole message and goes over a driver that loses nothing: the most
-/// frequent of all, and short enough to be read and written in four words. [`Packet`] says the same of it, and more.
+/// The header of a packet of [`Kind::Data`] that holds a whole message and was not sent before: the most frequent of all,
+/// and short enough to be read and written in four words. [`Packet`] says the same of it, and more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Whole {
     /// As the flag [`TO_CLIENT`].
@@ -265,6 +265,10 @@ pub struct Whole {
     pub token: u64,
     /// As in [`Packet`], with [`TTL`].
     pub ttl_us: Option<u32>,
+    /// As in [`Packet`]; 0 on a driver that loses nothing.
+    pub ts_us: u16,
+    /// As in [`Packet`], with [`ECHO`]; never on a driver that loses nothing.
+    pub ts_echo_us: Option<u16>,
 }
 
 /// The first two bytes of a whole message.
@@ -277,12 +281,14 @@ impl Whole {
     #[inline(always)]
     #[must_use]
     pub fn head(&self, len: u32) -> Head {
-        let flags = if self.to_client { TO_CLIENT } else { 0 } | if self.ttl_us.is_some() { TTL } else { 0 };
+        let flags = if self.to_client { TO_CLIENT } else { 0 }
+            | if self.ttl_us.is_some() { TTL } else { 0 }
+            | if self.ts_echo_us.is_some() { ECHO } else { 0 };
         let ext_words = u64::from(self.ttl_us.is_some());
         let words = [
             whole(flags) << 48 | u64::from(self.channel) << 40 | ext_words << 32 | u64::from(self.session),
             u64::from(self.seq) << 32 | u64::from(len),
-            0,
+            u64::from(self.ts_us) << 16 | u64::from(self.ts_echo_us.unwrap_or(0)),
             self.token,
             u64::from(self.ttl_us.unwrap_or(0)) << 32,
         ];
@@ -294,14 +300,16 @@ impl Whole {
     }
 
     /// The header and the message, if a datagram is such a packet: one that [`parse`] accepts, with nothing in it that this
-    /// does not say.
+    /// does not say. If `checked`, a checksum follows, which is not compared yet: see [`is_intact`].
     #[inline(always)]
     #[must_use]
-    pub fn parse(datagram: &[u8]) -> Option<(Self, &[u8])> {
-        let (head, rest) = datagram.split_first_chunk::<HEADER>()?;
+    pub fn parse(datagram: &[u8], checked: bool) -> Option<(Self, &[u8])> {
+        let covered = if checked { datagram.split_last_chunk::<CRC>()?.0 } else { datagram };
+        let (head, rest) = covered.split_first_chunk::<HEADER>()?;
         let word = |i: usize| u64::from_be_bytes(head.as_chunks().0[i]);
         let [first, second, third] = [word(0), word(1), word(2)];
-        let (to_client, ttl_us, body) = match (first >> 48, first >> 32 & 0xff) {
+        let echo = if checked { u64::from(ECHO) << 48 } else { 0 };
+        let (to_client, ttl_us, body) = match ((first & !echo) >> 48, first >> 32 & 0xff) {
             (TO_CLIENT_WHOLE, 0) => (true, None, rest),
             (TIMED_WHOLE, 1) => {
                 let (ttl, body) = rest.split_first_chunk()?;
@@ -316,7 +324,10 @@ impl Whole {
         if channel > 7 || seq > SEQ_MAX || !fits || body.len() > crate::rpc::MAX_MESSAGE {
             return None;
         }
-        Some((Self { to_client, channel, session: first as u32, seq, token: word(3), ttl_us }, body))
+        let ts_us = if checked { (third >> 16) as u16 } else { 0 };
+        let ts_echo_us = (first & echo != 0).then_some(third as u16);
+        let session = first as u32;
+        Some((Self { to_client, channel, session, seq, token: word(3), ttl_us, ts_us, ts_echo_us }, body))
     }
 }
 
@@ -372,12 +383,15 @@ pub fn parse(datagram: &[u8], crc: Option<Crc32c>) -> Result<Packet, Bad> {
 }
 
 /// The checksum of a datagram of `len` bytes, before its first byte: the pseudo-header, which makes it a packet of ours
-/// and its length part of what is checked.
+/// and its length part of what is checked. All of it that is the same for every length below 2¹⁶ is computed beforehand.
 #[must_use]
 #[inline]
-pub fn crc_start(crc: Crc32c, len: usize) -> u32 {
+pub const fn crc_start(len: usize) -> u32 {
+    const NAME: u32 = step(step(step(step(!0, b's'), b'p'), b'r'), b't');
+    const NAME_SHORT: u32 = step(step(NAME, 0), 0);
     let [a, b, c, d] = (len as u32).to_be_bytes();
-    crc(0, &[b's', b'p', b'r', b't', a, b, c, d])
+    let high = if a | b == 0 { NAME_SHORT } else { step(step(NAME, a), b) };
+    !step(step(high, c), d)
 }
 
 /// Which way a datagram seems to travel (true: to the client) and the session that it names, before anything is checked:
@@ -389,12 +403,28 @@ pub fn peek(datagram: &[u8]) -> Option<(bool, u32)> {
     Some((flags & TO_CLIENT != 0, u32::from_be_bytes([a, b, c, d])))
 }
 
+#[inline]
 fn checked(datagram: &[u8], crc: Crc32c) -> Result<usize, Bad> {
     let (covered, trailer) = datagram.split_last_chunk::<CRC>().ok_or(Bad::Short)?;
-    if crc(crc_start(crc, datagram.len()), covered) != u32::from_be_bytes(*trailer) {
+    if crc(crc_start(datagram.len()), covered) != u32::from_be_bytes(*trailer) {
         return Err(Bad::Checksum);
     }
     Ok(covered.len())
+}
+
+/// True if the checksum at a datagram's end is right.
+#[must_use]
+#[inline]
+pub fn is_intact(datagram: &[u8], crc: Crc32c) -> bool {
+    checked(datagram, crc).is_ok()
+}
+
+/// The checksum at the end of a datagram of these parts before it.
+#[must_use]
+#[inline]
+pub fn trailer(crc: Crc32c, parts: &[&[u8]]) -> [u8; CRC] {
+    let len = CRC + parts.iter().map(|p| p.len()).sum::<usize>();
+    parts.iter().fold(crc_start(len), |c, part| crc(c, part)).to_be_bytes()
 }
 
 /// True if the payload lies within the message and only the empty message has an empty packet.

@@ -4,9 +4,9 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use super::{Net, Seen, pattern};
+use super::{Host, Net, Seen, pattern};
 use crate::fault::Fault;
-use crate::rpc::{Config, RpcError, RpcId, SessionId};
+use crate::rpc::{Config, Message, RpcError, RpcId, SessionId};
 use crate::time::{MS, SECOND, US};
 use crate::{Instant, Rng};
 
@@ -100,8 +100,13 @@ fn a_world(seed: u64) {
             _ => rng.below(200),
         } as usize;
         let deadline = if rng.below(6) == 0 { net.now.after(rng.below(20 * MS)) } else { Instant::NEVER };
-        let request =
-            net.hosts[1].endpoint.request(net.now, open, tag, Oracle::body(tag, len).into(), deadline);
+        let mut message = Message::from(Oracle::body(tag, len));
+        let Host { endpoint, port, .. } = &mut net.hosts[1];
+        // Some by the short way, if that can be.
+        let request = match rng.below(2) {
+            0 => endpoint.request(net.now, open, tag, message, deadline),
+            _ => endpoint.request_over(net.now, open, tag, &mut message, deadline, port),
+        };
         match request {
             Ok(rpc) => {
                 oracle.taken.insert(tag, (rpc, len));

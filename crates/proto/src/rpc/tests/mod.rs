@@ -1,6 +1,7 @@
 //! Endpoints on a small wire in virtual time: what happens, happens by seed.
 
 mod basic;
+mod express;
 mod faults;
 mod limits;
 mod numbers;
@@ -39,6 +40,10 @@ struct Shared {
     in_flight: BTreeMap<(Instant, u64), (Addr, Addr, Vec<u8>)>,
     inboxes: BTreeMap<u64, VecDeque<(Addr, Vec<u8>)>>,
     gone: Vec<Addr>,
+    /// Every port says that it is full, lossy ones too.
+    full: bool,
+    /// Times that a port was told to send what waits in it.
+    flushes: u32,
     /// Every datagram ever sent, if wanted.
     trace: Option<Vec<(Addr, Addr, Vec<u8>)>>,
 }
@@ -81,7 +86,7 @@ impl Datagrams for Port {
         }
         let waiting = shared.inboxes.get(&local(to)).map_or(0, VecDeque::len)
             + shared.in_flight.values().filter(|d| shared.lossless && d.1 == to).count();
-        if shared.lossless && waiting >= shared.capacity {
+        if shared.full || shared.lossless && waiting >= shared.capacity {
             return Sent::Full;
         }
         if let Some(trace) = &mut shared.trace {
@@ -106,7 +111,9 @@ impl Datagrams for Port {
         Sent::Yes
     }
 
-    fn flush(&mut self) {}
+    fn flush(&mut self) {
+        self.shared.borrow_mut().flushes += 1;
+    }
 
     fn gone(&mut self) -> Option<Addr> {
         let addr = self.shared.borrow().gone.get(self.gone_seen).copied();
@@ -215,6 +222,8 @@ impl Net {
             in_flight: BTreeMap::new(),
             inboxes: BTreeMap::new(),
             gone: Vec::new(),
+            full: false,
+            flushes: 0,
             trace: None,
         }));
         let mut net = Self { shared, hosts: Vec::new(), now: Instant::from_ns(1), seed };
@@ -330,6 +339,12 @@ impl Net {
         rpc.expect("the session takes it")
     }
 
+    /// Answers a request, by the short way if that can be.
+    fn reply(&mut self, from: usize, rpc: ServerRpc, message: impl Into<Message>) {
+        let Host { endpoint, port, .. } = &mut self.hosts[from];
+        endpoint.reply_over(self.now, rpc, &mut message.into(), port);
+    }
+
     /// Puts a datagram on the wire as if `from` had sent it.
     fn inject(&self, from: Addr, to: usize, datagram: Vec<u8>) {
         let mut shared = self.shared.borrow_mut();
@@ -344,7 +359,7 @@ impl Net {
         let n = packet.head(&mut head);
         let mut bytes = [&head[..n], body].concat();
         if !self.shared.borrow().lossless {
-            let crc = crc32c(crc_start(crc32c, bytes.len() + CRC), &bytes);
+            let crc = crc32c(crc_start(bytes.len() + CRC), &bytes);
             bytes.extend_from_slice(&crc.to_be_bytes());
         }
         bytes
