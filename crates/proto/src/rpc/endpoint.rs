@@ -116,6 +116,8 @@ pub struct Endpoint<P: Probe = NoProbe> {
     pub(super) active: VecDeque<u32>,
     /// Packets that a lossy driver took past the queues in this turn; what it sends at all, it sends by the end of it.
     pub(super) unflushed: u32,
+    /// The last request that came past all queues.
+    pub(super) last_passed: ServerRpc,
     pub(super) control: VecDeque<super::output::Control>,
     /// When to try a driver again that was full, and how long to wait after that.
     pub(super) retry_at: Instant,
@@ -159,6 +161,7 @@ impl<P: Probe> Endpoint<P> {
             credit: Credit::default(),
             active: VecDeque::new(),
             unflushed: 0,
+            last_passed: ServerRpc(0),
             control: VecDeque::new(),
             retry_at: Instant::NEVER,
             retry_ns: super::output::RETRY_MIN_NS,
@@ -276,6 +279,12 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
+    /// True if the last datagram of the burst brought this request, by the short way.
+    #[inline]
+    pub(super) fn is_last_of_burst(&self, rpc: ServerRpc) -> bool {
+        self.processed == self.arrived && self.last_passed == rpc
+    }
+
     // Output.
 
     /// Sends what there is to send, up to the work budget of one turn, and flushes the driver. Returns true if more is
@@ -288,9 +297,7 @@ impl<P: Probe> Endpoint<P> {
         driver: &mut D,
     ) -> bool {
         if self.control.is_empty() && self.active.is_empty() && !self.credit.wanted() {
-            if !driver.lossless() && core::mem::take(&mut self.unflushed) > 0 {
-                driver.flush();
-            }
+            self.flush_passed(driver);
             return false;
         }
         self.now = now;

@@ -84,6 +84,9 @@ impl<P: Probe> Endpoint<P> {
         self.probe.mark(Point::ServerReceived, trace);
         self.probe.mark(Point::ServiceStart, trace);
         let rpc = handle(whole.session, whole.channel, whole.seq);
+        if !lossless {
+            self.last_passed = rpc;
+        }
         Some(Event::Request { rpc, payload: Payload::Borrowed(body), deadline })
     }
 

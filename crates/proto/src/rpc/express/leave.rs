@@ -38,7 +38,8 @@ impl<P: Probe> Endpoint<P> {
         self.request(now, session, tag, core::mem::take(message), deadline)
     }
 
-    /// As [`Endpoint::request_over`] for bytes that stay the caller's.
+    /// As [`Endpoint::request_over`] for bytes that stay the caller's, who waits for the answer: nothing is to be sent together
+    /// with it, so that no driver waits for that.
     ///
     /// # Errors
     /// As [`Endpoint::request`].
@@ -53,7 +54,10 @@ impl<P: Probe> Endpoint<P> {
         driver: &mut D,
     ) -> Result<RpcId, RequestError> {
         match self.call_at_once(now, session, tag, bytes, deadline, driver) {
-            Some(rpc) => Ok(rpc),
+            Some(rpc) => {
+                self.flush_passed(driver);
+                Ok(rpc)
+            }
             None => self.request(now, session, tag, bytes.into(), deadline),
         }
     }
@@ -73,6 +77,17 @@ impl<P: Probe> Endpoint<P> {
     ) {
         if !message.slices.is_empty() || !self.reply_at_once(now, rpc, &message.bytes, driver) {
             self.reply(now, rpc, core::mem::take(message));
+        } else if !driver.lossless() && self.is_last_of_burst(rpc) {
+            // Few others follow in this turn, if any: none is waited for.
+            self.flush_passed(driver);
+        }
+    }
+
+    /// Has the driver send what it took past the queues.
+    #[inline(always)]
+    pub(in crate::rpc) fn flush_passed<D: Datagrams>(&mut self, driver: &mut D) {
+        if !driver.lossless() && core::mem::take(&mut self.unflushed) > 0 {
+            driver.flush();
         }
     }
 
@@ -94,10 +109,8 @@ impl<P: Probe> Endpoint<P> {
         }
         let peer = self.peers.slab.get(session.peer)?;
         let waits = !driver.lossless() && self.unflushed >= PASS_MOST;
-        if waits || peer.active || bytes.len() > SHORT.min(usize::from(peer.mss)) {
-            return None;
-        }
-        if session.calls != NONE && self.calls[session.calls].queued > 0 {
+        let queued = session.calls != NONE && self.calls[session.calls].queued > 0;
+        if waits || queued || peer.active || bytes.len() > SHORT.min(usize::from(peer.mss)) {
             return None;
         }
         let channel = session.busy.trailing_ones() as u8;

@@ -3,7 +3,7 @@
 
 use alloc::vec::Vec;
 
-use super::{Net, Seen, pattern};
+use super::{Host, Net, Seen, pattern};
 use crate::fault::Fault;
 use crate::rpc::output::PASS_MOST;
 use crate::rpc::{CHANNELS, Config, Message, ServerRpc, SessionId, Slice};
@@ -102,6 +102,30 @@ fn what_a_turn_passed_is_flushed_once_and_nothing_is_not() {
     net.request(1, session, 5, pattern(5, MSS + 1));
     net.hosts[1].turn(now);
     assert_eq!((sent_at_once(&net, 1), flushes(&net)), (3, 2));
+}
+
+/// What nothing follows in its turn is not kept waiting by it: a request whose caller waits, the reply to the last request.
+#[test]
+fn what_comes_alone_is_flushed_at_once() {
+    let (mut net, session) = quiet(2);
+    let flushes = |net: &Net| net.shared.borrow().flushes;
+    let before = flushes(&net);
+    let Host { endpoint, port, .. } = &mut net.hosts[1];
+    let sent = endpoint.request_bytes_over(net.now, session, 1, &pattern(1, 10), Instant::NEVER, port);
+    assert!(sent.is_ok());
+    (2..4).for_each(|tag| _ = net.request(1, session, tag, pattern(tag, 10)));
+    assert_eq!((sent_at_once(&net, 1), flushes(&net)), (3, before + 1));
+    assert!(net.run(SECOND, |net| net.hosts[0].seen.len() == 3));
+    let rpcs = asked(&mut net);
+    let before = flushes(&net);
+    net.reply(0, rpcs[1].0, pattern(2, 10));
+    net.reply(0, rpcs[0].0, pattern(1, 10));
+    assert_eq!(flushes(&net), before);
+    net.reply(0, rpcs[2].0, pattern(3, 10));
+    assert_eq!((sent_at_once(&net, 0), flushes(&net)), (3, before + 1));
+    let now = net.now;
+    net.hosts[0].turn(now);
+    assert_eq!(flushes(&net), before + 1);
 }
 
 #[test]
