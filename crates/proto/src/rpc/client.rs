@@ -264,15 +264,19 @@ impl<P: Probe> Endpoint<P> {
     /// Bytes of long messages to a peer are no longer in flight.
     pub(super) fn landed(&mut self, peer: u32, bytes: u32) {
         let entry = &mut self.peers.slab[peer];
-        entry.path.landed(bytes);
+        entry.path.landed(self.now, bytes);
         if !entry.long.is_empty() {
             self.activate(peer);
         }
     }
 
-    /// Nothing is on the way to a peer any more, whether it was acknowledged or not.
+    /// A message makes no headway. If none does towards this peer, nothing is on the way any more, whether it was acknowledged
+    /// or not; if others do, it only waits for its turn.
     pub(super) fn drained(&mut self, peer: u32) {
-        self.landed(peer, u32::MAX);
+        let pto_ns = self.pto_ns(peer);
+        if self.peers.slab[peer].path.stands_still(self.now, pto_ns) {
+            self.landed(peer, u32::MAX);
+        }
     }
 
     pub(super) fn fail(&mut self, i: u32, error: RpcError) {

@@ -12,7 +12,8 @@ use arrayvec::ArrayVec;
 use super::endpoint::Endpoint;
 use super::output::ControlBody;
 use super::session::INDEX_MAX;
-use super::slot::Role;
+use super::slot::{Role, Slot};
+use crate::Instant;
 use crate::probe::Probe;
 use crate::time::{MS, US};
 use crate::wire::rpc::{Kind, Packet, TO_CLIENT};
@@ -30,8 +31,8 @@ const NACK_MIN_NS: u64 = 200 * US;
 #[derive(Debug, Default)]
 pub(super) struct Credit {
     active: ArrayVec<u32, ACTIVE>,
-    /// Oldest first, with the bytes that were missing when they were put here.
-    waiting: Vec<(u32, u32)>,
+    /// Oldest first.
+    waiting: Vec<u32>,
     picks: u8,
     dirty: bool,
 }
@@ -50,19 +51,21 @@ impl Credit {
     /// A slot's message is whole or given up.
     pub(super) fn remove(&mut self, i: u32) {
         self.active.retain(|other| *other != i);
-        self.waiting.retain(|other| other.0 != i);
+        self.waiting.retain(|other| *other != i);
         self.dirty = true;
     }
 
-    fn pick(&mut self) -> Option<u32> {
+    /// The message that gets the next place: the one with the smallest `rank`, of equal ones the oldest, and every 16th time
+    /// the oldest of all.
+    fn pick<R: Ord>(&mut self, rank: impl Fn(u32) -> R) -> Option<u32> {
         self.picks = (self.picks + 1) % 16;
         let oldest = self.picks == 0;
         let at = if oldest {
             0
         } else {
-            self.waiting.iter().enumerate().min_by_key(|(_, e)| e.1).map(|(at, _)| at)?
+            self.waiting.iter().enumerate().min_by_key(|(_, i)| rank(**i)).map(|(at, _)| at)?
         };
-        (at < self.waiting.len()).then(|| self.waiting.remove(at).0)
+        (at < self.waiting.len()).then(|| self.waiting.remove(at))
     }
 }
 
@@ -75,7 +78,7 @@ impl<P: Probe> Endpoint<P> {
         if incoming.granted < incoming.len {
             if !incoming.scheduled {
                 incoming.scheduled = true;
-                self.credit.waiting.push((i, incoming.len - incoming.received));
+                self.credit.waiting.push(i);
             }
             self.credit.dirty = true;
         }
@@ -127,11 +130,15 @@ impl<P: Probe> Endpoint<P> {
         self.credit.dirty = false;
         self.rotate();
         while !self.credit.active.is_full() {
-            let Some(i) = self.credit.pick() else { break };
+            let (slots, now) = (&self.slots, self.now);
+            let Some(i) = self.credit.pick(|i| (stands_still(&slots[i], now), missing_bytes(&slots[i])))
+            else {
+                break;
+            };
             self.credit.active.push(i);
         }
         let mut active = self.credit.active.clone();
-        active.sort_unstable_by_key(|&i| self.missing_bytes(i));
+        active.sort_by_key(|&i| missing_bytes(&self.slots[i]));
         let outstanding: u32 = active.iter().map(|&i| self.outstanding_bytes(i)).sum();
         let mut available = self.config.credit_bytes.saturating_sub(outstanding);
         for i in active {
@@ -143,6 +150,7 @@ impl<P: Probe> Endpoint<P> {
                 continue;
             }
             incoming.granted += more;
+            incoming.granted_at = self.now;
             available -= more;
             let all = incoming.granted == incoming.len;
             if all {
@@ -160,19 +168,14 @@ impl<P: Probe> Endpoint<P> {
             return;
         }
         let (now, slots) = (self.now, &self.slots);
-        let stalled = |i: u32| now.since(slots[i].progress) > STALL_NS;
         let (active, waiting) = (&mut self.credit.active, &mut self.credit.waiting);
         active.retain(|i| {
-            let stays = !stalled(*i);
+            let stays = !stands_still(&slots[*i], now);
             if !stays {
-                waiting.push((*i, u32::MAX));
+                waiting.push(*i);
             }
             stays
         });
-    }
-
-    fn missing_bytes(&self, i: u32) -> u32 {
-        self.slots[i].incoming.as_ref().map_or(0, |r| r.len - r.received)
     }
 
     fn outstanding_bytes(&self, i: u32) -> u32 {
@@ -197,4 +200,16 @@ impl<P: Probe> Endpoint<P> {
         }
         (slot.peer, packet)
     }
+}
+
+fn missing_bytes(slot: &Slot) -> u32 {
+    slot.incoming.as_ref().map_or(0, |r| r.len - r.received)
+}
+
+/// True if the sender of a slot's message was granted bytes and has sent nothing for long. Who has sent all that he may send
+/// waits for us.
+fn stands_still(slot: &Slot, now: Instant) -> bool {
+    slot.incoming
+        .as_ref()
+        .is_some_and(|r| r.received < r.granted && now.since(slot.progress.max(r.granted_at)) > STALL_NS)
 }

@@ -13,7 +13,7 @@ use super::slot::Role;
 use super::{CloseReason, RpcError};
 use crate::Instant;
 use crate::probe::Probe;
-use crate::time::{MS, SECOND};
+use crate::time::{MS, SECOND, US};
 use crate::wire::rpc::{Kind, Packet, ProbeBody};
 
 /// The longest wait between two probes of one request.
@@ -22,6 +22,9 @@ const PTO_MAX_NS: u64 = 400 * MS;
 const PTO_LOSSLESS_NS: u64 = SECOND;
 /// How often at least a request is probed that the server is executing.
 const HEARTBEAT_NS: u64 = 50 * MS;
+
+/// The least time in which a probe may be answered: what is overdue beside it looks again after that.
+const SOON_NS: u64 = 100 * US;
 
 impl<P: Probe> Endpoint<P> {
     pub(super) fn timer(&mut self, due: Instant, id: u32) {
@@ -69,6 +72,7 @@ impl<P: Probe> Endpoint<P> {
     fn wait_longer(&mut self, peer: u32) {
         let pto_ns = self.pto_ns(peer);
         let entry = &mut self.peers.slab[peer];
+        entry.probed_at = self.now;
         let wait_ns = (pto_ns << entry.silent.min(16)).min(PTO_MAX_NS.max(pto_ns));
         entry.silent = entry.silent.saturating_add(1);
         entry.probing_until = self.now.after(wait_ns + self.rng.below(wait_ns / 8 + 1));
@@ -150,7 +154,9 @@ impl<P: Probe> Endpoint<P> {
             return self.end_session(c, CloseReason::Unreachable);
         }
         if entry.probing_until > self.now {
-            let turn = entry.probing_until.after(1);
+            // The server may answer soon, and then it is this request's turn: one look after that, before the long wait.
+            let soon = entry.probed_at.after((2 * entry.path.srtt_ns).max(SOON_NS));
+            let turn = if soon > self.now { soon } else { entry.probing_until.after(1) };
             let due = turn.min(self.slots[i].deadline);
             return self.arm(i, due);
         }

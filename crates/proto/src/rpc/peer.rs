@@ -61,8 +61,9 @@ pub(super) struct Peer {
     pub(super) path: Path,
     /// Probes in a row that nothing followed.
     pub(super) silent: u8,
-    /// Until when no further probe is sent, because one is under way.
+    /// Until when no further probe is sent, because one is under way, and when that was sent.
     pub(super) probing_until: Instant,
+    pub(super) probed_at: Instant,
 }
 
 impl Peer {
@@ -87,6 +88,7 @@ impl Peer {
             path: Path::new(),
             silent: 0,
             probing_until: Instant::ZERO,
+            probed_at: Instant::ZERO,
         }
     }
 
@@ -121,6 +123,8 @@ pub(super) struct Path {
     unasked: u32,
     /// No second decrease before this.
     hold_until: Instant,
+    /// When bytes of long messages were last acknowledged.
+    landed_at: Instant,
 }
 
 const WINDOW_MIN: u32 = 32 << 10;
@@ -141,6 +145,7 @@ impl Path {
             in_flight: 0,
             unasked: 0,
             hold_until: Instant::ZERO,
+            landed_at: Instant::ZERO,
         }
     }
 
@@ -203,8 +208,16 @@ impl Path {
     }
 
     /// Bytes of long messages were acknowledged or given up.
-    pub(super) fn landed(&mut self, bytes: u32) {
+    pub(super) fn landed(&mut self, now: Instant, bytes: u32) {
         self.in_flight = self.in_flight.saturating_sub(bytes);
+        if bytes > 0 {
+            self.landed_at = now;
+        }
+    }
+
+    /// True if nothing of long messages was acknowledged for `pto_ns`: what is in flight then has arrived or is lost.
+    pub(super) fn stands_still(&self, now: Instant, pto_ns: u64) -> bool {
+        now.since(self.landed_at) >= pto_ns
     }
 
     /// Packets of a long message were lost.

@@ -291,12 +291,14 @@ impl<P: Probe> Endpoint<P> {
             State::Reply => {
                 let Some(i) = self.slot_of(s, channel) else { return };
                 let (received, granted) = (probe.received.get(), probe.granted.get());
+                let (peer, before) = (self.slots[i].peer, self.slots[i].progress);
                 self.slots[i].progress = self.now;
                 self.granted(i, received, granted);
-                let peer = self.slots[i].peer;
                 self.drained(peer);
+                // What left a moment ago was on its way when the client asked.
+                let has_arrived = self.now.since(before) >= self.pto_ns(peer) / 2;
                 let slot = &mut self.slots[i];
-                if received == 0 && !slot.ready {
+                if received == 0 && !slot.ready && has_arrived {
                     slot.out.resend(u32::from(slot.mss));
                     self.make_ready(i);
                 }

@@ -260,6 +260,8 @@ pub(super) struct Incoming {
     /// Bytes that are here, holes not counted.
     pub(super) received: u32,
     pub(super) granted: u32,
+    /// When the sender was last granted more.
+    pub(super) granted_at: Instant,
     /// Packets behind the first hole, by number; empty while there is no hole.
     holes: Vec<u64>,
     /// When the first hole was first seen.

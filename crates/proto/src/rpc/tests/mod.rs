@@ -1,6 +1,7 @@
 //! Endpoints on a small wire in virtual time: what happens, happens by seed.
 
 mod basic;
+mod bulk;
 mod express;
 mod faults;
 mod limits;
@@ -32,6 +33,10 @@ struct Shared {
     rng: Rng,
     fault: Fault,
     latency_ns: u64,
+    /// What a host's wire takes for a byte, in picoseconds: 0 for no time at all.
+    byte_ps: u64,
+    /// Until when each host's wire is busy with what it sent.
+    busy: BTreeMap<u64, Instant>,
     lossless: bool,
     max_payload: usize,
     /// Datagrams that a lossless port holds before it pushes back.
@@ -84,9 +89,11 @@ impl Datagrams for Port {
         if shared.gone.contains(&to) {
             return Sent::Gone;
         }
-        let waiting = shared.inboxes.get(&local(to)).map_or(0, VecDeque::len)
-            + shared.in_flight.values().filter(|d| shared.lossless && d.1 == to).count();
-        if shared.full || shared.lossless && waiting >= shared.capacity {
+        let waiting = || {
+            shared.inboxes.get(&local(to)).map_or(0, VecDeque::len)
+                + shared.in_flight.values().filter(|d| d.1 == to).count()
+        };
+        if shared.full || shared.lossless && waiting() >= shared.capacity {
             return Sent::Full;
         }
         if let Some(trace) = &mut shared.trace {
@@ -94,9 +101,14 @@ impl Datagrams for Port {
         }
         let fault = shared.fault;
         let fate = fault.fate(&mut shared.rng, bytes.len());
+        let now = shared.now;
+        let wire_ns = bytes.len() as u64 * shared.byte_ps / 1000;
+        let busy = shared.busy.entry(local(self.addr)).or_insert(now);
+        *busy = (*busy).max(now).after(wire_ns);
+        let leaves = *busy;
         for copy in 0..usize::from(fate.copies) {
             shared.order += 1;
-            let at = shared.now.after(shared.latency_ns + fate.delay_ns[copy]);
+            let at = leaves.after(shared.latency_ns + fate.delay_ns[copy]);
             let key = (at, shared.order);
             let mut copied = bytes.clone();
             if copy == 0 {
@@ -215,6 +227,8 @@ impl Net {
             rng: Rng::seeded(seed),
             fault: Fault::default(),
             latency_ns: 10 * US,
+            byte_ps: 0,
+            busy: BTreeMap::new(),
             lossless,
             max_payload: if lossless { 8192 } else { 1472 },
             capacity: 64,

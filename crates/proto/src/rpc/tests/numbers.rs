@@ -255,6 +255,9 @@ fn done_frees_only_what_it_names() {
     done(&mut bare, DoneEntry { token: 1.into(), ..entry }, 1);
     done(&mut bare, DoneEntry { channels: 1 << 3, ..entry }, 1);
     assert_eq!(bare.net.stats(0).done, 0);
+    // What has just left may be on its way: it is not sent again at once.
+    assert_eq!(bare.probe(1), []);
+    bare.net.now = bare.net.now.after(10 * MS);
     assert_eq!(bare.probe(1), [(Kind::Data, 1)]);
     // Expect: cut short it is dropped.
     bare.send(&Packet::new(Kind::Done), entry.as_bytes());

@@ -287,3 +287,28 @@ fn a_server_of_another_version_says_so() {
     assert!(net.run(SECOND, |net| !net.hosts[1].seen.is_empty()));
     assert_eq!(net.seen(1), [Seen::Closed(session, CloseReason::Version)]);
 }
+
+/// All packets of a moment are lost, as when a cable is pulled. One overdue request asks first, and once the server has answered
+/// it the others ask without waiting as long each.
+#[test]
+fn requests_that_were_lost_together_come_back_together() {
+    let mut net = Net::new(1, 2, false);
+    let sessions: Vec<_> = (0..4).map(|_| net.connect(1, 0)).collect();
+    for (n, session) in sessions.iter().enumerate() {
+        net.request(1, *session, n as u64, pattern(n as u64, 100));
+    }
+    assert!(net.run(SECOND, |net| net.hosts[1].seen.len() == 4));
+    net.seen(1);
+    net.fault(lose_all());
+    let begin = net.now;
+    for n in 0..32 {
+        net.request(1, sessions[n % 4], n as u64, pattern(n as u64, 100));
+    }
+    net.run(MS, |_| false);
+    net.fault(Fault::default());
+    assert!(net.run(SECOND, |net| net.hosts[1].seen.len() == 32));
+    let took_ns = net.now.since(begin);
+    assert!(took_ns < 12 * MS, "{took_ns} ns");
+    // Expect: each was asked about once, and executed once.
+    assert_eq!((net.stats(1).probes, net.stats(0).requests), (32, 36));
+}

@@ -1,0 +1,40 @@
+//! Long messages, many at a time, over a wire that needs time for each byte.
+
+use alloc::vec::Vec;
+
+use super::{Net, Seen, pattern};
+use crate::time::{MS, SECOND};
+
+/// Whose message waits longer than the receiver gives a sender that stands still must not lose its rank by that: of equal
+/// messages the oldest is the next one, so that all take about as long.
+#[test]
+fn equal_messages_take_turns_however_long_they_wait() {
+    let (len, outstanding, all) = (1_000_000, 64, 192);
+    let mut net = Net::new(5, 2, false);
+    // A message takes half a millisecond each way, and all of them 32.
+    net.shared.borrow_mut().byte_ps = 500;
+    let sessions: Vec<_> = (0..outstanding / 8).map(|_| net.connect(1, 0)).collect();
+    net.run(MS, |_| false);
+    let message = pattern(1, len);
+    let mut began = Vec::new();
+    let mut took_ns = Vec::new();
+    while took_ns.len() < all {
+        while began.len() < took_ns.len() + outstanding {
+            let n = began.len();
+            net.request(1, sessions[n % sessions.len()], n as u64, message.clone());
+            began.push(net.now);
+        }
+        assert!(net.run(SECOND, |net| !net.hosts[1].seen.is_empty()));
+        net.seen(0);
+        for seen in net.seen(1) {
+            let Seen::Response(_, n, _) = seen else { panic!("{seen:?}") };
+            took_ns.push(net.now.since(began[n as usize]));
+        }
+    }
+    // The first ones find an empty wire.
+    let later = &mut took_ns[outstanding..all];
+
+    later.sort_unstable();
+    let (median, most) = (later[later.len() / 2], later[later.len() - 1]);
+    assert!(most < 2 * median, "median {median} ns, most {most} ns");
+}
