@@ -225,20 +225,14 @@ impl Producer {
     /// As [`Producer::push`], or if the parts are longer than `len` so that they do not fit.
     #[inline]
     pub fn push_behind(&mut self, headers: &Headers, parts: &[&[u8]], len: usize) -> Result<Push, Broken> {
-        let whole = headers.len() + len;
         // All room of the headers is written, and must be the record's.
-        if !self.has_place(whole.max(Headers::ROOM))? {
+        let room = (headers.len() + len).max(Headers::ROOM);
+        if !self.has_place(room)? {
             return Ok(Push::Full);
         }
         let begin = self.place.offset(self.tail) + WORD;
-        self.place.memory.copy_words_in(begin, &headers.words().map(u64::to_le_bytes));
-        let mut at = begin + headers.len();
-        for part in parts {
-            assert!(at + part.len() <= begin + whole, "more than was said");
-            self.place.memory.copy_in(at, part);
-            at += part.len();
-        }
-        Ok(self.done(at - begin))
+        let filled = self.place.memory.fill(begin, room, headers.words(), headers.len(), parts);
+        Ok(self.done(filled.expect("more than was said")))
     }
 
     /// True if a record of `len` bytes has room at the tail, at which it then begins.

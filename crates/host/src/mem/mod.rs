@@ -260,6 +260,42 @@ impl Region {
         }
     }
 
+    /// Writes one block at `offset`, a multiple of eight, where it has `room`: `words`, of which all but the first `keep` bytes give
+    /// way to `parts` behind them. Returns the bytes of the block; `None`, and whatever of it fits is there, if it does not fit
+    /// into its room, or that into the region.
+    #[inline(always)]
+    pub(crate) fn fill<const N: usize>(
+        &self,
+        offset: usize,
+        room: usize,
+        words: &[u64; N],
+        keep: usize,
+        parts: &[&[u8]],
+    ) -> Option<usize> {
+        let inside = offset <= self.len && room <= self.len - offset;
+        if !inside || !offset.is_multiple_of(8) || room < 8 * N || keep > 8 * N {
+            return None;
+        }
+        let dst = self.at(offset, room);
+        for (i, word) in words.iter().enumerate() {
+            // SAFETY: within the room, which lies in the mapping, aligned (mappings begin on a page), valid as long as `self`;
+            // atomics are made for concurrent writers, also in other processes.
+            let to = unsafe { AtomicU64::from_ptr(dst.add(8 * i).cast()) };
+            to.store(word.to_le(), Ordering::Relaxed);
+        }
+        let mut at = keep;
+        for part in parts {
+            if part.len() > room - at {
+                return None;
+            }
+            // SAFETY: from `at` on the room has this many bytes, the slice is readable, and nothing lends region memory as a
+            // slice, so the two do not overlap.
+            unsafe { copy::copy(dst.add(at), part.as_ptr(), part.len()) };
+            at += part.len();
+        }
+        Some(at)
+    }
+
     /// Copies the region's bytes from `offset` into `bytes`. If another process writes them meanwhile, the result is any
     /// mixture.
     ///

@@ -3,11 +3,18 @@
 use sprat_proto::device::BURST;
 
 /// Frames one behind the other in one buffer, which is kept from burst to burst.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Burst {
     bytes: Vec<u8>,
     /// Where each begins; the next one's beginning is its end.
-    ends: Vec<usize>,
+    starts: [usize; BURST + 1],
+    len: usize,
+}
+
+impl Default for Burst {
+    fn default() -> Self {
+        Self { bytes: Vec::new(), starts: [0; BURST + 1], len: 0 }
+    }
 }
 
 impl Burst {
@@ -15,19 +22,19 @@ impl Burst {
     #[inline]
     pub(super) fn clear(&mut self) {
         self.bytes.clear();
-        self.ends.clear();
+        self.len = 0;
     }
 
     /// How many frames there are.
     #[inline]
     pub(super) fn len(&self) -> usize {
-        self.ends.len()
+        self.len
     }
 
     /// There is no room for another.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
-        self.ends.len() == BURST
+        self.len == BURST
     }
 
     /// Where the next frame's octets are to be appended.
@@ -37,12 +44,16 @@ impl Burst {
     }
 
     /// The octets appended since [`Burst::begin`] are a frame; or are none, and go.
+    ///
+    /// # Panics
+    /// If it is full.
     #[inline]
     pub(super) fn end(&mut self, good: bool) {
         if good {
-            self.ends.push(self.bytes.len());
+            self.len += 1;
+            self.starts[self.len] = self.bytes.len();
         } else {
-            self.bytes.truncate(self.ends.last().copied().unwrap_or(0));
+            self.bytes.truncate(self.starts[self.len]);
         }
     }
 
@@ -52,7 +63,7 @@ impl Burst {
     /// If there is none.
     #[inline]
     pub(super) fn frame(&self, i: usize) -> &[u8] {
-        let start = if i == 0 { 0 } else { self.ends[i - 1] };
-        &self.bytes[start..self.ends[i]]
+        assert!(i < self.len, "no such frame");
+        &self.bytes[self.starts[i]..self.starts[i + 1]]
     }
 }

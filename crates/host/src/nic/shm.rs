@@ -12,8 +12,9 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::BorrowedFd;
 
+use arrayvec::ArrayVec;
 use sprat_proto::device::{
-    Arrival, Device, HEADER, Headers, Info, MAX_PARTS, Mac, Offload, Sent, send_whole,
+    Arrival, BURST, Device, HEADER, Headers, Info, MAX_PARTS, Mac, Offload, Sent, send_whole,
 };
 use sprat_proto::time::MS;
 use sprat_proto::{Addr, Datagrams as _, Instant};
@@ -60,14 +61,14 @@ pub struct Frames {
     /// Of the same name, for datagrams: as the rings' driver knows it.
     locator: Locator,
     info: Info,
-    /// The server, of a client that is connected.
-    server: Option<Addr>,
+    /// The connection to the server, of a client that has one.
+    server: Option<u64>,
     listens: bool,
-    /// Where an address was seen, and the last one of them that was.
-    addresses: BTreeMap<Mac, Addr>,
-    last: Option<(Mac, Addr)>,
+    /// At which connection an address was seen, and the last one of them that was.
+    addresses: BTreeMap<Mac, u64>,
+    last: Option<(Mac, u64)>,
     /// Which records of the burst are frames.
-    burst: Vec<usize>,
+    burst: ArrayVec<u8, BURST>,
     clock: Clock,
     again: Instant,
     counted: Counted,
@@ -96,7 +97,7 @@ impl Frames {
             listens: options.listens,
             addresses: BTreeMap::new(),
             last: None,
-            burst: Vec::new(),
+            burst: ArrayVec::new(),
             clock: Clock::new(),
             again: Instant::ZERO,
             counted: Counted::default(),
@@ -114,13 +115,16 @@ impl Frames {
         if now >= self.again {
             self.again = now.after(AGAIN_NS);
             // Who is not there may come.
-            self.server = self.shm.resolve(&self.locator).ok();
+            self.server = match self.shm.resolve(&self.locator) {
+                Ok(Addr::Local(id)) => Some(id),
+                _ => None,
+            };
         }
     }
 
     /// Forgets connections that have ended.
     fn forget(&mut self) {
-        while let Some(gone) = self.shm.gone() {
+        while let Some(Addr::Local(gone)) = self.shm.gone() {
             self.addresses.retain(|_, at| *at != gone);
             self.last = None;
             if self.server == Some(gone) {
@@ -132,7 +136,7 @@ impl Frames {
     /// Learns where the sender of record `i` is.
     #[inline]
     fn learn(&mut self, i: usize) {
-        let (from, bytes) = self.shm.datagram(i);
+        let (from, bytes) = self.shm.record(i);
         let source = bytes[6..].first_chunk().map(|mac| Mac(*mac)).unwrap_or_default();
         if self.last != Some((source, from)) {
             self.learn_other(source, from);
@@ -140,7 +144,7 @@ impl Frames {
     }
 
     #[inline(never)]
-    fn learn_other(&mut self, source: Mac, from: Addr) {
+    fn learn_other(&mut self, source: Mac, from: u64) {
         if source.is_unicast() && self.addresses.len() < MOST_ADDRESSES {
             let at = *self.addresses.entry(source).or_insert(from);
             self.last = Some((source, at));
@@ -149,7 +153,7 @@ impl Frames {
 
     /// Where a frame to `mac` goes; `None`: to all.
     #[inline]
-    fn towards(&self, mac: Mac) -> Option<Addr> {
+    fn towards(&self, mac: Mac) -> Option<u64> {
         match self.last {
             _ if self.server.is_some() => self.server,
             Some((last, at)) if last == mac => Some(at),
@@ -168,14 +172,14 @@ impl Frames {
     }
 
     #[inline]
-    fn put(&mut self, to: Addr, parts: &[&[u8]]) -> Sent {
-        let sent = self.shm.send(to, parts);
+    fn put(&mut self, to: u64, parts: &[&[u8]]) -> Sent {
+        let sent = self.shm.send(Addr::Local(to), parts);
         self.sent(sent)
     }
 
     /// To all, as a hub does; where there is no room it is lost.
     fn put_all(&mut self, parts: &[&[u8]]) -> Sent {
-        let peers: Vec<Addr> = self.shm.peers().collect();
+        let peers: Vec<u64> = self.shm.peers().collect();
         self.counted.nobody += u64::from(peers.is_empty());
         for peer in peers {
             if self.put(peer, parts) == Sent::Full {
@@ -191,11 +195,11 @@ impl Device for Frames {
         self.burst.clear();
         let n = self.shm.recv_burst();
         for i in 0..n {
-            if self.shm.datagram(i).1.len() < HEADER {
+            if self.shm.record(i).1.len() < HEADER {
                 self.counted.short += 1;
                 continue;
             }
-            self.burst.push(i);
+            self.burst.push(i as u8);
             if self.listens {
                 self.learn(i);
             }
@@ -213,7 +217,7 @@ impl Device for Frames {
     #[inline]
     fn frame(&self, i: usize) -> (&[u8], Arrival) {
         // The octets came through memory alone; but the peer may have got them from a wire.
-        (self.shm.datagram(self.burst[i]).1, Arrival::default())
+        (self.shm.record(usize::from(self.burst[i])).1, Arrival::default())
     }
 
     fn send(&mut self, parts: &[&[u8]], offload: Offload) -> Sent {

@@ -245,10 +245,10 @@ impl Shm {
         self.slots.len() - self.free.len()
     }
 
-    /// The addresses of all open connections.
-    pub(crate) fn peers(&self) -> impl Iterator<Item = Addr> {
+    /// The numbers of all open connections.
+    pub(crate) fn peers(&self) -> impl Iterator<Item = u64> {
         let open = |c: &&Connection| matches!(c.state, State::Open(_));
-        self.slots.iter().flatten().filter(open).map(|c| Addr::Local(c.id))
+        self.slots.iter().flatten().filter(open).map(|c| c.id)
     }
 
     fn kind(&self) -> hello::Kind {
@@ -447,7 +447,14 @@ impl Shm {
     /// Puts a record into the ring towards `to`.
     #[inline(always)]
     fn push(&mut self, to: Addr, record: impl FnOnce(&mut Producer) -> Result<Push, Broken>) -> Sent {
-        let Addr::Local(id) = to else { return Sent::Gone };
+        match to {
+            Addr::Local(id) => self.push_to(id, record),
+            Addr::Net(_) => Sent::Gone,
+        }
+    }
+
+    #[inline(always)]
+    fn push_to(&mut self, id: u64, record: impl FnOnce(&mut Producer) -> Result<Push, Broken>) -> Sent {
         let Some(Some(connection)) = self.slots.get_mut(slot_in(id)) else { return Sent::Gone };
         if connection.id != id {
             return Sent::Gone;
@@ -470,10 +477,17 @@ impl Shm {
         }
     }
 
-    /// As [`Datagrams::send`] for a frame: `headers`, and `parts` of `len` octets together behind them.
+    /// As [`Datagrams::send`] for a frame to connection `id`: `headers`, and `parts` of `len` octets together behind them.
     #[inline]
-    pub(crate) fn send_behind(&mut self, to: Addr, headers: &Headers, parts: &[&[u8]], len: usize) -> Sent {
-        self.push(to, |ring| ring.push_behind(headers, parts, len))
+    pub(crate) fn send_behind(&mut self, id: u64, headers: &Headers, parts: &[&[u8]], len: usize) -> Sent {
+        self.push_to(id, |ring| ring.push_behind(headers, parts, len))
+    }
+
+    /// As [`Datagrams::datagram`], with the connection's number.
+    #[inline]
+    pub(crate) fn record(&self, i: usize) -> (u64, &[u8]) {
+        let piece = self.burst[i];
+        (piece.from, &self.arena[piece.start..piece.start + piece.len])
     }
 
     /// The ring of a connection takes nothing: it is full, or broken.

@@ -74,6 +74,8 @@ pub(super) struct Claims {
     /// What we say is heard by others; false where another stack speaks for the same addresses.
     loud: bool,
     says: VecDeque<Say>,
+    /// When the first claim wants something.
+    next: Instant,
 }
 
 impl Claims {
@@ -83,6 +85,7 @@ impl Claims {
             careful: config.careful,
             loud: config.answer,
             says: VecDeque::new(),
+            next: Instant::ZERO,
         };
         match config.v4 {
             V4::None => {}
@@ -99,6 +102,7 @@ impl Claims {
         let own = config.v6.map(|(addr, _)| addr);
         let link = Some(ipv6::link_local(mac)).filter(|link| own != Some(*link));
         own.into_iter().chain(link).for_each(|addr| claims.add(addr.into()));
+        claims.schedule();
         claims
     }
 
@@ -156,6 +160,7 @@ impl Claims {
         let state = if self.careful { State::Probing } else { State::Announcing };
         let used = !self.careful;
         *claim = Claim { addr: addr.into(), state, used, tries: 0, due: Instant::ZERO, defended: None };
+        self.schedule();
         used.then_some(Event::Ready(addr.into()))
     }
 
@@ -169,6 +174,7 @@ impl Claims {
             claim.defended = Some(now);
             self.says.push_back(Say::Announce(addr));
         }
+        self.schedule();
         Some(Event::Conflict { addr, mac, lost })
     }
 
@@ -184,8 +190,13 @@ impl Claims {
     }
 
     /// When `tick` wants to be called.
-    pub(super) fn deadline(&self) -> Instant {
-        self.claims.iter().map(|c| c.due).min().unwrap_or(Instant::NEVER)
+    #[inline]
+    pub(super) const fn deadline(&self) -> Instant {
+        self.next
+    }
+
+    fn schedule(&mut self) {
+        self.next = self.claims.iter().map(|c| c.due).min().unwrap_or(Instant::NEVER);
     }
 
     /// It is `now`. Returns what became usable.
@@ -211,6 +222,7 @@ impl Claims {
                 State::Held | State::Lost => claim.due = Instant::NEVER,
             }
         }
+        self.schedule();
         events
     }
 }

@@ -39,7 +39,11 @@ impl Stack {
     ) -> Sent {
         let place = self.paths.place(port, &to);
         let path = self.paths.at(place);
-        let len = parts.iter().map(|part| part.len()).sum::<usize>();
+        let mut len = 0_usize;
+        for part in parts {
+            // Slices are no longer than memory.
+            len = len.wrapping_add(part.len());
+        }
         let holds = path.epoch == self.epoch() && now < path.until && path.port == port && path.to == to;
         if !holds || len > path.room || parts.len() >= MAX_PARTS {
             return self.send_otherwise(now, device, port, to, parts);
@@ -53,7 +57,7 @@ impl Stack {
     }
 
     /// Sends a datagram by a path that holds and has room for it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn send_by<D: Device>(
         &self,
         path: &Path,

@@ -63,25 +63,29 @@ impl Short {
     #[inline]
     pub(super) fn datagram(&self, frame: &[u8], arrival: Arrival) -> Option<(SocketAddrV4, Range<usize>)> {
         let head: &[u8; HEADERS] = frame.first_chunk()?;
-        let words = words(head);
-        let mut differ = 0;
-        for i in 0..WORDS {
-            differ |= (words[i] ^ self.words[i]) & MASKS[i];
+        let [a, b, c, d, e] = words(head);
+        let differs = |i: usize, word: u64| (word ^ self.words[i]) & MASKS[i];
+        if differs(0, a) | differs(1, b) | differs(2, c) | differs(3, d) | differs(4, e) != 0 {
+            return None;
         }
-        let [a, b, c, d, e] = words;
         let mac = a >> 48 | (b & 0xffff_ffff) << 16;
+        let from = Ipv4Addr::from_bits(((d >> 16) as u32).swap_bytes());
+        let first = from.to_bits() >> 24;
+        if mac == self.mac || matches!(first, 0 | 127 | 224..) || from == self.to {
+            return None;
+        }
+        // The header's octets: from the one of the version on to the end of our address.
+        let halves = |word: u64| (word & 0xffff_ffff).wrapping_add(word >> 32);
+        let sum = halves(c).wrapping_add(halves(d)).wrapping_add(b >> 48).wrapping_add(e & 0xffff);
+        let unsummed = arrival.checked || u16::from_le_bytes([head[40], head[41]]) == 0;
+        if Sum::of_pairs(sum).checksum() != 0 || !unsummed {
+            return None;
+        }
         let ip_len = usize::from((c as u16).swap_bytes());
         let udp_len = usize::from(((e >> 48) as u16).swap_bytes());
-        let sums = [b >> 48, c & 0xffff_ffff, c >> 32, d & 0xffff_ffff, d >> 32, e & 0xffff];
-        let sum = sums.iter().fold(0, |sum: u64, part| sum.wrapping_add(*part));
-        let from = Ipv4Addr::from_bits(((d >> 16) as u32).swap_bytes());
-        let unsummed = arrival.checked || head[40..] == [0; 2];
         let payload = HEADERS..HEADER + ip_len;
-        let fits = ip_len == udp_len + ipv4::HEADER && udp_len >= udp::HEADER && payload.end <= frame.len();
         let whole = arrival.segment == 0 || udp_len <= udp::HEADER + usize::from(arrival.segment);
-        let host = !matches!(from.octets()[0], 0 | 127 | 224..) && from != self.to;
-        let good = differ == 0 && mac != self.mac && Sum::of_pairs(sum).checksum() == 0;
-        if !(good && unsummed && fits && whole && host) {
+        if ip_len != udp_len + ipv4::HEADER || udp_len < udp::HEADER || payload.end > frame.len() || !whole {
             return None;
         }
         Some((SocketAddrV4::new(from, ((e >> 16) as u16).swap_bytes()), payload))

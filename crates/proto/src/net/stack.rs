@@ -167,7 +167,9 @@ impl Stack {
         if self.taken == self.frames && self.joined.is_none() {
             self.frames = device.recv_burst();
             self.taken = 0;
-            self.wholes.clear();
+            if !self.wholes.is_empty() {
+                self.wholes.clear();
+            }
             if self.frames == 0 {
                 return 0;
             }

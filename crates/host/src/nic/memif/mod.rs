@@ -519,7 +519,7 @@ impl Device for Memif {
             && offload == Offload::None
             && (HEADER..=self.info.max_send).contains(&whole)
         {
-            match rings.sink.put_behind(headers, parts, whole) {
+            match rings.sink.put_behind(headers, parts) {
                 Ok(Some(true)) => return Sent::Yes,
                 Ok(Some(false)) => return Sent::Full,
                 Ok(None) => {}

@@ -177,12 +177,38 @@ impl Source {
         let end = self.next.wrapping_add(filled);
         let mut bad = 0;
         while self.next != end && !burst.is_full() {
-            bad += u64::from(!self.take_frame(end, burst));
+            if !self.take_plain(burst) {
+                bad += u64::from(!self.take_frame(end, burst));
+            }
         }
         if self.next.wrapping_sub(self.given) >= self.ring.size() / HELD {
             self.give_back();
         }
         bad
+    }
+
+    /// One frame, if it is one in one slot; false if [`Source::take_frame`] has to look.
+    #[inline]
+    fn take_plain(&mut self, burst: &mut Burst) -> bool {
+        let slot = self.ring.slot(self.next);
+        let said = self.ring.descriptor(slot);
+        let known = match self.ring.laid {
+            Some(laid) => self.ring.own(laid, slot),
+            None => said,
+        };
+        let (begin, n) = (known.offset as usize, said.length as usize);
+        let Some(region) = self.ring.regions.get(usize::from(known.region)) else { return false };
+        if said.next
+            || said.length > known.length
+            || !(HEADER..=MAX_FRAME).contains(&n)
+            || begin + n > region.len()
+        {
+            return false;
+        }
+        region.append_to(begin, n, burst.begin());
+        burst.end(true);
+        self.next = self.next.wrapping_add(1);
+        true
     }
 
     /// One frame, all its slots; false if it was none.
@@ -347,15 +373,9 @@ impl Sink {
         if left > 0 { Err(Broken) } else { Ok(true) }
     }
 
-    /// The same for `headers` and what is behind them, `len` octets together, if one buffer holds it: nothing if only
-    /// [`Sink::put`] can say.
+    /// The same for `headers` and what is behind them, if one buffer holds it: nothing if only [`Sink::put`] can say.
     #[inline]
-    pub(super) fn put_behind(
-        &mut self,
-        headers: &Headers,
-        parts: &[&[u8]],
-        len: usize,
-    ) -> Result<Option<bool>, Broken> {
+    pub(super) fn put_behind(&mut self, headers: &Headers, parts: &[&[u8]]) -> Result<Option<bool>, Broken> {
         if self.free() == 0 {
             self.look()?;
             if self.free() == 0 {
@@ -363,22 +383,16 @@ impl Sink {
             }
         }
         let slot = self.ring.slot(self.next);
-        let buffer = self.room(slot).ok_or(Broken)?;
-        let begin = buffer.offset as usize;
-        // All room of the headers is written.
-        if (buffer.length as usize) < len.max(Headers::ROOM) || !begin.is_multiple_of(8) {
+        let buffer = match self.ring.laid {
+            Some(laid) => self.ring.own(laid, slot),
+            None => self.ring.descriptor(slot),
+        };
+        let (begin, room) = (buffer.offset as usize, buffer.length as usize);
+        let Some(region) = self.ring.regions.get(usize::from(buffer.region)) else { return Ok(None) };
+        let Some(length) = region.fill(begin, room, headers.words(), headers.len(), parts) else {
             return Ok(None);
-        }
-        let region = self.ring.regions.get(usize::from(buffer.region)).ok_or(Broken)?;
-        region.copy_words_in(begin, &headers.words().map(u64::to_le_bytes));
-        let mut at = begin + headers.len();
-        for part in parts {
-            let part = &part[..part.len().min(begin + len - at)];
-            region.copy_in(at, part);
-            at += part.len();
-        }
-        let length = (at - begin) as u32;
-        self.ring.describe(slot, Descriptor { next: false, length, ..buffer });
+        };
+        self.ring.describe(slot, Descriptor { next: false, length: length as u32, ..buffer });
         self.next = self.next.wrapping_add(1);
         Ok(Some(true))
     }
