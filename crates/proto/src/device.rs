@@ -169,6 +169,19 @@ impl Headers {
         Self { words, len: if len < Self::ROOM { len } else { Self::ROOM } }
     }
 
+    /// The first octets of `octets`, as many as there is room for.
+    #[must_use]
+    pub fn of(octets: &[u8]) -> Self {
+        let len = octets.len().min(Self::ROOM);
+        let mut room = [0; Self::ROOM];
+        room[..len].copy_from_slice(&octets[..len]);
+        let mut words = [0; Self::ROOM / 8];
+        for (word, octets) in words.iter_mut().zip(room.as_chunks().0) {
+            *word = u64::from_le_bytes(*octets);
+        }
+        Self { words, len }
+    }
+
     /// All words, those behind the end too.
     #[inline]
     #[must_use]

@@ -81,6 +81,34 @@ fn a_header_and_a_part_make_the_record_that_they_would_make_as_parts() {
     assert_eq!(consumer.pop(&mut buffer), Ok(None));
 }
 
+#[test]
+fn headers_and_parts_make_the_record_that_they_would_make_as_parts() {
+    let (mut producer, mut consumer) = pair(MIN_SIZE);
+    let (mut buffer, mut expected) = (vec![0; MAX_PAYLOAD], vec![0; MAX_PAYLOAD]);
+    for number in 0..8000 {
+        let whole: Vec<u8> = (0..14 + number * 7 % 500).map(|i| (number * 7 + i) as u8).collect();
+        let (headers, rest) = whole.split_at([42, 62, 64, 14][number % 4].min(whole.len()));
+        let (a, b) = rest.split_at(rest.len() / 3);
+        let pushed = producer.push_behind(&Headers::of(headers), &[a, &[], b], rest.len()).unwrap();
+        assert_eq!(pushed, Push::Done { wake: false });
+        assert_eq!(producer.push(&[&whole]).unwrap(), Push::Done { wake: false });
+        let n = consumer.pop(&mut buffer).unwrap().unwrap();
+        assert_eq!(consumer.pop(&mut expected).unwrap(), Some(n));
+        assert!(buffer[..n] == expected[..n] && n == whole.len(), "record {number}");
+    }
+    assert_eq!(consumer.pop(&mut buffer), Ok(None));
+    // Nothing beyond a full ring's room is written: what was there first is still as it was.
+    let mut records = 0;
+    while producer.push_behind(&Headers::of(&[7; 14]), &[], 0).unwrap() == (Push::Done { wake: false }) {
+        records += 1;
+    }
+    for _ in 0..records {
+        assert_eq!(consumer.pop(&mut buffer), Ok(Some(14)));
+        assert_eq!(buffer[..14], [7; 14]);
+    }
+    assert_eq!(consumer.pop(&mut buffer), Ok(None));
+}
+
 /// One thread, random turns, a queue as the oracle; small and large records, so that every wrap case occurs.
 #[test]
 fn random_turns_agree_with_a_queue() {

@@ -3,7 +3,7 @@
 use sprat::netns::link;
 use sprat::nic::Nic as _;
 use sprat_proto::Rng;
-use sprat_proto::device::{BURST, Device as _, HEADER, MAX_PARTS, Offload, Segmented, Sent};
+use sprat_proto::device::{BURST, Device as _, HEADER, Headers, MAX_PARTS, Offload, Segmented, Sent};
 
 use crate::Case;
 use crate::house::{KINDS, Kind, Pair, counter, drain, frame, receive, send, sleep};
@@ -106,7 +106,14 @@ fn parts(kind: &Kind) {
         assert_eq!(parts.len(), MAX_PARTS);
         assert_eq!(pair.a.send(&parts, Offload::None), Sent::Yes);
         pair.a.flush();
-        assert_eq!(bytes_of(receive(&mut pair.b, 1)), [whole]);
+        assert_eq!(bytes_of(receive(&mut pair.b, 1)), [&whole[..]]);
+        for head in [42, 62] {
+            let (headers, rest) = (Headers::of(&whole[..head]), &whole[head..]);
+            let (a, b) = rest.split_at(rest.len() / 3);
+            assert_eq!(pair.a.send_behind(&headers, &[a, &[], b], rest.len(), Offload::None), Sent::Yes);
+            pair.a.flush();
+            assert_eq!(bytes_of(receive(&mut pair.b, 1)), [&whole[..]]);
+        }
     }
 }
 

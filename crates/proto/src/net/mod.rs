@@ -9,8 +9,9 @@
 //! ```
 //!
 //! [`Stack`] is the door, [`Port`] makes [`Datagrams`](crate::Datagrams) of it and a device. `paths` has the headers of each
-//! peer, filled in but for lengths and checksum, so that a datagram to a known peer costs a copy of some 40 octets; `neighbours`
-//! knows hardware addresses, `claims` our own addresses and who else claims them, `reassembly` puts fragments together.
+//! peer, filled in but for lengths and checksum, so that a datagram to a known peer costs a copy of some 40 octets; `short` takes
+//! the datagrams that look as nearly all do before `input` looks at what else there may be; `neighbours` knows hardware
+//! addresses, `claims` our own addresses and who else claims them, `reassembly` puts fragments together.
 //!
 //! Always: nothing that arrives makes memory grow beyond a limit in [`Config`]; a known neighbour's hardware address changes
 //! only after he has been asked; each drop is counted in [`Stats`] under its reason.

@@ -113,9 +113,7 @@ impl Path {
         path.len = HEADER + ip + udp::HEADER;
         head[HEADER + ip..path.len].copy_from_slice(&ports);
         head[path.len - 4..path.len].fill(0);
-        for (word, octets) in path.words.iter_mut().zip(head.as_chunks().0) {
-            *word = u64::from_le_bytes(*octets);
-        }
+        path.words = *Headers::of(&head).words();
         path.room = mtu.saturating_sub(ip + udp::HEADER);
         path
     }

@@ -88,7 +88,15 @@ fn exchange(server: &mut Memif, client: &mut Memif, count: usize, seed: u64) {
             let len = HEADER + rng.below((max - HEADER + 1) as u64) as usize;
             let bytes = frame(macs[1 - side], macs[side], &mut rng, len);
             let cut = HEADER + rng.below((len - HEADER + 1) as u64) as usize;
-            match sides[side].send(&[&bytes[..cut], &[], &bytes[cut..]], Offload::None) {
+            let head = [42, 62, 14, 64][rng.below(4) as usize].min(len);
+            let sent = if rng.below(2) == 0 {
+                sides[side].send(&[&bytes[..cut], &[], &bytes[cut..]], Offload::None)
+            } else {
+                let cut = cut.max(head);
+                let parts = [&bytes[head..cut], &[], &bytes[cut..]];
+                sides[side].send_behind(&Headers::of(&bytes[..head]), &parts, len - head, Offload::None)
+            };
+            match sent {
                 Sent::Yes => under_way[1 - side].push_back(bytes),
                 Sent::Full => break,
                 Sent::Gone => unreachable!("memif comes again"),
