@@ -25,15 +25,17 @@ impl Drop for Peer {
 }
 
 impl Peer {
-    /// With the virtual device `device`, in the calling thread's network.
-    fn start(device: &str) -> Self {
+    /// With `queues` queues each way on the virtual device `device`, in the calling thread's network.
+    fn start(device: &str, queues: u32) -> Self {
         let vdev = format!("--vdev={device}");
         let eal = ["--no-huge", "--no-pci", "--no-shconf", "--no-telemetry", "-m", "256", "-l", "0,1", &vdev];
-        let mine = ["--forward-mode=macswap", "--auto-start", "--total-num-mbufs=4096"];
+        let mine = ["--forward-mode=macswap", "--auto-start", "--total-num-mbufs=8192"];
+        let queues = [format!("--rxq={queues}"), format!("--txq={queues}")];
         let child = Command::new(PROGRAM)
             .args(eal)
             .arg("--")
             .args(mine)
+            .args(queues)
             // It runs until its input ends.
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -51,8 +53,10 @@ pub(crate) fn cases() -> Vec<Case> {
         run: Box::new(run),
     };
     vec![
-        case("memif_serves_it", false, || memif_with_it(memif::Role::Server)),
-        case("memif_connects_to_it", false, || memif_with_it(memif::Role::Client)),
+        case("memif_serves_it", false, || memif_with_it(memif::Role::Server, 1)),
+        case("memif_connects_to_it", false, || memif_with_it(memif::Role::Client, 1)),
+        case("memif_serves_its_two_queues", false, || memif_with_it(memif::Role::Server, 2)),
+        case("memif_connects_to_its_two_queues", false, || memif_with_it(memif::Role::Client, 2)),
         case("packet_and_its_af_packet", true, || across_a_wire("packet")),
         case("xdp_and_its_af_packet", true, || across_a_wire("xdp")),
     ]
@@ -74,14 +78,14 @@ fn next(device: &mut AnyNic, looks: u32) -> Option<Vec<u8>> {
     None
 }
 
-fn memif_with_it(role: memif::Role) {
+fn memif_with_it(role: memif::Role, queues: u32) {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("memif");
     let theirs = if role == memif::Role::Server { "client" } else { "server" };
     let options = Options { memif: Some(memif::Options::new(role, &socket)), ..Options::default() };
     let device = open("memif", &options).unwrap();
     let vdev = format!("net_memif0,role={theirs},id=0,socket={},socket-abstract=no", socket.display());
-    there_and_back(device, Peer::start(&vdev));
+    there_and_back(device, Peer::start(&vdev, queues));
 }
 
 fn across_a_wire(driver: &str) {
@@ -89,7 +93,7 @@ fn across_a_wire(driver: &str) {
     let options = Options { dev: DEV.into(), ..Options::default() };
     let device = net.end(0).run(|| open(driver, &options)).unwrap().unwrap();
     let inside = net.end(1).enter().unwrap();
-    let peer = Peer::start(&format!("net_af_packet0,iface={DEV}"));
+    let peer = Peer::start(&format!("net_af_packet0,iface={DEV}"), 1);
     drop(inside);
     there_and_back(device, peer);
 }

@@ -1,7 +1,7 @@
-//! A link's control socket: the exchange that makes two rings of a connection.
+//! A link's control socket: the exchange that makes the rings of a connection.
 //!
 //! ```text
-//! server ─ Hello ─►   ◄─ Init ─  Ack ─►   ◄─ AddRegion, its file ─  Ack ─►   ◄─ AddRing, its interrupt (twice) ─  Ack ─►
+//! server ─ Hello ─►   ◄─ Init ─  Ack ─►   ◄─ AddRegion, its file ─  Ack ─►   ◄─ AddRing, its interrupt (twice or more) ─  Ack ─►
 //!                     ◄─ Connect ─  Connected ─►                either ─ Disconnect, why ─►
 //! ```
 //!
@@ -22,11 +22,14 @@ use sprat_proto::wire::memif::{
     AddRing, COOKIE, Hello, Init, LOG2_RING_MAX, MESSAGE, Message, REASON, SECRET, VERSION, chars, ring_len,
 };
 
-use super::ring::{Laid, Ring, Sink, Source, interrupt};
+use super::super::burst::Burst;
+use super::ring::{Broken, Laid, Ring, Sink, Source, interrupt};
 use crate::mem::{Region, Sealed};
 
 /// Most regions of a peer: DPDK has one, or with its zero-copy one for each of its own memory areas.
 const MOST_REGIONS: usize = 8;
+/// Most rings of a client each way.
+const MOST_RINGS: usize = 16;
 /// Most octets of a peer's region.
 const MOST_OCTETS: u64 = 256 << 20;
 /// Who we say we are.
@@ -44,11 +47,46 @@ pub(super) struct Wanted {
     pub(super) buffer: usize,
 }
 
-/// The two rings of a link.
+/// The rings of a link: two as a rule. A client with several queues sends by all of them, and takes what comes by any: so a
+/// server empties all, and fills the first.
 #[derive(Debug)]
 pub(super) struct Rings {
     pub(super) source: Source,
     pub(super) sink: Sink,
+    /// The others that frames come by.
+    pub(super) more: Vec<Source>,
+    /// Which of them all is the first to be emptied.
+    pub(super) first: usize,
+}
+
+impl Rings {
+    fn new(source: Ring, sink: Ring) -> Self {
+        Self { source: Source::new(source), sink: Sink::new(sink), more: Vec::new(), first: 0 }
+    }
+
+    /// All that frames come by.
+    pub(super) fn sources(&mut self) -> impl Iterator<Item = &mut Source> {
+        std::iter::once(&mut self.source).chain(&mut self.more)
+    }
+
+    /// Takes as many frames as there are and as the burst has room for; returns how many were no frames.
+    #[inline]
+    pub(super) fn take(&mut self, burst: &mut Burst) -> Result<u64, Broken> {
+        if self.more.is_empty() { self.source.take(burst) } else { self.take_in_turns(burst) }
+    }
+
+    /// Each ring is the first one in its turn.
+    #[inline(never)]
+    fn take_in_turns(&mut self, burst: &mut Burst) -> Result<u64, Broken> {
+        let all = 1 + self.more.len();
+        self.first = (self.first + 1) % all;
+        let mut bad = 0;
+        for n in (self.first..all).chain(0..self.first) {
+            let source = if n == 0 { &mut self.source } else { &mut self.more[n - 1] };
+            bad += source.take(burst)?;
+        }
+        Ok(bad)
+    }
 }
 
 /// Where the exchange stands.
@@ -68,7 +106,7 @@ struct Said {
     greeted: bool,
     regions: Vec<Region>,
     /// To the server, to the client; with each its interrupt.
-    rings: [Option<(AddRing, OwnedFd)>; 2],
+    rings: [Vec<(AddRing, OwnedFd)>; 2],
 }
 
 /// What a client still has to say, the last thing first, and the rings that come of it.
@@ -105,8 +143,8 @@ impl Control {
             min_version: VERSION,
             max_version: VERSION,
             max_region: MOST_REGIONS as u16 - 1,
-            max_to_client: 0,
-            max_to_server: 0,
+            max_to_client: MOST_RINGS as u16 - 1,
+            max_to_server: MOST_RINGS as u16 - 1,
             max_log2: LOG2_RING_MAX,
         };
         let control = Self { socket, stage: Stage::Server(Box::default()) };
@@ -243,8 +281,8 @@ fn serve(said: &mut Said, wanted: &Wanted, message: Message, fd: Option<OwnedFd>
             said.regions.push(Region::map(&file).map_err(|_| "The region cannot be mapped")?);
         }
         Message::AddRing(ring) if said.greeted => {
-            let slot = &mut said.rings[usize::from(!ring.to_server)];
-            if ring.index != 0 || slot.is_some() {
+            let rings = &mut said.rings[usize::from(!ring.to_server)];
+            if usize::from(ring.index) != rings.len() || rings.len() == MOST_RINGS {
                 return Err("Invalid ring index");
             }
             if ring.private_header != 0 {
@@ -254,7 +292,7 @@ fn serve(said: &mut Said, wanted: &Wanted, message: Message, fd: Option<OwnedFd>
             if !is_counter(&fd) {
                 return Err("The interrupt is no eventfd");
             }
-            *slot = Some((ring, fd));
+            rings.push((ring, fd));
         }
         Message::Connect(_) if said.greeted => return link(said).map(Answer::Link),
         _ => return Err("Message out of turn"),
@@ -288,8 +326,7 @@ fn check(init: &Init, wanted: &Wanted) -> Result<(), &'static str> {
 
 fn link(said: &mut Said) -> Result<Box<Rings>, &'static str> {
     let regions: Arc<[Region]> = std::mem::take(&mut said.regions).into();
-    let mut make = |n: usize| {
-        let (ring, interrupt) = said.rings[n].take().ok_or("A ring is missing")?;
+    let make = |(ring, interrupt): (AddRing, OwnedFd)| {
         let (region, offset) = (usize::from(ring.region), ring.offset as usize);
         let ring =
             Ring { regions: Arc::clone(&regions), region, offset, log2: ring.log2, interrupt, laid: None };
@@ -298,8 +335,13 @@ fn link(said: &mut Said) -> Result<Box<Rings>, &'static str> {
         }
         Ok(ring)
     };
-    let (source, sink) = (make(0)?, make(1)?);
-    Ok(Box::new(Rings { source: Source::new(source), sink: Sink::new(sink) }))
+    let [to_server, to_client] = std::mem::take(&mut said.rings);
+    let mut sources = to_server.into_iter().map(make).collect::<Result<Vec<_>, _>>()?.into_iter();
+    let mut sinks = to_client.into_iter().map(make).collect::<Result<Vec<_>, _>>()?.into_iter();
+    let (Some(source), Some(sink)) = (sources.next(), sinks.next()) else { return Err("A ring is missing") };
+    let mut rings = Rings::new(source, sink);
+    rings.more = sources.map(Source::new).collect();
+    Ok(Box::new(rings))
 }
 
 /// The client: what follows the server's answers.
@@ -324,8 +366,7 @@ fn go_on(saying: &mut Option<Box<Saying>>, wanted: &Wanted, message: Message) ->
         (Message::Ack, Some((next, fd))) => Ok(Answer::Say(next, fd)),
         (Message::Connected(_), None) => {
             let Some(said) = saying.take() else { return Err("Message out of turn") };
-            let (source, sink) = (Source::new(said.to_client), Sink::new(said.to_server));
-            Ok(Answer::Link(Box::new(Rings { source, sink })))
+            Ok(Answer::Link(Box::new(Rings::new(said.to_client, said.to_server))))
         }
         _ => Err("Message out of turn"),
     }

@@ -37,7 +37,7 @@ mod ring;
 mod tests;
 
 use control::{Control, Progress, Rings, Wanted};
-use ring::Broken;
+use ring::{Broken, Source};
 
 /// Most links of a server.
 const MOST_LINKS: usize = 64;
@@ -262,7 +262,7 @@ impl Memif {
             self.end(number, "too slow");
         }
         for rings in self.links.iter_mut().filter_map(|l| l.rings.as_deref_mut()) {
-            rings.source.give_back();
+            rings.sources().for_each(Source::give_back);
         }
         let done = self.links.iter().filter(|l| l.control.is_done()).count();
         self.looks = match self.links.len() {
@@ -322,11 +322,13 @@ impl Memif {
             let link = &mut self.links[place];
             match link.control.turn(&self.wanted) {
                 Progress::None => {}
-                Progress::Linked(rings) => {
+                Progress::Linked(mut rings) => {
                     let data = epoll::EventData::new_u64(number);
                     let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-                    if epoll::add(&self.epoll, rings.source.interrupt(), data, flags).is_err() {
-                        return self.end(number, "The interrupt cannot be waited for");
+                    for source in rings.sources() {
+                        if epoll::add(&self.epoll, source.interrupt(), data, flags).is_err() {
+                            return self.end(number, "The interrupt cannot be waited for");
+                        }
                     }
                     link.rings = Some(rings);
                     self.counts.links += 1;
@@ -350,10 +352,10 @@ impl Memif {
 
     fn forget(&mut self, number: u64) {
         if let Some(place) = self.place(number) {
-            let link = self.links.remove(place);
-            if let Some(rings) = &link.rings {
+            let mut link = self.links.remove(place);
+            for source in link.rings.iter_mut().flat_map(|rings| rings.sources()) {
                 // The peer has the same counter open, so that closing it here would not take it out.
-                let _ = epoll::delete(&self.epoll, rings.source.interrupt());
+                let _ = epoll::delete(&self.epoll, source.interrupt());
             }
             self.counts.links_ended += 1;
             self.addresses.retain(|_, at| *at != number);
@@ -374,7 +376,7 @@ impl Memif {
         let link = &mut self.links[place];
         let number = link.number;
         let Some(rings) = &mut link.rings else { return };
-        match rings.source.take(&mut self.burst) {
+        match rings.take(&mut self.burst) {
             Ok(bad) => self.counts.rx_bad += bad,
             Err(Broken) => self.broken(number),
         }
@@ -455,12 +457,16 @@ impl Nic for Memif {
     }
 
     fn doze(&mut self) -> bool {
-        self.links.iter_mut().filter_map(|l| l.rings.as_deref_mut()).all(|r| r.source.doze())
+        self.links
+            .iter_mut()
+            .filter_map(|l| l.rings.as_deref_mut())
+            .flat_map(Rings::sources)
+            .all(Source::doze)
     }
 
     fn wake(&mut self) {
-        for rings in self.links.iter().filter_map(|l| l.rings.as_deref()) {
-            rings.source.wake();
+        for source in self.links.iter_mut().filter_map(|l| l.rings.as_deref_mut()).flat_map(Rings::sources) {
+            source.wake();
         }
         self.look_at_sockets();
     }

@@ -1,13 +1,17 @@
 //! Two of ours over a socket of their own, and peers that break every promise.
 
 use std::os::fd::AsFd as _;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use sprat_proto::Rng;
-use sprat_proto::device::MAX_FRAME;
-use sprat_proto::wire::memif::{AddRing, DESCRIPTORS, HEAD, Init, Message, VERSION, chars};
+use sprat_proto::device::{BURST, MAX_FRAME};
+use sprat_proto::wire::memif::{AddRing, DESCRIPTORS, HEAD, Init, Message, VERSION, chars, ring_len};
 
+use super::control::Rings;
+use super::ring::{Laid, Ring, Sink};
 use super::*;
+use crate::mem::Region;
 
 /// Looks until it is so; no test needs nearly as many.
 const MANY: usize = 2_000_000;
@@ -386,6 +390,47 @@ fn what_a_peer_writes_into_memory_ends_its_own_link_at_most() {
     server.send(&[&bytes], Offload::None);
     server.flush();
     assert_eq!(received(&mut good), [bytes]);
+}
+
+/// Both ends of a ring to the server, in memory of its own.
+fn ends() -> (Sink, Source) {
+    let log2 = 7;
+    let (at, each) = (ring_len(log2), 128);
+    let regions: Arc<[Region]> = Arc::new([Region::anonymous(at + (each << log2)).unwrap()]);
+    let ring = |laid| {
+        let (regions, interrupt) = (Arc::clone(&regions), ring::interrupt().unwrap());
+        Ring { regions, region: 0, offset: 0, log2, interrupt, laid }
+    };
+    (Sink::new(ring(Some(Laid { at, each }))), Source::new(ring(None)))
+}
+
+#[test]
+fn a_client_with_several_queues_is_heard_on_all_in_turns() {
+    const EACH: usize = BURST + 20;
+    let (mut sinks, mut sources): (Vec<_>, Vec<_>) = (0..3).map(|_| ends()).unzip();
+    let (sink, source) = (ends().0, sources.remove(0));
+    let mut rings = Rings { source, sink, more: sources, first: 0 };
+    for (queue, sink) in sinks.iter_mut().enumerate() {
+        for number in 0..EACH {
+            let mut bytes = [0; 60];
+            (bytes[0], bytes[1]) = (queue as u8, number as u8);
+            assert_eq!(sink.put(&[&bytes], 60), Ok(true));
+        }
+        sink.flush();
+    }
+    let (mut found, mut firsts) = ([0; 3], Vec::new());
+    while found != [EACH; 3] {
+        let mut burst = Burst::default();
+        assert_eq!(rings.take(&mut burst), Ok(0));
+        let frames: Vec<_> = (0..burst.len()).map(|i| burst.frame(i)).collect();
+        firsts.push(frames[0][0]);
+        for frame in frames {
+            let queue = usize::from(frame[0]);
+            assert_eq!(usize::from(frame[1]), found[queue], "each once and in order");
+            found[queue] += 1;
+        }
+    }
+    assert_eq!(firsts[..3], [1, 2, 0], "nobody waits for who has much to say");
 }
 
 #[test]
