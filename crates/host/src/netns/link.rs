@@ -29,6 +29,8 @@ const VETH_PEER: u16 = 1;
 const TX_QUEUES: u16 = 31;
 const RX_QUEUES: u16 = 32;
 const XDP_ATTACHED: u16 = 2;
+const XDP_DRIVER: u16 = 5;
+const XDP_KERNEL: u16 = 6;
 // linux/if_addr.h
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
@@ -60,6 +62,8 @@ pub struct Link {
     pub kind: String,
     /// An XDP program is attached to it.
     pub xdp: bool,
+    /// The numbers of the XDP programs that its driver runs, and the kernel behind the driver.
+    pub programs: [Option<u32>; 2],
     /// Most queues to receive by that it can have.
     pub queues: u32,
 }
@@ -114,6 +118,7 @@ fn parse(answer: &[u8]) -> Option<Link> {
         running: flags & IFF_RUNNING != 0,
         kind: String::new(),
         xdp: false,
+        programs: [None; 2],
         queues: 1,
     };
     for (kind, value) in attributes(answer.get(16..)?) {
@@ -125,7 +130,12 @@ fn parse(answer: &[u8]) -> Option<Link> {
                 let name = attributes(value).find(|(kind, _)| *kind == INFO_KIND).map_or(&[][..], |(_, v)| v);
                 link.kind = String::from_utf8_lossy(name).trim_end_matches('\0').to_owned();
             }
-            XDP => link.xdp = attributes(value).any(|(kind, v)| kind == XDP_ATTACHED && v.first() > Some(&0)),
+            XDP => {
+                link.xdp = attributes(value).any(|(kind, v)| kind == XDP_ATTACHED && v.first() > Some(&0));
+                let number = |wanted| attributes(value).find(|(kind, _)| *kind == wanted);
+                link.programs =
+                    [XDP_DRIVER, XDP_KERNEL].map(|kind| number(kind).and_then(|(_, v)| u32_at(v, 0)));
+            }
             _ => {}
         }
     }

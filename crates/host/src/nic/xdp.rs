@@ -26,10 +26,12 @@ use super::flags::{Presence, Queues, presence, queues};
 use super::{Nic, OpenError, Options, Way, interface, sys};
 use crate::netns::link::Link;
 use bpf::Mode;
+use hold::Held;
 use outgoing::Outgoing;
 use queue::{Found, Lent, Queue};
 
 mod bpf;
+mod hold;
 mod outgoing;
 mod program;
 mod queue;
@@ -42,6 +44,8 @@ const DRIVER: &str = "xdp";
 const CHUNK: usize = 4096;
 /// What the kernel keeps free before an arriving frame (XDP_PACKET_HEADROOM).
 const HEADROOM: usize = 256;
+/// The program's name in the kernel.
+const NAME: [u8; 16] = *b"sprat\0\0\0\0\0\0\0\0\0\0\0";
 /// Most queues of an interface.
 const MAX_QUEUES: u32 = 256;
 
@@ -64,7 +68,7 @@ pub struct Xdp {
     /// The number of the first queue at the interface, those of the others follow.
     number: u32,
     /// Holds the program on the interface.
-    _link: OwnedFd,
+    _held: Held,
     _map: OwnedFd,
     way: Way,
     index: u32,
@@ -120,14 +124,16 @@ impl Xdp {
         // For a program that takes frames of several parts the kernel copies each short one to a page of a pool first, where
         // there is no room before it; and kernels before 5.18 have none. Drivers want room of their own behind a whole frame.
         let long = HEADER + link.mtu > CHUNK / 2;
-        let program = if long { bpf::load(&program, true) } else { Err(io::ErrorKind::Unsupported.into()) }
-            .or_else(|_| bpf::load(&program, false));
-        let program = program.map_err(|e| Failed("the program", e))?;
+        let load = |parts| bpf::load(&program, NAME, parts).map(|program| (program, parts));
+        let loaded = if long { load(true) } else { Err(io::ErrorKind::Unsupported.into()) };
+        let (program, in_parts) = loaded.or_else(|_| load(false)).map_err(|e| Failed("the program", e))?;
         let mode = if way == Way::Generic { Mode::Generic } else { Mode::Native };
         // First the program, then the queue: that is free again only some time after a socket had it, when another way would be
         // tried already.
-        let held =
-            bpf::attach(program.as_fd(), link.index, mode).map_err(|e| Failed("to attach the program", e))?;
+        let held = match options.queue {
+            None => Held::all(program.as_fd(), link.index, mode)?,
+            Some(_) => Held::shared(link.index, mode, in_parts)?,
+        };
         let (mut queues, mut parted) = (Vec::new(), true);
         let mut fresh = Some(first);
         for number in wanted.numbers.clone() {
@@ -143,7 +149,9 @@ impl Xdp {
                 }
                 Err(e) => return Err(Failed("to bind the socket", e)),
             }
-            bpf::put(map.as_fd(), number, queue.fd()).map_err(|e| Failed("an entry in the map", e))?;
+            bpf::put(map.as_fd(), number, queue.fd())
+                .and_then(|()| held.put(number, program.as_fd()))
+                .map_err(|e| Failed("an entry in the map", e))?;
             queues.push(queue);
         }
         let any =
@@ -158,7 +166,7 @@ impl Xdp {
             outgoing,
             any,
             number: wanted.numbers.start,
-            _link: held,
+            _held: held,
             _map: map,
             way,
             index: link.index,
@@ -232,8 +240,11 @@ fn explain(way: Way, what: &'static str, source: io::Error, link: &Link, options
         |what: String| OpenError::Unsupported { driver: DRIVER, dev: options.dev.clone(), what };
     match source.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => {
-            let capability =
-                if what == "a socket" { "CAP_NET_RAW" } else { "CAP_NET_ADMIN,CAP_BPF,CAP_NET_RAW" };
+            let capability = match what {
+                "a socket" => "CAP_NET_RAW",
+                "to share the program" => "CAP_SYS_ADMIN,CAP_NET_ADMIN,CAP_BPF,CAP_NET_RAW",
+                _ => "CAP_NET_ADMIN,CAP_BPF,CAP_NET_RAW",
+            };
             OpenError::NotPermitted { driver: DRIVER, dev, capability }
         }
         Some(libc::EBUSY) if what == "to bind the socket" => unsupported(
@@ -241,8 +252,8 @@ fn explain(way: Way, what: &'static str, source: io::Error, link: &Link, options
         ),
         Some(libc::EBUSY | libc::EEXIST) => unsupported(format!(
             "another XDP program has it, and an interface has but one (`ip link show {dev}` shows it). If that is another \
-             Sprat, give each of them an interface, or use fast+packet, which shares; if it was left behind, take it off by \
-             `ip link set {dev} xdp off`"
+             Sprat, which took all queues, give each an interface, or each a queue (queue=N, and have the card steer to it: \
+             ethtool -N), or use fast+packet, which shares; if it was left behind, take it off by `ip link set {dev} xdp off`"
         )),
         Some(libc::EOPNOTSUPP) => unsupported(format!("the interface's driver has no {way}")),
         Some(libc::EAFNOSUPPORT) => unsupported("the kernel has no AF_XDP (CONFIG_XDP_SOCKETS)".into()),

@@ -33,6 +33,9 @@ pub(crate) fn cases() -> Vec<Case> {
     cases.push(Case::root("queues::one_gets_what_comes_on_it", one_of_them));
     cases.push(Case::root("queues::those_that_there_are_not_are_refused", refused));
     cases.push(Case::root("queues::calls_come_by_all", calls));
+    cases.push(Case::root("queues::each_of_several_devices_gets_its_own", each));
+    cases.push(Case::root("queues::who_is_left_goes_on_when_the_first_one_ends", left));
+    cases.push(Case::root("queues::what_is_taken_is_refused_with_the_remedy", taken));
     cases
 }
 
@@ -121,10 +124,7 @@ fn one_of_them() {
     let mut device = net.open(&options(Way::Native, Some(2)));
     assert_eq!(device.queues(), 1);
     (0..SOCKETS).for_each(|socket| net.send(socket, 0));
-    let mut n = datagrams(&mut device, 1).len();
-    while sleep(&mut device, &Timespec { tv_sec: 0, tv_nsec: 20_000_000 }) {
-        n += datagrams(&mut device, 1).len();
-    }
+    let n = rest(&mut device).len();
     assert!(n < SOCKETS, "{n}");
     assert!(device.received().eq([(2, n as u64)]));
 }
@@ -134,6 +134,69 @@ fn refused() {
     let error = net.wire.end(1).run(|| Xdp::open(&options(Way::Generic, Some(QUEUES)))).unwrap();
     let text = error.unwrap_err().to_string();
     assert!(text.contains("it has no queue 4: 4 to receive and 4 to send"), "{text}");
+}
+
+/// Several devices on one interface, each with a queue and a port.
+fn each() {
+    let net = Net::new();
+    let open = |n: u32| {
+        let mut options = options(Way::Native, Some(n));
+        options.steer.port = if n < 2 { PORT } else { PORT + 1 };
+        net.open(&options)
+    };
+    let mut devices: Vec<_> = (0..QUEUES).map(open).collect();
+    for (socket, from) in net.sockets.iter().enumerate() {
+        for port in [PORT, PORT + 1] {
+            from.send_to(&[socket as u8, port as u8], (Wire::ours(1, 0), port)).unwrap();
+        }
+    }
+    for (device, port) in devices.iter_mut().zip([PORT, PORT, PORT + 1, PORT + 1]) {
+        let found = rest(device);
+        assert!(!found.is_empty() && found.iter().all(|(_, at)| u16::from(*at) == port), "{found:?}");
+    }
+}
+
+/// What there is, one datagram at least.
+fn rest(device: &mut Xdp) -> Vec<(usize, u8)> {
+    let mut found = datagrams(device, 1);
+    while sleep(device, &Timespec { tv_sec: 0, tv_nsec: 20_000_000 }) {
+        found.extend(datagrams(device, 1));
+    }
+    found
+}
+
+fn has_program(net: &Net) -> bool {
+    net.wire.end(1).run(|| link::find(DEV)).unwrap().unwrap().xdp
+}
+
+fn left() {
+    let net = Net::new();
+    let mut all: Vec<_> = (0..3).map(|n| net.open(&options(Way::Native, Some(n)))).collect();
+    drop(all.remove(0));
+    // Somebody comes where nobody was, and finds what the one who has gone has made.
+    all.push(net.open(&options(Way::Native, Some(3))));
+    (0..SOCKETS).for_each(|socket| net.send(socket, 0));
+    let found: Vec<_> = all.iter_mut().map(|device| rest(device).len()).collect();
+    assert!(found.iter().sum::<usize>() < SOCKETS, "{found:?} of which the first queue's are the kernel's");
+    assert!(has_program(&net));
+    drop(all);
+    assert!(!has_program(&net), "nothing stays behind");
+}
+
+fn taken() {
+    for (first, second, why) in [
+        (None, None, "If that is another Sprat, which took all queues"),
+        (None, Some(1), "If that is another Sprat, which took all queues"),
+        (Some(1), None, "another XDP program has it"),
+        (Some(2), Some(2), "another AF_XDP socket has one of its queues"),
+    ] {
+        // A queue is free again only some time after its socket was closed: so each time a new one.
+        let net = Net::new();
+        let _device = net.open(&options(Way::Generic, first));
+        let error = net.wire.end(1).run(|| Xdp::open(&options(Way::Generic, second))).unwrap();
+        let text = error.unwrap_err().to_string();
+        assert!(text.contains(why), "{first:?} {second:?}: {text}");
+    }
 }
 
 /// Clients over the kernel's UDP, each with a port of its own, call a server that takes all queues.

@@ -1,10 +1,10 @@
-//! bpf(2), as much as a device needs: a map of sockets, a program, and the link that holds it on an interface.
+//! bpf(2), as much as a device needs: a map of sockets, programs, a table of them, and the link that holds one on an interface.
 //!
 //! A link is a file descriptor: when the last one is closed, also by the process's death, the kernel takes the program off the
 //! interface. So none stays behind, which would slow every path on that interface.
 
 use std::io;
-use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
 use super::program::Insn;
 
@@ -12,8 +12,15 @@ use super::program::Insn;
 const MAP_CREATE: libc::c_long = 0;
 const MAP_UPDATE: libc::c_long = 2;
 const PROG_LOAD: libc::c_long = 5;
+const PROG_BY_ID: libc::c_long = 13;
+const MAP_BY_ID: libc::c_long = 14;
+const INFO_BY_FD: libc::c_long = 15;
 const LINK_CREATE: libc::c_long = 28;
+const LINK_BY_ID: libc::c_long = 30;
+const LINK_NEXT_ID: libc::c_long = 31;
 const XSKMAP: u32 = 17;
+const PROG_ARRAY: u32 = 3;
+const LINK_TYPE_XDP: u32 = 6;
 const PROG_TYPE_XDP: u32 = 6;
 const ATTACH_XDP: u32 = 37;
 const HAS_FRAGS: u32 = 1 << 5;
@@ -62,17 +69,17 @@ impl Attr {
 /// # Safety
 /// Whatever addresses are in `attr`, as the command understands it, point to memory that is as long as the command wants and
 /// lives during the call; a command that writes there must be allowed to.
-unsafe fn bpf(command: libc::c_long, mut attr: Attr) -> io::Result<i32> {
-    // SAFETY: `attr` is a local as long as said, and all zeros where it is not set; the rest is the caller's promise.
-    let done = unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut attr, size_of::<Attr>()) };
+unsafe fn bpf(command: libc::c_long, attr: &mut Attr) -> io::Result<i32> {
+    // SAFETY: `attr` is as long as said, and all zeros where it is not set; the rest is the caller's promise.
+    let done = unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut *attr, size_of::<Attr>()) };
     i32::try_from(done).ok().filter(|n| *n >= 0).ok_or_else(io::Error::last_os_error)
 }
 
 /// # Safety
 /// As for [`bpf`]; the command gives a new file descriptor.
-unsafe fn bpf_fd(command: libc::c_long, attr: Attr) -> io::Result<OwnedFd> {
+unsafe fn bpf_fd(command: libc::c_long, mut attr: Attr) -> io::Result<OwnedFd> {
     // SAFETY: the caller's promise, passed on.
-    let fd = unsafe { bpf(command, attr)? };
+    let fd = unsafe { bpf(command, &mut attr)? };
     // SAFETY: a fresh descriptor that nobody else has.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
@@ -84,24 +91,37 @@ pub(super) fn socket_map(queues: u32) -> io::Result<OwnedFd> {
     unsafe { bpf_fd(MAP_CREATE, attr) }
 }
 
-/// Puts `socket` into the map at `queue`.
-pub(super) fn put(map: BorrowedFd<'_>, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
-    let (key, value) = (queue, socket.as_raw_fd());
-    let attr = Attr::zero().pair(0, map.as_raw_fd().cast_unsigned(), 0);
-    let at = |number: *const u32| number.expose_provenance() as u64;
-    let attr = attr.word(1, at(&raw const key)).word(2, at((&raw const value).cast()));
-    // SAFETY: key and value are locals of four octets each, as the map was made for; the kernel only reads them.
-    unsafe { bpf(MAP_UPDATE, attr) }.map(drop)
+/// A map from queue numbers below `queues` to programs.
+pub(super) fn program_map(queues: u32) -> io::Result<OwnedFd> {
+    let attr = Attr::zero().pair(0, PROG_ARRAY, 4).pair(1, 4, queues);
+    // SAFETY: the command's attributes hold no addresses.
+    unsafe { bpf_fd(MAP_CREATE, attr) }
 }
 
-/// Loads a program; the kernel's verifier proves that it ends and stays within the frame.
-pub(super) fn load(program: &[Insn], frags: bool) -> io::Result<OwnedFd> {
+/// Puts a socket or a program into the map at `queue`.
+pub(super) fn put(map: BorrowedFd<'_>, queue: u32, what: BorrowedFd<'_>) -> io::Result<()> {
+    let (key, value) = (queue, what.as_raw_fd());
+    let attr = Attr::zero().pair(0, map.as_raw_fd().cast_unsigned(), 0);
+    let at = |number: *const u32| number.expose_provenance() as u64;
+    let mut attr = attr.word(1, at(&raw const key)).word(2, at((&raw const value).cast()));
+    // SAFETY: key and value are locals of four octets each, as the map was made for; the kernel only reads them.
+    unsafe { bpf(MAP_UPDATE, &mut attr) }.map(drop)
+}
+
+fn first_chunk(bytes: &[u8]) -> &[u8; 8] {
+    bytes.first_chunk().unwrap_or(&[0; 8])
+}
+
+/// Loads a program under a name; the kernel's verifier proves that it ends and stays within the frame.
+pub(super) fn load(program: &[Insn], name: [u8; 16], frags: bool) -> io::Result<OwnedFd> {
     let license = c"Apache-2.0 OR MIT";
     let attr = Attr::zero()
         .pair(0, PROG_TYPE_XDP, program.len() as u32)
         .word(1, program.as_ptr().expose_provenance() as u64)
         .word(2, license.as_ptr().expose_provenance() as u64)
         .pair(5, 0, if frags { HAS_FRAGS } else { 0 })
+        .word(6, u64::from_ne_bytes(*first_chunk(&name)))
+        .word(7, u64::from_ne_bytes(*first_chunk(&name[8..])))
         .pair(8, 0, ATTACH_XDP);
     // SAFETY: the program is borrowed during the call and as long as said, `Insn` is laid out as `bpf_insn`; the licence ends
     // with a zero; the kernel only reads them.
@@ -114,4 +134,77 @@ pub(super) fn attach(program: BorrowedFd<'_>, index: u32, mode: Mode) -> io::Res
         Attr::zero().pair(0, program.as_raw_fd().cast_unsigned(), index).pair(1, ATTACH_XDP, mode.flag());
     // SAFETY: the command's attributes hold no addresses.
     unsafe { bpf_fd(LINK_CREATE, attr) }
+}
+
+// What others have in the kernel, by its numbers there; it needs CAP_SYS_ADMIN.
+
+/// The program of that number.
+pub(super) fn program_of(number: u32) -> io::Result<OwnedFd> {
+    // SAFETY: the command's attributes hold no addresses.
+    unsafe { bpf_fd(PROG_BY_ID, Attr::zero().pair(0, number, 0)) }
+}
+
+/// The map of that number.
+pub(super) fn map_of(number: u32) -> io::Result<OwnedFd> {
+    // SAFETY: the command's attributes hold no addresses.
+    unsafe { bpf_fd(MAP_BY_ID, Attr::zero().pair(0, number, 0)) }
+}
+
+/// What the kernel tells about a program, a map or a link: at most 256 octets, of which those that it does not know are zero.
+type Information = [u64; 32];
+
+/// The `n`th number of four octets.
+fn number_at(info: &Information, n: usize) -> u32 {
+    let word = info[n / 2];
+    let low = n.is_multiple_of(2) == cfg!(target_endian = "little");
+    if low { word as u32 } else { (word >> 32) as u32 }
+}
+
+/// # Safety
+/// Whatever addresses are in `info` point to memory that the kernel may write as much to as is said beside them.
+unsafe fn inform(fd: BorrowedFd<'_>, info: &mut Information) -> io::Result<()> {
+    let attr = Attr::zero().pair(0, fd.as_raw_fd().cast_unsigned(), size_of::<Information>() as u32);
+    let mut attr = attr.word(1, (&raw mut *info).expose_provenance() as u64);
+    // SAFETY: `info` is borrowed mutably during the call and as long as said; the rest is the caller's promise.
+    unsafe { bpf(INFO_BY_FD, &mut attr) }.map(drop)
+}
+
+/// The number of the map that a program of that name uses; none if it has another name, or no map.
+pub(super) fn table_of(program: BorrowedFd<'_>, name: [u8; 16]) -> io::Result<Option<u32>> {
+    // `bpf_prog_info`: at 52 how many numbers of maps there is room for, at 56 where, at 64 the name.
+    let mut map = 0_u32;
+    let mut info: Information = [0; 32];
+    info[6] = Attr::zero().pair(0, 0, 1).0[0];
+    info[7] = (&raw mut map).expose_provenance() as u64;
+    // SAFETY: there is room for one number of a map at `map`, as the program is told.
+    unsafe { inform(program, &mut info)? };
+    let named = [info[8].to_ne_bytes(), info[9].to_ne_bytes()].concat() == name;
+    Ok((named && map != 0).then_some(map))
+}
+
+/// The link that holds the program of that number; none if there is none.
+pub(super) fn link_of(program: u32) -> io::Result<Option<OwnedFd>> {
+    let mut last = 0;
+    loop {
+        let mut attr = Attr::zero().pair(0, last, 0);
+        // SAFETY: the command's attributes hold no addresses.
+        match unsafe { bpf(LINK_NEXT_ID, &mut attr) } {
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
+            other => other?,
+        };
+        // It is the second number.
+        last = if cfg!(target_endian = "little") { (attr.0[0] >> 32) as u32 } else { attr.0[0] as u32 };
+        // SAFETY: the command's attributes hold no addresses.
+        let link = match unsafe { bpf_fd(LINK_BY_ID, Attr::zero().pair(0, last, 0)) } {
+            Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::EAGAIN)) => continue,
+            other => other?,
+        };
+        let mut info: Information = [0; 32];
+        // SAFETY: there are no addresses.
+        unsafe { inform(link.as_fd(), &mut info)? };
+        // `bpf_link_info`: its type, its own number, its program's.
+        if number_at(&info, 0) == LINK_TYPE_XDP && number_at(&info, 2) == program {
+            return Ok(Some(link));
+        }
+    }
 }

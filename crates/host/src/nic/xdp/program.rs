@@ -70,7 +70,11 @@ const EXIT: u8 = 0x95;
 /// In the source register of [`LOAD_MAP`]: the number is a file descriptor.
 const MAP_FD: u8 = 1;
 const REDIRECT_MAP: i32 = 51;
+const TAIL_CALL: i32 = 12;
 const XDP_PASS: i32 = 2;
+
+/// Where in the context the queue's number is (`xdp_md`).
+const QUEUE: i16 = 16;
 
 // Places in a frame.
 const KIND: i16 = 12;
@@ -89,6 +93,18 @@ pub(in crate::nic) fn program(mac: Mac, steer: Steer, map: i32) -> Vec<Insn> {
         Some(IpAddr::V6(ip)) => p.ipv6(ip.octets(), steer.port),
     }
     p.end(map)
+}
+
+/// The program that goes on to the one at the frame's queue in the table behind the descriptor `map`, if there is one.
+pub(in crate::nic) fn by_queue(map: i32) -> Vec<Insn> {
+    let mut p = Assembler::default();
+    p.op(LOAD32, END, R1, QUEUE, 0);
+    p.op(LOAD_MAP, DATA, MAP_FD, 0, map);
+    p.op(0, 0, 0, 0, 0);
+    p.op(CALL, 0, 0, 0, TAIL_CALL);
+    p.op(MOVE_VALUE, R0, 0, 0, XDP_PASS);
+    p.op(EXIT, 0, 0, 0, 0);
+    p.code.into_iter().map(|(insn, _)| insn).collect()
 }
 
 #[derive(Default)]
@@ -210,7 +226,7 @@ impl Assembler {
     fn end(mut self, map: i32) -> Vec<Insn> {
         self.place(To::Ours);
         // The queue's number; and if there is no socket for it, the frame passes.
-        self.op(LOAD32, DATA, CONTEXT, 16, 0);
+        self.op(LOAD32, DATA, CONTEXT, QUEUE, 0);
         self.op(LOAD_MAP, R1, MAP_FD, 0, map);
         self.op(0, 0, 0, 0, 0);
         self.op(MOVE_VALUE, END, 0, 0, XDP_PASS);
