@@ -26,7 +26,7 @@ const LISTED: &[(&str, usize)] = &[
     ("crates/host/src/nic/packet.rs", 1),
     ("crates/host/src/nic/sys.rs", 16),
     ("crates/host/src/nic/xdp.rs", 1),
-    ("crates/host/src/nic/xdp/bpf.rs", 9),
+    ("crates/host/src/nic/xdp/bpf.rs", 18),
     ("crates/host/src/rdma/interfaces.rs", 8),
     ("crates/host/src/rdma/sys.rs", 9),
     ("crates/host/src/socket/sys.rs", 8),

@@ -108,8 +108,9 @@ pub(super) fn put(map: BorrowedFd<'_>, queue: u32, what: BorrowedFd<'_>) -> io::
     unsafe { bpf(MAP_UPDATE, &mut attr) }.map(drop)
 }
 
-fn first_chunk(bytes: &[u8]) -> &[u8; 8] {
-    bytes.first_chunk().unwrap_or(&[0; 8])
+/// The first eight octets, as they lie in memory.
+fn word_of(bytes: &[u8]) -> u64 {
+    bytes.first_chunk().map_or(0, |eight| u64::from_le(u64::from_le_bytes(*eight)))
 }
 
 /// Loads a program under a name; the kernel's verifier proves that it ends and stays within the frame.
@@ -120,8 +121,8 @@ pub(super) fn load(program: &[Insn], name: [u8; 16], frags: bool) -> io::Result<
         .word(1, program.as_ptr().expose_provenance() as u64)
         .word(2, license.as_ptr().expose_provenance() as u64)
         .pair(5, 0, if frags { HAS_FRAGS } else { 0 })
-        .word(6, u64::from_ne_bytes(*first_chunk(&name)))
-        .word(7, u64::from_ne_bytes(*first_chunk(&name[8..])))
+        .word(6, word_of(&name))
+        .word(7, word_of(&name[8..]))
         .pair(8, 0, ATTACH_XDP);
     // SAFETY: the program is borrowed during the call and as long as said, `Insn` is laid out as `bpf_insn`; the licence ends
     // with a zero; the kernel only reads them.
@@ -178,7 +179,7 @@ pub(super) fn table_of(program: BorrowedFd<'_>, name: [u8; 16]) -> io::Result<Op
     info[7] = (&raw mut map).expose_provenance() as u64;
     // SAFETY: there is room for one number of a map at `map`, as the program is told.
     unsafe { inform(program, &mut info)? };
-    let named = [info[8].to_ne_bytes(), info[9].to_ne_bytes()].concat() == name;
+    let named = [info[8], info[9]] == [word_of(&name), word_of(&name[8..])];
     Ok((named && map != 0).then_some(map))
 }
 
