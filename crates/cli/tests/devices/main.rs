@@ -12,12 +12,13 @@ use std::panic::catch_unwind;
 use std::process::{Child, Command, ExitCode, Stdio};
 
 use serde_json::Value;
-use sprat::netns::{DEV, Namespace, Wire};
+use sprat::netns::{DEV, Namespace, Wire, link};
 
 /// A test: its name, and what it does, by panicking if something is wrong.
 type Case = (&'static str, fn());
 
-const CASES: [Case; 4] = [
+const CASES: [Case; 5] = [
+    ("processes_share_an_interface_by_its_queues", shared),
     ("the_control_path_is_tcp_and_the_data_path_a_device", two_paths),
     ("a_bond_loses_nothing_when_a_device_is_pulled", failover),
     ("every_device_in_one_table", table),
@@ -95,6 +96,34 @@ fn run(command: &mut Command) -> String {
 /// The rows of a `perf --json -`.
 fn rows(json: &str) -> Vec<Value> {
     json.lines().skip(1).map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Who came first made what both use; he is killed, and the other one serves on. Then he is killed too.
+fn shared() {
+    let net = Wire::with_queues(1500, 2).unwrap();
+    let has_program = || net.end(1).run(|| link::find(DEV)).unwrap().unwrap().xdp;
+    let inside = net.end(1).enter().unwrap();
+    let [first, second] = [1, 0].map(|queue| {
+        let at = format!("fast+xdp:dev={DEV},queue={queue},host=10.83.0.20{queue},port=7740");
+        Serving::start(&["coordinator", "-C", &at, "--insecure-network"])
+    });
+    let refused = sprat()
+        .args(["coordinator", "-C", &format!("fast+xdp:dev={DEV},host=10.83.0.203,port=7740")])
+        .arg("--insecure-network")
+        .output()
+        .unwrap();
+    let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && why.contains("another XDP program has it"), "{why}");
+    drop(inside);
+    drop(first);
+    assert!(has_program());
+    // What is sent by the first queue arrives on the first.
+    let inside = net.end(0).enter().unwrap();
+    let at = format!("fast+xdp:dev={DEV},host=10.83.0.200,port=7740");
+    run(sprat().args(["ping", "--count", "20", "--interval", "0", &at]));
+    drop(inside);
+    drop(second);
+    assert!(!has_program(), "nothing stays behind");
 }
 
 fn two_paths() {
