@@ -38,6 +38,8 @@ const MEMORY_MTU: usize = 9000;
 pub struct Stack {
     port: Port<AnyNic>,
     protocol: String,
+    /// Packets have a checksum.
+    crc: bool,
     /// As others are told, if it listens.
     locator: Option<String>,
 }
@@ -173,6 +175,8 @@ impl Stack {
             let port = device_port(own)?;
             let mut at = resolved(&port)?;
             at.set_port(port.at.port);
+            // What is in the packets is the server's to say.
+            let port = DevicePort { crc: target.crc, ..port };
             return Self::open(own, &port, at, Side::Client);
         }
         if target.driver == "dpdk" {
@@ -209,10 +213,11 @@ impl Stack {
         let mut config =
             if chosen { Config { checksum: false, ..Config::default() } } else { config(port, ip) };
         config.unfinished = port.driver == "xdp";
+        let crc = port.crc;
         let port = Port::new(config, nic, own.port(), own.is_ipv6(), crate::open::rng()?);
         let mut port = port.map_err(|e| named(io::Error::new(io::ErrorKind::AddrInUse, e)))?;
         port.tick(clock::now());
-        Ok(Self { port, protocol: at.protocol().to_owned(), locator: None })
+        Ok(Self { port, protocol: at.protocol().to_owned(), crc, locator: None })
     }
 
     /// The same with marks at the device's borders.
@@ -264,6 +269,11 @@ impl Datagrams for Stack {
     fn lossless(&self) -> bool {
         false
     }
+
+    #[inline]
+    fn intact(&self) -> bool {
+        !self.crc
+    }
 }
 
 impl Driver for Stack {
@@ -274,6 +284,11 @@ impl Driver for Stack {
                 io::ErrorKind::InvalidInput,
                 format!("{to}: no one is reached there by {}", self.protocol),
             ));
+        }
+        if target.crc != self.crc {
+            let word = |crc| if crc { "on" } else { "off" };
+            let why = format!("{to}: calls here have crc={}, not crc={}", word(self.crc), word(target.crc));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
         let addr = resolved(&target)?;
         if let Some(mac) = target.mac {

@@ -163,6 +163,26 @@ over!(udp, "fast+udp:host=127.0.0.1,port=0");
 over!(shm, "fast+shm:name=TEST");
 over!(memif, "fast+memif:socket=/tmp/sprat-TEST.memif,host=10.77.0.1,port=7");
 over!(shmnet, "fast+shmnet:name=TEST-net,host=10.77.0.1,port=7");
+over!(memif_unchecked, "fast+memif:socket=/tmp/sprat-TEST.unchecked,host=10.77.0.1,port=7,crc=off");
+over!(shmnet_unchecked, "fast+shmnet:name=TEST-unchecked,host=10.77.0.1,port=7,crc=off");
 over!(bond, "fast+bond:dev=/tmp/sprat-TEST.a,with=/tmp/sprat-TEST.b,of=memif,host=10.77.0.1,port=7");
 over!(tcp, "tcp:host=127.0.0.1,port=0");
 over!(rdma, "rdma:host=127.0.0.1,port=0");
+
+/// Who calls with a checksum where the server has none learns that nobody answers, soon; and a client who calls through one end
+/// of a memory both with and without is told at once.
+#[test]
+fn checksums_are_agreed_on_by_the_locator() {
+    let socket = format!("/tmp/sprat-minds-{}", std::process::id());
+    let server = Running::start(&format!("fast+memif:socket={socket},host=10.77.0.1,port=7,crc=off"), echo);
+    let (off, on) = (server.at.clone(), server.at.replace(",crc=off", ""));
+    assert!(off.contains(",crc=off"), "the server says so: {off}");
+    let mut client = Client::new().unwrap();
+    let session = client.connect(&off).unwrap();
+    assert_eq!(client.call(session, b"without", LONG).unwrap(), b"without");
+    let refused = client.connect(&on).expect_err("another mind").to_string();
+    assert!(refused.ends_with("calls here have crc=off, not crc=on"), "{refused}");
+    let mut other = Client::new().unwrap();
+    let session = other.connect(&on).unwrap();
+    assert_eq!(other.call(session, b"with", LONG), Err(RpcError::NotExecuted));
+}

@@ -125,4 +125,12 @@ pub trait Datagrams {
     /// True if datagrams are neither lost, reordered, doubled nor damaged, and a full peer pushes back by
     /// [`Sent::Full`]: shared memory. Such a driver needs no checksum, no retransmission and no congestion window.
     fn lossless(&self) -> bool;
+
+    /// True if every datagram that arrives is as it was sent, octet by octet, so that packets have no checksum: so it is where
+    /// nothing is lost, and where both ends say that nothing but memory is between them. Both ends of a driver must be of one
+    /// mind, or neither understands the other.
+    #[inline]
+    fn intact(&self) -> bool {
+        self.lossless()
+    }
 }

@@ -229,7 +229,7 @@ pub(crate) fn pick(locators: &str, transport: &str) -> Result<String, Fail> {
 }
 
 /// Locators for one process of this run, one for each transport: a name of its own, and a port that is free on TCP and on
-/// UDP.
+/// UDP. Where nothing but memory is between two processes, no checksum is needed.
 pub(crate) fn locators(role: &str, transports: &[String], sockets: Option<&Path>) -> Result<String, Fail> {
     let port = free_ports(2)?;
     let name = format!("perf-{}-{role}", std::process::id());
@@ -239,9 +239,10 @@ pub(crate) fn locators(role: &str, transports: &[String], sockets: Option<&Path>
         "fast+shm" => format!("fast+shm:name={name}"),
         "fast+memif" => {
             let socket = sockets.unwrap_or_else(|| Path::new(".")).join(role);
-            format!("fast+memif:socket={},host={},port={port}", socket.display(), Wire::ours(1, 8))
+            let host = Wire::ours(1, 8);
+            format!("fast+memif:socket={},host={host},port={port},crc=off", socket.display())
         }
-        "fast+shmnet" => format!("fast+shmnet:name={name}.net,host={},port={port}", Wire::ours(1, 9)),
+        "fast+shmnet" => format!("fast+shmnet:name={name}.net,host={},port={port},crc=off", Wire::ours(1, 9)),
         device if net::wanted(device) => net::locator(device, port),
         // It goes over TCP, and another port is TCP's own.
         "rdma" => format!("rdma:host={host},port={}", port + 1),

@@ -39,6 +39,8 @@ pub struct DevicePort {
     pub prefix: u8,
     /// The router to all others.
     pub gateway: Option<IpAddr>,
+    /// Packets have a checksum: false only where nothing but memory is between both ends (`memif`, `shm`), if the server says so.
+    pub crc: bool,
     /// The file that all frames are written to.
     pub pcap: Option<PathBuf>,
 }
@@ -54,8 +56,8 @@ const PROTOCOLS: [Protocol; 7] = [
     ("fast+packet", "packet", "dev", &[]),
     ("fast+xdp", "xdp", "dev", &["queue"]),
     ("fast+tap", "tap", "dev", &["bridge"]),
-    ("fast+memif", "memif", "socket", &[]),
-    ("fast+shmnet", "shm", "name", &[]),
+    ("fast+memif", "memif", "socket", &["crc"]),
+    ("fast+shmnet", "shm", "name", &["crc"]),
     ("fast+dpdk", "dpdk", "dev", &["eal"]),
     ("fast+bond", "", "dev", &["with", "of"]),
 ];
@@ -116,6 +118,7 @@ fn parsed(locator: &Locator, (name, driver, device, more): &Protocol) -> Result<
         mac: mac.transpose()?,
         prefix: prefix.transpose()?.unwrap_or(0),
         gateway: gateway.transpose()?,
+        crc: locator.switch("crc", true)?,
         pcap: locator.option("pcap").map(PathBuf::from),
     })
 }

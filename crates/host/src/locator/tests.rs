@@ -109,11 +109,22 @@ fn each_worker_has_its_own() {
 fn a_crc_unless_told_otherwise() {
     let crc = |text: &str| match one(text).kind() {
         Ok(Kind::Rdma { at, crc }) => (at.port, crc),
+        Ok(Kind::Device(port)) => (port.at.port, port.crc),
         other => panic!("{other:?}"),
     };
-    assert_eq!(crc("rdma:host=a,port=1"), (1, true));
-    assert_eq!(crc("rdma:host=a,port=1,crc=on"), (1, true));
-    assert_eq!(crc("rdma:host=a,port=1,crc=off"), (1, false));
+    for protocol in ["rdma:", "fast+memif:socket=/s,", "fast+shmnet:name=s,"] {
+        assert_eq!(crc(&format!("{protocol}host=a,port=1")), (1, true));
+        assert_eq!(crc(&format!("{protocol}host=a,port=1,crc=on")), (1, true));
+        assert_eq!(crc(&format!("{protocol}host=a,port=1,crc=off")), (1, false));
+        assert_eq!(refused(&format!("{protocol}host=a,port=1,crc=0")), "crc=\"0\": on or off");
+    }
+    // Expect: what may go over a wire has one.
+    for protocol in
+        ["fast+packet:dev=a", "fast+xdp:dev=a", "fast+tap:dev=a", "fast+dpdk:dev=a", "fast+bond:dev=a,with=b"]
+    {
+        assert!(refused(&format!("{protocol},host=a,port=1,crc=off")).contains("has no key \"crc\""));
+    }
+    assert!(refused("fast+udp:host=a,port=1,crc=off").contains("has no key \"crc\""));
 }
 
 #[test]

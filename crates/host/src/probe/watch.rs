@@ -101,6 +101,10 @@ impl<D: Driver> Datagrams for Watched<D> {
     fn lossless(&self) -> bool {
         self.inner.lossless()
     }
+
+    fn intact(&self) -> bool {
+        self.inner.intact()
+    }
 }
 
 impl<D: Driver> Driver for Watched<D> {

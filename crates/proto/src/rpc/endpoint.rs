@@ -98,6 +98,8 @@ pub struct Endpoint<P: Probe = NoProbe> {
     pub(super) probe: P,
     pub(super) rng: Rng,
     pub(super) lossless: bool,
+    /// Packets have a checksum.
+    pub(super) checked: bool,
     pub(super) max_payload: usize,
     /// The last time handed in.
     pub(super) now: Instant,
@@ -150,6 +152,7 @@ impl<P: Probe> Endpoint<P> {
             stats: Stats::default(),
             probe,
             lossless: false,
+            checked: true,
             max_payload: 0,
             now: Instant::ZERO,
             arrived: 0,
@@ -235,7 +238,7 @@ impl<P: Probe> Endpoint<P> {
         self.now = now;
         if self.processed < self.arrived && self.events.is_empty() {
             let (from, datagram) = driver.datagram(self.processed);
-            if let Some(event) = self.event_at_once(from, datagram, driver.lossless()) {
+            if let Some(event) = self.event_at_once(from, datagram, driver) {
                 self.processed += 1;
                 return Some(event);
             }
@@ -414,6 +417,7 @@ impl<P: Probe> Endpoint<P> {
     #[inline]
     pub(super) fn know<D: Datagrams>(&mut self, driver: &D) {
         self.lossless = driver.lossless();
+        self.checked = !driver.intact();
         self.max_payload = driver.max_payload();
     }
 

@@ -291,7 +291,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// Payload bytes of a packet that fits `max_payload`.
     pub(super) fn mss_for(&self, max_payload: usize) -> usize {
-        let trailer = if self.lossless { 0 } else { CRC };
+        let trailer = if self.checked { CRC } else { 0 };
         max_payload.min(self.max_payload).saturating_sub(HEAD_MAX + trailer).min(usize::from(u16::MAX))
     }
 

@@ -299,7 +299,7 @@ impl<P: Probe> Endpoint<P> {
     /// How to check packets, if they have to be.
     #[inline]
     pub(super) fn crc(&self) -> Option<Crc32c> {
-        (!self.lossless).then_some(self.config.crc32c)
+        self.checked.then_some(self.config.crc32c)
     }
 
     /// The driver took a packet of the slot.

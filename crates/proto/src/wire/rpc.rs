@@ -300,15 +300,16 @@ impl Whole {
     }
 
     /// The header and the message, if a datagram is such a packet: one that [`parse`] accepts, with nothing in it that this
-    /// does not say. If `checked`, a checksum follows, which is not compared yet: see [`is_intact`].
+    /// does not say. If `timed`, it has the times of a lossy driver; if `checked`, a checksum follows, which is not compared yet:
+    /// see [`is_intact`].
     #[inline(always)]
     #[must_use]
-    pub fn parse(datagram: &[u8], checked: bool) -> Option<(Self, &[u8])> {
+    pub fn parse(datagram: &[u8], timed: bool, checked: bool) -> Option<(Self, &[u8])> {
         let covered = if checked { datagram.split_last_chunk::<CRC>()?.0 } else { datagram };
         let (head, rest) = covered.split_first_chunk::<HEADER>()?;
         let word = |i: usize| u64::from_be_bytes(head.as_chunks().0[i]);
         let [first, second, third] = [word(0), word(1), word(2)];
-        let echo = if checked { u64::from(ECHO) << 48 } else { 0 };
+        let echo = if timed { u64::from(ECHO) << 48 } else { 0 };
         let (to_client, ttl_us, body) = match ((first & !echo) >> 48, first >> 32 & 0xff) {
             (TO_CLIENT_WHOLE, 0) => (true, None, rest),
             (TIMED_WHOLE, 1) => {
@@ -324,7 +325,7 @@ impl Whole {
         if channel > 7 || seq > SEQ_MAX || !fits || body.len() > crate::rpc::MAX_MESSAGE {
             return None;
         }
-        let ts_us = if checked { (third >> 16) as u16 } else { 0 };
+        let ts_us = if timed { (third >> 16) as u16 } else { 0 };
         let ts_echo_us = (first & echo != 0).then_some(third as u16);
         let session = first as u32;
         Some((Self { to_client, channel, session, seq, token: word(3), ttl_us, ts_us, ts_echo_us }, body))

@@ -9,22 +9,25 @@ use crate::rpc::slot::{BUFFER_MOST, Role};
 use crate::rpc::{Event, Message, Payload, RpcId, trace_id};
 use crate::time::US;
 use crate::wire::rpc::{Whole, is_intact};
-use crate::{Addr, Instant};
+use crate::{Addr, Datagrams, Instant};
 
 impl<P: Probe> Endpoint<P> {
-    /// What a packet brings, if it is a whole message and all about it is as it should be. `lossless` is what the driver says.
+    /// What a packet that came by `driver` brings, if it is a whole message and all about it is as it should be.
     #[inline(always)]
-    pub(in crate::rpc) fn event_at_once<'b>(
+    pub(in crate::rpc) fn event_at_once<'b, D: Datagrams>(
         &mut self,
         from: Addr,
         datagram: &'b [u8],
-        lossless: bool,
+        driver: &D,
     ) -> Option<Event<'b>> {
-        let (whole, body) = Whole::parse(datagram, !lossless)?;
+        let lossless = driver.lossless();
+        let (whole, body) = Whole::parse(datagram, !lossless, !driver.intact())?;
+        let crc = self.config.crc32c;
+        let is_intact = || driver.intact() || is_intact(datagram, crc);
         if whole.to_client {
-            self.reply_arrived_whole(from, &whole, datagram, body, lossless)
+            self.reply_arrived_whole(from, &whole, body, lossless, is_intact)
         } else {
-            self.request_arrived_whole(from, &whole, datagram, body, lossless)
+            self.request_arrived_whole(from, &whole, body, lossless, is_intact)
         }
     }
 
@@ -34,9 +37,9 @@ impl<P: Probe> Endpoint<P> {
         &mut self,
         from: Addr,
         whole: &Whole,
-        datagram: &[u8],
         body: &'b [u8],
         lossless: bool,
+        is_intact: impl FnOnce() -> bool,
     ) -> Option<Event<'b>> {
         let s = whole.session & INDEX_MAX;
         let session = self.sessions.get_mut(s)?;
@@ -66,7 +69,7 @@ impl<P: Probe> Endpoint<P> {
             None => Instant::NEVER,
         };
         if !lossless {
-            if !is_intact(datagram, self.config.crc32c) {
+            if !is_intact() {
                 return None;
             }
             peer.path.arrived(self.now, whole.ts_us, whole.ts_echo_us, self.config.target_delay_ns);
@@ -96,9 +99,9 @@ impl<P: Probe> Endpoint<P> {
         &mut self,
         from: Addr,
         whole: &Whole,
-        datagram: &[u8],
         body: &'b [u8],
         lossless: bool,
+        is_intact: impl FnOnce() -> bool,
     ) -> Option<Event<'b>> {
         let c = whole.session & INDEX_MAX;
         let session = self.clients.get_mut(c)?;
@@ -125,7 +128,7 @@ impl<P: Probe> Endpoint<P> {
             return None;
         }
         if !lossless {
-            if !is_intact(datagram, self.config.crc32c) {
+            if !is_intact() {
                 return None;
             }
             peer.path.arrived(self.now, whole.ts_us, whole.ts_echo_us, self.config.target_delay_ns);

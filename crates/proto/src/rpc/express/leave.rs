@@ -240,12 +240,12 @@ impl<P: Probe> Endpoint<P> {
 #[inline(always)]
 fn pass<D: Datagrams>(to: Addr, whole: &Whole, bytes: &[u8], crc: Crc32c, driver: &mut D) -> bool {
     let head = whole.head(bytes.len() as u32);
-    if !driver.lossless() {
+    if !driver.intact() {
         let checksum = trailer(crc, &[&head, bytes]);
         return driver.send(to, &[&head, bytes, &checksum]) == Sent::Yes;
     }
     let taken = driver.send_short(to, &head, bytes) == Sent::Yes;
-    if taken {
+    if taken && driver.lossless() {
         driver.flush();
     }
     taken

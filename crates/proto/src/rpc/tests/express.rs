@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use super::{Host, Net, Seen, pattern};
 use crate::fault::Fault;
 use crate::rpc::output::PASS_MOST;
-use crate::rpc::{CHANNELS, Config, Message, ServerRpc, SessionId, Slice};
+use crate::rpc::{CHANNELS, CloseReason, Config, Message, RpcError, ServerRpc, SessionId, Slice};
 use crate::time::{MS, SECOND, US};
 use crate::wire::rpc::{ECHO, HEADER, Kind, RESENT, TTL};
 use crate::{Addr, Instant};
@@ -383,4 +383,52 @@ fn answers_step_back() {
     let after = net.stats(1);
     assert_eq!((after.drop_stale, after.drop_session), (before.drop_stale + 1, before.drop_session + 1));
     assert_eq!(after.responses, before.responses);
+}
+
+/// A lossy wire that damages nothing, if both ends say so: no packet has a checksum, and all else is as ever.
+#[test]
+fn where_nothing_is_damaged_there_is_no_checksum() {
+    let mut net = Net::new(15, 2, false);
+    net.hosts.iter_mut().for_each(|host| host.port.intact = Some(true));
+    net.record();
+    let session = net.connect(1, 0);
+    for (tag, len) in [(0, 10), (1, 100), (2, 0), (3, 100_000)] {
+        net.request(1, session, tag, pattern(tag, len));
+        assert!(net.run(SECOND, |net| !net.hosts[1].seen.is_empty()));
+        assert!(matches!(&net.seen(1)[..], [Seen::Response(_, _, bytes)] if *bytes == pattern(tag, len)));
+    }
+    let trace = net.shared.borrow_mut().trace.take().expect("recorded");
+    for (_, _, bytes) in trace {
+        let packet = crate::wire::rpc::parse(&bytes, None).expect("a packet");
+        assert!(packet.kind != Kind::Data || packet.ts_us > 0);
+        assert!(packet.body_len() as u32 <= packet.msg_len || packet.kind != Kind::Data);
+    }
+    // Expect: loss is repaired here too.
+    net.record();
+    net.fault(lose_all());
+    net.request(1, session, 4, pattern(4, 10));
+    net.settle();
+    net.fault(Fault::default());
+    assert!(net.run(SECOND, |net| !net.hosts[1].seen.is_empty()));
+    assert_eq!(net.stats(1).probes, 1);
+}
+
+/// Ends of two minds: whichever of them expects checksums drops what has none, and the client learns that nobody answers.
+#[test]
+fn ends_of_two_minds_about_checksums_do_not_meet() {
+    for (server, client) in [(true, false), (false, true)] {
+        let mut net = Net::new(16, 2, false);
+        (net.hosts[0].port.intact, net.hosts[1].port.intact) = (Some(server), Some(client));
+        let session = net.connect(1, 0);
+        let rpc = net.request(1, session, 1, pattern(1, 10));
+        assert!(net.run(60 * SECOND, |net| net.hosts[1].seen.len() == 2));
+        assert_eq!(
+            net.seen(1),
+            [Seen::Failed(rpc, 1, RpcError::NotExecuted), Seen::Closed(session, CloseReason::Unreachable)]
+        );
+        // The client, if the server has none.
+        let expects = usize::from(server);
+        assert!(net.stats(expects).drop_checksum > 0, "counted where one is expected");
+        assert_eq!(net.stats(0).requests, 0);
+    }
 }

@@ -64,6 +64,8 @@ fn local(addr: Addr) -> u64 {
 struct Port {
     shared: Rc<RefCell<Shared>>,
     addr: Addr,
+    /// What it says about damage, if that is not what it says about loss.
+    intact: Option<bool>,
     burst: Vec<(Addr, Vec<u8>)>,
     gone_seen: usize,
 }
@@ -139,6 +141,10 @@ impl Datagrams for Port {
 
     fn lossless(&self) -> bool {
         self.shared.borrow().lossless
+    }
+
+    fn intact(&self) -> bool {
+        self.intact.unwrap_or_else(|| self.lossless())
     }
 }
 
@@ -261,6 +267,7 @@ impl Net {
             port: Port {
                 shared: Rc::clone(&self.shared),
                 addr: Addr::Local(n as u64),
+                intact: None,
                 burst: Vec::new(),
                 gone_seen: 0,
             },
