@@ -192,7 +192,8 @@ impl Packet {
             *slice = IoSlice::new(part);
         }
         let mut control = SendAncillaryBuffer::default();
-        match sendmsg(&self.socket, &slices[..=parts.len()], &mut control, SendFlags::DONTWAIT) {
+        let send = || sendmsg(&self.socket, &slices[..=parts.len()], &mut control, SendFlags::DONTWAIT);
+        match twice(send) {
             Ok(_) => {
                 self.counted.sent += 1;
                 Sent::Yes
@@ -205,7 +206,7 @@ impl Packet {
     fn send_collected(&mut self) -> bool {
         let mut from = 0;
         while from < self.out.ends.len() && !self.gone {
-            match self.out.send(&self.socket, from) {
+            match twice(|| self.out.send(&self.socket, from)) {
                 Ok(n) => {
                     self.counted.sent += n as u64;
                     from += n;
@@ -304,6 +305,15 @@ impl Outbox {
             self.ends.iter_mut().for_each(|end| *end -= until);
             self.bytes.drain(..until);
         }
+    }
+}
+
+/// Sends again what failed because the interface was down: the socket keeps that error until something is sent, though the
+/// interface may be up again for long.
+fn twice<T>(mut send: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+    match send() {
+        Err(Errno::NETDOWN) => send(),
+        other => other,
     }
 }
 

@@ -8,7 +8,7 @@ use crate::source::{files, line_of, words};
 const LISTED: &[(&str, usize)] = &[
     ("crates/host/src/api/verbs/memory.rs", 8),
     ("crates/host/src/clock.rs", 1),
-    ("crates/host/src/crc.rs", 1),
+    ("crates/host/src/crc.rs", 2),
     ("crates/host/src/floor/socket.rs", 1),
     ("crates/host/src/fork.rs", 2),
     ("crates/host/src/mem/copy.rs", 16),
