@@ -356,6 +356,19 @@ impl Region {
         unsafe { AtomicU64::from_ptr(at) }
     }
 
+    /// The sixteen bytes at `offset` as two atomic numbers in the machine's byte order.
+    ///
+    /// # Panics
+    /// If `offset` is no multiple of eight or too large.
+    #[inline]
+    #[must_use]
+    pub fn words(&self, offset: usize) -> [&AtomicU64; 2] {
+        assert!(offset.is_multiple_of(8), "a word at an odd place");
+        let at: *mut u64 = self.at(offset, 16).cast();
+        // SAFETY: as for `word`, of which these are two, one behind the other.
+        unsafe { [AtomicU64::from_ptr(at), AtomicU64::from_ptr(at.add(1))] }
+    }
+
     /// The four bytes at `offset` as one atomic number in the machine's byte order.
     ///
     /// # Panics

@@ -37,14 +37,15 @@ impl Stack {
         to: SocketAddr,
         parts: &[&[u8]],
     ) -> Sent {
-        let place = self.paths.place(port, &to);
+        let key = self.paths.key(port, &to);
+        let place = self.paths.place(key);
         let path = self.paths.at(place);
         let mut len = 0_usize;
         for part in parts {
             // Slices are no longer than memory.
             len = len.wrapping_add(part.len());
         }
-        let holds = path.epoch == self.epoch() && now < path.until && path.port == port && path.to == to;
+        let holds = path.leads(key, port, &to) && path.epoch == self.epoch() && now < path.until;
         if !holds || len > path.room || parts.len() >= MAX_PARTS {
             return self.send_otherwise(now, device, port, to, parts);
         }
@@ -103,6 +104,7 @@ impl Stack {
         let mtu = self.paths.mtu(now, to.ip(), self.info.mtu);
         let found = self.neighbours.find(now, hop, &mut self.stats);
         let ends = Ends {
+            key: self.paths.key(port, &to),
             macs: (self.info.mac, found.map_or_else(Mac::default, |(mac, _)| mac)),
             from,
             port,
@@ -112,14 +114,13 @@ impl Stack {
         let until = found.map_or(Instant::ZERO, |(_, until)| until).min(self.paths.mtu_until(to.ip()));
         let path = Path::new(&ends, self.epoch(), until);
         if len <= path.room && found.is_some() {
-            let place = self.paths.place(port, &to);
-            self.paths.put(place, path);
+            self.paths.put(path);
             let sent = self.send_by(&path, len, device, parts);
             self.stats.datagrams_out += u64::from(sent == Sent::Yes);
             return sent;
         }
         // A path that never holds still says that something was sent this way, for errors that come back.
-        self.paths.put(self.paths.place(port, &to), Path { until: Instant::ZERO, ..path });
+        self.paths.put(Path { until: Instant::ZERO, ..path });
         let header = udp::Udp { from: port, to: to.port(), checksum: 0 }.emit(len);
         let mut datagram = Vec::with_capacity(udp::HEADER + len);
         datagram.extend(header);

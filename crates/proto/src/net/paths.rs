@@ -44,6 +44,8 @@ const PLATEAUS: [usize; 8] = [32_000, 17_914, 8_166, 4_352, 2_002, 1_492, 1_006,
 /// A way from a port of ours to a peer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Path {
+    /// Of the two that follow.
+    pub(super) key: u64,
     pub(super) to: SocketAddr,
     pub(super) port: u16,
     pub(super) epoch: u32,
@@ -60,6 +62,7 @@ pub(super) struct Path {
 }
 
 pub(super) const NOWHERE: Path = Path {
+    key: 0,
     to: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
     port: 0,
     epoch: 0,
@@ -75,6 +78,7 @@ pub(super) const NOWHERE: Path = Path {
 /// Who sends from where: what a path is made of.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ends {
+    pub(super) key: u64,
     pub(super) macs: (Mac, Mac),
     pub(super) from: IpAddr,
     pub(super) port: u16,
@@ -84,8 +88,8 @@ pub(super) struct Ends {
 
 impl Path {
     pub(super) fn new(ends: &Ends, epoch: u32, until: Instant) -> Self {
-        let Ends { macs: (own, next), from, port, to, mtu } = *ends;
-        let mut path = Self { to, port, epoch, until, ..NOWHERE };
+        let Ends { key, macs: (own, next), from, port, to, mtu } = *ends;
+        let mut path = Self { key, to, port, epoch, until, ..NOWHERE };
         let mut head = [0; Headers::ROOM];
         let ethernet = |kind| Ethernet { to: next, from: own, kind }.emit();
         let ports = udp::Udp { from: port, to: to.port(), checksum: 0 }.emit(0);
@@ -116,6 +120,12 @@ impl Path {
         path.words = *Headers::of(&head).words();
         path.room = mtu.saturating_sub(ip + udp::HEADER);
         path
+    }
+
+    /// True if it leads from `port` to `to`, whose key is `key`: over IPv4 the key says all.
+    #[inline]
+    pub(super) fn leads(&self, key: u64, port: u16, to: &SocketAddr) -> bool {
+        self.key == key && if to.is_ipv4() { self.len < ROOM } else { self.port == port && self.to == *to }
     }
 
     /// The headers with what is missing in them: by words, since what is written by octets is slow to be read by words.
@@ -172,17 +182,24 @@ impl Paths {
         Self { places: vec![NOWHERE; PATHS].into(), key: rng.u64() | 1, lowered: BTreeMap::new() }
     }
 
-    /// The place of a path.
+    /// A number for a port of ours and a peer: over IPv4 there are no two with the same one.
     #[inline]
-    pub(super) fn place(&self, port: u16, to: &SocketAddr) -> usize {
-        let (high, low) = match to.ip() {
-            IpAddr::V4(addr) => (0, u64::from(addr.to_bits())),
-            IpAddr::V6(addr) => ((addr.to_bits() >> 64) as u64, addr.to_bits() as u64),
-        };
-        let ports = u64::from(port) << 16 | u64::from(to.port());
-        let mixed = (low ^ ports.rotate_left(32)).wrapping_mul(self.key)
-            ^ high.wrapping_mul(self.key.rotate_left(21));
-        (mixed.wrapping_mul(self.key) >> 48) as usize % PATHS
+    pub(super) fn key(&self, port: u16, to: &SocketAddr) -> u64 {
+        let ports = u64::from(to.port()) << 16 | u64::from(port);
+        match to {
+            SocketAddr::V4(to) => u64::from(to.ip().to_bits()) << 32 | ports,
+            SocketAddr::V6(to) => {
+                let (high, low) = ((to.ip().to_bits() >> 64) as u64, to.ip().to_bits() as u64);
+                let mixed = (low ^ ports.rotate_left(32)).wrapping_mul(self.key);
+                mixed ^ high.wrapping_mul(self.key.rotate_left(21))
+            }
+        }
+    }
+
+    /// The place of a path with this key.
+    #[inline]
+    pub(super) fn place(&self, key: u64) -> usize {
+        (key.wrapping_mul(self.key) >> 48) as usize % PATHS
     }
 
     #[inline]
@@ -190,14 +207,15 @@ impl Paths {
         &self.places[place]
     }
 
-    pub(super) fn put(&mut self, place: usize, path: Path) {
+    pub(super) fn put(&mut self, path: Path) {
+        let place = self.place(path.key);
         self.places[place] = path;
     }
 
     /// True if something was sent this way lately.
     pub(super) fn knows(&self, port: u16, to: &SocketAddr) -> bool {
-        let path = self.at(self.place(port, to));
-        path.port == port && path.to == *to
+        let key = self.key(port, to);
+        self.at(self.place(key)).leads(key, port, to)
     }
 
     /// The longest packet that reaches `to`, if the link here carries `mtu`.

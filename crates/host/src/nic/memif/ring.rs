@@ -88,16 +88,15 @@ impl Ring {
 
     #[inline]
     fn descriptor(&self, slot: usize) -> Descriptor {
-        let at = self.offset + DESCRIPTORS + DESCRIPTOR * slot;
-        let word = |n: usize| self.memory().word(at + 8 * n).load(Ordering::Relaxed);
-        Descriptor::of([word(0), word(1)])
+        let words = self.memory().words(self.offset + DESCRIPTORS + DESCRIPTOR * slot);
+        Descriptor::of(words.map(|word| word.load(Ordering::Relaxed)))
     }
 
     #[inline]
     fn describe(&self, slot: usize, descriptor: Descriptor) {
-        let at = self.offset + DESCRIPTORS + DESCRIPTOR * slot;
-        for (n, word) in descriptor.words().into_iter().enumerate() {
-            self.memory().word(at + 8 * n).store(word, Ordering::Relaxed);
+        let words = self.memory().words(self.offset + DESCRIPTORS + DESCRIPTOR * slot);
+        for (to, word) in words.into_iter().zip(descriptor.words()) {
+            to.store(word, Ordering::Relaxed);
         }
     }
 
@@ -164,17 +163,16 @@ impl Source {
         if filled <= self.ring.size() { Ok(filled) } else { Err(Broken) }
     }
 
+    /// True if the peer has written anything to its index: a look at one line.
+    #[inline]
+    pub(super) fn has_something(&self) -> bool {
+        self.ring.index(if self.ring.laid.is_some() { TAIL } else { HEAD }) != self.next
+    }
+
     /// Takes as many frames as there are and as the burst has room for; returns how many were no frames.
     #[inline]
     pub(super) fn take(&mut self, burst: &mut Burst) -> Result<u64, Broken> {
-        match self.filled()? {
-            0 => Ok(0),
-            filled => Ok(self.take_filled(filled, burst)),
-        }
-    }
-
-    fn take_filled(&mut self, filled: u16, burst: &mut Burst) -> u64 {
-        let end = self.next.wrapping_add(filled);
+        let end = self.next.wrapping_add(self.filled()?);
         let mut bad = 0;
         while self.next != end && !burst.is_full() {
             if !self.take_plain(burst) {
@@ -184,7 +182,7 @@ impl Source {
         if self.next.wrapping_sub(self.given) >= self.ring.size() / HELD {
             self.give_back();
         }
-        bad
+        Ok(bad)
     }
 
     /// One frame, if it is one in one slot; false if [`Source::take_frame`] has to look.
