@@ -139,7 +139,7 @@ struct Link {
 impl Link {
     #[inline]
     fn has_something(&self) -> bool {
-        self.rings.as_ref().is_some_and(|rings| rings.source.has_something())
+        self.rings.as_ref().is_some_and(|rings| rings.source.has_something() || !rings.more.is_empty())
     }
 }
 
