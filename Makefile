@@ -69,7 +69,8 @@ bare: tools ## proto and store for a machine without an operating system: proof 
 unit: tools ## Unit, integration and documentation tests, the house rules among them; the simulator's are `sim`
 	scripts/tools --devices
 	cargo test --workspace --exclude sprat-sim --exclude sprat-verbs --no-fail-fast
-	cargo test -p sprat --features dpdk --test devices dpdk
+	# The driver and the program with it, in one build.
+	cargo test -p sprat -p sprat-cli --features sprat/dpdk,sprat-cli/dpdk --test devices dpdk
 
 .PHONY: abi
 abi: tools ## libibverbs and librdmacm of our own: symbols and layouts beside Debian's, Debian's programs on them

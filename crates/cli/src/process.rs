@@ -7,7 +7,7 @@
 
 use std::ffi::OsStr;
 use std::fmt;
-use std::io::Read;
+use std::io::{Read, Write as _};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -19,7 +19,6 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::fail::{Fail, Named};
-use crate::out;
 
 /// How long a child may take to end well before it is killed.
 const GRACE: Duration = Duration::from_secs(3);
@@ -33,7 +32,11 @@ const READY: &str = "listening at ";
 
 /// Says that this process serves at `locators`: to people, and to the process that started it ([`Process::ready`]).
 pub(crate) fn say_ready(locators: &str) -> Result<(), Fail> {
-    out::print(format!("{READY}{locators}\n"))
+    // If nobody hears it any more, that is an error like others: the caller ends, and with him what he has made.
+    let mut out = std::io::stdout().lock();
+    out.write_all(format!("{READY}{locators}\n").as_bytes())
+        .and_then(|()| out.flush())
+        .named("cannot say where this process listens")
 }
 
 /// SIGINT and SIGTERM, caught from the moment that this is made: a process that is told to end while it starts still

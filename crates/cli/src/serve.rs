@@ -82,7 +82,10 @@ fn listening(error: &std::io::Error) -> Fail {
         std::io::ErrorKind::AddrInUse => {
             fail.next("another process serves there: end it, or choose another port or name")
         }
-        std::io::ErrorKind::PermissionDenied => fail.next("choose an address and a port that you may use"),
+        // A device says by itself what it lacks.
+        std::io::ErrorKind::PermissionDenied if !error.to_string().contains("CAP_") => {
+            fail.next("choose an address and a port that you may use")
+        }
         _ => fail,
     }
 }

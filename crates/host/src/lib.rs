@@ -20,6 +20,8 @@ pub mod fault;
 pub mod floor;
 mod fork;
 mod framed;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod links;
 pub mod locator;
 pub mod mem;

@@ -27,14 +27,29 @@ pub(crate) struct Local {
     marks: bool,
 }
 
-/// A folder for sockets, gone with the run.
+/// What the name of a run's folder begins with, before the process's id.
+const FOLDER: &str = "sprat-perf-";
+
+/// A folder for sockets, gone with the run, or with the next one if it is killed.
 struct Folder(PathBuf);
 
 impl Folder {
     fn new() -> Result<Self, Fail> {
-        let path = std::env::temp_dir().join(format!("sprat-perf-{}", std::process::id()));
+        sweep(&std::env::temp_dir());
+        let path = std::env::temp_dir().join(format!("{FOLDER}{}", std::process::id()));
         std::fs::create_dir(&path).named(format_args!("cannot make {}", path.display()))?;
         Ok(Self(path))
+    }
+}
+
+/// Removes the folders of runs that were killed.
+fn sweep(among: &Path) {
+    for entry in among.read_dir().into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let run = name.to_str().and_then(|name| name.strip_prefix(FOLDER)?.parse::<u32>().ok());
+        if run.is_some_and(|run| !Path::new(&format!("/proc/{run}")).exists()) {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
     }
 }
 

@@ -9,31 +9,65 @@ use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::panic::catch_unwind;
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, Stdio};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use sprat::netns::{DEV, Namespace, Wire, link};
 
-/// A test: its name, and what it does, by panicking if something is wrong.
-type Case = (&'static str, fn());
+mod captures;
+mod left;
+mod rights;
 
-const CASES: [Case; 5] = [
-    ("processes_share_an_interface_by_its_queues", shared),
-    ("the_control_path_is_tcp_and_the_data_path_a_device", two_paths),
-    ("a_bond_loses_nothing_when_a_device_is_pulled", failover),
-    ("every_device_in_one_table", table),
-    ("nobody_measures_what_needs_no_root", nobody),
+/// A cable besides the first.
+const SECOND: &str = "wire1";
+
+/// A test: its name, a program that it needs besides, and what it does, by panicking if something is wrong.
+type Case = (&'static str, Option<&'static str>, fn());
+
+const CASES: &[Case] = &[
+    ("processes_share_an_interface_by_its_queues", None, shared),
+    ("the_control_path_is_tcp_and_the_data_path_a_device", None, || two_paths("fast+packet")),
+    #[cfg(feature = "dpdk")]
+    ("the_control_path_is_tcp_and_the_data_path_dpdk", None, || two_paths("fast+dpdk")),
+    ("a_bond_loses_nothing_when_a_device_is_pulled", None, failover),
+    ("every_device_in_one_table", None, table),
+    ("nobody_measures_what_needs_no_root", None, nobody),
+    ("a_load_over_every_device_is_whole_for_tshark", Some("tshark"), || {
+        left::TRANSPORTS.into_iter().for_each(captures::load)
+    }),
+    #[cfg(feature = "dpdk")]
+    ("a_load_over_dpdk_is_whole_for_tshark", Some("tshark"), || captures::load("fast+dpdk")),
+    ("nothing_stays_behind_servers_and_clients_that_are_killed", None, || {
+        left::TRANSPORTS.into_iter().for_each(left::killed)
+    }),
+    #[cfg(feature = "dpdk")]
+    ("nothing_stays_behind_servers_and_clients_over_dpdk_that_are_killed", None, || {
+        left::killed("fast+dpdk")
+    }),
+    ("nothing_stays_behind_a_measurement_that_is_killed", None, left::perf_killed),
+    ("a_missing_capability_is_named_with_its_remedy", Some("setpriv"), rights::missing),
+    ("the_capabilities_that_are_named_are_enough", Some("setpriv"), rights::enough),
 ];
+
+fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
 
 fn main() -> ExitCode {
     let wanted: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
-    let cases = CASES.iter().filter(|(name, _)| wanted.is_empty() || wanted.iter().any(|w| name.contains(w)));
+    let cases = CASES
+        .iter()
+        .filter(|(name, ..)| wanted.is_empty() || wanted.iter().any(|w| name.contains(w.as_str())));
     let why_not = Namespace::new().err();
     let strict = std::env::var_os("CI").is_some();
     let (mut passed, mut failed, mut ignored) = (0, 0, 0);
     println!();
-    for (name, run) in cases {
-        let verdict = match &why_not {
+    for (name, program, run) in cases {
+        let missing = program.filter(|p| !is_installed(p)).map(|p| format!("there is no {p}"));
+        let verdict = match why_not.as_ref().map(ToString::to_string).or(missing) {
             Some(why) if !strict => {
                 ignored += 1;
                 format!("ignored ({why})")
@@ -69,12 +103,23 @@ struct Serving(Child);
 impl Serving {
     /// Starts one in the calling thread's network and waits until it listens.
     fn start(args: &[&str]) -> Self {
-        let mut child = sprat().args(args).stdout(Stdio::piped()).spawn().unwrap();
+        Self::start_with(sprat().args(args))
+    }
+
+    /// The same of a command that is made already.
+    fn start_with(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         let serving = Self(child);
         assert!(line.starts_with("listening at "), "{line:?}");
         serving
+    }
+
+    /// Ends it in good order.
+    fn end(mut self) {
+        kill_process(Pid::from_child(&self.0), Signal::TERM).unwrap();
+        assert!(self.0.wait().unwrap().success());
     }
 }
 
@@ -126,28 +171,41 @@ fn shared() {
     assert!(!has_program(), "nothing stays behind");
 }
 
-fn two_paths() {
+/// What `transport` is given at end `i` of a wire, to be at `host`.
+fn at(transport: &str, i: usize, host: &str, port: u16) -> String {
+    let dev = match transport {
+        "fast+dpdk" => format!("\"net_af_packet{i},iface={SECOND}\""),
+        _ => DEV.to_owned(),
+    };
+    format!("{transport}:dev={dev},host={host},port={port}")
+}
+
+fn two_paths(transport: &'static str) {
     let net = Wire::new(1500).unwrap();
+    // That device hears what is for the kernel too.
+    net.add(SECOND, 1500).unwrap();
     let coordinator = "tcp:host=10.83.0.2,port=7740";
     let inside = net.end(1).enter().unwrap();
     let mut serving = vec![Serving::start(&["coordinator", "-C", coordinator, "--insecure-network"])];
     for i in 1..=2 {
-        let locators = format!(
-            "tcp:host=10.83.0.2,port={0};fast+packet:dev={DEV},host=10.83.0.20{i},port={0}",
-            7740 + i
-        );
+        let port = 7740 + i;
+        let device = at(transport, 1, &format!("10.83.0.20{i}"), port);
+        let locators = format!("tcp:host=10.83.0.2,port={port};{device}");
         let args = ["server", "-C", coordinator, "-L", &locators, "--memory", "64M", "--insecure-network"];
         serving.push(Serving::start(&args));
     }
     drop(inside);
     let _inside = net.end(0).enter().unwrap();
-    let client = |args: &[&str]| run(sprat().env("SPRAT_COORDINATOR", coordinator).args(args));
+    let own = at(transport, 0, "10.83.0.110", 0);
+    let client = |args: &[&str]| {
+        run(sprat().env("SPRAT_COORDINATOR", coordinator).env("SPRAT_LOCAL", &own).args(args))
+    };
     let stats = || {
         while client(&["stats", "--json"]).lines().count() < 2 {}
         let lines = client(&["stats", "--json"]);
         let servers: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert!(servers.iter().all(|s| s["control"].as_str().unwrap().starts_with("tcp:")), "{lines}");
-        let frames = |s: &Value| s["counters"]["fast+packet"]["frames_received"].as_u64().unwrap();
+        let frames = |s: &Value| s["counters"][transport]["frames_received"].as_u64().unwrap();
         servers.iter().map(frames).sum::<u64>()
     };
     // Reads and writes that were timed: each was at least one frame, if it went by a device.
@@ -163,11 +221,15 @@ fn two_paths() {
     let before = stats();
     assert!(perf("tcp") > 0);
     let between = stats();
-    let timed = perf("fast+packet");
+    let timed = perf(transport);
     let after = stats();
     // The kernel asks for neighbours now and then, whom everybody hears.
     assert!(between - before < 20, "{before} {between} {after} frames");
     assert!(timed > 0 && after - between >= timed, "{between} {after} frames, {timed} of them timed");
+    // A value comes back as it was written, by whatever way.
+    client(&["table", "create", "kept"]);
+    client(&["put", "kept", "key", "a value"]);
+    assert_eq!(client(&["get", "kept", "key"]).trim_end(), "a value");
 }
 
 /// Runs perf on processes of its own, as short as can be.
@@ -210,13 +272,18 @@ fn table() {
     );
 }
 
-fn nobody() {
-    const NOBODY: u32 = 65_534;
-    // He may not enter the folder where the program is.
+/// A copy of the program in a folder that everybody may enter: not so the one where it was built.
+fn program_for_all() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
     let program = folder.path().join("program");
     std::fs::copy(env!("CARGO_BIN_EXE_sprat"), &program).unwrap();
+    (folder, program)
+}
+
+fn nobody() {
+    const NOBODY: u32 = 65_534;
+    let (folder, program) = program_for_all();
     let transports = "fast+shm,fast+shmnet,fast+memif,fast+udp,tcp";
     let mut command = Command::new(&program);
     command.args(["perf", "--local", "--seconds", "0.05", "--rounds", "2", "--json", "-"]);

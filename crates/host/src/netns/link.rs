@@ -142,6 +142,14 @@ fn parse(answer: &[u8]) -> Option<Link> {
     Some(link)
 }
 
+/// Whatever the kernel may answer.
+#[cfg(fuzzing)]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    if let Some(link) = parse(bytes) {
+        assert!(link.kind.len() <= 3 * bytes.len());
+    }
+}
+
 /// Makes a veth pair: what one end sends, the other one receives. Each end lies in a namespace of ours and is switched on; each
 /// has `queues` queues.
 ///

@@ -7,7 +7,7 @@
 //! | --- | --- | --- |
 //! | `packet` | AF_PACKET with a mapped ring: any interface of the kernel, beside its own stack | CAP_NET_RAW |
 //! | `tap` | an interface of the kernel whose other end we are | CAP_NET_ADMIN |
-//! | `xdp` | AF_XDP: frames past the kernel's stack, by way of a program on the interface | CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF |
+//! | `xdp` | AF_XDP: frames past the kernel's stack, by way of a program on the interface | CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF, CAP_IPC_LOCK |
 //! | `dpdk` | any poll-mode driver of DPDK, in builds with the feature `dpdk` | by driver |
 //! | `memif` | memory shared with another process, in the format of VPP and DPDK | anybody |
 //! | `shm` | memory shared with other processes of ours | anybody |

@@ -9,6 +9,7 @@
 use std::io::IoSlice;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use sprat_proto::device::{
@@ -105,6 +106,15 @@ impl Tap {
             counted: Counted::default(),
         })
     }
+
+    /// The interface is no more. Its file would wake who sleeps on it without end: one takes its place that never does.
+    #[cold]
+    fn lose(&mut self) {
+        self.gone = true;
+        if let Ok(silent) = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC) {
+            self.file = silent;
+        }
+    }
 }
 
 impl Device for Tap {
@@ -121,7 +131,7 @@ impl Device for Tap {
                 }
                 Ok(_) => self.counted.broken += 1,
                 Err(Errno::INTR) => {}
-                Err(Errno::BADFD) => self.gone = true,
+                Err(Errno::BADFD) => self.lose(),
                 Err(_) => break,
             }
         }
@@ -160,7 +170,7 @@ impl Device for Tap {
                 return Sent::Yes;
             }
             Err(Errno::AGAIN) => return Sent::Full,
-            Err(Errno::BADFD) => self.gone = true,
+            Err(Errno::BADFD) => self.lose(),
             Err(_) => {}
         }
         self.counted.unsent += 1;
@@ -189,7 +199,7 @@ impl Nic for Tap {
     }
 
     fn doze(&mut self) -> bool {
-        !self.gone
+        true
     }
 
     fn wake(&mut self) {}

@@ -39,6 +39,10 @@ mod rings;
 mod stock;
 
 const DRIVER: &str = "xdp";
+/// What it takes, all at once, so that nobody has to ask one by one.
+const CAPABILITIES: &str = "CAP_NET_RAW,CAP_NET_ADMIN,CAP_BPF,CAP_IPC_LOCK";
+/// The same for several on one interface.
+const SHARING: &str = "CAP_SYS_ADMIN,CAP_NET_RAW,CAP_NET_ADMIN,CAP_BPF,CAP_IPC_LOCK";
 
 /// Octets of a chunk: a page.
 const CHUNK: usize = 4096;
@@ -91,8 +95,8 @@ impl Xdp {
     /// `options.way` or the best one that works.
     ///
     /// # Errors
-    /// The interface is missing or down, CAP_NET_ADMIN, CAP_NET_RAW or CAP_BPF is missing, another program is attached, the
-    /// interface has no such queue, or no way works here.
+    /// The interface is missing or down, CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF or CAP_IPC_LOCK is missing, another program is
+    /// attached, the interface has no such queue, or no way works here.
     pub fn open(options: &Options) -> Result<Self, OpenError> {
         let link = interface(options)?;
         let ways: &[Way] = match (options.way, link.kind.as_str()) {
@@ -240,12 +244,12 @@ fn explain(way: Way, what: &'static str, source: io::Error, link: &Link, options
         |what: String| OpenError::Unsupported { driver: DRIVER, dev: options.dev.clone(), what };
     match source.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => {
-            let capability = match what {
-                "a socket" => "CAP_NET_RAW",
-                "to share the program" => "CAP_SYS_ADMIN,CAP_NET_ADMIN,CAP_BPF,CAP_NET_RAW",
-                _ => "CAP_NET_ADMIN,CAP_BPF,CAP_NET_RAW",
-            };
+            let capability = if what == "to share the program" { SHARING } else { CAPABILITIES };
             OpenError::NotPermitted { driver: DRIVER, dev, capability }
+        }
+        // The kernel locks our chunks in memory, more of them than a user's limit lets him.
+        Some(libc::ENOBUFS) if what == "the rings" => {
+            OpenError::NotPermitted { driver: DRIVER, dev, capability: CAPABILITIES }
         }
         Some(libc::EBUSY) if what == "to bind the socket" => unsupported(
             "another AF_XDP socket has one of its queues, or had it a moment ago: see `ss --xdp -p`".into(),

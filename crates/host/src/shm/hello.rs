@@ -133,6 +133,21 @@ pub(super) fn read_server(kind: Kind, bytes: &[u8]) -> Result<Grant, Refusal> {
     })
 }
 
+/// Whatever arrives, from either side: what is taken makes the same octets again, but for those without a meaning.
+#[cfg(fuzzing)]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    for kind in [Kind::Datagrams, Kind::Frames] {
+        if let Ok(barrier) = read_client(kind, bytes) {
+            assert_eq!(of_client(kind, barrier)[..8], bytes[..8]);
+        }
+        if let Ok(grant) = read_server(kind, bytes) {
+            assert!((MIN_SIZE..=MAX_SIZE).contains(&grant.ring_bytes));
+            let again = of_server(kind, &grant);
+            assert_eq!((&again[..8], &again[12..]), (&bytes[..8], &bytes[12..]));
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use sprat_proto::Rng;

@@ -38,6 +38,8 @@ mod path;
 #[cfg(test)]
 mod tests;
 
+#[cfg(fuzzing)]
+pub(crate) use hello::fuzz as fuzz_hello;
 pub(crate) use path::{Listener, connect_at};
 
 /// Turns between two looks at the sockets.

@@ -31,7 +31,7 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 /// Clients of one server, each with flows of its own, so that both cables are in use.
-const CLIENTS: usize = 4;
+pub(crate) const CLIENTS: usize = 4;
 /// Requests of a client in one phase of the test, and how many of them are under way at a time.
 const REQUESTS: u32 = 600;
 const OUTSTANDING: u32 = 16;
@@ -39,23 +39,23 @@ const OUTSTANDING: u32 = 16;
 const LOST: Duration = Duration::from_secs(60);
 
 /// Whoever asks, and what has been asked.
-struct Asker {
-    client: Client,
-    session: Session,
+pub(crate) struct Asker {
+    pub(crate) client: Client,
+    pub(crate) session: Session,
     number: u32,
     next: u32,
-    done: u32,
+    pub(crate) done: u32,
 }
 
 impl Asker {
-    fn new(at: &str, number: u32) -> Self {
+    pub(crate) fn new(at: &str, number: u32) -> Self {
         let mut client = Client::new().unwrap();
         let session = client.connect(at).unwrap();
         Self { client, session, number, next: 0, done: 0 }
     }
 
     /// Asks up to request `until`, a turn of it; true when all are answered.
-    fn turn(&mut self, until: u32) -> bool {
+    pub(crate) fn turn(&mut self, until: u32) -> bool {
         while self.next < until && self.next - self.done < OUTSTANDING {
             let number = self.number * 1_000_000 + self.next;
             // Some take several packets.
@@ -75,7 +75,7 @@ impl Asker {
 }
 
 /// All ask up to request `until`; `halfway` is done once half of it is answered.
-fn ask(askers: &mut [Asker], until: u32, mut halfway: impl FnMut()) {
+pub(crate) fn ask(askers: &mut [Asker], until: u32, mut halfway: impl FnMut()) {
     let half = until - REQUESTS / 2;
     let mut pulled = false;
     loop {

@@ -31,12 +31,16 @@ pub(crate) fn cases() -> Vec<Case> {
     for driver in ["packet", "xdp"] {
         for (version, kernel, ours) in [("v4", "10.77.0.1", "10.77.0.2"), ("v6", "fd77::1", "fd77::2")] {
             let run = move || beside_the_kernel(driver, kernel, ours);
-            cases.push(case(format!("{driver}_{version}"), true, Box::new(run)));
+            cases.push(case(format!("{driver}::{version}::beside_the_kernel"), true, Box::new(run)));
         }
     }
-    cases.push(case("tap".into(), true, Box::new(on_a_tap)));
+    cases.push(case("tap::beside_the_kernel".into(), true, Box::new(on_a_tap)));
     for (version, ours) in [("v4", "10.79.0.2"), ("v6", "fd79::2")] {
-        cases.push(case(format!("memif_{version}"), false, Box::new(move || both_ends_of_a_memif(ours))));
+        cases.push(case(
+            format!("memif::{version}::both_ends"),
+            false,
+            Box::new(move || both_ends_of_a_memif(ours)),
+        ));
     }
     cases
 }

@@ -12,6 +12,7 @@ use sprat::netns::Namespace;
 
 mod bonds;
 mod captures;
+mod ends;
 mod floors;
 mod house;
 mod networks;
@@ -41,6 +42,11 @@ fn is_installed(program: &str) -> bool {
 }
 
 fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().collect();
+    if arguments.get(1).is_some_and(|first| first == "--flooding") {
+        ends::flooding(&arguments[2..]);
+        return ExitCode::SUCCESS;
+    }
     let wanted: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
     let mut cases = networks::cases();
     cases.extend(stack::cases());
@@ -50,6 +56,7 @@ fn main() -> ExitCode {
     cases.extend(queues::cases());
     cases.extend(testpmd::cases());
     cases.extend(captures::cases());
+    cases.extend(ends::cases());
     let all = cases.len();
     cases.retain(|case| wanted.is_empty() || wanted.iter().any(|w| case.name.contains(w.as_str())));
     let filtered = all - cases.len();

@@ -244,6 +244,12 @@ impl Neighbours {
         }
     }
 
+    /// How many are known or asked for.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
     /// A question to be sent; call until `None`.
     pub(super) fn ask(&mut self) -> Option<Ask> {
         self.asks.pop_front()

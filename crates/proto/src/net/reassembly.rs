@@ -106,6 +106,12 @@ impl Reassembly {
         None
     }
 
+    /// Octets that are kept.
+    #[cfg(test)]
+    pub(super) const fn held(&self) -> usize {
+        self.bytes
+    }
+
     fn remove(&mut self, index: usize) -> Option<Datagram> {
         let datagram = self.datagrams.remove(index)?;
         self.bytes -= datagram.bytes;

@@ -1,6 +1,6 @@
 //! The rules of the house, held by tests that read the repository's files: who may import whom, where `unsafe` may
 //! stand, how long files and functions may be, which words do not belong here, that links lead somewhere, and
-//! that the page of iWARP's rules names its tests.
+//! that the pages of iWARP's rules and of packet devices name their tests.
 //!
 //! Each rule is one module. A limit that the tree does not meet yet, or an exception with a reason, stands in a list
 //! beside its rule: a *ratchet*. What is listed may shrink and must not grow; the test fails on an entry that no longer
@@ -9,6 +9,7 @@
 //! Not here: whatever the compiler or clippy can say (see the lints in `Cargo.toml`), and style (`rustfmt.toml`).
 
 mod crates;
+mod devices;
 mod imports;
 mod rules;
 mod size;

@@ -37,6 +37,8 @@ mod ring;
 mod tests;
 
 use control::{Control, Progress, Rings, Wanted};
+#[cfg(fuzzing)]
+pub(crate) use ring::fuzz::run as fuzz_ring;
 use ring::{Broken, Source};
 
 /// Most links of a server.

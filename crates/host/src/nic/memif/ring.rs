@@ -422,3 +422,8 @@ pub(super) fn interrupt() -> io::Result<OwnedFd> {
     use rustix::event::{EventfdFlags, eventfd};
     Ok(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?)
 }
+
+#[cfg(fuzzing)]
+pub(super) mod fuzz;
+#[cfg(test)]
+mod tests;

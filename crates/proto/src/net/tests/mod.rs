@@ -15,6 +15,7 @@ use crate::{Instant, Rng};
 mod basic;
 mod claims;
 mod faults;
+mod floods;
 mod fragments;
 mod hostile;
 mod neighbours;

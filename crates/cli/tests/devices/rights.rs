@@ -1,0 +1,92 @@
+//! What the program says where a capability is missing, and that it says enough: with those that it names it works.
+
+use std::process::Command;
+
+use sprat::netns::{DEV, Wire};
+
+use crate::{program_for_all, sprat};
+
+/// What each device needs, as `doctor` calls the device, its way, and the capabilities.
+const NEEDED: [(&str, &str, &[&str]); 3] = [
+    ("packet", "", &["net_raw"]),
+    ("xdp", "generic", &["net_raw", "net_admin", "bpf", "ipc_lock"]),
+    ("tap", "", &["net_admin"]),
+];
+
+/// What `doctor` says of a device: whether it works, and the rest of its row.
+fn row(text: &str, device: &str, way: &str) -> (bool, String) {
+    let row = text.lines().find(|line| {
+        let mut words = line.split_whitespace();
+        words.next() == Some(device) && (way.is_empty() || words.next() == Some(way))
+    });
+    let row = row.unwrap_or_else(|| panic!("{device} {way}: {text}"));
+    (row.split_whitespace().any(|word| word == "yes"), row.to_owned())
+}
+
+fn said(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat()
+}
+
+/// `setpriv` with the program behind it, as root without these.
+fn without(capabilities: &[&str]) -> Command {
+    let list: Vec<String> = capabilities.iter().map(|c| format!("-{c}")).collect();
+    let mut command = Command::new("setpriv");
+    command.args(["--inh-caps=-all", "--bounding-set", &list.join(",")]).arg(sprat().get_program());
+    command
+}
+
+pub(crate) fn missing() {
+    let net = Wire::new(1500).unwrap();
+    let _inside = net.end(1).enter().unwrap();
+    for (device, way, needed) in NEEDED {
+        for capability in needed {
+            // Who may administrate the system may do with programs of the kernel what he likes.
+            let gone = [*capability, "sys_admin"];
+            // Memory is locked up to the process's limit without it.
+            let mut command = if *capability == "ipc_lock" {
+                let mut limited = Command::new("prlimit");
+                limited.arg("--memlock=65536").arg(without(&gone).get_program());
+                limited.args(without(&gone).get_args());
+                limited
+            } else {
+                without(&gone)
+            };
+            let (works, told) = row(&said(command.args(["doctor", "--dev", DEV])), device, way);
+            let name = format!("cap_{capability}");
+            assert!(!works && told.contains("setcap") && told.contains(&name), "{name}: {told}");
+            assert!(told.contains(&name.to_uppercase()), "{name}: {told}");
+        }
+    }
+    // A server says the same, and nothing that leads elsewhere.
+    let locator = format!("fast+packet:dev={DEV},host=10.83.0.201,port=7");
+    let told = said(without(&["net_raw"]).args(["echo", "-L", &locator]));
+    assert!(told.contains("CAP_NET_RAW") && told.contains("setcap cap_net_raw+ep"), "{told}");
+    assert!(!told.contains("address"), "{told}");
+}
+
+/// As a user who has what is named and nothing else.
+pub(crate) fn enough() {
+    let net = Wire::new(1500).unwrap();
+    let (_folder, program) = program_for_all();
+    let _inside = net.end(1).enter().unwrap();
+    for (device, way, needed) in NEEDED {
+        let list: Vec<String> = needed.iter().map(|c| format!("+{c}")).collect();
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+        command.args(["--inh-caps", &list.join(","), "--ambient-caps", &list.join(",")]);
+        let text = said(command.arg(&program).args(["doctor", "--dev", DEV]).current_dir("/"));
+        let (works, told) = row(&text, device, way);
+        assert!(works, "{told}");
+        // And not without.
+        let (works, told) = row(&said(nobody(&program).args(["doctor", "--dev", DEV])), device, way);
+        assert!(!works && told.contains("setcap"), "{told}");
+    }
+}
+
+fn nobody(program: &std::path::Path) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"]);
+    command.arg(program).current_dir("/");
+    command
+}

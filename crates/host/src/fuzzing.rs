@@ -1,0 +1,17 @@
+//! Doors for the fuzzer alone (`--cfg fuzzing`), to parsers of what another process or the kernel says that nobody else calls by
+//! themselves. Each takes any octets; what must hold is asserted behind it.
+
+/// A ring of memif's under whatever its peer writes into it, as a script: both ends, both directions.
+pub fn memif_ring(script: &[u8]) {
+    crate::nic::memif::fuzz_ring(script);
+}
+
+/// The first message on a connection of `fast+shm`, from either side.
+pub fn shm_hello(bytes: &[u8]) {
+    crate::shm::fuzz_hello(bytes);
+}
+
+/// The kernel's answer about an interface.
+pub fn interface(bytes: &[u8]) {
+    crate::netns::link::fuzz(bytes);
+}

@@ -1,0 +1,66 @@
+//! A ring under a script of what its peer does: he writes descriptors and indices, and we take, put and flush. Nothing panics, no
+//! frame is longer than any can be, and what lies behind the ring's memory is not touched (or the memory's own checks would panic).
+
+use super::*;
+
+const LOG2: u8 = 4;
+const BUFFERS: usize = 4096;
+const EACH: usize = 128;
+const OCTETS: usize = BUFFERS + (EACH << LOG2);
+
+/// See the file.
+pub(crate) fn run(script: &[u8]) {
+    let Some((&how, mut script)) = script.split_first() else { return };
+    let Ok(region) = Region::anonymous(OCTETS) else { return };
+    let regions: Arc<[Region]> = [region].into();
+    let laid = (how & 1 == 1).then_some(Laid { at: BUFFERS, each: EACH });
+    let ring = || {
+        let interrupt = interrupt().expect("there are descriptors left");
+        Ring { regions: Arc::clone(&regions), region: 0, offset: 0, log2: LOG2, interrupt, laid }
+    };
+    let (mut source, mut sink) = (Source::new(ring()), Sink::new(ring()));
+    let mut burst = Burst::default();
+    while let Some((&step, rest)) = script.split_first() {
+        let Some((operand, rest)) = rest.split_first_chunk::<8>() else { return };
+        script = rest;
+        let value = u64::from_le_bytes(*operand);
+        let at = 8 * (usize::from(step >> 3) + 32 * usize::from(how & 2 == 2 && value & 1 == 1));
+        let done = match step & 7 {
+            // Descriptors, and then any word of the ring's head and descriptors.
+            0 | 1 => {
+                regions[0].word(DESCRIPTORS + at).store(value, Ordering::Relaxed);
+                Ok(())
+            }
+            2 => {
+                regions[0].word(at % (DESCRIPTORS + 512)).store(value, Ordering::Relaxed);
+                Ok(())
+            }
+            3 => {
+                regions[0].short(HEAD).fetch_add(value as u16 % 20, Ordering::Relaxed);
+                Ok(())
+            }
+            4 => {
+                regions[0].short(TAIL).fetch_add(value as u16 % 20, Ordering::Relaxed);
+                Ok(())
+            }
+            5 => {
+                burst.clear();
+                let taken = source.take(&mut burst).map(drop);
+                (0..burst.len()).for_each(|i| assert!((HEADER..=MAX_FRAME).contains(&burst.frame(i).len())));
+                taken
+            }
+            6 => {
+                let frame = [7; 2048];
+                let len = HEADER + value as usize % (frame.len() - HEADER);
+                sink.put(&[&frame[..HEADER], &frame[HEADER..len]], len).map(drop)
+            }
+            _ => {
+                sink.flush();
+                Ok(())
+            }
+        };
+        if done.is_err() {
+            return;
+        }
+    }
+}
