@@ -18,7 +18,7 @@
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
-use rustix::event::epoll;
+use rustix::event::{Timespec, epoll, poll};
 use rustix::net::sockopt;
 use sprat_proto::device::{Arrival, BURST, Device, HEADER, Info, MAX_FRAME, MAX_PARTS, Offload, Sent};
 
@@ -50,6 +50,8 @@ const CHUNK: usize = 4096;
 const HEADROOM: usize = 256;
 /// The program's name in the kernel.
 const NAME: [u8; 16] = *b"sprat\0\0\0\0\0\0\0\0\0\0\0";
+/// Between one try to get a queue and the next.
+const A_MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 /// Most queues of an interface.
 const MAX_QUEUES: u32 = 256;
 
@@ -132,8 +134,7 @@ impl Xdp {
         let loaded = if long { load(true) } else { Err(io::ErrorKind::Unsupported.into()) };
         let (program, in_parts) = loaded.or_else(|_| load(false)).map_err(|e| Failed("the program", e))?;
         let mode = if way == Way::Generic { Mode::Generic } else { Mode::Native };
-        // First the program, then the queue: that is free again only some time after a socket had it, when another way would be
-        // tried already.
+        // First the program, then the queues, which are free again only some time after a socket had them.
         let held = match options.queue {
             None => Held::all(program.as_fd(), link.index, mode)?,
             Some(_) => Held::shared(link.index, mode, in_parts)?,
@@ -145,7 +146,7 @@ impl Xdp {
                 Some(queue) => queue,
                 None => Queue::new(chunks, false).map_err(|e| Failed("the rings", e))?.0,
             };
-            match bind(queue.fd(), way, link, number, long) {
+            match bind_soon(queue.fd(), way, link, number, long) {
                 Ok(parts) => parted &= parts,
                 // The driver does not say how many there are in use: the first one that is not ends them.
                 Err(e) if !wanted.sure && !queues.is_empty() && e.raw_os_error() == Some(libc::EINVAL) => {
@@ -251,9 +252,9 @@ fn explain(way: Way, what: &'static str, source: io::Error, link: &Link, options
         Some(libc::ENOBUFS) if what == "the rings" => {
             OpenError::NotPermitted { driver: DRIVER, dev, capability: CAPABILITIES }
         }
-        Some(libc::EBUSY) if what == "to bind the socket" => unsupported(
-            "another AF_XDP socket has one of its queues, or had it a moment ago: see `ss --xdp -p`".into(),
-        ),
+        Some(libc::EBUSY) if what == "to bind the socket" => {
+            unsupported("another AF_XDP socket has one of its queues: `ss --xdp -p` shows whose".into())
+        }
         Some(libc::EBUSY | libc::EEXIST) => unsupported(format!(
             "another XDP program has it, and an interface has but one (`ip link show {dev}` shows it). If that is another \
              Sprat, which took all queues, give each an interface, or each a queue (queue=N, and have the card steer to it: \
@@ -266,6 +267,21 @@ fn explain(way: Way, what: &'static str, source: io::Error, link: &Link, options
         }
         _ => OpenError::Failed { driver: DRIVER, dev, what, source },
     }
+}
+
+/// The same once who had the queue a moment ago, and be it another way that did not work, has really left it: the kernel comes
+/// to that some time after his socket was closed.
+fn bind_soon(socket: BorrowedFd<'_>, way: Way, link: &Link, queue: u32, long: bool) -> io::Result<bool> {
+    for _ in 0..50 {
+        match bind(socket, way, link, queue, long) {
+            Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {
+                // Nothing tells when: so a moment, in which nothing is waited for.
+                let _ = poll(&mut [], Some(&A_MOMENT));
+            }
+            done => return done,
+        }
+    }
+    bind(socket, way, link, queue, long)
 }
 
 /// Binds the socket to a queue; true if frames may come and go in several parts, as they have to where they are `long`.

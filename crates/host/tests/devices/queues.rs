@@ -35,6 +35,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases.push(Case::root("queues::calls_come_by_all", calls));
     cases.push(Case::root("queues::each_of_several_devices_gets_its_own", each));
     cases.push(Case::root("queues::who_is_left_goes_on_when_the_first_one_ends", left));
+    cases.push(Case::root("queues::what_was_left_a_moment_ago_is_to_be_had", again));
     cases.push(Case::root("queues::what_is_taken_is_refused_with_the_remedy", taken));
     cases
 }
@@ -183,15 +184,24 @@ fn left() {
     assert!(!has_program(&net), "nothing stays behind");
 }
 
+fn again() {
+    let net = Net::new();
+    for n in 0..20 {
+        let queue = Some(n % 2).filter(|_| n % 3 > 0);
+        let way = if n % 4 < 2 { Way::Generic } else { Way::Native };
+        drop(net.open(&options(way, queue)));
+        assert!(!has_program(&net));
+    }
+}
+
 fn taken() {
+    let net = Net::new();
     for (first, second, why) in [
         (None, None, "If that is another Sprat, which took all queues"),
         (None, Some(1), "If that is another Sprat, which took all queues"),
         (Some(1), None, "another XDP program has it"),
         (Some(2), Some(2), "another AF_XDP socket has one of its queues"),
     ] {
-        // A queue is free again only some time after its socket was closed: so each time a new one.
-        let net = Net::new();
         let _device = net.open(&options(Way::Generic, first));
         let error = net.wire.end(1).run(|| Xdp::open(&options(Way::Generic, second))).unwrap();
         let text = error.unwrap_err().to_string();
