@@ -296,7 +296,8 @@ impl<P: Probe> Endpoint<P> {
                 self.granted(i, received, granted);
                 self.drained(peer);
                 // What left a moment ago was on its way when the client asked.
-                let has_arrived = self.now.since(before) >= self.pto_ns(peer) / 2;
+                let way_ns = (self.pto_ns(peer) / 2).min(self.config.min_pto_ns);
+                let has_arrived = self.now.since(before) >= way_ns;
                 let slot = &mut self.slots[i];
                 if received == 0 && !slot.ready && has_arrived {
                     slot.out.resend(u32::from(slot.mss));
