@@ -115,15 +115,27 @@ impl Echo {
     fn open(size: usize, transport: &str) -> Result<Self, Fail> {
         let mut server = Server::listen(&[&locator(transport, "echo")], answer as Answer).map_err(failed)?;
         let mut client = Client::new().map_err(failed)?;
-        let session = client.connect(&server.locators()).map_err(failed)?;
+        let at = server.locators();
+        let mut session = client.connect(&at).map_err(failed)?;
         let (request, mut reply) = (vec![b'e'; size], Vec::with_capacity(size));
         // A device takes turns of both ends to find the other one: here the server has its own in a thread of its own, so
-        // that the client may sleep.
+        // that the client may sleep. Under valgrind that may take longer than a session waits for.
         let mut opened = Ok(());
-        meanwhile(
-            || _ = server.turn(),
-            || opened = client.call_into(session, &request, TIMEOUT, &mut reply).map_err(failure),
-        );
+        let connect = || {
+            let begin = Clock::new().now();
+            while let Err(error) = client.call_into(session, &request, TIMEOUT, &mut reply) {
+                opened = Err(failure(error));
+                if Clock::new().now().since(begin) > 3 * TIMEOUT.as_nanos() as u64 {
+                    return;
+                }
+                match client.connect(&at) {
+                    Ok(another) => session = another,
+                    Err(error) => return opened = Err(failed(error)),
+                }
+            }
+            opened = Ok(());
+        };
+        meanwhile(|| _ = server.turn(), connect);
         opened.map(|()| Self { server, client, session, request, reply })
     }
 
