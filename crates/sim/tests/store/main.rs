@@ -159,7 +159,9 @@ fn under_crashes_of_users() {
         let mut options = Options { chaos: any_chaos(&mut rng), ..Options::default() };
         options.wire.fault = any_fault(&mut rng);
         options.chaos.every_ns /= 5;
-        let shape = any_shape(&mut rng, [Frail::SOLID, Frail::SLOW, Frail::FRAIL]);
+        let mut shape = any_shape(&mut rng, [Frail::SOLID, Frail::SLOW, Frail::FRAIL]);
+        // Each crash leaves operations that may happen at any time after it, and the ways to order them multiply.
+        shape.operations = 100;
         run(world(seed, options, &shape), &shape);
     });
 }
