@@ -352,14 +352,11 @@ impl<P: Probe> Endpoint<P> {
         Some((s, channel, seq))
     }
 
-    /// Gives a reply a slot, and the slot a place in the queue.
-    pub(super) fn queue_reply(&mut self, s: u32, channel: u8, seq: u32, message: Message) {
-        let len = message.len();
-        let session = &mut self.sessions[s];
-        let Some(i) = self.slots.alloc(Role::Reply) else {
-            session.channels[usize::from(channel)] = Word::new(seq, State::Done);
-            return self.release(message);
-        };
+    /// A slot for a reply, of which it has yet no bytes; none if there is none.
+    #[inline(always)]
+    pub(super) fn reply_slot(&mut self, s: u32, channel: u8, seq: u32) -> Option<u32> {
+        let i = self.slots.alloc(Role::Reply)?;
+        let session = &self.sessions[s];
         let slot = &mut self.slots[i];
         slot.token = session.token;
         slot.session = session.name(s);
@@ -368,6 +365,17 @@ impl<P: Probe> Endpoint<P> {
         slot.seq = seq;
         slot.channel = channel;
         slot.progress = self.now;
+        Some(i)
+    }
+
+    /// Gives a reply a slot, and the slot a place in the queue.
+    pub(super) fn queue_reply(&mut self, s: u32, channel: u8, seq: u32, message: Message) {
+        let len = message.len();
+        let Some(i) = self.reply_slot(s, channel, seq) else {
+            self.sessions[s].channels[usize::from(channel)] = Word::new(seq, State::Done);
+            return self.release(message);
+        };
+        let slot = &mut self.slots[i];
         self.kept.unsent_bytes += len;
         if self.lossless {
             slot.out = Outgoing::new(message, len as u32, len as u32);

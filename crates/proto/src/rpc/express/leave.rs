@@ -219,18 +219,9 @@ impl<P: Probe> Endpoint<P> {
     /// Keeps a copy of a reply that went out, as the last one on its channel. Where there is no slot for it, none is kept.
     #[inline(always)]
     fn keep_copy(&mut self, s: u32, channel: u8, seq: u32, bytes: &[u8]) {
-        let Some(i) = self.slots.alloc(Role::Reply) else { return };
-        let session = &mut self.sessions[s];
-        session.channels[usize::from(channel)] = Word::new(seq, State::Reply);
-        let slot = &mut self.slots[i];
-        slot.token = session.token;
-        slot.session = session.name(s);
-        slot.peer = session.peer;
-        slot.mss = session.mss;
-        slot.seq = seq;
-        slot.channel = channel;
-        slot.progress = self.now;
-        slot.out.put(bytes);
+        let Some(i) = self.reply_slot(s, channel, seq) else { return };
+        self.sessions[s].channels[usize::from(channel)] = Word::new(seq, State::Reply);
+        self.slots[i].out.put(bytes);
         self.put_slot(s, usize::from(channel), i);
         self.keep(i);
     }
