@@ -8,6 +8,8 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 /// How long anything may take before a test fails.
@@ -115,8 +117,23 @@ impl Drop for Running {
 
 /// Sends a signal to a process that the test knows to be its own.
 pub(crate) fn signal(id: u32, name: &str) {
-    let status = Command::new("kill").args([format!("-{name}"), id.to_string()]).status();
-    assert!(status.expect("kill starts").success(), "kill -{name} {id}");
+    let sent = try_signal(id, name);
+    assert!(sent.is_ok(), "SIG{name} to {id}: {sent:?}");
+}
+
+/// Sends a signal by the system call: the program `kill` is not on every machine.
+fn try_signal(id: u32, name: &str) -> rustix::io::Result<()> {
+    let signal = match name {
+        "CONT" => Signal::CONT,
+        "HUP" => Signal::HUP,
+        "INT" => Signal::INT,
+        "KILL" => Signal::KILL,
+        "STOP" => Signal::STOP,
+        "TERM" => Signal::TERM,
+        _ => return Err(Errno::INVAL),
+    };
+    let pid = i32::try_from(id).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
+    kill_process(pid, signal)
 }
 
 /// True while there is such a process (one that has ended but was not waited for does not count).
@@ -217,7 +234,8 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         // In good order if it can be: nothing of it may be left behind, whatever the test found.
         if self.up.0.try_wait().is_ok_and(|status| status.is_none()) {
-            self.up.signal("TERM");
+            // A destructor that panics during a panic aborts the program and takes all other tests along.
+            let _ = try_signal(self.up.0.id(), "TERM");
             let begin = Instant::now();
             while self.up.0.try_wait().is_ok_and(|status| status.is_none()) && begin.elapsed() < PATIENCE {
                 std::thread::sleep(Duration::from_millis(2));

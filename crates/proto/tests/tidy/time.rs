@@ -1,8 +1,8 @@
 //! Who may look at a clock or wait for one: `host`'s clock alone, so that everything else can run in virtual time; and
-//! no test is switched off, expects a panic or sleeps.
+//! no test is switched off, expects a panic or sleeps, and no destructor panics while a test already does.
 
 use crate::report;
-use crate::source::{files, line_of};
+use crate::source::{closing, files, line_of, words};
 
 /// Where a clock may be named or slept on: below which path, which, and why.
 const LISTED: &[(&str, &str, &str)] = &[
@@ -64,4 +64,31 @@ fn no_test_is_switched_off() {
         }
     }
     report("switched-off tests:", &wrong);
+}
+
+/// A destructor that panics during a panic aborts the test program, and with it every test that has not run yet: one
+/// failed test of the command line took 30 others along. It may panic where it has asked `panicking()`.
+#[test]
+fn no_destructor_panics_twice() {
+    let mut wrong = Vec::new();
+    for file in files().iter().filter(|f| f.is_rust()) {
+        let code = file.code();
+        for (at, _) in code.match_indices("Drop for ") {
+            let Some(open) = code[at..].find('{').map(|open| at + open) else { continue };
+            let body = &code[open..closing(&code, open)];
+            if words(body, "panicking").next().is_some() {
+                continue;
+            }
+            for word in ["unwrap", "expect", "panic", "assert", "assert_eq", "assert_ne", "unreachable"] {
+                for found in words(body, word) {
+                    wrong.push(format!(
+                        "{}:{}: {word} in a destructor",
+                        file.path,
+                        line_of(&code, open + found)
+                    ));
+                }
+            }
+        }
+    }
+    report("destructors that panic:", &wrong);
 }
