@@ -9,7 +9,8 @@ use sprat::clock::now;
 use sprat::verbs::{
     AcceptOptions, Access, Cause, Completed, Completion, CompletionQueue, ConnectError, ConnectOptions,
     Connection, Copies, Counters, Device, MemoryRegion, Notice, Options, OutOfBounds, PairOptions, PostError,
-    ProtectionDomain, QueuePair, RecvRequest, Remote, SendOp, SendRequest, Status, Threading, WindowKind,
+    ProtectionDomain, QueuePair, RecvRequest, Remote, SendOp, SendRequest, Stag, Status, Threading,
+    WindowKind,
 };
 
 const SOON: Option<Duration> = Some(Duration::from_secs(20));
@@ -276,6 +277,79 @@ fn fast_registration_opens_memory_by_a_work_request() {
     let mut text = [0; 4];
     a.memory.read(0, &mut text).unwrap();
     assert_eq!(&text, b"fast");
+}
+
+/// What opens memory to a peer, and is dropped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Opens {
+    Window(WindowKind),
+    Fast,
+    /// The region that a window is bound to; the window stays.
+    RegionOf(WindowKind),
+}
+
+/// Binding and fast registration give a tag another key, and dropping its owner has to end it under that key: peers went on to
+/// write otherwise, and neither the tag nor the domain was ever given back, which shows as a panic here.
+#[test]
+fn nothing_is_placed_after_what_opened_memory_is_dropped() {
+    for opens in [
+        Opens::Window(WindowKind::Domain),
+        Opens::Window(WindowKind::OneQp),
+        Opens::Fast,
+        Opens::RegionOf(WindowKind::Domain),
+        Opens::RegionOf(WindowKind::OneQp),
+    ] {
+        let [a, b] = connected(Options::default(), 4096);
+        let mut inner = Some(b.domain.register(64, Access { bind: true, ..Access::LOCAL }).unwrap());
+        let (mut window, mut fast) = (None, None);
+        let (tag, open) = match opens {
+            Opens::Window(kind) | Opens::RegionOf(kind) => {
+                let made = window.insert(b.domain.window(kind).unwrap());
+                let tag = Stag(made.tag().0 ^ 0x55);
+                let access = Access { remote_write: true, ..Access::default() };
+                let region = inner.as_ref().and_then(MemoryRegion::key).unwrap();
+                (tag, SendOp::Bind { window: tag, region, addr: 0, len: 64, access })
+            }
+            Opens::Fast => {
+                let tag = Stag(fast.insert(b.domain.fast_region().unwrap()).tag().0 ^ 0x55);
+                let region = inner.as_ref().map(MemoryRegion::number).unwrap();
+                let access = Access { remote_write: true, ..Access::LOCAL };
+                (tag, SendOp::FastRegister { stag: tag, region, offset: 0, base: 0, len: 64, access })
+            }
+        };
+        b.pair.post_send(SendRequest::bare(1, open)).unwrap();
+        b.done();
+        a.memory.write(0, b"before").unwrap();
+        let to = Remote { stag: tag, addr: 0 };
+        b.recv(2, 0..64);
+        std::thread::scope(|s| {
+            s.spawn(|| assert_eq!(b.done().id, 2));
+            a.send(10, SendOp::Write(to), 0..6);
+            a.send(11, SendOp::Send, 0..6);
+            (a.done(), a.done());
+        });
+        let mut text = [0; 6];
+        inner.as_ref().unwrap().read(0, &mut text).unwrap();
+        assert_eq!(&text, b"before", "{opens:?}");
+
+        match opens {
+            Opens::Window(_) => drop(window.take()),
+            Opens::Fast => drop(fast.take()),
+            Opens::RegionOf(_) => drop(inner.take()),
+        }
+        a.memory.write(0, b"behind").unwrap();
+        a.send(12, SendOp::Write(to), 0..6);
+        std::thread::scope(|s| {
+            s.spawn(|| b.pair.disconnected(SOON));
+            assert!(a.pair.disconnected(SOON));
+        });
+        let ended = ConnectError::Disconnected { cause: Some(Cause::TAGGED_STAG), ours: false };
+        assert_eq!(a.pair.connection(), Connection::Not(ended), "{opens:?}");
+        if let Some(inner) = &inner {
+            inner.read(0, &mut text).unwrap();
+            assert_eq!(&text, b"before", "{opens:?}");
+        }
+    }
 }
 
 #[test]

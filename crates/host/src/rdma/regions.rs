@@ -89,9 +89,9 @@ impl Regions {
         Some(slot.generation << SLOT_BITS | u64::from(at))
     }
 
-    /// Lets a region go: its number stands for nothing.
-    pub(crate) fn remove(&mut self, number: u64) {
-        self.take(number);
+    /// Lets a region go: its number stands for nothing. False if that was so before.
+    pub(crate) fn remove(&mut self, number: u64) -> bool {
+        self.take(number).is_some()
     }
 
     /// Gives a message back that was said.

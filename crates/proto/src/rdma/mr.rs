@@ -12,7 +12,8 @@
 //!   window of one queue pair answers peers on that queue pair's stream alone.
 //! - A span handed out lies within the tag's bounds, to the octet. With a tag's end its check fails: who checks before each
 //!   copy places nothing afterwards.
-//! - A region that windows are bound to, and a domain that anything is in, cannot go.
+//! - A region that windows are bound to goes only with them, and a domain that anything is in not at all.
+//! - Binding and fast registration change the key, so the owner ends such a tag by its index, whatever the key is by now.
 //!
 //! Not here: the memory itself, which is the caller's. A fast registration's place in it is taken as the program says:
 //! whoever implements [`super::Memory`] answers for the ends of his regions.
@@ -204,12 +205,7 @@ impl Regions {
     /// A queue pair is gone, and with it what peers could reach through it alone, windows on such a region included.
     pub fn release_qp(&mut self, qp: Qp) {
         while let Some(&(_, at)) = self.owned.range((qp, 0)..=(qp, u32::MAX)).next() {
-            if self.tags.get(&at).is_some_and(|t| t.windows > 0) {
-                // Rare enough for a look at every tag.
-                let on_it = |t: &Tag| t.valid.is_some_and(|v| v.parent == Some(at));
-                let windows = self.tags.iter().filter(|(_, t)| on_it(t)).map(|(&i, _)| i).collect::<Vec<_>>();
-                windows.into_iter().for_each(|w| self.revoke(w));
-            }
+            self.unbind_all(at);
             self.revoke(at);
             self.owned.remove(&(qp, at));
         }
@@ -251,20 +247,40 @@ impl Regions {
         self.insert(pd, Role::Window(kind), None)
     }
 
-    /// Ends a region, or a tag for fast registration, valid or not. Nothing is placed through it any more.
+    /// Ends a region, or a tag for fast registration, valid or not. Nothing is placed through it any more. A tag for fast
+    /// registration is found by any key that it has had.
     ///
     /// # Errors
     /// [`PostError::Busy`] while windows are bound to it, [`PostError::Invalid`] if there is none.
     pub fn deregister(&mut self, stag: Stag) -> Result<(), PostError> {
-        self.remove(stag, |role| matches!(role, Role::Region | Role::Fast))
+        let at = self.region_at(stag)?;
+        if self.tags.get(&at).is_some_and(|t| t.windows > 0) {
+            return Err(PostError::Busy);
+        }
+        self.remove(at);
+        Ok(())
     }
 
-    /// Ends a window, bound or not.
+    /// Ends a region, or a tag for fast registration, and unbinds the windows that are bound to it.
+    ///
+    /// # Errors
+    /// [`PostError::Invalid`] if there is none.
+    pub fn force_deregister(&mut self, stag: Stag) -> Result<(), PostError> {
+        let at = self.region_at(stag)?;
+        self.unbind_all(at);
+        self.remove(at);
+        Ok(())
+    }
+
+    /// Ends a window, bound or not. Any key that it has had finds it.
     ///
     /// # Errors
     /// [`PostError::Invalid`] if there is none.
     pub fn dealloc_window(&mut self, stag: Stag) -> Result<(), PostError> {
-        self.remove(stag, |role| matches!(role, Role::Window(_)))
+        let is_window = |t: &&Tag| matches!(t.role, Role::Window(_));
+        self.tags.get(&index(stag)).filter(is_window).ok_or(PostError::Invalid)?;
+        self.remove(index(stag));
+        Ok(())
     }
 
     /// Makes a tag for fast registration valid, with the key that `stag` has. Peers reach it through `by` alone.
@@ -435,17 +451,28 @@ impl Regions {
         }
     }
 
-    fn remove(&mut self, stag: Stag, right_role: impl Fn(Role) -> bool) -> Result<(), PostError> {
-        let tag = self.tags.get(&index(stag)).filter(|t| t.stag == stag && right_role(t.role));
-        let tag = tag.ok_or(PostError::Invalid)?;
-        if tag.windows > 0 {
-            return Err(PostError::Busy);
+    /// The index of a region or of a tag for fast registration, on behalf of its owner. A region's key never changes.
+    fn region_at(&self, stag: Stag) -> Result<u32, PostError> {
+        let is_it = |t: &&Tag| t.role == Role::Fast || t.role == Role::Region && t.stag == stag;
+        self.tags.get(&index(stag)).filter(is_it).map(|_| index(stag)).ok_or(PostError::Invalid)
+    }
+
+    /// Takes the tag at an index away.
+    fn remove(&mut self, at: u32) {
+        self.revoke(at);
+        if let Some(tag) = self.tags.remove(&at) {
+            self.release_pd(tag.pd);
         }
-        let pd = tag.pd;
-        self.revoke(index(stag));
-        self.tags.remove(&index(stag));
-        self.release_pd(pd);
-        Ok(())
+    }
+
+    /// Unbinds the windows that are bound to the tag at an index.
+    fn unbind_all(&mut self, at: u32) {
+        if self.tags.get(&at).is_some_and(|t| t.windows > 0) {
+            // Rare enough for a look at every tag.
+            let on_it = |t: &Tag| t.valid.is_some_and(|v| v.parent == Some(at));
+            let windows = self.tags.iter().filter(|(_, t)| on_it(t)).map(|(&i, _)| i).collect::<Vec<_>>();
+            windows.into_iter().for_each(|w| self.revoke(w));
+        }
     }
 
     /// Makes the tag at an index invalid.

@@ -172,6 +172,14 @@ impl Rnic {
         self.shared.mr.deregister(stag)
     }
 
+    /// Ends a region, or a tag for fast registration, and unbinds the windows that are bound to it.
+    ///
+    /// # Errors
+    /// [`PostError::Invalid`].
+    pub fn force_deregister(&mut self, stag: Stag) -> Result<(), PostError> {
+        self.shared.mr.force_deregister(stag)
+    }
+
     /// Makes a tag for fast registration by a work request.
     ///
     /// # Errors

@@ -67,3 +67,8 @@ fn a_child_gives_back_what_its_parent_made() {
 fn windows_of_both_types() {
     run("windows");
 }
+
+#[test]
+fn what_was_given_back_opens_nothing() {
+    run("ends");
+}

@@ -459,13 +459,71 @@ static void windows(void) {
     disconnect_both(&a, &b);
 }
 
+/* Binds a window of either type to all of b's memory; its key. */
+static uint32_t bound(struct side *b, struct ibv_mw *window) {
+    struct ibv_mw_bind_info info = {b->mr, (uintptr_t)b->at, LENGTH, IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ};
+    if (window->type == IBV_MW_TYPE_1) {
+        struct ibv_mw_bind bind = {.send_flags = IBV_SEND_SIGNALED, .bind_info = info};
+        MUST(ibv_bind_mw(b->id->qp, window, &bind) == 0 && next(b) == IBV_WC_SUCCESS);
+        return window->rkey;
+    }
+    struct ibv_send_wr wr = {.opcode = IBV_WR_BIND_MW, .bind_mw = {window, ibv_inc_rkey(window->rkey), info}};
+    MUST(posted(b, wr) == IBV_WC_SUCCESS);
+    return wr.bind_mw.rkey;
+}
+
+/* What opens memory to a peer, and is given back. */
+enum opens { WINDOW_1, WINDOW_2, REGION, REREGISTERED, OPENERS };
+
+/* Opens all of b's memory; gives that back once the peer has been there; the key. */
+static uint32_t opened_for_a_while(struct side *a, struct side *b, enum opens opens) {
+    uint32_t key = b->mr->rkey;
+    struct ibv_mw *window = NULL;
+    if (opens == WINDOW_1 || opens == WINDOW_2) {
+        MUST((window = ibv_alloc_mw(b->pd, opens == WINDOW_1 ? IBV_MW_TYPE_1 : IBV_MW_TYPE_2)) != NULL);
+        key = bound(b, window);
+        SHOULD(ibv_dereg_mr(b->mr) == EBUSY);
+    }
+    SHOULD(through(a, key, b->at, IBV_WR_RDMA_READ) == IBV_WC_SUCCESS);
+    if (window)
+        SHOULD(ibv_dealloc_mw(window) == 0);
+    if (opens == REREGISTERED) {
+        SHOULD(ibv_rereg_mr(b->mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, b->at, LENGTH, 0) == 0 && b->mr->rkey != key);
+        return key;
+    }
+    /* No window holds the region any more. */
+    SHOULD(ibv_dereg_mr(b->mr) == 0);
+    MUST((b->mr = ibv_reg_mr(b->pd, b->at, LENGTH, ALL)) != NULL);
+    return key;
+}
+
+/* Once an object has been given back nothing is reached through it: a Write changes nothing, a Read brings nothing, each ends
+ * its connection. Nothing is busy because of it: `give_back` succeeds. */
+static void ends(void) {
+    for (enum opens opens = 0; opens < OPENERS; opens++)
+        for (int reads = 0; reads < 2; reads++) {
+            struct side a, b;
+            connect_both(&a, &b);
+            uint32_t key = opened_for_a_while(&a, &b, opens);
+            memset(a.at, 9, 8);
+            memset(b.at, 1, 8);
+            int status = through(&a, key, b.at, reads ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE);
+            SHOULD(!reads || status == IBV_WC_REM_ACCESS_ERR);
+            wait_for(asks, RDMA_CM_EVENT_DISCONNECTED);
+            wait_for(hears, RDMA_CM_EVENT_DISCONNECTED);
+            SHOULD(a.at[0] == 9 && b.at[0] == 1);
+            give_back(&a);
+            give_back(&b);
+        }
+}
+
 int main(int count, char **words) {
     const struct {
         const char *name;
         void (*run)(void);
     } parts[] = {
         {"registering", registering}, {"changing", changing}, {"gone", gone}, {"while", while_written},
-        {"handlers", handlers}, {"fork", forking}, {"windows", windows},
+        {"handlers", handlers}, {"fork", forking}, {"windows", windows}, {"ends", ends},
     };
     for (unsigned i = 0; i < sizeof(parts) / sizeof(*parts); i++)
         if (count == 2 && strcmp(words[1], parts[i].name) == 0) {

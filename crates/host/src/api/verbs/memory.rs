@@ -13,7 +13,7 @@ use sprat_proto::rdma::{Access, Pd, PostError, Remote, Sge, Srq, Stag};
 use super::device::Handle;
 use super::pair::{PairOptions, QueuePair};
 use super::queue::SharedReceiveQueue;
-use super::{Error, OutOfBounds};
+use super::{Error, OutOfBounds, ended};
 use crate::mem::{self, Foreign, Region};
 
 /// A protection domain. Clones are the same one.
@@ -31,7 +31,7 @@ pub(super) struct Domain {
 impl Drop for Domain {
     fn drop(&mut self) {
         // Everything that was made in it holds it, so it is not in use.
-        let _ = self.handle.shared.act(|core, _| core.rnic().dealloc_pd(self.pd));
+        ended(self.handle.shared.act(|core, _| core.rnic().dealloc_pd(self.pd)));
     }
 }
 
@@ -128,7 +128,7 @@ const BASE: u64 = 0;
 /// Registered memory.
 ///
 /// It is dropped at once, whatever is in flight: requests that name it then fail, and peers that do so are told that there
-/// is no such tag.
+/// is no such tag. Windows that are bound to it are unbound.
 #[derive(Debug)]
 pub struct MemoryRegion {
     domain: Arc<Domain>,
@@ -142,8 +142,7 @@ impl Drop for MemoryRegion {
     fn drop(&mut self) {
         self.domain.handle.shared.act(|core, _| {
             if let Some(stag) = self.stag {
-                // A region with windows bound stays registered, but without memory: what they name finds nothing.
-                let _ = core.rnic().deregister(stag);
+                ended(core.rnic().force_deregister(stag));
             }
             core.regions().remove(self.number);
         });
@@ -226,7 +225,7 @@ impl MemoryRegion {
     }
 }
 
-/// A memory window: part of a region, opened to a peer by a work request and closed by another.
+/// A memory window: part of a region, opened to a peer by a work request and closed by another, or by dropping the window.
 #[derive(Debug)]
 pub struct MemoryWindow {
     domain: Arc<Domain>,
@@ -243,11 +242,11 @@ impl MemoryWindow {
 
 impl Drop for MemoryWindow {
     fn drop(&mut self) {
-        let _ = self.domain.handle.shared.act(|core, _| core.rnic().dealloc_window(self.stag));
+        ended(self.domain.handle.shared.act(|core, _| core.rnic().dealloc_window(self.stag)));
     }
 }
 
-/// A tag for fast registration.
+/// A tag for fast registration. Dropping it ends the registration, and unbinds the windows that are bound to it.
 #[derive(Debug)]
 pub struct FastRegion {
     domain: Arc<Domain>,
@@ -264,7 +263,7 @@ impl FastRegion {
 
 impl Drop for FastRegion {
     fn drop(&mut self) {
-        let _ = self.domain.handle.shared.act(|core, _| core.rnic().deregister(self.stag));
+        ended(self.domain.handle.shared.act(|core, _| core.rnic().force_deregister(self.stag)));
     }
 }
 
@@ -322,7 +321,8 @@ impl ProtectionDomain {
     }
 }
 
-/// Registered memory that belongs to the program. It is never read or written here: the program has it already.
+/// Registered memory that belongs to the program. It is never read or written here: the program has it already. Dropping it
+/// ends the registration, and unbinds the windows that are bound to it.
 #[derive(Debug)]
 pub struct ForeignRegion {
     domain: Arc<Domain>,
@@ -383,9 +383,10 @@ impl ForeignRegion {
 impl Drop for ForeignRegion {
     fn drop(&mut self) {
         self.domain.handle.shared.act(|core, _| {
-            // Ended already, or with windows bound: then it stays registered, but without memory.
-            let _ = core.rnic().deregister(self.stag);
-            core.regions().remove(self.number);
+            // Without its memory it was ended by `release`.
+            if core.regions().remove(self.number) {
+                ended(core.rnic().force_deregister(self.stag));
+            }
         });
     }
 }

@@ -84,3 +84,9 @@ pub enum Error {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("these bytes are not all in the region")]
 pub struct OutOfBounds;
+
+/// Checks the end of an engine's object. Its owner alone ends it, when nothing uses it any more; an error means that the
+/// object stays for ever, and that peers go on to reach what it opened.
+fn ended(result: Result<(), PostError>) {
+    debug_assert!(result.is_ok() || std::thread::panicking(), "an object of the engine stays: {result:?}");
+}

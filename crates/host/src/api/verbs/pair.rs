@@ -11,6 +11,7 @@ use sprat_proto::rdma::{
 use sprat_proto::time::SECOND;
 use sprat_proto::wire::rdmap::Cause;
 
+use super::ended;
 use super::memory::Domain;
 use super::queue::{CompletionQueue, NoticeChannel, SharedReceiveQueue, post_all};
 use crate::rdma::{Link, Object, Patience};
@@ -152,7 +153,7 @@ impl Drop for QueuePair {
         self.domain.handle.shared.act(|core, now| {
             core.cancel(self.qp);
             core.desk().pair_goes(self.qp);
-            let _ = core.rnic().destroy_qp(self.qp);
+            ended(core.rnic().destroy_qp(self.qp));
             core.flush(now);
         });
     }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use sprat_proto::rdma::{Completion, Cq, PostError, RecvRequest, Srq};
 
 use super::device::{Handle, Notice};
+use super::ended;
 use super::memory::Domain;
 use crate::rdma::{Desk, Mailbox, Object, Patience};
 
@@ -33,7 +34,7 @@ impl Drop for Queue {
         self.handle.shared.act(|core, _| {
             core.desk().forget(Object::Cq(self.cq));
             // The queue pairs that use it hold it, so it is not in use.
-            let _ = core.rnic().destroy_cq(self.cq);
+            ended(core.rnic().destroy_cq(self.cq));
         });
     }
 }
@@ -202,9 +203,10 @@ pub(super) struct Receives {
 
 impl Drop for Receives {
     fn drop(&mut self) {
-        let _ = self.domain.handle.shared.act(|core, _| {
+        self.domain.handle.shared.act(|core, _| {
             core.desk().forget(Object::Srq(self.srq));
-            core.rnic().destroy_srq(self.srq)
+            // The queue pairs that use it hold it, so it is not in use.
+            ended(core.rnic().destroy_srq(self.srq));
         });
     }
 }

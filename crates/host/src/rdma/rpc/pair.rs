@@ -181,7 +181,9 @@ impl Pair {
             })?;
             Ok((pd, stag, qp))
         });
-        let (pd, stag, qp) = made.inspect_err(|_| regions.remove(number))?;
+        let (pd, stag, qp) = made.inspect_err(|_| {
+            regions.remove(number);
+        })?;
         let pair = Self {
             qp,
             pd,

@@ -168,6 +168,64 @@ fn s2_nothing_is_reached_after_the_end_of_a_tag() {
     assert_eq!(regions.dealloc_window(window), Err(PostError::Invalid));
 }
 
+/// A window's and a fast registration's owner knows the tag as it was allocated, and binding gives it another key: the end
+/// was `Invalid` then, so that peers went on to reach the memory, the region was busy for ever and the tag was lost.
+#[test]
+fn s2_the_end_of_a_tag_is_that_of_all_its_keys() {
+    // Room for the region and two more: a tag that is lost shows at once.
+    let mut regions = Regions::new(Rng::seeded(1), 1, 3);
+    let pd = regions.alloc_pd().expect("there is room");
+    let by = Stream { pd, qp: Qp(1) };
+    for round in 0..100 {
+        let region = regions.register(pd, 7, BASE, LEN, ALL).expect("no tag was lost");
+        for kind in [WindowKind::Domain, WindowKind::OneQp] {
+            let window = regions.alloc_window(pd, kind).expect("no tag was lost");
+            let bound = other_key(window);
+            regions.bind(by, bound, region, BASE, 8, ALL).expect("it may be bound");
+            assert_eq!(regions.deregister(bound), Err(PostError::Invalid), "a window is no region");
+            assert_eq!(regions.dealloc_window(if round % 2 == 0 { window } else { bound }), Ok(()));
+            for right in RIGHTS {
+                assert_eq!(regions.remote(by, bound, BASE, 8, right), Err(invalid(right)));
+            }
+        }
+        let fast = regions.alloc_fast(pd).expect("no tag was lost");
+        let valid = other_key(fast);
+        regions.fast_register(by, valid, extent(BASE, 8), ALL).expect("it is free");
+        assert_eq!(regions.dealloc_window(valid), Err(PostError::Invalid), "it is no window");
+        assert_eq!(regions.deregister(fast), Ok(()));
+        for right in RIGHTS {
+            assert_eq!(regions.remote(by, valid, BASE, 8, right), Err(invalid(right)));
+        }
+        assert_eq!(regions.deregister(region), Ok(()), "nothing is bound to it");
+    }
+    assert_eq!(regions.dealloc_pd(pd), Ok(()), "nothing is in it");
+}
+
+#[test]
+fn s2_a_region_ends_with_its_windows_if_it_must() {
+    let (mut regions, by, region) = one_region();
+    let fast = regions.alloc_fast(by.pd).expect("there is room");
+    let window = regions.alloc_window(by.pd, WindowKind::Domain).expect("there is room");
+    let other = regions.register(by.pd, 7, BASE, LEN, ALL).expect("there is room");
+    let untouched = regions.alloc_window(by.pd, WindowKind::Domain).expect("there is room");
+    regions.bind(by, untouched, other, BASE, 8, ALL).expect("it may be bound");
+    for parent in [region, fast] {
+        if parent == fast {
+            regions.fast_register(by, fast, extent(BASE, 8), ALL).expect("it is free");
+        }
+        regions.bind(by, window, parent, BASE, 8, ALL).expect("it may be bound");
+        assert_eq!(regions.deregister(parent), Err(PostError::Busy));
+        assert_eq!(regions.force_deregister(parent), Ok(()));
+        assert_eq!(regions.force_deregister(parent), Err(PostError::Invalid));
+        for right in RIGHTS {
+            assert_eq!(regions.remote(by, window, BASE, 8, right), Err(invalid(right)));
+            assert_eq!(regions.remote(by, parent, BASE, 8, right), Err(invalid(right)));
+        }
+    }
+    assert!(regions.remote(by, untouched, BASE, 8, Right::Write).is_ok());
+    assert_eq!(regions.bind(by, window, other, BASE, 8, ALL), Ok(()), "the window is there yet");
+}
+
 #[test]
 fn s2_r13_the_peer_invalidates_what_its_stream_alone_has() {
     let (mut regions, by, region) = one_region();
@@ -480,9 +538,12 @@ impl Oracle {
     fn end(&mut self, at: usize) {
         let Known { stag, made, gone, .. } = self.known[at];
         let busy = self.windows_on(at);
+        // All but a region are found by any key.
+        let any_key = Stag(stag.0 & !0xff | self.rng.below(256) as u32);
         let ended = match made {
-            Made::Region | Made::Fast => self.regions.deregister(stag),
-            Made::Shared | Made::Own => self.regions.dealloc_window(stag),
+            Made::Region => self.regions.deregister(stag),
+            Made::Fast => self.regions.deregister(any_key),
+            Made::Shared | Made::Own => self.regions.dealloc_window(any_key),
         };
         assert_eq!(ended.is_ok(), !gone && !busy);
         if ended.is_ok() {
