@@ -473,7 +473,10 @@ pub(crate) struct Import {
   sprat export books.jsonl --table books
   sprat export - --format csv --table books | head
 
-The file appears when it is complete: until then the records go to a temporary file beside it.")]
+The file appears when it is complete: until then the records go to a temporary file beside it,
+which an error or Ctrl-C removes. Symbolic links are followed. A file that is replaced keeps its
+mode and its owner; other names of it (hard links) keep the old content. A device, a FIFO or
+/dev/fd/N is written in place.")]
 pub(crate) struct Export {
     #[command(flatten)]
     pub(crate) at: Where,

@@ -155,7 +155,7 @@ fn compare(store: &mut Store, table: TableId, records: &HashMap<Vec<u8>, Vec<u8>
     for (key, value) in records {
         let (stored, _) = store.read(table, key, RejectRules::default())?;
         if stored != *value {
-            return Err(Fail::new(format!("{} reads back other than it was written", crate::kv::shown(key))));
+            return Err(Fail::new(format!("{} reads back other than it was written", out::name(key))));
         }
         bytes += stored.len() as u64;
     }

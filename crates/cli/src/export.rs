@@ -1,13 +1,11 @@
 //! `sprat export`: all objects of a table to a file.
 //!
-//! The records go to a temporary file beside the one that is named, which is renamed when it is complete and on disk: a
-//! file of that name is always a whole export.
+//! A regular file of that name is always a whole export: see [`Destination`].
 
-use std::fs::{self, File};
 use std::io::{self, BufWriter};
-use std::path::{Path, PathBuf};
 
 use crate::args;
+use crate::destination::Destination;
 use crate::fail::{Fail, Named};
 use crate::out;
 use crate::progress::Progress;
@@ -16,27 +14,29 @@ use crate::records::{self, Record, Writer};
 /// Where records come from: the next one, until `None`.
 pub(crate) type Source<'s> = dyn FnMut() -> Result<Option<Record>, Fail> + 's;
 
-/// Writes all records of `source` to the file; says how many.
-pub(crate) fn file(args: &args::File, source: &mut Source<'_>) -> Result<u64, Fail> {
+/// Bytes that are written in one system call.
+const BUFFER: usize = 1 << 16;
+
+/// Writes all records of `source` to the file, and says how many.
+pub(crate) fn file(args: &args::File, source: &mut Source<'_>) -> Result<(), Fail> {
     let format = records::format_of(&args.path, args.format)?;
-    if args.path.as_os_str() == "-" {
-        let mut writer = records::writer(format, BufWriter::new(io::stdout().lock()));
-        return match copy(source, &mut *writer)? {
-            (_, Err(error)) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
-            (count, written) => written.named("cannot write to standard output").map(|()| count),
-        };
-    }
-    let failed = format!("cannot write {}", args.path.display());
-    let temporary = Temporary::beside(&args.path)?;
-    let file = File::create(&temporary.0).named(&failed)?;
-    let mut writer = records::writer(format, BufWriter::with_capacity(1 << 16, &file));
+    let destination = Destination::open(&args.path)?;
+    let is_stdout = destination.is_stdout();
+    let mut writer = records::writer(format, BufWriter::with_capacity(BUFFER, destination.writer()));
     let (count, written) = copy(source, &mut *writer)?;
     drop(writer);
-    written
-        .and_then(|()| file.sync_all())
-        .and_then(|()| fs::rename(&temporary.0, &args.path))
-        .named(&failed)?;
-    Ok(count)
+    match written.and_then(|()| destination.finish()) {
+        Err(error) if is_stdout => return Err(out::failed(&error)),
+        written => written.named(format_args!("cannot write {}", args.path.display()))?,
+    }
+    let line = format!("{count} records of {} exported", out::name(args.table.as_bytes()));
+    if is_stdout {
+        // The records have it.
+        out::note(line);
+        return Ok(());
+    }
+    let path = args.path.display().to_string();
+    out::print(format!("{line} to {}\n", out::plain(&path)))
 }
 
 /// Copies until the source ends or the file fails.
@@ -54,40 +54,11 @@ fn copy(source: &mut Source<'_>, writer: &mut dyn Writer) -> Result<(u64, io::Re
     Ok((count, writer.finish()))
 }
 
-/// A file that is removed unless it was renamed.
-struct Temporary(PathBuf);
-
-impl Temporary {
-    fn beside(path: &Path) -> Result<Self, Fail> {
-        let Some(name) = path.file_name() else {
-            return Err(Fail::usage(format!("{} names no file", path.display())));
-        };
-        let mut hidden = std::ffi::OsString::from(".");
-        hidden.push(name);
-        hidden.push(format!(".{}.part", std::process::id()));
-        Ok(Self(path.with_file_name(hidden)))
-    }
-}
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        // After the rename there is nothing of this name.
-        let _ = fs::remove_file(&self.0);
-    }
-}
-
-/// Says what was done; not on standard output if that took the records.
-pub(crate) fn say(count: u64, args: &args::File) -> Result<(), Fail> {
-    let line = format!("{count} records of {} exported", args.table);
-    if args.path.as_os_str() == "-" {
-        out::note(line);
-        return Ok(());
-    }
-    out::print(format!("{line} to {}\n", args.path.display()))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::PathBuf;
+
     use super::*;
     use crate::args::Format;
 
@@ -112,11 +83,11 @@ mod tests {
         assert_eq!(fs::read_dir(folder.path()).expect("lists").count(), 1, "no temporary file is left");
 
         let mut left = 3;
-        let count = file(&args(path.clone()), &mut || {
+        let done = file(&args(path.clone()), &mut || {
             left -= 1;
             Ok((left > 0).then(record))
         });
-        assert_eq!(count.expect("exports"), 2);
+        done.expect("exports");
         assert_eq!(fs::read_to_string(&path).expect("reads").lines().count(), 2);
         assert_eq!(fs::read_dir(folder.path()).expect("lists").count(), 1);
     }

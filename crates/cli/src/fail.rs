@@ -3,6 +3,8 @@
 use std::fmt;
 use std::process::ExitCode;
 
+use crate::out::plain;
+
 /// Why a command did not do what was asked.
 #[derive(Debug)]
 pub(crate) struct Fail {
@@ -11,6 +13,8 @@ pub(crate) struct Fail {
     next: Option<String>,
 }
 
+/// Nothing is wrong, but what is left to do is of no use.
+const UNREAD: u8 = 0;
 /// The command failed.
 const FAILED: u8 = 1;
 /// What was typed makes no sense; clap uses the same code.
@@ -23,6 +27,11 @@ const REFUSED: u8 = 4;
 impl Fail {
     pub(crate) fn new(what: impl Into<String>) -> Self {
         Self { code: FAILED, what: what.into(), next: None }
+    }
+
+    /// The reader of standard output has gone, as `head` does when it has enough.
+    pub(crate) fn unread() -> Self {
+        Self { code: UNREAD, ..Self::new("the reader of standard output has gone") }
     }
 
     pub(crate) fn usage(what: impl Into<String>) -> Self {
@@ -52,13 +61,18 @@ impl Fail {
     pub(crate) fn code(&self) -> ExitCode {
         ExitCode::from(self.code)
     }
+
+    /// Whether there is a reason to say it.
+    pub(crate) const fn is_worth_saying(&self) -> bool {
+        self.code != UNREAD
+    }
 }
 
 impl fmt::Display for Fail {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "sprat: {}", self.what)?;
+        write!(f, "sprat: {}", plain(&self.what))?;
         match &self.next {
-            Some(next) => write!(f, "\n  next: {next}"),
+            Some(next) => write!(f, "\n  next: {}", plain(next)),
             None => Ok(()),
         }
     }

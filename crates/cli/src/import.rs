@@ -153,7 +153,7 @@ pub(crate) fn say(counts: Counts, table: &str) -> Result<(), Fail> {
         0 => String::new(),
         n => format!(", {n} malformed lines skipped"),
     };
-    out::print(format!("{} records written to {table}{skipped}\n", counts.written))
+    out::print(format!("{} records written to {}{skipped}\n", counts.written, out::name(table.as_bytes())))
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! `sprat get`, `put`, `del`, `incr`: one object, one operation.
 
-use std::ffi::OsStr;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 
@@ -27,7 +26,7 @@ pub(crate) fn get(args: &args::Get) -> Result<(), Fail> {
         ];
         return print_json(members);
     }
-    out::print(value)
+    out::raw(value)
 }
 
 /// Writes an object.
@@ -106,10 +105,5 @@ fn number(name: &str, value: u64) -> (String, Value) {
 
 fn print_json(members: impl IntoIterator<Item = (String, Value)>) -> Result<(), Fail> {
     let object: Map<String, Value> = members.into_iter().collect();
-    out::print(format!("{}\n", Value::Object(object)))
-}
-
-/// The bytes of a key as people read them.
-pub(crate) fn shown(key: &[u8]) -> String {
-    OsStr::from_bytes(key).to_string_lossy().into_owned()
+    out::raw(format!("{}\n", Value::Object(object)))
 }

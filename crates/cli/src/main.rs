@@ -1,11 +1,13 @@
 //! The command line of Sprat: see `sprat --help`.
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::Parser;
 
 mod args;
 mod demo;
+mod destination;
 mod doctor;
 mod exec;
 mod export;
@@ -35,14 +37,34 @@ static ALLOCATOR: sprat::mem::huge::Allocator = sprat::mem::huge::Allocator;
 
 fn main() -> ExitCode {
     sprat::mem::huge::keep_freed();
-    let cli = Cli::parse();
-    match process::settle(cli.parent, cli.core).and_then(|()| run(&cli.command)) {
-        Ok(()) => ExitCode::SUCCESS,
+    match start() {
+        Ok(code) => code,
         Err(fail) => {
-            out::note(&fail);
+            if fail.is_worth_saying() {
+                out::note(&fail);
+            }
             fail.code()
         }
     }
+}
+
+fn start() -> Result<ExitCode, Fail> {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(answer) => return say(&answer),
+    };
+    process::settle(cli.parent, cli.core)?;
+    run(&cli.command)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Says what clap answers: help and the version on standard output, wrong usage on standard error.
+fn say(answer: &clap::Error) -> Result<ExitCode, Fail> {
+    let written = answer.print().and_then(|()| std::io::stdout().flush());
+    if !answer.use_stderr() {
+        written.map_err(|error| out::failed(&error))?;
+    }
+    Ok(ExitCode::from(u8::try_from(answer.exit_code()).unwrap_or(1)))
 }
 
 fn run(command: &Command) -> Result<(), Fail> {

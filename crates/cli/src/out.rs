@@ -1,25 +1,73 @@
 //! What people read: results and tables on standard output, everything else on standard error.
 //!
+//! Names of tables, keys and locators come from other people. Text for people escapes the control characters in them,
+//! so that none reaches a terminal; values ([`raw`]) and JSON go out as they are.
+//!
 //! A reader that goes away (`sprat export - | head`) ends the command quietly.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 
 use crate::fail::Fail;
 
-/// Writes `text` to standard output at once.
-pub(crate) fn print(text: impl AsRef<[u8]>) -> Result<(), Fail> {
+/// Characters of a name in a message: as many as help to recognise it.
+const NAME_CHARS: usize = 64;
+
+/// Writes text for people to standard output at once.
+pub(crate) fn print(text: impl AsRef<str>) -> Result<(), Fail> {
+    raw(lines(text.as_ref()).as_bytes())
+}
+
+/// Writes `bytes` as they are to standard output at once: a value, or JSON.
+pub(crate) fn raw(bytes: impl AsRef<[u8]>) -> Result<(), Fail> {
     let mut out = io::stdout().lock();
-    match out.write_all(text.as_ref()).and_then(|()| out.flush()) {
-        // Whoever read the output has enough of it; there is nobody to tell.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
-        Err(error) => Err(Fail::new(format!("cannot write to standard output: {error}"))),
-        Ok(()) => Ok(()),
+    out.write_all(bytes.as_ref()).and_then(|()| out.flush()).map_err(|error| failed(&error))
+}
+
+/// Why standard output does not take what a command writes.
+pub(crate) fn failed(error: &io::Error) -> Fail {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe => Fail::unread(),
+        _ => Fail::new(format!("cannot write to standard output: {error}")),
     }
 }
 
-/// Writes one line to standard error; if that is gone, so is the reason to write.
-pub(crate) fn note(line: impl std::fmt::Display) {
-    let _ = writeln!(io::stderr().lock(), "{line}");
+/// Writes lines for people to standard error; if that is gone, so is the reason to write.
+pub(crate) fn note(text: impl std::fmt::Display) {
+    let _ = writeln!(io::stderr().lock(), "{}", lines(&text.to_string()));
+}
+
+/// `text` in one line, with an escape for each character that a terminal obeys or that reorders what it shows.
+pub(crate) fn plain(text: &str) -> Cow<'_, str> {
+    escaped(text, obeyed)
+}
+
+/// As [`plain`] for text of several lines.
+pub(crate) fn lines(text: &str) -> Cow<'_, str> {
+    escaped(text, |c| c != '\n' && obeyed(c))
+}
+
+fn escaped(text: &str, which: impl Fn(char) -> bool) -> Cow<'_, str> {
+    if !text.contains(&which) {
+        return Cow::Borrowed(text);
+    }
+    let one = |c: char| if which(c) { c.escape_default().to_string() } else { c.to_string() };
+    Cow::Owned(text.chars().map(one).collect())
+}
+
+/// Control characters (C0, DEL and C1), the ends of lines and paragraphs, and the marks of bidirectional text.
+fn obeyed(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// A key or a name in a message: its beginning, and its length if that is not all.
+pub(crate) fn name(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    match text.char_indices().nth(NAME_CHARS) {
+        None => plain(&text).into_owned(),
+        Some((end, _)) => format!("{}… ({} bytes)", plain(&text[..end]), bytes.len()),
+    }
 }
 
 /// Which way a column leans.
@@ -47,8 +95,8 @@ impl Columns {
     }
 
     /// Adds a row; missing cells are empty.
-    pub(crate) fn row<S: Into<String>>(&mut self, cells: impl IntoIterator<Item = S>) {
-        let mut row: Vec<String> = cells.into_iter().map(Into::into).collect();
+    pub(crate) fn row<S: AsRef<str>>(&mut self, cells: impl IntoIterator<Item = S>) {
+        let mut row: Vec<String> = cells.into_iter().map(|cell| plain(cell.as_ref()).into_owned()).collect();
         row.resize(self.leans.len(), String::new());
         self.rows.push(row);
     }
@@ -132,6 +180,30 @@ mod tests {
         table.row(["äöü", "7"]);
         table.row(["short"]);
         assert_eq!(table.text(), "  name      n\n  a      1000\n  äöü       7\n  short\n");
+    }
+
+    #[test]
+    fn no_control_character_of_a_name_reaches_a_terminal() {
+        let hostile = "a\x1b[2Jb\u{9b}c\x7f\td\ne\u{202e}";
+        let harmless = r"a\u{1b}[2Jb\u{9b}c\u{7f}\td\ne\u{202e}";
+        assert_eq!(plain(hostile), harmless);
+        assert_eq!(name(hostile.as_bytes()), harmless);
+        assert_eq!(
+            Fail::new(hostile).next(hostile).to_string(),
+            format!("sprat: {harmless}\n  next: {harmless}")
+        );
+        let mut table = Columns::new(&["name"]);
+        table.row([hostile]);
+        assert_eq!(table.text(), format!("  name\n  {harmless}\n"));
+        assert_eq!(lines("two\nlines\r"), "two\nlines\\r");
+        assert_eq!(plain("Frank Herbert, äöü"), "Frank Herbert, äöü");
+    }
+
+    #[test]
+    fn a_long_name_is_shown_by_its_beginning_and_its_length() {
+        assert_eq!(name(&[b'k'; NAME_CHARS]), "k".repeat(NAME_CHARS));
+        assert_eq!(name("ü".repeat(30_000).as_bytes()), format!("{}… (60000 bytes)", "ü".repeat(NAME_CHARS)));
+        assert_eq!(name(b"\xff"), "\u{fffd}");
     }
 
     #[test]

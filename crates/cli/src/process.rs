@@ -58,10 +58,24 @@ impl StopSignals {
     }
 
     /// Calls `stop` in another thread when the first one comes, or has come.
-    pub(crate) fn then(mut self, stop: impl FnOnce() + Send + 'static) -> Result<(), Fail> {
+    pub(crate) fn then(self, stop: impl FnOnce() + Send + 'static) -> Result<(), Fail> {
+        self.on_first(move |_| stop())
+    }
+
+    /// As [`StopSignals::then`]; the signal ends the process once `clean` has returned.
+    pub(crate) fn then_die(self, clean: impl FnOnce() + Send + 'static) -> Result<(), Fail> {
+        self.on_first(move |signal| {
+            clean();
+            // It returns only if the signal cannot be raised.
+            let _ = signal_hook::low_level::emulate_default_handler(signal);
+        })
+    }
+
+    fn on_first(mut self, run: impl FnOnce(i32) + Send + 'static) -> Result<(), Fail> {
         let wait = move || {
-            self.0.forever().next();
-            stop();
+            if let Some(signal) = self.0.forever().next() {
+                run(signal);
+            }
         };
         std::thread::Builder::new()
             .name("signals".to_owned())

@@ -26,7 +26,7 @@ pub(crate) fn run(args: &args::Stats) -> Result<(), Fail> {
             });
             format!("{about}\n")
         };
-        return out::print(servers.iter().zip(&counted).map(line).collect::<String>());
+        return out::raw(servers.iter().zip(&counted).map(line).collect::<String>());
     }
     if servers.is_empty() {
         return out::print("The cluster has no servers yet; start one with: sprat server -L LOCATOR\n");
@@ -68,7 +68,7 @@ fn table(servers: &[ServerInfo], counted: &[Option<Map<String, Value>>]) -> Stri
         let name = format!("\n  server {}: ", server.server);
         let indent = " ".repeat(name.len() - 1);
         text.push_str(&name);
-        text.push_str(&server.data.replace(';', &format!("\n{indent}")));
+        text.push_str(&out::plain(&server.data).replace(';', &format!("\n{indent}")));
     }
     text.push('\n');
     text

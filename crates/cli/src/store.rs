@@ -13,7 +13,7 @@ use sprat_store::message::control::ServerState;
 use crate::export::Source;
 use crate::fail::Fail;
 use crate::import::Sink;
-use crate::kv::shown;
+use crate::out::name;
 use crate::records::Record;
 
 /// How long a command waits for one operation.
@@ -109,7 +109,7 @@ impl Store {
         rules: RejectRules,
     ) -> Result<(Vec<u8>, Version), Fail> {
         let object = self.store.read_with(table, key, rules, |version, value| (value.to_vec(), version));
-        object.map_err(|error| self.explain(error, &shown(key)))
+        object.map_err(|error| self.explain(error, &name(key)))
     }
 
     pub(crate) fn write(
@@ -119,11 +119,11 @@ impl Store {
         value: &[u8],
         rules: RejectRules,
     ) -> Result<Version, Fail> {
-        self.store.write_if(table, key, value, rules).map_err(|error| self.explain(error, &shown(key)))
+        self.store.write_if(table, key, value, rules).map_err(|error| self.explain(error, &name(key)))
     }
 
     pub(crate) fn remove(&mut self, table: TableId, key: &[u8], rules: RejectRules) -> Result<Version, Fail> {
-        self.store.remove_if(table, key, rules).map_err(|error| self.explain(error, &shown(key)))
+        self.store.remove_if(table, key, rules).map_err(|error| self.explain(error, &name(key)))
     }
 
     pub(crate) fn increment(
@@ -133,7 +133,7 @@ impl Store {
         by: i64,
         rules: RejectRules,
     ) -> Result<(i64, Version), Fail> {
-        self.store.increment_if(table, key, by, rules).map_err(|error| self.explain(error, &shown(key)))
+        self.store.increment_if(table, key, by, rules).map_err(|error| self.explain(error, &name(key)))
     }
 
     pub(crate) fn increment_double(
@@ -143,7 +143,7 @@ impl Store {
         by: f64,
         rules: RejectRules,
     ) -> Result<(f64, Version), Fail> {
-        self.store.increment_double(table, key, by, rules).map_err(|error| self.explain(error, &shown(key)))
+        self.store.increment_double(table, key, by, rules).map_err(|error| self.explain(error, &name(key)))
     }
 
     /// Where imported records go.
@@ -173,6 +173,7 @@ impl Store {
 
     /// An error of the library about `what`, and what can be done about it.
     pub(crate) fn explain(&self, error: Error, what: &str) -> Fail {
+        let what = name(what.as_bytes());
         let about = format!("{what}: {error}");
         match error {
             Error::ObjectDoesntExist => Fail::missing(format!("{what}: there is no such object")),
@@ -232,10 +233,10 @@ pub(crate) fn import(args: &crate::args::Import) -> Result<(), Fail> {
     // A file that cannot be used is found out before anything is created.
     crate::records::format_of(&args.file.path, args.file.format)?;
     let mut store = Store::connect(&args.at.coordinator)?;
-    let name = &args.file.table;
-    let table = if args.create { store.create_table(name, args.span)? } else { store.table(name)? };
+    let to = &args.file.table;
+    let table = if args.create { store.create_table(to, args.span)? } else { store.table(to)? };
     let counts = crate::import::file(&args.file, args.skip_bad, &mut store.sink(table))?;
-    crate::import::say(counts, name)
+    crate::import::say(counts, to)
 }
 
 /// `sprat export`.
@@ -244,8 +245,7 @@ pub(crate) fn export(args: &crate::args::Export) -> Result<(), Fail> {
     let table = store.table(&args.file.table)?;
     let mut objects = store.objects(table);
     let source: &mut Source<'_> = &mut objects;
-    let count = crate::export::file(&args.file, source)?;
-    crate::export::say(count, &args.file)
+    crate::export::file(&args.file, source)
 }
 
 /// Our own ends of packet devices, as SPRAT_LOCAL names them.

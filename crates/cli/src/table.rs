@@ -24,7 +24,7 @@ fn list(store: &mut Store, as_json: bool) -> Result<(), Fail> {
         let line = |t: &sprat::kv::TableInfo| {
             format!("{}\n", json!({ "name": t.name, "id": t.table.0, "tablets": t.tablets, "lost": t.lost }))
         };
-        return out::print(tables.iter().map(line).collect::<String>());
+        return out::raw(tables.iter().map(line).collect::<String>());
     }
     if tables.is_empty() {
         return out::print("There are no tables yet; create one with: sprat table create NAME\n");

@@ -5,7 +5,7 @@
 
 use std::fs;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -151,9 +151,15 @@ struct Line<'r, T> {
     more: &'r T,
 }
 
+/// Where the JSON goes.
+enum Json {
+    Stdout,
+    File(fs::File, PathBuf),
+}
+
 /// Collects the rows and writes them as they come.
 pub(crate) struct Report {
-    json: Option<Box<dyn Write>>,
+    json: Option<Json>,
     quiet: bool,
     brief: bool,
     last: Vec<Row>,
@@ -171,12 +177,12 @@ impl Report {
     /// The same that says nothing about the machine to people.
     pub(crate) fn tacit(json: Option<&Path>, context: &Context) -> Result<Self, Fail> {
         let quiet = json.is_some_and(|path| path.as_os_str() == "-");
-        let json: Option<Box<dyn Write>> = match json {
+        let json = match json {
             None => None,
-            Some(_) if quiet => Some(Box::new(std::io::stdout())),
+            Some(_) if quiet => Some(Json::Stdout),
             Some(path) => {
                 let file = fs::File::create(path).named(format_args!("cannot write {}", path.display()))?;
-                Some(Box::new(file))
+                Some(Json::File(file, path.to_path_buf()))
             }
         };
         let mut report = Self { json, quiet, brief: false, last: Vec::new(), title: String::new() };
@@ -232,7 +238,12 @@ impl Report {
         let Some(json) = &mut self.json else { return Ok(()) };
         let mut text = serde_json::to_vec(line).named("cannot write JSON")?;
         text.push(b'\n');
-        json.write_all(&text).and_then(|()| json.flush()).named("cannot write the results")
+        match json {
+            Json::Stdout => out::raw(text),
+            Json::File(file, path) => {
+                file.write_all(&text).named(format_args!("cannot write {}", path.display()))
+            }
+        }
     }
 }
 

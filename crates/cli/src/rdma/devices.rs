@@ -13,7 +13,7 @@ use crate::out::{self, Columns};
 pub(crate) fn run(args: &Devices) -> Result<(), Fail> {
     let all = interfaces().named("the interfaces of this machine")?;
     if args.json {
-        return out::print(all.iter().map(line).collect::<String>());
+        return out::raw(all.iter().map(line).collect::<String>());
     }
     let mut columns = Columns::new(&["device", "interface", "state", ">mtu", "guid", "gids"]);
     for i in &all {

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::process::ExitStatusExt as _;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::cluster::{Cluster, errors, text};
+use crate::cluster::{Cluster, PATIENCE, errors, signal, text};
 
 /// Many small records, some of awkward bytes.
 fn lines() -> String {
@@ -105,4 +107,29 @@ fn files_and_tables_that_are_not_there_are_named() {
     let folder = cluster.path("").to_string_lossy().into_owned();
     let error = cluster.fails(1, &["import", &folder, "--format", "csv", "--table", "t"]);
     assert!(error.contains("is a directory"), "{error}");
+}
+
+#[test]
+fn ctrl_c_in_the_middle_of_an_export_leaves_the_old_file() {
+    let cluster = Cluster::up(1);
+    cluster.ok(&["table", "create", "t"]);
+    cluster.ok(&["put", "t", "k", "v"]);
+    let file = cluster.path("x.jsonl");
+    fs::write(&file, "old").expect("writes");
+    let files = || fs::read_dir(cluster.path("")).expect("lists").count();
+    // The server is stopped, so that the export waits for its first objects.
+    signal(cluster.ids[1], "STOP");
+    let mut export =
+        cluster.command(&["export", &file.to_string_lossy(), "--table", "t"]).spawn().expect("starts");
+    let begin = Instant::now();
+    while files() == 1 {
+        assert!(begin.elapsed() < PATIENCE, "no temporary file");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    signal(export.id(), "INT");
+    let ended = export.wait().expect("is our child");
+    signal(cluster.ids[1], "CONT");
+    assert_eq!(ended.signal(), Some(2), "a shell sees that it was interrupted");
+    assert_eq!((files(), fs::read_to_string(&file).expect("reads")), (1, "old".to_owned()));
+    cluster.end();
 }

@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::cluster::{errors, run, text};
+use crate::cluster::{errors, run, sprat, text};
 
 /// Every command that a user sees.
 const COMMANDS: [&[&str]; 20] = [
@@ -72,4 +72,18 @@ fn wrong_usage_is_exit_code_2_and_says_how_it_is_right() {
 #[test]
 fn the_version_is_told() {
     assert_eq!(text(&run(&["--version"])), format!("sprat {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn help_that_cannot_be_written_is_an_error_and_help_that_is_not_read_is_none() {
+    for args in [&["--help"][..], &["--version"], &["get", "--help"], &["help", "up"]] {
+        let full = fs::File::options().write(true).open("/dev/full").expect("opens");
+        let output = sprat().args(args).stdout(full).output().expect("starts");
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        assert!(errors(&output).contains("cannot write to standard output"), "{args:?}: {}", errors(&output));
+        let (reader, unread) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let output = sprat().args(args).stdout(unread).output().expect("starts");
+        assert_eq!((output.status.code(), errors(&output)), (Some(0), String::new()), "{args:?}");
+    }
 }

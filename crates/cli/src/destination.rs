@@ -1,0 +1,231 @@
+//! Where `sprat export PATH` writes: standard output, a node that is written in place, or a regular file that is
+//! replaced as a whole.
+//!
+//! ```text
+//!   PATH ─ links ─► regular file, or nothing yet    a temporary file beside it, renamed when it is complete
+//!                   device, FIFO, /dev/fd/N         opened and written in place
+//!                   /dev/stdout                     standard output itself
+//!                   directory, socket               an error
+//! ```
+//!
+//! *Invariant:* until [`Destination::finish`] has renamed the temporary file, a regular file keeps its old content; a signal
+//! or an error on the way removes the temporary file.
+
+use std::fs::{self, File, Metadata, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+use tempfile::NamedTempFile;
+
+use crate::fail::{Fail, Named};
+use crate::process::StopSignals;
+
+/// As many symbolic links as Linux follows in one path (path_resolution(7)).
+const MOST_LINKS: usize = 40;
+/// Random characters in the name of a temporary file: about 95 bits.
+const RANDOM_CHARS: usize = 16;
+/// What an existing file's mode passes on: a file of records is no program, so no set-user-id bit.
+const PERMISSIONS: u32 = 0o777;
+/// The mode of a new file, before the umask.
+const NEW_MODE: u32 = 0o666;
+
+/// An export's destination, open.
+pub(crate) enum Destination {
+    /// Standard output.
+    Stdout,
+    /// A node that is no regular file, or an open file of this process.
+    InPlace(File),
+    /// A regular file, which appears at its path when it is complete.
+    Whole(Whole),
+}
+
+/// The temporary file, and what it replaces.
+pub(crate) struct Whole {
+    temporary: NamedTempFile,
+    path: PathBuf,
+    /// The file that is there now.
+    old: Option<Metadata>,
+}
+
+/// What a path leads to.
+enum Node {
+    Descriptor { path: PathBuf, is_stdout: bool },
+    Special(PathBuf),
+    Regular(PathBuf),
+    Missing(PathBuf),
+}
+
+impl Destination {
+    /// Opens what `path` names; `-` is standard output.
+    pub(crate) fn open(path: &Path) -> Result<Self, Fail> {
+        if path.as_os_str() == "-" {
+            return Ok(Self::Stdout);
+        }
+        let failed = format!("cannot write {}", path.display());
+        match resolve(path).named(&failed)? {
+            Node::Descriptor { is_stdout: true, .. } => Ok(Self::Stdout),
+            // Behind what the file has, as the offset of the open file is not shared.
+            Node::Descriptor { path, .. } => open(&path, OFlags::APPEND).named(&failed).map(Self::InPlace),
+            Node::Special(path) => open(&path, OFlags::NOFOLLOW).named(&failed).map(Self::InPlace),
+            Node::Regular(path) => {
+                // A file that may not be written may not be replaced either.
+                let old = open(&path, OFlags::NOFOLLOW).and_then(|file| file.metadata()).named(&failed)?;
+                Whole::new(path, Some(old)).map(Self::Whole)
+            }
+            Node::Missing(path) => Whole::new(path, None).map(Self::Whole),
+        }
+    }
+
+    /// Whether the records take standard output.
+    pub(crate) const fn is_stdout(&self) -> bool {
+        matches!(self, Self::Stdout)
+    }
+
+    /// Where the bytes go.
+    pub(crate) fn writer(&self) -> Box<dyn Write + '_> {
+        match self {
+            Self::Stdout => Box::new(io::stdout().lock()),
+            Self::InPlace(file) => Box::new(file),
+            Self::Whole(whole) => Box::new(whole.temporary.as_file()),
+        }
+    }
+
+    /// Everything was written: a regular file appears at its path.
+    pub(crate) fn finish(self) -> io::Result<()> {
+        match self {
+            Self::Stdout | Self::InPlace(_) => Ok(()),
+            Self::Whole(whole) => whole.appear(),
+        }
+    }
+}
+
+impl Whole {
+    /// A temporary file beside `path`. A signal that ends the process removes it.
+    fn new(path: PathBuf, old: Option<Metadata>) -> Result<Self, Fail> {
+        let failed = format!("cannot make a file beside {}", path.display());
+        let folder = parent(&path);
+        // The file that is replaced may be secret, so the mode is widened at the end only.
+        let mode = if old.is_some() { 0o600 } else { NEW_MODE };
+        let signals = StopSignals::catch()?;
+        let temporary = tempfile::Builder::new()
+            .prefix(".sprat-")
+            .suffix(".part")
+            .rand_bytes(RANDOM_CHARS)
+            .permissions(Permissions::from_mode(mode))
+            .tempfile_in(&folder)
+            .map_err(|error| {
+                // The error of the crate names the random path, which says nothing to a reader.
+                let error = error.raw_os_error().map_or(error, io::Error::from_raw_os_error);
+                let next = "choose a folder that you may write to, or write: sprat export - > FILE";
+                Fail::new(format!("{failed}: {error}")).next(next)
+            })?;
+        let name = temporary.path().to_path_buf();
+        signals.then_die(move || drop(fs::remove_file(name)))?;
+        Ok(Self { temporary, path, old })
+    }
+
+    fn appear(self) -> io::Result<()> {
+        let file = self.temporary.as_file();
+        if let Some(old) = &self.old {
+            let mine = file.metadata()?;
+            let owner = (old.uid() != mine.uid()).then_some(old.uid());
+            // Only root may give a file away.
+            let _ = owner.map(|owner| fchown(file, Some(owner), None));
+            let group_kept = old.gid() == mine.gid() || fchown(file, None, Some(old.gid())).is_ok();
+            let mode = old.mode() & PERMISSIONS;
+            // Another group gets no more than everyone.
+            let mode = if group_kept { mode } else { mode & !0o070 | (mode & 0o007) << 3 };
+            file.set_permissions(Permissions::from_mode(mode))?;
+        }
+        file.sync_all()?;
+        self.temporary.persist(&self.path).map(drop).map_err(|error| error.error)
+    }
+}
+
+fn open(path: &Path, flags: OFlags) -> io::Result<File> {
+    let flags = (flags | OFlags::NOCTTY).bits().cast_signed();
+    File::options().write(true).custom_flags(flags).open(path)
+}
+
+fn parent(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder.to_path_buf(),
+        _ => PathBuf::from("."),
+    }
+}
+
+/// Follows the links at the end of `path` to what they name.
+fn resolve(path: &Path) -> io::Result<Node> {
+    let mut path = path.to_path_buf();
+    for _ in 0..MOST_LINKS {
+        if let Some(is_stdout) = descriptor(&path) {
+            return Ok(Node::Descriptor { path, is_stdout });
+        }
+        let node = match rustix::fs::openat(CWD, &path, OFlags::PATH | OFlags::NOFOLLOW, Mode::empty()) {
+            Ok(node) => node,
+            // As open(2) refuses to make a file of such a name.
+            Err(Errno::NOENT) if path.as_os_str().as_encoded_bytes().ends_with(b"/") => {
+                return Err(Errno::ISDIR.into());
+            }
+            Err(Errno::NOENT) => return Ok(Node::Missing(path)),
+            Err(error) => return Err(error.into()),
+        };
+        let stat = rustix::fs::fstat(&node)?;
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        match kind {
+            FileType::Directory => return Err(Errno::ISDIR.into()),
+            FileType::Socket => return Err(io::Error::other("it is a socket")),
+            FileType::CharacterDevice | FileType::BlockDevice => return Ok(Node::Special(path)),
+            FileType::Fifo | FileType::RegularFile | FileType::Symlink => trusted(&path, &stat)?,
+            _ => return Err(io::Error::other("it is no file that can be written")),
+        }
+        match kind {
+            FileType::Fifo => return Ok(Node::Special(path)),
+            FileType::RegularFile => return Ok(Node::Regular(path)),
+            _ => {
+                let link = rustix::fs::readlinkat(&node, "", Vec::new())?;
+                use std::os::unix::ffi::OsStrExt as _;
+                path = parent(&path).join(std::ffi::OsStr::from_bytes(link.as_bytes()));
+            }
+        }
+    }
+    Err(Errno::LOOP.into())
+}
+
+/// Refuses what another user has put into a folder where everyone may.
+fn trusted(path: &Path, node: &Stat) -> io::Result<()> {
+    let folder = fs::metadata(parent(path))?;
+    let own = rustix::process::geteuid().as_raw();
+    if is_planted(folder.mode(), folder.uid(), node.st_uid, own) {
+        let why = format!("it is user {}'s, in a folder where everyone may put files", node.st_uid);
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+    }
+    Ok(())
+}
+
+/// The rule of fs.protected_symlinks, fs.protected_regular and fs.protected_fifos (proc_sys_fs(5)), which a rename would
+/// bypass: in a sticky folder that everyone may write to, a node must belong to `own` or to the folder's owner.
+const fn is_planted(folder_mode: u32, folder_uid: u32, node_uid: u32, own: u32) -> bool {
+    const SHARED: u32 = 0o1002;
+    folder_mode & SHARED == SHARED && node_uid != own && node_uid != folder_uid
+}
+
+/// Whether `path` names an open file of a process, and if so, whether that is our standard output.
+fn descriptor(path: &Path) -> Option<bool> {
+    let number: u32 = path.file_name()?.to_str()?.parse().ok()?;
+    let folder = parent(path).canonicalize().ok()?;
+    let mut parts = folder.strip_prefix("/proc").ok()?.iter();
+    let process = parts.next()?.to_str()?.bytes().all(|b| b.is_ascii_digit());
+    if !process || folder.file_name()? != "fd" {
+        return None;
+    }
+    let own = ["/proc/self/fd", "/proc/thread-self/fd"];
+    let is_own = own.iter().any(|own| Path::new(own).canonicalize().is_ok_and(|own| own == folder));
+    Some(is_own && number == 1)
+}
+
+#[cfg(test)]
+mod tests;
