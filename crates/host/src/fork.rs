@@ -43,6 +43,16 @@ impl Child {
         }
     }
 
+    /// Sends it a signal; one that stops it has done so when this returns.
+    #[cfg(test)]
+    pub(crate) fn signal(&self, signal: Signal) {
+        let Some(pid) = self.pid else { return };
+        kill_process(pid, signal).expect("it was not waited for");
+        if signal == Signal::STOP {
+            waitpid(Some(pid), WaitOptions::UNTRACED).expect("it is a child");
+        }
+    }
+
     /// Waits until it has ended by itself.
     #[cfg(test)]
     pub(crate) fn wait(mut self) -> Option<WaitStatus> {

@@ -1,4 +1,4 @@
-//! One connection: a socket, which tells of wakes and of the other side's death, and after the hellos two rings.
+//! One connection: a socket, which tells of wakes and of the other side's end, and after the hellos two rings.
 //!
 //! ```text
 //! memory file: control of the ring to the server (256 B) · control of the ring to the client (256 B) · unused to 4096
@@ -8,7 +8,7 @@
 
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
 use rustix::io::Errno;
@@ -17,6 +17,7 @@ use rustix::net::{
     SendFlags,
 };
 
+use super::connected::Connected;
 use super::hello::{self, Grant, Kind, Refusal};
 use crate::mem::{Region, Sealed};
 use crate::ring::{self, CONTROL, Consumer, Place, Producer};
@@ -64,14 +65,14 @@ fn file_bytes(ring_bytes: usize) -> usize {
 }
 
 /// Says the client's hello on a fresh connection.
-pub(super) fn greet(socket: &OwnedFd, kind: Kind) -> io::Result<()> {
+pub(super) fn greet(socket: &Connected, kind: Kind) -> io::Result<()> {
     let hello = hello::of_client(kind, ring::has_barrier());
     rustix::net::send(socket, &hello, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
     Ok(())
 }
 
 /// Reads one message into `buffer`: its bytes, or `None` for the end; `Err(WouldBlock)` if there is none.
-fn read<'b>(socket: &OwnedFd, buffer: &'b mut [u8]) -> io::Result<Option<&'b [u8]>> {
+fn read<'b>(socket: &Connected, buffer: &'b mut [u8]) -> io::Result<Option<&'b [u8]>> {
     // A message that fills the buffer is longer than a hello: so it is none, and its length shows it.
     let (n, _) = rustix::net::recv(socket, &mut *buffer, RecvFlags::DONTWAIT)?;
     Ok(if n == 0 { None } else { Some(&buffer[..n]) })
@@ -79,7 +80,7 @@ fn read<'b>(socket: &OwnedFd, buffer: &'b mut [u8]) -> io::Result<Option<&'b [u8
 
 /// Server: reads the client's hello if it is there and answers it.
 pub(super) fn answer(
-    socket: &OwnedFd,
+    socket: &Connected,
     kind: Kind,
     ring_bytes: usize,
     secrets: [u64; 2],
@@ -110,7 +111,7 @@ pub(super) fn answer(
 }
 
 /// Client: reads the server's hello and its memory if they are there.
-pub(super) fn accept(socket: &OwnedFd, kind: Kind) -> io::Result<Option<Rings>> {
+pub(super) fn accept(socket: &Connected, kind: Kind) -> io::Result<Option<Rings>> {
     let mut buffer = [0; hello::LEN + 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -141,13 +142,13 @@ fn refused(refusal: Refusal) -> io::Error {
 
 /// Wakes the peer. That it cannot be woken shows elsewhere: a full socket holds wakes enough, a closed one is an event.
 #[cold]
-pub(super) fn wake(socket: &OwnedFd) {
+pub(super) fn wake(socket: &Connected) {
     let _ = rustix::net::send(socket, &[0], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
 }
 
 /// Takes the wakes that have arrived; false if the peer is gone. Takes no more than a few at once, since a peer may send
 /// them without end.
-pub(super) fn take_wakes(socket: &OwnedFd) -> bool {
+pub(super) fn take_wakes(socket: &Connected) -> bool {
     let mut buffer = [0; 8];
     for _ in 0..4 {
         match read(socket, &mut buffer) {

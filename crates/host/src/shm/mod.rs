@@ -2,7 +2,8 @@
 //!
 //! A server listens on a Unix socket whose file bears its name ([`path`]); a client connects, the two exchange hellos
 //! ([`hello`]), and from then on datagrams go through memory that only these two processes share ([`connection`]). The
-//! socket stays: a byte on it wakes the other side, and its end is the other side's death.
+//! socket stays: a byte on it wakes the other side, and its end, or that of the process behind it, is the other side's
+//! death ([`connected`]).
 //!
 //! One driver may listen, and may connect to any number of servers. What arrives is copied out of the rings into the
 //! burst, which nobody else can write, in turns of [`SHARE`] records from every connection. Sockets are looked at every
@@ -30,8 +31,10 @@ use sprat_proto::{Addr, Datagrams, Rng};
 use crate::driver::Driver;
 use crate::locator::{Kind, Locator};
 use crate::ring::{self, Broken, MAX_PAYLOAD, Producer, Push};
+use connected::{Connected, hang_up};
 use connection::State;
 
+pub(crate) mod connected;
 mod connection;
 mod hello;
 mod path;
@@ -58,6 +61,8 @@ const SILENT_LOOKS: u8 = 16;
 const EVENTS: usize = 64;
 /// What the listening socket is called among the epoll events; no connection has this number.
 const LISTENER: u64 = u64::MAX;
+/// Set in a connection's number, it means among the epoll events that the peer's process has ended.
+const ENDED: u64 = 1 << 63;
 const SLOT_BITS: u32 = 16;
 const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
@@ -69,7 +74,7 @@ pub struct Options {
     /// Bytes of each ring of the connections that this side accepts: a power of two from [`ring::MIN_SIZE`] to
     /// [`ring::MAX_SIZE`].
     pub ring_bytes: usize,
-    /// The most connections at a time, at most 65,536. Each takes a file descriptor and two rings.
+    /// The most connections at a time, at most 65,536. Each takes two file descriptors and two rings.
     pub max_connections: usize,
     /// Where the sockets are, if not `$XDG_RUNTIME_DIR/sprat` or `/tmp/sprat-UID`.
     pub directory: Option<PathBuf>,
@@ -112,7 +117,7 @@ pub struct Counters {
 struct Connection {
     /// What [`Addr::Local`] holds: a serial number, and below it the slot.
     id: u64,
-    socket: OwnedFd,
+    socket: Connected,
     state: State,
     /// The caller has, or may have, this address: tell it when the connection ends.
     known: bool,
@@ -264,7 +269,7 @@ impl Shm {
         matches!(self.slots.get(slot), Some(Some(c)) if c.id == id).then_some(slot)
     }
 
-    fn insert(&mut self, socket: OwnedFd, state: State, known: bool) -> io::Result<u64> {
+    fn insert(&mut self, socket: Connected, state: State, known: bool) -> io::Result<u64> {
         if self.connections() >= self.options.max_connections {
             return Err(io::Error::new(io::ErrorKind::QuotaExceeded, "too many connections"));
         }
@@ -274,10 +279,9 @@ impl Shm {
         });
         self.serial += 1;
         let id = (self.serial << SLOT_BITS) | u64::from(slot);
-        let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
-        if let Err(e) = epoll::add(&self.epoll, &socket, epoll::EventData::new_u64(id), flags) {
+        if let Err(e) = socket.watch(&self.epoll, id, id | ENDED) {
             self.free.push(slot);
-            return Err(e.into());
+            return Err(e);
         }
         self.slots[slot as usize] =
             Some(Connection { id, socket, state, known, polled: false, ended: false, silent: 0 });
@@ -289,6 +293,7 @@ impl Shm {
     #[cold]
     fn remove(&mut self, slot: usize) {
         let Some(connection) = self.slots[slot].take() else { return };
+        connection.socket.unwatch(&self.epoll);
         self.free.push(slot as u32);
         if connection.polled {
             self.polled.retain(|&s| s as usize != slot);
@@ -329,6 +334,7 @@ impl Shm {
             for event in events {
                 match event.data.u64() {
                     LISTENER => self.accept(),
+                    id if id & ENDED != 0 => self.process_ended(id & !ENDED),
                     id => self.socket_event(id),
                 }
             }
@@ -346,9 +352,9 @@ impl Shm {
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(Errno::MFILE | Errno::NFILE) if self.reserve.take().is_some() => {
                     // Left in the queue, the connection would keep this side from ever sleeping.
-                    let turned_away = rustix::net::accept(listener).is_ok();
+                    let turned_away = rustix::net::accept(listener).map(|socket| hang_up(&socket));
                     self.reserve = reserve();
-                    if !turned_away {
+                    if turned_away.is_err() {
                         return;
                     }
                     self.counters.refused += 1;
@@ -359,10 +365,10 @@ impl Shm {
     }
 
     fn admit(&mut self, socket: OwnedFd) {
-        let admitted = match self.check_user(&socket) {
-            Ok(()) => self.insert(socket, State::Accepted, false),
-            Err(e) => Err(e),
-        };
+        let admitted = Connected::new(socket).and_then(|socket| {
+            self.check_user(&socket)?;
+            self.insert(socket, State::Accepted, false)
+        });
         match admitted {
             // The hello is most likely there already.
             Ok(id) => self.socket_event(id),
@@ -370,8 +376,8 @@ impl Shm {
         }
     }
 
-    fn check_user(&self, socket: &OwnedFd) -> io::Result<()> {
-        let peer = rustix::net::sockopt::socket_peercred(socket)?.uid;
+    fn check_user(&self, socket: &Connected) -> io::Result<()> {
+        let peer = socket.user();
         if peer == rustix::process::geteuid() || self.options.other_users {
             return Ok(());
         }
@@ -390,10 +396,8 @@ impl Shm {
             }
             State::Opening => connection::accept(socket, kind),
             State::Open(_) => {
-                if !connection::take_wakes(socket) && !connection.ended {
-                    connection.ended = true;
-                    self.ending += 1;
-                    let _ = epoll::delete(&self.epoll, &connection.socket);
+                if !connection::take_wakes(socket) {
+                    self.end(slot);
                 }
                 return self.warm(slot);
             }
@@ -411,6 +415,28 @@ impl Shm {
                 self.counters.refused += 1;
                 self.remove(slot);
             }
+        }
+    }
+
+    /// The peer's process has ended. What it said before is heard first.
+    fn process_ended(&mut self, id: u64) {
+        self.socket_event(id);
+        let Some(slot) = self.slot_of(id) else { return };
+        if matches!(&self.slots[slot], Some(Connection { state: State::Open(_), .. })) {
+            self.end(slot);
+        } else {
+            self.counters.refused += 1;
+            self.remove(slot);
+        }
+    }
+
+    /// The peer is dead: what it had published is delivered, then the connection is removed.
+    fn end(&mut self, slot: usize) {
+        let Some(connection) = &mut self.slots[slot] else { return };
+        if !connection.ended {
+            connection.ended = true;
+            self.ending += 1;
+            connection.socket.unwatch(&self.epoll);
         }
     }
 

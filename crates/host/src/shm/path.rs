@@ -14,7 +14,10 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::Pid;
+
+use super::connected::{Connected, hang_up};
 
 /// Connections that wait for `accept`; the kernel cuts it down to its own limit.
 const BACKLOG: i32 = 4096;
@@ -53,7 +56,7 @@ fn socket() -> io::Result<OwnedFd> {
 }
 
 /// A connection to the server at `directory/name`.
-pub(super) fn connect(directory: &Path, name: &str) -> io::Result<OwnedFd> {
+pub(super) fn connect(directory: &Path, name: &str) -> io::Result<Connected> {
     let path = directory.join(name);
     if let Err(e) = open_private(directory) {
         return Err(if e.kind() == io::ErrorKind::NotFound { nobody(&path, &e) } else { e });
@@ -62,19 +65,19 @@ pub(super) fn connect(directory: &Path, name: &str) -> io::Result<OwnedFd> {
 }
 
 /// A connection to the server at `path`, whosoever directory that is.
-pub(crate) fn connect_at(path: &Path) -> io::Result<OwnedFd> {
+pub(crate) fn connect_at(path: &Path) -> io::Result<Connected> {
+    connect_to(&address(path)?).map_err(|e| match e.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => nobody(path, &e),
+        io::ErrorKind::WouldBlock => named(path, e, "too many connections wait for this server"),
+        _ => named(path, e, "cannot connect"),
+    })
+}
+
+/// `ConnectionRefused` also if the server was killed and a process that it had forked holds its socket open.
+fn connect_to(address: &SocketAddrUnix) -> io::Result<Connected> {
     let socket = socket()?;
-    match rustix::net::connect(&socket, &address(path)?) {
-        Ok(()) => Ok(socket),
-        Err(e) => {
-            let e = io::Error::from(e);
-            Err(match e.kind() {
-                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => nobody(path, &e),
-                io::ErrorKind::WouldBlock => named(path, e, "too many connections wait for this server"),
-                _ => named(path, e, "cannot connect"),
-            })
-        }
-    }
+    rustix::net::connect(&socket, address)?;
+    Connected::new(socket)
 }
 
 fn nobody(path: &Path, e: &io::Error) -> io::Error {
@@ -86,6 +89,8 @@ fn nobody(path: &Path, e: &io::Error) -> io::Error {
 pub(crate) struct Listener {
     socket: OwnedFd,
     path: PathBuf,
+    /// The process that listens: a forked copy of this value must not end that.
+    owner: Pid,
 }
 
 impl Listener {
@@ -128,7 +133,7 @@ impl Listener {
             other => other,
         }
         .map_err(|e| named(&path, e, "cannot listen"))?;
-        let listener = Self { socket, path };
+        let listener = Self { socket, path, owner: rustix::process::getpid() };
         rustix::net::listen(&listener.socket, BACKLOG)
             .map_err(|e| named(&listener.path, e, "cannot listen"))?;
         Ok(listener)
@@ -137,8 +142,8 @@ impl Listener {
 
 /// True if somebody listens at `path`. Anything but a refusal counts as life: a full queue, a file that is no socket.
 fn is_alive(path: &Path) -> io::Result<bool> {
-    match rustix::net::connect(&socket()?, &address(path)?) {
-        Err(rustix::io::Errno::CONNREFUSED) => {
+    match connect_to(&address(path)?) {
+        Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
             // A file that is no socket refuses too, but it is not ours to remove.
             let found = fs::symlink_metadata(path).map_err(|e| named(path, e, "cannot be looked at"))?;
             Ok(!std::os::unix::fs::FileTypeExt::is_socket(&found.file_type()))
@@ -155,7 +160,15 @@ impl AsFd for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
+        if rustix::process::getpid() != self.owner {
+            return;
+        }
         // The name goes before the socket does: until then it is known to be ours, afterwards another may have it.
         let _ = fs::remove_file(&self.path);
+        // Closing alone would leave clients waiting as long as a forked process has a copy of the socket.
+        let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
+        while let Ok(waiting) = rustix::net::accept(&self.socket) {
+            hang_up(&waiting);
+        }
     }
 }

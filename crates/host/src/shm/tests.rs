@@ -8,6 +8,8 @@ use tempfile::TempDir;
 use super::*;
 use crate::fork::Child;
 
+mod death;
+
 fn directory() -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o700)).unwrap();
@@ -485,7 +487,7 @@ fn connections_that_come_and_go_leave_nothing_behind() {
                 client.recv_burst();
             }
             assert_eq!(open().1, alone.1 + 2, "one mapping a side");
-            assert_eq!(open().0, alone.0 + 4, "one socket a side, the client's epoll and reserve");
+            assert_eq!(open().0, alone.0 + 6, "a socket and a pidfd a side, the client's epoll and reserve");
             drop(client);
             while server.gone().is_none() {
                 server.recv_burst();

@@ -1,6 +1,6 @@
 //! The system calls that no safe library offers. They move several datagrams at once, with kernel segmentation: `recvmmsg`
-//! with UDP_GRO, `sendmmsg` with UDP_SEGMENT, and their cheaper forms for one datagram. All unsafe code of the socket
-//! drivers is here.
+//! with UDP_GRO, `sendmmsg` with UDP_SEGMENT, and their cheaper forms for one datagram; and ask who is at the other end
+//! of a Unix socket. All unsafe code of the socket drivers is here.
 //!
 //! The invariant that makes it sound: every pointer given to the kernel is to a local array or to a slice borrowed for
 //! the whole call, its length is given beside it, and the kernel keeps none of them after the call returns.
@@ -8,7 +8,7 @@
 use std::io;
 use std::mem;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
-use std::os::fd::{AsRawFd as _, BorrowedFd};
+use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::ptr;
 
 use sprat_proto::datagrams::BURST;
@@ -225,6 +225,35 @@ pub(super) fn set_option(
     // SAFETY: the pointer is to a local integer, of the length given; the kernel only reads it.
     let done = unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, at, len) };
     check(done as isize).map(drop)
+}
+
+/// The process at the other end of a Unix socket: its number in this process's pid namespace, 0 if it has none there, and
+/// its user. (rustix has this too, but takes the number for one that is never 0.)
+pub(crate) fn peer_ids(fd: BorrowedFd<'_>) -> io::Result<(libc::pid_t, libc::uid_t)> {
+    // As `ucred` has them.
+    let [pid, user, _group] = option(fd, libc::SOL_SOCKET, libc::SO_PEERCRED)?;
+    Ok((pid, user.cast_unsigned()))
+}
+
+/// A pidfd of the process at the other end of a Unix socket, closed on exec. `ENOPROTOOPT` before Linux 6.5.
+pub(crate) fn peer_pidfd(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let [made] = option(fd, libc::SOL_SOCKET, libc::SO_PEERPIDFD)?;
+    // SAFETY: the kernel made this descriptor for this call, so nothing else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(made) })
+}
+
+/// A socket option whose value is `N` integers.
+fn option<const N: usize>(
+    fd: BorrowedFd<'_>,
+    level: libc::c_int,
+    name: libc::c_int,
+) -> io::Result<[libc::c_int; N]> {
+    let mut value = [0; N];
+    let mut len = size_of_val(&value) as libc::socklen_t;
+    let at = (&raw mut value).cast();
+    // SAFETY: the pointer is to a local array of the length given beside it, and the kernel writes no more than that.
+    check(unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, at, &raw mut len) } as isize)?;
+    Ok(value)
 }
 
 fn check(result: isize) -> io::Result<usize> {

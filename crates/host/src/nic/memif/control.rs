@@ -25,6 +25,7 @@ use sprat_proto::wire::memif::{
 use super::super::burst::Burst;
 use super::ring::{Broken, Laid, Ring, Sink, Source, interrupt};
 use crate::mem::{Region, Sealed};
+use crate::shm::connected::Connected;
 
 /// Most regions of a peer: DPDK has one, or with its zero-copy one for each of its own memory areas.
 const MOST_REGIONS: usize = 8;
@@ -120,7 +121,7 @@ struct Saying {
 /// One connection.
 #[derive(Debug)]
 pub(super) struct Control {
-    socket: OwnedFd,
+    socket: Connected,
     stage: Stage,
 }
 
@@ -137,7 +138,7 @@ pub(super) enum Progress {
 
 impl Control {
     /// The server's side of a connection that was accepted.
-    pub(super) fn server(socket: OwnedFd) -> io::Result<Self> {
+    pub(super) fn server(socket: Connected) -> io::Result<Self> {
         let hello = Hello {
             name: chars(NAME),
             min_version: VERSION,
@@ -153,11 +154,11 @@ impl Control {
     }
 
     /// The client's side of a connection that it made.
-    pub(super) fn client(socket: OwnedFd) -> Self {
+    pub(super) fn client(socket: Connected) -> Self {
         Self { socket, stage: Stage::Client(None) }
     }
 
-    pub(super) fn socket(&self) -> &OwnedFd {
+    pub(super) fn socket(&self) -> &Connected {
         &self.socket
     }
 

@@ -29,6 +29,7 @@ use sprat_proto::wire::memif::{LOG2_RING_MAX, SECRET};
 use super::Nic;
 use super::burst::Burst;
 use crate::clock::Clock;
+use crate::shm::connected::Connected;
 use crate::shm::{Listener, connect_at};
 
 mod control;
@@ -57,6 +58,8 @@ const PATIENCE_NS: u64 = 2 * SECOND;
 const AGAIN_NS: u64 = 100 * MS;
 /// What the listening socket is called in the epoll; links have numbers below.
 const LISTENER: u64 = u64::MAX;
+/// Set in a link's number, it means among the epoll events that the peer's process has ended.
+const ENDED: u64 = 1 << 63;
 
 /// Which side this is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -262,6 +265,7 @@ impl Memif {
         for event in events {
             match event.data.u64() {
                 LISTENER => self.accept(now),
+                number if number & ENDED != 0 => self.process_ended(number & !ENDED),
                 number => self.hear(number),
             }
         }
@@ -296,15 +300,14 @@ impl Memif {
         while let Some(listener) = &self.listener {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let Ok(socket) = rustix::net::accept_with(listener, flags) else { return };
-            let ours = rustix::net::sockopt::socket_peercred(&socket)
-                .is_ok_and(|c| c.uid.is_root() || c.uid == rustix::process::geteuid());
-            if !ours || self.links.len() == MOST_LINKS {
-                self.counts.links_refused += 1;
-                continue;
-            }
-            match Control::server(socket) {
-                Ok(control) => self.begin(now, control),
-                Err(_) => self.counts.links_refused += 1,
+            let ours = |c: &Connected| c.user().is_root() || c.user() == rustix::process::geteuid();
+            let admitted = Connected::new(socket)
+                .ok()
+                .filter(|socket| ours(socket) && self.links.len() < MOST_LINKS)
+                .and_then(|socket| Control::server(socket).ok());
+            match admitted {
+                Some(control) => self.begin(now, control),
+                None => self.counts.links_refused += 1,
             }
         }
     }
@@ -312,8 +315,7 @@ impl Memif {
     fn begin(&mut self, now: Instant, control: Control) {
         let number = self.next;
         self.next += 1;
-        let data = epoll::EventData::new_u64(number);
-        if epoll::add(&self.epoll, control.socket(), data, epoll::EventFlags::IN).is_ok() {
+        if control.socket().watch(&self.epoll, number, number | ENDED).is_ok() {
             let until = now.after(PATIENCE_NS);
             self.links.push(Link { number, control, rings: None, until });
         }
@@ -350,6 +352,15 @@ impl Memif {
         }
     }
 
+    /// The peer's process has ended. What it said before is heard first.
+    fn process_ended(&mut self, number: u64) {
+        self.hear(number);
+        if self.place(number).is_some() {
+            self.reason = Some("the peer has gone".to_owned());
+            self.forget(number);
+        }
+    }
+
     /// Tells a peer that it is over, and why.
     fn end(&mut self, number: u64, why: &str) {
         if let Some(place) = self.place(number) {
@@ -362,6 +373,7 @@ impl Memif {
     fn forget(&mut self, number: u64) {
         if let Some(place) = self.place(number) {
             let mut link = self.links.remove(place);
+            link.control.socket().unwatch(&self.epoll);
             for source in link.rings.iter_mut().flat_map(|rings| rings.sources()) {
                 // The peer has the same counter open, so that closing it here would not take it out.
                 let _ = epoll::delete(&self.epoll, source.interrupt());

@@ -11,7 +11,9 @@ use sprat_proto::wire::memif::{AddRing, DESCRIPTORS, HEAD, Init, Message, VERSIO
 use super::control::Rings;
 use super::ring::{Laid, Ring, Sink};
 use super::*;
+use crate::fork::Child;
 use crate::mem::Region;
+use crate::shm::connected::tests::Copies;
 
 /// Looks until it is so; no test needs nearly as many.
 const MANY: usize = 2_000_000;
@@ -282,7 +284,7 @@ fn a_secret_keeps_others_out() {
 }
 
 /// A client that says what it likes.
-struct Rude(OwnedFd);
+struct Rude(Connected);
 
 impl Rude {
     fn new(house: &House, server: &mut Memif) -> Self {
@@ -442,4 +444,48 @@ fn files_that_can_shrink_are_refused() {
     rustix::fs::fcntl_add_seals(&file, rustix::fs::SealFlags::SHRINK).unwrap();
     assert!(crate::mem::Sealed::unshrinkable(copy(), 4096).is_ok());
     assert!(crate::mem::Sealed::unshrinkable(copy(), 8193).is_err());
+}
+
+/// A peer's death is seen while copies of its sockets are open elsewhere, as in a process that the peer has forked.
+#[test]
+fn a_peer_that_ends_is_gone_whoever_has_its_sockets() {
+    let house = House::new();
+    let (server, mut client) = pair(&house, |o| o);
+    let copies: Vec<OwnedFd> = [
+        server.listener.as_ref().unwrap().as_fd().try_clone_to_owned(),
+        server.links[0].control.socket().as_fd().try_clone_to_owned(),
+    ]
+    .into_iter()
+    .collect::<Result<_, _>>()
+    .unwrap();
+    drop(server);
+    client.look_at_sockets();
+    assert_eq!(client.links(), 0, "dropped");
+    drop((client, copies));
+
+    let handed = Copies::new();
+    let child = Child::spawn(|| {
+        let mut server = Memif::open(house.options(Role::Server)).unwrap();
+        handed.give(server.listener.as_ref().unwrap().as_fd());
+        until(|| {
+            server.look_at_sockets();
+            server.links() == 1
+        });
+        handed.give(server.links[0].control.socket().as_fd());
+        loop {
+            server.recv_burst();
+        }
+    });
+    let listener = handed.take();
+    let mut client = Memif::open(house.options(Role::Client)).unwrap();
+    until(|| {
+        client.look_at_sockets();
+        client.links() == 1
+    });
+    let copies = (listener, handed.take());
+    drop(child);
+    client.look_at_sockets();
+    assert_eq!((client.links(), client.reason()), (0, Some("the peer has gone")));
+    drop(Memif::open(house.options(Role::Server)).unwrap());
+    drop(copies);
 }

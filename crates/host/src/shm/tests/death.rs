@@ -1,0 +1,148 @@
+//! A peer's death is seen while copies of its sockets are open elsewhere, as in a process that the peer has forked. Tests
+//! that fork run beside these, so that without this a dead server sometimes seemed to live (4 of 75 runs).
+
+use rustix::process::Signal;
+
+use super::*;
+use crate::shm::connected::tests::Copies;
+
+/// The sockets of a driver: of its connections, and of its listener.
+fn sockets(shm: &Shm) -> impl Iterator<Item = BorrowedFd<'_>> {
+    let listener = shm.listener.iter().map(AsFd::as_fd);
+    shm.slots.iter().flatten().map(|c| c.socket.as_fd()).chain(listener)
+}
+
+fn copies(shm: &Shm) -> Vec<OwnedFd> {
+    sockets(shm).map(|fd| fd.try_clone_to_owned().unwrap()).collect()
+}
+
+/// Turns until the driver says that a peer has gone; which one.
+fn gone(shm: &mut Shm) -> Addr {
+    let mut gone = None;
+    turn_until(&mut [shm], |all| {
+        all[0].recv_burst();
+        gone = all[0].gone();
+        gone.is_some()
+    });
+    gone.unwrap()
+}
+
+/// A client of a server that runs in a process of its own; with that process the test gets copies of all its sockets.
+fn client_of_a_child(directory: &Path) -> (Child, Shm, Addr, Vec<OwnedFd>) {
+    let handed = Copies::new();
+    let child = Child::spawn(|| {
+        let mut server = server(directory, "s");
+        handed.give(server.listener.as_ref().unwrap().as_fd());
+        while server.counters.opened == 0 {
+            server.recv_burst();
+        }
+        handed.give(sockets(&server).next().unwrap());
+        loop {
+            server.recv_burst();
+        }
+    });
+    let mut copies = vec![handed.take()];
+    let mut client = client(directory);
+    let to = client.resolve(&locator("s")).unwrap();
+    while client.counters.opened == 0 {
+        client.recv_burst();
+    }
+    copies.push(handed.take());
+    (child.unwrap(), client, to, copies)
+}
+
+#[test]
+fn a_server_that_is_dropped_is_dead_whoever_has_its_sockets() {
+    let directory = directory();
+    let (server, mut client, to) = pair(directory.path());
+    let mut waiting = super::client(directory.path());
+    let to_waiting = waiting.resolve(&locator("s")).unwrap();
+    let copies = copies(&server);
+    assert_eq!(copies.len(), 2);
+    drop(server);
+    assert_eq!(gone(&mut client), to);
+    assert_eq!(gone(&mut waiting), to_waiting, "it was not accepted yet");
+    assert!(client.doze() && is_quiet(&client) && waiting.doze() && is_quiet(&waiting));
+    drop(super::server(directory.path(), "s"));
+    drop(copies);
+}
+
+#[test]
+fn a_client_that_is_dropped_is_dead_whoever_has_its_sockets() {
+    let directory = directory();
+    let (mut server, mut client, to) = pair(directory.path());
+    let copies = copies(&client);
+    client.send(to, &[b"last words"]);
+    drop(client);
+    server.look();
+    let from = receive_burst(&mut server)[0].0;
+    assert_eq!(gone(&mut server), from);
+    assert!(server.doze() && is_quiet(&server));
+    drop(copies);
+}
+
+#[test]
+fn a_server_that_is_killed_is_dead_whoever_has_its_sockets() {
+    let directory = directory();
+    let (child, mut client, to, copies) = client_of_a_child(directory.path());
+    client.look();
+    assert!(client.doze());
+    drop(child);
+    assert!(!is_quiet(&client), "its sleep ends");
+    client.wake();
+    assert_eq!(gone(&mut client), to);
+    assert!(client.doze() && is_quiet(&client));
+    // Its name is free, and until somebody takes it nobody is there.
+    let e = client.resolve(&locator("s")).unwrap_err();
+    assert_eq!(e.kind(), io::ErrorKind::ConnectionRefused);
+    let mut second = server(directory.path(), "s");
+    let to = client.resolve(&locator("s")).unwrap();
+    while client.send(to, &[b"x"]) != Sent::Yes {
+        second.recv_burst();
+        client.recv_burst();
+    }
+    drop(copies);
+}
+
+#[test]
+fn a_client_that_is_killed_is_dead_whoever_has_its_sockets() {
+    let directory = directory();
+    let mut server = server(directory.path(), "s");
+    let handed = Copies::new();
+    let child = Child::spawn(|| {
+        let mut client = client(directory.path());
+        let to = client.resolve(&locator("s")).unwrap();
+        while client.send(to, &[b"last words"]) != Sent::Yes {
+            client.recv_burst();
+        }
+        handed.give(sockets(&client).next().unwrap());
+        loop {
+            client.recv_burst();
+        }
+    });
+    while server.counters.opened == 0 {
+        server.recv_burst();
+    }
+    let copy = handed.take();
+    drop(child);
+    let from = receive_burst(&mut server)[0].0;
+    assert_eq!(gone(&mut server), from);
+    assert_eq!(server.connections(), 0);
+    drop(copy);
+}
+
+/// A stopped process is not a dead one.
+#[test]
+fn a_server_that_is_stopped_lives() {
+    let directory = directory();
+    let (child, mut client, to, copies) = client_of_a_child(directory.path());
+    child.signal(Signal::STOP);
+    for _ in 0..10 {
+        client.look();
+        assert_eq!((client.recv_burst(), client.gone()), (0, None));
+    }
+    assert_eq!(client.send(to, &[b"when you can"]), Sent::Yes);
+    drop(child);
+    assert_eq!(gone(&mut client), to);
+    drop(copies);
+}
