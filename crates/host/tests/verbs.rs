@@ -64,7 +64,7 @@ fn connect(a: &Side, b: &Side, options: ConnectOptions) {
         s.spawn(|| {
             let request = listener.next(SOON).expect("a request");
             let accept =
-                AcceptOptions { ird: 8, ord: 8, private_data: b"welcome".to_vec(), patience_ns: None };
+                AcceptOptions { ird: 8, ord: 8, private_data: b"welcome".to_vec(), ..AcceptOptions::default() };
             request.accept(&b.pair, accept).unwrap();
             // Makes progress here until the other side is connected.
             b.pair.connected(Some(Duration::from_millis(1))).ok();
@@ -132,6 +132,37 @@ fn a_thread_of_the_device_serves_a_peer_while_its_program_does_not_call() {
         let turns = |counters: Counters| (counters.turns, counters.thread_turns);
         assert!(turns(after).1 > turns(before).1, "{after:?}");
         assert_eq!(turns(after).0 - turns(before).0, turns(after).1 - turns(before).1, "nobody else did");
+    }
+}
+
+/// Messages come before their receives, at last more of them than are kept: own Reads go on meanwhile, and all arrive.
+#[test]
+fn messages_wait_for_their_receives() {
+    const LEN: usize = 64 << 10;
+    for threading in [Threading::Caller, Threading::IoThread, Threading::ReceiveThread, Threading::Guard] {
+        let [a, b] = connected(Options { threading, ..Options::default() }, 32 * LEN);
+        let pattern: Vec<u8> = (0..32 * LEN).map(|i| (i * 7 % 251) as u8).collect();
+        a.memory.write(0, &pattern).unwrap();
+        a.send(0, SendOp::Send, 0..LEN);
+        std::thread::scope(|s| {
+            let ours = s.spawn(|| (0..33).map(|_| a.done().id).collect::<Vec<_>>());
+            b.send(100, SendOp::Read(a.memory.remote(8)), 0..8);
+            assert_eq!(b.done().id, 100);
+            for id in 0..32 {
+                a.send(id + 1, SendOp::Send, id as usize * LEN..(id as usize + 1) * LEN);
+            }
+            for _ in 0..1000 {
+                assert_eq!(b.queue.poll(), None);
+            }
+            for id in 0..33 {
+                b.recv(id, 0..LEN);
+                assert_eq!((b.done().id, id), (id, id));
+                let (mut came, from) = (vec![0; LEN], (id as usize).saturating_sub(1) * LEN);
+                b.memory.read(0, &mut came).unwrap();
+                assert!(came == pattern[from..from + LEN], "message {id}");
+            }
+            assert_eq!(ours.join().unwrap(), (0..33).collect::<Vec<_>>());
+        });
     }
 }
 

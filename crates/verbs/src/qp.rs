@@ -97,6 +97,11 @@ impl Qp {
         }
     }
 
+    /// `min_rnr_timer`, as the program has set it.
+    pub(crate) fn min_rnr_timer(&self) -> u8 {
+        locked(&self.attr).min_rnr_timer
+    }
+
     /// It may be posted to by functions.
     pub(crate) const fn is_extended(&self) -> bool {
         self.extended

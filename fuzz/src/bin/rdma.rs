@@ -125,7 +125,7 @@ impl World {
             let conn = rnic.incoming(now).expect("there is room");
             let request = b"MPA ID Req Frame\x00\x01\x00\x00";
             rnic.input(now, conn, request, &mut Ram(vec![]));
-            let options = AcceptOptions { ird: 2, ord: 2, private_data: vec![], patience_ns: None };
+            let options = AcceptOptions { ird: 2, ord: 2, ..AcceptOptions::default() };
             rnic.accept(now, conn, qp, &options).expect("it asks");
             let (sends, receives) = (VecDeque::new(), VecDeque::new());
             Peer { conn, qp, inbox: vec![], sends, receives, open: true }

@@ -438,6 +438,7 @@ impl Core {
         };
         let conn = match stream.stage {
             _ if stream.finished => return false,
+            Stage::Live(_) if stream.stalled => return false,
             Stage::Live(conn) => conn,
             Stage::Lingering(_) => return self.drain(slot),
             Stage::Opening { .. } => return false,
@@ -475,9 +476,23 @@ impl Core {
             Some(Ok(n)) => {
                 self.count_read(n);
                 self.hand_in(now, slot, conn, n);
+                if self.rnic.is_stalled(conn) {
+                    self.stall(slot, true);
+                }
             }
         }
         true
+    }
+
+    /// Reads a stream no further, or does again.
+    #[cold]
+    fn stall(&mut self, slot: u32, stalls: bool) {
+        let Some(stream) = self.streams[slot as usize].as_deref_mut() else { return };
+        stream.stalled = stalls;
+        self.register(slot);
+        if !stalls {
+            self.ready.push_back(slot);
+        }
     }
 
     fn count_read(&mut self, n: usize) {
@@ -584,6 +599,14 @@ impl Core {
             let Some(slot) = self.dirty.pop_front() else { break };
             if let Some(stream) = self.streams[slot as usize].as_deref_mut() {
                 stream.dirty = false;
+                let (conn, stalled) = (stream.conn(), stream.stalled);
+                if let Some(conn) = conn {
+                    // Even if nothing can be sent: the peer may not read before it is read from.
+                    self.rnic.take_up(now, conn, &mut self.regions);
+                    if stalled && !self.rnic.is_stalled(conn) {
+                        self.stall(slot, false);
+                    }
+                }
                 self.send_on(now, slot, slices);
             }
         }
@@ -673,7 +696,7 @@ impl Core {
     fn take_in_rest(&mut self, now: Instant, slot: u32, conn: Conn) {
         for _ in 0..MOST_REST {
             let Some(stream) = self.streams[slot as usize].as_deref_mut() else { return };
-            if stream.finished || stream.conn() != Some(conn) {
+            if stream.finished || stream.stalled || stream.conn() != Some(conn) {
                 return;
             }
             let kept = stream.kept.len();

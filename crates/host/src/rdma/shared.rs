@@ -236,6 +236,19 @@ impl Shared {
         result
     }
 
+    /// The same for posting receives, which leaves something to do only where messages wait for one.
+    #[inline]
+    pub(crate) fn post_receives<T>(&self, post: impl FnOnce(&mut Core) -> T) -> T {
+        let mut core = self.lock();
+        let result = post(&mut core);
+        if core.rnic().has_ready() && (self.threading != Threading::IoThread || !self.attended()) {
+            let now = self.clock.now();
+            core.flush(now);
+        }
+        self.announce(&core);
+        result
+    }
+
     /// The same for what leaves nothing to send.
     #[inline]
     pub(crate) fn note<T>(&self, note: impl FnOnce(&mut Core) -> T) -> T {

@@ -74,6 +74,8 @@ pub(super) struct Stream {
     pub(super) pending: Option<Box<Pending>>,
     /// The peer has sent its last octet, or everything is over.
     pub(super) finished: bool,
+    /// It is not read: what has come for which no receive is posted is enough.
+    pub(super) stalled: bool,
     /// It is in the list of those that have something to send.
     pub(super) dirty: bool,
     /// What the epoll reports.
@@ -114,6 +116,7 @@ impl Stream {
             ahead: AHEAD,
             pending: None,
             finished: false,
+            stalled: false,
             dirty: false,
             interest: EventFlags::empty(),
         }
@@ -131,7 +134,8 @@ impl Stream {
     /// What the epoll should report.
     pub(super) fn wanted_interest(&self) -> EventFlags {
         let mut flags = EventFlags::empty();
-        flags.set(EventFlags::IN, !self.finished && !matches!(self.stage, Stage::Opening { .. }));
+        let reads = !self.finished && !self.stalled && !matches!(self.stage, Stage::Opening { .. });
+        flags.set(EventFlags::IN, reads);
         let opening = matches!(self.stage, Stage::Opening { refused: false, .. });
         flags.set(EventFlags::OUT, self.pending.is_some() || opening);
         flags

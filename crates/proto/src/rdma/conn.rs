@@ -12,6 +12,7 @@
 //! Not here: sockets, and which stream belongs to whom.
 
 mod steps;
+mod unready;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -64,6 +65,10 @@ pub(super) struct Connection {
     opens: bool,
     /// When its patience ends.
     due: Instant,
+    /// When that with a message without a receive does.
+    rnr_due: Instant,
+    /// The peer has sent its last octet, and what came before waits for receives.
+    finished: bool,
     /// Octets appended, and those that the stream took.
     position: u64,
     taken: u64,
@@ -88,6 +93,8 @@ impl Connection {
             hold: Instant::ZERO,
             opens: false,
             due: Instant::NEVER,
+            rnr_due: Instant::NEVER,
+            finished: false,
             position: 0,
             taken: 0,
             queued: false,
@@ -156,7 +163,7 @@ impl Rnic {
         let phase = Phase::Requested(Box::new(initiator));
         let conn = self.conns.insert(|_| Connection::new(phase)).ok_or(PostError::NoRoom)?;
         let due = now.after(config.start_timeout_ns);
-        queue_pair.start(Conn(conn));
+        queue_pair.start(Conn(conn), options.rnr_timeout_ns);
         if let Some(connection) = self.conns.get_mut(conn) {
             (connection.qp, connection.frame) = (Some(qp), frame);
             connection.hold = Instant::from_ns(options.hold_ns);
@@ -210,7 +217,7 @@ impl Rnic {
         connection.qp = Some(qp);
         connection.phase = Phase::Open;
         connection.open(agreed, &self.shared);
-        queue_pair.start(conn);
+        queue_pair.start(conn, options.rnr_timeout_ns);
         queue_pair.open(agreed);
         if let First::WaitFor(_) = agreed.first {
             let due = now.after(self.shared.config.start_timeout_ns);
@@ -266,10 +273,14 @@ impl Rnic {
     }
 
     /// Takes what arrived: `bytes` are all octets of the stream that were not consumed before and are there. Returns how
-    /// many are consumed; the caller keeps the others in front of what comes next, at most 72 KiB.
+    /// many are consumed; the caller keeps the others in front of what comes next, at most 72 KiB. While the stream
+    /// [is stalled](Rnic::is_stalled) nothing is consumed.
     pub fn input<M: Memory>(&mut self, now: Instant, conn: Conn, bytes: &[u8], memory: &mut M) -> usize {
         self.shared.now = now;
         let mut used = 0;
+        if self.is_stalled(conn) {
+            return 0;
+        }
         while let Some(connection) = self.conns.get(conn.0) {
             let step = match &connection.phase {
                 Phase::Requested(_) => self.reply(conn, &bytes[used..]),
@@ -286,9 +297,35 @@ impl Rnic {
         match self.conns.get_mut(conn.0).filter(|c| !matches!(c.phase, Phase::Ending)) {
             Some(connection) => {
                 connection.partial = used < bytes.len();
+                if self.shared.unready.messages > 0 {
+                    self.mind_unready(conn);
+                }
                 used
             }
             None => bytes.len(),
+        }
+    }
+
+    /// The stream is to be read no further: so much has come for which no receive is posted. When there is room again it is
+    /// named by [`Rnic::ready`].
+    #[inline]
+    pub fn is_stalled(&mut self, conn: Conn) -> bool {
+        self.shared.unready.messages > 0 && self.has_kept_too_much(conn)
+    }
+
+    #[cold]
+    fn has_kept_too_much(&mut self, conn: Conn) -> bool {
+        let queue_pair = self.conns.get(conn.0).and_then(|c| c.qp).and_then(|qp| self.qps.get(qp.0));
+        queue_pair.is_some_and(|queue_pair| queue_pair.is_stalled(&mut self.shared))
+    }
+
+    /// Gives receives that have been posted to messages that came before them; [`Rnic::output`] does so too, but who cannot
+    /// send must not wait with it.
+    pub fn take_up<M: Memory>(&mut self, now: Instant, conn: Conn, memory: &mut M) {
+        self.shared.now = now;
+        if self.shared.unready.messages > 0 {
+            self.take_up_unready(conn, memory);
+            self.settle();
         }
     }
 
@@ -336,6 +373,13 @@ impl Rnic {
         }
     }
 
+    /// [`Rnic::ready`] would name a stream, or one that has gone.
+    #[inline]
+    #[must_use]
+    pub fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
     /// Appends what is next on the stream to `record`: one frame of the start-up or one FPDU. False if there is nothing.
     pub fn output<M: Memory>(
         &mut self,
@@ -352,6 +396,10 @@ impl Rnic {
             connection.frame = Vec::new();
             return true;
         }
+        if self.shared.unready.messages > 0 {
+            self.take_up_unready(conn, memory);
+        }
+        let Some(connection) = self.conns.get_mut(conn.0) else { return false };
         if matches!(connection.phase, Phase::Open | Phase::Closing) {
             match self.own_fpdu(conn, record, memory) {
                 Ok(true) => return true,
@@ -409,6 +457,10 @@ impl Rnic {
         self.shared.now = now;
         let Some(connection) = self.conns.get_mut(conn.0) else { return };
         let whole = end == End::Finished && connection.deframer.between() && !connection.partial;
+        if whole && matches!(connection.phase, Phase::Open) && self.outlives_peer(conn) {
+            return;
+        }
+        let Some(connection) = self.conns.get_mut(conn.0) else { return };
         match connection.phase {
             Phase::Requested(_) | Phase::Awaited { .. } => {
                 self.give_up(conn, Why::Ended(end), end == End::Reset)
@@ -444,6 +496,10 @@ impl Rnic {
             }
             self.timers.pop();
             let Some(connection) = self.conns.get_mut(conn) else { continue };
+            if connection.rnr_due == due && self.is_out_of_patience(Conn(conn)) {
+                continue;
+            }
+            let Some(connection) = self.conns.get_mut(conn) else { continue };
             if connection.due != due {
                 // It may have got another deadline since; that its FPDUs may go now still counts.
                 if connection.hold == due {
@@ -455,6 +511,7 @@ impl Rnic {
             match connection.phase {
                 Phase::Requested(_) | Phase::Awaited { .. } => self.give_up(Conn(conn), Why::Timeout, true),
                 Phase::Open if !connection.established => self.give_up(Conn(conn), Why::Timeout, true),
+                Phase::Open if connection.finished => self.finish(Conn(conn)),
                 Phase::Open => {
                     // Whoever should have sent first has not: the patience with him is over.
                     if connection.first == First::Wait {

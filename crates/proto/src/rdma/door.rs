@@ -44,6 +44,8 @@ pub struct Config {
     pub max_depth: u32,
     /// Most completions of one queue.
     pub max_cqe: u32,
+    /// Most octets of messages that came before their receives, of all queue pairs together.
+    pub max_unready: usize,
 }
 
 /// How much an engine allows: what is beyond any of these is refused.
@@ -111,6 +113,8 @@ impl Default for Config {
             max_tags: 1 << 20,
             max_depth: 1 << 15,
             max_cqe: 1 << 20,
+            // Two hundred queue pairs with as much as each may keep.
+            max_unready: 64 << 20,
         }
     }
 }
@@ -177,6 +181,9 @@ pub struct ConnectOptions {
     /// Our first FPDU is a Write without octets, at once, so that a peer whose program is the first to send may do so
     /// (the effect of `peer_to_peer` without its negotiation, which older peers do not know).
     pub opens: bool,
+    /// How long a message of the peer's waits for its receive, before the connection ends with Terminate 1/2/02; for ever if
+    /// `None`. What comes meanwhile is kept, up to a limit, behind which the stream is read no further.
+    pub rnr_timeout_ns: Option<u64>,
 }
 
 /// How to accept one.
@@ -191,6 +198,8 @@ pub struct AcceptOptions {
     /// How long own FPDUs wait for the peer's first; forever if `None`, as RFC 5044 section 7.1.2 wants it. Linux's siw does
     /// not wait, and as an initiator does not send first, so that programs that do it the other way round need an end of it.
     pub patience_ns: Option<u64>,
+    /// As [`ConnectOptions::rnr_timeout_ns`].
+    pub rnr_timeout_ns: Option<u64>,
 }
 
 /// How the stream ended.

@@ -21,6 +21,7 @@ use super::cq::{CompletionQueue, Pushed};
 use super::door::{Config, Event, QpOptions, QpState};
 use super::mr::{Regions, WindowKind};
 use super::qp::receive::SharedQueue;
+use super::qp::unready::Unready;
 use super::qp::{Fault, QueuePair};
 use super::table::Table;
 use super::{
@@ -42,6 +43,9 @@ pub(crate) struct Shared {
     pub(crate) events: VecDeque<Event>,
     /// Completion queues that have overflowed and whose queue pairs do not know it yet.
     overflowed: Vec<Cq>,
+    /// Queue pairs whose streams are to be asked for output: what they waited for may be there.
+    pub(crate) woken: Vec<Qp>,
+    pub(crate) unready: Unready,
     /// The last time handed in.
     pub(crate) now: Instant,
 }
@@ -82,6 +86,22 @@ impl Shared {
         }
         Some(request)
     }
+
+    /// A queue pair has messages for which a shared queue has no receive.
+    pub(crate) fn await_srq(&mut self, srq: Srq, qp: Qp) {
+        if let Some(queue) = self.srqs.get_mut(srq.0) {
+            queue.unready.push_back(qp);
+        }
+    }
+
+    /// It has none any more; the next one may have what is left.
+    pub(crate) fn await_srq_no_more(&mut self, srq: Srq, qp: Qp) {
+        let Some(queue) = self.srqs.get_mut(srq.0) else { return };
+        queue.unready.retain(|other| *other != qp);
+        if !queue.waiting.is_empty() {
+            self.woken.extend(queue.unready.front());
+        }
+    }
 }
 
 /// Software iWARP; see the module.
@@ -102,6 +122,7 @@ impl Rnic {
     /// An engine without objects. `rng` makes its tags unpredictable.
     #[must_use]
     pub fn new(config: Config, rng: Rng) -> Self {
+        let unready = Unready::new(config.max_unready);
         let shared = Shared {
             mr: Regions::new(rng, config.max_pds, config.max_tags),
             config,
@@ -109,6 +130,8 @@ impl Rnic {
             srqs: Table::new(),
             events: VecDeque::new(),
             overflowed: Vec::new(),
+            woken: Vec::new(),
+            unready,
             now: Instant::ZERO,
         };
         Self {
@@ -278,8 +301,9 @@ impl Rnic {
             return Err(PostError::TooManyElements);
         }
         self.shared.mr.hold_pd(pd)?;
-        let (waiting, limit, users) = (VecDeque::new(), 0, 0);
-        let srq = self.shared.srqs.insert(|_| SharedQueue { pd, depth, max_sge, limit, waiting, users });
+        let (waiting, unready, limit, users) = (VecDeque::new(), VecDeque::new(), 0, 0);
+        let srq =
+            self.shared.srqs.insert(|_| SharedQueue { pd, depth, max_sge, limit, waiting, users, unready });
         if srq.is_none() {
             self.shared.mr.release_pd(pd);
         }
@@ -323,6 +347,13 @@ impl Rnic {
             return Err(PostError::Full);
         }
         queue.waiting.push_back(request);
+        if let Some(&qp) = queue.unready.front() {
+            self.shared.woken.push(qp);
+            if let Some(queue_pair) = self.qps.get_mut(qp.0) {
+                queue_pair.receive.until = Instant::NEVER;
+            }
+            self.settle();
+        }
         Ok(())
     }
 
@@ -370,7 +401,8 @@ impl Rnic {
     /// # Errors
     /// [`PostError::Invalid`].
     pub fn destroy_qp(&mut self, qp: Qp) -> Result<(), PostError> {
-        let queue_pair = self.qps.remove(qp.0).ok_or(PostError::Invalid)?;
+        let mut queue_pair = self.qps.remove(qp.0).ok_or(PostError::Invalid)?;
+        queue_pair.forget_unready(&mut self.shared);
         if let Some(conn) = queue_pair.conn {
             self.orphan(conn);
         }
@@ -386,6 +418,7 @@ impl Rnic {
         }
         self.shared.mr.release_qp(qp);
         self.shared.mr.release_pd(options.pd);
+        self.settle();
         Ok(())
     }
 
@@ -434,8 +467,10 @@ impl Rnic {
             }
         }
         if let Some(queue_pair) = self.qps.get_mut(qp.0) {
+            queue_pair.forget_unready(&mut self.shared);
             *queue_pair = QueuePair::new(qp, options);
         }
+        self.settle();
         Ok(())
     }
 
@@ -489,15 +524,32 @@ impl Rnic {
     pub fn post_recv(&mut self, qp: Qp, request: RecvRequest) -> Result<(), PostError> {
         let queue_pair = self.qps.get_mut(qp.0).ok_or(PostError::Invalid)?;
         queue_pair.post_recv(request, &mut self.shared)?;
+        if queue_pair.receive.is_awaited()
+            && let Some(conn) = queue_pair.conn
+        {
+            self.wake(conn);
+        }
         self.settle();
         Ok(())
     }
 
-    /// Puts queue pairs in error whose completion queues overflowed.
+    /// Puts queue pairs in error whose completion queues overflowed, and wakes those that have what they waited for.
     #[inline]
     pub(super) fn settle(&mut self) {
         if !self.shared.overflowed.is_empty() {
             self.overflow();
+        }
+        if !self.shared.woken.is_empty() {
+            self.wake_all();
+        }
+    }
+
+    #[cold]
+    fn wake_all(&mut self) {
+        while let Some(qp) = self.shared.woken.pop() {
+            if let Some(conn) = self.qps.get(qp.0).and_then(|queue_pair| queue_pair.conn) {
+                self.wake(conn);
+            }
         }
     }
 

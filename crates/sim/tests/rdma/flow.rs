@@ -303,6 +303,9 @@ impl World {
         for _ in 0..self.plan.steps {
             self.step();
         }
+        for link in 0..self.links.len() {
+            self.post_late_receives(link);
+        }
         self.calm = true;
         // What waits for the other's first FPDU, or for its time.
         self.settle();

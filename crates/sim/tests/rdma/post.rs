@@ -13,6 +13,10 @@ use super::world::{
     WORD_COUNT, WORDS, Work, World, Wrong,
 };
 
+/// Most messages of a side that come before their receives, and octets of one.
+const MOST_LATE: usize = 5;
+const LATE_LEN: usize = 300;
+
 pub(crate) type List = ArrayVec<Sge, 8>;
 
 /// A work request that is being made up.
@@ -243,9 +247,10 @@ impl World {
 
     /// Takes a receive of the peer's for a message: how many octets it may have.
     pub(crate) fn room(&mut self, link: usize, side: usize) -> Option<usize> {
+        let late = self.late_room(link, side);
         let other = &mut self.links[link].sides[1 - side];
         if !other.shares {
-            return other.rooms.front().copied();
+            return other.rooms.front().copied().or(late);
         }
         (self.nodes[other.node].credit > 0).then_some(SHARED_RECV)
     }
@@ -254,8 +259,27 @@ impl World {
         let other = &mut self.links[link].sides[1 - side];
         if other.shares {
             self.nodes[other.node].credit -= 1;
-        } else {
-            other.rooms.pop_front();
+        } else if other.rooms.pop_front().is_none() {
+            other.late += 1;
+        }
+    }
+
+    /// How long a message may be whose receive will be posted later, if the peer's patience has no end.
+    fn late_room(&mut self, link: usize, side: usize) -> Option<usize> {
+        let endless = self.links[link].rnr_timeout_ns(1 - side).is_none();
+        let other = &self.links[link].sides[1 - side];
+        let may = endless && !other.over && !other.closed_to_receives && other.late < MOST_LATE;
+        (may && self.rng.chance(300_000)).then_some(LATE_LEN)
+    }
+
+    /// Posts the receives that messages wait for.
+    pub(crate) fn post_late_receives(&mut self, link: usize) {
+        for side in 0..2 {
+            for _ in 0..1000 {
+                if self.links[link].sides[side].late > 0 {
+                    self.post_receive(link, side);
+                }
+            }
         }
     }
 
@@ -512,7 +536,13 @@ impl World {
         if self.nodes[at].dead || it.over || full || it.closed_to_receives || self.calm {
             return;
         }
-        let (id, len) = (self.number(), if shares { SHARED_RECV } else { self.length() });
+        let late = self.links[link].sides[side].late > 0;
+        let len = match (shares, late) {
+            (true, _) => SHARED_RECV,
+            (false, true) => LATE_LEN,
+            (false, false) => self.length(),
+        };
+        let id = self.number();
         let (before, mut list, mut pieces, mut left) = (self.last, List::new(), Vec::new(), len);
         let most = 1 + self.below(if shares { 3 } else { 7 });
         for piece in 0..most {
@@ -533,7 +563,11 @@ impl World {
             node.shared.push_back(receive);
             node.credit += 1;
         } else {
-            it.rooms.push_back(receive.capacity());
+            if late {
+                it.late -= 1;
+            } else {
+                it.rooms.push_back(receive.capacity());
+            }
             it.receives.push_back(receive);
             node.rnic.post_recv(qp, request).unwrap();
         }
@@ -568,6 +602,7 @@ impl World {
                 None => self.forget(link, side, before),
             }
         }
+        self.post_late_receives(link);
         self.calm = true;
     }
 }

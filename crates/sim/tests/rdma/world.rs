@@ -217,6 +217,8 @@ pub(crate) struct Side {
     pub(crate) receives: VecDeque<Receive>,
     /// Octets that each receive takes, and how many of them are used by the peer's messages.
     pub(crate) rooms: VecDeque<usize>,
+    /// Messages of the peer that were posted before their receives.
+    pub(crate) late: usize,
     /// The last shared receive that it took.
     pub(crate) last_shared: u64,
     /// Depths: inbound and outbound.
@@ -246,6 +248,13 @@ pub(crate) struct Link {
     /// An end was told to disconnect, or was destroyed.
     pub(crate) ending: bool,
     pub(crate) crc: bool,
+}
+
+impl Link {
+    /// How long a message waits for its receive at one of the ends.
+    pub(crate) fn rnr_timeout_ns(&self, side: usize) -> Option<u64> {
+        if side == 0 { self.connect.rnr_timeout_ns } else { self.accept.rnr_timeout_ns }
+    }
 }
 
 /// How a world is made.
@@ -465,6 +474,7 @@ impl World {
             owed: Vec::new(),
             receives: VecDeque::new(),
             rooms: VecDeque::new(),
+            late: 0,
             last_shared: 0,
             depths: (0, 0),
             doomed: false,
@@ -497,12 +507,14 @@ impl World {
             peer_to_peer: (revision == 2 && self.half()).then_some(rtr),
             hold_ns: if self.rng.chance(100_000) { MS } else { 0 },
             opens: self.half(),
+            rnr_timeout_ns: self.patience(),
         };
         let mut accept = AcceptOptions {
             ird: depth(&mut self.rng),
             ord: depth(&mut self.rng),
             private_data: self.private(),
             patience_ns: None,
+            rnr_timeout_ns: self.patience(),
         };
         if revision == 1 {
             // Nothing is negotiated: the programs agree.
@@ -533,6 +545,11 @@ impl World {
                 self.blank(node, TagKind::Window(WindowKind::Domain), None);
             }
         }
+    }
+
+    /// How long a message waits for its receive: not at all, for a while, for ever.
+    fn patience(&mut self) -> Option<u64> {
+        [Some(0), Some(MS), None][self.below(3)]
     }
 
     fn private(&mut self) -> Vec<u8> {

@@ -35,6 +35,7 @@ impl World {
 
     /// A Send for which no receive is posted, and will not be.
     fn unexpected(&mut self, link: usize, side: usize, id: u64) -> Option<Draft> {
+        self.links[link].rnr_timeout_ns(1 - side)?;
         let other = &mut self.links[link].sides[1 - side];
         if other.shares || !other.rooms.is_empty() {
             return None;

@@ -10,10 +10,11 @@ use sprat::verbs::{AcceptOptions, ConnectOptions, MAX_READ_DEPTH, Qp};
 use super::address;
 use super::event::{self, MOST_PRIVATE, own, unreachable};
 use super::id::{Id, Stage, State};
-use super::queues;
+use super::{queues, rnr};
 use crate::abi::cm::{ConnParam, Ece, Event, Id as Seen};
 use crate::entry::{Errno, INVALID, at, export, put};
 use crate::log::log;
+use crate::qp::Qp as PairObject;
 
 /// How long TCP may take to connect; and how long who is refused tries again, since a server that was asked on another way to
 /// listen may just be about to.
@@ -39,6 +40,7 @@ struct Terms {
     private_data: Vec<u8>,
     ord: u8,
     ird: u8,
+    rnr_timeout_ns: Option<u64>,
 }
 
 impl Terms {
@@ -48,7 +50,11 @@ impl Terms {
         // SAFETY: the caller's promise.
         let param = unsafe { param.as_ref() };
         // SAFETY: an id that is there, whose queue pair is, if it has one.
-        let own = unsafe { (*id).qp.as_ref() }.map(|qp| qp.qp_num);
+        let qp = unsafe { (*id).qp };
+        // SAFETY: as above.
+        let own = unsafe { qp.as_ref() }.map(|qp| qp.qp_num);
+        // SAFETY: as above.
+        let timer = unsafe { PairObject::from_seen(qp) }.map_or(0, PairObject::min_rnr_timer);
         let pair = own.or_else(|| param.map(|p| p.qp_num)).ok_or(INVALID)?;
         let most = MAX_READ_DEPTH as u8;
         let depth = |wanted: Option<u8>, unsaid: u8| match wanted {
@@ -72,6 +78,7 @@ impl Terms {
             private_data,
             ord: depth(param.map(|p| p.initiator_depth), state.depths.0)?,
             ird: depth(param.map(|p| p.responder_resources), state.depths.1)?,
+            rnr_timeout_ns: rnr::timeout_ns(param.map_or(rnr::FOR_EVER, |p| p.rnr_retry_count), timer),
         })
     }
 }
@@ -97,6 +104,7 @@ fn connect(id: &Id, terms: Terms, state: &mut State) -> Result<(), Errno> {
         private_data: terms.private_data,
         hold_ns: hold_ns(to.ip()),
         opens: true,
+        rnr_timeout_ns: terms.rnr_timeout_ns,
         ..ConnectOptions::default()
     };
     let grace = if to.ip().is_loopback() { GRACE } else { GRACE_AFAR };
@@ -125,6 +133,7 @@ fn accept(id: &Id, terms: Terms, state: &mut State) -> Result<(), Errno> {
         ord: terms.ord.into(),
         private_data: terms.private_data,
         patience_ns: Some(PATIENCE_NS),
+        rnr_timeout_ns: terms.rnr_timeout_ns,
     };
     id.id.accept(request, terms.pair, &options)?;
     state.stage = Stage::Connecting;

@@ -6,7 +6,7 @@
 //!   connect   asking, listening, answering, ending
 //!   queues    queue pairs, queues and channels made for an id        endpoint  all of it in one call
 //!   lookup    names into addresses         devices   which device an address is of
-//!   told      what of it is logged
+//!   told      what of it is logged        rnr       how long a message waits for its receive
 //! ```
 //!
 //! Behind an id stands a `ConnectionId` of the engine, behind a channel a `ConnectionChannel`; the engine puts what happens
@@ -28,4 +28,5 @@ mod event;
 mod id;
 mod lookup;
 mod queues;
+mod rnr;
 mod told;

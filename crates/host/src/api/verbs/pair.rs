@@ -245,7 +245,7 @@ impl QueuePair {
         &self,
         requests: impl IntoIterator<Item = RecvRequest>,
     ) -> Result<usize, (usize, PostError)> {
-        self.domain.handle.shared.note(|core| {
+        self.domain.handle.shared.post_receives(|core| {
             let rnic = core.rnic();
             post_all(requests, |request| rnic.post_recv(self.qp, request))
         })
@@ -257,7 +257,7 @@ impl QueuePair {
     /// The queue is full, or the request is not possible; nothing was posted.
     #[inline]
     pub fn post_recv(&self, request: RecvRequest) -> Result<(), PostError> {
-        self.domain.handle.shared.note(|core| core.rnic().post_recv(self.qp, request))
+        self.domain.handle.shared.post_receives(|core| core.rnic().post_recv(self.qp, request))
     }
 
     /// Begins to connect with who listens at `to`; [`QueuePair::connection`] and [`QueuePair::connected`] say what comes of

@@ -227,7 +227,7 @@ impl SharedReceiveQueue {
     /// # Errors
     /// The queue is full, or the request has too many elements.
     pub fn post_recv(&self, request: RecvRequest) -> Result<(), PostError> {
-        self.inner.domain.handle.shared.note(|core| core.rnic().post_srq_recv(self.inner.srq, request))
+        self.inner.domain.handle.shared.post_receives(|core| core.rnic().post_srq_recv(self.inner.srq, request))
     }
 
     /// Posts several, one after the other.
@@ -238,7 +238,7 @@ impl SharedReceiveQueue {
         &self,
         requests: impl IntoIterator<Item = RecvRequest>,
     ) -> Result<usize, (usize, PostError)> {
-        self.inner.domain.handle.shared.note(|core| {
+        self.inner.domain.handle.shared.post_receives(|core| {
             let rnic = core.rnic();
             post_all(requests, |request| rnic.post_srq_recv(self.inner.srq, request))
         })

@@ -47,6 +47,8 @@ impl Rdma {
                 ord: READS,
                 private_data: Pair::hello(),
                 crc: Some(link.wire.crc),
+                // By its credits a peer knows how many receives are posted.
+                rnr_timeout_ns: Some(0),
                 ..ConnectOptions::default()
             };
             let left_ns = connecting.until.since(now);
@@ -81,6 +83,7 @@ impl Rdma {
                 ird: READS,
                 ord: READS,
                 private_data: Pair::hello(),
+                rnr_timeout_ns: Some(0),
                 ..AcceptOptions::default()
             };
             if self.carrier.core.rnic.accept(now, conn, wire.pair.qp, &options).is_err() {

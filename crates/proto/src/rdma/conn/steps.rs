@@ -37,12 +37,17 @@ impl Rnic {
     pub(super) fn arm_timer(&mut self, conn: u32, due: Instant) {
         let Some(connection) = self.conns.get_mut(conn) else { return };
         connection.due = due;
+        self.push_timer(due, conn);
+    }
+
+    /// Looks at the stream at `due`, if that is still one of its times then.
+    pub(super) fn push_timer(&mut self, due: Instant, conn: u32) {
         self.timers.push(Reverse((due, conn)));
         // Void entries go by themselves in time; not if streams come and go faster than that.
         if self.timers.len() > 2 * self.conns.used() + 1024 {
             let conns = &self.conns;
             self.timers.retain(|Reverse((due, conn))| {
-                conns.get(*conn).is_some_and(|c| c.due == *due || c.hold == *due)
+                conns.get(*conn).is_some_and(|c| c.due == *due || c.hold == *due || c.rnr_due == *due)
             });
         }
     }

@@ -80,6 +80,16 @@ impl Arrival {
         Fault { cause, about: Some(about) }
     }
 
+    /// The header as it came.
+    pub(crate) const fn raw(&self) -> &HeaderBytes {
+        &self.raw
+    }
+
+    /// Octets of payload of the segment.
+    pub(crate) const fn len(&self) -> usize {
+        self.len as usize
+    }
+
     /// Octets of the Write before immediate data.
     pub(crate) const fn written(&self) -> u32 {
         self.written.0
@@ -110,6 +120,9 @@ impl QueuePair {
         memory: &mut M,
     ) -> Result<Outcome, Fault> {
         let first = header.is_some();
+        if shared.unready.messages > 0 {
+            self.take_up(shared, memory)?;
+        }
         if let Some(raw) = header {
             self.begin_arrival(raw, payload.len() + rest, shared)?;
         }
@@ -243,7 +256,7 @@ impl QueuePair {
         &mut self,
         payload: &[u8],
         fresh: bool,
-        shared: &Shared,
+        shared: &mut Shared,
         memory: &mut M,
     ) -> Result<(), Cause> {
         let came = self.arrival.came;

@@ -18,6 +18,7 @@ pub(crate) mod request;
 pub(crate) mod respond;
 pub(crate) mod send;
 pub(crate) mod transmit;
+pub(crate) mod unready;
 
 use core::mem;
 
@@ -29,6 +30,7 @@ use super::{
     Completed, Completion, Conn, Data, Event, PostError, Qp, QpOptions, QpState, RecvRequest, SendOp,
     SendRequest, Sge, Status,
 };
+use crate::Instant;
 use crate::wire::ddp::{self, Buffer, Header, HeaderBytes};
 use crate::wire::rdmap::{Cause, Offending, QN_REQUEST, Terminate};
 
@@ -74,6 +76,8 @@ pub(crate) struct QueuePair {
     /// Octets that the stream has taken since it was up.
     pub(crate) taken: u64,
     pub(crate) hold: Hold,
+    /// How long a message waits for its receive; for ever if none.
+    pub(crate) rnr_timeout_ns: Option<u64>,
 }
 
 impl QueuePair {
@@ -91,12 +95,14 @@ impl QueuePair {
             opened_by_send: false,
             taken: 0,
             hold: Hold::default(),
+            rnr_timeout_ns: None,
         }
     }
 
     /// A connection is being made.
-    pub(crate) fn start(&mut self, conn: Conn) {
+    pub(crate) fn start(&mut self, conn: Conn, rnr_timeout_ns: Option<u64>) {
         self.conn = Some(conn);
+        self.rnr_timeout_ns = rnr_timeout_ns;
         self.state = QpState::Starting;
     }
 
@@ -112,6 +118,7 @@ impl QueuePair {
         while let Some((id, op, status)) = self.send.flush_one() {
             self.complete_send(id, op, status, 0, shared);
         }
+        self.forget_unready(shared);
         let receive = mem::take(&mut self.receive);
         *self = Self { receive, ..Self::new(self.number, self.options) };
     }
@@ -205,6 +212,8 @@ impl QueuePair {
             self.complete_recv(request.id, Status::Flushed, shared);
         } else {
             self.receive.post(request);
+            // One that waited for it has it, even if it is placed later.
+            self.receive.until = Instant::NEVER;
         }
         Ok(())
     }
@@ -219,6 +228,7 @@ impl QueuePair {
         while let Some((id, op, status)) = self.send.flush_one() {
             self.complete_send(id, op, status, 0, shared);
         }
+        self.forget_unready(shared);
         while let Some((id, status)) = self.receive.flush_one() {
             self.complete_recv(id, status, shared);
         }

@@ -2,45 +2,97 @@
 //!
 //! Always: the n-th message takes the n-th receive, whatever order their segments come in; a message is delivered when its
 //! last segment and all its octets are there and every earlier one is delivered. A shared receive is taken when the first
-//! segment of its message comes.
+//! segment of its message comes. A message that comes before its receive is kept (`unready`).
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 
 use super::super::rnic::Shared;
-use super::super::{Completed, Completion, Memory, RecvRequest, Stag, Status};
+use super::super::{Completed, Completion, Memory, Pd, Qp, RecvRequest, Stag, Status};
 use super::ranges::Ranges;
 use super::transmit::scatter;
+use super::unready::Kept;
 use super::{QueuePair, Sge};
+use crate::Instant;
 use crate::wire::rdmap::{Cause, Opcode};
 
 /// How many messages may be begun before an earlier one has come, if receives are shared.
 const AHEAD: u32 = 16;
 
+/// Where the octets of a message go.
+#[derive(Debug)]
+pub(super) enum Place {
+    Receive(RecvRequest),
+    /// No receive is there yet.
+    Kept(Box<Kept>),
+}
+
 /// A message that is arriving.
 #[derive(Debug)]
-struct Incoming {
-    request: RecvRequest,
-    capacity: u32,
+pub(super) struct Incoming {
+    pub(super) place: Place,
+    pub(super) capacity: u32,
     got: Ranges,
     /// Its length, and what its last segment says.
-    end: Option<(u32, Opcode, u32)>,
-    immediate: Option<u64>,
-    fault: Option<Status>,
+    pub(super) end: Option<(u32, Opcode, u32)>,
+    /// Immediate data, and the octets of the Write directly before it.
+    immediate: Option<(u64, u32)>,
+    pub(super) fault: Option<Status>,
+}
+
+impl Incoming {
+    /// A message with this place for its octets, none of which is there.
+    pub(super) fn new(place: Place) -> Self {
+        let capacity = match &place {
+            Place::Receive(request) => capacity(request),
+            Place::Kept(_) => u32::MAX,
+        };
+        Self { place, capacity, got: Ranges::default(), end: None, immediate: None, fault: None }
+    }
+
+    /// All of it is there.
+    pub(super) fn is_whole(&self) -> bool {
+        self.end.is_some_and(|(total, ..)| self.immediate.is_some() || self.got.complete(total))
+    }
+}
+
+/// How many octets fit into a receive.
+pub(super) fn capacity(request: &RecvRequest) -> u32 {
+    request.list.iter().fold(0u32, |sum, sge| sum.saturating_add(sge.len))
 }
 
 /// See the file.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct ReceiveQueue {
     waiting: VecDeque<RecvRequest>,
-    /// The messages after `delivered` that are begun.
-    arriving: VecDeque<Incoming>,
+    /// The messages after `delivered` that are begun; those without a receive are at its end.
+    pub(super) arriving: VecDeque<Incoming>,
+    /// How many of them have no receive,
+    pub(super) unready: usize,
+    /// what is kept of these,
+    pub(super) kept: usize,
+    /// and when the patience with the first one ends.
+    pub(crate) until: Instant,
     /// The number of the last message that was delivered.
     pub(crate) delivered: u32,
 }
 
+impl Default for ReceiveQueue {
+    fn default() -> Self {
+        let (waiting, arriving) = (VecDeque::new(), VecDeque::new());
+        Self { waiting, arriving, unready: 0, kept: 0, until: Instant::NEVER, delivered: 0 }
+    }
+}
+
 impl ReceiveQueue {
+    /// Receives that are posted and not completed.
     pub(crate) fn len(&self) -> usize {
-        self.waiting.len() + self.arriving.len()
+        self.waiting.len() + self.arriving.len() - self.unready
+    }
+
+    /// A message waits for the next receive.
+    pub(crate) const fn is_awaited(&self) -> bool {
+        self.unready > 0
     }
 
     pub(crate) fn post(&mut self, request: RecvRequest) {
@@ -49,8 +101,8 @@ impl ReceiveQueue {
 
     /// Takes the front as the queue pair has failed.
     pub(crate) fn flush_one(&mut self) -> Option<(u64, Status)> {
-        if let Some(incoming) = self.arriving.pop_front() {
-            return Some((incoming.request.id, incoming.fault.unwrap_or(Status::Flushed)));
+        if let Some(Incoming { place: Place::Receive(request), fault, .. }) = self.arriving.pop_front() {
+            return Some((request.id, fault.unwrap_or(Status::Flushed)));
         }
         self.waiting.pop_front().map(|request| (request.id, Status::Flushed))
     }
@@ -79,6 +131,10 @@ impl QueuePair {
             self.take(place, shared)?;
         }
         let Some(incoming) = self.receive.arriving.get_mut(place as usize) else { return Ok(()) };
+        if let Place::Kept(kept) = &mut incoming.place {
+            let is_over = incoming.end.is_some() && len > 0;
+            return if is_over { Err(Cause::UNTAGGED_MO) } else { kept.admit(mo, len) };
+        }
         if len == 0 {
             return Ok(());
         }
@@ -95,28 +151,32 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Takes receives until there is one for the message at `place`.
+    /// Takes receives until there is one for the message at `place`, or begins to keep it.
     #[inline]
     fn take(&mut self, place: u32, shared: &mut Shared) -> Result<(), Cause> {
         let more = u64::from(place) + 1 - self.receive.arriving.len() as u64;
         let (there, most) = match self.options.srq {
+            _ if self.receive.unready > 0 => (0, u64::MAX),
             Some(srq) => (shared.srq_len(srq), u64::from(AHEAD)),
             None => (self.receive.waiting.len(), u64::MAX),
         };
         if more > (there as u64).min(most) {
-            return Err(if more == 1 { Cause::UNTAGGED_NO_BUFFER } else { Cause::UNTAGGED_MSN });
+            return if more == 1 { self.keep(shared) } else { Err(Cause::UNTAGGED_MSN) };
         }
         for _ in 0..more {
-            let request = match self.options.srq {
-                Some(srq) => shared.take_srq(srq),
-                None => self.receive.waiting.pop_front(),
-            };
-            let Some(request) = request else { return Err(Cause::UNTAGGED_NO_BUFFER) };
-            let capacity = request.list.iter().fold(0u32, |sum, sge| sum.saturating_add(sge.len));
-            let (got, end, immediate, fault) = (Ranges::default(), None, None, None);
-            self.receive.arriving.push_back(Incoming { request, capacity, got, end, immediate, fault });
+            let request = self.next_receive(shared).ok_or(Cause::UNTAGGED_NO_BUFFER)?;
+            self.receive.arriving.push_back(Incoming::new(Place::Receive(request)));
         }
         Ok(())
+    }
+
+    /// Takes the oldest receive.
+    #[inline]
+    pub(super) fn next_receive(&mut self, shared: &mut Shared) -> Option<RecvRequest> {
+        match self.options.srq {
+            Some(srq) => shared.take_srq(srq),
+            None => self.receive.waiting.pop_front(),
+        }
     }
 
     /// Places octets of message `msn`.
@@ -125,29 +185,29 @@ impl QueuePair {
         msn: u32,
         mo: u32,
         bytes: &[u8],
-        shared: &Shared,
+        shared: &mut Shared,
         memory: &mut M,
     ) -> Result<(), Cause> {
         let pd = self.options.pd;
         let Some(incoming) = self.receive.incoming(msn) else { return Ok(()) };
-        let mut rest = bytes;
-        let placed = scatter(&incoming.request.list, mo, bytes.len() as u32, |sge| {
-            let (here, behind) = rest.split_at(sge.len as usize);
-            rest = behind;
-            let span = shared.mr.local(pd, sge, true).map_err(|_| ())?;
-            memory.write(span, here).map_err(|_| ())
-        });
-        placed.map_err(|()| {
-            incoming.fault = Some(Status::LocalProtection);
-            Cause::LOCAL
-        })
+        match &mut incoming.place {
+            Place::Receive(request) => {
+                let placed = fill(request, mo, bytes, pd, shared, memory);
+                placed.inspect_err(|_| incoming.fault = Some(Status::LocalProtection))
+            }
+            Place::Kept(kept) => {
+                kept.append(bytes);
+                self.receive.kept += bytes.len();
+                shared.unready.grow(bytes.len())
+            }
+        }
     }
 
     /// The element that octets from `mo` of message `msn` go to, at most `len`.
     pub(crate) fn message_sink(&mut self, msn: u32, mo: u32, len: u32) -> Option<Sge> {
-        let incoming = self.receive.incoming(msn)?;
+        let Place::Receive(request) = &self.receive.incoming(msn)?.place else { return None };
         let mut sink = None;
-        let _ = scatter(&incoming.request.list, mo, len, |sge| {
+        let _ = scatter(&request.list, mo, len, |sge| {
             sink = Some(sge);
             Err(())
         });
@@ -167,6 +227,7 @@ impl QueuePair {
         immediate: Option<u64>,
         shared: &mut Shared,
     ) -> Result<(), Cause> {
+        let written = self.arrival.written();
         let Some(incoming) = self.receive.incoming(msn) else { return Ok(()) };
         let end = mo.wrapping_add(len);
         if !incoming.got.add(mo, end) {
@@ -177,26 +238,31 @@ impl QueuePair {
                 return Err(Cause::UNTAGGED_MO);
             }
             incoming.end = Some((end, opcode, ulp));
-            incoming.immediate = immediate;
+            incoming.immediate = immediate.map(|value| (value, written));
         }
         self.deliver(shared)
     }
 
     /// Delivers what is complete, in order.
-    fn deliver(&mut self, shared: &mut Shared) -> Result<(), Cause> {
+    pub(super) fn deliver(&mut self, shared: &mut Shared) -> Result<(), Cause> {
         while let Some(incoming) = self.receive.arriving.front() {
-            let Some((total, opcode, ulp)) = incoming.end else { break };
-            if incoming.immediate.is_none() && !incoming.got.complete(total) {
+            let (Some((total, opcode, ulp)), Place::Receive(request)) = (incoming.end, &incoming.place) else {
+                break;
+            };
+            if !incoming.is_whole() {
                 break;
             }
+            let id = request.id;
             let invalidated = opcode.invalidates().then_some(Stag(ulp));
             if let Some(stag) = invalidated {
                 shared.mr.remote_invalidate(self.stream(), stag)?;
             }
-            let immediate = incoming.immediate;
-            let completed = if immediate.is_some() { Completed::RecvImmediate } else { Completed::Recv };
-            let len = if immediate.is_some() { self.arrival.written() } else { total };
-            let (id, status, qp, at) = (incoming.request.id, Status::Success, self.number, shared.now);
+            let (completed, len) = match incoming.immediate {
+                Some((_, written)) => (Completed::RecvImmediate, written),
+                None => (Completed::Recv, total),
+            };
+            let immediate = incoming.immediate.map(|(value, _)| value);
+            let (status, qp, at) = (Status::Success, self.number, shared.now);
             let completion = Completion { id, status, completed, len, qp, immediate, invalidated, at };
             self.receive.arriving.pop_front();
             self.receive.delivered = self.receive.delivered.wrapping_add(1);
@@ -206,10 +272,28 @@ impl QueuePair {
     }
 }
 
+/// Puts octets of a message, `mo` octets into it, where its receive says.
+pub(super) fn fill<M: Memory>(
+    request: &RecvRequest,
+    mo: u32,
+    bytes: &[u8],
+    pd: Pd,
+    shared: &Shared,
+    memory: &mut M,
+) -> Result<(), Cause> {
+    let mut rest = bytes;
+    scatter(&request.list, mo, bytes.len() as u32, |sge| {
+        let (here, behind) = rest.split_at(sge.len as usize);
+        rest = behind;
+        let span = shared.mr.local(pd, sge, true).map_err(|_| Cause::LOCAL)?;
+        memory.write(span, here).map_err(|_| Cause::LOCAL)
+    })
+}
+
 /// A shared receive queue.
 #[derive(Debug)]
 pub(crate) struct SharedQueue {
-    pub(crate) pd: super::super::Pd,
+    pub(crate) pd: Pd,
     pub(crate) depth: u32,
     pub(crate) max_sge: usize,
     /// Fewer than this raise an event, once.
@@ -217,4 +301,6 @@ pub(crate) struct SharedQueue {
     pub(crate) waiting: VecDeque<RecvRequest>,
     /// Queue pairs that use it.
     pub(crate) users: u32,
+    /// Those of them that have messages without a receive; the first one is asked when there is one.
+    pub(crate) unready: VecDeque<Qp>,
 }

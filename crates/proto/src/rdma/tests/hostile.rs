@@ -109,7 +109,8 @@ impl World {
             self.us.rnic.create_qp(QpOptions { recv_depth: 8, send_depth: 8, ..qp_options(pd, cq) }).unwrap();
         let octets = b"MPA ID Req Frame\x00\x01\x00\x00";
         assert_eq!(self.us.rnic.input(self.now, conn, octets, &mut self.us.ram), octets.len());
-        let options = AcceptOptions { ird: 2, ord: 2, ..AcceptOptions::default() };
+        let rnr_timeout_ns = [None, Some(0), Some(1_000_000_000)][self.rng.below(3) as usize];
+        let options = AcceptOptions { ird: 2, ord: 2, rnr_timeout_ns, ..AcceptOptions::default() };
         self.us.rnic.accept(self.now, conn, qp, &options).unwrap();
         self.peers[which] = Some((conn, qp, Vec::new()));
         self.posted.push((qp, VecDeque::new(), VecDeque::new()));

@@ -8,6 +8,7 @@ mod peer;
 mod random;
 mod rdmap;
 mod starts;
+mod unready;
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -282,8 +283,13 @@ impl Default for Setup {
             crc: true,
             markers: false,
             cut: Cut::Whole,
-            connect: ConnectOptions { ird: 8, ord: 8, ..ConnectOptions::default() },
-            accept: AcceptOptions { ird: 8, ord: 8, ..AcceptOptions::default() },
+            connect: ConnectOptions {
+                ird: 8,
+                ord: 8,
+                rnr_timeout_ns: Some(0),
+                ..ConnectOptions::default()
+            },
+            accept: AcceptOptions { ird: 8, ord: 8, rnr_timeout_ns: Some(0), ..AcceptOptions::default() },
             emss: 1460,
         }
     }

@@ -1,0 +1,214 @@
+//! Messages that come before their receive: they are kept, and placed when it is posted.
+//!
+//! ```text
+//!   a Send without a receive ─► kept ─┬─ a receive is posted ─► placed, delivered
+//!                                     ├─ RNR_TIMEOUT passes ──► Terminate 1/2/02, as without patience
+//!                                     └─ KEPT_MAX is reached ─► the stream is not read on until there is room
+//! ```
+//!
+//! DDP's Untagged Buffer of such a message is the memory here: DDP has delivered the message to RDMAP, RDMAP has not yet
+//! delivered it to the program (RFC 5040 section 5.5, rules 10 and 16). So all else on the stream goes on: Writes, Reads
+//! (rules 12 and 17 ask for DDP's delivery), answers, the Terminate.
+//!
+//! Always: memory is taken for octets that came, never for a length that was claimed; the octets of a message that is kept
+//! come in their order; messages are delivered in their order, each into one receive.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use super::super::rnic::Shared;
+use super::super::{Memory, Status};
+use super::receive::{Incoming, Place, capacity, fill};
+use super::{Fault, QueuePair, offending};
+use crate::Instant;
+use crate::wire::rdmap::{Cause, Offending};
+
+/// What a queue pair keeps before its stream is read no further: many small messages, or the begin of a long one. What is
+/// read in one piece is kept as a whole all the same.
+const KEPT_MAX: usize = 256 << 10;
+/// What a message counts besides its octets, about what its entry takes, so that empty ones do not come without end.
+const ENTRY: usize = 256;
+
+/// What is kept of a message without a receive.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    octets: Vec<u8>,
+    /// The end of the segment that came last: its octets may still be coming.
+    extent: u32,
+    /// Its first segment, for a Terminate.
+    about: Offending,
+}
+
+impl Kept {
+    /// A segment of it comes.
+    pub(super) fn admit(&mut self, mo: u32, len: u32) -> Result<(), Cause> {
+        // Only what comes in order is kept; the rest is as it would be without patience.
+        if mo as usize != self.octets.len() {
+            return Err(Cause::UNTAGGED_NO_BUFFER);
+        }
+        self.extent = mo.checked_add(len).ok_or(Cause::UNTAGGED_MO)?;
+        Ok(())
+    }
+
+    /// Octets of it come.
+    pub(super) fn append(&mut self, bytes: &[u8]) {
+        self.octets.extend_from_slice(bytes);
+    }
+
+    fn cost(&self) -> usize {
+        self.octets.len() + ENTRY
+    }
+}
+
+/// What all queue pairs of an engine keep.
+#[derive(Debug)]
+pub(crate) struct Unready {
+    /// Messages without a receive.
+    pub(crate) messages: usize,
+    /// What they count.
+    octets: usize,
+    /// The most that they may count; from half of it on a queue pair keeps one piece of its stream and is then read no further.
+    most: usize,
+    /// Queue pairs that are read no further although they have kept little.
+    stalled: Vec<super::Qp>,
+}
+
+impl Unready {
+    pub(crate) const fn new(most: usize) -> Self {
+        Self { messages: 0, octets: 0, most, stalled: Vec::new() }
+    }
+
+    /// So many octets more are kept.
+    pub(super) const fn grow(&mut self, octets: usize) -> Result<(), Cause> {
+        self.octets += octets;
+        if self.octets > self.most { Err(Cause::UNTAGGED_NO_BUFFER) } else { Ok(()) }
+    }
+
+    const fn is_short(&self) -> bool {
+        self.octets >= self.most / 2
+    }
+}
+
+impl Shared {
+    /// Messages are kept no longer; who was read no further for want of room is asked again.
+    fn let_go(&mut self, messages: usize, octets: usize) {
+        self.unready.messages -= messages;
+        self.unready.octets -= octets;
+        if !self.unready.is_short() {
+            self.woken.append(&mut self.unready.stalled);
+        }
+    }
+}
+
+impl QueuePair {
+    /// The stream is to be read no further.
+    pub(crate) fn is_stalled(&self, shared: &mut Shared) -> bool {
+        if self.receive.kept < KEPT_MAX && (self.receive.kept == 0 || !shared.unready.is_short()) {
+            return false;
+        }
+        if self.receive.kept < KEPT_MAX && !shared.unready.stalled.contains(&self.number) {
+            shared.unready.stalled.push(self.number);
+        }
+        true
+    }
+
+    /// Begins to keep the message whose first segment comes, since it has no receive.
+    #[cold]
+    pub(super) fn keep(&mut self, shared: &mut Shared) -> Result<(), Cause> {
+        if self.rnr_timeout_ns == Some(0) {
+            return Err(Cause::UNTAGGED_NO_BUFFER);
+        }
+        shared.unready.grow(ENTRY).inspect_err(|_| shared.unready.octets -= ENTRY)?;
+        shared.unready.messages += 1;
+        let about = offending(self.arrival.raw(), self.arrival.len());
+        let kept = Kept { octets: Vec::new(), extent: 0, about };
+        self.receive.kept += kept.cost();
+        self.receive.arriving.push_back(Incoming::new(Place::Kept(Box::new(kept))));
+        self.receive.unready += 1;
+        if self.receive.unready == 1 {
+            self.be_patient(shared.now);
+            if let Some(srq) = self.options.srq {
+                shared.await_srq(srq, self.number);
+            }
+        }
+        Ok(())
+    }
+
+    /// From now on the first message without a receive waits.
+    fn be_patient(&mut self, now: Instant) {
+        self.receive.until = self.rnr_timeout_ns.map_or(Instant::NEVER, |ns| now.after(ns));
+    }
+
+    /// Gives receives that have been posted to messages that came before them.
+    pub(crate) fn take_up<M: Memory>(
+        &mut self,
+        shared: &mut Shared,
+        memory: &mut M,
+    ) -> Result<(), Fault> {
+        let before = self.receive.unready;
+        while self.receive.unready > 0 {
+            let Some(request) = self.next_receive(shared) else { break };
+            let at = self.receive.arriving.len() - self.receive.unready;
+            let Some(incoming) = self.receive.arriving.get_mut(at) else { break };
+            let room = capacity(&request);
+            incoming.capacity = room;
+            let place = core::mem::replace(&mut incoming.place, Place::Receive(request));
+            let (Place::Kept(kept), Place::Receive(request)) = (place, &incoming.place) else { break };
+            let Kept { octets, extent, about } = *kept;
+            let filled = if extent > room {
+                incoming.fault = Some(Status::LocalLength);
+                Err(Cause::UNTAGGED_TOO_LONG)
+            } else {
+                let filled = fill(request, 0, &octets, self.options.pd, shared, memory);
+                filled.inspect_err(|_| incoming.fault = Some(Status::LocalProtection))
+            };
+            self.receive.unready -= 1;
+            self.receive.kept -= octets.len() + ENTRY;
+            shared.let_go(1, octets.len() + ENTRY);
+            filled.and_then(|()| self.deliver(shared)).map_err(|cause| Fault { cause, about: Some(about) })?;
+        }
+        if self.receive.unready == 0 {
+            self.all_ready(shared);
+        } else if self.receive.unready < before {
+            self.be_patient(shared.now);
+        }
+        Ok(())
+    }
+
+    /// No message is without a receive any more.
+    fn all_ready(&mut self, shared: &mut Shared) {
+        self.receive.until = Instant::NEVER;
+        if let Some(srq) = self.options.srq {
+            shared.await_srq_no_more(srq, self.number);
+        }
+    }
+
+    /// Forgets messages without a receive: the queue pair is at its end.
+    pub(crate) fn forget_unready(&mut self, shared: &mut Shared) {
+        if self.receive.unready == 0 {
+            return;
+        }
+        let left = self.receive.arriving.len() - self.receive.unready;
+        self.receive.arriving.truncate(left);
+        let messages = core::mem::take(&mut self.receive.unready);
+        shared.let_go(messages, core::mem::take(&mut self.receive.kept));
+        shared.unready.stalled.retain(|qp| *qp != self.number);
+        self.all_ready(shared);
+    }
+
+    /// A message is wholly there, and waits for nothing but its receive.
+    pub(crate) fn has_whole_unready(&self) -> bool {
+        let at = self.receive.arriving.len() - self.receive.unready;
+        self.receive.arriving.range(at..).any(Incoming::is_whole)
+    }
+
+    /// The patience with the first message without a receive is over.
+    pub(crate) fn not_ready(&self) -> Fault {
+        let at = self.receive.arriving.len() - self.receive.unready;
+        let about = self.receive.arriving.get(at).and_then(|incoming| match &incoming.place {
+            Place::Kept(kept) => Some(kept.about.clone()),
+            Place::Receive(_) => None,
+        });
+        Fault { cause: Cause::UNTAGGED_NO_BUFFER, about }
+    }
+}
