@@ -63,8 +63,12 @@ fn connect(a: &Side, b: &Side, options: ConnectOptions) {
     std::thread::scope(|s| {
         s.spawn(|| {
             let request = listener.next(SOON).expect("a request");
-            let accept =
-                AcceptOptions { ird: 8, ord: 8, private_data: b"welcome".to_vec(), ..AcceptOptions::default() };
+            let accept = AcceptOptions {
+                ird: 8,
+                ord: 8,
+                private_data: b"welcome".to_vec(),
+                ..AcceptOptions::default()
+            };
             request.accept(&b.pair, accept).unwrap();
             // Makes progress here until the other side is connected.
             b.pair.connected(Some(Duration::from_millis(1))).ok();

@@ -50,11 +50,9 @@ impl Terms {
         // SAFETY: the caller's promise.
         let param = unsafe { param.as_ref() };
         // SAFETY: an id that is there, whose queue pair is, if it has one.
-        let qp = unsafe { (*id).qp };
-        // SAFETY: as above.
-        let own = unsafe { qp.as_ref() }.map(|qp| qp.qp_num);
-        // SAFETY: as above.
-        let timer = unsafe { PairObject::from_seen(qp) }.map_or(0, PairObject::min_rnr_timer);
+        let pair = unsafe { PairObject::from_seen((*id).qp) }.ok();
+        let own = pair.map(|pair| pair.pair.number().0);
+        let timer = pair.map_or(0, PairObject::min_rnr_timer);
         let pair = own.or_else(|| param.map(|p| p.qp_num)).ok_or(INVALID)?;
         let most = MAX_READ_DEPTH as u8;
         let depth = |wanted: Option<u8>, unsaid: u8| match wanted {

@@ -227,7 +227,11 @@ impl SharedReceiveQueue {
     /// # Errors
     /// The queue is full, or the request has too many elements.
     pub fn post_recv(&self, request: RecvRequest) -> Result<(), PostError> {
-        self.inner.domain.handle.shared.post_receives(|core| core.rnic().post_srq_recv(self.inner.srq, request))
+        self.inner
+            .domain
+            .handle
+            .shared
+            .post_receives(|core| core.rnic().post_srq_recv(self.inner.srq, request))
     }
 
     /// Posts several, one after the other.

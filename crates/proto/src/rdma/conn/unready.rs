@@ -58,7 +58,10 @@ impl Rnic {
     pub(super) fn outlives_peer(&mut self, conn: Conn) -> bool {
         let Some(connection) = self.conns.get_mut(conn.0) else { return false };
         let queue_pair = connection.qp.and_then(|qp| self.qps.get(qp.0));
-        if connection.finished || !connection.established || !queue_pair.is_some_and(|queue_pair| queue_pair.has_whole_unready()) {
+        if connection.finished
+            || !connection.established
+            || !queue_pair.is_some_and(|queue_pair| queue_pair.has_whole_unready())
+        {
             return false;
         }
         connection.finished = true;

@@ -246,7 +246,8 @@ impl QueuePair {
     /// Delivers what is complete, in order.
     pub(super) fn deliver(&mut self, shared: &mut Shared) -> Result<(), Cause> {
         while let Some(incoming) = self.receive.arriving.front() {
-            let (Some((total, opcode, ulp)), Place::Receive(request)) = (incoming.end, &incoming.place) else {
+            let (Some((total, opcode, ulp)), Place::Receive(request)) = (incoming.end, &incoming.place)
+            else {
                 break;
             };
             if !incoming.is_whole() {

@@ -140,11 +140,7 @@ impl QueuePair {
     }
 
     /// Gives receives that have been posted to messages that came before them.
-    pub(crate) fn take_up<M: Memory>(
-        &mut self,
-        shared: &mut Shared,
-        memory: &mut M,
-    ) -> Result<(), Fault> {
+    pub(crate) fn take_up<M: Memory>(&mut self, shared: &mut Shared, memory: &mut M) -> Result<(), Fault> {
         let before = self.receive.unready;
         while self.receive.unready > 0 {
             let Some(request) = self.next_receive(shared) else { break };
@@ -165,7 +161,9 @@ impl QueuePair {
             self.receive.unready -= 1;
             self.receive.kept -= octets.len() + ENTRY;
             shared.let_go(1, octets.len() + ENTRY);
-            filled.and_then(|()| self.deliver(shared)).map_err(|cause| Fault { cause, about: Some(about) })?;
+            filled
+                .and_then(|()| self.deliver(shared))
+                .map_err(|cause| Fault { cause, about: Some(about) })?;
         }
         if self.receive.unready == 0 {
             self.all_ready(shared);

@@ -283,12 +283,7 @@ impl Default for Setup {
             crc: true,
             markers: false,
             cut: Cut::Whole,
-            connect: ConnectOptions {
-                ird: 8,
-                ord: 8,
-                rnr_timeout_ns: Some(0),
-                ..ConnectOptions::default()
-            },
+            connect: ConnectOptions { ird: 8, ord: 8, rnr_timeout_ns: Some(0), ..ConnectOptions::default() },
             accept: AcceptOptions { ird: 8, ord: 8, rnr_timeout_ns: Some(0), ..AcceptOptions::default() },
             emss: 1460,
         }

@@ -20,8 +20,7 @@ fn r11_a_send_takes_one_receive_even_if_that_is_posted_later() {
     for setup in setups() {
         let accept = AcceptOptions { rnr_timeout_ns: None, ..setup.accept.clone() };
         let mut pair = Pair::connected(&Setup { accept, ..setup.clone() });
-        let (theirs, own) =
-            (pair.a.region(pattern(10_000, 1), 0), pair.b.region(vec![0; 10_000], 0));
+        let (theirs, own) = (pair.a.region(pattern(10_000, 1), 0), pair.b.region(vec![0; 10_000], 0));
         // A responder may send from the first message on.
         pair.a.post(1, SendOp::Send, &[(theirs, 0, 5000)]);
         pair.a.post(2, SendOp::Send, &[]);
