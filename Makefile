@@ -2,7 +2,7 @@
 #
 # Each target works on a fresh Debian 12 with root and rustup: what it needs and does not find, scripts/tools installs,
 # saying so. Variables: SEEDS (sim), CASES (interop, a part of their names), SECONDS (fuzz, per target; churn), RUNS (bench,
-# compare, compare-siw), TESTS (bench), PREFIX and DESTDIR (install).
+# compare, compare-siw), TESTS (bench), FRESH (fresh), PREFIX and DESTDIR (install).
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -15,6 +15,7 @@ SEEDS ?= 1000
 SECONDS = 60
 RUNS ?= 5
 PREFIX ?= /usr/local
+FRESH ?= demo test
 TESTS ?= floor echo sessions basic readThroughput loaded idle
 
 CORE := -p sprat-proto -p sprat-store
@@ -38,6 +39,10 @@ test: tools ## Everything that must pass: all stages below, one after the other
 	    echo "== $$stage"
 	    $(MAKE) $$stage
 	done
+
+.PHONY: fresh
+fresh: tools ## README's commands on a fresh machine, FRESH="demo test": a minimal Debian in a folder that is gone with it; root
+	scripts/fresh $(FRESH)
 
 .PHONY: check
 check: fmt clippy doc bare ## The stages that compile but run nothing

@@ -1,6 +1,6 @@
 //! The rules of the house, held by tests that read the repository's files: who may import whom, where `unsafe` may
 //! stand, how long files and functions may be, which words do not belong here, that links lead somewhere, and
-//! that the pages of iWARP's rules and of packet devices name their tests.
+//! that the pages of iWARP's rules and of packet devices name their tests, and that programs are there when started.
 //!
 //! Each rule is one module. A limit that the tree does not meet yet, or an exception with a reason, stands in a list
 //! beside its rule: a *ratchet*. What is listed may shrink and must not grow; the test fails on an entry that no longer
@@ -11,6 +11,7 @@
 mod crates;
 mod devices;
 mod imports;
+mod programs;
 mod rules;
 mod size;
 mod source;
