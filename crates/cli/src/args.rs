@@ -3,14 +3,20 @@
 //! Only shapes and texts stand here, and the small parsers of sizes; what a command does is in the module of its name.
 
 use std::ffi::OsString;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use sprat_store::message::control::MAX_SPAN;
+
+use crate::memory;
 
 /// The name that `sprat up` gives its cluster, from which every shared-memory name derives.
 pub(crate) const DEFAULT_NAME: &str = "sprat";
 /// The coordinator's TCP port under `sprat up`; server `i` (from 1) listens on this port + `i`.
 pub(crate) const DEFAULT_PORT: u16 = 7740;
+/// How many servers a table may be spread over.
+const SPANS: RangeInclusive<i64> = 1..=MAX_SPAN as i64;
 /// Where clients look for the coordinator unless told: where `sprat up` puts it.
 pub(crate) const DEFAULT_COORDINATOR: &str = "tcp:host=127.0.0.1,port=7740";
 
@@ -114,8 +120,8 @@ pub(crate) struct Up {
     /// port that is the number of servers higher
     #[arg(long, value_name = "PORT", default_value_t = DEFAULT_PORT, value_parser = clap::value_parser!(u16).range(1..=65000))]
     pub(crate) port: u16,
-    /// Memory of each server for objects, in bytes (K, M and G are powers of 1024)
-    #[arg(long, value_name = "BYTES", default_value = "1G", value_parser = limit)]
+    /// Memory of each server for objects, in bytes (K, M and G are powers of 1024): 48M at least
+    #[arg(long, value_name = "BYTES", default_value = "1G", value_parser = memory)]
     pub(crate) memory: u64,
     /// Keep the coordinator's state (tables, servers) in this file
     #[arg(long, value_name = "FILE")]
@@ -246,8 +252,8 @@ pub(crate) struct Server {
     /// Where the coordinator reaches it, if not there
     #[arg(long, value_name = "LOCATOR")]
     pub(crate) control: Option<String>,
-    /// Memory for objects, in bytes (K, M and G are powers of 1024)
-    #[arg(long, value_name = "BYTES", default_value = "1G", value_parser = limit)]
+    /// Memory for objects, in bytes (K, M and G are powers of 1024): 48M at least
+    #[arg(long, value_name = "BYTES", default_value = "1G", value_parser = memory)]
     pub(crate) memory: u64,
     /// Keep marks of where the time of requests goes, for `sprat perf breakdown` and `sprat ping`; each request takes some hundred
     /// nanoseconds longer
@@ -273,8 +279,8 @@ pub(crate) enum Table {
         at: Where,
         /// The table's name
         name: String,
-        /// How many servers share its keys
-        #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+        /// How many servers share its keys, 1 to 256
+        #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(SPANS))]
         span: u32,
     },
     /// Drop a table with all its objects
@@ -459,8 +465,8 @@ pub(crate) struct Import {
     /// Create the table if there is none
     #[arg(long)]
     pub(crate) create: bool,
-    /// With --create: how many servers share its keys
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "create", value_parser = clap::value_parser!(u32).range(1..))]
+    /// With --create: how many servers share its keys, 1 to 256
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "create", value_parser = clap::value_parser!(u32).range(SPANS))]
     pub(crate) span: u32,
     /// Skip malformed lines, name and count them, and end well
     #[arg(long)]
@@ -485,14 +491,20 @@ pub(crate) struct Export {
 }
 
 /// Show the servers and what they have counted.
+///
+/// Counters that are 0 on all servers are left out.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sprat stats
+  sprat stats --all
   sprat stats --json")]
 pub(crate) struct Stats {
     #[command(flatten)]
     pub(crate) at: Where,
-    /// One JSON object a server
+    /// Show counters that are 0, too
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// One JSON object a server, with all counters
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -626,6 +638,15 @@ pub(crate) struct Count {
     pub(crate) record: PathBuf,
 }
 
+/// Memory of a server: a limit that its log can work with.
+fn memory(text: &str) -> Result<u64, String> {
+    let bytes = limit(text)?;
+    if bytes < memory::LEAST {
+        return Err(format!("a server needs at least {}M for objects", memory::LEAST >> 20));
+    }
+    Ok(bytes)
+}
+
 /// A limit in bytes: K, M, G (also KiB, MiB, GiB) are powers of 1024.
 fn limit(text: &str) -> Result<u64, String> {
     let unit = [("", 1), ("k", 1 << 10), ("m", 1 << 20), ("g", 1 << 30)];
@@ -695,6 +716,10 @@ mod tests {
         }
         for text in ["", "G", "-1", "1T", "1.5G", "99999999999999999G", "1 2"] {
             assert!(limit(text).is_err(), "{text}");
+        }
+        assert_eq!(memory("48M"), Ok(memory::LEAST), "as the help says");
+        for text in ["0", "47M", "50331647"] {
+            assert!(memory(text).expect_err(text).contains("at least 48M"), "{text}");
         }
         for (text, bytes) in [("100", 100), ("1KB", 1000), ("10k", 10_000), ("1MB", 1_000_000)] {
             assert_eq!(size(text), Ok(bytes), "{text}");

@@ -14,6 +14,7 @@ mod export;
 mod fail;
 mod import;
 mod kv;
+mod memory;
 mod out;
 mod perf;
 mod ping;
@@ -60,11 +61,17 @@ fn start() -> Result<ExitCode, Fail> {
 
 /// Says what clap answers: help and the version on standard output, wrong usage on standard error.
 fn say(answer: &clap::Error) -> Result<ExitCode, Fail> {
+    let code = ExitCode::from(u8::try_from(answer.exit_code()).unwrap_or(1));
+    // The message shows what was typed, and a script may have typed the key of another user.
+    if answer.use_stderr() && !std::env::args_os().all(|arg| out::is_plain(&arg.to_string_lossy())) {
+        out::note(answer.render());
+        return Ok(code);
+    }
     let written = answer.print().and_then(|()| std::io::stdout().flush());
     if !answer.use_stderr() {
         written.map_err(|error| out::failed(&error))?;
     }
-    Ok(ExitCode::from(u8::try_from(answer.exit_code()).unwrap_or(1)))
+    Ok(code)
 }
 
 fn run(command: &Command) -> Result<(), Fail> {

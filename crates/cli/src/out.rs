@@ -42,6 +42,11 @@ pub(crate) fn plain(text: &str) -> Cow<'_, str> {
     escaped(text, obeyed)
 }
 
+/// Whether `text` may go to a terminal as it is.
+pub(crate) fn is_plain(text: &str) -> bool {
+    !text.contains(obeyed)
+}
+
 /// As [`plain`] for text of several lines.
 pub(crate) fn lines(text: &str) -> Cow<'_, str> {
     escaped(text, |c| c != '\n' && obeyed(c))
@@ -63,6 +68,9 @@ fn obeyed(c: char) -> bool {
 
 /// A key or a name in a message: its beginning, and its length if that is not all.
 pub(crate) fn name(bytes: &[u8]) -> String {
+    if bytes.is_empty() {
+        return "\"\"".to_owned();
+    }
     let text = String::from_utf8_lossy(bytes);
     match text.char_indices().nth(NAME_CHARS) {
         None => plain(&text).into_owned(),
@@ -203,7 +211,7 @@ mod tests {
     fn a_long_name_is_shown_by_its_beginning_and_its_length() {
         assert_eq!(name(&[b'k'; NAME_CHARS]), "k".repeat(NAME_CHARS));
         assert_eq!(name("ü".repeat(30_000).as_bytes()), format!("{}… (60000 bytes)", "ü".repeat(NAME_CHARS)));
-        assert_eq!(name(b"\xff"), "\u{fffd}");
+        assert_eq!((name(b"\xff").as_str(), name(b"").as_str()), ("\u{fffd}", "\"\""));
     }
 
     #[test]

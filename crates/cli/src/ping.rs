@@ -125,8 +125,13 @@ fn server(args: &Ping, to: &Locator) -> Result<(), Fail> {
     }
     if times.ns.is_empty() {
         let why = error.map_or_else(String::new, |error| format!(": {error}"));
-        return Err(Fail::new(format!("{to} has not answered{why}"))
-            .next("is a server of Sprat there? for an echo of the host itself give port=0"));
+        let fail = Fail::new(format!("{to} has not answered{why}"));
+        return Err(fail.next(match to.kind() {
+            Ok(Kind::Device(_)) => {
+                "see whether a server of Sprat is there; with port=0 the host itself is asked"
+            }
+            _ => "see whether a server of Sprat is there",
+        }));
     }
     let asked = client.call(session, &data::echo(ask()), patience);
     let far = asked.ok().and_then(|reply| reply.get(4..).and_then(Far::parse));

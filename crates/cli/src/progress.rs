@@ -59,7 +59,7 @@ impl Progress {
     /// Says something without disturbing the bar.
     pub(crate) fn note(&self, line: impl Display) {
         match &self.bar {
-            Some(bar) => bar.println(line.to_string()),
+            Some(bar) => bar.println(out::lines(&line.to_string())),
             None => out::note(line),
         }
     }

@@ -2,6 +2,7 @@
 //! until SIGINT or SIGTERM.
 
 use sprat::doors::Options;
+use sprat::locator::{Kind, Locator};
 use sprat::probe::Marks;
 use sprat::rpc::{Call, Server};
 use sprat::server::{self, CoordinatorOptions, ServerOptions};
@@ -10,37 +11,41 @@ use sprat_store::machine::Machine;
 
 use crate::args;
 use crate::fail::Fail;
+use crate::memory;
 use crate::process::{self, StopSignals};
 
 /// Runs a coordinator.
 pub(crate) fn coordinator(args: &args::Coordinator) -> Result<(), Fail> {
+    apart(&[("-C", &args.locators)])?;
     let mut options = CoordinatorOptions::at(&args.locators);
     options.state = args.state.clone();
     options.doors = Options { insecure_network: args.insecure_network, ..Options::default() };
     let signals = StopSignals::catch()?;
-    run(signals, server::coordinator(&options).map_err(|error| listening(&error))?)
+    let worker = server::coordinator(&options).map_err(|error| listening(&error))?;
+    run(signals, worker, "start it anew")
 }
 
 /// Runs a server.
 pub(crate) fn server(args: &args::Server) -> Result<(), Fail> {
+    apart(&[("-L", &args.locators), ("--control", args.control.as_deref().unwrap_or_default())])?;
+    memory::check(args.memory, 1)?;
     let mut options = ServerOptions::new(&args.at.coordinator, &args.locators);
     options.control = args.control.clone();
     options.memory_bytes = args.memory;
     let marks = args.marks.then(Marks::new);
     options.doors = Options { insecure_network: args.insecure_network, marks, ..Options::default() };
     let signals = StopSignals::catch()?;
-    run(signals, server::server(&options).map_err(|error| listening(&error))?)
+    let worker = server::server(&options).map_err(|error| listening(&error))?;
+    run(signals, worker, "start it anew: it joins the cluster as a new server")
 }
 
-/// Serves until a signal comes, or until the machine itself must stop.
-fn run<M: Machine>(signals: StopSignals, mut worker: Worker<M>) -> Result<(), Fail> {
+/// Serves until a signal comes, or until the machine itself must stop; `next` is what to do then.
+fn run<M: Machine>(signals: StopSignals, mut worker: Worker<M>, next: &str) -> Result<(), Fail> {
     process::allow_files();
     process::say_ready(&worker.doors().locators().join(";"))?;
     let stop = worker.stop();
     signals.then(move || stop.stop())?;
-    worker
-        .run()
-        .map_err(|reason| Fail::new(reason).next("start it anew: it joins the cluster as a new server"))
+    worker.run().map_err(|reason| Fail::new(reason).next(next))
 }
 
 /// The answer to a request: its own bytes.
@@ -75,17 +80,88 @@ fn serve(args: &args::Echo, service: impl FnMut(Call<'_>) -> Option<Vec<u8>>) ->
     Ok(())
 }
 
+/// Refuses two locators that would listen at one place: the second would find the place in use, as if by another process.
+/// Locators that are malformed are left to the start.
+fn apart(options: &[(&str, &str)]) -> Result<(), Fail> {
+    let mut taken: Vec<(String, &str, Locator)> = Vec::new();
+    for &(option, list) in options {
+        for locator in Locator::list(list).unwrap_or_default() {
+            let Some(place) = place(&locator) else { continue };
+            if let Some((_, other, first)) = taken.iter().find(|(known, ..)| *known == place) {
+                let fail = Fail::usage(format!(
+                    "{other} {first} and {option} {locator} name one place to listen at"
+                ));
+                return Err(fail.next(if option == *other {
+                    "leave one of them out, or choose another port or name"
+                } else {
+                    "leave --control out: the coordinator then reaches the server at -L"
+                }));
+            }
+            taken.push((place, option, locator));
+        }
+    }
+    Ok(())
+}
+
+/// What a locator takes for itself by listening; nothing if that is chosen when it listens.
+fn place(locator: &Locator) -> Option<String> {
+    match locator.kind().ok()? {
+        Kind::Shm { name } => Some(format!("shm {name}")),
+        // RDMA listens at a TCP port.
+        Kind::Tcp(at) | Kind::Rdma { at, .. } => {
+            (at.port != 0).then(|| format!("tcp {} {}", at.host, at.port))
+        }
+        Kind::Udp(at) => (at.port != 0).then(|| format!("udp {} {}", at.host, at.port)),
+        _ => Some(locator.to_string()),
+    }
+}
+
 /// Why nothing can be served, and what to do about it.
 fn listening(error: &std::io::Error) -> Fail {
     let fail = Fail::new(format!("cannot serve: {error}"));
+    let text = error.to_string();
     match error.kind() {
         std::io::ErrorKind::AddrInUse => {
             fail.next("another process serves there: end it, or choose another port or name")
         }
+        std::io::ErrorKind::PermissionDenied if text.contains(crate::up::INSECURE) => {
+            fail.next("choose an address of loopback, or allow this one with --insecure-network")
+        }
         // A device says by itself what it lacks.
-        std::io::ErrorKind::PermissionDenied if !error.to_string().contains("CAP_") => {
+        std::io::ErrorKind::PermissionDenied if !text.contains("CAP_") => {
             fail.next("choose an address and a port that you may use")
         }
         _ => fail,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_place_is_not_listened_at_twice() {
+        let tcp = "tcp:host=127.0.0.1,port=7741";
+        for (data, control) in [
+            (tcp, tcp),
+            (tcp, "tcp:port=7741,host=127.0.0.1"),
+            (tcp, "rdma:host=127.0.0.1,port=7741,crc=off"),
+            ("fast+shm:name=a;fast+udp:host=127.0.0.1,port=1", "tcp:host=::1,port=1;fast+shm:name=a"),
+        ] {
+            let fail = apart(&[("-L", data), ("--control", control)]).expect_err(control).to_string();
+            assert!(fail.contains("--control") && fail.contains("leave --control out"), "{fail}");
+        }
+        let fail =
+            apart(&[("-L", &format!("{tcp};{tcp}")), ("--control", "")]).expect_err("twice").to_string();
+        assert!(!fail.contains("--control"), "{fail}");
+        for (data, control) in [
+            (tcp, "fast+udp:host=127.0.0.1,port=7741"),
+            (tcp, "tcp:host=127.0.0.1,port=7742"),
+            ("tcp:host=127.0.0.1,port=0", "tcp:host=127.0.0.1,port=0"),
+            (tcp, ""),
+            ("nonsense", "nonsense"),
+        ] {
+            apart(&[("-L", data), ("--control", control)]).expect(control);
+        }
     }
 }

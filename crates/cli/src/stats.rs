@@ -31,11 +31,11 @@ pub(crate) fn run(args: &args::Stats) -> Result<(), Fail> {
     if servers.is_empty() {
         return out::print("The cluster has no servers yet; start one with: sprat server -L LOCATOR\n");
     }
-    out::print(table(&servers, &counted))
+    out::print(table(&servers, &counted, args.all))
 }
 
-/// A column for each server, a line for each counter.
-fn table(servers: &[ServerInfo], counted: &[Option<Map<String, Value>>]) -> String {
+/// A column for each server, a line for each counter that is not 0 everywhere, or for each if `all`.
+fn table(servers: &[ServerInfo], counted: &[Option<Map<String, Value>>], all: bool) -> String {
     let mut flat: Vec<Option<Vec<(String, String)>>> = Vec::new();
     for counters in counted {
         flat.push(counters.as_ref().map(|counters| {
@@ -45,8 +45,8 @@ fn table(servers: &[ServerInfo], counted: &[Option<Map<String, Value>>]) -> Stri
         }));
     }
     let mut names: Vec<&str> = Vec::new();
-    for (name, _) in flat.iter().flatten().flatten() {
-        if !names.contains(&name.as_str()) {
+    for (name, count) in flat.iter().flatten().flatten() {
+        if (all || count != "0") && !names.contains(&name.as_str()) {
             names.push(name);
         }
     }

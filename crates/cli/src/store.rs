@@ -181,7 +181,7 @@ impl Store {
                 Fail::refused(about).next("nothing was changed; read it, then decide anew")
             }
             Error::TableDoesntExist => Fail::new(format!("{what}: there is no such table"))
-                .next("create it with: sprat table create NAME (sprat table list shows those that exist)"),
+                .next("sprat table list shows those that exist; sprat table create NAME makes one"),
             Error::Deadline { waited_for: WaitedFor::Coordinator | WaitedFor::Lease, .. } => {
                 Fail::new(format!("no coordinator answers at {}", self.coordinator))
                     .next("start a cluster with `sprat up`, or name yours with -C or SPRAT_COORDINATOR")

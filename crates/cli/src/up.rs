@@ -6,10 +6,11 @@
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use sprat::locator::Locator;
+use sprat::locator::{Kind, Locator};
 
 use crate::args;
 use crate::fail::Fail;
+use crate::memory;
 use crate::out::{self, Columns};
 use crate::process::{Process, StopSignals};
 use crate::store::Store;
@@ -190,6 +191,8 @@ pub(crate) fn run(args: &args::Up) -> Result<(), Fail> {
     })?;
     let besides = args.locators.as_deref().map_or_else(|| Ok(Vec::new()), Locator::list);
     let besides = besides.map_err(|error| Fail::usage(error.to_string()))?;
+    besides.iter().try_for_each(on_loopback)?;
+    memory::check(args.memory, args.servers)?;
     let plan = Plan {
         name: &args.name,
         port: args.port,
@@ -207,6 +210,23 @@ pub(crate) fn run(args: &args::Up) -> Result<(), Fail> {
     cluster.end();
     out::print("The cluster has ended.\n")?;
     result
+}
+
+/// Refuses the kernel's addresses on the network, which a server of its own may have.
+fn on_loopback(besides: &Locator) -> Result<(), Fail> {
+    let (Kind::Tcp(at) | Kind::Udp(at) | Kind::Rdma { at, .. }) =
+        besides.kind().map_err(|error| Fail::usage(error.to_string()))?
+    else {
+        return Ok(());
+    };
+    match at.allowed(false) {
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            Err(Fail::usage(format!("{besides}: {} is not on loopback, and nothing is encrypted", at.host))
+                .next("start servers of the network one by one: sprat server --insecure-network"))
+        }
+        // Whatever else is wrong shows when the server listens.
+        _ => Ok(()),
+    }
 }
 
 /// Waits for Ctrl-C, and tells of processes that die meanwhile.

@@ -160,7 +160,7 @@ pub(crate) fn note(of: &Completion) {
 #[cold]
 fn failed(of: &Completion) {
     let Completion { qp, id, completed, status, .. } = of;
-    log!(Error, "queue pair {}: request {id} ({completed:?}) fails: {status:?}", qp.0);
+    log!(Error, "queue pair {}: request {id} ({completed}) fails: {status}", qp.0);
 }
 
 #[inline]

@@ -10,6 +10,7 @@ use sprat::netns::{Inside, Wire};
 
 use super::net::{self, Net};
 use crate::fail::{Fail, Named as _};
+use crate::memory;
 use crate::process::{self, Process};
 use crate::up::{Cluster, INSECURE, Plan, ports};
 
@@ -165,7 +166,7 @@ impl Local {
                 name: &name,
                 port: free_ports(ports(1))?,
                 servers: 1,
-                memory: MEMORY,
+                memory: MEMORY.min(memory::available()),
                 state: None,
                 core,
                 host: far.as_ref().map(|_| Wire::kernel(1)),

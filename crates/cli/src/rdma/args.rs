@@ -63,6 +63,11 @@ impl From<Rtr> for RtrKind {
     }
 }
 
+/// A choice as it is typed.
+pub(super) fn word(choice: &impl ValueEnum) -> String {
+    choice.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
 /// How a device is opened.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Wire {
@@ -214,13 +219,10 @@ impl Model {
 
     /// The same as arguments for another process.
     pub(crate) fn arguments(&self) -> Vec<String> {
-        let name = |value: &dyn Fn() -> Option<clap::builder::PossibleValue>| {
-            value().map_or_else(String::new, |v| v.get_name().to_owned())
-        };
         let mut all = vec![
-            format!("--crc={}", if self.wire.crc == Switch::On { "on" } else { "off" }),
-            format!("--threading={}", name(&|| self.threading.to_possible_value())),
-            format!("--copies={}", name(&|| self.copies.to_possible_value())),
+            format!("--crc={}", word(&self.wire.crc)),
+            format!("--threading={}", word(&self.threading)),
+            format!("--copies={}", word(&self.copies)),
         ];
         for (flag, set) in [("--markers", self.wire.markers), ("--events", self.events)] {
             if set {

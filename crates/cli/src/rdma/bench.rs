@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::args::{Bw, CopyWays, Lat, Measured, Model, Op, Switch, Threads};
+use super::args::{Bw, CopyWays, Lat, Measured, Model, Op, Switch, Threads, word};
 use super::sides::{Outcome, Pace, Sides};
 use crate::fail::Fail;
 use crate::perf::report::{Context, Report, Row};
@@ -55,7 +55,7 @@ fn each(
     let mut report = Report::new(what.json.as_deref(), &Context::now(what.rounds, what.seconds))?;
     let sides = Sides::start(&what.model, &process::cores())?;
     for &op in &what.ops {
-        report.begin(format!("{name} of {op:?}: {}", words(&what.model)));
+        report.begin(format!("{name} of {}: {}", word(&op), words(&what.model)));
         let sizes = if op == Op::Atomic { &[8][..] } else { &what.size };
         for &size in sizes {
             let outcome = measure(&sides, op, size)?;
@@ -71,7 +71,8 @@ pub(super) fn words(model: &Model) -> String {
     let crc = if model.wire.crc == Switch::On { "CRC" } else { "no CRC" };
     let markers = if model.wire.markers { ", markers" } else { "" };
     let events = if model.events { ", asleep" } else { "" };
-    format!("{crc}{markers}, threading {:?}, copies {:?}{events}", model.threading, model.copies)
+    let (threading, copies) = (word(&model.threading), word(&model.copies));
+    format!("{crc}{markers}, threading {threading}, copies {copies}{events}")
 }
 
 /// Reports one result.
@@ -98,7 +99,7 @@ pub(super) fn row(
         cpu_percent_client: outcome.cpu_percent[0],
         cpu_percent_server: outcome.cpu_percent[1],
     };
-    let name = format!("rdma.{short}.{}", format!("{op:?}").to_lowercase());
+    let name = format!("rdma.{short}.{}", word(&op));
     let row = Row::new(name, "rdma", Some(size), &outcome.figures);
     let row = row.beside(floor, outcome.floor_us, outcome.floor_us);
     report.row_with(Row { value: cpu_percent, unit: Some("% CPU".to_owned()), ..row }, &more)

@@ -7,8 +7,10 @@ use sprat::verbs::{
     AcceptOptions, Access, Completed, Completion, CompletionQueue, ConnectOptions, ConnectRequest, Device,
     MemoryRegion, PairOptions, QueuePair, RecvRequest, Remote, SendOp, SendRequest, Stag,
 };
+use sprat_proto::rpc::MAX_MESSAGE;
 
 use super::args::{Model, Op};
+use super::strays;
 use crate::fail::{Fail, Named};
 use crate::process;
 
@@ -79,6 +81,9 @@ impl End {
     /// Takes a client.
     fn answer(device: &Device, request: ConnectRequest, events: bool) -> Result<Self, Fail> {
         let plan: Plan = serde_json::from_slice(request.private_data()).named("the client's plan")?;
+        if plan.size > MAX_MESSAGE {
+            return Err(Fail::new(format!("a message of {} octets is longer than {MAX_MESSAGE}", plan.size)));
+        }
         let mut end = Self::new(device, plan, events)?;
         end.theirs = Stag(plan.stag);
         end.post_receives(RECEIVES)?;
@@ -238,7 +243,11 @@ pub(crate) fn peer(model: &Model) -> Result<(), Fail> {
     let listener = device.listen(at).named("cannot listen")?;
     process::say_ready(&listener.local_addr().to_string())?;
     loop {
-        let Some(request) = listener.next(None) else { continue };
-        End::answer(&device, request, model.events)?.serve()?;
+        let Some(request) = strays::next(&listener, None) else { continue };
+        let client = request.peer();
+        match End::answer(&device, request, model.events) {
+            Ok(end) => end.serve()?,
+            Err(fail) => strays::pass_over(client, fail),
+        }
     }
 }

@@ -1,6 +1,10 @@
 //! `sprat rdma`: verbs from the command line.
 
-use crate::fail::Fail;
+use std::net::SocketAddr;
+
+use sprat::verbs::Device;
+
+use crate::fail::{Fail, Named as _};
 
 pub(crate) mod args;
 mod bench;
@@ -10,7 +14,18 @@ mod end;
 mod perftest;
 mod ping;
 mod sides;
+mod strays;
 mod table;
+
+/// A device that may listen at `at` and connect with it.
+fn device_for(wire: &args::Wire, at: SocketAddr) -> Result<Device, Fail> {
+    let device = Device::open(wire.options()).named("cannot open a device")?;
+    device.allows(at).map_err(|error| {
+        Fail::new(error.to_string())
+            .next("allow it with --insecure-network, or choose an address of loopback")
+    })?;
+    Ok(device)
+}
 
 /// Runs the command.
 pub(crate) fn run(command: &args::Rdma) -> Result<(), Fail> {

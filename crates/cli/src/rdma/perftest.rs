@@ -28,6 +28,7 @@ use sprat::verbs::{
 };
 
 use super::args::Perftest;
+use super::{device_for, strays};
 use crate::fail::{Fail, Named};
 use crate::{out, process};
 
@@ -52,24 +53,25 @@ const FIGURES: usize = 5;
 
 /// Runs the command.
 pub(crate) fn run(args: &Perftest) -> Result<(), Fail> {
-    let device = Device::open(args.wire.options()).named("cannot open a device")?;
     let at = SocketAddr::new(args.address, args.port);
+    let device = device_for(&args.wire, at)?;
     let listener = device.listen(at).named(format_args!("cannot listen at {at}"))?;
     process::say_ready(&listener.local_addr().to_string())?;
     let served = serve(&device, &listener, args.size)?;
     out::print(format!("{served}\n"))
 }
 
-/// Serves the first client that comes, until it leaves; the test may use memory of `largest` octets.
+/// Serves the first client that comes as far as its test, until it leaves; the test may use memory of `largest` octets.
 fn serve(device: &Device, listener: &Listener, largest: usize) -> Result<Served, Fail> {
-    let request = loop {
-        if let Some(request) = listener.next(UNLIMITED) {
-            break request;
+    loop {
+        let Some(request) = strays::next(listener, UNLIMITED) else { continue };
+        let peer = request.peer();
+        let mut client = Client::new(device, peer, listener.local_addr().ip(), largest)?;
+        match client.start(listener, request) {
+            Ok(()) => return client.serve().map_err(|fail| fail.at(peer)),
+            Err(fail) => strays::pass_over(peer, fail),
         }
-    };
-    let peer = request.peer();
-    let client = Client::accept(device, listener, request, largest).map_err(|fail| fail.at(peer))?;
-    client.serve(listener).map_err(|fail| fail.at(peer))
+    }
 }
 
 /// What came of a client.
@@ -107,7 +109,9 @@ enum Heard {
 
 /// A client, and all that is there for it.
 struct Client {
-    peer: SocketAddr,
+    served: Served,
+    /// The address that it reached us at.
+    here: IpAddr,
     domain: ProtectionDomain,
     /// Of both connections.
     queue: CompletionQueue,
@@ -121,51 +125,55 @@ struct Client {
 }
 
 impl Client {
-    /// Accepts the control connection.
-    fn accept(
-        device: &Device,
-        listener: &Listener,
-        request: ConnectRequest,
-        largest: usize,
-    ) -> Result<Self, Fail> {
+    fn new(device: &Device, peer: SocketAddr, here: IpAddr, largest: usize) -> Result<Self, Fail> {
         let failed = "cannot make what a client needs";
         let domain = device.protection_domain().named(failed)?;
         let queue = device.completion_queue(256).named(failed)?;
         let control = domain.queue_pair(&PairOptions::new(&queue)).named(failed)?;
         let note = domain.register(RECORD, Access::LOCAL).named(failed)?;
         let memory = domain.register(largest.max(CYCLE), Access::ALL).named(failed)?;
-        let record = record(0, 0, memory.remote(0), listener.local_addr().ip());
-        let client = Self { peer: request.peer(), domain, queue, control, data: None, note, memory, record };
-        receive(&client.control, &client.note)?;
-        connect(request, &client.control)?;
-        Ok(client)
+        let record = record(0, 0, memory.remote(0), here);
+        let served = Served { peer, sends: 0, figures: Vec::new() };
+        Ok(Self { served, here, domain, queue, control, data: None, note, memory, record })
     }
 
-    fn serve(mut self, listener: &Listener) -> Result<Served, Fail> {
-        let mut served = Served { peer: self.peer, sends: 0, figures: Vec::new() };
+    /// Accepts the control connection and answers notes until there is a data connection.
+    fn start(&mut self, listener: &Listener, request: ConnectRequest) -> Result<(), Fail> {
+        receive(&self.control, &self.note)?;
+        connect(request, &self.control)?;
+        while self.data.is_none() {
+            let Heard::Note(note) = self.hear(PATIENCE)? else {
+                return Err(Fail::new("the client has left before its test"));
+            };
+            let record = note.len() == RECORD;
+            self.answer(note)?;
+            if record {
+                self.data = Some(self.accept_data(listener)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// The test, until the client leaves.
+    fn serve(mut self) -> Result<Served, Fail> {
         loop {
-            let patience = if self.data.is_some() { UNLIMITED } else { PATIENCE };
-            match (self.hear(patience)?, &self.data) {
-                (Heard::Note(note), data) => {
-                    let first = data.is_none() && note.len() == RECORD;
-                    keep(&mut served.figures, &note);
+            match (self.hear(UNLIMITED)?, &self.data) {
+                (Heard::Note(note), _) => {
+                    keep(&mut self.served.figures, &note);
                     self.answer(note)?;
-                    if first {
-                        self.data = Some(self.accept_data(listener)?);
-                    }
                 }
                 (Heard::Send(octets), Some(data)) => {
                     receive(data, &self.memory)?;
                     let back = SendRequest::new(0, SendOp::Send, self.memory.sge(0..octets));
                     data.post_send(back.unsignaled()).named("cannot send back")?;
-                    served.sends += 1;
+                    self.served.sends += 1;
                 }
-                (Heard::Left, Some(data)) => {
+                (Heard::Left | Heard::Send(_), data) => {
                     // It closes the data connection first. Whatever is left of the other one is not worth an error.
-                    let _ = data.disconnected(PATIENCE) && self.control.disconnected(PATIENCE);
-                    return Ok(served);
+                    let gone = data.as_ref().is_none_or(|data| data.disconnected(PATIENCE));
+                    let _ = gone && self.control.disconnected(PATIENCE);
+                    return Ok(self.served);
                 }
-                (_, None) => return Err(Fail::new("the client has left before its test")),
             }
         }
     }
@@ -192,7 +200,7 @@ impl Client {
                 match pair.map(QueuePair::connection) {
                     Some(Connection::Not(ConnectError::Disconnected { cause: Some(cause), ours })) => {
                         let whom = if ours { "we" } else { "the client" };
-                        Err(Fail::new(format!("{status}; {whom} ended the connection: {cause:?}")))
+                        Err(Fail::new(format!("{status}; {whom} ended the connection: {cause}")))
                     }
                     _ => Ok(Heard::Left),
                 }
@@ -211,24 +219,30 @@ impl Client {
         self.control.post_send(answer).named("cannot answer")
     }
 
-    /// Accepts the data connection; whoever else comes is refused.
+    /// Accepts the data connection. A peer at another address is refused.
     fn accept_data(&mut self, listener: &Listener) -> Result<QueuePair, Fail> {
-        let request = loop {
-            let request = listener.next(PATIENCE);
+        loop {
+            let request = strays::next(listener, PATIENCE);
             let request = request.ok_or_else(|| Fail::new("the client makes no data connection"))?;
-            if request.peer().ip() == self.peer.ip() {
-                break request;
+            let peer = request.peer();
+            if peer.ip() != self.served.peer.ip() {
+                strays::pass_over(peer, Fail::new("another client is being served"));
+                continue;
             }
-        };
-        let data =
-            self.domain.queue_pair(&PairOptions::new(&self.queue)).named("cannot make a queue pair")?;
-        for _ in 0..RECEIVES {
-            receive(&data, &self.memory)?;
+            let data =
+                self.domain.queue_pair(&PairOptions::new(&self.queue)).named("cannot make a queue pair")?;
+            for _ in 0..RECEIVES {
+                receive(&data, &self.memory)?;
+            }
+            let reads = request.ord().unwrap_or(0);
+            match connect(request, &data) {
+                Ok(()) => {
+                    self.record = record(reads, data.number().0, self.memory.remote(0), self.here);
+                    return Ok(data);
+                }
+                Err(fail) => strays::pass_over(peer, fail),
+            }
         }
-        let reads = request.ord().unwrap_or(0);
-        self.record = record(reads, data.number().0, self.memory.remote(0), listener.local_addr().ip());
-        connect(request, &data)?;
-        Ok(data)
     }
 }
 

@@ -16,11 +16,13 @@ use std::time::Duration;
 
 use sprat::clock::Clock;
 use sprat::verbs::{
-    AcceptOptions, Access, Completed, Completion, CompletionQueue, ConnectError, ConnectOptions, Connection,
-    Device, MemoryRegion, PairOptions, QueuePair, RecvRequest, Remote, SendOp, SendRequest, Stag,
+    AcceptOptions, Access, Completed, Completion, CompletionQueue, ConnectError, ConnectOptions,
+    ConnectRequest, Connection, Device, Listener, MemoryRegion, PairOptions, QueuePair, RecvRequest, Remote,
+    SendOp, SendRequest, Stag,
 };
 
 use super::args::Ping;
+use super::{device_for, strays};
 use crate::fail::{Fail, Named};
 use crate::out;
 use crate::perf::measure::median;
@@ -35,8 +37,8 @@ const RECEIVED: usize = NOTE;
 
 /// Runs the command.
 pub(crate) fn run(args: &Ping) -> Result<(), Fail> {
-    let device = Device::open(args.wire.options()).named("cannot open a device")?;
     let at = SocketAddr::new(args.address, args.port);
+    let device = device_for(&args.wire, at)?;
     if args.client { client(args, &device, at) } else { serve(args, &device, at) }
 }
 
@@ -72,9 +74,7 @@ impl Side {
         let Some(completion) = self.queue.wait(PATIENCE) else {
             return Err(Fail::new("the peer does not answer").next("see whether it speaks rping's exchange"));
         };
-        completion
-            .result()
-            .map_err(|status| self.why(&format!("{:?} failed: {status}", completion.completed)))
+        completion.result().map_err(|status| self.why(&format!("{} failed: {status}", completion.completed)))
     }
 
     /// An error, with what is known of the connection's end.
@@ -82,7 +82,7 @@ impl Side {
         match self.pair.connection() {
             Connection::Not(ConnectError::Disconnected { cause: Some(cause), ours }) => {
                 let whom = if ours { "we" } else { "the peer" };
-                Fail::new(format!("{what}; {whom} ended the connection: {cause:?}"))
+                Fail::new(format!("{what}; {whom} ended the connection: {cause}"))
             }
             Connection::Not(error) => Fail::new(format!("{what}; {error}")),
             _ => Fail::new(what),
@@ -169,7 +169,10 @@ fn client(args: &Ping, device: &Device, at: SocketAddr) -> Result<(), Fail> {
     };
     side.pair.connect(at, options, PATIENCE).map_err(|error| {
         let fail = Fail::new(format!("cannot connect with {at}: {error}"));
-        fail.next("start a server there: sprat rdma ping -s, or rping -s")
+        fail.next(match error {
+            ConnectError::Rejected { .. } => "see what the server says about it",
+            _ => "see whether a server is there: sprat rdma ping -s, or rping -s",
+        })
     })?;
     let (clock, mut times) = (Clock::new(), Vec::new());
     let mut n = 0;
@@ -206,29 +209,44 @@ fn serve(args: &Ping, device: &Device, at: SocketAddr) -> Result<(), Fail> {
     let listener = device.listen(at).named(format_args!("cannot listen at {at}"))?;
     process::say_ready(&listener.local_addr().to_string())?;
     loop {
-        let Some(request) = listener.next(None) else { continue };
-        let peer = request.peer();
-        let (mut side, domain) = Side::new(device)?;
-        let buffer = domain.register(args.size as usize, Access::LOCAL).named("cannot register memory")?;
-        let accept = AcceptOptions { ird: 1, ord: 1, ..AcceptOptions::default() };
-        request.accept(&side.pair, accept).named("cannot accept")?;
-        match serve_one(args, &mut side, &buffer) {
-            Ok(n) => out::print(format!("{n} rounds with {peer}\n"))?,
-            Err(fail) if args.persistent => out::note(fail.at(peer)),
-            Err(fail) => return Err(fail.at(peer)),
-        }
+        let (peer, rounds) = serve_next(args, device, &listener)?;
+        out::print(format!("{rounds} rounds with {peer}\n"))?;
         if !args.persistent {
             return Ok(());
         }
     }
 }
 
-/// Serves a client until it leaves; returns how many rounds it took.
-fn serve_one(args: &Ping, side: &mut Side, buffer: &MemoryRegion) -> Result<u64, Fail> {
-    side.pair.connected(PATIENCE).named("the client did not start up")?;
-    let mut n = 0;
+/// Serves the next client that gets through its first round; says how many it took.
+fn serve_next(args: &Ping, device: &Device, listener: &Listener) -> Result<(SocketAddr, u64), Fail> {
     loop {
-        let Some(note) = next_note(side)? else { return Ok(n) };
+        let Some(request) = strays::next(listener, None) else { continue };
+        let peer = request.peer();
+        let (mut side, domain) = Side::new(device)?;
+        let buffer = domain.register(args.size as usize, Access::LOCAL).named("cannot register memory")?;
+        let mut rounds = 0;
+        match serve_one(args, request, &mut side, &buffer, &mut rounds) {
+            Ok(()) if rounds > 0 => return Ok((peer, rounds)),
+            Ok(()) => strays::pass_over(peer, Fail::new("the client has left before its first round")),
+            Err(fail) if rounds == 0 || args.persistent => strays::pass_over(peer, fail),
+            Err(fail) => return Err(fail.at(peer)),
+        }
+    }
+}
+
+/// Serves a client until it leaves; counts its rounds.
+fn serve_one(
+    args: &Ping,
+    request: ConnectRequest,
+    side: &mut Side,
+    buffer: &MemoryRegion,
+    rounds: &mut u64,
+) -> Result<(), Fail> {
+    let accept = AcceptOptions { ird: 1, ord: 1, ..AcceptOptions::default() };
+    request.accept(&side.pair, accept).named("cannot accept")?;
+    side.pair.connected(PATIENCE).named("the client did not start up")?;
+    loop {
+        let Some(note) = next_note(side)? else { return Ok(()) };
         let (source, size) = read_note(&note);
         if size == 0 || size as usize > buffer.len() {
             let _ = side.pair.disconnect();
@@ -249,7 +267,7 @@ fn serve_one(args: &Ping, side: &mut Side, buffer: &MemoryRegion) -> Result<u64,
         post(side, SendOp::Write(sink), buffer, len)?;
         side.done(Completed::Write)?;
         side.say(&[0; NOTE])?;
-        n += 1;
+        *rounds += 1;
     }
 }
 
@@ -280,6 +298,32 @@ fn show(verbose: bool, what: &str, data: &[u8]) -> Result<(), Fail> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Connections ended the server: one that only looked whether the port is open, one that spoke HTTP.
+    #[test]
+    fn a_server_of_one_client_passes_over_who_is_none() {
+        use clap::Parser as _;
+        let args = |side: &str| match crate::args::Cli::parse_from(["sprat", "rdma", "ping", side, "-C", "2"])
+        {
+            crate::args::Cli {
+                command: crate::args::Command::Rdma(crate::rdma::args::Rdma::Ping(args)),
+                ..
+            } => args,
+            other => panic!("another command: {other:?}"),
+        };
+        let device = Device::open(args("-s").wire.options()).expect("a device");
+        let listener = device.listen("127.0.0.1:0".parse().expect("an address")).expect("listens");
+        let at = listener.local_addr();
+        let server = std::thread::spawn(move || serve_next(&args("-s"), &device, &listener));
+        strays::come(at);
+        let device = Device::open(args("-c").wire.options()).expect("a device");
+        let (side, _) = Side::new(&device).expect("a queue pair");
+        side.pair.connect(at, ConnectOptions::default(), PATIENCE).expect("connects");
+        side.pair.disconnect().expect("leaves before its first round");
+        client(&args("-c"), &device, at).expect("two rounds");
+        let (_, rounds) = server.join().expect("does not panic").expect("serves");
+        assert_eq!(rounds, 2);
+    }
 
     #[test]
     fn the_text_is_rpings() {

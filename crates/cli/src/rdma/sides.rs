@@ -201,7 +201,9 @@ fn run_on(cores: &[usize]) -> Result<(), Fail> {
     for &core in cores {
         set.set(core);
     }
-    sched_setaffinity(None, &set).named(format_args!("cannot run on the cores {cores:?}"))
+    let list = || cores.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+    sched_setaffinity(None, &set)
+        .map_err(|error| Fail::new(format!("cannot run on the cores {}: {error}", list())))
 }
 
 /// A sender that keeps many messages in progress.

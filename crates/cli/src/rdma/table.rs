@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::args::{CopyWays, Model, Op, Switch, Table, Threads, Wire};
+use super::args::{CopyWays, Model, Op, Switch, Table, Threads, Wire, word};
 use super::bench::{row, words};
 use super::sides::{Outcome, Pace, Sides};
 use crate::fail::Fail;
@@ -77,8 +77,8 @@ fn line(text: &mut String, model: &Model, size: usize, time: &Outcome, rate: &Ou
         "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
         switch(model.wire.crc == Switch::On),
         switch(model.wire.markers),
-        format!("{:?}", model.threading).to_lowercase(),
-        format!("{:?}", model.copies).to_lowercase(),
+        word(&model.threading),
+        word(&model.copies),
         if model.events { "asleep" } else { "polling" },
         out::bytes(size as u64),
         time.figures.p50_us.map(out::micros).unwrap_or_default(),

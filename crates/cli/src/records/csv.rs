@@ -54,6 +54,12 @@ impl<I: BufRead> Rows<I> {
     /// Finds the columns. A file without them is no file of records, so that no row of it can be skipped either.
     fn read_header(&mut self) -> Result<Header, Fail> {
         let names = self.csv.byte_headers().named("cannot read line 1")?;
+        for name in ["key", "key64", "value", "value64"] {
+            if names.iter().filter(|n| *n == name.as_bytes()).count() > 1 {
+                return Err(Fail::new(format!("line 1: the header names the column {name} twice"))
+                    .next("give the column that is not meant another name"));
+            }
+        }
         let at = |name: &str| names.iter().position(|n| n == name.as_bytes());
         let header =
             Header { key: at("key"), key64: at("key64"), value: at("value"), value64: at("value64") };

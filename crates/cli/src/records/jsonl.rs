@@ -1,6 +1,6 @@
 //! JSON Lines: `{"key":"…","value":"…"}`, one object a line; `key64` and `value64` for bytes that are no text.
 //!
-//! Empty lines are passed over, other members ignored. Anything that is not an object with one key and one value is
+//! Empty lines are passed over, other members ignored, and so is a byte order mark at the start of the file. Anything that is not an object with one key and one value is
 //! malformed, a member given twice included.
 
 use std::borrow::Cow;
@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{Bad, LINE_LIMIT, Next, Reader, Record, Shown, Writer, assemble, show};
 use crate::fail::{Fail, Named};
+
+/// U+FEFF, which some programs of Windows write at the start of a text.
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
 /// One line as it is read and written.
 #[derive(Deserialize, Serialize, Default)]
@@ -80,6 +83,9 @@ impl<I: BufRead> Reader for Lines<I> {
             self.line += 1;
             if !self.read().named(format_args!("cannot read line {}", self.line))? {
                 return Ok(Next::End);
+            }
+            if self.line == 1 && self.bytes.starts_with(BYTE_ORDER_MARK) {
+                self.bytes.drain(..BYTE_ORDER_MARK.len());
             }
             if self.bytes.len() > LINE_LIMIT {
                 if !self.bytes.ends_with(b"\n") {

@@ -151,6 +151,29 @@ fn a_csv_file_needs_its_columns() {
 }
 
 #[test]
+fn a_column_that_is_named_twice_is_refused() {
+    for name in ["key", "value64"] {
+        let text = format!("key,value,key64,value64,{name}\na,1,,,b\n");
+        let error =
+            reader(Format::Csv, Cursor::new(text.as_bytes())).next().expect_err("refused").to_string();
+        assert!(error.contains(&format!("line 1: the header names the column {name} twice")), "{error}");
+    }
+    let spare = read_all(Format::Csv, b"key,value,,note,,note\na,1,x,y,z,w\n");
+    assert_eq!(spare, [Ok((2, record(b"a", b"1")))], "columns that are ignored may have any name");
+}
+
+#[test]
+fn a_byte_order_mark_at_the_start_is_no_part_of_the_text() {
+    let json = "\u{feff}{\"key\":\"a\",\"value\":\"\u{feff}1\"}\n";
+    for (format, text) in [(Format::Jsonl, json), (Format::Csv, "\u{feff}key,value\na,\u{feff}1\n")] {
+        let all: Vec<_> = read_all(format, text.as_bytes()).into_iter().map(|r| r.map(|(_, r)| r)).collect();
+        assert_eq!(all, [Ok(record(b"a", "\u{feff}1".as_bytes()))], "{format:?}");
+    }
+    let later = format!("{json}\u{feff}{{\"key\":\"b\",\"value\":\"2\"}}\n");
+    assert_eq!(bad(Format::Jsonl, &later).len(), 1, "it is one at the start alone");
+}
+
+#[test]
 fn an_open_quote_does_not_swallow_the_file() {
     let text = format!("key,value\na,1\nb,\"{}", "x\n".repeat(LINE_LIMIT));
     let mut reader = reader(Format::Csv, Cursor::new(text.as_bytes()));

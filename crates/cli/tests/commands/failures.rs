@@ -39,7 +39,13 @@ fn an_address_of_the_network_needs_a_word() {
     let at = format!("tcp:host=0.0.0.0,port={port}");
     let output = run(&["coordinator", "-C", &at]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(errors(&output).contains("--insecure-network"), "{}", errors(&output));
+    let error = errors(&output);
+    assert!(
+        error.contains("next: choose an address of loopback, or allow this one with --insecure-network"),
+        "{error}"
+    );
+    let output = run(&["rdma", "ping", "-s", "-a", "192.0.2.1"]);
+    assert!(errors(&output).contains("next: allow it with --insecure-network"), "{}", errors(&output));
     let mut coordinator = Running::start(&["coordinator", "-C", &at, "--insecure-network"]);
     coordinator.wait_for("listening at");
     coordinator.signal("TERM");
@@ -59,6 +65,18 @@ fn a_port_and_a_name_are_taken_once() {
     assert!(errors(&output).contains(&cluster.name), "{}", errors(&output));
     cluster.ok(&["table", "create", "unharmed"]);
     cluster.end();
+}
+
+#[test]
+fn more_memory_than_there_is_is_refused() {
+    for args in
+        [&["up", "--memory", "9999999G"][..], &["server", "-L", "fast+shm:name=x", "--memory", "9999999G"]]
+    {
+        let output = run(args);
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        let error = errors(&output);
+        assert!(error.contains("9999999 GiB for a server's objects is more than the"), "{error}");
+    }
 }
 
 #[test]

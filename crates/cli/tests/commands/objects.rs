@@ -120,6 +120,14 @@ fn statistics_name_every_server() {
     for server in 1..=2 {
         assert!(shown.contains(&format!("fast+shm:name={}.{server}", cluster.name)), "{shown}");
     }
+    let all = cluster.ok(&["stats", "--all"]);
+    let counters = |text: &str, which: fn(&[&str]) -> bool| {
+        let rows = text.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
+        rows.filter(|row| row.len() == 3 && which(&row[1..])).count()
+    };
+    let zero: fn(&[&str]) -> bool = |counts| counts == ["0", "0"];
+    assert_eq!(counters(&shown, zero), 0, "{shown}");
+    assert!(counters(&all, zero) > 50 && counters(&shown, |_| true) > 5, "{shown}{all}");
     let json = cluster.ok(&["stats", "--json"]);
     let servers: Vec<Value> = json.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     assert_eq!(servers.len(), 2);
@@ -166,6 +174,8 @@ fn names_of_other_people_do_nothing_to_a_terminal() {
     assert!(list.contains(harmless) && list.lines().count() == 2, "{list:?}");
     let error = cluster.fails(3, &["get", hostile, hostile]);
     assert!(error.contains(harmless) && error.lines().count() == 1, "{error:?}");
+    let error = cluster.fails(2, &["get", "t", "k", hostile]);
+    assert!(!error.contains(['\x1b', '\u{9b}', '\x07']), "{error:?}");
     let json = cluster.ok(&["table", "list", "--json"]);
     let table: Value = serde_json::from_str(&json).expect("JSON");
     assert_eq!(table["name"], hostile);

@@ -359,7 +359,12 @@ impl Core {
                 }
             }
             Event::Close { conn, reset } => self.close(now, conn, reset),
-            other => self.desk.take(other),
+            other => {
+                if let Event::Failed { conn, qp: None, why } = other {
+                    self.start_failed(conn, why);
+                }
+                self.desk.take(other);
+            }
         }
     }
 

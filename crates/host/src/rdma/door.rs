@@ -29,6 +29,8 @@ const PER_TURN: usize = 64;
 const PAUSE_NS: u64 = 100 * MS;
 /// How long who was refused waits before he tries again.
 const AGAIN_NS: u64 = 5 * MS;
+/// How many failed start-ups a listener keeps for its program.
+const MOST_FAILED: usize = 64;
 /// How long the peer may take to end its side after we have ended ours.
 const LINGER_NS: u64 = 2 * SECOND;
 
@@ -38,6 +40,8 @@ pub(crate) struct Listener {
     socket: OwnedFd,
     pub(crate) local: SocketAddr,
     pub(crate) asked: VecDeque<Asked>,
+    /// Peers that did not get through their start-up, the newest [`MOST_FAILED`].
+    failed: VecDeque<(SocketAddr, Why)>,
     audience: Audience,
     /// While it is out of the epoll: when to try again, or never before a connection ends.
     paused_until: Option<Instant>,
@@ -81,8 +85,9 @@ impl Core {
         let number = self.listeners.last_key_value().map_or(0, |(n, _)| n + 1);
         let data = epoll::EventData::new_u64(LISTENER | u64::from(number));
         epoll::add(&self.epoll, &socket, data, epoll::EventFlags::IN)?;
+        let (asked, failed) = (VecDeque::new(), VecDeque::new());
         self.listeners
-            .insert(number, Listener { socket, local, asked: VecDeque::new(), audience, paused_until: None });
+            .insert(number, Listener { socket, local, asked, failed, audience, paused_until: None });
         Ok((number, local))
     }
 
@@ -110,6 +115,25 @@ impl Core {
             listener.asked.push_back(asked);
         }
         room
+    }
+
+    /// A connection ended before it had a queue pair. A request of it that waits at its listener asks no more.
+    pub(super) fn start_failed(&mut self, conn: Conn, why: Why) {
+        let stream = self.slot_of(conn).and_then(|slot| self.streams[slot as usize].as_deref());
+        let Some((peer, number)) = stream.and_then(|stream| Some((stream.peer, stream.listener?))) else {
+            return;
+        };
+        let Some(listener) = self.listeners.get_mut(&number) else { return };
+        listener.asked.retain(|asked| asked.conn != conn);
+        if listener.failed.len() == MOST_FAILED {
+            listener.failed.pop_front();
+        }
+        listener.failed.push_back((peer, why));
+    }
+
+    /// The oldest failed start-up at a listener that its program has not seen.
+    pub(crate) fn failed_at(&mut self, listener: u32) -> Option<(SocketAddr, Why)> {
+        self.listeners.get_mut(&listener)?.failed.pop_front()
     }
 
     /// A party goes, and what it has: its listener, its connection, those who have asked it.

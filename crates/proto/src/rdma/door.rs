@@ -4,6 +4,7 @@
 //! are in the module's root.
 
 use alloc::vec::Vec;
+use core::fmt;
 
 use super::start::Failure;
 use super::{Conn, Cq, MAX_INLINE, MAX_READ_DEPTH, MAX_SGE, Pd, Qp, Srq};
@@ -211,18 +212,32 @@ pub enum End {
     Reset,
 }
 
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Finished => "the peer closed the connection",
+            Self::Reset => "the connection was reset",
+        })
+    }
+}
+
 /// Why a start-up failed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Why {
     /// It took too long.
+    #[error("it took too long")]
     Timeout,
     /// The stream ended.
+    #[error("{0}")]
     Ended(End),
     /// The peer's frame does not fit the rules or our wishes.
+    #[error("{0}")]
     Start(Failure),
     /// The first FPDU was not right, or a Terminate.
+    #[error("{0}")]
     Fault(Cause),
     /// The program gave it up.
+    #[error("it was given up")]
     Cancelled,
 }
 

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use super::{Access, PostError};
-use super::{Completion, Conn, Data, RecvRequest, SendFlags, SendOp, SendRequest, Sge, Status};
+use super::{Completed, Completion, Conn, Data, RecvRequest, SendFlags, SendOp, SendRequest, Sge, Status};
 
 impl Access {
     /// Receives and the answers to Reads may be placed here; no peer reaches it.
@@ -126,6 +126,23 @@ impl core::fmt::Display for Status {
 }
 
 impl core::error::Error for Status {}
+
+impl core::fmt::Display for Completed {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::Send => "Send",
+            Self::Write => "Write",
+            Self::Read => "Read",
+            Self::FetchAdd => "Fetch and Add",
+            Self::CompareSwap => "Compare and Swap",
+            Self::Bind => "Bind",
+            Self::FastRegister => "Fast Register",
+            Self::Invalidate => "Invalidate",
+            Self::Recv => "Receive",
+            Self::RecvImmediate => "Receive by immediate data",
+        })
+    }
+}
 
 #[cfg(test)]
 mod tests {

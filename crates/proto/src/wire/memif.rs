@@ -167,11 +167,13 @@ pub enum Message {
 }
 
 /// Why 128 octets are no message.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Bad {
     /// It is of no known type.
+    #[error("there is no message of type {0}")]
     Type(u16),
     /// A field says what it cannot say.
+    #[error("a field of the message has a value that is not possible")]
     Field,
 }
 

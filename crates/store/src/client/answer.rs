@@ -247,7 +247,7 @@ pub enum Error {
     #[error("the coordinator was replaced by that of another cluster; connect anew")]
     ClusterReplaced,
     /// The server does not take the request as it is; probably it is another version of the program.
-    #[error("the server refused the request: {status:?} {text}")]
+    #[error("the server refused the request: {status}{}{text}", if text.is_empty() { "" } else { ": " })]
     Refused {
         /// Its status.
         status: Status,

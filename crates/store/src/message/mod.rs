@@ -3,6 +3,8 @@
 //! A request begins with [`Head`], a reply with [`ReplyHead`]; all integers are big-endian. Parsing never panics: a
 //! message that is too short, too long or names an unknown version or opcode is answered with a [`Status`].
 
+use core::fmt;
+
 use zerocopy::byteorder::big_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -148,6 +150,35 @@ codes! {
         BadName = 20,
         /// The coordinator is starting and does not know everything yet.
         Starting = 21,
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ok => "done",
+            Self::UnknownTablet => "the server does not own the tablet",
+            Self::TableDoesntExist => "there is no such table",
+            Self::ObjectDoesntExist => "there is no such object",
+            Self::ObjectExists => "the object exists",
+            Self::WrongVersion => "the object has another version",
+            Self::NoSpace => "no space is left",
+            Self::Retry => "not now",
+            Self::KeyTooLong => "the key is too long",
+            Self::ValueTooLong => "the value is too long",
+            Self::NotANumber => "the object is not a number",
+            Self::BadFormat => "the request is malformed",
+            Self::BadVersion => "the server does not speak this version",
+            Self::UnknownOpcode => "the server does not know the operation",
+            Self::TabletLost => "the data is lost",
+            Self::ExpiredLease => "the client's lease has expired",
+            Self::StaleRpc => "the operation was acknowledged before",
+            Self::NotServing => "the server has lost its lease",
+            Self::NotInCluster => "the server is no member of the cluster",
+            Self::TooFewServers => "the cluster has too few servers",
+            Self::BadName => "the table's name is empty, too long or not UTF-8",
+            Self::Starting => "the coordinator is starting",
+        })
     }
 }
 

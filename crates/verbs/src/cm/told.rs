@@ -56,7 +56,7 @@ pub(super) fn moved(id: &Id, connection: &Connection) {
         ConnectError::Failed(Why::Fault(cause)) => {
             log!(Error, "the start-up of queue pair {pair} with {to} fails by a Terminate, {cause}");
         }
-        ConnectError::Failed(why) => log!(Info, "the start-up of queue pair {pair} with {to} fails: {why:?}"),
+        ConnectError::Failed(why) => log!(Info, "the start-up of queue pair {pair} with {to} fails: {why}"),
         ConnectError::Disconnected { cause: None, .. } => {
             log!(Info, "the connection of queue pair {pair} with {to} ends; what was posted is flushed");
         }

@@ -147,9 +147,7 @@ fn writes_are_there_and_reads_get_them_and_the_figures_are_told() {
 }
 
 #[test]
-fn who_leaves_before_its_test_or_writes_beside_the_memory_is_an_error() {
-    let early = served(|device, at| End::call(device, at, 0).leave());
-    assert!(early.unwrap_err().to_string().contains("left before its test"));
+fn a_test_that_breaks_a_rule_is_an_error() {
     let beside = served(|device, at| {
         let (control, data, memory) = start(device, at);
         let end = Remote { addr: memory.addr + (1 << 16) - 1, ..memory };
@@ -158,16 +156,28 @@ fn who_leaves_before_its_test_or_writes_beside_the_memory_is_an_error() {
         assert!(data.pair.disconnected(PATIENCE));
         assert!(control.pair.disconnected(PATIENCE));
     });
-    assert!(beside.unwrap_err().to_string().contains("we ended the connection"), "by a Terminate");
+    let error = beside.unwrap_err().to_string();
+    assert!(error.contains("we ended the connection: 1/1/01 ("), "by a Terminate, in words: {error}");
 }
 
+/// Connections ended the server: one that only looked whether the port is open, one that spoke HTTP.
 #[test]
-fn a_note_that_is_too_long_is_an_error() {
-    let long = served(|device, at| {
+fn who_is_no_client_is_passed_over() {
+    let served = served(|device, at| {
+        strays::come(at);
+        End::call(device, at, 0).leave();
+        let long = End::call(device, at, 0);
+        let send = SendRequest::new(0, SendOp::Send, long.memory.sge(0..RECORD + 1));
+        long.pair.post_send(send).unwrap();
+        assert!(long.pair.disconnected(PATIENCE), "its note is too long");
         let control = End::call(device, at, 0);
-        let send = SendRequest::new(0, SendOp::Send, control.memory.sge(0..RECORD + 1));
-        control.pair.post_send(send).unwrap();
-        assert!(control.pair.disconnected(PATIENCE));
+        // Before the data connection.
+        strays::come(at);
+        control.say(&[0; RECORD]);
+        let data = End::call(device, at, 16);
+        assert_eq!(data.say(b"a message"), b"a message");
+        data.leave();
+        control.leave();
     });
-    assert!(long.is_err());
+    assert_eq!(served.unwrap().sends, 1);
 }

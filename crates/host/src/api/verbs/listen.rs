@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use sprat_proto::rdma::{AcceptOptions, PostError};
+use sprat_proto::rdma::{AcceptOptions, PostError, Why};
 
 use super::device::Handle;
 use super::pair::QueuePair;
@@ -53,6 +53,13 @@ impl Listener {
     pub fn poll(&self) -> Option<ConnectRequest> {
         let asked = self.handle.shared.poll_since(&self.empty_at, |core| core.asked(self.number))?;
         Some(ConnectRequest { handle: Arc::clone(&self.handle), asked, answered: false })
+    }
+
+    /// The oldest start-up that failed here and was not returned before: the peer's address, and why it failed. The newest
+    /// 64 are kept.
+    #[must_use]
+    pub fn failed(&self) -> Option<(SocketAddr, Why)> {
+        self.handle.shared.look(|core| core.failed_at(self.number))
     }
 }
 

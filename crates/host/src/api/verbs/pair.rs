@@ -91,7 +91,7 @@ pub enum ConnectError {
         ord: Option<u16>,
     },
     /// The two do not understand each other, or the peer went away.
-    #[error("the start-up failed: {0:?}")]
+    #[error("the start-up failed: {0}")]
     Failed(Why),
     /// It has ended: by an error, if there is a cause, found by us or else by the peer.
     #[error("the connection has ended")]

@@ -205,7 +205,7 @@ impl Control {
             0 => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the peer has gone")),
             MESSAGE => match Message::parse(&bytes) {
                 Ok(message) => Ok(Some((message, fd))),
-                Err(bad) => Err(io::Error::new(io::ErrorKind::InvalidData, format!("no message: {bad:?}"))),
+                Err(bad) => Err(io::Error::new(io::ErrorKind::InvalidData, bad)),
             },
             _ => Err(io::Error::new(io::ErrorKind::InvalidData, "a message of the wrong size")),
         }
