@@ -162,7 +162,7 @@ impl Rnic {
         let initiator = Initiator::new(wishes, depths, &options.private_data, &mut frame)?;
         let phase = Phase::Requested(Box::new(initiator));
         let conn = self.conns.insert(|_| Connection::new(phase)).ok_or(PostError::NoRoom)?;
-        let due = now.after(config.start_timeout_ns);
+        let due = now.after(config.reply_timeout_ns);
         queue_pair.start(Conn(conn), options.rnr_timeout_ns);
         if let Some(connection) = self.conns.get_mut(conn) {
             (connection.qp, connection.frame) = (Some(qp), frame);

@@ -24,8 +24,10 @@ pub struct Config {
     pub markers: bool,
     /// The highest MPA revision we speak: 1 or 2.
     pub revision: u8,
-    /// How long a start-up may take, from the stream's being up to the first FPDU where one is agreed upon.
+    /// How long the peer's engine may take in a start-up: to send a Request, and the first FPDU where one is agreed upon.
     pub start_timeout_ns: u64,
+    /// How long the peer's program may take to answer a Request.
+    pub reply_timeout_ns: u64,
     /// How long an end may take: sending what is left and the peer's answers.
     pub close_timeout_ns: u64,
     /// Most streams.
@@ -104,6 +106,9 @@ impl Default for Config {
             markers: false,
             revision: 2,
             start_timeout_ns: 5 * SECOND,
+            // Programs allocate between the request and their answer. Linux's siw waits for 10 s, Chelsio's cards for 60,
+            // InfiniBand's connection manager for 69 (16 times 4.3).
+            reply_timeout_ns: 60 * SECOND,
             close_timeout_ns: 5 * SECOND,
             max_conns: 1 << 17,
             max_qps: 1 << 17,

@@ -37,6 +37,8 @@ pub struct Stream {
     pub pd: Pd,
     /// The queue pair.
     pub qp: Qp,
+    /// What its peer may do, with whatever tag.
+    pub rights: Rights,
 }
 
 /// What a peer wants to do with memory of ours.
@@ -48,6 +50,30 @@ pub enum Right {
     Read,
     /// Change a word.
     Atomic,
+}
+
+/// What a queue pair's peer may do with memory of ours. New queue pairs allow everything.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rights {
+    /// Writes.
+    pub write: bool,
+    /// Reads.
+    pub read: bool,
+    /// Atomics.
+    pub atomic: bool,
+}
+
+impl Rights {
+    /// Everything.
+    pub const ALL: Self = Self { write: true, read: true, atomic: true };
+
+    const fn allow(self, right: Right) -> bool {
+        match right {
+            Right::Write => self.write,
+            Right::Read => self.read,
+            Right::Atomic => self.atomic,
+        }
+    }
 }
 
 /// Whom a window serves.
@@ -229,6 +255,24 @@ impl Regions {
             return Err(PostError::Rights);
         }
         self.insert(pd, Role::Region, Some(Valid { extent, access, qp: None, parent: None }))
+    }
+
+    /// Gives a region other rights; its tag stays.
+    ///
+    /// # Errors
+    /// [`PostError::Invalid`] if there is none; [`PostError::Busy`] while windows are bound to it; [`PostError::Rights`] for
+    /// remote writes or atomics without local writes. Nothing has changed then.
+    pub fn change_rights(&mut self, stag: Stag, access: Access) -> Result<(), PostError> {
+        let is_it = |t: &&mut Tag| t.role == Role::Region && t.stag == stag;
+        let tag = self.tags.get_mut(&index(stag)).filter(is_it).ok_or(PostError::Invalid)?;
+        if tag.windows > 0 {
+            return Err(PostError::Busy);
+        }
+        if !is_sound(access) {
+            return Err(PostError::Rights);
+        }
+        tag.valid = tag.valid.map(|valid| Valid { access, ..valid });
+        Ok(())
     }
 
     /// Makes a tag that [`Self::fast_register`] will make valid.
@@ -421,7 +465,7 @@ impl Regions {
             Right::Read => valid.access.remote_read,
             Right::Atomic => valid.access.remote_atomic,
         };
-        if !allowed {
+        if !allowed || !by.rights.allow(right) {
             return Err(cause(Cause::TAGGED_STAG, Cause::ACCESS));
         }
         // What wraps is outside too: the code that says more goes first.

@@ -19,7 +19,7 @@ use core::cmp::Reverse;
 use super::conn::Connection;
 use super::cq::{CompletionQueue, Pushed};
 use super::door::{Config, Event, QpOptions, QpState};
-use super::mr::{Regions, WindowKind};
+use super::mr::{Regions, Rights, WindowKind};
 use super::qp::receive::SharedQueue;
 use super::qp::unready::Unready;
 use super::qp::{Fault, QueuePair};
@@ -201,6 +201,14 @@ impl Rnic {
     /// [`PostError::Invalid`].
     pub fn force_deregister(&mut self, stag: Stag) -> Result<(), PostError> {
         self.shared.mr.force_deregister(stag)
+    }
+
+    /// Gives a region other rights; its tag stays.
+    ///
+    /// # Errors
+    /// [`PostError::Busy`] while windows are bound to it; [`PostError::Rights`]; [`PostError::Invalid`].
+    pub fn change_rights(&mut self, stag: Stag, access: Access) -> Result<(), PostError> {
+        self.shared.mr.change_rights(stag, access)
     }
 
     /// Makes a tag for fast registration by a work request.
@@ -471,6 +479,16 @@ impl Rnic {
             *queue_pair = QueuePair::new(qp, options);
         }
         self.settle();
+        Ok(())
+    }
+
+    /// What a queue pair's peer may do with memory, with whatever tag. A new queue pair, or one that was reset, allows
+    /// everything.
+    ///
+    /// # Errors
+    /// [`PostError::Invalid`].
+    pub fn allow(&mut self, qp: Qp, rights: Rights) -> Result<(), PostError> {
+        self.qps.get_mut(qp.0).ok_or(PostError::Invalid)?.rights = rights;
         Ok(())
     }
 

@@ -373,6 +373,7 @@ impl World {
             crc,
             markers: self.half(),
             start_timeout_ns: SECOND,
+            reply_timeout_ns: SECOND,
             close_timeout_ns: SECOND,
             ..Config::default()
         };

@@ -13,12 +13,17 @@ const fn rights(local_write: bool, remote_write: bool, remote_read: bool, remote
 const ALL: Access = Access { bind: true, ..rights(true, true, true, true) };
 const READ_ONLY: Access = rights(false, false, true, false);
 
+/// A queue pair that allows everything.
+const fn stream(pd: Pd, qp: u32) -> Stream {
+    Stream { pd, qp: Qp(qp), rights: Rights::ALL }
+}
+
 /// A registry with one domain and one region with all rights in it.
 fn one_region() -> (Regions, Stream, Stag) {
     let mut regions = Regions::new(Rng::seeded(1), 1 << 16, 1 << 20);
     let pd = regions.alloc_pd().expect("there is room");
     let stag = regions.register(pd, 7, BASE, LEN, ALL).expect("it is sound");
-    (regions, Stream { pd, qp: Qp(1) }, stag)
+    (regions, stream(pd, 1), stag)
 }
 
 const fn span(offset: u64, len: u32) -> Option<Span> {
@@ -88,6 +93,38 @@ fn s1_a_tag_of_one_stream_works_on_no_other() {
     // Its own program may use a fast registration anywhere in the domain.
     assert_eq!(regions.local(by.pd, Sge { stag: fast, addr: BASE, len: 8 }, true).ok(), span(0, 8));
     assert_eq!(regions.remote(other, region, BASE, 8, Right::Write).ok(), span(0, 8));
+}
+
+#[test]
+fn s1_a_queue_pair_s_own_rights_count_too() {
+    let (regions, by, stag) = one_region();
+    for (right, none) in [
+        (Right::Write, Rights { write: false, ..Rights::ALL }),
+        (Right::Read, Rights { read: false, ..Rights::ALL }),
+        (Right::Atomic, Rights { atomic: false, ..Rights::ALL }),
+    ] {
+        for other in RIGHTS {
+            let answer = regions.remote(Stream { rights: none, ..by }, stag, BASE, 8, other);
+            let refused = if right == Right::Write { Cause::TAGGED_STAG } else { Cause::ACCESS };
+            assert_eq!(answer.err(), (other == right).then_some(refused));
+        }
+    }
+}
+
+#[test]
+fn s1_rights_change_under_the_same_tag() {
+    let (mut regions, by, stag) = one_region();
+    assert_eq!(regions.change_rights(stag, READ_ONLY), Ok(()));
+    assert_eq!(regions.remote(by, stag, BASE, 8, Right::Write), Err(Cause::TAGGED_STAG));
+    assert!(regions.remote(by, stag, BASE, 8, Right::Read).is_ok());
+    let wrong = rights(false, true, false, false);
+    assert_eq!(regions.change_rights(stag, wrong), Err(PostError::Rights));
+    assert_eq!(regions.change_rights(other_key(stag), ALL), Err(PostError::Invalid));
+    assert_eq!(regions.change_rights(stag, ALL), Ok(()));
+    let window = regions.alloc_window(by.pd, WindowKind::Domain).expect("there is room");
+    regions.bind(by, window, stag, BASE, 8, ALL).expect("it may be bound");
+    assert_eq!(regions.change_rights(stag, READ_ONLY), Err(PostError::Busy));
+    assert!(regions.remote(by, stag, BASE, 8, Right::Write).is_ok(), "nothing has changed");
 }
 
 #[test]
@@ -175,7 +212,7 @@ fn s2_the_end_of_a_tag_is_that_of_all_its_keys() {
     // Room for the region and two more: a tag that is lost shows at once.
     let mut regions = Regions::new(Rng::seeded(1), 1, 3);
     let pd = regions.alloc_pd().expect("there is room");
-    let by = Stream { pd, qp: Qp(1) };
+    let by = stream(pd, 1);
     for round in 0..100 {
         let region = regions.register(pd, 7, BASE, LEN, ALL).expect("no tag was lost");
         for kind in [WindowKind::Domain, WindowKind::OneQp] {
@@ -491,7 +528,7 @@ impl Oracle {
     }
 
     fn stream(&mut self) -> Stream {
-        Stream { pd: self.pds[self.rng.below(2) as usize], qp: Qp(self.rng.below(3) as u32) }
+        stream(self.pds[self.rng.below(2) as usize], self.rng.below(3) as u32)
     }
 
     /// A part of the 64 addresses, and what its octets lead to in a region that begins at address 0.
@@ -505,7 +542,7 @@ impl Oracle {
         let (mut by, (mut addr, mut len)) = (self.stream(), self.range());
         let Known { pd, qp, octets, .. } = self.known[at];
         if self.rng.chance(800_000) {
-            by = Stream { pd, qp: qp.filter(|_| self.rng.chance(700_000)).unwrap_or(by.qp) };
+            by = stream(pd, qp.filter(|_| self.rng.chance(700_000)).unwrap_or(by.qp).0);
         }
         if let Some(octets) = octets.filter(|_| self.rng.chance(700_000)) {
             let base = octets.iter().position(Option::is_some).unwrap_or(0) as u64;

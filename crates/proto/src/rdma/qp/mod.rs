@@ -23,7 +23,7 @@ pub(crate) mod unready;
 use core::mem;
 
 use super::hold::Hold;
-use super::mr::Stream;
+use super::mr::{Rights, Stream};
 use super::rnic::Shared;
 use super::start::{First, Negotiated};
 use super::{
@@ -78,6 +78,8 @@ pub(crate) struct QueuePair {
     pub(crate) hold: Hold,
     /// How long a message waits for its receive; for ever if none.
     pub(crate) rnr_timeout_ns: Option<u64>,
+    /// What the peer may do with memory.
+    pub(crate) rights: Rights,
 }
 
 impl QueuePair {
@@ -96,6 +98,7 @@ impl QueuePair {
             taken: 0,
             hold: Hold::default(),
             rnr_timeout_ns: None,
+            rights: Rights::ALL,
         }
     }
 
@@ -120,7 +123,7 @@ impl QueuePair {
         }
         self.forget_unready(shared);
         let receive = mem::take(&mut self.receive);
-        *self = Self { receive, ..Self::new(self.number, self.options) };
+        *self = Self { receive, rights: self.rights, ..Self::new(self.number, self.options) };
     }
 
     /// The peer has ended the stream: the request it complains of is at fault.
@@ -139,7 +142,7 @@ impl QueuePair {
 
     /// As whom it uses tags.
     pub(crate) const fn stream(&self) -> Stream {
-        Stream { pd: self.options.pd, qp: self.number }
+        Stream { pd: self.options.pd, qp: self.number, rights: self.rights }
     }
 
     /// Takes a work request for the send queue. In error it completes as flushed; while the connection is being closed it
