@@ -71,7 +71,7 @@ export! {
         let engine = Engine::get()?;
         let channel = engine.device.completion_channel()?;
         let fd = channel.as_fd().as_raw_fd();
-        open.users.enter();
+        open.enter();
         let seen = Seen { context, fd, refcnt: 0 };
         Ok(Box::into_raw(Box::new(Channel { seen, engine, channel, users: Users::default() })).cast())
     }
@@ -83,14 +83,14 @@ export! {
         // SAFETY: null, or a channel that is there.
         let own = unsafe { Channel::from_seen(channel) }?;
         own.users.none()?;
-        // SAFETY: its context is open as long as it has users.
-        unsafe { Open::from_seen(own.seen.context) }?.users.leave();
+        let context = own.seen.context;
         // SAFETY: the pointer that was given up when it was made, which the program gives back.
         let channel = unsafe { Box::from_raw(channel.cast::<Channel>()) };
         if !channel.engine.is_ours() {
             std::mem::forget(channel);
         }
-        Ok(())
+        // SAFETY: its context is open as long as it has holders.
+        unsafe { Open::leave(context) }
     }
 }
 

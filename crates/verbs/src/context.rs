@@ -2,18 +2,19 @@
 //!
 //! A program holds a pointer to the `ibv_context` at the end of a `verbs_context`, which is the beginning of an [`Open`].
 //!
-//! Always holds: the memory of an open device is a `Box` that was given up to the program, and comes back by
-//! `ibv_close_device` alone.
+//! Always holds: the memory of an open device is a `Box` that was given up to the program. It comes back with the last of
+//! its holders: the program, which gives it back by `ibv_close_device`, and the objects that were made with it.
 
 use std::ffi::c_int;
 use std::mem::offset_of;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::abi::device::{Context, ContextOps, Device as Seen, EXTENDED, VerbsContext};
 use crate::device::Device;
+use crate::engine::Engine;
 use crate::entry::{Errno, INVALID, export};
 use crate::events::Events;
 use crate::log::log;
-use crate::pd::Users;
 use crate::{cq, extended, mw, qp, query, srq, work};
 
 /// An open device.
@@ -22,8 +23,10 @@ pub(crate) struct Open {
     seen: VerbsContext,
     pub(crate) device: &'static Device,
     pub(crate) events: Events,
-    /// Domains, completion queues and channels.
-    pub(crate) users: Users,
+    /// Domains, completion queues and channels, and the program until it closes the device.
+    holders: AtomicU32,
+    /// The program has closed it.
+    closed: AtomicBool,
 }
 
 impl Open {
@@ -42,6 +45,30 @@ impl Open {
         }
         // SAFETY: a context of ours is within an `Open`, from whose pointer the program's was derived.
         Ok(unsafe { &*context.byte_sub(offset_of!(Self, seen.context)).cast::<Self>() })
+    }
+
+    /// Something was made with it.
+    pub(crate) fn enter(&self) {
+        self.holders.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Something that was made with it is gone. With the last holder it goes itself.
+    ///
+    /// # Errors
+    /// As [`Open::from_seen`].
+    ///
+    /// # Safety
+    /// As [`Open::from_seen`]; what leaves has entered, and does not use the context any more.
+    pub(crate) unsafe fn leave(context: *mut Context) -> Result<(), Errno> {
+        // SAFETY: the caller's promise.
+        let open = unsafe { Self::from_seen(context) }?;
+        if open.holders.fetch_sub(1, Ordering::AcqRel) == 1 {
+            open.events.end();
+            let open = std::ptr::from_ref(open).cast_mut();
+            // SAFETY: the pointer that `ibv_open_device` gave up; it has no holder, so nothing uses it.
+            drop(unsafe { Box::from_raw(open) });
+        }
+        Ok(())
     }
 }
 
@@ -147,22 +174,26 @@ export! {
         let events = Events::new()?;
         let seen = verbs_context(device, events.fd());
         log!(Info, "opens the device of interface {}", device.interface_name());
-        let open = Box::into_raw(Box::new(Open { seen, device, events, users: Users::default() }));
+        let (holders, closed) = (AtomicU32::new(1), AtomicBool::new(false));
+        let open = Box::into_raw(Box::new(Open { seen, device, events, holders, closed }));
         // SAFETY: a field's address, taken of a pointer to the whole, which is alive.
         Ok(unsafe { &raw mut (*open).seen.context })
     }
 }
 
 export! {
-    /// Closes a device; `EBUSY` while anything that was made with it is there.
+    /// Closes a device, whatever was made with it: its queue pairs are in error, so that no peer reaches memory any more. Such
+    /// objects can still be given back, as programs do that close first.
     code fn ibv_close_device(context: *mut Context) {
-        // SAFETY: null, or a context that the program has open; nothing uses it after this call.
+        // SAFETY: null, or a context that the program has open.
         let open = unsafe { Open::from_seen(context) }?;
-        open.users.none()?;
-        open.events.end();
-        let open = std::ptr::from_ref(open).cast_mut();
-        // SAFETY: the pointer that `ibv_open_device` gave up, which the program gives back.
-        drop(unsafe { Box::from_raw(open) });
-        Ok(())
+        if open.closed.swap(true, Ordering::AcqRel) {
+            return Err(INVALID);
+        }
+        if let Some(engine) = Engine::present() {
+            qp::fail_all_of(engine, context);
+        }
+        // SAFETY: as above; opening has entered.
+        unsafe { Open::leave(context) }
     }
 }

@@ -84,7 +84,7 @@ impl Cq {
         let (seen, current) = (Readers::seen(seen), Sequence::new(None));
         let cq = Box::into_raw(Box::new(Self { seen, engine, queue, users, events, mishaps, current }));
         engine.cqs.add(number, cq);
-        open.users.enter();
+        open.enter();
         if !channel.is_null() {
             // SAFETY: as above.
             unsafe { Channel::from_seen(channel) }?.users.enter();
@@ -220,10 +220,8 @@ export! {
         let own = unsafe { Cq::from_seen(cq) }?;
         own.users.none()?;
         let (context, channel) = (own.seen.context, own.seen.channel);
-        // SAFETY: its context and its channel stay as long as they have users.
-        unsafe { Open::from_seen(context) }?.users.leave();
         if !channel.is_null() {
-            // SAFETY: as above.
+            // SAFETY: its channel stays as long as it has users.
             unsafe { Channel::from_seen(channel) }?.users.leave();
         }
         if own.engine.is_ours() {
@@ -236,7 +234,8 @@ export! {
         if !cq.engine.is_ours() {
             std::mem::forget(cq);
         }
-        Ok(())
+        // SAFETY: its context is open as long as it has holders.
+        unsafe { Open::leave(context) }
     }
 }
 

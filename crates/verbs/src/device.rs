@@ -47,7 +47,7 @@ impl Device {
             transport_type: TRANSPORT_IWARP,
             name: chars(&name),
             dev_name: chars(&name),
-            // There is nothing in /sys of a device that no kernel knows; a path that does not exist says so.
+            // What no kernel serves `sprat exec` does (`sysfs`).
             dev_path: chars(&format!("/sys/class/infiniband_verbs/{name}")),
             ibdev_path: chars(&format!("/sys/class/infiniband/{name}")),
         };

@@ -12,6 +12,7 @@ use sprat::verbs::{Device, Limits, Options, Threading};
 
 use crate::cq::Cq;
 use crate::entry::Errno;
+use crate::failures;
 use crate::log::log;
 use crate::qp::Qp;
 use crate::srq::Srq;
@@ -28,7 +29,7 @@ pub(crate) struct Engine {
 
 /// What every engine of ours is opened with, the reach aside.
 fn options() -> Options {
-    Options { threading: Threading::Guard, ..Options::default() }
+    Options { threading: Threading::Guard, on_failure: Some(failures::log), ..Options::default() }
 }
 
 /// How much an engine allows, whether there is one yet or not.
@@ -62,7 +63,7 @@ impl Engine {
         }
         // Who listens at an address that is not loopback has been allowed to by whoever started him: see `sprat exec`.
         let insecure_network = std::env::var_os("SPRAT_INSECURE_NETWORK").is_some_and(|v| v == "1");
-        let reach = if insecure_network { "any address" } else { "loopback only" };
+        let reach = if insecure_network { "any address" } else { "this machine only" };
         log!(Info, "starts the engine, which connects {reach}");
         let new: &'static Self = Box::leak(Box::new(Self {
             device: Device::open(Options { insecure_network, ..options() })?,
@@ -73,6 +74,11 @@ impl Engine {
         }));
         *engine = Some(new);
         Ok(new)
+    }
+
+    /// This process's engine, if it has one yet.
+    pub(crate) fn present() -> Option<&'static Self> {
+        locked(&ENGINE).filter(|e| e.is_ours())
     }
 
     /// False in a child of the process that made it: there nothing of it may be used, and what came from it is forgotten
@@ -99,6 +105,11 @@ impl<T> Directory<T> {
 
     pub(crate) fn remove(&self, number: u32) {
         locked(&self.0).remove(&number);
+    }
+
+    /// Shows all objects, which nobody removes meanwhile.
+    pub(crate) fn each(&self, mut look: impl FnMut(*mut T)) {
+        locked(&self.0).values().for_each(|object| look(object.load(Ordering::Relaxed)));
     }
 
     /// What `look` finds in the object with this number, which nobody removes meanwhile.

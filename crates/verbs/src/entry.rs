@@ -1,7 +1,7 @@
 //! The step from C into Rust and back: failures become errno as each function says them, and no panic gets out.
 //!
 //! ```text
-//!   export! { code  fn ibv_x(a: A)             { … Ok(()) } }     0, or the errno itself
+//!   export! { code  fn ibv_x(a: A)             { … Ok(()) } }     0, or the errno itself, and errno
 //!   export! { minus fn ibv_x(a: A) -> c_int    { … Ok(n)  } }     n, or -1 and errno
 //!   export! { null  fn ibv_x(a: A) -> *mut T   { … Ok(p)  } }     p, or NULL and errno
 //!   export! { plain fn ibv_x(a: A) -> T        { … Ok(t)  } }     t, or its default, and errno
@@ -83,14 +83,27 @@ pub(crate) fn caught<T>(name: &str, body: impl FnOnce() -> Result<T, Errno>) -> 
     result
 }
 
-/// A call that fails is told, if that is wanted; that nothing is there yet, with the least of things.
+/// A call that fails is told, if that is wanted; that nothing is there yet (ENOENT: no completion to read by functions), with
+/// the least of things.
 #[cold]
 fn failed(name: &str, errno: Errno) {
     let (name, why) = (name.trim_start_matches("sprat_"), std::io::Error::from_raw_os_error(errno.0));
-    if errno.0 == libc::EAGAIN {
+    if matches!(errno.0, libc::EAGAIN | libc::ENOENT) {
         log!(Debug, "{name}: {why}");
     } else {
         log!(Error, "{name}: {why}");
+    }
+}
+
+/// The same; a failure is returned as its number, and in errno, since programs look at either.
+#[inline]
+pub(crate) fn or_code(name: &str, body: impl FnOnce() -> Result<(), Errno>) -> c_int {
+    match caught(name, body) {
+        Ok(()) => 0,
+        Err(errno) => {
+            set_errno(errno);
+            errno.0
+        }
     }
 }
 
@@ -169,7 +182,7 @@ macro_rules! entry {
     ($($(#[$meta:meta])* code fn $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block)*) => {$(
         $(#[$meta])*
         pub(crate) extern "C" fn $name($($arg: $type),*) -> std::ffi::c_int {
-            $crate::entry::caught(stringify!($name), || $body).map_or_else(|errno| errno.0, |()| 0)
+            $crate::entry::or_code(stringify!($name), || $body)
         }
     )*};
     ($($(#[$meta:meta])* minus fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty $body:block)*) => {$(

@@ -103,15 +103,11 @@ impl Events {
     }
 }
 
-/// A notice in the log. How a connection ended is told with its own event, too, which more programs read.
+/// A notice in the log. Errors that end connections are logged where they are found (`failures`).
 fn log(notice: Notice) {
     match notice {
         Notice::Overflow(cq) => {
             log!(Error, "completion queue {} overflows: its queue pairs are in error", cq.0)
-        }
-        Notice::Failed { pair, cause, ours } => {
-            let by = if ours { "found here" } else { "told by the peer" };
-            log!(Error, "queue pair {} is in error, {by}: layer/type/code {cause}", pair.0);
         }
         Notice::LastWorkRequest(pair) => {
             log!(Debug, "queue pair {} takes no more of its shared receives", pair.0)

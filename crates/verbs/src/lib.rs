@@ -24,6 +24,7 @@ mod engine;
 mod entry;
 mod events;
 mod extended;
+mod failures;
 mod log;
 mod mr;
 mod mw;

@@ -221,7 +221,7 @@ unsafe fn change(
         (Pd::from_seen(mr.seen.pd)?, Pd::to_use(if what & DOMAIN == 0 { mr.seen.pd } else { pd })?)
     };
     // SAFETY: as for a registration.
-    unsafe { mr.region.change(Some(&new.domain), place) }?;
+    unsafe { mr.region.change((what & DOMAIN != 0).then_some(&new.domain), place) }?;
     new.users.enter();
     old.users.leave();
     if what & DOMAIN != 0 {
@@ -233,7 +233,7 @@ unsafe fn change(
 }
 
 export! {
-    /// Changes a registration. It has another key afterwards; after a failure it is what it was.
+    /// Changes a registration. It has another key afterwards unless rights alone change; after a failure it is what it was.
     plain fn ibv_rereg_mr(
         mr: *mut Seen,
         what: c_int,

@@ -125,7 +125,7 @@ export! {
         let engine = Engine::get()?;
         let domain = engine.device.protection_domain().map_err(|_| Errno(libc::ENOMEM))?;
         let pd = Pd { seen: Seen { context, handle: 0 }, engine, domain, users: Users::default() };
-        open.users.enter();
+        open.enter();
         Ok(Box::into_raw(Box::new(pd)).cast())
     }
 }
@@ -136,13 +136,13 @@ export! {
         // SAFETY: null, or a domain that is allocated.
         let own = unsafe { Pd::from_seen(pd) }?;
         own.users.none()?;
-        // SAFETY: its context is open as long as it has users.
-        unsafe { Open::from_seen(own.context()) }?.users.leave();
+        let context = own.context();
         // SAFETY: the pointer that `ibv_alloc_pd` gave up, which the program gives back.
         let pd = unsafe { Box::from_raw(pd.cast::<Pd>()) };
         if !pd.engine.is_ours() {
             std::mem::forget(pd);
         }
-        Ok(())
+        // SAFETY: its context is open as long as it has holders.
+        unsafe { Open::leave(context) }
     }
 }

@@ -1,17 +1,18 @@
 //! Queue pairs: making, asking, changing. What is posted to them is in `work`.
 //!
 //! ```text
-//!   RESET ─► INIT ─► (RTR) ─► RTS by rdma_cm alone ─► SQD (it ends the connection) ─► ERR ─► RESET
+//!   INIT ─► (RTR) ─► RTS by rdma_cm alone ─► SQD (it ends the connection) ─► ERR ─► RESET, which is INIT
 //! ```
 //!
-//! As iWARP devices do it: `ibv_modify_qp` makes no connection. Before there is one RTR is taken note of and RTS refused;
-//! afterwards the engine says how the queue pair stands, and the program only may end it.
+//! As iWARP devices do it: a new queue pair is in INIT, and `ibv_modify_qp` makes no connection. Before there is one RTR is
+//! taken note of and RTS refused; afterwards the engine says how the queue pair stands, and the program only may end it.
+//! `ibv_qp.state` is RESET until the program moves or asks for the first time, as rdma-core leaves it.
 
 use std::ffi::c_int;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use sprat::verbs::{Limits, PairOptions, QpState, QueuePair};
+use sprat::verbs::{Access, Limits, PairOptions, QpState, QueuePair, Rights};
 
 use crate::abi::device::Context;
 use crate::abi::object::{Pd as SeenPd, Qp as Seen, QpCap, QpEx, QpInit, QpInitEx};
@@ -21,6 +22,7 @@ use crate::engine::{Engine, limits, locked};
 use crate::entry::{Errno, INVALID, UNSUPPORTED, at, entry, export, put};
 use crate::extended::{Builder, Sequence, Writers};
 use crate::log::log;
+use crate::mr::access;
 use crate::pd::{Acks, Pd};
 use crate::query::PORT;
 use crate::srq::Srq;
@@ -37,14 +39,16 @@ const ERR: c_int = 6;
 /// `enum ibv_qp_attr_mask`, as far as it matters.
 const STATE: c_int = 1;
 const CUR_STATE: c_int = 1 << 1;
+const ACCESS: c_int = 1 << 3;
 const PORT_GIVEN: c_int = 1 << 5;
 const CAP: c_int = 1 << 19;
 /// `enum ibv_qp_init_attr_mask`.
 const PD: u32 = 1;
 const CREATE_FLAGS: u32 = 1 << 2;
 const SEND_OPS: u32 = 1 << 6;
-/// `IBV_QP_EX_WITH_…` that there are: all but Sends with immediate data, TSO, flushes and atomic Writes.
-const OPERATIONS: u64 = 0x3f7;
+/// `IBV_QP_EX_WITH_…` that there are: all but TSO, flushes and atomic Writes. Sends with immediate data, which programs ask
+/// for beside what they use, are refused when they are posted.
+const OPERATIONS: u64 = 0x3ff;
 
 /// A queue pair.
 #[repr(C)]
@@ -61,6 +65,17 @@ pub(crate) struct Qp {
     /// It may be posted to by functions.
     extended: bool,
     pub(crate) building: Sequence<Builder>,
+}
+
+/// Ends the connections of all queue pairs that were made with a context: it closes.
+pub(crate) fn fail_all_of(engine: &Engine, context: *mut Context) {
+    engine.qps.each(|qp| {
+        // SAFETY: who destroys a queue pair takes it out of the directory first, which is not possible now.
+        let qp = unsafe { &*qp };
+        if qp.seen.qp_base.context == context {
+            qp.pair.fail();
+        }
+    });
 }
 
 /// What a program wants of a new one.
@@ -113,7 +128,7 @@ impl Qp {
         match (now, next) {
             (_, RESET) => {
                 self.pair.reset();
-                self.stage.store(RESET, Ordering::Relaxed);
+                self.stage.store(INIT, Ordering::Relaxed);
             }
             (ERR, ERR) => {}
             (_, ERR) => {
@@ -124,7 +139,7 @@ impl Qp {
                 );
                 self.pair.fail();
             }
-            (RESET | INIT, INIT) | (INIT | RTR, RTR) => self.stage.store(next, Ordering::Relaxed),
+            (INIT, INIT) | (INIT | RTR, RTR) => self.stage.store(next, Ordering::Relaxed),
             // The connection was made by rdma_cm, which has gone all this way.
             (RTS, INIT | RTR | RTS) | (SQD, SQD) => {}
             (RTS, SQD) => self.pair.disconnect()?,
@@ -134,7 +149,9 @@ impl Qp {
     }
 
     fn modify(&self, attr: &QpAttr, mask: c_int) -> Result<(), Errno> {
-        if !self.engine.is_ours() || mask & CUR_STATE != 0 && attr.cur_qp_state != self.state() {
+        // Programs know a new queue pair as one in RESET.
+        let current = if attr.cur_qp_state == RESET { INIT } else { attr.cur_qp_state };
+        if !self.engine.is_ours() || mask & CUR_STATE != 0 && current != self.state() {
             return Err(INVALID);
         }
         if mask & CAP != 0 {
@@ -146,6 +163,10 @@ impl Qp {
         if mask & STATE != 0 {
             self.go(attr.qp_state)?;
         }
+        if mask & ACCESS != 0 {
+            let Access { remote_write, remote_read, remote_atomic, .. } = access(attr.qp_access_flags);
+            self.pair.allow(Rights { write: remote_write, read: remote_read, atomic: remote_atomic });
+        }
         let mut kept = locked(&self.attr);
         let kept = &mut *kept;
         let mut take = |bit: u32, set: fn(&mut QpAttr, &QpAttr)| {
@@ -153,7 +174,7 @@ impl Qp {
                 set(kept, attr);
             }
         };
-        take(3, |to, from| to.qp_access_flags = from.qp_access_flags);
+        take(ACCESS.trailing_zeros(), |to, from| to.qp_access_flags = from.qp_access_flags);
         take(4, |to, from| to.pkey_index = from.pkey_index);
         take(5, |to, from| to.port_num = from.port_num);
         take(8, |to, from| to.path_mtu = from.path_mtu);
@@ -229,7 +250,7 @@ fn create(wanted: &Wanted) -> Result<(*mut Qp, QpCap), Errno> {
     };
     // SAFETY: a structure of numbers alone, for which all zeros mean nothing set.
     let attr = QpAttr { cap, port_num: PORT as u8, ..unsafe { std::mem::zeroed() } };
-    let (stage, attr, events) = (AtomicI32::new(RESET), Mutex::new(attr), Acks::default());
+    let (stage, attr, events) = (AtomicI32::new(INIT), Mutex::new(attr), Acks::default());
     let engine = domain.engine;
     let init = QpInit { cap, ..init };
     let (seen, building, extended) =
@@ -284,10 +305,14 @@ export! {
         // SAFETY: null, or a queue pair that is there.
         let own = unsafe { Qp::from_seen(qp) }?;
         // SAFETY: null, or what the program wants.
-        own.modify(unsafe { at(attr) }?, mask)?;
+        let attr = unsafe { at(attr) }?;
+        own.modify(attr, mask)?;
+        let wanted = attr.qp_state;
         if mask & STATE != 0 {
+            // A queue pair that was reset is as a new one.
+            let state = if wanted == RESET { RESET } else { own.state() };
             // SAFETY: not null; a field that the program leaves to us.
-            unsafe { (*qp).state = own.state() };
+            unsafe { (*qp).state = state };
         }
         Ok(())
     }

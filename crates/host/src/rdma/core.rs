@@ -16,14 +16,16 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::io;
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 
 use rustix::event::{Timespec, epoll};
-use sprat_proto::rdma::{Completion, Config, Conn, Cq, End, Event, Polled, Record, Rnic};
+use sprat_proto::rdma::{Completion, Config, Conn, Cq, End, Event, Polled, Qp, Record, Rnic};
 use sprat_proto::rpc::Slices;
 use sprat_proto::time::US;
+use sprat_proto::wire::rdmap::Cause;
 use sprat_proto::{Instant, Rng};
 
 use super::desk::{Asked, Desk};
@@ -104,6 +106,21 @@ pub(crate) struct Settings {
     pub(crate) connections: usize,
     /// An FPDU fits a segment that the kernel sends, for a peer that looks at segments; else it is as long as MPA allows.
     pub(crate) fitted: bool,
+    /// Logs that an error ended a connection.
+    pub(crate) on_failure: Option<fn(&Failure)>,
+}
+
+/// An error ended a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Failure {
+    /// Its queue pair.
+    pub pair: Qp,
+    /// The peer's address, if it was connected.
+    pub peer: Option<SocketAddr>,
+    /// The error, as a Terminate says it.
+    pub cause: Cause,
+    /// We found it, and told the peer; else the peer told us.
+    pub ours: bool,
 }
 
 /// What has been counted. All octets are payload and headers together, as the stream has them.
@@ -114,7 +131,7 @@ pub struct Counters {
     pub accepted: u64,
     /// Times that accepting failed or had to wait: no descriptor left, or at the limit.
     pub accept_errors: u64,
-    /// Connections closed at once, since their peers are not on loopback and nobody has allowed that.
+    /// Connections closed at once, since their peers are on other machines and that was not allowed.
     pub accept_refused: u64,
     /// Octets received.
     pub received: u64,
@@ -363,8 +380,26 @@ impl Core {
                 if let Event::Failed { conn, qp: None, why } = other {
                     self.start_failed(conn, why);
                 }
+                self.log_failure(&other);
                 self.desk.take(other);
             }
+        }
+    }
+
+    /// Logs an error that ends a connection; for that the peers' addresses are kept.
+    fn log_failure(&mut self, event: &Event) {
+        let Some(log) = self.settings.on_failure else { return };
+        match *event {
+            Event::Established { conn, qp, .. } => {
+                let stream = self.slot_of(conn).and_then(|slot| self.streams[slot as usize].as_deref());
+                if let Some(stream) = stream {
+                    self.desk.peers.insert(qp, stream.peer);
+                }
+            }
+            Event::QpFailed { qp, cause, ours } => {
+                log(&Failure { pair: qp, peer: self.desk.peers.get(&qp).copied(), cause, ours });
+            }
+            _ => {}
         }
     }
 

@@ -179,6 +179,8 @@ impl Object {
 #[derive(Debug, Default)]
 pub(crate) struct Desk {
     pub(crate) links: BTreeMap<Qp, Link>,
+    /// The addresses of the peers that they were connected with last, where failures are logged.
+    pub(super) peers: BTreeMap<Qp, SocketAddr>,
     /// Whose connection stands otherwise than before, if anybody wants to know.
     pub(crate) moved: Option<VecDeque<Qp>>,
     /// Who is told of it, each for himself.
@@ -236,6 +238,7 @@ impl Desk {
     pub(crate) fn pair_goes(&mut self, qp: Qp) {
         self.begins_anew(qp);
         self.links.remove(&qp);
+        self.peers.remove(&qp);
         self.parties.unfollow(qp);
         self.forget(Object::Qp(qp));
     }

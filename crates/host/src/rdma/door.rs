@@ -61,8 +61,15 @@ pub(crate) struct Dial {
 pub(crate) struct Audience {
     /// A party and how many may wait for it; else they wait at the listener.
     pub(crate) party: Option<(Number, usize)>,
-    /// Peers that are not on loopback are not served.
-    pub(crate) loopback_only: bool,
+    /// Peers of other machines are not served.
+    pub(crate) local_only: bool,
+}
+
+/// A peer on loopback, or with the very address that it has connected to: what comes from another machine with an address of
+/// this one the kernel drops, and its answers would not get there.
+fn is_of_this_machine(peer: SocketAddr, socket: &OwnedFd) -> bool {
+    let peer = peer.ip().to_canonical();
+    peer.is_loopback() || stream::address(socket).is_ok_and(|local| local.ip().to_canonical() == peer)
 }
 
 impl Core {
@@ -182,7 +189,7 @@ impl Core {
             match net::acceptfrom_with(&listener.socket, flags) {
                 Ok((socket, peer)) => {
                     let peer = peer.and_then(|p| SocketAddr::try_from(p).ok()).unwrap_or(listener.local);
-                    if listener.audience.loopback_only && !peer.ip().to_canonical().is_loopback() {
+                    if listener.audience.local_only && !is_of_this_machine(peer, &socket) {
                         self.counters.accept_refused += 1;
                         continue;
                     }
@@ -545,6 +552,7 @@ mod tests {
             copies: crate::rdma::Copies::default(),
             connections: 8,
             fitted: false,
+            on_failure: None,
         };
         let mut core = Core::new(settings).expect("a descriptor more");
         let nobody = SocketAddr::from(([127, 0, 0, 1], 9));

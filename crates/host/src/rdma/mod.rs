@@ -26,7 +26,7 @@ mod stream;
 mod sys;
 
 pub(crate) use self::core::Settings;
-pub use self::core::{Copies, Counters};
+pub use self::core::{Copies, Counters, Failure};
 pub(crate) use desk::{Asked, Desk, Link, Mailbox, Object};
 pub(crate) use door::{Audience, Dial};
 pub use interfaces::{Interface, interfaces};

@@ -96,25 +96,23 @@ pub(super) fn wildcard(like: SocketAddr) -> SocketAddr {
     }
 }
 
-/// Says once on standard error what to do about an address that is not allowed.
-fn explain(error: &Errno, address: SocketAddr) {
+/// Says once on standard error why other machines are not served or reached, and what to do about it.
+pub(super) fn explain(address: SocketAddr, what: &str) {
     static ONCE: Once = Once::new();
-    if *error == Errno(libc::EACCES) && !address.ip().is_loopback() && address.port() != 0 {
-        ONCE.call_once(|| {
-            let _ = writeln!(
-                std::io::stderr(),
-                "sprat: {} is not on loopback, and nothing is encrypted: allow it by sprat exec --insecure-network, \
-                 or SPRAT_INSECURE_NETWORK=1",
-                address.ip()
-            );
-        });
-    }
+    ONCE.call_once(|| {
+        let _ = writeln!(
+            std::io::stderr(),
+            "sprat: {} {what}, since nothing is encrypted: allow more by sprat exec --insecure-network, or \
+             SPRAT_INSECURE_NETWORK=1",
+            address.ip()
+        );
+    });
 }
 
 /// Binds an id that has no address yet.
 pub(super) fn bind(id: &Id, state: &mut State, to: SocketAddr, connects: bool) -> Result<(), Errno> {
     let options = SocketOptions { connects, ..state.options };
-    let bound = id.engine.device.bind(to, options).map_err(Errno::from).inspect_err(|e| explain(e, to))?;
+    let bound = id.engine.device.bind(to, options)?;
     let local = bound.local_addr();
     // A loopback address says as little about the device as none: as with the kernel's rdma_cm, which programs (libfabric) use
     // to ask for whatever there is.
@@ -198,7 +196,7 @@ fn resolve(id: &Id, from: Option<SocketAddr>, to: SocketAddr) -> Result<(), Errn
         IpAddr::V6(ip) if ip.is_unspecified() => (Ipv6Addr::LOCALHOST, to.port()).into(),
         _ => to,
     };
-    id.engine.device.allows(to).map_err(Errno::from).inspect_err(|e| explain(e, to))?;
+    id.engine.device.allows(to).inspect_err(|_| explain(to, "is another machine's and not reached"))?;
     if matches!(state.stage, Stage::Idle)
         && let Some(from) = from
     {

@@ -170,6 +170,10 @@ export! {
         let backlog = usize::try_from(backlog).ok().filter(|n| (1..BACKLOG).contains(n)).unwrap_or(BACKLOG);
         let from = state.from.take().ok_or(INVALID)?;
         state.stage = Stage::Over;
+        let named = !from.local_addr().ip().is_unspecified() && !from.local_addr().ip().is_loopback();
+        if named && from.is_local_only() {
+            address::explain(from.local_addr(), "serves programs of this machine alone");
+        }
         let local = own.id.listen(from, backlog)?;
         log!(Info, "listens at {local}");
         own.show_route(Some(local), None);

@@ -25,8 +25,9 @@ const ERR: c_int = 6;
 const STATE: c_int = 1;
 const ACCESS: c_int = 1 << 3;
 const PORT: c_int = 1 << 5;
-/// `IBV_ACCESS_REMOTE_WRITE` and `IBV_ACCESS_REMOTE_READ`.
-const REMOTE: c_uint = 1 << 1 | 1 << 2;
+/// `IBV_ACCESS_REMOTE_WRITE`, `_READ` and `_ATOMIC`: what a peer may do unless the program says less. The kernel's rdma_cm says
+/// the first two for iWARP cards, which have no atomics, but nothing before there is a connection; cards do not mind that.
+const REMOTE: c_uint = 1 << 1 | 1 << 2 | 1 << 3;
 
 fn errno() -> Errno {
     std::io::Error::last_os_error().into()
@@ -237,7 +238,7 @@ export! {
         let (access, changes) = match (has_begun, wanted) {
             (true, INIT | RTR) => (REMOTE, STATE | ACCESS),
             (true, RTS) => (0, 0),
-            (false, RESET..=ERR) => (0, STATE | ACCESS),
+            (false, RESET..=ERR) => (REMOTE, STATE | ACCESS),
             _ => return Err(INVALID),
         };
         // SAFETY: a structure of numbers alone, for which all zeros mean nothing set.

@@ -57,23 +57,14 @@ pub(super) fn moved(id: &Id, connection: &Connection) {
             log!(Error, "the start-up of queue pair {pair} with {to} fails by a Terminate, {cause}");
         }
         ConnectError::Failed(why) => log!(Info, "the start-up of queue pair {pair} with {to} fails: {why}"),
-        ConnectError::Disconnected { cause: None, .. } => {
+        // By which error, if it was one, is logged where that is found (`failures`).
+        ConnectError::Disconnected { .. } => {
             log!(Info, "the connection of queue pair {pair} with {to} ends; what was posted is flushed");
         }
-        ConnectError::Disconnected { cause: Some(cause), ours: true } => log!(
-            Error,
-            "an error ends the connection of queue pair {pair} with {to}, found here and told by a Terminate \
-             if it still could be: layer/type/code {cause}; what was posted is flushed"
-        ),
-        ConnectError::Disconnected { cause: Some(cause), ours: false } => log!(
-            Error,
-            "an error ends the connection of queue pair {pair} with {to}, told by a Terminate of the peer: \
-             layer/type/code {cause}; what was posted is flushed"
-        ),
     }
 }
 
-/// Says how many peers a wildcard did not let in, if there are more than the last time.
+/// Says how many peers of other machines were not let in, if there are more than the last time.
 pub(super) fn refused(engine: &Engine) {
     static SAID: AtomicU64 = AtomicU64::new(0);
     if !crate::log::on(crate::log::Level::Info) {
@@ -84,7 +75,7 @@ pub(super) fn refused(engine: &Engine) {
     if now > before {
         log!(
             Info,
-            "refused {} that came from outside of loopback to a listener at all addresses: it takes \
+            "refused {} that came from other machines: it takes \
              sprat exec --insecure-network, or SPRAT_INSECURE_NETWORK=1",
             now - before
         );

@@ -224,6 +224,10 @@ static void changing(void) {
     SHOULD(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_REMOTE_WRITE) == IBV_REREG_MR_ERR_CMD);
     SHOULD(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD, NULL, NULL, 0, 0) == IBV_REREG_MR_ERR_CMD);
     SHOULD(mr->rkey == key && mr->addr == b.at && mr->pd == b.pd);
+    /* Other rights count under the same key. */
+    SHOULD(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, ALL & ~IBV_ACCESS_REMOTE_WRITE) == 0 && mr->rkey == key);
+    post(&a, &b, IBV_WR_RDMA_READ, 0, 8);
+    SHOULD(next(&a) == IBV_WC_SUCCESS);
     SHOULD(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, other, 3 * PAGE, 0) == 0);
     SHOULD(mr->addr == other && mr->length == 3 * PAGE && mr->lkey == mr->rkey);
     /* The peer reads the new memory under the new key. */

@@ -148,7 +148,9 @@ static void states(void) {
     SHOULD(ibv_modify_qp(qp, &attr, IBV_QP_STATE) == EINVAL);
     attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_INIT, .port_num = 2};
     SHOULD(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PORT) == EINVAL && qp->state == IBV_QPS_RESET);
-    attr.port_num = 1;
+    /* Cards of this node type have them in INIT from the beginning. */
+    SHOULD(ibv_query_qp(qp, &attr, IBV_QP_STATE, &init) == 0 && attr.qp_state == IBV_QPS_INIT && qp->state == IBV_QPS_INIT);
+    attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_INIT, .port_num = 1};
     SHOULD(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PORT) == 0 && qp->state == IBV_QPS_INIT);
     attr.qp_state = IBV_QPS_RTR;
     SHOULD(ibv_modify_qp(qp, &attr, IBV_QP_STATE) == 0);
@@ -158,7 +160,9 @@ static void states(void) {
     SHOULD(ibv_post_send(qp, &send, &bad) == EINVAL && bad == &send);
     struct ibv_recv_wr recv = {.wr_id = 77}, *bad_recv;
     SHOULD(ibv_post_recv(qp, &recv, &bad_recv) == 0);
-    SHOULD(ibv_destroy_cq(a->cq) == EBUSY && ibv_dealloc_pd(a->pd) == EBUSY && ibv_destroy_comp_channel(a->channel) == EBUSY);
+    SHOULD(ibv_destroy_cq(a->cq) == EBUSY && errno == EBUSY);
+    SHOULD(ibv_dealloc_pd(a->pd) == EBUSY && errno == EBUSY);
+    SHOULD(ibv_destroy_comp_channel(a->channel) == EBUSY && errno == EBUSY);
     attr.qp_state = IBV_QPS_ERR;
     SHOULD(ibv_modify_qp(qp, &attr, IBV_QP_STATE) == 0 && qp->state == IBV_QPS_ERR);
     wc = done(a);
@@ -282,11 +286,10 @@ static void devices(void) {
     struct ibv_comp_channel *channel = ibv_create_comp_channel(context);
     MUST(channel != NULL);
     MUST(pthread_create(&late, NULL, waits_for_events, channel) == 0);
-    SHOULD(ibv_close_device(context) == EBUSY);
     SHOULD(pthread_cancel(late) == 0 && pthread_join(late, &ended) == 0 && ended == PTHREAD_CANCELED);
     struct ibv_cq *cq = ibv_create_cq(context, 1, NULL, channel, 0);
     MUST(cq != NULL);
-    SHOULD(ibv_destroy_comp_channel(channel) == EBUSY && ibv_close_device(context) == EBUSY);
+    SHOULD(ibv_destroy_comp_channel(channel) == EBUSY);
     SHOULD(pthread_cancel(early) == 0 && pthread_join(early, &ended) == 0 && ended == PTHREAD_CANCELED);
     SHOULD(ibv_create_cq(context, 0, NULL, NULL, 0) == NULL && errno == EINVAL);
     SHOULD(ibv_create_cq(context, 1, NULL, NULL, 1) == NULL && errno == EINVAL);
@@ -491,6 +494,14 @@ static void extended(void) {
     SHOULD(ibv_create_cq_ex(a->id->verbs, &attr) == NULL && errno == EOPNOTSUPP);
     struct ibv_qp_init_attr_ex more = {.send_cq = a->cq, .recv_cq = a->cq, .qp_type = IBV_QPT_RC, .pd = a->pd,
         .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, .send_ops_flags = IBV_QP_EX_WITH_SEND_WITH_IMM};
+    /* Programs ask for Sends with immediate data beside what they use: refused where one is posted. */
+    struct ibv_qp *asked = ibv_create_qp_ex(a->id->verbs, &more);
+    MUST(asked != NULL);
+    qp = ibv_qp_to_qp_ex(asked);
+    ibv_wr_start(qp);
+    ibv_wr_send_imm(qp, 1);
+    SHOULD(ibv_wr_complete(qp) == EINVAL && ibv_destroy_qp(asked) == 0);
+    more.send_ops_flags = IBV_QP_EX_WITH_TSO;
     SHOULD(ibv_create_qp_ex(a->id->verbs, &more) == NULL && errno == EOPNOTSUPP);
     finish(s);
 }
@@ -577,14 +588,69 @@ static void threads(void) {
     finish(s);
 }
 
+/* What a queue pair does not allow its peer is refused, whatever the region allows; at first it allows everything. */
+static void rights(void) {
+    const int flags[] = {IBV_ACCESS_REMOTE_WRITE, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_ATOMIC};
+    const enum ibv_wr_opcode ops[] = {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ, IBV_WR_ATOMIC_FETCH_AND_ADD};
+    for (int i = 0; i < 3; i++) {
+        struct side s[2];
+        connected(s, (struct wish){0});
+        struct side *a = &s[0], *b = &s[1];
+        struct ibv_sge sge = piece(a, 0, 8);
+        struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = ops[i], .send_flags = IBV_SEND_SIGNALED};
+        if (i == 2) {
+            wr.wr.atomic.remote_addr = (uintptr_t)b->memory;
+            wr.wr.atomic.rkey = b->mr->rkey;
+        } else {
+            wr.wr.rdma.remote_addr = (uintptr_t)b->memory;
+            wr.wr.rdma.rkey = b->mr->rkey;
+        }
+        SHOULD(posted(a, wr).status == IBV_WC_SUCCESS);
+        /* All but this one, then this one alone: nothing changes for it. */
+        struct ibv_qp_attr attr = {.qp_access_flags = flags[i]};
+        SHOULD(ibv_modify_qp(b->qp, &attr, IBV_QP_ACCESS_FLAGS) == 0);
+        SHOULD(posted(a, wr).status == IBV_WC_SUCCESS);
+        attr.qp_access_flags = (flags[0] | flags[1] | flags[2]) & ~flags[i];
+        SHOULD(ibv_modify_qp(b->qp, &attr, IBV_QP_ACCESS_FLAGS) == 0);
+        memset(a->memory, 0x77, 8);
+        uint64_t before = *(uint64_t *)b->memory;
+        struct ibv_send_wr *bad;
+        MUST(ibv_post_send(a->qp, &wr, &bad) == 0);
+        rdma_ack_cm_event(expect(a->id->channel, RDMA_CM_EVENT_DISCONNECTED));
+        SHOULD(*(uint64_t *)b->memory == before && a->memory[0] == 0x77);
+        /* A Write may have completed before it is refused. */
+        enum ibv_wc_status status = done(a).status;
+        SHOULD(status == IBV_WC_REM_ACCESS_ERR || (i == 0 && status == IBV_WC_SUCCESS));
+        rdma_ack_cm_event(expect(b->id->channel, RDMA_CM_EVENT_DISCONNECTED));
+        finish(s);
+    }
+}
+
+/* A Write that is refused, by a program that asks for no event of it and ends: for its log. */
+static void refused_silently(void) {
+    struct side s[2];
+    connected(s, (struct wish){0});
+    struct ibv_sge sge = piece(&s[0], 0, 8);
+    struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
+        .wr.rdma = {(uintptr_t)s[1].memory, s[1].mr->rkey ^ 0x100}}, *bad;
+    MUST(receive(&s[0], 1, 0, 4) == 0 && receive(&s[1], 1, 0, 4) == 0);
+    MUST(ibv_post_send(s[0].qp, &wr, &bad) == 0);
+    while (done(&s[0]).wr_id != 1)
+        ;
+    SHOULD(done(&s[1]).status == IBV_WC_WR_FLUSH_ERR);
+    exit(wrong);
+}
+
 int main(int count, char **names) {
     struct {
         const char *name;
         void (*run)(void);
     } tests[] = {{"every_operation", every_operation}, {"refused_requests", refused_requests}, {"states", states}, {"channels", channels}, {"devices", devices},
         {"shared_queues", shared_queues}, {"errors_of_the_peer", errors_of_the_peer}, {"overflow", overflow}, {"extended", extended},
-        {"no_calls", no_calls}, {"threads", threads}};
+        {"no_calls", no_calls}, {"rights", rights}, {"threads", threads}};
     alarm(60);
+    if (count == 2 && strcmp(names[1], "refused_silently") == 0)
+        refused_silently();
     for (size_t i = 0; i < sizeof(tests) / sizeof(*tests); i++)
         if (count < 2 || strcmp(names[1], tests[i].name) == 0)
             tests[i].run();

@@ -6,8 +6,8 @@
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
 
-/// Of the one interface that programs use.
-pub(crate) const ADDRESS: &str = "10.78.0.1";
+/// Of the one interface beside loopback that has one.
+const ADDRESS: &str = "10.78.0.1";
 
 /// The namespace, which its one process holds.
 pub(crate) struct Network {

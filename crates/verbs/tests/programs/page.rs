@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::fs;
 
 use crate::place::repository;
-use crate::table::{Row, State};
+use crate::table::{Row, State, UNDER, VALGRIND};
 
 const PAGE: &str = "docs/programs.md";
 /// Asks to write the page instead of comparing it.
@@ -34,19 +34,23 @@ pub(crate) fn matrix(rows: &[(&Row, bool)]) -> String {
 
 /// The table as the page has it.
 fn table(rows: &[Row]) -> String {
-    let mut text = String::from("\n| program | options | state |\n| --- | --- | --- |\n");
+    let mut text = format!(
+        "\n{UNDER} stands for `{VALGRIND}`, SUPPRESSIONS for `crates/verbs/tests/programs/valgrind.supp`.\n\n\
+         | server | client | state |\n| --- | --- | --- |\n"
+    );
     for row in rows {
         let state = match row.state {
             State::Works => "pass".to_owned(),
             State::Refused(reason) => format!("refused: {reason}"),
         };
-        writeln!(text, "| `{}` | {} | {state} |", row.program(), code(&row.option)).expect("a string grows");
+        let server = row.server.as_ref().map_or_else(|| "–".to_owned(), |server| code(&row.shown(server)));
+        writeln!(text, "| {server} | {} | {state} |", code(&row.shown(&row.client))).expect("a string grows");
     }
     text
 }
 
-fn code(option: &str) -> String {
-    if option.is_empty() { "–".to_owned() } else { format!("`{option}`") }
+fn code(command: &str) -> String {
+    format!("`{}`", command.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
 /// The page holds the same table.

@@ -10,9 +10,9 @@ use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::left;
-use crate::network::{self, Network};
+use crate::network::Network;
 use crate::place::Place;
-use crate::table::{Ends, Row, Shows, State};
+use crate::table::{self, Ends, Row, Shows, State};
 
 /// How long a program may take. The longest (all sizes up to 8 MiB) take some seconds; two that spin on two cores that others
 /// want, too, many more.
@@ -34,13 +34,11 @@ impl Running {
         let output = tempfile::tempfile().expect("a file can be made");
         let both = || Stdio::from(output.try_clone().expect("a descriptor more"));
         let mut exec = place.nobody();
-        exec.arg("exec");
+        exec.args(["exec", "--"]).args(command.split_whitespace());
         if let Some(network) = network {
-            exec = network.within(exec.arg("--insecure-network"));
+            exec = network.within(&exec);
         }
         let child = exec
-            .arg("--")
-            .args(command.split_whitespace())
             .stdin(Stdio::null())
             .stdout(both())
             .stderr(both())
@@ -131,9 +129,8 @@ pub(crate) fn row(place: &Place, row: &Row) -> Result<(), String> {
     let network = network.as_ref();
     let suppressions = place.folder.path().join("valgrind.supp");
     let command = |text: &str| {
-        let named =
-            format!("{} {text}", row.under).replace("SUPPRESSIONS", &suppressions.display().to_string());
-        named.replace("PORT", &port.to_string()).replace("ADDRESS", network::ADDRESS).trim().to_owned()
+        let text = row.shown(text).replace(table::UNDER, table::VALGRIND);
+        text.replace("SUPPRESSIONS", &suppressions.display().to_string()).replace("PORT", &port.to_string())
     };
     let deadline = Instant::now() + PATIENCE;
     let mut server = row.server.as_ref().map(|server| Running::start(place, &command(server), network));
@@ -162,7 +159,7 @@ pub(crate) fn row(place: &Place, row: &Row) -> Result<(), String> {
 
 /// What it left behind is what is known.
 fn clean(row: &Row, program: &mut Running) -> Result<(), String> {
-    if row.under.is_empty() {
+    if !row.valgrind {
         return Ok(());
     }
     left::expected(&program.text(), row.leaves).map_err(|what| format!("{}: {what}", program.command))

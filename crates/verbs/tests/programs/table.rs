@@ -1,6 +1,7 @@
 //! The rows: which programs are run, how, and what they must show.
 //!
-//! In commands PORT stands for a port that nobody else has, SUPPRESSIONS for valgrind.supp beside this file. Few iterations each: whether it works is asked here, not how fast.
+//! In commands PORT stands for a port that nobody else has, VALGRIND for [`VALGRIND`], SUPPRESSIONS for valgrind.supp beside
+//! this file. Few iterations each: whether it works is asked here, not how fast.
 
 /// What is known of a row.
 pub(crate) enum State {
@@ -43,11 +44,11 @@ pub(crate) struct Row {
     pub(crate) client: String,
     pub(crate) shows: Shows,
     pub(crate) state: State,
-    /// What both programs run under; empty for nothing.
-    pub(crate) under: &'static str,
+    /// Both programs run under valgrind.
+    pub(crate) valgrind: bool,
     /// Under valgrind: of what the programs themselves do not give back, the functions of ours that made it.
     pub(crate) leaves: &'static [&'static str],
-    /// On a network of two interfaces that the test makes, at ADDRESS, instead of loopback.
+    /// In a network namespace that has an interface beside loopback.
     pub(crate) network: bool,
 }
 
@@ -60,7 +61,7 @@ impl Row {
             client: client.to_owned(),
             shows: Shows::Nothing,
             state: State::Works,
-            under: "",
+            valgrind: false,
             leaves: &[],
             network: false,
         }
@@ -81,6 +82,11 @@ impl Row {
     /// The program whose row it is: the client's.
     pub(crate) fn program(&self) -> &str {
         self.client.split(' ').next().unwrap_or_default()
+    }
+
+    /// A command of it as the page has it, and as it is run once the words in capitals have their values.
+    pub(crate) fn shown(&self, command: &str) -> String {
+        if self.valgrind { format!("{UNDER} {command}") } else { command.to_owned() }
     }
 
     /// Program and option.
@@ -189,21 +195,25 @@ fn perftest() -> Vec<Row> {
     rows
 }
 
-/// libfabric leaves loopback out.
+/// libfabric leaves the interface `lo` out, and takes the address of another one of this machine.
 fn libfabric() -> Vec<Row> {
     ["-e msg", "-e rdm"]
         .into_iter()
         .map(|option| {
             let command = format!("fi_pingpong -p verbs {option} -I 10 -c");
-            let row = Row::new(option, &format!("{command} -B PORT"), &format!("{command} -P PORT ADDRESS"));
+            let row =
+                Row::new(option, &format!("{command} -B PORT"), &format!("{command} -P PORT 127.0.0.1"));
             Row { network: true, ..row.shows(Shows::Text("1m")) }
         })
         .collect()
 }
 
 /// Any error that valgrind finds is exit code 99, on either side. What is open at the end is looked through (`left`).
-const VALGRIND: &str = "valgrind -q --fair-sched=yes --error-exitcode=99 --suppressions=SUPPRESSIONS --num-callers=40 \
+pub(crate) const VALGRIND: &str = "valgrind -q --fair-sched=yes --error-exitcode=99 --suppressions=SUPPRESSIONS --num-callers=40 \
     --track-fds=yes";
+
+/// What stands for it in commands.
+pub(crate) const UNDER: &str = "VALGRIND";
 
 /// perftest gives back neither its devices and their list nor its event channels, addresses and ids.
 const PERFTEST_LEAVES: &[&str] = &[
@@ -218,11 +228,11 @@ fn valgrind() -> Vec<Row> {
     let measures = |program: &str| {
         let command = format!("{program} -R -F -n 20 -p PORT");
         let row = Row::new("under valgrind", &command, &format!("{command} 127.0.0.1"));
-        Row { under: VALGRIND, leaves: PERFTEST_LEAVES, ..row.shows(Shows::Figures(1)) }
+        Row { valgrind: true, leaves: PERFTEST_LEAVES, ..row.shows(Shows::Figures(1)) }
     };
     let ping = "-a 127.0.0.1 -p PORT -V -C 20";
     let rping = Row::new("under valgrind", &format!("rping -s {ping}"), &format!("rping -c {ping}"));
-    let rping = Row { under: VALGRIND, ..rping.ends(Ends::Somehow) };
+    let rping = Row { valgrind: true, ..rping.ends(Ends::Somehow) };
     [rping]
         .into_iter()
         .chain(["ib_send_bw", "ib_write_lat", "ib_read_bw", "ib_atomic_lat"].map(measures))

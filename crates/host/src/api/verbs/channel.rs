@@ -31,23 +31,26 @@ const LAST_WORDS_NS: u64 = 10_000_000;
 pub struct BoundAddress {
     socket: OwnedFd,
     local: SocketAddr,
-    /// Peers that are not on loopback are not allowed.
-    loopback_only: bool,
+    /// Peers of other machines are not allowed.
+    local_only: bool,
 }
 
 impl BoundAddress {
     pub(super) fn new(handle: &Handle, addr: SocketAddr, options: SocketOptions) -> io::Result<Self> {
-        if !addr.ip().is_unspecified() {
-            handle.allow(addr)?;
-        }
         let (socket, local) = bound(&addr, options)?;
-        Ok(Self { socket, local, loopback_only: !handle.insecure_network })
+        Ok(Self { socket, local, local_only: !handle.insecure_network })
     }
 
     /// The address, with the port filled in if it is known.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.local
+    }
+
+    /// Peers of other machines are not served there.
+    #[must_use]
+    pub fn is_local_only(&self) -> bool {
+        self.local_only
     }
 }
 
@@ -175,7 +178,7 @@ impl ConnectionId {
     /// Another has come to listen there.
     pub fn listen(&self, at: BoundAddress, backlog: usize) -> io::Result<SocketAddr> {
         self.handle.start()?;
-        let audience = Audience { party: Some((self.number, backlog)), loopback_only: at.loopback_only };
+        let audience = Audience { party: Some((self.number, backlog)), local_only: at.local_only };
         self.handle.shared.act(|core, _| {
             let (listener, local) = core.listen_at(at.socket, audience)?;
             core.desk().parties.listens(self.number, listener);
@@ -198,7 +201,7 @@ impl ConnectionId {
         limit: Duration,
         grace: Duration,
     ) -> io::Result<SocketAddr> {
-        self.handle.allow(to)?;
+        self.handle.allow_peer(to)?;
         self.handle.start()?;
         let socket = match from {
             Some(from) => from.socket,

@@ -15,7 +15,9 @@ use super::channel::{BoundAddress, ConnectionChannel};
 use super::listen::Listener;
 use super::memory::ProtectionDomain;
 use super::queue::{CompletionChannel, CompletionQueue, NoticeChannel};
-use crate::rdma::{Copies, Counters, Patience, Settings, Shared, SocketOptions, Threading, without_signals};
+use crate::rdma::{
+    self, Copies, Counters, Failure, Patience, Settings, Shared, SocketOptions, Threading, without_signals,
+};
 
 /// How to open a device.
 #[derive(Clone, Copy, Debug)]
@@ -33,21 +35,28 @@ pub struct Options {
     pub revision: u8,
     /// Allow peers that are not on loopback. Nothing is encrypted.
     pub insecure_network: bool,
-    /// How long a peer may take to start up.
+    /// How long the peer's engine may take to start up.
     pub start_timeout: Duration,
+    /// How long the peer's program may take to answer a request.
+    pub reply_timeout: Duration,
     /// The most connections at a time, and queue pairs for them. Beyond it none is accepted.
     pub connections: usize,
+    /// Logs that an error ended a connection: called once for each by the thread that finds it, before any program can know.
+    /// The device is locked meanwhile, so the function must not use it.
+    pub on_failure: Option<fn(&Failure)>,
 }
 
 impl Options {
     /// What the engine of a device that is opened so is set to.
     fn config(&self) -> Config {
+        let ns = |of: Duration| u64::try_from(of.as_nanos()).unwrap_or(u64::MAX);
         Config {
             crc32c: crate::crc::crc32c,
             crc: self.crc,
             markers: self.markers,
             revision: self.revision,
-            start_timeout_ns: u64::try_from(self.start_timeout.as_nanos()).unwrap_or(u64::MAX),
+            start_timeout_ns: ns(self.start_timeout),
+            reply_timeout_ns: ns(self.reply_timeout),
             max_conns: self.connections,
             max_qps: self.connections,
             ..Config::default()
@@ -70,8 +79,10 @@ impl Default for Options {
             markers: false,
             revision: 2,
             insecure_network: false,
-            start_timeout: Duration::from_secs(5),
+            start_timeout: Duration::from_nanos(Config::default().start_timeout_ns),
+            reply_timeout: Duration::from_nanos(Config::default().reply_timeout_ns),
             connections: 65_536,
+            on_failure: None,
         }
     }
 }
@@ -146,6 +157,18 @@ impl Handle {
 }
 
 impl Handle {
+    /// `PermissionDenied` if a peer at `addr` is on another machine and that was not allowed. What is sent to an address of
+    /// this machine never leaves it.
+    pub(super) fn allow_peer(&self, addr: SocketAddr) -> io::Result<()> {
+        let allowed = self.allow(addr);
+        if allowed.is_err()
+            && rdma::interfaces()?.iter().any(|i| i.addresses.contains(&addr.ip().to_canonical()))
+        {
+            return Ok(());
+        }
+        allowed
+    }
+
     /// Has the device's own thread run, if it is to have one: before anything listens or connects.
     pub(super) fn start(&self) -> io::Result<()> {
         if self.shared.threading == Threading::Caller {
@@ -172,6 +195,7 @@ impl Device {
             copies: options.copies,
             connections: options.connections,
             fitted: true,
+            on_failure: options.on_failure,
         };
         let shared = Arc::new(Shared::new(settings, options.threading)?);
         let insecure_network = options.insecure_network;
@@ -232,11 +256,11 @@ impl Device {
         ConnectionChannel::new(Arc::clone(&self.handle))
     }
 
-    /// Takes an address, to listen there or to connect from there. A wildcard is allowed in any case, and means loopback
-    /// alone where others are not allowed.
+    /// Takes an address, to listen there or to connect from there. Where other machines are not allowed, peers of this
+    /// machine alone are served there.
     ///
     /// # Errors
-    /// The address is in use, not ours, or not allowed.
+    /// The address is in use, or not ours.
     pub fn bind(&self, addr: SocketAddr, options: SocketOptions) -> io::Result<BoundAddress> {
         BoundAddress::new(&self.handle, addr, options)
     }
@@ -244,9 +268,9 @@ impl Device {
     /// Whether peers at `addr` may be connected with.
     ///
     /// # Errors
-    /// `PermissionDenied`: it is not on loopback, and that was not allowed.
+    /// `PermissionDenied`: it is another machine's, and that was not allowed.
     pub fn allows(&self, addr: SocketAddr) -> io::Result<()> {
-        self.handle.allow(addr)
+        self.handle.allow_peer(addr)
     }
 
     /// What happened that no completion and no connection's state tells, in order.

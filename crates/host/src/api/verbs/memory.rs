@@ -304,9 +304,8 @@ impl ProtectionDomain {
     /// As [`ProtectionDomain::register_at`], until it is removed.
     unsafe fn place(&self, place: Placed) -> Result<(u64, Stag), Error> {
         let Placed { at, len, base, access } = place;
-        let writable = access.local_write || access.remote_write || access.remote_atomic || access.bind;
         // SAFETY: the caller's promise.
-        let memory = unsafe { Foreign::new(at, len, writable) }?;
+        let memory = unsafe { Foreign::new(at, len, is_writable(access)) }?;
         let pd = self.inner.pd;
         self.inner.handle.shared.look(|core| {
             let number = core.regions().insert_foreign(memory).ok_or(PostError::NoRoom)?;
@@ -319,6 +318,11 @@ impl ProtectionDomain {
             }
         })
     }
+}
+
+/// Whether memory is written with these rights, or may be through a window.
+const fn is_writable(access: Access) -> bool {
+    access.local_write || access.remote_write || access.remote_atomic || access.bind
 }
 
 /// Registered memory that belongs to the program. It is never read or written here: the program has it already. Dropping it
@@ -349,8 +353,8 @@ impl ForeignRegion {
         self.place
     }
 
-    /// Registers other memory, or the same with other rights or in another domain, under a new key, and ends the old
-    /// registration. What is `None` stays as it is.
+    /// Registers other memory, or the same in another domain, under a new key, and ends the old registration. Where rights
+    /// alone change the key stays. What is `None` stays as it is.
     ///
     /// # Errors
     /// As [`ProtectionDomain::register_at`], and [`PostError::Busy`] while windows are bound to it: nothing has changed then.
@@ -358,6 +362,14 @@ impl ForeignRegion {
     /// # Safety
     /// As [`ProtectionDomain::register_at`].
     pub unsafe fn change(&mut self, domain: Option<&ProtectionDomain>, place: Placed) -> Result<(), Error> {
+        let old = self.place;
+        if domain.is_none() && (old.at, old.len, old.base) == (place.at, place.len, place.base) {
+            // SAFETY: the caller's promise. The pages may have to become writable.
+            drop(unsafe { Foreign::new(place.at, place.len, is_writable(place.access)) }?);
+            self.domain.handle.shared.act(|core, _| core.rnic().change_rights(self.stag, place.access))?;
+            self.place = place;
+            return Ok(());
+        }
         let domain = domain.cloned().unwrap_or_else(|| ProtectionDomain { inner: Arc::clone(&self.domain) });
         // SAFETY: the caller's promise.
         let (number, stag) = unsafe { domain.place(place) }?;

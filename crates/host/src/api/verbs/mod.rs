@@ -44,7 +44,7 @@
 
 use std::io;
 
-pub use sprat_proto::rdma::mr::WindowKind;
+pub use sprat_proto::rdma::mr::{Rights, WindowKind};
 pub use sprat_proto::rdma::{
     AcceptOptions, Access, Completed, Completion, ConnectOptions, Cq, Data, Limits, MAX_INLINE,
     MAX_READ_DEPTH, MAX_SGE, PostError, Qp, QpState, RecvRequest, Remote, SendFlags, SendOp, SendRequest,
@@ -53,7 +53,7 @@ pub use sprat_proto::rdma::{
 pub use sprat_proto::wire::mpa::RtrKind;
 pub use sprat_proto::wire::rdmap::Cause;
 
-pub use crate::rdma::{Copies, Counters, Interface, SocketOptions, Threading, interfaces};
+pub use crate::rdma::{Copies, Counters, Failure, Interface, SocketOptions, Threading, interfaces};
 
 mod channel;
 mod device;

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sprat_proto::rdma::mr::Rights;
 use sprat_proto::rdma::{
     ConnectOptions, MAX_INLINE, MAX_SGE, PostError, Qp, QpOptions, QpState, RecvRequest, SendRequest, Why,
 };
@@ -266,7 +267,7 @@ impl QueuePair {
     /// # Errors
     /// No socket or no way to that address, or not allowed.
     pub fn begin_connect(&self, to: SocketAddr, options: ConnectOptions) -> io::Result<()> {
-        self.domain.handle.allow(to)?;
+        self.domain.handle.allow_peer(to)?;
         self.domain.handle.start()?;
         self.domain.handle.shared.act(|core, now| core.connect(now, self.qp, to, options, CONNECT_NS))
     }
@@ -306,6 +307,12 @@ impl QueuePair {
         let link =
             self.domain.handle.shared.look(|core| core.desk().links.get(&self.qp).map(Connection::from));
         link.unwrap_or(Connection::Not(ConnectError::Idle))
+    }
+
+    /// What the peer may do with memory of ours, with whatever key, from now on. A new queue pair allows everything.
+    pub fn allow(&self, rights: Rights) {
+        // The queue pair is there as long as this is.
+        let _ = self.domain.handle.shared.act(|core, _| core.rnic().allow(self.qp, rights));
     }
 
     /// How the queue pair stands now.

@@ -169,7 +169,15 @@ impl Rdma {
         let connections = options.connection_limit.min(1 << 16);
         // Each connection has a few completions at most, so it is the connections that are limited.
         let config = Config { crc32c, crc, max_conns: connections, max_cqe: u32::MAX, ..Config::default() };
-        let mut core = Core::new(Settings { config, copies: Copies::Asked, connections, fitted: false })?;
+        // A server answers as soon as a request comes, without a program that may take its time.
+        let config = Config { reply_timeout_ns: config.start_timeout_ns, ..config };
+        let mut core = Core::new(Settings {
+            config,
+            copies: Copies::Asked,
+            connections,
+            fitted: false,
+            on_failure: None,
+        })?;
         core.desk.moved = Some(VecDeque::new());
         let cq = core.rnic.create_cq(u32::MAX).map_err(io::Error::other)?;
         let pairs = Pairs {

@@ -53,7 +53,8 @@ struct Hostile {
 impl Hostile {
     fn connect(server: &mut Rdma, hello: Vec<u8>) -> Self {
         let config = Config { crc32c, ..Config::default() };
-        let settings = Settings { config, copies: Copies::One, connections: 10, fitted: false };
+        let settings =
+            Settings { config, copies: Copies::One, connections: 10, fitted: false, on_failure: None };
         let mut core = Core::new(settings).expect("an epoll");
         let region = core.regions.insert(std::sync::Arc::new(Region::anonymous(1 << 20).expect("memory")));
         let region = region.expect("a number");
