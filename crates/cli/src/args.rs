@@ -139,7 +139,8 @@ pub(crate) struct Up {
 ///
 /// No root and no kernel module are needed. The libraries are in the folder `verbs` beside this program (`make verbs`), in
 /// `../lib/sprat` (`make install`), or where SPRAT_VERBS says. What the program starts gets them too. Programs that are set-user-id
-/// or linked statically cannot be run so.
+/// or linked statically cannot be run so. What programs read of devices in /sys/class/infiniband a library says that is loaded before
+/// all others (LD_PRELOAD).
 ///
 /// With SPRAT_LOG=error, info or debug the libraries tell on standard error what they decide and which calls fail;
 /// SPRAT_LOG=info,FILE appends that to a file (%p in its name is the process id).
@@ -150,10 +151,13 @@ pub(crate) struct Up {
   sprat exec -- rping -c -a 127.0.0.1 -C 10 -v
   SPRAT_LOG=info sprat exec --insecure-network -- ib_write_bw -R 192.0.2.7")]
 pub(crate) struct Exec {
-    /// Allow addresses other than loopback: nothing is encrypted, and whoever reaches the program may do what RDMA lets him. Without
-    /// it, listeners at all addresses accept from loopback only, and other addresses are refused (EACCES)
+    /// Allow other machines: nothing is encrypted, and whoever reaches the program may do what RDMA lets him. Without it, listeners
+    /// accept peers of this machine only, and addresses of other machines are refused (EACCES)
     #[arg(long)]
     pub(crate) insecure_network: bool,
+    /// Preload no library for /sys/class/infiniband: for programs that mind any (AddressSanitizer's)
+    #[arg(long)]
+    pub(crate) no_sysfs: bool,
     /// The program, by its path or as the shell would find it
     #[arg(value_name = "PROGRAM")]
     pub(crate) program: OsString,

@@ -1,7 +1,7 @@
-//! `sprat exec`: another program on our libibverbs and librdmacm.
+//! `sprat exec`: another program on our libibverbs and librdmacm, with what it reads of devices in `/sys`.
 
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,25 +13,40 @@ use crate::fail::Fail;
 const FOLDER: &str = "SPRAT_VERBS";
 /// Where the system's loader looks first.
 const LOADER: &str = "LD_LIBRARY_PATH";
-/// Tells the libraries that addresses other than loopback are allowed.
+/// What it loads before all others.
+const PRELOADED: &str = "LD_PRELOAD";
+/// Shows programs our devices in `/sys`.
+const SYSFS: &str = "libsprat-sysfs.so";
+/// Tells the libraries that other machines are allowed.
 const INSECURE: &str = "SPRAT_INSECURE_NETWORK";
-const LIBRARIES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
+const LIBRARIES: [&str; 3] = ["libibverbs.so.1", "librdmacm.so.1", SYSFS];
 
 /// Runs the command: this process becomes the program, with its process id, its terminal and its exit code.
 pub(crate) fn run(args: &Exec) -> Result<(), Fail> {
     let folder = folder()?;
-    let mut path = OsString::from(&folder);
-    if let Some(others) = env::var_os(LOADER).filter(|others| !others.is_empty()) {
-        path.push(":");
-        path.push(others);
-    }
     let mut command = Command::new(&args.program);
-    command.args(&args.arguments).env(LOADER, path);
+    command.args(&args.arguments).env(LOADER, before_others(folder.as_os_str(), LOADER));
+    let sysfs = folder.join(SYSFS);
+    // The loader splits its list at these, and would say for each program that it does not find the parts.
+    let is_one_word = !sysfs.to_string_lossy().contains([' ', ':']);
+    if !args.no_sysfs && is_one_word {
+        command.env(PRELOADED, before_others(sysfs.as_os_str(), PRELOADED));
+    }
     if args.insecure_network {
         command.env(INSECURE, "1");
     }
     let error = command.exec();
     Err(Fail::new(format!("{}: {error}", args.program.display())))
+}
+
+/// A list of the loader's with one more in front.
+fn before_others(first: &OsStr, variable: &str) -> OsString {
+    let mut list = first.to_owned();
+    if let Some(others) = env::var_os(variable).filter(|others| !others.is_empty()) {
+        list.push(":");
+        list.push(others);
+    }
+    list
 }
 
 /// The folder with the libraries: the one that is named, else `verbs` beside this program (where they are built), else

@@ -32,5 +32,6 @@ mod pd;
 mod qp;
 mod query;
 mod srq;
+mod sysfs;
 mod text;
 mod work;

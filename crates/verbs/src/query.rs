@@ -120,7 +120,7 @@ fn mtu(octets: u32) -> c_int {
 const UNKNOWN_SPEED: u64 = 400;
 
 /// `active_width` and `active_speed` as iWARP cards tell them: lanes (1, 4) and what a lane moves (2.5, 10, 25 Gb/s).
-fn width_and_speed(mbps: Option<u32>) -> (u8, u8) {
+pub(crate) fn width_and_speed(mbps: Option<u32>) -> (u8, u8) {
     match mbps {
         Some(0..5_000) => (1, 1),
         Some(5_000..20_000) => (1, 4),
@@ -297,7 +297,7 @@ export! {
 }
 
 export! {
-    /// All addresses; how many there are, or an errno below zero.
+    /// All addresses; how many there are, or an errno below zero: `EINVAL` if there are more than `entries`.
     plain fn _ibv_query_gid_table(
         context: *mut Context,
         to: *mut GidEntry,
@@ -312,11 +312,14 @@ export! {
                 return Err(Errno(libc::EOPNOTSUPP));
             }
             let count = open.device.interface().map_or(0, |i| i.addresses.len());
-            for index in 0..count.min(entries) {
+            if count > entries {
+                return Err(INVALID);
+            }
+            for index in 0..count {
                 // SAFETY: the caller's array has `entries` places of `room` octets each, if it is not null.
                 unsafe { put_part(to.byte_add(index * room), room, &entry_at(open, PORT, index as u32)?) }?;
             }
-            Ok(count.min(entries) as isize)
+            Ok(count as isize)
         };
         Ok(table().unwrap_or_else(|errno: Errno| -(errno.0 as isize)))
     }

@@ -50,6 +50,7 @@ fn a_packager_gets_a_tree_of_its_own() {
         "lib/sprat/libibverbs.so.1",
         "lib/sprat/librdmacm.so",
         "lib/sprat/librdmacm.so.1",
+        "lib/sprat/libsprat-sysfs.so",
     ];
     assert_eq!(listed, expected.map(|file| format!("./opt/sprat/{file}")));
 }

@@ -7,6 +7,7 @@ mod layouts;
 mod place;
 mod programs;
 mod symbols;
+mod sysfs;
 
 /// Where distributions have their libraries.
 const SYSTEM: &str = "/usr/lib/x86_64-linux-gnu";

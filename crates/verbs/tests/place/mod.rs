@@ -12,6 +12,9 @@ use std::sync::OnceLock;
 /// Their names.
 pub(crate) const LIBRARIES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
 
+/// What `sprat exec` preloads.
+pub(crate) const SYSFS: &str = "libsprat-sysfs.so";
+
 /// The root of the repository.
 pub(crate) fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the repository has a root")
@@ -55,7 +58,8 @@ impl Place {
             fs::set_permissions(open, Permissions::from_mode(0o755)).expect("the folder is ours");
         }
         // By another process: a descriptor of ours would be inherited by what other tests start, and keep it from running.
-        output(Command::new("cp").args(LIBRARIES.map(|library| libraries().join(library))).arg(&verbs));
+        let all = LIBRARIES.iter().chain([&SYSFS]).map(|library| libraries().join(library));
+        output(Command::new("cp").args(all).arg(&verbs));
         output(Command::new("cp").arg(libraries().with_file_name("sprat")).arg(folder.path()));
         Self { folder }
     }
