@@ -90,7 +90,8 @@ export! {
             std::mem::forget(channel);
         }
         // SAFETY: its context is open as long as it has holders.
-        unsafe { Open::leave(context) }
+        unsafe { Open::from_seen(context)?.leave() };
+        Ok(())
     }
 }
 

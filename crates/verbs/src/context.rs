@@ -54,21 +54,14 @@ impl Open {
 
     /// Something that was made with it is gone. With the last holder it goes itself.
     ///
-    /// # Errors
-    /// As [`Open::from_seen`].
-    ///
     /// # Safety
-    /// As [`Open::from_seen`]; what leaves has entered, and does not use the context any more.
-    pub(crate) unsafe fn leave(context: *mut Context) -> Result<(), Errno> {
-        // SAFETY: the caller's promise.
-        let open = unsafe { Self::from_seen(context) }?;
-        if open.holders.fetch_sub(1, Ordering::AcqRel) == 1 {
-            open.events.end();
-            let open = std::ptr::from_ref(open).cast_mut();
+    /// What leaves has entered, and does not use the context any more.
+    pub(crate) unsafe fn leave(&self) {
+        if self.holders.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.events.end();
             // SAFETY: the pointer that `ibv_open_device` gave up; it has no holder, so nothing uses it.
-            drop(unsafe { Box::from_raw(open) });
+            drop(unsafe { Box::from_raw(std::ptr::from_ref(self).cast_mut()) });
         }
-        Ok(())
     }
 }
 
@@ -193,7 +186,8 @@ export! {
         if let Some(engine) = Engine::present() {
             qp::fail_all_of(engine, context);
         }
-        // SAFETY: as above; opening has entered.
-        unsafe { Open::leave(context) }
+        // SAFETY: opening has entered.
+        unsafe { open.leave() };
+        Ok(())
     }
 }

@@ -235,7 +235,8 @@ export! {
             std::mem::forget(cq);
         }
         // SAFETY: its context is open as long as it has holders.
-        unsafe { Open::leave(context) }
+        unsafe { Open::from_seen(context)?.leave() };
+        Ok(())
     }
 }
 

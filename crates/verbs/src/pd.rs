@@ -143,6 +143,7 @@ export! {
             std::mem::forget(pd);
         }
         // SAFETY: its context is open as long as it has holders.
-        unsafe { Open::leave(context) }
+        unsafe { Open::from_seen(context)?.leave() };
+        Ok(())
     }
 }

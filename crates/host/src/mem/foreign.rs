@@ -35,13 +35,21 @@ impl Foreign {
     /// Whoever else uses this memory must expect that it is read, and written if `writable`, at any time as long as this
     /// lives. That it stays mapped is not asked.
     pub(crate) unsafe fn new(base: *mut u8, len: usize, writable: bool) -> io::Result<Self> {
+        Self::check(base, len, writable)?;
+        Ok(Self { base, len })
+    }
+
+    /// Populates the memory of `len` bytes at `base`, whose bytes stay as they are.
+    ///
+    /// # Errors
+    /// As [`Foreign::new`].
+    pub(crate) fn check(base: *mut u8, len: usize, writable: bool) -> io::Result<()> {
         let sound = len > 0 && isize::try_from(len).is_ok() && base.addr().checked_add(len).is_some();
         if !sound {
             return Err(Errno::INVAL.into());
         }
         guard::look();
-        populate(base, len, writable)?;
-        Ok(Self { base, len })
+        populate(base, len, writable)
     }
 
     /// Its size in bytes.

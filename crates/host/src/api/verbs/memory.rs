@@ -364,8 +364,8 @@ impl ForeignRegion {
     pub unsafe fn change(&mut self, domain: Option<&ProtectionDomain>, place: Placed) -> Result<(), Error> {
         let old = self.place;
         if domain.is_none() && (old.at, old.len, old.base) == (place.at, place.len, place.base) {
-            // SAFETY: the caller's promise. The pages may have to become writable.
-            drop(unsafe { Foreign::new(place.at, place.len, is_writable(place.access)) }?);
+            // The pages may have to become writable.
+            Foreign::check(place.at, place.len, is_writable(place.access))?;
             self.domain.handle.shared.act(|core, _| core.rnic().change_rights(self.stag, place.access))?;
             self.place = place;
             return Ok(());
