@@ -85,7 +85,7 @@ pub(crate) enum Command {
 /// Where the cluster is.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Where {
-    /// The coordinator's locator; several with `;`, of which the first usable one is taken
+    /// The coordinator's locator; several with `;`, the best first: the first that answers is taken
     #[arg(
         short = 'C',
         long = "coordinator",
@@ -97,10 +97,37 @@ pub(crate) struct Where {
     pub(crate) coordinator: String,
 }
 
+/// The transports that a client can be told to use, by the names that locators have.
+const TRANSPORTS: [&str; 11] = [
+    "fast+shm",
+    "fast+shmnet",
+    "fast+memif",
+    "fast+packet",
+    "fast+xdp",
+    "fast+tap",
+    "fast+bond",
+    "fast+dpdk",
+    "fast+udp",
+    "tcp",
+    "rdma",
+];
+
+/// Where the cluster is, and how its servers are reached.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Cluster {
+    #[command(flatten)]
+    pub(crate) at: Where,
+    /// Reach servers by these transports only, the best first; without it by all that they have, in
+    /// their order. What fails is passed over, what does not answer is raced by the next one
+    #[arg(long, value_name = "T,T…", value_delimiter = ',', value_parser = TRANSPORTS)]
+    pub(crate) transport: Vec<String>,
+}
+
 /// Start a whole cluster on this machine: a coordinator and its servers, each a process of its own.
 ///
-/// Every server can be reached over shared memory, UDP, TCP and RDMA (software iWARP); clients take the fastest that reaches it. Nothing is
-/// stored on disk unless --state is given: when the cluster ends, its objects are gone.
+/// Every server can be reached over shared memory, UDP, TCP and RDMA (software iWARP); clients take the first of these
+/// that reaches it. Loopback is open to all users of this machine. Nothing is stored on disk unless --state is given:
+/// when the cluster ends, its objects are gone.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sprat up                                three servers, until Ctrl-C
@@ -280,7 +307,7 @@ pub(crate) enum Table {
   sprat table create books --span 3       its keys are spread over three servers")]
     Create {
         #[command(flatten)]
-        at: Where,
+        at: Cluster,
         /// The table's name
         name: String,
         /// How many servers share its keys, 1 to 256
@@ -292,7 +319,7 @@ pub(crate) enum Table {
   sprat table drop books")]
     Drop {
         #[command(flatten)]
-        at: Where,
+        at: Cluster,
         /// The table's name
         name: String,
     },
@@ -301,7 +328,7 @@ pub(crate) enum Table {
   sprat table list --json")]
     List {
         #[command(flatten)]
-        at: Where,
+        at: Cluster,
         /// One JSON object a line
         #[arg(long)]
         json: bool,
@@ -318,7 +345,7 @@ pub(crate) enum Table {
 Exit code 3 means that there is no such object.")]
 pub(crate) struct Get {
     #[command(flatten)]
-    pub(crate) at: Where,
+    pub(crate) at: Cluster,
     /// The table's name
     pub(crate) table: String,
     /// The object's key
@@ -342,7 +369,7 @@ pub(crate) struct Get {
 Exit code 4 means that the object is not in the state that was demanded; nothing was written.")]
 pub(crate) struct Put {
     #[command(flatten)]
-    pub(crate) at: Where,
+    pub(crate) at: Cluster,
     /// The table's name
     pub(crate) table: String,
     /// The object's key
@@ -366,7 +393,7 @@ pub(crate) struct Put {
 Exit code 3 means that there was no such object, 4 that it has another version.")]
 pub(crate) struct Del {
     #[command(flatten)]
-    pub(crate) at: Where,
+    pub(crate) at: Cluster,
     /// The table's name
     pub(crate) table: String,
     /// The object's key
@@ -389,7 +416,7 @@ pub(crate) struct Del {
   sprat incr temperature berlin --float 0.5")]
 pub(crate) struct Incr {
     #[command(flatten)]
-    pub(crate) at: Where,
+    pub(crate) at: Cluster,
     /// The table's name
     pub(crate) table: String,
     /// The object's key
@@ -463,7 +490,7 @@ A malformed line is named with its number. Nothing after it is read, but the lin
 )]
 pub(crate) struct Import {
     #[command(flatten)]
-    pub(crate) at: Where,
+    pub(crate) at: Cluster,
     #[command(flatten)]
     pub(crate) file: File,
     /// Create the table if there is none
@@ -489,7 +516,7 @@ mode and its owner; other names of it (hard links) keep the old content. A devic
 /dev/fd/N is written in place.")]
 pub(crate) struct Export {
     #[command(flatten)]
-    pub(crate) at: Where,
+    pub(crate) at: Cluster,
     #[command(flatten)]
     pub(crate) file: File,
 }
@@ -504,7 +531,7 @@ pub(crate) struct Export {
   sprat stats --json")]
 pub(crate) struct Stats {
     #[command(flatten)]
-    pub(crate) at: Where,
+    pub(crate) at: Cluster,
     /// Show counters that are 0, too
     #[arg(long)]
     pub(crate) all: bool,
@@ -565,7 +592,7 @@ pub(crate) struct Perf {
     #[arg(long)]
     pub(crate) local: bool,
     /// Transports to measure
-    #[arg(long, value_name = "T,T…", value_delimiter = ',', default_value = "fast+shm,fast+udp,tcp", value_parser = ["fast+shm", "fast+shmnet", "fast+memif", "fast+packet", "fast+xdp", "fast+tap", "fast+bond", "fast+dpdk", "fast+udp", "tcp", "rdma"])]
+    #[arg(long, value_name = "T,T…", value_delimiter = ',', default_value = "fast+shm,fast+udp,tcp", value_parser = TRANSPORTS)]
     pub(crate) transport: Vec<String>,
     /// How long each figure is measured, in seconds, over all rounds
     #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = seconds)]
@@ -635,7 +662,7 @@ pub(crate) struct Echo {
 #[derive(Args, Debug)]
 pub(crate) struct Count {
     #[command(flatten)]
-    pub(crate) at: Where,
+    pub(crate) at: Cluster,
     pub(crate) table: String,
     pub(crate) key: String,
     /// Where each acknowledged sum is recorded before the next increment begins.

@@ -61,7 +61,7 @@ pub(crate) fn run(args: &args::Demo) -> Result<(), Fail> {
     };
     let mut cluster = Cluster::start(&plan)?;
     out::print(cluster.table())?;
-    let mut store = Store::connect(cluster.coordinator())?;
+    let mut store = Store::over(cluster.coordinator(), &[])?;
 
     step("Real data: every stanza of the package database, imported and read back")?;
     real_data(&mut store, &args.data, &folder.0)?;
@@ -241,7 +241,7 @@ pub(crate) fn count(args: &args::Count) -> Result<(), Fail> {
     let ended = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&ended);
     StopSignals::catch()?.then(move || flag.store(true, Relaxed))?;
-    let mut store = Store::connect(&args.at.coordinator)?;
+    let mut store = Store::connect(&args.at)?;
     let table = store.table(&args.table)?;
     while !ended.load(Relaxed) {
         let (sum, _) = store.increment(table, args.key.as_bytes(), 1, RejectRules::default())?;

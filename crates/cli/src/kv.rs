@@ -14,7 +14,7 @@ use crate::store::Store;
 
 /// Reads an object to standard output.
 pub(crate) fn get(args: &args::Get) -> Result<(), Fail> {
-    let mut store = Store::connect(&args.at.coordinator)?;
+    let mut store = Store::connect(&args.at)?;
     let table = store.table(&args.table)?;
     let rules = RejectRules { doesnt_exist: true, ..version_is(args.if_version) };
     let (value, version) = store.read(table, args.key.as_bytes(), rules)?;
@@ -32,7 +32,7 @@ pub(crate) fn get(args: &args::Get) -> Result<(), Fail> {
 /// Writes an object.
 pub(crate) fn put(args: &args::Put) -> Result<(), Fail> {
     let value = if args.value == "-" { standard_input()? } else { args.value.as_bytes().to_vec() };
-    let mut store = Store::connect(&args.at.coordinator)?;
+    let mut store = Store::connect(&args.at)?;
     let table = store.table(&args.table)?;
     let version = store.write(table, args.key.as_bytes(), &value, rules(&args.only))?;
     if args.json { print_json([number("version", version.0)]) } else { Ok(()) }
@@ -40,7 +40,7 @@ pub(crate) fn put(args: &args::Put) -> Result<(), Fail> {
 
 /// Removes an object.
 pub(crate) fn del(args: &args::Del) -> Result<(), Fail> {
-    let mut store = Store::connect(&args.at.coordinator)?;
+    let mut store = Store::connect(&args.at)?;
     let table = store.table(&args.table)?;
     let rules = RejectRules { doesnt_exist: true, ..version_is(args.if_version) };
     let version = store.remove(table, args.key.as_bytes(), rules)?;
@@ -49,7 +49,7 @@ pub(crate) fn del(args: &args::Del) -> Result<(), Fail> {
 
 /// Adds to a number.
 pub(crate) fn incr(args: &args::Incr) -> Result<(), Fail> {
-    let mut store = Store::connect(&args.at.coordinator)?;
+    let mut store = Store::connect(&args.at)?;
     let table = store.table(&args.table)?;
     let (key, rules) = (args.key.as_bytes(), rules(&args.only));
     let (sum, version) = match args.float {

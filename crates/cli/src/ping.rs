@@ -124,7 +124,9 @@ fn server(args: &Ping, to: &Locator) -> Result<(), Fail> {
         }
     }
     if times.ns.is_empty() {
-        let why = error.map_or_else(String::new, |error| format!(": {error}"));
+        let cause = client.why(session).map(str::to_owned);
+        let why = cause.or_else(|| error.map(|error| error.to_string()));
+        let why = why.map_or_else(String::new, |why| format!(": {why}"));
         let fail = Fail::new(format!("{to} has not answered{why}"));
         return Err(fail.next(match to.kind() {
             Ok(Kind::Device(_)) => {

@@ -10,7 +10,7 @@ use crate::store::Store;
 
 /// Runs the command.
 pub(crate) fn run(args: &args::Stats) -> Result<(), Fail> {
-    let mut store = Store::connect(&args.at.coordinator)?;
+    let mut store = Store::connect(&args.at)?;
     let servers = store.servers()?;
     let mut counted = Vec::new();
     for server in &servers {

@@ -10,6 +10,7 @@ use sprat::locator::Locator;
 use sprat::probe::Marks;
 use sprat_store::message::control::ServerState;
 
+use crate::args::Cluster;
 use crate::export::Source;
 use crate::fail::Fail;
 use crate::import::Sink;
@@ -28,12 +29,12 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// A client of the cluster that has its coordinator there. Whether there is one shows with the first operation.
-    pub(crate) fn connect(coordinator: &str) -> Result<Self, Fail> {
-        Self::over(coordinator, &[])
+    /// A client of this cluster. Whether it is there shows with the first operation.
+    pub(crate) fn connect(cluster: &Cluster) -> Result<Self, Fail> {
+        Self::over(&cluster.at.coordinator, &cluster.transport)
     }
 
-    /// As [`Store::connect`], reaching the servers over these transports only.
+    /// A client of the cluster whose coordinator is there, which reaches the servers over these transports only.
     pub(crate) fn over(coordinator: &str, transports: &[String]) -> Result<Self, Fail> {
         Self::from(coordinator, transports, local()?, None)
     }
@@ -182,8 +183,12 @@ impl Store {
             }
             Error::TableDoesntExist => Fail::new(format!("{what}: there is no such table"))
                 .next("sprat table list shows those that exist; sprat table create NAME makes one"),
-            Error::Deadline { waited_for: WaitedFor::Coordinator | WaitedFor::Lease, .. } => {
-                Fail::new(format!("no coordinator answers at {}", self.coordinator))
+            Error::Deadline { waited_for: WaitedFor::Coordinator | WaitedFor::Lease, why, .. } => {
+                let what = match why {
+                    None => format!("no coordinator answers at {}", self.coordinator),
+                    Some(why) => format!("the coordinator cannot be used: {why}"),
+                };
+                Fail::new(what)
                     .next("start a cluster with `sprat up`, or name yours with -C or SPRAT_COORDINATOR")
             }
             Error::Deadline { .. } => Fail::new(about).next("see which servers live: sprat stats"),
@@ -232,7 +237,7 @@ impl Sink for Writes<'_> {
 pub(crate) fn import(args: &crate::args::Import) -> Result<(), Fail> {
     // A file that cannot be used is found out before anything is created.
     crate::records::format_of(&args.file.path, args.file.format)?;
-    let mut store = Store::connect(&args.at.coordinator)?;
+    let mut store = Store::connect(&args.at)?;
     let to = &args.file.table;
     let table = if args.create { store.create_table(to, args.span)? } else { store.table(to)? };
     let counts = crate::import::file(&args.file, args.skip_bad, &mut store.sink(table))?;
@@ -241,7 +246,7 @@ pub(crate) fn import(args: &crate::args::Import) -> Result<(), Fail> {
 
 /// `sprat export`.
 pub(crate) fn export(args: &crate::args::Export) -> Result<(), Fail> {
-    let mut store = Store::connect(&args.at.coordinator)?;
+    let mut store = Store::connect(&args.at)?;
     let table = store.table(&args.file.table)?;
     let mut objects = store.objects(table);
     let source: &mut Source<'_> = &mut objects;

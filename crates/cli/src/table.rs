@@ -10,11 +10,9 @@ use crate::store::Store;
 /// Runs the command.
 pub(crate) fn run(command: &Table) -> Result<(), Fail> {
     match command {
-        Table::Create { at, name, span } => {
-            Store::connect(&at.coordinator)?.create_table(name, *span).map(|_| ())
-        }
-        Table::Drop { at, name } => Store::connect(&at.coordinator)?.drop_table(name),
-        Table::List { at, json } => list(&mut Store::connect(&at.coordinator)?, *json),
+        Table::Create { at, name, span } => Store::connect(at)?.create_table(name, *span).map(|_| ()),
+        Table::Drop { at, name } => Store::connect(at)?.drop_table(name),
+        Table::List { at, json } => list(&mut Store::connect(at)?, *json),
     }
 }
 

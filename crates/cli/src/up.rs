@@ -75,7 +75,7 @@ impl Cluster {
         let mut coordinator = Process::start("the coordinator", plan.core, &args)?;
         let coordinator_at = coordinator.ready()?;
         let mut cluster = Self { coordinator, coordinator_at, servers: Vec::new() };
-        let mut store = Store::connect(&cluster.coordinator_at)?;
+        let mut store = Store::over(&cluster.coordinator_at, &[])?;
         // One after the other, so that the coordinator numbers them in this order.
         for index in 1..=plan.servers {
             cluster.add_server(plan, index)?;

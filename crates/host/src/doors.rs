@@ -26,7 +26,7 @@ const WARM_NS: u64 = 2 * MS;
 const COLD_POLL_NS: u64 = 10 * US;
 
 /// The error with the locator's name before it, if it has not said that itself.
-fn naming(locator: &Locator, error: io::Error) -> io::Error {
+pub(crate) fn naming(locator: &Locator, error: io::Error) -> io::Error {
     let (name, text) = (locator.to_string(), error.to_string());
     if text.starts_with(&name) { error } else { io::Error::new(error.kind(), format!("{name}: {text}")) }
 }

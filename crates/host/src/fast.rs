@@ -79,6 +79,14 @@ impl<D: Driver, P: Probe + Send> Transport for Fast<D, P> {
         Ok(self.endpoint.connect(now, addr))
     }
 
+    fn is_open(&self, session: SessionId) -> bool {
+        self.endpoint.is_open(session)
+    }
+
+    fn cause(&self, _: SessionId) -> Option<String> {
+        None
+    }
+
     fn close(&mut self, now: Instant, session: SessionId) {
         self.endpoint.close(now, session);
     }

@@ -167,6 +167,12 @@ impl<C: Carrier> Framed<C> {
         self.links.get_mut(usize::from(slot))?.as_deref_mut()
     }
 
+    /// The link of a session of ours.
+    fn own(&self, session: SessionId) -> Option<&Link<C::Wire>> {
+        let link = self.links.get(usize::from(slot_of(session)))?.as_deref()?;
+        (link.stream.role() == Role::Client(session)).then_some(link)
+    }
+
     /// The link in `slot`, and what surrounds it.
     #[inline]
     pub(crate) fn around(&mut self, slot: u16) -> Option<(&mut Link<C::Wire>, Around<'_, C>)> {
@@ -214,6 +220,7 @@ impl<C: Carrier> Framed<C> {
             stream: Stream::new(slot, role, queue_limit),
             wire,
             connecting: None,
+            cause: None,
             dirty: false,
             owing: false,
             silent_until: Instant::NEVER,
@@ -262,6 +269,14 @@ impl<C: Carrier> Framed<C> {
             link.stream.end(reason);
         }
         self.settle(slot);
+    }
+
+    /// The connection in `slot` cannot be opened.
+    pub(crate) fn unreachable(&mut self, slot: u16, cause: io::Error) {
+        if let Some(link) = self.at_slot(slot) {
+            link.cause = Some(cause);
+        }
+        self.end(slot, CloseReason::Unreachable);
     }
 
     /// Empties the slot of a connection that has ended.
@@ -442,10 +457,17 @@ impl<C: Carrier> Transport for Framed<C> {
         }
     }
 
+    fn is_open(&self, session: SessionId) -> bool {
+        self.own(session).is_some_and(|link| link.connecting.is_none() && link.stream.ended().is_none())
+    }
+
+    fn cause(&self, session: SessionId) -> Option<String> {
+        self.own(session)?.cause.as_ref().map(io::Error::to_string)
+    }
+
     fn close(&mut self, _: Instant, session: SessionId) {
-        let slot = slot_of(session);
-        if self.at_slot(slot).is_some_and(|link| link.stream.role() == Role::Client(session)) {
-            self.end(slot, CloseReason::Local);
+        if self.own(session).is_some() {
+            self.end(slot_of(session), CloseReason::Local);
         }
     }
 

@@ -29,6 +29,7 @@ pub mod netns;
 pub mod nic;
 mod open;
 pub mod probe;
+mod race;
 mod rdma;
 pub mod ring;
 pub mod server;

@@ -36,6 +36,13 @@ pub trait Transport: Send {
     /// The locator names no host that resolves, no server of that name exists on this machine, or a system call failed.
     fn connect(&mut self, now: Instant, to: &Locator) -> io::Result<SessionId>;
 
+    /// True once the peer has taken part in opening the session, or the kernel for it; false also if it has ended.
+    fn is_open(&self, session: SessionId) -> bool;
+
+    /// What the machine said of why a session ended or could not be opened, where that is more than its
+    /// [`sprat_proto::rpc::CloseReason`]. Known until the call of [`Transport::event`] after the one that told of the end.
+    fn cause(&self, session: SessionId) -> Option<String>;
+
     /// Ends a session.
     fn close(&mut self, now: Instant, session: SessionId);
 

@@ -18,16 +18,21 @@ use arrayvec::ArrayVec;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::OwnedFd;
 use sprat_proto::Instant;
-use sprat_proto::rpc::{Event, Message, RequestError, RpcError, RpcId, SessionId};
+use sprat_proto::rpc::{Event, Message, RequestError, RpcError, RpcId};
 use sprat_proto::time::{SECOND, US};
 use sprat_store::machine::{Caller, Link, Machine, Output};
 
 use crate::clock::Clock;
 use crate::cpu::{Idle, Rest};
 use crate::disk::Disk;
-use crate::doors::{Door, Doors, Way};
+use crate::doors::{Door, Doors};
 use crate::links::Links;
-use crate::locator::Locator;
+
+mod reach;
+#[cfg(test)]
+mod tests;
+
+use reach::{HELD, Reach, Waiting};
 
 /// How often timers are looked at: a turn that finds nothing must be short, for the next packet arrives in one of them.
 const TIMER_CHECK_NS: u64 = 20 * US;
@@ -104,6 +109,8 @@ pub struct Worker<M: Machine> {
     unsent: bool,
     /// Calls without an answer yet.
     awaited: usize,
+    /// Those of them that wait until it is known how their server is reached.
+    waiting: Waiting,
     stopped: Option<String>,
 }
 
@@ -126,6 +133,7 @@ impl<M: Machine> Worker<M> {
             ticking: false,
             unsent: true,
             awaited: 0,
+            waiting: Waiting::default(),
             stopped: None,
         })
     }
@@ -174,6 +182,9 @@ impl<M: Machine> Worker<M> {
         if now >= self.next_timers || self.ticking && !work {
             self.ticking = self.timers(now);
             work |= self.ticking;
+        }
+        if !self.links.racing().is_empty() {
+            self.races(now);
         }
         if self.unsent {
             self.send(now);
@@ -246,7 +257,12 @@ impl<M: Machine> Worker<M> {
                     self.awaited -= 1;
                     self.machine.response(now, tag, Err(error));
                 }
-                Event::Closed { session, .. } => self.links.closed(index, session),
+                Event::Closed { session, reason } => {
+                    let ended = self.links.closed(now, (index, session), reason, door.cause(session));
+                    if let Some((link, why)) = ended {
+                        self.machine.unreachable(link, &why.to_string());
+                    }
+                }
             }
             self.unsent = true;
         }
@@ -264,6 +280,9 @@ impl<M: Machine> Worker<M> {
                 self.unsent = true;
                 work = true;
             }
+        }
+        if !self.waiting.is_empty() {
+            work |= self.expire(now);
         }
         if let Some(disk) = &mut self.disk {
             while let Some(seq) = disk.persisted() {
@@ -299,7 +318,8 @@ impl<M: Machine> Worker<M> {
                     }
                 }
                 Output::Connect { link, locator } => self.bind(now, link, &locator),
-                Output::Disconnect { link } => self.links.strands(link).for_each(|s| self.unbind(now, s)),
+                Output::Disconnect { link } => self.place(now, link, None),
+                Output::Cancel { door: HELD, rpc } => self.cancel_held(now, rpc),
                 Output::Cancel { door, rpc } => {
                     if let Some(door) = self.doors.get(door as usize) {
                         door.cancel(now, rpc);
@@ -329,34 +349,37 @@ impl<M: Machine> Worker<M> {
         mut message: Message,
         deadline: Instant,
     ) {
-        self.call_by(now, link, tag, |door, session| {
-            door.take_request(now, session, tag, &mut message, deadline)
-        });
-        spare(&mut self.machine, message);
+        let strand = self.links.strand(link, self.awaited);
+        let result = match self.reach(now, strand) {
+            Reach::Session((door, session)) => {
+                let sent = self.doors.at(door).take_request(now, session, tag, &mut message, deadline);
+                spare(&mut self.machine, message);
+                sent.map(|rpc| (door, rpc)).map_err(not_taken)
+            }
+            Reach::Opening => return self.hold(now, link, tag, message, deadline),
+            Reach::Failed => Err(RpcError::NotExecuted),
+        };
+        self.called(now, tag, result);
     }
 
-    /// The same for bytes that stay the caller's.
+    /// Sends a request of bytes that stay the caller's, as [`Worker::call`].
     #[inline]
     pub(crate) fn call_bytes(&mut self, now: Instant, link: Link, tag: u64, bytes: &[u8], deadline: Instant) {
-        self.call_by(now, link, tag, |door, session| door.request_bytes(now, session, tag, bytes, deadline));
+        let strand = self.links.strand(link, self.awaited);
+        let result = match self.reach(now, strand) {
+            Reach::Session((door, session)) => {
+                let sent = self.doors.at(door).request_bytes(now, session, tag, bytes, deadline);
+                sent.map(|rpc| (door, rpc)).map_err(not_taken)
+            }
+            Reach::Opening => return self.hold(now, link, tag, bytes.into(), deadline),
+            Reach::Failed => Err(RpcError::NotExecuted),
+        };
+        self.called(now, tag, result);
     }
 
+    /// A request has gone out, by this door and under this number, or has failed.
     #[inline]
-    fn call_by(
-        &mut self,
-        now: Instant,
-        link: Link,
-        tag: u64,
-        send: impl FnOnce(&mut Way, SessionId) -> Result<RpcId, RequestError>,
-    ) {
-        let strand = self.links.strand(link, self.awaited);
-        let result = self.session(now, strand).and_then(|(door, session)| {
-            let sent = send(self.doors.at(door), session);
-            sent.map(|rpc| (door, rpc)).map_err(|e| match e {
-                RequestError::QueueFull => RpcError::Busy { retry_after_ns: 100 * US },
-                _ => RpcError::NotExecuted,
-            })
-        });
+    fn called(&mut self, now: Instant, tag: u64, result: Result<(usize, RpcId), RpcError>) {
         match result {
             Ok((door, rpc)) => {
                 self.awaited += 1;
@@ -366,67 +389,6 @@ impl<M: Machine> Worker<M> {
                 self.machine.response(now, tag, Err(error));
                 self.unsent = true;
             }
-        }
-    }
-
-    /// The session that stands for a strand, connected if it is not.
-    #[inline]
-    fn session(&mut self, now: Instant, strand: Link) -> Result<(usize, SessionId), RpcError> {
-        match self.links.session(strand) {
-            Some(session) => Ok(session),
-            None => self.open(now, strand).map_err(|_| RpcError::NotExecuted),
-        }
-    }
-
-    /// Opens a session for a strand.
-    fn open(&mut self, now: Instant, strand: Link) -> io::Result<(usize, SessionId)> {
-        let (door, to) = self.links.target(strand).ok_or(io::ErrorKind::NotFound)?;
-        let session = self.doors.at(door).connect(now, to)?;
-        self.links.opened(strand, session);
-        Ok((door, session))
-    }
-
-    /// Binds `link` to the server at `locator` and connects at once, so that a mistake shows here.
-    pub(crate) fn connect(&mut self, link: Link, locator: &str) -> io::Result<()> {
-        let target = match self.links.known(locator) {
-            Some(target) => target,
-            None => {
-                let to = locator.parse()?;
-                let door = self.doors.towards(&to)?;
-                self.links.learn(locator, to, door, self.doors.at(door).channels())
-            }
-        };
-        let now = self.clock.now();
-        self.place(now, link, Some(target));
-        let strand = self.links.strand(link, 0);
-        self.open(now, strand).map(drop)
-    }
-
-    /// Binds `link` to the first of `locators` that there is a door for; unusable ones leave it unbound, so that its
-    /// calls fail as not executed.
-    fn bind(&mut self, now: Instant, link: Link, locators: &str) {
-        let target = self.links.known(locators).or_else(|| {
-            let mut list = Locator::list(locators).ok()?.into_iter();
-            let (to, door) = list.find_map(|to| self.doors.towards(&to).ok().map(|door| (to, door)))?;
-            Some(self.links.learn(locators, to, door, self.doors.at(door).channels()))
-        });
-        self.place(now, link, target);
-    }
-
-    /// Binds all strands of `link`, or none; whatever they were bound to before, they are not any more.
-    fn place(&mut self, now: Instant, link: Link, target: Option<u32>) {
-        for strand in self.links.strands(link) {
-            self.unbind(now, strand);
-            if let Some(target) = target {
-                self.links.bind(strand, target);
-            }
-        }
-    }
-
-    /// Closes the session of a strand: nobody would hear of it any more, and its door has room for so many only.
-    fn unbind(&mut self, now: Instant, strand: Link) {
-        if let Some((door, session)) = self.links.unbind(strand) {
-            self.doors.at(door).close(now, session);
         }
     }
 
@@ -460,6 +422,7 @@ impl<M: Machine> Worker<M> {
             return;
         }
         let mut wake_at = now.after(LONGEST_SLEEP_NS).min(self.machine.deadline().unwrap_or(Instant::NEVER));
+        wake_at = wake_at.min(self.race_deadline());
         let mut may_sleep = true;
         for door in self.doors.iter() {
             wake_at = wake_at.min(door.transport.deadline().unwrap_or(Instant::NEVER));
@@ -491,82 +454,19 @@ impl<M: Machine> Worker<M> {
     }
 }
 
+/// What became of a request that a transport did not take.
+fn not_taken(error: RequestError) -> RpcError {
+    match error {
+        RequestError::QueueFull => RpcError::Busy { retry_after_ns: 100 * US },
+        _ => RpcError::NotExecuted,
+    }
+}
+
 /// Gives the machine the buffer of a message that has gone out, if there is one and it is not so long that keeping it would
 /// be a waste.
 #[inline]
 fn spare<M: Machine>(machine: &mut M, message: Message) {
     if (1..=SPARE_MOST).contains(&message.bytes.capacity()) {
         machine.spare(message.bytes);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use sprat_proto::rpc::{Payload, Slice, Slices};
-
-    use super::*;
-    use crate::doors::Options;
-
-    /// A machine that says what the test wants.
-    #[derive(Debug, Default)]
-    struct Script {
-        says: Vec<Output>,
-        failed: Vec<u64>,
-    }
-
-    impl Slices for Script {
-        fn bytes(&self, _: Slice) -> &[u8] {
-            &[]
-        }
-    }
-
-    impl Machine for Script {
-        fn request(&mut self, _: Instant, _: Caller, _: Payload<'_>, _: Instant) -> Option<Message> {
-            None
-        }
-
-        fn response(&mut self, _: Instant, tag: u64, result: Result<Payload<'_>, RpcError>) {
-            assert!(result.is_err(), "nobody is there");
-            self.failed.push(tag);
-        }
-
-        fn output(&mut self, _: Instant) -> Option<Output> {
-            self.says.pop()
-        }
-
-        fn deadline(&self) -> Option<Instant> {
-            None
-        }
-
-        fn tick(&mut self, _: Instant) -> bool {
-            false
-        }
-    }
-
-    #[test]
-    fn a_link_bound_anew_closes_its_old_session() {
-        // Sockets that nobody reads: whoever calls them waits.
-        let silent = || std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        let sockets = [silent(), silent()];
-        let mut worker =
-            Worker::new(Script::default(), Doors::new(Options::default()), None, Clock::new()).unwrap();
-        for (tag, socket) in (0..).zip(&sockets) {
-            let port = socket.local_addr().unwrap().port();
-            let (link, message) = (Link(0), vec![1; 8].into());
-            let call = Output::Call { link, tag, message, deadline: Instant::NEVER };
-            let connect = Output::Connect { link, locator: format!("fast+udp:host=127.0.0.1,port={port}") };
-            worker.machine.says = vec![call, connect];
-            worker.unsent = true;
-            worker.turn();
-            assert!(worker.machine.says.is_empty() && worker.machine.failed.is_empty());
-        }
-        worker.doors.all_due();
-        worker.turn();
-        assert_eq!(
-            worker.machine.failed,
-            [0],
-            "what was called on the old session has ended, and nothing else"
-        );
-        assert!(worker.links.session(Link(0)).is_some());
     }
 }

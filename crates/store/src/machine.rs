@@ -22,9 +22,9 @@ pub struct Link(pub u32);
 /// What a machine wants done. Pull with [`Machine::output`] until none.
 #[derive(Debug)]
 pub enum Output {
-    /// Bind `link` to the server at `locator` (one locator, or several with `;` of which the first usable is meant). May
-    /// be repeated to bind it anew; what is under way to the old server fails then. The world connects, and reconnects
-    /// when a session is lost, on its own.
+    /// Bind `link` to the server at `locator`: one locator, or several with `;`, the best first, of which the world uses
+    /// the first that reaches it. May be repeated to bind it anew; what is under way to the old server fails then. The
+    /// world connects, and reconnects when a session is lost, on its own.
     Connect {
         /// The link.
         link: Link,
@@ -103,6 +103,10 @@ pub trait Machine: Slices {
 
     /// A [`Output::Call`] ended.
     fn response(&mut self, now: Instant, tag: u64, result: Result<Payload<'_>, RpcError>);
+
+    /// The server of a link cannot be reached, or its session has ended: why, with the locators. Calls on the link fail by
+    /// [`Machine::response`] as ever; the text is for the errors that people read.
+    fn unreachable(&mut self, _link: Link, _why: &str) {}
 
     /// What to do: call until `None` after every other verb.
     fn output(&mut self, now: Instant) -> Option<Output>;

@@ -158,7 +158,7 @@ impl Bench {
         let Some(coordinator) = &self.coordinator else {
             return Ok((self.local.echo()?.at(transport)?, false));
         };
-        let servers = Store::connect(coordinator)?.servers()?;
+        let servers = Store::over(coordinator, &[])?.servers()?;
         let Some(server) = servers.first() else {
             return Err(Fail::new("the cluster has no server").next("start one: sprat server -L LOCATOR"));
         };

@@ -1,9 +1,11 @@
 //! What goes wrong around a command: nobody there, somebody else there, somebody killed.
 
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::cluster::{Cluster, PATIENCE, Running, errors, lives, run, signal, unique};
+use crate::cluster::{Cluster, PATIENCE, Running, errors, lives, run, signal, text, unique};
 
 #[test]
 fn nobody_at_the_coordinators_locator() {
@@ -12,7 +14,91 @@ fn nobody_at_the_coordinators_locator() {
     let output = run(&["get", "-C", &at, "t", "k"]);
     assert_eq!(output.status.code(), Some(1));
     let error = errors(&output);
-    assert!(error.contains("no coordinator answers") && error.contains("sprat up"), "{error}");
+    let cause = format!("{at}: Connection refused");
+    assert!(error.contains(&cause) && error.contains("sprat up"), "{error}");
+}
+
+/// DNS failures, missing devices, port 0 and peers of another protocol all read "no coordinator answers" once.
+#[test]
+fn each_locator_that_is_of_no_use_is_named_with_its_cause() {
+    let (number, port) = unique(1);
+    let foreign = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let foreign_port = foreign.local_addr().expect("it is bound").port();
+    let answering = thread::spawn(move || {
+        // One connection for each time that the command tries: the last one only ends this.
+        while let Ok((mut peer, _)) = foreign.accept() {
+            let mut request = [0; 4096];
+            if peer.read(&mut request).is_ok_and(|n| n == 0) {
+                break;
+            }
+            let _ = peer.write_all(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n");
+        }
+    });
+    let long = "x".repeat(64);
+    let causes = [
+        (format!("fast+shm:name=nobody-{number}"), "no server listens at"),
+        (format!("tcp:host=127.0.0.1,port={port}"), "Connection refused"),
+        (format!("fast+udp:host={long},port=1"), "failed to lookup address"),
+        ("tcp:host=127.0.0.1,port=0".to_owned(), "port 0"),
+        ("fast+udp:host=127.0.0.1,port=0".to_owned(), "port 0"),
+        (format!("fast+packet:dev=no{},host=192.0.2.1,port=1", number % 10_000), ""),
+        (format!("tcp:host=127.0.0.1,port={foreign_port}"), "another protocol"),
+    ];
+    let list: Vec<&str> = causes.iter().map(|(locator, _)| &**locator).collect();
+    let output = run(&["get", "-C", &list.join(";"), "t", "k"]);
+    let error = errors(&output);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    for (locator, cause) in &causes {
+        let told = error.split(&format!("{locator}: ")).nth(1).unwrap_or_default();
+        let told = told.split(';').next().unwrap_or_default();
+        assert!(!told.is_empty() && told.contains(cause), "{locator}: {error}");
+    }
+    drop(TcpStream::connect(("127.0.0.1", foreign_port)));
+    answering.join().expect("it ends");
+}
+
+/// A client of another user, or after su, sudo, in a service or a container: the server's shared memory is not there.
+#[test]
+fn a_client_that_has_no_shared_memory_with_the_servers_takes_another_locator() {
+    let cluster = Cluster::up(2);
+    cluster.ok(&["table", "create", "t", "--span", "2"]);
+    let elsewhere = tempfile::tempdir().expect("a temporary folder");
+    let there = |args: &[&str]| {
+        let output = cluster.command(args).env("XDG_RUNTIME_DIR", elsewhere.path()).output();
+        let output = output.expect("the program starts");
+        assert!(output.status.success(), "{args:?}: {}", errors(&output));
+        text(&output)
+    };
+    (0..8).for_each(|i| drop(there(&["put", "t", &i.to_string(), "value"])));
+    assert_eq!(cluster.ok(&["get", "t", "5"]), "value");
+    let stats = there(&["stats", "--json"]);
+    assert!(!stats.contains("\"counters\":null"), "{stats}");
+    assert_eq!(stats.lines().count(), 2);
+    // One that is told to use nothing else says why that does not work.
+    let output = cluster.command(&["get", "t", "5", "--transport", "fast+shm"]);
+    let output = { output }.env("XDG_RUNTIME_DIR", elsewhere.path()).output().expect("the program starts");
+    let error = errors(&output);
+    assert!(error.contains("fast+shm:name=") && error.contains("no server listens"), "{error}");
+    cluster.end();
+}
+
+#[test]
+fn a_command_uses_the_transports_that_it_is_told_to() {
+    let cluster = Cluster::up(1);
+    cluster.ok(&["table", "create", "t"]);
+    for transport in ["tcp", "fast+udp", "rdma", "fast+dpdk,fast+shm"] {
+        cluster.ok(&["put", "t", "k", transport, "--transport", transport]);
+        assert_eq!(cluster.ok(&["get", "t", "k", "--transport", transport]), transport);
+    }
+    let stats: String = cluster.ok(&["stats", "--json", "--transport", "tcp"]);
+    for transport in ["tcp", "fast+udp", "rdma", "fast+shm"] {
+        let counted = stats.split(&format!("\"{transport}\":{{")).nth(1).unwrap_or_default();
+        let requests = counted.split("\"requests\":").nth(1).and_then(|n| n.split([',', '}']).next());
+        assert!(requests.is_some_and(|n| n != "0"), "{transport}: {stats}");
+    }
+    let error = cluster.fails(1, &["get", "t", "k", "--transport", "fast+memif"]);
+    assert!(error.contains("this client uses fast+memif"), "{error}");
+    cluster.end();
 }
 
 #[test]
@@ -142,7 +228,7 @@ fn a_killed_coordinator_ends_the_cluster() {
     assert_eq!(cluster.up.ended().code(), Some(1));
     assert!(!cluster.ids.iter().any(|&id| lives(id)));
     let error = cluster.fails(1, &["table", "list"]);
-    assert!(error.contains("no coordinator answers"), "{error}");
+    assert!(error.contains("the coordinator cannot be used"), "{error}");
 }
 
 #[test]

@@ -34,7 +34,7 @@ pub use sprat_store::client::{
     Answer, Config, Cursor, Error, Op, Page, PeerId, ServerInfo, TableInfo, Value, WaitedFor,
 };
 use sprat_store::client::{Client, Done};
-use sprat_store::machine::{Caller, Machine, Output};
+use sprat_store::machine::{Caller, Link, Machine, Output};
 pub use sprat_store::message::data::RejectRules;
 pub use sprat_store::types::{MAX_KEY, MAX_VALUE, TableId, Version};
 
@@ -68,10 +68,11 @@ pub struct Store {
 }
 
 impl Store {
-    /// A client of the cluster whose coordinator is at `coordinator` (one locator, or several separated by `;`). Each
-    /// operation may take 10 s.
+    /// A client of the cluster whose coordinator is at `coordinator` (one locator, or several separated by `;`, the best
+    /// first). Each operation may take 10 s.
     ///
-    /// Nothing is sent yet: a coordinator that is not there shows as [`Error::Deadline`] of the first operation.
+    /// Nothing is sent yet: a coordinator that is not there shows as [`Error::Deadline`] of the first operation, which
+    /// names each locator with its cause.
     ///
     /// # Errors
     /// The locator is malformed or of a kind that is not built.
@@ -483,6 +484,10 @@ impl Machine for Asking {
         if let Some(done) = self.client.response(now, tag, result) {
             self.ended(done);
         }
+    }
+
+    fn unreachable(&mut self, link: Link, why: &str) {
+        self.client.unreachable(link, why);
     }
 
     fn output(&mut self, now: Instant) -> Option<Output> {

@@ -27,7 +27,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::mem;
 use std::sync::Arc;
@@ -86,20 +86,28 @@ impl Client {
         Ok(Self { worker, sessions: 0, started: Vec::new() })
     }
 
-    /// Opens a session with the server at `locator`.
+    /// Opens a session with the server at `locators`: one, or several separated by `;`, the best first. What fails at once
+    /// is passed over, what does not answer within 250 ms is raced by the next one, and the first that opens is used.
     ///
     /// # Errors
-    /// The locator is malformed or of a kind that is not built, names no host or server that can be found, or a system
-    /// call failed. Whether the server answers shows with the first request.
-    pub fn connect(&mut self, locator: &str) -> io::Result<Session> {
-        self.worker.connect(Link(self.sessions), locator)?;
+    /// The locators are malformed, or each is of a kind that is not built, names no host or server that can be found, or
+    /// failed by a system call. Whether the server answers shows with the first request.
+    pub fn connect(&mut self, locators: &str) -> io::Result<Session> {
+        self.worker.connect(Link(self.sessions), locators)?;
         self.sessions += 1;
         Ok(Session(self.sessions - 1))
+    }
+
+    /// Why the server of a session could last not be reached, or why the session ended: each locator that was tried with
+    /// its cause. `None` if nothing of that kind happened.
+    pub fn why(&mut self, session: Session) -> Option<&str> {
+        self.worker.machine().whys.get(&session.0).map(|why| &**why)
     }
 
     /// Ends a session; its requests fail.
     pub fn close(&mut self, session: Session) {
         self.worker.machine().out.push_back(Output::Disconnect { link: Link(session.0) });
+        self.worker.machine().whys.remove(&session.0);
         self.worker.told();
         self.turn();
     }
@@ -260,6 +268,8 @@ struct Calls {
     free: Vec<u32>,
     out: VecDeque<Output>,
     done: VecDeque<Rpc>,
+    /// Why sessions, by number, could last not be opened or have ended.
+    whys: BTreeMap<u32, Box<str>>,
 }
 
 impl Calls {
@@ -346,6 +356,10 @@ impl Machine for Calls {
         if let Some(entry) = self.entry(Rpc(tag)) {
             entry.sent = Some((door, rpc));
         }
+    }
+
+    fn unreachable(&mut self, link: Link, why: &str) {
+        self.whys.insert(link.0, why.into());
     }
 
     fn response(&mut self, _: Instant, tag: u64, result: Result<Payload<'_>, RpcError>) {

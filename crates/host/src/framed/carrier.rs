@@ -20,6 +20,8 @@ pub(crate) struct Link<W> {
     pub(crate) wire: W,
     /// Not connected yet.
     pub(crate) connecting: Option<Connecting>,
+    /// Why it could not be opened.
+    pub(crate) cause: Option<io::Error>,
     /// It is in the list of those that have something to send.
     pub(super) dirty: bool,
     /// It is in the list of those that have events without input.

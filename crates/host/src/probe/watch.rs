@@ -367,6 +367,12 @@ impl<T: Transport> Transport for Asked<T> {
     fn connect(&mut self, now: Instant, to: &Locator) -> io::Result<SessionId> {
         self.inner.connect(now, to)
     }
+    fn is_open(&self, session: SessionId) -> bool {
+        self.inner.is_open(session)
+    }
+    fn cause(&self, session: SessionId) -> Option<String> {
+        self.inner.cause(session)
+    }
     fn close(&mut self, now: Instant, session: SessionId) {
         self.inner.close(now, session);
     }

@@ -162,20 +162,23 @@ impl Tcp {
     /// A connection that was being opened is open, or this address does not work.
     fn connected(&mut self, now: Instant, slot: u16) {
         let Some(link) = self.at_slot(slot) else { return };
-        if !matches!(sockopt::socket_error(&link.wire.socket), Ok(Ok(()))) {
-            return self.try_others(now, slot);
+        if let Err(e) | Ok(Err(e)) = sockopt::socket_error(&link.wire.socket) {
+            return self.try_others(now, slot, e.into());
         }
         link.connecting = None;
         self.settle(slot);
         self.soil(slot);
     }
 
-    /// Goes on to the next addresses for the connection in `slot`, whose socket has failed.
-    fn try_others(&mut self, now: Instant, slot: u16) {
+    /// Goes on to the next addresses for the connection in `slot`, whose socket has failed for this `cause`.
+    fn try_others(&mut self, now: Instant, slot: u16, cause: io::Error) {
         let Some((link, around)) = self.around(slot) else { return };
         let mut left = link.connecting.take().map_or_else(VecDeque::new, |c| c.left);
+        if left.is_empty() {
+            return self.unreachable(slot, cause);
+        }
         match connection::begin(&mut left, around.carrier.busy_poll_us) {
-            Err(_) => self.end(slot, CloseReason::Unreachable),
+            Err(e) => self.unreachable(slot, e),
             Ok((socket, done)) => {
                 // The old socket leaves the epoll by being closed.
                 around.carrier.forget(&link.wire);
@@ -291,7 +294,7 @@ impl Carrier for Sockets {
     }
 
     fn late(tcp: &mut Tcp, now: Instant, slot: u16) {
-        tcp.try_others(now, slot);
+        tcp.try_others(now, slot, io::ErrorKind::TimedOut.into());
     }
 
     fn removed(tcp: &mut Tcp, link: Link<Socket>) {

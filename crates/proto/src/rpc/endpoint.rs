@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use super::credit::Credit;
 use super::peer::Peers;
 use super::server::Kept;
-use super::session::{Calls, ClientSession, INDEX_MAX, ServerSession};
+use super::session::{Calls, ClientSession, INDEX_MAX, Phase, ServerSession};
 use super::slab::{Chunks, Slab};
 use super::slot::Slots;
 use super::stats::Stats;
@@ -221,6 +221,12 @@ impl<P: Probe> Endpoint<P> {
             }
         }
         self.arrived - self.processed + self.events.len() + self.gone.len()
+    }
+
+    /// True while a session of ours is open: the server has accepted it, and it has not ended.
+    #[must_use]
+    pub fn is_open(&self, session: SessionId) -> bool {
+        self.own_session(session).is_some_and(|c| self.clients[c].phase == Phase::Open)
     }
 
     /// What happened: call until `None` after each `input` and `tick`. Borrowed payloads live in the driver's burst.

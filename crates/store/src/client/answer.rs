@@ -1,6 +1,7 @@
 //! How an operation ended.
 
 use alloc::boxed::Box;
+use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Deref;
@@ -223,12 +224,14 @@ pub enum Error {
     )]
     TabletLost,
     /// The operation took too long.
-    #[error("the deadline passed while waiting for {}{}", waited_for, maybe(*maybe_executed))]
+    #[error("the deadline passed while waiting for {}{}{}", waited_for, because(why), maybe(*maybe_executed))]
     Deadline {
         /// Whether the operation may have been executed, or may be still.
         maybe_executed: bool,
         /// Who did not answer, or not as it should.
         waited_for: WaitedFor,
+        /// What is known of why: each locator that was tried with its cause. `None` if there was only silence.
+        why: Option<Box<str>>,
     },
     /// This client's lease ended before an answer came: the operation was executed once or not at all, and never will be
     /// from now on. Read to find out which.
@@ -254,6 +257,10 @@ pub enum Error {
         /// Its words.
         text: Box<str>,
     },
+}
+
+fn because(why: &Option<Box<str>>) -> String {
+    why.as_ref().map_or_else(String::new, |why| format!(" ({why})"))
 }
 
 fn maybe(executed: bool) -> &'static str {

@@ -7,10 +7,23 @@ use sprat_proto::rpc::RpcError;
 
 use super::answer::{Done, Error, WaitedFor};
 use super::{Client, Kind, Op};
+use crate::machine::Link;
 use crate::message::Status;
 use crate::message::data::Refusal;
 
+/// What an error says of a server that answers BUSY.
+const OVERLOADED: &str = "it answers that it has too much to do";
+
 impl Client {
+    /// The server that an operation was sent to has answered.
+    #[cold]
+    pub(super) fn reached(&mut self, index: u32) {
+        if let Some(peer) = self.peer_of(index) {
+            self.routes.peers[peer as usize].why = None;
+        }
+        self.doubts = self.routes.peers.iter().any(|peer| peer.why.is_some());
+    }
+
     /// The server answered with another status than OK.
     #[cold]
     pub(super) fn refused(
@@ -64,6 +77,12 @@ impl Client {
     pub(super) fn failed(&mut self, now: Instant, index: u32, error: RpcError) -> Option<Done<'static>> {
         let slot = &mut self.slots[index as usize];
         slot.maybe |= error.maybe_executed() && slot.kind.changes_something();
+        if let RpcError::Busy { .. } = error
+            && let Some(peer) = self.peer_of(index)
+        {
+            self.unreachable(Link(peer), OVERLOADED);
+        }
+        let slot = &self.slots[index as usize];
         if slot.kind.is_own() {
             self.question_failed(now, index);
             return None;

@@ -27,10 +27,10 @@ use sprat_proto::{Instant, Rng};
 
 use self::rifl::Rifl;
 use self::routes::Routes;
-use crate::machine::Output;
+use crate::machine::{Link, Output};
 use crate::message::control::MAX_NAME;
 use crate::message::data::{Amount, RejectRules};
-use crate::types::{LeaseId, MAX_KEY, MAX_VALUE, TableId};
+use crate::types::{HashKey, KeyHash, LeaseId, MAX_KEY, MAX_VALUE, TableId};
 
 mod answer;
 mod failures;
@@ -49,8 +49,8 @@ pub use rifl::WINDOW;
 pub struct Config {
     /// Where the coordinator is: locators with `;` between them.
     pub coordinator: String,
-    /// Which transports to use towards servers, the best first ("fast+shm", "tcp"); whatever the server names first if
-    /// there are none.
+    /// Which transports to use towards servers, the best first ("fast+shm", "tcp"); if there are none, all that a server
+    /// names, in its order.
     pub transports: Vec<String>,
     /// How long one try may take before the operation is sent again, in nanoseconds.
     pub try_timeout_ns: u64,
@@ -200,6 +200,17 @@ struct Slot {
     rows: Option<Box<Rows>>,
 }
 
+impl Slot {
+    /// The hash whose tablet the operation goes to.
+    #[inline]
+    fn hash(&self, hash_key: &HashKey) -> KeyHash {
+        match self.kind {
+            Kind::Enumerate { cursor, .. } => KeyHash(cursor.hash),
+            _ => hash_key.hash(&self.body[..self.key_len]),
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 struct Rows {
     tables: Vec<TableInfo>,
@@ -216,6 +227,8 @@ pub struct Client {
     /// The coordinator has named another one since: nothing works any more.
     replaced: bool,
     routes: Routes,
+    /// Some server could not be reached and has not answered since.
+    doubts: bool,
     rifl: Rifl,
     slots: Vec<Slot>,
     free: Vec<u32>,
@@ -239,6 +252,7 @@ impl Client {
             cluster: 0,
             replaced: false,
             routes,
+            doubts: false,
             rifl: Rifl::new(),
             slots: Vec::new(),
             free: Vec::new(),
@@ -338,7 +352,7 @@ impl Client {
         self.plain(Kind::Stats, peer, &[], deadline)
     }
 
-    /// The server at `locators` (as [`ServerInfo::data`] has them), by the best of this client's transports.
+    /// The server at `locators` (as [`ServerInfo::data`] has them), by the transports of this client.
     ///
     /// # Errors
     /// [`Error::NoTransport`].
@@ -388,9 +402,20 @@ impl Client {
         if self.slots[index as usize].state != State::Calling {
             return None;
         }
+        if self.doubts && result.is_ok() {
+            self.reached(index);
+        }
         match result {
             Ok(reply) => self.answered(now, index, reply),
             Err(error) => self.failed(now, index, error),
+        }
+    }
+
+    /// See [`crate::machine::Machine::unreachable`].
+    pub fn unreachable(&mut self, link: Link, why: &str) {
+        if let Some(peer) = self.routes.peers.get_mut(link.0 as usize) {
+            peer.why = Some(why.into());
+            self.doubts = true;
         }
     }
 

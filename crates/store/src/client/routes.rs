@@ -66,14 +66,21 @@ impl Table {
 
 #[derive(Debug)]
 pub(super) struct Peer {
-    locator: String,
+    /// Its locators, the best first.
+    locators: String,
     /// Whether the world has been told where it is.
     pub(super) bound: bool,
+    /// Why it could last not be reached; nothing once it has answered.
+    pub(super) why: Option<Box<str>>,
 }
 
 impl Peer {
-    pub(super) fn locator(&self) -> &str {
-        &self.locator
+    fn new(locators: String) -> Self {
+        Self { locators, bound: false, why: None }
+    }
+
+    pub(super) fn locators(&self) -> &str {
+        &self.locators
     }
 }
 
@@ -94,7 +101,7 @@ impl Routes {
             tables: Vec::new(),
             by_id: HashMap::new(),
             last: 0,
-            peers: Vec::from([Peer { locator: coordinator, bound: false }]),
+            peers: Vec::from([Peer::new(coordinator)]),
         }
     }
 
@@ -158,32 +165,39 @@ impl Routes {
         Ok(())
     }
 
-    /// The peer at the best of `locators`.
+    /// The peer at those of `locators` that may be used.
     ///
     /// # Errors
     /// [`Error::NoTransport`].
     pub(super) fn peer(&mut self, locators: &str) -> Result<u32, Error> {
-        let locator = choose(locators, &self.transports).ok_or_else(|| {
+        let usable = choose(locators, &self.transports);
+        if usable.is_empty() {
             let wanted = self.transports.join(", ");
             let text = format!("the server listens at {locators:?}, and this client uses {wanted}");
-            Error::NoTransport(text.into())
-        })?;
-        if let Some(known) = self.peers.iter().skip(1).position(|peer| peer.locator == locator) {
+            return Err(Error::NoTransport(text.into()));
+        }
+        if let Some(known) = self.peers.iter().skip(1).position(|peer| peer.locators == usable) {
             return Ok(known as u32 + 1);
         }
-        self.peers.push(Peer { locator: locator.into(), bound: false });
+        self.peers.push(Peer::new(usable));
         Ok(self.peers.len() as u32 - 1)
     }
 }
 
-/// The locator to use: that of the first transport that one of `locators` has; the first locator if any transport will
-/// do.
-fn choose<'a>(locators: &'a str, transports: &[String]) -> Option<&'a str> {
-    if transports.is_empty() {
-        return split(locators).next();
-    }
-    let protocol = |locator: &'a str| locator.split(':').next().unwrap_or("").trim();
-    transports.iter().find_map(|wanted| split(locators).find(|locator| protocol(locator) == wanted))
+/// The locators to use, the best first: those of the first of `transports`, then those of the next; all, in the order of
+/// the server, if any transport will do.
+fn choose(locators: &str, transports: &[String]) -> String {
+    let usable: Vec<&str> = if transports.is_empty() {
+        split(locators).collect()
+    } else {
+        let of = |wanted| split(locators).filter(move |locator| protocol(locator) == wanted);
+        transports.iter().flat_map(of).collect()
+    };
+    usable.join(";")
+}
+
+fn protocol(locator: &str) -> &str {
+    locator.split(':').next().unwrap_or("").trim()
 }
 
 /// The locators of a list with `;` between them, where a `;` after a backslash or within quotes belongs to a value.
@@ -207,14 +221,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_transport_that_fits_is_used() {
+    fn transports_that_are_wanted_are_used_in_their_order() {
         let list = r#"tcp:host=h,port=1; fast+shm:name="a;b";fast+udp:host=h\;x,port=2;"#;
         let transports = |names: &[&str]| names.iter().map(|&name| name.into()).collect::<Vec<String>>();
-        assert_eq!(choose(list, &transports(&["fast+shm", "tcp"])), Some(r#"fast+shm:name="a;b""#));
-        assert_eq!(choose(list, &transports(&["x", "fast+udp"])), Some(r"fast+udp:host=h\;x,port=2"));
-        assert_eq!(choose(list, &transports(&["fast"])), None);
-        assert_eq!(choose(list, &[]), Some("tcp:host=h,port=1"));
-        assert_eq!(choose(" ; ", &[]), None);
+        let two = r#"fast+shm:name="a;b";tcp:host=h,port=1"#;
+        assert_eq!(choose(list, &transports(&["fast+shm", "tcp"])), two);
+        assert_eq!(choose(list, &transports(&["x", "fast+udp"])), r"fast+udp:host=h\;x,port=2");
+        assert_eq!(choose(list, &transports(&["fast"])), "");
+        let all = r#"tcp:host=h,port=1;fast+shm:name="a;b";fast+udp:host=h\;x,port=2"#;
+        assert_eq!(choose(list, &[]), all);
+        assert_eq!(choose(" ; ", &[]), "");
         let mut routes = Routes::new("c".into(), transports(&["x", "y"]));
         let Err(Error::NoTransport(text)) = routes.peer("tcp:port=1") else { panic!() };
         assert_eq!(&*text, r#"the server listens at "tcp:port=1", and this client uses x, y"#);

@@ -16,7 +16,7 @@ use crate::message::control::{
     ServerPage, TableKey, TablePage, Tablets,
 };
 use crate::message::data::{self, Amount, Enumerate, Increment, Once, Read, Refusal, Remove, Target, Write};
-use crate::types::{KeyHash, LeaseId, TableId};
+use crate::types::{LeaseId, TableId};
 
 // Sending.
 impl Client {
@@ -51,10 +51,7 @@ impl Client {
     fn send_object(&mut self, now: Instant, index: u32) -> Option<Output> {
         let slot = &mut self.slots[index as usize];
         let table = &self.routes.tables[slot.place as usize];
-        let tablet = table.tablet(|hash_key| match slot.kind {
-            Kind::Enumerate { cursor, .. } => KeyHash(cursor.hash),
-            _ => hash_key.hash(&slot.body[..slot.key_len]),
-        });
+        let tablet = table.tablet(|hash_key| slot.hash(hash_key));
         // After a failure the map may be wrong: if it is being asked for anew, the answer is worth waiting for.
         let known = tablet.filter(|_| slot.failures == 0 || table.asking.is_none());
         let Some(tablet) = known else {
@@ -128,7 +125,7 @@ impl Client {
         }
         peer.bound = true;
         self.out.push_back(call);
-        Output::Connect { link, locator: peer.locator().into() }
+        Output::Connect { link, locator: peer.locators().into() }
     }
 
     /// What makes a mutation happen once; `None` if it had to be parked or ended.
@@ -270,7 +267,20 @@ impl Client {
             (_, kind) if kind.is_object() => WaitedFor::Server,
             _ => WaitedFor::Coordinator,
         };
-        Error::Deadline { maybe_executed: slot.maybe, waited_for }
+        let peer = if waited_for == WaitedFor::Server { self.peer_of(index) } else { Some(0) };
+        let why = peer.and_then(|peer| self.routes.peers[peer as usize].why.clone());
+        Error::Deadline { maybe_executed: slot.maybe, waited_for, why }
+    }
+
+    /// The server that an operation's calls go to, if it is known.
+    pub(super) fn peer_of(&self, index: u32) -> Option<u32> {
+        let slot = &self.slots[index as usize];
+        if !slot.kind.is_object() {
+            return Some(if matches!(slot.kind, Kind::Echo | Kind::Stats) { slot.place } else { 0 });
+        }
+        let table = &self.routes.tables[slot.place as usize];
+        let owner = &table.tablet(|hash_key| slot.hash(hash_key))?.owner;
+        if let Owner::Peer(peer) = owner { Some(*peer) } else { None }
     }
 }
 

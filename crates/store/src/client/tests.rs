@@ -237,7 +237,7 @@ fn what_is_final_ends_the_operation() {
 
 #[test]
 fn a_deadline_says_what_was_waited_for() {
-    let late = |maybe_executed, waited_for| Error::Deadline { maybe_executed, waited_for };
+    let late = |maybe_executed, waited_for| Error::Deadline { maybe_executed, waited_for, why: None };
     // The map.
     let mut s = Script::new();
     let op = s.client.read(T, b"k", NO_RULES, s.now.after(MS));
@@ -362,8 +362,34 @@ fn a_coordinator_of_another_cluster_ends_everything() {
 }
 
 #[test]
+fn a_deadline_says_why_its_server_could_not_be_reached() {
+    let why = |s: &mut Script, error| {
+        s.client.remove(T, b"k", NO_RULES, s.now.after(MS));
+        let call = s.call();
+        s.now = call.deadline;
+        let outcome = s.respond(&call, Err(error)).unwrap().outcome;
+        let Err(Error::Deadline { why, .. }) = outcome else { panic!("{outcome:?}") };
+        (crate::machine::Link(call.link), why)
+    };
+    let mut s = Script::leasing();
+    let silent = RpcError::Deadline { maybe_executed: true };
+    let (server, none) = why(&mut s, silent);
+    assert_eq!(none, None);
+    s.client.unreachable(server, "no such device");
+    s.client.unreachable(crate::machine::Link(0), "the coordinator's");
+    s.client.unreachable(crate::machine::Link(77), "there is no such server");
+    assert_eq!(why(&mut s, RpcError::NotExecuted).1.as_deref(), Some("no such device"));
+    assert!(why(&mut s, RpcError::Busy { retry_after_ns: 1 }).1.unwrap().contains("too much to do"));
+    // Once it has answered, what was before explains nothing.
+    s.client.read(T, b"k", NO_RULES, s.now.after(MS));
+    let read = s.call();
+    s.respond(&read, Ok(vec![0; 4].into()));
+    assert_eq!(why(&mut s, silent).1, None);
+}
+
+#[test]
 fn errors_speak_to_people() {
-    let late = Error::Deadline { maybe_executed: true, waited_for: WaitedFor::Lease };
+    let late = Error::Deadline { maybe_executed: true, waited_for: WaitedFor::Lease, why: None };
     assert!(late.maybe_executed());
     assert_eq!(
         late.to_string(),

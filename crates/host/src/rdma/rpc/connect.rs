@@ -107,11 +107,19 @@ impl Rdma {
                 State::Connected { private_data, ord, .. } => self.connected(slot, &private_data, ord),
                 State::Rejected { private_data, .. } => {
                     pairs.counters.rejected += 1;
-                    let other = Hello::parse(&private_data) == Err(Stranger::Version);
-                    self.end(slot, if other { CloseReason::Version } else { CloseReason::Unreachable });
+                    if Hello::parse(&private_data) == Err(Stranger::Version) {
+                        self.end(slot, CloseReason::Version);
+                    } else {
+                        let why =
+                            "the server refuses the connection, for it has no room or is no server of ours";
+                        self.unreachable(slot, io::Error::new(io::ErrorKind::ConnectionRefused, why));
+                    }
                 }
-                State::Unreachable(_) => self.try_others(now, slot),
-                State::Failed(_) => self.end(slot, CloseReason::Unreachable),
+                State::Unreachable(cause) => self.try_others(now, slot, cause.into()),
+                State::Failed(_) => {
+                    let why = "what listens there does not speak MPA (iWARP)";
+                    self.unreachable(slot, io::Error::new(io::ErrorKind::InvalidData, why));
+                }
                 State::Disconnected(_) => self.gone(slot),
             }
         }
@@ -131,10 +139,14 @@ impl Rdma {
         self.soil(slot);
     }
 
-    fn try_others(&mut self, now: Instant, slot: u16) {
+    /// Goes on to the next addresses for the connection in `slot`, where the last one failed for this `cause`.
+    fn try_others(&mut self, now: Instant, slot: u16, cause: io::Error) {
         let Some(connecting) = self.at_slot(slot).and_then(|link| link.connecting.take()) else { return };
-        if connecting.until <= now || self.try_addresses(now, slot, connecting).is_err() {
-            self.end(slot, CloseReason::Unreachable);
+        if connecting.until <= now || connecting.left.is_empty() {
+            return self.unreachable(slot, cause);
+        }
+        if let Err(e) = self.try_addresses(now, slot, connecting) {
+            self.unreachable(slot, e);
         }
     }
 

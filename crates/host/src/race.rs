@@ -1,0 +1,127 @@
+//! Which of a server's locators a client uses: one attempt for each, the best first, and the first session that opens
+//! wins. The idea is that of RFC 8305 ("Happy Eyeballs").
+//!
+//! ```text
+//!  0 ms        250 ms      500 ms
+//!  shm ────────────────────────────►   no answer yet: it goes on beside the others
+//!              udp ──✕ failed: the next attempt begins at once
+//!                 tcp ──► open: it wins, and the caller closes the others
+//! ```
+//! An attempt that fails at once (no such socket file, connection refused, no permission, no such device) costs no time.
+//!
+//! Pure: the time is an argument. Not here: sessions, transports and locators (the caller's).
+
+use sprat_proto::Instant;
+use sprat_proto::time::MS;
+
+/// How long the last attempt has for itself before the next one begins beside it: RFC 8305's Connection Attempt Delay.
+pub(crate) const ATTEMPT_DELAY_NS: u64 = 250 * MS;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Attempt<S> {
+    Waiting,
+    Opening(S),
+    Failed,
+}
+
+/// Attempts to open a session `S`, each by another candidate: a number that the caller chose.
+#[derive(Debug)]
+pub(crate) struct Race<S> {
+    /// In the order in which they are tried.
+    attempts: Vec<(usize, Attempt<S>)>,
+    /// When the next one begins.
+    due: Instant,
+}
+
+impl<S: Copy + PartialEq> Race<S> {
+    /// A race of these candidates, the best first, that begins now.
+    pub(crate) fn new(now: Instant, candidates: impl IntoIterator<Item = usize>) -> Self {
+        let attempts = candidates.into_iter().map(|candidate| (candidate, Attempt::Waiting)).collect();
+        Self { attempts, due: now }
+    }
+
+    /// The candidate whose attempt is to begin now: [`Race::began`] or [`Race::failed`] must follow.
+    pub(crate) fn due(&self, now: Instant) -> Option<usize> {
+        self.waiting().filter(|_| self.due <= now)
+    }
+
+    /// A candidate's attempt has begun.
+    pub(crate) fn began(&mut self, now: Instant, candidate: usize, session: S) {
+        self.set(candidate, Attempt::Opening(session));
+        self.due = now.after(ATTEMPT_DELAY_NS);
+    }
+
+    /// A candidate's attempt could not begin, or has failed: the next one begins at once.
+    pub(crate) fn failed(&mut self, now: Instant, candidate: usize) {
+        self.set(candidate, Attempt::Failed);
+        self.due = now;
+    }
+
+    /// The attempts in progress, in the order of the candidates: the first of them that is open wins.
+    pub(crate) fn opening(&self) -> impl Iterator<Item = (usize, S)> {
+        self.attempts.iter().filter_map(|&(candidate, attempt)| match attempt {
+            Attempt::Opening(session) => Some((candidate, session)),
+            _ => None,
+        })
+    }
+
+    /// True if all attempts have failed.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.attempts.iter().all(|(_, attempt)| *attempt == Attempt::Failed)
+    }
+
+    /// When an attempt is due, if one waits for that.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.waiting().map(|_| self.due)
+    }
+
+    fn waiting(&self) -> Option<usize> {
+        self.attempts
+            .iter()
+            .find(|(_, attempt)| *attempt == Attempt::Waiting)
+            .map(|(candidate, _)| *candidate)
+    }
+
+    fn set(&mut self, candidate: usize, to: Attempt<S>) {
+        if let Some((_, attempt)) = self.attempts.iter_mut().find(|(c, _)| *c == candidate) {
+            *attempt = to;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Instant {
+        Instant::ZERO.after(ms * MS)
+    }
+
+    #[test]
+    fn a_silent_candidate_is_raced_after_the_delay_and_not_before() {
+        let mut race = Race::new(at(0), [0, 1, 2]);
+        assert_eq!(race.due(at(0)), Some(0));
+        race.began(at(0), 0, 'a');
+        assert_eq!((race.due(at(249)), race.deadline()), (None, Some(at(250))));
+        assert_eq!(race.due(at(250)), Some(1));
+        race.began(at(250), 1, 'b');
+        assert_eq!((race.due(at(499)), race.due(at(500))), (None, Some(2)));
+        race.began(at(500), 2, 'c');
+        assert_eq!((race.due(at(9000)), race.deadline(), race.is_lost()), (None, None, false));
+        assert!(race.opening().eq([(0, 'a'), (1, 'b'), (2, 'c')]), "the first goes on");
+    }
+
+    #[test]
+    fn what_fails_is_passed_over_at_once() {
+        let mut race = Race::new(at(7), [2, 0, 1]);
+        race.failed(at(7), 2);
+        assert_eq!(race.due(at(7)), Some(0));
+        race.began(at(7), 0, 'a');
+        assert_eq!(race.due(at(20)), None);
+        race.failed(at(20), 0);
+        assert_eq!(race.due(at(20)), Some(1), "nothing else is in progress");
+        race.failed(at(20), 1);
+        assert!(race.is_lost() && race.due(at(20)).is_none() && race.deadline().is_none());
+        assert!(Race::<char>::new(at(0), []).is_lost(), "no candidates, no winner");
+    }
+}
