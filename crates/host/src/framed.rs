@@ -13,6 +13,9 @@
 //! `links` is emptied only after all its events have been handed up; every number given out (session, request) contains
 //! the slot and a counter, so that a stale one finds nothing.
 //!
+//! Memory: what has come in part is limited in sum for the connections that were accepted ([`Budget`]). One that waits for
+//! room is not read, and keeps what one read brought: 64 KiB, or 4 KiB while another waits already.
+//!
 //! Not here: the frames (`proto`), reconnecting (whoever holds the session).
 
 use std::collections::VecDeque;
@@ -21,6 +24,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use sprat_proto::Instant;
+use sprat_proto::rpc::budget::{self, Budget};
 use sprat_proto::rpc::stream::{Arrived, Bad, Ids, Role, Stream};
 use sprat_proto::rpc::{
     CloseReason, Event, Message, RequestError, RpcId, ServerRpc, SessionId, Slice, Slices,
@@ -88,8 +92,10 @@ counters! {
         bad_version,
         /// Connections ended because the peer broke another rule of frames, or of what carries them.
         bad_field,
-        /// Accepted connections ended because they said nothing.
+        /// Accepted connections ended because they said nothing,
         silent,
+        /// or because a message stood still in the middle, or was the slowest while others waited for room.
+        stalled,
         /// Replies that came after their request had failed.
         unsolicited,
     }
@@ -127,6 +133,10 @@ pub(crate) struct Framed<C: Carrier> {
     owing: VecDeque<u16>,
     released: VecDeque<Slice>,
     ids: Ids,
+    /// Room for what has come in part on the connections that were accepted.
+    budget: Budget,
+    /// The last time handed in.
+    now: Instant,
     sessions: u64,
     pub(crate) first_deadline: Instant,
     pub(crate) counters: Counters,
@@ -150,6 +160,8 @@ impl<C: Carrier> Framed<C> {
             owing: VecDeque::new(),
             released: VecDeque::new(),
             ids: Ids::default(),
+            budget: Budget::new(budget::MOST),
+            now: Instant::ZERO,
             sessions: 0,
             first_deadline: Instant::NEVER,
             counters: Counters::default(),
@@ -178,7 +190,8 @@ impl<C: Carrier> Framed<C> {
     pub(crate) fn around(&mut self, slot: u16) -> Option<(&mut Link<C::Wire>, Around<'_, C>)> {
         let link = self.links.get_mut(usize::from(slot))?.as_deref_mut()?;
         let (carrier, buffer) = (&mut self.carrier, &mut self.buffer[..]);
-        Some((link, Around { carrier, buffer, ids: &mut self.ids, released: &mut self.released }))
+        let (ids, released, budget) = (&mut self.ids, &mut self.released, &mut self.budget);
+        Some((link, Around { carrier, buffer, ids, released, budget }))
     }
 
     /// The carrier, and where slices go that are no longer needed.
@@ -221,6 +234,7 @@ impl<C: Carrier> Framed<C> {
             wire,
             connecting: None,
             cause: None,
+            room: 0,
             dirty: false,
             owing: false,
             silent_until: Instant::NEVER,
@@ -238,6 +252,10 @@ impl<C: Carrier> Framed<C> {
     /// Attends to what a change of the stream's state brings: its slices, its events, its end.
     #[inline]
     pub(crate) fn settle(&mut self, slot: u16) {
+        let Some((link, _)) = self.around(slot) else { return };
+        if link.stream.assembling() != link.room {
+            self.make_room(slot);
+        }
         let Some((link, around)) = self.around(slot) else { return };
         around.carrier.settled(slot, link);
         while let Some(slice) = link.stream.released() {
@@ -247,6 +265,41 @@ impl<C: Carrier> Framed<C> {
         if owes && !link.owing {
             link.owing = true;
             self.owing.push_back(slot);
+        }
+    }
+
+    /// Takes room for the request that has come in part, after giving back that of the one before.
+    #[cold]
+    fn make_room(&mut self, slot: u16) {
+        let (now, name) = (self.now, u32::from(slot));
+        let Some((link, around)) = self.around(slot) else { return };
+        if link.room > 0 {
+            around.budget.leave(now, name);
+        }
+        link.room = link.stream.assembling();
+        let waits = link.room > 0 && !around.budget.take(now, name, link.room);
+        link.stream.set_waiting(waits);
+        self.admit();
+    }
+
+    /// Goes on with connections that have waited for room.
+    pub(crate) fn admit(&mut self) {
+        while let Some(name) = self.budget.granted() {
+            let slot = name as u16;
+            let Some(link) = self.at_slot(slot) else { continue };
+            link.stream.set_waiting(false);
+            C::admitted(link);
+            self.settle(slot);
+            self.soil(slot);
+        }
+    }
+
+    /// Ends the connections whose messages stand still.
+    fn end_stalled(&mut self, now: Instant) {
+        self.budget.tick(now);
+        while let Some(name) = self.budget.late() {
+            self.counters.stalled += 1;
+            self.end(name as u16, CloseReason::Unreachable);
         }
     }
 
@@ -292,6 +345,8 @@ impl<C: Carrier> Framed<C> {
         self.live.retain(|s| *s != slot);
         self.free.push_back(slot);
         C::removed(self, *link);
+        self.budget.leave(self.now, u32::from(slot));
+        self.admit();
     }
 
     /// Takes the next event out of the buffer; `None` once all of it has been taken apart.
@@ -369,6 +424,7 @@ impl<C: Carrier> fmt::Debug for Framed<C> {
 
 impl<C: Carrier> Transport for Framed<C> {
     fn input(&mut self, now: Instant) -> usize {
+        self.now = now;
         if self.current.is_some() || self.found.is_some() {
             return 1;
         }
@@ -420,11 +476,15 @@ impl<C: Carrier> Transport for Framed<C> {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        let first = self.first_deadline.min(self.carrier.deadline());
+        let first = self.first_deadline.min(self.carrier.deadline()).min(self.budget.deadline());
         (first != Instant::NEVER).then_some(first)
     }
 
     fn tick(&mut self, now: Instant) {
+        self.now = now;
+        if self.budget.deadline() <= now {
+            self.end_stalled(now);
+        }
         if self.carrier.deadline() <= now {
             C::tick(self, now);
         }

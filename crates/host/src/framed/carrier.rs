@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 
 use sprat_proto::Instant;
+use sprat_proto::rpc::budget::Budget;
 use sprat_proto::rpc::stream::{Ids, Stream};
 use sprat_proto::rpc::{Slice, Slices};
 
@@ -22,6 +23,8 @@ pub(crate) struct Link<W> {
     pub(crate) connecting: Option<Connecting>,
     /// Why it could not be opened.
     pub(crate) cause: Option<io::Error>,
+    /// What it has taken of the budget, or waits for, for the request that has come in part.
+    pub(crate) room: usize,
     /// It is in the list of those that have something to send.
     pub(super) dirty: bool,
     /// It is in the list of those that have events without input.
@@ -46,6 +49,8 @@ pub(crate) struct Around<'f, C> {
     pub(crate) ids: &'f mut Ids,
     /// Slices that are no longer needed.
     pub(crate) released: &'f mut VecDeque<Slice>,
+    /// Room for what has come in part.
+    pub(crate) budget: &'f mut Budget,
 }
 
 /// What carries frames from one process to another. Functions that may change any link get the whole transport.
@@ -75,6 +80,9 @@ pub(crate) trait Carrier: fmt::Debug + Send + Sized {
 
     /// What was in the buffer has been taken apart.
     fn taken(_: &mut Link<Self::Wire>) {}
+
+    /// A link that waited for room has it.
+    fn admitted(_: &mut Link<Self::Wire>) {}
 
     /// True if there is any use in sending.
     fn may_send(wire: &Self::Wire) -> bool;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sprat_proto::Rng;
 use sprat_proto::rpc::{MAX_MESSAGE, RpcError};
+use sprat_proto::time::MS;
 
 use super::*;
 use crate::rdma::rpc::{Pairs, Rdma};
@@ -97,18 +98,26 @@ pub(crate) fn turn<C: Carrier>(client: &mut Framed<C>, now: Instant, seen: &mut 
 /// One turn of a server that answers each request with `answer` of it; returns the number of requests.
 pub(crate) fn serve<C: Carrier>(
     server: &mut Framed<C>,
+    answer: impl FnMut(&[u8]) -> Option<Vec<u8>>,
+) -> usize {
+    serve_at(server, NOW, answer)
+}
+
+fn serve_at<C: Carrier>(
+    server: &mut Framed<C>,
+    now: Instant,
     mut answer: impl FnMut(&[u8]) -> Option<Vec<u8>>,
 ) -> usize {
     let mut count = 0;
-    server.input(NOW);
-    while let Some(event) = server.event(NOW) {
+    server.input(now);
+    while let Some(event) = server.event(now) {
         let Event::Request { rpc, payload, .. } = event else { panic!("{event:?}") };
         if let Some(reply) = answer(&payload) {
-            server.reply(NOW, rpc, reply.into());
+            server.reply(now, rpc, reply.into());
         }
         count += 1;
     }
-    server.output(NOW, &());
+    server.output(now, &());
     count
 }
 
@@ -188,6 +197,41 @@ cases! {
     stale_numbers_are_ignored
     deadlines_and_cancels_reach_the_caller
     what_happens_is_counted
+    stalled_messages_make_room_for_others
+}
+
+/// Senders that stop in the middle of their messages, more than there is room for, took memory without limit once.
+fn stalled_messages_make_room_for_others<C: Named>() {
+    let (mut server, at) = server::<C>();
+    let mut stalled = Vec::new();
+    for i in 1..=6 {
+        let mut client = client::<C>();
+        let session = client.connect(NOW, &at).expect("connects");
+        client.request(NOW, session, 0, bytes(i, MAX_MESSAGE).into(), Instant::NEVER).expect("taken");
+        let before = server.budget.asked();
+        assert!((0..20_000_000).any(|_| {
+            turn(&mut client, NOW, &mut Vec::new());
+            assert_eq!(echo(&mut server), 0, "no message is whole");
+            server.budget.asked() > before
+        }));
+        stalled.push(client);
+    }
+    assert!(server.budget.is_crowded(), "there is room for four");
+    let mut honest = client::<C>();
+    let session = honest.connect(NOW, &at).expect("connects");
+    let request = bytes(7, MAX_MESSAGE);
+    honest.request(NOW, session, 0, request.clone().into(), Instant::NEVER).expect("taken");
+    let (mut now, mut seen) = (NOW, Vec::new());
+    while seen.is_empty() {
+        turn(&mut honest, now, &mut seen);
+        serve_at(&mut server, now, |request| Some(request.to_vec()));
+        // It brings much in each of the turns, and the others nothing.
+        now = now.after(MS);
+        server.tick(now);
+        assert!(now < NOW.after(60 * SECOND), "it is kept out");
+    }
+    assert!(seen == [Seen::Response(0, request)], "whole");
+    assert!((1..=6).contains(&server.counters.stalled), "{}", server.counters.stalled);
 }
 
 fn echo_by_address_and_name<C: Named>() {

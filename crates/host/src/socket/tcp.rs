@@ -19,6 +19,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use rustix::event::{Timespec, epoll};
 use rustix::net::sockopt;
 use sprat_proto::Instant;
+use sprat_proto::rpc::budget::FREE;
 use sprat_proto::rpc::{CloseReason, Slices};
 
 use crate::framed::{Around, CONNECT_NS, Carrier, Connecting, Framed, Link, Options};
@@ -111,10 +112,12 @@ impl Tcp {
         if link.connecting.is_some() || stream.ended().is_some() || !stream.wants_input() {
             return false;
         }
-        match link.read(now, around.buffer, around.ids) {
+        let most = if around.budget.is_crowded() { FREE } else { around.buffer.len() };
+        match link.read(now, &mut around.buffer[..most], around.ids) {
             Read::Nothing => return false,
             Read::Bytes(n) => self.brought(slot, 0, n),
-            Read::Body(event) => {
+            Read::Body(event, n) => {
+                around.budget.brought(now, u32::from(slot), n);
                 link.silent_until = Instant::NEVER;
                 self.found = event;
                 self.settle(slot);

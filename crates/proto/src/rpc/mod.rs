@@ -18,6 +18,7 @@ use arrayvec::ArrayVec;
 
 use crate::Instant;
 
+pub mod budget;
 pub mod endpoint;
 pub mod notes;
 pub mod stream;

@@ -177,12 +177,16 @@ impl<P: Probe> Endpoint<P> {
     /// True if a new request of `len` bytes finds no room. Long ones are admitted by the length they claim, though memory
     /// follows what arrives: those admitted can all be finished.
     #[inline]
-    fn is_full(&self, len: u32, whole: bool) -> bool {
-        self.executing >= self.config.max_executing
+    fn is_full(&mut self, len: u32, whole: bool) -> bool {
+        let crowded = !whole
+            && self.assembling_bytes > 0
+            && self.assembling_bytes + len as usize > self.config.max_assembling_bytes;
+        if crowded {
+            self.sweep.crowded(self.now);
+        }
+        crowded
+            || self.executing >= self.config.max_executing
             || self.kept.is_full(self.config.max_kept_bytes)
-            || (!whole
-                && self.assembling_bytes > 0
-                && self.assembling_bytes + len as usize > self.config.max_assembling_bytes)
     }
 
     #[inline]

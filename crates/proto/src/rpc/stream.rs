@@ -23,6 +23,7 @@ use core::ops::Range;
 
 use arrayvec::ArrayVec;
 
+use super::budget::FREE;
 use super::{
     CloseReason, Event, MAX_MESSAGE, Message, Payload, RequestError, RpcError, RpcId, ServerRpc, SessionId,
     Slice,
@@ -86,6 +87,8 @@ pub struct Stream {
     partial: Vec<u8>,
     /// A message of which a part has come.
     incoming: Option<(Head, Vec<u8>)>,
+    /// There is no room for that message yet.
+    waits: bool,
     /// Bytes to come that nobody wants: a late reply's.
     skip: usize,
     frames: VecDeque<Frame>,
@@ -168,6 +171,7 @@ impl Stream {
             queue_limit,
             partial: Vec::new(),
             incoming: None,
+            waits: false,
             skip: 0,
             frames: VecDeque::new(),
             front_written: 0,
@@ -304,10 +308,23 @@ impl Stream {
         !self.failed.is_empty()
     }
 
-    /// False while the peer has sent more than we have answered: leave its bytes where they are.
+    /// False while the peer has sent more than we have answered, or more than there is room for: leave its bytes where
+    /// they are.
     #[must_use]
     pub fn wants_input(&self) -> bool {
-        self.unsent < UNSENT_LIMIT && self.pending.len() < PENDING_LIMIT
+        !self.waits && self.unsent < UNSENT_LIMIT && self.pending.len() < PENDING_LIMIT
+    }
+
+    /// The length of the request that has come in part, if it needs room ([`super::budget`]); 0 if there is none.
+    #[must_use]
+    pub fn assembling(&self) -> usize {
+        let len = self.incoming.as_ref().map_or(0, |(head, _)| head.len as usize);
+        if self.role == Role::Server && len > FREE { len } else { 0 }
+    }
+
+    /// Whether the request that has come in part waits for room.
+    pub fn set_waiting(&mut self, waits: bool) {
+        self.waits = waits;
     }
 
     // Time.
@@ -420,7 +437,7 @@ impl Stream {
         }
         self.pending = Ordered::default();
         (self.front_written, self.unsent, self.skip) = (0, 0, 0);
-        (self.partial, self.incoming) = (Vec::new(), None);
+        (self.partial, self.incoming, self.waits) = (Vec::new(), None, false);
         self.first_deadline = Instant::NEVER;
     }
 

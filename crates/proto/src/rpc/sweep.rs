@@ -19,11 +19,25 @@ pub(super) struct Sweep {
     slot: u32,
     /// Sessions yet to be looked at because a peer is gone.
     urgent: u32,
+    /// Until then half-received requests that stand still have to make room: one was refused for lack of it.
+    crowded_until: Instant,
+}
+
+impl Sweep {
+    /// A long request found no room among those half received.
+    pub(super) fn crowded(&mut self, now: Instant) {
+        self.crowded_until = now.after(CROWDED_NS);
+    }
 }
 
 const SWEEP_NS: u64 = 100 * MS;
 const SWEEP_SESSIONS: u32 = 1024;
 const SWEEP_SLOTS: u32 = 256;
+/// How long after a long request was refused half-received ones that stand still have to make room. Clients come again
+/// well within that.
+const CROWDED_NS: u64 = 2 * SECOND;
+/// How long a request may stand still then, whose client could send more.
+const CROWDED_STALE_NS: u64 = SECOND;
 
 impl<P: Probe> Endpoint<P> {
     /// Forgets a session: its requests' replies will go nowhere, its name is not valid any more.
@@ -88,7 +102,11 @@ impl<P: Probe> Endpoint<P> {
     /// Gives up a request that stopped coming in, or a reply that its client stopped taking.
     fn sweep_slot(&mut self, i: u32) {
         let slot = &self.slots[i];
-        if self.now.since(slot.progress) <= self.config.stale_request_ns {
+        // One that has sent all that it was granted waits for us.
+        let owes = slot.incoming.as_ref().is_some_and(|incoming| incoming.received < incoming.granted);
+        let crowded = self.now < self.sweep.crowded_until && owes && slot.role == Role::Recv;
+        let most_ns = if crowded { CROWDED_STALE_NS } else { self.config.stale_request_ns };
+        if self.now.since(slot.progress) <= most_ns {
             return;
         }
         let (s, channel, seq) = (slot.session & INDEX_MAX, usize::from(slot.channel), slot.seq);

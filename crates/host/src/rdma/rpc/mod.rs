@@ -248,10 +248,11 @@ impl Rdma {
         }
         let mut world = around.carrier.world(around.released);
         if done.id & READ != 0 {
-            match wire.pair.read(now, stream, around.ids, &mut world) {
+            match wire.pair.read(now, stream, around.ids, &mut world, around.budget) {
                 Ok(event) => self.found = event,
                 Err(_) => return self.blame(slot),
             }
+            self.admit();
             self.soil(slot);
             return self.settle(slot);
         }
@@ -329,6 +330,10 @@ impl Carrier for Pairs {
         }
     }
 
+    fn admitted(link: &mut Link<Wire>) {
+        link.wire.pair.admitted();
+    }
+
     fn may_send(_: &Wire) -> bool {
         true
     }
@@ -342,7 +347,7 @@ impl Carrier for Pairs {
         _: bool,
     ) -> bool {
         let mut world = around.carrier.world(around.released);
-        if link.wire.pair.output(now, &mut link.stream, memory, &mut world).is_err() {
+        if link.wire.pair.output(now, &mut link.stream, memory, &mut world, around.budget).is_err() {
             link.stream.end(CloseReason::Reset);
         }
         if !link.wire.held.is_empty() && link.stream.wants_input() {

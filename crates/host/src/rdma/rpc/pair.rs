@@ -24,8 +24,9 @@ use sprat_proto::rdma::{
     Access, Cq, Memory as _, Pd, PostError, Qp, QpOptions, RecvRequest, Remote, Rnic, SendOp, SendRequest,
     Sge, Span, Stag,
 };
+use sprat_proto::rpc::budget::{Budget, FREE};
 use sprat_proto::rpc::notes::{ANNOUNCEMENT, Bad, HEADER, Hello, Kind, Place, Said, Talk};
-use sprat_proto::rpc::stream::{Announced, Ids, Stream};
+use sprat_proto::rpc::stream::{Announced, Ids, Role, Stream};
 use sprat_proto::rpc::{Event, MAX_MESSAGE, Message, Slice, Slices};
 
 use crate::mem::Region;
@@ -77,6 +78,8 @@ struct Shown {
 struct Pull {
     announced: Announced,
     wanted: bool,
+    /// There is room for it, in the budget of those who were accepted.
+    has_room: bool,
     place: Place,
     /// Octets asked for, and those that came.
     asked: usize,
@@ -144,6 +147,8 @@ pub(super) struct Pair {
     shown: VecDeque<Shown>,
     unread: usize,
     pulls: VecDeque<Pull>,
+    /// The first of them without room waits for it.
+    waits: bool,
     /// Octets of the Reads under way.
     asked: VecDeque<u32>,
     /// Requests posted since there was no Read under way.
@@ -196,6 +201,7 @@ impl Pair {
             shown: VecDeque::new(),
             unread: 0,
             pulls: VecDeque::new(),
+            waits: false,
             asked: VecDeque::new(),
             behind: 0,
         };
@@ -277,7 +283,8 @@ impl Pair {
             Said::Frames(_) => Ok(Brought::Frames(HEADER)),
             Said::Announced { announced, place, wanted } => {
                 let (asked, got, into) = (0, 0, None);
-                self.pulls.push_back(Pull { announced, wanted, place, asked, got, into });
+                let has_room = stream.role() != Role::Server || announced.len() <= FREE;
+                self.pulls.push_back(Pull { announced, wanted, has_room, place, asked, got, into });
                 Ok(Brought::Nothing)
             }
         }
@@ -290,12 +297,15 @@ impl Pair {
         stream: &mut Stream,
         ids: &mut Ids,
         world: &mut World<'_>,
+        budget: &mut Budget,
     ) -> Result<Option<Event<'static>>, Bad> {
         self.drop_done();
+        let name = self.name();
         let (Some(len), Some(pull)) = (self.asked.pop_front(), self.pulls.front_mut()) else {
             return Err(Bad);
         };
         pull.got += len as usize;
+        budget.brought(now, name, len as usize);
         if self.asked.is_empty() {
             self.behind = 0;
         }
@@ -303,6 +313,9 @@ impl Pair {
             return Ok(None);
         }
         let Some(mut pull) = self.pulls.pop_front() else { return Ok(None) };
+        if stream.role() == Role::Server && pull.announced.len() > FREE {
+            budget.give(now, name, pull.announced.len());
+        }
         let message = pull.close(world);
         if message.len() != pull.got {
             return Err(Bad);
@@ -320,8 +333,10 @@ impl Pair {
         stream: &mut Stream,
         memory: &dyn Slices,
         world: &mut World<'_>,
+        budget: &mut Budget,
     ) -> Result<(), PostError> {
         let Some(reads) = self.reads else { return Ok(()) };
+        self.make_room(now, budget);
         self.ask(reads, world)?;
         while self.talk.may_send() && self.behind < BEHIND {
             let Some(front) = stream.front(now) else { break };
@@ -347,10 +362,37 @@ impl Pair {
         }
     }
 
+    /// Takes room for what was announced, in order.
+    fn make_room(&mut self, now: Instant, budget: &mut Budget) {
+        let name = self.name();
+        while !self.waits
+            && let Some(pull) = self.pulls.iter_mut().find(|pull| pull.wanted && !pull.has_room)
+        {
+            pull.has_room = budget.take(now, name, pull.announced.len());
+            self.waits = !pull.has_room;
+        }
+    }
+
+    /// The first message without room has it now.
+    pub(super) fn admitted(&mut self) {
+        self.waits = false;
+        if let Some(pull) = self.pulls.iter_mut().find(|pull| pull.wanted && !pull.has_room) {
+            pull.has_room = true;
+        }
+    }
+
+    /// What the budget calls this connection.
+    const fn name(&self) -> u32 {
+        (self.name >> 32) as u32
+    }
+
     /// Asks for as much of what was announced as there is room for.
     fn ask(&mut self, reads: u16, world: &mut World<'_>) -> Result<(), PostError> {
         self.drop_done();
         for pull in &mut self.pulls {
+            if !pull.has_room && pull.wanted {
+                return Ok(());
+            }
             while pull.left() > 0 && self.behind < BEHIND {
                 let free = reads.saturating_sub(self.asked.len() as u16);
                 if free == 0 {

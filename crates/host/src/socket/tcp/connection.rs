@@ -45,8 +45,8 @@ impl Socket {
 pub(super) enum Read {
     /// So many bytes are in the buffer.
     Bytes(usize),
-    /// Bytes were added to a long message, which is whole now if there is an event.
-    Body(Option<Event<'static>>),
+    /// So many bytes were added to a long message, which is whole now if there is an event.
+    Body(Option<Event<'static>>, usize),
     /// Nothing has come.
     Nothing,
     /// The peer is gone.
@@ -72,7 +72,7 @@ impl Link<Socket> {
         };
         match result {
             Ok(0) => Read::End,
-            Ok(_) if body => Read::Body(self.stream.filled(now, ids)),
+            Ok(n) if body => Read::Body(self.stream.filled(now, ids), n),
             Ok(n) => Read::Bytes(n),
             Err(Errno::AGAIN | Errno::INTR) => Read::Nothing,
             Err(_) => Read::End,

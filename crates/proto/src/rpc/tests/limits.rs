@@ -7,7 +7,7 @@ use crate::fault::Fault;
 use crate::rpc::session::{ClientSession, ServerSession};
 use crate::rpc::slot::{Incoming, Placed, Slot};
 use crate::rpc::{Config, RequestError};
-use crate::time::{MS, SECOND};
+use crate::time::{MS, SECOND, US};
 
 /// The numbers that `docs/notes.md` and the README may quote.
 #[test]
@@ -127,6 +127,38 @@ fn half_requests_are_given_up() {
     net.run(20 * SECOND, |_| false);
     assert_eq!(net.hosts[0].endpoint.sizes().slots, 0);
     assert_eq!(net.stats(0).abandoned, 1, "{:?}", net.stats(0));
+}
+
+/// Clients that stop in the middle of long requests, and begin others in their place, kept all others out: each was given
+/// up after five seconds only.
+#[test]
+fn stalled_requests_make_room_for_others_within_two_seconds() {
+    for lossless in [false, true] {
+        let mut net = Net::new(8, 0, lossless);
+        net.add(Config { max_assembling_bytes: 4 << 20, ..Config::default() });
+        net.add(Config { serve: false, ..Config::default() });
+        net.add(Config { serve: false, ..Config::default() });
+        let (stalled, honest) = (net.connect(1, 0), net.connect(2, 0));
+        for (host, session) in [(1, stalled), (2, honest)] {
+            net.request(host, session, 0, pattern(0, 10));
+            assert!(net.run(SECOND, |net| !net.hosts[host].seen.is_empty()));
+            net.seen(host);
+        }
+        (0..4).for_each(|n| _ = net.request(1, stalled, n, pattern(n, 1 << 20)));
+        net.run(15 * US, |_| false);
+        assert_eq!(net.hosts[0].endpoint.sizes().assembling_bytes, 4 << 20, "all have begun");
+        net.hosts[1].up = false;
+        let begin = net.now;
+        for n in 1.. {
+            net.request(2, honest, n, pattern(n, 1 << 20));
+            assert!(net.run(5 * SECOND, |net| !net.hosts[2].seen.is_empty()));
+            if let [Seen::Response(..)] = net.seen(2)[..] {
+                break;
+            }
+            assert!(net.now.since(begin) < 2 * SECOND, "it is kept out, lossless {lossless}");
+        }
+        assert!(net.stats(0).abandoned > 0);
+    }
 }
 
 #[test]

@@ -15,7 +15,7 @@ fn the_first_read_asks_where_and_the_next_ones_know() {
     assert_eq!(s.calls().len(), 0);
     assert!(s.reply(&ask, tablets(&[("x:1;tcp:m;fast:m", TabletState::Normal)])).is_none());
     let reads = s.calls();
-    assert_eq!(s.links[1], "fast:m");
+    assert_eq!(s.links[1], "fast:m;tcp:m", "the transports that are wanted, in their order");
     let read = Read::parse(&reads[0].request).unwrap();
     assert_eq!((read.key, read.target.table, read.target.cluster), (&b"key"[..], T, CLUSTER));
     assert_eq!(reads[0].deadline, s.now.after(2 * SECOND));

@@ -125,7 +125,7 @@ fn echo_and_stats_go_to_the_server_that_is_named() {
     let peer = s.client.peer("tcp:x;fast:x").unwrap();
     s.client.echo(peer, b"hello", s.far());
     let call = s.call();
-    assert_eq!(s.links[call.link as usize], "fast:x");
+    assert_eq!(s.links[call.link as usize], "fast:x;tcp:x");
     let done = s.reply(&call, [&data::head(Status::Ok)[..], b"hello"].concat()).unwrap();
     let Ok(Answer::Bytes(bytes)) = done.outcome else { panic!() };
     assert_eq!(&bytes[..], b"hello");

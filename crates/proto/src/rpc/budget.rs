@@ -1,0 +1,311 @@
+//! Room for messages that have come in part: one [`Budget`] for all connections that a transport accepted, so that
+//! stalled senders neither take all memory nor keep others out.
+//!
+//! ```text
+//!  take ─► holds ── brought … ──► give, leave
+//!    │       └─ 5 s without a byte, or slow while another waits for 1 s ─► late: its connection is to be ended
+//!    └───► waits, and its connection is not read ── room ─► granted
+//! ```
+//! A message takes room for its whole length before more of it than [`FREE`] bytes are kept. So every message that has
+//! room can be finished, and no two wait for each other. Room is given first come, first served.
+//!
+//! Always: the room taken is no more than the limit, unless one message alone is longer. Not here: the memory, and the
+//! connections, which are names.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+
+use crate::Instant;
+use crate::rpc::MAX_MESSAGE;
+use crate::time::{MS, SECOND};
+
+/// Messages up to this length need no room. With the most connections (65,536) these come to 256 MiB.
+pub const FREE: usize = 4 << 10;
+/// The room of one transport: four messages of the greatest length, or 64 values of the store.
+pub const MOST: usize = 4 * MAX_MESSAGE;
+/// A message of which no byte comes for this long is given up, as the datagram transport does.
+const SILENT_NS: u64 = 5 * SECOND;
+/// How long a message waits for room before slow ones have to make some.
+const WAIT_NS: u64 = SECOND;
+/// How often progress is looked at while a message waits for room,
+const LOOK_NS: u64 = 100 * MS;
+/// and while none does.
+const LOOK_SELDOM_NS: u64 = SECOND;
+/// Bytes between two looks below which a message is slow: about 1 MiB a second.
+const SLOW: usize = 100 << 10;
+
+/// A connection that has room.
+#[derive(Debug)]
+struct Holder {
+    room: usize,
+    since: Instant,
+    brought_at: Instant,
+    /// Bytes since the last look.
+    brought: usize,
+}
+
+/// A connection that waits for room.
+#[derive(Debug)]
+struct Waiter {
+    name: u32,
+    len: usize,
+    since: Instant,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Budget {
+    most: usize,
+    taken: usize,
+    holders: BTreeMap<u32, Holder>,
+    waiting: VecDeque<Waiter>,
+    granted: VecDeque<u32>,
+    late: VecDeque<u32>,
+    looked_at: Instant,
+    look_at: Instant,
+}
+
+impl Budget {
+    /// Room for `most` bytes.
+    #[must_use]
+    pub const fn new(most: usize) -> Self {
+        Self {
+            most,
+            taken: 0,
+            holders: BTreeMap::new(),
+            waiting: VecDeque::new(),
+            granted: VecDeque::new(),
+            late: VecDeque::new(),
+            looked_at: Instant::ZERO,
+            look_at: Instant::NEVER,
+        }
+    }
+
+    /// Takes room for `len` bytes on the connection `name`, besides what it has. False if there is none: it waits, until
+    /// [`Budget::granted`] names it.
+    pub fn take(&mut self, now: Instant, name: u32, len: usize) -> bool {
+        if self.waiting.is_empty() && self.fits(len) {
+            self.hold(now, name, len);
+            return true;
+        }
+        self.waiting.push_back(Waiter { name, len, since: now });
+        self.look_at = self.look_at.min(now.after(LOOK_NS));
+        false
+    }
+
+    /// Bytes came on a connection that has room.
+    pub fn brought(&mut self, now: Instant, name: u32, bytes: usize) {
+        if let Some(holder) = self.holders.get_mut(&name) {
+            holder.brought_at = now;
+            holder.brought = holder.brought.saturating_add(bytes);
+        }
+    }
+
+    /// A connection gives back `len` bytes of its room.
+    pub fn give(&mut self, now: Instant, name: u32, len: usize) {
+        let Some(holder) = self.holders.get_mut(&name) else { return };
+        let len = len.min(holder.room);
+        holder.room -= len;
+        if holder.room == 0 {
+            self.holders.remove(&name);
+        }
+        self.taken -= len;
+        self.grant(now);
+    }
+
+    /// A connection gives all its room back, and waits for none.
+    pub fn leave(&mut self, now: Instant, name: u32) {
+        if let Some(holder) = self.holders.remove(&name) {
+            self.taken -= holder.room;
+        }
+        for list in [&mut self.granted, &mut self.late] {
+            list.retain(|other| *other != name);
+        }
+        self.waiting.retain(|waiter| waiter.name != name);
+        self.grant(now);
+    }
+
+    /// A connection that waited and has room now. Call until `None` after [`Budget::give`] and [`Budget::leave`].
+    pub fn granted(&mut self) -> Option<u32> {
+        self.granted.pop_front()
+    }
+
+    /// A connection that is to be ended, since it stands still or is the slowest while others wait; [`Budget::leave`] must
+    /// follow. Call until `None` after [`Budget::tick`].
+    pub fn late(&mut self) -> Option<u32> {
+        self.late.pop_front()
+    }
+
+    /// True while a message waits for room: what is read meanwhile should be little.
+    #[must_use]
+    pub fn is_crowded(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Connections that have room or wait for it.
+    #[must_use]
+    pub fn asked(&self) -> usize {
+        self.holders.len() + self.waiting.len()
+    }
+
+    /// When [`Budget::tick`] wants to be called.
+    #[must_use]
+    pub const fn deadline(&self) -> Instant {
+        self.look_at
+    }
+
+    /// Looks at the progress of all that have room, if it is time.
+    pub fn tick(&mut self, now: Instant) {
+        if now < self.look_at {
+            return;
+        }
+        let silent = |holder: &Holder| now.since(holder.brought_at) >= SILENT_NS;
+        self.late = self.holders.iter().filter(|(_, holder)| silent(holder)).map(|(name, _)| *name).collect();
+        let impatient = self.waiting.iter().filter(|waiter| now.since(waiter.since) >= WAIT_NS).count();
+        let mut slow: Vec<(usize, u32)> = self
+            .holders
+            .iter()
+            // One that has not had its chance since the last look is not judged.
+            .filter(|(_, holder)| holder.since <= self.looked_at && holder.brought < SLOW && !silent(holder))
+            .map(|(name, holder)| (holder.brought, *name))
+            .collect();
+        slow.sort_unstable();
+        self.late.extend(slow.iter().take(impatient.saturating_sub(self.late.len())).map(|(_, name)| *name));
+        for holder in self.holders.values_mut() {
+            holder.brought = 0;
+        }
+        self.looked_at = now;
+        self.look_at = match (self.waiting.is_empty(), self.holders.is_empty()) {
+            (false, _) => now.after(LOOK_NS),
+            (true, false) => now.after(LOOK_SELDOM_NS),
+            (true, true) => Instant::NEVER,
+        };
+    }
+
+    fn fits(&self, len: usize) -> bool {
+        self.taken == 0 || self.taken.saturating_add(len) <= self.most
+    }
+
+    fn hold(&mut self, now: Instant, name: u32, len: usize) {
+        self.taken += len;
+        let fresh = Holder { room: 0, since: now, brought_at: now, brought: 0 };
+        let holder = self.holders.entry(name).or_insert(fresh);
+        holder.room += len;
+        holder.brought_at = now;
+        self.look_at = self.look_at.min(now.after(LOOK_SELDOM_NS));
+    }
+
+    /// Gives room to those that wait, in order.
+    fn grant(&mut self, now: Instant) {
+        while let Some(waiter) = self.waiting.front()
+            && self.fits(waiter.len)
+        {
+            let (name, len) = (waiter.name, waiter.len);
+            self.waiting.pop_front();
+            self.hold(now, name, len);
+            self.granted.push_back(name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_ns(1).after(ms * MS)
+    }
+
+    fn late(budget: &mut Budget, now: Instant) -> Vec<u32> {
+        budget.tick(now);
+        core::iter::from_fn(|| budget.late()).collect()
+    }
+
+    fn granted(budget: &mut Budget) -> Vec<u32> {
+        core::iter::from_fn(|| budget.granted()).collect()
+    }
+
+    #[test]
+    fn room_is_for_whole_messages_and_given_in_order() {
+        let mut budget = Budget::new(100);
+        assert!(budget.take(at(0), 1, 60) && budget.take(at(0), 2, 40) && !budget.is_crowded());
+        assert!(!budget.take(at(0), 3, 50) && !budget.take(at(0), 4, 20), "nothing passes one that waits");
+        budget.give(at(1), 1, 20);
+        assert_eq!(granted(&mut budget), [], "30 are not 50");
+        budget.leave(at(1), 2);
+        assert_eq!(granted(&mut budget), [3]);
+        budget.give(at(2), 1, 40);
+        assert_eq!((granted(&mut budget), budget.is_crowded()), (Vec::from([4]), false));
+        for name in [1, 3, 4, 99] {
+            budget.leave(at(3), name);
+        }
+        assert!(budget.take(at(3), 5, 1000), "one alone may be longer");
+        assert!(!budget.take(at(3), 6, 1));
+        budget.leave(at(3), 6);
+        assert_eq!((granted(&mut budget), budget.is_crowded()), (Vec::new(), false), "it waits no more");
+        budget.leave(at(3), 5);
+        assert_eq!(late(&mut budget, at(9000)), []);
+        assert_eq!((budget.taken, budget.deadline()), (0, Instant::NEVER));
+    }
+
+    #[test]
+    fn one_that_brings_nothing_for_five_seconds_is_late() {
+        let mut budget = Budget::new(100);
+        assert!(budget.take(at(0), 1, 50) && budget.take(at(0), 2, 50));
+        for ms in (0..4000).step_by(1000) {
+            budget.brought(at(ms), 2, 1);
+            let look = budget.deadline();
+            assert_eq!(late(&mut budget, look), [], "after {ms} ms");
+        }
+        assert_eq!(late(&mut budget, at(5000)), [1], "the other one is slow, and no message waits");
+        budget.leave(at(5000), 1);
+        assert_eq!(late(&mut budget, at(7999)), []);
+    }
+
+    #[test]
+    fn the_slowest_makes_room_for_one_that_has_waited_for_a_second() {
+        let mut budget = Budget::new(4 * MAX_MESSAGE);
+        (1..=4).for_each(|name| assert!(budget.take(at(0), name, MAX_MESSAGE)));
+        assert!(!budget.take(at(0), 9, MAX_MESSAGE));
+        for ms in (50..1000).step_by(100) {
+            // One is fast, two are slow, and one of them the slowest but the one that stands still.
+            for (name, bytes) in [(1, 2 * SLOW), (2, 10), (3, 20)] {
+                budget.brought(at(ms), name, bytes);
+            }
+            assert_eq!(late(&mut budget, at(ms)), [], "after {ms} ms");
+        }
+        for (name, bytes) in [(1, 2 * SLOW), (2, 10), (3, 20)] {
+            budget.brought(at(1050), name, bytes);
+        }
+        assert_eq!(late(&mut budget, at(1050)), [4]);
+        budget.leave(at(1050), 4);
+        assert_eq!(granted(&mut budget), [9]);
+        assert_eq!(late(&mut budget, at(2100)), [], "no message waits");
+    }
+
+    /// 80 connections that stall with one byte missing took 1.3 GB, and would keep an honest message out for ever.
+    #[test]
+    fn eighty_stalled_senders_keep_an_honest_one_out_for_seconds_only() {
+        let mut budget = Budget::new(MOST);
+        let mut reading: Vec<u32> = (0..80).filter(|&name| budget.take(at(0), name, MAX_MESSAGE)).collect();
+        assert_eq!(reading.len(), 4);
+        assert!(!budget.take(at(0), 80, MAX_MESSAGE));
+        let mut ended = 0;
+        for ms in 1..10_000 {
+            // Each brings all but a byte in the moment in which it is read.
+            for name in reading.drain(..) {
+                budget.brought(at(ms), name, MAX_MESSAGE - 1);
+            }
+            for name in late(&mut budget, at(ms)) {
+                ended += 1;
+                budget.leave(at(ms), name);
+            }
+            reading = granted(&mut budget);
+            if reading.contains(&80) {
+                assert!(ended <= 80 && ms < 6_000, "{ended} ended, {ms} ms");
+                return;
+            }
+        }
+        panic!("the honest message never got room; {ended} ended");
+    }
+}
