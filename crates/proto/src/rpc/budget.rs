@@ -7,7 +7,8 @@
 //!    └───► waits, and its connection is not read ── room ─► granted
 //! ```
 //! A message takes room for its whole length before more of it than [`FREE`] bytes are kept. So every message that has
-//! room can be finished, and no two wait for each other. Room is given first come, first served.
+//! room can be finished, and no two wait for each other. The shortest message that waits gets room first, and every 16th
+//! time the oldest; long messages leave a fifth of the room to the others.
 //!
 //! Always: the room taken is no more than the limit, unless one message alone is longer. Not here: the memory, and the
 //! connections, which are names.
@@ -21,8 +22,12 @@ use crate::time::{MS, SECOND};
 
 /// Messages up to this length need no room. With the most connections (65,536) these come to 256 MiB.
 pub const FREE: usize = 4 << 10;
-/// The room of one transport: four messages of the greatest length, or 64 values of the store.
-pub const MOST: usize = 4 * MAX_MESSAGE;
+/// The room of one transport: four messages of the greatest length, and a fifth for the store's values.
+pub const MOST: usize = 5 * MAX_MESSAGE;
+/// Messages above this length are long: the store has no values that are longer.
+const LONG: usize = (1 << 20) + FREE;
+/// How often the oldest message gets room instead of the shortest.
+const OLDEST_EVERY: u32 = 16;
 /// A message of which no byte comes for this long is given up, as the datagram transport does.
 const SILENT_NS: u64 = 5 * SECOND;
 /// How long a message waits for room before slow ones have to make some.
@@ -60,6 +65,8 @@ pub struct Budget {
     holders: BTreeMap<u32, Holder>,
     waiting: VecDeque<Waiter>,
     granted: VecDeque<u32>,
+    /// Times that room was given to one that waited.
+    grants: u32,
     late: VecDeque<u32>,
     looked_at: Instant,
     look_at: Instant,
@@ -75,6 +82,7 @@ impl Budget {
             holders: BTreeMap::new(),
             waiting: VecDeque::new(),
             granted: VecDeque::new(),
+            grants: 0,
             late: VecDeque::new(),
             looked_at: Instant::ZERO,
             look_at: Instant::NEVER,
@@ -84,7 +92,7 @@ impl Budget {
     /// Takes room for `len` bytes on the connection `name`, besides what it has. False if there is none: it waits, until
     /// [`Budget::granted`] names it.
     pub fn take(&mut self, now: Instant, name: u32, len: usize) -> bool {
-        if self.waiting.is_empty() && self.fits(len) {
+        if self.fits(len) && self.waiting.iter().all(|waiter| waiter.len > len) {
             self.hold(now, name, len);
             return true;
         }
@@ -183,7 +191,8 @@ impl Budget {
     }
 
     fn fits(&self, len: usize) -> bool {
-        self.taken == 0 || self.taken.saturating_add(len) <= self.most
+        let most = if len > LONG { self.most / 5 * 4 } else { self.most };
+        self.taken == 0 || self.taken.saturating_add(len) <= most
     }
 
     fn hold(&mut self, now: Instant, name: u32, len: usize) {
@@ -195,16 +204,26 @@ impl Budget {
         self.look_at = self.look_at.min(now.after(LOOK_SELDOM_NS));
     }
 
-    /// Gives room to those that wait, in order.
+    /// Gives room to those that wait.
     fn grant(&mut self, now: Instant) {
-        while let Some(waiter) = self.waiting.front()
+        while let Some(i) = self.next()
+            && let Some(waiter) = self.waiting.get(i)
             && self.fits(waiter.len)
         {
             let (name, len) = (waiter.name, waiter.len);
-            self.waiting.pop_front();
+            self.waiting.remove(i);
+            self.grants = self.grants.wrapping_add(1);
             self.hold(now, name, len);
             self.granted.push_back(name);
         }
+    }
+
+    /// Which of those that wait gets room next.
+    fn next(&self) -> Option<usize> {
+        if self.grants % OLDEST_EVERY == OLDEST_EVERY - 1 {
+            return (!self.waiting.is_empty()).then_some(0);
+        }
+        (0..self.waiting.len()).min_by_key(|&i| self.waiting[i].len)
     }
 }
 
@@ -226,22 +245,30 @@ mod tests {
     }
 
     #[test]
-    fn room_is_for_whole_messages_and_given_in_order() {
+    fn room_is_for_whole_messages_and_the_shortest_gets_it_first() {
         let mut budget = Budget::new(100);
         assert!(budget.take(at(0), 1, 60) && budget.take(at(0), 2, 40) && !budget.is_crowded());
-        assert!(!budget.take(at(0), 3, 50) && !budget.take(at(0), 4, 20), "nothing passes one that waits");
+        assert!(!budget.take(at(0), 3, 50) && !budget.take(at(0), 4, 20) && !budget.take(at(0), 6, 20));
         budget.give(at(1), 1, 20);
-        assert_eq!(granted(&mut budget), [], "30 are not 50");
+        assert_eq!(granted(&mut budget), [4]);
         budget.leave(at(1), 2);
-        assert_eq!(granted(&mut budget), [3]);
+        assert_eq!(granted(&mut budget), [6], "80 and 50 are too many");
+        assert!(budget.take(at(1), 7, 20), "a shorter one passes one that waits");
+        assert!(!budget.take(at(1), 8, 60) && !budget.take(at(1), 9, 50));
         budget.give(at(2), 1, 40);
-        assert_eq!((granted(&mut budget), budget.is_crowded()), (Vec::from([4]), false));
-        for name in [1, 3, 4, 99] {
+        budget.leave(at(2), 7);
+        assert_eq!(granted(&mut budget), [3], "of equal ones the oldest");
+        for name in [8, 9] {
+            budget.leave(at(2), name);
+        }
+        assert!(!budget.is_crowded());
+        for name in [1, 3, 4, 6, 99] {
             budget.leave(at(3), name);
         }
         assert!(budget.take(at(3), 5, 1000), "one alone may be longer");
-        assert!(!budget.take(at(3), 6, 1));
+        assert!(!budget.take(at(3), 6, 1) && !budget.take(at(3), 7, 1));
         budget.leave(at(3), 6);
+        budget.leave(at(3), 7);
         assert_eq!((granted(&mut budget), budget.is_crowded()), (Vec::new(), false), "it waits no more");
         budget.leave(at(3), 5);
         assert_eq!(late(&mut budget, at(9000)), []);
@@ -264,7 +291,7 @@ mod tests {
 
     #[test]
     fn the_slowest_makes_room_for_one_that_has_waited_for_a_second() {
-        let mut budget = Budget::new(4 * MAX_MESSAGE);
+        let mut budget = Budget::new(MOST);
         (1..=4).for_each(|name| assert!(budget.take(at(0), name, MAX_MESSAGE)));
         assert!(!budget.take(at(0), 9, MAX_MESSAGE));
         for ms in (50..1000).step_by(100) {
@@ -281,6 +308,28 @@ mod tests {
         budget.leave(at(1050), 4);
         assert_eq!(granted(&mut budget), [9]);
         assert_eq!(late(&mut budget, at(2100)), [], "no message waits");
+    }
+
+    #[test]
+    fn long_messages_leave_room_to_short_ones_and_the_oldest_is_not_forgotten() {
+        let mut budget = Budget::new(MOST);
+        (1..=4).for_each(|name| assert!(budget.take(at(0), name, MAX_MESSAGE)));
+        assert!(!budget.take(at(0), 5, MAX_MESSAGE));
+        (6..22).for_each(|name| assert!(budget.take(at(0), name, 1 << 20), "{name}: values of the store"));
+        assert!(!budget.take(at(0), 22, 1 << 20));
+        // Short ones come without end: each that leaves has a successor.
+        for name in 23..100 {
+            assert!(!budget.take(at(1), name, 1 << 20));
+            budget.leave(at(1), name - 17);
+            let next = granted(&mut budget);
+            if next.is_empty() {
+                assert!(name <= 23 + OLDEST_EVERY, "the oldest one's turn has come, and it waits for room");
+                budget.leave(at(1), 1);
+                return;
+            }
+            assert_eq!(next, [name - 1]);
+        }
+        panic!("the long one starves");
     }
 
     /// 80 connections that stall with one byte missing took 1.3 GB, and would keep an honest message out for ever.

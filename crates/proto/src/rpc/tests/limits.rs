@@ -7,7 +7,7 @@ use crate::fault::Fault;
 use crate::rpc::session::{ClientSession, ServerSession};
 use crate::rpc::slot::{Incoming, Placed, Slot};
 use crate::rpc::{Config, RequestError};
-use crate::time::{MS, SECOND, US};
+use crate::time::{MS, SECOND};
 
 /// The numbers that `docs/notes.md` and the README may quote.
 #[test]
@@ -136,23 +136,21 @@ fn stalled_requests_make_room_for_others_within_two_seconds() {
     for lossless in [false, true] {
         let mut net = Net::new(8, 0, lossless);
         net.add(Config { max_assembling_bytes: 4 << 20, ..Config::default() });
-        net.add(Config { serve: false, ..Config::default() });
-        net.add(Config { serve: false, ..Config::default() });
-        let (stalled, honest) = (net.connect(1, 0), net.connect(2, 0));
-        for (host, session) in [(1, stalled), (2, honest)] {
-            net.request(host, session, 0, pattern(0, 10));
-            assert!(net.run(SECOND, |net| !net.hosts[host].seen.is_empty()));
-            net.seen(host);
+        (1..=5).for_each(|_| _ = net.add(Config { serve: false, ..Config::default() }));
+        let sessions: Vec<_> = (1..=5).map(|host| net.connect(host, 0)).collect();
+        net.run(MS, |_| false);
+        for host in 1..=4 {
+            net.request(host, sessions[host - 1], 0, pattern(0, 1 << 20));
+            let begun = |net: &mut Net| net.hosts[0].endpoint.sizes().assembling_bytes == host << 20;
+            assert!(net.run(MS, begun), "{host}, lossless {lossless}");
+            net.hosts[host].up = false;
         }
-        (0..4).for_each(|n| _ = net.request(1, stalled, n, pattern(n, 1 << 20)));
-        net.run(15 * US, |_| false);
-        assert_eq!(net.hosts[0].endpoint.sizes().assembling_bytes, 4 << 20, "all have begun");
-        net.hosts[1].up = false;
+        let honest = sessions[4];
         let begin = net.now;
         for n in 1.. {
-            net.request(2, honest, n, pattern(n, 1 << 20));
-            assert!(net.run(5 * SECOND, |net| !net.hosts[2].seen.is_empty()));
-            if let [Seen::Response(..)] = net.seen(2)[..] {
+            net.request(5, honest, n, pattern(n, 1 << 20));
+            assert!(net.run(5 * SECOND, |net| !net.hosts[5].seen.is_empty()));
+            if let [Seen::Response(..)] = net.seen(5)[..] {
                 break;
             }
             assert!(net.now.since(begin) < 2 * SECOND, "it is kept out, lossless {lossless}");
