@@ -10,7 +10,8 @@ use sprat_proto::{Addr, Datagrams, Instant};
 
 use crate::locator::Locator;
 
-/// A [`Datagrams`] of the real world: shared memory or kernel UDP. Never blocks; belongs to one thread.
+/// A [`Datagrams`] of the real world: shared memory or kernel UDP. Never blocks; belongs to one thread. No method has a
+/// default, which a wrapper could forget.
 pub trait Driver: Datagrams + Send {
     /// The address of the peer at `to`, for [`Datagrams::send`]. A driver with connections opens one, unless it has one
     /// to that peer already.
@@ -24,19 +25,16 @@ pub trait Driver: Datagrams + Send {
     fn locator(&self) -> Option<String>;
 
     /// It is `now`, for all that follows until the next call. Only drivers with timers of their own mind.
-    #[inline]
-    fn turn(&mut self, _now: Instant) {}
+    fn turn(&mut self, now: Instant);
 
     /// When [`Driver::tick`] wants to be called, if nothing happens before.
-    fn deadline(&self) -> Option<Instant> {
-        None
-    }
+    fn deadline(&self) -> Option<Instant>;
 
     /// It is `now`: what is due is done.
-    fn tick(&mut self, _now: Instant) {}
+    fn tick(&mut self, now: Instant);
 
     /// What it has counted itself.
-    fn counters(&self, _each: &mut dyn FnMut(&'static str, u64)) {}
+    fn counters(&self, each: &mut dyn FnMut(&'static str, u64));
 
     /// Readable when there is something for `recv_burst` or `gone` after [`Driver::doze`] said yes.
     fn fd(&self) -> BorrowedFd<'_>;

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use sprat_proto::datagrams::Sent;
+use sprat_proto::datagrams::{Head, Sent};
 use sprat_proto::fault::Fault;
 use sprat_proto::{Addr, Datagrams, Instant, Rng};
 
@@ -124,6 +124,11 @@ impl<D: Datagrams> Datagrams for Faulty<D> {
         Sent::Yes
     }
 
+    #[inline]
+    fn send_short(&mut self, to: Addr, head: &Head, body: &[u8]) -> Sent {
+        self.send(to, &[head, body])
+    }
+
     fn flush(&mut self) {
         self.inner.flush();
     }
@@ -137,6 +142,11 @@ impl<D: Datagrams> Datagrams for Faulty<D> {
     }
 
     fn lossless(&self) -> bool {
+        false
+    }
+
+    #[inline]
+    fn intact(&self) -> bool {
         false
     }
 }
@@ -199,6 +209,9 @@ mod tests {
             self.0.push(parts.concat());
             Sent::Yes
         }
+        fn send_short(&mut self, to: Addr, head: &Head, body: &[u8]) -> Sent {
+            self.send(to, &[head, body])
+        }
         fn flush(&mut self) {}
         fn gone(&mut self) -> Option<Addr> {
             None
@@ -207,6 +220,9 @@ mod tests {
             1000
         }
         fn lossless(&self) -> bool {
+            true
+        }
+        fn intact(&self) -> bool {
             true
         }
     }

@@ -3,7 +3,7 @@
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use sprat::kv::{Config, Cursor, Error, Options, RejectRules, Store, Version};
+use sprat::kv::{Config, Cursor, Error, MAX_KEY, Options, RejectRules, Store, Version};
 use sprat::rpc::Stop;
 use sprat::server::{CoordinatorOptions, ServerOptions, coordinator, server};
 
@@ -91,26 +91,40 @@ fn conditions_versions_and_numbers(transport: &str) {
     let cluster = Cluster::start(transport, "rules", 1);
     let mut store = cluster.client();
     let table = store.create_table("rules", 1).unwrap();
-    let absent = RejectRules { exists: true, ..RejectRules::default() };
+    let (absent, exists) = (RejectRules::if_absent(), RejectRules::if_exists());
+    assert_eq!(store.write_if(table, b"k", b"0", exists).unwrap_err(), Error::ObjectDoesntExist);
     let first = store.write_if(table, b"k", b"1", absent).unwrap();
     assert_eq!(store.write_if(table, b"k", b"2", absent).unwrap_err(), Error::ObjectExists(first));
-    let only = |version| RejectRules {
-        given_version: version,
-        version_ne_given: true,
-        doesnt_exist: true,
-        ..RejectRules::default()
-    };
+    let only = RejectRules::if_version;
     let second = store.write_if(table, b"k", b"2", only(first)).unwrap();
     assert!(second > first);
     assert_eq!(store.write_if(table, b"k", b"3", only(first)).unwrap_err(), Error::WrongVersion(second));
-    assert_eq!(store.remove_if(table, b"k", only(second)).unwrap(), second);
+    let third = store.write_if(table, b"k", b"3", exists).unwrap();
+    assert_eq!(store.remove_if(table, b"k", only(third)).unwrap(), third);
     assert_eq!(store.remove(table, b"k").unwrap(), Version(0));
-    assert!(store.write(table, b"k", b"4").unwrap() > second, "versions never go back");
+    assert!(store.write(table, b"k", b"4").unwrap() > third, "versions never go back");
     assert_eq!(store.increment(table, b"n", 5).unwrap(), 5);
     assert_eq!(store.increment(table, b"n", -7).unwrap(), -2);
     assert!(matches!(store.increment(table, b"k", 1), Err(Error::NotANumber(_))));
     let (sum, _) = store.increment_double(table, b"x", 0.5, RejectRules::default()).unwrap();
     assert!((sum - 0.5).abs() < f64::EPSILON);
+}
+
+/// A second wait for an operation was one without end.
+fn an_operation_is_waited_for_once(transport: &str) {
+    let cluster = Cluster::start(transport, "wait", 1);
+    let mut store = cluster.client();
+    let table = store.create_table("wait", 1).unwrap();
+    let none = RejectRules::default();
+    let op = store.start_write(table, b"k", b"v", none);
+    store.wait(op).unwrap();
+    assert_eq!(store.wait(op).unwrap_err(), Error::NotInProgress);
+    assert!(store.poll(op).is_none());
+    let op = store.start_read(table, b"k", none);
+    store.cancel(op);
+    assert_eq!(store.wait(op).unwrap_err(), Error::NotInProgress);
+    let op = store.start_read(table, &[0; MAX_KEY + 1], none);
+    assert_eq!(store.wait(op).unwrap_err(), Error::KeyTooLong(MAX_KEY + 1));
 }
 
 fn many_operations_at_once_and_every_object_once(transport: &str) {
@@ -158,7 +172,7 @@ fn a_dropped_table_is_gone_for_every_client(transport: &str) {
 macro_rules! over {
     ($name:ident, $transport:literal) => {
         mod $name {
-            over!(@ $transport, objects_of_all_sizes, conditions_versions_and_numbers,
+            over!(@ $transport, objects_of_all_sizes, conditions_versions_and_numbers, an_operation_is_waited_for_once,
                 many_operations_at_once_and_every_object_once, a_dropped_table_is_gone_for_every_client);
         }
     };

@@ -89,6 +89,8 @@ pub enum Sent {
 ///
 /// A driver reports errors of its own by counting them; what it cannot send counts as lost. Sleeping while idle is the
 /// worker's business, not this door's.
+///
+/// No method has a default: a wrapper around a driver has to say for each what becomes of it.
 pub trait Datagrams {
     /// Receives up to [`BURST`] datagrams and returns how many; they stay readable by [`Datagrams::datagram`] until the
     /// next call.
@@ -105,12 +107,9 @@ pub trait Datagrams {
     /// [`Datagrams::flush`].
     fn send(&mut self, to: Addr, parts: &[&[u8]]) -> Sent;
 
-    /// The same for a header and one part of at most [`SHORT`] bytes behind it: for drivers to which the copying of such a
-    /// part is what costs.
-    #[inline]
-    fn send_short(&mut self, to: Addr, head: &Head, body: &[u8]) -> Sent {
-        self.send(to, &[head, body])
-    }
+    /// Takes one datagram as [`Datagrams::send`] does: a header and one part of at most [`SHORT`] bytes behind it. A driver
+    /// to which the copying of such parts costs much has a way of its own; others call `send`.
+    fn send_short(&mut self, to: Addr, head: &Head, body: &[u8]) -> Sent;
 
     /// Sends whatever waits in a batch.
     fn flush(&mut self);
@@ -129,8 +128,5 @@ pub trait Datagrams {
     /// True if every datagram that arrives is as it was sent, octet by octet, so that packets have no checksum: so it is where
     /// nothing is lost, and where both ends say that nothing but memory is between them. Both ends of a driver must be of one
     /// mind, or neither understands the other.
-    #[inline]
-    fn intact(&self) -> bool {
-        self.lossless()
-    }
+    fn intact(&self) -> bool;
 }

@@ -221,6 +221,8 @@ impl Headers {
 ///
 /// A frame may be lost, doubled, damaged or reordered on its way. It delivers frames to its own address and to groups;
 /// others it may deliver or not.
+///
+/// No method has a default: a wrapper around a device has to say for each what becomes of it.
 pub trait Device {
     /// Receives up to [`BURST`] frames and returns how many; they stay readable by [`Device::frame`] until the next call. 0
     /// also if the device has vanished.
@@ -242,12 +244,9 @@ pub trait Device {
     /// [`Sent::Full`]: there is no room now, nothing was taken. [`Sent::Gone`]: the device has vanished, for good.
     fn send(&mut self, parts: &[&[u8]], offload: Offload) -> Sent;
 
-    /// The same for `headers` and what is behind them, fewer than [`MAX_PARTS`] parts of `len` octets together: for devices to
-    /// which the copying of short parts is what costs.
-    #[inline]
-    fn send_behind(&mut self, headers: &Headers, parts: &[&[u8]], _len: usize, offload: Offload) -> Sent {
-        send_whole(self, headers, parts, offload)
-    }
+    /// Takes one frame as [`Device::send`] does: `headers`, and fewer than [`MAX_PARTS`] parts of `len` octets together
+    /// behind them. A device to which the copying of short parts costs much has a way of its own; others call [`send_whole`].
+    fn send_behind(&mut self, headers: &Headers, parts: &[&[u8]], len: usize, offload: Offload) -> Sent;
 
     /// Sends whatever waits in a batch.
     fn flush(&mut self);
@@ -257,12 +256,10 @@ pub trait Device {
 
     /// When frame `i` of the last burst arrived, by the device's or the kernel's own clock in nanoseconds, where it is known:
     /// for measurements only.
-    fn arrived_ns(&self, _i: usize) -> Option<u64> {
-        None
-    }
+    fn arrived_ns(&self, i: usize) -> Option<u64>;
 
     /// What it has counted and dropped: names and numbers that only grow.
-    fn counters(&self, _each: &mut dyn FnMut(&'static str, u64)) {}
+    fn counters(&self, each: &mut dyn FnMut(&'static str, u64));
 }
 
 /// Sends a frame by [`Device::send`]: what [`Device::send_behind`] does where a device has no better way.

@@ -16,7 +16,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr};
 
-use sprat_proto::datagrams::{BURST, Sent};
+use sprat_proto::datagrams::{BURST, Head, Sent};
 use sprat_proto::fault::Fault;
 use sprat_proto::time::{MS, US};
 use sprat_proto::wire::checksum::crc32c;
@@ -402,6 +402,10 @@ impl Datagrams for Port<'_> {
         self.wire.send(self.host, to, parts)
     }
 
+    fn send_short(&mut self, to: Addr, head: &Head, body: &[u8]) -> Sent {
+        self.send(to, &[head, body])
+    }
+
     fn flush(&mut self) {}
 
     fn gone(&mut self) -> Option<Addr> {
@@ -416,6 +420,11 @@ impl Datagrams for Port<'_> {
 
     fn lossless(&self) -> bool {
         self.wire.options.lossless
+    }
+
+    #[inline]
+    fn intact(&self) -> bool {
+        self.lossless()
     }
 }
 

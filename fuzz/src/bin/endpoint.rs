@@ -11,7 +11,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use libfuzzer_sys::fuzz_target;
-use sprat_proto::datagrams::{BURST, Sent};
+use sprat_proto::datagrams::{BURST, Head, Sent};
 use sprat_proto::probe::NoProbe;
 use sprat_proto::rpc::{Config, Endpoint, Event, Message, RpcId, ServerRpc, SessionId, Slice, Slices};
 use sprat_proto::time::{MS, SECOND, US};
@@ -65,6 +65,10 @@ impl Datagrams for Port {
         Sent::Yes
     }
 
+    fn send_short(&mut self, to: Addr, head: &Head, body: &[u8]) -> Sent {
+        self.send(to, &[head, body])
+    }
+
     fn flush(&mut self) {}
 
     fn gone(&mut self) -> Option<Addr> {
@@ -76,6 +80,11 @@ impl Datagrams for Port {
     }
 
     fn lossless(&self) -> bool {
+        self.lossless
+    }
+
+    #[inline]
+    fn intact(&self) -> bool {
         self.lossless
     }
 }

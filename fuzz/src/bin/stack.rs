@@ -11,7 +11,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use libfuzzer_sys::fuzz_target;
 use sprat_proto::datagrams::{Addr, Datagrams};
-use sprat_proto::device::{Arrival, BURST, Device, HEADER, Info, MAX_FRAME, Mac, Offload, Sent};
+use sprat_proto::device::{
+    Arrival, BURST, Device, HEADER, Headers, Info, MAX_FRAME, Mac, Offload, Sent, send_whole,
+};
 use sprat_proto::net::{Config, Port, V4};
 use sprat_proto::time::MS;
 use sprat_proto::wire::checksum::Sum;
@@ -46,11 +48,21 @@ impl Device for Nic {
         Sent::Yes
     }
 
+    fn send_behind(&mut self, headers: &Headers, parts: &[&[u8]], _: usize, offload: Offload) -> Sent {
+        send_whole(self, headers, parts, offload)
+    }
+
     fn flush(&mut self) {}
 
     fn info(&self) -> Info {
         self.info
     }
+
+    fn arrived_ns(&self, _: usize) -> Option<u64> {
+        None
+    }
+
+    fn counters(&self, _: &mut dyn FnMut(&'static str, u64)) {}
 }
 
 struct World {

@@ -18,7 +18,7 @@
 //! assert_eq!(store.read(table, b"sprat")?.value, b"a fish after all");
 //!
 //! // Only if nobody changed it meanwhile:
-//! store.write_if(table, b"sprat", b"Sprattus sprattus", RejectRules::unless_version(version))?;
+//! store.write_if(table, b"sprat", b"Sprattus sprattus", RejectRules::if_version(version))?;
 //! assert_eq!(store.increment(table, b"seen", 1)?, 1);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -194,8 +194,9 @@ impl Store {
         })
     }
 
-    /// Reads an object under conditions and looks at it where it arrived: the fastest way, without a copy or an
-    /// allocation of its own.
+    /// Reads an object under conditions and lends its value to `look`: the fastest way. A value that came in one packet is
+    /// copied once, into a buffer that this client keeps for all such reads, so that nothing is allocated; a longer one is
+    /// lent from the message that it came in.
     ///
     /// # Errors
     /// As [`Store::read`]; `look` is then not called.
@@ -373,20 +374,24 @@ impl Store {
         self.worker.machine().done.pop_front()
     }
 
-    /// The outcome of `op` if it has ended, after one turn; each outcome is given once.
+    /// The outcome of `op` if it has ended, after one turn; each outcome is given once, and `None` from then on.
     pub fn poll(&mut self, op: Op) -> Option<Outcome> {
         self.worker.turn();
         self.worker.machine().take(op)
     }
 
-    /// Waits for an operation that was started and neither cancelled nor given before.
+    /// Waits for an operation that was started.
     ///
     /// # Errors
-    /// [`Error`].
+    /// [`Error::NotInProgress`] if its outcome was given before or it was cancelled, and others.
     pub fn wait(&mut self, op: Op) -> Outcome {
         loop {
-            if let Some(outcome) = self.worker.machine().take(op) {
+            let asking = self.worker.machine();
+            if let Some(outcome) = asking.take(op) {
                 return outcome;
+            }
+            if !asking.client.is_in_progress(op) {
+                return Err(Error::NotInProgress);
             }
             self.worker.turn_and_rest();
         }

@@ -17,7 +17,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use rustix::event::epoll;
 use sprat_proto::Instant;
-use sprat_proto::device::{Arrival, Device, Info, Mac, Offload, Sent};
+use sprat_proto::device::{Arrival, Device, Headers, Info, Mac, Offload, Sent};
 use sprat_proto::time::MS;
 
 use super::{AnyNic, Nic};
@@ -99,9 +99,35 @@ impl Bond {
         those.nth(nth).map_or(0, |(i, _)| i)
     }
 
-    fn send_by(&mut self, i: usize, parts: &[&[u8]], offload: Offload) -> Sent {
+    /// Sends a frame that begins with `bytes`: to a group by all devices, else by that of its flow.
+    fn send_by(&mut self, bytes: &[u8], send: impl Fn(&mut AnyNic) -> Sent) -> Sent {
+        self.look();
+        let mac = bytes.first_chunk().map(|m| Mac(*m)).unwrap_or_default();
+        if mac.is_multicast() {
+            let mut result = Sent::Gone;
+            for i in 0..self.members.len() {
+                // Who has no room for a group's frame loses it: another one may have taken it already.
+                if self.members[i].carries && self.send_by_one(i, &send) != Sent::Gone {
+                    result = Sent::Yes;
+                }
+            }
+            return if result == Sent::Gone { self.send_by_one(0, &send) } else { result };
+        }
+        let mut sent = Sent::Gone;
+        // As often as one may turn out to be gone.
+        for _ in 0..self.members.len() {
+            let i = self.choose(flow(bytes));
+            sent = self.send_by_one(i, &send);
+            if sent != Sent::Gone {
+                break;
+            }
+        }
+        sent
+    }
+
+    fn send_by_one(&mut self, i: usize, send: impl Fn(&mut AnyNic) -> Sent) -> Sent {
         let member = &mut self.members[i];
-        let sent = member.device.send(parts, offload);
+        let sent = send(&mut member.device);
         match sent {
             Sent::Yes => member.sent += 1,
             Sent::Gone if member.carries => {
@@ -171,29 +197,13 @@ impl Device for Bond {
     }
 
     fn send(&mut self, parts: &[&[u8]], offload: Offload) -> Sent {
-        self.look();
         let (bytes, len) = marks(parts);
-        let mac = bytes.first_chunk().map(|m| Mac(*m)).unwrap_or_default();
-        if mac.is_multicast() {
-            let mut result = Sent::Gone;
-            for i in 0..self.members.len() {
-                // Who has no room for a group's frame loses it: another one may have taken it already.
-                if self.members[i].carries && self.send_by(i, parts, offload) != Sent::Gone {
-                    result = Sent::Yes;
-                }
-            }
-            return if result == Sent::Gone { self.send_by(0, parts, offload) } else { result };
-        }
-        let mut sent = Sent::Gone;
-        // As often as one may turn out to be gone.
-        for _ in 0..self.members.len() {
-            let i = self.choose(flow(&bytes[..len]));
-            sent = self.send_by(i, parts, offload);
-            if sent != Sent::Gone {
-                break;
-            }
-        }
-        sent
+        self.send_by(&bytes[..len], |device| device.send(parts, offload))
+    }
+
+    fn send_behind(&mut self, headers: &Headers, parts: &[&[u8]], len: usize, offload: Offload) -> Sent {
+        let octets = headers.octets();
+        self.send_by(&octets[..headers.len()], |device| device.send_behind(headers, parts, len, offload))
     }
 
     fn flush(&mut self) {
@@ -246,6 +256,10 @@ impl Nic for Bond {
 
     fn carries(&mut self) -> bool {
         self.members.iter_mut().any(|m| m.device.carries())
+    }
+
+    fn queues(&self) -> usize {
+        self.members.iter().map(|m| m.device.queues()).sum()
     }
 }
 

@@ -21,7 +21,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
-use sprat_proto::device::{Arrival, BURST, Device, HEADER, Info, MAX_PARTS, Mac, Offload, Sent};
+use sprat_proto::device::{
+    Arrival, BURST, Device, HEADER, Headers, Info, MAX_PARTS, Mac, Offload, Sent, send_whole,
+};
 
 use super::{Nic, Options};
 
@@ -251,6 +253,11 @@ impl Device for Dpdk {
         Sent::Yes
     }
 
+    #[inline]
+    fn send_behind(&mut self, headers: &Headers, parts: &[&[u8]], _: usize, offload: Offload) -> Sent {
+        send_whole(self, headers, parts, offload)
+    }
+
     fn flush(&mut self) {
         // What finds no room stays for the next time.
         self.send_collected();
@@ -258,6 +265,10 @@ impl Device for Dpdk {
 
     fn info(&self) -> Info {
         self.info
+    }
+
+    fn arrived_ns(&self, _: usize) -> Option<u64> {
+        None
     }
 
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
@@ -284,5 +295,13 @@ impl Nic for Dpdk {
     fn carries(&mut self) -> bool {
         // SAFETY: a port that is open.
         unsafe { sprat_dpdk_carries(self.port.id) != 0 }
+    }
+
+    fn stamps(&self) -> bool {
+        false
+    }
+
+    fn queues(&self) -> usize {
+        1
     }
 }

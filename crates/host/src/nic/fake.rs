@@ -9,7 +9,9 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
-use sprat_proto::device::{Arrival, BURST, Device, HEADER, Info, MAX_PARTS, Mac, Offload, Sent};
+use sprat_proto::device::{
+    Arrival, BURST, Device, HEADER, Headers, Info, MAX_PARTS, Mac, Offload, Sent, send_whole,
+};
 
 use super::Nic;
 
@@ -91,10 +93,18 @@ impl Device for Fake {
         Sent::Yes
     }
 
+    fn send_behind(&mut self, headers: &Headers, parts: &[&[u8]], _: usize, offload: Offload) -> Sent {
+        send_whole(self, headers, parts, offload)
+    }
+
     fn flush(&mut self) {}
 
     fn info(&self) -> Info {
         self.info
+    }
+
+    fn arrived_ns(&self, _: usize) -> Option<u64> {
+        None
     }
 
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
@@ -114,5 +124,17 @@ impl Nic for Fake {
 
     fn wake(&mut self) {
         let _ = rustix::io::read(&self.incoming.bell, &mut [0; 8]);
+    }
+
+    fn stamps(&self) -> bool {
+        false
+    }
+
+    fn carries(&mut self) -> bool {
+        true
+    }
+
+    fn queues(&self) -> usize {
+        1
     }
 }

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 
 use sprat_proto::Rng;
-use sprat_proto::device::{Arrival, Device, HEADER, Info, Offload, Sent};
+use sprat_proto::device::{Arrival, Device, HEADER, Headers, Info, Offload, Sent, send_whole};
 use sprat_proto::fault::Fault;
 
 use super::Nic;
@@ -115,6 +115,10 @@ impl<N: Nic> Device for Faulty<N> {
         Sent::Yes
     }
 
+    fn send_behind(&mut self, headers: &Headers, parts: &[&[u8]], _: usize, offload: Offload) -> Sent {
+        send_whole(self, headers, parts, offload)
+    }
+
     fn flush(&mut self) {
         self.inner.flush();
     }
@@ -157,6 +161,10 @@ impl<N: Nic> Nic for Faulty<N> {
 
     fn carries(&mut self) -> bool {
         self.inner.carries()
+    }
+
+    fn queues(&self) -> usize {
+        self.inner.queues()
     }
 }
 

@@ -41,7 +41,8 @@ pub mod tap;
 mod vnet;
 pub mod xdp;
 
-/// A [`Device`] of the real world. Never blocks; belongs to one thread.
+/// A [`Device`] of the real world. Never blocks; belongs to one thread. No method has a default, which a wrapper could
+/// forget.
 pub trait Nic: Device + Send {
     /// Readable when there is something for `recv_burst` after [`Nic::doze`] said yes.
     fn fd(&self) -> BorrowedFd<'_>;
@@ -54,19 +55,13 @@ pub trait Nic: Device + Send {
     fn wake(&mut self);
 
     /// Whether each frame that arrives says when ([`Device::arrived_ns`]), by the kernel's clock of the day.
-    fn stamps(&self) -> bool {
-        false
-    }
+    fn stamps(&self) -> bool;
 
     /// Whether it has a carrier: frames may arrive where they are sent. Costs a system call or two.
-    fn carries(&mut self) -> bool {
-        true
-    }
+    fn carries(&mut self) -> bool;
 
     /// How many queues of its interface or link it takes frames from.
-    fn queues(&self) -> usize {
-        1
-    }
+    fn queues(&self) -> usize;
 }
 
 /// A device of whatever kind, as [`open`] gives it.

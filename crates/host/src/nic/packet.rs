@@ -21,7 +21,8 @@ use std::sync::atomic::Ordering;
 use rustix::io::Errno;
 use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, sendmmsg, sendmsg};
 use sprat_proto::device::{
-    Arrival, BURST, Device, HEADER, Info, MAX_FRAME, MAX_PARTS, Mac, Offload, Offloads, Sent,
+    Arrival, BURST, Device, HEADER, Headers, Info, MAX_FRAME, MAX_PARTS, Mac, Offload, Offloads, Sent,
+    send_whole,
 };
 
 use super::flags::{Presence, presence};
@@ -430,6 +431,11 @@ impl Device for Packet {
         Sent::Yes
     }
 
+    #[inline]
+    fn send_behind(&mut self, headers: &Headers, parts: &[&[u8]], _: usize, offload: Offload) -> Sent {
+        send_whole(self, headers, parts, offload)
+    }
+
     fn flush(&mut self) {
         if !self.out.ends.is_empty() {
             // What finds no room stays for the next time.
@@ -485,5 +491,9 @@ impl Nic for Packet {
         let presence = presence(self.socket.as_fd(), self.index);
         self.gone |= matches!(presence, Ok(Presence::Gone));
         matches!(presence, Ok(Presence::Up))
+    }
+
+    fn queues(&self) -> usize {
+        1
     }
 }

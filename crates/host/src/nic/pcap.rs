@@ -19,7 +19,7 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use sprat_proto::device::{Arrival, Device, HEADER, Info, MAX_FRAME, Offload, Sent};
+use sprat_proto::device::{Arrival, Device, HEADER, Headers, Info, MAX_FRAME, MAX_PARTS, Offload, Sent};
 use sprat_proto::wire::checksum::Sum;
 use sprat_proto::wire::ethernet::{self, Ethernet};
 use sprat_proto::wire::ipv4::{self, Ipv4};
@@ -106,6 +106,17 @@ impl<N: Nic> Capture<N> {
     fn give_up(&mut self) {
         // What it still holds would be tried again when it is dropped.
         drop(self.file.take().map(BufWriter::into_parts));
+    }
+
+    /// Writes a frame that the device was given, if it took it.
+    fn sent(&mut self, sent: Sent, parts: &[&[u8]], offload: Offload) -> Sent {
+        if sent == Sent::Yes && parts.iter().map(|p| p.len()).sum::<usize>() <= MAX_FRAME {
+            self.frame.clear();
+            parts.iter().for_each(|part| self.frame.extend_from_slice(part));
+            finish(&mut self.frame, offload);
+            self.record(clock::wall_ns());
+        }
+        sent
     }
 
     /// Writes the frame in `self.frame`.
@@ -196,13 +207,16 @@ impl<N: Nic> Device for Capture<N> {
 
     fn send(&mut self, parts: &[&[u8]], offload: Offload) -> Sent {
         let sent = self.inner.send(parts, offload);
-        if sent == Sent::Yes && parts.iter().map(|p| p.len()).sum::<usize>() <= MAX_FRAME {
-            self.frame.clear();
-            parts.iter().for_each(|part| self.frame.extend_from_slice(part));
-            finish(&mut self.frame, offload);
-            self.record(clock::wall_ns());
-        }
-        sent
+        self.sent(sent, parts, offload)
+    }
+
+    fn send_behind(&mut self, headers: &Headers, parts: &[&[u8]], len: usize, offload: Offload) -> Sent {
+        let sent = self.inner.send_behind(headers, parts, len, offload);
+        let octets = headers.octets();
+        let mut all = [&[][..]; MAX_PARTS];
+        all[0] = &octets[..headers.len()];
+        all[1..=parts.len()].copy_from_slice(parts);
+        self.sent(sent, &all[..=parts.len()], offload)
     }
 
     fn flush(&mut self) {
@@ -245,6 +259,10 @@ impl<N: Nic> Nic for Capture<N> {
 
     fn carries(&mut self) -> bool {
         self.inner.carries()
+    }
+
+    fn queues(&self) -> usize {
+        self.inner.queues()
     }
 }
 

@@ -256,6 +256,10 @@ impl Device for Frames {
         self.info
     }
 
+    fn arrived_ns(&self, _: usize) -> Option<u64> {
+        None
+    }
+
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
         each("frames_received", self.counted.received);
         each("frames_sent", self.counted.sent);
@@ -284,5 +288,13 @@ impl Nic for Frames {
 
     fn carries(&mut self) -> bool {
         self.shm.peers().next().is_some()
+    }
+
+    fn stamps(&self) -> bool {
+        false
+    }
+
+    fn queues(&self) -> usize {
+        1
     }
 }

@@ -13,7 +13,8 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use sprat_proto::device::{
-    Arrival, BURST, Device, HEADER, Info, MAX_FRAME, MAX_PARTS, Mac, Offload, Offloads, Sent,
+    Arrival, BURST, Device, HEADER, Headers, Info, MAX_FRAME, MAX_PARTS, Mac, Offload, Offloads, Sent,
+    send_whole,
 };
 
 use super::{Nic, OpenError, Options, sys, vnet};
@@ -178,10 +179,18 @@ impl Device for Tap {
     }
 
     /// Frames go at once: there is no call that takes several.
+    fn send_behind(&mut self, headers: &Headers, parts: &[&[u8]], _: usize, offload: Offload) -> Sent {
+        send_whole(self, headers, parts, offload)
+    }
+
     fn flush(&mut self) {}
 
     fn info(&self) -> Info {
         self.info
+    }
+
+    fn arrived_ns(&self, _: usize) -> Option<u64> {
+        None
     }
 
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
@@ -203,6 +212,18 @@ impl Nic for Tap {
     }
 
     fn wake(&mut self) {}
+
+    fn stamps(&self) -> bool {
+        false
+    }
+
+    fn carries(&mut self) -> bool {
+        true
+    }
+
+    fn queues(&self) -> usize {
+        1
+    }
 }
 
 #[cfg(test)]

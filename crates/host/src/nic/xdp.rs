@@ -20,7 +20,9 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use rustix::event::{Timespec, epoll, poll};
 use rustix::net::sockopt;
-use sprat_proto::device::{Arrival, BURST, Device, HEADER, Info, MAX_FRAME, MAX_PARTS, Offload, Sent};
+use sprat_proto::device::{
+    Arrival, BURST, Device, HEADER, Headers, Info, MAX_FRAME, MAX_PARTS, Offload, Sent, send_whole,
+};
 
 use super::flags::{Presence, Queues, presence, queues};
 use super::{Nic, OpenError, Options, Way, interface, sys};
@@ -353,12 +355,20 @@ impl Device for Xdp {
     }
 
     #[inline]
+    fn send_behind(&mut self, headers: &Headers, parts: &[&[u8]], _: usize, offload: Offload) -> Sent {
+        send_whole(self, headers, parts, offload)
+    }
+
     fn flush(&mut self) {
         self.gone |= !self.outgoing.flush(self.queues[0].fd());
     }
 
     fn info(&self) -> Info {
         self.info
+    }
+
+    fn arrived_ns(&self, _: usize) -> Option<u64> {
+        None
     }
 
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
@@ -403,5 +413,9 @@ impl Nic for Xdp {
 
     fn queues(&self) -> usize {
         self.queues.len()
+    }
+
+    fn stamps(&self) -> bool {
+        false
     }
 }

@@ -1,7 +1,14 @@
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+
+use rustix::event::epoll;
 use sprat_proto::Rng;
+use sprat_proto::datagrams::Sent;
+use sprat_proto::device::{Arrival, Device, Headers, Info, Mac, Offload};
 
 use super::sample::*;
+use super::watch::WatchedNic;
 use super::*;
+use crate::nic::{AnyNic, Nic, bond, pcap};
 
 /// Marks with times of our own making.
 #[derive(Default)]
@@ -297,5 +304,89 @@ fn a_ring_keeps_the_last_ones() {
         marks.at(1, step, u64::MAX >> 4);
         let last = marks.since(marks.count() - 1);
         assert_eq!(last, [Mark { at: 1, step, rpc: u64::MAX >> 4 }]);
+    }
+}
+
+/// A device that takes headers apart from what is behind them, and everything else at its least usual.
+struct Takes {
+    fd: OwnedFd,
+    whole: u32,
+    behind: u32,
+}
+
+impl Device for Takes {
+    fn recv_burst(&mut self) -> usize {
+        0
+    }
+    fn frame(&self, _: usize) -> (&[u8], Arrival) {
+        unreachable!("it never receives")
+    }
+    fn send(&mut self, _: &[&[u8]], _: Offload) -> Sent {
+        self.whole += 1;
+        Sent::Yes
+    }
+    fn send_behind(&mut self, _: &Headers, _: &[&[u8]], _: usize, _: Offload) -> Sent {
+        self.behind += 1;
+        Sent::Yes
+    }
+    fn flush(&mut self) {}
+    fn info(&self) -> Info {
+        Info::plain(Mac([2; 6]), 1500)
+    }
+    fn arrived_ns(&self, i: usize) -> Option<u64> {
+        Some(i as u64)
+    }
+    fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        each("whole", u64::from(self.whole));
+        each("behind", u64::from(self.behind));
+    }
+}
+
+impl Nic for Takes {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+    fn doze(&mut self) -> bool {
+        true
+    }
+    fn wake(&mut self) {}
+    fn stamps(&self) -> bool {
+        true
+    }
+    fn carries(&mut self) -> bool {
+        false
+    }
+    fn queues(&self) -> usize {
+        7
+    }
+}
+
+/// Traced, a device has to do what it does alone: it was once given whole frames where it takes headers apart.
+#[test]
+fn wrappers_call_what_they_are_called_by() {
+    let fd = || epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+    let nic = || -> AnyNic { Box::new(Takes { fd: fd(), whole: 0, behind: 0 }) };
+    let marks = Marks::new();
+    let folder = tempfile::tempdir().unwrap();
+    let captured = pcap::Capture::new(nic(), &folder.path().join("capture"), 1 << 20).unwrap();
+    let bond = bond::Bond::new(vec![nic(), nic()]).unwrap();
+    let wrappers: Vec<(AnyNic, usize)> = vec![
+        (Box::new(WatchedNic::new(nic(), marks)), 7),
+        (Box::new(captured), 7),
+        (Box::new(bond), 14),
+        (Box::new(nic()), 7),
+    ];
+    for (mut wrapper, queues) in wrappers {
+        let headers = Headers::of(&[2; 42]);
+        assert_eq!(wrapper.send_behind(&headers, &[b"body"], 4, Offload::None), Sent::Yes);
+        let (mut whole, mut behind) = (0, 0);
+        wrapper.counters(&mut |name, n| match name {
+            "whole" => whole += n,
+            "behind" => behind += n,
+            _ => {}
+        });
+        assert_eq!((whole, behind), (0, 1));
+        assert_eq!((wrapper.stamps(), wrapper.carries(), wrapper.queues()), (true, false, queues));
+        assert_eq!(wrapper.arrived_ns(3), Some(3));
     }
 }

@@ -1,13 +1,13 @@
 //! The wrappers that mark where a driver, a device or a transport of frames begins and ends, and answer who asks for the marks'
 //! samples. They are around what they watch only in a process that was asked for marks.
 //!
-//! Always: what is watched does exactly what it does alone.
+//! Always: what is watched is called by the methods that it would be called by alone.
 
 use std::io;
 use std::os::fd::BorrowedFd;
 
 use sprat_proto::datagrams::{Head, Sent};
-use sprat_proto::device::{Arrival, Device, Info, Offload};
+use sprat_proto::device::{Arrival, Device, Headers, Info, Offload};
 use sprat_proto::rpc::{Event, Message, RequestError, RpcId, ServerRpc, SessionId, Slice, Slices};
 use sprat_proto::{Addr, Datagrams, Instant};
 
@@ -177,6 +177,15 @@ impl Device for WatchedNic {
     }
 
     #[inline]
+    fn send_behind(&mut self, headers: &Headers, parts: &[&[u8]], len: usize, offload: Offload) -> Sent {
+        self.unflushed = true;
+        self.marks.now(Step::Send, 0);
+        let sent = self.inner.send_behind(headers, parts, len, offload);
+        self.marks.now(Step::SentIp, 0);
+        sent
+    }
+
+    #[inline]
     fn flush(&mut self) {
         if !self.unflushed {
             return self.inner.flush();
@@ -210,6 +219,14 @@ impl Nic for WatchedNic {
     }
     fn carries(&mut self) -> bool {
         self.inner.carries()
+    }
+
+    fn stamps(&self) -> bool {
+        self.inner.stamps()
+    }
+
+    fn queues(&self) -> usize {
+        self.inner.queues()
     }
 }
 

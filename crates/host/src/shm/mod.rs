@@ -26,7 +26,7 @@ use rustix::io::Errno;
 use rustix::net::SocketFlags;
 use sprat_proto::datagrams::{BURST, Head, Sent};
 use sprat_proto::device::Headers;
-use sprat_proto::{Addr, Datagrams, Rng};
+use sprat_proto::{Addr, Datagrams, Instant, Rng};
 
 use crate::driver::Driver;
 use crate::locator::{Kind, Locator};
@@ -660,9 +660,23 @@ impl Datagrams for Shm {
     fn lossless(&self) -> bool {
         true
     }
+
+    #[inline]
+    fn intact(&self) -> bool {
+        true
+    }
 }
 
 impl Driver for Shm {
+    #[inline]
+    fn turn(&mut self, _: Instant) {}
+
+    fn deadline(&self) -> Option<Instant> {
+        None
+    }
+
+    fn tick(&mut self, _: Instant) {}
+
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
         each("ring_full", self.counters.full);
         each("rings_opened", self.counters.opened);

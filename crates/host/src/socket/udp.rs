@@ -27,8 +27,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use arrayvec::ArrayVec;
 use rustix::event::epoll;
 use rustix::net::sockopt;
-use sprat_proto::datagrams::{BURST, MAX_PARTS, Sent};
-use sprat_proto::{Addr, Datagrams};
+use sprat_proto::datagrams::{BURST, Head, MAX_PARTS, Sent};
+use sprat_proto::{Addr, Datagrams, Instant};
 
 use super::sys::{self, MAX_RECV, Name, Outgoing, Received};
 use crate::driver::Driver;
@@ -450,6 +450,11 @@ impl Datagrams for Udp {
         Sent::Yes
     }
 
+    #[inline]
+    fn send_short(&mut self, to: Addr, head: &Head, body: &[u8]) -> Sent {
+        self.send(to, &[head, body])
+    }
+
     fn flush(&mut self) {
         let runs = &self.tx.runs[..self.tx.count];
         let item = |run: &Run, named| Outgoing {
@@ -479,9 +484,23 @@ impl Datagrams for Udp {
     fn lossless(&self) -> bool {
         false
     }
+
+    #[inline]
+    fn intact(&self) -> bool {
+        false
+    }
 }
 
 impl Driver for Udp {
+    #[inline]
+    fn turn(&mut self, _: Instant) {}
+
+    fn deadline(&self) -> Option<Instant> {
+        None
+    }
+
+    fn tick(&mut self, _: Instant) {}
+
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
         each("send_dropped", self.counters.send_dropped);
         each("send_invalid", self.counters.send_invalid);

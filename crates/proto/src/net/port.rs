@@ -6,7 +6,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use super::paths::plain;
 use super::{BindError, Config, Event, Stack};
-use crate::datagrams::{Addr, Datagrams, Sent};
+use crate::datagrams::{Addr, Datagrams, Head, Sent};
 use crate::device::{Device, HEADER, Mac};
 use crate::wire::{ipv4, ipv6, udp};
 use crate::{Instant, Rng};
@@ -135,6 +135,11 @@ impl<D: Device> Datagrams for Port<D> {
     }
 
     #[inline]
+    fn send_short(&mut self, to: Addr, head: &Head, body: &[u8]) -> Sent {
+        self.send(to, &[head, body])
+    }
+
+    #[inline]
     fn flush(&mut self) {
         self.stack.output(self.now, &mut self.device);
     }
@@ -148,6 +153,11 @@ impl<D: Device> Datagrams for Port<D> {
     }
 
     fn lossless(&self) -> bool {
+        false
+    }
+
+    #[inline]
+    fn intact(&self) -> bool {
         false
     }
 }

@@ -17,6 +17,7 @@ mod size;
 mod source;
 mod text;
 mod time;
+mod traits;
 mod unsafety;
 
 /// Fails with all that is wrong at once, one line each.

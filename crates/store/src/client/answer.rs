@@ -200,6 +200,9 @@ pub enum Error {
     /// Nothing was sent: too many operations are in progress (`Config::max_ops`). Wait for some to end.
     #[error("too many operations are in progress")]
     TooManyOps,
+    /// The operation is not in progress: its outcome was given before, or it was cancelled.
+    #[error("the operation is not in progress: its outcome was given before, or it was cancelled")]
+    NotInProgress,
     /// The table was dropped, or there never was one.
     #[error("the table does not exist")]
     TableDoesntExist,

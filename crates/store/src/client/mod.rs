@@ -360,6 +360,12 @@ impl Client {
         self.routes.peer(locators).map(PeerId)
     }
 
+    /// True if the operation is in progress, or has ended and [`Client::event`] has still to say so.
+    #[must_use]
+    pub fn is_in_progress(&self, op: Op) -> bool {
+        self.live(op.0).is_some() || self.events.iter().any(|done| done.op == op)
+    }
+
     /// Gives an operation up: it does not end any more. It may have been executed. True if it was in progress.
     pub fn cancel(&mut self, op: Op) -> bool {
         match self.live(op.0) {

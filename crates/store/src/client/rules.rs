@@ -6,22 +6,22 @@ use crate::types::Version;
 impl RejectRules {
     /// Only an object that exists: otherwise [`Error::ObjectDoesntExist`](super::Error::ObjectDoesntExist).
     #[must_use]
-    pub fn unless_exists() -> Self {
+    pub fn if_exists() -> Self {
         Self { doesnt_exist: true, ..Self::default() }
     }
 
     /// Only if there is no such object yet: otherwise [`Error::ObjectExists`](super::Error::ObjectExists).
     #[must_use]
-    pub fn if_exists() -> Self {
+    pub fn if_absent() -> Self {
         Self { exists: true, ..Self::default() }
     }
 
     /// Only the very version that was seen, which is what makes read, change and write safe. For version 0 (there was
     /// no object): only if there still is none.
     #[must_use]
-    pub fn unless_version(version: Version) -> Self {
+    pub fn if_version(version: Version) -> Self {
         match version {
-            Version(0) => Self::if_exists(),
+            Version(0) => Self::if_absent(),
             given_version => {
                 Self { given_version, doesnt_exist: true, version_ne_given: true, ..Self::default() }
             }
@@ -30,7 +30,7 @@ impl RejectRules {
 
     /// Only an object newer than `version`, so that an older change cannot hide a newer one; a missing object will do.
     #[must_use]
-    pub fn unless_newer_than(version: Version) -> Self {
+    pub fn if_newer_than(version: Version) -> Self {
         Self { given_version: version, version_le_given: true, ..Self::default() }
     }
 }
@@ -45,10 +45,10 @@ mod tests {
         let check = |rules: RejectRules| [0, 4, 5, 6].map(|current| rules.check(Version(current)).err());
         let (missing, exists) = (Some(Status::ObjectDoesntExist), Some(Status::ObjectExists));
         let wrong = Some(Status::WrongVersion);
-        assert_eq!(check(RejectRules::unless_exists()), [missing, None, None, None]);
-        assert_eq!(check(RejectRules::if_exists()), [None, exists, exists, exists]);
-        assert_eq!(check(RejectRules::unless_version(Version(5))), [missing, wrong, None, wrong]);
-        assert_eq!(check(RejectRules::unless_version(Version(0))), [None, exists, exists, exists]);
-        assert_eq!(check(RejectRules::unless_newer_than(Version(5))), [None, wrong, wrong, None]);
+        assert_eq!(check(RejectRules::if_exists()), [missing, None, None, None]);
+        assert_eq!(check(RejectRules::if_absent()), [None, exists, exists, exists]);
+        assert_eq!(check(RejectRules::if_version(Version(5))), [missing, wrong, None, wrong]);
+        assert_eq!(check(RejectRules::if_version(Version(0))), [None, exists, exists, exists]);
+        assert_eq!(check(RejectRules::if_newer_than(Version(5))), [None, wrong, wrong, None]);
     }
 }

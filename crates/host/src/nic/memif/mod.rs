@@ -495,6 +495,14 @@ impl Nic for Memif {
     fn carries(&mut self) -> bool {
         self.links() > 0
     }
+
+    fn stamps(&self) -> bool {
+        false
+    }
+
+    fn queues(&self) -> usize {
+        1
+    }
 }
 
 impl Device for Memif {
@@ -568,6 +576,10 @@ impl Device for Memif {
 
     fn info(&self) -> Info {
         self.info
+    }
+
+    fn arrived_ns(&self, _: usize) -> Option<u64> {
+        None
     }
 
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {

@@ -6,7 +6,7 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use super::*;
 use crate::datagrams::{Addr, Datagrams};
-use crate::device::{Arrival, BURST, Device, HEADER, Info, Offload, Offloads, Sent};
+use crate::device::{Arrival, BURST, Device, HEADER, Headers, Info, Offload, Offloads, Sent, send_whole};
 use crate::fault::Fault;
 use crate::time::{MS, SECOND, US};
 use crate::wire::checksum::Sum;
@@ -62,11 +62,21 @@ impl Device for Nic {
         Sent::Yes
     }
 
+    fn send_behind(&mut self, headers: &Headers, parts: &[&[u8]], _: usize, offload: Offload) -> Sent {
+        send_whole(self, headers, parts, offload)
+    }
+
     fn flush(&mut self) {}
 
     fn info(&self) -> Info {
         self.info
     }
+
+    fn arrived_ns(&self, _: usize) -> Option<u64> {
+        None
+    }
+
+    fn counters(&self, _: &mut dyn FnMut(&'static str, u64)) {}
 }
 
 pub(super) const fn mac(last: u8) -> Mac {

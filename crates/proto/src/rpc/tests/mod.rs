@@ -19,7 +19,7 @@ use super::{
     CloseReason, Config, Endpoint, Event, Message, RpcError, RpcId, ServerRpc, SessionId, Slice, Slices,
     Stats,
 };
-use crate::datagrams::{BURST, Sent};
+use crate::datagrams::{BURST, Head, Sent};
 use crate::fault::Fault;
 use crate::probe::NoProbe;
 use crate::time::US;
@@ -123,6 +123,10 @@ impl Datagrams for Port {
         }
         bytes.clear();
         Sent::Yes
+    }
+
+    fn send_short(&mut self, to: Addr, head: &Head, body: &[u8]) -> Sent {
+        self.send(to, &[head, body])
     }
 
     fn flush(&mut self) {

@@ -1,0 +1,34 @@
+//! Traits that wrappers implement by calling what they wrap have no default methods: a wrapper that forgot one would do
+//! something else than what it wraps, and no compiler would say so. Tracing did so for two devices.
+
+use crate::report;
+use crate::source::{closing, files, line_of, words};
+
+/// Traits of drivers and devices, and where they are.
+const WRAPPED: &[(&str, &str)] = &[
+    ("Datagrams", "crates/proto/src/datagrams.rs"),
+    ("Device", "crates/proto/src/device.rs"),
+    ("Driver", "crates/host/src/driver.rs"),
+    ("Nic", "crates/host/src/nic/mod.rs"),
+];
+
+#[test]
+fn what_is_wrapped_has_no_defaults() {
+    let files = files();
+    let mut wrong = Vec::new();
+    for (name, path) in WRAPPED {
+        let code = files.iter().find(|f| f.path == *path).map_or_else(String::new, |f| f.code());
+        let Some(at) = code.find(&format!("pub trait {name}")) else {
+            wrong.push(format!("{path}: no trait {name}"));
+            continue;
+        };
+        let open = at + code[at..].find('{').unwrap_or_default();
+        let body = &code[open + 1..closing(&code, open)];
+        for method in words(body, "fn") {
+            if body[method..].find(['{', ';']).is_some_and(|end| body.as_bytes()[method + end] == b'{') {
+                wrong.push(format!("{path}:{}: a default of {name}", line_of(&code, open + 1 + method)));
+            }
+        }
+    }
+    report("defaults that a wrapper can forget:", &wrong);
+}
