@@ -216,6 +216,11 @@ unsafe fn change(
     if what & RIGHTS != 0 {
         place.access = rights(flags)?;
     }
+    if what == RIGHTS {
+        // SAFETY: as for a registration.
+        unsafe { mr.region.change_rights(place.access) }?;
+        return Ok(());
+    }
     // SAFETY: the region's own domain is alive as long as it, and another one is null or one that the program has.
     let (old, new) = unsafe {
         (Pd::from_seen(mr.seen.pd)?, Pd::to_use(if what & DOMAIN == 0 { mr.seen.pd } else { pd })?)

@@ -353,8 +353,8 @@ impl ForeignRegion {
         self.place
     }
 
-    /// Registers other memory, or the same in another domain, under a new key, and ends the old registration. Where rights
-    /// alone change the key stays. What is `None` stays as it is.
+    /// Registers other memory, or the same with other rights or in another domain, under a new key, and ends the old
+    /// registration. What is `None` stays as it is.
     ///
     /// # Errors
     /// As [`ProtectionDomain::register_at`], and [`PostError::Busy`] while windows are bound to it: nothing has changed then.
@@ -362,20 +362,27 @@ impl ForeignRegion {
     /// # Safety
     /// As [`ProtectionDomain::register_at`].
     pub unsafe fn change(&mut self, domain: Option<&ProtectionDomain>, place: Placed) -> Result<(), Error> {
-        let old = self.place;
-        if domain.is_none() && (old.at, old.len, old.base) == (place.at, place.len, place.base) {
-            // The pages may have to become writable.
-            Foreign::check(place.at, place.len, is_writable(place.access))?;
-            self.domain.handle.shared.act(|core, _| core.rnic().change_rights(self.stag, place.access))?;
-            self.place = place;
-            return Ok(());
-        }
         let domain = domain.cloned().unwrap_or_else(|| ProtectionDomain { inner: Arc::clone(&self.domain) });
         // SAFETY: the caller's promise.
         let (number, stag) = unsafe { domain.place(place) }?;
         let new = Self { domain: domain.inner, place, number, stag };
         self.release()?;
         drop(std::mem::replace(self, new));
+        Ok(())
+    }
+
+    /// Gives it other rights under the same key.
+    ///
+    /// # Errors
+    /// As [`ForeignRegion::change`]: nothing has changed then.
+    ///
+    /// # Safety
+    /// As [`ProtectionDomain::register_at`].
+    pub unsafe fn change_rights(&mut self, access: Access) -> Result<(), Error> {
+        // The pages may have to become writable.
+        Foreign::check(self.place.at, self.place.len, is_writable(access))?;
+        self.domain.handle.shared.act(|core, _| core.rnic().change_rights(self.stag, access))?;
+        self.place.access = access;
         Ok(())
     }
 
