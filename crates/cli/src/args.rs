@@ -212,13 +212,13 @@ pub(crate) struct Ping {
     #[arg(value_name = "LOCATOR")]
     pub(crate) locator: String,
     /// How many requests
-    #[arg(long, short = 'c', default_value_t = 5)]
+    #[arg(long, short = 'c', default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) count: u32,
     /// Octets in each, 8 to 65507
-    #[arg(long, short = 's', default_value_t = 56)]
-    pub(crate) size: usize,
-    /// Milliseconds from one to the next
-    #[arg(long = "interval", short = 'i', value_name = "MS", default_value_t = 200)]
+    #[arg(long, short = 's', default_value_t = 56, value_parser = clap::value_parser!(u16).range(8..=65_507))]
+    pub(crate) size: u16,
+    /// Milliseconds from one to the next, an hour at the most
+    #[arg(long = "interval", short = 'i', value_name = "MS", default_value_t = 200, value_parser = clap::value_parser!(u64).range(..=3_600_000))]
     pub(crate) interval_ms: u64,
     /// Also write where the time went to this file as JSON Lines, as perf breakdown does; `-` for standard output, then alone
     #[arg(long, value_name = "FILE")]
@@ -604,7 +604,7 @@ pub(crate) struct Perf {
     #[arg(long, value_name = "SIZE,SIZE…", value_delimiter = ',', value_parser = size)]
     pub(crate) size: Vec<usize>,
     /// Objects of each size in basic and readThroughput
-    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub(crate) objects: u64,
     /// ClusterPerf's own number of objects: 2e8 / (size + 50)
     #[arg(long, conflicts_with = "objects")]

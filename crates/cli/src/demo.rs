@@ -110,7 +110,8 @@ fn real_data(store: &mut Store, data: &Path, folder: &Path) -> Result<(), Fail> 
     let table = store.create_table("packages", u32::from(SERVERS))?;
     let file =
         args::File { path, table: "packages".to_owned(), format: Some(Format::Jsonl), outstanding: 64 };
-    let counts = import::file(&file, false, &mut store.sink(table))?;
+    let input = import::Input::open(&file)?;
+    let counts = import::file(&file, input, false, &mut store.sink(table))?;
     out::print(format!(
         "  {} stanzas of {} imported into a table over {SERVERS} servers\n",
         counts.written,

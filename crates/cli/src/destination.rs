@@ -117,10 +117,11 @@ impl Whole {
             .permissions(Permissions::from_mode(mode))
             .tempfile_in(&folder)
             .map_err(|error| {
-                // The error of the crate names the random path, which says nothing to a reader.
-                let error = error.raw_os_error().map_or(error, io::Error::from_raw_os_error);
+                // The crate appends the random path, which says nothing to a reader.
+                let why = error.to_string();
+                let why = why.split(" at path ").next().unwrap_or_default();
                 let next = "choose a folder that you may write to, or write: sprat export - > FILE";
-                Fail::new(format!("{failed}: {error}")).next(next)
+                Fail::new(format!("{failed}: {why}")).next(next)
             })?;
         let name = temporary.path().to_path_buf();
         signals.then_die(move || drop(fs::remove_file(name)))?;

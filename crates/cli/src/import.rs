@@ -109,10 +109,30 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
-/// Reads the file at `path` into `sink`, with progress and a line for each malformed record.
-pub(crate) fn file(args: &args::File, skip_bad: bool, sink: &mut dyn Sink) -> Result<Counts, Fail> {
-    let format = records::format_of(&args.path, args.format)?;
-    let (input, size) = open(&args.path)?;
+/// A file of records, open.
+pub(crate) struct Input {
+    format: args::Format,
+    input: Box<dyn Read>,
+    /// Its bytes, if it is a regular file.
+    size: Option<u64>,
+}
+
+impl Input {
+    /// Opens the file, so that one that cannot be used is found out before a table is created for it.
+    pub(crate) fn open(args: &args::File) -> Result<Self, Fail> {
+        let format = records::format_of(&args.path, args.format)?;
+        let (input, size) = open(&args.path)?;
+        Ok(Self { format, input, size })
+    }
+}
+
+/// Reads a file into `sink`, with progress and a line for each malformed record.
+pub(crate) fn file(
+    args: &args::File,
+    Input { format, input, size }: Input,
+    skip_bad: bool,
+    sink: &mut dyn Sink,
+) -> Result<Counts, Fail> {
     let passed = Arc::new(AtomicU64::new(0));
     let input = BufReader::with_capacity(1 << 16, Counted(input, Arc::clone(&passed)));
     let mut reader = records::reader(format, input);

@@ -79,7 +79,7 @@ impl Times {
         let most = HELD.min(all.len().saturating_sub(1).max(1));
         let all = all.split_off(all.len().saturating_sub(most));
         let times: Vec<f64> = self.ns.iter().map(|&ns| ns as f64 / 1e3).collect();
-        let what = ("ping", transport, args.size);
+        let what = ("ping", transport, usize::from(args.size));
         let Some(breakdown) = Breakdown::of(what, round_trips(&all, far, marks), &times, marks) else {
             return self
                 .report
@@ -106,7 +106,7 @@ fn server(args: &Ping, to: &Locator) -> Result<(), Fail> {
     let session = client.connect(&args.locator).map_err(failed)?;
     let patience = Duration::from_nanos(PATIENCE_NS);
     let (mut times, mut reply) = (Times::new(args)?, Vec::new());
-    let payload: Vec<u8> = (0..args.size).map(|i| i as u8).collect();
+    let payload: Vec<u8> = (0..usize::from(args.size)).map(|i| i as u8).collect();
     let request = data::echo(&payload);
     let mut error = None;
     for _ in 0..args.count {
@@ -159,7 +159,7 @@ fn host(args: &Ping, to: &Locator, target: &DevicePort) -> Result<(), Fail> {
             std::thread::yield_now();
         }
         at = clock::now().after(args.interval_ms * MS);
-        let answer = once(&mut stack, host, args.size, &marks)?;
+        let answer = once(&mut stack, host, args.size.into(), &marks)?;
         times.add(answer, &host.to_string())?;
     }
     if times.ns.is_empty() {

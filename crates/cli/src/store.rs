@@ -13,7 +13,7 @@ use sprat_store::message::control::ServerState;
 use crate::args::Cluster;
 use crate::export::Source;
 use crate::fail::Fail;
-use crate::import::Sink;
+use crate::import::{Input, Sink};
 use crate::out::name;
 use crate::records::Record;
 
@@ -235,12 +235,11 @@ impl Sink for Writes<'_> {
 
 /// `sprat import`.
 pub(crate) fn import(args: &crate::args::Import) -> Result<(), Fail> {
-    // A file that cannot be used is found out before anything is created.
-    crate::records::format_of(&args.file.path, args.file.format)?;
+    let input = Input::open(&args.file)?;
     let mut store = Store::connect(&args.at)?;
     let to = &args.file.table;
     let table = if args.create { store.create_table(to, args.span)? } else { store.table(to)? };
-    let counts = crate::import::file(&args.file, args.skip_bad, &mut store.sink(table))?;
+    let counts = crate::import::file(&args.file, input, args.skip_bad, &mut store.sink(table))?;
     crate::import::say(counts, to)
 }
 

@@ -123,6 +123,7 @@ fn what_cannot_be_written_is_an_error_that_names_the_path() {
     ] {
         let error = write(&path).expect_err(why);
         assert!(error.contains(why) && error.contains(&path.display().to_string()), "{error}");
+        assert!(!error.contains(".part"), "the random name says nothing: {error}");
     }
     assert_eq!(names(&folder), ["old", "socket"]);
 }

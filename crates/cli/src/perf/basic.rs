@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use sprat::clock::Clock;
 use sprat::kv::{RejectRules, TableId};
+use sprat::locator::Locator;
 use sprat::probe::Marks;
 use sprat_proto::Rng;
 
@@ -16,6 +17,7 @@ use super::measure::{Lane, Sample, in_turns};
 use super::report::Row;
 use crate::fail::Fail;
 use crate::store::Store;
+use crate::{memory, out};
 
 /// Bytes of a key.
 const KEY: usize = 30;
@@ -46,6 +48,13 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
             "basic: random reads and writes among {count} objects of {size} B, keys of {KEY} B"
         ));
         let footprint = count as usize * (size + 50);
+        if footprint as u64 > memory::available() {
+            let (needed, there) = (out::bytes(footprint as u64), out::bytes(memory::available()));
+            return Err(Fail::usage(format!(
+                "{count} objects of {size} B take {needed}, and there are {there}"
+            ))
+            .next("choose fewer with --objects"));
+        }
         let mut lanes: [Lane<'_>; 1] = [floor::memory(footprint)];
         let memory = in_turns(&mut lanes, bench.rounds, bench.time / 5)?;
         bench.report.row(Row::new("floor.memory", "memory", Some(footprint), &memory[0]))?;
@@ -67,11 +76,14 @@ pub(crate) fn one_size(bench: &mut Bench, size: usize, count: u64) -> Result<(),
         let compared = bench.compare(&transport, writing(size), writes)?;
         bench.report.row(compared.row("basic.write", &transport, size))?;
     }
-    set.drop(bench)
+    set.end()
 }
 
-/// A table full of objects of one size.
+/// A table full of objects of one size, dropped with this.
 pub(crate) struct Set {
+    coordinator: String,
+    own: Vec<Locator>,
+    /// Empty once the table is dropped.
     name: String,
     size: usize,
     count: u64,
@@ -80,8 +92,10 @@ pub(crate) struct Set {
 impl Set {
     /// Creates and fills the table, over whatever the server names first: this is not what is measured.
     pub(crate) fn fill(bench: &mut Bench, size: usize, count: u64) -> Result<Self, Fail> {
-        let set = Self { name: format!("perf-{}-{size}", std::process::id()), size, count };
+        let name = format!("perf-{}-{size}", std::process::id());
+        let (coordinator, own) = (bench.coordinator()?, bench.local.own()?);
         let mut store = bench.store(&[])?;
+        let set = Self { coordinator, own, name, size, count };
         let table = store.create_table(&set.name, 1)?;
         let value = vec![b'v'; size];
         let window = (FILLING_BYTES / (size + 200)).clamp(1, 64) as u64;
@@ -126,8 +140,20 @@ impl Set {
     }
 
     /// Drops the table.
-    pub(crate) fn drop(self, bench: &mut Bench) -> Result<(), Fail> {
-        bench.store(&[])?.drop_table(&self.name)
+    pub(crate) fn end(mut self) -> Result<(), Fail> {
+        let name = std::mem::take(&mut self.name);
+        Store::from(&self.coordinator, &[], std::mem::take(&mut self.own), None)?.drop_table(&name)
+    }
+}
+
+impl Drop for Set {
+    /// A test that failed leaves the cluster as it was.
+    fn drop(&mut self) {
+        if !self.name.is_empty()
+            && let Ok(mut store) = Store::from(&self.coordinator, &[], std::mem::take(&mut self.own), None)
+        {
+            let _ = store.drop_table(&self.name);
+        }
     }
 }
 
@@ -240,7 +266,7 @@ pub(crate) fn throughput(bench: &mut Bench) -> Result<(), Fail> {
             let figures = in_turns(&mut lanes, bench.rounds, bench.time)?;
             bench.report.row(Row::new("readThroughput", &transport, Some(size), &figures[0]))?;
         }
-        set.drop(bench)?;
+        set.end()?;
     }
     bench.report.end()
 }

@@ -186,7 +186,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
                 all.push(breakdown);
             }
         }
-        set.drop(bench)?;
+        set.end()?;
     }
     bench.local.keep_marks(false);
     bench.report.say(&beside_one_another(&all))?;

@@ -44,8 +44,8 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
         }
         bench.report.end()?;
     }
-    small.drop(bench)?;
-    large.drop(bench)
+    small.end()?;
+    large.end()
 }
 
 fn rate(sample: Sample) -> f64 {

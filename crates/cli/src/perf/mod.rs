@@ -135,21 +135,23 @@ impl Bench {
         Ok(Compared { product: figures[0].clone(), floor: name, floor_us, tcp_us })
     }
 
+    /// Where the cluster that is measured has its coordinator.
+    fn coordinator(&mut self) -> Result<String, Fail> {
+        match &self.coordinator {
+            Some(at) => Ok(at.clone()),
+            None => self.local.cluster().map(|cluster| cluster.coordinator().to_owned()),
+        }
+    }
+
     /// A client of the cluster that is measured, over these transports; over whatever the servers name first, if none.
     fn store(&mut self, transports: &[String]) -> Result<Store, Fail> {
-        let coordinator = match &self.coordinator {
-            Some(at) => at.clone(),
-            None => self.local.cluster()?.coordinator().to_owned(),
-        };
+        let coordinator = self.coordinator()?;
         Store::from(&coordinator, transports, self.local.own()?, None)
     }
 
     /// The same over one transport, with marks.
     fn marked_store(&mut self, transport: &str, marks: &Marks) -> Result<Store, Fail> {
-        let coordinator = match &self.coordinator {
-            Some(at) => at.clone(),
-            None => self.local.cluster()?.coordinator().to_owned(),
-        };
+        let coordinator = self.coordinator()?;
         Store::from(&coordinator, &[transport.to_owned()], self.local.own()?, Some(marks.clone()))
     }
 

@@ -63,6 +63,14 @@ impl From<Rtr> for RtrKind {
     }
 }
 
+/// Octets of a message that is measured: one at least, whose arrival shows.
+fn octets(text: &str) -> Result<usize, String> {
+    match crate::args::size(text)? {
+        0 => Err("a message has at least 1 octet".to_owned()),
+        octets => Ok(octets),
+    }
+}
+
 /// A choice as it is typed.
 pub(super) fn word(choice: &impl ValueEnum) -> String {
     choice.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
@@ -242,7 +250,7 @@ pub(crate) struct Measured {
     #[command(flatten)]
     pub(crate) model: Model,
     /// Octets of a message (decimal KB and MB allowed)
-    #[arg(long, value_name = "SIZE,SIZE…", value_delimiter = ',', value_parser = crate::args::size, default_value = "4,64,1KB,10KB,64KB,100KB,500KB,1MB")]
+    #[arg(long, value_name = "SIZE,SIZE…", value_delimiter = ',', value_parser = octets, default_value = "4,64,1KB,10KB,64KB,100KB,500KB,1MB")]
     pub(crate) size: Vec<usize>,
     /// Messages of each figure at the most, over all rounds
     #[arg(long, value_name = "N", default_value_t = 10_000_000, value_parser = clap::value_parser!(u64).range(1..))]
@@ -290,7 +298,7 @@ pub(crate) struct Bw {
   sprat rdma table --size 64,64KB --seconds 1 --json table.jsonl")]
 pub(crate) struct Table {
     /// Octets of a message (decimal KB and MB allowed)
-    #[arg(long, value_name = "SIZE,SIZE…", value_delimiter = ',', value_parser = crate::args::size, default_value = "4,64,1KB,10KB,64KB,100KB,500KB")]
+    #[arg(long, value_name = "SIZE,SIZE…", value_delimiter = ',', value_parser = octets, default_value = "4,64,1KB,10KB,64KB,100KB,500KB")]
     pub(crate) size: Vec<usize>,
     /// How long each figure is measured, in seconds; its floor takes as long
     #[arg(long, value_name = "S", default_value_t = 0.5, value_parser = crate::args::seconds)]

@@ -10,6 +10,7 @@ use sprat::verbs::{
 };
 
 use super::args::{Crowd, Model};
+use super::connect;
 use super::end::PATIENCE;
 use crate::fail::{Fail, Named};
 use crate::out;
@@ -44,7 +45,7 @@ pub(crate) fn run(args: &Crowd) -> Result<(), Fail> {
     for _ in 0..args.connections {
         let pair = domain.queue_pair(&small).named(failed)?;
         pair.post_recv(RecvRequest::new(0, memory.sge(PING..2 * PING))).named(failed)?;
-        pair.connect(at, ConnectOptions::default(), PATIENCE).named("cannot connect")?;
+        connect(&pair, at, ConnectOptions::default())?;
         pairs.insert(pair.number(), pair);
     }
     let connected_ns = clock.now().since(begin);

@@ -10,7 +10,7 @@ use sprat::verbs::{
 use sprat_proto::rpc::MAX_MESSAGE;
 
 use super::args::{Model, Op};
-use super::strays;
+use super::{connect, strays};
 use crate::fail::{Fail, Named};
 use crate::process;
 
@@ -72,8 +72,7 @@ impl End {
             ..ConnectOptions::default()
         };
         let at = at.parse().named("the peer's address")?;
-        let connected =
-            end.pair.connect(at, options, PATIENCE).named(format_args!("cannot connect with {at}"))?;
+        let connected = connect(&end.pair, at, options)?;
         end.theirs = Stag(serde_json::from_slice(&connected.private_data).named("the peer's answer")?);
         Ok(end)
     }

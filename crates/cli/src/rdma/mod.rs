@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use sprat::verbs::Device;
+use sprat::verbs::{ConnectError, ConnectOptions, Connected, Device, QueuePair};
 
 use crate::fail::{Fail, Named as _};
 
@@ -25,6 +25,18 @@ fn device_for(wire: &args::Wire, at: SocketAddr) -> Result<Device, Fail> {
             .next("allow it with --insecure-network, or choose an address of loopback")
     })?;
     Ok(device)
+}
+
+/// Connects `pair` with `at`; what goes wrong here is said as the system says it.
+fn connect(pair: &QueuePair, at: SocketAddr, options: ConnectOptions) -> Result<Connected, Fail> {
+    let failed = format!("cannot connect with {at}");
+    pair.begin_connect(at, options).named(&failed)?;
+    pair.connected(end::PATIENCE).map_err(|error| {
+        Fail::new(format!("{failed}: {error}")).next(match error {
+            ConnectError::Rejected { .. } => "see what the server says about it",
+            _ => "see whether a server is there, and of which kind",
+        })
+    })
 }
 
 /// Runs the command.

@@ -22,7 +22,7 @@ use sprat::verbs::{
 };
 
 use super::args::Ping;
-use super::{device_for, strays};
+use super::{connect, device_for, strays};
 use crate::fail::{Fail, Named};
 use crate::out;
 use crate::perf::measure::median;
@@ -167,13 +167,7 @@ fn client(args: &Ping, device: &Device, at: SocketAddr) -> Result<(), Fail> {
         hold_ns: args.hold_ms * 1_000_000,
         ..ConnectOptions::default()
     };
-    side.pair.connect(at, options, PATIENCE).map_err(|error| {
-        let fail = Fail::new(format!("cannot connect with {at}: {error}"));
-        fail.next(match error {
-            ConnectError::Rejected { .. } => "see what the server says about it",
-            _ => "see whether a server is there: sprat rdma ping -s, or rping -s",
-        })
-    })?;
+    connect(&side.pair, at, options)?;
     let (clock, mut times) = (Clock::new(), Vec::new());
     let mut n = 0;
     while args.count == 0 || n < args.count {

@@ -94,8 +94,12 @@ fn a_malformed_line_is_named() {
 fn files_and_tables_that_are_not_there_are_named() {
     let cluster = Cluster::up(1);
     cluster.ok(&["table", "create", "t"]);
-    let error = cluster.fails(1, &["import", "/nonexistent/x.jsonl", "--table", "t"]);
+    let error = cluster.fails(1, &["import", "/nonexistent/x.jsonl", "--table", "new", "--create"]);
     assert!(error.contains("/nonexistent/x.jsonl"), "{error}");
+    assert!(
+        !cluster.ok(&["table", "list"]).contains("new"),
+        "nothing is created for a file that is not there"
+    );
     let error = cluster.fails(1, &["export", "/nonexistent/x.jsonl", "--table", "t"]);
     assert!(error.contains("/nonexistent/x.jsonl"), "{error}");
     let file = cluster.path("x.jsonl").to_string_lossy().into_owned();

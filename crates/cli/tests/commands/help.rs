@@ -68,6 +68,11 @@ fn wrong_usage_is_exit_code_2_and_says_how_it_is_right() {
         &["server"],
         &["import", "x.txt", "--table", "t"],
         &["perf", "sessions"],
+        &["perf", "basic", "--objects", "18446744073709551615"],
+        &["ping", "fast+shm:name=x", "--size", "18446744073709551615"],
+        &["ping", "fast+shm:name=x", "--interval", "18446744073709551615"],
+        &["ping", "fast+shm:name=x", "--count", "0"],
+        &["rdma", "lat", "write", "--size", "0"],
     ] {
         let output = run(args);
         assert_eq!(output.status.code(), Some(2), "{args:?}");

@@ -151,6 +151,9 @@ fn a_running_cluster_is_measured_and_left_as_it_was() {
     let (_, rows) = rows(&std::fs::read_to_string(&file).expect("reads"));
     assert!(named(&rows, "echo", "tcp")["p50_us"].is_number());
     assert!(cluster.ok(&["table", "list"]).contains("no tables yet"), "its tables are dropped");
+    let error = cluster.fails(1, &["perf", "--seconds", "0.02", "--objects", "1", "--size", "2MB", "basic"]);
+    assert!(error.contains("the limit is 1048576"), "{error}");
+    assert!(cluster.ok(&["table", "list"]).contains("no tables yet"), "also of a test that failed");
     let error = cluster.fails(2, &["perf", "--transport", "pigeon", "echo"]);
     assert!(error.contains("pigeon"), "{error}");
 }

@@ -112,6 +112,20 @@ fn links(line: &str) -> Vec<&str> {
 }
 
 #[test]
+fn messages_are_words() {
+    let mut wrong = Vec::new();
+    for file in files().iter().filter(|f| f.path.starts_with("crates/cli/src/") && !f.is_test()) {
+        let lines = file.text.lines().count() - file.lines_of_tests();
+        for (number, line) in file.text.lines().enumerate().take(lines) {
+            if line.contains(":?}") {
+                wrong.push(format!("{}:{}: a user reads no Rust: use Display", file.path, number + 1));
+            }
+        }
+    }
+    report("Debug in the command line's messages:", &wrong);
+}
+
+#[test]
 fn links_lead_to_files() {
     let mut wrong = Vec::new();
     for file in files().iter().filter(|f| f.path.ends_with(".md")) {
