@@ -14,6 +14,7 @@ use std::path::PathBuf;
 
 use sprat_store::coordinator::{Config, Coordinator};
 use sprat_store::master::{self, Master};
+use sprat_store::segment::segment_bytes;
 
 use crate::clock::Clock;
 use crate::crc::crc32c;
@@ -110,6 +111,7 @@ pub fn server(options: &ServerOptions) -> io::Result<Worker<Master>> {
         control: reached.join(";"),
         data: all[..data.len()].join(";"),
         log_bytes: options.memory_bytes,
+        segment_bytes: segment_bytes(options.memory_bytes),
         crc32c,
         ..master::Config::default()
     };

@@ -12,8 +12,8 @@
 //! Live are: an object that the hash table points to; a completion that [`crate::rifl`] remembers; a tombstone as long
 //! as one of the segments that may hold its object is in the log. What has died of the first two is marked in the log,
 //! so that passing by it costs no look into the tables. What always holds: a step does bounded work, between
-//! steps the log and the tables agree; pinned segments are left alone; it never cleans what gives less than 1/64 of a
-//! segment, so it comes to rest when memory is full of live data. If tombstones outlive their use because old segments
+//! steps the log and the tables agree; what replies point into is cleaned as anything else ([`crate::log`] keeps their bytes);
+//! it never cleans what gives less than 1/64 of a segment, so it comes to rest when memory is full of live data. If tombstones outlive their use because old segments
 //! are never worth cleaning, it cleans those, oldest first.
 
 use crate::log::Full;
@@ -28,7 +28,7 @@ const LIVE_COST: usize = 256;
 const DEAD_COST: usize = 16;
 const SLOT_COST: usize = 256;
 /// How many segments the log takes before it is cleaned for its size's sake.
-const TAKEN_FREELY: usize = 16;
+const TAKEN_FREELY: u32 = 16;
 /// Segments that it then keeps ready.
 const SPARE: u32 = 2;
 
@@ -36,9 +36,11 @@ const SPARE: u32 = 2;
 #[derive(Debug, Default)]
 pub struct Cleaner {
     phase: Phase,
-    /// At rest until so many bytes have died, or until less is asked of a segment than `rest_gain`.
+    /// At rest until so many bytes have died, less is asked of a segment than `rest_gain`, or another head was closed than
+    /// these.
     rest_until_died: u64,
     rest_gain: u32,
+    rest_closings: u64,
     /// Cleaning oldest segments for their tombstones' sake, up to this segment.
     round: Option<SegmentId>,
     /// No further round until so many bytes have been appended.
@@ -63,7 +65,9 @@ impl Cleaner {
         let log = &memory.log;
         match self.phase {
             Phase::Rest => {
-                let rested = log.died_bytes() >= self.rest_until_died || least_gain(memory) < self.rest_gain;
+                let rested = log.died_bytes() >= self.rest_until_died
+                    || least_gain(memory) < self.rest_gain
+                    || log.closings() != self.rest_closings;
                 low(memory) && rested
             }
             Phase::Choose { .. } | Phase::Clean { .. } => true,
@@ -84,17 +88,25 @@ impl Cleaner {
                 return false;
             }
             match self.phase {
-                Phase::Rest => self.phase = Phase::Choose { slot: 0, best: None },
+                Phase::Rest => self.begin(memory),
                 Phase::Choose { slot, best } => self.choose(memory, stamp, slot, best, &mut left),
                 Phase::Clean { slot, offset } => {
                     if self.clean(memory, slot, offset, &mut left).is_err() {
-                        // Only pins can keep survivor segments away: go on when they are released.
+                        // The log has used up its segments' numbers: nothing can be cleaned any more.
                         return false;
                     }
                 }
             }
         }
         self.wanted(memory)
+    }
+
+    /// Begins to look at all segments. If none is worth it, what happens from here on may change that.
+    fn begin(&mut self, memory: &Memory) {
+        self.rest_gain = least_gain(memory);
+        self.rest_until_died = memory.log.died_bytes() + u64::from(self.rest_gain);
+        self.rest_closings = memory.log.closings();
+        self.phase = Phase::Choose { slot: 0, best: None };
     }
 
     /// Looks at some more segments.
@@ -120,11 +132,7 @@ impl Cleaner {
             (Some((_, slot)), false) => Phase::Clean { slot, offset: HEADER },
             (None, false) => match self.oldest(memory) {
                 Some(slot) => Phase::Clean { slot, offset: HEADER },
-                None => {
-                    self.rest_gain = least_gain(memory);
-                    self.rest_until_died = memory.log.died_bytes() + u64::from(self.rest_gain);
-                    Phase::Rest
-                }
+                None => Phase::Rest,
             },
         };
     }
@@ -146,7 +154,7 @@ impl Cleaner {
         let oldest = log
             .segments()
             .take_while(|&(id, _)| id < end)
-            .find(|(_, segment)| segment.state == State::Closed && segment.pins == 0)
+            .find(|(_, segment)| segment.state == State::Closed)
             .and_then(|(id, _)| log.slot(id));
         if oldest.is_none() {
             self.round = None;
@@ -190,6 +198,7 @@ impl Cleaner {
         }
         memory.log.free(slot);
         self.cleaned += 1;
+        self.rest_until_died = 0;
         self.phase = Phase::Rest;
         Ok(())
     }
@@ -200,8 +209,8 @@ impl Cleaner {
 /// follows its data.
 fn low(memory: &Memory) -> bool {
     let log = &memory.log;
-    let taken = log.slots().len() as u64 * u64::from(log.segment_bytes());
-    let sparse = log.slots().len() >= TAKEN_FREELY && log.live_bytes() < taken / 2 && log.spare() < SPARE;
+    let bytes = u64::from(log.taken()) * u64::from(log.segment_bytes());
+    let sparse = log.taken() >= TAKEN_FREELY && log.live_bytes() < bytes / 2 && log.spare() < SPARE;
     sparse || log.available() < (log.limit() / 10).max(crate::log::MIN_SEGMENTS - 1)
 }
 
@@ -209,13 +218,13 @@ fn low(memory: &Memory) -> bool {
 fn least_gain(memory: &Memory) -> u32 {
     let log = &memory.log;
     let urgent = log.available() <= crate::log::MIN_SEGMENTS - 2;
-    log.segment_bytes() / if urgent { 64 } else { 8 }
+    log.segment_bytes() / if urgent { crate::log::LEAST_GAIN } else { 8 }
 }
 
 /// What cleaning the segment in `slot` promises; 0 if nothing.
 fn promise(memory: &Memory, slot: usize, stamp: u32) -> u128 {
     let segment = &memory.log.slots()[slot];
-    if segment.state != State::Closed || segment.pins > 0 {
+    if segment.state != State::Closed {
         return 0;
     }
     let useless = segment.tombstones > 0 && memory.log.narrow(segment.buried, segment.id).is_empty();

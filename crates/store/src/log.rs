@@ -7,7 +7,8 @@
 //!
 //! What always holds: an append is one piece of memory in one segment, so a group of entries is there whole or not at
 //! all; [`Position`]s only grow; a segment leaves the log only when nothing in it is live, and its memory is used again
-//! only when no reply points into it. Durability has its door here: [`Log::durable`] is how far the log is safe. With no
+//! only when no reply points into it. Until then that memory counts against nothing here: readers cannot take room from
+//! writers (see [`loans`]). Durability has its door here: [`Log::durable`] is how far the log is safe. With no
 //! replicas that is its end; a replica step moves it by [`Log::set_durable`].
 //!
 //! Checksums are filled in late, by [`Log::seal`], when bytes are about to leave this memory (to a replica, or to be
@@ -18,13 +19,15 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use sprat_proto::rpc::Slice;
 use sprat_proto::wire::checksum::Crc32c;
 
 use crate::segment::{Location, MAX_SEGMENTS, Position, SEGMENT_BYTES, Segment, SegmentId, Span, State};
 use crate::types::{ServerId, Version};
 
 pub mod entry;
+mod loans;
+
+use loans::Loans;
 
 /// Free segments that only the cleaner may use, so that it can always go on.
 pub const SURVIVORS: u32 = 2;
@@ -32,6 +35,9 @@ pub const SURVIVORS: u32 = 2;
 pub const REMOVALS: u32 = 1;
 /// The fewest segments that a log can work with.
 pub const MIN_SEGMENTS: u32 = SURVIVORS + REMOVALS + 3;
+
+/// The cleaner takes no segment that would give less than one part in so many of it, or it would copy without end.
+pub const LEAST_GAIN: u32 = 64;
 
 /// What an append is for: how much of the reserve it may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,7 +65,10 @@ pub enum Full {
 #[derive(Debug)]
 pub struct Log {
     slots: Vec<Segment>,
+    /// Slots that are free and have memory.
     free: Vec<u32>,
+    /// Slots without memory.
+    bare: Vec<u32>,
     /// The segments of the log in their order, with their slots.
     order: BTreeMap<SegmentId, u32>,
     segment_bytes: u32,
@@ -70,10 +79,14 @@ pub struct Log {
     closed: Position,
     survivor: Option<u32>,
     live: u64,
+    /// The greatest [`Segment::waste`] of all segments in the log.
+    waste: u32,
     tombstones: u64,
     died: u64,
     appended: u64,
-    pinned: u32,
+    /// Heads that were closed.
+    closings: u64,
+    loans: Loans,
     safe_version: Version,
     server: ServerId,
     replicated: bool,
@@ -88,10 +101,11 @@ impl Log {
     #[must_use]
     pub fn new(bytes: u64, segment_bytes: u32, crc32c: Crc32c, replicated: bool) -> Self {
         let segment_bytes = segment_bytes.clamp(1 << 10, SEGMENT_BYTES);
-        let limit = (bytes / u64::from(segment_bytes)).clamp(MIN_SEGMENTS.into(), MAX_SEGMENTS.into());
+        let limit = (bytes / u64::from(segment_bytes)).clamp(MIN_SEGMENTS.into(), (MAX_SEGMENTS / 2).into());
         Self {
             slots: Vec::new(),
             free: Vec::new(),
+            bare: Vec::new(),
             order: BTreeMap::new(),
             segment_bytes,
             limit: limit as u32,
@@ -100,10 +114,12 @@ impl Log {
             closed: Position::default(),
             survivor: None,
             live: 0,
+            waste: 0,
             tombstones: 0,
             died: 0,
             appended: 0,
-            pinned: 0,
+            closings: 0,
+            loans: Loans::new(limit as u32, segment_bytes),
             safe_version: Version(1),
             server: ServerId::default(),
             replicated,
@@ -136,6 +152,7 @@ impl Log {
             _ => self.advance(len, purpose)?,
         };
         self.appended += len as u64;
+        self.waste = self.waste.max(len as u32);
         let (offset, memory) = self.slots[slot as usize].take(len, stamp).ok_or(Full::TooLong)?;
         Ok((Location::new(slot, offset), memory))
     }
@@ -158,20 +175,21 @@ impl Log {
                 // What is dead in it may be all that the cleaner can still free.
                 let segment = &mut self.slots[head as usize];
                 (segment.state, segment.closed_early) = (State::Closed, true);
+                self.closings += 1;
                 self.closed = Position { segment: segment.id, offset: segment.written };
             }
             return Err(Full::NoSegment);
         }
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Segment::new(self.segment_bytes));
-            self.slots.len() as u32 - 1
-        });
+        let slot = self.take_slot();
         self.last_id.0 += 1;
         let survivor = purpose == Purpose::Survive;
         let open = if survivor { &mut self.survivor } else { &mut self.head };
         if let Some(full) = open.replace(slot) {
-            self.slots[full as usize].state = State::Closed;
+            let segment = &mut self.slots[full as usize];
+            segment.state = State::Closed;
+            segment.waste = segment.waste.max(segment.room() as u32);
         }
+        self.closings += u64::from(!survivor);
         let segment = &mut self.slots[slot as usize];
         segment.open(self.last_id, survivor);
         self.order.insert(self.last_id, slot);
@@ -185,6 +203,32 @@ impl Log {
             entry::put_header(memory, &header);
         }
         Ok(slot)
+    }
+
+    /// A slot with memory for the next segment.
+    fn take_slot(&mut self) -> u32 {
+        if let Some(slot) = self.free.pop() {
+            return slot;
+        }
+        let segment = Segment::new(self.segment_bytes);
+        if let Some(slot) = self.bare.pop() {
+            self.slots[slot as usize] = segment;
+            return slot;
+        }
+        self.slots.push(segment);
+        self.slots.len() as u32 - 1
+    }
+
+    /// Nothing points into the segment in `slot` any more: its memory is for the next one, unless the log has all that it
+    /// may have.
+    fn put_slot(&mut self, slot: u32) {
+        if self.available() > self.free.len() as u32 {
+            self.slots[slot as usize].state = State::Free;
+            self.free.push(slot);
+        } else {
+            self.slots[slot as usize] = Segment::new(0);
+            self.bare.push(slot);
+        }
     }
 
     /// The longest entry that fits into a segment, in bytes.
@@ -293,10 +337,22 @@ impl Log {
         self.appended
     }
 
-    /// The limit of the memory for live data: new data is refused beyond 95 % of what the reserve leaves.
+    /// The limit of live data, in bytes.
     #[must_use]
     pub fn live_limit(&self) -> u64 {
-        u64::from(self.limit - SURVIVORS - REMOVALS) * u64::from(self.segment_bytes) / 100 * 95
+        self.live_limit_with(0)
+    }
+
+    /// The same with an append of `len` bytes. New data is refused beyond 95 % of what the reserve leaves, so that cleaning
+    /// stays cheap, and beyond what the cleaner can surely keep in all segments but the reserve and the next head: it leaves
+    /// a 64th of a segment alone, and at the end of each may be less room than the longest entry needs.
+    #[must_use]
+    pub fn live_limit_with(&self, len: usize) -> u64 {
+        let segment = u64::from(self.segment_bytes);
+        let closed = u64::from(self.limit - SURVIVORS - REMOVALS - 1);
+        let waste = u64::from(self.waste).max(len as u64) + segment / u64::from(LEAST_GAIN);
+        let surely = closed * segment.saturating_sub(waste + entry::HEADER as u64);
+        surely.min((closed + 1) * segment / 100 * 95)
     }
 
     /// All of the memory, in bytes.
@@ -307,10 +363,23 @@ impl Log {
 
     // Segments.
 
-    /// Segments that are free or not allocated yet.
+    /// Segments that may yet be opened. One that was freed counts although replies still point into its memory: the next
+    /// takes other memory.
     #[must_use]
     pub fn available(&self) -> u32 {
-        self.free.len() as u32 + (self.limit - self.slots.len() as u32)
+        self.limit - self.order.len() as u32
+    }
+
+    /// Segments that have memory and into which no reply points that is in the log no more.
+    #[must_use]
+    pub fn taken(&self) -> u32 {
+        (self.order.len() + self.free.len()) as u32
+    }
+
+    /// How often a head was closed: for who waits for something to clean.
+    #[must_use]
+    pub fn closings(&self) -> u64 {
+        self.closings
     }
 
     /// Free segments whose memory was used before.
@@ -368,11 +437,14 @@ impl Log {
         debug_assert_eq!((segment.live, segment.tombstones), (0, 0), "{:?}", segment.id);
         debug_assert_eq!(segment.state, State::Closed);
         self.order.remove(&segment.id);
+        let waste = segment.waste;
         if segment.pins > 0 {
             segment.state = State::Draining;
         } else {
-            segment.state = State::Free;
-            self.free.push(slot);
+            self.put_slot(slot);
+        }
+        if waste == self.waste {
+            self.waste = self.segments().map(|(_, segment)| segment.waste).max().unwrap_or(0);
         }
     }
 
@@ -390,46 +462,6 @@ impl Log {
     #[inline]
     pub fn object(&self, at: Location) -> entry::Object<'_> {
         entry::object(self.bytes(at))
-    }
-
-    // Pins.
-
-    /// Keeps `len` bytes at `at` in place until [`Log::unpin`]; `None` if too many segments are pinned already (an eighth
-    /// of all, since a reply may be kept for long by an idle client): then the reply must have a copy.
-    pub fn pin(&mut self, at: Location, len: usize) -> Option<Slice> {
-        let segment = &mut self.slots[at.slot()];
-        if segment.pins == 0 {
-            if self.pinned >= (self.limit / 8).max(1) {
-                return None;
-            }
-            self.pinned += 1;
-        }
-        segment.pins += 1;
-        Some(Slice { segment: at.slot() as u32, offset: at.offset() as u32, len: len as u32 })
-    }
-
-    /// The bytes of a pinned slice; none if it makes no sense.
-    #[must_use]
-    pub fn pinned_bytes(&self, slice: Slice) -> &[u8] {
-        let segment = self.slots.get(slice.segment as usize);
-        let end = slice.offset as usize + slice.len as usize;
-        segment.and_then(|s| s.bytes.get(slice.offset as usize..end)).unwrap_or(&[])
-    }
-
-    /// Undoes one [`Log::pin`].
-    pub fn unpin(&mut self, slice: Slice) {
-        let Some(segment) = self.slots.get_mut(slice.segment as usize).filter(|s| s.pins > 0) else {
-            return;
-        };
-        segment.pins -= 1;
-        if segment.pins > 0 {
-            return;
-        }
-        self.pinned -= 1;
-        if segment.state == State::Draining {
-            segment.state = State::Free;
-            self.free.push(slice.segment);
-        }
     }
 
     // Order, durability, versions.

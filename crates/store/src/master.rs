@@ -63,7 +63,7 @@ pub struct Config {
     pub data: String,
     /// Memory for the log, in bytes.
     pub log_bytes: u64,
-    /// The size of a segment in bytes: [`SEGMENT_BYTES`] but in tests.
+    /// The size of a segment in bytes; [`segment_bytes`](crate::segment::segment_bytes) suits the log's.
     pub segment_bytes: u32,
     /// Continues a CRC32C.
     pub crc32c: Crc32c,
@@ -211,9 +211,8 @@ impl Master {
         }
         let head = data::result_head(Status::Ok, object.version);
         let (at, len) = (at.plus(OBJECT + key.len()), object.value.len());
-        if len > INLINE_VALUE
-            && let Some(slice) = self.memory.log.pin(at, len)
-        {
+        if len > INLINE_VALUE {
+            let slice = self.memory.log.lend(at, len).ok_or(Status::Retry)?;
             let mut message = Message::from(&head[..]);
             message.slices.push(slice);
             return Ok(self.gate(caller, message, durable));
@@ -296,10 +295,7 @@ impl Master {
         bytes.extend_from_slice(&listing.bytes);
         let mut message = Message::from(bytes);
         if let Some((at, len)) = listing.large {
-            match self.memory.log.pin(at, len) {
-                Some(slice) => message.slices.push(slice),
-                None => message.bytes.extend_from_slice(&self.memory.log.bytes(at)[..len]),
-            }
+            message.slices.push(self.memory.log.lend(at, len).ok_or(Status::Retry)?);
         }
         // Some of the objects may be newer than what is durable.
         Ok(self.gate(caller, message, false))
@@ -340,7 +336,7 @@ impl Master {
             return Some(message);
         }
         if self.gated.len() >= MAX_GATED {
-            message.slices.iter().for_each(|&slice| self.memory.log.unpin(slice));
+            message.slices.iter().for_each(|&slice| self.memory.log.give_back(slice));
             return Some(self.counts.refuse(Status::Retry));
         }
         self.gated.push_back(Gated { until: self.memory.log.tail(), caller, message });
@@ -417,7 +413,7 @@ fn seconds(now: Instant) -> u32 {
 
 impl Slices for Master {
     fn bytes(&self, slice: Slice) -> &[u8] {
-        self.memory.log.pinned_bytes(slice)
+        self.memory.log.lent_bytes(slice)
     }
 }
 
@@ -475,7 +471,7 @@ impl Machine for Master {
     }
 
     fn released(&mut self, slice: Slice) {
-        self.memory.log.unpin(slice);
+        self.memory.log.give_back(slice);
     }
 
     fn spare(&mut self, buffer: Vec<u8>) {

@@ -12,7 +12,7 @@
 use alloc::vec::Vec;
 
 use crate::log::entry::{self, COMPLETION, Completion, HEAD, OBJECT, Object, Outcome, TOMBSTONE, Tombstone};
-use crate::log::{Full, Log, Purpose};
+use crate::log::{Log, Purpose};
 use crate::message::Status;
 use crate::message::data::{Amount, Enumerate, Once, Target, object_head};
 use crate::rifl::Results;
@@ -160,16 +160,18 @@ impl Memory {
         sum: Option<[u8; 8]>,
     ) -> Result<Outcome, Status> {
         let len = OBJECT + mutation.key.len() + value.len();
+        if HEAD + len + COMPLETION > self.log.longest_entry() {
+            return Err(Status::ValueTooLong);
+        }
         let old_len = before.as_ref().map_or(0, |before| before.len);
         let grown = self.log.live_bytes() + (len + COMPLETION) as u64 - old_len as u64;
-        if len > old_len && grown > self.log.live_limit() {
+        if len > old_len && grown > self.log.live_limit_with(HEAD + len + COMPLETION) {
             return Err(Status::NoSpace);
         }
         let safe_version = self.log.safe_version();
         let (at, memory) = match self.log.append(HEAD + len + COMPLETION, mutation.stamp, Purpose::Write) {
             Ok(appended) => appended,
-            Err(Full::TooLong) => return Err(Status::ValueTooLong),
-            Err(Full::NoSegment) => return Err(Status::Retry),
+            Err(_) => return Err(Status::Retry),
         };
         let version = before.as_ref().map_or(safe_version, |before| Version(before.version.0 + 1));
         let outcome = Outcome { status: Status::Ok, version, sum };

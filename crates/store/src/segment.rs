@@ -6,15 +6,20 @@
 //! ```
 //!
 //! What always holds: bytes below `written` never change while the segment is in the log, but for checksums, which are
-//! filled in later (see [`crate::log`]), and marks of what is dead (see [`crate::log::entry`]); a segment with pins is neither freed nor used again, so that replies can point
+//! filled in later (see [`crate::log`]), and marks of what is dead (see [`crate::log::entry`]); the memory of a segment with pins is not used again, so that replies can point
 //! into it; `live` counts the bytes of entries that somebody still needs, and never those of group headers. Which entry
 //! means what is not known here: see [`crate::log::entry`].
 
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// The size of a segment in production, in bytes: also the largest that a [`Location`] can name.
+/// The size of a segment in bytes, and the largest that a [`Location`] can name.
 pub const SEGMENT_BYTES: u32 = 8 << 20;
+/// The size of a segment in a small log.
+const SMALL_SEGMENT_BYTES: u32 = 4 << 20;
+/// The longest log that is small, in bytes: here what the ends of small segments waste behind the longest objects, a quarter
+/// of each, is as much as what large ones lose by the few that are kept in reserve.
+const SMALL_LOG: u64 = 128 << 20;
 const OFFSET_BITS: u32 = 23;
 const SLOT_BITS: u32 = 24;
 /// How many segments a log can have.
@@ -86,6 +91,12 @@ impl Location {
     }
 }
 
+/// The size of the segments for a log of `log_bytes` bytes.
+#[must_use]
+pub fn segment_bytes(log_bytes: u64) -> u32 {
+    if log_bytes > SMALL_LOG { SEGMENT_BYTES } else { SMALL_SEGMENT_BYTES }
+}
+
 /// A range of segment ids, both ends included; empty when `last` is 0.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Span {
@@ -148,6 +159,9 @@ pub struct Segment {
     pub closed_early: bool,
     /// How much of the memory has entries.
     pub written: u32,
+    /// The longest append, or the room that was left when it was closed for want of it: so much may be lost at the end of a
+    /// segment.
+    pub waste: u32,
     /// Up to where the checksums are filled in.
     pub sealed: u32,
     /// Bytes of entries that are needed, tombstones included.
@@ -173,6 +187,7 @@ impl Segment {
             survivor: false,
             closed_early: false,
             written: 0,
+            waste: 0,
             sealed: 0,
             live: 0,
             tombstones: 0,
@@ -201,6 +216,7 @@ impl Segment {
         let at = self.written;
         let memory = self.bytes.get_mut(at as usize..at as usize + len)?;
         self.written += len as u32;
+        self.waste = self.waste.max(len as u32);
         self.stamps += len as u64 * u64::from(stamp);
         Some((at, memory))
     }

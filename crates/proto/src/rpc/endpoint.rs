@@ -47,8 +47,11 @@ pub struct Config {
     pub retry_after_ns: u64,
     /// Server: sessions idle for longer are forgotten. In nanoseconds, in steps of a second, at most 18 hours.
     pub idle_expiry_ns: u64,
-    /// Server: a half-received request, or a reply half sent, is given up after this long without a sign of the client.
+    /// Server: a half-received request, or a reply half sent, is given up after this long without a sign of the client; so is a
+    /// reply that names slices and that the client has not acknowledged.
     pub stale_request_ns: u64,
+    /// Server: a reply that the client has not taken by then is given up, whatever signs there are of it.
+    pub stale_reply_ns: u64,
     /// Client: the least time that an answer may take, beyond the round trip, before the server is asked.
     pub min_pto_ns: u64,
     /// Client: unanswered probes after which the server counts as unreachable.
@@ -79,6 +82,7 @@ impl Default for Config {
             retry_after_ns: MS,
             idle_expiry_ns: 600 * SECOND,
             stale_request_ns: 5 * SECOND,
+            stale_reply_ns: 30 * SECOND,
             min_pto_ns: 5 * MS,
             max_silent: 10,
             max_refusals: 8,

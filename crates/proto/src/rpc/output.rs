@@ -308,6 +308,7 @@ impl<P: Probe> Endpoint<P> {
         let slot = &mut self.slots[i];
         slot.out.took(piece);
         slot.progress = self.now;
+        self.peers.slab[slot.peer].progress = self.now;
         self.stats.sent += 1;
         if piece.again {
             self.stats.resent += 1;

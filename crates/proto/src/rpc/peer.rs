@@ -40,6 +40,8 @@ pub(super) struct Peer {
     pub(super) long: Vec<(u32, u32)>,
     /// True while the endpoint's list of peers with something to send has it.
     pub(super) active: bool,
+    /// When the driver last took a packet of a message to it that had waited.
+    pub(super) progress: Instant,
     /// Turns of long messages so far; every 16th goes to the oldest.
     pub(super) turns: u8,
     /// Client sessions, by index and epoch, that wait to be opened, and those whose OPEN is unanswered, oldest first.
@@ -75,6 +77,7 @@ impl Peer {
             short: VecDeque::new(),
             long: Vec::new(),
             active: false,
+            progress: Instant::ZERO,
             turns: 0,
             to_open: VecDeque::new(),
             opening: VecDeque::new(),

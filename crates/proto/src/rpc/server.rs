@@ -28,13 +28,14 @@ pub(super) struct Kept {
     tail: u32,
     count: u32,
     bytes: usize,
-    /// Bytes of replies that are not wholly sent.
+    /// Replies that are not wholly sent, and the bytes that they have here: slices are their owner's to limit.
+    unsent: u32,
     unsent_bytes: usize,
 }
 
 impl Default for Kept {
     fn default() -> Self {
-        Self { head: NONE, tail: NONE, count: 0, bytes: 0, unsent_bytes: 0 }
+        Self { head: NONE, tail: NONE, count: 0, bytes: 0, unsent: 0, unsent_bytes: 0 }
     }
 }
 
@@ -43,6 +44,12 @@ impl Kept {
     #[inline]
     pub(super) const fn is_full(&self, max_bytes: usize) -> bool {
         self.unsent_bytes / 4 >= max_bytes
+    }
+
+    /// True if a reply waits to be sent.
+    #[inline]
+    pub(super) const fn is_waiting(&self) -> bool {
+        self.unsent > 0
     }
 
     /// True if it comes near what may be kept.
@@ -380,7 +387,9 @@ impl<P: Probe> Endpoint<P> {
             return self.release(message);
         };
         let slot = &mut self.slots[i];
-        self.kept.unsent_bytes += len;
+        slot.deadline = self.now.after(self.config.stale_reply_ns);
+        self.kept.unsent += 1;
+        self.kept.unsent_bytes += message.bytes.len();
         if self.lossless {
             slot.out = Outgoing::new(message, len as u32, len as u32);
         } else {
@@ -415,7 +424,8 @@ impl<P: Probe> Endpoint<P> {
         if slot.kept {
             return;
         }
-        self.kept.unsent_bytes -= slot.out.len as usize;
+        self.kept.unsent -= 1;
+        self.kept.unsent_bytes -= slot.out.message.bytes.len();
         self.keep(i);
     }
 
@@ -511,7 +521,7 @@ impl<P: Probe> Endpoint<P> {
 
     /// Gives a slot of the server's back with all it holds.
     #[inline]
-    fn free_slot(&mut self, i: u32) {
+    pub(super) fn free_slot(&mut self, i: u32) {
         let slot = &mut self.slots[i];
         if let Some(incoming) = slot.incoming.take() {
             self.assembling_bytes -= incoming.len as usize;
@@ -531,7 +541,8 @@ impl<P: Probe> Endpoint<P> {
         let slot = &mut self.slots[i];
         let len = slot.out.len as usize;
         if !slot.kept {
-            self.kept.unsent_bytes -= len;
+            self.kept.unsent -= 1;
+            self.kept.unsent_bytes -= slot.out.message.bytes.len();
             return;
         }
         slot.kept = false;

@@ -68,7 +68,9 @@ impl<P: Probe> Endpoint<P> {
         if self.sweep.urgent > 0 {
             return self.now;
         }
-        let needed = self.assembling_bytes > 0 || (!self.lossless && self.sessions.used() > 0);
+        let needed = self.assembling_bytes > 0
+            || self.kept.is_waiting()
+            || (!self.lossless && self.sessions.used() > 0);
         if needed { self.sweep.next } else { Instant::NEVER }
     }
 
@@ -99,25 +101,37 @@ impl<P: Probe> Endpoint<P> {
         }
     }
 
-    /// Gives up a request that stopped coming in, or a reply that its client stopped taking.
+    /// Gives up a request that stopped coming in, or a reply that its client does not take. If the
+    /// client asks, it learns that the request was never executed, or that its reply is gone.
     fn sweep_slot(&mut self, i: u32) {
         let slot = &self.slots[i];
         // One that has sent all that it was granted waits for us.
         let owes = slot.incoming.as_ref().is_some_and(|incoming| incoming.received < incoming.granted);
         let crowded = self.now < self.sweep.crowded_until && owes && slot.role == Role::Recv;
         let most_ns = if crowded { CROWDED_STALE_NS } else { self.config.stale_request_ns };
-        if self.now.since(slot.progress) <= most_ns {
-            return;
+        let mut progress = slot.progress;
+        if slot.role == Role::Reply && self.lossless {
+            // It may wait behind others that the client takes.
+            progress = progress.max(self.peers.slab.get(slot.peer).map_or(progress, |peer| peer.progress));
         }
-        let (s, channel, seq) = (slot.session & INDEX_MAX, usize::from(slot.channel), slot.seq);
+        let is_stale = self.now.since(progress) > most_ns;
+        let is_large = !slot.kept || !slot.out.message.slices.is_empty();
         let state = match slot.role {
-            // Its number is used up; if the client asks, it learns that it was never executed.
-            Role::Recv => State::Empty,
-            Role::Reply if !self.lossless && !slot.kept => State::Done,
+            Role::Recv if is_stale => State::Empty,
+            Role::Reply if is_large && (is_stale || slot.deadline <= self.now) => State::Done,
             _ => return,
         };
+        let (s, channel, seq) = (slot.session & INDEX_MAX, usize::from(slot.channel), slot.seq);
+        let is_queued_only = slot.role == Role::Reply && self.lossless;
+        let is_past = slot.role == Role::Reply && self.packet_of(i).is_none();
         self.stats.abandoned += 1;
-        self.drop_slot(s, channel);
-        self.sessions[s].channels[channel] = Word::new(seq, state);
+        if is_queued_only {
+            self.free_slot(i);
+        } else {
+            self.drop_slot(s, channel);
+        }
+        if !is_past {
+            self.sessions[s].channels[channel] = Word::new(seq, state);
+        }
     }
 }

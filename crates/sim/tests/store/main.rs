@@ -1,6 +1,7 @@
 //! The whole store in worlds where everything goes wrong: every history can be explained, every increment counts once,
 //! and in the end everything is answered.
 
+mod readers;
 mod score;
 mod user;
 

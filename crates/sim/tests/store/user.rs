@@ -73,9 +73,27 @@ enum Asked {
 
 /// The client's side as a machine that nobody sends requests to.
 #[derive(Debug)]
-struct Side {
+pub(crate) struct Side {
     client: Client,
     done: Vec<Done<'static>>,
+}
+
+impl Side {
+    pub(crate) fn new(client: Client) -> Self {
+        Self { client, done: Vec::new() }
+    }
+
+    pub(crate) fn client(&mut self) -> &mut Client {
+        &mut self.client
+    }
+
+    /// What has ended since the last call.
+    pub(crate) fn take_done(&mut self) -> Vec<Done<'static>> {
+        while let Some(done) = self.client.event() {
+            self.done.push(done);
+        }
+        std::mem::take(&mut self.done)
+    }
 }
 
 impl Slices for Side {
@@ -130,7 +148,7 @@ impl User {
     pub(crate) fn new(start: Start<'_>, habits: Habits) -> Self {
         let mut rng = start.rng;
         let config_ = Config { try_timeout_ns: 20 * MS + rng.below(100 * MS), ..Config::new(&locator(0)) };
-        let side = Side { client: Client::new(config_, rng.fork()), done: Vec::new() };
+        let side = Side::new(Client::new(config_, rng.fork()));
         Self {
             host: start.host,
             node: Node::new(side, config(false), rng.fork()),
@@ -145,16 +163,13 @@ impl User {
     }
 
     fn client(&mut self) -> &mut Client {
-        &mut self.node.machine.client
+        self.node.machine.client()
     }
 
     // What it is told.
 
     fn hear(&mut self, score: &mut Score) {
-        while let Some(done) = self.node.machine.client.event() {
-            self.node.machine.done.push(done);
-        }
-        for Done { op, outcome } in std::mem::take(&mut self.node.machine.done) {
+        for Done { op, outcome } in self.node.machine.take_done() {
             match self.asked.remove(&op) {
                 Some(Asked::Object(number, table)) => {
                     let answer = self.object_answer(outcome);

@@ -40,34 +40,6 @@ fn positions_only_grow() {
 }
 
 #[test]
-fn a_pinned_segment_is_not_used_again() {
-    let mut log = log(8);
-    let (at, memory) = log.append(200, 0, Purpose::Write).unwrap();
-    memory[..5].copy_from_slice(b"value");
-    fill(&mut log, Purpose::Write);
-    let free = log.available();
-    let slice = log.pin(at, 5).unwrap();
-    assert_eq!(log.pin(at, 5), Some(slice));
-    let other = Location::new(at.slot() as u32 + 1, 100);
-    assert_eq!(log.pin(other, 5), None, "an eighth of eight segments is one");
-
-    log.free(slice.segment);
-    assert_eq!((log.available(), log.segments().count()), (free, 4));
-    fill(&mut log, Purpose::Remove);
-    assert_eq!(log.pinned_bytes(slice), b"value");
-    log.unpin(slice);
-    assert_eq!(log.available(), free - 1);
-    log.unpin(slice);
-    assert_eq!(log.available(), free);
-    // What nobody pinned cannot be unpinned, and what was never handed out has no bytes.
-    log.unpin(slice);
-    log.unpin(Slice { segment: 99, offset: 0, len: 1 });
-    assert_eq!(log.available(), free);
-    assert_eq!(log.pinned_bytes(Slice { segment: 0, offset: 1020, len: 5 }), b"");
-    assert!(log.pin(other, 5).is_some());
-}
-
-#[test]
 fn spans_shrink_to_what_is_left() {
     let mut log = log(8);
     fill(&mut log, Purpose::Write);

@@ -60,7 +60,9 @@ pub(super) fn json(counts: &Counts, memory: &Memory, cleaned: u64) -> String {
         ("table_bytes", memory.table.memory_bytes()),
         ("segments", u64::from(log.limit())),
         ("segments_free", u64::from(log.available())),
+        ("segments_pinned", u64::from(log.pinned())),
         ("segments_cleaned", cleaned),
+        ("lent_copies_bytes", log.copied_bytes()),
     ];
     let mut text = String::from("{");
     for (name, number) in numbers {

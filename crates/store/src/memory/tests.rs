@@ -461,3 +461,62 @@ fn a_dropped_tablets_objects_go() {
     // The last mutation is not acknowledged yet.
     assert_eq!(world.memory.log.live_bytes(), COMPLETION as u64);
 }
+
+/// Memory is filled and then overwritten for long, with replies that are never taken: what is new is refused only where live
+/// bytes would pass the limit, and what is there can always be written anew, however large objects are beside a segment.
+///
+/// The cleaner once left alone what readers pinned, and rested for ever when that was what it needed.
+#[test]
+fn writes_are_refused_only_at_the_limit() {
+    const SEGMENT: u64 = 16 << 10;
+    let none = RejectRules::default();
+    let lens = [(100, 100), (1950, 1950), (2048, 2048), (4000, 4000), (5000, 7000), (50, 2100), (8100, 8100)];
+    for (segments, (least, most)) in [6, 8, 9, 16, 32, 128].into_iter().flat_map(|n| lens.map(|len| (n, len)))
+    {
+        let mut rng = Rng::seeded(segments * 31 + most);
+        let mut world = World::new(segments, SEGMENT as u32);
+        let (mut keys, mut full, mut lent) = (0, false, Vec::new());
+        for n in 0..segments * 200 {
+            world.acknowledge(0);
+            let number = if full { rng.below(keys) } else { keys };
+            let key = number.to_be_bytes();
+            let len = least + number * 7919 % (most - least + 1);
+            if full && rng.chance(300_000) {
+                world.mutate(&key, none, Change::Remove).unwrap();
+                world.acknowledge(0);
+            }
+            let there = world.objects.contains_key(&key[..]);
+            let before = world.memory.log.live_bytes();
+            let written = world.mutate(&key, none, Change::Write(&vec![n as u8; len as usize]));
+            match written {
+                None => {
+                    let log = &world.memory.log;
+                    let at = (before, log.live_limit(), log.tombstone_bytes());
+                    assert!(
+                        !there,
+                        "{segments} segments, {least} to {most} bytes: refused {len} in place of as many, at {at:?}, {:?}",
+                        log.segments()
+                            .map(|(i, s)| (i, s.written, s.live, s.tombstones, s.state, s.closed_early))
+                            .collect::<Vec<_>>()
+                    );
+                    let appended = HEAD + OBJECT + key.len() + len as usize + COMPLETION;
+                    let limit = world.memory.log.live_limit_with(appended);
+                    assert!(before + appended as u64 > limit, "refused {len} at {before} of {limit} bytes");
+                    full = true;
+                }
+                Some(_) if !full => keys += 1,
+                Some(_) => {
+                    let target = Target { table: TABLE, ..Target::default() };
+                    let hash = world.memory.tablets.locate(TABLE, &key).unwrap();
+                    let (_, at, _) = world.memory.find(&target, hash, &key).unwrap();
+                    lent.extend(world.memory.log.lend(at, OBJECT));
+                }
+            }
+        }
+        assert!(full && !lent.is_empty());
+        world.check();
+        lent.into_iter().for_each(|slice| world.memory.log.give_back(slice));
+        assert_eq!((world.memory.log.pinned(), world.memory.log.copied_bytes()), (0, 0));
+        world.check();
+    }
+}

@@ -6,7 +6,7 @@ use super::{Net, Seen, pattern};
 use crate::fault::Fault;
 use crate::rpc::session::{ClientSession, ServerSession};
 use crate::rpc::slot::{Incoming, Placed, Slot};
-use crate::rpc::{Config, RequestError};
+use crate::rpc::{Config, Message, RequestError, RpcError, Slice};
 use crate::time::{MS, SECOND};
 
 /// The numbers that `docs/notes.md` and the README may quote.
@@ -230,5 +230,57 @@ fn many_long_messages_share_the_credit() {
             let Seen::Response(_, n, bytes) = seen else { panic!("{seen:?}") };
             assert_eq!(bytes, pattern(n, 150_000 + 1000 * n as usize));
         }
+    }
+}
+
+/// A client that stops with replies under way holds what they name for a bounded time, wherever they are: in the queue behind
+/// a full ring, half sent, or sent and not acknowledged. Whatever signs there are of it, the second limit holds.
+#[test]
+fn a_client_that_stops_does_not_hold_slices_for_ever() {
+    const REPLIES: u64 = 20;
+    for (lossless, stale_request_ns) in [(true, 5), (true, 1000), (false, 5), (false, 1000)] {
+        let mut net = Net::new(7, 0, lossless);
+        net.shared.borrow_mut().capacity = 20;
+        net.add(Config { stale_request_ns: stale_request_ns * SECOND, ..Config::default() });
+        net.add(Config::default());
+        net.hosts[0].echo = false;
+        let sessions = [0, 1, 2].map(|_| net.connect(1, 0));
+        for n in 0..REPLIES {
+            net.request(1, sessions[n as usize % 3], n, pattern(n, 10));
+        }
+        assert!(net.run(SECOND, |net| net.hosts[0].seen.len() == REPLIES as usize));
+        net.hosts[1].up = false;
+        let now = net.now;
+        for (n, seen) in net.seen(0).into_iter().enumerate() {
+            let Seen::Request(rpc, ..) = seen else { panic!("{seen:?}") };
+            let mut message = Message::from(&[n as u8; 16][..]);
+            message.slices.push(Slice { segment: n as u32, offset: 0, len: [300, 60_000][n % 2] });
+            net.hosts[0].endpoint.reply(now, rpc, message);
+        }
+        net.run(SECOND, |_| false);
+        let early = net.hosts[0].released.len();
+        net.run(10 * SECOND, |_| false);
+        let after_ten = net.hosts[0].released.len();
+        net.run(25 * SECOND, |_| false);
+        assert_eq!(net.hosts[0].released.len(), REPLIES as usize, "{lossless} {stale_request_ns}");
+        assert_eq!(after_ten == REPLIES as usize, stale_request_ns == 5, "{after_ten} of {REPLIES}");
+        let server = &net.hosts[0].endpoint;
+        assert_eq!((server.sizes().slots, server.stats().abandoned), (0, REPLIES - early as u64));
+        assert!(lossless || early == 0, "what a lossy driver took is not yet there");
+        // Expect: the client learns what it has missed, and goes on.
+        net.hosts[1].up = true;
+        net.hosts[0].echo = true;
+        net.request(1, sessions[0], 100, pattern(100, 10));
+        assert!(
+            net.run(20 * SECOND, |net| net.hosts[1].seen.len() == REPLIES as usize + 1),
+            "{:?}",
+            net.hosts[1].seen.len()
+        );
+        let seen = net.seen(1);
+        let told =
+            |seen: &Seen| matches!(seen, Seen::Response(..) | Seen::Failed(_, _, RpcError::MaybeExecuted));
+        assert!(seen.iter().all(told), "{seen:?}");
+        net.run(SECOND, |_| false);
+        assert_eq!(net.hosts[0].endpoint.sizes().slots, 0);
     }
 }

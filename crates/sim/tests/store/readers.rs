@@ -1,0 +1,191 @@
+//! Readers that ask for much and then take nothing, beside a writer in a memory that is nearly full: whatever replies wait
+//! for them, objects can be written anew.
+
+use sprat_proto::time::{MS, SECOND};
+use sprat_proto::{Instant, Rng};
+use sprat_sim::node::{Node, config, locator};
+use sprat_sim::{Frail, Options, Outside, Process, Start, World, seeds, wire};
+use sprat_store::client::{Answer, Client, Config, Done, Error, Op};
+use sprat_store::coordinator::Coordinator;
+use sprat_store::master::{self, Master};
+use sprat_store::message::data::RejectRules;
+use sprat_store::types::TableId;
+
+use crate::coordinator_config;
+use crate::user::Side;
+
+/// A small log, and objects that are large beside its segments.
+const SEGMENT: u32 = 32 << 10;
+const SEGMENTS: u64 = 16;
+const OBJECT: usize = 4_000;
+/// As many as there surely is room for: see `Log::live_limit_with`.
+const OBJECTS: u64 = 82;
+/// Reads of a reader, and writes of the writer, that are under way at a time.
+const READS: usize = 32;
+const WRITES: usize = 4;
+/// The longest time until more are asked for.
+const PAUSE_NS: u64 = 20 * MS;
+
+/// What is seen from outside.
+#[derive(Debug, Default)]
+struct Score {
+    table: Option<TableId>,
+    written: u64,
+    read: u64,
+    /// Segments that replies point into, and bytes that were copied for them.
+    lent: (u32, u64),
+}
+
+/// The master's process.
+struct Server(Node<Master>);
+
+impl Process<Score> for Server {
+    fn turn(&mut self, outside: &mut Outside<'_, Score>) -> bool {
+        let more = self.0.turn(outside);
+        let log = &self.0.machine.memory().log;
+        outside.score.lent = (log.pinned(), log.copied_bytes());
+        more
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.0.deadline()
+    }
+}
+
+/// A program that writes or reads.
+struct User {
+    node: Node<Side>,
+    rng: Rng,
+    writes: bool,
+    /// What it waits for, and when it asks for more.
+    open: Vec<Op>,
+    next: Instant,
+}
+
+impl User {
+    fn new(start: Start<'_>, writes: bool) -> Self {
+        let mut rng = start.rng;
+        let client = Client::new(Config::new(&locator(0)), rng.fork());
+        let node = Node::new(Side::new(client), config(false), rng.fork());
+        Self { node, rng, writes, open: Vec::new(), next: start.now }
+    }
+
+    fn ask(&mut self, now: Instant, score: &Score) {
+        self.next = now.after(1 + self.rng.below(PAUSE_NS));
+        let (rng, client, never) = (&mut self.rng, self.node.machine.client(), Instant::NEVER);
+        let Some(table) = score.table else {
+            if self.writes && self.open.is_empty() {
+                self.open.push(client.create_table("t", 1, never));
+            }
+            return;
+        };
+        let (rules, filled) = (RejectRules::default(), score.written >= OBJECTS);
+        while self.open.len() < if self.writes { WRITES } else { READS } && (self.writes || filled) {
+            let next = score.written + self.open.len() as u64;
+            let key = if next < OBJECTS { next } else { rng.below(OBJECTS) }.to_be_bytes();
+            self.open.push(match self.writes {
+                true => client.write(table, &key, &[key[7]; OBJECT], rules, never),
+                false => client.read(table, &key, rules, never),
+            });
+        }
+    }
+
+    fn hear(&mut self, score: &mut Score) {
+        for Done { op, outcome } in self.node.machine.take_done() {
+            self.open.retain(|open| *open != op);
+            match outcome {
+                Ok(Answer::Table(table)) => score.table = Some(table),
+                Ok(Answer::Version(_)) => score.written += 1,
+                Ok(Answer::Object { value, .. }) => {
+                    assert!(value.len() == OBJECT && value.iter().all(|byte| *byte == value[0]));
+                    score.read += 1;
+                }
+                // Of the first writes the last may be late.
+                Err(Error::ObjectDoesntExist) if !self.writes => {}
+                // The master has not joined yet.
+                Err(Error::TooFewServers) if score.table.is_none() => {}
+                other => panic!("{other:?} after {} writes", score.written),
+            }
+        }
+    }
+}
+
+impl Process<Score> for User {
+    fn turn(&mut self, outside: &mut Outside<'_, Score>) -> bool {
+        self.node.input(outside);
+        self.hear(outside.score);
+        if self.next <= outside.now {
+            self.ask(outside.now, outside.score);
+        }
+        let more = self.node.output(outside);
+        self.hear(outside.score);
+        more
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.node.deadline().into_iter().chain([self.next]).min()
+    }
+}
+
+fn world(seed: u64, options: Options, readers: usize) -> World<Score> {
+    let mut world = World::new(seed, options, Score::default());
+    world.host(Frail::SOLID, |start| {
+        let (now, mut rng) = (start.now, start.rng);
+        let coordinator = Coordinator::restore(now, coordinator_config(), rng.fork(), []);
+        Box::new(Node::new(coordinator.expect("an empty disk is sound"), config(true), rng))
+    });
+    world.host(Frail::SOLID, |start| {
+        let own = locator(start.host);
+        let config_ = master::Config {
+            coordinator: locator(0),
+            control: own.clone(),
+            data: own,
+            log_bytes: SEGMENTS * u64::from(SEGMENT),
+            segment_bytes: SEGMENT,
+            ..master::Config::default()
+        };
+        let mut rng = start.rng;
+        Box::new(Server(Node::new(Master::new(config_, rng.fork()), config(true), rng)))
+    });
+    for user in 0..=readers {
+        world.host(Frail::SOLID, move |start| Box::new(User::new(start, user == 0)));
+    }
+    world
+}
+
+/// Readers stop for long, one after the other and together; the writer goes on, and so do they once they can.
+#[test]
+fn readers_that_stop_do_not_stop_a_writer() {
+    seeds::each("readers_that_stop_do_not_stop_a_writer", 8, |seed| {
+        let mut rng = Rng::seeded(seed ^ 0x9ead);
+        let mut options = Options::default();
+        match rng.below(3) {
+            0 => options.wire.fault = seeds::fault(&mut rng, 5 * MS),
+            1 => {
+                options.wire = wire::Options { room: 4 + rng.below(60) as usize, ..wire::Options::lossless() }
+            }
+            _ => {}
+        }
+        let readers = 1 + rng.below(4) as usize;
+        let mut world = world(seed, options, readers);
+        assert!(world.run_until(60 * SECOND, |w| w.score.written >= OBJECTS), "{:?}", world.score);
+        for round in 0..3 {
+            for reader in 0..readers {
+                world.run_for(rng.below(50 * MS));
+                world.run_until(SECOND, |w| w.score.lent.0 > 0);
+                world.pause(3 + reader, [SECOND, 20 * SECOND, 1000 * SECOND][round]);
+            }
+            let stopped_ns = [0, 2 * SECOND, 10 * SECOND][round];
+            for _ in 0..=stopped_ns / SECOND {
+                let enough = world.score.written + OBJECTS;
+                let goes_on = world.run_until(10 * SECOND, |w| w.score.written >= enough);
+                assert!(goes_on, "round {round} of {readers} readers: {:?} of {enough}", world.score);
+                world.run_for(stopped_ns.min(SECOND / 2));
+            }
+            world.calm();
+            let enough = world.score.read + READS as u64;
+            let goes_on = world.run_until(60 * SECOND, |w| w.score.read >= enough && w.score.lent == (0, 0));
+            assert!(goes_on, "round {round} of {readers} readers: {:?} of {enough}", world.score);
+        }
+    });
+}
