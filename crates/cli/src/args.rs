@@ -406,9 +406,17 @@ pub(crate) struct Del {
     pub(crate) json: bool,
 }
 
-/// Add to an object that is a number (8 bytes, big-endian), and print the sum.
+/// A number that can be added.
+fn finite(text: &str) -> Result<f64, String> {
+    let number: f64 = text.parse().map_err(|_| "it must be a number, like 0.5 or -2e3".to_owned())?;
+    if number.is_finite() { Ok(number) } else { Err("it must be finite".to_owned()) }
+}
+
+/// Add to an object that is a number in decimal text, and print the sum.
 ///
-/// A missing object counts as 0. Each increment takes effect exactly once, however often the network made it be sent.
+/// The object becomes the sum's text, which `get` prints and `put` can set. A missing object counts
+/// as 0. One that is no number is left as it is, and so is one whose sum would not fit into 64
+/// bits. Each increment takes effect exactly once, however often the network made it be sent.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sprat incr hits /index.html
@@ -425,7 +433,7 @@ pub(crate) struct Incr {
     #[arg(value_name = "N", default_value_t = 1, allow_negative_numbers = true)]
     pub(crate) by: i64,
     /// Take the object for a double, and add this
-    #[arg(long, value_name = "X", allow_negative_numbers = true, conflicts_with = "by")]
+    #[arg(long, value_name = "X", allow_hyphen_values = true, conflicts_with = "by", value_parser = finite)]
     pub(crate) float: Option<f64>,
     #[command(flatten)]
     pub(crate) only: Condition,

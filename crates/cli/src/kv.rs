@@ -4,7 +4,7 @@ use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 
 use serde_json::{Map, Value};
-use sprat::kv::{MAX_VALUE, RejectRules, Version};
+use sprat::kv::{MAX_VALUE, RejectRules, Version, double_text};
 
 use crate::args::{self, Condition};
 use crate::fail::{Fail, Named};
@@ -52,21 +52,19 @@ pub(crate) fn incr(args: &args::Incr) -> Result<(), Fail> {
     let mut store = Store::connect(&args.at)?;
     let table = store.table(&args.table)?;
     let (key, rules) = (args.key.as_bytes(), rules(&args.only));
-    let (sum, version) = match args.float {
+    let (sum, text, version) = match args.float {
         None => {
             let (sum, version) = store.increment(table, key, args.by, rules)?;
-            (Value::from(sum), version)
+            (Value::from(sum), sum.to_string(), version)
         }
         Some(by) => {
             let (sum, version) = store.increment_double(table, key, by, rules)?;
-            // JSON has no infinities.
-            (serde_json::Number::from_f64(sum).map_or_else(|| sum.to_string().into(), Value::from), version)
+            (Value::from(sum), double_text(sum), version)
         }
     };
     if args.json {
         return print_json([("value".to_owned(), sum), number("version", version.0)]);
     }
-    let text = sum.as_str().map_or_else(|| sum.to_string(), str::to_owned);
     out::print(format!("{text}\n"))
 }
 

@@ -197,7 +197,9 @@ impl Store {
             }
             Error::TooFewServers => Fail::new(about).next("start one: sprat server -L LOCATOR"),
             Error::NoSpace => Fail::new(about).next("remove objects, or start servers with more --memory"),
-            Error::NotANumber(_) => Fail::new(about).next("incr works on objects that incr made"),
+            Error::NotANumber(_) => Fail::new(about)
+                .next("get shows what it is; put gives it a number, like 42 (or 0.5, for --float)"),
+            Error::Overflow(_) => Fail::new(about).next("put gives it another number"),
             Error::NoTransport(_) => Fail::new(about).next("choose another transport"),
             Error::Unknown => Fail::new(about).next("read it to see whether it was changed"),
             _ => Fail::new(about),

@@ -105,9 +105,16 @@ fn conditions_versions_and_numbers(transport: &str) {
     assert!(store.write(table, b"k", b"4").unwrap() > third, "versions never go back");
     assert_eq!(store.increment(table, b"n", 5).unwrap(), 5);
     assert_eq!(store.increment(table, b"n", -7).unwrap(), -2);
-    assert!(matches!(store.increment(table, b"k", 1), Err(Error::NotANumber(_))));
+    assert_eq!(store.increment(table, b"k", 1).unwrap(), 5, "what was written can be counted on");
+    assert_eq!(store.read(table, b"n").unwrap().value, b"-2");
+    store.write(table, b"text", b"abcdefgh").unwrap();
+    assert!(matches!(store.increment(table, b"text", 1), Err(Error::NotANumber(_))));
+    assert!(matches!(store.increment(table, b"n", i64::MIN), Err(Error::Overflow(_))));
     let (sum, _) = store.increment_double(table, b"x", 0.5, RejectRules::default()).unwrap();
     assert!((sum - 0.5).abs() < f64::EPSILON);
+    let infinite = store.increment_double(table, b"x", f64::INFINITY, RejectRules::default());
+    assert_eq!(infinite.unwrap_err(), Error::NotFinite);
+    assert_eq!(store.read(table, b"x").unwrap().value, b"0.5");
 }
 
 /// A second wait for an operation was one without end.

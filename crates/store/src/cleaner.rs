@@ -9,12 +9,14 @@
 //!                                                              what is still live in them will probably stay so)
 //! ```
 //!
-//! Live are: an object that the hash table points to; a completion that [`crate::rifl`] remembers; a tombstone as long
-//! as one of the segments that may hold its object is in the log. What has died of the first two is marked in the log,
-//! so that passing by it costs no look into the tables. What always holds: a step does bounded work, between
-//! steps the log and the tables agree; what replies point into is cleaned as anything else ([`crate::log`] keeps their bytes);
-//! it never cleans what gives less than 1/64 of a segment, so it comes to rest when memory is full of live data. If tombstones outlive their use because old segments
-//! are never worth cleaning, it cleans those, oldest first.
+//! Live are: an object that the hash table points to; a completion that [`crate::rifl`] remembers;
+//! a tombstone as long as one of the segments that may hold its object is in the log. What has died
+//! of the first two is marked in the log, so that passing by it costs no look into the tables. What
+//! always holds: a step does bounded work, between steps the log and the tables agree; what replies
+//! point into is cleaned as anything else ([`crate::log`] keeps their bytes); it never cleans what
+//! gives less than 1/64 of a segment, so it comes to rest when memory is full of live data. If
+//! tombstones outlive their use because old segments are never worth cleaning, it cleans those,
+//! oldest first.
 
 use crate::log::Full;
 use crate::log::entry::{self, Entry, HEAD, HEADER};
@@ -36,8 +38,8 @@ const SPARE: u32 = 2;
 #[derive(Debug, Default)]
 pub struct Cleaner {
     phase: Phase,
-    /// At rest until so many bytes have died, less is asked of a segment than `rest_gain`, or another head was closed than
-    /// these.
+    /// At rest until so many bytes have died, less is asked of a segment than `rest_gain`, or
+    /// another head was closed than these.
     rest_until_died: u64,
     rest_gain: u32,
     rest_closings: u64,
@@ -92,7 +94,8 @@ impl Cleaner {
                 Phase::Choose { slot, best } => self.choose(memory, stamp, slot, best, &mut left),
                 Phase::Clean { slot, offset } => {
                     if self.clean(memory, slot, offset, &mut left).is_err() {
-                        // The log has used up its segments' numbers: nothing can be cleaned any more.
+                        // The log has used up its segments' numbers: nothing can be cleaned any
+                        // more.
                         return false;
                     }
                 }
@@ -101,7 +104,8 @@ impl Cleaner {
         self.wanted(memory)
     }
 
-    /// Begins to look at all segments. If none is worth it, what happens from here on may change that.
+    /// Begins to look at all segments. If none is worth it, what happens from here on may change
+    /// that.
     fn begin(&mut self, memory: &Memory) {
         self.rest_gain = least_gain(memory);
         self.rest_until_died = memory.log.died_bytes() + u64::from(self.rest_gain);

@@ -16,6 +16,7 @@ pub mod machine;
 pub mod master;
 pub mod memory;
 pub mod message;
+pub mod number;
 pub mod rifl;
 pub mod segment;
 pub mod table;

@@ -5,11 +5,12 @@
 //!  free ones: kept back for the cleaner (SURVIVORS), then for removals (REMOVALS); writes may have the rest
 //! ```
 //!
-//! What always holds: an append is one piece of memory in one segment, so a group of entries is there whole or not at
-//! all; [`Position`]s only grow; a segment leaves the log only when nothing in it is live, and its memory is used again
-//! only when no reply points into it. Until then that memory counts against nothing here: readers cannot take room from
-//! writers (see [`loans`]). Durability has its door here: [`Log::durable`] is how far the log is safe. With no
-//! replicas that is its end; a replica step moves it by [`Log::set_durable`].
+//! What always holds: an append is one piece of memory in one segment, so a group of entries is
+//! there whole or not at all; [`Position`]s only grow; a segment leaves the log only when nothing
+//! in it is live, and its memory is used again only when no reply points into it. Until then that
+//! memory counts against nothing here: readers cannot take room from writers (`loans`).
+//! Durability has its door here: [`Log::durable`] is how far the log is safe. With no replicas that
+//! is its end; a replica step moves it by [`Log::set_durable`].
 //!
 //! Checksums are filled in late, by [`Log::seal`], when bytes are about to leave this memory (to a replica, or to be
 //! replayed): nothing reads them before, most entries are dead before the cleaner has moved them, and a checksum over a
@@ -36,7 +37,8 @@ pub const REMOVALS: u32 = 1;
 /// The fewest segments that a log can work with.
 pub const MIN_SEGMENTS: u32 = SURVIVORS + REMOVALS + 3;
 
-/// The cleaner takes no segment that would give less than one part in so many of it, or it would copy without end.
+/// The cleaner takes no segment that would give less than one part in so many of it, or it would
+/// copy without end.
 pub const LEAST_GAIN: u32 = 64;
 
 /// What an append is for: how much of the reserve it may use.
@@ -219,8 +221,8 @@ impl Log {
         self.slots.len() as u32 - 1
     }
 
-    /// Nothing points into the segment in `slot` any more: its memory is for the next one, unless the log has all that it
-    /// may have.
+    /// Nothing points into the segment in `slot` any more: its memory is for the next one, unless
+    /// the log has all that it may have.
     fn put_slot(&mut self, slot: u32) {
         if self.available() > self.free.len() as u32 {
             self.slots[slot as usize].state = State::Free;
@@ -343,9 +345,10 @@ impl Log {
         self.live_limit_with(0)
     }
 
-    /// The same with an append of `len` bytes. New data is refused beyond 95 % of what the reserve leaves, so that cleaning
-    /// stays cheap, and beyond what the cleaner can surely keep in all segments but the reserve and the next head: it leaves
-    /// a 64th of a segment alone, and at the end of each may be less room than the longest entry needs.
+    /// The same with an append of `len` bytes. New data is refused beyond 95 % of what the reserve
+    /// leaves, so that cleaning stays cheap, and beyond what the cleaner can surely keep in all
+    /// segments but the reserve and the next head: it leaves a 64th of a segment alone, and at the
+    /// end of each may be less room than the longest entry needs.
     #[must_use]
     pub fn live_limit_with(&self, len: usize) -> u64 {
         let segment = u64::from(self.segment_bytes);
@@ -363,8 +366,8 @@ impl Log {
 
     // Segments.
 
-    /// Segments that may yet be opened. One that was freed counts although replies still point into its memory: the next
-    /// takes other memory.
+    /// Segments that may yet be opened. One that was freed counts although replies still point into
+    /// its memory: the next takes other memory.
     #[must_use]
     pub fn available(&self) -> u32 {
         self.limit - self.order.len() as u32

@@ -26,7 +26,7 @@ use crate::log::Log;
 use crate::log::entry::OBJECT;
 use crate::machine::{Caller, Link, Machine, Output};
 use crate::memory::{self, Change, Memory, Mutation};
-use crate::message::data::{self, Enumerate, Increment, Once, Read, Remove, Target, Write};
+use crate::message::data::{self, Amount, Enumerate, Increment, Once, Read, Remove, Target, Write};
 use crate::message::{Opcode, Status, VERSION, control};
 use crate::rifl::Verdict;
 use crate::segment::{Position, SEGMENT_BYTES};
@@ -63,7 +63,8 @@ pub struct Config {
     pub data: String,
     /// Memory for the log, in bytes.
     pub log_bytes: u64,
-    /// The size of a segment in bytes; [`segment_bytes`](crate::segment::segment_bytes) suits the log's.
+    /// The size of a segment in bytes; [`segment_bytes`](crate::segment::segment_bytes) suits the
+    /// log's.
     pub segment_bytes: u32,
     /// Continues a CRC32C.
     pub crc32c: Crc32c,
@@ -386,6 +387,9 @@ fn parse_mutation(request: &[u8]) -> Result<(Target, Once, &[u8], Change<'_>), S
         }
         _ => {
             let Increment { target, once, amount, key } = Increment::parse(request)?;
+            if matches!(amount, Amount::Double(amount) if !amount.is_finite()) {
+                return Err(Status::NotFinite);
+            }
             Ok((target, once, key, Change::Add(amount)))
         }
     }

@@ -15,6 +15,7 @@ use crate::log::entry::{self, COMPLETION, Completion, HEAD, OBJECT, Object, Outc
 use crate::log::{Log, Purpose};
 use crate::message::Status;
 use crate::message::data::{Amount, Enumerate, Once, Target, object_head};
+use crate::number;
 use crate::rifl::Results;
 use crate::segment::{Location, Span};
 use crate::table::{HashTable, Place, spread};
@@ -124,9 +125,11 @@ impl Memory {
     /// The status to answer with; nothing changed, and the mutation is still new. [`Status::Retry`]: no segment is free.
     pub fn mutate(&mut self, mutation: &Mutation<'_>) -> Result<Outcome, Status> {
         let Mutation { target, key, hash, .. } = mutation;
-        let mut number = None;
+        let mut sum = None;
         let before = self.find(target, *hash, key).map(|(place, at, object)| {
-            number = object.value.try_into().ok().map(u64::from_be_bytes);
+            if let Change::Add(amount) = mutation.change {
+                sum = Some(number::add(Some(object.value), amount));
+            }
             let segment = self.log.slots()[at.slot()].id;
             let older = object.older.with(segment);
             Before { place, at, len: object.entry_len(), version: object.version, older }
@@ -141,14 +144,10 @@ impl Memory {
                 Some(before) => self.remove(mutation, &before),
                 None => self.conclude(mutation, Outcome { status: Status::Ok, version, sum: None }),
             },
-            Change::Add(amount) => {
-                if before.is_some() && number.is_none() {
-                    let outcome = Outcome { status: Status::NotANumber, version, sum: None };
-                    return self.conclude(mutation, outcome);
-                }
-                let sum = add(number.unwrap_or(0), amount);
-                self.write(mutation, before, &sum, Some(sum))
-            }
+            Change::Add(amount) => match sum.unwrap_or_else(|| number::add(None, amount)) {
+                Ok((text, sum)) => self.write(mutation, before, text.as_bytes(), Some(sum)),
+                Err(status) => self.conclude(mutation, Outcome { status, version, sum: None }),
+            },
         }
     }
 
@@ -355,14 +354,6 @@ fn hash_at(log: &Log, tablets: &Tablets, at: Location) -> u64 {
 
 fn completion(mutation: &Mutation<'_>, outcome: Outcome) -> Completion {
     Completion { once: mutation.once, table: mutation.target.table, hash: mutation.hash, outcome }
-}
-
-/// Integers wrap around.
-fn add(number: u64, amount: Amount) -> [u8; 8] {
-    match amount {
-        Amount::Integer(amount) => number.wrapping_add_signed(amount).to_be_bytes(),
-        Amount::Double(amount) => (f64::from_bits(number) + amount).to_be_bytes(),
-    }
 }
 
 #[cfg(test)]

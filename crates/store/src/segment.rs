@@ -5,10 +5,11 @@
 //! Position:           segment id, which grows with every segment opened, and offset: the order of the log
 //! ```
 //!
-//! What always holds: bytes below `written` never change while the segment is in the log, but for checksums, which are
-//! filled in later (see [`crate::log`]), and marks of what is dead (see [`crate::log::entry`]); the memory of a segment with pins is not used again, so that replies can point
-//! into it; `live` counts the bytes of entries that somebody still needs, and never those of group headers. Which entry
-//! means what is not known here: see [`crate::log::entry`].
+//! What always holds: bytes below `written` never change while the segment is in the log, but for
+//! checksums, which are filled in later (see [`crate::log`]), and marks of what is dead (see
+//! [`crate::log::entry`]); the memory of a segment with pins is not used again, so that replies can
+//! point into it; `live` counts the bytes of entries that somebody still needs, and never those of
+//! group headers. Which entry means what is not known here: see [`crate::log::entry`].
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -17,8 +18,9 @@ use alloc::vec::Vec;
 pub const SEGMENT_BYTES: u32 = 8 << 20;
 /// The size of a segment in a small log.
 const SMALL_SEGMENT_BYTES: u32 = 4 << 20;
-/// The longest log that is small, in bytes: here what the ends of small segments waste behind the longest objects, a quarter
-/// of each, is as much as what large ones lose by the few that are kept in reserve.
+/// The longest log that is small, in bytes: here what the ends of small segments waste behind the
+/// longest objects, a quarter of each, is as much as what large ones lose by the few that are kept
+/// in reserve.
 const SMALL_LOG: u64 = 128 << 20;
 const OFFSET_BITS: u32 = 23;
 const SLOT_BITS: u32 = 24;
@@ -159,8 +161,8 @@ pub struct Segment {
     pub closed_early: bool,
     /// How much of the memory has entries.
     pub written: u32,
-    /// The longest append, or the room that was left when it was closed for want of it: so much may be lost at the end of a
-    /// segment.
+    /// The longest append, or the room that was left when it was closed for want of it: so much may
+    /// be lost at the end of a segment.
     pub waste: u32,
     /// Up to where the checksums are filled in.
     pub sealed: u32,

@@ -71,6 +71,20 @@ fn increments_add_up_from_many_processes() {
     assert_eq!(cluster.ok(&["incr", "t", "n", "-50"]), "-8\n");
     assert_eq!(cluster.ok(&["incr", "t", "x", "--float", "0.5"]), "0.5\n");
     assert_eq!(cluster.ok(&["incr", "t", "x", "--float", "-2.25"]), "-1.75\n");
+    assert_eq!((&*cluster.ok(&["get", "t", "n"]), &*cluster.ok(&["get", "t", "x"])), ("-8", "-1.75"));
+    cluster.ok(&["put", "t", "n", "42"]);
+    assert_eq!(cluster.ok(&["incr", "t", "n", "-5"]), "37\n");
+    assert_eq!(cluster.ok(&["incr", "t", "x", "--float=1.75"]), "0\n");
+    for amount in ["-inf", "inf", "nan", "-nan", "1e999"] {
+        let error = cluster.fails(2, &["incr", "t", "x", "--float", amount]);
+        assert!(error.contains("must be finite"), "{error}");
+    }
+    cluster.ok(&["put", "t", "large", "9223372036854775807"]);
+    let error = cluster.fails(1, &["incr", "t", "large"]);
+    assert!(
+        error.contains("too large") && cluster.ok(&["get", "t", "large"]) == "9223372036854775807",
+        "{error}"
+    );
     cluster.fails(4, &["incr", "t", "n", "--if-absent"]);
     cluster.fails(3, &["incr", "t", "other", "--if-exists"]);
     cluster.ok(&["put", "t", "text", "no number"]);

@@ -36,6 +36,7 @@ pub use sprat_store::client::{
 use sprat_store::client::{Client, Done};
 use sprat_store::machine::{Caller, Link, Machine, Output};
 pub use sprat_store::message::data::RejectRules;
+pub use sprat_store::number::double_text;
 pub use sprat_store::types::{MAX_KEY, MAX_VALUE, TableId, Version};
 
 use crate::clock::Clock;
@@ -282,10 +283,12 @@ impl Store {
         }
     }
 
-    /// Adds to an object that is a 64-bit integer (8 bytes, big-endian); a missing one counts as 0. Returns the sum.
+    /// Adds to an object that is a 64-bit integer in decimal text (`-5`: no sign but a minus, no
+    /// leading zeros, nothing around it); a missing one counts as 0. The object becomes the sum's
+    /// text. Returns the sum.
     ///
     /// # Errors
-    /// [`Error::NotANumber`], and others.
+    /// [`Error::NotANumber`] and [`Error::Overflow`], and the object is as it was; others.
     pub fn increment(&mut self, table: TableId, key: &[u8], amount: i64) -> Result<i64, Error> {
         self.increment_if(table, key, amount, RejectRules::default()).map(|(sum, _)| sum)
     }
@@ -293,7 +296,7 @@ impl Store {
     /// As [`Store::increment`], under conditions. Returns the sum and the new version.
     ///
     /// # Errors
-    /// As [`Store::write_if`], and [`Error::NotANumber`].
+    /// As [`Store::write_if`], [`Error::NotANumber`] and [`Error::Overflow`].
     pub fn increment_if(
         &mut self,
         table: TableId,
@@ -307,11 +310,13 @@ impl Store {
         }
     }
 
-    /// Adds to an object that is a double (8 bytes, big-endian IEEE 754), under conditions; a missing one counts as 0.
-    /// Returns the sum and the new version.
+    /// Adds to an object that is a double in decimal text (`-1.5e3`), under conditions; a missing
+    /// one counts as 0. The object becomes the sum as [`double_text`] writes it. Returns the sum
+    /// and the new version.
     ///
     /// # Errors
-    /// As [`Store::increment_if`].
+    /// As [`Store::increment_if`], and [`Error::NotFinite`] for an amount that is infinite or not a
+    /// number.
     pub fn increment_double(
         &mut self,
         table: TableId,

@@ -47,10 +47,12 @@ pub struct Config {
     pub retry_after_ns: u64,
     /// Server: sessions idle for longer are forgotten. In nanoseconds, in steps of a second, at most 18 hours.
     pub idle_expiry_ns: u64,
-    /// Server: a half-received request, or a reply half sent, is given up after this long without a sign of the client; so is a
-    /// reply that names slices and that the client has not acknowledged.
+    /// Server: a half-received request, or a reply half sent, is given up after this long without a
+    /// sign of the client; so is a reply that names slices and that the client has not
+    /// acknowledged.
     pub stale_request_ns: u64,
-    /// Server: a reply that the client has not taken by then is given up, whatever signs there are of it.
+    /// Server: a reply that the client has not taken by then is given up, whatever signs there are
+    /// of it.
     pub stale_reply_ns: u64,
     /// Client: the least time that an answer may take, beyond the round trip, before the server is asked.
     pub min_pto_ns: u64,

@@ -28,7 +28,8 @@ pub(super) struct Kept {
     tail: u32,
     count: u32,
     bytes: usize,
-    /// Replies that are not wholly sent, and the bytes that they have here: slices are their owner's to limit.
+    /// Replies that are not wholly sent, and the bytes that they have here: slices are their
+    /// owner's to limit.
     unsent: u32,
     unsent_bytes: usize,
 }

@@ -65,6 +65,8 @@ pub enum Answer {
     WrongVersion(u64),
     /// It cannot be added to; its version.
     NotANumber(u64),
+    /// The sum would not fit; its version.
+    Overflow(u64),
     /// The tablet is lost.
     Lost,
     /// The table is dropped, or being dropped.
@@ -232,21 +234,33 @@ fn happen(state: &State, version: Version, op: &Op, answer: Option<&Answer>, nex
             Some(_) => {}
         },
         (Op::AddInteger(..) | Op::AddDouble(..), _) => match (sum(here, op), answer) {
-            (None, Some(&Answer::NotANumber(v))) if version.may_be(v) => {
+            (Err(Refused::NotANumber), Some(&Answer::NotANumber(v)))
+            | (Err(Refused::Overflow), Some(&Answer::Overflow(v)))
+                if version.may_be(v) =>
+            {
                 next.extend(here.map(|value| State::Here(Version::Is(v), value)));
             }
-            (Some(sum), answer) if !matches!(answer, Some(Answer::Version(_))) => next.extend(written(sum)),
+            (Ok(sum), answer) if !matches!(answer, Some(Answer::Version(_))) => next.extend(written(sum)),
             _ => {}
         },
     }
 }
 
-/// What the object becomes; a missing one counts as zero. `None` if it is no number.
-fn sum(here: Option<Value>, op: &Op) -> Option<Value> {
-    let Value::Word(word) = here.unwrap_or(Value::Word(0)) else { return None };
+/// Why nothing is added.
+enum Refused {
+    NotANumber,
+    Overflow,
+}
+
+/// What the object becomes; a missing one counts as zero.
+fn sum(here: Option<Value>, op: &Op) -> Result<Value, Refused> {
+    let Value::Word(word) = here.unwrap_or(Value::Word(0)) else { return Err(Refused::NotANumber) };
     match op {
-        Op::AddInteger(_, by) => Some(Value::Word(word.wrapping_add_signed(*by))),
-        Op::AddDouble(_, by) => Some(Value::Word((f64::from_bits(word) + f64::from_bits(*by)).to_bits())),
-        _ => None,
+        Op::AddInteger(_, by) => {
+            let sum = word.cast_signed().checked_add(*by).ok_or(Refused::Overflow)?;
+            Ok(Value::Word(sum.cast_unsigned()))
+        }
+        Op::AddDouble(_, by) => Ok(Value::Word((f64::from_bits(word) + f64::from_bits(*by)).to_bits())),
+        _ => Err(Refused::NotANumber),
     }
 }

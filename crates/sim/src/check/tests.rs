@@ -120,6 +120,15 @@ fn a_condition_is_judged_by_the_state() {
     check(false, &then(add(1), sum(6, 1)));
     check(true, &then(add(1), Answer::NotANumber(5)));
     check(false, &then(add(1), Answer::NotANumber(6)));
+    check(false, &then(add(1), Answer::Overflow(5)));
+    let most =
+        entry(0, Op::Write(Reject::default(), Value::Word(i64::MAX as u64)), Some((1, Answer::Version(5))));
+    let then = |by, answer| [most.clone(), entry(2, add(by), Some((3, answer)))];
+    check(true, &then(1, Answer::Overflow(5)));
+    check(false, &then(1, Answer::Overflow(6)));
+    check(false, &then(1, sum(6, i64::MIN as u64)));
+    check(false, &then(-1, Answer::Overflow(5)));
+    check(true, &then(-1, sum(6, i64::MAX as u64 - 1)));
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Readers that ask for much and then take nothing, beside a writer in a memory that is nearly full: whatever replies wait
-//! for them, objects can be written anew.
+//! Readers that ask for much and then take nothing, beside a writer in a memory that is nearly
+//! full: whatever replies wait for them, objects can be written anew.
 
 use sprat_proto::time::{MS, SECOND};
 use sprat_proto::{Instant, Rng};
@@ -153,7 +153,8 @@ fn world(seed: u64, options: Options, readers: usize) -> World<Score> {
     world
 }
 
-/// Readers stop for long, one after the other and together; the writer goes on, and so do they once they can.
+/// Readers stop for long, one after the other and together; the writer goes on, and so do they once
+/// they can.
 #[test]
 fn readers_that_stop_do_not_stop_a_writer() {
     seeds::each("readers_that_stop_do_not_stop_a_writer", 8, |seed| {

@@ -41,7 +41,8 @@ fn key_bytes(key: u64) -> Vec<u8> {
     (0..len).map(|i| (key as usize * 31 + i) as u8).collect()
 }
 
-/// The bytes of the value that the test knows as `tag`: never eight, and as many as the tag's upper half says.
+/// The bytes of the value that the test knows as `tag`: as many as the tag's upper half says, and
+/// never text, since they begin with 0.
 fn value_bytes(tag: u64) -> Vec<u8> {
     let len = 9 + (tag >> 32) as usize;
     let mut word = tag.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -54,10 +55,17 @@ fn value_bytes(tag: u64) -> Vec<u8> {
     bytes
 }
 
-/// What the bytes of an object are to the test.
-fn value_of(bytes: &[u8]) -> Value {
-    if let Ok(word) = bytes.try_into() {
-        return Value::Word(u64::from_be_bytes(word));
+/// What the bytes of the object of `key` are to the test. Text is a number: an integer, or under
+/// key 3 a double.
+fn value_of(key: u64, bytes: &[u8]) -> Value {
+    if bytes[0] != 0 {
+        let text = std::str::from_utf8(bytes).expect("text of a number");
+        let integer = || text.parse::<i64>().expect("an integer") as u64;
+        return Value::Word(if key == 3 {
+            text.parse::<f64>().expect("a double").to_bits()
+        } else {
+            integer()
+        });
     }
     let tag = u64::from_be_bytes(bytes[..8].try_into().expect("no value is shorter"));
     assert!(value_bytes(tag) == bytes, "the value with tag {tag:x} is damaged");
@@ -67,7 +75,8 @@ fn value_of(bytes: &[u8]) -> Value {
 /// An operation under way, by its number in the score.
 #[derive(Clone, Copy, Debug)]
 enum Asked {
-    Object(usize, u64),
+    /// And its table and key.
+    Object(usize, u64, u64),
     Name(usize, u64),
 }
 
@@ -171,8 +180,8 @@ impl User {
     fn hear(&mut self, score: &mut Score) {
         for Done { op, outcome } in self.node.machine.take_done() {
             match self.asked.remove(&op) {
-                Some(Asked::Object(number, table)) => {
-                    let answer = self.object_answer(outcome);
+                Some(Asked::Object(number, table, key)) => {
+                    let answer = self.object_answer(key, outcome);
                     let is_dropped = answer == Some(store::Answer::Dropped);
                     assert!(!is_dropped || score.may_be_dropped(table), "nobody has dropped table {table}");
                     score.history.end(number, answer);
@@ -183,9 +192,9 @@ impl User {
         }
     }
 
-    fn object_answer(&mut self, outcome: Result<Answer<'_>, Error>) -> Option<store::Answer> {
+    fn object_answer(&mut self, key: u64, outcome: Result<Answer<'_>, Error>) -> Option<store::Answer> {
         let answer = match outcome {
-            Ok(Answer::Object { version, value }) => store::Answer::Read(version.0, value_of(&value)),
+            Ok(Answer::Object { version, value }) => store::Answer::Read(version.0, value_of(key, &value)),
             // A write's version is never 0.
             Ok(Answer::Version(version)) => store::Answer::Version(version.0),
             Ok(Answer::Integer { version, sum }) => store::Answer::Sum(version.0, Value::Word(sum as u64)),
@@ -194,6 +203,7 @@ impl User {
             Err(Error::ObjectExists(version)) => store::Answer::Exists(version.0),
             Err(Error::WrongVersion(version)) => store::Answer::WrongVersion(version.0),
             Err(Error::NotANumber(version)) => store::Answer::NotANumber(version.0),
+            Err(Error::Overflow(version)) => store::Answer::Overflow(version.0),
             Err(Error::TabletLost) => store::Answer::Lost,
             Err(Error::TableDoesntExist) => store::Answer::Dropped,
             Err(Error::NoSpace | Error::Deadline { maybe_executed: false, .. }) => store::Answer::Nothing,
@@ -254,7 +264,7 @@ impl User {
         {
             assert!(self.client().cancel(op));
             match asked {
-                Asked::Object(number, _) => score.history.end(number, None),
+                Asked::Object(number, ..) => score.history.end(number, None),
                 Asked::Name(number, _) => score.end_name(number, None),
             }
         }
@@ -269,7 +279,7 @@ impl User {
                 let rules = RejectRules::default();
                 let op = self.client().read(TableId(table), &key_bytes(key), rules, Instant::NEVER);
                 let number = score.history.call((table, key), store::Op::Read(Reject::default()));
-                self.asked.insert(op, Asked::Object(number, table));
+                self.asked.insert(op, Asked::Object(number, table, key));
             }
         }
     }
@@ -316,7 +326,8 @@ impl User {
             (_, 0..3) => (store::Op::Read(reject), self.client().read(id, &bytes, rules, deadline)),
             (_, 3) => (store::Op::Remove(reject), self.client().remove(id, &bytes, rules, deadline)),
             (2 | 4, 4..8) => {
-                let by = 1 + self.rng.below(3) as i64;
+                // Now and then so much that the next does not fit.
+                let by = if self.rng.chance(20_000) { i64::MAX - 2 } else { 1 + self.rng.below(3) as i64 };
                 let op = self.client().increment_integer(id, &bytes, by, rules, deadline);
                 (store::Op::AddInteger(reject, by), op)
             }
@@ -324,6 +335,11 @@ impl User {
                 let by = 0.5 + self.rng.below(3) as f64;
                 let op = self.client().increment_double(id, &bytes, by, rules, deadline);
                 (store::Op::AddDouble(reject, by.to_bits()), op)
+            }
+            (2, 8) => {
+                let number = self.rng.below(1000) as i64 - 500;
+                let op = self.client().write(id, &bytes, number.to_string().as_bytes(), rules, deadline);
+                (store::Op::Write(reject, Value::Word(number as u64)), op)
             }
             _ if key == 2 || key == 3 => {
                 (store::Op::Read(reject), self.client().read(id, &bytes, rules, deadline))
@@ -336,7 +352,7 @@ impl User {
             }
         };
         let number = score.history.call((table, key), asked);
-        self.asked.insert(op, Asked::Object(number, table));
+        self.asked.insert(op, Asked::Object(number, table, key));
     }
 
     /// Conditions, in the client's and in the checker's words.

@@ -215,9 +215,15 @@ pub enum Error {
     /// The object's version is not what the reject rules demand.
     #[error("the object has version {}", .0.0)]
     WrongVersion(Version),
-    /// The object is no number of the kind to be incremented: its value does not have 8 bytes.
-    #[error("the object is not a number of 8 bytes")]
+    /// The object is not the text of a number of the kind to be incremented. It is as it was.
+    #[error("the object is not a number: it is not the decimal text of one")]
     NotANumber(Version),
+    /// The sum is beyond 64 bits, or beyond what a double can be. The object is as it was.
+    #[error("the sum is too large for a number of its kind; the object is as it was")]
+    Overflow(Version),
+    /// An amount to add that is infinite or not a number. Nothing was changed.
+    #[error("the amount to add must be finite")]
+    NotFinite,
     /// No memory is left for objects of this tablet. Remove some.
     #[error("the server has no space left for objects")]
     NoSpace,

@@ -42,6 +42,8 @@ impl Client {
             Status::ObjectExists => Error::ObjectExists(refusal.version),
             Status::WrongVersion => Error::WrongVersion(refusal.version),
             Status::NotANumber => Error::NotANumber(refusal.version),
+            Status::Overflow => Error::Overflow(refusal.version),
+            Status::NotFinite => Error::NotFinite,
             Status::KeyTooLong => Error::KeyTooLong(slot.key_len),
             Status::ValueTooLong => Error::ValueTooLong(slot.body.len() - slot.key_len),
             Status::NoSpace if slot.kind.is_object() => Error::NoSpace,

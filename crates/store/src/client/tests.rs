@@ -207,6 +207,7 @@ fn what_is_final_ends_the_operation() {
         (Status::ObjectExists, Error::ObjectExists(Version(5))),
         (Status::WrongVersion, Error::WrongVersion(Version(5))),
         (Status::NotANumber, Error::NotANumber(Version(5))),
+        (Status::Overflow, Error::Overflow(Version(5))),
     ];
     for (status, error) in verdicts {
         let mut s = Script::leasing();

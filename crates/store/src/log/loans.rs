@@ -5,13 +5,14 @@
 //!                  COPY | which one (24 bits): a copy of the slice's bytes
 //! ```
 //!
-//! A reply keeps its slices until its client has it, and a client may be slow or stopped. So what replies may hold is
-//! limited here, for all clients together, in memory that writes never need: segments that were cleaned while replies
-//! point into them (at most [`SHARE`] of the log, since no more have pins), and as many bytes of copies. Beyond both there
-//! is no slice, and the request has to come again. The transports end what makes no progress.
+//! A reply keeps its slices until its client has it, and a client may be slow or stopped. So what
+//! replies may hold is limited here, for all clients together, in memory that writes never need:
+//! segments that were cleaned while replies point into them (at most [`SHARE`] of the log, since no
+//! more have pins), and as many bytes of copies. Beyond both there is no slice, and the request has
+//! to come again. The transports end what makes no progress.
 //!
-//! What always holds: a slice's bytes do not change until it is given back; pins keep no segment in the log, only its
-//! memory out of use.
+//! What always holds: a slice's bytes do not change until it is given back; pins keep no segment in
+//! the log, only its memory out of use.
 
 use alloc::vec::Vec;
 
@@ -20,7 +21,8 @@ use sprat_proto::rpc::Slice;
 use super::Log;
 use crate::segment::{Location, State};
 
-/// The share of all segments that may have pins, and of all bytes that may be copied: one of so many.
+/// The share of all segments that may have pins, and of all bytes that may be copied: one of so
+/// many.
 const SHARE: u32 = 8;
 /// Marks a slice as a copy. No slot has this bit.
 const COPY: u32 = 1 << 31;
@@ -77,8 +79,8 @@ impl Loans {
 }
 
 impl Log {
-    /// Lends the `len` bytes at `at`, which is at least one, until [`Log::give_back`]: in place while few segments are
-    /// pinned, else as a copy; `None` if too much is lent already.
+    /// Lends the `len` bytes at `at`, which is at least one, until [`Log::give_back`]: in place
+    /// while few segments are pinned, else as a copy; `None` if too much is lent already.
     pub fn lend(&mut self, at: Location, len: usize) -> Option<Slice> {
         let segment = &mut self.slots[at.slot()];
         if segment.pins == 0 {

@@ -127,7 +127,8 @@ pub struct Remove<'a> {
     pub key: &'a [u8],
 }
 
-/// Asks for something to be added to an object that is a number: 8 bytes, big-endian. A missing object counts as zero.
+/// Asks for something to be added to an object that is a number: decimal text, see
+/// [`crate::number`]. A missing object counts as zero.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Increment<'a> {
     /// Where.
@@ -140,12 +141,12 @@ pub struct Increment<'a> {
     pub key: &'a [u8],
 }
 
-/// What [`Increment`] adds; it says which kind of number the object is.
+/// What [`Increment`] adds; it says as which kind of number the object is read.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Amount {
-    /// Two's complement; the sum wraps around.
+    /// Two's complement.
     Integer(i64),
-    /// IEEE 754.
+    /// IEEE 754, finite.
     Double(f64),
 }
 

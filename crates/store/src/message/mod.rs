@@ -126,7 +126,7 @@ codes! {
         KeyTooLong = 8,
         /// The value exceeds `MAX_VALUE`.
         ValueTooLong = 9,
-        /// The object is no number of the kind to be incremented.
+        /// The object is not the text of a number of the kind to be incremented.
         NotANumber = 10,
         /// The request is malformed.
         BadFormat = 11,
@@ -150,6 +150,10 @@ codes! {
         BadName = 20,
         /// The coordinator is starting and does not know everything yet.
         Starting = 21,
+        /// The sum is beyond 64 bits, or beyond what a double can be.
+        Overflow = 22,
+        /// The amount to add is infinite or not a number.
+        NotFinite = 23,
     }
 }
 
@@ -178,6 +182,8 @@ impl fmt::Display for Status {
             Self::TooFewServers => "the cluster has too few servers",
             Self::BadName => "the table's name is empty, too long or not UTF-8",
             Self::Starting => "the coordinator is starting",
+            Self::Overflow => "the sum is too large",
+            Self::NotFinite => "the amount to add is not finite",
         })
     }
 }

@@ -233,8 +233,9 @@ fn many_long_messages_share_the_credit() {
     }
 }
 
-/// A client that stops with replies under way holds what they name for a bounded time, wherever they are: in the queue behind
-/// a full ring, half sent, or sent and not acknowledged. Whatever signs there are of it, the second limit holds.
+/// A client that stops with replies under way holds what they name for a bounded time, wherever
+/// they are: in the queue behind a full ring, half sent, or sent and not acknowledged. Whatever
+/// signs there are of it, the second limit holds.
 #[test]
 fn a_client_that_stops_does_not_hold_slices_for_ever() {
     const REPLIES: u64 = 20;

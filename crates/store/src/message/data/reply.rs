@@ -36,7 +36,11 @@ impl From<Status> for Refusal<'_> {
 pub fn is_verdict(status: Status) -> bool {
     matches!(
         status,
-        Status::ObjectDoesntExist | Status::ObjectExists | Status::WrongVersion | Status::NotANumber
+        Status::ObjectDoesntExist
+            | Status::ObjectExists
+            | Status::WrongVersion
+            | Status::NotANumber
+            | Status::Overflow
     )
 }
 
@@ -143,7 +147,7 @@ pub fn mutation_reply(reply: &[u8]) -> Result<Version, Refusal<'_>> {
     }
 }
 
-/// The reply to [`Increment`]: the object's new version and value (big-endian, as it stands in the object).
+/// The reply to [`Increment`]: the object's new version, and the sum's 64 bits, big-endian.
 ///
 /// # Errors
 /// Why it was not done.
