@@ -98,6 +98,12 @@ impl Arrivals {
     }
 }
 
+/// A rate is offered for as long as this many operations take on average: on a busy machine a tenth of what it bears can
+/// be one in 10 ms, and a level without any operation has no figures.
+const LEAST: f64 = 20.0;
+/// The longest that is waited for them, in seconds.
+const LONGEST_S: f64 = 5.0;
+
 /// Offers reads of small objects at a rate, and of large ones beside if asked; times the small ones.
 fn offer(
     objects: &mut Objects,
@@ -107,7 +113,8 @@ fn offer(
 ) -> Result<Sample, Fail> {
     let mut sample = Sample::new();
     let begin = objects.clock.now();
-    let end = begin.after(time.as_nanos() as u64);
+    let least = Duration::from_secs_f64((LEAST / per_second.max(1.0)).min(LONGEST_S));
+    let end = begin.after(time.max(least).as_nanos() as u64);
     let mut small = Arrivals::new(per_second, begin, &mut objects.rng);
     let mut large = beside.map(|(table, rate)| (table, Arrivals::new(rate, begin, &mut objects.rng)));
     let mut since: Vec<Option<(Op, Instant)>> = vec![None; MOST + 1];
