@@ -69,7 +69,7 @@ impl Store {
         what: &str,
         ask: impl FnOnce(&mut kv::Store) -> Result<T, Error>,
     ) -> Result<T, Fail> {
-        let answer = ask(&mut self.store).map_err(|error| self.explain(error, what))?;
+        let answer = ask(&mut self.store).map_err(|error| self.explain(error, &name(what.as_bytes())))?;
         self.store.set_timeout(TIMEOUT);
         Ok(answer)
     }
@@ -174,7 +174,6 @@ impl Store {
 
     /// An error of the library about `what`, and what can be done about it.
     pub(crate) fn explain(&self, error: Error, what: &str) -> Fail {
-        let what = name(what.as_bytes());
         let about = format!("{what}: {error}");
         match error {
             Error::ObjectDoesntExist => Fail::missing(format!("{what}: there is no such object")),

@@ -163,7 +163,7 @@ fn what_is_too_large_is_refused() {
     for args in [vec!["put", "t", &key, "v"], vec!["get", "t", &key], vec!["incr", "t", &key]] {
         let error = cluster.fails(1, &args);
         assert!(
-            error.contains("65537 bytes, the limit is 65536") && error.len() < 200,
+            error.contains("k… (65537 bytes): the key has 65537 bytes, the limit") && error.len() < 200,
             "{}",
             &error[error.len().saturating_sub(200)..]
         );
