@@ -45,6 +45,11 @@ pub(crate) use carrier::{Around, Carrier, Connecting, Link};
 pub(crate) const CONNECT_NS: u64 = 3 * SECOND;
 /// How long an accepted connection may stay without a first frame.
 pub(crate) const SILENCE_NS: u64 = 10 * SECOND;
+/// Bytes of replies that wait to be written, on all connections together, from which on those with much of it are not read.
+/// The datagram transport refuses requests from as many on.
+const UNSENT_MOST: usize = 256 << 20;
+/// What is much for one connection then.
+const UNSENT_MUCH: usize = 64 << 10;
 /// The most connections: slots have 16 bits.
 const MOST: usize = 1 << 16;
 
@@ -131,6 +136,10 @@ pub(crate) struct Framed<C: Carrier> {
     dirty: VecDeque<u16>,
     /// Who has events without input.
     owing: VecDeque<u16>,
+    /// Who has a backlog and may go on with it.
+    resumed: VecDeque<u16>,
+    /// Bytes that wait to be written on the connections that were accepted.
+    unsent: usize,
     released: VecDeque<Slice>,
     ids: Ids,
     /// Room for what has come in part on the connections that were accepted.
@@ -158,6 +167,8 @@ impl<C: Carrier> Framed<C> {
             found: None,
             dirty: VecDeque::new(),
             owing: VecDeque::new(),
+            resumed: VecDeque::new(),
+            unsent: 0,
             released: VecDeque::new(),
             ids: Ids::default(),
             budget: Budget::new(budget::MOST),
@@ -235,6 +246,9 @@ impl<C: Carrier> Framed<C> {
             connecting: None,
             cause: None,
             room: 0,
+            unsent: 0,
+            backlog: Vec::new(),
+            resumed: false,
             dirty: false,
             owing: false,
             silent_until: Instant::NEVER,
@@ -256,16 +270,54 @@ impl<C: Carrier> Framed<C> {
         if link.stream.assembling() != link.room {
             self.make_room(slot);
         }
+        self.count_unsent(slot);
         let Some((link, around)) = self.around(slot) else { return };
         around.carrier.settled(slot, link);
         while let Some(slice) = link.stream.released() {
             around.released.push_back(slice);
         }
         let owes = link.stream.has_event() || link.stream.ended().is_some();
+        let goes_on = !link.backlog.is_empty() && !link.resumed && link.stream.wants_input();
+        link.resumed |= goes_on;
         if owes && !link.owing {
             link.owing = true;
             self.owing.push_back(slot);
         }
+        if goes_on {
+            self.resumed.push_back(slot);
+        }
+    }
+
+    /// Counts what waits to be written, and lets one that has much of it wait while that is too much in sum.
+    #[inline]
+    fn count_unsent(&mut self, slot: u16) {
+        let all = self.unsent;
+        let Some(link) = self.at_slot(slot).filter(|link| link.stream.role() == Role::Server) else { return };
+        let (before, now) = (link.unsent, link.stream.unsent());
+        if before == now {
+            return;
+        }
+        link.unsent = now;
+        let all = all - before + now;
+        link.stream.set_paused(now >= UNSENT_MUCH && all >= UNSENT_MOST);
+        self.unsent = all;
+    }
+
+    /// Puts the backlog of a connection that may go on with it into the buffer; false if there is none.
+    fn resume(&mut self) -> bool {
+        while let Some(slot) = self.resumed.pop_front() {
+            let Some((link, around)) = self.around(slot) else { continue };
+            link.resumed = false;
+            if !link.stream.wants_input() || link.backlog.is_empty() {
+                continue;
+            }
+            let n = link.backlog.len().min(around.buffer.len());
+            around.buffer[..n].copy_from_slice(&link.backlog[..n]);
+            link.backlog.drain(..n);
+            self.brought(slot, 0, n);
+            return true;
+        }
+        false
     }
 
     /// Takes room for the request that has come in part, after giving back that of the one before.
@@ -341,6 +393,7 @@ impl<C: Carrier> Framed<C> {
             None => {}
         }
         self.counters.ended += 1;
+        self.unsent -= link.unsent;
         self.counters.unsolicited += link.stream.unsolicited();
         self.live.retain(|s| *s != slot);
         self.free.push_back(slot);
@@ -357,6 +410,13 @@ impl<C: Carrier> Framed<C> {
             self.current = None;
             return None;
         };
+        let waits = !link.stream.wants_input() && link.stream.role() == Role::Server;
+        if waits && link.stream.ended().is_none() && self.at < self.filled {
+            link.backlog.extend_from_slice(&self.buffer[self.at..self.filled]);
+            self.current = None;
+            self.settle(slot);
+            return None;
+        }
         let arrived = link.stream.input(now, &self.buffer[..self.filled], &mut self.at, &mut self.ids);
         if arrived.is_some() {
             link.silent_until = Instant::NEVER;
@@ -428,7 +488,7 @@ impl<C: Carrier> Transport for Framed<C> {
         if self.current.is_some() || self.found.is_some() {
             return 1;
         }
-        C::input(self, now) + self.owing.len()
+        C::input(self, now) + self.owing.len() + self.resumed.len()
     }
 
     fn event(&mut self, now: Instant) -> Option<Event<'_>> {
@@ -443,6 +503,9 @@ impl<C: Carrier> Transport for Framed<C> {
             if let Some(event) = self.owed() {
                 self.counters.event(&event);
                 return Some(event);
+            }
+            if self.resume() {
+                continue;
             }
             if !C::receive(self, now) && self.owing.is_empty() {
                 return None;
@@ -468,7 +531,8 @@ impl<C: Carrier> Transport for Framed<C> {
                 self.soil(slot);
             }
         }
-        self.carrier.flush(now, memory) || !self.dirty.is_empty() || !self.owing.is_empty()
+        let more = self.carrier.flush(now, memory);
+        more || !self.dirty.is_empty() || !self.owing.is_empty() || !self.resumed.is_empty()
     }
 
     fn released(&mut self) -> Option<Slice> {
@@ -588,7 +652,8 @@ impl<C: Carrier> Transport for Framed<C> {
 
     fn doze(&mut self) -> bool {
         let idle = self.current.is_none() && self.found.is_none();
-        self.carrier.doze() && idle && self.dirty.is_empty() && self.owing.is_empty()
+        let settled = self.dirty.is_empty() && self.owing.is_empty() && self.resumed.is_empty();
+        self.carrier.doze() && idle && settled
     }
 
     fn wake(&mut self) {

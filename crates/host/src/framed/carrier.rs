@@ -25,6 +25,12 @@ pub(crate) struct Link<W> {
     pub(crate) cause: Option<io::Error>,
     /// What it has taken of the budget, or waits for, for the request that has come in part.
     pub(crate) room: usize,
+    /// Bytes that wait to be written, as counted in the sum.
+    pub(super) unsent: usize,
+    /// Bytes that were read and not looked at, since the stream wanted no more input.
+    pub(crate) backlog: Vec<u8>,
+    /// It is in the list of those that may go on with their backlog.
+    pub(super) resumed: bool,
     /// It is in the list of those that have something to send.
     pub(super) dirty: bool,
     /// It is in the list of those that have events without input.

@@ -198,6 +198,46 @@ cases! {
     deadlines_and_cancels_reach_the_caller
     what_happens_is_counted
     stalled_messages_make_room_for_others
+    short_requests_for_long_replies_are_answered_as_their_client_reads
+}
+
+/// 64 KiB of short requests, of a client that reads nothing, were all answered at once: 200 MB for this one.
+fn short_requests_for_long_replies_are_answered_as_their_client_reads<C: Named>() {
+    let (mut server, at) = server::<C>();
+    let mut client = client::<C>();
+    let session = client.connect(NOW, &at).expect("connects");
+    for tag in 0..200 {
+        client.request(NOW, session, tag, bytes(1, 10).into(), Instant::NEVER).expect("taken");
+    }
+    let (mut seen, mut served, mut most) = (Vec::new(), 0, 0);
+    let reply = bytes(2, 1 << 20);
+    let mut last = (0, 0);
+    // It reads nothing until the server has done all that it can.
+    for turns in 0.. {
+        if served == 0 {
+            turn(&mut client, NOW, &mut seen);
+        }
+        served += serve(&mut server, |_| Some(reply.clone()));
+        most = most.max(server.unsent);
+        last = if last.0 == served { (served, last.1 + 1) } else { (served, 0) };
+        if served > 0 && last.1 > 1000 {
+            break;
+        }
+        assert!(turns < 20_000_000);
+    }
+    assert!(served < 200, "{served} are answered");
+    for turns in 0.. {
+        turn(&mut client, NOW, &mut seen);
+        served += serve(&mut server, |_| Some(reply.clone()));
+        most = most.max(server.unsent);
+        if seen.len() == 200 {
+            break;
+        }
+        assert!(turns < 20_000_000, "{} of 200", seen.len());
+    }
+    assert!(seen.iter().all(|seen| matches!(seen, Seen::Response(_, bytes) if *bytes == reply)));
+    assert!(most <= 2 * MAX_MESSAGE + (1 << 20), "{most} bytes waited to be written");
+    assert_eq!(server.unsent, 0);
 }
 
 /// Senders that stop in the middle of their messages, more than there is room for, took memory without limit once.

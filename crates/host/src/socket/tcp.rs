@@ -112,6 +112,9 @@ impl Tcp {
         if link.connecting.is_some() || stream.ended().is_some() || !stream.wants_input() {
             return false;
         }
+        if !link.backlog.is_empty() {
+            return false;
+        }
         let most = if around.budget.is_crowded() { FREE } else { around.buffer.len() };
         match link.read(now, &mut around.buffer[..most], around.ids) {
             Read::Nothing => return false,

@@ -89,6 +89,8 @@ pub struct Stream {
     incoming: Option<(Head, Vec<u8>)>,
     /// There is no room for that message yet.
     waits: bool,
+    /// Too much waits to be written, on all connections together.
+    paused: bool,
     /// Bytes to come that nobody wants: a late reply's.
     skip: usize,
     frames: VecDeque<Frame>,
@@ -172,6 +174,7 @@ impl Stream {
             partial: Vec::new(),
             incoming: None,
             waits: false,
+            paused: false,
             skip: 0,
             frames: VecDeque::new(),
             front_written: 0,
@@ -312,7 +315,18 @@ impl Stream {
     /// they are.
     #[must_use]
     pub fn wants_input(&self) -> bool {
-        !self.waits && self.unsent < UNSENT_LIMIT && self.pending.len() < PENDING_LIMIT
+        !self.waits && !self.paused && self.unsent < UNSENT_LIMIT && self.pending.len() < PENDING_LIMIT
+    }
+
+    /// Bytes of messages that wait to be written.
+    #[must_use]
+    pub fn unsent(&self) -> usize {
+        self.unsent
+    }
+
+    /// Whether no more is read because too much waits to be written on all connections together.
+    pub fn set_paused(&mut self, paused: bool) {
+        self.paused = paused;
     }
 
     /// The length of the request that has come in part, if it needs room ([`super::budget`]); 0 if there is none.

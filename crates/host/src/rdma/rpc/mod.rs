@@ -20,6 +20,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 
 use sprat_proto::Instant;
 use sprat_proto::rdma::{Completed, Completion, Config, Cq, Event as Happened, Qp, Status};
+use sprat_proto::rpc::notes::HEADER;
 use sprat_proto::rpc::{CloseReason, Slice, Slices};
 use sprat_proto::wire::rdmap::Cause;
 
@@ -208,7 +209,8 @@ impl Rdma {
                 self.carrier.resumed.pop_front();
                 continue;
             };
-            if (link.stream.wants_input() || link.wire.gone)
+            if link.backlog.is_empty()
+                && (link.stream.wants_input() || link.wire.gone)
                 && let Some((receive, len)) = link.wire.held.pop_front()
             {
                 let id = u64::from(slot) << 32 | u64::from(receive);
@@ -225,7 +227,7 @@ impl Rdma {
                 });
             }
             link.wire.resumed = false;
-            let over = link.wire.gone && link.wire.held.is_empty();
+            let over = link.wire.gone && (link.wire.held.is_empty() || !link.backlog.is_empty());
             self.carrier.resumed.pop_front();
             if over {
                 self.end(slot, CloseReason::Reset);
@@ -239,7 +241,7 @@ impl Rdma {
     fn completed(&mut self, now: Instant, done: Completion) {
         let slot = (done.id >> 32) as u16;
         let Some((link, around)) = self.around(slot) else { return };
-        let Link { stream, wire, .. } = link;
+        let Link { stream, wire, backlog, .. } = link;
         if wire.pair.qp != done.qp || stream.ended().is_some() {
             return;
         }
@@ -257,8 +259,15 @@ impl Rdma {
             return self.settle(slot);
         }
         let receive = done.id as u16;
-        if !wire.resumed && (!wire.held.is_empty() || !stream.wants_input()) {
-            return wire.held.push_back((receive, done.len));
+        let goes_on = stream.wants_input() && backlog.is_empty();
+        // A note without frames is taken at once: the peer needs its receive to say what it has finished.
+        let has_frames = done.len as usize > HEADER;
+        if has_frames && !wire.resumed && (!wire.held.is_empty() || !goes_on) {
+            if wire.pair.hear_first(receive, done.len as usize, &mut world).is_err() {
+                return self.blame(slot);
+            }
+            wire.held.push_back((receive, done.len));
+            return self.soil(slot);
         }
         match wire.pair.take(receive, done.len as usize, around.buffer, stream, &mut world) {
             Ok(Brought::Nothing) => self.settle(slot),

@@ -274,10 +274,7 @@ impl Pair {
         world.regions.read(self.span(receive, 0, len), send).map_err(|_| Bad)?;
         self.post_receive(receive, world.rnic).map_err(|_| Bad)?;
         let (finished, said) = self.talk.hear(send, stream)?;
-        for shown in self.shown.drain(..finished.min(self.shown.len())) {
-            self.unread -= shown.len;
-            unshow(shown, world);
-        }
+        self.unshow(finished, world);
         match said {
             Said::Nothing => Ok(Brought::Nothing),
             Said::Frames(_) => Ok(Brought::Frames(HEADER)),
@@ -287,6 +284,27 @@ impl Pair {
                 self.pulls.push_back(Pull { announced, wanted, has_room, place, asked, got, into });
                 Ok(Brought::Nothing)
             }
+        }
+    }
+
+    /// Hears what a receive that is held grants and finishes: its frames wait for that, perhaps.
+    pub(super) fn hear_first(&mut self, receive: u16, len: usize, world: &mut World<'_>) -> Result<(), Bad> {
+        let (span, mut note) = (self.span(receive, 0, HEADER), [0; HEADER]);
+        if len < HEADER {
+            return Err(Bad);
+        }
+        world.regions.read(span, &mut note).map_err(|_| Bad)?;
+        let finished = self.talk.hear_first(&mut note)?;
+        world.regions.write(span, &note).map_err(|_| Bad)?;
+        self.unshow(finished, world);
+        Ok(())
+    }
+
+    /// The peer has finished so many of our oldest messages.
+    fn unshow(&mut self, finished: usize, world: &mut World<'_>) {
+        for shown in self.shown.drain(..finished.min(self.shown.len())) {
+            self.unread -= shown.len;
+            unshow(shown, world);
         }
     }
 

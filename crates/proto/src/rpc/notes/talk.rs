@@ -7,7 +7,7 @@
 
 use core::mem;
 
-use super::{Bad, Credits, Hello, Kind, MOST_ANNOUNCED, Note, Place};
+use super::{Bad, Credits, HEADER, Hello, Kind, MOST_ANNOUNCED, Note, Place};
 use crate::rpc::stream::{Announced, Stream};
 
 /// What a Send has brought besides credits.
@@ -77,6 +77,20 @@ impl Talk {
             }
         };
         Ok((finished, said))
+    }
+
+    /// Takes what a Send grants and finishes out of its first octets, where the rest of it has to wait: it may be what that
+    /// waits for. Returns how many of our oldest messages the peer does not need any more.
+    ///
+    /// # Errors
+    /// [`Bad`]: the peer broke a rule.
+    pub fn hear_first(&mut self, send: &mut [u8; HEADER]) -> Result<usize, Bad> {
+        let [_, _, g0, g1, f0, f1, ..] = *send;
+        self.credits.granted(u16::from_be_bytes([g0, g1]))?;
+        let finished = usize::from(u16::from_be_bytes([f0, f1]));
+        self.shown = self.shown.checked_sub(finished).ok_or(Bad)?;
+        send[2..6].fill(0);
+        Ok(finished)
     }
 
     /// A message of the peer's, its oldest, will not be read any more.
