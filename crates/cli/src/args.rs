@@ -128,6 +128,9 @@ pub(crate) struct Cluster {
 /// Every server can be reached over shared memory, UDP, TCP and RDMA (software iWARP); clients take the first of these
 /// that reaches it. Loopback is open to all users of this machine. Nothing is stored on disk unless --state is given:
 /// when the cluster ends, its objects are gone.
+///
+/// A process that dies is started again, after a pause that grows from 0.1 s to 10 s as long as it keeps dying, and no other one ends
+/// for it: the coordinator comes back with what it knew, a server without its objects.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sprat up                                three servers, until Ctrl-C
@@ -150,7 +153,7 @@ pub(crate) struct Up {
     /// Memory of each server for objects, in bytes (K, M and G are powers of 1024): 48M at least
     #[arg(long, value_name = "BYTES", default_value = "1G", value_parser = memory)]
     pub(crate) memory: u64,
-    /// Keep the coordinator's state (tables, servers) in this file
+    /// Keep the coordinator's state (tables, servers) in this file; without it the state is in memory of this process
     #[arg(long, value_name = "FILE")]
     pub(crate) state: Option<PathBuf>,
     /// Where the first server listens besides; the others have the ports behind it, or names and sockets with .1, .2, …
@@ -252,12 +255,13 @@ pub(crate) struct Trace {
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sprat coordinator -C tcp:host=127.0.0.1,port=7740
-  sprat coordinator -C 'fast+shm:name=lab;tcp:host=127.0.0.1,port=7740' --state lab.redb")]
+  sprat coordinator -C 'fast+shm:name=lab;tcp:host=127.0.0.1,port=7740' --state lab.state")]
 pub(crate) struct Coordinator {
     /// Where it listens; several locators with `;`
     #[arg(short = 'C', long = "coordinator", value_name = "LOCATOR", env = "SPRAT_COORDINATOR", hide_env_values = true, default_value = DEFAULT_COORDINATOR)]
     pub(crate) locators: String,
-    /// Keep its state in this file, so that it survives a restart; without it the state is in memory only
+    /// Keep its state in this file, so that it survives a restart; without it the state is in memory only. What cannot be written
+    /// there is refused, and written again when there is room
     #[arg(long, value_name = "FILE")]
     pub(crate) state: Option<PathBuf>,
     /// Allow an address other than loopback: nothing is encrypted yet, so anyone who reaches it may read and write

@@ -23,7 +23,11 @@ use crate::fail::{Fail, Named};
 /// How long a child may take to end well before it is killed.
 const GRACE: Duration = Duration::from_secs(3);
 /// How long a child may take to serve.
-const START: Duration = Duration::from_secs(20);
+pub(crate) const START: Duration = Duration::from_secs(20);
+/// How long its output is awaited at a time.
+const LISTEN: Duration = Duration::from_millis(100);
+/// The longest line that a child may say when it serves: all of its locators.
+const LONGEST_LINE: usize = 64 << 10;
 /// How often a condition is looked at that nobody announces.
 const LOOK: Duration = Duration::from_millis(2);
 
@@ -145,6 +149,8 @@ pub(crate) struct Process {
     child: Child,
     ended: Option<ExitStatus>,
     asked: bool,
+    /// Its output so far, up to the end of the first line.
+    said: Vec<u8>,
 }
 
 impl Process {
@@ -165,39 +171,47 @@ impl Process {
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         command.args(args).stdin(Stdio::null()).stdout(Stdio::piped());
         let child = command.spawn().named(format_args!("cannot start {name}"))?;
-        Ok(Self { name, child, ended: None, asked: false })
+        Ok(Self { name, child, ended: None, asked: false, said: Vec::new() })
     }
 
     /// Waits until it serves, and says at which locators. If it ends instead, its own message has said why.
     pub(crate) fn ready(&mut self) -> Result<String, Fail> {
         let begin = Instant::now();
-        let mut said = Vec::new();
-        let Some(mut output) = self.child.stdout.take() else {
-            return Err(Fail::new(format!("{} has been asked already", self.name)));
-        };
-        while !said.ends_with(b"\n") {
-            let left = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-            let came = poll(&mut [PollFd::new(&output, PollFlags::IN)], Some(&left)).unwrap_or(0);
-            if came == 0 && begin.elapsed() > START {
+        loop {
+            if let Some(locators) = self.hear(LISTEN)? {
+                return Ok(locators);
+            }
+            if begin.elapsed() > START {
                 return Err(Fail::new(format!("{} does not start", self.name)));
             }
-            let mut byte = [0];
-            if came > 0 && output.read(&mut byte).named(format_args!("cannot listen to {}", self.name))? == 0
-            {
+        }
+    }
+
+    /// The locators at which it serves, if it has said so by now or says so within `wait`.
+    pub(crate) fn hear(&mut self, wait: Duration) -> Result<Option<String>, Fail> {
+        let Some(mut output) = self.child.stdout.take() else {
+            return Err(Fail::new(format!("{} has no output", self.name)));
+        };
+        let left = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() };
+        let mut byte = [0];
+        while !self.said.ends_with(b"\n") && self.said.len() < LONGEST_LINE {
+            if poll(&mut [PollFd::new(&output, PollFlags::IN)], Some(&left)).unwrap_or(0) == 0 {
+                self.child.stdout = Some(output);
+                return Ok(None);
+            }
+            if output.read(&mut byte).named(format_args!("cannot listen to {}", self.name))? == 0 {
                 wait_until(GRACE, || self.ended().is_some());
                 let how =
                     self.ended().map_or_else(|| "closed its output".to_owned(), |ended| ended.to_string());
                 let fail = Fail::new(format!("{} {how} before it served", self.name));
                 return Err(fail.next("the message before this one says why"));
             }
-            if came > 0 {
-                said.push(byte[0]);
-            }
+            self.said.push(byte[0]);
         }
         // Kept open, so that whatever it says later does no harm.
         self.child.stdout = Some(output);
-        let line = String::from_utf8_lossy(&said);
-        Ok(line.trim_end().strip_prefix(READY).unwrap_or_default().to_owned())
+        let line = String::from_utf8_lossy(&self.said);
+        Ok(Some(line.trim_end().strip_prefix(READY).unwrap_or_default().to_owned()))
     }
 
     /// What it is called.

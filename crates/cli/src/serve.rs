@@ -1,6 +1,9 @@
 //! The processes that serve: a coordinator, a server, an echo. Each says where it listens as soon as it does, and runs
 //! until SIGINT or SIGTERM.
 
+use std::sync::Arc;
+
+use signal_hook::consts::SIGXFSZ;
 use sprat::doors::Options;
 use sprat::locator::{Kind, Locator};
 use sprat::probe::Marks;
@@ -10,7 +13,7 @@ use sprat::worker::Worker;
 use sprat_store::machine::Machine;
 
 use crate::args;
-use crate::fail::Fail;
+use crate::fail::{Fail, Named as _};
 use crate::memory;
 use crate::process::{self, StopSignals};
 
@@ -21,8 +24,17 @@ pub(crate) fn coordinator(args: &args::Coordinator) -> Result<(), Fail> {
     options.state = args.state.clone();
     options.doors = Options { insecure_network: args.insecure_network, ..Options::default() };
     let signals = StopSignals::catch()?;
-    let worker = server::coordinator(&options).map_err(|error| listening(&error))?;
-    run(signals, worker, "start it anew")
+    // A file that may not grow (ulimit -f) is an error of the write then, as a full disk is.
+    signal_hook::flag::register(SIGXFSZ, Arc::default()).named("cannot catch signals")?;
+    let worker = server::coordinator(&options).map_err(|error| match &args.state {
+        Some(path) if error.to_string().starts_with(&path.display().to_string()) => unusable(&error),
+        _ => listening(&error),
+    })?;
+    run(
+        signals,
+        worker,
+        "mend that, then start it anew with this --state: servers and their objects wait for it",
+    )
 }
 
 /// Runs a server.
@@ -132,6 +144,24 @@ fn listening(error: &std::io::Error) -> Fail {
             fail.next("choose an address and a port that you may use")
         }
         _ => fail,
+    }
+}
+
+/// Why a state file cannot be used, and what to do about it.
+fn unusable(error: &std::io::Error) -> Fail {
+    let fail = Fail::new(format!("cannot serve: {error}"));
+    match error.kind() {
+        std::io::ErrorKind::ResourceBusy => {
+            fail.next("end the process that has it open, or name another file with --state")
+        }
+        std::io::ErrorKind::InvalidData => fail.next(
+            "the file is left as it is; name another one with --state to begin a new cluster, whose servers \
+             start anew and empty",
+        ),
+        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
+            fail.next("make room there, or name another file with --state")
+        }
+        _ => fail.next("name a regular file with --state that you may write, or one that does not exist yet"),
     }
 }
 

@@ -194,6 +194,8 @@ impl Store {
             Error::TabletLost => {
                 Fail::new(about).next("sprat table drop NAME, then create and import it anew")
             }
+            Error::NotDurable { .. } => Fail::new(about)
+                .next("make room there and repeat the command; nothing has to be started anew"),
             Error::TooFewServers => Fail::new(about).next("start one: sprat server -L LOCATOR"),
             Error::NoSpace => Fail::new(about).next("remove objects, or start servers with more --memory"),
             Error::NotANumber(_) => Fail::new(about)

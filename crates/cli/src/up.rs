@@ -1,19 +1,28 @@
 //! `sprat up`: a whole cluster on this machine, each part a process of its own, until Ctrl-C.
 //!
-//! The parts are children of this process and die with it. A server that dies is reported and the others serve on; a
-//! coordinator that dies ends the cluster, since nobody else can say where a table is.
+//! The parts are children of this process and die with it. One that dies is reported and started again, and no other one
+//! ends for it: a server comes back without its objects, and the coordinator with all that it knew, since its state is in a
+//! file, or in memory of this process.
 
+use std::fs::File;
+use std::os::fd::AsRawFd as _;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use rustix::fs::{MemfdFlags, memfd_create};
+use sprat::disk::Disk;
 use sprat::locator::{Kind, Locator};
 
+use self::member::Member;
+
 use crate::args;
-use crate::fail::Fail;
+use crate::fail::{Fail, Named as _};
 use crate::memory;
 use crate::out::{self, Columns};
-use crate::process::{Process, StopSignals};
+use crate::process::StopSignals;
 use crate::store::Store;
+
+mod member;
 
 /// How long the servers may take to join the cluster.
 const ENLIST: Duration = Duration::from_secs(20);
@@ -22,9 +31,10 @@ const LOOK: Duration = Duration::from_millis(200);
 
 /// A coordinator and its servers.
 pub(crate) struct Cluster {
-    coordinator: Process,
-    coordinator_at: String,
-    servers: Vec<(Process, String)>,
+    coordinator: Member,
+    servers: Vec<Member>,
+    /// The coordinator's state, if no file holds it: it ends with the cluster.
+    _state: Option<File>,
 }
 
 /// What a cluster shall be.
@@ -69,13 +79,18 @@ impl Cluster {
             format!("tcp:host={},port={}", plan.host(), plan.port),
         ];
         args.extend(plan.host.map(|_| INSECURE.to_owned()));
-        if let Some(state) = plan.state {
-            args.extend(["--state".to_owned(), state.to_string_lossy().into_owned()]);
+        args.push("--state".to_owned());
+        let mut state = None;
+        match plan.state {
+            Some(path) => args.push(path.to_string_lossy().into_owned()),
+            None => {
+                let file = state.insert(state_in_memory()?);
+                args.push(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
+            }
         }
-        let mut coordinator = Process::start("the coordinator", plan.core, &args)?;
-        let coordinator_at = coordinator.ready()?;
-        let mut cluster = Self { coordinator, coordinator_at, servers: Vec::new() };
-        let mut store = Store::over(&cluster.coordinator_at, &[])?;
+        let coordinator = Member::start("the coordinator".to_owned(), plan.core, args)?;
+        let mut cluster = Self { coordinator, servers: Vec::new(), _state: state };
+        let mut store = Store::over(cluster.coordinator(), &[])?;
         // One after the other, so that the coordinator numbers them in this order.
         for index in 1..=plan.servers {
             cluster.add_server(plan, index)?;
@@ -97,12 +112,11 @@ impl Cluster {
             locators += &format!(";{own}");
         }
         let memory = plan.memory.to_string();
-        let mut args = vec!["server", "-C", &self.coordinator_at, "-L", &locators, "--memory", &memory];
+        let mut args = vec!["server", "-C", self.coordinator(), "-L", &locators, "--memory", &memory];
         args.extend(plan.host.map(|_| INSECURE));
         args.extend(plan.marks.then_some("--marks"));
-        let mut process = Process::start(format!("server {index}"), plan.core, args)?;
-        let locators = process.ready()?;
-        self.servers.push((process, locators));
+        let args = args.into_iter().map(str::to_owned).collect();
+        self.servers.push(Member::start(format!("server {index}"), plan.core, args)?);
         Ok(())
     }
 
@@ -114,8 +128,8 @@ impl Cluster {
             if joined >= self.servers.len() {
                 return Ok(());
             }
-            if let Some(died) = self.died().first() {
-                return Err(Fail::new(died.clone()).next("the message before this one says why"));
+            if let Some(died) = self.members().find_map(Member::died) {
+                return Err(Fail::new(died).next("the message before this one says why"));
             }
             if begin.elapsed() > ENLIST {
                 return Err(Fail::new(format!(
@@ -129,15 +143,13 @@ impl Cluster {
 
     /// Where the coordinator is.
     pub(crate) fn coordinator(&self) -> &str {
-        &self.coordinator_at
+        &self.coordinator.locators
     }
 
     /// Who is where, for people.
     pub(crate) fn table(&self) -> String {
         let mut table = Columns::new(&["process", ">id", "locator"]);
-        let coordinator = (&self.coordinator, self.coordinator_at.as_str());
-        let servers = self.servers.iter().map(|(process, at)| (process, at.as_str()));
-        for (process, locators) in std::iter::once(coordinator).chain(servers) {
+        for Member { process, locators, .. } in std::iter::once(&self.coordinator).chain(&self.servers) {
             let (mut name, mut id) =
                 (process.name().trim_start_matches("the ").to_owned(), process.id().to_string());
             for locator in locators.split(';') {
@@ -150,29 +162,23 @@ impl Cluster {
 
     /// All process ids, the coordinator's first.
     pub(crate) fn ids(&self) -> Vec<u32> {
-        std::iter::once(self.coordinator.id()).chain(self.servers.iter().map(|(p, _)| p.id())).collect()
+        std::iter::once(&self.coordinator).chain(&self.servers).map(|member| member.process.id()).collect()
     }
 
-    /// Who has died, in words.
-    fn died(&mut self) -> Vec<String> {
-        let servers = self.servers.iter_mut().map(|(process, _)| process);
-        std::iter::once(&mut self.coordinator)
-            .chain(servers)
-            .filter_map(|process| {
-                process.ended().map(|how| format!("{} (process {}) {how}", process.name(), process.id()))
-            })
-            .collect()
+    /// All processes, the coordinator first.
+    fn members(&mut self) -> impl Iterator<Item = &mut Member> {
+        std::iter::once(&mut self.coordinator).chain(&mut self.servers)
     }
 
     /// Ends all processes in good order: the servers first, so that each can still take its leave.
     pub(crate) fn end(&mut self) {
-        for (server, _) in &mut self.servers {
-            server.ask_to_end();
+        for server in &mut self.servers {
+            server.process.ask_to_end();
         }
-        for (server, _) in &mut self.servers {
-            server.end();
+        for server in &mut self.servers {
+            server.process.end();
         }
-        self.coordinator.end();
+        self.coordinator.process.end();
     }
 }
 
@@ -206,10 +212,9 @@ pub(crate) fn run(args: &args::Up) -> Result<(), Fail> {
     };
     let mut cluster = Cluster::start(&plan)?;
     out::print(introduction(&cluster))?;
-    let result = watch(&mut cluster, &stopped);
+    watch(&mut cluster, &stopped);
     cluster.end();
-    out::print("The cluster has ended.\n")?;
-    result
+    out::print("The cluster has ended.\n")
 }
 
 /// Refuses the kernel's addresses on the network, which a server of its own may have.
@@ -229,29 +234,19 @@ fn on_loopback(besides: &Locator) -> Result<(), Fail> {
     }
 }
 
-/// Waits for Ctrl-C, and tells of processes that die meanwhile.
-fn watch(cluster: &mut Cluster, stopped: &Receiver<()>) -> Result<(), Fail> {
-    let mut told = 0;
-    loop {
-        match stopped.recv_timeout(LOOK) {
-            Ok(()) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
-            Err(RecvTimeoutError::Timeout) => {}
-        }
-        let died = cluster.died();
-        if died.len() > told {
-            died.iter().for_each(out::note);
-            told = died.len();
-        }
-        if cluster.coordinator.ended().is_some() {
-            return Err(
-                Fail::new("the cluster has lost its coordinator").next("start it anew with `sprat up`")
-            );
-        }
-        if told == cluster.servers.len() {
-            return Err(
-                Fail::new("the cluster has lost all its servers").next("start it anew with `sprat up`")
-            );
-        }
+/// An empty state that ends with this process, in whatever way that ends.
+fn state_in_memory() -> Result<File, Fail> {
+    let file = memfd_create("sprat-state", MemfdFlags::CLOEXEC).named("cannot take memory for the state")?;
+    let file = File::from(file);
+    Disk::prepare(&file).named("cannot write the state in memory")?;
+    Ok(file)
+}
+
+/// Waits for Ctrl-C. Processes that die meanwhile are told of and started again.
+fn watch(cluster: &mut Cluster, stopped: &Receiver<()>) {
+    while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(LOOK) {
+        let now = Instant::now();
+        cluster.members().filter_map(|member| member.tend(now)).for_each(out::note);
     }
 }
 

@@ -1,9 +1,12 @@
-//! The durable state of one machine: a redb file, written by a thread of its own so that a slow disk never stops the
-//! worker.
+//! The durable state of one machine: a file, written by a thread of its own so that a slow disk never stops the worker.
 //!
-//! The disk is a peer like any other: [`Disk::persist`] goes out, [`Disk::persisted`] comes in. Writes that wait together
-//! are committed together, in order; the file holds one table of bytes to bytes.
+//! The disk is a peer like any other: [`Disk::persist`] goes out, [`Disk::completed`] comes in. Writes that wait together
+//! are committed together, in order.
+//!
+//! What always holds: after a write that did not fit, no write that was handed in before [`Disk::completed`] has told of it
+//! is done either, for each may rest on the one before.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
@@ -11,76 +14,117 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 
-use redb::{Database, ReadableDatabase as _, ReadableTable as _, TableDefinition};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
+use sprat_store::statefile::Body;
 
-const STATE: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("state");
+use self::file::{Failure, StateFile};
+
+mod file;
+#[cfg(test)]
+mod tests;
+
+/// Writes that are committed together have at most about so many bytes.
+const TOGETHER: usize = 256 << 10;
 
 /// Keys with their values.
 pub type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 
 struct Write {
+    /// How many refusals the machine knew of.
+    refusals: u64,
     seq: u64,
     puts: Pairs,
     deletes: Vec<Vec<u8>>,
+}
+
+/// What became of writes.
+#[derive(Debug)]
+pub enum Outcome {
+    /// The write with this number, and all before it, are safe.
+    Persisted(u64),
+    /// The first write that is not safe does not fit, and no later one was done. Writes that are handed in from now on are
+    /// tried again.
+    Refused {
+        /// Which file, and why.
+        reason: String,
+        /// What is on the disk.
+        durable: Pairs,
+    },
+    /// Nobody knows what is on the disk; nothing is written any more.
+    Failed(String),
 }
 
 /// A machine's durable state.
 #[derive(Debug)]
 pub struct Disk {
     writes: Option<Sender<Write>>,
-    done: Receiver<u64>,
+    refusals: u64,
+    done: Receiver<Outcome>,
     ready: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
+    name: String,
 }
 
 impl Disk {
     /// Opens the file at `path`, made if there is none, and reads what it holds.
     ///
     /// # Errors
-    /// The file cannot be read or written, is no state file, or another process has it open.
+    /// The file cannot be read or written, is damaged or no state file, or another process has it open.
     pub fn open(path: &Path) -> io::Result<(Self, Pairs)> {
-        let named = |e: redb::Error| io::Error::other(format!("{}: {e}", path.display()));
-        let db = Database::create(path).map_err(|e| named(e.into()))?;
-        let pairs = read(&db).map_err(named)?;
+        let name = path.display().to_string();
+        let named = |e: io::Error| io::Error::new(e.kind(), format!("{name}: {e}"));
+        let (file, pairs) = StateFile::open(path).map_err(named)?;
+        Ok((Self::over(file, name)?, pairs.into_iter().collect()))
+    }
+
+    /// A disk over an open file.
+    fn over(file: StateFile, name: String) -> io::Result<Self> {
         let ready = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
         let (writes, queue) = channel();
         let (report, done) = channel();
-        let bell = Arc::clone(&ready);
-        let file = path.display().to_string();
-        let thread = std::thread::Builder::new()
-            .name("sprat-disk".to_owned())
-            .spawn(move || write_all(&db, &queue, &report, &bell, &file))?;
-        Ok((Self { writes: Some(writes), done, ready, thread: Some(thread) }, pairs))
+        let writer = Writer { file, report, bell: Arc::clone(&ready), name: name.clone(), refusals: 0 };
+        let thread =
+            std::thread::Builder::new().name("sprat-disk".to_owned()).spawn(move || writer.run(&queue))?;
+        Ok(Self { writes: Some(writes), refusals: 0, done, ready, thread: Some(thread), name })
     }
 
-    /// Writes, all or nothing and after everything before it; its number comes back by [`Disk::persisted`].
+    /// Makes an empty file a state file that holds nothing: for one without a name, which [`Disk::open`] could not make.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn prepare(file: &File) -> io::Result<()> {
+        file::prepare(file)
+    }
+
+    /// Writes, all or nothing and after everything before it; what becomes of it, [`Disk::completed`] says.
     pub fn persist(&mut self, seq: u64, puts: Pairs, deletes: Vec<Vec<u8>>) {
         if let Some(writes) = &self.writes {
-            // If the thread is gone the write is never confirmed, which `persisted` turns into a panic.
-            let _ = writes.send(Write { seq, puts, deletes });
+            // If the thread is gone, `completed` says why.
+            let _ = writes.send(Write { refusals: self.refusals, seq, puts, deletes });
         }
     }
 
-    /// The number of a write that is safe now.
-    ///
-    /// # Panics
-    /// If the disk failed: nothing that follows could be acknowledged, and the process is better restarted.
-    pub fn persisted(&mut self) -> Option<u64> {
+    /// What became of writes.
+    pub fn completed(&mut self) -> Option<Outcome> {
         match self.done.try_recv() {
-            Ok(seq) => Some(seq),
+            Ok(outcome) => {
+                self.refusals += u64::from(matches!(outcome, Outcome::Refused { .. }));
+                Some(outcome)
+            }
             Err(TryRecvError::Empty) => None,
-            Err(TryRecvError::Disconnected) => panic!("the state file cannot be written any more"),
+            Err(TryRecvError::Disconnected) => {
+                self.writes.take().map(|_| Outcome::Failed(format!("{}: it is written no more", self.name)))
+            }
         }
     }
 
-    /// Readable when [`Disk::persisted`] has something new since [`Disk::clear`].
+    /// Readable when [`Disk::completed`] has something new since [`Disk::clear`].
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.ready.as_fd()
     }
 
-    /// Makes [`Disk::fd`] unreadable until more is written; call it before the last look at [`Disk::persisted`].
+    /// Makes [`Disk::fd`] unreadable until more is written; call it before the last look at [`Disk::completed`].
     pub fn clear(&self) {
         let mut count = [0; 8];
         let _ = rustix::io::read(&*self.ready, &mut count);
@@ -97,94 +141,61 @@ impl Drop for Disk {
     }
 }
 
-fn read(db: &Database) -> Result<Pairs, redb::Error> {
-    let init = db.begin_write()?;
-    init.open_table(STATE)?;
-    init.commit()?;
-    let table = db.begin_read()?.open_table(STATE)?;
-    let mut pairs = Vec::new();
-    for entry in table.iter()? {
-        let (key, value) = entry?;
-        pairs.push((key.value().to_vec(), value.value().to_vec()));
-    }
-    Ok(pairs)
+/// The thread that writes.
+struct Writer {
+    file: StateFile,
+    report: Sender<Outcome>,
+    bell: Arc<OwnedFd>,
+    name: String,
+    /// How often a write did not fit.
+    refusals: u64,
 }
 
-fn commit(db: &Database, batch: &[Write]) -> Result<(), redb::Error> {
-    let transaction = db.begin_write()?;
-    {
-        let mut table = transaction.open_table(STATE)?;
-        for write in batch {
-            for (key, value) in &write.puts {
-                table.insert(key.as_slice(), value.as_slice())?;
-            }
-            for key in &write.deletes {
-                table.remove(key.as_slice())?;
-            }
-        }
-    }
-    transaction.commit()?;
-    Ok(())
-}
-
-fn write_all(db: &Database, queue: &Receiver<Write>, report: &Sender<u64>, bell: &OwnedFd, file: &str) {
-    while let Ok(first) = queue.recv() {
-        let mut batch = vec![first];
-        batch.extend(queue.try_iter().take(1023));
-        if let Err(e) = commit(db, &batch) {
-            #[expect(clippy::print_stderr, reason = "the process is about to end for this reason")]
-            {
-                eprintln!("sprat: {file}: {e}");
-            }
-            return;
-        }
-        for write in &batch {
-            if report.send(write.seq).is_err() {
-                return;
-            }
-        }
-        let _ = rustix::io::write(bell, &[0, 0, 0, 0, 0, 0, 0, 1]);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Disk;
-
-    fn wait(disk: &mut Disk, seq: u64) {
-        loop {
-            let mut fds = [rustix::event::PollFd::from_borrowed_fd(disk.fd(), rustix::event::PollFlags::IN)];
-            rustix::event::poll(&mut fds, None).unwrap();
-            disk.clear();
-            while let Some(done) = disk.persisted() {
-                if done == seq {
-                    return;
+impl Writer {
+    fn run(mut self, queue: &Receiver<Write>) {
+        while let Ok(first) = queue.recv() {
+            let mut body = Body::default();
+            let (mut last, mut next) = (None, Some(first));
+            while let Some(write) = next.take() {
+                // Written before the machine knew of the last refusal: it may rest on what was refused.
+                if write.refusals == self.refusals {
+                    if !add(&mut body, &write) {
+                        return self.fail("a key or value is too long");
+                    }
+                    last = Some(write.seq);
                 }
+                next = if body.len() < TOGETHER { queue.try_recv().ok() } else { None };
             }
+            let Some(seq) = last else { continue };
+            let outcome = match self.file.append(&body) {
+                Ok(()) => Outcome::Persisted(seq),
+                Err(Failure::NoRoom(why)) => match self.file.pairs() {
+                    Ok(durable) => {
+                        self.refusals += 1;
+                        let reason = format!("{}: {why}", self.name);
+                        Outcome::Refused { reason, durable: durable.into_iter().collect() }
+                    }
+                    Err(e) => return self.fail(e),
+                },
+                Err(Failure::Broken(e)) => return self.fail(e),
+            };
+            self.tell(outcome);
         }
     }
 
-    #[test]
-    fn what_was_persisted_is_there_after_reopening() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("state");
-        let (mut disk, pairs) = Disk::open(&path).unwrap();
-        assert!(pairs.is_empty());
-        disk.persist(1, vec![(b"a".to_vec(), b"1".to_vec()), (b"b".to_vec(), b"2".to_vec())], vec![]);
-        disk.persist(2, vec![(b"c".to_vec(), b"3".to_vec())], vec![b"a".to_vec()]);
-        wait(&mut disk, 2);
-        drop(disk);
-        let (_disk, pairs) = Disk::open(&path).unwrap();
-        assert_eq!(pairs, [(b"b".to_vec(), b"2".to_vec()), (b"c".to_vec(), b"3".to_vec())]);
-        assert!(Disk::open(&path).is_err(), "the file is open already");
+    fn fail(&self, why: impl std::fmt::Display) {
+        self.tell(Outcome::Failed(format!("{}: {why}", self.name)));
     }
 
-    #[test]
-    fn a_file_that_is_no_state_file_is_named() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("junk");
-        std::fs::write(&path, b"not a database").unwrap();
-        let error = Disk::open(&path).unwrap_err().to_string();
-        assert!(error.contains("junk"), "{error}");
+    fn tell(&self, outcome: Outcome) {
+        // If nobody listens any more, nobody rests on it.
+        let _ = self.report.send(outcome);
+        let _ = rustix::io::write(&*self.bell, &[0, 0, 0, 0, 0, 0, 0, 1]);
     }
+}
+
+/// Adds the changes of a write; false if one is too long for the format.
+fn add(body: &mut Body, write: &Write) -> bool {
+    write.puts.iter().all(|(key, value)| body.put(key, value))
+        && write.deletes.iter().all(|key| body.delete(key))
 }

@@ -24,7 +24,7 @@ use sprat_store::machine::{Caller, Link, Machine, Output};
 
 use crate::clock::Clock;
 use crate::cpu::{Idle, Rest};
-use crate::disk::Disk;
+use crate::disk::{Disk, Outcome};
 use crate::doors::{Door, Doors};
 use crate::links::Links;
 
@@ -285,8 +285,12 @@ impl<M: Machine> Worker<M> {
             work |= self.expire(now);
         }
         if let Some(disk) = &mut self.disk {
-            while let Some(seq) = disk.persisted() {
-                self.machine.persisted(now, seq);
+            while let Some(outcome) = disk.completed() {
+                match outcome {
+                    Outcome::Persisted(seq) => self.machine.persisted(now, seq),
+                    Outcome::Refused { reason, durable } => self.machine.rollback(now, &reason, durable),
+                    Outcome::Failed(reason) => self.stopped = Some(reason),
+                }
                 self.unsent = true;
                 work = true;
             }

@@ -1,4 +1,4 @@
-//! A disk: writes are safe after a while, in order, and only then acknowledged.
+//! A disk: writes are safe after a while, in order, and only then acknowledged; a full one refuses them.
 //!
 //! What always holds: what was acknowledged survives every crash; of what was not, a crash keeps some first part,
 //! because the medium may have been faster than the acknowledgement.
@@ -21,11 +21,22 @@ pub struct Write {
 /// What is on a disk.
 pub type Contents = BTreeMap<Vec<u8>, Vec<u8>>;
 
+/// What became of writes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The write with this number is safe.
+    Safe(u64),
+    /// The disk is full: the first write that is not safe was refused, and with it all that began after it. What is safe
+    /// is this.
+    Refused(Contents),
+}
+
 /// A disk.
 #[derive(Debug, Default)]
 pub struct Disk {
     contents: Contents,
     pending: VecDeque<(Instant, Write)>,
+    full: bool,
 }
 
 impl Disk {
@@ -42,20 +53,31 @@ impl Disk {
         at
     }
 
-    /// Makes what is due by `now` safe; the number of the next write to acknowledge.
-    pub fn safe(&mut self, now: Instant) -> Option<u64> {
+    /// From now on it has room for what is written, or none.
+    pub fn set_full(&mut self, full: bool) {
+        self.full = full;
+    }
+
+    /// Makes what is due by `now` safe; what became of the next write.
+    pub fn completed(&mut self, now: Instant) -> Option<Outcome> {
         if self.pending.front().is_none_or(|(at, _)| *at > now) {
             return None;
+        }
+        if self.full {
+            self.pending.clear();
+            return Some(Outcome::Refused(self.contents.clone()));
         }
         let (_, write) = self.pending.pop_front()?;
         let seq = write.seq;
         self.apply(write);
-        Some(seq)
+        Some(Outcome::Safe(seq))
     }
 
-    /// The process dies: a first part of what is pending, as long as `rng` says, is on the disk; the rest never was.
+    /// The process dies: a first part of what is pending, as long as `rng` says, is on the disk if there is room; the rest
+    /// never was.
     pub fn crash(&mut self, rng: &mut Rng) {
-        let keep = rng.below(self.pending.len() as u64 + 1) as usize;
+        let most = if self.full { 0 } else { self.pending.len() as u64 };
+        let keep = rng.below(most + 1) as usize;
         for (_, write) in std::mem::take(&mut self.pending).into_iter().take(keep) {
             self.apply(write);
         }
@@ -82,11 +104,27 @@ mod tests {
         let mut disk = Disk::default();
         assert_eq!(disk.write(Instant::from_ns(10), put(1)), Instant::from_ns(10));
         assert_eq!(disk.write(Instant::from_ns(5), put(2)), Instant::from_ns(10));
-        assert_eq!(disk.safe(Instant::from_ns(9)), None);
-        assert_eq!(disk.safe(Instant::from_ns(10)), Some(1));
+        assert_eq!(disk.completed(Instant::from_ns(9)), None);
+        assert_eq!(disk.completed(Instant::from_ns(10)), Some(Outcome::Safe(1)));
         assert!(disk.contents().contains_key(&vec![1]));
-        assert_eq!(disk.safe(Instant::from_ns(10)), Some(2));
+        assert_eq!(disk.completed(Instant::from_ns(10)), Some(Outcome::Safe(2)));
         assert_eq!(disk.contents().keys().collect::<Vec<_>>(), [&vec![2]]);
+    }
+
+    #[test]
+    fn a_full_disk_refuses_all_that_waits() {
+        let mut disk = Disk::default();
+        for seq in 1..=3 {
+            disk.write(Instant::from_ns(seq), put(seq));
+        }
+        assert_eq!(disk.completed(Instant::from_ns(1)), Some(Outcome::Safe(1)));
+        disk.set_full(true);
+        let refused = disk.completed(Instant::from_ns(2));
+        assert_eq!(refused, Some(Outcome::Refused(Contents::from([(vec![1], vec![1])]))));
+        disk.set_full(false);
+        assert_eq!(disk.completed(Instant::NEVER), None);
+        disk.write(Instant::from_ns(9), put(4));
+        assert_eq!(disk.completed(Instant::from_ns(9)), Some(Outcome::Safe(4)));
     }
 
     #[test]
@@ -97,12 +135,12 @@ mod tests {
             for seq in 1..=4 {
                 disk.write(Instant::from_ns(seq), Write { deletes: vec![], ..put(seq) });
             }
-            assert_eq!(disk.safe(Instant::from_ns(1)), Some(1));
+            assert_eq!(disk.completed(Instant::from_ns(1)), Some(Outcome::Safe(1)));
             disk.crash(&mut Rng::seeded(seed));
             let keys: Vec<u8> = disk.contents().keys().map(|k| k[0]).collect();
             assert_eq!(keys, (1..=keys.len() as u8).collect::<Vec<_>>());
             kept[keys.len() - 1] += 1;
-            assert_eq!(disk.safe(Instant::NEVER), None);
+            assert_eq!(disk.completed(Instant::NEVER), None);
         }
         assert!(kept.iter().all(|&n| n > 20), "{kept:?}");
     }

@@ -13,7 +13,7 @@ use sprat_proto::time::SECOND;
 use sprat_proto::{Instant, Rng};
 use sprat_store::machine::{Caller, Link, Machine, Output};
 
-use crate::disk::Write;
+use crate::disk::{Outcome, Write};
 use crate::wire::HostId;
 use crate::world::{Outside, Process};
 
@@ -68,8 +68,13 @@ impl<M: Machine> Node<M> {
     /// The first half of a turn: what has arrived goes to the machine.
     pub fn input<S>(&mut self, outside: &mut Outside<'_, S>) {
         let now = outside.now;
-        for seq in outside.persisted.drain(..) {
-            self.machine.persisted(now, seq);
+        for outcome in outside.completed.drain(..) {
+            match outcome {
+                Outcome::Safe(seq) => self.machine.persisted(now, seq),
+                Outcome::Refused(contents) => {
+                    self.machine.rollback(now, "the disk is full", contents.into_iter().collect());
+                }
+            }
         }
         let arrived = self.endpoint.input(now, &mut outside.port);
         self.events(outside);

@@ -44,10 +44,11 @@ pub fn fault(rng: &mut Rng, late_ns: u64) -> Fault {
 pub fn chaos(rng: &mut Rng, most: Chaos) -> Chaos {
     Chaos {
         every_ns: most.every_ns / 10 + rng.below(most.every_ns),
-        weights: [(); 3].map(|()| 1 + rng.below(3) as u32),
+        weights: [(); 4].map(|()| 1 + rng.below(3) as u32),
         down_ns: rng.below(most.down_ns),
         pause_ns: rng.below(most.pause_ns),
         partition_ns: rng.below(most.partition_ns),
+        full_ns: rng.below(most.full_ns.max(1)),
     }
 }
 

@@ -1,7 +1,8 @@
 //! The world: hosts, each with a clock, a disk and at most one live process, on one wire, in virtual time from one seed.
 //!
 //! ```text
-//!  event queue, by (time, seq):  arrival of a datagram · a turn · a write safe · crash · start · pause · partition · heal
+//!  event queue, by (time, seq):  arrival of a datagram · a turn · a write safe · crash · start · pause · partition · heal ·
+//!                                disks full · room again
 //!  one turn of a host:           Process::turn(Outside { now, port, disk, score, … })  — as one turn of a real worker
 //! ```
 //!
@@ -16,7 +17,7 @@ use std::fmt::Debug;
 use sprat_proto::time::{MS, SECOND, US};
 use sprat_proto::{Addr, Instant, Rng};
 
-use crate::disk::{Contents, Disk, Write};
+use crate::disk::{Contents, Disk, Outcome, Write};
 use crate::queue::Queue;
 use crate::wire::{self, HostId, Port, Wire};
 
@@ -36,8 +37,8 @@ pub struct Outside<'w, S> {
     pub now: Instant,
     /// The host's driver.
     pub port: Port<'w>,
-    /// Writes that have become safe.
-    pub persisted: Vec<u64>,
+    /// What became of writes.
+    pub completed: Vec<Outcome>,
     /// Writes to begin.
     pub writes: Vec<Write>,
     /// The process ends after this turn, for this reason; the world starts it anew after a while.
@@ -98,17 +99,19 @@ impl Default for Options {
 pub struct Chaos {
     /// The mean time between two blows, in nanoseconds; 0 for none at all.
     pub every_ns: u64,
-    /// How likely a blow is a crash, a pause or a partition, relative to each other.
-    pub weights: [u32; 3],
+    /// How likely a blow is a crash, a pause, a partition or full disks, relative to each other.
+    pub weights: [u32; 4],
     /// The longest time that a host stays down, in nanoseconds.
     pub down_ns: u64,
     /// The longest time that a process is paused, in nanoseconds.
     pub pause_ns: u64,
     /// The longest time that a partition lasts, in nanoseconds.
     pub partition_ns: u64,
+    /// The longest time that disks are full, in nanoseconds.
+    pub full_ns: u64,
 }
 
-/// Which blows of [`Chaos`] may hit a host. Partitions hit all alike.
+/// Which blows of [`Chaos`] may hit a host. Partitions and full disks hit all alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frail {
     /// Its process may crash.
@@ -140,6 +143,8 @@ pub struct World<S> {
     trace: u64,
     events: u64,
     stopped: Vec<(HostId, String)>,
+    /// How often disks became full.
+    filled: u64,
 }
 
 struct Host<S> {
@@ -149,7 +154,7 @@ struct Host<S> {
     life: u64,
     clock: Clock,
     disk: Disk,
-    persisted: Vec<u64>,
+    completed: Vec<Outcome>,
     /// The turn that is in the queue; others there are stale.
     turn_at: Instant,
     busy_until: Instant,
@@ -163,6 +168,8 @@ enum Event {
     Start(HostId),
     Chaos,
     Heal,
+    /// Disks have room again, unless they became full once more since: how often they had.
+    Room(u64),
 }
 
 /// Most events in one [`World::run_until`]: more is a world that goes in circles.
@@ -189,6 +196,7 @@ impl<S> World<S> {
             trace: 0,
             events: 0,
             stopped: Vec::new(),
+            filled: 0,
         }
     }
 
@@ -210,7 +218,7 @@ impl<S> World<S> {
                 ppm: 1_000_000 + drift_ppm - u64::from(self.options.drift_ppm),
             },
             disk: Disk::default(),
-            persisted: Vec::new(),
+            completed: Vec::new(),
             turn_at: Instant::NEVER,
             busy_until: Instant::ZERO,
             idle_turns: 0,
@@ -241,6 +249,12 @@ impl<S> World<S> {
     #[must_use]
     pub fn stopped(&self) -> &[(HostId, String)] {
         &self.stopped
+    }
+
+    /// From now on this is what happens to hosts. Not for a world that has had any before.
+    pub fn set_chaos(&mut self, chaos: Chaos) {
+        self.options.chaos = chaos;
+        self.queue.push(self.now.after(1 + self.rng.below(2 * chaos.every_ns)), Event::Chaos);
     }
 
     /// A number that depends on everything that happened: two runs of one seed must agree in it.
@@ -281,11 +295,13 @@ impl<S> World<S> {
         true
     }
 
-    /// From now on nothing goes wrong any more: partitions heal, pauses end, dead hosts start, the wire is clean.
+    /// From now on nothing goes wrong any more: partitions heal, pauses end, dead hosts start, the wire is clean, disks have
+    /// room.
     pub fn calm(&mut self) {
         self.options.chaos.every_ns = 0;
         self.wire.set_fault(Default::default());
         self.wire.heal();
+        self.set_full(false);
         for host in 0..self.hosts.len() {
             let now = self.now;
             self.hosts[host].busy_until = self.hosts[host].busy_until.min(now);
@@ -303,7 +319,7 @@ impl<S> World<S> {
         self.wire.down(host);
         let state = &mut self.hosts[host];
         state.disk.crash(&mut self.rng);
-        state.persisted.clear();
+        state.completed.clear();
         state.turn_at = Instant::NEVER;
         if let Some(ns) = down_ns {
             self.queue.push(self.now.after(ns), Event::Start(host));
@@ -363,13 +379,15 @@ impl<S> World<S> {
                 }
             }
             Event::Safe(host) => {
-                while let Some(seq) = self.hosts[host].disk.safe(at) {
-                    self.hosts[host].persisted.push(seq);
+                while let Some(outcome) = self.hosts[host].disk.completed(at) {
+                    self.hosts[host].completed.push(outcome);
                 }
                 self.wake(host, at);
             }
             Event::Start(host) => self.start(host),
             Event::Heal => self.wire.heal(),
+            Event::Room(times) if times == self.filled => self.set_full(false),
+            Event::Room(_) => {}
             Event::Chaos => self.blow(),
         }
     }
@@ -380,7 +398,7 @@ impl<S> World<S> {
         let mut outside = Outside {
             now: host.clock.local(self.now),
             port: self.wire.port(id, self.now),
-            persisted: std::mem::take(&mut host.persisted),
+            completed: std::mem::take(&mut host.completed),
             writes: Vec::new(),
             stop: None,
             score: &mut self.score,
@@ -415,8 +433,8 @@ impl<S> World<S> {
             return;
         }
         self.queue.push(self.now.after(1 + self.rng.below(2 * chaos.every_ns)), Event::Chaos);
-        let [crash, pause, partition] = chaos.weights.map(u64::from);
-        let draw = self.rng.below(crash + pause + partition);
+        let [crash, pause, partition, full] = chaos.weights.map(u64::from);
+        let draw = self.rng.below(crash + pause + partition + full);
         let host = self.rng.below(self.hosts.len() as u64) as usize;
         if draw < crash {
             let ns = self.rng.below(chaos.down_ns + 1);
@@ -428,10 +446,25 @@ impl<S> World<S> {
             if self.hosts[host].frail.pause {
                 self.pause(host, ns);
             }
-        } else {
+        } else if draw < crash + pause + partition {
             let ns = self.rng.below(chaos.partition_ns + 1);
             self.partition(ns);
+        } else {
+            let ns = self.rng.below(chaos.full_ns + 1);
+            self.fill_disks(ns);
         }
+    }
+
+    /// No disk takes a write for `ns`.
+    pub fn fill_disks(&mut self, ns: u64) {
+        self.filled += 1;
+        self.note(5, 0);
+        self.set_full(true);
+        self.queue.push(self.now.after(ns), Event::Room(self.filled));
+    }
+
+    fn set_full(&mut self, full: bool) {
+        self.hosts.iter_mut().for_each(|host| host.disk.set_full(full));
     }
 
     /// Divides the hosts into two camps at random, between which nothing passes for `ns`, in one direction or both.

@@ -8,7 +8,7 @@ use sprat_proto::{Addr, Datagrams as _, Instant, Rng};
 use sprat_sim::check::Verdict;
 use sprat_sim::check::history::History;
 use sprat_sim::check::store::{Answer, Op, Reject, Value};
-use sprat_sim::disk::Write;
+use sprat_sim::disk::{Outcome, Write};
 use sprat_sim::wire::HostId;
 use sprat_sim::{Chaos, Frail, Options, Outside, Process, World};
 
@@ -93,7 +93,8 @@ fn send(outside: &mut Outside<'_, History>, to: Addr, message: [u64; 3]) {
 
 impl Process<History> for Server {
     fn turn(&mut self, outside: &mut Outside<'_, History>) -> bool {
-        for seq in std::mem::take(&mut outside.persisted) {
+        for outcome in std::mem::take(&mut outside.completed) {
+            let Outcome::Safe(seq) = outcome else { panic!("no disk is full here") };
             if let Some((to, reply)) = self.waiting.remove(&seq) {
                 send(outside, to, reply);
             }
@@ -175,8 +176,13 @@ fn run(seed: u64, bug: Bug) -> Verdict {
         reorder_ns: MS,
         ..Fault::default()
     };
-    options.chaos =
-        Chaos { every_ns: 10 * MS, weights: [1, 1, 0], down_ns: 5 * MS, pause_ns: 5 * MS, partition_ns: 0 };
+    options.chaos = Chaos {
+        every_ns: 10 * MS,
+        weights: [1, 1, 0, 0],
+        down_ns: 5 * MS,
+        pause_ns: 5 * MS,
+        ..Chaos::default()
+    };
     let mut world = World::new(seed, options, History::default());
     world.host(Frail { crash: true, pause: true }, move |start| {
         let (mut counters, mut last) = (BTreeMap::new(), BTreeMap::new());

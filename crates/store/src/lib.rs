@@ -19,6 +19,7 @@ pub mod message;
 pub mod number;
 pub mod rifl;
 pub mod segment;
+pub mod statefile;
 pub mod table;
 pub mod tablet;
 pub mod types;

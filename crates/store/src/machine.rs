@@ -69,8 +69,9 @@ pub enum Output {
         /// The answer, but for its end.
         message: Message,
     },
-    /// Write to the machine's durable state, all or nothing; [`Machine::persisted`] with `seq` follows when it is safe.
-    /// Sequence numbers are consecutive, and later ones are never safe before earlier ones.
+    /// Write to the machine's durable state, all or nothing. [`Machine::persisted`] with `seq` or a later number follows
+    /// when it is safe, or [`Machine::rollback`] if it is not written. Sequence numbers are consecutive, and later ones
+    /// are never safe before earlier ones.
     Persist {
         /// Which one.
         seq: u64,
@@ -117,8 +118,12 @@ pub trait Machine: Slices {
     /// A buffer of a message that went out and is not needed any more: the next message may be made in it.
     fn spare(&mut self, _buffer: Vec<u8>) {}
 
-    /// [`Output::Persist`] number `seq` is safe.
+    /// [`Output::Persist`] number `seq`, and all before it, are safe.
     fn persisted(&mut self, _now: Instant, _seq: u64) {}
+
+    /// No [`Output::Persist`] that [`Machine::persisted`] has not confirmed was written, and none of them will be.
+    /// `reason` says why; `durable` is all that is safe. What is persisted from now on is tried again.
+    fn rollback(&mut self, _now: Instant, _reason: &str, _durable: Vec<(Vec<u8>, Vec<u8>)>) {}
 
     /// When `tick` wants to be called, if nothing happens before.
     fn deadline(&self) -> Option<Instant>;

@@ -221,21 +221,57 @@ fn a_killed_server_loses_its_tablets_and_no_others() {
     cluster.fails(3, &["get", "t", &keys[0]]);
 }
 
+/// What dies is started again and nothing else ends: without its coordinator a cluster ended, with all objects.
 #[test]
-fn a_killed_coordinator_ends_the_cluster() {
-    let mut cluster = Cluster::up(1);
+fn a_killed_process_is_started_again_and_no_other_ends() {
+    let cluster = Cluster::up(2);
+    cluster.ok(&["table", "create", "t"]);
+    cluster.ok(&["put", "t", "k", "v"]);
     signal(cluster.ids[0], "KILL");
-    assert_eq!(cluster.up.ended().code(), Some(1));
-    assert!(!cluster.ids.iter().any(|&id| lives(id)));
-    let error = cluster.fails(1, &["table", "list"]);
-    assert!(error.contains("the coordinator cannot be used"), "{error}");
+    let until = |what: &str, args: &[&str], done: &dyn Fn(&str) -> bool| {
+        let begin = Instant::now();
+        loop {
+            let output = cluster.run(args);
+            if output.status.success() && done(&text(&output)) {
+                return;
+            }
+            assert!(begin.elapsed() < PATIENCE, "{what}: {}{}", text(&output), errors(&output));
+        }
+    };
+    until("the object is there", &["get", "t", "k"], &|said| said == "v");
+    assert!(cluster.ids[1..].iter().all(|&id| lives(id)), "the servers never ended");
+    // The table is on the first server: it comes back as another one, without the object.
+    signal(cluster.ids[1], "KILL");
+    until("the loss is known", &["table", "list"], &|said| said.contains("1 lost"));
+    assert!(lives(cluster.ids[2]));
+    cluster.ok(&["table", "drop", "t"]);
+    until("there are two servers again", &["stats", "--json"], &|said| said.lines().count() == 2);
+    until("a table on both", &["table", "create", "t", "--span", "2"], &|_| true);
+    cluster.end();
+}
+
+#[test]
+fn a_path_that_is_no_sound_state_file_is_refused_with_what_to_do() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let state = folder.path().join("state");
+    std::fs::write(&state, b"SPRATST\nand then nothing that makes sense").expect("a file");
+    for (path, word) in [(&*state, "no state file"), (folder.path(), "directory")] {
+        let (_, port) = unique(1);
+        let at = format!("tcp:host=127.0.0.1,port={port}");
+        let name = path.to_string_lossy();
+        let output = run(&["coordinator", "-C", &at, "--state", &name]);
+        assert_eq!(output.status.code(), Some(1));
+        let error = errors(&output);
+        assert!(error.contains(&*name) && error.contains(word) && error.contains("next:"), "{error}");
+        assert!(!error.contains("panicked"), "{error}");
+    }
 }
 
 #[test]
 fn the_coordinators_state_survives_it() {
     let (number, port) = unique(2);
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let state = folder.path().join("state.redb").to_string_lossy().into_owned();
+    let state = folder.path().join("state").to_string_lossy().into_owned();
     let at = format!("tcp:host=127.0.0.1,port={port}");
     let start = || {
         let mut coordinator = Running::start(&["coordinator", "-C", &at, "--state", &state]);

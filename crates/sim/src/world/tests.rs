@@ -16,11 +16,18 @@ struct Seen {
     got: [u64; 3],
     /// What each host had acknowledged on its disk.
     safe: [u64; 3],
+    /// How often a disk was full.
+    refused: u64,
 }
 
 impl Process<Seen> for Ticker {
     fn turn(&mut self, outside: &mut Outside<'_, Seen>) -> bool {
-        for seq in outside.persisted.drain(..) {
+        for outcome in outside.completed.drain(..) {
+            let Outcome::Safe(seq) = outcome else {
+                // What waited was refused; it is not asked for again.
+                (self.safe, outside.score.refused) = (self.count, outside.score.refused + 1);
+                continue;
+            };
             assert_eq!(seq, self.safe + 1);
             self.safe = seq;
             outside.score.safe[self.host] += 1;
@@ -55,10 +62,11 @@ fn world(seed: u64, options: Options) -> World<Seen> {
 fn wild() -> Options {
     let chaos = Chaos {
         every_ns: 20 * MS,
-        weights: [1, 1, 1],
+        weights: [1, 1, 1, 1],
         down_ns: 30 * MS,
         pause_ns: 30 * MS,
         partition_ns: 30 * MS,
+        full_ns: 30 * MS,
     };
     Options { chaos, ..Options::default() }
 }

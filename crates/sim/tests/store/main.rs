@@ -112,6 +112,7 @@ fn any_chaos(rng: &mut Rng) -> Chaos {
         down_ns: 500 * MS,
         pause_ns: SECOND,
         partition_ns: SECOND,
+        full_ns: SECOND,
         ..Chaos::default()
     };
     seeds::chaos(rng, most)
@@ -176,6 +177,26 @@ fn under_crashes_of_everyone() {
         options.drift_ppm = rng.below(5_000) as u32;
         let shape = any_shape(&mut rng, [Frail::FRAIL; 3]);
         run(world(seed, options, &shape), &shape);
+    });
+}
+
+/// Disks are full most of the time: changes of the coordinator's state are refused, and refused changes leave no trace.
+#[test]
+fn while_disks_are_full() {
+    seeds::each("while_disks_are_full", 10, |seed| {
+        let mut rng = Rng::seeded(seed ^ 0xd15c);
+        let mut options = Options::default();
+        options.chaos =
+            Chaos { every_ns: 30 * MS, weights: [0, 0, 0, 1], full_ns: 50 * MS, ..Chaos::default() };
+        options.wire.fault = any_fault(&mut rng);
+        let mut shape = any_shape(&mut rng, [Frail::SOLID; 3]);
+        shape.habits.drop_ppm = 200_000;
+        let mut world = world(seed, Options { chaos: Chaos::default(), ..options.clone() }, &shape);
+        // Without a durable start a coordinator cannot say anything.
+        world.run_for(10 * MS);
+        world.set_chaos(options.chaos);
+        let world = run(world, &shape);
+        assert_eq!(world.life(0), 1, "the coordinator goes on: {:?}", world.stopped());
     });
 }
 

@@ -206,8 +206,12 @@ impl User {
             Err(Error::Overflow(version)) => store::Answer::Overflow(version.0),
             Err(Error::TabletLost) => store::Answer::Lost,
             Err(Error::TableDoesntExist) => store::Answer::Dropped,
-            Err(Error::NoSpace | Error::Deadline { maybe_executed: false, .. }) => store::Answer::Nothing,
-            Err(Error::Unknown | Error::Deadline { .. }) => return None,
+            Err(
+                Error::NoSpace
+                | Error::Deadline { maybe_executed: false, .. }
+                | Error::NotDurable { maybe_executed: false, .. },
+            ) => store::Answer::Nothing,
+            Err(Error::Unknown | Error::Deadline { .. } | Error::NotDurable { .. }) => return None,
             other => panic!("{other:?}"),
         };
         let (store::Answer::Read(version, _)
@@ -237,9 +241,14 @@ impl User {
             }
             Ok(Answer::Dropped) => Some(names::Answer::Dropped),
             Err(Error::TableDoesntExist) => Some(names::Answer::Missing),
-            Err(Error::Deadline { maybe_executed: false, .. }) => Some(names::Answer::Nothing),
+            Err(
+                Error::Deadline { maybe_executed: false, .. }
+                | Error::NotDurable { maybe_executed: false, .. },
+            ) => Some(names::Answer::Nothing),
+            // The table is there, but of no use.
+            Err(Error::TabletLost) => Some(names::Answer::Nothing),
             // Whose servers have all gone is created when another one joins.
-            Err(Error::TooFewServers | Error::Deadline { .. }) => None,
+            Err(Error::TooFewServers | Error::Deadline { .. } | Error::NotDurable { .. }) => None,
             other => panic!("{other:?}"),
         };
         score.end_name(number, answer);

@@ -168,6 +168,8 @@ pub struct TableInfo {
     pub tablets: u16,
     /// How many of them are lost.
     pub lost: u16,
+    /// How many of the others have a server that was not heard of since the coordinator started: perhaps they are lost too.
+    pub unheard: u16,
 }
 
 /// A server in [`Answer::Servers`].
@@ -249,6 +251,15 @@ pub enum Error {
     /// No server is up. If there were some when the creation began, it goes on as soon as one joins: ask again.
     #[error("the cluster has no server for the table")]
     TooFewServers,
+    /// The coordinator cannot write its state, so that nothing was changed (unless an earlier try was executed): once it can,
+    /// ask again.
+    #[error("the coordinator cannot write its state: {text}{}", maybe(*maybe_executed))]
+    NotDurable {
+        /// Which file, and why.
+        text: Box<str>,
+        /// Whether the operation may have been executed, or goes on by itself.
+        maybe_executed: bool,
+    },
     /// The table's name is empty or too long.
     #[error("a table's name has 1 to 255 bytes, in UTF-8")]
     BadName,
@@ -280,7 +291,12 @@ impl Error {
     /// True if the operation may have been executed.
     #[must_use]
     pub fn maybe_executed(&self) -> bool {
-        matches!(self, Self::Unknown | Self::Deadline { maybe_executed: true, .. })
+        matches!(
+            self,
+            Self::Unknown
+                | Self::Deadline { maybe_executed: true, .. }
+                | Self::NotDurable { maybe_executed: true, .. }
+        )
     }
 }
 

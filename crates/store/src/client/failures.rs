@@ -49,6 +49,8 @@ impl Client {
             Status::NoSpace if slot.kind.is_object() => Error::NoSpace,
             Status::TabletLost => Error::TabletLost,
             Status::TooFewServers => Error::TooFewServers,
+            Status::NotDurable => Error::NotDurable { text: refusal.text.into(), maybe_executed: slot.maybe },
+            Status::Unfinished => Error::NotDurable { text: refusal.text.into(), maybe_executed: true },
             Status::BadName => Error::BadName,
             Status::TableDoesntExist if !slot.kind.is_object() => Error::TableDoesntExist,
             // The master takes it for answered: whatever came of it, the answer is lost.
@@ -111,7 +113,10 @@ impl Client {
 
     /// The coordinator refused to answer one of the client's own questions.
     fn question_refused(&mut self, now: Instant, index: u32, refusal: &Refusal<'_>) {
-        let refused = || Error::Refused { status: refusal.status, text: refusal.text.into() };
+        let refused = |maybe_executed| match refusal.status {
+            Status::NotDurable => Error::NotDurable { text: refusal.text.into(), maybe_executed },
+            status => Error::Refused { status, text: refusal.text.into() },
+        };
         let kind = self.slots[index as usize].kind;
         match (refusal.status, kind) {
             (Status::Retry | Status::Starting, _) => self.question_failed(now, index),
@@ -119,7 +124,7 @@ impl Client {
                 let table = self.slots[index as usize].place;
                 self.routes.tables[table as usize].tablets.clear();
                 let waiting = self.close_question(index);
-                self.end_all(&waiting, WaitedFor::Coordinator, || Error::TableDoesntExist);
+                self.end_all(&waiting, WaitedFor::Coordinator, |_| Error::TableDoesntExist);
             }
             (Status::ExpiredLease, Kind::Lease) => {
                 self.rifl.lost();
@@ -178,10 +183,11 @@ impl Client {
         parked
     }
 
-    fn end_all(&mut self, waiting: &VecDeque<Op>, what: WaitedFor, error: impl Fn() -> Error) {
+    fn end_all(&mut self, waiting: &VecDeque<Op>, what: WaitedFor, error: impl Fn(bool) -> Error) {
         for &op in waiting {
             if let Some(index) = self.parked(op, what) {
-                self.refuse(index, error());
+                let maybe_executed = self.slots[index as usize].maybe;
+                self.refuse(index, error(maybe_executed));
             }
         }
     }

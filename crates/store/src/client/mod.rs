@@ -317,7 +317,8 @@ impl Client {
         self.object(kind, table, &[], &[], RejectRules::default(), deadline)
     }
 
-    /// Creates a table of `span` tablets (1 to 256) unless there is one of that name. Answered by [`Answer::Table`].
+    /// Creates a table of `span` tablets (1 to 256) unless there is one of that name. Answered by [`Answer::Table`];
+    /// by [`Error::TabletLost`] if there is one and a part of it is lost.
     pub fn create_table(&mut self, name: &str, span: u32, deadline: Instant) -> Op {
         self.named(Kind::Create { span }, name, deadline)
     }

@@ -434,6 +434,7 @@ impl Client {
             name: row.name.to_string(),
             tablets: row.tablets,
             lost: row.lost,
+            unheard: row.unheard,
         }));
         if !page.more || page.tables.is_empty() {
             return Ok(Some(Answer::Tables(core::mem::take(&mut rows.tables))));

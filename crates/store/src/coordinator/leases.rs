@@ -5,6 +5,7 @@
 //! ([`Leases::floor`]), which is never shorter than what its client was told.
 
 use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
 
 use sprat_proto::Instant;
 
@@ -24,6 +25,14 @@ impl Leases {
     /// The greatest id.
     pub(super) fn last(&self) -> Option<u64> {
         self.until.last_key_value().map(|(&id, _)| id)
+    }
+
+    /// Takes over when the leases in `old` that are here too were heard of.
+    pub(super) fn heard_as(&mut self, old: &Self) {
+        self.floor = old.floor;
+        let (here, heard) = (&self.until, &old.until);
+        let both: Vec<_> = here.keys().filter_map(|id| heard.get(id).map(|&until| (*id, until))).collect();
+        both.into_iter().for_each(|(id, until)| self.set(id, until));
     }
 
     /// Sets or moves the end of a lease.

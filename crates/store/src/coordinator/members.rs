@@ -5,9 +5,9 @@ use alloc::vec::Vec;
 use sprat_proto::Instant;
 use sprat_proto::rpc::Message;
 
-use super::Coordinator;
 use super::durable::{Batch, Key, Place, Stage};
 use super::servers::Slot;
+use super::{Coordinator, Otherwise};
 use crate::machine::{Caller, Link, Output};
 use crate::message::Status;
 use crate::message::control::{
@@ -28,10 +28,13 @@ impl Coordinator {
         let server = if let Some(server) = self.servers.by_nonce(request.nonce) {
             // It asks again because it did not get the answer.
             if let Some(slot) = self.servers.up_mut(server) {
-                slot.until = until;
+                (slot.until, slot.heard) = (until, true);
             }
             server
         } else {
+            if let Some(reply) = self.unwritable(Otherwise::Refused) {
+                return Some(reply.into());
+            }
             let Some(place) = self.servers.vacancy(self.config.max_servers) else {
                 return self.fail(caller, Status::NoSpace, "the coordinator's limit of servers is reached");
             };
@@ -45,6 +48,7 @@ impl Coordinator {
                 data: request.data.into(),
                 usage,
                 until,
+                heard: true,
                 tablets: 0,
                 linked: false,
             };
@@ -61,7 +65,7 @@ impl Coordinator {
             ServerId { index: place as u32, generation }
         };
         let reply = Enlisted { cluster: self.cluster.id, server, lease_ns: self.config.server_term_ns };
-        self.answer(caller, reply.emit())
+        self.answer_or(caller, reply.emit(), Otherwise::Refused)
     }
 
     /// Answered at once: the server has been told its id, so whatever the answer rests on is durable.
@@ -76,7 +80,7 @@ impl Coordinator {
         let Some(slot) = slot else {
             return self.fail(caller, Status::NotInCluster, "this server is not or no more in the cluster");
         };
-        slot.until = until;
+        (slot.until, slot.heard) = (until, true);
         slot.usage = request.usage;
         Some(Renewed { lease_ns: self.config.server_term_ns }.emit().into())
     }
@@ -85,9 +89,12 @@ impl Coordinator {
         let known = request.cluster == self.cluster.id && self.servers.up(request.server).is_some();
         // That a server does not answer a client says nothing about its lease: it ends when it is not prolonged.
         if known && request.hint == Hint::Leaving {
+            if let Some(reply) = self.unwritable(Otherwise::Refused) {
+                return Some(reply.into());
+            }
             self.server_gone(request.server);
         }
-        self.answer(caller, control::done())
+        self.answer_or(caller, control::done(), Otherwise::Refused)
     }
 
     /// Nobody serves this server's tablets from now on.
@@ -124,6 +131,9 @@ impl Coordinator {
         let cluster = self.cluster.id;
         let lease = request.lease;
         if lease == LeaseId(0) {
+            if let Some(reply) = self.unwritable(Otherwise::Refused) {
+                return Some(reply.into());
+            }
             if self.leases.len() >= self.config.max_leases {
                 return self.fail(caller, Status::NoSpace, "the coordinator's limit of clients is reached");
             }
@@ -134,23 +144,29 @@ impl Coordinator {
             batch.put_empty(Key::Lease(id));
             batch.put(Key::Cluster, &self.cluster);
             self.persist(batch);
-            return self.answer(caller, Leased { cluster, lease: LeaseId(id), term_ns }.emit());
+            let reply = Leased { cluster, lease: LeaseId(id), term_ns };
+            return self.answer_or(caller, reply.emit(), Otherwise::Refused);
         }
-        if request.cluster == cluster {
-            match self.leases.valid_ns(now, lease.0) {
-                Some(_) if request.release => self.end_lease(lease.0),
-                Some(1..) => {
-                    self.leases.set(lease.0, now.after(term_ns));
-                    return Some(Leased { cluster, lease, term_ns }.emit().into());
-                }
-                Some(0) => self.end_lease(lease.0),
-                None => {}
+        let valid_ns = match self.leases.valid_ns(now, lease.0) {
+            _ if request.cluster != cluster => None,
+            Some(1..) if !request.release => {
+                self.leases.set(lease.0, now.after(term_ns));
+                return Some(Leased { cluster, lease, term_ns }.emit().into());
             }
+            valid_ns => valid_ns,
+        };
+        if valid_ns.is_some() {
+            if let Some(reply) = self.unwritable(Otherwise::Refused) {
+                return Some(reply.into());
+            }
+            self.end_lease(lease.0);
         }
-        if request.release {
-            return self.answer(caller, control::done());
-        }
-        self.fail(caller, Status::ExpiredLease, "the lease has expired")
+        let reply = if request.release {
+            control::done()
+        } else {
+            control::failure(Status::ExpiredLease, "the lease has expired")
+        };
+        self.answer_or(caller, reply, Otherwise::Refused)
     }
 
     pub(super) fn check_lease(
@@ -249,11 +265,12 @@ impl Coordinator {
         let mut ready =
             self.tables.by_id.range(first..).filter(|(_, table)| table.stage == Stage::Ready).map(
                 |(&id, table)| {
-                    let lost = |t: &&super::tables::Tablet| self.servers.up(t.server).is_none();
+                    let servers = || table.tablets.iter().map(|tablet| self.servers.up(tablet.server));
                     control::Table {
                         table: TableId(id),
                         tablets: table.tablets.len() as u16,
-                        lost: table.tablets.iter().filter(lost).count() as u16,
+                        lost: servers().filter(Option::is_none).count() as u16,
+                        unheard: servers().flatten().filter(|slot| !slot.heard).count() as u16,
                         name: &table.name,
                     }
                 },

@@ -10,6 +10,8 @@
 //!   declared crashed only after its lease has surely ended. So no two servers ever answer for one key.
 //! - Ids of tables, leases and servers' lives are never used twice in one cluster; a coordinator that lost its state is
 //!   another cluster, whose random id everybody compares.
+//! - What the disk does not take leaves no trace: memory goes back to what is durable ([`restore`]), and every request
+//!   that rested on it is answered so.
 //! - After its own restart the coordinator goes on with the servers and leases that it knew: each has a full term to be
 //!   heard of. So it does after it has been stopped for a while itself.
 //!
@@ -24,10 +26,11 @@ use sprat_proto::rpc::{Message, Payload, RpcError, Slice, Slices};
 use sprat_proto::time::{MS, SECOND};
 use sprat_proto::{Instant, Rng};
 
-use self::durable::{Batch, FORMAT, Key, Place};
+use self::durable::{Batch, Key, Place};
 use self::leases::Leases;
-use self::servers::{Servers, Slot};
-use self::tables::{Table, Tables};
+use self::restore::{Refusal, Restored, new_cluster};
+use self::servers::Servers;
+use self::tables::Tables;
 use crate::machine::{Caller, Machine, Output};
 use crate::message::control::{
     self, CheckLease, CreateTable, DropTable, Enlist, GetTable, GetTablets, HintCrashed, ListServers,
@@ -38,6 +41,7 @@ use crate::message::{Opcode, Status};
 mod durable;
 mod leases;
 mod members;
+mod restore;
 mod servers;
 mod tables;
 #[cfg(test)]
@@ -95,9 +99,27 @@ impl Default for Config {
 #[derive(Debug)]
 enum Effect {
     /// A reply.
-    Reply(Caller, Vec<u8>),
+    Reply {
+        /// Whose request it answers.
+        caller: Caller,
+        /// Its bytes.
+        reply: Vec<u8>,
+        /// What it becomes if the change is not written.
+        otherwise: Otherwise,
+    },
     /// The servers of this table may be called.
     Begin(u64),
+}
+
+/// What becomes of a reply if the change that it waits for is not written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Otherwise {
+    /// The request asked for no change: it can be repeated at once.
+    Retry,
+    /// The request asked for the change, and there is none.
+    Refused,
+    /// An earlier part of what the request asked for is durable, and the rest follows when there is room.
+    Unfinished,
 }
 
 /// Changes on their way to the disk, and what waits for them.
@@ -129,6 +151,10 @@ pub struct Coordinator {
     leases: Leases,
     journal: Journal,
     out: VecDeque<Output>,
+    /// The disk takes no changes.
+    refusal: Option<Refusal>,
+    /// How often it took none.
+    refusals: u64,
     /// When anything was called last.
     seen: Instant,
     /// When servers and leases are looked over next.
@@ -147,38 +173,19 @@ impl Coordinator {
         mut rng: Rng,
         pairs: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>,
     ) -> Result<Self, RestoreError> {
-        let mut cluster = None;
-        let mut servers = Servers::default();
-        let mut tables = Tables::default();
-        let mut leases = Leases::default();
-        for (key, value) in pairs {
-            match Key::parse(&key)? {
-                Key::Cluster => cluster = Some(restored_cluster(&value)?),
-                Key::Server(index) => restore_server(&mut servers, index, &value)?,
-                Key::Table(id) => {
-                    let record = durable::decode(&value).map_err(|_| RestoreError::Damaged("table"))?;
-                    if !tables.insert(id, Table::restored(&record)) {
-                        return Err(RestoreError::Damaged("table"));
-                    }
-                }
-                Key::Lease(id) => leases.set(id, Instant::ZERO),
-            }
-        }
+        let Restored { cluster, mut servers, tables, mut leases } = Restored::from(pairs)?;
         let fresh = servers.slots.is_empty() && tables.by_id.is_empty() && leases.len() == 0;
         let mut cluster = match cluster {
             Some(cluster) => cluster,
             None if fresh => new_cluster(&mut rng),
             None => return Err(RestoreError::NoCluster),
         };
-        check_restored(&cluster, &tables, &leases)?;
         // Whoever holds a lease has it from an earlier life, perhaps not the last one and perhaps with a longer term.
         cluster.server_term_ns = cluster.server_term_ns.max(config.server_term_ns);
         cluster.client_term_ns = cluster.client_term_ns.max(config.client_term_ns);
         servers.floor = now.after(cluster.server_term_ns).after(config.server_margin_ns);
         leases.floor = now.after(cluster.client_term_ns);
         cluster.incarnation += 1;
-        let owners: Vec<_> = tables.by_id.values().flat_map(|t| t.tablets.iter().map(|t| t.server)).collect();
-        owners.into_iter().for_each(|server| servers.count(server, 1));
 
         let mut this = Self {
             config,
@@ -189,6 +196,8 @@ impl Coordinator {
             leases,
             journal: Journal::default(),
             out: VecDeque::new(),
+            refusal: None,
+            refusals: 0,
             seen: now,
             beat: now,
         };
@@ -224,15 +233,20 @@ impl Coordinator {
         seq
     }
 
-    /// Answers a request with what holds now: at once if that is durable, else as soon as it is.
+    /// Answers a question with what holds now: at once if that is durable, else as soon as it is.
     fn answer(&mut self, caller: Caller, reply: Vec<u8>) -> Option<Message> {
+        self.answer_or(caller, reply, Otherwise::Retry)
+    }
+
+    /// Answers a request with what came of it, as soon as that is durable.
+    fn answer_or(&mut self, caller: Caller, reply: Vec<u8>, otherwise: Otherwise) -> Option<Message> {
         if self.journal.issued == self.journal.safe {
             return Some(reply.into());
         }
         if self.journal.effects.len() >= self.config.max_waiting {
             return Some(control::failure(Status::Retry, "too many requests wait").into());
         }
-        self.journal.after(self.journal.issued, Effect::Reply(caller, reply));
+        self.journal.after(self.journal.issued, Effect::Reply { caller, reply, otherwise });
         None
     }
 
@@ -259,7 +273,7 @@ impl Coordinator {
         let place = |wanted| self.servers.slots.iter().filter(|slot| slot.place == wanted).count();
         format!(
             "{{\"incarnation\":{},\"servers_up\":{},\"servers_crashed\":{},\"tables\":{},\"tablets\":{},\
-             \"client_leases\":{},\"changes\":{}}}",
+             \"client_leases\":{},\"changes\":{},\"refusals\":{}}}",
             self.cluster.incarnation,
             place(Place::Up),
             place(Place::Crashed),
@@ -267,6 +281,7 @@ impl Coordinator {
             self.tables.tablets,
             self.leases.len(),
             self.journal.issued,
+            self.refusals,
         )
     }
 
@@ -327,13 +342,16 @@ impl Machine for Coordinator {
 
     fn persisted(&mut self, now: Instant, seq: u64) {
         self.notice(now);
+        if self.refusal.take().is_some() {
+            self.resume();
+        }
         self.journal.safe = self.journal.safe.max(seq);
         while let Some((wanted, _)) = self.journal.effects.front()
             && *wanted <= self.journal.safe
             && let Some((_, effect)) = self.journal.effects.pop_front()
         {
             match effect {
-                Effect::Reply(caller, reply) => {
+                Effect::Reply { caller, reply, .. } => {
                     self.out.push_back(Output::Reply { caller, message: reply.into() });
                 }
                 Effect::Begin(id) => self.begin(id),
@@ -341,16 +359,27 @@ impl Machine for Coordinator {
         }
     }
 
+    fn rollback(&mut self, now: Instant, reason: &str, durable: Vec<(Vec<u8>, Vec<u8>)>) {
+        self.notice(now);
+        self.roll_back(now, reason, durable);
+    }
+
     fn deadline(&self) -> Option<Instant> {
         let idle = self.leases.len() == 0 && self.servers.all_up().next().is_none();
         let beat = (!idle).then_some(self.beat);
-        beat.into_iter().chain(self.tables.deadline()).min()
+        let again = self.refusal.as_ref().map(|refusal| refusal.until);
+        beat.into_iter().chain(again).chain(self.tables.deadline()).min()
     }
 
     fn tick(&mut self, now: Instant) -> bool {
         self.notice(now);
         self.repeat_calls(now);
-        if now < self.beat {
+        if self.refusal.as_ref().is_some_and(|refusal| refusal.until <= now) {
+            self.refusal = None;
+            self.resume();
+        }
+        // What only time has changed waits as long as changes are not written.
+        if now < self.beat || self.refusal.is_some() {
             return false;
         }
         self.expire_servers(now);
@@ -368,66 +397,3 @@ fn said(bytes: &[u8]) -> Message {
     reply.extend_from_slice(bytes);
     reply.into()
 }
-
-fn restored_cluster(value: &[u8]) -> Result<durable::Cluster, RestoreError> {
-    match *value {
-        // The format stands first, so that another one can be named whatever follows.
-        [a, b, ..] if u16::from_be_bytes([a, b]) != FORMAT => {
-            Err(RestoreError::Format(u16::from_be_bytes([a, b])))
-        }
-        _ => durable::decode(value).map_err(|_| RestoreError::Damaged("cluster record")),
-    }
-}
-
-/// What the rest of the code relies on.
-fn check_restored(cluster: &durable::Cluster, tables: &Tables, leases: &Leases) -> Result<(), RestoreError> {
-    let counters = [cluster.incarnation, cluster.next_table, cluster.next_lease];
-    if cluster.id == 0 || counters.iter().any(|&counter| counter >= 1 << 63) {
-        return Err(RestoreError::Damaged("cluster record"));
-    }
-    if tables.by_id.last_key_value().is_some_and(|(&id, _)| id >= cluster.next_table)
-        || !tables.by_id.values().all(Table::makes_sense)
-    {
-        return Err(RestoreError::Damaged("table"));
-    }
-    if leases.last().is_some_and(|id| id >= cluster.next_lease) {
-        return Err(RestoreError::Damaged("lease"));
-    }
-    Ok(())
-}
-
-fn restore_server(servers: &mut Servers, index: u32, value: &[u8]) -> Result<(), RestoreError> {
-    let damaged = RestoreError::Damaged("server record");
-    // No coordinator ever had so many; the list is indexed by this number.
-    if index >= MAX_PLACES {
-        return Err(damaged);
-    }
-    let record = durable::decode(value).map_err(|_| damaged)?;
-    while servers.slots.len() <= index as usize {
-        servers.slots.push(Slot::restored(&durable::Server {
-            generation: 0,
-            place: Place::Free,
-            nonce: 0,
-            capacity_bytes: 0,
-            control: "",
-            data: "",
-        }));
-    }
-    servers.slots[index as usize] = Slot::restored(&record);
-    Ok(())
-}
-
-fn new_cluster(rng: &mut Rng) -> durable::Cluster {
-    durable::Cluster {
-        format: FORMAT,
-        id: rng.u64().max(1),
-        incarnation: 0,
-        next_table: 1,
-        next_lease: 1,
-        server_term_ns: 0,
-        client_term_ns: 0,
-    }
-}
-
-/// The most places of a server list that is believed.
-const MAX_PLACES: u32 = 1 << 16;

@@ -23,6 +23,8 @@ pub(super) struct Slot {
     pub(super) usage: Usage,
     /// When its lease and the margin are over, unless [`Servers::floor`] is later.
     pub(super) until: Instant,
+    /// Whether it was heard of since this coordinator started.
+    pub(super) heard: bool,
     /// How many tablets name this place with this generation.
     pub(super) tablets: u32,
     /// Whether the world has been told where this server is.
@@ -50,6 +52,7 @@ impl Slot {
             data: record.data.into(),
             usage: Usage { used_bytes: 0, capacity_bytes: record.capacity_bytes, objects: 0 },
             until: Instant::ZERO,
+            heard: false,
             tablets: 0,
             linked: false,
         }

@@ -17,7 +17,7 @@ use sprat_proto::Instant;
 use sprat_proto::rpc::{Message, Payload, RpcError};
 
 use super::durable::{self, Batch, Key, Place, Stage};
-use super::{Coordinator, Effect};
+use super::{Coordinator, Effect, Otherwise};
 use crate::machine::{Caller, Link, Output};
 use crate::message::Status;
 use crate::message::control::{self, CreateTable, DropTable, DropTablet, TableKey, TakeTablet};
@@ -61,7 +61,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    fn record(&self) -> durable::Table<'_> {
+    pub(super) fn record(&self) -> durable::Table<'_> {
         let tablets = self.tablets.iter();
         durable::Table {
             stage: self.stage,
@@ -134,6 +134,18 @@ impl Tables {
         self.later.first().map(|&(at, ..)| at)
     }
 
+    /// Takes over the calls that are under way.
+    pub(super) fn take_calls(&mut self, old: Self) {
+        (self.calls, self.next_tag) = (old.calls, old.next_tag);
+        for call in self.calls.values() {
+            let table = self.by_id.get_mut(&call.table).filter(|table| table.stage != Stage::Ready);
+            let tablet = table.and_then(|table| table.tablets.get_mut(call.tablet));
+            if let Some(tablet) = tablet.filter(|tablet| tablet.server == call.server) {
+                tablet.work = Work::Calling;
+            }
+        }
+    }
+
     /// False if there is one of that name.
     pub(super) fn insert(&mut self, id: u64, table: Table) -> bool {
         if table.stage != Stage::Dropping && self.by_name.insert(table.name.clone(), id).is_some() {
@@ -155,10 +167,17 @@ impl Coordinator {
         }
         if let Some(&id) = self.tables.by_name.get(request.name) {
             let table = &self.tables.by_id[&id];
+            let lost = table.tablets.iter().any(|tablet| self.servers.up(tablet.server).is_none());
             return match table.stage {
+                Stage::Ready if lost => {
+                    self.fail(caller, Status::TabletLost, "the table exists, and data of it is lost")
+                }
                 Stage::Ready => self.answer(caller, table.key(self.cluster.id, id).emit()),
                 _ => self.wait_for_table(caller, id),
             };
+        }
+        if let Some(reply) = self.unwritable(Otherwise::Refused) {
+            return Some(reply.into());
         }
         let limit = &self.config;
         if self.tables.by_id.len() >= limit.max_tables
@@ -210,6 +229,9 @@ impl Coordinator {
     pub(super) fn drop_table(&mut self, caller: Caller, request: &DropTable<'_>) -> Option<Message> {
         let wanted = |id: u64| request.table.0 == 0 || request.table.0 == id;
         if let Some(&id) = self.tables.by_name.get(request.name).filter(|id| wanted(**id)) {
+            if let Some(reply) = self.unwritable(Otherwise::Refused) {
+                return Some(reply.into());
+            }
             self.begin_drop(id);
             return self.wait_for_table(caller, id);
         }
@@ -242,14 +264,14 @@ impl Coordinator {
         batch.put(Key::Table(id), &table.record());
         self.persist_and_begin(id, batch);
         let gone = control::failure(Status::TableDoesntExist, "the table was dropped while it was created");
-        self.release(waiters, &gone);
+        self.release(waiters, &gone, Otherwise::Retry);
     }
 
     /// Answers those who waited for a table, as soon as what they are told is durable.
-    fn release(&mut self, waiters: Vec<Caller>, reply: &[u8]) {
+    fn release(&mut self, waiters: Vec<Caller>, reply: &[u8], otherwise: Otherwise) {
         self.tables.waiting -= waiters.len();
         for caller in waiters {
-            if let Some(message) = self.answer(caller, reply.to_vec()) {
+            if let Some(message) = self.answer_or(caller, reply.to_vec(), otherwise) {
                 self.out.push_back(Output::Reply { caller, message });
             }
         }
@@ -257,6 +279,9 @@ impl Coordinator {
 
     /// The reply follows when the table's stage is over.
     fn wait_for_table(&mut self, caller: Caller, id: u64) -> Option<Message> {
+        if let Some(reply) = self.unwritable(Otherwise::Unfinished) {
+            return Some(reply.into());
+        }
         if self.tables.waiting >= self.config.max_waiting {
             return Some(control::failure(Status::Retry, "too many requests wait").into());
         }
@@ -395,7 +420,7 @@ impl Coordinator {
             }
         }
         self.persist(batch);
-        self.release(waiters, &reply);
+        self.release(waiters, &reply, Otherwise::Unfinished);
     }
 
     /// A tablet is gone; a crashed server is remembered only as long as it has some.
@@ -440,7 +465,7 @@ impl Coordinator {
             // It stays as it is; the same request, repeated, finds it when servers have joined.
             let text = format!("table {:?} waits for a server to join the cluster", table.name);
             let waiters = core::mem::take(&mut table.waiters);
-            self.release(waiters, &control::failure(Status::TooFewServers, &text));
+            self.release(waiters, &control::failure(Status::TooFewServers, &text), Otherwise::Retry);
         }
         let record = moved.then(|| durable::encode(&table.record()));
         self.tables.by_id.insert(id, table);

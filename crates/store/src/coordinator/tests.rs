@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use sprat_proto::Rng;
 use sprat_proto::rpc::ServerRpc;
 
+use super::durable::FORMAT;
 use super::*;
 
 use crate::message::control::{Table as Listed, *};
@@ -31,6 +32,10 @@ struct World {
     disk_stalls: bool,
     /// Once it is 0 the disk does nothing any more.
     persists_left: usize,
+    /// It takes no writes.
+    disk_full: bool,
+    /// It is full, once, rather than dead when `persists_left` is 0.
+    fills: bool,
     masters: BTreeMap<String, Master>,
     links: BTreeMap<u32, String>,
     replies: BTreeMap<u64, Vec<u8>>,
@@ -52,6 +57,8 @@ impl World {
             queue: VecDeque::new(),
             disk_stalls: false,
             persists_left: usize::MAX,
+            disk_full: false,
+            fills: false,
             masters: BTreeMap::new(),
             links: BTreeMap::new(),
             replies: BTreeMap::new(),
@@ -77,14 +84,49 @@ impl World {
                 self.perform(output);
             } else if !self.disk_stalls && self.persists_left > 0 && !self.queue.is_empty() {
                 self.persist_one();
+                if self.persists_left == 0 && core::mem::take(&mut self.fills) {
+                    (self.disk_full, self.persists_left) = (true, usize::MAX);
+                }
             } else {
-                return;
+                return self.memory_is_durable();
             }
         }
     }
 
+    /// If nothing is on its way to the disk, memory says what the disk says.
+    fn memory_is_durable(&self) {
+        let c = &self.coordinator;
+        if c.journal.issued != c.journal.safe {
+            return;
+        }
+        let mut batch = Batch::default();
+        batch.put(Key::Cluster, &c.cluster);
+        for (index, slot) in c.servers.slots.iter().enumerate() {
+            batch.put(Key::Server(index as u32), &slot.record());
+        }
+        c.tables.by_id.iter().for_each(|(id, table)| batch.put(Key::Table(*id), &table.record()));
+        (0..c.cluster.next_lease)
+            .filter(|id| c.leases.valid_ns(self.now, *id).is_some())
+            .for_each(|id| batch.put_empty(Key::Lease(id)));
+        // A server says its capacity with each renewal, and the disk keeps what it said first.
+        let without_capacity = |(key, mut value): (Vec<u8>, Vec<u8>)| {
+            if key[0] == b's' {
+                value[13..21].fill(0);
+            }
+            (key, value)
+        };
+        let memory: BTreeMap<_, _> = batch.puts.into_iter().map(without_capacity).collect();
+        let disk: BTreeMap<_, _> = self.disk.clone().into_iter().map(without_capacity).collect();
+        assert!(memory == disk, "memory {memory:?}, disk {disk:?}");
+    }
+
     fn persist_one(&mut self) {
         let Some(Output::Persist { seq, puts, deletes }) = self.queue.pop_front() else { return };
+        if self.disk_full {
+            self.queue.clear();
+            let durable = self.disk.clone().into_iter().collect();
+            return self.coordinator.rollback(self.now, "no room", durable);
+        }
         self.persists_left -= 1;
         self.disk.extend(puts);
         deletes.iter().for_each(|key| {
@@ -334,7 +376,7 @@ fn a_silent_server_is_declared_crashed_after_its_term_and_the_margin() {
     assert_eq!(w.tablets(a).unwrap(), [(x, NORMAL), (y, LOST)]);
     let reply = w.answer(ListTables { after: TableId(0) }.emit());
     let page = TablePage::parse(&reply).unwrap();
-    assert_eq!(page.tables, [Listed { table: a, tablets: 2, lost: 1, name: "a" }]);
+    assert_eq!(page.tables, [Listed { table: a, tablets: 2, lost: 1, unheard: 1, name: "a" }]);
 
     // A table with lost tablets can be dropped; the place is free then, for another generation.
     assert_eq!(w.drop_table("a"), Status::Ok);
@@ -392,6 +434,30 @@ fn after_a_restart_servers_have_a_full_term_to_be_heard_of() {
     assert!(w.create("b", 1).is_ok());
     w.pass(SECOND, &["x"]);
     assert_eq!(w.tablets(a).unwrap(), [(x, NORMAL), (y, LOST)]);
+}
+
+/// After a restart of everything, tables were "complete" for four seconds whose servers had all died, and to create one of
+/// them again succeeded without a word.
+#[test]
+fn after_a_restart_a_table_is_unknown_until_its_servers_are_heard_of() {
+    let mut w = World::new(config());
+    w.enlist("x");
+    w.enlist("y");
+    let a = w.create("a", 2).unwrap();
+    let unheard = |w: &mut World| {
+        let reply = w.answer(ListTables { after: TableId(0) }.emit());
+        let table = &TablePage::parse(&reply).unwrap().tables[0];
+        (table.lost, table.unheard)
+    };
+    assert_eq!(unheard(&mut w), (0, 0));
+    w.restart();
+    assert_eq!(unheard(&mut w), (0, 2));
+    assert!(w.renew("x").is_ok());
+    assert_eq!(unheard(&mut w), (0, 1));
+    assert_eq!(w.create("a", 2), Ok(a));
+    w.pass(5 * SECOND, &["x"]);
+    assert_eq!(unheard(&mut w), (1, 0));
+    assert_eq!(w.create("a", 2), Err(Status::TabletLost));
 }
 
 /// A coordinator that was stopped (a laptop asleep, a process under SIGSTOP) finds renewals waiting at its door and must
@@ -734,12 +800,22 @@ struct Story {
 }
 
 impl Story {
-    /// Asks until there is an answer, however often the coordinator must be started again for that.
+    /// Asks until there is an answer that says more than that changes are not written, however often the coordinator must
+    /// be started again for that.
     fn insist(&mut self, request: Vec<u8>) -> Vec<u8> {
         for _ in 0..10 {
             let asked = self.w.ask(request.clone());
             if let Some(reply) = self.w.replies.remove(&asked) {
-                return reply;
+                if !matches!(outcome(&reply).unwrap().0, Status::NotDurable | Status::Unfinished) {
+                    return reply;
+                }
+                assert_eq!(failure_text(&reply), "no room");
+                assert!(self.w.disk_full, "the disk has room");
+                self.check();
+                self.w.disk_full = false;
+                // The servers are not heard of in this time, but it is short.
+                self.w.pass(300 * MS, &[]);
+                continue;
             }
             assert_eq!(self.w.persists_left, 0, "no answer, though the disk works");
             self.w.restart();
@@ -789,6 +865,80 @@ impl Story {
         self.check();
         let owned: usize = self.w.masters.values().map(|master| master.owns.len()).sum();
         assert_eq!(owned, 3, "a server owns what belongs to no table");
+    }
+}
+
+/// While the disk is full changes are refused with its words, everything else goes on, and nothing of the refused changes is
+/// left; with room again they can be made.
+#[test]
+fn a_full_disk_refuses_changes_and_nothing_else() {
+    let mut w = World::new(config());
+    let (x, y) = (w.enlist("x"), w.enlist("y"));
+    let a = w.create("a", 2).unwrap();
+    let lease = w.lease(LeaseId(0)).unwrap().lease;
+    w.disk_full = true;
+    let refused = |w: &mut World, request: Vec<u8>| {
+        let reply = w.answer(request);
+        assert_eq!((outcome(&reply).unwrap().0, failure_text(&reply)), (Status::NotDurable, "no room"));
+    };
+    let drop_a = DropTable { table: TableId(0), name: "a" }.emit();
+    let lease_request = RenewClient { cluster: 0, lease: LeaseId(0), release: false }.emit();
+    for _ in 0..3 {
+        refused(&mut w, CreateTable { span: 1, name: "b" }.emit());
+        refused(&mut w, drop_a.clone());
+        refused(&mut w, lease_request.clone());
+        refused(&mut w, Enlist { nonce: 5, capacity_bytes: 7, control: "z", data: "d" }.emit());
+        assert_eq!(w.table("b"), Err(Status::TableDoesntExist));
+        assert_eq!(w.tablets(a).unwrap(), [(x, NORMAL), (y, NORMAL)]);
+        assert!(w.lease(lease).is_ok() && w.renew("x").is_ok());
+        assert_eq!(w.create("a", 2), Ok(a), "it exists");
+        w.pass(SECOND, &["x", "y"]);
+    }
+    assert!(w.coordinator.refusals <= 4, "the disk is asked again now and then");
+    // A server that dies meanwhile is declared crashed as soon as that can be written.
+    w.pass(10 * SECOND, &["x"]);
+    assert_eq!(w.tablets(a).unwrap(), [(x, NORMAL), (y, NORMAL)]);
+    w.disk_full = false;
+    w.pass(SECOND, &["x"]);
+    assert_eq!(w.tablets(a).unwrap(), [(x, NORMAL), (y, LOST)]);
+    assert_eq!(w.answer(drop_a), done());
+    assert!(w.create("b", 1).is_ok() && w.lease(LeaseId(0)).unwrap().lease > lease);
+    assert_eq!(w.masters["x"].owns.len(), 1);
+}
+
+/// A table whose first record is durable and whose second one is not comes to be when there is room; its creator is told.
+#[test]
+fn a_table_that_is_half_created_is_finished_later() {
+    let mut w = World::new(config());
+    w.enlist("x");
+    w.disk_stalls = true;
+    let create = w.ask(CreateTable { span: 1, name: "a" }.emit());
+    w.persist_one();
+    w.run();
+    assert_eq!(w.masters["x"].took, 1);
+    (w.disk_full, w.disk_stalls) = (true, false);
+    w.run();
+    assert_eq!(outcome(&w.replies[&create]).unwrap().0, Status::Unfinished);
+    let again = w.answer(CreateTable { span: 1, name: "a" }.emit());
+    assert_eq!(outcome(&again).unwrap().0, Status::Unfinished);
+    assert_eq!(w.table("a"), Err(Status::Retry));
+    w.disk_full = false;
+    w.pass(300 * MS, &["x"]);
+    assert!(w.table("a").is_ok());
+}
+
+/// Each change in turn finds the disk full: it is refused or left unfinished, what was acknowledged holds, and with room
+/// again it can be asked for again.
+#[test]
+fn every_change_may_find_the_disk_full() {
+    for before in 1..40 {
+        let w = World { persists_left: before, fills: true, ..World::new(config()) };
+        let (tables, ids) = (BTreeMap::new(), BTreeSet::new());
+        let mut story = Story { w, tables, ids, leases: BTreeSet::new(), servers: BTreeSet::new() };
+        story.live();
+        if before == 39 {
+            assert!(story.w.fills, "the story is longer");
+        }
     }
 }
 
@@ -842,7 +992,9 @@ proptest! {
             if rng.chance(300_000) {
                 w.pass(rng.below(3 * SECOND), &[]);
             }
+            w.disk_full = rng.chance(if w.disk_full { 700_000 } else { 100_000 });
             if rng.chance(50_000) {
+                w.disk_full = false;
                 w.restart();
             }
         }

@@ -198,6 +198,8 @@ records! {
         tablets: u16,
         /// How many of them are lost.
         lost: u16,
+        /// How many of the others have a server that was not heard of since the coordinator started: perhaps they are lost.
+        unheard: u16,
         /// Its name.
         name: &'a str,
     }

@@ -154,6 +154,10 @@ codes! {
         Overflow = 22,
         /// The amount to add is infinite or not a number.
         NotFinite = 23,
+        /// The coordinator cannot write the change to its state, and has not made it.
+        NotDurable = 24,
+        /// The coordinator has written a first part of the change; the rest follows as soon as it can be written.
+        Unfinished = 25,
     }
 }
 
@@ -184,6 +188,8 @@ impl fmt::Display for Status {
             Self::Starting => "the coordinator is starting",
             Self::Overflow => "the sum is too large",
             Self::NotFinite => "the amount to add is not finite",
+            Self::NotDurable => "the coordinator cannot write the change",
+            Self::Unfinished => "the coordinator cannot write the rest of the change yet",
         })
     }
 }

@@ -97,6 +97,8 @@ fn requests_of_the_coordinator() {
     );
 }
 
+const LISTED: Table<'_> = Table { table: TableId(6), tablets: 3, lost: 1, unheard: 2, name: "a" };
+
 #[test]
 fn replies() {
     golden!(
@@ -126,8 +128,8 @@ fn replies() {
     );
     golden!(
         TablePage,
-        "01 00 0000 01 0001 0000000000000006 0003 0001 0001 61",
-        TablePage { more: true, tables: vec![Table { table: TableId(6), tablets: 3, lost: 1, name: "a" }] }
+        "01 00 0000 01 0001 0000000000000006 0003 0001 0002 0001 61",
+        TablePage { more: true, tables: vec![LISTED] }
     );
     golden!(
         Tablets,

@@ -1,0 +1,101 @@
+//! A process of a cluster, started again whenever it ends.
+//!
+//! ```text
+//! Serving ─ it ended ─► Waiting ─ the pause is over ─► Starting ─ it says where it listens ─► Serving
+//!                          ▲                              │ it ended, or says nothing for too long
+//!                          └──────────────────────────────┘
+//! ```
+//! The pause doubles with each end, up to [`LONGEST`]; a process that has served for [`CALM`] begins with the shortest one
+//! again. So a process that cannot live ends at most six times a minute, and no other one ends for it.
+
+use std::time::{Duration, Instant};
+
+use crate::fail::Fail;
+use crate::process::{Process, START};
+
+/// The pause before the first start after an end. Servers live on without a coordinator, but serve only as long as their
+/// lease holds, which is two seconds.
+const FIRST: Duration = Duration::from_millis(100);
+/// The longest pause.
+const LONGEST: Duration = Duration::from_secs(10);
+/// A process that has served for so long has not ended for something that is there from its start.
+const CALM: Duration = Duration::from_secs(60);
+
+/// A process and how it is started.
+pub(super) struct Member {
+    pub(super) process: Process,
+    /// Where it listens.
+    pub(super) locators: String,
+    core: Option<usize>,
+    args: Vec<String>,
+    state: State,
+    /// The pause after its next end.
+    pause: Duration,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Serving { since: Instant },
+    Waiting { until: Instant },
+    Starting { since: Instant },
+}
+
+impl Member {
+    /// Starts a process and waits until it serves.
+    pub(super) fn start(name: String, core: Option<usize>, args: Vec<String>) -> Result<Self, Fail> {
+        let mut process = Process::start(name, core, &args)?;
+        let locators = process.ready()?;
+        let state = State::Serving { since: Instant::now() };
+        Ok(Self { process, locators, core, args, state, pause: FIRST })
+    }
+
+    /// How the process ended, if it has and none was started since; in words.
+    pub(super) fn died(&mut self) -> Option<String> {
+        let (name, id) = (self.process.name().to_owned(), self.process.id());
+        self.process.ended().map(|how| format!("{name} (process {id}) {how}"))
+    }
+
+    /// Starts the process again if it has ended; says so when that begins. Never waits.
+    pub(super) fn tend(&mut self, now: Instant) -> Option<String> {
+        match self.state {
+            State::Serving { since } => {
+                let died = self.died()?;
+                if now.duration_since(since) > CALM {
+                    self.pause = FIRST;
+                }
+                Some(self.wait(now, &died))
+            }
+            State::Starting { since } => {
+                match self.process.hear(Duration::ZERO) {
+                    Ok(Some(locators)) => {
+                        self.locators = locators;
+                        self.state = State::Serving { since: now };
+                        return None;
+                    }
+                    Ok(None) if now.duration_since(since) < START => return None,
+                    // It says nothing, or has closed its output: it will never serve.
+                    Ok(None) | Err(_) => self.process.kill(),
+                }
+                let died = self.died()?;
+                Some(self.wait(now, &died))
+            }
+            State::Waiting { until } if now < until => None,
+            State::Waiting { .. } => match Process::start(self.process.name(), self.core, &self.args) {
+                Ok(process) => {
+                    self.process = process;
+                    self.state = State::Starting { since: now };
+                    None
+                }
+                Err(fail) => Some(self.wait(now, &fail.to_string())),
+            },
+        }
+    }
+
+    /// Begins a pause; says why.
+    fn wait(&mut self, now: Instant, why: &str) -> String {
+        let pause = self.pause;
+        self.state = State::Waiting { until: now + pause };
+        self.pause = LONGEST.min(2 * pause);
+        format!("{why}; it is started again in {:.1} s", pause.as_secs_f64())
+    }
+}

@@ -1,0 +1,247 @@
+//! The state file on the file system: opened, locked and read, then one record after the other.
+//!
+//! What always holds:
+//! - A record counts once `fdatasync` has returned. One that did not fit leaves no trace: the next one takes its place.
+//! - The file's blocks are there before a record is written, and [`RESERVE`] bytes more, which only the first record of a
+//!   process may use: so a coordinator can be started on a full disk.
+//! - One process has the file: a lock of the open file, which ends with the process.
+//!
+//! Not here: what the bytes mean ([`sprat_store::statefile`]), and the thread that calls this.
+
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::Path;
+
+use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
+use rustix::io::Errno;
+use sprat_store::statefile::{self, AREA, Body, Damage, Log, Opened, Pairs, Piece};
+
+/// The file grows by so many bytes: a record a growth would cost as much time as the record.
+const GROWTH: u64 = 64 << 10;
+/// Bytes behind the log that the first record after a start may use.
+const RESERVE: u64 = 4096;
+/// The longest file that is read. The greatest state that the coordinator's limits allow has some 100 MB.
+const LONGEST: u64 = 1 << 30;
+/// The log may have so many bytes more than the checkpoint had, and as many again, before the next checkpoint.
+const LOG_BYTES: u64 = 1 << 20;
+
+/// Why a change was not written.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// It does not fit. The file is as before.
+    NoRoom(io::Error),
+    /// Nobody knows what is on the disk now.
+    Broken(io::Error),
+}
+
+/// An open state file.
+#[derive(Debug)]
+pub(super) struct StateFile {
+    file: File,
+    log: Log,
+    /// Up to there the file has blocks.
+    allocated: u64,
+    /// The length of the log at which the next checkpoint is due.
+    checkpoint_at: u64,
+    /// Nothing was appended since the file was opened.
+    untouched: bool,
+    /// A full disk: the file gets no blocks behind this place.
+    #[cfg(test)]
+    pub(super) room: std::sync::Arc<std::sync::atomic::AtomicU64>,
+}
+
+impl StateFile {
+    /// Opens the file, made if there is none, and reads what it holds.
+    pub(super) fn open(path: &Path) -> io::Result<(Self, Pairs)> {
+        let mut options = OpenOptions::new();
+        // The file holds the secrets under which tables hash their keys.
+        options.read(true).write(true).mode(0o600).custom_flags(libc::O_NONBLOCK);
+        match options.clone().create_new(true).open(path) {
+            Ok(file) => {
+                let made = prepare(&file).and_then(|()| sync_folder(path)).and_then(|()| Self::take(file));
+                // Half a file would be taken for a damaged one.
+                made.inspect_err(|_| drop(std::fs::remove_file(path)))
+            }
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Self::take(options.open(path)?),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Locks and reads an open file.
+    fn take(file: File) -> io::Result<(Self, Pairs)> {
+        let meta = file.metadata()?;
+        if !meta.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the state must be a regular file"));
+        }
+        flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|e| match e {
+            Errno::WOULDBLOCK => io::Error::new(io::ErrorKind::ResourceBusy, "another process has it open"),
+            e => e.into(),
+        })?;
+        let Opened { pairs, log, unsealed } = read(&file)?;
+        let mut this = Self {
+            allocated: file.metadata()?.len(),
+            checkpoint_at: next_checkpoint(log.len()),
+            file,
+            log,
+            untouched: true,
+            #[cfg(test)]
+            room: std::sync::Arc::new(u64::MAX.into()),
+        };
+        // Perhaps the last process was killed between a write and its sync.
+        if let Some(piece) = unsealed {
+            this.write(&piece)?;
+            this.file.sync_data()?;
+        }
+        this.seal()?;
+        this.file.sync_data()?;
+        Ok((this, pairs))
+    }
+
+    /// Writes changes, all or nothing; they are on the disk when this returns.
+    pub(super) fn append(&mut self, body: &Body) -> Result<(), Failure> {
+        if body.is_empty() {
+            return Ok(());
+        }
+        let Some(record) = self.log.record(body) else {
+            let text = "the change is longer than a record may be";
+            return Err(Failure::NoRoom(io::Error::new(io::ErrorKind::FileTooLarge, text)));
+        };
+        let reserve = if self.untouched { 0 } else { RESERVE };
+        self.grow(record.end() + reserve)
+            .and_then(|()| self.write(&record))
+            .map_err(|e| if no_room(&e) { Failure::NoRoom(e) } else { Failure::Broken(e) })?;
+        // The kernel forgets what it could not write: a second try would succeed and prove nothing.
+        self.file.sync_data().map_err(Failure::Broken)?;
+        self.log.wrote(&record);
+        self.untouched = false;
+        self.seal_if_room().map_err(Failure::Broken)?;
+        if self.log.len() >= self.checkpoint_at {
+            self.checkpoint().map_err(Failure::Broken)?;
+        }
+        Ok(())
+    }
+
+    /// What the file holds, read anew.
+    pub(super) fn pairs(&self) -> io::Result<Pairs> {
+        Ok(read(&self.file)?.pairs)
+    }
+
+    /// Says in both superblocks how far the log goes. They are on the disk at the latest with the next record.
+    fn seal(&mut self) -> io::Result<()> {
+        for _ in 0..2 {
+            let piece = self.log.seal();
+            self.write(&piece)?;
+        }
+        Ok(())
+    }
+
+    /// The same, later if there is no room (on file systems that never write in place): the records count without it.
+    fn seal_if_room(&mut self) -> io::Result<()> {
+        self.seal().or_else(|e| if no_room(&e) { Ok(()) } else { Err(e) })
+    }
+
+    /// Begins a new generation, later if there is no room.
+    fn checkpoint(&mut self) -> io::Result<()> {
+        let (mut log, pieces) = self.log.checkpoint(&self.pairs()?);
+        let end = log.end().max(AREA);
+        let written = self.grow(end + RESERVE).and_then(|()| pieces.iter().try_for_each(|p| self.write(p)));
+        match written {
+            Err(e) if no_room(&e) => {
+                self.checkpoint_at = self.log.len() + LOG_BYTES;
+                return Ok(());
+            }
+            written => written?,
+        }
+        self.file.sync_data()?;
+        for _ in 0..2 {
+            let piece = log.seal();
+            self.write(&piece)?;
+            self.file.sync_data()?;
+        }
+        self.log = log;
+        self.checkpoint_at = next_checkpoint(self.log.len());
+        // A checkpoint at the front leaves the generation before it behind.
+        self.allocated = self.allocated.min(end + GROWTH);
+        self.file.set_len(self.allocated)
+    }
+
+    /// Takes blocks up to `end`.
+    fn grow(&mut self, end: u64) -> io::Result<()> {
+        if end <= self.allocated {
+            return Ok(());
+        }
+        let plenty = (end + GROWTH).next_multiple_of(RESERVE);
+        let taken = self.take_blocks(plenty);
+        if taken.as_ref().is_err_and(no_room) {
+            return self.take_blocks(end);
+        }
+        taken
+    }
+
+    fn take_blocks(&mut self, end: u64) -> io::Result<()> {
+        #[cfg(test)]
+        if end > self.room.load(std::sync::atomic::Ordering::SeqCst) {
+            return Err(Errno::NOSPC.into());
+        }
+        match fallocate(&self.file, FallocateFlags::empty(), self.allocated, end - self.allocated) {
+            Ok(()) => {}
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                let zeros = vec![0; (end - self.allocated) as usize];
+                self.file.write_all_at(&zeros, self.allocated)?;
+            }
+            Err(e) => return Err(e.into()),
+        }
+        self.allocated = end;
+        Ok(())
+    }
+
+    fn write(&self, piece: &Piece) -> io::Result<()> {
+        self.file.write_all_at(&piece.bytes, piece.at)
+    }
+}
+
+/// Makes an empty file a state file that holds nothing.
+///
+/// # Errors
+/// It cannot be written.
+pub(super) fn prepare(file: &File) -> io::Result<()> {
+    let mut log = Log::new();
+    file.write_all_at(&[0; AREA as usize], 0)?;
+    for _ in 0..2 {
+        let piece = log.seal();
+        file.write_all_at(&piece.bytes, piece.at)?;
+    }
+    file.sync_all()
+}
+
+fn read(file: &File) -> io::Result<Opened> {
+    let len = file.metadata()?.len();
+    if len > LONGEST {
+        return Err(damaged(format_args!("the file has {len} bytes, and no state has more than {LONGEST}")));
+    }
+    let mut bytes = vec![0; len as usize];
+    file.read_exact_at(&mut bytes, 0)?;
+    statefile::read(&bytes).map_err(|damage: Damage| damaged(damage))
+}
+
+/// The new name is on the disk.
+fn sync_folder(path: &Path) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all())
+}
+
+fn next_checkpoint(len: u64) -> u64 {
+    2 * len + LOG_BYTES
+}
+
+/// True if the error says that nothing was changed since there is no room or no permission for it.
+fn no_room(error: &io::Error) -> bool {
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge | ReadOnlyFilesystem)
+}
+
+fn damaged(what: impl fmt::Display) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what.to_string())
+}

@@ -1,0 +1,421 @@
+//! The state file: a map of bytes to bytes as a checkpoint and a log (normative: `docs/formats.md`, "State file").
+//!
+//! ```text
+//! 0            4096         start                                   end
+//! superblock 0 │ superblock 1 │ … │ checkpoint records │ log records │ zeros, or a torn record
+//! ```
+//! A superblock says where the records of the current generation start, and up to where they are sealed: known to be on the
+//! disk. Each record carries the CRC32C of itself and of the record before it.
+//!
+//! What always holds:
+//! - Sealed records are all there, in order and unchanged, or the file is refused. Only what follows the seal may be torn,
+//!   and at most the last record of it was not acknowledged.
+//! - A new generation is written beside the old one, and becomes current by one superblock.
+//! - Both superblocks seal each record, so that damage in two places, one of them a superblock, is noticed too. A sector is
+//!   written wholly or not at all.
+//! - Memory is taken for bytes that are there, never for a length that they claim; damage is a [`Damage`], never a panic.
+//!
+//! Not here: the file. [`Piece`]s say which bytes go where; `crates/host/src/disk/file.rs` writes them.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use sprat_proto::wire::checksum::crc32c;
+use zerocopy::byteorder::big_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// The format of the file.
+pub const FORMAT: u16 = 2;
+/// The first bytes of a superblock.
+const MAGIC: [u8; 8] = *b"SPRATST\n";
+/// The first bytes of a file of format 1, which was redb's.
+const REDB: &[u8] = b"redb";
+/// The distance of the superblocks: no sector and no page holds both.
+const BLOCK: u64 = 4096;
+/// Where records may start: no file is shorter.
+pub const AREA: u64 = 2 * BLOCK;
+/// The longest body of a record: no writer comes near it, and no reader believes more.
+pub const MAX_BODY: usize = 16 << 20;
+/// A checkpoint begins a new record after so many bytes.
+const CHECKPOINT_BODY: usize = 256 << 10;
+
+/// What the file holds.
+pub type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// Why a file is not taken. It is not touched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Damage {
+    /// It has no bytes at all.
+    #[error("the file is empty: it is no state file, or it was cut off")]
+    Empty,
+    /// It begins like no state file.
+    #[error("this is no state file of sprat")]
+    Foreign,
+    /// Another version of the program wrote it.
+    #[error("the state file has format {0}, and this program knows format {FORMAT}")]
+    Format(u16),
+    /// Neither superblock is whole.
+    #[error("the state file is damaged: neither of its two superblocks is whole")]
+    Superblocks,
+    /// It ends before its sealed records do.
+    #[error("the state file is damaged: it has {len} bytes, and its records go on up to byte {end}")]
+    Truncated {
+        /// Its length.
+        len: u64,
+        /// Where the sealed records end.
+        end: u64,
+    },
+    /// A sealed record is not what was written.
+    #[error("the state file is damaged: the record at byte {0} is not what was written there")]
+    Record(u64),
+}
+
+/// 64 bytes, written in one piece into one sector.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Superblock {
+    magic: [u8; 8],
+    format: U16,
+    reserved: [u8; 6],
+    /// The number of the checkpoint, from 1.
+    generation: U64,
+    /// Where its first record is.
+    start: U64,
+    /// Where the sealed records end.
+    end: U64,
+    /// The checksum of the last sealed record; of none, what the first record continues.
+    chain: U32,
+    reserved2: [u8; 4],
+    /// Counts superblocks: the higher one of two is the current one, and is superblock 0 if it is even.
+    serial: U64,
+    reserved3: [u8; 4],
+    /// CRC32C of the 60 bytes before.
+    crc: U32,
+}
+
+/// The head of a record.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Head {
+    /// Bytes of the body; 0 is no record.
+    len: U32,
+    /// CRC32C of the checksum of the record before, of `len` and of the body.
+    crc: U32,
+}
+
+const HEAD: usize = size_of::<Head>();
+
+/// Changes of one record, all or nothing, in their order.
+#[derive(Clone, Debug, Default)]
+pub struct Body(Vec<u8>);
+
+const PUT: u8 = 1;
+const DELETE: u8 = 2;
+
+impl Body {
+    /// Sets a key. False if the pair is too long for the format; the body is as before then.
+    #[must_use]
+    pub fn put(&mut self, key: &[u8], value: &[u8]) -> bool {
+        let (Ok(key_len), Ok(value_len)) = (u16::try_from(key.len()), u32::try_from(value.len())) else {
+            return false;
+        };
+        self.0.push(PUT);
+        self.0.extend_from_slice(&key_len.to_be_bytes());
+        self.0.extend_from_slice(key);
+        self.0.extend_from_slice(&value_len.to_be_bytes());
+        self.0.extend_from_slice(value);
+        true
+    }
+
+    /// Removes a key. False if it is too long for the format.
+    #[must_use]
+    pub fn delete(&mut self, key: &[u8]) -> bool {
+        let Ok(len) = u16::try_from(key.len()) else { return false };
+        self.0.push(DELETE);
+        self.0.extend_from_slice(&len.to_be_bytes());
+        self.0.extend_from_slice(key);
+        true
+    }
+
+    /// Its length in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// True if it changes nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// Bytes for one place of the file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Piece {
+    /// Where they go.
+    pub at: u64,
+    /// What goes there.
+    pub bytes: Vec<u8>,
+}
+
+impl Piece {
+    /// The place behind it.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.at + self.bytes.len() as u64
+    }
+}
+
+/// Where the log of a file is, and how it goes on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Log {
+    generation: u64,
+    start: u64,
+    end: u64,
+    chain: u32,
+    serial: u64,
+}
+
+/// A file that was read.
+#[derive(Debug)]
+pub struct Opened {
+    /// What it holds.
+    pub pairs: Pairs,
+    /// Its log, ready to be continued.
+    pub log: Log,
+    /// Records behind the seal. They may be in the kernel's memory only: write them again before anything rests on them.
+    pub unsealed: Option<Piece>,
+}
+
+impl Log {
+    /// The log of a file that holds nothing: [`AREA`] zeros, and two seals.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::starting(1, AREA, 0)
+    }
+
+    fn starting(generation: u64, start: u64, serial: u64) -> Self {
+        let chain = crc32c(crc32c(0, &generation.to_be_bytes()), &start.to_be_bytes());
+        Self { generation, start, end: start, chain, serial }
+    }
+
+    /// Where the next record goes.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Bytes of all records.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.end - self.start
+    }
+
+    /// True if there is no record.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The record for these changes; `None` if they are empty or too long. It counts once [`Log::wrote`] is called.
+    #[must_use]
+    pub fn record(&self, body: &Body) -> Option<Piece> {
+        if body.is_empty() || body.len() > MAX_BODY {
+            return None;
+        }
+        let len = U32::new(body.len() as u32);
+        let crc = U32::new(record_crc(self.chain, len, &body.0));
+        let mut bytes = Vec::with_capacity(HEAD + body.len());
+        bytes.extend_from_slice(Head { len, crc }.as_bytes());
+        bytes.extend_from_slice(&body.0);
+        Some(Piece { at: self.end, bytes })
+    }
+
+    /// The record that [`Log::record`] made last is on the disk.
+    pub fn wrote(&mut self, record: &Piece) {
+        debug_assert_eq!(record.at, self.end);
+        if let Ok((head, _)) = Head::read_from_prefix(&record.bytes) {
+            self.chain = head.crc.get();
+            self.end = record.end();
+        }
+    }
+
+    /// The next superblock: what is written now is sealed by it.
+    pub fn seal(&mut self) -> Piece {
+        self.serial += 1;
+        let mut block = Superblock {
+            magic: MAGIC,
+            format: U16::new(FORMAT),
+            reserved: [0; 6],
+            generation: U64::new(self.generation),
+            start: U64::new(self.start),
+            end: U64::new(self.end),
+            chain: U32::new(self.chain),
+            reserved2: [0; 4],
+            serial: U64::new(self.serial),
+            reserved3: [0; 4],
+            crc: U32::new(0),
+        };
+        block.crc = U32::new(superblock_crc(&block));
+        Piece { at: self.serial % 2 * BLOCK, bytes: block.as_bytes().to_vec() }
+    }
+
+    /// A new generation that holds `pairs`: its log, and the bytes to write. They touch nothing that the current generation
+    /// needs. Once they are on the disk two seals make the generation current, the first of them on the disk before the
+    /// second is written; then the file may end behind it.
+    #[must_use]
+    pub fn checkpoint(&self, pairs: &Pairs) -> (Self, Vec<Piece>) {
+        let front = self.checkpoint_at(AREA, pairs);
+        if front.0.end <= self.start {
+            return front;
+        }
+        self.checkpoint_at(self.end.next_multiple_of(BLOCK), pairs)
+    }
+
+    fn checkpoint_at(&self, start: u64, pairs: &Pairs) -> (Self, Vec<Piece>) {
+        let mut log = Self::starting(self.generation + 1, start, self.serial);
+        let (mut pieces, mut body) = (Vec::new(), Body::default());
+        let mut close = |body: &mut Body| {
+            if let Some(piece) = log.record(body) {
+                log.wrote(&piece);
+                pieces.push(piece);
+            }
+            body.0.clear();
+        };
+        for (key, value) in pairs {
+            if body.len() + key.len() + value.len() > CHECKPOINT_BODY {
+                close(&mut body);
+            }
+            // What was read from records fits into them.
+            let _ = body.put(key, value);
+        }
+        close(&mut body);
+        (log, pieces)
+    }
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Reads a whole file.
+///
+/// # Errors
+/// [`Damage`], if it is not exactly what was written and sealed.
+pub fn read(file: &[u8]) -> Result<Opened, Damage> {
+    let block = current(file)?;
+    let (start, sealed, len) = (block.start.get(), block.end.get(), file.len() as u64);
+    if sealed > len {
+        return Err(Damage::Truncated { len, end: sealed });
+    }
+    // No writer counts that far; the sums below cannot overflow.
+    let counted = block.serial.get().max(block.generation.get()) < 1 << 63;
+    if start < AREA || start > sealed || !counted {
+        return Err(Damage::Superblocks);
+    }
+    let mut log = Log::starting(block.generation.get(), start, block.serial.get());
+    let mut pairs = Pairs::new();
+    while log.end < sealed {
+        let at = log.end;
+        let applied = next(file, &mut log).is_some_and(|body| apply(&mut pairs, body));
+        if !applied || log.end > sealed {
+            return Err(Damage::Record(at));
+        }
+    }
+    if log.chain != block.chain.get() {
+        return Err(Damage::Record(start));
+    }
+    // A body that its checksum covers and that makes no sense was never written.
+    while let Some(body) = next(file, &mut log) {
+        if !apply(&mut pairs, body) {
+            return Err(Damage::Record(log.end));
+        }
+    }
+    let tail = file.get(sealed as usize..log.end as usize).filter(|tail| !tail.is_empty());
+    let unsealed = tail.map(|bytes| Piece { at: sealed, bytes: bytes.to_vec() });
+    Ok(Opened { pairs, log, unsealed })
+}
+
+/// The superblock that counts.
+fn current(file: &[u8]) -> Result<Superblock, Damage> {
+    if file.is_empty() {
+        return Err(Damage::Empty);
+    }
+    if file.starts_with(REDB) {
+        return Err(Damage::Format(1));
+    }
+    let block = |at: u64| Superblock::read_from_prefix(file.get(at as usize..)?).ok().map(|(block, _)| block);
+    let blocks = [block(0), block(BLOCK)];
+    let marked = || blocks.iter().flatten().filter(|block| block.magic == MAGIC);
+    let whole = marked().filter(|block| block.crc.get() == superblock_crc(block));
+    if let Some(block) =
+        whole.filter(|block| block.format.get() == FORMAT).max_by_key(|block| block.serial.get())
+    {
+        return Ok(*block);
+    }
+    match marked().find(|block| block.format.get() != FORMAT) {
+        Some(block) => Err(Damage::Format(block.format.get())),
+        None if marked().next().is_some() => Err(Damage::Superblocks),
+        None => Err(Damage::Foreign),
+    }
+}
+
+/// The body of the record at the log's end, if there is a whole one; the log is behind it then.
+fn next<'f>(file: &'f [u8], log: &mut Log) -> Option<&'f [u8]> {
+    let rest = file.get(usize::try_from(log.end).ok()?..)?;
+    let (head, rest) = Head::read_from_prefix(rest).ok()?;
+    let len = head.len.get() as usize;
+    let body = rest.get(..len).filter(|body| (1..=MAX_BODY).contains(&body.len()))?;
+    if record_crc(log.chain, head.len, body) != head.crc.get() {
+        return None;
+    }
+    log.chain = head.crc.get();
+    log.end += (HEAD + len) as u64;
+    Some(body)
+}
+
+/// Makes the changes of a record; false if it is malformed.
+fn apply(pairs: &mut Pairs, mut body: &[u8]) -> bool {
+    while !body.is_empty() {
+        if change(pairs, &mut body).is_none() {
+            return false;
+        }
+    }
+    true
+}
+
+fn change(pairs: &mut Pairs, body: &mut &[u8]) -> Option<()> {
+    let kind = take(body, 1)?[0];
+    let len = U16::read_from_bytes(take(body, 2)?).ok()?;
+    let key = take(body, len.get().into())?;
+    match kind {
+        PUT => {
+            let len = U32::read_from_bytes(take(body, 4)?).ok()?;
+            pairs.insert(key.to_vec(), take(body, len.get() as usize)?.to_vec());
+        }
+        DELETE => drop(pairs.remove(key)),
+        _ => return None,
+    }
+    Some(())
+}
+
+fn take<'b>(bytes: &mut &'b [u8], len: usize) -> Option<&'b [u8]> {
+    let (taken, rest) = bytes.split_at_checked(len)?;
+    *bytes = rest;
+    Some(taken)
+}
+
+fn record_crc(chain: u32, len: U32, body: &[u8]) -> u32 {
+    crc32c(crc32c(crc32c(0, &chain.to_be_bytes()), len.as_bytes()), body)
+}
+
+fn superblock_crc(block: &Superblock) -> u32 {
+    crc32c(0, &block.as_bytes()[..60])
+}
+
+#[cfg(test)]
+mod tests;
