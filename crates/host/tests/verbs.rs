@@ -181,14 +181,15 @@ fn what_comes_is_placed_while_a_program_only_posts_and_takes() {
     };
     let credit = |mark: u8| {
         b.memory.write(0, &[mark]).unwrap();
-        b.send(1, SendOp::Write(a.memory.remote(100)), 0..1);
-        b.done();
+        let write = SendRequest::new(1, SendOp::Write(a.memory.remote(100)), b.memory.sge(0..1));
+        b.pair.post_send(write.unsignaled()).unwrap();
         // Longer than anything may be left lying.
         let begin = now();
         while now().since(begin) < 50_000 {}
         assert!(!seen(mark), "nobody has called");
     };
-    let post = |id| a.send(id, SendOp::Write(b.memory.remote(200)), 0..1);
+    // Sends, since a Write completes only when the other side has placed it; nobody takes them there.
+    let post = |id| a.send(id, SendOp::Send, 0..1);
     // Who was asked may send once he has heard something.
     post(1);
     a.done();

@@ -15,6 +15,7 @@ use sprat_proto::rdma::{
     RecvRequest, Remote, Rnic, SendFlags, SendOp, SendRequest, Sge, Span, Stag, Unmapped,
 };
 use sprat_proto::wire::checksum::crc32c;
+use sprat_proto::wire::placed::Placed;
 use sprat_proto::{Instant, Rng};
 
 /// Octets that peers may touch, at the address [`BASE`]; as many behind them must stay.
@@ -132,7 +133,24 @@ impl World {
         };
         let peers = [connect(), connect()];
         let framer = Framer::new(crc.then_some(crc32c), how & 2 == 2);
-        Self { ram: Ram(vec![0xaa; 2 * OPEN]), rnic, pd, cq, stag, framer, now, peers, next: 0, lost: false }
+        let mut world = Self {
+            ram: Ram(vec![0xaa; 2 * OPEN]),
+            rnic,
+            pd,
+            cq,
+            stag,
+            framer,
+            now,
+            peers,
+            next: 0,
+            lost: false,
+        };
+        if how & 8 == 8 {
+            // This one acknowledges Writes, and is asked to.
+            let hello = Placed { hello: true, ..Placed::default() };
+            world.ulpdu(0, &hello.header().emit());
+        }
+        world
     }
 
     /// One step of the script.

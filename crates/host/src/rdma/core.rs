@@ -13,6 +13,7 @@
 //!
 //! Not here: making and ending connections (`door`), waiting (`shared`).
 
+use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::io;
@@ -195,6 +196,8 @@ pub(crate) struct Core {
     pub(super) sleepers: usize,
     /// Who sleeps on the epoll and the bell.
     pub(super) watch: Watch,
+    /// The bell has rung for the guard, which has not looked since: it may nap beside a program that polls.
+    pub(super) rung: Cell<bool>,
     /// The device's own thread sleeps until who watches is back.
     pub(super) follows: bool,
     /// Who polled has probably turned to his memory.
@@ -240,6 +243,7 @@ impl Core {
             counters: Counters::default(),
             sleepers: 0,
             watch: Watch::Nobody,
+            rung: Cell::new(false),
             follows: false,
             deserted: false,
             stop: false,

@@ -94,6 +94,7 @@ impl Shared {
         if core.doze() {
             let due = core.deadline();
             core.watch = Watch::Guard(due);
+            core.rung.set(false);
             drop(core);
             // The lock is not taken just to say that it is awake again: somebody may keep it.
             let _ = self.sleep_on(due, self.bell());

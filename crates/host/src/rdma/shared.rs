@@ -195,7 +195,9 @@ impl Shared {
         let rings = match core.watch {
             Watch::Nobody => false,
             Watch::Program => true,
-            Watch::Thread(until) | Watch::Guard(until) => core.deadline() < until || core.has_more(),
+            Watch::Thread(until) => core.deadline() < until || core.has_more(),
+            Watch::Guard(until) if core.deadline() < until || core.has_more() => !core.rung.replace(true),
+            Watch::Guard(_) => false,
         };
         if rings {
             self.ring();

@@ -11,6 +11,7 @@
 //! event is its [`super::Event::Close`]. A responder sends no FPDU before the first one it received.
 //! Not here: sockets, and which stream belongs to whom.
 
+mod placed;
 mod steps;
 mod unready;
 
@@ -25,7 +26,8 @@ use super::rnic::{Rnic, Shared};
 use super::start::{Depths, First, Initiator, Misuse, Negotiated, Responder, Wishes};
 use super::{Conn, Memory, PostError, Qp, Record, Span};
 use crate::Instant;
-use crate::wire::mpa::Rtr;
+use crate::wire::mpa::{Rtr, RtrKind};
+use crate::wire::placed::Placed;
 use crate::wire::rdmap::Cause;
 
 /// How far a stream is.
@@ -50,6 +52,8 @@ pub(super) struct Connection {
     phase: Phase,
     /// A start-up frame to send.
     frame: Vec<u8>,
+    /// What the peer is still to be told of its Writes,
+    parting: Option<Placed>,
     /// The Terminate to send.
     last_words: Option<Box<Fault>>,
     framer: Framer,
@@ -67,6 +71,8 @@ pub(super) struct Connection {
     due: Instant,
     /// When that with a message without a receive does.
     rnr_due: Instant,
+    /// When a peer that has said nothing is no longer waited for.
+    unsure_due: Instant,
     /// The peer has sent its last octet, and what came before waits for receives.
     finished: bool,
     /// Octets appended, and those that the stream took.
@@ -84,6 +90,7 @@ impl Connection {
             qp: None,
             phase,
             frame: Vec::new(),
+            parting: None,
             last_words: None,
             framer: Framer::new(None, false),
             deframer: Deframer::new(None, false),
@@ -94,6 +101,7 @@ impl Connection {
             opens: false,
             due: Instant::NEVER,
             rnr_due: Instant::NEVER,
+            unsure_due: Instant::NEVER,
             finished: false,
             position: 0,
             taken: 0,
@@ -114,7 +122,10 @@ impl Connection {
 
     /// All that was appended is gone, and no more is due.
     fn is_drained(&self) -> bool {
-        self.frame.is_empty() && self.last_words.is_none() && self.position == self.taken
+        self.frame.is_empty()
+            && self.parting.is_none()
+            && self.last_words.is_none()
+            && self.position == self.taken
     }
 
     /// Full operation begins as agreed.
@@ -164,6 +175,11 @@ impl Rnic {
         let conn = self.conns.insert(|_| Connection::new(phase)).ok_or(PostError::NoRoom)?;
         let due = now.after(config.reply_timeout_ns);
         queue_pair.start(Conn(conn), options.rnr_timeout_ns);
+        queue_pair.asked = true;
+        // What opens a peer-to-peer connection otherwise comes before a hello could.
+        if !config.acknowledge_writes || options.peer_to_peer.is_some_and(|kind| kind != RtrKind::Write) {
+            queue_pair.placement.foreign();
+        }
         if let Some(connection) = self.conns.get_mut(conn) {
             (connection.qp, connection.frame) = (Some(qp), frame);
             connection.hold = Instant::from_ns(options.hold_ns);
@@ -218,6 +234,9 @@ impl Rnic {
         connection.phase = Phase::Open;
         connection.open(agreed, &self.shared);
         queue_pair.start(conn, options.rnr_timeout_ns);
+        if !self.shared.config.acknowledge_writes {
+            queue_pair.placement.foreign();
+        }
         queue_pair.open(agreed);
         if let First::WaitFor(_) = agreed.first {
             let due = now.after(self.shared.config.start_timeout_ns);
@@ -365,6 +384,9 @@ impl Rnic {
     /// A stream that has come to have something to send: call [`Rnic::output`] for it until that returns false. It is named
     /// once until then; a caller who cannot send on keeps it.
     pub fn ready(&mut self) -> Option<Conn> {
+        if self.shared.rides.front().is_some_and(|(due, _)| *due <= self.shared.now) {
+            self.end_rides();
+        }
         loop {
             let conn = self.ready.pop_front()?;
             if self.conns.get(conn.0).is_some() {
@@ -484,12 +506,15 @@ impl Rnic {
     /// When [`Rnic::tick`] has something to do.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
-        self.timers.peek().map(|Reverse((due, _))| *due)
+        let ride = self.shared.rides.front().map(|(due, _)| *due);
+        let timer = self.timers.peek().map(|Reverse((due, _))| *due);
+        timer.into_iter().chain(ride).min()
     }
 
     /// It is `now`.
     pub fn tick(&mut self, now: Instant) {
         self.shared.now = now;
+        self.end_rides();
         while let Some(&Reverse((due, conn))) = self.timers.peek() {
             if due > now {
                 break;
@@ -498,6 +523,10 @@ impl Rnic {
             let Some(connection) = self.conns.get_mut(conn) else { continue };
             if connection.rnr_due == due && self.is_out_of_patience(Conn(conn)) {
                 continue;
+            }
+            let Some(connection) = self.conns.get_mut(conn) else { continue };
+            if connection.unsure_due == due {
+                self.give_up_on_hello(Conn(conn));
             }
             let Some(connection) = self.conns.get_mut(conn) else { continue };
             if connection.due != due {
@@ -516,6 +545,7 @@ impl Rnic {
                     // Whoever should have sent first has not: the patience with him is over.
                     if connection.first == First::Wait {
                         connection.first = First::Free;
+                        self.takes_for_foreign(Conn(conn));
                     }
                     self.wake(Conn(conn));
                 }

@@ -49,6 +49,8 @@ pub struct Config {
     pub max_cqe: u32,
     /// Most octets of messages that came before their receives, of all queue pairs together.
     pub max_unready: usize,
+    /// Peers of ours are told when their Writes are placed, and tell us.
+    pub acknowledge_writes: bool,
 }
 
 /// How much an engine allows: what is beyond any of these is refused.
@@ -121,6 +123,7 @@ impl Default for Config {
             max_cqe: 1 << 20,
             // Two hundred queue pairs with as much as each may keep.
             max_unready: 64 << 20,
+            acknowledge_writes: true,
         }
     }
 }

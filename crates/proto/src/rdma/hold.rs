@@ -1,4 +1,4 @@
-//! Completions of Writes that are held for a moment: who polls for one in place of an answer that the peer will write makes
+//! Completions of Writes that are held for a moment, if the peer is not one that acknowledges them: who polls for one in place of an answer that the peer will write makes
 //! progress meanwhile, and so finds the answer, for which he would otherwise look in memory that nobody writes.
 //!
 //! ```text
@@ -19,7 +19,7 @@ use crate::Instant;
 use crate::time::US;
 
 /// The longest hold: what an answer takes from a peer whose thread has to be woken for it, and twice that.
-const LONGEST_NS: u64 = 50 * US;
+pub(crate) const LONGEST_NS: u64 = 50 * US;
 /// In vain so many times one after the other, and the program does not seem to wait for answers:
 const PATIENCE: u8 = 16;
 /// one in so many is held all the same, since it may have begun to.
@@ -83,7 +83,7 @@ impl Rnic {
 impl QueuePair {
     /// True if this completion is to be held (on), false if it was so in vain, none if there is no reason.
     fn holds(&mut self, front: &Completion, now: impl FnOnce() -> Instant) -> Option<bool> {
-        if self.state != QpState::Ready || self.send.len() > 0 {
+        if self.state != QpState::Ready || self.send.len() > 0 || self.placement.is_ours() {
             return None;
         }
         if self.hold.heard > front.at {

@@ -46,6 +46,8 @@ pub(crate) struct Shared {
     /// Queue pairs whose streams are to be asked for output: what they waited for may be there.
     pub(crate) woken: Vec<Qp>,
     pub(crate) unready: Unready,
+    /// Answers that wait for an own message of their queue pair, and when they go by themselves; some may have gone.
+    pub(crate) rides: VecDeque<(Instant, Qp)>,
     /// The last time handed in.
     pub(crate) now: Instant,
 }
@@ -132,6 +134,7 @@ impl Rnic {
             overflowed: Vec::new(),
             woken: Vec::new(),
             unready,
+            rides: VecDeque::new(),
             now: Instant::ZERO,
         };
         Self {
@@ -412,7 +415,7 @@ impl Rnic {
         let mut queue_pair = self.qps.remove(qp.0).ok_or(PostError::Invalid)?;
         queue_pair.forget_unready(&mut self.shared);
         if let Some(conn) = queue_pair.conn {
-            self.orphan(conn);
+            self.orphan(conn, queue_pair.placement.last_words(true));
         }
         let options = queue_pair.options;
         for cq in [options.send_cq, options.recv_cq] {
@@ -465,8 +468,9 @@ impl Rnic {
         self.shared.now = now;
         let queue_pair = self.qps.get(qp.0).ok_or(PostError::Invalid)?;
         let (conn, options) = (queue_pair.conn, queue_pair.options);
+        let parting = queue_pair.placement.last_words(true);
         if let Some(conn) = conn {
-            self.orphan(conn);
+            self.orphan(conn, parting);
         }
         self.shared.mr.release_qp(qp);
         for cq in [options.send_cq, options.recv_cq] {

@@ -314,6 +314,9 @@ impl World {
         }
         self.pass(2 * MS);
         self.settle();
+        // Nobody waits any longer for a hello that does not come.
+        self.pass(300 * MS);
+        self.settle();
         self.at_rest();
         for link in 0..self.links.len() {
             let side = self.below(2);
@@ -322,6 +325,9 @@ impl World {
             }
             self.disconnect(link, side);
         }
+        self.settle();
+        // An acknowledgement may have waited for a message to go behind.
+        self.pass(MS);
         self.settle();
         for _ in 0..4 {
             self.pass(2 * SECOND);

@@ -208,11 +208,17 @@ impl World {
     }
 
     fn submit(&mut self, link: usize, side: usize, mut draft: Draft) {
+        let acknowledges = self.links[link].acknowledges(&self.nodes);
         let it = &mut self.links[link].sides[side];
         let (at, qp, id) = (it.node, it.qp, draft.work.id);
         draft.flags.signaled |= draft.work.change.is_some() || self.rng.chance(500_000);
         draft.flags.fence |= self.rng.chance(50_000);
         draft.work.signaled = draft.flags.signaled || it.signal_all;
+        let write = draft.messages.iter().find(|m| matches!(m.body, Body::Write { .. }));
+        if let Some(wrong) = write.and_then(|m| m.wrong) {
+            // Who acknowledges says which one was refused.
+            draft.work.refused = Some(Wrong { certain: draft.work.signaled && acknowledges, ..wrong });
+        }
         let local = draft.work.fails.is_some();
         it.doomed |= local || draft.messages.iter().any(|m| m.wrong.is_some());
         for message in &draft.messages {
@@ -591,7 +597,7 @@ impl World {
     pub(crate) fn last_posts(&mut self, link: usize, side: usize) {
         let it = &self.links[link].sides[side];
         let room = it.works.len() < 30;
-        if it.over || !it.established || self.nodes[it.node].dead || !room {
+        if it.over || !it.established || self.nodes[it.node].dead || !room || it.disconnected {
             return;
         }
         self.calm = false;

@@ -127,7 +127,11 @@ impl World {
             for message in &mut side.messages {
                 if message.claim.is_some_and(|key| keys.contains(&key)) {
                     message.claim = None;
-                    message.wrong.get_or_insert(Wrong { cause: Cause::TAGGED_STAG, certain: false });
+                    let wrong = Wrong { cause: Cause::TAGGED_STAG, certain: false };
+                    message.wrong.get_or_insert(wrong);
+                    if let Some(work) = side.works.iter_mut().find(|w| w.id == message.id) {
+                        work.refused.get_or_insert(wrong);
+                    }
                 }
             }
             let wrong = Wrong { cause: Cause::INVALID_STAG, certain: false };

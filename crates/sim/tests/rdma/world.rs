@@ -185,6 +185,8 @@ pub(crate) struct Node {
     pub(crate) dead: bool,
     /// It asks for CRC.
     pub(crate) crc: bool,
+    /// It acknowledges Writes.
+    pub(crate) acknowledges: bool,
 }
 
 /// One end of a stream.
@@ -251,6 +253,13 @@ pub(crate) struct Link {
 }
 
 impl Link {
+    /// Whether a Write completes when it is placed, between machines that both acknowledge.
+    pub(crate) fn acknowledges(&self, nodes: &[Node]) -> bool {
+        let opens = self.connect.peer_to_peer.is_none_or(|kind| kind == RtrKind::Write);
+        // What is lost or damaged may be the hello.
+        opens && !self.damaged && !self.cut && self.sides.iter().all(|side| nodes[side.node].acknowledges)
+    }
+
     /// How long a message waits for its receive at one of the ends.
     pub(crate) fn rnr_timeout_ns(&self, side: usize) -> Option<u64> {
         if side == 0 { self.connect.rnr_timeout_ns } else { self.accept.rnr_timeout_ns }
@@ -372,11 +381,13 @@ impl World {
             crc32c: self.plan.crc32c,
             crc,
             markers: self.half(),
+            acknowledge_writes: self.rng.chance(700_000),
             start_timeout_ns: SECOND,
             reply_timeout_ns: SECOND,
             close_timeout_ns: SECOND,
             ..Config::default()
         };
+        let acknowledges = config.acknowledge_writes;
         let mut rnic = Rnic::new(config, self.rng.fork());
         let pds = [rnic.alloc_pd().unwrap(), rnic.alloc_pd().unwrap()];
         let cqs: Vec<Cq> = (0..2).map(|_| rnic.create_cq(10_000).unwrap()).collect();
@@ -416,6 +427,7 @@ impl World {
             ready,
             dead,
             crc,
+            acknowledges,
         });
         let read = Access { remote_read: true, ..NONE };
         let put = Access { local_write: true, remote_write: true, ..NONE };

@@ -19,6 +19,7 @@ use super::Phase;
 use crate::Instant;
 use crate::wire::ddp::{Buffer, Header};
 use crate::wire::mpa::RtrKind;
+use crate::wire::placed::Placed;
 use crate::wire::rdmap::{Cause, Opcode, QN_TERMINATE, Terminate};
 
 /// What the doors are made of.
@@ -47,7 +48,9 @@ impl Rnic {
         if self.timers.len() > 2 * self.conns.used() + 1024 {
             let conns = &self.conns;
             self.timers.retain(|Reverse((due, conn))| {
-                conns.get(*conn).is_some_and(|c| c.due == *due || c.hold == *due || c.rnr_due == *due)
+                conns.get(*conn).is_some_and(|c| {
+                    c.due == *due || c.hold == *due || c.rnr_due == *due || c.unsure_due == *due
+                })
             });
         }
     }
@@ -83,7 +86,8 @@ impl Rnic {
                 let private_data = private_data.to_vec();
                 connection.phase = Phase::Open;
                 connection.open(negotiated, &self.shared);
-                if connection.opens && connection.first == First::Free {
+                let says_hello = self.qps.get(qp.0).is_some_and(|qp| !qp.placement.is_foreign());
+                if (connection.opens || says_hello) && connection.first == First::Free {
                     connection.first = First::Send(RtrKind::Write);
                 }
                 connection.due = Instant::NEVER;
@@ -129,6 +133,7 @@ impl Rnic {
         loop {
             let Some(connection) = self.conns.get_mut(conn.0) else { return used };
             let Some(queue_pair) = connection.qp.and_then(|qp| self.qps.get_mut(qp.0)) else { return used };
+            let first = !queue_pair.met;
             let (arrived, last) = match connection.deframer.next(&bytes[used..], &mut self.scratch) {
                 Step::More => return used,
                 Step::Bad(fault) => {
@@ -146,6 +151,8 @@ impl Rnic {
                 self.heard(conn, arrived.is_ok());
             }
             match arrived {
+                // What the first segment says of the peer may be all that was waited for.
+                Ok(Outcome::Placed) if first => self.close_if_quiet(conn),
                 Ok(Outcome::Placed) => {}
                 Ok(outcome) => {
                     self.came(conn, outcome);
@@ -215,12 +222,21 @@ impl Rnic {
             let framed = queue_pair.ready_to_receive(kind, &mut out);
             return framed.map(|()| true).map_err(|_| Fault::own(Cause::LOCAL));
         }
-        queue_pair.output(&mut self.shared, &mut out)
+        let framed = queue_pair.output(&mut self.shared, &mut out);
+        if queue_pair.placement.begins_to_wonder() {
+            self.await_hello(conn);
+        }
+        framed
     }
 
     /// Appends the Terminate, if one is due.
     pub(super) fn terminate<M: Memory>(&mut self, conn: Conn, record: &mut Record, memory: &mut M) -> bool {
         let Some(connection) = self.conns.get_mut(conn.0) else { return false };
+        if let Some(said) = connection.parting.take() {
+            let position = &mut connection.position;
+            let mut out = Out { framer: &mut connection.framer, record, memory, position };
+            return out.frame(&said.header(), &[]).is_ok();
+        }
         let Some(fault) = connection.last_words.take() else {
             self.close_if_quiet(conn);
             return false;
@@ -287,6 +303,7 @@ impl Rnic {
         let Some(connection) = self.conns.get_mut(conn.0) else { return };
         let Some(qp) = connection.qp.take() else { return };
         let Some(queue_pair) = self.qps.get_mut(qp.0) else { return };
+        connection.parting = queue_pair.placement.last_words(connection.last_words.is_none());
         queue_pair.fail(&mut self.shared);
         if connection.established {
             self.shared.events.push_back(Event::Disconnected { qp });
@@ -310,10 +327,14 @@ impl Rnic {
     }
 
     /// The queue pair is destroyed.
-    pub(in crate::rdma) fn orphan(&mut self, conn: Conn) {
-        let Some(connection) = self.conns.get(conn.0) else { return };
+    pub(in crate::rdma) fn orphan(&mut self, conn: Conn, parting: Option<Placed>) {
+        let Some(connection) = self.conns.get_mut(conn.0) else { return };
         let reset = !connection.established || connection.position != connection.taken;
-        self.close(conn, reset);
+        if reset || parting.is_none() {
+            return self.close(conn, reset);
+        }
+        (connection.qp, connection.parting) = (None, parting);
+        self.end(conn);
     }
 
     /// The queue pair is put in error: what was framed is sent, nothing more.

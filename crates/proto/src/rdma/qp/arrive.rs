@@ -15,6 +15,7 @@ use super::super::{Memory, Span, Stag};
 use super::transmit::tail;
 use super::{Fault, QueuePair, offending};
 use crate::wire::ddp::{self, Buffer, Header, HeaderBytes};
+use crate::wire::placed::Placed;
 use crate::wire::rdmap::{
     self, AtomicRequest, AtomicResponse, Cause, Opcode, ReadRequest, Terminate, parse_immediate,
 };
@@ -50,6 +51,8 @@ pub(crate) struct Arrival {
     /// Of a message that the engine itself takes.
     small: ArrayVec<u8, SMALL>,
     read: Option<ReadRequest>,
+    /// What the peer's engine says, if it is no message.
+    said: Option<Placed>,
     /// Octets of the last Write, if nothing came behind it, and whether it is at its end.
     written: (u32, bool),
 }
@@ -67,6 +70,7 @@ impl Default for Arrival {
             span: None,
             small: ArrayVec::new(),
             read: None,
+            said: None,
             written: (0, true),
         }
     }
@@ -185,6 +189,17 @@ impl QueuePair {
         let opcode = Opcode::of(&header).map_err(|cause| self.fault(cause))?;
         self.arrival.header = header;
         self.arrival.opcode = opcode;
+        self.arrival.said = None;
+        if opcode == Opcode::Write && len == 0 {
+            self.arrival.said = Placed::parse(&header);
+        }
+        if !self.met {
+            self.meet(shared);
+        }
+        if self.arrival.said.is_some() {
+            self.arrival.open = true;
+            return Ok(());
+        }
         if opcode == Opcode::Write && self.arrival.written.1 {
             self.arrival.written = (0, false);
         } else if opcode != Opcode::Write && opcode.queue() != Some(rdmap::QN_SEND) {
@@ -193,6 +208,17 @@ impl QueuePair {
         self.check(len as u32, shared).map_err(|cause| self.fault(cause))?;
         self.arrival.open = true;
         Ok(())
+    }
+
+    /// The peer's first segment.
+    #[cold]
+    fn meet(&mut self, shared: &mut Shared) {
+        self.met = true;
+        // Who has asked for the connection has said hello first.
+        let answers = !self.asked;
+        if self.placement.meet(self.arrival.said, answers) {
+            self.release(shared);
+        }
     }
 
     /// Everything that can be said before the payload is there.
@@ -287,6 +313,12 @@ impl QueuePair {
         let (opcode, header, len) = (self.arrival.opcode, self.arrival.header, self.arrival.len);
         let outcome = match header.buffer {
             Buffer::Tagged { .. } if opcode == Opcode::Write => {
+                if let Some(said) = self.arrival.said {
+                    return self.heard(said, shared).map(|()| Outcome::Wake).map_err(|c| self.fault(c));
+                }
+                if header.last {
+                    self.placement.took();
+                }
                 let written = &mut self.arrival.written;
                 *written = (written.0.saturating_add(len), header.last);
                 return Ok(Outcome::Placed);

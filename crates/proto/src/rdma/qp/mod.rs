@@ -12,6 +12,7 @@
 //! Not here: the stream, its start-up and its end.
 
 pub(crate) mod arrive;
+pub(crate) mod placed;
 pub(crate) mod ranges;
 pub(crate) mod receive;
 pub(crate) mod request;
@@ -31,8 +32,8 @@ use super::{
     SendRequest, Sge, Status,
 };
 use crate::Instant;
-use crate::wire::ddp::{self, Buffer, Header, HeaderBytes};
-use crate::wire::rdmap::{Cause, Offending, QN_REQUEST, Terminate};
+use crate::wire::ddp::{self, Buffer, HeaderBytes};
+use crate::wire::rdmap::{Cause, Offending, Opcode, QN_REQUEST, Terminate};
 
 /// Most octets of a message.
 const MESSAGE_MAX: u64 = 1 << 31;
@@ -76,6 +77,10 @@ pub(crate) struct QueuePair {
     /// Octets that the stream has taken since it was up.
     pub(crate) taken: u64,
     pub(crate) hold: Hold,
+    pub(crate) placement: placed::Placement,
+    /// We have asked for the connection; and the peer has sent a segment.
+    pub(crate) asked: bool,
+    pub(crate) met: bool,
     /// How long a message waits for its receive; for ever if none.
     pub(crate) rnr_timeout_ns: Option<u64>,
     /// What the peer may do with memory.
@@ -97,6 +102,9 @@ impl QueuePair {
             opened_by_send: false,
             taken: 0,
             hold: Hold::default(),
+            placement: placed::Placement::default(),
+            asked: false,
+            met: false,
             rnr_timeout_ns: None,
             rights: Rights::ALL,
         }
@@ -129,14 +137,28 @@ impl QueuePair {
     /// The peer has ended the stream: the request it complains of is at fault.
     pub(crate) fn blame_by(&mut self, terminate: &Terminate) {
         let Some(about) = &terminate.about else { return };
-        let msn = match ddp::parse(&about.header) {
-            Ok(Header { buffer: Buffer::Untagged { qn: QN_REQUEST, msn, .. }, .. }) => Some(msn),
+        let found = ddp::parse(&about.header).ok().map(|header| (header.control, header.buffer));
+        if matches!(found, Some((control, Buffer::Tagged { .. })) if control == Opcode::Write.control()) {
+            return self.blame_write(terminate.cause);
+        }
+        let msn = match found {
+            Some((_, Buffer::Untagged { qn: QN_REQUEST, msn, .. })) => Some(msn),
             _ => None,
         };
         let number = self.requests.find(msn, about.read.map(|read| (read.sink_stag, read.sink_to)));
-        let status = if terminate.cause.is_access() { Status::RemoteAccess } else { Status::RemoteOperation };
         if let Some(number) = number {
-            self.send.blame(number, status);
+            self.send.blame(number, refusal(terminate.cause));
+        }
+    }
+
+    /// The peer has refused a Write: the one behind those that it has acknowledged, all of which it has.
+    fn blame_write(&mut self, cause: Cause) {
+        if !self.placement.is_ours() {
+            return;
+        }
+        let found = self.send.find_write(self.placement.acked() + 1, self.placement.framed());
+        if let Some(number) = found {
+            self.send.blame(number, refusal(cause));
         }
     }
 
@@ -245,7 +267,10 @@ impl QueuePair {
 
     /// Nothing is left to send or to wait for.
     pub(crate) fn is_quiet(&self) -> bool {
-        self.send.is_quiet() && self.answers.is_empty() && self.requests.is_empty()
+        !self.placement.is_owed()
+            && self.send.is_quiet()
+            && self.answers.is_empty()
+            && self.requests.is_empty()
     }
 
     pub(crate) fn complete_send(
@@ -280,6 +305,11 @@ pub(crate) const fn completed(op: &SendOp) -> Completed {
         SendOp::FastRegister { .. } => Completed::FastRegister,
         SendOp::Invalidate(_) => Completed::Invalidate,
     }
+}
+
+/// How a request ends that the peer refuses.
+const fn refusal(cause: Cause) -> Status {
+    if cause.is_access() { Status::RemoteAccess } else { Status::RemoteOperation }
 }
 
 /// What a Terminate tells of a segment.

@@ -31,11 +31,13 @@ pub(crate) struct Asked {
     got: Ranges,
     /// The last segment has come.
     ended: bool,
+    /// Own Writes before it.
+    writes: u64,
 }
 
 impl Asked {
-    pub(crate) fn new(number: Option<u64>, sink: Sge, kind: Kind) -> Self {
-        Self { number, sink, kind, got: Ranges::default(), ended: false }
+    pub(crate) fn new(number: Option<u64>, sink: Sge, kind: Kind, writes: u64) -> Self {
+        Self { number, sink, kind, got: Ranges::default(), ended: false, writes }
     }
 }
 
@@ -207,6 +209,8 @@ impl QueuePair {
     /// The oldest request has its answer.
     fn answered(&mut self, len: u32, shared: &mut Shared) -> Result<(), Cause> {
         let Some(asked) = self.requests.queue.pop_front() else { return Ok(()) };
+        // A Read is done behind all Writes that came before it (RFC 5040 section 5.5, rule 12).
+        self.placement.passed(asked.writes);
         let Some(number) = asked.number else { return Ok(()) };
         let Some(work) = self.send.work(number) else { return Ok(()) };
         if matches!(work.request.op, SendOp::ReadInvalidate(_))

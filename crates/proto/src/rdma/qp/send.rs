@@ -12,6 +12,7 @@ use alloc::collections::VecDeque;
 
 use super::super::{Completed, Data, SendOp, SendRequest, Sge, Span, Status};
 use super::{QueuePair, Shared, completed};
+use crate::Instant;
 
 /// How far a request is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,6 +31,8 @@ pub(crate) enum Stage {
 pub(crate) struct Work {
     pub(crate) request: SendRequest,
     pub(crate) stage: Stage,
+    /// Writes that were framed up to its end, itself among them.
+    writes: u64,
     /// Why it failed.
     fault: Option<Status>,
 }
@@ -62,7 +65,7 @@ impl SendQueue {
     }
 
     pub(crate) fn push(&mut self, request: SendRequest) {
-        self.ring.push_back(Work { request, stage: Stage::Waiting, fault: None });
+        self.ring.push_back(Work { request, stage: Stage::Waiting, writes: 0, fault: None });
     }
 
     /// What is posted from now on is not sent.
@@ -95,11 +98,11 @@ impl SendQueue {
         self.front + self.at as u64
     }
 
-    /// The request whose turn it is was sent wholly; the next one follows.
+    /// The request whose turn it is was sent wholly, and so many Writes up to it; the next one follows.
     #[inline]
-    pub(crate) fn advance(&mut self, stage: Stage) {
+    fn advance(&mut self, stage: Stage, writes: u64) {
         if let Some(work) = self.ring.get_mut(self.at) {
-            work.stage = stage;
+            (work.stage, work.writes) = (stage, writes);
             self.at += 1;
         }
         self.begun = false;
@@ -131,10 +134,24 @@ impl SendQueue {
         Some(self.front + at as u64)
     }
 
-    /// The front, if it is done: its request, and the octets that were read.
+    /// The `nth` Write that was sent, the last of them perhaps in part, if it is still in the ring.
+    pub(crate) fn find_write(&self, nth: u64, sent: u64) -> Option<u64> {
+        let is = |work: &Work| {
+            let writes = matches!(work.request.op, SendOp::Write(_) | SendOp::WriteImmediate(..));
+            writes && nth == if work.stage == Stage::Waiting { sent + 1 } else { work.writes }
+        };
+        let begun = self.at + usize::from(self.begun);
+        self.ring.iter().take(begun).position(is).map(|at| self.front + at as u64)
+    }
+
+    /// The front, if it is done: its request, and the octets that were read. If it is signalled, all Writes up to it have to
+    /// be placed.
     #[inline]
-    fn front_done(&self, taken: u64) -> Option<(&SendRequest, u32)> {
+    fn front_done(&self, taken: u64, acked: u64, signal_all: bool) -> Option<(&SendRequest, u32)> {
         let work = self.ring.front()?;
+        if work.writes > acked && (signal_all || work.request.flags.signaled) {
+            return None;
+        }
         match work.stage {
             Stage::Done(len) => Some((&work.request, len)),
             Stage::Framed(position) if position <= taken => Some((&work.request, 0)),
@@ -162,10 +179,22 @@ impl SendQueue {
 }
 
 impl QueuePair {
+    /// The request whose turn it is was sent wholly.
+    #[inline]
+    pub(crate) fn advance(&mut self, stage: Stage, now: Instant) {
+        let signaled = |request: &SendRequest| request.flags.signaled || self.options.signal_all;
+        if self.send.current().is_some_and(signaled) {
+            self.placement.want();
+        }
+        self.send.advance(stage, self.placement.framed());
+        self.message_left(now);
+    }
+
     /// Completes what is done.
     #[inline]
     pub(crate) fn release(&mut self, shared: &mut Shared) {
-        while let Some((request, len)) = self.send.front_done(self.taken) {
+        let (taken, acked, all) = (self.taken, self.placement.acked(), self.options.signal_all);
+        while let Some((request, len)) = self.send.front_done(taken, acked, all) {
             if request.flags.signaled || self.options.signal_all {
                 let (id, completed) = (request.id, completed(&request.op));
                 self.complete_send(id, completed, Status::Success, len, shared);

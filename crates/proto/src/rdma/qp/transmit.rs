@@ -10,13 +10,14 @@ use super::super::fpdu::{Framer, Piece};
 use super::super::mr::{Extent, Stream};
 use super::super::rnic::Shared;
 use super::super::{
-    Data, MAX_SGE, Memory, Part, Pd, Record, SendOp, SendRequest, Sge, Span, Status, Unmapped,
+    Data, MAX_SGE, Memory, Part, Pd, Record, Remote, SendOp, SendRequest, Sge, Span, Stag, Status, Unmapped,
 };
 use super::request::{Asked, Kind};
 use super::send::{self, Stage};
 use super::{Fault, QueuePair};
 use crate::wire::ddp::{self, Buffer, Header};
 use crate::wire::mpa::RtrKind;
+use crate::wire::placed;
 use crate::wire::rdmap::{AtomicOp, AtomicRequest, Cause, Opcode, QN_REQUEST, QN_SEND, ReadRequest};
 
 /// Answers of ours in a row while own work waits.
@@ -62,6 +63,9 @@ impl QueuePair {
         if self.answers.is_begun() {
             return self.respond(shared, out);
         }
+        if !self.send.begun && self.speak_first(shared, out).map_err(|_| Fault::own(Cause::LOCAL))? {
+            return Ok(true);
+        }
         let tired = self.answers.in_a_row >= ANSWERS_IN_A_ROW && self.send.has_work();
         if !self.send.begun && !tired && self.respond(shared, out)? {
             return Ok(true);
@@ -70,7 +74,10 @@ impl QueuePair {
             self.answers.in_a_row = 0;
             return Ok(true);
         }
-        self.respond(shared, out)
+        if self.respond(shared, out)? {
+            return Ok(true);
+        }
+        self.speak_last(shared, out).map_err(|_| Fault::own(Cause::LOCAL))
     }
 
     /// Appends the next FPDU of the send queue; does what needs no peer on the way.
@@ -113,7 +120,7 @@ impl QueuePair {
             if let Err(status) = local_operation(self.stream(), &request.op, shared) {
                 return self.blame(status);
             }
-            self.send.advance(Stage::Done(0));
+            self.advance(Stage::Done(0), shared.now);
             self.release(shared);
         }
         Ok(())
@@ -143,7 +150,7 @@ impl QueuePair {
     fn segment<M: Memory>(&mut self, shared: &Shared, out: &mut Out<'_, M>) -> Result<bool, Fault> {
         let Some(request) = self.send.current() else { return Ok(false) };
         if self.send.immediate_left {
-            return self.immediate(out);
+            return self.immediate(shared, out);
         }
         let send = &self.send;
         let tagged = matches!(request.op, SendOp::Write(_) | SendOp::WriteImmediate(..));
@@ -164,17 +171,20 @@ impl QueuePair {
             return self.blame(Status::LocalProtection);
         }
         self.send.done += len;
+        if last && tagged {
+            self.placement.wrote(self.send.total);
+        }
         if last && has_immediate {
             self.send.immediate_left = true;
             self.send.msn = self.send.msn.wrapping_add(1);
         } else if last {
-            self.send.advance(Stage::Framed(*out.position));
+            self.advance(Stage::Framed(*out.position), shared.now);
         }
         Ok(true)
     }
 
     /// Sends immediate data.
-    fn immediate<M: Memory>(&mut self, out: &mut Out<'_, M>) -> Result<bool, Fault> {
+    fn immediate<M: Memory>(&mut self, shared: &Shared, out: &mut Out<'_, M>) -> Result<bool, Fault> {
         let Some(request) = self.send.current() else { return Ok(false) };
         let (SendOp::Immediate(value) | SendOp::WriteImmediate(_, value)) = request.op else {
             return Ok(false);
@@ -185,7 +195,7 @@ impl QueuePair {
         if out.frame(&header, &[Piece::Bytes(&value.to_be_bytes())]).is_err() {
             return self.blame(Status::LocalProtection);
         }
-        self.send.advance(Stage::Framed(*out.position));
+        self.advance(Stage::Framed(*out.position), shared.now);
         Ok(true)
     }
 
@@ -202,7 +212,7 @@ impl QueuePair {
             Data::Gather(list) => list.first().copied(),
             Data::Inline(_) => None,
         };
-        let sink = sink.unwrap_or(Sge { stag: super::super::Stag(ANY_STAG), addr: 0, len: 0 });
+        let sink = sink.unwrap_or(Sge { stag: Stag(ANY_STAG), addr: 0, len: 0 });
         let id = self.requests.next_id();
         let (kind, op) = match request.op {
             SendOp::FetchAdd { add, mask, .. } => (Kind::Atomic(id), Some(AtomicOp::FetchAdd { add, mask })),
@@ -220,7 +230,7 @@ impl QueuePair {
         if sink.len > 0 && shared.mr.local(self.options.pd, sink, true).is_err() {
             return self.blame(Status::LocalProtection);
         }
-        let asked = Asked::new(Some(self.send.current_number()), sink, kind);
+        let asked = Asked::new(Some(self.send.current_number()), sink, kind, self.placement.framed());
         let framed = if let Some(op) = op {
             let payload = AtomicRequest { id, stag: from.stag.0, to: from.addr, op }.emit();
             self.frame_request(Opcode::AtomicRequest, &payload, asked, out)
@@ -230,7 +240,7 @@ impl QueuePair {
         if framed.is_err() {
             return self.blame(Status::LocalProtection);
         }
-        self.send.advance(Stage::Asked);
+        self.advance(Stage::Asked, shared.now);
         Ok(true)
     }
 
@@ -255,14 +265,15 @@ impl QueuePair {
         kind: RtrKind,
         out: &mut Out<'_, M>,
     ) -> Result<(), Unmapped> {
-        let sink = Sge { stag: super::super::Stag(ANY_STAG), addr: 0, len: 0 };
+        let sink = Sge { stag: Stag(ANY_STAG), addr: 0, len: 0 };
         match kind {
+            RtrKind::Write if !self.placement.is_foreign() => self.hello(out),
             RtrKind::Write => {
                 let buffer = Buffer::Tagged { stag: ANY_STAG, to: 0 };
                 out.frame(&Header { last: true, control: Opcode::Write.control(), buffer }, &[])
             }
             RtrKind::Read => {
-                let asked = Asked::new(None, sink, Kind::Read);
+                let asked = Asked::new(None, sink, Kind::Read, 0);
                 self.frame_request(Opcode::ReadRequest, &read_request(sink, ANY_STAG, 0), asked, out)
             }
             RtrKind::Send => {
@@ -297,6 +308,12 @@ fn header_of(request: &SendRequest, done: u32, msn: u32, last: bool) -> Header {
     let solicited = request.flags.solicited;
     let (opcode, buffer) = match request.op {
         SendOp::Write(to) | SendOp::WriteImmediate(to, _) => {
+            // What a program names without octets must not be taken for what engines say.
+            let to = if to.stag.0 == placed::STAG && send::octets(&request.data) == 0 {
+                Remote { stag: Stag(ANY_STAG), ..to }
+            } else {
+                to
+            };
             (Opcode::Write, Buffer::Tagged { stag: to.stag.0, to: to.addr.wrapping_add(u64::from(done)) })
         }
         SendOp::SendInvalidate(stag) => {

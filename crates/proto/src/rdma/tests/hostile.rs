@@ -5,6 +5,7 @@ use super::*;
 use crate::rdma::fpdu::{Framer, Piece};
 use crate::wire::checksum::crc32c;
 use crate::wire::ddp::{Buffer, Header};
+use crate::wire::placed::Placed;
 use crate::wire::rdmap::{AtomicOp, AtomicRequest, AtomicResponse, ReadRequest};
 
 /// Octets that peers may touch, and as many on both sides that they may not.
@@ -60,8 +61,25 @@ impl World {
         }
     }
 
+    /// What an engine says of placed Writes, or a lie.
+    fn said_of_writes(&mut self) -> Vec<u8> {
+        let (hello, asks) = (self.rng.chance(500_000), self.rng.chance(500_000));
+        let count = u64::from(self.small());
+        self.says(Placed { hello, asks, count })
+    }
+
+    fn says(&self, said: Placed) -> Vec<u8> {
+        let mut record = Record::default();
+        let header = said.header().emit();
+        self.framer.clone().frame(&header, &[], &mut Ram::default(), &mut record).unwrap();
+        record.bytes
+    }
+
     /// A segment that is right in many ways and wrong in some.
     fn segment(&mut self) -> Vec<u8> {
+        if self.rng.chance(30_000) {
+            return self.said_of_writes();
+        }
         let all = [0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 3, 0, 1, 10];
         let op = if self.rng.chance(3000) { 7 } else { all[self.rng.below(15) as usize] };
         let (stag, to) = (self.tag(), self.address());
@@ -112,7 +130,10 @@ impl World {
         let rnr_timeout_ns = [None, Some(0), Some(1_000_000_000)][self.rng.below(3) as usize];
         let options = AcceptOptions { ird: 2, ord: 2, rnr_timeout_ns, ..AcceptOptions::default() };
         self.us.rnic.accept(self.now, conn, qp, &options).unwrap();
-        self.peers[which] = Some((conn, qp, Vec::new()));
+        // One says hello, so that it is asked and answered.
+        let inbox =
+            if which == 0 { self.says(Placed { hello: true, ..Placed::default() }) } else { Vec::new() };
+        self.peers[which] = Some((conn, qp, inbox));
         self.posted.push((qp, VecDeque::new(), VecDeque::new()));
     }
 

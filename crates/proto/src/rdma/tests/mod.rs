@@ -5,6 +5,7 @@ mod ddp;
 mod hostile;
 mod matrices;
 mod peer;
+mod placed;
 mod random;
 mod rdmap;
 mod starts;
@@ -274,6 +275,8 @@ pub(super) struct Setup {
     pub(super) cut: Cut,
     pub(super) connect: ConnectOptions,
     pub(super) accept: AcceptOptions,
+    /// Both sides acknowledge Writes; else they speak as the RFCs alone have it.
+    pub(super) acknowledge: bool,
     pub(super) emss: usize,
 }
 
@@ -285,6 +288,7 @@ impl Default for Setup {
             cut: Cut::Whole,
             connect: ConnectOptions { ird: 8, ord: 8, rnr_timeout_ns: Some(0), ..ConnectOptions::default() },
             accept: AcceptOptions { ird: 8, ord: 8, rnr_timeout_ns: Some(0), ..AcceptOptions::default() },
+            acknowledge: false,
             emss: 1460,
         }
     }
@@ -293,7 +297,9 @@ impl Default for Setup {
 impl Pair {
     /// Two sides, the start-up not begun.
     pub(super) fn new(setup: &Setup) -> Self {
-        let config = Config { crc: setup.crc, markers: setup.markers, ..Config::default() };
+        let acknowledge_writes = setup.acknowledge;
+        let config =
+            Config { crc: setup.crc, markers: setup.markers, acknowledge_writes, ..Config::default() };
         let (a, b) = (Side::new(config.clone(), 1), Side::new(config, 2));
         Self { a, b, now: Instant::from_ns(1000), cut: setup.cut.clone() }
     }

@@ -1,0 +1,284 @@
+//! Writes that complete when they are placed.
+
+use super::peer::{Peer, segments, tagged};
+use super::*;
+use crate::rdma::hold::LONGEST_NS;
+use crate::rdma::qp::placed::UNSURE_NS;
+use crate::time::US;
+use crate::wire::placed::Placed;
+use crate::wire::rdmap::{Cause, Opcode};
+
+fn ours() -> Setup {
+    Setup { acknowledge: true, ..Setup::default() }
+}
+
+fn write_to(stag: Stag, addr: u64) -> SendOp {
+    SendOp::Write(Remote { stag, addr })
+}
+
+/// What an engine has said of placed Writes.
+fn said(octets: &[u8]) -> Vec<Placed> {
+    segments(octets, true)
+        .iter()
+        .filter(|(_, payload)| payload.is_empty())
+        .filter_map(|(header, _)| Placed::parse(header))
+        .collect()
+}
+
+fn count(count: u64) -> Placed {
+    Placed { count, ..Placed::default() }
+}
+
+#[test]
+fn r14_a_write_completes_when_it_is_placed() {
+    for setup in setups() {
+        let mut pair = Pair::connected(&Setup { acknowledge: true, ..setup.clone() });
+        let (own, theirs) = (pair.a.region(pattern(9000, 1), 0), pair.b.region(vec![0; 9000], 0));
+        for (id, len) in [(1, 9000), (2, 0), (3, 10)] {
+            pair.a.post(id, write_to(theirs, 0), &[(own, 0, len)]);
+        }
+        // All of it is on its way, and nothing has come.
+        while pair.a.send(pair.now) {}
+        assert_eq!(pair.a.done(), [], "{setup:?}");
+        pair.run();
+        assert_eq!(pair.a.done(), [1, 2, 3].map(|id| (id, Status::Success)), "{setup:?}");
+        assert_eq!(pair.b.ram.0[0][..9000], pattern(9000, 1));
+        // And the other way.
+        pair.b.post(4, write_to(own, 0), &[(theirs, 5, 100)]);
+        while pair.b.send(pair.now) {}
+        assert_eq!(pair.b.done(), []);
+        pair.run();
+        assert_eq!(pair.b.done(), [(4, Status::Success)]);
+        assert!(pair.a.events.is_empty() && pair.b.events.is_empty());
+    }
+}
+
+#[test]
+fn a_write_right_behind_the_reply_waits_too() {
+    let mut pair = Pair::new(&ours());
+    let (own, theirs) = (pair.a.region(pattern(64, 1), 0), pair.b.region(vec![0; 64], 0));
+    pair.start(&ours());
+    pair.a.post(1, write_to(theirs, 0), &[(own, 0, 64)]);
+    pair.b.rnic.accept(pair.now, pair.b.conn.unwrap(), pair.b.qp, &ours().accept).unwrap();
+    pair.b.send(pair.now);
+    let mut cut = Cut::Whole;
+    pair.a.draw(pair.now, &mut pair.b.wire, &mut cut);
+    while pair.a.send(pair.now) {}
+    assert_eq!(pair.a.done(), []);
+    pair.run();
+    assert_eq!(pair.a.done(), [(1, Status::Success)]);
+}
+
+#[test]
+fn a_refused_write_fails_and_those_before_it_do_not() {
+    let mut pair = Pair::connected(&ours());
+    let (own, theirs) = (pair.a.region(pattern(64, 1), 0), pair.b.region(vec![0; 64], 0));
+    pair.a.post(1, write_to(theirs, 0), &[(own, 0, 8)]);
+    pair.a.post(2, write_to(theirs, 60), &[(own, 0, 8)]);
+    pair.a.post(3, SendOp::Send, &[]);
+    pair.run();
+    let (good, bad) = (Status::Success, Status::RemoteAccess);
+    assert_eq!(pair.a.done(), [(1, good), (2, bad), (3, Status::Flushed)]);
+    let failed = Event::QpFailed { qp: pair.a.qp, cause: Cause::TAGGED_BOUNDS, ours: false };
+    assert!(pair.a.events.contains(&failed));
+    // Of several segments of one Write the last is refused.
+    let mut pair = Pair::connected(&ours());
+    let (own, theirs) = (pair.a.region(pattern(9000, 1), 0), pair.b.region(vec![0; 8999], 0));
+    pair.a.post(1, write_to(theirs, 0), &[(own, 0, 9000)]);
+    pair.a.post(2, write_to(theirs, 0), &[(own, 0, 1)]);
+    pair.run();
+    assert_eq!(pair.a.done(), [(1, bad), (2, Status::Flushed)]);
+}
+
+/// Without a signal nobody asks; what is signalled behind it waits for it.
+#[test]
+fn who_wants_no_completion_does_not_ask() {
+    let mut pair = Pair::connected(&ours());
+    let qp = pair.a.rnic.create_qp(QpOptions { signal_all: false, ..qp_options(pair.a.pd, pair.a.cq) });
+    pair.a.rnic.destroy_qp(qp.unwrap()).unwrap();
+    pair.a.rnic.qps.get_mut(pair.a.qp.0).unwrap().options.signal_all = false;
+    let (own, theirs) = (pair.a.region(pattern(64, 1), 0), pair.b.region(vec![0; 64], 0));
+    (pair.a.sent, pair.b.sent) = (Vec::new(), Vec::new());
+    for id in 0..100 {
+        pair.a.post(id, write_to(theirs, 0), &[(own, 0, 8)]);
+        pair.run();
+    }
+    assert!(said(&pair.a.sent).is_empty() && pair.b.sent.is_empty());
+    assert_eq!(pair.a.rnic.qps.get(pair.a.qp.0).unwrap().send.len(), 0);
+    pair.b.recv(1, &[]);
+    let signaled = SendFlags { signaled: true, ..SendFlags::default() };
+    pair.a.post_with(100, SendOp::Send, &[], signaled).unwrap();
+    while pair.a.send(pair.now) {}
+    assert_eq!(pair.a.done(), []);
+    pair.run();
+    assert_eq!(said(&pair.a.sent), [Placed { asks: true, ..Placed::default() }]);
+    assert_eq!(said(&pair.b.sent), [Placed { hello: true, ..count(100) }]);
+    assert_eq!(pair.a.done(), [(100, Status::Success)]);
+    // With nothing unacknowledged before it a Send waits for nobody.
+    pair.b.recv(1, &[]);
+    pair.a.post_with(101, SendOp::Send, &[], signaled).unwrap();
+    while pair.a.send(pair.now) {}
+    assert_eq!(pair.a.done(), [(101, Status::Success)]);
+}
+
+/// A peer that does not acknowledge: Writes complete as the RFCs have it, once it has said anything else, or nothing for long.
+#[test]
+fn a_foreign_peer_is_asked_for_nothing() {
+    for speaks in [true, false] {
+        let mut pair = Pair::new(&ours());
+        let foreign = Config { acknowledge_writes: false, ..Config::default() };
+        pair.b = Side::new(foreign, 2);
+        pair.start(&ours());
+        pair.accept(&ours());
+        let (own, theirs) = (pair.a.region(pattern(64, 1), 0), pair.b.region(vec![0; 64], 0));
+        pair.a.post(1, write_to(theirs, 0), &[(own, 0, 64)]);
+        pair.run();
+        assert_eq!(pair.a.done(), [], "it may be one of ours, and was asked");
+        if speaks {
+            pair.b.post(9, write_to(own, 0), &[(theirs, 0, 1)]);
+            pair.run();
+        } else {
+            pair.wait(UNSURE_NS - 1);
+            assert_eq!(pair.a.done(), []);
+            pair.wait(1);
+        }
+        assert_eq!(pair.a.done(), [(1, Status::Success)]);
+        pair.a.sent.clear();
+        pair.a.post(2, write_to(theirs, 0), &[(own, 0, 64)]);
+        while pair.a.send(pair.now) {}
+        assert_eq!(pair.a.done(), [(2, Status::Success)]);
+        pair.run();
+        assert_eq!(said(&pair.a.sent), [], "no question");
+        // And the other way: who does not say hello first is foreign.
+        pair.b.post(3, write_to(own, 0), &[(theirs, 0, 8)]);
+        pair.run();
+        assert!(pair.b.done().contains(&(3, Status::Success)));
+    }
+}
+
+#[test]
+fn counts_that_lie_end_the_stream_and_others_change_nothing() {
+    let mut peer = Peer::with(&ours());
+    let stag = peer.stag;
+    peer.us().post(1, write_to(Stag(5), 0), &[(stag, 0x1000, 8)]);
+    peer.us().post(2, write_to(Stag(5), 0), &[(stag, 0x1000, 8)]);
+    let heard = peer.hear();
+    let said: Vec<_> = heard.iter().map(|(header, _)| Placed::parse(header)).collect();
+    let hello = Placed { hello: true, asks: false, count: 1 };
+    let asked = Placed { hello: false, asks: true, count: 1 };
+    assert_eq!(said, [Some(hello), None, None, Some(asked)], "of the peer's, one");
+    peer.say(count(1).header(), &[]);
+    peer.say(count(1).header(), &[]);
+    peer.say(count(0).header(), &[]);
+    peer.say(Placed { hello: true, ..Placed::default() }.header(), &[]);
+    assert_eq!(peer.us().done(), [(1, Status::Success)]);
+    peer.say(count(3).header(), &[]);
+    assert_eq!(peer.cause(), Cause::OPERATION);
+    assert_eq!(peer.us().done(), [(2, Status::Flushed)]);
+    // What the stream has not taken has not been placed, whatever the peer says.
+    let mut peer = Peer::with(&ours());
+    let (stag, conn, now) = (peer.stag, peer.us().conn.unwrap(), peer.pair.now);
+    peer.us().post(1, write_to(Stag(5), 0), &[(stag, 0x1000, 8)]);
+    let mut record = Record::default();
+    let us = &mut peer.pair.b;
+    while us.rnic.output(now, conn, &mut record, &mut us.ram) {}
+    peer.say(count(1).header(), &[]);
+    assert_eq!(peer.us().done(), []);
+}
+
+#[test]
+fn an_acknowledgement_passes_messages_without_a_receive() {
+    let accept = AcceptOptions { rnr_timeout_ns: None, ..Setup::default().accept };
+    let mut pair = Pair::connected(&Setup { accept, ..ours() });
+    let (own, theirs) = (pair.a.region(pattern(64, 1), 0), pair.b.region(vec![0; 64], 0));
+    pair.a.post(1, SendOp::Send, &[(own, 0, 8)]);
+    pair.a.post(2, write_to(theirs, 0), &[(own, 0, 8)]);
+    pair.run();
+    assert_eq!(pair.a.done(), [(1, Status::Success), (2, Status::Success)]);
+    assert_eq!(pair.b.done(), []);
+}
+
+/// An answer that comes as a Write takes the acknowledgement along, as soon as one was seen that could have.
+#[test]
+fn an_acknowledgement_rides_behind_an_answer() {
+    let mut pair = Pair::connected(&ours());
+    let (own, theirs) = (pair.a.region(vec![0; 64], 0), pair.b.region(vec![0; 64], 0));
+    let round = |pair: &mut Pair, id: u64, answers: bool| {
+        pair.b.sent.clear();
+        pair.wait(US);
+        pair.a.post(id, write_to(theirs, 0), &[(own, 0, 8)]);
+        pair.run();
+        let early = pair.a.done().len();
+        if answers {
+            pair.b.post(id, write_to(own, 8), &[(theirs, 8, 8)]);
+            pair.run();
+        } else {
+            pair.wait(LONGEST_NS - 1);
+            assert_eq!(pair.a.done().len(), 0);
+            pair.wait(1);
+        }
+        let said = said(&pair.b.sent).len();
+        assert_eq!(early + pair.a.done().len(), 1);
+        pair.b.done();
+        (early, said)
+    };
+    assert_eq!(round(&mut pair, 1, true), (1, 2), "by itself, and a question");
+    for id in 2..10 {
+        assert_eq!(round(&mut pair, id, true), (0, 1), "both in one, behind the answer");
+    }
+    // In vain once, and it goes at once again.
+    assert_eq!(round(&mut pair, 10, false), (0, 1));
+    assert_eq!(round(&mut pair, 11, true).0, 1);
+    assert_eq!(round(&mut pair, 12, true), (0, 1));
+    pair.wait(LONGEST_NS);
+    assert!(pair.a.rnic.shared.rides.is_empty() && pair.b.rnic.shared.rides.is_empty());
+}
+
+/// Many Writes are asked for while more of them follow, and one answer is for all that came.
+#[test]
+fn completions_come_while_more_is_sent() {
+    let mut pair = Pair::connected(&ours());
+    let (own, theirs) = (pair.a.region(vec![0; 64], 0), pair.b.region(vec![0; 64], 0));
+    (pair.a.sent, pair.b.sent) = (Vec::new(), Vec::new());
+    for id in 0..64 {
+        pair.a.post(id, write_to(theirs, 0), &[(own, 0, 8)]);
+    }
+    pair.run();
+    assert_eq!(pair.a.done().len(), 64);
+    assert_eq!(said(&pair.a.sent).len(), 4, "every sixteenth");
+    assert_eq!(said(&pair.b.sent), [Placed { hello: true, ..count(64) }]);
+}
+
+/// Who destroys the queue pair as soon as it sees the octets has acknowledged them all the same.
+#[test]
+fn what_is_owed_is_said_before_the_end() {
+    for how in 0..3 {
+        let mut pair = Pair::connected(&ours());
+        let (own, theirs) = (pair.a.region(vec![0; 64], 0), pair.b.region(vec![0; 64], 0));
+        pair.a.post(1, write_to(theirs, 0), &[(own, 0, 8)]);
+        while pair.a.send(pair.now) {}
+        pair.b.draw(pair.now, &mut pair.a.wire, &mut Cut::Whole);
+        match how {
+            0 => pair.b.rnic.destroy_qp(pair.b.qp).unwrap(),
+            1 => pair.b.rnic.fail_qp(pair.now, pair.b.qp).unwrap(),
+            _ => pair.b.rnic.disconnect(pair.now, pair.b.qp).unwrap(),
+        }
+        pair.run();
+        assert_eq!(pair.a.done(), [(1, Status::Success)], "{how}");
+        assert_eq!((pair.a.closed, pair.b.closed), (Some(false), Some(false)));
+    }
+}
+
+/// A program's Write of no octets is none of ours, whatever tag it names.
+#[test]
+fn a_program_cannot_say_it() {
+    let mut pair = Pair::connected(&ours());
+    pair.a.sent.clear();
+    let stag = Stag(crate::wire::placed::STAG);
+    pair.a.post(1, write_to(stag, 77), &[]);
+    pair.run();
+    assert_eq!(pair.a.done(), [(1, Status::Success)]);
+    let all = segments(&pair.a.sent, true);
+    assert_eq!(all[0].0, tagged(Opcode::Write, Stag(1), 77, true));
+    assert_eq!(said(&pair.a.sent), [Placed { asks: true, ..Placed::default() }]);
+}
