@@ -160,7 +160,10 @@ impl World {
         match what & 0x0f {
             0 => self.said(which, matter),
             1..8 => self.ulpdu(which, matter),
-            8 => self.rnic.ended(self.now, conn, if what & 16 == 0 { End::Finished } else { End::Reset }),
+            8 => {
+                let end = [End::Finished, End::Reset, End::Unread, End::Reset][usize::from(what >> 4 & 3)];
+                self.rnic.ended(self.now, conn, end);
+            }
             9 => drop(self.rnic.disconnect(self.now, qp)),
             10 => {
                 self.now = self.now.after(u64::from(what >> 4) * 1_000_000_000);

@@ -465,6 +465,10 @@ impl Core {
                 self.opened(now, slot);
                 continue;
             }
+            if stream.stalled && (broken || flags.contains(epoll::EventFlags::RDHUP)) {
+                self.left(now, slot, flags.contains(epoll::EventFlags::ERR));
+                continue;
+            }
             if broken || flags.contains(epoll::EventFlags::OUT) {
                 self.soil(slot);
             }
@@ -532,11 +536,24 @@ impl Core {
     #[cold]
     fn stall(&mut self, slot: u32, stalls: bool) {
         let Some(stream) = self.streams[slot as usize].as_deref_mut() else { return };
-        stream.stalled = stalls;
+        (stream.stalled, stream.unread) = (stalls, false);
         self.register(slot);
         if !stalls {
             self.ready.push_back(slot);
         }
+    }
+
+    /// The peer of a stream that is not read has left, by a reset or in order.
+    #[cold]
+    fn left(&mut self, now: Instant, slot: u32, reset: bool) {
+        let Some(stream) = self.streams[slot as usize].as_deref_mut() else { return };
+        let Some(conn) = stream.conn() else { return };
+        if reset {
+            return self.ended(now, slot, conn, End::Reset);
+        }
+        stream.unread = true;
+        self.register(slot);
+        self.rnic.ended(now, conn, End::Unread);
     }
 
     fn count_read(&mut self, n: usize) {

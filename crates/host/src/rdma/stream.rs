@@ -76,6 +76,8 @@ pub(super) struct Stream {
     pub(super) finished: bool,
     /// It is not read: what has come for which no receive is posted is enough.
     pub(super) stalled: bool,
+    /// The peer has sent its last octet, behind what is not read.
+    pub(super) unread: bool,
     /// It is in the list of those that have something to send.
     pub(super) dirty: bool,
     /// What the epoll reports.
@@ -117,6 +119,7 @@ impl Stream {
             pending: None,
             finished: false,
             stalled: false,
+            unread: false,
             dirty: false,
             interest: EventFlags::empty(),
         }
@@ -136,6 +139,7 @@ impl Stream {
         let mut flags = EventFlags::empty();
         let reads = !self.finished && !self.stalled && !matches!(self.stage, Stage::Opening { .. });
         flags.set(EventFlags::IN, reads);
+        flags.set(EventFlags::RDHUP, self.stalled && !self.unread && !self.finished);
         let opening = matches!(self.stage, Stage::Opening { refused: false, .. });
         flags.set(EventFlags::OUT, self.pending.is_some() || opening);
         flags

@@ -75,6 +75,8 @@ pub(super) struct Connection {
     unsure_due: Instant,
     /// The peer has sent its last octet, and what came before waits for receives.
     finished: bool,
+    /// The peer has sent its last octet, and the stream is stalled before it.
+    unread: bool,
     /// Octets appended, and those that the stream took.
     position: u64,
     taken: u64,
@@ -103,6 +105,7 @@ impl Connection {
             rnr_due: Instant::NEVER,
             unsure_due: Instant::NEVER,
             finished: false,
+            unread: false,
             position: 0,
             taken: 0,
             queued: false,
@@ -474,9 +477,12 @@ impl Rnic {
         }
     }
 
-    /// The stream has ended; what came before was handed in.
+    /// The stream has ended; what came before was handed in, unless the end is [`End::Unread`].
     pub fn ended(&mut self, now: Instant, conn: Conn, end: End) {
         self.shared.now = now;
+        if end == End::Unread {
+            return self.leaves_unread(conn);
+        }
         let Some(connection) = self.conns.get_mut(conn.0) else { return };
         let whole = end == End::Finished && connection.deframer.between() && !connection.partial;
         if whole && matches!(connection.phase, Phase::Open) && self.outlives_peer(conn) {
@@ -541,6 +547,7 @@ impl Rnic {
                 Phase::Requested(_) | Phase::Awaited { .. } => self.give_up(Conn(conn), Why::Timeout, true),
                 Phase::Open if !connection.established => self.give_up(Conn(conn), Why::Timeout, true),
                 Phase::Open if connection.finished => self.finish(Conn(conn)),
+                Phase::Open if connection.unread => self.end_unread(Conn(conn)),
                 Phase::Open => {
                     // Whoever should have sent first has not: the patience with him is over.
                     if connection.first == First::Wait {

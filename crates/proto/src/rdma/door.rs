@@ -216,6 +216,9 @@ pub struct AcceptOptions {
 pub enum End {
     /// The peer has sent its last octet (FIN); all before it were handed in.
     Finished,
+    /// The peer has sent its last octet, and octets before it are unread since the stream
+    /// [is stalled](Rnic::is_stalled). Say so once for each stall.
+    Unread,
     /// It is gone (RST, time-out, any other error).
     Reset,
 }
@@ -223,7 +226,7 @@ pub enum End {
 impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Finished => "the peer closed the connection",
+            Self::Finished | Self::Unread => "the peer closed the connection",
             Self::Reset => "the connection was reset",
         })
     }

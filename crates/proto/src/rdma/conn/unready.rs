@@ -1,12 +1,18 @@
 //! Streams with messages that came before their receives: the times, and the peer's end behind them.
 //!
 //! Always: a message waits no longer than the queue pair's connection was made to have it wait; behind the peer's end not
-//! longer than an end may take.
+//! longer than [`AFTER_END_NS`].
 
 use super::super::rnic::Rnic;
 use super::super::{Conn, Memory};
 use super::Phase;
 use crate::Instant;
+use crate::time::SECOND;
+use crate::wire::rdmap::Cause;
+
+/// How long messages wait for receives behind the peer's end. A program that still receives posts
+/// one by then; a program that waits for the end instead gives up after some seconds (qperf: 5).
+const AFTER_END_NS: u64 = 2 * SECOND;
 
 impl Rnic {
     /// Gives receives that have been posted to messages that came before them.
@@ -53,8 +59,8 @@ impl Rnic {
         true
     }
 
-    /// The peer has ended its stream in order: true if messages that came before wait for receives, for as long as an end may
-    /// take.
+    /// The peer has ended its stream in order. True if messages that came before wait for receives, which they may for
+    /// [`AFTER_END_NS`].
     pub(super) fn outlives_peer(&mut self, conn: Conn) -> bool {
         let Some(connection) = self.conns.get_mut(conn.0) else { return false };
         let queue_pair = connection.qp.and_then(|qp| self.qps.get(qp.0));
@@ -65,9 +71,31 @@ impl Rnic {
             return false;
         }
         connection.finished = true;
-        let due = self.shared.now.after(self.shared.config.close_timeout_ns);
+        let due = self.shared.now.after(AFTER_END_NS);
         self.arm_timer(conn.0, due);
         true
+    }
+
+    /// The peer has ended a stream that is stalled: its end can be read only once there is room.
+    pub(super) fn leaves_unread(&mut self, conn: Conn) {
+        let due = self.shared.now.after(AFTER_END_NS);
+        let Some(connection) = self.conns.get_mut(conn.0) else { return };
+        if matches!(connection.phase, Phase::Open) {
+            connection.unread = true;
+            self.arm_timer(conn.0, due);
+        }
+    }
+
+    /// Ends a stream whose peer is gone, if no receive has made room for what is unread.
+    pub(super) fn end_unread(&mut self, conn: Conn) {
+        let stalled = self.is_stalled(conn);
+        let Some(connection) = self.conns.get_mut(conn.0) else { return };
+        connection.unread = false;
+        if stalled {
+            self.report(conn, Cause::MPA_LOST, true);
+            self.detach(conn);
+            self.close(conn, true);
+        }
     }
 
     /// The peer has ended its stream, and nothing of it waits any more.

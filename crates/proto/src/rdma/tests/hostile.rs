@@ -226,7 +226,7 @@ impl World {
         match self.rng.below(100) {
             0 => {
                 let Some((conn, ..)) = self.peers[which] else { return };
-                let end = if self.rng.chance(500_000) { End::Finished } else { End::Reset };
+                let end = [End::Finished, End::Reset, End::Unread][self.rng.below(3) as usize];
                 self.us.rnic.ended(self.now, conn, end);
             }
             1 => {

@@ -150,6 +150,32 @@ fn a_stream_is_read_no_further_than_a_limit() {
     }
 }
 
+/// A peer that leaves behind a stalled stream is gone after a while, unless the program receives.
+#[test]
+fn a_peer_that_leaves_a_stalled_stream_is_gone_in_time() {
+    for receives in [false, true] {
+        let mut peer = Peer::with(&patient(None));
+        let conn = peer.us().conn.unwrap();
+        let mut said = 0;
+        while !peer.us().rnic.is_stalled(conn) {
+            said += 1;
+            peer.say(untagged(Opcode::Send, said, 0, true), &[7; 1000]);
+        }
+        let now = peer.pair.now;
+        peer.us().rnic.ended(now, conn, End::Unread);
+        let stag = peer.us().region(vec![0; 1000], 0);
+        for id in 0..if receives { 64 } else { 0 } {
+            peer.us().recv(id, &[(stag, 0, 1000)]);
+        }
+        assert!(peer.hear().is_empty());
+        peer.pair.wait(2 * SECOND - 1);
+        assert_eq!(peer.us().closed, None);
+        peer.pair.wait(1);
+        let reset = peer.us().closed;
+        assert_eq!(reset, if receives { None } else { Some(true) });
+    }
+}
+
 /// All queue pairs together have a limit too, and who has kept little is read again when there is room.
 #[test]
 fn all_queue_pairs_together_have_a_limit() {
@@ -193,7 +219,7 @@ fn messages_outlive_the_peers_end() {
         assert_eq!(pair.a.closed, Some(false));
         assert_eq!((pair.b.closed, pair.b.rnic.state(pair.b.qp)), (None, Some(QpState::Ready)));
         if !in_time {
-            pair.wait(5 * SECOND);
+            pair.wait(2 * SECOND);
         }
         pair.b.recv(1, &[(sink, 0, 64)]);
         pair.b.recv(2, &[(sink, 0, 64)]);
