@@ -202,6 +202,14 @@ impl StateFile {
     }
 }
 
+impl Drop for StateFile {
+    /// Unlocks the file: a child that is about to run another program has a copy of the descriptor,
+    /// and the lock is the open file's.
+    fn drop(&mut self) {
+        let _ = flock(&self.file, FlockOperation::Unlock);
+    }
+}
+
 /// Makes an empty file a state file that holds nothing.
 ///
 /// # Errors
@@ -229,7 +237,7 @@ fn read(file: &File) -> io::Result<Opened> {
 /// The new name is on the disk.
 fn sync_folder(path: &Path) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all())
+    File::open(folder.unwrap_or_else(|| Path::new("."))).and_then(|folder| folder.sync_all())
 }
 
 fn next_checkpoint(len: u64) -> u64 {
