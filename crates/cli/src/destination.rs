@@ -39,7 +39,7 @@ pub(crate) enum Destination {
     /// A node that is no regular file, or an open file of this process.
     InPlace(File),
     /// A regular file, which appears at its path when it is complete.
-    Whole(Whole),
+    Whole(Box<Whole>),
 }
 
 /// The temporary file, and what it replaces.
@@ -73,9 +73,9 @@ impl Destination {
             Node::Regular(path) => {
                 // A file that may not be written may not be replaced either.
                 let old = open(&path, OFlags::NOFOLLOW).and_then(|file| file.metadata()).named(&failed)?;
-                Whole::new(path, Some(old)).map(Self::Whole)
+                Whole::new(path, Some(old)).map(Box::new).map(Self::Whole)
             }
-            Node::Missing(path) => Whole::new(path, None).map(Self::Whole),
+            Node::Missing(path) => Whole::new(path, None).map(Box::new).map(Self::Whole),
         }
     }
 

@@ -26,9 +26,8 @@ struct Limit {
 /// Refuses more than there is for one server; says so where `servers` of them may use more together.
 pub(crate) fn check(each: u64, servers: u16) -> Result<(), Fail> {
     let Some(limit) = least() else { return Ok(()) };
-    match judge(each, servers, &limit)? {
-        Some(warning) => out::note(warning),
-        None => {}
+    if let Some(warning) = judge(each, servers, &limit)? {
+        out::note(warning);
     }
     Ok(())
 }

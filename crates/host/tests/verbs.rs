@@ -362,7 +362,8 @@ fn nothing_is_placed_after_what_opened_memory_is_dropped() {
             s.spawn(|| assert_eq!(b.done().id, 2));
             a.send(10, SendOp::Write(to), 0..6);
             a.send(11, SendOp::Send, 0..6);
-            (a.done(), a.done());
+            a.done();
+            a.done();
         });
         let mut text = [0; 6];
         inner.as_ref().unwrap().read(0, &mut text).unwrap();

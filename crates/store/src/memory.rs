@@ -168,10 +168,8 @@ impl Memory {
             return Err(Status::NoSpace);
         }
         let safe_version = self.log.safe_version();
-        let (at, memory) = match self.log.append(HEAD + len + COMPLETION, mutation.stamp, Purpose::Write) {
-            Ok(appended) => appended,
-            Err(_) => return Err(Status::Retry),
-        };
+        let appended = self.log.append(HEAD + len + COMPLETION, mutation.stamp, Purpose::Write);
+        let Ok((at, memory)) = appended else { return Err(Status::Retry) };
         let version = before.as_ref().map_or(safe_version, |before| Version(before.version.0 + 1));
         let outcome = Outcome { status: Status::Ok, version, sum };
         let object = Object {

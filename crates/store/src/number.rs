@@ -45,10 +45,7 @@ pub fn add(value: Option<&[u8]>, amount: Amount) -> Result<(String, [u8; 8]), St
 /// The integer that `text` is.
 #[must_use]
 pub fn integer(text: &[u8]) -> Option<i64> {
-    let is_plain = match text {
-        [b'0'] | [b'1'..=b'9', ..] | [b'-', b'1'..=b'9', ..] => true,
-        _ => false,
-    };
+    let is_plain = matches!(text, [b'0'] | [b'1'..=b'9', ..] | [b'-', b'1'..=b'9', ..]);
     core::str::from_utf8(text).ok().filter(|_| is_plain)?.parse().ok()
 }
 

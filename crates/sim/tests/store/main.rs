@@ -185,9 +185,8 @@ fn under_crashes_of_everyone() {
 fn while_disks_are_full() {
     seeds::each("while_disks_are_full", 10, |seed| {
         let mut rng = Rng::seeded(seed ^ 0xd15c);
-        let mut options = Options::default();
-        options.chaos =
-            Chaos { every_ns: 30 * MS, weights: [0, 0, 0, 1], full_ns: 50 * MS, ..Chaos::default() };
+        let chaos = Chaos { every_ns: 30 * MS, weights: [0, 0, 0, 1], full_ns: 50 * MS, ..Chaos::default() };
+        let mut options = Options { chaos, ..Options::default() };
         options.wire.fault = any_fault(&mut rng);
         let mut shape = any_shape(&mut rng, [Frail::SOLID; 3]);
         shape.habits.drop_ppm = 200_000;

@@ -385,7 +385,7 @@ fn a_deadline_says_why_its_server_could_not_be_reached() {
     // Once it has answered, what was before explains nothing.
     s.client.read(T, b"k", NO_RULES, s.now.after(MS));
     let read = s.call();
-    s.respond(&read, Ok(vec![0; 4].into()));
+    s.respond(&read, Ok(vec![0; 4]));
     assert_eq!(why(&mut s, silent).1, None);
 }
 

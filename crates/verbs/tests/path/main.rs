@@ -35,7 +35,11 @@ fn c_programs_post_poll_wait_and_fail_as_on_hardware() {
 fn an_error_that_ends_a_connection_is_logged_by_both_ends() {
     let folder = tempfile::tempdir().expect("a folder can be made");
     let log = folder.path().join("log");
-    output(program(folder.path(), "path").arg("refused_silently").env("SPRAT_LOG", format!("error,{}", log.display())));
+    output(
+        program(folder.path(), "path")
+            .arg("refused_silently")
+            .env("SPRAT_LOG", format!("error,{}", log.display())),
+    );
     let lines = std::fs::read_to_string(&log).expect("there is a log");
     assert_eq!(lines.lines().count(), 2, "{lines}");
 }

@@ -228,10 +228,12 @@ impl QueuePair {
     ) -> Result<bool, Unmapped> {
         let it = &self.placement;
         let asks = it.asks() && it.asked[0] <= it.acked;
-        if !asks && !it.must_speak() && !(it.owed && !self.waits_for_a_ride(shared)) {
-            return Ok(false);
+        let (speaks, owed) = (asks || it.must_speak(), it.owed);
+        if speaks || (owed && !self.waits_for_a_ride(shared)) {
+            self.speak(shared, out).map(|()| true)
+        } else {
+            Ok(false)
         }
-        self.speak(shared, out).map(|()| true)
     }
 
     /// The answer that is owed waits for an own message.
