@@ -48,6 +48,9 @@ pub(crate) const SILENCE_NS: u64 = 10 * SECOND;
 /// Bytes of replies that wait to be written, on all connections together, from which on those with much of it are not read.
 /// The datagram transport refuses requests from as many on.
 const UNSENT_MOST: usize = 256 << 20;
+/// A connection whose peer finishes none of its replies for so long ends, and what the replies hold
+/// is released. The datagram transport gives up a reply that is as old.
+const UNTAKEN_NS: u64 = 30 * SECOND;
 /// What is much for one connection then.
 const UNSENT_MUCH: usize = 64 << 10;
 /// The most connections: slots have 16 bits.
@@ -99,7 +102,8 @@ counters! {
         bad_field,
         /// Accepted connections ended because they said nothing,
         silent,
-        /// or because a message stood still in the middle, or was the slowest while others waited for room.
+        /// or because a message stood still in the middle, or was the slowest while others waited for room, or because
+        /// the peer took no reply.
         stalled,
         /// Replies that came after their request had failed.
         unsolicited,
@@ -252,6 +256,7 @@ impl<C: Carrier> Framed<C> {
             dirty: false,
             owing: false,
             silent_until: Instant::NEVER,
+            taken_until: Instant::NEVER,
         }));
         self.live.push(slot);
         slot
@@ -291,16 +296,22 @@ impl<C: Carrier> Framed<C> {
     /// Counts what waits to be written, and lets one that has much of it wait while that is too much in sum.
     #[inline]
     fn count_unsent(&mut self, slot: u16) {
-        let all = self.unsent;
+        let (all, until) = (self.unsent, self.now.after(UNTAKEN_NS));
         let Some(link) = self.at_slot(slot).filter(|link| link.stream.role() == Role::Server) else { return };
-        let (before, now) = (link.unsent, link.stream.unsent());
+        let (before, now) = (link.unsent, link.stream.unsent() + C::untaken(&link.wire));
         if before == now {
             return;
         }
         link.unsent = now;
+        if now == 0 {
+            link.taken_until = Instant::NEVER;
+        } else if now < before || before == 0 {
+            link.taken_until = until;
+        }
         let all = all - before + now;
         link.stream.set_paused(now >= UNSENT_MUCH && all >= UNSENT_MOST);
         self.unsent = all;
+        self.first_deadline = self.first_deadline.min(until);
     }
 
     /// Puts the backlog of a connection that may go on with it into the buffer; false if there is none.
@@ -453,6 +464,9 @@ impl<C: Carrier> Framed<C> {
         if link.silent_until <= now && link.stream.ended().is_none() {
             link.stream.end(CloseReason::Unreachable);
             self.counters.silent += 1;
+        } else if link.taken_until <= now && link.stream.ended().is_none() {
+            link.stream.end(CloseReason::Unreachable);
+            self.counters.stalled += 1;
         } else if link.connecting.as_ref().is_some_and(|c| c.until <= now) {
             C::late(self, now, slot);
         }
@@ -463,7 +477,7 @@ impl<C: Carrier> Framed<C> {
         let connecting = link.connecting.as_ref().map_or(Instant::NEVER, |c| c.until);
         // What is late and stays so is somebody else's to end.
         let connecting = if connecting > now { connecting } else { Instant::NEVER };
-        link.stream.deadline().min(connecting).min(link.silent_until)
+        link.stream.deadline().min(connecting).min(link.silent_until).min(link.taken_until)
     }
 }
 

@@ -37,6 +37,8 @@ pub(crate) struct Link<W> {
     pub(super) owing: bool,
     /// For one that we accepted: when its first frame must be there.
     pub(crate) silent_until: Instant,
+    /// For one that we accepted and that has replies to take: when the peer must have taken one.
+    pub(super) taken_until: Instant,
 }
 
 /// A connection that is being opened.
@@ -89,6 +91,9 @@ pub(crate) trait Carrier: fmt::Debug + Send + Sized {
 
     /// A link that waited for room has it.
     fn admitted(_: &mut Link<Self::Wire>) {}
+
+    /// Bytes of replies that left the stream and that the peer has not taken yet.
+    fn untaken(wire: &Self::Wire) -> usize;
 
     /// True if there is any use in sending.
     fn may_send(wire: &Self::Wire) -> bool;

@@ -259,6 +259,10 @@ impl Carrier for Sockets {
         true
     }
 
+    fn untaken(_: &Socket) -> usize {
+        0
+    }
+
     #[inline]
     fn may_send(wire: &Socket) -> bool {
         !wire.blocked

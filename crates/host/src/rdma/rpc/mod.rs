@@ -343,6 +343,10 @@ impl Carrier for Pairs {
         link.wire.pair.admitted();
     }
 
+    fn untaken(wire: &Wire) -> usize {
+        wire.pair.unread()
+    }
+
     fn may_send(_: &Wire) -> bool {
         true
     }

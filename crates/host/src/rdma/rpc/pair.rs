@@ -300,6 +300,11 @@ impl Pair {
         Ok(())
     }
 
+    /// Bytes of messages that were announced and that the peer has not finished.
+    pub(super) const fn unread(&self) -> usize {
+        self.unread
+    }
+
     /// The peer has finished so many of our oldest messages.
     fn unshow(&mut self, finished: usize, world: &mut World<'_>) {
         for shown in self.shown.drain(..finished.min(self.shown.len())) {
