@@ -217,7 +217,7 @@ pub enum End {
     /// The peer has sent its last octet (FIN); all before it were handed in.
     Finished,
     /// The peer has sent its last octet, and octets before it are unread since the stream
-    /// [is stalled](Rnic::is_stalled). Say so once for each stall.
+    /// [is stalled](super::rnic::Rnic::is_stalled). Say so once for each stall.
     Unread,
     /// It is gone (RST, time-out, any other error).
     Reset,
