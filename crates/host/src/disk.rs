@@ -24,7 +24,7 @@ mod file;
 #[cfg(test)]
 mod tests;
 
-/// Writes that are committed together have at most about so many bytes.
+/// The most bytes, about, of writes that are committed together.
 const TOGETHER: usize = 256 << 10;
 
 /// Keys with their values.

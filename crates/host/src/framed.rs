@@ -140,7 +140,7 @@ pub(crate) struct Framed<C: Carrier> {
     dirty: VecDeque<u16>,
     /// Who has events without input.
     owing: VecDeque<u16>,
-    /// Who has a backlog and may go on with it.
+    /// Slots with a backlog whose streams want input again.
     resumed: VecDeque<u16>,
     /// Bytes that wait to be written on the connections that were accepted.
     unsent: usize,

@@ -36,7 +36,7 @@ const BLOCK: u64 = 4096;
 pub const AREA: u64 = 2 * BLOCK;
 /// The longest body of a record: no writer comes near it, and no reader believes more.
 pub const MAX_BODY: usize = 16 << 20;
-/// A checkpoint begins a new record after so many bytes.
+/// Bytes after which a checkpoint begins a new record.
 const CHECKPOINT_BODY: usize = 256 << 10;
 
 /// What the file holds.

@@ -18,7 +18,7 @@ use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 use rustix::io::Errno;
 use sprat_store::statefile::{self, AREA, Body, Damage, Log, Opened, Pairs, Piece};
 
-/// The file grows by so many bytes: a record a growth would cost as much time as the record.
+/// Bytes by which the file grows: growing for each record would cost as much time as the record.
 const GROWTH: u64 = 64 << 10;
 /// Bytes behind the log that the first record after a start may use.
 const RESERVE: u64 = 4096;

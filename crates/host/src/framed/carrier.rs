@@ -27,7 +27,7 @@ pub(crate) struct Link<W> {
     pub(crate) room: usize,
     /// Bytes that wait to be written, as counted in the sum.
     pub(super) unsent: usize,
-    /// Bytes that were read and not looked at, since the stream wanted no more input.
+    /// Bytes that were read and not parsed, since the stream wanted no more input.
     pub(crate) backlog: Vec<u8>,
     /// It is in the list of those that may go on with their backlog.
     pub(super) resumed: bool,
