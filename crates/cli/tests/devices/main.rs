@@ -48,6 +48,7 @@ const CASES: &[Case] = &[
     }),
     ("nothing_stays_behind_a_measurement_that_is_killed", None, left::perf_killed),
     ("a_missing_capability_is_named_with_its_remedy", Some("setpriv"), rights::missing),
+    ("a_closed_device_node_is_named_with_its_remedy", Some("setpriv"), rights::closed),
     ("the_capabilities_that_are_named_are_enough", Some("setpriv"), rights::enough),
 ];
 

@@ -52,7 +52,8 @@ pub(crate) fn missing() {
             } else {
                 without(&gone)
             };
-            let (works, told) = row(&said(command.args(["doctor", "--dev", DEV])), device, way);
+            let (works, told) =
+                row(&said(command.args(["doctor", "--dev", DEV]).current_dir("/")), device, way);
             let name = format!("cap_{capability}");
             assert!(!works && told.contains("setcap") && told.contains(&name), "{name}: {told}");
             assert!(told.contains(&name.to_uppercase()), "{name}: {told}");
@@ -65,6 +66,27 @@ pub(crate) fn missing() {
     assert!(!told.contains("address"), "{told}");
 }
 
+/// `unshare` that runs what is behind it with a /dev/net/tun of this mode, in a mount namespace of its own.
+fn with_tun(mode: &str) -> Command {
+    let script = format!("mount -t tmpfs -o mode=755 none /dev/net && mknod -m {mode} /dev/net/tun c 10 200");
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", &format!("{script} && exec \"$@\""), "sh"]);
+    command
+}
+
+/// A device node that only root may open is named with its remedy, as on a machine without udev.
+pub(crate) fn closed() {
+    let net = Wire::new(1500).unwrap();
+    let (_folder, program) = program_for_all();
+    let _inside = net.end(1).enter().unwrap();
+    let mut command = with_tun("600");
+    command.args(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]);
+    command.args(["--inh-caps=+net_admin", "--ambient-caps=+net_admin"]);
+    let text = said(command.arg(&program).args(["doctor", "--dev", DEV]).current_dir("/"));
+    let (works, told) = row(&text, "tap", "");
+    assert!(!works && told.contains("chmod a+rw /dev/net/tun"), "{told}");
+}
+
 /// As a user who has what is named and nothing else.
 pub(crate) fn enough() {
     let net = Wire::new(1500).unwrap();
@@ -72,21 +94,22 @@ pub(crate) fn enough() {
     let _inside = net.end(1).enter().unwrap();
     for (device, way, needed) in NEEDED {
         let list: Vec<String> = needed.iter().map(|c| format!("+{c}")).collect();
-        let mut command = Command::new("setpriv");
-        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+        let mut command = with_tun("666");
+        command.args(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]);
         command.args(["--inh-caps", &list.join(","), "--ambient-caps", &list.join(",")]);
         let text = said(command.arg(&program).args(["doctor", "--dev", DEV]).current_dir("/"));
         let (works, told) = row(&text, device, way);
         assert!(works, "{told}");
         // And not without.
-        let (works, told) = row(&said(nobody(&program).args(["doctor", "--dev", DEV])), device, way);
+        let (works, told) =
+            row(&said(nobody(&program).args(["doctor", "--dev", DEV]).current_dir("/")), device, way);
         assert!(!works && told.contains("setcap"), "{told}");
     }
 }
 
 fn nobody(program: &std::path::Path) -> Command {
-    let mut command = Command::new("setpriv");
-    command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"]);
-    command.arg(program).current_dir("/");
+    let mut command = with_tun("666");
+    command.args(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"]);
+    command.arg(program);
     command
 }

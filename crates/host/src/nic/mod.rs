@@ -199,6 +199,16 @@ pub enum OpenError {
         /// As capabilities(7) calls it.
         capability: &'static str,
     },
+    /// The mode of a device node keeps this user out.
+    #[error("{driver} on {dev:?} needs {path}, which this user may not open: chmod a+rw {path}, as root")]
+    Closed {
+        /// The driver.
+        driver: &'static str,
+        /// The interface.
+        dev: String,
+        /// The device node.
+        path: &'static str,
+    },
     /// There is no such interface.
     #[error("there is no interface {dev:?} here; `ip link` shows those that there are")]
     NoDevice {
@@ -244,7 +254,7 @@ pub enum OpenError {
 impl From<OpenError> for io::Error {
     fn from(e: OpenError) -> Self {
         let kind = match &e {
-            OpenError::NotPermitted { .. } => io::ErrorKind::PermissionDenied,
+            OpenError::NotPermitted { .. } | OpenError::Closed { .. } => io::ErrorKind::PermissionDenied,
             OpenError::NoDevice { .. } => io::ErrorKind::NotFound,
             OpenError::Down { .. } => io::ErrorKind::NetworkDown,
             OpenError::Unsupported { .. } => io::ErrorKind::Unsupported,

@@ -21,6 +21,7 @@ use super::{Nic, OpenError, Options, sys, vnet};
 use crate::netns::link;
 
 const DRIVER: &str = "tap";
+const NODE: &str = "/dev/net/tun";
 /// Octets that one frame may take with what is before it.
 const ROOM: usize = vnet::LEN + MAX_FRAME;
 
@@ -51,18 +52,20 @@ impl Tap {
     /// `options.bridge`, if there is one. Its end of the wire has the address `options.mac`, or one made of the interface's.
     ///
     /// # Errors
-    /// There is no /dev/net/tun or no such bridge, CAP_NET_ADMIN is missing, or another program has the interface.
+    /// There is no /dev/net/tun or no such bridge, the node's mode keeps this user out, CAP_NET_ADMIN is missing, or another
+    /// program has the interface.
     pub fn open(options: &Options) -> Result<Self, OpenError> {
         let dev = || options.dev.clone();
         let failed = |what| move |source| OpenError::Failed { driver: DRIVER, dev: dev(), what, source };
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = rustix::fs::open("/dev/net/tun", flags, Mode::empty()).map_err(|e| match e {
+        let file = rustix::fs::open(NODE, flags, Mode::empty()).map_err(|e| match e {
             Errno::NOENT | Errno::NODEV => OpenError::Unsupported {
                 driver: DRIVER,
                 dev: dev(),
                 what: "there is no /dev/net/tun: modprobe tun".into(),
             },
-            e => failed("/dev/net/tun")(e.into()),
+            Errno::ACCESS | Errno::PERM => OpenError::Closed { driver: DRIVER, dev: dev(), path: NODE },
+            e => failed(NODE)(e.into()),
         })?;
         sys::make_tap(file.as_fd(), &options.dev).map_err(|e| match e.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => {
