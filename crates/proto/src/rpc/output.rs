@@ -79,7 +79,7 @@ enum Progress {
 }
 
 impl<P: Probe> Endpoint<P> {
-    /// Queues an answer, or drops it if too many wait.
+    /// Queues an answer; if too many wait, the oldest is dropped.
     pub(super) fn answer_with(&mut self, peer: u32, packet: Packet, body: ControlBody) {
         let to = self.peers.slab[peer].addr;
         self.answer_to(to, peer, packet, body);
@@ -88,8 +88,10 @@ impl<P: Probe> Endpoint<P> {
     /// The same, to someone who need not be a peer.
     pub(super) fn answer_to(&mut self, to: Addr, peer: u32, packet: Packet, body: ControlBody) {
         if self.control.len() >= CONTROL_LIMIT {
+            // The oldest makes room: it was offered to a driver that is full towards its peer. A peer that takes nothing
+            // must not keep the answers of others out.
             self.stats.drop_control += 1;
-            return;
+            self.control.pop_front();
         }
         self.control.push_back(Control { to, peer, packet, body });
     }
@@ -186,11 +188,17 @@ impl<P: Probe> Endpoint<P> {
     /// Sends the answers that wait; true if the driver was full for some.
     #[cold]
     fn send_control<D: Datagrams>(&mut self, driver: &mut D) -> bool {
+        let mut full = None;
         for _ in 0..self.control.len() {
             let Some(mut control) = self.control.pop_front() else { break };
+            if full == Some(control.to) {
+                self.control.push_back(control);
+                continue;
+            }
             self.stamp(control.peer, &mut control.packet);
             let body = control.body.bytes();
             if self.send_packet(control.to, &control.packet, body, driver) == Sent::Full {
+                full = Some(control.to);
                 self.control.push_back(control);
             }
         }

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use super::{Net, Seen, Slice, pattern};
 use crate::rpc::{CloseReason, Config, Message, RpcError};
 use crate::time::{SECOND, US};
-use crate::wire::rpc::Kind;
+use crate::wire::rpc::{Kind, Packet};
 use crate::{Addr, Rng};
 
 #[test]
@@ -40,6 +40,27 @@ fn a_full_ring_loses_nothing_and_stops_nobody_else() {
         assert_eq!(bytes, pattern(n, len));
     }
     assert_eq!(net.stats(0).resent + net.stats(1).resent + net.stats(2).resent, 0);
+}
+
+/// A peer that opened session after session and emptied no ring filled the queue of answers with its own, and no other
+/// peer got one as long as it stayed.
+#[test]
+fn a_peer_that_takes_no_answers_keeps_nobody_elses_out() {
+    let mut net = Net::new(9, 3, true);
+    net.record();
+    net.connect(1, 0);
+    assert!(net.run(SECOND, |net| net.stats(0).sessions_opened == 1));
+    let (open, body) = net.sent(1, 0).swap_remove(0);
+    net.hosts[1].up = false;
+    for n in 0..5000 {
+        let packet = Packet { seq: open.seq + n, token: u64::from(n), ..open };
+        net.inject(Addr::Local(1), 0, net.datagram(&packet, &body));
+    }
+    net.settle();
+    assert!(net.stats(0).drop_control > 0);
+    let session = net.connect(2, 0);
+    net.request(2, session, 1, pattern(1, 100));
+    assert!(net.run(SECOND, |net| !net.hosts[2].seen.is_empty()));
 }
 
 /// A ring that nobody empties: the sender wants to be called again, but less and less often.
