@@ -135,6 +135,19 @@ impl Region {
     /// # Errors
     /// The system call failed.
     pub fn map(file: &Sealed) -> io::Result<Self> {
+        Self::map_with(file, MapFlags::SHARED | MapFlags::POPULATE)
+    }
+
+    /// Maps a sealed file that a peer chose the size of: a page of which nobody has made use takes memory only from its first
+    /// use on.
+    ///
+    /// # Errors
+    /// The system call failed.
+    pub(crate) fn map_sparse(file: &Sealed) -> io::Result<Self> {
+        Self::map_with(file, MapFlags::SHARED)
+    }
+
+    fn map_with(file: &Sealed, flags: MapFlags) -> io::Result<Self> {
         // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of ours; the seals keep the file
         // from shrinking under it.
         let base = unsafe {
@@ -142,7 +155,7 @@ impl Region {
                 ptr::null_mut(),
                 file.len,
                 ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED | MapFlags::POPULATE,
+                flags,
                 &file.fd,
                 0,
             )?

@@ -26,8 +26,10 @@ use rustix::io::Errno;
 use rustix::net::SocketFlags;
 use sprat_proto::datagrams::{BURST, Head, Sent};
 use sprat_proto::device::Headers;
+use sprat_proto::time::SECOND;
 use sprat_proto::{Addr, Datagrams, Instant, Rng};
 
+use crate::clock;
 use crate::driver::Driver;
 use crate::locator::{Kind, Locator};
 use crate::ring::{self, Broken, MAX_PAYLOAD, Producer, Push};
@@ -59,6 +61,8 @@ const ALWAYS_POLLED: usize = 32;
 const SILENT_LOOKS: u8 = 16;
 /// Connections accepted and socket events handled in one look.
 const EVENTS: usize = 64;
+/// How long a client may take to say its hello, which is sent in one message right behind the connection.
+const HELLO_NS: u64 = 2 * SECOND;
 /// What the listening socket is called among the epoll events; no connection has this number.
 const LISTENER: u64 = u64::MAX;
 /// Set in a connection's number, it means among the epoll events that the peer's process has ended.
@@ -106,7 +110,7 @@ pub struct Counters {
     pub full: u64,
     /// Connections opened, from either side.
     pub opened: u64,
-    /// Connections refused: another user's, one too many, or no proper hello.
+    /// Connections refused: another user's, one too many, or no proper hello in time.
     pub refused: u64,
     /// Connections ended because the peer had damaged a ring.
     pub broken: u64,
@@ -127,6 +131,8 @@ struct Connection {
     ended: bool,
     /// Looks at the sockets since the last record.
     silent: u8,
+    /// When it is given up if the client has said no hello by then.
+    until: Instant,
 }
 
 /// A datagram of the burst.
@@ -157,6 +163,8 @@ pub struct Shm {
     next: usize,
     /// Connections whose hello is awaited.
     opening: usize,
+    /// No client's hello is due before.
+    hello_due: Instant,
     /// Connections whose peer has ended and whose ring is not yet read to its end.
     ending: usize,
     gone: VecDeque<u64>,
@@ -228,6 +236,7 @@ impl Shm {
             polled: Vec::new(),
             next: 0,
             opening: 0,
+            hello_due: Instant::NEVER,
             ending: 0,
             gone: VecDeque::new(),
             arena: vec![0; ARENA].into(),
@@ -283,8 +292,13 @@ impl Shm {
             self.free.push(slot);
             return Err(e);
         }
+        let until = match state {
+            State::Accepted => clock::now().after(HELLO_NS),
+            _ => Instant::NEVER,
+        };
+        self.hello_due = self.hello_due.min(until);
         self.slots[slot as usize] =
-            Some(Connection { id, socket, state, known, polled: false, ended: false, silent: 0 });
+            Some(Connection { id, socket, state, known, polled: false, ended: false, silent: 0, until });
         self.opening += 1;
         Ok(id)
     }
@@ -329,18 +343,43 @@ impl Shm {
     fn look(&mut self) {
         self.turns = 0;
         let mut space = [MaybeUninit::uninit(); EVENTS];
+        let mut calls = false;
         // An interrupted call is as good as one without events: the next look comes soon.
         if let Ok((events, _)) = epoll::wait(&self.epoll, &mut space, Some(&NOW)) {
             for event in events {
                 match event.data.u64() {
-                    LISTENER => self.accept(),
+                    LISTENER => calls = true,
                     id if id & ENDED != 0 => self.process_ended(id & !ENDED),
                     id => self.socket_event(id),
                 }
             }
         }
+        if self.hello_due != Instant::NEVER {
+            self.give_up(clock::now());
+        }
+        // Last, since a client that calls may need the place of one that said nothing.
+        if calls {
+            self.accept();
+        }
         if self.polled.len() > ALWAYS_POLLED {
             self.cool();
+        }
+    }
+
+    /// Ends the connections whose clients have said no hello by `now`.
+    fn give_up(&mut self, now: Instant) {
+        if now < self.hello_due {
+            return;
+        }
+        self.hello_due = Instant::NEVER;
+        for slot in 0..self.slots.len() {
+            let Some(Connection { state: State::Accepted, until, .. }) = self.slots[slot] else { continue };
+            if until <= now {
+                self.counters.refused += 1;
+                self.remove(slot);
+            } else {
+                self.hello_due = self.hello_due.min(until);
+            }
         }
     }
 
@@ -672,10 +711,12 @@ impl Driver for Shm {
     fn turn(&mut self, _: Instant) {}
 
     fn deadline(&self) -> Option<Instant> {
-        None
+        Some(self.hello_due).filter(|due| *due != Instant::NEVER)
     }
 
-    fn tick(&mut self, _: Instant) {}
+    fn tick(&mut self, now: Instant) {
+        self.give_up(now);
+    }
 
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
         each("ring_full", self.counters.full);

@@ -380,6 +380,31 @@ fn strangers_and_those_too_many_are_turned_away() {
     assert_eq!(server.counters.refused, 4);
 }
 
+/// Clients that connected and said nothing kept their places as long as they lived, and then no other client got one.
+#[test]
+fn a_client_that_says_nothing_loses_its_place() {
+    let directory = directory();
+    let few = Options { max_connections: 1, ..options(directory.path()) };
+    let mut server = Shm::listen(&locator("s"), few).unwrap();
+    let silent = path::connect(directory.path(), "s").unwrap();
+    server.look();
+    assert_eq!(server.connections(), 1);
+    let due = server.deadline().unwrap();
+    server.tick(Instant::from_ns(due.as_ns() - 1));
+    assert_eq!((server.connections(), server.counters.refused), (1, 0));
+    server.tick(due);
+    assert_eq!((server.connections(), server.counters.refused, server.deadline()), (0, 1, None));
+    assert_eq!(rustix::net::recv(&silent, &mut [0; 1], rustix::net::RecvFlags::DONTWAIT).unwrap().0, 0);
+    // One that said its hello in time stays.
+    let mut good = client(directory.path());
+    good.resolve(&locator("s")).unwrap();
+    server.look();
+    good.look();
+    assert_eq!(good.counters.opened, 1);
+    server.tick(Instant::NEVER);
+    assert_eq!((server.connections(), server.counters.refused), (1, 1));
+}
+
 #[test]
 fn damage_ends_one_connection_only() {
     let directory = directory();

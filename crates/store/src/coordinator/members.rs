@@ -38,6 +38,7 @@ impl Coordinator {
             let Some(place) = self.servers.vacancy(self.config.max_servers) else {
                 return self.fail(caller, Status::NoSpace, "the coordinator's limit of servers is reached");
             };
+            self.servers.superseded(request.control);
             let generation = self.servers.slots.get(place).map_or(0, |slot| slot.generation) + 1;
             let usage = Usage { used_bytes: 0, capacity_bytes: request.capacity_bytes, objects: 0 };
             let slot = Slot {

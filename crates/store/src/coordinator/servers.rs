@@ -23,7 +23,7 @@ pub(super) struct Slot {
     pub(super) usage: Usage,
     /// When its lease and the margin are over, unless [`Servers::floor`] is later.
     pub(super) until: Instant,
-    /// Whether it was heard of since this coordinator started.
+    /// Whether it was heard of since this coordinator started, and since another server enlisted at its locators.
     pub(super) heard: bool,
     /// How many tablets name this place with this generation.
     pub(super) tablets: u32,
@@ -104,11 +104,18 @@ impl Servers {
             .or_else(|| find(Place::Crashed))
     }
 
-    /// Servers that are up by how few tablets they have, then by index.
+    /// Servers that are up by how few tablets they have, then by index; first those that were heard of. One that was not
+    /// is perhaps dead, and a table on it waits for the end of its lease.
     pub(super) fn by_load(&self) -> Vec<ServerId> {
-        let mut all: Vec<_> = self.all_up().map(|(id, slot)| (slot.tablets, id)).collect();
+        let mut all: Vec<_> = self.all_up().map(|(id, slot)| (!slot.heard, slot.tablets, id)).collect();
         all.sort_unstable();
-        all.into_iter().map(|(_, id)| id).collect()
+        all.into_iter().map(|(_, _, id)| id).collect()
+    }
+
+    /// Another server enlists at these locators: those that were there are dead, most likely, until they renew.
+    pub(super) fn superseded(&mut self, control: &str) {
+        let up = self.slots.iter_mut().filter(|slot| slot.place == Place::Up);
+        up.filter(|slot| slot.control == control).for_each(|slot| slot.heard = false);
     }
 
     /// Counts a tablet that a server gets (or, with `-1`, loses).

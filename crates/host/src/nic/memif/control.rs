@@ -279,7 +279,7 @@ fn serve(said: &mut Said, wanted: &Wanted, message: Message, fd: Option<OwnedFd>
             }
             let file = Sealed::unshrinkable(fd.ok_or("Missing region fd")?, size as usize)
                 .map_err(|_| "The region's file is too short, or may shrink")?;
-            said.regions.push(Region::map(&file).map_err(|_| "The region cannot be mapped")?);
+            said.regions.push(Region::map_sparse(&file).map_err(|_| "The region cannot be mapped")?);
         }
         Message::AddRing(ring) if said.greeted => {
             let rings = &mut said.rings[usize::from(!ring.to_server)];

@@ -15,16 +15,14 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
 
 use rustix::event::{Timespec, epoll};
 use rustix::net::SocketFlags;
 use sprat_proto::Instant;
 use sprat_proto::device::{
-    Arrival, Device, HEADER, Headers, Info, MAX_PARTS, Mac, Offload, Sent, send_whole,
+    Arrival, Device, HEADER, Headers, Info, MAX_PARTS, Mac, Offload, Sent,
 };
 use sprat_proto::time::{MS, SECOND};
-use sprat_proto::wire::memif::{LOG2_RING_MAX, SECRET};
 
 use super::Nic;
 use super::burst::Burst;
@@ -33,11 +31,13 @@ use crate::shm::connected::Connected;
 use crate::shm::{Listener, connect_at};
 
 mod control;
+mod options;
 mod ring;
 #[cfg(test)]
 mod tests;
 
 use control::{Control, Progress, Rings, Wanted};
+pub use options::Options;
 #[cfg(fuzzing)]
 pub(crate) use ring::fuzz::run as fuzz_ring;
 use ring::{Broken, Source};
@@ -68,66 +68,6 @@ pub enum Role {
     Server,
     /// Connects; makes the memory.
     Client,
-}
-
-/// How to open one.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Options {
-    /// The Unix socket's path.
-    pub socket: PathBuf,
-    /// Which side this is.
-    pub role: Role,
-    /// The interface's number at the socket; a server without one takes whatever is asked for, a client asks for 0.
-    pub id: Option<u32>,
-    /// What a server wants to hear and a client says: at most 24 octets.
-    pub secret: String,
-    /// The hardware address; random unless given.
-    pub mac: Option<Mac>,
-    /// The longest payload of a frame, up to 65,535.
-    pub mtu: usize,
-    /// Descriptors of a ring: a power of two, 16 to 16,384. The client's word counts.
-    pub ring: usize,
-    /// Octets of a buffer. The client's word counts; longer frames take several.
-    pub buffer: usize,
-}
-
-impl Options {
-    /// The usual sizes: an MTU of 1500, rings of 1024, buffers of 2048 octets.
-    #[must_use]
-    pub fn new(role: Role, socket: impl Into<PathBuf>) -> Self {
-        let (id, secret, mac) = (None, String::new(), None);
-        Self { socket: socket.into(), role, id, secret, mac, mtu: 1500, ring: 1024, buffer: 2048 }
-    }
-
-    /// Sizes for long messages between two processes of this library: an MTU of 9000, and a buffer for each frame. The
-    /// buffers' beginnings are an odd number of cache lines apart, so that short frames in all of them fit into a cache.
-    #[must_use]
-    pub fn jumbo(role: Role, socket: impl Into<PathBuf>) -> Self {
-        Self { mtu: 9000, ring: 256, buffer: 9024, ..Self::new(role, socket) }
-    }
-
-    fn wanted(&self) -> io::Result<Wanted> {
-        let bad = |what: String| io::Error::new(io::ErrorKind::InvalidInput, what);
-        if !self.ring.is_power_of_two() || !(16..=1 << LOG2_RING_MAX).contains(&self.ring) {
-            return Err(bad(format!("a ring of {}: it must be a power of two from 16 to 16384", self.ring)));
-        }
-        if self.ring * self.buffer < HEADER + self.mtu {
-            return Err(bad(format!("{} buffers of {}: too little for one frame", self.ring, self.buffer)));
-        }
-        if !(64..=65_536).contains(&self.buffer) || !self.buffer.is_multiple_of(64) {
-            return Err(bad(format!("buffers of {}: a multiple of 64 up to 65536 is needed", self.buffer)));
-        }
-        if !(576..=65_535).contains(&self.mtu) {
-            return Err(bad(format!("an MTU of {}: it must be from 576 to 65535", self.mtu)));
-        }
-        if self.secret.len() > SECRET {
-            return Err(bad(format!("a secret of {} octets: 24 at most", self.secret.len())));
-        }
-        let mut secret = [0; SECRET];
-        secret[..self.secret.len()].copy_from_slice(self.secret.as_bytes());
-        let log2 = self.ring.trailing_zeros() as u8;
-        Ok(Wanted { id: self.id, secret, log2, buffer: self.buffer })
-    }
 }
 
 /// One peer.
@@ -262,9 +202,10 @@ impl Memif {
         let mut events = Vec::with_capacity(MOST_LINKS);
         // An error is a signal at most; the next look finds what is there.
         let _ = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&none));
+        let mut calls = false;
         for event in events {
             match event.data.u64() {
-                LISTENER => self.accept(now),
+                LISTENER => calls = true,
                 number if number & ENDED != 0 => self.process_ended(number & !ENDED),
                 number => self.hear(number),
             }
@@ -273,6 +214,10 @@ impl Memif {
         let late: Vec<u64> = self.links.iter().filter(late).map(|l| l.number).collect();
         for number in late {
             self.end(number, "too slow");
+        }
+        // Last, since a peer that calls may need the place of one that was too slow.
+        if calls {
+            self.accept(now);
         }
         for rings in self.links.iter_mut().filter_map(|l| l.rings.as_deref_mut()) {
             rings.sources().for_each(Source::give_back);
@@ -463,6 +408,30 @@ impl Memif {
         }
     }
 
+    /// Sends a frame. Where its link has no room it waits ([`Sent::Full`]), or is lost.
+    fn send_parts(&mut self, parts: &[&[u8]], offload: Offload, waits: bool) -> Sent {
+        let len = parts.iter().map(|p| p.len()).sum();
+        if offload != Offload::None
+            || parts.len() > MAX_PARTS
+            || !(HEADER..=self.info.max_send).contains(&len)
+        {
+            self.counts.tx_invalid += 1;
+            return Sent::Yes;
+        }
+        let mac = parts.first().and_then(|p| p.first_chunk()).map(|mac| Mac(*mac)).unwrap_or_default();
+        match self.towards(mac) {
+            To::Nobody => self.counts.tx_nobody += 1,
+            To::All => self.put_all(parts, len),
+            To::One(place) => match self.put(place, parts, len) {
+                Some(true) => {}
+                Some(false) if waits => return Sent::Full,
+                Some(false) => self.counts.tx_full += 1,
+                None => self.counts.tx_nobody += 1,
+            },
+        }
+        Sent::Yes
+    }
+
     /// To all, as a hub does; where there is no room it is lost.
     fn put_all(&mut self, parts: &[&[u8]], len: usize) {
         // From the last one on: one that ends moves those behind it.
@@ -526,25 +495,8 @@ impl Device for Memif {
     }
 
     fn send(&mut self, parts: &[&[u8]], offload: Offload) -> Sent {
-        let len = parts.iter().map(|p| p.len()).sum();
-        if offload != Offload::None
-            || parts.len() > MAX_PARTS
-            || !(HEADER..=self.info.max_send).contains(&len)
-        {
-            self.counts.tx_invalid += 1;
-            return Sent::Yes;
-        }
-        let mac = parts.first().and_then(|p| p.first_chunk()).map(|mac| Mac(*mac)).unwrap_or_default();
-        match self.towards(mac) {
-            To::Nobody => self.counts.tx_nobody += 1,
-            To::All => self.put_all(parts, len),
-            To::One(place) => match self.put(place, parts, len) {
-                Some(true) => {}
-                Some(false) => return Sent::Full,
-                None => self.counts.tx_nobody += 1,
-            },
-        }
-        Sent::Yes
+        // The stack's outbox comes this way, in which a frame that waits for one peer holds up those to the others.
+        self.send_parts(parts, offload, self.links.len() < 2)
     }
 
     fn send_behind(&mut self, headers: &Headers, parts: &[&[u8]], len: usize, offload: Offload) -> Sent {
@@ -565,7 +517,11 @@ impl Device for Memif {
                 }
             }
         }
-        send_whole(self, headers, parts, offload)
+        let octets = headers.octets();
+        let mut all = [&[][..]; MAX_PARTS];
+        all[0] = &octets[..headers.len()];
+        all[1..=parts.len()].copy_from_slice(parts);
+        self.send_parts(&all[..=parts.len()], offload, true)
     }
 
     fn flush(&mut self) {

@@ -14,6 +14,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sprat_proto::device::{HEADER, Headers, MAX_FRAME};
 use sprat_proto::wire::memif::{
     DESCRIPTOR, DESCRIPTORS, Descriptor, FLAGS, HEAD, MASK_INTERRUPT, TAIL, ring_len,
@@ -304,19 +305,20 @@ impl Sink {
         }
     }
 
-    /// Looks how far the peer is: never behind what has been filled, nor further than a ring from it.
+    /// Looks how far the peer is: never behind what has been filled or where it was before, nor further than a ring from it.
     fn look(&mut self) -> Result<(), Broken> {
-        let (size, before) = (self.ring.size(), self.seen);
-        self.seen = self.ring.index(if self.ring.laid.is_some() { TAIL } else { HEAD });
-        let apart = match self.ring.laid {
-            Some(_) => self.next.wrapping_sub(self.seen),
-            None => self.seen.wrapping_sub(self.next),
+        let (size, before) = (self.ring.size(), self.free());
+        let seen = self.ring.index(if self.ring.laid.is_some() { TAIL } else { HEAD });
+        let free = match self.ring.laid {
+            Some(_) => size.checked_sub(self.next.wrapping_sub(seen)),
+            None => Some(seen.wrapping_sub(self.next)).filter(|free| *free <= size),
         };
-        if apart <= size {
-            return Ok(());
+        // A peer that takes room back would have slots counted that there are not.
+        if free.is_none_or(|free| free < before) {
+            return Err(Broken);
         }
-        self.seen = before;
-        Err(Broken)
+        self.seen = seen;
+        Ok(())
     }
 
     /// Octets that fit into a slot's buffer, and where; the client's go by what it laid out.
@@ -408,9 +410,17 @@ impl Sink {
         // both, which is cheaper than a fence.
         index.store(self.next, Ordering::SeqCst);
         if memory.short(at + FLAGS).load(Ordering::SeqCst) & MASK_INTERRUPT == 0 {
-            // A counter at its limit wakes as well.
-            let _ = rustix::io::write(&self.ring.interrupt, &1_u64.to_le_bytes());
+            signal(&self.ring.interrupt);
         }
+    }
+}
+
+/// Adds one to a counter that the peer has open too. The peer may have filled it and may let writes wait, so a counter that
+/// takes nothing now gets nothing: it wakes as it is.
+fn signal(interrupt: &OwnedFd) {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    if poll(&mut [PollFd::new(interrupt, PollFlags::OUT)], Some(&now)).is_ok_and(|ready| ready > 0) {
+        let _ = rustix::io::write(interrupt, &1_u64.to_le_bytes());
     }
 }
 

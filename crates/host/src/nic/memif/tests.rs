@@ -200,6 +200,35 @@ fn a_server_is_a_switch() {
     assert_eq!([received(&mut first), received(&mut second)], [vec![one], vec![]]);
 }
 
+/// A frame to a peer that took nothing stood first in the stack's outbox, and no other peer got an answer to its ARP.
+#[test]
+fn a_peer_that_takes_nothing_holds_up_nobody_else() {
+    let house = House::new();
+    let (mut server, mut stuck) = pair(&house, |o| o);
+    let mut other = Memif::open(house.options(Role::Client)).unwrap();
+    linked(&mut server, &mut other, 2);
+    let mut rng = Rng::seeded(6);
+    let macs = [server.info().mac, stuck.info().mac, other.info().mac];
+    for (n, client) in [(1, &mut stuck), (2, &mut other)] {
+        client.send(&[&frame(macs[0], macs[n], &mut rng, 60)], Offload::None);
+        client.flush();
+    }
+    let heard: usize = (0..2).map(|_| received(&mut server).len()).sum();
+    assert_eq!(heard, 2);
+    let lost = frame(macs[1], macs[0], &mut rng, 60);
+    for _ in 0..2 * server.options.ring {
+        assert_eq!(server.send(&[&lost], Offload::None), Sent::Yes);
+    }
+    server.flush();
+    assert!(counter(&server, "frames_unsent") > 0);
+    let one = frame(macs[2], macs[0], &mut rng, 60);
+    assert_eq!(server.send(&[&one], Offload::None), Sent::Yes);
+    server.flush();
+    assert_eq!(received(&mut other), [one]);
+    // A caller that keeps its data is told, and tries again.
+    assert!(!received(&mut stuck).is_empty());
+}
+
 #[test]
 fn a_client_comes_back_to_a_server_that_was_gone() {
     let house = House::new();

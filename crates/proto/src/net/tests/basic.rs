@@ -218,6 +218,25 @@ fn a_device_that_is_full_is_tried_again_by_the_caller_and_by_the_outbox() {
     assert_eq!(link.got[1].last().unwrap().1, [3; 4000]);
 }
 
+/// What waited for a device that took nothing any more waited for ever: the stack never rested, and its thread never slept.
+#[test]
+fn a_device_that_stays_full_is_given_up_by_the_outbox() {
+    let mut link = Link::new(1500);
+    link.send(0, at(2, 7), b"a");
+    link.pass(MS);
+    link.ports[0].device_mut().full = true;
+    assert_eq!(link.send(0, at(2, 7), &[3; 4000]), Sent::Yes);
+    link.pass(50 * MS);
+    assert_eq!(link.ports[0].stack().stats().drop_outbox, 0);
+    link.pass(100 * MS);
+    assert_eq!(link.ports[0].stack().stats().drop_outbox, 3);
+    assert!(link.ports[0].stack().is_idle());
+    link.ports[0].device_mut().full = false;
+    link.send(0, at(2, 7), &[4; 4000]);
+    link.pass(MS);
+    assert_eq!(link.got[1].last().unwrap().1, [4; 4000]);
+}
+
 #[test]
 fn ports_are_bound_once_and_chosen_where_nobody_minds() {
     let mut stack = Stack::new(fixed(1), Info::plain(mac(1), 1500), Rng::seeded(1));

@@ -196,3 +196,46 @@ fn an_index_of_who_takes_that_cannot_be_ends_the_link() {
         }
     }
 }
+
+/// A peer that took room back while a frame of several buffers was put in: slots were counted beyond the ring, and the next
+/// frame overflowed their number.
+#[test]
+fn an_index_that_goes_back_ends_the_link() {
+    for client in [false, true] {
+        let index = if client { TAIL } else { HEAD };
+        let start = if client { 0 } else { SIZE };
+        let regions = memory();
+        let (mut sink, peer) = (Sink::new(ring(&regions, client)), ring(&regions, client));
+        for slot in 0..SIZE {
+            peer.describe(usize::from(slot), good(slot, EACH as u32));
+        }
+        peer.publish(index, start);
+        for _ in 0..SIZE {
+            assert_eq!(sink.put(&[&[5; 60]], 60), Ok(true));
+        }
+        peer.publish(index, start + 3);
+        assert_eq!(sink.put(&[&[5; 60]], 60), Ok(true));
+        peer.publish(index, start + 1);
+        let long = [5; 3 * EACH];
+        assert_eq!(sink.put(&[&long], long.len()), Err(Broken), "client {client}");
+        assert_eq!(sink.put(&[&[5; 60]], 60), Ok(true), "what was free stays free");
+    }
+}
+
+/// A counter that is full and lets writes wait, as only the peer's own can be: the write waited for ever, and with it all that
+/// its thread served.
+#[test]
+fn a_full_counter_of_the_peer_is_not_waited_for() {
+    use rustix::event::{EventfdFlags, eventfd};
+    let regions = memory();
+    let counter = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+    rustix::io::write(&counter, &(u64::MAX - 1).to_le_bytes()).unwrap();
+    let mut sink = Sink::new(Ring { interrupt: counter, ..ring(&regions, false) });
+    let peer = ring(&regions, false);
+    peer.describe(0, good(0, EACH as u32));
+    peer.set_masked(false);
+    peer.publish(HEAD, 1);
+    assert_eq!(sink.put(&[&[5; 60]], 60), Ok(true));
+    sink.flush();
+    assert_eq!(peer.index(TAIL), 1);
+}
