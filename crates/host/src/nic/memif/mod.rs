@@ -19,9 +19,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::event::{Timespec, epoll};
 use rustix::net::SocketFlags;
 use sprat_proto::Instant;
-use sprat_proto::device::{
-    Arrival, Device, HEADER, Headers, Info, MAX_PARTS, Mac, Offload, Sent,
-};
+use sprat_proto::device::{Arrival, Device, HEADER, Headers, Info, MAX_PARTS, Mac, Offload, Sent};
 use sprat_proto::time::{MS, SECOND};
 
 use super::Nic;
