@@ -417,7 +417,7 @@ impl<P: Probe> Endpoint<P> {
         if slot.incoming.is_none() {
             // The reply acknowledges the request.
             let granted = if self.lossless { packet.msg_len } else { self.config.unscheduled_bytes };
-            let incoming = Incoming::new(packet.msg_len, u32::from(slot.mss), granted);
+            let incoming = Incoming::new(self.now, packet.msg_len, u32::from(slot.mss), granted);
             slot.incoming = Some(Box::new(incoming));
             slot.executing = false;
             self.settle_out(i);

@@ -1,9 +1,10 @@
 //! Receiving long messages on a lossy driver: grants, so that senders together never send more than fits, the shortest
 //! remaining message first; and asking for what was lost, by bitmap.
 //!
-//! Always: at most eight messages are being granted at a time, and together no more than `Config::credit_bytes` that have
-//! not arrived. Every 16th choice takes the oldest message, so that none starves. A sender that stands still loses its
-//! place. Not here: lossless drivers, which push back by themselves.
+//! Always: at most eight messages are being granted at a time, each no more than half of `Config::credit_bytes` that has not
+//! arrived, and all of it with what shorter ones have been granted, but for those that stand still. Every 16th choice takes
+//! the oldest message, so that none starves. A sender that stands still, or brings a packet now and then, loses its place.
+//! Not here: lossless drivers, which push back by themselves.
 
 use alloc::vec::Vec;
 
@@ -12,7 +13,7 @@ use arrayvec::ArrayVec;
 use super::endpoint::Endpoint;
 use super::output::ControlBody;
 use super::session::INDEX_MAX;
-use super::slot::{Role, Slot};
+use super::slot::{Incoming, Role, Slot};
 use crate::Instant;
 use crate::probe::Probe;
 use crate::time::{MS, US};
@@ -22,6 +23,9 @@ use crate::wire::rpc::{Kind, Packet, TO_CLIENT};
 const ACTIVE: usize = 8;
 /// A message whose sender sends nothing for this long, while others wait, gives its place up.
 const STALL_NS: u64 = 20 * MS;
+/// So does one whose sender still owes bytes of a grant that is this old: a new one follows as soon as a sixteenth of the
+/// credit has arrived, so it brings less than 128 KiB a second.
+const SLOW_NS: u64 = 500 * MS;
 /// Packets behind a hole that make it a loss.
 const REORDER_PACKETS: u32 = 3;
 /// The least time between two requests for missing packets of one message.
@@ -139,11 +143,15 @@ impl<P: Probe> Endpoint<P> {
         }
         let mut active = self.credit.active.clone();
         active.sort_by_key(|&i| missing_bytes(&self.slots[i]));
-        let outstanding: u32 = active.iter().map(|&i| self.outstanding_bytes(i)).sum();
-        let mut available = self.config.credit_bytes.saturating_sub(outstanding);
+        let mut taken = 0;
         for i in active {
+            // What longer ones owe takes no credit from a shorter one, nor does what is not on its way.
+            if !stands_still(&self.slots[i], self.now) {
+                taken += self.outstanding_bytes(i);
+            }
             let Some(incoming) = &mut self.slots[i].incoming else { continue };
             let wanted = incoming.received.saturating_add(self.config.credit_bytes / 2).min(incoming.len);
+            let available = self.config.credit_bytes.saturating_sub(taken);
             let more = wanted.saturating_sub(incoming.granted).min(available);
             let step = (self.config.credit_bytes / 16).min(incoming.len - incoming.granted);
             if more == 0 || more < step {
@@ -151,7 +159,7 @@ impl<P: Probe> Endpoint<P> {
             }
             incoming.granted += more;
             incoming.granted_at = self.now;
-            available -= more;
+            taken += more;
             let all = incoming.granted == incoming.len;
             if all {
                 incoming.scheduled = false;
@@ -206,10 +214,11 @@ fn missing_bytes(slot: &Slot) -> u32 {
     slot.incoming.as_ref().map_or(0, |r| r.len - r.received)
 }
 
-/// True if the sender of a slot's message was granted bytes and has sent nothing for long. Who has sent all that he may send
-/// waits for us.
+/// True if the sender of a slot's message was granted bytes and has sent nothing, or too little, for long. One that has
+/// sent all that it may send waits for us.
 fn stands_still(slot: &Slot, now: Instant) -> bool {
-    slot.incoming
-        .as_ref()
-        .is_some_and(|r| r.received < r.granted && now.since(slot.progress.max(r.granted_at)) > STALL_NS)
+    let is_late = |r: &Incoming| {
+        now.since(slot.progress.max(r.granted_at)) > STALL_NS || now.since(r.granted_at) > SLOW_NS
+    };
+    slot.incoming.as_ref().is_some_and(|r| r.owes() && is_late(r))
 }

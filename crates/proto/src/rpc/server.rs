@@ -14,7 +14,7 @@ use super::endpoint::{Config, Endpoint};
 use super::output::ControlBody;
 use super::session::{HALF, INDEX_BITS, INDEX_MAX, ServerSession, State, Word, ahead};
 use super::slab::{Chunks, NONE};
-use super::slot::{Incoming, Missing, Outgoing, Placed, Role};
+use super::slot::{Incoming, Missing, Outgoing, Placed, Role, claim};
 use super::{CHANNELS, Event, MAX_MESSAGE, Message, Payload, ServerRpc, trace_id};
 use crate::probe::{Point, Probe};
 use crate::time::{SECOND, US};
@@ -188,7 +188,7 @@ impl<P: Probe> Endpoint<P> {
     fn is_full(&mut self, len: u32, whole: bool) -> bool {
         let crowded = !whole
             && self.assembling_bytes > 0
-            && self.assembling_bytes + len as usize > self.config.max_assembling_bytes;
+            && self.assembling_bytes + claim(len) > self.config.max_assembling_bytes;
         if crowded {
             self.sweep.crowded(self.now);
         }
@@ -236,7 +236,9 @@ impl<P: Probe> Endpoint<P> {
         let granted = if self.lossless { packet.msg_len } else { self.config.unscheduled_bytes };
         let session = &self.sessions[s];
         let slot = &mut self.slots[i];
-        slot.incoming = Some(Box::new(Incoming::new(packet.msg_len, u32::from(session.mss), granted)));
+        let incoming = Incoming::new(self.now, packet.msg_len, u32::from(session.mss), granted);
+        self.assembling_bytes += incoming.claim();
+        slot.incoming = Some(Box::new(incoming));
         slot.session = session.name(s);
         slot.peer = session.peer;
         slot.mss = session.mss;
@@ -244,7 +246,6 @@ impl<P: Probe> Endpoint<P> {
         slot.channel = packet.channel;
         slot.deadline = deadline;
         slot.progress = self.now;
-        self.assembling_bytes += packet.msg_len as usize;
         self.sessions[s].channels[usize::from(packet.channel)] = Word::new(packet.seq, State::Recv);
         self.put_slot(s, usize::from(packet.channel), i);
     }
@@ -525,7 +526,7 @@ impl<P: Probe> Endpoint<P> {
     pub(super) fn free_slot(&mut self, i: u32) {
         let slot = &mut self.slots[i];
         if let Some(incoming) = slot.incoming.take() {
-            self.assembling_bytes -= incoming.len as usize;
+            self.assembling_bytes -= incoming.claim();
             if incoming.scheduled {
                 self.credit.remove(i);
             }

@@ -249,6 +249,15 @@ pub(super) enum Placed {
     Misfit,
 }
 
+/// What a half-received message counts besides its bytes, more than its slot and this module's entry
+/// take: messages of two bytes must not come without end.
+const ENTRY: usize = 1 << 10;
+
+/// What a message of `len` bytes counts while it is half received.
+pub(super) const fn claim(len: u32) -> usize {
+    len as usize + ENTRY
+}
+
 /// A message on its way in.
 #[derive(Debug, Default)]
 pub(super) struct Incoming {
@@ -260,7 +269,7 @@ pub(super) struct Incoming {
     /// Bytes that are here, holes not counted.
     pub(super) received: u32,
     pub(super) granted: u32,
-    /// When the sender was last granted more.
+    /// When the sender was last granted more, or the message began.
     pub(super) granted_at: Instant,
     /// Packets behind the first hole, by number; empty while there is no hole.
     holes: Vec<u64>,
@@ -273,8 +282,18 @@ pub(super) struct Incoming {
 
 impl Incoming {
     /// A message of `len` bytes in packets of `mss`, of which the sender may send `granted` now.
-    pub(super) fn new(len: u32, mss: u32, granted: u32) -> Self {
-        Self { len, mss, granted: granted.min(len), ..Self::default() }
+    pub(super) fn new(now: Instant, len: u32, mss: u32, granted: u32) -> Self {
+        Self { len, mss, granted: granted.min(len), granted_at: now, ..Self::default() }
+    }
+
+    /// True if the sender may send bytes that have not arrived.
+    pub(super) const fn owes(&self) -> bool {
+        self.received < self.granted
+    }
+
+    /// What the message counts among those half received: its length, and what its entry takes.
+    pub(super) const fn claim(&self) -> usize {
+        claim(self.len)
     }
 
     /// Puts a packet in its place.

@@ -6,10 +6,10 @@ use super::CHANNELS;
 use super::endpoint::Endpoint;
 use super::server::seconds;
 use super::session::{INDEX_MAX, State, Word};
-use super::slot::Role;
+use super::slot::{Role, Slot};
 use crate::Instant;
 use crate::probe::Probe;
-use crate::time::{MS, SECOND};
+use crate::time::{MS, SECOND, US};
 
 /// Where the sweep is.
 #[derive(Debug, Default)]
@@ -19,7 +19,7 @@ pub(super) struct Sweep {
     slot: u32,
     /// Sessions yet to be looked at because a peer is gone.
     urgent: u32,
-    /// Until then half-received requests that stand still have to make room: one was refused for lack of it.
+    /// Until then half-received requests that stand still or are slow have to make room: one was refused for lack of it.
     crowded_until: Instant,
 }
 
@@ -33,11 +33,18 @@ impl Sweep {
 const SWEEP_NS: u64 = 100 * MS;
 const SWEEP_SESSIONS: u32 = 1024;
 const SWEEP_SLOTS: u32 = 256;
-/// How long after a long request was refused half-received ones that stand still have to make room. Clients come again
-/// well within that.
+/// Slots that are looked at while a request was refused for lack of room: as many as can be half
+/// received, within less than two seconds.
+const SWEEP_SLOTS_CROWDED: u32 = 16 * 1024;
+/// How long after a long request was refused half-received ones that stand still or are slow have
+/// to make room. Clients come again well within that.
 const CROWDED_NS: u64 = 2 * SECOND;
-/// How long a request may stand still then, whose client could send more.
+/// How long a request may stand still then, whose client could send more; and how long its client
+/// may owe bytes of one grant.
 const CROWDED_STALE_NS: u64 = SECOND;
+/// What a byte of a request may take then on a lossless driver, which grants all at once: about
+/// 1 MiB a second, as over a byte stream.
+const CROWDED_BYTE_NS: u64 = US;
 
 impl<P: Probe> Endpoint<P> {
     /// Forgets a session: its requests' replies will go nowhere, its name is not valid any more.
@@ -94,27 +101,42 @@ impl<P: Probe> Endpoint<P> {
                 self.end_server_session(s);
             }
         }
-        for _ in 0..self.slots.len().min(SWEEP_SLOTS) {
+        let slots = if self.is_crowded() { SWEEP_SLOTS_CROWDED } else { SWEEP_SLOTS };
+        for _ in 0..self.slots.len().min(slots) {
             let i = self.sweep.slot;
             self.sweep.slot = (i + 1) % self.slots.len();
             self.sweep_slot(i);
         }
     }
 
+    /// True if a request was refused lately for lack of room.
+    fn is_crowded(&self) -> bool {
+        self.now < self.sweep.crowded_until
+    }
+
+    /// True if the client of a half-received request could send more, and does not, or too slowly.
+    /// One that has sent all that it was granted waits for us.
+    fn crowds(&self, slot: &Slot) -> bool {
+        let Some(incoming) = slot.incoming.as_ref().filter(|incoming| incoming.owes()) else { return false };
+        let granted_ns = self.now.since(incoming.granted_at);
+        if !self.lossless {
+            return granted_ns > CROWDED_STALE_NS;
+        }
+        self.now.since(slot.progress) > CROWDED_STALE_NS
+            || granted_ns > CROWDED_STALE_NS + u64::from(incoming.received) * CROWDED_BYTE_NS
+    }
+
     /// Gives up a request that stopped coming in, or a reply that its client does not take. If the
     /// client asks, it learns that the request was never executed, or that its reply is gone.
     fn sweep_slot(&mut self, i: u32) {
         let slot = &self.slots[i];
-        // One that has sent all that it was granted waits for us.
-        let owes = slot.incoming.as_ref().is_some_and(|incoming| incoming.received < incoming.granted);
-        let crowded = self.now < self.sweep.crowded_until && owes && slot.role == Role::Recv;
-        let most_ns = if crowded { CROWDED_STALE_NS } else { self.config.stale_request_ns };
+        let crowds = slot.role == Role::Recv && self.is_crowded() && self.crowds(slot);
         let mut progress = slot.progress;
         if slot.role == Role::Reply && self.lossless {
             // It may wait behind others that the client takes.
             progress = progress.max(self.peers.slab.get(slot.peer).map_or(progress, |peer| peer.progress));
         }
-        let is_stale = self.now.since(progress) > most_ns;
+        let is_stale = crowds || self.now.since(progress) > self.config.stale_request_ns;
         let is_large = !slot.kept || !slot.out.message.slices.is_empty();
         let state = match slot.role {
             Role::Recv if is_stale => State::Empty,

@@ -3,9 +3,10 @@
 use alloc::vec::Vec;
 
 use super::{Net, Seen, pattern};
+use crate::Instant;
 use crate::fault::Fault;
 use crate::rpc::session::{ClientSession, ServerSession};
-use crate::rpc::slot::{Incoming, Placed, Slot};
+use crate::rpc::slot::{Incoming, Placed, Slot, claim};
 use crate::rpc::{Config, Message, RequestError, RpcError, Slice};
 use crate::time::{MS, SECOND};
 
@@ -135,13 +136,14 @@ fn half_requests_are_given_up() {
 fn stalled_requests_make_room_for_others_within_two_seconds() {
     for lossless in [false, true] {
         let mut net = Net::new(8, 0, lossless);
-        net.add(Config { max_assembling_bytes: 4 << 20, ..Config::default() });
+        net.add(Config { max_assembling_bytes: 4 * claim(1 << 20), ..Config::default() });
         (1..=5).for_each(|_| _ = net.add(Config { serve: false, ..Config::default() }));
         let sessions: Vec<_> = (1..=5).map(|host| net.connect(host, 0)).collect();
         net.run(MS, |_| false);
         for host in 1..=4 {
             net.request(host, sessions[host - 1], 0, pattern(0, 1 << 20));
-            let begun = |net: &mut Net| net.hosts[0].endpoint.sizes().assembling_bytes == host << 20;
+            let begun =
+                |net: &mut Net| net.hosts[0].endpoint.sizes().assembling_bytes == host * claim(1 << 20);
             assert!(net.run(MS, begun), "{host}, lossless {lossless}");
             net.hosts[host].up = false;
         }
@@ -169,7 +171,7 @@ fn the_queue_has_a_limit() {
     let request = |net: &mut Net, len| {
         let now = net.now;
         let message = pattern(1, len).into();
-        net.hosts[1].endpoint.request(now, session, 1, message, crate::Instant::NEVER).map(|_| ())
+        net.hosts[1].endpoint.request(now, session, 1, message, Instant::NEVER).map(|_| ())
     };
     (0..5).for_each(|_| assert_eq!(request(&mut net, 10), Ok(())));
     assert_eq!(request(&mut net, 10), Err(RequestError::QueueFull));
@@ -183,7 +185,7 @@ fn the_queue_has_a_limit() {
 #[test]
 fn memory_follows_what_arrived() {
     // Expect: one packet of a message that claims 16 MiB costs two packets.
-    let mut incoming = Incoming::new(16 << 20, 1000, 64 << 10);
+    let mut incoming = Incoming::new(Instant::ZERO, 16 << 20, 1000, 64 << 10);
     assert_eq!(incoming.place(16 << 20, 0, &[1; 1000]), Placed::New);
     assert!(incoming.bytes.capacity() <= 2000);
     // Expect: nothing beyond the grant, rounded up to a packet, is taken.

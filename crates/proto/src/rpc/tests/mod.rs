@@ -2,6 +2,7 @@
 
 mod basic;
 mod bulk;
+mod drips;
 mod express;
 mod faults;
 mod limits;
