@@ -11,6 +11,7 @@ use super::run::LONG;
 use super::stack::Stack;
 use crate::Instant;
 use crate::device::{Device, MAX_PARTS, Mac, Offload, Sent};
+use crate::time::MS;
 use crate::wire::arp::{Arp, Op};
 use crate::wire::ethernet::{self, Ethernet};
 use crate::wire::icmpv6::Icmpv6;
@@ -21,6 +22,9 @@ use crate::wire::udp;
 /// Frames and octets that wait for the device: a datagram of 64 KiB in fragments, and answers beside it.
 const OUTBOX_FRAMES: usize = 512;
 const OUTBOX_BYTES: usize = 2 << 20;
+/// How long the first frame of the outbox waits for a device that has no room. Shared memory has none as long as the peer takes
+/// nothing: a peer that never does must not hold up frames to others, nor keep this side from sleeping.
+const OUTBOX_WAIT_NS: u64 = 100 * MS;
 /// The longest payload of a datagram: what IPv4 has room for.
 const LONGEST: usize = 65_535 - ipv4::HEADER - udp::HEADER;
 
@@ -278,12 +282,32 @@ impl Stack {
         }
         while let Some(frame) = self.outbox.front() {
             if device.send(&[frame], Offload::None) == Sent::Full {
-                return;
+                if !self.give_up_stuck(now) {
+                    return;
+                }
+                continue;
             }
+            self.outbox_stuck = Instant::NEVER;
             self.stats.frames_out += 1;
             self.outbox_bytes -= frame.len();
             self.outbox.pop_front();
         }
+    }
+
+    /// The device has no room for the first frame of the outbox: after a while all frames to that neighbour are dropped. True if
+    /// they are.
+    fn give_up_stuck(&mut self, now: Instant) -> bool {
+        self.outbox_stuck = self.outbox_stuck.min(now);
+        if now.since(self.outbox_stuck) < OUTBOX_WAIT_NS {
+            return false;
+        }
+        self.outbox_stuck = Instant::NEVER;
+        let to = self.outbox.front().and_then(|frame| frame.first_chunk::<6>().copied());
+        let before = self.outbox.len();
+        self.outbox.retain(|frame| frame.first_chunk().copied() != to);
+        self.outbox_bytes = self.outbox.iter().map(Vec::len).sum();
+        self.stats.drop_outbox += (before - self.outbox.len()) as u64;
+        true
     }
 
     fn say(&mut self, say: Say) {

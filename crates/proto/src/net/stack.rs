@@ -87,6 +87,8 @@ pub struct Stack {
     /// Frames that wait for the device, and their octets.
     pub(super) outbox: VecDeque<Vec<u8>>,
     pub(super) outbox_bytes: usize,
+    /// Since when the device has had no room for the first frame of the outbox; never if it has room.
+    pub(super) outbox_stuck: Instant,
     pub(super) run: Run,
     /// Identifies fragments.
     next_ident: u32,
@@ -119,6 +121,7 @@ impl Stack {
             events: VecDeque::new(),
             outbox: VecDeque::new(),
             outbox_bytes: 0,
+            outbox_stuck: Instant::NEVER,
             run: Run::new(),
             next_ident: rng.u32(),
             errors: (Instant::ZERO, 0),
