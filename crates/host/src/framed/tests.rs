@@ -200,6 +200,7 @@ cases! {
     stalled_messages_make_room_for_others
     short_requests_for_long_replies_are_answered_as_their_client_reads
     a_client_that_takes_no_reply_is_given_up
+    where_too_much_waits_in_sum_one_that_has_much_is_not_read
 }
 
 /// 64 KiB of short requests, of a client that reads nothing, were all answered at once: 200 MB for this one.
@@ -241,6 +242,44 @@ fn short_requests_for_long_replies_are_answered_as_their_client_reads<C: Named>(
     let announced = if C::PROTOCOL == "rdma" { 2 * MAX_MESSAGE } else { 0 };
     assert!(most <= 2 * MAX_MESSAGE + (1 << 20) + announced, "{most} bytes waited to be taken");
     assert_eq!((served, server.unsent), (200, 0));
+}
+
+/// Replies that wait on many connections are limited in sum too, not only by what one connection may have.
+fn where_too_much_waits_in_sum_one_that_has_much_is_not_read<C: Named>() {
+    const MANY: usize = 31;
+    let (mut server, at) = server::<C>();
+    let mut client = client::<C>();
+    let session = client.connect(NOW, &at).expect("connects");
+    for tag in 0..MANY {
+        client.request(NOW, session, tag as u64, bytes(1, 10).into(), Instant::NEVER).expect("taken");
+    }
+    // What waits on other connections.
+    server.unsent = UNSENT_MOST;
+    let (mut seen, mut served, mut idle) = (Vec::new(), 0, 0);
+    let reply = bytes(2, 1 << 20);
+    for turns in 0.. {
+        if served == 0 {
+            turn(&mut client, NOW, &mut seen);
+        }
+        let now = serve(&mut server, |_| Some(reply.clone()));
+        served += now;
+        idle = if served == 0 || now > 0 { 0 } else { idle + 1 };
+        if idle > 1000 {
+            break;
+        }
+        assert!(turns < 20_000_000);
+    }
+    // A connection's own limit is above all of them.
+    assert!(served < MANY, "all {MANY} are answered");
+    for turns in 0.. {
+        turn(&mut client, NOW, &mut seen);
+        served += serve(&mut server, |_| Some(reply.clone()));
+        if seen.len() == MANY {
+            break;
+        }
+        assert!(turns < 20_000_000, "{} of {MANY}", seen.len());
+    }
+    assert_eq!((served, server.unsent), (MANY, UNSENT_MOST));
 }
 
 /// A client that takes no reply held what the reply points to for ever.

@@ -15,6 +15,7 @@ mod captures;
 mod ends;
 mod floors;
 mod house;
+mod machines;
 mod networks;
 mod queues;
 mod stack;
@@ -57,6 +58,7 @@ fn main() -> ExitCode {
     cases.extend(testpmd::cases());
     cases.extend(captures::cases());
     cases.extend(ends::cases());
+    cases.extend(machines::cases());
     let all = cases.len();
     cases.retain(|case| wanted.is_empty() || wanted.iter().any(|w| case.name.contains(w.as_str())));
     let filtered = all - cases.len();

@@ -5,6 +5,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
 
+use crate::SYSTEM;
 use crate::place::{Place, libraries, output, own_uid};
 
 /// Programs of rdma-core and perftest that are linked with one or both libraries, some of them through libmlx5 and libefa.
@@ -91,6 +92,23 @@ fn a_program_of_ours_finds_what_it_should() {
     output(Command::new("cc").args(flags).arg(&binary).arg(source).args(linked));
     let mut command = Command::new(&binary);
     assert_eq!(output(command.env("LD_LIBRARY_PATH", libraries())), "all as it should be\n");
+}
+
+/// A program may compare or print these names. Debian's libraries do not know the newest numbers.
+#[test]
+fn numbers_are_called_what_debians_libraries_call_them() {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let binary = folder.path().join("names");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/abi/names.c");
+    let flags = ["-Wall", "-Wextra", "-Werror", "-o"];
+    output(Command::new("cc").args(flags).arg(&binary).arg(source).args(["-libverbs", "-lrdmacm"]));
+    let theirs = output(Command::new(&binary).env("LD_LIBRARY_PATH", SYSTEM));
+    let ours = output(Command::new(&binary).env("LD_LIBRARY_PATH", libraries()));
+    let is_named = |line: &&str| !line.to_lowercase().contains(": unknown");
+    let missing: Vec<_> =
+        theirs.lines().filter(is_named).filter(|name| ours.lines().all(|l| l != *name)).collect();
+    assert!(theirs.lines().filter(is_named).count() > 60, "{theirs}");
+    assert!(missing.is_empty(), "{missing:?} in {ours}");
 }
 
 #[test]

@@ -475,8 +475,8 @@ static uint32_t bound(struct side *b, struct ibv_mw *window) {
     return wr.bind_mw.rkey;
 }
 
-/* What opens memory to a peer, and is given back. */
-enum opens { WINDOW_1, WINDOW_2, REGION, REREGISTERED, OPENERS };
+/* What opens memory to a peer, and is given back; of RIGHTS the region stays, and its rights for peers end. */
+enum opens { WINDOW_1, WINDOW_2, REGION, REREGISTERED, RIGHTS, OPENERS };
 
 /* Opens all of b's memory; gives that back once the peer has been there; the key. */
 static uint32_t opened_for_a_while(struct side *a, struct side *b, enum opens opens) {
@@ -492,6 +492,10 @@ static uint32_t opened_for_a_while(struct side *a, struct side *b, enum opens op
         SHOULD(ibv_dealloc_mw(window) == 0);
     if (opens == REREGISTERED) {
         SHOULD(ibv_rereg_mr(b->mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, b->at, LENGTH, 0) == 0 && b->mr->rkey != key);
+        return key;
+    }
+    if (opens == RIGHTS) {
+        SHOULD(ibv_rereg_mr(b->mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_LOCAL_WRITE) == 0 && b->mr->rkey == key);
         return key;
     }
     /* No window holds the region any more. */
