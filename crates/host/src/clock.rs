@@ -2,11 +2,13 @@
 //!
 //! The counter is a clock if it runs at one rate in every state of the processor (CPUID says so) and the kernel itself
 //! keeps time by it, which it stops doing when processors disagree. Its rate is measured once, over [`CALIBRATE_NS`],
-//! against the kernel's monotonic clock; the two then drift apart by a few millionths, which no protocol here minds.
+//! against the kernel's monotonic clock; the two then drift apart by a few millionths, which no protocol here minds. A
+//! machine that sleeps may come back with the counter at 0: one that is before its start is not asked again.
 //!
 //! All instants of one process share one start. Those of two processes have nothing in common.
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::time::{ClockId, clock_gettime};
 use sprat_proto::Instant;
@@ -16,6 +18,8 @@ use sprat_proto::time::{MS, SECOND};
 const CALIBRATE_NS: u64 = 4 * MS;
 
 static CLOCK: OnceLock<Clock> = OnceLock::new();
+/// The least that the counter may show.
+static FLOOR: AtomicU64 = AtomicU64::new(0);
 
 /// Nanoseconds since a start that this process's threads share.
 #[inline]
@@ -38,6 +42,7 @@ pub struct Clock {
     ns_per_tick_shifted: u64,
     start_ticks: u64,
     start_ns: u64,
+    floor: &'static AtomicU64,
 }
 
 /// `ns_per_tick_shifted` is nanoseconds per tick times two to this.
@@ -56,11 +61,26 @@ impl Clock {
     #[must_use]
     pub fn now(&self) -> Instant {
         if self.ns_per_tick_shifted == 0 {
-            return Instant::from_ns(kernel_ns().saturating_sub(self.start_ns));
+            return self.kernel_now();
         }
-        let passed = ticks().saturating_sub(self.start_ticks);
+        let ticks = ticks();
+        if ticks < self.floor.load(Ordering::Relaxed) {
+            return self.set_back();
+        }
+        let passed = ticks.saturating_sub(self.start_ticks);
         let ns = (u128::from(passed) * u128::from(self.ns_per_tick_shifted)) >> SHIFT;
         Instant::from_ns(ns as u64)
+    }
+
+    fn kernel_now(&self) -> Instant {
+        Instant::from_ns(kernel_ns().saturating_sub(self.start_ns))
+    }
+
+    /// The counter is before its start: from now on the kernel is asked, whose time has gone on.
+    #[cold]
+    fn set_back(&self) -> Instant {
+        self.floor.store(u64::MAX, Ordering::Relaxed);
+        self.kernel_now()
     }
 
     /// The counter as it is, for who compares readings of several processes of this machine: ticks since a start that all of
@@ -87,7 +107,7 @@ impl Clock {
     }
 
     fn kernel() -> Self {
-        Self { ns_per_tick_shifted: 0, start_ticks: 0, start_ns: kernel_ns() }
+        Self { ns_per_tick_shifted: 0, start_ticks: 0, start_ns: kernel_ns(), floor: &FLOOR }
     }
 
     fn calibrate() -> Self {
@@ -99,7 +119,10 @@ impl Clock {
         let passed = u128::from(end_ticks.saturating_sub(start_ticks)).max(1);
         let rate = (u128::from(end_ns - start_ns) << SHIFT) / passed;
         match u64::try_from(rate) {
-            Ok(ns_per_tick_shifted @ 1..) => Self { ns_per_tick_shifted, start_ticks, start_ns },
+            Ok(ns_per_tick_shifted @ 1..) => {
+                FLOOR.store(start_ticks, Ordering::Relaxed);
+                Self { ns_per_tick_shifted, start_ticks, start_ns, floor: &FLOOR }
+            }
             _ => Self::kernel(),
         }
     }
@@ -181,6 +204,19 @@ mod tests {
         let slack_ns = 1_000 + passed / 1_000;
         assert!(passed <= k3.since(k0) + slack_ns, "the counter runs fast");
         assert!(passed + slack_ns >= k2.since(k1), "the counter runs slow");
+    }
+
+    /// A machine that slept set its counter to 0. Time stood still then, and with it every timer, for as long as the
+    /// machine had run before.
+    #[test]
+    fn a_counter_that_is_set_back_is_not_asked_again() {
+        static OURS: AtomicU64 = AtomicU64::new(u64::MAX - 1);
+        let start_ticks = OURS.load(Ordering::Relaxed);
+        let clock = Clock { ns_per_tick_shifted: 1 << SHIFT, start_ticks, start_ns: 0, floor: &OURS };
+        let before = kernel_ns();
+        let now = clock.now();
+        assert!(now.as_ns() >= before && clock.now() >= now);
+        assert_eq!(OURS.load(Ordering::Relaxed), u64::MAX, "nor when it has caught up");
     }
 
     #[test]
