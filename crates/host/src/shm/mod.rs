@@ -21,9 +21,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
 use rustix::event::{Timespec, epoll};
-use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
-use rustix::net::SocketFlags;
 use sprat_proto::datagrams::{BURST, Head, Sent};
 use sprat_proto::device::Headers;
 use sprat_proto::time::SECOND;
@@ -33,7 +30,7 @@ use crate::clock;
 use crate::driver::Driver;
 use crate::locator::{Kind, Locator};
 use crate::ring::{self, Broken, MAX_PAYLOAD, Producer, Push};
-use connected::{Connected, hang_up};
+use connected::Connected;
 use connection::State;
 
 pub(crate) mod connected;
@@ -45,7 +42,7 @@ mod tests;
 
 #[cfg(fuzzing)]
 pub(crate) use hello::fuzz as fuzz_hello;
-pub(crate) use path::{Listener, connect_at};
+pub(crate) use path::{Call, Listener, connect_at};
 
 /// Turns between two looks at the sockets.
 const PATIENCE: u32 = 256;
@@ -150,8 +147,6 @@ pub struct Shm {
     listener: Option<Listener>,
     locator: Option<String>,
     epoll: OwnedFd,
-    /// Given up for a moment to turn a connection away when no file descriptor is left.
-    reserve: Option<OwnedFd>,
     rng: Rng,
     slots: Vec<Option<Connection>>,
     free: Vec<u32>,
@@ -227,7 +222,6 @@ impl Shm {
             listener: None,
             locator: None,
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
-            reserve: reserve(),
             rng: Rng::new(seed),
             slots: Vec::new(),
             free: Vec::new(),
@@ -385,20 +379,10 @@ impl Shm {
 
     fn accept(&mut self) {
         for _ in 0..EVENTS {
-            let Some(listener) = &self.listener else { return };
-            match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-                Ok(socket) => self.admit(socket),
-                Err(Errno::INTR | Errno::CONNABORTED) => {}
-                Err(Errno::MFILE | Errno::NFILE) if self.reserve.take().is_some() => {
-                    // Left in the queue, the connection would keep this side from ever sleeping.
-                    let turned_away = rustix::net::accept(listener).map(|socket| hang_up(&socket));
-                    self.reserve = reserve();
-                    if turned_away.is_err() {
-                        return;
-                    }
-                    self.counters.refused += 1;
-                }
-                Err(_) => return,
+            match self.listener.as_mut().map_or(Call::None, Listener::take) {
+                Call::Client(socket) => self.admit(socket),
+                Call::TurnedAway => self.counters.refused += 1,
+                Call::None => return,
             }
         }
     }
@@ -802,8 +786,4 @@ fn name_of(locator: &Locator) -> io::Result<String> {
             format!("{locator} is no locator of shared memory"),
         )),
     }
-}
-
-fn reserve() -> Option<OwnedFd> {
-    rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
 }

@@ -13,7 +13,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::FlockOperation;
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::Pid;
 
@@ -88,6 +89,8 @@ fn nobody(path: &Path, e: &io::Error) -> io::Error {
 #[derive(Debug)]
 pub(crate) struct Listener {
     socket: OwnedFd,
+    /// Given up for a moment to turn a client away when no file descriptor is left.
+    reserve: Option<OwnedFd>,
     path: PathBuf,
     /// The process that listens: a forked copy of this value must not end that.
     owner: Pid,
@@ -123,7 +126,7 @@ impl Listener {
             .map_err(|e| named(&path, e, "its directory cannot be locked"))?;
         let socket = socket()?;
         match rustix::net::bind(&socket, &address(&path)?) {
-            Err(rustix::io::Errno::ADDRINUSE) => {
+            Err(Errno::ADDRINUSE) => {
                 if is_alive(&path)? {
                     return Err(named(&path, io::ErrorKind::AddrInUse, "another server listens there"));
                 }
@@ -133,11 +136,43 @@ impl Listener {
             other => other,
         }
         .map_err(|e| named(&path, e, "cannot listen"))?;
-        let listener = Self { socket, path, owner: rustix::process::getpid() };
+        let listener = Self { socket, reserve: reserve(), path, owner: rustix::process::getpid() };
         rustix::net::listen(&listener.socket, BACKLOG)
             .map_err(|e| named(&listener.path, e, "cannot listen"))?;
         Ok(listener)
     }
+
+    /// Takes the next client that waits. Where no file descriptor is left it is hung up on: left in the queue, it would keep
+    /// this side from ever sleeping.
+    pub(crate) fn take(&mut self) -> Call {
+        loop {
+            match rustix::net::accept_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                Ok(socket) => return Call::Client(socket),
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(Errno::MFILE | Errno::NFILE) if self.reserve.take().is_some() => {
+                    let turned_away = rustix::net::accept(&self.socket).map(|socket| hang_up(&socket));
+                    self.reserve = reserve();
+                    return if turned_away.is_ok() { Call::TurnedAway } else { Call::None };
+                }
+                Err(_) => return Call::None,
+            }
+        }
+    }
+}
+
+/// What [`Listener::take`] finds.
+#[derive(Debug)]
+pub(crate) enum Call {
+    /// A client.
+    Client(OwnedFd),
+    /// A client for which there was no file descriptor: it is gone.
+    TurnedAway,
+    /// No client waits.
+    None,
+}
+
+pub(super) fn reserve() -> Option<OwnedFd> {
+    rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
 }
 
 /// True if somebody listens at `path`. Anything but a refusal counts as life: a full queue, a file that is no socket.

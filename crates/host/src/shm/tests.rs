@@ -512,7 +512,7 @@ fn connections_that_come_and_go_leave_nothing_behind() {
                 client.recv_burst();
             }
             assert_eq!(open().1, alone.1 + 2, "one mapping a side");
-            assert_eq!(open().0, alone.0 + 6, "a socket and a pidfd a side, the client's epoll and reserve");
+            assert_eq!(open().0, alone.0 + 5, "a socket and a pidfd a side, the client's epoll");
             drop(client);
             while server.gone().is_none() {
                 server.recv_burst();
@@ -534,7 +534,7 @@ fn a_server_without_file_descriptors_turns_clients_away_and_can_sleep() {
         let mut clients: Vec<_> = (0..3).map(|_| client(directory.path())).collect();
         let all: Vec<_> = clients.iter_mut().map(|c| c.resolve(&locator("s")).unwrap()).collect();
         let mut hoard = Vec::new();
-        while let Some(fd) = reserve() {
+        while let Some(fd) = path::reserve() {
             hoard.push(fd);
         }
         server.look();

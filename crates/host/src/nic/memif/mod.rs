@@ -17,7 +17,6 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{Timespec, epoll};
-use rustix::net::SocketFlags;
 use sprat_proto::Instant;
 use sprat_proto::device::{Arrival, Device, HEADER, Headers, Info, MAX_PARTS, Mac, Offload, Sent};
 use sprat_proto::time::{MS, SECOND};
@@ -26,7 +25,7 @@ use super::Nic;
 use super::burst::Burst;
 use crate::clock::Clock;
 use crate::shm::connected::Connected;
-use crate::shm::{Listener, connect_at};
+use crate::shm::{Call, Listener, connect_at};
 
 mod control;
 mod options;
@@ -240,12 +239,15 @@ impl Memif {
     }
 
     fn accept(&mut self, now: Instant) {
-        while let Some(listener) = &self.listener {
-            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let Ok(socket) = rustix::net::accept_with(listener, flags) else { return };
+        for _ in 0..MOST_LINKS {
+            let socket = match self.listener.as_mut().map_or(Call::None, Listener::take) {
+                Call::Client(socket) => Some(socket),
+                Call::TurnedAway => None,
+                Call::None => return,
+            };
             let ours = |c: &Connected| c.user().is_root() || c.user() == rustix::process::geteuid();
-            let admitted = Connected::new(socket)
-                .ok()
+            let admitted = socket
+                .and_then(|socket| Connected::new(socket).ok())
                 .filter(|socket| ours(socket) && self.links.len() < MOST_LINKS)
                 .and_then(|socket| Control::server(socket).ok());
             match admitted {

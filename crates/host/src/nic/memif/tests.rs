@@ -4,6 +4,7 @@ use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use rustix::event::{PollFd, PollFlags, poll};
 use sprat_proto::Rng;
 use sprat_proto::device::{BURST, MAX_FRAME};
 use sprat_proto::wire::memif::{AddRing, DESCRIPTORS, HEAD, Init, Message, VERSION, chars, ring_len};
@@ -517,4 +518,28 @@ fn a_peer_that_ends_is_gone_whoever_has_its_sockets() {
     assert_eq!((client.links(), client.reason()), (0, Some("the peer has gone")));
     drop(Memif::open(house.options(Role::Server)).unwrap());
     drop(copies);
+}
+
+/// A client that waited for a server without file descriptors kept it from sleeping.
+#[test]
+fn a_server_without_file_descriptors_turns_links_away_and_can_sleep() {
+    let house = House::new();
+    let flag = Region::anonymous(4096).unwrap();
+    let child = Child::spawn(|| {
+        let mut server = Memif::open(house.options(Role::Server)).unwrap();
+        let _client = connect_at(&house.folder.path().join("memif")).unwrap();
+        let mut hoard = Vec::new();
+        while let Ok(fd) = ring::interrupt() {
+            hoard.push(fd);
+        }
+        server.look_at_sockets();
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut sockets = [PollFd::from_borrowed_fd(server.fd(), PollFlags::IN)];
+        assert_eq!(poll(&mut sockets, Some(&now)), Ok(0));
+        hoard.clear();
+        assert_eq!(counter(&server, "links_refused"), 1);
+        flag.word(0).store(1, Ordering::Relaxed);
+    });
+    child.unwrap().wait();
+    assert_eq!(flag.word(0).load(Ordering::Relaxed), 1);
 }
