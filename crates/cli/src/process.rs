@@ -8,6 +8,7 @@
 use std::ffi::OsStr;
 use std::fmt;
 use std::io::{Read, Write as _};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -162,7 +163,7 @@ impl Process {
     ) -> Result<Self, Fail> {
         let name = name.into();
         let program = std::env::current_exe().named("cannot find this program's own file")?;
-        let mut command = Command::new(program);
+        let mut command = Command::new(still_there(program));
         command.arg("--parent").arg(std::process::id().to_string());
         if let Some(core) = core {
             command.arg("--core").arg(core.to_string());
@@ -232,6 +233,11 @@ impl Process {
         self.ended.map(Ended)
     }
 
+    /// True if it has ended by itself and without a failure.
+    pub(crate) fn ended_well(&mut self) -> bool {
+        self.ended().is_some_and(|Ended(status)| status.success())
+    }
+
     /// Asks it to end (SIGTERM), once, since a second signal would kill it; does not wait.
     pub(crate) fn ask_to_end(&mut self) {
         if !self.asked {
@@ -270,6 +276,11 @@ impl Drop for Process {
     }
 }
 
+/// This program's own file, by a name that holds after the file was removed or replaced, as an upgrade does.
+fn still_there(program: PathBuf) -> PathBuf {
+    if program.exists() { program } else { "/proc/self/exe".into() }
+}
+
 /// How a process ended, in words.
 #[derive(Clone, Copy)]
 pub(crate) struct Ended(ExitStatus);
@@ -299,5 +310,25 @@ pub(crate) fn wait_until(limit: Duration, mut done: impl FnMut() -> bool) -> boo
             return false;
         }
         std::thread::sleep(LOOK);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// After an upgrade `sprat up` started nothing again: the kernel names the file of a running program that was replaced
+    /// with " (deleted)" behind it.
+    #[test]
+    fn a_program_whose_file_is_gone_is_started_all_the_same() {
+        let here = std::env::current_exe().expect("a program");
+        assert_eq!(still_there(here.clone()), here);
+        let gone = still_there("/nonexistent/sprat (deleted)".into());
+        let same = |a: &std::path::Path, b: &std::path::Path| {
+            use std::os::unix::fs::MetadataExt as _;
+            let [a, b] = [a, b].map(|path| path.metadata().expect("a file"));
+            (a.dev(), a.ino()) == (b.dev(), b.ino())
+        };
+        assert!(same(&gone, &here));
     }
 }

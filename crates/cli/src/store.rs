@@ -26,6 +26,8 @@ const FIRST_TIMEOUT: Duration = Duration::from_secs(2);
 pub(crate) struct Store {
     store: kv::Store,
     coordinator: String,
+    /// The coordinator has answered.
+    answers: bool,
 }
 
 impl Store {
@@ -55,7 +57,7 @@ impl Store {
                 .next("name the coordinator as in -C tcp:host=127.0.0.1,port=7740")
         })?;
         store.set_timeout(FIRST_TIMEOUT);
-        Ok(Self { store, coordinator: coordinator.to_owned() })
+        Ok(Self { store, coordinator: coordinator.to_owned(), answers: false })
     }
 
     /// The client library's own, for operations that need no words.
@@ -71,7 +73,18 @@ impl Store {
     ) -> Result<T, Fail> {
         let answer = ask(&mut self.store).map_err(|error| self.explain(error, &name(what.as_bytes())))?;
         self.store.set_timeout(TIMEOUT);
+        self.answers = true;
         Ok(answer)
+    }
+
+    /// As [`Store::ask`], for what the coordinator does with servers and answers when that is done.
+    fn order<T>(
+        &mut self,
+        what: &str,
+        order: impl FnOnce(&mut kv::Store) -> Result<T, Error>,
+    ) -> Result<T, Fail> {
+        self.ask(what, |store| store.echo(None, &[]))?;
+        self.ask(what, order)
     }
 
     /// The servers that live.
@@ -87,11 +100,11 @@ impl Store {
     }
 
     pub(crate) fn create_table(&mut self, name: &str, span: u32) -> Result<TableId, Fail> {
-        self.ask(name, |store| store.create_table(name, span))
+        self.order(name, |store| store.create_table(name, span))
     }
 
     pub(crate) fn drop_table(&mut self, name: &str) -> Result<(), Fail> {
-        self.ask(name, |store| store.drop_table(name))
+        self.order(name, |store| store.drop_table(name))
     }
 
     pub(crate) fn tables(&mut self) -> Result<Vec<TableInfo>, Fail> {
@@ -182,6 +195,9 @@ impl Store {
             }
             Error::TableDoesntExist => Fail::new(format!("{what}: there is no such table"))
                 .next("sprat table list shows those that exist; sprat table create NAME makes one"),
+            Error::Deadline { waited_for: WaitedFor::Coordinator, why: None, .. } if self.answers => {
+                Fail::new(about).next("see which servers live (sprat stats), then repeat the command")
+            }
             Error::Deadline { waited_for: WaitedFor::Coordinator | WaitedFor::Lease, why, .. } => {
                 let what = match why {
                     None => format!("no coordinator answers at {}", self.coordinator),
@@ -195,7 +211,7 @@ impl Store {
                 Fail::new(about).next("sprat table drop NAME, then create and import it anew")
             }
             Error::NotDurable { .. } => Fail::new(about)
-                .next("make room there and repeat the command; nothing has to be started anew"),
+                .next("mend that and repeat the command: nothing has to be started anew after a full disk"),
             Error::TooFewServers => Fail::new(about).next("start one: sprat server -L LOCATOR"),
             Error::NoSpace => Fail::new(about).next("remove objects, or start servers with more --memory"),
             Error::NotANumber(_) => Fail::new(about)

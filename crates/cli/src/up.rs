@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{MemfdFlags, memfd_create};
 use sprat::disk::Disk;
 use sprat::locator::{Kind, Locator};
+use sprat_store::types::ServerId;
 
 use self::member::Member;
 
@@ -93,8 +94,10 @@ impl Cluster {
         let mut store = Store::over(cluster.coordinator(), &[])?;
         // One after the other, so that the coordinator numbers them in this order.
         for index in 1..=plan.servers {
+            // A state file names the servers of the last time until their leases end.
+            let known: Vec<_> = store.servers()?.into_iter().map(|server| server.server).collect();
             cluster.add_server(plan, index)?;
-            cluster.wait_for_servers(&mut store)?;
+            cluster.wait_for_another_server(&mut store, &known)?;
         }
         Ok(cluster)
     }
@@ -120,22 +123,18 @@ impl Cluster {
         Ok(())
     }
 
-    /// Waits until the coordinator knows all servers.
-    fn wait_for_servers(&mut self, store: &mut Store) -> Result<(), Fail> {
+    /// Waits until the coordinator knows another server than these.
+    fn wait_for_another_server(&mut self, store: &mut Store, known: &[ServerId]) -> Result<(), Fail> {
         let begin = Instant::now();
         loop {
-            let joined = store.servers()?.len();
-            if joined >= self.servers.len() {
+            if store.servers()?.iter().any(|server| !known.contains(&server.server)) {
                 return Ok(());
             }
             if let Some(died) = self.members().find_map(Member::died) {
                 return Err(Fail::new(died).next("the message before this one says why"));
             }
             if begin.elapsed() > ENLIST {
-                return Err(Fail::new(format!(
-                    "only {joined} of {} servers joined the cluster",
-                    self.servers.len()
-                )));
+                return Err(Fail::new(format!("server {} does not join the cluster", self.servers.len())));
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -179,6 +178,7 @@ impl Cluster {
             server.process.end();
         }
         self.coordinator.process.end();
+        self.members().for_each(|member| member.remove_names());
     }
 }
 

@@ -43,8 +43,8 @@ struct Write {
 pub enum Outcome {
     /// The write with this number, and all before it, are safe.
     Persisted(u64),
-    /// The first write that is not safe does not fit, and no later one was done. Writes that are handed in from now on are
-    /// tried again.
+    /// The first write that is not safe does not fit, or the file is not at its path, and no later one was done. Writes that
+    /// are handed in from now on are tried again.
     Refused {
         /// Which file, and why.
         reason: String,
@@ -169,7 +169,7 @@ impl Writer {
             let Some(seq) = last else { continue };
             let outcome = match self.file.append(&body) {
                 Ok(()) => Outcome::Persisted(seq),
-                Err(Failure::NoRoom(why)) => match self.file.pairs() {
+                Err(Failure::Refused(why)) => match self.file.pairs() {
                     Ok(durable) => {
                         self.refusals += 1;
                         let reason = format!("{}: {why}", self.name);

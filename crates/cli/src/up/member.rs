@@ -10,6 +10,9 @@
 
 use std::time::{Duration, Instant};
 
+use sprat::doors::{Doors, Options};
+use sprat::locator::{Kind, Locator};
+
 use crate::fail::Fail;
 use crate::process::{Process, START};
 
@@ -88,6 +91,20 @@ impl Member {
                 }
                 Err(fail) => Some(self.wait(now, &fail.to_string())),
             },
+        }
+    }
+
+    /// Removes what an ended process that was killed has left in the file system: the sockets of its names in shared memory.
+    pub(super) fn remove_names(&mut self) {
+        if self.process.ended_well() {
+            return;
+        }
+        for locator in Locator::list(&self.locators).unwrap_or_default() {
+            if matches!(locator.kind(), Ok(Kind::Shm { .. })) {
+                // A server of this name replaces the dead one's socket and removes its own. If another process serves there,
+                // nothing is left to remove.
+                drop(Doors::listen(Options::default(), &[locator]));
+            }
         }
     }
 

@@ -221,6 +221,14 @@ fn a_killed_server_loses_its_tablets_and_no_others() {
     cluster.fails(3, &["get", "t", &keys[0]]);
 }
 
+/// A server that was killed removes nothing; its socket stayed behind if the cluster ended before the next one came.
+#[test]
+fn a_cluster_that_ends_removes_what_a_killed_server_has_left() {
+    let cluster = Cluster::up(1);
+    signal(cluster.ids[1], "KILL");
+    cluster.end();
+}
+
 /// What dies is started again and nothing else ends: without its coordinator a cluster ended, with all objects.
 #[test]
 fn a_killed_process_is_started_again_and_no_other_ends() {

@@ -5,14 +5,17 @@
 //! - The file's blocks are there before a record is written, and [`RESERVE`] bytes more, which only the first record of a
 //!   process may use: so a coordinator can be started on a full disk.
 //! - One process has the file: a lock of the open file, which ends with the process.
+//! - A record counts only while the file is found at its path: what is written to a file that was removed or replaced
+//!   ends with the process.
 //!
 //! Not here: what the bytes mean ([`sprat_store::statefile`]), and the thread that calls this.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
-use std::path::Path;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 use rustix::io::Errno;
@@ -30,8 +33,8 @@ const LOG_BYTES: u64 = 1 << 20;
 /// Why a change was not written.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// It does not fit. The file is as before.
-    NoRoom(io::Error),
+    /// It does not fit, or the file is not at its path. The file is as before.
+    Refused(io::Error),
     /// Nobody knows what is on the disk now.
     Broken(io::Error),
 }
@@ -40,6 +43,7 @@ pub(super) enum Failure {
 #[derive(Debug)]
 pub(super) struct StateFile {
     file: File,
+    path: PathBuf,
     log: Log,
     /// Up to there the file has blocks.
     allocated: u64,
@@ -50,6 +54,9 @@ pub(super) struct StateFile {
     /// A full disk: the file gets no blocks behind this place.
     #[cfg(test)]
     pub(super) room: std::sync::Arc<std::sync::atomic::AtomicU64>,
+    /// A disk that fails: so many writes and syncs still succeed.
+    #[cfg(test)]
+    pub(super) sound: std::sync::Arc<std::sync::atomic::AtomicU64>,
 }
 
 impl StateFile {
@@ -60,17 +67,18 @@ impl StateFile {
         options.read(true).write(true).mode(0o600).custom_flags(libc::O_NONBLOCK);
         match options.clone().create_new(true).open(path) {
             Ok(file) => {
-                let made = prepare(&file).and_then(|()| sync_folder(path)).and_then(|()| Self::take(file));
+                let made =
+                    prepare(&file).and_then(|()| sync_folder(path)).and_then(|()| Self::take(file, path));
                 // Half a file would be taken for a damaged one.
                 made.inspect_err(|_| drop(std::fs::remove_file(path)))
             }
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Self::take(options.open(path)?),
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Self::take(options.open(path)?, path),
             Err(e) => Err(e),
         }
     }
 
     /// Locks and reads an open file.
-    fn take(file: File) -> io::Result<(Self, Pairs)> {
+    fn take(file: File, path: &Path) -> io::Result<(Self, Pairs)> {
         let meta = file.metadata()?;
         if !meta.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the state must be a regular file"));
@@ -84,18 +92,21 @@ impl StateFile {
             allocated: file.metadata()?.len(),
             checkpoint_at: next_checkpoint(log.len()),
             file,
+            path: path.to_owned(),
             log,
             untouched: true,
             #[cfg(test)]
             room: std::sync::Arc::new(u64::MAX.into()),
+            #[cfg(test)]
+            sound: std::sync::Arc::new(u64::MAX.into()),
         };
         // Perhaps the last process was killed between a write and its sync.
         if let Some(piece) = unsealed {
             this.write(&piece)?;
-            this.file.sync_data()?;
+            this.sync()?;
         }
         this.seal()?;
-        this.file.sync_data()?;
+        this.sync()?;
         Ok((this, pairs))
     }
 
@@ -106,14 +117,15 @@ impl StateFile {
         }
         let Some(record) = self.log.record(body) else {
             let text = "the change is longer than a record may be";
-            return Err(Failure::NoRoom(io::Error::new(io::ErrorKind::FileTooLarge, text)));
+            return Err(Failure::Refused(io::Error::new(io::ErrorKind::FileTooLarge, text)));
         };
+        self.in_place().map_err(Failure::Refused)?;
         let reserve = if self.untouched { 0 } else { RESERVE };
         self.grow(record.end() + reserve)
             .and_then(|()| self.write(&record))
-            .map_err(|e| if no_room(&e) { Failure::NoRoom(e) } else { Failure::Broken(e) })?;
+            .map_err(|e| if no_room(&e) { Failure::Refused(e) } else { Failure::Broken(e) })?;
         // The kernel forgets what it could not write: a second try would succeed and prove nothing.
-        self.file.sync_data().map_err(Failure::Broken)?;
+        self.sync().map_err(Failure::Broken)?;
         self.log.wrote(&record);
         self.untouched = false;
         self.seal_if_room().map_err(Failure::Broken)?;
@@ -154,11 +166,11 @@ impl StateFile {
             }
             written => written?,
         }
-        self.file.sync_data()?;
+        self.sync()?;
         for _ in 0..2 {
             let piece = log.seal();
             self.write(&piece)?;
-            self.file.sync_data()?;
+            self.sync()?;
         }
         self.log = log;
         self.checkpoint_at = next_checkpoint(self.log.len());
@@ -198,7 +210,40 @@ impl StateFile {
     }
 
     fn write(&self, piece: &Piece) -> io::Result<()> {
+        #[cfg(test)]
+        self.fault()?;
         self.file.write_all_at(&piece.bytes, piece.at)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        #[cfg(test)]
+        self.fault()?;
+        self.file.sync_data()
+    }
+
+    /// The disk is said to have failed.
+    #[cfg(test)]
+    fn fault(&self) -> io::Result<()> {
+        use std::sync::atomic::Ordering::SeqCst;
+        let left = self.sound.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1));
+        left.map(|_| ()).map_err(|_| Errno::IO.into())
+    }
+
+    /// An error if the path names another file by now, or none.
+    fn in_place(&self) -> io::Result<()> {
+        let own = self.file.metadata()?;
+        let what = match std::fs::metadata(&self.path) {
+            Ok(there) if (there.dev(), there.ino()) == (own.dev(), own.ino()) => return Ok(()),
+            Ok(_) => "replaced",
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => "removed",
+            // The file may be there. The next start says what is wrong with the path.
+            Err(_) => return Ok(()),
+        };
+        let (process, file) = (std::process::id(), self.file.as_raw_fd());
+        Err(io::Error::other(format!(
+            "the file was {what} while in use; put it back, or copy /proc/{process}/fd/{file} there and start the \
+             coordinator anew"
+        )))
     }
 }
 

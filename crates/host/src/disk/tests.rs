@@ -155,6 +155,69 @@ fn a_full_disk_refuses_and_recovers() {
     assert_eq!(pairs, [pair("a", "1"), pair("d", "4")]);
 }
 
+/// A disk that fails at any point of a change stops the coordinator with the file's name and the reason, and nothing is
+/// written any more: the kernel forgets what it could not write, so that a second sync would succeed and prove nothing.
+#[test]
+fn a_disk_that_fails_is_final() {
+    let mut at = 0;
+    loop {
+        let (_folder, path) = folder();
+        let (file, _) = StateFile::open(&path).unwrap();
+        let sound = Arc::clone(&file.sound);
+        let mut disk = Disk::over(file, "state".into()).unwrap();
+        disk.persist(1, vec![pair("a", "1")], vec![]);
+        wait(&mut disk, 1);
+        sound.store(at, Ordering::SeqCst);
+        disk.persist(2, vec![pair("b", "2")], vec![]);
+        match next(&mut disk) {
+            Outcome::Failed(reason) => {
+                assert!(reason.starts_with("state: ") && reason.contains("Input/output error"), "{reason}");
+            }
+            Outcome::Persisted(2) => break,
+            other => panic!("{other:?}"),
+        }
+        sound.store(u64::MAX, Ordering::SeqCst);
+        disk.persist(3, vec![pair("c", "3")], vec![]);
+        drop(disk);
+        // A record counts once it is written, though it was not said; what came after the failure never does.
+        let (_disk, pairs) = Disk::open(&path).unwrap();
+        let written = [pair("a", "1"), pair("b", "2")];
+        assert!(pairs == written || pairs == written[..1], "{pairs:?}");
+        at += 1;
+    }
+    assert!(at >= 4, "the record, its sync and two superblocks can fail: {at}");
+}
+
+/// Changes went on to be acknowledged in a file that nobody could open again: with the next start of the coordinator they
+/// were gone, and with a removed file the whole cluster.
+#[test]
+fn a_file_that_was_removed_or_replaced_is_written_no_more() {
+    let (folder, path) = folder();
+    let aside = folder.path().join("aside");
+    let (mut disk, _) = Disk::open(&path).unwrap();
+    disk.persist(1, vec![pair("a", "1")], vec![]);
+    wait(&mut disk, 1);
+    for (seq, what) in [(2, "removed"), (4, "replaced")] {
+        fs::rename(&path, &aside).unwrap();
+        if what == "replaced" {
+            fs::copy(&aside, &path).unwrap();
+        }
+        disk.persist(seq, vec![pair("b", "2")], vec![]);
+        match next(&mut disk) {
+            Outcome::Refused { reason, durable } => {
+                assert!(reason.contains(what) && reason.contains("/proc/"), "{reason}");
+                assert_eq!(durable[0], pair("a", "1"));
+            }
+            other => panic!("{other:?}"),
+        }
+        fs::rename(&aside, &path).unwrap();
+        disk.persist(seq + 1, vec![pair("c", "3")], vec![]);
+        wait(&mut disk, seq + 1);
+    }
+    drop(disk);
+    assert_eq!(Disk::open(&path).unwrap().1, [pair("a", "1"), pair("c", "3")]);
+}
+
 /// The first change after a start has room on a disk that is full: else no coordinator could be started there.
 #[test]
 fn a_process_can_start_on_a_full_disk() {
@@ -176,7 +239,7 @@ fn a_process_can_start_on_a_full_disk() {
     let (mut file, _) = StateFile::open(&path).unwrap();
     file.room.store(0, Ordering::SeqCst);
     assert!(file.append(&body).is_ok(), "twenty processes have used less than the reserve");
-    assert!(matches!(file.append(&body), Err(Failure::NoRoom(_))));
+    assert!(matches!(file.append(&body), Err(Failure::Refused(_))));
 }
 
 /// The file stays as short as its content, whatever was written over time.

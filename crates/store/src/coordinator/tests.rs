@@ -414,6 +414,22 @@ fn a_server_that_leaves_in_good_order_is_gone_at_once() {
     assert_eq!(w.tablets(a).unwrap(), [(x, LOST), (y, NORMAL)]);
 }
 
+/// A server that was killed and started again, and a cluster that was ended and started again with its state: the life
+/// before had fewer tablets, and a table on it was not created before its lease ended, four seconds later.
+#[test]
+fn a_table_is_not_put_on_a_life_of_a_server_that_is_over() {
+    let mut w = World::new(config());
+    let (old, y) = (w.enlist("x"), w.enlist("y"));
+    let x = w.enlist("x");
+    assert_ne!(x, old);
+    let a = w.create("a", 2).unwrap();
+    assert_eq!(w.tablets(a).unwrap(), [(y, NORMAL), (x, NORMAL)]);
+    w.restart();
+    let (new, y) = (w.enlist("x"), w.enlist("y"));
+    let b = w.create("b", 2).unwrap();
+    assert_eq!(w.tablets(b).unwrap(), [(new, NORMAL), (y, NORMAL)]);
+}
+
 #[test]
 fn after_a_restart_servers_have_a_full_term_to_be_heard_of() {
     let mut w = World::new(config());
