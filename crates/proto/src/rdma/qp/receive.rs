@@ -16,7 +16,7 @@ use super::{QueuePair, Sge};
 use crate::Instant;
 use crate::wire::rdmap::{Cause, Opcode};
 
-/// How many messages may be begun before an earlier one has come, if receives are shared.
+/// How many messages may be begun before the first of them has come, if receives are shared: others wait for what they take.
 const AHEAD: u32 = 16;
 
 /// Where the octets of a message go.
@@ -117,6 +117,12 @@ impl ReceiveQueue {
         msn.wrapping_sub(self.delivered.wrapping_add(1))
     }
 
+    /// How many messages are begun from the first one on that is not whole.
+    fn begun(&self) -> usize {
+        let first = self.arriving.iter().position(|incoming| !incoming.is_whole());
+        first.map_or(0, |first| self.arriving.len() - first)
+    }
+
     fn incoming(&mut self, msn: u32) -> Option<&mut Incoming> {
         let place = self.place(msn);
         self.arriving.get_mut(place as usize)
@@ -155,12 +161,15 @@ impl QueuePair {
     #[inline]
     fn take(&mut self, place: u32, shared: &mut Shared) -> Result<(), Cause> {
         let more = u64::from(place) + 1 - self.receive.arriving.len() as u64;
-        let (there, most) = match self.options.srq {
-            _ if self.receive.unready > 0 => (0, u64::MAX),
-            Some(srq) => (shared.srq_len(srq), u64::from(AHEAD)),
-            None => (self.receive.waiting.len(), u64::MAX),
+        if self.options.srq.is_some() && self.receive.begun() as u64 + more > u64::from(AHEAD) {
+            return Err(Cause::UNTAGGED_MSN);
+        }
+        let there = match self.options.srq {
+            _ if self.receive.unready > 0 => 0,
+            Some(srq) => shared.srq_len(srq),
+            None => self.receive.waiting.len(),
         };
-        if more > (there as u64).min(most) {
+        if more > there as u64 {
             return if more == 1 { self.keep(shared) } else { Err(Cause::UNTAGGED_MSN) };
         }
         for _ in 0..more {

@@ -266,3 +266,39 @@ fn shared_receives_go_to_who_waits() {
     pair.b.rnic.post_srq_recv(srq, RecvRequest { id: 9, list: sges(&[]) }).unwrap();
     pair.b.rnic.destroy_srq(srq).unwrap();
 }
+
+/// A peer that begins messages and ends none took all receives that others share with it, those that were there and those
+/// that were posted later, for as long as it was connected.
+#[test]
+fn a_peer_that_ends_no_message_takes_few_shared_receives() {
+    for posted_before in [true, false] {
+        let mut pair = Pair::new(&patient(None));
+        let b = &mut pair.b;
+        let srq = b.rnic.create_srq(b.pd, 64, 1).unwrap();
+        b.qp = b.rnic.create_qp(QpOptions { srq: Some(srq), ..qp_options(b.pd, b.cq) }).unwrap();
+        pair.start(&patient(None));
+        pair.accept(&patient(None));
+        pair.b.sent.clear();
+        let sink = pair.b.region(vec![0; 64], 0);
+        let post = |b: &mut Side| {
+            for id in 0..64 {
+                b.rnic.post_srq_recv(srq, RecvRequest { id, list: sges(&[(sink, 0, 64)]) }).unwrap();
+            }
+        };
+        let mut peer = Peer { pair, stag: sink };
+        if posted_before {
+            post(peer.us());
+        }
+        for msn in 1..=16 {
+            peer.say(untagged(Opcode::Send, msn, 0, false), b"x");
+        }
+        if !posted_before {
+            post(peer.us());
+        }
+        assert_eq!(peer.hear(), []);
+        assert_eq!(peer.us().rnic.shared.srq_len(srq), 48);
+        peer.say(untagged(Opcode::Send, 17, 0, false), b"x");
+        assert_eq!(peer.cause(), Cause::UNTAGGED_MSN);
+        assert_eq!(peer.us().rnic.shared.srq_len(srq), 48);
+    }
+}
