@@ -922,6 +922,28 @@ fn a_full_disk_refuses_changes_and_nothing_else() {
     assert_eq!(w.masters["x"].owns.len(), 1);
 }
 
+/// A write that the disk has not been handed when it refuses the one before may rest on that one.
+#[test]
+fn what_the_disk_has_not_been_handed_is_given_up_too() {
+    let mut w = World::new(config());
+    w.enlist("x");
+    let before = w.disk.clone();
+    let lease = RenewClient { cluster: 0, lease: LeaseId(0), release: false }.emit();
+    w.disk_stalls = true;
+    let first = w.ask(lease.clone());
+    let second = Caller { door: 0, rpc: ServerRpc(first + 1) };
+    let reply = w.coordinator.request(w.now, second, Payload::Owned(lease), Instant::NEVER);
+    assert!(reply.is_none(), "it waits for the disk");
+    w.disk_full = true;
+    w.persist_one();
+    (w.disk_full, w.disk_stalls) = (false, false);
+    w.run();
+    assert!(w.disk == before, "nothing of what was refused is on the disk");
+    for asked in [first, first + 1] {
+        assert_eq!(outcome(&w.replies[&asked]).unwrap().0, Status::NotDurable);
+    }
+}
+
 /// A table whose first record is durable and whose second one is not comes to be when there is room; its creator is told.
 #[test]
 fn a_table_that_is_half_created_is_finished_later() {
