@@ -1,4 +1,5 @@
-//! A disk: writes are safe after a while, in order, and only then acknowledged; a full one refuses them.
+//! A disk: writes are safe after a while, in order, and only then acknowledged; a full one refuses them, and one that fails
+//! tells nothing of them any more.
 //!
 //! What always holds: what was acknowledged survives every crash; of what was not, a crash keeps some first part,
 //! because the medium may have been faster than the acknowledgement.
@@ -29,6 +30,18 @@ pub enum Outcome {
     /// The disk is full: the first write that is not safe was refused, and with it all that began after it. What is safe
     /// is this.
     Refused(Contents),
+    /// The disk has failed: the process must stop, and finds what a crash leaves.
+    Failed,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Health {
+    #[default]
+    Sound,
+    /// The next write fails.
+    Failing,
+    /// One has failed: there are no outcomes before the process ends.
+    Failed,
 }
 
 /// A disk.
@@ -37,6 +50,7 @@ pub struct Disk {
     contents: Contents,
     pending: VecDeque<(Instant, Write)>,
     full: bool,
+    health: Health,
 }
 
 impl Disk {
@@ -58,10 +72,30 @@ impl Disk {
         self.full = full;
     }
 
+    /// The next write fails, and none that follows is done before the process has ended.
+    pub fn fail(&mut self) {
+        self.health = Health::Failing;
+    }
+
+    /// No write fails that has not failed yet.
+    pub fn mend(&mut self) {
+        if self.health == Health::Failing {
+            self.health = Health::Sound;
+        }
+    }
+
     /// Makes what is due by `now` safe; what became of the next write.
     pub fn completed(&mut self, now: Instant) -> Option<Outcome> {
         if self.pending.front().is_none_or(|(at, _)| *at > now) {
             return None;
+        }
+        match self.health {
+            Health::Sound => {}
+            Health::Failing => {
+                self.health = Health::Failed;
+                return Some(Outcome::Failed);
+            }
+            Health::Failed => return None,
         }
         if self.full {
             self.pending.clear();
@@ -76,6 +110,7 @@ impl Disk {
     /// The process dies: a first part of what is pending, as long as `rng` says, is on the disk if there is room; the rest
     /// never was.
     pub fn crash(&mut self, rng: &mut Rng) {
+        self.health = Health::Sound;
         let most = if self.full { 0 } else { self.pending.len() as u64 };
         let keep = rng.below(most + 1) as usize;
         for (_, write) in std::mem::take(&mut self.pending).into_iter().take(keep) {
@@ -125,6 +160,22 @@ mod tests {
         assert_eq!(disk.completed(Instant::NEVER), None);
         disk.write(Instant::from_ns(9), put(4));
         assert_eq!(disk.completed(Instant::from_ns(9)), Some(Outcome::Safe(4)));
+    }
+
+    #[test]
+    fn a_disk_that_fails_says_so_once_and_is_sound_for_the_next_process() {
+        let mut disk = Disk::default();
+        for seq in 1..=3 {
+            disk.write(Instant::from_ns(seq), put(seq));
+        }
+        assert_eq!(disk.completed(Instant::from_ns(1)), Some(Outcome::Safe(1)));
+        disk.fail();
+        assert_eq!(disk.completed(Instant::from_ns(3)), Some(Outcome::Failed));
+        disk.mend();
+        assert_eq!(disk.completed(Instant::from_ns(3)), None);
+        disk.crash(&mut Rng::seeded(1));
+        disk.write(Instant::from_ns(4), put(1));
+        assert_eq!(disk.completed(Instant::from_ns(4)), Some(Outcome::Safe(1)));
     }
 
     #[test]

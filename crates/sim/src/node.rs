@@ -74,6 +74,7 @@ impl<M: Machine> Node<M> {
                 Outcome::Refused(contents) => {
                     self.machine.rollback(now, "the disk is full", contents.into_iter().collect());
                 }
+                Outcome::Failed => outside.stop = Some("the disk has failed".into()),
             }
         }
         let arrived = self.endpoint.input(now, &mut outside.port);

@@ -302,6 +302,7 @@ impl<S> World<S> {
         self.wire.set_fault(Default::default());
         self.wire.heal();
         self.set_full(false);
+        self.hosts.iter_mut().for_each(|host| host.disk.mend());
         for host in 0..self.hosts.len() {
             let now = self.now;
             self.hosts[host].busy_until = self.hosts[host].busy_until.min(now);
@@ -461,6 +462,12 @@ impl<S> World<S> {
         self.note(5, 0);
         self.set_full(true);
         self.queue.push(self.now.after(ns), Event::Room(self.filled));
+    }
+
+    /// The next write to this host's disk fails, which ends the process there.
+    pub fn fail_disk(&mut self, host: HostId) {
+        self.note(6, host);
+        self.hosts[host].disk.fail();
     }
 
     fn set_full(&mut self, full: bool) {

@@ -199,6 +199,27 @@ fn while_disks_are_full() {
     });
 }
 
+/// The coordinator's disk fails again and again: each time the coordinator stops, and the next one finds a first part of what
+/// was on its way. All that was acknowledged is there.
+#[test]
+fn while_the_coordinators_disk_fails() {
+    seeds::each("while_the_coordinators_disk_fails", 10, |seed| {
+        let mut rng = Rng::seeded(seed ^ 0xe10);
+        let mut options = Options::default();
+        options.wire.fault = any_fault(&mut rng);
+        let mut shape = any_shape(&mut rng, [Frail::SOLID; 3]);
+        shape.habits.drop_ppm = 200_000;
+        let mut world = world(seed, options, &shape);
+        for _ in 0..50 {
+            world.fail_disk(0);
+            world.run_for(rng.below(50 * MS));
+        }
+        let world = run(world, &shape);
+        let failed = world.stopped().iter().filter(|(host, why)| *host == 0 && why.contains("disk")).count();
+        assert!(failed > 0 && world.life(0) as usize > failed, "{failed}: {:?}", world.stopped());
+    });
+}
+
 #[test]
 fn over_rings() {
     seeds::each("over_rings", 8, |seed| {
