@@ -161,7 +161,14 @@ fn unusable(error: &std::io::Error) -> Fail {
         std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
             fail.next("make room there, or name another file with --state")
         }
-        _ => fail.next("name a regular file with --state that you may write, or one that does not exist yet"),
+        std::io::ErrorKind::NotFound
+        | std::io::ErrorKind::PermissionDenied
+        | std::io::ErrorKind::InvalidInput
+        | std::io::ErrorKind::NotADirectory
+        | std::io::ErrorKind::IsADirectory => {
+            fail.next("name a regular file with --state that you may write, or one that does not exist yet")
+        }
+        _ => fail.next("mend that, then start it anew with this --state, or name another file"),
     }
 }
 

@@ -110,6 +110,10 @@ impl Disk {
         match self.done.try_recv() {
             Ok(outcome) => {
                 self.refusals += u64::from(matches!(outcome, Outcome::Refused { .. }));
+                if let Outcome::Failed(_) = outcome {
+                    // The thread ends, which must not be told as another reason.
+                    self.writes = None;
+                }
                 Some(outcome)
             }
             Err(TryRecvError::Empty) => None,

@@ -157,6 +157,7 @@ fn a_full_disk_refuses_and_recovers() {
 
 /// A disk that fails at any point of a change stops the coordinator with the file's name and the reason, and nothing is
 /// written any more: the kernel forgets what it could not write, so that a second sync would succeed and prove nothing.
+/// The coordinator's last words were "it is written no more": the end of the writing thread hid why it ended.
 #[test]
 fn a_disk_that_fails_is_final() {
     let mut at = 0;
@@ -178,6 +179,8 @@ fn a_disk_that_fails_is_final() {
         }
         sound.store(u64::MAX, Ordering::SeqCst);
         disk.persist(3, vec![pair("c", "3")], vec![]);
+        disk.thread.take().unwrap().join().unwrap();
+        assert!(disk.completed().is_none(), "what else there is to say would hide the reason");
         drop(disk);
         // A record counts once it is written, though it was not said; what came after the failure never does.
         let (_disk, pairs) = Disk::open(&path).unwrap();
