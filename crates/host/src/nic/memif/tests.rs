@@ -251,8 +251,8 @@ fn sleepers_are_woken() {
     let (mut server, mut client) = pair(&house, |o| o);
     let none = Timespec { tv_sec: 0, tv_nsec: 0 };
     let readable = |device: &Memif| {
-        let mut fds = [rustix::event::PollFd::from_borrowed_fd(device.fd(), rustix::event::PollFlags::IN)];
-        rustix::event::poll(&mut fds, Some(&none)).unwrap() > 0
+        let mut fds = [PollFd::from_borrowed_fd(device.fd(), PollFlags::IN)];
+        poll(&mut fds, Some(&none)).unwrap() > 0
     };
     let bytes = frame(server.info().mac, client.info().mac, &mut Rng::seeded(7), 60);
     for _ in 0..3 {
