@@ -51,10 +51,10 @@ impl File {
     }
 }
 
-/// Where the code's items under `#[cfg(test)]` stand that have a body.
+/// Where the code's items under `#[cfg(test)]` stand that have a body. A field has none: its comma comes first.
 fn test_modules(code: &str) -> Vec<Range<usize>> {
     let opened = code.match_indices("#[cfg(test)]").filter_map(|(at, _)| {
-        let open = at + code[at..].find(['{', ';'])?;
+        let open = at + code[at..].find(['{', ';', ','])?;
         (code.as_bytes()[open] == b'{').then(|| at..closing(code, open) + 1)
     });
     opened.collect()
