@@ -695,7 +695,10 @@ impl Core {
         loop {
             let (mut len, mut more) = (0, true);
             let within = |record: &Record, len| {
-                len < batch && record.bytes.len() < COPIED && record.parts.len() < sys::PIECES / 2
+                !record.push
+                    && len < batch
+                    && record.bytes.len() < COPIED
+                    && record.parts.len() < sys::PIECES / 2
             };
             while more && within(&self.record, len) {
                 let mut reach = Reach { regions: &mut self.regions, slices };

@@ -151,6 +151,8 @@ pub struct Record {
     pub bytes: Vec<u8>,
     /// What to send.
     pub parts: Vec<Part>,
+    /// The last part asks the peer, which can answer while more is framed: send the record as it is (TCP's PSH).
+    pub push: bool,
 }
 
 impl Record {
@@ -174,6 +176,7 @@ impl Record {
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.parts.clear();
+        self.push = false;
     }
 }
 

@@ -25,9 +25,10 @@ use crate::Instant;
 use crate::wire::placed::Placed;
 use crate::wire::rdmap::Cause;
 
-/// At least so often Writes are asked for while more of them follow: by number,
-const ASK_WRITES: u64 = 16;
-/// or by octets, few enough that completions come while more is sent, many enough that answers cost nothing.
+/// While more Writes follow, a question comes behind half of what is in progress: the peer places one half while the other is
+/// framed. Behind fewer Writes than these a question would cost more than it brings.
+const ASK_WRITES: u64 = 32;
+/// By octets a question comes behind so many, few enough that completions come while more is sent, many enough that answers cost nothing.
 const ASK_OCTETS: u64 = 512 << 10;
 /// How long a peer that was asked and has said nothing yet may be one of ours that has not got to it.
 pub(crate) const UNSURE_NS: u64 = 200 * crate::time::MS;
@@ -186,9 +187,13 @@ impl Placement {
     }
 
     /// Something has to be said before the next own message.
-    fn must_speak(&self) -> bool {
-        let many = self.framed - self.asked[1] >= ASK_WRITES || self.octets >= ASK_OCTETS;
-        (self.owed && self.rides) || (many && self.asks())
+    fn must_speak(&self, queued: usize) -> bool {
+        (self.owed && self.rides) || (self.asks() && (self.is_half(queued) || self.octets >= ASK_OCTETS))
+    }
+
+    /// Half of the requests in progress, `queued` of them, are framed since the last question.
+    fn is_half(&self, queued: usize) -> bool {
+        self.framed - self.asked[1] >= ASK_WRITES.max(queued as u64 / 2)
     }
 
     /// A peer of which nothing is known was asked for the first time.
@@ -215,9 +220,9 @@ impl QueuePair {
         shared: &mut Shared,
         out: &mut Out<'_, M>,
     ) -> Result<bool, Unmapped> {
-        let it = &self.placement;
+        let (it, queued) = (&self.placement, self.send.len());
         let greets = it.hello && (self.send.has_work() || !self.answers.is_empty());
-        if greets || it.must_speak() { self.speak(shared, out).map(|()| true) } else { Ok(false) }
+        if greets || it.must_speak(queued) { self.speak(shared, out).map(|()| true) } else { Ok(false) }
     }
 
     /// Says what there is to say when no own message is left to be sent; false if that is nothing, or can wait.
@@ -228,7 +233,7 @@ impl QueuePair {
     ) -> Result<bool, Unmapped> {
         let it = &self.placement;
         let asks = it.asks() && it.asked[0] <= it.acked;
-        let (speaks, owed) = (asks || it.must_speak(), it.owed);
+        let (speaks, owed) = (asks || it.must_speak(self.send.len()), it.owed);
         if speaks || (owed && !self.waits_for_a_ride(shared)) {
             self.speak(shared, out).map(|()| true)
         } else {
@@ -251,8 +256,10 @@ impl QueuePair {
     }
 
     fn speak<M: Memory>(&mut self, shared: &mut Shared, out: &mut Out<'_, M>) -> Result<(), Unmapped> {
+        let queued = self.send.len();
         let it = &mut self.placement;
         let asks = it.asks();
+        out.record.push |= asks && it.is_half(queued);
         let said = Placed { hello: it.hello, asks, count: it.placed };
         out.frame(&said.header(), &[])?;
         if it.owed {

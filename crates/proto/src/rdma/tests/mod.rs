@@ -78,6 +78,8 @@ pub(super) struct Side {
     pub(super) wire: VecDeque<u8>,
     /// Every octet ever sent.
     pub(super) sent: Vec<u8>,
+    /// Questions that leave before more is framed.
+    pub(super) pushed: u64,
     /// Came and was not consumed.
     inbox: Vec<u8>,
     /// How this side has closed its stream.
@@ -121,6 +123,7 @@ impl Side {
             conn: None,
             wire: VecDeque::new(),
             sent: Vec::new(),
+            pushed: 0,
             inbox: Vec::new(),
             closed: None,
             told: false,
@@ -172,7 +175,9 @@ impl Side {
         let mut any = false;
         while let Some(conn) = self.rnic.ready() {
             let mut record = Record::default();
-            while self.rnic.output(now, conn, &mut record, &mut self.ram) {}
+            while self.rnic.output(now, conn, &mut record, &mut self.ram) {
+                self.pushed += u64::from(core::mem::take(&mut record.push));
+            }
             let mut octets = Vec::new();
             for part in &record.parts {
                 match part {

@@ -245,7 +245,8 @@ fn completions_come_while_more_is_sent() {
     }
     pair.run();
     assert_eq!(pair.a.done().len(), 64);
-    assert_eq!(said(&pair.a.sent).len(), 4, "every sixteenth");
+    assert_eq!(said(&pair.a.sent).len(), 2, "behind each half");
+    assert_eq!(pair.a.pushed, 2, "each at once");
     assert_eq!(said(&pair.b.sent), [Placed { hello: true, ..count(64) }]);
 }
 
