@@ -4,9 +4,9 @@
 
 use std::io;
 
-use sprat::netns::{DEV, Wire};
 use sprat::nic::{self, AnyNic, Nic as _, Options, Way, bond::Bond, memif, shm};
 use sprat_proto::device::{Device as _, Mac};
+use sprat_sys::netns::{DEV, Wire};
 
 use crate::args;
 use crate::fail::Fail;

@@ -34,10 +34,10 @@ use fail::Fail;
 
 /// The servers' memory is touched at random, and the floors' likewise.
 #[global_allocator]
-static ALLOCATOR: sprat::mem::huge::Allocator = sprat::mem::huge::Allocator;
+static ALLOCATOR: sprat_sys::memory::huge::Allocator = sprat_sys::memory::huge::Allocator;
 
 fn main() -> ExitCode {
-    sprat::mem::huge::keep_freed();
+    sprat_sys::memory::huge::keep_freed();
     match start() {
         Ok(code) => code,
         Err(fail) => {

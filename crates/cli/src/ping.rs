@@ -8,7 +8,6 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use sprat::clock;
 use sprat::driver::Driver as _;
 use sprat::locator::{DevicePort, Kind, Locator};
 use sprat::probe::Marks;
@@ -19,6 +18,7 @@ use sprat_proto::net::Event;
 use sprat_proto::time::{MS, SECOND};
 use sprat_proto::{Datagrams as _, Instant};
 use sprat_store::message::data;
+use sprat_sys::clock;
 
 use crate::args::Ping;
 use crate::fail::{Fail, Named as _};

@@ -13,5 +13,5 @@ pub fn shm_hello(bytes: &[u8]) {
 
 /// The kernel's answer about an interface.
 pub fn interface(bytes: &[u8]) {
-    crate::netns::link::fuzz(bytes);
+    sprat_sys::netns::link::fuzz(bytes);
 }

@@ -8,30 +8,23 @@
 //! a [`transport`]: the RPC endpoint of `sprat-proto` over a datagram [`driver`] ([`fast`]), or a byte stream.
 
 mod api;
-pub mod clock;
 mod count;
-pub mod cpu;
-pub mod crc;
 pub mod disk;
 pub mod doors;
 pub mod driver;
 pub mod fast;
 pub mod fault;
 pub mod floor;
-mod fork;
 mod framed;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod links;
 pub mod locator;
-pub mod mem;
-pub mod netns;
 pub mod nic;
 mod open;
 pub mod probe;
 mod race;
 mod rdma;
-pub mod ring;
 pub mod server;
 pub mod shm;
 pub mod socket;

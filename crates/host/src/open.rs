@@ -6,7 +6,6 @@ use sprat_proto::Rng;
 use sprat_proto::probe::{NoProbe, Probe};
 use sprat_proto::rpc::Config;
 
-use crate::crc::crc32c;
 use crate::doors::{Options, Way};
 use crate::driver::Driver;
 use crate::fast::Fast;
@@ -19,6 +18,7 @@ use crate::socket::tcp::Tcp;
 use crate::socket::udp::{self, Udp};
 use crate::stack::Stack;
 use crate::transport::Transport;
+use sprat_sys::crc::crc32c;
 
 /// Most requests that wait on one session beyond its channels. They are the program's own, in its own memory: the limit
 /// only has to be one, and below it nothing is refused and tried again.

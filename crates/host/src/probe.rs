@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use sprat_proto::probe::{Point, Probe};
 
-use crate::clock::Clock;
+use sprat_sys::clock::Clock;
 
 pub mod sample;
 pub(crate) mod watch;

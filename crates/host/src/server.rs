@@ -16,13 +16,13 @@ use sprat_store::coordinator::{Config, Coordinator};
 use sprat_store::master::{self, Master};
 use sprat_store::segment::segment_bytes;
 
-use crate::clock::Clock;
-use crate::crc::crc32c;
 use crate::disk::Disk;
 use crate::doors::{Doors, Options};
 use crate::locator::Locator;
 use crate::open::rng;
 use crate::worker::Worker;
+use sprat_sys::clock::Clock;
+use sprat_sys::crc::crc32c;
 
 /// How to run a coordinator.
 #[derive(Clone, Debug)]

@@ -24,12 +24,12 @@ use sprat_proto::device::Mac;
 use sprat_proto::net::{Config, Event, Port, V4};
 use sprat_proto::{Addr, Datagrams, Device as _, Instant};
 
-use crate::clock;
 use crate::driver::Driver;
 use crate::locator::{DevicePort, Kind, Locator};
 use crate::nic::bond::Bond;
 use crate::nic::{self, AnyNic, Nic as _, Steer, memif, pcap, shm};
 use crate::probe::{Marks, watch::WatchedNic};
+use sprat_sys::clock;
 
 /// The MTU of frames through rings: it costs no wire anything, and a long message wants few frames.
 const MEMORY_MTU: usize = 9000;

@@ -22,11 +22,11 @@ use sprat_proto::rpc::{Event, Message, RequestError, RpcError, RpcId};
 use sprat_proto::time::{SECOND, US};
 use sprat_store::machine::{Caller, Link, Machine, Output};
 
-use crate::clock::Clock;
-use crate::cpu::{Idle, Rest};
 use crate::disk::{Disk, Outcome};
 use crate::doors::{Door, Doors};
 use crate::links::Links;
+use sprat_sys::clock::Clock;
+use sprat_sys::cpu::{Idle, Rest};
 
 mod reach;
 #[cfg(test)]

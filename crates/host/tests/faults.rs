@@ -3,8 +3,6 @@
 
 use std::collections::HashMap;
 
-use sprat::clock::Clock;
-use sprat::crc::crc32c;
 use sprat::fast::Fast;
 use sprat::fault::Faulty;
 use sprat::socket::udp::{Options, Udp};
@@ -13,6 +11,8 @@ use sprat_proto::fault::Fault;
 use sprat_proto::probe::NoProbe;
 use sprat_proto::rpc::{Config, Event};
 use sprat_proto::{Instant, Rng};
+use sprat_sys::clock::Clock;
+use sprat_sys::crc::crc32c;
 
 /// Nothing takes this long; it only ends a broken test.
 const FOREVER_NS: u64 = 300_000_000_000;

@@ -5,13 +5,13 @@ use std::net::TcpStream;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use sprat::clock::now;
 use sprat::verbs::{
     AcceptOptions, Access, Cause, Completed, Completion, CompletionQueue, ConnectError, ConnectOptions,
     Connection, Copies, Counters, Device, MemoryRegion, Notice, Options, OutOfBounds, PairOptions, PostError,
     ProtectionDomain, QueuePair, RecvRequest, Remote, SendOp, SendRequest, Stag, Status, Threading,
     WindowKind,
 };
+use sprat_sys::clock::now;
 
 const SOON: Option<Duration> = Some(Duration::from_secs(20));
 

@@ -13,8 +13,8 @@ use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use sprat::clock;
 use sprat::verbs::{Completion, Data, MAX_INLINE, MAX_SGE, Remote, SendOp, SendRequest, Sge, Stag};
+use sprat_sys::clock;
 
 use crate::abi::device::{Context, ValuesEx};
 use crate::abi::object::{Cq as SeenCq, CqEx, CqInit, DataBuf, ModifyCq, Mw, PollCq, Qp as SeenQp, QpEx};

@@ -5,8 +5,8 @@
 
 use std::sync::Mutex;
 
-use sprat::clock;
 use sprat::verbs::Failure;
+use sprat_sys::clock;
 
 use crate::engine::locked;
 use crate::log::{Level, log, on};

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use sprat::clock;
+use sprat_sys::clock;
 
 /// How much of it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

@@ -5,11 +5,11 @@
 
 use std::time::Duration;
 
-use sprat::clock::Clock;
 use sprat::kv::{RejectRules, TableId};
 use sprat::locator::Locator;
 use sprat::probe::Marks;
 use sprat_proto::Rng;
+use sprat_sys::clock::Clock;
 
 use super::Bench;
 use super::floor::{self, Exchange};

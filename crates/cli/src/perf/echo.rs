@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use sprat::clock::Clock;
 use sprat::locator::Locator;
 use sprat::rpc::{Client, Options, Rpc, RpcError, Session};
+use sprat_sys::clock::Clock;
 
 use super::Bench;
 use super::floor::Exchange;

@@ -9,10 +9,10 @@
 
 use std::time::Duration;
 
-use sprat::clock::Clock;
-use sprat::netns::link;
 use sprat::rpc::{Client, Options, Session};
 use sprat_proto::Instant;
+use sprat_sys::clock::Clock;
+use sprat_sys::netns::link;
 
 use super::report::Row;
 use super::{Bench, net};

@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use sprat::clock::Clock;
 use sprat::kv::RejectRules;
+use sprat_sys::clock::Clock;
 
 use super::measure::{Figures, Sample};
 use super::procfs::processor_time;

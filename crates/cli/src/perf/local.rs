@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use sprat::floor::Open;
 use sprat::locator::Locator;
-use sprat::netns::{Inside, Wire};
+use sprat_sys::netns::{Inside, Wire};
 
 use super::net::{self, Net};
 use crate::fail::{Fail, Named as _};

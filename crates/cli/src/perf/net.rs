@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use sprat::floor::Open;
 use sprat::locator::Locator;
-use sprat::netns::{DEV, Inside, Wire, link};
 use sprat::nic::{self, AnyNic, memif, shm};
 use sprat_proto::device::Mac;
+use sprat_sys::netns::{DEV, Inside, Wire, link};
 
 use crate::fail::{Fail, Named as _};
 

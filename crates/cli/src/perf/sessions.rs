@@ -7,9 +7,9 @@ use std::collections::HashMap;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use sprat::clock::Clock;
 use sprat::rpc::{Client, Options, Rpc, Session};
 use sprat_proto::Rng;
+use sprat_sys::clock::Clock;
 
 use super::echo::failure;
 use super::measure::{Lane, Sample, in_turns};

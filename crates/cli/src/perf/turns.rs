@@ -6,14 +6,14 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use sprat::clock::Clock;
 use sprat::kv::{RejectRules, Store, TableId};
-use sprat::netns::Wire;
 use sprat::rpc::{Call, Client, Server, Session};
 use sprat::server::{CoordinatorOptions, ServerOptions, coordinator, server};
 use sprat::worker::Worker;
 use sprat_store::coordinator::Coordinator;
 use sprat_store::master::Master;
+use sprat_sys::clock::Clock;
+use sprat_sys::netns::Wire;
 
 use super::Bench;
 use super::basic::key;

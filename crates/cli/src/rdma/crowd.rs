@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use sprat::clock::Clock;
 use sprat::verbs::{
     AcceptOptions, Access, Completed, ConnectOptions, Device, PairOptions, Qp, QueuePair, RecvRequest,
     SendOp, SendRequest,
 };
+use sprat_sys::clock::Clock;
 
 use super::args::{Crowd, Model};
 use super::connect;

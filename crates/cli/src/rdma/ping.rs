@@ -14,12 +14,12 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use sprat::clock::Clock;
 use sprat::verbs::{
     AcceptOptions, Access, Completed, Completion, CompletionQueue, ConnectError, ConnectOptions,
     ConnectRequest, Connection, Device, Listener, MemoryRegion, PairOptions, QueuePair, RecvRequest, Remote,
     SendOp, SendRequest, Stag,
 };
+use sprat_sys::clock::Clock;
 
 use super::args::Ping;
 use super::{connect, device_for, strays};

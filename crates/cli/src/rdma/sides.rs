@@ -8,8 +8,8 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use rustix::thread::{CpuSet, sched_setaffinity};
-use sprat::clock::Clock;
 use sprat::verbs::{Completed, Device, SendOp, SendRequest};
+use sprat_sys::clock::Clock;
 
 use super::args::{Model, Op, Threads};
 use super::end::{CREDIT, DEPTH, End, Plan, RECEIVES, ended};

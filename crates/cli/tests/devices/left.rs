@@ -9,7 +9,7 @@ use std::process::{Child, Stdio};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
-use sprat::netns::{DEV, Namespace, Wire, link};
+use sprat_sys::netns::{DEV, Namespace, Wire, link};
 
 use crate::{SECOND, Serving, run, sprat};
 

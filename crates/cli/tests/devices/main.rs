@@ -14,7 +14,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use sprat::netns::{DEV, Namespace, Wire, link};
+use sprat_sys::netns::{DEV, Namespace, Wire, link};
 
 mod captures;
 mod left;

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use sprat::netns::{DEV, Wire};
+use sprat_sys::netns::{DEV, Wire};
 
 use crate::{program_for_all, sprat};
 

@@ -39,12 +39,12 @@ pub use sprat_store::message::data::RejectRules;
 pub use sprat_store::number::double_text;
 pub use sprat_store::types::{MAX_KEY, MAX_VALUE, TableId, Version};
 
-use crate::clock::Clock;
 use crate::doors::Doors;
 pub use crate::doors::Options;
 use crate::locator::Locator;
 use crate::open::rng;
 use crate::worker::Worker;
+use sprat_sys::clock::Clock;
 
 /// Most sessions with one server: with eight channels each, they have 64 operations in progress at a time.
 const SESSIONS: u32 = 8;

@@ -41,12 +41,12 @@ use sprat_proto::rpc::{RpcId, Slice, Slices};
 pub use sprat_store::machine::Caller;
 use sprat_store::machine::{Link, Machine, Output};
 
-use crate::clock::Clock;
 use crate::doors::Doors;
 pub use crate::doors::Options;
 use crate::locator::Locator;
 pub use crate::worker::Stop;
 use crate::worker::{Waker, Worker};
+use sprat_sys::clock::Clock;
 
 /// A session of a [`Client`] with one server.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -13,9 +13,9 @@ use sprat_proto::wire::ipv4::{self, Ipv4};
 use sprat_proto::wire::udp::{self, Udp};
 
 use super::{Flow, Limits, between, sample};
-use crate::clock::Clock;
-use crate::cpu::{Idle, Rest};
 use crate::nic::{AnyNic, Nic as _};
+use sprat_sys::clock::Clock;
+use sprat_sys::cpu::{Idle, Rest};
 
 /// What opens one end's device, in that end's process.
 pub type Open<'o> = Box<dyn FnOnce() -> io::Result<AnyNic> + Send + 'o>;

@@ -2,7 +2,7 @@
 //!
 //! Each function runs the bare exchange and nothing else: no protocol, no checks beyond what keeps it from hanging. Two
 //! processes take part, this one and a forked copy of it, each kept on a processor of its own where there are two. They
-//! wait as the product's workers wait ([`Idle`](crate::cpu::Idle)), so that figures can be compared.
+//! wait as the product's workers wait ([`Idle`](sprat_sys::cpu::Idle)), so that figures can be compared.
 //!
 //! Times are nanoseconds between two readings of the clock, one exchange each. Definitions: docs/notes.md, "Floors".
 //!
@@ -11,9 +11,9 @@
 use std::io;
 use std::thread;
 
-use crate::clock::Clock;
-use crate::cpu;
-use crate::fork::Child;
+use sprat_sys::clock::Clock;
+use sprat_sys::cpu;
+use sprat_sys::fork::Child;
 
 mod device;
 mod memory;

@@ -9,10 +9,10 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socketpair};
 
 use super::{Flow, Limits, between, ended, sample};
-use crate::clock::Clock;
-use crate::cpu::{Idle, Rest};
-use crate::mem::Region;
-use crate::ring::{self, CONTROL, Consumer, DEFAULT_SIZE, MAX_PAYLOAD, Place, Producer, Push};
+use sprat_sys::clock::Clock;
+use sprat_sys::cpu::{Idle, Rest};
+use sprat_sys::memory::Region;
+use sprat_sys::ring::{self, CONTROL, Consumer, DEFAULT_SIZE, MAX_PAYLOAD, Place, Producer, Push};
 
 const DATA: usize = 4096;
 

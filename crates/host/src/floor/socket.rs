@@ -6,9 +6,9 @@ use std::os::fd::AsRawFd as _;
 use std::time::Duration;
 
 use super::{Flow, Limits, Waiting, between, ended, sample};
-use crate::clock::Clock;
-use crate::cpu::Idle;
-use crate::netns::Wire;
+use sprat_sys::clock::Clock;
+use sprat_sys::cpu::Idle;
+use sprat_sys::netns::Wire;
 
 /// The kernel's own UDP and TCP, and over what they go.
 #[derive(Clone, Copy, Debug)]

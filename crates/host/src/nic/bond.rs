@@ -21,7 +21,7 @@ use sprat_proto::device::{Arrival, Device, Headers, Info, Mac, Offload, Sent};
 use sprat_proto::time::MS;
 
 use super::{AnyNic, Nic};
-use crate::clock::Clock;
+use sprat_sys::clock::Clock;
 
 /// How often the devices are asked whether they carry: some microseconds each.
 const EVERY_NS: u64 = MS;

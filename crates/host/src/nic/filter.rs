@@ -6,18 +6,9 @@
 use std::net::IpAddr;
 
 use sprat_proto::device::Mac;
+use sprat_sys::socket::Op;
 
 use super::Steer;
-
-/// One instruction: what to do, where to go if it holds and if not, and a number.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Op {
-    code: u16,
-    yes: u8,
-    no: u8,
-    k: u32,
-}
 
 // linux/bpf_common.h: load a word, half or byte at an absolute or indexed place; jump; return.
 const LOAD32: u16 = 0x20;

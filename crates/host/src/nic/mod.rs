@@ -31,12 +31,10 @@ pub mod dpdk;
 pub mod fake;
 pub mod fault;
 mod filter;
-mod flags;
 pub mod memif;
 pub mod packet;
 pub mod pcap;
 pub mod shm;
-mod sys;
 pub mod tap;
 mod vnet;
 pub mod xdp;
@@ -335,9 +333,9 @@ fn dpdk(options: &Options) -> Result<AnyNic, OpenError> {
 }
 
 /// The interface that `driver` is to be opened on, found and switched on.
-fn interface(options: &Options) -> Result<crate::netns::link::Link, OpenError> {
+fn interface(options: &Options) -> Result<sprat_sys::netns::link::Link, OpenError> {
     let dev = options.dev.clone();
-    match crate::netns::link::find(&dev) {
+    match sprat_sys::netns::link::find(&dev) {
         Ok(link) if link.up => Ok(link),
         Ok(_) => Err(OpenError::Down { dev }),
         Err(_) => Err(OpenError::NoDevice { dev }),

@@ -25,10 +25,11 @@ use sprat_proto::device::{
     send_whole,
 };
 
-use super::flags::{Presence, presence};
-use super::{Nic, OpenError, Options, filter, interface, sys, vnet};
-use crate::mem::Region;
-use crate::netns::link;
+use super::{Nic, OpenError, Options, filter, interface, vnet};
+use sprat_sys::ethtool::{Presence, presence};
+use sprat_sys::memory::Region;
+use sprat_sys::netns::link;
+use sprat_sys::socket;
 
 const DRIVER: &str = "packet";
 
@@ -113,7 +114,7 @@ impl Packet {
         let link = interface(options)?;
         let dev = || options.dev.clone();
         let failed = |what| move |source| OpenError::Failed { driver: DRIVER, dev: dev(), what, source };
-        let socket = sys::socket(libc::AF_PACKET).map_err(|e| match e.kind() {
+        let socket = socket::raw(libc::AF_PACKET).map_err(|e| match e.kind() {
             io::ErrorKind::PermissionDenied => {
                 OpenError::NotPermitted { driver: DRIVER, dev: dev(), capability: "CAP_NET_RAW" }
             }
@@ -122,7 +123,7 @@ impl Packet {
         let vnet = !options.no_offload;
         let mac = options.mac.unwrap_or(link.mac);
         prepare(&socket, vnet).map_err(failed("an option of the socket"))?;
-        sys::set_filter(socket.as_fd(), &filter::program(mac, options.steer))
+        socket::set_filter(socket.as_fd(), &filter::program(mac, options.steer))
             .map_err(failed("the filter"))?;
         let ring = Ring::new(&socket, vnet, link.mtu).map_err(failed("the ring"))?;
         join(&socket, &link, options, mac).map_err(failed("to bind the socket"))?;
@@ -247,7 +248,7 @@ impl Ring {
             tp_frame_size: slot as u32,
             tp_frame_nr: slots as u32,
         };
-        sys::set(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_RX_RING, &request)?;
+        socket::set(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_RX_RING, &request)?;
         let memory = Region::of_device(socket.as_fd(), blocks * BLOCK, 0)?;
         Ok(Self { memory, slot, slots, next: 0, held: 0 })
     }
@@ -320,7 +321,7 @@ fn twice<T>(mut send: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Resu
 
 /// Everything about the socket that has to be said before it is bound.
 fn prepare(socket: &OwnedFd, vnet: bool) -> io::Result<()> {
-    let packet = |name, value: libc::c_int| sys::set(socket.as_fd(), libc::SOL_PACKET, name, &value);
+    let packet = |name, value: libc::c_int| socket::set(socket.as_fd(), libc::SOL_PACKET, name, &value);
     packet(libc::PACKET_VERSION, TPACKET_V2)?;
     packet(libc::PACKET_QDISC_BYPASS, 1)?;
     packet(libc::PACKET_IGNORE_OUTGOING, 1)?;
@@ -328,8 +329,8 @@ fn prepare(socket: &OwnedFd, vnet: bool) -> io::Result<()> {
         packet(libc::PACKET_VNET_HDR, 1)?;
     }
     // As much as is allowed, where more is not.
-    if sys::set(socket.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &SEND_BUFFER).is_err() {
-        let _ = sys::set(socket.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, &SEND_BUFFER);
+    if socket::set(socket.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &SEND_BUFFER).is_err() {
+        let _ = socket::set(socket.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, &SEND_BUFFER);
     }
     Ok(())
 }
@@ -348,7 +349,7 @@ fn join(socket: &OwnedFd, link: &link::Link, options: &Options, mac: Mac) -> io:
             mr_alen: 6,
             mr_address: address,
         };
-        sys::set(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &member)?;
+        socket::set(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &member)?;
     }
     let name = libc::sockaddr_ll {
         sll_family: libc::AF_PACKET as u16,
@@ -359,10 +360,10 @@ fn join(socket: &OwnedFd, link: &link::Link, options: &Options, mac: Mac) -> io:
         sll_halen: 0,
         sll_addr: [0; 8],
     };
-    sys::bind(socket.as_fd(), &name)?;
+    socket::bind(socket.as_fd(), &name)?;
     if let Some(group) = options.group {
         let value = (libc::PACKET_FANOUT_HASH << 16 | u32::from(group)).cast_signed();
-        sys::set(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_FANOUT, &value)?;
+        socket::set(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_FANOUT, &value)?;
     }
     Ok(())
 }
@@ -454,7 +455,7 @@ impl Device for Packet {
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
         let c = &self.counted;
         let mut stats = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
-        if sys::ask(self.socket.as_fd(), libc::SOL_PACKET, libc::PACKET_STATISTICS, &mut stats).is_ok() {
+        if socket::get(self.socket.as_fd(), libc::SOL_PACKET, libc::PACKET_STATISTICS, &mut stats).is_ok() {
             c.ring_full.set(c.ring_full.get() + u64::from(stats.tp_drops));
         }
         each("frames_received", c.received);

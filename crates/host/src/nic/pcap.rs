@@ -26,7 +26,7 @@ use sprat_proto::wire::ipv4::{self, Ipv4};
 use sprat_proto::wire::ipv6::{self, Ipv6};
 
 use super::Nic;
-use crate::clock;
+use sprat_sys::clock;
 
 /// linux/pcap: nanoseconds.
 const MAGIC: u32 = 0xa1b2_3c4d;

@@ -20,11 +20,11 @@ use sprat_proto::time::MS;
 use sprat_proto::{Addr, Datagrams as _, Instant};
 
 use super::Nic;
-use crate::clock::Clock;
 use crate::driver::Driver;
 use crate::locator::Locator;
-use crate::ring::MAX_PAYLOAD;
 use crate::shm::{self, Shm};
+use sprat_sys::clock::Clock;
+use sprat_sys::ring::MAX_PAYLOAD;
 
 /// Most addresses that are remembered.
 const MOST_ADDRESSES: usize = 4096;

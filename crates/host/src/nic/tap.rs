@@ -17,8 +17,9 @@ use sprat_proto::device::{
     send_whole,
 };
 
-use super::{Nic, OpenError, Options, sys, vnet};
-use crate::netns::link;
+use super::{Nic, OpenError, Options, vnet};
+use sprat_sys::netns::link;
+use sprat_sys::socket;
 
 const DRIVER: &str = "tap";
 const NODE: &str = "/dev/net/tun";
@@ -67,7 +68,7 @@ impl Tap {
             Errno::ACCESS | Errno::PERM => OpenError::Closed { driver: DRIVER, dev: dev(), path: NODE },
             e => failed(NODE)(e.into()),
         })?;
-        sys::make_tap(file.as_fd(), &options.dev).map_err(|e| match e.raw_os_error() {
+        socket::make_tap(file.as_fd(), &options.dev).map_err(|e| match e.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => {
                 OpenError::NotPermitted { driver: DRIVER, dev: dev(), capability: "CAP_NET_ADMIN" }
             }
@@ -84,8 +85,8 @@ impl Tap {
             _ => failed("to make the interface")(e),
         })?;
         // Kernels before 6.2 know no segments of UDP.
-        let udp = !options.no_offload && sys::tap_offload(file.as_fd(), true).is_ok();
-        let offload = udp || (!options.no_offload && sys::tap_offload(file.as_fd(), false).is_ok());
+        let udp = !options.no_offload && socket::tap_offload(file.as_fd(), true).is_ok();
+        let offload = udp || (!options.no_offload && socket::tap_offload(file.as_fd(), false).is_ok());
         if options.mtu != 0 {
             link::set_mtu(&options.dev, usize::from(options.mtu)).map_err(failed("to set the MTU"))?;
         }

@@ -24,15 +24,15 @@ use sprat_proto::device::{
     Arrival, BURST, Device, HEADER, Headers, Info, MAX_FRAME, MAX_PARTS, Offload, Sent, send_whole,
 };
 
-use super::flags::{Presence, Queues, presence, queues};
-use super::{Nic, OpenError, Options, Way, interface, sys};
-use crate::netns::link::Link;
-use bpf::Mode;
+use super::{Nic, OpenError, Options, Way, interface};
 use hold::Held;
 use outgoing::Outgoing;
 use queue::{Found, Lent, Queue};
+use sprat_sys::bpf::{self, Mode};
+use sprat_sys::ethtool::{Presence, Queues, presence, queues};
+use sprat_sys::netns::link::Link;
+use sprat_sys::socket;
 
-mod bpf;
 mod hold;
 mod outgoing;
 mod program;
@@ -205,7 +205,7 @@ struct Wanted {
 
 fn wanted(link: &Link, options: &Options) -> Result<Wanted, OpenError> {
     let failed = |e| explain(Way::Generic, "a socket", e, link, options);
-    let socket = sys::socket(libc::AF_XDP).map_err(failed)?;
+    let socket = socket::raw(libc::AF_XDP).map_err(failed)?;
     let unsupported =
         |what: String| OpenError::Unsupported { driver: DRIVER, dev: options.dev.clone(), what };
     let (all, sure) = match queues(socket.as_fd(), link.index) {
@@ -297,10 +297,10 @@ fn bind(socket: BorrowedFd<'_>, way: Way, link: &Link, queue: u32, long: bool) -
         sxdp_shared_umem_fd: 0,
     };
     // Kernels before 6.6 have no frames of several parts.
-    if long && sys::bind(socket, &name(libc::XDP_USE_SG)).is_ok() {
+    if long && socket::bind(socket, &name(libc::XDP_USE_SG)).is_ok() {
         return Ok(true);
     }
-    sys::bind(socket, &name(0)).map(|()| false)
+    socket::bind(socket, &name(0)).map(|()| false)
 }
 
 impl Device for Xdp {

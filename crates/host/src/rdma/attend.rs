@@ -20,7 +20,7 @@ use sprat_proto::time::{MS, US};
 
 use super::core::Watch;
 use super::shared::{FOLLOWER_SLEEP_NS, Shared, Threading};
-use crate::cpu::{Idle, Rest};
+use sprat_sys::cpu::{Idle, Rest};
 
 /// How long it stands by before it looks whether the program still makes progress: at first, and at the most. A look takes
 /// the processor from who waits for some 20 µs.

@@ -34,7 +34,7 @@ use super::door::Listener;
 use super::regions::{Reach, Regions};
 use super::stream::{self, Kept, Pending, Stage, Stream, took};
 use super::sys;
-use crate::clock::Clock;
+use sprat_sys::clock::Clock;
 
 /// Up to so many connections each is polled by reading it; more are polled through the epoll.
 const DIRECT: usize = 8;

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use sprat_proto::rdma::{Memory, Part, Record, Span, Unmapped};
 use sprat_proto::rpc::{Message, Slices};
 
-use crate::mem::{Foreign, Gone, Region};
+use sprat_sys::memory::{Foreign, Region};
 
 /// Bits of a number that are the slot; the others count how often it was used.
 const SLOT_BITS: u32 = 20;
@@ -264,12 +264,6 @@ pub(super) enum Sink<'r> {
 fn within(len: usize, span: Span) -> Result<(), Unmapped> {
     let end = span.offset.checked_add(u64::from(span.len)).ok_or(Unmapped)?;
     if end <= len as u64 { Ok(()) } else { Err(Unmapped) }
-}
-
-impl From<Gone> for Unmapped {
-    fn from(_: Gone) -> Self {
-        Self
-    }
 }
 
 /// The parts of a message that a span covers.

@@ -36,8 +36,8 @@ use sprat_proto::Instant;
 use sprat_proto::time::{MS, SECOND};
 
 use super::core::{Core, Settings, Watch};
-use crate::clock::Clock;
-use crate::cpu::{Idle, Rest};
+use sprat_sys::clock::Clock;
+use sprat_sys::cpu::{Idle, Rest};
 
 /// The longest sleep, so that no lost wake-up can last.
 const LONGEST_SLEEP_NS: u64 = SECOND;

@@ -1,7 +1,7 @@
 //! The system calls between a stream and registered memory: bytes go from and to where they lie, in one call.
 //!
 //! Registered memory is written by others while the kernel reads it, so no slice of it may exist; the kernel gets plain
-//! addresses, as it would from a C program. What makes that sound: every address is of a [`Region`](crate::mem::Region)
+//! addresses, as it would from a C program. What makes that sound: every address is of a [`Region`](sprat_sys::memory::Region)
 //! borrowed for the whole call or of a slice borrowed for the whole call, its length lies within, and the kernel keeps none
 //! after the call; or it is of memory of the program, of which the kernel finds out.
 

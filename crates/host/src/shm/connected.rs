@@ -23,8 +23,6 @@ use rustix::io::Errno;
 use rustix::net::Shutdown;
 use rustix::process::{Pid, PidfdFlags, Uid, pidfd_open};
 
-use crate::socket::sys;
-
 /// A connected socket; dropped, it is shut down and closed.
 #[derive(Debug)]
 pub(crate) struct Connected {
@@ -42,7 +40,7 @@ impl Connected {
     /// # Errors
     /// `ConnectionRefused` if the peer has ended already; no file descriptor is left.
     pub(crate) fn new(socket: OwnedFd) -> io::Result<Self> {
-        let (pid, user) = sys::peer_ids(socket.as_fd())?;
+        let (pid, user) = sprat_sys::socket::peer_ids(socket.as_fd())?;
         let process = process(socket.as_fd(), pid)?;
         // Linux since 6.16 gives the pidfd of a process that is gone too, and every Linux that of a zombie.
         if process.as_ref().is_some_and(has_ended) {
@@ -104,7 +102,7 @@ fn has_ended(process: &OwnedFd) -> bool {
 
 /// The pidfd of the peer, which has the number `pid` (0 if this process's namespace has none for it).
 fn process(socket: BorrowedFd<'_>, pid: i32) -> io::Result<Option<OwnedFd>> {
-    match sys::peer_pidfd(socket) {
+    match sprat_sys::socket::peer_pidfd(socket) {
         Ok(process) => Ok(Some(process)),
         Err(e) => match Errno::from_io_error(&e) {
             // The kernel knows the option, and no such process: Linux 6.5 said EINVAL, later ones say ESRCH.

@@ -19,8 +19,8 @@ use rustix::net::{
 
 use super::connected::Connected;
 use super::hello::{self, Grant, Kind, Refusal};
-use crate::mem::{Region, Sealed};
-use crate::ring::{self, CONTROL, Consumer, Place, Producer};
+use sprat_sys::memory::{Region, Sealed};
+use sprat_sys::ring::{self, CONTROL, Consumer, Place, Producer};
 
 /// Where a connection stands.
 #[derive(Debug)]

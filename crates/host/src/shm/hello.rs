@@ -3,7 +3,7 @@
 //!
 //! Not here: the memory file that travels with the server's hello (`connection`), and what the rings hold (`ring`).
 
-use crate::ring::{MAX_SIZE, MIN_SIZE};
+use sprat_sys::ring::{MAX_SIZE, MIN_SIZE};
 
 /// Bytes of a hello.
 pub(super) const LEN: usize = 32;

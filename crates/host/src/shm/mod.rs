@@ -1,4 +1,4 @@
-//! The datagram driver over shared memory: a pair of rings ([`crate::ring`]) to every process that this one talks to.
+//! The datagram driver over shared memory: a pair of rings ([`sprat_sys::ring`]) to every process that this one talks to.
 //!
 //! A server listens on a Unix socket whose file bears its name ([`path`]); a client connects, the two exchange hellos
 //! ([`hello`]), and from then on datagrams go through memory that only these two processes share ([`connection`]). The
@@ -26,12 +26,12 @@ use sprat_proto::device::Headers;
 use sprat_proto::time::SECOND;
 use sprat_proto::{Addr, Datagrams, Instant, Rng};
 
-use crate::clock;
 use crate::driver::Driver;
 use crate::locator::{Kind, Locator};
-use crate::ring::{self, Broken, MAX_PAYLOAD, Producer, Push};
 use connected::Connected;
 use connection::State;
+use sprat_sys::clock;
+use sprat_sys::ring::{self, Broken, MAX_PAYLOAD, Producer, Push};
 
 pub(crate) mod connected;
 mod connection;

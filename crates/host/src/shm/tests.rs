@@ -6,7 +6,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use tempfile::TempDir;
 
 use super::*;
-use crate::fork::Child;
+use sprat_sys::fork::Child;
 
 mod death;
 
@@ -483,7 +483,7 @@ fn a_client_killed_at_any_point_harms_only_itself() {
 
 /// Runs `body` in a process of its own, where nobody else opens or maps anything; false if it panicked.
 fn alone(body: impl FnOnce()) -> bool {
-    let flag = crate::mem::Region::anonymous(4096).unwrap();
+    let flag = sprat_sys::memory::Region::anonymous(4096).unwrap();
     let child = Child::spawn(|| {
         body();
         flag.word(0).store(1, std::sync::atomic::Ordering::Relaxed);

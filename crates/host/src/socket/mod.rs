@@ -1,5 +1,4 @@
 //! Kernel sockets: UDP as a datagram driver ([`udp`]) and TCP as what carries frames (`tcp`).
 
-pub(crate) mod sys;
 pub(crate) mod tcp;
 pub mod udp;

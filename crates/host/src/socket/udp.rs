@@ -1,8 +1,8 @@
 //! The datagram driver over kernel UDP, IPv4 and IPv6.
 //!
 //! Sending gathers: datagrams to one peer of one length lie end to end in the batch as a *run*, which leaves as one
-//! kernel super-packet (UDP_SEGMENT); several runs leave in one `sendsys`; a lone datagram leaves by a plain `sendto`.
-//! Receiving polls with one `recvmsg`, goes over to `recvsys` while there is much, and takes apart what the kernel joined
+//! kernel super-packet (UDP_SEGMENT); several runs leave in one `sendmmsg`; a lone datagram leaves by a plain `sendto`.
+//! Receiving polls with one `recvmsg`, goes over to `recvmmsg` while there is much, and takes apart what the kernel joined
 //! (UDP_GRO).
 //!
 //! ```text
@@ -29,8 +29,8 @@ use rustix::event::epoll;
 use rustix::net::sockopt;
 use sprat_proto::datagrams::{BURST, Head, MAX_PARTS, Sent};
 use sprat_proto::{Addr, Datagrams, Instant};
+use sprat_sys::datagram::{self, MAX_RECV, Name, Outgoing, Received};
 
-use super::sys::{self, MAX_RECV, Name, Outgoing, Received};
 use crate::driver::Driver;
 use crate::locator::{Kind, Locator};
 
@@ -216,7 +216,7 @@ impl Udp {
         if sockopt::set_socket_send_buffer_size_force(&inner, SOCKET_BUFFER).is_err() {
             let _ = sockopt::set_socket_send_buffer_size(&inner, SOCKET_BUFFER);
         }
-        let _ = sys::set_gro(inner.as_fd());
+        let _ = datagram::set_gro(inner.as_fd());
         let data = epoll::EventData::new_u64(self.sockets.len() as u64);
         epoll::add(&self.epoll, &inner, data, epoll::EventFlags::IN)?;
         let local = inner.local_addr()?;
@@ -229,9 +229,9 @@ impl Udp {
         let Socket { inner, peer, .. } = &self.sockets[socket];
         let rx = &mut self.rx;
         let got = if rx.hot {
-            sys::recv(inner.as_fd(), &mut rx.buffer, STRIDE, &mut rx.messages)
+            datagram::recv(inner.as_fd(), &mut rx.buffer, STRIDE, &mut rx.messages)
         } else {
-            sys::recv_one(inner.as_fd(), &mut rx.buffer[..STRIDE], peer.is_none()).map(|one| {
+            datagram::recv_one(inner.as_fd(), &mut rx.buffer[..STRIDE], peer.is_none()).map(|one| {
                 rx.messages[0] = one;
                 1
             })
@@ -254,7 +254,7 @@ impl Udp {
         let mut refused = false;
         while let Some(first) = items.first() {
             let sent = match (items, first.segment) {
-                ([one], None) => sys::send_one(socket.inner.as_fd(), one.to, one.bytes).map(|()| 1),
+                ([one], None) => datagram::send_one(socket.inner.as_fd(), one.to, one.bytes).map(|()| 1),
                 (_, Some(segment)) if !socket.gso => {
                     for bytes in first.bytes.chunks(usize::from(segment)) {
                         Self::transmit(socket, &[Outgoing { bytes, segment: None, ..*first }], counters);
@@ -262,7 +262,7 @@ impl Udp {
                     items = &items[1..];
                     continue;
                 }
-                _ => sys::send(socket.inner.as_fd(), items),
+                _ => datagram::send(socket.inner.as_fd(), items),
             };
             match sent {
                 Ok(n) => {

@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use sprat::netns::{Namespace, Wire, link};
 use sprat::nic::bond::Bond;
 use sprat::nic::{AnyNic, Nic as _, Options, open};
 use sprat::rpc::{Call, Client, Server, Session};
 use sprat_proto::device::{Device as _, Mac, Offload};
+use sprat_sys::netns::{Namespace, Wire, link};
 
 use crate::Case;
 use crate::house::counter;

@@ -6,12 +6,12 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use sprat::clock;
-use sprat::netns::{Namespace, link};
 use sprat::nic::{Options, open};
 use sprat::rpc::{Call, Client, Server};
 use sprat_proto::net::{Config, Event, Port, V4};
 use sprat_proto::{Datagrams as _, Rng};
+use sprat_sys::clock;
+use sprat_sys::netns::{Namespace, link};
 
 use crate::Case;
 use crate::stack::{World, datagrams, echoes};

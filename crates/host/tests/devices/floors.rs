@@ -1,9 +1,9 @@
 //! The floors of packet devices and of the kernel over the same wire give what they promise.
 
 use sprat::floor::{self, Kernel, Limits, Open, Waiting};
-use sprat::netns::{DEV, Wire};
 use sprat::nic::{Options, memif, open};
 use sprat_proto::time::SECOND;
+use sprat_sys::netns::{DEV, Wire};
 
 use crate::Case;
 

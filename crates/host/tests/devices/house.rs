@@ -1,10 +1,10 @@
 //! What every device test needs: two devices on one wire, and waiting for frames that is neither for ever nor by the clock.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use sprat::netns::{DEV, Wire};
 use sprat::nic::fake;
 use sprat::nic::{AnyNic, Nic, Options, Way, memif, open, shm};
 use sprat_proto::device::{Arrival, Device as _, HEADER, Mac, Offload, Sent};
+use sprat_sys::netns::{DEV, Wire};
 
 /// An Ethernet type for experiments: nothing but our tests sends it.
 pub(crate) const KIND: u16 = 0x88b5;

@@ -4,8 +4,8 @@ use std::io::{self, Read as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use sprat::netns::Wire;
 use sprat::verbs::{ConnectionId, Device, Options, SocketOptions};
+use sprat_sys::netns::Wire;
 
 use crate::Case;
 

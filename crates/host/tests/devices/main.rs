@@ -8,7 +8,7 @@
 use std::panic::catch_unwind;
 use std::process::ExitCode;
 
-use sprat::netns::Namespace;
+use sprat_sys::netns::Namespace;
 
 mod bonds;
 mod captures;

@@ -4,7 +4,7 @@ use std::io;
 use std::net::UdpSocket;
 use std::time::Duration;
 
-use sprat::netns::{Namespace, link};
+use sprat_sys::netns::{Namespace, link};
 
 use crate::Case;
 

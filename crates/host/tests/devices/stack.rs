@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketType, ipproto};
-use sprat::clock;
 use sprat::driver::Driver as _;
-use sprat::netns::{DEV, Wire, link};
 use sprat::rpc::{Call, Client, Server};
 use sprat::stack::Stack;
 use sprat_proto::net::Event;
 use sprat_proto::{Addr, Datagrams as _, Device as _};
+use sprat_sys::clock;
+use sprat_sys::netns::{DEV, Wire, link};
 
 use crate::Case;
 

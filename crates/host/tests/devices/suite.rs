@@ -1,9 +1,9 @@
 //! What every device must do, one test for each sentence and device.
 
-use sprat::netns::link;
 use sprat::nic::Nic as _;
 use sprat_proto::Rng;
 use sprat_proto::device::{BURST, Device as _, HEADER, Headers, MAX_PARTS, Offload, Segmented, Sent};
+use sprat_sys::netns::link;
 
 use crate::Case;
 use crate::house::{KINDS, Kind, Pair, counter, drain, frame, receive, send, sleep};

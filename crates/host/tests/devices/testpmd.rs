@@ -2,9 +2,9 @@
 
 use std::process::{Child, Command, Stdio};
 
-use sprat::netns::{DEV, Wire};
 use sprat::nic::{AnyNic, Nic as _, Options, memif, open};
 use sprat_proto::device::{Device as _, HEADER, Mac, Offload, Sent};
+use sprat_sys::netns::{DEV, Wire};
 
 use crate::Case;
 use crate::house::frame;

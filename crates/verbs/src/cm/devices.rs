@@ -64,7 +64,7 @@ fn context_and_domain(device: &'static Device) -> Result<(*mut Context, *mut See
 
 /// The device whose address this is.
 fn device(address: IpAddr) -> Result<&'static Device, Errno> {
-    let now = sprat::clock::now().as_ns();
+    let now = sprat_sys::clock::now().as_ns();
     let mut known = locked(&KNOWN);
     if let Some((since, device)) = known.get(&address)
         && now.saturating_sub(*since) < BELIEVED_NS

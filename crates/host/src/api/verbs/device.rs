@@ -51,7 +51,7 @@ impl Options {
     fn config(&self) -> Config {
         let ns = |of: Duration| u64::try_from(of.as_nanos()).unwrap_or(u64::MAX);
         Config {
-            crc32c: crate::crc::crc32c,
+            crc32c: sprat_sys::crc::crc32c,
             crc: self.crc,
             markers: self.markers,
             revision: self.revision,

@@ -14,7 +14,7 @@ use super::device::Handle;
 use super::pair::{PairOptions, QueuePair};
 use super::queue::SharedReceiveQueue;
 use super::{Error, OutOfBounds, ended};
-use crate::mem::{self, Foreign, Region};
+use sprat_sys::memory::{self, Foreign, Region};
 
 /// A protection domain. Clones are the same one.
 #[derive(Clone, Debug)]
@@ -117,7 +117,7 @@ impl ProtectionDomain {
     /// There are too many, or it is too large.
     pub fn queue_pair(&self, options: &PairOptions<'_>) -> Result<QueuePair, PostError> {
         // A program may have installed handlers of its own since it registered memory.
-        mem::look();
+        memory::look();
         QueuePair::new(Arc::clone(&self.inner), options)
     }
 }

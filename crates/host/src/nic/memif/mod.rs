@@ -23,9 +23,9 @@ use sprat_proto::time::{MS, SECOND};
 
 use super::Nic;
 use super::burst::Burst;
-use crate::clock::Clock;
 use crate::shm::connected::Connected;
 use crate::shm::{Call, Listener, connect_at};
+use sprat_sys::clock::Clock;
 
 mod control;
 mod options;

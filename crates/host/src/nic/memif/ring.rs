@@ -21,7 +21,7 @@ use sprat_proto::wire::memif::{
 };
 
 use super::super::burst::Burst;
-use crate::mem::Region;
+use sprat_sys::memory::Region;
 
 /// Of so many parts of a ring one may be taken and not given back.
 const HELD: u16 = 8;

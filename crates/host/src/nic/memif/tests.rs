@@ -12,9 +12,9 @@ use sprat_proto::wire::memif::{AddRing, DESCRIPTORS, HEAD, Init, Message, VERSIO
 use super::control::Rings;
 use super::ring::{Laid, Ring, Sink};
 use super::*;
-use crate::fork::Child;
-use crate::mem::Region;
 use crate::shm::connected::tests::Copies;
+use sprat_sys::fork::Child;
+use sprat_sys::memory::Region;
 
 /// Looks until it is so; no test needs nearly as many.
 const MANY: usize = 2_000_000;
@@ -470,10 +470,10 @@ fn files_that_can_shrink_are_refused() {
     let file = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
     rustix::fs::ftruncate(&file, 8192).unwrap();
     let copy = || file.as_fd().try_clone_to_owned().unwrap();
-    assert!(crate::mem::Sealed::unshrinkable(copy(), 4096).is_err());
+    assert!(sprat_sys::memory::Sealed::unshrinkable(copy(), 4096).is_err());
     rustix::fs::fcntl_add_seals(&file, rustix::fs::SealFlags::SHRINK).unwrap();
-    assert!(crate::mem::Sealed::unshrinkable(copy(), 4096).is_ok());
-    assert!(crate::mem::Sealed::unshrinkable(copy(), 8193).is_err());
+    assert!(sprat_sys::memory::Sealed::unshrinkable(copy(), 4096).is_ok());
+    assert!(sprat_sys::memory::Sealed::unshrinkable(copy(), 8193).is_err());
 }
 
 /// A peer's death is seen while copies of its sockets are open elsewhere, as in a process that the peer has forked.

@@ -13,9 +13,9 @@ use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 
 use super::Failed;
-use super::bpf::{self, Mode};
 use super::program;
-use crate::netns::link;
+use sprat_sys::bpf::{self, Mode};
+use sprat_sys::netns::link;
 
 /// The name of the program that goes on to others: what else an interface may have is not ours to change.
 const NAME: [u8; 16] = *b"sprat_by_queue\0\0";

@@ -13,7 +13,7 @@ use rustix::net::xdp::XdpMmapOffsets;
 
 use super::CHUNK;
 use super::rings::{Desc, MORE, Ring};
-use crate::mem::Region;
+use sprat_sys::memory::Region;
 
 /// Frames that the kernel sends at a call in copy mode.
 const A_CALL: u32 = 32;

@@ -12,18 +12,9 @@
 use std::net::IpAddr;
 
 use sprat_proto::device::Mac;
+use sprat_sys::bpf::Insn;
 
 use crate::nic::Steer;
-
-/// One instruction: what, registers (destination in the low half), a distance, a number.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::nic) struct Insn {
-    code: u8,
-    registers: u8,
-    offset: i16,
-    value: i32,
-}
 
 /// Places to go on from that are not the next instruction.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -16,11 +16,12 @@ use rustix::net::xdp::{XdpStatistics, XdpUmemReg, XdpUmemRegFlags};
 use rustix::net::{RecvFlags, sockopt};
 use sprat_proto::device::{BURST, HEADER, MAX_FRAME};
 
+use super::CHUNK;
 use super::outgoing::Outgoing;
 use super::rings::{Desc, MORE, Ring};
 use super::stock::Stock;
-use super::{CHUNK, sys};
-use crate::mem::Region;
+use sprat_sys::memory::Region;
+use sprat_sys::socket;
 
 /// What was found by the last look at all queues.
 #[derive(Debug)]
@@ -61,7 +62,7 @@ pub(super) struct Queue {
 impl Queue {
     /// A socket with rings for `chunks` frames, and what sends by it if it `sends`; bound to no queue yet.
     pub(super) fn new(chunks: u32, sends: bool) -> io::Result<(Self, Option<Outgoing>)> {
-        let socket = sys::socket(libc::AF_XDP)?;
+        let socket = socket::raw(libc::AF_XDP)?;
         let fd = socket.as_fd();
         let memory = Region::anonymous((1 + usize::from(sends)) * chunks as usize * CHUNK)?;
         sockopt::set_xdp_umem_reg(

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 
 use rustix::net::xdp::XdpRingOffset;
 
-use crate::mem::Region;
+use sprat_sys::memory::Region;
 
 /// A packet, or a part of one, in the shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

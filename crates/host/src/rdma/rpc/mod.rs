@@ -27,9 +27,9 @@ use sprat_proto::wire::rdmap::Cause;
 use super::Copies;
 use super::core::{Core, Settings};
 use crate::count::counters;
-use crate::crc::crc32c;
 use crate::framed::{Around, Carrier, Framed, Link, Options};
 use crate::locator::{HostPort, Kind, Locator};
+use sprat_sys::crc::crc32c;
 
 mod connect;
 mod pair;

@@ -29,8 +29,8 @@ use sprat_proto::rpc::notes::{ANNOUNCEMENT, Bad, HEADER, Hello, Kind, Place, Sai
 use sprat_proto::rpc::stream::{Announced, Ids, Role, Stream};
 use sprat_proto::rpc::{Event, MAX_MESSAGE, Message, Slice, Slices};
 
-use crate::mem::Region;
 use crate::rdma::regions::Regions;
+use sprat_sys::memory::Region;
 
 /// Receives, and send buffers.
 pub(super) const SLOTS: u16 = 16;

@@ -9,10 +9,10 @@ use sprat_proto::time::SECOND;
 use super::*;
 use crate::framed::SILENCE_NS;
 use crate::framed::tests::{NOW, Seen, bytes, client, echo, exchange, serve_until, server, server_at, turn};
-use crate::mem::Region;
 use crate::rdma::Link as State;
 use crate::transport::Transport as _;
 use sprat_proto::Instant;
+use sprat_sys::memory::Region;
 
 /// A new client's request is answered.
 fn serves(server: &mut Rdma, at: &Locator) {

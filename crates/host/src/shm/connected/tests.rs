@@ -9,7 +9,7 @@ use rustix::net::{
 };
 
 use super::*;
-use crate::fork::Child;
+use sprat_sys::fork::Child;
 
 /// A way for a forked child to hand copies of its descriptors to the test, which holds them as a process would that the
 /// child has forked.

@@ -136,7 +136,7 @@ fn a_client_that_is_killed_is_dead_whoever_has_its_sockets() {
 fn a_server_that_is_stopped_lives() {
     let directory = directory();
     let (child, mut client, to, copies) = client_of_a_child(directory.path());
-    child.signal(Signal::STOP);
+    child.signal(Signal::STOP).unwrap();
     for _ in 0..10 {
         client.look();
         assert_eq!((client.recv_burst(), client.gone()), (0, None));

@@ -16,7 +16,6 @@ use sprat_proto::rpc::stream::Ids;
 use sprat_proto::rpc::{CloseReason, Event, Slices};
 
 use crate::framed::Link;
-use crate::socket::sys;
 
 /// The most parts in one gathering write.
 const PARTS: usize = 64;
@@ -172,7 +171,7 @@ pub(super) fn tune(socket: BorrowedFd<'_>, busy_poll_us: Option<u32>) -> io::Res
     let unacknowledged = KEEPALIVE + KEEPALIVE_PROBES * KEEPALIVE_PROBE;
     sockopt::set_tcp_user_timeout(socket, unacknowledged.as_millis() as u32)?;
     if let Some(us) = busy_poll_us {
-        sys::set_option(socket, libc::SOL_SOCKET, libc::SO_BUSY_POLL, us.min(1_000_000) as i32)?;
+        sprat_sys::socket::set(socket, libc::SOL_SOCKET, libc::SO_BUSY_POLL, &(us.min(1_000_000) as i32))?;
     }
     Ok(())
 }

@@ -23,8 +23,8 @@ pub mod huge;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use foreign::Foreign;
-pub(crate) use guard::{Gone, look};
+pub use foreign::Foreign;
+pub use guard::{Gone, look};
 
 /// What keeps the size of a shared file as it is, for good.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
@@ -143,7 +143,7 @@ impl Region {
     ///
     /// # Errors
     /// The system call failed.
-    pub(crate) fn map_sparse(file: &Sealed) -> io::Result<Self> {
+    pub fn map_sparse(file: &Sealed) -> io::Result<Self> {
         Self::map_with(file, MapFlags::SHARED)
     }
 
@@ -167,7 +167,7 @@ impl Region {
     ///
     /// # Errors
     /// The system call failed.
-    pub(crate) fn of_device(fd: BorrowedFd<'_>, len: usize, offset: u64) -> io::Result<Self> {
+    pub fn of_device(fd: BorrowedFd<'_>, len: usize, offset: u64) -> io::Result<Self> {
         // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of ours; a device's memory does not
         // shrink while it is mapped.
         let base = unsafe {
@@ -195,7 +195,7 @@ impl Region {
     ///
     /// # Errors
     /// The system call failed.
-    pub(crate) fn sparse(len: usize) -> io::Result<Self> {
+    pub fn sparse(len: usize) -> io::Result<Self> {
         Self::zeros(len, MapFlags::PRIVATE)
     }
 
@@ -240,7 +240,7 @@ impl Region {
     /// # Panics
     /// If the region has fewer bytes there.
     #[inline]
-    pub(crate) fn address(&self, offset: usize, n: usize) -> *mut u8 {
+    pub fn address(&self, offset: usize, n: usize) -> *mut u8 {
         self.at(offset, n)
     }
 
@@ -277,7 +277,7 @@ impl Region {
     /// way to `parts` behind them. Returns the bytes of the block; `None`, and whatever of it fits is there, if it does not fit
     /// into its room, or that into the region.
     #[inline(always)]
-    pub(crate) fn fill<const N: usize>(
+    pub fn fill<const N: usize>(
         &self,
         offset: usize,
         room: usize,
@@ -327,7 +327,7 @@ impl Region {
     /// # Panics
     /// If the region has fewer bytes there.
     #[inline]
-    pub(crate) fn append_to(&self, offset: usize, n: usize, bytes: &mut Vec<u8>) {
+    pub fn append_to(&self, offset: usize, n: usize, bytes: &mut Vec<u8>) {
         let src = self.at(offset, n);
         bytes.reserve(n);
         let len = bytes.len();
@@ -348,7 +348,7 @@ impl Region {
     /// Nobody writes them while they are borrowed, neither through this region nor elsewhere: they were handed over by a peer
     /// that can be trusted like the memory itself, the kernel.
     #[inline]
-    pub(crate) unsafe fn lend(&self, offset: usize, n: usize) -> &[u8] {
+    pub unsafe fn lend(&self, offset: usize, n: usize) -> &[u8] {
         let at = self.at(offset, n);
         // SAFETY: `at` checked that they are mapped, and they stay so as long as `self`; that they do not change is the
         // caller's promise.

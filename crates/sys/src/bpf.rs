@@ -6,8 +6,6 @@
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
-use super::program::Insn;
-
 // linux/bpf.h
 const MAP_CREATE: libc::c_long = 0;
 const MAP_UPDATE: libc::c_long = 2;
@@ -25,9 +23,23 @@ const PROG_TYPE_XDP: u32 = 6;
 const ATTACH_XDP: u32 = 37;
 const HAS_FRAGS: u32 = 1 << 5;
 
+/// One instruction (`bpf_insn`).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Insn {
+    /// The opcode.
+    pub code: u8,
+    /// The destination register in the low half, the source register in the high half.
+    pub registers: u8,
+    /// The distance of a jump in instructions, or of an access in bytes.
+    pub offset: i16,
+    /// The operand.
+    pub value: i32,
+}
+
 /// How a program is run on an interface: by the driver, or by the kernel behind every driver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Mode {
+pub enum Mode {
     /// XDP_FLAGS_DRV_MODE.
     Native,
     /// XDP_FLAGS_SKB_MODE.
@@ -85,21 +97,21 @@ unsafe fn bpf_fd(command: libc::c_long, mut attr: Attr) -> io::Result<OwnedFd> {
 }
 
 /// A map from queue numbers below `queues` to AF_XDP sockets.
-pub(super) fn socket_map(queues: u32) -> io::Result<OwnedFd> {
+pub fn socket_map(queues: u32) -> io::Result<OwnedFd> {
     let attr = Attr::zero().pair(0, XSKMAP, 4).pair(1, 4, queues);
     // SAFETY: the command's attributes hold no addresses.
     unsafe { bpf_fd(MAP_CREATE, attr) }
 }
 
 /// A map from queue numbers below `queues` to programs.
-pub(super) fn program_map(queues: u32) -> io::Result<OwnedFd> {
+pub fn program_map(queues: u32) -> io::Result<OwnedFd> {
     let attr = Attr::zero().pair(0, PROG_ARRAY, 4).pair(1, 4, queues);
     // SAFETY: the command's attributes hold no addresses.
     unsafe { bpf_fd(MAP_CREATE, attr) }
 }
 
 /// Puts a socket or a program into the map at `queue`.
-pub(super) fn put(map: BorrowedFd<'_>, queue: u32, what: BorrowedFd<'_>) -> io::Result<()> {
+pub fn put(map: BorrowedFd<'_>, queue: u32, what: BorrowedFd<'_>) -> io::Result<()> {
     let (key, value) = (queue, what.as_raw_fd());
     let attr = Attr::zero().pair(0, map.as_raw_fd().cast_unsigned(), 0);
     let at = |number: *const u32| number.expose_provenance() as u64;
@@ -114,7 +126,7 @@ fn word_of(bytes: &[u8]) -> u64 {
 }
 
 /// Loads a program under a name; the kernel's verifier proves that it ends and stays within the frame.
-pub(super) fn load(program: &[Insn], name: [u8; 16], frags: bool) -> io::Result<OwnedFd> {
+pub fn load(program: &[Insn], name: [u8; 16], frags: bool) -> io::Result<OwnedFd> {
     let license = c"Apache-2.0 OR MIT";
     let attr = Attr::zero()
         .pair(0, PROG_TYPE_XDP, program.len() as u32)
@@ -130,7 +142,7 @@ pub(super) fn load(program: &[Insn], name: [u8; 16], frags: bool) -> io::Result<
 }
 
 /// Attaches a program to interface number `index` until the link is closed.
-pub(super) fn attach(program: BorrowedFd<'_>, index: u32, mode: Mode) -> io::Result<OwnedFd> {
+pub fn attach(program: BorrowedFd<'_>, index: u32, mode: Mode) -> io::Result<OwnedFd> {
     let attr =
         Attr::zero().pair(0, program.as_raw_fd().cast_unsigned(), index).pair(1, ATTACH_XDP, mode.flag());
     // SAFETY: the command's attributes hold no addresses.
@@ -140,13 +152,13 @@ pub(super) fn attach(program: BorrowedFd<'_>, index: u32, mode: Mode) -> io::Res
 // What others have in the kernel, by its numbers there; it needs CAP_SYS_ADMIN.
 
 /// The program of that number.
-pub(super) fn program_of(number: u32) -> io::Result<OwnedFd> {
+pub fn program_of(number: u32) -> io::Result<OwnedFd> {
     // SAFETY: the command's attributes hold no addresses.
     unsafe { bpf_fd(PROG_BY_ID, Attr::zero().pair(0, number, 0)) }
 }
 
 /// The map of that number.
-pub(super) fn map_of(number: u32) -> io::Result<OwnedFd> {
+pub fn map_of(number: u32) -> io::Result<OwnedFd> {
     // SAFETY: the command's attributes hold no addresses.
     unsafe { bpf_fd(MAP_BY_ID, Attr::zero().pair(0, number, 0)) }
 }
@@ -171,7 +183,7 @@ unsafe fn inform(fd: BorrowedFd<'_>, info: &mut Information) -> io::Result<()> {
 }
 
 /// The number of the map that a program of that name uses; none if it has another name, or no map.
-pub(super) fn table_of(program: BorrowedFd<'_>, name: [u8; 16]) -> io::Result<Option<u32>> {
+pub fn table_of(program: BorrowedFd<'_>, name: [u8; 16]) -> io::Result<Option<u32>> {
     // `bpf_prog_info`: at 52 how many numbers of maps there is room for, at 56 where, at 64 the name.
     let mut map = 0_u32;
     let mut info: Information = [0; 32];
@@ -184,7 +196,7 @@ pub(super) fn table_of(program: BorrowedFd<'_>, name: [u8; 16]) -> io::Result<Op
 }
 
 /// The link that holds the program of that number; none if there is none.
-pub(super) fn link_of(program: u32) -> io::Result<Option<OwnedFd>> {
+pub fn link_of(program: u32) -> io::Result<Option<OwnedFd>> {
     let mut last = 0;
     loop {
         let mut attr = Attr::zero().pair(0, last, 0);

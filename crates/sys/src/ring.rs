@@ -30,7 +30,7 @@ use std::sync::atomic::{Ordering, compiler_fence, fence};
 use sprat_proto::datagrams::Head;
 use sprat_proto::device::Headers;
 
-use crate::mem::Region;
+use crate::memory::Region;
 
 #[cfg(test)]
 mod handshake;
@@ -297,8 +297,8 @@ impl Producer {
     }
 
     /// Publishes a record of a length that nothing bounds, for tests of the other side.
-    #[cfg(test)]
-    pub(crate) fn forge(&mut self, len: u64) {
+    #[doc(hidden)]
+    pub fn forge(&mut self, len: u64) {
         self.publish(len, 0);
     }
 

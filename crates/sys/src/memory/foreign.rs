@@ -14,7 +14,7 @@ use super::guard::{self, Gone};
 
 /// See the file.
 #[derive(Debug)]
-pub(crate) struct Foreign {
+pub struct Foreign {
     base: *mut u8,
     len: usize,
 }
@@ -34,7 +34,7 @@ impl Foreign {
     /// # Safety
     /// Whoever else uses this memory must expect that it is read, and written if `writable`, at any time as long as this
     /// lives. That it stays mapped is not asked.
-    pub(crate) unsafe fn new(base: *mut u8, len: usize, writable: bool) -> io::Result<Self> {
+    pub unsafe fn new(base: *mut u8, len: usize, writable: bool) -> io::Result<Self> {
         Self::check(base, len, writable)?;
         Ok(Self { base, len })
     }
@@ -43,7 +43,7 @@ impl Foreign {
     ///
     /// # Errors
     /// As [`Foreign::new`].
-    pub(crate) fn check(base: *mut u8, len: usize, writable: bool) -> io::Result<()> {
+    pub fn check(base: *mut u8, len: usize, writable: bool) -> io::Result<()> {
         let sound = len > 0 && isize::try_from(len).is_ok() && base.addr().checked_add(len).is_some();
         if !sound {
             return Err(Errno::INVAL.into());
@@ -53,7 +53,7 @@ impl Foreign {
     }
 
     /// Its size in bytes.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.len
     }
 
@@ -62,7 +62,7 @@ impl Foreign {
     /// # Panics
     /// If they do not.
     #[inline]
-    pub(crate) fn address(&self, offset: usize, n: usize) -> *mut u8 {
+    pub fn address(&self, offset: usize, n: usize) -> *mut u8 {
         assert!(offset <= self.len && n <= self.len - offset, "{n} bytes at {offset} of {}", self.len);
         self.base.wrapping_add(offset)
     }
@@ -71,7 +71,7 @@ impl Foreign {
     ///
     /// # Errors
     /// [`Gone`].
-    pub(crate) fn look(&self, offset: usize, n: usize) -> Result<(), Gone> {
+    pub fn look(&self, offset: usize, n: usize) -> Result<(), Gone> {
         let first = self.address(offset, n);
         pages(first, n).try_for_each(|at| {
             // SAFETY: nothing is written.
@@ -84,7 +84,7 @@ impl Foreign {
     /// # Errors
     /// [`Gone`]; some may have been copied.
     #[inline]
-    pub(crate) fn copy_in(&self, offset: usize, bytes: &[u8]) -> Result<(), Gone> {
+    pub fn copy_in(&self, offset: usize, bytes: &[u8]) -> Result<(), Gone> {
         let to = self.address(offset, bytes.len());
         // SAFETY: a slice of ours is readable; others expect writes, as whoever made this promised.
         unsafe { guard::write(to, bytes.as_ptr(), bytes.len()) }
@@ -95,7 +95,7 @@ impl Foreign {
     /// # Errors
     /// [`Gone`]; some may have been copied.
     #[inline]
-    pub(crate) fn copy_out(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Gone> {
+    pub fn copy_out(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Gone> {
         let from = self.address(offset, bytes.len());
         // SAFETY: a slice of ours is writable.
         unsafe { guard::read(from, bytes.as_mut_ptr(), bytes.len()) }
@@ -106,7 +106,7 @@ impl Foreign {
     /// # Errors
     /// [`Gone`]; nothing was appended.
     #[inline]
-    pub(crate) fn append_to(&self, offset: usize, n: usize, bytes: &mut Vec<u8>) -> Result<(), Gone> {
+    pub fn append_to(&self, offset: usize, n: usize, bytes: &mut Vec<u8>) -> Result<(), Gone> {
         let from = self.address(offset, n);
         bytes.reserve(n);
         let len = bytes.len();
@@ -122,7 +122,7 @@ impl Foreign {
     ///
     /// # Errors
     /// [`Gone`], also if their address is no multiple of eight; nothing was changed.
-    pub(crate) fn atomic(&self, offset: usize, change: &mut dyn FnMut(u64) -> u64) -> Result<u64, Gone> {
+    pub fn atomic(&self, offset: usize, change: &mut dyn FnMut(u64) -> u64) -> Result<u64, Gone> {
         let at = self.address(offset, 8);
         if !at.addr().is_multiple_of(8) {
             return Err(Gone);

@@ -144,7 +144,7 @@ fn parse(answer: &[u8]) -> Option<Link> {
 
 /// Whatever the kernel may answer.
 #[cfg(fuzzing)]
-pub(crate) fn fuzz(bytes: &[u8]) {
+pub fn fuzz(bytes: &[u8]) {
     if let Some(link) = parse(bytes) {
         assert!(link.kind.len() <= 3 * bytes.len());
     }

@@ -7,10 +7,8 @@
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
-use super::filter::Op;
-
 /// A raw socket of `family` that neither blocks nor survives exec.
-pub(super) fn socket(family: libc::c_int) -> io::Result<OwnedFd> {
+pub fn raw(family: libc::c_int) -> io::Result<OwnedFd> {
     let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: no pointers.
     let fd = unsafe { libc::socket(family, kind, 0) };
@@ -20,7 +18,7 @@ pub(super) fn socket(family: libc::c_int) -> io::Result<OwnedFd> {
 }
 
 /// Binds a socket to an address that is a plain C structure.
-pub(super) fn bind<A: Plain>(fd: BorrowedFd<'_>, address: &A) -> io::Result<()> {
+pub fn bind<A: Plain>(fd: BorrowedFd<'_>, address: &A) -> io::Result<()> {
     let len = size_of::<A>() as libc::socklen_t;
     // SAFETY: the address is borrowed during the call and `len` long; the kernel only reads it.
     let done = unsafe { libc::bind(fd.as_raw_fd(), (&raw const *address).cast(), len) };
@@ -28,12 +26,7 @@ pub(super) fn bind<A: Plain>(fd: BorrowedFd<'_>, address: &A) -> io::Result<()> 
 }
 
 /// Sets a socket option.
-pub(super) fn set<V: Plain>(
-    fd: BorrowedFd<'_>,
-    level: libc::c_int,
-    name: libc::c_int,
-    value: &V,
-) -> io::Result<()> {
+pub fn set<V: Plain>(fd: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int, value: &V) -> io::Result<()> {
     let len = size_of::<V>() as libc::socklen_t;
     // SAFETY: the value is borrowed during the call, `len` long and without pointers in it; the kernel only reads it.
     let done = unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const *value).cast(), len) };
@@ -41,7 +34,7 @@ pub(super) fn set<V: Plain>(
 }
 
 /// Reads a socket option into `value`.
-pub(super) fn ask<V: Plain>(
+pub fn get<V: Plain>(
     fd: BorrowedFd<'_>,
     level: libc::c_int,
     name: libc::c_int,
@@ -55,8 +48,46 @@ pub(super) fn ask<V: Plain>(
     check(done as isize).map(drop)
 }
 
+/// The process at the other end of a Unix socket: its number in this process's pid namespace, 0 if it has none there, and
+/// its user. (rustix has this too, but takes the number for one that is never 0.)
+///
+/// # Errors
+/// The socket is not of that kind.
+pub fn peer_ids(fd: BorrowedFd<'_>) -> io::Result<(libc::pid_t, libc::uid_t)> {
+    // As `ucred` has them.
+    let mut ids: [libc::c_int; 3] = [0; 3];
+    get(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, &mut ids)?;
+    Ok((ids[0], ids[1].cast_unsigned()))
+}
+
+/// A pidfd of the process at the other end of a Unix socket, closed on exec.
+///
+/// # Errors
+/// `ENOPROTOOPT` before Linux 6.5.
+pub fn peer_pidfd(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let mut made: libc::c_int = -1;
+    get(fd, libc::SOL_SOCKET, libc::SO_PEERPIDFD, &mut made)?;
+    // SAFETY: the kernel made this descriptor for this call, so nothing else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(made) })
+}
+
+/// One instruction of a classic filter program (`sock_filter`): an opcode, how far to jump if its test holds and if not,
+/// and a number.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Op {
+    /// The opcode.
+    pub code: u16,
+    /// Instructions to skip if the test holds.
+    pub yes: u8,
+    /// Instructions to skip if it does not.
+    pub no: u8,
+    /// The operand.
+    pub k: u32,
+}
+
 /// Gives a socket its filter program.
-pub(super) fn set_filter(fd: BorrowedFd<'_>, program: &[Op]) -> io::Result<()> {
+pub fn set_filter(fd: BorrowedFd<'_>, program: &[Op]) -> io::Result<()> {
     let len = u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
     let header = libc::sock_fprog { len, filter: program.as_ptr().cast_mut().cast() };
     let size = size_of_val(&header) as libc::socklen_t;
@@ -75,7 +106,7 @@ pub(super) fn set_filter(fd: BorrowedFd<'_>, program: &[Op]) -> io::Result<()> {
 }
 
 /// Makes of a fresh /dev/net/tun a tap interface called `name`, or joins the one that exists.
-pub(super) fn make_tap(fd: BorrowedFd<'_>, name: &str) -> io::Result<()> {
+pub fn make_tap(fd: BorrowedFd<'_>, name: &str) -> io::Result<()> {
     if name.len() >= libc::IFNAMSIZ || name.is_empty() || name.contains('\0') {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
     }
@@ -92,7 +123,7 @@ pub(super) fn make_tap(fd: BorrowedFd<'_>, name: &str) -> io::Result<()> {
 }
 
 /// Lets a tap's frames come with checksums and segments left to us; segments of UDP too if `udp`.
-pub(super) fn tap_offload(fd: BorrowedFd<'_>, udp: bool) -> io::Result<()> {
+pub fn tap_offload(fd: BorrowedFd<'_>, udp: bool) -> io::Result<()> {
     // linux/if_tun.h: TUN_F_CSUM, TUN_F_TSO4, TUN_F_TSO6; TUN_F_USO4, TUN_F_USO6.
     let flags: libc::c_ulong = if udp { 0x67 } else { 0x07 };
     // SAFETY: the request takes a number.
@@ -104,10 +135,12 @@ pub(super) fn tap_offload(fd: BorrowedFd<'_>, udp: bool) -> io::Result<()> {
 ///
 /// # Safety
 /// The type must be just that.
-pub(super) unsafe trait Plain: Copy {}
+pub unsafe trait Plain: Copy {}
 
 // SAFETY: a number.
 unsafe impl Plain for libc::c_int {}
+// SAFETY: three numbers.
+unsafe impl Plain for [libc::c_int; 3] {}
 // SAFETY: two numbers.
 unsafe impl Plain for libc::tpacket_stats {}
 // SAFETY: numbers and an array of octets.
@@ -119,6 +152,10 @@ unsafe impl Plain for libc::tpacket_req {}
 // SAFETY: numbers and an array of octets.
 unsafe impl Plain for libc::packet_mreq {}
 
-pub(super) fn check(result: isize) -> io::Result<usize> {
+/// What a system call returned: a count, or −1 with the cause in `errno`.
+///
+/// # Errors
+/// The call has failed.
+pub(crate) fn check(result: isize) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }

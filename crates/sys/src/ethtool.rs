@@ -3,11 +3,11 @@
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 
-use super::sys::check;
+use crate::socket::check;
 
 /// How an interface is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Presence {
+pub enum Presence {
     /// It is there no more.
     Gone,
     /// It is switched off, or its other end is.
@@ -49,7 +49,7 @@ fn ask(socket: BorrowedFd<'_>, what: libc::c_ulong, request: &mut Request) -> io
 ///
 /// # Errors
 /// The kernel does not say.
-pub(super) fn presence(socket: BorrowedFd<'_>, index: u32) -> io::Result<Presence> {
+pub fn presence(socket: BorrowedFd<'_>, index: u32) -> io::Result<Presence> {
     match is_up(socket, index) {
         Err(e) if matches!(e.raw_os_error(), Some(libc::ENODEV | libc::ENXIO)) => Ok(Presence::Gone),
         other => Ok(if other? { Presence::Up } else { Presence::Down }),
@@ -66,16 +66,18 @@ fn named(socket: BorrowedFd<'_>, index: u32) -> io::Result<Request> {
 
 /// How many queues an interface uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Queues {
-    pub(super) receive: u32,
-    pub(super) send: u32,
+pub struct Queues {
+    /// Queues that receive.
+    pub receive: u32,
+    /// Queues that send.
+    pub send: u32,
 }
 
 /// How many queues the interface of that number uses.
 ///
 /// # Errors
 /// Its driver does not say.
-pub(super) fn queues(socket: BorrowedFd<'_>, index: u32) -> io::Result<Queues> {
+pub fn queues(socket: BorrowedFd<'_>, index: u32) -> io::Result<Queues> {
     let mut request = named(socket, index)?;
     let mut channels = [0; 9];
     channels[0] = GET_CHANNELS;

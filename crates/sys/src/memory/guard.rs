@@ -51,7 +51,13 @@ mod routine {
 
 /// The memory is not mapped (any more), is behind its file's end, or must not be written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Gone;
+pub struct Gone;
+
+impl From<Gone> for sprat_proto::rdma::Unmapped {
+    fn from(_: Gone) -> Self {
+        Self
+    }
+}
 
 /// Our handler is the one that the kernel calls.
 static HANDLED: AtomicBool = AtomicBool::new(false);
@@ -69,7 +75,7 @@ thread_local! {
 }
 
 /// Looks which way copies can go now: to be called before memory is used for the first time, and now and then.
-pub(crate) fn look() {
+pub fn look() {
     HANDLED.store(handler::is_ours(), Ordering::Relaxed);
 }
 

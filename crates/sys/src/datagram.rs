@@ -1,6 +1,5 @@
 //! The system calls that no safe library offers. They move several datagrams at once, with kernel segmentation: `recvmmsg`
-//! with UDP_GRO, `sendmmsg` with UDP_SEGMENT, and their cheaper forms for one datagram; and ask who is at the other end
-//! of a Unix socket. All unsafe code of the socket drivers is here.
+//! with UDP_GRO, `sendmmsg` with UDP_SEGMENT, and their cheaper forms for one datagram.
 //!
 //! The invariant that makes it sound: every pointer given to the kernel is to a local array or to a slice borrowed for
 //! the whole call, its length is given beside it, and the kernel keeps none of them after the call returns.
@@ -8,16 +7,18 @@
 use std::io;
 use std::mem;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
-use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::ptr;
 
 use sprat_proto::datagrams::BURST;
+
+use crate::socket::{self, check};
 
 /// A socket address as the kernel has it: `sockaddr_in` and `sockaddr_in6` laid over each other (the port is big-endian
 /// in both; `word` is the IPv4 address in one and the flow label in the other).
 #[repr(C)]
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Name {
+pub struct Name {
     family: libc::sa_family_t,
     port: [u8; 2],
     word: [u8; 4],
@@ -30,7 +31,9 @@ const V6_LEN: usize = size_of::<libc::sockaddr_in6>();
 const _: () = assert!(size_of::<Name>() == V6_LEN && align_of::<Name>() == align_of::<libc::sockaddr_in6>());
 
 impl Name {
-    pub(super) fn new(addr: SocketAddr) -> Self {
+    /// The kernel's form of an address.
+    #[must_use]
+    pub fn new(addr: SocketAddr) -> Self {
         let port = addr.port().to_be_bytes();
         match addr {
             SocketAddr::V4(a) => {
@@ -48,7 +51,7 @@ impl Name {
 
     /// The address; none if the kernel gave one of another family. The flow label is left out, so that a peer has one
     /// address only.
-    pub(super) fn addr(&self) -> Option<SocketAddr> {
+    pub fn addr(&self) -> Option<SocketAddr> {
         let port = u16::from_be_bytes(self.port);
         match i32::from(self.family) {
             libc::AF_INET => Some(SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::from(self.word), port))),
@@ -76,20 +79,22 @@ struct Control<T> {
 
 /// What one receive gave: the bytes are in the buffer of the same number.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Received {
-    pub(super) len: usize,
-    pub(super) from: Name,
+pub struct Received {
+    /// Its bytes in the buffer.
+    pub len: usize,
+    /// Its sender.
+    pub from: Name,
     /// Bytes of each datagram but the last, if the kernel joined several.
-    pub(super) segment: Option<usize>,
+    pub segment: Option<usize>,
     /// Something did not fit the buffer.
-    pub(super) truncated: bool,
+    pub truncated: bool,
 }
 
 /// The most messages in one call.
-pub(super) const MAX_RECV: usize = 8;
+pub const MAX_RECV: usize = 8;
 
 /// Receives one message into `buffer`. `named` asks for the sender's address, which a connected socket knows anyway.
-pub(super) fn recv_one(fd: BorrowedFd<'_>, buffer: &mut [u8], named: bool) -> io::Result<Received> {
+pub fn recv_one(fd: BorrowedFd<'_>, buffer: &mut [u8], named: bool) -> io::Result<Received> {
     let mut name = Name::default();
     let mut control = Control::<libc::c_int>::default();
     let mut iov = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
@@ -110,12 +115,7 @@ pub(super) fn recv_one(fd: BorrowedFd<'_>, buffer: &mut [u8], named: bool) -> io
 }
 
 /// Receives up to `out.len()` messages (at most [`MAX_RECV`]), the i-th into `buffer[i * stride..]`; returns how many.
-pub(super) fn recv(
-    fd: BorrowedFd<'_>,
-    buffer: &mut [u8],
-    stride: usize,
-    out: &mut [Received],
-) -> io::Result<usize> {
+pub fn recv(fd: BorrowedFd<'_>, buffer: &mut [u8], stride: usize, out: &mut [Received]) -> io::Result<usize> {
     let n = out.len().min(MAX_RECV);
     let mut names = [Name::default(); MAX_RECV];
     let mut controls = [Control::<libc::c_int>::default(); MAX_RECV];
@@ -155,16 +155,17 @@ fn received(header: &libc::msghdr, control: &Control<libc::c_int>, from: Name, l
 
 /// Datagrams of one length (the last may be shorter) to one peer.
 #[derive(Clone, Copy)]
-pub(super) struct Outgoing<'a> {
+pub struct Outgoing<'a> {
     /// Whereto; none by a connected socket.
-    pub(super) to: Option<&'a Name>,
-    pub(super) bytes: &'a [u8],
+    pub to: Option<&'a Name>,
+    /// The datagrams, end to end.
+    pub bytes: &'a [u8],
     /// Bytes of each datagram, if they are several.
-    pub(super) segment: Option<u16>,
+    pub segment: Option<u16>,
 }
 
 /// Sends one datagram by the cheapest call.
-pub(super) fn send_one(fd: BorrowedFd<'_>, to: Option<&Name>, bytes: &[u8]) -> io::Result<()> {
+pub fn send_one(fd: BorrowedFd<'_>, to: Option<&Name>, bytes: &[u8]) -> io::Result<()> {
     let (name, len) = to.map_or((ptr::null(), 0), |name| ((&raw const *name).cast(), name.len() as _));
     // SAFETY: both pointers are of borrowed values that are as long as the lengths beside them (`Name` has room for the
     // longer of the two forms), or null with a length of 0; the kernel only reads them.
@@ -173,7 +174,7 @@ pub(super) fn send_one(fd: BorrowedFd<'_>, to: Option<&Name>, bytes: &[u8]) -> i
 }
 
 /// Sends up to [`BURST`] items in one call and returns how many; an error concerns the first item.
-pub(super) fn send(fd: BorrowedFd<'_>, items: &[Outgoing<'_>]) -> io::Result<usize> {
+pub fn send(fd: BorrowedFd<'_>, items: &[Outgoing<'_>]) -> io::Result<usize> {
     let mut controls = [Control::<u16>::default(); BURST];
     // SAFETY: `iovec` and `mmsghdr` are plain C structures for which all zeros is a value.
     let (mut iovs, mut msgs): ([libc::iovec; BURST], [libc::mmsghdr; BURST]) = unsafe { mem::zeroed() };
@@ -210,52 +211,6 @@ const fn control_len<T>() -> usize {
 }
 
 /// Turns UDP_GRO on: one receive may then give several datagrams of one peer.
-pub(super) fn set_gro(fd: BorrowedFd<'_>) -> io::Result<()> {
-    set_option(fd, libc::SOL_UDP, libc::UDP_GRO, 1)
-}
-
-/// Sets a socket option whose value is an integer.
-pub(super) fn set_option(
-    fd: BorrowedFd<'_>,
-    level: libc::c_int,
-    name: libc::c_int,
-    value: libc::c_int,
-) -> io::Result<()> {
-    let (at, len) = ((&raw const value).cast(), size_of_val(&value) as _);
-    // SAFETY: the pointer is to a local integer, of the length given; the kernel only reads it.
-    let done = unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, at, len) };
-    check(done as isize).map(drop)
-}
-
-/// The process at the other end of a Unix socket: its number in this process's pid namespace, 0 if it has none there, and
-/// its user. (rustix has this too, but takes the number for one that is never 0.)
-pub(crate) fn peer_ids(fd: BorrowedFd<'_>) -> io::Result<(libc::pid_t, libc::uid_t)> {
-    // As `ucred` has them.
-    let [pid, user, _group] = option(fd, libc::SOL_SOCKET, libc::SO_PEERCRED)?;
-    Ok((pid, user.cast_unsigned()))
-}
-
-/// A pidfd of the process at the other end of a Unix socket, closed on exec. `ENOPROTOOPT` before Linux 6.5.
-pub(crate) fn peer_pidfd(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    let [made] = option(fd, libc::SOL_SOCKET, libc::SO_PEERPIDFD)?;
-    // SAFETY: the kernel made this descriptor for this call, so nothing else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(made) })
-}
-
-/// A socket option whose value is `N` integers.
-fn option<const N: usize>(
-    fd: BorrowedFd<'_>,
-    level: libc::c_int,
-    name: libc::c_int,
-) -> io::Result<[libc::c_int; N]> {
-    let mut value = [0; N];
-    let mut len = size_of_val(&value) as libc::socklen_t;
-    let at = (&raw mut value).cast();
-    // SAFETY: the pointer is to a local array of the length given beside it, and the kernel writes no more than that.
-    check(unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, at, &raw mut len) } as isize)?;
-    Ok(value)
-}
-
-fn check(result: isize) -> io::Result<usize> {
-    usize::try_from(result).map_err(|_| io::Error::last_os_error())
+pub fn set_gro(fd: BorrowedFd<'_>) -> io::Result<()> {
+    socket::set(fd, libc::SOL_UDP, libc::UDP_GRO, &1)
 }

@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, waitpi
 
 /// A running copy; dropped, it is killed and waited for.
 #[derive(Debug)]
-pub(crate) struct Child {
+pub struct Child {
     pid: Option<Pid>,
 }
 
@@ -23,7 +23,7 @@ impl Child {
     ///
     /// # Errors
     /// The kernel has no room for another process.
-    pub(crate) fn spawn(body: impl FnOnce()) -> io::Result<Self> {
+    pub fn spawn(body: impl FnOnce()) -> io::Result<Self> {
         let parent = rustix::process::getpid();
         // SAFETY: of what the copy inherits from other threads only locks can be in a broken state. The allocator's are
         // kept consistent by the C library; `body` takes no others, as this function's contract says.
@@ -44,18 +44,20 @@ impl Child {
     }
 
     /// Sends it a signal; one that stops it has done so when this returns.
-    #[cfg(test)]
-    pub(crate) fn signal(&self, signal: Signal) {
-        let Some(pid) = self.pid else { return };
-        kill_process(pid, signal).expect("it was not waited for");
+    ///
+    /// # Errors
+    /// The kernel refuses the signal.
+    pub fn signal(&self, signal: Signal) -> io::Result<()> {
+        let Some(pid) = self.pid else { return Ok(()) };
+        kill_process(pid, signal)?;
         if signal == Signal::STOP {
-            waitpid(Some(pid), WaitOptions::UNTRACED).expect("it is a child");
+            waitpid(Some(pid), WaitOptions::UNTRACED)?;
         }
+        Ok(())
     }
 
     /// Waits until it has ended by itself.
-    #[cfg(test)]
-    pub(crate) fn wait(mut self) -> Option<WaitStatus> {
+    pub fn wait(mut self) -> Option<WaitStatus> {
         self.pid.take().and_then(reap)
     }
 }
