@@ -15,7 +15,7 @@
 //!   written wholly or not at all.
 //! - Memory is taken for bytes that are there, never for a length that they claim; damage is a [`Damage`], never a panic.
 //!
-//! Not here: the file. [`Piece`]s say which bytes go where; `crates/host/src/disk/file.rs` writes them.
+//! Not here: the file. [`Piece`]s say which bytes go where; `crates/sprat/src/disk/file.rs` writes them.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;

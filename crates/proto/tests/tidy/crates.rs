@@ -13,7 +13,7 @@ const SIBLINGS: &[(&str, &[&str])] = &[
     ("proto", &[]),
     ("store", &["sprat-proto"]),
     ("sys", &["sprat-proto"]),
-    ("host", &["sprat-proto", "sprat-store", "sprat-sys"]),
+    ("sprat", &["sprat-proto", "sprat-store", "sprat-sys"]),
     ("sim", &["sprat-proto", "sprat-store"]),
     ("cli", &["sprat", "sprat-proto", "sprat-store", "sprat-sys"]),
     ("verbs", &["sprat", "sprat-sys"]),
@@ -88,7 +88,7 @@ fn siblings_are_imported_in_one_direction() {
             }
         }
     }
-    report("cli and verbs → host → sys and store → proto, sim → store and proto, and nothing else:", &wrong);
+    report("cli and verbs → sprat → sys and store → proto, sim → store and proto, and nothing else:", &wrong);
 }
 
 #[test]

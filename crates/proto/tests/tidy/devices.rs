@@ -7,7 +7,7 @@ use crate::source::{File, files, words};
 
 const PAGE: &str = "docs/devices.md";
 /// Harnesses of their own, whose tests are strings.
-const HARNESSES: [&str; 2] = ["crates/host/tests/devices/", "crates/cli/tests/devices/"];
+const HARNESSES: [&str; 2] = ["crates/sprat/tests/devices/", "crates/cli/tests/devices/"];
 /// Parsers of what no peer sends: files that a user gives the program, and settings.
 const OWN: [&str; 3] =
     ["crates/cli/src/records/csv.rs", "crates/cli/src/records/jsonl.rs", "crates/verbs/src/log.rs"];

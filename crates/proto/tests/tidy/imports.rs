@@ -8,8 +8,8 @@ const FORBIDDEN: &[(&str, &[&str], &str)] = &[
     ("crates/proto/", &["sprat_store", "sprat_sys", "sprat", "sprat_sim"], "proto depends on no sibling"),
     ("crates/store/", &["sprat_sys", "sprat", "sprat_sim"], "store knows proto alone"),
     ("crates/sys/", &["sprat_store", "sprat", "sprat_sim"], "sys knows proto alone"),
-    ("crates/host/", &["sprat_sim"], "host and sim never see each other"),
-    ("crates/sim/", &["sprat", "sprat_sys"], "host and sim never see each other"),
+    ("crates/sprat/", &["sprat_sim"], "sprat and sim never see each other"),
+    ("crates/sim/", &["sprat", "sprat_sys"], "sprat and sim never see each other"),
     ("crates/cli/src/", &["sprat_sim"], "the simulator is never shipped"),
     (
         "crates/verbs/src/",

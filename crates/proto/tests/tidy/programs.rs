@@ -26,7 +26,7 @@ const GIVEN: &str = "
 /// Whose programs lie below which path, which options are asked for, and by which target of the Makefile (none: by the
 /// file itself).
 const STAGES: &[(&str, &[&str], &str)] = &[
-    ("crates/host/", &["devices"], "unit"),
+    ("crates/sprat/", &["devices"], "unit"),
     ("crates/cli/", &["devices"], "unit"),
     ("crates/verbs/", &["verbs"], "abi"),
     ("scripts/instructions", &["valgrind"], "instructions"),
@@ -47,7 +47,7 @@ const IN_THE_GUEST: &[&str] = &["interop/init", "interop/compare-guest"];
 
 /// Strings that begin with a program's name and start nothing.
 const NO_COMMAND: &[(&str, &str)] =
-    &[("crates/host/tests/devices/ends.rs", "ip"), ("crates/host/src/locator/tests.rs", "rdma")];
+    &[("crates/sprat/tests/devices/ends.rs", "ip"), ("crates/sprat/src/locator/tests.rs", "rdma")];
 
 /// Option and program (or a file by its whole path) of each row.
 fn rows(files: &[File]) -> Vec<(String, String)> {

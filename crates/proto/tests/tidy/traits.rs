@@ -8,8 +8,8 @@ use crate::source::{closing, files, line_of, words};
 const WRAPPED: &[(&str, &str)] = &[
     ("Datagrams", "crates/proto/src/datagrams.rs"),
     ("Device", "crates/proto/src/device.rs"),
-    ("Driver", "crates/host/src/driver.rs"),
-    ("Nic", "crates/host/src/nic/mod.rs"),
+    ("Driver", "crates/sprat/src/driver.rs"),
+    ("Nic", "crates/sprat/src/nic/mod.rs"),
 ];
 
 #[test]
