@@ -7,7 +7,7 @@
 //!
 //! ```
 //! #[global_allocator]
-//! static ALLOCATOR: sprat::mem::huge::Allocator = sprat::mem::huge::Allocator;
+//! static ALLOCATOR: sprat_sys::memory::huge::Allocator = sprat_sys::memory::huge::Allocator;
 //! # fn main() { assert_eq!(vec![0_u8; 9 << 20].iter().filter(|b| **b != 0).count(), 0); }
 //! ```
 
