@@ -57,6 +57,12 @@ impl Foreign {
         self.len
     }
 
+    /// True if the range has no bytes.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     /// The address of `offset`, from which `n` bytes lie within, for the kernel.
     ///
     /// # Panics
