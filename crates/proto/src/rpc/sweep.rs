@@ -33,7 +33,7 @@ impl Sweep {
 const SWEEP_NS: u64 = 100 * MS;
 const SWEEP_SESSIONS: u32 = 1024;
 const SWEEP_SLOTS: u32 = 256;
-/// Slots that are looked at while a request was refused for lack of room: as many as can be half
+/// Slots that one sweep visits while requests are refused for lack of room: as many as can be half
 /// received, within less than two seconds.
 const SWEEP_SLOTS_CROWDED: u32 = 16 * 1024;
 /// How long after a long request was refused half-received ones that stand still or are slow have

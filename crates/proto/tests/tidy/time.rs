@@ -1,4 +1,4 @@
-//! Who may look at a clock or wait for one: `sys`'s clock alone, so that everything else can run in virtual time; and
+//! Which code may read a clock or wait for one: `sys`'s clock alone, so that everything else can run in virtual time; and
 //! no test is switched off, expects a panic or sleeps, and no destructor panics while a test already does.
 
 use crate::report;

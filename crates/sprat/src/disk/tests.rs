@@ -191,8 +191,8 @@ fn a_disk_that_fails_is_final() {
     assert!(at >= 4, "the record, its sync and two superblocks can fail: {at}");
 }
 
-/// Changes went on to be acknowledged in a file that nobody could open again: with the next start of the coordinator they
-/// were gone, and with a removed file the whole cluster.
+/// The coordinator acknowledged changes that it wrote into a removed or replaced file: its next start lost them, and with a
+/// removed file the whole cluster.
 #[test]
 fn a_file_that_was_removed_or_replaced_is_written_no_more() {
     let (folder, path) = folder();

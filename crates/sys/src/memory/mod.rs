@@ -138,8 +138,7 @@ impl Region {
         Self::map_with(file, MapFlags::SHARED | MapFlags::POPULATE)
     }
 
-    /// Maps a sealed file that a peer chose the size of: a page of which nobody has made use takes memory only from its first
-    /// use on.
+    /// Maps a sealed file whose size the peer chose: a page takes memory at its first use.
     ///
     /// # Errors
     /// The system call failed.
