@@ -1,5 +1,5 @@
-//! The system calls of packet devices that no safe library offers: sockets of families of their own, and options whose values
-//! are C structures.
+//! The system calls on sockets that no safe library offers: raw sockets, options whose values are C structures, taps, and the
+//! process at the other end of a Unix socket.
 //!
 //! The invariant that makes it sound: every pointer given to the kernel is to a value borrowed for the whole call, its length
 //! is given beside it, and the kernel keeps none of them after the call returns.

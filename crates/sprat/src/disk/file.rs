@@ -54,7 +54,7 @@ pub(super) struct StateFile {
     /// A full disk: the file gets no blocks behind this place.
     #[cfg(test)]
     pub(super) room: std::sync::Arc<std::sync::atomic::AtomicU64>,
-    /// A disk that fails: so many writes and syncs still succeed.
+    /// How many writes and syncs succeed before the disk fails.
     #[cfg(test)]
     pub(super) sound: std::sync::Arc<std::sync::atomic::AtomicU64>,
 }

@@ -28,7 +28,8 @@ use crate::wire::rdmap::Cause;
 /// While more Writes follow, a question comes behind half of what is in progress: the peer places one half while the other is
 /// framed. Behind fewer Writes than these a question would cost more than it brings.
 const ASK_WRITES: u64 = 32;
-/// By octets a question comes behind so many, few enough that completions come while more is sent, many enough that answers cost nothing.
+/// A question comes behind this many octets too: few enough that completions come while more is sent, many enough that the
+/// answers cost nothing.
 const ASK_OCTETS: u64 = 512 << 10;
 /// How long a peer that was asked and has said nothing yet may be one of ours that has not got to it.
 pub(crate) const UNSURE_NS: u64 = 200 * crate::time::MS;
