@@ -247,7 +247,12 @@ pub(crate) struct Trace {
     #[arg(long, short = 'o', value_name = "FILE", default_value = "sprat.pcap")]
     pub(crate) output: PathBuf,
     /// One of our commands with its arguments, or another program
-    #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(
+        value_name = "COMMAND",
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
     pub(crate) command: Vec<OsString>,
 }
 
@@ -412,7 +417,8 @@ pub(crate) struct Del {
 
 /// A number that can be added.
 fn finite(text: &str) -> Result<f64, String> {
-    let number: f64 = text.parse().map_err(|_| "it must be a number, like 0.5 or -2e3".to_owned())?;
+    let number: f64 =
+        text.parse().map_err(|_| "it must be a number, like 0.5 or -2e3".to_owned())?;
     if number.is_finite() { Ok(number) } else { Err("it must be finite".to_owned()) }
 }
 

@@ -100,7 +100,8 @@ impl Drop for Folder {
 /// Imports the stanzas of `data` and compares every object with its stanza.
 fn real_data(store: &mut Store, data: &Path, folder: &Path) -> Result<(), Fail> {
     let text = fs::read(data).named(format_args!("cannot read {}", data.display()));
-    let text = text.map_err(|fail| fail.next("name another file of stanzas: sprat demo --data FILE"))?;
+    let text =
+        text.map_err(|fail| fail.next("name another file of stanzas: sprat demo --data FILE"))?;
     let packages = stanzas(&text);
     if packages.is_empty() {
         return Err(Fail::new(format!("{} has no stanza with a Package field", data.display())));
@@ -108,8 +109,12 @@ fn real_data(store: &mut Store, data: &Path, folder: &Path) -> Result<(), Fail> 
     let path = folder.join("packages.jsonl");
     write_lines(&path, &packages)?;
     let table = store.create_table("packages", u32::from(SERVERS))?;
-    let file =
-        args::File { path, table: "packages".to_owned(), format: Some(Format::Jsonl), outstanding: 64 };
+    let file = args::File {
+        path,
+        table: "packages".to_owned(),
+        format: Some(Format::Jsonl),
+        outstanding: 64,
+    };
     let input = import::Input::open(&file)?;
     let counts = import::file(&file, input, false, &mut store.sink(table))?;
     out::print(format!(
@@ -143,7 +148,8 @@ fn stanzas(text: &[u8]) -> HashMap<Vec<u8>, Vec<u8>> {
 
 fn write_lines(path: &Path, records: &HashMap<Vec<u8>, Vec<u8>>) -> Result<(), Fail> {
     let failed = format!("cannot write {}", path.display());
-    let mut writer = records::writer(Format::Jsonl, BufWriter::new(File::create(path).named(&failed)?));
+    let mut writer =
+        records::writer(Format::Jsonl, BufWriter::new(File::create(path).named(&failed)?));
     for (key, value) in records {
         writer.write(&Record { key: key.clone(), value: value.clone() }).named(&failed)?;
     }
@@ -151,12 +157,19 @@ fn write_lines(path: &Path, records: &HashMap<Vec<u8>, Vec<u8>>) -> Result<(), F
 }
 
 /// Reads every object and compares it; says how many bytes there were.
-fn compare(store: &mut Store, table: TableId, records: &HashMap<Vec<u8>, Vec<u8>>) -> Result<u64, Fail> {
+fn compare(
+    store: &mut Store,
+    table: TableId,
+    records: &HashMap<Vec<u8>, Vec<u8>>,
+) -> Result<u64, Fail> {
     let mut bytes = 0;
     for (key, value) in records {
         let (stored, _) = store.read(table, key, RejectRules::default())?;
         if stored != *value {
-            return Err(Fail::new(format!("{} reads back other than it was written", out::name(key))));
+            return Err(Fail::new(format!(
+                "{} reads back other than it was written",
+                out::name(key)
+            )));
         }
         bytes += stored.len() as u64;
     }
@@ -171,8 +184,9 @@ fn killed_client(store: &mut Store, coordinator: &str, folder: &Path) -> Result<
         let record = folder.join(format!("acknowledged-{round}"));
         let args = ["count", "-C", coordinator, "counters", "visits", &record.to_string_lossy()];
         let mut client = Process::start("the client", None, args)?;
-        let enough =
-            process::wait_until(PATIENCE, || sums(&record).len() >= BEFORE_KILL || client.ended().is_some());
+        let enough = process::wait_until(PATIENCE, || {
+            sums(&record).len() >= BEFORE_KILL || client.ended().is_some()
+        });
         if !enough || client.ended().is_some() {
             return Err(Fail::new("the counting client makes no progress"));
         }
@@ -220,7 +234,11 @@ impl Account {
                 match sum - last {
                     1 => {}
                     2 if index == 0 && last != 0 => account.in_flight += 1,
-                    _ => return Err(Fail::new(format!("after {last} the sum {sum} was acknowledged"))),
+                    _ => {
+                        return Err(Fail::new(format!(
+                            "after {last} the sum {sum} was acknowledged"
+                        )));
+                    }
                 }
                 last = sum;
                 account.acknowledged += 1;

@@ -68,11 +68,15 @@ impl Destination {
         match resolve(path).named(&failed)? {
             Node::Descriptor { is_stdout: true, .. } => Ok(Self::Stdout),
             // Behind what the file has, as the offset of the open file is not shared.
-            Node::Descriptor { path, .. } => open(&path, OFlags::APPEND).named(&failed).map(Self::InPlace),
+            Node::Descriptor { path, .. } => {
+                open(&path, OFlags::APPEND).named(&failed).map(Self::InPlace)
+            }
             Node::Special(path) => open(&path, OFlags::NOFOLLOW).named(&failed).map(Self::InPlace),
             Node::Regular(path) => {
                 // A file that may not be written may not be replaced either.
-                let old = open(&path, OFlags::NOFOLLOW).and_then(|file| file.metadata()).named(&failed)?;
+                let old = open(&path, OFlags::NOFOLLOW)
+                    .and_then(|file| file.metadata())
+                    .named(&failed)?;
                 Whole::new(path, Some(old)).map(Box::new).map(Self::Whole)
             }
             Node::Missing(path) => Whole::new(path, None).map(Box::new).map(Self::Whole),
@@ -165,15 +169,16 @@ fn resolve(path: &Path) -> io::Result<Node> {
         if let Some(is_stdout) = descriptor(&path) {
             return Ok(Node::Descriptor { path, is_stdout });
         }
-        let node = match rustix::fs::openat(CWD, &path, OFlags::PATH | OFlags::NOFOLLOW, Mode::empty()) {
-            Ok(node) => node,
-            // As open(2) refuses to make a file of such a name.
-            Err(Errno::NOENT) if path.as_os_str().as_encoded_bytes().ends_with(b"/") => {
-                return Err(Errno::ISDIR.into());
-            }
-            Err(Errno::NOENT) => return Ok(Node::Missing(path)),
-            Err(error) => return Err(error.into()),
-        };
+        let node =
+            match rustix::fs::openat(CWD, &path, OFlags::PATH | OFlags::NOFOLLOW, Mode::empty()) {
+                Ok(node) => node,
+                // As open(2) refuses to make a file of such a name.
+                Err(Errno::NOENT) if path.as_os_str().as_encoded_bytes().ends_with(b"/") => {
+                    return Err(Errno::ISDIR.into());
+                }
+                Err(Errno::NOENT) => return Ok(Node::Missing(path)),
+                Err(error) => return Err(error.into()),
+            };
         let stat = rustix::fs::fstat(&node)?;
         let kind = FileType::from_raw_mode(stat.st_mode);
         match kind {

@@ -61,7 +61,8 @@ pub(crate) fn run(args: &args::Doctor) -> Result<(), Fail> {
     let place = match dev {
         Some(dev) => format!("Packet devices on {dev}:\n"),
         None => {
-            "Packet devices, in a network of our own (--dev D for an interface of this machine):\n".into()
+            "Packet devices, in a network of our own (--dev D for an interface of this machine):\n"
+                .into()
         }
     };
     out::print(place + &table.text())?;

@@ -58,17 +58,23 @@ fn folder() -> Result<PathBuf, Fail> {
         if whole(&named) {
             return Ok(named);
         }
-        return Err(
-            Fail::new(format!("{FOLDER}={}: no {} there", named.display(), LIBRARIES.join(", "))).next(build)
-        );
+        return Err(Fail::new(format!(
+            "{FOLDER}={}: no {} there",
+            named.display(),
+            LIBRARIES.join(", ")
+        ))
+        .next(build));
     }
     let own = env::current_exe().map_err(|e| Fail::new(format!("where this program is: {e}")))?;
     let own = own.parent().unwrap_or_else(|| Path::new("/"));
     let candidates = [own.join("verbs"), own.join("../lib/sprat")];
     let Some(folder) = candidates.iter().find(|f| whole(f)) else {
-        return Err(
-            Fail::new(format!("no {} in {}", LIBRARIES.join(", "), candidates[0].display())).next(build)
-        );
+        return Err(Fail::new(format!(
+            "no {} in {}",
+            LIBRARIES.join(", "),
+            candidates[0].display()
+        ))
+        .next(build));
     };
     folder.canonicalize().map_err(|e| Fail::new(format!("{}: {e}", folder.display())))
 }

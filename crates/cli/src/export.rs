@@ -22,7 +22,8 @@ pub(crate) fn file(args: &args::File, source: &mut Source<'_>) -> Result<(), Fai
     let format = records::format_of(&args.path, args.format)?;
     let destination = Destination::open(&args.path)?;
     let is_stdout = destination.is_stdout();
-    let mut writer = records::writer(format, BufWriter::with_capacity(BUFFER, destination.writer()));
+    let mut writer =
+        records::writer(format, BufWriter::with_capacity(BUFFER, destination.writer()));
     let (count, written) = copy(source, &mut *writer)?;
     drop(writer);
     match written.and_then(|()| destination.finish()) {
@@ -80,7 +81,11 @@ mod tests {
         });
         assert!(failing.is_err());
         assert_eq!(fs::read_to_string(&path).expect("reads"), "old");
-        assert_eq!(fs::read_dir(folder.path()).expect("lists").count(), 1, "no temporary file is left");
+        assert_eq!(
+            fs::read_dir(folder.path()).expect("lists").count(),
+            1,
+            "no temporary file is left"
+        );
 
         let mut left = 3;
         let done = file(&args(path.clone()), &mut || {
@@ -94,7 +99,8 @@ mod tests {
 
     #[test]
     fn a_folder_that_is_not_there_is_named() {
-        let error = file(&args("/nonexistent/x.jsonl".into()), &mut || Ok(None)).expect_err("no such folder");
+        let error = file(&args("/nonexistent/x.jsonl".into()), &mut || Ok(None))
+            .expect_err("no such folder");
         assert!(error.to_string().contains("/nonexistent/x.jsonl"), "{error}");
     }
 }

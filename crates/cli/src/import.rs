@@ -162,7 +162,9 @@ fn open(path: &Path) -> Result<(Box<dyn Read>, Option<u64>), Fail> {
     let file = File::open(path).named(format_args!("cannot read {}", path.display()))?;
     let data = file.metadata().named(format_args!("cannot read {}", path.display()))?;
     if data.is_dir() {
-        return Err(Fail::new(format!("{} is a directory", path.display())).next("name a file of records"));
+        return Err(
+            Fail::new(format!("{} is a directory", path.display())).next("name a file of records")
+        );
     }
     Ok((Box::new(file), data.is_file().then_some(data.len())))
 }
@@ -173,7 +175,11 @@ pub(crate) fn say(counts: Counts, table: &str) -> Result<(), Fail> {
         0 => String::new(),
         n => format!(", {n} malformed lines skipped"),
     };
-    out::print(format!("{} records written to {}{skipped}\n", counts.written, out::name(table.as_bytes())))
+    out::print(format!(
+        "{} records written to {}{skipped}\n",
+        counts.written,
+        out::name(table.as_bytes())
+    ))
 }
 
 #[cfg(test)]

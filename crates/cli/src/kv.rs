@@ -88,7 +88,10 @@ fn rules(only: &Condition) -> RejectRules {
 /// All of standard input, unless it is longer than any value.
 fn standard_input() -> Result<Vec<u8>, Fail> {
     let mut value = Vec::new();
-    io::stdin().take(MAX_VALUE as u64 + 1).read_to_end(&mut value).named("cannot read standard input")?;
+    io::stdin()
+        .take(MAX_VALUE as u64 + 1)
+        .read_to_end(&mut value)
+        .named("cannot read standard input")?;
     if value.len() > MAX_VALUE {
         return Err(Fail::new(format!(
             "standard input is longer than {MAX_VALUE} bytes, the limit of a value"

@@ -63,7 +63,8 @@ fn start() -> Result<ExitCode, Fail> {
 fn say(answer: &clap::Error) -> Result<ExitCode, Fail> {
     let code = ExitCode::from(u8::try_from(answer.exit_code()).unwrap_or(1));
     // The message shows what was typed, and a script may have typed the key of another user.
-    if answer.use_stderr() && !std::env::args_os().all(|arg| out::is_plain(&arg.to_string_lossy())) {
+    if answer.use_stderr() && !std::env::args_os().all(|arg| out::is_plain(&arg.to_string_lossy()))
+    {
         out::note(answer.render());
         return Ok(code);
     }

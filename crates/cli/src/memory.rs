@@ -60,7 +60,8 @@ fn judge(each: u64, servers: u16, limit: &Limit) -> Result<Option<String>, Fail>
 /// The smallest limit.
 fn least() -> Option<Limit> {
     let space = getrlimit(Resource::As).current;
-    let space = space.map(|bytes| Limit { bytes, by: "this process's address space (ulimit -v)".to_owned() });
+    let space = space
+        .map(|bytes| Limit { bytes, by: "this process's address space (ulimit -v)".to_owned() });
     limits(Path::new("/")).into_iter().chain(space).min_by_key(|limit| limit.bytes)
 }
 
@@ -68,8 +69,10 @@ fn least() -> Option<Limit> {
 fn limits(root: &Path) -> Vec<Limit> {
     let read = |path: &Path| fs::read_to_string(root.join(path)).unwrap_or_default();
     let machine = total(&read(Path::new("proc/meminfo")));
-    let mut all: Vec<Limit> =
-        machine.map(|bytes| Limit { bytes, by: "this machine's memory".to_owned() }).into_iter().collect();
+    let mut all: Vec<Limit> = machine
+        .map(|bytes| Limit { bytes, by: "this machine's memory".to_owned() })
+        .into_iter()
+        .collect();
     for (folder, file, group) in groups(&read(Path::new("proc/self/cgroup"))) {
         // A group has the limits of all those that it is in.
         for group in Path::new(group.trim_start_matches('/')).ancestors() {
@@ -157,7 +160,10 @@ mod tests {
     fn more_than_there_is_for_one_server_is_refused_and_for_all_together_said() {
         let limit = Limit { bytes: 24 * GIB, by: "this machine's memory".to_owned() };
         let error = judge(64 * GIB, 1, &limit).expect_err("too much").to_string();
-        assert!(error.contains("64 GiB") && error.contains("24 GiB of this machine's memory"), "{error}");
+        assert!(
+            error.contains("64 GiB") && error.contains("24 GiB of this machine's memory"),
+            "{error}"
+        );
         assert_eq!(judge(8 * GIB, 3, &limit).expect("fits"), None);
         let warning = judge(16 * GIB, 3, &limit).expect("each fits").expect("together they do not");
         assert!(warning.contains("48 GiB") && warning.contains("24 GiB"), "{warning}");

@@ -96,23 +96,27 @@ pub(crate) struct Columns {
 impl Columns {
     /// A table with these headings; a heading that begins with `>` heads a column of numbers.
     pub(crate) fn new(headings: &[&str]) -> Self {
-        let leans =
-            headings.iter().map(|h| if h.starts_with('>') { Lean::Right } else { Lean::Left }).collect();
+        let leans = headings
+            .iter()
+            .map(|h| if h.starts_with('>') { Lean::Right } else { Lean::Left })
+            .collect();
         let head = headings.iter().map(|h| h.trim_start_matches('>').to_owned()).collect();
         Self { leans, rows: vec![head] }
     }
 
     /// Adds a row; missing cells are empty.
     pub(crate) fn row<S: AsRef<str>>(&mut self, cells: impl IntoIterator<Item = S>) {
-        let mut row: Vec<String> = cells.into_iter().map(|cell| plain(cell.as_ref()).into_owned()).collect();
+        let mut row: Vec<String> =
+            cells.into_iter().map(|cell| plain(cell.as_ref()).into_owned()).collect();
         row.resize(self.leans.len(), String::new());
         self.rows.push(row);
     }
 
     /// The whole table, each line indented by two spaces.
     pub(crate) fn text(&self) -> String {
-        let width =
-            |column: usize| self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+        let width = |column: usize| {
+            self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)
+        };
         let widths: Vec<usize> = (0..self.leans.len()).map(width).collect();
         let mut text = String::new();
         for row in &self.rows {
@@ -210,7 +214,10 @@ mod tests {
     #[test]
     fn a_long_name_is_shown_by_its_beginning_and_its_length() {
         assert_eq!(name(&[b'k'; NAME_CHARS]), "k".repeat(NAME_CHARS));
-        assert_eq!(name("ü".repeat(30_000).as_bytes()), format!("{}… (60000 bytes)", "ü".repeat(NAME_CHARS)));
+        assert_eq!(
+            name("ü".repeat(30_000).as_bytes()),
+            format!("{}… (60000 bytes)", "ü".repeat(NAME_CHARS))
+        );
         assert_eq!((name(b"\xff").as_str(), name(b"").as_str()), ("\u{fffd}", "\"\""));
     }
 

@@ -58,14 +58,21 @@ impl Times {
         match answer {
             Some((len, ns)) => {
                 self.ns.push(ns);
-                self.report.say(&format!("{len} octets from {from}: number {number}, {} µs\n", micros(ns)))
+                self.report
+                    .say(&format!("{len} octets from {from}: number {number}, {} µs\n", micros(ns)))
             }
             None => self.report.say(&format!("no answer from {from}: number {number}\n")),
         }
     }
 
     /// Says how long it took, and where that time went.
-    fn end(mut self, args: &Ping, marks: &Marks, transport: &str, far: Option<&Far>) -> Result<(), Fail> {
+    fn end(
+        mut self,
+        args: &Ping,
+        marks: &Marks,
+        transport: &str,
+        far: Option<&Far>,
+    ) -> Result<(), Fail> {
         let mut times = self.ns.clone();
         times.sort_unstable();
         let (Some(first), Some(last)) = (times.first(), times.last()) else { return Ok(()) };
@@ -80,7 +87,8 @@ impl Times {
         let all = all.split_off(all.len().saturating_sub(most));
         let times: Vec<f64> = self.ns.iter().map(|&ns| ns as f64 / 1e3).collect();
         let what = ("ping", transport, usize::from(args.size));
-        let Some(breakdown) = Breakdown::of(what, round_trips(&all, far, marks), &times, marks) else {
+        let Some(breakdown) = Breakdown::of(what, round_trips(&all, far, marks), &times, marks)
+        else {
             return self
                 .report
                 .say("where the time went is not known: no round trip could be put together\n");
@@ -116,7 +124,8 @@ fn server(args: &Ping, to: &Locator) -> Result<(), Fail> {
         marks.end();
         let ns = clock::now().since(begin);
         error = outcome.err();
-        times.add(error.is_none().then_some((reply.len().saturating_sub(4), ns)), &to.to_string())?;
+        times
+            .add(error.is_none().then_some((reply.len().saturating_sub(4), ns)), &to.to_string())?;
         let next = begin.after(args.interval_ms * MS);
         while clock::now() < next {
             client.turn();
@@ -146,7 +155,8 @@ fn host(args: &Ping, to: &Locator, target: &DevicePort) -> Result<(), Fail> {
     let host = target.at.resolve().named(to)?.first().map(std::net::SocketAddr::ip);
     let host = host.ok_or_else(|| Fail::new(format!("{to}: the host has no address")))?;
     let marks = Marks::new();
-    let stack = Stack::client(to, &crate::store::local()?).map_err(|error| Fail::new(error.to_string()))?;
+    let stack =
+        Stack::client(to, &crate::store::local()?).map_err(|error| Fail::new(error.to_string()))?;
     let mut stack = stack.watched(&marks);
     if let Some(mac) = target.mac {
         stack.port().neighbour(host, mac);
@@ -181,7 +191,12 @@ fn turn(stack: &mut Stack, now: Instant) {
 }
 
 /// One echo: how many octets came back and after how many nanoseconds.
-fn once(stack: &mut Stack, host: IpAddr, size: usize, marks: &Marks) -> Result<Option<(usize, u64)>, Fail> {
+fn once(
+    stack: &mut Stack,
+    host: IpAddr,
+    size: usize,
+    marks: &Marks,
+) -> Result<Option<(usize, u64)>, Fail> {
     let start = clock::now();
     turn(stack, start);
     marks.begin_echo();

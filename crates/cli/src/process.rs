@@ -202,8 +202,9 @@ impl Process {
             }
             if output.read(&mut byte).named(format_args!("cannot listen to {}", self.name))? == 0 {
                 wait_until(GRACE, || self.ended().is_some());
-                let how =
-                    self.ended().map_or_else(|| "closed its output".to_owned(), |ended| ended.to_string());
+                let how = self
+                    .ended()
+                    .map_or_else(|| "closed its output".to_owned(), |ended| ended.to_string());
                 let fail = Fail::new(format!("{} {how} before it served", self.name));
                 return Err(fail.next("the message before this one says why"));
             }

@@ -25,8 +25,10 @@ impl Progress {
     pub(crate) fn new(verb: &'static str, total: Option<u64>) -> Self {
         let bar = stderr().is_terminal().then(|| match total {
             Some(total) => {
-                let style = ProgressStyle::with_template("  {bar:40} {percent:>3} %  {msg}  {eta} left");
-                ProgressBar::new(total).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+                let style =
+                    ProgressStyle::with_template("  {bar:40} {percent:>3} %  {msg}  {eta} left");
+                ProgressBar::new(total)
+                    .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
             }
             None => {
                 let style = ProgressStyle::with_template("  {spinner} {msg}  {elapsed}");
@@ -49,7 +51,11 @@ impl Progress {
             self.said.set(Instant::now());
             match self.total {
                 Some(total) if total > 0 => {
-                    out::note(format_args!("{records} records {}, {} %", self.verb, position * 100 / total));
+                    out::note(format_args!(
+                        "{records} records {}, {} %",
+                        self.verb,
+                        position * 100 / total
+                    ));
                 }
                 _ => out::note(format_args!("{records} records {}", self.verb)),
             }

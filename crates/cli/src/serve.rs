@@ -27,7 +27,9 @@ pub(crate) fn coordinator(args: &args::Coordinator) -> Result<(), Fail> {
     // A file that may not grow (ulimit -f) is an error of the write then, as a full disk is.
     signal_hook::flag::register(SIGXFSZ, Arc::default()).named("cannot catch signals")?;
     let worker = server::coordinator(&options).map_err(|error| match &args.state {
-        Some(path) if error.to_string().starts_with(&path.display().to_string()) => unusable(&error),
+        Some(path) if error.to_string().starts_with(&path.display().to_string()) => {
+            unusable(&error)
+        }
         _ => listening(&error),
     })?;
     run(
@@ -45,7 +47,8 @@ pub(crate) fn server(args: &args::Server) -> Result<(), Fail> {
     options.control = args.control.clone();
     options.memory_bytes = args.memory;
     let marks = args.marks.then(Marks::new);
-    options.doors = Options { insecure_network: args.insecure_network, marks, ..Options::default() };
+    options.doors =
+        Options { insecure_network: args.insecure_network, marks, ..Options::default() };
     let signals = StopSignals::catch()?;
     let worker = server::server(&options).map_err(|error| listening(&error))?;
     run(signals, worker, "start it anew: it joins the cluster as a new server")
@@ -183,13 +186,18 @@ mod tests {
             (tcp, tcp),
             (tcp, "tcp:port=7741,host=127.0.0.1"),
             (tcp, "rdma:host=127.0.0.1,port=7741,crc=off"),
-            ("fast+shm:name=a;fast+udp:host=127.0.0.1,port=1", "tcp:host=::1,port=1;fast+shm:name=a"),
+            (
+                "fast+shm:name=a;fast+udp:host=127.0.0.1,port=1",
+                "tcp:host=::1,port=1;fast+shm:name=a",
+            ),
         ] {
-            let fail = apart(&[("-L", data), ("--control", control)]).expect_err(control).to_string();
+            let fail =
+                apart(&[("-L", data), ("--control", control)]).expect_err(control).to_string();
             assert!(fail.contains("--control") && fail.contains("leave --control out"), "{fail}");
         }
-        let fail =
-            apart(&[("-L", &format!("{tcp};{tcp}")), ("--control", "")]).expect_err("twice").to_string();
+        let fail = apart(&[("-L", &format!("{tcp};{tcp}")), ("--control", "")])
+            .expect_err("twice")
+            .to_string();
         assert!(!fail.contains("--control"), "{fail}");
         for (data, control) in [
             (tcp, "fast+udp:host=127.0.0.1,port=7741"),

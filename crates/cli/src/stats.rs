@@ -16,7 +16,9 @@ pub(crate) fn run(args: &args::Stats) -> Result<(), Fail> {
     for server in &servers {
         // A server that does not answer is shown as such; the others are not its hostages.
         let counters = store.counters(server).ok();
-        counted.push(counters.and_then(|bytes| serde_json::from_slice::<Map<String, Value>>(&bytes).ok()));
+        counted.push(
+            counters.and_then(|bytes| serde_json::from_slice::<Map<String, Value>>(&bytes).ok()),
+        );
     }
     if args.json {
         let line = |(server, counters): (&ServerInfo, &Option<Map<String, Value>>)| {
@@ -29,7 +31,9 @@ pub(crate) fn run(args: &args::Stats) -> Result<(), Fail> {
         return out::raw(servers.iter().zip(&counted).map(line).collect::<String>());
     }
     if servers.is_empty() {
-        return out::print("The cluster has no servers yet; start one with: sprat server -L LOCATOR\n");
+        return out::print(
+            "The cluster has no servers yet; start one with: sprat server -L LOCATOR\n",
+        );
     }
     out::print(table(&servers, &counted, args.all))
 }
@@ -56,9 +60,10 @@ fn table(servers: &[ServerInfo], counted: &[Option<Map<String, Value>>], all: bo
     let mut columns = Columns::new(&headings);
     for name in names {
         let cell = |counters: &Option<Vec<(String, String)>>| match counters {
-            Some(counters) => {
-                counters.iter().find(|(n, _)| n == name).map_or_else(String::new, |(_, n)| n.clone())
-            }
+            Some(counters) => counters
+                .iter()
+                .find(|(n, _)| n == name)
+                .map_or_else(String::new, |(_, n)| n.clone()),
             None => "no answer".to_owned(),
         };
         columns.row(std::iter::once(name.to_owned()).chain(flat.iter().map(cell)));
@@ -91,7 +96,8 @@ mod tests {
 
     #[test]
     fn nested_counters_are_flat_lines() {
-        let counters = json!({ "reads": 7, "rpc": { "dropped": { "malformed": 1 } }, "build": "x" });
+        let counters =
+            json!({ "reads": 7, "rpc": { "dropped": { "malformed": 1 } }, "build": "x" });
         let mut lines = Vec::new();
         flatten("", counters.as_object().expect("an object"), &mut lines);
         lines.sort();

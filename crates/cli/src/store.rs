@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use sprat::kv::{
-    self, Answer, Cursor, Error, Op, RejectRules, ServerInfo, TableId, TableInfo, Version, WaitedFor,
+    self, Answer, Cursor, Error, Op, RejectRules, ServerInfo, TableId, TableInfo, Version,
+    WaitedFor,
 };
 
 use sprat::locator::Locator;
@@ -71,7 +72,8 @@ impl Store {
         what: &str,
         ask: impl FnOnce(&mut kv::Store) -> Result<T, Error>,
     ) -> Result<T, Fail> {
-        let answer = ask(&mut self.store).map_err(|error| self.explain(error, &name(what.as_bytes())))?;
+        let answer =
+            ask(&mut self.store).map_err(|error| self.explain(error, &name(what.as_bytes())))?;
         self.store.set_timeout(TIMEOUT);
         self.answers = true;
         Ok(answer)
@@ -122,7 +124,8 @@ impl Store {
         key: &[u8],
         rules: RejectRules,
     ) -> Result<(Vec<u8>, Version), Fail> {
-        let object = self.store.read_with(table, key, rules, |version, value| (value.to_vec(), version));
+        let object =
+            self.store.read_with(table, key, rules, |version, value| (value.to_vec(), version));
         object.map_err(|error| self.explain(error, &name(key)))
     }
 
@@ -133,10 +136,17 @@ impl Store {
         value: &[u8],
         rules: RejectRules,
     ) -> Result<Version, Fail> {
-        self.store.write_if(table, key, value, rules).map_err(|error| self.explain(error, &name(key)))
+        self.store
+            .write_if(table, key, value, rules)
+            .map_err(|error| self.explain(error, &name(key)))
     }
 
-    pub(crate) fn remove(&mut self, table: TableId, key: &[u8], rules: RejectRules) -> Result<Version, Fail> {
+    pub(crate) fn remove(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        rules: RejectRules,
+    ) -> Result<Version, Fail> {
         self.store.remove_if(table, key, rules).map_err(|error| self.explain(error, &name(key)))
     }
 
@@ -147,7 +157,9 @@ impl Store {
         by: i64,
         rules: RejectRules,
     ) -> Result<(i64, Version), Fail> {
-        self.store.increment_if(table, key, by, rules).map_err(|error| self.explain(error, &name(key)))
+        self.store
+            .increment_if(table, key, by, rules)
+            .map_err(|error| self.explain(error, &name(key)))
     }
 
     pub(crate) fn increment_double(
@@ -157,7 +169,9 @@ impl Store {
         by: f64,
         rules: RejectRules,
     ) -> Result<(f64, Version), Fail> {
-        self.store.increment_double(table, key, by, rules).map_err(|error| self.explain(error, &name(key)))
+        self.store
+            .increment_double(table, key, by, rules)
+            .map_err(|error| self.explain(error, &name(key)))
     }
 
     /// Where imported records go.
@@ -166,7 +180,10 @@ impl Store {
     }
 
     /// All objects of a table, in no particular order.
-    pub(crate) fn objects(&mut self, table: TableId) -> impl FnMut() -> Result<Option<Record>, Fail> {
+    pub(crate) fn objects(
+        &mut self,
+        table: TableId,
+    ) -> impl FnMut() -> Result<Option<Record>, Fail> {
         let mut cursor = Some(Cursor::default());
         let mut ready = Vec::new().into_iter();
         move || loop {
@@ -174,8 +191,10 @@ impl Store {
                 return Ok(Some(record));
             }
             let Some(from) = cursor else { return Ok(None) };
-            let page =
-                self.store.page(table, from).map_err(|error| self.explain(error, "the table's objects"))?;
+            let page = self
+                .store
+                .page(table, from)
+                .map_err(|error| self.explain(error, "the table's objects"))?;
             let record = |(key, _, value): (&[u8], Version, &[u8])| Record {
                 key: key.to_vec(),
                 value: value.to_vec(),
@@ -233,7 +252,12 @@ pub(crate) struct Writes<'s> {
 
 impl Sink for Writes<'_> {
     fn start(&mut self, line: u64, record: Record) -> Result<(), Fail> {
-        let op = self.store.store.start_write(self.table, &record.key, &record.value, RejectRules::default());
+        let op = self.store.store.start_write(
+            self.table,
+            &record.key,
+            &record.value,
+            RejectRules::default(),
+        );
         self.lines.push((op, line));
         Ok(())
     }
@@ -243,8 +267,9 @@ impl Sink for Writes<'_> {
             if let Some((op, outcome)) = self.store.store.completed() {
                 let Some(at) = self.lines.iter().position(|(o, _)| *o == op) else { continue };
                 let (_, line) = self.lines.swap_remove(at);
-                let result =
-                    outcome.map(|_: Answer<'_>| ()).map_err(|error| self.store.explain(error, "the record"));
+                let result = outcome
+                    .map(|_: Answer<'_>| ())
+                    .map_err(|error| self.store.explain(error, "the record"));
                 return (line, result);
             }
             self.store.store.turn_and_rest();

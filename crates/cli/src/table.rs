@@ -14,7 +14,9 @@ pub(crate) fn run(command: &Table) -> Result<(), Fail> {
             let mut store = Store::connect(at)?;
             let table = store.create_table(name, *span)?;
             if store.tables()?.iter().any(|info| info.table == table && info.unheard > 0) {
-                out::note(format_args!("{name} exists, and the coordinator waits to hear of {UNHEARD}"));
+                out::note(format_args!(
+                    "{name} exists, and the coordinator waits to hear of {UNHEARD}"
+                ));
             }
             Ok(())
         }
@@ -24,7 +26,8 @@ pub(crate) fn run(command: &Table) -> Result<(), Fail> {
 }
 
 /// Whom a coordinator that has just started does not know.
-const UNHEARD: &str = "a server of it: perhaps its data is lost (sprat table list tells in a few seconds)";
+const UNHEARD: &str =
+    "a server of it: perhaps its data is lost (sprat table list tells in a few seconds)";
 
 fn list(store: &mut Store, as_json: bool) -> Result<(), Fail> {
     let tables = store.tables()?;
@@ -47,7 +50,12 @@ fn list(store: &mut Store, as_json: bool) -> Result<(), Fail> {
             (0, n) => format!("{n} not heard of yet"),
             (n, _) => format!("{n} lost: their server died"),
         };
-        columns.row([table.name.clone(), table.table.0.to_string(), table.tablets.to_string(), state]);
+        columns.row([
+            table.name.clone(),
+            table.table.0.to_string(),
+            table.tablets.to_string(),
+            state,
+        ]);
     }
     out::print(columns.text())
 }

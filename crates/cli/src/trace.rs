@@ -103,14 +103,18 @@ fn is_of(output: &Path, file: &Path) -> bool {
         let (process, number) = file.extension()?.to_str()?.split_once('-')?;
         Some((process.parse().ok()?, number.parse().ok()?))
     };
-    numbers.or_else(bare).is_some_and(|(process, number)| pcap::beside(output, process, number) == file)
+    numbers
+        .or_else(bare)
+        .is_some_and(|(process, number)| pcap::beside(output, process, number) == file)
 }
 
 /// How many frames a file has, those at its end that are not whole left out.
 fn frames(file: &[u8]) -> usize {
     let mut rest = file.get(HEADS[0]..).unwrap_or_default();
     let mut count = 0;
-    while let Some(kept) = rest.get(8..12).and_then(|kept| kept.try_into().ok()).map(u32::from_ne_bytes) {
+    while let Some(kept) =
+        rest.get(8..12).and_then(|kept| kept.try_into().ok()).map(u32::from_ne_bytes)
+    {
         let Some(next) = rest.get(HEADS[1] + kept as usize..) else { break };
         rest = next;
         count += 1;
@@ -126,9 +130,14 @@ mod tests {
     fn files_of_this_capture_are_told_from_others() {
         let is = |file: &str| is_of(Path::new("/a/b.pcap"), Path::new(file));
         assert!(is("/a/b.12-1.pcap") && is("/a/b.4000000000-12.pcap"));
-        for other in
-            ["/a/b.pcap", "/a/b.12.pcap", "/a/c.12-1.pcap", "/a/b.12-1", "/a/b.x-1.pcap", "/a/b.1-2.txt"]
-        {
+        for other in [
+            "/a/b.pcap",
+            "/a/b.12.pcap",
+            "/a/c.12-1.pcap",
+            "/a/b.12-1",
+            "/a/b.x-1.pcap",
+            "/a/b.1-2.txt",
+        ] {
             assert!(!is(other), "{other}");
         }
         assert!(is_of(Path::new("/a/b"), Path::new("/a/b.12-1")));
@@ -148,7 +157,9 @@ mod tests {
     #[test]
     fn our_own_commands_are_known() {
         assert!(
-            is_ours(OsStr::new("ping")) && is_ours(OsStr::new("perf")) && !is_ours(OsStr::new("/bin/ls"))
+            is_ours(OsStr::new("ping"))
+                && is_ours(OsStr::new("perf"))
+                && !is_ours(OsStr::new("/bin/ls"))
         );
     }
 }

@@ -115,7 +115,8 @@ impl Cluster {
             locators += &format!(";{own}");
         }
         let memory = plan.memory.to_string();
-        let mut args = vec!["server", "-C", self.coordinator(), "-L", &locators, "--memory", &memory];
+        let mut args =
+            vec!["server", "-C", self.coordinator(), "-L", &locators, "--memory", &memory];
         args.extend(plan.host.map(|_| INSECURE));
         args.extend(plan.marks.then_some("--marks"));
         let args = args.into_iter().map(str::to_owned).collect();
@@ -124,7 +125,11 @@ impl Cluster {
     }
 
     /// Waits until the coordinator knows another server than these.
-    fn wait_for_another_server(&mut self, store: &mut Store, known: &[ServerId]) -> Result<(), Fail> {
+    fn wait_for_another_server(
+        &mut self,
+        store: &mut Store,
+        known: &[ServerId],
+    ) -> Result<(), Fail> {
         let begin = Instant::now();
         loop {
             if store.servers()?.iter().any(|server| !known.contains(&server.server)) {
@@ -134,7 +139,10 @@ impl Cluster {
                 return Err(Fail::new(died).next("the message before this one says why"));
             }
             if begin.elapsed() > ENLIST {
-                return Err(Fail::new(format!("server {} does not join the cluster", self.servers.len())));
+                return Err(Fail::new(format!(
+                    "server {} does not join the cluster",
+                    self.servers.len()
+                )));
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -148,7 +156,9 @@ impl Cluster {
     /// Who is where, for people.
     pub(crate) fn table(&self) -> String {
         let mut table = Columns::new(&["process", ">id", "locator"]);
-        for Member { process, locators, .. } in std::iter::once(&self.coordinator).chain(&self.servers) {
+        for Member { process, locators, .. } in
+            std::iter::once(&self.coordinator).chain(&self.servers)
+        {
             let (mut name, mut id) =
                 (process.name().trim_start_matches("the ").to_owned(), process.id().to_string());
             for locator in locators.split(';') {
@@ -161,7 +171,10 @@ impl Cluster {
 
     /// All process ids, the coordinator's first.
     pub(crate) fn ids(&self) -> Vec<u32> {
-        std::iter::once(&self.coordinator).chain(&self.servers).map(|member| member.process.id()).collect()
+        std::iter::once(&self.coordinator)
+            .chain(&self.servers)
+            .map(|member| member.process.id())
+            .collect()
     }
 
     /// All processes, the coordinator first.
@@ -225,10 +238,10 @@ fn on_loopback(besides: &Locator) -> Result<(), Fail> {
         return Ok(());
     };
     match at.allowed(false) {
-        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-            Err(Fail::usage(format!("{besides}: {} is not on loopback, and nothing is encrypted", at.host))
-                .next("start servers of the network one by one: sprat server --insecure-network"))
-        }
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Err(Fail::usage(
+            format!("{besides}: {} is not on loopback, and nothing is encrypted", at.host),
+        )
+        .next("start servers of the network one by one: sprat server --insecure-network")),
         // Whatever else is wrong shows when the server listens.
         _ => Ok(()),
     }
@@ -236,7 +249,8 @@ fn on_loopback(besides: &Locator) -> Result<(), Fail> {
 
 /// An empty state that ends with this process, in whatever way that ends.
 fn state_in_memory() -> Result<File, Fail> {
-    let file = memfd_create("sprat-state", MemfdFlags::CLOEXEC).named("cannot take memory for the state")?;
+    let file = memfd_create("sprat-state", MemfdFlags::CLOEXEC)
+        .named("cannot take memory for the state")?;
     let file = File::from(file);
     Disk::prepare(&file).named("cannot write the state in memory")?;
     Ok(file)

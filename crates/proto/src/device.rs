@@ -246,7 +246,13 @@ pub trait Device {
 
     /// Takes one frame as [`Device::send`] does: `headers`, and fewer than [`MAX_PARTS`] parts of `len` octets together
     /// behind them. A device to which the copying of short parts costs much has a way of its own; others call [`send_whole`].
-    fn send_behind(&mut self, headers: &Headers, parts: &[&[u8]], len: usize, offload: Offload) -> Sent;
+    fn send_behind(
+        &mut self,
+        headers: &Headers,
+        parts: &[&[u8]],
+        len: usize,
+        offload: Offload,
+    ) -> Sent;
 
     /// Sends whatever waits in a batch.
     fn flush(&mut self);

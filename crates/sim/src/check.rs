@@ -105,8 +105,13 @@ pub fn linearizable<M: Model>(model: &M, history: &[Entry<M::Op, M::Answer>]) ->
             moments.insert(*at, (i, true));
         }
     }
-    let mut search =
-        Search { model, history, slots: Vec::new(), ways: vec![(0, model.initial())], next: Vec::new() };
+    let mut search = Search {
+        model,
+        history,
+        slots: Vec::new(),
+        ways: vec![(0, model.initial())],
+        next: Vec::new(),
+    };
     for (_, (i, answered)) in moments {
         if !answered {
             if !search.open(i) {
@@ -144,7 +149,9 @@ impl<M: Model> Search<'_, M> {
 
     /// Operation `i` is answered: keeps the ways in which it has happened.
     fn close(&mut self, i: usize) -> Verdict {
-        let Some(slot) = self.slots.iter().position(|s| *s == Some(i)) else { return Verdict::Good };
+        let Some(slot) = self.slots.iter().position(|s| *s == Some(i)) else {
+            return Verdict::Good;
+        };
         let bit = 1 << slot;
         let unanswered = self.unanswered();
         let mut todo: VecDeque<Way<M::State>> = std::mem::take(&mut self.ways).into();
@@ -236,13 +243,21 @@ impl<S> Default for Ways<S> {
 impl<S> Ways<S> {
     /// Adds a way, unless one that is there makes it needless: one whose state covers its state, and in which the same
     /// operations have happened but for some of the `unanswered`, which need not happen at all.
-    fn add<M: Model<State = S>>(&mut self, model: &M, unanswered: Mask, (mask, state): Way<S>) -> bool {
-        let needless =
-            |(m, s): &Way<S>| m & !mask == 0 && (mask & !m) & !unanswered == 0 && model.covers(s, &state);
+    fn add<M: Model<State = S>>(
+        &mut self,
+        model: &M,
+        unanswered: Mask,
+        (mask, state): Way<S>,
+    ) -> bool {
+        let needless = |(m, s): &Way<S>| {
+            m & !mask == 0 && (mask & !m) & !unanswered == 0 && model.covers(s, &state)
+        };
         if self.0.iter().any(needless) {
             return false;
         }
-        self.0.retain(|(m, s)| mask & !m != 0 || (m & !mask) & !unanswered != 0 || !model.covers(&state, s));
+        self.0.retain(|(m, s)| {
+            mask & !m != 0 || (m & !mask) & !unanswered != 0 || !model.covers(&state, s)
+        });
         self.0.push((mask, state));
         true
     }

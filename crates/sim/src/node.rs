@@ -83,8 +83,8 @@ impl<M: Machine> Node<M> {
             self.endpoint.tick(now);
             self.events(outside);
         }
-        self.more =
-            (arrived == 0 || self.machine.deadline().is_some_and(|at| at <= now)) && self.machine.tick(now);
+        self.more = (arrived == 0 || self.machine.deadline().is_some_and(|at| at <= now))
+            && self.machine.tick(now);
     }
 
     fn events<S>(&mut self, outside: &Outside<'_, S>) {
@@ -97,7 +97,9 @@ impl<M: Machine> Node<M> {
                         self.endpoint.reply(now, rpc, reply);
                     }
                 }
-                Event::Response { tag, payload, .. } => self.machine.response(now, tag, Ok(payload)),
+                Event::Response { tag, payload, .. } => {
+                    self.machine.response(now, tag, Ok(payload))
+                }
                 Event::Failed { tag, error, .. } => self.machine.response(now, tag, Err(error)),
                 Event::Closed { session, .. } => {
                     for peer in self.links.values_mut().filter(|p| p.session == Some(session)) {
@@ -141,7 +143,9 @@ impl<M: Machine> Node<M> {
                 message.bytes.push(b'}');
                 self.endpoint.reply(now, caller.rpc, message);
             }
-            Output::Persist { seq, puts, deletes } => outside.writes.push(Write { seq, puts, deletes }),
+            Output::Persist { seq, puts, deletes } => {
+                outside.writes.push(Write { seq, puts, deletes })
+            }
             Output::Stop { reason } => outside.stop = Some(reason),
         }
     }

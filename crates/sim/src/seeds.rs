@@ -29,7 +29,8 @@ pub fn each(name: &str, percent: u64, mut test: impl FnMut(u64)) {
 
 /// Faults of every kind, each as bad as the seed likes: up to 20 % loss, and datagrams late by up to `late_ns`.
 pub fn fault(rng: &mut Rng, late_ns: u64) -> Fault {
-    let ppm = |rng: &mut Rng, most: u64| if rng.chance(300_000) { 0 } else { rng.below(most) as u32 };
+    let ppm =
+        |rng: &mut Rng, most: u64| if rng.chance(300_000) { 0 } else { rng.below(most) as u32 };
     Fault {
         drop_ppm: ppm(rng, 200_001),
         duplicate_ppm: ppm(rng, 100_000),
@@ -74,7 +75,9 @@ impl Drop for Told<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let Self { name, seed } = self;
-            eprintln!("seed {seed} fails; to repeat: SPRAT_SEED={seed} cargo test -p sprat-sim {name}");
+            eprintln!(
+                "seed {seed} fails; to repeat: SPRAT_SEED={seed} cargo test -p sprat-sim {name}"
+            );
         }
     }
 }

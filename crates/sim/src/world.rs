@@ -495,7 +495,10 @@ impl<S> World<S> {
 
 impl<S: Debug> Debug for World<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("World").field("now", &self.now).field("score", &self.score).finish_non_exhaustive()
+        f.debug_struct("World")
+            .field("now", &self.now)
+            .field("score", &self.score)
+            .finish_non_exhaustive()
     }
 }
 

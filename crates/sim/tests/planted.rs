@@ -40,7 +40,12 @@ struct Server {
 }
 
 impl Server {
-    fn execute(&mut self, from: Addr, [number, key, by]: [u64; 3], outside: &mut Outside<'_, History>) {
+    fn execute(
+        &mut self,
+        from: Addr,
+        [number, key, by]: [u64; 3],
+        outside: &mut Outside<'_, History>,
+    ) {
         let client = format!("{from}");
         if let Some((last, reply)) = self.last.get(&client)
             && self.bug != Bug::NoFilter
@@ -208,7 +213,13 @@ fn run(seed: u64, bug: Bug) -> Verdict {
     let clients: Vec<HostId> = (0..4)
         .map(|_| {
             world.host(Frail { crash: false, pause: true }, |start| {
-                Box::new(Client { rng: start.rng, left: 60, number: 0, open: None, again: start.now })
+                Box::new(Client {
+                    rng: start.rng,
+                    left: 60,
+                    number: 0,
+                    open: None,
+                    again: start.now,
+                })
             })
         })
         .collect();

@@ -83,9 +83,11 @@ impl Disk {
         let ready = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
         let (writes, queue) = channel();
         let (report, done) = channel();
-        let writer = Writer { file, report, bell: Arc::clone(&ready), name: name.clone(), refusals: 0 };
-        let thread =
-            std::thread::Builder::new().name("sprat-disk".to_owned()).spawn(move || writer.run(&queue))?;
+        let writer =
+            Writer { file, report, bell: Arc::clone(&ready), name: name.clone(), refusals: 0 };
+        let thread = std::thread::Builder::new()
+            .name("sprat-disk".to_owned())
+            .spawn(move || writer.run(&queue))?;
         Ok(Self { writes: Some(writes), refusals: 0, done, ready, thread: Some(thread), name })
     }
 
@@ -117,9 +119,10 @@ impl Disk {
                 Some(outcome)
             }
             Err(TryRecvError::Empty) => None,
-            Err(TryRecvError::Disconnected) => {
-                self.writes.take().map(|_| Outcome::Failed(format!("{}: it is written no more", self.name)))
-            }
+            Err(TryRecvError::Disconnected) => self
+                .writes
+                .take()
+                .map(|_| Outcome::Failed(format!("{}: it is written no more", self.name))),
         }
     }
 

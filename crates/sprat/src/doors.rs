@@ -28,7 +28,11 @@ const COLD_POLL_NS: u64 = 10 * US;
 /// The error with the locator's name before it, if it has not said that itself.
 pub(crate) fn naming(locator: &Locator, error: io::Error) -> io::Error {
     let (name, text) = (locator.to_string(), error.to_string());
-    if text.starts_with(&name) { error } else { io::Error::new(error.kind(), format!("{name}: {text}")) }
+    if text.starts_with(&name) {
+        error
+    } else {
+        io::Error::new(error.kind(), format!("{name}: {text}"))
+    }
 }
 
 /// What a worker may open.
@@ -176,7 +180,8 @@ impl Doors {
     pub fn listen(options: Options, locators: &[Locator]) -> io::Result<Self> {
         let mut doors = Self::new(options);
         for locator in locators {
-            let transport = crate::open::listen(locator, &doors.options).map_err(|e| naming(locator, e))?;
+            let transport =
+                crate::open::listen(locator, &doors.options).map_err(|e| naming(locator, e))?;
             doors.add(transport, locator);
         }
         Ok(doors)
@@ -222,7 +227,8 @@ impl Doors {
             door.transport.counters(&mut |name, count| *counted.entry(name).or_default() += count);
         }
         for (protocol, counted) in all {
-            let lines: Vec<_> = counted.iter().map(|(name, count)| format!("\"{name}\":{count}")).collect();
+            let lines: Vec<_> =
+                counted.iter().map(|(name, count)| format!("\"{name}\":{count}")).collect();
             json.extend_from_slice(format!(",\"{protocol}\":{{{}}}", lines.join(",")).as_bytes());
         }
         json.push(b'}');

@@ -8,7 +8,8 @@ use std::os::fd::BorrowedFd;
 
 use sprat_proto::probe::{NoProbe, Probe};
 use sprat_proto::rpc::{
-    CHANNELS, Config, Endpoint, Event, Message, RequestError, RpcId, ServerRpc, SessionId, Slice, Slices,
+    CHANNELS, Config, Endpoint, Event, Message, RequestError, RpcId, ServerRpc, SessionId, Slice,
+    Slices,
 };
 use sprat_proto::{Instant, Rng};
 

@@ -71,7 +71,12 @@ pub(crate) struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { insecure_network: false, connection_limit: 16_384, queue_limit: 4096, busy_poll_us: None }
+        Self {
+            insecure_network: false,
+            connection_limit: 16_384,
+            queue_limit: 4096,
+            busy_poll_us: None,
+        }
     }
 }
 
@@ -297,7 +302,10 @@ impl<C: Carrier> Framed<C> {
     #[inline]
     fn count_unsent(&mut self, slot: u16) {
         let (all, until) = (self.unsent, self.now.after(UNTAKEN_NS));
-        let Some(link) = self.at_slot(slot).filter(|link| link.stream.role() == Role::Server) else { return };
+        let Some(link) = self.at_slot(slot).filter(|link| link.stream.role() == Role::Server)
+        else {
+            return;
+        };
         let (before, now) = (link.unsent, link.stream.unsent() + C::untaken(&link.wire));
         if before == now {
             return;
@@ -417,7 +425,8 @@ impl<C: Carrier> Framed<C> {
     #[inline]
     fn take_apart(&mut self, now: Instant) -> Option<Arrived> {
         let slot = self.current?;
-        let Some(link) = self.links.get_mut(usize::from(slot)).and_then(Option::as_deref_mut) else {
+        let Some(link) = self.links.get_mut(usize::from(slot)).and_then(Option::as_deref_mut)
+        else {
             self.current = None;
             return None;
         };
@@ -428,7 +437,8 @@ impl<C: Carrier> Framed<C> {
             self.settle(slot);
             return None;
         }
-        let arrived = link.stream.input(now, &self.buffer[..self.filled], &mut self.at, &mut self.ids);
+        let arrived =
+            link.stream.input(now, &self.buffer[..self.filled], &mut self.at, &mut self.ids);
         if arrived.is_some() {
             link.silent_until = Instant::NEVER;
         } else {
@@ -582,11 +592,17 @@ impl<C: Carrier> Transport for Framed<C> {
         let named = |e: io::Error| io::Error::new(e.kind(), format!("{to}: {e}"));
         let at = C::place(to)?;
         if at.port == 0 {
-            return Err(named(io::Error::new(io::ErrorKind::InvalidInput, "no one listens at port 0")));
+            return Err(named(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "no one listens at port 0",
+            )));
         }
         let addresses = at.allowed(self.options.insecure_network)?.into();
         if self.is_full() {
-            return Err(named(io::Error::new(io::ErrorKind::QuotaExceeded, "too many connections")));
+            return Err(named(io::Error::new(
+                io::ErrorKind::QuotaExceeded,
+                "too many connections",
+            )));
         }
         let slot = C::open(self, now, to, addresses).map_err(named)?;
         match self.at_slot(slot).map(|link| link.stream.role()) {
@@ -596,7 +612,8 @@ impl<C: Carrier> Transport for Framed<C> {
     }
 
     fn is_open(&self, session: SessionId) -> bool {
-        self.own(session).is_some_and(|link| link.connecting.is_none() && link.stream.ended().is_none())
+        self.own(session)
+            .is_some_and(|link| link.connecting.is_none() && link.stream.ended().is_none())
     }
 
     fn cause(&self, session: SessionId) -> Option<String> {
@@ -622,7 +639,8 @@ impl<C: Carrier> Transport for Framed<C> {
         deadline: Instant,
     ) -> Result<RpcId, RequestError> {
         let slot = slot_of(session);
-        let found = self.around(slot).filter(|(link, _)| link.stream.role() == Role::Client(session));
+        let found =
+            self.around(slot).filter(|(link, _)| link.stream.role() == Role::Client(session));
         let Some((link, around)) = found else { return Err(RequestError::Closed) };
         let id = link.stream.request(tag, message, deadline, around.ids)?;
         self.counters.calls += 1;

@@ -259,7 +259,11 @@ mod tests {
         links.opened(Link(2), (3, second));
         for (door, session) in [(3, first), (2, second), (9, second), (3, SessionId::new(2, 99))] {
             assert!(links.closed(NOW, (door, session), RESET, None).is_none());
-            assert_eq!(links.session(Link(2)), Some((3, second)), "{session:?} behind {door} is another one");
+            assert_eq!(
+                links.session(Link(2)),
+                Some((3, second)),
+                "{session:?} behind {door} is another one"
+            );
         }
         assert_eq!(links.unbind(Link(2)), [(3, second)]);
         assert!(links.closed(NOW, (3, second), RESET, None).is_none());
@@ -308,7 +312,11 @@ mod tests {
             links.end_race(target).unwrap().0.due(NOW)
         };
         assert_eq!(next(&mut links, RESET), Some(0));
-        assert_eq!(next(&mut links, CloseReason::Version), Some(1), "there is no such server at the first");
+        assert_eq!(
+            next(&mut links, CloseReason::Version),
+            Some(1),
+            "there is no such server at the first"
+        );
         assert_eq!(next(&mut links, CloseReason::PeerGone), Some(0));
     }
 

@@ -145,7 +145,8 @@ impl Locator {
     /// # Errors
     /// [`LocatorError::Grammar`] if the protocol or a key has a character that the grammar does not allow there.
     pub fn new(protocol: &str, options: &[(&str, &str)]) -> Result<Self, LocatorError> {
-        let bad = |text: &str, expected| LocatorError::Grammar { text: text.into(), at: 0, expected };
+        let bad =
+            |text: &str, expected| LocatorError::Grammar { text: text.into(), at: 0, expected };
         if protocol.is_empty() || !protocol.bytes().all(parse::in_protocol) {
             return Err(bad(protocol, parse::PROTOCOL));
         }
@@ -213,8 +214,8 @@ impl Locator {
                     return port.map(Kind::Device);
                 }
                 let driver = self.driver().unwrap_or("tcp");
-                let planned =
-                    PLANNED_TRANSPORTS.contains(&self.transport()) && PLANNED_DRIVERS.contains(&driver);
+                let planned = PLANNED_TRANSPORTS.contains(&self.transport())
+                    && PLANNED_DRIVERS.contains(&driver);
                 Err(match planned && self.protocol != "fast" {
                     true => LocatorError::NotBuilt(other.into()),
                     false => LocatorError::UnknownProtocol(other.into()),
@@ -237,8 +238,13 @@ impl Locator {
         match kind {
             _ if i == 0 => {}
             Kind::Shm { name } => own.set("name", &format!("{name}.{i}")),
-            Kind::Device(port) if matches!(port.driver, "memif" | "shm" | "tap") => own.own_device(&port, i),
-            Kind::Udp(at) | Kind::Tcp(at) | Kind::Rdma { at, .. } | Kind::Device(DevicePort { at, .. })
+            Kind::Device(port) if matches!(port.driver, "memif" | "shm" | "tap") => {
+                own.own_device(&port, i)
+            }
+            Kind::Udp(at)
+            | Kind::Tcp(at)
+            | Kind::Rdma { at, .. }
+            | Kind::Device(DevicePort { at, .. })
                 if at.port == 0 => {}
             Kind::Udp(HostPort { port, .. })
             | Kind::Tcp(HostPort { port, .. })
@@ -275,15 +281,22 @@ impl Locator {
             None => Ok(default),
             Some("on") => Ok(true),
             Some("off") => Ok(false),
-            Some(other) => Err(LocatorError::BadValue { key, value: other.into(), expected: "on or off" }),
+            Some(other) => {
+                Err(LocatorError::BadValue { key, value: other.into(), expected: "on or off" })
+            }
         }
     }
 
-    fn host_port(&self, protocol: &'static str, keys: &[&'static str]) -> Result<HostPort, LocatorError> {
+    fn host_port(
+        &self,
+        protocol: &'static str,
+        keys: &[&'static str],
+    ) -> Result<HostPort, LocatorError> {
         self.allow(protocol, keys)?;
         let host = self.need(protocol, "host")?;
         let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
-        if bare.is_empty() || bare.contains(|c: char| c.is_whitespace() || c.is_control() || "[]".contains(c))
+        if bare.is_empty()
+            || bare.contains(|c: char| c.is_whitespace() || c.is_control() || "[]".contains(c))
         {
             return Err(LocatorError::BadValue {
                 key: "host",
@@ -311,9 +324,11 @@ impl Locator {
     fn allow(&self, protocol: &'static str, keys: &[&'static str]) -> Result<(), LocatorError> {
         match self.options.iter().find(|(k, _)| !keys.contains(&k.as_str())) {
             None => Ok(()),
-            Some((key, _)) => {
-                Err(LocatorError::UnknownKey { protocol, key: key.clone(), allowed: keys.join(", ") })
-            }
+            Some((key, _)) => Err(LocatorError::UnknownKey {
+                protocol,
+                key: key.clone(),
+                allowed: keys.join(", "),
+            }),
         }
     }
 }

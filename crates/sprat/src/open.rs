@@ -89,7 +89,12 @@ fn stack(stack: Stack, serve: bool, options: &Options) -> io::Result<Way> {
     marked(stack, serve, true, options)
 }
 
-fn marked<D: Driver + 'static>(driver: D, serve: bool, over_ip: bool, options: &Options) -> io::Result<Way> {
+fn marked<D: Driver + 'static>(
+    driver: D,
+    serve: bool,
+    over_ip: bool,
+    options: &Options,
+) -> io::Result<Way> {
     let Some(marks) = &options.marks else { return Ok(other(fast(driver, serve, NoProbe)?)) };
     let watched = Watched::new(driver, marks.clone(), over_ip);
     Ok(other(Asked::new(fast(watched, serve, marks.clone())?, marks.clone(), false)))

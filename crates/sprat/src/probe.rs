@@ -175,7 +175,11 @@ impl Marks {
     fn mark_at(&self, n: u64) -> Mark {
         let [at, what] = &self.ring.marks[n as usize % ROOM];
         let what = what.load(Ordering::Relaxed);
-        Mark { at: at.load(Ordering::Relaxed), step: STEPS[what as usize % STEPS.len()], rpc: what >> 4 }
+        Mark {
+            at: at.load(Ordering::Relaxed),
+            step: STEPS[what as usize % STEPS.len()],
+            rpc: what >> 4,
+        }
     }
 
     /// What one mark takes, in ticks: the median of many.

@@ -36,7 +36,8 @@ pub(crate) struct Race<S> {
 impl<S: Copy + PartialEq> Race<S> {
     /// A race of these candidates, the best first, that begins now.
     pub(crate) fn new(now: Instant, candidates: impl IntoIterator<Item = usize>) -> Self {
-        let attempts = candidates.into_iter().map(|candidate| (candidate, Attempt::Waiting)).collect();
+        let attempts =
+            candidates.into_iter().map(|candidate| (candidate, Attempt::Waiting)).collect();
         Self { attempts, due: now }
     }
 

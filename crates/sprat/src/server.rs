@@ -57,10 +57,11 @@ pub fn coordinator(options: &CoordinatorOptions) -> io::Result<Worker<Coordinato
     };
     let doors = Doors::listen(options.doors.clone(), &Locator::list(&options.listen)?)?;
     let clock = Clock::new();
-    let machine = Coordinator::restore(clock.now(), options.config.clone(), rng()?, pairs).map_err(|e| {
-        let file = options.state.as_deref().unwrap_or_else(|| "".as_ref());
-        io::Error::new(io::ErrorKind::InvalidData, format!("{}: {e}", file.display()))
-    })?;
+    let machine = Coordinator::restore(clock.now(), options.config.clone(), rng()?, pairs)
+        .map_err(|e| {
+            let file = options.state.as_deref().unwrap_or_else(|| "".as_ref());
+            io::Error::new(io::ErrorKind::InvalidData, format!("{}: {e}", file.display()))
+        })?;
     Worker::new(machine, doors, disk, clock)
 }
 

@@ -47,7 +47,10 @@ pub struct Stack {
 impl fmt::Debug for Stack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let port = self.port.port();
-        f.debug_struct("Stack").field("protocol", &self.protocol).field("port", &port).finish_non_exhaustive()
+        f.debug_struct("Stack")
+            .field("protocol", &self.protocol)
+            .field("port", &port)
+            .finish_non_exhaustive()
     }
 }
 
@@ -55,7 +58,10 @@ impl fmt::Debug for Stack {
 fn device_port(locator: &Locator) -> io::Result<DevicePort> {
     match locator.kind()? {
         Kind::Device(port) => Ok(port),
-        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{locator} names no packet device"))),
+        _ => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("{locator} names no packet device"),
+        )),
     }
 }
 
@@ -73,7 +79,12 @@ enum Side {
 }
 
 /// Opens the device that `at` names, for the address `own`: a bond, if it names two.
-fn device(at: &DevicePort, own: Option<SocketAddr>, mac: Option<Mac>, side: Side) -> io::Result<AnyNic> {
+fn device(
+    at: &DevicePort,
+    own: Option<SocketAddr>,
+    mac: Option<Mac>,
+    side: Side,
+) -> io::Result<AnyNic> {
     let Some(with) = &at.with else { return one(at, &at.dev, own, mac, side) };
     let members = [&at.dev, with].map(|dev| one(at, dev, own, mac, side));
     let bond: AnyNic = Box::new(Bond::new(members.into_iter().collect::<io::Result<_>>()?)?);
@@ -101,9 +112,13 @@ fn one(
         }
         "shm" => {
             let listens = side == Side::Server;
-            options.shm = Some(shm::Options { name: dev.to_owned(), listens, mac, mtu: MEMORY_MTU });
+            options.shm =
+                Some(shm::Options { name: dev.to_owned(), listens, mac, mtu: MEMORY_MTU });
         }
-        _ => options.steer = Steer { addr: own.map(|own| own.ip()), port: own.map_or(0, |own| own.port()) },
+        _ => {
+            options.steer =
+                Steer { addr: own.map(|own| own.ip()), port: own.map_or(0, |own| own.port()) }
+        }
     }
     options.queue = at.queue;
     options.bridge.clone_from(&at.bridge);
@@ -191,7 +206,8 @@ impl Stack {
 
     fn open(at: &Locator, port: &DevicePort, own: SocketAddr, side: Side) -> io::Result<Self> {
         let named = |e: io::Error| io::Error::new(e.kind(), format!("{at}: {e}"));
-        let refused = |why: &str| named(io::Error::new(io::ErrorKind::AddrNotAvailable, why.to_owned()));
+        let refused =
+            |why: &str| named(io::Error::new(io::ErrorKind::AddrNotAvailable, why.to_owned()));
         let ip = own.ip().to_canonical();
         let chosen = ip.is_unspecified() && side == Side::Client;
         if !chosen && (ip.is_unspecified() || ip.is_multicast() || ip.is_loopback()) {
@@ -292,7 +308,11 @@ impl Driver for Stack {
         }
         if target.crc != self.crc {
             let word = |crc| if crc { "on" } else { "off" };
-            let why = format!("{to}: calls here have crc={}, not crc={}", word(self.crc), word(target.crc));
+            let why = format!(
+                "{to}: calls here have crc={}, not crc={}",
+                word(self.crc),
+                word(target.crc)
+            );
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
         let addr = resolved(&target)?;

@@ -258,7 +258,8 @@ impl<M: Machine> Worker<M> {
                     self.machine.response(now, tag, Err(error));
                 }
                 Event::Closed { session, reason } => {
-                    let ended = self.links.closed(now, (index, session), reason, door.cause(session));
+                    let ended =
+                        self.links.closed(now, (index, session), reason, door.cause(session));
                     if let Some((link, why)) = ended {
                         self.machine.unreachable(link, &why.to_string());
                     }
@@ -288,7 +289,9 @@ impl<M: Machine> Worker<M> {
             while let Some(outcome) = disk.completed() {
                 match outcome {
                     Outcome::Persisted(seq) => self.machine.persisted(now, seq),
-                    Outcome::Refused { reason, durable } => self.machine.rollback(now, &reason, durable),
+                    Outcome::Refused { reason, durable } => {
+                        self.machine.rollback(now, &reason, durable)
+                    }
                     Outcome::Failed(reason) => self.stopped = Some(reason),
                 }
                 self.unsent = true;
@@ -308,7 +311,9 @@ impl<M: Machine> Worker<M> {
         self.unsent = false;
         while let Some(output) = self.machine.output(now) {
             match output {
-                Output::Call { link, tag, message, deadline } => self.call(now, link, tag, message, deadline),
+                Output::Call { link, tag, message, deadline } => {
+                    self.call(now, link, tag, message, deadline)
+                }
                 Output::Reply { caller, mut message } => {
                     if let Some(door) = self.doors.get(caller.door as usize) {
                         door.take_reply(now, caller.rpc, &mut message);
@@ -356,7 +361,8 @@ impl<M: Machine> Worker<M> {
         let strand = self.links.strand(link, self.awaited);
         let result = match self.reach(now, strand) {
             Reach::Session((door, session)) => {
-                let sent = self.doors.at(door).take_request(now, session, tag, &mut message, deadline);
+                let sent =
+                    self.doors.at(door).take_request(now, session, tag, &mut message, deadline);
                 spare(&mut self.machine, message);
                 sent.map(|rpc| (door, rpc)).map_err(not_taken)
             }
@@ -368,7 +374,14 @@ impl<M: Machine> Worker<M> {
 
     /// Sends a request of bytes that stay the caller's, as [`Worker::call`].
     #[inline]
-    pub(crate) fn call_bytes(&mut self, now: Instant, link: Link, tag: u64, bytes: &[u8], deadline: Instant) {
+    pub(crate) fn call_bytes(
+        &mut self,
+        now: Instant,
+        link: Link,
+        tag: u64,
+        bytes: &[u8],
+        deadline: Instant,
+    ) {
         let strand = self.links.strand(link, self.awaited);
         let result = match self.reach(now, strand) {
             Reach::Session((door, session)) => {
@@ -425,7 +438,8 @@ impl<M: Machine> Worker<M> {
             self.send(now);
             return;
         }
-        let mut wake_at = now.after(LONGEST_SLEEP_NS).min(self.machine.deadline().unwrap_or(Instant::NEVER));
+        let mut wake_at =
+            now.after(LONGEST_SLEEP_NS).min(self.machine.deadline().unwrap_or(Instant::NEVER));
         wake_at = wake_at.min(self.race_deadline());
         let mut may_sleep = true;
         for door in self.doors.iter() {

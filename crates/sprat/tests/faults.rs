@@ -23,7 +23,12 @@ type Door = Fast<Faulty<Udp>>;
 
 fn door(driver: Udp, serve: bool, fault: Fault, seed: u64) -> Door {
     let config = Config { crc32c, serve, ..Config::default() };
-    Fast::new(Faulty::new(driver, fault, Rng::seeded(seed)), config, Rng::seeded(seed + 100), NoProbe)
+    Fast::new(
+        Faulty::new(driver, fault, Rng::seeded(seed)),
+        config,
+        Rng::seeded(seed + 100),
+        NoProbe,
+    )
 }
 
 /// A request begins with its number, as far as it is long enough to have one.
@@ -64,13 +69,17 @@ fn run(fault: Fault, seed: u64, options: Options, lens: &[usize]) {
             }
         }
         while let Some(event) = server.event(now) {
-            let Event::Request { rpc, payload, .. } = event else { panic!("seed {seed}: {event:?}") };
+            let Event::Request { rpc, payload, .. } = event else {
+                panic!("seed {seed}: {event:?}")
+            };
             *executed.entry(payload.to_vec()).or_default() += 1;
             let reply = answer(&payload);
             server.reply(now, rpc, reply.into());
         }
         while let Some(event) = client.event(now) {
-            let Event::Response { tag, payload, .. } = event else { panic!("seed {seed}: {event:?}") };
+            let Event::Response { tag, payload, .. } = event else {
+                panic!("seed {seed}: {event:?}")
+            };
             let tag = tag as usize;
             assert!(
                 *payload == *answer(&request(tag, lens[tag])),

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 use sprat::verbs::{
-    AcceptOptions, Access, Cause, CompletionQueue, ConnectOptions, Copies, Device, Error, ForeignRegion,
-    Options, PairOptions, Placed, PostError, ProtectionDomain, QueuePair, RecvRequest, Remote, SendFlags,
-    SendOp, SendRequest, Sge, Status, Threading, WindowKind,
+    AcceptOptions, Access, Cause, CompletionQueue, ConnectOptions, Copies, Device, Error,
+    ForeignRegion, Options, PairOptions, Placed, PostError, ProtectionDomain, QueuePair,
+    RecvRequest, Remote, SendFlags, SendOp, SendRequest, Sge, Status, Threading, WindowKind,
 };
 
 const SOON: Option<Duration> = Some(Duration::from_secs(20));
@@ -67,7 +67,11 @@ struct Side {
     pages: Pages,
 }
 
-fn register(domain: &ProtectionDomain, pages: &Pages, access: Access) -> Result<ForeignRegion, Error> {
+fn register(
+    domain: &ProtectionDomain,
+    pages: &Pages,
+    access: Access,
+) -> Result<ForeignRegion, Error> {
     let place = Placed { at: pages.0, len: LEN, base: pages.0.addr() as u64, access };
     // SAFETY: this memory is reached by volatile accesses alone.
     unsafe { domain.register_at(place) }
@@ -85,7 +89,11 @@ impl Side {
     }
 
     fn sge(&self, offset: usize, len: usize) -> Sge {
-        Sge { stag: self.region.key(), addr: (self.pages.0.addr() + offset) as u64, len: len as u32 }
+        Sge {
+            stag: self.region.key(),
+            addr: (self.pages.0.addr() + offset) as u64,
+            len: len as u32,
+        }
     }
 
     fn remote(&self, offset: usize) -> Remote {
@@ -152,11 +160,16 @@ fn everything_works_on_memory_of_the_program() {
 }
 
 /// How it ends at the side that asked and at the other, whose receive 9 stands.
-fn ends(options: Options, take: fn(&Side, &Side), op: fn(&Side) -> SendOp) -> (Status, (u64, Status)) {
+fn ends(
+    options: Options,
+    take: fn(&Side, &Side),
+    op: fn(&Side) -> SendOp,
+) -> (Status, (u64, Status)) {
     let [a, b] = connected(options);
     b.pair.post_recv(RecvRequest::new(9, b.sge(0, LEN))).unwrap();
     take(&a, &b);
-    let sge = if matches!(op(&b), SendOp::FetchAdd { .. }) { a.sge(40 * PAGE, 8) } else { a.sge(0, LEN) };
+    let sge =
+        if matches!(op(&b), SendOp::FetchAdd { .. }) { a.sge(40 * PAGE, 8) } else { a.sge(0, LEN) };
     a.post(1, op(&b), sge);
     let theirs = b.next();
     // A Write may have left before the other side came upon it.
@@ -180,7 +193,11 @@ fn memory_that_goes_is_an_error_of_who_names_it() {
             };
             for op in [write, read, send] {
                 let (ours, theirs) = ends(options, cut, op);
-                assert_eq!((ours, theirs), (Status::LocalProtection, (9, Status::Flushed)), "{keep}");
+                assert_eq!(
+                    (ours, theirs),
+                    (Status::LocalProtection, (9, Status::Flushed)),
+                    "{keep}"
+                );
             }
         }
         let protect = |a: &Side, _: &Side| a.pages.protect(MprotectFlags::READ);
@@ -229,8 +246,12 @@ fn a_registration_moves_and_ends() {
     let other = Pages::new();
     other.fill(6);
     let (old, place) = (a.region.key(), a.region.place());
-    let place =
-        Placed { at: other.0, base: 0, access: Access { remote_read: true, ..Access::default() }, ..place };
+    let place = Placed {
+        at: other.0,
+        base: 0,
+        access: Access { remote_read: true, ..Access::default() },
+        ..place
+    };
     // SAFETY: this memory is reached by volatile accesses alone.
     unsafe { a.region.change(None, place) }.unwrap();
     assert_ne!(a.region.key(), old);
@@ -252,7 +273,9 @@ fn a_region_with_windows_bound_stays() {
     let bind = |len| SendOp::Bind { window: key, region: a.region.key(), addr, len, access };
     let post = |id, op| {
         let flags = SendFlags { signaled: true, ..SendFlags::default() };
-        a.pair.post_send(SendRequest { flags, ..SendRequest::new(id, op, Vec::<u8>::new()) }).unwrap();
+        a.pair
+            .post_send(SendRequest { flags, ..SendRequest::new(id, op, Vec::<u8>::new()) })
+            .unwrap();
     };
     post(1, bind(64));
     assert_eq!(a.next(), (1, Status::Success));

@@ -23,7 +23,10 @@ impl Cluster {
                 format!("fast+memif:socket={socket},host=10.77.0.1,port=7")
             }
             "fast+shmnet" => {
-                format!("fast+shmnet:name=kv-net-{tag}-{who}-{},host=10.77.0.1,port=7", std::process::id())
+                format!(
+                    "fast+shmnet:name=kv-net-{tag}-{who}-{},host=10.77.0.1,port=7",
+                    std::process::id()
+                )
             }
             other => format!("{other}:host=127.0.0.1,port=0"),
         };
@@ -98,7 +101,10 @@ fn conditions_versions_and_numbers(transport: &str) {
     let only = RejectRules::if_version;
     let second = store.write_if(table, b"k", b"2", only(first)).unwrap();
     assert!(second > first);
-    assert_eq!(store.write_if(table, b"k", b"3", only(first)).unwrap_err(), Error::WrongVersion(second));
+    assert_eq!(
+        store.write_if(table, b"k", b"3", only(first)).unwrap_err(),
+        Error::WrongVersion(second)
+    );
     let third = store.write_if(table, b"k", b"3", exists).unwrap();
     assert_eq!(store.remove_if(table, b"k", only(third)).unwrap(), third);
     assert_eq!(store.remove(table, b"k").unwrap(), Version(0));
@@ -140,7 +146,12 @@ fn many_operations_at_once_and_every_object_once(transport: &str) {
     let table = store.create_table("many", 2).unwrap();
     let mut pending = std::collections::HashSet::new();
     for i in 0..2_000_u32 {
-        pending.insert(store.start_write(table, &i.to_be_bytes(), &[i as u8; 300], RejectRules::default()));
+        pending.insert(store.start_write(
+            table,
+            &i.to_be_bytes(),
+            &[i as u8; 300],
+            RejectRules::default(),
+        ));
         pending.insert(store.start_increment(table, b"counter", 1, RejectRules::default()));
     }
     while !pending.is_empty() {

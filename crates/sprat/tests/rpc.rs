@@ -30,7 +30,10 @@ impl Drop for Running {
         self.stop.stop();
         let ended = self.thread.take().map(JoinHandle::join);
         // A second panic would abort the program and take all other tests along.
-        assert!(matches!(ended, Some(Ok(()))) || std::thread::panicking(), "the server of the test panicked");
+        assert!(
+            matches!(ended, Some(Ok(()))) || std::thread::panicking(),
+            "the server of the test panicked"
+        );
     }
 }
 
@@ -96,7 +99,8 @@ fn replies_may_come_later_and_from_another_thread(locator: &str) {
 }
 
 fn deadlines_end_requests_that_nobody_answers(locator: &str) {
-    let server = Running::start(locator, |call| (call.payload.len() == 1).then(|| b"first".to_vec()));
+    let server =
+        Running::start(locator, |call| (call.payload.len() == 1).then(|| b"first".to_vec()));
     let mut client = Client::new().unwrap();
     let session = client.connect(&server.at).unwrap();
     assert_eq!(client.call(session, b"1", LONG).unwrap(), b"first");
@@ -106,7 +110,8 @@ fn deadlines_end_requests_that_nobody_answers(locator: &str) {
 }
 
 fn cancelled_requests_end_at_once(locator: &str) {
-    let server = Running::start(locator, |call| (call.payload.len() == 1).then(|| b"first".to_vec()));
+    let server =
+        Running::start(locator, |call| (call.payload.len() == 1).then(|| b"first".to_vec()));
     let mut client = Client::new().unwrap();
     let session = client.connect(&server.at).unwrap();
     assert_eq!(client.call(session, b"1", LONG).unwrap(), b"first");
@@ -167,7 +172,10 @@ over!(memif, "fast+memif:socket=/tmp/sprat-TEST.memif,host=10.77.0.1,port=7");
 over!(shmnet, "fast+shmnet:name=TEST-net,host=10.77.0.1,port=7");
 over!(memif_unchecked, "fast+memif:socket=/tmp/sprat-TEST.unchecked,host=10.77.0.1,port=7,crc=off");
 over!(shmnet_unchecked, "fast+shmnet:name=TEST-unchecked,host=10.77.0.1,port=7,crc=off");
-over!(bond, "fast+bond:dev=/tmp/sprat-TEST.a,with=/tmp/sprat-TEST.b,of=memif,host=10.77.0.1,port=7");
+over!(
+    bond,
+    "fast+bond:dev=/tmp/sprat-TEST.a,with=/tmp/sprat-TEST.b,of=memif,host=10.77.0.1,port=7"
+);
 over!(tcp, "tcp:host=127.0.0.1,port=0");
 over!(rdma, "rdma:host=127.0.0.1,port=0");
 
@@ -176,7 +184,8 @@ over!(rdma, "rdma:host=127.0.0.1,port=0");
 #[test]
 fn checksums_are_agreed_on_by_the_locator() {
     let socket = format!("/tmp/sprat-minds-{}", std::process::id());
-    let server = Running::start(&format!("fast+memif:socket={socket},host=10.77.0.1,port=7,crc=off"), echo);
+    let server =
+        Running::start(&format!("fast+memif:socket={socket},host=10.77.0.1,port=7,crc=off"), echo);
     let (off, on) = (server.at.clone(), server.at.replace(",crc=off", ""));
     assert!(off.contains(",crc=off"), "the server says so: {off}");
     let mut client = Client::new().unwrap();

@@ -6,10 +6,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sprat::verbs::{
-    AcceptOptions, Access, Cause, Completed, Completion, CompletionQueue, ConnectError, ConnectOptions,
-    Connection, Copies, Counters, Device, MemoryRegion, Notice, Options, OutOfBounds, PairOptions, PostError,
-    ProtectionDomain, QueuePair, RecvRequest, Remote, SendOp, SendRequest, Stag, Status, Threading,
-    WindowKind,
+    AcceptOptions, Access, Cause, Completed, Completion, CompletionQueue, ConnectError,
+    ConnectOptions, Connection, Copies, Counters, Device, MemoryRegion, Notice, Options,
+    OutOfBounds, PairOptions, PostError, ProtectionDomain, QueuePair, RecvRequest, Remote, SendOp,
+    SendRequest, Stag, Status, Threading, WindowKind,
 };
 use sprat_sys::clock::now;
 
@@ -109,7 +109,9 @@ fn everything(a: &Side, b: &Side) {
 
 #[test]
 fn sends_writes_and_reads_in_every_threading_model() {
-    for threading in [Threading::Caller, Threading::IoThread, Threading::ReceiveThread, Threading::Guard] {
+    for threading in
+        [Threading::Caller, Threading::IoThread, Threading::ReceiveThread, Threading::Guard]
+    {
         let [a, b] = connected(Options { threading, ..Options::default() }, 600_000);
         everything(&a, &b);
         everything(&b, &a);
@@ -120,14 +122,18 @@ fn sends_writes_and_reads_in_every_threading_model() {
 fn a_thread_of_the_device_serves_a_peer_while_its_program_does_not_call() {
     for threading in [Threading::IoThread, Threading::ReceiveThread, Threading::Guard] {
         let device = Device::open(Options { threading, ..Options::default() }).unwrap();
-        let (a, b) = (Side::of(&Device::open(Options::default()).unwrap(), 4096), Side::of(&device, 4096));
+        let (a, b) =
+            (Side::of(&Device::open(Options::default()).unwrap(), 4096), Side::of(&device, 4096));
         connect(&a, &b, depths());
         let before = device.counters();
         a.memory.write(0, b"far").unwrap();
         for round in 0..100 {
             a.send(round, SendOp::Write(b.memory.remote(100)), 0..3);
             a.send(round, SendOp::Read(b.memory.remote(100)), 200..203);
-            assert_eq!([a.done().completed, a.done().completed], [Completed::Write, Completed::Read]);
+            assert_eq!(
+                [a.done().completed, a.done().completed],
+                [Completed::Write, Completed::Read]
+            );
         }
         let mut came = [0; 3];
         a.memory.read(200, &mut came).unwrap();
@@ -135,7 +141,11 @@ fn a_thread_of_the_device_serves_a_peer_while_its_program_does_not_call() {
         let after = device.counters();
         let turns = |counters: Counters| (counters.turns, counters.thread_turns);
         assert!(turns(after).1 > turns(before).1, "{after:?}");
-        assert_eq!(turns(after).0 - turns(before).0, turns(after).1 - turns(before).1, "nobody else did");
+        assert_eq!(
+            turns(after).0 - turns(before).0,
+            turns(after).1 - turns(before).1,
+            "nobody else did"
+        );
     }
 }
 
@@ -143,7 +153,9 @@ fn a_thread_of_the_device_serves_a_peer_while_its_program_does_not_call() {
 #[test]
 fn messages_wait_for_their_receives() {
     const LEN: usize = 64 << 10;
-    for threading in [Threading::Caller, Threading::IoThread, Threading::ReceiveThread, Threading::Guard] {
+    for threading in
+        [Threading::Caller, Threading::IoThread, Threading::ReceiveThread, Threading::Guard]
+    {
         let [a, b] = connected(Options { threading, ..Options::default() }, 32 * LEN);
         let pattern: Vec<u8> = (0..32 * LEN).map(|i| (i * 7 % 251) as u8).collect();
         a.memory.write(0, &pattern).unwrap();
@@ -229,7 +241,11 @@ fn sends_writes_and_reads_with_every_way_to_copy() {
             everything(&a, &b);
             everything(&b, &a);
             let counters = b.device.counters();
-            assert_eq!(counters.direct > direct, direct < u64::MAX && !crc && !markers, "{counters:?}");
+            assert_eq!(
+                counters.direct > direct,
+                direct < u64::MAX && !crc && !markers,
+                "{counters:?}"
+            );
             assert_eq!(counters.copied > 600_000, copies == Copies::Two, "{counters:?}");
         }
     }
@@ -250,7 +266,8 @@ fn immediate_data_atomics_and_invalidation() {
         a.pair.post_send(SendRequest::bare(11, SendOp::Immediate(78))).unwrap();
         a.send(12, SendOp::FetchAdd { to, add: 2, mask: 0 }, 64..72);
         let masks = u64::MAX;
-        let swap = SendOp::CompareSwap { to, compare: 42, compare_mask: masks, swap: 7, swap_mask: masks };
+        let swap =
+            SendOp::CompareSwap { to, compare: 42, compare_mask: masks, swap: 7, swap_mask: masks };
         a.send(13, swap, 72..80);
         a.pair.post_send(SendRequest::new(14, SendOp::Send, a.memory.sge(0..7)).fenced()).unwrap();
         let ours = [a.done(), a.done(), a.done(), a.done(), a.done()];
@@ -298,7 +315,10 @@ fn a_window_opens_part_of_a_region_until_the_peer_invalidates_it() {
         s.spawn(|| b.pair.disconnected(SOON));
         assert!(a.pair.disconnected(SOON));
     });
-    assert!(matches!(b.pair.connection(), Connection::Not(ConnectError::Disconnected { ours: true, .. })));
+    assert!(matches!(
+        b.pair.connection(),
+        Connection::Not(ConnectError::Disconnected { ours: true, .. })
+    ));
 }
 
 #[test]
@@ -308,8 +328,14 @@ fn fast_registration_opens_memory_by_a_work_request() {
     let access = Access { remote_read: true, ..Access::LOCAL };
     let stag = fast.tag();
     memory.write(100, b"fast").unwrap();
-    let register =
-        SendOp::FastRegister { stag, region: memory.number(), offset: 96, base: 0x1000, len: 64, access };
+    let register = SendOp::FastRegister {
+        stag,
+        region: memory.number(),
+        offset: 96,
+        base: 0x1000,
+        len: 64,
+        access,
+    };
     b.pair.post_send(SendRequest::bare(1, register)).unwrap();
     assert_eq!(b.done().completed, Completed::FastRegister);
     std::thread::scope(|s| {
@@ -348,7 +374,8 @@ fn nothing_is_placed_after_what_opened_memory_is_dropped() {
         Opens::RegionOf(WindowKind::OneQp),
     ] {
         let [a, b] = connected(Options::default(), 4096);
-        let mut inner = Some(b.domain.register(64, Access { bind: true, ..Access::LOCAL }).unwrap());
+        let mut inner =
+            Some(b.domain.register(64, Access { bind: true, ..Access::LOCAL }).unwrap());
         let (mut window, mut fast) = (None, None);
         let (tag, open) = match opens {
             Opens::Window(kind) | Opens::RegionOf(kind) => {
@@ -362,7 +389,10 @@ fn nothing_is_placed_after_what_opened_memory_is_dropped() {
                 let tag = Stag(fast.insert(b.domain.fast_region().unwrap()).tag().0 ^ 0x55);
                 let region = inner.as_ref().map(MemoryRegion::number).unwrap();
                 let access = Access { remote_write: true, ..Access::LOCAL };
-                (tag, SendOp::FastRegister { stag: tag, region, offset: 0, base: 0, len: 64, access })
+                (
+                    tag,
+                    SendOp::FastRegister { stag: tag, region, offset: 0, base: 0, len: 64, access },
+                )
             }
         };
         b.pair.post_send(SendRequest::bare(1, open)).unwrap();
@@ -412,7 +442,8 @@ fn nothing_is_placed_after_a_region_is_dropped() {
         s.spawn(|| b.pair.disconnected(SOON));
         assert!(a.pair.disconnected(SOON));
     });
-    let ConnectError::Disconnected { cause: Some(cause), ours: false } = a.pair.connected(SOON).unwrap_err()
+    let ConnectError::Disconnected { cause: Some(cause), ours: false } =
+        a.pair.connected(SOON).unwrap_err()
     else {
         panic!("the peer says why")
     };
@@ -427,11 +458,18 @@ fn requests_are_accepted_or_refused_with_private_data() {
     let device = Device::open(Options::default()).unwrap();
     let (a, b) = (Side::of(&device, 4096), Side::of(&device, 4096));
     let listener = device.listen("127.0.0.1:0".parse().unwrap()).unwrap();
-    let ask =
-        ConnectOptions { private_data: b"may I?".to_vec(), ird: 3, ord: 5, ..ConnectOptions::default() };
+    let ask = ConnectOptions {
+        private_data: b"may I?".to_vec(),
+        ird: 3,
+        ord: 5,
+        ..ConnectOptions::default()
+    };
     a.pair.begin_connect(listener.local_addr(), ask.clone()).unwrap();
     let request = listener.next(SOON).unwrap();
-    assert_eq!((request.private_data(), request.ird(), request.ord()), (&b"may I?"[..], Some(3), Some(5)));
+    assert_eq!(
+        (request.private_data(), request.ird(), request.ord()),
+        (&b"may I?"[..], Some(3), Some(5))
+    );
     request.reject(b"not now").unwrap();
     match a.pair.connected(SOON).unwrap_err() {
         ConnectError::Rejected { private_data, .. } => assert_eq!(private_data, b"not now"),
@@ -469,15 +507,18 @@ fn several_pairs_share_receives_and_a_channel_tells_of_their_queues() {
     let memory = domain.register(4096, Access::LOCAL).unwrap();
     let shared = domain.shared_receive_queue(16, 1).unwrap();
     for id in 0..4 {
-        shared.post_recv(RecvRequest::new(id, memory.sge(id as usize * 64..(id as usize + 1) * 64))).unwrap();
+        shared
+            .post_recv(RecvRequest::new(id, memory.sge(id as usize * 64..(id as usize + 1) * 64)))
+            .unwrap();
     }
     shared.limit(2);
     let listener = device.listen("127.0.0.1:0".parse().unwrap()).unwrap();
     let pairs = [(); 2].map(|()| {
         let queue = channel.completion_queue(16).unwrap();
         queue.arm(false);
-        let pair =
-            domain.queue_pair(&PairOptions { shared: Some(&shared), ..PairOptions::new(&queue) }).unwrap();
+        let pair = domain
+            .queue_pair(&PairOptions { shared: Some(&shared), ..PairOptions::new(&queue) })
+            .unwrap();
         let client = Side::of(&device, 4096);
         client.pair.begin_connect(listener.local_addr(), depths()).unwrap();
         listener.next(SOON).unwrap().accept(&pair, AcceptOptions::default()).unwrap();
@@ -505,7 +546,8 @@ fn a_thousand_connections_on_one_device_each_do_a_ping() {
     let memory = domain.register(64, Access::ALL).unwrap();
     let listener = server.listen("127.0.0.1:0".parse().unwrap()).unwrap();
     // Two descriptors each in this one process: what the system allows decides how many there are.
-    let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(4096);
+    let most =
+        rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(4096);
     let count = 1000.min((most as usize).saturating_sub(100) / 2);
     let mut sides = Vec::new();
     for _ in 0..count {
@@ -597,7 +639,8 @@ fn last_words_are_heard_by_who_finds_the_end_by_sending() {
     // Nothing has been read here since; these find the end.
     b.send(5, SendOp::Send, 16..24);
     b.send(6, SendOp::Send, 16..24);
-    let mut ended: Vec<_> = (0..5).map(|_| b.queue.wait(SOON).expect("a completion in time")).collect();
+    let mut ended: Vec<_> =
+        (0..5).map(|_| b.queue.wait(SOON).expect("a completion in time")).collect();
     ended.sort_by_key(|c| c.id);
     let of = |id: u64| ended.iter().find(|c| c.id == id).map(|c| c.status);
     assert_eq!((of(2), of(3)), (Some(Status::Success), Some(Status::Flushed)), "{ended:?}");

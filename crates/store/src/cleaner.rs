@@ -231,7 +231,8 @@ fn promise(memory: &Memory, slot: usize, stamp: u32) -> u128 {
     if segment.state != State::Closed {
         return 0;
     }
-    let useless = segment.tombstones > 0 && memory.log.narrow(segment.buried, segment.id).is_empty();
+    let useless =
+        segment.tombstones > 0 && memory.log.narrow(segment.buried, segment.id).is_empty();
     let live = if useless { segment.live - segment.tombstones } else { segment.live };
     let room = if segment.closed_early { segment.room() as u32 } else { 0 };
     let gain = segment.written - HEADER as u32 - live + room;

@@ -22,7 +22,9 @@ use alloc::vec::Vec;
 
 use sprat_proto::wire::checksum::Crc32c;
 
-use crate::segment::{Location, MAX_SEGMENTS, Position, SEGMENT_BYTES, Segment, SegmentId, Span, State};
+use crate::segment::{
+    Location, MAX_SEGMENTS, Position, SEGMENT_BYTES, Segment, SegmentId, Span, State,
+};
 use crate::types::{ServerId, Version};
 
 pub mod entry;
@@ -103,7 +105,8 @@ impl Log {
     #[must_use]
     pub fn new(bytes: u64, segment_bytes: u32, crc32c: Crc32c, replicated: bool) -> Self {
         let segment_bytes = segment_bytes.clamp(1 << 10, SEGMENT_BYTES);
-        let limit = (bytes / u64::from(segment_bytes)).clamp(MIN_SEGMENTS.into(), (MAX_SEGMENTS / 2).into());
+        let limit = (bytes / u64::from(segment_bytes))
+            .clamp(MIN_SEGMENTS.into(), (MAX_SEGMENTS / 2).into());
         Self {
             slots: Vec::new(),
             free: Vec::new(),
@@ -505,7 +508,8 @@ impl Log {
             return true;
         }
         let segment = &self.slots[at.slot()];
-        segment.survivor || Position { segment: segment.id, offset: at.offset() as u32 } < self.durable
+        segment.survivor
+            || Position { segment: segment.id, offset: at.offset() as u32 } < self.durable
     }
 
     /// The version for a new object: greater than that of any object that was ever removed.

@@ -115,7 +115,8 @@ impl Master {
     /// A master that will join the cluster; `rng` names it there.
     #[must_use]
     pub fn new(config: Config, mut rng: Rng) -> Self {
-        let Config { coordinator, control, data, log_bytes, segment_bytes, crc32c, replicated } = config;
+        let Config { coordinator, control, data, log_bytes, segment_bytes, crc32c, replicated } =
+            config;
         let log = Log::new(log_bytes, segment_bytes, crc32c, replicated);
         let mut out = VecDeque::new();
         out.push_back(Output::Connect { link: COORDINATOR, locator: coordinator });
@@ -173,9 +174,9 @@ impl Master {
         };
         match Opcode::from_code(code) {
             Some(Opcode::Read) => self.read(now, caller, request),
-            Some(Opcode::Write | Opcode::Remove | Opcode::IncrementInteger | Opcode::IncrementDouble) => {
-                self.mutate(now, caller, request, deadline)
-            }
+            Some(
+                Opcode::Write | Opcode::Remove | Opcode::IncrementInteger | Opcode::IncrementDouble,
+            ) => self.mutate(now, caller, request, deadline),
             Some(Opcode::Echo) => {
                 self.counts.echoes += 1;
                 let mut bytes = request.to_vec();
@@ -195,7 +196,12 @@ impl Master {
         }
     }
 
-    fn read(&mut self, now: Instant, caller: Caller, request: &[u8]) -> Result<Option<Message>, Status> {
+    fn read(
+        &mut self,
+        now: Instant,
+        caller: Caller,
+        request: &[u8],
+    ) -> Result<Option<Message>, Status> {
         let Read { target, key } = Read::parse(request)?;
         self.counts.reads += 1;
         self.membership.check(now, target.cluster)?;
@@ -281,7 +287,12 @@ impl Master {
         outcome.map(|outcome| self.gate(caller, reply(outcome).into(), false))
     }
 
-    fn enumerate(&mut self, now: Instant, caller: Caller, request: &[u8]) -> Result<Option<Message>, Status> {
+    fn enumerate(
+        &mut self,
+        now: Instant,
+        caller: Caller,
+        request: &[u8],
+    ) -> Result<Option<Message>, Status> {
         let request = Enumerate::parse(request)?;
         self.counts.enumerations += 1;
         self.membership.check(now, request.cluster)?;

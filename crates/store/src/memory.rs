@@ -11,7 +11,9 @@
 
 use alloc::vec::Vec;
 
-use crate::log::entry::{self, COMPLETION, Completion, HEAD, OBJECT, Object, Outcome, TOMBSTONE, Tombstone};
+use crate::log::entry::{
+    self, COMPLETION, Completion, HEAD, OBJECT, Object, Outcome, TOMBSTONE, Tombstone,
+};
 use crate::log::{Log, Purpose};
 use crate::message::Status;
 use crate::message::data::{Amount, Enumerate, Once, Target, object_head};
@@ -106,7 +108,12 @@ impl Memory {
 
     /// The object of `target` under `key`.
     #[inline]
-    pub fn find(&self, target: &Target, hash: KeyHash, key: &[u8]) -> Option<(Place, Location, Object<'_>)> {
+    pub fn find(
+        &self,
+        target: &Target,
+        hash: KeyHash,
+        key: &[u8],
+    ) -> Option<(Place, Location, Object<'_>)> {
         let mut found = None;
         let place = self.table.find(spread(target.table, hash), |at| {
             let object = self.log.object(at);
@@ -256,7 +263,8 @@ impl Memory {
                 let object = self.log.object(at);
                 let hash = self.tablets.hash(object.table, object.key)?;
                 let position = spread(object.table, hash);
-                (tablet.contains(object.table, hash) && position >= listing.next).then_some((position, at))
+                (tablet.contains(object.table, hash) && position >= listing.next)
+                    .then_some((position, at))
             }));
             sorted.sort_unstable_by_key(|&(position, at)| (position, at.bits()));
             for (index, &(position, at)) in sorted.iter().enumerate() {
@@ -282,7 +290,11 @@ impl Memory {
             listing.bytes.extend_from_slice(&self.log.bytes(at)[..len]);
         }
         let Object { version, key, value, .. } = self.log.object(at);
-        listing.bytes.extend_from_slice(&object_head(key.len() as u32, version, value.len() as u32));
+        listing.bytes.extend_from_slice(&object_head(
+            key.len() as u32,
+            version,
+            value.len() as u32,
+        ));
         listing.bytes.extend_from_slice(key);
         listing.count += 1;
         if value.len() >= LARGE_VALUE {

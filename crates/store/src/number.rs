@@ -31,13 +31,19 @@ pub fn add(value: Option<&[u8]>, amount: Amount) -> Result<(String, [u8; 8]), St
     let value = value.unwrap_or(b"0");
     match amount {
         Amount::Integer(amount) => {
-            let sum =
-                integer(value).ok_or(Status::NotANumber)?.checked_add(amount).ok_or(Status::Overflow)?;
+            let sum = integer(value)
+                .ok_or(Status::NotANumber)?
+                .checked_add(amount)
+                .ok_or(Status::Overflow)?;
             Ok((sum.to_string(), sum.to_be_bytes()))
         }
         Amount::Double(amount) => {
             let sum = double(value).ok_or(Status::NotANumber)? + amount;
-            if sum.is_finite() { Ok((double_text(sum), sum.to_be_bytes())) } else { Err(Status::Overflow) }
+            if sum.is_finite() {
+                Ok((double_text(sum), sum.to_be_bytes()))
+            } else {
+                Err(Status::Overflow)
+            }
         }
     }
 }
@@ -128,8 +134,8 @@ mod tests {
             assert_eq!(double(text.as_bytes()), Some(number), "{text}");
         }
         for text in [
-            "", ".", "e3", "1e", "--1", "1e999", "-1e999", "inf", "nan", "NaN", "infinity", "1,5", " 1",
-            "0x1p3",
+            "", ".", "e3", "1e", "--1", "1e999", "-1e999", "inf", "nan", "NaN", "infinity", "1,5",
+            " 1", "0x1p3",
         ] {
             assert_eq!(double(text.as_bytes()), None, "{text}");
         }
@@ -154,7 +160,8 @@ mod tests {
 
     #[test]
     fn sums_that_do_not_fit_are_refused() {
-        let integer = |value: &str, by| add(Some(value.as_bytes()), Amount::Integer(by)).map(|sum| sum.0);
+        let integer =
+            |value: &str, by| add(Some(value.as_bytes()), Amount::Integer(by)).map(|sum| sum.0);
         assert_eq!(add(None, Amount::Integer(-5)), Ok(("-5".into(), (-5i64).to_be_bytes())));
         assert_eq!(integer("42", 1), Ok("43".into()));
         assert_eq!(integer("9223372036854775806", 1), Ok(i64::MAX.to_string()));
@@ -162,13 +169,18 @@ mod tests {
         assert_eq!(integer("-9223372036854775808", -1), Err(Status::Overflow));
         assert_eq!(integer("1.5", 1), Err(Status::NotANumber));
         assert_eq!(integer("abcdefgh", 1), Err(Status::NotANumber));
-        let double = |value: &str, by| add(Some(value.as_bytes()), Amount::Double(by)).map(|sum| sum.0);
+        let double =
+            |value: &str, by| add(Some(value.as_bytes()), Amount::Double(by)).map(|sum| sum.0);
         assert_eq!(add(None, Amount::Double(0.5)), Ok(("0.5".into(), 0.5f64.to_be_bytes())));
         assert_eq!(double("42", 0.5), Ok("42.5".into()));
         assert_eq!(double("0.5", 0.5), Ok("1".into()), "an integer again");
         assert_eq!(double("1.7e308", 1.7e308), Err(Status::Overflow));
         for amount in [f64::INFINITY, f64::NEG_INFINITY, f64::NAN] {
-            assert_eq!(double("1", amount), Err(Status::Overflow), "and never the value of an object");
+            assert_eq!(
+                double("1", amount),
+                Err(Status::Overflow),
+                "and never the value of an object"
+            );
         }
         assert_eq!(double("inf", 1.0), Err(Status::NotANumber));
     }

@@ -94,7 +94,9 @@ impl Results {
     /// frees.
     #[inline]
     pub fn check(&mut self, now: Instant, once: Once, mut forget: impl FnMut(Location)) -> Verdict {
-        let Some(client) = self.clients.get_mut(&once.lease).filter(|client| now < client.valid_until) else {
+        let Some(client) =
+            self.clients.get_mut(&once.lease).filter(|client| now < client.valid_until)
+        else {
             return Verdict::Unknown;
         };
         if once.ack > client.ack {
@@ -243,7 +245,10 @@ mod tests {
         assert_eq!(results.records(), 2);
         assert_eq!(results.check(now, once(3, 0), |_| ()), Verdict::Stale);
         // An acknowledgement that came late changes nothing.
-        assert_eq!(results.check(now, once(4, 1), |_| ()), Verdict::Done(outcome(4), Position::default()));
+        assert_eq!(
+            results.check(now, once(4, 1), |_| ()),
+            Verdict::Done(outcome(4), Position::default())
+        );
         assert_eq!(results.check(now, once(3 + WINDOW, 3), |_| ()), Verdict::New);
         assert_eq!(results.check(now, once(4 + WINDOW, 3), |_| ()), Verdict::TooFar);
         assert_eq!(results.location(once(5, 0)), Some(at(5)));

@@ -59,7 +59,9 @@ pub enum Damage {
     #[error("the state file is damaged: neither of its two superblocks is whole")]
     Superblocks,
     /// It ends before its sealed records do.
-    #[error("the state file is damaged: it has {len} bytes, and its records go on up to byte {end}")]
+    #[error(
+        "the state file is damaged: it has {len} bytes, and its records go on up to byte {end}"
+    )]
     Truncated {
         /// Its length.
         len: u64,
@@ -117,7 +119,8 @@ impl Body {
     /// Sets a key. False if the pair is too long for the format; the body is as before then.
     #[must_use]
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> bool {
-        let (Ok(key_len), Ok(value_len)) = (u16::try_from(key.len()), u32::try_from(value.len())) else {
+        let (Ok(key_len), Ok(value_len)) = (u16::try_from(key.len()), u32::try_from(value.len()))
+        else {
             return false;
         };
         self.0.push(PUT);
@@ -348,7 +351,9 @@ fn current(file: &[u8]) -> Result<Superblock, Damage> {
     if file.starts_with(REDB) {
         return Err(Damage::Format(1));
     }
-    let block = |at: u64| Superblock::read_from_prefix(file.get(at as usize..)?).ok().map(|(block, _)| block);
+    let block = |at: u64| {
+        Superblock::read_from_prefix(file.get(at as usize..)?).ok().map(|(block, _)| block)
+    };
     let blocks = [block(0), block(BLOCK)];
     let marked = || blocks.iter().flatten().filter(|block| block.magic == MAGIC);
     let whole = marked().filter(|block| block.crc.get() == superblock_crc(block));

@@ -144,7 +144,10 @@ impl HashTable {
             let line = self.line(at);
             for (index, &entry) in line.iter().enumerate() {
                 // A tag of zero also fits empty entries and, in the last place, chains: they are told apart here.
-                if entry & !(CHAIN - 1) == tag && entry & (CHAIN - 1) != 0 && is(Location::from_bits(entry)) {
+                if entry & !(CHAIN - 1) == tag
+                    && entry & (CHAIN - 1) != 0
+                    && is(Location::from_bits(entry))
+                {
                     return Some(Place { line: at, index, home });
                 }
             }
@@ -228,7 +231,9 @@ impl HashTable {
             let line = self.line(at);
             let next = chain(line);
             let entries = if next.is_some() { WIDTH - 1 } else { WIDTH };
-            found.extend(line[..entries].iter().filter(|&&e| e != 0).map(|&e| Location::from_bits(e)));
+            found.extend(
+                line[..entries].iter().filter(|&&e| e != 0).map(|&e| Location::from_bits(e)),
+            );
             let Some(next) = next else { break };
             at = Line::Spill(next);
         }
@@ -236,7 +241,9 @@ impl HashTable {
             (Line::Old(n), Some(old)) => (n, old.bits),
             (Line::New(n) | Line::Old(n) | Line::Spill(n), _) => (n, self.new.bits),
         };
-        (number as u64 + 1).checked_shl(64 - bits).filter(|&next| next >> (64 - bits) == number as u64 + 1)
+        (number as u64 + 1)
+            .checked_shl(64 - bits)
+            .filter(|&next| next >> (64 - bits) == number as u64 + 1)
     }
 
     // Lines.

@@ -124,7 +124,11 @@ impl Tablets {
                 if owned.ranges.contains(&range) {
                     return Ok(());
                 }
-                if owned.ranges.iter().any(|&(first, last)| first <= tablet.last && tablet.first <= last) {
+                if owned
+                    .ranges
+                    .iter()
+                    .any(|&(first, last)| first <= tablet.last && tablet.first <= last)
+                {
                     return Err(TakeError::Overlap);
                 }
                 let at = owned.ranges.partition_point(|&r| r < range);
@@ -219,14 +223,21 @@ mod tests {
         let left: Vec<_> = tablets.iter().collect();
         assert_eq!(left, [tablet(1, 0, 9), tablet(1, 20, u64::MAX)]);
         assert!(!tablets.owns(tablet(1, 5, 25)) && tablets.owns(tablet(1, 5, 9)));
-        assert!(tablets.is_dropped(TableId(1), KeyHash(10)) && !tablets.is_dropped(TableId(1), KeyHash(20)));
+        assert!(
+            tablets.is_dropped(TableId(1), KeyHash(10))
+                && !tablets.is_dropped(TableId(1), KeyHash(20))
+        );
         assert_eq!(tablets.take(tablet(1, 10, 19), key), Err(TakeError::Sweeping));
         tablets.swept(1);
         assert_eq!(tablets.take(tablet(1, 10, 19), key), Ok(()));
 
         assert!(tablets.drop_tablet(tablet(1, 0, u64::MAX)));
         assert_eq!(tablets.locate(TableId(1), b"k"), None);
-        assert_eq!(tablets.hash(TableId(1), b"k"), Some(key.hash(b"k")), "its objects must still be found");
+        assert_eq!(
+            tablets.hash(TableId(1), b"k"),
+            Some(key.hash(b"k")),
+            "its objects must still be found"
+        );
         assert_eq!(tablets.dropped(), 1);
         tablets.swept(1);
         assert_eq!(tablets.hash(TableId(1), b"k"), None);

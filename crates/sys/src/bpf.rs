@@ -66,7 +66,8 @@ impl Attr {
 
     /// Two numbers of four octets in a row, the `n`th pair.
     fn pair(mut self, n: usize, first: u32, second: u32) -> Self {
-        let (low, high) = if cfg!(target_endian = "little") { (first, second) } else { (second, first) };
+        let (low, high) =
+            if cfg!(target_endian = "little") { (first, second) } else { (second, first) };
         self.0[n] = u64::from(low) | u64::from(high) << 32;
         self
     }
@@ -143,8 +144,11 @@ pub fn load(program: &[Insn], name: [u8; 16], frags: bool) -> io::Result<OwnedFd
 
 /// Attaches a program to interface number `index` until the link is closed.
 pub fn attach(program: BorrowedFd<'_>, index: u32, mode: Mode) -> io::Result<OwnedFd> {
-    let attr =
-        Attr::zero().pair(0, program.as_raw_fd().cast_unsigned(), index).pair(1, ATTACH_XDP, mode.flag());
+    let attr = Attr::zero().pair(0, program.as_raw_fd().cast_unsigned(), index).pair(
+        1,
+        ATTACH_XDP,
+        mode.flag(),
+    );
     // SAFETY: the command's attributes hold no addresses.
     unsafe { bpf_fd(LINK_CREATE, attr) }
 }
@@ -176,7 +180,8 @@ fn number_at(info: &Information, n: usize) -> u32 {
 /// # Safety
 /// Whatever addresses are in `info` point to memory that the kernel may write as much to as is said beside them.
 unsafe fn inform(fd: BorrowedFd<'_>, info: &mut Information) -> io::Result<()> {
-    let attr = Attr::zero().pair(0, fd.as_raw_fd().cast_unsigned(), size_of::<Information>() as u32);
+    let attr =
+        Attr::zero().pair(0, fd.as_raw_fd().cast_unsigned(), size_of::<Information>() as u32);
     let mut attr = attr.word(1, (&raw mut *info).expose_provenance() as u64);
     // SAFETY: `info` is borrowed mutably during the call and as long as said; the rest is the caller's promise.
     unsafe { bpf(INFO_BY_FD, &mut attr) }.map(drop)
@@ -206,7 +211,11 @@ pub fn link_of(program: u32) -> io::Result<Option<OwnedFd>> {
             other => other?,
         };
         // It is the second number.
-        last = if cfg!(target_endian = "little") { (attr.0[0] >> 32) as u32 } else { attr.0[0] as u32 };
+        last = if cfg!(target_endian = "little") {
+            (attr.0[0] >> 32) as u32
+        } else {
+            attr.0[0] as u32
+        };
         // SAFETY: the command's attributes hold no addresses.
         let link = match unsafe { bpf_fd(LINK_BY_ID, Attr::zero().pair(0, last, 0)) } {
             Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::EAGAIN)) => continue,

@@ -170,7 +170,8 @@ fn ticks_are_a_clock() -> bool {
     if __cpuid(0x8000_0000).eax < POWER || __cpuid(POWER).edx & INVARIANT == 0 {
         return false;
     }
-    let source = std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
+    let source =
+        std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
     source.is_ok_and(|s| matches!(s.trim(), "tsc" | "kvm-clock"))
 }
 
@@ -212,7 +213,8 @@ mod tests {
     fn a_counter_that_is_set_back_is_not_asked_again() {
         static OURS: AtomicU64 = AtomicU64::new(u64::MAX - 1);
         let start_ticks = OURS.load(Ordering::Relaxed);
-        let clock = Clock { ns_per_tick_shifted: 1 << SHIFT, start_ticks, start_ns: 0, floor: &OURS };
+        let clock =
+            Clock { ns_per_tick_shifted: 1 << SHIFT, start_ticks, start_ns: 0, floor: &OURS };
         let before = kernel_ns();
         let now = clock.now();
         assert!(now.as_ns() >= before && clock.now() >= now);

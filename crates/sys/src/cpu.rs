@@ -96,7 +96,8 @@ pub fn allowed() -> io::Result<Vec<usize>> {
 /// # Errors
 /// `InvalidInput` if the processor does not exist or is not allowed.
 pub fn pin(cpu: usize) -> io::Result<()> {
-    let missing = || io::Error::new(io::ErrorKind::InvalidInput, format!("processor {cpu} cannot be used"));
+    let missing =
+        || io::Error::new(io::ErrorKind::InvalidInput, format!("processor {cpu} cannot be used"));
     if cpu >= CpuSet::MAX_CPU {
         return Err(missing());
     }

@@ -28,7 +28,8 @@ pub struct Name {
 
 const V4_LEN: usize = size_of::<libc::sockaddr_in>();
 const V6_LEN: usize = size_of::<libc::sockaddr_in6>();
-const _: () = assert!(size_of::<Name>() == V6_LEN && align_of::<Name>() == align_of::<libc::sockaddr_in6>());
+const _: () =
+    assert!(size_of::<Name>() == V6_LEN && align_of::<Name>() == align_of::<libc::sockaddr_in6>());
 
 impl Name {
     /// The kernel's form of an address.
@@ -54,10 +55,15 @@ impl Name {
     pub fn addr(&self) -> Option<SocketAddr> {
         let port = u16::from_be_bytes(self.port);
         match i32::from(self.family) {
-            libc::AF_INET => Some(SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::from(self.word), port))),
-            libc::AF_INET6 => {
-                Some(SocketAddr::V6(SocketAddrV6::new(Ipv6Addr::from(self.v6), port, 0, self.scope)))
+            libc::AF_INET => {
+                Some(SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::from(self.word), port)))
             }
+            libc::AF_INET6 => Some(SocketAddr::V6(SocketAddrV6::new(
+                Ipv6Addr::from(self.v6),
+                port,
+                0,
+                self.scope,
+            ))),
             _ => None,
         }
     }
@@ -115,12 +121,18 @@ pub fn recv_one(fd: BorrowedFd<'_>, buffer: &mut [u8], named: bool) -> io::Resul
 }
 
 /// Receives up to `out.len()` messages (at most [`MAX_RECV`]), the i-th into `buffer[i * stride..]`; returns how many.
-pub fn recv(fd: BorrowedFd<'_>, buffer: &mut [u8], stride: usize, out: &mut [Received]) -> io::Result<usize> {
+pub fn recv(
+    fd: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    stride: usize,
+    out: &mut [Received],
+) -> io::Result<usize> {
     let n = out.len().min(MAX_RECV);
     let mut names = [Name::default(); MAX_RECV];
     let mut controls = [Control::<libc::c_int>::default(); MAX_RECV];
     // SAFETY: `iovec` and `mmsghdr` are plain C structures for which all zeros is a value.
-    let (mut iovs, mut msgs): ([libc::iovec; MAX_RECV], [libc::mmsghdr; MAX_RECV]) = unsafe { mem::zeroed() };
+    let (mut iovs, mut msgs): ([libc::iovec; MAX_RECV], [libc::mmsghdr; MAX_RECV]) =
+        unsafe { mem::zeroed() };
     for (i, piece) in buffer.chunks_exact_mut(stride).take(n).enumerate() {
         iovs[i] = libc::iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: piece.len() };
         let header = &mut msgs[i].msg_hdr;
@@ -134,7 +146,8 @@ pub fn recv(fd: BorrowedFd<'_>, buffer: &mut [u8], stride: usize, out: &mut [Rec
     // SAFETY: each of the `n` headers points to arrays of this function and to a piece of `buffer`, all writable, alive
     // during the call, and as long as it says (`buffer` has a piece for each: if it had fewer, the rest would say that they
     // have no room at all).
-    let got = unsafe { libc::recvmmsg(fd.as_raw_fd(), msgs.as_mut_ptr(), n as _, 0, ptr::null_mut()) };
+    let got =
+        unsafe { libc::recvmmsg(fd.as_raw_fd(), msgs.as_mut_ptr(), n as _, 0, ptr::null_mut()) };
     let got = check(got as isize)?;
     for (i, msg) in msgs[..got].iter().enumerate() {
         out[i] = received(&msg.msg_hdr, &controls[i], names[i], msg.msg_len as usize);
@@ -142,7 +155,12 @@ pub fn recv(fd: BorrowedFd<'_>, buffer: &mut [u8], stride: usize, out: &mut [Rec
     Ok(got)
 }
 
-fn received(header: &libc::msghdr, control: &Control<libc::c_int>, from: Name, len: usize) -> Received {
+fn received(
+    header: &libc::msghdr,
+    control: &Control<libc::c_int>,
+    from: Name,
+    len: usize,
+) -> Received {
     let joined = header.msg_controllen >= control_len::<libc::c_int>()
         && (control.level, control.kind) == (libc::SOL_UDP, libc::UDP_GRO);
     Received {
@@ -166,10 +184,12 @@ pub struct Outgoing<'a> {
 
 /// Sends one datagram by the cheapest call.
 pub fn send_one(fd: BorrowedFd<'_>, to: Option<&Name>, bytes: &[u8]) -> io::Result<()> {
-    let (name, len) = to.map_or((ptr::null(), 0), |name| ((&raw const *name).cast(), name.len() as _));
+    let (name, len) =
+        to.map_or((ptr::null(), 0), |name| ((&raw const *name).cast(), name.len() as _));
     // SAFETY: both pointers are of borrowed values that are as long as the lengths beside them (`Name` has room for the
     // longer of the two forms), or null with a length of 0; the kernel only reads them.
-    let sent = unsafe { libc::sendto(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0, name, len) };
+    let sent =
+        unsafe { libc::sendto(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0, name, len) };
     check(sent).map(drop)
 }
 
@@ -177,10 +197,14 @@ pub fn send_one(fd: BorrowedFd<'_>, to: Option<&Name>, bytes: &[u8]) -> io::Resu
 pub fn send(fd: BorrowedFd<'_>, items: &[Outgoing<'_>]) -> io::Result<usize> {
     let mut controls = [Control::<u16>::default(); BURST];
     // SAFETY: `iovec` and `mmsghdr` are plain C structures for which all zeros is a value.
-    let (mut iovs, mut msgs): ([libc::iovec; BURST], [libc::mmsghdr; BURST]) = unsafe { mem::zeroed() };
+    let (mut iovs, mut msgs): ([libc::iovec; BURST], [libc::mmsghdr; BURST]) =
+        unsafe { mem::zeroed() };
     let n = items.len().min(BURST);
     for (i, item) in items[..n].iter().enumerate() {
-        iovs[i] = libc::iovec { iov_base: item.bytes.as_ptr().cast_mut().cast(), iov_len: item.bytes.len() };
+        iovs[i] = libc::iovec {
+            iov_base: item.bytes.as_ptr().cast_mut().cast(),
+            iov_len: item.bytes.len(),
+        };
         let header = &mut msgs[i].msg_hdr;
         if let Some(to) = item.to {
             header.msg_name = (&raw const *to).cast_mut().cast();

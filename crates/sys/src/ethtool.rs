@@ -51,7 +51,9 @@ fn ask(socket: BorrowedFd<'_>, what: libc::c_ulong, request: &mut Request) -> io
 /// The kernel does not say.
 pub fn presence(socket: BorrowedFd<'_>, index: u32) -> io::Result<Presence> {
     match is_up(socket, index) {
-        Err(e) if matches!(e.raw_os_error(), Some(libc::ENODEV | libc::ENXIO)) => Ok(Presence::Gone),
+        Err(e) if matches!(e.raw_os_error(), Some(libc::ENODEV | libc::ENXIO)) => {
+            Ok(Presence::Gone)
+        }
         other => Ok(if other? { Presence::Up } else { Presence::Down }),
     }
 }

@@ -177,9 +177,13 @@ mod tests {
 
     #[test]
     fn numbers_and_gids_come_from_addresses() {
-        let addresses =
-            vec!["fe80::1".parse().unwrap(), "10.1.2.3".parse().unwrap(), "2001:db8::1".parse().unwrap()];
-        let mut i = interface("nothing-has-this-name".to_owned(), 0, [0x52, 0x54, 0, 1, 2, 3], addresses);
+        let addresses = vec![
+            "fe80::1".parse().unwrap(),
+            "10.1.2.3".parse().unwrap(),
+            "2001:db8::1".parse().unwrap(),
+        ];
+        let mut i =
+            interface("nothing-has-this-name".to_owned(), 0, [0x52, 0x54, 0, 1, 2, 3], addresses);
         assert_eq!(i.guid(), [0x50, 0x54, 0, 0xff, 0xfe, 1, 2, 3]);
         let gids: Vec<[u8; 16]> = i.gids().collect();
         assert_eq!(gids[0], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 1, 2, 3]);

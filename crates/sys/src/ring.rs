@@ -84,8 +84,14 @@ pub struct Place {
 
 impl Place {
     fn check(&self) {
-        assert!(self.size.is_power_of_two() && (MIN_SIZE..=MAX_SIZE).contains(&self.size), "ring size");
-        assert!(self.control.is_multiple_of(128) && self.data.is_multiple_of(LINE), "ring alignment");
+        assert!(
+            self.size.is_power_of_two() && (MIN_SIZE..=MAX_SIZE).contains(&self.size),
+            "ring size"
+        );
+        assert!(
+            self.control.is_multiple_of(128) && self.data.is_multiple_of(LINE),
+            "ring alignment"
+        );
         assert!(self.control + CONTROL <= self.memory.len(), "control block outside the region");
         assert!(self.data + self.size <= self.memory.len(), "ring outside the region");
     }
@@ -224,7 +230,12 @@ impl Producer {
     /// # Panics
     /// As [`Producer::push`], or if the parts are longer than `len` so that they do not fit.
     #[inline]
-    pub fn push_behind(&mut self, headers: &Headers, parts: &[&[u8]], len: usize) -> Result<Push, Broken> {
+    pub fn push_behind(
+        &mut self,
+        headers: &Headers,
+        parts: &[&[u8]],
+        len: usize,
+    ) -> Result<Push, Broken> {
         // All room of the headers is written, and must be the record's.
         let room = (headers.len() + len).max(Headers::ROOM);
         if !self.has_place(room)? {

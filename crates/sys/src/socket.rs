@@ -26,10 +26,16 @@ pub fn bind<A: Plain>(fd: BorrowedFd<'_>, address: &A) -> io::Result<()> {
 }
 
 /// Sets a socket option.
-pub fn set<V: Plain>(fd: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int, value: &V) -> io::Result<()> {
+pub fn set<V: Plain>(
+    fd: BorrowedFd<'_>,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: &V,
+) -> io::Result<()> {
     let len = size_of::<V>() as libc::socklen_t;
     // SAFETY: the value is borrowed during the call, `len` long and without pointers in it; the kernel only reads it.
-    let done = unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const *value).cast(), len) };
+    let done =
+        unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const *value).cast(), len) };
     check(done as isize).map(drop)
 }
 
@@ -43,8 +49,9 @@ pub fn get<V: Plain>(
     let mut len = size_of::<V>() as libc::socklen_t;
     // SAFETY: the kernel writes at most `len` bytes to the value, which is borrowed mutably, that long, and has no bytes that
     // it must not hold.
-    let done =
-        unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, (&raw mut *value).cast(), &raw mut len) };
+    let done = unsafe {
+        libc::getsockopt(fd.as_raw_fd(), level, name, (&raw mut *value).cast(), &raw mut len)
+    };
     check(done as isize).map(drop)
 }
 

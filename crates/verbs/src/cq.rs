@@ -82,7 +82,8 @@ impl Cq {
         let number = queue.number().0;
         let (users, events, mishaps) = (Users::default(), Acks::default(), Acks::default());
         let (seen, current) = (Readers::seen(seen), Sequence::new(None));
-        let cq = Box::into_raw(Box::new(Self { seen, engine, queue, users, events, mishaps, current }));
+        let cq =
+            Box::into_raw(Box::new(Self { seen, engine, queue, users, events, mishaps, current }));
         engine.cqs.add(number, cq);
         open.enter();
         if !channel.is_null() {

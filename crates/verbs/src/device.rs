@@ -132,7 +132,8 @@ pub(crate) fn at_address(address: IpAddr) -> Result<&'static Device, Errno> {
 /// No memory.
 pub(crate) fn array<T>(pointers: &[*mut T]) -> Result<*mut *mut T, Errno> {
     // SAFETY: any sizes will do; the memory comes zeroed, so that the last pointer is null already.
-    let array: *mut *mut T = unsafe { libc::calloc(pointers.len() + 1, size_of::<*mut T>()) }.cast();
+    let array: *mut *mut T =
+        unsafe { libc::calloc(pointers.len() + 1, size_of::<*mut T>()) }.cast();
     if array.is_null() {
         return Err(Errno(libc::ENOMEM));
     }

@@ -87,7 +87,8 @@ pub(crate) fn caught<T>(name: &str, body: impl FnOnce() -> Result<T, Errno>) -> 
 /// the least of things.
 #[cold]
 fn failed(name: &str, errno: Errno) {
-    let (name, why) = (name.trim_start_matches("sprat_"), std::io::Error::from_raw_os_error(errno.0));
+    let (name, why) =
+        (name.trim_start_matches("sprat_"), std::io::Error::from_raw_os_error(errno.0));
     if matches!(errno.0, libc::EAGAIN | libc::ENOENT) {
         log!(Debug, "{name}: {why}");
     } else {
@@ -151,14 +152,20 @@ pub(crate) unsafe fn put<T>(pointer: *mut T, value: T) -> Result<(), Errno> {
 ///
 /// # Safety
 /// If it is not null, `room` octets may be written there.
-pub(crate) unsafe fn put_part<T: Copy>(pointer: *mut T, room: usize, value: &T) -> Result<(), Errno> {
+pub(crate) unsafe fn put_part<T: Copy>(
+    pointer: *mut T,
+    room: usize,
+    value: &T,
+) -> Result<(), Errno> {
     if pointer.is_null() {
         return Err(INVALID);
     }
     let known = room.min(size_of::<T>());
     // SAFETY: `known` octets are in the value (those between its fields may be anything, which a copy does not mind), and
     // room for them is the caller's promise.
-    unsafe { std::ptr::copy_nonoverlapping(std::ptr::from_ref(value).cast::<u8>(), pointer.cast(), known) };
+    unsafe {
+        std::ptr::copy_nonoverlapping(std::ptr::from_ref(value).cast::<u8>(), pointer.cast(), known)
+    };
     // SAFETY: the rest of the same room.
     unsafe { pointer.cast::<u8>().add(known).write_bytes(0, room - known) };
     Ok(())

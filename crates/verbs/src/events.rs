@@ -81,8 +81,9 @@ impl Events {
     /// `EAGAIN` if there is none and it has, `EINTR` if a signal came.
     fn next(&self) -> Result<AsyncEvent, Errno> {
         loop {
-            let channel =
-                locked(&self.channel).as_ref().map(|(engine, channel)| (*engine, Arc::clone(channel)));
+            let channel = locked(&self.channel)
+                .as_ref()
+                .map(|(engine, channel)| (*engine, Arc::clone(channel)));
             match channel {
                 Some((engine, channel)) if engine.is_ours() => {
                     let notice = channel.read()?;

@@ -17,7 +17,9 @@ use sprat::verbs::{Completion, Data, MAX_INLINE, MAX_SGE, Remote, SendOp, SendRe
 use sprat_sys::clock;
 
 use crate::abi::device::{Context, ValuesEx};
-use crate::abi::object::{Cq as SeenCq, CqEx, CqInit, DataBuf, ModifyCq, Mw, PollCq, Qp as SeenQp, QpEx};
+use crate::abi::object::{
+    Cq as SeenCq, CqEx, CqInit, DataBuf, ModifyCq, Mw, PollCq, Qp as SeenQp, QpEx,
+};
 use crate::abi::work::{BindInfo, Sge as SeenSge};
 use crate::context::Open;
 use crate::cq::{self, Cq};

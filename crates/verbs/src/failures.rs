@@ -48,8 +48,13 @@ pub(crate) fn log(failure: &Failure) {
     let Some(left_out) = locked(&RATE).take(clock::now().as_ns()) else { return };
     let Failure { pair, peer, cause, ours } = failure;
     let peer = peer.map_or_else(|| "its peer".to_owned(), |peer| peer.to_string());
-    let by = if *ours { "found here and told by a Terminate" } else { "told by a Terminate of the peer" };
-    let before = if left_out > 0 { format!("; {left_out} more were not logged") } else { String::new() };
+    let by = if *ours {
+        "found here and told by a Terminate"
+    } else {
+        "told by a Terminate of the peer"
+    };
+    let before =
+        if left_out > 0 { format!("; {left_out} more were not logged") } else { String::new() };
     log!(
         Error,
         "an error ends the connection of queue pair {} with {peer}, {by}: layer/type/code {cause}; \

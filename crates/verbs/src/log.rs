@@ -73,7 +73,8 @@ fn begin() -> u8 {
 
 /// The level that a value asks for (0 is off) and the file, if it names one.
 fn parse(value: &str) -> Option<(u8, Option<&str>)> {
-    let (level, file) = value.split_once(',').map_or((value, None), |(level, file)| (level, Some(file)));
+    let (level, file) =
+        value.split_once(',').map_or((value, None), |(level, file)| (level, Some(file)));
     let up_to = match level.trim() {
         "" | "off" | "0" => 0,
         "error" => Level::Error as u8,

@@ -69,7 +69,9 @@ impl Mr {
 /// # Errors
 /// `EINVAL` for unknown flags, and for writing from afar without writing at all; `EOPNOTSUPP` for what this device has not.
 fn rights(flags: c_uint) -> Result<Access, Errno> {
-    if flags & (REMOTE_WRITE | REMOTE_ATOMIC) != 0 && flags & LOCAL_WRITE == 0 || flags & !KNOWN != 0 {
+    if flags & (REMOTE_WRITE | REMOTE_ATOMIC) != 0 && flags & LOCAL_WRITE == 0
+        || flags & !KNOWN != 0
+    {
         return Err(INVALID);
     }
     if flags & UNOFFERED != 0 {
@@ -109,7 +111,13 @@ impl From<Error> for Errno {
 }
 
 /// Registers memory of the program; `iova` is the address that it is known by.
-fn register(pd: *mut SeenPd, addr: Opaque, len: usize, iova: u64, flags: c_uint) -> Result<*mut Seen, Errno> {
+fn register(
+    pd: *mut SeenPd,
+    addr: Opaque,
+    len: usize,
+    iova: u64,
+    flags: c_uint,
+) -> Result<*mut Seen, Errno> {
     let access = rights(flags)?;
     // SAFETY: null, or a domain that the program has.
     let domain = unsafe { Pd::to_use(pd) }?;
@@ -123,7 +131,15 @@ fn register(pd: *mut SeenPd, addr: Opaque, len: usize, iova: u64, flags: c_uint)
     // registration.
     let region = unsafe { domain.domain.register_at(place) }?;
     let key = region.key().0;
-    let seen = Seen { context: domain.context(), pd, addr, length: len, handle: key, lkey: key, rkey: key };
+    let seen = Seen {
+        context: domain.context(),
+        pd,
+        addr,
+        length: len,
+        handle: key,
+        lkey: key,
+        rkey: key,
+    };
     domain.users.enter();
     Ok(Box::into_raw(Box::new(Mr { seen, engine: domain.engine, region, zero_based })).cast())
 }
@@ -233,7 +249,14 @@ unsafe fn change(
         mr.seen.pd = pd;
     }
     let key = mr.region.key().0;
-    mr.seen = Seen { addr: place.at.cast(), length: place.len, handle: key, lkey: key, rkey: key, ..mr.seen };
+    mr.seen = Seen {
+        addr: place.at.cast(),
+        length: place.len,
+        handle: key,
+        lkey: key,
+        rkey: key,
+        ..mr.seen
+    };
     Ok(())
 }
 

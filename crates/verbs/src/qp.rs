@@ -164,8 +164,13 @@ impl Qp {
             self.go(attr.qp_state)?;
         }
         if mask & ACCESS != 0 {
-            let Access { remote_write, remote_read, remote_atomic, .. } = access(attr.qp_access_flags);
-            self.pair.allow(Rights { write: remote_write, read: remote_read, atomic: remote_atomic });
+            let Access { remote_write, remote_read, remote_atomic, .. } =
+                access(attr.qp_access_flags);
+            self.pair.allow(Rights {
+                write: remote_write,
+                read: remote_read,
+                atomic: remote_atomic,
+            });
         }
         let mut kept = locked(&self.attr);
         let kept = &mut *kept;
@@ -258,7 +263,8 @@ fn create(wanted: &Wanted) -> Result<(*mut Qp, QpCap), Errno> {
     let qp = Box::new(Qp { seen, engine, pair, stage, attr, init, events, extended, building });
     let qp = Box::into_raw(qp);
     engine.qps.add(number, qp);
-    for users in [&domain.users, &send.users, &recv.users].into_iter().chain(srq.map(|s| &s.users)) {
+    for users in [&domain.users, &send.users, &recv.users].into_iter().chain(srq.map(|s| &s.users))
+    {
         users.enter();
     }
     Ok((qp, cap))

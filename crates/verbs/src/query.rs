@@ -7,8 +7,9 @@ use std::ffi::{c_int, c_uint};
 use sprat::verbs::Interface;
 
 use crate::abi::device::{
-    Context, DeviceAttr, DeviceAttrEx, Gid, GidEntry, LINK_ETHERNET, ModerationCaps, OdpCaps, PORT_ACTIVE,
-    PORT_DOWN, PacingCaps, PciAtomicCaps, PortAttr, QueryDeviceInput, RssCaps, TmCaps, TsoCaps,
+    Context, DeviceAttr, DeviceAttrEx, Gid, GidEntry, LINK_ETHERNET, ModerationCaps, OdpCaps,
+    PORT_ACTIVE, PORT_DOWN, PacingCaps, PciAtomicCaps, PortAttr, QueryDeviceInput, RssCaps, TmCaps,
+    TsoCaps,
 };
 use crate::context::Open;
 use crate::device::{Device, chars};
@@ -100,7 +101,11 @@ fn attributes_ex(device: &Device) -> DeviceAttrEx {
             rx_hash_function: 0,
         },
         max_wq_type_rq: 0,
-        packet_pacing_caps: PacingCaps { qp_rate_limit_min: 0, qp_rate_limit_max: 0, supported_qpts: 0 },
+        packet_pacing_caps: PacingCaps {
+            qp_rate_limit_min: 0,
+            qp_rate_limit_max: 0,
+            supported_qpts: 0,
+        },
         raw_packet_caps: 0,
         tm_caps: TmCaps { max_rndv_hdr_size: 0, max_num_tags: 0, flags: 0, max_ops: 0, max_sge: 0 },
         cq_mod_caps: ModerationCaps { max_cq_count: 0, max_cq_period: 0 },
@@ -161,7 +166,12 @@ fn port(interface: Option<&Interface>) -> PortAttr {
     }
 }
 
-fn ask_port(context: *mut Context, number: u8, attr: *mut PortAttr, room: usize) -> Result<(), Errno> {
+fn ask_port(
+    context: *mut Context,
+    number: u8,
+    attr: *mut PortAttr,
+    room: usize,
+) -> Result<(), Errno> {
     // SAFETY: null, or a context that the program has open during this call.
     let open = unsafe { Open::from_seen(context) }?;
     if u32::from(number) != PORT {

@@ -54,7 +54,11 @@ impl Srq {
         self.limit.store(0, Ordering::Relaxed);
     }
 
-    fn create(pd: *mut SeenPd, user: *mut std::ffi::c_void, attr: &SrqAttr) -> Result<*mut Self, Errno> {
+    fn create(
+        pd: *mut SeenPd,
+        user: *mut std::ffi::c_void,
+        attr: &SrqAttr,
+    ) -> Result<*mut Self, Errno> {
         // SAFETY: null, or a domain that is allocated.
         let domain = unsafe { Pd::to_use(pd) }?;
         let (depth, elements) = (attr.max_wr, attr.max_sge.max(1));
@@ -76,8 +80,16 @@ impl Srq {
         };
         let (limit, users, events) = (AtomicU32::new(0), Users::default(), Acks::default());
         let engine = domain.engine;
-        let srq =
-            Box::into_raw(Box::new(Self { seen, engine, queue, depth, elements, limit, users, events }));
+        let srq = Box::into_raw(Box::new(Self {
+            seen,
+            engine,
+            queue,
+            depth,
+            elements,
+            limit,
+            users,
+            events,
+        }));
         engine.srqs.add(number, srq);
         domain.users.enter();
         Ok(srq)

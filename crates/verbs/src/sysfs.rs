@@ -149,7 +149,9 @@ fn device(interface: &Interface, path: &[&str]) -> Option<Node> {
         ["hca_type"] => line("sprat"),
         ["device"] => names(["net"]),
         ["device", "net"] => Some(Node::Folder(vec![interface.name.clone()])),
-        ["device", "net", name] if *name == interface.name => Some(Node::Link(format!("{CLASS}net/{name}"))),
+        ["device", "net", name] if *name == interface.name => {
+            Some(Node::Link(format!("{CLASS}net/{name}")))
+        }
         ["device", "net", name, rest @ ..] if *name == interface.name => {
             Some(Node::Behind(format!("{CLASS}net/{name}/{}", rest.join("/"))))
         }
@@ -256,11 +258,14 @@ mod tests {
 
     #[test]
     fn folders_and_links_lead_to_all_of_them() {
-        let mut left = vec!["/sys/class/infiniband".to_owned(), "/sys/class/infiniband_verbs".to_owned()];
+        let mut left =
+            vec!["/sys/class/infiniband".to_owned(), "/sys/class/infiniband_verbs".to_owned()];
         let mut files = 0;
         while let Some(path) = left.pop() {
             match at(&path) {
-                Some(Node::Folder(names)) => left.extend(names.iter().map(|name| format!("{path}/{name}"))),
+                Some(Node::Folder(names)) => {
+                    left.extend(names.iter().map(|name| format!("{path}/{name}")))
+                }
                 Some(Node::File(text)) => {
                     assert!(text.ends_with('\n'), "{path}");
                     files += 1;

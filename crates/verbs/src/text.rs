@@ -20,7 +20,8 @@ const NODES: [&CStr; 7] = [
 ];
 
 /// By `enum ibv_port_state`.
-const PORTS: [&CStr; 6] = [c"no state change (NOP)", c"down", c"init", c"armed", c"active", c"active defer"];
+const PORTS: [&CStr; 6] =
+    [c"no state change (NOP)", c"down", c"init", c"armed", c"active", c"active defer"];
 
 /// By `enum ibv_event_type`.
 const EVENTS: [&CStr; 20] = [

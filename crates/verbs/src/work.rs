@@ -36,7 +36,11 @@ const INLINE: u32 = 1 << 3;
 /// How a request is treated.
 #[inline]
 pub(crate) const fn flags(of: u32) -> SendFlags {
-    SendFlags { signaled: of & SIGNALED != 0, fence: of & FENCE != 0, solicited: of & SOLICITED != 0 }
+    SendFlags {
+        signaled: of & SIGNALED != 0,
+        fence: of & FENCE != 0,
+        solicited: of & SOLICITED != 0,
+    }
 }
 
 /// Immediate data on the wire: the four octets, and four of zero.
@@ -108,7 +112,10 @@ unsafe fn operation(wr: &SendWr) -> Result<SendOp, Errno> {
 /// # Safety
 /// At `list` there are so many.
 #[inline]
-pub(crate) unsafe fn elements<'a>(list: *const SeenSge, count: c_int) -> Result<&'a [SeenSge], Errno> {
+pub(crate) unsafe fn elements<'a>(
+    list: *const SeenSge,
+    count: c_int,
+) -> Result<&'a [SeenSge], Errno> {
     let count = usize::try_from(count).ok().filter(|count| *count <= MAX_SGE).ok_or(INVALID)?;
     if count == 0 {
         return Ok(&[]);
@@ -225,7 +232,11 @@ impl<W> Walk<W> {
     /// # Safety
     /// `bad` is null or may be written.
     #[inline]
-    unsafe fn end(&self, posted: Result<usize, (usize, PostError)>, bad: *mut *mut W) -> Result<(), Errno> {
+    unsafe fn end(
+        &self,
+        posted: Result<usize, (usize, PostError)>,
+        bad: *mut *mut W,
+    ) -> Result<(), Errno> {
         let failed = match posted {
             Ok(_) => self.refused,
             Err((_, error)) => Some(error.into()),

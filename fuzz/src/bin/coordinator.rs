@@ -25,7 +25,8 @@ fuzz_target!(|input: &[u8]| {
         pairs.push((key.to_vec(), value.to_vec()));
     }
     let mut now = Instant::from_ns(1);
-    let Ok(mut coordinator) = Coordinator::restore(now, Config::default(), Rng::seeded(1), pairs) else {
+    let Ok(mut coordinator) = Coordinator::restore(now, Config::default(), Rng::seeded(1), pairs)
+    else {
         return;
     };
     let mut rpc = 0;

@@ -13,7 +13,9 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use libfuzzer_sys::fuzz_target;
 use sprat_proto::datagrams::{BURST, Head, Sent};
 use sprat_proto::probe::NoProbe;
-use sprat_proto::rpc::{Config, Endpoint, Event, Message, RpcId, ServerRpc, SessionId, Slice, Slices};
+use sprat_proto::rpc::{
+    Config, Endpoint, Event, Message, RpcId, ServerRpc, SessionId, Slice, Slices,
+};
 use sprat_proto::time::{MS, SECOND, US};
 use sprat_proto::wire::checksum::crc32c;
 use sprat_proto::wire::rpc::{CRC, HEADER, crc_start};
@@ -98,7 +100,11 @@ struct Memory {
 
 impl Memory {
     fn new() -> Self {
-        Self { bytes: (0..1 << 14).map(|i: u32| (i * 7 >> 3) as u8).collect(), lent: HashSet::new(), next: 0 }
+        Self {
+            bytes: (0..1 << 14).map(|i: u32| (i * 7 >> 3) as u8).collect(),
+            lent: HashSet::new(),
+            next: 0,
+        }
     }
 
     fn lend(&mut self, len: usize) -> Slice {
@@ -114,7 +120,11 @@ impl Memory {
 
 impl Slices for Memory {
     fn bytes(&self, slice: Slice) -> &[u8] {
-        assert!(self.lent.contains(&slice.segment), "slice {} is read after it came back", slice.segment);
+        assert!(
+            self.lent.contains(&slice.segment),
+            "slice {} is read after it came back",
+            slice.segment
+        );
         &self.bytes[slice.offset as usize..][..slice.len as usize]
     }
 }
@@ -328,7 +338,8 @@ impl World {
             let sent = std::mem::take(&mut port.outbox);
             self.events(side);
             // What goes to the stranger goes nowhere.
-            for (_, bytes) in sent.into_iter().filter(|(to, _)| *to == Addr::Local(1 - side as u64)) {
+            for (_, bytes) in sent.into_iter().filter(|(to, _)| *to == Addr::Local(1 - side as u64))
+            {
                 if self.seen.len() == SEEN {
                     self.seen.pop_front();
                 }

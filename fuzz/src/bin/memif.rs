@@ -20,7 +20,8 @@ fuzz_target!(|bytes: &[u8]| {
         assert_eq!(Message::parse(&parsed.emit()), Ok(parsed));
     }
     if let Some(words) = bytes.first_chunk::<16>() {
-        let words = [0, 8].map(|at| u64::from_le_bytes(words[at..at + 8].try_into().expect("eight octets")));
+        let words = [0, 8]
+            .map(|at| u64::from_le_bytes(words[at..at + 8].try_into().expect("eight octets")));
         let descriptor = Descriptor::of(words);
         assert_eq!(Descriptor::of(descriptor.words()), descriptor);
     }

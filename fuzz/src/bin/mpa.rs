@@ -7,7 +7,9 @@
 
 use libfuzzer_sys::fuzz_target;
 use sprat_proto::rdma::fpdu::{Deframer, Fault, Framer, Piece, Step};
-use sprat_proto::rdma::start::{Answer, Asked, Depths, First, Initiator, Negotiated, Responder, Wishes};
+use sprat_proto::rdma::start::{
+    Answer, Asked, Depths, First, Initiator, Negotiated, Responder, Wishes,
+};
 use sprat_proto::rdma::{Memory, Part, Record, Span, Unmapped};
 use sprat_proto::wire::checksum::crc32c;
 use sprat_proto::wire::ddp::header_len;
@@ -31,8 +33,11 @@ fn start(how: u8, bytes: &[u8]) {
         start.emit(&mut again).expect("what was parsed can be written");
         assert_eq!(Start::parse(&again), Ok(Some((start, len))));
     }
-    let rtr =
-        (how & 64 == 64).then_some(Rtr { send: how & 1 == 1, write: how & 2 == 2, read: how & 128 == 128 });
+    let rtr = (how & 64 == 64).then_some(Rtr {
+        send: how & 1 == 1,
+        write: how & 2 == 2,
+        read: how & 128 == 128,
+    });
     let wishes = Wishes { crc: how & 1 == 1, markers: how & 2 == 2, revision: (how >> 4) % 3, rtr };
     let depths = Depths { ird: u16::from(how), ord: u16::from(how.reverse_bits()) };
     let mut out = Vec::new();

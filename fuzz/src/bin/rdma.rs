@@ -11,8 +11,9 @@ use std::collections::VecDeque;
 use libfuzzer_sys::fuzz_target;
 use sprat_proto::rdma::fpdu::{Framer, Piece};
 use sprat_proto::rdma::{
-    AcceptOptions, Access, Completed, Config, Conn, Cq, Data, End, Event, Memory, Pd, Qp, QpOptions, Record,
-    RecvRequest, Remote, Rnic, SendFlags, SendOp, SendRequest, Sge, Span, Stag, Unmapped,
+    AcceptOptions, Access, Completed, Config, Conn, Cq, Data, End, Event, Memory, Pd, Qp,
+    QpOptions, Record, RecvRequest, Remote, Rnic, SendFlags, SendOp, SendRequest, Sge, Span, Stag,
+    Unmapped,
 };
 use sprat_proto::wire::checksum::crc32c;
 use sprat_proto::wire::placed::Placed;
@@ -161,7 +162,8 @@ impl World {
             0 => self.said(which, matter),
             1..8 => self.ulpdu(which, matter),
             8 => {
-                let end = [End::Finished, End::Reset, End::Unread, End::Reset][usize::from(what >> 4 & 3)];
+                let end = [End::Finished, End::Reset, End::Unread, End::Reset]
+                    [usize::from(what >> 4 & 3)];
                 self.rnic.ended(self.now, conn, end);
             }
             9 => drop(self.rnic.disconnect(self.now, qp)),
@@ -215,7 +217,11 @@ impl World {
     }
 
     fn list(&self, matter: &[u8]) -> impl Iterator<Item = Sge> + use<> {
-        let sge = |pair: &[u8]| Sge { stag: self.stag, addr: BASE + u64::from(pair[0]), len: pair[1].into() };
+        let sge = |pair: &[u8]| Sge {
+            stag: self.stag,
+            addr: BASE + u64::from(pair[0]),
+            len: pair[1].into(),
+        };
         matter.chunks_exact(2).take(2).map(sge).collect::<Vec<_>>().into_iter()
     }
 
@@ -242,8 +248,13 @@ impl World {
             _ => SendOp::SendInvalidate(Stag(9)),
         };
         let list = self.list(if kind & 7 == 6 { &[] } else { matter });
-        let data = if kind & 64 == 64 { Data::Inline(matter.to_vec()) } else { Data::Gather(list.collect()) };
-        let flags = SendFlags { signaled: true, fence: kind & 16 == 16, solicited: kind & 32 == 32 };
+        let data = if kind & 64 == 64 {
+            Data::Inline(matter.to_vec())
+        } else {
+            Data::Gather(list.collect())
+        };
+        let flags =
+            SendFlags { signaled: true, fence: kind & 16 == 16, solicited: kind & 32 == 32 };
         let id = self.next;
         self.next += 1;
         let peer = &mut self.peers[which];
@@ -263,7 +274,8 @@ impl World {
         while let Some(event) = self.rnic.event() {
             lost |= matches!(event, Event::CqOverflow(_));
             if let Event::Close { conn, .. } = event {
-                let peer = self.peers.iter_mut().find(|p| p.conn == conn).expect("it is one of ours");
+                let peer =
+                    self.peers.iter_mut().find(|p| p.conn == conn).expect("it is one of ours");
                 assert!(core::mem::take(&mut peer.open), "it ends once");
             }
         }

@@ -41,7 +41,8 @@ fn terminates(bytes: &[u8]) {
     let again = Terminate::emit(cause, terminate.about.as_ref());
     assert_eq!(again[..2], [cause.layer << 4 | cause.etype, cause.code]);
     let about = terminate.about.filter(|about| cause.shows_header() && !about.header.is_empty());
-    let about = about.map(|a| Offending { read: a.read.filter(|_| cause.layer == Cause::RDMAP), ..a });
+    let about =
+        about.map(|a| Offending { read: a.read.filter(|_| cause.layer == Cause::RDMAP), ..a });
     let read = Terminate::parse(&again).expect("what we send is whole");
     if about.is_some() {
         assert_eq!(read, Terminate { cause, or: None, about });

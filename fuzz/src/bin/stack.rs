@@ -48,7 +48,13 @@ impl Device for Nic {
         Sent::Yes
     }
 
-    fn send_behind(&mut self, headers: &Headers, parts: &[&[u8]], _: usize, offload: Offload) -> Sent {
+    fn send_behind(
+        &mut self,
+        headers: &Headers,
+        parts: &[&[u8]],
+        _: usize,
+        offload: Offload,
+    ) -> Sent {
         send_whole(self, headers, parts, offload)
     }
 
@@ -86,7 +92,8 @@ impl World {
                 burst: Vec::new(),
                 sent: Vec::new(),
             };
-            let config = Config { v4: V4::Fixed { addr: v4(side), prefix: 24 }, ..Config::default() };
+            let config =
+                Config { v4: V4::Fixed { addr: v4(side), prefix: 24 }, ..Config::default() };
             Port::new(config, nic, 7, false, rng.fork()).expect("the port is free")
         });
         Self { now: Instant::from_ns(1), ports, seen: VecDeque::new(), got: [0; 2] }
@@ -121,7 +128,8 @@ impl World {
     }
 
     fn send(&mut self, side: usize, v6: bool, len: usize) {
-        let ip = if v6 { ipv6::link_local(MACS[1 - side]).into() } else { IpAddr::V4(v4(1 - side)) };
+        let ip =
+            if v6 { ipv6::link_local(MACS[1 - side]).into() } else { IpAddr::V4(v4(1 - side)) };
         self.ports[side].turn(self.now);
         self.ports[side].send(Addr::Net(SocketAddr::new(ip, 7)), &[&vec![7; len]]);
         if len % 5 == 4 {
@@ -151,10 +159,14 @@ impl World {
             5 | 6 => {
                 let (mine, rest) = input.split_at(len.min(input.len()));
                 *input = rest;
-                let kind: &[u8] = [&[8, 0], &[0x86, 0xdd], &[8, 6], &[0x80, 0x35]][usize::from(op >> 4 & 3)];
+                let kind: &[u8] =
+                    [&[8, 0], &[0x86, 0xdd], &[8, 6], &[0x80, 0x35]][usize::from(op >> 4 & 3)];
                 let mut frame = [&MACS[side].0[..], &MACS[1 - side].0, kind, mine].concat();
                 mend(&mut frame);
-                self.ports[side].device_mut().inbox.push_back((frame, Arrival { checked: true, segment: 0 }));
+                self.ports[side]
+                    .device_mut()
+                    .inbox
+                    .push_back((frame, Arrival { checked: true, segment: 0 }));
             }
             _ => {}
         }
@@ -172,7 +184,11 @@ impl World {
                     self.turn();
                 }
             }
-            assert!(self.got[1] > before, "nothing passes any more: {:?}", self.ports[0].stack().stats());
+            assert!(
+                self.got[1] > before,
+                "nothing passes any more: {:?}",
+                self.ports[0].stack().stats()
+            );
         }
     }
 }

@@ -19,7 +19,12 @@ fuzz_target!(|bytes: &[u8]| {
 });
 
 /// Feeds `bytes` in pieces, some of them straight into the message under way; what happened.
-fn run(client: bool, mut bytes: &[u8], piece: impl Fn(usize) -> usize, direct: bool) -> Vec<String> {
+fn run(
+    client: bool,
+    mut bytes: &[u8],
+    piece: impl Fn(usize) -> usize,
+    direct: bool,
+) -> Vec<String> {
     let role = if client { Role::Client(SessionId::new(0, 1)) } else { Role::Server };
     let (mut ids, mut stream) = (Ids::default(), Stream::new(3, role, 8));
     let now = Instant::from_ns(1_000_000);
@@ -68,7 +73,9 @@ fn note(seen: &mut Vec<String>, event: Option<Event<'_>>) {
         Some(Event::Request { payload, deadline, .. }) => {
             seen.push(format!("request {:?} until {deadline:?}", &payload[..]));
         }
-        Some(Event::Response { tag, payload, .. }) => seen.push(format!("reply {tag} {:?}", &payload[..])),
+        Some(Event::Response { tag, payload, .. }) => {
+            seen.push(format!("reply {tag} {:?}", &payload[..]))
+        }
         Some(Event::Failed { tag, error, .. }) => seen.push(format!("failed {tag} {error:?}")),
         Some(Event::Closed { reason, .. }) => seen.push(format!("closed {reason:?}")),
     }

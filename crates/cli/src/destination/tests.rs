@@ -24,8 +24,9 @@ fn write(path: &Path) -> Result<(), String> {
 
 fn names(folder: &TempDir) -> Vec<String> {
     let entries = fs::read_dir(folder.path()).expect("lists");
-    let mut names: Vec<_> =
-        entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect();
+    let mut names: Vec<_> = entries
+        .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
+        .collect();
     names.sort();
     names
 }
@@ -43,7 +44,10 @@ fn a_replaced_file_keeps_its_mode_and_its_owner() {
     let before = fs::metadata(&file).expect("is there");
     write(&file).expect("replaces it");
     let after = fs::metadata(&file).expect("is there");
-    assert_eq!((after.mode(), after.uid(), after.gid()), (before.mode(), before.uid(), before.gid()));
+    assert_eq!(
+        (after.mode(), after.uid(), after.gid()),
+        (before.mode(), before.uid(), before.gid())
+    );
     assert_eq!(
         (fs::read_to_string(&file).expect("reads"), names(&folder)),
         ("new".into(), vec!["old".into()])
@@ -134,7 +138,10 @@ fn an_export_that_ends_early_leaves_the_old_file_and_nothing_else() {
     let destination = Destination::open(&file).expect("opens");
     destination.writer().write_all(b"half").expect("writes");
     let hidden = names(&folder);
-    assert_eq!((hidden.len(), hidden[0].len()), (2, ".sprat-".len() + RANDOM_CHARS + ".part".len()));
+    assert_eq!(
+        (hidden.len(), hidden[0].len()),
+        (2, ".sprat-".len() + RANDOM_CHARS + ".part".len())
+    );
     assert_eq!(mode(&folder.path().join(&hidden[0])), 0o600, "the old file may be secret");
     drop(destination);
     assert_eq!(

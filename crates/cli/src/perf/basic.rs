@@ -103,7 +103,12 @@ impl Set {
         let (mut started, mut finished) = (0, 0);
         while finished < writes {
             while started < writes && started - finished < window {
-                store.raw().start_write(table, &key(started % count), &value, RejectRules::default());
+                store.raw().start_write(
+                    table,
+                    &key(started % count),
+                    &value,
+                    RejectRules::default(),
+                );
                 started += 1;
             }
             store.raw().turn_and_rest();
@@ -150,7 +155,8 @@ impl Drop for Set {
     /// A test that failed leaves the cluster as it was.
     fn drop(&mut self) {
         if !self.name.is_empty()
-            && let Ok(mut store) = Store::from(&self.coordinator, &[], std::mem::take(&mut self.own), None)
+            && let Ok(mut store) =
+                Store::from(&self.coordinator, &[], std::mem::take(&mut self.own), None)
         {
             let _ = store.drop_table(&self.name);
         }
@@ -183,11 +189,12 @@ impl Objects {
     /// Reads random objects, one after the other.
     pub(crate) fn read(&mut self, time: Duration) -> Result<Sample, Fail> {
         self.each(time, |objects, key| {
-            let read =
-                objects
-                    .store
-                    .raw()
-                    .read_with(objects.table, key, RejectRules::default(), |_, value| value.len());
+            let read = objects.store.raw().read_with(
+                objects.table,
+                key,
+                RejectRules::default(),
+                |_, value| value.len(),
+            );
             let found = read.map_err(|error| objects.store.explain(error, "a read"))?;
             if found != objects.value.len() {
                 return Err(Fail::new(format!(

@@ -71,7 +71,9 @@ impl Breakdown {
         if middle.is_empty() {
             return None;
         }
-        let mean = |of: &dyn Fn(&RoundTrip) -> f64| middle.iter().map(of).sum::<f64>() / middle.len() as f64;
+        let mean = |of: &dyn Fn(&RoundTrip) -> f64| {
+            middle.iter().map(of).sum::<f64>() / middle.len() as f64
+        };
         Some(Self {
             operation: operation.to_owned(),
             transport: transport.to_owned(),
@@ -122,7 +124,9 @@ impl Breakdown {
             Joined::TwoClocks => {
                 "  client and server have clocks of their own: what is neither's is the wire, half for each way\n"
             }
-            Joined::NearOnly => "  the far end keeps no marks (a server of Sprat's does with --marks)\n",
+            Joined::NearOnly => {
+                "  the far end keeps no marks (a server of Sprat's does with --marks)\n"
+            }
         };
         text
     }
@@ -130,7 +134,9 @@ impl Breakdown {
     fn title(&self) -> String {
         let (what, size, over) = (&self.operation, out::bytes(self.size as u64), &self.transport);
         let (count, all) = (self.count, self.all);
-        format!("{what} of {size} over {over}: the middle half of {count} round trips, of {all} made\n")
+        format!(
+            "{what} of {size} over {over}: the middle half of {count} round trips, of {all} made\n"
+        )
     }
 
     /// The whole and its parts as rows.
@@ -138,8 +144,12 @@ impl Breakdown {
         let sum: f64 = self.parts_us.iter().sum();
         let parts = self.parts_us.iter().zip(NAMES).map(|(us, (.., part))| (*us, part));
         for (us, part) in [(self.whole_us, "whole"), (sum, "sum")].into_iter().chain(parts) {
-            let mut row =
-                Row::value(format!("breakdown.{}", self.operation), self.transport.clone(), us, "us");
+            let mut row = Row::value(
+                format!("breakdown.{}", self.operation),
+                self.transport.clone(),
+                us,
+                "us",
+            );
             row.size_bytes = Some(self.size as u64);
             row.count = self.count as u64;
             row.avg_us = Some(us);
@@ -229,8 +239,12 @@ impl Side {
         }
         let what = (operation, self.transport.as_str(), self.size);
         Breakdown::of(what, (joined, trips), &times, &self.marks).ok_or_else(|| {
-            Fail::new(format!("none of {} round trips over {} could be put together", times.len(), what.1))
-                .next("others may be using the server")
+            Fail::new(format!(
+                "none of {} round trips over {} could be put together",
+                times.len(),
+                what.1
+            ))
+            .next("others may be using the server")
         })
     }
 
@@ -244,7 +258,10 @@ impl Side {
             self.marks.start();
             if operation == "read" {
                 let none = RejectRules::default();
-                let read = objects.store.raw().read_with(objects.table, &key, none, |_, value| value.len());
+                let read = objects
+                    .store
+                    .raw()
+                    .read_with(objects.table, &key, none, |_, value| value.len());
                 self.marks.end();
                 read.map_err(|error| objects.store.explain(error, "a read"))?;
             } else {
@@ -262,7 +279,8 @@ impl Side {
         let mut all: Option<Far> = None;
         for server in &self.servers {
             let echoed = self.objects.store.raw().echo(Some(&server.data), ask());
-            let echoed = echoed.map_err(|error| self.objects.store.explain(error, "a server's marks"))?;
+            let echoed =
+                echoed.map_err(|error| self.objects.store.explain(error, "a server's marks"))?;
             match (&mut all, Far::parse(&echoed)) {
                 (Some(all), Some(more)) => all.extend(more),
                 (all, more) => *all = all.take().or(more),
@@ -283,8 +301,10 @@ fn beside_one_another(all: &[Breakdown]) -> String {
         if these.is_empty() {
             continue;
         }
-        let heads: Vec<String> =
-            these.iter().map(|b| format!(">{} {}", b.transport, out::bytes(b.size as u64))).collect();
+        let heads: Vec<String> = these
+            .iter()
+            .map(|b| format!(">{} {}", b.transport, out::bytes(b.size as u64)))
+            .collect();
         let heads: Vec<&str> =
             ["where", "layer"].into_iter().chain(heads.iter().map(String::as_str)).collect();
         let mut table = Columns::new(&heads);
@@ -322,7 +342,8 @@ fn svg(all: &[Breakdown]) -> String {
     const LEFT: f64 = 220.0;
     const SCALE: f64 = 700.0;
     const LINE: f64 = 34.0;
-    let longest = all.iter().map(|b| b.parts_us.iter().sum::<f64>()).fold(f64::MIN_POSITIVE, f64::max);
+    let longest =
+        all.iter().map(|b| b.parts_us.iter().sum::<f64>()).fold(f64::MIN_POSITIVE, f64::max);
     let height = 50.0 + LINE * all.len() as f64;
     let mut text = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"1000\" height=\"{height}\" font-family=\"sans-serif\" \
@@ -369,7 +390,9 @@ mod tests {
 
     fn trip(n: u32) -> RoundTrip {
         let parts_ns =
-            std::array::from_fn(|part| if part == 17 { 0.0 } else { f64::from(n) * (part + 1) as f64 });
+            std::array::from_fn(
+                |part| if part == 17 { 0.0 } else { f64::from(n) * (part + 1) as f64 },
+            );
         RoundTrip { parts_ns, whole_ns: parts_ns.iter().sum(), marks: 20 }
     }
 
@@ -378,13 +401,17 @@ mod tests {
         let trips = [90, 7, 10, 10, 14, 10, 1, 100].map(trip).to_vec();
         let times: Vec<f64> = (1..=9).map(f64::from).collect();
         let what = ("read", "fast+shm", 100);
-        Breakdown::of(what, (Joined::OneClock, trips), &times, &Marks::new()).expect("there are some")
+        Breakdown::of(what, (Joined::OneClock, trips), &times, &Marks::new())
+            .expect("there are some")
     }
 
     #[test]
     fn the_middle_half_is_shown_and_its_parts_add_up() {
         let b = breakdown();
-        assert!((b.parts_us[0] - 0.011).abs() < 1e-9 && (b.parts_us[8] - 0.099).abs() < 1e-9, "{b:?}");
+        assert!(
+            (b.parts_us[0] - 0.011).abs() < 1e-9 && (b.parts_us[8] - 0.099).abs() < 1e-9,
+            "{b:?}"
+        );
         assert!((b.parts_us.iter().sum::<f64>() - b.whole_us).abs() < 1e-9);
         assert_eq!((b.count, b.all, b.clock_us, b.marks), (8, 9, 5.0, 20.0));
         let text = b.text();
@@ -393,7 +420,8 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("the marks took") && text.contains("20 of"), "{text}");
-        let none = Breakdown::of(("read", "x", 1), (Joined::OneClock, Vec::new()), &[1.0], &Marks::new());
+        let none =
+            Breakdown::of(("read", "x", 1), (Joined::OneClock, Vec::new()), &[1.0], &Marks::new());
         assert!(none.is_none());
     }
 
@@ -412,7 +440,10 @@ mod tests {
         let picture = svg(&[breakdown(), breakdown()]);
         assert_eq!(picture.matches("<title>").count(), 2 * 17);
         assert!(picture.starts_with("<svg ") && picture.ends_with("</svg>\n"));
-        assert_eq!(picture.matches("<rect").count(), picture.matches("</rect>").count() + 1 + COLOURS.len());
+        assert_eq!(
+            picture.matches("<rect").count(),
+            picture.matches("</rect>").count() + 1 + COLOURS.len()
+        );
         let table = beside_one_another(&[breakdown(), breakdown(), breakdown()]);
         assert_eq!(table.lines().filter(|line| line.contains("transport")).count(), 5, "{table}");
     }

@@ -34,7 +34,8 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
     bench.report.begin(format!("echo with {outstanding} in progress"));
     for transport in bench.transports.clone() {
         for size in bench.sizes(&[100]) {
-            let mut line = Line::open(&bench.echo_at(&transport)?, bench.local.own()?, size, outstanding)?;
+            let mut line =
+                Line::open(&bench.echo_at(&transport)?, bench.local.own()?, size, outstanding)?;
             let mut lanes: [Lane<'_>; 1] = [Box::new(|time| line.many(outstanding, time))];
             let figures = in_turns(&mut lanes, bench.rounds, bench.time)?;
             bench.report.row(Row::new("echo.throughput", &transport, Some(size), &figures[0]))?;
@@ -70,8 +71,9 @@ impl Line {
         let failed = |error: std::io::Error| Fail::new(format!("cannot reach {locator}: {error}"));
         let mut client =
             Client::with(Options { insecure_network: true, local, marks: None }).map_err(failed)?;
-        let sessions =
-            (0..outstanding.div_ceil(CHANNELS)).map(|_| client.connect(locator)).collect::<Result<_, _>>();
+        let sessions = (0..outstanding.div_ceil(CHANNELS))
+            .map(|_| client.connect(locator))
+            .collect::<Result<_, _>>();
         let sessions = sessions.map_err(failed)?;
         let payload: Vec<u8> = (0..size).map(|i| i as u8).collect();
         let request = if *framed { sprat_store::message::data::echo(&payload) } else { payload };
@@ -100,7 +102,9 @@ impl Line {
         let end = begin.after(time.as_nanos() as u64);
         let mut last = begin;
         while last < end || sample.operations == 0 {
-            self.client.call_into(self.sessions[0], &self.request, TIMEOUT, &mut reply).map_err(failure)?;
+            self.client
+                .call_into(self.sessions[0], &self.request, TIMEOUT, &mut reply)
+                .map_err(failure)?;
             let now = self.clock.now();
             sample.record(now.since(last), bytes);
             last = now;

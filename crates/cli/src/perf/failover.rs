@@ -49,14 +49,15 @@ struct Outcome {
 
 /// Runs the test.
 pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
-    bench
-        .report
-        .begin("failover: four clients of one server over a bond of two devices, each pulled once a round");
+    bench.report.begin(
+        "failover: four clients of one server over a bond of two devices, each pulled once a round",
+    );
     let each = (bench.outstanding / CLIENTS).max(1);
     let phase = (bench.time / u32::from(bench.rounds) / 5).max(PHASE);
     let at = bench.local.tally()?;
     let clock = Clock::new();
-    let mut askers = (0..CLIENTS).map(|_| Asker::new(&at, &clock)).collect::<Result<Vec<_>, _>>()?;
+    let mut askers =
+        (0..CLIENTS).map(|_| Asker::new(&at, &clock)).collect::<Result<Vec<_>, _>>()?;
     let (mut outcome, mut calm, mut pulled) = (Outcome::default(), Vec::new(), Vec::new());
     for _ in 0..bench.rounds {
         calm.push(ask(&mut askers, &clock, phase, each, &mut outcome));
@@ -66,7 +67,10 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
             let gap_ns = std::thread::scope(|scope| {
                 let hand = scope.spawn(|| link::switch(dev, false));
                 let gap_ns = ask(&mut askers, &clock, phase, each, &mut outcome);
-                hand.join().expect("it panics nowhere").named("cannot pull a device").map(|()| gap_ns)
+                hand.join()
+                    .expect("it panics nowhere")
+                    .named("cannot pull a device")
+                    .map(|()| gap_ns)
             })?;
             worst = worst.max(gap_ns);
             link::switch(dev, true).named("cannot plug a device in")?;
@@ -85,7 +89,12 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
     bench.report.end()
 }
 
-fn rows(bench: &mut Bench, mut outcome: Outcome, calm: Vec<u64>, pulled: Vec<u64>) -> Result<(), Fail> {
+fn rows(
+    bench: &mut Bench,
+    mut outcome: Outcome,
+    calm: Vec<u64>,
+    pulled: Vec<u64>,
+) -> Result<(), Fail> {
     let median = |mut ns: Vec<u64>| {
         ns.sort_unstable();
         ns.get(ns.len() / 2).copied().unwrap_or(0) as f64 / 1e6
@@ -117,7 +126,13 @@ fn rows(bench: &mut Bench, mut outcome: Outcome, calm: Vec<u64>, pulled: Vec<u64
 }
 
 /// Asks for `phase`; the longest time in which one client was not answered.
-fn ask(askers: &mut [Asker], clock: &Clock, phase: Duration, each: usize, outcome: &mut Outcome) -> u64 {
+fn ask(
+    askers: &mut [Asker],
+    clock: &Clock,
+    phase: Duration,
+    each: usize,
+    outcome: &mut Outcome,
+) -> u64 {
     let begin = clock.now();
     for asker in askers.iter_mut() {
         (asker.answered, asker.gap_ns) = (begin, 0);
@@ -136,7 +151,8 @@ fn ask(askers: &mut [Asker], clock: &Clock, phase: Duration, each: usize, outcom
 impl Asker {
     fn new(at: &str, clock: &Clock) -> Result<Self, Fail> {
         let failed = |error: std::io::Error| Fail::new(format!("cannot reach {at}: {error}"));
-        let options = Options { insecure_network: true, local: crate::store::local()?, ..Options::default() };
+        let options =
+            Options { insecure_network: true, local: crate::store::local()?, ..Options::default() };
         let mut client = Client::with(options).map_err(failed)?;
         let session = client.connect(at).map_err(failed)?;
         Ok(Self { client, session, under_way: 0, answered: clock.now(), gap_ns: 0 })

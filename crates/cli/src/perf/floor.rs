@@ -54,7 +54,11 @@ pub(crate) struct Floor<'l> {
 }
 
 /// The floor under `exchange` over `transport`. `None` for a transport that has no raw counterpart here.
-pub(crate) fn under<'l>(local: &'l Local, transport: &str, exchange: Exchange) -> Option<Floor<'l>> {
+pub(crate) fn under<'l>(
+    local: &'l Local,
+    transport: &str,
+    exchange: Exchange,
+) -> Option<Floor<'l>> {
     let size = exchange.longer();
     if let Some(ends) = local.device(transport) {
         let payload = size + PACKET;
@@ -99,7 +103,9 @@ pub(crate) fn tcp_over<'l>(kernel: Kernel<'l>, exchange: Exchange) -> Floor<'l> 
 
 /// Kernel TCP, polling, moving messages of `size` bytes one way. Its figure is the bandwidth.
 pub(crate) fn tcp_stream<'l>(size: usize) -> Lane<'l> {
-    flow(Exchange { request: size, reply: 0 }, move |limits| Kernel::loopback().tcp_stream(size, limits))
+    flow(Exchange { request: size, reply: 0 }, move |limits| {
+        Kernel::loopback().tcp_stream(size, limits)
+    })
 }
 
 /// One dependent touch of a random place among so many bytes.
@@ -108,7 +114,10 @@ pub(crate) fn memory<'l>(footprint: usize) -> Lane<'l> {
 }
 
 /// A lane of single times.
-fn times<'l>(exchange: Exchange, mut run: impl FnMut(Limits) -> io::Result<Vec<u32>> + 'l) -> Lane<'l> {
+fn times<'l>(
+    exchange: Exchange,
+    mut run: impl FnMut(Limits) -> io::Result<Vec<u32>> + 'l,
+) -> Lane<'l> {
     Box::new(move |time| {
         let ns = on_all_cores(|| run(limits(time)))?;
         let mut sample = Sample::new();
@@ -144,7 +153,9 @@ fn limits(time: Duration) -> Limits {
 
 /// Floors share the cores out by themselves.
 fn on_all_cores<T>(run: impl FnOnce() -> io::Result<T>) -> Result<T, Fail> {
-    process::unpinned(|| run().map_err(|error| Fail::new(format!("cannot measure a floor: {error}"))))
+    process::unpinned(|| {
+        run().map_err(|error| Fail::new(format!("cannot measure a floor: {error}")))
+    })
 }
 
 /// Runs the test: every floor that needs no root.
@@ -157,7 +168,13 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
     }
     for size in bench.sizes(&[64, 100, 1000, 10_000]) {
         let both = Exchange::both(size);
-        row(bench, "ring", "fast+shm", Some(size), times(both, move |limits| floor::ring(size, limits)))?;
+        row(
+            bench,
+            "ring",
+            "fast+shm",
+            Some(size),
+            times(both, move |limits| floor::ring(size, limits)),
+        )?;
     }
     for size in bench.sizes(&[100]) {
         let both = Exchange::both(size);

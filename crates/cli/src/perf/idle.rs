@@ -26,7 +26,9 @@ const SERVERS: u16 = 3;
 
 /// Runs the test.
 pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
-    bench.report.begin("idle: a coordinator, three servers and a client that have nothing to do for 10 s");
+    bench
+        .report
+        .begin("idle: a coordinator, three servers and a client that have nothing to do for 10 s");
     let name = format!("idle-{}", std::process::id());
     let plan = Plan {
         name: &name,

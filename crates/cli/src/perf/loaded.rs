@@ -116,7 +116,8 @@ fn offer(
     let least = Duration::from_secs_f64((LEAST / per_second.max(1.0)).min(LONGEST_S));
     let end = begin.after(time.max(least).as_nanos() as u64);
     let mut small = Arrivals::new(per_second, begin, &mut objects.rng);
-    let mut large = beside.map(|(table, rate)| (table, Arrivals::new(rate, begin, &mut objects.rng)));
+    let mut large =
+        beside.map(|(table, rate)| (table, Arrivals::new(rate, begin, &mut objects.rng)));
     let mut since: Vec<Option<(Op, Instant)>> = vec![None; MOST + 1];
     let mut in_flight = 0;
     let mut now = begin;
@@ -146,7 +147,9 @@ fn offer(
         while let Some((op, outcome)) = objects.store.raw().completed() {
             outcome.map_err(|error| objects.store.explain(error, "a read"))?;
             in_flight -= 1;
-            if let Some((_, since)) = since.get_mut(op.index()).and_then(|at| at.take_if(|at| at.0 == op)) {
+            if let Some((_, since)) =
+                since.get_mut(op.index()).and_then(|at| at.take_if(|at| at.0 == op))
+            {
                 sample.record(now.since(since), SIZES[0] as u64);
             }
         }
@@ -173,7 +176,8 @@ mod tests {
             arrivals.step(&mut rng);
         }
         let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
-        let spread = (gaps.iter().map(|g| (g - mean).powi(2)).sum::<f64>() / gaps.len() as f64).sqrt();
+        let spread =
+            (gaps.iter().map(|g| (g - mean).powi(2)).sum::<f64>() / gaps.len() as f64).sqrt();
         assert!((mean - 1e6).abs() < 3e4, "{mean}");
         assert!(
             (spread / mean - 1.0).abs() < 0.05,

@@ -73,8 +73,9 @@ impl Local {
     /// For `transports`. If `here`, all processes are this run's, and packet devices get a network of their own, which the
     /// calling thread enters.
     pub(crate) fn new(transports: &[String], here: bool) -> Result<Self, Fail> {
-        let net =
-            (here && transports.iter().any(|t| net::wanted(t))).then(|| Net::new(transports)).transpose()?;
+        let net = (here && transports.iter().any(|t| net::wanted(t)))
+            .then(|| Net::new(transports))
+            .transpose()?;
         let folder = transports.iter().any(|t| t == "fast+memif").then(Folder::new).transpose()?;
         let (cores, transports) = (process::cores(), transports.to_vec());
         Ok(Self { cores, transports, echo: None, cluster: None, folder, net, marks: false })
@@ -154,7 +155,8 @@ impl Local {
         if self.cluster.is_none() {
             let name = format!("perf-{}", std::process::id());
             let core = self.server_core();
-            let devices: Vec<_> = self.transports.iter().filter(|t| net::is_device(t)).cloned().collect();
+            let devices: Vec<_> =
+                self.transports.iter().filter(|t| net::is_device(t)).cloned().collect();
             let besides = match &devices[..] {
                 [] => Vec::new(),
                 some => Locator::list(&locators("store", some, self.sockets())?)
@@ -246,7 +248,11 @@ pub(crate) fn pick(locators: &str, transport: &str) -> Result<String, Fail> {
 
 /// Locators for one process of this run, one for each transport: a name of its own, and a port that is free on TCP and on
 /// UDP. Where nothing but memory is between two processes, no checksum is needed.
-pub(crate) fn locators(role: &str, transports: &[String], sockets: Option<&Path>) -> Result<String, Fail> {
+pub(crate) fn locators(
+    role: &str,
+    transports: &[String],
+    sockets: Option<&Path>,
+) -> Result<String, Fail> {
     let port = free_ports(2)?;
     let name = format!("perf-{}-{role}", std::process::id());
     let devices = transports.iter().any(|t| net::wanted(t));
@@ -258,7 +264,9 @@ pub(crate) fn locators(role: &str, transports: &[String], sockets: Option<&Path>
             let host = Wire::ours(1, 8);
             format!("fast+memif:socket={},host={host},port={port},crc=off", socket.display())
         }
-        "fast+shmnet" => format!("fast+shmnet:name={name}.net,host={},port={port},crc=off", Wire::ours(1, 9)),
+        "fast+shmnet" => {
+            format!("fast+shmnet:name={name}.net,host={},port={port},crc=off", Wire::ours(1, 9))
+        }
         device if net::wanted(device) => net::locator(device, port),
         // It goes over TCP, and another port is TCP's own.
         "rdma" => format!("rdma:host={host},port={}", port + 1),
@@ -270,7 +278,8 @@ pub(crate) fn locators(role: &str, transports: &[String], sockets: Option<&Path>
 /// The first of `count` ports in a row that nobody uses at this moment, neither on TCP nor on UDP.
 pub(crate) fn free_ports(count: u16) -> Result<u16, Fail> {
     let free = |port: u16| {
-        TcpListener::bind(("127.0.0.1", port)).is_ok() && UdpSocket::bind(("127.0.0.1", port)).is_ok()
+        TcpListener::bind(("127.0.0.1", port)).is_ok()
+            && UdpSocket::bind(("127.0.0.1", port)).is_ok()
     };
     // Below the ports that the kernel hands out by itself, so that no connection takes one before its server does; and from
     // a place of this process's own, so that two runs at a time do not look for the same ones.
@@ -293,6 +302,11 @@ mod tests {
     fn a_transport_picks_its_locator() {
         let locators = "fast+shm:name=a;fast+udp:host=::1,port=7;tcp:host=127.0.0.1,port=7";
         assert_eq!(pick(locators, "fast+udp").ok().as_deref(), Some("fast+udp:host=::1,port=7"));
-        assert!(pick(locators, "fast").expect_err("no such").to_string().contains("fast+shm, fast+udp, tcp"));
+        assert!(
+            pick(locators, "fast")
+                .expect_err("no such")
+                .to_string()
+                .contains("fast+shm, fast+udp, tcp")
+        );
     }
 }

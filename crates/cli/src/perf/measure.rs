@@ -28,8 +28,8 @@ pub(crate) struct Sample {
 impl Sample {
     /// Nothing measured yet.
     pub(crate) fn new() -> Self {
-        let latencies =
-            Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("the bounds are constant and valid");
+        let latencies = Histogram::new_with_bounds(1, LONGEST_NS, 3)
+            .expect("the bounds are constant and valid");
         Self { latencies, operations: 0, bytes: 0, elapsed: Duration::ZERO }
     }
 
@@ -48,7 +48,8 @@ impl Sample {
 
     /// Payload bytes a second, if any were moved.
     pub(crate) fn bytes_per_s(&self) -> Option<f64> {
-        (self.bytes > 0 && !self.elapsed.is_zero()).then(|| self.bytes as f64 / self.elapsed.as_secs_f64())
+        (self.bytes > 0 && !self.elapsed.is_zero())
+            .then(|| self.bytes as f64 / self.elapsed.as_secs_f64())
     }
 
     fn us(ns: f64) -> f64 {
@@ -142,7 +143,11 @@ pub(crate) type Lane<'l> = Box<dyn FnMut(Duration) -> Result<Sample, Fail> + 'l>
 
 /// Measures the lanes in turns, `rounds` times each; `total` is the time of one lane over all rounds. Each lane has one
 /// short round first that does not count.
-pub(crate) fn in_turns(lanes: &mut [Lane<'_>], rounds: u16, total: Duration) -> Result<Vec<Figures>, Fail> {
+pub(crate) fn in_turns(
+    lanes: &mut [Lane<'_>],
+    rounds: u16,
+    total: Duration,
+) -> Result<Vec<Figures>, Fail> {
     Ok(samples_in_turns(lanes, rounds, total)?.iter().map(|s| Figures::of(s)).collect())
 }
 
@@ -178,12 +183,16 @@ mod tests {
 
     #[test]
     fn a_disturbed_round_does_not_count() {
-        let rounds = [sample(&[1000, 1000], 1), sample(&[90_000, 100_000], 50), sample(&[1200, 1200], 1)];
+        let rounds =
+            [sample(&[1000, 1000], 1), sample(&[90_000, 100_000], 50), sample(&[1200, 1200], 1)];
         let figures = Figures::of(&rounds);
         let close = |a: Option<f64>, b: f64| a.is_some_and(|a| (a - b).abs() < b * 0.002);
         assert!(close(figures.p50_us, 1.2), "{figures:?}");
         assert!(close(figures.min_us, 1.0) && close(figures.max_us, 100.0), "{figures:?}");
-        assert!(close(figures.ops_per_s, 2000.0) && close(figures.bytes_per_s, 200_000.0), "{figures:?}");
+        assert!(
+            close(figures.ops_per_s, 2000.0) && close(figures.bytes_per_s, 200_000.0),
+            "{figures:?}"
+        );
         assert_eq!(figures.count, 6);
     }
 
@@ -206,8 +215,8 @@ mod tests {
                 Ok(sample)
             })
         };
-        let figures =
-            in_turns(&mut [lane('a'), lane('b')], 3, Duration::from_millis(3)).expect("nothing fails");
+        let figures = in_turns(&mut [lane('a'), lane('b')], 3, Duration::from_millis(3))
+            .expect("nothing fails");
         assert_eq!(*order.borrow(), "abababab");
         assert_eq!(figures.iter().map(|f| f.count).collect::<Vec<_>>(), [3, 3]);
         assert!(figures[0].p50_us.is_some_and(|us| (us - 1000.0).abs() < 2.0));

@@ -56,10 +56,14 @@ pub(crate) struct Bench {
 
 /// Runs the tests that were asked for.
 pub(crate) fn run(args: &args::Perf) -> Result<(), Fail> {
-    let own = args.tests.iter().find(|test| matches!(test, Test::Sessions | Test::Idle | Test::Failover));
+    let own =
+        args.tests.iter().find(|test| matches!(test, Test::Sessions | Test::Idle | Test::Failover));
     if let (Some(test), false) = (own, args.local) {
-        let name = test.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
-        return Err(Fail::usage(format!("{name} measures processes of its own")).next("add --local"));
+        let name =
+            test.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
+        return Err(
+            Fail::usage(format!("{name} measures processes of its own")).next("add --local")
+        );
     }
     let context = Context::now(args.rounds, args.seconds);
     // Floors need nobody to answer.
@@ -112,13 +116,22 @@ struct Compared {
 impl Compared {
     /// The row of these figures.
     fn row(&self, test: &str, transport: &str, size: usize) -> Row {
-        Row::new(test, transport, Some(size), &self.product).beside(self.floor, self.floor_us, self.tcp_us)
+        Row::new(test, transport, Some(size), &self.product).beside(
+            self.floor,
+            self.floor_us,
+            self.tcp_us,
+        )
     }
 }
 
 impl Bench {
     /// Measures `product` in turns with the floor of `exchange` over `transport` and with kernel TCP.
-    fn compare(&self, transport: &str, exchange: Exchange, product: Lane<'_>) -> Result<Compared, Fail> {
+    fn compare(
+        &self,
+        transport: &str,
+        exchange: Exchange,
+        product: Lane<'_>,
+    ) -> Result<Compared, Fail> {
         let wire = self.local.wire().filter(|_| net::wanted(transport));
         let kernel = wire.as_deref().map_or_else(Kernel::loopback, Kernel::over);
         let mut lanes = vec![product, floor::tcp_over(kernel, exchange).lane];
@@ -162,7 +175,9 @@ impl Bench {
         };
         let servers = Store::over(coordinator, &[])?.servers()?;
         let Some(server) = servers.first() else {
-            return Err(Fail::new("the cluster has no server").next("start one: sprat server -L LOCATOR"));
+            return Err(
+                Fail::new("the cluster has no server").next("start one: sprat server -L LOCATOR")
+            );
         };
         Ok((local::pick(&server.data, transport)?, true))
     }

@@ -60,8 +60,9 @@ fn wire(transports: &[String]) -> std::io::Result<Wire> {
             wire.add(cable, MTU)?;
             if transport == "fast+tap" {
                 for i in 0..2 {
-                    wire.end(i)
-                        .run(|| link::bridge(BRIDGE, MTU).and_then(|()| link::attach(cable, BRIDGE)))??;
+                    wire.end(i).run(|| {
+                        link::bridge(BRIDGE, MTU).and_then(|()| link::attach(cable, BRIDGE))
+                    })??;
                 }
             }
         }

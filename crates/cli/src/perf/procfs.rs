@@ -41,7 +41,10 @@ mod tests {
 
     #[test]
     fn the_kernels_lines_are_read() {
-        assert_eq!(parse_resident("Name:\tx\nVmHWM:\t 9 kB\nVmRSS:\t    2048 kB\n"), Some(2048 * 1024));
+        assert_eq!(
+            parse_resident("Name:\tx\nVmHWM:\t 9 kB\nVmRSS:\t    2048 kB\n"),
+            Some(2048 * 1024)
+        );
         let stat = "77 (a) b (c) S 1 77 77 0 -1 4194304 100 0 0 0 21 34 0 0 20 0 1 0 5 6 7";
         assert_eq!(parse_ticks(stat), Some(55));
         assert_eq!(parse_ticks("77 (x"), None);

@@ -84,7 +84,12 @@ impl Row {
     }
 
     /// Sets beside it what the machine allows.
-    pub(crate) fn beside(mut self, floor: &str, floor_us: Option<f64>, tcp_us: Option<f64>) -> Self {
+    pub(crate) fn beside(
+        mut self,
+        floor: &str,
+        floor_us: Option<f64>,
+        tcp_us: Option<f64>,
+    ) -> Self {
         self.floor = floor_us.map(|_| floor.to_owned());
         self.floor_us = floor_us;
         self.tcp_us = tcp_us;
@@ -111,8 +116,10 @@ impl Context {
     pub(crate) fn now(rounds: u16, seconds: f64) -> Self {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
         let info = read("/proc/cpuinfo");
-        let model =
-            info.lines().find(|line| line.starts_with("model name")).and_then(|line| line.split_once(':'));
+        let model = info
+            .lines()
+            .find(|line| line.starts_with("model name"))
+            .and_then(|line| line.split_once(':'));
         let governor = read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor");
         Self {
             commit: env!("SPRAT_COMMIT"),
@@ -121,7 +128,11 @@ impl Context {
             kernel: read("/proc/sys/kernel/osrelease"),
             cpu: model.map_or_else(|| "unknown".to_owned(), |(_, name)| name.trim().to_owned()),
             cores: crate::process::cores().len(),
-            load: read("/proc/loadavg").split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0.0),
+            load: read("/proc/loadavg")
+                .split(' ')
+                .next()
+                .and_then(|n| n.parse().ok())
+                .unwrap_or(0.0),
             governor: if governor.is_empty() { "none".to_owned() } else { governor },
             rounds,
             seconds,
@@ -181,7 +192,8 @@ impl Report {
             None => None,
             Some(_) if quiet => Some(Json::Stdout),
             Some(path) => {
-                let file = fs::File::create(path).named(format_args!("cannot write {}", path.display()))?;
+                let file = fs::File::create(path)
+                    .named(format_args!("cannot write {}", path.display()))?;
                 Some(Json::File(file, path.to_path_buf()))
             }
         };
@@ -211,7 +223,8 @@ impl Report {
         self.write_json(&Line { row: &row, more })?;
         if !self.quiet && !self.brief {
             let label = format!("{} {}", row.test, row.transport);
-            let shown = row.p50_us.map(out::micros).or_else(|| row.ops_per_s.map(|r| out::rate(r, "op")));
+            let shown =
+                row.p50_us.map(out::micros).or_else(|| row.ops_per_s.map(|r| out::rate(r, "op")));
             out::note(format_args!("  {label}: {}", shown.unwrap_or_else(|| value_text(&row))));
         }
         self.last.push(row);
@@ -253,7 +266,11 @@ fn value_text(row: &Row) -> String {
 }
 
 fn trim_number(value: f64) -> String {
-    if value.fract() == 0.0 || value.abs() >= 1000.0 { format!("{value:.0}") } else { format!("{value:.2}") }
+    if value.fract() == 0.0 || value.abs() >= 1000.0 {
+        format!("{value:.0}")
+    } else {
+        format!("{value:.2}")
+    }
 }
 
 /// The rows as a table: only the columns that some row fills.
@@ -278,7 +295,9 @@ fn table(rows: &[Row]) -> String {
         (">99.9 %", |r| us(r.p999_us)),
         (">worst", |r| us(r.max_us)),
         (">rate", |r| r.ops_per_s.map(|n| out::rate(n, "op")).unwrap_or_default()),
-        (">bandwidth", |r| r.bytes_per_s.filter(|&b| b > 0.0).map(|n| out::rate(n, "B")).unwrap_or_default()),
+        (">bandwidth", |r| {
+            r.bytes_per_s.filter(|&b| b > 0.0).map(|n| out::rate(n, "B")).unwrap_or_default()
+        }),
     ];
     let mut shown: Vec<(&str, Cell)> = columns.to_vec();
     shown.push((">value", value_text));
@@ -367,7 +386,11 @@ mod tests {
     #[test]
     fn a_table_shows_ratios_and_leaves_out_empty_columns() {
         let figures = Figures { count: 9, p50_us: Some(1.0), ..Figures::default() };
-        let row = Row::new("echo", "fast+shm", Some(100), &figures).beside("raw ring", Some(0.5), Some(7.0));
+        let row = Row::new("echo", "fast+shm", Some(100), &figures).beside(
+            "raw ring",
+            Some(0.5),
+            Some(7.0),
+        );
         assert_eq!(
             brief_table(std::slice::from_ref(&row)),
             "  operation                over      median time   floor  × floor  kernel TCP  times as fast\n  \

@@ -85,7 +85,8 @@ fn one_transport(bench: &mut Bench, transport: &str, many: usize) -> Result<(), 
     few.open(FEW)?;
     let mut crowd = Crowd::new(&many_server)?;
     crowd.open(FEW)?;
-    let memory = |crowd: &Crowd| Ok::<_, Fail>((resident_bytes(many_server.id())?, crowd.clients_bytes()?));
+    let memory =
+        |crowd: &Crowd| Ok::<_, Fail>((resident_bytes(many_server.id())?, crowd.clients_bytes()?));
     let (server_before, client_before) = memory(&crowd)?;
     let clock = Clock::new();
     let begin = clock.now();
@@ -103,8 +104,10 @@ fn one_transport(bench: &mut Bench, transport: &str, many: usize) -> Result<(), 
         bench.report.row(Row::value(test, transport, value, unit))?;
     }
     for outstanding in [1, bench.outstanding.max(16)] {
-        let mut lanes: [Lane<'_>; 2] =
-            [Box::new(|time| few.echo(outstanding, time)), Box::new(|time| crowd.echo(outstanding, time))];
+        let mut lanes: [Lane<'_>; 2] = [
+            Box::new(|time| few.echo(outstanding, time)),
+            Box::new(|time| crowd.echo(outstanding, time)),
+        ];
         let figures = in_turns(&mut lanes, bench.rounds, bench.time)?;
         let name = |sessions: usize| format!("sessions.echo.{outstanding}x{sessions}");
         bench.report.row(Row::new(name(FEW), transport, Some(SIZE), &figures[0]))?;
@@ -116,7 +119,12 @@ fn one_transport(bench: &mut Bench, transport: &str, many: usize) -> Result<(), 
         ))?;
         if let (Some(a), Some(b)) = (figures[0].ops_per_s, figures[1].ops_per_s) {
             let test = format!("sessions.kept.{outstanding}");
-            bench.report.row(Row::value(test, transport, 100.0 * b / a, "% of the rate with 1,000"))?;
+            bench.report.row(Row::value(
+                test,
+                transport,
+                100.0 * b / a,
+                "% of the rate with 1,000",
+            ))?;
         }
     }
     Ok(())
@@ -136,8 +144,8 @@ impl Crowd {
     fn new(server: &local::Echo) -> Result<Self, Fail> {
         let locator = server.only();
         let options = Options { insecure_network: true, ..Options::default() };
-        let client =
-            Client::with(options).map_err(|error| Fail::new(format!("cannot reach {locator}: {error}")))?;
+        let client = Client::with(options)
+            .map_err(|error| Fail::new(format!("cannot reach {locator}: {error}")))?;
         Ok(Self {
             client,
             locator,
@@ -155,8 +163,9 @@ impl Crowd {
         while self.sessions.len() < total || opening > 0 {
             while self.sessions.len() < total && opening < OPENING {
                 let session = self.client.connect(&self.locator);
-                let session =
-                    session.map_err(|error| Fail::new(format!("cannot reach {}: {error}", self.locator)))?;
+                let session = session.map_err(|error| {
+                    Fail::new(format!("cannot reach {}: {error}", self.locator))
+                })?;
                 self.client.start(session, self.request.as_slice(), TIMEOUT);
                 self.sessions.push(session);
                 opening += 1;

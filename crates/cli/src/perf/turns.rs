@@ -39,7 +39,8 @@ const MEMORY: u64 = 64 << 20;
 pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
     bench.report.begin("turns: client and server in one thread, their turns one after the other");
     for size in bench.sizes(&[100]) {
-        for transport in bench.transports.clone().iter().filter(|t| MEMORIES.contains(&t.as_str())) {
+        for transport in bench.transports.clone().iter().filter(|t| MEMORIES.contains(&t.as_str()))
+        {
             let mut echo = Echo::open(size, transport)?;
             let mut lanes: [Lane<'_>; 1] = [Box::new(|_| echo.run())];
             let figures = in_turns(&mut lanes, bench.rounds, bench.time)?;
@@ -113,7 +114,8 @@ struct Echo {
 
 impl Echo {
     fn open(size: usize, transport: &str) -> Result<Self, Fail> {
-        let mut server = Server::listen(&[&locator(transport, "echo")], answer as Answer).map_err(failed)?;
+        let mut server =
+            Server::listen(&[&locator(transport, "echo")], answer as Answer).map_err(failed)?;
         let mut client = Client::new().map_err(failed)?;
         let at = server.locators();
         let mut session = client.connect(&at).map_err(failed)?;
@@ -192,7 +194,10 @@ impl Reads {
                 coordinator.turn();
                 server.turn();
             },
-            || filled = fill(&mut store, size).map_err(|e| Fail::new(format!("cannot fill a table: {e}"))),
+            || {
+                filled = fill(&mut store, size)
+                    .map_err(|e| Fail::new(format!("cannot fill a table: {e}")))
+            },
         );
         let table = filled?;
         Ok(Self { coordinator, server, store, table, size })
@@ -226,7 +231,8 @@ fn one_read(
     size: usize,
     server: impl FnMut(),
 ) -> Result<(), Fail> {
-    let read = store.read_meanwhile(table, key, RejectRules::default(), |_, value| value.len(), server);
+    let read =
+        store.read_meanwhile(table, key, RejectRules::default(), |_, value| value.len(), server);
     match read {
         Ok(found) if found == size => Ok(()),
         Ok(found) => Err(Fail::new(format!("an object has {found} bytes instead of {size}"))),

@@ -80,7 +80,13 @@ pub(super) fn word(choice: &impl ValueEnum) -> String {
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Wire {
     /// Protect every frame by a CRC
-    #[arg(long, value_name = "on|off", value_enum, default_value = "on", hide_possible_values = true)]
+    #[arg(
+        long,
+        value_name = "on|off",
+        value_enum,
+        default_value = "on",
+        hide_possible_values = true
+    )]
     pub(crate) crc: Switch,
     /// Ask the peer for markers
     #[arg(long)]

@@ -84,7 +84,8 @@ pub(super) fn row(
     size: usize,
     outcome: &Outcome,
 ) -> Result<(), Fail> {
-    let (short, floor) = if what == "latency" { ("lat", "floor.tcp") } else { ("bw", "floor.tcpStream") };
+    let (short, floor) =
+        if what == "latency" { ("lat", "floor.tcp") } else { ("bw", "floor.tcpStream") };
     let cpu_percent = outcome.cpu_percent();
     let more = More {
         op,

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use sprat::verbs::{
-    AcceptOptions, Access, Completed, ConnectOptions, Device, PairOptions, Qp, QueuePair, RecvRequest,
-    SendOp, SendRequest,
+    AcceptOptions, Access, Completed, ConnectOptions, Device, PairOptions, Qp, QueuePair,
+    RecvRequest, SendOp, SendRequest,
 };
 use sprat_sys::clock::Clock;
 
@@ -68,7 +68,8 @@ pub(crate) fn run(args: &Crowd) -> Result<(), Fail> {
     }
     let pinged_ns = clock.now().since(begin);
     let n = pairs.len() as f64;
-    let each = |after: u64, before: u64| out::bytes((after.saturating_sub(before) as f64 / n) as u64);
+    let each =
+        |after: u64, before: u64| out::bytes((after.saturating_sub(before) as f64 / n) as u64);
     out::print(format!(
         "{} connections at once on one server: {} each to open, a ping on every one of them at {}.\n\
          Resident memory of an idle connection with its queue pair: {} at the server, {} at the client.\n",
@@ -92,7 +93,8 @@ pub(crate) fn host(model: &Model) -> Result<(), Fail> {
     let domain = device.protection_domain().named(failed)?;
     let queue = device.completion_queue(ROOM).named(failed)?;
     let memory = domain.register(2 * PING, Access::LOCAL).named(failed)?;
-    let listener = device.listen("127.0.0.1:0".parse().named("loopback")?).named("cannot listen")?;
+    let listener =
+        device.listen("127.0.0.1:0".parse().named("loopback")?).named("cannot listen")?;
     process::say_ready(&listener.local_addr().to_string())?;
     let small = PairOptions { send_depth: 2, recv_depth: 2, ..PairOptions::new(&queue) };
     let into = || RecvRequest::new(0, memory.sge(PING..2 * PING));
@@ -108,7 +110,8 @@ pub(crate) fn host(model: &Model) -> Result<(), Fail> {
         {
             match completion.result() {
                 // A client that leaves in between is no reason to end either.
-                Ok(_) if pair.post_send(ping(&memory)).is_ok() && pair.post_recv(into()).is_ok() => {}
+                Ok(_)
+                    if pair.post_send(ping(&memory)).is_ok() && pair.post_recv(into()).is_ok() => {}
                 _ => drop(pairs.remove(&completion.qp)),
             }
         }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use sprat::verbs::{
-    AcceptOptions, Access, Completed, Completion, CompletionQueue, ConnectOptions, ConnectRequest, Device,
-    MemoryRegion, PairOptions, QueuePair, RecvRequest, Remote, SendOp, SendRequest, Stag,
+    AcceptOptions, Access, Completed, Completion, CompletionQueue, ConnectOptions, ConnectRequest,
+    Device, MemoryRegion, PairOptions, QueuePair, RecvRequest, Remote, SendOp, SendRequest, Stag,
 };
 use sprat_proto::rpc::MAX_MESSAGE;
 
@@ -53,15 +53,23 @@ impl End {
         let failed = "cannot make a queue pair";
         let domain = device.protection_domain().named(failed)?;
         let queue = device.completion_queue(4096).named(failed)?;
-        let options =
-            PairOptions { send_depth: 2048, recv_depth: RECEIVES as u32, ..PairOptions::new(&queue) };
+        let options = PairOptions {
+            send_depth: 2048,
+            recv_depth: RECEIVES as u32,
+            ..PairOptions::new(&queue)
+        };
         let pair = domain.queue_pair(&options).named(failed)?;
         let memory = domain.register(2 * half(plan.size), Access::ALL).named(failed)?;
         Ok(Self { device: device.clone(), queue, pair, memory, plan, theirs: Stag(0), events })
     }
 
     /// Connects with a peer process.
-    pub(crate) fn call(device: &Device, at: &str, mut plan: Plan, events: bool) -> Result<Self, Fail> {
+    pub(crate) fn call(
+        device: &Device,
+        at: &str,
+        mut plan: Plan,
+        events: bool,
+    ) -> Result<Self, Fail> {
         let mut end = Self::new(device, plan, events)?;
         plan.stag = end.memory.key().map_or(0, |key| key.0);
         end.post_receives(RECEIVES)?;
@@ -73,15 +81,20 @@ impl End {
         };
         let at = at.parse().named("the peer's address")?;
         let connected = connect(&end.pair, at, options)?;
-        end.theirs = Stag(serde_json::from_slice(&connected.private_data).named("the peer's answer")?);
+        end.theirs =
+            Stag(serde_json::from_slice(&connected.private_data).named("the peer's answer")?);
         Ok(end)
     }
 
     /// Takes a client.
     fn answer(device: &Device, request: ConnectRequest, events: bool) -> Result<Self, Fail> {
-        let plan: Plan = serde_json::from_slice(request.private_data()).named("the client's plan")?;
+        let plan: Plan =
+            serde_json::from_slice(request.private_data()).named("the client's plan")?;
         if plan.size > MAX_MESSAGE {
-            return Err(Fail::new(format!("a message of {} octets is longer than {MAX_MESSAGE}", plan.size)));
+            return Err(Fail::new(format!(
+                "a message of {} octets is longer than {MAX_MESSAGE}",
+                plan.size
+            )));
         }
         let mut end = Self::new(device, plan, events)?;
         end.theirs = Stag(plan.stag);
@@ -129,8 +142,11 @@ impl End {
             self.memory.read(at, &mut octet).is_ok() && octet[0] == mark
         };
         loop {
-            let found =
-                if self.events { self.device.sleep(LOOK, done) } else { self.device.wait(LOOK, done) };
+            let found = if self.events {
+                self.device.sleep(LOOK, done)
+            } else {
+                self.device.wait(LOOK, done)
+            };
             if found || self.pair.disconnected(Some(Duration::ZERO)) {
                 return found;
             }
@@ -216,7 +232,9 @@ impl End {
                     self.post_receives(1)?;
                     count += 1;
                     if count % CREDIT == 0 {
-                        self.post(SendRequest::new(1, SendOp::Send, self.memory.sge(0..0)).unsignaled())?;
+                        self.post(
+                            SendRequest::new(1, SendOp::Send, self.memory.sge(0..0)).unsignaled(),
+                        )?;
                     }
                 }
             }

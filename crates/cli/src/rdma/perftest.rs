@@ -23,8 +23,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use sprat::verbs::{
-    AcceptOptions, Access, CompletionQueue, ConnectError, ConnectRequest, Connection, Data, Device, Listener,
-    MemoryRegion, PairOptions, ProtectionDomain, QueuePair, RecvRequest, Remote, SendOp, SendRequest,
+    AcceptOptions, Access, CompletionQueue, ConnectError, ConnectRequest, Connection, Data, Device,
+    Listener, MemoryRegion, PairOptions, ProtectionDomain, QueuePair, RecvRequest, Remote, SendOp,
+    SendRequest,
 };
 
 use super::args::Perftest;
@@ -182,9 +183,9 @@ impl Client {
     fn hear(&self, patience: Option<Duration>) -> Result<Heard, Fail> {
         let Some(completion) = self.queue.wait(patience) else {
             let fail = Fail::new("the client says nothing");
-            return Err(
-                fail.next("start it with -R, and without -q and -b: they need more than this server has")
-            );
+            return Err(fail.next(
+                "start it with -R, and without -q and -b: they need more than this server has",
+            ));
         };
         let control = completion.qp == self.control.number();
         match completion.result() {
@@ -198,7 +199,10 @@ impl Client {
             Err(status) => {
                 let pair = if control { Some(&self.control) } else { self.data.as_ref() };
                 match pair.map(QueuePair::connection) {
-                    Some(Connection::Not(ConnectError::Disconnected { cause: Some(cause), ours })) => {
+                    Some(Connection::Not(ConnectError::Disconnected {
+                        cause: Some(cause),
+                        ours,
+                    })) => {
                         let whom = if ours { "we" } else { "the client" };
                         Err(Fail::new(format!("{status}; {whom} ended the connection: {cause}")))
                     }
@@ -223,14 +227,17 @@ impl Client {
     fn accept_data(&mut self, listener: &Listener) -> Result<QueuePair, Fail> {
         loop {
             let request = strays::next(listener, PATIENCE);
-            let request = request.ok_or_else(|| Fail::new("the client makes no data connection"))?;
+            let request =
+                request.ok_or_else(|| Fail::new("the client makes no data connection"))?;
             let peer = request.peer();
             if peer.ip() != self.served.peer.ip() {
                 strays::pass_over(peer, Fail::new("another client is being served"));
                 continue;
             }
-            let data =
-                self.domain.queue_pair(&PairOptions::new(&self.queue)).named("cannot make a queue pair")?;
+            let data = self
+                .domain
+                .queue_pair(&PairOptions::new(&self.queue))
+                .named("cannot make a queue pair")?;
             for _ in 0..RECEIVES {
                 receive(&data, &self.memory)?;
             }
@@ -250,7 +257,9 @@ impl Client {
 fn connect(request: ConnectRequest, pair: &QueuePair) -> Result<(), Fail> {
     let ird = request.ord().unwrap_or(0);
     let ord = request.ird().unwrap_or(0);
-    request.accept(pair, AcceptOptions { ird, ord, ..AcceptOptions::default() }).named("cannot accept")?;
+    request
+        .accept(pair, AcceptOptions { ird, ord, ..AcceptOptions::default() })
+        .named("cannot accept")?;
     pair.connected(PATIENCE).named("the client did not start up").map(drop)
 }
 

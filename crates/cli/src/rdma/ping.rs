@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use sprat::verbs::{
     AcceptOptions, Access, Completed, Completion, CompletionQueue, ConnectError, ConnectOptions,
-    ConnectRequest, Connection, Device, Listener, MemoryRegion, PairOptions, QueuePair, RecvRequest, Remote,
-    SendOp, SendRequest, Stag,
+    ConnectRequest, Connection, Device, Listener, MemoryRegion, PairOptions, QueuePair,
+    RecvRequest, Remote, SendOp, SendRequest, Stag,
 };
 use sprat_sys::clock::Clock;
 
@@ -72,9 +72,12 @@ impl Side {
 
     fn completion(&self) -> Result<Completion, Fail> {
         let Some(completion) = self.queue.wait(PATIENCE) else {
-            return Err(Fail::new("the peer does not answer").next("see whether it speaks rping's exchange"));
+            return Err(Fail::new("the peer does not answer")
+                .next("see whether it speaks rping's exchange"));
         };
-        completion.result().map_err(|status| self.why(&format!("{} failed: {status}", completion.completed)))
+        completion
+            .result()
+            .map_err(|status| self.why(&format!("{} failed: {status}", completion.completed)))
     }
 
     /// An error, with what is known of the connection's end.
@@ -118,7 +121,10 @@ impl Side {
             None => self.completion()?,
         };
         if completion.completed != Completed::Recv || completion.len as usize != NOTE {
-            return Err(Fail::new(format!("the peer sent {} octets where {NOTE} are due", completion.len)));
+            return Err(Fail::new(format!(
+                "the peer sent {} octets where {NOTE} are due",
+                completion.len
+            )));
         }
         let mut note = [0; NOTE];
         self.notes.read(RECEIVED, &mut note).named("cannot read a note")?;
@@ -136,7 +142,8 @@ fn write_note(at: Remote, size: u32) -> [u8; NOTE] {
 }
 
 fn read_note(note: &[u8; NOTE]) -> (Remote, u32) {
-    let [addr, rest] = [0, 8].map(|at| u64::from_be_bytes(note[at..at + 8].try_into().unwrap_or_default()));
+    let [addr, rest] =
+        [0, 8].map(|at| u64::from_be_bytes(note[at..at + 8].try_into().unwrap_or_default()));
     (Remote { addr, stag: Stag((rest >> 32) as u32) }, rest as u32)
 }
 
@@ -186,7 +193,8 @@ fn client(args: &Ping, device: &Device, at: SocketAddr) -> Result<(), Fail> {
     }
     let _ = side.pair.disconnect();
     side.pair.disconnected(PATIENCE);
-    let us = median(times).map_or_else(String::new, |us| format!(", {} each (median)", out::micros(us)));
+    let us =
+        median(times).map_or_else(String::new, |us| format!(", {} each (median)", out::micros(us)));
     out::print(format!("{n} rounds of {size} octets with {at}{us}\n"))
 }
 
@@ -212,16 +220,23 @@ fn serve(args: &Ping, device: &Device, at: SocketAddr) -> Result<(), Fail> {
 }
 
 /// Serves the next client that gets through its first round; says how many it took.
-fn serve_next(args: &Ping, device: &Device, listener: &Listener) -> Result<(SocketAddr, u64), Fail> {
+fn serve_next(
+    args: &Ping,
+    device: &Device,
+    listener: &Listener,
+) -> Result<(SocketAddr, u64), Fail> {
     loop {
         let Some(request) = strays::next(listener, None) else { continue };
         let peer = request.peer();
         let (mut side, domain) = Side::new(device)?;
-        let buffer = domain.register(args.size as usize, Access::LOCAL).named("cannot register memory")?;
+        let buffer =
+            domain.register(args.size as usize, Access::LOCAL).named("cannot register memory")?;
         let mut rounds = 0;
         match serve_one(args, request, &mut side, &buffer, &mut rounds) {
             Ok(()) if rounds > 0 => return Ok((peer, rounds)),
-            Ok(()) => strays::pass_over(peer, Fail::new("the client has left before its first round")),
+            Ok(()) => {
+                strays::pass_over(peer, Fail::new("the client has left before its first round"))
+            }
             Err(fail) if rounds == 0 || args.persistent => strays::pass_over(peer, fail),
             Err(fail) => return Err(fail.at(peer)),
         }
@@ -297,8 +312,9 @@ mod tests {
     #[test]
     fn a_server_of_one_client_passes_over_who_is_none() {
         use clap::Parser as _;
-        let args = |side: &str| match crate::args::Cli::parse_from(["sprat", "rdma", "ping", side, "-C", "2"])
-        {
+        let args = |side: &str| match crate::args::Cli::parse_from([
+            "sprat", "rdma", "ping", side, "-C", "2",
+        ]) {
             crate::args::Cli {
                 command: crate::args::Command::Rdma(crate::rdma::args::Rdma::Ping(args)),
                 ..
@@ -332,7 +348,10 @@ mod tests {
     fn a_note_is_an_address_a_tag_and_a_size() {
         let at = Remote { stag: Stag(0xd0ee_8500), addr: 0x561f_2f67_d370 };
         let note = write_note(at, 64);
-        assert_eq!(note, [0, 0, 0x56, 0x1f, 0x2f, 0x67, 0xd3, 0x70, 0xd0, 0xee, 0x85, 0, 0, 0, 0, 64]);
+        assert_eq!(
+            note,
+            [0, 0, 0x56, 0x1f, 0x2f, 0x67, 0xd3, 0x70, 0xd0, 0xee, 0x85, 0, 0, 0, 0, 64]
+        );
         assert_eq!(read_note(&note), (at, 64));
     }
 }

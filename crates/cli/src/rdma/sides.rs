@@ -63,13 +63,18 @@ struct Usage {
 impl Usage {
     fn percent(&self) -> [Option<f64>; 2] {
         let elapsed = self.elapsed.get().as_secs_f64();
-        let percent =
-            |used: &Cell<Duration>| (elapsed > 0.0).then(|| 100.0 * used.get().as_secs_f64() / elapsed);
+        let percent = |used: &Cell<Duration>| {
+            (elapsed > 0.0).then(|| 100.0 * used.get().as_secs_f64() / elapsed)
+        };
         [percent(&self.used[0]), percent(&self.used[1])]
     }
 
     /// `run`, with what it and process `server` used meanwhile.
-    fn around(&self, server: u32, run: impl FnOnce() -> Result<Sample, Fail>) -> Result<Sample, Fail> {
+    fn around(
+        &self,
+        server: u32,
+        run: impl FnOnce() -> Result<Sample, Fail>,
+    ) -> Result<Sample, Fail> {
         let both = || Ok::<_, Fail>([processor_time(std::process::id())?, processor_time(server)?]);
         let (clock, before) = (Clock::new(), both()?);
         let begin = clock.now();
@@ -161,7 +166,8 @@ impl Sides {
         let mut flood = Flood::new(self.end(true, op, size)?, outstanding);
         // As times of one message, so that fewer is better here too.
         let each = |sample: &Sample| sample.bytes_per_s().map(|rate| size as f64 * 1e6 / rate);
-        let mut outcome = self.run(|time| flood.run(time, pace.most), floor::tcp_stream(size), pace, each)?;
+        let mut outcome =
+            self.run(|time| flood.run(time, pace.most), floor::tcp_stream(size), pace, each)?;
         outcome.figures.p50_us = outcome.figures.bytes_per_s.map(|rate| size as f64 * 1e6 / rate);
         Ok(outcome)
     }
@@ -183,8 +189,10 @@ impl Sides {
             sample
         });
         let mut samples = samples_in_turns(&mut [product, floor], pace.rounds, pace.time)?;
-        let (floor, product) = (samples.pop().unwrap_or_default(), samples.pop().unwrap_or_default());
-        let quotients = product.iter().zip(&floor).filter_map(|(p, f)| Some(figure(p)? / figure(f)?));
+        let (floor, product) =
+            (samples.pop().unwrap_or_default(), samples.pop().unwrap_or_default());
+        let quotients =
+            product.iter().zip(&floor).filter_map(|(p, f)| Some(figure(p)? / figure(f)?));
         Ok(Outcome {
             figures: Figures::of(&product),
             floor_avg_us: Figures::of(&floor).avg_us,
@@ -225,13 +233,24 @@ impl Flood {
             Op::Send | Op::Write => 1024,
         };
         let outstanding = outstanding.min(most);
-        Self { end, outstanding, posted: 0, done: 0, credit: RECEIVES as u64 - CREDIT, synced: false }
+        Self {
+            end,
+            outstanding,
+            posted: 0,
+            done: 0,
+            credit: RECEIVES as u64 - CREDIT,
+            synced: false,
+        }
     }
 
     /// How many may be posted now.
     fn room(&self) -> u64 {
         let room = self.outstanding - (self.posted - self.done);
-        if self.end.plan.op == Op::Send { room.min(self.credit.saturating_sub(self.posted)) } else { room }
+        if self.end.plan.op == Op::Send {
+            room.min(self.credit.saturating_sub(self.posted))
+        } else {
+            room
+        }
     }
 
     fn run(&mut self, time: Duration, most: u64) -> Result<Sample, Fail> {

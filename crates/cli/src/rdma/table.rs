@@ -65,12 +65,14 @@ median of the rounds' quotients. Octets a second in percent of raw TCP. CPU: cli
 fn line(text: &mut String, model: &Model, size: usize, time: &Outcome, rate: &Outcome) {
     let switch = |on: bool| if on { "on" } else { "off" };
     let cpu = |outcome: &Outcome| {
-        let percent =
-            outcome.cpu_percent.map(|percent| percent.map_or_else(String::new, |p| format!("{p:.0}")));
+        let percent = outcome
+            .cpu_percent
+            .map(|percent| percent.map_or_else(String::new, |p| format!("{p:.0}")));
         percent.join(" + ")
     };
-    let number =
-        |value: Option<f64>, places: usize| value.map_or_else(String::new, |v| format!("{v:.places$}"));
+    let number = |value: Option<f64>, places: usize| {
+        value.map_or_else(String::new, |v| format!("{v:.places$}"))
+    };
     // Writing to a string does not fail.
     let _ = writeln!(
         text,

@@ -28,7 +28,8 @@ struct Bounded<I> {
 impl<I: Read> Read for Bounded<I> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         if self.left == 0 {
-            let why = format!("the record is longer than {LINE_LIMIT} bytes: is a quote left open?");
+            let why =
+                format!("the record is longer than {LINE_LIMIT} bytes: is a quote left open?");
             return Err(io::Error::other(why));
         }
         let most = into.len().min(self.left);
@@ -61,8 +62,12 @@ impl<I: BufRead> Rows<I> {
             }
         }
         let at = |name: &str| names.iter().position(|n| n == name.as_bytes());
-        let header =
-            Header { key: at("key"), key64: at("key64"), value: at("value"), value64: at("value64") };
+        let header = Header {
+            key: at("key"),
+            key64: at("key64"),
+            value: at("value"),
+            value64: at("value64"),
+        };
         if (header.key.or(header.key64)).is_none() || (header.value.or(header.value64)).is_none() {
             return Err(Fail::new("line 1: the header names no columns key and value")
                 .next("let the first line be: key,value (or key64,value64 for base64)"));
@@ -72,12 +77,14 @@ impl<I: BufRead> Rows<I> {
     }
 
     fn parse(&self, header: Header) -> Result<Record, String> {
-        let text = StringRecord::from_byte_record(self.row.clone())
-            .map_err(|_| "not UTF-8; bytes that are no text belong in key64 and value64".to_owned())?;
+        let text = StringRecord::from_byte_record(self.row.clone()).map_err(|_| {
+            "not UTF-8; bytes that are no text belong in key64 and value64".to_owned()
+        })?;
         let field = |column: Option<usize>| column.and_then(|c| text.get(c));
         let (mut key, mut value) = (field(header.key), field(header.value));
         let mut key64 = field(header.key64).filter(|code| !code.is_empty() || header.key.is_none());
-        let mut value64 = field(header.value64).filter(|code| !code.is_empty() || header.value.is_none());
+        let mut value64 =
+            field(header.value64).filter(|code| !code.is_empty() || header.value.is_none());
         // In a row that uses one column of a pair, the other one is there too, but empty.
         for (text, code) in [(&mut key, &mut key64), (&mut value, &mut value64)] {
             if code.is_some() && text.is_some_and(str::is_empty) {

@@ -73,7 +73,12 @@ impl<I: BufRead> Lines<I> {
                 .next()
                 .map_or_else(|| text.clone(), |t| format!("{t} (column {})", error.column()))
         })?;
-        assemble(line.key.as_deref(), line.key64.as_deref(), line.value.as_deref(), line.value64.as_deref())
+        assemble(
+            line.key.as_deref(),
+            line.key64.as_deref(),
+            line.value.as_deref(),
+            line.value64.as_deref(),
+        )
     }
 }
 

@@ -94,8 +94,10 @@ pub(crate) fn format_of(path: &Path, asked: Option<Format>) -> Result<Format, Fa
         (Some(format), _) => Ok(format),
         (None, "jsonl" | "ndjson" | "json") => Ok(Format::Jsonl),
         (None, "csv") => Ok(Format::Csv),
-        (None, _) => Err(Fail::usage(format!("the name {} does not tell the format", path.display()))
-            .next("add --format jsonl or --format csv")),
+        (None, _) => {
+            Err(Fail::usage(format!("the name {} does not tell the format", path.display()))
+                .next("add --format jsonl or --format csv"))
+        }
     }
 }
 
@@ -119,7 +121,9 @@ fn assemble(
 fn one_of(name: &str, text: Option<&str>, base64: Option<&str>) -> Result<Vec<u8>, String> {
     match (text, base64) {
         (Some(text), None) => Ok(text.as_bytes().to_vec()),
-        (None, Some(code)) => BASE64.decode(code).map_err(|error| format!("{name}64 is not base64: {error}")),
+        (None, Some(code)) => {
+            BASE64.decode(code).map_err(|error| format!("{name}64 is not base64: {error}"))
+        }
         (Some(_), Some(_)) => Err(format!("both {name} and {name}64 are given")),
         (None, None) => Err(format!("neither {name} nor {name}64 is given")),
     }

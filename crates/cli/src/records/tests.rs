@@ -31,7 +31,11 @@ fn record(key: &[u8], value: &[u8]) -> Record {
 
 /// The reasons of the malformed lines, by line.
 fn bad(format: Format, text: &str) -> Vec<(u64, String)> {
-    read_all(format, text.as_bytes()).into_iter().filter_map(Result::err).map(|b| (b.line, b.why)).collect()
+    read_all(format, text.as_bytes())
+        .into_iter()
+        .filter_map(Result::err)
+        .map(|b| (b.line, b.why))
+        .collect()
 }
 
 #[test]
@@ -54,13 +58,18 @@ fn what_is_written_reads_back() {
             read_all(format, &bytes).into_iter().map(|r| r.expect("is well formed").1).collect();
         assert_eq!(back, records, "{format:?}");
         assert!(std::str::from_utf8(&bytes).is_ok(), "a file of text: {format:?}");
-        assert_eq!(read_all(format, &written(format, &[])), [], "{format:?}: no records is a file too");
+        assert_eq!(
+            read_all(format, &written(format, &[])),
+            [],
+            "{format:?}: no records is a file too"
+        );
     }
 }
 
 #[test]
 fn json_lines_look_as_documented() {
-    let text = written(Format::Jsonl, &[record(b"dune", b"Frank Herbert"), record(b"\xff", b"\x00\xff")]);
+    let text =
+        written(Format::Jsonl, &[record(b"dune", b"Frank Herbert"), record(b"\xff", b"\x00\xff")]);
     let text = String::from_utf8(text).expect("is text");
     assert_eq!(
         text,
@@ -77,8 +86,7 @@ fn csv_looks_as_documented() {
 
 #[test]
 fn lines_keep_their_numbers() {
-    let text =
-        "\n{\"key\":\"a\",\"value\":\"1\"}\n\n  \nnonsense\n{\"value\":\"2\",\"more\":[1,{}],\"key\":\"b\"}";
+    let text = "\n{\"key\":\"a\",\"value\":\"1\"}\n\n  \nnonsense\n{\"value\":\"2\",\"more\":[1,{}],\"key\":\"b\"}";
     let all = read_all(Format::Jsonl, text.as_bytes());
     assert_eq!(all[0], Ok((2, record(b"a", b"1"))));
     assert_eq!(all[1].as_ref().map_err(|b| b.line), Err(5));
@@ -126,9 +134,14 @@ fn what_is_too_long_is_malformed_and_passed_over() {
     let exact = format!("{}\n", "x".repeat(LINE_LIMIT));
     let text = format!("{key}{value}{line}{exact}{{\"key\":\"a\",\"value\":\"1\"}}");
     let all = read_all(Format::Jsonl, text.as_bytes());
-    let whys: Vec<String> = all.iter().filter_map(|r| r.as_ref().err()).map(ToString::to_string).collect();
+    let whys: Vec<String> =
+        all.iter().filter_map(|r| r.as_ref().err()).map(ToString::to_string).collect();
     assert!(whys[0].contains("line 1: the key has 65537 bytes, the limit is 65536"), "{}", whys[0]);
-    assert!(whys[1].contains("line 2: the value has 1048577 bytes, the limit is 1048576"), "{}", whys[1]);
+    assert!(
+        whys[1].contains("line 2: the value has 1048577 bytes, the limit is 1048576"),
+        "{}",
+        whys[1]
+    );
     assert!(whys[2].contains("line 3: longer than"), "{}", whys[2]);
     assert!(whys[3].contains("line 4:"), "{}", whys[3]);
     assert_eq!(all[4], Ok((5, record(b"a", b"1"))));
@@ -143,7 +156,11 @@ fn a_csv_file_needs_its_columns() {
     let text = "value64,ignored,key\nAP8=,x,k\n,x,empty\n";
     let all = read_all(Format::Csv, text.as_bytes());
     assert_eq!(all[0], Ok((2, record(b"k", b"\x00\xff"))));
-    assert_eq!(all[1], Ok((3, record(b"empty", b""))), "the only column of values, and it is empty");
+    assert_eq!(
+        all[1],
+        Ok((3, record(b"empty", b""))),
+        "the only column of values, and it is empty"
+    );
     let both = bad(Format::Csv, "key,key64,value\na,YQ==,1\n");
     assert_eq!(both, [(2, "both key and key64 are given".to_owned())]);
     let broken = read_all(Format::Csv, b"key,value\na,\xff\nb,2\n");
@@ -154,9 +171,14 @@ fn a_csv_file_needs_its_columns() {
 fn a_column_that_is_named_twice_is_refused() {
     for name in ["key", "value64"] {
         let text = format!("key,value,key64,value64,{name}\na,1,,,b\n");
-        let error =
-            reader(Format::Csv, Cursor::new(text.as_bytes())).next().expect_err("refused").to_string();
-        assert!(error.contains(&format!("line 1: the header names the column {name} twice")), "{error}");
+        let error = reader(Format::Csv, Cursor::new(text.as_bytes()))
+            .next()
+            .expect_err("refused")
+            .to_string();
+        assert!(
+            error.contains(&format!("line 1: the header names the column {name} twice")),
+            "{error}"
+        );
     }
     let spare = read_all(Format::Csv, b"key,value,,note,,note\na,1,x,y,z,w\n");
     assert_eq!(spare, [Ok((2, record(b"a", b"1")))], "columns that are ignored may have any name");
@@ -165,8 +187,10 @@ fn a_column_that_is_named_twice_is_refused() {
 #[test]
 fn a_byte_order_mark_at_the_start_is_no_part_of_the_text() {
     let json = "\u{feff}{\"key\":\"a\",\"value\":\"\u{feff}1\"}\n";
-    for (format, text) in [(Format::Jsonl, json), (Format::Csv, "\u{feff}key,value\na,\u{feff}1\n")] {
-        let all: Vec<_> = read_all(format, text.as_bytes()).into_iter().map(|r| r.map(|(_, r)| r)).collect();
+    for (format, text) in [(Format::Jsonl, json), (Format::Csv, "\u{feff}key,value\na,\u{feff}1\n")]
+    {
+        let all: Vec<_> =
+            read_all(format, text.as_bytes()).into_iter().map(|r| r.map(|(_, r)| r)).collect();
         assert_eq!(all, [Ok(record(b"a", "\u{feff}1".as_bytes()))], "{format:?}");
     }
     let later = format!("{json}\u{feff}{{\"key\":\"b\",\"value\":\"2\"}}\n");

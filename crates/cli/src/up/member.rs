@@ -45,7 +45,11 @@ enum State {
 
 impl Member {
     /// Starts a process and waits until it serves.
-    pub(super) fn start(name: String, core: Option<usize>, args: Vec<String>) -> Result<Self, Fail> {
+    pub(super) fn start(
+        name: String,
+        core: Option<usize>,
+        args: Vec<String>,
+    ) -> Result<Self, Fail> {
         let mut process = Process::start(name, core, &args)?;
         let locators = process.ready()?;
         let state = State::Serving { since: Instant::now() };
@@ -83,14 +87,16 @@ impl Member {
                 Some(self.wait(now, &died))
             }
             State::Waiting { until } if now < until => None,
-            State::Waiting { .. } => match Process::start(self.process.name(), self.core, &self.args) {
-                Ok(process) => {
-                    self.process = process;
-                    self.state = State::Starting { since: now };
-                    None
+            State::Waiting { .. } => {
+                match Process::start(self.process.name(), self.core, &self.args) {
+                    Ok(process) => {
+                        self.process = process;
+                        self.state = State::Starting { since: now };
+                        None
+                    }
+                    Err(fail) => Some(self.wait(now, &fail.to_string())),
                 }
-                Err(fail) => Some(self.wait(now, &fail.to_string())),
-            },
+            }
         }
     }
 

@@ -48,7 +48,8 @@ pub(crate) fn unique(count: u16) -> (u32, u16) {
         // Below the ports that the kernel hands out by itself.
         let first = 10_000 + ((std::process::id() * 211 + number * 17) % 20_000) as u16;
         let free = |port: &u16| {
-            TcpListener::bind(("127.0.0.1", *port)).is_ok() && UdpSocket::bind(("127.0.0.1", *port)).is_ok()
+            TcpListener::bind(("127.0.0.1", *port)).is_ok()
+                && UdpSocket::bind(("127.0.0.1", *port)).is_ok()
         };
         if (first..first + count).all(|port| free(&port)) {
             return (std::process::id() * 1000 + number % 1000, first);
@@ -74,13 +75,17 @@ impl Running {
 
     /// Reads standard output up to a line that contains `mark`, and returns all of it.
     pub(crate) fn wait_for(&mut self, mark: &str) -> String {
-        let mut output = BufReader::with_capacity(1, self.0.stdout.take().expect("standard output is kept"));
+        let mut output =
+            BufReader::with_capacity(1, self.0.stdout.take().expect("standard output is kept"));
         let mut all = String::new();
         while !all.lines().any(|line| line.contains(mark)) {
             let read = output.read_line(&mut all).expect("standard output can be read");
             if read == 0 {
                 let mut why = String::new();
-                let _ = std::io::Read::read_to_string(&mut self.0.stderr.take().expect("is kept"), &mut why);
+                let _ = std::io::Read::read_to_string(
+                    &mut self.0.stderr.take().expect("is kept"),
+                    &mut why,
+                );
                 panic!("{mark:?} is not in {all:?}; {why}");
             }
         }
@@ -159,14 +164,16 @@ impl Cluster {
         let (number, port) = unique(1 + 2 * servers);
         let name = format!("test-{number}");
         let (servers, port_text) = (servers.to_string(), port.to_string());
-        let args = ["up", "--servers", &servers, "--name", &name, "--port", &port_text, "--memory", "64M"];
+        let args =
+            ["up", "--servers", &servers, "--name", &name, "--port", &port_text, "--memory", "64M"];
         let mut up = Running::start(&args);
         let said = up.wait_for("Ctrl-C ends the cluster");
         let ids = said
             .lines()
             .filter(|line| line.starts_with("  coordinator ") || line.starts_with("  server "))
             .filter_map(|line| {
-                line.split_whitespace().find_map(|word| word.parse().ok().filter(|&id: &u32| id > 99))
+                line.split_whitespace()
+                    .find_map(|word| word.parse().ok().filter(|&id: &u32| id > 99))
             })
             .collect();
         let coordinator = format!("tcp:host=127.0.0.1,port={port}");
@@ -212,7 +219,13 @@ impl Cluster {
     /// Runs a command that must fail with this exit code; returns its standard error.
     pub(crate) fn fails(&self, code: i32, args: &[&str]) -> String {
         let output = self.run(args);
-        assert_eq!(output.status.code(), Some(code), "{args:?}: {}{}", text(&output), errors(&output));
+        assert_eq!(
+            output.status.code(),
+            Some(code),
+            "{args:?}: {}{}",
+            text(&output),
+            errors(&output)
+        );
         errors(&output)
     }
 
@@ -237,7 +250,9 @@ impl Drop for Cluster {
             // A destructor that panics during a panic aborts the program and takes all other tests along.
             let _ = try_signal(self.up.0.id(), "TERM");
             let begin = Instant::now();
-            while self.up.0.try_wait().is_ok_and(|status| status.is_none()) && begin.elapsed() < PATIENCE {
+            while self.up.0.try_wait().is_ok_and(|status| status.is_none())
+                && begin.elapsed() < PATIENCE
+            {
                 std::thread::sleep(Duration::from_millis(2));
             }
         }
@@ -250,8 +265,11 @@ impl Drop for Cluster {
 
 /// What is left of the shared-memory names of a cluster.
 pub(crate) fn left_of(name: &str) -> Vec<PathBuf> {
-    let entries =
-        shm_folders().into_iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
+    let entries = shm_folders()
+        .into_iter()
+        .filter_map(|folder| fs::read_dir(folder).ok())
+        .flatten()
+        .flatten();
     let ours = |entry: &fs::DirEntry| {
         let file = entry.file_name().to_string_lossy().into_owned();
         file.strip_prefix(name).is_some_and(|rest| rest.starts_with(['.', '-']))
@@ -263,7 +281,8 @@ pub(crate) fn left_of(name: &str) -> Vec<PathBuf> {
 fn shm_folders() -> Vec<PathBuf> {
     let run = std::env::var_os("XDG_RUNTIME_DIR").map(|base| Path::new(&base).join("sprat"));
     let temporary = fs::read_dir("/tmp").into_iter().flatten().flatten().map(|entry| entry.path());
-    let ours =
-        |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("sprat-"));
+    let ours = |path: &PathBuf| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("sprat-"))
+    };
     run.into_iter().chain(temporary.filter(ours)).collect()
 }

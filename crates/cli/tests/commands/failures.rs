@@ -76,7 +76,8 @@ fn a_client_that_has_no_shared_memory_with_the_servers_takes_another_locator() {
     assert_eq!(stats.lines().count(), 2);
     // One that is told to use nothing else says why that does not work.
     let output = cluster.command(&["get", "t", "5", "--transport", "fast+shm"]);
-    let output = { output }.env("XDG_RUNTIME_DIR", elsewhere.path()).output().expect("the program starts");
+    let output =
+        { output }.env("XDG_RUNTIME_DIR", elsewhere.path()).output().expect("the program starts");
     let error = errors(&output);
     assert!(error.contains("fast+shm:name=") && error.contains("no server listens"), "{error}");
     cluster.end();
@@ -93,7 +94,8 @@ fn a_command_uses_the_transports_that_it_is_told_to() {
     let stats: String = cluster.ok(&["stats", "--json", "--transport", "tcp"]);
     for transport in ["tcp", "fast+udp", "rdma", "fast+shm"] {
         let counted = stats.split(&format!("\"{transport}\":{{")).nth(1).unwrap_or_default();
-        let requests = counted.split("\"requests\":").nth(1).and_then(|n| n.split([',', '}']).next());
+        let requests =
+            counted.split("\"requests\":").nth(1).and_then(|n| n.split([',', '}']).next());
         assert!(requests.is_some_and(|n| n != "0"), "{transport}: {stats}");
     }
     let error = cluster.fails(1, &["get", "t", "k", "--transport", "fast+memif"]);
@@ -127,11 +129,17 @@ fn an_address_of_the_network_needs_a_word() {
     assert_eq!(output.status.code(), Some(1));
     let error = errors(&output);
     assert!(
-        error.contains("next: choose an address of loopback, or allow this one with --insecure-network"),
+        error.contains(
+            "next: choose an address of loopback, or allow this one with --insecure-network"
+        ),
         "{error}"
     );
     let output = run(&["rdma", "ping", "-s", "-a", "192.0.2.1"]);
-    assert!(errors(&output).contains("next: allow it with --insecure-network"), "{}", errors(&output));
+    assert!(
+        errors(&output).contains("next: allow it with --insecure-network"),
+        "{}",
+        errors(&output)
+    );
     let mut coordinator = Running::start(&["coordinator", "-C", &at, "--insecure-network"]);
     coordinator.wait_for("listening at");
     coordinator.signal("TERM");
@@ -146,7 +154,8 @@ fn a_port_and_a_name_are_taken_once() {
     assert_eq!(output.status.code(), Some(1));
     assert!(errors(&output).to_lowercase().contains("in use"), "{}", errors(&output));
     let (_, free) = unique(2);
-    let output = run(&["up", "--servers", "1", "--name", &cluster.name, "--port", &free.to_string()]);
+    let output =
+        run(&["up", "--servers", "1", "--name", &cluster.name, "--port", &free.to_string()]);
     assert_eq!(output.status.code(), Some(1), "the name of its shared memory is taken");
     assert!(errors(&output).contains(&cluster.name), "{}", errors(&output));
     cluster.ok(&["table", "create", "unharmed"]);
@@ -155,9 +164,10 @@ fn a_port_and_a_name_are_taken_once() {
 
 #[test]
 fn more_memory_than_there_is_is_refused() {
-    for args in
-        [&["up", "--memory", "9999999G"][..], &["server", "-L", "fast+shm:name=x", "--memory", "9999999G"]]
-    {
+    for args in [
+        &["up", "--memory", "9999999G"][..],
+        &["server", "-L", "fast+shm:name=x", "--memory", "9999999G"],
+    ] {
         let output = run(args);
         assert_eq!(output.status.code(), Some(1), "{args:?}");
         let error = errors(&output);
@@ -212,7 +222,8 @@ fn a_killed_server_loses_its_tablets_and_no_others() {
     assert!(kept > 0 && lost > 0, "{kept} kept, {lost} lost");
     let list = cluster.ok(&["table", "list"]);
     assert!(list.contains("1 lost"), "{list}");
-    let error = cluster.fails(1, &["export", &cluster.path("x.jsonl").to_string_lossy(), "--table", "t"]);
+    let error =
+        cluster.fails(1, &["export", &cluster.path("x.jsonl").to_string_lossy(), "--table", "t"]);
     assert!(error.contains("lost"), "{error}");
     assert!(!cluster.path("x.jsonl").exists(), "half an export is none");
     // The name can be used again.
@@ -270,7 +281,10 @@ fn a_path_that_is_no_sound_state_file_is_refused_with_what_to_do() {
         let output = run(&["coordinator", "-C", &at, "--state", &name]);
         assert_eq!(output.status.code(), Some(1));
         let error = errors(&output);
-        assert!(error.contains(&*name) && error.contains(word) && error.contains("next:"), "{error}");
+        assert!(
+            error.contains(&*name) && error.contains(word) && error.contains("next:"),
+            "{error}"
+        );
         assert!(!error.contains("panicked"), "{error}");
     }
 }
@@ -320,15 +334,20 @@ fn full_memory_is_said_and_ends_with_a_removal() {
     cluster.ok(&["table", "create", "t"]);
     // Each server of the test has 64 MiB.
     let value = "v".repeat(1_000_000);
-    let lines: String = (0..70).map(|i| format!("{{\"key\":\"{i}\",\"value\":\"{value}\"}}\n")).collect();
-    let output = cluster.feed(&["import", "-", "--format", "jsonl", "--table", "t"], lines.as_bytes());
+    let lines: String =
+        (0..70).map(|i| format!("{{\"key\":\"{i}\",\"value\":\"{value}\"}}\n")).collect();
+    let output =
+        cluster.feed(&["import", "-", "--format", "jsonl", "--table", "t"], lines.as_bytes());
     assert_eq!(output.status.code(), Some(1));
     let error = errors(&output);
     assert!(error.contains("no space left") && error.contains("--memory"), "{error}");
     assert_eq!(cluster.ok(&["get", "t", "0"]).len(), value.len(), "what was written is there");
     cluster.ok(&["table", "drop", "t"]);
     cluster.ok(&["table", "create", "t"]);
-    assert!(cluster.feed(&["put", "t", "k", "-"], value.as_bytes()).status.success(), "there is room again");
+    assert!(
+        cluster.feed(&["put", "t", "k", "-"], value.as_bytes()).status.success(),
+        "there is room again"
+    );
 }
 
 #[test]
@@ -354,7 +373,11 @@ fn a_killed_client_loses_and_doubles_no_increment() {
         client.ended();
         let sums = sums();
         // The increment in flight at the kill before may have taken effect, once.
-        assert!(sums[0] == last + 1 || (round > 0 && sums[0] == last + 2), "{} after {last}", sums[0]);
+        assert!(
+            sums[0] == last + 1 || (round > 0 && sums[0] == last + 2),
+            "{} after {last}",
+            sums[0]
+        );
         assert!(
             sums.windows(2).all(|pair| pair[1] == pair[0] + 1),
             "each acknowledged increment once: {sums:?}"

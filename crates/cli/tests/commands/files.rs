@@ -13,9 +13,13 @@ use crate::cluster::{Cluster, PATIENCE, errors, signal, text};
 fn lines() -> String {
     let mut text = String::new();
     for i in 0..2000 {
-        text.push_str(&format!("{{\"key\":\"key {i}\",\"value\":\"value, {i} \\\"quoted\\\"\\nü\"}}\n"));
+        text.push_str(&format!(
+            "{{\"key\":\"key {i}\",\"value\":\"value, {i} \\\"quoted\\\"\\nü\"}}\n"
+        ));
     }
-    text.push_str("{\"key64\":\"/wA=\",\"value64\":\"AAECA/8=\"}\n{\"key\":\"empty\",\"value\":\"\"}\n");
+    text.push_str(
+        "{\"key64\":\"/wA=\",\"value64\":\"AAECA/8=\"}\n{\"key\":\"empty\",\"value\":\"\"}\n",
+    );
     text
 }
 
@@ -35,7 +39,8 @@ fn a_file_comes_back_as_it_was_in_either_format() {
     let path = |name: &str| cluster.path(name).to_string_lossy().into_owned();
     let original = lines();
     fs::write(path("in.jsonl"), &original).expect("writes");
-    let said = cluster.ok(&["import", &path("in.jsonl"), "--table", "a", "--create", "--span", "2"]);
+    let said =
+        cluster.ok(&["import", &path("in.jsonl"), "--table", "a", "--create", "--span", "2"]);
     assert_eq!(said, "2002 records written to a\n");
     cluster.ok(&["export", &path("out.csv"), "--table", "a"]);
     let said = cluster.ok(&["import", &path("out.csv"), "--table", "b", "--create"]);
@@ -52,10 +57,15 @@ fn a_file_comes_back_as_it_was_in_either_format() {
 fn the_standard_streams_are_files_too() {
     let cluster = Cluster::up(1);
     cluster.ok(&["table", "create", "t"]);
-    let output = cluster.feed(&["import", "-", "--format", "jsonl", "--table", "t"], lines().as_bytes());
+    let output =
+        cluster.feed(&["import", "-", "--format", "jsonl", "--table", "t"], lines().as_bytes());
     assert!(output.status.success(), "{}", errors(&output));
     let output = cluster.run(&["export", "-", "--format", "jsonl", "--table", "t"]);
-    assert_eq!(records(&text(&output)), records(&lines()), "nothing but records on standard output");
+    assert_eq!(
+        records(&text(&output)),
+        records(&lines()),
+        "nothing but records on standard output"
+    );
     let error = cluster.fails(2, &["import", "-", "--table", "t"]);
     assert!(error.contains("--format"), "{error}");
 }
@@ -65,11 +75,13 @@ fn a_malformed_line_is_named() {
     let cluster = Cluster::up(1);
     let path = |name: &str| cluster.path(name).to_string_lossy().into_owned();
     cluster.ok(&["table", "create", "t"]);
-    let bad = "{\"key\":\"a\",\"value\":\"1\"}\n{\"key\":\"b\"}\n{\"key\":\"c\",\"value\":\"3\"}\n{\"key";
+    let bad =
+        "{\"key\":\"a\",\"value\":\"1\"}\n{\"key\":\"b\"}\n{\"key\":\"c\",\"value\":\"3\"}\n{\"key";
     fs::write(path("bad.jsonl"), bad).expect("writes");
     let error = cluster.fails(1, &["import", &path("bad.jsonl"), "--table", "t"]);
     assert!(
-        error.contains("bad.jsonl: line 2: neither value nor value64") && error.contains("--skip-bad"),
+        error.contains("bad.jsonl: line 2: neither value nor value64")
+            && error.contains("--skip-bad"),
         "{error}"
     );
     assert_eq!(cluster.ok(&["get", "t", "a"]), "1", "what came before is written");
@@ -123,8 +135,10 @@ fn ctrl_c_in_the_middle_of_an_export_leaves_the_old_file() {
     let files = || fs::read_dir(cluster.path("")).expect("lists").count();
     // The server is stopped, so that the export waits for its first objects.
     signal(cluster.ids[1], "STOP");
-    let mut export =
-        cluster.command(&["export", &file.to_string_lossy(), "--table", "t"]).spawn().expect("starts");
+    let mut export = cluster
+        .command(&["export", &file.to_string_lossy(), "--table", "t"])
+        .spawn()
+        .expect("starts");
     let begin = Instant::now();
     while files() == 1 {
         assert!(begin.elapsed() < PATIENCE, "no temporary file");

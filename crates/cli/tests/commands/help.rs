@@ -40,7 +40,9 @@ fn help_is_as_it_was_read_last() {
         let name = format!("sprat {}", command.join(" ")).trim().replace(' ', "-");
         let path = folder.join(format!("{name}.txt"));
         if std::env::var_os("SPRAT_WRITE_HELP").is_some() {
-            fs::create_dir_all(&folder).and_then(|()| fs::write(&path, &output.stdout)).expect("writes");
+            fs::create_dir_all(&folder)
+                .and_then(|()| fs::write(&path, &output.stdout))
+                .expect("writes");
         }
         let golden = fs::read_to_string(&path).unwrap_or_default();
         assert_eq!(text(&output), golden, "{name}: see the head of this file");
@@ -91,7 +93,11 @@ fn help_that_cannot_be_written_is_an_error_and_help_that_is_not_read_is_none() {
         let full = fs::File::options().write(true).open("/dev/full").expect("opens");
         let output = sprat().args(args).stdout(full).output().expect("starts");
         assert_eq!(output.status.code(), Some(1), "{args:?}");
-        assert!(errors(&output).contains("cannot write to standard output"), "{args:?}: {}", errors(&output));
+        assert!(
+            errors(&output).contains("cannot write to standard output"),
+            "{args:?}: {}",
+            errors(&output)
+        );
         let (reader, unread) = std::io::pipe().expect("a pipe");
         drop(reader);
         let output = sprat().args(args).stdout(unread).output().expect("starts");

@@ -12,8 +12,12 @@ fn objects_are_put_read_and_removed() {
     cluster.ok(&["table", "create", "t", "--span", "2"]);
     cluster.ok(&["put", "t", "dune", "Frank Herbert"]);
     assert_eq!(cluster.ok(&["get", "t", "dune"]), "Frank Herbert", "no byte more than was put");
-    let json: Value = serde_json::from_str(&cluster.ok(&["get", "t", "dune", "--json"])).expect("JSON");
-    assert_eq!((json["key"].as_str(), json["value"].as_str()), (Some("dune"), Some("Frank Herbert")));
+    let json: Value =
+        serde_json::from_str(&cluster.ok(&["get", "t", "dune", "--json"])).expect("JSON");
+    assert_eq!(
+        (json["key"].as_str(), json["value"].as_str()),
+        (Some("dune"), Some("Frank Herbert"))
+    );
     cluster.ok(&["del", "t", "dune"]);
     for args in [["get", "t", "dune"], ["del", "t", "dune"]] {
         let error = cluster.fails(3, &args);
@@ -23,7 +27,8 @@ fn objects_are_put_read_and_removed() {
     let bytes: Vec<u8> = (0..=255).cycle().take(1_000_000).collect();
     assert!(cluster.feed(&["put", "t", "bytes", "-"], &bytes).status.success());
     assert_eq!(cluster.run(&["get", "t", "bytes"]).stdout, bytes);
-    let json: Value = serde_json::from_str(&cluster.ok(&["get", "t", "bytes", "--json"])).expect("JSON");
+    let json: Value =
+        serde_json::from_str(&cluster.ok(&["get", "t", "bytes", "--json"])).expect("JSON");
     assert!(json["value64"].is_string() && json.get("value").is_none());
     // The empty value is a value.
     cluster.ok(&["put", "t", "empty", ""]);
@@ -43,7 +48,8 @@ fn conditions_are_kept() {
     let first = version(&cluster.ok(&["put", "t", "k", "1", "--if-absent", "--json"]));
     let error = cluster.fails(4, &["put", "t", "k", "2", "--if-absent"]);
     assert!(error.contains(&first.to_string()), "the version that it has: {error}");
-    let second = version(&cluster.ok(&["put", "t", "k", "2", "--if-version", &first.to_string(), "--json"]));
+    let second =
+        version(&cluster.ok(&["put", "t", "k", "2", "--if-version", &first.to_string(), "--json"]));
     assert!(second > first);
     let old = first.to_string();
     for args in [
@@ -71,7 +77,10 @@ fn increments_add_up_from_many_processes() {
     assert_eq!(cluster.ok(&["incr", "t", "n", "-50"]), "-8\n");
     assert_eq!(cluster.ok(&["incr", "t", "x", "--float", "0.5"]), "0.5\n");
     assert_eq!(cluster.ok(&["incr", "t", "x", "--float", "-2.25"]), "-1.75\n");
-    assert_eq!((&*cluster.ok(&["get", "t", "n"]), &*cluster.ok(&["get", "t", "x"])), ("-8", "-1.75"));
+    assert_eq!(
+        (&*cluster.ok(&["get", "t", "n"]), &*cluster.ok(&["get", "t", "x"])),
+        ("-8", "-1.75")
+    );
     cluster.ok(&["put", "t", "n", "42"]);
     assert_eq!(cluster.ok(&["incr", "t", "n", "-5"]), "37\n");
     assert_eq!(cluster.ok(&["incr", "t", "x", "--float=1.75"]), "0\n");
@@ -106,15 +115,22 @@ fn tables_are_created_listed_and_dropped() {
     cluster.ok(&["table", "create", "wide", "--span", "3"]);
     cluster.ok(&["table", "create", "narrow"]);
     let list = cluster.ok(&["table", "list"]);
-    assert!(list.contains("wide") && list.contains("narrow") && list.contains("complete"), "{list}");
+    assert!(
+        list.contains("wide") && list.contains("narrow") && list.contains("complete"),
+        "{list}"
+    );
     let json = cluster.ok(&["table", "list", "--json"]);
-    let tables: Vec<Value> = json.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
-    let tablets =
-        |name: &str| tables.iter().find(|t| t["name"] == name).expect("is listed")["tablets"].as_u64();
+    let tables: Vec<Value> =
+        json.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let tablets = |name: &str| {
+        tables.iter().find(|t| t["name"] == name).expect("is listed")["tablets"].as_u64()
+    };
     assert_eq!((tables.len(), tablets("wide"), tablets("narrow")), (2, Some(3), Some(1)));
     cluster.ok(&["put", "wide", "k", "v"]);
     cluster.ok(&["table", "drop", "wide"]);
-    for args in [vec!["get", "wide", "k"], vec!["table", "drop", "wide"], vec!["put", "wide", "k", "v"]] {
+    for args in
+        [vec!["get", "wide", "k"], vec!["table", "drop", "wide"], vec!["put", "wide", "k", "v"]]
+    {
         let error = cluster.fails(1, &args);
         assert!(error.contains("no such table") && error.contains("sprat table"), "{error}");
     }
@@ -143,7 +159,8 @@ fn statistics_name_every_server() {
     assert_eq!(counters(&shown, zero), 0, "{shown}");
     assert!(counters(&all, zero) > 50 && counters(&shown, |_| true) > 5, "{shown}{all}");
     let json = cluster.ok(&["stats", "--json"]);
-    let servers: Vec<Value> = json.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let servers: Vec<Value> =
+        json.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     assert_eq!(servers.len(), 2);
     for server in &servers {
         let counters = &server["counters"];
@@ -163,7 +180,8 @@ fn what_is_too_large_is_refused() {
     for args in [vec!["put", "t", &key, "v"], vec!["get", "t", &key], vec!["incr", "t", &key]] {
         let error = cluster.fails(1, &args);
         assert!(
-            error.contains("k… (65537 bytes): the key has 65537 bytes, the limit") && error.len() < 200,
+            error.contains("k… (65537 bytes): the key has 65537 bytes, the limit")
+                && error.len() < 200,
             "{}",
             &error[error.len().saturating_sub(200)..]
         );

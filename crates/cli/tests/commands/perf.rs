@@ -44,7 +44,8 @@ fn rows(json: &str) -> (Value, Vec<Value>) {
 /// Runs perf on processes of its own, as short as can be.
 fn perf(args: &[&str]) -> Vec<Value> {
     let short = ["perf", "--local", "--seconds", "0.02", "--rounds", "2", "--json", "-"];
-    let child = sprat().args([&short, args].concat()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let child =
+        sprat().args([&short, args].concat()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let child = child.expect("the program starts");
     let name = format!("perf-{}", child.id());
     let output = child.wait_with_output().expect("the program ends");
@@ -60,13 +61,21 @@ fn named<'r>(rows: &'r [Value], test: &str, transport: &str) -> &'r Value {
 #[test]
 fn echo_stands_beside_its_floor() {
     let rows = perf(&["--size", "100,20KB", "--outstanding", "16", "echo"]);
-    for (transport, floor) in [("fast+shm", "floor.ring"), ("fast+udp", "floor.udp"), ("tcp", "floor.tcp")] {
+    for (transport, floor) in
+        [("fast+shm", "floor.ring"), ("fast+udp", "floor.udp"), ("tcp", "floor.tcp")]
+    {
         let row = named(&rows, "echo", transport);
         assert_eq!((row["floor"].as_str(), row["size_bytes"].as_u64()), (Some(floor), Some(100)));
-        for field in ["avg_us", "min_us", "p50_us", "p999_us", "max_us", "ops_per_s", "floor_us", "tcp_us"] {
+        for field in
+            ["avg_us", "min_us", "p50_us", "p999_us", "max_us", "ops_per_s", "floor_us", "tcp_us"]
+        {
             assert!(row[field].as_f64().is_some_and(|n| n > 0.0), "{transport} {field}: {row}");
         }
-        assert!(named(&rows, "echo.throughput", transport)["ops_per_s"].as_f64().is_some_and(|n| n > 0.0));
+        assert!(
+            named(&rows, "echo.throughput", transport)["ops_per_s"]
+                .as_f64()
+                .is_some_and(|n| n > 0.0)
+        );
     }
     assert_eq!(rows.len(), 3 * 2 + 3 * 2);
 }
@@ -77,8 +86,13 @@ fn the_floors_are_measured_alone() {
     for test in ["floor.cacheLine", "floor.memory"] {
         assert!(named(&rows, test, "memory")["p50_us"].as_f64().is_some_and(|n| n > 0.0), "{test}");
     }
-    for (test, transport) in [("floor.ring", "fast+shm"), ("floor.udp", "fast+udp"), ("floor.tcp", "tcp")] {
-        assert!(named(&rows, test, transport)["p50_us"].as_f64().is_some_and(|n| n > 0.0), "{test}");
+    for (test, transport) in
+        [("floor.ring", "fast+shm"), ("floor.udp", "fast+udp"), ("floor.tcp", "tcp")]
+    {
+        assert!(
+            named(&rows, test, transport)["p50_us"].as_f64().is_some_and(|n| n > 0.0),
+            "{test}"
+        );
     }
 }
 
@@ -89,7 +103,11 @@ fn sessions_are_counted_in_bytes() {
         let row = named(&rows, test, "fast+shm");
         assert!(row["value"].is_number() && row["unit"].is_string(), "{row}");
     }
-    assert!(named(&rows, "sessions.echo.64x3000", "fast+shm")["ops_per_s"].as_f64().is_some_and(|n| n > 0.0));
+    assert!(
+        named(&rows, "sessions.echo.64x3000", "fast+shm")["ops_per_s"]
+            .as_f64()
+            .is_some_and(|n| n > 0.0)
+    );
 }
 
 #[test]
@@ -109,8 +127,10 @@ fn the_parts_of_a_read_and_of_a_write_add_up() {
     let rows = perf(&["--size", "100", "--objects", "20", "breakdown"]);
     for transport in ["fast+shm", "fast+udp", "tcp"] {
         for test in ["breakdown.read", "breakdown.write"] {
-            let these: Vec<&Value> =
-                rows.iter().filter(|row| row["test"] == test && row["transport"] == transport).collect();
+            let these: Vec<&Value> = rows
+                .iter()
+                .filter(|row| row["test"] == test && row["transport"] == transport)
+                .collect();
             let us = |part: &str| {
                 let row = these.iter().find(|row| row["part"] == part).expect(part);
                 assert_eq!(row["joined"], "one clock", "{row}");
@@ -118,7 +138,9 @@ fn the_parts_of_a_read_and_of_a_write_add_up() {
             };
             // Both are sums over the same round trips: no clock decides.
             assert!((us("sum") - us("whole")).abs() < 0.05 * us("whole"), "{these:?}");
-            for part in ["client.out.caller", "client.out.driver", "server.service", "client.in.caller"] {
+            for part in
+                ["client.out.caller", "client.out.driver", "server.service", "client.in.caller"]
+            {
                 assert!(us(part) > 0.0, "{part}: {these:?}");
             }
             let parts = these.iter().filter(|row| row["part"] != "whole" && row["part"] != "sum");
@@ -135,7 +157,10 @@ fn load_is_offered_up_to_saturation() {
     let rows = perf(&["--transport", "fast+shm", "--objects", "20", "loaded"]);
     for test in ["loaded.10", "loaded.100", "loaded.mixed.10", "loaded.mixed.100"] {
         let row = named(&rows, test, "fast+shm");
-        assert!(row["p999_us"].is_number() && row["value"].as_f64().is_some_and(|rate| rate > 0.0), "{row}");
+        assert!(
+            row["p999_us"].is_number() && row["value"].as_f64().is_some_and(|rate| rate > 0.0),
+            "{row}"
+        );
     }
 }
 
@@ -144,14 +169,26 @@ fn a_running_cluster_is_measured_and_left_as_it_was() {
     let cluster = Cluster::up(1);
     let file = cluster.path("results.jsonl");
     let name = file.to_string_lossy().into_owned();
-    let short =
-        ["perf", "--seconds", "0.02", "--rounds", "1", "--objects", "10", "--size", "100", "--json", &name];
+    let short = [
+        "perf",
+        "--seconds",
+        "0.02",
+        "--rounds",
+        "1",
+        "--objects",
+        "10",
+        "--size",
+        "100",
+        "--json",
+        &name,
+    ];
     let shown = cluster.ok(&[&short[..], &["echo", "basic"]].concat());
     assert!(shown.contains("basic.read") && shown.contains("× floor"), "{shown}");
     let (_, rows) = rows(&std::fs::read_to_string(&file).expect("reads"));
     assert!(named(&rows, "echo", "tcp")["p50_us"].is_number());
     assert!(cluster.ok(&["table", "list"]).contains("no tables yet"), "its tables are dropped");
-    let error = cluster.fails(1, &["perf", "--seconds", "0.02", "--objects", "1", "--size", "2MB", "basic"]);
+    let error = cluster
+        .fails(1, &["perf", "--seconds", "0.02", "--objects", "1", "--size", "2MB", "basic"]);
     assert!(error.contains("the limit is 1048576"), "{error}");
     assert!(cluster.ok(&["table", "list"]).contains("no tables yet"), "also of a test that failed");
     let error = cluster.fails(2, &["perf", "--transport", "pigeon", "echo"]);

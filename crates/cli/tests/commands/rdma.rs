@@ -26,12 +26,17 @@ fn the_table_has_a_row_for_each_model_and_size_beside_its_floor() {
 #[test]
 fn every_operation_is_measured_with_what_the_json_promises() {
     for what in ["lat", "bw"] {
-        let short = ["rdma", what, "send", "write", "read", "atomic", "--size", "64", "--seconds", "0.02"];
-        let output = run(&[&short[..], &["--rounds", "2", "--threading", "io", "--json", "-"]].concat());
+        let short =
+            ["rdma", what, "send", "write", "read", "atomic", "--size", "64", "--seconds", "0.02"];
+        let output =
+            run(&[&short[..], &["--rounds", "2", "--threading", "io", "--json", "-"]].concat());
         assert!(output.status.success(), "{}", errors(&output));
         let rows = rows(&text(&output));
         let tests: Vec<&str> = rows.iter().filter_map(|row| row["test"].as_str()).collect();
-        assert_eq!(tests, ["send", "write", "read", "atomic"].map(|op| format!("rdma.{what}.{op}")));
+        assert_eq!(
+            tests,
+            ["send", "write", "read", "atomic"].map(|op| format!("rdma.{what}.{op}"))
+        );
         for row in rows {
             assert_eq!((&row["crc"], &row["threading"]), (&Value::Bool(true), &Value::from("io")));
             for field in ["p50_us", "floor_us", "times_floor", "cpu_percent"] {

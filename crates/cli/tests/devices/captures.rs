@@ -24,14 +24,20 @@ pub(crate) fn load(transport: &str) {
     for (count, size) in LOADS {
         let mut ask = sprat();
         ask.env("XDG_RUNTIME_DIR", folder).env("SPRAT_LOCAL", device(transport, 0, folder));
-        ask.args(["trace", "-o"]).arg(folder.join("client.pcap")).args(["--", "ping", "--interval", "0"]);
+        ask.args(["trace", "-o"]).arg(folder.join("client.pcap")).args([
+            "--",
+            "ping",
+            "--interval",
+            "0",
+        ]);
         run(ask.args(["--count", &count.to_string(), "--size", size, &at]));
     }
     drop(inside);
     server.end();
     let entries = folder.read_dir().unwrap().map(|entry| entry.unwrap().path());
-    let clients: Vec<PathBuf> =
-        entries.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("client.")).collect();
+    let clients: Vec<PathBuf> = entries
+        .filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("client."))
+        .collect();
     // Of a bond there is one of each device.
     assert!(clients.len() >= LOADS.len(), "{transport}: {clients:?}");
     let least: usize = LOADS.iter().map(|(count, _)| 2 * count).sum();

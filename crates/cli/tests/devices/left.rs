@@ -32,7 +32,9 @@ fn held(end: &Namespace) -> Vec<String> {
         for file in KEPT {
             let text = fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap();
             let first = |line: &str| line.split(':').next().unwrap_or_default().trim().to_owned();
-            lines.extend(text.lines().map(|line| if file == "dev" { first(line) } else { line.to_owned() }));
+            lines.extend(
+                text.lines().map(|line| if file == "dev" { first(line) } else { line.to_owned() }),
+            );
         }
         for dev in [DEV, SECOND] {
             lines.push(format!("{dev} {}", link::find(dev).unwrap().xdp));
@@ -44,13 +46,22 @@ fn held(end: &Namespace) -> Vec<String> {
 
 /// Names in the machine's shared memory and the like that hold our name.
 fn names() -> BTreeSet<PathBuf> {
-    let inside =
-        |folder: &str| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-    NAMED.into_iter().flat_map(inside).filter(|path| path.to_string_lossy().contains("sprat")).collect()
+    let inside = |folder: &str| {
+        fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
+    };
+    NAMED
+        .into_iter()
+        .flat_map(inside)
+        .filter(|path| path.to_string_lossy().contains("sprat"))
+        .collect()
 }
 
 fn free_huge_pages() -> String {
-    fs::read_to_string("/proc/meminfo").unwrap().lines().filter(|l| l.starts_with("HugePages_")).collect()
+    fs::read_to_string("/proc/meminfo")
+        .unwrap()
+        .lines()
+        .filter(|l| l.starts_with("HugePages_"))
+        .collect()
 }
 
 fn files(folder: &Path) -> Vec<String> {
@@ -94,7 +105,9 @@ pub(crate) fn device(transport: &str, i: usize, folder: &Path) -> String {
 /// Asks again and again, until it is killed.
 fn asking(at: &str, own: &str, folder: &Path) -> Child {
     let mut command = sprat();
-    command.args(["ping", "--count", "1000000", "--interval", "0", at]).env("XDG_RUNTIME_DIR", folder);
+    command
+        .args(["ping", "--count", "1000000", "--interval", "0", at])
+        .env("XDG_RUNTIME_DIR", folder);
     command.env("SPRAT_LOCAL", own);
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut output = BufReader::new(child.stdout.take().unwrap());
@@ -120,7 +133,8 @@ pub(crate) fn killed(transport: &str) {
     // The second time: whatever stayed, it is in nobody's way.
     for _ in 0..2 {
         let inside = net.end(1).enter().unwrap();
-        let server = Serving::start_with(sprat().args(["echo", "-L", &at]).env("XDG_RUNTIME_DIR", folder));
+        let server =
+            Serving::start_with(sprat().args(["echo", "-L", &at]).env("XDG_RUNTIME_DIR", folder));
         drop(inside);
         let inside = net.end(0).enter().unwrap();
         let mut client = asking(&at, &own, folder);
@@ -181,7 +195,8 @@ pub(crate) fn perf_killed() {
         assert!(child.try_wait().unwrap().is_none(), "it has ended");
         std::thread::yield_now();
     }
-    let watched: Vec<_> = servers.iter().map(|pid| pidfd_open(*pid, PidfdFlags::empty()).unwrap()).collect();
+    let watched: Vec<_> =
+        servers.iter().map(|pid| pidfd_open(*pid, PidfdFlags::empty()).unwrap()).collect();
     assert!(!watched.is_empty());
     kill_process(Pid::from_child(&child), Signal::KILL).unwrap();
     child.wait().unwrap();
@@ -196,7 +211,9 @@ pub(crate) fn perf_killed() {
     assert_eq!(
         fs::read_dir(folder.path())
             .unwrap()
-            .filter(|e| { e.as_ref().unwrap().file_name().to_string_lossy().starts_with("sprat-perf") })
+            .filter(|e| {
+                e.as_ref().unwrap().file_name().to_string_lossy().starts_with("sprat-perf")
+            })
             .count(),
         0
     );

@@ -187,12 +187,14 @@ fn two_paths(transport: &'static str) {
     net.add(SECOND, 1500).unwrap();
     let coordinator = "tcp:host=10.83.0.2,port=7740";
     let inside = net.end(1).enter().unwrap();
-    let mut serving = vec![Serving::start(&["coordinator", "-C", coordinator, "--insecure-network"])];
+    let mut serving =
+        vec![Serving::start(&["coordinator", "-C", coordinator, "--insecure-network"])];
     for i in 1..=2 {
         let port = 7740 + i;
         let device = at(transport, 1, &format!("10.83.0.20{i}"), port);
         let locators = format!("tcp:host=10.83.0.2,port={port};{device}");
-        let args = ["server", "-C", coordinator, "-L", &locators, "--memory", "64M", "--insecure-network"];
+        let args =
+            ["server", "-C", coordinator, "-L", &locators, "--memory", "64M", "--insecure-network"];
         serving.push(Serving::start(&args));
     }
     drop(inside);
@@ -204,18 +206,27 @@ fn two_paths(transport: &'static str) {
     let stats = || {
         while client(&["stats", "--json"]).lines().count() < 2 {}
         let lines = client(&["stats", "--json"]);
-        let servers: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        assert!(servers.iter().all(|s| s["control"].as_str().unwrap().starts_with("tcp:")), "{lines}");
+        let servers: Vec<Value> =
+            lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert!(
+            servers.iter().all(|s| s["control"].as_str().unwrap().starts_with("tcp:")),
+            "{lines}"
+        );
         let frames = |s: &Value| s["counters"][transport]["frames_received"].as_u64().unwrap();
         servers.iter().map(frames).sum::<u64>()
     };
     // Reads and writes that were timed: each was at least one frame, if it went by a device.
     let perf = |transport: &str| {
-        let short = ["perf", "--seconds", "0.05", "--rounds", "1", "--size", "100", "--objects", "50"];
-        let rows = rows(&client(&[&short[..], &["--json", "-", "--transport", transport, "basic"]].concat()));
+        let short =
+            ["perf", "--seconds", "0.05", "--rounds", "1", "--size", "100", "--objects", "50"];
+        let rows = rows(&client(
+            &[&short[..], &["--json", "-", "--transport", transport, "basic"]].concat(),
+        ));
         let timed = |test: &str| {
             let row = rows.iter().find(|r| r["test"] == test && r["transport"] == transport);
-            row.unwrap_or_else(|| panic!("{test} over {transport}: {rows:?}"))["count"].as_u64().unwrap()
+            row.unwrap_or_else(|| panic!("{test} over {transport}: {rows:?}"))["count"]
+                .as_u64()
+                .unwrap()
         };
         timed("basic.read") + timed("basic.write")
     };
@@ -226,7 +237,10 @@ fn two_paths(transport: &'static str) {
     let after = stats();
     // The kernel asks for neighbours now and then, whom everybody hears.
     assert!(between - before < 20, "{before} {between} {after} frames");
-    assert!(timed > 0 && after - between >= timed, "{between} {after} frames, {timed} of them timed");
+    assert!(
+        timed > 0 && after - between >= timed,
+        "{between} {after} frames, {timed} of them timed"
+    );
     // A value comes back as it was written, by whatever way.
     client(&["table", "create", "kept"]);
     client(&["put", "kept", "key", "a value"]);
@@ -263,7 +277,8 @@ fn complete(rows: &[Value], transports: &str) {
 }
 
 fn table() {
-    let mut transports = "fast+shmnet,fast+memif,fast+packet,fast+xdp,fast+tap,fast+bond".to_owned();
+    let mut transports =
+        "fast+shmnet,fast+memif,fast+packet,fast+xdp,fast+tap,fast+bond".to_owned();
     if cfg!(feature = "dpdk") {
         transports += ",fast+dpdk";
     }

@@ -25,7 +25,9 @@ fn row(text: &str, device: &str, way: &str) -> (bool, String) {
 
 fn said(command: &mut Command) -> String {
     let output = command.output().unwrap();
-    [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat()
+    [output.stdout, output.stderr]
+        .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+        .concat()
 }
 
 /// `setpriv` with the program behind it, as root without these.
@@ -68,7 +70,9 @@ pub(crate) fn missing() {
 
 /// `unshare` that runs what is behind it with a /dev/net/tun of this mode, in a mount namespace of its own.
 fn with_tun(mode: &str) -> Command {
-    let script = format!("mount -t tmpfs -o mode=755 none /dev/net && mknod -m {mode} /dev/net/tun c 10 200");
+    let script = format!(
+        "mount -t tmpfs -o mode=755 none /dev/net && mknod -m {mode} /dev/net/tun c 10 200"
+    );
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", &format!("{script} && exec \"$@\""), "sh"]);
     command
@@ -101,15 +105,24 @@ pub(crate) fn enough() {
         let (works, told) = row(&text, device, way);
         assert!(works, "{told}");
         // And not without.
-        let (works, told) =
-            row(&said(nobody(&program).args(["doctor", "--dev", DEV]).current_dir("/")), device, way);
+        let (works, told) = row(
+            &said(nobody(&program).args(["doctor", "--dev", DEV]).current_dir("/")),
+            device,
+            way,
+        );
         assert!(!works && told.contains("setcap"), "{told}");
     }
 }
 
 fn nobody(program: &std::path::Path) -> Command {
     let mut command = with_tun("666");
-    command.args(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"]);
+    command.args([
+        "setpriv",
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+        "--inh-caps=-all",
+    ]);
     command.arg(program);
     command
 }

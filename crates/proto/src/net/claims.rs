@@ -126,12 +126,15 @@ impl Claims {
 
     /// True if `addr` is ours or may become so.
     pub(super) fn wants(&self, addr: IpAddr) -> bool {
-        self.claims.iter().any(|c| !matches!(c.state, State::Learning | State::Lost) && c.addr == addr)
+        self.claims
+            .iter()
+            .any(|c| !matches!(c.state, State::Learning | State::Lost) && c.addr == addr)
     }
 
     /// True if `group` is where those are asked who have an address that is ours or may become so.
     pub(super) fn wants_group(&self, group: Ipv6Addr) -> bool {
-        let asked = |c: &Claim| matches!(c.addr, IpAddr::V6(addr) if ipv6::solicited(addr) == group);
+        let asked =
+            |c: &Claim| matches!(c.addr, IpAddr::V6(addr) if ipv6::solicited(addr) == group);
         self.claims.iter().any(|c| c.state != State::Lost && asked(c))
     }
 
@@ -154,19 +157,24 @@ impl Claims {
 
     /// A RARP server says which address is ours.
     pub(super) fn learnt(&mut self, addr: Ipv4Addr) -> Option<Event> {
-        let usable =
-            !addr.is_unspecified() && !addr.is_multicast() && !addr.is_broadcast() && !addr.is_loopback();
-        let claim = self.claims.iter_mut().find(|c| c.state == State::Learning).filter(|_| usable)?;
+        let usable = !addr.is_unspecified()
+            && !addr.is_multicast()
+            && !addr.is_broadcast()
+            && !addr.is_loopback();
+        let claim =
+            self.claims.iter_mut().find(|c| c.state == State::Learning).filter(|_| usable)?;
         let state = if self.careful { State::Probing } else { State::Announcing };
         let used = !self.careful;
-        *claim = Claim { addr: addr.into(), state, used, tries: 0, due: Instant::ZERO, defended: None };
+        *claim =
+            Claim { addr: addr.into(), state, used, tries: 0, due: Instant::ZERO, defended: None };
         self.schedule();
         used.then_some(Event::Ready(addr.into()))
     }
 
     /// Somebody at `mac` speaks or asks as if `addr` were his.
     pub(super) fn disputed(&mut self, now: Instant, addr: IpAddr, mac: Mac) -> Option<Event> {
-        let claim = self.claims.iter_mut().find(|c| c.addr == addr && c.state != State::Learning)?;
+        let claim =
+            self.claims.iter_mut().find(|c| c.addr == addr && c.state != State::Learning)?;
         let lost = !claim.used;
         if lost {
             (claim.state, claim.due) = (State::Lost, Instant::NEVER);

@@ -59,7 +59,12 @@ impl Echoes {
 }
 
 impl Stack {
-    pub(super) fn ask_echo(&mut self, now: Instant, to: IpAddr, len: usize) -> Result<u16, PingError> {
+    pub(super) fn ask_echo(
+        &mut self,
+        now: Instant,
+        to: IpAddr,
+        len: usize,
+    ) -> Result<u16, PingError> {
         if !(SECRET..=LONGEST).contains(&len) {
             return Err(PingError::Length);
         }
@@ -92,9 +97,11 @@ impl Stack {
 
     pub(super) fn echoed(&mut self, now: Instant, from: IpAddr, ident: u16, seq: u16, data: &[u8]) {
         let echoes = &mut self.echoes;
-        let same =
-            |a: &Asked| a.seq == seq && a.to == from && data.starts_with(&a.secret) && ident == echoes.ident;
-        let Some(asked) = echoes.asked.iter().position(same).and_then(|i| echoes.asked.remove(i)) else {
+        let same = |a: &Asked| {
+            a.seq == seq && a.to == from && data.starts_with(&a.secret) && ident == echoes.ident
+        };
+        let Some(asked) = echoes.asked.iter().position(same).and_then(|i| echoes.asked.remove(i))
+        else {
             self.stats.drop_unsolicited += 1;
             return;
         };

@@ -44,15 +44,18 @@ impl Stack {
                 let header = Ipv4 { ..super::paths::v4(from4, own4) };
                 let room = LONGEST_V4 - 2 * ipv4::HEADER - crate::wire::icmp::HEADER;
                 let quoted =
-                    [&header.emit(datagram.len())[..], &datagram[..datagram.len().min(room)]].concat();
+                    [&header.emit(datagram.len())[..], &datagram[..datagram.len().min(room)]]
+                        .concat();
                 let error = [&Icmp::PortUnreachable.emit(&quoted)[..], &quoted].concat();
                 self.packet(now, own, from, ipv4::ICMP, &error);
             }
             (IpAddr::V6(own6), IpAddr::V6(from6)) => {
-                let header = Ipv6 { next: ipv6::UDP, hops: super::paths::TTL, from: from6, to: own6 };
+                let header =
+                    Ipv6 { next: ipv6::UDP, hops: super::paths::TTL, from: from6, to: own6 };
                 let room = LONGEST_V6 - 2 * ipv6::HEADER - crate::wire::icmpv6::HEADER;
                 let quoted =
-                    [&header.emit(datagram.len())[..], &datagram[..datagram.len().min(room)]].concat();
+                    [&header.emit(datagram.len())[..], &datagram[..datagram.len().min(room)]]
+                        .concat();
                 let ip = Ipv6 { next: ipv6::ICMPV6, hops: 0, from: own6, to: from6 };
                 let error: Vec<u8> = Icmpv6::PortUnreachable.emit(&ip, &quoted);
                 self.packet(now, own, from, ipv6::ICMPV6, &error);
@@ -99,7 +102,9 @@ impl Stack {
     fn quoted4(&self, bytes: &[u8]) -> Option<Quoted> {
         let (header, rest) = Ipv4::quoted(bytes)?;
         let len = usize::from(u16::from_be_bytes([bytes[2], bytes[3]]));
-        let ours = header.protocol == ipv4::UDP && header.offset == 0 && self.claims.has(header.from.into());
+        let ours = header.protocol == ipv4::UDP
+            && header.offset == 0
+            && self.claims.has(header.from.into());
         self.sent(ours, header.to.into(), rest, len)
     }
 
@@ -112,14 +117,16 @@ impl Stack {
             }
             _ => rest,
         };
-        let ours = matches!(header.next, ipv6::UDP | ipv6::FRAGMENTED) && self.claims.has(header.from.into());
+        let ours = matches!(header.next, ipv6::UDP | ipv6::FRAGMENTED)
+            && self.claims.has(header.from.into());
         self.sent(ours, header.to.into(), rest, len)
     }
 
     /// Looks at the quoted ports, if the quoted header is one of ours.
     fn sent(&self, ours: bool, to: IpAddr, udp: &[u8], len: usize) -> Option<Quoted> {
         let &[a, b, c, d] = udp.first_chunk().filter(|_| ours)?;
-        let (port, to) = (u16::from_be_bytes([a, b]), SocketAddr::new(to, u16::from_be_bytes([c, d])));
+        let (port, to) =
+            (u16::from_be_bytes([a, b]), SocketAddr::new(to, u16::from_be_bytes([c, d])));
         (self.is_bound(port) && self.paths.knows(port, &to)).then_some((port, to, len))
     }
 }

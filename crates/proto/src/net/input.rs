@@ -55,7 +55,9 @@ impl Stack {
             self.stats.drop_length += 1;
             return;
         };
-        if ethernet.to != self.info.mac && !ethernet.to.is_multicast() || ethernet.from == self.info.mac {
+        if ethernet.to != self.info.mac && !ethernet.to.is_multicast()
+            || ethernet.from == self.info.mac
+        {
             self.stats.drop_address += 1;
             return;
         }
@@ -71,7 +73,14 @@ impl Stack {
     // IPv4.
 
     #[inline]
-    fn ipv4(&mut self, now: Instant, i: usize, ethernet: &Ethernet, packet: &[u8], arrival: Arrival) {
+    fn ipv4(
+        &mut self,
+        now: Instant,
+        i: usize,
+        ethernet: &Ethernet,
+        packet: &[u8],
+        arrival: Arrival,
+    ) {
         let (header, bytes) = match Ipv4::parse(packet) {
             Ok(parsed) => parsed,
             Err(ipv4::Bad::Length) => return self.stats.drop_length += 1,
@@ -108,13 +117,14 @@ impl Stack {
         };
         let (sender, target) = (IpAddr::V4(arp.sender), IpAddr::V4(arp.target));
         // RFC 5227 section 2.1.1: somebody has our address, or wants it too.
-        let probes_ours = arp.op == Op::Request && arp.sender.is_unspecified() && self.claims.wants(target);
-        let contested = if self.claims.wants(sender) { Some(sender) } else { probes_ours.then_some(target) };
+        let probes_ours =
+            arp.op == Op::Request && arp.sender.is_unspecified() && self.claims.wants(target);
+        let contested =
+            if self.claims.wants(sender) { Some(sender) } else { probes_ours.then_some(target) };
         if let Some(addr) = contested.filter(|addr| *addr == sender || !self.claims.has(*addr)) {
             return self.conflict(now, addr, arp.sender_mac);
         }
-        let usable =
-            |addr: IpAddr| matches!(addr, IpAddr::V4(a) if !matches!(a.octets()[0], 0 | 127 | 224..));
+        let usable = |addr: IpAddr| matches!(addr, IpAddr::V4(a) if !matches!(a.octets()[0], 0 | 127 | 224..));
         match arp.op {
             Op::Request if self.claims.has(target) => {
                 if usable(sender) {
@@ -158,7 +168,14 @@ impl Stack {
     // IPv6.
 
     #[inline]
-    fn ipv6(&mut self, now: Instant, i: usize, ethernet: &Ethernet, packet: &[u8], arrival: Arrival) {
+    fn ipv6(
+        &mut self,
+        now: Instant,
+        i: usize,
+        ethernet: &Ethernet,
+        packet: &[u8],
+        arrival: Arrival,
+    ) {
         let (header, rest) = match Ipv6::parse(packet) {
             Ok(parsed) => parsed,
             Err(ipv6::Bad::Length) => return self.stats.drop_length += 1,
@@ -176,7 +193,8 @@ impl Stack {
             Upper::Whole(protocol, bytes) => (protocol, bytes),
             Upper::Part(fragment, bytes) => {
                 let key = Key { from, to, protocol: 0, ident: fragment.ident };
-                let part = Part { offset: usize::from(fragment.offset), more: fragment.more, bytes };
+                let part =
+                    Part { offset: usize::from(fragment.offset), more: fragment.more, bytes };
                 let found = Found { from, to, bytes, place: Place::Frame(i), start: 0, arrival };
                 if let Some(whole) = self.reassembly.input(now, key, part, &mut self.stats) {
                     let sum = header.pseudo(fragment.next, whole.len());
@@ -295,7 +313,14 @@ impl Stack {
     // Above.
 
     /// A datagram put together of fragments, the last of which was `found`.
-    fn whole(&mut self, now: Instant, protocol: u8, sum: Sum, found: Found<'_>, whole: alloc::vec::Vec<u8>) {
+    fn whole(
+        &mut self,
+        now: Instant,
+        protocol: u8,
+        sum: Sum,
+        found: Found<'_>,
+        whole: alloc::vec::Vec<u8>,
+    ) {
         // Wholes of a burst are few: as many as its frames.
         let place = Place::Whole(self.wholes.len());
         let found = Found { bytes: &whole, place, start: 0, arrival: Arrival::default(), ..found };

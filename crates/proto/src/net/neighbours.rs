@@ -57,7 +57,8 @@ struct Entry {
 impl Entry {
     /// It is asked whether it is still there.
     const fn check(&mut self, now: Instant, wait_ns: u64) {
-        (self.state, self.due, self.tries, self.wait_ns) = (State::Checking, now.after(wait_ns), 1, wait_ns);
+        (self.state, self.due, self.tries, self.wait_ns) =
+            (State::Checking, now.after(wait_ns), 1, wait_ns);
     }
 }
 
@@ -112,7 +113,12 @@ impl Neighbours {
 
     /// The hardware address of a neighbour and until when it may be used without asking here again; if it is not known, he is
     /// asked for.
-    pub(super) fn find(&mut self, now: Instant, addr: IpAddr, stats: &mut Stats) -> Option<(Mac, Instant)> {
+    pub(super) fn find(
+        &mut self,
+        now: Instant,
+        addr: IpAddr,
+        stats: &mut Stats,
+    ) -> Option<(Mac, Instant)> {
         if !self.entries.contains_key(&addr) {
             self.insert(now, addr, State::Asking, Mac::default(), stats);
             self.asks.push_back(Ask { addr, to: None });
@@ -143,7 +149,8 @@ impl Neighbours {
                 State::Fresh | State::Checking => 2,
                 State::Fixed => 3,
             };
-            let oldest = self.entries.iter().min_by_key(|(_, e)| (rank(e), e.wanted)).map(|(addr, _)| *addr);
+            let oldest =
+                self.entries.iter().min_by_key(|(_, e)| (rank(e), e.wanted)).map(|(addr, _)| *addr);
             if let Some(entry) = oldest.and_then(|addr| self.entries.remove(&addr)) {
                 self.epoch = self.epoch.wrapping_add(1);
                 self.waiting_bytes -= entry.waiting.iter().map(Vec::len).sum::<usize>();
@@ -195,7 +202,13 @@ impl Neighbours {
     }
 
     /// `addr` says that its hardware address is `mac`, or, in an answer to one question, leaves that out.
-    pub(super) fn answered(&mut self, now: Instant, addr: IpAddr, mac: Option<Mac>, stats: &mut Stats) {
+    pub(super) fn answered(
+        &mut self,
+        now: Instant,
+        addr: IpAddr,
+        mac: Option<Mac>,
+        stats: &mut Stats,
+    ) {
         let fresh_until = now.after(self.fresh_ns);
         let Some(entry) = self.entries.get_mut(&addr) else {
             stats.drop_unsolicited += 1;
@@ -231,7 +244,13 @@ impl Neighbours {
     }
 
     /// An unasked claim about a known neighbour: if it is another one than before, he is asked whether he is still there.
-    pub(super) fn disputed(&mut self, now: Instant, addr: IpAddr, mac: Option<Mac>, stats: &mut Stats) {
+    pub(super) fn disputed(
+        &mut self,
+        now: Instant,
+        addr: IpAddr,
+        mac: Option<Mac>,
+        stats: &mut Stats,
+    ) {
         let Some(entry) = self.entries.get_mut(&addr) else { return };
         if entry.state == State::Asking || mac.is_none_or(|mac| mac == entry.mac) {
             return;
@@ -288,7 +307,8 @@ impl Neighbours {
                     }
                     State::Checking if entry.tries >= CHECKED => {
                         self.epoch = self.epoch.wrapping_add(1);
-                        (entry.state, entry.tries, entry.wait_ns) = (State::Asking, 0, self.retry_ns);
+                        (entry.state, entry.tries, entry.wait_ns) =
+                            (State::Asking, 0, self.retry_ns);
                     }
                     _ => {}
                 }

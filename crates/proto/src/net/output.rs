@@ -115,7 +115,8 @@ impl Stack {
             to,
             mtu,
         };
-        let until = found.map_or(Instant::ZERO, |(_, until)| until).min(self.paths.mtu_until(to.ip()));
+        let until =
+            found.map_or(Instant::ZERO, |(_, until)| until).min(self.paths.mtu_until(to.ip()));
         let path = Path::new(&ends, self.epoch(), until);
         if len <= path.room && found.is_some() {
             self.paths.put(path);
@@ -141,8 +142,10 @@ impl Stack {
         match to {
             IpAddr::V4(addr) => {
                 let own = self.claims.v4()?;
-                let sound =
-                    !addr.is_unspecified() && !addr.is_broadcast() && !addr.is_multicast() && addr != own;
+                let sound = !addr.is_unspecified()
+                    && !addr.is_broadcast()
+                    && !addr.is_multicast()
+                    && addr != own;
                 let gateway = || self.config.gateway4.map(IpAddr::V4);
                 let hop = if on_link(own.into()) { Some(to) } else { gateway() };
                 hop.filter(|_| sound).map(|hop| (own.into(), hop))
@@ -158,7 +161,14 @@ impl Stack {
     }
 
     /// Sends a packet with the payload `upper`, in fragments if it must be, by the outbox.
-    pub(super) fn packet(&mut self, now: Instant, from: IpAddr, to: IpAddr, protocol: u8, upper: &[u8]) {
+    pub(super) fn packet(
+        &mut self,
+        now: Instant,
+        from: IpAddr,
+        to: IpAddr,
+        protocol: u8,
+        upper: &[u8],
+    ) {
         let Some((_, hop)) = self.route(to) else {
             self.stats.drop_no_route += 1;
             return;
@@ -184,10 +194,18 @@ impl Stack {
     }
 
     /// The frames of a packet, their destination left open.
-    fn frames(&mut self, from: IpAddr, to: IpAddr, protocol: u8, upper: &[u8], mtu: usize) -> Vec<Vec<u8>> {
+    fn frames(
+        &mut self,
+        from: IpAddr,
+        to: IpAddr,
+        protocol: u8,
+        upper: &[u8],
+        mtu: usize,
+    ) -> Vec<Vec<u8>> {
         let own = self.info.mac;
         let frame = |kind, ip: &[u8], extension: &[u8], part: &[u8]| {
-            [&Ethernet { to: Mac::default(), from: own, kind }.emit()[..], ip, extension, part].concat()
+            [&Ethernet { to: Mac::default(), from: own, kind }.emit()[..], ip, extension, part]
+                .concat()
         };
         match (from, to) {
             (IpAddr::V4(from), IpAddr::V4(to)) => {
@@ -312,7 +330,13 @@ impl Stack {
 
     fn say(&mut self, say: Say) {
         let own = self.info.mac;
-        let arp = |op, sender, target_mac, target| Arp { op, sender_mac: own, sender, target_mac, target };
+        let arp = |op, sender, target_mac, target| Arp {
+            op,
+            sender_mac: own,
+            sender,
+            target_mac,
+            target,
+        };
         let nobody = Mac::default();
         match say {
             Say::Learn => {
@@ -353,7 +377,8 @@ impl Stack {
             IpAddr::V6(target) => {
                 let Some(from) = self.claims.v6() else { return };
                 let group = ipv6::solicited(target);
-                let ip = Ipv6 { next: 0, hops: 0, from, to: if to.is_some() { target } else { group } };
+                let ip =
+                    Ipv6 { next: 0, hops: 0, from, to: if to.is_some() { target } else { group } };
                 let message = Icmpv6::Solicit { target, mac: Some(own) };
                 self.post_discovery(to.unwrap_or_else(|| ipv6::group_mac(group)), &ip, &message);
             }

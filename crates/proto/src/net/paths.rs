@@ -125,7 +125,8 @@ impl Path {
     /// True if it leads from `port` to `to`, whose key is `key`: over IPv4 the key says all.
     #[inline]
     pub(super) fn leads(&self, key: u64, port: u16, to: &SocketAddr) -> bool {
-        self.key == key && if to.is_ipv4() { self.len < ROOM } else { self.port == port && self.to == *to }
+        self.key == key
+            && if to.is_ipv4() { self.len < ROOM } else { self.port == port && self.to == *to }
     }
 
     /// The headers with what is missing in them: by words, since what is written by octets is slow to be read by words.
@@ -154,7 +155,16 @@ impl Path {
 
 /// The header of a whole UDP datagram.
 pub(super) const fn v4(from: Ipv4Addr, to: Ipv4Addr) -> Ipv4 {
-    Ipv4 { dont_fragment: true, more: false, offset: 0, ident: 0, ttl: TTL, protocol: ipv4::UDP, from, to }
+    Ipv4 {
+        dont_fragment: true,
+        more: false,
+        offset: 0,
+        ident: 0,
+        ttl: TTL,
+        protocol: ipv4::UDP,
+        from,
+        to,
+    }
 }
 
 const fn v6(from: IpAddr, to: IpAddr) -> Ipv6 {
@@ -228,7 +238,14 @@ impl Paths {
 
     /// A router says that a packet of `len` octets to `to` was too big for a link that carries `mtu`, or does not say what it
     /// carries. True if that is news.
-    pub(super) fn lower(&mut self, now: Instant, to: IpAddr, len: usize, mtu: usize, own: usize) -> bool {
+    pub(super) fn lower(
+        &mut self,
+        now: Instant,
+        to: IpAddr,
+        len: usize,
+        mtu: usize,
+        own: usize,
+    ) -> bool {
         let least = if to.is_ipv4() { LEAST_V4 } else { LEAST_V6 };
         let plateau = || PLATEAUS.into_iter().find(|p| *p < len).unwrap_or(least);
         let mtu = if mtu == 0 { plateau() } else { mtu }.max(least);
@@ -236,7 +253,8 @@ impl Paths {
             return false;
         }
         if self.lowered.len() >= LOWERED && !self.lowered.contains_key(&to) {
-            let oldest = self.lowered.iter().min_by_key(|(_, (_, until))| *until).map(|(addr, _)| *addr);
+            let oldest =
+                self.lowered.iter().min_by_key(|(_, (_, until))| *until).map(|(addr, _)| *addr);
             oldest.and_then(|addr| self.lowered.remove(&addr));
         }
         self.lowered.insert(to, (mtu, now.after(LOWERED_NS)));

@@ -27,14 +27,26 @@ impl<D: Device> Port<D> {
     ///
     /// # Errors
     /// None today: a stack's first port is free.
-    pub fn new(config: Config, device: D, port: u16, v6: bool, rng: Rng) -> Result<Self, BindError> {
+    pub fn new(
+        config: Config,
+        device: D,
+        port: u16,
+        v6: bool,
+        rng: Rng,
+    ) -> Result<Self, BindError> {
         let info = device.info();
         let mut stack = Stack::new(config, info, rng);
         let port = stack.bind(port)?;
         let headers = if v6 { ipv6::HEADER } else { ipv4::HEADER } + udp::HEADER;
         // A frame that is longer than what the device takes at once is no use, whatever its wire carries.
         let mtu = info.mtu.min(info.max_send.saturating_sub(HEADER));
-        Ok(Self { stack, device, port, now: Instant::ZERO, max_payload: mtu.saturating_sub(headers) })
+        Ok(Self {
+            stack,
+            device,
+            port,
+            now: Instant::ZERO,
+            max_payload: mtu.saturating_sub(headers),
+        })
     }
 
     /// The same with something around the device that does as it does.
@@ -125,11 +137,13 @@ impl<D: Device> Datagrams for Port<D> {
     #[inline]
     fn send(&mut self, to: Addr, parts: &[&[u8]]) -> Sent {
         match to {
-            Addr::Net(to) => match self.stack.send(self.now, &mut self.device, self.port, to, parts) {
-                Sent::Full => Sent::Full,
-                // That a device has vanished is no news about one peer: what is sent is lost.
-                Sent::Yes | Sent::Gone => Sent::Yes,
-            },
+            Addr::Net(to) => {
+                match self.stack.send(self.now, &mut self.device, self.port, to, parts) {
+                    Sent::Full => Sent::Full,
+                    // That a device has vanished is no news about one peer: what is sent is lost.
+                    Sent::Yes | Sent::Gone => Sent::Yes,
+                }
+            }
             Addr::Local(_) => Sent::Yes,
         }
     }

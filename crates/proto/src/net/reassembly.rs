@@ -87,7 +87,14 @@ impl Reassembly {
         let index = self.datagrams.iter().position(|d| d.key == key).unwrap_or_else(|| {
             let due = now.after(self.wait_ns);
             self.bytes += OVERHEAD;
-            let fresh = Datagram { key, due, pieces: Vec::new(), len: None, bytes: OVERHEAD, spoilt: false };
+            let fresh = Datagram {
+                key,
+                due,
+                pieces: Vec::new(),
+                len: None,
+                bytes: OVERHEAD,
+                spoilt: false,
+            };
             self.datagrams.push_back(fresh);
             self.datagrams.len() - 1
         });
@@ -138,12 +145,16 @@ impl Datagram {
             return;
         }
         let at = self.pieces.partition_point(|(offset, _)| *offset < part.offset);
-        if self.pieces.get(at).is_some_and(|(offset, bytes)| *offset == part.offset && bytes == part.bytes) {
+        if self
+            .pieces
+            .get(at)
+            .is_some_and(|(offset, bytes)| *offset == part.offset && bytes == part.bytes)
+        {
             return;
         }
         let last = self.pieces.last().map_or(0, |(offset, bytes)| offset + bytes.len());
-        let beyond =
-            self.len.is_some_and(|len| end > len || !part.more && end != len) || !part.more && last > end;
+        let beyond = self.len.is_some_and(|len| end > len || !part.more && end != len)
+            || !part.more && last > end;
         let before = at.checked_sub(1).and_then(|i| self.pieces.get(i));
         let overlaps = before.is_some_and(|(offset, bytes)| offset + bytes.len() > part.offset)
             || self.pieces.get(at).is_some_and(|(offset, _)| end > *offset);

@@ -45,8 +45,10 @@ impl Run {
 
     fn takes(&self, port: u16, to: &SocketAddr, len: usize, max_send: usize) -> bool {
         // The UDP length of the whole has 16 bits, and so has that of IPv4.
-        let longest =
-            max_send.min(MAX_FRAME - (ipv6::HEADER - ipv4::HEADER)) - ipv6::HEADER - udp::HEADER - HEADER;
+        let longest = max_send.min(MAX_FRAME - (ipv6::HEADER - ipv4::HEADER))
+            - ipv6::HEADER
+            - udp::HEADER
+            - HEADER;
         let open = self.count > 0 && !self.closed && self.count < SEGMENTS;
         let fits = len > 0 && len <= self.segment && self.bytes.len() + len <= longest;
         open && fits && self.path.port == port && self.path.to == *to
@@ -99,7 +101,8 @@ impl Stack {
                 let udp_len = (udp::HEADER + len) as u16;
                 let headers = path.headers(udp_len, path.pseudo_sum.word(udp_len).folded());
                 let (header, mss) = (path.len as u16, run.segment as u16);
-                let offload = Offload::Segments { kind: Segmented::Udp, start: start as u16, header, mss };
+                let offload =
+                    Offload::Segments { kind: Segmented::Udp, start: start as u16, header, mss };
                 device.send_behind(&headers, &[&run.bytes], len, offload)
             }
         };

@@ -61,7 +61,11 @@ impl Short {
 
     /// Who sent a datagram to our port, and where in the frame its payload lies; `None`: the ordinary way may know more.
     #[inline]
-    pub(super) fn datagram(&self, frame: &[u8], arrival: Arrival) -> Option<(SocketAddrV4, Range<usize>)> {
+    pub(super) fn datagram(
+        &self,
+        frame: &[u8],
+        arrival: Arrival,
+    ) -> Option<(SocketAddrV4, Range<usize>)> {
         let head: &[u8; HEADERS] = frame.first_chunk()?;
         let [a, b, c, d, e] = words(head);
         let differs = |i: usize, word: u64| (word ^ self.words[i]) & MASKS[i];
@@ -85,7 +89,11 @@ impl Short {
         let udp_len = usize::from(((e >> 48) as u16).swap_bytes());
         let payload = HEADERS..HEADER + ip_len;
         let whole = arrival.segment == 0 || udp_len <= udp::HEADER + usize::from(arrival.segment);
-        if ip_len != udp_len + ipv4::HEADER || udp_len < udp::HEADER || payload.end > frame.len() || !whole {
+        if ip_len != udp_len + ipv4::HEADER
+            || udp_len < udp::HEADER
+            || payload.end > frame.len()
+            || !whole
+        {
             return None;
         }
         Some((SocketAddrV4::new(from, ((e >> 16) as u16).swap_bytes()), payload))

@@ -157,7 +157,10 @@ impl Stack {
     /// True if nothing that arrived waits here to be asked for, and nothing waits for the device.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.taken == self.frames && self.joined.is_none() && self.outbox.is_empty() && self.run.is_empty()
+        self.taken == self.frames
+            && self.joined.is_none()
+            && self.outbox.is_empty()
+            && self.run.is_empty()
     }
 
     // Input.
@@ -187,7 +190,9 @@ impl Stack {
             self.taken += 1;
         }
         self.stats.datagrams_in += self.items.len() as u64;
-        if !self.outbox.is_empty() || more && !(self.neighbours.is_quiet() && self.claims.is_quiet()) {
+        if !self.outbox.is_empty()
+            || more && !(self.neighbours.is_quiet() && self.claims.is_quiet())
+        {
             self.output(now, device);
         }
         self.items.len()
@@ -198,7 +203,11 @@ impl Stack {
     /// # Panics
     /// If `i` is not below what that `input` returned, or `device` is another one.
     #[inline]
-    pub fn datagram<'b, D: Device>(&'b self, i: usize, device: &'b D) -> (u16, SocketAddr, &'b [u8]) {
+    pub fn datagram<'b, D: Device>(
+        &'b self,
+        i: usize,
+        device: &'b D,
+    ) -> (u16, SocketAddr, &'b [u8]) {
         let item = &self.items[i];
         let bytes = match item.place {
             Place::Frame(frame) => device.frame(frame).0,
@@ -225,7 +234,8 @@ impl Stack {
     /// When `tick` wants to be called, and `output` after it.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
-        let next = self.claims.deadline().min(self.neighbours.deadline()).min(self.reassembly.deadline());
+        let next =
+            self.claims.deadline().min(self.neighbours.deadline()).min(self.reassembly.deadline());
         (next < Instant::NEVER).then_some(next)
     }
 

@@ -157,7 +157,12 @@ impl Rnic {
     /// # Errors
     /// [`PostError::Invalid`] if there is no such queue pair or it is not idle, or for a revision that cannot be;
     /// [`PostError::TooLong`] for private data; [`PostError::NoRoom`].
-    pub fn connect(&mut self, now: Instant, qp: Qp, options: &ConnectOptions) -> Result<Conn, PostError> {
+    pub fn connect(
+        &mut self,
+        now: Instant,
+        qp: Qp,
+        options: &ConnectOptions,
+    ) -> Result<Conn, PostError> {
         self.shared.now = now;
         let queue_pair = self.qps.get_mut(qp.0).filter(|qp| qp.state == QpState::Idle);
         let queue_pair = queue_pair.ok_or(PostError::Invalid)?;
@@ -180,7 +185,9 @@ impl Rnic {
         queue_pair.start(Conn(conn), options.rnr_timeout_ns);
         queue_pair.asked = true;
         // What opens a peer-to-peer connection otherwise comes before a hello could.
-        if !config.acknowledge_writes || options.peer_to_peer.is_some_and(|kind| kind != RtrKind::Write) {
+        if !config.acknowledge_writes
+            || options.peer_to_peer.is_some_and(|kind| kind != RtrKind::Write)
+        {
             queue_pair.placement.foreign();
         }
         if let Some(connection) = self.conns.get_mut(conn) {
@@ -258,7 +265,12 @@ impl Rnic {
     ///
     /// # Errors
     /// [`PostError::Invalid`] if there is no such request; [`PostError::TooLong`] for private data. The request stands then.
-    pub fn reject(&mut self, now: Instant, conn: Conn, private_data: &[u8]) -> Result<(), PostError> {
+    pub fn reject(
+        &mut self,
+        now: Instant,
+        conn: Conn,
+        private_data: &[u8],
+    ) -> Result<(), PostError> {
         self.shared.now = now;
         let connection = self.conns.get_mut(conn.0).ok_or(PostError::Invalid)?;
         let Phase::Awaited { responder, answer: true } = &mut connection.phase else {
@@ -297,7 +309,13 @@ impl Rnic {
     /// Takes what arrived: `bytes` are all octets of the stream that were not consumed before and are there. Returns how
     /// many are consumed; the caller keeps the others in front of what comes next, at most 72 KiB. While the stream
     /// [is stalled](Rnic::is_stalled) nothing is consumed.
-    pub fn input<M: Memory>(&mut self, now: Instant, conn: Conn, bytes: &[u8], memory: &mut M) -> usize {
+    pub fn input<M: Memory>(
+        &mut self,
+        now: Instant,
+        conn: Conn,
+        bytes: &[u8],
+        memory: &mut M,
+    ) -> usize {
         self.shared.now = now;
         let mut used = 0;
         if self.is_stalled(conn) {
@@ -337,7 +355,8 @@ impl Rnic {
 
     #[cold]
     fn has_kept_too_much(&mut self, conn: Conn) -> bool {
-        let queue_pair = self.conns.get(conn.0).and_then(|c| c.qp).and_then(|qp| self.qps.get(qp.0));
+        let queue_pair =
+            self.conns.get(conn.0).and_then(|c| c.qp).and_then(|qp| self.qps.get(qp.0));
         queue_pair.is_some_and(|queue_pair| queue_pair.is_stalled(&mut self.shared))
     }
 
@@ -356,7 +375,10 @@ impl Rnic {
     pub fn direct(&mut self, conn: Conn) -> Option<Span> {
         let connection = self.conns.get_mut(conn.0)?;
         let rest = connection.deframer.rest();
-        if rest == 0 || connection.partial || !matches!(connection.phase, Phase::Open | Phase::Closing) {
+        if rest == 0
+            || connection.partial
+            || !matches!(connection.phase, Phase::Open | Phase::Closing)
+        {
             return None;
         }
         let span = self.qps.get_mut(connection.qp?.0)?.direct(&self.shared)?;
@@ -544,8 +566,12 @@ impl Rnic {
             }
             connection.due = Instant::NEVER;
             match connection.phase {
-                Phase::Requested(_) | Phase::Awaited { .. } => self.give_up(Conn(conn), Why::Timeout, true),
-                Phase::Open if !connection.established => self.give_up(Conn(conn), Why::Timeout, true),
+                Phase::Requested(_) | Phase::Awaited { .. } => {
+                    self.give_up(Conn(conn), Why::Timeout, true)
+                }
+                Phase::Open if !connection.established => {
+                    self.give_up(Conn(conn), Why::Timeout, true)
+                }
                 Phase::Open if connection.finished => self.finish(Conn(conn)),
                 Phase::Open if connection.unread => self.end_unread(Conn(conn)),
                 Phase::Open => {

@@ -97,7 +97,9 @@ impl CompletionQueue {
     /// Whether a success of one queue pair waits here.
     #[must_use]
     pub fn tells_of(&self, qp: Qp) -> bool {
-        self.entries.iter().any(|completion| completion.qp == qp && completion.status == Status::Success)
+        self.entries
+            .iter()
+            .any(|completion| completion.qp == qp && completion.status == Status::Success)
     }
 
     /// Takes out what is of one queue pair, which begins anew or has gone.

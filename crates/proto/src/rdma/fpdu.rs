@@ -154,7 +154,8 @@ impl Framer {
         let length_at = start + if self.to_marker == Some(0) { MARKER } else { 0 };
         let to_marker = self.to_marker.unwrap_or(usize::MAX);
         let bytes = &mut record.bytes;
-        let mut out = Interleaved { bytes, to_marker, length_at, crc: self.crc, sum: 0, summed: start };
+        let mut out =
+            Interleaved { bytes, to_marker, length_at, crc: self.crc, sum: 0, summed: start };
         out.put(&(ulpdu as u16).to_be_bytes());
         out.put(header);
         for piece in payload {
@@ -190,7 +191,9 @@ fn referred<M: Memory + ?Sized>(
     for piece in payload {
         match *piece {
             Piece::Bytes(bytes) => record.bytes.extend_from_slice(bytes),
-            Piece::Memory(span) if span.len < WORTH_A_PART => append(&mut record.bytes, span, memory)?,
+            Piece::Memory(span) if span.len < WORTH_A_PART => {
+                append(&mut record.bytes, span, memory)?
+            }
             Piece::Memory(span) => {
                 record.cover(start);
                 start = record.bytes.len();
@@ -205,7 +208,11 @@ fn referred<M: Memory + ?Sized>(
 }
 
 /// Appends a copy of `span` to `bytes`; where it is empty, it may lie anywhere.
-fn append<M: Memory + ?Sized>(bytes: &mut Vec<u8>, span: Span, memory: &mut M) -> Result<(), Unmapped> {
+fn append<M: Memory + ?Sized>(
+    bytes: &mut Vec<u8>,
+    span: Span,
+    memory: &mut M,
+) -> Result<(), Unmapped> {
     if span.len == 0 { Ok(()) } else { memory.append(span, bytes) }
 }
 

@@ -119,19 +119,28 @@ mod tests {
     impl Game {
         fn new() -> Self {
             let mut pair = Pair::connected(&Setup::default());
-            let (own, theirs) = (pair.a.region([1; 64].to_vec(), 0), pair.b.region([2; 64].to_vec(), 0));
+            let (own, theirs) =
+                (pair.a.region([1; 64].to_vec(), 0), pair.b.region([2; 64].to_vec(), 0));
             Self { pair, own, theirs }
         }
 
         fn write(&mut self, id: u64) {
             self.pair.wait(US);
-            self.pair.a.post(id, SendOp::Write(Remote { stag: self.theirs, addr: 0 }), &[(self.own, 0, 8)]);
+            self.pair.a.post(
+                id,
+                SendOp::Write(Remote { stag: self.theirs, addr: 0 }),
+                &[(self.own, 0, 8)],
+            );
             self.pair.run();
         }
 
         fn answer(&mut self) {
             self.pair.wait(US);
-            self.pair.b.post(0, SendOp::Write(Remote { stag: self.own, addr: 8 }), &[(self.theirs, 0, 8)]);
+            self.pair.b.post(
+                0,
+                SendOp::Write(Remote { stag: self.own, addr: 8 }),
+                &[(self.theirs, 0, 8)],
+            );
             self.pair.run();
         }
 

@@ -35,7 +35,9 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub use door::{AcceptOptions, Config, ConnectOptions, End, Event, Limits, QpOptions, QpState, Why};
+pub use door::{
+    AcceptOptions, Config, ConnectOptions, End, Event, Limits, QpOptions, QpState, Why,
+};
 pub use hold::Polled;
 pub use rnic::Rnic;
 

@@ -389,14 +389,26 @@ impl Regions {
     }
 
     /// What a window on that part of a region is good for.
-    fn window_on(&self, pd: Pd, region: Stag, addr: u64, len: u64, access: Access) -> Result<Valid, Status> {
+    fn window_on(
+        &self,
+        pd: Pd,
+        region: Stag,
+        addr: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<Valid, Status> {
         let tag = self.tags.get(&index(region)).filter(|t| t.stag == region && t.pd == pd);
         let tag = tag.filter(|t| !matches!(t.role, Role::Window(_))).ok_or(Status::Bind)?;
         let valid = tag.valid.filter(|v| v.access.bind).ok_or(Status::Bind)?;
         let writes = access.remote_write || access.remote_atomic;
         let extent = valid.extent.part(addr, len).filter(|_| valid.access.local_write || !writes);
         let access = Access { local_write: false, bind: false, ..access };
-        Ok(Valid { extent: extent.ok_or(Status::Bind)?, access, qp: None, parent: Some(index(region)) })
+        Ok(Valid {
+            extent: extent.ok_or(Status::Bind)?,
+            access,
+            qp: None,
+            parent: Some(index(region)),
+        })
     }
 
     /// Makes a fast registration or a window of one queue pair invalid, on behalf of the program.
@@ -419,7 +431,10 @@ impl Regions {
     /// # Errors
     /// [`Cause::CANNOT_INVALIDATE`].
     pub fn remote_invalidate(&mut self, by: Stream, stag: Stag) -> Result<(), Cause> {
-        let tag = self.tags.get(&index(stag)).filter(|t| t.stag == stag && t.pd == by.pd && t.windows == 0);
+        let tag = self
+            .tags
+            .get(&index(stag))
+            .filter(|t| t.stag == stag && t.pd == by.pd && t.windows == 0);
         let valid = tag.and_then(|t| t.valid).filter(|v| v.qp == Some(by.qp));
         let remote = |a: Access| a.remote_write || a.remote_read || a.remote_atomic;
         valid.filter(|v| remote(v.access)).ok_or(Cause::CANNOT_INVALIDATE)?;
@@ -437,8 +452,10 @@ impl Regions {
             return Ok(NOTHING);
         }
         let tag = self.tags.get(&index(sge.stag)).filter(|t| t.stag == sge.stag && t.pd == pd);
-        let valid = tag.filter(|t| !matches!(t.role, Role::Window(_))).and_then(|t| t.valid.as_ref());
-        let valid = valid.filter(|v| !write || v.access.local_write).ok_or(Status::LocalProtection)?;
+        let valid =
+            tag.filter(|t| !matches!(t.role, Role::Window(_))).and_then(|t| t.valid.as_ref());
+        let valid =
+            valid.filter(|v| !write || v.access.local_write).ok_or(Status::LocalProtection)?;
         valid.extent.part(sge.addr, sge.len.into()).map(|e| e.span()).ok_or(Status::LocalProtection)
     }
 
@@ -449,7 +466,14 @@ impl Regions {
     /// The [`Cause`] to answer with: that of DDP for Writes, where a missing right counts as a tag that is not valid, since
     /// DDP has no other code for it; that of RDMAP for the others.
     #[inline]
-    pub fn remote(&self, by: Stream, stag: Stag, addr: u64, len: u32, right: Right) -> Result<Span, Cause> {
+    pub fn remote(
+        &self,
+        by: Stream,
+        stag: Stag,
+        addr: u64,
+        len: u32,
+        right: Right,
+    ) -> Result<Span, Cause> {
         if len == 0 {
             return Ok(NOTHING);
         }
@@ -514,7 +538,8 @@ impl Regions {
         if self.tags.get(&at).is_some_and(|t| t.windows > 0) {
             // Rare enough for a look at every tag.
             let on_it = |t: &Tag| t.valid.is_some_and(|v| v.parent == Some(at));
-            let windows = self.tags.iter().filter(|(_, t)| on_it(t)).map(|(&i, _)| i).collect::<Vec<_>>();
+            let windows =
+                self.tags.iter().filter(|(_, t)| on_it(t)).map(|(&i, _)| i).collect::<Vec<_>>();
             windows.into_iter().for_each(|w| self.revoke(w));
         }
     }

@@ -3,7 +3,9 @@
 use alloc::vec::Vec;
 
 use super::{Access, PostError};
-use super::{Completed, Completion, Conn, Data, RecvRequest, SendFlags, SendOp, SendRequest, Sge, Status};
+use super::{
+    Completed, Completion, Conn, Data, RecvRequest, SendFlags, SendOp, SendRequest, Sge, Status,
+};
 
 impl Access {
     /// Receives and the answers to Reads may be placed here; no peer reaches it.
@@ -15,8 +17,13 @@ impl Access {
         bind: false,
     };
     /// Everything.
-    pub const ALL: Self =
-        Self { local_write: true, remote_write: true, remote_read: true, remote_atomic: true, bind: true };
+    pub const ALL: Self = Self {
+        local_write: true,
+        remote_write: true,
+        remote_read: true,
+        remote_atomic: true,
+        bind: true,
+    };
 }
 
 impl Conn {
@@ -152,7 +159,9 @@ mod tests {
     #[test]
     fn lists_have_a_limit() {
         let list = [Sge::default(); MAX_SGE + 1];
-        assert!(matches!(Data::try_from(&list[..MAX_SGE]), Ok(Data::Gather(l)) if l.len() == MAX_SGE));
+        assert!(
+            matches!(Data::try_from(&list[..MAX_SGE]), Ok(Data::Gather(l)) if l.len() == MAX_SGE)
+        );
         assert_eq!(Data::try_from(&list[..]), Err(PostError::TooManyElements));
     }
 }

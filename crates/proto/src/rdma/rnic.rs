@@ -25,7 +25,8 @@ use super::qp::unready::Unready;
 use super::qp::{Fault, QueuePair};
 use super::table::Table;
 use super::{
-    Access, Completion, Conn, Cq, MAX_INLINE, MAX_SGE, Pd, PostError, Qp, RecvRequest, SendRequest, Srq, Stag,
+    Access, Completion, Conn, Cq, MAX_INLINE, MAX_SGE, Pd, PostError, Qp, RecvRequest, SendRequest,
+    Srq, Stag,
 };
 use crate::wire::rdmap::Cause;
 use crate::{Instant, Rng};
@@ -313,8 +314,15 @@ impl Rnic {
         }
         self.shared.mr.hold_pd(pd)?;
         let (waiting, unready, limit, users) = (VecDeque::new(), VecDeque::new(), 0, 0);
-        let srq =
-            self.shared.srqs.insert(|_| SharedQueue { pd, depth, max_sge, limit, waiting, users, unready });
+        let srq = self.shared.srqs.insert(|_| SharedQueue {
+            pd,
+            depth,
+            max_sge,
+            limit,
+            waiting,
+            users,
+            unready,
+        });
         if srq.is_none() {
             self.shared.mr.release_pd(pd);
         }

@@ -65,7 +65,8 @@ pub struct PeerDepths {
 impl PeerDepths {
     fn new(enhanced: Option<Enhanced>) -> Self {
         let said = |depth: u16| (depth != UNSAID).then_some(depth);
-        enhanced.map_or_else(Self::default, |block| Self { ird: said(block.ird), ord: said(block.ord) })
+        enhanced
+            .map_or_else(Self::default, |block| Self { ird: said(block.ird), ord: said(block.ord) })
     }
 }
 
@@ -252,7 +253,9 @@ impl Initiator {
             // Whoever does not know RFC 6581 may refuse in its own revision.
             return Answer::Rejected { peer, private_data, consumed };
         }
-        if reply.revision != self.wishes.revision || reply.enhanced.is_some() != (self.wishes.revision >= 2) {
+        if reply.revision != self.wishes.revision
+            || reply.enhanced.is_some() != (self.wishes.revision >= 2)
+        {
             return Answer::Failed { why: Failure::Mismatch, terminate: None };
         }
         let negotiated = Negotiated {
@@ -272,13 +275,20 @@ impl Initiator {
         }
         let first = match self.wishes.rtr {
             // A reply that does not mirror the model accepts no form of it.
-            Some(ours) => match ours.and(reply.enhanced.and_then(|block| block.rtr).unwrap_or_default()) {
-                none if none.is_empty() => return failed(Failure::Rtr),
-                common => common.cheapest().map_or(First::Free, First::Send),
-            },
+            Some(ours) => {
+                match ours.and(reply.enhanced.and_then(|block| block.rtr).unwrap_or_default()) {
+                    none if none.is_empty() => return failed(Failure::Rtr),
+                    common => common.cheapest().map_or(First::Free, First::Send),
+                }
+            }
             None => First::Free,
         };
-        Answer::Accepted { negotiated: Negotiated { first, ..negotiated }, peer, private_data, consumed }
+        Answer::Accepted {
+            negotiated: Negotiated { first, ..negotiated },
+            peer,
+            private_data,
+            consumed,
+        }
     }
 }
 
@@ -377,7 +387,12 @@ impl Responder {
     ///
     /// # Errors
     /// [`Misuse`].
-    pub fn reject(&mut self, depths: Depths, private_data: &[u8], out: &mut Vec<u8>) -> Result<(), Misuse> {
+    pub fn reject(
+        &mut self,
+        depths: Depths,
+        private_data: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(), Misuse> {
         let request = self.request.ok_or(Misuse::State)?;
         let asked = request.enhanced.and_then(|block| block.rtr);
         let rtr = asked.map(|asked| self.forms(asked, depths.ird));

@@ -168,17 +168,27 @@ impl Budget {
             return;
         }
         let silent = |holder: &Holder| now.since(holder.brought_at) >= SILENT_NS;
-        self.late = self.holders.iter().filter(|(_, holder)| silent(holder)).map(|(name, _)| *name).collect();
-        let impatient = self.waiting.iter().filter(|waiter| now.since(waiter.since) >= WAIT_NS).count();
+        self.late = self
+            .holders
+            .iter()
+            .filter(|(_, holder)| silent(holder))
+            .map(|(name, _)| *name)
+            .collect();
+        let impatient =
+            self.waiting.iter().filter(|waiter| now.since(waiter.since) >= WAIT_NS).count();
         let mut slow: Vec<(usize, u32)> = self
             .holders
             .iter()
             // One that has not had its chance since the last look is not judged.
-            .filter(|(_, holder)| holder.since <= self.looked_at && holder.brought < SLOW && !silent(holder))
+            .filter(|(_, holder)| {
+                holder.since <= self.looked_at && holder.brought < SLOW && !silent(holder)
+            })
             .map(|(name, holder)| (holder.brought, *name))
             .collect();
         slow.sort_unstable();
-        self.late.extend(slow.iter().take(impatient.saturating_sub(self.late.len())).map(|(_, name)| *name));
+        self.late.extend(
+            slow.iter().take(impatient.saturating_sub(self.late.len())).map(|(_, name)| *name),
+        );
         for holder in self.holders.values_mut() {
             holder.brought = 0;
         }
@@ -248,7 +258,9 @@ mod tests {
     fn room_is_for_whole_messages_and_the_shortest_gets_it_first() {
         let mut budget = Budget::new(100);
         assert!(budget.take(at(0), 1, 60) && budget.take(at(0), 2, 40) && !budget.is_crowded());
-        assert!(!budget.take(at(0), 3, 50) && !budget.take(at(0), 4, 20) && !budget.take(at(0), 6, 20));
+        assert!(
+            !budget.take(at(0), 3, 50) && !budget.take(at(0), 4, 20) && !budget.take(at(0), 6, 20)
+        );
         budget.give(at(1), 1, 20);
         assert_eq!(granted(&mut budget), [4]);
         budget.leave(at(1), 2);
@@ -269,7 +281,11 @@ mod tests {
         assert!(!budget.take(at(3), 6, 1) && !budget.take(at(3), 7, 1));
         budget.leave(at(3), 6);
         budget.leave(at(3), 7);
-        assert_eq!((granted(&mut budget), budget.is_crowded()), (Vec::new(), false), "it waits no more");
+        assert_eq!(
+            (granted(&mut budget), budget.is_crowded()),
+            (Vec::new(), false),
+            "it waits no more"
+        );
         budget.leave(at(3), 5);
         assert_eq!(late(&mut budget, at(9000)), []);
         assert_eq!((budget.taken, budget.deadline()), (0, Instant::NEVER));
@@ -315,7 +331,9 @@ mod tests {
         let mut budget = Budget::new(MOST);
         (1..=4).for_each(|name| assert!(budget.take(at(0), name, MAX_MESSAGE)));
         assert!(!budget.take(at(0), 5, MAX_MESSAGE));
-        (6..22).for_each(|name| assert!(budget.take(at(0), name, 1 << 20), "{name}: values of the store"));
+        (6..22).for_each(|name| {
+            assert!(budget.take(at(0), name, 1 << 20), "{name}: values of the store")
+        });
         assert!(!budget.take(at(0), 22, 1 << 20));
         // Short ones come without end: each that leaves has a successor.
         for name in 23..100 {
@@ -323,7 +341,10 @@ mod tests {
             budget.leave(at(1), name - 17);
             let next = granted(&mut budget);
             if next.is_empty() {
-                assert!(name <= 23 + OLDEST_EVERY, "the oldest one's turn has come, and it waits for room");
+                assert!(
+                    name <= 23 + OLDEST_EVERY,
+                    "the oldest one's turn has come, and it waits for room"
+                );
                 budget.leave(at(1), 1);
                 return;
             }
@@ -336,7 +357,8 @@ mod tests {
     #[test]
     fn eighty_stalled_senders_keep_an_honest_one_out_for_seconds_only() {
         let mut budget = Budget::new(MOST);
-        let mut reading: Vec<u32> = (0..80).filter(|&name| budget.take(at(0), name, MAX_MESSAGE)).collect();
+        let mut reading: Vec<u32> =
+            (0..80).filter(|&name| budget.take(at(0), name, MAX_MESSAGE)).collect();
         assert_eq!(reading.len(), 4);
         assert!(!budget.take(at(0), 80, MAX_MESSAGE));
         let mut ended = 0;

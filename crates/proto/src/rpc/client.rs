@@ -16,7 +16,8 @@ use super::session::{Calls, INDEX_MAX, Phase};
 use super::slab::NONE;
 use super::slot::{BUFFER_MOST, Incoming, Missing, Outgoing, Placed, Role, WINDOWED_PACKETS};
 use super::{
-    CloseReason, Event, MAX_MESSAGE, Message, Payload, RequestError, RpcError, RpcId, SessionId, trace_id,
+    CloseReason, Event, MAX_MESSAGE, Message, Payload, RequestError, RpcError, RpcId, SessionId,
+    trace_id,
 };
 use crate::probe::{Point, Probe};
 use crate::time::US;
@@ -126,7 +127,8 @@ impl<P: Probe> Endpoint<P> {
     #[inline]
     fn fold_calls(&mut self, c: u32) {
         let session = &mut self.clients[c];
-        if session.busy == 0 && self.calls.get(session.calls).is_some_and(|calls| calls.queued == 0) {
+        if session.busy == 0 && self.calls.get(session.calls).is_some_and(|calls| calls.queued == 0)
+        {
             self.calls.free(session.calls);
             session.calls = NONE;
         }
@@ -197,7 +199,8 @@ impl<P: Probe> Endpoint<P> {
     fn finish(&mut self, i: u32) -> (RpcId, u64) {
         self.settle_out(i);
         let slot = &mut self.slots[i];
-        let (rpc, c, role, channel) = ((RpcId(slot.id), slot.tag), slot.session, slot.role, slot.channel);
+        let (rpc, c, role, channel) =
+            ((RpcId(slot.id), slot.tag), slot.session, slot.role, slot.channel);
         if slot.incoming.take().is_some_and(|incoming| incoming.scheduled) {
             self.credit.remove(i);
         }
@@ -416,7 +419,8 @@ impl<P: Probe> Endpoint<P> {
         let slot = &mut self.slots[i];
         if slot.incoming.is_none() {
             // The reply acknowledges the request.
-            let granted = if self.lossless { packet.msg_len } else { self.config.unscheduled_bytes };
+            let granted =
+                if self.lossless { packet.msg_len } else { self.config.unscheduled_bytes };
             let incoming = Incoming::new(self.now, packet.msg_len, u32::from(slot.mss), granted);
             slot.incoming = Some(Box::new(incoming));
             slot.executing = false;
@@ -438,7 +442,9 @@ impl<P: Probe> Endpoint<P> {
             }
             Placed::Whole => {
                 let bytes = core::mem::take(&mut incoming.bytes);
-                if !self.lossless && packet.msg_len > WINDOWED_PACKETS * u32::from(self.slots[i].mss) {
+                if !self.lossless
+                    && packet.msg_len > WINDOWED_PACKETS * u32::from(self.slots[i].mss)
+                {
                     // What a long reply takes up of the server's window is given back now.
                     self.send_grant(i);
                 }
@@ -487,8 +493,11 @@ impl<P: Probe> Endpoint<P> {
             Kind::Busy => self.refused(i, u64::from(packet.offset) * US),
             Kind::Unknown => {
                 let (peer, in_flight) = (slot.peer, slot.window_bytes());
-                let granted =
-                    if self.lossless { slot.out.len } else { self.peers.slab[peer].unscheduled.max(1) };
+                let granted = if self.lossless {
+                    slot.out.len
+                } else {
+                    self.peers.slab[peer].unscheduled.max(1)
+                };
                 slot.out.restart(granted);
                 self.landed(peer, in_flight);
                 self.make_ready(i);

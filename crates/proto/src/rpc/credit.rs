@@ -135,7 +135,8 @@ impl<P: Probe> Endpoint<P> {
         self.rotate();
         while !self.credit.active.is_full() {
             let (slots, now) = (&self.slots, self.now);
-            let Some(i) = self.credit.pick(|i| (stands_still(&slots[i], now), missing_bytes(&slots[i])))
+            let Some(i) =
+                self.credit.pick(|i| (stands_still(&slots[i], now), missing_bytes(&slots[i])))
             else {
                 break;
             };
@@ -150,7 +151,8 @@ impl<P: Probe> Endpoint<P> {
                 taken += self.outstanding_bytes(i);
             }
             let Some(incoming) = &mut self.slots[i].incoming else { continue };
-            let wanted = incoming.received.saturating_add(self.config.credit_bytes / 2).min(incoming.len);
+            let wanted =
+                incoming.received.saturating_add(self.config.credit_bytes / 2).min(incoming.len);
             let available = self.config.credit_bytes.saturating_sub(taken);
             let more = wanted.saturating_sub(incoming.granted).min(available);
             let step = (self.config.credit_bytes / 16).min(incoming.len - incoming.granted);

@@ -105,8 +105,8 @@ impl<P: Probe> Endpoint<P> {
             let channels = (0..CHANNELS).filter(|channel| entry.channels & 1 << channel != 0);
             for (channel, seq) in channels.zip(numbers.as_chunks::<4>().0) {
                 let word = self.sessions[s].channels[channel];
-                let is_kept =
-                    word.state() == State::Reply && word.seq() == u32::from_be_bytes(*seq) & SEQ_MAX;
+                let is_kept = word.state() == State::Reply
+                    && word.seq() == u32::from_be_bytes(*seq) & SEQ_MAX;
                 if is_kept {
                     self.stats.done += 1;
                     self.drop_slot(s, channel);

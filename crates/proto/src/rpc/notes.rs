@@ -102,7 +102,8 @@ impl Note {
     /// # Errors
     /// [`Bad`]: it is too short, of no kind, or has something where zeros should be.
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Bad> {
-        let (Some(granted), Some(finished), Some(0)) = (half(bytes, 2), half(bytes, 4), half(bytes, 6))
+        let (Some(granted), Some(finished), Some(0)) =
+            (half(bytes, 2), half(bytes, 4), half(bytes, 6))
         else {
             return Err(Bad);
         };
@@ -163,7 +164,9 @@ impl Hello {
         if bytes.get(4).is_some_and(|&version| version != VERSION) {
             return Err(Stranger::Version);
         }
-        let (Some(0), Some(receives), Some(octets)) = (bytes.get(5), half(bytes, 6), word(bytes, 8)) else {
+        let (Some(0), Some(receives), Some(octets)) =
+            (bytes.get(5), half(bytes, 6), word(bytes, 8))
+        else {
             return Err(Stranger::Other);
         };
         if receives < LEAST.0 || octets < LEAST.1 {

@@ -14,14 +14,17 @@ use zerocopy::{FromBytes as _, IntoBytes as _};
 use super::endpoint::Endpoint;
 use super::output::ControlBody;
 use super::peer::{OPEN_WINDOW, Recent};
-use super::session::{ClientSession, HALF, INDEX_BITS, INDEX_MAX, Phase, ServerSession, State, Word, ahead};
+use super::session::{
+    ClientSession, HALF, INDEX_BITS, INDEX_MAX, Phase, ServerSession, State, Word, ahead,
+};
 use super::slab::NONE;
 use super::{CHANNELS, CloseReason, SessionId};
 use crate::datagrams::Sent;
 use crate::probe::Probe;
 use crate::time::{MS, SECOND};
 use crate::wire::rpc::{
-    AcceptBody, CRC, CookieBody, HEAD_MAX, Kind, OpenBody, Packet, ResetReason, SEQ_MAX, TO_CLIENT, VERSION,
+    AcceptBody, CRC, CookieBody, HEAD_MAX, Kind, OpenBody, Packet, ResetReason, SEQ_MAX, TO_CLIENT,
+    VERSION,
 };
 use crate::{Addr, Datagrams, Instant, Rng};
 
@@ -175,7 +178,8 @@ impl<P: Probe> Endpoint<P> {
             return;
         }
         self.peers.slab[peer].open_due = Instant::NEVER;
-        let opening: ArrayVec<_, OPEN_WINDOW> = self.peers.slab[peer].opening.iter().copied().collect();
+        let opening: ArrayVec<_, OPEN_WINDOW> =
+            self.peers.slab[peer].opening.iter().copied().collect();
         for (c, epoch) in opening {
             let session = &self.clients[c];
             if session.epoch != epoch || session.phase != Phase::Opening {
@@ -292,7 +296,10 @@ impl<P: Probe> Endpoint<P> {
     /// Payload bytes of a packet that fits `max_payload`.
     pub(super) fn mss_for(&self, max_payload: usize) -> usize {
         let trailer = if self.checked { CRC } else { 0 };
-        max_payload.min(self.max_payload).saturating_sub(HEAD_MAX + trailer).min(usize::from(u16::MAX))
+        max_payload
+            .min(self.max_payload)
+            .saturating_sub(HEAD_MAX + trailer)
+            .min(usize::from(u16::MAX))
     }
 
     pub(super) fn open_arrived(&mut self, from: Addr, packet: &Packet, body: &[u8]) {
@@ -337,7 +344,9 @@ impl<P: Probe> Endpoint<P> {
 
     /// True if the OPEN was here before: then its answer is repeated, if it can matter to anyone.
     fn opened_before(&mut self, from: Addr, packet: &Packet, incarnation: u64) -> bool {
-        let Some(peer) = self.peers.find(from).map(|peer| &self.peers.slab[peer]) else { return false };
+        let Some(peer) = self.peers.find(from).map(|peer| &self.peers.slab[peer]) else {
+            return false;
+        };
         if peer.incarnation != incarnation || peer.recent.is_empty() {
             return false;
         }

@@ -243,7 +243,8 @@ impl<P: Probe> Endpoint<P> {
         let peer = &mut self.peers.slab[peer];
         if !lossless && !peer.path.has_room() {
             // Only what was sent before may be sent now: it is not on the way any more.
-            let may = |&i: &u32| self.slots[i].out.missing.is_some() || !self.slots[i].is_windowed();
+            let may =
+                |&i: &u32| self.slots[i].out.missing.is_some() || !self.slots[i].is_windowed();
             return peer.long.iter().map(|e| e.0).find(may);
         }
         peer.turns = (peer.turns + 1) % 16;
@@ -281,8 +282,8 @@ impl<P: Probe> Endpoint<P> {
                     self.requeue(i);
                     return Progress::More;
                 }
-                let asks =
-                    slot.is_windowed() && if piece.again { !path.has_room() } else { path.asks(piece.len) };
+                let asks = slot.is_windowed()
+                    && if piece.again { !path.has_room() } else { path.asks(piece.len) };
                 packet.flags &= !(RESENT | ECHO | ASK);
                 packet.flags |= if piece.again { RESENT } else { 0 } | if asks { ASK } else { 0 };
                 path.stamp(self.now, &mut packet);

@@ -181,8 +181,10 @@ impl<P: Probe> Endpoint<P> {
         packet.token = session.token;
         packet.msg_len = slot.out.len;
         packet.offset = slot.out.next;
-        let (received, granted) =
-            slot.incoming.as_ref().map_or((0, self.config.unscheduled_bytes), |r| (r.contig, r.granted));
+        let (received, granted) = slot
+            .incoming
+            .as_ref()
+            .map_or((0, self.config.unscheduled_bytes), |r| (r.contig, r.granted));
         let body = ProbeBody {
             client: session.name(slot.session).into(),
             received: received.into(),

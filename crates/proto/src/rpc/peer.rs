@@ -153,7 +153,13 @@ impl Path {
     }
 
     /// A packet arrived that its sender stamped `ts_us`; `echo_us` is our own stamp, if it came back.
-    pub(super) fn arrived(&mut self, now: Instant, ts_us: u16, echo_us: Option<u16>, target_ns: u64) {
+    pub(super) fn arrived(
+        &mut self,
+        now: Instant,
+        ts_us: u16,
+        echo_us: Option<u16>,
+        target_ns: u64,
+    ) {
         self.peer_ts_us = ts_us;
         self.peer_ts_at = Some(now);
         let Some(echo_us) = echo_us else { return };

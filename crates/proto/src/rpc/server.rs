@@ -80,8 +80,9 @@ fn executing_request(
     let (name, channel, seq) = ((rpc.0 >> 32) as u32, (rpc.0 & 7) as usize, rpc.0 as u32 >> 3);
     let s = name & INDEX_MAX;
     let session = sessions.get_mut(s)?;
-    let is_current =
-        session.open && session.name(s) == name && session.channels[channel] == Word::new(seq, State::Exec);
+    let is_current = session.open
+        && session.name(s) == name
+        && session.channels[channel] == Word::new(seq, State::Exec);
     is_current.then_some((s, channel, session))
 }
 
@@ -130,7 +131,8 @@ impl<P: Probe> Endpoint<P> {
     pub(super) fn find_server(&mut self, from: Addr, name: u32, token: u64) -> Option<(u32, u32)> {
         let s = name & INDEX_MAX;
         let session = self.sessions.get_mut(s);
-        let Some(session) = session.filter(|s| s.open && u32::from(s.generation) == name >> INDEX_BITS)
+        let Some(session) =
+            session.filter(|s| s.open && u32::from(s.generation) == name >> INDEX_BITS)
         else {
             self.stats.drop_session += 1;
             return None;
@@ -149,7 +151,12 @@ impl<P: Probe> Endpoint<P> {
 
     /// A packet of a request.
     #[inline]
-    fn request_arrived<'b>(&mut self, s: u32, packet: &Packet, body: &'b [u8]) -> Option<Event<'b>> {
+    fn request_arrived<'b>(
+        &mut self,
+        s: u32,
+        packet: &Packet,
+        body: &'b [u8],
+    ) -> Option<Event<'b>> {
         let channel = usize::from(packet.channel);
         let session = &self.sessions[s];
         let word = session.channels[channel];
@@ -158,7 +165,11 @@ impl<P: Probe> Endpoint<P> {
             return self.request_goes_on(session.name(s), packet, body);
         }
         if ahead == 0 || ahead >= HALF {
-            *if ahead == 0 { &mut self.stats.drop_duplicate } else { &mut self.stats.drop_stale } += 1;
+            *if ahead == 0 {
+                &mut self.stats.drop_duplicate
+            } else {
+                &mut self.stats.drop_stale
+            } += 1;
             return None;
         }
         // A later number: whatever was on the channel is over, and its reply acknowledged.
@@ -227,7 +238,11 @@ impl<P: Probe> Endpoint<P> {
         let trace = trace_id(packet.token, packet.channel, packet.seq);
         self.probe.mark(Point::ServerReceived, trace);
         self.probe.mark(Point::ServiceStart, trace);
-        Some(Event::Request { rpc: handle(session.name(s), packet.channel, packet.seq), payload, deadline })
+        Some(Event::Request {
+            rpc: handle(session.name(s), packet.channel, packet.seq),
+            payload,
+            deadline,
+        })
     }
 
     /// The first packet of a request of several.
@@ -251,7 +266,12 @@ impl<P: Probe> Endpoint<P> {
     }
 
     /// A packet of a request that is being received.
-    fn request_goes_on<'b>(&mut self, name: u32, packet: &Packet, body: &'b [u8]) -> Option<Event<'b>> {
+    fn request_goes_on<'b>(
+        &mut self,
+        name: u32,
+        packet: &Packet,
+        body: &'b [u8],
+    ) -> Option<Event<'b>> {
         let (s, channel) = (name & INDEX_MAX, usize::from(packet.channel));
         let i = self.slot_of(s, channel)?;
         let now = self.now;
@@ -292,7 +312,9 @@ impl<P: Probe> Endpoint<P> {
             return self.send_state(s, packet, Kind::Unknown, 0);
         }
         match word.state() {
-            State::Empty => self.send_refusal(s, packet.channel, packet.seq, self.config.retry_after_ns),
+            State::Empty => {
+                self.send_refusal(s, packet.channel, packet.seq, self.config.retry_after_ns)
+            }
             State::Exec => self.send_state(s, packet, Kind::Busy, EXECUTING),
             State::Done => self.send_state(s, packet, Kind::Gone, 0),
             State::Recv => {

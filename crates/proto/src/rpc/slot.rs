@@ -87,7 +87,15 @@ pub(super) struct Piece {
 impl Outgoing {
     /// A message that may be sent up to `granted` without asking.
     pub(super) fn new(message: Message, len: u32, granted: u32) -> Self {
-        Self { message, len, next: 0, granted: granted.min(len), acked: 0, missing: None, sent: false }
+        Self {
+            message,
+            len,
+            next: 0,
+            granted: granted.min(len),
+            acked: 0,
+            missing: None,
+            sent: false,
+        }
     }
 
     /// The message, which has no slices, is on its way in one packet. Here is a copy of it, in the buffer of the last one, should
@@ -116,7 +124,11 @@ impl Outgoing {
         }
         if self.next < self.granted || (self.len == 0 && !self.sent) {
             // A packet is whole or the message's last: a grant that ends within one lets all of it go.
-            return Some(Piece { offset: self.next, len: mss.min(self.len - self.next), again: false });
+            return Some(Piece {
+                offset: self.next,
+                len: mss.min(self.len - self.next),
+                again: false,
+            });
         }
         None
     }
@@ -174,7 +186,8 @@ impl Outgoing {
     /// Sends everything again that was sent and is not acknowledged, as far as one bitmap reaches.
     pub(super) fn resend(&mut self, mss: u32) {
         let mut missing = Missing { base: self.acked / mss * mss, ..Missing::default() };
-        let packets = (self.next - missing.base).div_ceil(mss).clamp(u32::from(self.sent), NACK_PACKETS);
+        let packets =
+            (self.next - missing.base).div_ceil(mss).clamp(u32::from(self.sent), NACK_PACKETS);
         (0..packets).for_each(|i| missing.set(i));
         self.missing = (!missing.is_empty()).then(|| Box::new(missing));
     }
@@ -331,7 +344,8 @@ impl Incoming {
     pub(super) fn missing(&self, end: u32) -> Missing {
         let mut missing = Missing { base: self.contig, ..Missing::default() };
         let first = self.contig / self.mss;
-        let packets = end.min(self.len).saturating_sub(self.contig).div_ceil(self.mss).min(NACK_PACKETS);
+        let packets =
+            end.min(self.len).saturating_sub(self.contig).div_ceil(self.mss).min(NACK_PACKETS);
         (0..packets).filter(|i| !self.is_here(first + i)).for_each(|i| missing.set(i));
         missing
     }

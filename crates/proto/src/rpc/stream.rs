@@ -25,8 +25,8 @@ use arrayvec::ArrayVec;
 
 use super::budget::FREE;
 use super::{
-    CloseReason, Event, MAX_MESSAGE, Message, Payload, RequestError, RpcError, RpcId, ServerRpc, SessionId,
-    Slice,
+    CloseReason, Event, MAX_MESSAGE, Message, Payload, RequestError, RpcError, RpcId, ServerRpc,
+    SessionId, Slice,
 };
 use crate::Instant;
 
@@ -123,7 +123,8 @@ impl Arrived {
     /// The event, with its payload lent from the bytes that [`Stream::input`] got.
     #[must_use]
     pub fn event(self, bytes: &[u8]) -> Event<'_> {
-        let Some(payload) = self.lent.and_then(|range| bytes.get(range)).map(Payload::Borrowed) else {
+        let Some(payload) = self.lent.and_then(|range| bytes.get(range)).map(Payload::Borrowed)
+        else {
             return self.event;
         };
         match self.event {
@@ -195,7 +196,13 @@ impl Stream {
 
     /// Takes bytes that arrived, `bytes[*at..]`, up to the first thing that they make happen. Call until `None`; then all
     /// have been taken.
-    pub fn input(&mut self, now: Instant, bytes: &[u8], at: &mut usize, ids: &mut Ids) -> Option<Arrived> {
+    pub fn input(
+        &mut self,
+        now: Instant,
+        bytes: &[u8],
+        at: &mut usize,
+        ids: &mut Ids,
+    ) -> Option<Arrived> {
         while *at < bytes.len() && self.ended.is_none() {
             let rest = &bytes[*at..];
             if self.skip > 0 {
@@ -252,7 +259,11 @@ impl Stream {
     /// If they were more than there was room for.
     pub fn filled(&mut self, now: Instant, ids: &mut Ids) -> Option<Event<'static>> {
         let (head, got) = self.incoming.take_if(|(head, got)| got.len() >= head.len as usize)?;
-        assert_eq!(got.len(), head.len as usize, "bytes of the next frame ended up in this message");
+        assert_eq!(
+            got.len(),
+            head.len as usize,
+            "bytes of the next frame ended up in this message"
+        );
         self.deliver(now, head, Payload::Owned(got), ids)
     }
 
@@ -315,7 +326,10 @@ impl Stream {
     /// they are.
     #[must_use]
     pub fn wants_input(&self) -> bool {
-        !self.waits && !self.paused && self.unsent < UNSENT_LIMIT && self.pending.len() < PENDING_LIMIT
+        !self.waits
+            && !self.paused
+            && self.unsent < UNSENT_LIMIT
+            && self.pending.len() < PENDING_LIMIT
     }
 
     /// Bytes of messages that wait to be written.
@@ -360,7 +374,8 @@ impl Stream {
             let maybe_executed = !self.unsend(seq);
             self.fail(seq, RpcError::Deadline { maybe_executed });
         }
-        self.first_deadline = self.requests.iter().map(|(_, r)| r.deadline).min().unwrap_or(Instant::NEVER);
+        self.first_deadline =
+            self.requests.iter().map(|(_, r)| r.deadline).min().unwrap_or(Instant::NEVER);
     }
 
     // Commands.
@@ -385,7 +400,9 @@ impl Stream {
         }
         // Numbers on the wire have 29 bits: two that wait at the same time must not look alike.
         let oldest = self.requests.oldest().unwrap_or(self.next_seq);
-        if self.requests.len() >= self.queue_limit || self.next_seq - oldest > u64::from(SEQ_MASK) / 2 {
+        if self.requests.len() >= self.queue_limit
+            || self.next_seq - oldest > u64::from(SEQ_MASK) / 2
+        {
             return Err(RequestError::QueueFull);
         }
         let id = RpcId(ids.take(self.name));
@@ -393,8 +410,13 @@ impl Stream {
         self.next_seq += 1;
         self.requests.push(seq, Request { id, tag, deadline, sent: false });
         self.first_deadline = self.first_deadline.min(deadline);
-        let head =
-            Head { kind: Kind::Request, seq: seq as u32 & SEQ_MASK, len: len as u32, extra: 0, ttl_us: None };
+        let head = Head {
+            kind: Kind::Request,
+            seq: seq as u32 & SEQ_MASK,
+            len: len as u32,
+            extra: 0,
+            ttl_us: None,
+        };
         self.push(head, message, deadline, Some(seq));
         Ok(id)
     }
@@ -492,22 +514,25 @@ impl Stream {
     /// The next header, once all of it is there; the bytes of one that is not are kept.
     fn head(&mut self, bytes: &[u8], at: &mut usize) -> Option<Head> {
         let rest = &bytes[*at..];
-        let parsed = if self.partial.is_empty() && rest.len() >= FIXED && rest.len() >= head::len(rest) {
-            let len = head::len(rest);
-            *at += len;
-            Head::parse(&rest[..len])
-        } else {
-            let whole = if self.partial.len() < FIXED { FIXED } else { head::len(&self.partial) };
-            let n = (whole - self.partial.len()).min(rest.len());
-            self.partial.extend_from_slice(&rest[..n]);
-            *at += n;
-            let done = self.partial.len() >= FIXED && self.partial.len() >= head::len(&self.partial);
-            match head::check(&self.partial) {
-                Ok(()) if !done => return None,
-                Ok(()) => Head::parse(&mem::take(&mut self.partial)),
-                Err(bad) => Err(bad),
-            }
-        };
+        let parsed =
+            if self.partial.is_empty() && rest.len() >= FIXED && rest.len() >= head::len(rest) {
+                let len = head::len(rest);
+                *at += len;
+                Head::parse(&rest[..len])
+            } else {
+                let whole =
+                    if self.partial.len() < FIXED { FIXED } else { head::len(&self.partial) };
+                let n = (whole - self.partial.len()).min(rest.len());
+                self.partial.extend_from_slice(&rest[..n]);
+                *at += n;
+                let done =
+                    self.partial.len() >= FIXED && self.partial.len() >= head::len(&self.partial);
+                match head::check(&self.partial) {
+                    Ok(()) if !done => return None,
+                    Ok(()) => Head::parse(&mem::take(&mut self.partial)),
+                    Err(bad) => Err(bad),
+                }
+            };
         self.admit(parsed)
     }
 
@@ -531,7 +556,8 @@ impl Stream {
 
     /// False for a reply to a request that has failed meanwhile.
     fn wanted(&mut self, head: &Head) -> bool {
-        let wanted = head.kind == Kind::Request || self.requests.get_mut(self.whole_seq(head.seq)).is_some();
+        let wanted =
+            head.kind == Kind::Request || self.requests.get_mut(self.whole_seq(head.seq)).is_some();
         self.unsolicited += u64::from(!wanted);
         wanted
     }
@@ -552,11 +578,13 @@ impl Stream {
         if head.kind == Kind::Request {
             let rpc = ServerRpc(ids.take(self.name));
             self.pending.push(rpc.0, head.seq);
-            let deadline = head.ttl_us.map_or(Instant::NEVER, |us| now.after(u64::from(us) * 1_000));
+            let deadline =
+                head.ttl_us.map_or(Instant::NEVER, |us| now.after(u64::from(us) * 1_000));
             return Some(Event::Request { rpc, payload, deadline });
         }
         // It may have failed while its reply was on the way.
-        let Some(Request { id: rpc, tag, .. }) = self.requests.take(self.whole_seq(head.seq)) else {
+        let Some(Request { id: rpc, tag, .. }) = self.requests.take(self.whole_seq(head.seq))
+        else {
             self.unsolicited += 1;
             return None;
         };

@@ -117,7 +117,9 @@ impl<P: Probe> Endpoint<P> {
     /// True if the client of a half-received request could send more, and does not, or too slowly.
     /// One that has sent all that it was granted waits for us.
     fn crowds(&self, slot: &Slot) -> bool {
-        let Some(incoming) = slot.incoming.as_ref().filter(|incoming| incoming.owes()) else { return false };
+        let Some(incoming) = slot.incoming.as_ref().filter(|incoming| incoming.owes()) else {
+            return false;
+        };
         let granted_ns = self.now.since(incoming.granted_at);
         if !self.lossless {
             return granted_ns > CROWDED_STALE_NS;
@@ -134,7 +136,8 @@ impl<P: Probe> Endpoint<P> {
         let mut progress = slot.progress;
         if slot.role == Role::Reply && self.lossless {
             // It may wait behind others that the client takes.
-            progress = progress.max(self.peers.slab.get(slot.peer).map_or(progress, |peer| peer.progress));
+            progress =
+                progress.max(self.peers.slab.get(slot.peer).map_or(progress, |peer| peer.progress));
         }
         let is_stale = crowds || self.now.since(progress) > self.config.stale_request_ns;
         let is_large = !slot.kept || !slot.out.message.slices.is_empty();

@@ -110,8 +110,13 @@ mod tests {
     fn golden() {
         let (a, b) = (Mac([2, 0, 0, 0, 0, 0xa]), Mac([2, 0, 0, 0, 0, 0xb]));
         let (one, two) = (Ipv4Addr::new(10, 7, 0, 1), Ipv4Addr::new(10, 7, 0, 2));
-        let request =
-            Arp { op: Op::Request, sender_mac: a, sender: one, target_mac: Mac::default(), target: two };
+        let request = Arp {
+            op: Op::Request,
+            sender_mac: a,
+            sender: one,
+            target_mac: Mac::default(),
+            target: two,
+        };
         let reply = Arp { op: Op::Reply, sender_mac: b, sender: two, target_mac: a, target: one };
         for (bytes, packet) in [(REQUEST, request), (REPLY, reply)] {
             assert_eq!((Arp::parse(&bytes), packet.emit()), (Some(packet), bytes));

@@ -101,7 +101,8 @@ const fn fold(sum: u64) -> u16 {
 #[inline]
 fn pairs(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<4>();
-    let sum = words.iter().fold(0u64, |sum, &word| sum.wrapping_add(u64::from(u32::from_le_bytes(word))));
+    let sum =
+        words.iter().fold(0u64, |sum, &word| sum.wrapping_add(u64::from(u32::from_le_bytes(word))));
     let mut last = [0; 4];
     last[..rest.len()].copy_from_slice(rest);
     sum.wrapping_add(u64::from(u32::from_le_bytes(last)))
@@ -134,7 +135,11 @@ mod tests {
                 let (a, b) = bytes.split_at(cut);
                 for more in 0..=b.len().min(5) {
                     let sum = Sum::new().bytes(a).bytes(&b[..more]).bytes(&b[more..]);
-                    assert_eq!(u32::from(sum.folded()), plain, "{len} octets cut at {cut} and {more} later");
+                    assert_eq!(
+                        u32::from(sum.folded()),
+                        plain,
+                        "{len} octets cut at {cut} and {more} later"
+                    );
                 }
             }
         }

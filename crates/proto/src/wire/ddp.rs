@@ -145,7 +145,12 @@ impl Header {
         let mut out = HeaderBytes::new();
         let taken = match self.buffer {
             Buffer::Tagged { stag, to } => {
-                let h = Tagged { bits: bits | T, control: self.control, stag: stag.into(), to: to.into() };
+                let h = Tagged {
+                    bits: bits | T,
+                    control: self.control,
+                    stag: stag.into(),
+                    to: to.into(),
+                };
                 out.try_extend_from_slice(h.as_bytes())
             }
             Buffer::Untagged { ulp, qn, msn, mo } => {

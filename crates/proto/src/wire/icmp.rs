@@ -113,8 +113,8 @@ mod tests {
     const CLOSED: [u8; HEADER] = [3, 3, 0x26, 0x42, 0, 0, 0, 0];
     /// What that one quoted.
     const QUOTED: [u8; 33] = [
-        0x45, 0, 0, 0x21, 0xe9, 0x8c, 0x40, 0, 0x40, 0x11, 0x3d, 0x2f, 10, 7, 0, 1, 10, 7, 0, 2, 0x12, 0x34,
-        0x56, 0x78, 0, 0x0d, 0x14, 0x2f, 0x73, 0x70, 0x72, 0x61, 0x74,
+        0x45, 0, 0, 0x21, 0xe9, 0x8c, 0x40, 0, 0x40, 0x11, 0x3d, 0x2f, 10, 7, 0, 1, 10, 7, 0, 2,
+        0x12, 0x34, 0x56, 0x78, 0, 0x0d, 0x14, 0x2f, 0x73, 0x70, 0x72, 0x61, 0x74,
     ];
 
     #[test]
@@ -134,7 +134,8 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_back() {
-        for message in [Icmp::TooBig { mtu: 1400 }, Icmp::Unreachable { code: 1 }, Icmp::Other(11)] {
+        for message in [Icmp::TooBig { mtu: 1400 }, Icmp::Unreachable { code: 1 }, Icmp::Other(11)]
+        {
             let bytes = [&message.emit(&DATA[..7])[..], &DATA[..7]].concat();
             assert_eq!(Icmp::parse(&bytes), Ok((message, &DATA[..7])));
         }

@@ -124,7 +124,8 @@ impl Icmpv6 {
             }
             (ADVERTISE, 0) => {
                 let (target, mac) = about(data, TARGET_MAC)?;
-                let [router, solicited, replaces] = [ROUTER, SOLICITED, OVERRIDE].map(|bit| a & bit != 0);
+                let [router, solicited, replaces] =
+                    [ROUTER, SOLICITED, OVERRIDE].map(|bit| a & bit != 0);
                 Self::Advertise { target, mac, router, solicited, replaces }
             }
             _ => Self::Other(kind),
@@ -148,7 +149,8 @@ impl Icmpv6 {
             Self::TooBig { mtu } => (TOO_BIG, 0, mtu.to_be_bytes()),
             Self::Solicit { .. } => (SOLICIT, 0, [0; 4]),
             Self::Advertise { router, solicited, replaces, .. } => {
-                let flags = flag(router, ROUTER) | flag(solicited, SOLICITED) | flag(replaces, OVERRIDE);
+                let flags =
+                    flag(router, ROUTER) | flag(solicited, SOLICITED) | flag(replaces, OVERRIDE);
                 (ADVERTISE, 0, [flags, 0, 0, 0])
             }
             Self::Other(kind) => (kind, 0, [0; 4]),
@@ -182,7 +184,8 @@ fn about(data: &[u8], wanted: u8) -> Result<(Ipv6Addr, Option<Mac>), Bad> {
     while let Some(&kind) = rest.first() {
         let words = usize::from(*rest.get(1).ok_or(Bad::Length)?);
         // An option of no length would go on for ever (RFC 4861 section 7.1: such a message is dropped).
-        let (option, behind) = rest.split_at_checked(8 * words).filter(|_| words > 0).ok_or(Bad::Length)?;
+        let (option, behind) =
+            rest.split_at_checked(8 * words).filter(|_| words > 0).ok_or(Bad::Length)?;
         if let (true, &[_, _, a, b, c, d, e, f]) = (kind == wanted, option) {
             mac = Some(Mac([a, b, c, d, e, f]));
         }

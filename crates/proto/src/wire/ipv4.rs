@@ -69,7 +69,8 @@ impl Ipv4 {
         if h[0] >> 4 != 4 {
             return Err(Bad::Version);
         }
-        let (header, len) = (usize::from(h[0] & 15) * 4, usize::from(u16::from_be_bytes([h[2], h[3]])));
+        let (header, len) =
+            (usize::from(h[0] & 15) * 4, usize::from(u16::from_be_bytes([h[2], h[3]])));
         let payload = packet.get(header..len).filter(|_| header >= HEADER).ok_or(Bad::Length)?;
         if Sum::new().bytes(&packet[..header]).checksum() != 0 {
             return Err(Bad::Checksum);
@@ -118,7 +119,8 @@ impl Ipv4 {
         h[0] = 0x45;
         h[2..4].copy_from_slice(&len.to_be_bytes());
         h[4..6].copy_from_slice(&self.ident.to_be_bytes());
-        let flags = flag(self.dont_fragment, DF) | flag(self.more, MF) | ((self.offset / 8) & OFFSET);
+        let flags =
+            flag(self.dont_fragment, DF) | flag(self.more, MF) | ((self.offset / 8) & OFFSET);
         h[6..8].copy_from_slice(&flags.to_be_bytes());
         (h[8], h[9]) = (self.ttl, self.protocol);
         h[12..16].copy_from_slice(&self.from.octets());
@@ -167,7 +169,9 @@ mod tests {
         let fragment = Ipv4 { dont_fragment: false, ident: 0x89aa, protocol: ICMP, ..whole() };
         let first = Ipv4 { more: true, ..fragment };
         let last = Ipv4 { offset: 0xb9 * 8, ..fragment };
-        for (bytes, header, payload) in [(WHOLE, whole(), 13), (FIRST, first, 1480), (LAST, last, 528)] {
+        for (bytes, header, payload) in
+            [(WHOLE, whole(), 13), (FIRST, first, 1480), (LAST, last, 528)]
+        {
             // Short frames are padded: what is behind the payload is none of it.
             let mut packet = bytes.to_vec();
             packet.resize(HEADER + payload + 9, 7);

@@ -200,7 +200,16 @@ impl Fragment {
 pub const fn link_local(mac: Mac) -> Ipv6Addr {
     let [a, b, c, d, e, f] = mac.0;
     let (first, last) = (u16::from_be_bytes([a ^ 2, b]), u16::from_be_bytes([e, f]));
-    Ipv6Addr::new(0xfe80, 0, 0, 0, first, u16::from_be_bytes([c, 0xff]), u16::from_be_bytes([0xfe, d]), last)
+    Ipv6Addr::new(
+        0xfe80,
+        0,
+        0,
+        0,
+        first,
+        u16::from_be_bytes([c, 0xff]),
+        u16::from_be_bytes([0xfe, d]),
+        last,
+    )
 }
 
 /// The group of those whose address may be `address` (RFC 4291 section 2.7.1).

@@ -243,7 +243,9 @@ impl Message {
             Self::Ack => {}
             Self::Hello(h) => {
                 w.put(&h.name);
-                for field in [h.min_version, h.max_version, h.max_region, h.max_to_client, h.max_to_server] {
+                for field in
+                    [h.min_version, h.max_version, h.max_region, h.max_to_client, h.max_to_server]
+                {
                     w.put(&field.to_le_bytes());
                 }
                 w.put(&[h.max_log2]);

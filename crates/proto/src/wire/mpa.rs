@@ -160,7 +160,8 @@ impl Enhanced {
     fn parse(block: [u8; ENHANCED]) -> Self {
         let first = u16::from_be_bytes([block[0], block[1]]);
         let second = u16::from_be_bytes([block[2], block[3]]);
-        let rtr = Rtr { send: first & LOW != 0, write: second & HIGH != 0, read: second & LOW != 0 };
+        let rtr =
+            Rtr { send: first & LOW != 0, write: second & HIGH != 0, read: second & LOW != 0 };
         Self { rtr: (first & HIGH != 0).then_some(rtr), ird: first & UNSAID, ord: second & UNSAID }
     }
 
@@ -260,7 +261,10 @@ impl<'a> Start<'a> {
         let block = block.as_ref().map_or(&[][..], |block| block);
         let flag = |on: bool, bit: u8| if on { bit } else { 0 };
         let reject = self.reject && self.kind == Kind::Reply;
-        let flags = flag(self.markers, M) | flag(self.crc, C) | flag(reject, R) | flag(!block.is_empty(), S);
+        let flags = flag(self.markers, M)
+            | flag(self.crc, C)
+            | flag(reject, R)
+            | flag(!block.is_empty(), S);
         let length = (block.len() + self.private_data.len()) as u16;
         out.extend_from_slice(self.kind.key());
         out.extend_from_slice(&[flags, self.revision]);

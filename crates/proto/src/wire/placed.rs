@@ -61,11 +61,15 @@ mod tests {
         for (said, octets) in [
             (Placed { hello: true, asks: false, count: 0 }, "c140537072618000000000000000"),
             (Placed { hello: false, asks: true, count: 0 }, "c140537072614000000000000000"),
-            (Placed { hello: false, asks: false, count: 0x0102_0304 }, "c140537072610000000001020304"),
+            (
+                Placed { hello: false, asks: false, count: 0x0102_0304 },
+                "c140537072610000000001020304",
+            ),
             (Placed { hello: false, asks: true, count: COUNT }, "c1405370726140ffffffffffffff"),
         ] {
             let header = said.header();
-            let hex: String = header.emit().iter().map(|octet| alloc::format!("{octet:02x}")).collect();
+            let hex: String =
+                header.emit().iter().map(|octet| alloc::format!("{octet:02x}")).collect();
             assert_eq!(hex, octets);
             assert_eq!(Placed::parse(&ddp::parse(&header.emit()).unwrap()), Some(said));
         }
@@ -77,7 +81,10 @@ mod tests {
             let buffer = Buffer::Tagged { stag, to };
             Placed::parse(&Header { last, control: Opcode::Write.control(), buffer })
         };
-        assert_eq!(header(STAG, 0x3f00_0000_0000_0005, true), Some(Placed { count: 5, ..Placed::default() }));
+        assert_eq!(
+            header(STAG, 0x3f00_0000_0000_0005, true),
+            Some(Placed { count: 5, ..Placed::default() })
+        );
         assert_eq!(header(STAG ^ 1, 5, true), None);
         assert_eq!(header(STAG, 5, false), None);
     }

@@ -104,7 +104,9 @@ impl Opcode {
     pub fn of(header: &Header) -> Result<Self, Cause> {
         let queue = match header.buffer {
             Buffer::Tagged { .. } => None,
-            Buffer::Untagged { qn, .. } if qn > QN_ATOMIC_RESPONSE => return Err(Cause::UNTAGGED_QN),
+            Buffer::Untagged { qn, .. } if qn > QN_ATOMIC_RESPONSE => {
+                return Err(Cause::UNTAGGED_QN);
+            }
             Buffer::Untagged { qn, .. } => Some(qn),
         };
         if header.control >> 6 != VERSION {
@@ -141,7 +143,10 @@ impl Opcode {
     /// The completion of the receive is a solicited event.
     #[must_use]
     pub const fn solicits(self) -> bool {
-        matches!(self, Self::SendSolicited | Self::SendSolicitedInvalidate | Self::ImmediateSolicited)
+        matches!(
+            self,
+            Self::SendSolicited | Self::SendSolicitedInvalidate | Self::ImmediateSolicited
+        )
     }
 }
 
@@ -257,9 +262,15 @@ impl AtomicOp {
     pub const fn apply(self, old: u64) -> u64 {
         match self {
             // The fields' highest bits are left out of the sum, so that no carry leaves a field, and are then added alone.
-            Self::FetchAdd { add, mask } => (old & !mask).wrapping_add(add & !mask) ^ ((old ^ add) & mask),
+            Self::FetchAdd { add, mask } => {
+                (old & !mask).wrapping_add(add & !mask) ^ ((old ^ add) & mask)
+            }
             Self::CompareSwap { swap, swap_mask, compare, compare_mask } => {
-                if (compare ^ old) & compare_mask == 0 { old & !swap_mask | swap & swap_mask } else { old }
+                if (compare ^ old) & compare_mask == 0 {
+                    old & !swap_mask | swap & swap_mask
+                } else {
+                    old
+                }
             }
         }
     }
@@ -286,7 +297,9 @@ impl AtomicRequest {
     pub fn parse(payload: &[u8]) -> Result<Self, Cause> {
         let wire = AtomicWire::ref_from_bytes(payload).map_err(|_| Cause::OPERATION)?;
         let op = match wire.code.get() & 0x0f {
-            AtomicOp::FETCH_ADD => AtomicOp::FetchAdd { add: wire.data.get(), mask: wire.mask.get() },
+            AtomicOp::FETCH_ADD => {
+                AtomicOp::FetchAdd { add: wire.data.get(), mask: wire.mask.get() }
+            }
             AtomicOp::COMPARE_SWAP => AtomicOp::CompareSwap {
                 swap: wire.data.get(),
                 swap_mask: wire.mask.get(),

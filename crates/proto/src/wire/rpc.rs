@@ -286,7 +286,10 @@ impl Whole {
             | if self.ts_echo_us.is_some() { ECHO } else { 0 };
         let ext_words = u64::from(self.ttl_us.is_some());
         let words = [
-            whole(flags) << 48 | u64::from(self.channel) << 40 | ext_words << 32 | u64::from(self.session),
+            whole(flags) << 48
+                | u64::from(self.channel) << 40
+                | ext_words << 32
+                | u64::from(self.session),
             u64::from(self.seq) << 32 | u64::from(len),
             u64::from(self.ts_us) << 16 | u64::from(self.ts_echo_us.unwrap_or(0)),
             self.token,
@@ -328,7 +331,10 @@ impl Whole {
         let ts_us = if timed { (third >> 16) as u16 } else { 0 };
         let ts_echo_us = (first & echo != 0).then_some(third as u16);
         let session = first as u32;
-        Some((Self { to_client, channel, session, seq, token: word(3), ttl_us, ts_us, ts_echo_us }, body))
+        Some((
+            Self { to_client, channel, session, seq, token: word(3), ttl_us, ts_us, ts_echo_us },
+            body,
+        ))
     }
 }
 
@@ -430,14 +436,17 @@ pub fn trailer(crc: Crc32c, parts: &[&[u8]]) -> [u8; CRC] {
 
 /// True if the payload lies within the message and only the empty message has an empty packet.
 fn data_fits(packet: &Packet) -> bool {
-    let (len, end) = (packet.body_len() as u64, u64::from(packet.offset) + packet.body_len() as u64);
+    let (len, end) =
+        (packet.body_len() as u64, u64::from(packet.offset) + packet.body_len() as u64);
     packet.msg_len as usize <= crate::rpc::MAX_MESSAGE
         && end <= u64::from(packet.msg_len)
         && (len > 0 || packet.msg_len == 0)
 }
 
 /// The body of an OPEN: at least as long as any answer to it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
+)]
 #[repr(C)]
 pub struct OpenBody {
     /// Feature bits; none is defined.
@@ -455,7 +464,9 @@ pub struct OpenBody {
 }
 
 /// The body of a COOKIE.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
+)]
 #[repr(C)]
 pub struct CookieBody {
     /// When the cookie was made, in units of the server's.
@@ -467,7 +478,9 @@ pub struct CookieBody {
 }
 
 /// The body of an ACCEPT.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
+)]
 #[repr(C)]
 pub struct AcceptBody {
     /// The server's name for the session.
@@ -485,7 +498,9 @@ pub struct AcceptBody {
 }
 
 /// The body of a PROBE.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
+)]
 #[repr(C)]
 pub struct ProbeBody {
     /// The client's name for the session, so that a server which does not know it can answer.
@@ -497,7 +512,9 @@ pub struct ProbeBody {
 }
 
 /// One session in a DONE; as many numbers (u32) follow as bits are set in `channels`, lowest channel first.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
+)]
 #[repr(C)]
 pub struct DoneEntry {
     /// The server's name for the session.

@@ -20,7 +20,8 @@ const SIBLINGS: &[(&str, &[&str])] = &[
 ];
 
 /// The crates from outside that `proto` and `store` may depend on: all `no_std`, none does I/O.
-const PURE: &[&str] = &["arrayvec", "hashbrown", "rand_chacha", "siphasher", "thiserror", "zerocopy"];
+const PURE: &[&str] =
+    &["arrayvec", "hashbrown", "rand_chacha", "siphasher", "thiserror", "zerocopy"];
 
 /// What the crates in [`PURE`] bring along, macros that run at build time included.
 const PURE_BEHIND: &[&str] = &[
@@ -76,7 +77,9 @@ fn siblings_are_imported_in_one_direction() {
     let files = files();
     let ours: Vec<&str> = SIBLINGS.iter().map(|(name, _)| *name).collect();
     let mut wrong = Vec::new();
-    for file in files.iter().filter(|f| f.path.starts_with("crates/") && f.path.ends_with("/Cargo.toml")) {
+    for file in
+        files.iter().filter(|f| f.path.starts_with("crates/") && f.path.ends_with("/Cargo.toml"))
+    {
         let name = file.in_crate().unwrap_or_default();
         let Some((_, allowed)) = SIBLINGS.iter().find(|(n, _)| *n == name) else {
             wrong.push(format!("{}: a new crate must be listed here, among {ours:?}", file.path));
@@ -88,7 +91,10 @@ fn siblings_are_imported_in_one_direction() {
             }
         }
     }
-    report("cli and verbs → sprat → sys and store → proto, sim → store and proto, and nothing else:", &wrong);
+    report(
+        "cli and verbs → sprat → sys and store → proto, sim → store and proto, and nothing else:",
+        &wrong,
+    );
 }
 
 #[test]
@@ -120,7 +126,8 @@ fn pure_crates_reach_nothing_else_by_the_lock_file() {
         let name = package.lines().find(|l| l.starts_with("name = ")).and_then(quoted);
         let version = package.lines().find(|l| l.starts_with("version = ")).and_then(quoted);
         let (Some(name), Some(version)) = (name, version) else { continue };
-        let list: Vec<String> = package.lines().filter(|l| l.starts_with(" \"")).filter_map(quoted).collect();
+        let list: Vec<String> =
+            package.lines().filter(|l| l.starts_with(" \"")).filter_map(quoted).collect();
         behind.insert(format!("{name} {version}"), list);
     }
     // An entry is "name", or "name version" where the tree holds several versions.
@@ -131,13 +138,19 @@ fn pure_crates_reach_nothing_else_by_the_lock_file() {
     // Which versions proto and store themselves name; their dev-dependencies stand in the same list, so go by PURE.
     let mut open: Vec<String> = behind
         .iter()
-        .filter(|(package, _)| package.starts_with("sprat-proto ") || package.starts_with("sprat-store "))
-        .flat_map(|(_, list)| list.iter().filter(|d| PURE.contains(&d.split(' ').next().unwrap_or_default())))
+        .filter(|(package, _)| {
+            package.starts_with("sprat-proto ") || package.starts_with("sprat-store ")
+        })
+        .flat_map(|(_, list)| {
+            list.iter().filter(|d| PURE.contains(&d.split(' ').next().unwrap_or_default()))
+        })
         .filter_map(|d| resolve(d))
         .collect();
     let mut seen = BTreeSet::new();
     while let Some(package) = open.pop() {
-        open.extend(behind[&package].iter().filter_map(|d| resolve(d)).filter(|d| !seen.contains(d)));
+        open.extend(
+            behind[&package].iter().filter_map(|d| resolve(d)).filter(|d| !seen.contains(d)),
+        );
         seen.insert(package);
     }
     let wrong: Vec<String> = seen
@@ -178,11 +191,14 @@ fn every_crate_has_the_workspace_terms() {
 #[test]
 fn the_toolchain_is_stated_once() {
     let files = files();
-    let text =
-        |path: &str| &files.iter().find(|f| f.path == path).unwrap_or_else(|| panic!("{path} exists")).text;
+    let text = |path: &str| {
+        &files.iter().find(|f| f.path == path).unwrap_or_else(|| panic!("{path} exists")).text
+    };
     let value = |path: &str, key: &str| {
-        let line =
-            text(path).lines().find(|l| l.starts_with(key)).unwrap_or_else(|| panic!("{path} says {key}"));
+        let line = text(path)
+            .lines()
+            .find(|l| l.starts_with(key))
+            .unwrap_or_else(|| panic!("{path} says {key}"));
         line.split('"').nth(1).unwrap_or_default().to_owned()
     };
     let version = value("Cargo.toml", "rust-version = ");

@@ -94,10 +94,15 @@ fn every_parser_has_a_fuzz_target() {
     for file in files.iter().filter(|f| f.is_rust() && f.in_crate().is_some() && !f.is_test()) {
         let code = file.code_without_tests();
         let parses = words(&code, "fn").any(|at| name_at(code[at + 2..].trim_start()) == "parse");
-        let (listed, own) = (parsers.contains(file.path.as_str()), OWN.contains(&file.path.as_str()));
+        let (listed, own) =
+            (parsers.contains(file.path.as_str()), OWN.contains(&file.path.as_str()));
         match (parses, listed || own) {
-            (true, false) => wrong.push(format!("{}: a parser without a fuzz target in {PAGE}", file.path)),
-            (false, true) if own => wrong.push(format!("{}: is no parser: take it off the list", file.path)),
+            (true, false) => {
+                wrong.push(format!("{}: a parser without a fuzz target in {PAGE}", file.path))
+            }
+            (false, true) if own => {
+                wrong.push(format!("{}: is no parser: take it off the list", file.path))
+            }
             _ => {}
         }
     }

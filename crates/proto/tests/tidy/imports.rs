@@ -5,7 +5,11 @@ use crate::source::{File, files, line_of, words};
 
 /// In files below the first path, code must not name the second, because of the third.
 const FORBIDDEN: &[(&str, &[&str], &str)] = &[
-    ("crates/proto/", &["sprat_store", "sprat_sys", "sprat", "sprat_sim"], "proto depends on no sibling"),
+    (
+        "crates/proto/",
+        &["sprat_store", "sprat_sys", "sprat", "sprat_sim"],
+        "proto depends on no sibling",
+    ),
     ("crates/store/", &["sprat_sys", "sprat", "sprat_sim"], "store knows proto alone"),
     ("crates/sys/", &["sprat_store", "sprat", "sprat_sim"], "sys knows proto alone"),
     ("crates/sprat/", &["sprat_sim"], "sprat and sim never see each other"),
@@ -61,7 +65,9 @@ fn protocol_families_do_not_name_each_other() {
     let mut wrong = Vec::new();
     for file in files().iter().filter(|f| f.is_rust()) {
         let Some(inside) = file.path.strip_prefix("crates/proto/src/") else { continue };
-        let Some(own) = FAMILIES.iter().find(|f| inside.starts_with(&format!("{f}/"))) else { continue };
+        let Some(own) = FAMILIES.iter().find(|f| inside.starts_with(&format!("{f}/"))) else {
+            continue;
+        };
         let code = file.code();
         for other in FAMILIES.iter().filter(|f| *f != own) {
             let paths = [format!("crate::{other}"), format!("super::super::{other}")];

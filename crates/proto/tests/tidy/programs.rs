@@ -65,7 +65,8 @@ fn options_of(path: &str) -> Vec<&'static str> {
 }
 
 fn is_shell(file: &File) -> bool {
-    let shebang = file.text.starts_with("#!/usr/bin/env bash") || file.text.starts_with("#!/bin/sh");
+    let shebang =
+        file.text.starts_with("#!/usr/bin/env bash") || file.text.starts_with("#!/bin/sh");
     (shebang || file.path.ends_with(".sh")) && !IN_THE_GUEST.contains(&file.path.as_str())
 }
 
@@ -74,7 +75,8 @@ fn recipes(makefile: &str) -> String {
     let line = |line: &str| match line.strip_prefix('\t') {
         // Variables of make's are expanded before the shell sees them.
         Some(recipe) => {
-            let recipe = recipe.trim_start_matches('@').replace("$(MAKE)", "make").replace("$$", "\u{2}");
+            let recipe =
+                recipe.trim_start_matches('@').replace("$(MAKE)", "make").replace("$$", "\u{2}");
             recipe.replace("$(", "${").replace('\u{2}', "$")
         }
         // A recipe is a command of its own.
@@ -100,7 +102,9 @@ fn started(file: &File, listed: &BTreeSet<&str>) -> Vec<(usize, String)> {
     if file.is_test() {
         for (at, _) in file.text.match_indices('"') {
             let rest = &file.text[at + 1..];
-            let end = rest.find(|c: char| !c.is_alphanumeric() && !"-_+".contains(c)).unwrap_or(rest.len());
+            let end = rest
+                .find(|c: char| !c.is_alphanumeric() && !"-_+".contains(c))
+                .unwrap_or(rest.len());
             let (word, behind) = rest.split_at(end);
             let except = NO_COMMAND.contains(&(&file.path, word));
             if listed.contains(word) && behind.starts_with(' ') && !except {
@@ -117,8 +121,11 @@ fn every_program_is_there_when_it_is_started() {
     let rows = rows(&files);
     let given: BTreeSet<&str> = GIVEN.split_whitespace().collect();
     let mut wrong = Vec::new();
-    let listed: BTreeSet<&str> =
-        rows.iter().filter(|(option, _)| option != "base").map(|(_, program)| program.as_str()).collect();
+    let listed: BTreeSet<&str> = rows
+        .iter()
+        .filter(|(option, _)| option != "base")
+        .map(|(_, program)| program.as_str())
+        .collect();
     let functions: BTreeSet<String> =
         files.iter().filter(|f| is_shell(f)).flat_map(|f| shell::read(&f.text).functions).collect();
     for file in &files {
@@ -133,9 +140,11 @@ fn every_program_is_there_when_it_is_started() {
         };
         let options = options_of(&file.path);
         for (line, program) in programs {
-            let asked = |(option, row): &(String, String)| *row == program && options.contains(&&**option);
+            let asked =
+                |(option, row): &(String, String)| *row == program && options.contains(&&**option);
             // What has a slash is the repository's own, or was just built.
-            let known = given.contains(&&*program) || program.contains('/') || functions.contains(&program);
+            let known =
+                given.contains(&&*program) || program.contains('/') || functions.contains(&program);
             if !known && !rows.iter().any(asked) {
                 let of = options.join(", ");
                 wrong.push(format!("{}:{line}: {program} is not in {TABLE} for {of}", file.path));
@@ -149,7 +158,8 @@ fn every_program_is_there_when_it_is_started() {
     }
     for (option, program) in &rows {
         let used = |f: &&File| {
-            f.path != TABLE && (program.starts_with('/') || words(&f.text, program).next().is_some())
+            f.path != TABLE
+                && (program.starts_with('/') || words(&f.text, program).next().is_some())
         };
         if !files.iter().any(|f| used(&f)) {
             wrong.push(format!("{TABLE}: {option} {program} is used nowhere: take it off"));
@@ -170,8 +180,9 @@ fn every_stage_asks_for_its_programs() {
                 text(path).contains(&asks)
                     || path.starts_with("interop/") && text("interop/build").contains(&asks)
             } else {
-                let recipe =
-                    text("Makefile").split_once(&format!("\n{target}:")).map_or("", |(_, rest)| rest);
+                let recipe = text("Makefile")
+                    .split_once(&format!("\n{target}:"))
+                    .map_or("", |(_, rest)| rest);
                 recipe.split("\n\n").next().is_some_and(|recipe| recipe.contains(&asks))
             };
             if !asked {

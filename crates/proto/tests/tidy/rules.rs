@@ -29,13 +29,15 @@ fn rules_of(test: &str) -> Vec<String> {
 /// The tests of each rule, as the code has them.
 fn in_code() -> BTreeMap<String, BTreeSet<String>> {
     let mut found = BTreeMap::<String, BTreeSet<String>>::new();
-    for file in
-        files().iter().filter(|f| f.is_rust() && f.is_test() && CODE.iter().any(|c| f.path.starts_with(c)))
+    for file in files()
+        .iter()
+        .filter(|f| f.is_rust() && f.is_test() && CODE.iter().any(|c| f.path.starts_with(c)))
     {
         let code = file.code();
         for at in words(&code, "fn").filter(|&at| code[..at].trim_end().ends_with("#[test]")) {
             let rest = code[at + 2..].trim_start();
-            let name: String = rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+            let name: String =
+                rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
             for rule in rules_of(&name) {
                 found.entry(rule).or_default().insert(name.clone());
             }
@@ -50,14 +52,18 @@ fn on_page() -> Vec<(String, BTreeSet<String>)> {
     let rows = page.lines().filter_map(|line| {
         let mut cells = line.strip_prefix("| ")?.split('|').map(str::trim);
         let rule = cells.next().filter(|cell| is_rule(cell))?;
-        Some((rule.to_owned(), cells.nth(2)?.split('`').skip(1).step_by(2).map(str::to_owned).collect()))
+        Some((
+            rule.to_owned(),
+            cells.nth(2)?.split('`').skip(1).step_by(2).map(str::to_owned).collect(),
+        ))
     });
     rows.collect()
 }
 
 #[test]
 fn every_rule_of_iwarp_is_listed_with_its_tests() {
-    let all = GROUPS.iter().flat_map(|(group, count)| (1..=*count).map(move |n| format!("{group}{n}")));
+    let all =
+        GROUPS.iter().flat_map(|(group, count)| (1..=*count).map(move |n| format!("{group}{n}")));
     let (page, code) = (on_page(), in_code());
     assert_eq!(
         page.iter().map(|(rule, _)| rule.clone()).collect::<Vec<_>>(),
@@ -70,7 +76,9 @@ fn every_rule_of_iwarp_is_listed_with_its_tests() {
     for (rule, listed) in &page {
         let there = code.get(rule).unwrap_or(&none);
         wrong.extend(
-            listed.difference(there).map(|test| format!("{rule}: {test} is listed and is no test of it")),
+            listed
+                .difference(there)
+                .map(|test| format!("{rule}: {test} is listed and is no test of it")),
         );
         wrong.extend(there.difference(listed).map(|test| format!("{rule}: {test} is not listed")));
         if listed.is_empty() {
@@ -78,7 +86,9 @@ fn every_rule_of_iwarp_is_listed_with_its_tests() {
         }
     }
     let unknown = code.keys().filter(|rule| !page.iter().any(|(listed, _)| listed == *rule));
-    wrong.extend(unknown.map(|rule| format!("{rule}: tests are named after it, and there is no such rule")));
+    wrong.extend(
+        unknown.map(|rule| format!("{rule}: tests are named after it, and there is no such rule")),
+    );
     report("rules:", &wrong);
 }
 

@@ -20,7 +20,9 @@ impl File {
 
     /// True if the file holds nothing but tests: an integration test, or a module named `tests`.
     pub(crate) fn is_test(&self) -> bool {
-        self.path.contains("/tests/") || self.path.ends_with("/tests.rs") || self.path.contains("/benches/")
+        self.path.contains("/tests/")
+            || self.path.ends_with("/tests.rs")
+            || self.path.contains("/benches/")
     }
 
     /// The crate's folder under `crates/`, if it is in one.
@@ -78,7 +80,10 @@ pub(crate) fn closing(code: &str, open: usize) -> usize {
 
 /// The root of the repository.
 pub(crate) fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the repository has a root")
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .canonicalize()
+        .expect("the repository has a root")
 }
 
 /// All text files of the repository.
@@ -91,11 +96,13 @@ pub(crate) fn files() -> Vec<File> {
         .current_dir(&root)
         .output();
     let mut paths: Vec<String> = match listed {
-        Ok(out) if out.status.success() && !out.stdout.is_empty() => String::from_utf8_lossy(&out.stdout)
-            .split('\0')
-            .filter(|p| !p.is_empty())
-            .map(Into::into)
-            .collect(),
+        Ok(out) if out.status.success() && !out.stdout.is_empty() => {
+            String::from_utf8_lossy(&out.stdout)
+                .split('\0')
+                .filter(|p| !p.is_empty())
+                .map(Into::into)
+                .collect()
+        }
         _ => walk(&root, &root),
     };
     paths.sort();
@@ -108,7 +115,10 @@ pub(crate) fn files() -> Vec<File> {
             Some(File { path, text: String::from_utf8_lossy(&bytes).into_owned() })
         })
         .collect();
-    assert!(files.iter().filter(|f| f.is_rust()).count() > 10, "the repository's files were not found");
+    assert!(
+        files.iter().filter(|f| f.is_rust()).count() > 10,
+        "the repository's files were not found"
+    );
     files
 }
 
@@ -223,7 +233,9 @@ fn character(rest: &[u8]) -> usize {
         [_, b'\\', ..] => rest[3..].iter().position(|&b| b == b'\'').map_or(0, |n| n + 4),
         [_, _, b'\'', ..] => 3,
         // One character of several bytes; otherwise it is a lifetime.
-        [_, first, ..] if *first >= 0x80 => rest[1..].iter().position(|&b| b == b'\'').map_or(0, |n| n + 2),
+        [_, first, ..] if *first >= 0x80 => {
+            rest[1..].iter().position(|&b| b == b'\'').map_or(0, |n| n + 2)
+        }
         _ => 0,
     }
 }

@@ -40,7 +40,9 @@ fn the_text_speaks_of_the_project_alone() {
     for file in files().iter().filter(|f| f.path != "Cargo.lock") {
         for (number, line) in lines(file) {
             let line = line.to_lowercase();
-            for word in FOREIGN.iter().map(|(a, b)| format!("{a}{b}")).filter(|w| line.contains(w.as_str())) {
+            for word in
+                FOREIGN.iter().map(|(a, b)| format!("{a}{b}")).filter(|w| line.contains(w.as_str()))
+            {
                 wrong.push(format!("{}:{number}: {word}", file.path));
             }
         }
@@ -54,7 +56,8 @@ fn lines_are_clean() {
     for file in files().iter().filter(|f| f.path != "Cargo.lock") {
         for (number, line) in lines(file) {
             // What a test compares a program's output with is as that program writes it.
-            if line.ends_with([' ', '\t', '\r']) && !(file.is_test() && file.path.ends_with(".txt")) {
+            if line.ends_with([' ', '\t', '\r']) && !(file.is_test() && file.path.ends_with(".txt"))
+            {
                 wrong.push(format!("{}:{number}: white space at the end", file.path));
             }
             if file.is_rust() && line.contains('\t') {
@@ -89,10 +92,13 @@ fn names_are_plain() {
     for file in files().iter().filter(|f| f.is_rust()) {
         let code = file.code();
         for (number, line) in code.lines().enumerate().map(|(i, line)| (i + 1, line)) {
-            let mut tokens = line.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|t| !t.is_empty());
+            let mut tokens =
+                line.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|t| !t.is_empty());
             while let Some(token) = tokens.next() {
                 let kind = ["struct", "enum", "trait", "type"].contains(&token);
-                let Some(name) = (if kind || token == "fn" { tokens.next() } else { None }) else { continue };
+                let Some(name) = (if kind || token == "fn" { tokens.next() } else { None }) else {
+                    continue;
+                };
                 if kind && EMPTY_NAMES.iter().any(|e| name.ends_with(e)) {
                     wrong.push(format!("{}:{number}: {name} says nothing", file.path));
                 }
@@ -108,7 +114,10 @@ fn names_are_plain() {
 /// The targets of `[text](target)` in one line.
 fn links(line: &str) -> Vec<&str> {
     let after_each = line.split("](").skip(1);
-    after_each.filter_map(|rest| rest.split(')').next()).map(|l| l.split(' ').next().unwrap_or(l)).collect()
+    after_each
+        .filter_map(|rest| rest.split(')').next())
+        .map(|l| l.split(' ').next().unwrap_or(l))
+        .collect()
 }
 
 #[test]
@@ -118,7 +127,11 @@ fn messages_are_words() {
         let lines = file.text.lines().count() - file.lines_of_tests();
         for (number, line) in file.text.lines().enumerate().take(lines) {
             if line.contains(":?}") {
-                wrong.push(format!("{}:{}: a user reads no Rust: use Display", file.path, number + 1));
+                wrong.push(format!(
+                    "{}:{}: a user reads no Rust: use Display",
+                    file.path,
+                    number + 1
+                ));
             }
         }
     }
@@ -129,9 +142,12 @@ fn messages_are_words() {
 fn links_lead_to_files() {
     let mut wrong = Vec::new();
     for file in files().iter().filter(|f| f.path.ends_with(".md")) {
-        let folder = root().join(&file.path).parent().map(std::path::Path::to_path_buf).unwrap_or_default();
+        let folder =
+            root().join(&file.path).parent().map(std::path::Path::to_path_buf).unwrap_or_default();
         for (number, line) in lines(file) {
-            for link in links(line).into_iter().filter(|l| !l.contains("://") && !l.starts_with('#')) {
+            for link in
+                links(line).into_iter().filter(|l| !l.contains("://") && !l.starts_with('#'))
+            {
                 let path = link.split('#').next().unwrap_or(link);
                 if !folder.join(path).exists() {
                     wrong.push(format!("{}:{number}: {link} does not exist", file.path));

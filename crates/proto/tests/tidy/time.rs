@@ -8,14 +8,22 @@ use crate::source::{closing, files, line_of, words};
 const LISTED: &[(&str, &str, &str)] = &[
     ("crates/cli/src/", "Instant::now", "a program waits for its children and paints its progress"),
     ("crates/cli/tests/commands/", "Instant::now", "real processes are waited for, not forever"),
-    ("crates/cli/tests/commands/", "thread::sleep", "until a process has ended, which gives no sign"),
+    (
+        "crates/cli/tests/commands/",
+        "thread::sleep",
+        "until a process has ended, which gives no sign",
+    ),
     ("crates/verbs/tests/programs/", "Instant::now", "real processes are waited for, not forever"),
     (
         "crates/verbs/tests/programs/",
         "thread::sleep",
         "a child that listens or ends gives no sign to wait on",
     ),
-    ("crates/cli/src/process.rs", "thread::sleep", "a child that starts or ends gives no sign to wait on"),
+    (
+        "crates/cli/src/process.rs",
+        "thread::sleep",
+        "a child that starts or ends gives no sign to wait on",
+    ),
     ("crates/cli/src/perf/idle.rs", "thread::sleep", "to measure what idling costs, it must idle"),
     (
         "crates/cli/src/up.rs",
@@ -37,7 +45,11 @@ fn only_the_clock_tells_the_time() {
                 if LISTED.iter().any(|(path, c, _)| file.path.starts_with(path) && c == clock) {
                     met.push((file.path.clone(), *clock));
                 } else {
-                    wrong.push(format!("{}:{}: {clock} outside the clock", file.path, line_of(&code, at)));
+                    wrong.push(format!(
+                        "{}:{}: {clock} outside the clock",
+                        file.path,
+                        line_of(&code, at)
+                    ));
                 }
             }
         }
@@ -55,9 +67,10 @@ fn no_test_is_switched_off() {
     let mut wrong = Vec::new();
     for file in files().iter().filter(|f| f.is_rust()) {
         let code = file.code();
-        for (word, instead) in
-            [("#[ignore", "run it, or remove it"), ("should_panic", "assert what is wrong, by a result")]
-        {
+        for (word, instead) in [
+            ("#[ignore", "run it, or remove it"),
+            ("should_panic", "assert what is wrong, by a result"),
+        ] {
             for (at, _) in code.match_indices(word) {
                 wrong.push(format!("{}:{}: {word}: {instead}", file.path, line_of(&code, at)));
             }
@@ -79,7 +92,9 @@ fn no_destructor_panics_twice() {
             if words(body, "panicking").next().is_some() {
                 continue;
             }
-            for word in ["unwrap", "expect", "panic", "assert", "assert_eq", "assert_ne", "unreachable"] {
+            for word in
+                ["unwrap", "expect", "panic", "assert", "assert_eq", "assert_ne", "unreachable"]
+            {
                 for found in words(body, word) {
                     wrong.push(format!(
                         "{}:{}: {word} in a destructor",

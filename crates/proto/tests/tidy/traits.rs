@@ -25,8 +25,14 @@ fn what_is_wrapped_has_no_defaults() {
         let open = at + code[at..].find('{').unwrap_or_default();
         let body = &code[open + 1..closing(&code, open)];
         for method in words(body, "fn") {
-            if body[method..].find(['{', ';']).is_some_and(|end| body.as_bytes()[method + end] == b'{') {
-                wrong.push(format!("{path}:{}: a default of {name}", line_of(&code, open + 1 + method)));
+            if body[method..]
+                .find(['{', ';'])
+                .is_some_and(|end| body.as_bytes()[method + end] == b'{')
+            {
+                wrong.push(format!(
+                    "{path}:{}: a default of {name}",
+                    line_of(&code, open + 1 + method)
+                ));
             }
         }
     }

@@ -75,12 +75,15 @@ fn unsafe_stands_only_where_listed() {
         }
         match (count, listed) {
             (0, None) => {}
-            (n, None) => wrong.push(format!("{}: {n} × unsafe in a file that is not listed", file.path)),
+            (n, None) => {
+                wrong.push(format!("{}: {n} × unsafe in a file that is not listed", file.path))
+            }
             (n, Some(limit)) if n > limit => {
                 wrong.push(format!("{}: {n} × unsafe, listed {limit}", file.path))
             }
             (n, Some(limit)) if n < limit => {
-                wrong.push(format!("{}: {n} × unsafe, listed {limit}: lower the number", file.path));
+                wrong
+                    .push(format!("{}: {n} × unsafe, listed {limit}: lower the number", file.path));
             }
             _ => {}
         }
@@ -88,10 +91,9 @@ fn unsafe_stands_only_where_listed() {
     for (path, _) in LISTED.iter().filter(|(p, _)| !counted.iter().any(|c| c == p)) {
         wrong.push(format!("{path}: listed, but it has no unsafe: take it off"));
     }
-    for (path, _) in LISTED
-        .iter()
-        .filter(|(p, _)| !["sys", "sprat", "verbs"].iter().any(|c| p.starts_with(&format!("crates/{c}/"))))
-    {
+    for (path, _) in LISTED.iter().filter(|(p, _)| {
+        !["sys", "sprat", "verbs"].iter().any(|c| p.starts_with(&format!("crates/{c}/")))
+    }) {
         wrong.push(format!("{path}: unsafe belongs in sys, sprat and verbs"));
     }
     report("unsafe code:", &wrong);

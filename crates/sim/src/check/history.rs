@@ -84,8 +84,11 @@ impl History {
                 Some((_, Answer::Dropped)) => history.push(Entry { answer: None, ..entry.clone() }),
                 Some((_, Answer::Lost)) if !reads => {
                     history.push(Entry { answer: None, ..entry.clone() });
-                    let end =
-                        Entry { op: Op::Read(Reject::default()), called: entry.called + 1, ..entry.clone() };
+                    let end = Entry {
+                        op: Op::Read(Reject::default()),
+                        called: entry.called + 1,
+                        ..entry.clone()
+                    };
                     history.push(end);
                 }
                 _ => history.push(entry.clone()),
@@ -184,6 +187,8 @@ mod tests {
         assert_eq!((history.objects().len(), history.verdict(|_| ())), (3, Verdict::Good));
         let n = history.call((1, 0), Op::Read(Reject::default()));
         history.end(n, Some(Answer::Read(1, Value::Bytes(1))));
-        assert!(matches!(history.verdict(|_| ()), Verdict::Broken(why) if why.starts_with("object (1, 0)")));
+        assert!(
+            matches!(history.verdict(|_| ()), Verdict::Broken(why) if why.starts_with("object (1, 0)"))
+        );
     }
 }

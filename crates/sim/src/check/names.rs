@@ -121,7 +121,11 @@ mod tests {
         let history: Vec<_> = (0..)
             .step_by(2)
             .zip(steps)
-            .map(|(at, &(op, answer))| Entry { op, called: at, answer: answer.map(|a| (at + 1, a)) })
+            .map(|(at, &(op, answer))| Entry {
+                op,
+                called: at,
+                answer: answer.map(|a| (at + 1, a)),
+            })
             .collect();
         assert_eq!(linearizable(&Name, &history) == Verdict::Good, good, "{history:#?}");
     }
@@ -139,10 +143,23 @@ mod tests {
         check(false, &[(drop, Some(Answer::Dropped))]);
         check(
             true,
-            &[(create, None), (lookup, Some(Answer::Missing)), (lookup, table(4)), (lookup, table(4))],
+            &[
+                (create, None),
+                (lookup, Some(Answer::Missing)),
+                (lookup, table(4)),
+                (lookup, table(4)),
+            ],
         );
         check(false, &[(create, None), (lookup, table(4)), (lookup, table(5))]);
-        check(true, &[(create, table(1)), (drop, None), (lookup, table(1)), (lookup, Some(Answer::Missing))]);
+        check(
+            true,
+            &[
+                (create, table(1)),
+                (drop, None),
+                (lookup, table(1)),
+                (lookup, Some(Answer::Missing)),
+            ],
+        );
     }
 
     #[test]
@@ -159,8 +176,14 @@ mod tests {
         };
         assert_eq!(verdict(1, Answer::Table(4)), Verdict::Good);
         assert_eq!(verdict(3, Answer::Table(4)), Verdict::Good);
-        assert!(matches!(verdict(9, Answer::Table(4)), Verdict::Broken(_)), "there was nothing to drop");
-        assert!(matches!(verdict(3, Answer::Table(5)), Verdict::Broken(_)), "nobody asked for another one");
+        assert!(
+            matches!(verdict(9, Answer::Table(4)), Verdict::Broken(_)),
+            "there was nothing to drop"
+        );
+        assert!(
+            matches!(verdict(3, Answer::Table(5)), Verdict::Broken(_)),
+            "nobody asked for another one"
+        );
         assert!(matches!(verdict(9, Answer::Missing), Verdict::Broken(_)));
     }
 }

@@ -114,7 +114,8 @@ impl Version {
 impl Reject {
     /// Whether an object of this version breaks a rule about versions.
     fn breaks(self, version: u64) -> bool {
-        self.version_le.is_some_and(|le| version <= le) || self.version_ne.is_some_and(|ne| version != ne)
+        self.version_le.is_some_and(|le| version <= le)
+            || self.version_ne.is_some_and(|ne| version != ne)
     }
 
     /// What is known of an object's version if it breaks no rule; `None` if it surely breaks one.
@@ -193,7 +194,9 @@ fn judge(state: &State, op: &Op, answer: Option<&Answer>, next: &mut Vec<State>)
     let is = |v: u64| version.may_be(v).then_some(State::Here(Version::Is(v), value));
     match answer {
         Some(&Answer::Exists(v)) => next.extend(is(v).filter(|_| reject.exists)),
-        Some(&Answer::WrongVersion(v)) => next.extend(is(v).filter(|_| !reject.exists && reject.breaks(v))),
+        Some(&Answer::WrongVersion(v)) => {
+            next.extend(is(v).filter(|_| !reject.exists && reject.breaks(v)))
+        }
         _ if reject.exists => {}
         _ => {
             if let Some(version) = reject.holds(version) {
@@ -204,7 +207,13 @@ fn judge(state: &State, op: &Op, answer: Option<&Answer>, next: &mut Vec<State>)
 }
 
 /// `op` is not rejected and happens in `state`, whose object, if any, has this `version`.
-fn happen(state: &State, version: Version, op: &Op, answer: Option<&Answer>, next: &mut Vec<State>) {
+fn happen(
+    state: &State,
+    version: Version,
+    op: &Op,
+    answer: Option<&Answer>,
+    next: &mut Vec<State>,
+) {
     let (here, floor) = match *state {
         State::Here(_, value) => (Some(value), version.least()),
         State::Missing(version) => (None, version.least()),
@@ -213,7 +222,9 @@ fn happen(state: &State, version: Version, op: &Op, answer: Option<&Answer>, nex
     let written = |value| match answer {
         None => Some(State::Here(Version::Above(floor), value)),
         Some(&Answer::Version(v)) if v > floor => Some(State::Here(Version::Is(v), value)),
-        Some(&Answer::Sum(v, sum)) if v > floor && sum == value => Some(State::Here(Version::Is(v), value)),
+        Some(&Answer::Sum(v, sum)) if v > floor && sum == value => {
+            Some(State::Here(Version::Is(v), value))
+        }
         Some(_) => None,
     };
     match (op, here) {
@@ -227,10 +238,14 @@ fn happen(state: &State, version: Version, op: &Op, answer: Option<&Answer>, nex
         (Op::Write(_, value), _) => {
             next.extend(written(*value).filter(|_| !matches!(answer, Some(Answer::Sum(..)))));
         }
-        (Op::Remove(_), None) => next.extend((answer == Some(&Answer::Version(0))).then_some(*state)),
+        (Op::Remove(_), None) => {
+            next.extend((answer == Some(&Answer::Version(0))).then_some(*state))
+        }
         (Op::Remove(_), Some(_)) => match answer {
             None => next.push(State::Missing(version)),
-            Some(&Answer::Version(v)) if version.may_be(v) => next.push(State::Missing(Version::Is(v))),
+            Some(&Answer::Version(v)) if version.may_be(v) => {
+                next.push(State::Missing(Version::Is(v)))
+            }
             Some(_) => {}
         },
         (Op::AddInteger(..) | Op::AddDouble(..), _) => match (sum(here, op), answer) {
@@ -240,7 +255,9 @@ fn happen(state: &State, version: Version, op: &Op, answer: Option<&Answer>, nex
             {
                 next.extend(here.map(|value| State::Here(Version::Is(v), value)));
             }
-            (Ok(sum), answer) if !matches!(answer, Some(Answer::Version(_))) => next.extend(written(sum)),
+            (Ok(sum), answer) if !matches!(answer, Some(Answer::Version(_))) => {
+                next.extend(written(sum))
+            }
             _ => {}
         },
     }
@@ -260,7 +277,9 @@ fn sum(here: Option<Value>, op: &Op) -> Result<Value, Refused> {
             let sum = word.cast_signed().checked_add(*by).ok_or(Refused::Overflow)?;
             Ok(Value::Word(sum.cast_unsigned()))
         }
-        Op::AddDouble(_, by) => Ok(Value::Word((f64::from_bits(word) + f64::from_bits(*by)).to_bits())),
+        Op::AddDouble(_, by) => {
+            Ok(Value::Word((f64::from_bits(word) + f64::from_bits(*by)).to_bits()))
+        }
         _ => Err(Refused::NotANumber),
     }
 }

@@ -121,8 +121,11 @@ fn a_condition_is_judged_by_the_state() {
     check(true, &then(add(1), Answer::NotANumber(5)));
     check(false, &then(add(1), Answer::NotANumber(6)));
     check(false, &then(add(1), Answer::Overflow(5)));
-    let most =
-        entry(0, Op::Write(Reject::default(), Value::Word(i64::MAX as u64)), Some((1, Answer::Version(5))));
+    let most = entry(
+        0,
+        Op::Write(Reject::default(), Value::Word(i64::MAX as u64)),
+        Some((1, Answer::Version(5))),
+    );
     let then = |by, answer| [most.clone(), entry(2, add(by), Some((3, answer)))];
     check(true, &then(1, Answer::Overflow(5)));
     check(false, &then(1, Answer::Overflow(6)));
@@ -135,7 +138,11 @@ fn a_condition_is_judged_by_the_state() {
 fn a_version_that_nobody_heard_is_settled_by_the_first_who_reads_it() {
     let lost = entry(0, write(7), None);
     let is9 = |answer| {
-        entry(2, Op::Write(Reject { version_ne: Some(9), ..Reject::default() }, Value::Bytes(1)), answer)
+        entry(
+            2,
+            Op::Write(Reject { version_ne: Some(9), ..Reject::default() }, Value::Bytes(1)),
+            answer,
+        )
     };
     let saw = |v| entry(4, read(), Some((5, Answer::Read(v, Value::Bytes(7)))));
     check(true, &[lost.clone(), is9(Some((3, Answer::Version(10))))]);
@@ -206,7 +213,8 @@ fn random_history(rng: &mut Rng, len: usize, damage: bool) -> Vec<Step> {
         if let (Some((_, wrong)), Some((_, answer))) = (history[j].answer, &mut history[i].answer) {
             *answer = wrong;
         }
-        if let Some((_, Answer::Read(v, _) | Answer::Version(v) | Answer::Sum(v, _))) = &mut history[i].answer
+        if let Some((_, Answer::Read(v, _) | Answer::Version(v) | Answer::Sum(v, _))) =
+            &mut history[i].answer
         {
             *v += rng.below(3);
         }
@@ -244,7 +252,11 @@ fn apply(object: &mut (u64, Option<Value>), op: &Op) -> Answer {
         Answer::Exists(object.0),
         Answer::WrongVersion(object.0),
         Answer::NotANumber(object.0),
-        Answer::Version(if matches!(op, Op::Write(..)) { v } else { object.1.map_or(0, |_| object.0) }),
+        Answer::Version(if matches!(op, Op::Write(..)) {
+            v
+        } else {
+            object.1.map_or(0, |_| object.0)
+        }),
         Answer::Read(object.0, object.1.unwrap_or(Value::Word(99))),
         Answer::Sum(v, Value::Word(word + 1)),
         Answer::Sum(v, Value::Word(word + 2)),

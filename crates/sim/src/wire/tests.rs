@@ -55,7 +55,8 @@ fn every_fault_happens_and_nothing_else() {
     let mut wire = wire(Options { fault, room: 100_000, ..Options::default() });
     let to = wire.addr(1).unwrap();
     for n in 0..10_000u32 {
-        wire.port(0, Instant::from_ns(u64::from(n) * 10 * US)).send(to, &[&n.to_be_bytes(), &[0; 28]]);
+        wire.port(0, Instant::from_ns(u64::from(n) * 10 * US))
+            .send(to, &[&n.to_be_bytes(), &[0; 28]]);
     }
     deliver_all(&mut wire);
     let got = receive(&mut wire, 1);

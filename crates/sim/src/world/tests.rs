@@ -39,7 +39,11 @@ impl Process<Seen> for Ticker {
             let to = outside.port.resolve((self.host + 1) % self.of).unwrap();
             outside.port.send(to, &[&self.count.to_be_bytes()]);
             let key = outside.now.as_ns().to_be_bytes().to_vec();
-            outside.writes.push(Write { seq: self.count, puts: vec![(key, vec![])], deletes: vec![] });
+            outside.writes.push(Write {
+                seq: self.count,
+                puts: vec![(key, vec![])],
+                deletes: vec![],
+            });
         }
         false
     }
@@ -131,7 +135,10 @@ fn calm_ends_all_trouble() {
         world.run_for(100 * MS);
         for host in 0..3 {
             assert!(world.is_up(host));
-            assert!((98..=102).contains(&(world.score.got[host] - before[host])), "{before:?} {world:?}");
+            assert!(
+                (98..=102).contains(&(world.score.got[host] - before[host])),
+                "{before:?} {world:?}"
+            );
         }
     }
 }

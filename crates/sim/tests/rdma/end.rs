@@ -15,7 +15,11 @@ impl World {
             let shut = [0, 1].map(|s| it.sides[s].closed.is_some());
             if over != [false; 2] {
                 let stuck = it.damaged || it.ending;
-                assert!(stuck || over == [true; 2] && shut == [true; 2], "{over:?} {shut:?} {}", it.cut);
+                assert!(
+                    stuck || over == [true; 2] && shut == [true; 2],
+                    "{over:?} {shut:?} {}",
+                    it.cut
+                );
                 continue;
             }
             if dead(0) || dead(1) || it.cut || it.damaged || it.ending {
@@ -29,7 +33,10 @@ impl World {
                 }
                 let peer = self.links[link].sides[1 - side].node;
                 for message in std::mem::take(&mut self.links[link].sides[side].messages) {
-                    assert!(!matches!(message.body, Body::Send { .. }), "{message:?} was not delivered");
+                    assert!(
+                        !matches!(message.body, Body::Send { .. }),
+                        "{message:?} was not delivered"
+                    );
                     self.settle_write(peer, &message);
                 }
             }

@@ -81,8 +81,11 @@ impl World {
             return true;
         };
         let at = it.node;
-        let direct =
-            if self.rng.chance(500_000) && it.inbox.is_empty() { node.rnic.direct(conn) } else { None };
+        let direct = if self.rng.chance(500_000) && it.inbox.is_empty() {
+            node.rnic.direct(conn)
+        } else {
+            None
+        };
         if let Some(span) = direct {
             let len = len.min(span.len as usize);
             let octets: Vec<u8> = other.wire.drain(..len).collect();
@@ -124,7 +127,9 @@ impl World {
             let keep = self.below(self.links[link].sides[side].wire.len() + 1);
             let it = &mut self.links[link].sides[side];
             it.wire.truncate(keep);
-            let (Some(conn), None, false) = (it.conn, it.closed, self.nodes[it.node].dead) else { continue };
+            let (Some(conn), None, false) = (it.conn, it.closed, self.nodes[it.node].dead) else {
+                continue;
+            };
             if it.told {
                 continue;
             }
@@ -163,7 +168,8 @@ impl World {
                     continue;
                 }
                 self.links[link].cut = true;
-                let (reset, keep) = (self.half(), self.below(self.links[link].sides[side].wire.len() + 1));
+                let (reset, keep) =
+                    (self.half(), self.below(self.links[link].sides[side].wire.len() + 1));
                 let it = &mut self.links[link].sides[side];
                 it.wire.truncate(keep);
                 it.over = true;

@@ -6,8 +6,9 @@ use std::ops::Range;
 
 use arrayvec::ArrayVec;
 use sprat_proto::rdma::{
-    AcceptOptions, Access, Config, Conn, ConnectOptions, Cq, Data, End, Event, Memory, Part, Qp, QpOptions,
-    Record, RecvRequest, Remote, Rnic, SendFlags, SendOp, SendRequest, Sge, Span, Stag, Unmapped,
+    AcceptOptions, Access, Config, Conn, ConnectOptions, Cq, Data, End, Event, Memory, Part, Qp,
+    QpOptions, Record, RecvRequest, Remote, Rnic, SendFlags, SendOp, SendRequest, Sge, Span, Stag,
+    Unmapped,
 };
 use sprat_proto::time::SECOND;
 use sprat_proto::wire::mpa::RtrKind;
@@ -67,7 +68,9 @@ impl Memory for Guarded {
     }
 
     fn atomic(&mut self, span: Span, change: &mut dyn FnMut(u64) -> u64) -> Result<u64, Unmapped> {
-        assert!(self.open && span.region == WORDS && span.len == 8 && span.offset.is_multiple_of(8));
+        assert!(
+            self.open && span.region == WORDS && span.len == 8 && span.offset.is_multiple_of(8)
+        );
         let old = super::memory::number(self.at(span));
         super::memory::put(self.at(span), change(old));
         Ok(old)
@@ -104,7 +107,11 @@ impl Half {
             (pd, SIZE / 2, Access { remote_write: true, ..write }),
             (pd, SIZE, Access { remote_read: true, ..none }),
             (pd, SIZE, Access { remote_atomic: true, ..write }),
-            (other, SIZE, Access { remote_write: true, remote_read: true, remote_atomic: true, ..write }),
+            (
+                other,
+                SIZE,
+                Access { remote_write: true, remote_read: true, remote_atomic: true, ..write },
+            ),
         ];
         let tag = |(at, &(pd, len, access)): (usize, &(_, usize, Access))| {
             rnic.register(pd, at as u64, 0, len as u64, access).unwrap()
@@ -132,7 +139,21 @@ impl Half {
         let memory = Guarded { arrays, posted: Vec::new(), writable: true, open: true };
         let (wire, inbox, waiting) = (VecDeque::new(), Vec::new(), BTreeSet::new());
         let (closed, told, established, next) = (None, false, false, 0);
-        Self { rnic, memory, tags, cq, qp, conn, wire, inbox, closed, told, established, waiting, next }
+        Self {
+            rnic,
+            memory,
+            tags,
+            cq,
+            qp,
+            conn,
+            wire,
+            inbox,
+            closed,
+            told,
+            established,
+            waiting,
+            next,
+        }
     }
 
     /// A part of the inbox.
@@ -180,7 +201,8 @@ impl Half {
     }
 
     fn output(&mut self) -> usize {
-        let (mut record, now, before) = (Record::default(), Instant::from_ns(2000), self.wire.len());
+        let (mut record, now, before) =
+            (Record::default(), Instant::from_ns(2000), self.wire.len());
         while let Some(conn) = self.rnic.ready() {
             record.clear();
             while self.rnic.output(now, conn, &mut record, &mut self.memory) {}

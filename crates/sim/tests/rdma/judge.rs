@@ -33,7 +33,10 @@ impl World {
                 let it = &mut self.links[link];
                 assert_eq!(private_data, it.connect.private_data);
                 let told = it.connect.revision == Some(2);
-                assert_eq!((ird, ord), (told.then_some(it.connect.ird), told.then_some(it.connect.ord)));
+                assert_eq!(
+                    (ird, ord),
+                    (told.then_some(it.connect.ird), told.then_some(it.connect.ord))
+                );
                 it.crc = it.connect.crc == Some(true) || self.nodes[at].crc;
                 let node = &mut self.nodes[at];
                 if it.refuse {
@@ -64,7 +67,10 @@ impl World {
                     self.links[link].sides[side].failed = Some((Cause::LOCAL, true));
                     return self.finish(link, side);
                 }
-                assert!(it.cut || it.refuse || it.ending || other.is_some(), "{why:?} without a reason");
+                assert!(
+                    it.cut || it.refuse || it.ending || other.is_some(),
+                    "{why:?} without a reason"
+                );
                 self.finish(link, side);
             }
             Event::QpFailed { qp, cause, ours } => {
@@ -78,7 +84,10 @@ impl World {
             Event::Close { conn, reset } => self.closed(at, conn, reset),
             Event::CqReady(cq) => {
                 let it = self.nodes[at].cqs.iter().position(|&c| c == cq).unwrap();
-                assert!(self.nodes[at].armed[it].take().is_some(), "a queue wakes that is not armed");
+                assert!(
+                    self.nodes[at].armed[it].take().is_some(),
+                    "a queue wakes that is not armed"
+                );
             }
             Event::LastWqe(qp) => {
                 let (link, side) = self.find_qp(at, qp).expect("a queue pair that is there");
@@ -133,7 +142,10 @@ impl World {
         if !ours {
             assert_eq!(other.failed, Some((cause, true)), "what the other found");
         } else if cause == Cause::MPA_LOST {
-            assert!(it.cut || it.damaged || it.ending || other.closed == Some(true), "lost without a cut");
+            assert!(
+                it.cut || it.damaged || it.ending || other.closed == Some(true),
+                "lost without a cut"
+            );
         } else if cause == Cause::LOCAL {
             assert!(this.works.iter().any(|w| w.fails.is_some()), "no request is wrong");
         } else if cause == Cause::MPA_CRC {
@@ -199,10 +211,12 @@ impl World {
         let at = self.links[link].sides[side].node;
         let (this, other) = (&self.links[link].sides[side], &self.links[link].sides[1 - side]);
         let theirs = |c: Cause| !matches!(c, Cause::MPA_LOST | Cause::LOCAL | Cause::MPA_CRC);
-        let found = this.failed.filter(|&(cause, ours)| ours && theirs(cause)).map(|(cause, _)| cause);
+        let found =
+            this.failed.filter(|&(cause, ours)| ours && theirs(cause)).map(|(cause, _)| cause);
         // It was this message, or one behind it; or one that came long ago.
         let may_be = |m: &Message| m.wrong.is_some_and(|w| Some(w.cause) == found);
-        let settled = other.messages.iter().position(may_be).filter(|_| !other.owed.iter().any(may_be));
+        let settled =
+            other.messages.iter().position(may_be).filter(|_| !other.owed.iter().any(may_be));
         let (flushed, shares) = (this.flushed, this.shares);
         self.links[link].sides[1 - side].owed.clear();
         let messages = std::mem::take(&mut self.links[link].sides[1 - side].messages);
@@ -262,7 +276,8 @@ impl World {
             while let Some(completion) = self.nodes[at].rnic.poll(cq) {
                 any = true;
                 let solicited = self.completion(at, &completion);
-                let counts = |only: bool| !only || solicited || completion.status != Status::Success;
+                let counts =
+                    |only: bool| !only || solicited || completion.status != Status::Success;
                 assert!(
                     !self.nodes[at].armed[it].is_some_and(counts),
                     "{completion:?} did not wake its queue"
@@ -280,7 +295,8 @@ impl World {
 
     /// Judges a completion; true if it was solicited.
     fn completion(&mut self, at: usize, c: &Completion) -> bool {
-        let (link, side) = self.find_qp(at, c.qp).expect("a completion of a queue pair that is there");
+        let (link, side) =
+            self.find_qp(at, c.qp).expect("a completion of a queue pair that is there");
         let good = c.status == Status::Success;
         if good {
             self.seen.good += 1
@@ -292,7 +308,10 @@ impl World {
         assert!(!good || !it.flushing[queue], "{c:?} behind an error");
         it.flushing[queue] |= !good;
         if !good {
-            assert!(self.nodes[at].rnic.state(c.qp) != Some(QpState::Ready), "{c:?} on a good connection");
+            assert!(
+                self.nodes[at].rnic.state(c.qp) != Some(QpState::Ready),
+                "{c:?} on a good connection"
+            );
         }
         match (queue, good) {
             (0, _) => self.sent(link, side, c),
@@ -341,7 +360,11 @@ impl World {
         let spoilt = self.links[link].damaged || self.links[link].cut;
         assert!(spoilt || work.refused.is_none_or(|w| !w.certain), "{work:?} succeeds");
         let placed = work.signaled && self.links[link].acknowledges(&self.nodes);
-        if placed || matches!(work.completed, Completed::Read | Completed::FetchAdd | Completed::CompareSwap)
+        if placed
+            || matches!(
+                work.completed,
+                Completed::Read | Completed::FetchAdd | Completed::CompareSwap
+            )
         {
             self.settle_before(link, side, work.id);
         }
@@ -401,7 +424,8 @@ impl World {
         match status {
             Status::Flushed => {}
             Status::RemoteAccess | Status::RemoteOperation => {
-                let refused = work.refused.unwrap_or_else(|| panic!("{work:?} is blamed: {:?}", this.failed));
+                let refused =
+                    work.refused.unwrap_or_else(|| panic!("{work:?} is blamed: {:?}", this.failed));
                 assert_eq!(status == Status::RemoteAccess, refused.cause.is_access(), "{work:?}");
                 assert_eq!(this.failed, Some((refused.cause, false)), "{work:?}");
             }
@@ -429,7 +453,9 @@ impl World {
             if work.common {
                 let node = &mut self.nodes[at];
                 let open = node.areas[OWN].claims.iter().find(|c| c.key == key);
-                let word = open.map(|c| node.ram.arrays[OWN][c.range.clone()].to_vec()).unwrap_or_default();
+                let word = open
+                    .map(|c| node.ram.arrays[OWN][c.range.clone()].to_vec())
+                    .unwrap_or_default();
                 node.areas[OWN].adopt(key, &word, &node.ram.arrays[OWN]);
             } else {
                 self.release(at, key, false);
@@ -522,8 +548,8 @@ impl World {
 
     fn not_received(&mut self, link: usize, side: usize, c: &Completion) {
         let at = self.links[link].sides[side].node;
-        let is_late =
-            !self.links[link].sides[side].shares && self.links[link].sides[side].receives.is_empty();
+        let is_late = !self.links[link].sides[side].shares
+            && self.links[link].sides[side].receives.is_empty();
         assert!(!is_late, "{c:?} of nothing that was posted");
         let receive = self.take_receive(link, side, c.id);
         let it = &mut self.links[link].sides[side];

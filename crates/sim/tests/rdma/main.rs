@@ -47,7 +47,9 @@ fn with_wrong_requests() {
 
 #[test]
 fn with_cuts_and_deaths() {
-    each("with_cuts_and_deaths", 25, |seed| run(seed, Plan { cut_ppm: 2_000, death_ppm: 200, ..plan(seed) }));
+    each("with_cuts_and_deaths", 25, |seed| {
+        run(seed, Plan { cut_ppm: 2_000, death_ppm: 200, ..plan(seed) })
+    });
 }
 
 #[test]
@@ -64,7 +66,8 @@ fn with_damage_under_crc() {
 fn with_everything_at_once() {
     each("with_everything_at_once", 10, |seed| {
         let plan = plan(seed);
-        let (wrong_ppm, cut_ppm, death_ppm, damage_ppm, revoke_ppm) = (5_000, 500, 100, 1_000, 1_000);
+        let (wrong_ppm, cut_ppm, death_ppm, damage_ppm, revoke_ppm) =
+            (5_000, 500, 100, 1_000, 1_000);
         run(seed, Plan { wrong_ppm, cut_ppm, death_ppm, damage_ppm, revoke_ppm, ..plan })
     });
 }
@@ -73,14 +76,19 @@ fn with_everything_at_once() {
 #[test]
 fn planted_bugs_are_found() {
     let found = |plan: Plan| {
-        (0..20).any(|seed| std::panic::catch_unwind(|| run(seed, Plan { links: 4, ..plan.clone() })).is_err())
+        (0..20).any(|seed| {
+            std::panic::catch_unwind(|| run(seed, Plan { links: 4, ..plan.clone() })).is_err()
+        })
     };
     assert!(!found(Plan::default()));
     for bug in [Bug::Shifted, Bug::Lost, Bug::Beside, Bug::Misread, Bug::Twice] {
         assert!(found(Plan { bug, ..Plan::default() }), "{bug:?} is not found");
     }
     // Streams are damaged, and nobody looks at the CRC.
-    assert!(found(Plan { crc32c: |_, _| 0, damage_ppm: 3_000, ..Plan::default() }), "damage is not found");
+    assert!(
+        found(Plan { crc32c: |_, _| 0, damage_ppm: 3_000, ..Plan::default() }),
+        "damage is not found"
+    );
     // The same with the CRC looked at.
     assert!(!found(Plan { damage_ppm: 3_000, ..Plan::default() }));
 }

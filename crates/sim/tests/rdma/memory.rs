@@ -186,7 +186,14 @@ impl Area {
         })
     }
 
-    pub(crate) fn claim(&mut self, key: u64, order: u64, range: Range<usize>, what: Use, tag: Option<usize>) {
+    pub(crate) fn claim(
+        &mut self,
+        key: u64,
+        order: u64,
+        range: Range<usize>,
+        what: Use,
+        tag: Option<usize>,
+    ) {
         self.claims.push(Claim { key, order, range, what, tag });
     }
 
@@ -195,7 +202,8 @@ impl Area {
         let mut bytes = self.settled[range.clone()].to_vec();
         for claim in self.claims.iter().filter(|c| c.order == order) {
             if let Use::Sink(sink) = &claim.what {
-                let (from, to) = (claim.range.start.max(range.start), claim.range.end.min(range.end));
+                let (from, to) =
+                    (claim.range.start.max(range.start), claim.range.end.min(range.end));
                 if from < to {
                     let new = &sink[from - claim.range.start..to - claim.range.start];
                     bytes[from - range.start..to - range.start].copy_from_slice(new);
@@ -261,7 +269,10 @@ impl Area {
                     }
             };
             let (is, was) = (actual[at], self.settled[at]);
-            assert!(self.claims.iter().any(explains), "octet {at} is {is:#04x}, should be {was:#04x}");
+            assert!(
+                self.claims.iter().any(explains),
+                "octet {at} is {is:#04x}, should be {was:#04x}"
+            );
         }
     }
 }

@@ -3,14 +3,15 @@
 use arrayvec::ArrayVec;
 use sprat_proto::rdma::mr::WindowKind;
 use sprat_proto::rdma::{
-    Access, Completed, Data, QpState, RecvRequest, Remote, SendFlags, SendOp, SendRequest, Sge, Stag,
+    Access, Completed, Data, QpState, RecvRequest, Remote, SendFlags, SendOp, SendRequest, Sge,
+    Stag,
 };
 use sprat_proto::wire::rdmap::Cause;
 
 use super::memory::{Free, Use, put};
 use super::world::{
-    Body, COMMON_WORDS, Message, OWN, PUBLIC, Receive, SHARED_RECV, SIZES, TagChange, TagKind, TagState,
-    WORD_COUNT, WORDS, Work, World, Wrong,
+    Body, COMMON_WORDS, Message, OWN, PUBLIC, Receive, SHARED_RECV, SIZES, TagChange, TagKind,
+    TagState, WORD_COUNT, WORDS, Work, World, Wrong,
 };
 
 /// Most messages of a side that come before their receives, and octets of one.
@@ -78,7 +79,12 @@ impl World {
     }
 
     /// Claims octets of the machine's own to send: the list, and what is sent.
-    pub(crate) fn sources(&mut self, node: usize, len: usize, own: &mut Vec<u64>) -> Option<(List, Vec<u8>)> {
+    pub(crate) fn sources(
+        &mut self,
+        node: usize,
+        len: usize,
+        own: &mut Vec<u64>,
+    ) -> Option<(List, Vec<u8>)> {
         let (mut list, mut bytes) = (List::new(), Vec::new());
         let pieces = if len == 0 { self.below(2) } else { 1 + self.below(7) };
         for piece in 0..pieces {
@@ -92,12 +98,14 @@ impl World {
             let area = if self.rng.chance(200_000) { PUBLIC } else { OWN };
             let key = self.number();
             let it = &mut self.nodes[node];
-            let place = it.areas[area].place(&mut self.rng, 0..SIZES[area], here, alone(key), false);
+            let place =
+                it.areas[area].place(&mut self.rng, 0..SIZES[area], here, alone(key), false);
             let (range, _) = place?;
             let sole = it.areas[area].free(&range, alone(key), true) == Free::Yes;
             if sole && self.rng.chance(500_000) {
                 self.rng.fill(&mut it.ram.arrays[area][range.clone()]);
-                it.areas[area].settled[range.clone()].copy_from_slice(&it.ram.arrays[area][range.clone()]);
+                it.areas[area].settled[range.clone()]
+                    .copy_from_slice(&it.ram.arrays[area][range.clone()]);
             }
             bytes.extend_from_slice(&it.areas[area].settled[range.clone()]);
             let (stag, base) = match area {
@@ -143,8 +151,10 @@ impl World {
         let fits: Vec<usize> = (0..self.tags.len())
             .filter(|&t| {
                 let tag = &self.tags[t];
-                let there =
-                    tag.node == node && tag.area == area && tag.state == TagState::Live && tag.len > 0;
+                let there = tag.node == node
+                    && tag.area == area
+                    && tag.state == TagState::Live
+                    && tag.len > 0;
                 let ours = tag.only.is_none_or(|end| end == (link, 1 - side)) && tag.pd == pd;
                 there && ours && right(tag.access)
             })
@@ -173,7 +183,8 @@ impl World {
         let wrong = self.rng.chance(self.plan.wrong_ppm);
         let number = self.number();
         let before = self.last;
-        let draft = if wrong { self.any_wrong(link, side, number) } else { self.any(link, side, number) };
+        let draft =
+            if wrong { self.any_wrong(link, side, number) } else { self.any(link, side, number) };
         match draft {
             Some(draft) => self.submit(link, side, draft),
             None => self.forget(link, side, before),
@@ -217,7 +228,8 @@ impl World {
         let write = draft.messages.iter().find(|m| matches!(m.body, Body::Write { .. }));
         if let Some(wrong) = write.and_then(|m| m.wrong) {
             // Who acknowledges says which one was refused.
-            draft.work.refused = Some(Wrong { certain: draft.work.signaled && acknowledges, ..wrong });
+            draft.work.refused =
+                Some(Wrong { certain: draft.work.signaled && acknowledges, ..wrong });
         }
         let local = draft.work.fails.is_some();
         it.doomed |= local || draft.messages.iter().any(|m| m.wrong.is_some());
@@ -345,7 +357,14 @@ impl World {
         Some(draft)
     }
 
-    fn add_immediate(&mut self, link: usize, side: usize, draft: &mut Draft, value: u64, len: Option<u32>) {
+    fn add_immediate(
+        &mut self,
+        link: usize,
+        side: usize,
+        draft: &mut Draft,
+        value: u64,
+        len: Option<u32>,
+    ) {
         self.take_room(link, side);
         draft.flags.solicited = self.half();
         let solicited = draft.flags.solicited;
@@ -502,7 +521,8 @@ impl World {
             (SendOp::FetchAdd { to, add: a, mask }, masked_sum(old, a, mask), Completed::FetchAdd)
         } else {
             let compare = if self.half() { old ^ (c & b) } else { c };
-            let (compare_mask, swap_mask) = if self.half() { (u64::MAX, u64::MAX) } else { (!b, c) };
+            let (compare_mask, swap_mask) =
+                if self.half() { (u64::MAX, u64::MAX) } else { (!b, c) };
             let equal = (compare ^ old) & compare_mask == 0;
             let new = if equal { (old & !swap_mask) | (a & swap_mask) } else { old };
             let op = SendOp::CompareSwap { to, compare, compare_mask, swap: a, swap_mask };
@@ -526,7 +546,8 @@ impl World {
         let t = self.peers_tag(link, side, WORDS, |a| a.remote_atomic)?;
         let (slot, node) = (self.below(COMMON_WORDS), self.links[link].sides[side].node);
         let to = Remote { stag: self.tags[t].stag, addr: self.tags[t].base + 8 * slot as u64 };
-        let mut draft = Draft::new(id, SendOp::FetchAdd { to, add: 1, mask: 0 }, Completed::FetchAdd);
+        let mut draft =
+            Draft::new(id, SendOp::FetchAdd { to, add: 1, mask: 0 }, Completed::FetchAdd);
         draft.data = Data::Gather(self.sink(node, None, 8, &mut draft.work.own)?);
         draft.work.len = 8;
         (draft.work.word, draft.work.common, draft.work.uses) = (Some(slot), true, Some(t));

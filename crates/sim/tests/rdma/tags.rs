@@ -12,11 +12,16 @@ impl World {
     /// Requests that use the tag are under way.
     pub(crate) fn is_busy(&self, t: usize) -> bool {
         let node = self.tags[t].node;
-        let claimed = self.nodes[node].areas.iter().any(|a| a.claims.iter().any(|c| c.tag == Some(t)));
+        let claimed =
+            self.nodes[node].areas.iter().any(|a| a.claims.iter().any(|c| c.tag == Some(t)));
         // What is on the wire may come though nobody waits for the answer.
         let used = |m: &Message| m.uses == Some(t);
         claimed
-            || self.links.iter().flat_map(|l| &l.sides).any(|s| s.owed.iter().chain(&s.messages).any(used))
+            || self
+                .links
+                .iter()
+                .flat_map(|l| &l.sides)
+                .any(|s| s.owed.iter().chain(&s.messages).any(used))
     }
 
     /// Binds, registers, or takes back.
@@ -99,19 +104,21 @@ impl World {
         let it = self.below(self.tags.len());
         let tag = &self.tags[it];
         let first = self.tags.iter().position(|t| t.node == tag.node) == Some(it);
-        let plain = tag.kind == TagKind::Region && tag.area == PUBLIC && tag.state == TagState::Live;
+        let plain =
+            tag.kind == TagKind::Region && tag.area == PUBLIC && tag.state == TagState::Live;
         let node = &mut self.nodes[tag.node];
         if first || !plain || node.dead || tag.pd != node.pds[0] {
             return;
         }
         let area = &mut node.areas[PUBLIC];
         let mut keys = Vec::new();
-        for claim in area.claims.iter().filter(|c| c.tag == Some(it) && matches!(c.what, Use::Sink(_))) {
+        for claim in
+            area.claims.iter().filter(|c| c.tag == Some(it) && matches!(c.what, Use::Sink(_)))
+        {
             let range = &claim.range;
-            let over = area
-                .claims
-                .iter()
-                .any(|c| c.key != claim.key && c.range.start < range.end && range.start < c.range.end);
+            let over = area.claims.iter().any(|c| {
+                c.key != claim.key && c.range.start < range.end && range.start < c.range.end
+            });
             if over {
                 return;
             }
@@ -135,7 +142,9 @@ impl World {
                 }
             }
             let wrong = Wrong { cause: Cause::INVALID_STAG, certain: false };
-            for message in side.owed.iter_mut().chain(&mut side.messages).filter(|m| m.uses == Some(it)) {
+            for message in
+                side.owed.iter_mut().chain(&mut side.messages).filter(|m| m.uses == Some(it))
+            {
                 message.wrong.get_or_insert(wrong);
             }
             for work in side.works.iter_mut().filter(|w| w.uses == Some(it)) {

@@ -10,8 +10,8 @@ use std::collections::{BTreeSet, VecDeque};
 
 use sprat_proto::rdma::mr::WindowKind;
 use sprat_proto::rdma::{
-    AcceptOptions, Access, Completed, Config, Conn, ConnectOptions, Cq, Pd, Qp, QpOptions, Rnic, Srq, Stag,
-    Status,
+    AcceptOptions, Access, Completed, Config, Conn, ConnectOptions, Cq, Pd, Qp, QpOptions, Rnic,
+    Srq, Stag, Status,
 };
 use sprat_proto::time::{MS, SECOND};
 use sprat_proto::wire::checksum::{Crc32c, crc32c};
@@ -257,7 +257,10 @@ impl Link {
     pub(crate) fn acknowledges(&self, nodes: &[Node]) -> bool {
         let opens = self.connect.peer_to_peer.is_none_or(|kind| kind == RtrKind::Write);
         // What is lost or damaged may be the hello.
-        opens && !self.damaged && !self.cut && self.sides.iter().all(|side| nodes[side.node].acknowledges)
+        opens
+            && !self.damaged
+            && !self.cut
+            && self.sides.iter().all(|side| nodes[side.node].acknowledges)
     }
 
     /// How long a message waits for its receive at one of the ends.
@@ -331,10 +334,20 @@ impl Seen {
     }
 }
 
-const ALL: Access =
-    Access { local_write: true, remote_write: true, remote_read: true, remote_atomic: true, bind: true };
-const NONE: Access =
-    Access { local_write: false, remote_write: false, remote_read: false, remote_atomic: false, bind: false };
+const ALL: Access = Access {
+    local_write: true,
+    remote_write: true,
+    remote_read: true,
+    remote_atomic: true,
+    bind: true,
+};
+const NONE: Access = Access {
+    local_write: false,
+    remote_write: false,
+    remote_read: false,
+    remote_atomic: false,
+    bind: false,
+};
 
 impl World {
     pub(crate) fn new(seed: u64, plan: Plan) -> Self {
@@ -404,8 +417,10 @@ impl World {
             (rnic.register(pds[0], OWN as u64, b0, len, write).unwrap(), b0),
             (rnic.register(pds[0], OWN as u64, b1, len, NONE).unwrap(), b1),
         ];
-        let words =
-            arrays[WORDS].chunks_exact(8).map(|w| (super::memory::number(w), VecDeque::new())).collect();
+        let words = arrays[WORDS]
+            .chunks_exact(8)
+            .map(|w| (super::memory::number(w), VecDeque::new()))
+            .collect();
         let areas = arrays.iter().cloned().map(Area::new).collect();
         let ram = Ram::new(arrays, self.plan.bug);
         let counts = vec![(0, 0, BTreeSet::new()); COMMON_WORDS];
@@ -596,11 +611,15 @@ impl World {
     /// Which stream of a machine it is.
     pub(crate) fn find(&self, node: usize, conn: Conn) -> Option<(usize, usize)> {
         let is = |s: &Side| s.node == node && s.conn == Some(conn) && s.closed.is_none();
-        (0..self.links.len()).flat_map(|l| [(l, 0), (l, 1)]).find(|&(l, s)| is(&self.links[l].sides[s]))
+        (0..self.links.len())
+            .flat_map(|l| [(l, 0), (l, 1)])
+            .find(|&(l, s)| is(&self.links[l].sides[s]))
     }
 
     pub(crate) fn find_qp(&self, node: usize, qp: Qp) -> Option<(usize, usize)> {
         let is = |s: &Side| s.node == node && s.qp == qp;
-        (0..self.links.len()).flat_map(|l| [(l, 0), (l, 1)]).find(|&(l, s)| is(&self.links[l].sides[s]))
+        (0..self.links.len())
+            .flat_map(|l| [(l, 0), (l, 1)])
+            .find(|&(l, s)| is(&self.links[l].sides[s]))
     }
 }

@@ -23,9 +23,11 @@ impl World {
                 let SendOp::Send = draft.op else { return Some(draft) };
                 let peer = self.links[link].sides[1 - side].node;
                 let region = self.tags.iter().position(|t| t.node == peer)?;
-                let stag = if self.half() { self.tags[region].stag } else { Stag(self.rng.u32() & 0xff) };
+                let stag =
+                    if self.half() { self.tags[region].stag } else { Stag(self.rng.u32() & 0xff) };
                 draft.op = SendOp::SendInvalidate(stag);
-                draft.messages[0].wrong = Some(Wrong { cause: Cause::CANNOT_INVALIDATE, certain: true });
+                draft.messages[0].wrong =
+                    Some(Wrong { cause: Cause::CANNOT_INVALIDATE, certain: true });
                 Some(draft)
             }
             8 => self.unexpected(link, side, id),
@@ -42,7 +44,13 @@ impl World {
         }
         other.closed_to_receives = true;
         let mut draft = Draft::new(id, SendOp::Send, Completed::Send);
-        let body = Body::Send { bytes: Vec::new(), immediate: None, tag: None, solicited: false, written: 0 };
+        let body = Body::Send {
+            bytes: Vec::new(),
+            immediate: None,
+            tag: None,
+            solicited: false,
+            written: 0,
+        };
         draft.message(body, Some(Cause::UNTAGGED_NO_BUFFER), None);
         Some(draft)
     }
@@ -56,10 +64,12 @@ impl World {
     ) -> Option<(Remote, usize, usize, usize, [Cause; 2])> {
         let peer = self.links[link].sides[1 - side].node;
         let region = self.tags.iter().position(|t| t.node == peer)?;
-        let other = self.tags.iter().position(|t| t.node == peer && t.pd == self.nodes[peer].pds[1])?;
+        let other =
+            self.tags.iter().position(|t| t.node == peer && t.pd == self.nodes[peer].pds[1])?;
         let len = 1 + self.below(100);
         let weak = self.tags.iter().position(|t| {
-            let live = t.node == peer && t.area == PUBLIC && t.state == TagState::Live && t.only.is_none();
+            let live =
+                t.node == peer && t.area == PUBLIC && t.state == TagState::Live && t.only.is_none();
             live && t.kind == TagKind::Region
                 && !(if write { t.access.remote_write } else { t.access.remote_read })
         });
@@ -72,7 +82,13 @@ impl World {
             }
             1 => {
                 let stag = self.tags[other].stag;
-                (Remote { stag, addr }, len, 0, 0, [Cause::TAGGED_NOT_ASSOCIATED, Cause::NOT_ASSOCIATED])
+                (
+                    Remote { stag, addr },
+                    len,
+                    0,
+                    0,
+                    [Cause::TAGGED_NOT_ASSOCIATED, Cause::NOT_ASSOCIATED],
+                )
             }
             2 => {
                 let addr = u64::MAX - self.rng.below(len as u64);
@@ -91,7 +107,13 @@ impl World {
                 let tag = &self.tags[region];
                 let addr = tag.base + start as u64;
                 addr.checked_add(len as u64)?;
-                (Remote { stag: tag.stag, addr }, len, start, inside, [Cause::TAGGED_BOUNDS, Cause::BOUNDS])
+                (
+                    Remote { stag: tag.stag, addr },
+                    len,
+                    start,
+                    inside,
+                    [Cause::TAGGED_BOUNDS, Cause::BOUNDS],
+                )
             }
         })
     }
@@ -130,7 +152,9 @@ impl World {
             let (to, cause) = match self.below(3) {
                 0 => (Remote { stag, addr: base + 1 + self.rng.below(7) }, Cause::STREAM),
                 1 => (Remote { stag, addr: base.wrapping_add(SIZES[WORDS] as u64) }, Cause::BOUNDS),
-                _ => (Remote { stag: Stag(self.rng.u32() & 0xff), addr: base }, Cause::INVALID_STAG),
+                _ => {
+                    (Remote { stag: Stag(self.rng.u32() & 0xff), addr: base }, Cause::INVALID_STAG)
+                }
             };
             to.addr.checked_add(8)?;
             (SendOp::FetchAdd { to, add: 1, mask: 0 }, Completed::FetchAdd, 8, cause)
@@ -150,10 +174,16 @@ impl World {
         let it = &self.links[link].sides[side];
         let node = &self.nodes[it.node];
         let (stag, base) = node.own[0];
-        let reads = it.works.iter().filter(|w| w.completed == Completed::Read && w.change.is_none());
-        let mut claims = reads.flat_map(|w| node.areas[OWN].claims.iter().filter(|c| w.own.contains(&c.key)));
+        let reads =
+            it.works.iter().filter(|w| w.completed == Completed::Read && w.change.is_none());
+        let mut claims =
+            reads.flat_map(|w| node.areas[OWN].claims.iter().filter(|c| w.own.contains(&c.key)));
         let claim = claims.find(|c| c.range.len() >= len)?;
-        Some(List::from_iter([Sge { stag, addr: base + claim.range.start as u64, len: len as u32 }]))
+        Some(List::from_iter([Sge {
+            stag,
+            addr: base + claim.range.start as u64,
+            len: len as u32,
+        }]))
     }
 
     /// A sink that nothing comes to.
@@ -168,18 +198,26 @@ impl World {
     fn wrong_at_home(&mut self, link: usize, side: usize, id: u64) -> Option<Draft> {
         let it = &self.links[link].sides[side];
         let (node, established, ord) = (it.node, it.established, it.depths.1);
-        let nowhere =
-            Sge { stag: Stag(self.rng.u32() & 0xff), addr: 0, len: 1 + self.rng.below(5000) as u32 };
+        let nowhere = Sge {
+            stag: Stag(self.rng.u32() & 0xff),
+            addr: 0,
+            len: 1 + self.rng.below(5000) as u32,
+        };
         let (op, completed, list, status) = match self.below(5) {
-            0 => (SendOp::Send, Completed::Send, List::from_iter([nowhere]), Status::LocalProtection),
+            0 => {
+                (SendOp::Send, Completed::Send, List::from_iter([nowhere]), Status::LocalProtection)
+            }
             1 => {
                 let t = self.peers_tag(link, side, PUBLIC, |a| a.remote_write)?;
                 let to = Remote { stag: self.tags[t].stag, addr: self.tags[t].base };
                 let (stag, base) = self.nodes[node].own[0];
                 let beyond = Sge { stag, addr: base.checked_add(SIZES[OWN] as u64 - 9)?, len: 10 };
                 let good = Sge { stag, addr: base, len: 2000 };
-                let list =
-                    if self.half() { List::from_iter([beyond]) } else { List::from_iter([good, beyond]) };
+                let list = if self.half() {
+                    List::from_iter([beyond])
+                } else {
+                    List::from_iter([good, beyond])
+                };
                 (SendOp::Write(to), Completed::Write, list, Status::LocalProtection)
             }
             2 => {
@@ -190,7 +228,8 @@ impl World {
                 let from = Remote { stag: self.tags[t].stag, addr: self.tags[t].base };
                 // Not writable.
                 let (stag, addr) = self.nodes[node].own[1];
-                let status = if ord == 0 { Status::LocalOperation } else { Status::LocalProtection };
+                let status =
+                    if ord == 0 { Status::LocalOperation } else { Status::LocalProtection };
                 let list = List::from_iter([Sge { stag, addr, len: 1 }]);
                 (SendOp::Read(from), Completed::Read, list, status)
             }
@@ -202,11 +241,14 @@ impl World {
                 let region = self.tags.iter().find(|t| t.node == node)?;
                 let (stag, base, access) = (region.stag, region.base, region.access);
                 let window = self.tags.iter().find(|t| {
-                    t.node == node && matches!(t.kind, TagKind::Window(_)) && t.state == TagState::Free
+                    t.node == node
+                        && matches!(t.kind, TagKind::Window(_))
+                        && t.state == TagState::Free
                 });
                 let window = window?.stag;
                 let addr = base.checked_add(1)?;
-                let op = SendOp::Bind { window, region: stag, addr, len: SIZES[PUBLIC] as u64, access };
+                let op =
+                    SendOp::Bind { window, region: stag, addr, len: SIZES[PUBLIC] as u64, access };
                 (op, Completed::Bind, List::new(), Status::Bind)
             }
         };

@@ -32,8 +32,16 @@ struct Shape {
 
 impl Default for Shape {
     fn default() -> Self {
-        let habits = Habits { names: 2, span: 1, pause_ns: 5 * MS, longest: 3_000, drop_ppm: 50_000 };
-        Self { masters: 2, users: 4, operations: 150, habits, frail: [Frail::SOLID; 3], log_bytes: 16 << 20 }
+        let habits =
+            Habits { names: 2, span: 1, pause_ns: 5 * MS, longest: 3_000, drop_ppm: 50_000 };
+        Self {
+            masters: 2,
+            users: 4,
+            operations: 150,
+            habits,
+            frail: [Frail::SOLID; 3],
+            log_bytes: 16 << 20,
+        }
     }
 }
 
@@ -86,7 +94,8 @@ fn run(mut world: World<Score>, shape: &Shape) -> World<Score> {
     world.run_until(60 * SECOND, |w| w.score.left.values().all(|left| *left == 0));
     world.calm();
     let rest = |w: &World<Score>| {
-        w.score.left.values().all(|left| *left == 0) && w.score.open.values().all(|open| open.0 == 0)
+        w.score.left.values().all(|left| *left == 0)
+            && w.score.open.values().all(|open| open.0 == 0)
     };
     let rested = world.run_until(60 * SECOND, rest);
     assert!(rested, "these have operations that never end: {:?}", world.score.open);
@@ -127,7 +136,13 @@ fn any_shape(rng: &mut Rng, frail: [Frail; 3]) -> Shape {
         drop_ppm: [0, 50_000, 200_000][rng.below(3) as usize],
         ..shape.habits
     };
-    Shape { masters: 1 + rng.below(3) as usize, users: 2 + rng.below(3) as usize, habits, frail, ..shape }
+    Shape {
+        masters: 1 + rng.below(3) as usize,
+        users: 2 + rng.below(3) as usize,
+        habits,
+        frail,
+        ..shape
+    }
 }
 
 #[test]
@@ -137,7 +152,8 @@ fn everything_is_answered_when_nothing_goes_wrong() {
         let world = run(world(seed, Options::default(), &shape), &shape);
         let history = &world.score.history;
         assert_eq!(history.count(|a| *a == Answer::Lost), 0);
-        let told = history.count(|a| matches!(a, Answer::Read(..) | Answer::Version(..) | Answer::Sum(..)));
+        let told = history
+            .count(|a| matches!(a, Answer::Read(..) | Answer::Version(..) | Answer::Sum(..)));
         // Often there is no table, or not the object: but a run that never met one would show nothing.
         assert!(told > history.len() / 20, "{told} of {} told something", history.len());
     });
@@ -185,7 +201,12 @@ fn under_crashes_of_everyone() {
 fn while_disks_are_full() {
     seeds::each("while_disks_are_full", 10, |seed| {
         let mut rng = Rng::seeded(seed ^ 0xd15c);
-        let chaos = Chaos { every_ns: 30 * MS, weights: [0, 0, 0, 1], full_ns: 50 * MS, ..Chaos::default() };
+        let chaos = Chaos {
+            every_ns: 30 * MS,
+            weights: [0, 0, 0, 1],
+            full_ns: 50 * MS,
+            ..Chaos::default()
+        };
         let mut options = Options { chaos, ..Options::default() };
         options.wire.fault = any_fault(&mut rng);
         let mut shape = any_shape(&mut rng, [Frail::SOLID; 3]);
@@ -215,7 +236,8 @@ fn while_the_coordinators_disk_fails() {
             world.run_for(rng.below(50 * MS));
         }
         let world = run(world, &shape);
-        let failed = world.stopped().iter().filter(|(host, why)| *host == 0 && why.contains("disk")).count();
+        let failed =
+            world.stopped().iter().filter(|(host, why)| *host == 0 && why.contains("disk")).count();
         assert!(failed > 0 && world.life(0) as usize > failed, "{failed}: {:?}", world.stopped());
     });
 }

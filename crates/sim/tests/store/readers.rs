@@ -80,7 +80,8 @@ impl User {
             return;
         };
         let (rules, filled) = (RejectRules::default(), score.written >= OBJECTS);
-        while self.open.len() < if self.writes { WRITES } else { READS } && (self.writes || filled) {
+        while self.open.len() < if self.writes { WRITES } else { READS } && (self.writes || filled)
+        {
             let next = score.written + self.open.len() as u64;
             let key = if next < OBJECTS { next } else { rng.below(OBJECTS) }.to_be_bytes();
             self.open.push(match self.writes {
@@ -163,7 +164,8 @@ fn readers_that_stop_do_not_stop_a_writer() {
         match rng.below(3) {
             0 => options.wire.fault = seeds::fault(&mut rng, 5 * MS),
             1 => {
-                options.wire = wire::Options { room: 4 + rng.below(60) as usize, ..wire::Options::lossless() }
+                options.wire =
+                    wire::Options { room: 4 + rng.below(60) as usize, ..wire::Options::lossless() }
             }
             _ => {}
         }
@@ -180,12 +182,17 @@ fn readers_that_stop_do_not_stop_a_writer() {
             for _ in 0..=stopped_ns / SECOND {
                 let enough = world.score.written + OBJECTS;
                 let goes_on = world.run_until(10 * SECOND, |w| w.score.written >= enough);
-                assert!(goes_on, "round {round} of {readers} readers: {:?} of {enough}", world.score);
+                assert!(
+                    goes_on,
+                    "round {round} of {readers} readers: {:?} of {enough}",
+                    world.score
+                );
                 world.run_for(stopped_ns.min(SECOND / 2));
             }
             world.calm();
             let enough = world.score.read + READS as u64;
-            let goes_on = world.run_until(60 * SECOND, |w| w.score.read >= enough && w.score.lent == (0, 0));
+            let goes_on =
+                world.run_until(60 * SECOND, |w| w.score.read >= enough && w.score.lent == (0, 0));
             assert!(goes_on, "round {round} of {readers} readers: {:?} of {enough}", world.score);
         }
     });

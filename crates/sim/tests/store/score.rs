@@ -60,13 +60,17 @@ impl Score {
     pub(crate) fn end_name(&mut self, number: usize, answer: Option<names::Answer>) {
         self.time += 1;
         let (name, index) = self.by_number[number];
-        let Some(entry) = self.names.get_mut(&name).map(|entries| &mut entries[index]) else { return };
+        let Some(entry) = self.names.get_mut(&name).map(|entries| &mut entries[index]) else {
+            return;
+        };
         assert!(entry.answer.is_none());
         entry.answer = answer.map(|answer| (self.time, answer));
         let called = entry.called;
         // Another drop that is under way has freed the name of an earlier table, which may still be served meanwhile.
         let is_alone = !self.names[&name].iter().enumerate().any(|(i, e)| {
-            i != index && matches!(e.op, names::Op::Drop { .. }) && e.answer.is_none_or(|(at, _)| at > called)
+            i != index
+                && matches!(e.op, names::Op::Drop { .. })
+                && e.answer.is_none_or(|(at, _)| at > called)
         });
         if let Some(tables) = self.drops.remove(&number)
             && answer == Some(names::Answer::Dropped)
@@ -93,7 +97,9 @@ impl Score {
 
 /// The same history, with those drops marked that overlap another one, and without what proves nothing: look-ups that
 /// nobody heard of, and creations that nobody heard of after the first such one, which may happen again and again.
-fn with_rivals(entries: &[Entry<names::Op, names::Answer>]) -> Vec<Entry<names::Op, names::Answer>> {
+fn with_rivals(
+    entries: &[Entry<names::Op, names::Answer>],
+) -> Vec<Entry<names::Op, names::Answer>> {
     let end = |e: &Entry<_, names::Answer>| e.answer.map_or(u64::MAX, |(at, _)| at);
     let drops: Vec<_> = entries.iter().filter(|e| matches!(e.op, names::Op::Drop { .. })).collect();
     let rivals = |e: &Entry<_, _>| {

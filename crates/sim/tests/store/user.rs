@@ -156,7 +156,8 @@ pub(crate) struct User {
 impl User {
     pub(crate) fn new(start: Start<'_>, habits: Habits) -> Self {
         let mut rng = start.rng;
-        let config_ = Config { try_timeout_ns: 20 * MS + rng.below(100 * MS), ..Config::new(&locator(0)) };
+        let config_ =
+            Config { try_timeout_ns: 20 * MS + rng.below(100 * MS), ..Config::new(&locator(0)) };
         let side = Side::new(Client::new(config_, rng.fork()));
         Self {
             host: start.host,
@@ -183,7 +184,10 @@ impl User {
                 Some(Asked::Object(number, table, key)) => {
                     let answer = self.object_answer(key, outcome);
                     let is_dropped = answer == Some(store::Answer::Dropped);
-                    assert!(!is_dropped || score.may_be_dropped(table), "nobody has dropped table {table}");
+                    assert!(
+                        !is_dropped || score.may_be_dropped(table),
+                        "nobody has dropped table {table}"
+                    );
                     score.history.end(number, answer);
                 }
                 Some(Asked::Name(number, name)) => self.name_answer(score, number, name, outcome),
@@ -192,13 +196,23 @@ impl User {
         }
     }
 
-    fn object_answer(&mut self, key: u64, outcome: Result<Answer<'_>, Error>) -> Option<store::Answer> {
+    fn object_answer(
+        &mut self,
+        key: u64,
+        outcome: Result<Answer<'_>, Error>,
+    ) -> Option<store::Answer> {
         let answer = match outcome {
-            Ok(Answer::Object { version, value }) => store::Answer::Read(version.0, value_of(key, &value)),
+            Ok(Answer::Object { version, value }) => {
+                store::Answer::Read(version.0, value_of(key, &value))
+            }
             // A write's version is never 0.
             Ok(Answer::Version(version)) => store::Answer::Version(version.0),
-            Ok(Answer::Integer { version, sum }) => store::Answer::Sum(version.0, Value::Word(sum as u64)),
-            Ok(Answer::Double { version, sum }) => store::Answer::Sum(version.0, Value::Word(sum.to_bits())),
+            Ok(Answer::Integer { version, sum }) => {
+                store::Answer::Sum(version.0, Value::Word(sum as u64))
+            }
+            Ok(Answer::Double { version, sum }) => {
+                store::Answer::Sum(version.0, Value::Word(sum.to_bits()))
+            }
             Err(Error::ObjectDoesntExist) => store::Answer::Missing,
             Err(Error::ObjectExists(version)) => store::Answer::Exists(version.0),
             Err(Error::WrongVersion(version)) => store::Answer::WrongVersion(version.0),
@@ -333,10 +347,16 @@ impl User {
         let draw = self.rng.below(10);
         let (asked, op) = match (key, draw) {
             (_, 0..3) => (store::Op::Read(reject), self.client().read(id, &bytes, rules, deadline)),
-            (_, 3) => (store::Op::Remove(reject), self.client().remove(id, &bytes, rules, deadline)),
+            (_, 3) => {
+                (store::Op::Remove(reject), self.client().remove(id, &bytes, rules, deadline))
+            }
             (2 | 4, 4..8) => {
                 // Now and then so much that the next does not fit.
-                let by = if self.rng.chance(20_000) { i64::MAX - 2 } else { 1 + self.rng.below(3) as i64 };
+                let by = if self.rng.chance(20_000) {
+                    i64::MAX - 2
+                } else {
+                    1 + self.rng.below(3) as i64
+                };
                 let op = self.client().increment_integer(id, &bytes, by, rules, deadline);
                 (store::Op::AddInteger(reject, by), op)
             }
@@ -347,7 +367,8 @@ impl User {
             }
             (2, 8) => {
                 let number = self.rng.below(1000) as i64 - 500;
-                let op = self.client().write(id, &bytes, number.to_string().as_bytes(), rules, deadline);
+                let op =
+                    self.client().write(id, &bytes, number.to_string().as_bytes(), rules, deadline);
                 (store::Op::Write(reject, Value::Word(number as u64)), op)
             }
             _ if key == 2 || key == 3 => {

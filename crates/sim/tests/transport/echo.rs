@@ -280,9 +280,11 @@ impl Client {
         };
         self.sessions.insert(server, session);
         let id = outside.score.requests.len() as u64;
-        let (len, reply_len) = (8 + size(&mut self.rng, self.asks.most), size(&mut self.rng, self.asks.most));
+        let (len, reply_len) =
+            (8 + size(&mut self.rng, self.asks.most), size(&mut self.rng, self.asks.most));
         let forever = self.rng.chance(600_000);
-        let deadline = if forever { Instant::NEVER } else { now.after(50 * US + self.rng.below(50 * MS)) };
+        let deadline =
+            if forever { Instant::NEVER } else { now.after(50 * US + self.rng.below(50 * MS)) };
         let bytes = [&id.to_be_bytes()[..], &filler(id, len - 8)].concat();
         let message = self.memory.message(&mut self.rng, bytes);
         let slices = message.slices.clone();

@@ -27,7 +27,15 @@ struct Shape {
 impl Default for Shape {
     fn default() -> Self {
         let (frail, config) = (Frail::SOLID, config(true));
-        Self { servers: 2, clients: 3, requests: 100, most: 50_000, pause_ns: 300 * US, frail, config }
+        Self {
+            servers: 2,
+            clients: 3,
+            requests: 100,
+            most: 50_000,
+            pause_ns: 300 * US,
+            frail,
+            config,
+        }
     }
 }
 
@@ -42,7 +50,9 @@ fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
         let servers: Vec<_> = (0..shape.servers).collect();
         let asks = Asks { servers, most: shape.most, pause_ns: shape.pause_ns };
         let config = Config { serve: false, ..shape.config.clone() };
-        world.host(shape.frail, move |start| Box::new(Client::new(start, config.clone(), asks.clone())));
+        world.host(shape.frail, move |start| {
+            Box::new(Client::new(start, config.clone(), asks.clone()))
+        });
     }
     world
 }
@@ -78,7 +88,8 @@ fn any_chaos(rng: &mut Rng) -> Chaos {
 
 /// Limits so narrow that they are reached all the time.
 fn any_config(rng: &mut Rng) -> Config {
-    let mut some = |usual: u64, narrow: u64| if rng.chance(500_000) { usual } else { 1 + rng.below(narrow) };
+    let mut some =
+        |usual: u64, narrow: u64| if rng.chance(500_000) { usual } else { 1 + rng.below(narrow) };
     let usual = config(true);
     Config {
         queue_limit: some(usual.queue_limit as u64, 10) as usize,
@@ -123,7 +134,8 @@ fn large_messages_under_loss() {
         let mut rng = Rng::seeded(seed ^ 0x1a59e);
         let mut options = Options::default();
         options.wire.fault = any_fault(&mut rng);
-        let shape = Shape { servers: 1, clients: 2, requests: 12, most: 1_000_000, ..Shape::default() };
+        let shape =
+            Shape { servers: 1, clients: 2, requests: 12, most: 1_000_000, ..Shape::default() };
         run(world(seed, options, &shape));
     });
 }
@@ -135,7 +147,13 @@ fn under_crashes_pauses_and_partitions() {
         let mut options = Options { chaos: any_chaos(&mut rng), ..Options::default() };
         options.wire.fault = any_fault(&mut rng);
         let pause_ns = 300 * US + rng.below(5 * MS);
-        let shape = Shape { requests: 200, most: 20_000, pause_ns, frail: Frail::FRAIL, ..Shape::default() };
+        let shape = Shape {
+            requests: 200,
+            most: 20_000,
+            pause_ns,
+            frail: Frail::FRAIL,
+            ..Shape::default()
+        };
         run(world(seed, options, &shape));
     });
 }
@@ -152,7 +170,8 @@ fn with_narrow_limits() {
             options.chaos = any_chaos(&mut rng);
         }
         if rng.chance(300_000) {
-            options.wire = wire::Options { room: 4 + rng.below(20) as usize, ..wire::Options::lossless() };
+            options.wire =
+                wire::Options { room: 4 + rng.below(20) as usize, ..wire::Options::lossless() };
         }
         let shape = Shape { config: any_config(&mut rng), frail: Frail::FRAIL, ..Shape::default() };
         run(world(seed, options, &shape));
@@ -166,7 +185,13 @@ fn over_rings_with_crashes() {
         let wire = wire::Options { room: 4 + rng.below(100) as usize, ..wire::Options::lossless() };
         let options = Options { chaos: any_chaos(&mut rng), wire, ..Options::default() };
         let pause_ns = 300 * US + rng.below(5 * MS);
-        let shape = Shape { requests: 300, most: 300_000, pause_ns, frail: Frail::FRAIL, ..Shape::default() };
+        let shape = Shape {
+            requests: 300,
+            most: 300_000,
+            pause_ns,
+            frail: Frail::FRAIL,
+            ..Shape::default()
+        };
         run(world(seed, options, &shape));
     });
 }

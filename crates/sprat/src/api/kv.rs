@@ -89,9 +89,13 @@ impl Store {
         for locator in Locator::list(&config.coordinator)? {
             locator.kind()?;
         }
-        let asking =
-            Asking { client: Client::new(config, rng()?), done: VecDeque::new(), direct: Direct::default() };
-        let worker = Worker::new(asking, Doors::new(options), None, Clock::new())?.with_strands(SESSIONS);
+        let asking = Asking {
+            client: Client::new(config, rng()?),
+            done: VecDeque::new(),
+            direct: Direct::default(),
+        };
+        let worker =
+            Worker::new(asking, Doors::new(options), None, Clock::new())?.with_strands(SESSIONS);
         Ok(Self { worker, timeout_ns: 10 * SECOND })
     }
 
@@ -276,7 +280,12 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::write_if`].
-    pub fn remove_if(&mut self, table: TableId, key: &[u8], rules: RejectRules) -> Result<Version, Error> {
+    pub fn remove_if(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        rules: RejectRules,
+    ) -> Result<Version, Error> {
         match self.ask(|client, deadline| client.remove(table, key, rules, deadline))? {
             Answer::Version(version) => Ok(version),
             other => Err(unexpected(&other)),
@@ -304,7 +313,9 @@ impl Store {
         amount: i64,
         rules: RejectRules,
     ) -> Result<(i64, Version), Error> {
-        match self.ask(|client, deadline| client.increment_integer(table, key, amount, rules, deadline))? {
+        match self
+            .ask(|client, deadline| client.increment_integer(table, key, amount, rules, deadline))?
+        {
             Answer::Integer { version, sum } => Ok((sum, version)),
             other => Err(unexpected(&other)),
         }
@@ -324,7 +335,9 @@ impl Store {
         amount: f64,
         rules: RejectRules,
     ) -> Result<(f64, Version), Error> {
-        match self.ask(|client, deadline| client.increment_double(table, key, amount, rules, deadline))? {
+        match self
+            .ask(|client, deadline| client.increment_double(table, key, amount, rules, deadline))?
+        {
             Answer::Double { version, sum } => Ok((sum, version)),
             other => Err(unexpected(&other)),
         }
@@ -350,7 +363,13 @@ impl Store {
     }
 
     /// Starts a write.
-    pub fn start_write(&mut self, table: TableId, key: &[u8], value: &[u8], rules: RejectRules) -> Op {
+    pub fn start_write(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        value: &[u8],
+        rules: RejectRules,
+    ) -> Op {
         self.start(|client, deadline| client.write(table, key, value, rules, deadline))
     }
 
@@ -360,7 +379,13 @@ impl Store {
     }
 
     /// Starts an increment of an integer.
-    pub fn start_increment(&mut self, table: TableId, key: &[u8], amount: i64, rules: RejectRules) -> Op {
+    pub fn start_increment(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        amount: i64,
+        rules: RejectRules,
+    ) -> Op {
         self.start(|client, deadline| client.increment_integer(table, key, amount, rules, deadline))
     }
 

@@ -167,7 +167,12 @@ impl Client {
     /// Starts a request; its outcome comes by [`Client::poll`], [`Client::wait`] or [`Client::completed`]. It goes out
     /// with the next turn, which [`Client::turn`] is and every method makes that waits: what is started at a time goes
     /// out together, in few system calls, and what the cache lacks of many sessions is loaded for all at once.
-    pub fn start(&mut self, session: Session, request: impl Into<Message>, timeout: Duration) -> Rpc {
+    pub fn start(
+        &mut self,
+        session: Session,
+        request: impl Into<Message>,
+        timeout: Duration,
+    ) -> Rpc {
         self.started.push(Link(session.0));
         self.worker.told();
         let deadline = deadline(self.worker.now(), timeout);
@@ -290,7 +295,8 @@ impl Calls {
     #[inline]
     fn entry(&mut self, rpc: Rpc) -> Option<&mut Entry> {
         let entry = self.entries.get_mut(rpc.0 as u32 as usize)?;
-        (entry.generation == (rpc.0 >> 32) as u32 && !matches!(entry.state, State::Free)).then_some(entry)
+        (entry.generation == (rpc.0 >> 32) as u32 && !matches!(entry.state, State::Free))
+            .then_some(entry)
     }
 
     fn knows(&mut self, rpc: Rpc) -> bool {
@@ -531,7 +537,8 @@ impl<S: Service> Machine for Serve<S> {
         payload: Payload<'_>,
         deadline: Instant,
     ) -> Option<Message> {
-        let time_left = (deadline != Instant::NEVER).then(|| Duration::from_nanos(deadline.since(now)));
+        let time_left =
+            (deadline != Instant::NEVER).then(|| Duration::from_nanos(deadline.since(now)));
         let room = mem::take(&mut self.room);
         self.service.request(Call { payload, caller, time_left, room })
     }

@@ -67,12 +67,15 @@ impl StateFile {
         options.read(true).write(true).mode(0o600).custom_flags(libc::O_NONBLOCK);
         match options.clone().create_new(true).open(path) {
             Ok(file) => {
-                let made =
-                    prepare(&file).and_then(|()| sync_folder(path)).and_then(|()| Self::take(file, path));
+                let made = prepare(&file)
+                    .and_then(|()| sync_folder(path))
+                    .and_then(|()| Self::take(file, path));
                 // Half a file would be taken for a damaged one.
                 made.inspect_err(|_| drop(std::fs::remove_file(path)))
             }
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Self::take(options.open(path)?, path),
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                Self::take(options.open(path)?, path)
+            }
             Err(e) => Err(e),
         }
     }
@@ -81,10 +84,15 @@ impl StateFile {
     fn take(file: File, path: &Path) -> io::Result<(Self, Pairs)> {
         let meta = file.metadata()?;
         if !meta.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the state must be a regular file"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "the state must be a regular file",
+            ));
         }
         flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|e| match e {
-            Errno::WOULDBLOCK => io::Error::new(io::ErrorKind::ResourceBusy, "another process has it open"),
+            Errno::WOULDBLOCK => {
+                io::Error::new(io::ErrorKind::ResourceBusy, "another process has it open")
+            }
             e => e.into(),
         })?;
         let Opened { pairs, log, unsealed } = read(&file)?;
@@ -158,7 +166,8 @@ impl StateFile {
     fn checkpoint(&mut self) -> io::Result<()> {
         let (mut log, pieces) = self.log.checkpoint(&self.pairs()?);
         let end = log.end().max(AREA);
-        let written = self.grow(end + RESERVE).and_then(|()| pieces.iter().try_for_each(|p| self.write(p)));
+        let written =
+            self.grow(end + RESERVE).and_then(|()| pieces.iter().try_for_each(|p| self.write(p)));
         match written {
             Err(e) if no_room(&e) => {
                 self.checkpoint_at = self.log.len() + LOG_BYTES;
@@ -235,7 +244,11 @@ impl StateFile {
         let what = match std::fs::metadata(&self.path) {
             Ok(there) if (there.dev(), there.ino()) == (own.dev(), own.ino()) => return Ok(()),
             Ok(_) => "replaced",
-            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => "removed",
+            Err(e)
+                if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) =>
+            {
+                "removed"
+            }
             // The file may be there. The next start says what is wrong with the path.
             Err(_) => return Ok(()),
         };
@@ -272,7 +285,9 @@ pub(super) fn prepare(file: &File) -> io::Result<()> {
 fn read(file: &File) -> io::Result<Opened> {
     let len = file.metadata()?.len();
     if len > LONGEST {
-        return Err(damaged(format_args!("the file has {len} bytes, and no state has more than {LONGEST}")));
+        return Err(damaged(format_args!(
+            "the file has {len} bytes, and no state has more than {LONGEST}"
+        )));
     }
     let mut bytes = vec![0; len as usize];
     file.read_exact_at(&mut bytes, 0)?;

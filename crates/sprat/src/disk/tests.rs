@@ -55,7 +55,8 @@ fn what_was_persisted_is_there_after_reopening() {
 #[test]
 fn a_path_that_holds_no_state_file_is_named() {
     let (folder, path) = folder();
-    for (junk, word) in [(&b"not a database"[..], "no state file"), (b"", "empty"), (b"redb\x1a", "format 1")]
+    for (junk, word) in
+        [(&b"not a database"[..], "no state file"), (b"", "empty"), (b"redb\x1a", "format 1")]
     {
         fs::write(&path, junk).unwrap();
         let error = Disk::open(&path).unwrap_err().to_string();
@@ -172,7 +173,10 @@ fn a_disk_that_fails_is_final() {
         disk.persist(2, vec![pair("b", "2")], vec![]);
         match next(&mut disk) {
             Outcome::Failed(reason) => {
-                assert!(reason.starts_with("state: ") && reason.contains("Input/output error"), "{reason}");
+                assert!(
+                    reason.starts_with("state: ") && reason.contains("Input/output error"),
+                    "{reason}"
+                );
             }
             Outcome::Persisted(2) => break,
             other => panic!("{other:?}"),
@@ -265,7 +269,8 @@ fn checkpoints_keep_the_file_short() {
 /// A file without a name, which the coordinator of `sprat up` has.
 #[test]
 fn a_file_in_memory_is_as_good() {
-    let file = File::from(rustix::fs::memfd_create("state", rustix::fs::MemfdFlags::CLOEXEC).unwrap());
+    let file =
+        File::from(rustix::fs::memfd_create("state", rustix::fs::MemfdFlags::CLOEXEC).unwrap());
     Disk::prepare(&file).unwrap();
     let path = PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file)));
     let (mut disk, _) = Disk::open(&path).unwrap();

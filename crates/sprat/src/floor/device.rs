@@ -65,7 +65,8 @@ impl End {
         let udp = Udp { from: PORT, to: PORT, checksum: sum };
         let mut headers = [0; HEADERS];
         let (ethernet, rest) = headers.split_at_mut(HEADER);
-        ethernet.copy_from_slice(&Ethernet { to: self.peer, from: self.nic.info().mac, kind }.emit());
+        ethernet
+            .copy_from_slice(&Ethernet { to: self.peer, from: self.nic.info().mac, kind }.emit());
         rest[..ipv4::HEADER].copy_from_slice(&ip.emit(udp::HEADER + payload));
         rest[ipv4::HEADER..].copy_from_slice(&udp.emit(payload));
         headers
@@ -115,7 +116,10 @@ impl End {
             let rest = self.idle.rest(true, || *now.insert(self.clock.now()));
             if rest == Rest::Sleep {
                 if self.nic.doze() {
-                    poll(&mut [PollFd::from_borrowed_fd(self.nic.fd(), PollFlags::IN)], Some(&NAP))?;
+                    poll(
+                        &mut [PollFd::from_borrowed_fd(self.nic.fd(), PollFlags::IN)],
+                        Some(&NAP),
+                    )?;
                 }
                 self.nic.wake();
             }
@@ -139,7 +143,9 @@ pub fn device(open: [Open<'_>; 2], payload: usize, limits: Limits) -> io::Result
         let (mut end, mut pongs) = (End::open(there)?, Vec::new());
         loop {
             pongs.clear();
-            end.receive(|ping| pongs.push(u64::from_be_bytes(ping[..8].try_into().unwrap_or_default())))?;
+            end.receive(|ping| {
+                pongs.push(u64::from_be_bytes(ping[..8].try_into().unwrap_or_default()))
+            })?;
             for number in &pongs {
                 let (headers, rest) = (end.headers(payload), vec![2; payload - 8]);
                 end.send(&[&headers, &number.to_be_bytes(), &rest], Offload::None)?;

@@ -83,7 +83,8 @@ fn between<T: Send>(
         cpu::pin(first)?;
         here()
     };
-    thread::scope(|s| s.spawn(measure).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    thread::scope(|s| s.spawn(measure).join())
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 /// Calls `exchange` until the limits are reached and returns how long each call took, in nanoseconds.

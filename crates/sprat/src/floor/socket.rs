@@ -40,7 +40,10 @@ impl Wait {
         loop {
             match call() {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock && self.waiting == Waiting::Polling => {
+                Err(e)
+                    if e.kind() == io::ErrorKind::WouldBlock
+                        && self.waiting == Waiting::Polling =>
+                {
                     let mut now = None;
                     self.idle.rest(true, || *now.insert(self.clock.now()));
                     if let Some(now) = now
@@ -50,7 +53,9 @@ impl Wait {
                     }
                 }
                 // A blocking socket with a time limit says this when the time is over.
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Err(io::ErrorKind::TimedOut.into()),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
                 other => {
                     self.idle.worked();
                     return other;
@@ -74,7 +79,11 @@ impl<'w> Kernel<'w> {
     }
 
     /// Runs `body` with the address of end `i` where that is.
-    fn at<T: Send>(self, i: usize, body: impl FnOnce(SocketAddr) -> io::Result<T> + Send) -> io::Result<T> {
+    fn at<T: Send>(
+        self,
+        i: usize,
+        body: impl FnOnce(SocketAddr) -> io::Result<T> + Send,
+    ) -> io::Result<T> {
         match self.wire {
             None => body((Ipv4Addr::LOCALHOST, 0).into()),
             Some(wire) => wire.end(i).run(|| body((Wire::kernel(i), 0).into()))?,
@@ -210,14 +219,16 @@ impl<'w> Kernel<'w> {
         let (request, answer) = (request.max(1), answer.max(1));
         let [here, there] = self.tcp_pair(waiting)?;
         let serve = move || {
-            let (mut wait, mut asked, given) = (Wait::new(waiting), vec![0; request], vec![2; answer]);
+            let (mut wait, mut asked, given) =
+                (Wait::new(waiting), vec![0; request], vec![2; answer]);
             loop {
                 read_exact(&mut wait, &there, &mut asked)?;
                 write_all(&mut wait, &there, &given)?;
             }
         };
         let measure = move || {
-            let (mut wait, asked, mut given) = (Wait::new(waiting), vec![1; request], vec![0; answer]);
+            let (mut wait, asked, mut given) =
+                (Wait::new(waiting), vec![1; request], vec![0; answer]);
             sample(limits, || {
                 write_all(&mut wait, &here, &asked)?;
                 read_exact(&mut wait, &here, &mut given)
@@ -240,7 +251,8 @@ impl<'w> Kernel<'w> {
             }
         };
         let receive = move || {
-            let (mut wait, mut buffer) = (Wait::new(Waiting::Polling), vec![0; size.clamp(1 << 16, 1 << 18)]);
+            let (mut wait, mut buffer) =
+                (Wait::new(Waiting::Polling), vec![0; size.clamp(1 << 16, 1 << 18)]);
             wait.until(|| (&here).read(&mut buffer))?;
             let (start, mut flow) = (wait.clock.now(), Flow { bytes: 0, ns: 0 });
             for _ in 0..limits.count {

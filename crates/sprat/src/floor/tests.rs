@@ -14,7 +14,10 @@ fn every_floor_gives_its_samples() {
         assert_eq!(Kernel::loopback().udp(100, waiting, FEW).unwrap().len(), FEW.count);
         assert_eq!(Kernel::loopback().udp(65_507, waiting, FEW).unwrap().len(), FEW.count);
         assert_eq!(Kernel::loopback().tcp(100, waiting, FEW).unwrap().len(), FEW.count);
-        assert_eq!(Kernel::loopback().tcp_exchange(32, 1_000_000, waiting, FEW).unwrap().len(), FEW.count);
+        assert_eq!(
+            Kernel::loopback().tcp_exchange(32, 1_000_000, waiting, FEW).unwrap().len(),
+            FEW.count
+        );
     }
 }
 

@@ -49,7 +49,11 @@ pub(crate) fn locator(text: &str) -> Locator {
 }
 
 /// A server at any port of `host` (and what else is said behind the port), and its locator.
-pub(crate) fn server_at<C: Named>(host: &str, more: &str, options: Options) -> (Framed<C>, Locator) {
+pub(crate) fn server_at<C: Named>(
+    host: &str,
+    more: &str,
+    options: Options,
+) -> (Framed<C>, Locator) {
     let at = locator(&format!("{}:host={host},port=0{more}", C::PROTOCOL));
     let server = C::listen(&at, options).expect("a free port");
     let at = locator(&server.locator().expect("it listens"));
@@ -150,12 +154,16 @@ pub(crate) fn exchange<C: Carrier>(
     requests: &[Vec<u8>],
 ) -> BTreeMap<u64, Vec<u8>> {
     for (tag, request) in requests.iter().enumerate() {
-        client.request(NOW, session, tag as u64, request.clone().into(), Instant::NEVER).expect("taken");
+        client
+            .request(NOW, session, tag as u64, request.clone().into(), Instant::NEVER)
+            .expect("taken");
     }
     let mut seen = Vec::new();
     until(server, client, &mut seen, requests.len());
     seen.into_iter()
-        .map(|e| if let Seen::Response(tag, payload) = e { (tag, payload) } else { panic!("{e:?}") })
+        .map(
+            |e| if let Seen::Response(tag, payload) = e { (tag, payload) } else { panic!("{e:?}") },
+        )
         .collect()
 }
 
@@ -251,7 +259,9 @@ fn where_too_much_waits_in_sum_one_that_has_much_is_not_read<C: Named>() {
     let mut client = client::<C>();
     let session = client.connect(NOW, &at).expect("connects");
     for tag in 0..MANY {
-        client.request(NOW, session, tag as u64, bytes(1, 10).into(), Instant::NEVER).expect("taken");
+        client
+            .request(NOW, session, tag as u64, bytes(1, 10).into(), Instant::NEVER)
+            .expect("taken");
     }
     // What waits on other connections.
     server.unsent = UNSENT_MOST;
@@ -317,7 +327,9 @@ fn stalled_messages_make_room_for_others<C: Named>() {
     for i in 1..=6 {
         let mut client = client::<C>();
         let session = client.connect(NOW, &at).expect("connects");
-        client.request(NOW, session, 0, bytes(i, MAX_MESSAGE).into(), Instant::NEVER).expect("taken");
+        client
+            .request(NOW, session, 0, bytes(i, MAX_MESSAGE).into(), Instant::NEVER)
+            .expect("taken");
         let before = server.budget.asked();
         assert!((0..20_000_000).any(|_| {
             turn(&mut client, NOW, &mut Vec::new());
@@ -349,7 +361,8 @@ fn echo_by_address_and_name<C: Named>() {
         let (mut server, at) = server_at::<C>(host, "", Options::default());
         let mut client = client::<C>();
         let session = client.connect(NOW, &at).expect("connects");
-        let requests: Vec<_> = [0, 1, 100, 5000, 70_000].iter().map(|&len| bytes(len, len)).collect();
+        let requests: Vec<_> =
+            [0, 1, 100, 5000, 70_000].iter().map(|&len| bytes(len, len)).collect();
         let replies = exchange(&mut server, &mut client, session, &requests);
         assert!(replies.into_values().eq(requests), "{host}");
     }
@@ -359,7 +372,8 @@ fn messages_of_16_mib_both_ways<C: Named>() {
     let (mut server, at) = server::<C>();
     let mut client = client::<C>();
     let session = client.connect(NOW, &at).expect("connects");
-    let requests = [bytes(1, MAX_MESSAGE), bytes(2, 3), bytes(3, MAX_MESSAGE - 1), bytes(4, 1_000_000)];
+    let requests =
+        [bytes(1, MAX_MESSAGE), bytes(2, 3), bytes(3, MAX_MESSAGE - 1), bytes(4, 1_000_000)];
     let replies = exchange(&mut server, &mut client, session, &requests);
     assert!(replies.into_values().eq(requests));
 }
@@ -383,7 +397,9 @@ fn random_requests_on_random_sessions_each_answered_once<C: Named>() {
                 };
                 let request = bytes(tag as usize, len as usize);
                 let session = sessions[rng.below(20) as usize];
-                client.request(NOW, session, tag, request.clone().into(), Instant::NEVER).expect("taken");
+                client
+                    .request(NOW, session, tag, request.clone().into(), Instant::NEVER)
+                    .expect("taken");
                 sent.insert(tag, request);
                 tag += 1;
             }
@@ -395,7 +411,8 @@ fn random_requests_on_random_sessions_each_answered_once<C: Named>() {
             unanswered.push((rpc, payload.into_vec()));
         }
         for _ in 0..rng.below(9).min(unanswered.len() as u64) {
-            let (rpc, payload) = unanswered.swap_remove(rng.below(unanswered.len() as u64) as usize);
+            let (rpc, payload) =
+                unanswered.swap_remove(rng.below(unanswered.len() as u64) as usize);
             server.reply(NOW, rpc, payload.into());
         }
         server.output(NOW, &());
@@ -421,14 +438,18 @@ fn many_connections_come_and_go<C: Named>() {
     let (mut client, mut sessions, mut seen) = (client::<C>(), Vec::new(), Vec::new());
     for i in 0..MANY {
         sessions.push(client.connect(NOW, &at).expect("connects"));
-        client.request(NOW, sessions[i], i as u64, bytes(i, 100).into(), Instant::NEVER).expect("taken");
+        client
+            .request(NOW, sessions[i], i as u64, bytes(i, 100).into(), Instant::NEVER)
+            .expect("taken");
         turn(&mut client, NOW, &mut seen);
         echo(&mut server);
     }
     for round in 1..4 {
         for (i, &session) in sessions.iter().enumerate() {
             let tag = round * MANY + i;
-            client.request(NOW, session, tag as u64, bytes(tag, 64).into(), Instant::NEVER).expect("taken");
+            client
+                .request(NOW, session, tag as u64, bytes(tag, 64).into(), Instant::NEVER)
+                .expect("taken");
         }
     }
     until(&mut server, &mut client, &mut seen, 4 * MANY);
@@ -467,7 +488,10 @@ fn a_server_that_dies_leaves_no_request_without_an_end<C: Named>() {
     }));
     let maybe = |tag| Seen::Failed(tag, RpcError::MaybeExecuted);
     let not = Seen::Failed(3, RpcError::NotExecuted);
-    assert_eq!(seen, [maybe(0), maybe(1), maybe(2), not, Seen::Closed(session, CloseReason::Reset)]);
+    assert_eq!(
+        seen,
+        [maybe(0), maybe(1), maybe(2), not, Seen::Closed(session, CloseReason::Reset)]
+    );
     let more = client.request(NOW, session, 4, Message::default(), Instant::NEVER);
     assert_eq!(more, Err(RequestError::Closed));
     assert_eq!(client.live.len(), 0);
@@ -496,7 +520,8 @@ fn nobody_there<C: Named>() {
     assert_eq!(refused("host=127.0.0.1,port=1", "fast+udp"), io::ErrorKind::InvalidInput);
     assert_eq!(refused("host=127.0.0.1,port=0", C::PROTOCOL), io::ErrorKind::InvalidInput);
     assert_eq!(refused("host=192.0.2.1,port=1", C::PROTOCOL), io::ErrorKind::PermissionDenied);
-    let mut full = C::client(Options { connection_limit: 0, ..Options::default() }).expect("descriptors");
+    let mut full =
+        C::client(Options { connection_limit: 0, ..Options::default() }).expect("descriptors");
     assert_eq!(full.connect(NOW, &at).expect_err("full").kind(), io::ErrorKind::QuotaExceeded);
 }
 
@@ -510,10 +535,13 @@ fn an_address_in_use_is_named<C: Named>() {
 fn a_server_that_answers_late_is_not_flooded<C: Named>() {
     const MANY: usize = 10_000;
     let (mut server, at) = server::<C>();
-    let mut client = C::client(Options { queue_limit: MANY, ..Options::default() }).expect("descriptors");
+    let mut client =
+        C::client(Options { queue_limit: MANY, ..Options::default() }).expect("descriptors");
     let session = client.connect(NOW, &at).expect("loopback");
     for tag in 0..MANY {
-        client.request(NOW, session, tag as u64, bytes(tag, 100).into(), Instant::NEVER).expect("taken");
+        client
+            .request(NOW, session, tag as u64, bytes(tag, 100).into(), Instant::NEVER)
+            .expect("taken");
     }
     let (mut seen, mut asked, mut most, mut quiet) = (Vec::new(), Vec::new(), 0, 0);
     while seen.len() < MANY {
@@ -618,8 +646,10 @@ fn deadlines_and_cancels_reach_the_caller<C: Named>() {
     client.tick(late);
     client.cancel(late, rpc);
     turn(&mut client, late, &mut seen);
-    let expected =
-        [Seen::Failed(0, RpcError::Deadline { maybe_executed: true }), Seen::Failed(1, RpcError::Cancelled)];
+    let expected = [
+        Seen::Failed(0, RpcError::Deadline { maybe_executed: true }),
+        Seen::Failed(1, RpcError::Cancelled),
+    ];
     assert_eq!(seen, expected);
 }
 
@@ -648,7 +678,9 @@ fn what_happens_is_counted<C: Named>() {
     serve_until(&mut server, 0);
     let counted = |transport: &Framed<C>| {
         let mut counted = BTreeMap::new();
-        transport.counters(&mut |name, count| assert!(counted.insert(name, count).is_none(), "{name} twice"));
+        transport.counters(&mut |name, count| {
+            assert!(counted.insert(name, count).is_none(), "{name} twice")
+        });
         counted.retain(|name, count| *count > 0 && !name.starts_with("octets"));
         counted.remove("streams_accepted");
         counted.into_iter().collect::<Vec<_>>()

@@ -48,7 +48,9 @@ fn words(reason: CloseReason) -> &'static str {
         CloseReason::Local => "closed",
         CloseReason::Reset => "the server ended the session, or does not know it",
         CloseReason::PeerGone => "the server is gone",
-        CloseReason::Version => "what listens there speaks another protocol, or another version of ours",
+        CloseReason::Version => {
+            "what listens there speaks another protocol, or another version of ours"
+        }
         _ => "no answer",
     }
 }
@@ -56,7 +58,8 @@ fn words(reason: CloseReason) -> &'static str {
 impl Target {
     pub(super) fn new(text: &str, list: Vec<Locator>) -> Self {
         let chosen = (list.len() == 1).then_some(0);
-        let candidates = list.into_iter().map(|to| Candidate { to, why: None, doubtful: false }).collect();
+        let candidates =
+            list.into_iter().map(|to| Candidate { to, why: None, doubtful: false }).collect();
         Self {
             text: text.to_owned(),
             candidates,
@@ -123,8 +126,8 @@ impl Target {
         };
         let silent = |i, c: &Candidate| tried(i).then(|| format!("{}: no answer", c.to));
         let each = self.candidates.iter().enumerate();
-        let texts =
-            each.filter_map(|(i, c)| c.why.as_ref().map(io::Error::to_string).or_else(|| silent(i, c)));
+        let texts = each
+            .filter_map(|(i, c)| c.why.as_ref().map(io::Error::to_string).or_else(|| silent(i, c)));
         let text = texts.collect::<Vec<_>>().join("; ");
         let kind = self.candidates.iter().find_map(|c| c.why.as_ref()).map(io::Error::kind);
         io::Error::new(kind.unwrap_or(io::ErrorKind::TimedOut), text)

@@ -74,7 +74,10 @@ pub(super) fn port(locator: &Locator) -> Option<Result<DevicePort, LocatorError>
     Some(parsed(locator, protocol))
 }
 
-fn parsed(locator: &Locator, (name, driver, device, more): &Protocol) -> Result<DevicePort, LocatorError> {
+fn parsed(
+    locator: &Locator,
+    (name, driver, device, more): &Protocol,
+) -> Result<DevicePort, LocatorError> {
     let bad = |key, expected| {
         let value = locator.option(key).unwrap_or_default().into();
         LocatorError::BadValue { key, value, expected }
@@ -92,11 +95,15 @@ fn parsed(locator: &Locator, (name, driver, device, more): &Protocol) -> Result<
     };
     let mac = locator.option("mac").map(|text| {
         let mac = parse::mac(text).filter(|mac| mac.is_unicast());
-        mac.ok_or_else(|| bad("mac", "the address of one station: six numbers as in 02:00:00:00:00:0a"))
+        mac.ok_or_else(|| {
+            bad("mac", "the address of one station: six numbers as in 02:00:00:00:00:0a")
+        })
     });
     let prefix = locator.option("prefix").map(|text| {
         let prefix = text.parse().ok().filter(|prefix| *prefix <= 128);
-        prefix.ok_or_else(|| bad("prefix", "the number of bits that neighbours share, up to 32 or 128"))
+        prefix.ok_or_else(|| {
+            bad("prefix", "the number of bits that neighbours share, up to 32 or 128")
+        })
     });
     let gateway = locator
         .option("gateway")
@@ -104,7 +111,9 @@ fn parsed(locator: &Locator, (name, driver, device, more): &Protocol) -> Result<
     let queue = locator.option("queue").map(|text| {
         let digits = text.bytes().all(|b| b.is_ascii_digit());
         let queue = text.parse().ok().filter(|queue: &u32| digits && *queue <= MAX_QUEUE);
-        queue.ok_or_else(|| bad("queue", "the number of one of the interface's queues, counted from 0"))
+        queue.ok_or_else(|| {
+            bad("queue", "the number of one of the interface's queues, counted from 0")
+        })
     });
     let eal = locator.option("eal").unwrap_or_default();
     Ok(DevicePort {
@@ -124,7 +133,10 @@ fn parsed(locator: &Locator, (name, driver, device, more): &Protocol) -> Result<
 }
 
 /// What a bond is made of, and its second device.
-fn bonded(locator: &Locator, protocol: &'static str) -> Result<(&'static str, Option<String>), LocatorError> {
+fn bonded(
+    locator: &Locator,
+    protocol: &'static str,
+) -> Result<(&'static str, Option<String>), LocatorError> {
     let with = locator.need(protocol, "with")?;
     if with.is_empty() || Some(with) == locator.option("dev") {
         let expected = "the second device, another one than dev";

@@ -17,7 +17,8 @@ pub(super) fn in_protocol(b: u8) -> bool {
 
 /// A hardware address: six numbers of one or two hexadecimal digits with colons between them.
 pub(super) fn mac(text: &str) -> Option<Mac> {
-    let digits = |part: &str| (1..=2).contains(&part.len()) && part.bytes().all(|b| b.is_ascii_hexdigit());
+    let digits =
+        |part: &str| (1..=2).contains(&part.len()) && part.bytes().all(|b| b.is_ascii_hexdigit());
     let octet = |part: &str| u8::from_str_radix(part, 16).ok().filter(|_| digits(part));
     let octets: Vec<u8> = text.split(':').map(octet).collect::<Option<_>>()?;
     octets.try_into().ok().map(Mac)
@@ -70,7 +71,11 @@ impl<'t> Cursor<'t> {
         is
     }
 
-    fn word(&mut self, allowed: fn(u8) -> bool, expected: &'static str) -> Result<&'t str, LocatorError> {
+    fn word(
+        &mut self,
+        allowed: fn(u8) -> bool,
+        expected: &'static str,
+    ) -> Result<&'t str, LocatorError> {
         self.skip_spaces();
         let rest = &self.text[self.at..];
         let len = rest.bytes().take_while(|&b| allowed(b)).count();
@@ -142,7 +147,9 @@ impl<'t> Cursor<'t> {
                 }
                 '\\' => {
                     value.push(
-                        chars.next_if(|(_, c)| "\\\",; ".contains(*c)).map_or('\\', |(_, escaped)| escaped),
+                        chars
+                            .next_if(|(_, c)| "\\\",; ".contains(*c))
+                            .map_or('\\', |(_, escaped)| escaped),
                     );
                     kept = value.len();
                 }

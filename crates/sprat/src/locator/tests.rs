@@ -19,12 +19,18 @@ fn refused(text: &str) -> String {
 fn the_three_protocols() {
     assert_eq!(one("fast+shm:name=kv").kind(), Ok(Kind::Shm { name: "kv".into() }));
     let at = |host: &str, port| HostPort { host: host.into(), port };
-    assert_eq!(one("fast+udp:host=127.0.0.1,port=7000").kind(), Ok(Kind::Udp(at("127.0.0.1", 7000))));
+    assert_eq!(
+        one("fast+udp:host=127.0.0.1,port=7000").kind(),
+        Ok(Kind::Udp(at("127.0.0.1", 7000)))
+    );
     assert_eq!(one("tcp: host = localhost , port = 0").kind(), Ok(Kind::Tcp(at("localhost", 0))));
     assert_eq!(one("tcp:port=1,host=[::1]").kind(), Ok(Kind::Tcp(at("::1", 1))));
     assert_eq!(one("tcp:port=1,host=::1").kind(), Ok(Kind::Tcp(at("::1", 1))));
     let fast = one("fast+udp:host=h,port=1");
-    assert_eq!((fast.protocol(), fast.transport(), fast.driver()), ("fast+udp", "fast", Some("udp")));
+    assert_eq!(
+        (fast.protocol(), fast.transport(), fast.driver()),
+        ("fast+udp", "fast", Some("udp"))
+    );
     assert_eq!((one("tcp:").transport(), one("tcp:").driver()), ("tcp", None));
 }
 
@@ -46,7 +52,10 @@ fn lists() {
     let all = Locator::list("tcp:host=a,port=1 ; fast+shm:name=b;x:").expect("a list");
     let texts: Vec<_> = all.iter().map(ToString::to_string).collect();
     assert_eq!(texts, ["tcp:host=a,port=1", "fast+shm:name=b", "x:"]);
-    assert_eq!(refused("tcp:;tcp:"), "bad locator \"tcp:;tcp:\": expected one locator, not a list at byte 0");
+    assert_eq!(
+        refused("tcp:;tcp:"),
+        "bad locator \"tcp:;tcp:\": expected one locator, not a list at byte 0"
+    );
 }
 
 #[test]
@@ -55,10 +64,19 @@ fn what_is_wrong_is_named() {
         ("", "bad locator \"\": expected a protocol (letters, digits, _ and +) at byte 0"),
         ("tcp", "bad locator \"tcp\": expected ':' at byte 3"),
         ("tcp:host", "bad locator \"tcp:host\": expected '=' at byte 8"),
-        ("tcp:host=a,", "bad locator \"tcp:host=a,\": expected a key (letters, digits and _) at byte 11"),
+        (
+            "tcp:host=a,",
+            "bad locator \"tcp:host=a,\": expected a key (letters, digits and _) at byte 11",
+        ),
         ("tcp:host=\"a", "bad locator \"tcp:host=\\\"a\": expected '\"' at byte 11"),
-        ("tcp:host=\"a\"b", "bad locator \"tcp:host=\\\"a\\\"b\": expected ',', ';' or the end at byte 12"),
-        ("x:a=b;", "bad locator \"x:a=b;\": expected a protocol (letters, digits, _ and +) at byte 6"),
+        (
+            "tcp:host=\"a\"b",
+            "bad locator \"tcp:host=\\\"a\\\"b\": expected ',', ';' or the end at byte 12",
+        ),
+        (
+            "x:a=b;",
+            "bad locator \"x:a=b;\": expected a protocol (letters, digits, _ and +) at byte 6",
+        ),
         ("tcp:port=1", "tcp needs host=…"),
         ("tcp:host=a", "tcp needs port=…"),
         ("tcp:host=a,port=65536", "port=\"65536\": a number up to 65535"),
@@ -101,7 +119,10 @@ fn each_worker_has_its_own() {
     assert_eq!(worker("fast+shm:name=a", 2).as_deref(), Ok("fast+shm:name=a.2"));
     assert_eq!(worker("tcp:host=a,port=10", 3).as_deref(), Ok("tcp:host=a,port=13"));
     assert_eq!(worker("tcp:host=a,port=0", 3).as_deref(), Ok("tcp:host=a,port=0"));
-    assert_eq!(worker("rdma:host=a,port=10,crc=off", 3).as_deref(), Ok("rdma:host=a,port=13,crc=off"));
+    assert_eq!(
+        worker("rdma:host=a,port=10,crc=off", 3).as_deref(),
+        Ok("rdma:host=a,port=13,crc=off")
+    );
     assert!(worker("tcp:host=a,port=65535", 1).is_err());
 }
 
@@ -119,10 +140,16 @@ fn a_crc_unless_told_otherwise() {
         assert_eq!(refused(&format!("{protocol}host=a,port=1,crc=0")), "crc=\"0\": on or off");
     }
     // Expect: what may go over a wire has one.
-    for protocol in
-        ["fast+packet:dev=a", "fast+xdp:dev=a", "fast+tap:dev=a", "fast+dpdk:dev=a", "fast+bond:dev=a,with=b"]
-    {
-        assert!(refused(&format!("{protocol},host=a,port=1,crc=off")).contains("has no key \"crc\""));
+    for protocol in [
+        "fast+packet:dev=a",
+        "fast+xdp:dev=a",
+        "fast+tap:dev=a",
+        "fast+dpdk:dev=a",
+        "fast+bond:dev=a,with=b",
+    ] {
+        assert!(
+            refused(&format!("{protocol},host=a,port=1,crc=off")).contains("has no key \"crc\"")
+        );
     }
     assert!(refused("fast+udp:host=a,port=1,crc=off").contains("has no key \"crc\""));
 }
@@ -136,7 +163,8 @@ fn ports_of_our_own_stack_on_devices() {
     let plain = device("fast+packet:dev=eth0,host=10.0.0.1,port=7");
     assert_eq!((plain.driver, plain.dev.as_str(), plain.at.port), ("packet", "eth0", 7));
     assert_eq!((plain.mac, plain.prefix, plain.gateway), (None, 0, None));
-    let full = device("fast+xdp:dev=e,host=[fd00::1],port=0,mac=2:0:0:0:0:FF,prefix=64,gateway=fd00::2");
+    let full =
+        device("fast+xdp:dev=e,host=[fd00::1],port=0,mac=2:0:0:0:0:FF,prefix=64,gateway=fd00::2");
     assert_eq!((full.driver, full.mac, full.prefix), ("xdp", Some(Mac([2, 0, 0, 0, 0, 255])), 64));
     assert_eq!((full.at.host.as_str(), full.gateway), ("fd00::1", "fd00::2".parse().ok()));
     let memif = device("fast+memif:socket=/run/s,host=10.0.0.1,port=7");
@@ -161,16 +189,25 @@ fn ports_of_our_own_stack_on_devices() {
     ] {
         assert_eq!(refused(text), message);
     }
-    for mac in
-        ["", "1:2:3:4:5", "2:0:0:0:0:0:0", "1:0:0:0:0:0", "0:0:0:0:0:0", "2:0:0:0:0:100", "2:0:0:0:0:+1"]
-    {
+    for mac in [
+        "",
+        "1:2:3:4:5",
+        "2:0:0:0:0:0:0",
+        "1:0:0:0:0:0",
+        "0:0:0:0:0:0",
+        "2:0:0:0:0:100",
+        "2:0:0:0:0:+1",
+    ] {
         assert!(
             refused(&format!("fast+packet:dev=e,host=h,port=1,mac=\"{mac}\"")).starts_with("mac="),
             "{mac}"
         );
     }
     let worker = |text: &str| one(text).worker(2).map(|l| l.to_string());
-    assert_eq!(worker("fast+xdp:dev=e,host=h,port=1").as_deref(), Ok("fast+xdp:dev=e,host=h,port=3"));
+    assert_eq!(
+        worker("fast+xdp:dev=e,host=h,port=1").as_deref(),
+        Ok("fast+xdp:dev=e,host=h,port=3")
+    );
     assert_eq!(device("fast+xdp:dev=e,queue=7,host=h,port=1").queue, Some(7));
     assert_eq!(
         worker("fast+xdp:dev=e,queue=1,host=h,port=0").as_deref(),
@@ -192,7 +229,8 @@ fn devices_that_are_made_or_shared_and_two_as_one() {
     assert_eq!((tap.driver, tap.dev.as_str(), tap.bridge.as_deref()), ("tap", "t", Some("br0")));
     let shm = device("fast+shmnet:name=lab,host=10.0.0.1,port=7");
     assert_eq!((shm.driver, shm.dev.as_str()), ("shm", "lab"));
-    let dpdk = device("fast+dpdk:dev=\"net_af_packet0,iface=e\",eal=\"-l 0 --no-huge\",host=h,port=7");
+    let dpdk =
+        device("fast+dpdk:dev=\"net_af_packet0,iface=e\",eal=\"-l 0 --no-huge\",host=h,port=7");
     assert_eq!((dpdk.driver, dpdk.dev.as_str()), ("dpdk", "net_af_packet0,iface=e"));
     assert_eq!(dpdk.eal, ["-l", "0", "--no-huge"]);
     let bond = device("fast+bond:dev=a,with=b,host=h,port=7");
@@ -200,7 +238,10 @@ fn devices_that_are_made_or_shared_and_two_as_one() {
     assert_eq!(device("fast+bond:dev=a,with=b,of=xdp,host=h,port=7").driver, "xdp");
     for (text, message) in [
         ("fast+bond:dev=a,host=h,port=1", "fast+bond needs with=…"),
-        ("fast+bond:dev=a,with=a,host=h,port=1", "with=\"a\": the second device, another one than dev"),
+        (
+            "fast+bond:dev=a,with=a,host=h,port=1",
+            "with=\"a\": the second device, another one than dev",
+        ),
         (
             "fast+bond:dev=a,with=b,of=tap,host=h,port=1",
             "of=\"tap\": what both devices are: packet (the default), xdp, memif or dpdk",
@@ -237,7 +278,10 @@ fn loopback_unless_told_otherwise() {
         at("127.0.0.1").allowed(false).expect("loopback"),
         ["127.0.0.1:9".parse().expect("an address")]
     );
-    assert_eq!(at("::1").allowed(false).expect("loopback"), ["[::1]:9".parse().expect("an address")]);
+    assert_eq!(
+        at("::1").allowed(false).expect("loopback"),
+        ["[::1]:9".parse().expect("an address")]
+    );
     assert_eq!(at("::ffff:127.0.0.1").allowed(false).expect("loopback").len(), 1);
     assert!(!at("localhost").allowed(false).expect("loopback").is_empty());
     for elsewhere in ["192.0.2.1", "0.0.0.0", "::", "2001:db8::1"] {

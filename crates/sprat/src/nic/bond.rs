@@ -69,9 +69,15 @@ impl Bond {
         }
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         for (n, device) in devices.iter().enumerate() {
-            epoll::add(&epoll, device.fd(), epoll::EventData::new_u64(n as u64), epoll::EventFlags::IN)?;
+            epoll::add(
+                &epoll,
+                device.fd(),
+                epoll::EventData::new_u64(n as u64),
+                epoll::EventFlags::IN,
+            )?;
         }
-        let members = devices.into_iter().map(|device| Member { device, carries: true, sent: 0 }).collect();
+        let members =
+            devices.into_iter().map(|device| Member { device, carries: true, sent: 0 }).collect();
         let (clock, look_at) = (Clock::new(), Instant::ZERO);
         Ok(Self { members, info, epoll, current: 0, next: 0, clock, look_at, failovers: 0 })
     }
@@ -93,7 +99,8 @@ impl Bond {
     /// Which device a flow goes by: the same one as long as those that carry are the same.
     fn choose(&self, flow: u32) -> usize {
         let carrying = self.members.iter().filter(|m| m.carries).count();
-        let (count, any) = if carrying == 0 { (self.members.len(), true) } else { (carrying, false) };
+        let (count, any) =
+            if carrying == 0 { (self.members.len(), true) } else { (carrying, false) };
         let nth = ((u64::from(flow) * count as u64) >> 32) as usize;
         let mut those = self.members.iter().enumerate().filter(|(_, m)| any || m.carries);
         those.nth(nth).map_or(0, |(i, _)| i)
@@ -201,9 +208,17 @@ impl Device for Bond {
         self.send_by(&bytes[..len], |device| device.send(parts, offload))
     }
 
-    fn send_behind(&mut self, headers: &Headers, parts: &[&[u8]], len: usize, offload: Offload) -> Sent {
+    fn send_behind(
+        &mut self,
+        headers: &Headers,
+        parts: &[&[u8]],
+        len: usize,
+        offload: Offload,
+    ) -> Sent {
         let octets = headers.octets();
-        self.send_by(&octets[..headers.len()], |device| device.send_behind(headers, parts, len, offload))
+        self.send_by(&octets[..headers.len()], |device| {
+            device.send_behind(headers, parts, len, offload)
+        })
     }
 
     fn flush(&mut self) {
@@ -221,8 +236,12 @@ impl Device for Bond {
     }
 
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        const SENT: [&str; 4] =
-            ["frames_by_device_0", "frames_by_device_1", "frames_by_device_2", "frames_by_device_3"];
+        const SENT: [&str; 4] = [
+            "frames_by_device_0",
+            "frames_by_device_1",
+            "frames_by_device_2",
+            "frames_by_device_3",
+        ];
         each("failovers", self.failovers);
         for (name, member) in SENT.iter().zip(&self.members) {
             each(name, member.sent);

@@ -19,7 +19,8 @@ use std::ptr::{self, NonNull};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
 };
 use sprat_proto::device::{
     Arrival, BURST, Device, HEADER, Headers, Info, MAX_PARTS, Mac, Offload, Sent, send_whole,
@@ -103,7 +104,8 @@ fn checked(code: c_int) -> io::Result<()> {
 
 /// What the environment is started with.
 fn arguments(options: &Options) -> Vec<String> {
-    let mut arguments: Vec<String> = ["sprat", "--no-telemetry", "--no-shconf"].map(str::to_owned).to_vec();
+    let mut arguments: Vec<String> =
+        ["sprat", "--no-telemetry", "--no-shconf"].map(str::to_owned).to_vec();
     let says = |what: &str| options.eal.iter().any(|a| a == what);
     let free = std::fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
     let huge = free.ok().and_then(|n| n.trim().parse().ok()).unwrap_or(0_u64);
@@ -128,7 +130,8 @@ fn start(options: &Options) -> io::Result<MutexGuard<'static, bool>> {
     if *started {
         return Ok(started);
     }
-    let arguments: Result<Vec<CString>, _> = arguments(options).into_iter().map(CString::new).collect();
+    let arguments: Result<Vec<CString>, _> =
+        arguments(options).into_iter().map(CString::new).collect();
     let arguments = arguments.map_err(|_| invalid("an argument for DPDK has a zero in it"))?;
     // They are leaked: DPDK keeps pointers to them.
     let mut pointers: Vec<*mut c_char> = arguments.into_iter().map(CString::into_raw).collect();
@@ -155,10 +158,12 @@ impl Dpdk {
     /// standard error.
     pub fn open(options: &Options) -> io::Result<Self> {
         if options.dev.contains("zero-copy=yes") {
-            return Err(invalid("zero-copy=yes: a peer could change frames while they are looked at"));
+            return Err(invalid(
+                "zero-copy=yes: a peer could change frames while they are looked at",
+            ));
         }
-        let device =
-            CString::new(options.dev.as_str()).map_err(|_| invalid("a zero in the device's name"))?;
+        let device = CString::new(options.dev.as_str())
+            .map_err(|_| invalid("a zero in the device's name"))?;
         let _started = start(options)?;
         let mut port = Port { mac: [0; 6], mtu: 0, id: 0, pool: ptr::null_mut() };
         let mtu = if options.mtu == 0 { 1500 } else { options.mtu };
@@ -212,7 +217,9 @@ impl Device for Dpdk {
         self.give_back();
         let dropped = &raw mut self.counted.dropped;
         // SAFETY: room for as many frames as said, and a counter.
-        let got = unsafe { sprat_dpdk_receive(self.port.id, self.burst.as_mut_ptr(), BURST as u16, dropped) };
+        let got = unsafe {
+            sprat_dpdk_receive(self.port.id, self.burst.as_mut_ptr(), BURST as u16, dropped)
+        };
         self.count = usize::from(got);
         self.counted.received += u64::from(got);
         self.count
@@ -254,7 +261,13 @@ impl Device for Dpdk {
     }
 
     #[inline]
-    fn send_behind(&mut self, headers: &Headers, parts: &[&[u8]], _: usize, offload: Offload) -> Sent {
+    fn send_behind(
+        &mut self,
+        headers: &Headers,
+        parts: &[&[u8]],
+        _: usize,
+        offload: Offload,
+    ) -> Sent {
         send_whole(self, headers, parts, offload)
     }
 
@@ -287,7 +300,8 @@ impl Nic for Dpdk {
     fn doze(&mut self) -> bool {
         let setting = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: NAP };
         // Setting it anew takes back that it is readable. Without a timer nobody may sleep.
-        self.send_collected() && timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &setting).is_ok()
+        self.send_collected()
+            && timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &setting).is_ok()
     }
 
     fn wake(&mut self) {}

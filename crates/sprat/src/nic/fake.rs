@@ -93,7 +93,13 @@ impl Device for Fake {
         Sent::Yes
     }
 
-    fn send_behind(&mut self, headers: &Headers, parts: &[&[u8]], _: usize, offload: Offload) -> Sent {
+    fn send_behind(
+        &mut self,
+        headers: &Headers,
+        parts: &[&[u8]],
+        _: usize,
+        offload: Offload,
+    ) -> Sent {
         send_whole(self, headers, parts, offload)
     }
 

@@ -92,7 +92,9 @@ impl<N: Nic> Device for Faulty<N> {
         self.counted.doubled += u64::from(fate.copies > 1);
         self.counted.damaged += u64::from(fate.flip_bit.is_some());
         self.counted.cut += u64::from(cut.is_some());
-        for (copy, delay_ns) in fate.delay_ns.into_iter().take(usize::from(fate.copies)).enumerate().rev() {
+        for (copy, delay_ns) in
+            fate.delay_ns.into_iter().take(usize::from(fate.copies)).enumerate().rev()
+        {
             // The first copy goes last, so that the second one is whole.
             if copy == 0 {
                 if let Some(bit) = fate.flip_bit {
@@ -103,7 +105,11 @@ impl<N: Nic> Device for Faulty<N> {
             let wait = delay_ns.div_ceil(1_000);
             if wait > 0 && self.held.len() < MOST_HELD {
                 self.counted.delayed += 1;
-                self.held.push_back(Held { until: self.polls + wait, bytes: bytes.clone(), offload });
+                self.held.push_back(Held {
+                    until: self.polls + wait,
+                    bytes: bytes.clone(),
+                    offload,
+                });
             } else if let other @ (Sent::Gone | Sent::Full) = self.inner.send(&[&bytes], offload) {
                 // Offered again it would draw another fate; a full device that loses a frame is a fault like others.
                 if other == Sent::Gone {
@@ -115,7 +121,13 @@ impl<N: Nic> Device for Faulty<N> {
         Sent::Yes
     }
 
-    fn send_behind(&mut self, headers: &Headers, parts: &[&[u8]], _: usize, offload: Offload) -> Sent {
+    fn send_behind(
+        &mut self,
+        headers: &Headers,
+        parts: &[&[u8]],
+        _: usize,
+        offload: Offload,
+    ) -> Sent {
         send_whole(self, headers, parts, offload)
     }
 
@@ -206,7 +218,8 @@ mod tests {
         let (got, n) = thousand(Fault { duplicate_ppm: TENTH, ..Fault::default() }, 3);
         assert_eq!(got.len() as u64, 1000 + n.doubled);
 
-        let (mut got, n) = thousand(Fault { reorder_ppm: TENTH, reorder_ns: 20_000, ..Fault::default() }, 4);
+        let (mut got, n) =
+            thousand(Fault { reorder_ppm: TENTH, reorder_ns: 20_000, ..Fault::default() }, 4);
         assert!((50..200).contains(&n.delayed) && !got.is_sorted());
         got.sort();
         assert_eq!(got, clean);

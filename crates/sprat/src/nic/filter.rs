@@ -94,7 +94,9 @@ mod tests {
     fn run(program: &[Op], frame: &[u8]) -> Option<u32> {
         let (mut a, mut x, mut at) = (0_u32, 0_u32, 0);
         let load = |from: usize, n: usize| {
-            frame.get(from..from + n).map(|bytes| bytes.iter().fold(0, |v, b| v << 8 | u32::from(*b)))
+            frame
+                .get(from..from + n)
+                .map(|bytes| bytes.iter().fold(0, |v, b| v << 8 | u32::from(*b)))
         };
         for _ in 0..program.len() {
             let op = program[at];
@@ -160,9 +162,18 @@ mod tests {
                     &by_port,
                     &frame(MAC.0, 0x0800, [10, 0, 0, 1], protocol, 0x4000, options, 700)
                 ));
-                assert!(!passes(&by_port, &frame(MAC.0, 0x0800, [10, 0, 0, 1], protocol, 0, options, 701)));
-                assert!(!passes(&by_port, &frame(MAC.0, 0x0800, [10, 0, 0, 3], protocol, 0, options, 700)));
-                assert!(passes(&by_port, &frame(MAC.0, 0x0800, [10, 0, 0, 1], protocol, 2, options, 701)));
+                assert!(!passes(
+                    &by_port,
+                    &frame(MAC.0, 0x0800, [10, 0, 0, 1], protocol, 0, options, 701)
+                ));
+                assert!(!passes(
+                    &by_port,
+                    &frame(MAC.0, 0x0800, [10, 0, 0, 3], protocol, 0, options, 700)
+                ));
+                assert!(passes(
+                    &by_port,
+                    &frame(MAC.0, 0x0800, [10, 0, 0, 1], protocol, 2, options, 701)
+                ));
             }
             assert!(passes(&by_port, &frame(MAC.0, 0x0800, [10, 0, 0, 1], 1, 0, options, 0)));
         }

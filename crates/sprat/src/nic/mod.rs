@@ -79,7 +79,13 @@ impl Device for AnyNic {
         (**self).send(parts, offload)
     }
     #[inline]
-    fn send_behind(&mut self, headers: &Headers, parts: &[&[u8]], len: usize, offload: Offload) -> Sent {
+    fn send_behind(
+        &mut self,
+        headers: &Headers,
+        parts: &[&[u8]],
+        len: usize,
+        offload: Offload,
+    ) -> Sent {
         (**self).send_behind(headers, parts, len, offload)
     }
     #[inline]
@@ -198,7 +204,9 @@ pub enum OpenError {
         capability: &'static str,
     },
     /// The mode of a device node keeps this user out.
-    #[error("{driver} on {dev:?} needs {path}, which this user may not open: chmod a+rw {path}, as root")]
+    #[error(
+        "{driver} on {dev:?} needs {path}, which this user may not open: chmod a+rw {path}, as root"
+    )]
     Closed {
         /// The driver.
         driver: &'static str,
@@ -252,7 +260,9 @@ pub enum OpenError {
 impl From<OpenError> for io::Error {
     fn from(e: OpenError) -> Self {
         let kind = match &e {
-            OpenError::NotPermitted { .. } | OpenError::Closed { .. } => io::ErrorKind::PermissionDenied,
+            OpenError::NotPermitted { .. } | OpenError::Closed { .. } => {
+                io::ErrorKind::PermissionDenied
+            }
             OpenError::NoDevice { .. } => io::ErrorKind::NotFound,
             OpenError::Down { .. } => io::ErrorKind::NetworkDown,
             OpenError::Unsupported { .. } => io::ErrorKind::Unsupported,
@@ -273,12 +283,13 @@ const DRIVERS: &str = "packet, xdp, tap, memif, shm and dpdk";
 pub fn open(driver: &str, options: &Options) -> Result<AnyNic, OpenError> {
     let nic = plain(driver, options)?;
     let Some(path) = options.pcap.clone().or_else(pcap::next) else { return Ok(nic) };
-    let capture = pcap::Capture::new(nic, &path, pcap::LIMIT).map_err(|source| OpenError::Failed {
-        driver: "pcap",
-        dev: options.dev.clone(),
-        what: "making the capture's file",
-        source,
-    })?;
+    let capture =
+        pcap::Capture::new(nic, &path, pcap::LIMIT).map_err(|source| OpenError::Failed {
+            driver: "pcap",
+            dev: options.dev.clone(),
+            what: "making the capture's file",
+            source,
+        })?;
     Ok(Box::new(capture))
 }
 
@@ -319,16 +330,21 @@ fn plain(driver: &str, options: &Options) -> Result<AnyNic, OpenError> {
 
 #[cfg(feature = "dpdk")]
 fn dpdk(options: &Options) -> Result<AnyNic, OpenError> {
-    let failed =
-        |source| OpenError::Failed { driver: "dpdk", dev: options.dev.clone(), what: "opening", source };
+    let failed = |source| OpenError::Failed {
+        driver: "dpdk",
+        dev: options.dev.clone(),
+        what: "opening",
+        source,
+    };
     Ok(Box::new(dpdk::Dpdk::open(options).map_err(failed)?))
 }
 
 #[cfg(not(feature = "dpdk"))]
 fn dpdk(options: &Options) -> Result<AnyNic, OpenError> {
-    let what = "this program was built without it: apt-get install libdpdk-dev pkg-config, and then \
+    let what =
+        "this program was built without it: apt-get install libdpdk-dev pkg-config, and then \
         cargo build --release -p sprat-cli --features dpdk"
-        .into();
+            .into();
     Err(OpenError::Unsupported { driver: "dpdk", dev: options.dev.clone(), what })
 }
 

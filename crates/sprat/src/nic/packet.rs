@@ -21,8 +21,8 @@ use std::sync::atomic::Ordering;
 use rustix::io::Errno;
 use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, sendmmsg, sendmsg};
 use sprat_proto::device::{
-    Arrival, BURST, Device, HEADER, Headers, Info, MAX_FRAME, MAX_PARTS, Mac, Offload, Offloads, Sent,
-    send_whole,
+    Arrival, BURST, Device, HEADER, Headers, Info, MAX_FRAME, MAX_PARTS, Mac, Offload, Offloads,
+    Sent, send_whole,
 };
 
 use super::{Nic, OpenError, Options, filter, interface, vnet};
@@ -113,7 +113,8 @@ impl Packet {
     pub fn open(options: &Options) -> Result<Self, OpenError> {
         let link = interface(options)?;
         let dev = || options.dev.clone();
-        let failed = |what| move |source| OpenError::Failed { driver: DRIVER, dev: dev(), what, source };
+        let failed =
+            |what| move |source| OpenError::Failed { driver: DRIVER, dev: dev(), what, source };
         let socket = socket::raw(libc::AF_PACKET).map_err(|e| match e.kind() {
             io::ErrorKind::PermissionDenied => {
                 OpenError::NotPermitted { driver: DRIVER, dev: dev(), capability: "CAP_NET_RAW" }
@@ -148,9 +149,15 @@ impl Packet {
         let mut header = [0; 32];
         self.ring.memory.copy_out(slot, &mut header);
         let word = |at: usize| {
-            u32::from_le(u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]))
+            u32::from_le(u32::from_le_bytes([
+                header[at],
+                header[at + 1],
+                header[at + 2],
+                header[at + 3],
+            ]))
         };
-        let half = |at: usize| usize::from(u16::from_le(u16::from_le_bytes([header[at], header[at + 1]])));
+        let half =
+            |at: usize| usize::from(u16::from_le(u16::from_le_bytes([header[at], header[at + 1]])));
         let (len, kept, mac) = (word(4) as usize, word(8) as usize, half(12));
         if status & libc::TP_STATUS_VLAN_VALID != 0 {
             self.counted.vlan += 1;
@@ -194,7 +201,8 @@ impl Packet {
             *slice = IoSlice::new(part);
         }
         let mut control = SendAncillaryBuffer::default();
-        let send = || sendmsg(&self.socket, &slices[..=parts.len()], &mut control, SendFlags::DONTWAIT);
+        let send =
+            || sendmsg(&self.socket, &slices[..=parts.len()], &mut control, SendFlags::DONTWAIT);
         match twice(send) {
             Ok(_) => {
                 self.counted.sent += 1;
@@ -280,7 +288,8 @@ impl Outbox {
     fn send(&self, socket: &OwnedFd, first: usize) -> rustix::io::Result<usize> {
         let start = |i: usize| if i == 0 { 0 } else { self.ends[i - 1] };
         if self.ends.len() - first == 1 {
-            return rustix::net::send(socket, &self.bytes[start(first)..], SendFlags::DONTWAIT).map(|_| 1);
+            return rustix::net::send(socket, &self.bytes[start(first)..], SendFlags::DONTWAIT)
+                .map(|_| 1);
         }
         let n = (self.ends.len() - first).min(BURST);
         let slices: [[IoSlice<'_>; 1]; BURST] = std::array::from_fn(|i| {
@@ -321,7 +330,8 @@ fn twice<T>(mut send: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Resu
 
 /// Everything about the socket that has to be said before it is bound.
 fn prepare(socket: &OwnedFd, vnet: bool) -> io::Result<()> {
-    let packet = |name, value: libc::c_int| socket::set(socket.as_fd(), libc::SOL_PACKET, name, &value);
+    let packet =
+        |name, value: libc::c_int| socket::set(socket.as_fd(), libc::SOL_PACKET, name, &value);
     packet(libc::PACKET_VERSION, TPACKET_V2)?;
     packet(libc::PACKET_QDISC_BYPASS, 1)?;
     packet(libc::PACKET_IGNORE_OUTGOING, 1)?;
@@ -433,7 +443,13 @@ impl Device for Packet {
     }
 
     #[inline]
-    fn send_behind(&mut self, headers: &Headers, parts: &[&[u8]], _: usize, offload: Offload) -> Sent {
+    fn send_behind(
+        &mut self,
+        headers: &Headers,
+        parts: &[&[u8]],
+        _: usize,
+        offload: Offload,
+    ) -> Sent {
         send_whole(self, headers, parts, offload)
     }
 
@@ -455,7 +471,9 @@ impl Device for Packet {
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
         let c = &self.counted;
         let mut stats = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
-        if socket::get(self.socket.as_fd(), libc::SOL_PACKET, libc::PACKET_STATISTICS, &mut stats).is_ok() {
+        if socket::get(self.socket.as_fd(), libc::SOL_PACKET, libc::PACKET_STATISTICS, &mut stats)
+            .is_ok()
+        {
             c.ring_full.set(c.ring_full.get() + u64::from(stats.tp_drops));
         }
         each("frames_received", c.received);

@@ -19,7 +19,9 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use sprat_proto::device::{Arrival, Device, HEADER, Headers, Info, MAX_FRAME, MAX_PARTS, Offload, Sent};
+use sprat_proto::device::{
+    Arrival, Device, HEADER, Headers, Info, MAX_FRAME, MAX_PARTS, Offload, Sent,
+};
 use sprat_proto::wire::checksum::Sum;
 use sprat_proto::wire::ethernet::{self, Ethernet};
 use sprat_proto::wire::ipv4::{self, Ipv4};
@@ -148,7 +150,9 @@ fn finish(frame: &mut [u8], offload: Offload) {
     let (start, offset) = match offload {
         Offload::None => return,
         Offload::Checksum { start, offset } => (usize::from(start), usize::from(offset)),
-        Offload::Segments { kind, start, .. } => (usize::from(start), usize::from(kind.checksum_at())),
+        Offload::Segments { kind, start, .. } => {
+            (usize::from(start), usize::from(kind.checksum_at()))
+        }
     };
     let Some(transport) = frame.get_mut(start..).filter(|t| t.len() >= offset + 2) else { return };
     let sum = Sum::new().bytes(transport).checksum();
@@ -169,7 +173,9 @@ fn complete(frame: &mut [u8]) {
             _ => return,
         },
         ethernet::IPV6 => match Ipv6::parse(packet) {
-            Ok((ip, upper)) => (ip.next, ip.pseudo(ip.next, upper.len()), HEADER + ipv6::HEADER, upper.len()),
+            Ok((ip, upper)) => {
+                (ip.next, ip.pseudo(ip.next, upper.len()), HEADER + ipv6::HEADER, upper.len())
+            }
             Err(_) => return,
         },
         _ => return,
@@ -179,7 +185,8 @@ fn complete(frame: &mut [u8]) {
         TCP => 16,
         _ => return,
     };
-    let Some(upper) = frame.get_mut(start..start + len).filter(|upper| upper.len() >= offset + 2) else {
+    let Some(upper) = frame.get_mut(start..start + len).filter(|upper| upper.len() >= offset + 2)
+    else {
         return;
     };
     let left = u16::from_be_bytes([upper[offset], upper[offset + 1]]) == pseudo.folded();
@@ -210,7 +217,13 @@ impl<N: Nic> Device for Capture<N> {
         self.sent(sent, parts, offload)
     }
 
-    fn send_behind(&mut self, headers: &Headers, parts: &[&[u8]], len: usize, offload: Offload) -> Sent {
+    fn send_behind(
+        &mut self,
+        headers: &Headers,
+        parts: &[&[u8]],
+        len: usize,
+        offload: Offload,
+    ) -> Sent {
         let sent = self.inner.send_behind(headers, parts, len, offload);
         let octets = headers.octets();
         let mut all = [&[][..]; MAX_PARTS];
@@ -276,7 +289,10 @@ mod tests {
     const MACS: [Mac; 2] = [Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2])];
 
     fn words(bytes: &[u8]) -> Vec<u32> {
-        bytes.chunks_exact(4).map(|w| u32::from_le(u32::from_le_bytes([w[0], w[1], w[2], w[3]]))).collect()
+        bytes
+            .chunks_exact(4)
+            .map(|w| u32::from_le(u32::from_le_bytes([w[0], w[1], w[2], w[3]])))
+            .collect()
     }
 
     #[test]
@@ -314,7 +330,10 @@ mod tests {
         assert_eq!(std::fs::metadata(&path).unwrap().len(), 24 + 3 * 76);
         let mut counted = Vec::new();
         a.counters(&mut |name, n| counted.push((name, n)));
-        assert!(counted.contains(&("frames_captured", 3)) && counted.contains(&("frames_not_captured", 2)));
+        assert!(
+            counted.contains(&("frames_captured", 3))
+                && counted.contains(&("frames_not_captured", 2))
+        );
         assert!(
             Capture::new(b, Path::new("/nowhere/at/all"), LIMIT)
                 .unwrap_err()
@@ -327,7 +346,10 @@ mod tests {
     fn files_of_several_processes_and_devices_differ() {
         let shown = |path: &str| beside(Path::new(path), 12, 3).display().to_string();
         assert_eq!(shown("/a/b.pcap"), "/a/b.12-3.pcap");
-        assert_eq!((shown("b"), shown("a.b/c.d.e")), ("b.12-3".to_owned(), "a.b/c.d.12-3.e".to_owned()));
+        assert_eq!(
+            (shown("b"), shown("a.b/c.d.e")),
+            ("b.12-3".to_owned(), "a.b/c.d.12-3.e".to_owned())
+        );
     }
 
     #[test]
@@ -355,7 +377,8 @@ mod tests {
         let whole = |frame: &[u8]| ip.pseudo(11).bytes(&frame[34..45]).checksum() == 0;
         assert!(whole(&frame) && !whole(&partial));
         // What is whole, wrong in another way, or cut short stays.
-        for mut other in [frame.clone(), [&frame[..41], &[9], &frame[42..]].concat(), partial[..40].to_vec()]
+        for mut other in
+            [frame.clone(), [&frame[..41], &[9], &frame[42..]].concat(), partial[..40].to_vec()]
         {
             let before = other.clone();
             complete(&mut other);

@@ -81,7 +81,11 @@ impl Frames {
     /// A name or an MTU that cannot be; a server of that name lives; a system call failed.
     pub fn open(options: &Options) -> io::Result<Self> {
         if !(576..=MAX_PAYLOAD - HEADER).contains(&options.mtu) {
-            let what = format!("an MTU of {}: it must be from 576 to {}", options.mtu, MAX_PAYLOAD - HEADER);
+            let what = format!(
+                "an MTU of {}: it must be from 576 to {}",
+                options.mtu,
+                MAX_PAYLOAD - HEADER
+            );
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
         let locator = Locator::new("fast+shm", &[("name", &options.name)])?;
@@ -229,7 +233,8 @@ impl Device for Frames {
             self.counted.refused += 1;
             return Sent::Yes;
         }
-        let mac = parts.first().and_then(|p| p.first_chunk()).map(|mac| Mac(*mac)).unwrap_or_default();
+        let mac =
+            parts.first().and_then(|p| p.first_chunk()).map(|mac| Mac(*mac)).unwrap_or_default();
         match self.towards(mac) {
             Some(to) => match self.put(to, parts) {
                 // The stack's outbox comes this way, in which a frame that waits for one peer holds up those to the others.
@@ -243,7 +248,13 @@ impl Device for Frames {
         }
     }
 
-    fn send_behind(&mut self, headers: &Headers, parts: &[&[u8]], len: usize, offload: Offload) -> Sent {
+    fn send_behind(
+        &mut self,
+        headers: &Headers,
+        parts: &[&[u8]],
+        len: usize,
+        offload: Offload,
+    ) -> Sent {
         let fits = headers.len() >= HEADER && headers.len() + len <= self.info.max_send;
         match self.towards(headers.to()) {
             Some(to) if fits && offload == Offload::None => {

@@ -13,8 +13,8 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use sprat_proto::device::{
-    Arrival, BURST, Device, HEADER, Headers, Info, MAX_FRAME, MAX_PARTS, Mac, Offload, Offloads, Sent,
-    send_whole,
+    Arrival, BURST, Device, HEADER, Headers, Info, MAX_FRAME, MAX_PARTS, Mac, Offload, Offloads,
+    Sent, send_whole,
 };
 
 use super::{Nic, OpenError, Options, vnet};
@@ -57,7 +57,8 @@ impl Tap {
     /// program has the interface.
     pub fn open(options: &Options) -> Result<Self, OpenError> {
         let dev = || options.dev.clone();
-        let failed = |what| move |source| OpenError::Failed { driver: DRIVER, dev: dev(), what, source };
+        let failed =
+            |what| move |source| OpenError::Failed { driver: DRIVER, dev: dev(), what, source };
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = rustix::fs::open(NODE, flags, Mode::empty()).map_err(|e| match e {
             Errno::NOENT | Errno::NODEV => OpenError::Unsupported {
@@ -65,7 +66,9 @@ impl Tap {
                 dev: dev(),
                 what: "there is no /dev/net/tun: modprobe tun".into(),
             },
-            Errno::ACCESS | Errno::PERM => OpenError::Closed { driver: DRIVER, dev: dev(), path: NODE },
+            Errno::ACCESS | Errno::PERM => {
+                OpenError::Closed { driver: DRIVER, dev: dev(), path: NODE }
+            }
             e => failed(NODE)(e.into()),
         })?;
         socket::make_tap(file.as_fd(), &options.dev).map_err(|e| match e.raw_os_error() {
@@ -86,9 +89,11 @@ impl Tap {
         })?;
         // Kernels before 6.2 know no segments of UDP.
         let udp = !options.no_offload && socket::tap_offload(file.as_fd(), true).is_ok();
-        let offload = udp || (!options.no_offload && socket::tap_offload(file.as_fd(), false).is_ok());
+        let offload =
+            udp || (!options.no_offload && socket::tap_offload(file.as_fd(), false).is_ok());
         if options.mtu != 0 {
-            link::set_mtu(&options.dev, usize::from(options.mtu)).map_err(failed("to set the MTU"))?;
+            link::set_mtu(&options.dev, usize::from(options.mtu))
+                .map_err(failed("to set the MTU"))?;
         }
         if let Some(bridge) = &options.bridge {
             link::find(bridge).map_err(|_| OpenError::NoDevice { dev: bridge.clone() })?;
@@ -183,7 +188,13 @@ impl Device for Tap {
     }
 
     /// Frames go at once: there is no call that takes several.
-    fn send_behind(&mut self, headers: &Headers, parts: &[&[u8]], _: usize, offload: Offload) -> Sent {
+    fn send_behind(
+        &mut self,
+        headers: &Headers,
+        parts: &[&[u8]],
+        _: usize,
+        offload: Offload,
+    ) -> Sent {
         send_whole(self, headers, parts, offload)
     }
 
@@ -236,7 +247,11 @@ mod tests {
 
     #[test]
     fn a_name_that_is_none_is_refused() {
-        let error = Tap::open(&Options { dev: "a name that is far too long".into(), ..Options::default() });
-        assert!(matches!(error, Err(OpenError::Unsupported { .. } | OpenError::Failed { .. })), "{error:?}");
+        let error =
+            Tap::open(&Options { dev: "a name that is far too long".into(), ..Options::default() });
+        assert!(
+            matches!(error, Err(OpenError::Unsupported { .. } | OpenError::Failed { .. })),
+            "{error:?}"
+        );
     }
 }

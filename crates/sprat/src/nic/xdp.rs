@@ -116,7 +116,9 @@ impl Xdp {
         for &way in ways {
             match Self::open_in(way, &link, &wanted, options) {
                 Ok(device) => return Ok(device),
-                Err(Failed(what, error)) => failed = Some(explain(way, what, error, &link, options)),
+                Err(Failed(what, error)) => {
+                    failed = Some(explain(way, what, error, &link, options))
+                }
             }
         }
         Err(failed.expect("there is a way at least, and it failed"))
@@ -134,7 +136,8 @@ impl Xdp {
         let long = HEADER + link.mtu > CHUNK / 2;
         let load = |parts| bpf::load(&program, NAME, parts).map(|program| (program, parts));
         let loaded = if long { load(true) } else { Err(io::ErrorKind::Unsupported.into()) };
-        let (program, in_parts) = loaded.or_else(|_| load(false)).map_err(|e| Failed("the program", e))?;
+        let (program, in_parts) =
+            loaded.or_else(|_| load(false)).map_err(|e| Failed("the program", e))?;
         let mode = if way == Way::Generic { Mode::Generic } else { Mode::Native };
         // First the program, then the queues, which are free again only some time after a socket had them.
         let held = match options.queue {
@@ -151,7 +154,11 @@ impl Xdp {
             match bind_soon(queue.fd(), way, link, number, long) {
                 Ok(parts) => parted &= parts,
                 // The driver does not say how many there are in use: the first one that is not ends them.
-                Err(e) if !wanted.sure && !queues.is_empty() && e.raw_os_error() == Some(libc::EINVAL) => {
+                Err(e)
+                    if !wanted.sure
+                        && !queues.is_empty()
+                        && e.raw_os_error() == Some(libc::EINVAL) =>
+                {
                     break;
                 }
                 Err(e) => return Err(Failed("to bind the socket", e)),
@@ -161,10 +168,14 @@ impl Xdp {
                 .map_err(|e| Failed("an entry in the map", e))?;
             queues.push(queue);
         }
-        let any =
-            if queues.len() > 1 { Some(any_of(&queues).map_err(|e| Failed("an epoll", e))?) } else { None };
+        let any = if queues.len() > 1 {
+            Some(any_of(&queues).map_err(|e| Failed("an epoll", e))?)
+        } else {
+            None
+        };
         let longest = if parted { MAX_FRAME } else { CHUNK - HEADROOM };
-        let found = Found { frames: [Lent::default(); BURST], count: 0, joined: Vec::new(), broken: 0 };
+        let found =
+            Found { frames: [Lent::default(); BURST], count: 0, joined: Vec::new(), broken: 0 };
         queues.iter_mut().for_each(Queue::give_back);
         Ok(Self {
             queues,
@@ -215,8 +226,9 @@ fn wanted(link: &Link, options: &Options) -> Result<Wanted, OpenError> {
     if let Some(n) = options.queue {
         if n >= all.receive.min(all.send) {
             let Queues { receive, send } = all;
-            let what =
-                format!("it has no queue {n}: {receive} to receive and {send} to send, counted from 0");
+            let what = format!(
+                "it has no queue {n}: {receive} to receive and {send} to send, counted from 0"
+            );
             return Err(unsupported(what));
         }
         return Ok(Wanted { numbers: n..n + 1, sure });
@@ -241,7 +253,13 @@ fn any_of(queues: &[Queue]) -> io::Result<OwnedFd> {
 /// What failed, and how.
 struct Failed(&'static str, io::Error);
 
-fn explain(way: Way, what: &'static str, source: io::Error, link: &Link, options: &Options) -> OpenError {
+fn explain(
+    way: Way,
+    what: &'static str,
+    source: io::Error,
+    link: &Link,
+    options: &Options,
+) -> OpenError {
     let dev = options.dev.clone();
     let unsupported =
         |what: String| OpenError::Unsupported { driver: DRIVER, dev: options.dev.clone(), what };
@@ -254,26 +272,34 @@ fn explain(way: Way, what: &'static str, source: io::Error, link: &Link, options
         Some(libc::ENOBUFS) if what == "the rings" => {
             OpenError::NotPermitted { driver: DRIVER, dev, capability: CAPABILITIES }
         }
-        Some(libc::EBUSY) if what == "to bind the socket" => {
-            unsupported("another AF_XDP socket has one of its queues: `ss --xdp -p` shows whose".into())
-        }
+        Some(libc::EBUSY) if what == "to bind the socket" => unsupported(
+            "another AF_XDP socket has one of its queues: `ss --xdp -p` shows whose".into(),
+        ),
         Some(libc::EBUSY | libc::EEXIST) => unsupported(format!(
             "another XDP program has it, and an interface has but one (`ip link show {dev}` shows it). If that is another \
              Sprat, which took all queues, give each an interface, or each a queue (queue=N, and have the card steer to it: \
              ethtool -N), or use fast+packet, which shares; if it was left behind, take it off by `ip link set {dev} xdp off`"
         )),
         Some(libc::EOPNOTSUPP) => unsupported(format!("the interface's driver has no {way}")),
-        Some(libc::EAFNOSUPPORT) => unsupported("the kernel has no AF_XDP (CONFIG_XDP_SOCKETS)".into()),
-        Some(libc::ERANGE | libc::EINVAL) if what == "to attach the program" => {
-            unsupported(format!("{way} does not go with an MTU of {}: ip link set {dev} mtu 1500", link.mtu))
+        Some(libc::EAFNOSUPPORT) => {
+            unsupported("the kernel has no AF_XDP (CONFIG_XDP_SOCKETS)".into())
         }
+        Some(libc::ERANGE | libc::EINVAL) if what == "to attach the program" => unsupported(
+            format!("{way} does not go with an MTU of {}: ip link set {dev} mtu 1500", link.mtu),
+        ),
         _ => OpenError::Failed { driver: DRIVER, dev, what, source },
     }
 }
 
 /// The same once who had the queue a moment ago, and be it another way that did not work, has really left it: the kernel comes
 /// to that some time after his socket was closed.
-fn bind_soon(socket: BorrowedFd<'_>, way: Way, link: &Link, queue: u32, long: bool) -> io::Result<bool> {
+fn bind_soon(
+    socket: BorrowedFd<'_>,
+    way: Way,
+    link: &Link,
+    queue: u32,
+    long: bool,
+) -> io::Result<bool> {
     for _ in 0..50 {
         match bind(socket, way, link, queue, long) {
             Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {
@@ -355,7 +381,13 @@ impl Device for Xdp {
     }
 
     #[inline]
-    fn send_behind(&mut self, headers: &Headers, parts: &[&[u8]], _: usize, offload: Offload) -> Sent {
+    fn send_behind(
+        &mut self,
+        headers: &Headers,
+        parts: &[&[u8]],
+        _: usize,
+        offload: Offload,
+    ) -> Sent {
         send_whole(self, headers, parts, offload)
     }
 

@@ -151,13 +151,21 @@ fn timed(marks: &[Mark]) -> u64 {
 }
 
 /// The way out, which begins with `marks[from]` and ends at the latest before `marks[until]`; `given` looks for who is sent.
-fn outward(marks: &[Mark], from: usize, handed: usize, until: usize, rpc: u64) -> Option<(Leg, u64)> {
+fn outward(
+    marks: &[Mark],
+    from: usize,
+    handed: usize,
+    until: usize,
+    rpc: u64,
+) -> Option<(Leg, u64)> {
     let steps = |range: std::ops::Range<usize>| range.clone().zip(&marks[range]);
-    let given = steps(handed..until).find(|(_, m)| m.step == Step::Given && m.rpc == rpc).map(|(i, _)| i);
+    let given =
+        steps(handed..until).find(|(_, m)| m.step == Step::Given && m.rpc == rpc).map(|(i, _)| i);
     let flushed = steps(given.unwrap_or(handed)..until).find(|(_, m)| m.step == Step::Flush);
     let sent_by = || steps(handed..given.unwrap_or(until)).rfind(|(_, m)| m.step == Step::Send);
     let (began, call) = flushed.or_else(sent_by)?;
-    let (end, left) = steps(began..until).find(|(_, m)| matches!(m.step, Step::Sent | Step::SentIp))?;
+    let (end, left) =
+        steps(began..until).find(|(_, m)| matches!(m.step, Step::Sent | Step::SentIp))?;
     let way = &marks[from..=end];
     let leg = Leg { begin: way[0].at, end: left.at, turn: call.at, spent: spent(way) };
     // The last one only ends the way.
@@ -168,7 +176,8 @@ fn outward(marks: &[Mark], from: usize, handed: usize, until: usize, rpc: u64) -
 /// `marks[from]`.
 fn inward(marks: &[Mark], from: usize, up: usize, to: usize) -> Option<(usize, Leg, u64)> {
     let begin = from + marks[from..up].iter().rposition(|m| m.step == Step::Receive)?;
-    let got = marks[begin..up].iter().find(|m| matches!(m.step, Step::Received | Step::ReceivedIp))?;
+    let got =
+        marks[begin..up].iter().find(|m| matches!(m.step, Step::Received | Step::ReceivedIp))?;
     let way = &marks[begin..=to];
     let leg = Leg { begin: way[0].at, end: marks[to].at, turn: got.at, spent: spent(way) };
     // The first one was made while it was waited.
@@ -224,7 +233,8 @@ fn serving(marks: &[Mark], from: usize, serve: usize, until: usize) -> Option<Se
     let answer = serve + marks[serve..until].iter().position(|m| m.step == Step::Answer)?;
     let (found, inward, marks_in) = inward(marks, from, serve, serve)?;
     // An answer behind the look is another request's, and the look was its too.
-    let alone = marks[answer].rpc == rpc && !marks[found..serve].iter().any(|m| m.step == Step::Answer);
+    let alone =
+        marks[answer].rpc == rpc && !marks[found..serve].iter().any(|m| m.step == Step::Answer);
     let (out, marks_out) = outward(marks, answer, answer, until, rpc).filter(|_| alone)?;
     let service = marks[answer].at.saturating_sub(marks[serve].at);
     Some(Served { rpc, inward, service, out, marks: marks_in + marks_out + 1 })
@@ -274,13 +284,21 @@ fn in_order(
 ) -> [u64; PARTS] {
     let [_, st, sp, sd] = si;
     let [_, ot, op, od] = so;
-    [co[0], co[1], co[2], co[3], there, sd, sp, st, service, ot, op, od, back, cb[3], cb[2], cb[1], cb[0], 0]
+    [
+        co[0], co[1], co[2], co[3], there, sd, sp, st, service, ot, op, od, back, cb[3], cb[2],
+        cb[1], cb[0], 0,
+    ]
 }
 
 /// The same by two clocks, whose ticks have lengths of their own.
 fn by_two_clocks(call: &Call, served: &Served, tick_ns: f64, far_tick_ns: f64) -> RoundTrip {
     let near = in_order([call.out.spent, call.back.spent], Default::default(), 0, [0; 2]);
-    let far = in_order(Default::default(), [served.inward.spent, served.out.spent], served.service, [0; 2]);
+    let far = in_order(
+        Default::default(),
+        [served.inward.spent, served.out.spent],
+        served.service,
+        [0; 2],
+    );
     let mut parts_ns = near.map(|ticks| ticks as f64 * tick_ns);
     parts_ns.iter_mut().zip(far).for_each(|(part, ticks)| *part += ticks as f64 * far_tick_ns);
     let whole_ns = call.back.end.saturating_sub(call.out.begin) as f64 * tick_ns;
@@ -322,7 +340,10 @@ fn round_trips_by(
         far.served.iter().filter(|s| s.rpc != 0).map(|s| (s.rpc, s)).collect();
     let within = |call: &Call| {
         let mut all = far.served.iter().filter(|s| {
-            s.rpc == 0 && s.inward.turn >= call.out.begin && s.out.turn <= call.back.end && one_clock
+            s.rpc == 0
+                && s.inward.turn >= call.out.begin
+                && s.out.turn <= call.back.end
+                && one_clock
         });
         all.next().filter(|_| all.next().is_none())
     };
@@ -420,12 +441,14 @@ impl Far {
         let machine = head[8..24].try_into().ok()?;
         let served = samples.chunks_exact(8 * WORDS).filter_map(|sample| {
             let words: Vec<u64> = sample.chunks_exact(8).filter_map(word).collect();
-            let [rpc, begin, got, serve, id, ip, it, service, left, turn, ot, op, od, marks] = words[..]
+            let [rpc, begin, got, serve, id, ip, it, service, left, turn, ot, op, od, marks] =
+                words[..]
             else {
                 return None;
             };
             let inward = Leg { begin, end: serve, turn: got, spent: [0, it, ip, id] };
-            let out = Leg { begin: serve.wrapping_add(service), end: left, turn, spent: [0, ot, op, od] };
+            let out =
+                Leg { begin: serve.wrapping_add(service), end: left, turn, spent: [0, ot, op, od] };
             let marks = marks.min(u64::from(u32::MAX));
             Some(Served { rpc, inward, service, out, marks })
         });

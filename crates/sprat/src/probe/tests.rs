@@ -136,7 +136,8 @@ fn the_parts_add_up_whatever_happens_when() {
         let (client, server) = over_ip(begin, rng.below(200), rng.below(200), rpc);
         // The server's clock goes with the caller's, but what it does overlaps the caller's driver by up to all of it.
         let early = rng.below(100);
-        let server: Vec<Mark> = server.into_iter().map(|m| Mark { at: m.at - early, ..m }).collect();
+        let server: Vec<Mark> =
+            server.into_iter().map(|m| Mark { at: m.at - early, ..m }).collect();
         let marks = ring(&server);
         let (_, trips) = round_trips(&calls(&client), Some(&far(&marks)), &marks);
         for trip in &trips {
@@ -192,7 +193,10 @@ fn an_echo_of_the_ip_layer_needs_no_transport() {
     }
     let marks = ring(&[]);
     let (_, trips) = round_trips(&calls(&client.marks), None, &marks);
-    assert_eq!(ticks(&trips[0], &marks), [0, 0, 8, 11, 0, 0, 0, 0, 0, 0, 0, 0, 0, 13, 17, 0, 0, 100]);
+    assert_eq!(
+        ticks(&trips[0], &marks),
+        [0, 0, 8, 11, 0, 0, 0, 0, 0, 0, 0, 0, 0, 13, 17, 0, 0, 100]
+    );
 }
 
 #[test]
@@ -253,7 +257,11 @@ fn any_marks_at_all_do_no_harm() {
     for _ in 0..300 {
         let len = rng.below(60);
         let mut marks: Vec<Mark> = (0..len)
-            .map(|_| Mark { at: rng.below(500), step: STEPS[rng.below(16) as usize], rpc: rng.below(3) })
+            .map(|_| Mark {
+                at: rng.below(500),
+                step: STEPS[rng.below(16) as usize],
+                rpc: rng.below(3),
+            })
             .collect();
         if rng.below(2) == 0 {
             marks.sort_by_key(|mark| mark.at);

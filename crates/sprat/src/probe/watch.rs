@@ -36,7 +36,8 @@ impl<D: Driver> Watched<D> {
     /// A call into the layer, between marks.
     #[inline]
     fn inside<T>(&mut self, step: Step, call: impl FnOnce(&mut D) -> T) -> T {
-        let (begin, end) = if self.over_ip { (Step::Ip, Step::Transport) } else { (step, Step::Sent) };
+        let (begin, end) =
+            if self.over_ip { (Step::Ip, Step::Transport) } else { (step, Step::Sent) };
         self.marks.now(begin, 0);
         let result = call(&mut self.inner);
         self.marks.now(end, 0);
@@ -177,7 +178,13 @@ impl Device for WatchedNic {
     }
 
     #[inline]
-    fn send_behind(&mut self, headers: &Headers, parts: &[&[u8]], len: usize, offload: Offload) -> Sent {
+    fn send_behind(
+        &mut self,
+        headers: &Headers,
+        parts: &[&[u8]],
+        len: usize,
+        offload: Offload,
+    ) -> Sent {
         self.unflushed = true;
         self.marks.now(Step::Send, 0);
         let sent = self.inner.send_behind(headers, parts, len, offload);

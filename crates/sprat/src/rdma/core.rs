@@ -370,7 +370,8 @@ impl Core {
     fn happened(&mut self, now: Instant, event: Event) {
         match event {
             Event::Request { conn, private_data, ird, ord } => {
-                let found = self.slot_of(conn).and_then(|slot| self.streams[slot as usize].as_deref());
+                let found =
+                    self.slot_of(conn).and_then(|slot| self.streams[slot as usize].as_deref());
                 let Some(stream) = found else { return };
                 let Ok(local) = stream::address(&stream.socket) else { return };
                 let asked = Asked { conn, peer: stream.peer, local, private_data, ird, ord };
@@ -395,7 +396,8 @@ impl Core {
         let Some(log) = self.settings.on_failure else { return };
         match *event {
             Event::Established { conn, qp, .. } => {
-                let stream = self.slot_of(conn).and_then(|slot| self.streams[slot as usize].as_deref());
+                let stream =
+                    self.slot_of(conn).and_then(|slot| self.streams[slot as usize].as_deref());
                 if let Some(stream) = stream {
                     self.desk.peers.insert(qp, stream.peer);
                 }
@@ -458,7 +460,9 @@ impl Core {
                 continue;
             }
             let slot = data as u32;
-            let Some(stream) = self.streams.get(slot as usize).and_then(Option::as_deref) else { continue };
+            let Some(stream) = self.streams.get(slot as usize).and_then(Option::as_deref) else {
+                continue;
+            };
             let broken = flags.intersects(epoll::EventFlags::ERR | epoll::EventFlags::HUP);
             let opening = matches!(stream.stage, Stage::Opening { .. });
             if opening {
@@ -481,7 +485,8 @@ impl Core {
 
     /// Reads once from the stream in `slot` and hands in what came.
     fn receive_one(&mut self, now: Instant, slot: u32) -> bool {
-        let Some(stream) = self.streams.get_mut(slot as usize).and_then(Option::as_deref_mut) else {
+        let Some(stream) = self.streams.get_mut(slot as usize).and_then(Option::as_deref_mut)
+        else {
             return false;
         };
         let conn = match stream.stage {
@@ -569,9 +574,15 @@ impl Core {
         span: usize,
         read: io::Result<usize>,
     ) -> bool {
-        match took(read.and_then(|n| if n == 0 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(n) })) {
+        match took(
+            read.and_then(
+                |n| if n == 0 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(n) },
+            ),
+        ) {
             Ok(0) => return false,
-            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => self.ended(now, slot, conn, End::Finished),
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {
+                self.ended(now, slot, conn, End::Finished)
+            }
             Err(_) => self.ended(now, slot, conn, End::Reset),
             Ok(n) => {
                 self.count_read(n);
@@ -613,7 +624,14 @@ impl Core {
     }
 
     /// The same by a copy of everything into a buffer of the stream's own, `bytes`.
-    fn hand_in_assembled(&mut self, now: Instant, slot: u32, conn: Conn, mut bytes: Vec<u8>, n: usize) {
+    fn hand_in_assembled(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        conn: Conn,
+        mut bytes: Vec<u8>,
+        n: usize,
+    ) {
         let from = bytes.len();
         bytes.extend_from_slice(&self.buffer[from..from + n]);
         self.counters.copied += n as u64;
@@ -689,7 +707,9 @@ impl Core {
         if !self.send_rest(now, slot, slices) {
             return;
         }
-        let Some(conn) = self.streams[slot as usize].as_deref().and_then(Stream::conn) else { return };
+        let Some(conn) = self.streams[slot as usize].as_deref().and_then(Stream::conn) else {
+            return;
+        };
         let batch = if self.dirty.is_empty() { BATCH_ALONE } else { BATCH };
         let mut work = 0;
         loop {
@@ -709,7 +729,13 @@ impl Core {
                 return;
             }
             let Some(stream) = self.streams[slot as usize].as_deref_mut() else { return };
-            let n = match took(sys::send(stream.socket.as_fd(), &self.record, 0, &self.regions, slices)) {
+            let n = match took(sys::send(
+                stream.socket.as_fd(),
+                &self.record,
+                0,
+                &self.regions,
+                slices,
+            )) {
                 Ok(n) => n,
                 Err(error) => {
                     let record = std::mem::take(&mut self.record);
@@ -783,7 +809,8 @@ impl Core {
 
     /// Sends what is left over from earlier; true if all of it has gone and the stream is still there.
     fn send_rest(&mut self, now: Instant, slot: u32, slices: &dyn Slices) -> bool {
-        let Some(stream) = self.streams.get_mut(slot as usize).and_then(Option::as_deref_mut) else {
+        let Some(stream) = self.streams.get_mut(slot as usize).and_then(Option::as_deref_mut)
+        else {
             return false;
         };
         if stream.pending.is_none() {

@@ -123,7 +123,8 @@ impl<T> Mailbox<T> {
 
     /// Takes out those that are wanted, in order.
     pub(crate) fn extract(&mut self, wanted: impl Fn(&T) -> bool) -> Vec<T> {
-        let (out, rest): (Vec<T>, Vec<T>) = std::mem::take(&mut self.waiting).into_iter().partition(wanted);
+        let (out, rest): (Vec<T>, Vec<T>) =
+            std::mem::take(&mut self.waiting).into_iter().partition(wanted);
         self.waiting = rest.into();
         for _ in &out {
             self.count_down();
@@ -285,11 +286,14 @@ impl Desk {
 
     /// Nobody asks for an object any more: what waits of it goes too.
     pub(crate) fn forget(&mut self, object: Object) {
-        if let Some(own) = self.owners.remove(&object).and_then(|number| self.boxes.get_mut(&number)) {
+        if let Some(own) =
+            self.owners.remove(&object).and_then(|number| self.boxes.get_mut(&number))
+        {
             own.retain(|event| Object::of(event) != Some(object));
         }
         if let Object::Cq(cq) = object
-            && let Some(channel) = self.reports.remove(&cq).and_then(|number| self.channels.get_mut(&number))
+            && let Some(channel) =
+                self.reports.remove(&cq).and_then(|number| self.channels.get_mut(&number))
         {
             channel.retain(|ready| *ready != cq);
         }

@@ -69,7 +69,8 @@ pub(crate) struct Audience {
 /// this one the kernel drops, and its answers would not get there.
 fn is_of_this_machine(peer: SocketAddr, socket: &OwnedFd) -> bool {
     let peer = peer.ip().to_canonical();
-    peer.is_loopback() || stream::address(socket).is_ok_and(|local| local.ip().to_canonical() == peer)
+    peer.is_loopback()
+        || stream::address(socket).is_ok_and(|local| local.ip().to_canonical() == peer)
 }
 
 impl Core {
@@ -86,15 +87,21 @@ impl Core {
     ///
     /// # Errors
     /// Another has come to listen there.
-    pub(crate) fn listen_at(&mut self, socket: OwnedFd, audience: Audience) -> io::Result<(u32, SocketAddr)> {
+    pub(crate) fn listen_at(
+        &mut self,
+        socket: OwnedFd,
+        audience: Audience,
+    ) -> io::Result<(u32, SocketAddr)> {
         net::listen(&socket, BACKLOG)?;
         let local = stream::address(&socket)?;
         let number = self.listeners.last_key_value().map_or(0, |(n, _)| n + 1);
         let data = epoll::EventData::new_u64(LISTENER | u64::from(number));
         epoll::add(&self.epoll, &socket, data, epoll::EventFlags::IN)?;
         let (asked, failed) = (VecDeque::new(), VecDeque::new());
-        self.listeners
-            .insert(number, Listener { socket, local, asked, failed, audience, paused_until: None });
+        self.listeners.insert(
+            number,
+            Listener { socket, local, asked, failed, audience, paused_until: None },
+        );
         Ok((number, local))
     }
 
@@ -127,7 +134,8 @@ impl Core {
     /// A connection ended before it had a queue pair. A request of it that waits at its listener asks no more.
     pub(super) fn start_failed(&mut self, conn: Conn, why: Why) {
         let stream = self.slot_of(conn).and_then(|slot| self.streams[slot as usize].as_deref());
-        let Some((peer, number)) = stream.and_then(|stream| Some((stream.peer, stream.listener?))) else {
+        let Some((peer, number)) = stream.and_then(|stream| Some((stream.peer, stream.listener?)))
+        else {
             return;
         };
         let Some(listener) = self.listeners.get_mut(&number) else { return };
@@ -171,9 +179,12 @@ impl Core {
         }
         let opens = |slot: &u32| {
             let stream = self.streams[*slot as usize].as_deref();
-            stream.is_some_and(|s| matches!(s.stage, Stage::Opening { qp: whose, .. } if whose == qp))
+            stream
+                .is_some_and(|s| matches!(s.stage, Stage::Opening { qp: whose, .. } if whose == qp))
         };
-        let Some(slot) = self.timed.iter().map(|Reverse((_, slot))| *slot).find(opens) else { return false };
+        let Some(slot) = self.timed.iter().map(|Reverse((_, slot))| *slot).find(opens) else {
+            return false;
+        };
         self.desk.link(qp, Link::Failed(Why::Cancelled));
         self.remove(slot);
         true
@@ -188,7 +199,8 @@ impl Core {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             match net::acceptfrom_with(&listener.socket, flags) {
                 Ok((socket, peer)) => {
-                    let peer = peer.and_then(|p| SocketAddr::try_from(p).ok()).unwrap_or(listener.local);
+                    let peer =
+                        peer.and_then(|p| SocketAddr::try_from(p).ok()).unwrap_or(listener.local);
                     if listener.audience.local_only && !is_of_this_machine(peer, &socket) {
                         self.counters.accept_refused += 1;
                         continue;
@@ -352,8 +364,9 @@ impl Core {
             return self.was_refused(now, slot);
         }
         let (qp, options) = (*qp, std::mem::take(&mut **options));
-        let started = result
-            .and_then(|()| self.rnic.connect(now, qp, &options).map_err(|_| io::ErrorKind::InvalidInput));
+        let started = result.and_then(|()| {
+            self.rnic.connect(now, qp, &options).map_err(|_| io::ErrorKind::InvalidInput)
+        });
         match started {
             Ok(conn) => {
                 stream.stage = Stage::Live(conn);
@@ -558,7 +571,8 @@ mod tests {
         let nobody = SocketAddr::from(([127, 0, 0, 1], 9));
         let come = |core: &mut Core, until: Instant| {
             let (socket, _) = std::os::unix::net::UnixStream::pair().expect("two descriptors more");
-            let slot = core.place(Stream::new(socket.into(), Stage::Lingering(until), nobody, None));
+            let slot =
+                core.place(Stream::new(socket.into(), Stage::Lingering(until), nobody, None));
             core.time(slot, until);
             slot
         };

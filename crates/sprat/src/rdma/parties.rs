@@ -114,7 +114,8 @@ impl Parties {
     pub(crate) fn migrate(&mut self, number: Number, channel: Number) -> u64 {
         let Some(party) = self.parties.get_mut(&number) else { return 0 };
         let from = std::mem::replace(&mut party.channel, channel);
-        let waiting = self.channels.get_mut(&from).map(|mail| mail.extract(|(of, _)| *of == number));
+        let waiting =
+            self.channels.get_mut(&from).map(|mail| mail.extract(|(of, _)| *of == number));
         if let Some(mail) = self.channels.get_mut(&channel) {
             waiting.into_iter().flatten().for_each(|news| mail.put(news));
         }
@@ -142,7 +143,9 @@ impl Parties {
 
     /// A queue pair's number is void from now on, or it follows nobody.
     pub(crate) fn unfollow(&mut self, pair: Qp) {
-        if let Some(party) = self.pairs.remove(&pair).and_then(|number| self.parties.get_mut(&number)) {
+        if let Some(party) =
+            self.pairs.remove(&pair).and_then(|number| self.parties.get_mut(&number))
+        {
             party.pair = None;
         }
     }
@@ -243,7 +246,14 @@ mod tests {
 
     fn asked(conn: u32) -> Asked {
         let nobody = ([127, 0, 0, 1], 9).into();
-        Asked { conn: Conn(conn), peer: nobody, local: nobody, private_data: vec![], ird: None, ord: None }
+        Asked {
+            conn: Conn(conn),
+            peer: nobody,
+            local: nobody,
+            private_data: vec![],
+            ird: None,
+            ord: None,
+        }
     }
 
     /// The words that are fetched, by key.

@@ -156,13 +156,20 @@ impl Regions {
                 each(memory.address(span.offset as usize, span.len as usize), span.len as usize);
                 Ok(())
             }
-            Place::Said(message) => parts(message, slices, span, |part| each(part.as_ptr(), part.len())),
+            Place::Said(message) => {
+                parts(message, slices, span, |part| each(part.as_ptr(), part.len()))
+            }
             Place::Heard(_) => Err(Unmapped),
         }
     }
 
     /// The first memory of a record, behind its first `skip` octets, that cannot be read.
-    pub(super) fn unreadable(&self, record: &Record, mut skip: usize, slices: &dyn Slices) -> Option<Span> {
+    pub(super) fn unreadable(
+        &self,
+        record: &Record,
+        mut skip: usize,
+        slices: &dyn Slices,
+    ) -> Option<Span> {
         for part in &record.parts {
             let len = match part {
                 Part::Bytes(range) => range.len(),
@@ -199,7 +206,9 @@ impl Regions {
         }
         match slot.place.as_mut()? {
             Place::Mapped(region) => within(region.len(), span).ok().map(|()| Sink::Region(region)),
-            Place::Foreign(memory) => within(memory.len(), span).ok().map(|()| Sink::Foreign(memory)),
+            Place::Foreign(memory) => {
+                within(memory.len(), span).ok().map(|()| Sink::Foreign(memory))
+            }
             Place::Heard(message) => {
                 let (next, room) = (message.len() as u64, message.capacity() - message.len());
                 (span.offset == next && span.len as usize <= room).then_some(Sink::Message(message))
@@ -209,7 +218,12 @@ impl Regions {
     }
 
     #[inline]
-    fn append_with(&self, span: Span, slices: &dyn Slices, bytes: &mut Vec<u8>) -> Result<(), Unmapped> {
+    fn append_with(
+        &self,
+        span: Span,
+        slices: &dyn Slices,
+        bytes: &mut Vec<u8>,
+    ) -> Result<(), Unmapped> {
         match self.slot(span.region).ok_or(Unmapped)? {
             Place::Mapped(region) => {
                 within(region.len(), span)?;
@@ -220,7 +234,9 @@ impl Regions {
                 within(memory.len(), span)?;
                 Ok(memory.append_to(span.offset as usize, span.len as usize, bytes)?)
             }
-            Place::Said(message) => parts(message, slices, span, |part| bytes.extend_from_slice(part)),
+            Place::Said(message) => {
+                parts(message, slices, span, |part| bytes.extend_from_slice(part))
+            }
             Place::Heard(_) => Err(Unmapped),
         }
     }
@@ -323,7 +339,9 @@ impl Memory for Regions {
         within(region.len(), Span { len: 8, ..span })?;
         let word = region.word(span.offset as usize);
         let mut old = word.load(Ordering::SeqCst);
-        while let Err(other) = word.compare_exchange(old, change(old), Ordering::SeqCst, Ordering::SeqCst) {
+        while let Err(other) =
+            word.compare_exchange(old, change(old), Ordering::SeqCst, Ordering::SeqCst)
+        {
             old = other;
         }
         Ok(old)
@@ -447,7 +465,11 @@ mod tests {
         let number = regions.hear(Vec::with_capacity(6)).unwrap();
         assert_eq!(regions.write(span(number, 1, 2), b"pr"), Err(Unmapped), "not its start");
         regions.write(span(number, 0, 2), b"sp").unwrap();
-        assert_eq!(regions.write(span(number, 0, 2), b"SP"), Err(Unmapped), "that is there already");
+        assert_eq!(
+            regions.write(span(number, 0, 2), b"SP"),
+            Err(Unmapped),
+            "that is there already"
+        );
         assert_eq!(
             regions.write(span(number, 2, 4000), &[0; 4000]),
             Err(Unmapped),

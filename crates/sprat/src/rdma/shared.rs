@@ -196,7 +196,9 @@ impl Shared {
             Watch::Nobody => false,
             Watch::Program => true,
             Watch::Thread(until) => core.deadline() < until || core.has_more(),
-            Watch::Guard(until) if core.deadline() < until || core.has_more() => !core.rung.replace(true),
+            Watch::Guard(until) if core.deadline() < until || core.has_more() => {
+                !core.rung.replace(true)
+            }
             Watch::Guard(_) => false,
         };
         if rings {
@@ -487,9 +489,10 @@ impl Shared {
     /// `Interrupted` if a signal came.
     pub(super) fn sleep_on(&self, due: Instant, mail: &OwnedFd) -> io::Result<()> {
         let limit_ns = due.since(self.clock.now()).min(LONGEST_SLEEP_NS);
-        let limit = Timespec { tv_sec: (limit_ns / SECOND) as i64, tv_nsec: (limit_ns % SECOND) as i64 };
-        let mut fds =
-            [&*self.epoll, &self.bell, mail].map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN));
+        let limit =
+            Timespec { tv_sec: (limit_ns / SECOND) as i64, tv_nsec: (limit_ns % SECOND) as i64 };
+        let mut fds = [&*self.epoll, &self.bell, mail]
+            .map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN));
         let slept = poll(&mut fds, Some(&limit));
         let mut rings = [0; 8];
         let _ = rustix::io::read(&self.bell, &mut rings);

@@ -108,7 +108,12 @@ impl Kept {
 }
 
 impl Stream {
-    pub(super) fn new(socket: OwnedFd, stage: Stage, peer: SocketAddr, listener: Option<u32>) -> Self {
+    pub(super) fn new(
+        socket: OwnedFd,
+        stage: Stage,
+        peer: SocketAddr,
+        listener: Option<u32>,
+    ) -> Self {
         Self {
             socket,
             stage,
@@ -164,9 +169,14 @@ impl Stream {
     ///
     /// # Errors
     /// The connection has ended.
-    pub(super) fn send_pending(&mut self, regions: &Regions, slices: &dyn Slices) -> io::Result<usize> {
+    pub(super) fn send_pending(
+        &mut self,
+        regions: &Regions,
+        slices: &dyn Slices,
+    ) -> io::Result<usize> {
         let Some(pending) = &mut self.pending else { return Ok(0) };
-        let n = took(sys::send(self.socket.as_fd(), &pending.record, pending.sent, regions, slices))?;
+        let n =
+            took(sys::send(self.socket.as_fd(), &pending.record, pending.sent, regions, slices))?;
         pending.sent += n;
         if pending.sent == pending.record.len() {
             self.pending = None;
@@ -193,7 +203,9 @@ impl Stream {
 /// What a send took: a full socket takes nothing.
 pub(super) fn took(result: io::Result<usize>) -> io::Result<usize> {
     match result {
-        Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(0),
+        Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+            Ok(0)
+        }
         other => other,
     }
 }
@@ -201,7 +213,12 @@ pub(super) fn took(result: io::Result<usize>) -> io::Result<usize> {
 /// A socket for `addr`'s family that does not block.
 pub(crate) fn open(addr: &SocketAddr) -> io::Result<OwnedFd> {
     let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    Ok(net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?)
+    Ok(net::socket_with(
+        family,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )?)
 }
 
 /// Begins to connect; true if the connection is there already.
@@ -229,7 +246,10 @@ pub struct SocketOptions {
 ///
 /// # Errors
 /// The address is not ours or in use, or there is no descriptor left.
-pub(crate) fn bound(addr: &SocketAddr, options: SocketOptions) -> io::Result<(OwnedFd, SocketAddr)> {
+pub(crate) fn bound(
+    addr: &SocketAddr,
+    options: SocketOptions,
+) -> io::Result<(OwnedFd, SocketAddr)> {
     let socket = open(addr)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
     if let Some(class) = options.traffic_class {

@@ -49,7 +49,9 @@ pub(super) fn send(
         match part {
             Part::Bytes(range) => piece(record.bytes[range.clone()].as_ptr(), range.len()),
             Part::Memory(span) => {
-                regions.pieces(*span, slices, &mut piece).map_err(|_| io::ErrorKind::InvalidInput)?;
+                regions
+                    .pieces(*span, slices, &mut piece)
+                    .map_err(|_| io::ErrorKind::InvalidInput)?;
             }
         }
     }
@@ -58,7 +60,9 @@ pub(super) fn send(
     message.msg_iov = pieces.as_mut_ptr();
     message.msg_iovlen = count;
     // SAFETY: `message` names `count` pieces, each within a slice or a region that is borrowed until the call returns.
-    let n = unsafe { libc::sendmsg(socket.as_raw_fd(), &message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+    let n = unsafe {
+        libc::sendmsg(socket.as_raw_fd(), &message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+    };
     usize::try_from(n).map_err(|_| io::Error::last_os_error())
 }
 
@@ -153,7 +157,8 @@ pub(super) fn bind_without_port(socket: BorrowedFd<'_>) -> io::Result<()> {
 /// Does something with all signals held back that another thread may take: what is started meanwhile never gets one. Those
 /// that a thread's own faults raise it keeps, since they end the process when they cannot be delivered.
 pub(crate) fn without_signals<T>(act: impl FnOnce() -> T) -> T {
-    let faults = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+    let faults =
+        [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
     // SAFETY: sets of signals are plain memory; those given to the C library are local variables.
     let before = unsafe {
         let (mut held, mut before) = (std::mem::zeroed(), std::mem::zeroed());

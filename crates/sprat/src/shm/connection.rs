@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
 };
 
 use super::connected::Connected;
@@ -96,8 +96,12 @@ pub(super) fn answer(
         }
     });
     let client_barrier = client_barrier.map_err(refused)?;
-    let grant =
-        Grant { ring_bytes, to_server: secrets[0], to_client: secrets[1], barrier: ring::has_barrier() };
+    let grant = Grant {
+        ring_bytes,
+        to_server: secrets[0],
+        to_client: secrets[1],
+        barrier: ring::has_barrier(),
+    };
     let file = Sealed::create(file_bytes(ring_bytes))?;
     let memory = Region::map(&file)?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -116,7 +120,12 @@ pub(super) fn accept(socket: &Connected, kind: Kind) -> io::Result<Option<Rings>
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    let got = match rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut buffer)], &mut ancillary, flags) {
+    let got = match rustix::net::recvmsg(
+        socket,
+        &mut [IoSliceMut::new(&mut buffer)],
+        &mut ancillary,
+        flags,
+    ) {
         Err(Errno::AGAIN) => return Ok(None),
         other => other?,
     };

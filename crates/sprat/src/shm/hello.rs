@@ -164,7 +164,8 @@ mod tests {
 
     #[test]
     fn the_bytes_are_those_of_the_format() {
-        let client = *b"SPRT\x00\x01\x01\x00\x00\x00\x00\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+        let client =
+            *b"SPRT\x00\x01\x01\x00\x00\x00\x00\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
         assert_eq!(of_client(KIND, true), client);
         let server = b"SPRT\x00\x01\x01\x01\x00\x00\x00\x01\x00\x04\x00\x00\
             \x01\x02\x03\x04\x05\x06\x07\x08\x11\x12\x13\x14\x15\x16\x17\x18";
@@ -190,7 +191,10 @@ mod tests {
         assert_eq!(read_client(Kind::Frames, &of_client(KIND, true)), Err(Refusal::Kind));
         assert_eq!(read_server(Kind::Frames, &of_server(Kind::Frames, &GRANT)), Ok(GRANT));
         assert_eq!(read_server(KIND, &of_client(KIND, true)), Err(Refusal::Garbage));
-        assert_eq!(read_server(KIND, &Refusal::Version.answer(KIND).unwrap()), Err(Refusal::Version));
+        assert_eq!(
+            read_server(KIND, &Refusal::Version.answer(KIND).unwrap()),
+            Err(Refusal::Version)
+        );
         assert_eq!(read_server(KIND, &Refusal::Kind.answer(KIND).unwrap()), Err(Refusal::Kind));
         for ring_bytes in [0, 1, MIN_SIZE / 2, MIN_SIZE + 1, MAX_SIZE * 2] {
             assert_eq!(

@@ -291,8 +291,16 @@ impl Shm {
             _ => Instant::NEVER,
         };
         self.hello_due = self.hello_due.min(until);
-        self.slots[slot as usize] =
-            Some(Connection { id, socket, state, known, polled: false, ended: false, silent: 0, until });
+        self.slots[slot as usize] = Some(Connection {
+            id,
+            socket,
+            state,
+            known,
+            polled: false,
+            ended: false,
+            silent: 0,
+            until,
+        });
         self.opening += 1;
         Ok(id)
     }
@@ -367,7 +375,9 @@ impl Shm {
         }
         self.hello_due = Instant::NEVER;
         for slot in 0..self.slots.len() {
-            let Some(Connection { state: State::Accepted, until, .. }) = self.slots[slot] else { continue };
+            let Some(Connection { state: State::Accepted, until, .. }) = self.slots[slot] else {
+                continue;
+            };
             if until <= now {
                 self.counters.refused += 1;
                 self.remove(slot);
@@ -497,7 +507,11 @@ impl Shm {
 
     /// Puts a record into the ring towards `to`.
     #[inline(always)]
-    fn push(&mut self, to: Addr, record: impl FnOnce(&mut Producer) -> Result<Push, Broken>) -> Sent {
+    fn push(
+        &mut self,
+        to: Addr,
+        record: impl FnOnce(&mut Producer) -> Result<Push, Broken>,
+    ) -> Sent {
         match to {
             Addr::Local(id) => self.push_to(id, record),
             Addr::Net(_) => Sent::Gone,
@@ -505,7 +519,11 @@ impl Shm {
     }
 
     #[inline(always)]
-    fn push_to(&mut self, id: u64, record: impl FnOnce(&mut Producer) -> Result<Push, Broken>) -> Sent {
+    fn push_to(
+        &mut self,
+        id: u64,
+        record: impl FnOnce(&mut Producer) -> Result<Push, Broken>,
+    ) -> Sent {
         let Some(Some(connection)) = self.slots.get_mut(slot_in(id)) else { return Sent::Gone };
         if connection.id != id {
             return Sent::Gone;
@@ -530,7 +548,13 @@ impl Shm {
 
     /// As [`Datagrams::send`] for a frame to connection `id`: `headers`, and `parts` of `len` octets together behind them.
     #[inline]
-    pub(crate) fn send_behind(&mut self, id: u64, headers: &Headers, parts: &[&[u8]], len: usize) -> Sent {
+    pub(crate) fn send_behind(
+        &mut self,
+        id: u64,
+        headers: &Headers,
+        parts: &[&[u8]],
+        len: usize,
+    ) -> Sent {
         self.push_to(id, |ring| ring.push_behind(headers, parts, len))
     }
 
@@ -747,7 +771,9 @@ impl Driver for Shm {
         ring::barrier();
         let mut arrived = false;
         for &slot in &self.polled {
-            if let Some(Connection { state: State::Open(rings), .. }) = &mut self.slots[slot as usize] {
+            if let Some(Connection { state: State::Open(rings), .. }) =
+                &mut self.slots[slot as usize]
+            {
                 arrived |= rings.rx.is_ready() || rings.tx.is_waiting() && rings.tx.has_room();
             }
         }

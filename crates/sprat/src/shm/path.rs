@@ -38,7 +38,8 @@ pub(super) fn default_directory() -> PathBuf {
 
 /// Opens `directory` if it is one, is ours, and nobody else may enter.
 fn open_private(directory: &Path) -> io::Result<File> {
-    let found = fs::symlink_metadata(directory).map_err(|e| named(directory, e, "no such directory"))?;
+    let found =
+        fs::symlink_metadata(directory).map_err(|e| named(directory, e, "no such directory"))?;
     let ours = found.uid() == rustix::process::geteuid().as_raw();
     if !found.is_dir() || !ours || found.mode() & 0o077 != 0 {
         let why = "it must be a directory of this user that nobody else may enter (mode 0700)";
@@ -116,7 +117,8 @@ impl Listener {
     /// # Errors
     /// `AddrInUse` naming the path if a living server has it; no such directory.
     pub(crate) fn bind_at(path: PathBuf) -> io::Result<Self> {
-        let directory = path.parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
+        let directory =
+            path.parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
         let lock = File::open(directory).map_err(|e| named(directory, e, "cannot be opened"))?;
         Self::bind_in(&lock, path)
     }
@@ -128,7 +130,11 @@ impl Listener {
         match rustix::net::bind(&socket, &address(&path)?) {
             Err(Errno::ADDRINUSE) => {
                 if is_alive(&path)? {
-                    return Err(named(&path, io::ErrorKind::AddrInUse, "another server listens there"));
+                    return Err(named(
+                        &path,
+                        io::ErrorKind::AddrInUse,
+                        "another server listens there",
+                    ));
                 }
                 fs::remove_file(&path).map_err(|e| named(&path, e, "cannot be replaced"))?;
                 rustix::net::bind(&socket, &address(&path)?)
@@ -146,11 +152,15 @@ impl Listener {
     /// this side from ever sleeping.
     pub(crate) fn take(&mut self) -> Call {
         loop {
-            match rustix::net::accept_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            match rustix::net::accept_with(
+                &self.socket,
+                SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+            ) {
                 Ok(socket) => return Call::Client(socket),
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(Errno::MFILE | Errno::NFILE) if self.reserve.take().is_some() => {
-                    let turned_away = rustix::net::accept(&self.socket).map(|socket| hang_up(&socket));
+                    let turned_away =
+                        rustix::net::accept(&self.socket).map(|socket| hang_up(&socket));
                     self.reserve = reserve();
                     return if turned_away.is_ok() { Call::TurnedAway } else { Call::None };
                 }
@@ -180,7 +190,8 @@ fn is_alive(path: &Path) -> io::Result<bool> {
     match connect_to(&address(path)?) {
         Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
             // A file that is no socket refuses too, but it is not ours to remove.
-            let found = fs::symlink_metadata(path).map_err(|e| named(path, e, "cannot be looked at"))?;
+            let found =
+                fs::symlink_metadata(path).map_err(|e| named(path, e, "cannot be looked at"))?;
             Ok(!std::os::unix::fs::FileTypeExt::is_socket(&found.file_type()))
         }
         _ => Ok(true),

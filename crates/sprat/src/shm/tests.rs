@@ -58,7 +58,9 @@ fn receive(shm: &mut Shm) -> Vec<(Addr, Vec<u8>)> {
     let mut all = receive_burst(shm);
     while !shm.burst.is_empty() {
         all.extend(
-            (0..shm.recv_burst()).map(|i| shm.datagram(i)).map(|(from, bytes)| (from, bytes.to_vec())),
+            (0..shm.recv_burst())
+                .map(|i| shm.datagram(i))
+                .map(|(from, bytes)| (from, bytes.to_vec())),
         );
     }
     all
@@ -69,7 +71,10 @@ fn receive_burst(shm: &mut Shm) -> Vec<(Addr, Vec<u8>)> {
     for _ in 0..100_000 {
         let n = shm.recv_burst();
         if n > 0 {
-            return (0..n).map(|i| shm.datagram(i)).map(|(from, bytes)| (from, bytes.to_vec())).collect();
+            return (0..n)
+                .map(|i| shm.datagram(i))
+                .map(|(from, bytes)| (from, bytes.to_vec()))
+                .collect();
         }
     }
     panic!("nothing arrived: {shm:?}");
@@ -308,7 +313,8 @@ fn a_name_has_one_living_server_and_a_dead_ones_file_is_replaced() {
     // A server that is killed leaves its file.
     let child = Child::spawn(|| {
         let _server = server(directory.path(), "s");
-        rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).unwrap();
+        rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL)
+            .unwrap();
     });
     child.unwrap().wait();
     assert!(path.exists());
@@ -358,7 +364,8 @@ fn strangers_and_those_too_many_are_turned_away() {
         server.look();
         server.look();
         let mut answer = [0; 64];
-        let n = rustix::net::recv(&socket, &mut answer, rustix::net::RecvFlags::DONTWAIT).unwrap().0;
+        let n =
+            rustix::net::recv(&socket, &mut answer, rustix::net::RecvFlags::DONTWAIT).unwrap().0;
         (answer[..n].to_vec(), server.connections(), server.counters.refused)
     };
     assert_eq!(speaks(b"GET / HTTP/1.1"), (vec![], 0, 1));
@@ -394,7 +401,10 @@ fn a_client_that_says_nothing_loses_its_place() {
     assert_eq!((server.connections(), server.counters.refused), (1, 0));
     server.tick(due);
     assert_eq!((server.connections(), server.counters.refused, server.deadline()), (0, 1, None));
-    assert_eq!(rustix::net::recv(&silent, &mut [0; 1], rustix::net::RecvFlags::DONTWAIT).unwrap().0, 0);
+    assert_eq!(
+        rustix::net::recv(&silent, &mut [0; 1], rustix::net::RecvFlags::DONTWAIT).unwrap().0,
+        0
+    );
     // One that said its hello in time stays.
     let mut good = client(directory.path());
     good.resolve(&locator("s")).unwrap();
@@ -419,7 +429,9 @@ fn damage_ends_one_connection_only() {
             Addr::Net(_) => unreachable!(),
         })
         .unwrap();
-    let State::Open(rings) = &mut bad.slots[slot].as_mut().unwrap().state else { panic!("not open") };
+    let State::Open(rings) = &mut bad.slots[slot].as_mut().unwrap().state else {
+        panic!("not open")
+    };
     rings.tx.forge(MAX_PAYLOAD as u64 + 1);
     let mut gone = None;
     turn_until(&mut [&mut server], |all| {
@@ -442,7 +454,8 @@ fn a_client_killed_at_any_point_harms_only_itself() {
     let directory = directory();
     let (mut server, mut good, to) = pair(directory.path());
     // Other tests run in this process, so only what bears the ring's name counts.
-    let maps = || fs::read_to_string("/proc/self/maps").unwrap().matches("memfd:sprat-ring").count();
+    let maps =
+        || fs::read_to_string("/proc/self/maps").unwrap().matches("memfd:sprat-ring").count();
     let mut rng = Rng::seeded(9);
     for round in 0..20u32 {
         let child = Child::spawn(|| {
@@ -498,7 +511,8 @@ fn connections_that_come_and_go_leave_nothing_behind() {
     let done = alone(|| {
         let open = || {
             let fds = fs::read_dir("/proc/self/fd").unwrap().count();
-            let maps = fs::read_to_string("/proc/self/maps").unwrap().matches("memfd:sprat-ring").count();
+            let maps =
+                fs::read_to_string("/proc/self/maps").unwrap().matches("memfd:sprat-ring").count();
             (fds, maps)
         };
         let before = open();

@@ -220,11 +220,19 @@ impl Carrier for Sockets {
     fn place(to: &Locator) -> io::Result<HostPort> {
         match to.kind()? {
             Kind::Tcp(host_port) => Ok(host_port),
-            _ => Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{to} is no locator of tcp"))),
+            _ => Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("{to} is no locator of tcp"),
+            )),
         }
     }
 
-    fn open(tcp: &mut Tcp, now: Instant, _: &Locator, mut left: VecDeque<SocketAddr>) -> io::Result<u16> {
+    fn open(
+        tcp: &mut Tcp,
+        now: Instant,
+        _: &Locator,
+        mut left: VecDeque<SocketAddr>,
+    ) -> io::Result<u16> {
         let (socket, done) = connection::begin(&mut left, tcp.carrier.busy_poll_us)?;
         let slot = tcp.place_opened(Socket::new(socket));
         tcp.opening(now, slot, done, left);

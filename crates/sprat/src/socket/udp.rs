@@ -242,7 +242,8 @@ impl Udp {
                 true
             }
             Err(e) => {
-                let idle = matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted);
+                let idle =
+                    matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted);
                 self.counters.receive_errors += u64::from(!idle);
                 false
             }
@@ -254,10 +255,16 @@ impl Udp {
         let mut refused = false;
         while let Some(first) = items.first() {
             let sent = match (items, first.segment) {
-                ([one], None) => datagram::send_one(socket.inner.as_fd(), one.to, one.bytes).map(|()| 1),
+                ([one], None) => {
+                    datagram::send_one(socket.inner.as_fd(), one.to, one.bytes).map(|()| 1)
+                }
                 (_, Some(segment)) if !socket.gso => {
                     for bytes in first.bytes.chunks(usize::from(segment)) {
-                        Self::transmit(socket, &[Outgoing { bytes, segment: None, ..*first }], counters);
+                        Self::transmit(
+                            socket,
+                            &[Outgoing { bytes, segment: None, ..*first }],
+                            counters,
+                        );
                     }
                     items = &items[1..];
                     continue;
@@ -271,7 +278,9 @@ impl Udp {
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 // What a connected socket reports is about an earlier datagram; this one has not been tried.
-                Err(e) if e.kind() == io::ErrorKind::ConnectionRefused && !refused => refused = true,
+                Err(e) if e.kind() == io::ErrorKind::ConnectionRefused && !refused => {
+                    refused = true
+                }
                 // The device does not compute checksums (EIO), the path's MTU is smaller than a datagram (EINVAL,
                 // EMSGSIZE), or the kernel is too old: singly they may pass.
                 Err(e) if first.segment.is_some() && segmentation_refused(&e) => socket.gso = false,
@@ -307,7 +316,10 @@ fn segmentation_refused(e: &io::Error) -> bool {
 fn host_port(locator: &Locator) -> io::Result<crate::locator::HostPort> {
     match locator.kind()? {
         Kind::Udp(host_port) => Ok(host_port),
-        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{locator} is no locator of fast+udp"))),
+        _ => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("{locator} is no locator of fast+udp"),
+        )),
     }
 }
 
@@ -365,8 +377,16 @@ impl Rx {
 impl Tx {
     fn new() -> Self {
         let name = Name::default();
-        let run =
-            Run { socket: 0, to: NOWHERE, name, start: 0, end: 0, segment: 0, datagrams: 0, closed: true };
+        let run = Run {
+            socket: 0,
+            to: NOWHERE,
+            name,
+            start: 0,
+            end: 0,
+            segment: 0,
+            datagrams: 0,
+            closed: true,
+        };
         Self { buffer: vec![0; BATCH].into(), len: 0, runs: [run; BURST], count: 0 }
     }
 
@@ -517,7 +537,10 @@ impl Driver for Udp {
             ));
         }
         let Some(&addr) = host_port.allowed(self.options.insecure_network)?.first() else {
-            return Err(io::Error::new(io::ErrorKind::NotFound, format!("{to}: the host has no address")));
+            return Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                format!("{to}: the host has no address"),
+            ));
         };
         if !self.sockets.iter().any(|s| s.reaches(&addr)) {
             let loopback = addr.ip().is_loopback();

@@ -141,7 +141,8 @@ impl<M: Machine> Worker<M> {
         loop {
             let target = self.links.target(number);
             let Some((race, _)) = &target.race else { return Reach::Failed };
-            let open = race.opening().find(|(_, (door, session))| self.doors.at(*door).is_open(*session));
+            let open =
+                race.opening().find(|(_, (door, session))| self.doors.at(*door).is_open(*session));
             if let Some((candidate, session)) = open {
                 return self.won(now, number, candidate, session);
             }
@@ -177,7 +178,14 @@ impl<M: Machine> Worker<M> {
     // Calls that wait.
 
     /// Keeps a call until the race of its server is over.
-    pub(super) fn hold(&mut self, now: Instant, link: Link, tag: u64, message: Message, deadline: Instant) {
+    pub(super) fn hold(
+        &mut self,
+        now: Instant,
+        link: Link,
+        tag: u64,
+        message: Message,
+        deadline: Instant,
+    ) {
         if self.waiting.calls.len() >= HELD_MOST {
             self.machine.response(now, tag, Err(RpcError::Busy { retry_after_ns: MS }));
             self.unsent = true;

@@ -52,7 +52,8 @@ fn a_link_bound_anew_closes_its_old_session() {
         let port = socket.local_addr().unwrap().port();
         let (link, message) = (Link(0), vec![1; 8].into());
         let call = Output::Call { link, tag, message, deadline: Instant::NEVER };
-        let connect = Output::Connect { link, locator: format!("fast+udp:host=127.0.0.1,port={port}") };
+        let connect =
+            Output::Connect { link, locator: format!("fast+udp:host=127.0.0.1,port={port}") };
         worker.machine.says = vec![call, connect];
         worker.unsent = true;
         worker.turn();
@@ -60,6 +61,10 @@ fn a_link_bound_anew_closes_its_old_session() {
     }
     worker.doors.all_due();
     worker.turn();
-    assert_eq!(worker.machine.failed, [0], "what was called on the old session has ended, and nothing else");
+    assert_eq!(
+        worker.machine.failed,
+        [0],
+        "what was called on the old session has ended, and nothing else"
+    );
     assert!(worker.links.session(Link(0)).is_some());
 }

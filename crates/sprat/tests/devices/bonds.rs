@@ -101,7 +101,8 @@ fn loaded(removed: bool) {
         *counting.lock().unwrap().entry(number).or_default() += 1;
         Some(number.to_be_bytes().to_vec())
     };
-    let mut server = net.end(1).run(|| Server::listen(&[locator.as_str()], service)).unwrap().unwrap();
+    let mut server =
+        net.end(1).run(|| Server::listen(&[locator.as_str()], service)).unwrap().unwrap();
     let (at, stop) = (server.locators(), server.stop());
     let switch = |dev: &str, on: bool| link::switch(dev, on).unwrap();
     std::thread::scope(|scope| {

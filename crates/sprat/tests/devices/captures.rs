@@ -29,9 +29,15 @@ pub(crate) fn cases() -> Vec<Case> {
     };
     let mut cases = Vec::new();
     for driver in ["packet", "xdp"] {
-        for (version, kernel, ours) in [("v4", "10.77.0.1", "10.77.0.2"), ("v6", "fd77::1", "fd77::2")] {
+        for (version, kernel, ours) in
+            [("v4", "10.77.0.1", "10.77.0.2"), ("v6", "fd77::1", "fd77::2")]
+        {
             let run = move || beside_the_kernel(driver, kernel, ours);
-            cases.push(case(format!("{driver}::{version}::beside_the_kernel"), true, Box::new(run)));
+            cases.push(case(
+                format!("{driver}::{version}::beside_the_kernel"),
+                true,
+                Box::new(run),
+            ));
         }
     }
     cases.push(case("tap::beside_the_kernel".into(), true, Box::new(on_a_tap)));
@@ -82,7 +88,11 @@ fn protocols(path: &Path) -> BTreeMap<String, usize> {
         let (frame, malformed) = (fields.next().unwrap(), fields.next().unwrap());
         assert_eq!(malformed, "", "frame {}: {line}", number + 1);
         for (field, value) in SUMS.iter().zip(fields) {
-            assert!(value.split(',').all(|status| status != BAD), "frame {}: {field}: {line}", number + 1);
+            assert!(
+                value.split(',').all(|status| status != BAD),
+                "frame {}: {field}: {line}",
+                number + 1
+            );
         }
         frame.split(':').for_each(|name| *found.entry(name.to_owned()).or_default() += 1);
     }
@@ -154,7 +164,8 @@ fn on_a_tap() {
 /// A server and a client, each with a file of its own.
 fn both_ends_of_a_memif(ours: &str) {
     let folder = tempfile::tempdir().unwrap();
-    let [socket, near, far] = ["memif", "near.pcap", "far.pcap"].map(|name| folder.path().join(name));
+    let [socket, near, far] =
+        ["memif", "near.pcap", "far.pcap"].map(|name| folder.path().join(name));
     let locator = format!("fast+memif:socket={},host={ours},port=7", socket.display());
     let echo = |call: Call<'_>| Some(call.payload.into_vec());
     let mut server = Server::listen(&[&format!("{locator},pcap={}", far.display())], echo).unwrap();
@@ -166,7 +177,11 @@ fn both_ends_of_a_memif(ours: &str) {
         let session = client.connect(&format!("{locator},pcap={}", near.display())).unwrap();
         for len in [0, 1, 100, 1400, 65_536, 300_000] {
             let request = vec![b'm'; len];
-            assert_eq!(client.call(session, &request, Duration::from_secs(20)), Ok(request), "{len} octets");
+            assert_eq!(
+                client.call(session, &request, Duration::from_secs(20)),
+                Ok(request),
+                "{len} octets"
+            );
         }
         drop(client);
         stop.stop();

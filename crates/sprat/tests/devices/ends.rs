@@ -28,8 +28,9 @@ const MANY: u32 = 5_000_000;
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for driver in ["packet", "xdp", "tap"] {
-        let case =
-            |name: &str, run: fn(&str)| Case::root(&format!("ends::{driver}::{name}"), move || run(driver));
+        let case = |name: &str, run: fn(&str)| {
+            Case::root(&format!("ends::{driver}::{name}"), move || run(driver))
+        };
         cases.push(case("rpcs_while_the_interface_is_switched_off_and_on", switched));
         cases.push(case("rpcs_while_the_interface_is_deleted", deleted));
     }
@@ -98,7 +99,10 @@ fn switched(driver: &str) {
             switch(false);
             let until = 2 * round * REQUESTS;
             for _ in 0..200 {
-                assert!(!askers.iter_mut().fold(true, |all, asker| asker.turn(until) & all), "it is off");
+                assert!(
+                    !askers.iter_mut().fold(true, |all, asker| asker.turn(until) & all),
+                    "it is off"
+                );
             }
             switch(true);
             // Nothing that was asked meanwhile is lost.
@@ -130,7 +134,10 @@ fn deleted(driver: &str) {
         // The same locator says what is missing.
         if driver != "tap" {
             let error = Client::new().unwrap().connect(at).unwrap_err().to_string();
-            assert!(error.contains("there is no interface") && error.contains("ip link"), "{error}");
+            assert!(
+                error.contains("there is no interface") && error.contains("ip link"),
+                "{error}"
+            );
             net.add(dev, 1500).unwrap();
         }
     });

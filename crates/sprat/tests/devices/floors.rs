@@ -46,7 +46,9 @@ fn on_memif() {
     both(|| {
         [memif::Role::Server, memif::Role::Client].map(|role| -> Open<'static> {
             let memif = memif::Options::new(role, &socket);
-            Box::new(move || Ok(open("memif", &Options { memif: Some(memif), ..Options::default() })?))
+            Box::new(move || {
+                Ok(open("memif", &Options { memif: Some(memif), ..Options::default() })?)
+            })
         })
     });
 }
@@ -59,6 +61,7 @@ fn kernel() {
         assert_eq!(kernel.tcp_exchange(32, 100_000, waiting, FEW).unwrap().len(), FEW.count);
     }
     assert!(
-        kernel.udp_stream(1472, FEW).unwrap().bytes > 0 && kernel.tcp_stream(64_000, FEW).unwrap().bytes > 0
+        kernel.udp_stream(1472, FEW).unwrap().bytes > 0
+            && kernel.tcp_stream(64_000, FEW).unwrap().bytes > 0
     );
 }

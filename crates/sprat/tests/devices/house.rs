@@ -58,10 +58,12 @@ fn on_tap(mtu: usize, no_offload: bool) -> Pair {
 fn on_memif(mtu: usize, ring: usize) -> Pair {
     let folder = tempfile::tempdir().unwrap();
     let end = |role| {
-        let memif = memif::Options { mtu, ring, ..memif::Options::new(role, folder.path().join("memif")) };
+        let memif =
+            memif::Options { mtu, ring, ..memif::Options::new(role, folder.path().join("memif")) };
         open("memif", &Options { memif: Some(memif), ..Options::default() }).unwrap()
     };
-    let mut pair = Pair { a: end(memif::Role::Server), b: end(memif::Role::Client), net: None, dev: "" };
+    let mut pair =
+        Pair { a: end(memif::Role::Server), b: end(memif::Role::Client), net: None, dev: "" };
     // `wake` goes on with the exchange at the socket.
     for _ in 0..100 {
         for device in [&mut pair.a, &mut pair.b] {
@@ -124,7 +126,8 @@ pub(crate) const KINDS: &[Kind] = &[
         name: "fake",
         root: false,
         pair: |mtu| {
-            let [a, b] = fake::pair([Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2])], mtu).unwrap();
+            let [a, b] =
+                fake::pair([Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2])], mtu).unwrap();
             Pair { a: Box::new(a), b: Box::new(b), net: None, dev: "" }
         },
     },
@@ -134,12 +137,20 @@ pub(crate) const KINDS: &[Kind] = &[
     Kind { name: "dpdk", root: false, pair: on_dpdk },
     Kind { name: "memif_small", root: false, pair: |mtu| on_memif(mtu, 128) },
     Kind { name: "packet", root: true, pair: |mtu| on_veth("packet", mtu, |_| ()) },
-    Kind { name: "packet_plain", root: true, pair: |mtu| on_veth("packet", mtu, |o| o.no_offload = true) },
+    Kind {
+        name: "packet_plain",
+        root: true,
+        pair: |mtu| on_veth("packet", mtu, |o| o.no_offload = true),
+    },
     Kind { name: "tap", root: true, pair: |mtu| on_tap(mtu, false) },
     Kind { name: "tap_plain", root: true, pair: |mtu| on_tap(mtu, true) },
     Kind { name: "xdp", root: true, pair: |mtu| on_veth("xdp", mtu, |_| ()) },
     Kind { name: "xdp_queues", root: true, pair: |mtu| on_queues(4, "xdp", mtu, |_| ()) },
-    Kind { name: "xdp_native", root: true, pair: |mtu| on_veth("xdp", mtu, |o| o.way = Some(Way::Native)) },
+    Kind {
+        name: "xdp_native",
+        root: true,
+        pair: |mtu| on_veth("xdp", mtu, |o| o.way = Some(Way::Native)),
+    },
 ];
 
 /// A frame of `len` octets from `from` to `to`: numbered, the rest a pattern of the number.

@@ -153,7 +153,10 @@ fn each() {
     }
     for (device, port) in devices.iter_mut().zip([PORT, PORT, PORT + 1, PORT + 1]) {
         let found = rest(device);
-        assert!(!found.is_empty() && found.iter().all(|(_, at)| u16::from(*at) == port), "{found:?}");
+        assert!(
+            !found.is_empty() && found.iter().all(|(_, at)| u16::from(*at) == port),
+            "{found:?}"
+        );
     }
 }
 
@@ -178,7 +181,10 @@ fn left() {
     all.push(net.open(&options(Way::Native, Some(3))));
     (0..SOCKETS).for_each(|socket| net.send(socket, 0));
     let found: Vec<_> = all.iter_mut().map(|device| rest(device).len()).collect();
-    assert!(found.iter().sum::<usize>() < SOCKETS, "{found:?} of which the first queue's are the kernel's");
+    assert!(
+        found.iter().sum::<usize>() < SOCKETS,
+        "{found:?} of which the first queue's are the kernel's"
+    );
     assert!(has_program(&net));
     drop(all);
     assert!(!has_program(&net), "nothing stays behind");
@@ -223,7 +229,8 @@ fn calls() {
         let asked = net.end(0).run(|| {
             catch_unwind(|| {
                 for n in 0..16 {
-                    let options = rpc::Options { insecure_network: true, ..rpc::Options::default() };
+                    let options =
+                        rpc::Options { insecure_network: true, ..rpc::Options::default() };
                     let mut client = Client::with(options).unwrap();
                     let session = client.connect(&by_kernel).unwrap();
                     // What is longer the kernel would send as one frame for a card to cut, and there is no card here.

@@ -29,12 +29,15 @@ pub(crate) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for driver in ["packet", "xdp"] {
         for (name, test) in TESTS {
-            for (version, kernel, ours) in [("v4", "10.77.0.1", "10.77.0.2"), ("v6", "fd77::1", "fd77::2")] {
+            for (version, kernel, ours) in
+                [("v4", "10.77.0.1", "10.77.0.2"), ("v6", "fd77::1", "fd77::2")]
+            {
                 let run = move || {
                     // A device that was told the port leaves datagrams to others alone: they are nobody's to refuse.
                     let port = if name.starts_with("a_closed") { 0 } else { 7 };
                     let mut world = World::new(driver, kernel, ours, &port.to_string());
-                    let [kernel, ours] = [kernel, ours].map(|ip| SocketAddr::new(ip.parse().unwrap(), 7));
+                    let [kernel, ours] =
+                        [kernel, ours].map(|ip| SocketAddr::new(ip.parse().unwrap(), 7));
                     test(&mut world, kernel, ours);
                 };
                 cases.push(Case::root(&format!("stack::{driver}::{version}::{name}"), run));
@@ -108,8 +111,9 @@ impl World {
             }
         }
         let mut counted = Vec::new();
-        self.stack
-            .counters(&mut |name, count| counted.extend((count > 0).then(|| format!("{name} {count}"))));
+        self.stack.counters(&mut |name, count| {
+            counted.extend((count > 0).then(|| format!("{name} {count}")))
+        });
         panic!("it does not come: {}", counted.join(", "));
     }
 
@@ -145,7 +149,9 @@ pub(crate) fn echoes(world: &mut World, kernel: SocketAddr, ours: SocketAddr) {
         rustix::net::sendto(&socket, &request, rustix::net::SendFlags::empty(), &ours).unwrap();
         let mut reply = vec![0; 70_000];
         let n = world.until(|_, _| {
-            rustix::net::recv(&socket, &mut reply[..], rustix::net::RecvFlags::empty()).ok().map(|(n, _)| n)
+            rustix::net::recv(&socket, &mut reply[..], rustix::net::RecvFlags::empty())
+                .ok()
+                .map(|(n, _)| n)
         });
         assert_eq!(&reply[8..n], &request[8..], "{len}");
     }
@@ -185,8 +191,9 @@ fn closed(world: &mut World, kernel: SocketAddr, ours: SocketAddr) {
     world.kernel(|| socket.connect(other)).unwrap();
     socket.set_nonblocking(true).unwrap();
     socket.send(b"nobody is here").unwrap();
-    let told = world
-        .until(|_, _| socket.recv(&mut [0; 9]).err().filter(|e| e.kind() != std::io::ErrorKind::WouldBlock));
+    let told = world.until(|_, _| {
+        socket.recv(&mut [0; 9]).err().filter(|e| e.kind() != std::io::ErrorKind::WouldBlock)
+    });
     assert_eq!(told.kind(), std::io::ErrorKind::ConnectionRefused);
 }
 
@@ -225,7 +232,10 @@ fn neighbours(driver: &str) {
 fn announced(driver: &str) {
     let net = Wire::new(1500).unwrap();
     let kernel = "10.77.0.1".parse().unwrap();
-    net.end(0).run(|| link::address(DEV, kernel, 24).map(|()| sysctl("arp_accept"))).unwrap().unwrap();
+    net.end(0)
+        .run(|| link::address(DEV, kernel, 24).map(|()| sysctl("arp_accept")))
+        .unwrap()
+        .unwrap();
     let locator = format!("fast+{driver}:dev={DEV},host=10.77.0.2,port=7").parse().unwrap();
     let stack = net.end(1).run(|| Stack::listen(&locator)).unwrap().unwrap();
     let mut world = World { net, stack };

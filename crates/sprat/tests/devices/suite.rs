@@ -2,7 +2,9 @@
 
 use sprat::nic::Nic as _;
 use sprat_proto::Rng;
-use sprat_proto::device::{BURST, Device as _, HEADER, Headers, MAX_PARTS, Offload, Segmented, Sent};
+use sprat_proto::device::{
+    BURST, Device as _, HEADER, Headers, MAX_PARTS, Offload, Segmented, Sent,
+};
 use sprat_sys::netns::link;
 
 use crate::Case;
@@ -46,7 +48,12 @@ pub(crate) fn cases() -> Vec<Case> {
                 continue;
             }
             let name = format!("{}::{name}", kind.name);
-            cases.push(Case { name, root: kind.root, program: None, run: Box::new(move || run(kind)) });
+            cases.push(Case {
+                name,
+                root: kind.root,
+                program: None,
+                run: Box::new(move || run(kind)),
+            });
         }
     }
     cases
@@ -101,7 +108,8 @@ fn parts(kind: &Kind) {
         let rest = len - HEADER;
         let pieces = MAX_PARTS - 2;
         parts.extend(
-            (0..pieces).map(|i| &whole[HEADER + rest * i / pieces..HEADER + rest * (i + 1) / pieces]),
+            (0..pieces)
+                .map(|i| &whole[HEADER + rest * i / pieces..HEADER + rest * (i + 1) / pieces]),
         );
         assert_eq!(parts.len(), MAX_PARTS);
         assert_eq!(pair.a.send(&parts, Offload::None), Sent::Yes);
@@ -110,7 +118,10 @@ fn parts(kind: &Kind) {
         for head in [42, 62] {
             let (headers, rest) = (Headers::of(&whole[..head]), &whole[head..]);
             let (a, b) = rest.split_at(rest.len() / 3);
-            assert_eq!(pair.a.send_behind(&headers, &[a, &[], b], rest.len(), Offload::None), Sent::Yes);
+            assert_eq!(
+                pair.a.send_behind(&headers, &[a, &[], b], rest.len(), Offload::None),
+                Sent::Yes
+            );
             pair.a.flush();
             assert_eq!(bytes_of(receive(&mut pair.b, 1)), [&whole[..]]);
         }
@@ -173,15 +184,18 @@ fn lost(pair: &Pair) -> u64 {
     let mut lost = 0;
     for nic in [&pair.a, &pair.b] {
         nic.counters(&mut |name, count| {
-            let losses = ["frames_unsent", "frames_ring_full", "frames_no_chunk", "frames_to_nobody"];
+            let losses =
+                ["frames_unsent", "frames_ring_full", "frames_no_chunk", "frames_to_nobody"];
             lost += if losses.contains(&name) { count } else { 0 };
         });
     }
     for end in pair.net.iter().flat_map(|net| [net.end(0), net.end(1)]) {
-        let text = end.run(|| std::fs::read_to_string("/proc/thread-self/net/dev")).unwrap().unwrap();
+        let text =
+            end.run(|| std::fs::read_to_string("/proc/thread-self/net/dev")).unwrap().unwrap();
         for line in text.lines().filter_map(|line| line.split_once(':')) {
             // Of what was received and of what was sent.
-            let columns = line.1.split_whitespace().enumerate().filter(|(i, _)| [3, 11].contains(i));
+            let columns =
+                line.1.split_whitespace().enumerate().filter(|(i, _)| [3, 11].contains(i));
             lost += columns.map(|(_, count)| count.parse::<u64>().unwrap()).sum::<u64>();
         }
     }
@@ -242,7 +256,8 @@ fn sleeper(kind: &Kind) {
         assert_eq!(pair.b.recv_burst(), 0);
         std::thread::scope(|scope| {
             let (from, to) = (&mut pair.a, &mut pair.b);
-            let woken = scope.spawn(move || sleep(to, &rustix::event::Timespec { tv_sec: 10, tv_nsec: 0 }));
+            let woken =
+                scope.spawn(move || sleep(to, &rustix::event::Timespec { tv_sec: 10, tv_nsec: 0 }));
             send(from, &frame(a, b, i, 64));
             assert!(woken.join().unwrap());
         });
@@ -317,7 +332,8 @@ fn stamps(kind: &Kind) {
 
 /// The ones' complement sum of `bytes`, which begin at an even place.
 fn sum(bytes: &[u8], start: u32) -> u16 {
-    let words = bytes.chunks(2).map(|w| u32::from(w[0]) << 8 | w.get(1).map_or(0, |b| u32::from(*b)));
+    let words =
+        bytes.chunks(2).map(|w| u32::from(w[0]) << 8 | w.get(1).map_or(0, |b| u32::from(*b)));
     let mut sum = words.fold(start, |sum, w| sum.wrapping_add(w));
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
@@ -377,7 +393,10 @@ fn segments(kind: &Kind) {
                 assert!(!joined || arrival.segment == mss, "{arrival:?}");
                 assert!(joined || bytes.len() <= HEADER + MTU);
                 let right = sum(&bytes[UDP..], pseudo(&bytes)) == 0xffff;
-                assert!(right || arrival.checked, "a checksum that nobody computed and nobody vouches for");
+                assert!(
+                    right || arrival.checked,
+                    "a checksum that nobody computed and nobody vouches for"
+                );
                 payload.extend_from_slice(&bytes[DATA..]);
             }
         }
@@ -389,11 +408,16 @@ fn segments(kind: &Kind) {
 fn datagrams(pair: &mut Pair) -> Vec<(Vec<u8>, sprat_proto::device::Arrival)> {
     let mut n = pair.b.recv_burst();
     if n == 0 {
-        assert!(sleep(&mut pair.b, &rustix::event::Timespec { tv_sec: 10, tv_nsec: 0 }), "nothing arrives");
+        assert!(
+            sleep(&mut pair.b, &rustix::event::Timespec { tv_sec: 10, tv_nsec: 0 }),
+            "nothing arrives"
+        );
         n = pair.b.recv_burst();
     }
     let frames = (0..n).map(|i| pair.b.frame(i)).map(|(bytes, arrival)| (bytes.to_vec(), arrival));
     frames
-        .filter(|(bytes, _)| bytes.get(12..14) == Some(&[8, 0]) && bytes[UDP + 2..UDP + 4] == [0, 99])
+        .filter(|(bytes, _)| {
+            bytes.get(12..14) == Some(&[8, 0]) && bytes[UDP + 2..UDP + 4] == [0, 99]
+        })
         .collect()
 }

@@ -28,7 +28,17 @@ impl Peer {
     /// With `queues` queues each way on the virtual device `device`, in the calling thread's network.
     fn start(device: &str, queues: u32) -> Self {
         let vdev = format!("--vdev={device}");
-        let eal = ["--no-huge", "--no-pci", "--no-shconf", "--no-telemetry", "-m", "256", "-l", "0,1", &vdev];
+        let eal = [
+            "--no-huge",
+            "--no-pci",
+            "--no-shconf",
+            "--no-telemetry",
+            "-m",
+            "256",
+            "-l",
+            "0,1",
+            &vdev,
+        ];
         let mine = ["--forward-mode=macswap", "--auto-start", "--total-num-mbufs=8192"];
         let queues = [format!("--rxq={queues}"), format!("--txq={queues}")];
         let child = Command::new(PROGRAM)
@@ -84,7 +94,8 @@ fn memif_with_it(role: memif::Role, queues: u32) {
     let theirs = if role == memif::Role::Server { "client" } else { "server" };
     let options = Options { memif: Some(memif::Options::new(role, &socket)), ..Options::default() };
     let device = open("memif", &options).unwrap();
-    let vdev = format!("net_memif0,role={theirs},id=0,socket={},socket-abstract=no", socket.display());
+    let vdev =
+        format!("net_memif0,role={theirs},id=0,socket={},socket-abstract=no", socket.display());
     there_and_back(device, Peer::start(&vdev, queues));
 }
 

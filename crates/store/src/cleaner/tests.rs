@@ -22,7 +22,8 @@ fn write(world: &mut World, from: u64, to: u64) {
 
 fn promises(world: &World) -> Vec<(SegmentId, u128)> {
     let log = &world.memory.log;
-    let promise = |(id, _)| (id, promise(&world.memory, log.slot(id).unwrap() as usize, world.stamp));
+    let promise =
+        |(id, _)| (id, promise(&world.memory, log.slot(id).unwrap() as usize, world.stamp));
     log.segments().map(promise).collect()
 }
 

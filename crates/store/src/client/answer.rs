@@ -69,7 +69,9 @@ impl Answer<'_> {
     #[must_use]
     pub fn into_owned(self) -> Answer<'static> {
         match self {
-            Self::Object { version, value } => Answer::Object { version, value: value.into_owned() },
+            Self::Object { version, value } => {
+                Answer::Object { version, value: value.into_owned() }
+            }
             Self::Version(version) => Answer::Version(version),
             Self::Integer { version, sum } => Answer::Integer { version, sum },
             Self::Double { version, sum } => Answer::Double { version, sum },
@@ -246,7 +248,9 @@ pub enum Error {
     },
     /// This client's lease ended before an answer came: the operation was executed once or not at all, and never will be
     /// from now on. Read to find out which.
-    #[error("the client's lease ended before the answer came: the operation was executed once or not at all")]
+    #[error(
+        "the client's lease ended before the answer came: the operation was executed once or not at all"
+    )]
     Unknown,
     /// No server is up. If there were some when the creation began, it goes on as soon as one joins: ask again.
     #[error("the cluster has no server for the table")]

@@ -49,8 +49,12 @@ impl Client {
             Status::NoSpace if slot.kind.is_object() => Error::NoSpace,
             Status::TabletLost => Error::TabletLost,
             Status::TooFewServers => Error::TooFewServers,
-            Status::NotDurable => Error::NotDurable { text: refusal.text.into(), maybe_executed: slot.maybe },
-            Status::Unfinished => Error::NotDurable { text: refusal.text.into(), maybe_executed: true },
+            Status::NotDurable => {
+                Error::NotDurable { text: refusal.text.into(), maybe_executed: slot.maybe }
+            }
+            Status::Unfinished => {
+                Error::NotDurable { text: refusal.text.into(), maybe_executed: true }
+            }
             Status::BadName => Error::BadName,
             Status::TableDoesntExist if !slot.kind.is_object() => Error::TableDoesntExist,
             // The master takes it for answered: whatever came of it, the answer is lost.
@@ -63,7 +67,10 @@ impl Client {
                 self.pause(now, index, 0);
                 return None;
             }
-            Status::UnknownTablet | Status::TableDoesntExist | Status::NotServing | Status::NotInCluster => {
+            Status::UnknownTablet
+            | Status::TableDoesntExist
+            | Status::NotServing
+            | Status::NotInCluster => {
                 self.try_again(now, index, 0);
                 return None;
             }
@@ -78,7 +85,12 @@ impl Client {
 
     /// There is no answer.
     #[cold]
-    pub(super) fn failed(&mut self, now: Instant, index: u32, error: RpcError) -> Option<Done<'static>> {
+    pub(super) fn failed(
+        &mut self,
+        now: Instant,
+        index: u32,
+        error: RpcError,
+    ) -> Option<Done<'static>> {
         let slot = &mut self.slots[index as usize];
         slot.maybe |= error.maybe_executed() && slot.kind.changes_something();
         if let RpcError::Busy { .. } = error
@@ -162,7 +174,9 @@ impl Client {
     fn somebody_waits(&self, index: u32) -> bool {
         let slot = &self.slots[index as usize];
         let (parked, what) = match slot.kind {
-            Kind::Tablets => (&self.routes.tables[slot.place as usize].parked, WaitedFor::Coordinator),
+            Kind::Tablets => {
+                (&self.routes.tables[slot.place as usize].parked, WaitedFor::Coordinator)
+            }
             _ => (&self.rifl.parked, WaitedFor::Lease),
         };
         parked.iter().any(|&op| self.parked(op, what).is_some())

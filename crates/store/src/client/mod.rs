@@ -265,7 +265,13 @@ impl Client {
     }
 
     /// Reads an object. Answered by [`Answer::Object`].
-    pub fn read(&mut self, table: TableId, key: &[u8], rules: RejectRules, deadline: Instant) -> Op {
+    pub fn read(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        rules: RejectRules,
+        deadline: Instant,
+    ) -> Op {
         self.object(Kind::Read, table, key, &[], rules, deadline)
     }
 
@@ -282,7 +288,13 @@ impl Client {
     }
 
     /// Removes an object. Answered by [`Answer::Version`].
-    pub fn remove(&mut self, table: TableId, key: &[u8], rules: RejectRules, deadline: Instant) -> Op {
+    pub fn remove(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        rules: RejectRules,
+        deadline: Instant,
+    ) -> Op {
         self.object(Kind::Remove, table, key, &[], rules, deadline)
     }
 
@@ -468,7 +480,11 @@ impl Client {
     /// How many operations are in progress.
     #[must_use]
     pub fn in_progress(&self) -> usize {
-        let own = self.slots.iter().filter(|slot| slot.state != State::Free && slot.kind.is_own()).count();
+        let own = self
+            .slots
+            .iter()
+            .filter(|slot| slot.state != State::Free && slot.kind.is_own())
+            .count();
         self.slots.len() - self.free.len() - own
     }
 }

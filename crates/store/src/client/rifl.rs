@@ -87,7 +87,9 @@ impl Rifl {
         if rpc == 0 || lease != self.lease {
             return;
         }
-        if let Some(answered) = rpc.checked_sub(self.base).and_then(|i| self.answered.get_mut(i as usize)) {
+        if let Some(answered) =
+            rpc.checked_sub(self.base).and_then(|i| self.answered.get_mut(i as usize))
+        {
             *answered = true;
         }
         while self.answered.front() == Some(&true) {
@@ -130,6 +132,7 @@ impl Rifl {
     /// When the lease should be renewed, if it is worth it.
     pub(super) fn renew_at(&self) -> Option<Instant> {
         let wanted = self.used || !self.answered.is_empty();
-        (wanted && self.asking.is_none() && self.renew_at != Instant::NEVER).then_some(self.renew_at)
+        (wanted && self.asking.is_none() && self.renew_at != Instant::NEVER)
+            .then_some(self.renew_at)
     }
 }

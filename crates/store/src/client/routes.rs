@@ -135,7 +135,11 @@ impl Routes {
     ///
     /// # Errors
     /// [`Status::BadFormat`] if it does not cover all hashes.
-    pub(super) fn learn(&mut self, table: u32, answer: &control::Tablets<'_>) -> Result<(), Status> {
+    pub(super) fn learn(
+        &mut self,
+        table: u32,
+        answer: &control::Tablets<'_>,
+    ) -> Result<(), Status> {
         let mut next = Some(0);
         for tablet in &answer.tablets {
             if Some(tablet.first) != next || tablet.last < tablet.first {
@@ -223,7 +227,8 @@ mod tests {
     #[test]
     fn transports_that_are_wanted_are_used_in_their_order() {
         let list = r#"tcp:host=h,port=1; fast+shm:name="a;b";fast+udp:host=h\;x,port=2;"#;
-        let transports = |names: &[&str]| names.iter().map(|&name| name.into()).collect::<Vec<String>>();
+        let transports =
+            |names: &[&str]| names.iter().map(|&name| name.into()).collect::<Vec<String>>();
         let two = r#"fast+shm:name="a;b";tcp:host=h,port=1"#;
         assert_eq!(choose(list, &transports(&["fast+shm", "tcp"])), two);
         assert_eq!(choose(list, &transports(&["x", "fast+udp"])), r"fast+udp:host=h\;x,port=2");
@@ -244,17 +249,28 @@ mod tests {
         let mut routes = Routes::new("c".into(), vec![]);
         let table = routes.table(TableId(7));
         let server = crate::types::ServerId::default();
-        let part =
-            |first, last, data| control::Tablet { first, last, server, state: TabletState::Normal, data };
+        let part = |first, last, data| control::Tablet {
+            first,
+            last,
+            server,
+            state: TabletState::Normal,
+            data,
+        };
         let answer = |tablets| control::Tablets { cluster: 1, hash_key: HashKey([1; 16]), tablets };
         let mut check = |tablets: Vec<_>| routes.learn(table, &answer(tablets));
         assert_eq!(check(vec![]), Err(Status::BadFormat));
         assert_eq!(check(vec![part(0, u64::MAX - 1, "a")]), Err(Status::BadFormat));
         assert_eq!(check(vec![part(1, u64::MAX, "a")]), Err(Status::BadFormat));
         assert_eq!(check(vec![part(0, 9, "a"), part(9, u64::MAX, "b")]), Err(Status::BadFormat));
-        assert_eq!(check(vec![part(0, u64::MAX, "a"), part(0, u64::MAX, "a")]), Err(Status::BadFormat));
+        assert_eq!(
+            check(vec![part(0, u64::MAX, "a"), part(0, u64::MAX, "a")]),
+            Err(Status::BadFormat)
+        );
         assert_eq!(check(vec![part(0, u64::MAX, "a")]), Ok(()));
-        assert_eq!(check(vec![part(0, 9, "a"), part(10, 19, "b"), part(20, u64::MAX, "a")]), Ok(()));
+        assert_eq!(
+            check(vec![part(0, 9, "a"), part(10, 19, "b"), part(20, u64::MAX, "a")]),
+            Ok(())
+        );
         let table = &routes.tables[table as usize];
         for (hash, peer) in [(0, 1), (9, 1), (10, 2), (19, 2), (20, 1), (u64::MAX, 1)] {
             assert_eq!(table.tablet(|_| KeyHash(hash)).unwrap().owner, Owner::Peer(peer), "{hash}");

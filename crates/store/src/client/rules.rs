@@ -22,9 +22,12 @@ impl RejectRules {
     pub fn if_version(version: Version) -> Self {
         match version {
             Version(0) => Self::if_absent(),
-            given_version => {
-                Self { given_version, doesnt_exist: true, version_ne_given: true, ..Self::default() }
-            }
+            given_version => Self {
+                given_version,
+                doesnt_exist: true,
+                version_ne_given: true,
+                ..Self::default()
+            },
         }
     }
 
@@ -42,7 +45,8 @@ mod tests {
 
     #[test]
     fn rules_do_what_their_names_say() {
-        let check = |rules: RejectRules| [0, 4, 5, 6].map(|current| rules.check(Version(current)).err());
+        let check =
+            |rules: RejectRules| [0, 4, 5, 6].map(|current| rules.check(Version(current)).err());
         let (missing, exists) = (Some(Status::ObjectDoesntExist), Some(Status::ObjectExists));
         let wrong = Some(Status::WrongVersion);
         assert_eq!(check(RejectRules::if_exists()), [missing, None, None, None]);

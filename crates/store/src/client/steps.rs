@@ -12,10 +12,12 @@ use super::{Client, Cursor, Kind, Op, State, enqueue, op};
 use crate::machine::{Link, Output};
 use crate::message::Status;
 use crate::message::control::{
-    self, CreateTable, DropTable, GetTable, GetTablets, Leased, ListServers, ListTables, RenewClient,
-    ServerPage, TableKey, TablePage, Tablets,
+    self, CreateTable, DropTable, GetTable, GetTablets, Leased, ListServers, ListTables,
+    RenewClient, ServerPage, TableKey, TablePage, Tablets,
 };
-use crate::message::data::{self, Amount, Enumerate, Increment, Once, Read, Refusal, Remove, Target, Write};
+use crate::message::data::{
+    self, Amount, Enumerate, Increment, Once, Read, Refusal, Remove, Target, Write,
+};
 use crate::types::{LeaseId, TableId};
 
 // Sending.
@@ -29,9 +31,11 @@ impl Client {
             return None;
         }
         match slot.kind {
-            Kind::Read | Kind::Write | Kind::Remove | Kind::Increment(_) | Kind::Enumerate { .. } => {
-                self.send_object(now, index)
-            }
+            Kind::Read
+            | Kind::Write
+            | Kind::Remove
+            | Kind::Increment(_)
+            | Kind::Enumerate { .. } => self.send_object(now, index),
             Kind::Echo => {
                 let (peer, message) = (slot.place, data::echo(&slot.body));
                 Some(self.call(now, index, peer, message))
@@ -73,7 +77,9 @@ impl Client {
             Kind::Read => Read { target, key }.emit_in(room),
             Kind::Write => Write { target, once, key, value }.emit_in(room),
             Kind::Remove => Remove { target, once, key }.emit_in(room),
-            Kind::Increment(amount) => Increment { target, once, amount: *amount, key }.emit_in(room),
+            Kind::Increment(amount) => {
+                Increment { target, once, amount: *amount, key }.emit_in(room)
+            }
             Kind::Enumerate { cursor, first, last } => {
                 (*first, *last) = bounds;
                 let (cursor, limit_bytes) = (cursor.within, self.config.page_bytes);
@@ -94,14 +100,18 @@ impl Client {
             Kind::Create { span } => CreateTable { span, name }.emit(),
             Kind::Drop(table) if table != TableId(0) => DropTable { table, name }.emit(),
             Kind::ListTables => {
-                let after = rows.and_then(|rows| rows.tables.last()).map_or(TableId(0), |row| row.table);
+                let after =
+                    rows.and_then(|rows| rows.tables.last()).map_or(TableId(0), |row| row.table);
                 ListTables { after }.emit()
             }
             Kind::ListServers => {
-                let from = rows.and_then(|rows| rows.servers.last()).map_or(0, |row| row.server.index + 1);
+                let from =
+                    rows.and_then(|rows| rows.servers.last()).map_or(0, |row| row.server.index + 1);
                 ListServers { from }.emit()
             }
-            Kind::Tablets => GetTablets { table: self.routes.tables[slot.place as usize].id }.emit(),
+            Kind::Tablets => {
+                GetTablets { table: self.routes.tables[slot.place as usize].id }.emit()
+            }
             Kind::Lease => {
                 self.rifl.asked_at = now;
                 let lease = self.rifl.lease;
@@ -194,7 +204,8 @@ impl Client {
     #[cold]
     pub(super) fn pause(&mut self, now: Instant, index: u32, at_least_ns: u64) {
         let slot = &mut self.slots[index as usize];
-        let pause_ns = (self.config.pause_ns << slot.failures.min(16)).min(self.config.max_pause_ns);
+        let pause_ns =
+            (self.config.pause_ns << slot.failures.min(16)).min(self.config.max_pause_ns);
         slot.failures = slot.failures.saturating_add(1);
         slot.state = State::Pausing;
         // Half of it is drawn, so that the clients of a server that comes back do not come all at once.
@@ -276,7 +287,11 @@ impl Client {
     pub(super) fn peer_of(&self, index: u32) -> Option<u32> {
         let slot = &self.slots[index as usize];
         if !slot.kind.is_object() {
-            return Some(if matches!(slot.kind, Kind::Echo | Kind::Stats) { slot.place } else { 0 });
+            return Some(if matches!(slot.kind, Kind::Echo | Kind::Stats) {
+                slot.place
+            } else {
+                0
+            });
         }
         let table = &self.routes.tables[slot.place as usize];
         let owner = &table.tablet(|hash_key| slot.hash(hash_key))?.owner;
@@ -287,7 +302,12 @@ impl Client {
 // Answers.
 impl Client {
     #[inline]
-    pub(super) fn answered<'b>(&mut self, now: Instant, index: u32, reply: Payload<'b>) -> Option<Done<'b>> {
+    pub(super) fn answered<'b>(
+        &mut self,
+        now: Instant,
+        index: u32,
+        reply: Payload<'b>,
+    ) -> Option<Done<'b>> {
         let kind = self.slots[index as usize].kind;
         let verdict = match kind {
             Kind::Read => data::read_reply(&reply).map(|(version, value)| {
@@ -427,7 +447,11 @@ impl Client {
         Ok(None)
     }
 
-    fn add_tables(&mut self, index: u32, page: &TablePage<'_>) -> Result<Option<Answer<'static>>, Status> {
+    fn add_tables(
+        &mut self,
+        index: u32,
+        page: &TablePage<'_>,
+    ) -> Result<Option<Answer<'static>>, Status> {
         let rows = self.slots[index as usize].rows.get_or_insert_default();
         rows.tables.extend(page.tables.iter().map(|row| TableInfo {
             table: row.table,
@@ -443,7 +467,11 @@ impl Client {
         Ok(None)
     }
 
-    fn add_servers(&mut self, index: u32, page: &ServerPage<'_>) -> Result<Option<Answer<'static>>, Status> {
+    fn add_servers(
+        &mut self,
+        index: u32,
+        page: &ServerPage<'_>,
+    ) -> Result<Option<Answer<'static>>, Status> {
         let rows = self.slots[index as usize].rows.get_or_insert_default();
         rows.servers.extend(page.servers.iter().map(|row| ServerInfo {
             server: row.server,

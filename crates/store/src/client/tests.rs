@@ -50,8 +50,10 @@ struct Call {
 
 impl Script {
     fn new() -> Self {
-        let config =
-            Config { transports: vec!["fast".into(), "tcp".into()], ..Config::new("tcp:coordinator") };
+        let config = Config {
+            transports: vec!["fast".into(), "tcp".into()],
+            ..Config::new("tcp:coordinator")
+        };
         Self {
             client: Client::new(config, Rng::seeded(1)),
             now: Instant::from_ns(SECOND),
@@ -238,7 +240,8 @@ fn what_is_final_ends_the_operation() {
 
 #[test]
 fn a_deadline_says_what_was_waited_for() {
-    let late = |maybe_executed, waited_for| Error::Deadline { maybe_executed, waited_for, why: None };
+    let late =
+        |maybe_executed, waited_for| Error::Deadline { maybe_executed, waited_for, why: None };
     // The map.
     let mut s = Script::new();
     let op = s.client.read(T, b"k", NO_RULES, s.now.after(MS));
@@ -277,7 +280,10 @@ fn a_deadline_says_what_was_waited_for() {
     s.respond(&call, Err(RpcError::Busy { retry_after_ns: SECOND }));
     s.tick();
     let busy = s.event().outcome.unwrap_err();
-    assert!(matches!(busy, Error::Deadline { waited_for: WaitedFor::Server, why: Some(_), .. }), "{busy:?}");
+    assert!(
+        matches!(busy, Error::Deadline { waited_for: WaitedFor::Server, why: Some(_), .. }),
+        "{busy:?}"
+    );
 
     // The lease.
     let mut s = Script::knowing();
@@ -319,7 +325,10 @@ fn limits_are_held_before_anything_is_sent() {
     let mut s = Script::leasing();
     let long = vec![0; MAX_VALUE + 1];
     s.client.write(T, &long[..=MAX_KEY], b"", NO_RULES, s.far());
-    assert_eq!(s.event().outcome.unwrap_err().to_string(), "the key has 65537 bytes, the limit is 65536");
+    assert_eq!(
+        s.event().outcome.unwrap_err().to_string(),
+        "the key has 65537 bytes, the limit is 65536"
+    );
     s.client.write(T, b"", &long, NO_RULES, s.far());
     assert_eq!(s.event().outcome.unwrap_err(), Error::ValueTooLong(MAX_VALUE + 1));
     s.client.create_table("", 1, s.far());
@@ -381,7 +390,9 @@ fn a_deadline_says_why_its_server_could_not_be_reached() {
     s.client.unreachable(crate::machine::Link(0), "the coordinator's");
     s.client.unreachable(crate::machine::Link(77), "there is no such server");
     assert_eq!(why(&mut s, RpcError::NotExecuted).1.as_deref(), Some("no such device"));
-    assert!(why(&mut s, RpcError::Busy { retry_after_ns: 1 }).1.unwrap().contains("too much to do"));
+    assert!(
+        why(&mut s, RpcError::Busy { retry_after_ns: 1 }).1.unwrap().contains("too much to do")
+    );
     // Once it has answered, what was before explains nothing.
     s.client.read(T, b"k", NO_RULES, s.now.after(MS));
     let read = s.call();

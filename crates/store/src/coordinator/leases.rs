@@ -31,7 +31,8 @@ impl Leases {
     pub(super) fn heard_as(&mut self, old: &Self) {
         self.floor = old.floor;
         let (here, heard) = (&self.until, &old.until);
-        let both: Vec<_> = here.keys().filter_map(|id| heard.get(id).map(|&until| (*id, until))).collect();
+        let both: Vec<_> =
+            here.keys().filter_map(|id| heard.get(id).map(|&until| (*id, until))).collect();
         both.into_iter().for_each(|(id, until)| self.set(id, until));
     }
 

@@ -11,18 +11,27 @@ use super::{Coordinator, Otherwise};
 use crate::machine::{Caller, Link, Output};
 use crate::message::Status;
 use crate::message::control::{
-    self, CheckLease, Enlist, Enlisted, GetTable, GetTablets, Hint, HintCrashed, LeaseTimes, Leased,
-    ListServers, ListTables, RenewClient, RenewServer, Renewed, ServerPage, ServerState, TablePage,
-    TabletState, Tablets, Usage,
+    self, CheckLease, Enlist, Enlisted, GetTable, GetTablets, Hint, HintCrashed, LeaseTimes,
+    Leased, ListServers, ListTables, RenewClient, RenewServer, Renewed, ServerPage, ServerState,
+    TablePage, TabletState, Tablets, Usage,
 };
 use crate::types::{LeaseId, ServerId, TableId};
 
 // Servers.
 impl Coordinator {
-    pub(super) fn enlist(&mut self, now: Instant, caller: Caller, request: &Enlist<'_>) -> Option<Message> {
+    pub(super) fn enlist(
+        &mut self,
+        now: Instant,
+        caller: Caller,
+        request: &Enlist<'_>,
+    ) -> Option<Message> {
         let usable = |locators: &str| (1..=control::MAX_LOCATORS).contains(&locators.len());
         if !usable(request.control) || !usable(request.data) {
-            return self.fail(caller, Status::BadFormat, "a server names 1 to 2048 bytes of locators");
+            return self.fail(
+                caller,
+                Status::BadFormat,
+                "a server names 1 to 2048 bytes of locators",
+            );
         }
         let until = now.after(self.config.server_term_ns).after(self.config.server_margin_ns);
         let server = if let Some(server) = self.servers.by_nonce(request.nonce) {
@@ -36,7 +45,11 @@ impl Coordinator {
                 return Some(reply.into());
             }
             let Some(place) = self.servers.vacancy(self.config.max_servers) else {
-                return self.fail(caller, Status::NoSpace, "the coordinator's limit of servers is reached");
+                return self.fail(
+                    caller,
+                    Status::NoSpace,
+                    "the coordinator's limit of servers is reached",
+                );
             };
             self.servers.superseded(request.control);
             let generation = self.servers.slots.get(place).map_or(0, |slot| slot.generation) + 1;
@@ -65,7 +78,8 @@ impl Coordinator {
             }
             ServerId { index: place as u32, generation }
         };
-        let reply = Enlisted { cluster: self.cluster.id, server, lease_ns: self.config.server_term_ns };
+        let reply =
+            Enlisted { cluster: self.cluster.id, server, lease_ns: self.config.server_term_ns };
         self.answer_or(caller, reply.emit(), Otherwise::Refused)
     }
 
@@ -77,16 +91,25 @@ impl Coordinator {
         request: RenewServer,
     ) -> Option<Message> {
         let until = now.after(self.config.server_term_ns).after(self.config.server_margin_ns);
-        let slot = self.servers.up_mut(request.server).filter(|_| request.cluster == self.cluster.id);
+        let slot =
+            self.servers.up_mut(request.server).filter(|_| request.cluster == self.cluster.id);
         let Some(slot) = slot else {
-            return self.fail(caller, Status::NotInCluster, "this server is not or no more in the cluster");
+            return self.fail(
+                caller,
+                Status::NotInCluster,
+                "this server is not or no more in the cluster",
+            );
         };
         (slot.until, slot.heard) = (until, true);
         slot.usage = request.usage;
         Some(Renewed { lease_ns: self.config.server_term_ns }.emit().into())
     }
 
-    pub(super) fn hint_crashed(&mut self, caller: Caller, request: &HintCrashed) -> Option<Message> {
+    pub(super) fn hint_crashed(
+        &mut self,
+        caller: Caller,
+        request: &HintCrashed,
+    ) -> Option<Message> {
         let known = request.cluster == self.cluster.id && self.servers.up(request.server).is_some();
         // That a server does not answer a client says nothing about its lease: it ends when it is not prolonged.
         if known && request.hint == Hint::Leaving {
@@ -136,7 +159,11 @@ impl Coordinator {
                 return Some(reply.into());
             }
             if self.leases.len() >= self.config.max_leases {
-                return self.fail(caller, Status::NoSpace, "the coordinator's limit of clients is reached");
+                return self.fail(
+                    caller,
+                    Status::NoSpace,
+                    "the coordinator's limit of clients is reached",
+                );
             }
             let id = self.cluster.next_lease;
             self.cluster.next_lease += 1;
@@ -180,7 +207,11 @@ impl Coordinator {
             return self.fail(caller, Status::NotInCluster, "this is another cluster");
         }
         if request.leases.len() > control::MAX_CHECKED_LEASES {
-            return self.fail(caller, Status::BadFormat, "at most 512 leases can be checked at once");
+            return self.fail(
+                caller,
+                Status::BadFormat,
+                "at most 512 leases can be checked at once",
+            );
         }
         let mut valid_ns = Vec::with_capacity(request.leases.len());
         for &LeaseId(id) in &request.leases {
@@ -241,7 +272,9 @@ impl Coordinator {
             return self.fail(caller, Status::TableDoesntExist, "there is no such table");
         };
         match table.stage {
-            Stage::Creating => return self.fail(caller, Status::Retry, "the table is being created"),
+            Stage::Creating => {
+                return self.fail(caller, Status::Retry, "the table is being created");
+            }
             Stage::Dropping => {
                 return self.fail(caller, Status::TableDoesntExist, "the table was dropped");
             }
@@ -254,8 +287,12 @@ impl Coordinator {
             let &super::tables::Tablet { first, last, server, .. } = tablet;
             control::Tablet { first, last, server, state, data }
         });
-        let reply =
-            Tablets { cluster: self.cluster.id, hash_key: table.hash_key, tablets: tablets.collect() }.emit();
+        let reply = Tablets {
+            cluster: self.cluster.id,
+            hash_key: table.hash_key,
+            tablets: tablets.collect(),
+        }
+        .emit();
         self.answer(caller, reply)
     }
 
@@ -266,7 +303,8 @@ impl Coordinator {
         let mut ready =
             self.tables.by_id.range(first..).filter(|(_, table)| table.stage == Stage::Ready).map(
                 |(&id, table)| {
-                    let servers = || table.tablets.iter().map(|tablet| self.servers.up(tablet.server));
+                    let servers =
+                        || table.tablets.iter().map(|tablet| self.servers.up(tablet.server));
                     control::Table {
                         table: TableId(id),
                         tablets: table.tablets.len() as u16,
@@ -281,17 +319,22 @@ impl Coordinator {
         self.answer(caller, reply)
     }
 
-    pub(super) fn list_servers(&mut self, caller: Caller, request: &ListServers) -> Option<Message> {
+    pub(super) fn list_servers(
+        &mut self,
+        caller: Caller,
+        request: &ListServers,
+    ) -> Option<Message> {
         let slots = self.servers.slots.iter().enumerate().skip(request.from as usize);
-        let mut known =
-            slots.filter(|(_, slot)| slot.place != Place::Free).map(|(index, slot)| control::Server {
+        let mut known = slots.filter(|(_, slot)| slot.place != Place::Free).map(|(index, slot)| {
+            control::Server {
                 server: ServerId { index: index as u32, generation: slot.generation },
                 state: if slot.place == Place::Up { ServerState::Up } else { ServerState::Crashed },
                 tablets: slot.tablets,
                 usage: slot.usage.clone(),
                 control: &slot.control,
                 data: &slot.data,
-            });
+            }
+        });
         let servers: Vec<_> = known.by_ref().take(control::MAX_PAGE).collect();
         let next = known.next().map_or(0, |server| server.server.index);
         let reply = ServerPage { next, servers }.emit();

@@ -33,8 +33,8 @@ use self::servers::Servers;
 use self::tables::Tables;
 use crate::machine::{Caller, Machine, Output};
 use crate::message::control::{
-    self, CheckLease, CreateTable, DropTable, Enlist, GetTable, GetTablets, HintCrashed, ListServers,
-    ListTables, RenewClient, RenewServer,
+    self, CheckLease, CreateTable, DropTable, Enlist, GetTable, GetTablets, HintCrashed,
+    ListServers, ListTables, RenewClient, RenewServer,
 };
 use crate::message::{Opcode, Status};
 
@@ -239,7 +239,12 @@ impl Coordinator {
     }
 
     /// Answers a request with what came of it, as soon as that is durable.
-    fn answer_or(&mut self, caller: Caller, reply: Vec<u8>, otherwise: Otherwise) -> Option<Message> {
+    fn answer_or(
+        &mut self,
+        caller: Caller,
+        reply: Vec<u8>,
+        otherwise: Otherwise,
+    ) -> Option<Message> {
         if self.journal.issued == self.journal.safe {
             return Some(reply.into());
         }
@@ -285,7 +290,12 @@ impl Coordinator {
         )
     }
 
-    fn dispatch(&mut self, now: Instant, caller: Caller, payload: &[u8]) -> Result<Option<Message>, Status> {
+    fn dispatch(
+        &mut self,
+        now: Instant,
+        caller: Caller,
+        payload: &[u8],
+    ) -> Result<Option<Message>, Status> {
         Ok(match control::opcode(payload)? {
             Opcode::Echo => Some(said(&payload[4..])),
             Opcode::Stats => Some(said(self.stats().as_bytes())),
@@ -322,7 +332,9 @@ impl Machine for Coordinator {
         self.notice(now);
         match self.dispatch(now, caller, &payload) {
             Ok(reply) => reply,
-            Err(status) => Some(control::failure(status, "the coordinator cannot read this request").into()),
+            Err(status) => {
+                Some(control::failure(status, "the coordinator cannot read this request").into())
+            }
         }
     }
 

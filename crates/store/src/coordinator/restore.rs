@@ -47,7 +47,9 @@ pub(super) struct Restored {
 
 impl Restored {
     /// Everything that was ever persisted, in any order.
-    pub(super) fn from(pairs: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>) -> Result<Self, RestoreError> {
+    pub(super) fn from(
+        pairs: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>,
+    ) -> Result<Self, RestoreError> {
         let (servers, tables, leases) = (Servers::default(), Tables::default(), Leases::default());
         let mut this = Self { cluster: None, servers, tables, leases };
         for (key, value) in pairs {
@@ -55,7 +57,8 @@ impl Restored {
                 Key::Cluster => this.cluster = Some(restored_cluster(&value)?),
                 Key::Server(index) => restore_server(&mut this.servers, index, &value)?,
                 Key::Table(id) => {
-                    let record = durable::decode(&value).map_err(|_| RestoreError::Damaged("table"))?;
+                    let record =
+                        durable::decode(&value).map_err(|_| RestoreError::Damaged("table"))?;
                     if !this.tables.insert(id, Table::restored(&record)) {
                         return Err(RestoreError::Damaged("table"));
                     }
@@ -74,7 +77,12 @@ impl Restored {
 
 impl Coordinator {
     /// Changes were not written: memory goes back to `durable`.
-    pub(super) fn roll_back(&mut self, now: Instant, reason: &str, durable: Vec<(Vec<u8>, Vec<u8>)>) {
+    pub(super) fn roll_back(
+        &mut self,
+        now: Instant,
+        reason: &str,
+        durable: Vec<(Vec<u8>, Vec<u8>)>,
+    ) {
         self.refusals += 1;
         self.out.retain(|output| !matches!(output, Output::Persist { .. }));
         let started = self.journal.safe > 0;
@@ -113,7 +121,9 @@ impl Coordinator {
                     }
                     (slot.usage, slot.linked, slot.heard) = (old.usage, old.linked, old.heard);
                 }
-                None if old.linked => self.out.push_back(Output::Disconnect { link: Link(index as u32) }),
+                None if old.linked => {
+                    self.out.push_back(Output::Disconnect { link: Link(index as u32) })
+                }
                 None => {}
             }
         }
@@ -193,7 +203,11 @@ fn restored_cluster(value: &[u8]) -> Result<durable::Cluster, RestoreError> {
 }
 
 /// What the rest of the code relies on.
-fn check_restored(cluster: &durable::Cluster, tables: &Tables, leases: &Leases) -> Result<(), RestoreError> {
+fn check_restored(
+    cluster: &durable::Cluster,
+    tables: &Tables,
+    leases: &Leases,
+) -> Result<(), RestoreError> {
     let counters = [cluster.incarnation, cluster.next_table, cluster.next_lease];
     if cluster.id == 0 || counters.iter().any(|&counter| counter >= 1 << 63) {
         return Err(RestoreError::Damaged("cluster record"));

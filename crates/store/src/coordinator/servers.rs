@@ -82,11 +82,9 @@ impl Servers {
 
     /// All that are up.
     pub(super) fn all_up(&self) -> impl Iterator<Item = (ServerId, &Slot)> {
-        self.slots
-            .iter()
-            .enumerate()
-            .filter(|(_, slot)| slot.place == Place::Up)
-            .map(|(index, slot)| (ServerId { index: index as u32, generation: slot.generation }, slot))
+        self.slots.iter().enumerate().filter(|(_, slot)| slot.place == Place::Up).map(
+            |(index, slot)| (ServerId { index: index as u32, generation: slot.generation }, slot),
+        )
     }
 
     /// The server that is up and has this nonce.
@@ -98,7 +96,8 @@ impl Servers {
     /// they name the old generation). `None` if there are `max` servers up.
     pub(super) fn vacancy(&self, max: u32) -> Option<usize> {
         let last_life = |slot: &Slot| slot.generation == u32::MAX;
-        let find = |place| self.slots.iter().position(|slot| slot.place == place && !last_life(slot));
+        let find =
+            |place| self.slots.iter().position(|slot| slot.place == place && !last_life(slot));
         find(Place::Free)
             .or_else(|| (self.slots.len() < max as usize).then_some(self.slots.len()))
             .or_else(|| find(Place::Crashed))
@@ -107,7 +106,8 @@ impl Servers {
     /// Servers that are up by how few tablets they have, then by index; first those that were heard of. One that was not
     /// is perhaps dead, and a table on it waits for the end of its lease.
     pub(super) fn by_load(&self) -> Vec<ServerId> {
-        let mut all: Vec<_> = self.all_up().map(|(id, slot)| (!slot.heard, slot.tablets, id)).collect();
+        let mut all: Vec<_> =
+            self.all_up().map(|(id, slot)| (!slot.heard, slot.tablets, id)).collect();
         all.sort_unstable();
         all.into_iter().map(|(_, _, id)| id).collect()
     }
@@ -129,6 +129,9 @@ impl Servers {
 
     /// Servers whose lease is over.
     pub(super) fn expired(&self, now: Instant) -> Vec<ServerId> {
-        self.all_up().filter(|(_, slot)| slot.until.max(self.floor) <= now).map(|(id, _)| id).collect()
+        self.all_up()
+            .filter(|(_, slot)| slot.until.max(self.floor) <= now)
+            .map(|(id, _)| id)
+            .collect()
     }
 }

@@ -81,7 +81,13 @@ impl Table {
             hash_key: record.hash_key,
             stage: record.stage,
             tablets: tablets
-                .map(|t| Tablet { first: t.first, last: t.last, server: t.server, work, failures: 0 })
+                .map(|t| Tablet {
+                    first: t.first,
+                    last: t.last,
+                    server: t.server,
+                    work,
+                    failures: 0,
+                })
                 .collect(),
             waiters: Vec::new(),
             changed: 0,
@@ -158,7 +164,11 @@ impl Tables {
 }
 
 impl Coordinator {
-    pub(super) fn create_table(&mut self, caller: Caller, request: &CreateTable<'_>) -> Option<Message> {
+    pub(super) fn create_table(
+        &mut self,
+        caller: Caller,
+        request: &CreateTable<'_>,
+    ) -> Option<Message> {
         if request.name.is_empty() || request.name.len() > control::MAX_NAME {
             return self.fail(caller, Status::BadName, "a table's name has 1 to 255 bytes");
         }
@@ -169,9 +179,11 @@ impl Coordinator {
             let table = &self.tables.by_id[&id];
             let lost = table.tablets.iter().any(|tablet| self.servers.up(tablet.server).is_none());
             return match table.stage {
-                Stage::Ready if lost => {
-                    self.fail(caller, Status::TabletLost, "the table exists, and data of it is lost")
-                }
+                Stage::Ready if lost => self.fail(
+                    caller,
+                    Status::TabletLost,
+                    "the table exists, and data of it is lost",
+                ),
                 Stage::Ready => self.answer(caller, table.key(self.cluster.id, id).emit()),
                 _ => self.wait_for_table(caller, id),
             };
@@ -183,7 +195,11 @@ impl Coordinator {
         if self.tables.by_id.len() >= limit.max_tables
             || self.tables.tablets + request.span as usize > limit.max_tablets
         {
-            return self.fail(caller, Status::NoSpace, "the coordinator's limit of tables is reached");
+            return self.fail(
+                caller,
+                Status::NoSpace,
+                "the coordinator's limit of tables is reached",
+            );
         }
         let servers = self.servers.by_load();
         if servers.is_empty() {
@@ -226,7 +242,11 @@ impl Coordinator {
         self.journal.after(seq, Effect::Begin(id));
     }
 
-    pub(super) fn drop_table(&mut self, caller: Caller, request: &DropTable<'_>) -> Option<Message> {
+    pub(super) fn drop_table(
+        &mut self,
+        caller: Caller,
+        request: &DropTable<'_>,
+    ) -> Option<Message> {
         let wanted = |id: u64| request.table.0 == 0 || request.table.0 == id;
         if let Some(&id) = self.tables.by_name.get(request.name).filter(|id| wanted(**id)) {
             if let Some(reply) = self.unwritable(Otherwise::Refused) {
@@ -236,7 +256,8 @@ impl Coordinator {
             return self.wait_for_table(caller, id);
         }
         // Perhaps it is being dropped already: then the answer is the same, and comes at the same time.
-        let dropping = |(_, t): &(&u64, &Table)| t.stage == Stage::Dropping && t.name == request.name;
+        let dropping =
+            |(_, t): &(&u64, &Table)| t.stage == Stage::Dropping && t.name == request.name;
         let id = match request.table.0 {
             0 => self.tables.by_id.iter().filter(dropping).map(|(id, _)| *id).next_back(),
             id => self.tables.by_id.get(&id).filter(|table| dropping(&(&id, table))).map(|_| id),
@@ -263,7 +284,10 @@ impl Coordinator {
         let mut batch = Batch::default();
         batch.put(Key::Table(id), &table.record());
         self.persist_and_begin(id, batch);
-        let gone = control::failure(Status::TableDoesntExist, "the table was dropped while it was created");
+        let gone = control::failure(
+            Status::TableDoesntExist,
+            "the table was dropped while it was created",
+        );
         self.release(waiters, &gone, Otherwise::Retry);
     }
 
@@ -311,7 +335,9 @@ impl Coordinator {
             let (id, i) = self.tables.ready.pop_front()?;
             let Some(table) = self.tables.by_id.get_mut(&id) else { continue };
             let (stage, hash_key) = (table.stage, table.hash_key);
-            let Some(tablet) = table.tablets.get_mut(i).filter(|tablet| tablet.work == Work::Queued) else {
+            let Some(tablet) =
+                table.tablets.get_mut(i).filter(|tablet| tablet.work == Work::Queued)
+            else {
                 continue;
             };
             let (server, first, last) = (tablet.server, tablet.first, tablet.last);
@@ -370,8 +396,8 @@ impl Coordinator {
             // No answer, or not the one that is wanted (a server that is starting, say): again, less and less often,
             // until the server obeys or is known to be gone.
             tablet.work = Work::Waiting;
-            let wait_ns =
-                (self.config.call_retry_ns << tablet.failures.min(6)).min(self.config.call_timeout_ns);
+            let wait_ns = (self.config.call_retry_ns << tablet.failures.min(6))
+                .min(self.config.call_timeout_ns);
             tablet.failures = tablet.failures.saturating_add(1);
             self.tables.later.insert((now.after(wait_ns), call.table, call.tablet));
         }
@@ -465,7 +491,11 @@ impl Coordinator {
             // It stays as it is; the same request, repeated, finds it when servers have joined.
             let text = format!("table {:?} waits for a server to join the cluster", table.name);
             let waiters = core::mem::take(&mut table.waiters);
-            self.release(waiters, &control::failure(Status::TooFewServers, &text), Otherwise::Retry);
+            self.release(
+                waiters,
+                &control::failure(Status::TooFewServers, &text),
+                Otherwise::Retry,
+            );
         }
         let record = moved.then(|| durable::encode(&table.record()));
         self.tables.by_id.insert(id, table);

@@ -199,9 +199,10 @@ impl World {
         let reply = self.answer(request.emit());
         let enlisted = Enlisted::parse(&reply).unwrap();
         let id = enlisted.server;
-        let old = self
-            .masters
-            .insert(locator.to_string(), Master { alive: true, id, owns: BTreeSet::new(), took: 0 });
+        let old = self.masters.insert(
+            locator.to_string(),
+            Master { alive: true, id, owns: BTreeSet::new(), took: 0 },
+        );
         assert!(old.is_none_or(|old| old.id != id), "an id was used twice");
         self.run();
         id
@@ -398,7 +399,10 @@ fn enlisting_again_because_the_answer_was_lost_gives_the_same_id() {
     assert_eq!(w.servers().len(), 1);
     w.answer(hint(Hint::Leaving));
     assert_eq!(w.servers(), []);
-    assert_eq!(Enlisted::parse(&w.answer(enlist)).unwrap().server, ServerId { index: 0, generation: 2 });
+    assert_eq!(
+        Enlisted::parse(&w.answer(enlist)).unwrap().server,
+        ServerId { index: 0, generation: 2 }
+    );
     let other = HintCrashed { cluster: 1, server: first.server, hint: Hint::Leaving };
     w.answer(other.emit());
     assert_eq!(w.servers().len(), 1);
@@ -625,8 +629,13 @@ fn that_a_lease_has_ended_is_said_only_when_it_is_durable() {
 
 #[test]
 fn limits_are_told_by_their_status() {
-    let mut w =
-        World::new(Config { max_servers: 1, max_tables: 2, max_tablets: 3, max_leases: 1, ..config() });
+    let mut w = World::new(Config {
+        max_servers: 1,
+        max_tables: 2,
+        max_tablets: 3,
+        max_leases: 1,
+        ..config()
+    });
     w.enlist("x");
     let second = Enlist { nonce: 5, capacity_bytes: 7, control: "y", data: "d" };
     assert_eq!(Enlisted::parse(&w.answer(second.emit())), Err(Status::NoSpace));
@@ -660,7 +669,10 @@ fn requests_that_wait_are_limited() {
         w.ask(GetTable { name: "?" }.emit());
     }
     assert!(w.coordinator.tables.waiting <= 2);
-    assert!(w.coordinator.journal.effects.len() <= 2 + 10, "replies to 2, and the tables to begin with");
+    assert!(
+        w.coordinator.journal.effects.len() <= 2 + 10,
+        "replies to 2, and the tables to begin with"
+    );
     assert!(w.replies.values().all(|reply| outcome(reply).unwrap().0 == Status::Retry));
     w.disk_stalls = false;
     w.run();
@@ -753,7 +765,9 @@ fn a_state_that_makes_no_sense_is_refused() {
     assert_eq!(restore(&[(b"c", &c), (&lease, &[])]), RestoreError::Damaged("lease"));
     let bad_tables = |tables: &[(u64, durable::Table<'_>)]| {
         let mut pairs = vec![(b"c".to_vec(), c.clone())];
-        pairs.extend(tables.iter().map(|(id, table)| (Key::Table(*id).emit(), durable::encode(table))));
+        pairs.extend(
+            tables.iter().map(|(id, table)| (Key::Table(*id).emit(), durable::encode(table))),
+        );
         let pairs: Vec<_> = pairs.iter().map(|(key, value)| (&key[..], &value[..])).collect();
         restore(&pairs)
     };
@@ -779,8 +793,14 @@ fn golden_state() {
     };
     let numbers = [9u64, 1, 2, 3, 4, 5].map(u64::to_be_bytes).concat();
     assert_eq!(encode(&cluster), [vec![0, 1], numbers].concat());
-    let server =
-        Server { generation: 2, place: Place::Crashed, nonce: 3, capacity_bytes: 4, control: "c", data: "d" };
+    let server = Server {
+        generation: 2,
+        place: Place::Crashed,
+        nonce: 3,
+        capacity_bytes: 4,
+        control: "c",
+        data: "d",
+    };
     let bytes = b"\0\0\0\x02\x02\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\x04\0\x01c\0\x01d";
     assert_eq!(encode(&server), bytes);
     let table = Table {
@@ -847,7 +867,10 @@ impl Story {
             for ((server, state), i) in owners.into_iter().zip(0..) {
                 assert_eq!(state, NORMAL);
                 let master = self.w.masters.values().find(|master| master.id == server).unwrap();
-                assert!(master.owns.iter().any(|owned| owned.0 == key.table), "tablet {i} of {name}");
+                assert!(
+                    master.owns.iter().any(|owned| owned.0 == key.table),
+                    "tablet {i} of {name}"
+                );
             }
         }
         for lease in self.leases.clone() {
@@ -869,8 +892,9 @@ impl Story {
             self.tables.insert(name.into(), key);
             self.check();
         }
-        let lease =
-            Leased::parse(&self.insist(RenewClient { cluster: 0, lease: LeaseId(0), release: false }.emit()));
+        let lease = Leased::parse(
+            &self.insist(RenewClient { cluster: 0, lease: LeaseId(0), release: false }.emit()),
+        );
         assert!(self.leases.insert(lease.unwrap().lease.0));
         let key = self.tables.remove("a").unwrap();
         assert_eq!(self.insist(DropTable { table: key.table, name: "a" }.emit()), done());
@@ -895,7 +919,10 @@ fn a_full_disk_refuses_changes_and_nothing_else() {
     w.disk_full = true;
     let refused = |w: &mut World, request: Vec<u8>| {
         let reply = w.answer(request);
-        assert_eq!((outcome(&reply).unwrap().0, failure_text(&reply)), (Status::NotDurable, "no room"));
+        assert_eq!(
+            (outcome(&reply).unwrap().0, failure_text(&reply)),
+            (Status::NotDurable, "no room")
+        );
     };
     let drop_a = DropTable { table: TableId(0), name: "a" }.emit();
     let lease_request = RenewClient { cluster: 0, lease: LeaseId(0), release: false }.emit();

@@ -341,7 +341,9 @@ pub fn parse(bytes: &[u8]) -> Option<(Entry<'_>, usize)> {
                 key,
             })
         }
-        KIND_COMPLETION => Entry::Completion(parse_completion(CompletionWire::ref_from_bytes(whole).ok()?)?),
+        KIND_COMPLETION => {
+            Entry::Completion(parse_completion(CompletionWire::ref_from_bytes(whole).ok()?)?)
+        }
         KIND_GROUP => Entry::Group(&whole[HEAD..]),
         _ => return None,
     };
@@ -364,9 +366,17 @@ fn parse_completion(wire: &CompletionWire) -> Option<Completion> {
         _ => return None,
     };
     let once = Once { lease: LeaseId(wire.lease.get()), rpc: wire.rpc.get(), ack: wire.ack.get() };
-    let outcome =
-        Outcome { status: Status::from_code(wire.status)?, version: Version(wire.version.get()), sum };
-    Some(Completion { once, table: TableId(wire.table.get()), hash: KeyHash(wire.hash.get()), outcome })
+    let outcome = Outcome {
+        status: Status::from_code(wire.status)?,
+        version: Version(wire.version.get()),
+        sum,
+    };
+    Some(Completion {
+        once,
+        table: TableId(wire.table.get()),
+        hash: KeyHash(wire.hash.get()),
+        outcome,
+    })
 }
 
 /// Marks the entry at the start of `entry` as dead in this memory.

@@ -69,7 +69,8 @@ impl Loans {
     }
 
     fn drop_copy(&mut self, copy: u32) {
-        let Some(bytes) = self.copies.get_mut(copy as usize).filter(|bytes| !bytes.is_empty()) else {
+        let Some(bytes) = self.copies.get_mut(copy as usize).filter(|bytes| !bytes.is_empty())
+        else {
             return;
         };
         self.copied_bytes -= bytes.len() as u64;
@@ -109,7 +110,8 @@ impl Log {
         if slice.segment & COPY != 0 {
             return self.loans.drop_copy(slice.segment & !COPY);
         }
-        let Some(segment) = self.slots.get_mut(slice.segment as usize).filter(|s| s.pins > 0) else {
+        let Some(segment) = self.slots.get_mut(slice.segment as usize).filter(|s| s.pins > 0)
+        else {
             return;
         };
         segment.pins -= 1;

@@ -130,7 +130,8 @@ impl Leases {
             match leases.iter().position(|&lease| lease == suspended.lease) {
                 Some(index) => {
                     self.suspended_bytes -= suspended.request.len();
-                    released.push((suspended, times.as_ref().map(|times| times.valid_ns[index] == 0)));
+                    released
+                        .push((suspended, times.as_ref().map(|times| times.valid_ns[index] == 0)));
                 }
                 None => self.suspended.push_back(suspended),
             }

@@ -70,7 +70,9 @@ impl Membership {
         match self.state {
             // The coordinator may be faster with its orders than with its answer.
             State::Joining => Err(Status::Retry),
-            State::Member { cluster: mine, server: me } if (mine, me) == (cluster, server) => Ok(()),
+            State::Member { cluster: mine, server: me } if (mine, me) == (cluster, server) => {
+                Ok(())
+            }
             _ => Err(Status::NotInCluster),
         }
     }
@@ -142,7 +144,8 @@ impl Membership {
             }
             Err(Status::NotInCluster) if self.state != State::Joining => {
                 self.state = State::Gone;
-                let reason = String::from("the cluster has given this server up: its lease had run out");
+                let reason =
+                    String::from("the cluster has given this server up: its lease had run out");
                 Some(Output::Stop { reason })
             }
             Err(_) => {

@@ -8,11 +8,12 @@ use sprat_proto::rpc::ServerRpc;
 
 use super::*;
 use crate::message::control::{
-    CheckLease, DropTablet, Enlist, Enlisted, LeaseTimes, RenewServer, Renewed, TakeTablet, done, failure,
-    opcode,
+    CheckLease, DropTablet, Enlist, Enlisted, LeaseTimes, RenewServer, Renewed, TakeTablet, done,
+    failure, opcode,
 };
 use crate::message::data::{
-    Amount, RejectRules, echo_reply, increment_reply, mutation_reply, objects_reply, read_reply, stats_reply,
+    Amount, RejectRules, echo_reply, increment_reply, mutation_reply, objects_reply, read_reply,
+    stats_reply,
 };
 use crate::types::{HashKey, LeaseId, MAX_KEY, MAX_VALUE, TableId};
 
@@ -59,7 +60,10 @@ impl Rig {
     /// A member of the cluster that owns all of the table.
     fn serving(config: Config) -> Self {
         let mut rig = Self::new(config);
-        rig.answer(Opcode::Enlist, Enlisted { cluster: CLUSTER, server: ME, lease_ns: TERM_NS }.emit());
+        rig.answer(
+            Opcode::Enlist,
+            Enlisted { cluster: CLUSTER, server: ME, lease_ns: TERM_NS }.emit(),
+        );
         let take = take(0, u64::MAX);
         assert_eq!(rig.ask(take.emit()), done());
         rig
@@ -74,7 +78,9 @@ impl Rig {
             match output {
                 Output::Connect { link, .. } => assert_eq!(link, COORDINATOR),
                 Output::Call { link, tag, message, deadline } => {
-                    assert!(link == COORDINATOR && deadline > self.now && message.slices.is_empty());
+                    assert!(
+                        link == COORDINATOR && deadline > self.now && message.slices.is_empty()
+                    );
                     self.calls.push((tag, message.bytes));
                 }
                 Output::Reply { caller, message } => {
@@ -83,7 +89,10 @@ impl Rig {
                 }
                 Output::Counters { caller, mut message } => {
                     message.bytes.push(b'}');
-                    assert!(self.replies.insert(caller.rpc.0, message.bytes).is_none(), "one reply");
+                    assert!(
+                        self.replies.insert(caller.rpc.0, message.bytes).is_none(),
+                        "one reply"
+                    );
                 }
                 Output::Stop { reason } => {
                     assert!(!reason.is_empty());
@@ -112,8 +121,11 @@ impl Rig {
         let reply = reply.map(|message| self.take_message(message));
         self.pump();
         // What was counted goes by way of the world, which adds to it, and waits for nothing.
-        let counted =
-            if opcode(request) == Ok(Opcode::Stats) { self.replies.remove(&self.callers) } else { None };
+        let counted = if opcode(request) == Ok(Opcode::Stats) {
+            self.replies.remove(&self.callers)
+        } else {
+            None
+        };
         reply.or(counted).ok_or(self.callers)
     }
 
@@ -224,8 +236,14 @@ fn tablets_are_taken_and_dropped() {
     let repeated = take(0, u64::MAX).emit();
     assert_eq!(rig.ask(repeated), done());
     let other = ServerId { index: 1, generation: 2 };
-    assert_eq!(rig.status(TakeTablet { server: other, ..take(0, 9) }.emit()), Some(Status::NotInCluster));
-    assert_eq!(rig.status(TakeTablet { cluster: 1, ..take(0, 9) }.emit()), Some(Status::NotInCluster));
+    assert_eq!(
+        rig.status(TakeTablet { server: other, ..take(0, 9) }.emit()),
+        Some(Status::NotInCluster)
+    );
+    assert_eq!(
+        rig.status(TakeTablet { cluster: 1, ..take(0, 9) }.emit()),
+        Some(Status::NotInCluster)
+    );
     assert_eq!(rig.status(take(0, 9).emit()), Some(Status::BadFormat), "it overlaps");
     assert_eq!(rig.status(take(9, 0).emit()), Some(Status::BadFormat));
 
@@ -270,14 +288,19 @@ fn operations_and_their_verdicts() {
     let reply = rig.ask(Read { target, key: b"" }.emit());
     assert_eq!(read_reply(&reply).unwrap_err().status, Status::ObjectDoesntExist);
 
-    let add = |rpc, amount| Increment { target: TARGET, once: once(1, rpc, 5), amount, key: b"n" }.emit();
+    let add =
+        |rpc, amount| Increment { target: TARGET, once: once(1, rpc, 5), amount, key: b"n" }.emit();
     let reply = rig.ask(add(6, Amount::Integer(-5)));
     assert_eq!(increment_reply(&reply), Ok((Version(3), (-5i64).to_be_bytes())));
     assert_eq!(rig.ask(add(6, Amount::Integer(-5))), reply, "the sum is remembered");
     assert_eq!(rig.read(b"n"), Ok((Version(3), b"-5".to_vec())));
     assert!(rig.write(once(1, 7, 6), b"n", b"1234567").is_ok());
     let refusal = rig.ask(add(8, Amount::Double(1.0)));
-    assert_eq!(increment_reply(&refusal), Ok((Version(5), 1234568f64.to_be_bytes())), "text is counted on");
+    assert_eq!(
+        increment_reply(&refusal),
+        Ok((Version(5), 1234568f64.to_be_bytes())),
+        "text is counted on"
+    );
     let half = rig.ask(add(9, Amount::Double(0.5)));
     assert_eq!(increment_reply(&half), Ok((Version(6), 1234568.5f64.to_be_bytes())));
     let refusal = rig.ask(add(10, Amount::Integer(1)));
@@ -314,7 +337,11 @@ fn what_cannot_be_served_says_why() {
     assert_eq!(rig.read(&long_key[1..]), Err(Status::ObjectDoesntExist));
     assert_eq!(rig.write(once(1, 2, 1), &long_key, b""), Err(Status::KeyTooLong));
     assert_eq!(rig.write(once(1, 2, 1), b"", &vec![0; MAX_VALUE + 1]), Err(Status::ValueTooLong));
-    assert_eq!(rig.write(once(1, 2, 1), b"", &vec![0; 5000]), Err(Status::ValueTooLong), "small segments");
+    assert_eq!(
+        rig.write(once(1, 2, 1), b"", &vec![0; 5000]),
+        Err(Status::ValueTooLong),
+        "small segments"
+    );
     assert_eq!(rig.write(once(0, 2, 1), b"", b""), Err(Status::ExpiredLease), "no lease at all");
     assert_eq!(rig.write(once(1, 1, 1), b"", b""), Err(Status::StaleRpc));
     assert_eq!(rig.write(once(1, 514, 1), b"", b""), Err(Status::Retry), "too far ahead");
@@ -342,7 +369,8 @@ fn a_mutation_waits_until_its_clients_lease_is_known() {
         let amount = Amount::Integer(1);
         Increment { target: TARGET, once: once(1, rpc, 0), amount, key: b"n" }.emit()
     };
-    let other = Increment { target: TARGET, once: once(2, 1, 0), amount: Amount::Integer(1), key: b"n" };
+    let other =
+        Increment { target: TARGET, once: once(2, 1, 0), amount: Amount::Integer(1), key: b"n" };
     // A repetition that comes meanwhile gets the same answer.
     let first = rig.send(&request(1)).unwrap_err();
     let second = rig.send(&request(2)).unwrap_err();
@@ -421,8 +449,9 @@ fn answers_wait_until_the_log_is_safe() {
         ..Config::default()
     });
     rig.master.memory.results.extend(LeaseId(1), Instant::NEVER);
-    let write =
-        |rpc, key: &'static [u8]| Write { target: TARGET, once: once(1, rpc, 0), key, value: b"v" }.emit();
+    let write = |rpc, key: &'static [u8]| {
+        Write { target: TARGET, once: once(1, rpc, 0), key, value: b"v" }.emit()
+    };
     let a = rig.send(&write(1, b"a")).unwrap_err();
     let after_a = rig.master.memory().log.tail();
     let b = rig.send(&write(2, b"b")).unwrap_err();
@@ -438,19 +467,24 @@ fn answers_wait_until_the_log_is_safe() {
     let read_b = rig.send(&Read { target: TARGET, key: b"b" }.emit()).unwrap_err();
     rig.master.durable(rig.master.memory().log.tail());
     rig.pump();
-    assert_eq!(rig.replies.keys().copied().collect::<Vec<_>>(), [a, b, read_a, read_nothing, read_b]);
+    assert_eq!(
+        rig.replies.keys().copied().collect::<Vec<_>>(),
+        [a, b, read_a, read_nothing, read_b]
+    );
     assert_eq!(read_reply(&rig.replies[&read_b]), Ok((Version(2), &b"v"[..])));
 }
 
 #[test]
 fn large_values_are_not_copied_and_stay_until_released() {
-    let mut rig = Rig::serving(Config { log_bytes: 16 << 12, segment_bytes: 1 << 12, ..Config::default() });
+    let mut rig =
+        Rig::serving(Config { log_bytes: 16 << 12, segment_bytes: 1 << 12, ..Config::default() });
     rig.client(1, TERM_NS);
     let value: Vec<u8> = (0..=255).chain(0..=255).collect();
     assert!(rig.write(once(1, 2, 1), b"big", &value).is_ok());
     let caller = Caller { door: 0, rpc: ServerRpc(0) };
     let request = Read { target: TARGET, key: b"big" }.emit();
-    let message = rig.master.request(rig.now, caller, Payload::Borrowed(&request), Instant::NEVER).unwrap();
+    let message =
+        rig.master.request(rig.now, caller, Payload::Borrowed(&request), Instant::NEVER).unwrap();
     assert_eq!((message.bytes.len(), message.len()), (12, 12 + value.len()));
     let slice = message.slices[0];
     // The object is overwritten and cleaned away, and the reply still says what it said.
@@ -467,7 +501,8 @@ fn large_values_are_not_copied_and_stay_until_released() {
 
 #[test]
 fn an_enumeration_lists_everything_once() {
-    let mut rig = Rig::serving(Config { log_bytes: 16 << 16, segment_bytes: 1 << 16, ..Config::default() });
+    let mut rig =
+        Rig::serving(Config { log_bytes: 16 << 16, segment_bytes: 1 << 16, ..Config::default() });
     rig.client(1, TERM_NS);
     let mut expected = BTreeMap::new();
     for n in 0..300u64 {
@@ -476,8 +511,14 @@ fn an_enumeration_lists_everything_once() {
         expected.insert(n.to_be_bytes().to_vec(), (version, value));
     }
     let mut listed = BTreeMap::new();
-    let mut request =
-        Enumerate { cluster: CLUSTER, table: TABLE, first: 0, last: u64::MAX, cursor: 0, limit_bytes: 5000 };
+    let mut request = Enumerate {
+        cluster: CLUSTER,
+        table: TABLE,
+        first: 0,
+        last: u64::MAX,
+        cursor: 0,
+        limit_bytes: 5000,
+    };
     loop {
         let reply = rig.ask(request.emit());
         assert!(reply.len() < 16_000);
@@ -562,7 +603,10 @@ fn every_increment_counts_once() {
             }
         }
         for (key, sum) in sums.into_iter().enumerate() {
-            assert_eq!(rig.read(&[key as u8; 100]).unwrap().1, alloc::format!("{sum}").into_bytes());
+            assert_eq!(
+                rig.read(&[key as u8; 100]).unwrap().1,
+                alloc::format!("{sum}").into_bytes()
+            );
         }
         assert!(rig.master.cleaner.cleaned() > 10, "{}", rig.master.cleaner.cleaned());
     }
@@ -570,7 +614,8 @@ fn every_increment_counts_once() {
 
 #[test]
 fn full_memory_says_so_and_recovers_by_removals() {
-    let mut rig = Rig::serving(Config { log_bytes: 32 << 12, segment_bytes: 1 << 12, ..Config::default() });
+    let mut rig =
+        Rig::serving(Config { log_bytes: 32 << 12, segment_bytes: 1 << 12, ..Config::default() });
     rig.master.memory.results.extend(LeaseId(1), Instant::NEVER);
     let (mut rpc, mut keys) = (1, 0u64);
     loop {
@@ -585,7 +630,8 @@ fn full_memory_says_so_and_recovers_by_removals() {
     let full = log.live_bytes() * 100 / log.live_limit();
     assert!((88..=100).contains(&full), "{full} %");
     for n in 0..keys {
-        let remove = Remove { target: TARGET, once: once(1, rpc, rpc - 1), key: &n.to_be_bytes() }.emit();
+        let remove =
+            Remove { target: TARGET, once: once(1, rpc, rpc - 1), key: &n.to_be_bytes() }.emit();
         let done = (0..100).any(|_| mutation_reply(&rig.ask(remove.clone())).is_ok());
         assert!(done, "{n} of {keys}");
         rpc += 1;

@@ -51,7 +51,12 @@ impl World {
     }
 
     /// Executes a mutation exactly once, cleaning as the master does; `None` if memory is full.
-    pub(crate) fn mutate(&mut self, key: &[u8], rules: RejectRules, change: Change<'_>) -> Option<Outcome> {
+    pub(crate) fn mutate(
+        &mut self,
+        key: &[u8],
+        rules: RejectRules,
+        change: Change<'_>,
+    ) -> Option<Outcome> {
         self.rpc += 1;
         let once = Once { lease: LEASE, rpc: self.rpc, ack: self.ack };
         let verdict = {
@@ -100,18 +105,24 @@ impl World {
             Change::Add(Amount::Integer(amount)) => {
                 // No oracle for what is a number: that is the tests' of `number`. But text of one
                 // is always written plainly.
-                let number: Option<i64> = number.parse().ok().filter(|n: &i64| n.to_string() == number);
+                let number: Option<i64> =
+                    number.parse().ok().filter(|n: &i64| n.to_string() == number);
                 match number
                     .ok_or(Status::NotANumber)
                     .and_then(|n| n.checked_add(amount).ok_or(Status::Overflow))
                 {
                     Ok(sum) => (sum.to_string().into_bytes(), Some(sum.to_be_bytes())),
-                    Err(status) => return assert_eq!(outcome, Outcome { status, version, sum: None }),
+                    Err(status) => {
+                        return assert_eq!(outcome, Outcome { status, version, sum: None });
+                    }
                 }
             }
             Change::Add(Amount::Double(amount)) => {
                 let Some(number) = number::double(number.as_bytes()) else {
-                    return assert_eq!(outcome, Outcome { status: Status::NotANumber, version, sum: None });
+                    return assert_eq!(
+                        outcome,
+                        Outcome { status: Status::NotANumber, version, sum: None }
+                    );
                 };
                 let sum = number + amount;
                 (number::double_text(sum).into_bytes(), Some(sum.to_be_bytes()))
@@ -146,7 +157,10 @@ impl World {
         for (&rpc, &outcome) in &self.outcomes {
             let once = Once { lease: LEASE, rpc, ack: 0 };
             let verdict = self.memory.results.check(Instant::ZERO, once, |_| ());
-            assert!(matches!(verdict, Verdict::Done(same, _) if same == outcome), "{rpc} {verdict:?}");
+            assert!(
+                matches!(verdict, Verdict::Done(same, _) if same == outcome),
+                "{rpc} {verdict:?}"
+            );
         }
         let live: u64 = self.memory.log.slots().iter().map(|segment| u64::from(segment.live)).sum();
         assert_eq!(live, self.memory.log.live_bytes());
@@ -159,7 +173,8 @@ impl World {
         let mut outcomes = BTreeMap::new();
         let mut safe_version = Version(0);
         let log = &mut self.memory.log;
-        let slots: Vec<u32> = log.segments().map(|(id, _)| id).filter_map(|id| log.slot(id)).collect();
+        let slots: Vec<u32> =
+            log.segments().map(|(id, _)| id).filter_map(|id| log.slot(id)).collect();
         for slot in slots {
             log.seal(slot);
             let segment = &log.slots()[slot as usize];
@@ -301,7 +316,10 @@ fn tombstones_do_not_pile_up_behind_cold_segments() {
         let key = n.to_be_bytes();
         assert!(world.mutate(&key, none, Change::Write(&[1; 20])).is_some(), "{n}");
         if let Some(older) = n.checked_sub(50).filter(|older| older % 100 != 0) {
-            assert!(world.mutate(&older.to_be_bytes(), none, Change::Write(&[2; 20])).is_some(), "{n}");
+            assert!(
+                world.mutate(&older.to_be_bytes(), none, Change::Write(&[2; 20])).is_some(),
+                "{n}"
+            );
         }
         if let Some(older) = n.checked_sub(90).filter(|older| older % 100 != 0) {
             assert!(world.mutate(&older.to_be_bytes(), none, Change::Remove).is_some(), "{n}");
@@ -357,7 +375,10 @@ fn the_limits_on_keys_and_values() {
     assert_eq!(check_sizes(&[0; MAX_KEY + 1], &[]), Err(Status::KeyTooLong));
     assert_eq!(check_sizes(&[], &[0; MAX_VALUE + 1]), Err(Status::ValueTooLong));
     // The longest object fits into a segment.
-    assert!(HEAD + OBJECT + MAX_KEY + MAX_VALUE + COMPLETION < crate::segment::SEGMENT_BYTES as usize / 2);
+    assert!(
+        HEAD + OBJECT + MAX_KEY + MAX_VALUE + COMPLETION
+            < crate::segment::SEGMENT_BYTES as usize / 2
+    );
     let mut world = World::new(8, 4096);
     let once = Once { lease: LEASE, rpc: 1, ack: 0 };
     let change = Change::Write(&[0; 4096]);
@@ -384,13 +405,18 @@ fn enumeration_while_the_table_changes() {
         for (first, last) in [(0, half), (half + 1, u64::MAX)] {
             let mut cursor = 0;
             loop {
-                let request = Enumerate { cluster: 0, table: TABLE, first, last, cursor, limit_bytes: 0 };
+                let request =
+                    Enumerate { cluster: 0, table: TABLE, first, last, cursor, limit_bytes: 0 };
                 let listing = world.memory.enumerate(&request, rng.below(500) as usize);
-                let reply =
-                    [&crate::message::data::objects_head(listing.count, listing.next), &listing.bytes[..]];
+                let reply = [
+                    &crate::message::data::objects_head(listing.count, listing.next),
+                    &listing.bytes[..],
+                ];
                 let reply = reply.concat();
                 for (key, version, value) in crate::message::data::objects_reply(&reply).unwrap() {
-                    assert!((first..=last).contains(&world.memory.tablets.hash(TABLE, key).unwrap().0));
+                    assert!(
+                        (first..=last).contains(&world.memory.tablets.hash(TABLE, key).unwrap().0)
+                    );
                     let twice = listed.insert(key.to_vec(), (version, value.to_vec()));
                     assert!(twice.is_none() || changed.contains(&key.to_vec()));
                 }
@@ -480,8 +506,17 @@ fn a_dropped_tablets_objects_go() {
 fn writes_are_refused_only_at_the_limit() {
     const SEGMENT: u64 = 16 << 10;
     let none = RejectRules::default();
-    let lens = [(100, 100), (1950, 1950), (2048, 2048), (4000, 4000), (5000, 7000), (50, 2100), (8100, 8100)];
-    for (segments, (least, most)) in [6, 8, 9, 16, 32, 128].into_iter().flat_map(|n| lens.map(|len| (n, len)))
+    let lens = [
+        (100, 100),
+        (1950, 1950),
+        (2048, 2048),
+        (4000, 4000),
+        (5000, 7000),
+        (50, 2100),
+        (8100, 8100),
+    ];
+    for (segments, (least, most)) in
+        [6, 8, 9, 16, 32, 128].into_iter().flat_map(|n| lens.map(|len| (n, len)))
     {
         let mut rng = Rng::seeded(segments * 31 + most);
         let mut world = World::new(segments, SEGMENT as u32);
@@ -506,12 +541,22 @@ fn writes_are_refused_only_at_the_limit() {
                         !there,
                         "{segments} segments, {least} to {most} bytes: refused {len} in place of as many, at {at:?}, {:?}",
                         log.segments()
-                            .map(|(i, s)| (i, s.written, s.live, s.tombstones, s.state, s.closed_early))
+                            .map(|(i, s)| (
+                                i,
+                                s.written,
+                                s.live,
+                                s.tombstones,
+                                s.state,
+                                s.closed_early
+                            ))
                             .collect::<Vec<_>>()
                     );
                     let appended = HEAD + OBJECT + key.len() + len as usize + COMPLETION;
                     let limit = world.memory.log.live_limit_with(appended);
-                    assert!(before + appended as u64 > limit, "refused {len} at {before} of {limit} bytes");
+                    assert!(
+                        before + appended as u64 > limit,
+                        "refused {len} at {before} of {limit} bytes"
+                    );
                     full = true;
                 }
                 Some(_) if !full => keys += 1,

@@ -49,7 +49,9 @@ pub fn opcode(request: &[u8]) -> Result<Opcode, Status> {
 #[inline]
 pub fn outcome(reply: &[u8]) -> Result<(Status, &[u8]), Status> {
     match *reply {
-        [VERSION, code, _, _, ref rest @ ..] => Ok((Status::from_code(code).ok_or(Status::BadFormat)?, rest)),
+        [VERSION, code, _, _, ref rest @ ..] => {
+            Ok((Status::from_code(code).ok_or(Status::BadFormat)?, rest))
+        }
         [_, _, _, _, ..] => Err(Status::BadVersion),
         _ => Err(Status::BadFormat),
     }

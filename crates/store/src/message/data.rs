@@ -296,7 +296,12 @@ impl Once {
 
 /// The parts as one vector: `out`, whatever it held, or a longer one of exactly their length.
 #[inline]
-fn concat(mut out: Vec<u8>, fixed: &(impl IntoBytes + Immutable), key: &[u8], value: &[u8]) -> Vec<u8> {
+fn concat(
+    mut out: Vec<u8>,
+    fixed: &(impl IntoBytes + Immutable),
+    key: &[u8],
+    value: &[u8],
+) -> Vec<u8> {
     let fixed = fixed.as_bytes();
     out.clear();
     out.reserve_exact(fixed.len() + key.len() + value.len());
@@ -360,7 +365,8 @@ impl<'a> Write<'a> {
     #[inline]
     pub fn parse(request: &'a [u8]) -> Result<Self, Status> {
         let (wire, rest) = split::<WriteWire>(request, Opcode::Write)?;
-        let key_len = rest.len().checked_sub(wire.value_len.get() as usize).ok_or(Status::BadFormat)?;
+        let key_len =
+            rest.len().checked_sub(wire.value_len.get() as usize).ok_or(Status::BadFormat)?;
         let (key, value) = rest.split_at(key_len);
         let target = Target::parse(&wire.mutation.target)?;
         Ok(Self { target, once: Once::parse(&wire.mutation), key, value })

@@ -42,7 +42,11 @@ impl File {
 
     /// What a power failure leaves: of each sector that is not safe, what was there or what was written.
     fn crash(&self, rng: &mut Rng) -> Vec<u8> {
-        let len = if rng.chance(500_000) { self.bytes.len() } else { self.safe.len().min(self.bytes.len()) };
+        let len = if rng.chance(500_000) {
+            self.bytes.len()
+        } else {
+            self.safe.len().min(self.bytes.len())
+        };
         let mut left = self.bytes[..len].to_vec();
         for at in (0..len).step_by(SECTOR) {
             let end = (at + SECTOR).min(len);
@@ -80,7 +84,9 @@ fn golden_file() {
     assert_eq!(file.bytes[8192..], [&[0, 0, 0, 14][..], &chain, &changes].concat());
     for (at, serial) in [(0, 4), (4096, 3)] {
         let mut block = b"SPRATST\n\0\x02\0\0\0\0\0\0".to_vec();
-        block.extend([0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0x20, 22]);
+        block.extend([
+            0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0x20, 22,
+        ]);
         block.extend([&chain[..], &[0; 4], &[0, 0, 0, 0, 0, 0, 0, serial], &[0; 4]].concat());
         block.extend(crc32c(0, &block).to_be_bytes());
         assert_eq!(file.bytes[at..at + 64], block, "superblock at {at}");
@@ -182,7 +188,10 @@ fn a_checkpoint_goes_to_the_front_when_there_is_room() {
     for _ in 0..4 {
         let (new, pieces) = log.checkpoint(&pairs);
         assert_eq!(pieces[0].at, new.start);
-        assert!(pieces.windows(2).all(|two| two[0].end() == two[1].at), "records follow each other");
+        assert!(
+            pieces.windows(2).all(|two| two[0].end() == two[1].at),
+            "records follow each other"
+        );
         assert!(new.start >= log.end || new.end <= log.start, "the old generation is touched");
         starts.push(new.start);
         log = new;

@@ -34,7 +34,8 @@ impl Checked {
     fn check(&self) {
         assert_eq!(self.table.len(), self.hashes.len() as u64);
         for (&bits, &hash) in &self.hashes {
-            let place = self.table.find(hash, |at| at.bits() == bits).expect("every entry is found");
+            let place =
+                self.table.find(hash, |at| at.bits() == bits).expect("every entry is found");
             assert_eq!(self.table.location(place).bits(), bits);
         }
         let mut seen = self.walk();
@@ -49,7 +50,10 @@ impl Checked {
             next = self.table.walk(hash, &mut line);
             for at in &line {
                 let theirs = self.hashes[&at.bits()];
-                assert!(theirs >= hash && next.is_none_or(|next| theirs < next), "lines are in order");
+                assert!(
+                    theirs >= hash && next.is_none_or(|next| theirs < next),
+                    "lines are in order"
+                );
             }
             seen.extend(line.iter().map(|at| at.bits()));
         }
@@ -126,7 +130,8 @@ fn a_walk_while_the_table_grows() {
         while let Some(hash) = next {
             line.clear();
             next = checked.table.walk(hash, &mut line);
-            let taken = line.iter().filter(|at| checked.hashes[&at.bits()] >= hash).map(|at| at.bits());
+            let taken =
+                line.iter().filter(|at| checked.hashes[&at.bits()] >= hash).map(|at| at.bits());
             seen.extend(taken.filter(|bits| before.contains(bits)));
             for _ in 0..rng.below(20) {
                 checked.insert(rng.u64());

@@ -44,7 +44,8 @@ impl Foreign {
     /// # Errors
     /// As [`Foreign::new`].
     pub fn check(base: *mut u8, len: usize, writable: bool) -> io::Result<()> {
-        let sound = len > 0 && isize::try_from(len).is_ok() && base.addr().checked_add(len).is_some();
+        let sound =
+            len > 0 && isize::try_from(len).is_ok() && base.addr().checked_add(len).is_some();
         if !sound {
             return Err(Errno::INVAL.into());
         }
@@ -69,7 +70,11 @@ impl Foreign {
     /// If they do not.
     #[inline]
     pub fn address(&self, offset: usize, n: usize) -> *mut u8 {
-        assert!(offset <= self.len && n <= self.len - offset, "{n} bytes at {offset} of {}", self.len);
+        assert!(
+            offset <= self.len && n <= self.len - offset,
+            "{n} bytes at {offset} of {}",
+            self.len
+        );
         self.base.wrapping_add(offset)
     }
 

@@ -39,12 +39,20 @@ mod handler {
 mod routine {
     /// # Safety
     /// None is needed: it does nothing.
-    pub(super) unsafe fn copy(_to: *mut u8, _from: *const u8, _n: usize) -> Result<(), super::Gone> {
+    pub(super) unsafe fn copy(
+        _to: *mut u8,
+        _from: *const u8,
+        _n: usize,
+    ) -> Result<(), super::Gone> {
         Err(super::Gone)
     }
     /// # Safety
     /// None is needed: it does nothing.
-    pub(super) unsafe fn swap(_at: *mut u64, _old: &mut u64, _new: u64) -> Result<bool, super::Gone> {
+    pub(super) unsafe fn swap(
+        _at: *mut u64,
+        _old: &mut u64,
+        _new: u64,
+    ) -> Result<bool, super::Gone> {
         Err(super::Gone)
     }
 }
@@ -119,7 +127,8 @@ pub(super) unsafe fn read(from: *const u8, to: *mut u8, n: usize) -> Result<(), 
     // SAFETY: the caller's promise for `to`; of `from` the kernel finds out.
     whole(n, |done, left| unsafe {
         let local = libc::iovec { iov_base: to.add(done).cast(), iov_len: left };
-        let remote = libc::iovec { iov_base: from.wrapping_add(done).cast_mut().cast(), iov_len: left };
+        let remote =
+            libc::iovec { iov_base: from.wrapping_add(done).cast_mut().cast(), iov_len: left };
         libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0)
     })
 }

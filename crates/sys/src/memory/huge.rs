@@ -36,7 +36,9 @@ pub fn keep_freed() {
     #[cfg(target_env = "gnu")]
     {
         // Both at once: the allocator moves neither any more once one is set. 32 MiB is the most that it takes.
-        for (what, bytes) in [(libc::M_TRIM_THRESHOLD, 64 << 20), (libc::M_MMAP_THRESHOLD, 32 << 20)] {
+        for (what, bytes) in
+            [(libc::M_TRIM_THRESHOLD, 64 << 20), (libc::M_MMAP_THRESHOLD, 32 << 20)]
+        {
             // SAFETY: it only sets a number; no other thread is needed to be still.
             unsafe { libc::mallopt(what, bytes) };
         }
@@ -76,7 +78,9 @@ unsafe impl GlobalAlloc for Allocator {
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         // The caller promises that the new size makes a valid layout.
-        let Ok(new) = Layout::from_size_align(new_size, layout.align()) else { return ptr::null_mut() };
+        let Ok(new) = Layout::from_size_align(new_size, layout.align()) else {
+            return ptr::null_mut();
+        };
         if !Self::is_large(layout) && !Self::is_large(new) {
             // SAFETY: the block came from `System` with this layout, and stays there.
             return unsafe { System.realloc(block, layout, new_size) };
@@ -104,7 +108,12 @@ fn map(size: usize) -> *mut u8 {
     let Some(reserve) = want.checked_add(HUGE) else { return ptr::null_mut() };
     // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nothing that exists.
     let mapped = unsafe {
-        mmap_anonymous(ptr::null_mut(), reserve, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
+        mmap_anonymous(
+            ptr::null_mut(),
+            reserve,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::PRIVATE,
+        )
     };
     let Ok(start) = mapped else { return ptr::null_mut() };
     let start: *mut u8 = start.cast();

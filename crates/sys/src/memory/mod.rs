@@ -46,7 +46,10 @@ impl Sealed {
     /// # Errors
     /// Out of memory or of file descriptors.
     pub fn create(len: usize) -> io::Result<Self> {
-        let fd = rustix::fs::memfd_create("sprat-ring", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        let fd = rustix::fs::memfd_create(
+            "sprat-ring",
+            MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
+        )?;
         // Allocated now, so that a lack of memory is an error here and not a fault at some later access.
         rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, len as u64)?;
         rustix::fs::fcntl_add_seals(&fd, SEALS)?;
@@ -59,7 +62,8 @@ impl Sealed {
     /// `InvalidData` if its size, its seals or its file system are not what [`Sealed::create`] makes.
     pub fn check(fd: OwnedFd, len: usize) -> io::Result<Self> {
         let bad = |what| io::Error::new(io::ErrorKind::InvalidData, what);
-        let seals = rustix::fs::fcntl_get_seals(&fd).map_err(|_| bad("the shared file is no memory file"))?;
+        let seals = rustix::fs::fcntl_get_seals(&fd)
+            .map_err(|_| bad("the shared file is no memory file"))?;
         if !seals.contains(SEALS) || seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE) {
             return Err(bad("the shared file has the wrong seals"));
         }
@@ -79,7 +83,8 @@ impl Sealed {
     /// `InvalidData` if it can, is shorter, or is on a file system where a page may be refused later.
     pub fn unshrinkable(fd: OwnedFd, len: usize) -> io::Result<Self> {
         let bad = |what| io::Error::new(io::ErrorKind::InvalidData, what);
-        let seals = rustix::fs::fcntl_get_seals(&fd).map_err(|_| bad("the shared file is no memory file"))?;
+        let seals = rustix::fs::fcntl_get_seals(&fd)
+            .map_err(|_| bad("the shared file is no memory file"))?;
         if !seals.contains(SealFlags::SHRINK) {
             return Err(bad("the shared file may shrink: it needs F_SEAL_SHRINK"));
         }
@@ -201,13 +206,19 @@ impl Region {
     fn zeros(len: usize, flags: MapFlags) -> io::Result<Self> {
         // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of ours.
         let base = unsafe {
-            rustix::mm::mmap_anonymous(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags)?
+            rustix::mm::mmap_anonymous(
+                ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                flags,
+            )?
         };
         Self::own(base, len)
     }
 
     fn own(base: *mut core::ffi::c_void, len: usize) -> io::Result<Self> {
-        let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mapped at address zero"))?;
+        let base =
+            NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mapped at address zero"))?;
         Ok(Self { base, len })
     }
 

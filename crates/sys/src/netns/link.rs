@@ -91,8 +91,10 @@ pub fn find(name: &str) -> io::Result<Link> {
     if name.is_empty() || name.len() >= NAME_ROOM || name.contains('\0') {
         return Err(named(io::Error::from_raw_os_error(libc::ENODEV)));
     }
-    let answer =
-        Message::new(GETLINK, 0, &about(0, 0, 0)).attribute(NAME, &terminated(name)).ask().map_err(named)?;
+    let answer = Message::new(GETLINK, 0, &about(0, 0, 0))
+        .attribute(NAME, &terminated(name))
+        .ask()
+        .map_err(named)?;
     parse(&answer).ok_or_else(|| named(io::ErrorKind::InvalidData.into()))
 }
 
@@ -127,14 +129,17 @@ fn parse(answer: &[u8]) -> Option<Link> {
             MTU => link.mtu = u32_at(value, 0)? as usize,
             RX_QUEUES => link.queues = u32_at(value, 0)?,
             LINKINFO => {
-                let name = attributes(value).find(|(kind, _)| *kind == INFO_KIND).map_or(&[][..], |(_, v)| v);
+                let name = attributes(value)
+                    .find(|(kind, _)| *kind == INFO_KIND)
+                    .map_or(&[][..], |(_, v)| v);
                 link.kind = String::from_utf8_lossy(name).trim_end_matches('\0').to_owned();
             }
             XDP => {
-                link.xdp = attributes(value).any(|(kind, v)| kind == XDP_ATTACHED && v.first() > Some(&0));
+                link.xdp =
+                    attributes(value).any(|(kind, v)| kind == XDP_ATTACHED && v.first() > Some(&0));
                 let number = |wanted| attributes(value).find(|(kind, _)| *kind == wanted);
-                link.programs =
-                    [XDP_DRIVER, XDP_KERNEL].map(|kind| number(kind).and_then(|(_, v)| u32_at(v, 0)));
+                link.programs = [XDP_DRIVER, XDP_KERNEL]
+                    .map(|kind| number(kind).and_then(|(_, v)| u32_at(v, 0)));
             }
             _ => {}
         }
@@ -167,7 +172,9 @@ pub fn veth(ends: [(&Namespace, &str); 2], mtu: usize, queues: u32) -> io::Resul
         message
             .nest(LINKINFO, |m| {
                 m.attribute(INFO_KIND, b"veth").nest(INFO_DATA, |m| {
-                    m.nest(VETH_PEER, |m| end(m.raw(&about(0, 0, 0)), peer).attribute(NET_NS_FD, &far))
+                    m.nest(VETH_PEER, |m| {
+                        end(m.raw(&about(0, 0, 0)), peer).attribute(NET_NS_FD, &far)
+                    })
                 })
             })
             .ask()

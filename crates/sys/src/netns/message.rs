@@ -95,11 +95,16 @@ impl Message {
         let mut answer = vec![0; DUMP_ROOM];
         let (got, _) = rustix::net::recv(&socket, &mut answer, RecvFlags::empty())?;
         answer.truncate(got);
-        let short = || io::Error::new(io::ErrorKind::InvalidData, "the kernel's answer is too short");
+        let short =
+            || io::Error::new(io::ErrorKind::InvalidData, "the kernel's answer is too short");
         let kind = u16_at(&answer, 4).ok_or_else(short)?;
         if kind == ERROR {
             let code = u32_at(&answer, 16).ok_or_else(short)? as i32;
-            return if code == 0 { Ok(Vec::new()) } else { Err(io::Error::from_raw_os_error(-code)) };
+            return if code == 0 {
+                Ok(Vec::new())
+            } else {
+                Err(io::Error::from_raw_os_error(-code))
+            };
         }
         let len = u32_at(&answer, 0).ok_or_else(short)? as usize;
         Ok(answer.get(16..len.min(answer.len())).ok_or_else(short)?.to_vec())

@@ -39,14 +39,17 @@ impl Namespace {
             // Its interfaces stay silent: no router is sought and no address announced that nobody asked for.
             for which in ["all", "default"] {
                 let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{which}/accept_dad"), "0");
-                let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{which}/disable_ipv6"), "1");
+                let _ =
+                    std::fs::write(format!("/proc/sys/net/ipv6/conf/{which}/disable_ipv6"), "1");
             }
             Ok(Self { fd: File::open(HERE)?.into() })
         };
         thread::scope(|scope| joined(scope.spawn(made).join())).map_err(|e: io::Error| {
             io::Error::new(
                 e.kind(),
-                format!("cannot make a network namespace: {e} (it needs CAP_SYS_ADMIN: run as root)"),
+                format!(
+                    "cannot make a network namespace: {e} (it needs CAP_SYS_ADMIN: run as root)"
+                ),
             )
         })
     }

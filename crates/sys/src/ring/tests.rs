@@ -99,7 +99,9 @@ fn headers_and_parts_make_the_record_that_they_would_make_as_parts() {
     assert_eq!(consumer.pop(&mut buffer), Ok(None));
     // Nothing beyond a full ring's room is written: what was there first is still as it was.
     let mut records = 0;
-    while producer.push_behind(&Headers::of(&[7; 14]), &[], 0).unwrap() == (Push::Done { wake: false }) {
+    while producer.push_behind(&Headers::of(&[7; 14]), &[], 0).unwrap()
+        == (Push::Done { wake: false })
+    {
         records += 1;
     }
     for _ in 0..records {
@@ -226,7 +228,8 @@ fn a_hostile_peer_cannot_do_more_than_break_the_ring() {
     let (mut broken, mut buffer, payload) = (0, vec![0; MAX_PAYLOAD], vec![1; MAX_PAYLOAD]);
     for round in 0..20 {
         let place = place(MIN_SIZE, rng.u64(), round % 2 == 0);
-        let (mut producer, mut consumer) = (Producer::new(place.clone()), Consumer::new(place.clone()));
+        let (mut producer, mut consumer) =
+            (Producer::new(place.clone()), Consumer::new(place.clone()));
         let done = Arc::new(AtomicBool::new(false));
         let (stop, theirs, mut own) = (done.clone(), place.clone(), rng.fork());
         let scribbler = thread::spawn(move || {

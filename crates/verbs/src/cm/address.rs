@@ -110,7 +110,12 @@ pub(super) fn explain(address: SocketAddr, what: &str) {
 }
 
 /// Binds an id that has no address yet.
-pub(super) fn bind(id: &Id, state: &mut State, to: SocketAddr, connects: bool) -> Result<(), Errno> {
+pub(super) fn bind(
+    id: &Id,
+    state: &mut State,
+    to: SocketAddr,
+    connects: bool,
+) -> Result<(), Errno> {
     let options = SocketOptions { connects, ..state.options };
     let bound = id.engine.device.bind(to, options)?;
     let local = bound.local_addr();
@@ -187,7 +192,8 @@ export! {
 
 fn resolve(id: &Id, from: Option<SocketAddr>, to: SocketAddr) -> Result<(), Errno> {
     let mut state = id.state();
-    if !matches!(state.stage, Stage::Idle | Stage::Bound) || from.is_some_and(|f| f.is_ipv4() != to.is_ipv4())
+    if !matches!(state.stage, Stage::Idle | Stage::Bound)
+        || from.is_some_and(|f| f.is_ipv4() != to.is_ipv4())
     {
         return Err(INVALID);
     }
@@ -196,7 +202,10 @@ fn resolve(id: &Id, from: Option<SocketAddr>, to: SocketAddr) -> Result<(), Errn
         IpAddr::V6(ip) if ip.is_unspecified() => (Ipv6Addr::LOCALHOST, to.port()).into(),
         _ => to,
     };
-    id.engine.device.allows(to).inspect_err(|_| explain(to, "is another machine's and not reached"))?;
+    id.engine
+        .device
+        .allows(to)
+        .inspect_err(|_| explain(to, "is another machine's and not reached"))?;
     if matches!(state.stage, Stage::Idle)
         && let Some(from) = from
     {

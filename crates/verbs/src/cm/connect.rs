@@ -66,7 +66,8 @@ impl Terms {
         {
             let len = usize::from(param.private_data_len);
             // SAFETY: the caller's promise.
-            private_data.extend_from_slice(unsafe { std::slice::from_raw_parts(param.private_data, len) });
+            private_data
+                .extend_from_slice(unsafe { std::slice::from_raw_parts(param.private_data, len) });
         }
         if private_data.len() > MOST_PRIVATE {
             return Err(INVALID);
@@ -76,7 +77,10 @@ impl Terms {
             private_data,
             ord: depth(param.map(|p| p.initiator_depth), state.depths.0)?,
             ird: depth(param.map(|p| p.responder_resources), state.depths.1)?,
-            rnr_timeout_ns: rnr::timeout_ns(param.map_or(rnr::FOR_EVER, |p| p.rnr_retry_count), timer),
+            rnr_timeout_ns: rnr::timeout_ns(
+                param.map_or(rnr::FOR_EVER, |p| p.rnr_retry_count),
+                timer,
+            ),
         })
     }
 }
@@ -114,7 +118,9 @@ fn connect(id: &Id, terms: Terms, state: &mut State) -> Result<(), Errno> {
             id.show_route(Some(local), None);
         }
         // Some systems know that at once: it is told as from all others.
-        Err(error) if unreachable(error.kind()).1 != -libc::EIO && error.raw_os_error().is_some() => {
+        Err(error)
+            if unreachable(error.kind()).1 != -libc::EIO && error.raw_os_error().is_some() =>
+        {
             let (event, status) = unreachable(error.kind());
             id.id.say(own(event, status));
         }
@@ -125,7 +131,9 @@ fn connect(id: &Id, terms: Terms, state: &mut State) -> Result<(), Errno> {
 }
 
 fn accept(id: &Id, terms: Terms, state: &mut State) -> Result<(), Errno> {
-    let Stage::Asked(request) = std::mem::replace(&mut state.stage, Stage::Over) else { return Err(INVALID) };
+    let Stage::Asked(request) = std::mem::replace(&mut state.stage, Stage::Over) else {
+        return Err(INVALID);
+    };
     let options = AcceptOptions {
         ird: terms.ird.into(),
         ord: terms.ord.into(),
@@ -258,7 +266,9 @@ unsafe fn reject(id: *mut Seen, private_data: *const c_void, octets: u8) -> Resu
     if !matches!(state.stage, Stage::Asked(_)) {
         return Err(INVALID);
     }
-    let Stage::Asked(request) = std::mem::replace(&mut state.stage, Stage::Over) else { return Err(INVALID) };
+    let Stage::Asked(request) = std::mem::replace(&mut state.stage, Stage::Over) else {
+        return Err(INVALID);
+    };
     let said = if private_data.is_null() {
         &[]
     } else {

@@ -23,7 +23,12 @@ fn answered(code: c_int) -> Result<(), Errno> {
 ///
 /// # Safety
 /// The id is there, and the pointers are null or to what the program wants.
-unsafe fn furnish(id: *mut Seen, wanted: &AddrInfo, pd: *mut Pd, init: *mut QpInit) -> Result<(), Errno> {
+unsafe fn furnish(
+    id: *mut Seen,
+    wanted: &AddrInfo,
+    pd: *mut Pd,
+    init: *mut QpInit,
+) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
     let init = unsafe { init.as_mut() };
     // SAFETY: as above.
@@ -49,8 +54,9 @@ unsafe fn furnish(id: *mut Seen, wanted: &AddrInfo, pd: *mut Pd, init: *mut QpIn
     }
     if !wanted.ai_connect.is_null() {
         // SAFETY: as long as is said.
-        let greeting =
-            unsafe { std::slice::from_raw_parts(wanted.ai_connect.cast::<u8>(), wanted.ai_connect_len) };
+        let greeting = unsafe {
+            std::slice::from_raw_parts(wanted.ai_connect.cast::<u8>(), wanted.ai_connect_len)
+        };
         own.state().greeting = greeting.to_vec();
     }
     Ok(())

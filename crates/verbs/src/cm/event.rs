@@ -96,7 +96,11 @@ fn of_connection(connection: Connection) -> Option<What> {
         Connection::Opening => return None,
         Connection::Ready(agreed) => {
             let depths = (depth(agreed.ord), depth(agreed.ird));
-            return Some(What { private_data: agreed.private_data, depths, ..What::plain(ESTABLISHED, 0) });
+            return Some(What {
+                private_data: agreed.private_data,
+                depths,
+                ..What::plain(ESTABLISHED, 0)
+            });
         }
         Connection::Not(error) => error,
     };
@@ -117,7 +121,12 @@ fn of_connection(connection: Connection) -> Option<What> {
 
 /// An event for a program.
 fn give(of: &Id, id: *mut SeenId, listener: *mut SeenId, what: &What) -> *mut Seen {
-    log!(Debug, "event {} of id {id:p}, status {}", text::connection_event(what.event), what.status);
+    log!(
+        Debug,
+        "event {} of id {id:p}, status {}",
+        text::connection_event(what.event),
+        what.status
+    );
     // SAFETY: a structure of numbers and pointers, for which all zeros mean nothing.
     let zeros: Seen = unsafe { std::mem::zeroed() };
     let seen = Seen { id, listen_id: listener, event: what.event, status: what.status, ..zeros };
@@ -170,8 +179,10 @@ fn asked(listener: &Id, request: ConnectRequest) -> Result<(*mut SeenId, What), 
     }
     id.show_route(Some(local), Some(peer));
     // What the peer does not say is as much as may be.
-    let depths =
-        (depth(request.ird().unwrap_or(MAX_READ_DEPTH)), depth(request.ord().unwrap_or(MAX_READ_DEPTH)));
+    let depths = (
+        depth(request.ird().unwrap_or(MAX_READ_DEPTH)),
+        depth(request.ord().unwrap_or(MAX_READ_DEPTH)),
+    );
     let private_data = request.private_data().to_vec();
     log!(Info, "{peer} asks at {local}, with {} octets of private data", private_data.len());
     let mut state = id.state();
@@ -216,8 +227,9 @@ pub(super) fn next(channel: &Channel) -> Result<*mut Seen, Errno> {
             // Who finds no room for a peer refuses it.
             News::Request(request) => {
                 let asked = asked(id, request);
-                let asked =
-                    asked.inspect_err(|e| log!(Error, "refuses a peer, since its id cannot be made: {e:?}"));
+                let asked = asked.inspect_err(|e| {
+                    log!(Error, "refuses a peer, since its id cannot be made: {e:?}")
+                });
                 asked.ok().map(|(new, what)| give(id, new, id.seen(), &what))
             }
         };

@@ -174,8 +174,11 @@ impl Id {
             if let Some(at) = at {
                 // SAFETY: as above; both are as large as any address.
                 unsafe {
-                    let storage =
-                        if which == 0 { &raw mut (*addr).source } else { &raw mut (*addr).destination };
+                    let storage = if which == 0 {
+                        &raw mut (*addr).source
+                    } else {
+                        &raw mut (*addr).destination
+                    };
                     address::write(storage, at);
                 }
             }

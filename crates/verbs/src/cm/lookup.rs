@@ -78,7 +78,11 @@ fn translated(hints: &AddrInfo) -> libc::addrinfo {
 ///
 /// # Safety
 /// It has.
-unsafe fn fill(to: &mut AddrInfo, found: &libc::addrinfo, hints: Option<&AddrInfo>) -> Result<(), Errno> {
+unsafe fn fill(
+    to: &mut AddrInfo,
+    found: &libc::addrinfo,
+    hints: Option<&AddrInfo>,
+) -> Result<(), Errno> {
     let said = |of: fn(&AddrInfo) -> c_int| hints.map(of).filter(|said| *said != 0);
     let stream = found.ai_socktype == libc::SOCK_STREAM;
     to.ai_qp_type = said(|h| h.ai_qp_type).unwrap_or(if stream { RC } else { UD });

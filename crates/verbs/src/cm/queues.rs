@@ -115,12 +115,14 @@ unsafe fn create(id: *mut Seen, init: &mut QpInitEx) -> Result<(), Errno> {
     } else if unsafe { (*init.pd).context } != seen.verbs {
         return Err(INVALID);
     }
-    let other = |own: *mut Cq, wanted: *mut Cq| !own.is_null() && !wanted.is_null() && own != wanted;
+    let other =
+        |own: *mut Cq, wanted: *mut Cq| !own.is_null() && !wanted.is_null() && own != wanted;
     if other(seen.recv_cq, init.recv_cq) || other(seen.send_cq, init.send_cq) {
         return Err(INVALID);
     }
-    let own =
-        |own: *mut Cq, wanted: *mut Cq, depth| if own.is_null() && wanted.is_null() { depth } else { 0 };
+    let own = |own: *mut Cq, wanted: *mut Cq, depth| {
+        if own.is_null() && wanted.is_null() { depth } else { 0 }
+    };
     let (send, recv) = (
         own(seen.send_cq, init.send_cq, init.cap.max_send_wr),
         own(seen.recv_cq, init.recv_cq, init.cap.max_recv_wr),
@@ -141,7 +143,8 @@ unsafe fn create(id: *mut Seen, init: &mut QpInitEx) -> Result<(), Errno> {
         return Err(why);
     }
     // SAFETY: a structure of numbers alone, for which all zeros mean nothing.
-    let mut attr = QpAttr { qp_state: INIT, qp_access_flags: REMOTE, ..unsafe { std::mem::zeroed() } };
+    let mut attr =
+        QpAttr { qp_state: INIT, qp_access_flags: REMOTE, ..unsafe { std::mem::zeroed() } };
     ibv_modify_qp(pair, &raw mut attr, STATE | ACCESS);
     seen.qp = pair;
     seen.pd = init.pd;
@@ -155,7 +158,11 @@ unsafe fn create(id: *mut Seen, init: &mut QpInitEx) -> Result<(), Errno> {
 ///
 /// # Safety
 /// The id is there.
-pub(super) unsafe fn create_pair(id: *mut Seen, pd: *mut Pd, init: &mut QpInit) -> Result<(), Errno> {
+pub(super) unsafe fn create_pair(
+    id: *mut Seen,
+    pd: *mut Pd,
+    init: &mut QpInit,
+) -> Result<(), Errno> {
     // SAFETY: a structure of numbers and pointers, for which all zeros mean nothing.
     let zeros: QpInitEx = unsafe { std::mem::zeroed() };
     let QpInit { qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all } = *init;

@@ -16,7 +16,9 @@ fn ends(id: &Id) -> (Option<SocketAddr>, Option<SocketAddr>) {
     // SAFETY: the id is there; both are as large as any address, and copied.
     let (from, to) = unsafe { ((*seen).route.addr.source, (*seen).route.addr.destination) };
     // SAFETY: local variables.
-    unsafe { (address::read((&raw const from).cast()).ok(), address::read((&raw const to).cast()).ok()) }
+    unsafe {
+        (address::read((&raw const from).cast()).ok(), address::read((&raw const to).cast()).ok())
+    }
 }
 
 /// An address, or that there is none yet.
@@ -50,16 +52,30 @@ pub(super) fn moved(id: &Id, connection: &Connection) {
     match error {
         ConnectError::Idle | ConnectError::TimedOut => {}
         ConnectError::Rejected { private_data, .. } => {
-            log!(Info, "{to} refuses queue pair {pair}, with {} octets of private data", private_data.len());
+            log!(
+                Info,
+                "{to} refuses queue pair {pair}, with {} octets of private data",
+                private_data.len()
+            );
         }
-        ConnectError::Unreachable(kind) => log!(Info, "queue pair {pair} does not reach {to}: {kind}"),
+        ConnectError::Unreachable(kind) => {
+            log!(Info, "queue pair {pair} does not reach {to}: {kind}")
+        }
         ConnectError::Failed(Why::Fault(cause)) => {
-            log!(Error, "the start-up of queue pair {pair} with {to} fails by a Terminate, {cause}");
+            log!(
+                Error,
+                "the start-up of queue pair {pair} with {to} fails by a Terminate, {cause}"
+            );
         }
-        ConnectError::Failed(why) => log!(Info, "the start-up of queue pair {pair} with {to} fails: {why}"),
+        ConnectError::Failed(why) => {
+            log!(Info, "the start-up of queue pair {pair} with {to} fails: {why}")
+        }
         // By which error, if it was one, is logged where that is found (`failures`).
         ConnectError::Disconnected { .. } => {
-            log!(Info, "the connection of queue pair {pair} with {to} ends; what was posted is flushed");
+            log!(
+                Info,
+                "the connection of queue pair {pair} with {to} ends; what was posted is flushed"
+            );
         }
     }
 }

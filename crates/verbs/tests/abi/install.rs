@@ -24,9 +24,20 @@ fn a_program_is_built_and_run_by_what_is_installed() {
     );
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/abi/probe.c");
     let binary = folder.path().join("probe");
-    output(Command::new("cc").arg("-o").arg(&binary).arg(source).args(asked.split_whitespace()).arg("-ldl"));
+    output(
+        Command::new("cc")
+            .arg("-o")
+            .arg(&binary)
+            .arg(source)
+            .args(asked.split_whitespace())
+            .arg("-ldl"),
+    );
     let mut exec = Command::new(prefix.join("bin/sprat"));
-    let exec = exec.args(["exec", "--"]).arg(&binary).env_remove("SPRAT_VERBS").env_remove("LD_LIBRARY_PATH");
+    let exec = exec
+        .args(["exec", "--"])
+        .arg(&binary)
+        .env_remove("SPRAT_VERBS")
+        .env_remove("LD_LIBRARY_PATH");
     assert_eq!(output(exec), "all as it should be\n");
     // And without it: the pkg-config file names the folder to the loader.
     let loaded = output(Command::new("ldd").arg(&binary).env_remove("LD_LIBRARY_PATH"));
@@ -40,7 +51,8 @@ fn a_program_is_built_and_run_by_what_is_installed() {
 fn a_packager_gets_a_tree_of_its_own() {
     let folder = tempfile::tempdir().expect("a folder can be made");
     install(Path::new("/opt/sprat"), folder.path().to_str().expect("a path in ASCII"));
-    let listed = output(Command::new("find").arg(".").args(["!", "-type", "d"]).current_dir(folder.path()));
+    let listed =
+        output(Command::new("find").arg(".").args(["!", "-type", "d"]).current_dir(folder.path()));
     let mut listed: Vec<&str> = listed.lines().collect();
     listed.sort_unstable();
     let expected = [

@@ -22,8 +22,11 @@ fn program() -> String {
             .expect("a string grows");
         for (field, _, _) in fields.iter().filter(|f| !f.0.is_empty()) {
             let size = format!("sizeof((({name} *)0)->{field})");
-            writeln!(c, "printf(\"{name}.{field} %zu %zu\\n\", offsetof({name}, {field}), {size});")
-                .expect("a string grows");
+            writeln!(
+                c,
+                "printf(\"{name}.{field} %zu %zu\\n\", offsetof({name}, {field}), {size});"
+            )
+            .expect("a string grows");
         }
     }
     c + "return 0; }\n"
@@ -55,7 +58,11 @@ fn they_are_those_of_the_headers() {
         .filter(|(theirs, ours)| theirs != ours)
         .map(|(theirs, ours)| format!("C: {theirs}, here: {ours}"))
         .collect();
-    assert!(wrong.is_empty() && theirs.lines().count() == ours.lines().count(), "{}", wrong.join("\n"));
+    assert!(
+        wrong.is_empty() && theirs.lines().count() == ours.lines().count(),
+        "{}",
+        wrong.join("\n")
+    );
 }
 
 /// What differs between the releases: a structure, which of its numbers, and why programs of both kinds run.
@@ -72,7 +79,11 @@ enum Differs {
 /// All differences between ours, which are v44's, and those from v25 to v64.
 const DIFFERENCES: [(&str, Differs, &str); 9] = [
     ("struct verbs_context", Differs::Front, "programs reckon from its end, where `context` is"),
-    ("struct ibv_device_attr_ex", Differs::Missing("phys_port_cnt_ex"), "the room for it was there"),
+    (
+        "struct ibv_device_attr_ex",
+        Differs::Missing("phys_port_cnt_ex"),
+        "the room for it was there",
+    ),
     ("struct ibv_port_attr", Differs::Size, "programs say how long theirs is"),
     ("struct ibv_gid_entry", Differs::Size, "it and its functions came with v32"),
     ("struct ibv_ece", Differs::Size, "the same, with v31"),
@@ -120,7 +131,8 @@ fn they_are_those_of_every_release_or_it_is_known_why_not() {
     let path = repository().join("crates/verbs/layouts.txt");
     let table = fs::read_to_string(path).expect("the table is there");
     let cells = |line: &str| line.split('\t').map(str::to_owned).collect::<Vec<_>>();
-    let releases = table.lines().find(|line| line.starts_with("# name\t")).map(cells).expect("it has a head");
+    let releases =
+        table.lines().find(|line| line.starts_with("# name\t")).map(cells).expect("it has a head");
     let rows: BTreeMap<String, Vec<String>> = table
         .lines()
         .filter(|line| !line.starts_with('#'))
@@ -131,13 +143,16 @@ fn they_are_those_of_every_release_or_it_is_known_why_not() {
         for release in 1..releases.len() {
             let number = |name: &str| {
                 let row = rows.get(name).unwrap_or_else(|| {
-                    panic!("crates/verbs/layouts.txt lacks {name}: add a line and run scripts/layouts")
+                    panic!(
+                        "crates/verbs/layouts.txt lacks {name}: add a line and run scripts/layouts"
+                    )
                 });
                 row[release].clone()
             };
             found.extend(differences(layout, number).into_iter().map(|d| (layout.c, d)));
         }
     }
-    let listed: BTreeSet<_> = DIFFERENCES.iter().map(|(name, differs, _)| (*name, *differs)).collect();
+    let listed: BTreeSet<_> =
+        DIFFERENCES.iter().map(|(name, differs, _)| (*name, *differs)).collect();
     assert!(releases.len() > 8 && found == listed, "found {found:#?}");
 }

@@ -26,7 +26,8 @@ const PROGRAMS: [&str; 12] = [
 
 /// A line's value under a key, both as `ibv_devinfo` prints them.
 fn value<'a>(text: &'a str, key: &str) -> &'a str {
-    let found = text.lines().filter_map(|line| line.trim().split_once(':')).find(|(k, _)| *k == key);
+    let found =
+        text.lines().filter_map(|line| line.trim().split_once(':')).find(|(k, _)| *k == key);
     found.unwrap_or_else(|| panic!("no {key} in {text}")).1.trim()
 }
 
@@ -35,7 +36,10 @@ fn devices_are_seen_as_sprat_says() {
     let place = Place::new();
     let seen = output(place.nobody().args(["exec", "--", "ibv_devices"]));
     if own_uid() == 0 {
-        assert!(seen.contains("CapEff:\t0000000000000000") && seen.contains("NoNewPrivs:\t1"), "{seen}");
+        assert!(
+            seen.contains("CapEff:\t0000000000000000") && seen.contains("NoNewPrivs:\t1"),
+            "{seen}"
+        );
         assert!(!value(&seen, "Uid").starts_with('0'), "{seen}");
     }
     let listed = output(place.nobody().args(["rdma", "devices"]));
@@ -67,7 +71,10 @@ fn loopback_is_a_card_that_speaks_iwarp() {
     ] {
         assert_eq!(value(&seen, key), expected, "{key}");
     }
-    assert!(value(&seen, "GID[  0]").starts_with("0000:0000:0000:0000:0000:ffff:7f00:0001"), "{seen}");
+    assert!(
+        value(&seen, "GID[  0]").starts_with("0000:0000:0000:0000:0000:ffff:7f00:0001"),
+        "{seen}"
+    );
 }
 
 #[test]
@@ -75,9 +82,13 @@ fn programs_load() {
     let place = Place::new();
     for program in PROGRAMS {
         let path = Path::new("/usr/bin").join(program);
-        let loaded = output(Command::new(place.sprat()).args(["exec", "--", "ldd", "-r"]).arg(path));
+        let loaded =
+            output(Command::new(place.sprat()).args(["exec", "--", "ldd", "-r"]).arg(path));
         assert!(loaded.contains("verbs/libibverbs.so.1 ("), "{program}: {loaded}");
-        assert!(!loaded.contains("undefined") && !loaded.contains("not found"), "{program}: {loaded}");
+        assert!(
+            !loaded.contains("undefined") && !loaded.contains("not found"),
+            "{program}: {loaded}"
+        );
     }
 }
 
@@ -118,13 +129,18 @@ fn exec_says_what_is_missing() {
         let out = command.output().expect("sprat runs");
         (out.status.code(), String::from_utf8_lossy(&out.stderr).into_owned())
     };
-    let (code, said) = run(Command::new(place.sprat()).args(["exec", "--", "there-is-no-such-program"]));
+    let (code, said) =
+        run(Command::new(place.sprat()).args(["exec", "--", "there-is-no-such-program"]));
     assert!(code == Some(1) && said.contains("there-is-no-such-program"), "{said}");
-    assert_eq!(run(Command::new(place.sprat()).args(["exec", "--", "sh", "-c", "exit 7"])).0, Some(7));
+    assert_eq!(
+        run(Command::new(place.sprat()).args(["exec", "--", "sh", "-c", "exit 7"])).0,
+        Some(7)
+    );
     fs::remove_file(place.folder.path().join("verbs/librdmacm.so.1")).expect("it is ours");
     let (code, said) = run(Command::new(place.sprat()).args(["exec", "true"]));
     assert!(code == Some(1) && said.contains("make verbs"), "{said}");
-    let (code, said) = run(Command::new(place.sprat()).args(["exec", "true"]).env("SPRAT_VERBS", "/nowhere"));
+    let (code, said) =
+        run(Command::new(place.sprat()).args(["exec", "true"]).env("SPRAT_VERBS", "/nowhere"));
     assert!(code == Some(1) && said.contains("SPRAT_VERBS=/nowhere"), "{said}");
 }
 
@@ -148,7 +164,10 @@ fn a_log_is_kept_where_it_is_wanted() {
     let file = folder.path().join("log-%p");
     let run = |log: &str| {
         let mut command = Command::new(place.sprat());
-        let out = command.args(["exec", "--", "ibv_devinfo", "-d", "iw_lo"]).env("SPRAT_LOG", log).output();
+        let out = command
+            .args(["exec", "--", "ibv_devinfo", "-d", "iw_lo"])
+            .env("SPRAT_LOG", log)
+            .output();
         let out = out.expect("sprat runs");
         assert!(out.status.success());
         String::from_utf8_lossy(&out.stderr).into_owned()

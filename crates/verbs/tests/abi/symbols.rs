@@ -12,8 +12,9 @@ use crate::place::{LIBRARIES, libraries, output, repository};
 /// `name@NODE` of everything that a library defines. Which of several versions is the default one is not asked: programs
 /// name the version.
 fn defined(library: &Path) -> BTreeSet<String> {
-    let listed =
-        output(Command::new("nm").args(["-D", "--with-symbol-versions", "--defined-only"]).arg(library));
+    let listed = output(
+        Command::new("nm").args(["-D", "--with-symbol-versions", "--defined-only"]).arg(library),
+    );
     // Address, kind, name; kind A is a version itself.
     let fields = listed.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     fields.filter(|f| f.len() == 3 && f[1] != "A").map(|f| f[2].replace("@@", "@")).collect()
@@ -21,13 +22,18 @@ fn defined(library: &Path) -> BTreeSet<String> {
 
 /// The rows of the table: library, node, symbol, state, answer; one for each private node.
 fn table() -> Vec<[String; 5]> {
-    let text = fs::read_to_string(repository().join("crates/verbs/symbols.txt")).expect("the table is there");
-    let private =
-        text.lines().find_map(|line| line.strip_prefix("# private ")).expect("it has private nodes");
+    let text = fs::read_to_string(repository().join("crates/verbs/symbols.txt"))
+        .expect("the table is there");
+    let private = text
+        .lines()
+        .find_map(|line| line.strip_prefix("# private "))
+        .expect("it has private nodes");
     let mut rows = Vec::new();
     for line in text.lines().filter(|line| !line.starts_with('#')) {
         let fields: Vec<&str> = line.split_whitespace().collect();
-        let [library, node, symbol, state, answer] = fields[..] else { panic!("five columns: {line}") };
+        let [library, node, symbol, state, answer] = fields[..] else {
+            panic!("five columns: {line}")
+        };
         let mut add = |node: String, symbol: String| {
             rows.push([library.to_owned(), node, symbol, state.to_owned(), answer.to_owned()]);
         };
@@ -45,8 +51,11 @@ fn table() -> Vec<[String; 5]> {
 #[test]
 fn the_table_is_what_is_built() {
     for library in ["ibverbs", "rdmacm"] {
-        let mut expected: BTreeSet<String> =
-            table().iter().filter(|r| r[0] == library).map(|r| format!("{}@{}", r[2], r[1])).collect();
+        let mut expected: BTreeSet<String> = table()
+            .iter()
+            .filter(|r| r[0] == library)
+            .map(|r| format!("{}@{}", r[2], r[1]))
+            .collect();
         if library == "ibverbs" {
             // What librdmacm.so.1 jumps to.
             let jumps = table().into_iter().filter(|r| r[0] == "rdmacm" && r[3] == "works");
@@ -57,7 +66,10 @@ fn the_table_is_what_is_built() {
         let built = defined(&libraries().join(format!("lib{library}.so.1")));
         let missing: Vec<_> = expected.difference(&built).collect();
         let more: Vec<_> = built.difference(&expected).collect();
-        assert!(missing.is_empty() && more.is_empty(), "lib{library}: missing {missing:?}, more {more:?}");
+        assert!(
+            missing.is_empty() && more.is_empty(),
+            "lib{library}: missing {missing:?}, more {more:?}"
+        );
     }
 }
 
@@ -79,7 +91,8 @@ fn the_table_says_what_is_so() {
     let mut seen = BTreeSet::new();
     for [library, node, symbol, state, answer] in table() {
         assert!(states.contains(&state.as_str()), "{symbol}: {state}");
-        let good = if state == "works" { answer == "-" } else { answers.contains(&answer.as_str()) };
+        let good =
+            if state == "works" { answer == "-" } else { answers.contains(&answer.as_str()) };
         assert!(good, "{symbol}: {answer}");
         assert!(seen.insert((library, node, symbol.clone())), "{symbol} stands there twice");
     }
@@ -90,8 +103,10 @@ fn page() -> String {
     let states = [("works", "works"), ("later", "not yet"), ("errno", "not with this device")];
     let mut text = String::from("\n| library, version | state | symbols |\n| --- | --- | --- |\n");
     let mut nodes: Vec<(String, String)> = Vec::new();
-    let rows: Vec<_> =
-        table().into_iter().filter(|r| r[3] != "old" && !r[1].starts_with("IBVERBS_PRIVATE")).collect();
+    let rows: Vec<_> = table()
+        .into_iter()
+        .filter(|r| r[3] != "old" && !r[1].starts_with("IBVERBS_PRIVATE"))
+        .collect();
     for [library, node, ..] in &rows {
         if !nodes.contains(&(library.clone(), node.clone())) {
             nodes.push((library.clone(), node.clone()));

@@ -19,7 +19,9 @@ fn programs_find_the_devices_in_sysfs() {
     let shell = "ls /sys/class/infiniband; cat /sys/class/infiniband/iw_lo/node_type; \
         for net in /sys/class/infiniband/iw_lo/device/net/*; do echo $net; cat $net/address; done";
     let seen = output(Command::new(place.sprat()).args(["exec", "--", "sh", "-c", shell]));
-    for line in ["iw_lo", "4: RNIC", "/sys/class/infiniband/iw_lo/device/net/lo", "00:00:00:00:00:00"] {
+    for line in
+        ["iw_lo", "4: RNIC", "/sys/class/infiniband/iw_lo/device/net/lo", "00:00:00:00:00:00"]
+    {
         assert!(seen.lines().any(|seen| seen == line), "{line}: {seen}");
     }
 }

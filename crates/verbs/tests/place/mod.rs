@@ -17,7 +17,10 @@ pub(crate) const SYSFS: &str = "libsprat-sysfs.so";
 
 /// The root of the repository.
 pub(crate) fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the repository has a root")
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .canonicalize()
+        .expect("the repository has a root")
 }
 
 /// What a command printed; it has to succeed.
@@ -73,12 +76,24 @@ impl Place {
     pub(crate) fn nobody(&self) -> Command {
         let mut command = if own_uid() == 0 {
             let mut command = Command::new("setpriv");
-            command.args(["--reuid", "nobody", "--clear-groups", "--bounding-set", "-all", "--no-new-privs"]);
+            command.args([
+                "--reuid",
+                "nobody",
+                "--clear-groups",
+                "--bounding-set",
+                "-all",
+                "--no-new-privs",
+            ]);
             command
         } else {
             Command::new("env")
         };
-        command.args(["sh", "-c", "grep -E '^(Uid|CapEff|NoNewPrivs)' /proc/self/status; exec \"$@\"", "sh"]);
+        command.args([
+            "sh",
+            "-c",
+            "grep -E '^(Uid|CapEff|NoNewPrivs)' /proc/self/status; exec \"$@\"",
+            "sh",
+        ]);
         command.arg(self.sprat()).current_dir("/");
         command
     }

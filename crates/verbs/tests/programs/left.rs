@@ -20,8 +20,9 @@ pub(crate) fn expected(text: &str, leaves: &[&str]) -> Result<(), String> {
     for paragraph in paragraphs {
         // A connection that has ended may still be saying so to its peer. That none stays is tests/clean's to find.
         let socket = paragraph.starts_with("Open AF_INET");
-        let open =
-            paragraph.starts_with("Open ") && !socket && !paragraph.contains("<inherited from parent>");
+        let open = paragraph.starts_with("Open ")
+            && !socket
+            && !paragraph.contains("<inherited from parent>");
         let known = KEPT.iter().chain(leaves).any(|function| paragraph.contains(function));
         if open && !known {
             return Err(format!("leaves something behind:\n{paragraph}"));
@@ -34,7 +35,8 @@ pub(crate) fn expected(text: &str, leaves: &[&str]) -> Result<(), String> {
 fn paragraphs(text: &str) -> Vec<String> {
     let mut all = vec![String::new()];
     for line in text.lines().filter_map(|line| line.strip_prefix("==")) {
-        let said = line.split_once("==").map_or("", |(_, said)| said.strip_prefix(' ').unwrap_or(said));
+        let said =
+            line.split_once("==").map_or("", |(_, said)| said.strip_prefix(' ').unwrap_or(said));
         // The first descriptor follows the headline at once.
         if said.is_empty() || said.starts_with("Open ") {
             all.push(String::new());

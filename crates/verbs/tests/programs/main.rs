@@ -38,7 +38,8 @@ fn main() -> ExitCode {
         println!("{written:?}");
         return ExitCode::from(u8::from(written.is_err()));
     }
-    let missing = rows.iter().map(|row| row.program()).find(|p| !Path::new("/usr/bin").join(p).exists());
+    let missing =
+        rows.iter().map(|row| row.program()).find(|p| !Path::new("/usr/bin").join(p).exists());
     if let Some(program) = missing {
         let failed = usize::from(std::env::var_os("CI").is_some());
         println!("{program} is not installed: see scripts/tools --verbs");
@@ -46,7 +47,8 @@ fn main() -> ExitCode {
     }
     let place = Place::new();
     let suppressions = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/valgrind.supp");
-    std::fs::copy(suppressions, place.folder.path().join("valgrind.supp")).expect("the folder is ours");
+    std::fs::copy(suppressions, place.folder.path().join("valgrind.supp"))
+        .expect("the folder is ours");
     println!("\n{}", run::who(&place));
     let (mut passed, mut failed, mut ignored) = (0, 0, 0);
     let mut matrix = Vec::new();

@@ -35,7 +35,11 @@ impl Network {
         let mut line = String::new();
         let told = BufReader::new(holder.stdout.take().expect("it is kept")).read_line(&mut line);
         let network = Self { holder };
-        if told.is_ok() && line == "ready\n" { Ok(network) } else { Err("no network of our own".to_owned()) }
+        if told.is_ok() && line == "ready\n" {
+            Ok(network)
+        } else {
+            Err("no network of our own".to_owned())
+        }
     }
 
     /// A process that has it.

@@ -43,8 +43,10 @@ fn table(rows: &[Row]) -> String {
             State::Works => "pass".to_owned(),
             State::Refused(reason) => format!("refused: {reason}"),
         };
-        let server = row.server.as_ref().map_or_else(|| "–".to_owned(), |server| code(&row.shown(server)));
-        writeln!(text, "| {server} | {} | {state} |", code(&row.shown(&row.client))).expect("a string grows");
+        let server =
+            row.server.as_ref().map_or_else(|| "–".to_owned(), |server| code(&row.shown(server)));
+        writeln!(text, "| {server} | {} | {state} |", code(&row.shown(&row.client)))
+            .expect("a string grows");
     }
     text
 }
@@ -63,7 +65,12 @@ pub(crate) fn same(rows: &[Row]) -> Result<(), String> {
     let (own, made) = page.split_once(MARK).ok_or_else(|| format!("{PAGE}: no line {MARK}"))?;
     let expected = table(rows);
     if std::env::var_os(WRITE).is_some() {
-        return fs::write(&path, format!("{own}{MARK}{expected}")).map_err(|e| format!("{PAGE}: {e}"));
+        return fs::write(&path, format!("{own}{MARK}{expected}"))
+            .map_err(|e| format!("{PAGE}: {e}"));
     }
-    if made == expected { Ok(()) } else { Err(format!("{PAGE} says otherwise: {WRITE}=1 writes it")) }
+    if made == expected {
+        Ok(())
+    } else {
+        Err(format!("{PAGE} says otherwise: {WRITE}=1 writes it"))
+    }
 }

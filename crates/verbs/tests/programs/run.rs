@@ -65,7 +65,10 @@ impl Running {
 
     fn text(&mut self) -> String {
         let mut bytes = Vec::new();
-        self.output.rewind().and_then(|()| self.output.read_to_end(&mut bytes)).expect("it is a file");
+        self.output
+            .rewind()
+            .and_then(|()| self.output.read_to_end(&mut bytes))
+            .expect("it is a file");
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
@@ -130,10 +133,12 @@ pub(crate) fn row(place: &Place, row: &Row) -> Result<(), String> {
     let suppressions = place.folder.path().join("valgrind.supp");
     let command = |text: &str| {
         let text = row.shown(text).replace(table::UNDER, table::VALGRIND);
-        text.replace("SUPPRESSIONS", &suppressions.display().to_string()).replace("PORT", &port.to_string())
+        text.replace("SUPPRESSIONS", &suppressions.display().to_string())
+            .replace("PORT", &port.to_string())
     };
     let deadline = Instant::now() + PATIENCE;
-    let mut server = row.server.as_ref().map(|server| Running::start(place, &command(server), network));
+    let mut server =
+        row.server.as_ref().map(|server| Running::start(place, &command(server), network));
     if let Some(server) = &mut server {
         let process = network.map_or_else(|| "self".to_owned(), Network::process);
         match server.wait(deadline, || listening(&process, port)) {
@@ -162,7 +167,8 @@ fn clean(row: &Row, program: &mut Running) -> Result<(), String> {
     if !row.valgrind {
         return Ok(());
     }
-    left::expected(&program.text(), row.leaves).map_err(|what| format!("{}: {what}", program.command))
+    left::expected(&program.text(), row.leaves)
+        .map_err(|what| format!("{}: {what}", program.command))
 }
 
 /// The client, from its start to its end.
@@ -194,7 +200,9 @@ fn ended(server: &mut Running, ends: Ends, deadline: Instant) -> Result<(), Stri
     match server.wait(deadline, || false) {
         Some(Some(status)) if status.success() => Ok(()),
         Some(Some(status))
-            if ends == Ends::Somehow && status.signal().is_none() && status.code() != Some(FOUND) =>
+            if ends == Ends::Somehow
+                && status.signal().is_none()
+                && status.code() != Some(FOUND) =>
         {
             Ok(())
         }
@@ -211,7 +219,11 @@ fn shown(shows: Shows, text: &str) -> Result<(), String> {
         Shows::Text(expected) => Err(format!("does not say {expected:?}")),
         Shows::Figures(count) => {
             let seen = text.lines().filter(|line| is_figures(line)).count();
-            if seen == count { Ok(()) } else { Err(format!("{seen} lines of figures, not {count}")) }
+            if seen == count {
+                Ok(())
+            } else {
+                Err(format!("{seen} lines of figures, not {count}"))
+            }
         }
     }
 }

@@ -130,8 +130,12 @@ fn rping() -> Vec<Row> {
             .refused("rping says 65536 and takes 65535"),
         both("-v", "-C 10", Ends::Somehow).shows(Shows::Text("ping data: rdma-ping-9")),
         both("-q", "-C 10", Ends::Somehow),
-        Row::new("-P", "rping -s -P -a 127.0.0.1 -p PORT", "rping -c -a 127.0.0.1 -p PORT -C 10 -V")
-            .ends(Ends::Never),
+        Row::new(
+            "-P",
+            "rping -s -P -a 127.0.0.1 -p PORT",
+            "rping -c -a 127.0.0.1 -p PORT -C 10 -V",
+        )
+        .ends(Ends::Never),
     ]
 }
 
@@ -150,10 +154,14 @@ fn others() -> Vec<Row> {
         pair("-c 10 -C 100 -S 4096", "ucmatose -b 127.0.0.1", "ucmatose")
             .shows(Shows::Text("return status 0")),
         pair("-m", "ucmatose -b 127.0.0.1", "ucmatose").shows(Shows::Text("return status 0")),
-        pair("-c 100", "cmtime -b 127.0.0.1", "cmtime").shows(Shows::Text("connect")).ends(Ends::Never),
+        pair("-c 100", "cmtime -b 127.0.0.1", "cmtime")
+            .shows(Shows::Text("connect"))
+            .ends(Ends::Never),
         pair("", "rdma_server", "rdma_client").shows(Shows::Text("rdma_client: end 0")),
         pair("-c r", "rdma_xserver", "rdma_xclient").shows(Shows::Text("rdma_xclient: end 0")),
-        pair("-c x", "rdma_xserver", "rdma_xclient").ends(Ends::Somehow).refused("iWARP has no XRC"),
+        pair("-c x", "rdma_xserver", "rdma_xclient")
+            .ends(Ends::Somehow)
+            .refused("iWARP has no XRC"),
         Row::new("", "", "udaddy -s 127.0.0.1 -p PORT").refused(datagrams),
         Row::new("", "", "mckey -m 239.1.1.1 -b 127.0.0.1").refused(datagrams),
         Row::new("", "", "rstream -s 127.0.0.1 -p PORT").refused("rsockets are not there yet"),
@@ -178,8 +186,10 @@ fn perftest() -> Vec<Row> {
     let mut rows = Vec::new();
     for (program, offers) in PERFTEST {
         let options = [('a', "-a"), ('b', "-b"), ('e', "-e"), ('q', "-q 8"), ('s', "--use-srq")];
-        let offered =
-            options.into_iter().filter(|(letter, _)| offers.contains(*letter)).map(|(_, option)| option);
+        let offered = options
+            .into_iter()
+            .filter(|(letter, _)| offers.contains(*letter))
+            .map(|(_, option)| option);
         for option in std::iter::once("").chain(offered) {
             let rounds = match option {
                 "-a" => 5,
@@ -202,8 +212,11 @@ fn libfabric() -> Vec<Row> {
         .into_iter()
         .map(|option| {
             let command = format!("fi_pingpong -p verbs {option} -I 10 -c");
-            let row =
-                Row::new(option, &format!("{command} -B PORT"), &format!("{command} -P PORT 127.0.0.1"));
+            let row = Row::new(
+                option,
+                &format!("{command} -B PORT"),
+                &format!("{command} -P PORT 127.0.0.1"),
+            );
             Row { network: true, ..row.shows(Shows::Text("1m")) }
         })
         .collect()
@@ -246,7 +259,8 @@ fn valgrind() -> Vec<Row> {
         Row { valgrind: true, leaves: PERFTEST_LEAVES, ..row.shows(Shows::Figures(1)) }
     };
     let ping = "-a 127.0.0.1 -p PORT -V -C 20";
-    let rping = Row::new("under valgrind", &format!("rping -s {ping}"), &format!("rping -c {ping}"));
+    let rping =
+        Row::new("under valgrind", &format!("rping -s {ping}"), &format!("rping -c {ping}"));
     let rping = Row { valgrind: true, ..rping.ends(Ends::Somehow) };
     [rping]
         .into_iter()

@@ -14,7 +14,10 @@ fn a_record_is_laid_out_as_perftest_lays_it_out() {
     let theirs: Vec<u8> = octets(theirs);
     let memory = Remote { stag: Stag(0x38f7_c800), addr: 0x7f44_902b_7000 };
     let ours = record(128, 2, memory, Ipv4Addr::new(10, 77, 0, 1).into());
-    assert_eq!((&ours[..12], &ours[16..32], &ours[48..]), (&theirs[..12], &theirs[16..32], &theirs[48..]));
+    assert_eq!(
+        (&ours[..12], &ours[16..32], &ours[48..]),
+        (&theirs[..12], &theirs[16..32], &theirs[48..])
+    );
     assert_eq!(ours[32..48], octets("00000000000000000000ffff 0a4d0001"));
 }
 
@@ -157,7 +160,10 @@ fn a_test_that_breaks_a_rule_is_an_error() {
         assert!(control.pair.disconnected(PATIENCE));
     });
     let error = beside.unwrap_err().to_string();
-    assert!(error.contains("we ended the connection: 1/1/01 ("), "by a Terminate, in words: {error}");
+    assert!(
+        error.contains("we ended the connection: 1/1/01 ("),
+        "by a Terminate, in words: {error}"
+    );
 }
 
 /// Connections ended the server: one that only looked whether the port is open, one that spoke HTTP.

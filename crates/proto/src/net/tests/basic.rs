@@ -55,9 +55,9 @@ fn a_datagram_looks_like_that_of_linux() {
     port.neighbour(v4(2).into(), mac(0xb));
     port.send(Addr::Net(at(2, 0x5678)), &[b"spr", b"at"]);
     let linux = [
-        2, 0, 0, 0, 0, 0x0b, 2, 0, 0, 0, 0, 0x0a, 8, 0, 0x45, 0, 0, 0x21, 0, 0, 0x40, 0, 0x40, 0x11, 0x26,
-        0xbc, 10, 7, 0, 1, 10, 7, 0, 2, 0x12, 0x34, 0x56, 0x78, 0, 0x0d, 0x29, 0x45, 0x73, 0x70, 0x72, 0x61,
-        0x74,
+        2, 0, 0, 0, 0, 0x0b, 2, 0, 0, 0, 0, 0x0a, 8, 0, 0x45, 0, 0, 0x21, 0, 0, 0x40, 0, 0x40,
+        0x11, 0x26, 0xbc, 10, 7, 0, 1, 10, 7, 0, 2, 0x12, 0x34, 0x56, 0x78, 0, 0x0d, 0x29, 0x45,
+        0x73, 0x70, 0x72, 0x61, 0x74,
     ];
     assert_eq!(port.device().sent, [(linux.to_vec(), Offload::None)]);
 }
@@ -71,14 +71,16 @@ fn echo_requests_are_answered_and_timed() {
             let now = link.now;
             let seq = link.ports[0].stack_mut().ping(now, to, len).unwrap();
             link.pass(SECOND);
-            let Some(Event::Echo { from, seq: answered, len: back, rtt_ns }) = link.events[0].pop() else {
+            let Some(Event::Echo { from, seq: answered, len: back, rtt_ns }) = link.events[0].pop()
+            else {
                 unreachable!("{to} {len}: {:?}", link.events)
             };
             assert_eq!((from, answered, back), (to, seq, len));
             assert!((2 * US..=5 * US).contains(&rtt_ns), "{rtt_ns}");
         }
     }
-    let mut refused = |to: IpAddr, len| link.ports[0].stack_mut().ping(Instant::from_ns(9), to, len);
+    let mut refused =
+        |to: IpAddr, len| link.ports[0].stack_mut().ping(Instant::from_ns(9), to, len);
     assert_eq!(refused(six, 7), Err(PingError::Length));
     assert_eq!(refused(Ipv4Addr::BROADCAST.into(), 8), Err(PingError::NoRoute));
     assert_eq!(refused(Ipv4Addr::new(10, 8, 0, 1).into(), 8), Err(PingError::NoRoute));
@@ -183,7 +185,8 @@ fn long_datagrams_to_one_peer_are_gathered() {
         link.seen.clear();
         let mut lens = alloc::vec![room; 100];
         lens.extend([700, 1100, 20, room, room, 0, 1300, 1300, 1300]);
-        let sent: Vec<Vec<u8>> = lens.iter().enumerate().map(|(i, len)| alloc::vec![i as u8; *len]).collect();
+        let sent: Vec<Vec<u8>> =
+            lens.iter().enumerate().map(|(i, len)| alloc::vec![i as u8; *len]).collect();
         for bytes in &sent {
             link.ports[0].turn(link.now);
             let (a, b) = bytes.split_at(bytes.len() / 2);

@@ -5,7 +5,10 @@ use crate::wire::arp::{Arp, Op};
 use crate::wire::ethernet::{self, Ethernet};
 
 fn sent_arps(link: &Link) -> Vec<Arp> {
-    let arps = link.seen.iter().filter(|(side, f)| *side == 0 && matches!(f[12..14], [8, 6] | [0x80, 0x35]));
+    let arps = link
+        .seen
+        .iter()
+        .filter(|(side, f)| *side == 0 && matches!(f[12..14], [8, 6] | [0x80, 0x35]));
     arps.filter_map(|(_, f)| Arp::parse(&f[HEADER..])).collect()
 }
 
@@ -18,8 +21,13 @@ fn an_address_is_announced_twice_and_used_at_once() {
     let mut link = Link::new(1500);
     assert!(link.ports[0].stack().has(v4(1).into()));
     link.pass(10 * SECOND);
-    let own =
-        Arp { op: Op::Request, sender_mac: mac(1), sender: v4(1), target_mac: Mac::default(), target: v4(1) };
+    let own = Arp {
+        op: Op::Request,
+        sender_mac: mac(1),
+        sender: v4(1),
+        target_mac: Mac::default(),
+        target: v4(1),
+    };
     assert_eq!(sent_arps(&link), [own, own]);
     assert_eq!(link.ports[0].deadline(), None);
 }
@@ -72,8 +80,13 @@ fn an_address_in_use_is_defended_but_not_faster_than_every_ten_seconds() {
     let mut link = Link::new(1500);
     link.pass(30 * SECOND);
     link.seen.clear();
-    let thief =
-        Arp { op: Op::Request, sender_mac: mac(9), sender: v4(1), target_mac: Mac::default(), target: v4(1) };
+    let thief = Arp {
+        op: Op::Request,
+        sender_mac: mac(9),
+        sender: v4(1),
+        target_mac: Mac::default(),
+        target: v4(1),
+    };
     let header = Ethernet { to: Mac::BROADCAST, from: mac(9), kind: ethernet::ARP };
     for _ in 0..30 {
         link.inject(0, [&header.emit()[..], &thief.emit()].concat());
@@ -90,7 +103,10 @@ fn an_address_in_use_is_defended_but_not_faster_than_every_ten_seconds() {
 fn an_address_is_learnt_by_rarp() {
     let configs = [Config { v4: V4::Learnt, ..Config::default() }, fixed(2)];
     let mut link = Link::of(configs, 1500, Offloads::default(), 5);
-    assert_eq!(link.ports[0].stack_mut().ping(link.now, v4(2).into(), 8), Err(PingError::NoAddress));
+    assert_eq!(
+        link.ports[0].stack_mut().ping(link.now, v4(2).into(), 8),
+        Err(PingError::NoAddress)
+    );
     link.pass(100 * SECOND);
     let asked = sent_arps(&link);
     assert!((5..=12).contains(&asked.len()), "{}", asked.len());
@@ -103,7 +119,8 @@ fn an_address_is_learnt_by_rarp() {
     };
     assert!(asked.iter().all(|arp| *arp == question));
     let answer = |target_mac, target| {
-        let arp = Arp { op: Op::ReverseReply, sender_mac: mac(2), sender: v4(2), target_mac, target };
+        let arp =
+            Arp { op: Op::ReverseReply, sender_mac: mac(2), sender: v4(2), target_mac, target };
         let header = Ethernet { to: mac(1), from: mac(2), kind: ethernet::RARP };
         [&header.emit()[..], &arp.emit()].concat()
     };

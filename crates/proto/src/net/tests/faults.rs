@@ -51,9 +51,11 @@ fn run(seed: u64) {
     for (got, sent) in link.got.iter().zip(&sent) {
         for (_, bytes) in got {
             // A sum of 16 bits finds every single flip, but not two that cancel out, as may happen to two fragments.
-            let flips = |a: &Vec<u8>| a.iter().zip(bytes).map(|(a, b)| (a ^ b).count_ones()).sum::<u32>();
-            let like =
-                |a: &Vec<u8>| a.len() == bytes.len() && (flips(a) == 0 || flips(a) == 2 && a.len() > mtu);
+            let flips =
+                |a: &Vec<u8>| a.iter().zip(bytes).map(|(a, b)| (a ^ b).count_ones()).sum::<u32>();
+            let like = |a: &Vec<u8>| {
+                a.len() == bytes.len() && (flips(a) == 0 || flips(a) == 2 && a.len() > mtu)
+            };
             assert!(sent.iter().any(like), "seed {seed}: {} octets that nobody sent", bytes.len());
         }
         assert!(got.len() * 2 > sent.len(), "seed {seed}: {}", got.len());

@@ -61,7 +61,8 @@ fn an_overlap_spoils_the_datagram_for_good() {
         let mut parts = [good[0], good[2]].map(|(start, end)| part(&bytes, start, end)).to_vec();
         parts.push(bad);
         parts.extend(good.map(|(start, end)| part(&bytes, start, end)));
-        let mut whole = parts.iter().map(|p| reassembly.input(Instant::ZERO, key(1), *p, &mut stats));
+        let mut whole =
+            parts.iter().map(|p| reassembly.input(Instant::ZERO, key(1), *p, &mut stats));
         assert!(whole.all(|whole| whole.is_none()), "case {i}");
         assert_eq!(stats.drop_fragment, 6, "case {i}");
     }
@@ -88,7 +89,12 @@ fn fragments_that_wait_are_limited_in_octets_in_number_and_in_time() {
     let (mut reassembly, mut stats) = (reassembly(10_000), Stats::default());
     let bytes = [7; 3000];
     for ident in 0..10 {
-        reassembly.input(Instant::from_ns(u64::from(ident)), key(ident), part(&bytes, 0, 2000), &mut stats);
+        reassembly.input(
+            Instant::from_ns(u64::from(ident)),
+            key(ident),
+            part(&bytes, 0, 2000),
+            &mut stats,
+        );
     }
     assert_eq!(stats.drop_evicted, 6);
     // The newest four are still there; a far offset costs what came, not what it claims.
@@ -111,7 +117,8 @@ fn fragments_that_wait_are_limited_in_octets_in_number_and_in_time() {
 #[test]
 fn fragments_that_never_complete_are_given_up_by_the_stack() {
     let mut link = Link::new(1500);
-    let header = crate::wire::ipv4::Ipv4 { more: true, dont_fragment: false, ..paths::v4(v4(2), v4(1)) };
+    let header =
+        crate::wire::ipv4::Ipv4 { more: true, dont_fragment: false, ..paths::v4(v4(2), v4(1)) };
     let mut frame = basic::ip_frame(v4(2), v4(1), 17, &[0; 64]);
     frame[HEADER..HEADER + 20].copy_from_slice(&header.emit(64));
     link.inject(0, frame);

@@ -9,7 +9,12 @@ fn dropped(frame: Vec<u8>, reason: &str) {
     let mut link = Link::new(1500);
     link.inject(0, frame);
     link.turn();
-    assert_eq!(counted(link.ports[0].stack(), reason), 1, "{reason}: {:?}", link.ports[0].stack().stats());
+    assert_eq!(
+        counted(link.ports[0].stack(), reason),
+        1,
+        "{reason}: {:?}",
+        link.ports[0].stack().stats()
+    );
     assert!(link.got[0].is_empty());
 }
 
@@ -44,9 +49,15 @@ fn each_reason_to_drop() {
     dropped(basic::ip_frame(v4(2), v4(1), 1, &[0; 20]), "drop_checksum");
     dropped(basic::ip_frame(v4(2), v4(1), 1, &[0; 7]), "drop_length");
     let reply = Icmp::Reply { ident: 1, seq: 1 }.emit(b"12345678");
-    dropped(basic::ip_frame(v4(2), v4(1), 1, &[&reply[..], b"12345678"].concat()), "drop_unsolicited");
+    dropped(
+        basic::ip_frame(v4(2), v4(1), 1, &[&reply[..], b"12345678"].concat()),
+        "drop_unsolicited",
+    );
     let error = Icmp::TooBig { mtu: 600 }.emit(&good()[HEADER..]);
-    dropped(basic::ip_frame(v4(2), v4(1), 1, &[&error[..], &good()[HEADER..]].concat()), "drop_error");
+    dropped(
+        basic::ip_frame(v4(2), v4(1), 1, &[&error[..], &good()[HEADER..]].concat()),
+        "drop_error",
+    );
 }
 
 #[test]
@@ -61,7 +72,10 @@ fn what_looks_good_is_good() {
         let bytes = [&header[..], b"abc", b"behind"].concat();
         let ethernet = Ethernet { to: mac(1), from: mac(2), kind: ethernet::IPV6 };
         let pseudo = ip.pseudo(17, 11).bytes(&header).bytes(b"abc");
-        ([&ethernet.emit()[..], &ip.emit(bytes.len()), &bytes].concat(), crate::wire::udp::in_field(pseudo))
+        (
+            [&ethernet.emit()[..], &ip.emit(bytes.len()), &bytes].concat(),
+            crate::wire::udp::in_field(pseudo),
+        )
     };
     let (none, checksum) = six(0);
     link.inject(0, six(checksum).0);
@@ -98,7 +112,8 @@ fn an_mtu_falls_only_for_what_was_sent_and_not_below_what_a_link_carries() {
     let mut link = Link::new(1500);
     link.send(0, at(2, 7), &[1; 1400]);
     link.pass(MS);
-    let quote = |to: u8, port: u8| with(with(udp(v4(1), v4(to)), HEADER + 21, 7), HEADER + 23, port);
+    let quote =
+        |to: u8, port: u8| with(with(udp(v4(1), v4(to)), HEADER + 21, 7), HEADER + 23, port);
     let mut lowered = Vec::new();
     for (to, port, mtu) in
         [(2, 8, 900), (3, 7, 900), (2, 7, 1500), (2, 7, 900), (2, 7, 950), (2, 7, 68), (2, 7, 0)]
@@ -136,8 +151,8 @@ fn changed_frames_do_no_harm() {
             let (side, mut frame) = seen[rng.below(seen.len() as u64) as usize].clone();
             for _ in 0..rng.below(4) {
                 let at = rng.below(frame.len().min(80) as u64) as usize;
-                frame[at] =
-                    [0, 0xff, frame[at] ^ 1, frame[at] ^ 0x40, rng.u32() as u8][rng.below(5) as usize];
+                frame[at] = [0, 0xff, frame[at] ^ 1, frame[at] ^ 0x40, rng.u32() as u8]
+                    [rng.below(5) as usize];
             }
             if rng.chance(100_000) {
                 frame.truncate(rng.below(frame.len() as u64 + 1) as usize);

@@ -6,7 +6,9 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use super::*;
 use crate::datagrams::{Addr, Datagrams};
-use crate::device::{Arrival, BURST, Device, HEADER, Headers, Info, Offload, Offloads, Sent, send_whole};
+use crate::device::{
+    Arrival, BURST, Device, HEADER, Headers, Info, Offload, Offloads, Sent, send_whole,
+};
 use crate::fault::Fault;
 use crate::time::{MS, SECOND, US};
 use crate::wire::checksum::Sum;
@@ -62,7 +64,13 @@ impl Device for Nic {
         Sent::Yes
     }
 
-    fn send_behind(&mut self, headers: &Headers, parts: &[&[u8]], _: usize, offload: Offload) -> Sent {
+    fn send_behind(
+        &mut self,
+        headers: &Headers,
+        parts: &[&[u8]],
+        _: usize,
+        offload: Offload,
+    ) -> Sent {
         send_whole(self, headers, parts, offload)
     }
 
@@ -130,7 +138,8 @@ impl Link {
         });
         let fault = Fault::default();
         let now = Instant::from_ns(SECOND);
-        let (wire, seen, got, events) = (Vec::new(), Vec::new(), Default::default(), Default::default());
+        let (wire, seen, got, events) =
+            (Vec::new(), Vec::new(), Default::default(), Default::default());
         Self { now, ports, fault, rng, wire, seen, got, events }
     }
 
@@ -184,7 +193,12 @@ impl Link {
                         fate.flip_bit.into_iter().for_each(|bit| frame[bit / 8] ^= 1 << (bit % 8));
                         fate.cut_to.into_iter().for_each(|len| frame.truncate(len));
                     }
-                    self.wire.push((self.now.after(US + fate.delay_ns[copy]), 1 - side, frame, arrival));
+                    self.wire.push((
+                        self.now.after(US + fate.delay_ns[copy]),
+                        1 - side,
+                        frame,
+                        arrival,
+                    ));
                 }
             }
         }

@@ -72,8 +72,13 @@ fn one_who_moves_and_says_so_is_missed_for_less_than_a_second() {
     link.pass(10 * SECOND);
     link.ports[1].stack_mut().info.mac = mac(3);
     link.ports[1].device_mut().info.mac = mac(3);
-    let gratuitous =
-        Arp { op: Op::Request, sender_mac: mac(3), sender: v4(2), target_mac: Mac::default(), target: v4(2) };
+    let gratuitous = Arp {
+        op: Op::Request,
+        sender_mac: mac(3),
+        sender: v4(2),
+        target_mac: Mac::default(),
+        target: v4(2),
+    };
     link.inject(0, arp(Mac::BROADCAST, gratuitous));
     link.got[1].clear();
     for _ in 0..10 {
@@ -118,7 +123,8 @@ fn nobody_becomes_a_known_neighbour_by_saying_so() {
 
 #[test]
 fn answers_that_nobody_asked_for_and_floods_of_them_leave_nothing() {
-    let mut link = Link::of([Config { neighbours: 8, ..fixed(1) }, fixed(2)], 1500, Offloads::default(), 1);
+    let mut link =
+        Link::of([Config { neighbours: 8, ..fixed(1) }, fixed(2)], 1500, Offloads::default(), 1);
     link.send(0, at(2, 7), b"x");
     link.pass(SECOND);
     for last in 3..=200 {

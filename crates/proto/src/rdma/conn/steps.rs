@@ -119,7 +119,11 @@ impl Rnic {
                 connection.open(negotiated, &self.shared);
                 let cause = Cause { code: why.code(), ..Cause::MPA_LOCAL };
                 connection.last_words = Some(Box::new(Fault::own(cause)));
-                self.shared.events.push_back(Event::Failed { conn, qp: Some(qp), why: Why::Start(why) });
+                self.shared.events.push_back(Event::Failed {
+                    conn,
+                    qp: Some(qp),
+                    why: Why::Start(why),
+                });
                 self.release_qp(conn);
                 self.end(conn);
                 0
@@ -132,9 +136,12 @@ impl Rnic {
         let mut used = 0;
         loop {
             let Some(connection) = self.conns.get_mut(conn.0) else { return used };
-            let Some(queue_pair) = connection.qp.and_then(|qp| self.qps.get_mut(qp.0)) else { return used };
+            let Some(queue_pair) = connection.qp.and_then(|qp| self.qps.get_mut(qp.0)) else {
+                return used;
+            };
             let first = !queue_pair.met;
-            let (arrived, last) = match connection.deframer.next(&bytes[used..], &mut self.scratch) {
+            let (arrived, last) = match connection.deframer.next(&bytes[used..], &mut self.scratch)
+            {
                 Step::More => return used,
                 Step::Bad(fault) => {
                     self.fail(conn, Fault::own(cause_of(fault)));
@@ -211,7 +218,9 @@ impl Rnic {
         memory: &mut M,
     ) -> Result<bool, Fault> {
         let Some(connection) = self.conns.get_mut(conn.0) else { return Ok(false) };
-        let Some(queue_pair) = connection.qp.and_then(|qp| self.qps.get_mut(qp.0)) else { return Ok(false) };
+        let Some(queue_pair) = connection.qp.and_then(|qp| self.qps.get_mut(qp.0)) else {
+            return Ok(false);
+        };
         if !connection.may_send(self.shared.now) {
             return queue_pair.local(&mut self.shared).map(|()| false);
         }
@@ -230,7 +239,12 @@ impl Rnic {
     }
 
     /// Appends the Terminate, if one is due.
-    pub(super) fn terminate<M: Memory>(&mut self, conn: Conn, record: &mut Record, memory: &mut M) -> bool {
+    pub(super) fn terminate<M: Memory>(
+        &mut self,
+        conn: Conn,
+        record: &mut Record,
+        memory: &mut M,
+    ) -> bool {
         let Some(connection) = self.conns.get_mut(conn.0) else { return false };
         if let Some(said) = connection.parting.take() {
             let position = &mut connection.position;
@@ -255,7 +269,8 @@ impl Rnic {
         let Some(queue_pair) = connection.qp.and_then(|qp| self.qps.get_mut(qp.0)) else { return };
         connection.established = true;
         queue_pair.state = QpState::Ready;
-        let (qp, ird, ord) = (queue_pair.number, queue_pair.answers.limit, queue_pair.requests.limit);
+        let (qp, ird, ord) =
+            (queue_pair.number, queue_pair.answers.limit, queue_pair.requests.limit);
         self.shared.events.push_back(Event::Established { conn, qp, private_data, ird, ord });
     }
 
@@ -313,7 +328,9 @@ impl Rnic {
     /// The queue pair of the stream is idle again: there is no connection.
     pub(super) fn release_qp(&mut self, conn: Conn) {
         let Some(connection) = self.conns.get_mut(conn.0) else { return };
-        let Some(queue_pair) = connection.qp.take().and_then(|qp| self.qps.get_mut(qp.0)) else { return };
+        let Some(queue_pair) = connection.qp.take().and_then(|qp| self.qps.get_mut(qp.0)) else {
+            return;
+        };
         queue_pair.unstart(&mut self.shared);
     }
 
@@ -365,7 +382,8 @@ impl Rnic {
         match connection.phase {
             Phase::Ending => self.close(conn, false),
             Phase::Closing
-                if !matches!(connection.first, First::Send(_)) && connection.qp.is_none_or(quiet) =>
+                if !matches!(connection.first, First::Send(_))
+                    && connection.qp.is_none_or(quiet) =>
             {
                 self.detach(conn);
                 self.close(conn, false);

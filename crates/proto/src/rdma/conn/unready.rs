@@ -20,7 +20,9 @@ impl Rnic {
     pub(super) fn take_up_unready<M: Memory>(&mut self, conn: Conn, memory: &mut M) {
         let Some(connection) = self.conns.get(conn.0) else { return };
         let Some(queue_pair) = connection.qp.and_then(|qp| self.qps.get_mut(qp.0)) else { return };
-        if !queue_pair.receive.is_awaited() || !matches!(connection.phase, Phase::Open | Phase::Closing) {
+        if !queue_pair.receive.is_awaited()
+            || !matches!(connection.phase, Phase::Open | Phase::Closing)
+        {
             return;
         }
         if let Err(fault) = queue_pair.take_up(&mut self.shared, memory) {
@@ -50,7 +52,9 @@ impl Rnic {
     pub(super) fn is_out_of_patience(&mut self, conn: Conn) -> bool {
         let Some(connection) = self.conns.get_mut(conn.0) else { return false };
         let due = core::mem::replace(&mut connection.rnr_due, Instant::NEVER);
-        let Some(queue_pair) = connection.qp.and_then(|qp| self.qps.get(qp.0)) else { return false };
+        let Some(queue_pair) = connection.qp.and_then(|qp| self.qps.get(qp.0)) else {
+            return false;
+        };
         if queue_pair.receive.until != due {
             return false;
         }

@@ -6,7 +6,16 @@ use crate::{Instant, Rng};
 
 fn completion(id: u64, status: Status) -> Completion {
     let (completed, qp) = (Completed::Recv, Qp(1));
-    Completion { id, status, completed, len: 0, qp, immediate: None, invalidated: None, at: Instant::ZERO }
+    Completion {
+        id,
+        status,
+        completed,
+        len: 0,
+        qp,
+        immediate: None,
+        invalidated: None,
+        at: Instant::ZERO,
+    }
 }
 
 fn good(id: u64) -> Completion {
@@ -19,7 +28,10 @@ fn completions_come_out_as_they_went_in() {
     for id in 0..20 {
         assert_eq!(cq.push(good(2 * id), false), Pushed::Kept);
         assert_eq!(cq.push(good(2 * id + 1), true), Pushed::Kept);
-        assert_eq!((cq.poll().map(|c| c.id), cq.poll().map(|c| c.id)), (Some(2 * id), Some(2 * id + 1)));
+        assert_eq!(
+            (cq.poll().map(|c| c.id), cq.poll().map(|c| c.id)),
+            (Some(2 * id), Some(2 * id + 1))
+        );
         assert_eq!(cq.poll(), None);
     }
 }
@@ -110,7 +122,10 @@ fn random_use_matches_a_list() {
                         assert!(matches!(pushed, Pushed::Kept | Pushed::Wakes));
                     } else {
                         lost += 1;
-                        assert_eq!(pushed, if lost == 1 { Pushed::Overflows } else { Pushed::Lost });
+                        assert_eq!(
+                            pushed,
+                            if lost == 1 { Pushed::Overflows } else { Pushed::Lost }
+                        );
                     }
                     next += 1;
                 }

@@ -280,7 +280,10 @@ fn marker(stream: &[u8], at: usize) -> usize {
 fn f8_full_operation_starts_with_a_marker_of_zeros() {
     let (stream, _) = marked();
     let first = u16::from_be_bytes([stream[4], stream[5]]);
-    assert_eq!((marker(&stream, 0), usize::from(first)), (0, take(&mut BOTH.deframer(), &stream).0[0].len()));
+    assert_eq!(
+        (marker(&stream, 0), usize::from(first)),
+        (0, take(&mut BOTH.deframer(), &stream).0[0].len())
+    );
 }
 
 #[test]
@@ -357,8 +360,13 @@ fn f14_the_mulpdu_follows_the_segment_and_keeps_its_bounds() {
 #[test]
 fn f15_octet_by_octet_and_all_at_once() {
     for mode in MODES {
-        let ulpdus =
-            [ulpdu(14, true), ulpdu(18, false), ulpdu(700, false), ulpdu(515, true), ulpdu(14, true)];
+        let ulpdus = [
+            ulpdu(14, true),
+            ulpdu(18, false),
+            ulpdu(700, false),
+            ulpdu(515, true),
+            ulpdu(14, true),
+        ];
         let stream = mode.stream(&ulpdus);
         assert_eq!(take(&mut mode.deframer(), &stream), (ulpdus.to_vec(), None));
         assert_eq!(receive(mode, &stream, &mut |_| 1, false), ulpdus);
@@ -382,7 +390,11 @@ fn a_ulpdu_shorter_than_its_header_is_a_fault() {
     for mode in MODES {
         for (len, tagged) in [(0, true), (1, true), (13, true), (14, false), (17, false)] {
             let stream = mode.stream(&[ulpdu(len, tagged)]);
-            assert_eq!(take(&mut mode.deframer(), &stream), (vec![], Some(Fault::Short)), "{mode:?} {len}");
+            assert_eq!(
+                take(&mut mode.deframer(), &stream),
+                (vec![], Some(Fault::Short)),
+                "{mode:?} {len}"
+            );
         }
     }
     // Without CRC and markers as soon as it shows.
@@ -446,7 +458,11 @@ fn unmapped_memory_leaves_record_and_stream_as_they_were() {
         assert_eq!(record, before);
         put(&mut framer, &ulpdu(900, false), &mut record);
         let expected = vec![ulpdu(700, true), ulpdu(900, false)];
-        assert_eq!(take(&mut mode.deframer(), &flat(&record, &region)), (expected, None), "{mode:?}");
+        assert_eq!(
+            take(&mut mode.deframer(), &flat(&record, &region)),
+            (expected, None),
+            "{mode:?}"
+        );
     }
 }
 
@@ -493,7 +509,12 @@ fn payload_without_crc_and_markers_comes_as_it_arrives_from_where_it_lies() {
 
 /// Receives `stream` in pieces of the lengths that `cut` says, given what is left; with `direct`, the caller places payload
 /// itself whenever it may.
-fn receive(mode: Mode, stream: &[u8], cut: &mut dyn FnMut(usize) -> usize, direct: bool) -> Vec<Vec<u8>> {
+fn receive(
+    mode: Mode,
+    stream: &[u8],
+    cut: &mut dyn FnMut(usize) -> usize,
+    direct: bool,
+) -> Vec<Vec<u8>> {
     let (mut deframer, mut scratch) = (mode.deframer(), Vec::new());
     let (mut ulpdus, mut current) = (Vec::new(), Vec::new());
     let (mut here, mut end) = (0, 0);

@@ -6,7 +6,12 @@ use super::*;
 const BASE: u64 = 0x1_0000;
 const LEN: u64 = 0x100;
 
-const fn rights(local_write: bool, remote_write: bool, remote_read: bool, remote_atomic: bool) -> Access {
+const fn rights(
+    local_write: bool,
+    remote_write: bool,
+    remote_read: bool,
+    remote_atomic: bool,
+) -> Access {
     Access { local_write, remote_write, remote_read, remote_atomic, bind: false }
 }
 
@@ -51,8 +56,14 @@ fn s1_bounds_hold_to_the_octet() {
     for (addr, len, offset) in
         [(BASE, LEN, 0), (BASE + 1, LEN - 1, 1), (BASE + LEN - 1, 1, LEN - 1), (BASE, 1, 0)]
     {
-        assert_eq!(regions.remote(by, stag, addr, len as u32, Right::Write).ok(), span(offset, len as u32));
-        assert_eq!(regions.remote(by, stag, addr, len as u32, Right::Read).ok(), span(offset, len as u32));
+        assert_eq!(
+            regions.remote(by, stag, addr, len as u32, Right::Write).ok(),
+            span(offset, len as u32)
+        );
+        assert_eq!(
+            regions.remote(by, stag, addr, len as u32, Right::Read).ok(),
+            span(offset, len as u32)
+        );
         let sge = Sge { stag, addr, len: len as u32 };
         assert_eq!(regions.local(by.pd, sge, true).ok(), span(offset, len as u32));
     }
@@ -72,10 +83,16 @@ fn s1_a_tag_works_in_its_own_domain_only() {
     let (mut regions, by, stag) = one_region();
     let other = regions.alloc_pd().expect("there is room");
     let stranger = Stream { pd: other, ..by };
-    assert_eq!(regions.remote(stranger, stag, BASE, 1, Right::Write), Err(Cause::TAGGED_NOT_ASSOCIATED));
+    assert_eq!(
+        regions.remote(stranger, stag, BASE, 1, Right::Write),
+        Err(Cause::TAGGED_NOT_ASSOCIATED)
+    );
     assert_eq!(regions.remote(stranger, stag, BASE, 1, Right::Read), Err(Cause::NOT_ASSOCIATED));
     assert_eq!(regions.remote(stranger, stag, BASE, 8, Right::Atomic), Err(Cause::NOT_ASSOCIATED));
-    assert_eq!(regions.local(other, Sge { stag, addr: BASE, len: 1 }, false), Err(Status::LocalProtection));
+    assert_eq!(
+        regions.local(other, Sge { stag, addr: BASE, len: 1 }, false),
+        Err(Status::LocalProtection)
+    );
 }
 
 #[test]
@@ -83,12 +100,17 @@ fn s1_a_tag_of_one_stream_works_on_no_other() {
     let (mut regions, by, region) = one_region();
     let other = Stream { qp: Qp(2), ..by };
     let window = regions.alloc_window(by.pd, WindowKind::OneQp).expect("there is room");
-    regions.bind(by, window, region, BASE, 8, rights(false, true, false, false)).expect("it may be bound");
+    regions
+        .bind(by, window, region, BASE, 8, rights(false, true, false, false))
+        .expect("it may be bound");
     let fast = regions.alloc_fast(by.pd).expect("there is room");
     regions.fast_register(by, fast, extent(BASE, 8), ALL).expect("it is free");
     for stag in [window, fast] {
         assert_eq!(regions.remote(by, stag, BASE, 8, Right::Write).ok(), span(0, 8));
-        assert_eq!(regions.remote(other, stag, BASE, 8, Right::Write), Err(Cause::TAGGED_NOT_ASSOCIATED));
+        assert_eq!(
+            regions.remote(other, stag, BASE, 8, Right::Write),
+            Err(Cause::TAGGED_NOT_ASSOCIATED)
+        );
     }
     // Its own program may use a fast registration anywhere in the domain.
     assert_eq!(regions.local(by.pd, Sge { stag: fast, addr: BASE, len: 8 }, true).ok(), span(0, 8));
@@ -130,7 +152,8 @@ fn s1_rights_change_under_the_same_tag() {
 #[test]
 fn d9_codes_of_tagged_segments() {
     let (mut regions, by, stag) = one_region();
-    let write = |regions: &Regions, stag, addr, len| regions.remote(by, stag, addr, len, Right::Write);
+    let write =
+        |regions: &Regions, stag, addr, len| regions.remote(by, stag, addr, len, Right::Write);
     assert_eq!(write(&regions, Stag(stag.0 ^ 0x100), BASE, 1), Err(Cause::TAGGED_STAG));
     assert_eq!(write(&regions, other_key(stag), BASE, 1), Err(Cause::TAGGED_STAG));
     assert_eq!(write(&regions, Stag(0), BASE, 1), Err(Cause::TAGGED_STAG));
@@ -150,14 +173,19 @@ fn d9_codes_of_tagged_segments() {
 #[test]
 fn r6_codes_of_a_read_s_source() {
     let (mut regions, by, stag) = one_region();
-    let read = |regions: &Regions, stag, addr, len| regions.remote(by, stag, addr, len, Right::Read);
+    let read =
+        |regions: &Regions, stag, addr, len| regions.remote(by, stag, addr, len, Right::Read);
     assert_eq!(read(&regions, other_key(stag), BASE, 1), Err(Cause::INVALID_STAG));
     assert_eq!(read(&regions, stag, BASE - 1, 2), Err(Cause::BOUNDS));
     assert_eq!(read(&regions, stag, BASE, u32::MAX), Err(Cause::BOUNDS));
     assert_eq!(read(&regions, stag, u64::MAX - 1, 2), Err(Cause::TO_WRAP));
-    let sink = regions.register(by.pd, 7, BASE, LEN, rights(true, true, false, true)).expect("it is sound");
+    let sink = regions
+        .register(by.pd, 7, BASE, LEN, rights(true, true, false, true))
+        .expect("it is sound");
     assert_eq!(read(&regions, sink, BASE, 1), Err(Cause::ACCESS));
-    let both = regions.register(by.pd, 7, BASE, LEN, rights(true, true, true, false)).expect("it is sound");
+    let both = regions
+        .register(by.pd, 7, BASE, LEN, rights(true, true, true, false))
+        .expect("it is sound");
     assert_eq!(regions.remote(by, both, BASE, 8, Right::Atomic), Err(Cause::ACCESS));
 }
 
@@ -167,7 +195,10 @@ fn d6_r5_no_octets_need_no_tag() {
     for stag in [Stag(0), Stag(1), Stag(u32::MAX), stag] {
         for (addr, right) in [0, BASE, u64::MAX].into_iter().flat_map(|a| RIGHTS.map(|r| (a, r))) {
             assert_eq!(regions.remote(by, stag, addr, 0, right).map(|s| s.len), Ok(0));
-            assert_eq!(regions.local(by.pd, Sge { stag, addr, len: 0 }, true).map(|s| s.len), Ok(0));
+            assert_eq!(
+                regions.local(by.pd, Sge { stag, addr, len: 0 }, true).map(|s| s.len),
+                Ok(0)
+            );
         }
     }
 }
@@ -306,14 +337,28 @@ fn a_fast_registration_is_made_again_and_again_with_new_keys() {
         stag = Stag(stag.0 & !0xff | (stag.0 + 1) & 0xff);
         let part = Extent { offset: 16 * round, ..extent(16 * round, 16) };
         assert_eq!(regions.fast_register(by, stag, part, ALL), Ok(()));
-        assert_eq!(regions.fast_register(by, stag, part, ALL), Err(Status::Bind), "it is valid already");
-        assert_eq!(regions.remote(by, stag, 16 * round + 1, 4, Right::Read).ok(), span(16 * round + 1, 4));
-        assert_eq!(regions.remote(by, old, 16 * round + 1, 4, Right::Read), Err(Cause::INVALID_STAG));
+        assert_eq!(
+            regions.fast_register(by, stag, part, ALL),
+            Err(Status::Bind),
+            "it is valid already"
+        );
+        assert_eq!(
+            regions.remote(by, stag, 16 * round + 1, 4, Right::Read).ok(),
+            span(16 * round + 1, 4)
+        );
+        assert_eq!(
+            regions.remote(by, old, 16 * round + 1, 4, Right::Read),
+            Err(Cause::INVALID_STAG)
+        );
         assert_eq!(regions.invalidate(by, old), Err(Status::Bind));
         assert_eq!(regions.invalidate(Stream { qp: Qp(2), ..by }, stag), Err(Status::Bind));
         assert_eq!(regions.invalidate(by, stag), Ok(()));
     }
-    assert_eq!(regions.fast_register(by, region, extent(0, 1), ALL), Err(Status::Bind), "a region is none");
+    assert_eq!(
+        regions.fast_register(by, region, extent(0, 1), ALL),
+        Err(Status::Bind),
+        "a region is none"
+    );
     assert_eq!(regions.invalidate(by, region), Err(Status::Bind));
     let stranger = Stream { pd: regions.alloc_pd().expect("there is room"), ..by };
     assert_eq!(regions.fast_register(stranger, stag, extent(0, 1), ALL), Err(Status::Bind));
@@ -331,7 +376,11 @@ fn a_window_shows_part_of_a_region() {
     assert_eq!(regions.remote(by, window, BASE + 47, 2, Right::Write), Err(Cause::TAGGED_BOUNDS));
     assert_eq!(regions.remote(by, window, BASE + 16, 1, Right::Read), Err(Cause::ACCESS));
     let sge = Sge { stag: window, addr: BASE + 16, len: 1 };
-    assert_eq!(regions.local(by.pd, sge, false), Err(Status::LocalProtection), "windows are for peers");
+    assert_eq!(
+        regions.local(by.pd, sge, false),
+        Err(Status::LocalProtection),
+        "windows are for peers"
+    );
 
     // Bound anew under another key, then not at all.
     let again = other_key(window);
@@ -342,7 +391,11 @@ fn a_window_shows_part_of_a_region() {
     assert_eq!(regions.bind(by, again, region, 0, 0, READ_ONLY), Ok(()));
     assert_eq!(regions.remote(by, again, BASE, 8, Right::Read), Err(Cause::INVALID_STAG));
     assert_eq!(regions.deregister(region), Ok(()));
-    assert_eq!(regions.bind(by, again, region, BASE, 8, READ_ONLY), Err(Status::Bind), "no such region");
+    assert_eq!(
+        regions.bind(by, again, region, BASE, 8, READ_ONLY),
+        Err(Status::Bind),
+        "no such region"
+    );
 }
 
 #[test]
@@ -355,21 +408,32 @@ fn a_window_of_one_queue_pair_is_bound_once() {
     assert_eq!(regions.bind(other, window, region, BASE, 0, ALL), Err(Status::Bind));
     assert_eq!(regions.invalidate(other, window), Err(Status::Bind));
     assert_eq!(regions.invalidate(by, window), Ok(()));
-    assert_eq!(regions.bind(other, other_key(window), region, BASE, 8, ALL), Ok(()), "free for all");
+    assert_eq!(
+        regions.bind(other, other_key(window), region, BASE, 8, ALL),
+        Ok(()),
+        "free for all"
+    );
     assert_eq!(regions.bind(other, window, region, BASE, 0, ALL), Ok(()));
     let shared = regions.alloc_window(by.pd, WindowKind::Domain).expect("there is room");
-    assert_eq!(regions.invalidate(by, shared), Err(Status::Bind), "such a window is bound anew instead");
+    assert_eq!(
+        regions.invalidate(by, shared),
+        Err(Status::Bind),
+        "such a window is bound anew instead"
+    );
 }
 
 #[test]
 fn what_a_window_may_not_be_bound_to() {
     let (mut regions, by, region) = one_region();
     let window = regions.alloc_window(by.pd, WindowKind::OneQp).expect("there is room");
-    let bind =
-        |regions: &mut Regions, by, region, addr, len| regions.bind(by, window, region, addr, len, ALL);
-    let closed = regions.register(by.pd, 7, BASE, LEN, Access { bind: false, ..ALL }).expect("it is sound");
-    let constant =
-        regions.register(by.pd, 7, BASE, LEN, Access { bind: true, ..READ_ONLY }).expect("it is sound");
+    let bind = |regions: &mut Regions, by, region, addr, len| {
+        regions.bind(by, window, region, addr, len, ALL)
+    };
+    let closed =
+        regions.register(by.pd, 7, BASE, LEN, Access { bind: false, ..ALL }).expect("it is sound");
+    let constant = regions
+        .register(by.pd, 7, BASE, LEN, Access { bind: true, ..READ_ONLY })
+        .expect("it is sound");
     let fast = regions.alloc_fast(by.pd).expect("there is room");
     for (region, addr, len) in [
         (closed, BASE, 8),
@@ -430,7 +494,11 @@ fn a_domain_goes_when_nothing_is_in_it() {
     regions.hold_pd(by.pd).expect("it is there");
     regions.deregister(region).expect("it is there");
     regions.deregister(fast).expect("it is there");
-    assert_eq!(regions.dealloc_pd(by.pd), Err(PostError::Busy), "a window and a queue pair are left");
+    assert_eq!(
+        regions.dealloc_pd(by.pd),
+        Err(PostError::Busy),
+        "a window and a queue pair are left"
+    );
     regions.dealloc_window(window).expect("it is there");
     assert_eq!(regions.dealloc_pd(by.pd), Err(PostError::Busy), "a queue pair is left");
     regions.release_pd(by.pd);
@@ -565,7 +633,16 @@ impl Oracle {
         };
         let octets = (made == Made::Region).then(|| octets(base, len, 0));
         let stag = stag.expect("it is sound");
-        self.known.push(Known { stag, made, pd, gone: false, octets, access, qp: None, parent: None });
+        self.known.push(Known {
+            stag,
+            made,
+            pd,
+            gone: false,
+            octets,
+            access,
+            qp: None,
+            parent: None,
+        });
     }
 
     fn windows_on(&self, at: usize) -> bool {
@@ -616,7 +693,8 @@ impl Oracle {
         let part = Extent { region: 0, offset, base, len };
         let done = self.regions.fast_register(by, stag, part, access);
         let known = &mut self.known[at];
-        let free = known.made == Made::Fast && !known.gone && known.octets.is_none() && known.pd == by.pd;
+        let free =
+            known.made == Made::Fast && !known.gone && known.octets.is_none() && known.pd == by.pd;
         assert_eq!(done.is_ok(), free);
         if free {
             *known = Known {
@@ -635,9 +713,11 @@ impl Oracle {
         let stag = Stag(self.known[at].stag.0 & !0xff | self.rng.below(256) as u32);
         let (window, region) = (self.known[at].clone(), self.known[to].clone());
         let own = window.made == Made::Own;
-        let window_ok = !window.gone && window.pd == by.pd && matches!(window.made, Made::Own | Made::Shared);
+        let window_ok =
+            !window.gone && window.pd == by.pd && matches!(window.made, Made::Own | Made::Shared);
         let state_ok = !own || window.octets.is_none() || (len == 0 && window.qp == Some(by.qp));
-        let part = region.octets.map(|o| core::array::from_fn(|i| o[i].filter(|_| within(i, addr, len))));
+        let part =
+            region.octets.map(|o| core::array::from_fn(|i| o[i].filter(|_| within(i, addr, len))));
         let whole = part.is_some_and(|p: [_; 64]| p.iter().flatten().count() as u64 == len);
         let writes = access.remote_write || access.remote_atomic;
         let region_ok = region.pd == by.pd
@@ -671,10 +751,15 @@ impl Oracle {
         let wanted = octets.map(|o| o[addr as usize..(addr + len) as usize].to_vec());
         let inside = wanted.filter(|w| w.iter().all(Option::is_some)).map(|w| w[0]);
         let found = |ok: bool| {
-            inside.flatten().filter(|_| ok).map(|offset| Span { region: 0, offset, len: len as u32 })
+            inside.flatten().filter(|_| ok).map(|offset| Span {
+                region: 0,
+                offset,
+                len: len as u32,
+            })
         };
         let here = pd == by.pd && qp.is_none_or(|qp| qp == by.qp);
-        for (right, has) in [(Right::Write, access.remote_write), (Right::Read, access.remote_read)] {
+        for (right, has) in [(Right::Write, access.remote_write), (Right::Read, access.remote_read)]
+        {
             let answer = self.regions.remote(by, stag, addr, len as u32, right).ok();
             assert_eq!(answer, found(here && has));
             self.granted += u32::from(answer.is_some());

@@ -159,7 +159,9 @@ impl QueuePair {
                 let sge = self.message_sink(msn, mo + came, left)?;
                 shared.mr.local(self.options.pd, sge, true).ok()
             }
-            Buffer::Tagged { .. } => self.tagged_span(shared).ok().flatten().map(|span| tail(span, came)),
+            Buffer::Tagged { .. } => {
+                self.tagged_span(shared).ok().flatten().map(|span| tail(span, came))
+            }
         }
     }
 
@@ -314,7 +316,10 @@ impl QueuePair {
         let outcome = match header.buffer {
             Buffer::Tagged { .. } if opcode == Opcode::Write => {
                 if let Some(said) = self.arrival.said {
-                    return self.heard(said, shared).map(|()| Outcome::Wake).map_err(|c| self.fault(c));
+                    return self
+                        .heard(said, shared)
+                        .map(|()| Outcome::Wake)
+                        .map_err(|c| self.fault(c));
                 }
                 if header.last {
                     self.placement.took();
@@ -349,7 +354,12 @@ impl QueuePair {
         outcome.map_err(|cause| self.fault(cause))
     }
 
-    fn immediate_came(&mut self, whole: Option<&[u8]>, msn: u32, shared: &mut Shared) -> Result<(), Cause> {
+    fn immediate_came(
+        &mut self,
+        whole: Option<&[u8]>,
+        msn: u32,
+        shared: &mut Shared,
+    ) -> Result<(), Cause> {
         let value = parse_immediate(whole.unwrap_or(&self.arrival.small))?;
         self.message_placed(msn, 0, 0, true, self.arrival.opcode, 0, Some(value), shared)?;
         self.arrival.written = (0, true);

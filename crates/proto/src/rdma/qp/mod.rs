@@ -28,8 +28,8 @@ use super::mr::{Rights, Stream};
 use super::rnic::Shared;
 use super::start::{First, Negotiated};
 use super::{
-    Completed, Completion, Conn, Data, Event, PostError, Qp, QpOptions, QpState, RecvRequest, SendOp,
-    SendRequest, Sge, Status,
+    Completed, Completion, Conn, Data, Event, PostError, Qp, QpOptions, QpState, RecvRequest,
+    SendOp, SendRequest, Sge, Status,
 };
 use crate::Instant;
 use crate::wire::ddp::{self, Buffer, HeaderBytes};
@@ -138,7 +138,8 @@ impl QueuePair {
     pub(crate) fn blame_by(&mut self, terminate: &Terminate) {
         let Some(about) = &terminate.about else { return };
         let found = ddp::parse(&about.header).ok().map(|header| (header.control, header.buffer));
-        if matches!(found, Some((control, Buffer::Tagged { .. })) if control == Opcode::Write.control()) {
+        if matches!(found, Some((control, Buffer::Tagged { .. })) if control == Opcode::Write.control())
+        {
             return self.blame_write(terminate.cause);
         }
         let msn = match found {
@@ -169,7 +170,11 @@ impl QueuePair {
 
     /// Takes a work request for the send queue. In error it completes as flushed; while the connection is being closed it
     /// waits for that.
-    pub(crate) fn post_send(&mut self, request: SendRequest, shared: &mut Shared) -> Result<(), PostError> {
+    pub(crate) fn post_send(
+        &mut self,
+        request: SendRequest,
+        shared: &mut Shared,
+    ) -> Result<(), PostError> {
         if self.state == QpState::Idle {
             return Err(PostError::Invalid);
         }
@@ -199,7 +204,10 @@ impl QueuePair {
     fn check_send(&self, request: &SendRequest) -> Result<(), PostError> {
         let carries = matches!(
             request.op,
-            SendOp::Send | SendOp::SendInvalidate(_) | SendOp::Write(_) | SendOp::WriteImmediate(..)
+            SendOp::Send
+                | SendOp::SendInvalidate(_)
+                | SendOp::Write(_)
+                | SendOp::WriteImmediate(..)
         );
         let reads = matches!(request.op, SendOp::Read(_) | SendOp::ReadInvalidate(_));
         let atomic = matches!(request.op, SendOp::FetchAdd { .. } | SendOp::CompareSwap { .. });
@@ -223,7 +231,11 @@ impl QueuePair {
     }
 
     /// Takes a receive. In error it completes as flushed.
-    pub(crate) fn post_recv(&mut self, request: RecvRequest, shared: &mut Shared) -> Result<(), PostError> {
+    pub(crate) fn post_recv(
+        &mut self,
+        request: RecvRequest,
+        shared: &mut Shared,
+    ) -> Result<(), PostError> {
         if self.options.srq.is_some() {
             return Err(PostError::Invalid);
         }
@@ -282,13 +294,23 @@ impl QueuePair {
         shared: &mut Shared,
     ) {
         let (qp, at) = (self.number, shared.now);
-        let c = Completion { id, status, completed, len, qp, immediate: None, invalidated: None, at };
+        let c =
+            Completion { id, status, completed, len, qp, immediate: None, invalidated: None, at };
         shared.complete(self.options.send_cq, c, false);
     }
 
     pub(crate) fn complete_recv(&self, id: u64, status: Status, shared: &mut Shared) {
         let (completed, qp, at) = (Completed::Recv, self.number, shared.now);
-        let c = Completion { id, status, completed, len: 0, qp, immediate: None, invalidated: None, at };
+        let c = Completion {
+            id,
+            status,
+            completed,
+            len: 0,
+            qp,
+            immediate: None,
+            invalidated: None,
+            at,
+        };
         shared.complete(self.options.recv_cq, c, false);
     }
 }

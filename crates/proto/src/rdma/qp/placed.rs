@@ -189,7 +189,8 @@ impl Placement {
 
     /// Something has to be said before the next own message.
     fn must_speak(&self, queued: usize) -> bool {
-        (self.owed && self.rides) || (self.asks() && (self.is_half(queued) || self.octets >= ASK_OCTETS))
+        (self.owed && self.rides)
+            || (self.asks() && (self.is_half(queued) || self.octets >= ASK_OCTETS))
     }
 
     /// Half of the requests in progress, `queued` of them, are framed since the last question.
@@ -223,7 +224,11 @@ impl QueuePair {
     ) -> Result<bool, Unmapped> {
         let (it, queued) = (&self.placement, self.send.len());
         let greets = it.hello && (self.send.has_work() || !self.answers.is_empty());
-        if greets || it.must_speak(queued) { self.speak(shared, out).map(|()| true) } else { Ok(false) }
+        if greets || it.must_speak(queued) {
+            self.speak(shared, out).map(|()| true)
+        } else {
+            Ok(false)
+        }
     }
 
     /// Says what there is to say when no own message is left to be sent; false if that is nothing, or can wait.
@@ -256,7 +261,11 @@ impl QueuePair {
         true
     }
 
-    fn speak<M: Memory>(&mut self, shared: &mut Shared, out: &mut Out<'_, M>) -> Result<(), Unmapped> {
+    fn speak<M: Memory>(
+        &mut self,
+        shared: &mut Shared,
+        out: &mut Out<'_, M>,
+    ) -> Result<(), Unmapped> {
         let queued = self.send.len();
         let it = &mut self.placement;
         let asks = it.asks();

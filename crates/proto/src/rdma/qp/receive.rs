@@ -101,7 +101,9 @@ impl ReceiveQueue {
 
     /// Takes the front as the queue pair has failed.
     pub(crate) fn flush_one(&mut self) -> Option<(u64, Status)> {
-        if let Some(Incoming { place: Place::Receive(request), fault, .. }) = self.arriving.pop_front() {
+        if let Some(Incoming { place: Place::Receive(request), fault, .. }) =
+            self.arriving.pop_front()
+        {
             return Some((request.id, fault.unwrap_or(Status::Flushed)));
         }
         self.waiting.pop_front().map(|request| (request.id, Status::Flushed))
@@ -131,7 +133,13 @@ impl ReceiveQueue {
 
 impl QueuePair {
     /// A segment of message `msn` comes: `len` octets at `mo`. Takes a receive for it if it is the first.
-    pub(crate) fn admit(&mut self, msn: u32, mo: u32, len: u32, shared: &mut Shared) -> Result<(), Cause> {
+    pub(crate) fn admit(
+        &mut self,
+        msn: u32,
+        mo: u32,
+        len: u32,
+        shared: &mut Shared,
+    ) -> Result<(), Cause> {
         let place = self.receive.place(msn);
         if place >= self.receive.arriving.len() as u32 {
             self.take(place, shared)?;
@@ -145,7 +153,9 @@ impl QueuePair {
             return Ok(());
         }
         if mo > incoming.capacity
-            || incoming.end.is_some_and(|(total, ..)| u64::from(mo) + u64::from(len) > u64::from(total))
+            || incoming
+                .end
+                .is_some_and(|(total, ..)| u64::from(mo) + u64::from(len) > u64::from(total))
         {
             incoming.fault = Some(Status::LocalLength);
             return Err(Cause::UNTAGGED_MO);
@@ -255,7 +265,8 @@ impl QueuePair {
     /// Delivers what is complete, in order.
     pub(super) fn deliver(&mut self, shared: &mut Shared) -> Result<(), Cause> {
         while let Some(incoming) = self.receive.arriving.front() {
-            let (Some((total, opcode, ulp)), Place::Receive(request)) = (incoming.end, &incoming.place)
+            let (Some((total, opcode, ulp)), Place::Receive(request)) =
+                (incoming.end, &incoming.place)
             else {
                 break;
             };
@@ -273,7 +284,8 @@ impl QueuePair {
             };
             let immediate = incoming.immediate.map(|(value, _)| value);
             let (status, qp, at) = (Status::Success, self.number, shared.now);
-            let completion = Completion { id, status, completed, len, qp, immediate, invalidated, at };
+            let completion =
+                Completion { id, status, completed, len, qp, immediate, invalidated, at };
             self.receive.arriving.pop_front();
             self.receive.delivered = self.receive.delivered.wrapping_add(1);
             shared.complete(self.options.recv_cq, completion, opcode.solicits());

@@ -14,8 +14,8 @@ use super::transmit::Out;
 use super::{Fault, QueuePair};
 use crate::wire::ddp::{self, Buffer, Header};
 use crate::wire::rdmap::{
-    AtomicRequest, AtomicResponse, Cause, Offending, Opcode, QN_ATOMIC_RESPONSE, QN_REQUEST, READ_REQUEST,
-    ReadRequest,
+    AtomicRequest, AtomicResponse, Cause, Offending, Opcode, QN_ATOMIC_RESPONSE, QN_REQUEST,
+    READ_REQUEST, ReadRequest,
 };
 
 #[derive(Debug)]
@@ -67,7 +67,11 @@ impl Answers {
 
 impl QueuePair {
     /// Takes a Read Request that was delivered.
-    pub(crate) fn read_request(&mut self, request: ReadRequest, shared: &Shared) -> Result<(), Cause> {
+    pub(crate) fn read_request(
+        &mut self,
+        request: ReadRequest,
+        shared: &Shared,
+    ) -> Result<(), Cause> {
         if request.size > 0 {
             self.source(&request, 0, request.size, shared)?;
         }
@@ -75,21 +79,32 @@ impl QueuePair {
         Ok(())
     }
 
-    fn source(&self, request: &ReadRequest, done: u32, len: u32, shared: &Shared) -> Result<Span, Cause> {
+    fn source(
+        &self,
+        request: &ReadRequest,
+        done: u32,
+        len: u32,
+        shared: &Shared,
+    ) -> Result<Span, Cause> {
         let to = request.source_to.wrapping_add(u64::from(done));
         let stag = Stag(request.source_stag);
         shared.mr.remote(self.stream(), stag, to, len, Right::Read)
     }
 
     /// Takes an Atomic Request that was delivered.
-    pub(crate) fn atomic_request(&mut self, request: AtomicRequest, shared: &Shared) -> Result<(), Cause> {
+    pub(crate) fn atomic_request(
+        &mut self,
+        request: AtomicRequest,
+        shared: &Shared,
+    ) -> Result<(), Cause> {
         self.word(&request, shared)?;
         self.answers.queue.push_back(Owed::Atomic { request, msn: self.answers.msn });
         Ok(())
     }
 
     fn word(&self, request: &AtomicRequest, shared: &Shared) -> Result<Span, Cause> {
-        let span = shared.mr.remote(self.stream(), Stag(request.stag), request.to, 8, Right::Atomic)?;
+        let span =
+            shared.mr.remote(self.stream(), Stag(request.stag), request.to, 8, Right::Atomic)?;
         // The address is aligned; the memory is not if its registration began at an odd place.
         if span.offset.is_multiple_of(8) { Ok(span) } else { Err(Cause::STREAM) }
     }
@@ -105,7 +120,9 @@ impl QueuePair {
             Some(&Owed::Read { request, msn, done }) => {
                 self.read_response(&request, msn, done, shared, out)?
             }
-            Some(&Owed::Atomic { request, msn }) => self.atomic_response_out(&request, msn, shared, out)?,
+            Some(&Owed::Atomic { request, msn }) => {
+                self.atomic_response_out(&request, msn, shared, out)?
+            }
         };
         if last {
             self.answers.queue.pop_front();
@@ -160,7 +177,12 @@ impl QueuePair {
         let was = out.memory.atomic(span, &mut |old| request.op.apply(old));
         let was = was.map_err(|_| fault(Cause::INVALID_STAG))?;
         self.answers.atomic_msn = self.answers.atomic_msn.wrapping_add(1);
-        let buffer = Buffer::Untagged { ulp: 0, qn: QN_ATOMIC_RESPONSE, msn: self.answers.atomic_msn, mo: 0 };
+        let buffer = Buffer::Untagged {
+            ulp: 0,
+            qn: QN_ATOMIC_RESPONSE,
+            msn: self.answers.atomic_msn,
+            mo: 0,
+        };
         let header = Header { last: true, control: Opcode::AtomicResponse.control(), buffer };
         let payload = AtomicResponse { id: request.id, was }.emit();
         out.frame(&header, &[Piece::Bytes(&payload)]).map_err(|_| Fault::own(Cause::LOCAL))?;

@@ -211,7 +211,9 @@ impl QueuePair {
         let ends = |of: &Span| (of.offset, of.offset + u64::from(of.len));
         let (from, to) = ends(&span);
         let overlaps = |sge: &Sge| match shared.mr.local(pd, *sge, false) {
-            Ok(source) => source.region == span.region && ends(&source).0 < to && from < ends(&source).1,
+            Ok(source) => {
+                source.region == span.region && ends(&source).0 < to && from < ends(&source).1
+            }
             // Its registration has ended too.
             Err(_) => true,
         };

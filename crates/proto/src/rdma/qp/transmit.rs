@@ -10,7 +10,8 @@ use super::super::fpdu::{Framer, Piece};
 use super::super::mr::{Extent, Stream};
 use super::super::rnic::Shared;
 use super::super::{
-    Data, MAX_SGE, Memory, Part, Pd, Record, Remote, SendOp, SendRequest, Sge, Span, Stag, Status, Unmapped,
+    Data, MAX_SGE, Memory, Part, Pd, Record, Remote, SendOp, SendRequest, Sge, Span, Stag, Status,
+    Unmapped,
 };
 use super::request::{Asked, Kind};
 use super::send::{self, Stage};
@@ -18,7 +19,9 @@ use super::{Fault, QueuePair};
 use crate::wire::ddp::{self, Buffer, Header};
 use crate::wire::mpa::RtrKind;
 use crate::wire::placed;
-use crate::wire::rdmap::{AtomicOp, AtomicRequest, Cause, Opcode, QN_REQUEST, QN_SEND, ReadRequest};
+use crate::wire::rdmap::{
+    AtomicOp, AtomicRequest, Cause, Opcode, QN_REQUEST, QN_SEND, ReadRequest,
+};
 
 /// Answers of ours in a row while own work waits.
 const ANSWERS_IN_A_ROW: u8 = 4;
@@ -63,7 +66,9 @@ impl QueuePair {
         if self.answers.is_begun() {
             return self.respond(shared, out);
         }
-        if !self.send.begun && self.speak_first(shared, out).map_err(|_| Fault::own(Cause::LOCAL))? {
+        if !self.send.begun
+            && self.speak_first(shared, out).map_err(|_| Fault::own(Cause::LOCAL))?
+        {
             return Ok(true);
         }
         let tired = self.answers.in_a_row >= ANSWERS_IN_A_ROW && self.send.has_work();
@@ -81,7 +86,11 @@ impl QueuePair {
     }
 
     /// Appends the next FPDU of the send queue; does what needs no peer on the way.
-    fn transmit<M: Memory>(&mut self, shared: &mut Shared, out: &mut Out<'_, M>) -> Result<bool, Fault> {
+    fn transmit<M: Memory>(
+        &mut self,
+        shared: &mut Shared,
+        out: &mut Out<'_, M>,
+    ) -> Result<bool, Fault> {
         if self.send.begun {
             return self.segment(shared, out);
         }
@@ -158,9 +167,10 @@ impl QueuePair {
         let (len, last) = ddp::next_segment(send.total, send.done, room);
         let header = header_of(request, send.done, send.msn, last);
         let framed = match &request.data {
-            Data::Inline(bytes) => {
-                out.frame(&header, &[Piece::Bytes(&bytes[send.done as usize..(send.done + len) as usize])])
-            }
+            Data::Inline(bytes) => out.frame(
+                &header,
+                &[Piece::Bytes(&bytes[send.done as usize..(send.done + len) as usize])],
+            ),
             Data::Gather(list) => match gather(list, send.done, len, self.options.pd, shared) {
                 Ok(pieces) => out.frame(&header, &pieces),
                 Err(status) => return self.blame(status),
@@ -184,12 +194,17 @@ impl QueuePair {
     }
 
     /// Sends immediate data.
-    fn immediate<M: Memory>(&mut self, shared: &Shared, out: &mut Out<'_, M>) -> Result<bool, Fault> {
+    fn immediate<M: Memory>(
+        &mut self,
+        shared: &Shared,
+        out: &mut Out<'_, M>,
+    ) -> Result<bool, Fault> {
         let Some(request) = self.send.current() else { return Ok(false) };
         let (SendOp::Immediate(value) | SendOp::WriteImmediate(_, value)) = request.op else {
             return Ok(false);
         };
-        let opcode = if request.flags.solicited { Opcode::ImmediateSolicited } else { Opcode::Immediate };
+        let opcode =
+            if request.flags.solicited { Opcode::ImmediateSolicited } else { Opcode::Immediate };
         let buffer = Buffer::Untagged { ulp: 0, qn: QN_SEND, msn: self.send.msn, mo: 0 };
         let header = Header { last: true, control: opcode.control(), buffer };
         if out.frame(&header, &[Piece::Bytes(&value.to_be_bytes())]).is_err() {
@@ -215,7 +230,9 @@ impl QueuePair {
         let sink = sink.unwrap_or(Sge { stag: Stag(ANY_STAG), addr: 0, len: 0 });
         let id = self.requests.next_id();
         let (kind, op) = match request.op {
-            SendOp::FetchAdd { add, mask, .. } => (Kind::Atomic(id), Some(AtomicOp::FetchAdd { add, mask })),
+            SendOp::FetchAdd { add, mask, .. } => {
+                (Kind::Atomic(id), Some(AtomicOp::FetchAdd { add, mask }))
+            }
             SendOp::CompareSwap { compare, compare_mask, swap, swap_mask, .. } => {
                 let op = AtomicOp::CompareSwap { swap, swap_mask, compare, compare_mask };
                 (Kind::Atomic(id), Some(op))
@@ -230,12 +247,18 @@ impl QueuePair {
         if sink.len > 0 && shared.mr.local(self.options.pd, sink, true).is_err() {
             return self.blame(Status::LocalProtection);
         }
-        let asked = Asked::new(Some(self.send.current_number()), sink, kind, self.placement.framed());
+        let asked =
+            Asked::new(Some(self.send.current_number()), sink, kind, self.placement.framed());
         let framed = if let Some(op) = op {
             let payload = AtomicRequest { id, stag: from.stag.0, to: from.addr, op }.emit();
             self.frame_request(Opcode::AtomicRequest, &payload, asked, out)
         } else {
-            self.frame_request(Opcode::ReadRequest, &read_request(sink, from.stag.0, from.addr), asked, out)
+            self.frame_request(
+                Opcode::ReadRequest,
+                &read_request(sink, from.stag.0, from.addr),
+                asked,
+                out,
+            )
         };
         if framed.is_err() {
             return self.blame(Status::LocalProtection);
@@ -274,7 +297,12 @@ impl QueuePair {
             }
             RtrKind::Read => {
                 let asked = Asked::new(None, sink, Kind::Read, 0);
-                self.frame_request(Opcode::ReadRequest, &read_request(sink, ANY_STAG, 0), asked, out)
+                self.frame_request(
+                    Opcode::ReadRequest,
+                    &read_request(sink, ANY_STAG, 0),
+                    asked,
+                    out,
+                )
             }
             RtrKind::Send => {
                 self.send.msn = self.send.msn.wrapping_add(1);
@@ -300,7 +328,14 @@ fn local_operation(by: Stream, op: &SendOp, shared: &mut Shared) -> Result<(), S
 }
 
 fn read_request(sink: Sge, source_stag: u32, source_to: u64) -> [u8; 28] {
-    ReadRequest { sink_stag: sink.stag.0, sink_to: sink.addr, size: sink.len, source_stag, source_to }.emit()
+    ReadRequest {
+        sink_stag: sink.stag.0,
+        sink_to: sink.addr,
+        size: sink.len,
+        source_stag,
+        source_to,
+    }
+    .emit()
 }
 
 /// The header of a segment of a Send or a Write, `done` octets into it.
@@ -314,10 +349,14 @@ fn header_of(request: &SendRequest, done: u32, msn: u32, last: bool) -> Header {
             } else {
                 to
             };
-            (Opcode::Write, Buffer::Tagged { stag: to.stag.0, to: to.addr.wrapping_add(u64::from(done)) })
+            (
+                Opcode::Write,
+                Buffer::Tagged { stag: to.stag.0, to: to.addr.wrapping_add(u64::from(done)) },
+            )
         }
         SendOp::SendInvalidate(stag) => {
-            let opcode = if solicited { Opcode::SendSolicitedInvalidate } else { Opcode::SendInvalidate };
+            let opcode =
+                if solicited { Opcode::SendSolicitedInvalidate } else { Opcode::SendInvalidate };
             (opcode, Buffer::Untagged { ulp: stag.0, qn: QN_SEND, msn, mo: done })
         }
         _ => {
@@ -338,7 +377,9 @@ fn gather(
 ) -> Result<ArrayVec<Piece<'static>, MAX_SGE>, Status> {
     let mut pieces = ArrayVec::new();
     scatter(list, from, len, |sge| {
-        pieces.push(Piece::Memory(shared.mr.local(pd, sge, false).map_err(|_| Status::LocalProtection)?));
+        pieces.push(Piece::Memory(
+            shared.mr.local(pd, sge, false).map_err(|_| Status::LocalProtection)?,
+        ));
         Ok(())
     })?;
     Ok(pieces)

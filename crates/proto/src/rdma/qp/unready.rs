@@ -140,7 +140,11 @@ impl QueuePair {
     }
 
     /// Gives receives that have been posted to messages that came before them.
-    pub(crate) fn take_up<M: Memory>(&mut self, shared: &mut Shared, memory: &mut M) -> Result<(), Fault> {
+    pub(crate) fn take_up<M: Memory>(
+        &mut self,
+        shared: &mut Shared,
+        memory: &mut M,
+    ) -> Result<(), Fault> {
         let before = self.receive.unready;
         while self.receive.unready > 0 {
             let Some(request) = self.next_receive(shared) else { break };
@@ -149,7 +153,9 @@ impl QueuePair {
             let room = capacity(&request);
             incoming.capacity = room;
             let place = core::mem::replace(&mut incoming.place, Place::Receive(request));
-            let (Place::Kept(kept), Place::Receive(request)) = (place, &incoming.place) else { break };
+            let (Place::Kept(kept), Place::Receive(request)) = (place, &incoming.place) else {
+                break;
+            };
             let Kept { octets, extent, about } = *kept;
             let filled = if extent > room {
                 incoming.fault = Some(Status::LocalLength);

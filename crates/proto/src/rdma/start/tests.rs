@@ -41,7 +41,10 @@ fn answer(wishes: Wishes, ours: Depths, reply: &[u8]) -> Answer<'_> {
 fn agreed(wishes: Wishes, ours: Depths, request: &[u8]) -> (Negotiated, Vec<u8>) {
     let mut responder = Responder::new(wishes);
     let asked = responder.input(request);
-    assert!(matches!(asked, Asked::Request { consumed, .. } if consumed == request.len()), "{asked:?}");
+    assert!(
+        matches!(asked, Asked::Request { consumed, .. } if consumed == request.len()),
+        "{asked:?}"
+    );
     let mut out = Vec::new();
     let negotiated = responder.accept(ours, b"", &mut out).unwrap();
     (negotiated, out)
@@ -173,7 +176,8 @@ fn m7_a_refusal_ends_it_and_its_private_data_comes_through() {
     assert_eq!(answer(Wishes::default(), depths(4, 4), &out), refused);
     // Also from somebody who does not know RFC 6581.
     let old = reply(0x20, 1, b"no");
-    let refused = Answer::Rejected { peer: PeerDepths::default(), private_data: b"no", consumed: 22 };
+    let refused =
+        Answer::Rejected { peer: PeerDepths::default(), private_data: b"no", consumed: 22 };
     assert_eq!(answer(Wishes::default(), depths(4, 4), &old), refused);
 }
 
@@ -223,9 +227,14 @@ fn octets_behind_a_request_end_it_also_if_they_come_later() {
 
 #[test]
 fn e1_an_enhanced_request_gets_an_enhanced_reply_and_a_plain_one_a_plain_one() {
-    for (flags, revision, data) in [(0, 0, &[][..]), (0, 1, &[]), (0, 2, &[]), (0x10, 2, &[0, 1, 0, 1])] {
+    for (flags, revision, data) in
+        [(0, 0, &[][..]), (0, 1, &[]), (0, 2, &[]), (0x10, 2, &[0, 1, 0, 1])]
+    {
         let (_, answer) = agreed(Wishes::default(), depths(1, 1), &request(flags, revision, data));
-        assert_eq!((answer[16] & 0x10, answer[17], answer.len()), (flags, revision, 20 + data.len()));
+        assert_eq!(
+            (answer[16] & 0x10, answer[17], answer.len()),
+            (flags, revision, 20 + data.len())
+        );
     }
     let (enhanced, plain) = (reply(0x50, 2, &[0; 4]), reply(0x40, 2, &[0; 4]));
     accepted(answer(Wishes::default(), NONE, &enhanced));
@@ -238,9 +247,11 @@ fn e1_an_enhanced_request_gets_an_enhanced_reply_and_a_plain_one_a_plain_one() {
 
 #[test]
 fn e2_the_reply_mirrors_the_model() {
-    let (_, answer) = agreed(Wishes::default(), depths(1, 1), &request(0x10, 2, &[0x40, 1, 0xc0, 1]));
+    let (_, answer) =
+        agreed(Wishes::default(), depths(1, 1), &request(0x10, 2, &[0x40, 1, 0xc0, 1]));
     assert_eq!(answer[20..], [0, 1, 0, 1], "client and server: no form");
-    let (_, answer) = agreed(Wishes::default(), depths(1, 1), &request(0x10, 2, &[0xc0, 1, 0xc0, 1]));
+    let (_, answer) =
+        agreed(Wishes::default(), depths(1, 1), &request(0x10, 2, &[0xc0, 1, 0xc0, 1]));
     assert_eq!(answer[20..], [0xc0, 1, 0xc0, 1]);
     // Forms that an initiator did not ask for are no business of its.
     let negotiated = accepted(self::answer(Wishes::default(), depths(1, 1), &answer));
@@ -262,7 +273,10 @@ fn e3_the_reply_names_a_form_even_if_none_is_in_common() {
     }
     // A set of none counts as all.
     let wishes = Wishes { rtr: Some(Rtr::default()), ..Wishes::default() };
-    assert_eq!(agreed(wishes, depths(1, 1), &request(0x10, 2, &[0x80, 1, 0, 1])).1[20..], [0xc0, 1, 0xc0, 1]);
+    assert_eq!(
+        agreed(wishes, depths(1, 1), &request(0x10, 2, &[0x80, 1, 0, 1])).1[20..],
+        [0xc0, 1, 0xc0, 1]
+    );
 }
 
 #[test]
@@ -284,9 +298,11 @@ fn e4_the_initiators_first_fpdu_is_of_a_form_that_both_know() {
 #[test]
 fn e4_a_read_as_the_first_frame_has_a_place_to_be_served_from() {
     // The program makes no Reads: another form, if there is one; else one place.
-    let (negotiated, answer) = agreed(Wishes::default(), NONE, &request(0x10, 2, &[0x80, 0, 0xc0, 0]));
+    let (negotiated, answer) =
+        agreed(Wishes::default(), NONE, &request(0x10, 2, &[0x80, 0, 0xc0, 0]));
     assert_eq!((negotiated.depths.ird, &answer[20..]), (0, &[0x80, 0, 0x80, 0][..]));
-    let (negotiated, answer) = agreed(Wishes::default(), NONE, &request(0x10, 2, &[0x80, 0, 0x40, 0]));
+    let (negotiated, answer) =
+        agreed(Wishes::default(), NONE, &request(0x10, 2, &[0x80, 0, 0x40, 0]));
     assert_eq!((negotiated.depths.ird, &answer[20..]), (1, &[0x80, 1, 0x40, 0][..]));
 }
 
@@ -295,7 +311,10 @@ fn e5_no_common_form_is_told_by_a_terminate() {
     let wishes = Wishes { rtr: Some(Rtr::only(RtrKind::Write)), ..Wishes::default() };
     // None in common; the model not mirrored, whatever else it says.
     for block in [[0x80, 4, 0x40, 4], [0x80, 4, 0, 4], [0, 4, 0x80, 4]] {
-        assert_eq!(failed(answer(wishes, depths(4, 4), &reply(0x50, 2, &block))), (Failure::Rtr, true));
+        assert_eq!(
+            failed(answer(wishes, depths(4, 4), &reply(0x50, 2, &block))),
+            (Failure::Rtr, true)
+        );
     }
     assert_eq!(Failure::Rtr.code(), 7);
     let none = Wishes { rtr: Some(Rtr::default()), ..Wishes::default() };
@@ -313,7 +332,8 @@ fn e6_neither_end_makes_more_reads_than_the_other_serves() {
     let negotiated = accepted(self::answer(wishes, depths(4, 8), &reply(0x50, 2, &[0, 5, 0, 4])));
     assert_eq!(negotiated.depths, depths(4, 5));
     let too_much = reply(0x50, 2, &[0, 5, 0, 5]);
-    let Answer::Failed { why, terminate: Some(negotiated) } = self::answer(wishes, depths(4, 8), &too_much)
+    let Answer::Failed { why, terminate: Some(negotiated) } =
+        self::answer(wishes, depths(4, 8), &too_much)
     else {
         panic!("more Reads than we serve");
     };
@@ -369,15 +389,15 @@ fn every_row_of_the_start_up_matrix() {
         ("rev2 no S", request(0x40, 2, b""), Some((0x40, 2, &[]))),  // 40, 2
         ("rev2 S", request(0x50, 2, &[0, 2, 0, 3]), Some((0x50, 2, &[0, 16, 0, 2]))), // 50, 2, 3/2
         ("300", request(0x10, 2, &[1, 44, 1, 44]), Some((0x50, 2, &[0, 16, 0, 16]))), // 10, 2, 128/128
-        ("rev2 S no pd", request(0x10, 2, b""), None),               // 30, 2: refused
-        ("rev3", request(0, 3, b""), None),                          // closed
-        ("bad key", b"MPA ID Rex Frame\0\x01\0\0".to_vec(), None),   // closed
-        ("pd 252", request(0, 1, &[1; 252]), Some((0x40, 1, &[]))),  // 00, 1
-        ("pd 255", request(0, 1, &[1; 255]), Some((0x40, 1, &[]))),  // 00, 1
-        ("pd 256", request(0, 1, &[1; 256]), Some((0x40, 1, &[]))),  // 00, 1
-        ("pd 257", request(0, 1, &[1; 257]), Some((0x40, 1, &[]))),  // reset
-        ("pd 512", request(0, 1, &[1; 512]), Some((0x40, 1, &[]))),  // reset
-        ("pd 513", request(0, 1, &[1; 513]), None),                  // reset
+        ("rev2 S no pd", request(0x10, 2, b""), None), // 30, 2: refused
+        ("rev3", request(0, 3, b""), None),            // closed
+        ("bad key", b"MPA ID Rex Frame\0\x01\0\0".to_vec(), None), // closed
+        ("pd 252", request(0, 1, &[1; 252]), Some((0x40, 1, &[]))), // 00, 1
+        ("pd 255", request(0, 1, &[1; 255]), Some((0x40, 1, &[]))), // 00, 1
+        ("pd 256", request(0, 1, &[1; 256]), Some((0x40, 1, &[]))), // 00, 1
+        ("pd 257", request(0, 1, &[1; 257]), Some((0x40, 1, &[]))), // reset
+        ("pd 512", request(0, 1, &[1; 512]), Some((0x40, 1, &[]))), // reset
+        ("pd 513", request(0, 1, &[1; 513]), None),    // reset
         ("extra bytes", [request(0, 1, b""), vec![0; 4]].concat(), None), // closed
         ("reserved 0x0f", request(0x0f, 1, b""), Some((0x40, 1, &[]))), // 0f, 1
     ];
@@ -397,10 +417,12 @@ fn every_row_of_the_start_up_matrix() {
 
 fn wishes() -> impl Strategy<Value = (Wishes, Depths)> {
     let rtr = any::<Option<[bool; 3]>>();
-    (any::<bool>(), any::<bool>(), rtr, 0..140u16, 0..140u16).prop_map(|(crc, markers, rtr, ird, ord)| {
-        let rtr = rtr.map(|[send, write, read]| Rtr { send, write, read });
-        (Wishes { crc, markers, revision: 2, rtr }, depths(ird, ord))
-    })
+    (any::<bool>(), any::<bool>(), rtr, 0..140u16, 0..140u16).prop_map(
+        |(crc, markers, rtr, ird, ord)| {
+            let rtr = rtr.map(|[send, write, read]| Rtr { send, write, read });
+            (Wishes { crc, markers, revision: 2, rtr }, depths(ird, ord))
+        },
+    )
 }
 
 proptest! {

@@ -91,7 +91,8 @@ fn limits_are_those_of_the_configuration() {
 
     assert_eq!(rnic.resize_cq(cq, limits.completions + 1), Err(PostError::NoRoom));
     rnic.resize_cq(cq, limits.completions).unwrap();
-    let mut fresh = Rnic::new(Config { max_cqe: 9, max_depth: 8, ..Config::default() }, Rng::seeded(1));
+    let mut fresh =
+        Rnic::new(Config { max_cqe: 9, max_depth: 8, ..Config::default() }, Rng::seeded(1));
     let (pd, cq) = (fresh.alloc_pd().unwrap(), fresh.create_cq(9).unwrap());
     let options = QpOptions { pd, send_cq: cq, recv_cq: cq, ..options };
     assert_eq!(fresh.create_cq(10), Err(PostError::NoRoom));
@@ -103,6 +104,9 @@ fn limits_are_those_of_the_configuration() {
         fresh.create_qp(QpOptions { max_recv_sge: MAX_SGE + 1, ..options }),
         Err(PostError::TooManyElements)
     );
-    assert_eq!(fresh.create_qp(QpOptions { max_inline: MAX_INLINE + 1, ..options }), Err(PostError::Inline));
+    assert_eq!(
+        fresh.create_qp(QpOptions { max_inline: MAX_INLINE + 1, ..options }),
+        Err(PostError::Inline)
+    );
     fresh.create_qp(options).unwrap();
 }

@@ -108,7 +108,10 @@ fn d7_messages_leave_in_the_order_posted_and_are_delivered_once() {
         let got = pair.b.poll().unwrap();
         assert_eq!((got.id, got.len), (id, id as u32));
         let at = id as usize * 100;
-        assert_eq!(pair.b.ram.0[0][at..at + id as usize], pattern(256, 0)[id as usize..2 * id as usize]);
+        assert_eq!(
+            pair.b.ram.0[0][at..at + id as usize],
+            pattern(256, 0)[id as usize..2 * id as usize]
+        );
     }
     assert_eq!(pair.b.poll(), None);
 }

@@ -95,7 +95,9 @@ impl World {
         let payload = match op {
             1 => {
                 let (sink_stag, source_stag) = (self.rng.u32(), stag);
-                ReadRequest { sink_stag, sink_to: to, size, source_stag, source_to: to }.emit().to_vec()
+                ReadRequest { sink_stag, sink_to: to, size, source_stag, source_to: to }
+                    .emit()
+                    .to_vec()
             }
             10 => {
                 let op = AtomicOp::FetchAdd { add: self.rng.u64(), mask: 0 };
@@ -110,7 +112,9 @@ impl World {
         };
         let mut record = Record::default();
         let mut framer = self.framer.clone();
-        framer.frame(&header.emit(), &[Piece::Bytes(&payload)], &mut Ram::default(), &mut record).unwrap();
+        framer
+            .frame(&header.emit(), &[Piece::Bytes(&payload)], &mut Ram::default(), &mut record)
+            .unwrap();
         let mut octets = record.bytes;
         if self.rng.chance(30_000) {
             let at = self.rng.below(octets.len() as u64) as usize;
@@ -123,16 +127,22 @@ impl World {
     fn connect(&mut self, which: usize) {
         let conn = self.us.rnic.incoming(self.now).unwrap();
         let (pd, cq) = (self.us.pd, self.us.cq);
-        let qp =
-            self.us.rnic.create_qp(QpOptions { recv_depth: 8, send_depth: 8, ..qp_options(pd, cq) }).unwrap();
+        let qp = self
+            .us
+            .rnic
+            .create_qp(QpOptions { recv_depth: 8, send_depth: 8, ..qp_options(pd, cq) })
+            .unwrap();
         let octets = b"MPA ID Req Frame\x00\x01\x00\x00";
         assert_eq!(self.us.rnic.input(self.now, conn, octets, &mut self.us.ram), octets.len());
         let rnr_timeout_ns = [None, Some(0), Some(1_000_000_000)][self.rng.below(3) as usize];
         let options = AcceptOptions { ird: 2, ord: 2, rnr_timeout_ns, ..AcceptOptions::default() };
         self.us.rnic.accept(self.now, conn, qp, &options).unwrap();
         // One says hello, so that it is asked and answered.
-        let inbox =
-            if which == 0 { self.says(Placed { hello: true, ..Placed::default() }) } else { Vec::new() };
+        let inbox = if which == 0 {
+            self.says(Placed { hello: true, ..Placed::default() })
+        } else {
+            Vec::new()
+        };
         self.peers[which] = Some((conn, qp, inbox));
         self.posted.push((qp, VecDeque::new(), VecDeque::new()));
     }
@@ -193,7 +203,11 @@ impl World {
             let mut record = Record::default();
             while self.us.rnic.output(self.now, conn, &mut record, &mut self.us.ram) {}
             let len = record.len();
-            let taken = if self.rng.chance(100_000) { self.rng.below(len as u64 + 1) as usize } else { len };
+            let taken = if self.rng.chance(100_000) {
+                self.rng.below(len as u64 + 1) as usize
+            } else {
+                len
+            };
             self.us.rnic.sent(conn, taken);
         }
         while let Some(event) = self.us.rnic.event() {
@@ -208,7 +222,9 @@ impl World {
             }
         }
         while let Some(done) = self.us.poll() {
-            let Some(entry) = self.posted.iter_mut().find(|(owner, ..)| *owner == done.qp) else { continue };
+            let Some(entry) = self.posted.iter_mut().find(|(owner, ..)| *owner == done.qp) else {
+                continue;
+            };
             let queue = match done.completed {
                 Completed::Recv | Completed::RecvImmediate => &mut entry.2,
                 _ => &mut entry.1,
@@ -269,7 +285,10 @@ fn two_hostile_peers() {
         world.us.rnic.tick(world.now);
         world.look();
         for (qp, sends, receives) in &world.posted {
-            assert!(sends.is_empty() && receives.is_empty(), "{seed} {qp:?} {sends:?} {receives:?}");
+            assert!(
+                sends.is_empty() && receives.is_empty(),
+                "{seed} {qp:?} {sends:?} {receives:?}"
+            );
         }
         assert_eq!(world.us.rnic.conns.used(), 0);
         assert_eq!(world.us.rnic.deadline(), None);

@@ -28,7 +28,9 @@ fn reply(config: &Config, octets: &[u8], ird: u16, ord: u16) -> Reply {
         assert!(side.sent.is_empty());
         return Reply::Closes;
     }
-    side.rnic.accept(now, conn, side.qp, &AcceptOptions { ird, ord, ..AcceptOptions::default() }).unwrap();
+    side.rnic
+        .accept(now, conn, side.qp, &AcceptOptions { ird, ord, ..AcceptOptions::default() })
+        .unwrap();
     side.send(now);
     let (start, len) = Start::parse(&side.sent).unwrap().unwrap();
     assert_eq!((start.kind, len), (Kind::Reply, side.sent.len()));
@@ -68,11 +70,19 @@ fn start_up_frames() {
     };
     assert_eq!(answer(&request(0, 1, &[])), plain(0, 1), "rev1 no flags");
     assert_eq!(answer(&request(0x40, 1, &[])), plain(0x40, 1), "rev1 C");
-    assert_eq!(answer(&request(0x80, 1, &[])), plain(0, 1), "rev1 M: we send markers then; siw refuses");
+    assert_eq!(
+        answer(&request(0x80, 1, &[])),
+        plain(0, 1),
+        "rev1 M: we send markers then; siw refuses"
+    );
     assert_eq!(answer(&request(0x40, 1, b"12345")), plain(0x40, 1), "rev1 C pd5");
     assert_eq!(answer(&request(0, 0, &[])), plain(0, 0), "rev0");
     assert_eq!(answer(&request(0x40, 2, &[])), plain(0x40, 2), "rev2 no S");
-    assert_eq!(answer(&enhanced(2, 3)), Reply::Accepts(0x10, 2, vec![0, 8, 0, 2]), "rev2 S ird2 ord3");
+    assert_eq!(
+        answer(&enhanced(2, 3)),
+        Reply::Accepts(0x10, 2, vec![0, 8, 0, 2]),
+        "rev2 S ird2 ord3"
+    );
     let deep = reply(&config, &enhanced(300, 300), 128, 128);
     assert_eq!(deep, Reply::Accepts(0x10, 2, vec![0, 128, 0, 128]), "rev2 S ird300 ord300");
     assert_eq!(answer(&request(0x10, 2, &[])), Reply::Closes, "rev2 S no pd: siw refuses");
@@ -81,7 +91,11 @@ fn start_up_frames() {
     key[8] ^= 1;
     assert_eq!(answer(&key), Reply::Closes, "bad key");
     for len in [252, 255, 256, 257, 512] {
-        assert_eq!(answer(&request(0, 1, &vec![7; len])), plain(0, 1), "pd {len}: siw resets from 257 on");
+        assert_eq!(
+            answer(&request(0, 1, &vec![7; len])),
+            plain(0, 1),
+            "pd {len}: siw resets from 257 on"
+        );
     }
     assert_eq!(answer(&request(0, 1, &[7; 513])), Reply::Closes, "pd 513");
     let mut extra = request(0, 1, &[]);
@@ -163,7 +177,8 @@ fn a_read_beyond_the_depth() {
     let mut peer = Peer::new();
     for msn in 1..=9 {
         let source_stag = peer.stag.0;
-        let read = ReadRequest { sink_stag: 5, sink_to: 0, size: 8, source_stag, source_to: 0x1000 };
+        let read =
+            ReadRequest { sink_stag: 5, sink_to: 0, size: 8, source_stag, source_to: 0x1000 };
         peer.say(untagged(Opcode::ReadRequest, msn, 0, true), &read.emit());
     }
     assert_eq!(peer.cause(), Cause::UNTAGGED_NO_BUFFER);

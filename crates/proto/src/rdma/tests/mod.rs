@@ -27,7 +27,8 @@ pub(super) struct Ram(pub(super) Vec<Vec<u8>>);
 
 impl Ram {
     fn at(&mut self, span: Span) -> Result<&mut [u8], Unmapped> {
-        let region = self.0.get_mut(span.region as usize).filter(|r| !r.is_empty()).ok_or(Unmapped)?;
+        let region =
+            self.0.get_mut(span.region as usize).filter(|r| !r.is_empty()).ok_or(Unmapped)?;
         Ok(&mut region[span.offset as usize..span.offset as usize + span.len as usize])
     }
 }
@@ -89,8 +90,13 @@ pub(super) struct Side {
     pub(super) events: Vec<Event>,
 }
 
-pub(super) const ALL: Access =
-    Access { local_write: true, remote_write: true, remote_read: true, remote_atomic: true, bind: true };
+pub(super) const ALL: Access = Access {
+    local_write: true,
+    remote_write: true,
+    remote_read: true,
+    remote_atomic: true,
+    bind: true,
+};
 
 /// Options of a queue pair with one completion queue.
 pub(super) fn qp_options(pd: Pd, cq: Cq) -> QpOptions {
@@ -291,8 +297,18 @@ impl Default for Setup {
             crc: true,
             markers: false,
             cut: Cut::Whole,
-            connect: ConnectOptions { ird: 8, ord: 8, rnr_timeout_ns: Some(0), ..ConnectOptions::default() },
-            accept: AcceptOptions { ird: 8, ord: 8, rnr_timeout_ns: Some(0), ..AcceptOptions::default() },
+            connect: ConnectOptions {
+                ird: 8,
+                ord: 8,
+                rnr_timeout_ns: Some(0),
+                ..ConnectOptions::default()
+            },
+            accept: AcceptOptions {
+                ird: 8,
+                ord: 8,
+                rnr_timeout_ns: Some(0),
+                ..AcceptOptions::default()
+            },
             acknowledge: false,
             emss: 1460,
         }
@@ -303,8 +319,12 @@ impl Pair {
     /// Two sides, the start-up not begun.
     pub(super) fn new(setup: &Setup) -> Self {
         let acknowledge_writes = setup.acknowledge;
-        let config =
-            Config { crc: setup.crc, markers: setup.markers, acknowledge_writes, ..Config::default() };
+        let config = Config {
+            crc: setup.crc,
+            markers: setup.markers,
+            acknowledge_writes,
+            ..Config::default()
+        };
         let (a, b) = (Side::new(config.clone(), 1), Side::new(config, 2));
         Self { a, b, now: Instant::from_ns(1000), cut: setup.cut.clone() }
     }
@@ -370,7 +390,9 @@ impl Pair {
 
 /// Octets that differ from place to place.
 pub(super) fn pattern(len: usize, seed: u8) -> Vec<u8> {
-    (0..len).map(|i| (i as u8).wrapping_mul(31).wrapping_add((i >> 8) as u8).wrapping_add(seed)).collect()
+    (0..len)
+        .map(|i| (i as u8).wrapping_mul(31).wrapping_add((i >> 8) as u8).wrapping_add(seed))
+        .collect()
 }
 
 /// Every way of framing and cutting that is worth a try.

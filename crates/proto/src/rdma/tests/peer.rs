@@ -72,7 +72,9 @@ impl Peer {
     pub(super) fn say_raw(&mut self, header: &[u8], payload: &[u8]) {
         let mut record = Record::default();
         let piece = [Piece::Bytes(payload)];
-        Framer::new(Some(crc32c), false).frame(header, &piece, &mut Ram::default(), &mut record).unwrap();
+        Framer::new(Some(crc32c), false)
+            .frame(header, &piece, &mut Ram::default(), &mut record)
+            .unwrap();
         self.pair.b.take(self.pair.now, &record.bytes);
     }
 

@@ -94,7 +94,8 @@ fn a_refused_write_fails_and_those_before_it_do_not() {
 #[test]
 fn who_wants_no_completion_does_not_ask() {
     let mut pair = Pair::connected(&ours());
-    let qp = pair.a.rnic.create_qp(QpOptions { signal_all: false, ..qp_options(pair.a.pd, pair.a.cq) });
+    let qp =
+        pair.a.rnic.create_qp(QpOptions { signal_all: false, ..qp_options(pair.a.pd, pair.a.cq) });
     pair.a.rnic.destroy_qp(qp.unwrap()).unwrap();
     pair.a.rnic.qps.get_mut(pair.a.qp.0).unwrap().options.signal_all = false;
     let (own, theirs) = (pair.a.region(pattern(64, 1), 0), pair.b.region(vec![0; 64], 0));

@@ -155,11 +155,13 @@ fn world(seed: u64) {
     let mut rng = Rng::seeded(seed);
     let (crc, markers) = (rng.chance(500_000), rng.chance(500_000));
     let emss = [100, 300, 536, 1460, 9000, 65_535][rng.below(6) as usize];
-    let mut setup = Setup { crc, markers, emss, cut: Cut::Dice(Box::new(rng.fork())), ..Setup::default() };
+    let mut setup =
+        Setup { crc, markers, emss, cut: Cut::Dice(Box::new(rng.fork())), ..Setup::default() };
     setup.connect.ord = 1 + rng.below(8) as u16;
     setup.accept.ord = 1 + rng.below(8) as u16;
     // Both sides send at once.
-    setup.connect.peer_to_peer = Some([RtrKind::Send, RtrKind::Write, RtrKind::Read][rng.below(3) as usize]);
+    setup.connect.peer_to_peer =
+        Some([RtrKind::Send, RtrKind::Write, RtrKind::Read][rng.below(3) as usize]);
     let mut pair = Pair::connected(&setup);
     let (mine, theirs) = (tags(&mut pair.a, 1), tags(&mut pair.b, 2));
     for id in 0..10 {
@@ -209,7 +211,8 @@ fn random_work_of_both_sides() {
 fn octets_that_are_wrong_anywhere() {
     for seed in 0..400 {
         let mut rng = Rng::seeded(seed);
-        let setup = Setup { crc: false, markers: rng.chance(300_000), emss: 300, ..Setup::default() };
+        let setup =
+            Setup { crc: false, markers: rng.chance(300_000), emss: 300, ..Setup::default() };
         let mut pair = Pair::connected(&setup);
         let (mine, theirs) = (tags(&mut pair.a, 1), tags(&mut pair.b, 2));
         let guard = pair.b.ram.0.len();

@@ -51,7 +51,8 @@ fn r3_opcode_and_form_of_header_belong_together() {
         };
         Header { last: true, control: 0x40 | opcode, buffer }
     };
-    let wrong = [(0, Some(0)), (2, Some(1)), (1, None), (3, None), (7, None), (1, Some(0)), (3, Some(1))];
+    let wrong =
+        [(0, Some(0)), (2, Some(1)), (1, None), (3, None), (7, None), (1, Some(0)), (3, Some(1))];
     let more = [(7, Some(0)), (3, Some(2)), (11, Some(1)), (10, Some(3)), (8, Some(1)), (11, None)];
     let unknown = (12..16).flat_map(|opcode| [(opcode, Some(0)), (opcode, None)]);
     for (opcode, qn) in wrong.into_iter().chain(more).chain(unknown) {
@@ -185,8 +186,11 @@ fn r9_never_more_than_ord_reads_and_atomics_are_outstanding() {
     let theirs = Remote { stag: pair.b.region(vec![0; 64], 0), addr: 0 };
     pair.a.sent.clear();
     for id in 0..6 {
-        let op =
-            if id % 2 == 0 { SendOp::Read(theirs) } else { SendOp::FetchAdd { to: theirs, add: 1, mask: 0 } };
+        let op = if id % 2 == 0 {
+            SendOp::Read(theirs)
+        } else {
+            SendOp::FetchAdd { to: theirs, add: 1, mask: 0 }
+        };
         pair.a.post(id, op, &[(sink, id * 8, 8)]);
     }
     pair.a.send(pair.now);
@@ -206,7 +210,11 @@ fn r9_without_any_depth_a_read_fails_as_an_operation_of_our_own() {
     pair.a.post(2, SendOp::Send, &[(sink, 0, 8)]);
     pair.run();
     assert_eq!(pair.a.done(), [(1, Status::LocalOperation), (2, Status::Flushed)]);
-    assert!(pair.b.events.contains(&Event::QpFailed { qp: pair.b.qp, cause: Cause::LOCAL, ours: false }));
+    assert!(pair.b.events.contains(&Event::QpFailed {
+        qp: pair.b.qp,
+        cause: Cause::LOCAL,
+        ours: false
+    }));
 }
 
 #[test]
@@ -258,7 +266,10 @@ fn r11_every_send_takes_exactly_one_receive() {
     for msn in 1..=3 {
         peer.say(untagged(Opcode::Send, msn, 0, true), if msn == 2 { b"" } else { b"abc" });
     }
-    assert_eq!(peer.us().done(), [(0, Status::Success), (1, Status::Success), (2, Status::Success)]);
+    assert_eq!(
+        peer.us().done(),
+        [(0, Status::Success), (1, Status::Success), (2, Status::Success)]
+    );
     peer.say(untagged(Opcode::Send, 4, 0, true), &[0; 17]);
     assert_eq!(peer.cause(), Cause::UNTAGGED_TOO_LONG);
     assert_eq!(peer.us().done(), [(3, Status::LocalLength)]);
@@ -456,7 +467,11 @@ fn t4_a_read_that_was_partly_served_is_told_with_what_is_left() {
     assert_eq!(terminate.about.unwrap().read, Some(left));
     pair.a.take(pair.now, &record.bytes);
     let done = pair.a.done();
-    assert_eq!(done, [(1, Status::RemoteAccess), (2, Status::Flushed)], "the Read that is to blame is named");
+    assert_eq!(
+        done,
+        [(1, Status::RemoteAccess), (2, Status::Flushed)],
+        "the Read that is to blame is named"
+    );
 }
 
 /// Sinks that are the same, or end where the other begins, do not confuse who is to blame.
@@ -527,14 +542,24 @@ fn a2_a4_atomics_give_back_what_was_there() {
         let to = Remote { stag, addr: 0x4008 };
         let full = u64::MAX;
         pair.a.post(1, SendOp::FetchAdd { to, add: 7, mask: 0 }, &[(old, 0, 8)]);
-        let swap =
-            |compare, swap| SendOp::CompareSwap { to, compare, compare_mask: full, swap, swap_mask: full };
+        let swap = |compare, swap| SendOp::CompareSwap {
+            to,
+            compare,
+            compare_mask: full,
+            swap,
+            swap_mask: full,
+        };
         pair.a.post(2, swap(7, 1000), &[(old, 8, 8)]);
         pair.a.post(3, swap(7, 2000), &[(old, 16, 8)]);
         pair.a.post(4, SendOp::FetchAdd { to, add: full, mask: 0 }, &[(old, 24, 8)]);
         // Two fields of 32 bits: no carry from the lower to the upper.
-        pair.a.post(5, SendOp::FetchAdd { to, add: 0xffff_ffff, mask: 1 << 31 | 1 << 63 }, &[(old, 32, 8)]);
-        let masked = SendOp::CompareSwap { to, compare: 2, compare_mask: 2, swap: full, swap_mask: 0xff00 };
+        pair.a.post(
+            5,
+            SendOp::FetchAdd { to, add: 0xffff_ffff, mask: 1 << 31 | 1 << 63 },
+            &[(old, 32, 8)],
+        );
+        let masked =
+            SendOp::CompareSwap { to, compare: 2, compare_mask: 2, swap: full, swap_mask: 0xff00 };
         pair.a.post(6, masked, &[(old, 40, 8)]);
         pair.run();
         let word = |ram: &Ram, at: usize| {
@@ -547,7 +572,10 @@ fn a2_a4_atomics_give_back_what_was_there() {
         let done: Vec<_> =
             core::iter::from_fn(|| pair.a.poll()).map(|c| (c.id, c.completed, c.len)).collect();
         let (add, swap) = (Completed::FetchAdd, Completed::CompareSwap);
-        assert_eq!(done, [(1, add, 8), (2, swap, 8), (3, swap, 8), (4, add, 8), (5, add, 8), (6, swap, 8)]);
+        assert_eq!(
+            done,
+            [(1, add, 8), (2, swap, 8), (3, swap, 8), (4, add, 8), (5, add, 8), (6, swap, 8)]
+        );
         assert_eq!(pair.b.poll(), None);
     }
 }
@@ -579,7 +607,9 @@ fn a4_other_atomic_operations_and_wrong_words_are_errors() {
     peer.say(untagged(Opcode::AtomicRequest, 1, 0, true), &payload);
     assert_eq!(peer.cause(), Cause::OPCODE);
     peer.untouched();
-    for (case, cause) in [("right", Cause::ACCESS), ("bounds", Cause::BOUNDS), ("tag", Cause::INVALID_STAG)] {
+    for (case, cause) in
+        [("right", Cause::ACCESS), ("bounds", Cause::BOUNDS), ("tag", Cause::INVALID_STAG)]
+    {
         let mut peer = Peer::new();
         let us = &mut peer.pair.b;
         let access = Access { remote_atomic: case != "right", ..ALL };
@@ -614,7 +644,9 @@ fn answers_that_nobody_asked_for_are_errors() {
         peer.us().post(1, SendOp::Read(remote), &[(stag, 0x1010, 16)]);
         assert_eq!(peer.hear().len(), 1);
         match case {
-            "tag" => peer.say(tagged(Opcode::ReadResponse, Stag(stag.0 ^ 1), 0x1010, true), &[1; 16]),
+            "tag" => {
+                peer.say(tagged(Opcode::ReadResponse, Stag(stag.0 ^ 1), 0x1010, true), &[1; 16])
+            }
             "below" => peer.say(tagged(Opcode::ReadResponse, stag, 0x100f, true), &[1; 16]),
             "long" => peer.say(tagged(Opcode::ReadResponse, stag, 0x1010, true), &[1; 17]),
             "short" => peer.say(tagged(Opcode::ReadResponse, stag, 0x1010, true), &[0xee; 15]),
@@ -638,7 +670,9 @@ fn s2_nothing_is_placed_behind_a_revocation() {
         let mine = pair.a.region(pattern(1000, 1), 0);
         let theirs = pair.b.region(vec![0xee; 1000], 0);
         match into {
-            "Write" => pair.a.post(1, SendOp::Write(Remote { stag: theirs, addr: 0 }), &[(mine, 0, 1000)]),
+            "Write" => {
+                pair.a.post(1, SendOp::Write(Remote { stag: theirs, addr: 0 }), &[(mine, 0, 1000)])
+            }
             "Send" => {
                 pair.b.recv(5, &[(theirs, 0, 1000)]);
                 pair.a.post(1, SendOp::Send, &[(mine, 0, 1000)]);
@@ -677,9 +711,13 @@ fn s2_nothing_is_placed_behind_a_revocation() {
 
 #[test]
 fn memory_that_is_gone_ends_the_stream_and_not_the_process() {
-    for (side, op) in
-        [("source", "write"), ("sink", "write"), ("source", "read"), ("sink", "read"), ("sink", "send")]
-    {
+    for (side, op) in [
+        ("source", "write"),
+        ("sink", "write"),
+        ("source", "read"),
+        ("sink", "read"),
+        ("sink", "send"),
+    ] {
         let mut pair = Pair::connected(&Setup::default());
         let mine = pair.a.region(pattern(64, 1), 0);
         let theirs = pair.b.region(vec![0; 64], 0);
@@ -727,7 +765,13 @@ fn memory_that_cannot_be_read_when_it_is_sent_fails_its_request_alone() {
     });
     let gone = gone.next_back().unwrap();
     pair.a.rnic.unreadable(pair.now, conn, gone);
-    assert_eq!(pair.a.done(), [(1, Status::Flushed), (2, Status::LocalProtection), (3, Status::Flushed)]);
+    assert_eq!(
+        pair.a.done(),
+        [(1, Status::Flushed), (2, Status::LocalProtection), (3, Status::Flushed)]
+    );
     let mut events = core::iter::from_fn(|| pair.a.rnic.event());
-    assert!(events.any(|event| event == Event::Close { conn, reset: true }), "no half of an FPDU is left");
+    assert!(
+        events.any(|event| event == Event::Close { conn, reset: true }),
+        "no half of an FPDU is left"
+    );
 }

@@ -9,7 +9,15 @@ use crate::wire::rdmap::{Cause, Opcode, Terminate};
 
 fn start(kind: Kind) -> Start<'static> {
     let enhanced = Some(Enhanced { rtr: None, ird: 8, ord: 8 });
-    Start { kind, markers: false, crc: true, reject: false, revision: 2, enhanced, private_data: &[] }
+    Start {
+        kind,
+        markers: false,
+        crc: true,
+        reject: false,
+        revision: 2,
+        enhanced,
+        private_data: &[],
+    }
 }
 
 fn octets(start: &Start<'_>) -> Vec<u8> {
@@ -22,10 +30,18 @@ fn octets(start: &Start<'_>) -> Vec<u8> {
 fn private_data_and_depths_reach_both_programs() {
     for cut in [Cut::Whole, Cut::Each(1)] {
         let mut setup = Setup { cut, ..Setup::default() };
-        setup.connect =
-            ConnectOptions { ird: 5, ord: 9, private_data: b"who".to_vec(), ..ConnectOptions::default() };
-        setup.accept =
-            AcceptOptions { ird: 4, ord: 7, private_data: vec![7; 508], ..AcceptOptions::default() };
+        setup.connect = ConnectOptions {
+            ird: 5,
+            ord: 9,
+            private_data: b"who".to_vec(),
+            ..ConnectOptions::default()
+        };
+        setup.accept = AcceptOptions {
+            ird: 4,
+            ord: 7,
+            private_data: vec![7; 508],
+            ..AcceptOptions::default()
+        };
         let mut pair = Pair::new(&setup);
         pair.start(&setup);
         let conn = pair.b.conn.unwrap();
@@ -36,7 +52,8 @@ fn private_data_and_depths_reach_both_programs() {
         let (qp, private_data) = (pair.b.qp, Vec::new());
         assert_eq!(pair.b.events[1], Event::Established { conn, qp, private_data, ird: 4, ord: 5 });
         let (qp, conn) = (pair.a.qp, pair.a.conn.unwrap());
-        let established = Event::Established { conn, qp, private_data: vec![7; 508], ird: 5, ord: 4 };
+        let established =
+            Event::Established { conn, qp, private_data: vec![7; 508], ird: 5, ord: 4 };
         assert_eq!(pair.a.events, [established]);
         assert_eq!(pair.a.rnic.state(qp), Some(QpState::Ready));
     }
@@ -54,8 +71,13 @@ fn m7_a_rejected_queue_pair_is_idle_again_and_can_ask_once_more() {
     pair.b.rnic.reject(pair.now, conn, b"no").unwrap();
     pair.run();
     let (qp, ours) = (pair.a.qp, pair.a.conn.unwrap());
-    let rejected =
-        Event::Rejected { conn: ours, qp, private_data: b"no".to_vec(), ird: Some(0), ord: Some(0) };
+    let rejected = Event::Rejected {
+        conn: ours,
+        qp,
+        private_data: b"no".to_vec(),
+        ird: Some(0),
+        ord: Some(0),
+    };
     assert_eq!(pair.a.events, [rejected, Event::Close { conn: ours, reset: false }]);
     assert_eq!(pair.b.events[1..], [Event::Close { conn, reset: false }]);
     assert_eq!(pair.a.rnic.state(qp), Some(QpState::Idle));
@@ -101,11 +123,18 @@ fn an_initiator_may_open_for_a_peer_who_sends_first() {
         pair.wait(hold_ns);
         assert_eq!(pair.b.done(), [(2, Status::Success)]);
         assert_eq!(pair.a.done(), [(1, Status::Success)], "and nothing of the Write");
-        assert_eq!(segments(&pair.a.sent[pair.a.sent.len() - 20..], true).len(), 1, "the Write alone");
+        assert_eq!(
+            segments(&pair.a.sent[pair.a.sent.len() - 20..], true).len(),
+            1,
+            "the Write alone"
+        );
         pair.a.post(3, SendOp::Send, &[]);
         pair.b.recv(4, &[]);
         pair.run();
-        assert_eq!((pair.a.done(), pair.b.done()), (vec![(3, Status::Success)], vec![(4, Status::Success)]));
+        assert_eq!(
+            (pair.a.done(), pair.b.done()),
+            (vec![(3, Status::Success)], vec![(4, Status::Success)])
+        );
     }
 }
 
@@ -120,7 +149,10 @@ fn a_responder_may_have_patience_for_a_while_only() {
     pair.wait(SECOND - 1);
     assert_eq!(pair.b.done(), []);
     pair.wait(1);
-    assert_eq!((pair.a.done(), pair.b.done()), (vec![(1, Status::Success)], vec![(2, Status::Success)]));
+    assert_eq!(
+        (pair.a.done(), pair.b.done()),
+        (vec![(1, Status::Success)], vec![(2, Status::Success)])
+    );
 }
 
 #[test]
@@ -243,9 +275,14 @@ fn answered(options: ConnectOptions, reply: &[u8]) -> Pair {
 
 #[test]
 fn e5_e6_replies_that_cannot_be_met_are_answered_by_a_terminate() {
-    let block = |rtr, ird, ord| Start { enhanced: Some(Enhanced { rtr, ird, ord }), ..start(Kind::Reply) };
-    let p2p =
-        ConnectOptions { ird: 4, ord: 4, peer_to_peer: Some(RtrKind::Write), ..ConnectOptions::default() };
+    let block =
+        |rtr, ird, ord| Start { enhanced: Some(Enhanced { rtr, ird, ord }), ..start(Kind::Reply) };
+    let p2p = ConnectOptions {
+        ird: 4,
+        ord: 4,
+        peer_to_peer: Some(RtrKind::Write),
+        ..ConnectOptions::default()
+    };
     let plain = ConnectOptions { ird: 4, ord: 4, ..ConnectOptions::default() };
     let read = Some(Rtr::only(RtrKind::Read));
     for (options, reply, cause) in
@@ -256,7 +293,9 @@ fn e5_e6_replies_that_cannot_be_met_are_answered_by_a_terminate() {
         let terminate = Terminate::parse(&said[0].1).unwrap();
         assert_eq!((said.len(), terminate.cause, terminate.about), (1, cause, None));
         let (conn, qp) = (pair.a.conn.unwrap(), pair.a.qp);
-        assert!(matches!(pair.a.events[0], Event::Failed { qp: Some(q), why: Why::Start(_), .. } if q == qp));
+        assert!(
+            matches!(pair.a.events[0], Event::Failed { qp: Some(q), why: Why::Start(_), .. } if q == qp)
+        );
         assert_eq!(pair.a.events[1..], [Event::Close { conn, reset: false }]);
         assert_eq!(pair.a.rnic.state(qp), Some(QpState::Idle));
     }
@@ -273,7 +312,11 @@ fn m1_m5_replies_that_are_none_close_the_stream() {
     for reply in [request, plain, key, revision] {
         let pair = answered(ConnectOptions::default(), &reply);
         assert!(pair.a.sent.is_empty());
-        assert!(matches!(pair.a.events[0], Event::Failed { why: Why::Start(_), .. }), "{:?}", pair.a.events);
+        assert!(
+            matches!(pair.a.events[0], Event::Failed { why: Why::Start(_), .. }),
+            "{:?}",
+            pair.a.events
+        );
         assert_eq!(pair.a.closed, Some(true));
         assert_eq!(pair.a.rnic.state(pair.a.qp), Some(QpState::Idle));
     }
@@ -373,7 +416,10 @@ fn disconnecting_sends_what_was_posted_and_waits_for_answers() {
         assert_eq!(pair.b.done(), [(8, ok), (9, Status::Flushed)]);
         for side in [&mut pair.a, &mut pair.b] {
             let (qp, conn) = (side.qp, side.conn.unwrap());
-            assert_eq!(side.events, [Event::Disconnected { qp }, Event::Close { conn, reset: false }]);
+            assert_eq!(
+                side.events,
+                [Event::Disconnected { qp }, Event::Close { conn, reset: false }]
+            );
             assert_eq!(side.rnic.state(qp), Some(QpState::Error));
             side.post(9, SendOp::Send, &[]);
             side.recv(10, &[]);
@@ -487,8 +533,11 @@ fn one_completion_queue_that_overflows_hurts_no_other() {
     let mut pair = Pair::new(&setup);
     let small = pair.a.rnic.create_cq(2).unwrap();
     let other = pair.a.rnic.create_qp(qp_options(pair.a.pd, pair.a.cq)).unwrap();
-    pair.a.qp =
-        pair.a.rnic.create_qp(QpOptions { send_cq: small, ..qp_options(pair.a.pd, pair.a.cq) }).unwrap();
+    pair.a.qp = pair
+        .a
+        .rnic
+        .create_qp(QpOptions { send_cq: small, ..qp_options(pair.a.pd, pair.a.cq) })
+        .unwrap();
     pair.start(&setup);
     pair.accept(&setup);
     pair.a.events.clear();
@@ -501,7 +550,11 @@ fn one_completion_queue_that_overflows_hurts_no_other() {
     assert_eq!(pair.a.events[1], Event::QpFailed { qp, cause: Cause::LOCAL, ours: true });
     assert_eq!(pair.a.rnic.state(qp), Some(QpState::Error));
     assert_eq!(pair.a.rnic.state(other), Some(QpState::Idle));
-    assert!(pair.b.events.contains(&Event::QpFailed { qp: pair.b.qp, cause: Cause::LOCAL, ours: false }));
+    assert!(pair.b.events.contains(&Event::QpFailed {
+        qp: pair.b.qp,
+        cause: Cause::LOCAL,
+        ours: false
+    }));
 }
 
 #[test]
@@ -584,7 +637,11 @@ fn what_cannot_be_posted_is_refused() {
     let gather = |n: usize, len| Data::Gather(sges(&vec![(sink, 0, len); n]));
     let rnic = &mut pair.a.rnic;
     let qp = pair.a.qp;
-    assert_eq!(rnic.post_send(qp, send(SendOp::Send, gather(0, 0))), Err(PostError::Invalid), "idle");
+    assert_eq!(
+        rnic.post_send(qp, send(SendOp::Send, gather(0, 0))),
+        Err(PostError::Invalid),
+        "idle"
+    );
     let options = QpOptions {
         max_send_sge: 2,
         max_recv_sge: 1,
@@ -622,11 +679,17 @@ fn what_cannot_be_posted_is_refused() {
     let request = send(SendOp::Write(to), gather(0, 0));
     assert_eq!(rnic.post_send(pair.a.qp, request), Err(PostError::Full));
     let list = sges(&[(sink, 0, 1), (sink, 1, 1)]);
-    assert_eq!(rnic.post_recv(pair.a.qp, RecvRequest { id: 1, list }), Err(PostError::TooManyElements));
+    assert_eq!(
+        rnic.post_recv(pair.a.qp, RecvRequest { id: 1, list }),
+        Err(PostError::TooManyElements)
+    );
     let recv = RecvRequest { id: 1, list: sges(&[]) };
     rnic.post_recv(pair.a.qp, recv.clone()).unwrap();
     assert_eq!(rnic.post_recv(pair.a.qp, recv), Err(PostError::Full));
-    assert_eq!(rnic.connect(pair.now, pair.a.qp, &ConnectOptions::default()), Err(PostError::Invalid));
+    assert_eq!(
+        rnic.connect(pair.now, pair.a.qp, &ConnectOptions::default()),
+        Err(PostError::Invalid)
+    );
 }
 
 #[test]
@@ -705,7 +768,11 @@ fn a_read_can_invalidate_its_sink() {
     pair.a.region(vec![0; 64], 0);
     let stag = pair.a.rnic.alloc_fast(pair.a.pd).unwrap();
     let access = Access { local_write: true, ..Access::default() };
-    pair.a.post(1, SendOp::FastRegister { stag, region: 0, offset: 0, base: 0x50, len: 64, access }, &[]);
+    pair.a.post(
+        1,
+        SendOp::FastRegister { stag, region: 0, offset: 0, base: 0x50, len: 64, access },
+        &[],
+    );
     let theirs = pair.b.region(pattern(64, 1), 0);
     pair.a.post(2, SendOp::ReadInvalidate(Remote { stag: theirs, addr: 0 }), &[(stag, 0x50, 64)]);
     pair.run();
@@ -718,11 +785,14 @@ fn a_read_can_invalidate_its_sink() {
 
 #[test]
 fn the_longest_start_up_frames_pass() {
-    let frame = Start { private_data: &[1; 512], enhanced: None, revision: 1, ..start(Kind::Request) };
+    let frame =
+        Start { private_data: &[1; 512], enhanced: None, revision: 1, ..start(Kind::Request) };
     let mut side = Side::new(Config::default(), 1);
     side.conn = Some(side.rnic.incoming(Instant::ZERO).unwrap());
     side.take(Instant::ZERO, &octets(&frame));
     side.hear();
-    assert!(matches!(&side.events[0], Event::Request { private_data, .. } if private_data.len() == 512));
+    assert!(
+        matches!(&side.events[0], Event::Request { private_data, .. } if private_data.len() == 512)
+    );
     assert_eq!(mpa::PRIVATE_MAX, 512);
 }

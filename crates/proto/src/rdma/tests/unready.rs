@@ -20,11 +20,16 @@ fn r11_a_send_takes_one_receive_even_if_that_is_posted_later() {
     for setup in setups() {
         let accept = AcceptOptions { rnr_timeout_ns: None, ..setup.accept.clone() };
         let mut pair = Pair::connected(&Setup { accept, ..setup.clone() });
-        let (theirs, own) = (pair.a.region(pattern(10_000, 1), 0), pair.b.region(vec![0; 10_000], 0));
+        let (theirs, own) =
+            (pair.a.region(pattern(10_000, 1), 0), pair.b.region(vec![0; 10_000], 0));
         // A responder may send from the first message on.
         pair.a.post(1, SendOp::Send, &[(theirs, 0, 5000)]);
         pair.a.post(2, SendOp::Send, &[]);
-        pair.a.post(3, SendOp::WriteImmediate(Remote { stag: own, addr: 9000 }, 77), &[(theirs, 0, 40)]);
+        pair.a.post(
+            3,
+            SendOp::WriteImmediate(Remote { stag: own, addr: 9000 }, 77),
+            &[(theirs, 0, 40)],
+        );
         pair.a.post(4, SendOp::Write(Remote { stag: own, addr: 9100 }), &[(theirs, 0, 10)]);
         pair.a.post(5, SendOp::Read(Remote { stag: own, addr: 9100 }), &[(theirs, 9000, 10)]);
         pair.run();
@@ -43,7 +48,11 @@ fn r11_a_send_takes_one_receive_even_if_that_is_posted_later() {
         let got: Vec<_> = core::iter::from_fn(|| pair.b.poll()).collect();
         let what: Vec<_> = got.iter().map(|c| (c.id, c.status, c.len, c.immediate)).collect();
         let good = Status::Success;
-        assert_eq!(what, [(8, good, 5000, None), (9, good, 0, None), (10, good, 40, Some(77))], "{setup:?}");
+        assert_eq!(
+            what,
+            [(8, good, 5000, None), (9, good, 0, None), (10, good, 40, Some(77))],
+            "{setup:?}"
+        );
         assert_eq!(pair.b.ram.0[0][..5000], pattern(10_000, 1)[..5000]);
         pair.a.post(11, SendOp::Send, &[(theirs, 0, 8)]);
         pair.b.recv(12, &[(own, 0, 8)]);
@@ -227,7 +236,10 @@ fn messages_outlive_the_peers_end() {
         let status = if in_time { Status::Success } else { Status::Flushed };
         assert_eq!(pair.b.done(), [(1, status), (2, status)]);
         assert_eq!(pair.b.closed, Some(false));
-        assert_eq!(pair.b.events.last(), Some(&Event::Close { conn: pair.b.conn.unwrap(), reset: false }));
+        assert_eq!(
+            pair.b.events.last(),
+            Some(&Event::Close { conn: pair.b.conn.unwrap(), reset: false })
+        );
     }
 }
 
@@ -282,7 +294,9 @@ fn a_peer_that_ends_no_message_takes_few_shared_receives() {
         let sink = pair.b.region(vec![0; 64], 0);
         let post = |b: &mut Side| {
             for id in 0..64 {
-                b.rnic.post_srq_recv(srq, RecvRequest { id, list: sges(&[(sink, 0, 64)]) }).unwrap();
+                b.rnic
+                    .post_srq_recv(srq, RecvRequest { id, list: sges(&[(sink, 0, 64)]) })
+                    .unwrap();
             }
         };
         let mut peer = Peer { pair, stag: sink };

@@ -31,7 +31,8 @@ impl<P: Probe> Endpoint<P> {
         driver: &mut D,
     ) -> Result<RpcId, RequestError> {
         if message.slices.is_empty()
-            && let Some(rpc) = self.call_at_once(now, session, tag, &message.bytes, deadline, driver)
+            && let Some(rpc) =
+                self.call_at_once(now, session, tag, &message.bytes, deadline, driver)
         {
             return Ok(rpc);
         }

@@ -57,7 +57,11 @@ impl Talk {
     ///
     /// # Errors
     /// [`Bad`]: the peer broke a rule.
-    pub fn hear<'s>(&mut self, send: &'s [u8], stream: &mut Stream) -> Result<(usize, Said<'s>), Bad> {
+    pub fn hear<'s>(
+        &mut self,
+        send: &'s [u8],
+        stream: &mut Stream,
+    ) -> Result<(usize, Said<'s>), Bad> {
         self.credits.posted()?;
         let (note, rest) = Note::parse(send)?;
         self.credits.granted(note.granted)?;

@@ -104,7 +104,10 @@ fn every_send_finds_a_receive_and_nobody_waits_for_ever() {
             if act == 0 && (says || credits[me].must_tell()) {
                 to_say[me] -= u32::from(says);
                 flying[me].push_back((credits[me].spend(), says));
-                assert!(flying[me].len() <= usize::from(posted[other]), "seed {seed}: no receive for this");
+                assert!(
+                    flying[me].len() <= usize::from(posted[other]),
+                    "seed {seed}: no receive for this"
+                );
             } else if let Some((granted, says)) = flying[other].pop_front() {
                 heard[me] += u32::from(says);
                 posted[me] -= 1;
@@ -112,11 +115,15 @@ fn every_send_finds_a_receive_and_nobody_waits_for_ever() {
                 posted[me] += 1;
                 credits[me].posted().unwrap();
             } else {
-                let stuck = |i: usize| to_say[i] > 0 && !credits[i].may_send() && !credits[i].must_tell();
+                let stuck =
+                    |i: usize| to_say[i] > 0 && !credits[i].may_send() && !credits[i].must_tell();
                 let still = flying.iter().all(VecDeque::is_empty);
-                let nobody =
-                    (0..2).all(|i| to_say[i] == 0 || stuck(i)) && !(0..2).any(|i| credits[i].must_tell());
-                assert!(!(still && nobody && to_say != [0; 2]), "seed {seed}: both wait: {credits:?}");
+                let nobody = (0..2).all(|i| to_say[i] == 0 || stuck(i))
+                    && !(0..2).any(|i| credits[i].must_tell());
+                assert!(
+                    !(still && nobody && to_say != [0; 2]),
+                    "seed {seed}: both wait: {credits:?}"
+                );
             }
         }
         assert_eq!(heard, [200; 2]);

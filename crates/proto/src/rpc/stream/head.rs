@@ -11,7 +11,9 @@ use arrayvec::ArrayVec;
 
 use crate::Instant;
 use crate::rpc::MAX_MESSAGE;
-use crate::wire::rpc::{self as wire, HEAD_MAX, HEADER, ResetReason, SEQ_MAX, TO_CLIENT, TTL, VERSION};
+use crate::wire::rpc::{
+    self as wire, HEAD_MAX, HEADER, ResetReason, SEQ_MAX, TO_CLIENT, TTL, VERSION,
+};
 
 /// Bytes of a header without extension words.
 pub(super) const FIXED: usize = HEADER;
@@ -80,7 +82,9 @@ pub(super) fn check(part: &[u8]) -> Result<(), Bad> {
 impl Head {
     /// Parses a whole header, with its extension words; those that nobody knows are skipped.
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, Bad> {
-        let Some((fixed, extensions)) = bytes.split_first_chunk::<FIXED>() else { return Err(Bad::Field) };
+        let Some((fixed, extensions)) = bytes.split_first_chunk::<FIXED>() else {
+            return Err(Bad::Field);
+        };
         let mut head = Self::fixed(fixed)?;
         if let (Some(ttl_us), Some(word)) = (&mut head.ttl_us, extensions.first_chunk()) {
             *ttl_us = u32::from_be_bytes(*word);
@@ -90,7 +94,9 @@ impl Head {
 
     /// Parses the part that every header has; how much time is left stands behind it.
     fn fixed(fixed: &[u8; FIXED]) -> Result<Self, Bad> {
-        let word = |at: usize| u32::from_be_bytes([fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]]);
+        let word = |at: usize| {
+            u32::from_be_bytes([fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]])
+        };
         let [version_type, flags, ..] = *fixed;
         if version_type >> 5 != VERSION && version_type & 0x1f != RESET {
             return Err(Bad::Version);
@@ -125,10 +131,16 @@ impl Head {
             Kind::Refusal => (BUSY, TO_CLIENT),
             Kind::Reset => (RESET, TO_CLIENT),
         };
-        let ttl_us = if deadline == Instant::NEVER { None } else { u32::try_from(left_ns / 1_000).ok() };
+        let ttl_us =
+            if deadline == Instant::NEVER { None } else { u32::try_from(left_ns / 1_000).ok() };
         let ttl = if ttl_us.is_some() { TTL } else { 0 };
         let mut fixed = [0; FIXED];
-        fixed[..4].copy_from_slice(&[VERSION << 5 | kind, direction | ttl, 0, u8::from(ttl_us.is_some())]);
+        fixed[..4].copy_from_slice(&[
+            VERSION << 5 | kind,
+            direction | ttl,
+            0,
+            u8::from(ttl_us.is_some()),
+        ]);
         for (at, word) in [(8, self.seq), (12, self.len), (16, self.extra)] {
             fixed[at..at + 4].copy_from_slice(&word.to_be_bytes());
         }

@@ -120,7 +120,13 @@ impl Stream {
 
     // Private.
 
-    pub(super) fn push(&mut self, head: Head, message: Message, deadline: Instant, request: Option<u64>) {
+    pub(super) fn push(
+        &mut self,
+        head: Head,
+        message: Message,
+        deadline: Instant,
+        request: Option<u64>,
+    ) {
         if self.ended.is_some() {
             self.released.extend(message.slices);
             return;

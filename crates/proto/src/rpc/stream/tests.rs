@@ -62,7 +62,9 @@ enum Seen {
 
 fn seen(event: Event<'_>) -> Seen {
     match event {
-        Event::Request { rpc, payload, deadline } => Seen::Request(rpc, payload.into_vec(), deadline),
+        Event::Request { rpc, payload, deadline } => {
+            Seen::Request(rpc, payload.into_vec(), deadline)
+        }
         Event::Response { tag, payload, .. } => Seen::Response(tag, payload.into_vec()),
         Event::Failed { tag, error, .. } => Seen::Failed(tag, error),
         Event::Closed { reason, .. } => Seen::Closed(reason),
@@ -118,8 +120,8 @@ fn golden_bytes() {
     let mut wire = write_all(&mut client);
     let request = [
         &[
-            0x21, 0x08, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-            0, 0,
+            0x21, 0x08, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+            0, 0, 0, 0, 0,
         ][..],
         &[0, 0, 0x0b, 0xb8, b'a', b'b'],
     ];
@@ -173,8 +175,10 @@ fn whole_small_messages_are_lent() {
     let (mut server, mut ids, mut at) = (server(), Ids::default(), 0);
     let mut lent = 0;
     while let Some(arrived) = server.input(NOW, &wire, &mut at, &mut ids) {
-        lent +=
-            usize::from(matches!(arrived.event(&wire), Event::Request { payload: Payload::Borrowed(_), .. }));
+        lent += usize::from(matches!(
+            arrived.event(&wire),
+            Event::Request { payload: Payload::Borrowed(_), .. }
+        ));
     }
     assert_eq!(lent, 5);
 }
@@ -232,7 +236,9 @@ impl Pair {
             0 if self.requests.len() < 100 => {
                 let tag = self.requests.len() as u64;
                 let (message, whole) = self.message(rng);
-                self.client.request(tag, message, Instant::NEVER, &mut self.client_ids).expect("taken");
+                self.client
+                    .request(tag, message, Instant::NEVER, &mut self.client_ids)
+                    .expect("taken");
                 self.requests.insert(tag, whole);
             }
             1 if !self.unanswered.is_empty() => {
@@ -249,10 +255,20 @@ impl Pair {
                 self.server.reply(rpc, Message::default());
             }
             2 => {
-                write(&mut self.client, &self.memory, rng.below(200_000) as usize, &mut self.to_server);
+                write(
+                    &mut self.client,
+                    &self.memory,
+                    rng.below(200_000) as usize,
+                    &mut self.to_server,
+                );
             }
             3 => {
-                write(&mut self.server, &self.memory, rng.below(200_000) as usize, &mut self.to_client);
+                write(
+                    &mut self.server,
+                    &self.memory,
+                    rng.below(200_000) as usize,
+                    &mut self.to_client,
+                );
             }
             4 => {
                 let n = rng.below(self.to_server.len() as u64 + 1) as usize;
@@ -272,7 +288,9 @@ impl Pair {
                 read(&mut self.client, &self.to_client[..n], &mut self.client_ids, &mut all);
                 self.to_client.drain(..n);
                 for e in all {
-                    let (Seen::Response(tag, _) | Seen::Failed(tag, _)) = e else { panic!("{e:?}") };
+                    let (Seen::Response(tag, _) | Seen::Failed(tag, _)) = e else {
+                        panic!("{e:?}")
+                    };
                     assert_eq!(self.ends.insert(tag, e), None, "one end for each");
                 }
             }
@@ -310,7 +328,11 @@ fn random_pipelined_requests_against_an_oracle() {
         while pair.client.has_output() || pair.server.has_output() {
             pair.step(&mut rng);
         }
-        assert_eq!((pair.slices_out, pair.client.unsent, pair.server.unsent), (0, 0, 0), "seed {seed}");
+        assert_eq!(
+            (pair.slices_out, pair.client.unsent, pair.server.unsent),
+            (0, 0, 0),
+            "seed {seed}"
+        );
         assert_eq!((pair.client.unsolicited(), pair.server.pending.len()), (0, 0));
     }
 }
@@ -324,9 +346,13 @@ fn the_largest_message_goes_through_in_bounded_pieces() {
         read_into_body(&mut server, &wire, &mut ids, &mut all);
         wire.clear();
         let Some((_, got)) = &server.incoming else { continue };
-        assert!(got.capacity() <= FIRST_PIECE.max(GROWTH * got.len()) && got.capacity() <= MAX_MESSAGE);
+        assert!(
+            got.capacity() <= FIRST_PIECE.max(GROWTH * got.len()) && got.capacity() <= MAX_MESSAGE
+        );
     }
-    assert!(matches!(&all[..], [Seen::Request(_, payload, _)] if *payload == bytes(1, MAX_MESSAGE)));
+    assert!(
+        matches!(&all[..], [Seen::Request(_, payload, _)] if *payload == bytes(1, MAX_MESSAGE))
+    );
     let long = Message::from(vec![0; MAX_MESSAGE + 1]);
     assert_eq!(
         client.request(1, long, Instant::NEVER, &mut ids),
@@ -440,7 +466,10 @@ fn at_most_once_ends_with_the_connection() {
     }
     // The first is written to its last byte, the second all but one.
     let frame = FIXED + 60;
-    assert_eq!(write(&mut client, &Memory(vec![0; 10]), 2 * frame - 1, &mut Vec::new()), 2 * frame - 1);
+    assert_eq!(
+        write(&mut client, &Memory(vec![0; 10]), 2 * frame - 1, &mut Vec::new()),
+        2 * frame - 1
+    );
     client.end(CloseReason::Reset);
     client.end(CloseReason::Local);
     events(&mut client, &mut all);
@@ -452,7 +481,10 @@ fn at_most_once_ends_with_the_connection() {
     ];
     assert_eq!(all, expected);
     assert_eq!(core::iter::from_fn(|| client.released()).count(), 3);
-    assert_eq!(client.request(9, Message::default(), Instant::NEVER, &mut ids), Err(RequestError::Closed));
+    assert_eq!(
+        client.request(9, Message::default(), Instant::NEVER, &mut ids),
+        Err(RequestError::Closed)
+    );
     assert!(!client.has_output());
 }
 
@@ -468,13 +500,17 @@ fn replies_after_the_end_give_their_slices_back() {
     message.slices.push(slice);
     server.reply(rpc, message);
     server.refuse(rpc, 1);
-    assert_eq!((server.released(), server.released(), server.has_output()), (Some(slice), None, false));
+    assert_eq!(
+        (server.released(), server.released(), server.has_output()),
+        (Some(slice), None, false)
+    );
     assert!(server.event().is_none());
 }
 
 #[test]
 fn deadlines_and_cancels() {
-    let (mut client, mut server, mut ids, mut all) = (client(), server(), Ids::default(), Vec::new());
+    let (mut client, mut server, mut ids, mut all) =
+        (client(), server(), Ids::default(), Vec::new());
     let send = |client: &mut Stream, ids: &mut Ids, tag, ns| {
         client.request(tag, vec![tag as u8].into(), Instant::from_ns(ns), ids).expect("taken")
     };
@@ -561,7 +597,9 @@ fn numbers_wrap() {
     let (mut client, mut server, mut ids) = (client(), server(), Ids::default());
     client.next_seq = 3 * u64::from(SEQ_MASK + 1) - 2;
     for tag in 0..5 {
-        client.request(tag, bytes(tag as usize, 3).into(), Instant::NEVER, &mut ids).expect("taken");
+        client
+            .request(tag, bytes(tag as usize, 3).into(), Instant::NEVER, &mut ids)
+            .expect("taken");
     }
     let (mut requests, mut all) = (Vec::new(), Vec::new());
     read(&mut server, &write_all(&mut client), &mut ids, &mut requests);
@@ -571,5 +609,8 @@ fn numbers_wrap() {
         server.reply(rpc, payload.into());
     }
     read(&mut client, &write_all(&mut server), &mut ids, &mut all);
-    assert_eq!(all, (0..5).rev().map(|tag| Seen::Response(tag, bytes(tag as usize, 3))).collect::<Vec<_>>());
+    assert_eq!(
+        all,
+        (0..5).rev().map(|tag| Seen::Response(tag, bytes(tag as usize, 3))).collect::<Vec<_>>()
+    );
 }

@@ -9,7 +9,11 @@ fn echo(lossless: bool, len: usize) {
     let mut net = Net::new(1, 2, lossless);
     let session = net.connect(1, 0);
     let rpc = net.request(1, session, 7, pattern(1, len));
-    assert!(net.run(10 * SECOND, |net| !net.hosts[1].seen.is_empty()), "{:?}", net.hosts[1].endpoint.stats());
+    assert!(
+        net.run(10 * SECOND, |net| !net.hosts[1].seen.is_empty()),
+        "{:?}",
+        net.hosts[1].endpoint.stats()
+    );
     assert_eq!(net.seen(1), [Seen::Response(rpc, 7, pattern(1, len))]);
     assert_eq!(net.seen(0).len(), 1);
 }
@@ -17,7 +21,8 @@ fn echo(lossless: bool, len: usize) {
 #[test]
 fn echoes_of_every_size() {
     for lossless in [false, true] {
-        for len in [0, 1, 100, 1431, 1432, 1433, 2864, 10_000, 65_536, 65_537, 1_000_000, 16 << 20] {
+        for len in [0, 1, 100, 1431, 1432, 1433, 2864, 10_000, 65_536, 65_537, 1_000_000, 16 << 20]
+        {
             echo(lossless, len);
         }
     }
@@ -33,7 +38,9 @@ fn many_sessions_and_channels_at_once() {
                 net.request(host, session, (n * 20 + m) as u64, pattern(n as u64, n * m));
             }
         }
-        assert!(net.run(10 * SECOND, |net| net.hosts[1].seen.len() + net.hosts[2].seen.len() == 6000));
+        assert!(
+            net.run(10 * SECOND, |net| net.hosts[1].seen.len() + net.hosts[2].seen.len() == 6000)
+        );
         for host in [1, 2] {
             for seen in net.seen(host) {
                 let Seen::Response(_, tag, bytes) = seen else { panic!("{seen:?}") };
@@ -84,5 +91,8 @@ fn short_deadlines_find_out_that_the_server_has_started_anew() {
     let rpc = net.request_by(1, session, 1, pattern(1, 10), deadline);
     assert!(net.run(SECOND, |net| net.hosts[1].seen.len() == 2), "{:?}", net.seen(1));
     let error = RpcError::Deadline { maybe_executed: true };
-    assert_eq!(net.seen(1), [Seen::Failed(rpc, 1, error), Seen::Closed(session, CloseReason::Reset)]);
+    assert_eq!(
+        net.seen(1),
+        [Seen::Failed(rpc, 1, error), Seen::Closed(session, CloseReason::Reset)]
+    );
 }

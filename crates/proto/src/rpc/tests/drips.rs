@@ -22,7 +22,10 @@ impl Drip {
         net.record();
         net.request(host, session, 0, pattern(0, len));
         let before = net.hosts[0].endpoint.sizes().assembling_bytes;
-        assert!(net.run(MS, |net| net.hosts[0].endpoint.sizes().assembling_bytes > before), "{host}");
+        assert!(
+            net.run(MS, |net| net.hosts[0].endpoint.sizes().assembling_bytes > before),
+            "{host}"
+        );
         net.hosts[host].up = false;
         let (packet, body) = net.sent(host, 0).pop().expect("a packet");
         assert_eq!(packet.kind, Kind::Data);
@@ -76,7 +79,8 @@ fn requests_that_drip_keep_no_place_from_others() {
     let mut drips: Vec<_> =
         (1..=8).map(|host| Drip::begin(&mut net, host, sessions[host - 1], 4 << 20)).collect();
     net.run(MS, |_| false);
-    let in_time = comes_through(&mut net, (9, sessions[8]), (5, 300_000), &mut drips, (10 * MS, 3 * SECOND));
+    let in_time =
+        comes_through(&mut net, (9, sessions[8]), (5, 300_000), &mut drips, (10 * MS, 3 * SECOND));
     assert!(in_time, "{:?}", net.stats(0));
 }
 
@@ -94,7 +98,8 @@ fn requests_that_drip_keep_no_room_from_others() {
             (1..=4).map(|host| Drip::begin(&mut net, host, sessions[host - 1], 4 << 20)).collect();
         net.run(MS, |_| false);
         let honest = (5, sessions[4]);
-        let in_time = comes_through(&mut net, honest, (1, 100_000), &mut drips, (400 * MS, 4 * SECOND));
+        let in_time =
+            comes_through(&mut net, honest, (1, 100_000), &mut drips, (400 * MS, 4 * SECOND));
         assert!(in_time, "lossless {lossless}: {:?}", net.stats(0));
         assert!(net.stats(0).abandoned > 0);
     }

@@ -111,7 +111,8 @@ fn what_comes_alone_is_flushed_at_once() {
     let flushes = |net: &Net| net.shared.borrow().flushes;
     let before = flushes(&net);
     let Host { endpoint, port, .. } = &mut net.hosts[1];
-    let sent = endpoint.request_bytes_over(net.now, session, 1, &pattern(1, 10), Instant::NEVER, port);
+    let sent =
+        endpoint.request_bytes_over(net.now, session, 1, &pattern(1, 10), Instant::NEVER, port);
     assert!(sent.is_ok());
     (2..4).for_each(|tag| _ = net.request(1, session, tag, pattern(tag, 10)));
     assert_eq!((sent_at_once(&net, 1), flushes(&net)), (3, before + 1));
@@ -133,7 +134,9 @@ fn requests_step_back_and_keep_their_order() {
     // More than a packet, slices: these are sent by the turn.
     let slices = [Slice { segment: 0, offset: 0, len: 10 }];
     let sliced = Message { bytes: pattern(1, 10), slices: slices.into_iter().collect() };
-    for (message, packets) in [(pattern(1, MSS).into(), 0), (pattern(1, MSS + 1).into(), 2), (sliced, 1)] {
+    for (message, packets) in
+        [(pattern(1, MSS).into(), 0), (pattern(1, MSS + 1).into(), 2), (sliced, 1)]
+    {
         let (mut net, session) = quiet(3);
         net.request(1, session, 1, message);
         assert_eq!(sent_at_once(&net, 1), usize::from(packets == 0));
@@ -184,7 +187,9 @@ fn no_turn_passes_more_than_it_would_send() {
 fn replies_step_back_and_keep_their_order() {
     let slices = [Slice { segment: 0, offset: 0, len: 10 }];
     let sliced = Message { bytes: pattern(1, 10), slices: slices.into_iter().collect() };
-    for (message, packets) in [(pattern(1, MSS).into(), 0), (pattern(1, MSS + 1).into(), 2), (sliced, 1)] {
+    for (message, packets) in
+        [(pattern(1, MSS).into(), 0), (pattern(1, MSS + 1).into(), 2), (sliced, 1)]
+    {
         let (mut net, session) = quiet(7);
         net.request(1, session, 1, pattern(1, 10));
         let rpc = next_asked(&mut net);
@@ -381,7 +386,10 @@ fn answers_step_back() {
     net.inject(Addr::Local(0), 1, datagram);
     net.settle();
     let after = net.stats(1);
-    assert_eq!((after.drop_stale, after.drop_session), (before.drop_stale + 1, before.drop_session + 1));
+    assert_eq!(
+        (after.drop_stale, after.drop_session),
+        (before.drop_stale + 1, before.drop_session + 1)
+    );
     assert_eq!(after.responses, before.responses);
 }
 
@@ -395,7 +403,9 @@ fn where_nothing_is_damaged_there_is_no_checksum() {
     for (tag, len) in [(0, 10), (1, 100), (2, 0), (3, 100_000)] {
         net.request(1, session, tag, pattern(tag, len));
         assert!(net.run(SECOND, |net| !net.hosts[1].seen.is_empty()));
-        assert!(matches!(&net.seen(1)[..], [Seen::Response(_, _, bytes)] if *bytes == pattern(tag, len)));
+        assert!(
+            matches!(&net.seen(1)[..], [Seen::Response(_, _, bytes)] if *bytes == pattern(tag, len))
+        );
     }
     let trace = net.shared.borrow_mut().trace.take().expect("recorded");
     for (_, _, bytes) in trace {
@@ -424,7 +434,10 @@ fn ends_of_two_minds_about_checksums_do_not_meet() {
         assert!(net.run(60 * SECOND, |net| net.hosts[1].seen.len() == 2));
         assert_eq!(
             net.seen(1),
-            [Seen::Failed(rpc, 1, RpcError::NotExecuted), Seen::Closed(session, CloseReason::Unreachable)]
+            [
+                Seen::Failed(rpc, 1, RpcError::NotExecuted),
+                Seen::Closed(session, CloseReason::Unreachable)
+            ]
         );
         // The client, if the server has none.
         let expects = usize::from(server);

@@ -60,7 +60,11 @@ impl Oracle {
                 Seen::Request(..) => panic!("seed {}: a request at the client", net.seed),
             };
             assert_eq!(self.taken[&tag].0, rpc);
-            assert!(self.ended.insert(tag, error).is_none(), "seed {}: {tag} ended twice", net.seed);
+            assert!(
+                self.ended.insert(tag, error).is_none(),
+                "seed {}: {tag} ended twice",
+                net.seed
+            );
         }
     }
 
@@ -73,9 +77,14 @@ impl Oracle {
             let executed = self.executed.contains_key(tag);
             match self.ended.get(tag) {
                 None => panic!("seed {seed}: {tag} never ended"),
-                Some(None) => assert!(executed, "seed {seed}: {tag} has a reply but was not executed"),
+                Some(None) => {
+                    assert!(executed, "seed {seed}: {tag} has a reply but was not executed")
+                }
                 Some(Some(error)) => {
-                    assert!(error.maybe_executed() || !executed, "seed {seed}: {tag} {error:?} but executed");
+                    assert!(
+                        error.maybe_executed() || !executed,
+                        "seed {seed}: {tag} {error:?} but executed"
+                    );
                 }
             }
         }
@@ -99,7 +108,8 @@ fn a_world(seed: u64) {
             1 | 2 => rng.below(5_000),
             _ => rng.below(200),
         } as usize;
-        let deadline = if rng.below(6) == 0 { net.now.after(rng.below(20 * MS)) } else { Instant::NEVER };
+        let deadline =
+            if rng.below(6) == 0 { net.now.after(rng.below(20 * MS)) } else { Instant::NEVER };
         let mut message = Message::from(Oracle::body(tag, len));
         let Host { endpoint, port, .. } = &mut net.hosts[1];
         // Some by the short way, if that can be.
@@ -148,7 +158,12 @@ fn at_most_once_whatever_the_wire_does() {
 fn large_messages_arrive_through_loss() {
     for (seed, len) in [(1, 300_000), (2, 1 << 20), (3, 16 << 20)] {
         let mut net = Net::new(seed, 2, false);
-        let fault = Fault { drop_ppm: 20_000, duplicate_ppm: 1_000, reorder_ppm: 10_000, ..Fault::default() };
+        let fault = Fault {
+            drop_ppm: 20_000,
+            duplicate_ppm: 1_000,
+            reorder_ppm: 10_000,
+            ..Fault::default()
+        };
         net.fault(Fault { reorder_ns: 30 * US, ..fault });
         let session = net.connect(1, 0);
         net.request(1, session, 5, pattern(seed, len));

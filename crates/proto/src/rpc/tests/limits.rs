@@ -33,7 +33,11 @@ fn idle_sessions_hold_nothing() {
         assert!(net.run(10 * SECOND, |net| net.hosts[1].seen.len() == 3000));
         net.run(SECOND, |_| false);
         let sizes = net.hosts[0].endpoint.sizes();
-        assert_eq!((sizes.sessions, sizes.slots, sizes.blocks), (3000, 0, 0), "lossless {lossless}");
+        assert_eq!(
+            (sizes.sessions, sizes.slots, sizes.blocks),
+            (3000, 0, 0),
+            "lossless {lossless}"
+        );
         let sizes = net.hosts[1].endpoint.sizes();
         assert_eq!((sizes.clients, sizes.slots, sizes.blocks), (3000, 0, 0));
         // Expect: on a lossy wire by DONE, many sessions in a packet.
@@ -142,8 +146,9 @@ fn stalled_requests_make_room_for_others_within_two_seconds() {
         net.run(MS, |_| false);
         for host in 1..=4 {
             net.request(host, sessions[host - 1], 0, pattern(0, 1 << 20));
-            let begun =
-                |net: &mut Net| net.hosts[0].endpoint.sizes().assembling_bytes == host * claim(1 << 20);
+            let begun = |net: &mut Net| {
+                net.hosts[0].endpoint.sizes().assembling_bytes == host * claim(1 << 20)
+            };
             assert!(net.run(MS, begun), "{host}, lossless {lossless}");
             net.hosts[host].up = false;
         }
@@ -211,13 +216,20 @@ fn many_long_messages_share_the_credit() {
     net.fault(Fault { drop_ppm: 5_000, ..Fault::default() });
     for host in 1..5 {
         let session = net.connect(host, 0);
-        (0..8).for_each(|n| _ = net.request(host, session, n, pattern(n, 150_000 + 1000 * n as usize)));
+        (0..8).for_each(|n| {
+            _ = net.request(host, session, n, pattern(n, 150_000 + 1000 * n as usize))
+        });
     }
     let mut most = 0;
     assert!(
         net.run(60 * SECOND, |net| {
-            let waiting: usize =
-                net.shared.borrow().in_flight.values().filter(|d| d.1 == crate::Addr::Local(0)).count();
+            let waiting: usize = net
+                .shared
+                .borrow()
+                .in_flight
+                .values()
+                .filter(|d| d.1 == crate::Addr::Local(0))
+                .count();
             most = most.max(waiting);
             (1..5).all(|host| net.hosts[host].seen.len() == 8)
         }),
@@ -266,7 +278,11 @@ fn a_client_that_stops_does_not_hold_slices_for_ever() {
         let after_ten = net.hosts[0].released.len();
         net.run(25 * SECOND, |_| false);
         assert_eq!(net.hosts[0].released.len(), REPLIES as usize, "{lossless} {stale_request_ns}");
-        assert_eq!(after_ten == REPLIES as usize, stale_request_ns == 5, "{after_ten} of {REPLIES}");
+        assert_eq!(
+            after_ten == REPLIES as usize,
+            stale_request_ns == 5,
+            "{after_ten} of {REPLIES}"
+        );
         let server = &net.hosts[0].endpoint;
         assert_eq!((server.sizes().slots, server.stats().abandoned), (0, REPLIES - early as u64));
         assert!(lossless || early == 0, "what a lossy driver took is not yet there");
@@ -280,8 +296,9 @@ fn a_client_that_stops_does_not_hold_slices_for_ever() {
             net.hosts[1].seen.len()
         );
         let seen = net.seen(1);
-        let told =
-            |seen: &Seen| matches!(seen, Seen::Response(..) | Seen::Failed(_, _, RpcError::MaybeExecuted));
+        let told = |seen: &Seen| {
+            matches!(seen, Seen::Response(..) | Seen::Failed(_, _, RpcError::MaybeExecuted))
+        };
         assert!(seen.iter().all(told), "{seen:?}");
         net.run(SECOND, |_| false);
         assert_eq!(net.hosts[0].endpoint.sizes().slots, 0);

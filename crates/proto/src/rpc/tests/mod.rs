@@ -17,8 +17,8 @@ use alloc::vec::Vec;
 use core::cell::RefCell;
 
 use super::{
-    CloseReason, Config, Endpoint, Event, Message, RpcError, RpcId, ServerRpc, SessionId, Slice, Slices,
-    Stats,
+    CloseReason, Config, Endpoint, Event, Message, RpcError, RpcId, ServerRpc, SessionId, Slice,
+    Slices, Stats,
 };
 use crate::datagrams::{BURST, Head, Sent};
 use crate::fault::Fault;
@@ -205,7 +205,12 @@ impl Host {
                 Event::Request { rpc, payload, deadline } => {
                     let bytes = payload.into_vec();
                     if self.echo {
-                        self.endpoint.reply_over(now, rpc, &mut Message::from(bytes.clone()), &mut self.port);
+                        self.endpoint.reply_over(
+                            now,
+                            rpc,
+                            &mut Message::from(bytes.clone()),
+                            &mut self.port,
+                        );
                     }
                     self.seen.push(Seen::Request(rpc, bytes, deadline));
                 }
@@ -312,7 +317,8 @@ impl Net {
             for host in &mut self.hosts {
                 busy |= host.turn(self.now);
             }
-            let arrived = self.shared.borrow().in_flight.keys().next().is_some_and(|k| k.0 <= self.now);
+            let arrived =
+                self.shared.borrow().in_flight.keys().next().is_some_and(|k| k.0 <= self.now);
             if !busy && !arrived {
                 return;
             }
@@ -348,7 +354,13 @@ impl Net {
         self.hosts[from].endpoint.connect(self.now, Addr::Local(to as u64))
     }
 
-    fn request(&mut self, from: usize, session: SessionId, tag: u64, message: impl Into<Message>) -> RpcId {
+    fn request(
+        &mut self,
+        from: usize,
+        session: SessionId,
+        tag: u64,
+        message: impl Into<Message>,
+    ) -> RpcId {
         self.request_by(from, session, tag, message, Instant::NEVER)
     }
 
@@ -361,7 +373,8 @@ impl Net {
         deadline: Instant,
     ) -> RpcId {
         let Host { endpoint, port, .. } = &mut self.hosts[from];
-        let rpc = endpoint.request_over(self.now, session, tag, &mut message.into(), deadline, port);
+        let rpc =
+            endpoint.request_over(self.now, session, tag, &mut message.into(), deadline, port);
         rpc.expect("the session takes it")
     }
 
@@ -431,5 +444,7 @@ impl Net {
 
 /// Bytes that tell where they belong.
 fn pattern(seed: u64, len: usize) -> Vec<u8> {
-    (0..len as u64).map(|i| (i.wrapping_mul(0x9e37_79b9).wrapping_add(seed * 31) >> 7) as u8).collect()
+    (0..len as u64)
+        .map(|i| (i.wrapping_mul(0x9e37_79b9).wrapping_add(seed * 31) >> 7) as u8)
+        .collect()
 }

@@ -6,7 +6,9 @@ use super::{Net, Seen};
 use crate::Addr;
 use crate::rpc::{Config, Message, ServerRpc};
 use crate::time::{MS, SECOND};
-use crate::wire::rpc::{AcceptBody, DoneEntry, EXECUTING, Kind, OpenBody, Packet, ProbeBody, SEQ_MAX, TTL};
+use crate::wire::rpc::{
+    AcceptBody, DoneEntry, EXECUTING, Kind, OpenBody, Packet, ProbeBody, SEQ_MAX, TTL,
+};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
 /// A client made of bare packets: host 1's address, no endpoint behind it.
@@ -37,7 +39,10 @@ impl Bare {
         net.inject(Addr::Local(1), 0, datagram);
         net.settle();
         let answers = net.sent(0, 1);
-        assert_eq!((answers[0].0.kind, answers[0].0.session, answers[0].0.token), (Kind::Accept, 7, 99));
+        assert_eq!(
+            (answers[0].0.kind, answers[0].0.session, answers[0].0.token),
+            (Kind::Accept, 7, 99)
+        );
         let accept = AcceptBody::ref_from_bytes(&answers[0].1).expect("its body");
         Self { session: accept.session.get(), token: accept.token.get(), net }
     }
@@ -74,7 +79,8 @@ impl Bare {
     /// The requests that the application got since the last call.
     fn requests(&mut self) -> Vec<ServerRpc> {
         let seen = self.net.seen(0).into_iter();
-        seen.map(|seen| if let Seen::Request(rpc, ..) = seen { rpc } else { panic!("{seen:?}") }).collect()
+        seen.map(|seen| if let Seen::Request(rpc, ..) = seen { rpc } else { panic!("{seen:?}") })
+            .collect()
     }
 
     fn reply(&mut self, rpc: ServerRpc) -> Vec<(Kind, u32)> {

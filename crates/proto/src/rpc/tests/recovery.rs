@@ -72,10 +72,19 @@ fn silence_ends_a_session() {
     assert!(net.run(30 * SECOND, |net| net.hosts[1].seen.len() == 2));
     assert_eq!(
         net.seen(1),
-        [Seen::Failed(rpc, 1, RpcError::MaybeExecuted), Seen::Closed(session, CloseReason::Unreachable)]
+        [
+            Seen::Failed(rpc, 1, RpcError::MaybeExecuted),
+            Seen::Closed(session, CloseReason::Unreachable)
+        ]
     );
     assert_eq!(u64::from(Config::default().max_silent), net.stats(1).probes);
-    let again = net.hosts[1].endpoint.request(net.now, session, 2, Vec::new().into(), crate::Instant::NEVER);
+    let again = net.hosts[1].endpoint.request(
+        net.now,
+        session,
+        2,
+        Vec::new().into(),
+        crate::Instant::NEVER,
+    );
     assert_eq!(again, Err(RequestError::Closed));
     // Expect: an unreachable server is noticed while opening, too.
     let session = net.connect(1, 0);
@@ -83,7 +92,10 @@ fn silence_ends_a_session() {
     assert!(net.run(30 * SECOND, |net| net.hosts[1].seen.len() == 2));
     assert_eq!(
         net.seen(1),
-        [Seen::Failed(rpc, 3, RpcError::NotExecuted), Seen::Closed(session, CloseReason::Unreachable)]
+        [
+            Seen::Failed(rpc, 3, RpcError::NotExecuted),
+            Seen::Closed(session, CloseReason::Unreachable)
+        ]
     );
 }
 
@@ -127,7 +139,9 @@ fn a_lost_request_or_reply_costs_a_probe() {
     net.settle();
     net.fault(Fault::default());
     assert!(net.run(SECOND, |net| !net.hosts[1].seen.is_empty()));
-    assert!(matches!(&net.seen(1)[..], [Seen::Response(_, 1, bytes)] if *bytes == pattern(9, 3000)));
+    assert!(
+        matches!(&net.seen(1)[..], [Seen::Response(_, 1, bytes)] if *bytes == pattern(9, 3000))
+    );
     assert_eq!(net.stats(0).resent, 3);
 }
 

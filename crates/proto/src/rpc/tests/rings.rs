@@ -33,7 +33,9 @@ fn a_full_ring_loses_nothing_and_stops_nobody_else() {
     net.request(1, a, 1, pattern(1, 3_000_000));
     net.request(2, b, 2, pattern(2, 2_000_000));
     (3..30).for_each(|n| _ = net.request(2, b, n, pattern(n, 3000)));
-    assert!(net.run(10 * SECOND, |net| net.hosts[1].seen.len() == 1 && net.hosts[2].seen.len() == 28));
+    assert!(
+        net.run(10 * SECOND, |net| net.hosts[1].seen.len() == 1 && net.hosts[2].seen.len() == 28)
+    );
     for seen in net.seen(2).into_iter().chain(net.seen(1)) {
         let Seen::Response(_, n, bytes) = seen else { panic!("{seen:?}") };
         let len = [3_000_000, 2_000_000].get(n as usize - 1).copied().unwrap_or(3000);
@@ -92,8 +94,10 @@ fn a_short_reply_does_not_wait_behind_a_long_one() {
     net.request(1, session, 1, pattern(1, 10));
     net.request(1, session, 2, pattern(2, 10));
     assert!(net.run(SECOND, |net| net.hosts[0].seen.len() == 2));
-    let rpcs =
-        net.seen(0).into_iter().map(|seen| if let Seen::Request(rpc, ..) = seen { rpc } else { panic!() });
+    let rpcs = net
+        .seen(0)
+        .into_iter()
+        .map(|seen| if let Seen::Request(rpc, ..) = seen { rpc } else { panic!() });
     let rpcs: Vec<_> = rpcs.collect();
     let now = net.now;
     let server = &mut net.hosts[0];
@@ -119,7 +123,8 @@ fn peers_that_are_gone() {
     net.request(2, c, 1, pattern(1, 100));
     assert!(net.run(SECOND, |net| net.hosts[0].seen.len() == 2));
     let never = crate::Instant::NEVER;
-    let unsent = net.hosts[1].endpoint.request(net.now, b, 2, pattern(2, 100).into(), never).unwrap();
+    let unsent =
+        net.hosts[1].endpoint.request(net.now, b, 2, pattern(2, 100).into(), never).unwrap();
     net.shared.borrow_mut().gone.push(Addr::Local(0));
     net.settle();
     let mut seen = net.seen(1);
@@ -238,7 +243,9 @@ fn slices_arrive_as_bytes() {
             let expected = [&pattern(1, head)[..], &memory[..10], &memory[7..40_007]].concat();
             net.request(1, session, 1, message);
             assert!(net.run(SECOND, |net| !net.hosts[1].seen.is_empty()));
-            assert!(matches!(&net.seen(1)[..], [Seen::Response(_, 1, bytes)] if *bytes == expected));
+            assert!(
+                matches!(&net.seen(1)[..], [Seen::Response(_, 1, bytes)] if *bytes == expected)
+            );
         }
     }
 }

@@ -23,7 +23,9 @@ fn still_works(net: &mut Net) {
     assert_eq!(*bytes, pattern(1, 5000));
     net.hosts[0].endpoint.reply(net.now, rpc, pattern(2, 5000).into());
     assert!(net.run(10 * SECOND, |net| !net.hosts[1].seen.is_empty()));
-    assert!(matches!(&net.seen(1)[..], [Seen::Response(_, 1, bytes)] if *bytes == pattern(2, 5000)));
+    assert!(
+        matches!(&net.seen(1)[..], [Seen::Response(_, 1, bytes)] if *bytes == pattern(2, 5000))
+    );
     assert_eq!(net.stats(0).requests, 1);
     assert_eq!(net.stats(0).sessions_opened, 1);
 }
@@ -52,7 +54,8 @@ fn a_storm_of_opens_leaves_nothing_behind() {
     assert!(after.cookies > 4000 && after.drop_cookie > 3000);
     // Expect: no answer is longer than the question.
     let shared = net.shared.borrow();
-    let longest = shared.trace.iter().flatten().filter(|d| d.0 == Addr::Local(0)).map(|d| d.2.len()).max();
+    let longest =
+        shared.trace.iter().flatten().filter(|d| d.0 == Addr::Local(0)).map(|d| d.2.len()).max();
     let opens = shared.trace.iter().flatten().filter(|d| d.1 == Addr::Local(0)).map(|d| d.2.len());
     assert!(longest <= opens.chain([68]).max());
     drop(shared);
@@ -62,7 +65,11 @@ fn a_storm_of_opens_leaves_nothing_behind() {
 #[test]
 fn a_doubled_open_opens_one_session() {
     let mut net = Net::new(2, 2, false);
-    net.fault(crate::fault::Fault { duplicate_ppm: 1_000_000, reorder_ns: 3 * MS, ..Default::default() });
+    net.fault(crate::fault::Fault {
+        duplicate_ppm: 1_000_000,
+        reorder_ns: 3 * MS,
+        ..Default::default()
+    });
     for n in 0..500 {
         let session = net.connect(1, 0);
         net.request(1, session, n, pattern(n, 10));
@@ -77,7 +84,8 @@ fn a_doubled_open_opens_one_session() {
 fn forged_packets_change_nothing() {
     let (mut net, _) = waiting();
     let mut rng = Rng::seeded(3);
-    let real = net.sent(1, 0).into_iter().rfind(|(p, _)| p.kind == Kind::Data).expect("a request").0;
+    let real =
+        net.sent(1, 0).into_iter().rfind(|(p, _)| p.kind == Kind::Data).expect("a request").0;
     let before = (net.hosts[0].endpoint.sizes(), net.hosts[1].endpoint.sizes());
     for n in 0..20_000 {
         let kinds = [
@@ -121,8 +129,14 @@ fn forged_packets_change_nothing() {
     net.settle();
     assert_eq!(before, (net.hosts[0].endpoint.sizes(), net.hosts[1].endpoint.sizes()));
     let (server, client) = (net.stats(0), net.stats(1));
-    assert!(server.drop_token > 100 && server.drop_session > 100 && server.drop_address > 100, "{server:?}");
-    assert!(client.drop_token > 100 && client.drop_session > 100 && client.drop_address > 100, "{client:?}");
+    assert!(
+        server.drop_token > 100 && server.drop_session > 100 && server.drop_address > 100,
+        "{server:?}"
+    );
+    assert!(
+        client.drop_token > 100 && client.drop_session > 100 && client.drop_address > 100,
+        "{client:?}"
+    );
     assert_eq!((client.failures, server.requests), (0, 1));
     assert!(server.resets <= 1000);
     still_works(&mut net);

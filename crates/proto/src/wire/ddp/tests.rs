@@ -35,8 +35,10 @@ fn golden_headers() {
     assert_eq!(WRITE.emit().as_slice(), tagged);
     assert_eq!(parse(&tagged), Ok(WRITE));
 
-    let untagged =
-        [0x41, 0x43, 0x21, 0x22, 0x23, 0x24, 0, 0, 0, 1, 0x31, 0x32, 0x33, 0x34, 0x41, 0x42, 0x43, 0x44];
+    let untagged = [
+        0x41, 0x43, 0x21, 0x22, 0x23, 0x24, 0, 0, 0, 1, 0x31, 0x32, 0x33, 0x34, 0x41, 0x42, 0x43,
+        0x44,
+    ];
     assert_eq!(SEND.emit().as_slice(), untagged);
     assert_eq!(parse(&untagged), Ok(SEND));
 }
@@ -105,13 +107,14 @@ fn d2_d6_the_last_segment_alone_is_last_and_no_octets_are_one_segment() {
 
 fn any_header() -> impl Strategy<Value = Header> {
     let tagged = any::<(u32, u64)>().prop_map(|(stag, to)| Buffer::Tagged { stag, to });
-    let untagged =
-        any::<(u32, u32, u32, u32)>().prop_map(|(ulp, qn, msn, mo)| Buffer::Untagged { ulp, qn, msn, mo });
-    (any::<bool>(), any::<u8>(), prop_oneof![tagged, untagged]).prop_map(|(last, control, buffer)| Header {
-        last,
-        control,
-        buffer,
-    })
+    let untagged = any::<(u32, u32, u32, u32)>().prop_map(|(ulp, qn, msn, mo)| Buffer::Untagged {
+        ulp,
+        qn,
+        msn,
+        mo,
+    });
+    (any::<bool>(), any::<u8>(), prop_oneof![tagged, untagged])
+        .prop_map(|(last, control, buffer)| Header { last, control, buffer })
 }
 
 proptest! {

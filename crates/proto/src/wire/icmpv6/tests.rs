@@ -9,18 +9,18 @@ const fn ip(from: Ipv6Addr, to: Ipv6Addr, hops: u8) -> Ipv6 {
 
 /// What Linux 6 sent to find the neighbour `B`.
 const SOLICITATION: [u8; 32] = [
-    135, 0, 0x7c, 0x73, 0, 0, 0, 0, 0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xfe, 0, 0, 0x0b, 1, 1, 2,
-    0, 0, 0, 0, 0x0a,
+    135, 0, 0x7c, 0x73, 0, 0, 0, 0, 0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xfe, 0, 0, 0x0b,
+    1, 1, 2, 0, 0, 0, 0, 0x0a,
 ];
 /// And its neighbour's answer.
 const ADVERTISEMENT: [u8; 32] = [
-    136, 0, 0x1a, 0xf6, 0x60, 0, 0, 0, 0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xfe, 0, 0, 0x0b, 2, 1,
-    2, 0, 0, 0, 0, 0x0b,
+    136, 0, 0x1a, 0xf6, 0x60, 0, 0, 0, 0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xfe, 0, 0,
+    0x0b, 2, 1, 2, 0, 0, 0, 0, 0x0b,
 ];
 /// What it sent before it took `A` for its own: with a nonce (RFC 7527), which is passed over.
 const DETECTION: [u8; 32] = [
-    135, 0, 0x42, 0x44, 0, 0, 0, 0, 0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xfe, 0, 0, 0x0a, 14, 1,
-    0x22, 4, 0x81, 0x71, 0x89, 0x50,
+    135, 0, 0x42, 0x44, 0, 0, 0, 0, 0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xfe, 0, 0, 0x0a,
+    14, 1, 0x22, 4, 0x81, 0x71, 0x89, 0x50,
 ];
 /// An echo request and its reply.
 const REQUEST: [u8; 16] = [128, 0, 0x66, 0x59, 0x12, 0x34, 0, 1, 0, 1, 2, 3, 4, 5, 6, 7];
@@ -30,8 +30,13 @@ const ANSWER: [u8; 16] = [129, 0, 0x65, 0x59, 0x12, 0x34, 0, 1, 0, 1, 2, 3, 4, 5
 fn golden() {
     let [a, b] = [0xa, 0xb].map(|last| Mac([2, 0, 0, 0, 0, last]));
     let group = super::super::ipv6::solicited;
-    let advertise =
-        Icmpv6::Advertise { target: B, mac: Some(b), router: false, solicited: true, replaces: true };
+    let advertise = Icmpv6::Advertise {
+        target: B,
+        mac: Some(b),
+        router: false,
+        solicited: true,
+        replaces: true,
+    };
     let solicit = Icmpv6::Solicit { target: B, mac: Some(a) };
     for (bytes, header, message) in
         [(SOLICITATION, ip(A, group(B), 255), solicit), (ADVERTISEMENT, ip(B, A, 255), advertise)]
@@ -56,8 +61,11 @@ fn golden() {
 #[test]
 fn what_is_written_is_read_back() {
     let header = ip(A, B, 64);
-    let nothing = Icmpv6::Advertise { target: A, mac: None, router: true, solicited: false, replaces: false };
-    for message in [Icmpv6::PortUnreachable, Icmpv6::Unreachable { code: 3 }, Icmpv6::TooBig { mtu: 1280 }] {
+    let nothing =
+        Icmpv6::Advertise { target: A, mac: None, router: true, solicited: false, replaces: false };
+    for message in
+        [Icmpv6::PortUnreachable, Icmpv6::Unreachable { code: 3 }, Icmpv6::TooBig { mtu: 1280 }]
+    {
         let bytes = message.emit(&header, b"quoted!");
         assert_eq!(Icmpv6::parse(&header, &bytes), Ok((message, &b"quoted!"[..])));
     }
@@ -74,7 +82,9 @@ fn damaged_short_and_endless_ones_are_bad() {
         bad[at] ^= 4;
         assert_eq!(Icmpv6::parse(&header, &bad), Err(Bad::Checksum), "octet {at}");
     }
-    assert!((0..HEADER).all(|len| Icmpv6::parse(&header, &ADVERTISEMENT[..len]) == Err(Bad::Length)));
+    assert!(
+        (0..HEADER).all(|len| Icmpv6::parse(&header, &ADVERTISEMENT[..len]) == Err(Bad::Length))
+    );
     // With right checksums: a target or an option cut short, an option of no length.
     let sealed = |mut bytes: Vec<u8>| {
         bytes[2..4].fill(0);

@@ -26,12 +26,24 @@ fn golden_octets() {
     let mut octets = vec![2, 0];
     octets.extend(chars::<NAME>("DPDK 22.11.11"));
     octets.extend([0, 2, 0, 2, 255, 0, 255, 0, 254, 0, 14]);
-    let init =
-        Init { version: VERSION, id: 0x0102_0304, mode: 0, secret: chars("eel"), name: chars("sprat") };
+    let init = Init {
+        version: VERSION,
+        id: 0x0102_0304,
+        mode: 0,
+        secret: chars("eel"),
+        name: chars("sprat"),
+    };
     let mut second = vec![3, 0, 0, 2, 4, 3, 2, 1, 0];
     second.extend(chars::<SECRET>("eel"));
     second.extend(chars::<NAME>("sprat"));
-    let ring = AddRing { to_server: true, index: 1, region: 0, offset: 0x4080, log2: 10, private_header: 0 };
+    let ring = AddRing {
+        to_server: true,
+        index: 1,
+        region: 0,
+        offset: 0x4080,
+        log2: 10,
+        private_header: 0,
+    };
     let mut last = vec![8, 0, 7, 0, 0, 0];
     last.extend(b"ID not found");
     let cases: [(Message, Vec<u8>); 8] = [
@@ -71,8 +83,15 @@ fn what_cannot_be_is_refused() {
     assert_eq!(Message::parse(&padded(&[0])), Err(Bad::Type(0)));
     assert_eq!(Message::parse(&padded(&9_u16.to_le_bytes())), Err(Bad::Type(9)));
     let ring = |offset, log2| {
-        Message::AddRing(AddRing { to_server: false, index: 0, region: 0, offset, log2, private_header: 0 })
-            .emit()
+        Message::AddRing(AddRing {
+            to_server: false,
+            index: 0,
+            region: 0,
+            offset,
+            log2,
+            private_header: 0,
+        })
+        .emit()
     };
     assert!(Message::parse(&ring(8, LOG2_RING_MAX)).is_ok());
     assert_eq!(Message::parse(&ring(4, 3)), Err(Bad::Field));
@@ -81,7 +100,8 @@ fn what_cannot_be_is_refused() {
 
 #[test]
 fn a_descriptor_is_two_words() {
-    let descriptor = Descriptor { next: true, region: 0x0102, length: 0x0304_0506, offset: 0x0708_090a };
+    let descriptor =
+        Descriptor { next: true, region: 0x0102, length: 0x0304_0506, offset: 0x0708_090a };
     assert_eq!(descriptor.words(), [0x0304_0506_0102_0001, 0x0708_090a]);
     assert_eq!(Descriptor::of([0x0304_0506_0102_fff1, 0xffff_ffff_0708_090a]), descriptor);
 }

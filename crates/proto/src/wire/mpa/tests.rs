@@ -114,7 +114,10 @@ fn m6_private_data_up_to_512_octets() {
     let enhanced = Some(Enhanced::default());
     let second = Start { revision: 2, enhanced, ..plain(&data[..508]) };
     assert_eq!(emitted(&second).len(), 20 + 512);
-    assert_eq!(Start { private_data: &data[..509], ..second }.emit(&mut out), Err(Malformed::PrivateData));
+    assert_eq!(
+        Start { private_data: &data[..509], ..second }.emit(&mut out),
+        Err(Malformed::PrivateData)
+    );
     assert!(out.is_empty());
     // A length of 513 shows before the data is there.
     let mut frame = emitted(&plain(b""));
@@ -154,7 +157,9 @@ fn f1_an_fpdu_is_whole_words() {
 
 #[test]
 fn f13_the_formulas_of_section_4_5() {
-    for (emss, without, with) in [(1_460, 1_454, 1_442), (1_448, 1_442, 1_430), (8_961, 8_954, 8_882)] {
+    for (emss, without, with) in
+        [(1_460, 1_454, 1_442), (1_448, 1_442, 1_430), (8_961, 8_954, 8_882)]
+    {
         assert_eq!((mulpdu(emss, false), mulpdu(emss, true)), (without, with), "{emss}");
     }
     // Whatever they allow fits the segment, wherever its first marker is.

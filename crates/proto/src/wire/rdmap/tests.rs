@@ -13,12 +13,15 @@ const READ: ReadRequest = ReadRequest {
     source_to: 0x4142_4344_4546_4748,
 };
 const READ_BYTES: [u8; READ_REQUEST] = [
-    1, 2, 3, 4, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x21, 0x22, 0x23, 0x24, 0x31, 0x32, 0x33,
-    0x34, 0x41, 0x42, 0x43, 0x44, 0x45, 0x46, 0x47, 0x48,
+    1, 2, 3, 4, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x21, 0x22, 0x23, 0x24, 0x31, 0x32,
+    0x33, 0x34, 0x41, 0x42, 0x43, 0x44, 0x45, 0x46, 0x47, 0x48,
 ];
 
 fn hex(text: &str) -> Vec<u8> {
-    (0..text.len()).step_by(2).map(|i| u8::from_str_radix(&text[i..i + 2], 16).expect("hex")).collect()
+    (0..text.len())
+        .step_by(2)
+        .map(|i| u8::from_str_radix(&text[i..i + 2], 16).expect("hex"))
+        .collect()
 }
 
 fn tagged(control: u8) -> Header {
@@ -53,7 +56,8 @@ fn every_opcode_has_its_number_form_and_queue() {
     for (number, (opcode, queue)) in Opcode::ALL.into_iter().zip(queues).enumerate() {
         assert_eq!((opcode as usize, opcode.queue()), (number, queue));
         assert_eq!(opcode.control(), 0x40 | number as u8);
-        let header = queue.map_or_else(|| tagged(opcode.control()), |qn| untagged(opcode.control(), qn));
+        let header =
+            queue.map_or_else(|| tagged(opcode.control()), |qn| untagged(opcode.control(), qn));
         assert_eq!(Opcode::of(&header), Ok(opcode));
     }
 }
@@ -63,7 +67,8 @@ fn r1_reserved_bits_are_sent_as_zero_and_ignored() {
     for opcode in Opcode::ALL {
         let control = opcode.control();
         assert_eq!(control & 0x30, 0);
-        let form = |control| opcode.queue().map_or_else(|| tagged(control), |qn| untagged(control, qn));
+        let form =
+            |control| opcode.queue().map_or_else(|| tagged(control), |qn| untagged(control, qn));
         for reserved in [0x10, 0x20, 0x30] {
             assert_eq!(Opcode::of(&form(control | reserved)), Ok(opcode));
         }
@@ -92,7 +97,8 @@ fn r2_the_word_for_the_ulp_means_something_in_two_opcodes() {
 #[test]
 fn three_opcodes_solicit() {
     let solicit = Opcode::ALL.into_iter().filter(|o| o.solicits()).collect::<Vec<_>>();
-    let expected = [Opcode::SendSolicited, Opcode::SendSolicitedInvalidate, Opcode::ImmediateSolicited];
+    let expected =
+        [Opcode::SendSolicited, Opcode::SendSolicitedInvalidate, Opcode::ImmediateSolicited];
     assert_eq!(solicit, expected);
 }
 
@@ -101,7 +107,8 @@ fn r3_form_and_queue_must_match_the_opcode() {
     for number in 0..16_u8 {
         let opcode = Opcode::ALL.get(usize::from(number)).copied();
         for queue in [None, Some(0), Some(1), Some(2), Some(3)] {
-            let header = queue.map_or_else(|| tagged(0x40 | number), |qn| untagged(0x40 | number, qn));
+            let header =
+                queue.map_or_else(|| tagged(0x40 | number), |qn| untagged(0x40 | number, qn));
             let right = opcode.filter(|o| o.queue() == queue).ok_or(Cause::OPCODE);
             assert_eq!(Opcode::of(&header), right);
         }
@@ -166,7 +173,8 @@ fn golden_atomics() {
 
 #[test]
 fn a2_reserved_bits_of_an_atomic_request_are_ignored() {
-    let request = AtomicRequest { id: 1, stag: 2, to: 3, op: AtomicOp::FetchAdd { add: 4, mask: 5 } };
+    let request =
+        AtomicRequest { id: 1, stag: 2, to: 3, op: AtomicOp::FetchAdd { add: 4, mask: 5 } };
     let mut bytes = request.emit();
     bytes[..4].copy_from_slice(&[0xff, 0xff, 0xff, 0xf0]);
     // Compare and its mask mean nothing in a fetch and add.
@@ -296,7 +304,10 @@ fn siw_s_mirrored_terminates_are_understood() {
     let about = refused.about.expect("its headers are there");
     assert_eq!(about.header.len(), ddp::UNTAGGED);
     let read_request = about.read.expect("the Read Request is there");
-    assert_eq!((read_request.sink_stag, read_request.size, read_request.source_stag), (5, 8, 0xdead_0000));
+    assert_eq!(
+        (read_request.sink_stag, read_request.size, read_request.source_stag),
+        (5, 8, 0xdead_0000)
+    );
 }
 
 #[test]
@@ -322,7 +333,9 @@ fn terminates_cut_short_lose_their_headers_only() {
         let terminate = Terminate::parse(&whole[..len]).expect("it is long enough");
         assert_eq!(terminate.cause, Cause::ACCESS);
         assert_eq!(terminate.about.is_some(), len >= 6);
-        assert!(terminate.about.is_none_or(|a| a.read.is_none() && a.header.is_empty() == (len < 24)));
+        assert!(
+            terminate.about.is_none_or(|a| a.read.is_none() && a.header.is_empty() == (len < 24))
+        );
     }
 }
 
@@ -335,7 +348,9 @@ fn causes_are_told_by_number_and_name() {
     assert_eq!(seen.len(), 33);
     assert!(Cause::TAGGED_STAG.is_access() && Cause::BOUNDS.is_access());
     assert!(
-        !Cause::OPCODE.is_access() && !Cause::UNTAGGED_QN.is_access() && !Cause::TAGGED_VERSION.is_access()
+        !Cause::OPCODE.is_access()
+            && !Cause::UNTAGGED_QN.is_access()
+            && !Cause::TAGGED_VERSION.is_access()
     );
 }
 

@@ -56,7 +56,11 @@ fn golden_data() {
     let mut packet = base(Kind::Data);
     packet.msg_len = 11;
     packet.offset = 8;
-    check(packet, b"abc", "21000500 07000003 12345678 0000000b 00000008 00000000 a1a2a3a4 a5a6a7a8 616263");
+    check(
+        packet,
+        b"abc",
+        "21000500 07000003 12345678 0000000b 00000008 00000000 a1a2a3a4 a5a6a7a8 616263",
+    );
     // With every flag that DATA has: the first word after the header is the time left.
     packet.flags = TO_CLIENT | ECHO | RESENT | TTL;
     packet.ts_us = 0x0102;
@@ -105,7 +109,11 @@ fn golden_states() {
     check(busy, b"", "25010500 07000003 12345678 00000000 000003e8 00000000 a1a2a3a4 a5a6a7a8");
     let mut executing = base(Kind::Busy);
     executing.flags = TO_CLIENT | EXECUTING;
-    check(executing, b"", "25110500 07000003 12345678 00000000 00000000 00000000 a1a2a3a4 a5a6a7a8");
+    check(
+        executing,
+        b"",
+        "25110500 07000003 12345678 00000000 00000000 00000000 a1a2a3a4 a5a6a7a8",
+    );
     for (kind, first) in
         [(Kind::Unknown, "26"), (Kind::Gone, "27"), (Kind::NeedAck, "29"), (Kind::Close, "2d")]
     {
@@ -155,7 +163,8 @@ fn golden_opening() {
     cookie.flags = TO_CLIENT;
     cookie.session = 0x0100_0002;
     cookie.token = open.token;
-    let body = CookieBody { epoch: 3.into(), padding: 0.into(), cookie: 0xc1c2_c3c4_c5c6_c7c8.into() };
+    let body =
+        CookieBody { epoch: 3.into(), padding: 0.into(), cookie: 0xc1c2_c3c4_c5c6_c7c8.into() };
     check(
         cookie,
         body.as_bytes(),
@@ -195,7 +204,10 @@ fn golden_checksum() {
         assert_eq!(parse(&flipped, Some(crc32c)), Err(Bad::Checksum), "bit {bit}");
     }
     for len in 0..bytes.len() {
-        assert!(matches!(parse(&bytes[..len], Some(crc32c)), Err(Bad::Checksum | Bad::Short)), "{len} bytes");
+        assert!(
+            matches!(parse(&bytes[..len], Some(crc32c)), Err(Bad::Checksum | Bad::Short)),
+            "{len} bytes"
+        );
     }
 }
 

@@ -6,8 +6,10 @@
 /// What stands in a word for something that only the shell knows.
 const EXPANDED: char = '\u{1}';
 /// After these a command comes.
-const BEFORE_COMMANDS: &[&str] =
-    &["if", "then", "else", "elif", "do", "while", "until", "!", "{", "time", "fi", "done", "}", "esac"];
+const BEFORE_COMMANDS: &[&str] = &[
+    "if", "then", "else", "elif", "do", "while", "until", "!", "{", "time", "fi", "done", "}",
+    "esac",
+];
 /// Commands that run what their arguments name.
 const WRAPPERS: &[&str] = &["exec", "command", "timeout", "nice", "env", "here", "taskset"];
 
@@ -19,8 +21,12 @@ pub(super) struct Script {
 }
 
 pub(super) fn read(text: &str) -> Script {
-    let mut reader =
-        Reader { chars: text.chars().collect(), at: 0, documents: Vec::new(), script: Script::default() };
+    let mut reader = Reader {
+        chars: text.chars().collect(),
+        at: 0,
+        documents: Vec::new(),
+        script: Script::default(),
+    };
     while reader.at < reader.chars.len() {
         reader.list();
         // A closing parenthesis without an opening one.
@@ -100,7 +106,10 @@ impl Reader {
         let plain = !word.contains(EXPANDED) && !word.is_empty();
         let digit = |c: char| c.is_ascii_digit();
         if wrapped
-            && (!plain || word.starts_with(['-', '+']) || word.starts_with(digit) || word.contains('='))
+            && (!plain
+                || word.starts_with(['-', '+'])
+                || word.starts_with(digit)
+                || word.contains('='))
         {
             return (false, true);
         }
@@ -163,7 +172,9 @@ impl Reader {
     fn skip_array(&mut self) {
         self.at += 1;
         while self.at < self.chars.len() && self.peek(0) != ')' {
-            if self.peek(0).is_whitespace() || matches!(self.peek(0), ';' | '|' | '&' | '<' | '>' | '(') {
+            if self.peek(0).is_whitespace()
+                || matches!(self.peek(0), ';' | '|' | '&' | '<' | '>' | '(')
+            {
                 self.at += 1;
             } else {
                 self.word();
@@ -174,7 +185,8 @@ impl Reader {
 
     fn skip_test(&mut self) {
         while self.at < self.chars.len() && !self.is_word("]]") {
-            if self.peek(0).is_whitespace() || matches!(self.peek(0), '|' | '&' | '<' | '>' | '(' | ')' | ';')
+            if self.peek(0).is_whitespace()
+                || matches!(self.peek(0), '|' | '&' | '<' | '>' | '(' | ')' | ';')
             {
                 self.at += 1;
             } else {
@@ -214,7 +226,8 @@ impl Reader {
             self.word();
         }
         if document {
-            let end: String = self.chars[begin..self.at].iter().filter(|c| !"'\"-\\".contains(**c)).collect();
+            let end: String =
+                self.chars[begin..self.at].iter().filter(|c| !"'\"-\\".contains(**c)).collect();
             self.documents.push(end);
         }
     }
@@ -224,7 +237,9 @@ impl Reader {
         let mut word = String::new();
         while self.at < self.chars.len() {
             match self.peek(0) {
-                c if c.is_whitespace() || matches!(c, ';' | '&' | '|' | '(' | ')' | '<' | '>') => break,
+                c if c.is_whitespace() || matches!(c, ';' | '&' | '|' | '(' | ')' | '<' | '>') => {
+                    break;
+                }
                 '\\' => {
                     word.push(self.peek(1));
                     self.at += 2;
@@ -294,7 +309,9 @@ impl Reader {
                 self.skip_while(|c| c != '\'');
                 self.at += 1;
             }
-            (c, _) if c.is_alphanumeric() || c == '_' => self.skip_while(|c| c.is_alphanumeric() || c == '_'),
+            (c, _) if c.is_alphanumeric() || c == '_' => {
+                self.skip_while(|c| c.is_alphanumeric() || c == '_')
+            }
             // $@, $?, $! and their like; a dollar at the end of a pattern is itself.
             (c, _) if "@*#?!-$".contains(c) => self.at += 1,
             _ => {}
@@ -340,9 +357,13 @@ if ! twenty_two; then ${x:-$(twenty_three)} not; fi >twenty_four
         "twenty_two",
         "twenty_three",
     ];
-    let sorted =
-        |list: &[&str]| list.iter().map(|s| (*s).to_owned()).collect::<std::collections::BTreeSet<_>>();
+    let sorted = |list: &[&str]| {
+        list.iter().map(|s| (*s).to_owned()).collect::<std::collections::BTreeSet<_>>()
+    };
     assert_eq!(sorted(&names), sorted(&expected));
     assert_eq!(read.functions, ["a"]);
-    assert_eq!(read.commands.iter().find(|(_, name)| name == "nineteen").map(|(line, _)| *line), Some(10));
+    assert_eq!(
+        read.commands.iter().find(|(_, name)| name == "nineteen").map(|(line, _)| *line),
+        Some(10)
+    );
 }

@@ -36,7 +36,11 @@ pub struct BoundAddress {
 }
 
 impl BoundAddress {
-    pub(super) fn new(handle: &Handle, addr: SocketAddr, options: SocketOptions) -> io::Result<Self> {
+    pub(super) fn new(
+        handle: &Handle,
+        addr: SocketAddr,
+        options: SocketOptions,
+    ) -> io::Result<Self> {
         let (socket, local) = bound(&addr, options)?;
         Ok(Self { socket, local, local_only: !handle.insecure_network })
     }
@@ -121,9 +125,11 @@ impl ConnectionChannel {
     fn news(&self, news: rdma::News) -> News {
         match news {
             rdma::News::Moved(link) => News::Connection(Connection::from(&link)),
-            rdma::News::Asked(asked) => {
-                News::Request(ConnectRequest { handle: Arc::clone(&self.handle), asked, answered: false })
-            }
+            rdma::News::Asked(asked) => News::Request(ConnectRequest {
+                handle: Arc::clone(&self.handle),
+                asked,
+                answered: false,
+            }),
             rdma::News::Own(words) => News::Own(words),
         }
     }
@@ -169,7 +175,9 @@ impl ConnectionId {
 
     /// Puts words of the caller's behind its other news.
     pub fn say(&self, words: [u64; 2]) {
-        self.handle.shared.note(|core| core.desk().parties.tell(self.number, rdma::News::Own(words)));
+        self.handle
+            .shared
+            .note(|core| core.desk().parties.tell(self.number, rdma::News::Own(words)));
     }
 
     /// Listens; at most `backlog` requests wait to be read, others are refused. Returns the address, with the port.
@@ -227,7 +235,12 @@ impl ConnectionId {
     /// # Errors
     /// `InvalidInput` if there is no such pair, it is not idle, or the private data is too long; `ConnectionReset` if the
     /// peer has gone. It is refused then.
-    pub fn accept(&self, mut request: ConnectRequest, pair: Qp, options: &AcceptOptions) -> io::Result<()> {
+    pub fn accept(
+        &self,
+        mut request: ConnectRequest,
+        pair: Qp,
+        options: &AcceptOptions,
+    ) -> io::Result<()> {
         let conn = request.asked.conn;
         self.handle.shared.act(|core, now| {
             if core.rnic().state(pair) != Some(QpState::Idle) {

@@ -16,7 +16,8 @@ use super::listen::Listener;
 use super::memory::ProtectionDomain;
 use super::queue::{CompletionChannel, CompletionQueue, NoticeChannel};
 use crate::rdma::{
-    self, Copies, Counters, Failure, Patience, Settings, Shared, SocketOptions, Threading, without_signals,
+    self, Copies, Counters, Failure, Patience, Settings, Shared, SocketOptions, Threading,
+    without_signals,
 };
 
 /// How to open a device.
@@ -150,8 +151,10 @@ impl Handle {
         if addr.ip().to_canonical().is_loopback() || self.insecure_network {
             return Ok(());
         }
-        let why =
-            format!("{} is not on loopback: traffic is not encrypted, so it has to be allowed", addr.ip());
+        let why = format!(
+            "{} is not on loopback: traffic is not encrypted, so it has to be allowed",
+            addr.ip()
+        );
         Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
     }
 }

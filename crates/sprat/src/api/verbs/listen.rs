@@ -51,7 +51,8 @@ impl Listener {
     /// The next who asks, if there is one.
     #[must_use]
     pub fn poll(&self) -> Option<ConnectRequest> {
-        let asked = self.handle.shared.poll_since(&self.empty_at, |core| core.asked(self.number))?;
+        let asked =
+            self.handle.shared.poll_since(&self.empty_at, |core| core.asked(self.number))?;
         Some(ConnectRequest { handle: Arc::clone(&self.handle), asked, answered: false })
     }
 
@@ -74,7 +75,8 @@ pub struct ConnectRequest {
 impl Drop for ConnectRequest {
     fn drop(&mut self) {
         if !self.answered {
-            let _ = self.handle.shared.act(|core, now| core.rnic().reject(now, self.asked.conn, &[]));
+            let _ =
+                self.handle.shared.act(|core, now| core.rnic().reject(now, self.asked.conn, &[]));
         }
     }
 }

@@ -55,9 +55,13 @@ impl ProtectionDomain {
             .shared
             .act(|core, _| core.rnic().register(pd, number, BASE, len as u64, access));
         match stag {
-            Ok(stag) => {
-                Ok(MemoryRegion { domain: Arc::clone(&self.inner), memory, len, number, stag: Some(stag) })
-            }
+            Ok(stag) => Ok(MemoryRegion {
+                domain: Arc::clone(&self.inner),
+                memory,
+                len,
+                number,
+                stag: Some(stag),
+            }),
             Err(e) => {
                 self.inner.handle.shared.look(|core| core.regions().remove(number));
                 Err(e.into())
@@ -105,9 +109,14 @@ impl ProtectionDomain {
     ///
     /// # Errors
     /// There are too many, or it is too large.
-    pub fn shared_receive_queue(&self, depth: u32, max_sge: usize) -> Result<SharedReceiveQueue, PostError> {
+    pub fn shared_receive_queue(
+        &self,
+        depth: u32,
+        max_sge: usize,
+    ) -> Result<SharedReceiveQueue, PostError> {
         let pd = self.inner.pd;
-        let srq: Srq = self.inner.handle.shared.act(|core, _| core.rnic().create_srq(pd, depth, max_sge))?;
+        let srq: Srq =
+            self.inner.handle.shared.act(|core, _| core.rnic().create_srq(pd, depth, max_sge))?;
         Ok(SharedReceiveQueue::new(Arc::clone(&self.inner), srq))
     }
 
@@ -178,7 +187,11 @@ impl MemoryRegion {
     #[must_use]
     pub fn sge(&self, range: Range<usize>) -> Sge {
         let len = u32::try_from(range.len()).unwrap_or(u32::MAX);
-        Sge { stag: self.stag.unwrap_or_default(), addr: BASE.saturating_add(range.start as u64), len }
+        Sge {
+            stag: self.stag.unwrap_or_default(),
+            addr: BASE.saturating_add(range.start as u64),
+            len,
+        }
     }
 
     /// What a peer needs to reach the bytes from `offset` on.
@@ -361,8 +374,13 @@ impl ForeignRegion {
     ///
     /// # Safety
     /// As [`ProtectionDomain::register_at`].
-    pub unsafe fn change(&mut self, domain: Option<&ProtectionDomain>, place: Placed) -> Result<(), Error> {
-        let domain = domain.cloned().unwrap_or_else(|| ProtectionDomain { inner: Arc::clone(&self.domain) });
+    pub unsafe fn change(
+        &mut self,
+        domain: Option<&ProtectionDomain>,
+        place: Placed,
+    ) -> Result<(), Error> {
+        let domain =
+            domain.cloned().unwrap_or_else(|| ProtectionDomain { inner: Arc::clone(&self.domain) });
         // SAFETY: the caller's promise.
         let (number, stag) = unsafe { domain.place(place) }?;
         let new = Self { domain: domain.inner, place, number, stag };

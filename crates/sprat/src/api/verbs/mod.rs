@@ -47,8 +47,8 @@ use std::io;
 pub use sprat_proto::rdma::mr::{Rights, WindowKind};
 pub use sprat_proto::rdma::{
     AcceptOptions, Access, Completed, Completion, ConnectOptions, Cq, Data, Limits, MAX_INLINE,
-    MAX_READ_DEPTH, MAX_SGE, PostError, Qp, QpState, RecvRequest, Remote, SendFlags, SendOp, SendRequest,
-    Sge, Srq, Stag, Status, Why,
+    MAX_READ_DEPTH, MAX_SGE, PostError, Qp, QpState, RecvRequest, Remote, SendFlags, SendOp,
+    SendRequest, Sge, Srq, Stag, Status, Why,
 };
 pub use sprat_proto::wire::mpa::RtrKind;
 pub use sprat_proto::wire::rdmap::Cause;
@@ -88,5 +88,8 @@ pub struct OutOfBounds;
 /// Checks the end of an engine's object. Its owner alone ends it, when nothing uses it any more; an error means that the
 /// object stays for ever, and that peers go on to reach what it opened.
 fn ended(result: Result<(), PostError>) {
-    debug_assert!(result.is_ok() || std::thread::panicking(), "an object of the engine stays: {result:?}");
+    debug_assert!(
+        result.is_ok() || std::thread::panicking(),
+        "an object of the engine stays: {result:?}"
+    );
 }

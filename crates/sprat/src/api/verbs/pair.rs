@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use sprat_proto::rdma::mr::Rights;
 use sprat_proto::rdma::{
-    ConnectOptions, MAX_INLINE, MAX_SGE, PostError, Qp, QpOptions, QpState, RecvRequest, SendRequest, Why,
+    ConnectOptions, MAX_INLINE, MAX_SGE, PostError, Qp, QpOptions, QpState, RecvRequest,
+    SendRequest, Why,
 };
 use sprat_proto::time::SECOND;
 use sprat_proto::wire::rdmap::Cause;
@@ -123,7 +124,11 @@ impl From<&Link> for Connection {
         Self::Not(match link {
             Link::Opening => return Self::Opening,
             Link::Connected { private_data, ird, ord } => {
-                return Self::Ready(Connected { private_data: private_data.clone(), ird: *ird, ord: *ord });
+                return Self::Ready(Connected {
+                    private_data: private_data.clone(),
+                    ird: *ird,
+                    ord: *ord,
+                });
             }
             Link::Idle => ConnectError::Idle,
             Link::Unreachable(kind) => ConnectError::Unreachable(*kind),
@@ -269,7 +274,10 @@ impl QueuePair {
     pub fn begin_connect(&self, to: SocketAddr, options: ConnectOptions) -> io::Result<()> {
         self.domain.handle.allow_peer(to)?;
         self.domain.handle.start()?;
-        self.domain.handle.shared.act(|core, now| core.connect(now, self.qp, to, options, CONNECT_NS))
+        self.domain
+            .handle
+            .shared
+            .act(|core, now| core.connect(now, self.qp, to, options, CONNECT_NS))
     }
 
     /// Connects with who listens at `to`, and waits until that is done, at most for `limit`.
@@ -304,8 +312,11 @@ impl QueuePair {
     /// How the connection stands now.
     #[must_use]
     pub fn connection(&self) -> Connection {
-        let link =
-            self.domain.handle.shared.look(|core| core.desk().links.get(&self.qp).map(Connection::from));
+        let link = self
+            .domain
+            .handle
+            .shared
+            .look(|core| core.desk().links.get(&self.qp).map(Connection::from));
         link.unwrap_or(Connection::Not(ConnectError::Idle))
     }
 

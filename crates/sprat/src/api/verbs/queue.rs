@@ -40,7 +40,11 @@ impl Drop for Queue {
 }
 
 impl CompletionQueue {
-    pub(super) fn new(handle: Arc<Handle>, depth: u32, channel: Option<u32>) -> Result<Self, PostError> {
+    pub(super) fn new(
+        handle: Arc<Handle>,
+        depth: u32,
+        channel: Option<u32>,
+    ) -> Result<Self, PostError> {
         let cq = handle.shared.act(|core, _| {
             let cq = core.rnic().create_cq(depth)?;
             if let Some(channel) = channel {
@@ -106,7 +110,10 @@ impl CompletionQueue {
     /// The same, asleep from the beginning: costs no processor time and some microseconds more.
     #[must_use]
     pub fn sleep(&self, limit: Option<Duration>) -> Option<Completion> {
-        self.inner.handle.shared.wait(limit, Patience::Sleep, |core| core.rnic().poll(self.inner.cq))
+        self.inner
+            .handle
+            .shared
+            .wait(limit, Patience::Sleep, |core| core.rnic().poll(self.inner.cq))
     }
 
     /// Gives it another depth.
@@ -125,7 +132,8 @@ impl CompletionQueue {
     /// The next completion (with `solicited_only`: the next that a peer solicited, or an error) is told by the channel that
     /// the queue was made with, once. Those that are in the queue may be, if nothing told of them yet: poll again after this.
     pub fn arm(&self, solicited_only: bool) {
-        let _ = self.inner.handle.shared.act(|core, _| core.rnic().arm(self.inner.cq, solicited_only));
+        let _ =
+            self.inner.handle.shared.act(|core, _| core.rnic().arm(self.inner.cq, solicited_only));
     }
 }
 
@@ -255,7 +263,12 @@ impl SharedReceiveQueue {
 
     /// Asks for a notice, once, as soon as fewer than `limit` receives are left.
     pub fn limit(&self, limit: u32) {
-        let _ = self.inner.domain.handle.shared.act(|core, _| core.rnic().limit_srq(self.inner.srq, limit));
+        let _ = self
+            .inner
+            .domain
+            .handle
+            .shared
+            .act(|core, _| core.rnic().limit_srq(self.inner.srq, limit));
     }
 }
 

@@ -15,11 +15,12 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
 };
 use sprat_proto::wire::memif::{
-    AddRing, COOKIE, Hello, Init, LOG2_RING_MAX, MESSAGE, Message, REASON, SECRET, VERSION, chars, ring_len,
+    AddRing, COOKIE, Hello, Init, LOG2_RING_MAX, MESSAGE, Message, REASON, SECRET, VERSION, chars,
+    ring_len,
 };
 
 use super::super::burst::Burst;
@@ -175,7 +176,12 @@ impl Control {
             ancillary.push(SendAncillaryMessage::ScmRights(&fds));
         }
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        rustix::net::sendmsg(&self.socket, &[IoSlice::new(&message.emit())], &mut ancillary, flags)?;
+        rustix::net::sendmsg(
+            &self.socket,
+            &[IoSlice::new(&message.emit())],
+            &mut ancillary,
+            flags,
+        )?;
         Ok(())
     }
 
@@ -228,10 +234,12 @@ impl Control {
         };
         match went {
             Err(why) => self.end(why),
-            Ok(Answer::Say(message, fd)) => match self.say(&message, fd.as_ref().map(|f| f.as_fd())) {
-                Ok(()) => Progress::None,
-                Err(e) => self.end(&e.to_string()),
-            },
+            Ok(Answer::Say(message, fd)) => {
+                match self.say(&message, fd.as_ref().map(|f| f.as_fd())) {
+                    Ok(()) => Progress::None,
+                    Err(e) => self.end(&e.to_string()),
+                }
+            }
             Ok(Answer::Link(rings)) => {
                 let server = matches!(self.stage, Stage::Server(_));
                 self.stage = Stage::Done;
@@ -279,7 +287,8 @@ fn serve(said: &mut Said, wanted: &Wanted, message: Message, fd: Option<OwnedFd>
             }
             let file = Sealed::unshrinkable(fd.ok_or("Missing region fd")?, size as usize)
                 .map_err(|_| "The region's file is too short, or may shrink")?;
-            said.regions.push(Region::map_sparse(&file).map_err(|_| "The region cannot be mapped")?);
+            said.regions
+                .push(Region::map_sparse(&file).map_err(|_| "The region cannot be mapped")?);
         }
         Message::AddRing(ring) if said.greeted => {
             let rings = &mut said.rings[usize::from(!ring.to_server)];
@@ -329,9 +338,17 @@ fn link(said: &mut Said) -> Result<Box<Rings>, &'static str> {
     let regions: Arc<[Region]> = std::mem::take(&mut said.regions).into();
     let make = |(ring, interrupt): (AddRing, OwnedFd)| {
         let (region, offset) = (usize::from(ring.region), ring.offset as usize);
-        let ring =
-            Ring { regions: Arc::clone(&regions), region, offset, log2: ring.log2, interrupt, laid: None };
-        if !ring.fits() || regions[region].flag(offset).load(std::sync::atomic::Ordering::Relaxed) != COOKIE {
+        let ring = Ring {
+            regions: Arc::clone(&regions),
+            region,
+            offset,
+            log2: ring.log2,
+            interrupt,
+            laid: None,
+        };
+        if !ring.fits()
+            || regions[region].flag(offset).load(std::sync::atomic::Ordering::Relaxed) != COOKIE
+        {
             return Err("Wrong ring");
         }
         Ok(ring)
@@ -339,7 +356,9 @@ fn link(said: &mut Said) -> Result<Box<Rings>, &'static str> {
     let [to_server, to_client] = std::mem::take(&mut said.rings);
     let mut sources = to_server.into_iter().map(make).collect::<Result<Vec<_>, _>>()?.into_iter();
     let mut sinks = to_client.into_iter().map(make).collect::<Result<Vec<_>, _>>()?.into_iter();
-    let (Some(source), Some(sink)) = (sources.next(), sinks.next()) else { return Err("A ring is missing") };
+    let (Some(source), Some(sink)) = (sources.next(), sinks.next()) else {
+        return Err("A ring is missing");
+    };
     let mut rings = Rings::new(source, sink);
     rings.more = sources.map(Source::new).collect();
     Ok(Box::new(rings))

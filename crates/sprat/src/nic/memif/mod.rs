@@ -81,7 +81,9 @@ struct Link {
 impl Link {
     #[inline]
     fn has_something(&self) -> bool {
-        self.rings.as_ref().is_some_and(|rings| rings.source.has_something() || !rings.more.is_empty())
+        self.rings
+            .as_ref()
+            .is_some_and(|rings| rings.source.has_something() || !rings.more.is_empty())
     }
 }
 
@@ -357,8 +359,11 @@ impl Memif {
     /// Frame `i` of the burst says which address is at the link of this number.
     #[inline]
     fn learn(&mut self, i: usize, number: u64) {
-        let source = self.burst.frame(i)[6..].first_chunk().map(|mac| Mac(*mac)).unwrap_or_default();
-        if self.last != Some((source, number)) && source.is_unicast() && self.addresses.len() < MOST_ADDRESSES
+        let source =
+            self.burst.frame(i)[6..].first_chunk().map(|mac| Mac(*mac)).unwrap_or_default();
+        if self.last != Some((source, number))
+            && source.is_unicast()
+            && self.addresses.len() < MOST_ADDRESSES
         {
             let at = *self.addresses.entry(source).or_insert(number);
             self.last = Some((source, at));
@@ -418,7 +423,8 @@ impl Memif {
             self.counts.tx_invalid += 1;
             return Sent::Yes;
         }
-        let mac = parts.first().and_then(|p| p.first_chunk()).map(|mac| Mac(*mac)).unwrap_or_default();
+        let mac =
+            parts.first().and_then(|p| p.first_chunk()).map(|mac| Mac(*mac)).unwrap_or_default();
         match self.towards(mac) {
             To::Nobody => self.counts.tx_nobody += 1,
             To::All => self.put_all(parts, len),
@@ -455,7 +461,9 @@ impl Nic for Memif {
     }
 
     fn wake(&mut self) {
-        for source in self.links.iter_mut().filter_map(|l| l.rings.as_deref_mut()).flat_map(Rings::sources) {
+        for source in
+            self.links.iter_mut().filter_map(|l| l.rings.as_deref_mut()).flat_map(Rings::sources)
+        {
             source.wake();
         }
         self.look_at_sockets();
@@ -499,7 +507,13 @@ impl Device for Memif {
         self.send_parts(parts, offload, self.links.len() < 2)
     }
 
-    fn send_behind(&mut self, headers: &Headers, parts: &[&[u8]], len: usize, offload: Offload) -> Sent {
+    fn send_behind(
+        &mut self,
+        headers: &Headers,
+        parts: &[&[u8]],
+        len: usize,
+        offload: Offload,
+    ) -> Sent {
         let whole = headers.len() + len;
         if let To::One(place) = self.towards(headers.to())
             && let Some(rings) = self.links[place].rings.as_deref_mut()

@@ -48,13 +48,22 @@ impl Options {
     pub(super) fn wanted(&self) -> io::Result<Wanted> {
         let bad = |what: String| io::Error::new(io::ErrorKind::InvalidInput, what);
         if !self.ring.is_power_of_two() || !(16..=1 << LOG2_RING_MAX).contains(&self.ring) {
-            return Err(bad(format!("a ring of {}: it must be a power of two from 16 to 16384", self.ring)));
+            return Err(bad(format!(
+                "a ring of {}: it must be a power of two from 16 to 16384",
+                self.ring
+            )));
         }
         if self.ring * self.buffer < HEADER + self.mtu {
-            return Err(bad(format!("{} buffers of {}: too little for one frame", self.ring, self.buffer)));
+            return Err(bad(format!(
+                "{} buffers of {}: too little for one frame",
+                self.ring, self.buffer
+            )));
         }
         if !(64..=65_536).contains(&self.buffer) || !self.buffer.is_multiple_of(64) {
-            return Err(bad(format!("buffers of {}: a multiple of 64 up to 65536 is needed", self.buffer)));
+            return Err(bad(format!(
+                "buffers of {}: a multiple of 64 up to 65536 is needed",
+                self.buffer
+            )));
         }
         if !(576..=65_535).contains(&self.mtu) {
             return Err(bad(format!("an MTU of {}: it must be from 576 to 65535", self.mtu)));

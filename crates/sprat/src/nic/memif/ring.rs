@@ -57,7 +57,8 @@ impl Ring {
     /// True if the ring and, where they are the client's, its buffers lie in the regions.
     pub(super) fn fits(&self) -> bool {
         let Some(region) = self.regions.get(self.region) else { return false };
-        let ring = self.offset.checked_add(ring_len(self.log2)).is_some_and(|end| end <= region.len());
+        let ring =
+            self.offset.checked_add(ring_len(self.log2)).is_some_and(|end| end <= region.len());
         let buffers = self.laid.is_none_or(|l| l.at + (l.each << self.log2) <= region.len());
         ring && buffers && self.offset.is_multiple_of(8)
     }
@@ -375,7 +376,11 @@ impl Sink {
 
     /// The same for `headers` and what is behind them, if one buffer holds it: nothing if only [`Sink::put`] can say.
     #[inline]
-    pub(super) fn put_behind(&mut self, headers: &Headers, parts: &[&[u8]]) -> Result<Option<bool>, Broken> {
+    pub(super) fn put_behind(
+        &mut self,
+        headers: &Headers,
+        parts: &[&[u8]],
+    ) -> Result<Option<bool>, Broken> {
         if self.free() == 0 {
             self.look()?;
             if self.free() == 0 {
@@ -388,7 +393,9 @@ impl Sink {
             None => self.ring.descriptor(slot),
         };
         let (begin, room) = (buffer.offset as usize, buffer.length as usize);
-        let Some(region) = self.ring.regions.get(usize::from(buffer.region)) else { return Ok(None) };
+        let Some(region) = self.ring.regions.get(usize::from(buffer.region)) else {
+            return Ok(None);
+        };
         let Some(length) = region.fill(begin, room, headers.words(), headers.len(), parts) else {
             return Ok(None);
         };
@@ -419,7 +426,8 @@ impl Sink {
 /// takes nothing now gets nothing: it wakes as it is.
 fn signal(interrupt: &OwnedFd) {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    if poll(&mut [PollFd::new(interrupt, PollFlags::OUT)], Some(&now)).is_ok_and(|ready| ready > 0) {
+    if poll(&mut [PollFd::new(interrupt, PollFlags::OUT)], Some(&now)).is_ok_and(|ready| ready > 0)
+    {
         let _ = rustix::io::write(interrupt, &1_u64.to_le_bytes());
     }
 }

@@ -7,7 +7,9 @@ use std::sync::atomic::Ordering;
 use rustix::event::{PollFd, PollFlags, poll};
 use sprat_proto::Rng;
 use sprat_proto::device::{BURST, MAX_FRAME};
-use sprat_proto::wire::memif::{AddRing, DESCRIPTORS, HEAD, Init, Message, VERSION, chars, ring_len};
+use sprat_proto::wire::memif::{
+    AddRing, DESCRIPTORS, HEAD, Init, Message, VERSION, chars, ring_len,
+};
 
 use super::control::Rings;
 use super::ring::{Laid, Ring, Sink};
@@ -101,7 +103,12 @@ fn exchange(server: &mut Memif, client: &mut Memif, count: usize, seed: u64) {
             } else {
                 let cut = cut.max(head);
                 let parts = [&bytes[head..cut], &[], &bytes[cut..]];
-                sides[side].send_behind(&Headers::of(&bytes[..head]), &parts, len - head, Offload::None)
+                sides[side].send_behind(
+                    &Headers::of(&bytes[..head]),
+                    &parts,
+                    len - head,
+                    Offload::None,
+                )
             };
             match sent {
                 Sent::Yes => under_way[1 - side].push_back(bytes),
@@ -347,7 +354,8 @@ fn whoever_talks_out_of_turn_is_left() {
     let (mut server, mut client) = pair(&house, |o| o);
     let name = chars("rude");
     let init = Init { version: VERSION, id: 0, mode: 0, secret: [0; 24], name };
-    let ring = AddRing { to_server: true, index: 0, region: 0, offset: 0, log2: 4, private_header: 0 };
+    let ring =
+        AddRing { to_server: true, index: 0, region: 0, offset: 0, log2: 4, private_header: 0 };
     let good = Message::Init(init).emit().to_vec();
     let cases: Vec<Vec<Vec<u8>>> = vec![
         vec![vec![0; 128]],
@@ -394,7 +402,8 @@ fn what_a_peer_writes_into_memory_ends_its_own_link_at_most() {
         // Indices, flags and descriptors of both rings, and all that lies around them.
         let scribbles = if round % 2 == 0 { 4 } else { 400 };
         for _ in 0..scribbles {
-            let value = if rng.chance(500_000) { rng.u64() } else { rng.u64() & 0x0000_00ff_0000_ffff };
+            let value =
+                if rng.chance(500_000) { rng.u64() } else { rng.u64() & 0x0000_00ff_0000_ffff };
             if round % 4 < 2 {
                 // A descriptor like that, and an index that makes the server look at it.
                 let at = DESCRIPTORS + 8 * rng.below(32) as usize;
@@ -404,7 +413,8 @@ fn what_a_peer_writes_into_memory_ends_its_own_link_at_most() {
                 memory.word(8 * rng.below(2 * 48 + 16) as usize).store(value, Ordering::Relaxed);
             }
             let _ = received(&mut server);
-            let _ = server.send(&[&frame(Mac::BROADCAST, server.info().mac, &mut rng, 1000)], Offload::None);
+            let _ = server
+                .send(&[&frame(Mac::BROADCAST, server.info().mac, &mut rng, 1000)], Offload::None);
             server.flush();
             let _ = received(&mut good);
         }

@@ -22,7 +22,8 @@ fn frame(to: Mac, from: Mac) -> Vec<u8> {
 #[test]
 fn a_client_that_takes_nothing_holds_up_nobody_else() {
     let name = format!("frames-{}", std::process::id());
-    let (mut server, mut stuck, mut other) = (open(&name, true), open(&name, false), open(&name, false));
+    let (mut server, mut stuck, mut other) =
+        (open(&name, true), open(&name, false), open(&name, false));
     let macs = [server.info().mac, stuck.info().mac, other.info().mac];
     received(&mut server);
     assert_eq!(received(&mut stuck) + received(&mut other), 0);

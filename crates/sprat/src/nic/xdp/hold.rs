@@ -35,7 +35,8 @@ pub(super) struct Held {
 impl Held {
     /// Holds `program` for all queues of interface number `index`.
     pub(super) fn all(program: BorrowedFd<'_>, index: u32, mode: Mode) -> Result<Self, Failed> {
-        let link = bpf::attach(program, index, mode).map_err(|e| Failed("to attach the program", e))?;
+        let link =
+            bpf::attach(program, index, mode).map_err(|e| Failed("to attach the program", e))?;
         Ok(Self { _link: link, programs: None })
     }
 
@@ -44,7 +45,9 @@ impl Held {
         let mut busy = None;
         for _ in 0..TRIES {
             match Self::make(index, mode, frags) {
-                Err(Failed(what, e)) if matches!(e.raw_os_error(), Some(libc::EBUSY | libc::EEXIST)) => {
+                Err(Failed(what, e))
+                    if matches!(e.raw_os_error(), Some(libc::EBUSY | libc::EEXIST)) =>
+                {
                     busy = Some(Failed(what, e));
                 }
                 done => return done,
@@ -72,8 +75,10 @@ impl Held {
 
 /// Finds the table on the interface; none if there is none, or no more.
 fn join(index: u32, mode: Mode) -> io::Result<Option<Held>> {
-    let gone = |e: io::Error| if e.raw_os_error() == Some(libc::ENOENT) { Ok(None) } else { Err(e) };
-    let number = link::of_index(index)?.and_then(|link| link.programs[usize::from(mode == Mode::Generic)]);
+    let gone =
+        |e: io::Error| if e.raw_os_error() == Some(libc::ENOENT) { Ok(None) } else { Err(e) };
+    let number =
+        link::of_index(index)?.and_then(|link| link.programs[usize::from(mode == Mode::Generic)]);
     let Some(number) = number else { return Ok(None) };
     let table = match bpf::program_of(number) {
         Ok(program) => bpf::table_of(program.as_fd(), NAME)?,

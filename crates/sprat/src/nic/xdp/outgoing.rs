@@ -74,7 +74,8 @@ impl Outgoing {
         let mut parts = parts.iter().copied();
         let mut part: &[u8] = &[];
         while left > 0 {
-            let addr = self.free.pop().expect("there is a chunk for every part, as was looked at before");
+            let addr =
+                self.free.pop().expect("there is a chunk for every part, as was looked at before");
             let here = left.min(CHUNK);
             let mut filled = 0;
             while filled < here {

@@ -132,7 +132,10 @@ impl Assembler {
     fn has(&mut self, len: i32) {
         self.op(MOVE, R4, DATA, 0, 0);
         self.op(ADD_VALUE, R4, 0, 0, len);
-        self.code.push((Insn { code: IF_ABOVE, registers: R4 | END << 4, offset: 0, value: 0 }, To::Pass));
+        self.code.push((
+            Insn { code: IF_ABOVE, registers: R4 | END << 4, offset: 0, value: 0 },
+            To::Pass,
+        ));
     }
 
     fn by_hardware_address(&mut self, mac: Mac) {
@@ -228,7 +231,8 @@ impl Assembler {
         self.op(EXIT, 0, 0, 0, 0);
         let Self { mut code, places } = self;
         for (at, (insn, to)) in code.iter_mut().enumerate().filter(|(_, (_, to))| *to != To::Next) {
-            let target = places.iter().find(|(place, _)| place == to).map_or(0, |(_, target)| *target);
+            let target =
+                places.iter().find(|(place, _)| place == to).map_or(0, |(_, target)| *target);
             insn.offset = (target as i64 - at as i64 - 1) as i16;
         }
         code.into_iter().map(|(insn, _)| insn).collect()

@@ -88,7 +88,10 @@ impl Queue {
         let outgoing = if sends { Some(Outgoing::new(fd, &at, chunks)?) } else { None };
         let stock = Stock::new((0..chunks).map(|chunk| u64::from(chunk) * CHUNK as u64));
         let lent = Vec::with_capacity(BURST);
-        Ok((Self { socket, memory, chunks: chunks as usize, rx, fill, stock, lent, received: 0 }, outgoing))
+        Ok((
+            Self { socket, memory, chunks: chunks as usize, rx, fill, stock, lent, received: 0 },
+            outgoing,
+        ))
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {

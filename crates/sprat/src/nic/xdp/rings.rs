@@ -103,7 +103,8 @@ impl Ring {
         let mut bytes = [0; 16];
         self.memory.copy_out(self.place(ahead, 16), &mut bytes);
         let (a, b) = (u64_at(&bytes, 0), u64_at(&bytes, 8));
-        let (len, options) = if cfg!(target_endian = "little") { (b, b >> 32) } else { (b >> 32, b) };
+        let (len, options) =
+            if cfg!(target_endian = "little") { (b, b >> 32) } else { (b >> 32, b) };
         Desc { addr: a, len: len as u32, options: options as u32 }
     }
 
@@ -120,7 +121,8 @@ impl Ring {
         let halves = [desc.len.to_le().to_le_bytes(), desc.options.to_le().to_le_bytes()];
         let [[a, b, c, d], [e, f, g, h]] = halves;
         let place = self.place(0, 16);
-        self.memory.copy_words_in(place, &[desc.addr.to_le().to_le_bytes(), [a, b, c, d, e, f, g, h]]);
+        self.memory
+            .copy_words_in(place, &[desc.addr.to_le().to_le_bytes(), [a, b, c, d, e, f, g, h]]);
         self.own = self.own.wrapping_add(1);
     }
 

@@ -17,10 +17,17 @@ use crate::rdma::{Asked, Link as State};
 
 impl Rdma {
     /// Begins to connect to a server at the first of `left`.
-    pub(super) fn open(&mut self, now: Instant, crc: bool, left: VecDeque<SocketAddr>) -> io::Result<u16> {
+    pub(super) fn open(
+        &mut self,
+        now: Instant,
+        crc: bool,
+        left: VecDeque<SocketAddr>,
+    ) -> io::Result<u16> {
         let wire = self.wire(crc)?;
         let slot = self.place_opened(wire);
-        if let Err(e) = self.try_addresses(now, slot, Connecting { left, until: now.after(CONNECT_NS) }) {
+        if let Err(e) =
+            self.try_addresses(now, slot, Connecting { left, until: now.after(CONNECT_NS) })
+        {
             self.remove(slot);
             return Err(e);
         }
@@ -31,14 +38,20 @@ impl Rdma {
     fn wire(&mut self, crc: bool) -> io::Result<Wire> {
         let slot = self.next_slot();
         let (pairs, mut released) = (&mut self.carrier, VecDeque::new());
-        let pair = Pair::open(slot, pairs.cq, &mut pairs.world(&mut released)).map_err(io::Error::other)?;
+        let pair = Pair::open(slot, pairs.cq, &mut pairs.world(&mut released))
+            .map_err(io::Error::other)?;
         pairs.by_qp.insert(pair.qp, slot);
         pairs.core.desk.links.insert(pair.qp, State::Idle);
         Ok(Wire { pair, crc, held: VecDeque::new(), gone: false, resumed: false })
     }
 
     /// Goes on to the next addresses for the connection in `slot`.
-    fn try_addresses(&mut self, now: Instant, slot: u16, mut connecting: Connecting) -> io::Result<()> {
+    fn try_addresses(
+        &mut self,
+        now: Instant,
+        slot: u16,
+        mut connecting: Connecting,
+    ) -> io::Result<()> {
         let mut last = io::ErrorKind::AddrNotAvailable.into();
         while let Some(addr) = connecting.left.pop_front() {
             let Some((link, around)) = self.around(slot) else { break };
@@ -99,20 +112,25 @@ impl Rdma {
     pub(super) fn moved(&mut self, now: Instant) {
         while let Some(qp) = self.carrier.core.desk.moved.as_mut().and_then(VecDeque::pop_front) {
             let pairs = &mut self.carrier;
-            let (Some(&slot), Some(state)) = (pairs.by_qp.get(&qp), pairs.core.desk.links.get(&qp)) else {
+            let (Some(&slot), Some(state)) = (pairs.by_qp.get(&qp), pairs.core.desk.links.get(&qp))
+            else {
                 continue;
             };
             match state.clone() {
                 State::Idle | State::Opening => {}
-                State::Connected { private_data, ord, .. } => self.connected(slot, &private_data, ord),
+                State::Connected { private_data, ord, .. } => {
+                    self.connected(slot, &private_data, ord)
+                }
                 State::Rejected { private_data, .. } => {
                     pairs.counters.rejected += 1;
                     if Hello::parse(&private_data) == Err(Stranger::Version) {
                         self.end(slot, CloseReason::Version);
                     } else {
-                        let why =
-                            "the server refuses the connection, for it has no room or is no server of ours";
-                        self.unreachable(slot, io::Error::new(io::ErrorKind::ConnectionRefused, why));
+                        let why = "the server refuses the connection, for it has no room or is no server of ours";
+                        self.unreachable(
+                            slot,
+                            io::Error::new(io::ErrorKind::ConnectionRefused, why),
+                        );
                     }
                 }
                 State::Unreachable(cause) => self.try_others(now, slot, cause.into()),
@@ -141,7 +159,9 @@ impl Rdma {
 
     /// Goes on to the next addresses for the connection in `slot`, where the last one failed for this `cause`.
     fn try_others(&mut self, now: Instant, slot: u16, cause: io::Error) {
-        let Some(connecting) = self.at_slot(slot).and_then(|link| link.connecting.take()) else { return };
+        let Some(connecting) = self.at_slot(slot).and_then(|link| link.connecting.take()) else {
+            return;
+        };
         if connecting.until <= now || connecting.left.is_empty() {
             return self.unreachable(slot, cause);
         }

@@ -169,7 +169,8 @@ impl Rdma {
     fn new(options: Options, crc: bool) -> io::Result<Self> {
         let connections = options.connection_limit.min(1 << 16);
         // Each connection has a few completions at most, so it is the connections that are limited.
-        let config = Config { crc32c, crc, max_conns: connections, max_cqe: u32::MAX, ..Config::default() };
+        let config =
+            Config { crc32c, crc, max_conns: connections, max_cqe: u32::MAX, ..Config::default() };
         // A server answers as soon as a request comes, without a program that may take its time.
         let config = Config { reply_timeout_ns: config.start_timeout_ns, ..config };
         let mut core = Core::new(Settings {
@@ -293,7 +294,10 @@ impl Rdma {
 fn meaning(locator: &Locator) -> io::Result<(HostPort, bool)> {
     match locator.kind()? {
         Kind::Rdma { at, crc } => Ok((at, crc)),
-        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{locator} is no locator of rdma"))),
+        _ => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("{locator} is no locator of rdma"),
+        )),
     }
 }
 
@@ -305,7 +309,12 @@ impl Carrier for Pairs {
         meaning(to).map(|(at, _)| at)
     }
 
-    fn open(rdma: &mut Rdma, now: Instant, to: &Locator, left: VecDeque<SocketAddr>) -> io::Result<u16> {
+    fn open(
+        rdma: &mut Rdma,
+        now: Instant,
+        to: &Locator,
+        left: VecDeque<SocketAddr>,
+    ) -> io::Result<u16> {
         rdma.open(now, meaning(to)?.1, left)
     }
 
@@ -360,7 +369,8 @@ impl Carrier for Pairs {
         _: bool,
     ) -> bool {
         let mut world = around.carrier.world(around.released);
-        if link.wire.pair.output(now, &mut link.stream, memory, &mut world, around.budget).is_err() {
+        if link.wire.pair.output(now, &mut link.stream, memory, &mut world, around.budget).is_err()
+        {
             link.stream.end(CloseReason::Reset);
         }
         if !link.wire.held.is_empty() && link.stream.wants_input() {

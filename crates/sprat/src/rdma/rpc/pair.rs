@@ -21,8 +21,8 @@ use std::sync::Arc;
 
 use sprat_proto::Instant;
 use sprat_proto::rdma::{
-    Access, Cq, Memory as _, Pd, PostError, Qp, QpOptions, RecvRequest, Remote, Rnic, SendOp, SendRequest,
-    Sge, Span, Stag,
+    Access, Cq, Memory as _, Pd, PostError, Qp, QpOptions, RecvRequest, Remote, Rnic, SendOp,
+    SendRequest, Sge, Span, Stag,
 };
 use sprat_proto::rpc::budget::{Budget, FREE};
 use sprat_proto::rpc::notes::{ANNOUNCEMENT, Bad, HEADER, Hello, Kind, Place, Said, Talk};
@@ -288,7 +288,12 @@ impl Pair {
     }
 
     /// Hears what a receive that is held grants and finishes: its frames wait for that, perhaps.
-    pub(super) fn hear_first(&mut self, receive: u16, len: usize, world: &mut World<'_>) -> Result<(), Bad> {
+    pub(super) fn hear_first(
+        &mut self,
+        receive: u16,
+        len: usize,
+        world: &mut World<'_>,
+    ) -> Result<(), Bad> {
         let (span, mut note) = (self.span(receive, 0, HEADER), [0; HEADER]);
         if len < HEADER {
             return Err(Bad);
@@ -475,7 +480,11 @@ impl Pair {
             return Ok(false);
         }
         let whole = ANNOUNCEMENT - HEADER + front.header.len();
-        put(world.regions, self.span(SLOTS + self.next, ANNOUNCEMENT, front.header.len()), front.header)?;
+        put(
+            world.regions,
+            self.span(SLOTS + self.next, ANNOUNCEMENT, front.header.len()),
+            front.header,
+        )?;
         let Some(message) = stream.take_front() else { return Ok(false) };
         let number = world.regions.say(message).ok_or(PostError::NoRoom)?;
         let access = Access { local_write: false, remote_read: true, ..Access::LOCAL };
@@ -497,7 +506,9 @@ impl Pair {
         let span = self.span(slot, 0, HEADER);
         put(world.regions, span, &note.octets())?;
         let from = Sge { stag: self.slots.stag, addr: span.offset, len: (HEADER + len) as u32 };
-        world.rnic.post_send(self.qp, SendRequest::new(self.name, SendOp::Send, from).unsignaled())?;
+        world
+            .rnic
+            .post_send(self.qp, SendRequest::new(self.name, SendOp::Send, from).unsignaled())?;
         self.behind = if self.asked.is_empty() { 0 } else { self.behind + 1 };
         Ok(())
     }

@@ -1,14 +1,18 @@
 use std::io::Write as _;
 use std::net::TcpStream;
 
-use sprat_proto::rdma::{Access, ConnectOptions, Pd, QpOptions, RecvRequest, SendOp, SendRequest, Sge, Stag};
+use sprat_proto::rdma::{
+    Access, ConnectOptions, Pd, QpOptions, RecvRequest, SendOp, SendRequest, Sge, Stag,
+};
 use sprat_proto::rpc::notes::{Hello, Kind as Says, Note, Place};
 use sprat_proto::rpc::{Event, Message};
 use sprat_proto::time::SECOND;
 
 use super::*;
 use crate::framed::SILENCE_NS;
-use crate::framed::tests::{NOW, Seen, bytes, client, echo, exchange, serve_until, server, server_at, turn};
+use crate::framed::tests::{
+    NOW, Seen, bytes, client, echo, exchange, serve_until, server, server_at, turn,
+};
 use crate::rdma::Link as State;
 use crate::transport::Transport as _;
 use sprat_proto::Instant;
@@ -23,7 +27,8 @@ fn serves(server: &mut Rdma, at: &Locator) {
 
 #[test]
 fn a_crc_is_left_out_if_neither_side_asks() {
-    let requests: Vec<_> = [0, 100, 16_350, 20_000, 1_000_000, 5_000_000].map(|len| bytes(len, len)).into();
+    let requests: Vec<_> =
+        [0, 100, 16_350, 20_000, 1_000_000, 5_000_000].map(|len| bytes(len, len)).into();
     for (ours, theirs) in [("", ""), (",crc=off", ""), ("", ",crc=off"), (",crc=off", ",crc=off")] {
         let (mut server, at) = server_at::<Pairs>("127.0.0.1", theirs, Options::default());
         assert!(at.to_string().ends_with(theirs));
@@ -53,10 +58,16 @@ struct Hostile {
 impl Hostile {
     fn connect(server: &mut Rdma, hello: Vec<u8>) -> Self {
         let config = Config { crc32c, ..Config::default() };
-        let settings =
-            Settings { config, copies: Copies::One, connections: 10, fitted: false, on_failure: None };
+        let settings = Settings {
+            config,
+            copies: Copies::One,
+            connections: 10,
+            fitted: false,
+            on_failure: None,
+        };
         let mut core = Core::new(settings).expect("an epoll");
-        let region = core.regions.insert(std::sync::Arc::new(Region::anonymous(1 << 20).expect("memory")));
+        let region =
+            core.regions.insert(std::sync::Arc::new(Region::anonymous(1 << 20).expect("memory")));
         let region = region.expect("a number");
         let pd = core.rnic.alloc_pd().expect("the first");
         let stag = core.rnic.register(pd, region, 0, 1 << 20, Access::ALL).expect("the first");
@@ -80,7 +91,8 @@ impl Hostile {
         }
         core.desk.links.insert(qp, State::Idle);
         let (_, to) = server.carrier.listener.expect("it listens");
-        let options = ConnectOptions { ird: 4, ord: 4, private_data: hello, ..ConnectOptions::default() };
+        let options =
+            ConnectOptions { ird: 4, ord: 4, private_data: hello, ..ConnectOptions::default() };
         core.connect(NOW, qp, to, options, SECOND).expect("loopback");
         let mut hostile = Self { core, pd, qp, stag, region };
         while matches!(hostile.state(), State::Idle | State::Opening) {
@@ -191,7 +203,9 @@ fn strangers_are_refused_and_told_which_version_we_speak() {
     other[4] = 2;
     for (count, hello) in [Vec::new(), b"hello".to_vec(), other].into_iter().enumerate() {
         let hostile = Hostile::connect(&mut server, hello);
-        let State::Rejected { private_data, .. } = hostile.state() else { panic!("{:?}", hostile.state()) };
+        let State::Rejected { private_data, .. } = hostile.state() else {
+            panic!("{:?}", hostile.state())
+        };
         assert_eq!(private_data, greeting());
         assert_eq!(server.carrier.counters.strangers, count as u64 + 1);
     }
@@ -271,7 +285,8 @@ fn a_slice_is_kept_until_the_peer_has_read_it_or_is_gone() {
             client.request(NOW, session, 1, Message::default(), Instant::NEVER).expect("taken");
             let mut message = Message::from(bytes(9, 50));
             message.slices.extend((0..3).map(|n| Slice { segment: n, offset: 0, len: 100_000 }));
-            let whole = [&bytes(9, 50), &blocks.0[0], &blocks.0[1], &blocks.0[2]].map(|v| &v[..]).concat();
+            let whole =
+                [&bytes(9, 50), &blocks.0[0], &blocks.0[1], &blocks.0[2]].map(|v| &v[..]).concat();
             let (mut seen, mut released, mut answered) = (Vec::new(), 0, false);
             while seen.is_empty() {
                 server.input(NOW);
@@ -308,7 +323,8 @@ fn a_slice_is_kept_until_the_peer_has_read_it_or_is_gone() {
 fn hostile_regions_are_their_own() {
     // The domain of each connection is its own: a tag that one peer learned is none on another's stream.
     let (mut server, _) = server::<Pairs>();
-    let (a, b) = (Hostile::connect(&mut server, greeting()), Hostile::connect(&mut server, greeting()));
+    let (a, b) =
+        (Hostile::connect(&mut server, greeting()), Hostile::connect(&mut server, greeting()));
     let domain = |slot| server.at_slot(slot).expect("connected").wire.pair.domain();
     let [first, second] = [0, 1].map(domain);
     assert_ne!(first, second);

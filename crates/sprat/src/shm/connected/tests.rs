@@ -18,7 +18,8 @@ pub(crate) struct Copies(OwnedFd, OwnedFd);
 impl Copies {
     pub(crate) fn new() -> Self {
         let flags = SocketFlags::CLOEXEC;
-        let ends = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        let ends = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+            .unwrap();
         Self(ends.0, ends.1)
     }
 
@@ -28,7 +29,8 @@ impl Copies {
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         let fds = [fd];
         ancillary.push(SendAncillaryMessage::ScmRights(&fds));
-        rustix::net::sendmsg(&self.0, &[IoSlice::new(&[0])], &mut ancillary, SendFlags::empty()).unwrap();
+        rustix::net::sendmsg(&self.0, &[IoSlice::new(&[0])], &mut ancillary, SendFlags::empty())
+            .unwrap();
     }
 
     /// In the test: waits for the next one.
@@ -66,6 +68,10 @@ fn what_a_forked_process_drops_stays_connected() {
     drop(here);
     let mut buffer = [0; 2];
     assert_eq!(rustix::net::recv(&b, &mut buffer[..], RecvFlags::DONTWAIT).unwrap().0, 1);
-    assert_eq!(rustix::net::recv(&b, &mut buffer[..], RecvFlags::DONTWAIT).unwrap().0, 0, "the end");
+    assert_eq!(
+        rustix::net::recv(&b, &mut buffer[..], RecvFlags::DONTWAIT).unwrap().0,
+        0,
+        "the end"
+    );
     drop(copy);
 }

@@ -134,7 +134,12 @@ impl Link<Socket> {
 /// A socket for `addr`'s family that does not block.
 pub(super) fn open(addr: &SocketAddr) -> io::Result<OwnedFd> {
     let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    Ok(net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?)
+    Ok(net::socket_with(
+        family,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )?)
 }
 
 /// Begins to connect to the first of `addresses` where that is possible, and takes it and those before it out of the
@@ -171,7 +176,12 @@ pub(super) fn tune(socket: BorrowedFd<'_>, busy_poll_us: Option<u32>) -> io::Res
     let unacknowledged = KEEPALIVE + KEEPALIVE_PROBES * KEEPALIVE_PROBE;
     sockopt::set_tcp_user_timeout(socket, unacknowledged.as_millis() as u32)?;
     if let Some(us) = busy_poll_us {
-        sprat_sys::socket::set(socket, libc::SOL_SOCKET, libc::SO_BUSY_POLL, &(us.min(1_000_000) as i32))?;
+        sprat_sys::socket::set(
+            socket,
+            libc::SOL_SOCKET,
+            libc::SO_BUSY_POLL,
+            &(us.min(1_000_000) as i32),
+        )?;
     }
     Ok(())
 }

@@ -7,8 +7,8 @@ use sprat_proto::rpc::{Message, RpcError};
 use super::*;
 use crate::framed::SILENCE_NS;
 use crate::framed::tests::{
-    NOW, Seen, bytes, client, echo, exchange, look, readable, serve, serve_until, server, server_at, turn,
-    until,
+    NOW, Seen, bytes, client, echo, exchange, look, readable, serve, serve_until, server,
+    server_at, turn, until,
 };
 use crate::transport::Transport as _;
 
@@ -26,7 +26,8 @@ fn tiny_send_buffers_only_make_it_slower() {
     let slot = client.live[0];
     let socket = &client.at_slot(slot).expect("there").wire.socket;
     sockopt::set_socket_send_buffer_size(socket, 1).expect("set");
-    let requests: Vec<_> = (0..40).map(|i| bytes(i, if i % 10 == 0 { 300_000 } else { i * 50 })).collect();
+    let requests: Vec<_> =
+        (0..40).map(|i| bytes(i, if i % 10 == 0 { 300_000 } else { i * 50 })).collect();
     let replies = exchange(&mut server, &mut client, session, &requests);
     assert!(replies.into_values().eq(requests));
     assert_eq!((client.carrier.waiting, server.carrier.waiting), (0, 0));
@@ -116,13 +117,18 @@ fn silent_and_half_closed_connections_are_ended() {
 
 #[test]
 fn beyond_the_limit_nobody_is_accepted_until_someone_leaves() {
-    let (mut server, at) =
-        server_at::<Sockets>("127.0.0.1", "", Options { connection_limit: 2, ..Options::default() });
+    let (mut server, at) = server_at::<Sockets>(
+        "127.0.0.1",
+        "",
+        Options { connection_limit: 2, ..Options::default() },
+    );
     let mut clients: Vec<_> = (0..4).map(|_| client::<Sockets>()).collect();
     let mut sessions = Vec::new();
     for (i, client) in clients.iter_mut().enumerate() {
         sessions.push(client.connect(NOW, &at).expect("begun"));
-        client.request(NOW, sessions[i], i as u64, Message::default(), Instant::NEVER).expect("taken");
+        client
+            .request(NOW, sessions[i], i as u64, Message::default(), Instant::NEVER)
+            .expect("taken");
     }
     let mut served = 0;
     let mut seen = vec![Vec::new(); 4];

@@ -40,7 +40,8 @@ fn there_and_back_on_both_families() {
     for host in ["127.0.0.1", "::1", "[::1]", "localhost", "::ffff:127.0.0.1"] {
         let mut server = server(host, Options::default());
         let mut client = Udp::client(Options::default()).expect("a driver");
-        let at = client.resolve(&locator(&server.locator().expect("it listens"))).expect("an address");
+        let at =
+            client.resolve(&locator(&server.locator().expect("it listens"))).expect("an address");
         assert_eq!(client.send(at, &[b"pi", b"", b"ng"]), Sent::Yes);
         client.flush();
         let (from, bytes) = receive(&mut server, 1).remove(0);
@@ -80,7 +81,8 @@ fn runs_of_every_shape_arrive_as_they_were_sent() {
 
 #[test]
 fn a_run_longer_than_a_burst_is_delivered_in_several() {
-    let (mut server, mut client, at) = pair(Options { max_payload: Some(1000), ..Options::default() });
+    let (mut server, mut client, at) =
+        pair(Options { max_payload: Some(1000), ..Options::default() });
     for i in 0..60 {
         client.send(at, &[&payload(i, 1000)]);
     }
@@ -110,8 +112,9 @@ fn without_segmentation_the_same_datagrams_go_singly() {
 
 #[test]
 fn datagrams_to_many_peers_in_one_batch() {
-    let mut servers: Vec<_> =
-        (0..40).map(|i| server(if i % 2 == 0 { "127.0.0.1" } else { "::1" }, Options::default())).collect();
+    let mut servers: Vec<_> = (0..40)
+        .map(|i| server(if i % 2 == 0 { "127.0.0.1" } else { "::1" }, Options::default()))
+        .collect();
     let mut client = Udp::client(Options::default()).expect("a driver");
     let peers: Vec<_> = servers
         .iter()
@@ -129,7 +132,8 @@ fn datagrams_to_many_peers_in_one_batch() {
         server.send(got[0].0, &[&payload(i, 20)]);
         server.flush();
     }
-    let mut back: Vec<_> = receive(&mut client, 40).into_iter().map(|(from, _)| from.to_string()).collect();
+    let mut back: Vec<_> =
+        receive(&mut client, 40).into_iter().map(|(from, _)| from.to_string()).collect();
     let mut expected: Vec<_> = peers.iter().map(ToString::to_string).collect();
     back.sort();
     expected.sort();
@@ -155,7 +159,8 @@ fn misuse_is_counted_or_refused() {
     client.send(Addr::Net("192.0.2.1:9".parse().expect("an address")), &[b"x"]);
     client.flush();
     assert_eq!((client.counters().send_invalid, client.counters().sent), (3, 0));
-    let refused = |text: &str| Udp::client(Options::default()).expect("a driver").resolve(&locator(text));
+    let refused =
+        |text: &str| Udp::client(Options::default()).expect("a driver").resolve(&locator(text));
     assert!(
         refused("tcp:host=127.0.0.1,port=1")
             .expect_err("wrong kind")
@@ -180,7 +185,8 @@ fn the_descriptor_tells_of_arrivals_on_any_socket() {
     let mut server = server("::1", Options::default());
     let mut client = Udp::client(Options::default()).expect("a driver");
     let readable = |driver: &Udp| {
-        let mut fds = [rustix::event::PollFd::from_borrowed_fd(driver.fd(), rustix::event::PollFlags::IN)];
+        let mut fds =
+            [rustix::event::PollFd::from_borrowed_fd(driver.fd(), rustix::event::PollFlags::IN)];
         let none = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
         rustix::event::poll(&mut fds, Some(&none)).expect("poll") == 1
     };

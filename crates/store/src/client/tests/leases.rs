@@ -129,7 +129,10 @@ fn the_window_bounds_mutations_without_an_answer() {
     let reads = s.client.read(T, b"k", NO_RULES, s.far());
     let mut calls = s.calls();
     assert_eq!(calls.len() as u64, WINDOW + 1);
-    assert_eq!(s.client.live(reads.0).map(|i| s.client.slots[i as usize].state), Some(State::Calling));
+    assert_eq!(
+        s.client.live(reads.0).map(|i| s.client.slots[i as usize].state),
+        Some(State::Calling)
+    );
     calls.pop();
     // Not the first: the window stands.
     let second = calls.remove(1);
@@ -138,6 +141,9 @@ fn the_window_bounds_mutations_without_an_answer() {
     let first = calls.remove(0);
     s.reply(&first, ok(1, b""));
     let calls = s.calls();
-    assert_eq!(calls.iter().map(|call| once(call).rpc).collect::<Vec<_>>(), [WINDOW + 2, WINDOW + 3]);
+    assert_eq!(
+        calls.iter().map(|call| once(call).rpc).collect::<Vec<_>>(),
+        [WINDOW + 2, WINDOW + 3]
+    );
     assert!(calls.iter().all(|call| once(call).ack == 3));
 }

@@ -60,7 +60,8 @@ fn each_key_goes_to_the_owner_of_its_hash() {
 
 #[test]
 fn the_map_is_asked_for_anew_when_a_server_does_not_have_the_tablet() {
-    for status in [Status::UnknownTablet, Status::NotServing, Status::NotInCluster, Status::TableDoesntExist]
+    for status in
+        [Status::UnknownTablet, Status::NotServing, Status::NotInCluster, Status::TableDoesntExist]
     {
         let mut s = Script::knowing();
         s.client.read(T, b"k", NO_RULES, s.far());

@@ -60,13 +60,17 @@ fn lists_are_collected_page_by_page() {
     for (after, more) in [(0, true), (5, false)] {
         let ask = s.call();
         assert_eq!(ListTables::parse(&ask.request).unwrap().after, TableId(after));
-        let tables = vec![Table { table: TableId(after + 5), tablets: 2, lost: 1, unheard: 1, name: "a" }];
+        let tables =
+            vec![Table { table: TableId(after + 5), tablets: 2, lost: 1, unheard: 1, name: "a" }];
         match s.reply(&ask, TablePage { more, tables }.emit()) {
             None => assert!(more),
             Some(done) => {
                 let Ok(Answer::Tables(tables)) = done.outcome else { panic!() };
                 assert_eq!(tables.iter().map(|table| table.table.0).collect::<Vec<_>>(), [5, 10]);
-                assert_eq!((tables[1].tablets, tables[1].lost, tables[1].name.as_str()), (2, 1, "a"));
+                assert_eq!(
+                    (tables[1].tablets, tables[1].lost, tables[1].name.as_str()),
+                    (2, 1, "a")
+                );
             }
         }
     }
@@ -86,7 +90,10 @@ fn lists_are_collected_page_by_page() {
             None => assert_ne!(next, 0),
             Some(done) => {
                 let Ok(Answer::Servers(servers)) = done.outcome else { panic!() };
-                assert_eq!(servers.iter().map(|server| server.server.index).collect::<Vec<_>>(), [3, 7]);
+                assert_eq!(
+                    servers.iter().map(|server| server.server.index).collect::<Vec<_>>(),
+                    [3, 7]
+                );
                 assert_eq!((servers[0].control.as_str(), servers[0].data.as_str()), ("c", "d"));
             }
         }
@@ -99,9 +106,11 @@ fn an_enumeration_goes_through_all_tablets() {
     s.map = tablets(&[("fast:a", TabletState::Normal), ("fast:b", TabletState::Normal)]);
     let mut cursor = Some(Cursor::default());
     let half = 1u64 << 63;
-    for (at, first, last, within, next) in
-        [("fast:a", 0, half - 1, 0, 77), ("fast:a", 0, half - 1, 77, 0), ("fast:b", half, u64::MAX, 0, 0)]
-    {
+    for (at, first, last, within, next) in [
+        ("fast:a", 0, half - 1, 0, 77),
+        ("fast:a", 0, half - 1, 77, 0),
+        ("fast:b", half, u64::MAX, 0, 0),
+    ] {
         s.client.enumerate(T, cursor.unwrap(), s.far());
         let call = s.object_call();
         assert_eq!(s.links[call.link as usize], at);

@@ -134,7 +134,9 @@ impl World {
             _ => None,
         };
         match failure {
-            None => self.after(there, Event::Arrive { locator, request, answer: Some((from, tag)) }),
+            None => {
+                self.after(there, Event::Arrive { locator, request, answer: Some((from, tag)) })
+            }
             Some((at, error, executed)) => {
                 self.after(at, Event::End { from, tag, result: Err(error) });
                 if let Some(at) = executed {
@@ -199,7 +201,8 @@ impl World {
     fn ask(&mut self, request: Vec<u8>) -> Option<Vec<u8>> {
         self.asks += 1;
         let caller = Caller { door: 0, rpc: ServerRpc(self.asks) };
-        let reply = self.coordinator.request(self.now, caller, Payload::Owned(request), Instant::NEVER);
+        let reply =
+            self.coordinator.request(self.now, caller, Payload::Owned(request), Instant::NEVER);
         reply.map(|message| message.bytes)
     }
 
@@ -277,7 +280,9 @@ impl World {
                 }
                 let caller = Caller { door: 0, rpc: ServerRpc(asked) };
                 let payload = Payload::Owned(request);
-                if let Some(message) = self.coordinator.request(self.now, caller, payload, Instant::NEVER) {
+                if let Some(message) =
+                    self.coordinator.request(self.now, caller, payload, Instant::NEVER)
+                {
                     self.replied(asked, message.bytes);
                 }
                 return;
@@ -313,7 +318,8 @@ impl World {
                     return no(Status::UnknownTablet);
                 }
                 let check = CheckLease { cluster, leases: vec![once.lease] };
-                let valid = self.ask(check.emit()).map(|reply| LeaseTimes::parse(&reply).unwrap().valid_ns);
+                let valid =
+                    self.ask(check.emit()).map(|reply| LeaseTimes::parse(&reply).unwrap().valid_ns);
                 match valid {
                     None => return no(Status::Retry),
                     Some(valid) if valid[0] == 0 => return no(Status::ExpiredLease),
@@ -370,7 +376,8 @@ impl World {
             self.pump();
             self.asleep[i] = self.now.after(7 * SECOND);
         }
-        let pause = if self.rng.chance(700_000) { self.rng.below(MS) } else { self.rng.below(SECOND) };
+        let pause =
+            if self.rng.chance(700_000) { self.rng.below(MS) } else { self.rng.below(SECOND) };
         self.after(self.asleep[i].since(self.now).max(pause), Event::Work(i));
     }
 
@@ -392,7 +399,9 @@ impl World {
         let total = CLIENTS * INCREMENTS as usize;
         for _ in 0..1_000_000 {
             self.pump();
-            if self.done.len() == total && self.queue.values().all(|event| matches!(event, Event::Renew)) {
+            if self.done.len() == total
+                && self.queue.values().all(|event| matches!(event, Event::Renew))
+            {
                 return;
             }
             let mut next = *self.queue.first_key_value().expect("masters renew").0;

@@ -7,8 +7,11 @@ use sprat_proto::wire::checksum::crc32c;
 use super::*;
 
 fn hex(text: &str) -> Vec<u8> {
-    let digits: Vec<u8> =
-        text.chars().filter(|c| !c.is_whitespace()).map(|c| c.to_digit(16).unwrap() as u8).collect();
+    let digits: Vec<u8> = text
+        .chars()
+        .filter(|c| !c.is_whitespace())
+        .map(|c| c.to_digit(16).unwrap() as u8)
+        .collect();
     digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
 }
 
@@ -34,11 +37,20 @@ fn golden_entries() {
     };
     let mut bytes = vec![0; HEADER];
     put_header(&mut bytes, &header);
-    assert_eq!(bytes, hex("01 000018 00000000 00000001 00000002 00000003 00001000 0000000000000005"));
+    assert_eq!(
+        bytes,
+        hex("01 000018 00000000 00000001 00000002 00000003 00001000 0000000000000005")
+    );
     assert_eq!(parse(&bytes), Some((Entry::Header(header), HEADER)));
 
-    let object =
-        Object { table: TableId(7), version: Version(9), stamp: 1, older: OLDER, key: b"key", value: b"v1" };
+    let object = Object {
+        table: TableId(7),
+        version: Version(9),
+        stamp: 1,
+        older: OLDER,
+        key: b"key",
+        value: b"v1",
+    };
     let mut bytes = vec![0; object.entry_len()];
     put_object(&mut bytes, &object);
     assert_eq!(
@@ -48,12 +60,15 @@ fn golden_entries() {
     );
     assert_eq!(parse(&bytes), Some((Entry::Object(object), 45)));
 
-    let tombstone = Tombstone { table: TableId(7), version: Version(9), stamp: 1, older: OLDER, key: b"key" };
+    let tombstone =
+        Tombstone { table: TableId(7), version: Version(9), stamp: 1, older: OLDER, key: b"key" };
     let mut bytes = vec![0; TOMBSTONE + 3];
     put_tombstone(&mut bytes, &tombstone);
     assert_eq!(
         bytes,
-        hex("03 00001f 00000000 0000000000000007 0000000000000009 00000001 00000002 00000003 6b6579")
+        hex(
+            "03 00001f 00000000 0000000000000007 0000000000000009 00000001 00000002 00000003 6b6579"
+        )
     );
     assert_eq!(parse(&bytes), Some((Entry::Tombstone(tombstone), 39)));
 
@@ -71,8 +86,14 @@ fn golden_entries() {
 
 /// An object and its completion, as a write appends them.
 fn group() -> Vec<u8> {
-    let object =
-        Object { table: TableId(7), version: Version(9), stamp: 1, older: OLDER, key: b"k", value: b"v" };
+    let object = Object {
+        table: TableId(7),
+        version: Version(9),
+        stamp: 1,
+        older: OLDER,
+        key: b"k",
+        value: b"v",
+    };
     let len = object.entry_len();
     let mut bytes = vec![0; HEAD + len + COMPLETION];
     put_group(&mut bytes);
@@ -102,7 +123,11 @@ fn a_group_is_replayed_whole_or_not_at_all() {
     assert_eq!(bytes[..8], hex("05 00006e 00000000"));
     let len = bytes.len();
     bytes.extend_from_slice(&group());
-    assert_eq!(replay(crc32c, &bytes).count(), 0, "a checksum that is not filled in is a wrong one");
+    assert_eq!(
+        replay(crc32c, &bytes).count(),
+        0,
+        "a checksum that is not filled in is a wrong one"
+    );
     assert_eq!(seal(crc32c, &mut bytes), Some(len));
     assert_eq!(replay(crc32c, &bytes).count(), 2);
     assert_eq!(seal(crc32c, &mut bytes[len..]), Some(len));

@@ -30,7 +30,11 @@ fn a_pinned_segments_memory_is_not_used_again_and_takes_no_room() {
     let free = log.available();
     log.free(0);
     assert_eq!((log.available(), log.segments().count()), (free + 1, 4));
-    assert_eq!(open_all(&mut log), free as usize + 1, "all that the log may have, and not one more");
+    assert_eq!(
+        open_all(&mut log),
+        free as usize + 1,
+        "all that the log may have, and not one more"
+    );
     assert_eq!(log.lent_bytes(slice), b"value");
     log.give_back(slice);
     assert_eq!(log.lent_bytes(slice), b"value");

@@ -7,8 +7,11 @@ use super::*;
 
 /// Hexadecimal digits, blanks ignored, as bytes.
 fn hex(text: &str) -> Vec<u8> {
-    let digits: Vec<u8> =
-        text.chars().filter(|c| !c.is_whitespace()).map(|c| c.to_digit(16).unwrap() as u8).collect();
+    let digits: Vec<u8> = text
+        .chars()
+        .filter(|c| !c.is_whitespace())
+        .map(|c| c.to_digit(16).unwrap() as u8)
+        .collect();
     digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
 }
 
@@ -37,7 +40,12 @@ fn requests_of_servers() {
     golden!(
         Enlist,
         "01 40 0000 0102030405060708 0000000040000000 0005 7463703a61 0003 6d3a62",
-        Enlist { nonce: 0x0102_0304_0506_0708, capacity_bytes: 1 << 30, control: "tcp:a", data: "m:b" }
+        Enlist {
+            nonce: 0x0102_0304_0506_0708,
+            capacity_bytes: 1 << 30,
+            control: "tcp:a",
+            data: "m:b"
+        }
     );
     golden!(
         RenewServer,
@@ -68,7 +76,11 @@ fn requests_of_clients() {
         RenewClient { cluster: 9, lease: LeaseId(7), release: true }
     );
     golden!(CreateTable, "01 44 0000 00000003 0004 c3a96161", CreateTable { span: 3, name: "éaa" });
-    golden!(DropTable, "01 45 0000 0000000000000006 0001 61", DropTable { table: TableId(6), name: "a" });
+    golden!(
+        DropTable,
+        "01 45 0000 0000000000000006 0001 61",
+        DropTable { table: TableId(6), name: "a" }
+    );
     golden!(GetTable, "01 46 0000 0001 61", GetTable { name: "a" });
     golden!(ListTables, "01 47 0000 0000000000000006", ListTables { after: TableId(6) });
     golden!(GetTablets, "01 48 0000 0000000000000006", GetTablets { table: TableId(6) });
@@ -140,7 +152,13 @@ fn replies() {
             cluster: 9,
             hash_key: HashKey([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]),
             tablets: vec![
-                Tablet { first: 0, last: u64::MAX / 2, server: ONE, state: TabletState::Normal, data: "m:b" },
+                Tablet {
+                    first: 0,
+                    last: u64::MAX / 2,
+                    server: ONE,
+                    state: TabletState::Normal,
+                    data: "m:b"
+                },
                 Tablet {
                     first: 1 << 63,
                     last: u64::MAX,

@@ -96,7 +96,11 @@ pub fn objects_head(count: u32, next: u64) -> [u8; 16] {
 /// What stands before the key and value of an object in the reply to [`Enumerate`].
 #[must_use]
 pub fn object_head(key_len: u32, version: Version, value_len: u32) -> [u8; 16] {
-    let wire = ObjectWire { version: version.0.into(), value_len: value_len.into(), key_len: key_len.into() };
+    let wire = ObjectWire {
+        version: version.0.into(),
+        value_len: value_len.into(),
+        key_len: key_len.into(),
+    };
     let mut out = [0; 16];
     out.copy_from_slice(wire.as_bytes());
     out
@@ -106,7 +110,9 @@ pub fn object_head(key_len: u32, version: Version, value_len: u32) -> [u8; 16] {
 #[inline]
 fn accepted(reply: &[u8]) -> Result<&[u8], Refusal<'_>> {
     let (status, rest) = match *reply {
-        [VERSION, code, _, _, ref rest @ ..] => (Status::from_code(code).ok_or(Status::BadFormat)?, rest),
+        [VERSION, code, _, _, ref rest @ ..] => {
+            (Status::from_code(code).ok_or(Status::BadFormat)?, rest)
+        }
         [_, _, _, _, ..] => return Err(Status::BadVersion.into()),
         _ => return Err(Status::BadFormat.into()),
     };
@@ -116,7 +122,11 @@ fn accepted(reply: &[u8]) -> Result<&[u8], Refusal<'_>> {
             let version = rest.try_into().map_err(|_| Status::BadFormat)?;
             Err(Refusal { status, version: Version(u64::from_be_bytes(version)), text: "" })
         }
-        _ => Err(Refusal { status, version: Version(0), text: core::str::from_utf8(rest).unwrap_or("") }),
+        _ => Err(Refusal {
+            status,
+            version: Version(0),
+            text: core::str::from_utf8(rest).unwrap_or(""),
+        }),
     }
 }
 

@@ -4,8 +4,11 @@ use super::*;
 
 /// Hexadecimal digits, blanks ignored, as bytes.
 fn hex(text: &str) -> Vec<u8> {
-    let digits: Vec<u8> =
-        text.chars().filter(|c| !c.is_whitespace()).map(|c| c.to_digit(16).unwrap() as u8).collect();
+    let digits: Vec<u8> = text
+        .chars()
+        .filter(|c| !c.is_whitespace())
+        .map(|c| c.to_digit(16).unwrap() as u8)
+        .collect();
     digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
 }
 
@@ -77,7 +80,8 @@ fn requests() {
          0000000000000003 0000000000000005 0000000000000004 3ff8000000000000 6b",
         Increment { target: TARGET, once: ONCE, amount: Amount::Double(1.5), key: b"k" }
     );
-    let all = Enumerate { cluster: 9, table: TableId(7), first: 1, last: 2, cursor: 3, limit_bytes: 4 };
+    let all =
+        Enumerate { cluster: 9, table: TableId(7), first: 1, last: 2, cursor: 3, limit_bytes: 4 };
     golden!(
         Enumerate,
         48,
@@ -130,9 +134,13 @@ fn replies() {
 
 #[test]
 fn replies_with_objects() {
-    let objects =
-        [&objects_head(2, 6)[..], &object_head(1, Version(4), 2), b"kvw", &object_head(0, Version(5), 0)]
-            .concat();
+    let objects = [
+        &objects_head(2, 6)[..],
+        &object_head(1, Version(4), 2),
+        b"kvw",
+        &object_head(0, Version(5), 0),
+    ]
+    .concat();
     let golden = "01 00 0000 00000002 0000000000000006
         0000000000000004 00000002 00000001 6b 7677 0000000000000005 00000000 00000000";
     assert_eq!(objects, hex(golden));

@@ -21,8 +21,9 @@ impl Pages {
     fn anonymous(pages: usize) -> Self {
         let (len, flags) = (pages * PAGE, MapFlags::PRIVATE);
         // SAFETY: a fresh mapping touches no memory of ours.
-        let base =
-            unsafe { mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags) };
+        let base = unsafe {
+            mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags)
+        };
         Self { base: base.unwrap().cast(), len }
     }
 
@@ -76,7 +77,8 @@ fn errno(result: io::Result<Foreign>) -> Option<i32> {
 }
 
 /// All lengths at which the way of copying changes.
-const LENGTHS: [usize; 20] = [0, 1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 1000, 1024, 4096];
+const LENGTHS: [usize; 20] =
+    [0, 1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 1000, 1024, 4096];
 
 #[test]
 fn every_octet_is_copied_and_no_other() {
@@ -92,7 +94,10 @@ fn every_octet_is_copied_and_no_other() {
             assert_eq!(back, bytes, "{len} at {at}");
             let mut all = vec![7];
             memory.append_to(0, 4 * PAGE, &mut all).unwrap();
-            assert!(all[1..=at].iter().chain(&all[1 + at + len..]).all(|&b| b == 0xee), "{len} at {at}");
+            assert!(
+                all[1..=at].iter().chain(&all[1 + at + len..]).all(|&b| b == 0xee),
+                "{len} at {at}"
+            );
             assert_eq!(all[1 + at..][..len], bytes);
         }
     }
@@ -111,9 +116,11 @@ fn what_is_not_there_or_not_to_be_written_is_found_at_once() {
     pages.cut();
     assert_eq!(errno(pages.register(true)), Some(libc::EFAULT));
     assert_eq!(errno(pages.register(false)), Some(libc::EFAULT));
-    for (base, len) in
-        [(pages.base, 0), (pages.base, usize::MAX), (std::ptr::without_provenance_mut(usize::MAX - 8), 9)]
-    {
+    for (base, len) in [
+        (pages.base, 0),
+        (pages.base, usize::MAX),
+        (std::ptr::without_provenance_mut(usize::MAX - 8), 9),
+    ] {
         // SAFETY: refused.
         let refused = unsafe { Foreign::new(base, len, true) };
         assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidInput, "{len}");

@@ -11,7 +11,9 @@ use crate::fork::Child;
 /// Where nothing can be read or written.
 fn nowhere() -> *mut u8 {
     // SAFETY: a fresh mapping touches no memory of ours.
-    let base = unsafe { mmap_anonymous(std::ptr::null_mut(), 4096, ProtFlags::empty(), MapFlags::PRIVATE) };
+    let base = unsafe {
+        mmap_anonymous(std::ptr::null_mut(), 4096, ProtFlags::empty(), MapFlags::PRIVATE)
+    };
     base.expect("a page can be had").cast()
 }
 

@@ -102,7 +102,8 @@ impl End {
                 let pull = self.pulls.pop_front().ok_or(Bad)?;
                 self.talk.finish();
                 let message = brought.filter(|m| m.len() == pull.announced.len()).ok_or(Bad)?;
-                if let Some(event) = self.stream.whole(NOW, pull.announced, message, &mut self.ids) {
+                if let Some(event) = self.stream.whole(NOW, pull.announced, message, &mut self.ids)
+                {
                     self.happened(event);
                 }
             }
@@ -206,7 +207,8 @@ impl World {
         if let Some(pull) = self.ends[me].pulls.front_mut().filter(|p| p.wanted && !p.asked) {
             pull.asked = true;
             let tag = pull.place.tag;
-            let found = self.ends[other].shown.iter().find(|(t, _)| *t == tag).map(|(_, m)| m.clone());
+            let found =
+                self.ends[other].shown.iter().find(|(t, _)| *t == tag).map(|(_, m)| m.clone());
             // What it brings comes behind all that was sent before.
             self.to[me].push_back(Flying::Read(found));
             return true;
@@ -227,12 +229,18 @@ impl World {
             assert!(times <= 1, "{tag} was executed {times} times");
             match end {
                 Ok(reply) => assert!(times == 1 && *reply == answer(&sent[tag])),
-                Err(RpcError::NotExecuted | RpcError::Busy { .. }) => assert_eq!(times, 0, "{tag}: {end:?}"),
-                Err(RpcError::Deadline { maybe_executed: false }) => assert_eq!(times, 0, "{tag}: {end:?}"),
+                Err(RpcError::NotExecuted | RpcError::Busy { .. }) => {
+                    assert_eq!(times, 0, "{tag}: {end:?}")
+                }
+                Err(RpcError::Deadline { maybe_executed: false }) => {
+                    assert_eq!(times, 0, "{tag}: {end:?}")
+                }
                 Err(RpcError::MaybeExecuted | RpcError::Cancelled | RpcError::Deadline { .. }) => {}
             }
             assert!(
-                self.dead || end.is_ok() || matches!(end, Err(RpcError::Cancelled | RpcError::Busy { .. }))
+                self.dead
+                    || end.is_ok()
+                    || matches!(end, Err(RpcError::Cancelled | RpcError::Busy { .. }))
             );
         }
     }
@@ -273,7 +281,12 @@ fn conversation(seed: u64, steps: usize) -> usize {
             0 if more => {
                 let tag = sent.len() as u64;
                 let asked = request(tag, &mut rng);
-                let rpc = client.stream.request(tag, asked.clone().into(), Instant::NEVER, &mut client.ids);
+                let rpc = client.stream.request(
+                    tag,
+                    asked.clone().into(),
+                    Instant::NEVER,
+                    &mut client.ids,
+                );
                 sent.insert(tag, asked);
                 if rng.chance(50_000) {
                     client.stream.cancel(rpc.unwrap());
@@ -293,7 +306,8 @@ fn conversation(seed: u64, steps: usize) -> usize {
             act => {
                 let me = (act % 2) as usize;
                 let moved = if rng.below(2) == 0 { world.arrive(me) } else { world.leave(me) };
-                let still = world.to.iter().all(VecDeque::is_empty) && world.ends[1].asked.is_empty();
+                let still =
+                    world.to.iter().all(VecDeque::is_empty) && world.ends[1].asked.is_empty();
                 if !moved && !more && still {
                     let any = world.leave(0) || world.leave(1);
                     let done = world.ends[0].ends.len() == sent.len();
@@ -340,7 +354,12 @@ fn header(seq: u32, len: u32) -> Vec<u8> {
 }
 
 fn announced(seq: u32, len: u32) -> Flying {
-    note(Kind::Announcement, 0, 0, &[&Place { tag: 5, address: 9 }.octets()[..], &header(seq, len)].concat())
+    note(
+        Kind::Announcement,
+        0,
+        0,
+        &[&Place { tag: 5, address: 9 }.octets()[..], &header(seq, len)].concat(),
+    )
 }
 
 #[test]
@@ -368,7 +387,11 @@ fn announcements_have_limits() {
     for len in [0, (16 << 20) + 1] {
         assert_eq!(server().take(announced(1, len)), Err(Bad), "{len} octets");
     }
-    assert_eq!(server().take(note(Kind::Nothing, 0, 1, &[])), Err(Bad), "nothing was announced to it");
+    assert_eq!(
+        server().take(note(Kind::Nothing, 0, 1, &[])),
+        Err(Bad),
+        "nothing was announced to it"
+    );
     assert_eq!(server().take(note(Kind::Nothing, 1, 0, &[])), Err(Bad), "it has not so many");
     // Half a frame at the end of a Send.
     assert_eq!(server().take(note(Kind::Frames, 0, 0, &header(1, 5))), Err(Bad));
@@ -393,7 +416,8 @@ fn noise_is_survived() {
     for seed in 0..3_000 {
         let mut rng = Rng::seeded(seed);
         let client = rng.below(2) == 0;
-        let mut end = if client { End::new(Role::Client(SessionId::new(1, 1)), 16, 16) } else { server() };
+        let mut end =
+            if client { End::new(Role::Client(SessionId::new(1, 1)), 16, 16) } else { server() };
         for tag in 0..u64::from(client) * 5 {
             end.stream.request(tag, vec![1; 300].into(), Instant::NEVER, &mut end.ids).unwrap();
         }

@@ -46,7 +46,8 @@ pub(crate) fn run(script: &[u8]) {
             5 => {
                 burst.clear();
                 let taken = source.take(&mut burst).map(drop);
-                (0..burst.len()).for_each(|i| assert!((HEADER..=MAX_FRAME).contains(&burst.frame(i).len())));
+                (0..burst.len())
+                    .for_each(|i| assert!((HEADER..=MAX_FRAME).contains(&burst.frame(i).len())));
                 taken
             }
             6 => {

@@ -78,7 +78,11 @@ fn descriptors_that_lead_astray_cost_their_frame() {
     for (what, descriptor) in astray() {
         assert_eq!(filled(&[descriptor]), (1, Vec::new()), "{what}");
         let (bad, frames) = filled(&[good(0, 60), descriptor, good(2, 61)]);
-        assert_eq!((bad, frames.iter().map(Vec::len).collect::<Vec<_>>()), (1, vec![60, 61]), "{what}");
+        assert_eq!(
+            (bad, frames.iter().map(Vec::len).collect::<Vec<_>>()),
+            (1, vec![60, 61]),
+            "{what}"
+        );
         // At the end of a chain: all of it goes.
         let first = Descriptor { next: true, ..good(0, 60) };
         assert_eq!(filled(&[first, descriptor]), (1, Vec::new()), "{what}");
@@ -118,7 +122,10 @@ fn an_index_that_cannot_be_ends_the_link() {
                     peer.describe(usize::from(slot), good(slot, 60));
                 }
                 peer.publish(index, at);
-                assert_eq!(taken(&mut source).map(|(bad, frames)| (bad, frames.len())), Ok((0, at.into())));
+                assert_eq!(
+                    taken(&mut source).map(|(bad, frames)| (bad, frames.len())),
+                    Ok((0, at.into()))
+                );
                 peer.publish(index, at.wrapping_add(wrong));
                 assert_eq!(taken(&mut source), Err(Broken), "{wrong} from {at}");
                 peer.publish(index, at);
@@ -140,7 +147,8 @@ fn a_server_that_says_where_octets_are_is_not_asked() {
     };
     for (what, descriptor) in astray() {
         let usable = descriptor.length as usize <= EACH;
-        let expected = if usable { (0, vec![vec![9; descriptor.length as usize]]) } else { (1, Vec::new()) };
+        let expected =
+            if usable { (0, vec![vec![9; descriptor.length as usize]]) } else { (1, Vec::new()) };
         assert_eq!(came(descriptor), expected, "{what}");
     }
     assert_eq!(came(good(0, EACH as u32 + 1)), (1, Vec::new()));

@@ -125,11 +125,15 @@ fn an_ipv6_address_takes_its_packets_and_who_asks_for_it() {
     for i in 0..16 {
         let mut other = ip;
         other[i] ^= 1;
-        assert!(!ours(&all, &ipv6(other, 17, &datagram)) && !ours(&one, &ipv6(other, 17, &datagram)), "{i}");
+        assert!(
+            !ours(&all, &ipv6(other, 17, &datagram)) && !ours(&one, &ipv6(other, 17, &datagram)),
+            "{i}"
+        );
     }
     let solicitation = |target: [u8; 16]| [&[135, 0, 0, 0, 0, 0, 0, 0][..], &target].concat();
     assert!(
-        ours(&all, &ipv6(group, 58, &solicitation(ip))) && ours(&one, &ipv6(group, 58, &solicitation(ip)))
+        ours(&all, &ipv6(group, 58, &solicitation(ip)))
+            && ours(&one, &ipv6(group, 58, &solicitation(ip)))
     );
     assert!(!ours(&all, &ipv6(group, 58, &solicitation(group))));
     assert!(!ours(&all, &ipv6(group, 17, &datagram)));
