@@ -46,7 +46,7 @@ fresh: tools ## README's commands on a fresh machine, FRESH="demo test": a minim
 
 .PHONY: check
 check: fmt clippy doc bare ## The stages that compile but run nothing
-	cargo test -q -p sprat-proto --test tidy
+	cargo test -q -p sprat-tidy
 
 .PHONY: fmt
 fmt: tools ## Formatting
@@ -67,7 +67,7 @@ bare: tools ## proto and store for a machine without an operating system: proof 
 	    cargo build $(CORE) --target $(BARE)
 	else
 	    echo "the target $(BARE) cannot be had here: the list of allowed dependencies must do"
-	    cargo test -p sprat-proto --test tidy pure_crates
+	    cargo test -p sprat-tidy pure_crates
 	fi
 
 .PHONY: unit

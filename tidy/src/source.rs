@@ -81,7 +81,7 @@ pub(crate) fn closing(code: &str, open: usize) -> usize {
 /// The root of the repository.
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../..")
+        .join("..")
         .canonicalize()
         .expect("the repository has a root")
 }

@@ -8,6 +8,8 @@
 //!
 //! Not here: whatever the compiler or clippy can say (see the lints in `Cargo.toml`), and style (`rustfmt.toml`).
 
+#![cfg(test)]
+
 mod crates;
 mod devices;
 mod imports;
