@@ -50,7 +50,8 @@ pub(crate) fn connections(file: &[u8]) -> (usize, BTreeMap<End, Connection>) {
         let tcp = &ip[usize::from(ip[0] & 15) * 4..u16_at(ip, 2).into()];
         let from = (ip[12..16].try_into().unwrap(), u16_at(tcp, 0));
         let to = (ip[16..20].try_into().unwrap(), u16_at(tcp, 2));
-        let (seq, flags, payload) = (u32_at(tcp, 4), tcp[13], &tcp[usize::from(tcp[12] >> 4) * 4..]);
+        let (seq, flags, payload) =
+            (u32_at(tcp, 4), tcp[13], &tcp[usize::from(tcp[12] >> 4) * 4..]);
         if flags & 0x02 != 0 {
             sent.insert((from, to), Sent { first: seq.wrapping_add(1), bytes: Vec::new() });
             if flags & 0x10 == 0 {
@@ -65,6 +66,8 @@ pub(crate) fn connections(file: &[u8]) -> (usize, BTreeMap<End, Connection>) {
         }
     }
     let mut take = |from, to| sent.remove(&(from, to)).map_or_else(Vec::new, |s| s.bytes);
-    let all = clients.into_iter().map(|(c, s)| (c, Connection { client: take(c, s), server: take(s, c) }));
+    let all = clients
+        .into_iter()
+        .map(|(c, s)| (c, Connection { client: take(c, s), server: take(s, c) }));
     (frames.len(), all.collect())
 }

@@ -143,11 +143,12 @@ fn messages(direction: &Direction) -> Vec<(Opcode, Header, Vec<u8>)> {
 
 /// Every Read of `asked` is answered in `answered`, in order, where it said and as long as it said.
 fn reads_are_answered(asked: &[(Opcode, Header, Vec<u8>)], answered: &[(Opcode, Header, Vec<u8>)]) {
-    let requests = asked.iter().filter(|(opcode, ..)| *opcode == Opcode::ReadRequest).map(|(.., payload)| {
-        let request = ReadRequest::parse(payload).expect("it is as long as it must be");
-        assert_eq!(request.emit().as_slice(), payload);
-        (Buffer::Tagged { stag: request.sink_stag, to: request.sink_to }, request.size as usize)
-    });
+    let requests =
+        asked.iter().filter(|(opcode, ..)| *opcode == Opcode::ReadRequest).map(|(.., payload)| {
+            let request = ReadRequest::parse(payload).expect("it is as long as it must be");
+            assert_eq!(request.emit().as_slice(), payload);
+            (Buffer::Tagged { stag: request.sink_stag, to: request.sink_to }, request.size as usize)
+        });
     let responses = answered.iter().filter(|(opcode, ..)| *opcode == Opcode::ReadResponse);
     let responses = responses.map(|(_, header, payload)| (header.buffer, payload.len()));
     assert!(requests.eq(responses));
@@ -173,15 +174,21 @@ fn every_frame_of_two_siws_is_understood() {
             *counts.entry(*opcode as u8).or_insert(0) += 1;
         }
     }
-    let numbers =
-        [(Opcode::Write, 403), (Opcode::ReadRequest, 203), (Opcode::ReadResponse, 203), (Opcode::Send, 528)];
+    let numbers = [
+        (Opcode::Write, 403),
+        (Opcode::ReadRequest, 203),
+        (Opcode::ReadResponse, 203),
+        (Opcode::Send, 528),
+    ];
     assert_eq!(counts, numbers.map(|(opcode, count)| (opcode as u8, count)).into());
 }
 
 #[test]
 fn f15_it_does_not_matter_how_the_stream_was_cut() {
     for connection in iwarp() {
-        for (bytes, kind) in [(&connection.client, Kind::Request), (&connection.server, Kind::Reply)] {
+        for (bytes, kind) in
+            [(&connection.client, Kind::Request), (&connection.server, Kind::Reply)]
+        {
             let mut bytes = bytes.as_slice();
             take_start(&mut bytes, kind);
             let whole = deframe(bytes, usize::MAX).segments;
