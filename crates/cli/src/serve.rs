@@ -10,7 +10,7 @@ use sprat::probe::Marks;
 use sprat::rpc::{Call, Server};
 use sprat::server::{self, CoordinatorOptions, ServerOptions};
 use sprat::worker::Worker;
-use sprat_store::machine::Machine;
+use sprat_proto::node::machine::Machine;
 
 use crate::args;
 use crate::fail::{Fail, Named as _};

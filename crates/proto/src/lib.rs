@@ -17,6 +17,7 @@ pub mod datagrams;
 pub mod device;
 pub mod fault;
 pub mod net;
+pub mod node;
 pub mod probe;
 pub mod rand;
 pub mod rdma;

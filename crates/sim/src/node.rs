@@ -8,10 +8,10 @@
 
 use std::collections::BTreeMap;
 
+use sprat_proto::node::machine::{Caller, Link, Machine, Output};
 use sprat_proto::rpc::{Config, Endpoint, Event, Message, RequestError, RpcError, SessionId};
 use sprat_proto::time::SECOND;
 use sprat_proto::{Instant, Rng};
-use sprat_store::machine::{Caller, Link, Machine, Output};
 
 use crate::disk::{Outcome, Write};
 use crate::wire::HostId;

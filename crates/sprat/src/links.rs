@@ -10,8 +10,8 @@
 use std::io;
 
 use sprat_proto::Instant;
+use sprat_proto::node::machine::Link;
 use sprat_proto::rpc::{CloseReason, SessionId};
-use sprat_store::machine::Link;
 
 use crate::locator::Locator;
 

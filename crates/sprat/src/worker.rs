@@ -18,9 +18,9 @@ use arrayvec::ArrayVec;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::OwnedFd;
 use sprat_proto::Instant;
+use sprat_proto::node::machine::{Caller, Link, Machine, Output};
 use sprat_proto::rpc::{Event, Message, RequestError, RpcError, RpcId};
 use sprat_proto::time::{SECOND, US};
-use sprat_store::machine::{Caller, Link, Machine, Output};
 
 use crate::disk::{Disk, Outcome};
 use crate::doors::{Door, Doors};

@@ -1,7 +1,7 @@
 //! Sprat's store as pure state machines: a coordinator, masters with log-structured memory, and the client's side.
 //!
-//! The store knows messages and nothing of how they travel; time, randomness and the disk are handed in. See
-//! [`machine::Machine`] for the door that `host` and `sim` drive it by.
+//! The store knows messages and nothing of how they travel; time, randomness and the disk are handed in. Production and
+//! the simulator drive it by the trait [`sprat_proto::node::machine::Machine`].
 
 #![no_std]
 #![forbid(unsafe_code)]
@@ -12,7 +12,6 @@ pub mod cleaner;
 pub mod client;
 pub mod coordinator;
 pub mod log;
-pub mod machine;
 pub mod master;
 pub mod memory;
 pub mod message;

@@ -24,7 +24,6 @@ use sprat_proto::{Instant, Rng};
 use crate::cleaner::{Cleaner, STEP};
 use crate::log::Log;
 use crate::log::entry::OBJECT;
-use crate::machine::{Caller, Link, Machine, Output};
 use crate::memory::{self, Change, Memory, Mutation};
 use crate::message::data::{self, Amount, Enumerate, Increment, Once, Read, Remove, Target, Write};
 use crate::message::{Opcode, Status, VERSION, control};
@@ -32,6 +31,7 @@ use crate::rifl::Verdict;
 use crate::segment::{Position, SEGMENT_BYTES};
 use crate::tablet::{Tablet, TakeError};
 use crate::types::{ServerId, Version};
+use sprat_proto::node::machine::{Caller, Link, Machine, Output};
 
 mod leases;
 mod membership;

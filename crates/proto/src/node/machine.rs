@@ -1,10 +1,10 @@
-//! The door between a store machine and the world that runs it: `host`'s worker in production, `sim`'s world in tests.
+//! The trait between a machine and the node that runs it, in production and in the simulator alike.
 
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use sprat_proto::Instant;
-use sprat_proto::rpc::{Message, Payload, RpcError, RpcId, ServerRpc, Slice, Slices};
+use crate::Instant;
+use crate::rpc::{Message, Payload, RpcError, RpcId, ServerRpc, Slice, Slices};
 
 /// A request that waits for its reply: the door (transport) that it came by, and its number there.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -87,8 +87,8 @@ pub enum Output {
     },
 }
 
-/// A store machine: coordinator or master. (The client's side, [`crate::client`], has the same verbs but is called by a
-/// program rather than by requests.) As [`Slices`] it resolves the slices in its messages.
+/// A store machine: coordinator or master. (The client's side has the same verbs, and a
+/// program calls it rather than requests.) As [`Slices`] it resolves the slices in its messages.
 pub trait Machine: Slices {
     /// A request arrived. `Some` is the reply; `None` means that it follows as [`Output::Reply`].
     fn request(

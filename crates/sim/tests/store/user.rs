@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use sprat_proto::node::machine::{Caller, Machine, Output};
 use sprat_proto::rpc::{Message, Payload, RpcError, Slice, Slices};
 use sprat_proto::time::MS;
 use sprat_proto::{Instant, Rng};
@@ -11,7 +12,6 @@ use sprat_sim::node::{Node, config, locator};
 use sprat_sim::wire::HostId;
 use sprat_sim::{Outside, Process, Start};
 use sprat_store::client::{Answer, Client, Config, Done, Error, Op};
-use sprat_store::machine::{Caller, Machine, Output};
 use sprat_store::message::data::RejectRules;
 use sprat_store::types::{TableId, Version};
 

@@ -28,13 +28,13 @@ use std::io;
 use std::time::Duration;
 
 use sprat_proto::Instant;
+use sprat_proto::node::machine::{Caller, Link, Machine, Output};
 use sprat_proto::rpc::{Message, Payload, RpcError, Slice, Slices};
 use sprat_proto::time::SECOND;
 pub use sprat_store::client::{
     Answer, Config, Cursor, Error, Op, Page, PeerId, ServerInfo, TableInfo, Value, WaitedFor,
 };
 use sprat_store::client::{Client, Done};
-use sprat_store::machine::{Caller, Link, Machine, Output};
 pub use sprat_store::message::data::RejectRules;
 pub use sprat_store::number::double_text;
 pub use sprat_store::types::{MAX_KEY, MAX_VALUE, TableId, Version};

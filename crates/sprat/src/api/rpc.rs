@@ -36,10 +36,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use sprat_proto::Instant;
+pub use sprat_proto::node::machine::Caller;
+use sprat_proto::node::machine::{Link, Machine, Output};
 pub use sprat_proto::rpc::{Message, Payload, RpcError};
 use sprat_proto::rpc::{RpcId, Slice, Slices};
-pub use sprat_store::machine::Caller;
-use sprat_store::machine::{Link, Machine, Output};
 
 use crate::doors::Doors;
 pub use crate::doors::Options;

@@ -10,7 +10,7 @@ use sprat_proto::rpc::{CloseReason, SessionId};
 use crate::doors::naming;
 use crate::locator::Locator;
 use crate::race::Race;
-use sprat_store::machine::Link;
+use sprat_proto::node::machine::Link;
 
 /// One of a server's locators.
 #[derive(Debug)]

@@ -11,9 +11,9 @@ use std::collections::VecDeque;
 use std::io;
 
 use sprat_proto::Instant;
+use sprat_proto::node::machine::{Link, Machine};
 use sprat_proto::rpc::{Message, RpcError, RpcId};
 use sprat_proto::time::MS;
-use sprat_store::machine::{Link, Machine};
 
 use super::Worker;
 use crate::links::Opened;

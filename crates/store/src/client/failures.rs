@@ -7,9 +7,9 @@ use sprat_proto::rpc::RpcError;
 
 use super::answer::{Done, Error, WaitedFor};
 use super::{Client, Kind, Op};
-use crate::machine::Link;
 use crate::message::Status;
 use crate::message::data::Refusal;
+use sprat_proto::node::machine::Link;
 
 /// What an error says of a server that answers BUSY.
 const OVERLOADED: &str = "it answers that it has too much to do";

@@ -27,10 +27,10 @@ use sprat_proto::{Instant, Rng};
 
 use self::rifl::Rifl;
 use self::routes::Routes;
-use crate::machine::{Link, Output};
 use crate::message::control::MAX_NAME;
 use crate::message::data::{Amount, RejectRules};
 use crate::types::{HashKey, KeyHash, LeaseId, MAX_KEY, MAX_VALUE, TableId};
+use sprat_proto::node::machine::{Link, Output};
 
 mod answer;
 mod failures;
@@ -430,7 +430,7 @@ impl Client {
         }
     }
 
-    /// See [`crate::machine::Machine::unreachable`].
+    /// See [`sprat_proto::node::machine::Machine::unreachable`].
     pub fn unreachable(&mut self, link: Link, why: &str) {
         if let Some(peer) = self.routes.peers.get_mut(link.0 as usize) {
             peer.why = Some(why.into());

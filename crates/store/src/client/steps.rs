@@ -9,7 +9,6 @@ use sprat_proto::rpc::Payload;
 use super::answer::{Answer, Done, Error, Page, ServerInfo, TableInfo, Value, WaitedFor};
 use super::routes::Owner;
 use super::{Client, Cursor, Kind, Op, State, enqueue, op};
-use crate::machine::{Link, Output};
 use crate::message::Status;
 use crate::message::control::{
     self, CreateTable, DropTable, GetTable, GetTablets, Leased, ListServers, ListTables,
@@ -19,6 +18,7 @@ use crate::message::data::{
     self, Amount, Enumerate, Increment, Once, Read, Refusal, Remove, Target, Write,
 };
 use crate::types::{LeaseId, TableId};
+use sprat_proto::node::machine::{Link, Output};
 
 // Sending.
 impl Client {

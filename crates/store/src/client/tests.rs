@@ -9,11 +9,11 @@ use sprat_proto::Rng;
 use sprat_proto::rpc::RpcError;
 
 use super::*;
-use crate::machine::Link;
 use crate::message::control::{self, *};
 use crate::message::data::{self, Increment, Once, Read, Write};
 use crate::message::{Opcode, Status};
 use crate::types::{HashKey, KeyHash, ServerId, Version};
+use sprat_proto::node::machine::Link;
 
 mod leases;
 mod routes;
@@ -380,15 +380,15 @@ fn a_deadline_says_why_its_server_could_not_be_reached() {
         s.now = call.deadline;
         let outcome = s.respond(&call, Err(error)).unwrap().outcome;
         let Err(Error::Deadline { why, .. }) = outcome else { panic!("{outcome:?}") };
-        (crate::machine::Link(call.link), why)
+        (sprat_proto::node::machine::Link(call.link), why)
     };
     let mut s = Script::leasing();
     let silent = RpcError::Deadline { maybe_executed: true };
     let (server, none) = why(&mut s, silent);
     assert_eq!(none, None);
     s.client.unreachable(server, "no such device");
-    s.client.unreachable(crate::machine::Link(0), "the coordinator's");
-    s.client.unreachable(crate::machine::Link(77), "there is no such server");
+    s.client.unreachable(sprat_proto::node::machine::Link(0), "the coordinator's");
+    s.client.unreachable(sprat_proto::node::machine::Link(77), "there is no such server");
     assert_eq!(why(&mut s, RpcError::NotExecuted).1.as_deref(), Some("no such device"));
     assert!(
         why(&mut s, RpcError::Busy { retry_after_ns: 1 }).1.unwrap().contains("too much to do")

@@ -8,7 +8,6 @@ use sprat_proto::rpc::Message;
 use super::durable::{Batch, Key, Place, Stage};
 use super::servers::Slot;
 use super::{Coordinator, Otherwise};
-use crate::machine::{Caller, Link, Output};
 use crate::message::Status;
 use crate::message::control::{
     self, CheckLease, Enlist, Enlisted, GetTable, GetTablets, Hint, HintCrashed, LeaseTimes,
@@ -16,6 +15,7 @@ use crate::message::control::{
     TablePage, TabletState, Tablets, Usage,
 };
 use crate::types::{LeaseId, ServerId, TableId};
+use sprat_proto::node::machine::{Caller, Link, Output};
 
 // Servers.
 impl Coordinator {

@@ -31,12 +31,12 @@ use self::leases::Leases;
 use self::restore::{Refusal, Restored, new_cluster};
 use self::servers::Servers;
 use self::tables::Tables;
-use crate::machine::{Caller, Machine, Output};
 use crate::message::control::{
     self, CheckLease, CreateTable, DropTable, Enlist, GetTable, GetTablets, HintCrashed,
     ListServers, ListTables, RenewClient, RenewServer,
 };
 use crate::message::{Opcode, Status};
+use sprat_proto::node::machine::{Caller, Machine, Output};
 
 mod durable;
 mod leases;

@@ -15,9 +15,9 @@ use super::leases::Leases;
 use super::servers::{Servers, Slot};
 use super::tables::{Table, Tables};
 use super::{Coordinator, Effect, Otherwise};
-use crate::machine::{Link, Output};
 use crate::message::Status;
 use crate::message::control;
+use sprat_proto::node::machine::{Link, Output};
 
 /// The most places of a server list that is believed.
 const MAX_PLACES: u32 = 1 << 16;

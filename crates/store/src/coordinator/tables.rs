@@ -18,10 +18,10 @@ use sprat_proto::rpc::{Message, Payload, RpcError};
 
 use super::durable::{self, Batch, Key, Place, Stage};
 use super::{Coordinator, Effect, Otherwise};
-use crate::machine::{Caller, Link, Output};
 use crate::message::Status;
 use crate::message::control::{self, CreateTable, DropTable, DropTablet, TableKey, TakeTablet};
 use crate::types::{HashKey, ServerId, TableId};
+use sprat_proto::node::machine::{Caller, Link, Output};
 
 /// What is being done about a tablet's server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

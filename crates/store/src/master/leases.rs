@@ -11,12 +11,12 @@ use sprat_proto::rpc::{Message, Payload, RpcError};
 use sprat_proto::time::SECOND;
 
 use super::{CALL_NS, COORDINATOR};
-use crate::machine::{Caller, Output};
 use crate::message::Status;
 use crate::message::control::{CheckLease, LeaseTimes, MAX_CHECKED_LEASES};
 use crate::rifl::Results;
 use crate::segment::Location;
 use crate::types::LeaseId;
+use sprat_proto::node::machine::{Caller, Output};
 
 const MAX_SUSPENDED: usize = 4096;
 const MAX_SUSPENDED_BYTES: usize = 16 << 20;

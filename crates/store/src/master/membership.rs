@@ -11,10 +11,10 @@ use sprat_proto::rpc::{Message, Payload, RpcError};
 use sprat_proto::time::MS;
 
 use super::COORDINATOR;
-use crate::machine::Output;
 use crate::message::Status;
 use crate::message::control::{Enlist, Enlisted, RenewServer, Renewed, Usage};
 use crate::types::ServerId;
+use sprat_proto::node::machine::Output;
 
 /// How long to wait before asking again.
 const AGAIN_NS: u64 = 100 * MS;

@@ -7,7 +7,7 @@ use sprat_proto::rpc::ServerRpc;
 
 use super::*;
 use crate::coordinator::{self, Coordinator};
-use crate::machine::{Caller, Machine};
+use sprat_proto::node::machine::{Caller, Machine};
 
 /// Who made a call: a life of the coordinator, or a client.
 #[derive(Clone, Copy, PartialEq, Debug)]
