@@ -10,9 +10,11 @@
 
 #![cfg(test)]
 
+mod circles;
 mod crates;
 mod devices;
 mod imports;
+mod language;
 mod programs;
 mod rules;
 mod size;
