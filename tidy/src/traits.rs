@@ -9,7 +9,7 @@ const WRAPPED: &[(&str, &str)] = &[
     ("Datagrams", "crates/proto/src/datagrams.rs"),
     ("Device", "crates/proto/src/device.rs"),
     ("Driver", "crates/sprat/src/driver.rs"),
-    ("Nic", "crates/sprat/src/nic/mod.rs"),
+    ("Nic", "crates/sprat/src/device/mod.rs"),
 ];
 
 #[test]

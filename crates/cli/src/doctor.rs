@@ -4,7 +4,7 @@
 
 use std::io;
 
-use sprat::nic::{self, AnyNic, Nic as _, Options, Way, bond::Bond, memif, shm};
+use sprat::device::{self, AnyNic, Nic as _, Options, Way, bond::Bond, memif, shm};
 use sprat_proto::device::{Device as _, Mac};
 use sprat_sys::netns::{DEV, Wire};
 
@@ -50,11 +50,11 @@ pub(crate) fn run(args: &args::Doctor) -> Result<(), Fail> {
     for (driver, name, way) in TRIED {
         let dev = if driver == "tap" { TAP } else { dev.unwrap_or(DEV) };
         let options = Options { dev: dev.to_owned(), way, ..Options::default() };
-        row(driver, name, tried(args, &|| Ok(nic::open(driver, &options)?)));
+        row(driver, name, tried(args, &|| Ok(device::open(driver, &options)?)));
     }
     let device = format!("net_af_packet0,iface={}", dev.unwrap_or(DEV));
     let options = Options { dev: device, ..Options::default() };
-    row("dpdk", "net_af_packet", tried(args, &|| Ok(nic::open("dpdk", &options)?)));
+    row("dpdk", "net_af_packet", tried(args, &|| Ok(device::open("dpdk", &options)?)));
     if dev.is_none() {
         row("bond", "two of packet", tried(args, &bonded));
     }
@@ -101,7 +101,7 @@ fn can(nic: &AnyNic) -> String {
 fn bonded() -> io::Result<AnyNic> {
     let one = |dev: &str| {
         let options = Options { dev: dev.to_owned(), mac: Some(MAC), ..Options::default() };
-        Ok(nic::open("packet", &options)?)
+        Ok(device::open("packet", &options)?)
     };
     let both: io::Result<Vec<_>> = [DEV, SECOND].into_iter().map(one).collect();
     Ok(Box::new(Bond::new(both?)?))
@@ -111,12 +111,12 @@ fn bonded() -> io::Result<AnyNic> {
 fn rings() -> io::Result<AnyNic> {
     let name = format!("doctor-{}", std::process::id());
     let shm = Some(shm::Options { name, listens: true, mac: None, mtu: 1500 });
-    Ok(nic::open("shm", &Options { shm, ..Options::default() })?)
+    Ok(device::open("shm", &Options { shm, ..Options::default() })?)
 }
 
 /// A memif needs a folder for its socket, and nothing else.
 fn memif() -> io::Result<AnyNic> {
     let socket = std::env::temp_dir().join(format!("sprat-doctor-{}", std::process::id()));
     let memif = Some(memif::Options::new(memif::Role::Server, socket));
-    Ok(nic::open("memif", &Options { memif, ..Options::default() })?)
+    Ok(device::open("memif", &Options { memif, ..Options::default() })?)
 }

@@ -9,11 +9,11 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use sprat::driver::Driver as _;
+use sprat::driver::ip::Stack;
 use sprat::locator::{DevicePort, Kind, Locator};
-use sprat::probe::Marks;
-use sprat::probe::sample::{Far, ask, calls, round_trips};
 use sprat::rpc::{Client, Options};
-use sprat::stack::Stack;
+use sprat::trace::Marks;
+use sprat::trace::sample::{Far, ask, calls, round_trips};
 use sprat_proto::net::Event;
 use sprat_proto::time::{MS, SECOND};
 use sprat_proto::{Datagrams as _, Instant};

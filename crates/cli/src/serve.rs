@@ -6,9 +6,9 @@ use std::sync::Arc;
 use signal_hook::consts::SIGXFSZ;
 use sprat::doors::Options;
 use sprat::locator::{Kind, Locator};
-use sprat::probe::Marks;
 use sprat::rpc::{Call, Server};
 use sprat::server::{self, CoordinatorOptions, ServerOptions};
+use sprat::trace::Marks;
 use sprat::worker::Worker;
 use sprat_proto::node::machine::Machine;
 

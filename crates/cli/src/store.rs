@@ -8,7 +8,7 @@ use sprat::kv::{
 };
 
 use sprat::locator::Locator;
-use sprat::probe::Marks;
+use sprat::trace::Marks;
 use sprat_store::message::control::ServerState;
 
 use crate::args::Cluster;

@@ -8,7 +8,7 @@ use std::process::{Command, ExitStatus};
 
 use clap::CommandFactory as _;
 use rustix::process::{Pid, Signal};
-use sprat::nic::pcap;
+use sprat::device::pcap;
 
 use crate::args::{Cli, Trace};
 use crate::fail::{Fail, Named as _};

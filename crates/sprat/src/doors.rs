@@ -14,10 +14,10 @@ use sprat_proto::Instant;
 use sprat_proto::rpc::{Event, Message, RequestError, RpcId, ServerRpc, SessionId, Slice, Slices};
 use sprat_proto::time::{MS, US};
 
+use crate::driver::shm::Shm;
 use crate::fast::Fast;
 use crate::locator::Locator;
-use crate::probe::Marks;
-use crate::shm::Shm;
+use crate::trace::Marks;
 use crate::transport::Transport;
 
 /// How long a door counts as warm after its last packet.

@@ -10,6 +10,11 @@ use sprat_proto::{Addr, Datagrams, Instant};
 
 use crate::locator::Locator;
 
+pub mod fault;
+pub mod ip;
+pub mod shm;
+pub mod udp;
+
 /// A [`Datagrams`] of the real world: shared memory or kernel UDP. Never blocks; belongs to one thread. No method has a
 /// default, which a wrapper could forget.
 pub trait Driver: Datagrams + Send {

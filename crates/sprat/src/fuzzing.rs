@@ -3,12 +3,12 @@
 
 /// A ring of memif's under whatever its peer writes into it, as a script: both ends, both directions.
 pub fn memif_ring(script: &[u8]) {
-    crate::nic::memif::fuzz_ring(script);
+    crate::device::memif::fuzz_ring(script);
 }
 
 /// The first message on a connection of `fast+shm`, from either side.
 pub fn shm_hello(bytes: &[u8]) {
-    crate::shm::fuzz_hello(bytes);
+    crate::driver::shm::fuzz_hello(bytes);
 }
 
 /// The kernel's answer about an interface.

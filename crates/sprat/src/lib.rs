@@ -7,29 +7,24 @@
 //! Behind them: a [`worker`] turns a pure state machine (from `sprat-store` or the program's own) and its [`doors`], each
 //! a [`transport`]: the RPC endpoint of `sprat-proto` over a datagram [`driver`] ([`fast`]), or a byte stream.
 
-mod api;
 mod count;
+pub mod device;
 pub mod disk;
 pub mod doors;
 pub mod driver;
 pub mod fast;
-pub mod fault;
 pub mod floor;
-mod framed;
 #[cfg(fuzzing)]
 pub mod fuzzing;
+pub mod kv;
 mod links;
 pub mod locator;
-pub mod nic;
 mod open;
-pub mod probe;
 mod race;
 mod rdma;
+pub mod rpc;
 pub mod server;
-pub mod shm;
-pub mod socket;
-pub mod stack;
+pub mod trace;
 pub mod transport;
+pub mod verbs;
 pub mod worker;
-
-pub use api::{kv, rpc, verbs};

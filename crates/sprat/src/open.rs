@@ -8,16 +8,16 @@ use sprat_proto::rpc::Config;
 
 use crate::doors::{Options, Way};
 use crate::driver::Driver;
+use crate::driver::ip::Stack;
+use crate::driver::shm::{self, Shm};
+use crate::driver::udp::{self, Udp};
 use crate::fast::Fast;
-use crate::framed;
 use crate::locator::{Kind, Locator};
-use crate::probe::watch::{Asked, Watched};
 use crate::rdma::rpc::Rdma;
-use crate::shm::{self, Shm};
-use crate::socket::tcp::Tcp;
-use crate::socket::udp::{self, Udp};
-use crate::stack::Stack;
+use crate::trace::watch::{Asked, Watched};
 use crate::transport::Transport;
+use crate::transport::framed;
+use crate::transport::tcp::Tcp;
 use sprat_sys::crc::crc32c;
 
 /// Most requests that wait on one session beyond its channels. They are the program's own, in its own memory: the limit

@@ -1,5 +1,5 @@
 //! The door that every transport of `host` opens to the worker: the RPC endpoint over a datagram driver ([`crate::fast`])
-//! and frames on connections (`crate::framed`) alike.
+//! and frames on connections (`crate::transport::framed`) alike.
 
 use std::io;
 use std::mem;
@@ -9,6 +9,9 @@ use sprat_proto::Instant;
 use sprat_proto::rpc::{Event, Message, RequestError, RpcId, ServerRpc, SessionId, Slice, Slices};
 
 use crate::locator::Locator;
+
+pub(crate) mod framed;
+pub(crate) mod tcp;
 
 /// Requests and replies over one driver or one set of sockets. Never blocks; belongs to one thread.
 pub trait Transport: Send {

@@ -3,9 +3,9 @@
 
 use std::collections::HashMap;
 
+use sprat::driver::fault::Faulty;
+use sprat::driver::udp::{Options, Udp};
 use sprat::fast::Fast;
-use sprat::fault::Faulty;
-use sprat::socket::udp::{Options, Udp};
 use sprat::transport::Transport;
 use sprat_proto::fault::Fault;
 use sprat_proto::probe::NoProbe;

@@ -12,6 +12,6 @@ fuzz_target!(|bytes: &[u8]| {
     match which % 3 {
         0 => sprat::fuzzing::shm_hello(bytes),
         1 => sprat::fuzzing::interface(bytes),
-        _ => drop(sprat::probe::sample::Far::parse(bytes)),
+        _ => drop(sprat::trace::sample::Far::parse(bytes)),
     }
 });

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use sprat::kv::{RejectRules, TableId};
 use sprat::locator::Locator;
-use sprat::probe::Marks;
+use sprat::trace::Marks;
 use sprat_proto::Rng;
 use sprat_sys::clock::Clock;
 

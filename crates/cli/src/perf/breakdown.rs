@@ -1,5 +1,5 @@
 //! Where each microsecond of a read and of a write goes, by layer: caller, transport, IP, driver, wire, and the same on the way
-//! back, from marks that client and server keep (`sprat::probe`).
+//! back, from marks that client and server keep (`sprat::trace`).
 //!
 //! Operations follow one another, one in progress. After a batch of them the server is asked for its marks, and each round trip
 //! is put together. What is shown is the mean of those round trips that took neither least nor most, the middle half: means
@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 use sprat::kv::{RejectRules, ServerInfo};
-use sprat::probe::Marks;
-use sprat::probe::sample::{Far, Joined, NAMES, PARTS, RoundTrip, ask, calls, round_trips};
+use sprat::trace::Marks;
+use sprat::trace::sample::{Far, Joined, NAMES, PARTS, RoundTrip, ask, calls, round_trips};
 
 use super::Bench;
 use super::basic::{Objects, Set, key};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use sprat::floor::Kernel;
-use sprat::probe::Marks;
+use sprat::trace::Marks;
 
 use crate::args::{self, Test};
 use crate::fail::Fail;

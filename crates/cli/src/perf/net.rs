@@ -6,9 +6,9 @@
 
 use std::sync::Arc;
 
+use sprat::device::{self, AnyNic, memif, shm};
 use sprat::floor::Open;
 use sprat::locator::Locator;
-use sprat::nic::{self, AnyNic, memif, shm};
 use sprat_proto::device::Mac;
 use sprat_sys::netns::{DEV, Inside, Wire, link};
 
@@ -133,14 +133,15 @@ pub(crate) fn ends(transport: &str, wire: &Arc<Wire>) -> [Open<'static>; 2] {
         let wire = Arc::clone(wire);
         Box::new(move || {
             let _inside = wire.end(i).enter()?;
-            let mut options = nic::Options { dev: cable.to_owned(), ..nic::Options::default() };
+            let mut options =
+                device::Options { dev: cable.to_owned(), ..device::Options::default() };
             // With an address of its own, as the product has it, the kernel's stack lets frames alone.
             options.mac = (driver != "xdp").then_some(Mac([2, 0x53, 0, 0, 0, i as u8]));
             if driver == "tap" {
                 options.dev = TAP.to_owned();
                 options.bridge = Some(BRIDGE.to_owned());
             }
-            Ok(nic::open(driver, &options)?)
+            Ok(device::open(driver, &options)?)
         })
     })
 }
@@ -150,7 +151,10 @@ pub(crate) fn memif_ends(folder: &std::path::Path) -> [Open<'static>; 2] {
     [memif::Role::Server, memif::Role::Client].map(|role| -> Open<'static> {
         let memif = memif::Options::jumbo(role, folder.join("floor"));
         Box::new(move || -> std::io::Result<AnyNic> {
-            Ok(nic::open("memif", &nic::Options { memif: Some(memif), ..nic::Options::default() })?)
+            Ok(device::open(
+                "memif",
+                &device::Options { memif: Some(memif), ..device::Options::default() },
+            )?)
         })
     })
 }
@@ -161,7 +165,10 @@ pub(crate) fn shm_ends() -> [Open<'static>; 2] {
         let name = format!("perf-{}-floor", std::process::id());
         let shm = shm::Options { name, listens, mac: None, mtu: MEMORY_MTU };
         Box::new(move || -> std::io::Result<AnyNic> {
-            Ok(nic::open("shm", &nic::Options { shm: Some(shm), ..nic::Options::default() })?)
+            Ok(device::open(
+                "shm",
+                &device::Options { shm: Some(shm), ..device::Options::default() },
+            )?)
         })
     })
 }

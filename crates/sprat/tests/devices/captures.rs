@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use sprat::nic::{Options, open};
+use sprat::device::{Options, open};
 use sprat::rpc::{Call, Client, Server};
 use sprat_proto::net::{Config, Event, Port, V4};
 use sprat_proto::{Datagrams as _, Rng};

@@ -1,7 +1,7 @@
 //! The floors of packet devices and of the kernel over the same wire give what they promise.
 
+use sprat::device::{Options, memif, open};
 use sprat::floor::{self, Kernel, Limits, Open, Waiting};
-use sprat::nic::{Options, memif, open};
 use sprat_proto::time::SECOND;
 use sprat_sys::netns::{DEV, Wire};
 

@@ -12,8 +12,8 @@ use sprat_proto::rpc::stream::Role;
 
 use super::pair::{Pair, READS};
 use super::{Rdma, Wire};
-use crate::framed::{CONNECT_NS, Connecting};
 use crate::rdma::{Asked, Link as State};
+use crate::transport::framed::{CONNECT_NS, Connecting};
 
 impl Rdma {
     /// Begins to connect to a server at the first of `left`.

@@ -10,7 +10,7 @@
 //! Always holds: what a peer does wrong ends its own connection; the engine sends nothing before `flush` has the memory that
 //! messages name.
 //!
-//! Not here: one connection's protocol (`pair`), links, requests and their numbers ([`crate::framed`]), the engine and its
+//! Not here: one connection's protocol (`pair`), links, requests and their numbers ([`crate::transport::framed`]), the engine and its
 //! sockets (`super`).
 
 use std::collections::{BTreeMap, VecDeque};
@@ -27,8 +27,8 @@ use sprat_proto::wire::rdmap::Cause;
 use super::Copies;
 use super::core::{Core, Settings};
 use crate::count::counters;
-use crate::framed::{Around, Carrier, Framed, Link, Options};
 use crate::locator::{HostPort, Kind, Locator};
+use crate::transport::framed::{Around, Carrier, Framed, Link, Options};
 use sprat_sys::crc::crc32c;
 
 mod connect;

@@ -9,12 +9,12 @@ use sprat_proto::rpc::{Event, Message};
 use sprat_proto::time::SECOND;
 
 use super::*;
-use crate::framed::SILENCE_NS;
-use crate::framed::tests::{
-    NOW, Seen, bytes, client, echo, exchange, serve_until, server, server_at, turn,
-};
 use crate::rdma::Link as State;
 use crate::transport::Transport as _;
+use crate::transport::framed::SILENCE_NS;
+use crate::transport::framed::tests::{
+    NOW, Seen, bytes, client, echo, exchange, serve_until, server, server_at, turn,
+};
 use sprat_proto::Instant;
 use sprat_sys::memory::Region;
 

@@ -24,11 +24,11 @@ use sprat_proto::device::Mac;
 use sprat_proto::net::{Config, Event, Port, V4};
 use sprat_proto::{Addr, Datagrams, Device as _, Instant};
 
+use crate::device::bond::Bond;
+use crate::device::{self, AnyNic, Nic as _, Steer, memif, pcap, shm};
 use crate::driver::Driver;
 use crate::locator::{DevicePort, Kind, Locator};
-use crate::nic::bond::Bond;
-use crate::nic::{self, AnyNic, Nic as _, Steer, memif, pcap, shm};
-use crate::probe::{Marks, watch::WatchedNic};
+use crate::trace::{Marks, watch::WatchedNic};
 use sprat_sys::clock;
 
 /// The MTU of frames through rings: it costs no wire anything, and a long message wants few frames.
@@ -104,7 +104,8 @@ fn one(
 ) -> io::Result<AnyNic> {
     // A bond is captured as one.
     let pcap = at.pcap.clone().filter(|_| at.with.is_none());
-    let mut options = nic::Options { dev: dev.to_owned(), mac, pcap, ..nic::Options::default() };
+    let mut options =
+        device::Options { dev: dev.to_owned(), mac, pcap, ..device::Options::default() };
     match at.driver {
         "memif" => {
             let role = if side == Side::Server { memif::Role::Server } else { memif::Role::Client };
@@ -123,7 +124,7 @@ fn one(
     options.queue = at.queue;
     options.bridge.clone_from(&at.bridge);
     options.eal.clone_from(&at.eal);
-    Ok(nic::open(at.driver, &options)?)
+    Ok(device::open(at.driver, &options)?)
 }
 
 /// A hardware address for an own IP address: the same whenever the address is, so that neighbours need not learn anew. The
@@ -222,7 +223,7 @@ impl Stack {
         let mac = match port.mac {
             None if port.driver != "xdp" && !chosen => Some(mac_for(ip)),
             // The devices of a bond have one.
-            None if port.driver != "xdp" && port.with.is_some() => Some(nic::random_mac()?),
+            None if port.driver != "xdp" && port.with.is_some() => Some(device::random_mac()?),
             mac => mac,
         };
         let nic = device(port, (!chosen).then_some(own), mac, side).map_err(named)?;

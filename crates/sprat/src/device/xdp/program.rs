@@ -14,7 +14,7 @@ use std::net::IpAddr;
 use sprat_proto::device::Mac;
 use sprat_sys::bpf::Insn;
 
-use crate::nic::Steer;
+use crate::device::Steer;
 
 /// Places to go on from that are not the next instruction.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -72,7 +72,7 @@ const KIND: i16 = 12;
 const IP: i16 = 14;
 
 /// The program for `steer`, with the socket map behind the descriptor `map`.
-pub(in crate::nic) fn program(mac: Mac, steer: Steer, map: i32) -> Vec<Insn> {
+pub(in crate::device) fn program(mac: Mac, steer: Steer, map: i32) -> Vec<Insn> {
     let mut p = Assembler::default();
     p.op(MOVE, CONTEXT, R1, 0, 0);
     p.op(LOAD32, DATA, R1, 0, 0);
@@ -87,7 +87,7 @@ pub(in crate::nic) fn program(mac: Mac, steer: Steer, map: i32) -> Vec<Insn> {
 }
 
 /// The program that goes on to the one at the frame's queue in the table behind the descriptor `map`, if there is one.
-pub(in crate::nic) fn by_queue(map: i32) -> Vec<Insn> {
+pub(in crate::device) fn by_queue(map: i32) -> Vec<Insn> {
     let mut p = Assembler::default();
     p.op(LOAD32, END, R1, QUEUE, 0);
     p.op(LOAD_MAP, DATA, MAP_FD, 0, map);

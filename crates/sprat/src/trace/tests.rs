@@ -8,7 +8,7 @@ use sprat_proto::device::{Arrival, Device, Headers, Info, Mac, Offload};
 use super::sample::*;
 use super::watch::WatchedNic;
 use super::*;
-use crate::nic::{AnyNic, Nic, bond, pcap};
+use crate::device::{AnyNic, Nic, bond, pcap};
 
 /// Marks with times of our own making.
 #[derive(Default)]

@@ -14,7 +14,7 @@ use sprat_proto::wire::memif::{
 use super::control::Rings;
 use super::ring::{Laid, Ring, Sink};
 use super::*;
-use crate::shm::connected::tests::Copies;
+use crate::driver::shm::connected::tests::Copies;
 use sprat_sys::fork::Child;
 use sprat_sys::memory::Region;
 

@@ -5,12 +5,12 @@ use sprat_proto::Rng;
 use sprat_proto::rpc::{Message, RpcError};
 
 use super::*;
-use crate::framed::SILENCE_NS;
-use crate::framed::tests::{
+use crate::transport::Transport as _;
+use crate::transport::framed::SILENCE_NS;
+use crate::transport::framed::tests::{
     NOW, Seen, bytes, client, echo, exchange, look, readable, serve, serve_until, server,
     server_at, turn, until,
 };
-use crate::transport::Transport as _;
 
 fn port(at: &Locator) -> u16 {
     at.option("port").expect("a port").parse().expect("a number")

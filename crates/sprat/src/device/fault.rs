@@ -4,7 +4,7 @@
 //! A frame that is held back waits for a number of polls, one for each microsecond that its fate asks for. What was to be cut in
 //! segments or summed by the device is only lost or doubled: damage would hit what the device makes of it, not the frame.
 //!
-//! Not here: the model (`proto`), which the simulator's wire shares, and the same around datagrams (`crate::fault`).
+//! Not here: the model (`proto`), which the simulator's wire shares, and the same around datagrams (`crate::driver::fault`).
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
@@ -185,7 +185,7 @@ mod tests {
     use sprat_proto::device::Mac;
 
     use super::*;
-    use crate::nic::fake::{self, Fake};
+    use crate::device::fake::{self, Fake};
 
     const TENTH: u32 = 100_000;
 

@@ -15,7 +15,7 @@ use sprat_proto::Instant;
 use sprat_proto::rpc::stream::Ids;
 use sprat_proto::rpc::{CloseReason, Event, Slices};
 
-use crate::framed::Link;
+use crate::transport::framed::Link;
 
 /// The most parts in one gathering write.
 const PARTS: usize = 64;

@@ -1,5 +1,5 @@
 //! The driver `shm`: Ethernet frames through the rings in shared memory that otherwise carry the RPC transport's datagrams
-//! ([`crate::shm`]): a network of processes of one user on one machine, without root.
+//! ([`crate::driver::shm`]): a network of processes of one user on one machine, without root.
 //!
 //! ```text
 //! server  a name, to which any number of clients connect: a frame goes to where its destination was last seen, a group's to all
@@ -21,8 +21,8 @@ use sprat_proto::{Addr, Datagrams as _, Instant};
 
 use super::Nic;
 use crate::driver::Driver;
+use crate::driver::shm::{self, Shm};
 use crate::locator::Locator;
-use crate::shm::{self, Shm};
 use sprat_sys::clock::Clock;
 use sprat_sys::ring::MAX_PAYLOAD;
 

@@ -25,7 +25,7 @@ use sprat_proto::wire::memif::{
 
 use super::super::burst::Burst;
 use super::ring::{Broken, Laid, Ring, Sink, Source, interrupt};
-use crate::shm::connected::Connected;
+use crate::driver::shm::connected::Connected;
 use sprat_sys::memory::{Region, Sealed};
 
 /// Most regions of a peer: DPDK has one, or with its zero-copy one for each of its own memory areas.

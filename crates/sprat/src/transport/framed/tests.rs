@@ -9,7 +9,7 @@ use sprat_proto::time::MS;
 
 use super::*;
 use crate::rdma::rpc::{Pairs, Rdma};
-use crate::socket::tcp::{Sockets, Tcp};
+use crate::transport::tcp::{Sockets, Tcp};
 
 pub(crate) const NOW: Instant = Instant::from_ns(1_000);
 
@@ -184,7 +184,7 @@ pub(crate) fn readable<C: Carrier>(transport: &Framed<C>) -> bool {
 macro_rules! cases {
     ($($case:ident)+) => {
         mod over_tcp {
-            $(#[test] fn $case() { super::$case::<crate::socket::tcp::Sockets>(); })+
+            $(#[test] fn $case() { super::$case::<crate::transport::tcp::Sockets>(); })+
         }
         mod over_rdma {
             $(#[test] fn $case() { super::$case::<crate::rdma::rpc::Pairs>(); })+

@@ -284,7 +284,7 @@ mod tests {
     use sprat_proto::device::Mac;
 
     use super::*;
-    use crate::nic::fake;
+    use crate::device::fake;
 
     const MACS: [Mac; 2] = [Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2])];
 

@@ -4,7 +4,7 @@
 use rustix::process::Signal;
 
 use super::*;
-use crate::shm::connected::tests::Copies;
+use crate::driver::shm::connected::tests::Copies;
 
 /// The sockets of a driver: of its connections, and of its listener.
 fn sockets(shm: &Shm) -> impl Iterator<Item = BorrowedFd<'_>> {

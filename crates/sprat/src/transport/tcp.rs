@@ -9,7 +9,7 @@
 //!   long ones:       socket ─read─► the message itself            ─owned─► event
 //! ```
 //!
-//! Not here: links, requests and their numbers ([`crate::framed`]).
+//! Not here: links, requests and their numbers ([`crate::transport::framed`]).
 
 use std::collections::VecDeque;
 use std::io;
@@ -22,8 +22,8 @@ use sprat_proto::Instant;
 use sprat_proto::rpc::budget::FREE;
 use sprat_proto::rpc::{CloseReason, Slices};
 
-use crate::framed::{Around, CONNECT_NS, Carrier, Connecting, Framed, Link, Options};
 use crate::locator::{HostPort, Kind, Locator};
+use crate::transport::framed::{Around, CONNECT_NS, Carrier, Connecting, Framed, Link, Options};
 
 mod connection;
 mod listener;

@@ -12,9 +12,9 @@ use sprat_proto::rpc::{Event, Message, RequestError, RpcId, ServerRpc, SessionId
 use sprat_proto::{Addr, Datagrams, Instant};
 
 use super::{Marks, Step, sample};
+use crate::device::{AnyNic, Nic};
 use crate::driver::Driver;
 use crate::locator::Locator;
-use crate::nic::{AnyNic, Nic};
 use crate::transport::Transport;
 
 /// A driver between the marks of its layer: that of the driver itself, or of IP where a watched device is below it.

@@ -23,8 +23,8 @@ use sprat_proto::time::{MS, SECOND};
 
 use super::Nic;
 use super::burst::Burst;
-use crate::shm::connected::Connected;
-use crate::shm::{Call, Listener, connect_at};
+use crate::driver::shm::connected::Connected;
+use crate::driver::shm::{Call, Listener, connect_at};
 use sprat_sys::clock::Clock;
 
 mod control;

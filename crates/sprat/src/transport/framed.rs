@@ -1,4 +1,4 @@
-//! Requests and replies as frames on connections, whatever carries them: kernel TCP ([`crate::socket::tcp`]) or queue pairs
+//! Requests and replies as frames on connections, whatever carries them: kernel TCP ([`crate::transport::tcp`]) or queue pairs
 //! ([`crate::rdma::rpc`]).
 //!
 //! ```text
