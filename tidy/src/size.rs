@@ -17,7 +17,7 @@ const LONG_FILES: &[(&str, usize)] = &[];
 const LONG_FUNCTIONS: &[(&str, &str, usize)] = &[
     ("crates/sim/tests/rdma/judge.rs", "event", 71),
     ("crates/store/src/master/tests.rs", "every_increment_counts_once", 72),
-    ("crates/store/src/memory/tests.rs", "writes_are_refused_only_at_the_limit", 72),
+    ("crates/store/src/objects/memory/tests.rs", "writes_are_refused_only_at_the_limit", 72),
     ("crates/store/src/message/control/tests.rs", "replies", 74),
 ];
 

@@ -7,8 +7,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use rustix::process::{Resource, getrlimit};
-use sprat_store::log::MIN_SEGMENTS;
-use sprat_store::segment::SEGMENT_BYTES;
+use sprat_store::objects::log::MIN_SEGMENTS;
+use sprat_store::objects::segment::SEGMENT_BYTES;
 
 use crate::fail::Fail;
 use crate::out;

@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
-use sprat_store::statefile::Body;
+use sprat_store::coordinator::statefile::Body;
 
 use self::file::{Failure, StateFile};
 

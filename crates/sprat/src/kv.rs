@@ -36,7 +36,7 @@ pub use sprat_store::client::{
 };
 use sprat_store::client::{Client, Done};
 pub use sprat_store::message::data::RejectRules;
-pub use sprat_store::number::double_text;
+pub use sprat_store::objects::number::double_text;
 pub use sprat_store::types::{MAX_KEY, MAX_VALUE, TableId, Version};
 
 use crate::doors::Doors;

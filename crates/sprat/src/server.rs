@@ -14,7 +14,7 @@ use std::path::PathBuf;
 
 use sprat_store::coordinator::{Config, Coordinator};
 use sprat_store::master::{self, Master};
-use sprat_store::segment::segment_bytes;
+use sprat_store::objects::segment::segment_bytes;
 
 use crate::disk::Disk;
 use crate::doors::{Doors, Options};

@@ -8,17 +8,9 @@
 
 extern crate alloc;
 
-pub mod cleaner;
 pub mod client;
 pub mod coordinator;
-pub mod log;
 pub mod master;
-pub mod memory;
 pub mod message;
-pub mod number;
-pub mod rifl;
-pub mod segment;
-pub mod statefile;
-pub mod table;
-pub mod tablet;
+pub mod objects;
 pub mod types;

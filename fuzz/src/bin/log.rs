@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use sprat_proto::wire::checksum::crc32c;
-use sprat_store::log::entry::{self, Entry};
+use sprat_store::objects::entry::{self, Entry};
 
 fuzz_target!(|bytes: &[u8]| {
     let _ = entry::replay(crc32c, bytes).count();

@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use sprat_store::statefile::read;
+use sprat_store::coordinator::statefile::read;
 
 fuzz_target!(|input: &[u8]| {
     let Ok(opened) = read(input) else { return };

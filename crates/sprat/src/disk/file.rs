@@ -8,7 +8,7 @@
 //! - A record counts only while the file is found at its path: what is written to a file that was removed or replaced
 //!   ends with the process.
 //!
-//! Not here: what the bytes mean ([`sprat_store::statefile`]), and the thread that calls this.
+//! Not here: what the bytes mean ([`sprat_store::coordinator::statefile`]), and the thread that calls this.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 use rustix::io::Errno;
-use sprat_store::statefile::{self, AREA, Body, Damage, Log, Opened, Pairs, Piece};
+use sprat_store::coordinator::statefile::{self, AREA, Body, Damage, Log, Opened, Pairs, Piece};
 
 /// Bytes by which the file grows: growing for each record would cost as much time as the record.
 const GROWTH: u64 = 64 << 10;

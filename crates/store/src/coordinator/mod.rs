@@ -43,6 +43,7 @@ mod leases;
 mod members;
 mod restore;
 mod servers;
+pub mod statefile;
 mod tables;
 #[cfg(test)]
 mod tests;

@@ -13,8 +13,8 @@ use sprat_proto::time::SECOND;
 use super::{CALL_NS, COORDINATOR};
 use crate::message::Status;
 use crate::message::control::{CheckLease, LeaseTimes, MAX_CHECKED_LEASES};
-use crate::rifl::Results;
-use crate::segment::Location;
+use crate::objects::rifl::Results;
+use crate::objects::segment::Location;
 use crate::types::LeaseId;
 use sprat_proto::node::machine::{Caller, Output};
 

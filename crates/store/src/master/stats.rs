@@ -5,8 +5,8 @@ use core::fmt::Write as _;
 
 use sprat_proto::rpc::Message;
 
-use crate::memory::Memory;
 use crate::message::{Status, data};
+use crate::objects::memory::Memory;
 
 /// Requests since the start, by kind and by how they were refused.
 #[derive(Debug, Default)]

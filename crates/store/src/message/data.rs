@@ -128,7 +128,7 @@ pub struct Remove<'a> {
 }
 
 /// Asks for something to be added to an object that is a number: decimal text, see
-/// [`crate::number`]. A missing object counts as zero.
+/// [`crate::objects::number`]. A missing object counts as zero.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Increment<'a> {
     /// Where.

@@ -1,7 +1,9 @@
 use sprat_proto::wire::checksum::crc32c;
 
+use alloc::vec::Vec;
+
 use super::*;
-use crate::log::Purpose;
+use crate::objects::log::Purpose;
 
 /// A log of eight segments, of which five are full.
 fn full() -> Log {
@@ -18,7 +20,7 @@ fn open_all(log: &mut Log) -> usize {
 }
 
 fn at(slot: u32) -> Location {
-    Location::new(slot, crate::log::entry::HEADER as u32)
+    Location::new(slot, crate::objects::entry::HEADER as u32)
 }
 
 /// Readers that never take their replies keep memory, but no room that could be written.

@@ -11,17 +11,17 @@
 
 use alloc::vec::Vec;
 
-use crate::log::entry::{
-    self, COMPLETION, Completion, HEAD, OBJECT, Object, Outcome, TOMBSTONE, Tombstone,
-};
-use crate::log::{Log, Purpose};
 use crate::message::Status;
 use crate::message::data::{Amount, Enumerate, Once, Target, object_head};
-use crate::number;
-use crate::rifl::Results;
-use crate::segment::{Location, Span};
-use crate::table::{HashTable, Place, spread};
-use crate::tablet::{Tablet, Tablets};
+use crate::objects::entry::{
+    self, COMPLETION, Completion, HEAD, OBJECT, Object, Outcome, TOMBSTONE, Tombstone,
+};
+use crate::objects::log::{Log, Purpose};
+use crate::objects::number;
+use crate::objects::rifl::Results;
+use crate::objects::segment::{Location, Span};
+use crate::objects::table::{HashTable, Place, spread};
+use crate::objects::tablet::{Tablet, Tablets};
 use crate::types::{KeyHash, MAX_KEY, MAX_VALUE, Version};
 
 /// Lines of the hash table that one enumeration looks at.

@@ -9,7 +9,7 @@
 //! What always holds: nothing is served but under a lease from the coordinator, by this machine's own clock; a mutation
 //! is executed once for each number of its client; no answer tells of a change, own or another's, before that is
 //! durable, and answers that wait go out in the order of the log; a turn's work is bounded, and so is every queue. What
-//! is deliberately not here: how objects are kept ([`crate::memory`], [`crate::cleaner`]), who owns what (the
+//! is deliberately not here: how objects are kept ([`crate::objects::memory`], [`crate::objects::cleaner`]), who owns what (the
 //! coordinator says so by TakeTablet and DropTablet), replication (its door is [`Master::durable`]).
 
 use alloc::collections::VecDeque;
@@ -21,15 +21,15 @@ use sprat_proto::time::{MS, SECOND};
 use sprat_proto::wire::checksum::Crc32c;
 use sprat_proto::{Instant, Rng};
 
-use crate::cleaner::{Cleaner, STEP};
-use crate::log::Log;
-use crate::log::entry::OBJECT;
-use crate::memory::{self, Change, Memory, Mutation};
 use crate::message::data::{self, Amount, Enumerate, Increment, Once, Read, Remove, Target, Write};
 use crate::message::{Opcode, Status, VERSION, control};
-use crate::rifl::Verdict;
-use crate::segment::{Position, SEGMENT_BYTES};
-use crate::tablet::{Tablet, TakeError};
+use crate::objects::cleaner::{Cleaner, STEP};
+use crate::objects::entry::OBJECT;
+use crate::objects::log::Log;
+use crate::objects::memory::{self, Change, Memory, Mutation};
+use crate::objects::rifl::Verdict;
+use crate::objects::segment::{Position, SEGMENT_BYTES};
+use crate::objects::tablet::{Tablet, TakeError};
 use crate::types::{ServerId, Version};
 use sprat_proto::node::machine::{Caller, Link, Machine, Output};
 
@@ -63,7 +63,7 @@ pub struct Config {
     pub data: String,
     /// Memory for the log, in bytes.
     pub log_bytes: u64,
-    /// The size of a segment in bytes; [`segment_bytes`](crate::segment::segment_bytes) suits the
+    /// The size of a segment in bytes; [`segment_bytes`](crate::objects::segment::segment_bytes) suits the
     /// log's.
     pub segment_bytes: u32,
     /// Continues a CRC32C.
@@ -251,7 +251,7 @@ impl Master {
         if once.lease.0 == 0 {
             return Err(Status::ExpiredLease);
         }
-        match results.check(now, once, |at| log.dead(at, crate::log::entry::COMPLETION)) {
+        match results.check(now, once, |at| log.dead(at, crate::objects::entry::COMPLETION)) {
             Verdict::New => {}
             Verdict::Done(outcome, end) if end <= log.durable() => {
                 self.counts.repeated += 1;
@@ -364,7 +364,8 @@ impl Master {
     fn resume(&mut self, now: Instant, result: Result<Payload<'_>, RpcError>) {
         let checked = {
             let Memory { log, results, .. } = &mut self.memory;
-            self.leases.checked(result, results, |at| log.dead(at, crate::log::entry::COMPLETION))
+            self.leases
+                .checked(result, results, |at| log.dead(at, crate::objects::entry::COMPLETION))
         };
         for (suspended, expired) in checked {
             let leases::Suspended { caller, request, deadline, .. } = suspended;
@@ -412,7 +413,7 @@ fn verdict(status: Status, version: Version) -> Message {
 }
 
 /// The reply that tells a mutation's outcome.
-fn reply(outcome: crate::log::entry::Outcome) -> Vec<u8> {
+fn reply(outcome: crate::objects::entry::Outcome) -> Vec<u8> {
     let head = data::result_head(outcome.status, outcome.version);
     let mut bytes = Vec::with_capacity(head.len() + 8);
     bytes.extend_from_slice(&head);

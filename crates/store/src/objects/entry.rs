@@ -27,7 +27,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::message::Status;
 use crate::message::data::Once;
-use crate::segment::{SegmentId, Span};
+use crate::objects::segment::{SegmentId, Span};
 use crate::types::{KeyHash, LeaseId, ServerId, TableId, Version};
 
 /// Bytes before the body of an entry.

@@ -18,25 +18,22 @@ use alloc::vec::Vec;
 
 use sprat_proto::rpc::Slice;
 
-use super::Log;
-use crate::segment::{Location, State};
-
 /// The share of all segments that may have pins, and of all bytes that may be copied: one of so
 /// many.
 const SHARE: u32 = 8;
 /// Marks a slice as a copy. No slot has this bit.
-const COPY: u32 = 1 << 31;
+pub(super) const COPY: u32 = 1 << 31;
 
 /// What is lent.
 #[derive(Debug)]
 pub(super) struct Loans {
     /// Segments with pins, and the most that may have some.
-    pinned: u32,
-    most_pinned: u32,
+    pub(super) pinned: u32,
+    pub(super) most_pinned: u32,
     /// Copies by their number, empty if it is free.
-    copies: Vec<Vec<u8>>,
+    pub(super) copies: Vec<Vec<u8>>,
     free: Vec<u32>,
-    copied_bytes: u64,
+    pub(super) copied_bytes: u64,
     most_copied_bytes: u64,
 }
 
@@ -54,7 +51,7 @@ impl Loans {
     }
 
     /// A copy of `bytes`, if there is room for it.
-    fn copy(&mut self, bytes: &[u8]) -> Option<Slice> {
+    pub(super) fn copy(&mut self, bytes: &[u8]) -> Option<Slice> {
         let len = bytes.len() as u64;
         if self.copied_bytes + len > self.most_copied_bytes {
             return None;
@@ -68,7 +65,7 @@ impl Loans {
         Some(Slice { segment: COPY | copy, offset: 0, len: len as u32 })
     }
 
-    fn drop_copy(&mut self, copy: u32) {
+    pub(super) fn drop_copy(&mut self, copy: u32) {
         let Some(bytes) = self.copies.get_mut(copy as usize).filter(|bytes| !bytes.is_empty())
         else {
             return;
@@ -78,64 +75,3 @@ impl Loans {
         self.free.push(copy);
     }
 }
-
-impl Log {
-    /// Lends the `len` bytes at `at`, which is at least one, until [`Log::give_back`]: in place
-    /// while few segments are pinned, else as a copy; `None` if too much is lent already.
-    pub fn lend(&mut self, at: Location, len: usize) -> Option<Slice> {
-        let segment = &mut self.slots[at.slot()];
-        if segment.pins == 0 {
-            if self.loans.pinned >= self.loans.most_pinned {
-                return self.loans.copy(&segment.bytes[at.offset()..][..len]);
-            }
-            self.loans.pinned += 1;
-        }
-        segment.pins += 1;
-        Some(Slice { segment: at.slot() as u32, offset: at.offset() as u32, len: len as u32 })
-    }
-
-    /// The bytes of a slice that is lent; none if it makes no sense.
-    #[must_use]
-    pub fn lent_bytes(&self, slice: Slice) -> &[u8] {
-        let end = slice.offset as usize + slice.len as usize;
-        let bytes = match slice.segment & COPY {
-            0 => self.slots.get(slice.segment as usize).map(|segment| &segment.bytes),
-            _ => self.loans.copies.get((slice.segment & !COPY) as usize),
-        };
-        bytes.and_then(|bytes| bytes.get(slice.offset as usize..end)).unwrap_or(&[])
-    }
-
-    /// Undoes one [`Log::lend`].
-    pub fn give_back(&mut self, slice: Slice) {
-        if slice.segment & COPY != 0 {
-            return self.loans.drop_copy(slice.segment & !COPY);
-        }
-        let Some(segment) = self.slots.get_mut(slice.segment as usize).filter(|s| s.pins > 0)
-        else {
-            return;
-        };
-        segment.pins -= 1;
-        if segment.pins > 0 {
-            return;
-        }
-        self.loans.pinned -= 1;
-        if segment.state == State::Draining {
-            self.put_slot(slice.segment);
-        }
-    }
-
-    /// Segments that replies point into.
-    #[must_use]
-    pub fn pinned(&self) -> u32 {
-        self.loans.pinned
-    }
-
-    /// Bytes that were copied for replies.
-    #[must_use]
-    pub fn copied_bytes(&self) -> u64 {
-        self.loans.copied_bytes
-    }
-}
-
-#[cfg(test)]
-mod tests;

@@ -10,7 +10,7 @@
 //! What always holds: a number that was executed is never new again while the client's lease may be valid; a client
 //! takes memory only for outcomes that it has not acknowledged, at most [`WINDOW`]; a client is known here only after
 //! the coordinator vouched for its lease. What is deliberately not here: asking the coordinator, and the log, whose
-//! completion records say the same as this table ([`crate::log::entry::Completion`]).
+//! completion records say the same as this table ([`crate::objects::entry::Completion`]).
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -19,9 +19,9 @@ use core::hash::{BuildHasherDefault, Hasher};
 use hashbrown::HashMap;
 use sprat_proto::Instant;
 
-use crate::log::entry::Outcome;
 use crate::message::data::Once;
-use crate::segment::{Location, Position};
+use crate::objects::entry::Outcome;
+use crate::objects::segment::{Location, Position};
 use crate::types::LeaseId;
 
 /// How far ahead of its acknowledgement a client's mutations may be.

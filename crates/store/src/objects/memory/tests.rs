@@ -9,10 +9,10 @@ use sprat_proto::wire::checksum::crc32c;
 use sprat_proto::{Instant, Rng};
 
 use super::*;
-use crate::cleaner::Cleaner;
-use crate::log::entry::Entry;
 use crate::message::data::RejectRules;
-use crate::rifl::Verdict;
+use crate::objects::cleaner::Cleaner;
+use crate::objects::entry::Entry;
+use crate::objects::rifl::Verdict;
 use crate::types::{HashKey, LeaseId, TableId};
 
 const TABLE: TableId = TableId(7);
@@ -377,7 +377,7 @@ fn the_limits_on_keys_and_values() {
     // The longest object fits into a segment.
     assert!(
         HEAD + OBJECT + MAX_KEY + MAX_VALUE + COMPLETION
-            < crate::segment::SEGMENT_BYTES as usize / 2
+            < crate::objects::segment::SEGMENT_BYTES as usize / 2
     );
     let mut world = World::new(8, 4096);
     let once = Once { lease: LEASE, rpc: 1, ack: 0 };

@@ -15,22 +15,21 @@
 //! Checksums are filled in late, by [`Log::seal`], when bytes are about to leave this memory (to a replica, or to be
 //! replayed): nothing reads them before, most entries are dead before the cleaner has moved them, and a checksum over a
 //! 1 MiB value costs more than a turn's work may take. What is deliberately not here: which entries are live (the
-//! [`crate::cleaner`] asks the tables), and replication.
+//! [`crate::objects::cleaner`] asks the tables), and replication.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use sprat_proto::wire::checksum::Crc32c;
 
-use crate::segment::{
+use crate::objects::entry;
+use crate::objects::loans::Loans;
+use crate::objects::segment::{
     Location, MAX_SEGMENTS, Position, SEGMENT_BYTES, Segment, SegmentId, Span, State,
 };
 use crate::types::{ServerId, Version};
 
-pub mod entry;
-mod loans;
-
-use loans::Loans;
+mod lending;
 
 /// Free segments that only the cleaner may use, so that it can always go on.
 pub const SURVIVORS: u32 = 2;

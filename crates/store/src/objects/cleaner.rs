@@ -9,20 +9,20 @@
 //!                                                              what is still live in them will probably stay so)
 //! ```
 //!
-//! Live are: an object that the hash table points to; a completion that [`crate::rifl`] remembers;
+//! Live are: an object that the hash table points to; a completion that [`crate::objects::rifl`] remembers;
 //! a tombstone as long as one of the segments that may hold its object is in the log. What has died
 //! of the first two is marked in the log, so that passing by it costs no look into the tables. What
 //! always holds: a step does bounded work, between steps the log and the tables agree; what replies
-//! point into is cleaned as anything else ([`crate::log`] keeps their bytes); it never cleans what
+//! point into is cleaned as anything else ([`crate::objects::log`] keeps their bytes); it never cleans what
 //! gives less than 1/64 of a segment, so it comes to rest when memory is full of live data. If
 //! tombstones outlive their use because old segments are never worth cleaning, it cleans those,
 //! oldest first.
 
-use crate::log::Full;
-use crate::log::entry::{self, Entry, HEAD, HEADER};
-use crate::memory::Memory;
-use crate::segment::{Location, SegmentId, State};
-use crate::table::spread;
+use crate::objects::entry::{self, Entry, HEAD, HEADER};
+use crate::objects::log::Full;
+use crate::objects::memory::Memory;
+use crate::objects::segment::{Location, SegmentId, State};
+use crate::objects::table::spread;
 
 /// The work of one step, in bytes: a copied byte counts one, a live entry 256 more (it costs some cache misses).
 pub const STEP: usize = 64 << 10;
@@ -215,14 +215,14 @@ fn low(memory: &Memory) -> bool {
     let log = &memory.log;
     let bytes = u64::from(log.taken()) * u64::from(log.segment_bytes());
     let sparse = log.taken() >= TAKEN_FREELY && log.live_bytes() < bytes / 2 && log.spare() < SPARE;
-    sparse || log.available() < (log.limit() / 10).max(crate::log::MIN_SEGMENTS - 1)
+    sparse || log.available() < (log.limit() / 10).max(crate::objects::log::MIN_SEGMENTS - 1)
 }
 
 /// The fewest bytes that a segment must give: an eighth of it, or much less if writes have to wait.
 fn least_gain(memory: &Memory) -> u32 {
     let log = &memory.log;
-    let urgent = log.available() <= crate::log::MIN_SEGMENTS - 2;
-    log.segment_bytes() / if urgent { crate::log::LEAST_GAIN } else { 8 }
+    let urgent = log.available() <= crate::objects::log::MIN_SEGMENTS - 2;
+    log.segment_bytes() / if urgent { crate::objects::log::LEAST_GAIN } else { 8 }
 }
 
 /// What cleaning the segment in `slot` promises; 0 if nothing.

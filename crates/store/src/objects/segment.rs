@@ -6,10 +6,10 @@
 //! ```
 //!
 //! What always holds: bytes below `written` never change while the segment is in the log, but for
-//! checksums, which are filled in later (see [`crate::log`]), and marks of what is dead (see
-//! [`crate::log::entry`]); the memory of a segment with pins is not used again, so that replies can
+//! checksums, which are filled in later (see [`crate::objects::log`]), and marks of what is dead (see
+//! [`crate::objects::entry`]); the memory of a segment with pins is not used again, so that replies can
 //! point into it; `live` counts the bytes of entries that somebody still needs, and never those of
-//! group headers. Which entry means what is not known here: see [`crate::log::entry`].
+//! group headers. Which entry means what is not known here: see [`crate::objects::entry`].
 
 use alloc::vec;
 use alloc::vec::Vec;

@@ -18,7 +18,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::segment::Location;
+use crate::objects::segment::Location;
 use crate::types::{KeyHash, TableId};
 
 /// Entries to a line at which the table begins to grow, on average.

@@ -1,7 +1,7 @@
 use super::*;
-use crate::memory::Change;
-use crate::memory::tests::World;
 use crate::message::data::RejectRules;
+use crate::objects::memory::Change;
+use crate::objects::memory::tests::World;
 use alloc::vec::Vec;
 
 const NONE: RejectRules = RejectRules {

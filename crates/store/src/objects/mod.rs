@@ -1,0 +1,12 @@
+//! What a master keeps in memory: the log of all objects, and the tables that point into it.
+
+pub mod cleaner;
+pub mod entry;
+mod loans;
+pub mod log;
+pub mod memory;
+pub mod number;
+pub mod rifl;
+pub mod segment;
+pub mod table;
+pub mod tablet;
