@@ -1,36 +1,36 @@
-//! Bytes of the log that replies name instead of having them: pinned where they lie, or copied.
+//! The accounts of log bytes that replies refer to instead of copying them.
 //!
 //! ```text
-//!  slice.segment:  slot (24 bits): pinned, the slice's offset is that in the segment
-//!                  COPY | which one (24 bits): a copy of the slice's bytes
+//!  slice.segment   0 | slot (24 bits)          pinned: the slice's offset counts from the segment
+//!                  COPY | number (24 bits)     a copy of the slice's bytes
 //! ```
 //!
-//! A reply keeps its slices until its client has it, and a client may be slow or stopped. So what
-//! replies may hold is limited here, for all clients together, in memory that writes never need:
-//! segments that were cleaned while replies point into them (at most [`SHARE`] of the log, since no
-//! more have pins), and as many bytes of copies. Beyond both there is no slice, and the request has
-//! to come again. The transports end what makes no progress.
+//! A reply keeps its slices until its client has acknowledged it, and a client may be slow or
+//! stopped. Therefore the log limits the memory that all replies together occupy: pins on at most
+//! [`SHARE`] of its segments, and the same number of bytes in copies. Writes never need this memory.
+//! Beyond both limits there is no slice, and the client must send the request again. The transports
+//! end sessions that make no progress.
 //!
-//! What always holds: a slice's bytes do not change until it is given back; pins keep no segment in
-//! the log, only its memory out of use.
+//! Invariants: the bytes of a slice do not change until the slice is released; a pin delays the
+//! reuse of a segment's memory, but never keeps the segment in the log.
 
 use alloc::vec::Vec;
 
 use sprat_proto::rpc::Slice;
 
-/// The share of all segments that may have pins, and of all bytes that may be copied: one of so
-/// many.
+/// One of this number of segments may have pins. The same share of all bytes may be copied.
 const SHARE: u32 = 8;
-/// Marks a slice as a copy. No slot has this bit.
+/// The bit that marks a slice as a copy. No slot number has it.
 pub(super) const COPY: u32 = 1 << 31;
 
-/// What is lent.
+/// Pinned segments and copied bytes, with their limits.
 #[derive(Debug)]
 pub(super) struct Loans {
-    /// Segments with pins, and the most that may have some.
+    /// The number of segments with pins.
     pub(super) pinned: u32,
+    /// The limit of `pinned`.
     pub(super) most_pinned: u32,
-    /// Copies by their number, empty if it is free.
+    /// The copies by number. A free number has an empty one.
     pub(super) copies: Vec<Vec<u8>>,
     free: Vec<u32>,
     pub(super) copied_bytes: u64,
@@ -50,7 +50,7 @@ impl Loans {
         }
     }
 
-    /// A copy of `bytes`, if there is room for it.
+    /// Copies `bytes` and returns the slice of the copy, or `None` beyond the limit.
     pub(super) fn copy(&mut self, bytes: &[u8]) -> Option<Slice> {
         let len = bytes.len() as u64;
         if self.copied_bytes + len > self.most_copied_bytes {

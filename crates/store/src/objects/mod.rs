@@ -1,4 +1,4 @@
-//! What a master keeps in memory: the log of all objects, and the tables that point into it.
+//! Objects of a master in memory: the log that holds them and the tables that point into it.
 
 pub mod cleaner;
 pub mod entry;
