@@ -1,7 +1,9 @@
-//! Structures of counters: one for each reason to drop something, one for each event worth knowing. They only grow.
+//! A macro for structures of counters.
 
-/// Defines a structure whose fields are counters, and `each`, which tells their names, behind a prefix that sets them apart
-/// from those of other layers, and numbers.
+/// Defines a structure whose fields count events or drops, each from zero upwards.
+///
+/// The structure gets a method `each` that calls a function with every counter's name and value.
+/// The names begin with the given prefix, so that counters of several layers can share a table.
 macro_rules! counters {
     ($(#[$outer:meta])+ $Name:ident, $prefix:literal, $($(#[$doc:meta])+ $name:ident,)+) => {
         $(#[$outer])+
@@ -12,7 +14,7 @@ macro_rules! counters {
         }
 
         impl $Name {
-            /// Names and numbers.
+            /// Calls `each` with the name and the value of every counter.
             pub fn each(&self, each: &mut dyn FnMut(&'static str, u64)) {
                 $(each(concat!($prefix, stringify!($name)), self.$name);)+
             }

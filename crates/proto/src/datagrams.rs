@@ -1,17 +1,17 @@
-//! The door to a world that carries datagrams: kernel UDP, a shared-memory ring, our own UDP over a packet device, or
-//! the simulator's wire.
+//! The interface to whatever carries datagrams: kernel UDP, a shared-memory ring, our own UDP over a
+//! packet device, or the simulator's network.
 
 use core::fmt;
 use core::net::SocketAddr;
 use core::ops::Deref;
 
-/// Who sent a datagram, or who shall get it. Compared by value; means something to the driver only.
+/// The address of a peer. Only the driver that made it can interpret it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Addr {
-    /// An IP address and UDP port.
+    /// An IP address and a UDP port.
     Net(SocketAddr),
-    /// A number that the driver gave a peer: a shared-memory connection, a simulated host. Never used again for another
-    /// peer while the driver lives.
+    /// A number that the driver gave a peer, such as a shared-memory connection or a simulated host.
+    /// The driver never gives it to another peer.
     Local(u64),
 }
 
@@ -30,39 +30,39 @@ impl fmt::Debug for Addr {
     }
 }
 
-/// Most datagrams that one [`Datagrams::recv_burst`] delivers.
+/// The most datagrams that one [`Datagrams::recv_burst`] returns.
 pub const BURST: usize = 32;
 
-/// The longest part that comes by [`Datagrams::send_short`].
-pub const SHORT: usize = 4096;
+/// The longest body that [`Datagrams::send_short`] takes.
+pub const MAX_SHORT_BODY: usize = 4096;
 
-/// A header of up to 40 bytes, kept so that it can be moved by words of eight: behind its end, its bytes are zero.
+/// A header of up to 40 bytes in a zero-padded buffer, so that drivers can copy it in 8-byte words.
 #[derive(Clone, Copy, Debug)]
-pub struct Head {
-    bytes: [u8; Self::ROOM],
+pub struct PaddedHeader {
+    bytes: [u8; Self::CAPACITY],
     len: usize,
 }
 
-impl Head {
-    /// Bytes of the longest one.
-    pub const ROOM: usize = 40;
+impl PaddedHeader {
+    /// The length of the longest header in bytes.
+    pub const CAPACITY: usize = 40;
 
-    /// The first `len` of `bytes`; those behind it must be zero.
+    /// Makes a header of the first `len` bytes of `bytes`. The bytes behind them must be zero.
     #[inline]
     #[must_use]
-    pub const fn new(bytes: [u8; Self::ROOM], len: usize) -> Self {
-        Self { bytes, len: if len < Self::ROOM { len } else { Self::ROOM } }
+    pub const fn new(bytes: [u8; Self::CAPACITY], len: usize) -> Self {
+        Self { bytes, len: if len < Self::CAPACITY { len } else { Self::CAPACITY } }
     }
 
-    /// All bytes, those behind the end too.
+    /// Returns the header with its padding.
     #[inline]
     #[must_use]
-    pub const fn room(&self) -> &[u8; Self::ROOM] {
+    pub const fn padded(&self) -> &[u8; Self::CAPACITY] {
         &self.bytes
     }
 }
 
-impl Deref for Head {
+impl Deref for PaddedHeader {
     type Target = [u8];
 
     #[inline]
@@ -71,62 +71,67 @@ impl Deref for Head {
     }
 }
 
-/// The most parts (header, head, slices, trailer) in one datagram given to [`Datagrams::send`].
+/// The most parts (headers, slices, trailer) of one datagram given to [`Datagrams::send`].
 pub const MAX_PARTS: usize = 8;
 
-/// What became of a datagram given to [`Datagrams::send`].
+/// The outcome of [`Datagrams::send`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sent {
-    /// Accepted. On a lossy driver it may still be lost.
+    /// The driver accepted the datagram. A lossy driver may still lose it.
     Yes,
-    /// No room towards this peer now: nothing was taken, offer it again after the next `recv_burst`.
+    /// The driver has no room for this peer and took nothing. Retry after the next `recv_burst`.
     Full,
-    /// This peer cannot be reached any more (its ring is gone). Only drivers with `lossless()` say so.
+    /// The peer can never be reached again because its ring is gone. Only drivers with `lossless()`
+    /// return it.
     Gone,
 }
 
-/// Unreliable datagrams in bursts. Never blocks.
+/// A driver: sends and receives unreliable datagrams in bursts, and never blocks.
 ///
-/// A driver reports errors of its own by counting them; what it cannot send counts as lost. Sleeping while idle is the
-/// worker's business, not this door's.
+/// A driver counts its own errors; a datagram that it cannot send counts as lost. The trait has no
+/// methods for sleeping: the worker that polls the driver decides when to sleep.
 ///
-/// No method has a default: a wrapper around a driver has to say for each what becomes of it.
+/// No method has a default implementation, so that a wrapper cannot forget to forward one.
 pub trait Datagrams {
-    /// Receives up to [`BURST`] datagrams and returns how many; they stay readable by [`Datagrams::datagram`] until the
-    /// next call.
+    /// Receives up to [`BURST`] datagrams and returns their number. [`Datagrams::datagram`] reads
+    /// them until the next call.
     fn recv_burst(&mut self) -> usize;
 
-    /// Datagram `i` of the last burst: who sent it, and its bytes (the driver's private copy: no one else writes it).
+    /// Returns the sender and the bytes of datagram `i` of the last burst. The bytes are the
+    /// driver's private copy, which nothing else writes.
     ///
     /// # Panics
     /// If `i` is not below what the last `recv_burst` returned.
     fn datagram(&self, i: usize) -> (Addr, &[u8]);
 
-    /// Takes one datagram, the concatenation of `parts` (at most [`MAX_PARTS`], together at most
-    /// [`Datagrams::max_payload`] bytes). The bytes are copied before it returns. It may wait in a batch until
-    /// [`Datagrams::flush`].
+    /// Sends one datagram, the concatenation of `parts`: at most [`MAX_PARTS`] parts and
+    /// [`Datagrams::max_payload`] bytes. The driver copies the bytes before it returns, and may hold
+    /// the datagram in a batch until [`Datagrams::flush`].
     fn send(&mut self, to: Addr, parts: &[&[u8]]) -> Sent;
 
-    /// Takes one datagram as [`Datagrams::send`] does: a header and one part of at most [`SHORT`] bytes behind it. A driver
-    /// to which the copying of such parts costs much has a way of its own; others call `send`.
-    fn send_short(&mut self, to: Addr, head: &Head, body: &[u8]) -> Sent;
+    /// Sends one datagram, a header and a body of at most [`MAX_SHORT_BODY`] bytes, with the effect
+    /// of [`Datagrams::send`]. A driver that can copy short datagrams faster implements it; other
+    /// drivers call `send`.
+    fn send_short(&mut self, to: Addr, header: &PaddedHeader, body: &[u8]) -> Sent;
 
-    /// Sends whatever waits in a batch.
+    /// Sends the datagrams of the current batch.
     fn flush(&mut self);
 
-    /// A peer that went away since the last call (its process died, its ring was closed). Only drivers with
-    /// `lossless()` notice.
+    /// Returns a peer that has disappeared (its process died, its ring was closed) and was not yet
+    /// reported. Only drivers with `lossless()` detect this.
     fn gone(&mut self) -> Option<Addr>;
 
-    /// The largest datagram in bytes.
+    /// Returns the size of the largest datagram in bytes.
     fn max_payload(&self) -> usize;
 
-    /// True if datagrams are neither lost, reordered, doubled nor damaged, and a full peer pushes back by
-    /// [`Sent::Full`]: shared memory. Such a driver needs no checksum, no retransmission and no congestion window.
+    /// Returns true if the driver never loses, reorders, duplicates or damages datagrams, and
+    /// returns [`Sent::Full`] for a peer that does not keep up. Shared memory is such a driver: it
+    /// needs no checksum, no retransmission and no congestion window.
     fn lossless(&self) -> bool;
 
-    /// True if every datagram that arrives is as it was sent, octet by octet, so that packets have no checksum: so it is where
-    /// nothing is lost, and where both ends say that nothing but memory is between them. Both ends of a driver must be of one
-    /// mind, or neither understands the other.
+    /// Returns true if packets carry no checksum of their own because every datagram arrives byte
+    /// for byte as sent: on a lossless driver, or where the configuration of both ends declares that
+    /// only memory lies between them. Both ends of a link must agree, because the packet format
+    /// differs.
     fn intact(&self) -> bool;
 }

@@ -1,40 +1,44 @@
-//! The door to a packet device: Ethernet frames in bursts, with what the device can take off the processor. AF_PACKET,
-//! AF_XDP, tap, memif, DPDK and shared memory in `host` implement it, and pairs in memory for tests.
+//! The interface to a packet device: Ethernet frames in bursts, and the device's offloads.
+//!
+//! AF_PACKET, AF_XDP, tap, memif, DPDK and shared-memory devices implement it in `sprat`; tests use
+//! pairs of devices in memory.
 //!
 //! ```text
-//! frame    destination(6) source(6) ethertype(2) payload           no preamble, no frame check sequence, no VLAN tag
+//! frame    destination(6) source(6) ethertype(2) payload
+//!          no preamble, no frame check sequence, no VLAN tag
 //! ```
 //!
-//! Always: nothing blocks; what a device cannot do it counts itself and treats as loss. Not here: addresses above Ethernet
-//! (`net`), and how a worker sleeps (`host`).
+//! Always: no call blocks; a device counts what it cannot send, and the frame is lost. Not here:
+//! addresses above Ethernet (`net`), and how a worker sleeps (`sprat`).
 
 pub use crate::datagrams::{BURST, Sent};
 
-/// Octets of an Ethernet header.
+/// The length of an Ethernet header in bytes.
 pub const HEADER: usize = 14;
 
-/// The longest frame of all: a segment of 64 KiB less one, with room for its header. `info().max_send` may be less.
+/// The longest frame in bytes: an IP packet of 65,535 bytes and its Ethernet header. A device may
+/// take less ([`Info::max_send`]).
 pub const MAX_FRAME: usize = HEADER + 65_535;
 
-/// The most parts in one frame given to [`Device::send`]: a datagram's, and the headers before them.
+/// The most parts of one frame given to [`Device::send`]: those of a datagram, and its headers.
 pub const MAX_PARTS: usize = crate::datagrams::MAX_PARTS + 1;
 
-/// A hardware address.
+/// An Ethernet (MAC) address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, PartialOrd, Ord)]
 pub struct Mac(pub [u8; 6]);
 
 impl Mac {
-    /// All stations.
+    /// The broadcast address.
     pub const BROADCAST: Self = Self([0xff; 6]);
 
-    /// True for groups of stations, all of them included: never a sender's.
+    /// Returns true for a group address, broadcast included. A group never sends.
     #[inline]
     #[must_use]
     pub const fn is_multicast(self) -> bool {
         self.0[0] & 1 != 0
     }
 
-    /// True for one station: neither a group nor zero.
+    /// Returns true for the address of one station: neither a group nor zero.
     #[inline]
     #[must_use]
     pub const fn is_unicast(self) -> bool {
@@ -55,58 +59,63 @@ impl core::fmt::Debug for Mac {
     }
 }
 
-/// What a device knows about a frame that arrived.
+/// Receive offloads: what a device reports about a received frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Arrival {
-    /// The TCP or UDP checksum need not be looked at: the device compared it, or the frame never left this machine and its
-    /// field holds the sum of the pseudo-header only. An IPv4 header's own checksum is always there, and always looked at.
-    pub checked: bool,
-    /// Octets of payload in each of the segments that the device joined into this frame, the last one perhaps shorter; 0 if
-    /// it joined none. Lengths in the IP and UDP headers are those of the joined frame.
-    pub segment: u16,
+pub struct RxOffload {
+    /// The TCP or UDP checksum needs no verification: the device verified it, or the frame never left
+    /// this machine and its checksum field holds only the sum of the pseudo-header. The checksum of
+    /// an IPv4 header is always present and always verified.
+    pub checksum_valid: bool,
+    /// The payload bytes of each segment that the device coalesced into this frame (GRO); the last
+    /// segment may be shorter. 0 if the device coalesced none. The lengths in the IP and UDP headers
+    /// are those of the whole frame.
+    pub segment_size: u16,
 }
 
-/// What a device shall do to a frame before it leaves. Only what [`Info::offloads`] names may be asked for.
+/// A transmit offload: what the device does to a frame before it sends it. A caller may request only
+/// what [`Info::offloads`] lists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Offload {
-    /// Nothing: the frame is complete.
+    /// None: the frame is complete.
     #[default]
     None,
-    /// Compute the checksum: the ones' complement sum from octet `start` of the frame to its end, complemented, goes to
-    /// octet `start + offset`, which holds the sum of the pseudo-header, not complemented, until then.
+    /// Checksum: the device stores the complement of the ones' complement sum from byte `start` of
+    /// the frame to its end at byte `start + offset`. The caller leaves the sum of the pseudo-header,
+    /// not complemented, in that field.
     Checksum {
-        /// Where the transport's header begins.
+        /// The offset of the transport header in the frame.
         start: u16,
-        /// Where in it the checksum is: 6 for UDP, 16 for TCP.
+        /// The offset of the checksum in the transport header: 6 for UDP, 16 for TCP.
         offset: u16,
     },
-    /// Cut the payload into segments, each behind a copy of the headers with lengths, numbers and checksums of its own. The
-    /// frame looks as for `Checksum`, with the lengths of the whole.
+    /// Segmentation (GSO): the device cuts the payload into segments and puts a copy of the headers
+    /// before each, with the segment's own lengths, sequence numbers and checksums. The caller fills
+    /// in the frame as for `Checksum`, with the lengths of the whole.
     Segments {
-        /// The transport.
-        kind: Segmented,
-        /// Where the transport's header begins.
+        /// The transport protocol.
+        kind: Segmentation,
+        /// The offset of the transport header in the frame.
         start: u16,
-        /// Octets of all headers: where the payload begins.
+        /// The length of all headers in bytes, which is the offset of the payload.
         header: u16,
-        /// Octets of payload in each segment but the last.
+        /// The payload bytes of each segment but the last.
         mss: u16,
     },
 }
 
-/// Transports whose payload a device can cut.
+/// A transport protocol whose payload a device can segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Segmented {
+pub enum Segmentation {
     /// TCP over IPv4.
     Tcp4,
     /// TCP over IPv6.
     Tcp6,
-    /// UDP over either: each segment is a datagram.
+    /// UDP over IPv4 or IPv6: each segment is a datagram.
     Udp,
 }
 
-impl Segmented {
-    /// Where in the transport's header the checksum is.
+impl Segmentation {
+    /// Returns the offset of the checksum in the transport header.
     #[must_use]
     pub const fn checksum_at(self) -> u16 {
         match self {
@@ -116,80 +125,82 @@ impl Segmented {
     }
 }
 
-/// What a device can do to frames that it sends.
+/// The transmit offloads that a device has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Offloads {
-    /// [`Offload::Checksum`].
+    /// The device takes [`Offload::Checksum`].
     pub checksum: bool,
-    /// [`Offload::Segments`] with [`Segmented::Tcp4`] and [`Segmented::Tcp6`].
+    /// The device takes [`Offload::Segments`] with [`Segmentation::Tcp4`] and
+    /// [`Segmentation::Tcp6`].
     pub tcp_segments: bool,
-    /// [`Offload::Segments`] with [`Segmented::Udp`].
+    /// The device takes [`Offload::Segments`] with [`Segmentation::Udp`].
     pub udp_segments: bool,
 }
 
-/// What a device is. Does not change while it lives.
+/// The properties of a device, constant during its life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Info {
-    /// Its address.
+    /// The device's MAC address.
     pub mac: Mac,
-    /// The longest payload of a frame on the wire, its Ethernet header not counted: 1500 as a rule, up to 65,535.
+    /// The longest payload of a frame on the wire, without the Ethernet header: usually 1500, at most
+    /// 65,535.
     pub mtu: usize,
-    /// The longest frame that [`Device::send`] takes, its Ethernet header counted: [`HEADER`] + `mtu` where nothing is
-    /// segmented, up to [`MAX_FRAME`] where something is.
+    /// The longest frame that [`Device::send`] takes, with the Ethernet header: [`HEADER`] + `mtu`
+    /// without segmentation, up to [`MAX_FRAME`] with it.
     pub max_send: usize,
-    /// What it does to frames that it sends.
+    /// The transmit offloads that the device has.
     pub offloads: Offloads,
 }
 
 impl Info {
-    /// A device that offloads nothing.
+    /// Returns the properties of a device without offloads.
     #[must_use]
-    pub const fn plain(mac: Mac, mtu: usize) -> Self {
+    pub const fn without_offloads(mac: Mac, mtu: usize) -> Self {
         let offloads = Offloads { checksum: false, tcp_segments: false, udp_segments: false };
         Self { mac, mtu, max_send: HEADER + mtu, offloads }
     }
 }
 
-/// A datagram's headers, from Ethernet's to UDP's, kept so that they can be moved by words of eight: behind their end, octets are
-/// zero.
+/// The headers of a datagram, from Ethernet to UDP, in zero-padded 8-byte words, so that devices can
+/// copy them by words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Headers {
-    words: [u64; Self::ROOM / 8],
+    words: [u64; Self::CAPACITY / 8],
     len: usize,
 }
 
 impl Headers {
-    /// Octets of the longest, rounded up to whole words.
-    pub const ROOM: usize = 64;
+    /// The bytes of the longest headers, rounded up to whole words.
+    pub const CAPACITY: usize = 64;
 
-    /// Headers of `len` octets in `words`, of which each holds eight, the first one lowest; those behind the end must be zero.
+    /// Makes headers of `len` bytes from little-endian `words`. The bytes behind `len` must be zero.
     #[inline]
     #[must_use]
-    pub const fn new(words: [u64; Self::ROOM / 8], len: usize) -> Self {
-        Self { words, len: if len < Self::ROOM { len } else { Self::ROOM } }
+    pub const fn new(words: [u64; Self::CAPACITY / 8], len: usize) -> Self {
+        Self { words, len: if len < Self::CAPACITY { len } else { Self::CAPACITY } }
     }
 
-    /// The first octets of `octets`, as many as there is room for.
+    /// Makes headers from `bytes`, of which it keeps at most [`Headers::CAPACITY`].
     #[must_use]
-    pub fn of(octets: &[u8]) -> Self {
-        let len = octets.len().min(Self::ROOM);
-        let mut room = [0; Self::ROOM];
-        room[..len].copy_from_slice(&octets[..len]);
-        let mut words = [0; Self::ROOM / 8];
-        for (word, octets) in words.iter_mut().zip(room.as_chunks().0) {
-            *word = u64::from_le_bytes(*octets);
+    pub fn from_bytes(bytes: &[u8]) -> Self {
+        let len = bytes.len().min(Self::CAPACITY);
+        let mut padded = [0; Self::CAPACITY];
+        padded[..len].copy_from_slice(&bytes[..len]);
+        let mut words = [0; Self::CAPACITY / 8];
+        for (word, bytes) in words.iter_mut().zip(padded.as_chunks().0) {
+            *word = u64::from_le_bytes(*bytes);
         }
         Self { words, len }
     }
 
-    /// All words, those behind the end too.
+    /// Returns the words, padding included.
     #[inline]
     #[must_use]
-    pub const fn words(&self) -> &[u64; Self::ROOM / 8] {
+    pub const fn words(&self) -> &[u64; Self::CAPACITY / 8] {
         &self.words
     }
 
-    /// How many octets the headers are.
+    /// Returns the length of the headers in bytes.
     #[inline]
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "there is no frame without headers")]
@@ -197,56 +208,61 @@ impl Headers {
         self.len
     }
 
-    /// Whom the frame is for.
+    /// Returns the destination of the frame.
     #[inline]
     #[must_use]
-    pub const fn to(&self) -> Mac {
+    pub const fn destination(&self) -> Mac {
         let [a, b, c, d, e, f, ..] = self.words[0].to_le_bytes();
         Mac([a, b, c, d, e, f])
     }
 
-    /// All octets, those behind the end too.
+    /// Returns the headers as bytes, padding included.
     #[inline]
     #[must_use]
-    pub fn octets(&self) -> [u8; Self::ROOM] {
-        let mut octets = [0; Self::ROOM];
-        for (to, word) in octets.as_chunks_mut().0.iter_mut().zip(self.words) {
+    pub fn to_bytes(&self) -> [u8; Self::CAPACITY] {
+        let mut bytes = [0; Self::CAPACITY];
+        for (to, word) in bytes.as_chunks_mut().0.iter_mut().zip(self.words) {
             *to = word.to_le_bytes();
         }
-        octets
+        bytes
     }
 }
 
-/// A device for Ethernet frames in bursts. Never blocks.
+/// A packet device: sends and receives Ethernet frames in bursts, and never blocks.
 ///
-/// A frame may be lost, doubled, damaged or reordered on its way. It delivers frames to its own address and to groups;
-/// others it may deliver or not.
+/// The network may lose, duplicate, damage or reorder frames. A device delivers frames for its own
+/// address and for groups; it may also deliver others.
 ///
-/// No method has a default: a wrapper around a device has to say for each what becomes of it.
+/// No method has a default implementation, so that a wrapper cannot forget to forward one.
 pub trait Device {
-    /// Receives up to [`BURST`] frames and returns how many; they stay readable by [`Device::frame`] until the next call. 0
-    /// also if the device has vanished.
+    /// Receives up to [`BURST`] frames and returns their number. [`Device::frame`] reads them until
+    /// the next call. A device that has vanished returns 0.
     fn recv_burst(&mut self) -> usize;
 
-    /// Frame `i` of the last burst, its Ethernet header first, and what the device knows about it. No one else writes the
-    /// octets meanwhile. A device that joins segments may deliver more than its MTU, but no more than [`MAX_FRAME`]; a short
-    /// frame may or may not be padded to 60 octets. No alignment is promised.
+    /// Returns frame `i` of the last burst, from its Ethernet header on, and what the device reports
+    /// about it. Nothing else writes the bytes until the next burst.
+    ///
+    /// A device that coalesces segments may return more than its MTU, but at most [`MAX_FRAME`]
+    /// bytes. A short frame may be padded to 60 bytes. The frame has no particular alignment.
     ///
     /// # Panics
     /// If `i` is not below what the last `recv_burst` returned.
-    fn frame(&self, i: usize) -> (&[u8], Arrival);
+    fn frame(&self, i: usize) -> (&[u8], RxOffload);
 
-    /// Takes one frame, the concatenation of `parts`: at most [`MAX_PARTS`], some perhaps empty, the Ethernet header whole in
-    /// the first one, together at least [`HEADER`] and at most [`Info::max_send`] octets (the device pads what is too short
-    /// for its wire; what is too long, or asks for what it does not offer, it counts and drops). The octets are copied before
-    /// it returns. It may wait in a batch until [`Device::flush`].
+    /// Sends one frame, the concatenation of `parts`: at most [`MAX_PARTS`], some of which may be
+    /// empty, with the whole Ethernet header in the first, and [`HEADER`] to [`Info::max_send`] bytes
+    /// in total. The device copies the bytes before it returns, and may hold the frame in a batch
+    /// until [`Device::flush`]. It pads frames that are too short for its wire; it counts and drops
+    /// frames that are too long or request an offload that it does not have.
     ///
-    /// [`Sent::Full`]: there is no room now, nothing was taken. [`Sent::Gone`]: the device has vanished, for good.
+    /// Returns [`Sent::Full`] if the device has no room and took nothing, and [`Sent::Gone`] if the
+    /// device has vanished for good.
     fn send(&mut self, parts: &[&[u8]], offload: Offload) -> Sent;
 
-    /// Takes one frame as [`Device::send`] does: `headers`, and fewer than [`MAX_PARTS`] parts of `len` octets together
-    /// behind them. A device to which the copying of short parts costs much has a way of its own; others call [`send_whole`].
-    fn send_behind(
+    /// Sends one frame, `headers` and fewer than [`MAX_PARTS`] parts of `len` bytes in total, with
+    /// the effect of [`Device::send`]. A device that can copy short frames faster implements it;
+    /// other devices call [`send_concatenated`].
+    fn send_with_headers(
         &mut self,
         headers: &Headers,
         parts: &[&[u8]],
@@ -254,31 +270,32 @@ pub trait Device {
         offload: Offload,
     ) -> Sent;
 
-    /// Sends whatever waits in a batch.
+    /// Sends the frames of the current batch.
     fn flush(&mut self);
 
-    /// What it is.
+    /// Returns the properties of the device.
     fn info(&self) -> Info;
 
-    /// When frame `i` of the last burst arrived, by the device's or the kernel's own clock in nanoseconds, where it is known:
-    /// for measurements only.
-    fn arrived_ns(&self, i: usize) -> Option<u64>;
+    /// Returns the time at which frame `i` of the last burst was received, in nanoseconds of the
+    /// device's or the kernel's clock, if it is known. It is for measurements only.
+    fn rx_timestamp_ns(&self, i: usize) -> Option<u64>;
 
-    /// What it has counted and dropped: names and numbers that only grow.
+    /// Calls `each` with the name and the value of every counter of the device.
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64));
 }
 
-/// Sends a frame by [`Device::send`]: what [`Device::send_behind`] does where a device has no better way.
+/// Sends headers and parts as one frame by [`Device::send`]: [`Device::send_with_headers`] for
+/// devices without a faster implementation.
 #[inline]
-pub fn send_whole(
+pub fn send_concatenated(
     device: &mut (impl Device + ?Sized),
     headers: &Headers,
     parts: &[&[u8]],
     offload: Offload,
 ) -> Sent {
-    let octets = headers.octets();
+    let bytes = headers.to_bytes();
     let mut all = [&[][..]; MAX_PARTS];
-    all[0] = &octets[..headers.len()];
+    all[0] = &bytes[..headers.len()];
     all[1..=parts.len()].copy_from_slice(parts);
     device.send(&all[..=parts.len()], offload)
 }

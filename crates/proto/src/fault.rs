@@ -1,35 +1,36 @@
-//! What may go wrong with a datagram on its way, drawn from a seed: one model for the simulator's wire and for the
-//! fault-injecting wrapper around a real driver.
+//! A model of a faulty network: drops, duplicates, delays and damage, drawn from a seeded generator.
+//!
+//! The simulator's wire and the fault-injecting wrappers of real drivers and devices share it.
 
 use crate::Rng;
 
-/// How often what goes wrong, in parts per million of datagrams.
+/// Rates of faults, each in parts per million of datagrams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fault {
-    /// Lost.
+    /// Datagrams lost.
     pub drop_ppm: u32,
-    /// Delivered twice.
+    /// Datagrams delivered twice.
     pub duplicate_ppm: u32,
-    /// Held back so that later ones overtake it.
+    /// Datagrams delayed, so that later ones overtake them.
     pub reorder_ppm: u32,
-    /// One bit flipped.
+    /// Datagrams with one bit flipped.
     pub corrupt_ppm: u32,
-    /// Cut short.
+    /// Datagrams truncated.
     pub truncate_ppm: u32,
-    /// The longest time that a held-back datagram waits, in nanoseconds.
+    /// The longest delay of a delayed or duplicated datagram, in nanoseconds.
     pub reorder_ns: u64,
 }
 
-/// What becomes of one datagram.
+/// What the network does to one datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Fate {
-    /// How many copies arrive: 0, 1 or 2.
+    /// The number of copies delivered: 0, 1 or 2.
     pub copies: u8,
-    /// How much later than it would have been each copy arrives.
+    /// The extra delay of each copy.
     pub delay_ns: [u64; 2],
     /// The bit to flip in the first copy.
     pub flip_bit: Option<usize>,
-    /// The length to cut the first copy to.
+    /// The length to truncate the first copy to.
     pub cut_to: Option<usize>,
 }
 

@@ -1,11 +1,12 @@
 //! Sprat's protocols as pure state machines: bytes and time go in, bytes and events come out.
 //!
-//! Nothing here can name a clock, a socket, a thread or a source of entropy: the crate is `no_std`, and everything of
-//! that kind is handed in by the caller. The same machine therefore runs on a real network ([`Datagrams`] implemented by
-//! a driver) and in a seeded fake one.
+//! The crate is `no_std` and names no clock, socket, thread or source of entropy: the caller passes
+//! these in. The same state machine therefore runs over a real network, where a driver implements
+//! [`Datagrams`], and over a simulated one.
 //!
-//! Every machine speaks the same five verbs: `input` what arrived, `output` what to send, `event` what happened,
-//! `deadline` when to wake me, `tick` it is that time. Commands (`connect`, `request`, `reply`) only change state.
+//! Every state machine has the same five verbs: `input` takes received bytes, `output` yields bytes
+//! to send, `event` yields what happened, `deadline` says when to call next, and `tick` handles the
+//! timers that have expired. Commands (`connect`, `request`, `reply`) only change state.
 
 #![no_std]
 #![forbid(unsafe_code)]
@@ -18,11 +19,11 @@ pub mod device;
 pub mod fault;
 pub mod net;
 pub mod node;
-pub mod probe;
 pub mod rand;
 pub mod rdma;
 pub mod rpc;
 pub mod time;
+pub mod tracepoint;
 pub mod wire;
 
 pub use datagrams::{Addr, Datagrams};

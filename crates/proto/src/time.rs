@@ -1,4 +1,4 @@
-//! Time as protocol code sees it: nanoseconds since an arbitrary start, handed in by the caller.
+//! Time as the protocols see it: nanoseconds since an arbitrary start, passed in by the caller.
 
 use core::fmt;
 
@@ -9,37 +9,37 @@ pub const MS: u64 = 1_000_000;
 /// One second in nanoseconds.
 pub const SECOND: u64 = 1_000_000_000;
 
-/// A point in time: nanoseconds since a start that every caller of one machine shares.
+/// A point in time, in nanoseconds since a start that all callers of one state machine share.
 ///
-/// Durations are plain `u64` nanoseconds in variables that end in `_ns`.
+/// A duration is a `u64` of nanoseconds in a variable whose name ends in `_ns`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Instant(u64);
 
 impl Instant {
     /// The start of time.
     pub const ZERO: Self = Self(0);
-    /// A time that never comes.
+    /// A deadline that never expires.
     pub const NEVER: Self = Self(u64::MAX);
 
-    /// The instant `ns` nanoseconds after the start.
+    /// Returns the instant `ns` nanoseconds after the start.
     #[must_use]
     pub const fn from_ns(ns: u64) -> Self {
         Self(ns)
     }
 
-    /// Nanoseconds since the start.
+    /// Returns the nanoseconds since the start.
     #[must_use]
     pub const fn as_ns(self) -> u64 {
         self.0
     }
 
-    /// The instant `ns` later, or [`Instant::NEVER`] if that is past the end of time.
+    /// Returns the instant `ns` later, or [`Instant::NEVER`] if it is out of range.
     #[must_use]
     pub const fn after(self, ns: u64) -> Self {
         Self(self.0.saturating_add(ns))
     }
 
-    /// Nanoseconds from `earlier` to `self`, or 0 if `earlier` is later.
+    /// Returns the nanoseconds from `earlier` to `self`, or 0 if `earlier` is later.
     #[must_use]
     pub const fn since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)

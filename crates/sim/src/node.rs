@@ -56,7 +56,7 @@ struct Peer {
 impl<M: Machine> Node<M> {
     /// A process with an endpoint of this `config`.
     pub fn new(machine: M, config: Config, rng: Rng) -> Self {
-        let endpoint = Endpoint::new(config, rng, sprat_proto::probe::NoProbe);
+        let endpoint = Endpoint::new(config, rng, sprat_proto::tracepoint::NoProbe);
         Self { machine, endpoint, links: BTreeMap::new(), more: false }
     }
 

@@ -16,7 +16,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr};
 
-use sprat_proto::datagrams::{BURST, Head, Sent};
+use sprat_proto::datagrams::{BURST, PaddedHeader, Sent};
 use sprat_proto::fault::Fault;
 use sprat_proto::time::{MS, US};
 use sprat_proto::wire::checksum::crc32c;
@@ -402,7 +402,7 @@ impl Datagrams for Port<'_> {
         self.wire.send(self.host, to, parts)
     }
 
-    fn send_short(&mut self, to: Addr, head: &Head, body: &[u8]) -> Sent {
+    fn send_short(&mut self, to: Addr, head: &PaddedHeader, body: &[u8]) -> Sent {
         self.send(to, &[head, body])
     }
 

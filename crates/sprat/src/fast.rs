@@ -6,11 +6,11 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use sprat_proto::probe::{NoProbe, Probe};
 use sprat_proto::rpc::{
     CHANNELS, Config, Endpoint, Event, Message, RequestError, RpcId, ServerRpc, SessionId, Slice,
     Slices,
 };
+use sprat_proto::tracepoint::{NoProbe, Probe};
 use sprat_proto::{Instant, Rng};
 
 use crate::driver::Driver;

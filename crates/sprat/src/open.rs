@@ -3,8 +3,8 @@
 use std::io;
 
 use sprat_proto::Rng;
-use sprat_proto::probe::{NoProbe, Probe};
 use sprat_proto::rpc::Config;
+use sprat_proto::tracepoint::{NoProbe, Probe};
 
 use crate::doors::{Options, Way};
 use crate::driver::Driver;

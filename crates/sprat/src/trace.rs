@@ -9,7 +9,7 @@
 //!                                               └ away ┘                              Serve and Answer to Sent
 //! ```
 //! From one mark to the next all time belongs to one layer, so that the parts of a way add up to the whole of it. The marks of
-//! the transport are those of [`sprat_proto::probe`]; drivers and devices get theirs by a wrapper (`watch`), which is there
+//! the transport are those of [`sprat_proto::tracepoint`]; drivers and devices get theirs by a wrapper (`watch`), which is there
 //! only where marks were asked for: where none were, there is nothing that could cost anything. [`mod@sample`] makes of the
 //! marks what a request cost each side, and of both sides a whole round trip.
 //!
@@ -21,7 +21,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use sprat_proto::probe::{Point, Probe};
+use sprat_proto::tracepoint::{Probe, Tracepoint};
 
 use sprat_sys::clock::Clock;
 
@@ -221,13 +221,13 @@ impl Marks {
 
 impl Probe for Marks {
     #[inline]
-    fn mark(&mut self, point: Point, rpc: u64) {
-        match point {
-            Point::ClientRequest => self.now(Step::Request, rpc),
-            Point::ServiceStart => self.now(Step::Serve, rpc),
-            Point::ServiceEnd => self.now(Step::Answer, rpc),
-            Point::ClientDone => self.now(Step::Done, rpc),
-            Point::ClientSent | Point::ServerSent => self.at(0, Step::Given, rpc),
+    fn hit(&mut self, tracepoint: Tracepoint, rpc: u64) {
+        match tracepoint {
+            Tracepoint::ClientRequest => self.now(Step::Request, rpc),
+            Tracepoint::ServiceStart => self.now(Step::Serve, rpc),
+            Tracepoint::ServiceEnd => self.now(Step::Answer, rpc),
+            Tracepoint::ClientDone => self.now(Step::Done, rpc),
+            Tracepoint::ClientSent | Tracepoint::ServerSent => self.at(0, Step::Given, rpc),
             // Neither is a border: the transport has it before and after.
             _ => {}
         }

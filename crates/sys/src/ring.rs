@@ -27,7 +27,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, compiler_fence, fence};
 
-use sprat_proto::datagrams::Head;
+use sprat_proto::datagrams::PaddedHeader;
 use sprat_proto::device::Headers;
 
 use crate::memory::Region;
@@ -52,7 +52,7 @@ pub const MAX_SIZE: usize = 1 << 26;
 
 const LINE: usize = 64;
 const WORD: usize = 8;
-const _: () = assert!(WORD + Head::ROOM <= LINE);
+const _: () = assert!(WORD + PaddedHeader::CAPACITY <= LINE);
 const HEAD: usize = 0;
 const SLEEPING: usize = 8;
 const WAITING: usize = 128;
@@ -210,14 +210,14 @@ impl Producer {
     /// # Panics
     /// As [`Producer::push`].
     #[inline(always)]
-    pub fn push_short(&mut self, head: &Head, body: &[u8]) -> Result<Push, Broken> {
+    pub fn push_short(&mut self, head: &PaddedHeader, body: &[u8]) -> Result<Push, Broken> {
         let len = head.len() + body.len();
         if !self.has_place(len)? {
             return Ok(Push::Full);
         }
         let at = self.place.offset(self.tail) + WORD;
         // All of its room, since every record has as much.
-        self.place.memory.copy_words_in(at, head.room().as_chunks().0);
+        self.place.memory.copy_words_in(at, head.padded().as_chunks().0);
         self.place.memory.copy_in(at + head.len(), body);
         Ok(self.done(len))
     }
@@ -237,7 +237,7 @@ impl Producer {
         len: usize,
     ) -> Result<Push, Broken> {
         // All room of the headers is written, and must be the record's.
-        let room = (headers.len() + len).max(Headers::ROOM);
+        let room = (headers.len() + len).max(Headers::CAPACITY);
         if !self.has_place(room)? {
             return Ok(Push::Full);
         }

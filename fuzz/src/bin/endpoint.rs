@@ -11,8 +11,8 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use libfuzzer_sys::fuzz_target;
-use sprat_proto::datagrams::{BURST, Head, Sent};
-use sprat_proto::probe::NoProbe;
+use sprat_proto::datagrams::{BURST, PaddedHeader, Sent};
+use sprat_proto::tracepoint::NoProbe;
 use sprat_proto::rpc::{
     Config, Endpoint, Event, Message, RpcId, ServerRpc, SessionId, Slice, Slices,
 };
@@ -67,7 +67,7 @@ impl Datagrams for Port {
         Sent::Yes
     }
 
-    fn send_short(&mut self, to: Addr, head: &Head, body: &[u8]) -> Sent {
+    fn send_short(&mut self, to: Addr, head: &PaddedHeader, body: &[u8]) -> Sent {
         self.send(to, &[head, body])
     }
 

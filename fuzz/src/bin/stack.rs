@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use libfuzzer_sys::fuzz_target;
 use sprat_proto::datagrams::{Addr, Datagrams};
 use sprat_proto::device::{
-    Arrival, BURST, Device, HEADER, Headers, Info, MAX_FRAME, Mac, Offload, Sent, send_whole,
+    RxOffload, BURST, Device, HEADER, Headers, Info, MAX_FRAME, Mac, Offload, Sent, send_concatenated,
 };
 use sprat_proto::net::{Config, Port, V4};
 use sprat_proto::time::MS;
@@ -26,8 +26,8 @@ const SEEN: usize = 64;
 
 struct Nic {
     info: Info,
-    inbox: VecDeque<(Vec<u8>, Arrival)>,
-    burst: Vec<(Vec<u8>, Arrival)>,
+    inbox: VecDeque<(Vec<u8>, RxOffload)>,
+    burst: Vec<(Vec<u8>, RxOffload)>,
     sent: Vec<Vec<u8>>,
 }
 
@@ -37,7 +37,7 @@ impl Device for Nic {
         self.burst.len()
     }
 
-    fn frame(&self, i: usize) -> (&[u8], Arrival) {
+    fn frame(&self, i: usize) -> (&[u8], RxOffload) {
         (&self.burst[i].0, self.burst[i].1)
     }
 
@@ -48,14 +48,14 @@ impl Device for Nic {
         Sent::Yes
     }
 
-    fn send_behind(
+    fn send_with_headers(
         &mut self,
         headers: &Headers,
         parts: &[&[u8]],
         _: usize,
         offload: Offload,
     ) -> Sent {
-        send_whole(self, headers, parts, offload)
+        send_concatenated(self, headers, parts, offload)
     }
 
     fn flush(&mut self) {}
@@ -64,7 +64,7 @@ impl Device for Nic {
         self.info
     }
 
-    fn arrived_ns(&self, _: usize) -> Option<u64> {
+    fn rx_timestamp_ns(&self, _: usize) -> Option<u64> {
         None
     }
 
@@ -87,7 +87,7 @@ impl World {
         let mut rng = Rng::seeded(1);
         let ports = [0, 1].map(|side| {
             let nic = Nic {
-                info: Info::plain(MACS[side], 1500),
+                info: Info::without_offloads(MACS[side], 1500),
                 inbox: VecDeque::new(),
                 burst: Vec::new(),
                 sent: Vec::new(),
@@ -122,7 +122,7 @@ impl World {
                     self.seen.pop_front();
                 }
                 self.seen.push_back((1 - side, frame.clone()));
-                self.ports[1 - side].device_mut().inbox.push_back((frame, Arrival::default()));
+                self.ports[1 - side].device_mut().inbox.push_back((frame, RxOffload::default()));
             }
         }
     }
@@ -153,7 +153,7 @@ impl World {
                     mend(&mut frame);
                 }
                 let segment = if arg > 200 { u16::from(arg) } else { 0 };
-                let arrival = Arrival { checked: op & 64 != 0, segment };
+                let arrival = RxOffload { checksum_valid: op & 64 != 0, segment_size: segment };
                 self.ports[to].device_mut().inbox.push_back((frame, arrival));
             }
             5 | 6 => {
@@ -166,7 +166,7 @@ impl World {
                 self.ports[side]
                     .device_mut()
                     .inbox
-                    .push_back((frame, Arrival { checked: true, segment: 0 }));
+                    .push_back((frame, RxOffload { checksum_valid: true, segment_size: 0 }));
             }
             _ => {}
         }

@@ -11,7 +11,7 @@ use super::reassembly::{Key, Part};
 use super::short::Short;
 use super::stack::{Item, Joined, Place, Stack};
 use crate::Instant;
-use crate::device::{Arrival, Mac};
+use crate::device::{Mac, RxOffload};
 use crate::wire::arp::{Arp, Op};
 use crate::wire::checksum::Sum;
 use crate::wire::ethernet::{self, Ethernet, HEADER};
@@ -30,13 +30,19 @@ struct Found<'a> {
     place: Place,
     /// Where in the frame, or in the whole, it begins.
     start: usize,
-    arrival: Arrival,
+    arrival: RxOffload,
 }
 
 impl Stack {
     /// Deals with a frame of the burst; false if it was a datagram and nothing else can have come of it.
     #[inline]
-    pub(super) fn frame(&mut self, now: Instant, i: usize, frame: &[u8], arrival: Arrival) -> bool {
+    pub(super) fn frame(
+        &mut self,
+        now: Instant,
+        i: usize,
+        frame: &[u8],
+        arrival: RxOffload,
+    ) -> bool {
         if let Some(short) = &self.short
             && let Some((from, payload)) = short.datagram(frame, arrival)
         {
@@ -50,7 +56,7 @@ impl Stack {
     }
 
     #[inline(never)]
-    fn any_frame(&mut self, now: Instant, i: usize, frame: &[u8], arrival: Arrival) {
+    fn any_frame(&mut self, now: Instant, i: usize, frame: &[u8], arrival: RxOffload) {
         let Some((ethernet, packet)) = Ethernet::parse(frame) else {
             self.stats.drop_length += 1;
             return;
@@ -79,7 +85,7 @@ impl Stack {
         i: usize,
         ethernet: &Ethernet,
         packet: &[u8],
-        arrival: Arrival,
+        arrival: RxOffload,
     ) {
         let (header, bytes) = match Ipv4::parse(packet) {
             Ok(parsed) => parsed,
@@ -174,7 +180,7 @@ impl Stack {
         i: usize,
         ethernet: &Ethernet,
         packet: &[u8],
-        arrival: Arrival,
+        arrival: RxOffload,
     ) {
         let (header, rest) = match Ipv6::parse(packet) {
             Ok(parsed) => parsed,
@@ -323,7 +329,8 @@ impl Stack {
     ) {
         // Wholes of a burst are few: as many as its frames.
         let place = Place::Whole(self.wholes.len());
-        let found = Found { bytes: &whole, place, start: 0, arrival: Arrival::default(), ..found };
+        let found =
+            Found { bytes: &whole, place, start: 0, arrival: RxOffload::default(), ..found };
         if let (ipv6::ICMPV6, IpAddr::V6(from), IpAddr::V6(to)) = (protocol, found.from, found.to) {
             // RFC 6980: neighbour discovery is never fragmented, so its hops do not count as a neighbour's.
             let header = Ipv6 { next: protocol, hops: 0, from, to };
@@ -353,7 +360,7 @@ impl Stack {
         };
         let unsummed = header.checksum == 0 && found.from.is_ipv4();
         // The pseudo-header has UDP's own length, which what is behind the datagram may have raised above.
-        if !arrival.checked && !unsummed {
+        if !arrival.checksum_valid && !unsummed {
             let padded = bytes.len() - udp::HEADER - payload.len();
             let sum = if padded > 0 { sum.word(!(padded as u16)) } else { sum };
             let unfinished = self.config.unfinished && header.checksum == sum.folded();
@@ -376,7 +383,7 @@ impl Stack {
         let start = start + udp::HEADER;
         let end = start + payload.len();
         let item = Item { from, port: header.to, place, start, end };
-        let segment = usize::from(arrival.segment);
+        let segment = usize::from(arrival.segment_size);
         if segment == 0 || payload.len() <= segment {
             self.items.push(item);
         } else {

@@ -82,7 +82,7 @@ impl Stack {
             let sum = path.udp_sum.word(udp_len).word(udp_len);
             udp::in_field(parts.iter().fold(sum, |sum, part| sum.bytes(part)))
         };
-        device.send_behind(&path.headers(udp_len, checksum), parts, len, offload)
+        device.send_with_headers(&path.headers(udp_len, checksum), parts, len, offload)
     }
 
     /// The same where no path holds: makes one, or goes without.

@@ -51,7 +51,7 @@ pub(super) struct Path {
     pub(super) epoch: u32,
     pub(super) until: Instant,
     /// The headers, as above: in words, as a device takes them.
-    pub(super) words: [u64; Headers::ROOM / 8],
+    pub(super) words: [u64; Headers::CAPACITY / 8],
     /// Their octets.
     pub(super) len: usize,
     pub(super) ip_sum: Sum,
@@ -67,7 +67,7 @@ pub(super) const NOWHERE: Path = Path {
     port: 0,
     epoch: 0,
     until: Instant::ZERO,
-    words: [0; Headers::ROOM / 8],
+    words: [0; Headers::CAPACITY / 8],
     len: 0,
     ip_sum: Sum::new(),
     pseudo_sum: Sum::new(),
@@ -90,7 +90,7 @@ impl Path {
     pub(super) fn new(ends: &Ends, epoch: u32, until: Instant) -> Self {
         let Ends { key, macs: (own, next), from, port, to, mtu } = *ends;
         let mut path = Self { key, to, port, epoch, until, ..NOWHERE };
-        let mut head = [0; Headers::ROOM];
+        let mut head = [0; Headers::CAPACITY];
         let ethernet = |kind| Ethernet { to: next, from: own, kind }.emit();
         let ports = udp::Udp { from: port, to: to.port(), checksum: 0 }.emit(0);
         let ip = match (from, to.ip()) {
@@ -117,7 +117,7 @@ impl Path {
         path.len = HEADER + ip + udp::HEADER;
         head[HEADER + ip..path.len].copy_from_slice(&ports);
         head[path.len - 4..path.len].fill(0);
-        path.words = *Headers::of(&head).words();
+        path.words = *Headers::from_bytes(&head).words();
         path.room = mtu.saturating_sub(ip + udp::HEADER);
         path
     }

@@ -6,7 +6,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use super::paths::plain;
 use super::{BindError, Config, Event, Stack};
-use crate::datagrams::{Addr, Datagrams, Head, Sent};
+use crate::datagrams::{Addr, Datagrams, PaddedHeader, Sent};
 use crate::device::{Device, HEADER, Mac};
 use crate::wire::{ipv4, ipv6, udp};
 use crate::{Instant, Rng};
@@ -149,7 +149,7 @@ impl<D: Device> Datagrams for Port<D> {
     }
 
     #[inline]
-    fn send_short(&mut self, to: Addr, head: &Head, body: &[u8]) -> Sent {
+    fn send_short(&mut self, to: Addr, head: &PaddedHeader, body: &[u8]) -> Sent {
         self.send(to, &[head, body])
     }
 

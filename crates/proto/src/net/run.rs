@@ -12,7 +12,7 @@ use core::net::SocketAddr;
 
 use super::paths::Path;
 use super::stack::Stack;
-use crate::device::{Device, HEADER, MAX_FRAME, Offload, Segmented, Sent};
+use crate::device::{Device, HEADER, MAX_FRAME, Offload, Segmentation, Sent};
 use crate::wire::{ipv4, ipv6, udp};
 
 /// Datagrams below this are not worth gathering.
@@ -102,8 +102,8 @@ impl Stack {
                 let headers = path.headers(udp_len, path.pseudo_sum.word(udp_len).folded());
                 let (header, mss) = (path.len as u16, run.segment as u16);
                 let offload =
-                    Offload::Segments { kind: Segmented::Udp, start: start as u16, header, mss };
-                device.send_behind(&headers, &[&run.bytes], len, offload)
+                    Offload::Segments { kind: Segmentation::Udp, start: start as u16, header, mss };
+                device.send_with_headers(&headers, &[&run.bytes], len, offload)
             }
         };
         if sent != Sent::Full {

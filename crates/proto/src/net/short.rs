@@ -12,7 +12,7 @@
 use core::net::{Ipv4Addr, SocketAddrV4};
 use core::ops::Range;
 
-use crate::device::{Arrival, HEADER, Mac};
+use crate::device::{HEADER, Mac, RxOffload};
 use crate::wire::checksum::Sum;
 use crate::wire::{ethernet, ipv4, udp};
 
@@ -64,7 +64,7 @@ impl Short {
     pub(super) fn datagram(
         &self,
         frame: &[u8],
-        arrival: Arrival,
+        arrival: RxOffload,
     ) -> Option<(SocketAddrV4, Range<usize>)> {
         let head: &[u8; HEADERS] = frame.first_chunk()?;
         let [a, b, c, d, e] = words(head);
@@ -81,14 +81,15 @@ impl Short {
         // The header's octets: from the one of the version on to the end of our address.
         let halves = |word: u64| (word & 0xffff_ffff).wrapping_add(word >> 32);
         let sum = halves(c).wrapping_add(halves(d)).wrapping_add(b >> 48).wrapping_add(e & 0xffff);
-        let unsummed = arrival.checked || u16::from_le_bytes([head[40], head[41]]) == 0;
+        let unsummed = arrival.checksum_valid || u16::from_le_bytes([head[40], head[41]]) == 0;
         if Sum::of_pairs(sum).checksum() != 0 || !unsummed {
             return None;
         }
         let ip_len = usize::from((c as u16).swap_bytes());
         let udp_len = usize::from(((e >> 48) as u16).swap_bytes());
         let payload = HEADERS..HEADER + ip_len;
-        let whole = arrival.segment == 0 || udp_len <= udp::HEADER + usize::from(arrival.segment);
+        let whole =
+            arrival.segment_size == 0 || udp_len <= udp::HEADER + usize::from(arrival.segment_size);
         if ip_len != udp_len + ipv4::HEADER
             || udp_len < udp::HEADER
             || payload.end > frame.len()

@@ -19,8 +19,8 @@ use super::{
     CloseReason, Event, MAX_MESSAGE, Message, Payload, RequestError, RpcError, RpcId, SessionId,
     trace_id,
 };
-use crate::probe::{Point, Probe};
 use crate::time::US;
+use crate::tracepoint::{Probe, Tracepoint};
 use crate::wire::rpc::{ASK, EXECUTING, Kind, Packet, ResetReason, SEQ_MAX};
 use crate::{Addr, Instant};
 
@@ -107,7 +107,7 @@ impl<P: Probe> Endpoint<P> {
         slot.out.granted =
             if self.lossless { slot.out.len } else { peer.unscheduled.max(1).min(slot.out.len) };
         slot.token = session.token;
-        self.probe.mark(Point::ClientRequest, slot.trace());
+        self.probe.hit(Tracepoint::ClientRequest, slot.trace());
         let (peer, deadline) = (slot.peer, slot.deadline);
         let due = self.now.after(self.pto_ns(peer)).min(deadline);
         self.arm(i, due);
@@ -191,7 +191,7 @@ impl<P: Probe> Endpoint<P> {
     pub(super) fn call_sent(&mut self, i: u32) {
         let slot = &mut self.slots[i];
         slot.exposed = true;
-        self.probe.mark(Point::ClientSent, slot.trace());
+        self.probe.hit(Tracepoint::ClientSent, slot.trace());
     }
 
     /// Ends a request: gives its slices and its slot back, and its channel to the next one.
@@ -464,10 +464,10 @@ impl<P: Probe> Endpoint<P> {
     #[inline]
     fn respond<'b>(&mut self, i: u32, packet: &Packet, payload: Payload<'b>) -> Event<'b> {
         let trace = trace_id(packet.token, packet.channel, packet.seq);
-        self.probe.mark(Point::ClientReceived, trace);
+        self.probe.hit(Tracepoint::ClientReceived, trace);
         self.stats.responses += 1;
         let (rpc, tag) = self.finish(i);
-        self.probe.mark(Point::ClientDone, trace);
+        self.probe.hit(Tracepoint::ClientDone, trace);
         Event::Response { rpc, tag, payload }
     }
 

@@ -15,8 +15,8 @@ use super::output::ControlBody;
 use super::session::INDEX_MAX;
 use super::slot::{Incoming, Role, Slot};
 use crate::Instant;
-use crate::probe::Probe;
 use crate::time::{MS, US};
+use crate::tracepoint::Probe;
 use crate::wire::rpc::{Kind, Packet, TO_CLIENT};
 
 /// Messages granted at a time.

@@ -10,8 +10,8 @@ use super::endpoint::Endpoint;
 use super::output::ControlBody;
 use super::session::{Phase, State, Word};
 use super::slab::NONE;
-use crate::probe::Probe;
 use crate::time::US;
+use crate::tracepoint::Probe;
 use crate::wire::rpc::{DoneEntry, HEADER, Kind, Packet, SEQ_MAX};
 use crate::{Addr, Instant};
 

@@ -20,8 +20,8 @@ use super::session::{
 use super::slab::NONE;
 use super::{CHANNELS, CloseReason, SessionId};
 use crate::datagrams::Sent;
-use crate::probe::Probe;
 use crate::time::{MS, SECOND};
+use crate::tracepoint::Probe;
 use crate::wire::rpc::{
     AcceptBody, CRC, CookieBody, HEAD_MAX, Kind, OpenBody, Packet, ResetReason, SEQ_MAX, TO_CLIENT,
     VERSION,

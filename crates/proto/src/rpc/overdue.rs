@@ -12,8 +12,8 @@ use super::output::ControlBody;
 use super::slot::Role;
 use super::{CloseReason, RpcError};
 use crate::Instant;
-use crate::probe::Probe;
 use crate::time::{MS, SECOND, US};
+use crate::tracepoint::Probe;
 use crate::wire::rpc::{Kind, Packet, ProbeBody};
 
 /// The longest wait between two probes of one request.

@@ -16,8 +16,8 @@ use super::session::{HALF, INDEX_BITS, INDEX_MAX, ServerSession, State, Word, ah
 use super::slab::{Chunks, NONE};
 use super::slot::{Incoming, Missing, Outgoing, Placed, Role, claim};
 use super::{CHANNELS, Event, MAX_MESSAGE, Message, Payload, ServerRpc, trace_id};
-use crate::probe::{Point, Probe};
 use crate::time::{SECOND, US};
+use crate::tracepoint::{Probe, Tracepoint};
 use crate::wire::rpc::{ASK, EXECUTING, Kind, Packet, ProbeBody, ResetReason, TO_CLIENT, TTL};
 use crate::{Addr, Instant};
 
@@ -236,8 +236,8 @@ impl<P: Probe> Endpoint<P> {
         self.executing += 1;
         self.stats.requests += 1;
         let trace = trace_id(packet.token, packet.channel, packet.seq);
-        self.probe.mark(Point::ServerReceived, trace);
-        self.probe.mark(Point::ServiceStart, trace);
+        self.probe.hit(Tracepoint::ServerReceived, trace);
+        self.probe.hit(Tracepoint::ServiceStart, trace);
         Some(Event::Request {
             rpc: handle(session.name(s), packet.channel, packet.seq),
             payload,
@@ -381,7 +381,7 @@ impl<P: Probe> Endpoint<P> {
         let seq = session.channels[channel].seq();
         session.channels[channel] = Word::new(seq, State::Reply);
         let channel = channel as u8;
-        self.probe.mark(Point::ServiceEnd, trace_id(session.token, channel, seq));
+        self.probe.hit(Tracepoint::ServiceEnd, trace_id(session.token, channel, seq));
         self.executing -= 1;
         self.stats.replies += 1;
         Some((s, channel, seq))
@@ -440,7 +440,7 @@ impl<P: Probe> Endpoint<P> {
     pub(super) fn reply_sent(&mut self, i: u32) {
         let slot = &mut self.slots[i];
         let (name, channel, seq) = (slot.session, usize::from(slot.channel), slot.seq);
-        self.probe.mark(Point::ServerSent, slot.trace());
+        self.probe.hit(Tracepoint::ServerSent, slot.trace());
         if self.lossless {
             self.sessions[name & INDEX_MAX].channels[channel] = Word::new(seq, State::Done);
             return self.free_slot(i);

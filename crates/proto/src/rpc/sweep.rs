@@ -8,8 +8,8 @@ use super::server::seconds;
 use super::session::{INDEX_MAX, State, Word};
 use super::slot::{Role, Slot};
 use crate::Instant;
-use crate::probe::Probe;
 use crate::time::{MS, SECOND, US};
+use crate::tracepoint::Probe;
 
 /// Where the sweep is.
 #[derive(Debug, Default)]

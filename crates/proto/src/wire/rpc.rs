@@ -16,7 +16,7 @@ use zerocopy::byteorder::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::checksum::{Crc32c, step};
-use crate::datagrams::Head;
+use crate::datagrams::PaddedHeader;
 
 /// The version that this file speaks.
 pub const VERSION: u8 = 1;
@@ -280,7 +280,7 @@ impl Whole {
     /// The header and its extension before a message of `len` bytes.
     #[inline(always)]
     #[must_use]
-    pub fn head(&self, len: u32) -> Head {
+    pub fn head(&self, len: u32) -> PaddedHeader {
         let flags = if self.to_client { TO_CLIENT } else { 0 }
             | if self.ttl_us.is_some() { TTL } else { 0 }
             | if self.ts_echo_us.is_some() { ECHO } else { 0 };
@@ -295,11 +295,11 @@ impl Whole {
             self.token,
             u64::from(self.ttl_us.unwrap_or(0)) << 32,
         ];
-        let mut bytes = [0; Head::ROOM];
+        let mut bytes = [0; PaddedHeader::CAPACITY];
         for (to, word) in bytes.as_chunks_mut().0.iter_mut().zip(words) {
             *to = word.to_be_bytes();
         }
-        Head::new(bytes, HEADER + 4 * ext_words as usize)
+        PaddedHeader::new(bytes, HEADER + 4 * ext_words as usize)
     }
 
     /// The header and the message, if a datagram is such a packet: one that [`parse`] accepts, with nothing in it that this

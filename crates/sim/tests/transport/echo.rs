@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use sprat_proto::probe::NoProbe;
 use sprat_proto::rpc::{
     Config, Endpoint, Event, Message, RpcError, RpcId, ServerRpc, SessionId, Slice, Slices,
 };
 use sprat_proto::time::{MS, US};
+use sprat_proto::tracepoint::NoProbe;
 use sprat_proto::{Instant, Rng};
 use sprat_sim::queue::Queue;
 use sprat_sim::wire::HostId;

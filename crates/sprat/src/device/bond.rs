@@ -17,7 +17,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use rustix::event::epoll;
 use sprat_proto::Instant;
-use sprat_proto::device::{Arrival, Device, Headers, Info, Mac, Offload, Sent};
+use sprat_proto::device::{Device, Headers, Info, Mac, Offload, RxOffload, Sent};
 use sprat_proto::time::MS;
 
 use super::{AnyNic, Nic};
@@ -199,7 +199,7 @@ impl Device for Bond {
         0
     }
 
-    fn frame(&self, i: usize) -> (&[u8], Arrival) {
+    fn frame(&self, i: usize) -> (&[u8], RxOffload) {
         self.members[self.current].device.frame(i)
     }
 
@@ -208,16 +208,16 @@ impl Device for Bond {
         self.send_by(&bytes[..len], |device| device.send(parts, offload))
     }
 
-    fn send_behind(
+    fn send_with_headers(
         &mut self,
         headers: &Headers,
         parts: &[&[u8]],
         len: usize,
         offload: Offload,
     ) -> Sent {
-        let octets = headers.octets();
+        let octets = headers.to_bytes();
         self.send_by(&octets[..headers.len()], |device| {
-            device.send_behind(headers, parts, len, offload)
+            device.send_with_headers(headers, parts, len, offload)
         })
     }
 
@@ -231,8 +231,8 @@ impl Device for Bond {
         self.info
     }
 
-    fn arrived_ns(&self, i: usize) -> Option<u64> {
-        self.members[self.current].device.arrived_ns(i)
+    fn rx_timestamp_ns(&self, i: usize) -> Option<u64> {
+        self.members[self.current].device.rx_timestamp_ns(i)
     }
 
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {

@@ -23,7 +23,8 @@ use rustix::time::{
     timerfd_settime,
 };
 use sprat_proto::device::{
-    Arrival, BURST, Device, HEADER, Headers, Info, MAX_PARTS, Mac, Offload, Sent, send_whole,
+    BURST, Device, HEADER, Headers, Info, MAX_PARTS, Mac, Offload, RxOffload, Sent,
+    send_concatenated,
 };
 
 use super::{Nic, Options};
@@ -169,7 +170,7 @@ impl Dpdk {
         let mtu = if options.mtu == 0 { 1500 } else { options.mtu };
         // SAFETY: a string that ends, and a structure that the shim fills in.
         checked(unsafe { sprat_dpdk_open(device.as_ptr(), mtu, BURST as u16, &raw mut port) })?;
-        let info = Info::plain(Mac(port.mac), usize::from(port.mtu));
+        let info = Info::without_offloads(Mac(port.mac), usize::from(port.mtu));
         let none = Frame { bytes: ptr::null(), len: 0, checked: 0, mbuf: ptr::null_mut() };
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
@@ -226,11 +227,11 @@ impl Device for Dpdk {
     }
 
     #[inline]
-    fn frame(&self, i: usize) -> (&[u8], Arrival) {
+    fn frame(&self, i: usize) -> (&[u8], RxOffload) {
         let frame = &self.burst[..self.count][i];
         // SAFETY: a buffer that was received and not yet given back, which needs `self` mutably; that long, and nobody else's.
         let bytes = unsafe { std::slice::from_raw_parts(frame.bytes, frame.len as usize) };
-        (bytes, Arrival { checked: frame.checked != 0, segment: 0 })
+        (bytes, RxOffload { checksum_valid: frame.checked != 0, segment_size: 0 })
     }
 
     fn send(&mut self, parts: &[&[u8]], offload: Offload) -> Sent {
@@ -261,14 +262,14 @@ impl Device for Dpdk {
     }
 
     #[inline]
-    fn send_behind(
+    fn send_with_headers(
         &mut self,
         headers: &Headers,
         parts: &[&[u8]],
         _: usize,
         offload: Offload,
     ) -> Sent {
-        send_whole(self, headers, parts, offload)
+        send_concatenated(self, headers, parts, offload)
     }
 
     fn flush(&mut self) {
@@ -280,7 +281,7 @@ impl Device for Dpdk {
         self.info
     }
 
-    fn arrived_ns(&self, _: usize) -> Option<u64> {
+    fn rx_timestamp_ns(&self, _: usize) -> Option<u64> {
         None
     }
 

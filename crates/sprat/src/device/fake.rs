@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
 use sprat_proto::device::{
-    Arrival, BURST, Device, HEADER, Headers, Info, MAX_PARTS, Mac, Offload, Sent, send_whole,
+    BURST, Device, HEADER, Headers, Info, MAX_PARTS, Mac, Offload, RxOffload, Sent,
+    send_concatenated,
 };
 
 use super::Nic;
@@ -53,7 +54,7 @@ pub struct Fake {
 pub fn pair(macs: [Mac; 2], mtu: usize) -> io::Result<[Fake; 2]> {
     let (a, b) = (Arc::new(Half::new()?), Arc::new(Half::new()?));
     let end = |mac, incoming: &Arc<Half>, outgoing: &Arc<Half>| Fake {
-        info: Info::plain(mac, mtu),
+        info: Info::without_offloads(mac, mtu),
         incoming: Arc::clone(incoming),
         outgoing: Arc::clone(outgoing),
         burst: Vec::new(),
@@ -71,8 +72,8 @@ impl Device for Fake {
         n
     }
 
-    fn frame(&self, i: usize) -> (&[u8], Arrival) {
-        (&self.burst[i], Arrival::default())
+    fn frame(&self, i: usize) -> (&[u8], RxOffload) {
+        (&self.burst[i], RxOffload::default())
     }
 
     fn send(&mut self, parts: &[&[u8]], offload: Offload) -> Sent {
@@ -93,14 +94,14 @@ impl Device for Fake {
         Sent::Yes
     }
 
-    fn send_behind(
+    fn send_with_headers(
         &mut self,
         headers: &Headers,
         parts: &[&[u8]],
         _: usize,
         offload: Offload,
     ) -> Sent {
-        send_whole(self, headers, parts, offload)
+        send_concatenated(self, headers, parts, offload)
     }
 
     fn flush(&mut self) {}
@@ -109,7 +110,7 @@ impl Device for Fake {
         self.info
     }
 
-    fn arrived_ns(&self, _: usize) -> Option<u64> {
+    fn rx_timestamp_ns(&self, _: usize) -> Option<u64> {
         None
     }
 

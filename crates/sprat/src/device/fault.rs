@@ -10,7 +10,9 @@ use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 
 use sprat_proto::Rng;
-use sprat_proto::device::{Arrival, Device, HEADER, Headers, Info, Offload, Sent, send_whole};
+use sprat_proto::device::{
+    Device, HEADER, Headers, Info, Offload, RxOffload, Sent, send_concatenated,
+};
 use sprat_proto::fault::Fault;
 
 use super::Nic;
@@ -76,7 +78,7 @@ impl<N: Nic> Device for Faulty<N> {
         self.inner.recv_burst()
     }
 
-    fn frame(&self, i: usize) -> (&[u8], Arrival) {
+    fn frame(&self, i: usize) -> (&[u8], RxOffload) {
         self.inner.frame(i)
     }
 
@@ -121,14 +123,14 @@ impl<N: Nic> Device for Faulty<N> {
         Sent::Yes
     }
 
-    fn send_behind(
+    fn send_with_headers(
         &mut self,
         headers: &Headers,
         parts: &[&[u8]],
         _: usize,
         offload: Offload,
     ) -> Sent {
-        send_whole(self, headers, parts, offload)
+        send_concatenated(self, headers, parts, offload)
     }
 
     fn flush(&mut self) {
@@ -139,8 +141,8 @@ impl<N: Nic> Device for Faulty<N> {
         self.inner.info()
     }
 
-    fn arrived_ns(&self, i: usize) -> Option<u64> {
-        self.inner.arrived_ns(i)
+    fn rx_timestamp_ns(&self, i: usize) -> Option<u64> {
+        self.inner.rx_timestamp_ns(i)
     }
 
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {

@@ -22,7 +22,7 @@ use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 
-use sprat_proto::device::{Arrival, Device, Headers, Info, Mac, Offload, Sent};
+use sprat_proto::device::{Device, Headers, Info, Mac, Offload, RxOffload, Sent};
 
 pub mod bond;
 mod burst;
@@ -52,7 +52,7 @@ pub trait Nic: Device + Send {
     /// The owner is awake again and polls. Harmless without a `doze` before it.
     fn wake(&mut self);
 
-    /// Whether each frame that arrives says when ([`Device::arrived_ns`]), by the kernel's clock of the day.
+    /// Whether each frame that arrives says when ([`Device::rx_timestamp_ns`]), by the kernel's clock of the day.
     fn stamps(&self) -> bool;
 
     /// Whether it has a carrier: frames may arrive where they are sent. Costs a system call or two.
@@ -71,7 +71,7 @@ impl Device for AnyNic {
         (**self).recv_burst()
     }
     #[inline]
-    fn frame(&self, i: usize) -> (&[u8], Arrival) {
+    fn frame(&self, i: usize) -> (&[u8], RxOffload) {
         (**self).frame(i)
     }
     #[inline]
@@ -79,14 +79,14 @@ impl Device for AnyNic {
         (**self).send(parts, offload)
     }
     #[inline]
-    fn send_behind(
+    fn send_with_headers(
         &mut self,
         headers: &Headers,
         parts: &[&[u8]],
         len: usize,
         offload: Offload,
     ) -> Sent {
-        (**self).send_behind(headers, parts, len, offload)
+        (**self).send_with_headers(headers, parts, len, offload)
     }
     #[inline]
     fn flush(&mut self) {
@@ -95,8 +95,8 @@ impl Device for AnyNic {
     fn info(&self) -> Info {
         (**self).info()
     }
-    fn arrived_ns(&self, i: usize) -> Option<u64> {
-        (**self).arrived_ns(i)
+    fn rx_timestamp_ns(&self, i: usize) -> Option<u64> {
+        (**self).rx_timestamp_ns(i)
     }
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
         (**self).counters(each);

@@ -21,8 +21,8 @@ use std::sync::atomic::Ordering;
 use rustix::io::Errno;
 use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, sendmmsg, sendmsg};
 use sprat_proto::device::{
-    Arrival, BURST, Device, HEADER, Headers, Info, MAX_FRAME, MAX_PARTS, Mac, Offload, Offloads,
-    Sent, send_whole,
+    BURST, Device, HEADER, Headers, Info, MAX_FRAME, MAX_PARTS, Mac, Offload, Offloads, RxOffload,
+    Sent, send_concatenated,
 };
 
 use super::{Nic, OpenError, Options, filter, interface, vnet};
@@ -78,7 +78,7 @@ struct Ring {
 struct Lent {
     at: usize,
     len: usize,
-    arrival: Arrival,
+    arrival: RxOffload,
     ns: u64,
 }
 
@@ -168,15 +168,17 @@ impl Packet {
             self.counted.cut += 1;
             return None;
         }
-        let mut arrival = Arrival {
-            checked: status & (libc::TP_STATUS_CSUMNOTREADY | libc::TP_STATUS_CSUM_VALID) != 0,
-            segment: 0,
+        let mut arrival = RxOffload {
+            checksum_valid: status & (libc::TP_STATUS_CSUMNOTREADY | libc::TP_STATUS_CSUM_VALID)
+                != 0,
+            segment_size: 0,
         };
         if self.vnet {
             let mut vnet = [0; vnet::LEN];
             self.ring.memory.copy_out(slot + mac - vnet::LEN, &mut vnet);
             let more = vnet::arrival(vnet);
-            arrival = Arrival { checked: arrival.checked || more.checked, ..more };
+            arrival =
+                RxOffload { checksum_valid: arrival.checksum_valid || more.checksum_valid, ..more };
         }
         let ns = u64::from(word(16)) * 1_000_000_000 + u64::from(word(20));
         Some(Lent { at: slot + mac, len: kept, arrival, ns })
@@ -402,7 +404,7 @@ impl Device for Packet {
     }
 
     #[inline]
-    fn frame(&self, i: usize) -> (&[u8], Arrival) {
+    fn frame(&self, i: usize) -> (&[u8], RxOffload) {
         let lent = &self.burst[..self.count][i];
         // SAFETY: the bytes lie in a slot that the kernel handed over and that is given back only by `recv_burst`, which
         // needs `self` mutably; until then neither side writes them (the status word lies before them).
@@ -443,14 +445,14 @@ impl Device for Packet {
     }
 
     #[inline]
-    fn send_behind(
+    fn send_with_headers(
         &mut self,
         headers: &Headers,
         parts: &[&[u8]],
         _: usize,
         offload: Offload,
     ) -> Sent {
-        send_whole(self, headers, parts, offload)
+        send_concatenated(self, headers, parts, offload)
     }
 
     fn flush(&mut self) {
@@ -464,7 +466,7 @@ impl Device for Packet {
         self.info
     }
 
-    fn arrived_ns(&self, i: usize) -> Option<u64> {
+    fn rx_timestamp_ns(&self, i: usize) -> Option<u64> {
         self.burst[..self.count].get(i).map(|lent| lent.ns)
     }
 

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use sprat_proto::device::{
-    Arrival, Device, HEADER, Headers, Info, MAX_FRAME, MAX_PARTS, Offload, Sent,
+    Device, HEADER, Headers, Info, MAX_FRAME, MAX_PARTS, Offload, RxOffload, Sent,
 };
 use sprat_proto::wire::checksum::Sum;
 use sprat_proto::wire::ethernet::{self, Ethernet};
@@ -199,7 +199,7 @@ impl<N: Nic> Device for Capture<N> {
     fn recv_burst(&mut self) -> usize {
         let n = self.inner.recv_burst();
         for i in 0..n {
-            let ns = self.inner.arrived_ns(i).unwrap_or_else(clock::wall_ns);
+            let ns = self.inner.rx_timestamp_ns(i).unwrap_or_else(clock::wall_ns);
             self.frame.clear();
             self.frame.extend_from_slice(self.inner.frame(i).0);
             complete(&mut self.frame);
@@ -208,7 +208,7 @@ impl<N: Nic> Device for Capture<N> {
         n
     }
 
-    fn frame(&self, i: usize) -> (&[u8], Arrival) {
+    fn frame(&self, i: usize) -> (&[u8], RxOffload) {
         self.inner.frame(i)
     }
 
@@ -217,15 +217,15 @@ impl<N: Nic> Device for Capture<N> {
         self.sent(sent, parts, offload)
     }
 
-    fn send_behind(
+    fn send_with_headers(
         &mut self,
         headers: &Headers,
         parts: &[&[u8]],
         len: usize,
         offload: Offload,
     ) -> Sent {
-        let sent = self.inner.send_behind(headers, parts, len, offload);
-        let octets = headers.octets();
+        let sent = self.inner.send_with_headers(headers, parts, len, offload);
+        let octets = headers.to_bytes();
         let mut all = [&[][..]; MAX_PARTS];
         all[0] = &octets[..headers.len()];
         all[1..=parts.len()].copy_from_slice(parts);
@@ -240,8 +240,8 @@ impl<N: Nic> Device for Capture<N> {
         self.inner.info()
     }
 
-    fn arrived_ns(&self, i: usize) -> Option<u64> {
-        self.inner.arrived_ns(i)
+    fn rx_timestamp_ns(&self, i: usize) -> Option<u64> {
+        self.inner.rx_timestamp_ns(i)
     }
 
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {

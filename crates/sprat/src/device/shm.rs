@@ -14,7 +14,8 @@ use std::os::fd::BorrowedFd;
 
 use arrayvec::ArrayVec;
 use sprat_proto::device::{
-    Arrival, BURST, Device, HEADER, Headers, Info, MAX_PARTS, Mac, Offload, Sent, send_whole,
+    BURST, Device, HEADER, Headers, Info, MAX_PARTS, Mac, Offload, RxOffload, Sent,
+    send_concatenated,
 };
 use sprat_proto::time::MS;
 use sprat_proto::{Addr, Datagrams as _, Instant};
@@ -96,7 +97,7 @@ impl Frames {
         let mut this = Self {
             shm,
             locator,
-            info: Info::plain(mac, options.mtu),
+            info: Info::without_offloads(mac, options.mtu),
             server: None,
             listens: options.listens,
             addresses: BTreeMap::new(),
@@ -219,9 +220,9 @@ impl Device for Frames {
     }
 
     #[inline]
-    fn frame(&self, i: usize) -> (&[u8], Arrival) {
+    fn frame(&self, i: usize) -> (&[u8], RxOffload) {
         // The octets came through memory alone; but the peer may have got them from a wire.
-        (self.shm.record(usize::from(self.burst[i])).1, Arrival::default())
+        (self.shm.record(usize::from(self.burst[i])).1, RxOffload::default())
     }
 
     fn send(&mut self, parts: &[&[u8]], offload: Offload) -> Sent {
@@ -248,7 +249,7 @@ impl Device for Frames {
         }
     }
 
-    fn send_behind(
+    fn send_with_headers(
         &mut self,
         headers: &Headers,
         parts: &[&[u8]],
@@ -256,13 +257,13 @@ impl Device for Frames {
         offload: Offload,
     ) -> Sent {
         let fits = headers.len() >= HEADER && headers.len() + len <= self.info.max_send;
-        match self.towards(headers.to()) {
+        match self.towards(headers.destination()) {
             Some(to) if fits && offload == Offload::None => {
-                let sent = self.shm.send_behind(to, headers, parts, len);
+                let sent = self.shm.send_with_headers(to, headers, parts, len);
                 self.sent(sent)
             }
             // To all, or to nobody: there is time.
-            _ => send_whole(self, headers, parts, offload),
+            _ => send_concatenated(self, headers, parts, offload),
         }
     }
 
@@ -274,7 +275,7 @@ impl Device for Frames {
         self.info
     }
 
-    fn arrived_ns(&self, _: usize) -> Option<u64> {
+    fn rx_timestamp_ns(&self, _: usize) -> Option<u64> {
         None
     }
 

@@ -13,8 +13,8 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use sprat_proto::device::{
-    Arrival, BURST, Device, HEADER, Headers, Info, MAX_FRAME, MAX_PARTS, Mac, Offload, Offloads,
-    Sent, send_whole,
+    BURST, Device, HEADER, Headers, Info, MAX_FRAME, MAX_PARTS, Mac, Offload, Offloads, RxOffload,
+    Sent, send_concatenated,
 };
 
 use super::{Nic, OpenError, Options, vnet};
@@ -34,7 +34,7 @@ pub struct Tap {
     offload: bool,
     bytes: Box<[u8]>,
     /// Where each frame of the last burst is in `bytes`, and what is known about it.
-    burst: Vec<(usize, usize, Arrival)>,
+    burst: Vec<(usize, usize, RxOffload)>,
     gone: bool,
     counted: Counted,
 }
@@ -149,7 +149,7 @@ impl Device for Tap {
         self.burst.len()
     }
 
-    fn frame(&self, i: usize) -> (&[u8], Arrival) {
+    fn frame(&self, i: usize) -> (&[u8], RxOffload) {
         let (start, end, arrival) = self.burst[i];
         (&self.bytes[start..end], arrival)
     }
@@ -188,14 +188,14 @@ impl Device for Tap {
     }
 
     /// Frames go at once: there is no call that takes several.
-    fn send_behind(
+    fn send_with_headers(
         &mut self,
         headers: &Headers,
         parts: &[&[u8]],
         _: usize,
         offload: Offload,
     ) -> Sent {
-        send_whole(self, headers, parts, offload)
+        send_concatenated(self, headers, parts, offload)
     }
 
     fn flush(&mut self) {}
@@ -204,7 +204,7 @@ impl Device for Tap {
         self.info
     }
 
-    fn arrived_ns(&self, _: usize) -> Option<u64> {
+    fn rx_timestamp_ns(&self, _: usize) -> Option<u64> {
         None
     }
 

@@ -5,7 +5,7 @@
 //! ```
 //! Numbers are in the machine's order.
 
-use sprat_proto::device::{Arrival, Offload, Segmented};
+use sprat_proto::device::{Offload, RxOffload, Segmentation};
 
 /// Octets of the header.
 pub(super) const LEN: usize = 10;
@@ -25,9 +25,9 @@ pub(super) fn emit(offload: Offload) -> [u8; LEN] {
         Offload::Checksum { start, offset } => (0, 0, 0, start, offset),
         Offload::Segments { kind, start, header, mss } => {
             let of = match kind {
-                Segmented::Tcp4 => TCPV4,
-                Segmented::Tcp6 => TCPV6,
-                Segmented::Udp => UDP,
+                Segmentation::Tcp4 => TCPV4,
+                Segmentation::Tcp6 => TCPV6,
+                Segmentation::Udp => UDP,
             };
             (of, header, mss, start, kind.checksum_at())
         }
@@ -37,10 +37,10 @@ pub(super) fn emit(offload: Offload) -> [u8; LEN] {
 }
 
 /// What the header of a frame that arrived says.
-pub(super) fn arrival(header: [u8; LEN]) -> Arrival {
+pub(super) fn arrival(header: [u8; LEN]) -> RxOffload {
     let segment = u16::from_le(u16::from_le_bytes([header[4], header[5]]));
-    Arrival {
-        checked: header[0] & (NEEDS_CSUM | DATA_VALID) != 0,
-        segment: if header[1] == 0 { 0 } else { segment },
+    RxOffload {
+        checksum_valid: header[0] & (NEEDS_CSUM | DATA_VALID) != 0,
+        segment_size: if header[1] == 0 { 0 } else { segment },
     }
 }

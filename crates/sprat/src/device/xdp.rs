@@ -21,7 +21,8 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use rustix::event::{Timespec, epoll, poll};
 use rustix::net::sockopt;
 use sprat_proto::device::{
-    Arrival, BURST, Device, HEADER, Headers, Info, MAX_FRAME, MAX_PARTS, Offload, Sent, send_whole,
+    BURST, Device, HEADER, Headers, Info, MAX_FRAME, MAX_PARTS, Offload, RxOffload, Sent,
+    send_concatenated,
 };
 
 use super::{Nic, OpenError, Options, Way, interface};
@@ -188,7 +189,7 @@ impl Xdp {
             _map: map,
             way,
             index: link.index,
-            info: Info::plain(mac, link.mtu.min(longest - HEADER)),
+            info: Info::without_offloads(mac, link.mtu.min(longest - HEADER)),
             parted,
             gone: false,
             counted: Counted::default(),
@@ -346,15 +347,15 @@ impl Device for Xdp {
     }
 
     #[inline]
-    fn frame(&self, i: usize) -> (&[u8], Arrival) {
+    fn frame(&self, i: usize) -> (&[u8], RxOffload) {
         let lent = self.found.frames[..self.found.count][i];
         if lent.joined {
-            return (&self.found.joined[lent.at..lent.at + lent.len], Arrival::default());
+            return (&self.found.joined[lent.at..lent.at + lent.len], RxOffload::default());
         }
         let memory = self.queues[lent.queue].memory();
         // SAFETY: the octets lie in a chunk that the kernel handed over by `rx` and gets back only by `recv_burst` or `doze`,
         // which need `self` mutably; until then neither side writes them.
-        (unsafe { memory.lend(lent.at, lent.len) }, Arrival::default())
+        (unsafe { memory.lend(lent.at, lent.len) }, RxOffload::default())
     }
 
     fn send(&mut self, parts: &[&[u8]], offload: Offload) -> Sent {
@@ -381,14 +382,14 @@ impl Device for Xdp {
     }
 
     #[inline]
-    fn send_behind(
+    fn send_with_headers(
         &mut self,
         headers: &Headers,
         parts: &[&[u8]],
         _: usize,
         offload: Offload,
     ) -> Sent {
-        send_whole(self, headers, parts, offload)
+        send_concatenated(self, headers, parts, offload)
     }
 
     fn flush(&mut self) {
@@ -399,7 +400,7 @@ impl Device for Xdp {
         self.info
     }
 
-    fn arrived_ns(&self, _: usize) -> Option<u64> {
+    fn rx_timestamp_ns(&self, _: usize) -> Option<u64> {
         None
     }
 

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use sprat_proto::datagrams::{Head, Sent};
+use sprat_proto::datagrams::{PaddedHeader, Sent};
 use sprat_proto::fault::Fault;
 use sprat_proto::{Addr, Datagrams, Instant, Rng};
 
@@ -125,7 +125,7 @@ impl<D: Datagrams> Datagrams for Faulty<D> {
     }
 
     #[inline]
-    fn send_short(&mut self, to: Addr, head: &Head, body: &[u8]) -> Sent {
+    fn send_short(&mut self, to: Addr, head: &PaddedHeader, body: &[u8]) -> Sent {
         self.send(to, &[head, body])
     }
 
@@ -209,7 +209,7 @@ mod tests {
             self.0.push(parts.concat());
             Sent::Yes
         }
-        fn send_short(&mut self, to: Addr, head: &Head, body: &[u8]) -> Sent {
+        fn send_short(&mut self, to: Addr, head: &PaddedHeader, body: &[u8]) -> Sent {
             self.send(to, &[head, body])
         }
         fn flush(&mut self) {}

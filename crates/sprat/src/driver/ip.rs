@@ -19,7 +19,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
 
-use sprat_proto::datagrams::{Head, Sent};
+use sprat_proto::datagrams::{PaddedHeader, Sent};
 use sprat_proto::device::Mac;
 use sprat_proto::net::{Config, Event, Port, V4};
 use sprat_proto::{Addr, Datagrams, Device as _, Instant};
@@ -271,7 +271,7 @@ impl Datagrams for Stack {
     }
 
     #[inline]
-    fn send_short(&mut self, to: Addr, head: &Head, body: &[u8]) -> Sent {
+    fn send_short(&mut self, to: Addr, head: &PaddedHeader, body: &[u8]) -> Sent {
         self.port.send_short(to, head, body)
     }
 

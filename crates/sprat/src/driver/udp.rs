@@ -27,7 +27,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use arrayvec::ArrayVec;
 use rustix::event::epoll;
 use rustix::net::sockopt;
-use sprat_proto::datagrams::{BURST, Head, MAX_PARTS, Sent};
+use sprat_proto::datagrams::{BURST, MAX_PARTS, PaddedHeader, Sent};
 use sprat_proto::{Addr, Datagrams, Instant};
 use sprat_sys::datagram::{self, MAX_RECV, Name, Outgoing, Received};
 
@@ -471,7 +471,7 @@ impl Datagrams for Udp {
     }
 
     #[inline]
-    fn send_short(&mut self, to: Addr, head: &Head, body: &[u8]) -> Sent {
+    fn send_short(&mut self, to: Addr, head: &PaddedHeader, body: &[u8]) -> Sent {
         self.send(to, &[head, body])
     }
 

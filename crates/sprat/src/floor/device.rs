@@ -7,7 +7,7 @@ use std::io;
 use std::net::Ipv4Addr;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use sprat_proto::device::{Device as _, HEADER, Mac, Offload, Segmented, Sent};
+use sprat_proto::device::{Device as _, HEADER, Mac, Offload, Segmentation, Sent};
 use sprat_proto::wire::ethernet::{self, Ethernet};
 use sprat_proto::wire::ipv4::{self, Ipv4};
 use sprat_proto::wire::udp::{self, Udp};
@@ -186,7 +186,7 @@ pub fn device_stream(open: [Open<'_>; 2], limits: Limits) -> io::Result<Flow> {
         let (payload, offload) = if info.offloads.udp_segments {
             let segments = ((info.max_send - HEADERS) / mss).clamp(1, MOST_SEGMENTS);
             let (start, header) = ((HEADER + ipv4::HEADER) as u16, HEADERS as u16);
-            let kind = Segmented::Udp;
+            let kind = Segmentation::Udp;
             (segments * mss, Offload::Segments { kind, start, header, mss: mss as u16 })
         } else {
             (mss, Offload::None)

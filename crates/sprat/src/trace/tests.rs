@@ -3,7 +3,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use rustix::event::epoll;
 use sprat_proto::Rng;
 use sprat_proto::datagrams::Sent;
-use sprat_proto::device::{Arrival, Device, Headers, Info, Mac, Offload};
+use sprat_proto::device::{Device, Headers, Info, Mac, Offload, RxOffload};
 
 use super::sample::*;
 use super::watch::WatchedNic;
@@ -326,22 +326,22 @@ impl Device for Takes {
     fn recv_burst(&mut self) -> usize {
         0
     }
-    fn frame(&self, _: usize) -> (&[u8], Arrival) {
+    fn frame(&self, _: usize) -> (&[u8], RxOffload) {
         unreachable!("it never receives")
     }
     fn send(&mut self, _: &[&[u8]], _: Offload) -> Sent {
         self.whole += 1;
         Sent::Yes
     }
-    fn send_behind(&mut self, _: &Headers, _: &[&[u8]], _: usize, _: Offload) -> Sent {
+    fn send_with_headers(&mut self, _: &Headers, _: &[&[u8]], _: usize, _: Offload) -> Sent {
         self.behind += 1;
         Sent::Yes
     }
     fn flush(&mut self) {}
     fn info(&self) -> Info {
-        Info::plain(Mac([2; 6]), 1500)
+        Info::without_offloads(Mac([2; 6]), 1500)
     }
-    fn arrived_ns(&self, i: usize) -> Option<u64> {
+    fn rx_timestamp_ns(&self, i: usize) -> Option<u64> {
         Some(i as u64)
     }
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
@@ -385,8 +385,8 @@ fn wrappers_call_what_they_are_called_by() {
         (Box::new(nic()), 7),
     ];
     for (mut wrapper, queues) in wrappers {
-        let headers = Headers::of(&[2; 42]);
-        assert_eq!(wrapper.send_behind(&headers, &[b"body"], 4, Offload::None), Sent::Yes);
+        let headers = Headers::from_bytes(&[2; 42]);
+        assert_eq!(wrapper.send_with_headers(&headers, &[b"body"], 4, Offload::None), Sent::Yes);
         let (mut whole, mut behind) = (0, 0);
         wrapper.counters(&mut |name, n| match name {
             "whole" => whole += n,
@@ -395,6 +395,6 @@ fn wrappers_call_what_they_are_called_by() {
         });
         assert_eq!((whole, behind), (0, 1));
         assert_eq!((wrapper.stamps(), wrapper.carries(), wrapper.queues()), (true, false, queues));
-        assert_eq!(wrapper.arrived_ns(3), Some(3));
+        assert_eq!(wrapper.rx_timestamp_ns(3), Some(3));
     }
 }

@@ -6,8 +6,8 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use sprat_proto::datagrams::{Head, Sent};
-use sprat_proto::device::{Arrival, Device, Headers, Info, Offload};
+use sprat_proto::datagrams::{PaddedHeader, Sent};
+use sprat_proto::device::{Device, Headers, Info, Offload, RxOffload};
 use sprat_proto::rpc::{Event, Message, RequestError, RpcId, ServerRpc, SessionId, Slice, Slices};
 use sprat_proto::{Addr, Datagrams, Instant};
 
@@ -76,7 +76,7 @@ impl<D: Driver> Datagrams for Watched<D> {
     }
 
     #[inline]
-    fn send_short(&mut self, to: Addr, head: &Head, body: &[u8]) -> Sent {
+    fn send_short(&mut self, to: Addr, head: &PaddedHeader, body: &[u8]) -> Sent {
         self.unflushed = true;
         self.inside(Step::Send, |inner| inner.send_short(to, head, body))
     }
@@ -164,7 +164,7 @@ impl Device for WatchedNic {
     }
 
     #[inline]
-    fn frame(&self, i: usize) -> (&[u8], Arrival) {
+    fn frame(&self, i: usize) -> (&[u8], RxOffload) {
         self.inner.frame(i)
     }
 
@@ -178,7 +178,7 @@ impl Device for WatchedNic {
     }
 
     #[inline]
-    fn send_behind(
+    fn send_with_headers(
         &mut self,
         headers: &Headers,
         parts: &[&[u8]],
@@ -187,7 +187,7 @@ impl Device for WatchedNic {
     ) -> Sent {
         self.unflushed = true;
         self.marks.now(Step::Send, 0);
-        let sent = self.inner.send_behind(headers, parts, len, offload);
+        let sent = self.inner.send_with_headers(headers, parts, len, offload);
         self.marks.now(Step::SentIp, 0);
         sent
     }
@@ -206,8 +206,8 @@ impl Device for WatchedNic {
     fn info(&self) -> Info {
         self.inner.info()
     }
-    fn arrived_ns(&self, i: usize) -> Option<u64> {
-        self.inner.arrived_ns(i)
+    fn rx_timestamp_ns(&self, i: usize) -> Option<u64> {
+        self.inner.rx_timestamp_ns(i)
     }
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
         self.inner.counters(each);

@@ -3,7 +3,7 @@
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sprat::device::fake;
 use sprat::device::{AnyNic, Nic, Options, Way, memif, open, shm};
-use sprat_proto::device::{Arrival, Device as _, HEADER, Mac, Offload, Sent};
+use sprat_proto::device::{Device as _, HEADER, Mac, Offload, RxOffload, Sent};
 use sprat_sys::netns::{DEV, Wire};
 
 /// An Ethernet type for experiments: nothing but our tests sends it.
@@ -162,7 +162,7 @@ pub(crate) fn frame(from: Mac, to: Mac, number: u32, len: usize) -> Vec<u8> {
 }
 
 /// The next frames of ours that arrive: at least `n`, waiting for them.
-pub(crate) fn receive(nic: &mut AnyNic, n: usize) -> Vec<(Vec<u8>, Arrival)> {
+pub(crate) fn receive(nic: &mut AnyNic, n: usize) -> Vec<(Vec<u8>, RxOffload)> {
     let mut frames = Vec::new();
     while frames.len() < n {
         let before = frames.len();
@@ -175,7 +175,7 @@ pub(crate) fn receive(nic: &mut AnyNic, n: usize) -> Vec<(Vec<u8>, Arrival)> {
 }
 
 /// The frames of ours that arrive until it is quiet.
-pub(crate) fn drain(nic: &mut AnyNic) -> Vec<(Vec<u8>, Arrival)> {
+pub(crate) fn drain(nic: &mut AnyNic) -> Vec<(Vec<u8>, RxOffload)> {
     let mut frames = Vec::new();
     let mut idle = 0;
     loop {
@@ -199,7 +199,7 @@ pub(crate) fn sleep(nic: &mut impl Nic, at_most: &Timespec) -> bool {
     woken
 }
 
-fn arrived(nic: &mut AnyNic) -> Vec<(Vec<u8>, Arrival)> {
+fn arrived(nic: &mut AnyNic) -> Vec<(Vec<u8>, RxOffload)> {
     let n = nic.recv_burst();
     let frames = (0..n).map(|i| nic.frame(i)).map(|(bytes, arrival)| (bytes.to_vec(), arrival));
     frames.filter(|(bytes, _)| bytes.get(12..14) == Some(&KIND.to_be_bytes()[..])).collect()

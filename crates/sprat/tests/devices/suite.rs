@@ -3,7 +3,7 @@
 use sprat::device::Nic as _;
 use sprat_proto::Rng;
 use sprat_proto::device::{
-    BURST, Device as _, HEADER, Headers, MAX_PARTS, Offload, Segmented, Sent,
+    BURST, Device as _, HEADER, Headers, MAX_PARTS, Offload, Segmentation, Sent,
 };
 use sprat_sys::netns::link;
 
@@ -59,7 +59,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases
 }
 
-fn bytes_of(frames: Vec<(Vec<u8>, sprat_proto::device::Arrival)>) -> Vec<Vec<u8>> {
+fn bytes_of(frames: Vec<(Vec<u8>, sprat_proto::device::RxOffload)>) -> Vec<Vec<u8>> {
     frames.into_iter().map(|(bytes, _)| bytes).collect()
 }
 
@@ -116,10 +116,10 @@ fn parts(kind: &Kind) {
         pair.a.flush();
         assert_eq!(bytes_of(receive(&mut pair.b, 1)), [&whole[..]]);
         for head in [42, 62] {
-            let (headers, rest) = (Headers::of(&whole[..head]), &whole[head..]);
+            let (headers, rest) = (Headers::from_bytes(&whole[..head]), &whole[head..]);
             let (a, b) = rest.split_at(rest.len() / 3);
             assert_eq!(
-                pair.a.send_behind(&headers, &[a, &[], b], rest.len(), Offload::None),
+                pair.a.send_with_headers(&headers, &[a, &[], b], rest.len(), Offload::None),
                 Sent::Yes
             );
             pair.a.flush();
@@ -321,7 +321,7 @@ fn stamps(kind: &Kind) {
     send(&mut pair.a, &frame(a, b, 1, 100));
     for _ in 0..1_000_000 {
         if pair.b.recv_burst() > 0 {
-            let stamp = pair.b.arrived_ns(0);
+            let stamp = pair.b.rx_timestamp_ns(0);
             assert_eq!(stamp.is_some_and(|ns| ns > 0), pair.b.stamps(), "{stamp:?}");
             return;
         }
@@ -382,19 +382,19 @@ fn segments(kind: &Kind) {
         let start = UDP as u16;
         let offload = match mss {
             0 => Offload::Checksum { start, offset: 6 },
-            mss => Offload::Segments { kind: Segmented::Udp, start, header: DATA as u16, mss },
+            mss => Offload::Segments { kind: Segmentation::Udp, start, header: DATA as u16, mss },
         };
         assert_eq!(pair.a.send(&[&sent[..DATA], &sent[DATA..]], offload), Sent::Yes);
         pair.a.flush();
         let mut payload = Vec::new();
         while payload.len() < len {
             for (bytes, arrival) in datagrams(&mut pair) {
-                let joined = arrival.segment > 0;
-                assert!(!joined || arrival.segment == mss, "{arrival:?}");
+                let joined = arrival.segment_size > 0;
+                assert!(!joined || arrival.segment_size == mss, "{arrival:?}");
                 assert!(joined || bytes.len() <= HEADER + MTU);
                 let right = sum(&bytes[UDP..], pseudo(&bytes)) == 0xffff;
                 assert!(
-                    right || arrival.checked,
+                    right || arrival.checksum_valid,
                     "a checksum that nobody computed and nobody vouches for"
                 );
                 payload.extend_from_slice(&bytes[DATA..]);
@@ -405,7 +405,7 @@ fn segments(kind: &Kind) {
 }
 
 /// Our datagrams in the next burst that `b` gets.
-fn datagrams(pair: &mut Pair) -> Vec<(Vec<u8>, sprat_proto::device::Arrival)> {
+fn datagrams(pair: &mut Pair) -> Vec<(Vec<u8>, sprat_proto::device::RxOffload)> {
     let mut n = pair.b.recv_burst();
     if n == 0 {
         assert!(

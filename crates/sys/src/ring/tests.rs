@@ -68,10 +68,10 @@ fn a_header_and_a_part_make_the_record_that_they_would_make_as_parts() {
     // More than a lap, through every place in a line and at the end of the ring.
     for number in 0..8000 {
         let (head_len, len) = ([0, 32, 36, 40][number % 4], number % 300);
-        let mut head = [0; Head::ROOM];
+        let mut head = [0; PaddedHeader::CAPACITY];
         (0..head_len).for_each(|i| head[i] = (number + i) as u8 | 1);
         let body: Vec<u8> = (0..len).map(|i| (number * 7 + i) as u8).collect();
-        let pushed = producer.push_short(&Head::new(head, head_len), &body).unwrap();
+        let pushed = producer.push_short(&PaddedHeader::new(head, head_len), &body).unwrap();
         assert_eq!(pushed, Push::Done { wake: false });
         assert_eq!(producer.push(&[&head[..head_len], &body]).unwrap(), Push::Done { wake: false });
         let n = consumer.pop(&mut buffer).unwrap().unwrap();
@@ -89,7 +89,8 @@ fn headers_and_parts_make_the_record_that_they_would_make_as_parts() {
         let whole: Vec<u8> = (0..14 + number * 7 % 500).map(|i| (number * 7 + i) as u8).collect();
         let (headers, rest) = whole.split_at([42, 62, 64, 14][number % 4].min(whole.len()));
         let (a, b) = rest.split_at(rest.len() / 3);
-        let pushed = producer.push_behind(&Headers::of(headers), &[a, &[], b], rest.len()).unwrap();
+        let pushed =
+            producer.push_behind(&Headers::from_bytes(headers), &[a, &[], b], rest.len()).unwrap();
         assert_eq!(pushed, Push::Done { wake: false });
         assert_eq!(producer.push(&[&whole]).unwrap(), Push::Done { wake: false });
         let n = consumer.pop(&mut buffer).unwrap().unwrap();
@@ -99,7 +100,7 @@ fn headers_and_parts_make_the_record_that_they_would_make_as_parts() {
     assert_eq!(consumer.pop(&mut buffer), Ok(None));
     // Nothing beyond a full ring's room is written: what was there first is still as it was.
     let mut records = 0;
-    while producer.push_behind(&Headers::of(&[7; 14]), &[], 0).unwrap()
+    while producer.push_behind(&Headers::from_bytes(&[7; 14]), &[], 0).unwrap()
         == (Push::Done { wake: false })
     {
         records += 1;

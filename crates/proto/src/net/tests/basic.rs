@@ -154,8 +154,12 @@ fn a_frame_of_joined_segments_becomes_datagrams_of_a_burst_and_the_next() {
     let udp = crate::wire::udp::Udp { from: 9, to: 7, checksum: 0 }.emit(payload.len());
     let frame = ip_frame(v4(2), v4(1), 17, &[&udp[..], &payload].concat());
     let port = &mut link.ports[0];
-    port.device_mut().inbox.push_back((frame.clone(), Arrival { checked: true, segment: 10 }));
-    port.device_mut().inbox.push_back((frame, Arrival { checked: true, segment: 1000 }));
+    port.device_mut()
+        .inbox
+        .push_back((frame.clone(), RxOffload { checksum_valid: true, segment_size: 10 }));
+    port.device_mut()
+        .inbox
+        .push_back((frame, RxOffload { checksum_valid: true, segment_size: 1000 }));
     let mut got = Vec::new();
     for expected in [32, 32, 8] {
         let n = port.recv_burst();
@@ -242,7 +246,7 @@ fn a_device_that_stays_full_is_given_up_by_the_outbox() {
 
 #[test]
 fn ports_are_bound_once_and_chosen_where_nobody_minds() {
-    let mut stack = Stack::new(fixed(1), Info::plain(mac(1), 1500), Rng::seeded(1));
+    let mut stack = Stack::new(fixed(1), Info::without_offloads(mac(1), 1500), Rng::seeded(1));
     assert_eq!(stack.bind(80), Ok(80));
     assert_eq!(stack.bind(80), Err(BindError::InUse));
     for _ in 1..64 {

@@ -7,7 +7,7 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use super::*;
 use crate::datagrams::{Addr, Datagrams};
 use crate::device::{
-    Arrival, BURST, Device, HEADER, Headers, Info, Offload, Offloads, Sent, send_whole,
+    BURST, Device, HEADER, Headers, Info, Offload, Offloads, RxOffload, Sent, send_concatenated,
 };
 use crate::fault::Fault;
 use crate::time::{MS, SECOND, US};
@@ -27,15 +27,15 @@ mod short;
 #[derive(Debug)]
 pub(super) struct Nic {
     info: Info,
-    inbox: VecDeque<(Vec<u8>, Arrival)>,
-    burst: Vec<(Vec<u8>, Arrival)>,
+    inbox: VecDeque<(Vec<u8>, RxOffload)>,
+    burst: Vec<(Vec<u8>, RxOffload)>,
     pub(super) sent: Vec<(Vec<u8>, Offload)>,
     pub(super) full: bool,
 }
 
 impl Nic {
     fn new(last: u8, mtu: usize) -> Self {
-        let info = Info::plain(mac(last), mtu);
+        let info = Info::without_offloads(mac(last), mtu);
         Self { info, inbox: VecDeque::new(), burst: Vec::new(), sent: Vec::new(), full: false }
     }
 }
@@ -47,7 +47,7 @@ impl Device for Nic {
         self.burst.len()
     }
 
-    fn frame(&self, i: usize) -> (&[u8], Arrival) {
+    fn frame(&self, i: usize) -> (&[u8], RxOffload) {
         (&self.burst[i].0, self.burst[i].1)
     }
 
@@ -64,14 +64,14 @@ impl Device for Nic {
         Sent::Yes
     }
 
-    fn send_behind(
+    fn send_with_headers(
         &mut self,
         headers: &Headers,
         parts: &[&[u8]],
         _: usize,
         offload: Offload,
     ) -> Sent {
-        send_whole(self, headers, parts, offload)
+        send_concatenated(self, headers, parts, offload)
     }
 
     fn flush(&mut self) {}
@@ -80,7 +80,7 @@ impl Device for Nic {
         self.info
     }
 
-    fn arrived_ns(&self, _: usize) -> Option<u64> {
+    fn rx_timestamp_ns(&self, _: usize) -> Option<u64> {
         None
     }
 
@@ -111,7 +111,7 @@ pub(super) struct Link {
     pub(super) fault: Fault,
     rng: Rng,
     /// Frames on their way, by arrival.
-    wire: Vec<(Instant, usize, Vec<u8>, Arrival)>,
+    wire: Vec<(Instant, usize, Vec<u8>, RxOffload)>,
     /// All frames that went over the wire.
     pub(super) seen: Vec<(usize, Vec<u8>)>,
     /// Datagrams that arrived.
@@ -153,7 +153,7 @@ impl Link {
 
     /// Hands a frame to a side, as if it came by the wire.
     pub(super) fn inject(&mut self, side: usize, frame: Vec<u8>) {
-        self.ports[side].device_mut().inbox.push_back((frame, Arrival::default()));
+        self.ports[side].device_mut().inbox.push_back((frame, RxOffload::default()));
     }
 
     /// Both sides take what is there, and what they send goes on its way.
@@ -223,9 +223,9 @@ impl Link {
 }
 
 /// What a device does by itself: the checksum. Segments stay joined, as on a pair of interfaces within one machine.
-fn finish(frame: &mut [u8], offload: Offload) -> Arrival {
+fn finish(frame: &mut [u8], offload: Offload) -> RxOffload {
     let (start, offset, segment) = match offload {
-        Offload::None => return Arrival::default(),
+        Offload::None => return RxOffload::default(),
         Offload::Checksum { start, offset } => (start, offset, 0),
         Offload::Segments { kind, start, mss, .. } => (start, kind.checksum_at(), mss),
     };
@@ -233,7 +233,7 @@ fn finish(frame: &mut [u8], offload: Offload) -> Arrival {
     let checksum = Sum::new().bytes(&frame[start..]).checksum();
     let checksum = if checksum == 0 { 0xffff } else { checksum };
     frame[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
-    Arrival { checked: false, segment }
+    RxOffload { checksum_valid: false, segment_size: segment }
 }
 
 fn counted(stack: &Stack, name: &str) -> u64 {

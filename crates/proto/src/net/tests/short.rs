@@ -26,7 +26,7 @@ impl Both {
         Self { now: Instant::from_ns(SECOND), stacks: [stack(), stack()], short: 0 }
     }
 
-    fn verdict(&mut self, side: usize, frame: &[u8], arrival: Arrival) -> Verdict {
+    fn verdict(&mut self, side: usize, frame: &[u8], arrival: RxOffload) -> Verdict {
         let (stack, nic) = &mut self.stacks[side];
         if side == 1 {
             stack.short = None;
@@ -47,7 +47,7 @@ impl Both {
         (datagrams, *stack.stats())
     }
 
-    fn agree(&mut self, frame: &[u8], arrival: Arrival) -> usize {
+    fn agree(&mut self, frame: &[u8], arrival: RxOffload) -> usize {
         self.now = self.now.after(SECOND);
         let short = self.stacks[0].0.short.and_then(|short| short.datagram(frame, arrival));
         self.short += u64::from(short.is_some());
@@ -59,8 +59,8 @@ impl Both {
     }
 }
 
-const PLAIN: Arrival = Arrival { checked: false, segment: 0 };
-const CHECKED: Arrival = Arrival { checked: true, segment: 0 };
+const PLAIN: RxOffload = RxOffload { checksum_valid: false, segment_size: 0 };
+const CHECKED: RxOffload = RxOffload { checksum_valid: true, segment_size: 0 };
 
 /// A datagram whose headers are all there, some of them as others may write them.
 fn good() -> Vec<u8> {
@@ -113,7 +113,10 @@ fn joined_frames_and_both_ports() {
     for segment in 0..6 {
         for checked in [false, true] {
             let expected = if segment == 0 { 1 } else { 3usize.div_ceil(usize::from(segment)) };
-            assert_eq!(both.agree(&good(), Arrival { checked, segment }), expected);
+            assert_eq!(
+                both.agree(&good(), RxOffload { checksum_valid: checked, segment_size: segment }),
+                expected
+            );
         }
     }
     let mut other = good();
@@ -148,7 +151,7 @@ fn random_frames() {
             frame.truncate(rng.below(frame.len() as u64 + 1) as usize);
         }
         let segment = if rng.below(8) == 0 { rng.below(5) as u16 } else { 0 };
-        both.agree(&frame, Arrival { checked: rng.below(2) == 0, segment });
+        both.agree(&frame, RxOffload { checksum_valid: rng.below(2) == 0, segment_size: segment });
     }
     assert!(both.short > 5000, "{} frames went the short way", both.short);
 }

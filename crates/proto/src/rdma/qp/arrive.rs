@@ -36,7 +36,7 @@ pub(crate) enum Outcome {
 
 /// The segment that is arriving.
 #[derive(Debug)]
-pub(crate) struct Arrival {
+pub(crate) struct RxOffload {
     header: Header,
     raw: HeaderBytes,
     opcode: Opcode,
@@ -57,7 +57,7 @@ pub(crate) struct Arrival {
     written: (u32, bool),
 }
 
-impl Default for Arrival {
+impl Default for RxOffload {
     fn default() -> Self {
         let buffer = Buffer::Tagged { stag: 0, to: 0 };
         Self {
@@ -76,7 +76,7 @@ impl Default for Arrival {
     }
 }
 
-impl Arrival {
+impl RxOffload {
     /// The fault that `cause` is in this segment.
     pub(crate) fn fault(&self, cause: Cause) -> Fault {
         let mut about = offending(&self.raw, self.len as usize);

@@ -71,7 +71,7 @@ pub(crate) struct QueuePair {
     pub(crate) receive: receive::ReceiveQueue,
     pub(crate) requests: request::Requests,
     pub(crate) answers: respond::Answers,
-    pub(crate) arrival: arrive::Arrival,
+    pub(crate) arrival: arrive::RxOffload,
     /// The peer's first message may be a Send that only opens the connection.
     pub(crate) opened_by_send: bool,
     /// Octets that the stream has taken since it was up.
@@ -98,7 +98,7 @@ impl QueuePair {
             receive: receive::ReceiveQueue::default(),
             requests: request::Requests::default(),
             answers: respond::Answers::default(),
-            arrival: arrive::Arrival::default(),
+            arrival: arrive::RxOffload::default(),
             opened_by_send: false,
             taken: 0,
             hold: Hold::default(),
@@ -271,7 +271,7 @@ impl QueuePair {
         }
         self.requests.clear();
         self.answers.clear();
-        self.arrival = arrive::Arrival::default();
+        self.arrival = arrive::RxOffload::default();
         if self.options.srq.is_some() {
             shared.events.push_back(Event::LastWqe(self.number));
         }

@@ -7,7 +7,7 @@ use alloc::collections::VecDeque;
 
 use super::super::rnic::Shared;
 use super::super::{Memory, SendOp, Sge, Span, Status};
-use super::arrive::Arrival;
+use super::arrive::RxOffload;
 use super::ranges::Ranges;
 use super::send::Stage;
 use super::{Fault, QueuePair};
@@ -228,6 +228,6 @@ impl QueuePair {
 
     /// The fault that `cause` is in the segment that arrives.
     pub(crate) fn fault(&self, cause: Cause) -> Fault {
-        Arrival::fault(&self.arrival, cause)
+        RxOffload::fault(&self.arrival, cause)
     }
 }

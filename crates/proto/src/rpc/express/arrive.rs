@@ -1,6 +1,5 @@
 //! The short way in: of requests and of replies. It may be asked about any packet, of which it takes the usual ones.
 
-use crate::probe::{Point, Probe};
 use crate::rpc::endpoint::Endpoint;
 use crate::rpc::server::{handle, seconds};
 use crate::rpc::session::{HALF, INDEX_BITS, INDEX_MAX, Phase, State, Word, ahead};
@@ -8,6 +7,7 @@ use crate::rpc::slab::NONE;
 use crate::rpc::slot::{BUFFER_MOST, Role};
 use crate::rpc::{Event, Message, Payload, RpcId, trace_id};
 use crate::time::US;
+use crate::tracepoint::{Probe, Tracepoint};
 use crate::wire::rpc::{Whole, is_intact};
 use crate::{Addr, Datagrams, Instant};
 
@@ -84,8 +84,8 @@ impl<P: Probe> Endpoint<P> {
         self.executing += 1;
         self.stats.requests += 1;
         let trace = trace_id(whole.token, whole.channel, whole.seq);
-        self.probe.mark(Point::ServerReceived, trace);
-        self.probe.mark(Point::ServiceStart, trace);
+        self.probe.hit(Tracepoint::ServerReceived, trace);
+        self.probe.hit(Tracepoint::ServiceStart, trace);
         let rpc = handle(whole.session, whole.channel, whole.seq);
         if !lossless {
             self.last_passed = rpc;
@@ -149,8 +149,8 @@ impl<P: Probe> Endpoint<P> {
         }
         self.stats.responses += 1;
         let trace = trace_id(whole.token, whole.channel, whole.seq);
-        self.probe.mark(Point::ClientReceived, trace);
-        self.probe.mark(Point::ClientDone, trace);
+        self.probe.hit(Tracepoint::ClientReceived, trace);
+        self.probe.hit(Tracepoint::ClientDone, trace);
         Some(Event::Response { rpc, tag, payload: Payload::Borrowed(body) })
     }
 }

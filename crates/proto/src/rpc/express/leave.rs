@@ -1,7 +1,6 @@
 //! The short way out: of requests and of replies.
 
-use crate::datagrams::{SHORT, Sent};
-use crate::probe::{Point, Probe};
+use crate::datagrams::{MAX_SHORT_BODY, Sent};
 use crate::rpc::endpoint::Endpoint;
 use crate::rpc::output::PASS_MOST;
 use crate::rpc::session::{Calls, INDEX_BITS, INDEX_MAX, Phase, State, Word};
@@ -9,6 +8,7 @@ use crate::rpc::slab::NONE;
 use crate::rpc::slot::Role;
 use crate::rpc::{Message, RequestError, RpcId, ServerRpc, SessionId, trace_id};
 use crate::time::US;
+use crate::tracepoint::{Probe, Tracepoint};
 use crate::wire::checksum::Crc32c;
 use crate::wire::rpc::{SEQ_MAX, Whole, trailer};
 use crate::{Addr, Datagrams, Instant};
@@ -111,7 +111,8 @@ impl<P: Probe> Endpoint<P> {
         let peer = self.peers.slab.get(session.peer)?;
         let waits = !driver.lossless() && self.unflushed >= PASS_MOST;
         let queued = session.calls != NONE && self.calls[session.calls].queued > 0;
-        if waits || queued || peer.active || bytes.len() > SHORT.min(usize::from(peer.mss)) {
+        if waits || queued || peer.active || bytes.len() > MAX_SHORT_BODY.min(usize::from(peer.mss))
+        {
             return None;
         }
         let channel = session.busy.trailing_ones() as u8;
@@ -129,7 +130,7 @@ impl<P: Probe> Endpoint<P> {
             ts_echo_us,
         };
         let trace = trace_id(session.token, channel, seq);
-        self.probe.mark(Point::ClientRequest, trace);
+        self.probe.hit(Tracepoint::ClientRequest, trace);
         if !pass(peer.addr, &whole, bytes, self.config.crc32c, driver) {
             self.slots.free(i);
             return None;
@@ -155,7 +156,7 @@ impl<P: Probe> Endpoint<P> {
         slot.exposed = true;
         // It may have to go out again: it is lost, or a server that is too busy refuses it.
         slot.out.put(bytes);
-        self.probe.mark(Point::ClientSent, trace);
+        self.probe.hit(Tracepoint::ClientSent, trace);
         let (id, peer) = (slot.id, slot.peer);
         self.stats.calls += 1;
         self.stats.sent += 1;
@@ -185,11 +186,11 @@ impl<P: Probe> Endpoint<P> {
         }
         let Some(peer) = self.peers.slab.get(session.peer) else { return false };
         let waits = !driver.lossless() && self.unflushed >= PASS_MOST;
-        if waits || peer.active || bytes.len() > SHORT.min(usize::from(session.mss)) {
+        if waits || peer.active || bytes.len() > MAX_SHORT_BODY.min(usize::from(session.mss)) {
             return false;
         }
         let trace = trace_id(session.token, channel, seq);
-        self.probe.mark(Point::ServiceEnd, trace);
+        self.probe.hit(Tracepoint::ServiceEnd, trace);
         let (ts_us, ts_echo_us) = if driver.lossless() { (0, None) } else { peer.path.stamps(now) };
         let whole = Whole {
             to_client: true,
@@ -213,7 +214,7 @@ impl<P: Probe> Endpoint<P> {
         self.executing -= 1;
         self.stats.replies += 1;
         self.stats.sent += 1;
-        self.probe.mark(Point::ServerSent, trace);
+        self.probe.hit(Tracepoint::ServerSent, trace);
         true
     }
 

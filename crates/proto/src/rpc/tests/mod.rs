@@ -20,10 +20,10 @@ use super::{
     CloseReason, Config, Endpoint, Event, Message, RpcError, RpcId, ServerRpc, SessionId, Slice,
     Slices, Stats,
 };
-use crate::datagrams::{BURST, Head, Sent};
+use crate::datagrams::{BURST, PaddedHeader, Sent};
 use crate::fault::Fault;
-use crate::probe::NoProbe;
 use crate::time::US;
+use crate::tracepoint::NoProbe;
 use crate::wire::checksum::{Crc32c, crc32c};
 use crate::wire::rpc::{CRC, HEAD_MAX, Kind, Packet, crc_start, parse};
 use crate::{Addr, Datagrams, Instant, Rng};
@@ -126,7 +126,7 @@ impl Datagrams for Port {
         Sent::Yes
     }
 
-    fn send_short(&mut self, to: Addr, head: &Head, body: &[u8]) -> Sent {
+    fn send_short(&mut self, to: Addr, head: &PaddedHeader, body: &[u8]) -> Sent {
         self.send(to, &[head, body])
     }
 

@@ -277,7 +277,7 @@ proptest! {
             bytes.extend_from_slice(&trailer(crc32c, &[&head, &body]));
         }
         prop_assert_eq!(&bytes, &emit(&packet, &body, crc));
-        prop_assert!(head.room()[head.len()..].iter().all(|&b| b == 0));
+        prop_assert!(head.padded()[head.len()..].iter().all(|&b| b == 0));
         prop_assert_eq!(Whole::parse(&bytes, timed, checked), Some((whole, &body[..])));
         prop_assert!(!checked || is_intact(&bytes, crc32c));
         // Any other byte in the head makes another whole message, a packet that is none, or no packet.

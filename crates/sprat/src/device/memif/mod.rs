@@ -18,7 +18,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{Timespec, epoll};
 use sprat_proto::Instant;
-use sprat_proto::device::{Arrival, Device, HEADER, Headers, Info, MAX_PARTS, Mac, Offload, Sent};
+use sprat_proto::device::{
+    Device, HEADER, Headers, Info, MAX_PARTS, Mac, Offload, RxOffload, Sent,
+};
 use sprat_proto::time::{MS, SECOND};
 
 use super::Nic;
@@ -155,7 +157,7 @@ impl Memif {
                 Some(listener)
             }
         };
-        let info = Info::plain(mac, options.mtu);
+        let info = Info::without_offloads(mac, options.mtu);
         let (links, addresses, burst) = (Vec::new(), BTreeMap::new(), Burst::default());
         let (clock, counts) = (Clock::new(), Counts::default());
         let mut memif = Self {
@@ -497,9 +499,9 @@ impl Device for Memif {
         self.burst.len()
     }
 
-    fn frame(&self, i: usize) -> (&[u8], Arrival) {
+    fn frame(&self, i: usize) -> (&[u8], RxOffload) {
         // The octets came through memory alone, which damages nothing; but the peer may have got them from a wire.
-        (self.burst.frame(i), Arrival::default())
+        (self.burst.frame(i), RxOffload::default())
     }
 
     fn send(&mut self, parts: &[&[u8]], offload: Offload) -> Sent {
@@ -507,7 +509,7 @@ impl Device for Memif {
         self.send_parts(parts, offload, self.links.len() < 2)
     }
 
-    fn send_behind(
+    fn send_with_headers(
         &mut self,
         headers: &Headers,
         parts: &[&[u8]],
@@ -515,7 +517,7 @@ impl Device for Memif {
         offload: Offload,
     ) -> Sent {
         let whole = headers.len() + len;
-        if let To::One(place) = self.towards(headers.to())
+        if let To::One(place) = self.towards(headers.destination())
             && let Some(rings) = self.links[place].rings.as_deref_mut()
             && offload == Offload::None
             && (HEADER..=self.info.max_send).contains(&whole)
@@ -531,7 +533,7 @@ impl Device for Memif {
                 }
             }
         }
-        let octets = headers.octets();
+        let octets = headers.to_bytes();
         let mut all = [&[][..]; MAX_PARTS];
         all[0] = &octets[..headers.len()];
         all[1..=parts.len()].copy_from_slice(parts);
@@ -548,7 +550,7 @@ impl Device for Memif {
         self.info
     }
 
-    fn arrived_ns(&self, _: usize) -> Option<u64> {
+    fn rx_timestamp_ns(&self, _: usize) -> Option<u64> {
         None
     }
 

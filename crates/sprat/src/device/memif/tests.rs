@@ -103,8 +103,8 @@ fn exchange(server: &mut Memif, client: &mut Memif, count: usize, seed: u64) {
             } else {
                 let cut = cut.max(head);
                 let parts = [&bytes[head..cut], &[], &bytes[cut..]];
-                sides[side].send_behind(
-                    &Headers::of(&bytes[..head]),
+                sides[side].send_with_headers(
+                    &Headers::from_bytes(&bytes[..head]),
                     &parts,
                     len - head,
                     Offload::None,

@@ -21,7 +21,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
 use rustix::event::{Timespec, epoll};
-use sprat_proto::datagrams::{BURST, Head, Sent};
+use sprat_proto::datagrams::{BURST, PaddedHeader, Sent};
 use sprat_proto::device::Headers;
 use sprat_proto::time::SECOND;
 use sprat_proto::{Addr, Datagrams, Instant, Rng};
@@ -548,7 +548,7 @@ impl Shm {
 
     /// As [`Datagrams::send`] for a frame to connection `id`: `headers`, and `parts` of `len` octets together behind them.
     #[inline]
-    pub(crate) fn send_behind(
+    pub(crate) fn send_with_headers(
         &mut self,
         id: u64,
         headers: &Headers,
@@ -686,7 +686,7 @@ impl Datagrams for Shm {
     }
 
     #[inline(always)]
-    fn send_short(&mut self, to: Addr, head: &Head, body: &[u8]) -> Sent {
+    fn send_short(&mut self, to: Addr, head: &PaddedHeader, body: &[u8]) -> Sent {
         self.push(to, |ring| ring.push_short(head, body))
     }
 
