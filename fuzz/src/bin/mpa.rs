@@ -6,8 +6,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use sprat_proto::rdma::fpdu::{Deframer, Fault, Framer, Piece, Step};
-use sprat_proto::rdma::start::{
+use sprat_proto::rdma::iwarp::fpdu::{Deframer, Fault, Framer, Piece, Step};
+use sprat_proto::rdma::iwarp::start::{
     Answer, Asked, Depths, First, Initiator, Negotiated, Responder, Wishes,
 };
 use sprat_proto::rdma::{Memory, Part, Record, Span, Unmapped};

@@ -9,14 +9,14 @@
 use std::collections::VecDeque;
 
 use libfuzzer_sys::fuzz_target;
-use sprat_proto::rdma::fpdu::{Framer, Piece};
+use sprat_proto::rdma::iwarp::fpdu::{Framer, Piece};
 use sprat_proto::rdma::{
     AcceptOptions, Access, Completed, Config, Conn, Cq, Data, End, Event, Memory, Pd, Qp,
     QpOptions, Record, RecvRequest, Remote, Rnic, SendFlags, SendOp, SendRequest, Sge, Span, Stag,
     Unmapped,
 };
 use sprat_proto::wire::checksum::crc32c;
-use sprat_proto::wire::placed::Placed;
+use sprat_proto::wire::write_ack::Placed;
 use sprat_proto::{Instant, Rng};
 
 /// Octets that peers may touch, at the address [`BASE`]; as many behind them must stay.

@@ -21,25 +21,22 @@
 //!
 //! Not here: sockets, threads, addresses, the C interface.
 
-mod conn;
 pub mod cq;
-mod door;
-pub mod fpdu;
-mod hold;
+pub mod iwarp;
 pub mod mr;
+mod options;
 mod qp;
-mod request;
 mod rnic;
-pub mod start;
 mod table;
 #[cfg(test)]
 mod tests;
+mod work;
 
-pub use door::{
+pub use options::{
     AcceptOptions, Config, ConnectOptions, End, Event, Limits, QpOptions, QpState, Why,
 };
-pub use hold::Polled;
 pub use rnic::Rnic;
+pub use rnic::poll::Polled;
 
 use alloc::vec::Vec;
 use core::ops::Range;

@@ -10,7 +10,7 @@ pub mod ipv4;
 pub mod ipv6;
 pub mod memif;
 pub mod mpa;
-pub mod placed;
 pub mod rdmap;
 pub mod rpc;
 pub mod udp;
+pub mod write_ack;

@@ -6,7 +6,7 @@ mod capture;
 use std::collections::BTreeMap;
 
 use capture::{Connection, connections};
-use sprat_proto::rdma::fpdu::{Deframer, Framer, Piece, Step};
+use sprat_proto::rdma::iwarp::fpdu::{Deframer, Framer, Piece, Step};
 use sprat_proto::rdma::{Memory, Record, Span, Unmapped};
 use sprat_proto::wire::ddp::{self, Buffer, Header};
 use sprat_proto::wire::mpa::{CRC, Kind, LENGTH, Start, fpdu_len};

@@ -11,27 +11,22 @@
 //! more. An idle queue pair holds no buffers: the rings grow with what is posted, up to the depth agreed upon.
 //! Not here: the stream, its start-up and its end.
 
-pub(crate) mod arrive;
-pub(crate) mod placed;
 pub(crate) mod ranges;
-pub(crate) mod receive;
-pub(crate) mod request;
-pub(crate) mod respond;
-pub(crate) mod send;
-pub(crate) mod transmit;
-pub(crate) mod unready;
+pub(crate) mod send_queue;
 
 use core::mem;
 
-use super::hold::Hold;
-use super::mr::{Rights, Stream};
-use super::rnic::Shared;
-use super::start::{First, Negotiated};
-use super::{
-    Completed, Completion, Conn, Data, Event, PostError, Qp, QpOptions, QpState, RecvRequest,
-    SendOp, SendRequest, Sge, Status,
-};
+use crate::rdma::iwarp::{requester, responder, rx, rx_message, write_ack};
+
 use crate::Instant;
+use crate::rdma::iwarp::start::{First, Negotiated};
+use crate::rdma::mr::{Rights, Stream};
+use crate::rdma::rnic::Shared;
+use crate::rdma::rnic::poll::Hold;
+use crate::rdma::{
+    Completed, Completion, Conn, Data, Event, PostError, Qp, QpOptions, QpState, RecvRequest,
+    SendOp, SendRequest, Status,
+};
 use crate::wire::ddp::{self, Buffer, HeaderBytes};
 use crate::wire::rdmap::{Cause, Offending, Opcode, QN_REQUEST, Terminate};
 
@@ -67,17 +62,17 @@ pub(crate) struct QueuePair {
     pub(crate) options: QpOptions,
     pub(crate) state: QpState,
     pub(crate) conn: Option<Conn>,
-    pub(crate) send: send::SendQueue,
-    pub(crate) receive: receive::ReceiveQueue,
-    pub(crate) requests: request::Requests,
-    pub(crate) answers: respond::Answers,
-    pub(crate) arrival: arrive::RxOffload,
+    pub(crate) send: send_queue::SendQueue,
+    pub(crate) receive: rx_message::ReceiveQueue,
+    pub(crate) requests: requester::Requests,
+    pub(crate) answers: responder::Answers,
+    pub(crate) arrival: rx::Arrival,
     /// The peer's first message may be a Send that only opens the connection.
     pub(crate) opened_by_send: bool,
     /// Octets that the stream has taken since it was up.
     pub(crate) taken: u64,
     pub(crate) hold: Hold,
-    pub(crate) placement: placed::Placement,
+    pub(crate) placement: write_ack::Placement,
     /// We have asked for the connection; and the peer has sent a segment.
     pub(crate) asked: bool,
     pub(crate) met: bool,
@@ -94,15 +89,15 @@ impl QueuePair {
             options,
             state: QpState::Idle,
             conn: None,
-            send: send::SendQueue::default(),
-            receive: receive::ReceiveQueue::default(),
-            requests: request::Requests::default(),
-            answers: respond::Answers::default(),
-            arrival: arrive::RxOffload::default(),
+            send: send_queue::SendQueue::default(),
+            receive: rx_message::ReceiveQueue::default(),
+            requests: requester::Requests::default(),
+            answers: responder::Answers::default(),
+            arrival: rx::Arrival::default(),
             opened_by_send: false,
             taken: 0,
             hold: Hold::default(),
-            placement: placed::Placement::default(),
+            placement: write_ack::Placement::default(),
             asked: false,
             met: false,
             rnr_timeout_ns: None,
@@ -222,12 +217,16 @@ impl QueuePair {
             Data::Gather(list) if atomic && list.len() != 1 => Some(PostError::TooManyElements),
             Data::Gather(list) if atomic => (list[0].len != 8).then_some(PostError::Rights),
             Data::Inline(_) if reads || atomic => Some(PostError::Inline),
-            data => (send::octets(data) > 0).then_some(PostError::Inline),
+            data => (send_queue::octets(data) > 0).then_some(PostError::Inline),
         };
         if let Some(error) = wrong {
             return Err(error);
         }
-        if send::octets(&request.data) > MESSAGE_MAX { Err(PostError::TooLong) } else { Ok(()) }
+        if send_queue::octets(&request.data) > MESSAGE_MAX {
+            Err(PostError::TooLong)
+        } else {
+            Ok(())
+        }
     }
 
     /// Takes a receive. In error it completes as flushed.
@@ -271,7 +270,7 @@ impl QueuePair {
         }
         self.requests.clear();
         self.answers.clear();
-        self.arrival = arrive::RxOffload::default();
+        self.arrival = rx::Arrival::default();
         if self.options.srq.is_some() {
             shared.events.push_back(Event::LastWqe(self.number));
         }

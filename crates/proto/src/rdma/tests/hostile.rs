@@ -2,11 +2,11 @@
 //! not be, every request completes at most once and in order, and every stream ends once.
 
 use super::*;
-use crate::rdma::fpdu::{Framer, Piece};
+use crate::rdma::iwarp::fpdu::{Framer, Piece};
 use crate::wire::checksum::crc32c;
 use crate::wire::ddp::{Buffer, Header};
-use crate::wire::placed::Placed;
 use crate::wire::rdmap::{AtomicOp, AtomicRequest, AtomicResponse, ReadRequest};
+use crate::wire::write_ack::Placed;
 
 /// Octets that peers may touch, and as many on both sides that they may not.
 const OPEN: usize = 512;

@@ -214,7 +214,9 @@ fn a_wrong_crc() {
     let mut peer = Peer::new();
     let mut record = Record::default();
     let header = tagged(Opcode::Write, peer.stag, 0x1000, true).emit();
-    fpdu::Framer::new(None, false).frame(&header, &[], &mut Ram::default(), &mut record).unwrap();
+    iwarp::fpdu::Framer::new(None, false)
+        .frame(&header, &[], &mut Ram::default(), &mut record)
+        .unwrap();
     let now = peer.pair.now;
     peer.us().take(now, &record.bytes);
     let terminate = peer.terminated();

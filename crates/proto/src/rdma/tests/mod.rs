@@ -5,11 +5,11 @@ mod ddp;
 mod hostile;
 mod matrices;
 mod peer;
-mod placed;
 mod random;
 mod rdmap;
 mod starts;
-mod unready;
+mod unexpected;
+mod write_ack;
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;

@@ -16,11 +16,11 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::super::rnic::Shared;
-use super::super::{Memory, Status};
-use super::receive::{Incoming, Place, capacity, fill};
-use super::{Fault, QueuePair, offending};
 use crate::Instant;
+use crate::rdma::iwarp::rx_message::{Incoming, Place, capacity, fill};
+use crate::rdma::qp::{Fault, QueuePair, offending};
+use crate::rdma::rnic::Shared;
+use crate::rdma::{Memory, Status};
 use crate::wire::rdmap::{Cause, Offending};
 
 /// What a queue pair keeps before its stream is read no further: many small messages, or the begin of a long one. What is
@@ -70,7 +70,7 @@ pub(crate) struct Unready {
     /// The most that they may count; from half of it on a queue pair keeps one piece of its stream and is then read no further.
     most: usize,
     /// Queue pairs that are read no further although they have kept little.
-    stalled: Vec<super::Qp>,
+    stalled: Vec<crate::rdma::Qp>,
 }
 
 impl Unready {

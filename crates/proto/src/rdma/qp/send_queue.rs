@@ -10,9 +10,9 @@
 
 use alloc::collections::VecDeque;
 
-use super::super::{Completed, Data, SendOp, SendRequest, Sge, Span, Status};
-use super::{QueuePair, Shared, completed};
 use crate::Instant;
+use crate::rdma::qp::{QueuePair, Shared, completed};
+use crate::rdma::{Completed, Data, SendOp, SendRequest, Sge, Span, Status};
 
 /// How far a request is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

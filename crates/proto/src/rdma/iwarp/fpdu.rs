@@ -16,7 +16,7 @@ mod tests;
 
 use alloc::vec::Vec;
 
-use super::{Memory, Part, Record, Span, Unmapped};
+use crate::rdma::{Memory, Part, Record, Span, Unmapped};
 use crate::wire::checksum::Crc32c;
 use crate::wire::ddp::{TAGGED, header_len};
 use crate::wire::mpa::{

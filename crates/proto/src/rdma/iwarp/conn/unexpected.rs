@@ -3,10 +3,10 @@
 //! Always: a message waits no longer than the queue pair's connection was made to have it wait; behind the peer's end not
 //! longer than [`AFTER_END_NS`].
 
-use super::super::rnic::Rnic;
-use super::super::{Conn, Memory};
 use super::Phase;
 use crate::Instant;
+use crate::rdma::rnic::Rnic;
+use crate::rdma::{Conn, Memory};
 use crate::time::SECOND;
 use crate::wire::rdmap::Cause;
 

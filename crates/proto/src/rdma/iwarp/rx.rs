@@ -9,16 +9,16 @@
 
 use arrayvec::ArrayVec;
 
-use super::super::mr::Right;
-use super::super::rnic::Shared;
-use super::super::{Memory, Span, Stag};
-use super::transmit::tail;
-use super::{Fault, QueuePair, offending};
+use crate::rdma::iwarp::tx::tail;
+use crate::rdma::mr::Right;
+use crate::rdma::qp::{Fault, QueuePair, offending};
+use crate::rdma::rnic::Shared;
+use crate::rdma::{Memory, Span, Stag};
 use crate::wire::ddp::{self, Buffer, Header, HeaderBytes};
-use crate::wire::placed::Placed;
 use crate::wire::rdmap::{
     self, AtomicRequest, AtomicResponse, Cause, Opcode, ReadRequest, Terminate, parse_immediate,
 };
+use crate::wire::write_ack::Placed;
 
 /// Most octets that are kept of a message which the engine itself takes.
 const SMALL: usize = 80;

@@ -7,7 +7,7 @@
 //!                              refused                 ◄─ Terminate
 //! ```
 //!
-//! All of it is said by Writes of no octets ([`crate::wire::placed`]), which do nothing to any other peer: one that does not say
+//! All of it is said by Writes of no octets ([`crate::wire::write_ack`]), which do nothing to any other peer: one that does not say
 //! hello with its first segment is not asked any more, and Writes to it complete when the stream has taken them. Who asks is
 //! the end that has a signalled request behind Writes; a Write without a signal costs nothing, and a peer that is never asked
 //! and has nothing else to say says nothing. The answer rides behind an own
@@ -16,14 +16,14 @@
 //! Always: a count acknowledges only Writes that were sent, else the stream ends; what is said stands between messages,
 //! never within one. Not here: the wire's form.
 
-use super::super::hold::LONGEST_NS;
-use super::super::rnic::Shared;
-use super::super::{Memory, QpState, Unmapped};
-use super::QueuePair;
-use super::transmit::Out;
 use crate::Instant;
-use crate::wire::placed::Placed;
+use crate::rdma::iwarp::tx::Out;
+use crate::rdma::qp::QueuePair;
+use crate::rdma::rnic::Shared;
+use crate::rdma::rnic::poll::LONGEST_NS;
+use crate::rdma::{Memory, QpState, Unmapped};
 use crate::wire::rdmap::Cause;
+use crate::wire::write_ack::Placed;
 
 /// While more Writes follow, a question comes behind half of what is in progress: the peer places one half while the other is
 /// framed. Behind fewer Writes than these a question would cost more than it brings.

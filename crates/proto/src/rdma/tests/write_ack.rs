@@ -2,11 +2,11 @@
 
 use super::peer::{Peer, segments, tagged};
 use super::*;
-use crate::rdma::hold::LONGEST_NS;
-use crate::rdma::qp::placed::UNSURE_NS;
+use crate::rdma::iwarp::write_ack::UNSURE_NS;
+use crate::rdma::rnic::poll::LONGEST_NS;
 use crate::time::US;
-use crate::wire::placed::Placed;
 use crate::wire::rdmap::{Cause, Opcode};
+use crate::wire::write_ack::Placed;
 
 fn ours() -> Setup {
     Setup { acknowledge: true, ..Setup::default() }
@@ -276,7 +276,7 @@ fn what_is_owed_is_said_before_the_end() {
 fn a_program_cannot_say_it() {
     let mut pair = Pair::connected(&ours());
     pair.a.sent.clear();
-    let stag = Stag(crate::wire::placed::STAG);
+    let stag = Stag(crate::wire::write_ack::STAG);
     pair.a.post(1, write_to(stag, 77), &[]);
     pair.run();
     assert_eq!(pair.a.done(), [(1, Status::Success)]);

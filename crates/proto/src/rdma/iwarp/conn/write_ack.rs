@@ -3,10 +3,10 @@
 //! Always: a peer that has said nothing is waited for once, for a while; an answer waits for an own message of its queue pair
 //! for a moment only.
 
-use super::super::Conn;
-use super::super::qp::placed::UNSURE_NS;
-use super::super::rnic::Rnic;
 use crate::Instant;
+use crate::rdma::Conn;
+use crate::rdma::iwarp::write_ack::UNSURE_NS;
+use crate::rdma::rnic::Rnic;
 
 impl Rnic {
     /// A peer of which nothing is known was asked: its first segment is to come.

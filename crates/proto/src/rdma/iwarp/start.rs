@@ -16,7 +16,7 @@ mod tests;
 
 use alloc::vec::Vec;
 
-use super::MAX_READ_DEPTH;
+use crate::rdma::MAX_READ_DEPTH;
 use crate::wire::mpa::{Enhanced, Kind, Malformed, REVISION_MAX, Rtr, RtrKind, Start, UNSAID};
 
 /// What one end wants, before it knows the other's wishes.

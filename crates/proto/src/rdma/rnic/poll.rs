@@ -10,12 +10,12 @@
 //! in a queue that is polled and not waited for. When a Write is done is known from nothing that the peer does, so that it
 //! may as well have taken this long.
 
-use super::cq::CompletionQueue;
-use super::door::QpState;
-use super::qp::QueuePair;
-use super::rnic::Rnic;
-use super::{Completed, Completion, Cq, Status};
 use crate::Instant;
+use crate::rdma::cq::CompletionQueue;
+use crate::rdma::options::QpState;
+use crate::rdma::qp::QueuePair;
+use crate::rdma::rnic::Rnic;
+use crate::rdma::{Completed, Completion, Cq, Status};
 use crate::time::US;
 
 /// The longest hold: what an answer takes from a peer whose thread has to be woken for it, and twice that.
@@ -105,9 +105,9 @@ impl QueuePair {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{Pair, Setup};
-    use super::super::{Remote, SendOp, Stag};
     use super::*;
+    use crate::rdma::tests::{Pair, Setup};
+    use crate::rdma::{Remote, SendOp, Stag};
 
     /// Two sides that write to each other, and where.
     struct Game {

@@ -12,19 +12,21 @@
 //! Always: a number that was given back names nothing; an object that others use is not destroyed; no call waits, and no call
 //! calls back. Not here: memory, sockets, clocks.
 
+pub(crate) mod poll;
+
 use alloc::collections::{BinaryHeap, VecDeque};
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 
-use super::conn::Connection;
-use super::cq::{CompletionQueue, Pushed};
-use super::door::{Config, Event, QpOptions, QpState};
-use super::mr::{Regions, Rights, WindowKind};
-use super::qp::receive::SharedQueue;
-use super::qp::unready::Unready;
-use super::qp::{Fault, QueuePair};
-use super::table::Table;
-use super::{
+use crate::rdma::cq::{CompletionQueue, Pushed};
+use crate::rdma::iwarp::conn::Connection;
+use crate::rdma::iwarp::rx_message::SharedQueue;
+use crate::rdma::iwarp::unexpected::Unready;
+use crate::rdma::mr::{Regions, Rights, WindowKind};
+use crate::rdma::options::{Config, Event, QpOptions, QpState};
+use crate::rdma::qp::{Fault, QueuePair};
+use crate::rdma::table::Table;
+use crate::rdma::{
     Access, Completion, Conn, Cq, MAX_INLINE, MAX_SGE, Pd, PostError, Qp, RecvRequest, SendRequest,
     Srq, Stag,
 };
@@ -110,15 +112,15 @@ impl Shared {
 /// Software iWARP; see the module.
 #[derive(Debug)]
 pub struct Rnic {
-    pub(super) shared: Shared,
-    pub(super) qps: Table<QueuePair, QP_BITS>,
-    pub(super) conns: Table<Connection, 32>,
+    pub(in crate::rdma) shared: Shared,
+    pub(in crate::rdma) qps: Table<QueuePair, QP_BITS>,
+    pub(in crate::rdma) conns: Table<Connection, 32>,
     /// Streams with something to send, each once.
-    pub(super) ready: VecDeque<Conn>,
+    pub(in crate::rdma) ready: VecDeque<Conn>,
     /// When to look at a stream; its own `due` says whether that still holds.
-    pub(super) timers: BinaryHeap<Reverse<(Instant, u32)>>,
+    pub(in crate::rdma) timers: BinaryHeap<Reverse<(Instant, u32)>>,
     /// For payload that markers tore apart.
-    pub(super) scratch: Vec<u8>,
+    pub(in crate::rdma) scratch: Vec<u8>,
 }
 
 impl Rnic {
@@ -565,7 +567,7 @@ impl Rnic {
 
     /// Puts queue pairs in error whose completion queues overflowed, and wakes those that have what they waited for.
     #[inline]
-    pub(super) fn settle(&mut self) {
+    pub(in crate::rdma) fn settle(&mut self) {
         if !self.shared.overflowed.is_empty() {
             self.overflow();
         }

@@ -5,12 +5,12 @@
 
 use alloc::collections::VecDeque;
 
-use super::super::rnic::Shared;
-use super::super::{Memory, SendOp, Sge, Span, Status};
-use super::arrive::RxOffload;
-use super::ranges::Ranges;
-use super::send::Stage;
-use super::{Fault, QueuePair};
+use crate::rdma::iwarp::rx::Arrival;
+use crate::rdma::qp::ranges::Ranges;
+use crate::rdma::qp::send_queue::Stage;
+use crate::rdma::qp::{Fault, QueuePair};
+use crate::rdma::rnic::Shared;
+use crate::rdma::{Memory, SendOp, Sge, Span, Status};
 use crate::wire::rdmap::{AtomicResponse, Cause};
 
 /// What was asked.

@@ -7,13 +7,14 @@
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 
-use super::super::rnic::Shared;
-use super::super::{Completed, Completion, Memory, Pd, Qp, RecvRequest, Stag, Status};
-use super::ranges::Ranges;
-use super::transmit::scatter;
-use super::unready::Kept;
-use super::{QueuePair, Sge};
 use crate::Instant;
+use crate::rdma::Sge;
+use crate::rdma::iwarp::tx::scatter;
+use crate::rdma::iwarp::unexpected::Kept;
+use crate::rdma::qp::QueuePair;
+use crate::rdma::qp::ranges::Ranges;
+use crate::rdma::rnic::Shared;
+use crate::rdma::{Completed, Completion, Memory, Pd, Qp, RecvRequest, Stag, Status};
 use crate::wire::rdmap::{Cause, Opcode};
 
 /// How many messages may be begun before the first of them has come, if receives are shared: others wait for what they take.
@@ -21,7 +22,7 @@ const AHEAD: u32 = 16;
 
 /// Where the octets of a message go.
 #[derive(Debug)]
-pub(super) enum Place {
+pub(in crate::rdma) enum Place {
     Receive(RecvRequest),
     /// No receive is there yet.
     Kept(Box<Kept>),
@@ -29,20 +30,20 @@ pub(super) enum Place {
 
 /// A message that is arriving.
 #[derive(Debug)]
-pub(super) struct Incoming {
-    pub(super) place: Place,
-    pub(super) capacity: u32,
+pub(in crate::rdma) struct Incoming {
+    pub(in crate::rdma) place: Place,
+    pub(in crate::rdma) capacity: u32,
     got: Ranges,
     /// Its length, and what its last segment says.
-    pub(super) end: Option<(u32, Opcode, u32)>,
+    pub(in crate::rdma) end: Option<(u32, Opcode, u32)>,
     /// Immediate data, and the octets of the Write directly before it.
     immediate: Option<(u64, u32)>,
-    pub(super) fault: Option<Status>,
+    pub(in crate::rdma) fault: Option<Status>,
 }
 
 impl Incoming {
     /// A message with this place for its octets, none of which is there.
-    pub(super) fn new(place: Place) -> Self {
+    pub(in crate::rdma) fn new(place: Place) -> Self {
         let capacity = match &place {
             Place::Receive(request) => capacity(request),
             Place::Kept(_) => u32::MAX,
@@ -51,13 +52,13 @@ impl Incoming {
     }
 
     /// All of it is there.
-    pub(super) fn is_whole(&self) -> bool {
+    pub(in crate::rdma) fn is_whole(&self) -> bool {
         self.end.is_some_and(|(total, ..)| self.immediate.is_some() || self.got.complete(total))
     }
 }
 
 /// How many octets fit into a receive.
-pub(super) fn capacity(request: &RecvRequest) -> u32 {
+pub(in crate::rdma) fn capacity(request: &RecvRequest) -> u32 {
     request.list.iter().fold(0u32, |sum, sge| sum.saturating_add(sge.len))
 }
 
@@ -66,11 +67,11 @@ pub(super) fn capacity(request: &RecvRequest) -> u32 {
 pub(crate) struct ReceiveQueue {
     waiting: VecDeque<RecvRequest>,
     /// The messages after `delivered` that are begun; those without a receive are at its end.
-    pub(super) arriving: VecDeque<Incoming>,
+    pub(in crate::rdma) arriving: VecDeque<Incoming>,
     /// How many of them have no receive,
-    pub(super) unready: usize,
+    pub(in crate::rdma) unready: usize,
     /// what is kept of these,
-    pub(super) kept: usize,
+    pub(in crate::rdma) kept: usize,
     /// and when the patience with the first one ends.
     pub(crate) until: Instant,
     /// The number of the last message that was delivered.
@@ -191,7 +192,7 @@ impl QueuePair {
 
     /// Takes the oldest receive.
     #[inline]
-    pub(super) fn next_receive(&mut self, shared: &mut Shared) -> Option<RecvRequest> {
+    pub(in crate::rdma) fn next_receive(&mut self, shared: &mut Shared) -> Option<RecvRequest> {
         match self.options.srq {
             Some(srq) => shared.take_srq(srq),
             None => self.receive.waiting.pop_front(),
@@ -263,7 +264,7 @@ impl QueuePair {
     }
 
     /// Delivers what is complete, in order.
-    pub(super) fn deliver(&mut self, shared: &mut Shared) -> Result<(), Cause> {
+    pub(in crate::rdma) fn deliver(&mut self, shared: &mut Shared) -> Result<(), Cause> {
         while let Some(incoming) = self.receive.arriving.front() {
             let (Some((total, opcode, ulp)), Place::Receive(request)) =
                 (incoming.end, &incoming.place)
@@ -295,7 +296,7 @@ impl QueuePair {
 }
 
 /// Puts octets of a message, `mo` octets into it, where its receive says.
-pub(super) fn fill<M: Memory>(
+pub(in crate::rdma) fn fill<M: Memory>(
     request: &RecvRequest,
     mo: u32,
     bytes: &[u8],

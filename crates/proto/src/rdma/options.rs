@@ -6,8 +6,8 @@
 use alloc::vec::Vec;
 use core::fmt;
 
-use super::start::Failure;
-use super::{Conn, Cq, MAX_INLINE, MAX_READ_DEPTH, MAX_SGE, Pd, Qp, Srq};
+use crate::rdma::iwarp::start::Failure;
+use crate::rdma::{Conn, Cq, MAX_INLINE, MAX_READ_DEPTH, MAX_SGE, Pd, Qp, Srq};
 use crate::time::SECOND;
 use crate::wire::checksum::{Crc32c, crc32c};
 use crate::wire::mpa::RtrKind;
@@ -143,11 +143,11 @@ pub struct QpOptions {
     pub send_depth: u32,
     /// Most work requests in the receive queue.
     pub recv_depth: u32,
-    /// Most elements of one send request, at most [`super::MAX_SGE`].
+    /// Most elements of one send request, at most [`crate::rdma::MAX_SGE`].
     pub max_send_sge: usize,
-    /// Most elements of one receive request, at most [`super::MAX_SGE`].
+    /// Most elements of one receive request, at most [`crate::rdma::MAX_SGE`].
     pub max_recv_sge: usize,
-    /// Most octets of inline data, at most [`super::MAX_INLINE`].
+    /// Most octets of inline data, at most [`crate::rdma::MAX_INLINE`].
     pub max_inline: usize,
     /// Every send request leaves a completion.
     pub signal_all: bool,
@@ -171,9 +171,9 @@ pub enum QpState {
 /// How to make a connection.
 #[derive(Clone, Debug, Default)]
 pub struct ConnectOptions {
-    /// Reads and atomics that we serve at once, at most [`super::MAX_READ_DEPTH`].
+    /// Reads and atomics that we serve at once, at most [`crate::rdma::MAX_READ_DEPTH`].
     pub ird: u16,
-    /// Reads and atomics that we ask at once, at most [`super::MAX_READ_DEPTH`].
+    /// Reads and atomics that we ask at once, at most [`crate::rdma::MAX_READ_DEPTH`].
     pub ord: u16,
     /// For the peer's program, at most 508 octets (512 with revision 1).
     pub private_data: Vec<u8>,
@@ -255,7 +255,7 @@ pub enum Why {
 /// What happened. Every [`Conn`] ends with exactly one [`Event::Close`], which is the last that is heard of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// A peer asks for a connection: answer by [`super::Rnic::accept`] or [`super::Rnic::reject`].
+    /// A peer asks for a connection: answer by [`crate::rdma::Rnic::accept`] or [`crate::rdma::Rnic::reject`].
     Request {
         /// Its stream.
         conn: Conn,

@@ -7,20 +7,20 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 
-use super::super::door::{Event, QpState, Why};
-use super::super::fpdu::{self, Piece, Step};
-use super::super::qp::arrive::Outcome;
-use super::super::qp::transmit::Out;
-use super::super::qp::{Fault, QueuePair};
-use super::super::rnic::Rnic;
-use super::super::start::{Answer, Asked, First, PeerDepths};
-use super::super::{Conn, Memory, Qp, Record};
 use super::Phase;
 use crate::Instant;
+use crate::rdma::iwarp::fpdu::{self, Piece, Step};
+use crate::rdma::iwarp::rx::Outcome;
+use crate::rdma::iwarp::start::{Answer, Asked, First, PeerDepths};
+use crate::rdma::iwarp::tx::Out;
+use crate::rdma::options::{Event, QpState, Why};
+use crate::rdma::qp::{Fault, QueuePair};
+use crate::rdma::rnic::Rnic;
+use crate::rdma::{Conn, Memory, Qp, Record};
 use crate::wire::ddp::{Buffer, Header};
 use crate::wire::mpa::RtrKind;
-use crate::wire::placed::Placed;
 use crate::wire::rdmap::{Cause, Opcode, QN_TERMINATE, Terminate};
+use crate::wire::write_ack::Placed;
 
 /// What the doors are made of.
 impl Rnic {

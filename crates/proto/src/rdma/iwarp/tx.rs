@@ -6,22 +6,22 @@
 
 use arrayvec::ArrayVec;
 
-use super::super::fpdu::{Framer, Piece};
-use super::super::mr::{Extent, Stream};
-use super::super::rnic::Shared;
-use super::super::{
+use crate::rdma::iwarp::fpdu::{Framer, Piece};
+use crate::rdma::iwarp::requester::{Asked, Kind};
+use crate::rdma::mr::{Extent, Stream};
+use crate::rdma::qp::send_queue::{self, Stage};
+use crate::rdma::qp::{Fault, QueuePair};
+use crate::rdma::rnic::Shared;
+use crate::rdma::{
     Data, MAX_SGE, Memory, Part, Pd, Record, Remote, SendOp, SendRequest, Sge, Span, Stag, Status,
     Unmapped,
 };
-use super::request::{Asked, Kind};
-use super::send::{self, Stage};
-use super::{Fault, QueuePair};
 use crate::wire::ddp::{self, Buffer, Header};
 use crate::wire::mpa::RtrKind;
-use crate::wire::placed;
 use crate::wire::rdmap::{
     AtomicOp, AtomicRequest, Cause, Opcode, QN_REQUEST, QN_SEND, ReadRequest,
 };
+use crate::wire::write_ack as wire_ack;
 
 /// Answers of ours in a row while own work waits.
 const ANSWERS_IN_A_ROW: u8 = 4;
@@ -123,7 +123,7 @@ impl QueuePair {
     /// Does what needs no peer, up to the next request that needs one.
     pub(crate) fn local(&mut self, shared: &mut Shared) -> Result<(), Fault> {
         while let Some(request) = self.send.current() {
-            if !send::is_local(&request.op) || self.is_fenced(request) {
+            if !send_queue::is_local(&request.op) || self.is_fenced(request) {
                 break;
             }
             if let Err(status) = local_operation(self.stream(), &request.op, shared) {
@@ -138,7 +138,7 @@ impl QueuePair {
     /// Begins a message: its memory is looked at as a whole, so that no part of a bad one is sent.
     fn begin(&mut self, shared: &Shared) -> Result<(), Fault> {
         let Some(request) = self.send.current() else { return Ok(()) };
-        let total = send::octets(&request.data) as u32;
+        let total = send_queue::octets(&request.data) as u32;
         let untagged = matches!(request.op, SendOp::Send | SendOp::SendInvalidate(_));
         let immediate_left = matches!(request.op, SendOp::Immediate(_));
         if let Data::Gather(list) = &request.data
@@ -344,7 +344,7 @@ fn header_of(request: &SendRequest, done: u32, msn: u32, last: bool) -> Header {
     let (opcode, buffer) = match request.op {
         SendOp::Write(to) | SendOp::WriteImmediate(to, _) => {
             // What a program names without octets must not be taken for what engines say.
-            let to = if to.stag.0 == placed::STAG && send::octets(&request.data) == 0 {
+            let to = if to.stag.0 == wire_ack::STAG && send_queue::octets(&request.data) == 0 {
                 Remote { stag: Stag(ANY_STAG), ..to }
             } else {
                 to

@@ -6,12 +6,12 @@
 
 use alloc::collections::VecDeque;
 
-use super::super::fpdu::Piece;
-use super::super::mr::Right;
-use super::super::rnic::Shared;
-use super::super::{Memory, Span, Stag};
-use super::transmit::Out;
-use super::{Fault, QueuePair};
+use crate::rdma::iwarp::fpdu::Piece;
+use crate::rdma::iwarp::tx::Out;
+use crate::rdma::mr::Right;
+use crate::rdma::qp::{Fault, QueuePair};
+use crate::rdma::rnic::Shared;
+use crate::rdma::{Memory, Span, Stag};
 use crate::wire::ddp::{self, Buffer, Header};
 use crate::wire::rdmap::{
     AtomicRequest, AtomicResponse, Cause, Offending, Opcode, QN_ATOMIC_RESPONSE, QN_REQUEST,

@@ -8,27 +8,27 @@
 //! ```
 //!
 //! Always: what was appended by [`Rnic::output`] goes out before the end; behind a Terminate nothing does; each stream's last
-//! event is its [`super::Event::Close`]. A responder sends no FPDU before the first one it received.
+//! event is its [`crate::rdma::Event::Close`]. A responder sends no FPDU before the first one it received.
 //! Not here: sockets, and which stream belongs to whom.
 
-mod placed;
-mod steps;
-mod unready;
+mod setup;
+mod unexpected;
+mod write_ack;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 
-use super::door::{AcceptOptions, ConnectOptions, End, QpState, Why};
-use super::fpdu::{Deframer, Framer};
-use super::qp::Fault;
-use super::rnic::{Rnic, Shared};
-use super::start::{Depths, First, Initiator, Misuse, Negotiated, Responder, Wishes};
-use super::{Conn, Memory, PostError, Qp, Record, Span};
 use crate::Instant;
+use crate::rdma::iwarp::fpdu::{Deframer, Framer};
+use crate::rdma::iwarp::start::{Depths, First, Initiator, Misuse, Negotiated, Responder, Wishes};
+use crate::rdma::options::{AcceptOptions, ConnectOptions, End, QpState, Why};
+use crate::rdma::qp::Fault;
+use crate::rdma::rnic::{Rnic, Shared};
+use crate::rdma::{Conn, Memory, PostError, Qp, Record, Span};
 use crate::wire::mpa::{Rtr, RtrKind};
-use crate::wire::placed::Placed;
 use crate::wire::rdmap::Cause;
+use crate::wire::write_ack::Placed;
 
 /// How far a stream is.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ enum Phase {
 
 /// A stream.
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(in crate::rdma) struct Connection {
     qp: Option<Qp>,
     phase: Phase,
     /// A start-up frame to send.
@@ -219,7 +219,7 @@ impl Rnic {
         Ok(Conn(conn))
     }
 
-    /// Accepts what [`super::Event::Request`] told of, with an idle queue pair.
+    /// Accepts what [`crate::rdma::Event::Request`] told of, with an idle queue pair.
     ///
     /// # Errors
     /// [`PostError::Invalid`] if there is no such request, or no such queue pair, or it is not idle; [`PostError::TooLong`]
@@ -261,7 +261,7 @@ impl Rnic {
         Ok(())
     }
 
-    /// Refuses what [`super::Event::Request`] told of.
+    /// Refuses what [`crate::rdma::Event::Request`] told of.
     ///
     /// # Errors
     /// [`PostError::Invalid`] if there is no such request; [`PostError::TooLong`] for private data. The request stands then.
