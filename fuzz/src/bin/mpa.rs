@@ -6,7 +6,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use sprat_proto::rdma::iwarp::fpdu::{Deframer, Fault, Framer, Piece, Step};
+use sprat_proto::rdma::iwarp::deframer::{Deframer, Fault, Step};
+use sprat_proto::rdma::iwarp::framer::{Framer, Piece};
 use sprat_proto::rdma::iwarp::start::{
     Answer, Asked, Depths, First, Initiator, Negotiated, Responder, Wishes,
 };

@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 
 use libfuzzer_sys::fuzz_target;
-use sprat_proto::rdma::iwarp::fpdu::{Framer, Piece};
+use sprat_proto::rdma::iwarp::framer::{Framer, Piece};
 use sprat_proto::rdma::{
     AcceptOptions, Access, Completed, Config, Conn, Cq, Data, End, Event, Memory, Pd, Qp,
     QpOptions, Record, RecvRequest, Remote, Rnic, SendFlags, SendOp, SendRequest, Sge, Span, Stag,

@@ -14,7 +14,9 @@ mod tests;
 
 use alloc::collections::VecDeque;
 
-use super::{Completion, PostError, Qp, Status};
+use crate::rdma::completion::{Completion, Status};
+use crate::rdma::error::PostError;
+use crate::rdma::ids::Qp;
 
 /// What a program waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -26,8 +26,12 @@ use alloc::vec::Vec;
 
 use hashbrown::HashMap;
 
-use super::{Access, Pd, PostError, Qp, Sge, Span, Stag, Status};
 use crate::rand::Rng;
+use crate::rdma::completion::Status;
+use crate::rdma::error::PostError;
+use crate::rdma::ids::{Pd, Qp, Stag};
+use crate::rdma::memory::{Access, Span};
+use crate::rdma::work::Sge;
 use crate::wire::rdmap::Cause;
 
 /// Who uses a tag.

@@ -2,37 +2,149 @@
 
 use alloc::vec::Vec;
 
-use super::{Access, PostError};
-use super::{
-    Completed, Completion, Conn, Data, RecvRequest, SendFlags, SendOp, SendRequest, Sge, Status,
-};
+use arrayvec::ArrayVec;
 
-impl Access {
-    /// Receives and the answers to Reads may be placed here; no peer reaches it.
-    pub const LOCAL: Self = Self {
-        local_write: true,
-        remote_write: false,
-        remote_read: false,
-        remote_atomic: false,
-        bind: false,
-    };
-    /// Everything.
-    pub const ALL: Self = Self {
-        local_write: true,
-        remote_write: true,
-        remote_read: true,
-        remote_atomic: true,
-        bind: true,
-    };
+use crate::rdma::error::PostError;
+use crate::rdma::ids::Stag;
+use crate::rdma::memory::Access;
+
+/// Most scatter/gather elements of one work request.
+pub const MAX_SGE: usize = 8;
+
+/// Most octets of inline data.
+pub const MAX_INLINE: usize = 256;
+
+/// One element of a scatter/gather list: `len` octets at address `addr` of the region `stag`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Sge {
+    /// The region.
+    pub stag: Stag,
+    /// The address, as the region's registration counts (its `base` is the first octet's).
+    pub addr: u64,
+    /// Octets.
+    pub len: u32,
 }
 
-impl Conn {
-    /// A small number that no other stream has at the same time: a place in a table of the caller's own.
-    #[inline]
-    #[must_use]
-    pub const fn index(self) -> usize {
-        (self.0 % super::table::MOST as u32) as usize
-    }
+/// Memory of the peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Remote {
+    /// The peer's tag.
+    pub stag: Stag,
+    /// The tagged offset: an address as the peer counts.
+    pub addr: u64,
+}
+
+/// What a work request of the send queue does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SendOp {
+    /// Sends to the peer's next receive.
+    Send,
+    /// The same, and the peer's tag is invalid afterwards.
+    SendInvalidate(Stag),
+    /// Writes into the peer's memory.
+    Write(Remote),
+    /// The same, then 8 octets of immediate data, which take the peer's next receive (RFC 7306).
+    WriteImmediate(Remote, u64),
+    /// 8 octets of immediate data alone, which take the peer's next receive (RFC 7306).
+    Immediate(u64),
+    /// Reads the peer's memory into the list's one element.
+    Read(Remote),
+    /// The same, and the sink's own tag is invalid afterwards.
+    ReadInvalidate(Remote),
+    /// Adds (RFC 7306 section 5.2: fields by mask, 0 for a plain 64-bit sum); the old value goes to the list's one element.
+    FetchAdd {
+        /// The word.
+        to: Remote,
+        /// The summand.
+        add: u64,
+        /// A set bit is the highest of a field, whose carry is dropped.
+        mask: u64,
+    },
+    /// Compares and swaps; the old value goes to the list's one element.
+    CompareSwap {
+        /// The word.
+        to: Remote,
+        /// Expected, where `compare_mask` has a set bit.
+        compare: u64,
+        /// See there.
+        compare_mask: u64,
+        /// The new value, where `swap_mask` has a set bit.
+        swap: u64,
+        /// See there.
+        swap_mask: u64,
+    },
+    /// Binds a window to part of a region, or unbinds it (`len` 0).
+    Bind {
+        /// The window, which gets a new key.
+        window: Stag,
+        /// The region.
+        region: Stag,
+        /// First octet.
+        addr: u64,
+        /// Octets.
+        len: u64,
+        /// What a peer may do.
+        access: Access,
+    },
+    /// Makes a tag that was allocated for it a region (fast registration).
+    FastRegister {
+        /// The tag, with the key it gets.
+        stag: Stag,
+        /// The caller's region,
+        region: u64,
+        /// where in it,
+        offset: u64,
+        /// the address of its first octet,
+        base: u64,
+        /// its octets,
+        len: u64,
+        /// and what may be done.
+        access: Access,
+    },
+    /// Makes a tag of one's own invalid.
+    Invalidate(Stag),
+}
+
+/// How a work request of the send queue is treated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SendFlags {
+    /// It leaves a completion even if it ends well.
+    pub signaled: bool,
+    /// It begins only after all earlier Reads and Atomics have completed.
+    pub fence: bool,
+    /// The peer's completion counts as solicited.
+    pub solicited: bool,
+}
+
+/// Where the octets come from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Data {
+    /// Registered memory, unchanged until the completion.
+    Gather(ArrayVec<Sge, MAX_SGE>),
+    /// Copied at the call.
+    Inline(Vec<u8>),
+}
+
+/// A work request of the send queue.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SendRequest {
+    /// The program's own name for it.
+    pub id: u64,
+    /// What to do.
+    pub op: SendOp,
+    /// With what: the source of Sends and Writes, the sink of Reads and Atomics.
+    pub data: Data,
+    /// How.
+    pub flags: SendFlags,
+}
+
+/// A work request of a receive queue.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RecvRequest {
+    /// The program's own name for it.
+    pub id: u64,
+    /// Where to.
+    pub list: ArrayVec<Sge, MAX_SGE>,
 }
 
 impl From<Sge> for Data {
@@ -105,55 +217,51 @@ impl RecvRequest {
     pub fn new(id: u64, into: Sge) -> Self {
         Self { id, list: core::iter::once(into).collect() }
     }
-}
 
-impl Completion {
-    /// The completion if it ended well.
-    ///
-    /// # Errors
-    /// How it ended else.
-    pub fn result(self) -> Result<Self, Status> {
-        if self.status == Status::Success { Ok(self) } else { Err(self.status) }
+    /// How many octets fit into a receive.
+    pub(in crate::rdma) fn capacity(&self) -> u32 {
+        self.list.iter().fold(0u32, |sum, sge| sum.saturating_add(sge.len))
     }
 }
 
-impl core::fmt::Display for Status {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(match self {
-            Self::Success => "success",
-            Self::LocalLength => "an own element is too short for what came, or too long",
-            Self::LocalProtection => "an own tag, bound or right is wrong",
-            Self::LocalOperation => "the request could not be done here",
-            Self::Flushed => "the queue pair failed before",
-            Self::Bind => "a window could not be bound, or a tag not registered or invalidated",
-            Self::RemoteAccess => "the peer refused access",
-            Self::RemoteOperation => "the peer could not do it",
-        })
+/// How many octets it is.
+pub(crate) fn octets(data: &Data) -> u64 {
+    match data {
+        Data::Gather(list) => list.iter().map(|sge| u64::from(sge.len)).sum(),
+        Data::Inline(bytes) => bytes.len() as u64,
     }
 }
 
-impl core::error::Error for Status {}
+/// True for what the engine does without the peer.
+pub(crate) const fn is_local(op: &SendOp) -> bool {
+    matches!(op, SendOp::Bind { .. } | SendOp::FastRegister { .. } | SendOp::Invalidate(_))
+}
 
-impl core::fmt::Display for Completed {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(match self {
-            Self::Send => "Send",
-            Self::Write => "Write",
-            Self::Read => "Read",
-            Self::FetchAdd => "Fetch and Add",
-            Self::CompareSwap => "Compare and Swap",
-            Self::Bind => "Bind",
-            Self::FastRegister => "Fast Register",
-            Self::Invalidate => "Invalidate",
-            Self::Recv => "Receive",
-            Self::RecvImmediate => "Receive by immediate data",
-        })
+/// Calls `each` with the parts of the list's elements that hold its octets `from..from + len`.
+pub(crate) fn scatter<E>(
+    list: &[Sge],
+    from: u32,
+    len: u32,
+    mut each: impl FnMut(Sge) -> Result<(), E>,
+) -> Result<(), E> {
+    let (mut skip, mut left) = (from, len);
+    for sge in list {
+        if left == 0 {
+            break;
+        }
+        if skip >= sge.len {
+            skip -= sge.len;
+            continue;
+        }
+        let here = left.min(sge.len - skip);
+        each(Sge { stag: sge.stag, addr: sge.addr.wrapping_add(u64::from(skip)), len: here })?;
+        (skip, left) = (0, left - here);
     }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::MAX_SGE;
     use super::*;
 
     #[test]

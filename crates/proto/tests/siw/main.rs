@@ -6,7 +6,8 @@ mod capture;
 use std::collections::BTreeMap;
 
 use capture::{Connection, connections};
-use sprat_proto::rdma::iwarp::fpdu::{Deframer, Framer, Piece, Step};
+use sprat_proto::rdma::iwarp::deframer::{Deframer, Step};
+use sprat_proto::rdma::iwarp::framer::{Framer, Piece};
 use sprat_proto::rdma::{Memory, Record, Span, Unmapped};
 use sprat_proto::wire::ddp::{self, Buffer, Header};
 use sprat_proto::wire::mpa::{CRC, Kind, LENGTH, Start, fpdu_len};

@@ -1,12 +1,28 @@
 //! iWARP: the wire below the verbs objects. RDMAP (RFC 5040, 7306) over DDP (RFC 5041) over MPA (RFC 5044, 6581).
 
-pub(in crate::rdma) mod conn;
-pub mod fpdu;
-pub(crate) mod requester;
-pub(crate) mod responder;
-pub(crate) mod rx;
-pub(crate) mod rx_message;
+pub(crate) mod acks;
+mod complete;
+mod conn;
+pub(crate) mod connection;
+pub mod deframer;
+pub(crate) mod error;
+pub mod framer;
+mod io;
+pub(crate) mod out;
+pub(crate) mod outstanding;
+mod requester;
+mod responder;
+pub(crate) mod responses;
+mod rx;
+mod rx_message;
+pub(crate) mod segment;
 pub mod start;
-pub(crate) mod tx;
-pub(crate) mod unexpected;
-pub(crate) mod write_ack;
+mod startup;
+pub(crate) mod state;
+mod teardown;
+#[cfg(test)]
+mod tests;
+mod timers;
+mod tx;
+mod unexpected;
+mod write_ack;

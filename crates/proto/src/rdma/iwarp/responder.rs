@@ -1,69 +1,19 @@
-//! Reads and atomics of the peer: taken when their Requests come, done and answered in turn.
-//!
-//! Always: answers leave in the order of their Requests, none before its Request was delivered, hence behind every earlier
-//! Write and Send; at most `limit` wait (IRD), one more is the peer's error. What a Read may reach is looked at when its
-//! Request comes and again for each segment, so that nothing leaves a region that was taken back.
+//! Answers to the Reads and atomics of the peer.
 
-use alloc::collections::VecDeque;
-
-use crate::rdma::iwarp::fpdu::Piece;
-use crate::rdma::iwarp::tx::Out;
+use crate::rdma::ids::Stag;
+use crate::rdma::iwarp::error::Fault;
+use crate::rdma::iwarp::framer::Piece;
+use crate::rdma::iwarp::out::Out;
+use crate::rdma::iwarp::responses::Owed;
+use crate::rdma::memory::{Memory, Span};
 use crate::rdma::mr::Right;
-use crate::rdma::qp::{Fault, QueuePair};
-use crate::rdma::rnic::Shared;
-use crate::rdma::{Memory, Span, Stag};
+use crate::rdma::qp::QueuePair;
+use crate::rdma::shared::Shared;
 use crate::wire::ddp::{self, Buffer, Header};
 use crate::wire::rdmap::{
-    AtomicRequest, AtomicResponse, Cause, Offending, Opcode, QN_ATOMIC_RESPONSE, QN_REQUEST,
-    READ_REQUEST, ReadRequest,
+    ATOMIC_REQUEST, AtomicRequest, AtomicResponse, Cause, Offending, Opcode, QN_ATOMIC_RESPONSE,
+    QN_REQUEST, READ_REQUEST, ReadRequest,
 };
-
-#[derive(Debug)]
-enum Owed {
-    Read { request: ReadRequest, msn: u32, done: u32 },
-    Atomic { request: AtomicRequest, msn: u32 },
-}
-
-/// See the file.
-#[derive(Debug, Default)]
-pub(crate) struct Answers {
-    queue: VecDeque<Owed>,
-    /// IRD.
-    pub(crate) limit: u16,
-    /// Of the last Request that came.
-    msn: u32,
-    /// Of the last Atomic Response.
-    atomic_msn: u32,
-    /// Answers since the send queue had its turn.
-    pub(crate) in_a_row: u8,
-}
-
-impl Answers {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.queue.is_empty()
-    }
-
-    pub(crate) fn clear(&mut self) {
-        self.queue.clear();
-    }
-
-    /// An answer is sent in part.
-    pub(crate) fn is_begun(&self) -> bool {
-        matches!(self.queue.front(), Some(&Owed::Read { done: 1.., .. }))
-    }
-
-    /// A Request with this number comes.
-    pub(crate) fn admit(&mut self, msn: u32) -> Result<(), Cause> {
-        if msn != self.msn.wrapping_add(1) {
-            return Err(Cause::UNTAGGED_MSN);
-        }
-        if self.queue.len() >= usize::from(self.limit) {
-            return Err(Cause::UNTAGGED_NO_BUFFER);
-        }
-        self.msn = msn;
-        Ok(())
-    }
-}
 
 impl QueuePair {
     /// Takes a Read Request that was delivered.
@@ -75,7 +25,11 @@ impl QueuePair {
         if request.size > 0 {
             self.source(&request, 0, request.size, shared)?;
         }
-        self.answers.queue.push_back(Owed::Read { request, msn: self.answers.msn, done: 0 });
+        self.iwarp.answers.queue.push_back(Owed::Read {
+            request,
+            msn: self.iwarp.answers.msn,
+            done: 0,
+        });
         Ok(())
     }
 
@@ -98,7 +52,7 @@ impl QueuePair {
         shared: &Shared,
     ) -> Result<(), Cause> {
         self.word(&request, shared)?;
-        self.answers.queue.push_back(Owed::Atomic { request, msn: self.answers.msn });
+        self.iwarp.answers.queue.push_back(Owed::Atomic { request, msn: self.iwarp.answers.msn });
         Ok(())
     }
 
@@ -115,7 +69,7 @@ impl QueuePair {
         shared: &Shared,
         out: &mut Out<'_, M>,
     ) -> Result<bool, Fault> {
-        let last = match self.answers.queue.front() {
+        let last = match self.iwarp.answers.queue.front() {
             None => return Ok(false),
             Some(&Owed::Read { request, msn, done }) => {
                 self.read_response(&request, msn, done, shared, out)?
@@ -125,8 +79,8 @@ impl QueuePair {
             }
         };
         if last {
-            self.answers.queue.pop_front();
-            self.answers.in_a_row = self.answers.in_a_row.saturating_add(1);
+            self.iwarp.answers.queue.pop_front();
+            self.iwarp.answers.in_a_row = self.iwarp.answers.in_a_row.saturating_add(1);
         }
         Ok(true)
     }
@@ -156,7 +110,7 @@ impl QueuePair {
         };
         // To the peer memory that is gone is as a tag that is gone.
         framed.map_err(|_| fault(Cause::INVALID_STAG))?;
-        if let Some(Owed::Read { done, .. }) = self.answers.queue.front_mut() {
+        if let Some(Owed::Read { done, .. }) = self.iwarp.answers.queue.front_mut() {
             *done += len;
         }
         Ok(last)
@@ -170,17 +124,17 @@ impl QueuePair {
         out: &mut Out<'_, M>,
     ) -> Result<bool, Fault> {
         let fault = |cause| {
-            let about = about(Opcode::AtomicRequest, msn, crate::wire::rdmap::ATOMIC_REQUEST, None);
+            let about = about(Opcode::AtomicRequest, msn, ATOMIC_REQUEST, None);
             Fault { cause, about: Some(about) }
         };
         let span = self.word(request, shared).map_err(fault)?;
         let was = out.memory.atomic(span, &mut |old| request.op.apply(old));
         let was = was.map_err(|_| fault(Cause::INVALID_STAG))?;
-        self.answers.atomic_msn = self.answers.atomic_msn.wrapping_add(1);
+        self.iwarp.answers.atomic_msn = self.iwarp.answers.atomic_msn.wrapping_add(1);
         let buffer = Buffer::Untagged {
             ulp: 0,
             qn: QN_ATOMIC_RESPONSE,
-            msn: self.answers.atomic_msn,
+            msn: self.iwarp.answers.atomic_msn,
             mo: 0,
         };
         let header = Header { last: true, control: Opcode::AtomicResponse.control(), buffer };

@@ -7,21 +7,18 @@
 //! Always: nothing is placed before all checks of its segment; a segment that comes in pieces is checked again for each, so
 //! that nothing is placed behind a revocation. The first error ends it: the caller hands in nothing more.
 
-use arrayvec::ArrayVec;
-
-use crate::rdma::iwarp::tx::tail;
+use crate::rdma::ids::Stag;
+use crate::rdma::iwarp::error::Fault;
+use crate::rdma::iwarp::segment::SMALL;
+use crate::rdma::memory::{Memory, Span};
 use crate::rdma::mr::Right;
-use crate::rdma::qp::{Fault, QueuePair, offending};
-use crate::rdma::rnic::Shared;
-use crate::rdma::{Memory, Span, Stag};
-use crate::wire::ddp::{self, Buffer, Header, HeaderBytes};
+use crate::rdma::qp::QueuePair;
+use crate::rdma::shared::Shared;
+use crate::wire::ddp::{self, Buffer};
 use crate::wire::rdmap::{
     self, AtomicRequest, AtomicResponse, Cause, Opcode, ReadRequest, Terminate, parse_immediate,
 };
 use crate::wire::write_ack::Placed;
-
-/// Most octets that are kept of a message which the engine itself takes.
-const SMALL: usize = 80;
 
 /// What came of it.
 #[derive(Debug)]
@@ -32,85 +29,6 @@ pub(crate) enum Outcome {
     Wake,
     /// The peer has ended the stream.
     Terminated(Terminate),
-}
-
-/// The segment that is arriving.
-#[derive(Debug)]
-pub(crate) struct RxOffload {
-    header: Header,
-    raw: HeaderBytes,
-    opcode: Opcode,
-    /// Its payload's octets,
-    len: u32,
-    /// and those that came.
-    came: u32,
-    /// It is not at its end.
-    open: bool,
-    /// Where a tagged payload goes.
-    span: Option<Span>,
-    /// Of a message that the engine itself takes.
-    small: ArrayVec<u8, SMALL>,
-    read: Option<ReadRequest>,
-    /// What the peer's engine says, if it is no message.
-    said: Option<Placed>,
-    /// Octets of the last Write, if nothing came behind it, and whether it is at its end.
-    written: (u32, bool),
-}
-
-impl Default for RxOffload {
-    fn default() -> Self {
-        let buffer = Buffer::Tagged { stag: 0, to: 0 };
-        Self {
-            header: Header { last: false, control: 0, buffer },
-            raw: HeaderBytes::new(),
-            opcode: Opcode::Write,
-            len: 0,
-            came: 0,
-            open: false,
-            span: None,
-            small: ArrayVec::new(),
-            read: None,
-            said: None,
-            written: (0, true),
-        }
-    }
-}
-
-impl RxOffload {
-    /// The fault that `cause` is in this segment.
-    pub(crate) fn fault(&self, cause: Cause) -> Fault {
-        let mut about = offending(&self.raw, self.len as usize);
-        about.read = self.read;
-        Fault { cause, about: Some(about) }
-    }
-
-    /// The header as it came.
-    pub(crate) const fn raw(&self) -> &HeaderBytes {
-        &self.raw
-    }
-
-    /// Octets of payload of the segment.
-    pub(crate) const fn len(&self) -> usize {
-        self.len as usize
-    }
-
-    /// Octets of the Write before immediate data.
-    pub(crate) const fn written(&self) -> u32 {
-        self.written.0
-    }
-
-    /// The payload is read straight into a region, or may be.
-    const fn is_placed(&self) -> bool {
-        matches!(
-            self.opcode,
-            Opcode::Write
-                | Opcode::ReadResponse
-                | Opcode::Send
-                | Opcode::SendInvalidate
-                | Opcode::SendSolicited
-                | Opcode::SendSolicitedInvalidate
-        )
-    }
 }
 
 impl QueuePair {
@@ -130,17 +48,17 @@ impl QueuePair {
         if let Some(raw) = header {
             self.begin_arrival(raw, payload.len() + rest, shared)?;
         }
-        if !self.arrival.open {
+        if !self.iwarp.arrival.open {
             return Ok(Outcome::Placed);
         }
-        if !payload.is_empty() && self.arrival.is_placed() {
+        if !payload.is_empty() && self.iwarp.arrival.is_placed() {
             self.place(payload, first, shared, memory).map_err(|cause| self.fault(cause))?;
         } else if rest > 0 || !first {
             // What does not fit is judged by its length.
-            let room = SMALL - self.arrival.small.len();
-            self.arrival.small.extend(payload.iter().copied().take(room));
+            let room = SMALL - self.iwarp.arrival.small.len();
+            self.iwarp.arrival.small.extend(payload.iter().copied().take(room));
         }
-        self.arrival.came += payload.len() as u32;
+        self.iwarp.arrival.came += payload.len() as u32;
         if rest > 0 {
             return Ok(Outcome::Placed);
         }
@@ -149,7 +67,7 @@ impl QueuePair {
 
     /// Octets may be read straight to here, at most so many as the span is long.
     pub(crate) fn direct(&mut self, shared: &Shared) -> Option<Span> {
-        let arrival = &self.arrival;
+        let arrival = &self.iwarp.arrival;
         if !arrival.open || !arrival.is_placed() || arrival.came >= arrival.len {
             return None;
         }
@@ -160,7 +78,7 @@ impl QueuePair {
                 shared.mr.local(self.options.pd, sge, true).ok()
             }
             Buffer::Tagged { .. } => {
-                self.tagged_span(shared).ok().flatten().map(|span| tail(span, came))
+                self.tagged_span(shared).ok().flatten().map(|span| span.tail(came))
             }
         }
     }
@@ -172,8 +90,9 @@ impl QueuePair {
         shared: &mut Shared,
         memory: &mut M,
     ) -> Result<Outcome, Fault> {
-        self.arrival.came = self.arrival.came.saturating_add(octets).min(self.arrival.len);
-        if !self.arrival.open || self.arrival.came < self.arrival.len {
+        self.iwarp.arrival.came =
+            self.iwarp.arrival.came.saturating_add(octets).min(self.iwarp.arrival.len);
+        if !self.iwarp.arrival.open || self.iwarp.arrival.came < self.iwarp.arrival.len {
             return Ok(Outcome::Placed);
         }
         self.end_arrival(None, shared, memory)
@@ -181,7 +100,7 @@ impl QueuePair {
 
     /// A segment with this header and so much payload comes.
     fn begin_arrival(&mut self, raw: &[u8], len: usize, shared: &mut Shared) -> Result<(), Fault> {
-        let arrival = &mut self.arrival;
+        let arrival = &mut self.iwarp.arrival;
         arrival.raw.clear();
         let _ = arrival.raw.try_extend_from_slice(raw);
         arrival.len = len as u32;
@@ -189,71 +108,71 @@ impl QueuePair {
         arrival.small.clear();
         let header = ddp::parse(raw).map_err(|bad| self.fault(bad.into()))?;
         let opcode = Opcode::of(&header).map_err(|cause| self.fault(cause))?;
-        self.arrival.header = header;
-        self.arrival.opcode = opcode;
-        self.arrival.said = None;
+        self.iwarp.arrival.header = header;
+        self.iwarp.arrival.opcode = opcode;
+        self.iwarp.arrival.said = None;
         if opcode == Opcode::Write && len == 0 {
-            self.arrival.said = Placed::parse(&header);
+            self.iwarp.arrival.said = Placed::parse(&header);
         }
-        if !self.met {
+        if !self.iwarp.met {
             self.meet(shared);
         }
-        if self.arrival.said.is_some() {
-            self.arrival.open = true;
+        if self.iwarp.arrival.said.is_some() {
+            self.iwarp.arrival.open = true;
             return Ok(());
         }
-        if opcode == Opcode::Write && self.arrival.written.1 {
-            self.arrival.written = (0, false);
+        if opcode == Opcode::Write && self.iwarp.arrival.written.1 {
+            self.iwarp.arrival.written = (0, false);
         } else if opcode != Opcode::Write && opcode.queue() != Some(rdmap::QN_SEND) {
-            self.arrival.written = (0, true);
+            self.iwarp.arrival.written = (0, true);
         }
         self.check(len as u32, shared).map_err(|cause| self.fault(cause))?;
-        self.arrival.open = true;
+        self.iwarp.arrival.open = true;
         Ok(())
     }
 
     /// The peer's first segment.
     #[cold]
     fn meet(&mut self, shared: &mut Shared) {
-        self.met = true;
+        self.iwarp.met = true;
         // Who has asked for the connection has said hello first.
-        let answers = !self.asked;
-        if self.placement.meet(self.arrival.said, answers) {
+        let answers = !self.iwarp.asked;
+        if self.iwarp.placement.meet(self.iwarp.arrival.said, answers) {
             self.release(shared);
         }
     }
 
     /// Everything that can be said before the payload is there.
     fn check(&mut self, len: u32, shared: &mut Shared) -> Result<(), Cause> {
-        let opcode = self.arrival.opcode;
-        match self.arrival.header.buffer {
+        let opcode = self.iwarp.arrival.opcode;
+        match self.iwarp.arrival.header.buffer {
             Buffer::Tagged { .. } => {
-                self.arrival.span = self.tagged_span(shared)?;
+                self.iwarp.arrival.span = self.tagged_span(shared)?;
                 Ok(())
             }
             Buffer::Untagged { msn, mo, .. } => match opcode {
                 Opcode::Immediate | Opcode::ImmediateSolicited => {
-                    single(self.arrival.header.last, mo)?;
+                    single(self.iwarp.arrival.header.last, mo)?;
                     if len != rdmap::IMMEDIATE as u32 {
                         return Err(Cause::OPERATION);
                     }
                     self.admit(msn, 0, 0, shared)
                 }
                 Opcode::ReadRequest | Opcode::AtomicRequest => {
-                    self.answers.admit(msn)?;
-                    single(self.arrival.header.last, mo)
+                    self.iwarp.answers.admit(msn)?;
+                    single(self.iwarp.arrival.header.last, mo)
                 }
                 Opcode::AtomicResponse => {
-                    if !self.requests.atomic_response_due(msn) {
+                    if !self.iwarp.requests.atomic_response_due(msn) {
                         return Err(Cause::UNTAGGED_MSN);
                     }
-                    single(self.arrival.header.last, mo)
+                    single(self.iwarp.arrival.header.last, mo)
                 }
                 Opcode::Terminate => {
                     if msn != 1 {
                         return Err(Cause::UNTAGGED_MSN);
                     }
-                    single(self.arrival.header.last, mo)
+                    single(self.iwarp.arrival.header.last, mo)
                 }
                 _ if len == 0 && self.opens(msn) => Ok(()),
                 _ => self.admit(msn, mo, len, shared),
@@ -263,14 +182,14 @@ impl QueuePair {
 
     /// A Send without octets that only opens the connection.
     fn opens(&self, msn: u32) -> bool {
-        self.opened_by_send && msn == 1 && self.arrival.header.last
+        self.iwarp.opened_by_send && msn == 1 && self.iwarp.arrival.header.last
     }
 
     /// Where the payload of a tagged segment goes; none if it has no octets, which need no memory.
     fn tagged_span(&mut self, shared: &Shared) -> Result<Option<Span>, Cause> {
-        let Buffer::Tagged { stag, to } = self.arrival.header.buffer else { return Ok(None) };
-        let len = self.arrival.len;
-        if self.arrival.opcode == Opcode::ReadResponse {
+        let Buffer::Tagged { stag, to } = self.iwarp.arrival.header.buffer else { return Ok(None) };
+        let len = self.iwarp.arrival.len;
+        if self.iwarp.arrival.opcode == Opcode::ReadResponse {
             return self.response_sink(stag, to, len, shared);
         }
         if len == 0 {
@@ -287,16 +206,16 @@ impl QueuePair {
         shared: &mut Shared,
         memory: &mut M,
     ) -> Result<(), Cause> {
-        let came = self.arrival.came;
-        if let Buffer::Untagged { msn, mo, .. } = self.arrival.header.buffer {
+        let came = self.iwarp.arrival.came;
+        if let Buffer::Untagged { msn, mo, .. } = self.iwarp.arrival.header.buffer {
             return self.place_message(msn, mo.wrapping_add(came), payload, shared, memory);
         }
-        let span = if fresh { self.arrival.span } else { self.tagged_span(shared)? };
+        let span = if fresh { self.iwarp.arrival.span } else { self.tagged_span(shared)? };
         let Some(span) = span else { return Ok(()) };
-        let here = Span { len: payload.len() as u32, ..tail(span, came) };
+        let here = Span { len: payload.len() as u32, ..span.tail(came) };
         memory.write(here, payload).map_err(|_| {
             // To the peer memory that is gone is as a tag that is gone.
-            if self.arrival.opcode == Opcode::Write {
+            if self.iwarp.arrival.opcode == Opcode::Write {
                 return Cause::TAGGED_STAG;
             }
             self.blame_oldest();
@@ -311,20 +230,21 @@ impl QueuePair {
         shared: &mut Shared,
         memory: &mut M,
     ) -> Result<Outcome, Fault> {
-        self.arrival.open = false;
-        let (opcode, header, len) = (self.arrival.opcode, self.arrival.header, self.arrival.len);
+        self.iwarp.arrival.open = false;
+        let (opcode, header, len) =
+            (self.iwarp.arrival.opcode, self.iwarp.arrival.header, self.iwarp.arrival.len);
         let outcome = match header.buffer {
             Buffer::Tagged { .. } if opcode == Opcode::Write => {
-                if let Some(said) = self.arrival.said {
+                if let Some(said) = self.iwarp.arrival.said {
                     return self
                         .heard(said, shared)
                         .map(|()| Outcome::Wake)
                         .map_err(|c| self.fault(c));
                 }
                 if header.last {
-                    self.placement.took();
+                    self.iwarp.placement.took();
                 }
-                let written = &mut self.arrival.written;
+                let written = &mut self.iwarp.arrival.written;
                 *written = (written.0.saturating_add(len), header.last);
                 return Ok(Outcome::Placed);
             }
@@ -340,12 +260,12 @@ impl QueuePair {
                     self.engine_message(whole, shared, memory).map(|()| Outcome::Wake)
                 }
                 _ if len == 0 && self.opens(msn) => {
-                    self.opened_by_send = false;
+                    self.iwarp.opened_by_send = false;
                     self.receive.swallow();
                     Ok(Outcome::Placed)
                 }
                 _ => {
-                    self.arrival.written = (0, true);
+                    self.iwarp.arrival.written = (0, true);
                     self.message_placed(msn, mo, len, header.last, opcode, ulp, None, shared)
                         .map(|()| Outcome::Placed)
                 }
@@ -360,14 +280,14 @@ impl QueuePair {
         msn: u32,
         shared: &mut Shared,
     ) -> Result<(), Cause> {
-        let value = parse_immediate(whole.unwrap_or(&self.arrival.small))?;
-        self.message_placed(msn, 0, 0, true, self.arrival.opcode, 0, Some(value), shared)?;
-        self.arrival.written = (0, true);
+        let value = parse_immediate(whole.unwrap_or(&self.iwarp.arrival.small))?;
+        self.message_placed(msn, 0, 0, true, self.iwarp.arrival.opcode, 0, Some(value), shared)?;
+        self.iwarp.arrival.written = (0, true);
         Ok(())
     }
 
     fn terminated(&self, whole: Option<&[u8]>) -> Result<Outcome, Fault> {
-        let terminate = Terminate::parse(whole.unwrap_or(&self.arrival.small));
+        let terminate = Terminate::parse(whole.unwrap_or(&self.iwarp.arrival.small));
         terminate.map(Outcome::Terminated).ok_or_else(|| self.fault(Cause::OPERATION))
     }
 
@@ -378,16 +298,16 @@ impl QueuePair {
         shared: &mut Shared,
         memory: &mut M,
     ) -> Result<(), Cause> {
-        let small = self.arrival.small.clone();
+        let small = self.iwarp.arrival.small.clone();
         let payload = whole.unwrap_or(&small);
         // A message of another length is not its own kind, even if its beginning is.
-        if payload.len() != self.arrival.len as usize {
+        if payload.len() != self.iwarp.arrival.len as usize {
             return Err(Cause::OPERATION);
         }
-        match self.arrival.opcode {
+        match self.iwarp.arrival.opcode {
             Opcode::ReadRequest => {
                 let request = ReadRequest::parse(payload)?;
-                self.arrival.read = Some(request);
+                self.iwarp.arrival.read = Some(request);
                 self.read_request(request, shared)
             }
             Opcode::AtomicRequest => self.atomic_request(AtomicRequest::parse(payload)?, shared),

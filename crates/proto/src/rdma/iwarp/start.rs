@@ -16,7 +16,8 @@ mod tests;
 
 use alloc::vec::Vec;
 
-use crate::rdma::MAX_READ_DEPTH;
+use crate::rdma::error::PostError;
+use crate::rdma::options::MAX_READ_DEPTH;
 use crate::wire::mpa::{Enhanced, Kind, Malformed, REVISION_MAX, Rtr, RtrKind, Start, UNSAID};
 
 /// What one end wants, before it knows the other's wishes.
@@ -155,6 +156,15 @@ pub enum Misuse {
 impl From<Malformed> for Misuse {
     fn from(malformed: Malformed) -> Self {
         if malformed == Malformed::PrivateData { Self::PrivateData } else { Self::Revision }
+    }
+}
+
+impl From<Misuse> for PostError {
+    fn from(misuse: Misuse) -> Self {
+        match misuse {
+            Misuse::PrivateData => Self::TooLong,
+            _ => Self::Invalid,
+        }
     }
 }
 

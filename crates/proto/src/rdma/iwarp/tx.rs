@@ -6,15 +6,19 @@
 
 use arrayvec::ArrayVec;
 
-use crate::rdma::iwarp::fpdu::{Framer, Piece};
-use crate::rdma::iwarp::requester::{Asked, Kind};
+use crate::rdma::completion::Status;
+use crate::rdma::ids::{Pd, Stag};
+use crate::rdma::iwarp::error::Fault;
+use crate::rdma::iwarp::framer::Piece;
+use crate::rdma::iwarp::out::Out;
+use crate::rdma::iwarp::outstanding::{Asked, Kind};
+use crate::rdma::memory::{Memory, Unmapped};
 use crate::rdma::mr::{Extent, Stream};
-use crate::rdma::qp::send_queue::{self, Stage};
-use crate::rdma::qp::{Fault, QueuePair};
-use crate::rdma::rnic::Shared;
-use crate::rdma::{
-    Data, MAX_SGE, Memory, Part, Pd, Record, Remote, SendOp, SendRequest, Sge, Span, Stag, Status,
-    Unmapped,
+use crate::rdma::qp::QueuePair;
+use crate::rdma::qp::send_queue::Stage;
+use crate::rdma::shared::Shared;
+use crate::rdma::work::{
+    Data, MAX_SGE, Remote, SendOp, SendRequest, Sge, is_local, octets, scatter,
 };
 use crate::wire::ddp::{self, Buffer, Header};
 use crate::wire::mpa::RtrKind;
@@ -25,36 +29,9 @@ use crate::wire::write_ack as wire_ack;
 
 /// Answers of ours in a row while own work waits.
 const ANSWERS_IN_A_ROW: u8 = 4;
+
 /// In a frame whose tag does not count: some hardware refuses 0 even there.
 const ANY_STAG: u32 = 1;
-
-/// Where FPDUs go.
-pub(crate) struct Out<'a, M> {
-    pub(crate) framer: &'a mut Framer,
-    pub(crate) record: &'a mut Record,
-    pub(crate) memory: &'a mut M,
-    /// The position of the stream behind what was framed.
-    pub(crate) position: &'a mut u64,
-}
-
-impl<M: Memory> Out<'_, M> {
-    /// Most octets of payload with a header of `header` octets.
-    fn room(&self, header: usize) -> u32 {
-        (self.framer.mulpdu() - header) as u32
-    }
-
-    pub(crate) fn frame(&mut self, header: &Header, payload: &[Piece<'_>]) -> Result<(), Unmapped> {
-        let len = |part: &Part| match part {
-            Part::Bytes(range) => range.len() as u64,
-            Part::Memory(span) => u64::from(span.len),
-        };
-        let last = self.record.parts.len().saturating_sub(1);
-        let before = self.record.parts.last().map_or(0, len);
-        self.framer.frame(&header.emit(), payload, self.memory, self.record)?;
-        *self.position += self.record.parts[last..].iter().map(len).sum::<u64>() - before;
-        Ok(())
-    }
-}
 
 impl QueuePair {
     /// Appends one FPDU; false if nothing is to be sent now.
@@ -63,7 +40,7 @@ impl QueuePair {
         shared: &mut Shared,
         out: &mut Out<'_, M>,
     ) -> Result<bool, Fault> {
-        if self.answers.is_begun() {
+        if self.iwarp.answers.is_begun() {
             return self.respond(shared, out);
         }
         if !self.send.begun
@@ -71,12 +48,12 @@ impl QueuePair {
         {
             return Ok(true);
         }
-        let tired = self.answers.in_a_row >= ANSWERS_IN_A_ROW && self.send.has_work();
+        let tired = self.iwarp.answers.in_a_row >= ANSWERS_IN_A_ROW && self.send.has_work();
         if !self.send.begun && !tired && self.respond(shared, out)? {
             return Ok(true);
         }
         if self.transmit(shared, out)? {
-            self.answers.in_a_row = 0;
+            self.iwarp.answers.in_a_row = 0;
             return Ok(true);
         }
         if self.respond(shared, out)? {
@@ -111,7 +88,7 @@ impl QueuePair {
     }
 
     fn is_fenced(&self, request: &SendRequest) -> bool {
-        request.flags.fence && !self.requests.is_empty()
+        request.flags.fence && !self.iwarp.requests.is_empty()
     }
 
     /// The request whose turn it is has failed.
@@ -123,7 +100,7 @@ impl QueuePair {
     /// Does what needs no peer, up to the next request that needs one.
     pub(crate) fn local(&mut self, shared: &mut Shared) -> Result<(), Fault> {
         while let Some(request) = self.send.current() {
-            if !send_queue::is_local(&request.op) || self.is_fenced(request) {
+            if !is_local(&request.op) || self.is_fenced(request) {
                 break;
             }
             if let Err(status) = local_operation(self.stream(), &request.op, shared) {
@@ -138,7 +115,7 @@ impl QueuePair {
     /// Begins a message: its memory is looked at as a whole, so that no part of a bad one is sent.
     fn begin(&mut self, shared: &Shared) -> Result<(), Fault> {
         let Some(request) = self.send.current() else { return Ok(()) };
-        let total = send_queue::octets(&request.data) as u32;
+        let total = octets(&request.data) as u32;
         let untagged = matches!(request.op, SendOp::Send | SendOp::SendInvalidate(_));
         let immediate_left = matches!(request.op, SendOp::Immediate(_));
         if let Data::Gather(list) = &request.data
@@ -182,7 +159,7 @@ impl QueuePair {
         }
         self.send.done += len;
         if last && tagged {
-            self.placement.wrote(self.send.total);
+            self.iwarp.placement.wrote(self.send.total);
         }
         if last && has_immediate {
             self.send.immediate_left = true;
@@ -217,10 +194,10 @@ impl QueuePair {
     /// Sends the Request of a Read or an atomic, if one more may be outstanding.
     fn ask<M: Memory>(&mut self, shared: &Shared, out: &mut Out<'_, M>) -> Result<bool, Fault> {
         let Some(request) = self.send.current() else { return Ok(false) };
-        if self.requests.limit == 0 {
+        if self.iwarp.requests.limit == 0 {
             return self.blame(Status::LocalOperation);
         }
-        if self.requests.is_full() {
+        if self.iwarp.requests.is_full() {
             return Ok(false);
         }
         let sink = match &request.data {
@@ -228,7 +205,7 @@ impl QueuePair {
             Data::Inline(_) => None,
         };
         let sink = sink.unwrap_or(Sge { stag: Stag(ANY_STAG), addr: 0, len: 0 });
-        let id = self.requests.next_id();
+        let id = self.iwarp.requests.next_id();
         let (kind, op) = match request.op {
             SendOp::FetchAdd { add, mask, .. } => {
                 (Kind::Atomic(id), Some(AtomicOp::FetchAdd { add, mask }))
@@ -248,7 +225,7 @@ impl QueuePair {
             return self.blame(Status::LocalProtection);
         }
         let asked =
-            Asked::new(Some(self.send.current_number()), sink, kind, self.placement.framed());
+            Asked::new(Some(self.send.current_number()), sink, kind, self.iwarp.placement.framed());
         let framed = if let Some(op) = op {
             let payload = AtomicRequest { id, stag: from.stag.0, to: from.addr, op }.emit();
             self.frame_request(Opcode::AtomicRequest, &payload, asked, out)
@@ -274,11 +251,11 @@ impl QueuePair {
         asked: Asked,
         out: &mut Out<'_, M>,
     ) -> Result<(), Unmapped> {
-        let msn = self.requests.next_msn();
+        let msn = self.iwarp.requests.next_msn();
         let buffer = Buffer::Untagged { ulp: 0, qn: QN_REQUEST, msn, mo: 0 };
         let header = Header { last: true, control: opcode.control(), buffer };
         out.frame(&header, &[Piece::Bytes(payload)])?;
-        self.requests.push(asked);
+        self.iwarp.requests.push(asked);
         Ok(())
     }
 
@@ -290,7 +267,7 @@ impl QueuePair {
     ) -> Result<(), Unmapped> {
         let sink = Sge { stag: Stag(ANY_STAG), addr: 0, len: 0 };
         match kind {
-            RtrKind::Write if !self.placement.is_foreign() => self.hello(out),
+            RtrKind::Write if !self.iwarp.placement.is_foreign() => self.hello(out),
             RtrKind::Write => {
                 let buffer = Buffer::Tagged { stag: ANY_STAG, to: 0 };
                 out.frame(&Header { last: true, control: Opcode::Write.control(), buffer }, &[])
@@ -344,7 +321,7 @@ fn header_of(request: &SendRequest, done: u32, msn: u32, last: bool) -> Header {
     let (opcode, buffer) = match request.op {
         SendOp::Write(to) | SendOp::WriteImmediate(to, _) => {
             // What a program names without octets must not be taken for what engines say.
-            let to = if to.stag.0 == wire_ack::STAG && send_queue::octets(&request.data) == 0 {
+            let to = if to.stag.0 == wire_ack::STAG && octets(&request.data) == 0 {
                 Remote { stag: Stag(ANY_STAG), ..to }
             } else {
                 to
@@ -383,32 +360,4 @@ fn gather(
         Ok(())
     })?;
     Ok(pieces)
-}
-
-/// Calls `each` with the parts of the list's elements that hold its octets `from..from + len`.
-pub(crate) fn scatter<E>(
-    list: &[Sge],
-    from: u32,
-    len: u32,
-    mut each: impl FnMut(Sge) -> Result<(), E>,
-) -> Result<(), E> {
-    let (mut skip, mut left) = (from, len);
-    for sge in list {
-        if left == 0 {
-            break;
-        }
-        if skip >= sge.len {
-            skip -= sge.len;
-            continue;
-        }
-        let here = left.min(sge.len - skip);
-        each(Sge { stag: sge.stag, addr: sge.addr.wrapping_add(u64::from(skip)), len: here })?;
-        (skip, left) = (0, left - here);
-    }
-    Ok(())
-}
-
-/// The span of `span` from `from` on.
-pub(crate) const fn tail(span: Span, from: u32) -> Span {
-    Span { region: span.region, offset: span.offset + from as u64, len: span.len - from }
 }

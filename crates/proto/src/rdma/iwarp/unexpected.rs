@@ -17,88 +17,15 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::Instant;
-use crate::rdma::iwarp::rx_message::{Incoming, Place, capacity, fill};
-use crate::rdma::qp::{Fault, QueuePair, offending};
-use crate::rdma::rnic::Shared;
-use crate::rdma::{Memory, Status};
-use crate::wire::rdmap::{Cause, Offending};
-
-/// What a queue pair keeps before its stream is read no further: many small messages, or the begin of a long one. What is
-/// read in one piece is kept as a whole all the same.
-const KEPT_MAX: usize = 256 << 10;
-/// What a message counts besides its octets, about what its entry takes, so that empty ones do not come without end.
-const ENTRY: usize = 256;
-
-/// What is kept of a message without a receive.
-#[derive(Debug)]
-pub(crate) struct Kept {
-    octets: Vec<u8>,
-    /// The end of the segment that came last: its octets may still be coming.
-    extent: u32,
-    /// Its first segment, for a Terminate.
-    about: Offending,
-}
-
-impl Kept {
-    /// A segment of it comes.
-    pub(super) fn admit(&mut self, mo: u32, len: u32) -> Result<(), Cause> {
-        // Only what comes in order is kept; the rest is as it would be without patience.
-        if mo as usize != self.octets.len() {
-            return Err(Cause::UNTAGGED_NO_BUFFER);
-        }
-        self.extent = mo.checked_add(len).ok_or(Cause::UNTAGGED_MO)?;
-        Ok(())
-    }
-
-    /// Octets of it come.
-    pub(super) fn append(&mut self, bytes: &[u8]) {
-        self.octets.extend_from_slice(bytes);
-    }
-
-    fn cost(&self) -> usize {
-        self.octets.len() + ENTRY
-    }
-}
-
-/// What all queue pairs of an engine keep.
-#[derive(Debug)]
-pub(crate) struct Unready {
-    /// Messages without a receive.
-    pub(crate) messages: usize,
-    /// What they count.
-    octets: usize,
-    /// The most that they may count; from half of it on a queue pair keeps one piece of its stream and is then read no further.
-    most: usize,
-    /// Queue pairs that are read no further although they have kept little.
-    stalled: Vec<crate::rdma::Qp>,
-}
-
-impl Unready {
-    pub(crate) const fn new(most: usize) -> Self {
-        Self { messages: 0, octets: 0, most, stalled: Vec::new() }
-    }
-
-    /// So many octets more are kept.
-    pub(super) const fn grow(&mut self, octets: usize) -> Result<(), Cause> {
-        self.octets += octets;
-        if self.octets > self.most { Err(Cause::UNTAGGED_NO_BUFFER) } else { Ok(()) }
-    }
-
-    const fn is_short(&self) -> bool {
-        self.octets >= self.most / 2
-    }
-}
-
-impl Shared {
-    /// Messages are kept no longer; who was read no further for want of room is asked again.
-    fn let_go(&mut self, messages: usize, octets: usize) {
-        self.unready.messages -= messages;
-        self.unready.octets -= octets;
-        if !self.unready.is_short() {
-            self.woken.append(&mut self.unready.stalled);
-        }
-    }
-}
+use crate::rdma::completion::Status;
+use crate::rdma::iwarp::error::{Fault, offending};
+use crate::rdma::iwarp::rx_message::fill;
+use crate::rdma::memory::Memory;
+use crate::rdma::qp::QueuePair;
+use crate::rdma::qp::recv_queue::{Incoming, Place};
+use crate::rdma::qp::unexpected::{ENTRY, KEPT_MAX, Kept};
+use crate::rdma::shared::Shared;
+use crate::wire::rdmap::Cause;
 
 impl QueuePair {
     /// The stream is to be read no further.
@@ -120,7 +47,7 @@ impl QueuePair {
         }
         shared.unready.grow(ENTRY).inspect_err(|_| shared.unready.octets -= ENTRY)?;
         shared.unready.messages += 1;
-        let about = offending(self.arrival.raw(), self.arrival.len());
+        let about = offending(self.iwarp.arrival.raw(), self.iwarp.arrival.len());
         let kept = Kept { octets: Vec::new(), extent: 0, about };
         self.receive.kept += kept.cost();
         self.receive.arriving.push_back(Incoming::new(Place::Kept(Box::new(kept))));
@@ -150,7 +77,7 @@ impl QueuePair {
             let Some(request) = self.next_receive(shared) else { break };
             let at = self.receive.arriving.len() - self.receive.unready;
             let Some(incoming) = self.receive.arriving.get_mut(at) else { break };
-            let room = capacity(&request);
+            let room = request.capacity();
             incoming.capacity = room;
             let place = core::mem::replace(&mut incoming.place, Place::Receive(request));
             let (Place::Kept(kept), Place::Receive(request)) = (place, &incoming.place) else {

@@ -10,9 +10,8 @@
 
 use alloc::collections::VecDeque;
 
-use crate::Instant;
-use crate::rdma::qp::{QueuePair, Shared, completed};
-use crate::rdma::{Completed, Data, SendOp, SendRequest, Sge, Span, Status};
+use crate::rdma::completion::{Completed, Status};
+use crate::rdma::work::{SendOp, SendRequest};
 
 /// How far a request is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -100,7 +99,7 @@ impl SendQueue {
 
     /// The request whose turn it is was sent wholly, and so many Writes up to it; the next one follows.
     #[inline]
-    fn advance(&mut self, stage: Stage, writes: u64) {
+    pub(crate) fn advance(&mut self, stage: Stage, writes: u64) {
         if let Some(work) = self.ring.get_mut(self.at) {
             (work.stage, work.writes) = (stage, writes);
             self.at += 1;
@@ -123,7 +122,7 @@ impl SendQueue {
     }
 
     /// The first that is under way, not wholly taken by the stream, and sends what `is` says.
-    fn under_way(&self, taken: u64, is: impl Fn(&SendRequest) -> bool) -> Option<u64> {
+    pub(crate) fn under_way(&self, taken: u64, is: impl Fn(&SendRequest) -> bool) -> Option<u64> {
         let sent = |work: &Work| match work.stage {
             Stage::Framed(position) => position > taken,
             Stage::Waiting => self.begun,
@@ -147,7 +146,12 @@ impl SendQueue {
     /// The front, if it is done: its request, and the octets that were read. If it is signalled, all Writes up to it have to
     /// be placed.
     #[inline]
-    fn front_done(&self, taken: u64, acked: u64, signal_all: bool) -> Option<(&SendRequest, u32)> {
+    pub(crate) fn front_done(
+        &self,
+        taken: u64,
+        acked: u64,
+        signal_all: bool,
+    ) -> Option<(&SendRequest, u32)> {
         let work = self.ring.front()?;
         if work.writes > acked && (signal_all || work.request.flags.signaled) {
             return None;
@@ -161,7 +165,7 @@ impl SendQueue {
 
     /// Drops the front, where it lies: a request is large.
     #[inline]
-    fn drop_front(&mut self) {
+    pub(crate) fn drop_front(&mut self) {
         if self.ring.pop_front().is_some() {
             self.front += 1;
             self.at = self.at.saturating_sub(1);
@@ -174,68 +178,10 @@ impl SendQueue {
         self.front += 1;
         self.at = 0;
         self.begun = false;
-        Some((work.request.id, completed(&work.request.op), work.fault.unwrap_or(Status::Flushed)))
+        Some((
+            work.request.id,
+            Completed::of(&work.request.op),
+            work.fault.unwrap_or(Status::Flushed),
+        ))
     }
-}
-
-impl QueuePair {
-    /// The request whose turn it is was sent wholly.
-    #[inline]
-    pub(crate) fn advance(&mut self, stage: Stage, now: Instant) {
-        let signaled = |request: &SendRequest| request.flags.signaled || self.options.signal_all;
-        if self.send.current().is_some_and(signaled) {
-            self.placement.want();
-        }
-        self.send.advance(stage, self.placement.framed());
-        self.message_left(now);
-    }
-
-    /// Completes what is done.
-    #[inline]
-    pub(crate) fn release(&mut self, shared: &mut Shared) {
-        let (taken, acked, all) = (self.taken, self.placement.acked(), self.options.signal_all);
-        while let Some((request, len)) = self.send.front_done(taken, acked, all) {
-            if request.flags.signaled || self.options.signal_all {
-                let (id, completed) = (request.id, completed(&request.op));
-                self.complete_send(id, completed, Status::Success, len, shared);
-            }
-            self.send.drop_front();
-        }
-    }
-}
-
-impl QueuePair {
-    /// What is sent from `span` is at fault: its memory is gone.
-    pub(crate) fn blame_source(&mut self, span: Span, shared: &Shared) {
-        let pd = self.options.pd;
-        let ends = |of: &Span| (of.offset, of.offset + u64::from(of.len));
-        let (from, to) = ends(&span);
-        let overlaps = |sge: &Sge| match shared.mr.local(pd, *sge, false) {
-            Ok(source) => {
-                source.region == span.region && ends(&source).0 < to && from < ends(&source).1
-            }
-            // Its registration has ended too.
-            Err(_) => true,
-        };
-        let is = |request: &SendRequest| match &request.data {
-            Data::Gather(list) => list.iter().any(overlaps),
-            Data::Inline(_) => false,
-        };
-        if let Some(number) = self.send.under_way(self.taken, is) {
-            self.send.blame(number, Status::LocalProtection);
-        }
-    }
-}
-
-/// How many octets it is.
-pub(crate) fn octets(data: &Data) -> u64 {
-    match data {
-        Data::Gather(list) => list.iter().map(|sge| u64::from(sge.len)).sum(),
-        Data::Inline(bytes) => bytes.len() as u64,
-    }
-}
-
-/// True for what the engine does without the peer.
-pub(crate) const fn is_local(op: &SendOp) -> bool {
-    matches!(op, SendOp::Bind { .. } | SendOp::FastRegister { .. } | SendOp::Invalidate(_))
 }

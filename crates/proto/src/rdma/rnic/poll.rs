@@ -11,37 +11,13 @@
 //! may as well have taken this long.
 
 use crate::Instant;
+use crate::rdma::completion::{Completed, Completion, Status};
 use crate::rdma::cq::CompletionQueue;
+use crate::rdma::ids::Cq;
 use crate::rdma::options::QpState;
 use crate::rdma::qp::QueuePair;
+use crate::rdma::qp::deferred::{Hold, LONGEST_NS};
 use crate::rdma::rnic::Rnic;
-use crate::rdma::{Completed, Completion, Cq, Status};
-use crate::time::US;
-
-/// The longest hold: what an answer takes from a peer whose thread has to be woken for it, and twice that.
-pub(crate) const LONGEST_NS: u64 = 50 * US;
-/// In vain so many times one after the other, and the program does not seem to wait for answers:
-const PATIENCE: u8 = 16;
-/// one in so many is held all the same, since it may have begun to.
-const TRY_EVERY: u8 = 32;
-
-/// What a queue pair remembers about it.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Hold {
-    /// When the peer last said anything.
-    pub(crate) heard: Instant,
-    /// Holds in vain since the last one that was not.
-    vain: u8,
-    /// Completions that were not held since.
-    skipped: u8,
-}
-
-impl Hold {
-    /// Whether the next one should be held.
-    const fn is_worth_it(&self) -> bool {
-        self.vain < PATIENCE || self.skipped >= TRY_EVERY
-    }
-}
 
 /// What came of a poll.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -83,7 +59,7 @@ impl Rnic {
 impl QueuePair {
     /// True if this completion is to be held (on), false if it was so in vain, none if there is no reason.
     fn holds(&mut self, front: &Completion, now: impl FnOnce() -> Instant) -> Option<bool> {
-        if self.state != QpState::Ready || self.send.len() > 0 || self.placement.is_ours() {
+        if self.state != QpState::Ready || self.send.len() > 0 || self.iwarp.placement.is_ours() {
             return None;
         }
         if self.hold.heard > front.at {
@@ -106,8 +82,10 @@ impl QueuePair {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rdma::qp::deferred::{PATIENCE, TRY_EVERY};
     use crate::rdma::tests::{Pair, Setup};
     use crate::rdma::{Remote, SendOp, Stag};
+    use crate::time::US;
 
     /// Two sides that write to each other, and where.
     struct Game {

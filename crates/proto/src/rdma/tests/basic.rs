@@ -36,7 +36,7 @@ fn send_write_and_read_over_every_framing() {
 /// What an idle connection takes, besides what the stream below needs; its queues hold nothing.
 #[test]
 fn an_idle_connection_takes_little_memory() {
-    let (stream, queues) = (size_of::<iwarp::conn::Connection>(), size_of::<qp::QueuePair>());
+    let (stream, queues) = (size_of::<iwarp::connection::Connection>(), size_of::<qp::QueuePair>());
     assert!(stream + queues <= 1200, "{stream} {queues}");
     let pair = Pair::connected(&Setup::default());
     let queue_pair = pair.a.rnic.qps.get(pair.a.qp.0).unwrap();

@@ -2,7 +2,7 @@
 //! not be, every request completes at most once and in order, and every stream ends once.
 
 use super::*;
-use crate::rdma::iwarp::fpdu::{Framer, Piece};
+use crate::rdma::iwarp::framer::{Framer, Piece};
 use crate::wire::checksum::crc32c;
 use crate::wire::ddp::{Buffer, Header};
 use crate::wire::rdmap::{AtomicOp, AtomicRequest, AtomicResponse, ReadRequest};

@@ -214,7 +214,7 @@ fn a_wrong_crc() {
     let mut peer = Peer::new();
     let mut record = Record::default();
     let header = tagged(Opcode::Write, peer.stag, 0x1000, true).emit();
-    iwarp::fpdu::Framer::new(None, false)
+    iwarp::framer::Framer::new(None, false)
         .frame(&header, &[], &mut Ram::default(), &mut record)
         .unwrap();
     let now = peer.pair.now;

@@ -1,7 +1,8 @@
 //! A peer by hand: it says what no engine of ours would say, and looks at every segment that comes back.
 
 use super::*;
-use crate::rdma::iwarp::fpdu::{Deframer, Framer, Piece, Step};
+use crate::rdma::iwarp::deframer::{Deframer, Step};
+use crate::rdma::iwarp::framer::{Framer, Piece};
 use crate::wire::checksum::crc32c;
 use crate::wire::ddp::{self, Buffer, Header};
 use crate::wire::rdmap::{Cause, Opcode, Terminate};

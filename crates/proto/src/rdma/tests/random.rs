@@ -3,6 +3,8 @@
 //! Each side has an array that only the other side writes to, by Writes in rising order of posting, and an inbox for Sends.
 //! What a Write of a side puts where, a Read of the same side finds there later, since it travels behind it.
 
+use core::ops::Range;
+
 use super::*;
 use crate::wire::mpa::RtrKind;
 

@@ -190,7 +190,7 @@ fn a_peer_that_leaves_a_stalled_stream_is_gone_in_time() {
 fn all_queue_pairs_together_have_a_limit() {
     let mut peer = Peer::with(&patient(None));
     let conn = peer.us().conn.unwrap();
-    peer.us().rnic.shared.unready = iwarp::unexpected::Unready::new(8 << 10);
+    peer.us().rnic.shared.unready = qp::unexpected::Unready::new(8 << 10);
     for msn in 1..=3 {
         peer.say(untagged(Opcode::Send, msn, 0, true), &[1; 1000]);
         assert!(!peer.us().rnic.is_stalled(conn), "{msn}");
@@ -208,7 +208,7 @@ fn all_queue_pairs_together_have_a_limit() {
     }
     assert!(peer.us().rnic.is_stalled(conn));
     let mut hasty = Peer::with(&patient(None));
-    hasty.us().rnic.shared.unready = iwarp::unexpected::Unready::new(1 << 10);
+    hasty.us().rnic.shared.unready = qp::unexpected::Unready::new(1 << 10);
     hasty.say(untagged(Opcode::Send, 1, 0, true), &[1; 1000]);
     assert_eq!(hasty.cause(), Cause::UNTAGGED_NO_BUFFER);
     assert_eq!(hasty.us().rnic.shared.unready.messages, 0);

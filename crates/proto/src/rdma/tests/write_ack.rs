@@ -2,8 +2,8 @@
 
 use super::peer::{Peer, segments, tagged};
 use super::*;
-use crate::rdma::iwarp::write_ack::UNSURE_NS;
-use crate::rdma::rnic::poll::LONGEST_NS;
+use crate::rdma::iwarp::acks::UNSURE_NS;
+use crate::rdma::qp::deferred::LONGEST_NS;
 use crate::time::US;
 use crate::wire::rdmap::{Cause, Opcode};
 use crate::wire::write_ack::Placed;

@@ -1,0 +1,103 @@
+//! Completing work requests of the send queue, and the one at fault.
+
+use crate::Instant;
+use crate::rdma::completion::{Completed, Status};
+use crate::rdma::iwarp::start::{First, Negotiated};
+use crate::rdma::memory::Span;
+use crate::rdma::qp::QueuePair;
+use crate::rdma::qp::send_queue::Stage;
+use crate::rdma::shared::Shared;
+use crate::rdma::work::{Data, SendRequest, Sge};
+use crate::wire::ddp::{self, Buffer};
+use crate::wire::rdmap::{Cause, Opcode, QN_REQUEST, Terminate};
+
+impl QueuePair {
+    /// The request whose turn it is was sent wholly.
+    #[inline]
+    pub(crate) fn advance(&mut self, stage: Stage, now: Instant) {
+        let signaled = |request: &SendRequest| request.flags.signaled || self.options.signal_all;
+        if self.send.current().is_some_and(signaled) {
+            self.iwarp.placement.want();
+        }
+        self.send.advance(stage, self.iwarp.placement.framed());
+        self.message_left(now);
+    }
+
+    /// Full operation begins as agreed.
+    pub(crate) fn open(&mut self, agreed: Negotiated) {
+        self.iwarp.requests.limit = agreed.depths.ord;
+        self.iwarp.answers.limit = agreed.depths.ird;
+        self.iwarp.opened_by_send = matches!(agreed.first, First::WaitFor(rtr) if rtr.send);
+    }
+
+    /// Completes what is done.
+    #[inline]
+    pub(crate) fn release(&mut self, shared: &mut Shared) {
+        let (taken, acked, all) =
+            (self.iwarp.taken, self.iwarp.placement.acked(), self.options.signal_all);
+        while let Some((request, len)) = self.send.front_done(taken, acked, all) {
+            if request.flags.signaled || self.options.signal_all {
+                let (id, completed) = (request.id, Completed::of(&request.op));
+                self.complete_send(id, completed, Status::Success, len, shared);
+            }
+            self.send.drop_front();
+        }
+    }
+
+    /// What is sent from `span` is at fault: its memory is gone.
+    pub(crate) fn blame_source(&mut self, span: Span, shared: &Shared) {
+        let pd = self.options.pd;
+        let ends = |of: &Span| (of.offset, of.offset + u64::from(of.len));
+        let (from, to) = ends(&span);
+        let overlaps = |sge: &Sge| match shared.mr.local(pd, *sge, false) {
+            Ok(source) => {
+                source.region == span.region && ends(&source).0 < to && from < ends(&source).1
+            }
+            // Its registration has ended too.
+            Err(_) => true,
+        };
+        let is = |request: &SendRequest| match &request.data {
+            Data::Gather(list) => list.iter().any(overlaps),
+            Data::Inline(_) => false,
+        };
+        if let Some(number) = self.send.under_way(self.iwarp.taken, is) {
+            self.send.blame(number, Status::LocalProtection);
+        }
+    }
+
+    /// The peer has ended the stream: the request it complains of is at fault.
+    pub(crate) fn blame_by(&mut self, terminate: &Terminate) {
+        let Some(about) = &terminate.about else { return };
+        let found = ddp::parse(&about.header).ok().map(|header| (header.control, header.buffer));
+        if matches!(found, Some((control, Buffer::Tagged { .. })) if control == Opcode::Write.control())
+        {
+            return self.blame_write(terminate.cause);
+        }
+        let msn = match found {
+            Some((_, Buffer::Untagged { qn: QN_REQUEST, msn, .. })) => Some(msn),
+            _ => None,
+        };
+        let number =
+            self.iwarp.requests.find(msn, about.read.map(|read| (read.sink_stag, read.sink_to)));
+        if let Some(number) = number {
+            self.send.blame(number, refusal(terminate.cause));
+        }
+    }
+
+    /// The peer has refused a Write: the one behind those that it has acknowledged, all of which it has.
+    fn blame_write(&mut self, cause: Cause) {
+        if !self.iwarp.placement.is_ours() {
+            return;
+        }
+        let found =
+            self.send.find_write(self.iwarp.placement.acked() + 1, self.iwarp.placement.framed());
+        if let Some(number) = found {
+            self.send.blame(number, refusal(cause));
+        }
+    }
+}
+
+/// How a request ends that the peer refuses.
+const fn refusal(cause: Cause) -> Status {
+    if cause.is_access() { Status::RemoteAccess } else { Status::RemoteOperation }
+}

@@ -1,0 +1,240 @@
+//! FPDUs (RFC 5044 sections 4 to 6): ULPDUs into the stream, and out of it.
+//!
+//! ```text
+//! header + pieces ─ Framer ─► record: bytes, spans of memory ─ stream ─► octets ─ Deframer ─► header, pieces of payload
+//! ```
+//!
+//! With a CRC or markers an FPDU is copied, and received as a whole: nothing of it is handed out before it was checked. With
+//! neither, memory is sent from where it lies, and payload is handed out as it comes, or read by the caller straight into its
+//! place.
+//!
+//! Always: an FPDU costs one pass over its octets where they are copied, and a constant number of steps where not; after an
+//! error nothing more comes out. Not here: what a ULPDU says, but for the bit that tells how long its header is.
+
+use alloc::vec::Vec;
+
+use crate::rdma::memory::{Memory, Part, Record, Span, Unmapped};
+use crate::wire::checksum::Crc32c;
+use crate::wire::mpa::{BETWEEN, CRC, LENGTH, MARKER, MULPDU_MAX, fpdu_len, markers, mulpdu};
+
+/// Memory is sent from where it lies from so many octets on; less is copied, which is cheaper than one more part.
+const WORTH_A_PART: u32 = 2048;
+
+/// Memory is copied and summed in steps of so many octets, which the nearest cache still holds at the second touch.
+const BLOCK: usize = 8192;
+
+/// A part of a ULPDU's payload.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Piece<'a> {
+    /// These octets.
+    Bytes(&'a [u8]),
+    /// Octets of registered memory.
+    Memory(Span),
+}
+
+impl Piece<'_> {
+    /// How many octets it is.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Memory(span) => span.len as usize,
+        }
+    }
+
+    /// True if it is none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// The sending half of a stream in full operation.
+#[derive(Clone, Debug)]
+pub struct Framer {
+    crc: Option<Crc32c>,
+    /// Octets until the next marker is due, if any are sent.
+    to_marker: Option<usize>,
+    emss: usize,
+}
+
+impl Framer {
+    /// For a stream whose next octet is the first of an FPDU; `crc` computes the CRC, if there is one. Segments count as
+    /// endless until [`Framer::set_emss`].
+    #[must_use]
+    pub const fn new(crc: Option<Crc32c>, markers: bool) -> Self {
+        Self { crc, to_marker: if markers { Some(0) } else { None }, emss: usize::MAX }
+    }
+
+    /// Says how many octets fit into a segment of the stream; what is already framed stays as it is.
+    pub const fn set_emss(&mut self, octets: usize) {
+        self.emss = octets;
+    }
+
+    /// The most octets of a ULPDU, 128 to 64,768.
+    #[must_use]
+    pub const fn mulpdu(&self) -> usize {
+        mulpdu(self.emss, self.to_marker.is_some())
+    }
+
+    /// Appends the FPDU of one ULPDU, which is `header` and then `payload`.
+    ///
+    /// # Errors
+    /// [`Unmapped`]: nothing was appended.
+    ///
+    /// # Panics
+    /// If the ULPDU is longer than 64,768 octets.
+    pub fn frame<M: Memory + ?Sized>(
+        &mut self,
+        header: &[u8],
+        payload: &[Piece<'_>],
+        memory: &mut M,
+        record: &mut Record,
+    ) -> Result<(), Unmapped> {
+        let ulpdu = header.len() + payload.iter().map(Piece::len).sum::<usize>();
+        assert!(ulpdu <= MULPDU_MAX, "a ULPDU is cut by the MULPDU before it comes here");
+        let (bytes, parts) = (record.bytes.len(), record.parts.len());
+        let done = if self.crc.is_some() || self.to_marker.is_some() {
+            self.copied(ulpdu, header, payload, memory, record)
+        } else {
+            referred(ulpdu, header, payload, memory, record)
+        };
+        if done.is_err() {
+            record.take_back(bytes, parts);
+        }
+        done
+    }
+
+    /// With a CRC or markers: all of it is copied into `record.bytes`.
+    fn copied<M: Memory + ?Sized>(
+        &mut self,
+        ulpdu: usize,
+        header: &[u8],
+        payload: &[Piece<'_>],
+        memory: &mut M,
+        record: &mut Record,
+    ) -> Result<(), Unmapped> {
+        let len = fpdu_len(ulpdu);
+        let start = record.bytes.len();
+        record.bytes.reserve(len + self.to_marker.map_or(0, |to| MARKER * markers(to, len)));
+        let length_at = start + if self.to_marker == Some(0) { MARKER } else { 0 };
+        let to_marker = self.to_marker.unwrap_or(usize::MAX);
+        let bytes = &mut record.bytes;
+        let mut out =
+            Interleaved { bytes, to_marker, length_at, crc: self.crc, sum: 0, summed: start };
+        out.put(&(ulpdu as u16).to_be_bytes());
+        out.put(header);
+        for piece in payload {
+            match *piece {
+                Piece::Bytes(bytes) => out.put(bytes),
+                Piece::Memory(span) => out.copy(span, memory)?,
+            }
+        }
+        out.put(&[0; 3][..len - CRC - LENGTH - ulpdu]);
+        // A marker between pad and CRC counts in the CRC, so it has to be there first.
+        out.room();
+        out.sum();
+        out.put(&out.sum.to_le_bytes());
+        if self.to_marker.is_some() {
+            self.to_marker = Some(out.to_marker);
+        }
+        record.cover(start);
+        Ok(())
+    }
+}
+
+/// Without CRC and markers: long pieces of memory are only referred to.
+fn referred<M: Memory + ?Sized>(
+    ulpdu: usize,
+    header: &[u8],
+    payload: &[Piece<'_>],
+    memory: &mut M,
+    record: &mut Record,
+) -> Result<(), Unmapped> {
+    let mut start = record.bytes.len();
+    record.bytes.extend_from_slice(&(ulpdu as u16).to_be_bytes());
+    record.bytes.extend_from_slice(header);
+    for piece in payload {
+        match *piece {
+            Piece::Bytes(bytes) => record.bytes.extend_from_slice(bytes),
+            Piece::Memory(span) if span.len < WORTH_A_PART => {
+                append(&mut record.bytes, span, memory)?
+            }
+            Piece::Memory(span) => {
+                record.cover(start);
+                start = record.bytes.len();
+                record.parts.push(Part::Memory(span));
+            }
+        }
+    }
+    let trailer = fpdu_len(ulpdu) - LENGTH - ulpdu;
+    record.bytes.extend_from_slice(&[0; 3 + CRC][..trailer]);
+    record.cover(start);
+    Ok(())
+}
+
+/// Appends a copy of `span` to `bytes`; where it is empty, it may lie anywhere.
+fn append<M: Memory + ?Sized>(
+    bytes: &mut Vec<u8>,
+    span: Span,
+    memory: &mut M,
+) -> Result<(), Unmapped> {
+    if span.len == 0 { Ok(()) } else { memory.append(span, bytes) }
+}
+
+/// Octets with markers among them.
+struct Interleaved<'a> {
+    bytes: &'a mut Vec<u8>,
+    /// Octets until the next marker is due; endless without markers.
+    to_marker: usize,
+    /// Where in `bytes` the FPDU's length field is: what its markers point to.
+    length_at: usize,
+    crc: Option<Crc32c>,
+    /// The CRC of this FPDU up to `summed` in `bytes`; 0 without.
+    sum: u32,
+    summed: usize,
+}
+
+impl Interleaved<'_> {
+    /// How many octets may follow in one run, at least 1: a marker that is due is written.
+    fn room(&mut self) -> usize {
+        if self.to_marker == 0 {
+            // The one marker in front of the length field points 0 octets back.
+            let back = self.bytes.len().saturating_sub(self.length_at);
+            self.bytes.extend_from_slice(&(back as u32).to_be_bytes());
+            self.to_marker = BETWEEN;
+        }
+        self.to_marker
+    }
+
+    fn put(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let (run, rest) = bytes.split_at(bytes.len().min(self.room()));
+            self.bytes.extend_from_slice(run);
+            self.to_marker -= run.len();
+            bytes = rest;
+        }
+    }
+
+    fn copy<M: Memory + ?Sized>(&mut self, mut span: Span, memory: &mut M) -> Result<(), Unmapped> {
+        while span.len > 0 {
+            let run = self.room().min(BLOCK).min(span.len as usize) as u32;
+            append(self.bytes, Span { len: run, ..span }, memory)?;
+            self.to_marker -= run as usize;
+            span.offset += u64::from(run);
+            span.len -= run;
+            if self.bytes.len() - self.summed >= BLOCK {
+                self.sum();
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings the CRC up to what is there.
+    fn sum(&mut self) {
+        if let Some(crc) = self.crc {
+            self.sum = crc(self.sum, &self.bytes[self.summed..]);
+        }
+        self.summed = self.bytes.len();
+    }
+}

@@ -1,0 +1,33 @@
+//! Where FPDUs go.
+
+use crate::rdma::iwarp::framer::{Framer, Piece};
+use crate::rdma::memory::{Memory, Part, Record, Unmapped};
+use crate::wire::ddp::Header;
+
+/// Where FPDUs go.
+pub(crate) struct Out<'a, M> {
+    pub(crate) framer: &'a mut Framer,
+    pub(crate) record: &'a mut Record,
+    pub(crate) memory: &'a mut M,
+    /// The position of the stream behind what was framed.
+    pub(crate) position: &'a mut u64,
+}
+
+impl<M: Memory> Out<'_, M> {
+    /// Most octets of payload with a header of `header` octets.
+    pub(crate) fn room(&self, header: usize) -> u32 {
+        (self.framer.mulpdu() - header) as u32
+    }
+
+    pub(crate) fn frame(&mut self, header: &Header, payload: &[Piece<'_>]) -> Result<(), Unmapped> {
+        let len = |part: &Part| match part {
+            Part::Bytes(range) => range.len() as u64,
+            Part::Memory(span) => u64::from(span.len),
+        };
+        let last = self.record.parts.len().saturating_sub(1);
+        let before = self.record.parts.last().map_or(0, len);
+        self.framer.frame(&header.emit(), payload, self.memory, self.record)?;
+        *self.position += self.record.parts[last..].iter().map(len).sum::<u64>() - before;
+        Ok(())
+    }
+}

@@ -1,0 +1,112 @@
+//! Own Reads and atomics that wait for their answers, oldest first; and the answers that come.
+//!
+//! Always: never more than `limit` at once (ORD), but for the Read that opens a peer-to-peer connection; an answer belongs to
+//! the oldest, and what does not fit it ends the stream.
+
+use alloc::collections::VecDeque;
+
+use crate::rdma::qp::ranges::Ranges;
+use crate::rdma::work::Sge;
+
+/// What was asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    Read,
+    /// With this request identifier.
+    Atomic(u32),
+}
+
+/// A request that waits for its answer.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    /// Of the work request; none for the frame that opens a connection.
+    pub(crate) number: Option<u64>,
+    pub(crate) sink: Sge,
+    pub(crate) kind: Kind,
+    pub(crate) got: Ranges,
+    /// The last segment has come.
+    pub(crate) ended: bool,
+    /// Own Writes before it.
+    pub(crate) writes: u64,
+}
+
+impl Asked {
+    pub(crate) fn new(number: Option<u64>, sink: Sge, kind: Kind, writes: u64) -> Self {
+        Self { number, sink, kind, got: Ranges::default(), ended: false, writes }
+    }
+}
+
+/// See the file.
+#[derive(Debug, Default)]
+pub(crate) struct Requests {
+    pub(crate) queue: VecDeque<Asked>,
+    /// ORD.
+    pub(crate) limit: u16,
+    /// Of the last one sent.
+    pub(crate) msn: u32,
+    /// Atomic Responses that came.
+    pub(crate) atomic_msn: u32,
+    pub(crate) id: u32,
+}
+
+impl Requests {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.queue.len() >= usize::from(self.limit)
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.queue.clear();
+    }
+
+    pub(crate) fn push(&mut self, asked: Asked) {
+        self.queue.push_back(asked);
+    }
+
+    pub(crate) fn next_msn(&mut self) -> u32 {
+        self.msn = self.msn.wrapping_add(1);
+        self.msn
+    }
+
+    pub(crate) fn next_id(&mut self) -> u32 {
+        self.id = self.id.wrapping_add(1);
+        self.id
+    }
+
+    /// The work request of the Request with this number and, if it is a Read, this sink. Linux's siw puts something else
+    /// where the number should be: then the sink alone tells.
+    pub(crate) fn find(&self, msn: Option<u32>, sink: Option<(u32, u64)>) -> Option<u64> {
+        let numbered = msn.and_then(|msn| {
+            let back = self.msn.wrapping_sub(msn) as usize;
+            self.queue.get(self.queue.len().checked_sub(back.checked_add(1)?)?)
+        });
+        let asked = match sink {
+            None => numbered,
+            Some((stag, to)) => {
+                let covers = |asked: &&Asked| {
+                    let from = to.wrapping_sub(asked.sink.addr);
+                    asked.sink.stag.0 == stag && from < u64::from(asked.sink.len.max(1))
+                };
+                numbered.filter(covers).or_else(|| self.queue.iter().find(covers))
+            }
+        };
+        asked.and_then(|asked| asked.number)
+    }
+
+    /// True if this is the number of the Atomic Response that is due.
+    pub(crate) const fn atomic_response_due(&mut self, msn: u32) -> bool {
+        let due = self.atomic_msn.wrapping_add(1) == msn;
+        if due {
+            self.atomic_msn = msn;
+        }
+        due
+    }
+
+    /// The oldest work request that waits.
+    pub(crate) fn oldest(&self) -> Option<u64> {
+        self.queue.iter().find_map(|asked| asked.number)
+    }
+}

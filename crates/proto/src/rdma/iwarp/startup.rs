@@ -1,0 +1,135 @@
+//! The start-up of a stream.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use crate::Instant;
+use crate::rdma::event::{Event, Why};
+use crate::rdma::ids::Conn;
+use crate::rdma::iwarp::connection::Phase;
+use crate::rdma::iwarp::error::Fault;
+use crate::rdma::iwarp::start::{Answer, Asked, First, PeerDepths};
+use crate::rdma::options::QpState;
+use crate::rdma::rnic::Rnic;
+use crate::wire::mpa::RtrKind;
+use crate::wire::rdmap::Cause;
+
+impl Rnic {
+    /// Looks for the Request.
+    pub(in crate::rdma) fn request(&mut self, conn: Conn, bytes: &[u8]) -> usize {
+        let Some(connection) = self.conns.get_mut(conn.0) else { return 0 };
+        let Phase::Awaited { responder, answer } = &mut connection.phase else { return 0 };
+        match responder.input(bytes) {
+            Asked::More => 0,
+            Asked::Request { peer: PeerDepths { ird, ord }, private_data, consumed } => {
+                *answer = true;
+                connection.due = Instant::NEVER;
+                let private_data = private_data.to_vec();
+                self.shared.events.push_back(Event::Request { conn, private_data, ird, ord });
+                consumed
+            }
+            Asked::Failed(why) => {
+                self.give_up(conn, Why::Start(why), true);
+                0
+            }
+        }
+    }
+
+    /// Looks for the Reply.
+    pub(in crate::rdma) fn reply(&mut self, conn: Conn, bytes: &[u8]) -> usize {
+        let Some(connection) = self.conns.get_mut(conn.0) else { return 0 };
+        let Phase::Requested(initiator) = &connection.phase else { return 0 };
+        let Some(qp) = connection.qp else { return 0 };
+        match initiator.input(bytes) {
+            Answer::More => 0,
+            Answer::Accepted { negotiated, private_data, consumed, .. } => {
+                let private_data = private_data.to_vec();
+                connection.phase = Phase::Open;
+                connection.open(negotiated, &self.shared);
+                let says_hello =
+                    self.qps.get(qp.0).is_some_and(|qp| !qp.iwarp.placement.is_foreign());
+                if (connection.opens || says_hello) && connection.first == First::Free {
+                    connection.first = First::Send(RtrKind::Write);
+                }
+                connection.due = Instant::NEVER;
+                let hold = connection.hold.as_ns();
+                let until = self.shared.now.after(hold);
+                connection.hold = until;
+                if let Some(queue_pair) = self.qps.get_mut(qp.0) {
+                    queue_pair.open(negotiated);
+                }
+                if hold > 0 {
+                    self.arm_timer(conn.0, until);
+                }
+                self.establish(conn, private_data);
+                self.wake(conn);
+                consumed
+            }
+            Answer::Rejected { peer: PeerDepths { ird, ord }, private_data, consumed } => {
+                let private_data = private_data.to_vec();
+                self.shared.events.push_back(Event::Rejected { conn, qp, private_data, ird, ord });
+                self.release_qp(conn);
+                self.end(conn);
+                consumed
+            }
+            Answer::Failed { why, terminate } => {
+                let Some(negotiated) = terminate else {
+                    self.give_up(conn, Why::Start(why), true);
+                    return 0;
+                };
+                connection.open(negotiated, &self.shared);
+                let cause = Cause { code: why.code(), ..Cause::MPA_LOCAL };
+                connection.last_words = Some(Box::new(Fault::own(cause)));
+                self.shared.events.push_back(Event::Failed {
+                    conn,
+                    qp: Some(qp),
+                    why: Why::Start(why),
+                });
+                self.release_qp(conn);
+                self.end(conn);
+                0
+            }
+        }
+    }
+
+    /// A responder has its first FPDU, and may send.
+    #[cold]
+    pub(in crate::rdma) fn heard(&mut self, conn: Conn, well: bool) {
+        let Some(connection) = self.conns.get_mut(conn.0) else { return };
+        connection.first = First::Free;
+        connection.due = if connection.established { connection.due } else { Instant::NEVER };
+        if well && !connection.established {
+            self.establish(conn, Vec::new());
+        }
+        self.wake(conn);
+    }
+
+    /// Tells the program that it is connected.
+    pub(in crate::rdma) fn establish(&mut self, conn: Conn, private_data: Vec<u8>) {
+        let Some(connection) = self.conns.get_mut(conn.0) else { return };
+        let Some(queue_pair) = connection.qp.and_then(|qp| self.qps.get_mut(qp.0)) else { return };
+        connection.established = true;
+        queue_pair.state = QpState::Ready;
+        let (qp, ird, ord) =
+            (queue_pair.number, queue_pair.iwarp.answers.limit, queue_pair.iwarp.requests.limit);
+        self.shared.events.push_back(Event::Established { conn, qp, private_data, ird, ord });
+    }
+
+    /// The queue pair of the stream is idle again: there is no connection.
+    pub(in crate::rdma) fn release_qp(&mut self, conn: Conn) {
+        let Some(connection) = self.conns.get_mut(conn.0) else { return };
+        let Some(queue_pair) = connection.qp.take().and_then(|qp| self.qps.get_mut(qp.0)) else {
+            return;
+        };
+        queue_pair.unstart(&mut self.shared);
+    }
+
+    /// There will be no connection.
+    pub(in crate::rdma) fn give_up(&mut self, conn: Conn, why: Why, reset: bool) {
+        let Some(connection) = self.conns.get(conn.0) else { return };
+        let qp = connection.qp;
+        self.shared.events.push_back(Event::Failed { conn, qp, why });
+        self.release_qp(conn);
+        self.close(conn, reset);
+    }
+}

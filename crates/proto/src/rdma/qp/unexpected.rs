@@ -1,0 +1,73 @@
+//! Messages without a receive.
+
+use alloc::vec::Vec;
+
+use crate::rdma::ids::Qp;
+use crate::wire::rdmap::{Cause, Offending};
+
+/// What a queue pair keeps before its stream is read no further: many small messages, or the begin of a long one. What is
+/// read in one piece is kept as a whole all the same.
+pub(crate) const KEPT_MAX: usize = 256 << 10;
+
+/// What a message counts besides its octets, about what its entry takes, so that empty ones do not come without end.
+pub(crate) const ENTRY: usize = 256;
+
+/// What is kept of a message without a receive.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    pub(crate) octets: Vec<u8>,
+    /// The end of the segment that came last: its octets may still be coming.
+    pub(crate) extent: u32,
+    /// Its first segment, for a Terminate.
+    pub(crate) about: Offending,
+}
+
+impl Kept {
+    /// A segment of it comes.
+    pub(crate) fn admit(&mut self, mo: u32, len: u32) -> Result<(), Cause> {
+        // Only what comes in order is kept; the rest is as it would be without patience.
+        if mo as usize != self.octets.len() {
+            return Err(Cause::UNTAGGED_NO_BUFFER);
+        }
+        self.extent = mo.checked_add(len).ok_or(Cause::UNTAGGED_MO)?;
+        Ok(())
+    }
+
+    /// Octets of it come.
+    pub(crate) fn append(&mut self, bytes: &[u8]) {
+        self.octets.extend_from_slice(bytes);
+    }
+
+    pub(crate) fn cost(&self) -> usize {
+        self.octets.len() + ENTRY
+    }
+}
+
+/// What all queue pairs of an engine keep.
+#[derive(Debug)]
+pub(crate) struct Unready {
+    /// Messages without a receive.
+    pub(crate) messages: usize,
+    /// What they count.
+    pub(crate) octets: usize,
+    /// The most that they may count; from half of it on a queue pair keeps one piece of its stream and is then read no further.
+    pub(crate) most: usize,
+    /// Queue pairs that are read no further although they have kept little.
+    pub(crate) stalled: Vec<Qp>,
+}
+
+impl Unready {
+    pub(crate) const fn new(most: usize) -> Self {
+        Self { messages: 0, octets: 0, most, stalled: Vec::new() }
+    }
+
+    /// So many octets more are kept.
+    pub(crate) const fn grow(&mut self, octets: usize) -> Result<(), Cause> {
+        self.octets += octets;
+        if self.octets > self.most { Err(Cause::UNTAGGED_NO_BUFFER) } else { Ok(()) }
+    }
+
+    pub(crate) const fn is_short(&self) -> bool {
+        self.octets >= self.most / 2
+    }
+}
