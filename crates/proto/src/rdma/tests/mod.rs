@@ -1,13 +1,17 @@
 //! Two engines, joined by a pipe that cuts its octets as it likes, with arrays as memory.
 
+mod atomics;
 mod basic;
 mod ddp;
+mod ends;
 mod hostile;
 mod matrices;
+mod objects;
 mod peer;
 mod random;
 mod rdmap;
 mod starts;
+mod terminate;
 mod unexpected;
 mod write_ack;
 
