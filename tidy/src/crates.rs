@@ -15,7 +15,8 @@ const SIBLINGS: &[(&str, &[&str])] = &[
     ("sys", &["sprat-proto"]),
     ("sprat", &["sprat-proto", "sprat-store", "sprat-sys"]),
     ("sim", &["sprat-proto", "sprat-store"]),
-    ("cli", &["sprat", "sprat-proto", "sprat-store", "sprat-sys"]),
+    ("bench", &["sprat", "sprat-proto", "sprat-store", "sprat-sys"]),
+    ("cli", &["sprat", "sprat-bench", "sprat-proto", "sprat-store", "sprat-sys"]),
     ("verbs", &["sprat", "sprat-sys"]),
 ];
 
@@ -92,7 +93,7 @@ fn siblings_are_imported_in_one_direction() {
         }
     }
     report(
-        "cli and verbs → sprat → sys and store → proto, sim → store and proto, and nothing else:",
+        "cli → bench → sprat → sys and store → proto, verbs → sprat and sys, sim → store and proto, and nothing else:",
         &wrong,
     );
 }

@@ -14,6 +14,8 @@ const FORBIDDEN: &[(&str, &[&str], &str)] = &[
     ("crates/sys/", &["sprat_store", "sprat", "sprat_sim"], "sys knows proto alone"),
     ("crates/sprat/", &["sprat_sim"], "sprat and sim never see each other"),
     ("crates/sim/", &["sprat", "sprat_sys"], "sprat and sim never see each other"),
+    ("crates/sprat/", &["sprat_bench"], "the library is measured from above"),
+    ("crates/bench/src/", &["sprat_sim"], "the simulator is never shipped"),
     ("crates/cli/src/", &["sprat_sim"], "the simulator is never shipped"),
     (
         "crates/verbs/src/",

@@ -6,6 +6,7 @@ use crate::source::{closing, files, line_of, words};
 
 /// Where a clock may be named or slept on: below which path, which, and why.
 const LISTED: &[(&str, &str, &str)] = &[
+    ("crates/bench/src/", "Instant::now", "a program waits for its children"),
     ("crates/cli/src/", "Instant::now", "a program waits for its children and paints its progress"),
     ("crates/cli/tests/commands/", "Instant::now", "real processes are waited for, not forever"),
     (
@@ -20,13 +21,17 @@ const LISTED: &[(&str, &str, &str)] = &[
         "a child that listens or ends gives no sign to wait on",
     ),
     (
-        "crates/cli/src/process.rs",
+        "crates/bench/src/process.rs",
         "thread::sleep",
         "a child that starts or ends gives no sign to wait on",
     ),
-    ("crates/cli/src/perf/idle.rs", "thread::sleep", "to measure what idling costs, it must idle"),
     (
-        "crates/cli/src/up.rs",
+        "crates/bench/src/perf/idle.rs",
+        "thread::sleep",
+        "to measure what idling costs, it must idle",
+    ),
+    (
+        "crates/bench/src/cluster.rs",
         "thread::sleep",
         "servers join one by one, and the coordinator gives no sign of it",
     ),

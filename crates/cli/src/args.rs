@@ -7,9 +7,9 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use sprat_bench::memory;
+use sprat_bench::units::{scaled, seconds, size};
 use sprat_store::message::control::MAX_SPAN;
-
-use crate::memory;
 
 /// The name that `sprat up` gives its cluster, from which every shared-memory name derives.
 pub(crate) const DEFAULT_NAME: &str = "sprat";
@@ -68,7 +68,7 @@ pub(crate) enum Command {
     Stats(Stats),
     Perf(Perf),
     #[command(subcommand)]
-    Rdma(crate::rdma::args::Rdma),
+    Rdma(crate::rdma::Rdma),
     Exec(Exec),
     Ping(Ping),
     Trace(Trace),
@@ -85,7 +85,7 @@ pub(crate) enum Command {
 /// Where the cluster is.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Where {
-    /// The coordinator's locator; several with `;`, the best first: the first that answers is taken
+    /// The coordinator's locator; several with `;`, the best first: the first that answers is taken.
     #[arg(
         short = 'C',
         long = "coordinator",
@@ -118,7 +118,7 @@ pub(crate) struct Cluster {
     #[command(flatten)]
     pub(crate) at: Where,
     /// Reach servers by these transports only, the best first; without it by all that they have, in
-    /// their order. What fails is passed over, what does not answer is raced by the next one
+    /// their order. What fails is passed over, what does not answer is raced by the next one.
     #[arg(long, value_name = "T,T…", value_delimiter = ',', value_parser = TRANSPORTS)]
     pub(crate) transport: Vec<String>,
 }
@@ -140,27 +140,27 @@ pub(crate) struct Cluster {
   sprat up -L fast+packet:dev=eth0,host=192.0.2.50,port=7000
                                           servers at ports 7000, 7001, … of that address too")]
 pub(crate) struct Up {
-    /// How many servers
+    /// How many servers.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(crate) servers: u16,
-    /// The cluster's name, from which the shared-memory names derive
+    /// The cluster's name, from which the shared-memory names derive.
     #[arg(long, value_name = "NAME", default_value = DEFAULT_NAME, value_parser = cluster_name)]
     pub(crate) name: String,
     /// The coordinator's port; server I takes this port + I, on TCP and on UDP, and for RDMA the
-    /// port that is the number of servers higher
+    /// port that is the number of servers higher.
     #[arg(long, value_name = "PORT", default_value_t = DEFAULT_PORT, value_parser = clap::value_parser!(u16).range(1..=65000))]
     pub(crate) port: u16,
-    /// Memory of each server for objects, in bytes (K, M and G are powers of 1024): 48M at least
+    /// Memory of each server for objects, in bytes (K, M and G are powers of 1024): 48M at least.
     #[arg(long, value_name = "BYTES", default_value = "1G", value_parser = memory)]
     pub(crate) memory: u64,
-    /// Keep the coordinator's state (tables, servers) in this file; without it the state is in memory of this process
+    /// Keep the coordinator's state (tables, servers) in this file; without it the state is in memory of this process.
     #[arg(long, value_name = "FILE")]
     pub(crate) state: Option<PathBuf>,
-    /// Where the first server listens besides; the others have the ports behind it, or names and sockets with .1, .2, …
+    /// Where the first server listens besides; the others have the ports behind it, or names and sockets with .1, .2, ….
     #[arg(short = 'L', long = "locators", value_name = "LOCATOR[;LOCATOR…]")]
     pub(crate) locators: Option<String>,
     /// Servers keep marks of where the time of requests goes, for `sprat perf breakdown` and `sprat ping`; each request takes some
-    /// hundred nanoseconds longer
+    /// hundred nanoseconds longer.
     #[arg(long)]
     pub(crate) marks: bool,
 }
@@ -182,16 +182,16 @@ pub(crate) struct Up {
   SPRAT_LOG=info sprat exec --insecure-network -- ib_write_bw -R 192.0.2.7")]
 pub(crate) struct Exec {
     /// Allow other machines: nothing is encrypted, and whoever reaches the program may do what RDMA lets him. Without it, listeners
-    /// accept peers of this machine only, and addresses of other machines are refused (EACCES)
+    /// accept peers of this machine only, and addresses of other machines are refused (EACCES).
     #[arg(long)]
     pub(crate) insecure_network: bool,
-    /// Preload no library for /sys/class/infiniband: for programs that mind any (AddressSanitizer's)
+    /// Preload no library for /sys/class/infiniband: for programs that mind any (AddressSanitizer's).
     #[arg(long)]
     pub(crate) no_sysfs: bool,
-    /// The program, by its path or as the shell would find it
+    /// The program, by its path or as the shell would find it.
     #[arg(value_name = "PROGRAM")]
     pub(crate) program: OsString,
-    /// What it is given
+    /// What it is given.
     #[arg(value_name = "ARGS", trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) arguments: Vec<OsString>,
 }
@@ -211,22 +211,22 @@ pub(crate) struct Exec {
   sprat ping fast+shm:name=sprat.1        a server of `sprat up`, or any other of ours
   sprat ping --count 1000 --interval 0 --size 1400 fast+xdp:dev=eth0,host=192.0.2.7,port=0")]
 pub(crate) struct Ping {
-    /// The server; or the device and the host, with port 0
+    /// The server; or the device and the host, with port 0.
     #[arg(value_name = "LOCATOR")]
     pub(crate) locator: String,
-    /// How many requests
+    /// How many requests.
     #[arg(long, short = 'c', default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) count: u32,
-    /// Octets in each, 8 to 65507
+    /// Octets in each, 8 to 65507.
     #[arg(long, short = 's', default_value_t = 56, value_parser = clap::value_parser!(u16).range(8..=65_507))]
     pub(crate) size: u16,
-    /// Milliseconds from one to the next, an hour at the most
+    /// Milliseconds from one to the next, an hour at the most.
     #[arg(long = "interval", short = 'i', value_name = "MS", default_value_t = 200, value_parser = clap::value_parser!(u64).range(..=3_600_000))]
     pub(crate) interval_ms: u64,
-    /// Also write where the time went to this file as JSON Lines, as perf breakdown does; `-` for standard output, then alone
+    /// Also write where the time went to this file as JSON Lines, as perf breakdown does; `-` for standard output, then alone.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
-    /// Write the picture of where the time went to this file, as SVG
+    /// Write the picture of where the time went to this file, as SVG.
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
 }
@@ -243,10 +243,10 @@ pub(crate) struct Ping {
   sprat trace -o wire.pcap -- ./program-of-mine
   tshark -r wire.4711-1.pcap")]
 pub(crate) struct Trace {
-    /// Where to
+    /// Where to.
     #[arg(long, short = 'o', value_name = "FILE", default_value = "sprat.pcap")]
     pub(crate) output: PathBuf,
-    /// One of our commands with its arguments, or another program
+    /// One of our commands with its arguments, or another program.
     #[arg(
         value_name = "COMMAND",
         required = true,
@@ -266,10 +266,10 @@ pub(crate) struct Coordinator {
     #[arg(short = 'C', long = "coordinator", value_name = "LOCATOR", env = "SPRAT_COORDINATOR", hide_env_values = true, default_value = DEFAULT_COORDINATOR)]
     pub(crate) locators: String,
     /// Keep its state in this file, so that it survives a restart; without it the state is in memory only. What cannot be written
-    /// there is refused, and written again when there is room
+    /// there is refused, and written again when there is room.
     #[arg(long, value_name = "FILE")]
     pub(crate) state: Option<PathBuf>,
-    /// Allow an address other than loopback: nothing is encrypted yet, so anyone who reaches it may read and write
+    /// Allow an address other than loopback: nothing is encrypted yet, so anyone who reaches it may read and write.
     #[arg(long)]
     pub(crate) insecure_network: bool,
 }
@@ -289,17 +289,17 @@ pub(crate) struct Server {
     /// Where it listens; several locators with `;`
     #[arg(short = 'L', long = "locators", value_name = "LOCATOR[;LOCATOR…]")]
     pub(crate) locators: String,
-    /// Where the coordinator reaches it, if not there
+    /// Where the coordinator reaches it, if not there.
     #[arg(long, value_name = "LOCATOR")]
     pub(crate) control: Option<String>,
-    /// Memory for objects, in bytes (K, M and G are powers of 1024): 48M at least
+    /// Memory for objects, in bytes (K, M and G are powers of 1024): 48M at least.
     #[arg(long, value_name = "BYTES", default_value = "1G", value_parser = memory)]
     pub(crate) memory: u64,
     /// Keep marks of where the time of requests goes, for `sprat perf breakdown` and `sprat ping`; each request takes some hundred
-    /// nanoseconds longer
+    /// nanoseconds longer.
     #[arg(long)]
     pub(crate) marks: bool,
-    /// Allow an address other than loopback: nothing is encrypted yet, so anyone who reaches it may read and write
+    /// Allow an address other than loopback: nothing is encrypted yet, so anyone who reaches it may read and write.
     #[arg(long)]
     pub(crate) insecure_network: bool,
 }
@@ -311,34 +311,34 @@ pub(crate) struct Server {
   sprat table list
   sprat table drop books")]
 pub(crate) enum Table {
-    /// Create a table; one that exists already stays as it is
+    /// Create a table; one that exists already stays as it is.
     #[command(after_help = "Example:
   sprat table create books --span 3       its keys are spread over three servers")]
     Create {
         #[command(flatten)]
         at: Cluster,
-        /// The table's name
+        /// The table's name.
         name: String,
-        /// How many servers share its keys, 1 to 256
+        /// How many servers share its keys, 1 to 256.
         #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(SPANS))]
         span: u32,
     },
-    /// Drop a table with all its objects
+    /// Drop a table with all its objects.
     #[command(after_help = "Example:
   sprat table drop books")]
     Drop {
         #[command(flatten)]
         at: Cluster,
-        /// The table's name
+        /// The table's name.
         name: String,
     },
-    /// List the tables and where their parts are
+    /// List the tables and where their parts are.
     #[command(after_help = "Example:
   sprat table list --json")]
     List {
         #[command(flatten)]
         at: Cluster,
-        /// One JSON object a line
+        /// One JSON object a line.
         #[arg(long)]
         json: bool,
     },
@@ -355,14 +355,14 @@ Exit code 3 means that there is no such object.")]
 pub(crate) struct Get {
     #[command(flatten)]
     pub(crate) at: Cluster,
-    /// The table's name
+    /// The table's name.
     pub(crate) table: String,
-    /// The object's key
+    /// The object's key.
     pub(crate) key: OsString,
-    /// Only if the object has this version
+    /// Only if the object has this version.
     #[arg(long, value_name = "V")]
     pub(crate) if_version: Option<u64>,
-    /// A JSON object with key, value and version
+    /// A JSON object with key, value and version.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -379,16 +379,16 @@ Exit code 4 means that the object is not in the state that was demanded; nothing
 pub(crate) struct Put {
     #[command(flatten)]
     pub(crate) at: Cluster,
-    /// The table's name
+    /// The table's name.
     pub(crate) table: String,
-    /// The object's key
+    /// The object's key.
     pub(crate) key: OsString,
-    /// The value; `-` reads it from standard input
+    /// The value; `-` reads it from standard input.
     #[arg(allow_hyphen_values = true)]
     pub(crate) value: OsString,
     #[command(flatten)]
     pub(crate) only: Condition,
-    /// A JSON object with the new version
+    /// A JSON object with the new version.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -403,14 +403,14 @@ Exit code 3 means that there was no such object, 4 that it has another version."
 pub(crate) struct Del {
     #[command(flatten)]
     pub(crate) at: Cluster,
-    /// The table's name
+    /// The table's name.
     pub(crate) table: String,
-    /// The object's key
+    /// The object's key.
     pub(crate) key: OsString,
-    /// Only if the object has this version
+    /// Only if the object has this version.
     #[arg(long, value_name = "V")]
     pub(crate) if_version: Option<u64>,
-    /// A JSON object with the version that was removed
+    /// A JSON object with the version that was removed.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -435,19 +435,19 @@ fn finite(text: &str) -> Result<f64, String> {
 pub(crate) struct Incr {
     #[command(flatten)]
     pub(crate) at: Cluster,
-    /// The table's name
+    /// The table's name.
     pub(crate) table: String,
-    /// The object's key
+    /// The object's key.
     pub(crate) key: OsString,
-    /// How much to add
+    /// How much to add.
     #[arg(value_name = "N", default_value_t = 1, allow_negative_numbers = true)]
     pub(crate) by: i64,
-    /// Take the object for a double, and add this
+    /// Take the object for a double, and add this.
     #[arg(long, value_name = "X", allow_hyphen_values = true, conflicts_with = "by", value_parser = finite)]
     pub(crate) float: Option<f64>,
     #[command(flatten)]
     pub(crate) only: Condition,
-    /// A JSON object with the sum and the new version
+    /// A JSON object with the sum and the new version.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -456,13 +456,13 @@ pub(crate) struct Incr {
 #[derive(Args, Clone, Debug, Default)]
 #[group(multiple = false)]
 pub(crate) struct Condition {
-    /// Only if the object has this version
+    /// Only if the object has this version.
     #[arg(long, value_name = "V")]
     pub(crate) if_version: Option<u64>,
-    /// Only if there is no such object yet
+    /// Only if there is no such object yet.
     #[arg(long)]
     pub(crate) if_absent: bool,
-    /// Only if there is such an object
+    /// Only if there is such an object.
     #[arg(long)]
     pub(crate) if_exists: bool,
 }
@@ -470,25 +470,25 @@ pub(crate) struct Condition {
 /// How records stand in a file.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Format {
-    /// JSON Lines: one object a line
+    /// JSON Lines: one object a line.
     Jsonl,
-    /// Comma-separated values with a header
+    /// Comma-separated values with a header.
     Csv,
 }
 
 /// Which file, and how it is written.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct File {
-    /// The file; `-` is standard input or output
+    /// The file; `-` is standard input or output.
     #[arg(value_name = "FILE")]
     pub(crate) path: PathBuf,
-    /// The table's name
+    /// The table's name.
     #[arg(long, value_name = "TABLE")]
     pub(crate) table: String,
-    /// The format; by the file's extension (.jsonl, .ndjson, .json, .csv) unless given
+    /// The format; by the file's extension (.jsonl, .ndjson, .json, .csv) unless given.
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub(crate) format: Option<Format>,
-    /// How many operations to have in progress
+    /// How many operations to have in progress.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub(crate) outstanding: u16,
 }
@@ -511,13 +511,13 @@ pub(crate) struct Import {
     pub(crate) at: Cluster,
     #[command(flatten)]
     pub(crate) file: File,
-    /// Create the table if there is none
+    /// Create the table if there is none.
     #[arg(long)]
     pub(crate) create: bool,
-    /// With --create: how many servers share its keys, 1 to 256
+    /// With --create: how many servers share its keys, 1 to 256.
     #[arg(long, value_name = "N", default_value_t = 1, requires = "create", value_parser = clap::value_parser!(u32).range(SPANS))]
     pub(crate) span: u32,
-    /// Skip malformed lines, name and count them, and end well
+    /// Skip malformed lines, name and count them, and end well.
     #[arg(long)]
     pub(crate) skip_bad: bool,
 }
@@ -550,38 +550,12 @@ pub(crate) struct Export {
 pub(crate) struct Stats {
     #[command(flatten)]
     pub(crate) at: Cluster,
-    /// Show counters that are 0, too
+    /// Show counters that are 0, too.
     #[arg(long)]
     pub(crate) all: bool,
-    /// One JSON object a server, with all counters
+    /// One JSON object a server, with all counters.
     #[arg(long)]
     pub(crate) json: bool,
-}
-
-/// What `sprat perf` can measure.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-#[value(rename_all = "camelCase")]
-pub(crate) enum Test {
-    /// What the machine allows: cache line, memory, raw ring, raw UDP, raw TCP
-    Floor,
-    /// Round trips of a request that is answered with its own bytes
-    Echo,
-    /// Many sessions on one server: memory, opening rate, echo rate
-    Sessions,
-    /// Random reads and writes of 100 B to 1 MB
-    Basic,
-    /// Reads a second with many outstanding
-    ReadThroughput,
-    /// Latency of reads against offered load
-    Loaded,
-    /// What an idle cluster costs, and the first request after idling
-    Idle,
-    /// A bond of two devices (fast+bond), each pulled once under load: what is lost, and for how long nothing is answered
-    Failover,
-    /// An echo and a read with both ends in one thread, by turns
-    Turns,
-    /// Where the time of a read and of a write goes, by layer
-    Breakdown,
 }
 
 /// Measure latency and throughput, each figure beside what the machine allows.
@@ -603,42 +577,62 @@ over the rounds.")]
 pub(crate) struct Perf {
     #[command(flatten)]
     pub(crate) at: Where,
-    /// What to measure
+    /// What to measure.
     #[arg(value_enum, required = true, value_name = "TEST")]
-    pub(crate) tests: Vec<Test>,
-    /// Start processes of its own instead of measuring a running cluster
+    pub(crate) tests: Vec<sprat_bench::perf::Test>,
+    /// Start processes of its own instead of measuring a running cluster.
     #[arg(long)]
     pub(crate) local: bool,
-    /// Transports to measure
+    /// Transports to measure.
     #[arg(long, value_name = "T,T…", value_delimiter = ',', default_value = "fast+shm,fast+udp,tcp", value_parser = TRANSPORTS)]
     pub(crate) transport: Vec<String>,
-    /// How long each figure is measured, in seconds, over all rounds
+    /// How long each figure is measured, in seconds, over all rounds.
     #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = seconds)]
     pub(crate) seconds: f64,
-    /// Rounds in which floor, kernel TCP and product take turns
+    /// Rounds in which floor, kernel TCP and product take turns.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) rounds: u16,
-    /// Sizes in bytes (decimal KB and MB allowed); each test has its own defaults
+    /// Sizes in bytes (decimal KB and MB allowed); each test has its own defaults.
     #[arg(long, value_name = "SIZE,SIZE…", value_delimiter = ',', value_parser = size)]
     pub(crate) size: Vec<usize>,
-    /// Objects of each size in basic and readThroughput
+    /// Objects of each size in basic and readThroughput.
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub(crate) objects: u64,
-    /// ClusterPerf's own number of objects: 2e8 / (size + 50)
+    /// ClusterPerf's own number of objects: 2e8 / (size + 50).
     #[arg(long, conflicts_with = "objects")]
     pub(crate) full: bool,
-    /// Sessions to open in sessions
+    /// Sessions to open in sessions.
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1000..=1_000_000))]
     pub(crate) sessions: u32,
-    /// Requests in progress in throughput tests
+    /// Requests in progress in throughput tests.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub(crate) outstanding: u16,
-    /// Also write the results to this file as JSON Lines; `-` for standard output, then without the table
+    /// Also write the results to this file as JSON Lines; `-` for standard output, then without the table.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
-    /// Write the picture of breakdown to this file, as SVG
+    /// Write the picture of breakdown to this file, as SVG.
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
+}
+
+impl Perf {
+    /// What is measured then, and how.
+    pub(crate) fn options(&self) -> sprat_bench::perf::Options {
+        sprat_bench::perf::Options {
+            tests: self.tests.clone(),
+            local: self.local,
+            coordinator: self.at.coordinator.clone(),
+            transports: self.transport.clone(),
+            seconds: self.seconds,
+            rounds: self.rounds,
+            sizes: self.size.clone(),
+            objects: (!self.full).then_some(self.objects),
+            sessions: self.sessions as usize,
+            outstanding: usize::from(self.outstanding),
+            json: self.json.clone(),
+            svg: self.svg.clone(),
+        }
+    }
 }
 
 /// Show it all in two minutes: a cluster of processes, real data, a killed client, and how fast it is here.
@@ -646,7 +640,7 @@ pub(crate) struct Perf {
 #[command(after_help = "Example:
   sprat demo")]
 pub(crate) struct Demo {
-    /// The real data: a file of stanzas such as dpkg's
+    /// The real data: a file of stanzas such as dpkg's.
     #[arg(long, value_name = "FILE", default_value = "/var/lib/dpkg/status")]
     pub(crate) data: PathBuf,
 }
@@ -659,7 +653,7 @@ pub(crate) struct Demo {
   sprat doctor
   sprat doctor --dev eth0                 the program for xdp is on eth0 for a moment")]
 pub(crate) struct Doctor {
-    /// Look on this interface
+    /// Look on this interface.
     #[arg(long, value_name = "DEV")]
     pub(crate) dev: Option<String>,
 }
@@ -703,34 +697,6 @@ fn limit(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "expected bytes such as 500000000, 512M or 4G".to_owned())
 }
 
-/// A size of data in bytes: K, M (also KB, MB) are powers of 1000.
-pub(crate) fn size(text: &str) -> Result<usize, String> {
-    let unit = [("", 1), ("k", 1000), ("m", 1_000_000)];
-    scaled(text, &unit, &["", "b"])
-        .and_then(|n| usize::try_from(n).ok())
-        .filter(|&n| n <= sprat_proto::rpc::MAX_MESSAGE)
-        .ok_or_else(|| "expected bytes such as 100, 10KB or 1MB, at most 16 MiB".to_owned())
-}
-
-fn scaled(text: &str, units: &[(&str, u64)], ends: &[&str]) -> Option<u64> {
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let (number, suffix) = text.split_at(digits);
-    let suffix = suffix.trim_start().to_ascii_lowercase();
-    let factor = units.iter().find_map(|&(unit, factor)| {
-        let rest = suffix.strip_prefix(unit)?;
-        ends.contains(&rest).then_some(factor)
-    });
-    // The empty unit matches everything first, so that "k" is found only if "" leaves a rest that is no ending.
-    number.parse::<u64>().ok()?.checked_mul(factor?)
-}
-
-pub(crate) fn seconds(text: &str) -> Result<f64, String> {
-    text.parse()
-        .ok()
-        .filter(|s| (0.01..=3600.0).contains(s))
-        .ok_or_else(|| "expected seconds from 0.01 to 3600".to_owned())
-}
-
 fn cluster_name(text: &str) -> Result<String, String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     if (1..=32).contains(&text.len()) && text.chars().all(plain) {
@@ -752,7 +718,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_binary_and_sizes_decimal() {
+    fn limits_are_binary() {
         for (text, bytes) in [
             ("4096", 4096),
             ("64K", 65536),
@@ -770,10 +736,6 @@ mod tests {
         for text in ["0", "47M", "50331647"] {
             assert!(memory(text).expect_err(text).contains("at least 48M"), "{text}");
         }
-        for (text, bytes) in [("100", 100), ("1KB", 1000), ("10k", 10_000), ("1MB", 1_000_000)] {
-            assert_eq!(size(text), Ok(bytes), "{text}");
-        }
-        assert!(size("17MB").is_err(), "no message is longer than 16 MiB");
     }
 
     #[test]

@@ -15,14 +15,15 @@ use std::time::Duration;
 use sprat::kv::{RejectRules, TableId};
 
 use crate::args::{self, Format};
-use crate::fail::{Fail, Named};
+use crate::client;
 use crate::import;
-use crate::out;
-use crate::perf;
-use crate::process::{self, Process, StopSignals};
 use crate::records::{self, Record};
-use crate::store::Store;
-use crate::up::{Cluster, Plan, ports};
+use sprat_bench::cluster::{Cluster, Plan, ports};
+use sprat_bench::fail::{Fail, Named};
+use sprat_bench::out;
+use sprat_bench::perf;
+use sprat_bench::process::{self, Process, StopSignals};
+use sprat_bench::store::Store;
 
 /// How many servers the cluster has.
 const SERVERS: u16 = 3;
@@ -116,7 +117,7 @@ fn real_data(store: &mut Store, data: &Path, folder: &Path) -> Result<(), Fail> 
         outstanding: 64,
     };
     let input = import::Input::open(&file)?;
-    let counts = import::file(&file, input, false, &mut store.sink(table))?;
+    let counts = import::file(&file, input, false, &mut import::sink(store, table))?;
     out::print(format!(
         "  {} stanzas of {} imported into a table over {SERVERS} servers\n",
         counts.written,
@@ -260,7 +261,7 @@ pub(crate) fn count(args: &args::Count) -> Result<(), Fail> {
     let ended = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&ended);
     StopSignals::catch()?.then(move || flag.store(true, Relaxed))?;
-    let mut store = Store::connect(&args.at)?;
+    let mut store = client::connect(&args.at)?;
     let table = store.table(&args.table)?;
     while !ended.load(Relaxed) {
         let (sum, _) = store.increment(table, args.key.as_bytes(), 1, RejectRules::default())?;

@@ -20,8 +20,8 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use tempfile::NamedTempFile;
 
-use crate::fail::{Fail, Named};
-use crate::process::StopSignals;
+use sprat_bench::fail::{Fail, Named};
+use sprat_bench::process::StopSignals;
 
 /// As many symbolic links as Linux follows in one path (path_resolution(7)).
 const MOST_LINKS: usize = 40;

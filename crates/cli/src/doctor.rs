@@ -9,8 +9,8 @@ use sprat_proto::device::{Device as _, Mac};
 use sprat_sys::netns::{DEV, Wire};
 
 use crate::args;
-use crate::fail::Fail;
-use crate::out::{self, Columns};
+use sprat_bench::fail::Fail;
+use sprat_bench::out::{self, Columns};
 
 /// What is tried: its name in locators, how it differs from the one before, and the way.
 const TRIED: [(&str, &str, Option<Way>); 5] = [

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::args::Exec;
-use crate::fail::Fail;
+use sprat_bench::fail::Fail;
 
 /// Names another folder with the libraries.
 const FOLDER: &str = "SPRAT_VERBS";

@@ -4,18 +4,49 @@
 
 use std::io::{self, BufWriter};
 
-use crate::args;
 use crate::destination::Destination;
-use crate::fail::{Fail, Named};
-use crate::out;
 use crate::progress::Progress;
 use crate::records::{self, Record, Writer};
+use crate::{args, client};
+use sprat::kv::{Cursor, TableId, Version};
+use sprat_bench::fail::{Fail, Named};
+use sprat_bench::out;
+use sprat_bench::store::Store;
 
 /// Where records come from: the next one, until `None`.
 pub(crate) type Source<'s> = dyn FnMut() -> Result<Option<Record>, Fail> + 's;
 
 /// Bytes that are written in one system call.
 const BUFFER: usize = 1 << 16;
+
+/// Runs the command.
+pub(crate) fn run(args: &args::Export) -> Result<(), Fail> {
+    let mut store = client::connect(&args.at)?;
+    let table = store.table(&args.file.table)?;
+    file(&args.file, &mut objects(&mut store, table))
+}
+
+/// All objects of a table, in no particular order.
+fn objects(store: &mut Store, table: TableId) -> impl FnMut() -> Result<Option<Record>, Fail> {
+    let mut cursor = Some(Cursor::default());
+    let mut ready = Vec::new().into_iter();
+    move || loop {
+        if let Some(record) = ready.next() {
+            return Ok(Some(record));
+        }
+        let Some(from) = cursor else { return Ok(None) };
+        let page = match store.raw().page(table, from) {
+            Ok(page) => page,
+            Err(error) => return Err(store.explain(error, "the table's objects")),
+        };
+        let record = |(key, _, value): (&[u8], Version, &[u8])| Record {
+            key: key.to_vec(),
+            value: value.to_vec(),
+        };
+        ready = page.objects().map(record).collect::<Vec<_>>().into_iter();
+        cursor = page.next;
+    }
+}
 
 /// Writes all records of `source` to the file, and says how many.
 pub(crate) fn file(args: &args::File, source: &mut Source<'_>) -> Result<(), Fail> {

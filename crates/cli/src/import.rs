@@ -10,11 +10,23 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::args;
-use crate::fail::{Fail, Named};
-use crate::out;
 use crate::progress::Progress;
 use crate::records::{self, Bad, Next, Reader, Record};
+use crate::{args, client};
+use sprat::kv::{Answer, Op, RejectRules, TableId};
+use sprat_bench::fail::{Fail, Named};
+use sprat_bench::out;
+use sprat_bench::store::Store;
+
+/// Runs the command.
+pub(crate) fn run(args: &args::Import) -> Result<(), Fail> {
+    let input = Input::open(&args.file)?;
+    let mut store = client::connect(&args.at)?;
+    let to = &args.file.table;
+    let table = if args.create { store.create_table(to, args.span)? } else { store.table(to)? };
+    let counts = file(&args.file, input, args.skip_bad, &mut sink(&mut store, table))?;
+    say(counts, to)
+}
 
 /// The most malformed lines that are named one by one.
 const NAMED: u64 = 20;
@@ -26,6 +38,45 @@ pub(crate) trait Sink {
 
     /// Waits for a write that was begun: its line, and how it ended. Called only if there is one.
     fn finished(&mut self) -> (u64, Result<(), Fail>);
+}
+
+/// Records go to this table.
+pub(crate) fn sink(store: &mut Store, table: TableId) -> impl Sink + '_ {
+    Writes { store, table, lines: Vec::new() }
+}
+
+/// Writes in progress, with their lines.
+struct Writes<'s> {
+    store: &'s mut Store,
+    table: TableId,
+    lines: Vec<(Op, u64)>,
+}
+
+impl Sink for Writes<'_> {
+    fn start(&mut self, line: u64, record: Record) -> Result<(), Fail> {
+        let op = self.store.raw().start_write(
+            self.table,
+            &record.key,
+            &record.value,
+            RejectRules::default(),
+        );
+        self.lines.push((op, line));
+        Ok(())
+    }
+
+    fn finished(&mut self) -> (u64, Result<(), Fail>) {
+        loop {
+            if let Some((op, outcome)) = self.store.raw().completed() {
+                let Some(at) = self.lines.iter().position(|(o, _)| *o == op) else { continue };
+                let (_, line) = self.lines.swap_remove(at);
+                let result = outcome
+                    .map(|_: Answer<'_>| ())
+                    .map_err(|error| self.store.explain(error, "the record"));
+                return (line, result);
+            }
+            self.store.raw().turn_and_rest();
+        }
+    }
 }
 
 /// What an import did.

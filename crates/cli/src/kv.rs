@@ -7,14 +7,14 @@ use serde_json::{Map, Value};
 use sprat::kv::{MAX_VALUE, RejectRules, Version, double_text};
 
 use crate::args::{self, Condition};
-use crate::fail::{Fail, Named};
-use crate::out;
+use crate::client;
 use crate::records::json_member;
-use crate::store::Store;
+use sprat_bench::fail::{Fail, Named};
+use sprat_bench::out;
 
 /// Reads an object to standard output.
 pub(crate) fn get(args: &args::Get) -> Result<(), Fail> {
-    let mut store = Store::connect(&args.at)?;
+    let mut store = client::connect(&args.at)?;
     let table = store.table(&args.table)?;
     let rules = RejectRules { doesnt_exist: true, ..version_is(args.if_version) };
     let (value, version) = store.read(table, args.key.as_bytes(), rules)?;
@@ -32,7 +32,7 @@ pub(crate) fn get(args: &args::Get) -> Result<(), Fail> {
 /// Writes an object.
 pub(crate) fn put(args: &args::Put) -> Result<(), Fail> {
     let value = if args.value == "-" { standard_input()? } else { args.value.as_bytes().to_vec() };
-    let mut store = Store::connect(&args.at)?;
+    let mut store = client::connect(&args.at)?;
     let table = store.table(&args.table)?;
     let version = store.write(table, args.key.as_bytes(), &value, rules(&args.only))?;
     if args.json { print_json([number("version", version.0)]) } else { Ok(()) }
@@ -40,7 +40,7 @@ pub(crate) fn put(args: &args::Put) -> Result<(), Fail> {
 
 /// Removes an object.
 pub(crate) fn del(args: &args::Del) -> Result<(), Fail> {
-    let mut store = Store::connect(&args.at)?;
+    let mut store = client::connect(&args.at)?;
     let table = store.table(&args.table)?;
     let rules = RejectRules { doesnt_exist: true, ..version_is(args.if_version) };
     let version = store.remove(table, args.key.as_bytes(), rules)?;
@@ -49,7 +49,7 @@ pub(crate) fn del(args: &args::Del) -> Result<(), Fail> {
 
 /// Adds to a number.
 pub(crate) fn incr(args: &args::Incr) -> Result<(), Fail> {
-    let mut store = Store::connect(&args.at)?;
+    let mut store = client::connect(&args.at)?;
     let table = store.table(&args.table)?;
     let (key, rules) = (args.key.as_bytes(), rules(&args.only));
     let (sum, text, version) = match args.float {

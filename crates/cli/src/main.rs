@@ -6,31 +6,27 @@ use std::process::ExitCode;
 use clap::Parser;
 
 mod args;
+mod client;
 mod demo;
 mod destination;
 mod doctor;
 mod exec;
 mod export;
-mod fail;
 mod import;
 mod kv;
-mod memory;
-mod out;
-mod perf;
 mod ping;
-mod process;
 mod progress;
 mod rdma;
 mod records;
 mod serve;
 mod stats;
-mod store;
 mod table;
 mod trace;
 mod up;
 
 use args::{Cli, Command};
-use fail::Fail;
+use sprat_bench::fail::Fail;
+use sprat_bench::{out, perf, process};
 
 /// The servers' memory is touched at random, and the floors' likewise.
 #[global_allocator]
@@ -85,12 +81,12 @@ fn run(command: &Command) -> Result<(), Fail> {
         Command::Del(args) => kv::del(args),
         Command::Incr(args) => kv::incr(args),
         Command::Stats(args) => stats::run(args),
-        Command::Import(args) => store::import(args),
-        Command::Export(args) => store::export(args),
+        Command::Import(args) => import::run(args),
+        Command::Export(args) => export::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Count(args) => demo::count(args),
         Command::Server(args) => serve::server(args),
-        Command::Perf(args) => perf::run(args),
+        Command::Perf(args) => perf::run(&args.options()),
         Command::Rdma(command) => rdma::run(command),
         Command::Doctor(args) => doctor::run(args),
         Command::Exec(args) => exec::run(args),

@@ -21,9 +21,9 @@ use sprat_store::message::data;
 use sprat_sys::clock;
 
 use crate::args::Ping;
-use crate::fail::{Fail, Named as _};
-use crate::perf::breakdown::{Breakdown, write_svg};
-use crate::perf::report::{Context, Report};
+use sprat_bench::fail::{Fail, Named as _};
+use sprat_bench::perf::breakdown::{Breakdown, write_svg};
+use sprat_bench::perf::report::{Context, Report};
 
 /// How long an answer is waited for.
 const PATIENCE_NS: u64 = SECOND;
@@ -108,7 +108,7 @@ fn micros(ns: u64) -> String {
 fn server(args: &Ping, to: &Locator) -> Result<(), Fail> {
     let failed = |error: std::io::Error| Fail::new(format!("cannot reach {to}: {error}"));
     let marks = Marks::new();
-    let local = crate::store::local()?;
+    let local = sprat_bench::store::local()?;
     let options = Options { insecure_network: true, local, marks: Some(marks.clone()) };
     let mut client = Client::with(options).map_err(failed)?;
     let session = client.connect(&args.locator).map_err(failed)?;
@@ -155,8 +155,8 @@ fn host(args: &Ping, to: &Locator, target: &DevicePort) -> Result<(), Fail> {
     let host = target.at.resolve().named(to)?.first().map(std::net::SocketAddr::ip);
     let host = host.ok_or_else(|| Fail::new(format!("{to}: the host has no address")))?;
     let marks = Marks::new();
-    let stack =
-        Stack::client(to, &crate::store::local()?).map_err(|error| Fail::new(error.to_string()))?;
+    let stack = Stack::client(to, &sprat_bench::store::local()?)
+        .map_err(|error| Fail::new(error.to_string()))?;
     let mut stack = stack.watched(&marks);
     if let Some(mac) = target.mac {
         stack.port().neighbour(host, mac);

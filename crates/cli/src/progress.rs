@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::out;
+use sprat_bench::out;
 
 /// How often a plain line comes.
 const PLAIN_EVERY: Duration = Duration::from_secs(5);

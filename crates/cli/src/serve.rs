@@ -13,9 +13,10 @@ use sprat::worker::Worker;
 use sprat_proto::node::machine::Machine;
 
 use crate::args;
-use crate::fail::{Fail, Named as _};
-use crate::memory;
-use crate::process::{self, StopSignals};
+use sprat_bench::fail::{Fail, Named as _};
+use sprat_bench::memory;
+use sprat_bench::perf::echo::answer;
+use sprat_bench::process::{self, StopSignals};
 
 /// Runs a coordinator.
 pub(crate) fn coordinator(args: &args::Coordinator) -> Result<(), Fail> {
@@ -61,12 +62,6 @@ fn run<M: Machine>(signals: StopSignals, mut worker: Worker<M>, next: &str) -> R
     let stop = worker.stop();
     signals.then(move || stop.stop())?;
     worker.run().map_err(|reason| Fail::new(reason).next(next))
-}
-
-/// The answer to a request: its own bytes.
-pub(crate) fn answer(Call { payload, mut room, .. }: Call<'_>) -> Option<Vec<u8>> {
-    room.extend_from_slice(&payload);
-    Some(room)
 }
 
 /// Answers every request with its own bytes, or with how many there were.
@@ -139,7 +134,7 @@ fn listening(error: &std::io::Error) -> Fail {
         std::io::ErrorKind::AddrInUse => {
             fail.next("another process serves there: end it, or choose another port or name")
         }
-        std::io::ErrorKind::PermissionDenied if text.contains(crate::up::INSECURE) => {
+        std::io::ErrorKind::PermissionDenied if text.contains(sprat_bench::cluster::INSECURE) => {
             fail.next("choose an address of loopback, or allow this one with --insecure-network")
         }
         // A device says by itself what it lacks.

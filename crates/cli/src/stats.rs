@@ -4,13 +4,13 @@ use serde_json::{Map, Value, json};
 use sprat::kv::ServerInfo;
 
 use crate::args;
-use crate::fail::Fail;
-use crate::out::{self, Columns};
-use crate::store::Store;
+use crate::client;
+use sprat_bench::fail::Fail;
+use sprat_bench::out::{self, Columns};
 
 /// Runs the command.
 pub(crate) fn run(args: &args::Stats) -> Result<(), Fail> {
-    let mut store = Store::connect(&args.at)?;
+    let mut store = client::connect(&args.at)?;
     let servers = store.servers()?;
     let mut counted = Vec::new();
     for server in &servers {

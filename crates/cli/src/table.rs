@@ -3,15 +3,16 @@
 use serde_json::json;
 
 use crate::args::Table;
-use crate::fail::Fail;
-use crate::out::{self, Columns};
-use crate::store::Store;
+use crate::client;
+use sprat_bench::fail::Fail;
+use sprat_bench::out::{self, Columns};
+use sprat_bench::store::Store;
 
 /// Runs the command.
 pub(crate) fn run(command: &Table) -> Result<(), Fail> {
     match command {
         Table::Create { at, name, span } => {
-            let mut store = Store::connect(at)?;
+            let mut store = client::connect(at)?;
             let table = store.create_table(name, *span)?;
             if store.tables()?.iter().any(|info| info.table == table && info.unheard > 0) {
                 out::note(format_args!(
@@ -20,8 +21,8 @@ pub(crate) fn run(command: &Table) -> Result<(), Fail> {
             }
             Ok(())
         }
-        Table::Drop { at, name } => Store::connect(at)?.drop_table(name),
-        Table::List { at, json } => list(&mut Store::connect(at)?, *json),
+        Table::Drop { at, name } => client::connect(at)?.drop_table(name),
+        Table::List { at, json } => list(&mut client::connect(at)?, *json),
     }
 }
 

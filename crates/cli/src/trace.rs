@@ -11,9 +11,9 @@ use rustix::process::{Pid, Signal};
 use sprat::device::pcap;
 
 use crate::args::{Cli, Trace};
-use crate::fail::{Fail, Named as _};
-use crate::out;
-use crate::process::StopSignals;
+use sprat_bench::fail::{Fail, Named as _};
+use sprat_bench::out;
+use sprat_bench::process::StopSignals;
 
 /// Octets before the first frame of a file, and before each frame.
 const HEADS: [usize; 2] = [24, 16];

@@ -13,7 +13,6 @@ pub mod disk;
 pub mod doors;
 pub mod driver;
 pub mod fast;
-pub mod floor;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 pub mod kv;

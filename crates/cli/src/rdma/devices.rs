@@ -5,9 +5,9 @@ use std::net::Ipv6Addr;
 use serde_json::json;
 use sprat::verbs::{Interface, interfaces};
 
-use super::args::Devices;
-use crate::fail::{Fail, Named as _};
-use crate::out::{self, Columns};
+use super::Devices;
+use sprat_bench::fail::{Fail, Named as _};
+use sprat_bench::out::{self, Columns};
 
 /// Runs the command.
 pub(crate) fn run(args: &Devices) -> Result<(), Fail> {

@@ -8,7 +8,7 @@ use std::io::{self, BufRead, Read, Write};
 use csv::{ByteRecord, ErrorKind, StringRecord};
 
 use super::{Bad, LINE_LIMIT, Next, Reader, Record, Shown, Writer, assemble, show};
-use crate::fail::{Fail, Named};
+use sprat_bench::fail::{Fail, Named};
 
 /// Where the columns stand.
 #[derive(Clone, Copy, Default)]

@@ -9,7 +9,7 @@ use std::io::{self, BufRead, Read, Write};
 use serde::{Deserialize, Serialize};
 
 use super::{Bad, LINE_LIMIT, Next, Reader, Record, Shown, Writer, assemble, show};
-use crate::fail::{Fail, Named};
+use sprat_bench::fail::{Fail, Named};
 
 /// U+FEFF, which some programs of Windows write at the start of a text.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();

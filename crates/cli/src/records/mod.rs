@@ -13,7 +13,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use sprat_store::types::{MAX_KEY, MAX_VALUE};
 
 use crate::args::Format;
-use crate::fail::Fail;
+use sprat_bench::fail::Fail;
 
 mod csv;
 mod jsonl;

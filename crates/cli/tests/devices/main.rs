@@ -16,6 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use sprat_sys::netns::{DEV, Namespace, Wire, link};
 
+mod baselines;
 mod captures;
 mod left;
 mod rights;
@@ -27,6 +28,10 @@ const SECOND: &str = "wire1";
 type Case = (&'static str, Option<&'static str>, fn());
 
 const CASES: &[Case] = &[
+    ("baselines_of_af_packet", None, || baselines::on_wire("packet")),
+    ("baselines_of_af_xdp", None, || baselines::on_wire("xdp")),
+    ("baselines_of_memif", None, baselines::on_memif),
+    ("baselines_of_the_kernel_over_a_wire", None, baselines::kernel),
     ("processes_share_an_interface_by_its_queues", None, shared),
     ("the_control_path_is_tcp_and_the_data_path_a_device", None, || two_paths("fast+packet")),
     #[cfg(feature = "dpdk")]

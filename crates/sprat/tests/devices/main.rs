@@ -13,7 +13,6 @@ use sprat_sys::netns::Namespace;
 mod bonds;
 mod captures;
 mod ends;
-mod floors;
 mod house;
 mod machines;
 mod networks;
@@ -53,7 +52,6 @@ fn main() -> ExitCode {
     cases.extend(stack::cases());
     cases.extend(suite::cases());
     cases.extend(bonds::cases());
-    cases.extend(floors::cases());
     cases.extend(queues::cases());
     cases.extend(testpmd::cases());
     cases.extend(captures::cases());

@@ -254,7 +254,7 @@ pub(crate) fn ended() -> Fail {
 }
 
 /// The process on the other side: serves one client after the other.
-pub(crate) fn peer(model: &Model) -> Result<(), Fail> {
+pub fn peer(model: &Model) -> Result<(), Fail> {
     let device = Device::open(model.options()).named("cannot open a device")?;
     let at = "127.0.0.1:0".parse().named("the address of loopback")?;
     let listener = device.listen(at).named("cannot listen")?;

@@ -30,13 +30,13 @@ struct More {
 }
 
 /// Runs `sprat rdma lat`.
-pub(crate) fn lat(args: &Lat) -> Result<(), Fail> {
+pub fn lat(args: &Lat) -> Result<(), Fail> {
     let what = &args.what;
     each(what, "latency", |sides, op, size| sides.latency(op, size, pace(what)))
 }
 
 /// Runs `sprat rdma bw`.
-pub(crate) fn bw(args: &Bw) -> Result<(), Fail> {
+pub fn bw(args: &Bw) -> Result<(), Fail> {
     let (what, outstanding) = (&args.what, u64::from(args.outstanding));
     each(what, "throughput", |sides, op, size| sides.throughput(op, size, outstanding, pace(what)))
 }

@@ -24,7 +24,7 @@ use crate::fail::{Fail, Named};
 /// How long a child may take to end well before it is killed.
 const GRACE: Duration = Duration::from_secs(3);
 /// How long a child may take to serve.
-pub(crate) const START: Duration = Duration::from_secs(20);
+pub const START: Duration = Duration::from_secs(20);
 /// How long its output is awaited at a time.
 const LISTEN: Duration = Duration::from_millis(100);
 /// The longest line that a child may say when it serves: all of its locators.
@@ -36,7 +36,7 @@ const LOOK: Duration = Duration::from_millis(2);
 const READY: &str = "listening at ";
 
 /// Says that this process serves at `locators`: to people, and to the process that started it ([`Process::ready`]).
-pub(crate) fn say_ready(locators: &str) -> Result<(), Fail> {
+pub fn say_ready(locators: &str) -> Result<(), Fail> {
     // If nobody hears it any more, that is an error like others: the caller ends, and with him what he has made.
     let mut out = std::io::stdout().lock();
     out.write_all(format!("{READY}{locators}\n").as_bytes())
@@ -46,11 +46,11 @@ pub(crate) fn say_ready(locators: &str) -> Result<(), Fail> {
 
 /// SIGINT and SIGTERM, caught from the moment that this is made: a process that is told to end while it starts still
 /// removes what it has made. A second signal kills the process as usual.
-pub(crate) struct StopSignals(Signals);
+pub struct StopSignals(Signals);
 
 impl StopSignals {
     /// Catches them from now on.
-    pub(crate) fn catch() -> Result<Self, Fail> {
+    pub fn catch() -> Result<Self, Fail> {
         let flag = Arc::new(AtomicBool::new(false));
         let signals = [SIGINT, SIGTERM];
         for signal in signals {
@@ -63,12 +63,12 @@ impl StopSignals {
     }
 
     /// Calls `stop` in another thread when the first one comes, or has come.
-    pub(crate) fn then(self, stop: impl FnOnce() + Send + 'static) -> Result<(), Fail> {
+    pub fn then(self, stop: impl FnOnce() + Send + 'static) -> Result<(), Fail> {
         self.on_first(move |_| stop())
     }
 
     /// As [`StopSignals::then`]; the signal ends the process once `clean` has returned.
-    pub(crate) fn then_die(self, clean: impl FnOnce() + Send + 'static) -> Result<(), Fail> {
+    pub fn then_die(self, clean: impl FnOnce() + Send + 'static) -> Result<(), Fail> {
         self.on_first(move |signal| {
             clean();
             // It returns only if the signal cannot be raised.
@@ -91,7 +91,7 @@ impl StopSignals {
 }
 
 /// What a child does first: it binds its life to its parent's, and itself to a core.
-pub(crate) fn settle(parent: Option<u32>, core: Option<usize>) -> Result<(), Fail> {
+pub fn settle(parent: Option<u32>, core: Option<usize>) -> Result<(), Fail> {
     if let Some(parent) = parent {
         rustix::process::set_parent_process_death_signal(Some(Signal::TERM))
             .named("cannot follow the parent process")?;
@@ -104,7 +104,7 @@ pub(crate) fn settle(parent: Option<u32>, core: Option<usize>) -> Result<(), Fai
 }
 
 /// Binds the calling thread, and all threads that it starts later, to `core`.
-pub(crate) fn pin(core: usize) -> Result<(), Fail> {
+pub fn pin(core: usize) -> Result<(), Fail> {
     let mut set = rustix::thread::CpuSet::new();
     if core >= rustix::thread::CpuSet::MAX_CPU {
         return Err(Fail::usage(format!("there is no core {core}")));
@@ -114,7 +114,7 @@ pub(crate) fn pin(core: usize) -> Result<(), Fail> {
 }
 
 /// Lets the calling thread run on every core while `run` runs, and what it starts for good.
-pub(crate) fn unpinned<T>(run: impl FnOnce() -> Result<T, Fail>) -> Result<T, Fail> {
+pub fn unpinned<T>(run: impl FnOnce() -> Result<T, Fail>) -> Result<T, Fail> {
     let mine = cores();
     let mut all = rustix::thread::CpuSet::new();
     // The kernel takes those that there are.
@@ -128,13 +128,13 @@ pub(crate) fn unpinned<T>(run: impl FnOnce() -> Result<T, Fail>) -> Result<T, Fa
 }
 
 /// The cores that this process may use, in order.
-pub(crate) fn cores() -> Vec<usize> {
+pub fn cores() -> Vec<usize> {
     let set = rustix::thread::sched_getaffinity(None).unwrap_or_default();
     (0..rustix::thread::CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect()
 }
 
 /// Allows this process as many open files as it may allow itself, and says how many: over TCP each session is one.
-pub(crate) fn allow_files() -> u64 {
+pub fn allow_files() -> u64 {
     let limits = getrlimit(Resource::Nofile);
     let most = Rlimit { current: limits.maximum, maximum: limits.maximum };
     match setrlimit(Resource::Nofile, most) {
@@ -145,7 +145,7 @@ pub(crate) fn allow_files() -> u64 {
 }
 
 /// A child process of this program. Dropping it ends it.
-pub(crate) struct Process {
+pub struct Process {
     name: String,
     child: Child,
     ended: Option<ExitStatus>,
@@ -156,7 +156,7 @@ pub(crate) struct Process {
 
 impl Process {
     /// Starts this program again with `args`.
-    pub(crate) fn start<S: AsRef<OsStr>>(
+    pub fn start<S: AsRef<OsStr>>(
         name: impl Into<String>,
         core: Option<usize>,
         args: impl IntoIterator<Item = S>,
@@ -176,7 +176,7 @@ impl Process {
     }
 
     /// Waits until it serves, and says at which locators. If it ends instead, its own message has said why.
-    pub(crate) fn ready(&mut self) -> Result<String, Fail> {
+    pub fn ready(&mut self) -> Result<String, Fail> {
         let begin = Instant::now();
         loop {
             if let Some(locators) = self.hear(LISTEN)? {
@@ -189,7 +189,7 @@ impl Process {
     }
 
     /// The locators at which it serves, if it has said so by now or says so within `wait`.
-    pub(crate) fn hear(&mut self, wait: Duration) -> Result<Option<String>, Fail> {
+    pub fn hear(&mut self, wait: Duration) -> Result<Option<String>, Fail> {
         let Some(mut output) = self.child.stdout.take() else {
             return Err(Fail::new(format!("{} has no output", self.name)));
         };
@@ -217,17 +217,17 @@ impl Process {
     }
 
     /// What it is called.
-    pub(crate) fn name(&self) -> &str {
+    pub fn name(&self) -> &str {
         &self.name
     }
 
     /// Its process id.
-    pub(crate) fn id(&self) -> u32 {
+    pub fn id(&self) -> u32 {
         self.child.id()
     }
 
     /// How it ended, if it has.
-    pub(crate) fn ended(&mut self) -> Option<Ended> {
+    pub fn ended(&mut self) -> Option<Ended> {
         if self.ended.is_none() {
             self.ended = self.child.try_wait().ok().flatten();
         }
@@ -235,12 +235,12 @@ impl Process {
     }
 
     /// True if it has ended by itself and without a failure.
-    pub(crate) fn ended_well(&mut self) -> bool {
+    pub fn ended_well(&mut self) -> bool {
         self.ended().is_some_and(|Ended(status)| status.success())
     }
 
     /// Asks it to end (SIGTERM), once, since a second signal would kill it; does not wait.
-    pub(crate) fn ask_to_end(&mut self) {
+    pub fn ask_to_end(&mut self) {
         if !self.asked {
             self.asked = true;
             self.signal(Signal::TERM);
@@ -248,13 +248,13 @@ impl Process {
     }
 
     /// Kills it (SIGKILL) and waits.
-    pub(crate) fn kill(&mut self) {
+    pub fn kill(&mut self) {
         self.signal(Signal::KILL);
         self.ended = self.ended.or_else(|| self.child.wait().ok());
     }
 
     /// Ends it in good order; kills it if it does not.
-    pub(crate) fn end(&mut self) {
+    pub fn end(&mut self) {
         self.ask_to_end();
         if !wait_until(GRACE, || self.ended().is_some()) {
             self.kill();
@@ -284,7 +284,7 @@ fn still_there(program: PathBuf) -> PathBuf {
 
 /// How a process ended, in words.
 #[derive(Clone, Copy)]
-pub(crate) struct Ended(ExitStatus);
+pub struct Ended(ExitStatus);
 
 impl fmt::Display for Ended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -301,7 +301,7 @@ impl fmt::Display for Ended {
 }
 
 /// Waits until `done` says so, at most `limit`; says whether it did.
-pub(crate) fn wait_until(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
+pub fn wait_until(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
     let begin = Instant::now();
     loop {
         if done() {

@@ -27,11 +27,13 @@ const WIDTH: usize = 40;
 
 /// One kind of operation over one transport, taken apart.
 #[derive(Clone, Debug)]
-pub(crate) struct Breakdown {
+pub struct Breakdown {
     /// What was done: `read`, `write`, `ping`.
-    pub(crate) operation: String,
-    pub(crate) transport: String,
-    pub(crate) size: usize,
+    pub operation: String,
+    /// Over which transport.
+    pub transport: String,
+    /// Payload bytes.
+    pub size: usize,
     joined: Joined,
     /// Round trips that were put together, of how many.
     count: usize,
@@ -59,7 +61,7 @@ struct More<'b> {
 
 impl Breakdown {
     /// Of the round trips `trips`, put together of `times_us.len()` that were measured to take these times.
-    pub(crate) fn of(
+    pub fn of(
         (operation, transport, size): (&str, &str, usize),
         (joined, mut trips): (Joined, Vec<RoundTrip>),
         times_us: &[f64],
@@ -90,7 +92,7 @@ impl Breakdown {
     }
 
     /// Table and picture, and what the figures are worth.
-    pub(crate) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let sum: f64 = self.parts_us.iter().sum();
         let mut table = Columns::new(&["where", "layer", ">time", ">share", ""]);
         let mut before = 0.0;
@@ -140,7 +142,7 @@ impl Breakdown {
     }
 
     /// The whole and its parts as rows.
-    pub(crate) fn rows(&self, report: &mut Report) -> Result<(), Fail> {
+    pub fn rows(&self, report: &mut Report) -> Result<(), Fail> {
         let sum: f64 = self.parts_us.iter().sum();
         let parts = self.parts_us.iter().zip(NAMES).map(|(us, (.., part))| (*us, part));
         for (us, part) in [(self.whole_us, "whole"), (sum, "sum")].into_iter().chain(parts) {
@@ -380,7 +382,7 @@ fn svg(all: &[Breakdown]) -> String {
 }
 
 /// Writes the picture.
-pub(crate) fn write_svg(path: &Path, all: &[Breakdown]) -> Result<(), Fail> {
+pub fn write_svg(path: &Path, all: &[Breakdown]) -> Result<(), Fail> {
     std::fs::write(path, svg(all)).named(format_args!("cannot write {}", path.display()))
 }
 

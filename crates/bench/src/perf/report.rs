@@ -15,29 +15,43 @@ use crate::out::{self, Columns};
 
 /// One result.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Row {
-    pub(crate) test: String,
-    pub(crate) transport: String,
-    pub(crate) size_bytes: Option<u64>,
-    pub(crate) count: u64,
-    pub(crate) avg_us: Option<f64>,
-    pub(crate) min_us: Option<f64>,
-    pub(crate) p50_us: Option<f64>,
-    pub(crate) p90_us: Option<f64>,
-    pub(crate) p99_us: Option<f64>,
-    pub(crate) p999_us: Option<f64>,
-    pub(crate) max_us: Option<f64>,
-    pub(crate) bytes_per_s: Option<f64>,
-    pub(crate) ops_per_s: Option<f64>,
+pub struct Row {
+    /// What was measured.
+    pub test: String,
+    /// Over which transport.
+    pub transport: String,
+    /// Payload bytes of one operation.
+    pub size_bytes: Option<u64>,
+    /// Operations in all rounds.
+    pub count: u64,
+    /// The median round's mean, in µs.
+    pub avg_us: Option<f64>,
+    /// The best of all rounds.
+    pub min_us: Option<f64>,
+    /// The median round's median.
+    pub p50_us: Option<f64>,
+    /// The median round's 90th percentile.
+    pub p90_us: Option<f64>,
+    /// The median round's 99th percentile.
+    pub p99_us: Option<f64>,
+    /// The median round's 99.9th percentile.
+    pub p999_us: Option<f64>,
+    /// The worst of all rounds.
+    pub max_us: Option<f64>,
+    /// Payload bytes a second.
+    pub bytes_per_s: Option<f64>,
+    /// Operations a second.
+    pub ops_per_s: Option<f64>,
     /// The name of the row that this one is compared with.
-    pub(crate) floor: Option<String>,
+    pub floor: Option<String>,
     /// That row's median.
-    pub(crate) floor_us: Option<f64>,
+    pub floor_us: Option<f64>,
     /// The median of raw polling TCP that moves the same bytes.
-    pub(crate) tcp_us: Option<f64>,
+    pub tcp_us: Option<f64>,
     /// A figure that is no time and no rate, and its unit.
-    pub(crate) value: Option<f64>,
-    pub(crate) unit: Option<String>,
+    pub value: Option<f64>,
+    /// The unit of `value`.
+    pub unit: Option<String>,
 }
 
 impl Row {
@@ -67,7 +81,7 @@ impl Row {
     }
 
     /// A row of one figure.
-    pub(crate) fn value(
+    pub fn value(
         test: impl Into<String>,
         transport: impl Into<String>,
         value: f64,
@@ -84,12 +98,7 @@ impl Row {
     }
 
     /// Sets beside it what the machine allows.
-    pub(crate) fn beside(
-        mut self,
-        floor: &str,
-        floor_us: Option<f64>,
-        tcp_us: Option<f64>,
-    ) -> Self {
+    pub fn beside(mut self, floor: &str, floor_us: Option<f64>, tcp_us: Option<f64>) -> Self {
         self.floor = floor_us.map(|_| floor.to_owned());
         self.floor_us = floor_us;
         self.tcp_us = tcp_us;
@@ -99,21 +108,32 @@ impl Row {
 
 /// Where and on what it was measured: the first line of the JSON.
 #[derive(Serialize)]
-pub(crate) struct Context {
-    pub(crate) commit: &'static str,
-    pub(crate) version: &'static str,
-    pub(crate) build: &'static str,
-    pub(crate) kernel: String,
-    pub(crate) cpu: String,
-    pub(crate) cores: usize,
-    pub(crate) load: f64,
-    pub(crate) governor: String,
-    pub(crate) rounds: u16,
-    pub(crate) seconds: f64,
+pub struct Context {
+    /// The commit that the program was built from.
+    pub commit: &'static str,
+    /// The program's version.
+    pub version: &'static str,
+    /// `release` or `debug`.
+    pub build: &'static str,
+    /// The kernel's release.
+    pub kernel: String,
+    /// The processor's model.
+    pub cpu: String,
+    /// Processors that this process may use.
+    pub cores: usize,
+    /// The load average of the last minute.
+    pub load: f64,
+    /// The frequency governor of the first processor.
+    pub governor: String,
+    /// Rounds of each figure.
+    pub rounds: u16,
+    /// Seconds of each figure.
+    pub seconds: f64,
 }
 
 impl Context {
-    pub(crate) fn now(rounds: u16, seconds: f64) -> Self {
+    /// This machine now.
+    pub fn now(rounds: u16, seconds: f64) -> Self {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
         let info = read("/proc/cpuinfo");
         let model = info
@@ -169,7 +189,7 @@ enum Json {
 }
 
 /// Collects the rows and writes them as they come.
-pub(crate) struct Report {
+pub struct Report {
     json: Option<Json>,
     quiet: bool,
     brief: bool,
@@ -179,14 +199,14 @@ pub(crate) struct Report {
 
 impl Report {
     /// A report to standard output, and to `json` if named; `-` takes standard output for the JSON alone.
-    pub(crate) fn new(json: Option<&Path>, context: &Context) -> Result<Self, Fail> {
+    pub fn new(json: Option<&Path>, context: &Context) -> Result<Self, Fail> {
         let report = Self::tacit(json, context)?;
         report.say(&context.text())?;
         Ok(report)
     }
 
     /// The same that says nothing about the machine to people.
-    pub(crate) fn tacit(json: Option<&Path>, context: &Context) -> Result<Self, Fail> {
+    pub fn tacit(json: Option<&Path>, context: &Context) -> Result<Self, Fail> {
         let quiet = json.is_some_and(|path| path.as_os_str() == "-");
         let json = match json {
             None => None,
@@ -203,23 +223,23 @@ impl Report {
     }
 
     /// A report for people who see one for the first time: the median and what it compares with, nothing else.
-    pub(crate) fn brief(context: &Context) -> Result<Self, Fail> {
+    pub fn brief(context: &Context) -> Result<Self, Fail> {
         Ok(Self { brief: true, ..Self::new(None, context)? })
     }
 
     /// Begins a table.
-    pub(crate) fn begin(&mut self, title: impl Into<String>) {
+    pub fn begin(&mut self, title: impl Into<String>) {
         self.title = title.into();
         self.last.clear();
     }
 
     /// One more result of the table that was begun.
-    pub(crate) fn row(&mut self, row: Row) -> Result<(), Fail> {
+    pub fn row(&mut self, row: Row) -> Result<(), Fail> {
         self.row_with(row, &())
     }
 
     /// The same with more fields in its JSON.
-    pub(crate) fn row_with(&mut self, row: Row, more: &impl Serialize) -> Result<(), Fail> {
+    pub fn row_with(&mut self, row: Row, more: &impl Serialize) -> Result<(), Fail> {
         self.write_json(&Line { row: &row, more })?;
         if !self.quiet && !self.brief {
             let label = format!("{} {}", row.test, row.transport);
@@ -232,18 +252,18 @@ impl Report {
     }
 
     /// A result that is for machines alone.
-    pub(crate) fn json_row(&mut self, row: &Row, more: &impl Serialize) -> Result<(), Fail> {
+    pub fn json_row(&mut self, row: &Row, more: &impl Serialize) -> Result<(), Fail> {
         self.write_json(&Line { row, more })
     }
 
     /// Ends the table and prints it.
-    pub(crate) fn end(&self) -> Result<(), Fail> {
+    pub fn end(&self) -> Result<(), Fail> {
         let table = if self.brief { brief_table(&self.last) } else { table(&self.last) };
         self.say(&format!("\n{}\n{table}", self.title))
     }
 
     /// Prints a line or two for people.
-    pub(crate) fn say(&self, text: &str) -> Result<(), Fail> {
+    pub fn say(&self, text: &str) -> Result<(), Fail> {
         if self.quiet { Ok(()) } else { out::print(text) }
     }
 

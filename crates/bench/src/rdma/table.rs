@@ -35,7 +35,7 @@ fn models() -> [Model; 8] {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &Table) -> Result<(), Fail> {
+pub fn run(args: &Table) -> Result<(), Fail> {
     let mut report = Report::new(args.json.as_deref(), &Context::now(ROUNDS, args.seconds))?;
     let cores = process::cores();
     let pace = Pace { rounds: ROUNDS, time: Duration::from_secs_f64(args.seconds), most: u64::MAX };

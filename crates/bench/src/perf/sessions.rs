@@ -81,18 +81,19 @@ fn in_fresh_process(bench: &Bench, transport: &str) -> Result<Vec<Row>, Fail> {
 fn one_transport(bench: &mut Bench, transport: &str, many: usize) -> Result<(), Fail> {
     let few_server = bench.local.fresh_echo("few", transport)?;
     let many_server = bench.local.fresh_echo("many", transport)?;
-    let mut few = Crowd::new(&few_server)?;
+    let mut few = Sessions::new(&few_server)?;
     few.open(FEW)?;
-    let mut crowd = Crowd::new(&many_server)?;
-    crowd.open(FEW)?;
-    let memory =
-        |crowd: &Crowd| Ok::<_, Fail>((resident_bytes(many_server.id())?, crowd.clients_bytes()?));
-    let (server_before, client_before) = memory(&crowd)?;
+    let mut opened = Sessions::new(&many_server)?;
+    opened.open(FEW)?;
+    let memory = |opened: &Sessions| {
+        Ok::<_, Fail>((resident_bytes(many_server.id())?, opened.clients_bytes()?))
+    };
+    let (server_before, client_before) = memory(&opened)?;
     let clock = Clock::new();
     let begin = clock.now();
-    crowd.open(many)?;
+    opened.open(many)?;
     let seconds = clock.now().since(begin) as f64 / 1e9;
-    let (server_after, client_after) = memory(&crowd)?;
+    let (server_after, client_after) = memory(&opened)?;
     let added = (many - FEW).max(1) as f64;
     let each = |before: u64, after: u64| after.saturating_sub(before) as f64 / added;
     let rows = [
@@ -106,7 +107,7 @@ fn one_transport(bench: &mut Bench, transport: &str, many: usize) -> Result<(), 
     for outstanding in [1, bench.outstanding.max(16)] {
         let mut lanes: [Lane<'_>; 2] = [
             Box::new(|time| few.echo(outstanding, time)),
-            Box::new(|time| crowd.echo(outstanding, time)),
+            Box::new(|time| opened.echo(outstanding, time)),
         ];
         let figures = in_turns(&mut lanes, bench.rounds, bench.time)?;
         let name = |sessions: usize| format!("sessions.echo.{outstanding}x{sessions}");
@@ -131,7 +132,7 @@ fn one_transport(bench: &mut Bench, transport: &str, many: usize) -> Result<(), 
 }
 
 /// A client and its sessions with one server.
-struct Crowd {
+struct Sessions {
     client: Client,
     locator: String,
     sessions: Vec<Session>,
@@ -140,7 +141,7 @@ struct Crowd {
     clock: Clock,
 }
 
-impl Crowd {
+impl Sessions {
     fn new(server: &local::Echo) -> Result<Self, Fail> {
         let locator = server.only();
         let options = Options { insecure_network: true, ..Options::default() };

@@ -14,7 +14,7 @@ use crate::fail::Fail;
 use crate::out;
 
 /// The least that a server can work with, in bytes.
-pub(crate) const LEAST: u64 = MIN_SEGMENTS as u64 * SEGMENT_BYTES as u64;
+pub const LEAST: u64 = MIN_SEGMENTS as u64 * SEGMENT_BYTES as u64;
 
 /// A limit of this process's memory.
 struct Limit {
@@ -24,7 +24,7 @@ struct Limit {
 }
 
 /// Refuses more than there is for one server; says so where `servers` of them may use more together.
-pub(crate) fn check(each: u64, servers: u16) -> Result<(), Fail> {
+pub fn check(each: u64, servers: u16) -> Result<(), Fail> {
     let Some(limit) = least() else { return Ok(()) };
     if let Some(warning) = judge(each, servers, &limit)? {
         out::note(warning);
@@ -33,7 +33,7 @@ pub(crate) fn check(each: u64, servers: u16) -> Result<(), Fail> {
 }
 
 /// What this process may use, in bytes; without a limit that is known, everything.
-pub(crate) fn available() -> u64 {
+pub fn available() -> u64 {
     least().map_or(u64::MAX, |limit| limit.bytes)
 }
 

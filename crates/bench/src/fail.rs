@@ -7,7 +7,7 @@ use crate::out::plain;
 
 /// Why a command did not do what was asked.
 #[derive(Debug)]
-pub(crate) struct Fail {
+pub struct Fail {
     code: u8,
     what: String,
     next: Option<String>,
@@ -25,45 +25,50 @@ const MISSING: u8 = 3;
 const REFUSED: u8 = 4;
 
 impl Fail {
-    pub(crate) fn new(what: impl Into<String>) -> Self {
+    /// The command failed.
+    pub fn new(what: impl Into<String>) -> Self {
         Self { code: FAILED, what: what.into(), next: None }
     }
 
     /// The reader of standard output has gone, as `head` does when it has enough.
-    pub(crate) fn unread() -> Self {
+    pub fn unread() -> Self {
         Self { code: UNREAD, ..Self::new("the reader of standard output has gone") }
     }
 
-    pub(crate) fn usage(what: impl Into<String>) -> Self {
+    /// What was typed makes no sense.
+    pub fn usage(what: impl Into<String>) -> Self {
         Self { code: USAGE, ..Self::new(what) }
     }
 
-    pub(crate) fn missing(what: impl Into<String>) -> Self {
+    /// There is no such object.
+    pub fn missing(what: impl Into<String>) -> Self {
         Self { code: MISSING, ..Self::new(what) }
     }
 
-    pub(crate) fn refused(what: impl Into<String>) -> Self {
+    /// The object is not in the state that was demanded.
+    pub fn refused(what: impl Into<String>) -> Self {
         Self { code: REFUSED, ..Self::new(what) }
     }
 
     /// Says where it went wrong.
-    pub(crate) fn at(mut self, place: impl fmt::Display) -> Self {
+    pub fn at(mut self, place: impl fmt::Display) -> Self {
         self.what = format!("{place}: {}", self.what);
         self
     }
 
     /// Adds what the reader can do about it.
-    pub(crate) fn next(mut self, next: impl Into<String>) -> Self {
+    pub fn next(mut self, next: impl Into<String>) -> Self {
         self.next = Some(next.into());
         self
     }
 
-    pub(crate) fn code(&self) -> ExitCode {
+    /// The exit code.
+    pub fn code(&self) -> ExitCode {
         ExitCode::from(self.code)
     }
 
     /// Whether there is a reason to say it.
-    pub(crate) const fn is_worth_saying(&self) -> bool {
+    pub const fn is_worth_saying(&self) -> bool {
         self.code != UNREAD
     }
 }
@@ -79,7 +84,7 @@ impl fmt::Display for Fail {
 }
 
 /// A system call failed on something that has a name.
-pub(crate) trait Named<T> {
+pub trait Named<T> {
     /// Says `what` could not be done, and to what.
     fn named(self, what: impl fmt::Display) -> Result<T, Fail>;
 }

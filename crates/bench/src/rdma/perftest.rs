@@ -53,7 +53,7 @@ const OURS: &[u8; VERSION] = b"6.06\0\0\0\0\0\0\0\0\0\0\0\0";
 const FIGURES: usize = 5;
 
 /// Runs the command.
-pub(crate) fn run(args: &Perftest) -> Result<(), Fail> {
+pub fn run(args: &Perftest) -> Result<(), Fail> {
     let at = SocketAddr::new(args.address, args.port);
     let device = device_for(&args.wire, at)?;
     let listener = device.listen(at).named(format_args!("cannot listen at {at}"))?;

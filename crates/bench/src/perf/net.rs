@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
+use crate::baseline::Open;
 use sprat::device::{self, AnyNic, memif, shm};
-use sprat::floor::Open;
 use sprat::locator::Locator;
 use sprat_proto::device::Mac;
 use sprat_sys::netns::{DEV, Inside, Wire, link};

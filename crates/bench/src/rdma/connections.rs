@@ -1,4 +1,4 @@
-//! `sprat rdma crowd`: many connections at once on one server process, each doing a ping, and what an idle one costs.
+//! `sprat rdma connections`: many connections at once on one server process, each doing a ping, and what an idle one costs.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use sprat::verbs::{
 };
 use sprat_sys::clock::Clock;
 
-use super::args::{Crowd, Model};
+use super::args::{Connections, Model};
 use super::connect;
 use super::end::PATIENCE;
 use crate::fail::{Fail, Named};
@@ -25,7 +25,7 @@ const ROOM: u32 = 1 << 15;
 const AT_ONCE: usize = 256;
 
 /// Runs the command.
-pub(crate) fn run(args: &Crowd) -> Result<(), Fail> {
+pub fn run(args: &Connections) -> Result<(), Fail> {
     process::allow_files();
     let mut arguments = vec!["rdma".to_owned(), "host".to_owned()];
     arguments.extend(args.model.arguments());
@@ -86,7 +86,7 @@ fn ping(memory: &sprat::verbs::MemoryRegion) -> SendRequest {
 }
 
 /// The server: takes everybody, and answers every Send by one.
-pub(crate) fn host(model: &Model) -> Result<(), Fail> {
+pub fn host(model: &Model) -> Result<(), Fail> {
     process::allow_files();
     let device = Device::open(model.options()).named("cannot open a device")?;
     let failed = "cannot make a queue pair";

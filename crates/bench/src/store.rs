@@ -2,21 +2,14 @@
 
 use std::time::Duration;
 
-use sprat::kv::{
-    self, Answer, Cursor, Error, Op, RejectRules, ServerInfo, TableId, TableInfo, Version,
-    WaitedFor,
-};
+use sprat::kv::{self, Error, RejectRules, ServerInfo, TableId, TableInfo, Version, WaitedFor};
 
 use sprat::locator::Locator;
 use sprat::trace::Marks;
 use sprat_store::message::control::ServerState;
 
-use crate::args::Cluster;
-use crate::export::Source;
 use crate::fail::Fail;
-use crate::import::{Input, Sink};
 use crate::out::name;
-use crate::records::Record;
 
 /// How long a command waits for one operation.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -24,7 +17,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const FIRST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A client of one cluster.
-pub(crate) struct Store {
+pub struct Store {
     store: kv::Store,
     coordinator: String,
     /// The coordinator has answered.
@@ -32,18 +25,13 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// A client of this cluster. Whether it is there shows with the first operation.
-    pub(crate) fn connect(cluster: &Cluster) -> Result<Self, Fail> {
-        Self::over(&cluster.at.coordinator, &cluster.transport)
-    }
-
     /// A client of the cluster whose coordinator is there, which reaches the servers over these transports only.
-    pub(crate) fn over(coordinator: &str, transports: &[String]) -> Result<Self, Fail> {
+    pub fn over(coordinator: &str, transports: &[String]) -> Result<Self, Fail> {
         Self::from(coordinator, transports, local()?, None)
     }
 
     /// As [`Store::over`], with our own ends of packet devices being those, and with marks.
-    pub(crate) fn from(
+    pub fn from(
         coordinator: &str,
         transports: &[String],
         local: Vec<Locator>,
@@ -62,7 +50,7 @@ impl Store {
     }
 
     /// The client library's own, for operations that need no words.
-    pub(crate) fn raw(&mut self) -> &mut kv::Store {
+    pub fn raw(&mut self) -> &mut kv::Store {
         &mut self.store
     }
 
@@ -90,35 +78,39 @@ impl Store {
     }
 
     /// The servers that live.
-    pub(crate) fn servers(&mut self) -> Result<Vec<ServerInfo>, Fail> {
+    pub fn servers(&mut self) -> Result<Vec<ServerInfo>, Fail> {
         let servers = self.ask("the server list", |store| store.servers())?;
         Ok(servers.into_iter().filter(|server| server.state == ServerState::Up).collect())
     }
 
     /// What a server has counted: a JSON object.
-    pub(crate) fn counters(&mut self, server: &ServerInfo) -> Result<Vec<u8>, Fail> {
+    pub fn counters(&mut self, server: &ServerInfo) -> Result<Vec<u8>, Fail> {
         let what = format!("server {}", server.server);
         self.store.stats(Some(&server.data)).map_err(|error| self.explain(error, &what))
     }
 
-    pub(crate) fn create_table(&mut self, name: &str, span: u32) -> Result<TableId, Fail> {
+    /// Creates a table, or finds the one of that name.
+    pub fn create_table(&mut self, name: &str, span: u32) -> Result<TableId, Fail> {
         self.order(name, |store| store.create_table(name, span))
     }
 
-    pub(crate) fn drop_table(&mut self, name: &str) -> Result<(), Fail> {
+    /// Drops a table with all its objects.
+    pub fn drop_table(&mut self, name: &str) -> Result<(), Fail> {
         self.order(name, |store| store.drop_table(name))
     }
 
-    pub(crate) fn tables(&mut self) -> Result<Vec<TableInfo>, Fail> {
+    /// All tables.
+    pub fn tables(&mut self) -> Result<Vec<TableInfo>, Fail> {
         self.ask("the list of tables", |store| store.tables())
     }
 
     /// The table of that name.
-    pub(crate) fn table(&mut self, name: &str) -> Result<TableId, Fail> {
+    pub fn table(&mut self, name: &str) -> Result<TableId, Fail> {
         self.ask(name, |store| store.table(name))
     }
 
-    pub(crate) fn read(
+    /// Reads an object.
+    pub fn read(
         &mut self,
         table: TableId,
         key: &[u8],
@@ -129,7 +121,8 @@ impl Store {
         object.map_err(|error| self.explain(error, &name(key)))
     }
 
-    pub(crate) fn write(
+    /// Writes an object.
+    pub fn write(
         &mut self,
         table: TableId,
         key: &[u8],
@@ -141,7 +134,8 @@ impl Store {
             .map_err(|error| self.explain(error, &name(key)))
     }
 
-    pub(crate) fn remove(
+    /// Removes an object; its last version.
+    pub fn remove(
         &mut self,
         table: TableId,
         key: &[u8],
@@ -150,7 +144,8 @@ impl Store {
         self.store.remove_if(table, key, rules).map_err(|error| self.explain(error, &name(key)))
     }
 
-    pub(crate) fn increment(
+    /// Adds to an object that is a whole number; the sum.
+    pub fn increment(
         &mut self,
         table: TableId,
         key: &[u8],
@@ -162,7 +157,8 @@ impl Store {
             .map_err(|error| self.explain(error, &name(key)))
     }
 
-    pub(crate) fn increment_double(
+    /// Adds to an object that is a number with a fraction; the sum.
+    pub fn increment_double(
         &mut self,
         table: TableId,
         key: &[u8],
@@ -174,38 +170,8 @@ impl Store {
             .map_err(|error| self.explain(error, &name(key)))
     }
 
-    /// Where imported records go.
-    pub(crate) fn sink(&mut self, table: TableId) -> Writes<'_> {
-        Writes { store: self, table, lines: Vec::new() }
-    }
-
-    /// All objects of a table, in no particular order.
-    pub(crate) fn objects(
-        &mut self,
-        table: TableId,
-    ) -> impl FnMut() -> Result<Option<Record>, Fail> {
-        let mut cursor = Some(Cursor::default());
-        let mut ready = Vec::new().into_iter();
-        move || loop {
-            if let Some(record) = ready.next() {
-                return Ok(Some(record));
-            }
-            let Some(from) = cursor else { return Ok(None) };
-            let page = self
-                .store
-                .page(table, from)
-                .map_err(|error| self.explain(error, "the table's objects"))?;
-            let record = |(key, _, value): (&[u8], Version, &[u8])| Record {
-                key: key.to_vec(),
-                value: value.to_vec(),
-            };
-            ready = page.objects().map(record).collect::<Vec<_>>().into_iter();
-            cursor = page.next;
-        }
-    }
-
     /// An error of the library about `what`, and what can be done about it.
-    pub(crate) fn explain(&self, error: Error, what: &str) -> Fail {
+    pub fn explain(&self, error: Error, what: &str) -> Fail {
         let about = format!("{what}: {error}");
         match error {
             Error::ObjectDoesntExist => Fail::missing(format!("{what}: there is no such object")),
@@ -243,61 +209,8 @@ impl Store {
     }
 }
 
-/// Writes in progress, with their lines.
-pub(crate) struct Writes<'s> {
-    store: &'s mut Store,
-    table: TableId,
-    lines: Vec<(Op, u64)>,
-}
-
-impl Sink for Writes<'_> {
-    fn start(&mut self, line: u64, record: Record) -> Result<(), Fail> {
-        let op = self.store.store.start_write(
-            self.table,
-            &record.key,
-            &record.value,
-            RejectRules::default(),
-        );
-        self.lines.push((op, line));
-        Ok(())
-    }
-
-    fn finished(&mut self) -> (u64, Result<(), Fail>) {
-        loop {
-            if let Some((op, outcome)) = self.store.store.completed() {
-                let Some(at) = self.lines.iter().position(|(o, _)| *o == op) else { continue };
-                let (_, line) = self.lines.swap_remove(at);
-                let result = outcome
-                    .map(|_: Answer<'_>| ())
-                    .map_err(|error| self.store.explain(error, "the record"));
-                return (line, result);
-            }
-            self.store.store.turn_and_rest();
-        }
-    }
-}
-
-/// `sprat import`.
-pub(crate) fn import(args: &crate::args::Import) -> Result<(), Fail> {
-    let input = Input::open(&args.file)?;
-    let mut store = Store::connect(&args.at)?;
-    let to = &args.file.table;
-    let table = if args.create { store.create_table(to, args.span)? } else { store.table(to)? };
-    let counts = crate::import::file(&args.file, input, args.skip_bad, &mut store.sink(table))?;
-    crate::import::say(counts, to)
-}
-
-/// `sprat export`.
-pub(crate) fn export(args: &crate::args::Export) -> Result<(), Fail> {
-    let mut store = Store::connect(&args.at)?;
-    let table = store.table(&args.file.table)?;
-    let mut objects = store.objects(table);
-    let source: &mut Source<'_> = &mut objects;
-    crate::export::file(&args.file, source)
-}
-
 /// Our own ends of packet devices, as SPRAT_LOCAL names them.
-pub(crate) fn local() -> Result<Vec<Locator>, Fail> {
+pub fn local() -> Result<Vec<Locator>, Fail> {
     match std::env::var("SPRAT_LOCAL") {
         Ok(text) if !text.is_empty() => {
             Locator::list(&text).map_err(|error| Fail::usage(format!("SPRAT_LOCAL: {error}")))

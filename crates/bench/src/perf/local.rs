@@ -4,15 +4,15 @@ use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sprat::floor::Open;
+use crate::baseline::Open;
 use sprat::locator::Locator;
 use sprat_sys::netns::{Inside, Wire};
 
 use super::net::{self, Net};
+use crate::cluster::{Cluster, INSECURE, Plan, ports};
 use crate::fail::{Fail, Named as _};
 use crate::memory;
 use crate::process::{self, Process};
-use crate::up::{Cluster, INSECURE, Plan, ports};
 
 /// Memory of the server that is measured: ClusterPerf's largest set, several times.
 const MEMORY: u64 = 2 << 30;
@@ -276,7 +276,7 @@ pub(crate) fn locators(
 }
 
 /// The first of `count` ports in a row that nobody uses at this moment, neither on TCP nor on UDP.
-pub(crate) fn free_ports(count: u16) -> Result<u16, Fail> {
+pub fn free_ports(count: u16) -> Result<u16, Fail> {
     let free = |port: u16| {
         TcpListener::bind(("127.0.0.1", port)).is_ok()
             && UdpSocket::bind(("127.0.0.1", port)).is_ok()

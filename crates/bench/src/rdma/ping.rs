@@ -36,7 +36,7 @@ const NOTE: usize = 16;
 const RECEIVED: usize = NOTE;
 
 /// Runs the command.
-pub(crate) fn run(args: &Ping) -> Result<(), Fail> {
+pub fn run(args: &Ping) -> Result<(), Fail> {
     let at = SocketAddr::new(args.address, args.port);
     let device = device_for(&args.wire, at)?;
     if args.client { client(args, &device, at) } else { serve(args, &device, at) }
@@ -306,31 +306,36 @@ fn show(verbose: bool, what: &str, data: &[u8]) -> Result<(), Fail> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::args::{Switch, Wire};
     use super::*;
 
     /// Connections ended the server: one that only looked whether the port is open, one that spoke HTTP.
     #[test]
     fn a_server_of_one_client_passes_over_who_is_none() {
-        use clap::Parser as _;
-        let args = |side: &str| match crate::args::Cli::parse_from([
-            "sprat", "rdma", "ping", side, "-C", "2",
-        ]) {
-            crate::args::Cli {
-                command: crate::args::Command::Rdma(crate::rdma::args::Rdma::Ping(args)),
-                ..
-            } => args,
-            other => panic!("another command: {other:?}"),
+        let args = |client: bool| Ping {
+            server: !client,
+            client,
+            address: std::net::Ipv4Addr::LOCALHOST.into(),
+            port: 0,
+            count: 2,
+            size: 64,
+            verbose: false,
+            persistent: false,
+            wire: Wire { crc: Switch::On, markers: false, insecure_network: false },
+            revision: 2,
+            rtr: None,
+            hold_ms: 50,
         };
-        let device = Device::open(args("-s").wire.options()).expect("a device");
+        let device = Device::open(args(false).wire.options()).expect("a device");
         let listener = device.listen("127.0.0.1:0".parse().expect("an address")).expect("listens");
         let at = listener.local_addr();
-        let server = std::thread::spawn(move || serve_next(&args("-s"), &device, &listener));
+        let server = std::thread::spawn(move || serve_next(&args(false), &device, &listener));
         strays::come(at);
-        let device = Device::open(args("-c").wire.options()).expect("a device");
+        let device = Device::open(args(true).wire.options()).expect("a device");
         let (side, _) = Side::new(&device).expect("a queue pair");
         side.pair.connect(at, ConnectOptions::default(), PATIENCE).expect("connects");
         side.pair.disconnect().expect("leaves before its first round");
-        client(&args("-c"), &device, at).expect("two rounds");
+        client(&args(true), &device, at).expect("two rounds");
         let (_, rounds) = server.join().expect("does not panic").expect("serves");
         assert_eq!(rounds, 2);
     }

@@ -17,11 +17,10 @@ use sprat_sys::netns::Wire;
 
 use super::Bench;
 use super::basic::key;
-use super::echo::failure;
+use super::echo::{answer, failure};
 use super::measure::{Lane, Sample, in_turns};
 use super::report::Row;
 use crate::fail::Fail;
-use crate::serve::answer;
 
 /// Operations of one round, however long they take.
 const OPERATIONS: u64 = 1000;

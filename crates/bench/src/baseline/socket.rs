@@ -2,13 +2,14 @@
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::os::fd::AsRawFd as _;
+use std::os::fd::AsFd as _;
 use std::time::Duration;
 
 use super::{Flow, Limits, Waiting, between, ended, sample};
 use sprat_sys::clock::Clock;
 use sprat_sys::cpu::Idle;
 use sprat_sys::netns::Wire;
+use sprat_sys::{datagram, socket};
 
 /// The kernel's own UDP and TCP, and over what they go.
 #[derive(Clone, Copy, Debug)]
@@ -148,8 +149,8 @@ impl<'w> Kernel<'w> {
         // The kernel takes at most 64 segments at once, or 128 if it is a newer one.
         let bytes = segment * (MAX_DATAGRAM / segment).clamp(1, 64);
         let [here, there] = self.udp_pair(Waiting::Polling)?;
-        set_udp_option(&there, libc::UDP_SEGMENT, segment as libc::c_int)?;
-        set_udp_option(&here, libc::UDP_GRO, 1)?;
+        socket::set(there.as_fd(), libc::SOL_UDP, libc::UDP_SEGMENT, &(segment as libc::c_int))?;
+        datagram::set_gro(here.as_fd())?;
         let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&here, 8 << 20);
         let _ = rustix::net::sockopt::set_socket_send_buffer_size(&there, 8 << 20);
         let send = move || {
@@ -269,15 +270,6 @@ impl<'w> Kernel<'w> {
         };
         between(send, receive)
     }
-}
-
-fn set_udp_option(socket: &UdpSocket, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
-    let len = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: the option's value is an int, which lives until the call is over, and `len` is its size.
-    let result = unsafe {
-        libc::setsockopt(socket.as_raw_fd(), libc::SOL_UDP, option, (&raw const value).cast(), len)
-    };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 fn write_all(wait: &mut Wait, mut socket: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {

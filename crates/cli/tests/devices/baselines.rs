@@ -1,33 +1,21 @@
 //! The floors of packet devices and of the kernel over the same wire give what they promise.
 
 use sprat::device::{Options, memif, open};
-use sprat::floor::{self, Kernel, Limits, Open, Waiting};
+use sprat_bench::baseline::{self, Kernel, Limits, Open, Waiting};
 use sprat_proto::time::SECOND;
 use sprat_sys::netns::{DEV, Wire};
 
-use crate::Case;
-
 const FEW: Limits = Limits { count: 50, time_ns: 20 * SECOND };
-
-pub(crate) fn cases() -> Vec<Case> {
-    let on = |driver: &'static str| move || on_wire(driver);
-    vec![
-        Case::root("floors::packet", on("packet")),
-        Case::root("floors::xdp", on("xdp")),
-        Case::root("floors::kernel", kernel),
-        Case { name: "floors::memif".into(), root: false, program: None, run: Box::new(on_memif) },
-    ]
-}
 
 fn both(ends: impl Fn() -> [Open<'static>; 2]) {
     for payload in [8, 136, 1472] {
-        assert_eq!(floor::device(ends(), payload, FEW).unwrap().len(), FEW.count);
+        assert_eq!(baseline::device(ends(), payload, FEW).unwrap().len(), FEW.count);
     }
-    let flow = floor::device_stream(ends(), FEW).unwrap();
+    let flow = baseline::device_stream(ends(), FEW).unwrap();
     assert!(flow.bytes >= 50 * 1472 && flow.bytes_per_s() > 0.0, "{flow:?}");
 }
 
-fn on_wire(driver: &'static str) {
+pub(crate) fn on_wire(driver: &'static str) {
     let wire = std::sync::Arc::new(Wire::new(1500).unwrap());
     both(|| {
         [0, 1].map(|i| -> Open<'static> {
@@ -40,7 +28,7 @@ fn on_wire(driver: &'static str) {
     });
 }
 
-fn on_memif() {
+pub(crate) fn on_memif() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("memif");
     both(|| {
@@ -53,7 +41,7 @@ fn on_memif() {
     });
 }
 
-fn kernel() {
+pub(crate) fn kernel() {
     let wire = Wire::new(1500).unwrap();
     let kernel = Kernel::over(&wire);
     for waiting in [Waiting::Polling, Waiting::Blocking] {

@@ -14,18 +14,18 @@ use crate::fail::Fail;
 const NAME_CHARS: usize = 64;
 
 /// Writes text for people to standard output at once.
-pub(crate) fn print(text: impl AsRef<str>) -> Result<(), Fail> {
+pub fn print(text: impl AsRef<str>) -> Result<(), Fail> {
     raw(lines(text.as_ref()).as_bytes())
 }
 
 /// Writes `bytes` as they are to standard output at once: a value, or JSON.
-pub(crate) fn raw(bytes: impl AsRef<[u8]>) -> Result<(), Fail> {
+pub fn raw(bytes: impl AsRef<[u8]>) -> Result<(), Fail> {
     let mut out = io::stdout().lock();
     out.write_all(bytes.as_ref()).and_then(|()| out.flush()).map_err(|error| failed(&error))
 }
 
 /// Why standard output does not take what a command writes.
-pub(crate) fn failed(error: &io::Error) -> Fail {
+pub fn failed(error: &io::Error) -> Fail {
     match error.kind() {
         io::ErrorKind::BrokenPipe => Fail::unread(),
         _ => Fail::new(format!("cannot write to standard output: {error}")),
@@ -33,22 +33,22 @@ pub(crate) fn failed(error: &io::Error) -> Fail {
 }
 
 /// Writes lines for people to standard error; if that is gone, so is the reason to write.
-pub(crate) fn note(text: impl std::fmt::Display) {
+pub fn note(text: impl std::fmt::Display) {
     let _ = writeln!(io::stderr().lock(), "{}", lines(&text.to_string()));
 }
 
 /// `text` in one line, with an escape for each character that a terminal obeys or that reorders what it shows.
-pub(crate) fn plain(text: &str) -> Cow<'_, str> {
+pub fn plain(text: &str) -> Cow<'_, str> {
     escaped(text, obeyed)
 }
 
 /// Whether `text` may go to a terminal as it is.
-pub(crate) fn is_plain(text: &str) -> bool {
+pub fn is_plain(text: &str) -> bool {
     !text.contains(obeyed)
 }
 
 /// As [`plain`] for text of several lines.
-pub(crate) fn lines(text: &str) -> Cow<'_, str> {
+pub fn lines(text: &str) -> Cow<'_, str> {
     escaped(text, |c| c != '\n' && obeyed(c))
 }
 
@@ -67,7 +67,7 @@ fn obeyed(c: char) -> bool {
 }
 
 /// A key or a name in a message: its beginning, and its length if that is not all.
-pub(crate) fn name(bytes: &[u8]) -> String {
+pub fn name(bytes: &[u8]) -> String {
     if bytes.is_empty() {
         return "\"\"".to_owned();
     }
@@ -80,7 +80,7 @@ pub(crate) fn name(bytes: &[u8]) -> String {
 
 /// Which way a column leans.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Lean {
+pub enum Lean {
     /// Words.
     Left,
     /// Numbers.
@@ -88,14 +88,14 @@ pub(crate) enum Lean {
 }
 
 /// A table in plain text: columns as wide as their widest cell, two spaces apart.
-pub(crate) struct Columns {
+pub struct Columns {
     leans: Vec<Lean>,
     rows: Vec<Vec<String>>,
 }
 
 impl Columns {
     /// A table with these headings; a heading that begins with `>` heads a column of numbers.
-    pub(crate) fn new(headings: &[&str]) -> Self {
+    pub fn new(headings: &[&str]) -> Self {
         let leans = headings
             .iter()
             .map(|h| if h.starts_with('>') { Lean::Right } else { Lean::Left })
@@ -105,7 +105,7 @@ impl Columns {
     }
 
     /// Adds a row; missing cells are empty.
-    pub(crate) fn row<S: AsRef<str>>(&mut self, cells: impl IntoIterator<Item = S>) {
+    pub fn row<S: AsRef<str>>(&mut self, cells: impl IntoIterator<Item = S>) {
         let mut row: Vec<String> =
             cells.into_iter().map(|cell| plain(cell.as_ref()).into_owned()).collect();
         row.resize(self.leans.len(), String::new());
@@ -113,7 +113,7 @@ impl Columns {
     }
 
     /// The whole table, each line indented by two spaces.
-    pub(crate) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let width = |column: usize| {
             self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)
         };
@@ -138,7 +138,7 @@ impl Columns {
 }
 
 /// A time in the unit that suits it, three digits.
-pub(crate) fn micros(us: f64) -> String {
+pub fn micros(us: f64) -> String {
     if us < 0.9995 {
         format!("{:.0} ns", us * 1e3)
     } else if us < 9.995 {
@@ -155,7 +155,7 @@ pub(crate) fn micros(us: f64) -> String {
 }
 
 /// A decimal size: exact where a unit divides it, else two digits after the point.
-pub(crate) fn bytes(n: u64) -> String {
+pub fn bytes(n: u64) -> String {
     for (unit, name) in [(1_000_000_000, "GB"), (1_000_000, "MB"), (1000, "KB")] {
         if n >= unit {
             let whole = n / unit;
@@ -170,7 +170,7 @@ pub(crate) fn bytes(n: u64) -> String {
 }
 
 /// A rate in decimal units.
-pub(crate) fn rate(per_second: f64, of: &str) -> String {
+pub fn rate(per_second: f64, of: &str) -> String {
     let (value, unit) = match per_second {
         r if r >= 1e9 => (r / 1e9, "G"),
         r if r >= 1e6 => (r / 1e6, "M"),

@@ -4,7 +4,7 @@
 use std::io;
 use std::time::Duration;
 
-use sprat::floor::{self, Flow, Kernel, Limits, Waiting};
+use crate::baseline::{self, Flow, Kernel, Limits, Waiting};
 
 use super::Bench;
 use super::local::Local;
@@ -63,18 +63,19 @@ pub(crate) fn under<'l>(
     if let Some(ends) = local.device(transport) {
         let payload = size + PACKET;
         return Some(if payload > LONGEST_PACKET {
-            let lane = flow(exchange, move |limits| floor::device_stream(ends()?, limits));
+            let lane = flow(exchange, move |limits| baseline::device_stream(ends()?, limits));
             Floor { name: "floor.deviceStream", lane }
         } else {
-            let lane = times(exchange, move |limits| floor::device(ends()?, payload, limits));
+            let lane = times(exchange, move |limits| baseline::device(ends()?, payload, limits));
             Floor { name: "floor.device", lane }
         });
     }
     let (name, lane): (_, Lane<'l>) = match transport {
-        "fast+shm" if size > LONG => {
-            ("floor.ringStream", flow(exchange, |limits| floor::ring_stream(STREAM_RECORD, limits)))
-        }
-        "fast+shm" => ("floor.ring", times(exchange, move |limits| floor::ring(size, limits))),
+        "fast+shm" if size > LONG => (
+            "floor.ringStream",
+            flow(exchange, |limits| baseline::ring_stream(STREAM_RECORD, limits)),
+        ),
+        "fast+shm" => ("floor.ring", times(exchange, move |limits| baseline::ring(size, limits))),
         "fast+udp" if size > LONG => (
             "floor.udpStream",
             flow(exchange, |limits| Kernel::loopback().udp_stream(STREAM_SEGMENT, limits)),
@@ -110,7 +111,7 @@ pub(crate) fn tcp_stream<'l>(size: usize) -> Lane<'l> {
 
 /// One dependent touch of a random place among so many bytes.
 pub(crate) fn memory<'l>(footprint: usize) -> Lane<'l> {
-    times(Exchange::both(0), move |limits| floor::memory(footprint, limits))
+    times(Exchange::both(0), move |limits| baseline::memory(footprint, limits))
 }
 
 /// A lane of single times.
@@ -162,7 +163,7 @@ fn on_all_cores<T>(run: impl FnOnce() -> io::Result<T>) -> Result<T, Fail> {
 pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
     bench.report.begin("floor: what the machine allows, with no software of ours");
     let none = Exchange::both(0);
-    row(bench, "cacheLine", "memory", None, times(none, floor::cache_line))?;
+    row(bench, "cacheLine", "memory", None, times(none, baseline::cache_line))?;
     for footprint in FOOTPRINTS {
         row(bench, "memory", "memory", Some(footprint), memory(footprint))?;
     }
@@ -173,7 +174,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
             "ring",
             "fast+shm",
             Some(size),
-            times(both, move |limits| floor::ring(size, limits)),
+            times(both, move |limits| baseline::ring(size, limits)),
         )?;
     }
     for size in bench.sizes(&[100]) {
@@ -203,7 +204,8 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
 fn devices(bench: &mut Bench, transport: &str) -> Result<(), Fail> {
     for size in bench.sizes(&[100, 1000]) {
         let Some(ends) = bench.local.device(transport) else { continue };
-        let run = move |limits| floor::device(ends()?, (size + PACKET).min(LONGEST_PACKET), limits);
+        let run =
+            move |limits| baseline::device(ends()?, (size + PACKET).min(LONGEST_PACKET), limits);
         row(bench, "device", transport, Some(size), times(Exchange::both(size), run))?;
     }
     Ok(())

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sprat::locator::Locator;
-use sprat::rpc::{Client, Options, Rpc, RpcError, Session};
+use sprat::rpc::{Call, Client, Options, Rpc, RpcError, Session};
 use sprat_sys::clock::Clock;
 
 use super::Bench;
@@ -156,4 +156,10 @@ impl Line {
 /// A request failed that should not.
 pub(crate) fn failure(error: RpcError) -> Fail {
     Fail::new(format!("a request failed: {error}")).next("see whether the server still runs")
+}
+
+/// The answer to a request: its own bytes.
+pub fn answer(Call { payload, mut room, .. }: Call<'_>) -> Option<Vec<u8>> {
+    room.extend_from_slice(&payload);
+    Some(room)
 }

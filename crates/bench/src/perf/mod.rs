@@ -3,35 +3,90 @@
 //! One file a test; [`measure`] takes times, [`report`] shows them, [`local`] starts the processes that are measured.
 //! The client runs on one core and what it calls on another, where there are two.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::baseline::Kernel;
 use clap::ValueEnum;
-use sprat::floor::Kernel;
 use sprat::trace::Marks;
 
-use crate::args::{self, Test};
 use crate::fail::Fail;
 use crate::process;
 use crate::store::Store;
 
 mod basic;
-pub(crate) mod breakdown;
-mod echo;
+pub mod breakdown;
+pub mod echo;
 mod failover;
 pub(crate) mod floor;
 mod idle;
 mod loaded;
-pub(crate) mod local;
+pub mod local;
 pub(crate) mod measure;
 mod net;
 pub(crate) mod procfs;
-pub(crate) mod report;
+pub mod report;
 mod sessions;
 mod turns;
 
 use floor::Exchange;
 use measure::{Figures, Lane};
 use report::{Context, Report, Row};
+
+/// What can be measured.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+#[value(rename_all = "camelCase")]
+pub enum Test {
+    /// What the machine allows: cache line, memory, raw ring, raw UDP, raw TCP.
+    Floor,
+    /// Round trips of a request that is answered with its own bytes.
+    Echo,
+    /// Many sessions on one server: memory, opening rate, echo rate.
+    Sessions,
+    /// Random reads and writes of 100 B to 1 MB.
+    Basic,
+    /// Reads a second with many outstanding.
+    ReadThroughput,
+    /// Latency of reads against offered load.
+    Loaded,
+    /// What an idle cluster costs, and the first request after idling.
+    Idle,
+    /// A bond of two devices (fast+bond), each pulled once under load: what is lost, and for how long nothing is answered.
+    Failover,
+    /// An echo and a read with both ends in one thread, by turns.
+    Turns,
+    /// Where the time of a read and of a write goes, by layer.
+    Breakdown,
+}
+
+/// What to measure, and how.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The tests, in order.
+    pub tests: Vec<Test>,
+    /// Start processes of its own instead of measuring a running cluster.
+    pub local: bool,
+    /// The running cluster's coordinator.
+    pub coordinator: String,
+    /// Transports, by their names in locators.
+    pub transports: Vec<String>,
+    /// How long each figure is measured, in seconds, over all rounds.
+    pub seconds: f64,
+    /// Rounds in which floor, kernel TCP and product take turns.
+    pub rounds: u16,
+    /// Sizes in bytes; each test has its own defaults.
+    pub sizes: Vec<usize>,
+    /// Objects of each size; ClusterPerf's own number if unset.
+    pub objects: Option<u64>,
+    /// Sessions to open.
+    pub sessions: usize,
+    /// Requests in progress in throughput tests.
+    pub outstanding: usize,
+    /// Where the results go as JSON Lines besides; `-` is standard output, then without the table.
+    pub json: Option<PathBuf>,
+    /// Where the picture of a breakdown goes.
+    pub svg: Option<PathBuf>,
+}
 
 /// What all tests need.
 pub(crate) struct Bench {
@@ -51,11 +106,11 @@ pub(crate) struct Bench {
     coordinator: Option<String>,
     local: local::Local,
     /// Where the picture of a breakdown goes.
-    svg: Option<std::path::PathBuf>,
+    svg: Option<PathBuf>,
 }
 
 /// Runs the tests that were asked for.
-pub(crate) fn run(args: &args::Perf) -> Result<(), Fail> {
+pub fn run(args: &Options) -> Result<(), Fail> {
     let own =
         args.tests.iter().find(|test| matches!(test, Test::Sessions | Test::Idle | Test::Failover));
     if let (Some(test), false) = (own, args.local) {
@@ -68,20 +123,20 @@ pub(crate) fn run(args: &args::Perf) -> Result<(), Fail> {
     let context = Context::now(args.rounds, args.seconds);
     // Floors need nobody to answer.
     let only_floors = args.tests.iter().all(|test| matches!(test, Test::Floor));
-    let mut served = args.transport.clone();
+    let mut served = args.transports.clone();
     if args.tests.contains(&Test::Failover) && !served.iter().any(|t| t == failover::BOND) {
         served.push(failover::BOND.to_owned());
     }
     let mut bench = Bench {
         report: Report::new(args.json.as_deref(), &context)?,
-        transports: args.transport.clone(),
+        transports: args.transports.clone(),
         time: Duration::from_secs_f64(args.seconds),
         rounds: args.rounds,
-        sizes: args.size.clone(),
-        outstanding: usize::from(args.outstanding),
-        sessions: args.sessions as usize,
-        objects: (!args.full).then_some(args.objects),
-        coordinator: (!args.local).then(|| args.at.coordinator.clone()),
+        sizes: args.sizes.clone(),
+        outstanding: args.outstanding,
+        sessions: args.sessions,
+        objects: args.objects,
+        coordinator: (!args.local).then(|| args.coordinator.clone()),
         local: local::Local::new(&served, args.local || only_floors)?,
         svg: args.svg.clone(),
     };
@@ -194,7 +249,7 @@ impl Bench {
 }
 
 /// The one table that the demonstration ends with: the same few figures over every transport.
-pub(crate) fn demo() -> Result<(), Fail> {
+pub fn demo() -> Result<(), Fail> {
     let (rounds, seconds) = (3, 0.6);
     let context = Context::now(rounds, seconds);
     let transports: Vec<String> = ["fast+shm", "fast+udp", "tcp"].map(str::to_owned).to_vec();

@@ -11,9 +11,9 @@ use super::measure::{Figures, Sample};
 use super::procfs::processor_time;
 use super::report::Row;
 use super::{Bench, local};
+use crate::cluster::{Cluster, Plan, ports};
 use crate::fail::Fail;
 use crate::store::Store;
-use crate::up::{Cluster, Plan, ports};
 
 /// How long the cluster idles while its processor time is taken.
 const QUIET: Duration = Duration::from_secs(10);

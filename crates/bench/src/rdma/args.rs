@@ -3,53 +3,27 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use sprat::verbs::{self, RtrKind};
 
-/// Software RDMA (iWARP) over TCP: try it with any peer, measure it.
-#[derive(Subcommand, Debug)]
-pub(crate) enum Rdma {
-    Ping(Ping),
-    Lat(Lat),
-    Bw(Bw),
-    Table(Table),
-    Crowd(Crowd),
-    Perftest(Perftest),
-    Devices(Devices),
-    /// The other side of lat and bw.
-    #[command(hide = true)]
-    Peer(Model),
-    /// The other side of crowd.
-    #[command(hide = true)]
-    Host(Model),
-}
-
-/// List the devices that a program sees under `sprat exec`: one for each IP interface.
-#[derive(Args, Debug)]
-pub(crate) struct Devices {
-    /// Write JSON, one line a device
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
 /// Asked for or not.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Switch {
-    /// Yes
+pub enum Switch {
+    /// Yes.
     On,
-    /// No
+    /// No.
     Off,
 }
 
 /// The frame that an initiator sends first, so that the responder may send.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Rtr {
-    /// A Write without octets
+pub enum Rtr {
+    /// A Write without octets.
     Write,
-    /// A Read without octets
+    /// A Read without octets.
     Read,
-    /// A Send without octets
+    /// A Send without octets.
     Send,
 }
 
@@ -65,21 +39,21 @@ impl From<Rtr> for RtrKind {
 
 /// Octets of a message that is measured: one at least, whose arrival shows.
 fn octets(text: &str) -> Result<usize, String> {
-    match crate::args::size(text)? {
+    match crate::units::size(text)? {
         0 => Err("a message has at least 1 octet".to_owned()),
         octets => Ok(octets),
     }
 }
 
 /// A choice as it is typed.
-pub(super) fn word(choice: &impl ValueEnum) -> String {
+pub fn word(choice: &impl ValueEnum) -> String {
     choice.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
 /// How a device is opened.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Wire {
-    /// Protect every frame by a CRC
+pub struct Wire {
+    /// Protect every frame by a CRC.
     #[arg(
         long,
         value_name = "on|off",
@@ -87,18 +61,18 @@ pub(crate) struct Wire {
         default_value = "on",
         hide_possible_values = true
     )]
-    pub(crate) crc: Switch,
-    /// Ask the peer for markers
+    pub crc: Switch,
+    /// Ask the peer for markers.
     #[arg(long)]
-    pub(crate) markers: bool,
-    /// Allow an address other than loopback: nothing is encrypted
+    pub markers: bool,
+    /// Allow an address other than loopback: nothing is encrypted.
     #[arg(long)]
-    pub(crate) insecure_network: bool,
+    pub insecure_network: bool,
 }
 
 impl Wire {
     /// The options of a device.
-    pub(crate) fn options(&self) -> verbs::Options {
+    pub fn options(&self) -> verbs::Options {
         verbs::Options {
             crc: self.crc == Switch::On,
             markers: self.markers,
@@ -117,104 +91,106 @@ impl Wire {
   sprat rdma ping -c -a 10.0.0.7 --insecure-network --crc off --rtr write
 
 Options with one letter are those of rping.")]
-pub(crate) struct Ping {
-    /// Be the server
+pub struct Ping {
+    /// Be the server.
     #[arg(short, long, required_unless_present = "client", conflicts_with = "client")]
-    pub(crate) server: bool,
-    /// Be the client
+    pub server: bool,
+    /// Be the client.
     #[arg(short, long)]
-    pub(crate) client: bool,
-    /// The server's address
+    pub client: bool,
+    /// The server's address.
     #[arg(short, long, value_name = "ADDRESS", default_value = "127.0.0.1")]
-    pub(crate) address: IpAddr,
-    /// The server's port
+    pub address: IpAddr,
+    /// The server's port.
     #[arg(short, long, value_name = "PORT", default_value_t = 7174)]
-    pub(crate) port: u16,
-    /// How many rounds; 0: without end
+    pub port: u16,
+    /// How many rounds; 0: without end.
     #[arg(short = 'C', long, value_name = "N", default_value_t = 0)]
-    pub(crate) count: u64,
-    /// Octets of the ping; the server's is the most that it takes
+    pub count: u64,
+    /// Octets of the ping; the server's is the most that it takes.
     #[arg(short = 'S', long, value_name = "OCTETS", default_value_t = 64, value_parser = clap::value_parser!(u32).range(23..=65_535))]
-    pub(crate) size: u32,
-    /// Print the data
+    pub size: u32,
+    /// Print the data.
     #[arg(short, long)]
-    pub(crate) verbose: bool,
-    /// Serve one client after the other
+    pub verbose: bool,
+    /// Serve one client after the other.
     #[arg(short = 'P', long, conflicts_with = "client")]
-    pub(crate) persistent: bool,
+    pub persistent: bool,
+    /// How a device is opened.
     #[command(flatten)]
-    pub(crate) wire: Wire,
-    /// The client's MPA revision
+    pub wire: Wire,
+    /// The client's MPA revision.
     #[arg(long, value_name = "1|2", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=2))]
-    pub(crate) revision: u8,
-    /// Start peer to peer, with this frame first
+    pub revision: u8,
+    /// Start peer to peer, with this frame first.
     #[arg(long, value_enum, value_name = "FRAME", conflicts_with = "server")]
-    pub(crate) rtr: Option<Rtr>,
+    pub rtr: Option<Rtr>,
     /// How long the client waits between the server's reply and its own first message: Linux's siw overlooks one that comes
-    /// at once
+    /// at once.
     #[arg(long, value_name = "MS", default_value_t = 50, value_parser = clap::value_parser!(u64).range(0..=10_000))]
-    pub(crate) hold_ms: u64,
+    pub hold_ms: u64,
 }
 
 /// What is measured.
 #[derive(ValueEnum, Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Op {
-    /// Sends into receives
+pub enum Op {
+    /// Sends into receives.
     Send,
-    /// Writes into memory
+    /// Writes into memory.
     Write,
-    /// Reads of memory
+    /// Reads of memory.
     Read,
-    /// Fetch and add on a word
+    /// Fetch and add on a word.
     Atomic,
 }
 
 /// Who makes progress.
 #[derive(ValueEnum, Serialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Threads {
-    /// Whoever calls
+pub enum Threads {
+    /// Whoever calls.
     Caller,
-    /// A thread sends and receives
+    /// A thread sends and receives.
     Io,
-    /// A thread receives, whoever posts sends
+    /// A thread receives, whoever posts sends.
     Receive,
-    /// Whoever calls, and a thread that sleeps on the sockets while nobody does
+    /// Whoever calls, and a thread that sleeps on the sockets while nobody does.
     Guard,
 }
 
 /// How payload comes into memory.
 #[derive(ValueEnum, Serialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum CopyWays {
-    /// By two copies
+pub enum CopyWays {
+    /// By two copies.
     Two,
-    /// By one
+    /// By one.
     One,
-    /// By the kernel's own, where CRC and markers are off
+    /// By the kernel's own, where CRC and markers are off.
     Direct,
 }
 
 /// How both sides work.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Model {
+pub struct Model {
+    /// How a device is opened.
     #[command(flatten)]
-    pub(crate) wire: Wire,
-    /// Who makes progress
+    pub wire: Wire,
+    /// Who makes progress.
     #[arg(long, value_enum, value_name = "WHO", default_value = "caller")]
-    pub(crate) threading: Threads,
-    /// How payload comes into memory
+    pub threading: Threads,
+    /// How payload comes into memory.
     #[arg(long, value_enum, value_name = "HOW", default_value = "one")]
-    pub(crate) copies: CopyWays,
-    /// Sleep until something comes, instead of polling
+    pub copies: CopyWays,
+    /// Sleep until something comes, instead of polling.
     #[arg(long)]
-    pub(crate) events: bool,
+    pub events: bool,
 }
 
 impl Model {
     /// The options of a device.
-    pub(crate) fn options(&self) -> verbs::Options {
+    pub fn options(&self) -> verbs::Options {
         verbs::Options {
             threading: match self.threading {
                 Threads::Caller => verbs::Threading::Caller,
@@ -232,7 +208,7 @@ impl Model {
     }
 
     /// The same as arguments for another process.
-    pub(crate) fn arguments(&self) -> Vec<String> {
+    pub fn arguments(&self) -> Vec<String> {
         let mut all = vec![
             format!("--crc={}", word(&self.wire.crc)),
             format!("--threading={}", word(&self.threading)),
@@ -249,27 +225,28 @@ impl Model {
 
 /// What is measured, and for how long.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Measured {
-    /// What to measure
+pub struct Measured {
+    /// What to measure.
     #[arg(value_enum, required = true, value_name = "OP")]
-    pub(crate) ops: Vec<Op>,
+    pub ops: Vec<Op>,
+    /// How both sides work.
     #[command(flatten)]
-    pub(crate) model: Model,
-    /// Octets of a message (decimal KB and MB allowed)
+    pub model: Model,
+    /// Octets of a message (decimal KB and MB allowed).
     #[arg(long, value_name = "SIZE,SIZE…", value_delimiter = ',', value_parser = octets, default_value = "4,64,1KB,10KB,64KB,100KB,500KB,1MB")]
-    pub(crate) size: Vec<usize>,
-    /// Messages of each figure at the most, over all rounds
+    pub size: Vec<usize>,
+    /// Messages of each figure at the most, over all rounds.
     #[arg(long, value_name = "N", default_value_t = 10_000_000, value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) iterations: u64,
-    /// How long each figure is measured, in seconds, over all rounds
-    #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = crate::args::seconds)]
-    pub(crate) seconds: f64,
-    /// Rounds in which raw TCP and RDMA take turns
+    pub iterations: u64,
+    /// How long each figure is measured, in seconds, over all rounds.
+    #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = crate::units::seconds)]
+    pub seconds: f64,
+    /// Rounds in which raw TCP and RDMA take turns.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=1000))]
-    pub(crate) rounds: u16,
-    /// Also write the results to this file as JSON Lines; `-` for standard output, then without the table
+    pub rounds: u16,
+    /// Also write the results to this file as JSON Lines; `-` for standard output, then without the table.
     #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
+    pub json: Option<PathBuf>,
 }
 
 /// Measure latency: half of a round trip for Sends and Writes, the whole one for Reads and atomics. The other side is a
@@ -278,9 +255,10 @@ pub(crate) struct Measured {
 #[command(after_help = "Examples:
   sprat rdma lat send write --size 64
   sprat rdma lat read --crc off --threading io --events")]
-pub(crate) struct Lat {
+pub struct Lat {
+    /// What is measured.
     #[command(flatten)]
-    pub(crate) what: Measured,
+    pub what: Measured,
 }
 
 /// Measure throughput in one direction. The floor is raw TCP with messages of the same size, in turns with it.
@@ -288,12 +266,13 @@ pub(crate) struct Lat {
 #[command(after_help = "Examples:
   sprat rdma bw write --size 64KB --crc off
   sprat rdma bw read --copies direct --crc off --outstanding 16")]
-pub(crate) struct Bw {
+pub struct Bw {
+    /// What is measured.
     #[command(flatten)]
-    pub(crate) what: Measured,
-    /// Messages in progress
+    pub what: Measured,
+    /// Messages in progress.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub(crate) outstanding: u16,
+    pub outstanding: u16,
 }
 
 /// Measure Writes with and without CRC, markers, threads, copies and sleep, one thing at a time, and print one table in
@@ -302,28 +281,29 @@ pub(crate) struct Bw {
 #[command(after_help = "Examples:
   sprat rdma table
   sprat rdma table --size 64,64KB --seconds 1 --json table.jsonl")]
-pub(crate) struct Table {
-    /// Octets of a message (decimal KB and MB allowed)
+pub struct Table {
+    /// Octets of a message (decimal KB and MB allowed).
     #[arg(long, value_name = "SIZE,SIZE…", value_delimiter = ',', value_parser = octets, default_value = "4,64,1KB,10KB,64KB,100KB,500KB")]
-    pub(crate) size: Vec<usize>,
-    /// How long each figure is measured, in seconds; its floor takes as long
-    #[arg(long, value_name = "S", default_value_t = 0.5, value_parser = crate::args::seconds)]
-    pub(crate) seconds: f64,
-    /// Also write the results to this file as JSON Lines; `-` for standard output, then without the table
+    pub size: Vec<usize>,
+    /// How long each figure is measured, in seconds; its floor takes as long.
+    #[arg(long, value_name = "S", default_value_t = 0.5, value_parser = crate::units::seconds)]
+    pub seconds: f64,
+    /// Also write the results to this file as JSON Lines; `-` for standard output, then without the table.
     #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
+    pub json: Option<PathBuf>,
 }
 
 /// Open many connections with one server process, ping once on each, and say what an idle one costs.
 #[derive(Args, Debug)]
 #[command(after_help = "Example:
-  sprat rdma crowd --connections 10000")]
-pub(crate) struct Crowd {
-    /// How many; each is an open file on both sides
+  sprat rdma connections --connections 10000")]
+pub struct Connections {
+    /// How many; each is an open file on both sides.
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=25_000))]
-    pub(crate) connections: u32,
+    pub connections: u32,
+    /// How both sides work.
     #[command(flatten)]
-    pub(crate) model: Model,
+    pub model: Model,
 }
 
 /// Serve one client of perftest, which measures with us: `ib_send_lat`, `ib_write_bw`, `ib_read_bw` or `ib_read_lat`, each
@@ -334,16 +314,17 @@ pub(crate) struct Crowd {
   ib_write_bw -R -s 65536 10.0.0.7
 
 What is measured is the client's choice. Options with one letter are those of perftest, but for -a.")]
-pub(crate) struct Perftest {
-    /// Our address
+pub struct Perftest {
+    /// Our address.
     #[arg(short, long, value_name = "ADDRESS", default_value = "127.0.0.1")]
-    pub(crate) address: IpAddr,
-    /// Our port
+    pub address: IpAddr,
+    /// Our port.
     #[arg(short, long, value_name = "PORT", default_value_t = 18515)]
-    pub(crate) port: u16,
-    /// The largest message that a client may choose (decimal KB and MB allowed)
-    #[arg(short, long, value_name = "SIZE", default_value = "8388608", value_parser = crate::args::size)]
-    pub(crate) size: usize,
+    pub port: u16,
+    /// The largest message that a client may choose (decimal KB and MB allowed).
+    #[arg(short, long, value_name = "SIZE", default_value = "8388608", value_parser = crate::units::size)]
+    pub size: usize,
+    /// How a device is opened.
     #[command(flatten)]
-    pub(crate) wire: Wire,
+    pub wire: Wire,
 }

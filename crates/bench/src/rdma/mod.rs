@@ -1,0 +1,46 @@
+//! The measurements of `sprat rdma`, and its pings.
+
+use std::net::SocketAddr;
+
+use sprat::verbs::{ConnectError, ConnectOptions, Connected, Device, QueuePair};
+
+use crate::fail::{Fail, Named as _};
+
+pub mod args;
+mod bench;
+mod connections;
+mod end;
+mod perftest;
+mod ping;
+mod sides;
+mod strays;
+mod table;
+
+pub use bench::{bw, lat};
+pub use connections::{host, run as connections};
+pub use end::peer;
+pub use perftest::run as perftest;
+pub use ping::run as ping;
+pub use table::run as table;
+
+/// A device that may listen at `at` and connect with it.
+fn device_for(wire: &args::Wire, at: SocketAddr) -> Result<Device, Fail> {
+    let device = Device::open(wire.options()).named("cannot open a device")?;
+    device.allows(at).map_err(|error| {
+        Fail::new(error.to_string())
+            .next("allow it with --insecure-network, or choose an address of loopback")
+    })?;
+    Ok(device)
+}
+
+/// Connects `pair` with `at`; what goes wrong here is said as the system says it.
+fn connect(pair: &QueuePair, at: SocketAddr, options: ConnectOptions) -> Result<Connected, Fail> {
+    let failed = format!("cannot connect with {at}");
+    pair.begin_connect(at, options).named(&failed)?;
+    pair.connected(end::PATIENCE).map_err(|error| {
+        Fail::new(format!("{failed}: {error}")).next(match error {
+            ConnectError::Rejected { .. } => "see what the server says about it",
+            _ => "see whether a server is there, and of which kind",
+        })
+    })
+}

@@ -1,0 +1,44 @@
+//! Sizes and times as people type them.
+
+/// A size of data in bytes: K, M (also KB, MB) are powers of 1000.
+pub fn size(text: &str) -> Result<usize, String> {
+    let unit = [("", 1), ("k", 1000), ("m", 1_000_000)];
+    scaled(text, &unit, &["", "b"])
+        .and_then(|n| usize::try_from(n).ok())
+        .filter(|&n| n <= sprat_proto::rpc::MAX_MESSAGE)
+        .ok_or_else(|| "expected bytes such as 100, 10KB or 1MB, at most 16 MiB".to_owned())
+}
+
+/// The number at the front of `text` times the factor of its unit, if `text` is such a number.
+pub fn scaled(text: &str, units: &[(&str, u64)], ends: &[&str]) -> Option<u64> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, suffix) = text.split_at(digits);
+    let suffix = suffix.trim_start().to_ascii_lowercase();
+    let factor = units.iter().find_map(|&(unit, factor)| {
+        let rest = suffix.strip_prefix(unit)?;
+        ends.contains(&rest).then_some(factor)
+    });
+    // The empty unit matches everything first, so that "k" is found only if "" leaves a rest that is no ending.
+    number.parse::<u64>().ok()?.checked_mul(factor?)
+}
+
+/// A time in seconds, from 0.01 to 3600.
+pub fn seconds(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|s| (0.01..=3600.0).contains(s))
+        .ok_or_else(|| "expected seconds from 0.01 to 3600".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_decimal() {
+        for (text, bytes) in [("100", 100), ("1KB", 1000), ("10k", 10_000), ("1MB", 1_000_000)] {
+            assert_eq!(size(text), Ok(bytes), "{text}");
+        }
+        assert!(size("17MB").is_err(), "no message is longer than 16 MiB");
+    }
+}
