@@ -8,8 +8,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 
 use sprat::verbs::CompletionChannel;
 
-use crate::abi::device::Context;
-use crate::abi::object::{CompChannel as Seen, Cq as SeenCq};
+use crate::abi::object::{CompChannel as Seen, Context, Cq as SeenCq};
 use crate::context::Open;
 use crate::cq::Cq;
 use crate::engine::Engine;

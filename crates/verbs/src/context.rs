@@ -9,7 +9,8 @@ use std::ffi::c_int;
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use crate::abi::device::{Context, ContextOps, Device as Seen, EXTENDED, VerbsContext};
+use crate::abi::device::VerbsContext;
+use crate::abi::object::{Context, ContextOps, Device as Seen, EXTENDED};
 use crate::device::Device;
 use crate::engine::Engine;
 use crate::entry::{Errno, INVALID, export};

@@ -4,9 +4,7 @@ use std::ffi::{c_int, c_void};
 
 use sprat::verbs::{Completed, Completion, CompletionQueue, Status};
 
-use crate::abi::device::Context;
-use crate::abi::object::{CompChannel, Cq as Seen, CqEx};
-use crate::abi::work::Wc;
+use crate::abi::object::{CompChannel, Context, Cq as Seen, CqEx, Wc};
 use crate::channel::Channel;
 use crate::context::{Open, VECTORS};
 use crate::engine::{Engine, limits};

@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use sprat::verbs::{Interface, interfaces};
 
-use crate::abi::device::{Device as Seen, NODE_RNIC, TRANSPORT_IWARP};
+use crate::abi::object::{Device as Seen, NODE_RNIC, TRANSPORT_IWARP};
 use crate::entry::{Errno, at, export, put};
 
 /// Programs that look for a hardware driver's pointer behind a device find null in these octets.

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use sprat::verbs::{Cause, Notice, NoticeChannel};
 
-use crate::abi::device::{AsyncEvent, Context};
+use crate::abi::object::{AsyncEvent, Context};
 use crate::context::Open;
 use crate::cq::Cq;
 use crate::engine::{Engine, locked};

@@ -16,11 +16,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use sprat::verbs::{Completion, Data, MAX_INLINE, MAX_SGE, Remote, SendOp, SendRequest, Sge, Stag};
 use sprat_sys::clock;
 
-use crate::abi::device::{Context, ValuesEx};
+use crate::abi::attr::{CqInit, ModifyCq};
+use crate::abi::device::ValuesEx;
 use crate::abi::object::{
-    Cq as SeenCq, CqEx, CqInit, DataBuf, ModifyCq, Mw, PollCq, Qp as SeenQp, QpEx,
+    BindInfo, Context, Cq as SeenCq, CqEx, DataBuf, Mw, PollCq, Qp as SeenQp, QpEx, Sge as SeenSge,
 };
-use crate::abi::work::{BindInfo, Sge as SeenSge};
 use crate::context::Open;
 use crate::cq::{self, Cq};
 use crate::engine::Engine;

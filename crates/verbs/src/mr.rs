@@ -10,8 +10,9 @@ use std::ffi::{c_int, c_uint};
 
 use sprat::verbs::{Access, Error, ForeignRegion, Placed, PostError};
 
-use crate::abi::Opaque;
-use crate::abi::object::{Mr as Seen, MrInit, Pd as SeenPd};
+use crate::abi::attr::MrInit;
+use crate::abi::layout::Opaque;
+use crate::abi::object::{Mr as Seen, Pd as SeenPd};
 use crate::engine::Engine;
 use crate::entry::{Errno, INVALID, UNSUPPORTED, at, export, set_errno};
 use crate::pd::Pd;

@@ -7,8 +7,7 @@ use std::ffi::c_int;
 
 use sprat::verbs::{Data, MemoryWindow, SendRequest, WindowKind};
 
-use crate::abi::object::{Mw as Seen, Pd as SeenPd, Qp as SeenQp};
-use crate::abi::work::Bind;
+use crate::abi::object::{Bind, Mw as Seen, Pd as SeenPd, Qp as SeenQp};
 use crate::engine::Engine;
 use crate::entry::{INVALID, at, entry};
 use crate::pd::Pd;

@@ -9,8 +9,7 @@ use std::sync::{Condvar, Mutex, PoisonError};
 
 use sprat::verbs::ProtectionDomain;
 
-use crate::abi::device::Context;
-use crate::abi::object::Pd as Seen;
+use crate::abi::object::{Context, Pd as Seen};
 use crate::context::Open;
 use crate::engine::{Engine, locked};
 use crate::entry::{Errno, INVALID, at, export};

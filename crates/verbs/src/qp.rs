@@ -14,9 +14,8 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 use sprat::verbs::{Access, Limits, PairOptions, QpState, QueuePair, Rights};
 
-use crate::abi::device::Context;
-use crate::abi::object::{Pd as SeenPd, Qp as Seen, QpCap, QpEx, QpInit, QpInitEx};
-use crate::abi::work::QpAttr;
+use crate::abi::attr::{QpAttr, QpCap, QpInit, QpInitEx};
+use crate::abi::object::{Context, Pd as SeenPd, Qp as Seen, QpEx};
 use crate::cq::Cq;
 use crate::engine::{Engine, limits, locked};
 use crate::entry::{Errno, INVALID, UNSUPPORTED, at, entry, export, put};

@@ -6,11 +6,12 @@ use std::ffi::{c_int, c_uint};
 
 use sprat::verbs::Interface;
 
+use crate::abi::attr::Gid;
 use crate::abi::device::{
-    Context, DeviceAttr, DeviceAttrEx, Gid, GidEntry, LINK_ETHERNET, ModerationCaps, OdpCaps,
-    PORT_ACTIVE, PORT_DOWN, PacingCaps, PciAtomicCaps, PortAttr, QueryDeviceInput, RssCaps, TmCaps,
-    TsoCaps,
+    DeviceAttr, DeviceAttrEx, GidEntry, LINK_ETHERNET, ModerationCaps, OdpCaps, PORT_ACTIVE,
+    PORT_DOWN, PacingCaps, PciAtomicCaps, PortAttr, QueryDeviceInput, RssCaps, TmCaps, TsoCaps,
 };
+use crate::abi::object::Context;
 use crate::context::Open;
 use crate::device::{Device, chars};
 use crate::engine::limits;

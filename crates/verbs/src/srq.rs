@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use sprat::verbs::SharedReceiveQueue;
 
-use crate::abi::device::Context;
-use crate::abi::object::{Pd as SeenPd, Srq as Seen, SrqAttr, SrqInit, SrqInitEx};
+use crate::abi::attr::{SrqAttr, SrqInit, SrqInitEx};
+use crate::abi::object::{Context, Pd as SeenPd, Srq as Seen};
 use crate::engine::{Engine, limits};
 use crate::entry::{Errno, INVALID, UNSUPPORTED, at, entry, export, put};
 use crate::pd::{Acks, Pd, Users};

@@ -9,8 +9,7 @@ use sprat::verbs::{
     Data, MAX_SGE, PostError, RecvRequest, Remote, SendFlags, SendOp, SendRequest, Sge, Stag,
 };
 
-use crate::abi::object::{Qp as SeenQp, Srq as SeenSrq};
-use crate::abi::work::{BindInfo, RecvWr, SendWr, Sge as SeenSge};
+use crate::abi::object::{BindInfo, Qp as SeenQp, RecvWr, SendWr, Sge as SeenSge, Srq as SeenSrq};
 use crate::entry::{Errno, INVALID, entry};
 use crate::mr::{ZERO_BASED, access};
 use crate::qp::Qp;

@@ -2,10 +2,9 @@
 
 use std::ffi::{c_char, c_int};
 
-use super::device::{Context, Gid};
-use super::object::{CompChannel, Cq, Pd, Qp, Srq};
-use super::work::AhAttr;
-use super::{Opaque, layouts};
+use super::attr::{AhAttr, Gid};
+use super::layout::{Opaque, layouts};
+use super::object::{CompChannel, Context, Cq, Pd, Qp, Srq};
 
 layouts! {
     /// Where events of connections arrive.

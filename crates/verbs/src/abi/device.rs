@@ -2,83 +2,18 @@
 
 use std::ffi::{c_char, c_int, c_uint};
 
-use super::object::{Cq, CqEx, CqInit, ModifyCq, Mw, Pd, Qp, QpInitEx, Srq, SrqInitEx};
-use super::work::{Bind, RecvWr, SendWr, Wc};
-use super::{Absent, Opaque, layouts};
+use super::attr::{CqInit, Gid, ModifyCq, QpInitEx, SrqInitEx};
+use super::layout::{Absent, Opaque, layouts};
+use super::object::{Context, Cq, CqEx, Qp, Srq};
 
-/// `IBV_NODE_RNIC`: an iWARP card.
-pub const NODE_RNIC: c_int = 4;
-/// `IBV_TRANSPORT_IWARP`.
-pub const TRANSPORT_IWARP: c_int = 1;
 /// `IBV_PORT_DOWN`, `IBV_PORT_ACTIVE`.
 pub const PORT_DOWN: c_int = 1;
 /// See [`PORT_DOWN`].
 pub const PORT_ACTIVE: c_int = 4;
 /// `IBV_LINK_LAYER_ETHERNET`.
 pub const LINK_ETHERNET: u8 = 2;
-/// `__VERBS_ABI_IS_EXTENDED`: the context is the end of a [`VerbsContext`].
-pub const EXTENDED: usize = usize::MAX;
 
 layouts! {
-    /// What programs know of a device.
-    "struct ibv_device" Device {
-        /// Two pointers of old drivers.
-        ops "_ops": [Absent; 2],
-        node_type: c_int,
-        transport_type: c_int,
-        name: [c_char; 64],
-        dev_name: [c_char; 64],
-        dev_path: [c_char; 256],
-        ibdev_path: [c_char; 256],
-    }
-
-    /// The functions that verbs.h calls without asking the linker.
-    "struct ibv_context_ops" ContextOps {
-        query_device "_compat_query_device": Absent,
-        query_port "_compat_query_port": Absent,
-        alloc_pd "_compat_alloc_pd": Absent,
-        dealloc_pd "_compat_dealloc_pd": Absent,
-        reg_mr "_compat_reg_mr": Absent,
-        rereg_mr "_compat_rereg_mr": Absent,
-        dereg_mr "_compat_dereg_mr": Absent,
-        alloc_mw: extern "C" fn(*mut Pd, c_int) -> *mut Mw,
-        bind_mw: extern "C" fn(*mut Qp, *mut Mw, *mut Bind) -> c_int,
-        dealloc_mw: extern "C" fn(*mut Mw) -> c_int,
-        create_cq "_compat_create_cq": Absent,
-        poll_cq: extern "C" fn(*mut Cq, c_int, *mut Wc) -> c_int,
-        req_notify_cq: extern "C" fn(*mut Cq, c_int) -> c_int,
-        cq_event "_compat_cq_event": Absent,
-        resize_cq "_compat_resize_cq": Absent,
-        destroy_cq "_compat_destroy_cq": Absent,
-        create_srq "_compat_create_srq": Absent,
-        modify_srq "_compat_modify_srq": Absent,
-        query_srq "_compat_query_srq": Absent,
-        destroy_srq "_compat_destroy_srq": Absent,
-        post_srq_recv: extern "C" fn(*mut Srq, *mut RecvWr, *mut *mut RecvWr) -> c_int,
-        create_qp "_compat_create_qp": Absent,
-        query_qp "_compat_query_qp": Absent,
-        modify_qp "_compat_modify_qp": Absent,
-        destroy_qp "_compat_destroy_qp": Absent,
-        post_send: extern "C" fn(*mut Qp, *mut SendWr, *mut *mut SendWr) -> c_int,
-        post_recv: extern "C" fn(*mut Qp, *mut RecvWr, *mut *mut RecvWr) -> c_int,
-        create_ah "_compat_create_ah": Absent,
-        destroy_ah "_compat_destroy_ah": Absent,
-        attach_mcast "_compat_attach_mcast": Absent,
-        detach_mcast "_compat_detach_mcast": Absent,
-        async_event "_compat_async_event": Absent,
-    }
-
-    /// An open device.
-    "struct ibv_context" Context {
-        device: *mut Device,
-        ops: ContextOps,
-        cmd_fd: c_int,
-        async_fd: c_int,
-        num_comp_vectors: c_int,
-        mutex: libc::pthread_mutex_t,
-        abi_compat: Opaque,
-    }
-
     /// An open device with the functions that came later. It grows at its front: a program finds a function by its distance
     /// from `context`, and takes it to be there if `sz` reaches so far and it is not null.
     "struct verbs_context" VerbsContext {
@@ -274,12 +209,6 @@ layouts! {
         port_cap_flags2: u16,
     }
 
-    /// An address of a port. C has it as two words, too.
-    #[repr(align(8))]
-    "union ibv_gid" Gid {
-        raw: [u8; 16],
-    }
-
     /// An entry of a port's table of addresses.
     "struct ibv_gid_entry" GidEntry {
         gid: Gid,
@@ -293,11 +222,5 @@ layouts! {
     "struct ibv_values_ex" ValuesEx {
         comp_mask: u32,
         raw_clock: libc::timespec,
-    }
-
-    /// Something happened that no completion tells. `element` is a pointer to the object, or a port's number.
-    "struct ibv_async_event" AsyncEvent {
-        element: Opaque,
-        event_type: c_int,
     }
 }

@@ -6,68 +6,13 @@
 //!
 //! Not here: what is in them.
 
-use std::ffi::c_void;
-
+pub mod attr;
 pub mod cm;
 pub mod device;
+pub mod layout;
 pub mod object;
-pub mod work;
 
-/// A field: its name, offset and size in bytes.
-pub type Field = (&'static str, usize, usize);
-
-/// A structure as laid out here.
-#[derive(Clone, Copy, Debug)]
-pub struct Layout {
-    /// Its name in C, `struct …` or `union …`.
-    pub c: &'static str,
-    /// Bytes.
-    pub size: usize,
-    /// Bytes that its address is a multiple of.
-    pub align: usize,
-    /// All fields that C has a name for.
-    pub fields: &'static [Field],
-}
+use layout::Layout;
 
 /// All of them.
-pub const LAYOUTS: &[&[Layout]] = &[device::LAYOUTS, object::LAYOUTS, work::LAYOUTS, cm::LAYOUTS];
-
-/// A function of an interface that we do not offer: null, and programs see that it is.
-pub type Absent = Option<extern "C" fn()>;
-
-/// A pointer to what only C looks into.
-pub type Opaque = *mut c_void;
-
-/// Defines structures, and the table of their layouts. `"struct x" Name { field "c name": Type }`: the name in C is given
-/// where it is not the field's own, and empty where C has none.
-macro_rules! layouts {
-    ($($(#[$doc:meta])* $c:literal $name:ident { $($(#[$field_doc:meta])* $field:ident $($c_field:literal)?: $type:ty,)* })*) => {
-        $(
-            $(#[$doc])*
-            #[derive(Clone, Copy)]
-            #[repr(C)]
-            #[allow(missing_docs, reason = "the manual pages of verbs say what each field is")]
-            pub struct $name { $($(#[$field_doc])* pub $field: $type,)* }
-        )*
-        /// How the structures of this file are laid out.
-        pub const LAYOUTS: &[$crate::abi::Layout] = &[$($crate::abi::Layout {
-            c: $c,
-            size: size_of::<$name>(),
-            align: align_of::<$name>(),
-            fields: &[$((
-                $crate::abi::layouts!(@name $field $($c_field)?),
-                std::mem::offset_of!($name, $field),
-                $crate::abi::size_at(|s: &$name| &raw const s.$field),
-            ),)*],
-        },)*];
-    };
-    (@name $field:ident $c_field:literal) => { $c_field };
-    (@name $field:ident) => { stringify!($field) };
-}
-pub(crate) use layouts;
-
-/// The size of what a function finds in a structure, without calling it.
-#[must_use]
-pub const fn size_at<S, F>(_: fn(&S) -> *const F) -> usize {
-    size_of::<F>()
-}
+pub const LAYOUTS: &[&[Layout]] = &[device::LAYOUTS, object::LAYOUTS, attr::LAYOUTS, cm::LAYOUTS];

@@ -1,12 +1,76 @@
-//! The objects of an open device.
+//! Devices, contexts and the objects of an open device, work requests and completions.
 
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_char, c_int, c_uint, c_void};
 
-use super::device::Context;
-use super::work::{BindInfo, Sge};
-use super::{Absent, Opaque, layouts};
+use super::layout::{Absent, Opaque, layouts};
+
+/// `IBV_NODE_RNIC`: an iWARP card.
+pub const NODE_RNIC: c_int = 4;
+/// `IBV_TRANSPORT_IWARP`.
+pub const TRANSPORT_IWARP: c_int = 1;
+/// `__VERBS_ABI_IS_EXTENDED`: the context is the end of a `VerbsContext`.
+pub const EXTENDED: usize = usize::MAX;
 
 layouts! {
+    /// What programs know of a device.
+    "struct ibv_device" Device {
+        /// Two pointers of old drivers.
+        ops "_ops": [Absent; 2],
+        node_type: c_int,
+        transport_type: c_int,
+        name: [c_char; 64],
+        dev_name: [c_char; 64],
+        dev_path: [c_char; 256],
+        ibdev_path: [c_char; 256],
+    }
+
+    /// An open device.
+    "struct ibv_context" Context {
+        device: *mut Device,
+        ops: ContextOps,
+        cmd_fd: c_int,
+        async_fd: c_int,
+        num_comp_vectors: c_int,
+        mutex: libc::pthread_mutex_t,
+        abi_compat: Opaque,
+    }
+
+    /// The functions that verbs.h calls without asking the linker.
+    "struct ibv_context_ops" ContextOps {
+        query_device "_compat_query_device": Absent,
+        query_port "_compat_query_port": Absent,
+        alloc_pd "_compat_alloc_pd": Absent,
+        dealloc_pd "_compat_dealloc_pd": Absent,
+        reg_mr "_compat_reg_mr": Absent,
+        rereg_mr "_compat_rereg_mr": Absent,
+        dereg_mr "_compat_dereg_mr": Absent,
+        alloc_mw: extern "C" fn(*mut Pd, c_int) -> *mut Mw,
+        bind_mw: extern "C" fn(*mut Qp, *mut Mw, *mut Bind) -> c_int,
+        dealloc_mw: extern "C" fn(*mut Mw) -> c_int,
+        create_cq "_compat_create_cq": Absent,
+        poll_cq: extern "C" fn(*mut Cq, c_int, *mut Wc) -> c_int,
+        req_notify_cq: extern "C" fn(*mut Cq, c_int) -> c_int,
+        cq_event "_compat_cq_event": Absent,
+        resize_cq "_compat_resize_cq": Absent,
+        destroy_cq "_compat_destroy_cq": Absent,
+        create_srq "_compat_create_srq": Absent,
+        modify_srq "_compat_modify_srq": Absent,
+        query_srq "_compat_query_srq": Absent,
+        destroy_srq "_compat_destroy_srq": Absent,
+        post_srq_recv: extern "C" fn(*mut Srq, *mut RecvWr, *mut *mut RecvWr) -> c_int,
+        create_qp "_compat_create_qp": Absent,
+        query_qp "_compat_query_qp": Absent,
+        modify_qp "_compat_modify_qp": Absent,
+        destroy_qp "_compat_destroy_qp": Absent,
+        post_send: extern "C" fn(*mut Qp, *mut SendWr, *mut *mut SendWr) -> c_int,
+        post_recv: extern "C" fn(*mut Qp, *mut RecvWr, *mut *mut RecvWr) -> c_int,
+        create_ah "_compat_create_ah": Absent,
+        destroy_ah "_compat_destroy_ah": Absent,
+        attach_mcast "_compat_attach_mcast": Absent,
+        detach_mcast "_compat_detach_mcast": Absent,
+        async_event "_compat_async_event": Absent,
+    }
+
     /// A protection domain.
     "struct ibv_pd" Pd {
         context: *mut Context,
@@ -87,6 +151,11 @@ layouts! {
         read_completion_wallclock_ns: extern "C" fn(*mut Self) -> u64,
     }
 
+    /// What a poll by functions is asked for: nothing yet.
+    "struct ibv_poll_cq_attr" PollCq {
+        comp_mask: u32,
+    }
+
     /// A shared receive queue.
     "struct ibv_srq" Srq {
         context: *mut Context,
@@ -144,65 +213,11 @@ layouts! {
         wr_atomic_write: Absent,
     }
 
-    /// How much a queue pair holds.
-    "struct ibv_qp_cap" QpCap {
-        max_send_wr: u32,
-        max_recv_wr: u32,
-        max_send_sge: u32,
-        max_recv_sge: u32,
-        max_inline_data: u32,
-    }
-
-    /// How a queue pair is to be.
-    "struct ibv_qp_init_attr" QpInit {
-        qp_context: Opaque,
-        send_cq: *mut Cq,
-        recv_cq: *mut Cq,
-        srq: *mut Srq,
-        cap: QpCap,
-        qp_type: c_int,
-        sq_sig_all: c_int,
-    }
-
-    /// How much a shared receive queue holds.
-    "struct ibv_srq_attr" SrqAttr {
-        max_wr: u32,
-        max_sge: u32,
-        srq_limit: u32,
-    }
-
-    /// How a shared receive queue is to be.
-    "struct ibv_srq_init_attr" SrqInit {
-        srq_context: Opaque,
-        attr: SrqAttr,
-    }
-
-    /// How a completion queue is to be.
-    "struct ibv_cq_init_attr_ex" CqInit {
-        cqe: u32,
-        cq_context: Opaque,
-        channel: *mut CompChannel,
-        comp_vector: u32,
-        wc_flags: u64,
-        comp_mask: u32,
-        flags: u32,
-        parent_domain: *mut Pd,
-    }
-    /// What a poll by functions is asked for: nothing yet.
-    "struct ibv_poll_cq_attr" PollCq {
-        comp_mask: u32,
-    }
-
-    /// How a completion queue is to become.
-    "struct ibv_modify_cq_attr" ModifyCq {
-        attr_mask: u32,
-        moderate: Moderation,
-    }
-
-    /// How completion events are held back.
-    "struct ibv_moderate_cq" Moderation {
-        cq_count: u16,
-        cq_period: u16,
+    /// A piece of a region.
+    "struct ibv_sge" Sge {
+        addr: u64,
+        length: u32,
+        lkey: u32,
     }
 
     /// Octets of the program's own.
@@ -211,69 +226,72 @@ layouts! {
         length: usize,
     }
 
-    /// Tags that a shared receive queue matches.
-    "struct ibv_tm_cap" TmCap {
-        max_num_tags: u32,
-        max_ops: u32,
+    /// A completion.
+    "struct ibv_wc" Wc {
+        wr_id: u64,
+        status: c_int,
+        opcode: c_int,
+        vendor_err: u32,
+        byte_len: u32,
+        /// Or the key that was invalidated.
+        imm_data: u32,
+        qp_num: u32,
+        src_qp: u32,
+        wc_flags: c_uint,
+        pkey_index: u16,
+        slid: u16,
+        sl: u8,
+        dlid_path_bits: u8,
     }
 
-    /// How a shared receive queue is to be, with what came later.
-    "struct ibv_srq_init_attr_ex" SrqInitEx {
-        srq_context: Opaque,
-        attr: SrqAttr,
-        comp_mask: u32,
-        srq_type: c_int,
-        pd: *mut Pd,
-        xrcd: Opaque,
-        cq: *mut Cq,
-        tm_cap: TmCap,
+    /// A receive.
+    "struct ibv_recv_wr" RecvWr {
+        wr_id: u64,
+        next: *mut Self,
+        sg_list: *mut Sge,
+        num_sge: c_int,
     }
 
-    /// How receives are spread.
-    "struct ibv_rx_hash_conf" RxHash {
-        rx_hash_function: u8,
-        rx_hash_key_len: u8,
-        rx_hash_key: *mut u8,
-        rx_hash_fields_mask: u64,
+    /// A send, as it is for Writes, Reads and atomics. What else it may be lies in the same octets.
+    "struct ibv_send_wr" SendWr {
+        wr_id: u64,
+        next: *mut Self,
+        sg_list: *mut Sge,
+        num_sge: c_int,
+        opcode: c_int,
+        send_flags: c_uint,
+        /// Or the key to invalidate.
+        imm_data: u32,
+        remote_addr "wr.rdma.remote_addr": u64,
+        /// A Write's or a Read's key, in its lower half as the machine counts; or an atomic's operand.
+        rkey_or_operand "wr.atomic.compare_add": u64,
+        swap "wr.atomic.swap": u64,
+        atomic_rkey "wr.atomic.rkey": u32,
+        gap "": u32,
+        qp_type: u32,
+        bind_window "bind_mw.mw": *mut Mw,
+        bind_rkey "bind_mw.rkey": u32,
+        bind "bind_mw.bind_info": BindInfo,
     }
 
-    /// How a queue pair is to be, with what came later.
-    "struct ibv_qp_init_attr_ex" QpInitEx {
-        qp_context: Opaque,
-        send_cq: *mut Cq,
-        recv_cq: *mut Cq,
-        srq: *mut Srq,
-        cap: QpCap,
-        qp_type: c_int,
-        sq_sig_all: c_int,
-        comp_mask: u32,
-        pd: *mut Pd,
-        xrcd: Opaque,
-        create_flags: u32,
-        max_tso_header: u16,
-        rwq_ind_tbl: Opaque,
-        rx_hash_conf: RxHash,
-        source_qpn: u32,
-        send_ops_flags: u64,
+    /// What a window is to show.
+    "struct ibv_mw_bind_info" BindInfo {
+        mr: *mut Mr,
+        addr: u64,
+        length: u64,
+        mw_access_flags: c_uint,
     }
-}
 
-/// `struct ibv_mr_init_attr`: what is to be registered. Headers of rdma-core v44 do not have it; only as much of it is here
-/// as this device may look at.
-#[derive(Clone, Copy)]
-#[repr(C)]
-#[allow(missing_docs, reason = "the manual pages of verbs say what each field is")]
-pub struct MrInit {
-    pub length: usize,
-    pub access: c_int,
-    pub comp_mask: u64,
-    pub iova: u64,
-    pub addr: Opaque,
-}
+    /// A request to bind a window.
+    "struct ibv_mw_bind" Bind {
+        wr_id: u64,
+        send_flags: c_uint,
+        bind_info: BindInfo,
+    }
 
-impl MrInit {
-    /// `IBV_REG_MR_MASK_IOVA`: there is an address that the memory is to be known by.
-    pub const IOVA: u64 = 1;
-    /// `IBV_REG_MR_MASK_ADDR`: it is memory of the program.
-    pub const ADDR: u64 = 1 << 1;
+    /// Something happened that no completion tells. `element` is a pointer to the object, or a port's number.
+    "struct ibv_async_event" AsyncEvent {
+        element: Opaque,
+        event_type: c_int,
+    }
 }

@@ -12,8 +12,8 @@ use sprat::verbs::SocketOptions;
 
 use super::event::{ADDR_ERROR, ADDR_RESOLVED, ROUTE_RESOLVED, own};
 use super::id::{Id, Stage, State};
+use crate::abi::attr::Gid;
 use crate::abi::cm::Id as Seen;
-use crate::abi::device::Gid;
 use crate::entry::{Errno, INVALID, export};
 
 /// What a C address says.

@@ -322,7 +322,7 @@ export! {
 unsafe fn take(
     listener: *mut Seen,
     event: *mut Event,
-    pairs: Option<crate::abi::object::QpInit>,
+    pairs: Option<crate::abi::attr::QpInit>,
 ) -> Result<*mut Seen, Errno> {
     // SAFETY: the caller's promise.
     unsafe {

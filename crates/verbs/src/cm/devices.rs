@@ -5,8 +5,7 @@ use std::ffi::c_int;
 use std::net::IpAddr;
 use std::sync::Mutex;
 
-use crate::abi::device::Context;
-use crate::abi::object::Pd as SeenPd;
+use crate::abi::object::{Context, Pd as SeenPd};
 use crate::context::ibv_open_device;
 use crate::device::{Device, array, at_address, devices, free_array};
 use crate::engine::locked;

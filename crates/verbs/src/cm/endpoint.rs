@@ -6,8 +6,9 @@ use super::address::{sprat_rdma_bind_addr, sprat_rdma_resolve_addr, sprat_rdma_r
 use super::event::MOST_PRIVATE;
 use super::id::{self, Id};
 use super::queues::{self, create_pair};
+use crate::abi::attr::QpInit;
 use crate::abi::cm::{AddrInfo, Id as Seen};
-use crate::abi::object::{Pd, QpInit};
+use crate::abi::object::Pd;
 use crate::entry::{Errno, INVALID, at, export, put};
 
 /// `RAI_PASSIVE`.

@@ -3,9 +3,9 @@
 use std::ffi::{c_int, c_uint};
 
 use super::id::{Id, Stage};
+use crate::abi::attr::{QpAttr, QpInit, QpInitEx, SrqInit, SrqInitEx};
 use crate::abi::cm::Id as Seen;
-use crate::abi::object::{CompChannel, Cq, Pd, QpInit, QpInitEx, SrqInit, SrqInitEx};
-use crate::abi::work::QpAttr;
+use crate::abi::object::{CompChannel, Cq, Pd};
 use crate::channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
 use crate::cq::{ibv_create_cq, ibv_destroy_cq};
 use crate::entry::{Errno, INVALID, at, export, put};

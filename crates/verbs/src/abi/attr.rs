@@ -1,0 +1,187 @@
+//! How objects are to be made, and how they are.
+
+use std::ffi::{c_int, c_uint};
+
+use super::layout::{Opaque, layouts};
+use super::object::{CompChannel, Cq, Pd, Srq};
+
+layouts! {
+    /// An address of a port. C has it as two words, too.
+    #[repr(align(8))]
+    "union ibv_gid" Gid {
+        raw: [u8; 16],
+    }
+
+    /// How much a queue pair holds.
+    "struct ibv_qp_cap" QpCap {
+        max_send_wr: u32,
+        max_recv_wr: u32,
+        max_send_sge: u32,
+        max_recv_sge: u32,
+        max_inline_data: u32,
+    }
+
+    /// How a queue pair is to be.
+    "struct ibv_qp_init_attr" QpInit {
+        qp_context: Opaque,
+        send_cq: *mut Cq,
+        recv_cq: *mut Cq,
+        srq: *mut Srq,
+        cap: QpCap,
+        qp_type: c_int,
+        sq_sig_all: c_int,
+    }
+
+    /// How much a shared receive queue holds.
+    "struct ibv_srq_attr" SrqAttr {
+        max_wr: u32,
+        max_sge: u32,
+        srq_limit: u32,
+    }
+
+    /// How a shared receive queue is to be.
+    "struct ibv_srq_init_attr" SrqInit {
+        srq_context: Opaque,
+        attr: SrqAttr,
+    }
+
+    /// How a completion queue is to be.
+    "struct ibv_cq_init_attr_ex" CqInit {
+        cqe: u32,
+        cq_context: Opaque,
+        channel: *mut CompChannel,
+        comp_vector: u32,
+        wc_flags: u64,
+        comp_mask: u32,
+        flags: u32,
+        parent_domain: *mut Pd,
+    }
+
+    /// How a completion queue is to become.
+    "struct ibv_modify_cq_attr" ModifyCq {
+        attr_mask: u32,
+        moderate: Moderation,
+    }
+
+    /// How completion events are held back.
+    "struct ibv_moderate_cq" Moderation {
+        cq_count: u16,
+        cq_period: u16,
+    }
+
+    /// Tags that a shared receive queue matches.
+    "struct ibv_tm_cap" TmCap {
+        max_num_tags: u32,
+        max_ops: u32,
+    }
+
+    /// How a shared receive queue is to be, with what came later.
+    "struct ibv_srq_init_attr_ex" SrqInitEx {
+        srq_context: Opaque,
+        attr: SrqAttr,
+        comp_mask: u32,
+        srq_type: c_int,
+        pd: *mut Pd,
+        xrcd: Opaque,
+        cq: *mut Cq,
+        tm_cap: TmCap,
+    }
+
+    /// How receives are spread.
+    "struct ibv_rx_hash_conf" RxHash {
+        rx_hash_function: u8,
+        rx_hash_key_len: u8,
+        rx_hash_key: *mut u8,
+        rx_hash_fields_mask: u64,
+    }
+
+    /// How a queue pair is to be, with what came later.
+    "struct ibv_qp_init_attr_ex" QpInitEx {
+        qp_context: Opaque,
+        send_cq: *mut Cq,
+        recv_cq: *mut Cq,
+        srq: *mut Srq,
+        cap: QpCap,
+        qp_type: c_int,
+        sq_sig_all: c_int,
+        comp_mask: u32,
+        pd: *mut Pd,
+        xrcd: Opaque,
+        create_flags: u32,
+        max_tso_header: u16,
+        rwq_ind_tbl: Opaque,
+        rx_hash_conf: RxHash,
+        source_qpn: u32,
+        send_ops_flags: u64,
+    }
+
+    /// A way through a routed network.
+    "struct ibv_global_route" GlobalRoute {
+        dgid: Gid,
+        flow_label: u32,
+        sgid_index: u8,
+        hop_limit: u8,
+        traffic_class: u8,
+    }
+
+    /// A way to a peer.
+    "struct ibv_ah_attr" AhAttr {
+        grh: GlobalRoute,
+        dlid: u16,
+        sl: u8,
+        src_path_bits: u8,
+        static_rate: u8,
+        is_global: u8,
+        port_num: u8,
+    }
+
+    /// How a queue pair is, or is to become.
+    "struct ibv_qp_attr" QpAttr {
+        qp_state: c_int,
+        cur_qp_state: c_int,
+        path_mtu: c_int,
+        path_mig_state: c_int,
+        qkey: u32,
+        rq_psn: u32,
+        sq_psn: u32,
+        dest_qp_num: u32,
+        qp_access_flags: c_uint,
+        cap: QpCap,
+        ah_attr: AhAttr,
+        alt_ah_attr: AhAttr,
+        pkey_index: u16,
+        alt_pkey_index: u16,
+        en_sqd_async_notify: u8,
+        sq_draining: u8,
+        max_rd_atomic: u8,
+        max_dest_rd_atomic: u8,
+        min_rnr_timer: u8,
+        port_num: u8,
+        timeout: u8,
+        retry_cnt: u8,
+        rnr_retry: u8,
+        alt_port_num: u8,
+        alt_timeout: u8,
+        rate_limit: u32,
+    }
+}
+
+/// `struct ibv_mr_init_attr`: what is to be registered. Headers of rdma-core v44 do not have it; only as much of it is here
+/// as this device may look at.
+#[derive(Clone, Copy)]
+#[repr(C)]
+#[allow(missing_docs, reason = "the manual pages of verbs say what each field is")]
+pub struct MrInit {
+    pub length: usize,
+    pub access: c_int,
+    pub comp_mask: u64,
+    pub iova: u64,
+    pub addr: Opaque,
+}
+
+impl MrInit {
+    /// `IBV_REG_MR_MASK_IOVA`: there is an address that the memory is to be known by.
+    pub const IOVA: u64 = 1;
+    /// `IBV_REG_MR_MASK_ADDR`: it is memory of the program.
+    pub const ADDR: u64 = 1 << 1;
+}
