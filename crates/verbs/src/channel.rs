@@ -13,7 +13,7 @@ use crate::context::Open;
 use crate::cq::Cq;
 use crate::engine::Engine;
 use crate::entry::{Errno, INVALID, at, export, put};
-use crate::pd::Users;
+use crate::object::Users;
 
 /// A completion channel.
 #[repr(C)]
@@ -51,6 +51,7 @@ impl Channel {
         loop {
             let number = self.channel.read()?;
             let found = self.engine.cqs.find(number.0, |cq| {
+                let cq = cq.cast::<Cq>();
                 // SAFETY: who destroys a queue takes it out of the directory first, which is not possible now.
                 unsafe { &*cq }.events.tell();
                 cq

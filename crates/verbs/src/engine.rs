@@ -6,16 +6,15 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Mutex, Once};
 
 use sprat::verbs::{Device, Limits, Options, Threading};
 
-use crate::cq::Cq;
+use crate::abi::object::{Cq, Qp, Srq};
 use crate::entry::Errno;
 use crate::failures;
 use crate::log::log;
-use crate::qp::Qp;
-use crate::srq::Srq;
+use crate::object::locked;
 
 /// The engine, and the process that it works in.
 pub(crate) struct Engine {
@@ -117,9 +116,4 @@ impl<T> Directory<T> {
         let directory = locked(&self.0);
         directory.get(&number).map(|object| look(object.load(Ordering::Relaxed)))
     }
-}
-
-/// A lock whose holder's panic, which is a bug, leaves nothing half done.
-pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -8,8 +8,8 @@ use std::sync::Mutex;
 use sprat::verbs::Failure;
 use sprat_sys::clock;
 
-use crate::engine::locked;
 use crate::log::{Level, log, on};
+use crate::object::locked;
 
 /// Enough for the connections of one program that fails, and few enough to be read.
 const BURST: u64 = 64;

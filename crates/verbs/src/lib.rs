@@ -15,6 +15,7 @@
 //! Not here: RDMA itself (`sprat::verbs`), rsockets, drivers of hardware.
 
 pub mod abi;
+mod async_event;
 mod channel;
 mod cm;
 mod context;
@@ -23,14 +24,16 @@ mod device;
 mod engine;
 mod entry;
 mod events;
-mod extended;
 mod failures;
 mod log;
 mod mr;
 mod mw;
+mod object;
+mod open;
 mod pd;
 mod qp;
 mod query;
+mod sequence;
 mod srq;
 mod sysfs;
 mod text;

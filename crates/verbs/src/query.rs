@@ -10,11 +10,12 @@ use crate::abi::attr::Gid;
 use crate::abi::device::{
     DeviceAttr, DeviceAttrEx, GidEntry, LINK_ETHERNET, ModerationCaps, OdpCaps, PORT_ACTIVE,
     PORT_DOWN, PacingCaps, PciAtomicCaps, PortAttr, QueryDeviceInput, RssCaps, TmCaps, TsoCaps,
+    ValuesEx,
 };
 use crate::abi::object::Context;
 use crate::context::Open;
 use crate::device::{Device, chars};
-use crate::engine::limits;
+use crate::engine::{Engine, limits};
 use crate::entry::{Errno, INVALID, entry, export, put, put_part};
 
 /// The only port of a device, and its only partition key, which is every iWARP card's.
@@ -26,6 +27,8 @@ const CAPABILITIES: c_uint = 1 << 17 | 1 << 21 | 1 << 24;
 const PORT_ATTR_THEN: usize = 48;
 /// The number that programs with lists of devices know software iWARP by.
 const VENDOR: u32 = 0x62_6d74;
+/// `IBV_VALUES_MASK_RAW_CLOCK`.
+const RAW_CLOCK: u32 = 1;
 /// `enum ibv_mtu`: 256 << (number - 1) octets.
 const MTUS: std::ops::RangeInclusive<c_int> = 1..=5;
 
@@ -333,6 +336,22 @@ export! {
             Ok(count as isize)
         };
         Ok(table().unwrap_or_else(|errno: Errno| -(errno.0 as isize)))
+    }
+}
+
+entry! {
+    /// `ibv_query_rt_values_ex`: the clock that completions are stamped by counts nanoseconds.
+    code fn query_values(context: *mut Context, values: *mut ValuesEx) {
+        // SAFETY: null, or a context that the program has open.
+        unsafe { Open::from_seen(context) }?;
+        // SAFETY: null, or the program's to be written.
+        let values = unsafe { values.as_mut() }.ok_or(INVALID)?;
+        if values.comp_mask & RAW_CLOCK != 0 {
+            let now_ns = Engine::get()?.device.now().as_ns();
+            values.raw_clock = libc::timespec { tv_sec: 0, tv_nsec: now_ns.cast_signed() };
+        }
+        values.comp_mask &= RAW_CLOCK;
+        Ok(())
     }
 }
 

@@ -9,7 +9,8 @@ use crate::abi::attr::{SrqAttr, SrqInit, SrqInitEx};
 use crate::abi::object::{Context, Pd as SeenPd, Srq as Seen};
 use crate::engine::{Engine, limits};
 use crate::entry::{Errno, INVALID, UNSUPPORTED, at, entry, export, put};
-use crate::pd::{Acks, Pd, Users};
+use crate::object::{Acks, Users};
+use crate::pd::Pd;
 
 /// A shared receive queue.
 #[repr(C)]
@@ -90,7 +91,7 @@ impl Srq {
             users,
             events,
         }));
-        engine.srqs.add(number, srq);
+        engine.srqs.add(number, srq.cast());
         domain.users.enter();
         Ok(srq)
     }

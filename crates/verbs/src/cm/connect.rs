@@ -8,9 +8,10 @@ use std::time::Duration;
 use sprat::verbs::{AcceptOptions, ConnectOptions, MAX_READ_DEPTH, Qp};
 
 use super::address;
+use super::delivery::{await_next, completes};
 use super::event::{self, MOST_PRIVATE, own, unreachable};
 use super::id::{Id, Stage, State};
-use super::{queues, rnr};
+use super::{queues, resolve, rnr};
 use crate::abi::cm::{ConnParam, Ece, Event, Id as Seen};
 use crate::entry::{Errno, INVALID, at, export, put};
 use crate::log::log;
@@ -160,7 +161,7 @@ export! {
         connect(own, terms, &mut state)?;
         state.greeting = Vec::new();
         drop(state);
-        own.completes()?;
+        completes(own)?;
         Ok(0)
     }
 
@@ -170,7 +171,7 @@ export! {
         let own = unsafe { Id::to_use(id) }?;
         let mut state = own.state();
         if matches!(state.stage, Stage::Idle) {
-            address::bind(own, &mut state, (Ipv4Addr::UNSPECIFIED, 0).into(), false)?;
+            resolve::bind(own, &mut state, (Ipv4Addr::UNSPECIFIED, 0).into(), false)?;
         }
         if !matches!(state.stage, Stage::Bound) {
             return Err(INVALID);
@@ -201,7 +202,7 @@ export! {
         }
         accept(own, terms, &mut state)?;
         drop(state);
-        own.completes()?;
+        completes(own)?;
         Ok(0)
     }
 
@@ -229,7 +230,7 @@ export! {
         own.id.disconnect();
         // The event of an end that was told already would not come again.
         if !over {
-            own.completes()?;
+            completes(own)?;
         }
         Ok(0)
     }
@@ -296,7 +297,7 @@ export! {
         // SAFETY: the listener is there, and so is its own channel.
         let next = unsafe {
             event::acknowledge(std::mem::replace(&mut (*listener).event, std::ptr::null_mut()));
-            event::await_next(super::channel::Channel::to_use((*listener).channel)?)?
+            await_next(super::channel::Channel::to_use((*listener).channel)?)?
         };
         // SAFETY: the event was given just now.
         let taken = unsafe { take(listener, next, pairs) };

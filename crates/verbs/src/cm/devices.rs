@@ -6,10 +6,10 @@ use std::net::IpAddr;
 use std::sync::Mutex;
 
 use crate::abi::object::{Context, Pd as SeenPd};
-use crate::context::ibv_open_device;
 use crate::device::{Device, array, at_address, devices, free_array};
-use crate::engine::locked;
 use crate::entry::{Errno, export, put};
+use crate::object::locked;
+use crate::open::ibv_open_device;
 use crate::pd::{Pd, ibv_alloc_pd};
 
 /// How long an address is believed to be of the same interface: looking takes some hundred microseconds.

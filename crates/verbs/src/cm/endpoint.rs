@@ -2,10 +2,10 @@
 
 use std::ffi::c_int;
 
-use super::address::{sprat_rdma_bind_addr, sprat_rdma_resolve_addr, sprat_rdma_resolve_route};
 use super::event::MOST_PRIVATE;
 use super::id::{self, Id};
 use super::queues::{self, create_pair};
+use super::resolve::{sprat_rdma_bind_addr, sprat_rdma_resolve_addr, sprat_rdma_resolve_route};
 use crate::abi::attr::QpInit;
 use crate::abi::cm::{AddrInfo, Id as Seen};
 use crate::abi::object::Pd;

@@ -15,22 +15,17 @@ use std::sync::{Mutex, MutexGuard};
 
 use sprat::verbs::{BoundAddress, ConnectRequest, ConnectionId, SocketOptions};
 
+use super::addrinfo::{IPOIB, Lookup, RC, TCP, UDP};
 use super::channel::{self, Channel};
-use super::lookup::Lookup;
 use super::{address, devices, event};
 use crate::abi::attr::QpInit;
 use crate::abi::cm::{EventChannel, Id as Seen};
-use crate::engine::{Engine, locked};
+use crate::engine::Engine;
 use crate::entry::{Errno, INVALID, UNSUPPORTED, at, export, put};
-use crate::pd::Acks;
+use crate::object::{Acks, locked};
 
-/// `enum rdma_port_space`.
-pub(super) const TCP: c_int = 0x0106;
-const IPOIB: c_int = 0x0002;
-const UDP: c_int = 0x0111;
+/// `RDMA_PS_IB`.
 const IB: c_int = 0x013f;
-/// `IBV_QPT_RC`.
-pub(super) const RC: c_int = 2;
 /// The device's only port.
 const PORT: u8 = 1;
 /// `RDMA_OPTION_IB`, and its only option.
@@ -202,21 +197,6 @@ impl Id {
             }
         }
         Ok(())
-    }
-
-    /// Where each call waits for its event: does so, and returns what came of it.
-    pub(super) fn completes(&self) -> Result<(), Errno> {
-        if !self.state().waits {
-            return Ok(());
-        }
-        // SAFETY: the id is there, and so is its own channel.
-        unsafe {
-            let last = std::mem::replace(&mut (*self.seen()).event, std::ptr::null_mut());
-            event::acknowledge(last);
-            let next = event::await_next(Channel::to_use((*self.seen()).channel)?)?;
-            (*self.seen()).event = next;
-            event::outcome(next)
-        }
     }
 }
 

@@ -1,207 +1,15 @@
-//! Names into addresses: `rdma_getaddrinfo`, by the C library's `getaddrinfo`, and the same with an event of an id's.
-//!
-//! What is given out is allocated by the C library, piece by piece, and freed by [`sprat_rdma_freeaddrinfo`].
+//! Names into addresses for an id, with an event that says so.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_char, c_int};
 
+use super::addrinfo::{DNS, Lookup, SA, UNKNOWN, found};
+use super::delivery::completes;
 use super::event;
-use super::id::{Id, RC, TCP};
+use super::id::Id;
 use crate::abi::cm::{AddrInfo, Id as Seen};
 use crate::entry::{Errno, INVALID, UNSUPPORTED, export, put};
 
-/// There is nothing of that name.
-const UNKNOWN: Errno = Errno(libc::ENOENT);
-
-/// `enum rdma_addrinfo`'s flags.
-const PASSIVE: c_int = 1;
-const NUMERIC: c_int = 1 << 1;
-/// To ask a subnet's administrator, or the C library, but not both.
-const SA: c_int = 1 << 4;
-const DNS: c_int = 1 << 5;
-/// `RDMA_PS_UDP`, `RDMA_PS_IPOIB`, `IBV_QPT_UD`.
-const UDP: c_int = 0x0111;
-const IPOIB: c_int = 0x0002;
-const UD: c_int = 4;
-/// `AF_IB`, which no resolver knows.
-const IB: c_int = 27;
-
-/// Zeroed memory for a `T` of the program's.
-fn room<T>(octets: usize) -> Result<*mut T, Errno> {
-    // SAFETY: any size will do.
-    let room: *mut c_void = unsafe { libc::calloc(1, octets.max(1)) };
-    if room.is_null() { Err(Errno(libc::ENOMEM)) } else { Ok(room.cast()) }
-}
-
-/// A copy of an address.
-///
-/// # Safety
-/// As many octets are there as is said.
-unsafe fn copy(from: *const libc::sockaddr, octets: u32) -> Result<*mut libc::sockaddr, Errno> {
-    let to: *mut libc::sockaddr = room(octets as usize)?;
-    // SAFETY: the caller's promise, and room of that size.
-    unsafe { std::ptr::copy_nonoverlapping(from.cast::<u8>(), to.cast::<u8>(), octets as usize) };
-    Ok(to)
-}
-
-/// The C library's words for what the program wants.
-fn translated(hints: &AddrInfo) -> libc::addrinfo {
-    let mut flags = 0;
-    if hints.ai_flags & PASSIVE != 0 {
-        flags |= libc::AI_PASSIVE;
-    }
-    if hints.ai_flags & NUMERIC != 0 {
-        flags |= libc::AI_NUMERICHOST;
-    }
-    let datagrams = hints.ai_qp_type == UD;
-    let protocol = match hints.ai_port_space {
-        TCP => libc::IPPROTO_TCP,
-        UDP | IPOIB => libc::IPPROTO_UDP,
-        _ => 0,
-    };
-    libc::addrinfo {
-        ai_flags: flags,
-        ai_family: if hints.ai_family == IB { 0 } else { hints.ai_family },
-        ai_socktype: match hints.ai_qp_type {
-            0 => 0,
-            _ if datagrams => libc::SOCK_DGRAM,
-            _ => libc::SOCK_STREAM,
-        },
-        ai_protocol: protocol,
-        ai_addrlen: 0,
-        ai_addr: std::ptr::null_mut(),
-        ai_canonname: std::ptr::null_mut(),
-        ai_next: std::ptr::null_mut(),
-    }
-}
-
-/// Fills in what the C library has found.
-///
-/// # Safety
-/// It has.
-unsafe fn fill(
-    to: &mut AddrInfo,
-    found: &libc::addrinfo,
-    hints: Option<&AddrInfo>,
-) -> Result<(), Errno> {
-    let said = |of: fn(&AddrInfo) -> c_int| hints.map(of).filter(|said| *said != 0);
-    let stream = found.ai_socktype == libc::SOCK_STREAM;
-    to.ai_qp_type = said(|h| h.ai_qp_type).unwrap_or(if stream { RC } else { UD });
-    to.ai_port_space = said(|h| h.ai_port_space).unwrap_or(if stream { TCP } else { UDP });
-    to.ai_family = found.ai_family;
-    // SAFETY: the caller's promise.
-    let address = unsafe { copy(found.ai_addr, found.ai_addrlen) }?;
-    let name = if found.ai_canonname.is_null() {
-        std::ptr::null_mut()
-    } else {
-        // SAFETY: not null, so it is to a string.
-        unsafe { libc::strdup(found.ai_canonname) }
-    };
-    if hints.is_some_and(|h| h.ai_flags & PASSIVE != 0) {
-        to.ai_flags = PASSIVE;
-        (to.ai_src_addr, to.ai_src_len, to.ai_src_canonname) = (address, found.ai_addrlen, name);
-    } else {
-        (to.ai_dst_addr, to.ai_dst_len, to.ai_dst_canonname) = (address, found.ai_addrlen, name);
-    }
-    Ok(())
-}
-
-/// An answer of the C library's to who asks for names, or a code of it.
-///
-/// # Safety
-/// The names are null or strings, the hints the program's.
-unsafe fn look_up(
-    node: *const c_char,
-    service: *const c_char,
-    hints: Option<&AddrInfo>,
-    to: &mut AddrInfo,
-) -> Result<c_int, Errno> {
-    let wanted = hints.map(translated);
-    let wanted = wanted.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    let mut found = std::ptr::null_mut();
-    // SAFETY: the caller's promise; the others are local variables.
-    let code = unsafe { libc::getaddrinfo(node, service, wanted, &raw mut found) };
-    if code != 0 {
-        return Ok(code);
-    }
-    // SAFETY: the head of the list, which is not empty and freed below.
-    let filled = unsafe { fill(to, &*found, hints) };
-    // SAFETY: as above.
-    unsafe { libc::freeaddrinfo(found) };
-    filled.map(|()| 0)
-}
-
-/// # Safety
-/// The names are null or strings, the hints the program's.
-unsafe fn find(
-    node: *const c_char,
-    service: *const c_char,
-    hints: Option<&AddrInfo>,
-    to: &mut AddrInfo,
-) -> Result<c_int, Errno> {
-    if !node.is_null() || !service.is_null() {
-        // SAFETY: the caller's promise.
-        let code = unsafe { look_up(node, service, hints, to) }?;
-        if code != 0 {
-            return Ok(code);
-        }
-    } else if let Some(hints) = hints {
-        to.ai_flags = hints.ai_flags;
-        to.ai_family = hints.ai_family;
-        to.ai_qp_type = hints.ai_qp_type;
-        to.ai_port_space = hints.ai_port_space;
-        if hints.ai_dst_len > 0 && !hints.ai_dst_addr.is_null() {
-            // SAFETY: as long as is said.
-            to.ai_dst_addr = unsafe { copy(hints.ai_dst_addr, hints.ai_dst_len) }?;
-            to.ai_dst_len = hints.ai_dst_len;
-        }
-    }
-    if let Some(hints) = hints
-        && to.ai_src_len == 0
-        && hints.ai_src_len > 0
-        && !hints.ai_src_addr.is_null()
-    {
-        // SAFETY: as above.
-        to.ai_src_addr = unsafe { copy(hints.ai_src_addr, hints.ai_src_len) }?;
-        to.ai_src_len = hints.ai_src_len;
-    }
-    Ok(0)
-}
-
 export! {
-    /// Addresses for a name and a service; a code of `getaddrinfo` if there are none.
-    minus fn sprat_rdma_getaddrinfo(
-        node: *const c_char,
-        service: *const c_char,
-        hints: *const AddrInfo,
-        to: *mut *mut AddrInfo,
-    ) -> c_int {
-        // SAFETY: null, or what the program wants.
-        let hints = unsafe { hints.as_ref() };
-        if to.is_null() || (node.is_null() && service.is_null() && hints.is_none()) {
-            return Err(INVALID);
-        }
-        if hints.is_some_and(|h| h.ai_flags & SA != 0) {
-            // iWARP has no subnet administrator who could know the service.
-            let both = !node.is_null() || hints.is_some_and(|h| h.ai_flags & DNS != 0);
-            return Err(if both {
-                UNSUPPORTED
-            } else if service.is_null() {
-                INVALID
-            } else {
-                UNKNOWN
-            });
-        }
-        // SAFETY: names and hints are the program's.
-        match unsafe { found(node, service, hints) }? {
-            Ok(found) => {
-                // SAFETY: not null, and the program's to be written.
-                unsafe { to.write(found) };
-                Ok(0)
-            }
-            Err(code) => Ok(code),
-        }
-    }
-
     /// The same, of which an event tells and which [`sprat_rdma_query_addrinfo`] gives out; one at a time. Names are looked
     /// up during this call, as rdma-core does it.
     minus fn sprat_rdma_resolve_addrinfo(
@@ -224,7 +32,7 @@ export! {
         own.state().lookup = done.as_ref().map_or(Lookup::None, |found| Lookup::Found(*found));
         done?;
         own.id.say(event::own(event::ADDRINFO_RESOLVED, 0));
-        own.completes()?;
+        completes(own)?;
         Ok(0)
     }
 
@@ -243,27 +51,6 @@ export! {
         unsafe { put(to, found) }?;
         Ok(0)
     }
-}
-
-/// What comes of names, or the C library's code.
-///
-/// # Safety
-/// The names are null or strings, the hints the program's.
-unsafe fn found(
-    node: *const c_char,
-    service: *const c_char,
-    hints: Option<&AddrInfo>,
-) -> Result<Result<*mut AddrInfo, c_int>, Errno> {
-    let found: *mut AddrInfo = room(size_of::<AddrInfo>())?;
-    // SAFETY: zeroed memory, made just now, for which all zeros mean nothing; the rest is the caller's promise.
-    let code = unsafe { find(node, service, hints, &mut *found) };
-    if code != Ok(0) {
-        sprat_rdma_freeaddrinfo(found);
-    }
-    Ok(match code? {
-        0 => Ok(found),
-        code => Err(code),
-    })
 }
 
 /// The same for an id. A code of the C library's is the errno then, as with rdma-core, where that has none of its own.
@@ -291,47 +78,4 @@ unsafe fn asked(
         libc::EAI_SYSTEM => std::io::Error::last_os_error().into(),
         code => Errno(code),
     })
-}
-
-/// Addresses that an id has asked for.
-pub(super) enum Lookup {
-    /// None, or they were given out.
-    None,
-    /// They are being found.
-    UnderWay,
-    /// They wait to be given out.
-    Found(*mut AddrInfo),
-}
-
-impl Drop for Lookup {
-    fn drop(&mut self) {
-        if let Self::Found(found) = self {
-            sprat_rdma_freeaddrinfo(*found);
-        }
-    }
-}
-
-export! {
-    /// Gives them back.
-    plain fn sprat_rdma_freeaddrinfo(first: *mut AddrInfo) {
-        let mut at = first;
-        // SAFETY: null, or what was given out; each piece is freed once.
-        while let Some(info) = unsafe { at.as_ref() } {
-            let pieces = [
-                info.ai_connect,
-                info.ai_route,
-                info.ai_src_canonname.cast(),
-                info.ai_dst_canonname.cast(),
-                info.ai_src_addr.cast(),
-                info.ai_dst_addr.cast(),
-                at.cast(),
-            ];
-            at = info.ai_next;
-            for piece in pieces {
-                // SAFETY: null, or memory of the C library's: programs put their own into it by its functions too.
-                unsafe { libc::free(piece) };
-            }
-        }
-        Ok(())
-    }
 }

@@ -20,13 +20,16 @@
 //! Not here: datagrams, multicast, InfiniBand's addresses and routes (`EOPNOTSUPP`, `EINVAL`), rsockets.
 
 mod address;
+mod addrinfo;
 mod channel;
 mod connect;
+mod delivery;
 mod devices;
 mod endpoint;
 mod event;
 mod id;
+mod log;
 mod lookup;
 mod queues;
+mod resolve;
 mod rnr;
-mod told;

@@ -7,9 +7,10 @@ use crate::abi::attr::{QpAttr, QpInit, QpInitEx, SrqInit, SrqInitEx};
 use crate::abi::cm::Id as Seen;
 use crate::abi::object::{CompChannel, Cq, Pd};
 use crate::channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
-use crate::cq::{ibv_create_cq, ibv_destroy_cq};
+use crate::cq::create::{ibv_create_cq, ibv_destroy_cq};
 use crate::entry::{Errno, INVALID, at, export, put};
-use crate::qp::{self, RESET, ibv_destroy_qp, ibv_modify_qp};
+use crate::qp::create::{create_ex, ibv_destroy_qp};
+use crate::qp::{RESET, ibv_modify_qp};
 use crate::srq::{self, ibv_destroy_srq};
 
 /// `enum ibv_qp_init_attr_mask` and `enum ibv_srq_init_attr_mask`.
@@ -135,7 +136,7 @@ unsafe fn create(id: *mut Seen, init: &mut QpInitEx) -> Result<(), Errno> {
     if !seen.srq.is_null() && init.srq.is_null() {
         init.srq = seen.srq;
     }
-    let pair = qp::create_ex(seen.verbs, init);
+    let pair = create_ex(seen.verbs, init);
     if pair.is_null() {
         let why = errno();
         // SAFETY: the caller's promise; no queue pair uses them.

@@ -7,7 +7,8 @@ use std::fmt::Write as _;
 use std::fs;
 use std::process::Command;
 
-use sprat_verbs::abi::{LAYOUTS, Layout};
+use sprat_verbs::abi::LAYOUTS;
+use sprat_verbs::abi::layout::Layout;
 
 use crate::place::{output, repository};
 

@@ -1,0 +1,113 @@
+//! `ibv_get_async_event`: what happened to objects, as programs know it.
+
+use std::ffi::{c_int, c_void};
+
+use sprat::verbs::{Cause, Notice};
+
+use crate::abi::object::{AsyncEvent, Context, Cq as SeenCq, Qp as SeenQp, Srq as SeenSrq};
+use crate::context::Open;
+use crate::cq::Cq;
+use crate::engine::Engine;
+use crate::entry::{INVALID, at, export, put};
+use crate::log::log;
+use crate::qp::Qp;
+use crate::srq::Srq;
+
+/// `enum ibv_event_type`.
+const CQ_ERR: c_int = 0;
+const QP_FATAL: c_int = 1;
+const QP_ACCESS_ERR: c_int = 3;
+const SRQ_LIMIT_REACHED: c_int = 15;
+const QP_LAST_WQE_REACHED: c_int = 16;
+
+/// A notice in the log. Errors that end connections are logged where they are found (`failures`).
+fn log(notice: Notice) {
+    match notice {
+        Notice::Overflow(cq) => {
+            log!(Error, "completion queue {} overflows: its queue pairs are in error", cq.0)
+        }
+        Notice::LastWorkRequest(pair) => {
+            log!(Debug, "queue pair {} takes no more of its shared receives", pair.0)
+        }
+        Notice::Limit(srq) => log!(Debug, "shared receive queue {} is below its limit", srq.0),
+        _ => {}
+    }
+}
+
+/// What a program is told of a notice, counted as told; nothing if the object has gone.
+fn told(engine: &Engine, notice: Notice) -> Option<AsyncEvent> {
+    let (element, event_type): (*mut c_void, c_int) = match notice {
+        Notice::Overflow(cq) => {
+            // SAFETY: who destroys an object takes it out of the directory first, which is not possible now. So below.
+            let told = |cq: *mut SeenCq| unsafe { &*cq.cast::<Cq>() }.mishaps.tell();
+            (engine.cqs.find(cq.0, |cq| (told(cq), cq.cast()).1)?, CQ_ERR)
+        }
+        Notice::Failed { pair, cause, ours } => {
+            // SAFETY: see above.
+            let told = |qp: *mut SeenQp| unsafe { &*qp.cast::<Qp>() }.events.tell();
+            let event = if ours && is_access(cause) { QP_ACCESS_ERR } else { QP_FATAL };
+            (engine.qps.find(pair.0, |qp| (told(qp), qp.cast()).1)?, event)
+        }
+        Notice::LastWorkRequest(pair) => {
+            // SAFETY: see above.
+            let told = |qp: *mut SeenQp| unsafe { &*qp.cast::<Qp>() }.events.tell();
+            (engine.qps.find(pair.0, |qp| (told(qp), qp.cast()).1)?, QP_LAST_WQE_REACHED)
+        }
+        Notice::Limit(srq) => {
+            let told = |srq: *mut SeenSrq| {
+                // SAFETY: see above.
+                let srq = unsafe { &*srq.cast::<Srq>() };
+                srq.events.tell();
+                srq.reached();
+            };
+            (engine.srqs.find(srq.0, |srq| (told(srq), srq.cast()).1)?, SRQ_LIMIT_REACHED)
+        }
+        _ => return None,
+    };
+    Some(AsyncEvent { element, event_type })
+}
+
+/// The peer wanted what it must not.
+fn is_access(cause: Cause) -> bool {
+    cause.is_access()
+}
+
+export! {
+    /// The next event of an open device.
+    waits fn ibv_get_async_event(context: *mut Context, event: *mut AsyncEvent) -> c_int {
+        // SAFETY: null, or a context that the program has open during this call.
+        let open = unsafe { Open::from_seen(context) }?;
+        if event.is_null() {
+            return Err(INVALID);
+        }
+        let next = loop {
+            let (engine, notice) = open.events.next()?;
+            log(notice);
+            if let Some(event) = told(engine, notice) {
+                break event;
+            }
+        };
+        // SAFETY: not null, so it is room for an event of the caller's.
+        unsafe { put(event, next) }?;
+        Ok(0)
+    }
+}
+
+export! {
+    /// An event was taken note of: the object that it is of may go, as far as this one is concerned.
+    plain fn ibv_ack_async_event(event: *mut AsyncEvent) {
+        // SAFETY: null, or an event that the program got from us.
+        let AsyncEvent { element, event_type } = *unsafe { at(event) }?;
+        // SAFETY: an object is there as long as an event of it is not acknowledged.
+        let acks = unsafe {
+            match event_type {
+                CQ_ERR => &Cq::from_seen(element.cast())?.mishaps,
+                SRQ_LIMIT_REACHED => &Srq::from_seen(element.cast())?.events,
+                QP_FATAL | QP_ACCESS_ERR | QP_LAST_WQE_REACHED => &Qp::from_seen(element.cast())?.events,
+                _ => return Ok(()),
+            }
+        };
+        acks.ack(1);
+        Ok(())
+    }
+}

@@ -1,0 +1,184 @@
+//! Events as programs get them: what the engine says of ids, translated.
+
+use std::ffi::c_int;
+
+use sprat::verbs::{ConnectError, ConnectRequest, Connection, MAX_READ_DEPTH, News, Why};
+
+use super::channel::Channel;
+use super::event::{
+    self, CONNECT_ERROR, CONNECT_REQUEST, DISCONNECTED, ESTABLISHED, REJECTED, UNREACHABLE, USER,
+    What, depth, give, of_words, unreachable, with_argument,
+};
+use super::id::{self, Id, Stage};
+use super::log;
+use crate::abi::cm::{Event as Seen, EventChannel, Id as SeenId};
+use crate::entry::{AGAIN, Errno, INVALID, export, put};
+use crate::log::log;
+use crate::qp::Qp;
+
+/// What a program is told of a connection that stands so; nothing if it knows.
+fn of_connection(connection: Connection) -> Option<What> {
+    let error = match connection {
+        Connection::Opening => return None,
+        Connection::Ready(agreed) => {
+            let depths = (depth(agreed.ord), depth(agreed.ird));
+            return Some(What {
+                private_data: agreed.private_data,
+                depths,
+                ..What::plain(ESTABLISHED, 0)
+            });
+        }
+        Connection::Not(error) => error,
+    };
+    let (event, status) = match error {
+        ConnectError::Idle | ConnectError::TimedOut => return None,
+        ConnectError::Rejected { private_data, .. } => {
+            return Some(What { private_data, ..What::plain(REJECTED, -libc::ECONNREFUSED) });
+        }
+        ConnectError::Unreachable(kind) => unreachable(kind),
+        ConnectError::Failed(Why::Timeout) => (UNREACHABLE, -libc::ETIMEDOUT),
+        ConnectError::Failed(Why::Ended(_)) => (REJECTED, -libc::ECONNRESET),
+        ConnectError::Failed(Why::Cancelled) => (CONNECT_ERROR, -libc::ECONNABORTED),
+        ConnectError::Failed(_) => (CONNECT_ERROR, -libc::EPROTO),
+        ConnectError::Disconnected { .. } => (DISCONNECTED, 0),
+    };
+    Some(What::plain(event, status))
+}
+
+/// The id of a peer who asks.
+fn asked(listener: &Id, request: ConnectRequest) -> Result<(*mut SeenId, What), Errno> {
+    let seen = listener.seen();
+    // SAFETY: the listener is there, as long as this event is not acknowledged.
+    let (channel, context, ps, kind) =
+        unsafe { ((*seen).channel, (*seen).context, (*seen).ps, (*seen).qp_type) };
+    let channel = if listener.state().waits { std::ptr::null_mut() } else { channel };
+    let new = Id::create(channel, context, ps, kind)?;
+    // SAFETY: made just now.
+    let id = unsafe { Id::to_use(new) }?;
+    let (local, peer) = (request.local(), request.peer());
+    if let Err(error) = id.takes_device(local) {
+        drop(request);
+        // SAFETY: as above; nobody else knows it.
+        unsafe { id::destroy(new) }?;
+        return Err(error);
+    }
+    id.show_route(Some(local), Some(peer));
+    // What the peer does not say is as much as may be.
+    let depths = (
+        depth(request.ird().unwrap_or(MAX_READ_DEPTH)),
+        depth(request.ord().unwrap_or(MAX_READ_DEPTH)),
+    );
+    let private_data = request.private_data().to_vec();
+    log!(Info, "{peer} asks at {local}, with {} octets of private data", private_data.len());
+    let mut state = id.state();
+    (state.stage, state.depths) = (Stage::Asked(request), depths);
+    Ok((new, What { private_data, depths, ..What::plain(CONNECT_REQUEST, 0) }))
+}
+
+/// A connection stands otherwise: what that means for its id and its queue pair.
+fn follows(id: &Id, event: c_int) {
+    id.state().stage = if event == ESTABLISHED { Stage::Connected } else { Stage::Over };
+    let Some(pair) = id.id.pair() else { return };
+    id.engine.qps.find(pair.0, |qp| {
+        // SAFETY: who destroys a queue pair takes it out of the directory first, which is not possible now.
+        unsafe {
+            let own = &*qp.cast::<Qp>();
+            if event == REJECTED {
+                own.pair.fail();
+            }
+            (*qp).state = own.state();
+        }
+    });
+}
+
+/// The next event of a channel; waits for it, unless the descriptor was made non-blocking.
+///
+/// # Errors
+/// `EAGAIN` if there is none and it was, `EINTR` if a signal came, [`AGAIN`] if nothing did for a while.
+pub(super) fn next(channel: &Channel) -> Result<*mut Seen, Errno> {
+    loop {
+        log::refused(channel.engine);
+        let (key, news) = channel.channel.read()?;
+        // SAFETY: these news are not acknowledged yet.
+        let id = unsafe { Id::of_key(key) };
+        let given = match news {
+            News::Own(words) => {
+                Some(give(&id.acks, id.seen(), std::ptr::null_mut(), &of_words(words)))
+            }
+            News::Connection(connection) => {
+                log::moved(id, &connection);
+                of_connection(connection).map(|what| {
+                    follows(id, what.event);
+                    give(&id.acks, id.seen(), std::ptr::null_mut(), &what)
+                })
+            }
+            // Who finds no room for a peer refuses it.
+            News::Request(request) => {
+                let asked = asked(id, request);
+                let asked = asked.inspect_err(|e| {
+                    log!(Error, "refuses a peer, since its id cannot be made: {e:?}")
+                });
+                asked.ok().map(|(new, what)| give(&id.acks, new, id.seen(), &what))
+            }
+        };
+        match given {
+            Some(event) => return Ok(event),
+            None => id.acks.ack(1),
+        }
+    }
+}
+
+/// The same for who waits until there is one.
+///
+/// # Errors
+/// As [`next`].
+pub(super) fn await_next(channel: &Channel) -> Result<*mut Seen, Errno> {
+    loop {
+        match next(channel) {
+            Err(AGAIN) => {}
+            done => return done,
+        }
+    }
+}
+
+/// Where each call waits for its event: does so, and returns what came of it.
+pub(super) fn completes(id: &Id) -> Result<(), Errno> {
+    if !id.state().waits {
+        return Ok(());
+    }
+    // SAFETY: the id is there, and so is its own channel.
+    unsafe {
+        let last = std::mem::replace(&mut (*id.seen()).event, std::ptr::null_mut());
+        event::acknowledge(last);
+        let next = await_next(Channel::to_use((*id.seen()).channel)?)?;
+        (*id.seen()).event = next;
+        event::outcome(next)
+    }
+}
+
+export! {
+    /// The next event of a channel; waits for one unless the descriptor was made non-blocking.
+    waits fn sprat_rdma_get_cm_event(channel: *mut EventChannel, event: *mut *mut Seen) -> c_int {
+        // SAFETY: null, or a channel that is there during this call.
+        let channel = unsafe { Channel::to_use(channel) }?;
+        if event.is_null() {
+            return Err(INVALID);
+        }
+        // SAFETY: not null, and the program's to be written.
+        unsafe { put(event, next(channel)?) }?;
+        Ok(0)
+    }
+}
+
+export! {
+    /// Puts an event of the program's own behind those of an id that wait.
+    minus fn sprat_rdma_write_cm_event(id: *mut SeenId, event: c_int, status: c_int, argument: u64) -> c_int {
+        // SAFETY: null, or an id that is there.
+        let id = unsafe { Id::to_use(id) }?;
+        if event != USER {
+            return Err(INVALID);
+        }
+        id.id.say(with_argument(event, status, argument));
+        Ok(0)
+    }
+}

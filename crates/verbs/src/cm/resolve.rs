@@ -1,0 +1,157 @@
+//! Binding an id to an address, finding the interface that leads to a peer, ports.
+//!
+//! Which interface leads to a peer is the kernel's to say: a UDP socket that is connected with it, without a packet, has the
+//! address that the way begins at.
+
+use std::ffi::c_int;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+
+use sprat::verbs::SocketOptions;
+
+use super::address::{explain, read, wildcard};
+use super::delivery::completes;
+use super::event::{ADDR_ERROR, ADDR_RESOLVED, ROUTE_RESOLVED, own};
+use super::id::{Id, Stage, State};
+use crate::abi::cm::Id as Seen;
+use crate::entry::{Errno, INVALID, export};
+
+/// Binds an id that has no address yet.
+pub(super) fn bind(
+    id: &Id,
+    state: &mut State,
+    to: SocketAddr,
+    connects: bool,
+) -> Result<(), Errno> {
+    let options = SocketOptions { connects, ..state.options };
+    let bound = id.engine.device.bind(to, options)?;
+    let local = bound.local_addr();
+    // A loopback address says as little about the device as none: as with the kernel's rdma_cm, which programs (libfabric) use
+    // to ask for whatever there is.
+    if !local.ip().is_unspecified() && !local.ip().is_loopback() {
+        id.takes_device(local)?;
+    }
+    // The other end is nobody yet, but of the same family.
+    id.show_route(Some(local), Some(wildcard(local)));
+    state.from = Some(bound);
+    state.stage = Stage::Bound;
+    Ok(())
+}
+
+/// Where the way to a peer begins.
+fn source(from: Option<SocketAddr>, to: SocketAddr) -> Result<SocketAddr, Errno> {
+    let from = from.unwrap_or_else(|| wildcard(to));
+    let socket = UdpSocket::bind(SocketAddr::new(from.ip(), 0))?;
+    // A port is needed where the peer's is not known yet.
+    let port = if to.port() == 0 { 9 } else { to.port() };
+    let mut there = to;
+    there.set_port(port);
+    socket.connect(there)?;
+    let mut found = socket.local_addr()?;
+    found.set_port(from.port());
+    Ok(found)
+}
+
+export! {
+    /// Gives the id an address of its own.
+    minus fn sprat_rdma_bind_addr(id: *mut Seen, addr: *mut libc::sockaddr) -> c_int {
+        // SAFETY: null, or an id that is there, and an address of the program's.
+        let (own, to) = unsafe { (Id::to_use(id)?, read(addr)?) };
+        let mut state = own.state();
+        if !matches!(state.stage, Stage::Idle) {
+            return Err(INVALID);
+        }
+        bind(own, &mut state, to, false)?;
+        Ok(0)
+    }
+
+    /// Finds the device that leads to an address. An event says what came of it.
+    minus fn sprat_rdma_resolve_addr(
+        id: *mut Seen,
+        from: *mut libc::sockaddr,
+        to: *mut libc::sockaddr,
+        _timeout_ms: c_int,
+    ) -> c_int {
+        // SAFETY: null, or an id that is there, and addresses of the program's.
+        let (own, to) = unsafe { (Id::to_use(id)?, read(to)?) };
+        // SAFETY: as above.
+        let from = if from.is_null() { None } else { Some(unsafe { read(from) }?) };
+        resolve(own, from, to)?;
+        completes(own)?;
+        Ok(0)
+    }
+
+    /// Finds the way to the address that was resolved: there is nothing to be found about it.
+    minus fn sprat_rdma_resolve_route(id: *mut Seen, _timeout_ms: c_int) -> c_int {
+        // SAFETY: null, or an id that is there.
+        let id = unsafe { Id::to_use(id) }?;
+        let mut state = id.state();
+        if !matches!(state.stage, Stage::Resolved) {
+            return Err(INVALID);
+        }
+        state.stage = Stage::Routed;
+        drop(state);
+        id.id.say(own(ROUTE_RESOLVED, 0));
+        completes(id)?;
+        Ok(0)
+    }
+}
+
+fn resolve(id: &Id, from: Option<SocketAddr>, to: SocketAddr) -> Result<(), Errno> {
+    let mut state = id.state();
+    if !matches!(state.stage, Stage::Idle | Stage::Bound)
+        || from.is_some_and(|f| f.is_ipv4() != to.is_ipv4())
+    {
+        return Err(INVALID);
+    }
+    let to = match to.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => (Ipv4Addr::LOCALHOST, to.port()).into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => (Ipv6Addr::LOCALHOST, to.port()).into(),
+        _ => to,
+    };
+    id.engine
+        .device
+        .allows(to)
+        .inspect_err(|_| explain(to, "is another machine's and not reached"))?;
+    if matches!(state.stage, Stage::Idle)
+        && let Some(from) = from
+    {
+        bind(id, &mut state, from, true)?;
+    }
+    let bound = state.from.as_ref().map(sprat::verbs::BoundAddress::local_addr);
+    if bound.is_some_and(|b| b.is_ipv4() != to.is_ipv4()) {
+        return Err(INVALID);
+    }
+    let found = source(bound, to).and_then(|own| id.takes_device(own).map(|()| own));
+    let word = match found {
+        Ok(source) => {
+            id.show_route(Some(source), Some(to));
+            state.stage = Stage::Resolved;
+            own(ADDR_RESOLVED, 0)
+        }
+        Err(error) => own(ADDR_ERROR, -error.0),
+    };
+    drop(state);
+    id.id.say(word);
+    Ok(())
+}
+
+/// A port as C has it, in the order of the wire; 0 where there is no address.
+fn port(id: *mut Seen, of: impl FnOnce(&Seen) -> libc::sockaddr_storage) -> u16 {
+    // SAFETY: null, or an id that is there.
+    let Some(seen) = (unsafe { id.as_ref() }) else { return 0 };
+    let storage = of(seen);
+    // SAFETY: as long as any address, a local variable.
+    unsafe { read((&raw const storage).cast()) }.map_or(0, |address| address.port().to_be())
+}
+
+export! {
+    /// The port of this end.
+    plain fn sprat_rdma_get_src_port(id: *mut Seen) -> u16 {
+        Ok(port(id, |seen| seen.route.addr.source))
+    }
+
+    /// The peer's.
+    plain fn sprat_rdma_get_dst_port(id: *mut Seen) -> u16 {
+        Ok(port(id, |seen| seen.route.addr.destination))
+    }
+}

@@ -1,0 +1,143 @@
+//! Making, changing and ending completion queues.
+
+use std::ffi::{c_int, c_void};
+
+use super::{Cq, poll};
+use crate::abi::attr::{CqInit, ModifyCq};
+use crate::abi::object::{CompChannel, Context, Cq as Seen, CqEx};
+use crate::channel::Channel;
+use crate::context::{Open, VECTORS};
+use crate::engine::{Engine, limits};
+use crate::entry::{Errno, INVALID, UNSUPPORTED, entry, export};
+use crate::object::{Acks, Users};
+use crate::sequence::Sequence;
+
+/// `IBV_WC_EX_WITH_…` that there are: the standard ones, and the times of completions.
+const FIELDS: u64 = 0x7f | 1 << 7 | 1 << 11;
+/// `IBV_CQ_INIT_ATTR_MASK_FLAGS`, and the flag that there is only one thread.
+const FLAGS: u32 = 1;
+const SINGLE_THREADED: u32 = 1;
+
+/// A new queue, given up to the program.
+fn create(
+    context: *mut Context,
+    depth: u32,
+    user: *mut c_void,
+    channel: *mut CompChannel,
+    vector: u32,
+) -> Result<*mut Cq, Errno> {
+    // SAFETY: null, or a context that the program has open.
+    let open = unsafe { Open::from_seen(context) }?;
+    if !(1..=limits().completions).contains(&depth) || vector >= VECTORS {
+        return Err(INVALID);
+    }
+    let engine = Engine::get()?;
+    let queue = if channel.is_null() {
+        engine.device.completion_queue(depth)
+    } else {
+        // SAFETY: not null, so it is to a channel that is there.
+        let channel = unsafe { Channel::from_seen(channel) }?;
+        channel.of(engine)?.completion_queue(depth)
+    };
+    let queue = queue?;
+    queue.report_to(&open.events.of(engine));
+    let seen = Seen {
+        context,
+        channel,
+        cq_context: user,
+        handle: queue.number().0,
+        cqe: depth as c_int,
+        mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+        cond: libc::PTHREAD_COND_INITIALIZER,
+        comp_events_completed: 0,
+        async_events_completed: 0,
+    };
+    let number = queue.number().0;
+    let (users, events, mishaps) = (Users::default(), Acks::default(), Acks::default());
+    let (seen, current) = (poll::with_functions(seen), Sequence::new(None));
+    let cq = Box::into_raw(Box::new(Cq { seen, engine, queue, users, events, mishaps, current }));
+    engine.cqs.add(number, cq.cast());
+    open.enter();
+    if !channel.is_null() {
+        // SAFETY: as above.
+        unsafe { Channel::from_seen(channel) }?.users.enter();
+    }
+    Ok(cq)
+}
+export! {
+    /// A queue for so many completions, which tells `channel` of them once it is armed.
+    null fn ibv_create_cq(
+        context: *mut Context,
+        depth: c_int,
+        user: *mut c_void,
+        channel: *mut CompChannel,
+        vector: c_int,
+    ) -> *mut Seen {
+        let depth = u32::try_from(depth).map_err(|_| INVALID)?;
+        let vector = u32::try_from(vector).map_err(|_| INVALID)?;
+        create(context, depth, user, channel, vector).map(<*mut Cq>::cast)
+    }
+}
+
+export! {
+    /// Another depth; `EINVAL` if more completions wait.
+    code fn ibv_resize_cq(cq: *mut Seen, depth: c_int) {
+        // SAFETY: null, or a queue that is there.
+        let own = unsafe { Cq::from_seen(cq) }?;
+        let depth = u32::try_from(depth).ok().filter(|depth| (1..=limits().completions).contains(depth));
+        let depth = depth.ok_or(INVALID)?;
+        if !own.engine.is_ours() {
+            return Err(INVALID);
+        }
+        own.queue.resize(depth).map_err(|_| INVALID)?;
+        // SAFETY: not null; a field that the program leaves to us.
+        unsafe { (*cq).cqe = depth as c_int };
+        Ok(())
+    }
+
+    /// Gives it back; `EBUSY` while queue pairs complete here. Waits until all its events are acknowledged.
+    code fn ibv_destroy_cq(cq: *mut Seen) {
+        // SAFETY: null, or a queue that is there.
+        let own = unsafe { Cq::from_seen(cq) }?;
+        own.users.none()?;
+        let (context, channel) = (own.seen.context, own.seen.channel);
+        if !channel.is_null() {
+            // SAFETY: its channel stays as long as it has users.
+            unsafe { Channel::from_seen(channel) }?.users.leave();
+        }
+        if own.engine.is_ours() {
+            own.engine.cqs.remove(own.queue.number().0);
+            own.events.wait();
+            own.mishaps.wait();
+        }
+        // SAFETY: the pointer that was given up when it was made, which the program gives back.
+        let cq = unsafe { Box::from_raw(cq.cast::<Cq>()) };
+        if !cq.engine.is_ours() {
+            std::mem::forget(cq);
+        }
+        // SAFETY: its context is open as long as it has holders.
+        unsafe { Open::from_seen(context)?.leave() };
+        Ok(())
+    }
+}
+
+entry! {
+    /// `ibv_create_cq_ex`.
+    null fn create_ex(context: *mut Context, init: *mut CqInit) -> *mut CqEx {
+        // SAFETY: null, or what the program wants.
+        let init = unsafe { init.as_ref() }.ok_or(INVALID)?;
+        let flags = if init.comp_mask & FLAGS != 0 { init.flags } else { 0 };
+        if init.wc_flags & !FIELDS != 0 || init.comp_mask & !FLAGS != 0 || flags & !SINGLE_THREADED != 0 {
+            return Err(UNSUPPORTED);
+        }
+        let cq = create(context, init.cqe, init.cq_context, init.channel, init.comp_vector)?;
+        Ok(cq.cast())
+    }
+}
+
+entry! {
+    /// `ibv_modify_cq`: every completion of an armed queue is told at once, so there is nothing to moderate.
+    code fn modify(_cq: *mut Seen, _attr: *mut ModifyCq) {
+        Err(UNSUPPORTED)
+    }
+}

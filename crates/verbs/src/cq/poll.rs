@@ -1,0 +1,206 @@
+//! Completions, as a list or read one field at a time.
+//!
+//! ```text
+//!   ibv_start_poll ─► ibv_wc_read_… ─► ibv_next_poll ─► … ─► ibv_end_poll        0, or ENOENT where nothing (more) is there
+//! ```
+
+use std::ffi::{c_int, c_uint};
+
+use sprat::verbs::Completion;
+use sprat_sys::clock;
+
+use super::{Cq, flags, immediate, note, opcode, status};
+use crate::abi::object::{Cq as Seen, CqEx, PollCq, Wc};
+use crate::entry::{Errno, INVALID, entry};
+
+/// `ibv_start_poll` found nothing.
+const NOTHING: Errno = Errno(libc::ENOENT);
+
+#[inline]
+fn wc(of: &Completion) -> Wc {
+    note(of);
+    Wc {
+        wr_id: of.id,
+        status: status(of.status),
+        opcode: opcode(of.completed),
+        vendor_err: 0,
+        byte_len: of.len,
+        imm_data: immediate(of),
+        qp_num: of.qp.0,
+        src_qp: 0,
+        wc_flags: flags(of),
+        pkey_index: 0,
+        slid: 0,
+        sl: 0,
+        dlid_path_bits: 0,
+    }
+}
+
+entry! {
+    /// `ibv_poll_cq`.
+    minus fn poll(cq: *mut Seen, room: c_int, to: *mut Wc) -> c_int {
+        // SAFETY: null, or a queue that is there.
+        let cq = unsafe { Cq::from_seen(cq) }?;
+        let room = usize::try_from(room).map_err(|_| INVALID)?;
+        if to.is_null() && room > 0 {
+            return Err(INVALID);
+        }
+        if !cq.engine.is_ours() {
+            return Ok(0);
+        }
+        let mut next = to;
+        let count = cq.queue.poll_many(room, |completion| {
+            // SAFETY: the program's array has room for as many as it says, and this is called not more often.
+            unsafe {
+                next.write(wc(&completion));
+                next = next.add(1);
+            }
+        });
+        Ok(count as c_int)
+    }
+}
+
+entry! {
+    /// `ibv_req_notify_cq`.
+    code fn arm(cq: *mut Seen, solicited_only: c_int) {
+        // SAFETY: null, or a queue that is there.
+        let cq = unsafe { Cq::from_seen(cq) }?;
+        if cq.engine.is_ours() {
+            cq.queue.arm(solicited_only != 0);
+        }
+        Ok(())
+    }
+}
+
+/// What is seen of a queue, with all of them in it.
+pub(crate) fn with_functions(plain: Seen) -> CqEx {
+    let Seen { context, channel, cq_context, handle, cqe, mutex, cond, .. } = plain;
+    CqEx {
+        context,
+        channel,
+        cq_context,
+        handle,
+        cqe,
+        mutex,
+        cond,
+        comp_events_completed: 0,
+        async_events_completed: 0,
+        comp_mask: 0,
+        status: 0,
+        wr_id: 0,
+        start_poll,
+        next_poll,
+        end_poll,
+        read_opcode,
+        read_vendor_err: read_zero,
+        read_byte_len,
+        read_imm_data,
+        read_qp_num,
+        read_src_qp: read_zero,
+        read_wc_flags,
+        read_slid: read_zero,
+        read_sl: read_zero_octet,
+        read_dlid_path_bits: read_zero_octet,
+        read_completion_ts,
+        read_cvlan: None,
+        read_flow_tag: None,
+        read_tm_info: None,
+        read_completion_wallclock_ns,
+    }
+}
+
+/// Makes the next completion the current one.
+///
+/// # Safety
+/// `cq` is a queue whose sequence was begun.
+#[inline]
+unsafe fn advance(seen: *mut CqEx, cq: &Cq, next: Option<Completion>) -> Result<(), Errno> {
+    let next = next.ok_or(NOTHING)?;
+    // SAFETY: the caller's promise; the fields are those that programs read and we alone write.
+    unsafe {
+        note(&next);
+        (*seen).status = status(next.status);
+        (*seen).wr_id = next.id;
+        *cq.current.value() = Some(next);
+    }
+    Ok(())
+}
+
+/// The completion that is read, of a queue whose sequence was begun.
+#[inline]
+fn current(seen: *mut CqEx) -> Option<Completion> {
+    // SAFETY: null, or a queue that is there; reading is allowed between start and end alone.
+    unsafe { *Cq::from_seen(seen.cast()).ok()?.current.value() }
+}
+
+entry! {
+    code fn start_poll(seen: *mut CqEx, attr: *mut PollCq) {
+        // SAFETY: null, or a queue that is there.
+        let cq = unsafe { Cq::from_seen(seen.cast()) }?;
+        // SAFETY: null, or what the program wants.
+        if unsafe { attr.as_ref() }.is_some_and(|a| a.comp_mask != 0) {
+            return Err(INVALID);
+        }
+        if !cq.engine.is_ours() {
+            return Err(NOTHING);
+        }
+        cq.current.begin();
+        // SAFETY: begun just now.
+        unsafe { advance(seen, cq, cq.queue.poll()) }.inspect_err(|_| cq.current.end())
+    }
+
+    code fn next_poll(seen: *mut CqEx) {
+        // SAFETY: null, or a queue that is there, whose sequence the program has begun.
+        unsafe {
+            let cq = Cq::from_seen(seen.cast())?;
+            advance(seen, cq, cq.queue.poll_ready())
+        }
+    }
+}
+
+entry! {
+    plain fn end_poll(seen: *mut CqEx) {
+        // SAFETY: null, or a queue that is there.
+        unsafe { Cq::from_seen(seen.cast()) }?.current.end();
+        Ok(())
+    }
+
+    plain fn read_opcode(seen: *mut CqEx) -> c_int {
+        Ok(current(seen).map_or(0, |c| opcode(c.completed)))
+    }
+
+    plain fn read_byte_len(seen: *mut CqEx) -> u32 {
+        Ok(current(seen).map_or(0, |c| c.len))
+    }
+
+    plain fn read_imm_data(seen: *mut CqEx) -> u32 {
+        Ok(current(seen).map_or(0, |c| immediate(&c)))
+    }
+
+    plain fn read_qp_num(seen: *mut CqEx) -> u32 {
+        Ok(current(seen).map_or(0, |c| c.qp.0))
+    }
+
+    plain fn read_wc_flags(seen: *mut CqEx) -> c_uint {
+        Ok(current(seen).map_or(0, |c| flags(&c)))
+    }
+
+    plain fn read_completion_ts(seen: *mut CqEx) -> u64 {
+        Ok(current(seen).map_or(0, |c| c.at.as_ns()))
+    }
+
+    plain fn read_completion_wallclock_ns(seen: *mut CqEx) -> u64 {
+        // SAFETY: null, or a queue that is there.
+        let cq = unsafe { Cq::from_seen(seen.cast()) }?;
+        let ago_ns = current(seen).map_or(0, |c| cq.engine.device.now().since(c.at));
+        Ok(clock::wall_ns().saturating_sub(ago_ns))
+    }
+
+    plain fn read_zero(_seen: *mut CqEx) -> u32 {
+        Ok(0)
+    }
+
+    plain fn read_zero_octet(_seen: *mut CqEx) -> u8 {
+        Ok(0)
+    }
+}

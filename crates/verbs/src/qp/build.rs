@@ -1,0 +1,231 @@
+//! Work requests that are built one call at a time.
+//!
+//! ```text
+//!   ibv_wr_start ─► ibv_wr_send ─► ibv_wr_set_sge ─► … ─► ibv_wr_complete        all are posted, or none
+//! ```
+
+use std::ffi::{c_int, c_void};
+
+use sprat::verbs::{Data, MAX_INLINE, MAX_SGE, Remote, SendOp, SendRequest, Sge, Stag};
+
+use super::{Builder, Qp};
+use crate::abi::object::{BindInfo, DataBuf, Mw, Qp as SeenQp, QpEx, Sge as SeenSge};
+use crate::entry::{Errno, INVALID, entry};
+use crate::work;
+
+/// What is seen of a queue pair, with all of them in it.
+pub(crate) fn with_functions(qp_base: SeenQp) -> QpEx {
+    QpEx {
+        qp_base,
+        comp_mask: 0,
+        wr_id: 0,
+        wr_flags: 0,
+        wr_atomic_cmp_swp,
+        wr_atomic_fetch_add,
+        wr_bind_mw,
+        wr_local_inv,
+        wr_rdma_read,
+        wr_rdma_write,
+        wr_rdma_write_imm,
+        wr_send,
+        wr_send_imm,
+        wr_send_inv,
+        wr_send_tso: None,
+        wr_set_ud_addr: None,
+        wr_set_xrc_srqn: None,
+        wr_set_inline_data,
+        wr_set_inline_data_list,
+        wr_set_sge,
+        wr_set_sge_list,
+        wr_start,
+        wr_complete,
+        wr_abort,
+        wr_atomic_write: None,
+    }
+}
+
+/// What is being built, of a queue pair whose sequence was begun.
+fn build(seen: *mut QpEx, build: impl FnOnce(&mut Builder)) {
+    // SAFETY: null, or a queue pair that is there; building is allowed between start and end alone.
+    if let Ok(qp) = unsafe { Qp::from_seen(seen.cast()) } {
+        // SAFETY: as above.
+        build(unsafe { qp.building.value() });
+    }
+}
+
+/// Begins a request: its id and flags are where the program has put them.
+fn request(seen: *mut QpEx, op: Result<SendOp, Errno>) {
+    build(seen, |builder| match op {
+        Ok(op) => {
+            // SAFETY: it is there; the program has written these fields before.
+            let (id, flags) = unsafe { ((*seen).wr_id, work::flags((*seen).wr_flags)) };
+            builder.requests.push(SendRequest {
+                id,
+                op,
+                data: Data::Gather([].into_iter().collect()),
+                flags,
+            });
+        }
+        Err(errno) => builder.fail(errno),
+    });
+}
+
+const fn remote(key: u32, addr: u64) -> Remote {
+    Remote { stag: Stag(key), addr }
+}
+
+entry! {
+    plain fn wr_start(seen: *mut QpEx) {
+        // SAFETY: null, or a queue pair that is there.
+        let qp = unsafe { Qp::from_seen(seen.cast()) }?;
+        qp.building.begin();
+        build(seen, |builder| {
+            builder.requests.clear();
+            builder.failed = None;
+        });
+        Ok(())
+    }
+
+    plain fn wr_abort(seen: *mut QpEx) {
+        // SAFETY: null, or a queue pair that is there.
+        unsafe { Qp::from_seen(seen.cast()) }?.building.end();
+        Ok(())
+    }
+
+    plain fn wr_atomic_cmp_swp(seen: *mut QpEx, key: u32, addr: u64, compare: u64, swap: u64) {
+        let (to, compare_mask, swap_mask) = (remote(key, addr), u64::MAX, u64::MAX);
+        request(seen, Ok(SendOp::CompareSwap { to, compare, compare_mask, swap, swap_mask }));
+        Ok(())
+    }
+
+    plain fn wr_atomic_fetch_add(seen: *mut QpEx, key: u32, addr: u64, add: u64) {
+        request(seen, Ok(SendOp::FetchAdd { to: remote(key, addr), add, mask: 0 }));
+        Ok(())
+    }
+
+    plain fn wr_bind_mw(seen: *mut QpEx, _window: *mut Mw, key: u32, info: *const BindInfo) {
+        // SAFETY: null, or what the program wants, which names a region that is registered.
+        request(seen, unsafe { info.as_ref().ok_or(INVALID).and_then(|info| work::bind(key, info)) });
+        Ok(())
+    }
+
+    plain fn wr_local_inv(seen: *mut QpEx, key: u32) {
+        request(seen, Ok(SendOp::Invalidate(Stag(key))));
+        Ok(())
+    }
+
+    plain fn wr_rdma_read(seen: *mut QpEx, key: u32, addr: u64) {
+        request(seen, Ok(SendOp::Read(remote(key, addr))));
+        Ok(())
+    }
+
+    plain fn wr_rdma_write(seen: *mut QpEx, key: u32, addr: u64) {
+        request(seen, Ok(SendOp::Write(remote(key, addr))));
+        Ok(())
+    }
+
+    plain fn wr_rdma_write_imm(seen: *mut QpEx, key: u32, addr: u64, octets: u32) {
+        request(seen, Ok(SendOp::WriteImmediate(remote(key, addr), work::immediate(octets))));
+        Ok(())
+    }
+
+    plain fn wr_send(seen: *mut QpEx) {
+        request(seen, Ok(SendOp::Send));
+        Ok(())
+    }
+
+    plain fn wr_send_imm(seen: *mut QpEx, _octets: u32) {
+        request(seen, Err(INVALID));
+        Ok(())
+    }
+
+    plain fn wr_send_inv(seen: *mut QpEx, key: u32) {
+        request(seen, Ok(SendOp::SendInvalidate(Stag(key))));
+        Ok(())
+    }
+
+    plain fn wr_set_sge(seen: *mut QpEx, key: u32, addr: u64, len: u32) {
+        let sge = Sge { stag: Stag(key), addr, len };
+        build(seen, |builder| builder.last(|request| {
+            request.data = Data::from(sge);
+            Ok(())
+        }));
+        Ok(())
+    }
+
+    plain fn wr_set_sge_list(seen: *mut QpEx, count: usize, list: *const SeenSge) {
+        build(seen, |builder| builder.last(|request| {
+            let count = c_int::try_from(count).ok().filter(|count| *count as usize <= MAX_SGE).ok_or(INVALID)?;
+            // SAFETY: the program's array is as long as it says.
+            let list = unsafe { work::elements(list, count) }?;
+            request.data = Data::Gather(list.iter().map(work::element).collect());
+            Ok(())
+        }));
+        Ok(())
+    }
+
+    plain fn wr_set_inline_data(seen: *mut QpEx, addr: *const c_void, len: usize) {
+        build(seen, |builder| builder.last(|request| {
+            let mut octets = Vec::new();
+            // SAFETY: the program's octets are as many as it says.
+            unsafe { gather(&mut octets, addr.cast(), len) }?;
+            request.data = Data::Inline(octets);
+            Ok(())
+        }));
+        Ok(())
+    }
+
+    plain fn wr_set_inline_data_list(seen: *mut QpEx, count: usize, list: *const DataBuf) {
+        build(seen, |builder| builder.last(|request| {
+            let mut octets = Vec::new();
+            if list.is_null() && count > 0 {
+                return Err(INVALID);
+            }
+            for index in 0..count {
+                // SAFETY: the program's array is as long as it says, and so are the octets that it names.
+                unsafe {
+                    let DataBuf { addr, length } = *list.add(index);
+                    gather(&mut octets, addr.cast(), length)?;
+                }
+            }
+            request.data = Data::Inline(octets);
+            Ok(())
+        }));
+        Ok(())
+    }
+}
+
+/// Appends a copy of the program's octets.
+///
+/// # Errors
+/// They are more than any queue takes.
+///
+/// # Safety
+/// They may be read.
+unsafe fn gather(octets: &mut Vec<u8>, addr: *const u8, len: usize) -> Result<(), Errno> {
+    if len == 0 {
+        return Ok(());
+    }
+    if addr.is_null() || len > MAX_INLINE - octets.len() {
+        return Err(INVALID);
+    }
+    // SAFETY: the caller's promise; they are copied at once.
+    octets.extend_from_slice(unsafe { std::slice::from_raw_parts(addr, len) });
+    Ok(())
+}
+
+entry! {
+    code fn wr_complete(seen: *mut QpEx) {
+        // SAFETY: null, or a queue pair that is there.
+        let qp = unsafe { Qp::from_seen(seen.cast()) }?;
+        // SAFETY: the program has begun the sequence, and ends it now.
+        let builder = unsafe { qp.building.value() };
+        let posted = match builder.failed {
+            Some(errno) => Err(errno),
+            None if !qp.engine.is_ours() => Err(INVALID),
+            None => qp.pair.post_all(&mut builder.requests).map_err(Errno::from),
+        };
+        qp.building.end();
+        posted
+    }
+}
