@@ -38,24 +38,24 @@ fn log(notice: Notice) {
 fn told(engine: &Engine, notice: Notice) -> Option<AsyncEvent> {
     let (element, event_type): (*mut c_void, c_int) = match notice {
         Notice::Overflow(cq) => {
-            // SAFETY: who destroys an object takes it out of the directory first, which is not possible now. So below.
+            // SAFETY: An object leaves the directory, which is locked now, before it is freed.
             let told = |cq: *mut SeenCq| unsafe { &*cq.cast::<Cq>() }.mishaps.tell();
             (engine.cqs.find(cq.0, |cq| (told(cq), cq.cast()).1)?, CQ_ERR)
         }
         Notice::Failed { pair, cause, ours } => {
-            // SAFETY: see above.
+            // SAFETY: An object leaves the directory, which is locked now, before it is freed.
             let told = |qp: *mut SeenQp| unsafe { &*qp.cast::<Qp>() }.events.tell();
             let event = if ours && is_access(cause) { QP_ACCESS_ERR } else { QP_FATAL };
             (engine.qps.find(pair.0, |qp| (told(qp), qp.cast()).1)?, event)
         }
         Notice::LastWorkRequest(pair) => {
-            // SAFETY: see above.
+            // SAFETY: An object leaves the directory, which is locked now, before it is freed.
             let told = |qp: *mut SeenQp| unsafe { &*qp.cast::<Qp>() }.events.tell();
             (engine.qps.find(pair.0, |qp| (told(qp), qp.cast()).1)?, QP_LAST_WQE_REACHED)
         }
         Notice::Limit(srq) => {
             let told = |srq: *mut SeenSrq| {
-                // SAFETY: see above.
+                // SAFETY: An object leaves the directory, which is locked now, before it is freed.
                 let srq = unsafe { &*srq.cast::<Srq>() };
                 srq.events.tell();
                 srq.reached();
@@ -75,7 +75,7 @@ fn is_access(cause: Cause) -> bool {
 export! {
     /// The next event of an open device.
     waits fn ibv_get_async_event(context: *mut Context, event: *mut AsyncEvent) -> c_int {
-        // SAFETY: null, or a context that the program has open during this call.
+        // SAFETY: The program passes null or an open context.
         let open = unsafe { Open::from_seen(context) }?;
         if event.is_null() {
             return Err(INVALID);
@@ -87,7 +87,7 @@ export! {
                 break event;
             }
         };
-        // SAFETY: not null, so it is room for an event of the caller's.
+        // SAFETY: The pointer is not null, and the program lets this call write there.
         unsafe { put(event, next) }?;
         Ok(0)
     }
@@ -96,9 +96,9 @@ export! {
 export! {
     /// An event was taken note of: the object that it is of may go, as far as this one is concerned.
     plain fn ibv_ack_async_event(event: *mut AsyncEvent) {
-        // SAFETY: null, or an event that the program got from us.
+        // SAFETY: The program passes null or an event that it received.
         let AsyncEvent { element, event_type } = *unsafe { at(event) }?;
-        // SAFETY: an object is there as long as an event of it is not acknowledged.
+        // SAFETY: An object stays allocated while one of its events is not acknowledged.
         let acks = unsafe {
             match event_type {
                 CQ_ERR => &Cq::from_seen(element.cast())?.mishaps,

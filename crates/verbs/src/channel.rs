@@ -34,7 +34,7 @@ impl Channel {
     /// # Safety
     /// If it is not null, it is to a channel that is there and stays so while the reference is used.
     pub(crate) unsafe fn from_seen<'a>(channel: *mut Seen) -> Result<&'a Self, Errno> {
-        // SAFETY: the caller's promise; what is seen is the whole's first field.
+        // SAFETY: The caller guarantees it. C's structure is the first field of `Self`.
         unsafe { at(channel.cast::<Self>()) }
     }
 
@@ -52,7 +52,7 @@ impl Channel {
             let number = self.channel.read()?;
             let found = self.engine.cqs.find(number.0, |cq| {
                 let cq = cq.cast::<Cq>();
-                // SAFETY: who destroys a queue takes it out of the directory first, which is not possible now.
+                // SAFETY: A queue leaves the directory, which is locked now, before it is freed.
                 unsafe { &*cq }.events.tell();
                 cq
             });
@@ -66,7 +66,7 @@ impl Channel {
 export! {
     /// A channel of an open device.
     null fn ibv_create_comp_channel(context: *mut Context) -> *mut Seen {
-        // SAFETY: null, or a context that the program has open.
+        // SAFETY: The program passes null or an open context.
         let open = unsafe { Open::from_seen(context) }?;
         let engine = Engine::get()?;
         let channel = engine.device.completion_channel()?;
@@ -80,16 +80,16 @@ export! {
 export! {
     /// Gives it back; `EBUSY` while queues report to it.
     code fn ibv_destroy_comp_channel(channel: *mut Seen) {
-        // SAFETY: null, or a channel that is there.
+        // SAFETY: The program passes null or a live channel.
         let own = unsafe { Channel::from_seen(channel) }?;
         own.users.none()?;
         let context = own.seen.context;
-        // SAFETY: the pointer that was given up when it was made, which the program gives back.
+        // SAFETY: The program returns the pointer that the constructor leaked to it.
         let channel = unsafe { Box::from_raw(channel.cast::<Channel>()) };
         if !channel.engine.is_ours() {
             std::mem::forget(channel);
         }
-        // SAFETY: its context is open as long as it has holders.
+        // SAFETY: A context stays allocated while it is referenced.
         unsafe { Open::from_seen(context)?.leave() };
         Ok(())
     }
@@ -98,14 +98,14 @@ export! {
 export! {
     /// The next queue that was armed and has something; waits for one unless the descriptor was made non-blocking.
     waits fn ibv_get_cq_event(channel: *mut Seen, cq: *mut *mut SeenCq, user: *mut *mut c_void) -> c_int {
-        // SAFETY: null, or a channel that is there during this call.
+        // SAFETY: The program passes null or a live channel.
         let channel = unsafe { Channel::from_seen(channel) }?;
         if cq.is_null() || user.is_null() {
             return Err(INVALID);
         }
         let found = channel.next()?.cast::<SeenCq>();
-        // SAFETY: a queue whose event is told and not acknowledged is not destroyed; the pointers are the program's to be
-        // written.
+        // SAFETY: A queue stays allocated while one of its events is not acknowledged. The program
+        // lets this call write through both pointers.
         unsafe { put(user, (*found).cq_context).and_then(|()| put(cq, found)) }?;
         Ok(0)
     }
@@ -114,7 +114,7 @@ export! {
 export! {
     /// So many events of a queue were taken note of.
     plain fn ibv_ack_cq_events(cq: *mut SeenCq, count: u32) {
-        // SAFETY: null, or a queue that is there.
+        // SAFETY: The program passes null or a live queue.
         unsafe { Cq::from_seen(cq) }?.events.ack(count);
         Ok(())
     }

@@ -36,12 +36,13 @@ impl Open {
     /// # Safety
     /// If it is not null, it is to a context that is open and stays so while the reference is used.
     pub(crate) unsafe fn from_seen<'a>(context: *mut Context) -> Result<&'a Self, Errno> {
-        // SAFETY: the caller's promise.
+        // SAFETY: The caller guarantees it.
         let seen = unsafe { context.as_ref() }.ok_or(INVALID)?;
         if seen.abi_compat.addr() != EXTENDED || seen.cmd_fd != OURS {
             return Err(INVALID);
         }
-        // SAFETY: a context of ours is within an `Open`, from whose pointer the program's was derived.
+        // SAFETY: A context that this library created is a field of `Open`, and the program's
+        // pointer was derived from one to the `Open`.
         Ok(unsafe { &*context.byte_sub(offset_of!(Self, seen.context)).cast::<Self>() })
     }
 
@@ -57,7 +58,7 @@ impl Open {
     pub(crate) unsafe fn leave(&self) {
         if self.holders.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.events.end();
-            // SAFETY: the pointer that `ibv_open_device` gave up; it has no holder, so nothing uses it.
+            // SAFETY: `ibv_open_device` leaked this pointer, and no reference to it is left.
             drop(unsafe { Box::from_raw(std::ptr::from_ref(self).cast_mut()) });
         }
     }

@@ -131,20 +131,21 @@ pub(crate) fn at_address(address: IpAddr) -> Result<&'static Device, Errno> {
 /// # Errors
 /// No memory.
 pub(crate) fn array<T>(pointers: &[*mut T]) -> Result<*mut *mut T, Errno> {
-    // SAFETY: any sizes will do; the memory comes zeroed, so that the last pointer is null already.
+    // SAFETY: `calloc` accepts any sizes. It returns zeroed memory, so the last pointer is null.
     let array: *mut *mut T =
         unsafe { libc::calloc(pointers.len() + 1, size_of::<*mut T>()) }.cast();
     if array.is_null() {
         return Err(Errno(libc::ENOMEM));
     }
-    // SAFETY: room for one more was allocated, aligned for pointers; nobody else knows the array yet.
+    // SAFETY: The array has room for one pointer more, is aligned for pointers and has no other
+    // reference.
     unsafe { std::ptr::copy_nonoverlapping(pointers.as_ptr(), array, pointers.len()) };
     Ok(array)
 }
 
 /// Frees what [`array()`] gave; null is nothing.
 pub(crate) fn free_array<T>(array: *mut *mut T) {
-    // SAFETY: null, or an array of `calloc` that the program is done with, as it says by this call.
+    // SAFETY: The program passes null or an array from `array()` that it does not use afterwards.
     unsafe { libc::free(array.cast()) };
 }
 
@@ -154,7 +155,7 @@ export! {
         let devices = devices()?;
         let list = array(&devices.iter().map(|d| d.seen()).collect::<Vec<_>>())?;
         if !count.is_null() {
-            // SAFETY: not null, so it is to an int that is the caller's to be written.
+            // SAFETY: The pointer is not null, and the program lets this call write there.
             unsafe { put(count, devices.len() as c_int) }?;
         }
         Ok(list)
@@ -177,7 +178,7 @@ export! {
 export! {
     /// The device's name.
     null fn ibv_get_device_name(device: *const Seen) -> *const c_char {
-        // SAFETY: null, or a device of a list, none of which ever goes.
+        // SAFETY: The program passes null or a device, and devices are never freed.
         Ok(unsafe { at(device) }?.name.as_ptr())
     }
 

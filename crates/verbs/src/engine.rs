@@ -52,8 +52,9 @@ impl Engine {
     pub(crate) fn get() -> Result<&'static Self, Errno> {
         static WATCHED: Once = Once::new();
         WATCHED.call_once(|| {
-            // SAFETY: the handler does nothing but count, and the library is never unloaded. Without memory for it children
-            // would take their parent's engine for theirs, as on hardware.
+            // SAFETY: The handler only increments a counter, and the library is never unloaded. If
+            // registering it fails for lack of memory, a forked child uses its parent's engine, as
+            // it would on hardware.
             unsafe { libc::pthread_atfork(None, None, Some(forked)) };
         });
         let mut engine = locked(&ENGINE);

@@ -57,7 +57,7 @@ impl<T> Null for *const T {
 }
 
 pub(crate) fn set_errno(errno: Errno) {
-    // SAFETY: the C library's errno of this thread, which lives as long as the thread.
+    // SAFETY: The C library returns this thread's `errno`, which lives as long as the thread.
     unsafe { *libc::__errno_location() = errno.0 };
 }
 
@@ -68,7 +68,8 @@ unsafe extern "C-unwind" {
 /// Ends this thread if another one has cancelled it.
 #[inline]
 pub(crate) fn cancelled() {
-    // SAFETY: the stack is unwound from here up, through frames of Rust that have nothing to clean up: see `waits`.
+    // SAFETY: Cancellation unwinds the stack from here. The Rust frames above have nothing to drop:
+    // a `blocking` entry calls this before anything is on its stack.
     unsafe { pthread_testcancel() };
 }
 
@@ -124,7 +125,7 @@ pub(crate) fn or_errno<T>(name: &str, failed: T, body: impl FnOnce() -> Result<T
 /// # Safety
 /// If it is not null, it is to a `T` that stays and is not written as long as the reference is used.
 pub(crate) unsafe fn at<'a, T>(pointer: *const T) -> Result<&'a T, Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: The caller guarantees it.
     unsafe { pointer.as_ref() }.ok_or(INVALID)
 }
 
@@ -139,7 +140,7 @@ pub(crate) unsafe fn put<T>(pointer: *mut T, value: T) -> Result<(), Errno> {
     if pointer.is_null() {
         return Err(INVALID);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: The caller guarantees it.
     unsafe { pointer.write(value) };
     Ok(())
 }
@@ -161,12 +162,12 @@ pub(crate) unsafe fn put_part<T: Copy>(
         return Err(INVALID);
     }
     let known = room.min(size_of::<T>());
-    // SAFETY: `known` octets are in the value (those between its fields may be anything, which a copy does not mind), and
-    // room for them is the caller's promise.
+    // SAFETY: The value has `known` bytes, and the caller guarantees room for them. Padding may be
+    // uninitialised, which a copy permits.
     unsafe {
         std::ptr::copy_nonoverlapping(std::ptr::from_ref(value).cast::<u8>(), pointer.cast(), known)
     };
-    // SAFETY: the rest of the same room.
+    // SAFETY: The caller guarantees `room` bytes, of which `known` are written.
     unsafe { pointer.cast::<u8>().add(known).write_bytes(0, room - known) };
     Ok(())
 }
@@ -176,7 +177,8 @@ macro_rules! export {
     ($($(#[$doc:meta])* $kind:ident fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block)*) => {$(
         $crate::entry::entry! {
             $(#[$doc])*
-            // SAFETY: the name is one of `symbols.txt`, which is made visible under its library's version and nowhere else.
+            // SAFETY: The name is listed in `symbols.txt`, and the version script exports it from
+            // one library only.
             #[unsafe(no_mangle)]
             $kind fn $name($($arg: $type),*) $(-> $result)? $body
         }

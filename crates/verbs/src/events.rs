@@ -27,12 +27,12 @@ impl Events {
     /// # Errors
     /// No descriptor left.
     pub(crate) fn new() -> Result<Self, Errno> {
-        // SAFETY: numbers alone.
+        // SAFETY: The arguments are numbers.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_SEMAPHORE) };
         if fd < 0 {
             return Err(std::io::Error::last_os_error().into());
         }
-        // SAFETY: a descriptor that was made just now and that nobody else has.
+        // SAFETY: The descriptor was created above and has no other owner.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(Self { fd: Arc::new(fd), channel: Mutex::default() })
     }

@@ -60,7 +60,8 @@ impl Mr {
     /// # Safety
     /// If it is not null, it is to a region that is allocated and stays so while the reference is used.
     pub(crate) unsafe fn from_seen<'a>(mr: *const Seen) -> Result<&'a Self, Errno> {
-        // SAFETY: the caller's promise; what is seen is the whole's first field, and the pointer was derived from the whole's.
+        // SAFETY: The caller guarantees it. C's structure is the first field of `Self`, and the
+        // pointer was derived from one to `Self`.
         unsafe { at(mr.cast::<Self>()) }
     }
 }
@@ -120,7 +121,7 @@ fn register(
     flags: c_uint,
 ) -> Result<*mut Seen, Errno> {
     let access = rights(flags)?;
-    // SAFETY: null, or a domain that the program has.
+    // SAFETY: The program passes null or a live protection domain.
     let domain = unsafe { Pd::to_use(pd) }?;
     // Hardware translates whole pages.
     if addr.addr() as u64 % PAGE != iova % PAGE {
@@ -128,8 +129,7 @@ fn register(
     }
     let zero_based = flags & ZERO_BASED != 0;
     let place = Placed { at: addr.cast(), len, base: if zero_based { 0 } else { iova }, access };
-    // SAFETY: registering is the program's promise that it expects peers and requests to use this memory until it ends the
-    // registration.
+    // SAFETY: The program expects peers and requests to use the memory until it deregisters it.
     let region = unsafe { domain.domain.register_at(place) }?;
     let key = region.key().0;
     let seen = Seen {
@@ -172,7 +172,7 @@ export! {
 
     /// The same with a description of what is to be registered.
     null fn ibv_reg_mr_ex(pd: *mut SeenPd, init: *const MrInit) -> *mut Seen {
-        // SAFETY: null, or a description.
+        // SAFETY: The program passes null or a valid structure.
         let init = unsafe { at(init) }?;
         if init.comp_mask & !(MrInit::IOVA | MrInit::ADDR) != 0 {
             return Err(UNSUPPORTED);
@@ -188,15 +188,15 @@ export! {
 export! {
     /// Ends a registration. From then on nothing is read or written there.
     code fn ibv_dereg_mr(mr: *mut Seen) {
-        // SAFETY: null, or a region that the program has registered.
+        // SAFETY: The program passes null or a live region.
         let region = unsafe { Mr::from_seen(mr) }?;
         let ours = region.engine.is_ours();
         if ours {
             region.region.release()?;
         }
-        // SAFETY: a domain stays while there are regions in it.
+        // SAFETY: A domain stays allocated while it has regions.
         unsafe { Pd::from_seen(region.seen.pd) }?.users.leave();
-        // SAFETY: the pointer that registering gave up, which the program gives back.
+        // SAFETY: The program returns the pointer that the registration leaked to it.
         let region = unsafe { Box::from_raw(mr.cast::<Mr>()) };
         if !ours {
             std::mem::forget(region);
@@ -217,7 +217,7 @@ unsafe fn change(
     length: usize,
     flags: c_uint,
 ) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: The caller guarantees it.
     let mr = unsafe { &mut *mr };
     if !mr.engine.is_ours() {
         return Err(INVALID);
@@ -234,15 +234,16 @@ unsafe fn change(
         place.access = rights(flags)?;
     }
     if what == RIGHTS {
-        // SAFETY: as for a registration.
+        // SAFETY: The program expects peers and requests to use the memory until it deregisters it.
         unsafe { mr.region.change_rights(place.access) }?;
         return Ok(());
     }
-    // SAFETY: the region's own domain is alive as long as it, and another one is null or one that the program has.
+    // SAFETY: The region keeps its own domain alive. The program passes null or a live domain as
+    // the other one.
     let (old, new) = unsafe {
         (Pd::from_seen(mr.seen.pd)?, Pd::to_use(if what & DOMAIN == 0 { mr.seen.pd } else { pd })?)
     };
-    // SAFETY: as for a registration.
+    // SAFETY: The program expects peers and requests to use the memory until it deregisters it.
     unsafe { mr.region.change((what & DOMAIN != 0).then_some(&new.domain), place) }?;
     new.users.enter();
     old.users.leave();
@@ -279,7 +280,8 @@ export! {
             set_errno(INVALID);
             return Ok(INPUT);
         }
-        // SAFETY: not null, so it is to a region that the program has, and uses in no other call meanwhile.
+        // SAFETY: The pointer is not null; the program passes a live region that no other call
+        // uses.
         Ok(match unsafe { change(mr.cast(), what, pd, addr, length, access as c_uint) } {
             Ok(()) => 0,
             Err(errno) => {

@@ -31,7 +31,7 @@ struct Mw {
 entry! {
     /// `ibv_alloc_mw`.
     null fn alloc(pd: *mut SeenPd, kind: c_int) -> *mut Seen {
-        // SAFETY: null, or a domain that is allocated.
+        // SAFETY: The program passes null or a live protection domain.
         let domain = unsafe { Pd::to_use(pd) }?;
         let window = domain.domain.window(match kind {
             TYPE_1 => WindowKind::Domain,
@@ -48,11 +48,11 @@ entry! {
 entry! {
     /// `ibv_dealloc_mw`: bound or not.
     code fn dealloc(mw: *mut Seen) {
-        // SAFETY: null, or a window that is allocated.
+        // SAFETY: The program passes null or a live window.
         let own = unsafe { at(mw.cast::<Mw>()) }?;
-        // SAFETY: a domain stays while there are windows in it.
+        // SAFETY: A domain stays allocated while it has windows.
         unsafe { Pd::from_seen(own.seen.pd) }?.users.leave();
-        // SAFETY: the pointer that was given up when it was made, which the program gives back.
+        // SAFETY: The program returns the pointer that the constructor leaked to it.
         let Mw { engine, window, .. } = *unsafe { Box::from_raw(mw.cast::<Mw>()) };
         if !engine.is_ours() {
             std::mem::forget(window);
@@ -62,7 +62,7 @@ entry! {
 
     /// `ibv_bind_mw`: verbs.h has seen that it is one of type 1.
     code fn bind(qp: *mut SeenQp, mw: *mut Seen, wanted: *mut Bind) {
-        // SAFETY: null, or objects that are there.
+        // SAFETY: The program passes null or live objects.
         let (qp, own, wanted) = unsafe { (Qp::from_seen(qp)?, at(mw.cast::<Mw>())?, at(wanted)?) };
         let info = &wanted.bind_info;
         let none = info.mr.is_null() && info.addr | info.length != 0;
@@ -71,11 +71,12 @@ entry! {
         }
         let old = own.seen.rkey;
         let key = old & !CHOSEN | old.wrapping_add(1) & CHOSEN;
-        // SAFETY: not null or of no length, so it is a region that is registered.
+        // SAFETY: The region is null only with length 0; otherwise the program passes a registered
+        // one.
         let op = unsafe { work::bind(key, info) }?;
         let (data, flags) = (Data::Inline(Vec::new()), work::flags(wanted.send_flags));
         qp.pair.post_send(SendRequest { id: wanted.wr_id, op, data, flags })?;
-        // SAFETY: not null; a field that the program leaves to us.
+        // SAFETY: The pointer is not null, and programs do not write this field.
         unsafe { (*mw).rkey = key };
         Ok(())
     }

@@ -112,7 +112,7 @@ export! {
         log!(Info, "opens the device of interface {}", device.interface_name());
         let (holders, closed) = (AtomicU32::new(1), AtomicBool::new(false));
         let open = Box::into_raw(Box::new(Open { seen, device, events, holders, closed }));
-        // SAFETY: a field's address, taken of a pointer to the whole, which is alive.
+        // SAFETY: The address of a field of a live allocation.
         Ok(unsafe { &raw mut (*open).seen.context })
     }
 }
@@ -121,7 +121,7 @@ export! {
     /// Closes a device, whatever was made with it: its queue pairs are in error, so that no peer reaches memory any more. Such
     /// objects can still be given back, as programs do that close first.
     code fn ibv_close_device(context: *mut Context) {
-        // SAFETY: null, or a context that the program has open.
+        // SAFETY: The program passes null or an open context.
         let open = unsafe { Open::from_seen(context) }?;
         if open.closed.swap(true, Ordering::AcqRel) {
             return Err(INVALID);
@@ -129,7 +129,7 @@ export! {
         if let Some(engine) = Engine::present() {
             qp::fail_all_of(engine, context);
         }
-        // SAFETY: opening has entered.
+        // SAFETY: `ibv_open_device` added the reference that this removes.
         unsafe { open.leave() };
         Ok(())
     }

@@ -31,7 +31,8 @@ impl Pd {
     /// # Safety
     /// If it is not null, it is to a domain that is allocated and stays so while the reference is used.
     pub(crate) unsafe fn from_seen<'a>(pd: *mut Seen) -> Result<&'a Self, Errno> {
-        // SAFETY: the caller's promise; what is seen is the whole's first field, and the pointer was derived from the whole's.
+        // SAFETY: The caller guarantees it. C's structure is the first field of `Self`, and the
+        // pointer was derived from one to `Self`.
         unsafe { at(pd.cast::<Self>()) }
     }
 
@@ -43,7 +44,7 @@ impl Pd {
     /// # Safety
     /// As [`Pd::from_seen`].
     pub(crate) unsafe fn to_use<'a>(pd: *mut Seen) -> Result<&'a Self, Errno> {
-        // SAFETY: the caller's promise.
+        // SAFETY: The caller guarantees it.
         let pd = unsafe { Self::from_seen(pd) }?;
         if pd.engine.is_ours() { Ok(pd) } else { Err(INVALID) }
     }
@@ -55,7 +56,7 @@ impl Pd {
 
     /// The same, for us.
     pub(crate) fn open(&self) -> Result<&Open, Errno> {
-        // SAFETY: a context is open as long as anything of it is there.
+        // SAFETY: A context stays allocated while an object of it exists.
         unsafe { Open::from_seen(self.context()) }
     }
 }
@@ -63,7 +64,7 @@ impl Pd {
 export! {
     /// A protection domain of an open device.
     null fn ibv_alloc_pd(context: *mut Context) -> *mut Seen {
-        // SAFETY: null, or a context that the program has open.
+        // SAFETY: The program passes null or an open context.
         let open = unsafe { Open::from_seen(context) }?;
         let engine = Engine::get()?;
         let domain = engine.device.protection_domain().map_err(|_| Errno(libc::ENOMEM))?;
@@ -76,16 +77,16 @@ export! {
 export! {
     /// Gives it back.
     code fn ibv_dealloc_pd(pd: *mut Seen) {
-        // SAFETY: null, or a domain that is allocated.
+        // SAFETY: The program passes null or a live protection domain.
         let own = unsafe { Pd::from_seen(pd) }?;
         own.users.none()?;
         let context = own.context();
-        // SAFETY: the pointer that `ibv_alloc_pd` gave up, which the program gives back.
+        // SAFETY: The program returns the pointer that `ibv_alloc_pd` leaked to it.
         let pd = unsafe { Box::from_raw(pd.cast::<Pd>()) };
         if !pd.engine.is_ours() {
             std::mem::forget(pd);
         }
-        // SAFETY: its context is open as long as it has holders.
+        // SAFETY: A context stays allocated while it is referenced.
         unsafe { Open::from_seen(context)?.leave() };
         Ok(())
     }

@@ -176,12 +176,12 @@ fn ask_port(
     attr: *mut PortAttr,
     room: usize,
 ) -> Result<(), Errno> {
-    // SAFETY: null, or a context that the program has open during this call.
+    // SAFETY: The program passes null or an open context.
     let open = unsafe { Open::from_seen(context) }?;
     if u32::from(number) != PORT {
         return Err(INVALID);
     }
-    // SAFETY: null, or the caller's room of so many octets.
+    // SAFETY: The program passes null or memory of the size that it states.
     unsafe { put_part(attr, room, &port(open.device.interface().ok().as_ref())) }
 }
 
@@ -213,13 +213,13 @@ entry! {
         attr: *mut DeviceAttrEx,
         room: usize,
     ) {
-        // SAFETY: null, or an input of the caller's.
+        // SAFETY: The program passes null or a valid structure.
         if unsafe { input.as_ref() }.is_some_and(|i| i.comp_mask != 0) || room < size_of::<DeviceAttr>() {
             return Err(INVALID);
         }
-        // SAFETY: null, or a context that the program has open during this call.
+        // SAFETY: The program passes null or an open context.
         let open = unsafe { Open::from_seen(context) }?;
-        // SAFETY: null, or the caller's room of so many octets.
+        // SAFETY: The program passes null or memory of the size that it states.
         unsafe { put_part(attr, room, &attributes_ex(open.device)) }
     }
 }
@@ -227,21 +227,21 @@ entry! {
 export! {
     /// What the device can do.
     code fn ibv_query_device(context: *mut Context, attr: *mut DeviceAttr) {
-        // SAFETY: null, or a context that the program has open during this call.
+        // SAFETY: The program passes null or an open context.
         let open = unsafe { Open::from_seen(context) }?;
-        // SAFETY: null, or room for the attributes, the caller's.
+        // SAFETY: The program passes null or memory that it lets this call write.
         unsafe { put(attr, attributes(open.device)) }
     }
 
     /// What the port moves, in units of 100 Mb/s.
     code fn ibv_query_port_speed(context: *mut Context, port: u32, speed: *mut u64) {
-        // SAFETY: null, or a context that the program has open during this call.
+        // SAFETY: The program passes null or an open context.
         let open = unsafe { Open::from_seen(context) }?;
         if port != PORT {
             return Err(INVALID);
         }
         let known = open.device.interface().ok().and_then(|i| i.mbps);
-        // SAFETY: null, or room for the number, the caller's.
+        // SAFETY: The program passes null or memory that it lets this call write.
         unsafe { put(speed, known.map_or(UNKNOWN_SPEED, |mbps| u64::from(mbps / 100).max(1))) }
     }
 
@@ -262,9 +262,9 @@ export! {
         if flags != 0 {
             return Err(Errno(libc::EOPNOTSUPP));
         }
-        // SAFETY: null, or a context that the program has open during this call.
+        // SAFETY: The program passes null or an open context.
         let open = unsafe { Open::from_seen(context) }?;
-        // SAFETY: null, or the caller's room of so many octets.
+        // SAFETY: The program passes null or memory of the size that it states.
         unsafe { put_part(to, room, &entry_at(open, port, index)?) }
     }
 }
@@ -272,39 +272,39 @@ export! {
 export! {
     /// An address.
     minus fn ibv_query_gid(context: *mut Context, port: u8, index: c_int, to: *mut Gid) -> c_int {
-        // SAFETY: null, or a context that the program has open during this call.
+        // SAFETY: The program passes null or an open context.
         let open = unsafe { Open::from_seen(context) }?;
         let (gid, _) = gid(open, port.into(), usize::try_from(index).map_err(|_| INVALID)?)?;
-        // SAFETY: null, or room for an address, the caller's.
+        // SAFETY: The program passes null or memory that it lets this call write.
         unsafe { put(to, gid) }?;
         Ok(0)
     }
 
     /// The kind of an address: 0, as of all that are not RoCE's second version.
     minus fn ibv_query_gid_type(context: *mut Context, port: u8, index: u32, to: *mut c_int) -> c_int {
-        // SAFETY: null, or a context that the program has open during this call.
+        // SAFETY: The program passes null or an open context.
         let open = unsafe { Open::from_seen(context) }?;
         gid(open, port.into(), index as usize)?;
-        // SAFETY: null, or room for the kind, the caller's.
+        // SAFETY: The program passes null or memory that it lets this call write.
         unsafe { put(to, 0) }?;
         Ok(0)
     }
 
     /// A partition key; iWARP has but one.
     minus fn ibv_query_pkey(context: *mut Context, port: u8, index: c_int, to: *mut u16) -> c_int {
-        // SAFETY: null, or a context that the program has open during this call.
+        // SAFETY: The program passes null or an open context.
         unsafe { Open::from_seen(context) }?;
         if u32::from(port) != PORT || index != 0 {
             return Err(INVALID);
         }
-        // SAFETY: null, or room for the key, the caller's.
+        // SAFETY: The program passes null or memory that it lets this call write.
         unsafe { put(to, KEY) }?;
         Ok(0)
     }
 
     /// Where a partition key is in the table.
     minus fn ibv_get_pkey_index(context: *mut Context, port: u8, key: u16) -> c_int {
-        // SAFETY: null, or a context that the program has open during this call.
+        // SAFETY: The program passes null or an open context.
         unsafe { Open::from_seen(context) }?;
         if u32::from(port) == PORT && key == KEY { Ok(0) } else { Err(INVALID) }
     }
@@ -320,7 +320,7 @@ export! {
         room: usize,
     ) -> isize {
         let table = || {
-            // SAFETY: null, or a context that the program has open during this call.
+            // SAFETY: The program passes null or an open context.
             let open = unsafe { Open::from_seen(context) }?;
             if flags != 0 || room < size_of::<GidEntry>() {
                 return Err(Errno(libc::EOPNOTSUPP));
@@ -330,7 +330,8 @@ export! {
                 return Err(INVALID);
             }
             for index in 0..count {
-                // SAFETY: the caller's array has `entries` places of `room` octets each, if it is not null.
+                // SAFETY: The program passes null or an array of `entries` elements of `room` bytes
+                // each.
                 unsafe { put_part(to.byte_add(index * room), room, &entry_at(open, PORT, index as u32)?) }?;
             }
             Ok(count as isize)
@@ -342,9 +343,9 @@ export! {
 entry! {
     /// `ibv_query_rt_values_ex`: the clock that completions are stamped by counts nanoseconds.
     code fn query_values(context: *mut Context, values: *mut ValuesEx) {
-        // SAFETY: null, or a context that the program has open.
+        // SAFETY: The program passes null or an open context.
         unsafe { Open::from_seen(context) }?;
-        // SAFETY: null, or the program's to be written.
+        // SAFETY: The program passes null or memory that it lets this call write.
         let values = unsafe { values.as_mut() }.ok_or(INVALID)?;
         if values.comp_mask & RAW_CLOCK != 0 {
             let now_ns = Engine::get()?.device.now().as_ns();

@@ -9,8 +9,8 @@ pub(crate) struct Sequence<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is reached by who has taken the sequence, one at a time, which C's interface makes the program's duty
-// between start and end, and `begin` sees to otherwise.
+// SAFETY: `begin` gives the value to one thread at a time. Between start and end, C's interface
+// obliges the program to use one thread.
 unsafe impl<T: Send> Sync for Sequence<T> {}
 
 impl<T> Sequence<T> {
@@ -37,7 +37,7 @@ impl<T> Sequence<T> {
     #[inline]
     #[expect(clippy::mut_from_ref, reason = "a lock whose guard C holds")]
     pub(crate) unsafe fn value(&self) -> &mut T {
-        // SAFETY: the caller's promise.
+        // SAFETY: The caller guarantees it.
         unsafe { &mut *self.value.get() }
     }
 }

@@ -46,7 +46,7 @@ impl Srq {
     /// If it is not null, it is to a queue that is there and stays so while the reference is used.
     #[inline]
     pub(crate) unsafe fn from_seen<'a>(srq: *mut Seen) -> Result<&'a Self, Errno> {
-        // SAFETY: the caller's promise; what is seen is the whole's first field.
+        // SAFETY: The caller guarantees it. C's structure is the first field of `Self`.
         unsafe { at(srq.cast::<Self>()) }
     }
 
@@ -60,7 +60,7 @@ impl Srq {
         user: *mut std::ffi::c_void,
         attr: &SrqAttr,
     ) -> Result<*mut Self, Errno> {
-        // SAFETY: null, or a domain that is allocated.
+        // SAFETY: The program passes null or a live protection domain.
         let domain = unsafe { Pd::to_use(pd) }?;
         let (depth, elements) = (attr.max_wr, attr.max_sge.max(1));
         let most = limits();
@@ -100,7 +100,7 @@ impl Srq {
 export! {
     /// A queue of receives that several queue pairs take from.
     null fn ibv_create_srq(pd: *mut SeenPd, init: *mut SrqInit) -> *mut Seen {
-        // SAFETY: null, or what the program wants, which is its own.
+        // SAFETY: The program passes null or a valid structure that no other thread uses.
         let init = unsafe { init.as_mut() }.ok_or(INVALID)?;
         let srq = Srq::create(pd, init.srq_context, &init.attr)?;
         init.attr.max_sge = init.attr.max_sge.max(1);
@@ -111,7 +111,7 @@ export! {
 entry! {
     /// `ibv_create_srq_ex`, where verbs.h does not make the plain call of it: no tags, no XRC.
     null fn create_ex(_context: *mut Context, init: *mut SrqInitEx) -> *mut Seen {
-        // SAFETY: null, or what the program wants, which is its own.
+        // SAFETY: The program passes null or a valid structure that no other thread uses.
         let init = unsafe { init.as_mut() }.ok_or(INVALID)?;
         if init.comp_mask & !(TYPE | PD) != 0 || (init.comp_mask & TYPE != 0 && init.srq_type != BASIC) {
             return Err(UNSUPPORTED);
@@ -128,9 +128,9 @@ entry! {
 export! {
     /// Sets the limit below which an event is raised, once; another depth is not possible.
     code fn ibv_modify_srq(srq: *mut Seen, attr: *mut SrqAttr, mask: c_int) {
-        // SAFETY: null, or a queue that is there.
+        // SAFETY: The program passes null or a live queue.
         let srq = unsafe { Srq::from_seen(srq) }?;
-        // SAFETY: null, or what the program wants.
+        // SAFETY: The program passes null or a valid structure.
         let attr = unsafe { at(attr) }?;
         if mask & !(MAX_WR | LIMIT) != 0 || !srq.engine.is_ours() {
             return Err(INVALID);
@@ -150,25 +150,25 @@ export! {
 
     /// How it is.
     code fn ibv_query_srq(srq: *mut Seen, attr: *mut SrqAttr) {
-        // SAFETY: null, or a queue that is there.
+        // SAFETY: The program passes null or a live queue.
         let srq = unsafe { Srq::from_seen(srq) }?;
         let srq_limit = srq.limit.load(Ordering::Relaxed);
-        // SAFETY: null, or room for the answer, the caller's.
+        // SAFETY: The program passes null or memory that it lets this call write.
         unsafe { put(attr, SrqAttr { max_wr: srq.depth, max_sge: srq.elements, srq_limit }) }
     }
 
     /// Gives it back; `EBUSY` while queue pairs use it. Waits until all its events are acknowledged.
     code fn ibv_destroy_srq(srq: *mut Seen) {
-        // SAFETY: null, or a queue that is there.
+        // SAFETY: The program passes null or a live queue.
         let own = unsafe { Srq::from_seen(srq) }?;
         own.users.none()?;
-        // SAFETY: its domain is there as long as it has users.
+        // SAFETY: A domain stays allocated while it has queues.
         unsafe { Pd::from_seen(own.seen.pd) }?.users.leave();
         if own.engine.is_ours() {
             own.engine.srqs.remove(own.queue.number().0);
             own.events.wait();
         }
-        // SAFETY: the pointer that was given up when it was made, which the program gives back.
+        // SAFETY: The program returns the pointer that the constructor leaked to it.
         let srq = unsafe { Box::from_raw(srq.cast::<Srq>()) };
         if !srq.engine.is_ours() {
             std::mem::forget(srq);
@@ -180,9 +180,9 @@ export! {
 entry! {
     /// `ibv_get_srq_num`.
     code fn number(srq: *mut Seen, to: *mut u32) {
-        // SAFETY: null, or a queue that is there.
+        // SAFETY: The program passes null or a live queue.
         let srq = unsafe { Srq::from_seen(srq) }?;
-        // SAFETY: null, or room for the number, the caller's.
+        // SAFETY: The program passes null or memory that it lets this call write.
         unsafe { put(to, srq.queue.number().0) }
     }
 }

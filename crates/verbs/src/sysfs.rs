@@ -193,7 +193,8 @@ export! {
         if path.is_null() || to.is_null() {
             return Err(INVALID);
         }
-        // SAFETY: not null, so it is to a text that ends with a zero.
+        // SAFETY: The pointer is not null, and the caller passes a string that ends with a zero
+        // byte.
         let Ok(path) = (unsafe { CStr::from_ptr(path) }).to_str() else { return Ok(0) };
         let (kind, text) = match find(&interfaces()?, path) {
             None => return Ok(0),
@@ -205,7 +206,8 @@ export! {
         if text.len() > room {
             return Ok(0);
         }
-        // SAFETY: the caller's room of `room` octets, and a number that is the caller's to be written.
+        // SAFETY: The caller passes `room` bytes, and null or a number that it lets this call
+        // write.
         unsafe {
             std::ptr::copy_nonoverlapping(text.as_ptr(), to, text.len());
             put(len, text.len())?;

@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     fn text(at: *const c_char) -> &'static str {
-        // SAFETY: the functions of this file give constant strings.
+        // SAFETY: The functions of this file return constant strings.
         unsafe { CStr::from_ptr(at) }.to_str().unwrap()
     }
 

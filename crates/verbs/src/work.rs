@@ -56,7 +56,7 @@ pub(crate) fn immediate(octets: u32) -> u64 {
 /// # Safety
 /// The region that it names is null or registered.
 pub(crate) unsafe fn bind(key: u32, info: &BindInfo) -> Result<SendOp, Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: The caller guarantees it.
     let region = unsafe { info.mr.as_ref() };
     let region = match region {
         Some(region) => region.lkey,
@@ -96,7 +96,7 @@ unsafe fn operation(wr: &SendWr) -> Result<SendOp, Errno> {
         },
         FETCH_AND_ADD => SendOp::FetchAdd { to: word(), add: wr.rkey_or_operand, mask: 0 },
         LOCAL_INVALIDATE => SendOp::Invalidate(Stag(wr.imm_data)),
-        // SAFETY: the caller's promise.
+        // SAFETY: The caller guarantees it.
         BIND => unsafe { bind(wr.bind_rkey, &wr.bind) }?,
         // Among them Sends with immediate data, which iWARP has not.
         _ => return Err(INVALID),
@@ -122,7 +122,7 @@ pub(crate) unsafe fn elements<'a>(
     if list.is_null() {
         return Err(INVALID);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: The caller guarantees it.
     Ok(unsafe { std::slice::from_raw_parts(list, count) })
 }
 
@@ -149,7 +149,7 @@ unsafe fn copied(list: &[SeenSge]) -> Result<Vec<u8>, Errno> {
         if at.is_null() {
             return Err(INVALID);
         }
-        // SAFETY: the caller's promise; they are copied at once.
+        // SAFETY: The caller guarantees it; the bytes are copied before this call returns.
         octets.extend_from_slice(unsafe { std::slice::from_raw_parts(at, sge.length as usize) });
     }
     Ok(octets)
@@ -159,15 +159,15 @@ unsafe fn copied(list: &[SeenSge]) -> Result<Vec<u8>, Errno> {
 /// What the request names is as C's interface wants it.
 #[inline]
 unsafe fn send_request(wr: &SendWr) -> Result<SendRequest, Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: The caller guarantees it.
     let op = unsafe { operation(wr) }?;
     let data = if matches!(op, SendOp::Invalidate(_) | SendOp::Bind { .. }) {
         Data::Inline(Vec::new())
     } else {
-        // SAFETY: the caller's promise.
+        // SAFETY: The caller guarantees it.
         let list = unsafe { elements(wr.sg_list, wr.num_sge) }?;
         if wr.send_flags & INLINE != 0 {
-            // SAFETY: the caller's promise.
+            // SAFETY: The caller guarantees it.
             Data::Inline(unsafe { copied(list) }?)
         } else {
             Data::Gather(list.iter().map(element).collect())
@@ -180,7 +180,7 @@ unsafe fn send_request(wr: &SendWr) -> Result<SendRequest, Errno> {
 /// What the request names is as C's interface wants it.
 #[inline]
 unsafe fn recv_request(wr: &RecvWr) -> Result<RecvRequest, Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: The caller guarantees it.
     let list = unsafe { elements(wr.sg_list, wr.num_sge) }?;
     Ok(RecvRequest { id: wr.wr_id, list: list.iter().map(element).collect() })
 }
@@ -210,10 +210,10 @@ impl<W> Walk<W> {
     where
         W: 'a,
     {
-        // SAFETY: the caller's promise.
+        // SAFETY: The caller guarantees it.
         let wr: &'a W = unsafe { self.at.as_ref() }?;
         self.last = self.at;
-        // SAFETY: the caller's promise.
+        // SAFETY: The caller guarantees it.
         match unsafe { make(wr) } {
             Ok(request) => {
                 self.at = next(wr);
@@ -242,7 +242,7 @@ impl<W> Walk<W> {
         };
         let Some(failed) = failed else { return Ok(()) };
         if !bad.is_null() {
-            // SAFETY: the caller's promise.
+            // SAFETY: The caller guarantees it.
             unsafe { bad.write(self.last) };
         }
         Err(failed)
@@ -252,17 +252,17 @@ impl<W> Walk<W> {
 entry! {
     /// `ibv_post_send`.
     code fn post_send(qp: *mut SeenQp, list: *mut SendWr, bad: *mut *mut SendWr) {
-        // SAFETY: null, or a queue pair that is there.
+        // SAFETY: The program passes null or a live queue pair.
         let qp = unsafe { Qp::from_seen(qp) }?;
         let mut walk = Walk::new(list);
         if !qp.engine.is_ours() {
-            // SAFETY: null, or the program's to be written.
+            // SAFETY: The program passes null or memory that it lets this call write.
             return unsafe { walk.end(Err((0, PostError::Invalid)), bad) };
         }
-        // SAFETY: the list is as C's interface wants it.
+        // SAFETY: The program passes a valid list of work requests.
         let requests = std::iter::from_fn(|| unsafe { walk.next(|wr| wr.next, send_request) });
         let posted = qp.pair.post_sends(requests);
-        // SAFETY: null, or the program's to be written.
+        // SAFETY: The program passes null or memory that it lets this call write.
         unsafe { walk.end(posted, bad) }
     }
 }
@@ -270,17 +270,17 @@ entry! {
 entry! {
     /// `ibv_post_recv`.
     code fn post_recv(qp: *mut SeenQp, list: *mut RecvWr, bad: *mut *mut RecvWr) {
-        // SAFETY: null, or a queue pair that is there.
+        // SAFETY: The program passes null or a live queue pair.
         let qp = unsafe { Qp::from_seen(qp) }?;
         let mut walk = Walk::new(list);
         if !qp.engine.is_ours() {
-            // SAFETY: null, or the program's to be written.
+            // SAFETY: The program passes null or memory that it lets this call write.
             return unsafe { walk.end(Err((0, PostError::Invalid)), bad) };
         }
-        // SAFETY: the list is as C's interface wants it.
+        // SAFETY: The program passes a valid list of work requests.
         let requests = std::iter::from_fn(|| unsafe { walk.next(|wr| wr.next, recv_request) });
         let posted = qp.pair.post_recvs(requests);
-        // SAFETY: null, or the program's to be written.
+        // SAFETY: The program passes null or memory that it lets this call write.
         unsafe { walk.end(posted, bad) }
     }
 }
@@ -288,17 +288,17 @@ entry! {
 entry! {
     /// `ibv_post_srq_recv`.
     code fn post_srq_recv(srq: *mut SeenSrq, list: *mut RecvWr, bad: *mut *mut RecvWr) {
-        // SAFETY: null, or a queue that is there.
+        // SAFETY: The program passes null or a live queue.
         let srq = unsafe { Srq::from_seen(srq) }?;
         let mut walk = Walk::new(list);
         if !srq.engine.is_ours() {
-            // SAFETY: null, or the program's to be written.
+            // SAFETY: The program passes null or memory that it lets this call write.
             return unsafe { walk.end(Err((0, PostError::Invalid)), bad) };
         }
-        // SAFETY: the list is as C's interface wants it.
+        // SAFETY: The program passes a valid list of work requests.
         let requests = std::iter::from_fn(|| unsafe { walk.next(|wr| wr.next, recv_request) });
         let posted = srq.queue.post_recvs(requests);
-        // SAFETY: null, or the program's to be written.
+        // SAFETY: The program passes null or memory that it lets this call write.
         unsafe { walk.end(posted, bad) }
     }
 }

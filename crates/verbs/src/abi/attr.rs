@@ -1,4 +1,4 @@
-//! How objects are to be made, and how they are.
+//! Attributes: the structures by which programs create, query and modify objects.
 
 use std::ffi::{c_int, c_uint};
 
@@ -6,13 +6,13 @@ use super::layout::{Opaque, layouts};
 use super::object::{CompChannel, Cq, Pd, Srq};
 
 layouts! {
-    /// An address of a port. C has it as two words, too.
+    /// A GID, the address of a port. C also gives access to it as two 64-bit words.
     #[repr(align(8))]
     "union ibv_gid" Gid {
         raw: [u8; 16],
     }
 
-    /// How much a queue pair holds.
+    /// The capacities of a queue pair.
     "struct ibv_qp_cap" QpCap {
         max_send_wr: u32,
         max_recv_wr: u32,
@@ -21,7 +21,7 @@ layouts! {
         max_inline_data: u32,
     }
 
-    /// How a queue pair is to be.
+    /// The attributes that `ibv_create_qp` takes.
     "struct ibv_qp_init_attr" QpInit {
         qp_context: Opaque,
         send_cq: *mut Cq,
@@ -32,20 +32,20 @@ layouts! {
         sq_sig_all: c_int,
     }
 
-    /// How much a shared receive queue holds.
+    /// The capacities and the limit of a shared receive queue.
     "struct ibv_srq_attr" SrqAttr {
         max_wr: u32,
         max_sge: u32,
         srq_limit: u32,
     }
 
-    /// How a shared receive queue is to be.
+    /// The attributes that `ibv_create_srq` takes.
     "struct ibv_srq_init_attr" SrqInit {
         srq_context: Opaque,
         attr: SrqAttr,
     }
 
-    /// How a completion queue is to be.
+    /// The attributes that `ibv_create_cq_ex` takes.
     "struct ibv_cq_init_attr_ex" CqInit {
         cqe: u32,
         cq_context: Opaque,
@@ -57,25 +57,25 @@ layouts! {
         parent_domain: *mut Pd,
     }
 
-    /// How a completion queue is to become.
+    /// The attributes that `ibv_modify_cq` takes.
     "struct ibv_modify_cq_attr" ModifyCq {
         attr_mask: u32,
         moderate: Moderation,
     }
 
-    /// How completion events are held back.
+    /// The moderation of completion events.
     "struct ibv_moderate_cq" Moderation {
         cq_count: u16,
         cq_period: u16,
     }
 
-    /// Tags that a shared receive queue matches.
+    /// The tag matching of a shared receive queue.
     "struct ibv_tm_cap" TmCap {
         max_num_tags: u32,
         max_ops: u32,
     }
 
-    /// How a shared receive queue is to be, with what came later.
+    /// The attributes that `ibv_create_srq_ex` takes.
     "struct ibv_srq_init_attr_ex" SrqInitEx {
         srq_context: Opaque,
         attr: SrqAttr,
@@ -87,7 +87,7 @@ layouts! {
         tm_cap: TmCap,
     }
 
-    /// How receives are spread.
+    /// The receive-side scaling of a queue pair.
     "struct ibv_rx_hash_conf" RxHash {
         rx_hash_function: u8,
         rx_hash_key_len: u8,
@@ -95,7 +95,7 @@ layouts! {
         rx_hash_fields_mask: u64,
     }
 
-    /// How a queue pair is to be, with what came later.
+    /// The attributes that `ibv_create_qp_ex` takes.
     "struct ibv_qp_init_attr_ex" QpInitEx {
         qp_context: Opaque,
         send_cq: *mut Cq,
@@ -115,7 +115,7 @@ layouts! {
         send_ops_flags: u64,
     }
 
-    /// A way through a routed network.
+    /// A global route: the part of an address handle that crosses subnets.
     "struct ibv_global_route" GlobalRoute {
         dgid: Gid,
         flow_label: u32,
@@ -124,7 +124,7 @@ layouts! {
         traffic_class: u8,
     }
 
-    /// A way to a peer.
+    /// The attributes of an address handle.
     "struct ibv_ah_attr" AhAttr {
         grh: GlobalRoute,
         dlid: u16,
@@ -135,7 +135,7 @@ layouts! {
         port_num: u8,
     }
 
-    /// How a queue pair is, or is to become.
+    /// The attributes that `ibv_modify_qp` sets and `ibv_query_qp` returns.
     "struct ibv_qp_attr" QpAttr {
         qp_state: c_int,
         cur_qp_state: c_int,
@@ -166,8 +166,8 @@ layouts! {
     }
 }
 
-/// `struct ibv_mr_init_attr`: what is to be registered. Headers of rdma-core v44 do not have it; only as much of it is here
-/// as this device may look at.
+/// The attributes that `ibv_reg_mr_ex` takes. The headers of rdma-core v44 lack this structure.
+/// Only the fields that this device reads are declared.
 #[derive(Clone, Copy)]
 #[repr(C)]
 #[allow(missing_docs, reason = "the manual pages of verbs say what each field is")]
@@ -180,8 +180,8 @@ pub struct MrInit {
 }
 
 impl MrInit {
-    /// `IBV_REG_MR_MASK_IOVA`: there is an address that the memory is to be known by.
+    /// `IBV_REG_MR_MASK_IOVA`: the field `iova` is set.
     pub const IOVA: u64 = 1;
-    /// `IBV_REG_MR_MASK_ADDR`: it is memory of the program.
+    /// `IBV_REG_MR_MASK_ADDR`: the field `addr` is set.
     pub const ADDR: u64 = 1 << 1;
 }

@@ -1,4 +1,4 @@
-//! What rdma_cm's programs share with it.
+//! The structures of librdmacm's interface.
 
 use std::ffi::{c_char, c_int};
 
@@ -7,7 +7,7 @@ use super::layout::{Opaque, layouts};
 use super::object::{CompChannel, Context, Cq, Pd, Qp, Srq};
 
 layouts! {
-    /// Where events of connections arrive.
+    /// A channel on which the events of ids arrive.
     "struct rdma_event_channel" EventChannel {
         fd: c_int,
     }
@@ -19,21 +19,21 @@ layouts! {
         pkey: u16,
     }
 
-    /// Both ends of a connection.
+    /// The addresses of both ends of a connection.
     "struct rdma_addr" Addr {
         source "src_storage": libc::sockaddr_storage,
         destination "dst_storage": libc::sockaddr_storage,
         ib "addr.ibaddr": IbAddr,
     }
 
-    /// The way of a connection.
+    /// The route of a connection.
     "struct rdma_route" Route {
         addr: Addr,
         path_rec: Opaque,
         num_paths: c_int,
     }
 
-    /// A connection, or what listens for them.
+    /// An id: one end of a connection, or a listener.
     "struct rdma_cm_id" Id {
         verbs: *mut Context,
         channel: *mut EventChannel,
@@ -52,7 +52,7 @@ layouts! {
         qp_type: c_int,
     }
 
-    /// What the ends of a connection say when it begins.
+    /// The parameters of `rdma_connect` and `rdma_accept`.
     "struct rdma_conn_param" ConnParam {
         private_data: *const u8,
         private_data_len: u8,
@@ -65,7 +65,7 @@ layouts! {
         qp_num: u32,
     }
 
-    /// The same of datagrams.
+    /// The parameters of a datagram event.
     "struct rdma_ud_param" UdParam {
         private_data: *const u8,
         private_data_len: u8,
@@ -74,7 +74,7 @@ layouts! {
         qkey: u32,
     }
 
-    /// Something happened to a connection. The union of parameters is as large as [`UdParam`].
+    /// An event of an id. The union of parameters has the size of [`UdParam`], its largest member.
     "struct rdma_cm_event" Event {
         id: *mut Id,
         listen_id: *mut Id,
@@ -83,7 +83,7 @@ layouts! {
         param: UdParam,
     }
 
-    /// How the drivers of both sides are to agree.
+    /// The options of enhanced connection establishment.
     "struct ibv_ece" Ece {
         vendor_id: u32,
         options: u32,

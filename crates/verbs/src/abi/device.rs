@@ -1,4 +1,4 @@
-//! Devices, contexts, and what can be asked about them.
+//! Extended contexts, the attributes of devices and ports.
 
 use std::ffi::{c_char, c_int, c_uint};
 
@@ -6,16 +6,17 @@ use super::attr::{CqInit, Gid, ModifyCq, QpInitEx, SrqInitEx};
 use super::layout::{Absent, Opaque, layouts};
 use super::object::{Context, Cq, CqEx, Qp, Srq};
 
-/// `IBV_PORT_DOWN`, `IBV_PORT_ACTIVE`.
+/// `IBV_PORT_DOWN`.
 pub const PORT_DOWN: c_int = 1;
-/// See [`PORT_DOWN`].
+/// `IBV_PORT_ACTIVE`.
 pub const PORT_ACTIVE: c_int = 4;
 /// `IBV_LINK_LAYER_ETHERNET`.
 pub const LINK_ETHERNET: u8 = 2;
 
 layouts! {
-    /// An open device with the functions that came later. It grows at its front: a program finds a function by its distance
-    /// from `context`, and takes it to be there if `sz` reaches so far and it is not null.
+    /// An open device with the functions that later headers added. The structure grows at its
+    /// front: a program finds a function by its distance from `context`, and calls it if `sz`
+    /// covers it and it is not null.
     "struct verbs_context" VerbsContext {
         query_port: Option<extern "C" fn(*mut Context, u8, *mut PortAttr, usize) -> c_int>,
         advise_mr: Absent,
@@ -62,7 +63,7 @@ layouts! {
         context: Context,
     }
 
-    /// What a device can do, and how much of it. Numbers that begin with `max` are limits.
+    /// The attributes of a device. Fields that begin with `max` are limits.
     "struct ibv_device_attr" DeviceAttr {
         fw_ver: [c_char; 64],
         node_guid: [u8; 8],
@@ -107,24 +108,24 @@ layouts! {
         phys_port_cnt: u8,
     }
 
-    /// What a program asks for beyond that.
+    /// The input of `ibv_query_device_ex`.
     "struct ibv_query_device_ex_input" QueryDeviceInput {
         comp_mask: u32,
     }
 
-    /// Paging on demand.
+    /// The capabilities of on-demand paging.
     "struct ibv_odp_caps" OdpCaps {
         general_caps: u64,
         per_transport_caps: [u32; 3],
     }
 
-    /// Segmentation by the device.
+    /// The capabilities of segmentation offload.
     "struct ibv_tso_caps" TsoCaps {
         max_tso: u32,
         supported_qpts: u32,
     }
 
-    /// Spreading over receive queues.
+    /// The capabilities of receive-side scaling.
     "struct ibv_rss_caps" RssCaps {
         supported_qpts: u32,
         max_rwq_indirection_tables: u32,
@@ -133,14 +134,14 @@ layouts! {
         rx_hash_function: u8,
     }
 
-    /// Pacing.
+    /// The capabilities of packet pacing.
     "struct ibv_packet_pacing_caps" PacingCaps {
         qp_rate_limit_min: u32,
         qp_rate_limit_max: u32,
         supported_qpts: u32,
     }
 
-    /// Matching of tags.
+    /// The capabilities of tag matching.
     "struct ibv_tm_caps" TmCaps {
         max_rndv_hdr_size: u32,
         max_num_tags: u32,
@@ -149,20 +150,20 @@ layouts! {
         max_sge: u32,
     }
 
-    /// Moderation of completion events.
+    /// The capabilities of completion moderation.
     "struct ibv_cq_moderation_caps" ModerationCaps {
         max_cq_count: u16,
         max_cq_period: u16,
     }
 
-    /// Atomics over PCI.
+    /// The capabilities of PCI atomics.
     "struct ibv_pci_atomic_caps" PciAtomicCaps {
         fetch_add: u16,
         swap: u16,
         compare_swap: u16,
     }
 
-    /// [`DeviceAttr`], and what came later.
+    /// [`DeviceAttr`] with the fields that later headers added.
     "struct ibv_device_attr_ex" DeviceAttrEx {
         orig_attr: DeviceAttr,
         comp_mask: u32,
@@ -183,7 +184,7 @@ layouts! {
         phys_port_cnt_ex: u32,
     }
 
-    /// A port.
+    /// The attributes of a port.
     "struct ibv_port_attr" PortAttr {
         state: c_int,
         max_mtu: c_int,
@@ -209,7 +210,7 @@ layouts! {
         port_cap_flags2: u16,
     }
 
-    /// An entry of a port's table of addresses.
+    /// An entry of a port's GID table.
     "struct ibv_gid_entry" GidEntry {
         gid: Gid,
         gid_index: u32,
@@ -218,7 +219,7 @@ layouts! {
         ndev_ifindex: u32,
     }
 
-    /// What a device counts in at present: nanoseconds, where a program asked for them by `comp_mask`.
+    /// The current time of a device, if a program asks for it by `comp_mask`.
     "struct ibv_values_ex" ValuesEx {
         comp_mask: u32,
         raw_clock: libc::timespec,

@@ -1,31 +1,33 @@
-//! How a C structure is written in Rust so that a test can compare its layout with C's.
+//! The macro that declares a C structure together with a table of its layout.
 
 use std::ffi::c_void;
 
-/// A field: its name, offset and size in bytes.
+/// A field: its name, and its offset and size in bytes.
 pub type Field = (&'static str, usize, usize);
 
-/// A structure as laid out here.
+/// The layout of one structure.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
-    /// Its name in C, `struct …` or `union …`.
+    /// The name in C, `struct …` or `union …`.
     pub c: &'static str,
-    /// Bytes.
+    /// The size in bytes.
     pub size: usize,
-    /// Bytes that its address is a multiple of.
+    /// The alignment in bytes.
     pub align: usize,
-    /// All fields that C has a name for.
+    /// All fields that have a name in C.
     pub fields: &'static [Field],
 }
 
-/// A function of an interface that we do not offer: null, and programs see that it is.
+/// A function that this device does not offer. Programs test the pointer for null.
 pub type Absent = Option<extern "C" fn()>;
 
-/// A pointer to what only C looks into.
+/// A pointer to memory that this library does not read.
 pub type Opaque = *mut c_void;
 
-/// Defines structures, and the table of their layouts. `"struct x" Name { field "c name": Type }`: the name in C is given
-/// where it is not the field's own, and empty where C has none.
+/// Declares structures and the table of their layouts.
+///
+/// `"struct x" Name { field "c name": Type }` declares a field. The name in C is omitted if it
+/// equals the field's, and is empty if C has none.
 macro_rules! layouts {
     ($($(#[$doc:meta])* $c:literal $name:ident { $($(#[$field_doc:meta])* $field:ident $($c_field:literal)?: $type:ty,)* })*) => {
         $(
@@ -35,7 +37,7 @@ macro_rules! layouts {
             #[allow(missing_docs, reason = "the manual pages of verbs say what each field is")]
             pub struct $name { $($(#[$field_doc])* pub $field: $type,)* }
         )*
-        /// How the structures of this file are laid out.
+        /// The layouts of this file's structures.
         pub const LAYOUTS: &[$crate::abi::layout::Layout] = &[$($crate::abi::layout::Layout {
             c: $c,
             size: size_of::<$name>(),
@@ -52,7 +54,7 @@ macro_rules! layouts {
 }
 pub(crate) use layouts;
 
-/// The size of what a function finds in a structure, without calling it.
+/// The size of the field to which a function returns a pointer, without a call of it.
 #[must_use]
 pub const fn size_at<S, F>(_: fn(&S) -> *const F) -> usize {
     size_of::<F>()

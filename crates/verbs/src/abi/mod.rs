@@ -1,10 +1,9 @@
-//! The layouts of what programs and these libraries share: C's structures, as rdma-core v44's headers have them.
+//! The C structures that programs share with the libraries, as the headers of rdma-core v44 declare
+//! them.
 //!
-//! Each is written here once, by `layouts!`, which also keeps its fields' offsets and sizes as a table ([`LAYOUTS`]), so
-//! that a test can have the C compiler say the same of the installed headers. Later headers only append to these, and tell
-//! by a size or a mask how much of them a program knows.
-//!
-//! Not here: what is in them.
+//! `layouts!` declares each structure once and records the offsets and sizes of its fields in
+//! [`LAYOUTS`]. A test compares them with what the C compiler computes from the installed headers.
+//! Later headers only append fields; a size or a mask tells how many of them a program knows.
 
 pub mod attr;
 pub mod cm;
@@ -14,5 +13,5 @@ pub mod object;
 
 use layout::Layout;
 
-/// All of them.
+/// The layouts of all structures.
 pub const LAYOUTS: &[&[Layout]] = &[device::LAYOUTS, object::LAYOUTS, attr::LAYOUTS, cm::LAYOUTS];

@@ -1,4 +1,4 @@
-//! Devices, contexts and the objects of an open device, work requests and completions.
+//! Devices, contexts, the objects of an open device, work requests and completions.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -8,13 +8,13 @@ use super::layout::{Absent, Opaque, layouts};
 pub const NODE_RNIC: c_int = 4;
 /// `IBV_TRANSPORT_IWARP`.
 pub const TRANSPORT_IWARP: c_int = 1;
-/// `__VERBS_ABI_IS_EXTENDED`: the context is the end of a `VerbsContext`.
+/// `__VERBS_ABI_IS_EXTENDED`: the context is the last field of a `VerbsContext`.
 pub const EXTENDED: usize = usize::MAX;
 
 layouts! {
-    /// What programs know of a device.
+    /// A device.
     "struct ibv_device" Device {
-        /// Two pointers of old drivers.
+        /// Two function pointers that old drivers used.
         ops "_ops": [Absent; 2],
         node_type: c_int,
         transport_type: c_int,
@@ -35,7 +35,7 @@ layouts! {
         abi_compat: Opaque,
     }
 
-    /// The functions that verbs.h calls without asking the linker.
+    /// The functions that inline functions of verbs.h call through the context.
     "struct ibv_context_ops" ContextOps {
         query_device "_compat_query_device": Absent,
         query_port "_compat_query_port": Absent,
@@ -97,7 +97,7 @@ layouts! {
         kind "type": c_int,
     }
 
-    /// What tells of completions.
+    /// A completion channel, on which completion queues report.
     "struct ibv_comp_channel" CompChannel {
         context: *mut Context,
         fd: c_int,
@@ -117,7 +117,7 @@ layouts! {
         async_events_completed: u32,
     }
 
-    /// A completion queue that is read by functions.
+    /// A completion queue with the functions of the extended interface.
     "struct ibv_cq_ex" CqEx {
         context: *mut Context,
         channel: *mut CompChannel,
@@ -151,7 +151,7 @@ layouts! {
         read_completion_wallclock_ns: extern "C" fn(*mut Self) -> u64,
     }
 
-    /// What a poll by functions is asked for: nothing yet.
+    /// The input of `ibv_start_poll`; no flag of it is defined.
     "struct ibv_poll_cq_attr" PollCq {
         comp_mask: u32,
     }
@@ -184,7 +184,7 @@ layouts! {
         events_completed: u32,
     }
 
-    /// A queue pair that is posted to by functions.
+    /// A queue pair with the functions of the extended interface.
     "struct ibv_qp_ex" QpEx {
         qp_base: Qp,
         comp_mask: u64,
@@ -213,14 +213,14 @@ layouts! {
         wr_atomic_write: Absent,
     }
 
-    /// A piece of a region.
+    /// A scatter/gather element.
     "struct ibv_sge" Sge {
         addr: u64,
         length: u32,
         lkey: u32,
     }
 
-    /// Octets of the program's own.
+    /// A buffer of inline data.
     "struct ibv_data_buf" DataBuf {
         addr: Opaque,
         length: usize,
@@ -233,7 +233,7 @@ layouts! {
         opcode: c_int,
         vendor_err: u32,
         byte_len: u32,
-        /// Or the key that was invalidated.
+        /// The immediate data, or the key that a Send invalidated.
         imm_data: u32,
         qp_num: u32,
         src_qp: u32,
@@ -244,7 +244,7 @@ layouts! {
         dlid_path_bits: u8,
     }
 
-    /// A receive.
+    /// A receive work request.
     "struct ibv_recv_wr" RecvWr {
         wr_id: u64,
         next: *mut Self,
@@ -252,7 +252,8 @@ layouts! {
         num_sge: c_int,
     }
 
-    /// A send, as it is for Writes, Reads and atomics. What else it may be lies in the same octets.
+    /// A send work request. The fields are those of Writes, Reads and atomics; C's union gives the
+    /// same bytes other names for other operations.
     "struct ibv_send_wr" SendWr {
         wr_id: u64,
         next: *mut Self,
@@ -260,10 +261,10 @@ layouts! {
         num_sge: c_int,
         opcode: c_int,
         send_flags: c_uint,
-        /// Or the key to invalidate.
+        /// The immediate data, or the key to invalidate.
         imm_data: u32,
         remote_addr "wr.rdma.remote_addr": u64,
-        /// A Write's or a Read's key, in its lower half as the machine counts; or an atomic's operand.
+        /// The key of a Write or a Read in the lower half of the word, or the operand of an atomic.
         rkey_or_operand "wr.atomic.compare_add": u64,
         swap "wr.atomic.swap": u64,
         atomic_rkey "wr.atomic.rkey": u32,
@@ -274,7 +275,7 @@ layouts! {
         bind "bind_mw.bind_info": BindInfo,
     }
 
-    /// What a window is to show.
+    /// The range and the rights of a memory window.
     "struct ibv_mw_bind_info" BindInfo {
         mr: *mut Mr,
         addr: u64,
@@ -282,14 +283,14 @@ layouts! {
         mw_access_flags: c_uint,
     }
 
-    /// A request to bind a window.
+    /// A request to bind a memory window.
     "struct ibv_mw_bind" Bind {
         wr_id: u64,
         send_flags: c_uint,
         bind_info: BindInfo,
     }
 
-    /// Something happened that no completion tells. `element` is a pointer to the object, or a port's number.
+    /// An asynchronous event. `element` points to the object, or holds the number of a port.
     "struct ibv_async_event" AsyncEvent {
         element: Opaque,
         event_type: c_int,

@@ -19,16 +19,16 @@ pub(super) unsafe fn read(at: *const libc::sockaddr) -> Result<SocketAddr, Errno
     if at.is_null() {
         return Err(INVALID);
     }
-    // SAFETY: not null; it may lie anywhere.
+    // SAFETY: The pointer is not null; the read needs no alignment.
     match c_int::from(unsafe { (&raw const (*at).sa_family).read_unaligned() }) {
         libc::AF_INET => {
-            // SAFETY: an address of this family is so long.
+            // SAFETY: An address of this family has this size.
             let v4 = unsafe { at.cast::<libc::sockaddr_in>().read_unaligned() };
             let ip = Ipv4Addr::from_bits(u32::from_be(v4.sin_addr.s_addr));
             Ok(SocketAddrV4::new(ip, u16::from_be(v4.sin_port)).into())
         }
         libc::AF_INET6 => {
-            // SAFETY: as above.
+            // SAFETY: An address of this family has this size.
             let v6 = unsafe { at.cast::<libc::sockaddr_in6>().read_unaligned() };
             let (ip, port) = (Ipv6Addr::from(v6.sin6_addr.s6_addr), u16::from_be(v6.sin6_port));
             Ok(SocketAddrV6::new(ip, port, v6.sin6_flowinfo, v6.sin6_scope_id).into())
@@ -50,7 +50,7 @@ pub(super) unsafe fn write(to: *mut libc::sockaddr_storage, address: SocketAddr)
                 sin_addr: libc::in_addr { s_addr: v4.ip().to_bits().to_be() },
                 sin_zero: [0; 8],
             };
-            // SAFETY: the caller's promise; the storage has room for any address, and is aligned for any.
+            // SAFETY: The caller guarantees it. The storage has room and alignment for any address.
             unsafe { to.cast::<libc::sockaddr_in>().write(shape) };
         }
         SocketAddr::V6(v6) => {
@@ -65,7 +65,7 @@ pub(super) unsafe fn write(to: *mut libc::sockaddr_storage, address: SocketAddr)
                 sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
                 sin6_scope_id: scope,
             };
-            // SAFETY: as above.
+            // SAFETY: The caller guarantees it. The storage has room and alignment for any address.
             unsafe { to.cast::<libc::sockaddr_in6>().write(shape) };
         }
     }

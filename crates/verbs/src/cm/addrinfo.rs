@@ -28,7 +28,7 @@ const IB: c_int = 27;
 
 /// Zeroed memory for a `T` of the program's.
 fn room<T>(octets: usize) -> Result<*mut T, Errno> {
-    // SAFETY: any size will do.
+    // SAFETY: `calloc` accepts any size.
     let room: *mut c_void = unsafe { libc::calloc(1, octets.max(1)) };
     if room.is_null() { Err(Errno(libc::ENOMEM)) } else { Ok(room.cast()) }
 }
@@ -39,7 +39,7 @@ fn room<T>(octets: usize) -> Result<*mut T, Errno> {
 /// As many octets are there as is said.
 unsafe fn copy(from: *const libc::sockaddr, octets: u32) -> Result<*mut libc::sockaddr, Errno> {
     let to: *mut libc::sockaddr = room(octets as usize)?;
-    // SAFETY: the caller's promise, and room of that size.
+    // SAFETY: The caller guarantees the source, and the destination was allocated with that size.
     unsafe { std::ptr::copy_nonoverlapping(from.cast::<u8>(), to.cast::<u8>(), octets as usize) };
     Ok(to)
 }
@@ -89,12 +89,12 @@ unsafe fn fill(
     to.ai_qp_type = said(|h| h.ai_qp_type).unwrap_or(if stream { RC } else { UD });
     to.ai_port_space = said(|h| h.ai_port_space).unwrap_or(if stream { TCP } else { UDP });
     to.ai_family = found.ai_family;
-    // SAFETY: the caller's promise.
+    // SAFETY: The caller guarantees it.
     let address = unsafe { copy(found.ai_addr, found.ai_addrlen) }?;
     let name = if found.ai_canonname.is_null() {
         std::ptr::null_mut()
     } else {
-        // SAFETY: not null, so it is to a string.
+        // SAFETY: The pointer is not null, and the C library returns a string.
         unsafe { libc::strdup(found.ai_canonname) }
     };
     if hints.is_some_and(|h| h.ai_flags & PASSIVE != 0) {
@@ -119,14 +119,14 @@ unsafe fn look_up(
     let wanted = hints.map(translated);
     let wanted = wanted.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     let mut found = std::ptr::null_mut();
-    // SAFETY: the caller's promise; the others are local variables.
+    // SAFETY: The caller guarantees it; the other pointers are to local variables.
     let code = unsafe { libc::getaddrinfo(node, service, wanted, &raw mut found) };
     if code != 0 {
         return Ok(code);
     }
-    // SAFETY: the head of the list, which is not empty and freed below.
+    // SAFETY: `getaddrinfo` succeeded, so the list is not empty; it is freed below.
     let filled = unsafe { fill(to, &*found, hints) };
-    // SAFETY: as above.
+    // SAFETY: The list is not empty, and is freed once.
     unsafe { libc::freeaddrinfo(found) };
     filled.map(|()| 0)
 }
@@ -140,7 +140,7 @@ unsafe fn find(
     to: &mut AddrInfo,
 ) -> Result<c_int, Errno> {
     if !node.is_null() || !service.is_null() {
-        // SAFETY: the caller's promise.
+        // SAFETY: The caller guarantees it.
         let code = unsafe { look_up(node, service, hints, to) }?;
         if code != 0 {
             return Ok(code);
@@ -151,7 +151,7 @@ unsafe fn find(
         to.ai_qp_type = hints.ai_qp_type;
         to.ai_port_space = hints.ai_port_space;
         if hints.ai_dst_len > 0 && !hints.ai_dst_addr.is_null() {
-            // SAFETY: as long as is said.
+            // SAFETY: The program states the length of its memory.
             to.ai_dst_addr = unsafe { copy(hints.ai_dst_addr, hints.ai_dst_len) }?;
             to.ai_dst_len = hints.ai_dst_len;
         }
@@ -161,7 +161,7 @@ unsafe fn find(
         && hints.ai_src_len > 0
         && !hints.ai_src_addr.is_null()
     {
-        // SAFETY: as above.
+        // SAFETY: The program states the length of its address.
         to.ai_src_addr = unsafe { copy(hints.ai_src_addr, hints.ai_src_len) }?;
         to.ai_src_len = hints.ai_src_len;
     }
@@ -176,7 +176,7 @@ export! {
         hints: *const AddrInfo,
         to: *mut *mut AddrInfo,
     ) -> c_int {
-        // SAFETY: null, or what the program wants.
+        // SAFETY: The program passes null or a valid structure.
         let hints = unsafe { hints.as_ref() };
         if to.is_null() || (node.is_null() && service.is_null() && hints.is_none()) {
             return Err(INVALID);
@@ -192,10 +192,10 @@ export! {
                 UNKNOWN
             });
         }
-        // SAFETY: names and hints are the program's.
+        // SAFETY: The program passes null or valid names and hints.
         match unsafe { found(node, service, hints) }? {
             Ok(found) => {
-                // SAFETY: not null, and the program's to be written.
+                // SAFETY: The pointer is not null, and the program lets this call write there.
                 unsafe { to.write(found) };
                 Ok(0)
             }
@@ -214,7 +214,8 @@ pub(super) unsafe fn found(
     hints: Option<&AddrInfo>,
 ) -> Result<Result<*mut AddrInfo, c_int>, Errno> {
     let found: *mut AddrInfo = room(size_of::<AddrInfo>())?;
-    // SAFETY: zeroed memory, made just now, for which all zeros mean nothing; the rest is the caller's promise.
+    // SAFETY: The memory was allocated above, and all zeros are a valid `AddrInfo`. The caller
+    // guarantees the rest.
     let code = unsafe { find(node, service, hints, &mut *found) };
     if code != Ok(0) {
         sprat_rdma_freeaddrinfo(found);
@@ -247,7 +248,7 @@ export! {
     /// Gives them back.
     plain fn sprat_rdma_freeaddrinfo(first: *mut AddrInfo) {
         let mut at = first;
-        // SAFETY: null, or what was given out; each piece is freed once.
+        // SAFETY: The pointer is null or a result of `rdma_getaddrinfo`; each piece is freed once.
         while let Some(info) = unsafe { at.as_ref() } {
             let pieces = [
                 info.ai_connect,
@@ -260,7 +261,8 @@ export! {
             ];
             at = info.ai_next;
             for piece in pieces {
-                // SAFETY: null, or memory of the C library's: programs put their own into it by its functions too.
+                // SAFETY: Each piece is null or was allocated by the C library: programs that add
+                // pieces of their own allocate them there too.
                 unsafe { libc::free(piece) };
             }
         }

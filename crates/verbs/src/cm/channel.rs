@@ -25,7 +25,7 @@ impl Channel {
     /// # Safety
     /// If it is not null, it is to a channel that is there and stays so while the reference is used.
     pub(super) unsafe fn to_use<'a>(channel: *mut Seen) -> Result<&'a Self, Errno> {
-        // SAFETY: the caller's promise; what is seen is the whole's first field.
+        // SAFETY: The caller guarantees it. C's structure is the first field of `Self`.
         let channel = unsafe { at(channel.cast::<Self>()) }?;
         if channel.engine.is_ours() { Ok(channel) } else { Err(INVALID) }
     }
@@ -50,13 +50,13 @@ pub(super) unsafe fn destroy(channel: *mut Seen) {
     if channel.is_null() {
         return;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: The caller guarantees it.
     let channel = unsafe { Box::from_raw(channel.cast::<Channel>()) };
     if !channel.engine.is_ours() {
         // What a parent has made is not touched; the descriptor is this process's own copy, and closed all the same.
         let fd = channel.seen.fd;
         std::mem::forget(channel);
-        // SAFETY: a descriptor that nobody uses any more.
+        // SAFETY: Nothing uses the descriptor any more.
         unsafe { libc::close(fd) };
     }
 }
@@ -71,7 +71,7 @@ export! {
 export! {
     /// Gives it back. Ids that are left tell nobody any more.
     plain fn sprat_rdma_destroy_event_channel(channel: *mut Seen) {
-        // SAFETY: null, or a channel that the program gives back.
+        // SAFETY: The program passes null or a channel that it does not use afterwards.
         unsafe { destroy(channel) };
         Ok(())
     }

@@ -48,9 +48,9 @@ impl Terms {
     /// # Safety
     /// The parameters, if they are not null, and their private data are there.
     unsafe fn new(id: *mut Seen, param: *const ConnParam, state: &State) -> Result<Self, Errno> {
-        // SAFETY: the caller's promise.
+        // SAFETY: The caller guarantees it.
         let param = unsafe { param.as_ref() };
-        // SAFETY: an id that is there, whose queue pair is, if it has one.
+        // SAFETY: The id is alive, and its queue pair is null or alive.
         let pair = unsafe { PairObject::from_seen((*id).qp) }.ok();
         let own = pair.map(|pair| pair.pair.number().0);
         let timer = pair.map_or(0, PairObject::min_rnr_timer);
@@ -66,7 +66,7 @@ impl Terms {
             && !param.private_data.is_null()
         {
             let len = usize::from(param.private_data_len);
-            // SAFETY: the caller's promise.
+            // SAFETY: The caller guarantees it.
             private_data
                 .extend_from_slice(unsafe { std::slice::from_raw_parts(param.private_data, len) });
         }
@@ -95,7 +95,7 @@ fn hold_ns(to: IpAddr) -> u64 {
 }
 
 fn connect(id: &Id, terms: Terms, state: &mut State) -> Result<(), Errno> {
-    // SAFETY: the id is there, and its address was resolved.
+    // SAFETY: The id is alive, and its address was resolved.
     let to = unsafe { address::read((&raw const (*id.seen()).route.addr.destination).cast()) }?;
     if state.from.is_none() && state.options.traffic_class.is_some() {
         let options = sprat::verbs::SocketOptions { connects: true, ..state.options };
@@ -150,10 +150,10 @@ fn accept(id: &Id, terms: Terms, state: &mut State) -> Result<(), Errno> {
 export! {
     /// Asks for a connection. An event says what came of it.
     minus fn sprat_rdma_connect(id: *mut Seen, param: *mut ConnParam) -> c_int {
-        // SAFETY: null, or an id that is there.
+        // SAFETY: The program passes null or a live id.
         let own = unsafe { Id::to_use(id) }?;
         let mut state = own.state();
-        // SAFETY: null, or parameters that are there.
+        // SAFETY: The program passes null or valid parameters.
         let terms = unsafe { Terms::new(id, param, &state) }?;
         if !matches!(state.stage, Stage::Routed) {
             return Err(INVALID);
@@ -167,7 +167,7 @@ export! {
 
     /// Has peers ask at its address; at most `backlog` of them wait until their events are fetched.
     minus fn sprat_rdma_listen(id: *mut Seen, backlog: c_int) -> c_int {
-        // SAFETY: null, or an id that is there.
+        // SAFETY: The program passes null or a live id.
         let own = unsafe { Id::to_use(id) }?;
         let mut state = own.state();
         if matches!(state.stage, Stage::Idle) {
@@ -192,10 +192,10 @@ export! {
 
     /// Accepts a peer who has asked. An event says when the connection is there.
     minus fn sprat_rdma_accept(id: *mut Seen, param: *mut ConnParam) -> c_int {
-        // SAFETY: null, or an id that is there.
+        // SAFETY: The program passes null or a live id.
         let own = unsafe { Id::to_use(id) }?;
         let mut state = own.state();
-        // SAFETY: null, or parameters that are there.
+        // SAFETY: The program passes null or valid parameters.
         let terms = unsafe { Terms::new(id, param, &state) }?;
         if !matches!(state.stage, Stage::Asked(_)) {
             return Err(INVALID);
@@ -208,19 +208,19 @@ export! {
 
     /// Refuses a peer who has asked.
     minus fn sprat_rdma_reject(id: *mut Seen, private_data: *const c_void, octets: u8) -> c_int {
-        // SAFETY: null, or an id that is there, and as many octets as is said.
+        // SAFETY: The program passes null or a live id, and states the length of its data.
         unsafe { reject(id, private_data, octets) }
     }
 
     /// The same, for what the drivers of both sides do not have in common.
     minus fn sprat_rdma_reject_ece(id: *mut Seen, private_data: *const c_void, octets: u8) -> c_int {
-        // SAFETY: as above.
+        // SAFETY: The program passes null or a live id, and states the length of its data.
         unsafe { reject(id, private_data, octets) }
     }
 
     /// Ends the connection after everything that was posted has been sent. An event says when.
     minus fn sprat_rdma_disconnect(id: *mut Seen) -> c_int {
-        // SAFETY: null, or an id that is there.
+        // SAFETY: The program passes null or a live id.
         let own = unsafe { Id::to_use(id) }?;
         let over = match own.state().stage {
             Stage::Connecting | Stage::Connected => false,
@@ -238,9 +238,9 @@ export! {
     /// For who asks with a queue pair of the program's: on InfiniBand he says so that it is ready, here the engine has done
     /// it, which is no reason to have a program fail that must work on both.
     minus fn sprat_rdma_establish(id: *mut Seen) -> c_int {
-        // SAFETY: null, or an id that is there.
+        // SAFETY: The program passes null or a live id.
         let own = unsafe { Id::to_use(id) }?;
-        // SAFETY: the id is there.
+        // SAFETY: The id is alive.
         let has_pair = unsafe { !(*own.seen()).qp.is_null() };
         if has_pair || !matches!(own.state().stage, Stage::Connected) {
             return Err(INVALID);
@@ -250,7 +250,7 @@ export! {
 
     /// That a message came before the connection was there, the engine sees itself.
     minus fn sprat_rdma_notify(id: *mut Seen, _event: c_int) -> c_int {
-        // SAFETY: null, or an id that is there.
+        // SAFETY: The program passes null or a live id.
         match unsafe { Id::to_use(id) }?.state().stage {
             Stage::Connecting | Stage::Connected | Stage::Over | Stage::Asked(_) => Ok(0),
             _ => Err(INVALID),
@@ -261,7 +261,7 @@ export! {
 /// # Safety
 /// If they are not null: an id that is there, and as many octets as is said.
 unsafe fn reject(id: *mut Seen, private_data: *const c_void, octets: u8) -> Result<c_int, Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: The caller guarantees it.
     let own = unsafe { Id::to_use(id) }?;
     let mut state = own.state();
     if !matches!(state.stage, Stage::Asked(_)) {
@@ -273,7 +273,7 @@ unsafe fn reject(id: *mut Seen, private_data: *const c_void, octets: u8) -> Resu
     let said = if private_data.is_null() {
         &[]
     } else {
-        // SAFETY: the caller's promise.
+        // SAFETY: The caller guarantees it.
         unsafe { std::slice::from_raw_parts(private_data.cast::<u8>(), octets.into()) }
     };
     log!(Info, "refuses {}, with {} octets of private data", request.peer(), said.len());
@@ -285,7 +285,7 @@ unsafe fn reject(id: *mut Seen, private_data: *const c_void, octets: u8) -> Resu
 export! {
     /// Waits for a peer who asks at a listener that has a channel of its own, and returns its id.
     minus fn sprat_rdma_get_request(listener: *mut Seen, to: *mut *mut Seen) -> c_int {
-        // SAFETY: null, or a listener that is there.
+        // SAFETY: The program passes null or a live listener.
         let own = unsafe { Id::to_use(listener) }?;
         let pairs = {
             let state = own.state();
@@ -294,21 +294,21 @@ export! {
             }
             state.pairs
         };
-        // SAFETY: the listener is there, and so is its own channel.
+        // SAFETY: The listener and its private channel are alive.
         let next = unsafe {
             event::acknowledge(std::mem::replace(&mut (*listener).event, std::ptr::null_mut()));
             await_next(super::channel::Channel::to_use((*listener).channel)?)?
         };
-        // SAFETY: the event was given just now.
+        // SAFETY: The event was delivered above.
         let taken = unsafe { take(listener, next, pairs) };
         match taken {
             Ok(id) => {
-                // SAFETY: not null, and the program's to be written.
+                // SAFETY: The pointer is not null, and the program lets this call write there.
                 unsafe { put(to, id) }?;
                 Ok(0)
             }
             Err(error) => {
-                // SAFETY: as above: it is acknowledged with the next.
+                // SAFETY: The listener is alive; the next call acknowledges the event.
                 unsafe { (*listener).event = next };
                 Err(error)
             }
@@ -325,7 +325,7 @@ unsafe fn take(
     event: *mut Event,
     pairs: Option<crate::abi::attr::QpInit>,
 ) -> Result<*mut Seen, Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: The caller guarantees it.
     unsafe {
         event::outcome(event)?;
         if !event::asks(event) {
@@ -343,9 +343,9 @@ unsafe fn take(
 export! {
     /// What the driver of this side would have; nothing comes of it.
     minus fn sprat_rdma_set_local_ece(id: *mut Seen, ece: *mut Ece) -> c_int {
-        // SAFETY: null, or an id that is there, and what the program wants.
+        // SAFETY: The program passes null or a live id, and null or valid structures.
         let (own, ece) = unsafe { (Id::to_use(id)?, at(ece)?) };
-        // SAFETY: the id is there.
+        // SAFETY: The id is alive.
         let has_pair = unsafe { !(*own.seen()).qp.is_null() };
         if has_pair || ece.vendor_id == 0 || ece.comp_mask != 0 {
             return Err(INVALID);
@@ -355,9 +355,9 @@ export! {
 
     /// What the driver of the peer's side would have: iWARP has no words for it.
     minus fn sprat_rdma_get_remote_ece(id: *mut Seen, ece: *mut Ece) -> c_int {
-        // SAFETY: null, or an id that is there.
+        // SAFETY: The program passes null or a live id.
         let own = unsafe { Id::to_use(id) }?;
-        // SAFETY: the id is there; null, or room for the answer.
+        // SAFETY: The id is alive. The program passes null or memory that it lets this call write.
         unsafe {
             if !(*own.seen()).qp.is_null() {
                 return Err(INVALID);

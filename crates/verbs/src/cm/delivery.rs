@@ -48,17 +48,17 @@ fn of_connection(connection: Connection) -> Option<What> {
 /// The id of a peer who asks.
 fn asked(listener: &Id, request: ConnectRequest) -> Result<(*mut SeenId, What), Errno> {
     let seen = listener.seen();
-    // SAFETY: the listener is there, as long as this event is not acknowledged.
+    // SAFETY: The listener stays allocated until this event is acknowledged.
     let (channel, context, ps, kind) =
         unsafe { ((*seen).channel, (*seen).context, (*seen).ps, (*seen).qp_type) };
     let channel = if listener.state().waits { std::ptr::null_mut() } else { channel };
     let new = Id::create(channel, context, ps, kind)?;
-    // SAFETY: made just now.
+    // SAFETY: The id was created above.
     let id = unsafe { Id::to_use(new) }?;
     let (local, peer) = (request.local(), request.peer());
     if let Err(error) = id.takes_device(local) {
         drop(request);
-        // SAFETY: as above; nobody else knows it.
+        // SAFETY: The id was created above, and no other reference exists.
         unsafe { id::destroy(new) }?;
         return Err(error);
     }
@@ -80,7 +80,7 @@ fn follows(id: &Id, event: c_int) {
     id.state().stage = if event == ESTABLISHED { Stage::Connected } else { Stage::Over };
     let Some(pair) = id.id.pair() else { return };
     id.engine.qps.find(pair.0, |qp| {
-        // SAFETY: who destroys a queue pair takes it out of the directory first, which is not possible now.
+        // SAFETY: A queue pair leaves the directory, which is locked now, before it is freed.
         unsafe {
             let own = &*qp.cast::<Qp>();
             if event == REJECTED {
@@ -99,7 +99,7 @@ pub(super) fn next(channel: &Channel) -> Result<*mut Seen, Errno> {
     loop {
         log::refused(channel.engine);
         let (key, news) = channel.channel.read()?;
-        // SAFETY: these news are not acknowledged yet.
+        // SAFETY: The id stays allocated until this event is acknowledged.
         let id = unsafe { Id::of_key(key) };
         let given = match news {
             News::Own(words) => {
@@ -146,7 +146,7 @@ pub(super) fn completes(id: &Id) -> Result<(), Errno> {
     if !id.state().waits {
         return Ok(());
     }
-    // SAFETY: the id is there, and so is its own channel.
+    // SAFETY: The id and its private channel are alive.
     unsafe {
         let last = std::mem::replace(&mut (*id.seen()).event, std::ptr::null_mut());
         event::acknowledge(last);
@@ -159,12 +159,12 @@ pub(super) fn completes(id: &Id) -> Result<(), Errno> {
 export! {
     /// The next event of a channel; waits for one unless the descriptor was made non-blocking.
     waits fn sprat_rdma_get_cm_event(channel: *mut EventChannel, event: *mut *mut Seen) -> c_int {
-        // SAFETY: null, or a channel that is there during this call.
+        // SAFETY: The program passes null or a live channel.
         let channel = unsafe { Channel::to_use(channel) }?;
         if event.is_null() {
             return Err(INVALID);
         }
-        // SAFETY: not null, and the program's to be written.
+        // SAFETY: The pointer is not null, and the program lets this call write there.
         unsafe { put(event, next(channel)?) }?;
         Ok(0)
     }
@@ -173,7 +173,7 @@ export! {
 export! {
     /// Puts an event of the program's own behind those of an id that wait.
     minus fn sprat_rdma_write_cm_event(id: *mut SeenId, event: c_int, status: c_int, argument: u64) -> c_int {
-        // SAFETY: null, or an id that is there.
+        // SAFETY: The program passes null or a live id.
         let id = unsafe { Id::to_use(id) }?;
         if event != USER {
             return Err(INVALID);

@@ -92,7 +92,7 @@ export! {
         let contexts = devices()?.into_iter().map(context).collect::<Result<Vec<_>, _>>()?;
         let list = array(&contexts)?;
         if !count.is_null() {
-            // SAFETY: not null, so it is to an int that is the caller's to be written.
+            // SAFETY: The pointer is not null, and the program lets this call write there.
             unsafe { put(count, contexts.len() as c_int) }?;
         }
         Ok(list)

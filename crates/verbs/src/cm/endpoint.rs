@@ -30,14 +30,14 @@ unsafe fn furnish(
     pd: *mut Pd,
     init: *mut QpInit,
 ) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: The caller guarantees it.
     let init = unsafe { init.as_mut() };
-    // SAFETY: as above.
+    // SAFETY: The caller guarantees it.
     let own = unsafe { Id::to_use(id) }?;
     if wanted.ai_flags & PASSIVE != 0 {
         answered(sprat_rdma_bind_addr(id, wanted.ai_src_addr))?;
         if !pd.is_null() {
-            // SAFETY: as above.
+            // SAFETY: The id is alive, and programs do not write this field.
             unsafe { (*id).pd = pd };
         }
         own.state().pairs = init.map(|init| QpInit { qp_type: wanted.ai_qp_type, ..*init });
@@ -47,14 +47,14 @@ unsafe fn furnish(
     answered(sprat_rdma_resolve_route(id, TIMEOUT_MS))?;
     if let Some(init) = init {
         init.qp_type = wanted.ai_qp_type;
-        // SAFETY: as above.
+        // SAFETY: The caller guarantees it.
         unsafe { create_pair(id, pd, init) }?;
     }
     if wanted.ai_connect_len > MOST_PRIVATE {
         return Err(INVALID);
     }
     if !wanted.ai_connect.is_null() {
-        // SAFETY: as long as is said.
+        // SAFETY: The program states the length of its memory.
         let greeting = unsafe {
             std::slice::from_raw_parts(wanted.ai_connect.cast::<u8>(), wanted.ai_connect_len)
         };
@@ -66,7 +66,7 @@ unsafe fn furnish(
 /// # Safety
 /// The id is there, and the program gives it back.
 unsafe fn destroy(id: *mut Seen) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: The caller guarantees it.
     unsafe {
         id.as_ref().ok_or(INVALID)?;
         queues::destroy_pair(id);
@@ -83,20 +83,20 @@ export! {
         pd: *mut Pd,
         init: *mut QpInit,
     ) -> c_int {
-        // SAFETY: null, or what `rdma_getaddrinfo` gave.
+        // SAFETY: The program passes null or a result of `rdma_getaddrinfo`.
         let wanted = unsafe { at(wanted) }?;
         if to.is_null() {
             return Err(INVALID);
         }
         let null = std::ptr::null_mut();
         let id = id::create(null, null.cast(), wanted.ai_port_space, wanted.ai_qp_type)?;
-        // SAFETY: made just now; the others are the program's.
+        // SAFETY: The id was created above; the program passes null or valid structures.
         if let Err(why) = unsafe { furnish(id, wanted, pd, init) } {
-            // SAFETY: nobody else knows it.
+            // SAFETY: No other reference to the id exists.
             let _ = unsafe { destroy(id) };
             return Err(why);
         }
-        // SAFETY: not null, and the program's to be written.
+        // SAFETY: The pointer is not null, and the program lets this call write there.
         unsafe { put(to, id) }?;
         Ok(0)
     }
@@ -105,7 +105,7 @@ export! {
 export! {
     /// Gives it back with everything that was made for it.
     plain fn sprat_rdma_destroy_ep(id: *mut Seen) {
-        // SAFETY: null, or an id that the program gives back.
+        // SAFETY: The program passes null or an id that it does not use afterwards.
         unsafe { destroy(id) }
     }
 }

@@ -95,14 +95,14 @@ pub(super) fn give(of: &Acks, id: *mut SeenId, listener: *mut SeenId, what: &Wha
         text::connection_event(what.event),
         what.status
     );
-    // SAFETY: a structure of numbers and pointers, for which all zeros mean nothing.
+    // SAFETY: All zeros are a valid value of a structure of numbers and pointers.
     let zeros: Seen = unsafe { std::mem::zeroed() };
     let seen = Seen { id, listen_id: listener, event: what.event, status: what.status, ..zeros };
     let event = Box::into_raw(Box::new(Event { seen, of, private_data: [0; MOST_PRIVATE] }));
     let len = what.private_data.len().min(MOST_PRIVATE);
-    // SAFETY: the event was made just now, and nobody else knows it.
+    // SAFETY: The event was allocated above, and no other reference exists.
     unsafe { (&mut (*event).private_data)[..len].copy_from_slice(&what.private_data[..len]) };
-    // SAFETY: as above; an address alone.
+    // SAFETY: The event was allocated above; only an address is taken.
     let place = unsafe { &raw const (*event).private_data };
     let private_data = if len == 0 { std::ptr::null() } else { place.cast() };
     let param = ConnParam {
@@ -116,7 +116,8 @@ pub(super) fn give(of: &Acks, id: *mut SeenId, listener: *mut SeenId, what: &Wha
         srq: 0,
         qp_num: 0,
     };
-    // SAFETY: as above; the parameters are a union, whose largest side has the place.
+    // SAFETY: The event was allocated above. The field has room for the largest member of C's
+    // union.
     unsafe {
         let place = &raw mut (*event).seen.param;
         if what.event == USER {
@@ -136,7 +137,7 @@ pub(super) fn give(of: &Acks, id: *mut SeenId, listener: *mut SeenId, what: &Wha
 /// # Safety
 /// The event was given and is not acknowledged.
 pub(super) unsafe fn outcome(event: *const Seen) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: The caller guarantees it.
     let (event, status) = unsafe { ((*event).event, (*event).status) };
     match (event, status) {
         (_, 0) => Ok(()),
@@ -150,7 +151,7 @@ pub(super) unsafe fn outcome(event: *const Seen) -> Result<(), Errno> {
 /// # Safety
 /// The event was given and is not acknowledged.
 pub(super) unsafe fn asks(event: *const Seen) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: The caller guarantees it.
     unsafe { (*event).event == CONNECT_REQUEST }
 }
 
@@ -162,9 +163,9 @@ pub(super) unsafe fn acknowledge(event: *mut Seen) {
     if event.is_null() {
         return;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: The caller guarantees it.
     let event = unsafe { Box::from_raw(event.cast::<Event>()) };
-    // SAFETY: its id is there until this is counted.
+    // SAFETY: The id waits for this acknowledgement before it is freed.
     unsafe { (*event.of).ack(1) };
 }
 
@@ -174,7 +175,7 @@ export! {
         if event.is_null() {
             return Err(INVALID);
         }
-        // SAFETY: not null, so it is to an event that the program gives back.
+        // SAFETY: The pointer is not null, and the program returns an event that it received.
         unsafe { acknowledge(event) };
         Ok(0)
     }

@@ -98,7 +98,7 @@ impl Id {
     /// # Safety
     /// If it is not null, it is to an id that is there and stays so while the reference is used.
     pub(super) unsafe fn to_use<'a>(id: *mut Seen) -> Result<&'a Self, Errno> {
-        // SAFETY: the caller's promise; what is seen is the whole's first field.
+        // SAFETY: The caller guarantees it. C's structure is the first field of `Self`.
         let id = unsafe { at(id.cast::<Self>()) }?;
         if id.engine.is_ours() { Ok(id) } else { Err(INVALID) }
     }
@@ -108,7 +108,7 @@ impl Id {
     /// # Safety
     /// The key came with news that were not acknowledged yet: so long the id stays.
     pub(super) unsafe fn of_key<'a>(key: u64) -> &'a Self {
-        // SAFETY: the caller's promise; the address was exposed when the id was made.
+        // SAFETY: The caller guarantees it. The address was exposed when the id was created.
         unsafe { &*std::ptr::with_exposed_provenance::<Self>(key as usize) }
     }
 
@@ -124,9 +124,9 @@ impl Id {
     ) -> Result<*mut Seen, Errno> {
         let waits = channel.is_null();
         let at = if waits { channel::create()? } else { channel };
-        // SAFETY: a channel of the program's, or the one made just now.
+        // SAFETY: The channel is one that the program passed, or the one created above.
         let own = unsafe { Channel::to_use(at) }?;
-        // SAFETY: a structure of numbers and pointers, for which all zeros mean nothing.
+        // SAFETY: All zeros are a valid value of a structure of numbers and pointers.
         let zeros: Seen = unsafe { std::mem::zeroed() };
         let seen = Seen { channel: at, context, ps, qp_type: kind, ..zeros };
         let place = Box::into_raw(Box::<Self>::new_uninit());
@@ -147,7 +147,7 @@ impl Id {
                 lookup: Lookup::None,
             }),
         };
-        // SAFETY: memory for it, made just now and known to nobody.
+        // SAFETY: The memory was allocated above for an `Id`, and no other reference exists.
         unsafe { (*place).write(id) };
         Ok(place.cast())
     }
@@ -163,11 +163,11 @@ impl Id {
 
     /// Writes both ends of the way where the program looks for them.
     pub(super) fn show_route(&self, from: Option<SocketAddr>, to: Option<SocketAddr>) {
-        // SAFETY: the id is there, and these fields are ours to be written.
+        // SAFETY: The id is alive, and programs do not write these fields.
         let addr = unsafe { &raw mut (*self.seen()).route.addr };
         for (at, which) in [(from, 0), (to, 1)] {
             if let Some(at) = at {
-                // SAFETY: as above; both are as large as any address.
+                // SAFETY: The id is alive, and both fields have room for any address.
                 unsafe {
                     let storage = if which == 0 {
                         &raw mut (*addr).source
@@ -187,7 +187,7 @@ impl Id {
     pub(super) fn takes_device(&self, own: SocketAddr) -> Result<(), Errno> {
         let (context, pd) = devices::of(own.ip())?;
         let seen = self.seen();
-        // SAFETY: the id is there, and these fields are ours to be written.
+        // SAFETY: The id is alive, and programs do not write these fields.
         unsafe {
             (*seen).verbs = context;
             (*seen).port_num = PORT;
@@ -212,31 +212,31 @@ export! {
             return Err(INVALID);
         }
         let id = create(channel, context, ps, RC)?;
-        // SAFETY: not null, and the program's to be written.
+        // SAFETY: The pointer is not null, and the program lets this call write there.
         unsafe { put(to, id) }?;
         Ok(0)
     }
 
     /// Ends it and whatever it has begun. Waits until all its events that the program was given are acknowledged.
     minus fn sprat_rdma_destroy_id(id: *mut Seen) -> c_int {
-        // SAFETY: null, or an id that the program gives back.
+        // SAFETY: The program passes null or an id that it does not use afterwards.
         unsafe { destroy(id) }?;
         Ok(0)
     }
 
     /// Has its events, those that wait too, arrive at another channel, or at one of its own.
     minus fn sprat_rdma_migrate_id(id: *mut Seen, channel: *mut EventChannel) -> c_int {
-        // SAFETY: null, or an id that is there.
+        // SAFETY: The program passes null or a live id.
         let own = unsafe { Id::to_use(id) }?;
         let (waited, waits) = (own.state().waits, channel.is_null());
         if waited && waits {
             return Err(INVALID);
         }
         let to = if waits { channel::create()? } else { channel };
-        // SAFETY: a channel of the program's, or the one made just now.
+        // SAFETY: The channel is one that the program passed, or the one created above.
         let there = unsafe { Channel::to_use(to) }?;
         let told = own.id.migrate(&there.channel);
-        // SAFETY: the id is there; the channel of its own is used by nobody else.
+        // SAFETY: The id is alive, and nothing else uses its private channel.
         unsafe {
             let from = std::mem::replace(&mut (*id).channel, to);
             if waited {
@@ -258,7 +258,7 @@ export! {
         value: *mut c_void,
         octets: usize,
     ) -> c_int {
-        // SAFETY: null, or an id that is there.
+        // SAFETY: The program passes null or a live id.
         let own = unsafe { Id::to_use(id) }?;
         let wanted = match (level, name) {
             _ if value.is_null() && octets > 0 => return Err(Errno(libc::EFAULT)),
@@ -274,10 +274,11 @@ export! {
         let mut state = own.state();
         let fresh = matches!(state.stage, Stage::Idle);
         match name {
-            // SAFETY: not null, so it is to as many octets as is said.
+            // SAFETY: The pointer is not null, and the program states the length of its memory.
             TOS => state.options.traffic_class = Some(unsafe { value.cast::<u8>().read() }),
             ONLY_V6 if fresh => {
-                // SAFETY: as above; the program's number may lie anywhere.
+                // SAFETY: The pointer is not null, and the program states the length of its memory.
+                // The read needs no alignment.
                 state.options.v6_only = unsafe { value.cast::<c_int>().read_unaligned() } != 0;
             }
             REUSE if !matches!(state.stage, Stage::Listening) => {}
@@ -313,25 +314,26 @@ pub(super) fn create(
 /// # Safety
 /// If it is not null, the program gives it back and uses it no more.
 pub(super) unsafe fn destroy(id: *mut Seen) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: The caller guarantees it.
     let own = unsafe { at(id.cast::<Id>()) }?;
     let ours = own.engine.is_ours();
     if ours {
         let told = own.id.end();
-        // SAFETY: the id is there; the event is of it and was not acknowledged.
+        // SAFETY: The id is alive, and its event is null or not acknowledged.
         unsafe { event::acknowledge(std::mem::replace(&mut (*id).event, std::ptr::null_mut())) };
         own.acks.wait_for(told);
     }
-    // SAFETY: as above.
+    // SAFETY: The id is alive.
     let channel = if own.state().waits { unsafe { (*id).channel } } else { std::ptr::null_mut() };
-    // SAFETY: the pointer that was given up when it was made; no event of it is left.
+    // SAFETY: The constructor leaked this pointer to the program, and no event refers to the id any
+    // more.
     let own = unsafe { Box::from_raw(id.cast::<Id>()) };
     if ours {
         drop(own)
     } else {
         std::mem::forget(own)
     }
-    // SAFETY: null, or the id's own, which nobody else uses.
+    // SAFETY: The channel is null or belongs to this id alone.
     unsafe { channel::destroy(channel) };
     Ok(())
 }

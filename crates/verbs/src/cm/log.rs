@@ -13,9 +13,9 @@ use crate::log::log;
 /// Both ends of an id's way, as far as they are known.
 fn ends(id: &Id) -> (Option<SocketAddr>, Option<SocketAddr>) {
     let seen = id.seen();
-    // SAFETY: the id is there; both are as large as any address, and copied.
+    // SAFETY: The id is alive. Both fields have room for any address and are copied.
     let (from, to) = unsafe { ((*seen).route.addr.source, (*seen).route.addr.destination) };
-    // SAFETY: local variables.
+    // SAFETY: Both pointers are to local variables.
     unsafe {
         (address::read((&raw const from).cast()).ok(), address::read((&raw const to).cast()).ok())
     }

@@ -18,7 +18,7 @@ export! {
         service: *const c_char,
         hints: *const AddrInfo,
     ) -> c_int {
-        // SAFETY: null, or an id that is there, and what the program wants.
+        // SAFETY: The program passes null or a live id, and null or valid structures.
         let (own, hints) = unsafe { (Id::to_use(id)?, hints.as_ref()) };
         {
             let mut state = own.state();
@@ -27,7 +27,7 @@ export! {
             }
             state.lookup = Lookup::UnderWay;
         }
-        // SAFETY: as above.
+        // SAFETY: The program passes null or valid names and hints.
         let done = unsafe { asked(node, service, hints) };
         own.state().lookup = done.as_ref().map_or(Lookup::None, |found| Lookup::Found(*found));
         done?;
@@ -38,7 +38,7 @@ export! {
 
     /// Gives out the addresses that were asked for, once.
     minus fn sprat_rdma_query_addrinfo(id: *mut Seen, to: *mut *mut AddrInfo) -> c_int {
-        // SAFETY: null, or an id that is there.
+        // SAFETY: The program passes null or a live id.
         let own = unsafe { Id::to_use(id) }?;
         if to.is_null() {
             return Err(INVALID);
@@ -47,7 +47,7 @@ export! {
         let Lookup::Found(found) = state.lookup else { return Err(UNKNOWN) };
         // The program frees them from now on.
         std::mem::forget(std::mem::replace(&mut state.lookup, Lookup::None));
-        // SAFETY: not null, and the program's to be written.
+        // SAFETY: The pointer is not null, and the program lets this call write there.
         unsafe { put(to, found) }?;
         Ok(0)
     }
@@ -73,7 +73,7 @@ unsafe fn asked(
     if node.is_null() && service.is_null() && hints.is_none() {
         return Err(INVALID);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: The caller guarantees it.
     unsafe { found(node, service, hints) }?.map_err(|code| match code {
         libc::EAI_SYSTEM => std::io::Error::last_os_error().into(),
         code => Errno(code),

@@ -39,7 +39,7 @@ fn errno() -> Errno {
 /// # Safety
 /// The id is there.
 unsafe fn create_queue(id: *mut Seen, depth: u32) -> Result<(*mut CompChannel, *mut Cq), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: The caller guarantees it.
     let context = unsafe { (*id).verbs };
     let channel = ibv_create_comp_channel(context);
     if channel.is_null() {
@@ -59,7 +59,7 @@ unsafe fn create_queue(id: *mut Seen, depth: u32) -> Result<(*mut CompChannel, *
 /// # Safety
 /// The id is there.
 unsafe fn create_queues(id: *mut Seen, send: u32, recv: u32) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: The caller guarantees it.
     unsafe {
         if recv > 0 {
             ((*id).recv_cq_channel, (*id).recv_cq) = create_queue(id, recv)?;
@@ -82,7 +82,8 @@ unsafe fn create_queues(id: *mut Seen, send: u32, recv: u32) -> Result<(), Errno
 /// # Safety
 /// The id is there, and nobody uses its queues any more.
 unsafe fn destroy_queues(id: *mut Seen) {
-    // SAFETY: the caller's promise; each is given back once, and forgotten.
+    // SAFETY: The caller guarantees it. Each object is destroyed once, and its pointer is set to
+    // null.
     unsafe {
         for cq in [&raw mut (*id).send_cq, &raw mut (*id).recv_cq] {
             if !(*cq).is_null() {
@@ -104,7 +105,7 @@ unsafe fn destroy_queues(id: *mut Seen) {
 /// # Safety
 /// The id is there, and what the program wants is its own.
 unsafe fn create(id: *mut Seen, init: &mut QpInitEx) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: The caller guarantees it.
     let seen = unsafe { &mut *id };
     if !seen.qp.is_null() || seen.verbs.is_null() {
         return Err(INVALID);
@@ -112,7 +113,7 @@ unsafe fn create(id: *mut Seen, init: &mut QpInitEx) -> Result<(), Errno> {
     if init.comp_mask & QP_PD == 0 || init.pd.is_null() {
         init.comp_mask |= QP_PD;
         init.pd = seen.pd;
-    // SAFETY: not null, so it is to a domain that is allocated.
+    // SAFETY: The pointer is not null, and the program passes a live domain.
     } else if unsafe { (*init.pd).context } != seen.verbs {
         return Err(INVALID);
     }
@@ -128,7 +129,7 @@ unsafe fn create(id: *mut Seen, init: &mut QpInitEx) -> Result<(), Errno> {
         own(seen.send_cq, init.send_cq, init.cap.max_send_wr),
         own(seen.recv_cq, init.recv_cq, init.cap.max_recv_wr),
     );
-    // SAFETY: the caller's promise.
+    // SAFETY: The caller guarantees it.
     unsafe { create_queues(id, send, recv) }?;
     let had = (init.send_cq, init.recv_cq);
     init.send_cq = if had.0.is_null() { seen.send_cq } else { had.0 };
@@ -139,11 +140,11 @@ unsafe fn create(id: *mut Seen, init: &mut QpInitEx) -> Result<(), Errno> {
     let pair = create_ex(seen.verbs, init);
     if pair.is_null() {
         let why = errno();
-        // SAFETY: the caller's promise; no queue pair uses them.
+        // SAFETY: The caller guarantees it, and no queue pair uses the queues.
         unsafe { destroy_queues(id) };
         return Err(why);
     }
-    // SAFETY: a structure of numbers alone, for which all zeros mean nothing.
+    // SAFETY: All zeros are a valid value of a structure of numbers.
     let mut attr =
         QpAttr { qp_state: INIT, qp_access_flags: REMOTE, ..unsafe { std::mem::zeroed() } };
     ibv_modify_qp(pair, &raw mut attr, STATE | ACCESS);
@@ -164,7 +165,7 @@ pub(super) unsafe fn create_pair(
     pd: *mut Pd,
     init: &mut QpInit,
 ) -> Result<(), Errno> {
-    // SAFETY: a structure of numbers and pointers, for which all zeros mean nothing.
+    // SAFETY: All zeros are a valid value of a structure of numbers and pointers.
     let zeros: QpInitEx = unsafe { std::mem::zeroed() };
     let QpInit { qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all } = *init;
     let mut wanted = QpInitEx {
@@ -179,7 +180,7 @@ pub(super) unsafe fn create_pair(
         pd,
         ..zeros
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: The caller guarantees it.
     let created = unsafe { create(id, &mut wanted) };
     let QpInitEx { send_cq, recv_cq, srq, cap, .. } = wanted;
     *init = QpInit { send_cq, recv_cq, srq, cap, ..*init };
@@ -189,7 +190,8 @@ pub(super) unsafe fn create_pair(
 export! {
     /// A queue pair for the id; without queues of the program's it gets some, and without a domain the device's.
     minus fn sprat_rdma_create_qp(id: *mut Seen, pd: *mut Pd, init: *mut QpInit) -> c_int {
-        // SAFETY: null, or an id that is there, and what the program wants, which is its own.
+        // SAFETY: The program passes null or a live id, and null or a valid structure that no other
+        // thread uses.
         unsafe {
             Id::to_use(id)?;
             create_pair(id, pd, init.as_mut().ok_or(INVALID)?)?;
@@ -199,7 +201,8 @@ export! {
 
     /// The same, with what came later.
     minus fn sprat_rdma_create_qp_ex(id: *mut Seen, init: *mut QpInitEx) -> c_int {
-        // SAFETY: as above.
+        // SAFETY: The program passes null or a live id, and null or a valid structure that no other
+        // thread uses.
         unsafe {
             Id::to_use(id)?;
             create(id, init.as_mut().ok_or(INVALID)?)?;
@@ -209,13 +212,13 @@ export! {
 
     /// A shared receive queue for the id.
     minus fn sprat_rdma_create_srq(id: *mut Seen, pd: *mut Pd, init: *mut SrqInit) -> c_int {
-        // SAFETY: null, or what the program wants, which is its own.
+        // SAFETY: The program passes null or a valid structure that no other thread uses.
         let init = unsafe { init.as_mut() }.ok_or(INVALID)?;
-        // SAFETY: a structure of numbers and pointers, for which all zeros mean nothing.
+        // SAFETY: All zeros are a valid value of a structure of numbers and pointers.
         let zeros: SrqInitEx = unsafe { std::mem::zeroed() };
         let SrqInit { srq_context, attr } = *init;
         let mut wanted = SrqInitEx { srq_context, attr, comp_mask: SRQ_TYPE | SRQ_PD, pd, ..zeros };
-        // SAFETY: null, or an id that is there.
+        // SAFETY: The program passes null or a live id.
         unsafe { create_shared(id, &mut wanted) }?;
         init.attr = wanted.attr;
         Ok(0)
@@ -223,7 +226,8 @@ export! {
 
     /// The same, with what came later.
     minus fn sprat_rdma_create_srq_ex(id: *mut Seen, init: *mut SrqInitEx) -> c_int {
-        // SAFETY: null, or an id that is there, and what the program wants, which is its own.
+        // SAFETY: The program passes null or a live id, and null or a valid structure that no other
+        // thread uses.
         unsafe { create_shared(id, init.as_mut().ok_or(INVALID)?) }?;
         Ok(0)
     }
@@ -231,9 +235,9 @@ export! {
     /// How a queue pair of the program's is to be changed on its way: as an iWARP card says, of whose states the engine sees
     /// to the last, so that nothing but the port is left of it.
     minus fn sprat_rdma_init_qp_attr(id: *mut Seen, attr: *mut QpAttr, mask: *mut c_int) -> c_int {
-        // SAFETY: null, or an id that is there, and what the program wants.
+        // SAFETY: The program passes null or a live id, and null or valid structures.
         let (own, wanted) = unsafe { (Id::to_use(id)?, at(attr)?.qp_state) };
-        // SAFETY: the id is there.
+        // SAFETY: The id is alive.
         let (device, port_num) = unsafe { ((*own.seen()).verbs, (*own.seen()).port_num) };
         if mask.is_null() || device.is_null() {
             return Err(INVALID);
@@ -249,9 +253,9 @@ export! {
             (false, RESET..=ERR) => (REMOTE, STATE | ACCESS),
             _ => return Err(INVALID),
         };
-        // SAFETY: a structure of numbers alone, for which all zeros mean nothing set.
+        // SAFETY: All zeros are a valid value of a structure of numbers.
         let zeros: QpAttr = unsafe { std::mem::zeroed() };
-        // SAFETY: null, or the program's to be written.
+        // SAFETY: The program passes null or memory that it lets this call write.
         unsafe {
             put(attr, QpAttr { qp_state: wanted, qp_access_flags: access, port_num, ..zeros })?;
             put(mask, changes | PORT)?;
@@ -263,9 +267,9 @@ export! {
 /// # Safety
 /// If it is not null, the id is there.
 unsafe fn create_shared(id: *mut Seen, init: &mut SrqInitEx) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: The caller guarantees it.
     unsafe { Id::to_use(id) }?;
-    // SAFETY: as above, and it is not null.
+    // SAFETY: The caller guarantees it, and the pointer is not null.
     let seen = unsafe { &mut *id };
     if init.comp_mask & SRQ_TYPE == 0 || seen.verbs.is_null() {
         return Err(INVALID);
@@ -290,7 +294,7 @@ unsafe fn create_shared(id: *mut Seen, init: &mut SrqInitEx) -> Result<(), Errno
 /// # Safety
 /// The id is there.
 pub(super) unsafe fn destroy_pair(id: *mut Seen) {
-    // SAFETY: the caller's promise.
+    // SAFETY: The caller guarantees it.
     unsafe {
         let pair = std::mem::replace(&mut (*id).qp, std::ptr::null_mut());
         if !pair.is_null() {
@@ -305,7 +309,7 @@ pub(super) unsafe fn destroy_pair(id: *mut Seen) {
 /// # Safety
 /// The id is there.
 pub(super) unsafe fn destroy_shared(id: *mut Seen) {
-    // SAFETY: the caller's promise.
+    // SAFETY: The caller guarantees it.
     unsafe {
         let queue = std::mem::replace(&mut (*id).srq, std::ptr::null_mut());
         if !queue.is_null() {
@@ -318,7 +322,7 @@ pub(super) unsafe fn destroy_shared(id: *mut Seen) {
 export! {
     /// Gives the id's queue pair back, and the queues that were made for it.
     plain fn sprat_rdma_destroy_qp(id: *mut Seen) {
-        // SAFETY: null, or an id that is there.
+        // SAFETY: The program passes null or a live id.
         unsafe {
             id.as_ref().ok_or(INVALID)?;
             destroy_pair(id);
@@ -328,7 +332,7 @@ export! {
 
     /// The same of its shared receive queue.
     plain fn sprat_rdma_destroy_srq(id: *mut Seen) {
-        // SAFETY: as above.
+        // SAFETY: The program passes null or a live id.
         unsafe {
             id.as_ref().ok_or(INVALID)?;
             destroy_shared(id);

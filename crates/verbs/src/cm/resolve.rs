@@ -54,7 +54,7 @@ fn source(from: Option<SocketAddr>, to: SocketAddr) -> Result<SocketAddr, Errno>
 export! {
     /// Gives the id an address of its own.
     minus fn sprat_rdma_bind_addr(id: *mut Seen, addr: *mut libc::sockaddr) -> c_int {
-        // SAFETY: null, or an id that is there, and an address of the program's.
+        // SAFETY: The program passes null or a live id, and null or a valid address.
         let (own, to) = unsafe { (Id::to_use(id)?, read(addr)?) };
         let mut state = own.state();
         if !matches!(state.stage, Stage::Idle) {
@@ -71,9 +71,9 @@ export! {
         to: *mut libc::sockaddr,
         _timeout_ms: c_int,
     ) -> c_int {
-        // SAFETY: null, or an id that is there, and addresses of the program's.
+        // SAFETY: The program passes null or a live id, and null or valid addresses.
         let (own, to) = unsafe { (Id::to_use(id)?, read(to)?) };
-        // SAFETY: as above.
+        // SAFETY: The pointer is not null, and the program passes a valid address.
         let from = if from.is_null() { None } else { Some(unsafe { read(from) }?) };
         resolve(own, from, to)?;
         completes(own)?;
@@ -82,7 +82,7 @@ export! {
 
     /// Finds the way to the address that was resolved: there is nothing to be found about it.
     minus fn sprat_rdma_resolve_route(id: *mut Seen, _timeout_ms: c_int) -> c_int {
-        // SAFETY: null, or an id that is there.
+        // SAFETY: The program passes null or a live id.
         let id = unsafe { Id::to_use(id) }?;
         let mut state = id.state();
         if !matches!(state.stage, Stage::Resolved) {
@@ -137,10 +137,10 @@ fn resolve(id: &Id, from: Option<SocketAddr>, to: SocketAddr) -> Result<(), Errn
 
 /// A port as C has it, in the order of the wire; 0 where there is no address.
 fn port(id: *mut Seen, of: impl FnOnce(&Seen) -> libc::sockaddr_storage) -> u16 {
-    // SAFETY: null, or an id that is there.
+    // SAFETY: The program passes null or a live id.
     let Some(seen) = (unsafe { id.as_ref() }) else { return 0 };
     let storage = of(seen);
-    // SAFETY: as long as any address, a local variable.
+    // SAFETY: The local variable has the size of the longest address.
     unsafe { read((&raw const storage).cast()) }.map_or(0, |address| address.port().to_be())
 }
 

@@ -26,7 +26,7 @@ fn create(
     channel: *mut CompChannel,
     vector: u32,
 ) -> Result<*mut Cq, Errno> {
-    // SAFETY: null, or a context that the program has open.
+    // SAFETY: The program passes null or an open context.
     let open = unsafe { Open::from_seen(context) }?;
     if !(1..=limits().completions).contains(&depth) || vector >= VECTORS {
         return Err(INVALID);
@@ -35,7 +35,7 @@ fn create(
     let queue = if channel.is_null() {
         engine.device.completion_queue(depth)
     } else {
-        // SAFETY: not null, so it is to a channel that is there.
+        // SAFETY: The pointer is not null, and the program passes a live channel.
         let channel = unsafe { Channel::from_seen(channel) }?;
         channel.of(engine)?.completion_queue(depth)
     };
@@ -59,7 +59,7 @@ fn create(
     engine.cqs.add(number, cq.cast());
     open.enter();
     if !channel.is_null() {
-        // SAFETY: as above.
+        // SAFETY: The pointer is not null, and the program passes a live channel.
         unsafe { Channel::from_seen(channel) }?.users.enter();
     }
     Ok(cq)
@@ -82,7 +82,7 @@ export! {
 export! {
     /// Another depth; `EINVAL` if more completions wait.
     code fn ibv_resize_cq(cq: *mut Seen, depth: c_int) {
-        // SAFETY: null, or a queue that is there.
+        // SAFETY: The program passes null or a live queue.
         let own = unsafe { Cq::from_seen(cq) }?;
         let depth = u32::try_from(depth).ok().filter(|depth| (1..=limits().completions).contains(depth));
         let depth = depth.ok_or(INVALID)?;
@@ -90,19 +90,19 @@ export! {
             return Err(INVALID);
         }
         own.queue.resize(depth).map_err(|_| INVALID)?;
-        // SAFETY: not null; a field that the program leaves to us.
+        // SAFETY: The pointer is not null, and programs do not write this field.
         unsafe { (*cq).cqe = depth as c_int };
         Ok(())
     }
 
     /// Gives it back; `EBUSY` while queue pairs complete here. Waits until all its events are acknowledged.
     code fn ibv_destroy_cq(cq: *mut Seen) {
-        // SAFETY: null, or a queue that is there.
+        // SAFETY: The program passes null or a live queue.
         let own = unsafe { Cq::from_seen(cq) }?;
         own.users.none()?;
         let (context, channel) = (own.seen.context, own.seen.channel);
         if !channel.is_null() {
-            // SAFETY: its channel stays as long as it has users.
+            // SAFETY: A channel stays allocated while queues report to it.
             unsafe { Channel::from_seen(channel) }?.users.leave();
         }
         if own.engine.is_ours() {
@@ -110,12 +110,12 @@ export! {
             own.events.wait();
             own.mishaps.wait();
         }
-        // SAFETY: the pointer that was given up when it was made, which the program gives back.
+        // SAFETY: The program returns the pointer that the constructor leaked to it.
         let cq = unsafe { Box::from_raw(cq.cast::<Cq>()) };
         if !cq.engine.is_ours() {
             std::mem::forget(cq);
         }
-        // SAFETY: its context is open as long as it has holders.
+        // SAFETY: A context stays allocated while it is referenced.
         unsafe { Open::from_seen(context)?.leave() };
         Ok(())
     }
@@ -124,7 +124,7 @@ export! {
 entry! {
     /// `ibv_create_cq_ex`.
     null fn create_ex(context: *mut Context, init: *mut CqInit) -> *mut CqEx {
-        // SAFETY: null, or what the program wants.
+        // SAFETY: The program passes null or a valid structure.
         let init = unsafe { init.as_ref() }.ok_or(INVALID)?;
         let flags = if init.comp_mask & FLAGS != 0 { init.flags } else { 0 };
         if init.wc_flags & !FIELDS != 0 || init.comp_mask & !FLAGS != 0 || flags & !SINGLE_THREADED != 0 {

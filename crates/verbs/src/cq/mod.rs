@@ -40,7 +40,7 @@ impl Cq {
     /// If it is not null, it is to a queue that is there and stays so while the reference is used.
     #[inline]
     pub(crate) unsafe fn from_seen<'a>(cq: *mut Seen) -> Result<&'a Self, Errno> {
-        // SAFETY: the caller's promise; what is seen is the whole's first field.
+        // SAFETY: The caller guarantees it. C's structure is the first field of `Self`.
         unsafe { at(cq.cast::<Self>()) }
     }
 }

@@ -39,7 +39,7 @@ fn wc(of: &Completion) -> Wc {
 entry! {
     /// `ibv_poll_cq`.
     minus fn poll(cq: *mut Seen, room: c_int, to: *mut Wc) -> c_int {
-        // SAFETY: null, or a queue that is there.
+        // SAFETY: The program passes null or a live queue.
         let cq = unsafe { Cq::from_seen(cq) }?;
         let room = usize::try_from(room).map_err(|_| INVALID)?;
         if to.is_null() && room > 0 {
@@ -50,7 +50,8 @@ entry! {
         }
         let mut next = to;
         let count = cq.queue.poll_many(room, |completion| {
-            // SAFETY: the program's array has room for as many as it says, and this is called not more often.
+            // SAFETY: The program's array has room for `room` completions, and the closure runs at
+            // most `room` times.
             unsafe {
                 next.write(wc(&completion));
                 next = next.add(1);
@@ -63,7 +64,7 @@ entry! {
 entry! {
     /// `ibv_req_notify_cq`.
     code fn arm(cq: *mut Seen, solicited_only: c_int) {
-        // SAFETY: null, or a queue that is there.
+        // SAFETY: The program passes null or a live queue.
         let cq = unsafe { Cq::from_seen(cq) }?;
         if cq.engine.is_ours() {
             cq.queue.arm(solicited_only != 0);
@@ -116,7 +117,7 @@ pub(crate) fn with_functions(plain: Seen) -> CqEx {
 #[inline]
 unsafe fn advance(seen: *mut CqEx, cq: &Cq, next: Option<Completion>) -> Result<(), Errno> {
     let next = next.ok_or(NOTHING)?;
-    // SAFETY: the caller's promise; the fields are those that programs read and we alone write.
+    // SAFETY: The caller guarantees it. Programs read these fields and do not write them.
     unsafe {
         note(&next);
         (*seen).status = status(next.status);
@@ -129,15 +130,16 @@ unsafe fn advance(seen: *mut CqEx, cq: &Cq, next: Option<Completion>) -> Result<
 /// The completion that is read, of a queue whose sequence was begun.
 #[inline]
 fn current(seen: *mut CqEx) -> Option<Completion> {
-    // SAFETY: null, or a queue that is there; reading is allowed between start and end alone.
+    // SAFETY: The program passes null or a live queue, and calls this between `ibv_start_poll` and
+    // `ibv_end_poll`.
     unsafe { *Cq::from_seen(seen.cast()).ok()?.current.value() }
 }
 
 entry! {
     code fn start_poll(seen: *mut CqEx, attr: *mut PollCq) {
-        // SAFETY: null, or a queue that is there.
+        // SAFETY: The program passes null or a live queue.
         let cq = unsafe { Cq::from_seen(seen.cast()) }?;
-        // SAFETY: null, or what the program wants.
+        // SAFETY: The program passes null or a valid structure.
         if unsafe { attr.as_ref() }.is_some_and(|a| a.comp_mask != 0) {
             return Err(INVALID);
         }
@@ -145,12 +147,12 @@ entry! {
             return Err(NOTHING);
         }
         cq.current.begin();
-        // SAFETY: begun just now.
+        // SAFETY: The sequence was begun above.
         unsafe { advance(seen, cq, cq.queue.poll()) }.inspect_err(|_| cq.current.end())
     }
 
     code fn next_poll(seen: *mut CqEx) {
-        // SAFETY: null, or a queue that is there, whose sequence the program has begun.
+        // SAFETY: The program passes null or a live queue, after `ibv_start_poll`.
         unsafe {
             let cq = Cq::from_seen(seen.cast())?;
             advance(seen, cq, cq.queue.poll_ready())
@@ -160,7 +162,7 @@ entry! {
 
 entry! {
     plain fn end_poll(seen: *mut CqEx) {
-        // SAFETY: null, or a queue that is there.
+        // SAFETY: The program passes null or a live queue.
         unsafe { Cq::from_seen(seen.cast()) }?.current.end();
         Ok(())
     }
@@ -190,7 +192,7 @@ entry! {
     }
 
     plain fn read_completion_wallclock_ns(seen: *mut CqEx) -> u64 {
-        // SAFETY: null, or a queue that is there.
+        // SAFETY: The program passes null or a live queue.
         let cq = unsafe { Cq::from_seen(seen.cast()) }?;
         let ago_ns = current(seen).map_or(0, |c| cq.engine.device.now().since(c.at));
         Ok(clock::wall_ns().saturating_sub(ago_ns))

@@ -46,9 +46,9 @@ pub(crate) fn with_functions(qp_base: SeenQp) -> QpEx {
 
 /// What is being built, of a queue pair whose sequence was begun.
 fn build(seen: *mut QpEx, build: impl FnOnce(&mut Builder)) {
-    // SAFETY: null, or a queue pair that is there; building is allowed between start and end alone.
+    // SAFETY: The program passes null or a live queue pair.
     if let Ok(qp) = unsafe { Qp::from_seen(seen.cast()) } {
-        // SAFETY: as above.
+        // SAFETY: The program calls this between `ibv_wr_start` and its end.
         build(unsafe { qp.building.value() });
     }
 }
@@ -57,7 +57,7 @@ fn build(seen: *mut QpEx, build: impl FnOnce(&mut Builder)) {
 fn request(seen: *mut QpEx, op: Result<SendOp, Errno>) {
     build(seen, |builder| match op {
         Ok(op) => {
-            // SAFETY: it is there; the program has written these fields before.
+            // SAFETY: The queue pair is alive, and the program has written these fields.
             let (id, flags) = unsafe { ((*seen).wr_id, work::flags((*seen).wr_flags)) };
             builder.requests.push(SendRequest {
                 id,
@@ -76,7 +76,7 @@ const fn remote(key: u32, addr: u64) -> Remote {
 
 entry! {
     plain fn wr_start(seen: *mut QpEx) {
-        // SAFETY: null, or a queue pair that is there.
+        // SAFETY: The program passes null or a live queue pair.
         let qp = unsafe { Qp::from_seen(seen.cast()) }?;
         qp.building.begin();
         build(seen, |builder| {
@@ -87,7 +87,7 @@ entry! {
     }
 
     plain fn wr_abort(seen: *mut QpEx) {
-        // SAFETY: null, or a queue pair that is there.
+        // SAFETY: The program passes null or a live queue pair.
         unsafe { Qp::from_seen(seen.cast()) }?.building.end();
         Ok(())
     }
@@ -104,7 +104,7 @@ entry! {
     }
 
     plain fn wr_bind_mw(seen: *mut QpEx, _window: *mut Mw, key: u32, info: *const BindInfo) {
-        // SAFETY: null, or what the program wants, which names a region that is registered.
+        // SAFETY: The program passes null or a valid structure that names a registered region.
         request(seen, unsafe { info.as_ref().ok_or(INVALID).and_then(|info| work::bind(key, info)) });
         Ok(())
     }
@@ -156,7 +156,7 @@ entry! {
     plain fn wr_set_sge_list(seen: *mut QpEx, count: usize, list: *const SeenSge) {
         build(seen, |builder| builder.last(|request| {
             let count = c_int::try_from(count).ok().filter(|count| *count as usize <= MAX_SGE).ok_or(INVALID)?;
-            // SAFETY: the program's array is as long as it says.
+            // SAFETY: The program states the length of its array.
             let list = unsafe { work::elements(list, count) }?;
             request.data = Data::Gather(list.iter().map(work::element).collect());
             Ok(())
@@ -167,7 +167,7 @@ entry! {
     plain fn wr_set_inline_data(seen: *mut QpEx, addr: *const c_void, len: usize) {
         build(seen, |builder| builder.last(|request| {
             let mut octets = Vec::new();
-            // SAFETY: the program's octets are as many as it says.
+            // SAFETY: The program states the length of its data.
             unsafe { gather(&mut octets, addr.cast(), len) }?;
             request.data = Data::Inline(octets);
             Ok(())
@@ -182,7 +182,8 @@ entry! {
                 return Err(INVALID);
             }
             for index in 0..count {
-                // SAFETY: the program's array is as long as it says, and so are the octets that it names.
+                // SAFETY: The program states the length of its array, and each element states the
+                // length of its data.
                 unsafe {
                     let DataBuf { addr, length } = *list.add(index);
                     gather(&mut octets, addr.cast(), length)?;
@@ -209,16 +210,16 @@ unsafe fn gather(octets: &mut Vec<u8>, addr: *const u8, len: usize) -> Result<()
     if addr.is_null() || len > MAX_INLINE - octets.len() {
         return Err(INVALID);
     }
-    // SAFETY: the caller's promise; they are copied at once.
+    // SAFETY: The caller guarantees it; the bytes are copied before this call returns.
     octets.extend_from_slice(unsafe { std::slice::from_raw_parts(addr, len) });
     Ok(())
 }
 
 entry! {
     code fn wr_complete(seen: *mut QpEx) {
-        // SAFETY: null, or a queue pair that is there.
+        // SAFETY: The program passes null or a live queue pair.
         let qp = unsafe { Qp::from_seen(seen.cast()) }?;
-        // SAFETY: the program has begun the sequence, and ends it now.
+        // SAFETY: The program began the sequence, and this call ends it.
         let builder = unsafe { qp.building.value() };
         let posted = match builder.failed {
             Some(errno) => Err(errno),

@@ -52,14 +52,14 @@ fn granted(cap: &QpCap) -> Result<QpCap, Errno> {
 
 fn create(wanted: &Wanted) -> Result<(*mut Qp, QpCap), Errno> {
     let init = wanted.init;
-    // SAFETY: null, or a domain that is allocated.
+    // SAFETY: The program passes null or a live protection domain.
     let domain = unsafe { Pd::to_use(wanted.pd) }?;
     if init.qp_type != RC {
         return Err(UNSUPPORTED);
     }
-    // SAFETY: null, or queues that are there.
+    // SAFETY: The program passes null or live queues.
     let (send, recv) = unsafe { (Cq::from_seen(init.send_cq)?, Cq::from_seen(init.recv_cq)?) };
-    // SAFETY: null, or a queue that is there.
+    // SAFETY: The program passes null or a live queue.
     let srq = if init.srq.is_null() { None } else { Some(unsafe { Srq::from_seen(init.srq) }?) };
     let theirs = |of: &Engine| !std::ptr::eq(of, domain.engine);
     if theirs(send.engine) || theirs(recv.engine) || srq.is_some_and(|s| theirs(s.engine)) {
@@ -95,7 +95,7 @@ fn create(wanted: &Wanted) -> Result<(*mut Qp, QpCap), Errno> {
         cond: libc::PTHREAD_COND_INITIALIZER,
         events_completed: 0,
     };
-    // SAFETY: a structure of numbers alone, for which all zeros mean nothing set.
+    // SAFETY: All zeros are a valid value of a structure of numbers.
     let attr = QpAttr { cap, port_num: PORT as u8, ..unsafe { std::mem::zeroed() } };
     let (stage, attr, events) = (AtomicI32::new(INIT), Mutex::new(attr), Acks::default());
     let engine = domain.engine;
@@ -115,7 +115,7 @@ fn create(wanted: &Wanted) -> Result<(*mut Qp, QpCap), Errno> {
 export! {
     /// A queue pair, reliable and connected. The limits that it got are written back.
     null fn ibv_create_qp(pd: *mut SeenPd, init: *mut QpInit) -> *mut Seen {
-        // SAFETY: null, or what the program wants, which is its own.
+        // SAFETY: The program passes null or a valid structure that no other thread uses.
         let init = unsafe { init.as_mut() }.ok_or(INVALID)?;
         let (qp, cap) = create(&Wanted { pd, init: *init, extended: false })?;
         init.cap = cap;
@@ -126,7 +126,8 @@ export! {
 entry! {
     /// `ibv_create_qp_ex`.
     null fn create_ex(_context: *mut Context, init: *mut QpInitEx) -> *mut Seen {
-        // SAFETY: null, or what the program wants, which is its own; fields that its mask does not name are not looked at.
+        // SAFETY: The program passes null or a valid structure that no other thread uses. Fields
+        // that its mask does not name are not read.
         let init = unsafe { init.as_mut() }.ok_or(INVALID)?;
         let flags = init.comp_mask & CREATE_FLAGS != 0 && init.create_flags != 0;
         let extended = init.comp_mask & SEND_OPS != 0;
@@ -150,10 +151,10 @@ entry! {
 export! {
     /// Gives it back, and ends its connection. Waits until all its events are acknowledged.
     code fn ibv_destroy_qp(qp: *mut Seen) {
-        // SAFETY: null, or a queue pair that is there.
+        // SAFETY: The program passes null or a live queue pair.
         let own = unsafe { Qp::from_seen(qp) }?;
         let Seen { pd, send_cq, recv_cq, srq, .. } = own.seen.qp_base;
-        // SAFETY: what it uses is there as long as it has users.
+        // SAFETY: The objects that a queue pair refers to stay allocated while it exists.
         unsafe {
             Pd::from_seen(pd)?.users.leave();
             Cq::from_seen(send_cq)?.users.leave();
@@ -166,7 +167,7 @@ export! {
             own.engine.qps.remove(own.pair.number().0);
             own.events.wait();
         }
-        // SAFETY: the pointer that was given up when it was made, which the program gives back.
+        // SAFETY: The program returns the pointer that the constructor leaked to it.
         let qp = unsafe { Box::from_raw(qp.cast::<Qp>()) };
         if !qp.engine.is_ours() {
             std::mem::forget(qp);
@@ -178,7 +179,7 @@ export! {
 export! {
     /// The functions of a queue pair that was made to have them.
     null fn ibv_qp_to_qp_ex(qp: *mut Seen) -> *mut QpEx {
-        // SAFETY: null, or a queue pair that is there.
+        // SAFETY: The program passes null or a live queue pair.
         if unsafe { Qp::from_seen(qp) }?.is_extended() { Ok(qp.cast()) } else { Err(UNSUPPORTED) }
     }
 }

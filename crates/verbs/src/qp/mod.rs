@@ -81,7 +81,7 @@ impl Builder {
 /// Ends the connections of all queue pairs that were made with a context: it closes.
 pub(crate) fn fail_all_of(engine: &Engine, context: *mut Context) {
     engine.qps.each(|qp| {
-        // SAFETY: who destroys a queue pair takes it out of the directory first, which is not possible now.
+        // SAFETY: A queue pair leaves the directory, which is locked now, before it is freed.
         let qp = unsafe { &*qp.cast::<Qp>() };
         if qp.seen.qp_base.context == context {
             qp.pair.fail();
@@ -99,7 +99,7 @@ impl Qp {
     /// If it is not null, it is to a queue pair that is there and stays so while the reference is used.
     #[inline]
     pub(crate) unsafe fn from_seen<'a>(qp: *mut Seen) -> Result<&'a Self, Errno> {
-        // SAFETY: the caller's promise; what is seen is the whole's first field.
+        // SAFETY: The caller guarantees it. C's structure is the first field of `Self`.
         unsafe { at(qp.cast::<Self>()) }
     }
 
@@ -200,16 +200,16 @@ impl Qp {
 export! {
     /// Changes what `mask` names.
     code fn ibv_modify_qp(qp: *mut Seen, attr: *mut QpAttr, mask: c_int) {
-        // SAFETY: null, or a queue pair that is there.
+        // SAFETY: The program passes null or a live queue pair.
         let own = unsafe { Qp::from_seen(qp) }?;
-        // SAFETY: null, or what the program wants.
+        // SAFETY: The program passes null or a valid structure.
         let attr = unsafe { at(attr) }?;
         own.modify(attr, mask)?;
         let wanted = attr.qp_state;
         if mask & STATE != 0 {
             // A queue pair that was reset is as a new one.
             let state = if wanted == RESET { RESET } else { own.state() };
-            // SAFETY: not null; a field that the program leaves to us.
+            // SAFETY: The pointer is not null, and programs do not write this field.
             unsafe { (*qp).state = state };
         }
         Ok(())
@@ -217,13 +217,14 @@ export! {
 
     /// How it is, and how it was made.
     code fn ibv_query_qp(qp: *mut Seen, attr: *mut QpAttr, _mask: c_int, init: *mut QpInit) {
-        // SAFETY: null, or a queue pair that is there.
+        // SAFETY: The program passes null or a live queue pair.
         let own = unsafe { Qp::from_seen(qp) }?;
         let state = own.state();
         let mut found = *locked(&own.attr);
         (found.qp_state, found.cur_qp_state) = (state, state);
         found.sq_draining = u8::from(state == SQD);
-        // SAFETY: null, or room for the answers, the caller's; the state is a field that the program leaves to us.
+        // SAFETY: The program passes null or memory that it lets this call write. Programs do not
+        // write the field `state`.
         unsafe {
             put(attr, found)?;
             put(init, own.init)?;
