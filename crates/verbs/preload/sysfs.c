@@ -1,14 +1,16 @@
-/* The library that `sprat exec` preloads: programs find our devices below /sys/class/infiniband.
+/* The library that `sprat exec` preloads: it presents our devices below /sys/class/infiniband.
  *
- *   open, fopen   ─► a file in memory that has the text        opendir  ─► a list of names that readdir goes through
- *   stat, access  ─► what a file or folder of sysfs has        readlink ─► where a link leads
+ *   open, fopen   ─► a file in memory with the text            opendir  ─► a list of names for readdir
+ *   stat, access  ─► the attributes of a sysfs file or directory   readlink ─► the target of a link
  *
- * What is at a path libibverbs.so.1 says (`sprat_sysfs`), which is loaded when a program asks for the first such path. All
- * other paths go to the C library untouched, at the cost of one comparison.
+ * libibverbs.so.1 returns the object at a path (`sprat_sysfs`); it is loaded when a program asks
+ * for the first served path. All other paths go to the C library unchanged, at the cost of one
+ * comparison.
  *
- * Always holds: nothing is left behind, since files lie in memory; errno is the C library's. Not here: descriptors of folders
- * (open with O_DIRECTORY, fts), paths relative to a descriptor, programs that make system calls without the C library (Go,
- * static ones).
+ * Invariant: nothing is left behind, since files lie in memory; errno is the C library's.
+ *
+ * Not here: descriptors of directories (open with O_DIRECTORY, fts), paths relative to a
+ * descriptor, programs that make system calls without the C library (Go, static ones).
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -27,20 +29,20 @@
 #include <unistd.h>
 
 #define SERVED "/sys/class/infiniband"
-/* The most that is at a path: the names of some hundred devices. */
+/* The longest content of a path: the names of some hundred devices. */
 #define ROOM 16384
 #define SHOWN __attribute__((visibility("default")))
 
 typedef int answers(const char *, char *, size_t, size_t *);
 
-/* The C library's function behind ours. */
+/* The C library's function of this name. */
 #define BEHIND(name) \
     static __typeof__(&name) behind; \
     if (!behind) \
         behind = (__typeof__(&name))dlsym(RTLD_NEXT, #name)
 
 struct found {
-    int kind; /* 0, or as sprat_sysfs says */
+    int kind; /* 0, or a kind that sprat_sysfs returns */
     size_t length;
     char text[ROOM + 1];
 };
@@ -58,7 +60,7 @@ static void find_library(void) {
         ask = (answers *)dlsym(library, "sprat_sysfs");
 }
 
-/* What is at a path that is served; nothing if libibverbs is not ours. */
+/* Returns the object at a served path; null if libibverbs is not Sprat's. */
 static struct found *look(const char *path) {
     if (!is_served(path))
         return NULL;
@@ -74,8 +76,8 @@ static struct found *look(const char *path) {
     return found;
 }
 
-/* The path that stands for one behind a link, or for the link if it is followed; the caller's own otherwise. `found` is given
- * back where nothing is to be served. */
+/* Returns the path that replaces a path behind a link, or a link that is followed; otherwise the
+ * caller's own. Frees `found` if no object is served. */
 static const char *passed(const char *path, struct found **found, int follows) {
     struct found *at = *found;
     if (!at)
@@ -151,7 +153,7 @@ OPEN(open64)
 OPENAT(openat)
 OPENAT(openat64)
 
-/* What fortified programs call. */
+/* The functions that fortified programs call. */
 int __open_2(const char *, int);
 int __open64_2(const char *, int);
 int __openat_2(int, const char *, int);
@@ -185,7 +187,7 @@ FORTIFIED(__openat64_2, openat64, (int at, const char *path, int flags), at, pat
 FOPEN(fopen)
 FOPEN(fopen64)
 
-/* ---- what files and folders have ---- */
+/* ---- the attributes of files and directories ---- */
 
 static mode_t mode_of(const struct found *found) {
     switch (found->kind) {
@@ -198,7 +200,7 @@ static mode_t mode_of(const struct found *found) {
     }
 }
 
-/* The same path has the same number, as programs that compare them want. */
+/* The same path has the same number, so that programs can compare them. */
 static ino_t number_of(const char *path) {
     ino_t number = 5381;
     for (; *path; path++)
@@ -221,7 +223,7 @@ static ino_t number_of(const char *path) {
 STATED(stat, state)
 STATED(stat64, state64)
 
-/* `follows`: what a link leads to. */
+/* `follows`: the function follows links. */
 #define STAT(name, type, fill, follows, parameters, before, after) \
     SHOWN int name parameters { \
         BEHIND(name); \
@@ -338,7 +340,8 @@ SHOWN ssize_t __readlink_chk(const char *path, char *to, size_t room, size_t who
     return is_served(path) && room <= whole ? readlink(path, to, room) : behind(path, to, room, whole);
 }
 
-/* A path without links and dots is its own; one behind a link is the kernel's. */
+/* The kernel resolves a path behind a link; any other served path without links and dots is its
+ * own result. */
 SHOWN char *realpath(const char *path, char *to) {
     BEHIND(realpath);
     struct found *found = look(path);
@@ -365,9 +368,10 @@ SHOWN char *canonicalize_file_name(const char *path) {
     return is_served(path) ? realpath(path, NULL) : behind(path);
 }
 
-/* ---- folders ---- */
+/* ---- directories ---- */
 
-/* A folder that is open: known by its address among all of them, since the C library's are other structures. */
+/* An open directory. Its address tells it from those of the C library, which have another
+ * structure. */
 struct folder {
     struct folder *next;
     struct found *found;
@@ -420,7 +424,7 @@ SHOWN DIR *opendir(const char *path) {
     return (DIR *)folder;
 }
 
-/* The next name, with its kind. */
+/* Returns the next name and its kind. */
 static const char *next_name(struct folder *folder, unsigned char *kind, ino_t *number) {
     *kind = DT_DIR;
     *number = number_of(folder->path);

@@ -1,4 +1,4 @@
-//! `ibv_get_async_event`: what happened to objects, as programs know it.
+//! `ibv_get_async_event` and its acknowledgement: notices of the engine as events of programs.
 
 use std::ffi::{c_int, c_void};
 
@@ -20,7 +20,7 @@ const QP_ACCESS_ERR: c_int = 3;
 const SRQ_LIMIT_REACHED: c_int = 15;
 const QP_LAST_WQE_REACHED: c_int = 16;
 
-/// A notice in the log. Errors that end connections are logged where they are found (`failures`).
+/// Logs a notice. The thread that finds an error logs it in `failures`, unless it is listed here.
 fn log(notice: Notice) {
     match notice {
         Notice::Overflow(cq) => {
@@ -34,7 +34,7 @@ fn log(notice: Notice) {
     }
 }
 
-/// What a program is told of a notice, counted as told; nothing if the object has gone.
+/// Translates a notice into an event and counts it as received; none if the object is destroyed.
 fn told(engine: &Engine, notice: Notice) -> Option<AsyncEvent> {
     let (element, event_type): (*mut c_void, c_int) = match notice {
         Notice::Overflow(cq) => {
@@ -67,13 +67,13 @@ fn told(engine: &Engine, notice: Notice) -> Option<AsyncEvent> {
     Some(AsyncEvent { element, event_type })
 }
 
-/// The peer wanted what it must not.
+/// True if a peer violated the access rights of memory.
 fn is_access(cause: Cause) -> bool {
     cause.is_access()
 }
 
 export! {
-    /// The next event of an open device.
+    /// Waits for the next asynchronous event of an open device.
     waits fn ibv_get_async_event(context: *mut Context, event: *mut AsyncEvent) -> c_int {
         // SAFETY: The program passes null or an open context.
         let open = unsafe { Open::from_seen(context) }?;
@@ -94,7 +94,7 @@ export! {
 }
 
 export! {
-    /// An event was taken note of: the object that it is of may go, as far as this one is concerned.
+    /// Acknowledges an event. Its object can be destroyed once all its events are acknowledged.
     plain fn ibv_ack_async_event(event: *mut AsyncEvent) {
         // SAFETY: The program passes null or an event that it received.
         let AsyncEvent { element, event_type } = *unsafe { at(event) }?;

@@ -1,7 +1,7 @@
-//! Completion channels: which of several completion queues have something, behind a descriptor.
+//! Completion channels: a descriptor that tells which completion queues have completions.
 //!
-//! Always holds: an event is of a queue that there is; whoever destroys the queue waits until the events of it that were
-//! fetched are acknowledged, and those that were not fetched are gone.
+//! Invariant: every event refers to a live queue. Destroying a queue waits until the program has
+//! acknowledged the events that it fetched, and discards the others.
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -21,29 +21,27 @@ pub(crate) struct Channel {
     seen: Seen,
     engine: &'static Engine,
     channel: CompletionChannel,
-    /// Completion queues that report to it.
+    /// The completion queues that report to the channel.
     pub(crate) users: Users,
 }
 
 impl Channel {
-    /// What a program's pointer is to.
+    /// Converts the program's pointer to a reference.
     ///
-    /// # Errors
-    /// It is null.
+    /// # Errors The pointer is null.
     ///
-    /// # Safety
-    /// If it is not null, it is to a channel that is there and stays so while the reference is used.
+    /// # Safety The pointer is null, or the channel stays alive while the reference is in use.
     pub(crate) unsafe fn from_seen<'a>(channel: *mut Seen) -> Result<&'a Self, Errno> {
         // SAFETY: The caller guarantees it. C's structure is the first field of `Self`.
         unsafe { at(channel.cast::<Self>()) }
     }
 
-    /// The same for queues of `engine`.
+    /// The engine's channel, if its queues belong to `engine`.
     pub(crate) fn of(&self, engine: &Engine) -> Result<&CompletionChannel, Errno> {
         if std::ptr::eq(self.engine, engine) { Ok(&self.channel) } else { Err(INVALID) }
     }
 
-    /// The next queue that has something, its event counted as told.
+    /// Waits for the next queue with completions, and counts its event as received.
     fn next(&self) -> Result<*mut Cq, Errno> {
         if !self.engine.is_ours() {
             return Err(INVALID);
@@ -64,7 +62,7 @@ impl Channel {
 }
 
 export! {
-    /// A channel of an open device.
+    /// Creates a completion channel of an open device.
     null fn ibv_create_comp_channel(context: *mut Context) -> *mut Seen {
         // SAFETY: The program passes null or an open context.
         let open = unsafe { Open::from_seen(context) }?;
@@ -78,7 +76,7 @@ export! {
 }
 
 export! {
-    /// Gives it back; `EBUSY` while queues report to it.
+    /// Destroys a channel; `EBUSY` while queues report to it.
     code fn ibv_destroy_comp_channel(channel: *mut Seen) {
         // SAFETY: The program passes null or a live channel.
         let own = unsafe { Channel::from_seen(channel) }?;
@@ -96,7 +94,7 @@ export! {
 }
 
 export! {
-    /// The next queue that was armed and has something; waits for one unless the descriptor was made non-blocking.
+    /// Waits for the next armed queue that has completions, unless the descriptor is non-blocking.
     waits fn ibv_get_cq_event(channel: *mut Seen, cq: *mut *mut SeenCq, user: *mut *mut c_void) -> c_int {
         // SAFETY: The program passes null or a live channel.
         let channel = unsafe { Channel::from_seen(channel) }?;
@@ -112,7 +110,7 @@ export! {
 }
 
 export! {
-    /// So many events of a queue were taken note of.
+    /// Acknowledges `count` events of a queue.
     plain fn ibv_ack_cq_events(cq: *mut SeenCq, count: u32) {
         // SAFETY: The program passes null or a live queue.
         unsafe { Cq::from_seen(cq) }?.events.ack(count);

@@ -1,9 +1,11 @@
 //! Open devices.
 //!
-//! A program holds a pointer to the `ibv_context` at the end of a `verbs_context`, which is the beginning of an [`Open`].
+//! A program holds a pointer to the `ibv_context` at the end of a `verbs_context`, the first field
+//! of an [`Open`].
 //!
-//! Always holds: the memory of an open device is a `Box` that was given up to the program. It comes back with the last of
-//! its holders: the program, which gives it back by `ibv_close_device`, and the objects that were made with it.
+//! Invariant: an open device is a `Box` that `ibv_open_device` leaks to the program. It is freed
+//! with its last reference. The program holds one until `ibv_close_device`, and each object of the
+//! device holds one.
 
 use std::ffi::c_int;
 use std::mem::offset_of;
@@ -21,20 +23,19 @@ pub(crate) struct Open {
     pub(crate) seen: VerbsContext,
     pub(crate) device: &'static Device,
     pub(crate) events: Events,
-    /// Domains, completion queues and channels, and the program until it closes the device.
+    /// The references: protection domains, completion queues and channels, and the program until it
+    /// closes the device.
     pub(crate) holders: AtomicU32,
-    /// The program has closed it.
+    /// The program has closed the device.
     pub(crate) closed: AtomicBool,
 }
 
 impl Open {
-    /// What a program's pointer is to.
+    /// Converts the program's pointer to a reference.
     ///
-    /// # Errors
-    /// It is null, or to a context that another library made.
+    /// # Errors The pointer is null, or another library created the context.
     ///
-    /// # Safety
-    /// If it is not null, it is to a context that is open and stays so while the reference is used.
+    /// # Safety The pointer is null, or the context stays open while the reference is in use.
     pub(crate) unsafe fn from_seen<'a>(context: *mut Context) -> Result<&'a Self, Errno> {
         // SAFETY: The caller guarantees it.
         let seen = unsafe { context.as_ref() }.ok_or(INVALID)?;
@@ -46,15 +47,15 @@ impl Open {
         Ok(unsafe { &*context.byte_sub(offset_of!(Self, seen.context)).cast::<Self>() })
     }
 
-    /// Something was made with it.
+    /// Adds a reference for an object of the device.
     pub(crate) fn enter(&self) {
         self.holders.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Something that was made with it is gone. With the last holder it goes itself.
+    /// Removes a reference. The last one frees the device.
     ///
-    /// # Safety
-    /// What leaves has entered, and does not use the context any more.
+    /// # Safety The caller removes a reference that was added, and does not use the context
+    /// afterwards.
     pub(crate) unsafe fn leave(&self) {
         if self.holders.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.events.end();
@@ -64,7 +65,7 @@ impl Open {
     }
 }
 
-/// Completion vectors of a device.
+/// The number of completion vectors of a device.
 pub(crate) const VECTORS: u32 = 1;
-/// What stands where hardware's contexts have their descriptor of the kernel: none.
+/// The value of `cmd_fd`, which in contexts of hardware is a descriptor of the kernel's.
 pub(crate) const OURS: c_int = -1;

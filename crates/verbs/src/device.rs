@@ -1,8 +1,8 @@
-//! The devices: one for each IP interface.
+//! RDMA devices, one for each IP interface.
 //!
-//! Always holds: a device that was ever listed stays where it is as long as the process runs, so that a program that uses
-//! one after it has freed the list, or after the interface has gone, finds it. There is one for each name, and few names.
-//! What changes about it (its addresses, its state) is looked up whenever it is asked for.
+//! Invariant: a listed device keeps its address for the life of the process, so a program may use
+//! it after it has freed the list or after the interface is gone. There is one device for each
+//! name. Addresses and state are read from the interface on each query.
 
 use std::ffi::{c_char, c_int};
 use std::net::IpAddr;
@@ -13,10 +13,11 @@ use sprat::verbs::{Interface, interfaces};
 use crate::abi::object::{Device as Seen, NODE_RNIC, TRANSPORT_IWARP};
 use crate::entry::{Errno, at, export, put};
 
-/// Programs that look for a hardware driver's pointer behind a device find null in these octets.
+/// Bytes of zeros behind each device: programs that look there for the pointer of a hardware driver
+/// find null.
 const BEHIND: usize = 64;
 
-/// A device. What programs see comes first, so that a pointer to it is one to the whole.
+/// A device. C's structure is its first field, so C's pointer also refers to the whole.
 #[repr(C)]
 pub(crate) struct Device {
     seen: Seen,
@@ -26,10 +27,10 @@ pub(crate) struct Device {
     guid: [u8; 8],
 }
 
-/// All that were ever listed, none of which moves.
+/// All devices that were ever listed.
 static DEVICES: Mutex<Vec<&'static Device>> = Mutex::new(Vec::new());
 
-/// `text` in an array of C's characters, cut so that a zero ends it.
+/// Copies `text` into an array of C characters, cut so that a zero byte ends it.
 pub(crate) fn chars<const N: usize>(text: &str) -> [c_char; N] {
     let mut chars = [0; N];
     for (to, from) in chars[..N - 1].iter_mut().zip(text.bytes()) {
@@ -47,7 +48,7 @@ impl Device {
             transport_type: TRANSPORT_IWARP,
             name: chars(&name),
             dev_name: chars(&name),
-            // What no kernel serves `sprat exec` does (`sysfs`).
+            // No kernel serves these paths; the library that `sprat exec` preloads does (`sysfs`).
             dev_path: chars(&format!("/sys/class/infiniband_verbs/{name}")),
             ibdev_path: chars(&format!("/sys/class/infiniband/{name}")),
         };
@@ -60,7 +61,7 @@ impl Device {
         }
     }
 
-    /// The device of an interface: the one that was listed before, if it is the same.
+    /// Returns the device of an interface: the one listed before if name and GUID match.
     fn of(interface: &Interface) -> &'static Self {
         let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
         let same = |d: &&&Self| d.interface == interface.name && d.guid == interface.guid();
@@ -72,53 +73,50 @@ impl Device {
         device
     }
 
-    /// What a program's pointer is to.
+    /// Converts the program's pointer to a reference.
     ///
-    /// # Errors
-    /// It is null, or to no device of ours.
+    /// # Errors `ENODEV` if the pointer is null or refers to no device of this library.
     pub(crate) fn from_seen(pointer: *const Seen) -> Result<&'static Self, Errno> {
         let devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
         let same = |d: &&&'static Self| std::ptr::from_ref::<Self>(d).cast() == pointer;
         devices.iter().find(same).copied().ok_or(Errno(libc::ENODEV))
     }
 
-    /// How a program names it.
+    /// The device as C sees it.
     pub(crate) fn seen(&'static self) -> *mut Seen {
         std::ptr::from_ref(self).cast_mut().cast()
     }
 
-    /// The interface that it stands for.
+    /// The name of the device's IP interface.
     pub(crate) fn interface_name(&self) -> &str {
         &self.interface
     }
 
-    /// Its number, as on the wire.
+    /// The device's GUID in network byte order.
     pub(crate) fn guid(&self) -> [u8; 8] {
         self.guid
     }
 
-    /// Its interface as it is now.
+    /// Reads the current state of the device's interface.
     ///
-    /// # Errors
-    /// It has gone, or has no address left.
+    /// # Errors `ENODEV` if the interface is gone or has no address.
     pub(crate) fn interface(&self) -> Result<Interface, Errno> {
         let found = interfaces()?.into_iter().find(|i| i.name == self.interface);
         found.ok_or(Errno(libc::ENODEV))
     }
 }
 
-/// The devices that there are now.
+/// Lists the devices of all current interfaces.
 ///
-/// # Errors
-/// The system does not list its interfaces.
+/// # Errors The system does not list its interfaces.
 pub(crate) fn devices() -> Result<Vec<&'static Device>, Errno> {
     Ok(interfaces()?.iter().map(Device::of).collect())
 }
 
-/// The device whose interface has this address; any address of loopback is loopback's.
+/// Finds the device whose interface has this address. The loopback device matches every loopback
+/// address.
 ///
-/// # Errors
-/// `ENODEV` if none has.
+/// # Errors `ENODEV` if no interface has the address.
 pub(crate) fn at_address(address: IpAddr) -> Result<&'static Device, Errno> {
     let all = interfaces()?;
     let exact = all.iter().find(|i| i.addresses.contains(&address));
@@ -126,10 +124,9 @@ pub(crate) fn at_address(address: IpAddr) -> Result<&'static Device, Errno> {
     found.map(Device::of).ok_or(Errno(libc::ENODEV))
 }
 
-/// Pointers in an array that ends with a null and that C may have until it is freed by [`free_array`].
+/// Allocates an array of pointers for C that ends with null. [`free_array`] frees it.
 ///
-/// # Errors
-/// No memory.
+/// # Errors `ENOMEM`.
 pub(crate) fn array<T>(pointers: &[*mut T]) -> Result<*mut *mut T, Errno> {
     // SAFETY: `calloc` accepts any sizes. It returns zeroed memory, so the last pointer is null.
     let array: *mut *mut T =
@@ -143,14 +140,14 @@ pub(crate) fn array<T>(pointers: &[*mut T]) -> Result<*mut *mut T, Errno> {
     Ok(array)
 }
 
-/// Frees what [`array()`] gave; null is nothing.
+/// Frees an array that [`array()`] allocated; ignores null.
 pub(crate) fn free_array<T>(array: *mut *mut T) {
     // SAFETY: The program passes null or an array from `array()` that it does not use afterwards.
     unsafe { libc::free(array.cast()) };
 }
 
 export! {
-    /// All devices, and how many there are, where that is wanted.
+    /// Lists all devices, and writes their number to `count` unless that is null.
     null fn ibv_get_device_list(count: *mut c_int) -> *mut *mut Seen {
         let devices = devices()?;
         let list = array(&devices.iter().map(|d| d.seen()).collect::<Vec<_>>())?;
@@ -163,13 +160,13 @@ export! {
 }
 
 export! {
-    /// The list alone is given back: see the file.
+    /// Frees a list of devices. The devices themselves are never freed.
     plain fn ibv_free_device_list(list: *mut *mut Seen) {
         free_array(list);
         Ok(())
     }
 
-    /// The device's number, in the order of the wire.
+    /// The device's GUID in network byte order.
     plain fn ibv_get_device_guid(device: *const Seen) -> u64 {
         Ok(u64::from_be_bytes(Device::from_seen(device)?.guid()).to_be())
     }
@@ -182,14 +179,14 @@ export! {
         Ok(unsafe { at(device) }?.name.as_ptr())
     }
 
-    /// `/sys`, as programs look there; what they look for is not there.
+    /// The path of sysfs.
     null fn ibv_get_sysfs_path() -> *const c_char {
         Ok(c"/sys".as_ptr())
     }
 }
 
 export! {
-    /// The number of the interface.
+    /// The index of the device's interface.
     minus fn ibv_get_device_index(device: *const Seen) -> c_int {
         c_int::try_from(Device::from_seen(device)?.index).map_err(|_| Errno(libc::EOVERFLOW))
     }

@@ -1,8 +1,10 @@
-//! The one engine of this process, which all its contexts share: a listener of rdma_cm takes connections of any interface.
+//! The RDMA engine of the process, which all contexts share: a listener of rdma_cm accepts
+//! connections on any interface.
 //!
-//! Always holds: it is opened when the first object needs it and never closed, since its thread and what programs hold may
-//! outlive any context; a forked child gets one of its own when it makes its first object, and touches nothing of its
-//! parent's, whose lock may have been held by a thread that the child has not.
+//! Invariant: the first object opens the engine, and nothing closes it, because its thread and the
+//! program's objects may outlive every context. A forked child opens an engine of its own for its
+//! first object. It touches nothing of its parent's engine, whose lock a thread may have held that
+//! does not exist in the child.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -16,28 +18,28 @@ use crate::failures;
 use crate::log::log;
 use crate::object::locked;
 
-/// The engine, and the process that it works in.
+/// An engine, and the process that opened it.
 pub(crate) struct Engine {
     pub(crate) device: Device,
-    /// What programs know the engine's objects by.
+    /// The C objects by the numbers that the engine gives them.
     pub(crate) cqs: Directory<Cq>,
     pub(crate) qps: Directory<Qp>,
     pub(crate) srqs: Directory<Srq>,
     forks: u32,
 }
 
-/// What every engine of ours is opened with, the reach aside.
+/// The options of every engine, apart from the networks that it may use.
 fn options() -> Options {
     Options { threading: Threading::Guard, on_failure: Some(failures::log), ..Options::default() }
 }
 
-/// How much an engine allows, whether there is one yet or not.
+/// The limits of an engine, which need no open engine.
 pub(crate) fn limits() -> Limits {
     options().limits()
 }
 
 static ENGINE: Mutex<Option<&'static Engine>> = Mutex::new(None);
-/// How often the present process has come from a fork, since the first engine was made.
+/// The number of forks between the first process that opened an engine and the current process.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 extern "C" fn forked() {
@@ -45,10 +47,9 @@ extern "C" fn forked() {
 }
 
 impl Engine {
-    /// This process's engine.
+    /// Returns this process's engine, and opens it on the first call.
     ///
-    /// # Errors
-    /// No descriptors, threads or random numbers left.
+    /// # Errors The system has no descriptor, thread or random number left.
     pub(crate) fn get() -> Result<&'static Self, Errno> {
         static WATCHED: Once = Once::new();
         WATCHED.call_once(|| {
@@ -61,7 +62,8 @@ impl Engine {
         if let Some(engine) = engine.filter(|e| e.is_ours()) {
             return Ok(engine);
         }
-        // Who listens at an address that is not loopback has been allowed to by whoever started him: see `sprat exec`.
+        // `sprat exec --insecure-network` sets the variable and so permits connections to other
+        // machines.
         let insecure_network = std::env::var_os("SPRAT_INSECURE_NETWORK").is_some_and(|v| v == "1");
         let reach = if insecure_network { "any address" } else { "this machine only" };
         log!(Info, "starts the engine, which connects {reach}");
@@ -76,20 +78,22 @@ impl Engine {
         Ok(new)
     }
 
-    /// This process's engine, if it has one yet.
+    /// Returns this process's engine if it is open.
     pub(crate) fn present() -> Option<&'static Self> {
         locked(&ENGINE).filter(|e| e.is_ours())
     }
 
-    /// False in a child of the process that made it: there nothing of it may be used, and what came from it is forgotten
-    /// instead of dropped.
+    /// True in the process that opened the engine, false in its forked children.
+    ///
+    /// A child must not use the engine, and forgets the objects of its parent instead of dropping
+    /// them.
     #[inline]
     pub(crate) fn is_ours(&self) -> bool {
         self.forks == FORKS.load(Ordering::Relaxed)
     }
 }
 
-/// Objects by the numbers that the engine has for them.
+/// Objects by the numbers that the engine gives them.
 pub(crate) struct Directory<T>(Mutex<BTreeMap<u32, AtomicPtr<T>>>);
 
 impl<T> Default for Directory<T> {
@@ -107,12 +111,12 @@ impl<T> Directory<T> {
         locked(&self.0).remove(&number);
     }
 
-    /// Shows all objects, which nobody removes meanwhile.
+    /// Calls `look` for each object. No object is removed during the call.
     pub(crate) fn each(&self, mut look: impl FnMut(*mut T)) {
         locked(&self.0).values().for_each(|object| look(object.load(Ordering::Relaxed)));
     }
 
-    /// What `look` finds in the object with this number, which nobody removes meanwhile.
+    /// Calls `look` for the object with this number. No object is removed during the call.
     pub(crate) fn find<R>(&self, number: u32, look: impl FnOnce(*mut T) -> R) -> Option<R> {
         let directory = locked(&self.0);
         directory.get(&number).map(|object| look(object.load(Ordering::Relaxed)))

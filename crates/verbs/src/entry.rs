@@ -1,4 +1,5 @@
-//! The step from C into Rust and back: failures become errno as each function says them, and no panic gets out.
+//! The boundary between C and Rust: it turns errors into errno by each function's convention and
+//! stops panics.
 //!
 //! ```text
 //!   export! { code  fn ibv_x(a: A)             { … Ok(()) } }     0, or the errno itself, and errno
@@ -15,15 +16,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::log::log;
 
-/// An errno.
+/// An errno value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Errno(pub(crate) c_int);
 
-/// The caller gave something that makes no sense.
+/// `EINVAL`: an argument of the caller is invalid.
 pub(crate) const INVALID: Errno = Errno(libc::EINVAL);
-/// Nothing has come for a while, which is no failure: see `waits`.
+/// Nothing arrived within an interval. A `blocking` entry then repeats its body; C never sees this
+/// value.
 pub(crate) const AGAIN: Errno = Errno(libc::ETIME);
-/// The device cannot do that.
+/// `EOPNOTSUPP`: the device lacks the operation.
 pub(crate) const UNSUPPORTED: Errno = Errno(libc::EOPNOTSUPP);
 
 impl From<std::io::Error> for Errno {
@@ -42,9 +44,9 @@ impl From<std::io::Error> for Errno {
     }
 }
 
-/// Pointers of both kinds.
+/// Pointer types that have a null value.
 pub(crate) trait Null {
-    /// The one to nothing.
+    /// The null pointer.
     const NULL: Self;
 }
 
@@ -65,7 +67,7 @@ unsafe extern "C-unwind" {
     fn pthread_testcancel();
 }
 
-/// Ends this thread if another one has cancelled it.
+/// Ends this thread if another thread has cancelled it.
 #[inline]
 pub(crate) fn cancelled() {
     // SAFETY: Cancellation unwinds the stack from here. The Rust frames above have nothing to drop:
@@ -73,7 +75,8 @@ pub(crate) fn cancelled() {
     unsafe { pthread_testcancel() };
 }
 
-/// Runs `body`, which C calls `name`; a panic, which is a bug, has been told on standard error and is an EIO here.
+/// Runs `body`, the implementation of the C function `name`. A panic is a bug: it is printed on
+/// standard error and becomes `EIO`.
 pub(crate) fn caught<T>(name: &str, body: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Errno(libc::EIO)));
     if let Err(errno) = result
@@ -84,8 +87,8 @@ pub(crate) fn caught<T>(name: &str, body: impl FnOnce() -> Result<T, Errno>) -> 
     result
 }
 
-/// A call that fails is told, if that is wanted; that nothing is there yet (ENOENT: no completion to read by functions), with
-/// the least of things.
+/// Logs a failed call. A call that found nothing (`EAGAIN`, or `ENOENT` from a poll) is logged at
+/// level debug.
 #[cold]
 fn failed(name: &str, errno: Errno) {
     let (name, why) =
@@ -97,7 +100,7 @@ fn failed(name: &str, errno: Errno) {
     }
 }
 
-/// The same; a failure is returned as its number, and in errno, since programs look at either.
+/// Runs `body`, and returns a failure as its number and in errno, since programs read either.
 #[inline]
 pub(crate) fn or_code(name: &str, body: impl FnOnce() -> Result<(), Errno>) -> c_int {
     match caught(name, body) {
@@ -109,7 +112,7 @@ pub(crate) fn or_code(name: &str, body: impl FnOnce() -> Result<(), Errno>) -> c
     }
 }
 
-/// The same; a failure is said by `failed` and errno.
+/// Runs `body`, and reports a failure by the value `failed` and in errno.
 pub(crate) fn or_errno<T>(name: &str, failed: T, body: impl FnOnce() -> Result<T, Errno>) -> T {
     caught(name, body).unwrap_or_else(|errno| {
         set_errno(errno);
@@ -117,25 +120,22 @@ pub(crate) fn or_errno<T>(name: &str, failed: T, body: impl FnOnce() -> Result<T
     })
 }
 
-/// What a caller's pointer is to.
+/// Converts a caller's pointer to a reference.
 ///
-/// # Errors
-/// It is null.
+/// # Errors The pointer is null.
 ///
-/// # Safety
-/// If it is not null, it is to a `T` that stays and is not written as long as the reference is used.
+/// # Safety The pointer is null, or refers to a `T` that stays alive and unwritten while the
+/// reference is in use.
 pub(crate) unsafe fn at<'a, T>(pointer: *const T) -> Result<&'a T, Errno> {
     // SAFETY: The caller guarantees it.
     unsafe { pointer.as_ref() }.ok_or(INVALID)
 }
 
-/// Gives a value to where the caller wants it.
+/// Writes a value to the caller's memory.
 ///
-/// # Errors
-/// The pointer is null.
+/// # Errors The pointer is null.
 ///
-/// # Safety
-/// If it is not null, a `T` may be written there.
+/// # Safety The pointer is null, or a `T` may be written there.
 pub(crate) unsafe fn put<T>(pointer: *mut T, value: T) -> Result<(), Errno> {
     if pointer.is_null() {
         return Err(INVALID);
@@ -145,14 +145,12 @@ pub(crate) unsafe fn put<T>(pointer: *mut T, value: T) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Gives the caller as many octets of a value as he has room for, and zeros behind it: structures that both sides know a
-/// version of.
+/// Writes the first `room` bytes of a structure to the caller's memory, and zeros if the structure
+/// is shorter. The caller's headers determine how many bytes it knows.
 ///
-/// # Errors
-/// The pointer is null.
+/// # Errors The pointer is null.
 ///
-/// # Safety
-/// If it is not null, `room` octets may be written there.
+/// # Safety The pointer is null, or `room` bytes may be written there.
 pub(crate) unsafe fn put_part<T: Copy>(
     pointer: *mut T,
     room: usize,
@@ -172,7 +170,8 @@ pub(crate) unsafe fn put_part<T: Copy>(
     Ok(())
 }
 
-/// Functions under their names, for C; see the file.
+/// Declares functions that the libraries export under their names. The module documentation lists
+/// the kinds.
 macro_rules! export {
     ($($(#[$doc:meta])* $kind:ident fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block)*) => {$(
         $crate::entry::entry! {
@@ -186,7 +185,7 @@ macro_rules! export {
 }
 pub(crate) use export;
 
-/// Functions that C finds by a pointer, otherwise the same.
+/// Declares functions that C calls through a pointer. The kinds are those of [`export!`].
 macro_rules! entry {
     ($($(#[$meta:meta])* code fn $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block)*) => {$(
         $(#[$meta])*
@@ -204,7 +203,7 @@ macro_rules! entry {
         $(#[$meta])*
         pub(crate) extern "C-unwind" fn $name($($arg: $type),*) -> $result {
             loop {
-                // Nothing of ours is on the stack here: who is cancelled leaves nothing undone.
+                // The stack holds nothing to drop here, so a cancelled thread leaks nothing.
                 $crate::entry::cancelled();
                 match $crate::entry::caught(stringify!($name), || $body) {
                     Ok(done) => return done,

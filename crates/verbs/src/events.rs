@@ -1,8 +1,8 @@
-//! What happened that no completion tells, behind a descriptor that programs wait on.
+//! The asynchronous events of an open device, behind a descriptor that programs wait on.
 //!
-//! Always holds: the descriptor counts what waits, so that it is readable exactly while an event does; a program makes it
-//! non-blocking, if it wants so, and getting an event honours that. What happens comes here by the engine's own thread,
-//! without the program's help.
+//! Invariant: the descriptor is a semaphore that counts the waiting events, so it is readable
+//! exactly while one waits. A program may make it non-blocking, and reading honours that. The
+//! engine's thread delivers events without the program's help.
 
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
@@ -14,18 +14,17 @@ use crate::engine::Engine;
 use crate::entry::{Errno, INVALID};
 use crate::object::locked;
 
-/// The events of one open device.
+/// The asynchronous events of one open device.
 pub(crate) struct Events {
     fd: Arc<OwnedFd>,
-    /// Where the engine puts them, once it has been asked to.
+    /// The channel on which the engine delivers events, once an object reports to it.
     channel: Mutex<Option<(&'static Engine, Arc<NoticeChannel>)>>,
 }
 
 impl Events {
-    /// None yet.
+    /// Creates a channel without events.
     ///
-    /// # Errors
-    /// No descriptor left.
+    /// # Errors The system has no descriptor left.
     pub(crate) fn new() -> Result<Self, Errno> {
         // SAFETY: The arguments are numbers.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_SEMAPHORE) };
@@ -41,7 +40,7 @@ impl Events {
         self.fd.as_raw_fd()
     }
 
-    /// Where objects of `engine` report to.
+    /// The channel on which objects of `engine` report.
     pub(crate) fn of(&self, engine: &'static Engine) -> Arc<NoticeChannel> {
         let mut channel = locked(&self.channel);
         if let Some((of, channel)) = &*channel
@@ -50,22 +49,22 @@ impl Events {
             return Arc::clone(channel);
         }
         let new = Arc::new(engine.device.notice_channel(Arc::clone(&self.fd)));
-        // A parent's is not touched, not even to be dropped.
+        // A channel of the parent process is forgotten, since dropping it would touch the parent's
+        // engine.
         std::mem::forget(channel.replace((engine, Arc::clone(&new))));
         new
     }
 
-    /// The context closes.
+    /// Releases the channel when the context is freed.
     pub(crate) fn end(&self) {
         let channel = locked(&self.channel).take();
         if channel.as_ref().is_some_and(|(engine, _)| !engine.is_ours()) {
             std::mem::forget(channel);
         }
     }
-    /// The next notice; waits for it, unless the program has made the descriptor non-blocking.
+    /// Waits for the next notice, unless the program has made the descriptor non-blocking.
     ///
-    /// # Errors
-    /// `EAGAIN` if there is none and it has, `EINTR` if a signal came.
+    /// # Errors `EAGAIN` if nothing waits on a non-blocking descriptor, `EINTR` after a signal.
     pub(crate) fn next(&self) -> Result<(&'static Engine, Notice), Errno> {
         loop {
             let channel = locked(&self.channel)
@@ -79,8 +78,8 @@ impl Events {
                     std::mem::forget(other);
                     return Err(INVALID);
                 }
-                // Nobody has made anything yet that could have one. The system's own waiting is not for here: a thread that is
-                // cancelled in it would leave without what is on the stack.
+                // No object reports yet. Create the channel and wait on it: a thread that is
+                // cancelled in a plain `read` would leak the values on its stack.
                 None => drop(self.of(Engine::get()?)),
             }
         }

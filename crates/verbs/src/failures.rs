@@ -1,7 +1,9 @@
-//! The log of errors that end connections: one line each, on both sides, from the thread that finds the error.
+//! The log of errors that end connections. The thread that finds an error logs one line, on both
+//! sides.
 //!
-//! So a program that asks for no event, or that ends at once, still says why its connection ended. At most [`BURST`] lines
-//! go out at once and [`A_SECOND`] a second later on; the next line says how many were left out.
+//! So a program that asks for no event, or that exits at once, still leaves the reason in its log.
+//! At most [`BURST`] lines are written at once and [`A_SECOND`] a second afterwards; the next line
+//! states how many were suppressed.
 
 use std::sync::Mutex;
 
@@ -11,22 +13,23 @@ use sprat_sys::clock;
 use crate::log::{Level, log, on};
 use crate::object::locked;
 
-/// Enough for the connections of one program that fails, and few enough to be read.
+/// Enough lines for the connections of one failing program, and few enough to read.
 const BURST: u64 = 64;
 const A_SECOND: u64 = 10;
-/// Nanoseconds for one line.
+/// The interval between two lines at the sustained rate.
 const EACH_NS: u64 = 1_000_000_000 / A_SECOND;
 
-/// How many lines may go out.
+/// A token bucket of log lines.
 #[derive(Debug)]
 struct Rate {
-    /// When the allowance is full again, in nanoseconds.
+    /// The time at which the bucket is full again, in nanoseconds.
     full_ns: u64,
     left_out: u64,
 }
 
 impl Rate {
-    /// Takes one line: how many were left out before it, or nothing if this one is too.
+    /// Takes one line. Returns the number of lines suppressed before it, or none to suppress this
+    /// one.
     fn take(&mut self, now_ns: u64) -> Option<u64> {
         let full_ns = self.full_ns.max(now_ns) + EACH_NS;
         if full_ns > now_ns + BURST * EACH_NS {
@@ -40,7 +43,7 @@ impl Rate {
 
 static RATE: Mutex<Rate> = Mutex::new(Rate { full_ns: 0, left_out: 0 });
 
-/// Logs a failure. The engine is locked meanwhile.
+/// Logs a failure. The caller holds the engine's lock.
 pub(crate) fn log(failure: &Failure) {
     if !on(Level::Error) {
         return;

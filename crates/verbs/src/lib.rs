@@ -1,16 +1,19 @@
-//! libibverbs.so.1 and librdmacm.so.1 of our own: programs that were built for RDMA hardware run on plain TCP.
+//! libibverbs.so.1 and librdmacm.so.1 on software RDMA: programs built for RDMA hardware run over
+//! plain TCP.
 //!
 //! ```text
 //!   a program ─► libibverbs.so.1 ─► entry (null, errno, panics) ─► device, context, … ─► sprat::verbs
 //!           └──► librdmacm.so.1 ─ jumps ─┘
 //! ```
 //!
-//! `scripts/verbs` links this crate's archive into the two libraries; `symbols.txt` lists every symbol with what stands
-//! behind it. `abi` has the layouts of what programs share with us, compared with the installed headers by a test.
+//! `scripts/verbs` links this crate's archive into the two libraries. `symbols.txt` lists every
+//! symbol and its state. `abi` declares the structures that programs share with the libraries; a
+//! test compares them with the installed headers.
 //!
-//! Always holds: no panic leaves a function that C calls; a null pointer is an error and not a crash; what is not there
-//! yet says so by the errno that programs expect. What C promises and nobody can check (a pointer is to an object that is
-//! alive, an array is as long as it is said to be) is believed, as by every library of this name.
+//! Invariant: no panic leaves a function that C calls. A null pointer is an error, not a crash. An
+//! unsupported call returns the errno that programs expect. The libraries trust what C's interface
+//! promises and a callee cannot check: a pointer refers to a live object, and an array has the
+//! stated length.
 //!
 //! Not here: RDMA itself (`sprat::verbs`), rsockets, drivers of hardware.
 

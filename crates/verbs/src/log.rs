@@ -1,4 +1,5 @@
-//! What the libraries decide, for whoever wonders why a program does not work: `SPRAT_LOG`, which is off unless set.
+//! The log that the variable `SPRAT_LOG` enables: decisions of the libraries that explain why a
+//! program does not work.
 //!
 //! ```text
 //!   SPRAT_LOG=error               calls and requests that fail, errors that end connections
@@ -9,11 +10,12 @@
 //!   sprat[4711] 0.103277 info: opens iw_lo
 //! ```
 //!
-//! A line has the process, seconds since the first line of the process, level and text. It goes out by one write, so
-//! that those of several threads and processes do not mix. No descriptor is kept open, which a program that closes all of them
-//! could give to somebody else. What cannot be written is lost: no program fails for it.
+//! A line has the process id, the seconds since the process's first line, the level and the text.
+//! One write call writes it, so lines of several threads and processes do not mix. The log keeps no
+//! descriptor open, since a program that closes all descriptors could reuse its number. A line that
+//! cannot be written is dropped.
 //!
-//! Always holds: while it is off a message costs one atomic load, and its text is not made.
+//! Invariant: a disabled message costs one atomic load, and its text is not formatted.
 
 use std::fmt;
 use std::fs::File;
@@ -24,27 +26,27 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use sprat_sys::clock;
 
-/// How much of it.
+/// The importance of a message.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 pub(crate) enum Level {
-    /// Calls that fail.
+    /// Failed calls and requests, and errors that end connections.
     Error = 1,
-    /// Decisions that the program sees: what is opened, connected, refused.
+    /// Decisions that a program sees: devices opened, connections made and refused.
     Info,
-    /// Everything that happens seldom enough: nothing of the path of data.
+    /// Rare events. Nothing on the data path is logged.
     Debug,
 }
 
 const NAME: &str = "SPRAT_LOG";
-/// The environment has not been asked yet.
+/// The value before the environment is read.
 const UNKNOWN: u8 = u8::MAX;
-/// A message's level must be at most this; 0 is off.
+/// The highest enabled level; 0 disables the log.
 static UP_TO: AtomicU8 = AtomicU8::new(UNKNOWN);
-/// Where it goes, if not to standard error.
+/// The name of the log file, or none for standard error.
 static FILE: OnceLock<Option<String>> = OnceLock::new();
 
-/// Whether messages of this level are wanted.
+/// True if messages of this level are enabled.
 #[inline]
 pub(crate) fn on(level: Level) -> bool {
     match UP_TO.load(Ordering::Relaxed) {
@@ -53,7 +55,7 @@ pub(crate) fn on(level: Level) -> bool {
     }
 }
 
-/// Asks the environment, once.
+/// Reads the environment, once.
 #[cold]
 fn begin() -> u8 {
     let value = std::env::var(NAME).unwrap_or_default();
@@ -71,7 +73,7 @@ fn begin() -> u8 {
     up_to
 }
 
-/// The level that a value asks for (0 is off) and the file, if it names one.
+/// Parses the variable's value into a level (0 for off) and a file name.
 fn parse(value: &str) -> Option<(u8, Option<&str>)> {
     let (level, file) =
         value.split_once(',').map_or((value, None), |(level, file)| (level, Some(file)));
@@ -85,7 +87,7 @@ fn parse(value: &str) -> Option<(u8, Option<&str>)> {
     Some((up_to, file.filter(|f| !f.is_empty())))
 }
 
-/// Writes a message; called by [`log!`](crate::log::log).
+/// Writes a message; [`log!`](crate::log::log) calls it.
 #[cold]
 pub(crate) fn write(level: Level, text: fmt::Arguments<'_>) {
     let name = match level {
@@ -96,7 +98,7 @@ pub(crate) fn write(level: Level, text: fmt::Arguments<'_>) {
     let process = std::process::id();
     let since = clock::now().as_ns();
     let (seconds, us) = (since / 1_000_000_000, since / 1000 % 1_000_000);
-    // A forked child has its own.
+    // A forked child writes to a file of its own.
     let file = FILE
         .get()
         .and_then(Option::as_ref)
@@ -104,7 +106,7 @@ pub(crate) fn write(level: Level, text: fmt::Arguments<'_>) {
     line(file.as_deref(), format_args!("sprat[{process}] {seconds}.{us:06} {name}: {text}\n"));
 }
 
-/// One line, by one write.
+/// Writes one line by one write call.
 fn line(file: Option<&Path>, text: fmt::Arguments<'_>) {
     let bytes = text.to_string();
     let written = match file {
@@ -115,11 +117,11 @@ fn line(file: Option<&Path>, text: fmt::Arguments<'_>) {
             .and_then(|mut f| f.write_all(bytes.as_bytes())),
         None => std::io::stderr().write_all(bytes.as_bytes()),
     };
-    // Nothing can be done about a log that cannot be written.
+    // A log that cannot be written cannot report that.
     drop(written);
 }
 
-/// `log!(Info, "connects to {address}")`: a message, if its level is wanted.
+/// Logs a message if its level is enabled: `log!(Info, "connects to {address}")`.
 macro_rules! log {
     ($level:ident, $($text:tt)+) => {
         if $crate::log::on($crate::log::Level::$level) {

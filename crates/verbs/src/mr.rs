@@ -1,10 +1,11 @@
-//! Memory regions: memory of the program that work requests and peers reach.
+//! Memory regions: memory of the program that work requests and peers access.
 //!
-//! A region's base address is its virtual one, unless the program says another; its two keys are one, the engine's tag.
-//! Nothing is pinned, and nothing has to be: a page that the kernel has moved or swapped out is found again, and after a fork
-//! parent and child have each their own, so that the fork functions have nothing to do.
+//! A region's base address is its virtual address, unless the program chooses another. Both keys of
+//! a region are the engine's tag. Nothing is pinned: copies find a page again that the kernel has
+//! moved or swapped out, and after a fork parent and child each have pages of their own, so the
+//! fork functions have nothing to do.
 //!
-//! Not here: on-demand paging, device memory and DMA buffers, which this device has not.
+//! Not here: on-demand paging, device memory and DMA buffers, which this device lacks.
 
 use std::ffi::{c_int, c_uint};
 
@@ -27,38 +28,36 @@ pub(crate) const ZERO_BASED: c_uint = 1 << 5;
 const ON_DEMAND: c_uint = 1 << 6;
 const FLUSH_GLOBAL: c_uint = 1 << 8;
 const FLUSH_PERSISTENT: c_uint = 1 << 9;
-/// Flags that a device may ignore: what they allow is not forbidden here anyway.
+/// Flags that a device may ignore; this one permits their effects anyway.
 const OPTIONAL: c_uint = 0x3ff0_0000;
 const KNOWN: c_uint = ((FLUSH_PERSISTENT << 1) - 1) | OPTIONAL;
-/// Those of devices that can more than this one.
+/// Flags of features that this device lacks.
 const UNOFFERED: c_uint = ON_DEMAND | FLUSH_GLOBAL | FLUSH_PERSISTENT;
 
-/// `IBV_REREG_MR_…`: what is to change,
+/// The flags `IBV_REREG_MR_…`, which tell `ibv_rereg_mr` the changes.
 const TRANSLATION: c_int = 1;
 const DOMAIN: c_int = 1 << 1;
 const RIGHTS: c_int = 1 << 2;
-/// and why nothing did: bad arguments, or a refusal of the device.
+/// The results of a failed `ibv_rereg_mr`: invalid arguments, or a refusal of the device.
 const INPUT: c_int = -1;
 const COMMAND: c_int = -4;
 
-/// A region.
+/// A memory region.
 #[repr(C)]
 pub(crate) struct Mr {
     seen: Seen,
     engine: &'static Engine,
     region: ForeignRegion,
-    /// It counts its addresses from zero.
+    /// The region's addresses count from zero.
     zero_based: bool,
 }
 
 impl Mr {
-    /// What a program's pointer is to.
+    /// Converts the program's pointer to a reference.
     ///
-    /// # Errors
-    /// It is null.
+    /// # Errors The pointer is null.
     ///
-    /// # Safety
-    /// If it is not null, it is to a region that is allocated and stays so while the reference is used.
+    /// # Safety The pointer is null, or the region stays alive while the reference is in use.
     pub(crate) unsafe fn from_seen<'a>(mr: *const Seen) -> Result<&'a Self, Errno> {
         // SAFETY: The caller guarantees it. C's structure is the first field of `Self`, and the
         // pointer was derived from one to `Self`.
@@ -66,10 +65,10 @@ impl Mr {
     }
 }
 
-/// What the flags of a registration or a window allow.
+/// Translates the access flags of a registration.
 ///
-/// # Errors
-/// `EINVAL` for unknown flags, and for writing from afar without writing at all; `EOPNOTSUPP` for what this device has not.
+/// # Errors `EINVAL` for unknown flags, and for remote writes or atomics without local writes.
+/// `EOPNOTSUPP` for features that this device lacks.
 fn rights(flags: c_uint) -> Result<Access, Errno> {
     if flags & (REMOTE_WRITE | REMOTE_ATOMIC) != 0 && flags & LOCAL_WRITE == 0
         || flags & !KNOWN != 0
@@ -82,7 +81,7 @@ fn rights(flags: c_uint) -> Result<Access, Errno> {
     Ok(access(flags))
 }
 
-/// The same without looking at what goes together.
+/// Translates access flags, and accepts every combination.
 pub(crate) fn access(flags: c_uint) -> Access {
     Access {
         local_write: flags & LOCAL_WRITE != 0,
@@ -112,7 +111,7 @@ impl From<Error> for Errno {
     }
 }
 
-/// Registers memory of the program; `iova` is the address that it is known by.
+/// Registers memory of the program. `iova` is its address in work requests.
 fn register(
     pd: *mut SeenPd,
     addr: Opaque,
@@ -123,7 +122,7 @@ fn register(
     let access = rights(flags)?;
     // SAFETY: The program passes null or a live protection domain.
     let domain = unsafe { Pd::to_use(pd) }?;
-    // Hardware translates whole pages.
+    // Hardware translates whole pages, so the offsets within a page are equal.
     if addr.addr() as u64 % PAGE != iova % PAGE {
         return Err(INVALID);
     }
@@ -145,7 +144,7 @@ fn register(
     Ok(Box::into_raw(Box::new(Mr { seen, engine: domain.engine, region, zero_based })).cast())
 }
 
-/// Addresses are the same as hardware would know them in their lowest bits.
+/// The page size by which addresses must agree.
 const PAGE: u64 = 4096;
 
 export! {
@@ -159,7 +158,8 @@ export! {
         register(pd, addr, length, iova, access as c_uint)
     }
 
-    /// The same with flags that a device may ignore.
+    /// Registers memory under an address of the program's choice, with flags that a device may
+    /// ignore.
     null fn ibv_reg_mr_iova2(
         pd: *mut SeenPd,
         addr: Opaque,
@@ -170,7 +170,7 @@ export! {
         register(pd, addr, length, iova, access)
     }
 
-    /// The same with a description of what is to be registered.
+    /// Registers the memory that a structure describes.
     null fn ibv_reg_mr_ex(pd: *mut SeenPd, init: *const MrInit) -> *mut Seen {
         // SAFETY: The program passes null or a valid structure.
         let init = unsafe { at(init) }?;
@@ -186,7 +186,7 @@ export! {
 }
 
 export! {
-    /// Ends a registration. From then on nothing is read or written there.
+    /// Deregisters memory. No request and no peer accesses it afterwards.
     code fn ibv_dereg_mr(mr: *mut Seen) {
         // SAFETY: The program passes null or a live region.
         let region = unsafe { Mr::from_seen(mr) }?;
@@ -205,10 +205,9 @@ export! {
     }
 }
 
-/// Registers other memory, or the same otherwise, in an old region's place.
+/// Changes the memory, the domain or the rights of a region.
 ///
-/// # Safety
-/// `mr` is to a region that is allocated and that nobody else uses during the call.
+/// # Safety `mr` refers to a live region, and no other thread uses it during the call.
 unsafe fn change(
     mr: *mut Mr,
     what: c_int,
@@ -263,7 +262,8 @@ unsafe fn change(
 }
 
 export! {
-    /// Changes a registration. It has another key afterwards unless rights alone change; after a failure it is what it was.
+    /// Changes a registration. The region has another key afterwards, unless only its rights
+    /// change. A failed call leaves the region unchanged.
     plain fn ibv_rereg_mr(
         mr: *mut Seen,
         what: c_int,

@@ -1,7 +1,7 @@
-//! Memory windows: parts of regions that are opened to peers by a work request, and closed by another.
+//! Memory windows: ranges of regions that a work request opens to peers and another one closes.
 //!
-//! A window of type 1 is bound by `ibv_bind_mw`, which chooses its key: the next one. One of type 2 is bound by a request of
-//! the program's own (`work`), and peers may invalidate it.
+//! `ibv_bind_mw` binds a window of type 1 and chooses its next key. A work request of the program
+//! (`work`) binds a window of type 2, and peers may invalidate it.
 
 use std::ffi::c_int;
 
@@ -20,7 +20,7 @@ const TYPE_2: c_int = 2;
 /// The bits of a key that its user chooses.
 const CHOSEN: u32 = 0xff;
 
-/// A window.
+/// A memory window.
 #[repr(C)]
 struct Mw {
     seen: Seen,
@@ -29,7 +29,7 @@ struct Mw {
 }
 
 entry! {
-    /// `ibv_alloc_mw`.
+    /// Allocates a memory window.
     null fn alloc(pd: *mut SeenPd, kind: c_int) -> *mut Seen {
         // SAFETY: The program passes null or a live protection domain.
         let domain = unsafe { Pd::to_use(pd) }?;
@@ -46,7 +46,7 @@ entry! {
 }
 
 entry! {
-    /// `ibv_dealloc_mw`: bound or not.
+    /// Frees a memory window, bound or not.
     code fn dealloc(mw: *mut Seen) {
         // SAFETY: The program passes null or a live window.
         let own = unsafe { at(mw.cast::<Mw>()) }?;
@@ -60,7 +60,7 @@ entry! {
         Ok(())
     }
 
-    /// `ibv_bind_mw`: verbs.h has seen that it is one of type 1.
+    /// Binds a window of type 1, as verbs.h has checked.
     code fn bind(qp: *mut SeenQp, mw: *mut Seen, wanted: *mut Bind) {
         // SAFETY: The program passes null or live objects.
         let (qp, own, wanted) = unsafe { (Qp::from_seen(qp)?, at(mw.cast::<Mw>())?, at(wanted)?) };

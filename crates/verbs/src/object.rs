@@ -1,11 +1,11 @@
-//! What all objects have in common: who uses them, and which of their events are acknowledged.
+//! Parts that all objects share: reference counts, counts of events and their acknowledgements.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::entry::Errno;
 
-/// How many others use an object.
+/// The number of objects that refer to an object. It cannot be destroyed while there are any.
 #[derive(Debug, Default)]
 pub(crate) struct Users(AtomicU32);
 
@@ -18,14 +18,15 @@ impl Users {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// # Errors
-    /// `EBUSY` if there are any.
+    /// Fails while objects refer to this one.
+    ///
+    /// # Errors `EBUSY` if the count is not zero.
     pub(crate) fn none(&self) -> Result<(), Errno> {
         if self.0.load(Ordering::Relaxed) == 0 { Ok(()) } else { Err(Errno(libc::EBUSY)) }
     }
 }
 
-/// Events of an object that a program was told, and those that it has acknowledged.
+/// The events of an object: how many the program received, and how many it acknowledged.
 #[derive(Debug, Default)]
 pub(crate) struct Acks {
     told_and_acked: Mutex<(u64, u64)>,
@@ -40,17 +41,18 @@ impl Acks {
     pub(crate) fn ack(&self, count: u32) {
         let mut counts = locked(&self.told_and_acked);
         counts.1 += u64::from(count);
-        // Before the lock is given back: whoever waits may then give the object back at once.
+        // Notify before the lock is released: the woken thread may free this object as soon as it
+        // has the lock.
         self.changed.notify_all();
     }
 
-    /// The same where somebody else has counted how many were told.
+    /// Sets the number of events that the program received, and waits until all are acknowledged.
     pub(crate) fn wait_for(&self, told: u64) {
         locked(&self.told_and_acked).0 = told;
         self.wait();
     }
 
-    /// Waits until every event that was told is acknowledged.
+    /// Waits until the program has acknowledged every event that it received.
     pub(crate) fn wait(&self) {
         let mut counts = locked(&self.told_and_acked);
         while counts.0 > counts.1 {
@@ -59,7 +61,7 @@ impl Acks {
     }
 }
 
-/// A lock whose holder's panic, which is a bug, leaves nothing half done.
+/// Locks a mutex and ignores poisoning: a panic is a bug, but leaves no value half written.
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! Opening and closing devices, and the functions that a context has.
+//! `ibv_open_device`, `ibv_close_device`, and the tables of functions in a context.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -13,7 +13,7 @@ use crate::events::Events;
 use crate::log::log;
 use crate::{cq, mw, qp, query, srq, work};
 
-/// What verbs.h calls by the context.
+/// The functions that inline functions of verbs.h call through the context.
 const OPS: ContextOps = ContextOps {
     query_device: None,
     query_port: None,
@@ -118,8 +118,10 @@ export! {
 }
 
 export! {
-    /// Closes a device, whatever was made with it: its queue pairs are in error, so that no peer reaches memory any more. Such
-    /// objects can still be given back, as programs do that close first.
+    /// Closes a device, even while objects of it exist.
+    ///
+    /// Its queue pairs enter the error state, so no peer reaches memory any more. The program can
+    /// still destroy the objects, as programs do that close the device first.
     code fn ibv_close_device(context: *mut Context) {
         // SAFETY: The program passes null or an open context.
         let open = unsafe { Open::from_seen(context) }?;

@@ -1,8 +1,9 @@
-//! Protection domains, and what all objects have in common.
+//! Protection domains.
 //!
-//! What programs see of an object comes first, so that their pointer is one to the whole, which is a `Box` that was given up
-//! to them and comes back when they destroy it. Who uses an object counts in its `users`, and while there are any it is
-//! busy. Whoever destroys an object waits until all its events are acknowledged.
+//! The C structure is the first field of every object, so C's pointer also refers to the whole. An
+//! object is a `Box` that its constructor leaks to the program, and that its destructor takes back.
+//! An object that others refer to cannot be destroyed (`EBUSY`), and destruction waits until all
+//! events of the object are acknowledged.
 
 use sprat::verbs::ProtectionDomain;
 
@@ -18,43 +19,40 @@ pub(crate) struct Pd {
     seen: Seen,
     pub(crate) engine: &'static Engine,
     pub(crate) domain: ProtectionDomain,
-    /// Regions, windows, queue pairs and shared queues in it.
+    /// The regions, windows, queue pairs and shared receive queues of the domain.
     pub(crate) users: Users,
 }
 
 impl Pd {
-    /// What a program's pointer is to.
+    /// Converts the program's pointer to a reference.
     ///
-    /// # Errors
-    /// It is null.
+    /// # Errors The pointer is null.
     ///
-    /// # Safety
-    /// If it is not null, it is to a domain that is allocated and stays so while the reference is used.
+    /// # Safety The pointer is null, or the domain stays alive while the reference is in use.
     pub(crate) unsafe fn from_seen<'a>(pd: *mut Seen) -> Result<&'a Self, Errno> {
         // SAFETY: The caller guarantees it. C's structure is the first field of `Self`, and the
         // pointer was derived from one to `Self`.
         unsafe { at(pd.cast::<Self>()) }
     }
 
-    /// The same for who makes something in it.
+    /// Converts the program's pointer to a reference, for a call that creates an object in the
+    /// domain.
     ///
-    /// # Errors
-    /// It is null, or of another process: a parent's.
+    /// # Errors The pointer is null, or a parent process created the domain.
     ///
-    /// # Safety
-    /// As [`Pd::from_seen`].
+    /// # Safety The pointer is null, or the domain stays alive while the reference is in use.
     pub(crate) unsafe fn to_use<'a>(pd: *mut Seen) -> Result<&'a Self, Errno> {
         // SAFETY: The caller guarantees it.
         let pd = unsafe { Self::from_seen(pd) }?;
         if pd.engine.is_ours() { Ok(pd) } else { Err(INVALID) }
     }
 
-    /// The open device that it is of.
+    /// The context of the domain, as C sees it.
     pub(crate) const fn context(&self) -> *mut Context {
         self.seen.context
     }
 
-    /// The same, for us.
+    /// The open device of the domain.
     pub(crate) fn open(&self) -> Result<&Open, Errno> {
         // SAFETY: A context stays allocated while an object of it exists.
         unsafe { Open::from_seen(self.context()) }
@@ -62,7 +60,7 @@ impl Pd {
 }
 
 export! {
-    /// A protection domain of an open device.
+    /// Allocates a protection domain.
     null fn ibv_alloc_pd(context: *mut Context) -> *mut Seen {
         // SAFETY: The program passes null or an open context.
         let open = unsafe { Open::from_seen(context) }?;
@@ -75,7 +73,7 @@ export! {
 }
 
 export! {
-    /// Gives it back.
+    /// Frees a protection domain; `EBUSY` while it has objects.
     code fn ibv_dealloc_pd(pd: *mut Seen) {
         // SAFETY: The program passes null or a live protection domain.
         let own = unsafe { Pd::from_seen(pd) }?;

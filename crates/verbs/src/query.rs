@@ -1,6 +1,7 @@
-//! What programs ask of an open device: its limits, its port, its addresses.
+//! Queries of an open device: its attributes, its port, its addresses.
 //!
-//! Limits are those that the engine enforces (`engine::limits`); where it has none, there is a number that no program reaches.
+//! The limits are those that the engine enforces (`engine::limits`). A limit that the engine lacks
+//! is a number that no program reaches.
 
 use std::ffi::{c_int, c_uint};
 
@@ -18,21 +19,23 @@ use crate::device::{Device, chars};
 use crate::engine::{Engine, limits};
 use crate::entry::{Errno, INVALID, entry, export, put, put_part};
 
-/// The only port of a device, and its only partition key, which is every iWARP card's.
+/// The number of a device's only port, and its only partition key, which every iWARP card has.
 pub(crate) const PORT: u32 = 1;
 const KEY: u16 = 0xffff;
-/// `IBV_DEVICE_MEM_WINDOW`, `_MEM_MGT_EXTENSIONS` (local invalidation, Sends with invalidation), `_MEM_WINDOW_TYPE_2B`.
+/// `IBV_DEVICE_MEM_WINDOW`, `_MEM_MGT_EXTENSIONS` (local invalidation, Sends with invalidation),
+/// `_MEM_WINDOW_TYPE_2B`.
 const CAPABILITIES: c_uint = 1 << 17 | 1 << 21 | 1 << 24;
-/// The number of `ibv_port_attr`'s octets that the symbol `ibv_query_port` may write; verbs.h passes its own.
+/// The size of `ibv_port_attr` that the symbol `ibv_query_port` may write; verbs.h passes the size
+/// of its own.
 const PORT_ATTR_THEN: usize = 48;
-/// The number that programs with lists of devices know software iWARP by.
+/// The vendor by which programs with lists of devices recognise software iWARP.
 const VENDOR: u32 = 0x62_6d74;
 /// `IBV_VALUES_MASK_RAW_CLOCK`.
 const RAW_CLOCK: u32 = 1;
-/// `enum ibv_mtu`: 256 << (number - 1) octets.
+/// `enum ibv_mtu`: n stands for 256 << (n - 1) bytes.
 const MTUS: std::ops::RangeInclusive<c_int> = 1..=5;
 
-/// A number as programs have it.
+/// A limit as a C int.
 fn number<T: TryInto<c_int>>(number: T) -> c_int {
     number.try_into().unwrap_or(c_int::MAX)
 }
@@ -64,11 +67,11 @@ fn attributes(device: &Device) -> DeviceAttr {
         max_res_rd_atom: number(usize::from(most.read_depth) * most.queue_pairs),
         max_qp_init_rd_atom: number(most.read_depth),
         max_ee_init_rd_atom: 0,
-        // IBV_ATOMIC_HCA: among what this device does.
+        // IBV_ATOMIC_HCA: atomic among the operations of this device.
         atomic_cap: 1,
         max_ee: 0,
         max_rdd: 0,
-        // Of the same tags as regions.
+        // Windows and regions share the tags.
         max_mw: number(most.tags),
         max_raw_ipv6_qp: 0,
         max_raw_ethy_qp: 0,
@@ -93,7 +96,7 @@ fn attributes_ex(device: &Device) -> DeviceAttrEx {
         comp_mask: 0,
         odp_caps: OdpCaps { general_caps: 0, per_transport_caps: [0; 3] },
         completion_timestamp_mask: u64::MAX,
-        // In kHz: completions are stamped in nanoseconds.
+        // In kHz, since timestamps count nanoseconds.
         hca_core_clock: 1_000_000,
         device_cap_flags_ex: 0,
         tso_caps: TsoCaps { max_tso: 0, supported_qpts: 0 },
@@ -120,22 +123,23 @@ fn attributes_ex(device: &Device) -> DeviceAttrEx {
     }
 }
 
-/// The largest `enum ibv_mtu` that a packet holds.
+/// The largest `enum ibv_mtu` that fits a packet.
 fn mtu(octets: u32) -> c_int {
     MTUS.rev().find(|n| octets >= 256 << (n - 1)).unwrap_or(*MTUS.start())
 }
 
-/// In units of 100 Mb/s, the same that [`width_and_speed`] tells.
+/// The speed, in units of 100 Mb/s, that [`width_and_speed`] returns for an unknown rate.
 const UNKNOWN_SPEED: u64 = 400;
 
-/// `active_width` and `active_speed` as iWARP cards tell them: lanes (1, 4) and what a lane moves (2.5, 10, 25 Gb/s).
+/// The lanes (1 or 4) and the rate of each (2.5, 10 or 25 Gb/s), as the `active_width` and
+/// `active_speed` of iWARP cards.
 pub(crate) fn width_and_speed(mbps: Option<u32>) -> (u8, u8) {
     match mbps {
         Some(0..5_000) => (1, 1),
         Some(5_000..20_000) => (1, 4),
         Some(20_000..40_000) => (1, 32),
         Some(100_000..) => (2, 32),
-        // And where it is not said: loopback, a bridge.
+        // Also if the interface has no rate: loopback, a bridge.
         _ => (2, 4),
     }
 }
@@ -185,7 +189,7 @@ fn ask_port(
     unsafe { put_part(attr, room, &port(open.device.interface().ok().as_ref())) }
 }
 
-/// An address of a device, by its place in the port's table.
+/// The GID at an index of the port's table.
 fn gid(open: &Open, port: u32, index: usize) -> Result<(Gid, u32), Errno> {
     if port != PORT {
         return Err(INVALID);
@@ -201,12 +205,12 @@ fn entry_at(open: &Open, port: u32, index: u32) -> Result<GidEntry, Errno> {
 }
 
 entry! {
-    /// `ibv_query_port` as verbs.h calls it.
+    /// `ibv_query_port` with the size that verbs.h passes.
     code fn query_port(context: *mut Context, number: u8, attr: *mut PortAttr, room: usize) {
         ask_port(context, number, attr, room)
     }
 
-    /// `ibv_query_device_ex`.
+    /// Returns the extended attributes of a device.
     code fn query_device_ex(
         context: *mut Context,
         input: *const QueryDeviceInput,
@@ -225,7 +229,7 @@ entry! {
 }
 
 export! {
-    /// What the device can do.
+    /// Returns the attributes of a device.
     code fn ibv_query_device(context: *mut Context, attr: *mut DeviceAttr) {
         // SAFETY: The program passes null or an open context.
         let open = unsafe { Open::from_seen(context) }?;
@@ -233,7 +237,7 @@ export! {
         unsafe { put(attr, attributes(open.device)) }
     }
 
-    /// What the port moves, in units of 100 Mb/s.
+    /// Returns the speed of the port in units of 100 Mb/s.
     code fn ibv_query_port_speed(context: *mut Context, port: u32, speed: *mut u64) {
         // SAFETY: The program passes null or an open context.
         let open = unsafe { Open::from_seen(context) }?;
@@ -245,12 +249,12 @@ export! {
         unsafe { put(speed, known.map_or(UNKNOWN_SPEED, |mbps| u64::from(mbps / 100).max(1))) }
     }
 
-    /// How the port is, for programs whose headers are old.
+    /// Returns the attributes of the port to programs that were compiled with old headers.
     code fn ibv_query_port(context: *mut Context, number: u8, attr: *mut PortAttr) {
         ask_port(context, number, attr, PORT_ATTR_THEN)
     }
 
-    /// An address with all that belongs to it; `room` is the size of the caller's entry.
+    /// Returns an entry of the GID table; `room` is the size of the caller's structure.
     code fn _ibv_query_gid_ex(
         context: *mut Context,
         port: u32,
@@ -270,7 +274,7 @@ export! {
 }
 
 export! {
-    /// An address.
+    /// Returns the GID at an index.
     minus fn ibv_query_gid(context: *mut Context, port: u8, index: c_int, to: *mut Gid) -> c_int {
         // SAFETY: The program passes null or an open context.
         let open = unsafe { Open::from_seen(context) }?;
@@ -280,7 +284,7 @@ export! {
         Ok(0)
     }
 
-    /// The kind of an address: 0, as of all that are not RoCE's second version.
+    /// Returns the type of a GID: 0, as of all types but RoCE's second version.
     minus fn ibv_query_gid_type(context: *mut Context, port: u8, index: u32, to: *mut c_int) -> c_int {
         // SAFETY: The program passes null or an open context.
         let open = unsafe { Open::from_seen(context) }?;
@@ -290,7 +294,7 @@ export! {
         Ok(0)
     }
 
-    /// A partition key; iWARP has but one.
+    /// Returns a partition key; iWARP has one.
     minus fn ibv_query_pkey(context: *mut Context, port: u8, index: c_int, to: *mut u16) -> c_int {
         // SAFETY: The program passes null or an open context.
         unsafe { Open::from_seen(context) }?;
@@ -302,7 +306,7 @@ export! {
         Ok(0)
     }
 
-    /// Where a partition key is in the table.
+    /// Returns the index of a partition key.
     minus fn ibv_get_pkey_index(context: *mut Context, port: u8, key: u16) -> c_int {
         // SAFETY: The program passes null or an open context.
         unsafe { Open::from_seen(context) }?;
@@ -311,7 +315,8 @@ export! {
 }
 
 export! {
-    /// All addresses; how many there are, or an errno below zero: `EINVAL` if there are more than `entries`.
+    /// Returns the GID table and the number of its entries, or a negated errno: `EINVAL` if
+    /// `entries` is too small.
     plain fn _ibv_query_gid_table(
         context: *mut Context,
         to: *mut GidEntry,
@@ -341,7 +346,7 @@ export! {
 }
 
 entry! {
-    /// `ibv_query_rt_values_ex`: the clock that completions are stamped by counts nanoseconds.
+    /// Returns the device's clock, which counts nanoseconds as timestamps do.
     code fn query_values(context: *mut Context, values: *mut ValuesEx) {
         // SAFETY: The program passes null or an open context.
         unsafe { Open::from_seen(context) }?;
@@ -360,7 +365,7 @@ entry! {
 mod tests {
     use crate::engine::limits;
 
-    /// In groups of three digits.
+    /// A number in groups of three digits.
     fn grouped(number: usize) -> String {
         let digits = number.to_string();
         let groups: Vec<&str> =

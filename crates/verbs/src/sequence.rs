@@ -1,9 +1,12 @@
-//! Something that a program has for itself from one call to a later one.
+//! A value that one thread owns from one call of C's interface to a later one.
+//!
+//! Invariant: one sequence at a time has the value. A thread that begins another one yields its
+//! processor until the first ends.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Something that one sequence at a time has for itself.
+/// A value that is owned from a call that begins a sequence to the call that ends it.
 pub(crate) struct Sequence<T> {
     taken: AtomicBool,
     value: UnsafeCell<T>,
@@ -30,10 +33,10 @@ impl<T> Sequence<T> {
         self.taken.store(false, Ordering::Release);
     }
 
-    /// The value.
+    /// The value of the sequence.
     ///
-    /// # Safety
-    /// The caller is within a sequence that was begun and has not ended, and has no other reference from here.
+    /// # Safety The caller is within a sequence that has begun and not ended, and holds no other
+    /// reference to the value.
     #[inline]
     #[expect(clippy::mut_from_ref, reason = "a lock whose guard C holds")]
     pub(crate) unsafe fn value(&self) -> &mut T {

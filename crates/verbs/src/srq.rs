@@ -20,9 +20,9 @@ pub(crate) struct Srq {
     pub(crate) queue: SharedReceiveQueue,
     depth: u32,
     elements: u32,
-    /// What an event was asked for, 0 if for nothing.
+    /// The limit below which an event is raised, 0 for none.
     limit: AtomicU32,
-    /// Queue pairs that take receives from it.
+    /// The queue pairs that take receives from the queue.
     pub(crate) users: Users,
     pub(crate) events: Acks,
 }
@@ -37,20 +37,18 @@ const PD: u32 = 2;
 const BASIC: c_int = 0;
 
 impl Srq {
-    /// What a program's pointer is to.
+    /// Converts the program's pointer to a reference.
     ///
-    /// # Errors
-    /// It is null.
+    /// # Errors The pointer is null.
     ///
-    /// # Safety
-    /// If it is not null, it is to a queue that is there and stays so while the reference is used.
+    /// # Safety The pointer is null, or the queue stays alive while the reference is in use.
     #[inline]
     pub(crate) unsafe fn from_seen<'a>(srq: *mut Seen) -> Result<&'a Self, Errno> {
         // SAFETY: The caller guarantees it. C's structure is the first field of `Self`.
         unsafe { at(srq.cast::<Self>()) }
     }
 
-    /// The limit was reached, and holds no more.
+    /// Clears the limit, whose event is raised once.
     pub(crate) fn reached(&self) {
         self.limit.store(0, Ordering::Relaxed);
     }
@@ -98,7 +96,7 @@ impl Srq {
 }
 
 export! {
-    /// A queue of receives that several queue pairs take from.
+    /// Creates a shared receive queue.
     null fn ibv_create_srq(pd: *mut SeenPd, init: *mut SrqInit) -> *mut Seen {
         // SAFETY: The program passes null or a valid structure that no other thread uses.
         let init = unsafe { init.as_mut() }.ok_or(INVALID)?;
@@ -109,7 +107,8 @@ export! {
 }
 
 entry! {
-    /// `ibv_create_srq_ex`, where verbs.h does not make the plain call of it: no tags, no XRC.
+    /// Creates a shared receive queue where verbs.h does not call `ibv_create_srq` instead. The
+    /// device supports neither tag matching nor XRC.
     null fn create_ex(_context: *mut Context, init: *mut SrqInitEx) -> *mut Seen {
         // SAFETY: The program passes null or a valid structure that no other thread uses.
         let init = unsafe { init.as_mut() }.ok_or(INVALID)?;
@@ -126,7 +125,7 @@ entry! {
 }
 
 export! {
-    /// Sets the limit below which an event is raised, once; another depth is not possible.
+    /// Sets the limit below which an event is raised once. The depth cannot change.
     code fn ibv_modify_srq(srq: *mut Seen, attr: *mut SrqAttr, mask: c_int) {
         // SAFETY: The program passes null or a live queue.
         let srq = unsafe { Srq::from_seen(srq) }?;
@@ -148,7 +147,7 @@ export! {
         Ok(())
     }
 
-    /// How it is.
+    /// Returns the capacities and the limit.
     code fn ibv_query_srq(srq: *mut Seen, attr: *mut SrqAttr) {
         // SAFETY: The program passes null or a live queue.
         let srq = unsafe { Srq::from_seen(srq) }?;
@@ -157,7 +156,8 @@ export! {
         unsafe { put(attr, SrqAttr { max_wr: srq.depth, max_sge: srq.elements, srq_limit }) }
     }
 
-    /// Gives it back; `EBUSY` while queue pairs use it. Waits until all its events are acknowledged.
+    /// Destroys a queue; `EBUSY` while queue pairs use it. Waits until all its events are
+    /// acknowledged.
     code fn ibv_destroy_srq(srq: *mut Seen) {
         // SAFETY: The program passes null or a live queue.
         let own = unsafe { Srq::from_seen(srq) }?;
@@ -178,7 +178,7 @@ export! {
 }
 
 entry! {
-    /// `ibv_get_srq_num`.
+    /// Returns the queue's number.
     code fn number(srq: *mut Seen, to: *mut u32) {
         // SAFETY: The program passes null or a live queue.
         let srq = unsafe { Srq::from_seen(srq) }?;

@@ -1,5 +1,6 @@
-//! What programs read of our devices below `/sys/class/infiniband`, which no kernel serves here: files, folders and links by
-//! their paths. The library that `sprat exec` preloads (`preload.c`) asks for them and shows them to the program.
+//! The files of our devices below `/sys/class/infiniband`, which no kernel serves: directories,
+//! files and links by path. The library that `sprat exec` preloads (`preload/sysfs.c`) asks for
+//! them and presents them to the program.
 //!
 //! ```text
 //!   /sys/class/infiniband/DEV/ ─┬─ node_type node_guid sys_image_guid node_desc fw_ver hca_type
@@ -11,8 +12,9 @@
 //!   /sys/class/infiniband_verbs/DEV/ ─── ibdev abi_version
 //! ```
 //!
-//! Always holds: the text is in the kernel's form, and says what the calls of verbs say. Not here: what programs that read
-//! other paths of sysfs find, which is the kernel's.
+//! Invariant: a file has the kernel's format and the same content as the query functions.
+//!
+//! Not here: other paths of sysfs, which the kernel serves.
 
 use std::ffi::{CStr, c_char, c_int};
 
@@ -21,22 +23,22 @@ use sprat::verbs::{Interface, interfaces};
 use crate::entry::{INVALID, export, put};
 use crate::query::{PORT, width_and_speed};
 
-/// What is at a path.
+/// The object at a path.
 #[derive(PartialEq, Eq, Debug)]
 enum Node {
     Folder(Vec<String>),
     File(String),
-    /// A link, or a path behind one, that leads out of what is served here.
+    /// A link out of the served paths, or a path behind such a link.
     Link(String),
     Behind(String),
 }
 
-/// The folders that are served.
+/// The served directories.
 const DEVICES: &str = "infiniband";
 const VERBS: &str = "infiniband_verbs";
 const CLASS: &str = "/sys/class/";
 
-/// The parts of a path below `/sys/class`, without empty ones, `.` and `..`.
+/// The components of a path below `/sys/class`, after empty ones, `.` and `..` are resolved.
 fn parts(path: &str) -> Option<Vec<&str>> {
     let mut parts = Vec::new();
     for part in path.split('/').filter(|part| !part.is_empty() && *part != ".") {
@@ -54,29 +56,29 @@ fn names<const N: usize>(names: [&str; N]) -> Option<Node> {
     Some(Node::Folder(names.map(str::to_owned).to_vec()))
 }
 
-/// A value on a line of its own, as sysfs has them.
+/// A file with one value on a line, as in sysfs.
 fn line(text: impl std::fmt::Display) -> Option<Node> {
     Some(Node::File(format!("{text}\n")))
 }
 
-/// Octets in groups of two, as the kernel writes identifiers.
+/// Bytes in groups of two, as the kernel prints identifiers.
 fn groups(octets: &[u8]) -> String {
     let group = |pair: &[u8]| pair.iter().map(|o| format!("{o:02x}")).collect::<String>();
     octets.chunks(2).map(group).collect::<Vec<_>>().join(":")
 }
 
-/// The entry of a table of addresses with this number.
+/// The entry with this number of a table of addresses.
 fn entry(interface: &Interface, number: &str, of: impl Fn(usize) -> String) -> Option<Node> {
     let index = number.parse().ok().filter(|&n: &usize| n < interface.addresses.len())?;
     line(of(index))
 }
 
-/// One folder of entries by number.
+/// A directory of entries by number.
 fn numbers(interface: &Interface) -> Option<Node> {
     Some(Node::Folder((0..interface.addresses.len()).map(|n| n.to_string()).collect()))
 }
 
-/// "10 Gb/sec (4X)": lanes by what each moves.
+/// The rate as sysfs prints it: "10 Gb/sec (4X)".
 fn rate(interface: &Interface) -> String {
     let (width, speed) = width_and_speed(interface.mbps);
     // `active_width` is 1 for one lane, 2 for four.
@@ -123,7 +125,7 @@ fn port(interface: &Interface, path: &[&str]) -> Option<Node> {
         }
         ["gid_attrs"] => names(["ndevs", "types"]),
         ["gid_attrs", "ndevs", number] => entry(interface, number, |_| interface.name.clone()),
-        // The kernel's word for all types but RoCE's second.
+        // The kernel's name of all types but RoCE's second version.
         ["gid_attrs", "types", number] => entry(interface, number, |_| "IB/RoCE v1".to_owned()),
         _ => None,
     }
@@ -165,7 +167,7 @@ fn verbs(interface: &Interface, path: &[&str]) -> Option<Node> {
     match path {
         [] => names(["abi_version", "ibdev"]),
         ["ibdev"] => line(interface.device()),
-        // Of the kernel's interface for iWARP in software.
+        // The version of the kernel's interface for software iWARP.
         ["abi_version"] => line("1"),
         _ => None,
     }
@@ -186,9 +188,12 @@ fn find(interfaces: &[Interface], path: &str) -> Option<Node> {
 }
 
 export! {
-    /// What is at a path below `/sys/class/infiniband` or `/sys/class/infiniband_verbs`: `d` and the names in a folder, each
-    /// with a zero behind it; `f` and a file's text; `l` and where a link leads; `r` and the path that one behind a link stands
-    /// for. 0 if there is nothing, or no room for it. How many octets were written is put into `len`.
+    /// Returns the object at a path below `/sys/class/infiniband` or `/sys/class/infiniband_verbs`.
+    ///
+    /// The result is its kind, and `to` receives its content: `d` and the names in a directory,
+    /// each followed by a zero byte; `f` and the text of a file; `l` and the target of a link; `r`
+    /// and the path that a path behind a link stands for. The result is 0 if the path does not
+    /// exist or `room` is too small. `len` receives the number of bytes written.
     plain fn sprat_sysfs(path: *const c_char, to: *mut u8, room: usize, len: *mut usize) -> c_int {
         if path.is_null() || to.is_null() {
             return Err(INVALID);

@@ -1,6 +1,6 @@
-//! Names of numbers, and rates: what programs print.
+//! The strings that programs print for numbers, and rates.
 //!
-//! The words are the usual ones, since scripts look for them.
+//! The strings are those of rdma-core, since scripts search for them.
 
 use std::ffi::{CStr, c_char, c_int};
 
@@ -8,7 +8,7 @@ use crate::entry::export;
 
 const UNKNOWN: &CStr = c"unknown";
 
-/// By `enum ibv_node_type`, from 1.
+/// The names of `enum ibv_node_type`, from 1.
 const NODES: [&CStr; 7] = [
     c"InfiniBand channel adapter",
     c"InfiniBand switch",
@@ -19,11 +19,11 @@ const NODES: [&CStr; 7] = [
     c"unspecified",
 ];
 
-/// By `enum ibv_port_state`.
+/// The names of `enum ibv_port_state`.
 const PORTS: [&CStr; 6] =
     [c"no state change (NOP)", c"down", c"init", c"armed", c"active", c"active defer"];
 
-/// By `enum ibv_event_type`.
+/// The names of `enum ibv_event_type`.
 const EVENTS: [&CStr; 20] = [
     c"CQ error",
     c"local work queue catastrophic error",
@@ -47,7 +47,7 @@ const EVENTS: [&CStr; 20] = [
     c"WQ fatal",
 ];
 
-/// By `enum ibv_wc_status`.
+/// The names of `enum ibv_wc_status`.
 const STATUS: [&CStr; 24] = [
     c"success",
     c"local length error",
@@ -75,7 +75,7 @@ const STATUS: [&CStr; 24] = [
     c"TM software rendezvous",
 ];
 
-/// By `enum rdma_cm_event_type`.
+/// The names of `enum rdma_cm_event_type`.
 const CONNECTIONS: [&CStr; 18] = [
     c"RDMA_CM_EVENT_ADDR_RESOLVED",
     c"RDMA_CM_EVENT_ADDR_ERROR",
@@ -102,12 +102,12 @@ fn connection_named(event: c_int) -> &'static CStr {
     known.copied().unwrap_or(c"UNKNOWN EVENT")
 }
 
-/// What an event of rdma_cm is called, for the log.
+/// The name of an event of rdma_cm, for the log.
 pub(crate) fn connection_event(event: c_int) -> &'static str {
     connection_named(event).to_str().unwrap_or_default().trim_start_matches("RDMA_CM_EVENT_")
 }
 
-/// `enum ibv_rate`, the multiple of 2.5 Gb/s (none for lanes of 14 and 25 Gb/s), and Mb/s.
+/// Each `enum ibv_rate`, its multiple of 2.5 Gb/s (none for lanes of 14 and 25 Gb/s) and its Mb/s.
 const RATES: [(c_int, Option<c_int>, c_int); 23] = [
     (2, Some(1), 2_500),
     (5, Some(2), 5_000),
@@ -142,54 +142,54 @@ fn name(names: &[&'static CStr], number: c_int) -> *const c_char {
 }
 
 export! {
-    /// What a kind of device is called.
+    /// The name of a node type.
     null fn ibv_node_type_str(kind: c_int) -> *const c_char {
         Ok(name(&NODES, kind.saturating_sub(1)))
     }
 
-    /// What a state of a port is called.
+    /// The name of a port state.
     null fn ibv_port_state_str(state: c_int) -> *const c_char {
         Ok(name(&PORTS, state))
     }
 
-    /// What an event is called.
+    /// The name of an asynchronous event.
     null fn ibv_event_type_str(event: c_int) -> *const c_char {
         Ok(name(&EVENTS, event))
     }
 
-    /// What a completion's status is called.
+    /// The name of a completion status.
     null fn ibv_wc_status_str(status: c_int) -> *const c_char {
         Ok(name(&STATUS, status))
     }
 
-    /// What an event of a connection is called.
+    /// The name of an event of rdma_cm.
     null fn sprat_rdma_event_str(event: c_int) -> *const c_char {
         Ok(connection_named(event).as_ptr())
     }
 }
 
 export! {
-    /// The multiple of 2.5 Gb/s that a rate is, -1 if it is none.
+    /// The multiple of 2.5 Gb/s of a rate, or -1.
     plain fn ibv_rate_to_mult(rate: c_int) -> c_int {
         Ok(RATES.iter().find(|r| r.0 == rate).and_then(|r| r.1).unwrap_or(-1))
     }
 
-    /// The rate of a multiple.
+    /// The rate of a multiple of 2.5 Gb/s.
     plain fn mult_to_ibv_rate(multiple: c_int) -> c_int {
         Ok(RATES.iter().find(|r| r.1 == Some(multiple)).map_or(NO_LIMIT, |r| r.0))
     }
 
-    /// A rate in Mb/s, -1 if it is none.
+    /// A rate in Mb/s, or -1.
     plain fn ibv_rate_to_mbps(rate: c_int) -> c_int {
         Ok(RATES.iter().find(|r| r.0 == rate).map_or(-1, |r| r.2))
     }
 
-    /// The rate of so many Mb/s.
+    /// The rate that equals a number of Mb/s.
     plain fn mbps_to_ibv_rate(mbps: c_int) -> c_int {
         Ok(RATES.iter().find(|r| r.2 == mbps).map_or(NO_LIMIT, |r| r.0))
     }
 
-    /// Memory that is registered needs nothing when a process forks: it is pinned nowhere.
+    /// Succeeds without work: registered memory is not pinned, so a fork does not affect it.
     plain fn ibv_fork_init() -> c_int {
         Ok(0)
     }
@@ -199,12 +199,12 @@ export! {
         Ok(2)
     }
 
-    /// See [`ibv_fork_init`].
+    /// Succeeds without work, as [`ibv_fork_init`].
     plain fn ibv_dontfork_range(_at: *mut u8, _octets: usize) -> c_int {
         Ok(0)
     }
 
-    /// See [`ibv_fork_init`].
+    /// Succeeds without work, as [`ibv_fork_init`].
     plain fn ibv_dofork_range(_at: *mut u8, _octets: usize) -> c_int {
         Ok(0)
     }

@@ -1,7 +1,7 @@
-//! Work requests: from C's lists to the engine's.
+//! Posting work requests: C's lists become requests of the engine.
 //!
-//! Always holds: requests are posted in their order; the first that is not possible ends it and is named to the program, and
-//! those before it stay posted.
+//! Invariant: requests are posted in order. The first invalid one ends the call and is returned to
+//! the program; the requests before it stay posted.
 
 use std::ffi::c_int;
 
@@ -32,7 +32,7 @@ const SIGNALED: u32 = 1 << 1;
 const SOLICITED: u32 = 1 << 2;
 const INLINE: u32 = 1 << 3;
 
-/// How a request is treated.
+/// The flags of a request.
 #[inline]
 pub(crate) const fn flags(of: u32) -> SendFlags {
     SendFlags {
@@ -42,19 +42,18 @@ pub(crate) const fn flags(of: u32) -> SendFlags {
     }
 }
 
-/// Immediate data on the wire: the four octets, and four of zero.
+/// Immediate data on the wire: verbs's four bytes, then four zeros.
 #[inline]
 pub(crate) fn immediate(octets: u32) -> u64 {
     u64::from(u32::from_be(octets)) << 32
 }
 
-/// What a bind asks for.
+/// Translates a request to bind a memory window.
 ///
-/// # Errors
-/// No region for some octets; a window that counts its addresses from zero, which this device has not.
+/// # Errors `EINVAL` without a region for a range that is not empty, and for a window whose
+/// addresses count from zero, which this device lacks.
 ///
-/// # Safety
-/// The region that it names is null or registered.
+/// # Safety The region is null or registered.
 pub(crate) unsafe fn bind(key: u32, info: &BindInfo) -> Result<SendOp, Errno> {
     // SAFETY: The caller guarantees it.
     let region = unsafe { info.mr.as_ref() };
@@ -71,13 +70,12 @@ pub(crate) unsafe fn bind(key: u32, info: &BindInfo) -> Result<SendOp, Errno> {
     Ok(SendOp::Bind { window, region, addr: info.addr, len: info.length, access })
 }
 
-/// What a request does.
+/// Translates the operation of a request.
 ///
-/// # Safety
-/// A region that it names is null or registered.
+/// # Safety The region that a request to bind names is null or registered.
 #[inline]
 unsafe fn operation(wr: &SendWr) -> Result<SendOp, Errno> {
-    // A key is the first four octets of what may be an operand.
+    // The key occupies the first four bytes of the word.
     let key = |word: u64| if cfg!(target_endian = "big") { word >> 32 } else { word };
     let remote = || Remote { stag: Stag(key(wr.rkey_or_operand) as u32), addr: wr.remote_addr };
     let word = || Remote { stag: Stag(wr.atomic_rkey), addr: wr.remote_addr };
@@ -98,18 +96,16 @@ unsafe fn operation(wr: &SendWr) -> Result<SendOp, Errno> {
         LOCAL_INVALIDATE => SendOp::Invalidate(Stag(wr.imm_data)),
         // SAFETY: The caller guarantees it.
         BIND => unsafe { bind(wr.bind_rkey, &wr.bind) }?,
-        // Among them Sends with immediate data, which iWARP has not.
+        // Sends with immediate data are invalid too: iWARP lacks them.
         _ => return Err(INVALID),
     })
 }
 
-/// A list's elements.
+/// The scatter/gather elements of a request.
 ///
-/// # Errors
-/// There are more than any queue takes, or fewer than none.
+/// # Errors `EINVAL` if there are more than a queue accepts, or fewer than 0.
 ///
-/// # Safety
-/// At `list` there are so many.
+/// # Safety `list` refers to `count` elements.
 #[inline]
 pub(crate) unsafe fn elements<'a>(
     list: *const SeenSge,
@@ -131,13 +127,11 @@ pub(crate) const fn element(sge: &SeenSge) -> Sge {
     Sge { stag: Stag(sge.lkey), addr: sge.addr, len: sge.length }
 }
 
-/// Copies the octets that elements name by their addresses alone.
+/// Copies inline data, which elements name by address alone.
 ///
-/// # Errors
-/// More than any queue takes.
+/// # Errors `EINVAL` if the data exceed the limit of inline data.
 ///
-/// # Safety
-/// They may be read.
+/// # Safety The memory that the elements name may be read.
 unsafe fn copied(list: &[SeenSge]) -> Result<Vec<u8>, Errno> {
     let total: u64 = list.iter().map(|sge| u64::from(sge.length)).sum();
     if total > sprat::verbs::MAX_INLINE as u64 {
@@ -155,8 +149,9 @@ unsafe fn copied(list: &[SeenSge]) -> Result<Vec<u8>, Errno> {
     Ok(octets)
 }
 
-/// # Safety
-/// What the request names is as C's interface wants it.
+/// Translates a send work request.
+///
+/// # Safety The elements and regions that the request names are valid.
 #[inline]
 unsafe fn send_request(wr: &SendWr) -> Result<SendRequest, Errno> {
     // SAFETY: The caller guarantees it.
@@ -176,8 +171,9 @@ unsafe fn send_request(wr: &SendWr) -> Result<SendRequest, Errno> {
     Ok(SendRequest { id: wr.wr_id, op, data, flags: flags(wr.send_flags) })
 }
 
-/// # Safety
-/// What the request names is as C's interface wants it.
+/// Translates a receive work request.
+///
+/// # Safety The elements that the request names are valid.
 #[inline]
 unsafe fn recv_request(wr: &RecvWr) -> Result<RecvRequest, Errno> {
     // SAFETY: The caller guarantees it.
@@ -185,11 +181,11 @@ unsafe fn recv_request(wr: &RecvWr) -> Result<RecvRequest, Errno> {
     Ok(RecvRequest { id: wr.wr_id, list: list.iter().map(element).collect() })
 }
 
-/// Walks a list of requests as it is posted, and knows which one it was that failed.
+/// An iterator over a list of requests that remembers the one that failed.
 struct Walk<W> {
-    /// The next one.
+    /// The next request.
     at: *mut W,
-    /// The one that was handed out last.
+    /// The request that was returned last.
     last: *mut W,
     refused: Option<Errno>,
 }
@@ -199,8 +195,10 @@ impl<W> Walk<W> {
         Self { at, last: at, refused: None }
     }
 
-    /// # Safety
-    /// The list is of requests that may be read, each of which has the next one's address, the last one null.
+    /// Translates the next request.
+    ///
+    /// # Safety The list consists of readable requests. Each has the address of the next, the last
+    /// one null.
     #[inline]
     unsafe fn next<'a, R>(
         &mut self,
@@ -226,10 +224,9 @@ impl<W> Walk<W> {
         }
     }
 
-    /// Says what came of it.
+    /// Returns the result, and writes the failed request to `bad`.
     ///
-    /// # Safety
-    /// `bad` is null or may be written.
+    /// # Safety `bad` is null or may be written.
     #[inline]
     unsafe fn end(
         &self,
@@ -250,7 +247,7 @@ impl<W> Walk<W> {
 }
 
 entry! {
-    /// `ibv_post_send`.
+    /// Posts send work requests.
     code fn post_send(qp: *mut SeenQp, list: *mut SendWr, bad: *mut *mut SendWr) {
         // SAFETY: The program passes null or a live queue pair.
         let qp = unsafe { Qp::from_seen(qp) }?;
@@ -268,7 +265,7 @@ entry! {
 }
 
 entry! {
-    /// `ibv_post_recv`.
+    /// Posts receive work requests.
     code fn post_recv(qp: *mut SeenQp, list: *mut RecvWr, bad: *mut *mut RecvWr) {
         // SAFETY: The program passes null or a live queue pair.
         let qp = unsafe { Qp::from_seen(qp) }?;
@@ -286,7 +283,7 @@ entry! {
 }
 
 entry! {
-    /// `ibv_post_srq_recv`.
+    /// Posts receive work requests to a shared receive queue.
     code fn post_srq_recv(srq: *mut SeenSrq, list: *mut RecvWr, bad: *mut *mut RecvWr) {
         // SAFETY: The program passes null or a live queue.
         let srq = unsafe { Srq::from_seen(srq) }?;

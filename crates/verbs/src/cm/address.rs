@@ -1,4 +1,4 @@
-//! Addresses, between C and Rust.
+//! Conversion of addresses between C and Rust.
 
 use std::ffi::c_int;
 use std::io::Write as _;
@@ -8,13 +8,11 @@ use std::sync::Once;
 use crate::abi::attr::Gid;
 use crate::entry::{Errno, INVALID};
 
-/// What a C address says.
+/// Reads a C address.
 ///
-/// # Errors
-/// It is null, or neither IPv4 nor IPv6.
+/// # Errors `EINVAL` if the pointer is null or the family is neither IPv4 nor IPv6.
 ///
-/// # Safety
-/// If it is not null, it is to an address that is as long as its family's are.
+/// # Safety The pointer is null, or refers to an address of its family's size.
 pub(super) unsafe fn read(at: *const libc::sockaddr) -> Result<SocketAddr, Errno> {
     if at.is_null() {
         return Err(INVALID);
@@ -37,10 +35,9 @@ pub(super) unsafe fn read(at: *const libc::sockaddr) -> Result<SocketAddr, Errno
     }
 }
 
-/// Writes an address as C has it. What IPv6 shows of an IPv4 peer is his IPv4 address.
+/// Writes a C address. An IPv4-mapped IPv6 address is written as IPv4.
 ///
-/// # Safety
-/// `to` may be written.
+/// # Safety `to` may be written.
 pub(super) unsafe fn write(to: *mut libc::sockaddr_storage, address: SocketAddr) {
     match SocketAddr::new(address.ip().to_canonical(), address.port()) {
         SocketAddr::V4(v4) => {
@@ -71,7 +68,7 @@ pub(super) unsafe fn write(to: *mut libc::sockaddr_storage, address: SocketAddr)
     }
 }
 
-/// What stands for an address in a device's table.
+/// The GID of an IP address.
 pub(super) fn gid(ip: IpAddr) -> Gid {
     let raw = match ip {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
@@ -80,7 +77,7 @@ pub(super) fn gid(ip: IpAddr) -> Gid {
     Gid { raw }
 }
 
-/// The wildcard of an address's family.
+/// The wildcard address of an address's family.
 pub(super) fn wildcard(like: SocketAddr) -> SocketAddr {
     match like {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
@@ -88,7 +85,8 @@ pub(super) fn wildcard(like: SocketAddr) -> SocketAddr {
     }
 }
 
-/// Says once on standard error why other machines are not served or reached, and what to do about it.
+/// Prints once on standard error why another machine is not served or reached, and how to permit
+/// it.
 pub(super) fn explain(address: SocketAddr, what: &str) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

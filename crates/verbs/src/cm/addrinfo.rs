@@ -1,42 +1,42 @@
-//! Names into addresses: `rdma_getaddrinfo`, by the C library's `getaddrinfo`, and the same with an event of an id's.
+//! `rdma_getaddrinfo`: resolves names by the C library's `getaddrinfo`.
 //!
-//! What is given out is allocated by the C library, piece by piece, and freed by [`sprat_rdma_freeaddrinfo`].
+//! Results are allocated by the C library, piece by piece, and [`sprat_rdma_freeaddrinfo`] frees
+//! them.
 
 use std::ffi::{c_char, c_int, c_void};
 
 use crate::abi::cm::AddrInfo;
 use crate::entry::{Errno, INVALID, UNSUPPORTED, export};
 
-/// There is nothing of that name.
+/// `ENOENT`: nothing has this name.
 pub(super) const UNKNOWN: Errno = Errno(libc::ENOENT);
 
-/// `enum rdma_addrinfo`'s flags.
+/// The flags of `struct rdma_addrinfo`.
 const PASSIVE: c_int = 1;
 const NUMERIC: c_int = 1 << 1;
-/// To ask a subnet's administrator, or the C library, but not both.
+/// The flags that select a subnet administrator or the C library.
 pub(super) const SA: c_int = 1 << 4;
 pub(super) const DNS: c_int = 1 << 5;
 /// `enum rdma_port_space`.
 pub(super) const TCP: c_int = 0x0106;
 pub(super) const UDP: c_int = 0x0111;
 pub(super) const IPOIB: c_int = 0x0002;
-/// `IBV_QPT_RC`, `IBV_QPT_UD`.
+/// `IBV_QPT_RC` and `IBV_QPT_UD`.
 pub(super) const RC: c_int = 2;
 const UD: c_int = 4;
 /// `AF_IB`, which no resolver knows.
 const IB: c_int = 27;
 
-/// Zeroed memory for a `T` of the program's.
+/// Allocates zeroed memory that the program will free.
 fn room<T>(octets: usize) -> Result<*mut T, Errno> {
     // SAFETY: `calloc` accepts any size.
     let room: *mut c_void = unsafe { libc::calloc(1, octets.max(1)) };
     if room.is_null() { Err(Errno(libc::ENOMEM)) } else { Ok(room.cast()) }
 }
 
-/// A copy of an address.
+/// Copies an address.
 ///
-/// # Safety
-/// As many octets are there as is said.
+/// # Safety `octets` bytes may be read at `from`.
 unsafe fn copy(from: *const libc::sockaddr, octets: u32) -> Result<*mut libc::sockaddr, Errno> {
     let to: *mut libc::sockaddr = room(octets as usize)?;
     // SAFETY: The caller guarantees the source, and the destination was allocated with that size.
@@ -44,7 +44,7 @@ unsafe fn copy(from: *const libc::sockaddr, octets: u32) -> Result<*mut libc::so
     Ok(to)
 }
 
-/// The C library's words for what the program wants.
+/// Translates the program's hints for `getaddrinfo`.
 fn translated(hints: &AddrInfo) -> libc::addrinfo {
     let mut flags = 0;
     if hints.ai_flags & PASSIVE != 0 {
@@ -75,10 +75,9 @@ fn translated(hints: &AddrInfo) -> libc::addrinfo {
     }
 }
 
-/// Fills in what the C library has found.
+/// Translates a result of `getaddrinfo`.
 ///
-/// # Safety
-/// It has.
+/// # Safety `found` is a result of a successful `getaddrinfo`.
 unsafe fn fill(
     to: &mut AddrInfo,
     found: &libc::addrinfo,
@@ -106,10 +105,9 @@ unsafe fn fill(
     Ok(())
 }
 
-/// An answer of the C library's to who asks for names, or a code of it.
+/// Resolves names by `getaddrinfo`; returns its code.
 ///
-/// # Safety
-/// The names are null or strings, the hints the program's.
+/// # Safety Names are null or strings, and the hints are valid.
 unsafe fn look_up(
     node: *const c_char,
     service: *const c_char,
@@ -131,8 +129,9 @@ unsafe fn look_up(
     filled.map(|()| 0)
 }
 
-/// # Safety
-/// The names are null or strings, the hints the program's.
+/// Resolves names, or copies the hints if there are none; returns a code of `getaddrinfo`.
+///
+/// # Safety Names are null or strings, and the hints are valid.
 unsafe fn find(
     node: *const c_char,
     service: *const c_char,
@@ -169,7 +168,7 @@ unsafe fn find(
 }
 
 export! {
-    /// Addresses for a name and a service; a code of `getaddrinfo` if there are none.
+    /// Resolves a name and a service; returns a code of `getaddrinfo` if that fails.
     minus fn sprat_rdma_getaddrinfo(
         node: *const c_char,
         service: *const c_char,
@@ -182,7 +181,7 @@ export! {
             return Err(INVALID);
         }
         if hints.is_some_and(|h| h.ai_flags & SA != 0) {
-            // iWARP has no subnet administrator who could know the service.
+            // iWARP has no subnet administrator that could resolve the service.
             let both = !node.is_null() || hints.is_some_and(|h| h.ai_flags & DNS != 0);
             return Err(if both {
                 UNSUPPORTED
@@ -204,10 +203,9 @@ export! {
     }
 }
 
-/// What comes of names, or the C library's code.
+/// Resolves names into a new structure, or returns a code of `getaddrinfo`.
 ///
-/// # Safety
-/// The names are null or strings, the hints the program's.
+/// # Safety Names are null or strings, and the hints are valid.
 pub(super) unsafe fn found(
     node: *const c_char,
     service: *const c_char,
@@ -226,13 +224,13 @@ pub(super) unsafe fn found(
     })
 }
 
-/// Addresses that an id has asked for.
+/// The state of an id's name resolution.
 pub(super) enum Lookup {
-    /// None, or they were given out.
+    /// No resolution, or the program took its result.
     None,
-    /// They are being found.
+    /// A resolution is running.
     UnderWay,
-    /// They wait to be given out.
+    /// The result waits for the program.
     Found(*mut AddrInfo),
 }
 
@@ -245,7 +243,7 @@ impl Drop for Lookup {
 }
 
 export! {
-    /// Gives them back.
+    /// Frees a list of results.
     plain fn sprat_rdma_freeaddrinfo(first: *mut AddrInfo) {
         let mut at = first;
         // SAFETY: The pointer is null or a result of `rdma_getaddrinfo`; each piece is freed once.

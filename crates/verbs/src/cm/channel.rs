@@ -1,4 +1,4 @@
-//! Event channels: where what happens to ids arrives, behind a descriptor.
+//! Event channels: a descriptor on which the events of ids arrive.
 
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
@@ -17,13 +17,11 @@ pub(super) struct Channel {
 }
 
 impl Channel {
-    /// What a program's pointer is to.
+    /// Converts the program's pointer to a reference.
     ///
-    /// # Errors
-    /// It is null, or to one of a parent's.
+    /// # Errors The pointer is null, or a parent process created the channel.
     ///
-    /// # Safety
-    /// If it is not null, it is to a channel that is there and stays so while the reference is used.
+    /// # Safety The pointer is null, or the channel stays alive while the reference is in use.
     pub(super) unsafe fn to_use<'a>(channel: *mut Seen) -> Result<&'a Self, Errno> {
         // SAFETY: The caller guarantees it. C's structure is the first field of `Self`.
         let channel = unsafe { at(channel.cast::<Self>()) }?;
@@ -31,10 +29,9 @@ impl Channel {
     }
 }
 
-/// A new channel, given up to the program or to an id.
+/// Creates a channel and leaks it to the program or to an id.
 ///
-/// # Errors
-/// No descriptor left.
+/// # Errors The system has no descriptor left.
 pub(super) fn create() -> Result<*mut Seen, Errno> {
     let engine = Engine::get()?;
     let channel = engine.device.connection_channel()?;
@@ -42,10 +39,9 @@ pub(super) fn create() -> Result<*mut Seen, Errno> {
     Ok(Box::into_raw(Box::new(Channel { seen, engine, channel })).cast())
 }
 
-/// Takes a channel back; null is nothing.
+/// Frees a channel; ignores null.
 ///
-/// # Safety
-/// If it is not null, it was made by [`create`], and nobody uses it any more.
+/// # Safety The pointer is null, or [`create`] returned it and nothing uses it any more.
 pub(super) unsafe fn destroy(channel: *mut Seen) {
     if channel.is_null() {
         return;
@@ -53,7 +49,8 @@ pub(super) unsafe fn destroy(channel: *mut Seen) {
     // SAFETY: The caller guarantees it.
     let channel = unsafe { Box::from_raw(channel.cast::<Channel>()) };
     if !channel.engine.is_ours() {
-        // What a parent has made is not touched; the descriptor is this process's own copy, and closed all the same.
+        // The engine of a parent process is not touched. The descriptor is this process's copy and
+        // is closed.
         let fd = channel.seen.fd;
         std::mem::forget(channel);
         // SAFETY: Nothing uses the descriptor any more.
@@ -62,14 +59,14 @@ pub(super) unsafe fn destroy(channel: *mut Seen) {
 }
 
 export! {
-    /// A channel, whose descriptor is readable while an event waits.
+    /// Creates a channel, whose descriptor is readable while an event waits.
     null fn sprat_rdma_create_event_channel() -> *mut Seen {
         create()
     }
 }
 
 export! {
-    /// Gives it back. Ids that are left tell nobody any more.
+    /// Destroys a channel. Events of its remaining ids are discarded.
     plain fn sprat_rdma_destroy_event_channel(channel: *mut Seen) {
         // SAFETY: The program passes null or a channel that it does not use afterwards.
         unsafe { destroy(channel) };

@@ -1,4 +1,4 @@
-//! Connections: asking, listening, answering, ending.
+//! Connections: connecting, listening, accepting, rejecting, disconnecting.
 
 use std::ffi::{c_int, c_void};
 use std::net::{IpAddr, Ipv4Addr};
@@ -17,25 +17,26 @@ use crate::entry::{Errno, INVALID, at, export, put};
 use crate::log::log;
 use crate::qp::Qp as PairObject;
 
-/// How long TCP may take to connect; and how long who is refused tries again, since a server that was asked on another way to
-/// listen may just be about to.
+/// The time that TCP may take to connect, and the time for which a refused connection is retried: a
+/// server that was started by other means may be about to listen.
 const CONNECT: Duration = Duration::from_secs(20);
 const GRACE: Duration = Duration::from_millis(100);
-/// The same for other machines, which may be slower.
+/// The time for which a refused connection to another machine is retried, which may be slower.
 const GRACE_AFAR: Duration = Duration::from_millis(500);
-/// How long the first message waits behind the peer's reply where the peer may be Linux's siw, which overlooks one that
-/// comes at once; on loopback it does not wait. SPRAT_HOLD_MS says something else, of peers on slow machines.
+/// The delay of the first message after a peer's reply. Linux's siw overlooks a message that
+/// arrives with its reply. Loopback has no delay. The variable `SPRAT_HOLD_MS` sets another one,
+/// for peers on slow machines.
 const HOLD_NS: u64 = 20_000_000;
 const HOLD_MS: &str = "SPRAT_HOLD_MS";
-/// How long the first message of who accepts waits for one of who has asked. Ours opens at once; siw does not, and does not
-/// wait either.
+/// The time for which an accepting peer delays its first message if the connecting peer sends none.
+/// Connecting peers of this engine send one at once; siw sends none and does not wait either.
 const PATIENCE_NS: u64 = 50_000_000;
-/// `RDMA_MAX_RESP_RES` and `RDMA_MAX_INIT_DEPTH`: as much as may be.
+/// `RDMA_MAX_RESP_RES` and `RDMA_MAX_INIT_DEPTH`: the maximum.
 const MOST: u8 = u8::MAX;
-/// How many requests wait for a listener that does not say.
+/// The backlog of a listener that states none.
 const BACKLOG: usize = 1024;
 
-/// What both sides of a start-up say, from what the program says and `initiator` and `responder` where it does not.
+/// The parameters of a connection: those of the program, completed by `initiator` and `responder`.
 struct Terms {
     pair: Qp,
     private_data: Vec<u8>,
@@ -45,8 +46,10 @@ struct Terms {
 }
 
 impl Terms {
-    /// # Safety
-    /// The parameters, if they are not null, and their private data are there.
+    /// Combines the program's parameters with defaults.
+    ///
+    /// # Safety The id is alive. The parameters are null, or they and their private data may be
+    /// read.
     unsafe fn new(id: *mut Seen, param: *const ConnParam, state: &State) -> Result<Self, Errno> {
         // SAFETY: The caller guarantees it.
         let param = unsafe { param.as_ref() };
@@ -86,7 +89,7 @@ impl Terms {
     }
 }
 
-/// See [`HOLD_NS`].
+/// The delay of the first message to a peer; see [`HOLD_NS`].
 fn hold_ns(to: IpAddr) -> u64 {
     static SAID: OnceLock<Option<u32>> = OnceLock::new();
     let said = SAID.get_or_init(|| std::env::var(HOLD_MS).ok()?.parse().ok());
@@ -118,7 +121,7 @@ fn connect(id: &Id, terms: Terms, state: &mut State) -> Result<(), Errno> {
             log!(Info, "queue pair {pair} asks {to}, from {local}");
             id.show_route(Some(local), None);
         }
-        // Some systems know that at once: it is told as from all others.
+        // Some systems fail at once. Report it by an event, as a later failure.
         Err(error)
             if unreachable(error.kind()).1 != -libc::EIO && error.raw_os_error().is_some() =>
         {
@@ -148,7 +151,7 @@ fn accept(id: &Id, terms: Terms, state: &mut State) -> Result<(), Errno> {
 }
 
 export! {
-    /// Asks for a connection. An event says what came of it.
+    /// Connects an id. An event reports the outcome.
     minus fn sprat_rdma_connect(id: *mut Seen, param: *mut ConnParam) -> c_int {
         // SAFETY: The program passes null or a live id.
         let own = unsafe { Id::to_use(id) }?;
@@ -165,7 +168,8 @@ export! {
         Ok(0)
     }
 
-    /// Has peers ask at its address; at most `backlog` of them wait until their events are fetched.
+    /// Listens at the id's address. At most `backlog` connection requests wait until the program
+    /// reads their events.
     minus fn sprat_rdma_listen(id: *mut Seen, backlog: c_int) -> c_int {
         // SAFETY: The program passes null or a live id.
         let own = unsafe { Id::to_use(id) }?;
@@ -190,7 +194,7 @@ export! {
         Ok(0)
     }
 
-    /// Accepts a peer who has asked. An event says when the connection is there.
+    /// Accepts a connection request. An event reports when the connection is established.
     minus fn sprat_rdma_accept(id: *mut Seen, param: *mut ConnParam) -> c_int {
         // SAFETY: The program passes null or a live id.
         let own = unsafe { Id::to_use(id) }?;
@@ -206,19 +210,19 @@ export! {
         Ok(0)
     }
 
-    /// Refuses a peer who has asked.
+    /// Rejects a connection request.
     minus fn sprat_rdma_reject(id: *mut Seen, private_data: *const c_void, octets: u8) -> c_int {
         // SAFETY: The program passes null or a live id, and states the length of its data.
         unsafe { reject(id, private_data, octets) }
     }
 
-    /// The same, for what the drivers of both sides do not have in common.
+    /// Rejects a connection request whose driver options do not match.
     minus fn sprat_rdma_reject_ece(id: *mut Seen, private_data: *const c_void, octets: u8) -> c_int {
         // SAFETY: The program passes null or a live id, and states the length of its data.
         unsafe { reject(id, private_data, octets) }
     }
 
-    /// Ends the connection after everything that was posted has been sent. An event says when.
+    /// Ends a connection after all posted requests are sent. An event reports the end.
     minus fn sprat_rdma_disconnect(id: *mut Seen) -> c_int {
         // SAFETY: The program passes null or a live id.
         let own = unsafe { Id::to_use(id) }?;
@@ -228,15 +232,17 @@ export! {
             _ => return Err(INVALID),
         };
         own.id.disconnect();
-        // The event of an end that was told already would not come again.
+        // The event was delivered already and is not repeated.
         if !over {
             completes(own)?;
         }
         Ok(0)
     }
 
-    /// For who asks with a queue pair of the program's: on InfiniBand he says so that it is ready, here the engine has done
-    /// it, which is no reason to have a program fail that must work on both.
+    /// Completes a connection whose queue pair the program made itself.
+    ///
+    /// On InfiniBand the program thereby reports that the queue pair is ready. Here the engine has
+    /// done that, so the call succeeds, for programs that work on both.
     minus fn sprat_rdma_establish(id: *mut Seen) -> c_int {
         // SAFETY: The program passes null or a live id.
         let own = unsafe { Id::to_use(id) }?;
@@ -248,7 +254,8 @@ export! {
         Ok(0)
     }
 
-    /// That a message came before the connection was there, the engine sees itself.
+    /// Ignores the notice of a message that arrives before the connection is established: the
+    /// engine sees it itself.
     minus fn sprat_rdma_notify(id: *mut Seen, _event: c_int) -> c_int {
         // SAFETY: The program passes null or a live id.
         match unsafe { Id::to_use(id) }?.state().stage {
@@ -258,8 +265,10 @@ export! {
     }
 }
 
-/// # Safety
-/// If they are not null: an id that is there, and as many octets as is said.
+/// Rejects a connection request.
+///
+/// # Safety The id is null or alive, and `octets` bytes may be read at `private_data` if it is not
+/// null.
 unsafe fn reject(id: *mut Seen, private_data: *const c_void, octets: u8) -> Result<c_int, Errno> {
     // SAFETY: The caller guarantees it.
     let own = unsafe { Id::to_use(id) }?;
@@ -277,13 +286,13 @@ unsafe fn reject(id: *mut Seen, private_data: *const c_void, octets: u8) -> Resu
         unsafe { std::slice::from_raw_parts(private_data.cast::<u8>(), octets.into()) }
     };
     log!(Info, "refuses {}, with {} octets of private data", request.peer(), said.len());
-    // Who has gone meanwhile is refused too.
+    // A peer that has disconnected meanwhile counts as rejected.
     let _ = request.reject(said);
     Ok(0)
 }
 
 export! {
-    /// Waits for a peer who asks at a listener that has a channel of its own, and returns its id.
+    /// Waits for a connection request at a synchronous listener, and returns its id.
     minus fn sprat_rdma_get_request(listener: *mut Seen, to: *mut *mut Seen) -> c_int {
         // SAFETY: The program passes null or a live listener.
         let own = unsafe { Id::to_use(listener) }?;
@@ -316,10 +325,9 @@ export! {
     }
 }
 
-/// What a listener's event gives.
+/// Takes the id of a connection request from a listener's event.
 ///
-/// # Safety
-/// The listener is there, and the event was given and is not acknowledged.
+/// # Safety The listener is alive, and the event was delivered and is not acknowledged.
 unsafe fn take(
     listener: *mut Seen,
     event: *mut Event,
@@ -341,7 +349,7 @@ unsafe fn take(
 }
 
 export! {
-    /// What the driver of this side would have; nothing comes of it.
+    /// Accepts driver options for connection establishment, which have no effect.
     minus fn sprat_rdma_set_local_ece(id: *mut Seen, ece: *mut Ece) -> c_int {
         // SAFETY: The program passes null or a live id, and null or valid structures.
         let (own, ece) = unsafe { (Id::to_use(id)?, at(ece)?) };
@@ -353,7 +361,7 @@ export! {
         Ok(0)
     }
 
-    /// What the driver of the peer's side would have: iWARP has no words for it.
+    /// Returns the peer's driver options: none, since iWARP does not transmit any.
     minus fn sprat_rdma_get_remote_ece(id: *mut Seen, ece: *mut Ece) -> c_int {
         // SAFETY: The program passes null or a live id.
         let own = unsafe { Id::to_use(id) }?;

@@ -1,4 +1,4 @@
-//! Events as programs get them: what the engine says of ids, translated.
+//! Delivery: the engine's events of ids become events of programs.
 
 use std::ffi::c_int;
 
@@ -16,7 +16,7 @@ use crate::entry::{AGAIN, Errno, INVALID, export, put};
 use crate::log::log;
 use crate::qp::Qp;
 
-/// What a program is told of a connection that stands so; nothing if it knows.
+/// Translates a change of a connection; none if the program knows it already.
 fn of_connection(connection: Connection) -> Option<What> {
     let error = match connection {
         Connection::Opening => return None,
@@ -45,7 +45,7 @@ fn of_connection(connection: Connection) -> Option<What> {
     Some(What::plain(event, status))
 }
 
-/// The id of a peer who asks.
+/// Creates the id of a connection request.
 fn asked(listener: &Id, request: ConnectRequest) -> Result<(*mut SeenId, What), Errno> {
     let seen = listener.seen();
     // SAFETY: The listener stays allocated until this event is acknowledged.
@@ -63,7 +63,7 @@ fn asked(listener: &Id, request: ConnectRequest) -> Result<(*mut SeenId, What), 
         return Err(error);
     }
     id.show_route(Some(local), Some(peer));
-    // What the peer does not say is as much as may be.
+    // A peer that states no depth permits the maximum.
     let depths = (
         depth(request.ird().unwrap_or(MAX_READ_DEPTH)),
         depth(request.ord().unwrap_or(MAX_READ_DEPTH)),
@@ -75,7 +75,7 @@ fn asked(listener: &Id, request: ConnectRequest) -> Result<(*mut SeenId, What), 
     Ok((new, What { private_data, depths, ..What::plain(CONNECT_REQUEST, 0) }))
 }
 
-/// A connection stands otherwise: what that means for its id and its queue pair.
+/// Applies a change of a connection to its id and queue pair.
 fn follows(id: &Id, event: c_int) {
     id.state().stage = if event == ESTABLISHED { Stage::Connected } else { Stage::Over };
     let Some(pair) = id.id.pair() else { return };
@@ -91,10 +91,10 @@ fn follows(id: &Id, event: c_int) {
     });
 }
 
-/// The next event of a channel; waits for it, unless the descriptor was made non-blocking.
+/// Waits for the next event of a channel, unless its descriptor is non-blocking.
 ///
-/// # Errors
-/// `EAGAIN` if there is none and it was, `EINTR` if a signal came, [`AGAIN`] if nothing did for a while.
+/// # Errors `EAGAIN` if nothing waits on a non-blocking descriptor, `EINTR` after a signal,
+/// [`AGAIN`] after an interval without events.
 pub(super) fn next(channel: &Channel) -> Result<*mut Seen, Errno> {
     loop {
         log::refused(channel.engine);
@@ -112,7 +112,7 @@ pub(super) fn next(channel: &Channel) -> Result<*mut Seen, Errno> {
                     give(&id.acks, id.seen(), std::ptr::null_mut(), &what)
                 })
             }
-            // Who finds no room for a peer refuses it.
+            // A connection request is rejected if no id can be created for it.
             News::Request(request) => {
                 let asked = asked(id, request);
                 let asked = asked.inspect_err(|e| {
@@ -128,10 +128,9 @@ pub(super) fn next(channel: &Channel) -> Result<*mut Seen, Errno> {
     }
 }
 
-/// The same for who waits until there is one.
+/// Waits for the next event of a channel, across intervals without events.
 ///
-/// # Errors
-/// As [`next`].
+/// # Errors `EAGAIN` if nothing waits on a non-blocking descriptor, `EINTR` after a signal.
 pub(super) fn await_next(channel: &Channel) -> Result<*mut Seen, Errno> {
     loop {
         match next(channel) {
@@ -141,7 +140,7 @@ pub(super) fn await_next(channel: &Channel) -> Result<*mut Seen, Errno> {
     }
 }
 
-/// Where each call waits for its event: does so, and returns what came of it.
+/// Waits for the event of a synchronous id and returns its outcome; returns at once for other ids.
 pub(super) fn completes(id: &Id) -> Result<(), Errno> {
     if !id.state().waits {
         return Ok(());
@@ -157,7 +156,7 @@ pub(super) fn completes(id: &Id) -> Result<(), Errno> {
 }
 
 export! {
-    /// The next event of a channel; waits for one unless the descriptor was made non-blocking.
+    /// Waits for the next event of a channel, unless its descriptor is non-blocking.
     waits fn sprat_rdma_get_cm_event(channel: *mut EventChannel, event: *mut *mut Seen) -> c_int {
         // SAFETY: The program passes null or a live channel.
         let channel = unsafe { Channel::to_use(channel) }?;
@@ -171,7 +170,7 @@ export! {
 }
 
 export! {
-    /// Puts an event of the program's own behind those of an id that wait.
+    /// Queues an event of the program's own behind the waiting events of an id.
     minus fn sprat_rdma_write_cm_event(id: *mut SeenId, event: c_int, status: c_int, argument: u64) -> c_int {
         // SAFETY: The program passes null or a live id.
         let id = unsafe { Id::to_use(id) }?;

@@ -1,4 +1,5 @@
-//! Devices as rdma_cm knows them: each is opened once, for all ids, with one protection domain for those who bring none.
+//! The devices of rdma_cm: each is opened once and has one default protection domain, shared by all
+//! ids.
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
@@ -12,24 +13,25 @@ use crate::object::locked;
 use crate::open::ibv_open_device;
 use crate::pd::{Pd, ibv_alloc_pd};
 
-/// How long an address is believed to be of the same interface: looking takes some hundred microseconds.
+/// The time for which the interface of an address is cached; a look-up takes some hundred
+/// microseconds.
 const BELIEVED_NS: u64 = 1_000_000_000;
-/// So many addresses are remembered.
+/// The size of the cache.
 const REMEMBERED: usize = 256;
 
-/// A device that was opened, and the domain for it. As numbers, since a pointer belongs to one thread.
+/// An open device and its default domain, as numbers because pointers are not `Send`.
 #[derive(Clone, Copy, Default)]
 struct Opened {
     context: usize,
     pd: usize,
 }
 
-/// By the address of the device.
+/// The open devices by the address of the device.
 static OPENED: Mutex<BTreeMap<usize, Opened>> = Mutex::new(BTreeMap::new());
-/// Whose address is whose, and when that was found, in nanoseconds.
+/// The cache of addresses: the time of the look-up in nanoseconds, and the device.
 static KNOWN: Mutex<BTreeMap<IpAddr, (u64, &'static Device)>> = Mutex::new(BTreeMap::new());
 
-/// The context of a device, the same for all.
+/// Returns the shared context of a device, and opens it on the first call.
 fn context(device: &'static Device) -> Result<*mut Context, Errno> {
     let mut opened = locked(&OPENED);
     let known = opened.entry(device.seen().addr()).or_default();
@@ -43,7 +45,7 @@ fn context(device: &'static Device) -> Result<*mut Context, Errno> {
     Ok(std::ptr::with_exposed_provenance_mut(known.context))
 }
 
-/// The context of a device and its domain, the same for all.
+/// Returns the shared context and the default domain of a device.
 fn context_and_domain(device: &'static Device) -> Result<(*mut Context, *mut SeenPd), Errno> {
     let context = context(device)?;
     let mut opened = locked(&OPENED);
@@ -61,7 +63,7 @@ fn context_and_domain(device: &'static Device) -> Result<(*mut Context, *mut See
     Ok((context, new))
 }
 
-/// The device whose address this is.
+/// Finds the device of an address.
 fn device(address: IpAddr) -> Result<&'static Device, Errno> {
     let now = sprat_sys::clock::now().as_ns();
     let mut known = locked(&KNOWN);
@@ -78,16 +80,15 @@ fn device(address: IpAddr) -> Result<&'static Device, Errno> {
     Ok(device)
 }
 
-/// Context and domain of the device whose address this is.
+/// Finds the context and the default domain of an address's device.
 ///
-/// # Errors
-/// `ENODEV` if it is nobody's.
+/// # Errors `ENODEV` if no interface has the address.
 pub(super) fn of(address: IpAddr) -> Result<(*mut Context, *mut SeenPd), Errno> {
     context_and_domain(device(address.to_canonical())?)
 }
 
 export! {
-    /// All devices, opened; how many there are, where that is wanted.
+    /// Lists the contexts of all devices, and writes their number to `count` unless that is null.
     null fn sprat_rdma_get_devices(count: *mut c_int) -> *mut *mut Context {
         let contexts = devices()?.into_iter().map(context).collect::<Result<Vec<_>, _>>()?;
         let list = array(&contexts)?;
@@ -100,7 +101,7 @@ export! {
 }
 
 export! {
-    /// The list alone is given back; the devices stay open.
+    /// Frees a list of contexts. The devices stay open.
     plain fn sprat_rdma_free_devices(list: *mut *mut Context) {
         free_array(list);
         Ok(())

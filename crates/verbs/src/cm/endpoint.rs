@@ -1,4 +1,4 @@
-//! Ends of connections in one call: an id with address, way and queue pair.
+//! Endpoints: an id with its address, route and queue pair in one call.
 
 use std::ffi::c_int;
 
@@ -15,15 +15,14 @@ use crate::entry::{Errno, INVALID, at, export, put};
 const PASSIVE: c_int = 1;
 const TIMEOUT_MS: c_int = 2000;
 
-/// What a call of ours has answered.
+/// Converts the result of an exported function.
 fn answered(code: c_int) -> Result<(), Errno> {
     if code == 0 { Ok(()) } else { Err(std::io::Error::last_os_error().into()) }
 }
 
-/// Makes of a new id what `wanted` says.
+/// Binds or resolves a new id, and creates its queue pair.
 ///
-/// # Safety
-/// The id is there, and the pointers are null or to what the program wants.
+/// # Safety The id is alive, and the pointers are null or refer to valid structures.
 unsafe fn furnish(
     id: *mut Seen,
     wanted: &AddrInfo,
@@ -63,8 +62,9 @@ unsafe fn furnish(
     Ok(())
 }
 
-/// # Safety
-/// The id is there, and the program gives it back.
+/// Destroys an endpoint.
+///
+/// # Safety The id is null or alive, and the program does not use it afterwards.
 unsafe fn destroy(id: *mut Seen) -> Result<(), Errno> {
     // SAFETY: The caller guarantees it.
     unsafe {
@@ -76,7 +76,8 @@ unsafe fn destroy(id: *mut Seen) -> Result<(), Errno> {
 }
 
 export! {
-    /// An id that each call waits for, with what its address wants: bound, or with the way to its peer, and a queue pair.
+    /// Creates a synchronous id from a resolved address: bound for a listener, otherwise with a
+    /// route to its peer and a queue pair.
     minus fn sprat_rdma_create_ep(
         to: *mut *mut Seen,
         wanted: *mut AddrInfo,
@@ -103,7 +104,7 @@ export! {
 }
 
 export! {
-    /// Gives it back with everything that was made for it.
+    /// Destroys an endpoint with all objects that were created for it.
     plain fn sprat_rdma_destroy_ep(id: *mut Seen) {
         // SAFETY: The program passes null or an id that it does not use afterwards.
         unsafe { destroy(id) }

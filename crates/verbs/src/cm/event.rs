@@ -1,7 +1,7 @@
-//! Events: what the engine tells of ids, as programs know it.
+//! Events of rdma_cm.
 //!
-//! Always holds: an event counts for the id that it is of, and for the listener where a peer asks, until it is acknowledged;
-//! private data stays as long as its event.
+//! Invariant: an event belongs to an id, or to the listener for a connection request, until the
+//! program acknowledges it. Its private data live as long.
 
 use std::ffi::c_int;
 use std::io::ErrorKind;
@@ -27,26 +27,26 @@ pub(super) const DISCONNECTED: c_int = 10;
 pub(super) const ADDRINFO_RESOLVED: c_int = 16;
 pub(super) const USER: c_int = 18;
 
-/// Most octets of private data: programs get their number in one.
+/// The limit of private data, whose length programs receive in a byte.
 pub(super) const MOST_PRIVATE: usize = u8::MAX as usize;
 
-/// An event that a program has.
+/// An event that a program holds.
 #[repr(C)]
 struct Event {
     seen: Seen,
-    /// Where its acknowledgement counts.
+    /// The counter of its acknowledgement.
     of: *const Acks,
     private_data: [u8; MOST_PRIVATE],
 }
 
-/// What an event says.
+/// The content of an event.
 pub(super) struct What {
     pub(super) event: c_int,
     pub(super) status: c_int,
     pub(super) private_data: Vec<u8>,
-    /// What the program has said itself.
+    /// The argument of an event that the program wrote.
     pub(super) argument: u64,
-    /// `initiator_depth` and `responder_resources`.
+    /// The event's `initiator_depth` and `responder_resources`.
     pub(super) depths: (u8, u8),
 }
 
@@ -56,7 +56,7 @@ impl What {
     }
 }
 
-/// An event of an id's own, as words for the engine to keep.
+/// Encodes an event without argument in the words that the engine stores.
 pub(super) fn own(event: c_int, status: c_int) -> [u64; 2] {
     with_argument(event, status, 0)
 }
@@ -69,12 +69,12 @@ pub(super) fn of_words([word, argument]: [u64; 2]) -> What {
     What { argument, ..What::plain((word >> 32) as c_int, (word as u32).cast_signed()) }
 }
 
-/// A depth as programs have it.
+/// A depth as programs state it.
 pub(super) fn depth(depth: u16) -> u8 {
     depth.min(MAX_READ_DEPTH) as u8
 }
 
-/// Which event a failure of TCP's to connect is, and its status.
+/// The event and the status of a failed connection attempt of TCP.
 pub(super) fn unreachable(kind: ErrorKind) -> (c_int, c_int) {
     match kind {
         ErrorKind::ConnectionRefused => (REJECTED, -libc::ECONNREFUSED),
@@ -87,7 +87,7 @@ pub(super) fn unreachable(kind: ErrorKind) -> (c_int, c_int) {
     }
 }
 
-/// An event for a program.
+/// Allocates an event for a program.
 pub(super) fn give(of: &Acks, id: *mut SeenId, listener: *mut SeenId, what: &What) -> *mut Seen {
     log!(
         Debug,
@@ -129,13 +129,11 @@ pub(super) fn give(of: &Acks, id: *mut SeenId, listener: *mut SeenId, what: &Wha
     event.cast()
 }
 
-/// What an event means for a call that has waited for it.
+/// The outcome of a synchronous call that waited for an event.
 ///
-/// # Errors
-/// What went wrong.
+/// # Errors The errno of the event's status.
 ///
-/// # Safety
-/// The event was given and is not acknowledged.
+/// # Safety The event was delivered and is not acknowledged.
 pub(super) unsafe fn outcome(event: *const Seen) -> Result<(), Errno> {
     // SAFETY: The caller guarantees it.
     let (event, status) = unsafe { ((*event).event, (*event).status) };
@@ -146,19 +144,17 @@ pub(super) unsafe fn outcome(event: *const Seen) -> Result<(), Errno> {
     }
 }
 
-/// True if a peer asks by this event.
+/// True for the event of a connection request.
 ///
-/// # Safety
-/// The event was given and is not acknowledged.
+/// # Safety The event was delivered and is not acknowledged.
 pub(super) unsafe fn asks(event: *const Seen) -> bool {
     // SAFETY: The caller guarantees it.
     unsafe { (*event).event == CONNECT_REQUEST }
 }
 
-/// Takes an event back; null is nothing.
+/// Frees an event and counts its acknowledgement; ignores null.
 ///
-/// # Safety
-/// If it is not null, it was given and is not acknowledged yet.
+/// # Safety The pointer is null, or the event was delivered and is not acknowledged.
 pub(super) unsafe fn acknowledge(event: *mut Seen) {
     if event.is_null() {
         return;
@@ -170,7 +166,7 @@ pub(super) unsafe fn acknowledge(event: *mut Seen) {
 }
 
 export! {
-    /// An event was taken note of: it is not there any more.
+    /// Acknowledges an event, which frees it.
     minus fn sprat_rdma_ack_cm_event(event: *mut Seen) -> c_int {
         if event.is_null() {
             return Err(INVALID);

@@ -1,12 +1,13 @@
-//! Ids: what a program holds of a connection or a listener; making, moving and ending them, and their options.
+//! Ids of rdma_cm: creating, migrating and destroying them, and their options.
 //!
 //! ```text
 //!   Idle ─► Bound ─► Resolved ─► Routed ─► Connecting ─► Connected ─► Over
 //!     └───────┴────► Listening      Asked ─────┘ (or rejected)
 //! ```
 //!
-//! Always holds: the pointer that a program has is also the key of the id at the engine, which names it no more once the id
-//! has ended; an id stays where it is until every event of it that a program was given is acknowledged.
+//! Invariant: the program's pointer is also the id's key at the engine, which does not deliver the
+//! key after the id is destroyed. An id stays allocated until every event that the program received
+//! of it is acknowledged.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
@@ -28,54 +29,55 @@ use crate::object::{Acks, locked};
 const IB: c_int = 0x013f;
 /// The device's only port.
 const PORT: u8 = 1;
-/// `RDMA_OPTION_IB`, and its only option.
+/// `RDMA_OPTION_IB` and its only option.
 const OPTION_IB: c_int = 1;
 const IB_PATH: c_int = 1;
-/// `RDMA_OPTION_ID`, and its options.
+/// `RDMA_OPTION_ID` and its options.
 const OPTION_ID: c_int = 0;
 const TOS: c_int = 0;
 const REUSE: c_int = 1;
 const ONLY_V6: c_int = 2;
 const ACK_TIMEOUT: c_int = 3;
 
-/// How far an id is.
+/// The progress of an id.
 #[derive(Debug)]
 pub(super) enum Stage {
-    /// It has no address.
+    /// The id has no address.
     Idle,
-    /// It has one of its own.
+    /// The id has a local address.
     Bound,
-    /// It has the peer's too,
+    /// The id has the peer's address and a device.
     Resolved,
-    /// and the way there.
+    /// The id has a route to the peer.
     Routed,
-    /// It has asked, or has answered well.
+    /// The id has sent a connection request or accepted one.
     Connecting,
-    /// A peer has asked.
+    /// The id represents a peer's connection request.
     Asked(ConnectRequest),
-    /// Peers may ask.
+    /// The id accepts connection requests.
     Listening,
-    /// It is connected.
+    /// The connection is established.
     Connected,
-    /// There is no connection, or none any more.
+    /// The connection has ended, or could not be established.
     Over,
 }
 
-/// What changes about an id.
+/// The changing state of an id.
 pub(super) struct State {
     pub(super) stage: Stage,
-    /// It has a channel of its own, on which each call waits.
+    /// The id is synchronous: it has a private channel, on which each call waits for its event.
     pub(super) waits: bool,
     pub(super) options: SocketOptions,
-    /// The address that it was bound to.
+    /// The socket that reserves the local address.
     pub(super) from: Option<BoundAddress>,
-    /// Reads that it may ask for at once, and those that it serves, as the peer would have it.
+    /// The depths of Reads that the peer proposed: those that this end may issue, and those that it
+    /// serves.
     pub(super) depths: (u8, u8),
-    /// Of a listener: the queue pairs of those who ask.
+    /// Of a listener: the attributes of the queue pairs of accepted connections.
     pub(super) pairs: Option<QpInit>,
-    /// What goes before the private data of who asks.
+    /// The data that precede the private data of a connection request (`ai_connect`).
     pub(super) greeting: Vec<u8>,
-    /// The addresses that were asked for a name.
+    /// The name resolution of the id.
     pub(super) lookup: Lookup,
 }
 
@@ -90,32 +92,28 @@ pub(super) struct Id {
 }
 
 impl Id {
-    /// What a program's pointer is to.
+    /// Converts the program's pointer to a reference.
     ///
-    /// # Errors
-    /// It is null, or to one of a parent's.
+    /// # Errors The pointer is null, or a parent process created the id.
     ///
-    /// # Safety
-    /// If it is not null, it is to an id that is there and stays so while the reference is used.
+    /// # Safety The pointer is null, or the id stays alive while the reference is in use.
     pub(super) unsafe fn to_use<'a>(id: *mut Seen) -> Result<&'a Self, Errno> {
         // SAFETY: The caller guarantees it. C's structure is the first field of `Self`.
         let id = unsafe { at(id.cast::<Self>()) }?;
         if id.engine.is_ours() { Ok(id) } else { Err(INVALID) }
     }
 
-    /// The id that the engine names.
+    /// The id that a key of the engine names.
     ///
-    /// # Safety
-    /// The key came with news that were not acknowledged yet: so long the id stays.
+    /// # Safety The key came with an event that is not acknowledged, so the id is alive.
     pub(super) unsafe fn of_key<'a>(key: u64) -> &'a Self {
         // SAFETY: The caller guarantees it. The address was exposed when the id was created.
         unsafe { &*std::ptr::with_exposed_provenance::<Self>(key as usize) }
     }
 
-    /// A new one, given up to the program. Without a channel it has one of its own.
+    /// Creates an id and leaks it to the program. Without a channel it is synchronous.
     ///
-    /// # Errors
-    /// No descriptor left, or a parent's channel.
+    /// # Errors The system has no descriptor left, or a parent process created the channel.
     pub(super) fn create(
         channel: *mut EventChannel,
         context: *mut c_void,
@@ -152,7 +150,7 @@ impl Id {
         Ok(place.cast())
     }
 
-    /// What the program sees of it, which it writes too.
+    /// The C structure of the id, which the program also writes.
     pub(super) fn seen(&self) -> *mut Seen {
         self.seen.get()
     }
@@ -161,7 +159,7 @@ impl Id {
         locked(&self.state)
     }
 
-    /// Writes both ends of the way where the program looks for them.
+    /// Writes the addresses of the route to the C structure.
     pub(super) fn show_route(&self, from: Option<SocketAddr>, to: Option<SocketAddr>) {
         // SAFETY: The id is alive, and programs do not write these fields.
         let addr = unsafe { &raw mut (*self.seen()).route.addr };
@@ -180,10 +178,9 @@ impl Id {
         }
     }
 
-    /// Gives it the device that this address of ours is of, and shows the device's GID of it.
+    /// Assigns the device of a local address, and writes its GID to the C structure.
     ///
-    /// # Errors
-    /// `ENODEV`.
+    /// # Errors `ENODEV` if no interface has the address.
     pub(super) fn takes_device(&self, own: SocketAddr) -> Result<(), Errno> {
         let (context, pd) = devices::of(own.ip())?;
         let seen = self.seen();
@@ -201,7 +198,7 @@ impl Id {
 }
 
 export! {
-    /// An id.
+    /// Creates an id.
     minus fn sprat_rdma_create_id(
         channel: *mut EventChannel,
         to: *mut *mut Seen,
@@ -217,14 +214,14 @@ export! {
         Ok(0)
     }
 
-    /// Ends it and whatever it has begun. Waits until all its events that the program was given are acknowledged.
+    /// Destroys an id and its connection or listener. Waits until all its events are acknowledged.
     minus fn sprat_rdma_destroy_id(id: *mut Seen) -> c_int {
         // SAFETY: The program passes null or an id that it does not use afterwards.
         unsafe { destroy(id) }?;
         Ok(0)
     }
 
-    /// Has its events, those that wait too, arrive at another channel, or at one of its own.
+    /// Moves an id, with its waiting events, to another channel, or makes it synchronous.
     minus fn sprat_rdma_migrate_id(id: *mut Seen, channel: *mut EventChannel) -> c_int {
         // SAFETY: The program passes null or a live id.
         let own = unsafe { Id::to_use(id) }?;
@@ -249,8 +246,9 @@ export! {
         Ok(0)
     }
 
-    /// Options of the id's socket: its traffic class, whether IPv6's wildcard means IPv4 too. An address may be taken again
-    /// at once in any case, and how long an InfiniBand packet may stay unacknowledged is nothing here.
+    /// Sets an option of the id's socket: the traffic class, or whether IPv6's wildcard excludes
+    /// IPv4. Address reuse is always on, and the timeout of InfiniBand's acknowledgements has no
+    /// effect.
     minus fn sprat_rdma_set_option(
         id: *mut Seen,
         level: c_int,
@@ -264,7 +262,7 @@ export! {
             _ if value.is_null() && octets > 0 => return Err(Errno(libc::EFAULT)),
             (OPTION_ID, TOS | ACK_TIMEOUT) => 1,
             (OPTION_ID, REUSE | ONLY_V6) => size_of::<c_int>(),
-            // A path of InfiniBand's leads nowhere here.
+            // iWARP has no path records.
             (OPTION_IB, IB_PATH) => return Err(INVALID),
             _ => return Err(Errno(libc::ENOSYS)),
         };
@@ -289,10 +287,9 @@ export! {
     }
 }
 
-/// An id for a program.
+/// Creates an id for a program.
 ///
-/// # Errors
-/// `EOPNOTSUPP` for port spaces that iWARP does not have.
+/// # Errors `EOPNOTSUPP` for port spaces that iWARP lacks.
 pub(super) fn create(
     channel: *mut EventChannel,
     context: *mut c_void,
@@ -306,13 +303,11 @@ pub(super) fn create(
     }
 }
 
-/// Takes an id back.
+/// Destroys an id.
 ///
-/// # Errors
-/// It is null.
+/// # Errors The pointer is null.
 ///
-/// # Safety
-/// If it is not null, the program gives it back and uses it no more.
+/// # Safety The pointer is null, or the program passes a live id and does not use it afterwards.
 pub(super) unsafe fn destroy(id: *mut Seen) -> Result<(), Errno> {
     // SAFETY: The caller guarantees it.
     let own = unsafe { at(id.cast::<Id>()) }?;

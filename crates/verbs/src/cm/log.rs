@@ -1,4 +1,4 @@
-//! What is written into the log of connections, as their news are read: see `log`.
+//! The log of connections, written when the program reads their events.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use super::id::Id;
 use crate::engine::Engine;
 use crate::log::log;
 
-/// Both ends of an id's way, as far as they are known.
+/// The addresses of both ends of an id's route, as far as they are known.
 fn ends(id: &Id) -> (Option<SocketAddr>, Option<SocketAddr>) {
     let seen = id.seen();
     // SAFETY: The id is alive. Both fields have room for any address and are copied.
@@ -21,15 +21,15 @@ fn ends(id: &Id) -> (Option<SocketAddr>, Option<SocketAddr>) {
     }
 }
 
-/// An address, or that there is none yet.
+/// Formats an address that may be unknown.
 fn named(at: Option<SocketAddr>) -> String {
     at.map_or_else(|| "an address not known".to_owned(), |at| at.to_string())
 }
 
-/// A connection stands otherwise.
+/// Logs a change of a connection.
 pub(super) fn moved(id: &Id, connection: &Connection) {
     use crate::log::{Level, on};
-    // Both ends are looked for only if somebody reads it.
+    // Skip the look-up of addresses if nothing will be logged.
     if !on(Level::Error) {
         return;
     }
@@ -70,7 +70,7 @@ pub(super) fn moved(id: &Id, connection: &Connection) {
         ConnectError::Failed(why) => {
             log!(Info, "the start-up of queue pair {pair} with {to} fails: {why}")
         }
-        // By which error, if it was one, is logged where that is found (`failures`).
+        // The thread that finds an error logs it in `failures`.
         ConnectError::Disconnected { .. } => {
             log!(
                 Info,
@@ -80,7 +80,7 @@ pub(super) fn moved(id: &Id, connection: &Connection) {
     }
 }
 
-/// Says how many peers of other machines were not let in, if there are more than the last time.
+/// Logs the number of refused peers of other machines, if it has grown.
 pub(super) fn refused(engine: &Engine) {
     static SAID: AtomicU64 = AtomicU64::new(0);
     if !crate::log::on(crate::log::Level::Info) {

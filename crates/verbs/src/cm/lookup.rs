@@ -1,4 +1,4 @@
-//! Names into addresses for an id, with an event that says so.
+//! Name resolution for an id, with an event that reports it.
 
 use std::ffi::{c_char, c_int};
 
@@ -10,8 +10,9 @@ use crate::abi::cm::{AddrInfo, Id as Seen};
 use crate::entry::{Errno, INVALID, UNSUPPORTED, export, put};
 
 export! {
-    /// The same, of which an event tells and which [`sprat_rdma_query_addrinfo`] gives out; one at a time. Names are looked
-    /// up during this call, as rdma-core does it.
+    /// Resolves a name and a service. An event reports the outcome, and
+    /// [`sprat_rdma_query_addrinfo`] returns the result. One resolution runs at a time, within this
+    /// call, as in rdma-core.
     minus fn sprat_rdma_resolve_addrinfo(
         id: *mut Seen,
         node: *const c_char,
@@ -36,7 +37,7 @@ export! {
         Ok(0)
     }
 
-    /// Gives out the addresses that were asked for, once.
+    /// Returns the result of a resolution, once.
     minus fn sprat_rdma_query_addrinfo(id: *mut Seen, to: *mut *mut AddrInfo) -> c_int {
         // SAFETY: The program passes null or a live id.
         let own = unsafe { Id::to_use(id) }?;
@@ -45,7 +46,7 @@ export! {
         }
         let mut state = own.state();
         let Lookup::Found(found) = state.lookup else { return Err(UNKNOWN) };
-        // The program frees them from now on.
+        // The program frees the result from now on.
         std::mem::forget(std::mem::replace(&mut state.lookup, Lookup::None));
         // SAFETY: The pointer is not null, and the program lets this call write there.
         unsafe { put(to, found) }?;
@@ -53,10 +54,9 @@ export! {
     }
 }
 
-/// The same for an id. A code of the C library's is the errno then, as with rdma-core, where that has none of its own.
+/// Resolves names for an id. A code of `getaddrinfo` becomes the errno, as in rdma-core.
 ///
-/// # Safety
-/// The names are null or strings, the hints the program's.
+/// # Safety Names are null or strings, and the hints are valid.
 unsafe fn asked(
     node: *const c_char,
     service: *const c_char,

@@ -1,4 +1,4 @@
-//! rdma_cm: connections by IP addresses, as librdmacm has them.
+//! rdma_cm: connections by IP addresses, with the interface of librdmacm.
 //!
 //! ```text
 //!   channel   event channels               id        ids: making, moving, ending them; their options
@@ -9,15 +9,17 @@
 //!   told      what of it is logged        rnr       how long a message waits for its receive
 //! ```
 //!
-//! Behind an id stands a `ConnectionId` of the engine, behind a channel a `ConnectionChannel`; the engine puts what happens
-//! into the channel, and getting an event translates it. An id without a channel of the program's has one of its own, and
-//! each call waits there for the event that says what came of it.
+//! An id has a `ConnectionId` of the engine, a channel a `ConnectionChannel`. The engine puts
+//! events into the channel, and reading an event translates it. An id that is created without a
+//! channel is synchronous: it has a private channel, and each call waits there for the event that
+//! reports its outcome.
 //!
-//! As the kernel's rdma_cm with an iWARP card: an event of ESTABLISHED on both sides and no CONNECT_RESPONSE, DISCONNECTED
-//! on both sides, no TIMEWAIT_EXIT; `initiator_depth` is how many Reads may be asked here at once and
-//! `responder_resources` how many are served here.
+//! The events are those of the kernel's rdma_cm with an iWARP card: ESTABLISHED on both sides
+//! without CONNECT_RESPONSE, DISCONNECTED on both sides, no TIMEWAIT_EXIT. `initiator_depth` limits
+//! the Reads that this end issues at once, `responder_resources` those that it serves.
 //!
-//! Not here: datagrams, multicast, InfiniBand's addresses and routes (`EOPNOTSUPP`, `EINVAL`), rsockets.
+//! Not here: datagrams, multicast, InfiniBand's addresses and routes (`EOPNOTSUPP`, `EINVAL`),
+//! rsockets.
 
 mod address;
 mod addrinfo;

@@ -1,4 +1,5 @@
-//! Queue pairs and shared receive queues of ids, and the completion queues that are made for those who bring none.
+//! Queue pairs and shared receive queues of ids, and the completion queues that are created for
+//! programs that bring none.
 
 use std::ffi::{c_int, c_uint};
 
@@ -26,18 +27,18 @@ const ERR: c_int = 6;
 const STATE: c_int = 1;
 const ACCESS: c_int = 1 << 3;
 const PORT: c_int = 1 << 5;
-/// `IBV_ACCESS_REMOTE_WRITE`, `_READ` and `_ATOMIC`: what a peer may do unless the program says less. The kernel's rdma_cm says
-/// the first two for iWARP cards, which have no atomics, but nothing before there is a connection; cards do not mind that.
+/// `IBV_ACCESS_REMOTE_WRITE`, `_READ` and `_ATOMIC`: the rights of a peer unless the program
+/// restricts them. The kernel's rdma_cm grants the first two for iWARP cards, which lack atomics,
+/// once there is a connection; cards do not enforce them before.
 const REMOTE: c_uint = 1 << 1 | 1 << 2 | 1 << 3;
 
 fn errno() -> Errno {
     std::io::Error::last_os_error().into()
 }
 
-/// A completion queue for an id and a channel for it.
+/// Creates a completion queue with a channel for an id.
 ///
-/// # Safety
-/// The id is there.
+/// # Safety The id is alive.
 unsafe fn create_queue(id: *mut Seen, depth: u32) -> Result<(*mut CompChannel, *mut Cq), Errno> {
     // SAFETY: The caller guarantees it.
     let context = unsafe { (*id).verbs };
@@ -54,10 +55,9 @@ unsafe fn create_queue(id: *mut Seen, depth: u32) -> Result<(*mut CompChannel, *
     Ok((channel, cq))
 }
 
-/// Queues for an id: as deep as is said, none for 0.
+/// Creates completion queues of the given depths for an id, none for depth 0.
 ///
-/// # Safety
-/// The id is there.
+/// # Safety The id is alive.
 unsafe fn create_queues(id: *mut Seen, send: u32, recv: u32) -> Result<(), Errno> {
     // SAFETY: The caller guarantees it.
     unsafe {
@@ -77,10 +77,9 @@ unsafe fn create_queues(id: *mut Seen, send: u32, recv: u32) -> Result<(), Errno
     Ok(())
 }
 
-/// Gives back what was made for the id.
+/// Destroys the completion queues that were created for an id.
 ///
-/// # Safety
-/// The id is there, and nobody uses its queues any more.
+/// # Safety The id is alive, and nothing uses its queues any more.
 unsafe fn destroy_queues(id: *mut Seen) {
     // SAFETY: The caller guarantees it. Each object is destroyed once, and its pointer is set to
     // null.
@@ -100,10 +99,9 @@ unsafe fn destroy_queues(id: *mut Seen) {
     }
 }
 
-/// A queue pair for an id.
+/// Creates a queue pair for an id.
 ///
-/// # Safety
-/// The id is there, and what the program wants is its own.
+/// # Safety The id is alive, and no other thread uses `init`.
 unsafe fn create(id: *mut Seen, init: &mut QpInitEx) -> Result<(), Errno> {
     // SAFETY: The caller guarantees it.
     let seen = unsafe { &mut *id };
@@ -153,13 +151,11 @@ unsafe fn create(id: *mut Seen, init: &mut QpInitEx) -> Result<(), Errno> {
     Ok(())
 }
 
-/// A queue pair for an id, as for [`sprat_rdma_create_qp`].
+/// Creates a queue pair for an id in a domain.
 ///
-/// # Errors
-/// As the making of each of its parts.
+/// # Errors The queue pair or one of its queues cannot be created.
 ///
-/// # Safety
-/// The id is there.
+/// # Safety The id is alive.
 pub(super) unsafe fn create_pair(
     id: *mut Seen,
     pd: *mut Pd,
@@ -188,7 +184,8 @@ pub(super) unsafe fn create_pair(
 }
 
 export! {
-    /// A queue pair for the id; without queues of the program's it gets some, and without a domain the device's.
+    /// Creates a queue pair for an id. It creates completion queues if the program passes none, and
+    /// uses the device's default domain if `pd` is null.
     minus fn sprat_rdma_create_qp(id: *mut Seen, pd: *mut Pd, init: *mut QpInit) -> c_int {
         // SAFETY: The program passes null or a live id, and null or a valid structure that no other
         // thread uses.
@@ -199,7 +196,7 @@ export! {
         Ok(0)
     }
 
-    /// The same, with what came later.
+    /// Creates a queue pair for an id from extended attributes.
     minus fn sprat_rdma_create_qp_ex(id: *mut Seen, init: *mut QpInitEx) -> c_int {
         // SAFETY: The program passes null or a live id, and null or a valid structure that no other
         // thread uses.
@@ -210,7 +207,7 @@ export! {
         Ok(0)
     }
 
-    /// A shared receive queue for the id.
+    /// Creates a shared receive queue for an id.
     minus fn sprat_rdma_create_srq(id: *mut Seen, pd: *mut Pd, init: *mut SrqInit) -> c_int {
         // SAFETY: The program passes null or a valid structure that no other thread uses.
         let init = unsafe { init.as_mut() }.ok_or(INVALID)?;
@@ -224,7 +221,7 @@ export! {
         Ok(0)
     }
 
-    /// The same, with what came later.
+    /// Creates a shared receive queue for an id from extended attributes.
     minus fn sprat_rdma_create_srq_ex(id: *mut Seen, init: *mut SrqInitEx) -> c_int {
         // SAFETY: The program passes null or a live id, and null or a valid structure that no other
         // thread uses.
@@ -232,8 +229,9 @@ export! {
         Ok(0)
     }
 
-    /// How a queue pair of the program's is to be changed on its way: as an iWARP card says, of whose states the engine sees
-    /// to the last, so that nothing but the port is left of it.
+    /// Returns the attributes by which a program moves its own queue pair to a state. As for an
+    /// iWARP card, whose later states the engine sets itself, only the access rights and the port
+    /// remain.
     minus fn sprat_rdma_init_qp_attr(id: *mut Seen, attr: *mut QpAttr, mask: *mut c_int) -> c_int {
         // SAFETY: The program passes null or a live id, and null or valid structures.
         let (own, wanted) = unsafe { (Id::to_use(id)?, at(attr)?.qp_state) };
@@ -264,8 +262,9 @@ export! {
     }
 }
 
-/// # Safety
-/// If it is not null, the id is there.
+/// Creates a shared receive queue for an id.
+///
+/// # Safety The id is null or alive.
 unsafe fn create_shared(id: *mut Seen, init: &mut SrqInitEx) -> Result<(), Errno> {
     // SAFETY: The caller guarantees it.
     unsafe { Id::to_use(id) }?;
@@ -289,10 +288,9 @@ unsafe fn create_shared(id: *mut Seen, init: &mut SrqInitEx) -> Result<(), Errno
     Ok(())
 }
 
-/// Gives back the id's queue pair, if it has one, and the queues that were made for it.
+/// Destroys the id's queue pair, if it has one, and the completion queues that were created for it.
 ///
-/// # Safety
-/// The id is there.
+/// # Safety The id is alive.
 pub(super) unsafe fn destroy_pair(id: *mut Seen) {
     // SAFETY: The caller guarantees it.
     unsafe {
@@ -304,10 +302,10 @@ pub(super) unsafe fn destroy_pair(id: *mut Seen) {
     }
 }
 
-/// The same of its shared receive queue.
+/// Destroys the id's shared receive queue, if it has one, and the completion queues that were
+/// created for it.
 ///
-/// # Safety
-/// The id is there.
+/// # Safety The id is alive.
 pub(super) unsafe fn destroy_shared(id: *mut Seen) {
     // SAFETY: The caller guarantees it.
     unsafe {
@@ -320,7 +318,7 @@ pub(super) unsafe fn destroy_shared(id: *mut Seen) {
 }
 
 export! {
-    /// Gives the id's queue pair back, and the queues that were made for it.
+    /// Destroys the id's queue pair and the completion queues that were created for it.
     plain fn sprat_rdma_destroy_qp(id: *mut Seen) {
         // SAFETY: The program passes null or a live id.
         unsafe {
@@ -330,7 +328,7 @@ export! {
         Ok(())
     }
 
-    /// The same of its shared receive queue.
+    /// Destroys the id's shared receive queue and the completion queues that were created for it.
     plain fn sprat_rdma_destroy_srq(id: *mut Seen) {
         // SAFETY: The program passes null or a live id.
         unsafe {

@@ -1,7 +1,7 @@
-//! Binding an id to an address, finding the interface that leads to a peer, ports.
+//! Binding an id to an address, resolving a peer's address, ports.
 //!
-//! Which interface leads to a peer is the kernel's to say: a UDP socket that is connected with it, without a packet, has the
-//! address that the way begins at.
+//! The kernel chooses the interface that leads to a peer: connecting a UDP socket to it sends no
+//! packet and gives the socket the local address of the route.
 
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -15,7 +15,7 @@ use super::id::{Id, Stage, State};
 use crate::abi::cm::Id as Seen;
 use crate::entry::{Errno, INVALID, export};
 
-/// Binds an id that has no address yet.
+/// Binds an id that has no address.
 pub(super) fn bind(
     id: &Id,
     state: &mut State,
@@ -25,23 +25,23 @@ pub(super) fn bind(
     let options = SocketOptions { connects, ..state.options };
     let bound = id.engine.device.bind(to, options)?;
     let local = bound.local_addr();
-    // A loopback address says as little about the device as none: as with the kernel's rdma_cm, which programs (libfabric) use
-    // to ask for whatever there is.
+    // A loopback address does not select a device, as with the kernel's rdma_cm: programs such as
+    // libfabric use one to ask for any device.
     if !local.ip().is_unspecified() && !local.ip().is_loopback() {
         id.takes_device(local)?;
     }
-    // The other end is nobody yet, but of the same family.
+    // The peer's address is unknown, but has the same family.
     id.show_route(Some(local), Some(wildcard(local)));
     state.from = Some(bound);
     state.stage = Stage::Bound;
     Ok(())
 }
 
-/// Where the way to a peer begins.
+/// The local address of the route to a peer.
 fn source(from: Option<SocketAddr>, to: SocketAddr) -> Result<SocketAddr, Errno> {
     let from = from.unwrap_or_else(|| wildcard(to));
     let socket = UdpSocket::bind(SocketAddr::new(from.ip(), 0))?;
-    // A port is needed where the peer's is not known yet.
+    // Port 9 stands for a port that is not known yet.
     let port = if to.port() == 0 { 9 } else { to.port() };
     let mut there = to;
     there.set_port(port);
@@ -52,7 +52,7 @@ fn source(from: Option<SocketAddr>, to: SocketAddr) -> Result<SocketAddr, Errno>
 }
 
 export! {
-    /// Gives the id an address of its own.
+    /// Binds an id to a local address.
     minus fn sprat_rdma_bind_addr(id: *mut Seen, addr: *mut libc::sockaddr) -> c_int {
         // SAFETY: The program passes null or a live id, and null or a valid address.
         let (own, to) = unsafe { (Id::to_use(id)?, read(addr)?) };
@@ -64,7 +64,7 @@ export! {
         Ok(0)
     }
 
-    /// Finds the device that leads to an address. An event says what came of it.
+    /// Finds the device that leads to an address. An event reports the outcome.
     minus fn sprat_rdma_resolve_addr(
         id: *mut Seen,
         from: *mut libc::sockaddr,
@@ -80,7 +80,7 @@ export! {
         Ok(0)
     }
 
-    /// Finds the way to the address that was resolved: there is nothing to be found about it.
+    /// Resolves the route to a resolved address, which takes no work.
     minus fn sprat_rdma_resolve_route(id: *mut Seen, _timeout_ms: c_int) -> c_int {
         // SAFETY: The program passes null or a live id.
         let id = unsafe { Id::to_use(id) }?;
@@ -135,7 +135,7 @@ fn resolve(id: &Id, from: Option<SocketAddr>, to: SocketAddr) -> Result<(), Errn
     Ok(())
 }
 
-/// A port as C has it, in the order of the wire; 0 where there is no address.
+/// A port of the route in network byte order, 0 without an address.
 fn port(id: *mut Seen, of: impl FnOnce(&Seen) -> libc::sockaddr_storage) -> u16 {
     // SAFETY: The program passes null or a live id.
     let Some(seen) = (unsafe { id.as_ref() }) else { return 0 };
@@ -145,12 +145,12 @@ fn port(id: *mut Seen, of: impl FnOnce(&Seen) -> libc::sockaddr_storage) -> u16 
 }
 
 export! {
-    /// The port of this end.
+    /// The local port.
     plain fn sprat_rdma_get_src_port(id: *mut Seen) -> u16 {
         Ok(port(id, |seen| seen.route.addr.source))
     }
 
-    /// The peer's.
+    /// The peer's port.
     plain fn sprat_rdma_get_dst_port(id: *mut Seen) -> u16 {
         Ok(port(id, |seen| seen.route.addr.destination))
     }

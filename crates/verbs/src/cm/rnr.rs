@@ -1,20 +1,22 @@
-//! How long a message of the peer's waits for its receive, from InfiniBand's two numbers: how often the peer tries again
-//! (`rnr_retry_count`, which `rdma_conn_param` says) and how long it waits each time (`min_rnr_timer` of the queue pair).
-//! Here nothing is sent again: the message is kept for their product.
+//! The time for which a message waits for its receive.
+//!
+//! InfiniBand defines two numbers: the peer's retries (`rnr_retry_count` in `rdma_conn_param`) and
+//! the delay of each (`min_rnr_timer` of the queue pair). This engine sends nothing again and keeps
+//! a message for their product.
 
-/// Of `rnr_retry_count`: without end.
+/// The value of `rnr_retry_count` for retries without end.
 pub(super) const FOR_EVER: u8 = 7;
 /// The bits of `min_rnr_timer`.
 const TIMER: usize = 0x1f;
-/// What the values of `min_rnr_timer` mean, in units of 10 µs (InfiniBand Architecture Specification 1.7, table 45). rdma_cm
-/// sets 0.
+/// The delays of `min_rnr_timer` in units of 10 µs (InfiniBand Architecture Specification 1.7,
+/// table 45). rdma_cm sets 0.
 const TIMERS: [u64; TIMER + 1] = [
     65_536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1_024,
     1_536, 2_048, 3_072, 4_096, 6_144, 8_192, 12_288, 16_384, 24_576, 32_768, 49_152,
 ];
 const UNIT_NS: u64 = 10_000;
 
-/// The product; none for ever.
+/// The product of both numbers; none for retries without end.
 pub(super) fn timeout_ns(retries: u8, timer: u8) -> Option<u64> {
     let each_ns = TIMERS[usize::from(timer) & TIMER] * UNIT_NS;
     (retries < FOR_EVER).then_some(u64::from(retries) * each_ns)

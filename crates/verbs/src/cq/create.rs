@@ -1,4 +1,4 @@
-//! Making, changing and ending completion queues.
+//! Creating, resizing and destroying completion queues.
 
 use std::ffi::{c_int, c_void};
 
@@ -12,13 +12,13 @@ use crate::entry::{Errno, INVALID, UNSUPPORTED, entry, export};
 use crate::object::{Acks, Users};
 use crate::sequence::Sequence;
 
-/// `IBV_WC_EX_WITH_…` that there are: the standard ones, and the times of completions.
+/// The supported `IBV_WC_EX_WITH_…` flags: the standard fields and the timestamps.
 const FIELDS: u64 = 0x7f | 1 << 7 | 1 << 11;
-/// `IBV_CQ_INIT_ATTR_MASK_FLAGS`, and the flag that there is only one thread.
+/// `IBV_CQ_INIT_ATTR_MASK_FLAGS`, and `IBV_CREATE_CQ_ATTR_SINGLE_THREADED`.
 const FLAGS: u32 = 1;
 const SINGLE_THREADED: u32 = 1;
 
-/// A new queue, given up to the program.
+/// Creates a queue and leaks it to the program.
 fn create(
     context: *mut Context,
     depth: u32,
@@ -65,7 +65,7 @@ fn create(
     Ok(cq)
 }
 export! {
-    /// A queue for so many completions, which tells `channel` of them once it is armed.
+    /// Creates a queue of the given depth. An armed queue reports its completions on `channel`.
     null fn ibv_create_cq(
         context: *mut Context,
         depth: c_int,
@@ -80,7 +80,7 @@ export! {
 }
 
 export! {
-    /// Another depth; `EINVAL` if more completions wait.
+    /// Changes the depth of a queue; `EINVAL` if more completions wait.
     code fn ibv_resize_cq(cq: *mut Seen, depth: c_int) {
         // SAFETY: The program passes null or a live queue.
         let own = unsafe { Cq::from_seen(cq) }?;
@@ -95,7 +95,8 @@ export! {
         Ok(())
     }
 
-    /// Gives it back; `EBUSY` while queue pairs complete here. Waits until all its events are acknowledged.
+    /// Destroys a queue; `EBUSY` while queue pairs use it. Waits until all its events are
+    /// acknowledged.
     code fn ibv_destroy_cq(cq: *mut Seen) {
         // SAFETY: The program passes null or a live queue.
         let own = unsafe { Cq::from_seen(cq) }?;
@@ -122,7 +123,7 @@ export! {
 }
 
 entry! {
-    /// `ibv_create_cq_ex`.
+    /// Creates a queue with the functions of the extended interface.
     null fn create_ex(context: *mut Context, init: *mut CqInit) -> *mut CqEx {
         // SAFETY: The program passes null or a valid structure.
         let init = unsafe { init.as_ref() }.ok_or(INVALID)?;
@@ -136,7 +137,8 @@ entry! {
 }
 
 entry! {
-    /// `ibv_modify_cq`: every completion of an armed queue is told at once, so there is nothing to moderate.
+    /// Fails with `EOPNOTSUPP`: an armed queue reports each completion at once, so events cannot be
+    /// moderated.
     code fn modify(_cq: *mut Seen, _attr: *mut ModifyCq) {
         Err(UNSUPPORTED)
     }

@@ -20,24 +20,22 @@ pub(crate) struct Cq {
     seen: CqEx,
     pub(crate) engine: &'static Engine,
     pub(crate) queue: CompletionQueue,
-    /// Queues that complete here.
+    /// The queue pairs that complete on the queue.
     pub(crate) users: Users,
-    /// Events of its channel.
+    /// The events of its completion channel.
     pub(crate) events: Acks,
-    /// Events of the device.
+    /// The asynchronous events of the device.
     pub(crate) mishaps: Acks,
-    /// What is read by functions.
+    /// The completion that the extended interface reads.
     pub(crate) current: Sequence<Option<Completion>>,
 }
 
 impl Cq {
-    /// What a program's pointer is to.
+    /// Converts the program's pointer to a reference.
     ///
-    /// # Errors
-    /// It is null.
+    /// # Errors The pointer is null.
     ///
-    /// # Safety
-    /// If it is not null, it is to a queue that is there and stays so while the reference is used.
+    /// # Safety The pointer is null, or the queue stays alive while the reference is in use.
     #[inline]
     pub(crate) unsafe fn from_seen<'a>(cq: *mut Seen) -> Result<&'a Self, Errno> {
         // SAFETY: The caller guarantees it. C's structure is the first field of `Self`.
@@ -45,7 +43,7 @@ impl Cq {
     }
 }
 
-/// What completed, as programs know it.
+/// The operation as an `enum ibv_wc_opcode`.
 #[inline]
 const fn opcode(completed: Completed) -> c_int {
     match completed {
@@ -61,7 +59,7 @@ const fn opcode(completed: Completed) -> c_int {
     }
 }
 
-/// How it ended, as programs know it.
+/// The status as an `enum ibv_wc_status`.
 #[inline]
 const fn status(status: Status) -> c_int {
     match status {
@@ -76,11 +74,11 @@ const fn status(status: Status) -> c_int {
     }
 }
 
-/// `IBV_WC_WITH_IMM`, `IBV_WC_WITH_INV`.
+/// `IBV_WC_WITH_IMM` and `IBV_WC_WITH_INV`.
 const WITH_IMMEDIATE: u32 = 1 << 1;
 const WITH_INVALIDATE: u32 = 1 << 3;
 
-/// `wc_flags`.
+/// The flags of a completion (`wc_flags`).
 #[inline]
 const fn flags(of: &Completion) -> u32 {
     match (of.immediate, of.invalidated) {
@@ -90,18 +88,19 @@ const fn flags(of: &Completion) -> u32 {
     }
 }
 
-/// The immediate data as it came, or the tag that was invalidated.
+/// The immediate data in network byte order, or the key that a Send invalidated.
 #[inline]
 fn immediate(of: &Completion) -> u32 {
     match (of.immediate, of.invalidated) {
-        // Four octets in the first half of the eight, as iWARP cards put them, in the order of the network.
+        // RFC 7306 carries eight bytes; as on iWARP cards, the first four are verbs's immediate
+        // data.
         (Some(octets), _) => ((octets >> 32) as u32).to_be(),
         (None, Some(tag)) => tag.0,
         (None, None) => 0,
     }
 }
 
-/// A request that fails is told, if that is wanted; not one that is flushed because another did.
+/// Logs a failed request, unless it was flushed because another one failed.
 #[inline]
 fn note(of: &Completion) {
     if !matches!(of.status, Status::Success | Status::Flushed) {

@@ -1,4 +1,4 @@
-//! Completions, as a list or read one field at a time.
+//! Polling completion queues: into an array, or one field at a time by the extended interface.
 //!
 //! ```text
 //!   ibv_start_poll ─► ibv_wc_read_… ─► ibv_next_poll ─► … ─► ibv_end_poll        0, or ENOENT where nothing (more) is there
@@ -13,7 +13,7 @@ use super::{Cq, flags, immediate, note, opcode, status};
 use crate::abi::object::{Cq as Seen, CqEx, PollCq, Wc};
 use crate::entry::{Errno, INVALID, entry};
 
-/// `ibv_start_poll` found nothing.
+/// `ENOENT`: the queue has no (further) completion.
 const NOTHING: Errno = Errno(libc::ENOENT);
 
 #[inline]
@@ -37,7 +37,7 @@ fn wc(of: &Completion) -> Wc {
 }
 
 entry! {
-    /// `ibv_poll_cq`.
+    /// Reads up to `room` completions; returns their number.
     minus fn poll(cq: *mut Seen, room: c_int, to: *mut Wc) -> c_int {
         // SAFETY: The program passes null or a live queue.
         let cq = unsafe { Cq::from_seen(cq) }?;
@@ -62,7 +62,7 @@ entry! {
 }
 
 entry! {
-    /// `ibv_req_notify_cq`.
+    /// Arms the queue: its next completion is reported on the channel.
     code fn arm(cq: *mut Seen, solicited_only: c_int) {
         // SAFETY: The program passes null or a live queue.
         let cq = unsafe { Cq::from_seen(cq) }?;
@@ -73,7 +73,7 @@ entry! {
     }
 }
 
-/// What is seen of a queue, with all of them in it.
+/// Extends C's queue by the functions of the extended interface.
 pub(crate) fn with_functions(plain: Seen) -> CqEx {
     let Seen { context, channel, cq_context, handle, cqe, mutex, cond, .. } = plain;
     CqEx {
@@ -112,8 +112,7 @@ pub(crate) fn with_functions(plain: Seen) -> CqEx {
 
 /// Makes the next completion the current one.
 ///
-/// # Safety
-/// `cq` is a queue whose sequence was begun.
+/// # Safety The program has begun a sequence on `cq`.
 #[inline]
 unsafe fn advance(seen: *mut CqEx, cq: &Cq, next: Option<Completion>) -> Result<(), Errno> {
     let next = next.ok_or(NOTHING)?;
@@ -127,7 +126,7 @@ unsafe fn advance(seen: *mut CqEx, cq: &Cq, next: Option<Completion>) -> Result<
     Ok(())
 }
 
-/// The completion that is read, of a queue whose sequence was begun.
+/// The current completion of a queue whose sequence has begun.
 #[inline]
 fn current(seen: *mut CqEx) -> Option<Completion> {
     // SAFETY: The program passes null or a live queue, and calls this between `ibv_start_poll` and

@@ -1,4 +1,4 @@
-//! Work requests that are built one call at a time.
+//! Building work requests one call at a time by the extended interface.
 //!
 //! ```text
 //!   ibv_wr_start ─► ibv_wr_send ─► ibv_wr_set_sge ─► … ─► ibv_wr_complete        all are posted, or none
@@ -13,7 +13,7 @@ use crate::abi::object::{BindInfo, DataBuf, Mw, Qp as SeenQp, QpEx, Sge as SeenS
 use crate::entry::{Errno, INVALID, entry};
 use crate::work;
 
-/// What is seen of a queue pair, with all of them in it.
+/// Extends C's queue pair by the functions of the extended interface.
 pub(crate) fn with_functions(qp_base: SeenQp) -> QpEx {
     QpEx {
         qp_base,
@@ -44,7 +44,7 @@ pub(crate) fn with_functions(qp_base: SeenQp) -> QpEx {
     }
 }
 
-/// What is being built, of a queue pair whose sequence was begun.
+/// Passes the requests being built to `build`. The program has begun a sequence.
 fn build(seen: *mut QpEx, build: impl FnOnce(&mut Builder)) {
     // SAFETY: The program passes null or a live queue pair.
     if let Ok(qp) = unsafe { Qp::from_seen(seen.cast()) } {
@@ -53,7 +53,7 @@ fn build(seen: *mut QpEx, build: impl FnOnce(&mut Builder)) {
     }
 }
 
-/// Begins a request: its id and flags are where the program has put them.
+/// Starts a request with the id and the flags that the program has stored in the queue pair.
 fn request(seen: *mut QpEx, op: Result<SendOp, Errno>) {
     build(seen, |builder| match op {
         Ok(op) => {
@@ -196,13 +196,11 @@ entry! {
     }
 }
 
-/// Appends a copy of the program's octets.
+/// Appends a copy of the program's data.
 ///
-/// # Errors
-/// They are more than any queue takes.
+/// # Errors `EINVAL` if the data exceed the limit of inline data.
 ///
-/// # Safety
-/// They may be read.
+/// # Safety `len` bytes may be read at `addr`.
 unsafe fn gather(octets: &mut Vec<u8>, addr: *const u8, len: usize) -> Result<(), Errno> {
     if len == 0 {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Making and ending queue pairs.
+//! Creating and destroying queue pairs.
 
 use std::ffi::c_int;
 use std::sync::Mutex;
@@ -24,18 +24,20 @@ const RC: c_int = 2;
 const PD: u32 = 1;
 const CREATE_FLAGS: u32 = 1 << 2;
 const SEND_OPS: u32 = 1 << 6;
-/// `IBV_QP_EX_WITH_…` that there are: all but TSO, flushes and atomic Writes. Sends with immediate data, which programs ask
-/// for beside what they use, are refused when they are posted.
+/// The accepted `IBV_QP_EX_WITH_…` flags: all but TSO, flushes and atomic Writes. Programs ask for
+/// Sends with immediate data beside what they use, so the flag is accepted and posting such a Send
+/// fails.
 const OPERATIONS: u64 = 0x3ff;
 
-/// What a program wants of a new one.
+/// The parameters of a new queue pair.
 struct Wanted {
     pd: *mut SeenPd,
     init: QpInit,
     extended: bool,
 }
 
-/// The limits that a new queue pair gets: what was asked for, at least one element, all inline data that there may be.
+/// The capacities of a new queue pair: the requested ones, at least one element, the maximum of
+/// inline data.
 fn granted(cap: &QpCap) -> Result<QpCap, Errno> {
     let within = |wanted: u32, most: u32| if wanted > most { Err(INVALID) } else { Ok(wanted) };
     let Limits { requests, elements, inline, .. } = limits();
@@ -113,7 +115,7 @@ fn create(wanted: &Wanted) -> Result<(*mut Qp, QpCap), Errno> {
 }
 
 export! {
-    /// A queue pair, reliable and connected. The limits that it got are written back.
+    /// Creates a reliable connected queue pair, and writes its capacities back to `init`.
     null fn ibv_create_qp(pd: *mut SeenPd, init: *mut QpInit) -> *mut Seen {
         // SAFETY: The program passes null or a valid structure that no other thread uses.
         let init = unsafe { init.as_mut() }.ok_or(INVALID)?;
@@ -124,7 +126,8 @@ export! {
 }
 
 entry! {
-    /// `ibv_create_qp_ex`.
+    /// Creates a queue pair with the functions of the extended interface, if the mask asks for
+    /// them.
     null fn create_ex(_context: *mut Context, init: *mut QpInitEx) -> *mut Seen {
         // SAFETY: The program passes null or a valid structure that no other thread uses. Fields
         // that its mask does not name are not read.
@@ -149,7 +152,7 @@ entry! {
 }
 
 export! {
-    /// Gives it back, and ends its connection. Waits until all its events are acknowledged.
+    /// Destroys a queue pair and ends its connection. Waits until all its events are acknowledged.
     code fn ibv_destroy_qp(qp: *mut Seen) {
         // SAFETY: The program passes null or a live queue pair.
         let own = unsafe { Qp::from_seen(qp) }?;
@@ -177,7 +180,7 @@ export! {
 }
 
 export! {
-    /// The functions of a queue pair that was made to have them.
+    /// Returns the extended interface of a queue pair that was created with it.
     null fn ibv_qp_to_qp_ex(qp: *mut Seen) -> *mut QpEx {
         // SAFETY: The program passes null or a live queue pair.
         if unsafe { Qp::from_seen(qp) }?.is_extended() { Ok(qp.cast()) } else { Err(UNSUPPORTED) }

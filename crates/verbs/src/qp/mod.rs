@@ -1,12 +1,13 @@
-//! Queue pairs: making, asking, changing. What is posted to them is in `work`.
+//! Queue pairs: their states, queries and changes. `work` posts requests to them.
 //!
 //! ```text
-//!   INIT ─► (RTR) ─► RTS by rdma_cm alone ─► SQD (it ends the connection) ─► ERR ─► RESET, which is INIT
+//!   INIT ─► (RTR) ─► RTS, by rdma_cm alone ─► SQD: the connection ends ─► ERR ─► RESET, which is INIT
 //! ```
 //!
-//! As iWARP devices do it: a new queue pair is in INIT, and `ibv_modify_qp` makes no connection. Before there is one RTR is
-//! taken note of and RTS refused; afterwards the engine says how the queue pair stands, and the program only may end it.
-//! `ibv_qp.state` is RESET until the program moves or asks for the first time, as rdma-core leaves it.
+//! The states are those of iWARP devices. A new queue pair is in INIT, and `ibv_modify_qp` makes no
+//! connection: before there is one, it records RTR and rejects RTS. Afterwards the engine
+//! determines the state, and the program can only end the connection. `ibv_qp.state` stays RESET
+//! until the program changes or queries the state for the first time, as with rdma-core.
 
 pub(crate) mod build;
 pub(crate) mod create;
@@ -34,7 +35,7 @@ const RTR: c_int = 2;
 const RTS: c_int = 3;
 const SQD: c_int = 4;
 const ERR: c_int = 6;
-/// `enum ibv_qp_attr_mask`, as far as it matters.
+/// The used bits of `enum ibv_qp_attr_mask`.
 const STATE: c_int = 1;
 const CUR_STATE: c_int = 1 << 1;
 const ACCESS: c_int = 1 << 3;
@@ -46,18 +47,18 @@ pub(crate) struct Qp {
     seen: QpEx,
     pub(crate) engine: &'static Engine,
     pub(crate) pair: QueuePair,
-    /// What the program has set before there is a connection.
+    /// The state that the program has set before there is a connection.
     stage: AtomicI32,
-    /// What it has set besides.
+    /// The other attributes that the program has set.
     attr: Mutex<QpAttr>,
     init: QpInit,
     pub(crate) events: Acks,
-    /// It may be posted to by functions.
+    /// The queue pair has the functions of the extended interface.
     extended: bool,
     pub(crate) building: Sequence<Builder>,
 }
 
-/// Work requests that are being built.
+/// Work requests that the extended interface is building.
 #[derive(Default)]
 pub(crate) struct Builder {
     requests: Vec<SendRequest>,
@@ -69,7 +70,7 @@ impl Builder {
         self.failed = self.failed.or(Some(errno));
     }
 
-    /// The request that data are set of.
+    /// Changes the request that was started last.
     fn last(&mut self, set: impl FnOnce(&mut SendRequest) -> Result<(), Errno>) {
         let set = self.requests.last_mut().ok_or(INVALID).and_then(set);
         if let Err(errno) = set {
@@ -78,7 +79,7 @@ impl Builder {
     }
 }
 
-/// Ends the connections of all queue pairs that were made with a context: it closes.
+/// Puts all queue pairs of a context into the error state, because the context closes.
 pub(crate) fn fail_all_of(engine: &Engine, context: *mut Context) {
     engine.qps.each(|qp| {
         // SAFETY: A queue pair leaves the directory, which is locked now, before it is freed.
@@ -90,20 +91,18 @@ pub(crate) fn fail_all_of(engine: &Engine, context: *mut Context) {
 }
 
 impl Qp {
-    /// What a program's pointer is to.
+    /// Converts the program's pointer to a reference.
     ///
-    /// # Errors
-    /// It is null.
+    /// # Errors The pointer is null.
     ///
-    /// # Safety
-    /// If it is not null, it is to a queue pair that is there and stays so while the reference is used.
+    /// # Safety The pointer is null, or the queue pair stays alive while the reference is in use.
     #[inline]
     pub(crate) unsafe fn from_seen<'a>(qp: *mut Seen) -> Result<&'a Self, Errno> {
         // SAFETY: The caller guarantees it. C's structure is the first field of `Self`.
         unsafe { at(qp.cast::<Self>()) }
     }
 
-    /// How it stands (`enum ibv_qp_state`).
+    /// The state, as an `enum ibv_qp_state`.
     pub(crate) fn state(&self) -> c_int {
         if !self.engine.is_ours() {
             return ERR;
@@ -116,17 +115,17 @@ impl Qp {
         }
     }
 
-    /// `min_rnr_timer`, as the program has set it.
+    /// The attribute `min_rnr_timer` that the program has set.
     pub(crate) fn min_rnr_timer(&self) -> u8 {
         locked(&self.attr).min_rnr_timer
     }
 
-    /// It may be posted to by functions.
+    /// True if the queue pair has the functions of the extended interface.
     pub(crate) const fn is_extended(&self) -> bool {
         self.extended
     }
 
-    /// Moves it to another state.
+    /// Changes the state.
     fn go(&self, next: c_int) -> Result<(), Errno> {
         let now = self.state();
         match (now, next) {
@@ -144,7 +143,7 @@ impl Qp {
                 self.pair.fail();
             }
             (INIT, INIT) | (INIT | RTR, RTR) => self.stage.store(next, Ordering::Relaxed),
-            // The connection was made by rdma_cm, which has gone all this way.
+            // rdma_cm has connected the queue pair and taken these steps already.
             (RTS, INIT | RTR | RTS) | (SQD, SQD) => {}
             (RTS, SQD) => self.pair.disconnect()?,
             _ => return Err(INVALID),
@@ -153,7 +152,7 @@ impl Qp {
     }
 
     fn modify(&self, attr: &QpAttr, mask: c_int) -> Result<(), Errno> {
-        // Programs know a new queue pair as one in RESET.
+        // A program considers a new queue pair to be in RESET.
         let current = if attr.cur_qp_state == RESET { INIT } else { attr.cur_qp_state };
         if !self.engine.is_ours() || mask & CUR_STATE != 0 && current != self.state() {
             return Err(INVALID);
@@ -198,7 +197,7 @@ impl Qp {
 }
 
 export! {
-    /// Changes what `mask` names.
+    /// Changes the attributes that `mask` names.
     code fn ibv_modify_qp(qp: *mut Seen, attr: *mut QpAttr, mask: c_int) {
         // SAFETY: The program passes null or a live queue pair.
         let own = unsafe { Qp::from_seen(qp) }?;
@@ -207,7 +206,7 @@ export! {
         own.modify(attr, mask)?;
         let wanted = attr.qp_state;
         if mask & STATE != 0 {
-            // A queue pair that was reset is as a new one.
+            // A reset queue pair appears as a new one.
             let state = if wanted == RESET { RESET } else { own.state() };
             // SAFETY: The pointer is not null, and programs do not write this field.
             unsafe { (*qp).state = state };
@@ -215,7 +214,7 @@ export! {
         Ok(())
     }
 
-    /// How it is, and how it was made.
+    /// Returns the attributes, and those of its creation.
     code fn ibv_query_qp(qp: *mut Seen, attr: *mut QpAttr, _mask: c_int, init: *mut QpInit) {
         // SAFETY: The program passes null or a live queue pair.
         let own = unsafe { Qp::from_seen(qp) }?;

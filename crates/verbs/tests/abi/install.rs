@@ -1,4 +1,5 @@
-//! `make install` into a folder: a C program is built by the pkg-config file, and runs by the installed `sprat exec`.
+//! `make install` into a directory: the pkg-config file builds a C program, and the installed
+//! `sprat exec` runs it.
 
 use std::path::Path;
 use std::process::Command;
@@ -39,7 +40,7 @@ fn a_program_is_built_and_run_by_what_is_installed() {
         .env_remove("SPRAT_VERBS")
         .env_remove("LD_LIBRARY_PATH");
     assert_eq!(output(exec), "all as it should be\n");
-    // And without it: the pkg-config file names the folder to the loader.
+    // It also runs without `sprat exec`: the pkg-config file names the directory to the loader.
     let loaded = output(Command::new("ldd").arg(&binary).env_remove("LD_LIBRARY_PATH"));
     for library in ["libibverbs.so.1", "librdmacm.so.1"] {
         let ours = prefix.join("lib/sprat").join(library);

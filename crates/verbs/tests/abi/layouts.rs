@@ -1,6 +1,8 @@
-//! The layouts of `sprat_verbs::abi` are those of the installed headers, said by the C compiler, and those of rdma-core's
-//! releases, which were measured once (`scripts/layouts`): where a release has others, that is listed here with the reason
-//! that it does no harm.
+//! The layouts of `sprat_verbs::abi` equal those that the C compiler computes from the installed
+//! headers.
+//!
+//! They also equal those of rdma-core's releases, as `scripts/layouts` recorded them. A release
+//! with another layout is listed here, with the reason why its programs run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -12,7 +14,7 @@ use sprat_verbs::abi::layout::Layout;
 
 use crate::place::{output, repository};
 
-/// `size align` of a structure and `offset size` of its fields, a line each, as C computes them.
+/// The C program that prints `size align` of each structure and `offset size` of its fields.
 fn program() -> String {
     let mut c = String::from(
         "#include <stdio.h>\n#include <stddef.h>\n#include <infiniband/verbs.h>\n#include <rdma/rdma_cma.h>\n\
@@ -33,7 +35,7 @@ fn program() -> String {
     c + "return 0; }\n"
 }
 
-/// The same as they are here.
+/// The layouts of `sprat_verbs::abi` in the format of the C program.
 fn ours() -> String {
     let mut text = String::new();
     for Layout { c: name, size, align, fields } in LAYOUTS.iter().copied().flatten() {
@@ -66,18 +68,18 @@ fn they_are_those_of_the_headers() {
     );
 }
 
-/// What differs between the releases: a structure, which of its numbers, and why programs of both kinds run.
+/// A difference between a release and v44.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Differs {
-    /// It grew at its end.
+    /// The structure grew at its end.
     Size,
-    /// A field is missing in a release.
+    /// A release lacks a field.
     Missing(&'static str),
-    /// Everything lies further behind, since it grew at its front.
+    /// The structure grew at its front, which moves all fields.
     Front,
 }
 
-/// All differences between ours, which are v44's, and those from v25 to v64.
+/// All differences between v44, whose layouts `abi` has, and the releases from v25 to v64.
 const DIFFERENCES: [(&str, Differs, &str); 9] = [
     ("struct verbs_context", Differs::Front, "programs reckon from its end, where `context` is"),
     (
@@ -98,13 +100,13 @@ const DIFFERENCES: [(&str, Differs, &str); 9] = [
     ("struct ibv_cq_init_attr_ex", Differs::Missing("parent_domain"), "the same"),
 ];
 
-/// One release's numbers of a structure and its fields beside ours.
+/// Compares one release's layout of a structure with ours.
 fn differences(layout: &Layout, number: impl Fn(&str) -> String) -> Vec<Differs> {
     let Layout { c, size, align, fields } = layout;
     let mut found = Vec::new();
     let own = number(c);
     if own == "-" {
-        // A release that has none of it: its programs cannot know it.
+        // A release that lacks the structure: its programs cannot use it.
         return vec![Differs::Size];
     }
     let (bytes, alignment) = own.split_once('/').expect("bytes/alignment");

@@ -1,5 +1,5 @@
-//! The two libraries as C sees them: their symbols beside those of Debian's, their layouts beside the installed headers,
-//! and programs that nobody here built.
+//! The two libraries as C sees them: symbols beside those of Debian's libraries, layouts beside the
+//! installed headers, and Debian's own programs.
 
 mod install;
 mod layouts;
@@ -9,5 +9,5 @@ mod programs;
 mod symbols;
 mod sysfs;
 
-/// Where distributions have their libraries.
+/// The directory of the distribution's libraries.
 const SYSTEM: &str = "/usr/lib/x86_64-linux-gnu";

@@ -1,4 +1,4 @@
-/* What each function that names numbers calls them. */
+/* Prints the result of each function that names numbers. */
 #include <stdio.h>
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>

@@ -1,4 +1,4 @@
-/* A program in C that uses what it may of the two libraries, rightly and wrongly, and names whatever is not as it should be. */
+/* Calls functions of both libraries, rightly and wrongly, and prints whatever fails. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -29,7 +29,7 @@ static void questions(struct ibv_context *context) {
     SHOULD(ibv_query_port(context, 0, &port) == EINVAL);
     SHOULD(ibv_query_port(context, 2, &port) == EINVAL);
     SHOULD(ibv_query_gid(context, 1, 0, &gid) == 0);
-    /* Programs take an address for none whose lower half is zero. */
+    /* Programs take an address whose lower half is zero for none. */
     SHOULD(gid.global.interface_id != 0);
     SHOULD(ibv_query_gid(context, 1, port.gid_tbl_len, &gid) == -1);
     SHOULD(ibv_query_gid(context, 1, -1, &gid) == -1);
@@ -52,7 +52,7 @@ static void events(struct ibv_context *context) {
     SHOULD(ibv_get_async_event(context, &event) == -1 && errno == EAGAIN);
 }
 
-/* What the device does not do, or not yet, says so. */
+/* Calls that the device does not support. */
 static void refusals(struct ibv_context *context) {
     struct ibv_cq_init_attr_ex cq = {.cqe = 16, .wc_flags = IBV_WC_EX_WITH_CVLAN};
     SHOULD(ibv_create_cq_ex(context, &cq) == NULL && errno == EOPNOTSUPP);
@@ -75,7 +75,7 @@ int main(void) {
     struct ibv_device **list = ibv_get_device_list(&count), **again = ibv_get_device_list(NULL);
     struct ibv_context **contexts = rdma_get_devices(&opened);
     SHOULD(list != NULL && count > 0 && list[count] == NULL);
-    /* One device, one pointer. */
+    /* One device has one pointer. */
     SHOULD(again != NULL && again[0] == list[0]);
     SHOULD(contexts != NULL && opened == count && contexts[opened] == NULL && contexts[0]->device == list[0]);
     for (int i = 0; i < count; i++) {

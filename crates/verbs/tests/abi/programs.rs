@@ -1,4 +1,4 @@
-//! Debian's own programs and one of ours in C, on our libraries, as a user without any right.
+//! Debian's programs and a C program of ours on the libraries, run as an unprivileged user.
 
 use std::fs;
 use std::io::Write as _;
@@ -8,7 +8,8 @@ use std::process::Command;
 use crate::SYSTEM;
 use crate::place::{Place, libraries, output, own_uid};
 
-/// Programs of rdma-core and perftest that are linked with one or both libraries, some of them through libmlx5 and libefa.
+/// Programs of rdma-core and perftest that are linked with one or both libraries, some of them
+/// through libmlx5 and libefa.
 const PROGRAMS: [&str; 12] = [
     "ibv_devices",
     "ibv_devinfo",
@@ -24,7 +25,7 @@ const PROGRAMS: [&str; 12] = [
     "ib_write_bw",
 ];
 
-/// A line's value under a key, both as `ibv_devinfo` prints them.
+/// The value of a key in the output of `ibv_devinfo`.
 fn value<'a>(text: &'a str, key: &str) -> &'a str {
     let found =
         text.lines().filter_map(|line| line.trim().split_once(':')).find(|(k, _)| *k == key);
@@ -57,7 +58,7 @@ fn devices_are_seen_as_sprat_says() {
 fn loopback_is_a_card_that_speaks_iwarp() {
     let place = Place::new();
     let seen = output(place.nobody().args(["exec", "--", "ibv_devinfo", "-v", "-d", "iw_lo"]));
-    // Into the log as it is, past the harness that keeps what tests print.
+    // Write past the harness, which captures the output of tests.
     let _ = std::io::stderr().write_all(seen.as_bytes());
     for (key, expected) in [
         ("hca_id", "iw_lo"),
@@ -92,7 +93,7 @@ fn programs_load() {
     }
 }
 
-/// Names whatever is wrong, a line each.
+/// The program prints a line for each failed check.
 #[test]
 fn a_program_of_ours_finds_what_it_should() {
     let folder = tempfile::tempdir().expect("a folder can be made");
@@ -105,7 +106,7 @@ fn a_program_of_ours_finds_what_it_should() {
     assert_eq!(output(command.env("LD_LIBRARY_PATH", libraries())), "all as it should be\n");
 }
 
-/// A program may compare or print these names. Debian's libraries do not know the newest numbers.
+/// Programs may compare or print these names. Debian's libraries lack the newest numbers.
 #[test]
 fn numbers_are_called_what_debians_libraries_call_them() {
     let folder = tempfile::tempdir().expect("a folder can be made");
@@ -156,7 +157,7 @@ fn exec_allows_the_network_where_it_is_asked_to() {
     assert_eq!(run(&["--insecure-network"]), "network=1\n");
 }
 
-/// That there is a line for what happened, and none unless one was asked for; not what it says.
+/// A log has a line if it is enabled and none otherwise. The test does not check its text.
 #[test]
 fn a_log_is_kept_where_it_is_wanted() {
     let place = Place::new();

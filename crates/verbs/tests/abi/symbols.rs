@@ -1,4 +1,5 @@
-//! Every symbol and version that programs may be linked with is there: those of the table, and those of Debian's libraries.
+//! Every symbol and version with which programs may be linked exists: those of the table, and those
+//! of Debian's libraries.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -9,8 +10,8 @@ use std::process::Command;
 use crate::SYSTEM;
 use crate::place::{LIBRARIES, libraries, output, repository};
 
-/// `name@NODE` of everything that a library defines. Which of several versions is the default one is not asked: programs
-/// name the version.
+/// The symbols that a library defines, as `name@NODE`. Programs name the version, so the test does
+/// not check which one is the default.
 fn defined(library: &Path) -> BTreeSet<String> {
     let listed = output(
         Command::new("nm").args(["-D", "--with-symbol-versions", "--defined-only"]).arg(library),
@@ -20,7 +21,7 @@ fn defined(library: &Path) -> BTreeSet<String> {
     fields.filter(|f| f.len() == 3 && f[1] != "A").map(|f| f[2].replace("@@", "@")).collect()
 }
 
-/// The rows of the table: library, node, symbol, state, answer; one for each private node.
+/// The rows of the table: library, node, symbol, state, answer. Each private node has one row.
 fn table() -> Vec<[String; 5]> {
     let text = fs::read_to_string(repository().join("crates/verbs/symbols.txt"))
         .expect("the table is there");
@@ -57,10 +58,10 @@ fn the_table_is_what_is_built() {
             .map(|r| format!("{}@{}", r[2], r[1]))
             .collect();
         if library == "ibverbs" {
-            // What librdmacm.so.1 jumps to.
+            // The functions to which librdmacm.so.1 jumps.
             let jumps = table().into_iter().filter(|r| r[0] == "rdmacm" && r[3] == "works");
             expected.extend(jumps.map(|r| format!("sprat_{}@SPRAT_RDMACM", r[2])));
-            // What libsprat-sysfs.so asks.
+            // The function that libsprat-sysfs.so calls.
             expected.insert("sprat_sysfs@SPRAT_RDMACM".to_owned());
         }
         let built = defined(&libraries().join(format!("lib{library}.so.1")));
@@ -98,7 +99,8 @@ fn the_table_says_what_is_so() {
     }
 }
 
-/// The part of docs/verbs.md that is made of the table: what each node of each library has, by state.
+/// The part of docs/verbs.md that the table determines: the symbols of each node of each library,
+/// by state.
 fn page() -> String {
     let states = [("works", "works"), ("later", "not yet"), ("errno", "not with this device")];
     let mut text = String::from("\n| library, version | state | symbols |\n| --- | --- | --- |\n");
@@ -125,7 +127,7 @@ fn page() -> String {
     text
 }
 
-/// `SPRAT_WRITE_SYMBOLS=1 cargo test -p sprat-verbs --test abi symbols` writes it.
+/// `SPRAT_WRITE_SYMBOLS=1 cargo test -p sprat-verbs --test abi symbols` writes the page.
 #[test]
 fn the_page_has_all_symbols_with_their_states() {
     let path = repository().join("docs/verbs.md");

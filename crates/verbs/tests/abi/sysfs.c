@@ -1,4 +1,4 @@
-/* What a program finds in /sys/class/infiniband under `sprat exec`, by each of the calls that programs use. */
+/* Reads /sys/class/infiniband under `sprat exec` by each of the calls that programs use. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <fcntl.h>
@@ -53,7 +53,7 @@ int main(void) {
     SHOULD(access(LO "/fw_ver", R_OK) == 0 && access(LO, X_OK) == 0);
     FAILS(access(LO "/fw_ver", W_OK), EACCES);
     FAILS(access(LO "/no", F_OK), ENOENT);
-    /* The link leads to the kernel's own. */
+    /* The link leads to the kernel's directory. */
     SHOULD(lstat(LO "/device/net/lo", &state) == 0 && S_ISLNK(state.st_mode));
     SHOULD(stat(LO "/device/net/lo", &state) == 0 && S_ISDIR(state.st_mode));
     SHOULD(readlink(LO "/device/net/lo", text, sizeof(text)) == (ssize_t)strlen("/sys/class/net/lo"));
@@ -62,7 +62,7 @@ int main(void) {
     SHOULD(realpath(LO "/device", text) && strcmp(text, LO "/device") == 0);
     int count = scandir(LO "/ports/1/gid_attrs", &list, NULL, alphasort);
     SHOULD(count == 4 && strcmp(list[2]->d_name, "ndevs") == 0);
-    /* All else is the kernel's. */
+    /* The kernel serves all other paths. */
     SHOULD(stat("/sys/class/net/lo", &state) == 0 && access("/sys/class/infinibands", F_OK) == -1 && has("/sys/class", "net"));
     if (!wrong)
         puts("all as it should be");

@@ -1,6 +1,6 @@
-/* Objects of verbs used wrongly: none, none any more, of another domain, without the right, too many, busy, a parent's; peers
- * that are killed; no descriptor left. Names whatever is not as it should be. What is about memory is in memory.c, what is about
- * rdma_cm in misuse.c, and what is about the path of data in path.c. */
+/* Misuse of verbs objects: null, destroyed, of another domain, without the right, too many, in
+ * use, of a parent process; killed peers; no descriptor left. Prints whatever fails. memory.c
+ * tests memory, misuse.c rdma_cm, path.c the data path. */
 #include <sys/resource.h>
 #include "../path/path.h"
 
@@ -8,7 +8,7 @@ static struct ibv_send_wr plain(struct ibv_sge *sge, enum ibv_wr_opcode opcode) 
     return (struct ibv_send_wr){.wr_id = 7, .sg_list = sge, .num_sge = 1, .opcode = opcode, .send_flags = IBV_SEND_SIGNALED};
 }
 
-/* No object at all, where rdma-core looks at it or would read from address 0. */
+/* Null objects, where rdma-core checks for them or would read from address 0. */
 static void nothing(void) {
     struct ibv_device **list = ibv_get_device_list(NULL);
     MUST(list && list[0]);
@@ -58,7 +58,7 @@ static void nothing(void) {
     SHOULD(ibv_dealloc_pd(pd) == 0 && ibv_close_device(context) == 0);
 }
 
-/* How a request of `a` ends, with the peer's memory at `remote` under `key`. */
+/* The status of a request of `a` to the peer's memory at `remote` under `key`. */
 static enum ibv_wc_status ends(struct side *a, struct ibv_sge sge, enum ibv_wr_opcode opcode, uint64_t remote, uint32_t key) {
     struct ibv_send_wr wr = plain(&sge, opcode);
     if (opcode == IBV_WR_ATOMIC_FETCH_AND_ADD || opcode == IBV_WR_ATOMIC_CMP_AND_SWP) {
@@ -71,7 +71,7 @@ static enum ibv_wc_status ends(struct side *a, struct ibv_sge sge, enum ibv_wr_o
     return posted(a, wr).status;
 }
 
-/* What a request may not reach, and how it says so. Each takes its connection with it. */
+/* Keys that a request must not use. Each error ends the connection. */
 enum { GIVEN_BACK, OTHER_DOMAIN, NO_RIGHT, CASES };
 static const enum ibv_wr_opcode reaching[] = {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_CMP_AND_SWP};
 
@@ -83,7 +83,7 @@ static void keys_of_the_peer(void) {
             struct side *a = &s[0], *b = &s[1];
             static char memory[4096] __attribute__((aligned(4096)));
             struct ibv_pd *other = ibv_alloc_pd(b->id->verbs);
-            /* All rights but the one that is asked for. */
+            /* All rights but the required one. */
             static const int right[] = {IBV_ACCESS_REMOTE_WRITE, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_ATOMIC};
             int all = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
             struct ibv_mr *mr = ibv_reg_mr(which == OTHER_DOMAIN ? other : b->pd, memory, sizeof(memory), which == NO_RIGHT ? all & ~right[op] : all);
@@ -94,7 +94,7 @@ static void keys_of_the_peer(void) {
             SHOULD(receive(b, 5, 0, 4) == 0);
             memset(memory, 3, sizeof(memory));
             enum ibv_wc_status status = ends(a, piece(a, 0, 8), reaching[op], (uintptr_t)memory, key);
-            /* A Write is done when it is sent. The peer hears of it either way. */
+            /* A Write may complete when it is sent. The peer gets an error in any case. */
             if (reaching[op] != IBV_WR_RDMA_WRITE)
                 SHOULD(status == IBV_WC_REM_ACCESS_ERR);
             SHOULD(done(b).status == IBV_WC_WR_FLUSH_ERR && memory[0] == 3);
@@ -131,7 +131,7 @@ static void own_keys(void) {
                 status = ends(a, sge, IBV_WR_RDMA_READ, (uintptr_t)b->memory, b->mr->rkey);
                 break;
             case 3:
-                /* What is received has no place, which is found when it comes. */
+                /* A receive without valid memory fails when its message arrives. */
                 SHOULD(ends(a, piece(a, 0, 8), IBV_WR_SEND, 0, 0) == IBV_WC_SUCCESS && done(b).status == IBV_WC_SUCCESS);
                 SHOULD(ibv_post_recv(a->qp, &wr, &bad) == 0 && receive(b, 5, 0, 8) == 0);
                 posted(b, (struct ibv_send_wr){.sg_list = &(struct ibv_sge){(uintptr_t)b->memory, 8, b->mr->lkey}, .num_sge = 1,
@@ -151,7 +151,7 @@ static void own_keys(void) {
         }
 }
 
-/* An atomic that is not of eight octets, or not where eight octets lie. */
+/* Atomics that are not of eight bytes, or not aligned to eight bytes. */
 static void atomics(void) {
     struct side s[2];
     connected(s, (struct wish){0});
@@ -164,7 +164,7 @@ static void atomics(void) {
     finish(s);
 }
 
-/* As many as was said, and the one that is too many is named. */
+/* Queues at their depths; a list returns the request that exceeds one. */
 static void overfull(void) {
     struct side s[2];
     connected(s, (struct wish){.shared = 1});
@@ -190,7 +190,7 @@ static void overfull(void) {
     finish(s);
 }
 
-/* Whatever is in use stays, and everything of it works on. */
+/* Objects in use cannot be destroyed, and keep working. */
 static void busy(void) {
     struct side s[2];
     connected(s, (struct wish){.shared = 1});
@@ -212,7 +212,8 @@ static void busy(void) {
     finish(s);
 }
 
-/* Closing a device always succeeds, as with rdma-core. What was made with it is in error then, and can still be given back. */
+/* Closing a device always succeeds, as with rdma-core. Its objects are then in error and can
+ * still be destroyed. */
 static void closed(void) {
     struct side s[2];
     connected(s, (struct wish){0});
@@ -230,12 +231,13 @@ static void closed(void) {
     SHOULD(ibv_poll_cq(cq, 1, &wc) == 1 && wc.wr_id == 3 && wc.status == IBV_WC_WR_FLUSH_ERR);
     SHOULD(ibv_dealloc_pd(pd) == EBUSY && ibv_dereg_mr(mr) == 0 && ibv_destroy_qp(qp) == 0);
     SHOULD(ibv_dealloc_pd(pd) == 0 && ibv_destroy_cq(cq) == 0);
-    /* Others of the same device do not mind. */
+    /* Connections of other contexts continue. */
     SHOULD(receive(&s[1], 1, 0, 4) == 0 && ends(&s[0], piece(&s[0], 0, 4), IBV_WR_SEND, 0, 0) == IBV_WC_SUCCESS && done(&s[1]).wr_id == 1);
     finish(s);
 }
 
-/* The peer: connects, tells that it may be killed, and does nothing any more, or writes and reads without an end. */
+/* The peer process: connects, reports that it may be killed, and then idles or repeats Writes
+ * and Reads. */
 static void peer(uint16_t port, int tell, int works) {
     struct rdma_event_channel *channel = rdma_create_event_channel();
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = port, .sin_addr = {htonl(INADDR_LOOPBACK)}};
@@ -268,8 +270,8 @@ static void peer(uint16_t port, int tell, int works) {
     }
 }
 
-/* A peer is killed: idle, while it writes and reads, and while it is written and read. All that waits is flushed, the event
- * comes, and what is posted afterwards is flushed, too. */
+/* A peer is killed: idle, while it writes and reads, and while it is written to and read from.
+ * All posted requests are flushed, the event arrives, and later requests are flushed too. */
 static void killed(void) {
     struct { uint64_t at; uint32_t key; } theirs, own;
     for (int kind = 0; kind < 3; kind++) {
@@ -280,7 +282,7 @@ static void killed(void) {
         MUST(child >= 0);
         if (child == 0) {
             close(ports[1]);
-            /* Without an address there is nobody to connect with. */
+            /* Without a port the child cannot connect. */
             if (read(ports[0], &port, sizeof(port)) == sizeof(port))
                 peer(port, told[1], kind == 1);
             _exit(1);
@@ -310,7 +312,8 @@ static void killed(void) {
             struct ibv_send_wr wr = plain(&sge, asked % 2 ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ), *bad;
             wr.wr.rdma.remote_addr = theirs.at;
             wr.wr.rdma.rkey = theirs.key;
-            /* It has stopped: nothing of this ends before it is killed, but what the system's buffers take. */
+            /* The child is stopped: until it is killed, only requests complete that fit the
+             * system's buffers. */
             MUST(asked > 0 || kill(child, SIGSTOP) == 0);
             MUST(ibv_post_send(b.qp, &wr, &bad) == 0);
         }
@@ -335,7 +338,7 @@ static void killed(void) {
     }
 }
 
-/* So many descriptors that there is none to be had. */
+/* Opens descriptors up to the limit. */
 static struct rlimit none_left(void) {
     struct rlimit before, none;
     MUST(getrlimit(RLIMIT_NOFILE, &before) == 0);
@@ -345,8 +348,8 @@ static struct rlimit none_left(void) {
     return before;
 }
 
-/* Each call that needs a descriptor says that there is none, and works once there is; here it is the first of its kind in its
- * process. */
+/* Each call that needs a descriptor fails without one and succeeds with one. Here each call is
+ * the first of its kind in its process. */
 static void exhausted(void) {
     fflush(stdout);
     pid_t child = fork();
@@ -367,7 +370,7 @@ static void exhausted(void) {
         struct ibv_pd *pd = ibv_alloc_pd(context);
         MUST(pd);
         none_left();
-        /* What needs none. */
+        /* Calls that need no descriptor. */
         struct ibv_cq *cq = ibv_create_cq(context, 1, NULL, NULL, 0);
         struct ibv_qp_init_attr init = {.send_cq = cq, .recv_cq = cq, .cap = {.max_send_wr = 1, .max_recv_wr = 1}, .qp_type = IBV_QPT_RC};
         struct ibv_qp *qp = cq ? ibv_create_qp(pd, &init) : NULL;
@@ -392,7 +395,8 @@ static long used_ms(void) {
     return (used.ru_utime.tv_sec + used.ru_stime.tv_sec) * 1000 + (used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1000;
 }
 
-/* A peer asks when the listener's process has no descriptor left: it waits until there is one, and costs nothing meanwhile. */
+/* A connection request arrives when the listener's process has no descriptor left: it waits for
+ * one without using the processor. */
 static void asked_without_descriptors(void) {
     int ports[2], told[2], status;
     struct { uint64_t at; uint32_t key; } theirs, own = {0};
@@ -435,7 +439,8 @@ static void asked_without_descriptors(void) {
     free(b.memory);
 }
 
-/* A child gives back all that its parent made, of every kind, and what runs it next has none of its descriptors. */
+/* A child destroys all objects of its parent, of every kind. A program that it executes inherits
+ * none of their descriptors. */
 static void forked(void) {
     struct side s[2];
     connected(s, (struct wish){.shared = 1, .extended = 1});
@@ -480,7 +485,7 @@ int main(int count, char **words) {
         const char *name;
         void (*run)(void);
     } parts[] = {
-        /* Those that fork first, before this process has anything of its own. */
+        /* Tests that fork run first, before this process has objects of its own. */
         {"exhausted", exhausted}, {"killed", killed}, {"asked", asked_without_descriptors},
         {"nothing", nothing}, {"keys", keys_of_the_peer}, {"own", own_keys}, {"atomics", atomics},
         {"overfull", overfull}, {"busy", busy}, {"closed", closed}, {"forked", forked},

@@ -1,8 +1,9 @@
-/* Connects and disconnects, one after the other, with a server in a process of its own, and tells what is left behind on both
- * sides: descriptors, threads, memory.
+/* Connects to a server process and disconnects, repeatedly, and compares descriptors, threads
+ * and memory of both processes before and afterwards.
  *
- *   churn rounds COUNT              so many, and fails if anything is left
- *   churn seconds COUNT RATE        for so long, a line each ten seconds, and fails below so many connections a second, too
+ *   churn rounds COUNT          COUNT connections; fails if anything is left behind
+ *   churn seconds COUNT RATE    for COUNT seconds, a line each ten seconds; fails also below RATE
+ *                               connections a second
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -18,10 +19,11 @@
 #include <rdma/rdma_cma.h>
 #include "../place/should.h"
 
-/* So much may come and go with allocators and threads. Each connection of a minute that left an octet would show. */
+/* The fluctuation of allocators and threads. A leak of a byte for each connection exceeds it
+ * within a minute. */
 enum { KILOBYTES = 1024, WARM = 1000 };
 
-/* What a process has. */
+/* The resources of a process. */
 struct has {
     long descriptors, threads, kilobytes;
 };
@@ -45,7 +47,8 @@ static struct rdma_cm_id *await(struct rdma_event_channel *channel, enum rdma_cm
     return id;
 }
 
-/* The server: whoever comes is accepted, and goes when its peer goes; who brings data is the last. */
+/* The server accepts each connection and destroys it when its peer disconnects. A peer that
+ * sends private data is the last. */
 static int serve(int tell) {
     struct rdma_event_channel *channel = rdma_create_event_channel();
     struct rdma_cm_id *listener, *last = NULL;
@@ -114,7 +117,7 @@ static long entries(pid_t process, const char *folder) {
     for (struct dirent *entry; (entry = readdir(all));)
         count += entry->d_name[0] != '.';
     closedir(all);
-    /* Its own descriptor was among them. */
+    /* The directory's own descriptor is among the entries. */
     return count - (process == getpid() && strcmp(folder, "fd") == 0);
 }
 
@@ -132,7 +135,7 @@ static struct has has(pid_t process) {
     return (struct has){entries(process, "fd"), entries(process, "task"), kilobytes(process)};
 }
 
-/* The same once nothing goes any more: sockets that have ended on one side linger for a moment. */
+/* Waits until the numbers are stable: a socket that one side has closed lingers for a moment. */
 static struct has calm(pid_t process) {
     struct has now = has(process), last;
     for (int same = 0, tries = 0; same < 10 && tries < 500; tries++) {
@@ -173,7 +176,7 @@ int main(int argc, char **argv) {
     pid_t server = fork();
     MUST(server >= 0);
     if (server == 0) {
-        /* Nobody waits for it if its parent fails. */
+        /* The child ends with its parent. */
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         return serve(pipes[1]);
     }
@@ -181,7 +184,7 @@ int main(int argc, char **argv) {
     MUST(read(pipes[0], &server_at.sin_port, sizeof(server_at.sin_port)) == sizeof(server_at.sin_port));
     server_at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     MUST((channel = rdma_create_event_channel()));
-    /* What is made once and kept is made now. */
+    /* Create what the process creates once and keeps. */
     for (int i = 0; i < WARM; i++)
         ask(NULL);
     struct has ours = calm(getpid()), theirs = calm(server);

@@ -1,5 +1,5 @@
-/* What a process has left once it has given everything back: nothing more than what is made once, by name, however often it
- * uses and gives back. */
+/* The descriptors that remain after everything is destroyed: only those that the libraries open
+ * once for a process, however often objects are created and destroyed. */
 #include <dirent.h>
 #include <rdma/rdma_verbs.h>
 #include "../path/path.h"
@@ -7,7 +7,7 @@
 
 enum { MOST = 64, ROUNDS = 5 };
 
-/* What the descriptors of this process are. */
+/* The kinds of this process's descriptors. */
 struct open {
     int count;
     char what[MOST][64];
@@ -38,7 +38,7 @@ static int count(const struct open *all, const char *kind) {
     return found;
 }
 
-/* Sockets that have ended on one side linger for a moment. */
+/* Waits for sockets: one that a side has closed lingers for a moment. */
 static struct open without_sockets(int wanted) {
     struct open now = descriptors();
     for (int tries = 0; tries < 500 && count(&now, "socket:") > wanted; tries++) {
@@ -48,7 +48,7 @@ static struct open without_sockets(int wanted) {
     return now;
 }
 
-/* Each kind of object once, each with a use. */
+/* Creates, uses and destroys each kind of object once. */
 static void everything(void) {
     struct side s[2];
     int devices;
@@ -80,7 +80,7 @@ static void everything(void) {
         }
         finish(s);
     }
-    /* Names looked up, an endpoint without a channel of its own, one that nobody answers. */
+    /* Resolved names, a synchronous endpoint, and one to which no program listens. */
     struct rdma_addrinfo hints = {.ai_port_space = RDMA_PS_TCP}, *found;
     struct ibv_qp_init_attr attr = {.cap = {.max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1}, .qp_type = IBV_QPT_RC};
     struct rdma_cm_id *id;
@@ -104,7 +104,8 @@ int main(void) {
         }
         SHOULD(now.count == first.count && entries("/proc/self/task") == threads);
     }
-    /* The engine's epoll and its bell, and of rdma_cm's device the descriptor of its events, which stays open for other ids. */
+    /* The engine keeps its epoll and its eventfd; rdma_cm's device keeps the descriptor of its
+     * events, and stays open for other ids. */
     SHOULD(count(&first, "anon_inode:[eventpoll]") == count(&before, "anon_inode:[eventpoll]") + 1);
     SHOULD(count(&first, "anon_inode:[eventfd]") == count(&before, "anon_inode:[eventfd]") + 2);
     SHOULD(first.count == before.count + 3 && threads == 2);

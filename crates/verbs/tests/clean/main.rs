@@ -1,7 +1,7 @@
-//! What stays behind: programs of ours on the two libraries that give everything back, misuse it, load and unload it, or connect
-//! and disconnect thousands of times. Each names whatever is not as it should be.
+//! Programs that destroy everything, misuse it, load and unload the libraries, or connect and
+//! disconnect thousands of times. Each prints what is left behind or fails.
 //!
-//! What it covers of the ways to use verbs badly, and where the others are:
+//! The misuse that is covered here and elsewhere:
 //!
 //! | misuse | test |
 //! | --- | --- |
@@ -26,12 +26,13 @@ use std::process::Command;
 
 use place::{libraries, output};
 
-/// What a program of this folder prints on our libraries; it was linked with Debian's unless it loads ours itself.
+/// The output of a program of this directory on our libraries. It is linked with Debian's, unless
+/// it loads ours itself.
 fn run(source: &str, linked: &[&str], args: &[&str]) -> String {
     let folder = tempfile::tempdir().expect("a folder can be made");
     let binary = folder.path().join("program");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clean").join(source);
-    // Not each of them needs all that path.h has.
+    // Not every program uses all functions of path.h.
     let flags = ["-Wall", "-Wextra", "-Werror", "-Wno-unused-function", "-O1", "-o"];
     output(Command::new("cc").args(flags).arg(&binary).arg(source).args(linked));
     output(Command::new(&binary).args(args).env("LD_LIBRARY_PATH", libraries()))
@@ -40,7 +41,7 @@ fn run(source: &str, linked: &[&str], args: &[&str]) -> String {
 const BOTH: [&str; 3] = ["-lrdmacm", "-libverbs", "-lpthread"];
 const FINE: &str = "all as it should be\n";
 
-/// How fast it goes is not asked here, since the machine may have other things to do: `make churn` does.
+/// The test does not check the rate, because the machine may be busy: `make churn` does.
 #[test]
 fn connections_of_two_processes_come_and_go_and_leave_nothing_behind() {
     let said = run("churn.c", &BOTH, &["rounds", "3000"]);

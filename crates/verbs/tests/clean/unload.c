@@ -1,5 +1,5 @@
-/* A program that loads the libraries when it needs them and gives them back: again and again, in threads that end, and in
- * children. It is linked with neither. */
+/* A program that loads the libraries by dlopen and unloads them: repeatedly, in threads that
+ * end, and in children. It is linked with neither. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -15,7 +15,7 @@
 #include "../place/should.h"
 #include "../place/entries.h"
 
-/* Both libraries, in one order or the other. */
+/* Loads both libraries in either order. */
 struct loaded {
     void *verbs, *cm;
 };
@@ -34,7 +34,7 @@ static void unload(struct loaded all, int cm_first) {
     MUST(dlclose(cm_first ? all.cm : all.verbs) == 0 && dlclose(cm_first ? all.verbs : all.cm) == 0);
 }
 
-/* A function of theirs, with the type that the headers give it. */
+/* A function of a library, with the type that its header declares. */
 #define VERBS(name) ((__typeof__(&name))found(all.verbs, #name))
 #define CM(name) ((__typeof__(&name))found(all.cm, #name))
 #undef ibv_reg_mr
@@ -46,7 +46,7 @@ static void *found(void *library, const char *name) {
     return at;
 }
 
-/* Verbs of every kind that has something to give back. */
+/* Creates and destroys objects of every kind. */
 static void objects(struct loaded all) {
     static char memory[4096];
     struct ibv_device **list = VERBS(ibv_get_device_list)(NULL);
@@ -82,7 +82,7 @@ static void queue_pair(struct loaded all, struct rdma_cm_id *id) {
     MUST(CM(rdma_create_qp)(id, NULL, &init) == 0);
 }
 
-/* A connection from its beginning to its end. */
+/* Establishes and ends a connection. */
 static void connection(struct loaded all) {
     struct rdma_event_channel *here = CM(rdma_create_event_channel)(), *there = CM(rdma_create_event_channel)();
     struct rdma_cm_id *listener, *client, *server;
@@ -120,7 +120,7 @@ static void once(int cm_first) {
     unload(all, cm_first);
 }
 
-/* A thread ends after the libraries that it has called were given back. */
+/* A thread ends after the libraries that it called were unloaded. */
 static void *in_a_thread(void *cm_first) {
     once(cm_first != NULL);
     return NULL;
@@ -136,7 +136,7 @@ static void threads(int rounds) {
     }
 }
 
-/* A child loads them anew, or has them from its parent. */
+/* Children load the libraries anew, or inherit them from their parent. */
 static void children(int rounds) {
     for (int i = 0; i < rounds; i++) {
         struct loaded all = {0};
@@ -154,7 +154,7 @@ static void children(int rounds) {
             }
             once(i % 3 == 0);
             threads(1);
-            /* Half of them run what is to run at the end of a program. */
+            /* Half of the children run the exit handlers. */
             if (i % 4 < 2)
                 exit(0);
             _exit(0);
@@ -174,12 +174,12 @@ static void everything(int rounds) {
 
 int main(void) {
     alarm(120);
-    /* Before anything was loaded: children that have to begin from nothing. */
+    /* Children that start before anything was loaded. */
     children(4);
     everything(4);
     int before = entries("/proc/self/fd"), running = entries("/proc/self/task"), after;
     everything(12);
-    /* Sockets that have ended on one side linger for a moment. */
+    /* A socket that one side has closed lingers for a moment. */
     for (int tries = 0; (after = entries("/proc/self/fd")) > before && tries < 500; tries++)
         usleep(20000);
     MUST(after <= before && entries("/proc/self/task") == running);

@@ -1,4 +1,5 @@
-/* What the programs of this folder share: ids of rdma_cm on loopback, on two event channels of one process. */
+/* Shared by the programs of this directory: ids of rdma_cm on loopback, on two event channels of
+ * one process. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -20,7 +21,7 @@
 #include <rdma/rdma_verbs.h>
 #include "../place/should.h"
 
-/* Who listens tells of it here, and who asks there. */
+/* The channels of the listener and of the client. */
 static struct rdma_event_channel *here, *there;
 
 static inline struct sockaddr_in loopback(uint16_t port) {
@@ -35,7 +36,7 @@ static inline struct rdma_cm_id *id_at(struct rdma_event_channel *channel) {
     return id;
 }
 
-/* The next event, which has to be this one; not acknowledged yet. */
+/* The next event, which must be of this type; it is not acknowledged. */
 static inline struct rdma_cm_event *event(struct rdma_event_channel *channel, enum rdma_cm_event_type type) {
     struct rdma_cm_event *event;
     MUST(rdma_get_cm_event(channel, &event) == 0);
@@ -71,7 +72,7 @@ static inline void give_pair(struct rdma_cm_id *id) {
     MUST(rdma_create_qp(id, NULL, &attr) == 0);
 }
 
-/* An id that knows the way to a port of loopback. */
+/* An id with a route to a port on loopback. */
 static inline struct rdma_cm_id *routed(uint16_t port) {
     struct rdma_cm_id *id = id_at(there);
     struct sockaddr_in to = loopback(port);
@@ -81,7 +82,7 @@ static inline struct rdma_cm_id *routed(uint16_t port) {
     return id;
 }
 
-/* One that has asked. */
+/* An id that has sent a connection request. */
 static inline struct rdma_cm_id *asking(uint16_t port) {
     struct rdma_cm_id *id = routed(port);
     struct rdma_conn_param param = {.responder_resources = 3, .initiator_depth = 5, .private_data = "who", .private_data_len = 3};
@@ -96,7 +97,7 @@ static inline void gone(struct rdma_cm_id *id) {
     SHOULD(rdma_destroy_id(id) == 0);
 }
 
-/* Descriptors whose names begin so. */
+/* The number of descriptors whose names begin with a prefix. */
 static inline int descriptors(const char *prefix) {
     int count = 0;
     DIR *all = opendir("/proc/self/fd");
@@ -108,7 +109,7 @@ static inline int descriptors(const char *prefix) {
     return count;
 }
 
-/* Sockets that have ended on one side linger for a moment. */
+/* Waits for sockets: one that a side has closed lingers for a moment. */
 static inline void no_more_sockets_than(int before) {
     for (int tries = 0; tries < 10000 && descriptors("socket:") > before; tries++)
         usleep(1000);

@@ -1,4 +1,4 @@
-/* Asks for as much as the device says that it has, and for one more; names whatever is not as it should be. */
+/* Requests the limits that the device reports, and one more of each; prints whatever fails. */
 #include <errno.h>
 #include <string.h>
 #include <arpa/inet.h>
@@ -17,7 +17,7 @@ static struct ibv_context *device(void) {
     return context;
 }
 
-/* So many objects can be made, and no more: this errno. */
+/* Creates objects up to a limit; the next one fails with this errno. */
 #define MANY(type, most, make, unmake, number) \
     do { \
         type **all = calloc((most), sizeof *all); \
@@ -34,7 +34,7 @@ static struct ibv_context *device(void) {
 static void queues(struct ibv_context *context, const struct ibv_device_attr *most) {
     struct ibv_cq *cq = ibv_create_cq(context, most->max_cqe, NULL, NULL, 0);
     SHOULD(cq != NULL && cq->cqe == most->max_cqe && ibv_resize_cq(cq, most->max_cqe) == 0);
-    /* Events cannot be held back, and the device says so. */
+    /* The device reports that events cannot be moderated. */
     struct ibv_modify_cq_attr moderate = {.attr_mask = IBV_CQ_ATTR_MODERATE, .moderate = {1, 1}};
     SHOULD(ibv_modify_cq(cq, &moderate) == EOPNOTSUPP);
     SHOULD(ibv_resize_cq(cq, most->max_cqe + 1) == EINVAL && ibv_resize_cq(cq, 0) == EINVAL);
@@ -57,7 +57,7 @@ static void shared(struct ibv_pd *pd, const struct ibv_device_attr *most) {
     attr.srq_limit = most->max_srq_wr + 1;
     SHOULD(ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT) == EINVAL);
     SHOULD(ibv_modify_srq(srq, &attr, 1 << 5) == EINVAL);
-    /* Not among what the device says it can. */
+    /* The device does not report this capability. */
     SHOULD(!(most->device_cap_flags & IBV_DEVICE_SRQ_RESIZE) && ibv_modify_srq(srq, &attr, IBV_SRQ_MAX_WR) == EOPNOTSUPP);
     SHOULD(ibv_destroy_srq(srq) == 0);
     init.attr.max_wr++;
@@ -90,7 +90,7 @@ static void pairs(struct ibv_context *context, struct ibv_pd *pd, const struct i
     SHOULD(ibv_destroy_cq(cq) == 0);
 }
 
-/* Reads under way: of what rdma_connect is told. */
+/* The depths of Reads that rdma_connect accepts. */
 static void depths(const struct ibv_device_attr *most) {
     struct rdma_event_channel *channel = rdma_create_event_channel();
     struct sockaddr_in nobody = {.sin_family = AF_INET, .sin_port = htons(1), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -125,7 +125,7 @@ int main(void) {
     pairs(context, pd, &most);
     depths(&most);
     SHOULD(ibv_dealloc_pd(pd) == 0);
-    /* rdma_cm keeps one of its own. */
+    /* rdma_cm keeps one domain of its own. */
     MANY(struct ibv_pd, most.max_pd - 1, ibv_alloc_pd(context), ibv_dealloc_pd, ENOMEM);
     SHOULD(ibv_close_device(context) == 0);
     if (!wrong)

@@ -1,4 +1,4 @@
-//! rdma_cm as C sees it: programs of ours that use it, rightly and wrongly.
+//! rdma_cm as C sees it: programs of ours that use and misuse it.
 
 #[path = "../place/mod.rs"]
 #[allow(dead_code, reason = "each test program uses what it needs of it")]
@@ -10,12 +10,12 @@ use std::process::Command;
 
 use place::{libraries, output};
 
-/// What a program of this folder prints on our libraries.
+/// The output of a program of this directory on our libraries.
 fn run(source: &str) -> String {
     logged(source, "")
 }
 
-/// The same with this SPRAT_LOG.
+/// The output of a program of this directory, with a value of SPRAT_LOG.
 fn logged(source: &str, log: &str) -> String {
     let folder = tempfile::tempdir().expect("a folder can be made");
     let binary = folder.path().join("program");
@@ -29,13 +29,14 @@ fn logged(source: &str, log: &str) -> String {
     output(Command::new(&binary).env("LD_LIBRARY_PATH", libraries()).env("SPRAT_LOG", log))
 }
 
-/// Names whatever is wrong, a line each.
+/// The program prints a line for each failed check.
 #[test]
 fn misuse_has_the_errno_of_rdma_core() {
     assert_eq!(run("misuse.c"), "all as it should be\n");
 }
 
-/// Names whatever is wrong, a line each; and what became of the connections is in the log.
+/// The program prints a line for each failed check, and the log shows the outcome of each
+/// connection.
 #[test]
 fn peers_may_talk_nonsense_and_vanish() {
     let folder = tempfile::tempdir().expect("a folder can be made");
@@ -55,7 +56,7 @@ fn peers_may_talk_nonsense_and_vanish() {
     assert!(!log.contains("debug:"), "{log}");
 }
 
-/// Regions are left out, of which there may be a million: the engine's own tests have them.
+/// Regions are left out, since there may be a million: the engine's own tests cover them.
 #[test]
 fn there_is_as_much_as_the_device_says_and_no_more() {
     assert_eq!(run("limits.c"), "all as it should be\n");

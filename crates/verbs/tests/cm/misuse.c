@@ -1,4 +1,4 @@
-/* rdma_cm used wrongly, and rightly at its edges; names whatever is not as it should be. */
+/* Misuse of rdma_cm, and its edge cases; prints whatever fails. */
 #include "ids.h"
 
 static void arguments(void) {
@@ -69,7 +69,7 @@ static void arguments(void) {
 static void addresses(void) {
     struct rdma_cm_id *first = listener(0), *second = id_at(here), *wild = id_at(here);
     struct sockaddr_in taken = loopback(rdma_get_src_port(first));
-    /* An address of loopback says nothing about the device. */
+    /* A loopback address does not select a device. */
     SHOULD(taken.sin_port != 0 && !first->verbs && first->port_num == 0);
     SHOULD(rdma_get_peer_addr(first)->sa_family == AF_INET && rdma_get_dst_port(first) == 0);
     FAILS(rdma_bind_addr(second, sa(&taken)), EADDRINUSE);
@@ -95,7 +95,7 @@ static void lookups(void) {
     rdma_freeaddrinfo(NULL);
 }
 
-/* Both ends, from asking to the end; what each is told of the other. */
+/* Both ends of a connection from the request to the end, and their events. */
 static void whole_life(void) {
     struct rdma_cm_id *at = listener(0), *client = asking(rdma_get_src_port(at));
     struct rdma_cm_event *e = event(here, RDMA_CM_EVENT_CONNECT_REQUEST);
@@ -129,7 +129,7 @@ static void whole_life(void) {
     gone(at);
 }
 
-/* Nobody listens; the listener says no; the listener goes. */
+/* No listener; a listener that rejects; a listener that is destroyed. */
 static void refusals(void) {
     struct rdma_cm_id *at = listener(0), *client = routed(htons(1)), *server;
     struct rdma_cm_event *e;
@@ -170,7 +170,7 @@ static void refusals(void) {
     gone(client);
 }
 
-/* Who asks a moment before somebody listens is heard. */
+/* A request that precedes its listener by a moment is accepted. */
 static void early(void) {
     struct rdma_cm_id *at = id_at(here), *client, *server;
     struct sockaddr_in any = loopback(0);
@@ -184,7 +184,7 @@ static void early(void) {
     gone(at);
 }
 
-/* So many wait as the listener says; an id that is destroyed unanswered refuses. */
+/* Requests wait up to the listener's backlog; destroying an unanswered id rejects its request. */
 static void backlog(void) {
     struct rdma_cm_id *at = listener(1), *first = asking(rdma_get_src_port(at)), *second, *server;
     while (!waits(here))
@@ -199,13 +199,14 @@ static void backlog(void) {
     gone(at);
 }
 
-/* The peer goes before it is answered; a queue pair goes under a connection; an id goes with one. */
+/* A peer that disconnects unanswered; a queue pair that is destroyed in a connection; an id that
+ * is destroyed in one. */
 static void vanished(void) {
     struct rdma_cm_id *at = listener(0), *client = asking(rdma_get_src_port(at)), *server;
     server = next(here, RDMA_CM_EVENT_CONNECT_REQUEST);
     gone(client);
     give_pair(server);
-    /* By the time that another has asked, the end of the first was heard. */
+    /* When the next request arrives, the end of the first has arrived too. */
     client = asking(rdma_get_src_port(at));
     struct rdma_cm_id *second = next(here, RDMA_CM_EVENT_CONNECT_REQUEST);
     FAILS(rdma_accept(server, NULL), ECONNRESET);
@@ -235,7 +236,7 @@ static void vanished(void) {
     SHOULD(rdma_destroy_id(client) == 0);
     SHOULD(next(here, RDMA_CM_EVENT_DISCONNECTED) == server && !waits(there));
     gone(server);
-    /* What was made for it stays, as it does with rdma-core. */
+    /* The id's other objects remain, as with rdma-core. */
     SHOULD(ibv_destroy_qp(was.qp) == 0 && ibv_destroy_cq(was.send_cq) == 0 && ibv_destroy_cq(was.recv_cq) == 0);
     SHOULD(ibv_destroy_comp_channel(was.send_cq_channel) == 0 && ibv_destroy_comp_channel(was.recv_cq_channel) == 0);
     gone(at);
@@ -251,12 +252,13 @@ static void every_state(void) {
     SHOULD(!waits(there));
     gone(routed(to.sin_port));
     gone(asking(to.sin_port));
-    /* Its request may come or not; whoever has gone cannot be told. */
+    /* The request may have arrived or not; no event reports a peer that is gone. */
     gone(at);
     SHOULD(!waits(here));
 }
 
-/* Moves a queue pair of the program's as rdma_cm says: what siw says too. */
+/* Moves a queue pair of the program as rdma_init_qp_attr states: the changes are those that siw
+ * returns. */
 static void move(struct rdma_cm_id *id, struct ibv_qp *pair, enum ibv_qp_state to, int changes) {
     struct ibv_qp_attr attr = {.qp_state = to, .qp_access_flags = -1};
     int mask = -1;
@@ -278,7 +280,7 @@ static enum ibv_qp_state state(struct ibv_qp *pair) {
     return attr.qp_state;
 }
 
-/* Queue pairs of the program's own, by their numbers, and used again. */
+/* Queue pairs that the program created, passed by number and used again. */
 static void own_pairs(void) {
     struct rdma_cm_id *at = listener(0), *client = routed(rdma_get_src_port(at)), *server;
     struct ibv_cq *cq = ibv_create_cq(client->verbs, 8, NULL, NULL, 0);
@@ -346,7 +348,7 @@ static void channels(void) {
     rdma_destroy_event_channel(third);
 }
 
-/* What later releases of rdma-core have, whose headers may not be here. */
+/* Functions of later releases of rdma-core, which the installed headers may lack. */
 static void later(void) {
     int (*write)(struct rdma_cm_id *, int, int, uint64_t) = dlsym(RTLD_DEFAULT, "rdma_write_cm_event");
     int (*resolve)(struct rdma_cm_id *, const char *, const char *, const struct rdma_addrinfo *) =
@@ -393,7 +395,7 @@ static void later(void) {
     SHOULD(found->ai_dst_len == sizeof(struct sockaddr_in) && ((struct sockaddr_in *)found->ai_dst_addr)->sin_port == htons(7471));
     rdma_freeaddrinfo(found);
     FAILS(query(id, &found), ENOENT);
-    /* Nobody fetches this one. */
+    /* This result is not fetched. */
     SHOULD(resolve(id, "127.0.0.1", "7472", &hints) == 0);
     gone(id);
     SHOULD(!waits(here) && rdma_create_id(NULL, &id, NULL, RDMA_PS_TCP) == 0);
@@ -406,7 +408,7 @@ static void later(void) {
     gone(id);
 }
 
-/* Ends in one call. */
+/* Endpoints. */
 static void ends(void) {
     struct rdma_cm_id *at = listener(0), *id;
     struct sockaddr_in taken = loopback(rdma_get_src_port(at)), nobody = loopback(htons(1));
@@ -443,7 +445,7 @@ static void *acknowledges(void *e) {
     return (void *)(long)rdma_ack_cm_event(e);
 }
 
-/* Who ends or moves an id waits until all its events that were fetched are acknowledged. */
+/* Destroying or migrating an id waits until all its fetched events are acknowledged. */
 static void unacknowledged(void) {
     struct rdma_cm_id *id = id_at(here);
     struct sockaddr_in to = loopback(htons(9));
@@ -465,7 +467,7 @@ static void *blocked(void *number) {
     return NULL;
 }
 
-/* Who waits for an event may be cancelled, as in any read. */
+/* A thread that waits for an event can be cancelled, as in a read. */
 static void cancelled(void) {
     pthread_t thread;
     void *result = NULL;
@@ -477,7 +479,7 @@ static void cancelled(void) {
     SHOULD(pthread_cancel(thread) == 0 && pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED);
 }
 
-/* No descriptor left: whoever needs one says so, and nothing else breaks. */
+/* Without a descriptor left, calls that need one fail, and nothing else breaks. */
 static void exhausted(void) {
     struct rdma_cm_id *at = listener(0), *client = routed(rdma_get_src_port(at)), *id;
     struct rlimit before, none;
@@ -497,7 +499,8 @@ static void exhausted(void) {
     gone(id);
     gone(client);
 
-    /* One for who asks and none for who is asked: he hears of it when there is one again. */
+    /* One descriptor for the client and none for the server, which sees the request once it has
+     * one. */
     client = routed(rdma_get_src_port(at));
     give_pair(client);
     none.rlim_cur = dup(0) + 1;
@@ -513,7 +516,7 @@ static void exhausted(void) {
     gone(at);
 }
 
-/* A child has nothing of its parent's, and may have its own. */
+/* A child must not use its parent's objects, and may create its own. */
 static void forked(void) {
     struct rdma_cm_id *at = listener(0), *client = asking(rdma_get_src_port(at)), *server;
     int status = -1;
@@ -554,7 +557,7 @@ int main(void) {
     here = rdma_create_event_channel();
     there = rdma_create_event_channel();
     MUST(here && there);
-    /* What is made once is made. */
+    /* Create what the process creates once and keeps. */
     whole_life();
     no_more_sockets_than(sockets);
     int before = descriptors("");

@@ -1,8 +1,8 @@
-/* Peers that are none or go: what comes instead of iWARP, who goes when he should have answered, and what the last one said;
- * names whatever is not as it should be. */
+/* Peers that do not speak iWARP or that vanish: other bytes, a peer that ends before its answer,
+ * the last message of a connection. Prints whatever fails. */
 #include "ids.h"
 
-/* A socket of TCP's that listens at loopback, and its port. */
+/* A TCP socket that listens on loopback, and its port. */
 static int plain_listener(uint16_t *port) {
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     struct sockaddr_in at = loopback(0);
@@ -12,7 +12,7 @@ static int plain_listener(uint16_t *port) {
     return fd;
 }
 
-/* Who asked has an end, with this status. */
+/* The client receives this event with this status. */
 static void told(struct rdma_cm_id *client, enum rdma_cm_event_type type, int status) {
     struct rdma_cm_event *e = event(there, type);
     if (e->status != status)
@@ -25,7 +25,7 @@ static void told(struct rdma_cm_id *client, enum rdma_cm_event_type type, int st
     gone(client);
 }
 
-/* Whoever was asked hears the request out and says this instead of a reply. */
+/* A listener reads the request and sends these bytes instead of a reply. */
 static void answered(const char *reply, size_t octets, int reset, enum rdma_cm_event_type type, int status) {
     uint16_t port;
     int fd = plain_listener(&port);
@@ -44,7 +44,7 @@ static void answered(const char *reply, size_t octets, int reset, enum rdma_cm_e
     close(fd);
 }
 
-/* Whoever asks says this and goes; nobody is told of him. */
+/* A client sends these bytes and closes; the listener gets no event of it. */
 static void asked(struct rdma_cm_id *at, const char *request, size_t octets) {
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     struct sockaddr_in to = loopback(rdma_get_src_port(at));
@@ -58,7 +58,7 @@ static void asked(struct rdma_cm_id *at, const char *request, size_t octets) {
     gone(client);
 }
 
-/* A process that is killed, in this state of its connection. */
+/* A peer process is killed in this state of its connection. */
 static void killed(struct rdma_cm_id *at, int accepts) {
     int status = 0;
     fflush(stdout);
@@ -79,7 +79,7 @@ static void killed(struct rdma_cm_id *at, int accepts) {
     if (accepts) {
         SHOULD(next(here, RDMA_CM_EVENT_DISCONNECTED) == server && server->qp->state == IBV_QPS_ERR);
     } else {
-        /* As soon as it was heard, or before: then an event tells. */
+        /* The end may have been seen already; then an event reports it. */
         int begun = rdma_accept(server, NULL);
         if (begun != 0 && errno != ECONNRESET)
             SHOULD(!"refused for another reason");
@@ -97,7 +97,8 @@ static void killed(struct rdma_cm_id *at, int accepts) {
     gone(server);
 }
 
-/* The end of a connection is told behind the message before it, to who reads events first and fetches completions then. */
+/* The end of a connection arrives behind its last message, also if the program reads events
+ * first and polls afterwards. */
 static void last_words(void) {
     struct rdma_cm_id *at = listener(0), *client = asking(rdma_get_src_port(at));
     struct rdma_cm_id *server = next(here, RDMA_CM_EVENT_CONNECT_REQUEST);

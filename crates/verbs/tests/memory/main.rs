@@ -1,5 +1,4 @@
-//! Memory that a program registers and misuses: each test is a part of `memory.c`, which names whatever is not as it should
-//! be.
+//! Misuse of registered memory. Each test runs a part of `memory.c`, which prints whatever fails.
 
 #[path = "../place/mod.rs"]
 #[expect(dead_code, reason = "of what test programs share only the libraries are used")]
@@ -26,7 +25,7 @@ fn program() -> &'static Path {
     binary
 }
 
-/// Runs a part of it.
+/// Runs a part of the program.
 fn run(part: &str) {
     let mut command = Command::new("timeout");
     command.arg("60").arg(program()).arg(part).env("LD_LIBRARY_PATH", libraries());

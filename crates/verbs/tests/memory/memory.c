@@ -1,4 +1,4 @@
-/* A program that registers memory, and takes it away, protects it or cuts it off. Names whatever is not as it should be. */
+/* Registers memory, then unmaps it, protects it or truncates its file. Prints whatever fails. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
@@ -20,7 +20,7 @@
 #define LENGTH (64 * PAGE)
 #define ALL (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND)
 
-/* Pages where no allocator puts anything, so that they stay unmapped once they are. */
+/* Pages at an address that no allocator uses, so that they stay unmapped once they are. */
 static char *pages(int rights) {
     static char *next = (char *)0x200000000000;
     char *at = mmap(next, LENGTH, rights, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
@@ -40,7 +40,7 @@ static struct ibv_context *device(void) {
     return context;
 }
 
-/* Registering fails, with this errno. */
+/* Registering fails with this errno. */
 static int refused(struct ibv_pd *pd, void *at, size_t length, unsigned access, int expected) {
     errno = 0;
     struct ibv_mr *mr = ibv_reg_mr(pd, at, length, access);
@@ -70,7 +70,7 @@ static void registering(void) {
     SHOULD(refused(pd, holed, LENGTH, ALL, EFAULT));
     SHOULD(refused(pd, holed + 3 * PAGE - 1, 2, 0, EFAULT));
     SHOULD(refused(pd, "only to be read", 4, IBV_ACCESS_LOCAL_WRITE, EFAULT));
-    /* What may be read may be registered for that; hints that a device may ignore are ignored. */
+    /* Readable memory may be registered for reading; optional flags are ignored. */
     struct ibv_mr *some[] = {
         ibv_reg_mr(pd, readable, LENGTH, IBV_ACCESS_REMOTE_READ),
         ibv_reg_mr(pd, holed, 3 * PAGE, ALL),
@@ -95,7 +95,7 @@ static void registering(void) {
     SHOULD(ibv_dealloc_pd(pd) == 0 && ibv_close_device(context) == 0);
 }
 
-/* Two connected queue pairs of this process. */
+/* One of two connected queue pairs of this process. */
 struct side {
     struct rdma_cm_id *id;
     struct ibv_pd *pd;
@@ -149,7 +149,7 @@ static void receive(struct side *side, uint32_t length) {
     MUST(ibv_post_recv(side->id->qp, &wr, &bad) == 0);
 }
 
-/* The next completion; -1 if there is none in time. */
+/* The next completion, or -1 after a timeout. */
 static int next(struct side *side) {
     struct ibv_wc wc;
     struct timespec begin, now;
@@ -186,7 +186,7 @@ static void connect_both(struct side *a, struct side *b) {
     wait_for(asks, RDMA_CM_EVENT_ESTABLISHED);
     wait_for(hears, RDMA_CM_EVENT_ESTABLISHED);
     MUST(rdma_destroy_id(listener) == 0);
-    /* Who was asked may not send before the other has. */
+    /* The accepting side may not send first. */
     post(a, b, IBV_WR_SEND, 0, 1);
     MUST(next(a) == IBV_WC_SUCCESS && next(b) == IBV_WC_SUCCESS);
 }
@@ -224,7 +224,7 @@ static void changing(void) {
     SHOULD(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_REMOTE_WRITE) == IBV_REREG_MR_ERR_CMD);
     SHOULD(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD, NULL, NULL, 0, 0) == IBV_REREG_MR_ERR_CMD);
     SHOULD(mr->rkey == key && mr->addr == b.at && mr->pd == b.pd);
-    /* Other rights count under the same key. */
+    /* Other rights apply under the same key. */
     SHOULD(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, ALL & ~IBV_ACCESS_REMOTE_WRITE) == 0 && mr->rkey == key);
     post(&a, &b, IBV_WR_RDMA_READ, 0, 8);
     SHOULD(next(&a) == IBV_WC_SUCCESS);
@@ -235,7 +235,7 @@ static void changing(void) {
     b.at = other;
     post(&a, &b, IBV_WR_RDMA_READ, 2 * PAGE, PAGE);
     SHOULD(next(&a) == IBV_WC_SUCCESS && a.at[2 * PAGE] == 7 && a.at[3 * PAGE - 1] == 7);
-    /* In another domain it is not this queue pair's. */
+    /* In another domain the queue pair cannot use it. */
     struct ibv_pd *pd = ibv_alloc_pd(a.id->verbs);
     SHOULD(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD | IBV_REREG_MR_CHANGE_ACCESS, pd, NULL, 0, IBV_ACCESS_REMOTE_READ) == 0);
     SHOULD(mr->pd == pd && ibv_dealloc_pd(pd) == EBUSY);
@@ -246,10 +246,10 @@ static void changing(void) {
     SHOULD(ibv_dealloc_pd(pd) == 0);
 }
 
-/* What becomes of the memory. */
+/* The changes to the memory. */
 enum how { UNMAPPED, READ_ONLY, FORBIDDEN, CUT_OFF, WAYS };
 
-/* Of a region whose latter part lies in a file, if it is to be cut off. */
+/* Puts the latter part of a region's memory into a file that can be truncated. */
 static int in_file(struct side *side) {
     int file = memfd_create("sprat-test", MFD_CLOEXEC);
     MUST(file >= 0 && ftruncate(file, LENGTH) == 0);
@@ -277,7 +277,7 @@ static void take_away(struct side *side, enum how how, int file) {
     }
 }
 
-/* How it ends at who asks, whose own memory (`ours`) or whose peer's goes. */
+/* The status at the requester whose own memory (`ours`) or whose peer's memory disappears. */
 static int end(enum how how, int ours, enum ibv_wr_opcode op, int *theirs) {
     struct side a, b;
     connect_both(&a, &b);
@@ -307,7 +307,7 @@ static void gone(void) {
         SHOULD(end(how, 1, IBV_WR_RDMA_READ, &theirs) == IBV_WC_LOC_PROT_ERR && theirs == IBV_WC_WR_FLUSH_ERR);
         SHOULD(end(how, 0, IBV_WR_ATOMIC_FETCH_AND_ADD, &theirs) == IBV_WC_REM_ACCESS_ERR && theirs == IBV_WC_WR_FLUSH_ERR);
         SHOULD(end(how, 0, IBV_WR_RDMA_WRITE, &theirs) == IBV_WC_REM_ACCESS_ERR && theirs == IBV_WC_WR_FLUSH_ERR);
-        /* A Send has ended when it was sent. */
+        /* A Send completes when it is sent. */
         end(how, 0, IBV_WR_SEND, &theirs);
         SHOULD(theirs == IBV_WC_LOC_PROT_ERR);
     }
@@ -348,7 +348,7 @@ static void on_fault(int signal, siginfo_t *info, void *context) {
     siglongjmp(back, 1);
 }
 
-/* A fault of the program's own reaches its handler. */
+/* A fault of the program itself reaches its handler. */
 static int own_fault(char *at) {
     int before = faults;
     if (sigsetjmp(back, 1) == 0)
@@ -360,12 +360,12 @@ static void handlers(void) {
     struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO};
     char *forbidden = pages(PROT_NONE);
     int theirs;
-    /* Before ours. */
+    /* A handler installed before the library's. */
     MUST(sigaction(SIGSEGV, &action, NULL) == 0);
     SHOULD(own_fault(forbidden));
     SHOULD(end(UNMAPPED, 1, IBV_WR_SEND, &theirs) == IBV_WC_LOC_PROT_ERR);
     SHOULD(own_fault(forbidden) && faults == 2);
-    /* After ours, which is gone then: what is made afterwards does without. */
+    /* A handler that replaces the library's: later copies go by the kernel. */
     MUST(sigaction(SIGSEGV, &action, NULL) == 0 && sigaction(SIGBUS, &action, NULL) == 0);
     SHOULD(end(UNMAPPED, 1, IBV_WR_SEND, &theirs) == IBV_WC_LOC_PROT_ERR);
     SHOULD(end(CUT_OFF, 0, IBV_WR_RDMA_READ, &theirs) == IBV_WC_REM_ACCESS_ERR);
@@ -380,7 +380,7 @@ static void forking(void) {
     pid_t child = fork();
     MUST(child >= 0);
     if (child == 0) {
-        /* The parent's objects can be given back, and do nothing; own ones work. */
+        /* The parent's objects can be destroyed and do nothing; the child's own ones work. */
         SHOULD(ibv_reg_mr(a.pd, a.at, LENGTH, ALL) == NULL && errno == EINVAL);
         SHOULD(ibv_rereg_mr(a.mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, 0) == IBV_REREG_MR_ERR_CMD);
         SHOULD(ibv_alloc_mw(a.pd, IBV_MW_TYPE_1) == NULL);
@@ -395,7 +395,7 @@ static void forking(void) {
     int status;
     MUST(waitpid(child, &status, 0) == child);
     SHOULD(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    /* What peers write is the parent's, whose pages the child has had copies of. */
+    /* Peers write to the parent's memory, of whose pages the child has copies. */
     memset(a.at, 5, LENGTH);
     post(&a, &b, IBV_WR_RDMA_WRITE, 0, LENGTH);
     SHOULD(next(&a) == IBV_WC_SUCCESS);
@@ -404,7 +404,8 @@ static void forking(void) {
     disconnect_both(&a, &b);
 }
 
-/* Writes 8 octets through a key; what becomes of it. A Read behind it tells that it has been placed. */
+/* Writes 8 bytes through a key and returns the outcome. A Read behind the Write shows that it
+ * was placed. */
 static int through(struct side *side, uint32_t key, char *at, enum ibv_wr_opcode op) {
     struct ibv_sge sge = {(uintptr_t)side->at, 8, side->mr->lkey};
     struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = op, .send_flags = IBV_SEND_SIGNALED}, *bad;
@@ -441,7 +442,7 @@ static void windows(void) {
     strcpy(a.at, "sprats!");
     SHOULD(through(&a, one->rkey, b.at + 8, IBV_WR_RDMA_WRITE) == IBV_WC_SUCCESS);
     SHOULD(through(&a, one->rkey, b.at + 8, IBV_WR_RDMA_READ) == IBV_WC_SUCCESS && strcmp(b.at + 8, "sprats!") == 0);
-    /* Unbound it holds nothing. */
+    /* A window that is not bound does not hold its region. */
     bind.bind_info = (struct ibv_mw_bind_info){NULL, 0, 0, 0};
     SHOULD(ibv_bind_mw(b.id->qp, one, &bind) == 0 && next(&b) == IBV_WC_SUCCESS);
 
@@ -450,19 +451,19 @@ static void windows(void) {
     SHOULD(through(&a, wr.bind_mw.rkey, b.at, IBV_WR_RDMA_READ) == IBV_WC_SUCCESS);
     struct ibv_send_wr invalidate = {.opcode = IBV_WR_LOCAL_INV, .invalidate_rkey = wr.bind_mw.rkey};
     SHOULD(posted(&b, invalidate) == IBV_WC_SUCCESS);
-    /* Bound again under the next key, the peer invalidates it. */
+    /* Bound again under the next key, the window is invalidated by the peer. */
     wr.bind_mw.rkey = ibv_inc_rkey(wr.bind_mw.rkey);
     SHOULD(posted(&b, wr) == IBV_WC_SUCCESS);
     receive(&b, 8);
     struct ibv_send_wr send = {.opcode = IBV_WR_SEND_WITH_INV, .invalidate_rkey = wr.bind_mw.rkey};
     SHOULD(posted(&a, send) == IBV_WC_SUCCESS && next(&b) == IBV_WC_SUCCESS);
-    /* Its end is the old key's end too. */
+    /* Freeing a window also ends its old key. */
     SHOULD(through(&a, wr.bind_mw.rkey, b.at, IBV_WR_RDMA_READ) == IBV_WC_REM_ACCESS_ERR);
     SHOULD(ibv_dealloc_mw(one) == 0 && ibv_dealloc_mw(two) == 0);
     disconnect_both(&a, &b);
 }
 
-/* Binds a window of either type to all of b's memory; its key. */
+/* Binds a window of either type to all of b's memory; returns its key. */
 static uint32_t bound(struct side *b, struct ibv_mw *window) {
     struct ibv_mw_bind_info info = {b->mr, (uintptr_t)b->at, LENGTH, IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ};
     if (window->type == IBV_MW_TYPE_1) {
@@ -475,10 +476,11 @@ static uint32_t bound(struct side *b, struct ibv_mw *window) {
     return wr.bind_mw.rkey;
 }
 
-/* What opens memory to a peer, and is given back; of RIGHTS the region stays, and its rights for peers end. */
+/* Objects that open memory to a peer and are then destroyed. For RIGHTS the region remains
+ * without remote rights. */
 enum opens { WINDOW_1, WINDOW_2, REGION, REREGISTERED, RIGHTS, OPENERS };
 
-/* Opens all of b's memory; gives that back once the peer has been there; the key. */
+/* Opens all of b's memory, and closes it once the peer has used it; returns the key. */
 static uint32_t opened_for_a_while(struct side *a, struct side *b, enum opens opens) {
     uint32_t key = b->mr->rkey;
     struct ibv_mw *window = NULL;
@@ -504,8 +506,8 @@ static uint32_t opened_for_a_while(struct side *a, struct side *b, enum opens op
     return key;
 }
 
-/* Once an object has been given back nothing is reached through it: a Write changes nothing, a Read brings nothing, each ends
- * its connection. Nothing is busy because of it: `give_back` succeeds. */
+/* A destroyed object opens nothing: a Write changes nothing, a Read returns nothing, and each
+ * ends its connection. Nothing stays busy: `give_back` succeeds. */
 static void ends(void) {
     for (enum opens opens = 0; opens < OPENERS; opens++)
         for (int reads = 0; reads < 2; reads++) {

@@ -1,5 +1,5 @@
-//! The path of data as C programs use it, in two programs of ours on the two libraries: `path.c` names
-//! whatever is not as it should be, `placed.c` counts completions that come too early.
+//! The data path as C programs use it: `path.c` prints whatever fails, `placed.c` counts
+//! completions that arrive too early.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +10,7 @@ mod place;
 
 use place::{libraries, output};
 
-/// A program of this folder, built into `folder`, on our libraries.
+/// Builds a program of this directory into `folder`, to run on our libraries.
 fn program(folder: &Path, name: &str) -> Command {
     let binary: PathBuf = folder.join(name);
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/path/{name}.c"));
@@ -22,15 +22,16 @@ fn program(folder: &Path, name: &str) -> Command {
     command
 }
 
-/// Every call of it that posts, polls, waits or fails, in one process that is both ends of its connections; see there.
+/// One process is both ends of its connections and uses every call that posts, polls, waits or
+/// fails.
 #[test]
 fn c_programs_post_poll_wait_and_fail_as_on_hardware() {
     let folder = tempfile::tempdir().expect("a folder can be made");
     assert_eq!(output(&mut program(folder.path(), "path")), "all as it should be\n");
 }
 
-/// A program that asked for no event of the device had no line in its log about why its connection ended. Both ends are in one
-/// process here, so there is one line each.
+/// A program that reads no asynchronous events used to have no line in its log about the end of its
+/// connection. Both ends are in one process here, so there is one line for each.
 #[test]
 fn an_error_that_ends_a_connection_is_logged_by_both_ends() {
     let folder = tempfile::tempdir().expect("a folder can be made");
@@ -44,7 +45,7 @@ fn an_error_that_ends_a_connection_is_logged_by_both_ends() {
     assert_eq!(lines.lines().count(), 2, "{lines}");
 }
 
-/// A Write's completion comes when its octets are in the peer's memory, or says that they are refused, on a busy machine too.
+/// A Write completes when its bytes are in the peer's memory or rejected, on a busy machine too.
 #[test]
 fn a_write_completes_when_it_is_placed() {
     let folder = tempfile::tempdir().expect("a folder can be made");

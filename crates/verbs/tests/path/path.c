@@ -1,4 +1,5 @@
-/* The path of data as C programs use it: posting, polling, events, shared queues, misuse, and what goes on without calls. */
+/* The data path as C programs use it: posting, polling, events, shared queues, misuse, and
+ * progress without calls. */
 #include "path.h"
 
 static void every_operation(void) {
@@ -47,7 +48,8 @@ static void every_operation(void) {
         .send_flags = IBV_SEND_SIGNALED, .wr.atomic = {.remote_addr = to + 64, .compare_add = 42, .swap = 7, .rkey = key}});
     SHOULD(wc.opcode == IBV_WC_COMP_SWAP && *(uint64_t *)(a->memory + 8192) == 42 && *(uint64_t *)(b->memory + 64) == 7);
 
-    /* Inline data needs no region, and two pieces; without a completion it is done by the time that the next one is. */
+    /* Inline data needs no region and may have two pieces. A request without a completion is
+     * done when the next one completes. */
     uint8_t own[2][8] = {"inline!", "inlines"};
     struct ibv_sge pieces[2] = {{(uintptr_t)own[0], 7, 0}, {(uintptr_t)own[1], 7, 0}};
     struct ibv_send_wr second = {.wr_id = 10, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED | IBV_SEND_FENCE,
@@ -61,7 +63,7 @@ static void every_operation(void) {
         .send_flags = IBV_SEND_SIGNALED, .wr.rdma = {to + 30000, key}});
     SHOULD(memcmp(a->memory + 20000, "inline!inlines", 14) == 0);
 
-    /* A window of the peer's, opened, used and closed by a Send that says so. */
+    /* A window of the peer: bound, used, and invalidated by a Send. */
     struct ibv_mw *window = ibv_alloc_mw(b->pd, IBV_MW_TYPE_2);
     SHOULD(window != NULL);
     uint32_t open = ibv_inc_rkey(window->rkey);
@@ -91,7 +93,7 @@ static void refused_requests(void) {
     struct ibv_send_wr last = {.wr_id = 3, .sg_list = list, .num_sge = 3, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED}, *bad = NULL;
     struct ibv_send_wr first = {.wr_id = 2, .next = &last, .sg_list = list, .num_sge = 2, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED};
     SHOULD(receive(b, 1, 0, 100) == 0);
-    /* The first is posted, the second is not and is named. */
+    /* The first request is posted; the second one fails and is returned. */
     SHOULD(ibv_post_send(a->qp, &first, &bad) == EINVAL && bad == &last);
     SHOULD(done(a).wr_id == 2 && done(b).byte_len == 8);
     last.num_sge = 9;
@@ -120,11 +122,11 @@ static void refused_requests(void) {
     SHOULD(ibv_post_recv(a->qp, &wr, &bad_recv) == EINVAL && bad_recv == &wr);
     SHOULD(ibv_poll_cq(a->cq, 0, NULL) == 0);
 
-    /* A queue is full at its depth, and not before. */
+    /* A queue is full at its depth and not before. */
     for (int i = 0; i < DEPTH; i++)
         SHOULD(receive(a, 100 + i, 0, 4) == 0);
     SHOULD(receive(a, 1, 0, 4) == ENOMEM);
-    /* A list that begins where there is room and ends where there is none. */
+    /* A list whose first request fits and whose last one does not. */
     SHOULD(receive(b, 1, 0, 4) == 0);
     finish(s);
 }
@@ -139,7 +141,7 @@ static void states(void) {
     SHOULD(ibv_query_qp(a->qp, &attr, IBV_QP_STATE, &init) == 0 && attr.qp_state == IBV_QPS_RTS && a->qp->state == IBV_QPS_RTS);
     SHOULD(init.send_cq == a->cq && init.cap.max_send_wr == DEPTH && init.qp_type == IBV_QPT_RC && init.qp_context == a);
 
-    /* One that nobody has connected goes no further than RTR. */
+    /* A queue pair without a connection moves to RTR at most. */
     struct ibv_qp_init_attr lone = {.send_cq = a->cq, .recv_cq = a->cq, .cap = {.max_send_wr = 4, .max_recv_wr = 4}, .qp_type = IBV_QPT_RC};
     struct ibv_qp *qp = ibv_create_qp(a->pd, &lone);
     MUST(qp != NULL);
@@ -148,7 +150,7 @@ static void states(void) {
     SHOULD(ibv_modify_qp(qp, &attr, IBV_QP_STATE) == EINVAL);
     attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_INIT, .port_num = 2};
     SHOULD(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PORT) == EINVAL && qp->state == IBV_QPS_RESET);
-    /* Cards of this node type have them in INIT from the beginning. */
+    /* Cards of this node type report INIT for a new queue pair. */
     SHOULD(ibv_query_qp(qp, &attr, IBV_QP_STATE, &init) == 0 && attr.qp_state == IBV_QPS_INIT && qp->state == IBV_QPS_INIT);
     attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_INIT, .port_num = 1};
     SHOULD(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PORT) == 0 && qp->state == IBV_QPS_INIT);
@@ -181,7 +183,7 @@ static void states(void) {
     lone.cap.max_send_wr = 1 << 30;
     SHOULD(ibv_create_qp(a->pd, &lone) == NULL && errno == EINVAL);
 
-    /* An error state ends the connection, and the peer sees the end. */
+    /* The error state ends the connection, and the peer sees the end. */
     SHOULD(receive(a, 5, 0, 4) == 0 && receive(b, 6, 0, 4) == 0);
     attr.qp_state = IBV_QPS_ERR;
     SHOULD(ibv_modify_qp(a->qp, &attr, IBV_QP_STATE) == 0);
@@ -195,7 +197,7 @@ static void states(void) {
 }
 
 static void *late_ack(void *cq) {
-    /* The first thread destroys the queue, and has to wait. */
+    /* The first thread destroys the queue and must wait. */
     sleeps(getpid());
     ibv_ack_cq_events(cq, 2);
     return NULL;
@@ -216,20 +218,20 @@ static void channels(void) {
     struct ibv_send_wr send = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED};
     for (int i = 0; i < 8; i++)
         SHOULD(receive(b, i, 0, 4) == 0);
-    /* Not armed, nothing is told. */
+    /* A queue that is not armed raises no event. */
     posted(a, send);
     SHOULD(done(b).wr_id == 0 && poll(&waits, 1, 0) == 0);
-    /* Armed for what is solicited, what is not is not told. */
+    /* A queue armed for solicited completions raises no event for others. */
     SHOULD(ibv_req_notify_cq(b->cq, 1) == 0);
     posted(a, send);
     SHOULD(done(b).wr_id == 1 && poll(&waits, 1, 0) == 0);
     send.send_flags |= IBV_SEND_SOLICITED;
     posted(a, send);
-    /* It arrives by the device's own thread: nobody polls. */
+    /* The engine's thread raises the event without a poll. */
     SHOULD(poll(&waits, 1, 10000) == 1 && waits.revents == POLLIN);
     SHOULD(ibv_get_cq_event(b->channel, &cq, &user) == 0 && cq == b->cq && user == b);
     SHOULD(poll(&waits, 1, 0) == 0 && done(b).wr_id == 2);
-    /* Once for each arming. */
+    /* One event for each arming. */
     SHOULD(ibv_req_notify_cq(b->cq, 0) == 0);
     posted(a, send);
     posted(a, send);
@@ -237,7 +239,7 @@ static void channels(void) {
     SHOULD(done(b).wr_id == 3 && done(b).wr_id == 4 && poll(&waits, 1, 0) == 0);
     SHOULD(fcntl(b->channel->fd, F_SETFL, O_NONBLOCK) == 0);
     SHOULD(ibv_get_cq_event(b->channel, &cq, &user) == -1 && errno == EAGAIN);
-    /* A signal ends the waiting, as with hardware. */
+    /* A signal interrupts the wait, as with hardware. */
     SHOULD(fcntl(b->channel->fd, F_SETFL, 0) == 0);
     struct sigaction action = {.sa_handler = interrupted};
     struct itimerspec soon = {.it_value.tv_nsec = 20000000};
@@ -247,7 +249,8 @@ static void channels(void) {
     MUST(timer_settime(timer, 0, &soon, NULL) == 0);
     SHOULD(ibv_get_cq_event(b->channel, &cq, &user) == -1 && errno == EINTR);
     timer_delete(timer);
-    /* An event that was fetched is acknowledged before its queue goes, one that was not goes with it. */
+    /* A fetched event is acknowledged before its queue is destroyed; one that was not fetched is
+     * discarded. */
     SHOULD(ibv_req_notify_cq(b->cq, 0) == 0);
     posted(a, send);
     SHOULD(poll(&waits, 1, 10000) == 1);
@@ -273,7 +276,7 @@ static void *waits_for_mishaps(void *context) {
     return NULL;
 }
 
-/* Waiting is where a thread may be cancelled; and a device stays open while anything is made of it. */
+/* A waiting thread can be cancelled, and a device stays open while objects of it exist. */
 static void devices(void) {
     struct ibv_device **list = ibv_get_device_list(NULL);
     MUST(list != NULL && list[0] != NULL);
@@ -342,7 +345,8 @@ static void errors_of_the_peer(void) {
     connected(s, (struct wish){0});
     struct side *a = &s[0], *b = &s[1];
     struct ibv_sge sge = piece(a, 0, 4);
-    /* A write beyond the region: both queue pairs are in error, and who was written to is told of it. */
+    /* A Write beyond the region puts both queue pairs into error and raises an event at the
+     * target. */
     SHOULD(receive(b, 5, 0, 4) == 0);
     struct ibv_send_wr write = {.wr_id = 1, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
         .wr.rdma = {(uintptr_t)b->memory + ROOM, b->mr->rkey}}, *bad;
@@ -351,10 +355,10 @@ static void errors_of_the_peer(void) {
     ibv_ack_async_event(&event);
     wc = done(b);
     SHOULD(wc.wr_id == 5 && wc.status == IBV_WC_WR_FLUSH_ERR);
-    /* A is told by a Terminate. */
+    /* A Terminate reports the error to the requester. */
     SHOULD(ibv_get_async_event(a->id->verbs, &event) == 0 && event.event_type == IBV_EVENT_QP_FATAL && event.element.qp == a->qp);
     ibv_ack_async_event(&event);
-    /* What is not one's own to send from. */
+    /* A local key of another domain or without the right. */
     finish(s);
     connected(s, (struct wish){0});
     sge = piece(a, ROOM - 2, 4);
@@ -362,7 +366,7 @@ static void errors_of_the_peer(void) {
         .send_flags = IBV_SEND_SIGNALED, .wr.rdma = {(uintptr_t)b->memory, b->mr->rkey}});
     SHOULD(wc.wr_id == 2 && wc.status == IBV_WC_LOC_PROT_ERR);
     finish(s);
-    /* A read of what may not be read. */
+    /* A Read of memory without the right. */
     connected(s, (struct wish){0});
     sge = piece(a, 0, 4);
     wc = posted(a, (struct ibv_send_wr){.wr_id = 3, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_READ,
@@ -458,7 +462,7 @@ static void extended(void) {
     clock_gettime(CLOCK_REALTIME, &wall);
     SHOULD(wall_at / 1000000000 + 5 > (uint64_t)wall.tv_sec && wall_at / 1000000000 <= (uint64_t)wall.tv_sec);
 
-    /* One wrong request, and none is posted. */
+    /* One invalid request, and none is posted. */
     ibv_wr_start(qp);
     ibv_wr_send(qp);
     ibv_wr_set_sge(qp, a->mr->lkey, (uintptr_t)a->memory, 1);
@@ -472,7 +476,7 @@ static void extended(void) {
     ibv_wr_send(qp);
     ibv_wr_abort(qp);
 
-    /* Atomics and reads; the word's old value, and what was written before. */
+    /* Atomics and Reads: the word's old value, and the data written before. */
     uint64_t *word = (uint64_t *)(b->memory + 64);
     *word = 5;
     qp->wr_flags = IBV_SEND_SIGNALED;
@@ -494,7 +498,7 @@ static void extended(void) {
     SHOULD(ibv_create_cq_ex(a->id->verbs, &attr) == NULL && errno == EOPNOTSUPP);
     struct ibv_qp_init_attr_ex more = {.send_cq = a->cq, .recv_cq = a->cq, .qp_type = IBV_QPT_RC, .pd = a->pd,
         .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, .send_ops_flags = IBV_QP_EX_WITH_SEND_WITH_IMM};
-    /* Programs ask for Sends with immediate data beside what they use: refused where one is posted. */
+    /* Programs ask for Sends with immediate data beside what they use; posting one fails. */
     struct ibv_qp *asked = ibv_create_qp_ex(a->id->verbs, &more);
     MUST(asked != NULL);
     qp = ibv_qp_to_qp_ex(asked);
@@ -506,7 +510,8 @@ static void extended(void) {
     finish(s);
 }
 
-/* The peer's writes come while this program only looks at its memory, and its reads are answered while it sleeps. */
+/* The peer's Writes arrive while this program only reads its memory, and the peer's Reads are
+ * served while it sleeps. */
 static void no_calls(void) {
     struct side s[2];
     int down[2], up[2], status;
@@ -527,7 +532,7 @@ static void no_calls(void) {
         if (i % 32 == 0)
             done(a);
     }
-    /* A forked child touches nothing of its parent's, and can destroy what it has inherited. */
+    /* A forked child touches none of its parent's objects and can destroy inherited ones. */
     pid_t child = fork();
     MUST(child >= 0);
     if (child == 0) {
@@ -536,7 +541,7 @@ static void no_calls(void) {
         SHOULD(ibv_poll_cq(b->cq, 1, &wc) == 0);
         SHOULD(ibv_post_send(a->qp, &send, &bad) == EINVAL);
         SHOULD(ibv_destroy_qp(a->qp) == 0 && ibv_dereg_mr(a->mr) == 0 && ibv_destroy_cq(a->cq) == 0);
-        /* An engine of its own. */
+        /* The child has an engine of its own. */
         struct side own[2];
         connected(own, (struct wish){0});
         SHOULD(receive(&own[1], 1, 0, 4) == 0);
@@ -555,7 +560,7 @@ static void no_calls(void) {
     finish(s);
 }
 
-/* Several threads on one queue pair and one queue: every message comes, each once. */
+/* Several threads use one queue pair and one queue: every message arrives once. */
 static struct side *many;
 static void *sends(void *count) {
     struct ibv_send_wr send = {.opcode = IBV_WR_SEND}, *bad;
@@ -572,7 +577,7 @@ static void threads(void) {
     pthread_t thread[THREADS];
     for (int i = 0; i < DEPTH; i++)
         SHOULD(receive(&s[1], i, 0, 4) == 0);
-    /* One of them at a time has room for its requests alone. */
+    /* The queue has room for the requests of one thread only. */
     int left = EACH * THREADS, credits = DEPTH;
     (void)credits;
     for (int i = 0; i < THREADS; i++)
@@ -588,7 +593,8 @@ static void threads(void) {
     finish(s);
 }
 
-/* What a queue pair does not allow its peer is refused, whatever the region allows; at first it allows everything. */
+/* The rights of a queue pair restrict its peer whatever the region allows; a new one grants all
+ * rights. */
 static void rights(void) {
     const int flags[] = {IBV_ACCESS_REMOTE_WRITE, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_ATOMIC};
     const enum ibv_wr_opcode ops[] = {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ, IBV_WR_ATOMIC_FETCH_AND_ADD};
@@ -606,7 +612,7 @@ static void rights(void) {
             wr.wr.rdma.rkey = b->mr->rkey;
         }
         SHOULD(posted(a, wr).status == IBV_WC_SUCCESS);
-        /* All but this one, then this one alone: nothing changes for it. */
+        /* All rights but this one, then this one alone, to which nothing changes. */
         struct ibv_qp_attr attr = {.qp_access_flags = flags[i]};
         SHOULD(ibv_modify_qp(b->qp, &attr, IBV_QP_ACCESS_FLAGS) == 0);
         SHOULD(posted(a, wr).status == IBV_WC_SUCCESS);
@@ -618,7 +624,7 @@ static void rights(void) {
         MUST(ibv_post_send(a->qp, &wr, &bad) == 0);
         rdma_ack_cm_event(expect(a->id->channel, RDMA_CM_EVENT_DISCONNECTED));
         SHOULD(*(uint64_t *)b->memory == before && a->memory[0] == 0x77);
-        /* A Write may have completed before it is refused. */
+        /* A Write may have completed before it is rejected. */
         enum ibv_wc_status status = done(a).status;
         SHOULD(status == IBV_WC_REM_ACCESS_ERR || (i == 0 && status == IBV_WC_SUCCESS));
         rdma_ack_cm_event(expect(b->id->channel, RDMA_CM_EVENT_DISCONNECTED));
@@ -626,7 +632,7 @@ static void rights(void) {
     }
 }
 
-/* A Write that is refused, by a program that asks for no event of it and ends: for its log. */
+/* A rejected Write in a program that reads no events and exits: for its log. */
 static void refused_silently(void) {
     struct side s[2];
     connected(s, (struct wish){0});

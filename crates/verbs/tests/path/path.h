@@ -1,4 +1,4 @@
-/* Two queue pairs of one process, connected with each other by rdma_cm, and what every test of the path of data needs. */
+/* Two queue pairs of one process that rdma_cm connects, shared by the tests of the data path. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -30,7 +30,7 @@ struct side {
     uint8_t *memory;
 };
 
-/* How a side is to be. */
+/* The parameters of a side. */
 struct wish {
     int shared;
     int extended;
@@ -83,7 +83,7 @@ static void make(struct side *side, struct rdma_cm_id *id, struct wish wish) {
     MUST((side->mr = ibv_reg_mr(side->pd, side->memory, ROOM, access)) != NULL);
 }
 
-/* sides[0] has connected with sides[1]. */
+/* Connects sides[0] to sides[1]. */
 static void connected(struct side sides[2], struct wish wish) {
     struct rdma_event_channel *events[2] = {rdma_create_event_channel(), rdma_create_event_channel()};
     struct rdma_cm_id *listener, *id;
@@ -101,7 +101,7 @@ static void connected(struct side sides[2], struct wish wish) {
     rdma_ack_cm_event(expect(events[0], RDMA_CM_EVENT_ROUTE_RESOLVED));
     make(&sides[0], id, wish);
     struct rdma_conn_param param = {.responder_resources = 16, .initiator_depth = 16, .qp_num = sides[0].qp->qp_num};
-    /* As rdma_create_qp leaves it. */
+    /* The state in which rdma_create_qp leaves a queue pair. */
     struct ibv_qp_attr init = {.qp_state = IBV_QPS_INIT, .port_num = 1};
     MUST(ibv_modify_qp(sides[0].qp, &init, IBV_QP_STATE | IBV_QP_PORT) == 0);
     MUST(rdma_connect(id, &param) == 0);
@@ -116,7 +116,7 @@ static void connected(struct side sides[2], struct wish wish) {
     MUST(rdma_destroy_id(listener) == 0);
 }
 
-/* The connection's end, and of everything. */
+/* Ends the connection and destroys all objects. */
 static void finish(struct side sides[2]) {
     struct rdma_event_channel *events[2] = {sides[0].id->channel, sides[1].id->channel};
     for (int i = 0; i < 2; i++) {
@@ -144,7 +144,8 @@ static int receive(struct side *side, uint64_t id, size_t at, uint32_t length) {
     return side->srq ? ibv_post_srq_recv(side->srq, &wr, &bad) : ibv_post_recv(side->qp, &wr, &bad);
 }
 
-/* The next completion, for which others may have to be called upon; it comes within ten seconds or never. */
+/* The next completion, while the other side makes progress; it arrives within ten seconds or
+ * never. */
 static struct ibv_wc done(struct side *side) {
     struct ibv_wc wc;
     struct timespec start, now;

@@ -1,7 +1,9 @@
-/* Two processes, two more that keep the processors busy: the first one writes to the second, which sleeps, and looks into the
-   memory that both share as soon as its completion is there. Then it writes where it must not.
-
-     placed COUNT      prints how many Writes were late, and how the refused one ended */
+/* Two processes, and two more that keep the processors busy. The first one writes to the second,
+ * which sleeps, and reads the memory that both share as soon as the Write completes. Then it
+ * writes without the right.
+ *
+ *   placed COUNT      prints the number of late Writes and the status of the rejected one
+ */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <signal.h>
@@ -46,7 +48,7 @@ static struct rdma_cm_id *endpoint(const char *port, int flags) {
     return id;
 }
 
-/* The second process: says its port, accepts, and sleeps until `ends` says something. */
+/* The second process: prints its port, accepts, and sleeps until `ends` becomes readable. */
 static void target(uint64_t *shared, int says, int ends) {
     char port[8] = "";
     struct rdma_cm_id *id, *listener = endpoint("0", RAI_PASSIVE);

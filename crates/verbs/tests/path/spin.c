@@ -1,7 +1,10 @@
-/* Two processes that write to each other and look at nothing but their own memory meanwhile: who places what comes there must be
-   the device. In turns with the same exchange over a raw TCP socket that blocks, each side on a processor of its own: the floor.
-
-     spin ROUNDS COUNT      each round prints: floor's median and mean, the spinning pair's median and mean, in µs one way */
+/* Two processes that write to each other and read only their own memory meanwhile, so the
+ * engine's thread must place the data. The floor is the same exchange over a raw blocking TCP
+ * socket, in turns, each side on a processor of its own.
+ *
+ *   spin ROUNDS COUNT      each round prints the median and the mean of the floor and of the
+ *                          spinning pair, in µs one way
+ */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
@@ -16,7 +19,7 @@
 #include <rdma/rdma_cma.h>
 #include <rdma/rdma_verbs.h>
 
-/* A round's requests fit a queue, so that its completions can wait for its end. */
+/* A round's requests fit a queue, so their completions can wait for its end. */
 enum { SIZE = 64, MOST = 8192 };
 
 #define MUST(what) \
@@ -27,13 +30,13 @@ enum { SIZE = 64, MOST = 8192 };
         } \
     } while (0)
 
-/* Where a peer may write. */
+/* The memory that a peer may write. */
 struct place {
     uint64_t address;
     uint32_t key;
 };
 
-/* One process's end: a socket, a connection, memory to write from and (behind it) to be written to. */
+/* One process's end: a socket, a connection, a send buffer and behind it a receive buffer. */
 struct end {
     int asks, socket;
     struct rdma_cm_id *id;
@@ -48,7 +51,7 @@ static uint64_t now(void) {
     return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
 }
 
-/* A TCP socket that listens at a port of its own on loopback. */
+/* A TCP socket that listens on loopback. */
 static int listener(struct sockaddr_in *at) {
     socklen_t length = sizeof(*at);
     int fd = socket(AF_INET, SOCK_STREAM, 0);
@@ -118,7 +121,7 @@ static int order(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* So many exchanges; the one who asks prints half of their median and mean. */
+/* Runs `count` exchanges; the connecting side prints half of their median and mean. */
 static void exchange(struct end *end, int count, void (*send)(struct end *, uint8_t), void (*await)(struct end *, uint8_t)) {
     static uint64_t took[MOST];
     uint64_t sum = 0;
@@ -139,7 +142,8 @@ static void exchange(struct end *end, int count, void (*send)(struct end *, uint
     printf("%.2f %.2f ", (double)took[count / 2] / 2e3, (double)sum / 2e3 / count);
 }
 
-/* Gives the queue's places back: a last request that completes does, and those before it are done then. */
+/* Frees the queue's slots: when a last signalled request completes, those before it have
+ * completed. */
 static void drain(struct end *end) {
     struct ibv_wc wc;
     MUST(rdma_post_write(end->id, NULL, end->memory, 0, end->mr, IBV_SEND_SIGNALED, end->theirs.address, end->theirs.key) == 0);
@@ -147,7 +151,7 @@ static void drain(struct end *end) {
     MUST(wc.status == IBV_WC_SUCCESS);
 }
 
-/* Each on a processor of its own, or (`core` negative) wherever there is one. */
+/* Pins the process to a processor, or to any if `core` is negative. */
 static void run_on(int core) {
     cpu_set_t set;
     CPU_ZERO(&set);
@@ -165,7 +169,7 @@ int main(int count, char **words) {
         return 2;
     }
     int listening = listener(&at);
-    /* Who is left alone ends. */
+    /* A process whose peer is gone ends. */
     alarm(60);
     pid_t other = fork();
     MUST(other >= 0);
@@ -184,7 +188,7 @@ int main(int count, char **words) {
         if (end.asks)
             puts("");
     }
-    /* Who leaves first takes the other's last completion away. */
+    /* Wait for the other process: ending first would take away its last completion. */
     send_raw(&end, 1);
     await_raw(&end, 1);
     if (other == 0)

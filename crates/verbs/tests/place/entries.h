@@ -1,4 +1,5 @@
-/* How many entries a folder has, as of /proc/self/fd and /proc/self/task; its own descriptor counts while it is read. */
+/* The number of entries of a directory, such as /proc/self/fd or /proc/self/task. While it is
+ * read, its own descriptor counts. */
 #include <dirent.h>
 #include "should.h"
 

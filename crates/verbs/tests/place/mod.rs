@@ -1,7 +1,8 @@
-//! What the test programs of this crate share: the two libraries, and `sprat` beside them where any user may run it.
+//! Shared by the tests of this crate: the two libraries, and `sprat` beside them where any user may
+//! run it.
 //!
-//! The libraries are built by `scripts/verbs` and copied, with `sprat`, to a folder that any user may read. What needs
-//! installing is listed in `scripts/tools`.
+//! `scripts/verbs` builds the libraries, which are copied with `sprat` to a directory that any user
+//! may read. `scripts/tools` lists the Debian packages that the tests need.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -9,10 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-/// Their names.
+/// The names of the two libraries.
 pub(crate) const LIBRARIES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
 
-/// What `sprat exec` preloads.
+/// The library that `sprat exec` preloads.
 pub(crate) const SYSFS: &str = "libsprat-sysfs.so";
 
 /// The root of the repository.
@@ -23,7 +24,7 @@ pub(crate) fn repository() -> PathBuf {
         .expect("the repository has a root")
 }
 
-/// What a command printed; it has to succeed.
+/// The output of a command, which must succeed.
 #[track_caller]
 pub(crate) fn output(command: &mut Command) -> String {
     let Output { status, stdout, stderr } = command
@@ -34,7 +35,7 @@ pub(crate) fn output(command: &mut Command) -> String {
     stdout.into_owned()
 }
 
-/// The folder with the libraries, built once.
+/// The directory with the libraries, built once.
 pub(crate) fn libraries() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -43,14 +44,14 @@ pub(crate) fn libraries() -> &'static Path {
     })
 }
 
-/// `sprat` and the libraries in a folder of their own, as they lie beside each other when built.
+/// `sprat` and the libraries in a directory of their own, laid out as the build does.
 pub(crate) struct Place {
-    /// The folder; the libraries are in `verbs` in it.
+    /// The directory; its subdirectory `verbs` has the libraries.
     pub(crate) folder: tempfile::TempDir,
 }
 
 impl Place {
-    /// Builds them and makes the folder.
+    /// Builds everything and copies it.
     pub(crate) fn new() -> Self {
         let cargo = ["build", "--quiet", "--profile", "test", "-p", "sprat-cli"];
         output(Command::new(env!("CARGO")).args(cargo).current_dir(repository()));
@@ -60,19 +61,20 @@ impl Place {
         for open in [folder.path(), &verbs] {
             fs::set_permissions(open, Permissions::from_mode(0o755)).expect("the folder is ours");
         }
-        // By another process: a descriptor of ours would be inherited by what other tests start, and keep it from running.
+        // Copy by another process: a child of another test would inherit an open descriptor of
+        // ours, and the copy could not be executed then.
         let all = LIBRARIES.iter().chain([&SYSFS]).map(|library| libraries().join(library));
         output(Command::new("cp").args(all).arg(&verbs));
         output(Command::new("cp").arg(libraries().with_file_name("sprat")).arg(folder.path()));
         Self { folder }
     }
 
-    /// The program `sprat` in it.
+    /// The program `sprat`.
     pub(crate) fn sprat(&self) -> PathBuf {
         self.folder.path().join("sprat")
     }
 
-    /// `sprat` as a user without any right, who is told on the first lines of standard output.
+    /// `sprat` as an unprivileged user, whose id it prints on the first lines of standard output.
     pub(crate) fn nobody(&self) -> Command {
         let mut command = if own_uid() == 0 {
             let mut command = Command::new("setpriv");
@@ -99,7 +101,7 @@ impl Place {
     }
 }
 
-/// Who runs the tests.
+/// The user that runs the tests.
 pub(crate) fn own_uid() -> u32 {
     fs::metadata("/proc/self").expect("Linux has /proc").uid()
 }

@@ -1,4 +1,5 @@
-/* How the test programs in C say what is not as it should be: a line each on standard output, and `wrong` is 1 then. */
+/* Checks of the test programs in C: each failure prints a line on standard output and sets
+ * `wrong` to 1. */
 #ifndef SHOULD
 #include <errno.h>
 #include <stdio.h>
@@ -21,10 +22,10 @@ static int wrong __attribute__((unused));
 /* A call that returns -1 and this errno. */
 #define FAILS(call, number) SHOULD((call) == -1 && errno == (number))
 
-/* One that returns the null pointer and this errno. */
+/* A call that returns null and this errno. */
 #define NONE(call, number) SHOULD((call) == NULL && errno == (number))
 
-/* Without this nothing that follows makes sense. */
+/* A check without which the rest makes no sense. */
 #define MUST(what) \
     do { \
         errno = 0; \
@@ -38,7 +39,7 @@ static int wrong __attribute__((unused));
 /* The calling thread's number, for `sleeps`. */
 static inline int thread_number(void) { return syscall(SYS_gettid); }
 
-/* Returns once a thread of this process waits for something. */
+/* Returns once a thread of this process waits. */
 static inline void sleeps(int thread) {
     for (char state = 0; state != 'S';) {
         char name[64];

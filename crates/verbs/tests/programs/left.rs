@@ -1,24 +1,25 @@
-//! What valgrind says of a program that has ended: which descriptors are open.
+//! Valgrind's report of the descriptors that a program leaves open.
 //!
-//! Each is told by a paragraph that names the functions by which it came to be. Always allowed is what the libraries make once
-//! for a process: the engine, and rdma_cm's devices. What the program does not give back itself is its own business, and stands
-//! in its row.
+//! Each paragraph names the functions that opened a descriptor. Descriptors that the libraries open
+//! once for a process are always allowed: those of the engine and of rdma_cm's devices. A row lists
+//! what its program itself does not close.
 
-/// Made once for a process, and kept.
+/// Functions whose descriptors stay open for the life of the process.
 const KEPT: [&str; 2] = ["sprat_verbs::engine::Engine::get", "sprat_verbs::cm::devices::"];
 
-/// Only what is expected is left of what our libraries made.
+/// Checks that our libraries left only expected descriptors.
 ///
-/// # Errors
-/// The paragraph about something else.
+/// # Errors The paragraph of another descriptor.
 pub(crate) fn expected(text: &str, leaves: &[&str]) -> Result<(), String> {
     let paragraphs = paragraphs(text);
-    // Standard input is among the open ones in any case: nothing at all would mean that nobody looked.
+    // Standard input is always among the open descriptors: an empty report means that valgrind did
+    // not look.
     if !paragraphs.iter().any(|p| p.starts_with("FILE DESCRIPTORS")) {
         return Err("valgrind tells of no descriptors".to_owned());
     }
     for paragraph in paragraphs {
-        // A connection that has ended may still be saying so to its peer. That none stays is tests/clean's to find.
+        // A connection that has ended may still be telling its peer. tests/clean checks that none
+        // stays.
         let socket = paragraph.starts_with("Open AF_INET");
         let open = paragraph.starts_with("Open ")
             && !socket
@@ -31,13 +32,13 @@ pub(crate) fn expected(text: &str, leaves: &[&str]) -> Result<(), String> {
     Ok(())
 }
 
-/// What valgrind says, without the numbers before each line.
+/// Valgrind's paragraphs, without the process id before each line.
 fn paragraphs(text: &str) -> Vec<String> {
     let mut all = vec![String::new()];
     for line in text.lines().filter_map(|line| line.strip_prefix("==")) {
         let said =
             line.split_once("==").map_or("", |(_, said)| said.strip_prefix(' ').unwrap_or(said));
-        // The first descriptor follows the headline at once.
+        // The first descriptor follows the headline without a blank line.
         if said.is_empty() || said.starts_with("Open ") {
             all.push(String::new());
         }

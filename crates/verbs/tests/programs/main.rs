@@ -1,10 +1,13 @@
-//! Other people's programs on our libraries, as a user without any right, over loopback: a matrix of program and option.
+//! Debian's programs on our libraries, run as an unprivileged user over loopback: a matrix of
+//! program and option.
 //!
-//! `cargo test -p sprat-verbs --test programs [PART OF A NAME]` runs the rows of `table` one after the other, prints
-//! `program option ... ok` or what was wrong, the matrix, and the count as every test program does.
-//! docs/programs.md has the same table; with SPRAT_WRITE_PROGRAMS=1 it is written, and nothing run.
+//! `cargo test -p sprat-verbs --test programs [PART OF A NAME]` runs the rows of `table` one after
+//! the other. It prints `program option ... ok` or the failure, the matrix, and the count as every
+//! test program does. docs/programs.md has the same table; SPRAT_WRITE_PROGRAMS=1 writes it and
+//! runs nothing.
 //!
-//! Where the programs are not installed all of it is one ignored test, and in CI (the variable CI is set) one that failed.
+//! Without the programs installed the matrix is one ignored test, or one failed test in CI (the
+//! variable CI is set).
 
 #![allow(clippy::print_stdout, reason = "it is its own harness")]
 
@@ -23,7 +26,7 @@ use std::time::Instant;
 use place::Place;
 use table::{Row, State};
 
-/// What became of a row.
+/// The outcome of a row.
 enum Verdict {
     Ok,
     Failed(String),
@@ -84,7 +87,7 @@ fn main() -> ExitCode {
     finish(passed, failed, ignored, begin)
 }
 
-/// What is made of what was seen of a row, and the word for it.
+/// Turns the outcome of a row into a verdict and its word.
 fn judge(row: &Row, seen: &Result<(), String>) -> (Verdict, String) {
     match (&row.state, seen) {
         (State::Works, Ok(())) => (Verdict::Ok, "ok".to_owned()),

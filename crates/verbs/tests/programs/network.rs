@@ -1,24 +1,24 @@
-//! A network for one row: two interfaces that are wired to each other, in a namespace that ends with it. Needs root.
+//! A network for one row: two connected interfaces in a namespace that ends with the row. Needs
+//! root.
 //!
-//! It has IPv4 alone. IPv6 would give each interface an address by itself, some seconds later: a program that starts meanwhile
-//! sees it or does not, and takes it or the other one.
+//! It has IPv4 alone. IPv6 would assign each interface an address some seconds later, and a program
+//! that starts meanwhile may see either state and use either address.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
 
-/// Of the one interface beside loopback that has one.
+/// The address of the one interface beside loopback that has one.
 const ADDRESS: &str = "10.78.0.1";
 
-/// The namespace, which its one process holds.
+/// A network namespace, which one process holds.
 pub(crate) struct Network {
     holder: Child,
 }
 
 impl Network {
-    /// Makes it.
+    /// Creates the namespace.
     ///
-    /// # Errors
-    /// Why it cannot be had.
+    /// # Errors The reason why it cannot be created.
     pub(crate) fn new() -> Result<Self, String> {
         let setup = format!(
             "ip link set lo up && ip link add sprat0 type veth peer name sprat1 && \
@@ -42,12 +42,12 @@ impl Network {
         }
     }
 
-    /// A process that has it.
+    /// The id of the process that holds the namespace.
     pub(crate) fn process(&self) -> String {
         self.holder.id().to_string()
     }
 
-    /// The same command with this network.
+    /// The command, run in this network.
     pub(crate) fn within(&self, command: &Command) -> Command {
         let mut within = Command::new("nsenter");
         within.arg(format!("--net=/proc/{}/ns/net", self.holder.id())).arg("--");

@@ -1,4 +1,4 @@
-//! The table of rows as text: the matrix that a run prints, and the page docs/programs.md, which must say the same.
+//! The table of rows as text: the matrix that a run prints, and the page docs/programs.md.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -7,12 +7,12 @@ use crate::place::repository;
 use crate::table::{Row, State, UNDER, VALGRIND};
 
 const PAGE: &str = "docs/programs.md";
-/// Asks to write the page instead of comparing it.
+/// The variable that writes the page instead of comparing it.
 pub(crate) const WRITE: &str = "SPRAT_WRITE_PROGRAMS";
-/// The page's own text ends here; what follows is made of the table.
+/// The end of the page's own text; the table follows.
 const MARK: &str = "<!-- made of crates/verbs/tests/programs/table.rs -->\n";
 
-/// What was seen, a line a program: each option with pass, the reason, or FAILED.
+/// The outcomes, a line for each program: each option with pass, the reason, or FAILED.
 pub(crate) fn matrix(rows: &[(&Row, bool)]) -> String {
     let mut text = String::from("program × option");
     let mut last = "";
@@ -32,7 +32,7 @@ pub(crate) fn matrix(rows: &[(&Row, bool)]) -> String {
     text + "\n"
 }
 
-/// The table as the page has it.
+/// The table in the page's format.
 fn table(rows: &[Row]) -> String {
     let mut text = format!(
         "\n{UNDER} stands for `{VALGRIND}`, SUPPRESSIONS for `crates/verbs/tests/programs/valgrind.supp`.\n\n\
@@ -55,10 +55,9 @@ fn code(command: &str) -> String {
     format!("`{}`", command.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-/// The page holds the same table.
+/// Compares the page with the table.
 ///
-/// # Errors
-/// It does not.
+/// # Errors The page differs.
 pub(crate) fn same(rows: &[Row]) -> Result<(), String> {
     let path = repository().join(PAGE);
     let page = fs::read_to_string(&path).map_err(|e| format!("{PAGE}: {e}"))?;

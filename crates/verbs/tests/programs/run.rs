@@ -1,6 +1,6 @@
-//! One row: its processes, from their start to their end.
+//! One row: its processes from their start to their end.
 //!
-//! Always holds: no process outlives its row; none waits longer than PATIENCE.
+//! Invariant: no process outlives its row, and none waits longer than [`PATIENCE`].
 
 use std::fs;
 use std::io::{Read as _, Seek as _};
@@ -14,15 +14,15 @@ use crate::network::Network;
 use crate::place::Place;
 use crate::table::{self, Ends, Row, Shows, State};
 
-/// How long a program may take. The longest (all sizes up to 8 MiB) take some seconds; two that spin on two cores that others
-/// want, too, many more.
+/// The time that a program may take. The longest (all sizes up to 8 MiB) take some seconds, and
+/// longer if two of them spin on busy cores.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The exit code of valgrind's that tells of errors.
+/// The exit code by which valgrind reports errors.
 const FOUND: i32 = 99;
-/// How much of a program's output is shown when it fails.
+/// The length of a failed program's output that is shown.
 const SHOWN: usize = 600;
 
-/// A program that was started. Its output goes to a file, so that it never waits for us to read.
+/// A running program. Its output goes to a file, so a full pipe cannot block it.
 struct Running {
     child: Child,
     output: fs::File,
@@ -47,7 +47,7 @@ impl Running {
         Self { child, output, command: command.to_owned() }
     }
 
-    /// Waits until `done` or its end, whichever is first; `None` if neither comes.
+    /// Waits until `done` or the program's end; returns `None` at the deadline.
     fn wait(&mut self, deadline: Instant, done: impl Fn() -> bool) -> Option<Option<ExitStatus>> {
         loop {
             if let Some(status) = self.child.try_wait().expect("it is our child") {
@@ -72,7 +72,7 @@ impl Running {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// What is wrong with it, with the end of its output.
+    /// Describes a failure, with the end of the program's output.
     fn wrong(&mut self, what: &str) -> String {
         let text = self.text();
         let from = text.len().saturating_sub(SHOWN);
@@ -83,20 +83,20 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // SIGKILL by its id; it has kept that from setpriv through sh and sprat to the program.
+        // SIGKILL by process id, which setpriv, sh and sprat all keep for the program.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Who the programs run as: the first lines that each of them prints.
+/// The user that runs the programs: the first lines that each of them prints.
 pub(crate) fn who(place: &Place) -> String {
     let mut id = Running::start(place, "id", None);
     let _ = id.wait(Instant::now() + PATIENCE, || false);
     id.text()
 }
 
-/// Whether a TCP port is listened at, by anybody who has the network of that process.
+/// True if a process in the network of `process` listens on a TCP port.
 fn listening(process: &str, port: u16) -> bool {
     let port = format!(":{port:04X}");
     ["tcp", "tcp6"].iter().any(|table| {
@@ -109,7 +109,7 @@ fn listening(process: &str, port: u16) -> bool {
     })
 }
 
-/// A port that is free, below those that the kernel hands out by itself.
+/// A free port below those that the kernel assigns.
 fn free_port() -> u16 {
     use std::sync::atomic::{AtomicU16, Ordering};
     static NEXT: AtomicU16 = AtomicU16::new(0);
@@ -124,8 +124,7 @@ fn free_port() -> u16 {
 
 /// Runs a row.
 ///
-/// # Errors
-/// It did not end, or not so, or did not show what it should.
+/// # Errors A program did not end, ended otherwise, or printed something else.
 pub(crate) fn row(place: &Place, row: &Row) -> Result<(), String> {
     let port = free_port();
     let network = if row.network { Some(Network::new()?) } else { None };
@@ -143,7 +142,7 @@ pub(crate) fn row(place: &Place, row: &Row) -> Result<(), String> {
         let process = network.map_or_else(|| "self".to_owned(), Network::process);
         match server.wait(deadline, || listening(&process, port)) {
             Some(None) => {}
-            // A server that refuses what it cannot do is what was asked for.
+            // The server reported that it cannot do this, as the row expects.
             Some(Some(status)) if refused(row, status) => return Ok(()),
             Some(Some(status)) => return Err(server.wrong(&format!("ended, {status}"))),
             None => return Err(server.wrong("does not listen")),
@@ -162,7 +161,7 @@ pub(crate) fn row(place: &Place, row: &Row) -> Result<(), String> {
     }
 }
 
-/// What it left behind is what is known.
+/// Checks the descriptors that the program left.
 fn clean(row: &Row, program: &mut Running) -> Result<(), String> {
     if !row.valgrind {
         return Ok(());
@@ -171,7 +170,7 @@ fn clean(row: &Row, program: &mut Running) -> Result<(), String> {
         .map_err(|what| format!("{}: {what}", program.command))
 }
 
-/// The client, from its start to its end.
+/// Runs the client to its end.
 fn asked(row: &Row, client: &mut Running, deadline: Instant) -> Result<(), String> {
     let Some(Some(status)) = client.wait(deadline, || false) else {
         return Err(client.wrong("does not end"));
@@ -211,7 +210,7 @@ fn ended(server: &mut Running, ends: Ends, deadline: Instant) -> Result<(), Stri
     }
 }
 
-/// Whether a program's output holds what it should.
+/// Checks a program's output.
 fn shown(shows: Shows, text: &str) -> Result<(), String> {
     match shows {
         Shows::Nothing => Ok(()),
@@ -228,7 +227,7 @@ fn shown(shows: Shows, text: &str) -> Result<(), String> {
     }
 }
 
-/// A line of perftest's: a size, how many times, and figures behind them.
+/// True for a line of perftest's figures: a size, a count and results.
 fn is_figures(line: &str) -> bool {
     let fields: Vec<&str> = line.split_whitespace().collect();
     line.starts_with(' ')

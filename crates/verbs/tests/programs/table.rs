@@ -1,41 +1,43 @@
-//! The rows: which programs are run, how, and what they must show.
+//! The rows: programs, their options, and the expected output.
 //!
-//! In commands PORT stands for a port that nobody else has, VALGRIND for [`VALGRIND`], SUPPRESSIONS for valgrind.supp beside
-//! this file. Few iterations each: whether it works is asked here, not how fast.
+//! In commands, PORT stands for a free port, VALGRIND for [`VALGRIND`], and SUPPRESSIONS for
+//! valgrind.supp in this directory. The numbers of iterations are small: the rows test function,
+//! not speed.
 
-/// What is known of a row.
+/// The expected outcome of a row.
 pub(crate) enum State {
-    /// Both sides end as they should and show what is expected.
+    /// Both sides end successfully and print the expected output.
     Works,
-    /// This device cannot do it, which the program must say itself: an exit code that is not 0, no signal, no standstill.
+    /// The device cannot do this, and the program must report it: by an exit code other than 0, not
+    /// by a signal or a standstill.
     Refused(&'static str),
 }
 
-/// How a server ends.
+/// The end of a server.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ends {
-    /// By itself, with exit code 0.
+    /// It ends by itself with exit code 0.
     Well,
-    /// By itself, with any exit code: the program's own way.
+    /// It ends by itself with any exit code: the program's own way.
     Somehow,
-    /// Never: it is killed once the client is done.
+    /// It does not end, and is killed after the client.
     Never,
 }
 
-/// What the client's (without a server: the program's) output must hold.
+/// The expected output of the client, or of the only program.
 #[derive(Clone, Copy)]
 pub(crate) enum Shows {
     /// Nothing in particular.
     Nothing,
     /// This text.
     Text(&'static str),
-    /// So many lines of figures: a size, a count and more.
+    /// This number of lines with figures: a size, a count and more.
     Figures(usize),
 }
 
 /// A row of the matrix.
 pub(crate) struct Row {
-    /// What is varied, as the page has it; empty for the plain command.
+    /// The varied option, as the page shows it; empty for the plain command.
     pub(crate) option: String,
     /// The server's command, if there is one.
     pub(crate) server: Option<String>,
@@ -46,9 +48,9 @@ pub(crate) struct Row {
     pub(crate) state: State,
     /// Both programs run under valgrind.
     pub(crate) valgrind: bool,
-    /// Under valgrind: of what the programs themselves do not give back, the functions of ours that made it.
+    /// Under valgrind: our functions whose objects the programs themselves do not destroy.
     pub(crate) leaves: &'static [&'static str],
-    /// In a network namespace that has an interface beside loopback.
+    /// The row runs in a network namespace with an interface beside loopback.
     pub(crate) network: bool,
 }
 
@@ -79,17 +81,17 @@ impl Row {
         Self { state: State::Refused(reason), ..self }
     }
 
-    /// The program whose row it is: the client's.
+    /// The program that the row tests: the client's.
     pub(crate) fn program(&self) -> &str {
         self.client.split(' ').next().unwrap_or_default()
     }
 
-    /// A command of it as the page has it, and as it is run once the words in capitals have their values.
+    /// A command as the page shows it; words in capitals get their values for the run.
     pub(crate) fn shown(&self, command: &str) -> String {
         if self.valgrind { format!("{UNDER} {command}") } else { command.to_owned() }
     }
 
-    /// Program and option.
+    /// The program and the option.
     pub(crate) fn name(&self) -> String {
         format!("{} {}", self.program(), self.option).trim_end().to_owned()
     }
@@ -168,7 +170,8 @@ fn others() -> Vec<Row> {
     ]
 }
 
-/// perftest's programs, and those of the options -a, -b, -e, -q and --use-srq that each of them offers.
+/// The programs of perftest, with those of the options -a, -b, -e, -q and --use-srq that each
+/// offers.
 const PERFTEST: [(&str, &str); 8] = [
     ("ib_send_lat", "aes"),
     ("ib_write_lat", "a"),
@@ -179,7 +182,7 @@ const PERFTEST: [(&str, &str); 8] = [
     ("ib_atomic_lat", "e"),
     ("ib_atomic_bw", "beq"),
 ];
-/// With -a they measure each power of two from 2 to 2^23.
+/// The number of sizes that -a measures: each power of two from 2 to 2^23.
 const SIZES: usize = 23;
 
 fn perftest() -> Vec<Row> {
@@ -193,7 +196,8 @@ fn perftest() -> Vec<Row> {
         for option in std::iter::once("").chain(offered) {
             let rounds = match option {
                 "-a" => 5,
-                // A sender that waits for events has to be told of one before its peer's credits, 170 messages each, are used up.
+                // A sender that waits for events must get one before its peer's credits, 170
+                // messages each, are used up.
                 "-e" if program.ends_with("bw") => 1000,
                 _ => 50,
             };
@@ -206,7 +210,8 @@ fn perftest() -> Vec<Row> {
     rows
 }
 
-/// libfabric leaves the interface `lo` out, and takes the address of another one of this machine.
+/// The program libfabric skips the interface `lo` and uses the address of another one of this
+/// machine.
 fn libfabric() -> Vec<Row> {
     ["-e msg", "-e rdm"]
         .into_iter()
@@ -222,8 +227,8 @@ fn libfabric() -> Vec<Row> {
         .collect()
 }
 
-/// fio's own engine for RDMA: files that lie in the server's memory. Its Sends need more receives than it posts by itself, which
-/// ends in an error with `rnr_retry` 0 on any hardware.
+/// The RDMA engine of fio, whose files lie in the server's memory. Its Sends need more receives
+/// than it posts, which ends in an error with `rnr_retry` 0 on any hardware.
 fn fio() -> Vec<Row> {
     ["--verb=write", "--verb=read"]
         .into_iter()
@@ -236,14 +241,16 @@ fn fio() -> Vec<Row> {
         .collect()
 }
 
-/// Any error that valgrind finds is exit code 99, on either side. What is open at the end is looked through (`left`).
+/// Any error that valgrind finds is exit code 99 on either side. `left` checks the open
+/// descriptors.
 pub(crate) const VALGRIND: &str = "valgrind -q --fair-sched=yes --error-exitcode=99 --suppressions=SUPPRESSIONS --num-callers=40 \
     --track-fds=yes";
 
-/// What stands for it in commands.
+/// The word in commands that stands for [`VALGRIND`].
 pub(crate) const UNDER: &str = "VALGRIND";
 
-/// perftest gives back neither its devices and their list nor its event channels, addresses and ids.
+/// The objects that perftest does not destroy: its devices and their list, event channels,
+/// addresses and ids.
 const PERFTEST_LEAVES: &[&str] = &[
     "ibv_open_device",
     "ibv_get_device_list",
