@@ -1,7 +1,9 @@
 /* The library that `sprat exec` preloads: it presents our devices below /sys/class/infiniband.
  *
- *   open, fopen   ─► a file in memory with the text            opendir  ─► a list of names for readdir
- *   stat, access  ─► the attributes of a sysfs file or directory   readlink ─► the target of a link
+ *   open, fopen   ─► a file in memory with the text
+ *   opendir       ─► a list of names for readdir
+ *   stat, access  ─► the attributes of a sysfs file or directory
+ *   readlink      ─► the target of a link
  *
  * libibverbs.so.1 returns the object at a path (`sprat_sysfs`); it is loaded when a program asks
  * for the first served path. All other paths go to the C library unchanged, at the cost of one
@@ -108,7 +110,8 @@ static int open_found(struct found *found, int flags) {
     int file = memfd_create("sprat-sysfs", flags & O_CLOEXEC ? MFD_CLOEXEC : 0);
     if (file < 0)
         return -1;
-    if (write(file, found->text, found->length) != (ssize_t)found->length || lseek(file, 0, SEEK_SET) != 0) {
+    if (write(file, found->text, found->length) != (ssize_t)found->length ||
+        lseek(file, 0, SEEK_SET) != 0) {
         close(file);
         return absent(ENOMEM);
     }
@@ -178,7 +181,8 @@ FORTIFIED(__openat64_2, openat64, (int at, const char *path, int flags), at, pat
             stream = behind(real, mode); \
         } else { \
             int writes = mode[0] != 'r' || strchr(mode, '+') != NULL; \
-            int file = open_found(found, (writes ? O_RDWR : O_RDONLY) | (strchr(mode, 'e') ? O_CLOEXEC : 0)); \
+            int file = open_found(found, (writes ? O_RDWR : O_RDONLY) | \
+                                             (strchr(mode, 'e') ? O_CLOEXEC : 0)); \
             stream = file < 0 ? NULL : fdopen(file, mode); \
         } \
         free(found); \
@@ -244,9 +248,12 @@ int __lxstat(int, const char *, struct stat *);
 int __xstat64(int, const char *, struct stat64 *);
 int __lxstat64(int, const char *, struct stat64 *);
 STAT(__xstat, stat, state, 1, (int version, const char *path, struct stat *to), version COMMA, NONE)
-STAT(__lxstat, stat, state, 0, (int version, const char *path, struct stat *to), version COMMA, NONE)
-STAT(__xstat64, stat64, state64, 1, (int version, const char *path, struct stat64 *to), version COMMA, NONE)
-STAT(__lxstat64, stat64, state64, 0, (int version, const char *path, struct stat64 *to), version COMMA, NONE)
+STAT(__lxstat, stat, state, 0, (int version, const char *path, struct stat *to), version COMMA,
+     NONE)
+STAT(__xstat64, stat64, state64, 1, (int version, const char *path, struct stat64 *to),
+     version COMMA, NONE)
+STAT(__lxstat64, stat64, state64, 0, (int version, const char *path, struct stat64 *to),
+     version COMMA, NONE)
 
 #define STATAT(name, type, fill) \
     SHOWN int name(int at, const char *path, struct type *to, int flags) { \
@@ -337,7 +344,8 @@ SHOWN ssize_t readlinkat(int at, const char *path, char *to, size_t room) {
 ssize_t __readlink_chk(const char *, char *, size_t, size_t);
 SHOWN ssize_t __readlink_chk(const char *path, char *to, size_t room, size_t whole) {
     BEHIND(__readlink_chk);
-    return is_served(path) && room <= whole ? readlink(path, to, room) : behind(path, to, room, whole);
+    return is_served(path) && room <= whole ? readlink(path, to, room)
+                                            : behind(path, to, room, whole);
 }
 
 /* The kernel resolves a path behind a link; any other served path without links and dots is its
@@ -438,7 +446,10 @@ static const char *next_name(struct folder *folder, unsigned char *kind, ino_t *
     char path[PATH_MAX + NAME_MAX];
     snprintf(path, sizeof(path), "%s/%s", folder->path, name);
     struct found *found = look(path);
-    *kind = !found ? DT_UNKNOWN : found->kind == 'd' ? DT_DIR : found->kind == 'l' ? DT_LNK : DT_REG;
+    *kind = !found               ? DT_UNKNOWN
+            : found->kind == 'd' ? DT_DIR
+            : found->kind == 'l' ? DT_LNK
+                                 : DT_REG;
     *number = number_of(path);
     free(found);
     return name;
@@ -525,7 +536,8 @@ SHOWN void seekdir(DIR *dir, long position) {
         while ((each = readdir(dir))) { \
             if (wanted && !wanted(each)) \
                 continue; \
-            struct type **more = realloc(all, (count + 1) * sizeof(*all)), *copy = malloc(sizeof(*copy)); \
+            struct type **more = realloc(all, (count + 1) * sizeof(*all)), \
+                        *copy = malloc(sizeof(*copy)); \
             if (more) \
                 all = more; \
             if (!more || !copy) { \

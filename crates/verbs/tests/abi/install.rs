@@ -4,11 +4,11 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::place::{Place, libraries, output, repository};
+use crate::support::{Staging, libraries, output, repository};
 
 fn install(prefix: &Path, destdir: &str) {
-    let place = Place::new(); // builds what is installed
-    assert!(place.sprat().exists() && libraries().exists());
+    let staging = Staging::new(); // builds what is installed
+    assert!(staging.sprat().exists() && libraries().exists());
     let mut command = Command::new("scripts/install");
     output(command.arg(prefix).arg("test").env("DESTDIR", destdir).current_dir(repository()));
 }

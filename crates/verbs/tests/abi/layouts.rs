@@ -12,7 +12,7 @@ use std::process::Command;
 use sprat_verbs::abi::LAYOUTS;
 use sprat_verbs::abi::layout::Layout;
 
-use crate::place::{output, repository};
+use crate::support::{output, repository};
 
 /// The C program that prints `size align` of each structure and `offset size` of its fields.
 fn program() -> String {

@@ -3,9 +3,9 @@
 
 mod install;
 mod layouts;
-#[path = "../place/mod.rs"]
-mod place;
 mod programs;
+#[path = "../support/mod.rs"]
+mod support;
 mod symbols;
 mod sysfs;
 

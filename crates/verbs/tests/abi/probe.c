@@ -9,7 +9,7 @@
 #include <string.h>
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
-#include "../place/should.h"
+#include "../support/should.h"
 
 static void questions(struct ibv_context *context) {
     struct ibv_device_attr attr;
@@ -19,13 +19,16 @@ static void questions(struct ibv_context *context) {
     union ibv_gid gid;
     __be16 key;
     SHOULD(ibv_query_device(context, &attr) == 0);
-    SHOULD(attr.phys_port_cnt == 1 && attr.max_qp_rd_atom > 0 && attr.max_sge > 0 && attr.max_cqe > 0);
+    SHOULD(attr.phys_port_cnt == 1 && attr.max_qp_rd_atom > 0 && attr.max_sge > 0 &&
+           attr.max_cqe > 0);
     SHOULD(ibv_query_device(context, NULL) == EINVAL);
     SHOULD(ibv_query_device(NULL, &attr) == EINVAL);
     SHOULD(ibv_query_device_ex(context, NULL, &more) == 0);
-    SHOULD(memcmp(&more.orig_attr, &attr, offsetof(struct ibv_device_attr, phys_port_cnt)) == 0 && more.phys_port_cnt_ex == 1);
+    SHOULD(memcmp(&more.orig_attr, &attr, offsetof(struct ibv_device_attr, phys_port_cnt)) == 0 &&
+           more.phys_port_cnt_ex == 1);
     SHOULD(ibv_query_port(context, 1, &port) == 0);
-    SHOULD(port.link_layer == IBV_LINK_LAYER_ETHERNET && port.gid_tbl_len > 0 && port.active_mtu >= IBV_MTU_256);
+    SHOULD(port.link_layer == IBV_LINK_LAYER_ETHERNET && port.gid_tbl_len > 0 &&
+           port.active_mtu >= IBV_MTU_256);
     SHOULD(ibv_query_port(context, 0, &port) == EINVAL);
     SHOULD(ibv_query_port(context, 2, &port) == EINVAL);
     SHOULD(ibv_query_gid(context, 1, 0, &gid) == 0);
@@ -62,7 +65,8 @@ static void refusals(struct ibv_context *context) {
 }
 
 static void names(void *library) {
-    SHOULD(dlvsym(library, "ibv_get_device_list", "IBVERBS_1.1") == dlsym(library, "ibv_get_device_list"));
+    SHOULD(dlvsym(library, "ibv_get_device_list", "IBVERBS_1.1") == dlsym(library, "ibv_get_device_"
+                                                                                   "list"));
     SHOULD(dlvsym(library, "ibv_reg_mr_iova2", "IBVERBS_1.8") != NULL);
     SHOULD(dlvsym(library, "ibv_reg_dmabuf_mr", "IBVERBS_1.12") != NULL);
     SHOULD(dlvsym(library, "ibv_query_gid_type", "IBVERBS_PRIVATE_34") != NULL);
@@ -77,11 +81,13 @@ int main(void) {
     SHOULD(list != NULL && count > 0 && list[count] == NULL);
     /* One device has one pointer. */
     SHOULD(again != NULL && again[0] == list[0]);
-    SHOULD(contexts != NULL && opened == count && contexts[opened] == NULL && contexts[0]->device == list[0]);
+    SHOULD(contexts != NULL && opened == count && contexts[opened] == NULL &&
+           contexts[0]->device == list[0]);
     for (int i = 0; i < count; i++) {
         struct ibv_context *context = ibv_open_device(list[i]);
         SHOULD(context != NULL && context->device == list[i]);
-        SHOULD(list[i]->transport_type == IBV_TRANSPORT_IWARP && list[i]->node_type == IBV_NODE_RNIC);
+        SHOULD(list[i]->transport_type == IBV_TRANSPORT_IWARP &&
+               list[i]->node_type == IBV_NODE_RNIC);
         SHOULD(strncmp(ibv_get_device_name(list[i]), "iw_", 3) == 0);
         SHOULD(ibv_get_device_guid(list[i]) != 0 && ibv_get_device_index(list[i]) > 0);
         questions(context);

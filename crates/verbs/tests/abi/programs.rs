@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::SYSTEM;
-use crate::place::{Place, libraries, output, own_uid};
+use crate::support::{Staging, libraries, output, own_uid};
 
 /// Programs of rdma-core and perftest that are linked with one or both libraries, some of them
 /// through libmlx5 and libefa.
@@ -34,8 +34,8 @@ fn value<'a>(text: &'a str, key: &str) -> &'a str {
 
 #[test]
 fn devices_are_seen_as_sprat_says() {
-    let place = Place::new();
-    let seen = output(place.nobody().args(["exec", "--", "ibv_devices"]));
+    let staging = Staging::new();
+    let seen = output(staging.nobody().args(["exec", "--", "ibv_devices"]));
     if own_uid() == 0 {
         assert!(
             seen.contains("CapEff:\t0000000000000000") && seen.contains("NoNewPrivs:\t1"),
@@ -43,7 +43,7 @@ fn devices_are_seen_as_sprat_says() {
         );
         assert!(!value(&seen, "Uid").starts_with('0'), "{seen}");
     }
-    let listed = output(place.nobody().args(["rdma", "devices"]));
+    let listed = output(staging.nobody().args(["rdma", "devices"]));
     let devices = listed.lines().filter(|line| line.trim_start().starts_with("iw_"));
     let devices: Vec<Vec<&str>> = devices.map(|line| line.split_whitespace().collect()).collect();
     assert!(devices.iter().any(|d| d[0] == "iw_lo"), "{listed}");
@@ -56,8 +56,8 @@ fn devices_are_seen_as_sprat_says() {
 
 #[test]
 fn loopback_is_a_card_that_speaks_iwarp() {
-    let place = Place::new();
-    let seen = output(place.nobody().args(["exec", "--", "ibv_devinfo", "-v", "-d", "iw_lo"]));
+    let staging = Staging::new();
+    let seen = output(staging.nobody().args(["exec", "--", "ibv_devinfo", "-v", "-d", "iw_lo"]));
     // Write past the harness, which captures the output of tests.
     let _ = std::io::stderr().write_all(seen.as_bytes());
     for (key, expected) in [
@@ -80,11 +80,11 @@ fn loopback_is_a_card_that_speaks_iwarp() {
 
 #[test]
 fn programs_load() {
-    let place = Place::new();
+    let staging = Staging::new();
     for program in PROGRAMS {
         let path = Path::new("/usr/bin").join(program);
         let loaded =
-            output(Command::new(place.sprat()).args(["exec", "--", "ldd", "-r"]).arg(path));
+            output(Command::new(staging.sprat()).args(["exec", "--", "ldd", "-r"]).arg(path));
         assert!(loaded.contains("verbs/libibverbs.so.1 ("), "{program}: {loaded}");
         assert!(
             !loaded.contains("undefined") && !loaded.contains("not found"),
@@ -125,32 +125,32 @@ fn numbers_are_called_what_debians_libraries_call_them() {
 
 #[test]
 fn exec_says_what_is_missing() {
-    let place = Place::new();
+    let staging = Staging::new();
     let run = |command: &mut Command| {
         let out = command.output().expect("sprat runs");
         (out.status.code(), String::from_utf8_lossy(&out.stderr).into_owned())
     };
     let (code, said) =
-        run(Command::new(place.sprat()).args(["exec", "--", "there-is-no-such-program"]));
+        run(Command::new(staging.sprat()).args(["exec", "--", "there-is-no-such-program"]));
     assert!(code == Some(1) && said.contains("there-is-no-such-program"), "{said}");
     assert_eq!(
-        run(Command::new(place.sprat()).args(["exec", "--", "sh", "-c", "exit 7"])).0,
+        run(Command::new(staging.sprat()).args(["exec", "--", "sh", "-c", "exit 7"])).0,
         Some(7)
     );
-    fs::remove_file(place.folder.path().join("verbs/librdmacm.so.1")).expect("it is ours");
-    let (code, said) = run(Command::new(place.sprat()).args(["exec", "true"]));
+    fs::remove_file(staging.folder.path().join("verbs/librdmacm.so.1")).expect("it is ours");
+    let (code, said) = run(Command::new(staging.sprat()).args(["exec", "true"]));
     assert!(code == Some(1) && said.contains("make verbs"), "{said}");
     let (code, said) =
-        run(Command::new(place.sprat()).args(["exec", "true"]).env("SPRAT_VERBS", "/nowhere"));
+        run(Command::new(staging.sprat()).args(["exec", "true"]).env("SPRAT_VERBS", "/nowhere"));
     assert!(code == Some(1) && said.contains("SPRAT_VERBS=/nowhere"), "{said}");
 }
 
 #[test]
 fn exec_allows_the_network_where_it_is_asked_to() {
-    let place = Place::new();
+    let staging = Staging::new();
     let show = ["--", "sh", "-c", "echo network=$SPRAT_INSECURE_NETWORK"];
     let run = |options: &[&str]| {
-        let mut command = Command::new(place.sprat());
+        let mut command = Command::new(staging.sprat());
         output(command.arg("exec").args(options).args(show).env_remove("SPRAT_INSECURE_NETWORK"))
     };
     assert_eq!(run(&[]), "network=\n");
@@ -160,11 +160,11 @@ fn exec_allows_the_network_where_it_is_asked_to() {
 /// A log has a line if it is enabled and none otherwise. The test does not check its text.
 #[test]
 fn a_log_is_kept_where_it_is_wanted() {
-    let place = Place::new();
+    let staging = Staging::new();
     let folder = tempfile::tempdir().expect("a folder can be made");
     let file = folder.path().join("log-%p");
     let run = |log: &str| {
-        let mut command = Command::new(place.sprat());
+        let mut command = Command::new(staging.sprat());
         let out = command
             .args(["exec", "--", "ibv_devinfo", "-d", "iw_lo"])
             .env("SPRAT_LOG", log)

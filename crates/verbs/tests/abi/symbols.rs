@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::SYSTEM;
-use crate::place::{LIBRARIES, libraries, output, repository};
+use crate::support::{LIBRARIES, libraries, output, repository};
 
 /// The symbols that a library defines, as `name@NODE`. Programs name the version, so the test does
 /// not check which one is the default.

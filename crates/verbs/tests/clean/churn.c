@@ -17,7 +17,7 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <rdma/rdma_cma.h>
-#include "../place/should.h"
+#include "../support/should.h"
 
 /* The fluctuation of allocators and threads. A leak of a byte for each connection exceeds it
  * within a minute. */
@@ -30,7 +30,8 @@ struct has {
 
 static void queue_pair(struct rdma_cm_id *id) {
     struct ibv_qp_init_attr attr = {
-        .cap = {.max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1}, .qp_type = IBV_QPT_RC};
+        .cap = {.max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1},
+        .qp_type = IBV_QPT_RC};
     MUST(rdma_create_qp(id, NULL, &attr) == 0);
 }
 
@@ -39,7 +40,8 @@ static struct rdma_cm_id *await(struct rdma_event_channel *channel, enum rdma_cm
     struct rdma_cm_id *id;
     MUST(rdma_get_cm_event(channel, &event) == 0);
     if (event->event != type) {
-        fprintf(stderr, "%s (%d) instead of %s\n", rdma_event_str(event->event), event->status, rdma_event_str(type));
+        fprintf(stderr, "%s (%d) instead of %s\n", rdma_event_str(event->event), event->status,
+                rdma_event_str(type));
         exit(1);
     }
     id = event->id;
@@ -92,8 +94,10 @@ static struct sockaddr_in server_at = {.sin_family = AF_INET};
 
 static void ask(const char *data) {
     struct rdma_cm_id *id;
-    struct rdma_conn_param param = {
-        .responder_resources = 1, .initiator_depth = 1, .private_data = data, .private_data_len = data ? strlen(data) : 0};
+    struct rdma_conn_param param = {.responder_resources = 1,
+                                    .initiator_depth = 1,
+                                    .private_data = data,
+                                    .private_data_len = data ? strlen(data) : 0};
     MUST(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0);
     MUST(rdma_resolve_addr(id, NULL, (struct sockaddr *)&server_at, 2000) == 0);
     await(channel, RDMA_CM_EVENT_ADDR_RESOLVED);
@@ -154,11 +158,13 @@ static double seconds(void) {
 }
 
 static void show(const char *side, struct has now) {
-    printf("  %s: %ld descriptors, %ld threads, %ld KB", side, now.descriptors, now.threads, now.kilobytes);
+    printf("  %s: %ld descriptors, %ld threads, %ld KB", side, now.descriptors, now.threads,
+           now.kilobytes);
 }
 
 static int left(const char *side, struct has before, struct has after) {
-    int more = after.descriptors > before.descriptors || after.threads > before.threads || after.kilobytes > before.kilobytes + KILOBYTES;
+    int more = after.descriptors > before.descriptors || after.threads > before.threads ||
+               after.kilobytes > before.kilobytes + KILOBYTES;
     show(side, before);
     show("at the end", after);
     puts(more ? ": something is left behind" : "");
@@ -181,7 +187,8 @@ int main(int argc, char **argv) {
         return serve(pipes[1]);
     }
     close(pipes[1]);
-    MUST(read(pipes[0], &server_at.sin_port, sizeof(server_at.sin_port)) == sizeof(server_at.sin_port));
+    MUST(read(pipes[0], &server_at.sin_port, sizeof(server_at.sin_port)) ==
+         sizeof(server_at.sin_port));
     server_at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     MUST((channel = rdma_create_event_channel()));
     /* Create what the process creates once and keeps. */

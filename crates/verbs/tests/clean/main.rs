@@ -10,21 +10,21 @@
 //! | unmapped or read-only memory, wrong flags at registration | `registering` of memory/memory.c |
 //! | memory that goes after registration | `gone`, `while` of memory/memory.c |
 //! | a request without the right, of another domain, of a bad size | `keys`, `own`, `atomics`; path/path.c |
-//! | queues that are full | `overfull`; `refused_requests`, `overflow` of path/path.c |
-//! | objects in use | `busy`; path/path.c; windows in memory/memory.c |
+//! | queues that are full | `overfull`; `refused_requests` of path/path.c, `overflow` of path/events.c |
+//! | objects in use | `busy`; path/path.c; windows in memory/windows.c |
 //! | peers that vanish | `killed`; `vanished` of cm/misuse.c |
 //! | no descriptor left | `exhausted`, `asked`; `exhausted` of cm/misuse.c |
 //! | fork between create and destroy | `forked`; `fork` of memory/memory.c, `no_calls` of path/path.c, `forked` of cm/misuse.c |
 //! | dlopen and dlclose | unload.c |
 
-#[path = "../place/mod.rs"]
+#[path = "../support/mod.rs"]
 #[allow(dead_code, reason = "each test program uses what it needs of it")]
-mod place;
+mod support;
 
 use std::path::Path;
 use std::process::Command;
 
-use place::{libraries, output};
+use support::{libraries, output};
 
 /// The output of a program of this directory on our libraries. It is linked with Debian's, unless
 /// it loads ours itself.
@@ -50,7 +50,7 @@ fn connections_of_two_processes_come_and_go_and_leave_nothing_behind() {
 
 #[test]
 fn all_that_was_made_is_gone_once_it_was_given_back() {
-    assert_eq!(run("left.c", &BOTH, &[]), FINE);
+    assert_eq!(run("leaks.c", &BOTH, &[]), FINE);
 }
 
 #[test]
@@ -60,5 +60,5 @@ fn libraries_are_loaded_and_given_back_again_and_again() {
 
 #[test]
 fn misuse_is_an_errno_or_an_event() {
-    assert_eq!(run("bad.c", &BOTH, &[]), FINE);
+    assert_eq!(run("misuse.c", &BOTH, &[]), FINE);
 }

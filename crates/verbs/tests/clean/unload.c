@@ -12,8 +12,8 @@
 #include <sys/wait.h>
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
-#include "../place/should.h"
-#include "../place/entries.h"
+#include "../support/should.h"
+#include "../support/entries.h"
 
 /* Loads both libraries in either order. */
 struct loaded {
@@ -31,7 +31,8 @@ static struct loaded load(int cm_first) {
 }
 
 static void unload(struct loaded all, int cm_first) {
-    MUST(dlclose(cm_first ? all.cm : all.verbs) == 0 && dlclose(cm_first ? all.verbs : all.cm) == 0);
+    MUST(dlclose(cm_first ? all.cm : all.verbs) == 0 &&
+         dlclose(cm_first ? all.verbs : all.cm) == 0);
 }
 
 /* A function of a library, with the type that its header declares. */
@@ -60,15 +61,21 @@ static void objects(struct loaded all) {
     MUST(pd && mr && channel);
     struct ibv_cq *cq = VERBS(ibv_create_cq)(context, 4, NULL, channel, 0);
     MUST(cq);
-    struct ibv_qp_init_attr init = {.send_cq = cq, .recv_cq = cq, .cap = {.max_send_wr = 1, .max_recv_wr = 1}, .qp_type = IBV_QPT_RC};
+    struct ibv_qp_init_attr init = {.send_cq = cq,
+                                    .recv_cq = cq,
+                                    .cap = {.max_send_wr = 1, .max_recv_wr = 1},
+                                    .qp_type = IBV_QPT_RC};
     struct ibv_qp *qp = VERBS(ibv_create_qp)(pd, &init);
     struct ibv_wc wc;
     MUST(qp && ibv_poll_cq(cq, 1, &wc) == 0);
-    MUST(VERBS(ibv_destroy_qp)(qp) == 0 && VERBS(ibv_destroy_cq)(cq) == 0 && VERBS(ibv_destroy_comp_channel)(channel) == 0);
-    MUST(VERBS(ibv_dereg_mr)(mr) == 0 && VERBS(ibv_dealloc_pd)(pd) == 0 && VERBS(ibv_close_device)(context) == 0);
+    MUST(VERBS(ibv_destroy_qp)(qp) == 0 && VERBS(ibv_destroy_cq)(cq) == 0 &&
+         VERBS(ibv_destroy_comp_channel)(channel) == 0);
+    MUST(VERBS(ibv_dereg_mr)(mr) == 0 && VERBS(ibv_dealloc_pd)(pd) == 0 &&
+         VERBS(ibv_close_device)(context) == 0);
 }
 
-static struct rdma_cm_id *next(struct loaded all, struct rdma_event_channel *channel, enum rdma_cm_event_type type) {
+static struct rdma_cm_id *next(struct loaded all, struct rdma_event_channel *channel,
+                               enum rdma_cm_event_type type) {
     struct rdma_cm_event *event;
     MUST(CM(rdma_get_cm_event)(channel, &event) == 0);
     MUST(event->event == type);
@@ -78,18 +85,22 @@ static struct rdma_cm_id *next(struct loaded all, struct rdma_event_channel *cha
 }
 
 static void queue_pair(struct loaded all, struct rdma_cm_id *id) {
-    struct ibv_qp_init_attr init = {.cap = {.max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1}, .qp_type = IBV_QPT_RC};
+    struct ibv_qp_init_attr init = {
+        .cap = {.max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1},
+        .qp_type = IBV_QPT_RC};
     MUST(CM(rdma_create_qp)(id, NULL, &init) == 0);
 }
 
 /* Establishes and ends a connection. */
 static void connection(struct loaded all) {
-    struct rdma_event_channel *here = CM(rdma_create_event_channel)(), *there = CM(rdma_create_event_channel)();
+    struct rdma_event_channel *here = CM(rdma_create_event_channel)(),
+                              *there = CM(rdma_create_event_channel)();
     struct rdma_cm_id *listener, *client, *server;
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     struct rdma_conn_param param = {0};
     MUST(here && there && CM(rdma_create_id)(here, &listener, NULL, RDMA_PS_TCP) == 0);
-    MUST(CM(rdma_bind_addr)(listener, (struct sockaddr *)&at) == 0 && CM(rdma_listen)(listener, 1) == 0);
+    MUST(CM(rdma_bind_addr)(listener, (struct sockaddr *)&at) == 0 &&
+         CM(rdma_listen)(listener, 1) == 0);
     at.sin_port = CM(rdma_get_src_port)(listener);
     MUST(CM(rdma_create_id)(there, &client, NULL, RDMA_PS_TCP) == 0);
     MUST(CM(rdma_resolve_addr)(client, NULL, (struct sockaddr *)&at, 1000) == 0);
@@ -108,7 +119,8 @@ static void connection(struct loaded all) {
     next(all, there, RDMA_CM_EVENT_DISCONNECTED);
     CM(rdma_destroy_qp)(client);
     CM(rdma_destroy_qp)(server);
-    MUST(CM(rdma_destroy_id)(client) == 0 && CM(rdma_destroy_id)(server) == 0 && CM(rdma_destroy_id)(listener) == 0);
+    MUST(CM(rdma_destroy_id)(client) == 0 && CM(rdma_destroy_id)(server) == 0 &&
+         CM(rdma_destroy_id)(listener) == 0);
     CM(rdma_destroy_event_channel)(here);
     CM(rdma_destroy_event_channel)(there);
 }

@@ -4,7 +4,7 @@
 #include <arpa/inet.h>
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
-#include "../place/should.h"
+#include "../support/should.h"
 
 static struct ibv_context *device(void) {
     struct ibv_device **list = ibv_get_device_list(NULL);
@@ -43,22 +43,26 @@ static void queues(struct ibv_context *context, const struct ibv_device_attr *mo
     NONE(ibv_create_cq(context, 0, NULL, NULL, 0), EINVAL);
     NONE(ibv_create_cq(context, -1, NULL, NULL, 0), EINVAL);
     NONE(ibv_create_cq(context, 1, NULL, NULL, context->num_comp_vectors), EINVAL);
-    MANY(struct ibv_cq, most->max_cq, ibv_create_cq(context, 1, NULL, NULL, 0), ibv_destroy_cq, ENOMEM);
+    MANY(struct ibv_cq, most->max_cq, ibv_create_cq(context, 1, NULL, NULL, 0), ibv_destroy_cq,
+         ENOMEM);
 }
 
 static void shared(struct ibv_pd *pd, const struct ibv_device_attr *most) {
-    struct ibv_srq_init_attr init = {.attr = {.max_wr = most->max_srq_wr, .max_sge = most->max_srq_sge}};
+    struct ibv_srq_init_attr init = {
+        .attr = {.max_wr = most->max_srq_wr, .max_sge = most->max_srq_sge}};
     struct ibv_srq *srq = ibv_create_srq(pd, &init);
     struct ibv_srq_attr attr;
     SHOULD(srq != NULL && ibv_query_srq(srq, &attr) == 0);
-    SHOULD(attr.max_wr == (uint32_t)most->max_srq_wr && attr.max_sge == (uint32_t)most->max_srq_sge && attr.srq_limit == 0);
+    SHOULD(attr.max_wr == (uint32_t)most->max_srq_wr &&
+           attr.max_sge == (uint32_t)most->max_srq_sge && attr.srq_limit == 0);
     attr.srq_limit = most->max_srq_wr;
     SHOULD(ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT) == 0);
     attr.srq_limit = most->max_srq_wr + 1;
     SHOULD(ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT) == EINVAL);
     SHOULD(ibv_modify_srq(srq, &attr, 1 << 5) == EINVAL);
     /* The device does not report this capability. */
-    SHOULD(!(most->device_cap_flags & IBV_DEVICE_SRQ_RESIZE) && ibv_modify_srq(srq, &attr, IBV_SRQ_MAX_WR) == EOPNOTSUPP);
+    SHOULD(!(most->device_cap_flags & IBV_DEVICE_SRQ_RESIZE) &&
+           ibv_modify_srq(srq, &attr, IBV_SRQ_MAX_WR) == EOPNOTSUPP);
     SHOULD(ibv_destroy_srq(srq) == 0);
     init.attr.max_wr++;
     NONE(ibv_create_srq(pd, &init), EINVAL);
@@ -70,18 +74,22 @@ static void shared(struct ibv_pd *pd, const struct ibv_device_attr *most) {
     MANY(struct ibv_srq, most->max_srq, ibv_create_srq(pd, &init), ibv_destroy_srq, ENOMEM);
 }
 
-static void pairs(struct ibv_context *context, struct ibv_pd *pd, const struct ibv_device_attr *most) {
+static void pairs(struct ibv_context *context, struct ibv_pd *pd,
+                  const struct ibv_device_attr *most) {
     struct ibv_cq *cq = ibv_create_cq(context, 1, NULL, NULL, 0);
-    struct ibv_qp_init_attr init = {.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC}, plain = init;
+    struct ibv_qp_init_attr init = {.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC},
+                            plain = init;
     MUST(cq != NULL);
-    init.cap = (struct ibv_qp_cap){most->max_qp_wr, most->max_qp_wr, most->max_sge, most->max_sge, 0};
+    init.cap =
+        (struct ibv_qp_cap){most->max_qp_wr, most->max_qp_wr, most->max_sge, most->max_sge, 0};
     struct ibv_qp *qp = ibv_create_qp(pd, &init);
     const struct ibv_qp_cap cap = init.cap;
     SHOULD(qp != NULL && ibv_destroy_qp(qp) == 0);
-    SHOULD(cap.max_send_wr >= (uint32_t)most->max_qp_wr && cap.max_send_sge == (uint32_t)most->max_sge);
+    SHOULD(cap.max_send_wr >= (uint32_t)most->max_qp_wr &&
+           cap.max_send_sge == (uint32_t)most->max_sge);
     for (int which = 0; which < 5; which++) {
-        uint32_t *caps[5] = {&init.cap.max_send_wr, &init.cap.max_recv_wr, &init.cap.max_send_sge, &init.cap.max_recv_sge,
-                             &init.cap.max_inline_data};
+        uint32_t *caps[5] = {&init.cap.max_send_wr, &init.cap.max_recv_wr, &init.cap.max_send_sge,
+                             &init.cap.max_recv_sge, &init.cap.max_inline_data};
         init.cap = cap;
         ++*caps[which];
         NONE(ibv_create_qp(pd, &init), EINVAL);
@@ -93,19 +101,24 @@ static void pairs(struct ibv_context *context, struct ibv_pd *pd, const struct i
 /* The depths of Reads that rdma_connect accepts. */
 static void depths(const struct ibv_device_attr *most) {
     struct rdma_event_channel *channel = rdma_create_event_channel();
-    struct sockaddr_in nobody = {.sin_family = AF_INET, .sin_port = htons(1), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    struct ibv_qp_init_attr init = {.cap = {.max_send_wr = 1, .max_recv_wr = 1}, .qp_type = IBV_QPT_RC};
+    struct sockaddr_in nobody = {
+        .sin_family = AF_INET, .sin_port = htons(1), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct ibv_qp_init_attr init = {.cap = {.max_send_wr = 1, .max_recv_wr = 1},
+                                    .qp_type = IBV_QPT_RC};
     struct rdma_conn_param param = {.responder_resources = most->max_qp_rd_atom + 1};
     struct rdma_cm_event *event;
     struct rdma_cm_id *id;
     MUST(channel && rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0);
-    MUST(rdma_resolve_addr(id, NULL, (struct sockaddr *)&nobody, 1) == 0 && rdma_get_cm_event(channel, &event) == 0);
-    MUST(rdma_ack_cm_event(event) == 0 && rdma_resolve_route(id, 1) == 0 && rdma_get_cm_event(channel, &event) == 0);
+    MUST(rdma_resolve_addr(id, NULL, (struct sockaddr *)&nobody, 1) == 0 &&
+         rdma_get_cm_event(channel, &event) == 0);
+    MUST(rdma_ack_cm_event(event) == 0 && rdma_resolve_route(id, 1) == 0 &&
+         rdma_get_cm_event(channel, &event) == 0);
     MUST(rdma_ack_cm_event(event) == 0 && rdma_create_qp(id, NULL, &init) == 0);
     FAILS(rdma_connect(id, &param), EINVAL);
     param = (struct rdma_conn_param){.initiator_depth = most->max_qp_init_rd_atom + 1};
     FAILS(rdma_connect(id, &param), EINVAL);
-    param = (struct rdma_conn_param){.responder_resources = most->max_qp_rd_atom, .initiator_depth = most->max_qp_init_rd_atom};
+    param = (struct rdma_conn_param){.responder_resources = most->max_qp_rd_atom,
+                                     .initiator_depth = most->max_qp_init_rd_atom};
     SHOULD(rdma_connect(id, &param) == 0);
     rdma_destroy_qp(id);
     SHOULD(rdma_destroy_id(id) == 0);

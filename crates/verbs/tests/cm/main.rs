@@ -1,14 +1,14 @@
 //! rdma_cm as C sees it: programs of ours that use and misuse it.
 
-#[path = "../place/mod.rs"]
+#[path = "../support/mod.rs"]
 #[allow(dead_code, reason = "each test program uses what it needs of it")]
-mod place;
+mod support;
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use place::{libraries, output};
+use support::{libraries, output};
 
 /// The output of a program of this directory on our libraries.
 fn run(source: &str) -> String {
@@ -33,6 +33,7 @@ fn logged(source: &str, log: &str) -> String {
 #[test]
 fn misuse_has_the_errno_of_rdma_core() {
     assert_eq!(run("misuse.c"), "all as it should be\n");
+    assert_eq!(run("endpoints.c"), "all as it should be\n");
 }
 
 /// The program prints a line for each failed check, and the log shows the outcome of each
@@ -41,7 +42,7 @@ fn misuse_has_the_errno_of_rdma_core() {
 fn peers_may_talk_nonsense_and_vanish() {
     let folder = tempfile::tempdir().expect("a folder can be made");
     let file = folder.path().join("log");
-    assert_eq!(logged("strangers.c", &format!("info,{}", file.display())), "all as it should be\n");
+    assert_eq!(logged("bad_peers.c", &format!("info,{}", file.display())), "all as it should be\n");
     let log = fs::read_to_string(file).expect("there was something to tell");
     for told in [
         "info: listens at 127.0.0.1:",

@@ -1,14 +1,15 @@
-//! The data path as C programs use it: `path.c` prints whatever fails, `placed.c` counts
+//! The data path as C programs use it: `path.c` and `events.c` print whatever
+//! fails, `placed.c` counts
 //! completions that arrive too early.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-#[path = "../place/mod.rs"]
+#[path = "../support/mod.rs"]
 #[allow(dead_code, reason = "each test program uses what it needs of it")]
-mod place;
+mod support;
 
-use place::{libraries, output};
+use support::{libraries, output};
 
 /// Builds a program of this directory into `folder`, to run on our libraries.
 fn program(folder: &Path, name: &str) -> Command {
@@ -27,7 +28,9 @@ fn program(folder: &Path, name: &str) -> Command {
 #[test]
 fn c_programs_post_poll_wait_and_fail_as_on_hardware() {
     let folder = tempfile::tempdir().expect("a folder can be made");
-    assert_eq!(output(&mut program(folder.path(), "path")), "all as it should be\n");
+    for name in ["path", "events"] {
+        assert_eq!(output(&mut program(folder.path(), name)), "all as it should be\n", "{name}");
+    }
 }
 
 /// A program that reads no asynchronous events used to have no line in its log about the end of its
@@ -37,7 +40,7 @@ fn an_error_that_ends_a_connection_is_logged_by_both_ends() {
     let folder = tempfile::tempdir().expect("a folder can be made");
     let log = folder.path().join("log");
     output(
-        program(folder.path(), "path")
+        program(folder.path(), "events")
             .arg("refused_silently")
             .env("SPRAT_LOG", format!("error,{}", log.display())),
     );

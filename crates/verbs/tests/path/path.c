@@ -1,11 +1,10 @@
-/* The data path as C programs use it: posting, polling, events, shared queues, misuse, and
- * progress without calls. */
+/* The data path as C programs use it: posting, misuse, states, and progress without calls. */
 #include "path.h"
 
 static void every_operation(void) {
     struct side s[2];
     struct ibv_wc wc;
-    connected(s, (struct wish){0});
+    connect_sides(s, (struct options){0});
     struct side *a = &s[0], *b = &s[1];
     uint32_t key = b->mr->rkey;
     uint64_t to = (uintptr_t)b->memory;
@@ -14,70 +13,125 @@ static void every_operation(void) {
         a->memory[i] = (uint8_t)(i + 1);
 
     SHOULD(receive(b, 1, 4096, 200) == 0);
-    wc = posted(a, (struct ibv_send_wr){.wr_id = 2, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED});
-    SHOULD(wc.wr_id == 2 && wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_SEND && wc.qp_num == a->qp->qp_num);
-    wc = done(b);
-    SHOULD(wc.wr_id == 1 && wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_RECV && wc.byte_len == 100 && wc.wc_flags == 0);
+    wc = post_and_wait(a, (struct ibv_send_wr){.wr_id = 2,
+                                        .sg_list = &sge,
+                                        .num_sge = 1,
+                                        .opcode = IBV_WR_SEND,
+                                        .send_flags = IBV_SEND_SIGNALED});
+    SHOULD(wc.wr_id == 2 && wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_SEND &&
+           wc.qp_num == a->qp->qp_num);
+    wc = next_completion(b);
+    SHOULD(wc.wr_id == 1 && wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_RECV &&
+           wc.byte_len == 100 && wc.wc_flags == 0);
     SHOULD(wc.qp_num == b->qp->qp_num && memcmp(b->memory + 4096, a->memory, 100) == 0);
 
-    wc = posted(a, (struct ibv_send_wr){.wr_id = 3, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
-        .send_flags = IBV_SEND_SIGNALED, .wr.rdma = {to + 9000, key}});
+    wc = post_and_wait(a, (struct ibv_send_wr){.wr_id = 3,
+                                        .sg_list = &sge,
+                                        .num_sge = 1,
+                                        .opcode = IBV_WR_RDMA_WRITE,
+                                        .send_flags = IBV_SEND_SIGNALED,
+                                        .wr.rdma = {to + 9000, key}});
     SHOULD(wc.wr_id == 3 && wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_RDMA_WRITE);
 
     SHOULD(receive(b, 4, 0, 0) == 0);
-    wc = posted(a, (struct ibv_send_wr){.wr_id = 5, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE_WITH_IMM,
-        .send_flags = IBV_SEND_SIGNALED | IBV_SEND_SOLICITED, .imm_data = htonl(0x12345678), .wr.rdma = {to + 10000, key}});
+    wc = post_and_wait(a, (struct ibv_send_wr){.wr_id = 5,
+                                        .sg_list = &sge,
+                                        .num_sge = 1,
+                                        .opcode = IBV_WR_RDMA_WRITE_WITH_IMM,
+                                        .send_flags = IBV_SEND_SIGNALED | IBV_SEND_SOLICITED,
+                                        .imm_data = htonl(0x12345678),
+                                        .wr.rdma = {to + 10000, key}});
     SHOULD(wc.wr_id == 5 && wc.opcode == IBV_WC_RDMA_WRITE);
-    wc = done(b);
-    SHOULD(wc.wr_id == 4 && wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM && wc.wc_flags == IBV_WC_WITH_IMM && wc.byte_len == 100);
+    wc = next_completion(b);
+    SHOULD(wc.wr_id == 4 && wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM &&
+           wc.wc_flags == IBV_WC_WITH_IMM && wc.byte_len == 100);
     SHOULD(wc.imm_data == htonl(0x12345678) && memcmp(b->memory + 10000, a->memory, 100) == 0);
     SHOULD(memcmp(b->memory + 9000, a->memory, 100) == 0);
 
     struct ibv_sge sink = piece(a, 20000, 100);
-    wc = posted(a, (struct ibv_send_wr){.wr_id = 6, .sg_list = &sink, .num_sge = 1, .opcode = IBV_WR_RDMA_READ,
-        .send_flags = IBV_SEND_SIGNALED, .wr.rdma = {to + 9000, key}});
-    SHOULD(wc.wr_id == 6 && wc.opcode == IBV_WC_RDMA_READ && wc.byte_len == 100 && wc.status == IBV_WC_SUCCESS);
+    wc = post_and_wait(a, (struct ibv_send_wr){.wr_id = 6,
+                                        .sg_list = &sink,
+                                        .num_sge = 1,
+                                        .opcode = IBV_WR_RDMA_READ,
+                                        .send_flags = IBV_SEND_SIGNALED,
+                                        .wr.rdma = {to + 9000, key}});
+    SHOULD(wc.wr_id == 6 && wc.opcode == IBV_WC_RDMA_READ && wc.byte_len == 100 &&
+           wc.status == IBV_WC_SUCCESS);
     SHOULD(memcmp(a->memory + 20000, a->memory, 100) == 0);
 
     *(uint64_t *)(b->memory + 64) = 40;
-    wc = posted(a, (struct ibv_send_wr){.wr_id = 7, .sg_list = &word, .num_sge = 1, .opcode = IBV_WR_ATOMIC_FETCH_AND_ADD,
-        .send_flags = IBV_SEND_SIGNALED, .wr.atomic = {.remote_addr = to + 64, .compare_add = 2, .rkey = key}});
+    wc = post_and_wait(a, (struct ibv_send_wr){
+                       .wr_id = 7,
+                       .sg_list = &word,
+                       .num_sge = 1,
+                       .opcode = IBV_WR_ATOMIC_FETCH_AND_ADD,
+                       .send_flags = IBV_SEND_SIGNALED,
+                       .wr.atomic = {.remote_addr = to + 64, .compare_add = 2, .rkey = key}});
     SHOULD(wc.opcode == IBV_WC_FETCH_ADD && wc.status == IBV_WC_SUCCESS && wc.byte_len == 8);
     SHOULD(*(uint64_t *)(a->memory + 8192) == 40 && *(uint64_t *)(b->memory + 64) == 42);
-    wc = posted(a, (struct ibv_send_wr){.wr_id = 8, .sg_list = &word, .num_sge = 1, .opcode = IBV_WR_ATOMIC_CMP_AND_SWP,
-        .send_flags = IBV_SEND_SIGNALED, .wr.atomic = {.remote_addr = to + 64, .compare_add = 42, .swap = 7, .rkey = key}});
-    SHOULD(wc.opcode == IBV_WC_COMP_SWAP && *(uint64_t *)(a->memory + 8192) == 42 && *(uint64_t *)(b->memory + 64) == 7);
+    wc = post_and_wait(
+        a, (struct ibv_send_wr){
+               .wr_id = 8,
+               .sg_list = &word,
+               .num_sge = 1,
+               .opcode = IBV_WR_ATOMIC_CMP_AND_SWP,
+               .send_flags = IBV_SEND_SIGNALED,
+               .wr.atomic = {.remote_addr = to + 64, .compare_add = 42, .swap = 7, .rkey = key}});
+    SHOULD(wc.opcode == IBV_WC_COMP_SWAP && *(uint64_t *)(a->memory + 8192) == 42 &&
+           *(uint64_t *)(b->memory + 64) == 7);
 
     /* Inline data needs no region and may have two pieces. A request without a completion is
      * done when the next one completes. */
     uint8_t own[2][8] = {"inline!", "inlines"};
     struct ibv_sge pieces[2] = {{(uintptr_t)own[0], 7, 0}, {(uintptr_t)own[1], 7, 0}};
-    struct ibv_send_wr second = {.wr_id = 10, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED | IBV_SEND_FENCE,
-        .wr.rdma = {to, key}};
-    struct ibv_send_wr first = {.wr_id = 9, .next = &second, .sg_list = pieces, .num_sge = 2, .opcode = IBV_WR_RDMA_WRITE,
-        .send_flags = IBV_SEND_INLINE, .wr.rdma = {to + 30000, key}};
-    wc = posted(a, first);
+    struct ibv_send_wr second = {.wr_id = 10,
+                                 .opcode = IBV_WR_RDMA_WRITE,
+                                 .send_flags = IBV_SEND_SIGNALED | IBV_SEND_FENCE,
+                                 .wr.rdma = {to, key}};
+    struct ibv_send_wr first = {.wr_id = 9,
+                                .next = &second,
+                                .sg_list = pieces,
+                                .num_sge = 2,
+                                .opcode = IBV_WR_RDMA_WRITE,
+                                .send_flags = IBV_SEND_INLINE,
+                                .wr.rdma = {to + 30000, key}};
+    wc = post_and_wait(a, first);
     SHOULD(wc.wr_id == 10);
     sink = piece(a, 20000, 14);
-    wc = posted(a, (struct ibv_send_wr){.wr_id = 11, .sg_list = &sink, .num_sge = 1, .opcode = IBV_WR_RDMA_READ,
-        .send_flags = IBV_SEND_SIGNALED, .wr.rdma = {to + 30000, key}});
+    wc = post_and_wait(a, (struct ibv_send_wr){.wr_id = 11,
+                                        .sg_list = &sink,
+                                        .num_sge = 1,
+                                        .opcode = IBV_WR_RDMA_READ,
+                                        .send_flags = IBV_SEND_SIGNALED,
+                                        .wr.rdma = {to + 30000, key}});
     SHOULD(memcmp(a->memory + 20000, "inline!inlines", 14) == 0);
 
     /* A window of the peer: bound, used, and invalidated by a Send. */
     struct ibv_mw *window = ibv_alloc_mw(b->pd, IBV_MW_TYPE_2);
     SHOULD(window != NULL);
     uint32_t open = ibv_inc_rkey(window->rkey);
-    wc = posted(b, (struct ibv_send_wr){.wr_id = 12, .opcode = IBV_WR_BIND_MW, .send_flags = IBV_SEND_SIGNALED,
-        .bind_mw = {window, open, {b->mr, to + 500, 50, IBV_ACCESS_REMOTE_WRITE}}});
+    wc = post_and_wait(b, (struct ibv_send_wr){
+                       .wr_id = 12,
+                       .opcode = IBV_WR_BIND_MW,
+                       .send_flags = IBV_SEND_SIGNALED,
+                       .bind_mw = {window, open, {b->mr, to + 500, 50, IBV_ACCESS_REMOTE_WRITE}}});
     SHOULD(wc.opcode == IBV_WC_BIND_MW && wc.status == IBV_WC_SUCCESS);
     sge = piece(a, 0, 50);
     SHOULD(receive(b, 13, 4096, 200) == 0);
-    posted(a, (struct ibv_send_wr){.wr_id = 14, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
-        .send_flags = IBV_SEND_SIGNALED, .wr.rdma = {to + 500, open}});
-    wc = posted(a, (struct ibv_send_wr){.wr_id = 15, .opcode = IBV_WR_SEND_WITH_INV, .send_flags = IBV_SEND_SIGNALED, .invalidate_rkey = open});
+    post_and_wait(a, (struct ibv_send_wr){.wr_id = 14,
+                                   .sg_list = &sge,
+                                   .num_sge = 1,
+                                   .opcode = IBV_WR_RDMA_WRITE,
+                                   .send_flags = IBV_SEND_SIGNALED,
+                                   .wr.rdma = {to + 500, open}});
+    wc = post_and_wait(a, (struct ibv_send_wr){.wr_id = 15,
+                                        .opcode = IBV_WR_SEND_WITH_INV,
+                                        .send_flags = IBV_SEND_SIGNALED,
+                                        .invalidate_rkey = open});
     SHOULD(wc.wr_id == 15 && wc.opcode == IBV_WC_SEND);
-    wc = done(b);
-    SHOULD(wc.wr_id == 13 && wc.wc_flags == IBV_WC_WITH_INV && wc.invalidated_rkey == open && wc.byte_len == 0);
+    wc = next_completion(b);
+    SHOULD(wc.wr_id == 13 && wc.wc_flags == IBV_WC_WITH_INV && wc.invalidated_rkey == open &&
+           wc.byte_len == 0);
     SHOULD(memcmp(b->memory + 500, a->memory, 50) == 0);
     SHOULD(ibv_dealloc_mw(window) == 0);
     finish(s);
@@ -85,17 +139,27 @@ static void every_operation(void) {
 
 static void refused_requests(void) {
     struct side s[2];
-    connected(s, (struct wish){0});
+    connect_sides(s, (struct options){0});
     struct side *a = &s[0], *b = &s[1];
     struct ibv_sge list[9], two = piece(a, 0, 4);
     for (int i = 0; i < 9; i++)
         list[i] = two;
-    struct ibv_send_wr last = {.wr_id = 3, .sg_list = list, .num_sge = 3, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED}, *bad = NULL;
-    struct ibv_send_wr first = {.wr_id = 2, .next = &last, .sg_list = list, .num_sge = 2, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED};
+    struct ibv_send_wr last = {.wr_id = 3,
+                               .sg_list = list,
+                               .num_sge = 3,
+                               .opcode = IBV_WR_SEND,
+                               .send_flags = IBV_SEND_SIGNALED},
+                       *bad = NULL;
+    struct ibv_send_wr first = {.wr_id = 2,
+                                .next = &last,
+                                .sg_list = list,
+                                .num_sge = 2,
+                                .opcode = IBV_WR_SEND,
+                                .send_flags = IBV_SEND_SIGNALED};
     SHOULD(receive(b, 1, 0, 100) == 0);
     /* The first request is posted; the second one fails and is returned. */
     SHOULD(ibv_post_send(a->qp, &first, &bad) == EINVAL && bad == &last);
-    SHOULD(done(a).wr_id == 2 && done(b).byte_len == 8);
+    SHOULD(next_completion(a).wr_id == 2 && next_completion(b).byte_len == 8);
     last.num_sge = 9;
     SHOULD(ibv_post_send(a->qp, &last, &bad) == EINVAL && bad == &last);
     last.num_sge = -1;
@@ -116,7 +180,8 @@ static void refused_requests(void) {
     last.num_sge = 2;
     SHOULD(ibv_post_send(a->qp, &last, &bad) == EINVAL);
     list[0].length = 5000;
-    last = (struct ibv_send_wr){.sg_list = list, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_INLINE};
+    last = (struct ibv_send_wr){
+        .sg_list = list, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_INLINE};
     SHOULD(ibv_post_send(a->qp, &last, &bad) == EINVAL);
     struct ibv_recv_wr wr = {.sg_list = list, .num_sge = 3}, *bad_recv = NULL;
     SHOULD(ibv_post_recv(a->qp, &wr, &bad_recv) == EINVAL && bad_recv == &wr);
@@ -136,22 +201,29 @@ static void states(void) {
     struct ibv_qp_attr attr;
     struct ibv_qp_init_attr init;
     struct ibv_wc wc;
-    connected(s, (struct wish){0});
+    connect_sides(s, (struct options){0});
     struct side *a = &s[0], *b = &s[1];
-    SHOULD(ibv_query_qp(a->qp, &attr, IBV_QP_STATE, &init) == 0 && attr.qp_state == IBV_QPS_RTS && a->qp->state == IBV_QPS_RTS);
-    SHOULD(init.send_cq == a->cq && init.cap.max_send_wr == DEPTH && init.qp_type == IBV_QPT_RC && init.qp_context == a);
+    SHOULD(ibv_query_qp(a->qp, &attr, IBV_QP_STATE, &init) == 0 && attr.qp_state == IBV_QPS_RTS &&
+           a->qp->state == IBV_QPS_RTS);
+    SHOULD(init.send_cq == a->cq && init.cap.max_send_wr == DEPTH && init.qp_type == IBV_QPT_RC &&
+           init.qp_context == a);
 
     /* A queue pair without a connection moves to RTR at most. */
-    struct ibv_qp_init_attr lone = {.send_cq = a->cq, .recv_cq = a->cq, .cap = {.max_send_wr = 4, .max_recv_wr = 4}, .qp_type = IBV_QPT_RC};
+    struct ibv_qp_init_attr lone = {.send_cq = a->cq,
+                                    .recv_cq = a->cq,
+                                    .cap = {.max_send_wr = 4, .max_recv_wr = 4},
+                                    .qp_type = IBV_QPT_RC};
     struct ibv_qp *qp = ibv_create_qp(a->pd, &lone);
     MUST(qp != NULL);
     SHOULD(qp->state == IBV_QPS_RESET && lone.cap.max_send_sge >= 1);
     attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS};
     SHOULD(ibv_modify_qp(qp, &attr, IBV_QP_STATE) == EINVAL);
     attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_INIT, .port_num = 2};
-    SHOULD(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PORT) == EINVAL && qp->state == IBV_QPS_RESET);
+    SHOULD(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PORT) == EINVAL &&
+           qp->state == IBV_QPS_RESET);
     /* Cards of this node type report INIT for a new queue pair. */
-    SHOULD(ibv_query_qp(qp, &attr, IBV_QP_STATE, &init) == 0 && attr.qp_state == IBV_QPS_INIT && qp->state == IBV_QPS_INIT);
+    SHOULD(ibv_query_qp(qp, &attr, IBV_QP_STATE, &init) == 0 && attr.qp_state == IBV_QPS_INIT &&
+           qp->state == IBV_QPS_INIT);
     attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_INIT, .port_num = 1};
     SHOULD(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PORT) == 0 && qp->state == IBV_QPS_INIT);
     attr.qp_state = IBV_QPS_RTR;
@@ -167,9 +239,10 @@ static void states(void) {
     SHOULD(ibv_destroy_comp_channel(a->channel) == EBUSY && errno == EBUSY);
     attr.qp_state = IBV_QPS_ERR;
     SHOULD(ibv_modify_qp(qp, &attr, IBV_QP_STATE) == 0 && qp->state == IBV_QPS_ERR);
-    wc = done(a);
+    wc = next_completion(a);
     SHOULD(wc.wr_id == 77 && wc.status == IBV_WC_WR_FLUSH_ERR && wc.qp_num == qp->qp_num);
-    SHOULD(ibv_post_recv(qp, &recv, &bad_recv) == 0 && done(a).status == IBV_WC_WR_FLUSH_ERR);
+    SHOULD(ibv_post_recv(qp, &recv, &bad_recv) == 0 &&
+           next_completion(a).status == IBV_WC_WR_FLUSH_ERR);
     attr.qp_state = IBV_QPS_INIT;
     SHOULD(ibv_modify_qp(qp, &attr, IBV_QP_STATE) == EINVAL);
     attr.qp_state = IBV_QPS_RESET;
@@ -187,223 +260,18 @@ static void states(void) {
     SHOULD(receive(a, 5, 0, 4) == 0 && receive(b, 6, 0, 4) == 0);
     attr.qp_state = IBV_QPS_ERR;
     SHOULD(ibv_modify_qp(a->qp, &attr, IBV_QP_STATE) == 0);
-    wc = done(a);
+    wc = next_completion(a);
     SHOULD(wc.wr_id == 5 && wc.status == IBV_WC_WR_FLUSH_ERR);
-    wc = done(b);
+    wc = next_completion(b);
     SHOULD(wc.wr_id == 6 && wc.status == IBV_WC_WR_FLUSH_ERR);
     rdma_ack_cm_event(expect(b->id->channel, RDMA_CM_EVENT_DISCONNECTED));
     SHOULD(ibv_query_qp(b->qp, &attr, IBV_QP_STATE, &init) == 0 && attr.qp_state == IBV_QPS_ERR);
     finish(s);
 }
 
-static void *late_ack(void *cq) {
-    /* The first thread destroys the queue and must wait. */
-    sleeps(getpid());
-    ibv_ack_cq_events(cq, 2);
-    return NULL;
-}
-
-static void interrupted(int signal) {
-    (void)signal;
-}
-
-static void channels(void) {
-    struct side s[2];
-    struct ibv_cq *cq;
-    void *user;
-    connected(s, (struct wish){0});
-    struct side *a = &s[0], *b = &s[1];
-    struct pollfd waits = {.fd = b->channel->fd, .events = POLLIN};
-    struct ibv_sge sge = piece(a, 0, 4);
-    struct ibv_send_wr send = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED};
-    for (int i = 0; i < 8; i++)
-        SHOULD(receive(b, i, 0, 4) == 0);
-    /* A queue that is not armed raises no event. */
-    posted(a, send);
-    SHOULD(done(b).wr_id == 0 && poll(&waits, 1, 0) == 0);
-    /* A queue armed for solicited completions raises no event for others. */
-    SHOULD(ibv_req_notify_cq(b->cq, 1) == 0);
-    posted(a, send);
-    SHOULD(done(b).wr_id == 1 && poll(&waits, 1, 0) == 0);
-    send.send_flags |= IBV_SEND_SOLICITED;
-    posted(a, send);
-    /* The engine's thread raises the event without a poll. */
-    SHOULD(poll(&waits, 1, 10000) == 1 && waits.revents == POLLIN);
-    SHOULD(ibv_get_cq_event(b->channel, &cq, &user) == 0 && cq == b->cq && user == b);
-    SHOULD(poll(&waits, 1, 0) == 0 && done(b).wr_id == 2);
-    /* One event for each arming. */
-    SHOULD(ibv_req_notify_cq(b->cq, 0) == 0);
-    posted(a, send);
-    posted(a, send);
-    SHOULD(ibv_get_cq_event(b->channel, &cq, &user) == 0 && cq == b->cq);
-    SHOULD(done(b).wr_id == 3 && done(b).wr_id == 4 && poll(&waits, 1, 0) == 0);
-    SHOULD(fcntl(b->channel->fd, F_SETFL, O_NONBLOCK) == 0);
-    SHOULD(ibv_get_cq_event(b->channel, &cq, &user) == -1 && errno == EAGAIN);
-    /* A signal interrupts the wait, as with hardware. */
-    SHOULD(fcntl(b->channel->fd, F_SETFL, 0) == 0);
-    struct sigaction action = {.sa_handler = interrupted};
-    struct itimerspec soon = {.it_value.tv_nsec = 20000000};
-    struct sigevent by = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR1};
-    timer_t timer;
-    MUST(sigaction(SIGUSR1, &action, NULL) == 0 && timer_create(CLOCK_MONOTONIC, &by, &timer) == 0);
-    MUST(timer_settime(timer, 0, &soon, NULL) == 0);
-    SHOULD(ibv_get_cq_event(b->channel, &cq, &user) == -1 && errno == EINTR);
-    timer_delete(timer);
-    /* A fetched event is acknowledged before its queue is destroyed; one that was not fetched is
-     * discarded. */
-    SHOULD(ibv_req_notify_cq(b->cq, 0) == 0);
-    posted(a, send);
-    SHOULD(poll(&waits, 1, 10000) == 1);
-    pthread_t thread;
-    MUST(pthread_create(&thread, NULL, late_ack, b->cq) == 0);
-    SHOULD(ibv_resize_cq(b->cq, 8) == 0 && ibv_resize_cq(b->cq, 0) == EINVAL && b->cq->cqe >= 8);
-    int fd = b->channel->fd;
-    (void)fd;
-    finish(s);
-    pthread_join(thread, NULL);
-}
-
-static void *waits_for_events(void *channel) {
-    struct ibv_cq *cq;
-    void *user;
-    ibv_get_cq_event(channel, &cq, &user);
-    return NULL;
-}
-
-static void *waits_for_mishaps(void *context) {
-    struct ibv_async_event event;
-    ibv_get_async_event(context, &event);
-    return NULL;
-}
-
-/* A waiting thread can be cancelled, and a device stays open while objects of it exist. */
-static void devices(void) {
-    struct ibv_device **list = ibv_get_device_list(NULL);
-    MUST(list != NULL && list[0] != NULL);
-    struct ibv_context *context = ibv_open_device(list[0]);
-    ibv_free_device_list(list);
-    MUST(context != NULL);
-    pthread_t early, late;
-    void *ended;
-    MUST(pthread_create(&early, NULL, waits_for_mishaps, context) == 0);
-    struct ibv_comp_channel *channel = ibv_create_comp_channel(context);
-    MUST(channel != NULL);
-    MUST(pthread_create(&late, NULL, waits_for_events, channel) == 0);
-    SHOULD(pthread_cancel(late) == 0 && pthread_join(late, &ended) == 0 && ended == PTHREAD_CANCELED);
-    struct ibv_cq *cq = ibv_create_cq(context, 1, NULL, channel, 0);
-    MUST(cq != NULL);
-    SHOULD(ibv_destroy_comp_channel(channel) == EBUSY);
-    SHOULD(pthread_cancel(early) == 0 && pthread_join(early, &ended) == 0 && ended == PTHREAD_CANCELED);
-    SHOULD(ibv_create_cq(context, 0, NULL, NULL, 0) == NULL && errno == EINVAL);
-    SHOULD(ibv_create_cq(context, 1, NULL, NULL, 1) == NULL && errno == EINVAL);
-    SHOULD(ibv_create_cq(NULL, 1, NULL, NULL, 0) == NULL && errno == EINVAL);
-    SHOULD(ibv_destroy_cq(cq) == 0 && ibv_destroy_comp_channel(channel) == 0 && ibv_close_device(context) == 0);
-    SHOULD(ibv_destroy_cq(NULL) == EINVAL && ibv_destroy_qp(NULL) == EINVAL && ibv_destroy_srq(NULL) == EINVAL);
-    SHOULD(ibv_destroy_comp_channel(NULL) == EINVAL && ibv_modify_qp(NULL, NULL, 0) == EINVAL);
-}
-
-static void shared_queues(void) {
-    struct side s[2];
-    struct ibv_async_event event;
-    struct ibv_srq_attr attr = {.srq_limit = 3};
-    connected(s, (struct wish){.shared = 1});
-    struct side *a = &s[0], *b = &s[1];
-    struct ibv_context *context = b->id->verbs;
-    struct ibv_recv_wr wr = {.wr_id = 1}, *bad;
-    struct ibv_sge sge = piece(a, 0, 4);
-    struct ibv_send_wr send = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED};
-    uint32_t number;
-    SHOULD(ibv_post_recv(b->qp, &wr, &bad) == EINVAL && bad == &wr);
-    SHOULD(ibv_get_srq_num(b->srq, &number) == 0);
-    for (int i = 0; i < 4; i++)
-        SHOULD(receive(b, 10 + i, 0, 4) == 0);
-    SHOULD(ibv_modify_srq(b->srq, &attr, IBV_SRQ_LIMIT) == 0);
-    SHOULD(ibv_query_srq(b->srq, &attr) == 0 && attr.srq_limit == 3 && attr.max_wr == DEPTH);
-    posted(a, send);
-    SHOULD(done(b).wr_id == 10);
-    posted(a, send);
-    struct pollfd waits = {.fd = context->async_fd, .events = POLLIN};
-    SHOULD(poll(&waits, 1, 10000) == 1);
-    SHOULD(ibv_get_async_event(context, &event) == 0 && event.event_type == IBV_EVENT_SRQ_LIMIT_REACHED && event.element.srq == b->srq);
-    ibv_ack_async_event(&event);
-    SHOULD(ibv_query_srq(b->srq, &attr) == 0 && attr.srq_limit == 0);
-    SHOULD(ibv_destroy_srq(b->srq) == EBUSY);
-    attr.max_wr = 8;
-    SHOULD(ibv_modify_srq(b->srq, &attr, IBV_SRQ_MAX_WR) == EOPNOTSUPP);
-    SHOULD(ibv_modify_srq(b->srq, &attr, 4) == EINVAL);
-    struct ibv_qp_attr error = {.qp_state = IBV_QPS_ERR};
-    SHOULD(done(b).wr_id == 11 && ibv_modify_qp(b->qp, &error, IBV_QP_STATE) == 0);
-    SHOULD(ibv_get_async_event(context, &event) == 0 && event.event_type == IBV_EVENT_QP_LAST_WQE_REACHED && event.element.qp == b->qp);
-    ibv_ack_async_event(&event);
-    finish(s);
-}
-
-static void errors_of_the_peer(void) {
-    struct side s[2];
-    struct ibv_async_event event;
-    struct ibv_wc wc;
-    connected(s, (struct wish){0});
-    struct side *a = &s[0], *b = &s[1];
-    struct ibv_sge sge = piece(a, 0, 4);
-    /* A Write beyond the region puts both queue pairs into error and raises an event at the
-     * target. */
-    SHOULD(receive(b, 5, 0, 4) == 0);
-    struct ibv_send_wr write = {.wr_id = 1, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
-        .wr.rdma = {(uintptr_t)b->memory + ROOM, b->mr->rkey}}, *bad;
-    SHOULD(ibv_post_send(a->qp, &write, &bad) == 0);
-    SHOULD(ibv_get_async_event(b->id->verbs, &event) == 0 && event.event_type == IBV_EVENT_QP_ACCESS_ERR && event.element.qp == b->qp);
-    ibv_ack_async_event(&event);
-    wc = done(b);
-    SHOULD(wc.wr_id == 5 && wc.status == IBV_WC_WR_FLUSH_ERR);
-    /* A Terminate reports the error to the requester. */
-    SHOULD(ibv_get_async_event(a->id->verbs, &event) == 0 && event.event_type == IBV_EVENT_QP_FATAL && event.element.qp == a->qp);
-    ibv_ack_async_event(&event);
-    /* A local key of another domain or without the right. */
-    finish(s);
-    connected(s, (struct wish){0});
-    sge = piece(a, ROOM - 2, 4);
-    wc = posted(a, (struct ibv_send_wr){.wr_id = 2, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
-        .send_flags = IBV_SEND_SIGNALED, .wr.rdma = {(uintptr_t)b->memory, b->mr->rkey}});
-    SHOULD(wc.wr_id == 2 && wc.status == IBV_WC_LOC_PROT_ERR);
-    finish(s);
-    /* A Read of memory without the right. */
-    connected(s, (struct wish){0});
-    sge = piece(a, 0, 4);
-    wc = posted(a, (struct ibv_send_wr){.wr_id = 3, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_READ,
-        .send_flags = IBV_SEND_SIGNALED, .wr.rdma = {(uintptr_t)b->memory, b->mr->rkey + 1}});
-    SHOULD(wc.wr_id == 3 && wc.status == IBV_WC_REM_ACCESS_ERR);
-    finish(s);
-    /* A message that is longer than its receive. */
-    connected(s, (struct wish){0});
-    SHOULD(receive(b, 4, 0, 3) == 0);
-    struct ibv_send_wr send = {.wr_id = 3, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND};
-    sge = piece(a, 0, 4);
-    SHOULD(ibv_post_send(a->qp, &send, &bad) == 0);
-    wc = done(b);
-    SHOULD(wc.wr_id == 4 && wc.status == IBV_WC_LOC_LEN_ERR);
-    finish(s);
-}
-
-static void overflow(void) {
-    struct side s[2];
-    struct ibv_async_event event;
-    connected(s, (struct wish){0});
-    struct side *a = &s[0], *b = &s[1];
-    SHOULD(ibv_resize_cq(b->cq, 1) == 0 && receive(b, 1, 0, 4) == 0 && receive(b, 2, 0, 4) == 0);
-    struct ibv_send_wr send = {.opcode = IBV_WR_SEND}, *bad;
-    SHOULD(ibv_post_send(a->qp, &send, &bad) == 0 && ibv_post_send(a->qp, &send, &bad) == 0);
-    SHOULD(ibv_get_async_event(b->id->verbs, &event) == 0 && event.event_type == IBV_EVENT_CQ_ERR && event.element.cq == b->cq);
-    ibv_ack_async_event(&event);
-    SHOULD(ibv_get_async_event(b->id->verbs, &event) == 0 && event.event_type == IBV_EVENT_QP_FATAL);
-    ibv_ack_async_event(&event);
-    SHOULD(ibv_get_async_event(a->id->verbs, &event) == 0 && event.element.qp == a->qp);
-    ibv_ack_async_event(&event);
-    finish(s);
-}
-
 static void extended(void) {
     struct side s[2];
-    connected(s, (struct wish){.extended = 1});
+    connect_sides(s, (struct options){.extended = 1});
     struct side *a = &s[0], *b = &s[1];
     struct ibv_qp_ex *qp = ibv_qp_to_qp_ex(a->qp);
     struct ibv_cq_ex *cq = (struct ibv_cq_ex *)b->cq, *own = (struct ibv_cq_ex *)a->cq;
@@ -412,8 +280,10 @@ static void extended(void) {
     struct timespec wall;
     MUST(qp != NULL);
     SHOULD(ibv_start_poll(own, &poll_attr) == ENOENT);
-    SHOULD(receive(b, 1, 0, 100) == 0 && receive(b, 2, 0, 100) == 0 && receive(b, 3, 1000, 100) == 0);
-    SHOULD(ibv_query_rt_values_ex(a->id->verbs, &before) == 0 && before.comp_mask == IBV_VALUES_MASK_RAW_CLOCK);
+    SHOULD(receive(b, 1, 0, 100) == 0 && receive(b, 2, 0, 100) == 0 &&
+           receive(b, 3, 1000, 100) == 0);
+    SHOULD(ibv_query_rt_values_ex(a->id->verbs, &before) == 0 &&
+           before.comp_mask == IBV_VALUES_MASK_RAW_CLOCK);
     struct ibv_data_buf bufs[2] = {{"two ", 4}, {"pieces", 6}};
     memcpy(a->memory, "in a region", 11);
     ibv_wr_start(qp);
@@ -432,7 +302,8 @@ static void extended(void) {
     SHOULD(ibv_wr_complete(qp) == 0);
     while (ibv_start_poll(own, &poll_attr) == ENOENT)
         ;
-    SHOULD(own->wr_id == 12 && own->status == IBV_WC_SUCCESS && ibv_wc_read_opcode(own) == IBV_WC_SEND);
+    SHOULD(own->wr_id == 12 && own->status == IBV_WC_SUCCESS &&
+           ibv_wc_read_opcode(own) == IBV_WC_SEND);
     SHOULD(ibv_next_poll(own) == ENOENT);
     ibv_end_poll(own);
 
@@ -442,25 +313,34 @@ static void extended(void) {
         if (ibv_start_poll(cq, &poll_attr) == ENOENT)
             continue;
         do {
-            SHOULD(cq->wr_id == (uint64_t)count + 1 && cq->status == IBV_WC_SUCCESS && ibv_wc_read_qp_num(cq) == b->qp->qp_num);
+            SHOULD(cq->wr_id == (uint64_t)count + 1 && cq->status == IBV_WC_SUCCESS &&
+                   ibv_wc_read_qp_num(cq) == b->qp->qp_num);
             at[count] = ibv_wc_read_completion_ts(cq);
             wall_at = ibv_wc_read_completion_wallclock_ns(cq);
             if (count == 0)
-                SHOULD(ibv_wc_read_opcode(cq) == IBV_WC_RECV && ibv_wc_read_byte_len(cq) == 10 && ibv_wc_read_wc_flags(cq) == 0);
+                SHOULD(ibv_wc_read_opcode(cq) == IBV_WC_RECV && ibv_wc_read_byte_len(cq) == 10 &&
+                       ibv_wc_read_wc_flags(cq) == 0);
             if (count == 1)
-                SHOULD(ibv_wc_read_opcode(cq) == IBV_WC_RECV_RDMA_WITH_IMM && ibv_wc_read_imm_data(cq) == htonl(99) &&
-                       ibv_wc_read_wc_flags(cq) == IBV_WC_WITH_IMM && ibv_wc_read_byte_len(cq) == 11);
+                SHOULD(ibv_wc_read_opcode(cq) == IBV_WC_RECV_RDMA_WITH_IMM &&
+                       ibv_wc_read_imm_data(cq) == htonl(99) &&
+                       ibv_wc_read_wc_flags(cq) == IBV_WC_WITH_IMM &&
+                       ibv_wc_read_byte_len(cq) == 11);
             if (count == 2)
-                SHOULD(ibv_wc_read_byte_len(cq) == 11 && ibv_wc_read_vendor_err(cq) == 0 && ibv_wc_read_src_qp(cq) == 0 && ibv_wc_read_sl(cq) == 0);
+                SHOULD(ibv_wc_read_byte_len(cq) == 11 && ibv_wc_read_vendor_err(cq) == 0 &&
+                       ibv_wc_read_src_qp(cq) == 0 && ibv_wc_read_sl(cq) == 0);
             count++;
         } while (ibv_next_poll(cq) == 0);
         ibv_end_poll(cq);
     }
-    SHOULD(memcmp(b->memory, "two pieces", 10) == 0 && memcmp(b->memory + 5000, "in a region", 11) == 0 && memcmp(b->memory + 1000, "in a region", 11) == 0);
+    SHOULD(memcmp(b->memory, "two pieces", 10) == 0 &&
+           memcmp(b->memory + 5000, "in a region", 11) == 0 &&
+           memcmp(b->memory + 1000, "in a region", 11) == 0);
     SHOULD(ibv_query_rt_values_ex(a->id->verbs, &after) == 0);
-    SHOULD((uint64_t)before.raw_clock.tv_nsec <= at[0] && at[0] <= at[1] && at[1] <= at[2] && at[2] <= (uint64_t)after.raw_clock.tv_nsec);
+    SHOULD((uint64_t)before.raw_clock.tv_nsec <= at[0] && at[0] <= at[1] && at[1] <= at[2] &&
+           at[2] <= (uint64_t)after.raw_clock.tv_nsec);
     clock_gettime(CLOCK_REALTIME, &wall);
-    SHOULD(wall_at / 1000000000 + 5 > (uint64_t)wall.tv_sec && wall_at / 1000000000 <= (uint64_t)wall.tv_sec);
+    SHOULD(wall_at / 1000000000 + 5 > (uint64_t)wall.tv_sec &&
+           wall_at / 1000000000 <= (uint64_t)wall.tv_sec);
 
     /* One invalid request, and none is posted. */
     ibv_wr_start(qp);
@@ -488,16 +368,23 @@ static void extended(void) {
     ibv_wr_rdma_read(qp, b->mr->rkey, (uintptr_t)b->memory + 5000);
     ibv_wr_set_sge(qp, a->mr->lkey, (uintptr_t)a->memory + 900, 11);
     SHOULD(ibv_wr_complete(qp) == 0);
-    SHOULD(done(a).opcode == IBV_WC_FETCH_ADD && done(a).opcode == IBV_WC_COMP_SWAP && done(a).byte_len == 11);
-    SHOULD(*(uint64_t *)(a->memory + 800) == 5 && *(uint64_t *)(a->memory + 808) == 8 && *word == 1);
+    SHOULD(next_completion(a).opcode == IBV_WC_FETCH_ADD &&
+           next_completion(a).opcode == IBV_WC_COMP_SWAP && next_completion(a).byte_len == 11);
+    SHOULD(*(uint64_t *)(a->memory + 800) == 5 && *(uint64_t *)(a->memory + 808) == 8 &&
+           *word == 1);
     SHOULD(memcmp(a->memory + 900, "in a region", 11) == 0);
 
     struct ibv_modify_cq_attr moderate = {.attr_mask = IBV_CQ_ATTR_MODERATE};
     SHOULD(ibv_modify_cq(a->cq, &moderate) == EOPNOTSUPP);
     struct ibv_cq_init_attr_ex attr = {.cqe = 1, .wc_flags = IBV_WC_EX_WITH_CVLAN};
     SHOULD(ibv_create_cq_ex(a->id->verbs, &attr) == NULL && errno == EOPNOTSUPP);
-    struct ibv_qp_init_attr_ex more = {.send_cq = a->cq, .recv_cq = a->cq, .qp_type = IBV_QPT_RC, .pd = a->pd,
-        .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, .send_ops_flags = IBV_QP_EX_WITH_SEND_WITH_IMM};
+    struct ibv_qp_init_attr_ex more = {.send_cq = a->cq,
+                                       .recv_cq = a->cq,
+                                       .qp_type = IBV_QPT_RC,
+                                       .pd = a->pd,
+                                       .comp_mask =
+                                           IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+                                       .send_ops_flags = IBV_QP_EX_WITH_SEND_WITH_IMM};
     /* Programs ask for Sends with immediate data beside what they use; posting one fails. */
     struct ibv_qp *asked = ibv_create_qp_ex(a->id->verbs, &more);
     MUST(asked != NULL);
@@ -517,20 +404,24 @@ static void no_calls(void) {
     int down[2], up[2], status;
     char word = 0;
     MUST(pipe(down) == 0 && pipe(up) == 0);
-    connected(s, (struct wish){0});
+    connect_sides(s, (struct options){0});
     struct side *a = &s[0], *b = &s[1];
     struct ibv_sge sge = piece(a, 0, 1);
     volatile uint8_t *seen = b->memory + 100;
     for (int i = 1; i <= 100; i++) {
         a->memory[0] = (uint8_t)i;
-        struct ibv_send_wr write = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
-            .send_flags = i % 32 ? 0 : IBV_SEND_SIGNALED, .wr.rdma = {(uintptr_t)seen, b->mr->rkey}}, *bad;
+        struct ibv_send_wr write = {.sg_list = &sge,
+                                    .num_sge = 1,
+                                    .opcode = IBV_WR_RDMA_WRITE,
+                                    .send_flags = i % 32 ? 0 : IBV_SEND_SIGNALED,
+                                    .wr.rdma = {(uintptr_t)seen, b->mr->rkey}},
+                           *bad;
         int error = ibv_post_send(a->qp, &write, &bad);
         MUST(error == 0);
         while (*seen != i)
             ;
         if (i % 32 == 0)
-            done(a);
+            next_completion(a);
     }
     /* A forked child touches none of its parent's objects and can destroy inherited ones. */
     pid_t child = fork();
@@ -540,13 +431,15 @@ static void no_calls(void) {
         struct ibv_send_wr send = {.opcode = IBV_WR_SEND}, *bad;
         SHOULD(ibv_poll_cq(b->cq, 1, &wc) == 0);
         SHOULD(ibv_post_send(a->qp, &send, &bad) == EINVAL);
-        SHOULD(ibv_destroy_qp(a->qp) == 0 && ibv_dereg_mr(a->mr) == 0 && ibv_destroy_cq(a->cq) == 0);
+        SHOULD(ibv_destroy_qp(a->qp) == 0 && ibv_dereg_mr(a->mr) == 0 &&
+               ibv_destroy_cq(a->cq) == 0);
         /* The child has an engine of its own. */
         struct side own[2];
-        connected(own, (struct wish){0});
+        connect_sides(own, (struct options){0});
         SHOULD(receive(&own[1], 1, 0, 4) == 0);
-        posted(&own[0], (struct ibv_send_wr){.opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED});
-        SHOULD(done(&own[1]).wr_id == 1);
+        post_and_wait(&own[0],
+               (struct ibv_send_wr){.opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED});
+        SHOULD(next_completion(&own[1]).wr_id == 1);
         finish(own);
         word = wrong ? 'x' : 'k';
         MUST(write(up[1], &word, 1) == 1);
@@ -555,8 +448,8 @@ static void no_calls(void) {
     MUST(read(up[0], &word, 1) == 1);
     SHOULD(word == 'k' && waitpid(child, &status, 0) == child && status == 0);
     SHOULD(receive(b, 3, 0, 4) == 0);
-    posted(a, (struct ibv_send_wr){.opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED});
-    SHOULD(done(b).wr_id == 3);
+    post_and_wait(a, (struct ibv_send_wr){.opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED});
+    SHOULD(next_completion(b).wr_id == 3);
     finish(s);
 }
 
@@ -571,7 +464,7 @@ static void *sends(void *count) {
 
 static void threads(void) {
     struct side s[2];
-    connected(s, (struct wish){0});
+    connect_sides(s, (struct options){0});
     many = &s[0];
     enum { EACH = 2000, THREADS = 3 };
     pthread_t thread[THREADS];
@@ -583,7 +476,7 @@ static void threads(void) {
     for (int i = 0; i < THREADS; i++)
         MUST(pthread_create(&thread[i], NULL, sends, (void *)(intptr_t)(DEPTH / 4)) == 0);
     for (int i = 0; i < THREADS * (DEPTH / 4); i++, left--) {
-        struct ibv_wc wc = done(&s[1]);
+        struct ibv_wc wc = next_completion(&s[1]);
         SHOULD(wc.status == IBV_WC_SUCCESS);
     }
     for (int i = 0; i < THREADS; i++)
@@ -597,13 +490,15 @@ static void threads(void) {
  * rights. */
 static void rights(void) {
     const int flags[] = {IBV_ACCESS_REMOTE_WRITE, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_ATOMIC};
-    const enum ibv_wr_opcode ops[] = {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ, IBV_WR_ATOMIC_FETCH_AND_ADD};
+    const enum ibv_wr_opcode ops[] = {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ,
+                                      IBV_WR_ATOMIC_FETCH_AND_ADD};
     for (int i = 0; i < 3; i++) {
         struct side s[2];
-        connected(s, (struct wish){0});
+        connect_sides(s, (struct options){0});
         struct side *a = &s[0], *b = &s[1];
         struct ibv_sge sge = piece(a, 0, 8);
-        struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = ops[i], .send_flags = IBV_SEND_SIGNALED};
+        struct ibv_send_wr wr = {
+            .sg_list = &sge, .num_sge = 1, .opcode = ops[i], .send_flags = IBV_SEND_SIGNALED};
         if (i == 2) {
             wr.wr.atomic.remote_addr = (uintptr_t)b->memory;
             wr.wr.atomic.rkey = b->mr->rkey;
@@ -611,11 +506,11 @@ static void rights(void) {
             wr.wr.rdma.remote_addr = (uintptr_t)b->memory;
             wr.wr.rdma.rkey = b->mr->rkey;
         }
-        SHOULD(posted(a, wr).status == IBV_WC_SUCCESS);
+        SHOULD(post_and_wait(a, wr).status == IBV_WC_SUCCESS);
         /* All rights but this one, then this one alone, to which nothing changes. */
         struct ibv_qp_attr attr = {.qp_access_flags = flags[i]};
         SHOULD(ibv_modify_qp(b->qp, &attr, IBV_QP_ACCESS_FLAGS) == 0);
-        SHOULD(posted(a, wr).status == IBV_WC_SUCCESS);
+        SHOULD(post_and_wait(a, wr).status == IBV_WC_SUCCESS);
         attr.qp_access_flags = (flags[0] | flags[1] | flags[2]) & ~flags[i];
         SHOULD(ibv_modify_qp(b->qp, &attr, IBV_QP_ACCESS_FLAGS) == 0);
         memset(a->memory, 0x77, 8);
@@ -625,38 +520,25 @@ static void rights(void) {
         rdma_ack_cm_event(expect(a->id->channel, RDMA_CM_EVENT_DISCONNECTED));
         SHOULD(*(uint64_t *)b->memory == before && a->memory[0] == 0x77);
         /* A Write may have completed before it is rejected. */
-        enum ibv_wc_status status = done(a).status;
+        enum ibv_wc_status status = next_completion(a).status;
         SHOULD(status == IBV_WC_REM_ACCESS_ERR || (i == 0 && status == IBV_WC_SUCCESS));
         rdma_ack_cm_event(expect(b->id->channel, RDMA_CM_EVENT_DISCONNECTED));
         finish(s);
     }
 }
 
-/* A rejected Write in a program that reads no events and exits: for its log. */
-static void refused_silently(void) {
-    struct side s[2];
-    connected(s, (struct wish){0});
-    struct ibv_sge sge = piece(&s[0], 0, 8);
-    struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
-        .wr.rdma = {(uintptr_t)s[1].memory, s[1].mr->rkey ^ 0x100}}, *bad;
-    MUST(receive(&s[0], 1, 0, 4) == 0 && receive(&s[1], 1, 0, 4) == 0);
-    MUST(ibv_post_send(s[0].qp, &wr, &bad) == 0);
-    while (done(&s[0]).wr_id != 1)
-        ;
-    SHOULD(done(&s[1]).status == IBV_WC_WR_FLUSH_ERR);
-    exit(wrong);
-}
-
 int main(int count, char **names) {
     struct {
         const char *name;
         void (*run)(void);
-    } tests[] = {{"every_operation", every_operation}, {"refused_requests", refused_requests}, {"states", states}, {"channels", channels}, {"devices", devices},
-        {"shared_queues", shared_queues}, {"errors_of_the_peer", errors_of_the_peer}, {"overflow", overflow}, {"extended", extended},
-        {"no_calls", no_calls}, {"rights", rights}, {"threads", threads}};
+    } tests[] = {{"every_operation", every_operation},
+                 {"refused_requests", refused_requests},
+                 {"states", states},
+                 {"extended", extended},
+                 {"no_calls", no_calls},
+                 {"rights", rights},
+                 {"threads", threads}};
     alarm(60);
-    if (count == 2 && strcmp(names[1], "refused_silently") == 0)
-        refused_silently();
     for (size_t i = 0; i < sizeof(tests) / sizeof(*tests); i++)
         if (count < 2 || strcmp(names[1], tests[i].name) == 0)
             tests[i].run();

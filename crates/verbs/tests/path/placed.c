@@ -43,7 +43,8 @@ static struct rdma_cm_id *endpoint(const char *port, int flags) {
     struct rdma_addrinfo hints = {.ai_port_space = RDMA_PS_TCP, .ai_flags = flags}, *found;
     struct ibv_qp_init_attr attr = attributes();
     struct rdma_cm_id *id;
-    MUST(rdma_getaddrinfo("127.0.0.1", text, &hints, &found) == 0 && rdma_create_ep(&id, found, NULL, &attr) == 0);
+    MUST(rdma_getaddrinfo("127.0.0.1", text, &hints, &found) == 0 &&
+         rdma_create_ep(&id, found, NULL, &attr) == 0);
     rdma_freeaddrinfo(found);
     return id;
 }
@@ -56,7 +57,8 @@ static void target(uint64_t *shared, int says, int ends) {
     MUST(rdma_listen(listener, 1) == 0);
     snprintf(port, sizeof(port), "%d", ntohs(rdma_get_src_port(listener)));
     MUST(write(says, port, sizeof(port)) == sizeof(port) && rdma_get_request(listener, &id) == 0);
-    MUST((mr = ibv_reg_mr(id->pd, shared, SIZE, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)) != NULL);
+    MUST((mr = ibv_reg_mr(id->pd, shared, SIZE,
+                          IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)) != NULL);
     struct place own = {(uintptr_t)shared, mr->rkey};
     struct rdma_conn_param param = {.private_data = &own, .private_data_len = sizeof(own)};
     MUST(rdma_accept(id, &param) == 0);
@@ -64,7 +66,8 @@ static void target(uint64_t *shared, int says, int ends) {
     _exit(0);
 }
 
-static enum ibv_wc_status write_to(struct rdma_cm_id *id, struct ibv_mr *mr, void *from, struct place to) {
+static enum ibv_wc_status write_to(struct rdma_cm_id *id, struct ibv_mr *mr, void *from,
+                                   struct place to) {
     struct ibv_wc wc;
     int count;
     MUST(rdma_post_write(id, NULL, from, SIZE, mr, IBV_SEND_SIGNALED, to.address, to.key) == 0);
@@ -104,12 +107,14 @@ int main(int count, char **words) {
     MUST(read(port[0], text, sizeof(text)) == sizeof(text));
     struct rdma_cm_id *id = endpoint(text, 0);
     struct rdma_conn_param param = {0};
-    MUST((mr = ibv_reg_mr(id->pd, own, SIZE, IBV_ACCESS_LOCAL_WRITE)) != NULL && rdma_connect(id, &param) == 0);
+    MUST((mr = ibv_reg_mr(id->pd, own, SIZE, IBV_ACCESS_LOCAL_WRITE)) != NULL &&
+         rdma_connect(id, &param) == 0);
     memcpy(&theirs, id->event->param.conn.private_data, sizeof(theirs));
     for (uint64_t n = 1; n <= (uint64_t)writes; n++) {
         own[0] = own[WORDS - 1] = n;
         MUST(write_to(id, mr, own, theirs) == IBV_WC_SUCCESS);
-        late += ((volatile uint64_t *)shared)[0] != n || ((volatile uint64_t *)shared)[WORDS - 1] != n;
+        late +=
+            ((volatile uint64_t *)shared)[0] != n || ((volatile uint64_t *)shared)[WORDS - 1] != n;
     }
     theirs.address += 1;
     printf("%d late, refused: %s\n", late, ibv_wc_status_str(write_to(id, mr, own, theirs)));

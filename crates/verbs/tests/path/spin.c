@@ -64,25 +64,31 @@ static int listener(struct sockaddr_in *at) {
 static void connect_both(struct end *end, int listening, struct sockaddr_in at) {
     int one = 1;
     char port[8] = "0";
-    struct rdma_addrinfo hints = {.ai_port_space = RDMA_PS_TCP, .ai_flags = end->asks ? 0 : RAI_PASSIVE}, *found;
+    struct rdma_addrinfo hints = {.ai_port_space = RDMA_PS_TCP,
+                                  .ai_flags = end->asks ? 0 : RAI_PASSIVE},
+                         *found;
     struct ibv_qp_init_attr attr = {.cap = {MOST + 1, 1, 1, 1, 0}, .qp_type = IBV_QPT_RC};
     struct rdma_cm_id *id;
     if (end->asks) {
-        MUST((end->socket = socket(AF_INET, SOCK_STREAM, 0)) >= 0 && connect(end->socket, (struct sockaddr *)&at, sizeof(at)) == 0);
+        MUST((end->socket = socket(AF_INET, SOCK_STREAM, 0)) >= 0 &&
+             connect(end->socket, (struct sockaddr *)&at, sizeof(at)) == 0);
         MUST(recv(end->socket, port, sizeof(port), MSG_WAITALL) == sizeof(port));
     } else {
         MUST((end->socket = accept(listening, NULL, NULL)) >= 0);
     }
     MUST(setsockopt(end->socket, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)) == 0);
-    MUST(rdma_getaddrinfo("127.0.0.1", port, &hints, &found) == 0 && rdma_create_ep(&id, found, NULL, &attr) == 0);
+    MUST(rdma_getaddrinfo("127.0.0.1", port, &hints, &found) == 0 &&
+         rdma_create_ep(&id, found, NULL, &attr) == 0);
     rdma_freeaddrinfo(found);
     if (!end->asks) {
         struct rdma_cm_id *waits = id;
         MUST(rdma_listen(waits, 1) == 0);
         snprintf(port, sizeof(port), "%d", ntohs(rdma_get_src_port(waits)));
-        MUST(write(end->socket, port, sizeof(port)) == sizeof(port) && rdma_get_request(waits, &id) == 0);
+        MUST(write(end->socket, port, sizeof(port)) == sizeof(port) &&
+             rdma_get_request(waits, &id) == 0);
     }
-    MUST((end->mr = ibv_reg_mr(id->pd, end->memory, sizeof(end->memory), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)) != NULL);
+    MUST((end->mr = ibv_reg_mr(id->pd, end->memory, sizeof(end->memory),
+                               IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)) != NULL);
     struct place own = {(uintptr_t)end->memory + SIZE, end->mr->rkey};
     struct rdma_conn_param param = {.private_data = &own, .private_data_len = sizeof(own)};
     if (!end->asks)
@@ -106,7 +112,11 @@ static void await_raw(struct end *end, uint8_t mark) {
 static void send_write(struct end *end, uint8_t mark) {
     end->memory[SIZE - 1] = mark;
     struct ibv_sge sge = {(uintptr_t)end->memory, SIZE, end->mr->lkey};
-    struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .wr.rdma = {end->theirs.address, end->theirs.key}}, *bad;
+    struct ibv_send_wr wr = {.sg_list = &sge,
+                             .num_sge = 1,
+                             .opcode = IBV_WR_RDMA_WRITE,
+                             .wr.rdma = {end->theirs.address, end->theirs.key}},
+                       *bad;
     MUST(ibv_post_send(end->id->qp, &wr, &bad) == 0);
 }
 
@@ -122,7 +132,8 @@ static int order(const void *a, const void *b) {
 }
 
 /* Runs `count` exchanges; the connecting side prints half of their median and mean. */
-static void exchange(struct end *end, int count, void (*send)(struct end *, uint8_t), void (*await)(struct end *, uint8_t)) {
+static void exchange(struct end *end, int count, void (*send)(struct end *, uint8_t),
+                     void (*await)(struct end *, uint8_t)) {
     static uint64_t took[MOST];
     uint64_t sum = 0;
     for (int i = 0; i < count; i++) {
@@ -146,7 +157,8 @@ static void exchange(struct end *end, int count, void (*send)(struct end *, uint
  * completed. */
 static void drain(struct end *end) {
     struct ibv_wc wc;
-    MUST(rdma_post_write(end->id, NULL, end->memory, 0, end->mr, IBV_SEND_SIGNALED, end->theirs.address, end->theirs.key) == 0);
+    MUST(rdma_post_write(end->id, NULL, end->memory, 0, end->mr, IBV_SEND_SIGNALED,
+                         end->theirs.address, end->theirs.key) == 0);
     MUST(rdma_get_send_comp(end->id, &wc) == 1);
     MUST(wc.status == IBV_WC_SUCCESS);
 }

@@ -14,16 +14,16 @@
 mod left;
 mod network;
 mod page;
-#[path = "../place/mod.rs"]
-mod place;
 mod run;
+#[path = "../support/mod.rs"]
+mod support;
 mod table;
 
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use place::Place;
+use support::Staging;
 use table::{Row, State};
 
 /// The outcome of a row.
@@ -48,21 +48,21 @@ fn main() -> ExitCode {
         println!("{program} is not installed: see scripts/tools --verbs");
         return finish(0, failed, 1 - failed, begin);
     }
-    let place = Place::new();
+    let staging = Staging::new();
     let suppressions = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/valgrind.supp");
-    std::fs::copy(suppressions, place.folder.path().join("valgrind.supp"))
+    std::fs::copy(suppressions, staging.folder.path().join("valgrind.supp"))
         .expect("the folder is ours");
-    println!("\n{}", run::who(&place));
+    println!("\n{}", run::user(&staging));
     let (mut passed, mut failed, mut ignored) = (0, 0, 0);
     let mut matrix = Vec::new();
     for row in rows.iter().filter(|row| row.name().contains(&filter)) {
-        if row.network && place::own_uid() != 0 {
+        if row.network && support::own_uid() != 0 {
             println!("test {} ... ignored, only root can make a network", row.name());
             ignored += 1;
             continue;
         }
         let row_begin = Instant::now();
-        let seen = run::row(&place, row);
+        let seen = run::row(&staging, row);
         let (verdict, word) = judge(row, &seen);
         println!("test {} ... {word} ({:.1} s)", row.name(), row_begin.elapsed().as_secs_f64());
         match verdict {

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::fs;
 
-use crate::place::repository;
+use crate::support::repository;
 use crate::table::{Row, State, UNDER, VALGRIND};
 
 const PAGE: &str = "docs/programs.md";

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::left;
 use crate::network::Network;
-use crate::place::Place;
+use crate::support::Staging;
 use crate::table::{self, Ends, Row, Shows, State};
 
 /// The time that a program may take. The longest (all sizes up to 8 MiB) take some seconds, and
@@ -30,10 +30,10 @@ struct Running {
 }
 
 impl Running {
-    fn start(place: &Place, command: &str, network: Option<&Network>) -> Self {
+    fn start(staging: &Staging, command: &str, network: Option<&Network>) -> Self {
         let output = tempfile::tempfile().expect("a file can be made");
         let both = || Stdio::from(output.try_clone().expect("a descriptor more"));
-        let mut exec = place.nobody();
+        let mut exec = staging.nobody();
         exec.args(["exec", "--"]).args(command.split_whitespace());
         if let Some(network) = network {
             exec = network.within(&exec);
@@ -90,8 +90,8 @@ impl Drop for Running {
 }
 
 /// The user that runs the programs: the first lines that each of them prints.
-pub(crate) fn who(place: &Place) -> String {
-    let mut id = Running::start(place, "id", None);
+pub(crate) fn user(staging: &Staging) -> String {
+    let mut id = Running::start(staging, "id", None);
     let _ = id.wait(Instant::now() + PATIENCE, || false);
     id.text()
 }
@@ -125,11 +125,11 @@ fn free_port() -> u16 {
 /// Runs a row.
 ///
 /// # Errors A program did not end, ended otherwise, or printed something else.
-pub(crate) fn row(place: &Place, row: &Row) -> Result<(), String> {
+pub(crate) fn row(staging: &Staging, row: &Row) -> Result<(), String> {
     let port = free_port();
     let network = if row.network { Some(Network::new()?) } else { None };
     let network = network.as_ref();
-    let suppressions = place.folder.path().join("valgrind.supp");
+    let suppressions = staging.folder.path().join("valgrind.supp");
     let command = |text: &str| {
         let text = row.shown(text).replace(table::UNDER, table::VALGRIND);
         text.replace("SUPPRESSIONS", &suppressions.display().to_string())
@@ -137,7 +137,7 @@ pub(crate) fn row(place: &Place, row: &Row) -> Result<(), String> {
     };
     let deadline = Instant::now() + PATIENCE;
     let mut server =
-        row.server.as_ref().map(|server| Running::start(place, &command(server), network));
+        row.server.as_ref().map(|server| Running::start(staging, &command(server), network));
     if let Some(server) = &mut server {
         let process = network.map_or_else(|| "self".to_owned(), Network::process);
         match server.wait(deadline, || listening(&process, port)) {
@@ -148,7 +148,7 @@ pub(crate) fn row(place: &Place, row: &Row) -> Result<(), String> {
             None => return Err(server.wrong("does not listen")),
         }
     }
-    let mut client = Running::start(place, &command(&row.client), network);
+    let mut client = Running::start(staging, &command(&row.client), network);
     let seen = asked(row, &mut client, deadline);
     match (server, seen) {
         (Some(mut server), Err(why)) => Err(why + "\n" + &server.wrong("beside it")),

@@ -5,7 +5,11 @@
 #include "../path/path.h"
 
 static struct ibv_send_wr plain(struct ibv_sge *sge, enum ibv_wr_opcode opcode) {
-    return (struct ibv_send_wr){.wr_id = 7, .sg_list = sge, .num_sge = 1, .opcode = opcode, .send_flags = IBV_SEND_SIGNALED};
+    return (struct ibv_send_wr){.wr_id = 7,
+                                .sg_list = sge,
+                                .num_sge = 1,
+                                .opcode = opcode,
+                                .send_flags = IBV_SEND_SIGNALED};
 }
 
 /* Null objects, where rdma-core checks for them or would read from address 0. */
@@ -40,11 +44,13 @@ static void nothing(void) {
     SHOULD(ibv_create_srq(pd, NULL) == NULL && errno == EINVAL);
     shared.attr.max_wr = 0;
     SHOULD(ibv_create_srq(pd, &shared) == NULL && errno == EINVAL);
-    SHOULD(ibv_modify_srq(NULL, NULL, 0) == EINVAL && ibv_query_srq(NULL, NULL) == EINVAL && ibv_destroy_srq(NULL) == EINVAL);
+    SHOULD(ibv_modify_srq(NULL, NULL, 0) == EINVAL && ibv_query_srq(NULL, NULL) == EINVAL &&
+           ibv_destroy_srq(NULL) == EINVAL);
     SHOULD(ibv_create_qp(NULL, &init) == NULL && errno == EINVAL);
     SHOULD(ibv_create_qp(pd, NULL) == NULL && errno == EINVAL);
     SHOULD(ibv_create_qp(pd, &init) == NULL && errno == EINVAL);
-    SHOULD(ibv_modify_qp(NULL, &attr, 0) == EINVAL && ibv_query_qp(NULL, &attr, 0, &init) == EINVAL && ibv_destroy_qp(NULL) == EINVAL);
+    SHOULD(ibv_modify_qp(NULL, &attr, 0) == EINVAL &&
+           ibv_query_qp(NULL, &attr, 0, &init) == EINVAL && ibv_destroy_qp(NULL) == EINVAL);
     SHOULD(ibv_get_cq_event(NULL, &cq, &user) == -1 && errno == EINVAL);
     SHOULD(ibv_get_async_event(NULL, &event) == -1 && errno == EINVAL);
     SHOULD(ibv_get_async_event(context, NULL) == -1 && errno == EINVAL);
@@ -53,13 +59,16 @@ static void nothing(void) {
     struct ibv_device_attr device;
     SHOULD(ibv_query_device(NULL, &device) == EINVAL && ibv_query_device(context, NULL) == EINVAL);
     SHOULD(ibv_query_gid(NULL, 1, 0, &gid) != 0 && ibv_query_gid(context, 1, 0, NULL) != 0);
-    SHOULD(ibv_query_gid(context, 2, 0, &gid) != 0 && ibv_query_gid(context, 1, 1000, &gid) != 0 && ibv_query_gid(context, 1, -1, &gid) != 0);
-    SHOULD(ibv_query_pkey(context, 1, 1000, &key) != 0 && ibv_query_pkey(context, 1, -1, &key) != 0 && ibv_query_pkey(NULL, 1, 0, &key) != 0);
+    SHOULD(ibv_query_gid(context, 2, 0, &gid) != 0 && ibv_query_gid(context, 1, 1000, &gid) != 0 &&
+           ibv_query_gid(context, 1, -1, &gid) != 0);
+    SHOULD(ibv_query_pkey(context, 1, 1000, &key) != 0 &&
+           ibv_query_pkey(context, 1, -1, &key) != 0 && ibv_query_pkey(NULL, 1, 0, &key) != 0);
     SHOULD(ibv_dealloc_pd(pd) == 0 && ibv_close_device(context) == 0);
 }
 
 /* The status of a request of `a` to the peer's memory at `remote` under `key`. */
-static enum ibv_wc_status ends(struct side *a, struct ibv_sge sge, enum ibv_wr_opcode opcode, uint64_t remote, uint32_t key) {
+static enum ibv_wc_status ends(struct side *a, struct ibv_sge sge, enum ibv_wr_opcode opcode,
+                               uint64_t remote, uint32_t key) {
     struct ibv_send_wr wr = plain(&sge, opcode);
     if (opcode == IBV_WR_ATOMIC_FETCH_AND_ADD || opcode == IBV_WR_ATOMIC_CMP_AND_SWP) {
         wr.wr.atomic.remote_addr = remote;
@@ -68,36 +77,42 @@ static enum ibv_wc_status ends(struct side *a, struct ibv_sge sge, enum ibv_wr_o
         wr.wr.rdma.remote_addr = remote;
         wr.wr.rdma.rkey = key;
     }
-    return posted(a, wr).status;
+    return post_and_wait(a, wr).status;
 }
 
 /* Keys that a request must not use. Each error ends the connection. */
 enum { GIVEN_BACK, OTHER_DOMAIN, NO_RIGHT, CASES };
-static const enum ibv_wr_opcode reaching[] = {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_CMP_AND_SWP};
+static const enum ibv_wr_opcode reaching[] = {
+    IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_CMP_AND_SWP};
 
 static void keys_of_the_peer(void) {
     for (int which = 0; which < CASES; which++)
         for (size_t op = 0; op < sizeof(reaching) / sizeof(*reaching); op++) {
             struct side s[2];
-            connected(s, (struct wish){0});
+            connect_sides(s, (struct options){0});
             struct side *a = &s[0], *b = &s[1];
             static char memory[4096] __attribute__((aligned(4096)));
             struct ibv_pd *other = ibv_alloc_pd(b->id->verbs);
             /* All rights but the required one. */
-            static const int right[] = {IBV_ACCESS_REMOTE_WRITE, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_ATOMIC};
-            int all = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
-            struct ibv_mr *mr = ibv_reg_mr(which == OTHER_DOMAIN ? other : b->pd, memory, sizeof(memory), which == NO_RIGHT ? all & ~right[op] : all);
+            static const int right[] = {IBV_ACCESS_REMOTE_WRITE, IBV_ACCESS_REMOTE_READ,
+                                        IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_ATOMIC};
+            int all = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+                      IBV_ACCESS_REMOTE_ATOMIC;
+            struct ibv_mr *mr =
+                ibv_reg_mr(which == OTHER_DOMAIN ? other : b->pd, memory, sizeof(memory),
+                           which == NO_RIGHT ? all & ~right[op] : all);
             MUST(other && mr);
             uint32_t key = mr->rkey;
             if (which == GIVEN_BACK)
                 SHOULD(ibv_dereg_mr(mr) == 0);
             SHOULD(receive(b, 5, 0, 4) == 0);
             memset(memory, 3, sizeof(memory));
-            enum ibv_wc_status status = ends(a, piece(a, 0, 8), reaching[op], (uintptr_t)memory, key);
+            enum ibv_wc_status status =
+                ends(a, piece(a, 0, 8), reaching[op], (uintptr_t)memory, key);
             /* A Write may complete when it is sent. The peer gets an error in any case. */
             if (reaching[op] != IBV_WR_RDMA_WRITE)
                 SHOULD(status == IBV_WC_REM_ACCESS_ERR);
-            SHOULD(done(b).status == IBV_WC_WR_FLUSH_ERR && memory[0] == 3);
+            SHOULD(next_completion(b).status == IBV_WC_WR_FLUSH_ERR && memory[0] == 3);
             if (which != GIVEN_BACK)
                 SHOULD(ibv_dereg_mr(mr) == 0);
             SHOULD(ibv_dealloc_pd(other) == 0);
@@ -109,10 +124,11 @@ static void own_keys(void) {
     for (int which = 0; which < CASES; which++)
         for (int use = 0; use < 4; use++) {
             struct side s[2];
-            connected(s, (struct wish){0});
+            connect_sides(s, (struct options){0});
             struct side *a = &s[0], *b = &s[1];
             struct ibv_pd *other = ibv_alloc_pd(a->id->verbs);
-            struct ibv_mr *mr = ibv_reg_mr(which == OTHER_DOMAIN ? other : a->pd, a->memory, 4096, which == NO_RIGHT ? 0 : IBV_ACCESS_LOCAL_WRITE);
+            struct ibv_mr *mr = ibv_reg_mr(which == OTHER_DOMAIN ? other : a->pd, a->memory, 4096,
+                                           which == NO_RIGHT ? 0 : IBV_ACCESS_LOCAL_WRITE);
             MUST(other && mr);
             struct ibv_sge sge = {(uintptr_t)a->memory, 8, mr->lkey};
             struct ibv_recv_wr wr = {.wr_id = 9, .sg_list = &sge, .num_sge = 1}, *bad;
@@ -132,18 +148,23 @@ static void own_keys(void) {
                 break;
             case 3:
                 /* A receive without valid memory fails when its message arrives. */
-                SHOULD(ends(a, piece(a, 0, 8), IBV_WR_SEND, 0, 0) == IBV_WC_SUCCESS && done(b).status == IBV_WC_SUCCESS);
+                SHOULD(ends(a, piece(a, 0, 8), IBV_WR_SEND, 0, 0) == IBV_WC_SUCCESS &&
+                       next_completion(b).status == IBV_WC_SUCCESS);
                 SHOULD(ibv_post_recv(a->qp, &wr, &bad) == 0 && receive(b, 5, 0, 8) == 0);
-                posted(b, (struct ibv_send_wr){.sg_list = &(struct ibv_sge){(uintptr_t)b->memory, 8, b->mr->lkey}, .num_sge = 1,
-                    .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED});
-                status = done(a).status;
+                post_and_wait(b, (struct ibv_send_wr){
+                              .sg_list = &(struct ibv_sge){(uintptr_t)b->memory, 8, b->mr->lkey},
+                              .num_sge = 1,
+                              .opcode = IBV_WR_SEND,
+                              .send_flags = IBV_SEND_SIGNALED});
+                status = next_completion(a).status;
                 break;
             }
             /* Reading needs no right. */
             if (which == NO_RIGHT && use < 2)
                 SHOULD(status == IBV_WC_SUCCESS);
             else
-                SHOULD(status == IBV_WC_LOC_PROT_ERR && done(b).status == IBV_WC_WR_FLUSH_ERR);
+                SHOULD(status == IBV_WC_LOC_PROT_ERR &&
+                       next_completion(b).status == IBV_WC_WR_FLUSH_ERR);
             if (which != GIVEN_BACK)
                 SHOULD(ibv_dereg_mr(mr) == 0);
             finish(s);
@@ -154,20 +175,21 @@ static void own_keys(void) {
 /* Atomics that are not of eight bytes, or not aligned to eight bytes. */
 static void atomics(void) {
     struct side s[2];
-    connected(s, (struct wish){0});
+    connect_sides(s, (struct options){0});
     struct ibv_sge four = piece(&s[0], 0, 4);
     struct ibv_send_wr wr = plain(&four, IBV_WR_ATOMIC_FETCH_AND_ADD), *bad;
     wr.wr.atomic.remote_addr = (uintptr_t)s[1].memory;
     wr.wr.atomic.rkey = s[1].mr->rkey;
     SHOULD(ibv_post_send(s[0].qp, &wr, &bad) == EINVAL && bad == &wr);
-    SHOULD(ends(&s[0], piece(&s[0], 0, 8), IBV_WR_ATOMIC_FETCH_AND_ADD, (uintptr_t)s[1].memory + 4, s[1].mr->rkey) != IBV_WC_SUCCESS);
+    SHOULD(ends(&s[0], piece(&s[0], 0, 8), IBV_WR_ATOMIC_FETCH_AND_ADD, (uintptr_t)s[1].memory + 4,
+                s[1].mr->rkey) != IBV_WC_SUCCESS);
     finish(s);
 }
 
 /* Queues at their depths; a list returns the request that exceeds one. */
 static void overfull(void) {
     struct side s[2];
-    connected(s, (struct wish){.shared = 1});
+    connect_sides(s, (struct options){.shared = 1});
     struct side *a = &s[0], *b = &s[1];
     struct ibv_sge sge = piece(a, 0, 4);
     struct ibv_send_wr sends[DEPTH + 2], *bad = NULL;
@@ -180,20 +202,27 @@ static void overfull(void) {
     }
     SHOULD(ibv_post_send(a->qp, sends, &bad) == ENOMEM && bad == &sends[DEPTH]);
     for (int i = 0; i < DEPTH; i++)
-        SHOULD(done(a).wr_id == (uint64_t)i);
-    SHOULD(posted(a, (struct ibv_send_wr){.wr_id = 99, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED}).wr_id == 99);
+        SHOULD(next_completion(a).wr_id == (uint64_t)i);
+    SHOULD(post_and_wait(a, (struct ibv_send_wr){.wr_id = 99,
+                                          .opcode = IBV_WR_RDMA_WRITE,
+                                          .send_flags = IBV_SEND_SIGNALED})
+               .wr_id == 99);
     sge = piece(b, 0, 4);
     struct ibv_recv_wr receives[DEPTH + 2], *bad_receive = NULL;
     for (int i = 0; i < DEPTH + 2; i++)
-        receives[i] = (struct ibv_recv_wr){.wr_id = i, .sg_list = &sge, .num_sge = 1, .next = i < DEPTH + 1 ? &receives[i + 1] : NULL};
-    SHOULD(ibv_post_srq_recv(b->srq, receives, &bad_receive) == ENOMEM && bad_receive == &receives[DEPTH]);
+        receives[i] = (struct ibv_recv_wr){.wr_id = i,
+                                           .sg_list = &sge,
+                                           .num_sge = 1,
+                                           .next = i < DEPTH + 1 ? &receives[i + 1] : NULL};
+    SHOULD(ibv_post_srq_recv(b->srq, receives, &bad_receive) == ENOMEM &&
+           bad_receive == &receives[DEPTH]);
     finish(s);
 }
 
 /* Objects in use cannot be destroyed, and keep working. */
 static void busy(void) {
     struct side s[2];
-    connected(s, (struct wish){.shared = 1});
+    connect_sides(s, (struct options){.shared = 1});
     struct side *a = &s[0], *b = &s[1];
     struct ibv_context *context = ibv_open_device(a->id->verbs->device);
     struct ibv_pd *pd = ibv_alloc_pd(context);
@@ -206,9 +235,12 @@ static void busy(void) {
     struct ibv_srq *srq = ibv_create_srq(pd, &shared);
     SHOULD(srq && ibv_dealloc_pd(pd) == EBUSY && ibv_destroy_srq(srq) == 0);
     SHOULD(ibv_dealloc_pd(pd) == 0 && ibv_close_device(context) == 0);
-    SHOULD(ibv_destroy_cq(b->cq) == EBUSY && ibv_destroy_srq(b->srq) == EBUSY && ibv_destroy_comp_channel(b->channel) == EBUSY);
+    SHOULD(ibv_destroy_cq(b->cq) == EBUSY && ibv_destroy_srq(b->srq) == EBUSY &&
+           ibv_destroy_comp_channel(b->channel) == EBUSY);
     SHOULD(ibv_dealloc_pd(b->pd) == EBUSY);
-    SHOULD(receive(b, 1, 0, 4) == 0 && ends(a, piece(a, 0, 4), IBV_WR_SEND, 0, 0) == IBV_WC_SUCCESS && done(b).wr_id == 1);
+    SHOULD(receive(b, 1, 0, 4) == 0 &&
+           ends(a, piece(a, 0, 4), IBV_WR_SEND, 0, 0) == IBV_WC_SUCCESS &&
+           next_completion(b).wr_id == 1);
     finish(s);
 }
 
@@ -216,13 +248,14 @@ static void busy(void) {
  * still be destroyed. */
 static void closed(void) {
     struct side s[2];
-    connected(s, (struct wish){0});
+    connect_sides(s, (struct options){0});
     struct ibv_context *context = ibv_open_device(s[0].id->verbs->device);
     struct ibv_pd *pd = ibv_alloc_pd(context);
     struct ibv_cq *cq = ibv_create_cq(context, 4, NULL, NULL, 0);
     struct ibv_mr *mr = ibv_reg_mr(pd, s[0].memory, 8, IBV_ACCESS_LOCAL_WRITE);
     MUST(context && pd && cq && mr);
-    struct ibv_qp_init_attr init = {.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .cap = {.max_recv_wr = 1}};
+    struct ibv_qp_init_attr init = {
+        .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .cap = {.max_recv_wr = 1}};
     struct ibv_qp *qp = ibv_create_qp(pd, &init);
     struct ibv_recv_wr wr = {.wr_id = 3}, *bad;
     struct ibv_wc wc;
@@ -232,7 +265,9 @@ static void closed(void) {
     SHOULD(ibv_dealloc_pd(pd) == EBUSY && ibv_dereg_mr(mr) == 0 && ibv_destroy_qp(qp) == 0);
     SHOULD(ibv_dealloc_pd(pd) == 0 && ibv_destroy_cq(cq) == 0);
     /* Connections of other contexts continue. */
-    SHOULD(receive(&s[1], 1, 0, 4) == 0 && ends(&s[0], piece(&s[0], 0, 4), IBV_WR_SEND, 0, 0) == IBV_WC_SUCCESS && done(&s[1]).wr_id == 1);
+    SHOULD(receive(&s[1], 1, 0, 4) == 0 &&
+           ends(&s[0], piece(&s[0], 0, 4), IBV_WR_SEND, 0, 0) == IBV_WC_SUCCESS &&
+           next_completion(&s[1]).wr_id == 1);
     finish(s);
 }
 
@@ -240,7 +275,8 @@ static void closed(void) {
  * and Reads. */
 static void peer(uint16_t port, int tell, int works) {
     struct rdma_event_channel *channel = rdma_create_event_channel();
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = port, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    struct sockaddr_in at = {
+        .sin_family = AF_INET, .sin_port = port, .sin_addr = {htonl(INADDR_LOOPBACK)}};
     struct rdma_conn_param param = {.responder_resources = 16, .initiator_depth = 16};
     struct { uint64_t at; uint32_t key; } theirs;
     struct rdma_cm_event *event;
@@ -251,7 +287,7 @@ static void peer(uint16_t port, int tell, int works) {
     rdma_ack_cm_event(expect(channel, RDMA_CM_EVENT_ADDR_RESOLVED));
     MUST(rdma_resolve_route(id, 2000) == 0);
     rdma_ack_cm_event(expect(channel, RDMA_CM_EVENT_ROUTE_RESOLVED));
-    make(&a, id, (struct wish){0});
+    create_objects(&a, id, (struct options){0});
     param.qp_num = a.qp->qp_num;
     MUST(rdma_connect(id, &param) == 0);
     event = expect(channel, RDMA_CM_EVENT_ESTABLISHED);
@@ -266,7 +302,7 @@ static void peer(uint16_t port, int tell, int works) {
         struct ibv_send_wr wr = plain(&sge, works++ % 2 ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE);
         wr.wr.rdma.remote_addr = theirs.at;
         wr.wr.rdma.rkey = theirs.key;
-        posted(&a, wr);
+        post_and_wait(&a, wr);
     }
 }
 
@@ -291,17 +327,21 @@ static void killed(void) {
         struct rdma_cm_id *listener;
         struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
         MUST(channel && rdma_create_id(channel, &listener, NULL, RDMA_PS_TCP) == 0);
-        MUST(rdma_bind_addr(listener, (struct sockaddr *)&at) == 0 && rdma_listen(listener, 1) == 0);
+        MUST(rdma_bind_addr(listener, (struct sockaddr *)&at) == 0 &&
+             rdma_listen(listener, 1) == 0);
         port = rdma_get_src_port(listener);
         MUST(write(ports[1], &port, sizeof(port)) == sizeof(port));
         struct rdma_cm_event *event = expect(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
         struct side b;
-        make(&b, event->id, (struct wish){0});
+        create_objects(&b, event->id, (struct options){0});
         rdma_ack_cm_event(event);
         own.at = (uintptr_t)b.memory;
         own.key = b.mr->rkey;
-        struct rdma_conn_param param = {.responder_resources = 16, .initiator_depth = 16, .qp_num = b.qp->qp_num, .private_data = &own,
-            .private_data_len = sizeof(own)};
+        struct rdma_conn_param param = {.responder_resources = 16,
+                                        .initiator_depth = 16,
+                                        .qp_num = b.qp->qp_num,
+                                        .private_data = &own,
+                                        .private_data_len = sizeof(own)};
         SHOULD(receive(&b, 1, 0, 4) == 0 && receive(&b, 2, 0, 4) == 0);
         MUST(rdma_accept(b.id, &param) == 0);
         rdma_ack_cm_event(expect(channel, RDMA_CM_EVENT_ESTABLISHED));
@@ -309,7 +349,8 @@ static void killed(void) {
         int asked = 0;
         struct ibv_sge sge = piece(&b, 0, ROOM);
         for (; kind == 2 && asked < 8; asked++) {
-            struct ibv_send_wr wr = plain(&sge, asked % 2 ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ), *bad;
+            struct ibv_send_wr wr = plain(&sge, asked % 2 ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ),
+                               *bad;
             wr.wr.rdma.remote_addr = theirs.at;
             wr.wr.rdma.rkey = theirs.key;
             /* The child is stopped: until it is killed, only requests complete that fit the
@@ -321,15 +362,16 @@ static void killed(void) {
         rdma_ack_cm_event(expect(channel, RDMA_CM_EVENT_DISCONNECTED));
         int flushed = 0;
         for (int i = 0; i < 2 + asked; i++) {
-            struct ibv_wc wc = done(&b);
+            struct ibv_wc wc = next_completion(&b);
             flushed += wc.status == IBV_WC_WR_FLUSH_ERR;
             SHOULD(wc.wr_id == 7 || wc.status == IBV_WC_WR_FLUSH_ERR);
         }
         SHOULD(flushed >= (asked ? 3 : 2));
-        SHOULD(receive(&b, 3, 0, 4) == 0 && done(&b).status == IBV_WC_WR_FLUSH_ERR);
+        SHOULD(receive(&b, 3, 0, 4) == 0 && next_completion(&b).status == IBV_WC_WR_FLUSH_ERR);
         SHOULD(ends(&b, piece(&b, 0, 4), IBV_WR_SEND, 0, 0) == IBV_WC_WR_FLUSH_ERR);
         SHOULD(ibv_destroy_qp(b.qp) == 0 && ibv_destroy_cq(b.cq) == 0 && ibv_dereg_mr(b.mr) == 0);
-        SHOULD(ibv_destroy_comp_channel(b.channel) == 0 && ibv_dealloc_pd(b.pd) == 0 && rdma_destroy_id(b.id) == 0);
+        SHOULD(ibv_destroy_comp_channel(b.channel) == 0 && ibv_dealloc_pd(b.pd) == 0 &&
+               rdma_destroy_id(b.id) == 0);
         SHOULD(rdma_destroy_id(listener) == 0);
         rdma_destroy_event_channel(channel);
         free(b.memory);
@@ -372,7 +414,10 @@ static void exhausted(void) {
         none_left();
         /* Calls that need no descriptor. */
         struct ibv_cq *cq = ibv_create_cq(context, 1, NULL, NULL, 0);
-        struct ibv_qp_init_attr init = {.send_cq = cq, .recv_cq = cq, .cap = {.max_send_wr = 1, .max_recv_wr = 1}, .qp_type = IBV_QPT_RC};
+        struct ibv_qp_init_attr init = {.send_cq = cq,
+                                        .recv_cq = cq,
+                                        .cap = {.max_send_wr = 1, .max_recv_wr = 1},
+                                        .qp_type = IBV_QPT_RC};
         struct ibv_qp *qp = cq ? ibv_create_qp(pd, &init) : NULL;
         SHOULD(cq && qp && ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(cq) == 0);
         SHOULD(ibv_create_comp_channel(context) == NULL && errno == EMFILE);
@@ -380,7 +425,7 @@ static void exhausted(void) {
         SHOULD(ibv_dealloc_pd(pd) == 0 && ibv_close_device(context) == 0);
         ibv_free_device_list(list);
         struct side s[2];
-        connected(s, (struct wish){0});
+        connect_sides(s, (struct options){0});
         finish(s);
         fflush(stdout);
         _exit(wrong);
@@ -392,7 +437,8 @@ static void exhausted(void) {
 static long used_ms(void) {
     struct rusage used;
     MUST(getrusage(RUSAGE_SELF, &used) == 0);
-    return (used.ru_utime.tv_sec + used.ru_stime.tv_sec) * 1000 + (used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1000;
+    return (used.ru_utime.tv_sec + used.ru_stime.tv_sec) * 1000 +
+           (used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1000;
 }
 
 /* A connection request arrives when the listener's process has no descriptor left: it waits for
@@ -424,16 +470,18 @@ static void asked_without_descriptors(void) {
     MUST(setrlimit(RLIMIT_NOFILE, &before) == 0);
     struct rdma_cm_event *event = expect(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
     struct side b;
-    make(&b, event->id, (struct wish){0});
+    create_objects(&b, event->id, (struct options){0});
     rdma_ack_cm_event(event);
-    struct rdma_conn_param param = {.qp_num = b.qp->qp_num, .private_data = &own, .private_data_len = sizeof(own)};
+    struct rdma_conn_param param = {
+        .qp_num = b.qp->qp_num, .private_data = &own, .private_data_len = sizeof(own)};
     MUST(rdma_accept(b.id, &param) == 0);
     rdma_ack_cm_event(expect(channel, RDMA_CM_EVENT_ESTABLISHED));
     MUST(read(told[0], &theirs, sizeof(theirs)) == sizeof(theirs));
     MUST(kill(child, SIGKILL) == 0 && waitpid(child, &status, 0) == child);
     rdma_ack_cm_event(expect(channel, RDMA_CM_EVENT_DISCONNECTED));
     SHOULD(ibv_destroy_qp(b.qp) == 0 && ibv_destroy_cq(b.cq) == 0 && ibv_dereg_mr(b.mr) == 0);
-    SHOULD(ibv_destroy_comp_channel(b.channel) == 0 && ibv_dealloc_pd(b.pd) == 0 && rdma_destroy_id(b.id) == 0);
+    SHOULD(ibv_destroy_comp_channel(b.channel) == 0 && ibv_dealloc_pd(b.pd) == 0 &&
+           rdma_destroy_id(b.id) == 0);
     SHOULD(rdma_destroy_id(listener) == 0);
     rdma_destroy_event_channel(channel);
     free(b.memory);
@@ -443,7 +491,7 @@ static void asked_without_descriptors(void) {
  * none of their descriptors. */
 static void forked(void) {
     struct side s[2];
-    connected(s, (struct wish){.shared = 1, .extended = 1});
+    connect_sides(s, (struct options){.shared = 1, .extended = 1});
     struct side *a = &s[0], *b = &s[1];
     struct ibv_context *context = ibv_open_device(a->id->verbs->device);
     struct ibv_mw *window = ibv_alloc_mw(b->pd, IBV_MW_TYPE_2);
@@ -460,8 +508,10 @@ static void forked(void) {
         struct ibv_srq_attr limit = {.srq_limit = 1};
         struct ibv_qp_attr error = {.qp_state = IBV_QPS_ERR};
         struct ibv_poll_cq_attr attr = {0};
-        SHOULD(ibv_poll_cq(b->cq, 1, &wc) == 0 && ibv_start_poll((struct ibv_cq_ex *)b->cq, &attr) == ENOENT);
-        SHOULD(receive(b, 1, 0, 4) == EINVAL && ibv_resize_cq(b->cq, 8) == EINVAL && ibv_modify_srq(b->srq, &limit, IBV_SRQ_LIMIT) == EINVAL);
+        SHOULD(ibv_poll_cq(b->cq, 1, &wc) == 0 &&
+               ibv_start_poll((struct ibv_cq_ex *)b->cq, &attr) == ENOENT);
+        SHOULD(receive(b, 1, 0, 4) == EINVAL && ibv_resize_cq(b->cq, 8) == EINVAL &&
+               ibv_modify_srq(b->srq, &limit, IBV_SRQ_LIMIT) == EINVAL);
         SHOULD(ibv_modify_qp(b->qp, &error, IBV_QP_STATE) == EINVAL);
         SHOULD(ibv_get_cq_event(b->channel, &cq, &user) == -1 && errno == EINVAL);
         SHOULD(ibv_get_async_event(b->id->verbs, &event) == -1 && errno == EINVAL);
@@ -470,12 +520,17 @@ static void forked(void) {
         fflush(stdout);
         if (wrong)
             _exit(1);
-        execl("/bin/sh", "sh", "-c", "for fd in /proc/$$/fd/*; do [ ${fd##*/} -le 2 ] || readlink $fd; done | grep -c '^anon_inode\\|^socket' | grep -qx 0", NULL);
+        execl("/bin/sh", "sh", "-c",
+              "for fd in /proc/$$/fd/*; do [ ${fd##*/} -le 2 ] || readlink $fd; done | grep -c "
+              "'^anon_inode\\|^socket' | grep -qx 0",
+              NULL);
         _exit(1);
     }
     MUST(waitpid(child, &status, 0) == child);
     SHOULD(status == 0);
-    SHOULD(receive(b, 1, 0, 4) == 0 && ends(a, piece(a, 0, 4), IBV_WR_SEND, 0, 0) == IBV_WC_SUCCESS && done(b).wr_id == 1);
+    SHOULD(receive(b, 1, 0, 4) == 0 &&
+           ends(a, piece(a, 0, 4), IBV_WR_SEND, 0, 0) == IBV_WC_SUCCESS &&
+           next_completion(b).wr_id == 1);
     SHOULD(ibv_dealloc_mw(window) == 0 && ibv_close_device(context) == 0);
     finish(s);
 }

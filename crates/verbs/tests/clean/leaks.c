@@ -3,7 +3,7 @@
 #include <dirent.h>
 #include <rdma/rdma_verbs.h>
 #include "../path/path.h"
-#include "../place/entries.h"
+#include "../support/entries.h"
 
 enum { MOST = 64, ROUNDS = 5 };
 
@@ -70,19 +70,25 @@ static void everything(void) {
     for (int i = 0; i < devices; i++)
         SHOULD(ibv_close_device(contexts[i]) == 0);
     for (int kind = 0; kind < 3; kind++) {
-        connected(s, (struct wish){.shared = kind == 1, .extended = kind == 2});
+        connect_sides(s, (struct options){.shared = kind == 1, .extended = kind == 2});
         struct ibv_sge sge = piece(&s[0], 0, 64);
         for (int i = 0; i < 10; i++)
             SHOULD(receive(&s[1], i, 4096, 64) == 0);
         for (int i = 0; i < 10; i++) {
-            SHOULD(posted(&s[0], (struct ibv_send_wr){.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED}).status == IBV_WC_SUCCESS);
-            SHOULD(done(&s[1]).status == IBV_WC_SUCCESS);
+            SHOULD(post_and_wait(&s[0], (struct ibv_send_wr){.sg_list = &sge,
+                                                      .num_sge = 1,
+                                                      .opcode = IBV_WR_SEND,
+                                                      .send_flags = IBV_SEND_SIGNALED})
+                       .status == IBV_WC_SUCCESS);
+            SHOULD(next_completion(&s[1]).status == IBV_WC_SUCCESS);
         }
         finish(s);
     }
     /* Resolved names, a synchronous endpoint, and one to which no program listens. */
     struct rdma_addrinfo hints = {.ai_port_space = RDMA_PS_TCP}, *found;
-    struct ibv_qp_init_attr attr = {.cap = {.max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1}, .qp_type = IBV_QPT_RC};
+    struct ibv_qp_init_attr attr = {
+        .cap = {.max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1},
+        .qp_type = IBV_QPT_RC};
     struct rdma_cm_id *id;
     MUST(rdma_getaddrinfo("127.0.0.1", "9", &hints, &found) == 0);
     MUST(rdma_create_ep(&id, found, NULL, &attr) == 0);

@@ -45,12 +45,12 @@ pub(crate) fn libraries() -> &'static Path {
 }
 
 /// `sprat` and the libraries in a directory of their own, laid out as the build does.
-pub(crate) struct Place {
+pub(crate) struct Staging {
     /// The directory; its subdirectory `verbs` has the libraries.
     pub(crate) folder: tempfile::TempDir,
 }
 
-impl Place {
+impl Staging {
     /// Builds everything and copies it.
     pub(crate) fn new() -> Self {
         let cargo = ["build", "--quiet", "--profile", "test", "-p", "sprat-cli"];
