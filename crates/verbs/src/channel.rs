@@ -28,9 +28,11 @@ pub(crate) struct Channel {
 impl Channel {
     /// Converts the program's pointer to a reference.
     ///
-    /// # Errors The pointer is null.
+    /// # Errors
+    /// The pointer is null.
     ///
-    /// # Safety The pointer is null, or the channel stays alive while the reference is in use.
+    /// # Safety
+    /// The pointer is null, or the channel stays alive while the reference is in use.
     pub(crate) unsafe fn from_seen<'a>(channel: *mut Seen) -> Result<&'a Self, Errno> {
         // SAFETY: The caller guarantees it. C's structure is the first field of `Self`.
         unsafe { at(channel.cast::<Self>()) }

@@ -33,9 +33,11 @@ pub(crate) struct Open {
 impl Open {
     /// Converts the program's pointer to a reference.
     ///
-    /// # Errors The pointer is null, or another library created the context.
+    /// # Errors
+    /// The pointer is null, or another library created the context.
     ///
-    /// # Safety The pointer is null, or the context stays open while the reference is in use.
+    /// # Safety
+    /// The pointer is null, or the context stays open while the reference is in use.
     pub(crate) unsafe fn from_seen<'a>(context: *mut Context) -> Result<&'a Self, Errno> {
         // SAFETY: The caller guarantees it.
         let seen = unsafe { context.as_ref() }.ok_or(INVALID)?;
@@ -54,8 +56,8 @@ impl Open {
 
     /// Removes a reference. The last one frees the device.
     ///
-    /// # Safety The caller removes a reference that was added, and does not use the context
-    /// afterwards.
+    /// # Safety
+    /// The caller removes a reference that was added, and does not use the context afterwards.
     pub(crate) unsafe fn leave(&self) {
         if self.holders.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.events.end();

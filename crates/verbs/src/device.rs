@@ -75,7 +75,8 @@ impl Device {
 
     /// Converts the program's pointer to a reference.
     ///
-    /// # Errors `ENODEV` if the pointer is null or refers to no device of this library.
+    /// # Errors
+    /// `ENODEV` if the pointer is null or refers to no device of this library.
     pub(crate) fn from_seen(pointer: *const Seen) -> Result<&'static Self, Errno> {
         let devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
         let same = |d: &&&'static Self| std::ptr::from_ref::<Self>(d).cast() == pointer;
@@ -99,7 +100,8 @@ impl Device {
 
     /// Reads the current state of the device's interface.
     ///
-    /// # Errors `ENODEV` if the interface is gone or has no address.
+    /// # Errors
+    /// `ENODEV` if the interface is gone or has no address.
     pub(crate) fn interface(&self) -> Result<Interface, Errno> {
         let found = interfaces()?.into_iter().find(|i| i.name == self.interface);
         found.ok_or(Errno(libc::ENODEV))
@@ -108,7 +110,8 @@ impl Device {
 
 /// Lists the devices of all current interfaces.
 ///
-/// # Errors The system does not list its interfaces.
+/// # Errors
+/// The system does not list its interfaces.
 pub(crate) fn devices() -> Result<Vec<&'static Device>, Errno> {
     Ok(interfaces()?.iter().map(Device::of).collect())
 }
@@ -116,7 +119,8 @@ pub(crate) fn devices() -> Result<Vec<&'static Device>, Errno> {
 /// Finds the device whose interface has this address. The loopback device matches every loopback
 /// address.
 ///
-/// # Errors `ENODEV` if no interface has the address.
+/// # Errors
+/// `ENODEV` if no interface has the address.
 pub(crate) fn at_address(address: IpAddr) -> Result<&'static Device, Errno> {
     let all = interfaces()?;
     let exact = all.iter().find(|i| i.addresses.contains(&address));
@@ -126,7 +130,8 @@ pub(crate) fn at_address(address: IpAddr) -> Result<&'static Device, Errno> {
 
 /// Allocates an array of pointers for C that ends with null. [`free_array`] frees it.
 ///
-/// # Errors `ENOMEM`.
+/// # Errors
+/// `ENOMEM`.
 pub(crate) fn array<T>(pointers: &[*mut T]) -> Result<*mut *mut T, Errno> {
     // SAFETY: `calloc` accepts any sizes. It returns zeroed memory, so the last pointer is null.
     let array: *mut *mut T =

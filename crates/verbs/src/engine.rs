@@ -49,7 +49,8 @@ extern "C" fn forked() {
 impl Engine {
     /// Returns this process's engine, and opens it on the first call.
     ///
-    /// # Errors The system has no descriptor, thread or random number left.
+    /// # Errors
+    /// The system has no descriptor, thread or random number left.
     pub(crate) fn get() -> Result<&'static Self, Errno> {
         static WATCHED: Once = Once::new();
         WATCHED.call_once(|| {

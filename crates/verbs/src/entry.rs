@@ -122,10 +122,12 @@ pub(crate) fn or_errno<T>(name: &str, failed: T, body: impl FnOnce() -> Result<T
 
 /// Converts a caller's pointer to a reference.
 ///
-/// # Errors The pointer is null.
+/// # Errors
+/// The pointer is null.
 ///
-/// # Safety The pointer is null, or refers to a `T` that stays alive and unwritten while the
-/// reference is in use.
+/// # Safety
+/// The pointer is null, or refers to a `T` that stays alive and unwritten while the reference is in
+/// use.
 pub(crate) unsafe fn at<'a, T>(pointer: *const T) -> Result<&'a T, Errno> {
     // SAFETY: The caller guarantees it.
     unsafe { pointer.as_ref() }.ok_or(INVALID)
@@ -133,9 +135,11 @@ pub(crate) unsafe fn at<'a, T>(pointer: *const T) -> Result<&'a T, Errno> {
 
 /// Writes a value to the caller's memory.
 ///
-/// # Errors The pointer is null.
+/// # Errors
+/// The pointer is null.
 ///
-/// # Safety The pointer is null, or a `T` may be written there.
+/// # Safety
+/// The pointer is null, or a `T` may be written there.
 pub(crate) unsafe fn put<T>(pointer: *mut T, value: T) -> Result<(), Errno> {
     if pointer.is_null() {
         return Err(INVALID);
@@ -148,9 +152,11 @@ pub(crate) unsafe fn put<T>(pointer: *mut T, value: T) -> Result<(), Errno> {
 /// Writes the first `room` bytes of a structure to the caller's memory, and zeros if the structure
 /// is shorter. The caller's headers determine how many bytes it knows.
 ///
-/// # Errors The pointer is null.
+/// # Errors
+/// The pointer is null.
 ///
-/// # Safety The pointer is null, or `room` bytes may be written there.
+/// # Safety
+/// The pointer is null, or `room` bytes may be written there.
 pub(crate) unsafe fn put_part<T: Copy>(
     pointer: *mut T,
     room: usize,

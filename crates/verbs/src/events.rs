@@ -24,7 +24,8 @@ pub(crate) struct Events {
 impl Events {
     /// Creates a channel without events.
     ///
-    /// # Errors The system has no descriptor left.
+    /// # Errors
+    /// The system has no descriptor left.
     pub(crate) fn new() -> Result<Self, Errno> {
         // SAFETY: The arguments are numbers.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_SEMAPHORE) };
@@ -64,7 +65,8 @@ impl Events {
     }
     /// Waits for the next notice, unless the program has made the descriptor non-blocking.
     ///
-    /// # Errors `EAGAIN` if nothing waits on a non-blocking descriptor, `EINTR` after a signal.
+    /// # Errors
+    /// `EAGAIN` if nothing waits on a non-blocking descriptor, `EINTR` after a signal.
     pub(crate) fn next(&self) -> Result<(&'static Engine, Notice), Errno> {
         loop {
             let channel = locked(&self.channel)

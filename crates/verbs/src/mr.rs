@@ -55,9 +55,11 @@ pub(crate) struct Mr {
 impl Mr {
     /// Converts the program's pointer to a reference.
     ///
-    /// # Errors The pointer is null.
+    /// # Errors
+    /// The pointer is null.
     ///
-    /// # Safety The pointer is null, or the region stays alive while the reference is in use.
+    /// # Safety
+    /// The pointer is null, or the region stays alive while the reference is in use.
     pub(crate) unsafe fn from_seen<'a>(mr: *const Seen) -> Result<&'a Self, Errno> {
         // SAFETY: The caller guarantees it. C's structure is the first field of `Self`, and the
         // pointer was derived from one to `Self`.
@@ -67,8 +69,9 @@ impl Mr {
 
 /// Translates the access flags of a registration.
 ///
-/// # Errors `EINVAL` for unknown flags, and for remote writes or atomics without local writes.
-/// `EOPNOTSUPP` for features that this device lacks.
+/// # Errors
+/// `EINVAL` for unknown flags, and for remote writes or atomics without local writes. `EOPNOTSUPP`
+/// for features that this device lacks.
 fn rights(flags: c_uint) -> Result<Access, Errno> {
     if flags & (REMOTE_WRITE | REMOTE_ATOMIC) != 0 && flags & LOCAL_WRITE == 0
         || flags & !KNOWN != 0
@@ -207,7 +210,8 @@ export! {
 
 /// Changes the memory, the domain or the rights of a region.
 ///
-/// # Safety `mr` refers to a live region, and no other thread uses it during the call.
+/// # Safety
+/// `mr` refers to a live region, and no other thread uses it during the call.
 unsafe fn change(
     mr: *mut Mr,
     what: c_int,

@@ -20,7 +20,8 @@ impl Users {
 
     /// Fails while objects refer to this one.
     ///
-    /// # Errors `EBUSY` if the count is not zero.
+    /// # Errors
+    /// `EBUSY` if the count is not zero.
     pub(crate) fn none(&self) -> Result<(), Errno> {
         if self.0.load(Ordering::Relaxed) == 0 { Ok(()) } else { Err(Errno(libc::EBUSY)) }
     }

@@ -26,9 +26,11 @@ pub(crate) struct Pd {
 impl Pd {
     /// Converts the program's pointer to a reference.
     ///
-    /// # Errors The pointer is null.
+    /// # Errors
+    /// The pointer is null.
     ///
-    /// # Safety The pointer is null, or the domain stays alive while the reference is in use.
+    /// # Safety
+    /// The pointer is null, or the domain stays alive while the reference is in use.
     pub(crate) unsafe fn from_seen<'a>(pd: *mut Seen) -> Result<&'a Self, Errno> {
         // SAFETY: The caller guarantees it. C's structure is the first field of `Self`, and the
         // pointer was derived from one to `Self`.
@@ -38,9 +40,11 @@ impl Pd {
     /// Converts the program's pointer to a reference, for a call that creates an object in the
     /// domain.
     ///
-    /// # Errors The pointer is null, or a parent process created the domain.
+    /// # Errors
+    /// The pointer is null, or a parent process created the domain.
     ///
-    /// # Safety The pointer is null, or the domain stays alive while the reference is in use.
+    /// # Safety
+    /// The pointer is null, or the domain stays alive while the reference is in use.
     pub(crate) unsafe fn to_use<'a>(pd: *mut Seen) -> Result<&'a Self, Errno> {
         // SAFETY: The caller guarantees it.
         let pd = unsafe { Self::from_seen(pd) }?;

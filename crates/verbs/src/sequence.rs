@@ -35,8 +35,9 @@ impl<T> Sequence<T> {
 
     /// The value of the sequence.
     ///
-    /// # Safety The caller is within a sequence that has begun and not ended, and holds no other
-    /// reference to the value.
+    /// # Safety
+    /// The caller is within a sequence that has begun and not ended, and holds no other reference
+    /// to the value.
     #[inline]
     #[expect(clippy::mut_from_ref, reason = "a lock whose guard C holds")]
     pub(crate) unsafe fn value(&self) -> &mut T {

@@ -50,10 +50,12 @@ pub(crate) fn immediate(octets: u32) -> u64 {
 
 /// Translates a request to bind a memory window.
 ///
-/// # Errors `EINVAL` without a region for a range that is not empty, and for a window whose
-/// addresses count from zero, which this device lacks.
+/// # Errors
+/// `EINVAL` without a region for a range that is not empty, and for a window whose addresses count
+/// from zero, which this device lacks.
 ///
-/// # Safety The region is null or registered.
+/// # Safety
+/// The region is null or registered.
 pub(crate) unsafe fn bind(key: u32, info: &BindInfo) -> Result<SendOp, Errno> {
     // SAFETY: The caller guarantees it.
     let region = unsafe { info.mr.as_ref() };
@@ -72,7 +74,8 @@ pub(crate) unsafe fn bind(key: u32, info: &BindInfo) -> Result<SendOp, Errno> {
 
 /// Translates the operation of a request.
 ///
-/// # Safety The region that a request to bind names is null or registered.
+/// # Safety
+/// The region that a request to bind names is null or registered.
 #[inline]
 unsafe fn operation(wr: &SendWr) -> Result<SendOp, Errno> {
     // The key occupies the first four bytes of the word.
@@ -103,9 +106,11 @@ unsafe fn operation(wr: &SendWr) -> Result<SendOp, Errno> {
 
 /// The scatter/gather elements of a request.
 ///
-/// # Errors `EINVAL` if there are more than a queue accepts, or fewer than 0.
+/// # Errors
+/// `EINVAL` if there are more than a queue accepts, or fewer than 0.
 ///
-/// # Safety `list` refers to `count` elements.
+/// # Safety
+/// `list` refers to `count` elements.
 #[inline]
 pub(crate) unsafe fn elements<'a>(
     list: *const SeenSge,
@@ -129,9 +134,11 @@ pub(crate) const fn element(sge: &SeenSge) -> Sge {
 
 /// Copies inline data, which elements name by address alone.
 ///
-/// # Errors `EINVAL` if the data exceed the limit of inline data.
+/// # Errors
+/// `EINVAL` if the data exceed the limit of inline data.
 ///
-/// # Safety The memory that the elements name may be read.
+/// # Safety
+/// The memory that the elements name may be read.
 unsafe fn copied(list: &[SeenSge]) -> Result<Vec<u8>, Errno> {
     let total: u64 = list.iter().map(|sge| u64::from(sge.length)).sum();
     if total > sprat::verbs::MAX_INLINE as u64 {
@@ -151,7 +158,8 @@ unsafe fn copied(list: &[SeenSge]) -> Result<Vec<u8>, Errno> {
 
 /// Translates a send work request.
 ///
-/// # Safety The elements and regions that the request names are valid.
+/// # Safety
+/// The elements and regions that the request names are valid.
 #[inline]
 unsafe fn send_request(wr: &SendWr) -> Result<SendRequest, Errno> {
     // SAFETY: The caller guarantees it.
@@ -173,7 +181,8 @@ unsafe fn send_request(wr: &SendWr) -> Result<SendRequest, Errno> {
 
 /// Translates a receive work request.
 ///
-/// # Safety The elements that the request names are valid.
+/// # Safety
+/// The elements that the request names are valid.
 #[inline]
 unsafe fn recv_request(wr: &RecvWr) -> Result<RecvRequest, Errno> {
     // SAFETY: The caller guarantees it.
@@ -197,8 +206,8 @@ impl<W> Walk<W> {
 
     /// Translates the next request.
     ///
-    /// # Safety The list consists of readable requests. Each has the address of the next, the last
-    /// one null.
+    /// # Safety
+    /// The list consists of readable requests. Each has the address of the next, the last one null.
     #[inline]
     unsafe fn next<'a, R>(
         &mut self,
@@ -226,7 +235,8 @@ impl<W> Walk<W> {
 
     /// Returns the result, and writes the failed request to `bad`.
     ///
-    /// # Safety `bad` is null or may be written.
+    /// # Safety
+    /// `bad` is null or may be written.
     #[inline]
     unsafe fn end(
         &self,

@@ -10,9 +10,11 @@ use crate::entry::{Errno, INVALID};
 
 /// Reads a C address.
 ///
-/// # Errors `EINVAL` if the pointer is null or the family is neither IPv4 nor IPv6.
+/// # Errors
+/// `EINVAL` if the pointer is null or the family is neither IPv4 nor IPv6.
 ///
-/// # Safety The pointer is null, or refers to an address of its family's size.
+/// # Safety
+/// The pointer is null, or refers to an address of its family's size.
 pub(super) unsafe fn read(at: *const libc::sockaddr) -> Result<SocketAddr, Errno> {
     if at.is_null() {
         return Err(INVALID);
@@ -37,7 +39,8 @@ pub(super) unsafe fn read(at: *const libc::sockaddr) -> Result<SocketAddr, Errno
 
 /// Writes a C address. An IPv4-mapped IPv6 address is written as IPv4.
 ///
-/// # Safety `to` may be written.
+/// # Safety
+/// `to` may be written.
 pub(super) unsafe fn write(to: *mut libc::sockaddr_storage, address: SocketAddr) {
     match SocketAddr::new(address.ip().to_canonical(), address.port()) {
         SocketAddr::V4(v4) => {

@@ -36,7 +36,8 @@ fn room<T>(octets: usize) -> Result<*mut T, Errno> {
 
 /// Copies an address.
 ///
-/// # Safety `octets` bytes may be read at `from`.
+/// # Safety
+/// `octets` bytes may be read at `from`.
 unsafe fn copy(from: *const libc::sockaddr, octets: u32) -> Result<*mut libc::sockaddr, Errno> {
     let to: *mut libc::sockaddr = room(octets as usize)?;
     // SAFETY: The caller guarantees the source, and the destination was allocated with that size.
@@ -77,7 +78,8 @@ fn translated(hints: &AddrInfo) -> libc::addrinfo {
 
 /// Translates a result of `getaddrinfo`.
 ///
-/// # Safety `found` is a result of a successful `getaddrinfo`.
+/// # Safety
+/// `found` is a result of a successful `getaddrinfo`.
 unsafe fn fill(
     to: &mut AddrInfo,
     found: &libc::addrinfo,
@@ -107,7 +109,8 @@ unsafe fn fill(
 
 /// Resolves names by `getaddrinfo`; returns its code.
 ///
-/// # Safety Names are null or strings, and the hints are valid.
+/// # Safety
+/// Names are null or strings, and the hints are valid.
 unsafe fn look_up(
     node: *const c_char,
     service: *const c_char,
@@ -131,7 +134,8 @@ unsafe fn look_up(
 
 /// Resolves names, or copies the hints if there are none; returns a code of `getaddrinfo`.
 ///
-/// # Safety Names are null or strings, and the hints are valid.
+/// # Safety
+/// Names are null or strings, and the hints are valid.
 unsafe fn find(
     node: *const c_char,
     service: *const c_char,
@@ -205,7 +209,8 @@ export! {
 
 /// Resolves names into a new structure, or returns a code of `getaddrinfo`.
 ///
-/// # Safety Names are null or strings, and the hints are valid.
+/// # Safety
+/// Names are null or strings, and the hints are valid.
 pub(super) unsafe fn found(
     node: *const c_char,
     service: *const c_char,

@@ -19,9 +19,11 @@ pub(super) struct Channel {
 impl Channel {
     /// Converts the program's pointer to a reference.
     ///
-    /// # Errors The pointer is null, or a parent process created the channel.
+    /// # Errors
+    /// The pointer is null, or a parent process created the channel.
     ///
-    /// # Safety The pointer is null, or the channel stays alive while the reference is in use.
+    /// # Safety
+    /// The pointer is null, or the channel stays alive while the reference is in use.
     pub(super) unsafe fn to_use<'a>(channel: *mut Seen) -> Result<&'a Self, Errno> {
         // SAFETY: The caller guarantees it. C's structure is the first field of `Self`.
         let channel = unsafe { at(channel.cast::<Self>()) }?;
@@ -31,7 +33,8 @@ impl Channel {
 
 /// Creates a channel and leaks it to the program or to an id.
 ///
-/// # Errors The system has no descriptor left.
+/// # Errors
+/// The system has no descriptor left.
 pub(super) fn create() -> Result<*mut Seen, Errno> {
     let engine = Engine::get()?;
     let channel = engine.device.connection_channel()?;
@@ -41,7 +44,8 @@ pub(super) fn create() -> Result<*mut Seen, Errno> {
 
 /// Frees a channel; ignores null.
 ///
-/// # Safety The pointer is null, or [`create`] returned it and nothing uses it any more.
+/// # Safety
+/// The pointer is null, or [`create`] returned it and nothing uses it any more.
 pub(super) unsafe fn destroy(channel: *mut Seen) {
     if channel.is_null() {
         return;

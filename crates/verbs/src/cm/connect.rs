@@ -48,8 +48,8 @@ struct Terms {
 impl Terms {
     /// Combines the program's parameters with defaults.
     ///
-    /// # Safety The id is alive. The parameters are null, or they and their private data may be
-    /// read.
+    /// # Safety
+    /// The id is alive. The parameters are null, or they and their private data may be read.
     unsafe fn new(id: *mut Seen, param: *const ConnParam, state: &State) -> Result<Self, Errno> {
         // SAFETY: The caller guarantees it.
         let param = unsafe { param.as_ref() };
@@ -267,8 +267,8 @@ export! {
 
 /// Rejects a connection request.
 ///
-/// # Safety The id is null or alive, and `octets` bytes may be read at `private_data` if it is not
-/// null.
+/// # Safety
+/// The id is null or alive, and `octets` bytes may be read at `private_data` if it is not null.
 unsafe fn reject(id: *mut Seen, private_data: *const c_void, octets: u8) -> Result<c_int, Errno> {
     // SAFETY: The caller guarantees it.
     let own = unsafe { Id::to_use(id) }?;
@@ -327,7 +327,8 @@ export! {
 
 /// Takes the id of a connection request from a listener's event.
 ///
-/// # Safety The listener is alive, and the event was delivered and is not acknowledged.
+/// # Safety
+/// The listener is alive, and the event was delivered and is not acknowledged.
 unsafe fn take(
     listener: *mut Seen,
     event: *mut Event,

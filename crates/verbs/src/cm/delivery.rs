@@ -93,8 +93,9 @@ fn follows(id: &Id, event: c_int) {
 
 /// Waits for the next event of a channel, unless its descriptor is non-blocking.
 ///
-/// # Errors `EAGAIN` if nothing waits on a non-blocking descriptor, `EINTR` after a signal,
-/// [`AGAIN`] after an interval without events.
+/// # Errors
+/// `EAGAIN` if nothing waits on a non-blocking descriptor, `EINTR` after a signal, [`AGAIN`] after
+/// an interval without events.
 pub(super) fn next(channel: &Channel) -> Result<*mut Seen, Errno> {
     loop {
         log::refused(channel.engine);
@@ -130,7 +131,8 @@ pub(super) fn next(channel: &Channel) -> Result<*mut Seen, Errno> {
 
 /// Waits for the next event of a channel, across intervals without events.
 ///
-/// # Errors `EAGAIN` if nothing waits on a non-blocking descriptor, `EINTR` after a signal.
+/// # Errors
+/// `EAGAIN` if nothing waits on a non-blocking descriptor, `EINTR` after a signal.
 pub(super) fn await_next(channel: &Channel) -> Result<*mut Seen, Errno> {
     loop {
         match next(channel) {

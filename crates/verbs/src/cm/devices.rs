@@ -82,7 +82,8 @@ fn device(address: IpAddr) -> Result<&'static Device, Errno> {
 
 /// Finds the context and the default domain of an address's device.
 ///
-/// # Errors `ENODEV` if no interface has the address.
+/// # Errors
+/// `ENODEV` if no interface has the address.
 pub(super) fn of(address: IpAddr) -> Result<(*mut Context, *mut SeenPd), Errno> {
     context_and_domain(device(address.to_canonical())?)
 }

@@ -22,7 +22,8 @@ fn answered(code: c_int) -> Result<(), Errno> {
 
 /// Binds or resolves a new id, and creates its queue pair.
 ///
-/// # Safety The id is alive, and the pointers are null or refer to valid structures.
+/// # Safety
+/// The id is alive, and the pointers are null or refer to valid structures.
 unsafe fn furnish(
     id: *mut Seen,
     wanted: &AddrInfo,
@@ -64,7 +65,8 @@ unsafe fn furnish(
 
 /// Destroys an endpoint.
 ///
-/// # Safety The id is null or alive, and the program does not use it afterwards.
+/// # Safety
+/// The id is null or alive, and the program does not use it afterwards.
 unsafe fn destroy(id: *mut Seen) -> Result<(), Errno> {
     // SAFETY: The caller guarantees it.
     unsafe {

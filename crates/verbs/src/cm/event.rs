@@ -131,9 +131,11 @@ pub(super) fn give(of: &Acks, id: *mut SeenId, listener: *mut SeenId, what: &Wha
 
 /// The outcome of a synchronous call that waited for an event.
 ///
-/// # Errors The errno of the event's status.
+/// # Errors
+/// The errno of the event's status.
 ///
-/// # Safety The event was delivered and is not acknowledged.
+/// # Safety
+/// The event was delivered and is not acknowledged.
 pub(super) unsafe fn outcome(event: *const Seen) -> Result<(), Errno> {
     // SAFETY: The caller guarantees it.
     let (event, status) = unsafe { ((*event).event, (*event).status) };
@@ -146,7 +148,8 @@ pub(super) unsafe fn outcome(event: *const Seen) -> Result<(), Errno> {
 
 /// True for the event of a connection request.
 ///
-/// # Safety The event was delivered and is not acknowledged.
+/// # Safety
+/// The event was delivered and is not acknowledged.
 pub(super) unsafe fn asks(event: *const Seen) -> bool {
     // SAFETY: The caller guarantees it.
     unsafe { (*event).event == CONNECT_REQUEST }
@@ -154,7 +157,8 @@ pub(super) unsafe fn asks(event: *const Seen) -> bool {
 
 /// Frees an event and counts its acknowledgement; ignores null.
 ///
-/// # Safety The pointer is null, or the event was delivered and is not acknowledged.
+/// # Safety
+/// The pointer is null, or the event was delivered and is not acknowledged.
 pub(super) unsafe fn acknowledge(event: *mut Seen) {
     if event.is_null() {
         return;

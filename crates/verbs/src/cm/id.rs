@@ -94,9 +94,11 @@ pub(super) struct Id {
 impl Id {
     /// Converts the program's pointer to a reference.
     ///
-    /// # Errors The pointer is null, or a parent process created the id.
+    /// # Errors
+    /// The pointer is null, or a parent process created the id.
     ///
-    /// # Safety The pointer is null, or the id stays alive while the reference is in use.
+    /// # Safety
+    /// The pointer is null, or the id stays alive while the reference is in use.
     pub(super) unsafe fn to_use<'a>(id: *mut Seen) -> Result<&'a Self, Errno> {
         // SAFETY: The caller guarantees it. C's structure is the first field of `Self`.
         let id = unsafe { at(id.cast::<Self>()) }?;
@@ -105,7 +107,8 @@ impl Id {
 
     /// The id that a key of the engine names.
     ///
-    /// # Safety The key came with an event that is not acknowledged, so the id is alive.
+    /// # Safety
+    /// The key came with an event that is not acknowledged, so the id is alive.
     pub(super) unsafe fn of_key<'a>(key: u64) -> &'a Self {
         // SAFETY: The caller guarantees it. The address was exposed when the id was created.
         unsafe { &*std::ptr::with_exposed_provenance::<Self>(key as usize) }
@@ -113,7 +116,8 @@ impl Id {
 
     /// Creates an id and leaks it to the program. Without a channel it is synchronous.
     ///
-    /// # Errors The system has no descriptor left, or a parent process created the channel.
+    /// # Errors
+    /// The system has no descriptor left, or a parent process created the channel.
     pub(super) fn create(
         channel: *mut EventChannel,
         context: *mut c_void,
@@ -180,7 +184,8 @@ impl Id {
 
     /// Assigns the device of a local address, and writes its GID to the C structure.
     ///
-    /// # Errors `ENODEV` if no interface has the address.
+    /// # Errors
+    /// `ENODEV` if no interface has the address.
     pub(super) fn takes_device(&self, own: SocketAddr) -> Result<(), Errno> {
         let (context, pd) = devices::of(own.ip())?;
         let seen = self.seen();
@@ -289,7 +294,8 @@ export! {
 
 /// Creates an id for a program.
 ///
-/// # Errors `EOPNOTSUPP` for port spaces that iWARP lacks.
+/// # Errors
+/// `EOPNOTSUPP` for port spaces that iWARP lacks.
 pub(super) fn create(
     channel: *mut EventChannel,
     context: *mut c_void,
@@ -305,9 +311,11 @@ pub(super) fn create(
 
 /// Destroys an id.
 ///
-/// # Errors The pointer is null.
+/// # Errors
+/// The pointer is null.
 ///
-/// # Safety The pointer is null, or the program passes a live id and does not use it afterwards.
+/// # Safety
+/// The pointer is null, or the program passes a live id and does not use it afterwards.
 pub(super) unsafe fn destroy(id: *mut Seen) -> Result<(), Errno> {
     // SAFETY: The caller guarantees it.
     let own = unsafe { at(id.cast::<Id>()) }?;

@@ -56,7 +56,8 @@ export! {
 
 /// Resolves names for an id. A code of `getaddrinfo` becomes the errno, as in rdma-core.
 ///
-/// # Safety Names are null or strings, and the hints are valid.
+/// # Safety
+/// Names are null or strings, and the hints are valid.
 unsafe fn asked(
     node: *const c_char,
     service: *const c_char,

@@ -38,7 +38,8 @@ fn errno() -> Errno {
 
 /// Creates a completion queue with a channel for an id.
 ///
-/// # Safety The id is alive.
+/// # Safety
+/// The id is alive.
 unsafe fn create_queue(id: *mut Seen, depth: u32) -> Result<(*mut CompChannel, *mut Cq), Errno> {
     // SAFETY: The caller guarantees it.
     let context = unsafe { (*id).verbs };
@@ -57,7 +58,8 @@ unsafe fn create_queue(id: *mut Seen, depth: u32) -> Result<(*mut CompChannel, *
 
 /// Creates completion queues of the given depths for an id, none for depth 0.
 ///
-/// # Safety The id is alive.
+/// # Safety
+/// The id is alive.
 unsafe fn create_queues(id: *mut Seen, send: u32, recv: u32) -> Result<(), Errno> {
     // SAFETY: The caller guarantees it.
     unsafe {
@@ -79,7 +81,8 @@ unsafe fn create_queues(id: *mut Seen, send: u32, recv: u32) -> Result<(), Errno
 
 /// Destroys the completion queues that were created for an id.
 ///
-/// # Safety The id is alive, and nothing uses its queues any more.
+/// # Safety
+/// The id is alive, and nothing uses its queues any more.
 unsafe fn destroy_queues(id: *mut Seen) {
     // SAFETY: The caller guarantees it. Each object is destroyed once, and its pointer is set to
     // null.
@@ -101,7 +104,8 @@ unsafe fn destroy_queues(id: *mut Seen) {
 
 /// Creates a queue pair for an id.
 ///
-/// # Safety The id is alive, and no other thread uses `init`.
+/// # Safety
+/// The id is alive, and no other thread uses `init`.
 unsafe fn create(id: *mut Seen, init: &mut QpInitEx) -> Result<(), Errno> {
     // SAFETY: The caller guarantees it.
     let seen = unsafe { &mut *id };
@@ -153,9 +157,11 @@ unsafe fn create(id: *mut Seen, init: &mut QpInitEx) -> Result<(), Errno> {
 
 /// Creates a queue pair for an id in a domain.
 ///
-/// # Errors The queue pair or one of its queues cannot be created.
+/// # Errors
+/// The queue pair or one of its queues cannot be created.
 ///
-/// # Safety The id is alive.
+/// # Safety
+/// The id is alive.
 pub(super) unsafe fn create_pair(
     id: *mut Seen,
     pd: *mut Pd,
@@ -264,7 +270,8 @@ export! {
 
 /// Creates a shared receive queue for an id.
 ///
-/// # Safety The id is null or alive.
+/// # Safety
+/// The id is null or alive.
 unsafe fn create_shared(id: *mut Seen, init: &mut SrqInitEx) -> Result<(), Errno> {
     // SAFETY: The caller guarantees it.
     unsafe { Id::to_use(id) }?;
@@ -290,7 +297,8 @@ unsafe fn create_shared(id: *mut Seen, init: &mut SrqInitEx) -> Result<(), Errno
 
 /// Destroys the id's queue pair, if it has one, and the completion queues that were created for it.
 ///
-/// # Safety The id is alive.
+/// # Safety
+/// The id is alive.
 pub(super) unsafe fn destroy_pair(id: *mut Seen) {
     // SAFETY: The caller guarantees it.
     unsafe {
@@ -305,7 +313,8 @@ pub(super) unsafe fn destroy_pair(id: *mut Seen) {
 /// Destroys the id's shared receive queue, if it has one, and the completion queues that were
 /// created for it.
 ///
-/// # Safety The id is alive.
+/// # Safety
+/// The id is alive.
 pub(super) unsafe fn destroy_shared(id: *mut Seen) {
     // SAFETY: The caller guarantees it.
     unsafe {

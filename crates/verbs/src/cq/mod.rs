@@ -33,9 +33,11 @@ pub(crate) struct Cq {
 impl Cq {
     /// Converts the program's pointer to a reference.
     ///
-    /// # Errors The pointer is null.
+    /// # Errors
+    /// The pointer is null.
     ///
-    /// # Safety The pointer is null, or the queue stays alive while the reference is in use.
+    /// # Safety
+    /// The pointer is null, or the queue stays alive while the reference is in use.
     #[inline]
     pub(crate) unsafe fn from_seen<'a>(cq: *mut Seen) -> Result<&'a Self, Errno> {
         // SAFETY: The caller guarantees it. C's structure is the first field of `Self`.

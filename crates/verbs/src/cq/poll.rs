@@ -112,7 +112,8 @@ pub(crate) fn with_functions(plain: Seen) -> CqEx {
 
 /// Makes the next completion the current one.
 ///
-/// # Safety The program has begun a sequence on `cq`.
+/// # Safety
+/// The program has begun a sequence on `cq`.
 #[inline]
 unsafe fn advance(seen: *mut CqEx, cq: &Cq, next: Option<Completion>) -> Result<(), Errno> {
     let next = next.ok_or(NOTHING)?;

@@ -198,9 +198,11 @@ entry! {
 
 /// Appends a copy of the program's data.
 ///
-/// # Errors `EINVAL` if the data exceed the limit of inline data.
+/// # Errors
+/// `EINVAL` if the data exceed the limit of inline data.
 ///
-/// # Safety `len` bytes may be read at `addr`.
+/// # Safety
+/// `len` bytes may be read at `addr`.
 unsafe fn gather(octets: &mut Vec<u8>, addr: *const u8, len: usize) -> Result<(), Errno> {
     if len == 0 {
         return Ok(());

@@ -93,9 +93,11 @@ pub(crate) fn fail_all_of(engine: &Engine, context: *mut Context) {
 impl Qp {
     /// Converts the program's pointer to a reference.
     ///
-    /// # Errors The pointer is null.
+    /// # Errors
+    /// The pointer is null.
     ///
-    /// # Safety The pointer is null, or the queue pair stays alive while the reference is in use.
+    /// # Safety
+    /// The pointer is null, or the queue pair stays alive while the reference is in use.
     #[inline]
     pub(crate) unsafe fn from_seen<'a>(qp: *mut Seen) -> Result<&'a Self, Errno> {
         // SAFETY: The caller guarantees it. C's structure is the first field of `Self`.

@@ -9,7 +9,8 @@ const KEPT: [&str; 2] = ["sprat_verbs::engine::Engine::get", "sprat_verbs::cm::d
 
 /// Checks that our libraries left only expected descriptors.
 ///
-/// # Errors The paragraph of another descriptor.
+/// # Errors
+/// The paragraph of another descriptor.
 pub(crate) fn expected(text: &str, leaves: &[&str]) -> Result<(), String> {
     let paragraphs = paragraphs(text);
     // Standard input is always among the open descriptors: an empty report means that valgrind did

@@ -18,7 +18,8 @@ pub(crate) struct Network {
 impl Network {
     /// Creates the namespace.
     ///
-    /// # Errors The reason why it cannot be created.
+    /// # Errors
+    /// The reason why it cannot be created.
     pub(crate) fn new() -> Result<Self, String> {
         let setup = format!(
             "ip link set lo up && ip link add sprat0 type veth peer name sprat1 && \

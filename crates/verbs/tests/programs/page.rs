@@ -57,7 +57,8 @@ fn code(command: &str) -> String {
 
 /// Compares the page with the table.
 ///
-/// # Errors The page differs.
+/// # Errors
+/// The page differs.
 pub(crate) fn same(rows: &[Row]) -> Result<(), String> {
     let path = repository().join(PAGE);
     let page = fs::read_to_string(&path).map_err(|e| format!("{PAGE}: {e}"))?;

@@ -124,7 +124,8 @@ fn free_port() -> u16 {
 
 /// Runs a row.
 ///
-/// # Errors A program did not end, ended otherwise, or printed something else.
+/// # Errors
+/// A program did not end, ended otherwise, or printed something else.
 pub(crate) fn row(staging: &Staging, row: &Row) -> Result<(), String> {
     let port = free_port();
     let network = if row.network { Some(Network::new()?) } else { None };
