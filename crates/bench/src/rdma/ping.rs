@@ -171,7 +171,7 @@ fn client(args: &Ping, device: &Device, at: SocketAddr) -> Result<(), Fail> {
         ord: 1,
         revision: Some(args.revision),
         peer_to_peer: args.rtr.map(Into::into),
-        hold_ns: args.hold_ms * 1_000_000,
+        first_fpdu_delay_ns: args.hold_ms * 1_000_000,
         ..ConnectOptions::default()
     };
     connect(&side.pair, at, options)?;

@@ -33,7 +33,7 @@ enum Armed {
 #[must_use]
 pub enum Pushed {
     /// It is in the queue.
-    Kept,
+    UnexpectedMessage,
     /// It is in the queue, and the program waits for it.
     Wakes,
     /// It is lost, the first of this queue: the queue is in error now.
@@ -77,7 +77,7 @@ impl CompletionQueue {
         self.entries.push_back(completion);
         self.untold = !counts;
         if !counts {
-            return Pushed::Kept;
+            return Pushed::UnexpectedMessage;
         }
         self.armed = Armed::No;
         Pushed::Wakes
@@ -98,7 +98,7 @@ impl CompletionQueue {
 
     /// Whether a success of one queue pair waits here.
     #[must_use]
-    pub fn tells_of(&self, qp: Qp) -> bool {
+    pub fn has_success(&self, qp: Qp) -> bool {
         self.entries
             .iter()
             .any(|completion| completion.qp == qp && completion.status == Status::Success)
@@ -130,7 +130,7 @@ impl CompletionQueue {
     /// The program has polled as many as it had room for. True if it has left some and waits for any: it is to be woken now, and
     /// is no longer armed. Programs that poll once for each event rely on hardware that does so.
     #[inline]
-    pub fn left_some(&mut self) -> bool {
+    pub fn notify_remaining(&mut self) -> bool {
         let wakes = self.armed == Armed::Next && !self.entries.is_empty();
         if wakes {
             self.armed = Armed::No;

@@ -4,12 +4,12 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use crate::rdma::ids::{Conn, Cq, Qp, Srq};
-use crate::rdma::iwarp::start::Failure;
+use crate::rdma::iwarp::start::NegotiationError;
 use crate::wire::rdmap::Cause;
 
 /// How the stream ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum End {
+pub enum StreamEnd {
     /// The peer has sent its last octet (FIN); all before it were handed in.
     Finished,
     /// The peer has sent its last octet, and octets before it are unread since the stream
@@ -19,7 +19,7 @@ pub enum End {
     Reset,
 }
 
-impl fmt::Display for End {
+impl fmt::Display for StreamEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Finished | Self::Unread => "the peer closed the connection",
@@ -30,16 +30,16 @@ impl fmt::Display for End {
 
 /// Why a start-up failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Why {
+pub enum StartupError {
     /// It took too long.
     #[error("it took too long")]
     Timeout,
     /// The stream ended.
     #[error("{0}")]
-    Ended(End),
-    /// The peer's frame does not fit the rules or our wishes.
+    Ended(StreamEnd),
+    /// The peer's frame does not fit the rules or our options.
     #[error("{0}")]
-    Start(Failure),
+    Negotiation(NegotiationError),
     /// The first FPDU was not right, or a Terminate.
     #[error("{0}")]
     Fault(Cause),
@@ -52,7 +52,7 @@ pub enum Why {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
     /// A peer asks for a connection: answer by [`crate::rdma::Rnic::accept`] or [`crate::rdma::Rnic::reject`].
-    Request {
+    ConnectRequest {
         /// Its stream.
         conn: Conn,
         /// From the peer's program.
@@ -96,7 +96,7 @@ pub enum Event {
         /// The queue pair.
         qp: Option<Qp>,
         /// Why.
-        why: Why,
+        why: StartupError,
     },
     /// An established connection is at its end; the queue pair is in error and everything is flushed.
     Disconnected {

@@ -41,11 +41,11 @@ mod work;
 
 pub use completion::{Completed, Completion, Status};
 pub use error::PostError;
-pub use event::{End, Event, Why};
+pub use event::{Event, StartupError, StreamEnd};
 pub use ids::{Conn, Cq, Pd, Qp, Srq, Stag};
 pub use memory::{Access, Memory, Part, Record, Span, Unmapped};
 pub use options::{
-    AcceptOptions, Config, ConnectOptions, Limits, MAX_READ_DEPTH, QpOptions, QpState,
+    AcceptOptions, ConnectOptions, Limits, MAX_READ_DEPTH, QpOptions, QpState, RnicOptions,
 };
 pub use rnic::Rnic;
 pub use rnic::poll::Polled;

@@ -16,7 +16,7 @@ pub const MAX_READ_DEPTH: u16 = 128;
 
 /// What is set for the whole engine.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct RnicOptions {
     /// Continues a CRC32C; `wire::checksum::crc32c` is the portable one.
     pub crc32c: Crc32c,
     /// Ask for CRC. False only by an administrator's explicit setting (RFC 5044 section 4.4); a peer that asks gets it.
@@ -49,7 +49,7 @@ pub struct Config {
     /// Most completions of one queue.
     pub max_cqe: u32,
     /// Most octets of messages that came before their receives, of all queue pairs together.
-    pub max_unready: usize,
+    pub max_unexpected: usize,
     /// Peers of ours are told when their Writes are placed, and tell us.
     pub acknowledge_writes: bool,
 }
@@ -81,7 +81,7 @@ pub struct Limits {
     pub read_depth: u16,
 }
 
-impl Config {
+impl RnicOptions {
     /// What an engine with this configuration allows.
     #[must_use]
     pub const fn limits(&self) -> Limits {
@@ -101,7 +101,7 @@ impl Config {
     }
 }
 
-impl Default for Config {
+impl Default for RnicOptions {
     fn default() -> Self {
         Self {
             crc32c,
@@ -123,7 +123,7 @@ impl Default for Config {
             max_depth: 1 << 15,
             max_cqe: 1 << 20,
             // Two hundred queue pairs with as much as each may keep.
-            max_unready: 64 << 20,
+            max_unexpected: 64 << 20,
             acknowledge_writes: true,
         }
     }
@@ -187,10 +187,10 @@ pub struct ConnectOptions {
     /// The peer may send first, after this frame of ours without octets (RFC 6581 section 4.3; revision 2 only).
     pub peer_to_peer: Option<RtrKind>,
     /// How long our first FPDU waits after the peer's reply: Linux's siw overlooks one that arrives at its heels.
-    pub hold_ns: u64,
+    pub first_fpdu_delay_ns: u64,
     /// Our first FPDU is a Write without octets, at once, so that a peer whose program is the first to send may do so
     /// (the effect of `peer_to_peer` without its negotiation, which older peers do not know).
-    pub opens: bool,
+    pub open_with_write: bool,
     /// How long a message of the peer's waits for its receive, before the connection ends with Terminate 1/2/02; for ever if
     /// `None`. What comes meanwhile is kept, up to a limit, behind which the stream is read no further.
     pub rnr_timeout_ns: Option<u64>,
@@ -207,7 +207,7 @@ pub struct AcceptOptions {
     pub private_data: Vec<u8>,
     /// How long own FPDUs wait for the peer's first; forever if `None`, as RFC 5044 section 7.1.2 wants it. Linux's siw does
     /// not wait, and as an initiator does not send first, so that programs that do it the other way round need an end of it.
-    pub patience_ns: Option<u64>,
+    pub first_fpdu_timeout_ns: Option<u64>,
     /// As [`ConnectOptions::rnr_timeout_ns`].
     pub rnr_timeout_ns: Option<u64>,
 }

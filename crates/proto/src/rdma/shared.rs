@@ -9,27 +9,27 @@ use crate::rdma::cq::{CompletionQueue, Pushed};
 use crate::rdma::event::Event;
 use crate::rdma::ids::{Cq, Qp, Srq};
 use crate::rdma::mr::Regions;
-use crate::rdma::options::Config;
-use crate::rdma::qp::unexpected::Unready;
-use crate::rdma::srq::SharedQueue;
+use crate::rdma::options::RnicOptions;
+use crate::rdma::qp::unexpected::UnexpectedPool;
+use crate::rdma::srq::SharedReceiveQueue;
 use crate::rdma::table::Table;
 use crate::rdma::work::RecvRequest;
 
 /// What every queue pair reaches.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    pub(crate) config: Config,
+    pub(crate) config: RnicOptions,
     pub(crate) mr: Regions,
     pub(crate) cqs: Table<CompletionQueue, 32>,
-    pub(crate) srqs: Table<SharedQueue, 32>,
+    pub(crate) srqs: Table<SharedReceiveQueue, 32>,
     pub(crate) events: VecDeque<Event>,
     /// Completion queues that have overflowed and whose queue pairs do not know it yet.
     pub(crate) overflowed: Vec<Cq>,
     /// Queue pairs whose streams are to be asked for output: what they waited for may be there.
     pub(crate) woken: Vec<Qp>,
-    pub(crate) unready: Unready,
+    pub(crate) unexpected: UnexpectedPool,
     /// Answers that wait for an own message of their queue pair, and when they go by themselves; some may have gone.
-    pub(crate) rides: VecDeque<(Instant, Qp)>,
+    pub(crate) ack_timers: VecDeque<(Instant, Qp)>,
     /// The last time handed in.
     pub(crate) now: Instant,
 }
@@ -40,7 +40,7 @@ impl Shared {
     pub(crate) fn complete(&mut self, cq: Cq, completion: Completion, solicited: bool) {
         let Some(queue) = self.cqs.get_mut(cq.0) else { return };
         match queue.push(completion, solicited) {
-            Pushed::Kept | Pushed::Lost => {}
+            Pushed::UnexpectedMessage | Pushed::Lost => {}
             Pushed::Wakes => self.events.push_back(Event::CqReady(cq)),
             Pushed::Overflows => {
                 self.events.push_back(Event::CqOverflow(cq));
@@ -72,27 +72,27 @@ impl Shared {
     }
 
     /// A queue pair has messages for which a shared queue has no receive.
-    pub(crate) fn await_srq(&mut self, srq: Srq, qp: Qp) {
+    pub(crate) fn wait_for_srq(&mut self, srq: Srq, qp: Qp) {
         if let Some(queue) = self.srqs.get_mut(srq.0) {
-            queue.unready.push_back(qp);
+            queue.unexpected.push_back(qp);
         }
     }
 
     /// It has none any more; the next one may have what is left.
-    pub(crate) fn await_srq_no_more(&mut self, srq: Srq, qp: Qp) {
+    pub(crate) fn stop_waiting_for_srq(&mut self, srq: Srq, qp: Qp) {
         let Some(queue) = self.srqs.get_mut(srq.0) else { return };
-        queue.unready.retain(|other| *other != qp);
+        queue.unexpected.retain(|other| *other != qp);
         if !queue.waiting.is_empty() {
-            self.woken.extend(queue.unready.front());
+            self.woken.extend(queue.unexpected.front());
         }
     }
 
     /// Messages are kept no longer; who was read no further for want of room is asked again.
-    pub(crate) fn let_go(&mut self, messages: usize, octets: usize) {
-        self.unready.messages -= messages;
-        self.unready.octets -= octets;
-        if !self.unready.is_short() {
-            self.woken.append(&mut self.unready.stalled);
+    pub(crate) fn release_unexpected(&mut self, messages: usize, octets: usize) {
+        self.unexpected.messages -= messages;
+        self.unexpected.octets -= octets;
+        if !self.unexpected.is_short() {
+            self.woken.append(&mut self.unexpected.stalled);
         }
     }
 }

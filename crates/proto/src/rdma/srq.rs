@@ -7,7 +7,7 @@ use crate::rdma::work::RecvRequest;
 
 /// A shared receive queue.
 #[derive(Debug)]
-pub(crate) struct SharedQueue {
+pub(crate) struct SharedReceiveQueue {
     pub(crate) pd: Pd,
     pub(crate) depth: u32,
     pub(crate) max_sge: usize,
@@ -17,5 +17,5 @@ pub(crate) struct SharedQueue {
     /// Queue pairs that use it.
     pub(crate) users: u32,
     /// Those of them that have messages without a receive; the first one is asked when there is one.
-    pub(crate) unready: VecDeque<Qp>,
+    pub(crate) unexpected: VecDeque<Qp>,
 }

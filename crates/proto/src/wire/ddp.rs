@@ -68,7 +68,7 @@ pub struct Header {
 
 /// Why octets are no DDP header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Bad {
+pub enum HeaderError {
     /// Shorter than the header that its first bit announces.
     Short,
     /// Another version, in a header of the tagged form (error 1/1/04).
@@ -106,21 +106,21 @@ pub const fn header_len(first: u8) -> usize {
 /// Reads the header at the start of `ulpdu`; the payload begins [`Header::len`] octets in.
 ///
 /// # Errors
-/// [`Bad`]. The version is looked at first, since it says what the rest means.
+/// [`HeaderError`]. The version is looked at first, since it says what the rest means.
 #[inline]
-pub fn parse(ulpdu: &[u8]) -> Result<Header, Bad> {
-    let &bits = ulpdu.first().ok_or(Bad::Short)?;
+pub fn parse(ulpdu: &[u8]) -> Result<Header, HeaderError> {
+    let &bits = ulpdu.first().ok_or(HeaderError::Short)?;
     let tagged = bits & T != 0;
     if bits & DV != VERSION {
-        return Err(if tagged { Bad::TaggedVersion } else { Bad::UntaggedVersion });
+        return Err(if tagged { HeaderError::TaggedVersion } else { HeaderError::UntaggedVersion });
     }
     let last = bits & L != 0;
     if tagged {
-        let (h, _) = Tagged::ref_from_prefix(ulpdu).map_err(|_| Bad::Short)?;
+        let (h, _) = Tagged::ref_from_prefix(ulpdu).map_err(|_| HeaderError::Short)?;
         let buffer = Buffer::Tagged { stag: h.stag.get(), to: h.to.get() };
         Ok(Header { last, control: h.control, buffer })
     } else {
-        let (h, _) = Untagged::ref_from_prefix(ulpdu).map_err(|_| Bad::Short)?;
+        let (h, _) = Untagged::ref_from_prefix(ulpdu).map_err(|_| HeaderError::Short)?;
         let (ulp, qn, msn, mo) = (h.ulp.get(), h.qn.get(), h.msn.get(), h.mo.get());
         Ok(Header { last, control: h.control, buffer: Buffer::Untagged { ulp, qn, msn, mo } })
     }

@@ -14,26 +14,27 @@ use super::rdmap::Opcode;
 /// The steering tag of what is said.
 pub const STAG: u32 = 0x5370_7261;
 const HELLO: u64 = 1 << 63;
-const ASKS: u64 = 1 << 62;
+const ACK_REQUEST: u64 = 1 << 62;
 /// The bits of the count.
 const COUNT: u64 = (1 << 56) - 1;
 
 /// What is said.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Placed {
-    /// This end says how many Writes it has placed if the other one asks, and asks if the other one says so too.
+pub struct WriteAck {
+    /// This end says how many Writes it has placed if the other one ack_request, and ack_request if the other one says so too.
     pub hello: bool,
     /// The other end is asked to say how many Writes of this end it has placed.
-    pub asks: bool,
+    pub ack_request: bool,
     /// Writes of the other end that are placed here, since the stream began.
     pub count: u64,
 }
 
-impl Placed {
+impl WriteAck {
     /// The segment that says it.
     #[must_use]
     pub const fn header(self) -> Header {
-        let flags = if self.hello { HELLO } else { 0 } | if self.asks { ASKS } else { 0 };
+        let flags =
+            if self.hello { HELLO } else { 0 } | if self.ack_request { ACK_REQUEST } else { 0 };
         let buffer = Buffer::Tagged { stag: STAG, to: flags | (self.count & COUNT) };
         Header { last: true, control: Opcode::Write.control(), buffer }
     }
@@ -42,9 +43,11 @@ impl Placed {
     #[must_use]
     pub const fn parse(header: &Header) -> Option<Self> {
         match header.buffer {
-            Buffer::Tagged { stag: STAG, to } if header.last => {
-                Some(Self { hello: to & HELLO != 0, asks: to & ASKS != 0, count: to & COUNT })
-            }
+            Buffer::Tagged { stag: STAG, to } if header.last => Some(Self {
+                hello: to & HELLO != 0,
+                ack_request: to & ACK_REQUEST != 0,
+                count: to & COUNT,
+            }),
             _ => None,
         }
     }
@@ -59,19 +62,28 @@ mod tests {
     #[test]
     fn golden() {
         for (said, octets) in [
-            (Placed { hello: true, asks: false, count: 0 }, "c140537072618000000000000000"),
-            (Placed { hello: false, asks: true, count: 0 }, "c140537072614000000000000000"),
             (
-                Placed { hello: false, asks: false, count: 0x0102_0304 },
+                WriteAck { hello: true, ack_request: false, count: 0 },
+                "c140537072618000000000000000",
+            ),
+            (
+                WriteAck { hello: false, ack_request: true, count: 0 },
+                "c140537072614000000000000000",
+            ),
+            (
+                WriteAck { hello: false, ack_request: false, count: 0x0102_0304 },
                 "c140537072610000000001020304",
             ),
-            (Placed { hello: false, asks: true, count: COUNT }, "c1405370726140ffffffffffffff"),
+            (
+                WriteAck { hello: false, ack_request: true, count: COUNT },
+                "c1405370726140ffffffffffffff",
+            ),
         ] {
             let header = said.header();
             let hex: String =
                 header.emit().iter().map(|octet| alloc::format!("{octet:02x}")).collect();
             assert_eq!(hex, octets);
-            assert_eq!(Placed::parse(&ddp::parse(&header.emit()).unwrap()), Some(said));
+            assert_eq!(WriteAck::parse(&ddp::parse(&header.emit()).unwrap()), Some(said));
         }
     }
 
@@ -79,11 +91,11 @@ mod tests {
     fn other_segments_say_nothing_and_reserved_bits_are_not_looked_at() {
         let header = |stag, to, last| {
             let buffer = Buffer::Tagged { stag, to };
-            Placed::parse(&Header { last, control: Opcode::Write.control(), buffer })
+            WriteAck::parse(&Header { last, control: Opcode::Write.control(), buffer })
         };
         assert_eq!(
             header(STAG, 0x3f00_0000_0000_0005, true),
-            Some(Placed { count: 5, ..Placed::default() })
+            Some(WriteAck { count: 5, ..WriteAck::default() })
         );
         assert_eq!(header(STAG ^ 1, 5, true), None);
         assert_eq!(header(STAG, 5, false), None);

@@ -6,7 +6,7 @@ mod capture;
 use std::collections::BTreeMap;
 
 use capture::{Connection, connections};
-use sprat_proto::rdma::iwarp::deframer::{Deframer, Step};
+use sprat_proto::rdma::iwarp::deframer::{Deframed, Deframer};
 use sprat_proto::rdma::iwarp::framer::{Framer, Piece};
 use sprat_proto::rdma::{Memory, Record, Span, Unmapped};
 use sprat_proto::wire::ddp::{self, Buffer, Header};
@@ -64,11 +64,11 @@ fn deframe(bytes: &[u8], step: usize) -> Direction {
     let (mut done, mut arrived) = (0, 0);
     while done < bytes.len() {
         match deframer.next(&bytes[done..arrived], &mut scratch) {
-            Step::More => {
+            Deframed::More => {
                 assert!(arrived < bytes.len(), "an FPDU is cut off");
                 arrived = bytes.len().min(arrived + step);
             }
-            Step::Piece { header, payload, consumed, .. } => {
+            Deframed::Piece { header, payload, consumed, .. } => {
                 if let Some(header) = header {
                     let parsed = ddp::parse(header).expect("siw's headers are sound");
                     assert_eq!(parsed.emit().as_slice(), header, "we would write the same");
@@ -77,7 +77,7 @@ fn deframe(bytes: &[u8], step: usize) -> Direction {
                 segments.last_mut().expect("a header came first").1.extend_from_slice(payload);
                 done += consumed;
             }
-            Step::Bad(fault) => panic!("{fault}"),
+            Deframed::Error(fault) => panic!("{fault}"),
         }
     }
     assert!(deframer.between());

@@ -4,7 +4,7 @@
 //!  output ─► outbox ─ sent ─► wire ─ any number of octets at any time ─► inbox ─► input
 //! ```
 
-use sprat_proto::rdma::{End, Memory as _, Part, Record, Span};
+use sprat_proto::rdma::{Memory as _, Part, Record, Span, StreamEnd};
 use sprat_proto::time::{MS, SECOND};
 
 use super::world::{Seen, World};
@@ -82,7 +82,7 @@ impl World {
         };
         let at = it.node;
         let direct = if self.rng.chance(500_000) && it.inbox.is_empty() {
-            node.rnic.direct(conn)
+            node.rnic.direct_span(conn)
         } else {
             None
         };
@@ -91,7 +91,7 @@ impl World {
             let octets: Vec<u8> = other.wire.drain(..len).collect();
             let span = Span { len: len as u32, ..span };
             node.ram.write(span, &octets).unwrap();
-            node.rnic.placed(self.now, conn, len as u32, &mut node.ram);
+            node.rnic.placed_directly(self.now, conn, len as u32, &mut node.ram);
         } else {
             it.inbox.extend(other.wire.drain(..len));
             let used = node.rnic.input(self.now, conn, &it.inbox, &mut node.ram);
@@ -114,7 +114,11 @@ impl World {
         }
         it.told = true;
         let at = it.node;
-        self.nodes[at].rnic.ended(self.now, conn, if reset { End::Reset } else { End::Finished });
+        self.nodes[at].rnic.ended(
+            self.now,
+            conn,
+            if reset { StreamEnd::Reset } else { StreamEnd::Finished },
+        );
         self.hear(at);
         true
     }
@@ -134,7 +138,7 @@ impl World {
                 continue;
             }
             it.told = true;
-            let end = if reset { End::Reset } else { End::Finished };
+            let end = if reset { StreamEnd::Reset } else { StreamEnd::Finished };
             let at = it.node;
             self.nodes[at].rnic.ended(self.now, conn, end);
             self.hear(at);
@@ -155,7 +159,11 @@ impl World {
         }
         it.told = true;
         let at = it.node;
-        self.nodes[at].rnic.ended(self.now, conn, if reset { End::Reset } else { End::Finished });
+        self.nodes[at].rnic.ended(
+            self.now,
+            conn,
+            if reset { StreamEnd::Reset } else { StreamEnd::Finished },
+        );
         self.hear(at);
     }
 

@@ -6,9 +6,9 @@ use std::ops::Range;
 
 use arrayvec::ArrayVec;
 use sprat_proto::rdma::{
-    AcceptOptions, Access, Config, Conn, ConnectOptions, Cq, Data, End, Event, Memory, Part, Qp,
-    QpOptions, Record, RecvRequest, Remote, Rnic, SendFlags, SendOp, SendRequest, Sge, Span, Stag,
-    Unmapped,
+    AcceptOptions, Access, Conn, ConnectOptions, Cq, Data, Event, Memory, Part, Qp, QpOptions,
+    Record, RecvRequest, Remote, Rnic, RnicOptions, SendFlags, SendOp, SendRequest, Sge, Span,
+    Stag, StreamEnd, Unmapped,
 };
 use sprat_proto::time::SECOND;
 use sprat_proto::wire::mpa::RtrKind;
@@ -96,7 +96,8 @@ struct Half {
 
 impl Half {
     fn new(rng: &mut Rng, asks: bool, now: Instant) -> Self {
-        let config = Config { crc: false, markers: rng.chance(300_000), ..Config::default() };
+        let config =
+            RnicOptions { crc: false, markers: rng.chance(300_000), ..RnicOptions::default() };
         let mut rnic = Rnic::new(config, rng.fork());
         let (pd, other) = (rnic.alloc_pd().unwrap(), rnic.alloc_pd().unwrap());
         let none = Access::default();
@@ -221,7 +222,7 @@ impl Half {
     fn hear(&mut self) {
         while let Some(event) = self.rnic.event() {
             match event {
-                Event::Request { conn, .. } => {
+                Event::ConnectRequest { conn, .. } => {
                     let options = AcceptOptions { ird: 4, ord: 4, ..AcceptOptions::default() };
                     self.rnic.accept(Instant::from_ns(2000), conn, self.qp, &options).unwrap();
                 }
@@ -246,14 +247,14 @@ impl Half {
         }
         let now = Instant::from_ns(3000);
         if self.inbox.is_empty() && rng.chance(500_000) {
-            while let Some(span) = self.rnic.direct(self.conn) {
+            while let Some(span) = self.rnic.direct_span(self.conn) {
                 let here: Vec<u8> = octets.take(span.len as usize).collect();
                 if here.is_empty() {
                     break;
                 }
                 let len = here.len() as u32;
                 self.memory.write(Span { len, ..span }, &here).unwrap();
-                self.rnic.placed(now, self.conn, len, &mut self.memory);
+                self.rnic.placed_directly(now, self.conn, len, &mut self.memory);
             }
         }
         self.inbox.extend(octets);
@@ -268,7 +269,7 @@ impl Half {
             && !self.told
         {
             self.told = true;
-            let end = if reset { End::Reset } else { End::Finished };
+            let end = if reset { StreamEnd::Reset } else { StreamEnd::Finished };
             self.rnic.ended(Instant::from_ns(4000), self.conn, end);
             self.hear();
         }

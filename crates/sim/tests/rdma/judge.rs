@@ -1,6 +1,6 @@
 //! The oracle: what an engine tells its program is held against what was posted.
 
-use sprat_proto::rdma::{Completed, Completion, Event, QpState, Status, Why};
+use sprat_proto::rdma::{Completed, Completion, Event, QpState, StartupError, Status};
 use sprat_proto::wire::mpa::RtrKind;
 use sprat_proto::wire::rdmap::Cause;
 
@@ -27,7 +27,7 @@ impl World {
 
     fn event(&mut self, at: usize, event: Event) {
         match event {
-            Event::Request { conn, private_data, ird, ord } => {
+            Event::ConnectRequest { conn, private_data, ird, ord } => {
                 let (link, side) = self.find(at, conn).expect("a stream that is there");
                 assert_eq!(side, 1);
                 let it = &mut self.links[link];
@@ -63,7 +63,7 @@ impl World {
                 let it = &self.links[link];
                 let other = it.sides[1 - side].failed;
                 let mut works = it.sides[side].works.iter();
-                if why == Why::Fault(Cause::LOCAL) && works.any(|w| w.fails.is_some()) {
+                if why == StartupError::Fault(Cause::LOCAL) && works.any(|w| w.fails.is_some()) {
                     self.links[link].sides[side].failed = Some((Cause::LOCAL, true));
                     return self.finish(link, side);
                 }

@@ -10,8 +10,8 @@ use std::collections::{BTreeSet, VecDeque};
 
 use sprat_proto::rdma::mr::WindowKind;
 use sprat_proto::rdma::{
-    AcceptOptions, Access, Completed, Config, Conn, ConnectOptions, Cq, Pd, Qp, QpOptions, Rnic,
-    Srq, Stag, Status,
+    AcceptOptions, Access, Completed, Conn, ConnectOptions, Cq, Pd, Qp, QpOptions, Rnic,
+    RnicOptions, Srq, Stag, Status,
 };
 use sprat_proto::time::{MS, SECOND};
 use sprat_proto::wire::checksum::{Crc32c, crc32c};
@@ -390,7 +390,7 @@ impl World {
     fn node(&mut self) {
         let number = self.nodes.len();
         let crc = self.half();
-        let config = Config {
+        let config = RnicOptions {
             crc32c: self.plan.crc32c,
             crc,
             markers: self.half(),
@@ -398,7 +398,7 @@ impl World {
             start_timeout_ns: SECOND,
             reply_timeout_ns: SECOND,
             close_timeout_ns: SECOND,
-            ..Config::default()
+            ..RnicOptions::default()
         };
         let acknowledges = config.acknowledge_writes;
         let mut rnic = Rnic::new(config, self.rng.fork());
@@ -533,15 +533,15 @@ impl World {
             markers: Some(self.half()),
             revision: Some(revision),
             peer_to_peer: (revision == 2 && self.half()).then_some(rtr),
-            hold_ns: if self.rng.chance(100_000) { MS } else { 0 },
-            opens: self.half(),
+            first_fpdu_delay_ns: if self.rng.chance(100_000) { MS } else { 0 },
+            open_with_write: self.half(),
             rnr_timeout_ns: self.patience(),
         };
         let mut accept = AcceptOptions {
             ird: depth(&mut self.rng),
             ord: depth(&mut self.rng),
             private_data: self.private(),
-            patience_ns: None,
+            first_fpdu_timeout_ns: None,
             rnr_timeout_ns: self.patience(),
         };
         if revision == 1 {

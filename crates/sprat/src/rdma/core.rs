@@ -23,7 +23,9 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 
 use rustix::event::{Timespec, epoll};
-use sprat_proto::rdma::{Completion, Config, Conn, Cq, End, Event, Polled, Qp, Record, Rnic};
+use sprat_proto::rdma::{
+    Completion, Conn, Cq, Event, Polled, Qp, Record, Rnic, RnicOptions, StreamEnd,
+};
 use sprat_proto::rpc::Slices;
 use sprat_proto::time::US;
 use sprat_proto::wire::rdmap::Cause;
@@ -101,7 +103,7 @@ pub(super) enum Watch {
 /// How a core is set up.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    pub(crate) config: Config,
+    pub(crate) config: RnicOptions,
     pub(crate) copies: Copies,
     /// Most connections.
     pub(crate) connections: usize,
@@ -279,7 +281,7 @@ impl Core {
 
     /// The same where messages among the regions have slices.
     pub(crate) fn flush_from(&mut self, now: Instant, slices: &dyn Slices) -> bool {
-        self.rnic.at(now);
+        self.rnic.set_time(now);
         let worked = self.send(now, slices) | self.write_down(now);
         // What happened may have left more to send (a refusal, an end).
         worked | self.send(now, slices)
@@ -336,10 +338,10 @@ impl Core {
 
     /// The oldest completion of a queue that is polled, if it is not one that is held. One that was held in vain makes the
     /// device's thread look after the program's memory at once.
-    pub(crate) fn poll_patiently(&mut self, cq: Cq) -> Option<Completion> {
-        match self.rnic.poll_patiently(cq, || self.clock.now()) {
+    pub(crate) fn poll_deferring(&mut self, cq: Cq) -> Option<Completion> {
+        match self.rnic.poll_deferring(cq, || self.clock.now()) {
             Polled::Done(completion) => Some(completion),
-            Polled::InVain(completion) => {
+            Polled::Expired(completion) => {
                 self.deserted = true;
                 Some(completion)
             }
@@ -369,7 +371,7 @@ impl Core {
 
     fn happened(&mut self, now: Instant, event: Event) {
         match event {
-            Event::Request { conn, private_data, ird, ord } => {
+            Event::ConnectRequest { conn, private_data, ird, ord } => {
                 let found =
                     self.slot_of(conn).and_then(|slot| self.streams[slot as usize].as_deref());
                 let Some(stream) = found else { return };
@@ -499,11 +501,11 @@ impl Core {
         let direct = match self.settings.copies {
             Copies::Two | Copies::One => false,
             Copies::Direct => true,
-            Copies::Asked => self.rnic.is_reading(conn),
+            Copies::Asked => self.rnic.awaits_responses(conn),
         };
         if direct
             && stream.kept.len() == 0
-            && let Some(span) = self.rnic.direct(conn)
+            && let Some(span) = self.rnic.direct_span(conn)
             && span.len as usize >= AHEAD
         {
             stream.ahead = AHEAD;
@@ -524,8 +526,8 @@ impl Core {
         }
         match read {
             None => return false,
-            Some(Ok(0)) => self.ended(now, slot, conn, End::Finished),
-            Some(Err(_)) => self.ended(now, slot, conn, End::Reset),
+            Some(Ok(0)) => self.ended(now, slot, conn, StreamEnd::Finished),
+            Some(Err(_)) => self.ended(now, slot, conn, StreamEnd::Reset),
             Some(Ok(n)) => {
                 self.count_read(n);
                 self.hand_in(now, slot, conn, n);
@@ -554,11 +556,11 @@ impl Core {
         let Some(stream) = self.streams[slot as usize].as_deref_mut() else { return };
         let Some(conn) = stream.conn() else { return };
         if reset {
-            return self.ended(now, slot, conn, End::Reset);
+            return self.ended(now, slot, conn, StreamEnd::Reset);
         }
         stream.unread = true;
         self.register(slot);
-        self.rnic.ended(now, conn, End::Unread);
+        self.rnic.ended(now, conn, StreamEnd::Unread);
     }
 
     fn count_read(&mut self, n: usize) {
@@ -581,14 +583,14 @@ impl Core {
         ) {
             Ok(0) => return false,
             Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {
-                self.ended(now, slot, conn, End::Finished)
+                self.ended(now, slot, conn, StreamEnd::Finished)
             }
-            Err(_) => self.ended(now, slot, conn, End::Reset),
+            Err(_) => self.ended(now, slot, conn, StreamEnd::Reset),
             Ok(n) => {
                 self.count_read(n);
                 let placed = n.min(span);
                 self.counters.direct += placed as u64;
-                self.rnic.placed(now, conn, placed as u32, &mut self.regions);
+                self.rnic.placed_directly(now, conn, placed as u32, &mut self.regions);
                 if n > span {
                     self.hand_in(now, slot, conn, n - span);
                 }
@@ -638,7 +640,7 @@ impl Core {
         let used = self.rnic.input(now, conn, &bytes, &mut self.regions);
         bytes.drain(..used);
         if bytes.len() > MOST_LEFT {
-            return self.ended(now, slot, conn, End::Reset);
+            return self.ended(now, slot, conn, StreamEnd::Reset);
         }
         let Some(stream) = self.streams[slot as usize].as_deref_mut() else { return };
         // Few connections may keep their buffer; ten thousand idle ones own nothing.
@@ -650,7 +652,7 @@ impl Core {
     /// Keeps what the engine left over of the buffer.
     fn keep(&mut self, now: Instant, slot: u32, conn: Conn, rest: Range<usize>) {
         if rest.len() > MOST_LEFT {
-            return self.ended(now, slot, conn, End::Reset);
+            return self.ended(now, slot, conn, StreamEnd::Reset);
         }
         let Some(stream) = self.streams[slot as usize].as_deref_mut() else { return };
         self.counters.copied += rest.len() as u64;
@@ -681,7 +683,7 @@ impl Core {
                 let (conn, stalled) = (stream.conn(), stream.stalled);
                 if let Some(conn) = conn {
                     // Even if nothing can be sent: the peer may not read before it is read from.
-                    self.rnic.take_up(now, conn, &mut self.regions);
+                    self.rnic.place_unexpected(now, conn, &mut self.regions);
                     if stalled && !self.rnic.is_stalled(conn) {
                         self.stall(slot, false);
                     }
@@ -774,10 +776,10 @@ impl Core {
         if sys::is_unmapped(error)
             && let Some(span) = self.regions.unreadable(record, sent, slices)
         {
-            self.rnic.unreadable(now, conn, span);
+            self.rnic.source_unmapped(now, conn, span);
         } else {
             self.take_in_rest(now, slot, conn);
-            self.ended(now, slot, conn, End::Reset);
+            self.ended(now, slot, conn, StreamEnd::Reset);
         }
     }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::ReadWriteFlags;
-use sprat_proto::rdma::{Conn, Cq, Event, Qp, Srq, Why};
+use sprat_proto::rdma::{Conn, Cq, Event, Qp, Srq, StartupError};
 use sprat_proto::wire::rdmap::Cause;
 
 use super::parties::{self, Parties};
@@ -50,7 +50,7 @@ pub(crate) enum Link {
     /// TCP did not connect.
     Unreachable(io::ErrorKind),
     /// The start-up failed.
-    Failed(Why),
+    Failed(StartupError),
     /// It has ended; by an error, if there is a cause, which we found or the peer.
     Disconnected(Option<(Cause, bool)>),
 }

@@ -13,7 +13,7 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{self, SocketFlags, sockopt};
 use sprat_proto::Instant;
-use sprat_proto::rdma::{Conn, ConnectOptions, End, Qp, Why};
+use sprat_proto::rdma::{Conn, ConnectOptions, Qp, StartupError, StreamEnd};
 use sprat_proto::time::{MS, SECOND};
 
 use super::core::{Core, LEAST_TIMED, LISTENER};
@@ -41,7 +41,7 @@ pub(crate) struct Listener {
     pub(crate) local: SocketAddr,
     pub(crate) asked: VecDeque<Asked>,
     /// Peers that did not get through their start-up, the newest [`MOST_FAILED`].
-    failed: VecDeque<(SocketAddr, Why)>,
+    failed: VecDeque<(SocketAddr, StartupError)>,
     audience: Audience,
     /// While it is out of the epoll: when to try again, or never before a connection ends.
     paused_until: Option<Instant>,
@@ -132,7 +132,7 @@ impl Core {
     }
 
     /// A connection ended before it had a queue pair. A request of it that waits at its listener asks no more.
-    pub(super) fn start_failed(&mut self, conn: Conn, why: Why) {
+    pub(super) fn start_failed(&mut self, conn: Conn, why: StartupError) {
         let stream = self.slot_of(conn).and_then(|slot| self.streams[slot as usize].as_deref());
         let Some((peer, number)) = stream.and_then(|stream| Some((stream.peer, stream.listener?)))
         else {
@@ -147,7 +147,7 @@ impl Core {
     }
 
     /// The oldest failed start-up at a listener that its program has not seen.
-    pub(crate) fn failed_at(&mut self, listener: u32) -> Option<(SocketAddr, Why)> {
+    pub(crate) fn failed_at(&mut self, listener: u32) -> Option<(SocketAddr, StartupError)> {
         self.listeners.get_mut(&listener)?.failed.pop_front()
     }
 
@@ -185,7 +185,7 @@ impl Core {
         let Some(slot) = self.timed.iter().map(|Reverse((_, slot))| *slot).find(opens) else {
             return false;
         };
-        self.desk.link(qp, Link::Failed(Why::Cancelled));
+        self.desk.link(qp, Link::Failed(StartupError::Cancelled));
         self.remove(slot);
         true
     }
@@ -396,12 +396,12 @@ impl Core {
     }
 
     /// The stream has ended; the engine decides what follows.
-    pub(super) fn ended(&mut self, now: Instant, slot: u32, conn: Conn, end: End) {
+    pub(super) fn ended(&mut self, now: Instant, slot: u32, conn: Conn, end: StreamEnd) {
         let Some(stream) = self.streams[slot as usize].as_deref_mut() else { return };
         stream.finished = true;
         let kept = std::mem::take(&mut stream.kept);
         self.kept_buffers -= usize::from(matches!(kept, Kept::Many(..)));
-        if end == End::Reset {
+        if end == StreamEnd::Reset {
             stream.pending = None;
         }
         self.register(slot);
@@ -561,7 +561,7 @@ mod tests {
     #[test]
     fn times_of_streams_that_are_gone_are_sorted_out() {
         let settings = Settings {
-            config: sprat_proto::rdma::Config::default(),
+            config: sprat_proto::rdma::RnicOptions::default(),
             copies: crate::rdma::Copies::default(),
             connections: 8,
             fitted: false,

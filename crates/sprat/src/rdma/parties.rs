@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use sprat_proto::rdma::{Conn, Qp, Why};
+use sprat_proto::rdma::{Conn, Qp, StartupError};
 
 use super::desk::{Asked, Link, Mailbox};
 
@@ -223,7 +223,7 @@ fn asks(news: &News) -> Option<Conn> {
 /// How a connection stands whose queue pair is destroyed.
 pub(super) fn without_pair(link: &Link) -> Option<Link> {
     match link {
-        Link::Opening => Some(Link::Failed(Why::Cancelled)),
+        Link::Opening => Some(Link::Failed(StartupError::Cancelled)),
         Link::Connected { .. } => Some(Link::Disconnected(None)),
         _ => None,
     }

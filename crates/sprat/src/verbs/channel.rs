@@ -109,7 +109,7 @@ impl ConnectionChannel {
         let found = shared.read(&self.fd, |core| {
             let mut held = self.end_held.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(pair) = core.desk().parties.ends_next(self.number)
-                && core.rnic().has_succeeded(pair)
+                && core.rnic().has_success(pair)
             {
                 let now = shared.now();
                 if now < *held.get_or_insert_with(|| now.after(LAST_WORDS_NS)) {

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use sprat_proto::Instant;
-use sprat_proto::rdma::{Config, Cq, Event, Limits, PostError, Qp, Srq};
+use sprat_proto::rdma::{Cq, Event, Limits, PostError, Qp, RnicOptions, Srq};
 use sprat_proto::wire::rdmap::Cause;
 
 use super::channel::{BoundAddress, ConnectionChannel};
@@ -49,9 +49,9 @@ pub struct Options {
 
 impl Options {
     /// What the engine of a device that is opened so is set to.
-    fn config(&self) -> Config {
+    fn config(&self) -> RnicOptions {
         let ns = |of: Duration| u64::try_from(of.as_nanos()).unwrap_or(u64::MAX);
-        Config {
+        RnicOptions {
             crc32c: sprat_sys::crc::crc32c,
             crc: self.crc,
             markers: self.markers,
@@ -60,7 +60,7 @@ impl Options {
             reply_timeout_ns: ns(self.reply_timeout),
             max_conns: self.connections,
             max_qps: self.connections,
-            ..Config::default()
+            ..RnicOptions::default()
         }
     }
 
@@ -80,8 +80,8 @@ impl Default for Options {
             markers: false,
             revision: 2,
             insecure_network: false,
-            start_timeout: Duration::from_nanos(Config::default().start_timeout_ns),
-            reply_timeout: Duration::from_nanos(Config::default().reply_timeout_ns),
+            start_timeout: Duration::from_nanos(RnicOptions::default().start_timeout_ns),
+            reply_timeout: Duration::from_nanos(RnicOptions::default().reply_timeout_ns),
             connections: 65_536,
             on_failure: None,
         }

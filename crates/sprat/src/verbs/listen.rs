@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use sprat_proto::rdma::{AcceptOptions, PostError, Why};
+use sprat_proto::rdma::{AcceptOptions, PostError, StartupError};
 
 use super::device::Handle;
 use super::pair::QueuePair;
@@ -59,7 +59,7 @@ impl Listener {
     /// The oldest start-up that failed here and was not returned before: the peer's address, and why it failed. The newest
     /// 64 are kept.
     #[must_use]
-    pub fn failed(&self) -> Option<(SocketAddr, Why)> {
+    pub fn failed(&self) -> Option<(SocketAddr, StartupError)> {
         self.handle.shared.look(|core| core.failed_at(self.number))
     }
 }

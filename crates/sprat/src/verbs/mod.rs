@@ -48,7 +48,7 @@ pub use sprat_proto::rdma::mr::{Rights, WindowKind};
 pub use sprat_proto::rdma::{
     AcceptOptions, Access, Completed, Completion, ConnectOptions, Cq, Data, Limits, MAX_INLINE,
     MAX_READ_DEPTH, MAX_SGE, PostError, Qp, QpState, RecvRequest, Remote, SendFlags, SendOp,
-    SendRequest, Sge, Srq, Stag, Status, Why,
+    SendRequest, Sge, Srq, Stag, StartupError, Status,
 };
 pub use sprat_proto::wire::mpa::RtrKind;
 pub use sprat_proto::wire::rdmap::Cause;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use sprat_proto::rdma::mr::Rights;
 use sprat_proto::rdma::{
     ConnectOptions, MAX_INLINE, MAX_SGE, PostError, Qp, QpOptions, QpState, RecvRequest,
-    SendRequest, Why,
+    SendRequest, StartupError,
 };
 use sprat_proto::time::SECOND;
 use sprat_proto::wire::rdmap::Cause;
@@ -94,7 +94,7 @@ pub enum ConnectError {
     },
     /// The two do not understand each other, or the peer went away.
     #[error("the start-up failed: {0}")]
-    Failed(Why),
+    Failed(StartupError),
     /// It has ended: by an error, if there is a cause, found by us or else by the peer.
     #[error("the connection has ended")]
     Disconnected {

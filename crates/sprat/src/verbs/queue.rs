@@ -81,12 +81,12 @@ impl CompletionQueue {
             let mut count = 0;
             while count < most
                 && let Some(completion) =
-                    if *reports { core.rnic().poll(*cq) } else { core.poll_patiently(*cq) }
+                    if *reports { core.rnic().poll(*cq) } else { core.poll_deferring(*cq) }
             {
                 each(completion);
                 count += 1;
             }
-            if *reports && count == most && core.rnic().left_some(*cq) {
+            if *reports && count == most && core.rnic().notify_remaining(*cq) {
                 core.desk().report(*cq);
             }
             (count > 0).then_some(count)

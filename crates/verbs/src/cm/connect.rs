@@ -108,8 +108,8 @@ fn connect(id: &Id, terms: Terms, state: &mut State) -> Result<(), Errno> {
         ird: terms.ird.into(),
         ord: terms.ord.into(),
         private_data: terms.private_data,
-        hold_ns: hold_ns(to.ip()),
-        opens: true,
+        first_fpdu_delay_ns: hold_ns(to.ip()),
+        open_with_write: true,
         rnr_timeout_ns: terms.rnr_timeout_ns,
         ..ConnectOptions::default()
     };
@@ -142,7 +142,7 @@ fn accept(id: &Id, terms: Terms, state: &mut State) -> Result<(), Errno> {
         ird: terms.ird.into(),
         ord: terms.ord.into(),
         private_data: terms.private_data,
-        patience_ns: Some(PATIENCE_NS),
+        first_fpdu_timeout_ns: Some(PATIENCE_NS),
         rnr_timeout_ns: terms.rnr_timeout_ns,
     };
     id.id.accept(request, terms.pair, &options)?;

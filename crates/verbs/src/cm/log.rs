@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use sprat::verbs::{ConnectError, Connection, Why};
+use sprat::verbs::{ConnectError, Connection, StartupError};
 
 use super::address;
 use super::id::Id;
@@ -61,7 +61,7 @@ pub(super) fn moved(id: &Id, connection: &Connection) {
         ConnectError::Unreachable(kind) => {
             log!(Info, "queue pair {pair} does not reach {to}: {kind}")
         }
-        ConnectError::Failed(Why::Fault(cause)) => {
+        ConnectError::Failed(StartupError::Fault(cause)) => {
             log!(
                 Error,
                 "the start-up of queue pair {pair} with {to} fails by a Terminate, {cause}"

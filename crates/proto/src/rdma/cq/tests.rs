@@ -26,8 +26,8 @@ fn good(id: u64) -> Completion {
 fn completions_come_out_as_they_went_in() {
     let mut cq = CompletionQueue::new(4);
     for id in 0..20 {
-        assert_eq!(cq.push(good(2 * id), false), Pushed::Kept);
-        assert_eq!(cq.push(good(2 * id + 1), true), Pushed::Kept);
+        assert_eq!(cq.push(good(2 * id), false), Pushed::UnexpectedMessage);
+        assert_eq!(cq.push(good(2 * id + 1), true), Pushed::UnexpectedMessage);
         assert_eq!(
             (cq.poll().map(|c| c.id), cq.poll().map(|c| c.id)),
             (Some(2 * id), Some(2 * id + 1))
@@ -41,7 +41,7 @@ fn an_overflow_is_told_once_and_never_forgotten() {
     let mut cq = CompletionQueue::new(2);
     let _ = cq.arm(false);
     assert_eq!(cq.push(good(1), false), Pushed::Wakes);
-    assert_eq!(cq.push(good(2), false), Pushed::Kept);
+    assert_eq!(cq.push(good(2), false), Pushed::UnexpectedMessage);
     assert_eq!(cq.push(good(3), false), Pushed::Overflows);
     assert_eq!(cq.push(good(4), false), Pushed::Lost);
     // What was there can still be had; nothing goes in behind a gap.
@@ -58,7 +58,7 @@ fn arming_wakes_once() {
     assert_eq!(cq.push(good(1), false), Pushed::Wakes);
     assert!(!cq.arm(false), "what has woken does not count again");
     assert_eq!(cq.push(good(2), false), Pushed::Wakes);
-    assert_eq!(cq.push(good(3), true), Pushed::Kept);
+    assert_eq!(cq.push(good(3), true), Pushed::UnexpectedMessage);
     assert!(!cq.arm(true), "what was there before does not count for who waits for solicited ones");
 }
 
@@ -66,7 +66,7 @@ fn arming_wakes_once() {
 fn solicited_ones_and_errors_wake_who_waits_for_those() {
     let mut cq = CompletionQueue::new(8);
     let _ = cq.arm(true);
-    assert_eq!(cq.push(good(1), false), Pushed::Kept);
+    assert_eq!(cq.push(good(1), false), Pushed::UnexpectedMessage);
     assert_eq!(cq.push(good(2), true), Pushed::Wakes);
     let _ = cq.arm(true);
     assert_eq!(cq.push(completion(3, Status::Flushed), false), Pushed::Wakes);
@@ -85,7 +85,7 @@ fn depth_changes_as_long_as_nothing_is_lost_by_it() {
     assert_eq!(cq.depth(), 1);
     assert_eq!(cq.resize(3), Ok(()));
     for id in 0..3 {
-        assert_eq!(cq.push(good(id), false), Pushed::Kept);
+        assert_eq!(cq.push(good(id), false), Pushed::UnexpectedMessage);
     }
     assert_eq!((cq.resize(2), cq.depth()), (Err(PostError::NoRoom), 3));
     cq.poll();
@@ -119,7 +119,7 @@ fn random_use_matches_a_list() {
                     let pushed = cq.push(good(next), false);
                     if lost == 0 && list.len() < depth as usize {
                         list.push(next);
-                        assert!(matches!(pushed, Pushed::Kept | Pushed::Wakes));
+                        assert!(matches!(pushed, Pushed::UnexpectedMessage | Pushed::Wakes));
                     } else {
                         lost += 1;
                         assert_eq!(
@@ -146,10 +146,10 @@ fn random_use_matches_a_list() {
 #[test]
 fn what_nobody_was_told_of_wakes_who_arms() {
     let mut cq = CompletionQueue::new(8);
-    assert_eq!(cq.push(good(1), false), Pushed::Kept);
+    assert_eq!(cq.push(good(1), false), Pushed::UnexpectedMessage);
     assert!(cq.arm(false) && !cq.arm(false), "once");
     assert_eq!(cq.push(good(2), false), Pushed::Wakes);
-    assert_eq!(cq.push(good(3), false), Pushed::Kept);
+    assert_eq!(cq.push(good(3), false), Pushed::UnexpectedMessage);
     while cq.poll().is_some() {}
     assert!(!cq.arm(false), "it is polled");
 }
@@ -158,17 +158,17 @@ fn what_nobody_was_told_of_wakes_who_arms() {
 #[test]
 fn who_waits_and_leaves_some_is_woken() {
     let mut cq = CompletionQueue::new(4);
-    assert!(!cq.left_some());
+    assert!(!cq.notify_remaining());
     let _ = cq.push(good(1), false);
     let _ = cq.push(good(2), false);
-    assert!(!cq.left_some(), "nobody waits");
+    assert!(!cq.notify_remaining(), "nobody waits");
     let _ = cq.arm(true);
-    assert!(!cq.left_some(), "for solicited ones alone");
+    assert!(!cq.notify_remaining(), "for solicited ones alone");
     assert!(cq.arm(false) && !cq.arm(false));
-    assert!(cq.left_some());
-    assert!(!cq.left_some(), "once");
+    assert!(cq.notify_remaining());
+    assert!(!cq.notify_remaining(), "once");
     let _ = cq.arm(false);
     while cq.poll().is_some() {}
-    assert!(!cq.left_some(), "nothing is left");
+    assert!(!cq.notify_remaining(), "nothing is left");
     assert_eq!(cq.push(good(3), false), Pushed::Wakes);
 }

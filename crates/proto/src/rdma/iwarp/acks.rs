@@ -11,13 +11,13 @@
 //! hello with its first segment is not asked any more, and Writes to it complete when the stream has taken them. Who asks is
 //! the end that has a signalled request behind Writes; a Write without a signal costs nothing, and a peer that is never asked
 //! and has nothing else to say says nothing. The answer rides behind an own
-//! message where the program has one for the peer in time ([`Ride`]), else it goes by itself.
+//! message where the program has one for the peer in time ([`Piggyback`]), else it goes by itself.
 //!
 //! Always: a count acknowledges only Writes that were sent, else the stream ends; what is said stands between messages,
 //! never within one. Not here: the wire's form.
 
 use crate::Instant;
-use crate::wire::write_ack::Placed;
+use crate::wire::write_ack::WriteAck;
 
 /// While more Writes follow, a question comes behind half of what is in progress: the peer places one half while the other is
 /// framed. Behind fewer Writes than these a question would cost more than it brings.
@@ -39,14 +39,14 @@ pub(crate) enum Peer {
     /// The same, for so long that nothing waits for it any more.
     Silent,
     /// It acknowledges.
-    Ours,
+    Acknowledging,
     /// It does not.
-    Foreign,
+    Plain,
 }
 
 /// Whether the answer should wait for an own message: it should if the last one could have.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Ride {
+pub(crate) struct Piggyback {
     pub(crate) pays: bool,
     /// When an answer last went by itself at once.
     pub(crate) alone: Instant,
@@ -54,7 +54,7 @@ pub(crate) struct Ride {
 
 /// See the file.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Placement {
+pub(crate) struct WriteAcks {
     pub(crate) peer: Peer,
     /// We have to say hello first.
     pub(crate) hello: bool,
@@ -81,27 +81,27 @@ pub(crate) struct Placement {
     /// Since when it is owed.
     pub(crate) since: Instant,
     /// An own message has left meanwhile.
-    pub(crate) rides: bool,
-    pub(crate) ride: Ride,
+    pub(crate) ack_timers: bool,
+    pub(crate) ride: Piggyback,
 }
 
-impl Placement {
+impl WriteAcks {
     /// The peer is treated as one that does not acknowledge.
     pub(crate) const fn foreign(&mut self) {
-        self.peer = Peer::Foreign;
+        self.peer = Peer::Plain;
         (self.hello, self.owed) = (false, false);
     }
 
     /// It does not.
-    pub(crate) fn is_foreign(&self) -> bool {
-        self.peer == Peer::Foreign
+    pub(crate) fn peer_is_plain(&self) -> bool {
+        self.peer == Peer::Plain
     }
 
     /// Writes up to this one, counted from 1, count as placed.
     pub(crate) const fn acked(&self) -> u64 {
         match self.peer {
-            Peer::Ours | Peer::Unknown => self.acked,
-            Peer::Silent | Peer::Foreign => u64::MAX,
+            Peer::Acknowledging | Peer::Unknown => self.acked,
+            Peer::Silent | Peer::Plain => u64::MAX,
         }
     }
 
@@ -134,12 +134,12 @@ impl Placement {
     }
 
     /// The peer acknowledges.
-    pub(crate) fn is_ours(&self) -> bool {
-        self.peer == Peer::Ours
+    pub(crate) fn peer_acknowledges(&self) -> bool {
+        self.peer == Peer::Acknowledging
     }
 
     /// The peer has said nothing, and is waited for no longer; true if it was.
-    pub(crate) fn gives_up(&mut self) -> bool {
+    pub(crate) fn stop_waiting(&mut self) -> bool {
         let unknown = self.peer == Peer::Unknown;
         if unknown {
             self.peer = Peer::Silent;
@@ -148,12 +148,12 @@ impl Placement {
     }
 
     /// The peer's first segment says what it is. True if that was to be found out.
-    pub(crate) fn meet(&mut self, said: Option<Placed>, answers: bool) -> bool {
-        if matches!(self.peer, Peer::Ours | Peer::Foreign) {
+    pub(crate) fn learn_peer(&mut self, said: Option<WriteAck>, answers: bool) -> bool {
+        if matches!(self.peer, Peer::Acknowledging | Peer::Plain) {
             return false;
         }
         if said.is_some_and(|said| said.hello) {
-            self.peer = Peer::Ours;
+            self.peer = Peer::Acknowledging;
             self.hello = answers;
         } else {
             self.foreign();
@@ -162,40 +162,40 @@ impl Placement {
     }
 
     /// An answer has to be sent before the end.
-    pub(crate) const fn is_owed(&self) -> bool {
+    pub(crate) const fn is_pending(&self) -> bool {
         self.owed
     }
 
     /// What is to be said before a Terminate, so that the peer knows which Writes were right; or, where `asked`, only if it
     /// has asked.
-    pub(crate) fn last_words(&self, asked: bool) -> Option<Placed> {
+    pub(crate) fn last_words(&self, asked: bool) -> Option<WriteAck> {
         let news = self.owed || !asked && (self.hello || self.placed > self.told);
-        (self.peer == Peer::Ours && news).then_some(Placed {
+        (self.peer == Peer::Acknowledging && news).then_some(WriteAck {
             hello: self.hello,
-            asks: false,
+            ack_request: false,
             count: self.placed,
         })
     }
 
     /// There are Writes to ask for.
     pub(crate) fn asks(&self) -> bool {
-        let may_be_ours = matches!(self.peer, Peer::Ours | Peer::Unknown);
+        let may_be_ours = matches!(self.peer, Peer::Acknowledging | Peer::Unknown);
         may_be_ours && self.wanted > self.asked[1] && self.wanted > self.acked
     }
 
     /// Something has to be said before the next own message.
-    pub(crate) fn must_speak(&self, queued: usize) -> bool {
-        (self.owed && self.rides)
-            || (self.asks() && (self.is_half(queued) || self.octets >= ASK_OCTETS))
+    pub(crate) fn is_due(&self, queued: usize) -> bool {
+        (self.owed && self.ack_timers)
+            || (self.asks() && (self.half_is_framed(queued) || self.octets >= ASK_OCTETS))
     }
 
     /// Half of the requests in progress, `queued` of them, are framed since the last question.
-    pub(crate) fn is_half(&self, queued: usize) -> bool {
+    pub(crate) fn half_is_framed(&self, queued: usize) -> bool {
         self.framed - self.asked[1] >= ASK_WRITES.max(queued as u64 / 2)
     }
 
     /// A peer of which nothing is known was asked for the first time.
-    pub(crate) const fn begins_to_wonder(&mut self) -> bool {
+    pub(crate) const fn take_first_request(&mut self) -> bool {
         core::mem::replace(&mut self.wonders, false)
     }
 }

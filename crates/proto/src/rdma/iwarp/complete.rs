@@ -2,7 +2,7 @@
 
 use crate::Instant;
 use crate::rdma::completion::{Completed, Status};
-use crate::rdma::iwarp::start::{First, Negotiated};
+use crate::rdma::iwarp::start::{FirstFpdu, Negotiated};
 use crate::rdma::memory::Span;
 use crate::rdma::qp::QueuePair;
 use crate::rdma::qp::send_queue::Stage;
@@ -17,24 +17,24 @@ impl QueuePair {
     pub(crate) fn advance(&mut self, stage: Stage, now: Instant) {
         let signaled = |request: &SendRequest| request.flags.signaled || self.options.signal_all;
         if self.send.current().is_some_and(signaled) {
-            self.iwarp.placement.want();
+            self.iwarp.acks.want();
         }
-        self.send.advance(stage, self.iwarp.placement.framed());
-        self.message_left(now);
+        self.send.advance(stage, self.iwarp.acks.framed());
+        self.message_framed(now);
     }
 
     /// Full operation begins as agreed.
     pub(crate) fn open(&mut self, agreed: Negotiated) {
-        self.iwarp.requests.limit = agreed.depths.ord;
-        self.iwarp.answers.limit = agreed.depths.ird;
-        self.iwarp.opened_by_send = matches!(agreed.first, First::WaitFor(rtr) if rtr.send);
+        self.iwarp.outstanding.limit = agreed.depths.ord;
+        self.iwarp.responses.limit = agreed.depths.ird;
+        self.iwarp.opened_by_send = matches!(agreed.first, FirstFpdu::WaitFor(rtr) if rtr.send);
     }
 
     /// Completes what is done.
     #[inline]
     pub(crate) fn release(&mut self, shared: &mut Shared) {
         let (taken, acked, all) =
-            (self.iwarp.taken, self.iwarp.placement.acked(), self.options.signal_all);
+            (self.iwarp.taken, self.iwarp.acks.acked(), self.options.signal_all);
         while let Some((request, len)) = self.send.front_done(taken, acked, all) {
             if request.flags.signaled || self.options.signal_all {
                 let (id, completed) = (request.id, Completed::of(&request.op));
@@ -78,7 +78,7 @@ impl QueuePair {
             _ => None,
         };
         let number =
-            self.iwarp.requests.find(msn, about.read.map(|read| (read.sink_stag, read.sink_to)));
+            self.iwarp.outstanding.find(msn, about.read.map(|read| (read.sink_stag, read.sink_to)));
         if let Some(number) = number {
             self.send.blame(number, refusal(terminate.cause));
         }
@@ -86,11 +86,10 @@ impl QueuePair {
 
     /// The peer has refused a Write: the one behind those that it has acknowledged, all of which it has.
     fn blame_write(&mut self, cause: Cause) {
-        if !self.iwarp.placement.is_ours() {
+        if !self.iwarp.acks.peer_acknowledges() {
             return;
         }
-        let found =
-            self.send.find_write(self.iwarp.placement.acked() + 1, self.iwarp.placement.framed());
+        let found = self.send.find_write(self.iwarp.acks.acked() + 1, self.iwarp.acks.framed());
         if let Some(number) = found {
             self.send.blame(number, refusal(cause));
         }

@@ -16,10 +16,10 @@ use alloc::vec::Vec;
 
 use crate::Instant;
 use crate::rdma::error::PostError;
-use crate::rdma::event::{End, Why};
+use crate::rdma::event::{StartupError, StreamEnd};
 use crate::rdma::ids::{Conn, Qp};
 use crate::rdma::iwarp::connection::{Connection, Phase};
-use crate::rdma::iwarp::start::{Depths, First, Initiator, Responder, Wishes};
+use crate::rdma::iwarp::start::{Depths, FirstFpdu, Initiator, Responder, StartOptions};
 use crate::rdma::options::{AcceptOptions, ConnectOptions, QpState};
 use crate::rdma::rnic::Rnic;
 use crate::wire::mpa::{Rtr, RtrKind};
@@ -45,7 +45,7 @@ impl Rnic {
         if self.conns.used() >= config.max_conns {
             return Err(PostError::NoRoom);
         }
-        let wishes = Wishes {
+        let start = StartOptions {
             crc: options.crc.unwrap_or(config.crc),
             markers: options.markers.unwrap_or(config.markers),
             revision: options.revision.unwrap_or(config.revision),
@@ -53,22 +53,22 @@ impl Rnic {
         };
         let depths = Depths { ird: options.ird, ord: options.ord };
         let mut frame = Vec::new();
-        let initiator = Initiator::new(wishes, depths, &options.private_data, &mut frame)?;
+        let initiator = Initiator::new(start, depths, &options.private_data, &mut frame)?;
         let phase = Phase::Requested(Box::new(initiator));
         let conn = self.conns.insert(|_| Connection::new(phase)).ok_or(PostError::NoRoom)?;
         let due = now.after(config.reply_timeout_ns);
         queue_pair.start(Conn(conn), options.rnr_timeout_ns);
-        queue_pair.iwarp.asked = true;
+        queue_pair.iwarp.initiator = true;
         // What opens a peer-to-peer connection otherwise comes before a hello could.
         if !config.acknowledge_writes
             || options.peer_to_peer.is_some_and(|kind| kind != RtrKind::Write)
         {
-            queue_pair.iwarp.placement.foreign();
+            queue_pair.iwarp.acks.foreign();
         }
         if let Some(connection) = self.conns.get_mut(conn) {
             (connection.qp, connection.frame) = (Some(qp), frame);
-            connection.hold = Instant::from_ns(options.hold_ns);
-            connection.opens = options.opens;
+            connection.tx_not_before = Instant::from_ns(options.first_fpdu_delay_ns);
+            connection.open_with_write = options.open_with_write;
         }
         self.arm_timer(conn, due);
         self.wake(Conn(conn));
@@ -86,15 +86,15 @@ impl Rnic {
             return Err(PostError::NoRoom);
         }
         let (crc, markers, revision) = (config.crc, config.markers, config.revision);
-        let wishes = Wishes { crc, markers, revision, rtr: None };
-        let phase = Phase::Awaited { responder: Box::new(Responder::new(wishes)), answer: false };
+        let start = StartOptions { crc, markers, revision, rtr: None };
+        let phase = Phase::Awaited { responder: Box::new(Responder::new(start)), answer: false };
         let due = now.after(config.start_timeout_ns);
         let conn = self.conns.insert(|_| Connection::new(phase)).ok_or(PostError::NoRoom)?;
         self.arm_timer(conn, due);
         Ok(Conn(conn))
     }
 
-    /// Accepts what [`crate::rdma::Event::Request`] told of, with an idle queue pair.
+    /// Accepts what [`crate::rdma::Event::ConnectRequest`] told of, with an idle queue pair.
     ///
     /// # Errors
     /// [`PostError::Invalid`] if there is no such request, or no such queue pair, or it is not idle; [`PostError::TooLong`]
@@ -120,23 +120,23 @@ impl Rnic {
         connection.open(agreed, &self.shared);
         queue_pair.start(conn, options.rnr_timeout_ns);
         if !self.shared.config.acknowledge_writes {
-            queue_pair.iwarp.placement.foreign();
+            queue_pair.iwarp.acks.foreign();
         }
         queue_pair.open(agreed);
-        if let First::WaitFor(_) = agreed.first {
+        if let FirstFpdu::WaitFor(_) = agreed.first {
             let due = now.after(self.shared.config.start_timeout_ns);
             self.arm_timer(conn.0, due);
         } else {
             self.establish(conn, Vec::new());
-            if let Some(patience_ns) = options.patience_ns {
-                self.arm_timer(conn.0, now.after(patience_ns));
+            if let Some(first_fpdu_timeout_ns) = options.first_fpdu_timeout_ns {
+                self.arm_timer(conn.0, now.after(first_fpdu_timeout_ns));
             }
         }
         self.wake(conn);
         Ok(())
     }
 
-    /// Refuses what [`crate::rdma::Event::Request`] told of.
+    /// Refuses what [`crate::rdma::Event::ConnectRequest`] told of.
     ///
     /// # Errors
     /// [`PostError::Invalid`] if there is no such request; [`PostError::TooLong`] for private data. The request stands then.
@@ -176,7 +176,7 @@ impl Rnic {
                 self.close_if_quiet(conn);
             }
             Phase::Closing | Phase::Ending => {}
-            _ => self.give_up(conn, Why::Cancelled, true),
+            _ => self.fail_startup(conn, StartupError::Cancelled, true),
         }
         Ok(())
     }
@@ -189,34 +189,36 @@ impl Rnic {
         }
     }
 
-    /// The stream has ended; what came before was handed in, unless the end is [`End::Unread`].
-    pub fn ended(&mut self, now: Instant, conn: Conn, end: End) {
+    /// The stream has ended; what came before was handed in, unless the end is [`StreamEnd::Unread`].
+    pub fn ended(&mut self, now: Instant, conn: Conn, end: StreamEnd) {
         self.shared.now = now;
-        if end == End::Unread {
-            return self.leaves_unread(conn);
+        if end == StreamEnd::Unread {
+            return self.end_while_stalled(conn);
         }
         let Some(connection) = self.conns.get_mut(conn.0) else { return };
-        let whole = end == End::Finished && connection.deframer.between() && !connection.partial;
-        if whole && matches!(connection.phase, Phase::Open) && self.outlives_peer(conn) {
+        let whole = end == StreamEnd::Finished
+            && connection.deframer.between()
+            && !connection.has_partial_input;
+        if whole && matches!(connection.phase, Phase::Open) && self.awaits_receives(conn) {
             return;
         }
         let Some(connection) = self.conns.get_mut(conn.0) else { return };
         match connection.phase {
             Phase::Requested(_) | Phase::Awaited { .. } => {
-                self.give_up(conn, Why::Ended(end), end == End::Reset)
+                self.fail_startup(conn, StartupError::Ended(end), end == StreamEnd::Reset)
             }
             Phase::Open | Phase::Closing if !connection.established => {
-                self.give_up(conn, Why::Ended(end), end == End::Reset);
+                self.fail_startup(conn, StartupError::Ended(end), end == StreamEnd::Reset);
             }
             Phase::Open | Phase::Closing => {
                 if !whole {
-                    connection.last_words = None;
+                    connection.pending_terminate = None;
                     self.report(conn, Cause::MPA_LOST, true);
                 }
                 self.detach(conn);
-                self.close(conn, end == End::Reset);
+                self.close(conn, end == StreamEnd::Reset);
             }
-            Phase::Ending => self.close(conn, end == End::Reset),
+            Phase::Ending => self.close(conn, end == StreamEnd::Reset),
         }
         self.settle();
     }

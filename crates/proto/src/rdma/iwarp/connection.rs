@@ -8,9 +8,9 @@ use crate::rdma::ids::Qp;
 use crate::rdma::iwarp::deframer::Deframer;
 use crate::rdma::iwarp::error::Fault;
 use crate::rdma::iwarp::framer::Framer;
-use crate::rdma::iwarp::start::{First, Initiator, Negotiated, Responder};
+use crate::rdma::iwarp::start::{FirstFpdu, Initiator, Negotiated, Responder};
 use crate::rdma::shared::Shared;
-use crate::wire::write_ack::Placed;
+use crate::wire::write_ack::WriteAck;
 
 /// How far a stream is.
 #[derive(Debug)]
@@ -35,37 +35,37 @@ pub(in crate::rdma) struct Connection {
     /// A start-up frame to send.
     pub(crate) frame: Vec<u8>,
     /// What the peer is still to be told of its Writes,
-    pub(crate) parting: Option<Placed>,
+    pub(crate) final_ack: Option<WriteAck>,
     /// The Terminate to send.
-    pub(crate) last_words: Option<Box<Fault>>,
+    pub(crate) pending_terminate: Option<Box<Fault>>,
     pub(crate) framer: Framer,
     pub(crate) deframer: Deframer,
-    pub(crate) first: First,
+    pub(crate) first: FirstFpdu,
     /// Octets that fit into a segment of the stream.
     pub(crate) emss: usize,
     /// The program was told that it is connected.
     pub(crate) established: bool,
     /// Own FPDUs wait until then.
-    pub(crate) hold: Instant,
+    pub(crate) tx_not_before: Instant,
     /// The first own FPDU only opens the connection.
-    pub(crate) opens: bool,
+    pub(crate) open_with_write: bool,
     /// When its patience ends.
-    pub(crate) due: Instant,
+    pub(crate) deadline: Instant,
     /// When that with a message without a receive does.
-    pub(crate) rnr_due: Instant,
+    pub(crate) rnr_deadline: Instant,
     /// When a peer that has said nothing is no longer waited for.
-    pub(crate) unsure_due: Instant,
+    pub(crate) hello_deadline: Instant,
     /// The peer has sent its last octet, and what came before waits for receives.
-    pub(crate) finished: bool,
+    pub(crate) peer_finished: bool,
     /// The peer has sent its last octet, and the stream is stalled before it.
-    pub(crate) unread: bool,
+    pub(crate) end_unread: bool,
     /// Octets appended, and those that the stream took.
     pub(crate) position: u64,
     pub(crate) taken: u64,
     /// In the list of those that have something to send, or about to be asked again.
-    pub(crate) queued: bool,
+    pub(crate) is_ready: bool,
     /// The caller holds octets that were not consumed.
-    pub(crate) partial: bool,
+    pub(crate) has_partial_input: bool,
 }
 
 impl Connection {
@@ -74,42 +74,42 @@ impl Connection {
             qp: None,
             phase,
             frame: Vec::new(),
-            parting: None,
-            last_words: None,
+            final_ack: None,
+            pending_terminate: None,
             framer: Framer::new(None, false),
             deframer: Deframer::new(None, false),
-            first: First::Wait,
+            first: FirstFpdu::Wait,
             emss: usize::MAX,
             established: false,
-            hold: Instant::ZERO,
-            opens: false,
-            due: Instant::NEVER,
-            rnr_due: Instant::NEVER,
-            unsure_due: Instant::NEVER,
-            finished: false,
-            unread: false,
+            tx_not_before: Instant::ZERO,
+            open_with_write: false,
+            deadline: Instant::NEVER,
+            rnr_deadline: Instant::NEVER,
+            hello_deadline: Instant::NEVER,
+            peer_finished: false,
+            end_unread: false,
             position: 0,
             taken: 0,
-            queued: false,
-            partial: false,
+            is_ready: false,
+            has_partial_input: false,
         }
     }
 
     /// FPDUs may be sent.
     pub(crate) fn may_send(&self, now: Instant) -> bool {
-        !self.waits() && now >= self.hold
+        !self.waits() && now >= self.tx_not_before
     }
 
     /// It is the peer who has to send first.
     pub(crate) const fn waits(&self) -> bool {
-        matches!(self.first, First::Wait | First::WaitFor(_))
+        matches!(self.first, FirstFpdu::Wait | FirstFpdu::WaitFor(_))
     }
 
     /// All that was appended is gone, and no more is due.
     pub(crate) fn is_drained(&self) -> bool {
         self.frame.is_empty()
-            && self.parting.is_none()
-            && self.last_words.is_none()
+            && self.final_ack.is_none()
+            && self.pending_terminate.is_none()
             && self.position == self.taken
     }
 

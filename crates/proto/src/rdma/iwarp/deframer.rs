@@ -8,7 +8,7 @@ use crate::wire::mpa::{BETWEEN, CRC, LENGTH, MARKER, fpdu_len, markers, to_marke
 
 /// Why a stream cannot be received any further. The stream itself stays open, so that a Terminate can still be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Fault {
+pub enum FpduError {
     /// The CRC is wrong: Terminate 2/0/02.
     #[error("the CRC of an FPDU is wrong")]
     Crc,
@@ -22,7 +22,7 @@ pub enum Fault {
 
 /// What [`Deframer::next`] found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Step<'a> {
+pub enum Deframed<'a> {
     /// Not enough: come again with these octets and more behind them.
     More,
     /// Part of a ULPDU, or all of it.
@@ -39,7 +39,7 @@ pub enum Step<'a> {
         consumed: usize,
     },
     /// Nothing more will come out.
-    Bad(Fault),
+    Error(FpduError),
 }
 
 /// The receiving half of a stream in full operation.
@@ -50,7 +50,7 @@ pub struct Deframer {
     to_marker: Option<usize>,
     /// Within an FPDU that is received in pieces.
     inside: Option<Inside>,
-    fault: Option<Fault>,
+    fault: Option<FpduError>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -71,16 +71,16 @@ impl Deframer {
     /// Takes the next step with `bytes`, which are all octets of the stream that were not consumed so far and are there.
     /// With a CRC or markers a step takes a whole FPDU, so the caller has to keep up to
     /// [`FPDU_MAX`](crate::wire::mpa::FPDU_MAX) of them. `scratch` is for payload that markers tore apart.
-    pub fn next<'a>(&mut self, bytes: &'a [u8], scratch: &'a mut Vec<u8>) -> Step<'a> {
+    pub fn next<'a>(&mut self, bytes: &'a [u8], scratch: &'a mut Vec<u8>) -> Deframed<'a> {
         if let Some(fault) = self.fault {
-            return Step::Bad(fault);
+            return Deframed::Error(fault);
         }
         let step = if self.crc.is_some() || self.to_marker.is_some() {
             self.whole(bytes, scratch)
         } else {
             self.stream(bytes)
         };
-        if let Step::Bad(fault) = step {
+        if let Deframed::Error(fault) = step {
             self.fault = Some(fault);
         }
         step
@@ -113,20 +113,20 @@ impl Deframer {
     }
 
     /// With CRC or markers: one FPDU.
-    fn whole<'a>(&mut self, bytes: &'a [u8], scratch: &'a mut Vec<u8>) -> Step<'a> {
+    fn whole<'a>(&mut self, bytes: &'a [u8], scratch: &'a mut Vec<u8>) -> Deframed<'a> {
         let lead = if self.to_marker == Some(0) { MARKER } else { 0 };
-        let Some(&[high, low]) = bytes.get(lead..lead + LENGTH) else { return Step::More };
+        let Some(&[high, low]) = bytes.get(lead..lead + LENGTH) else { return Deframed::More };
         let ulpdu = usize::from(u16::from_be_bytes([high, low]));
         let len = fpdu_len(ulpdu);
         let total = len + self.to_marker.map_or(0, |to| MARKER * markers(to, len));
-        let Some(fpdu) = bytes.get(..total) else { return Step::More };
+        let Some(fpdu) = bytes.get(..total) else { return Deframed::More };
         if let Some(crc) = self.crc
             && crc(0, &fpdu[..total - CRC]).to_le_bytes() != fpdu[total - CRC..]
         {
-            return Step::Bad(Fault::Crc);
+            return Deframed::Error(FpduError::Crc);
         }
         let body = match self.to_marker {
-            Some(to) if !markers_agree(fpdu, to) => return Step::Bad(Fault::Marker),
+            Some(to) if !markers_agree(fpdu, to) => return Deframed::Error(FpduError::Marker),
             Some(to) => {
                 self.to_marker = Some(to_marker_after(to, len));
                 if total == lead + len { &fpdu[lead..] } else { squeeze(fpdu, to, scratch) }
@@ -135,21 +135,25 @@ impl Deframer {
         };
         let ulpdu = &body[LENGTH..LENGTH + ulpdu];
         match ulpdu.first().and_then(|&first| ulpdu.split_at_checked(header_len(first))) {
-            Some((header, payload)) => {
-                Step::Piece { header: Some(header), payload, rest: 0, last: true, consumed: total }
-            }
-            None => Step::Bad(Fault::Short),
+            Some((header, payload)) => Deframed::Piece {
+                header: Some(header),
+                payload,
+                rest: 0,
+                last: true,
+                consumed: total,
+            },
+            None => Deframed::Error(FpduError::Short),
         }
     }
 
     /// With neither: whatever there is.
-    fn stream<'a>(&mut self, bytes: &'a [u8]) -> Step<'a> {
+    fn stream<'a>(&mut self, bytes: &'a [u8]) -> Deframed<'a> {
         let (header, inside, from) = match self.inside {
             Some(inside) => (None, inside, 0),
             None => match begin(bytes) {
                 Ok(Some((header, inside))) => (Some(header), inside, LENGTH + header.len()),
-                Ok(None) => return Step::More,
-                Err(fault) => return Step::Bad(fault),
+                Ok(None) => return Deframed::More,
+                Err(fault) => return Deframed::Error(fault),
             },
         };
         let here = &bytes[from..];
@@ -157,22 +161,22 @@ impl Deframer {
         let rest = inside.payload - payload.len();
         let last = here.len() >= inside.payload + inside.trailer;
         if header.is_none() && payload.is_empty() && !last {
-            return Step::More;
+            return Deframed::More;
         }
         self.inside = if last { None } else { Some(Inside { payload: rest, ..inside }) };
         let trailer = if last { inside.trailer } else { 0 };
-        Step::Piece { header, payload, rest, last, consumed: from + payload.len() + trailer }
+        Deframed::Piece { header, payload, rest, last, consumed: from + payload.len() + trailer }
     }
 }
 
 /// The header of the FPDU that `bytes` begin with, and what follows it; `None` if it goes on.
-fn begin(bytes: &[u8]) -> Result<Option<(&[u8], Inside)>, Fault> {
+fn begin(bytes: &[u8]) -> Result<Option<(&[u8], Inside)>, FpduError> {
     let Some((&length, after)) = bytes.split_first_chunk::<LENGTH>() else { return Ok(None) };
     let ulpdu = usize::from(u16::from_be_bytes(length));
     let Some(&first) = after.first() else {
-        return if ulpdu < TAGGED { Err(Fault::Short) } else { Ok(None) };
+        return if ulpdu < TAGGED { Err(FpduError::Short) } else { Ok(None) };
     };
-    let Some(payload) = ulpdu.checked_sub(header_len(first)) else { return Err(Fault::Short) };
+    let Some(payload) = ulpdu.checked_sub(header_len(first)) else { return Err(FpduError::Short) };
     let trailer = fpdu_len(ulpdu) - LENGTH - ulpdu;
     Ok(after.get(..header_len(first)).map(|header| (header, Inside { payload, trailer })))
 }

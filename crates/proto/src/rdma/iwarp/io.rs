@@ -5,12 +5,12 @@ use alloc::vec::Vec;
 use crate::Instant;
 use crate::rdma::ids::Conn;
 use crate::rdma::iwarp::connection::Phase;
-use crate::rdma::iwarp::deframer::{self, Step};
+use crate::rdma::iwarp::deframer::{Deframed, FpduError};
 use crate::rdma::iwarp::error::Fault;
+use crate::rdma::iwarp::fpdu_writer::FpduWriter;
 use crate::rdma::iwarp::framer::Piece;
-use crate::rdma::iwarp::out::Out;
 use crate::rdma::iwarp::rx::Outcome;
-use crate::rdma::iwarp::start::First;
+use crate::rdma::iwarp::start::FirstFpdu;
 use crate::rdma::memory::{Memory, Record, Span};
 use crate::rdma::rnic::Rnic;
 use crate::wire::ddp::{Buffer, Header};
@@ -47,9 +47,9 @@ impl Rnic {
         self.settle();
         match self.conns.get_mut(conn.0).filter(|c| !matches!(c.phase, Phase::Ending)) {
             Some(connection) => {
-                connection.partial = used < bytes.len();
-                if self.shared.unready.messages > 0 {
-                    self.mind_unready(conn);
+                connection.has_partial_input = used < bytes.len();
+                if self.shared.unexpected.messages > 0 {
+                    self.arm_rnr_timer(conn);
                 }
                 used
             }
@@ -61,11 +61,11 @@ impl Rnic {
     /// named by [`Rnic::ready`].
     #[inline]
     pub fn is_stalled(&mut self, conn: Conn) -> bool {
-        self.shared.unready.messages > 0 && self.has_kept_too_much(conn)
+        self.shared.unexpected.messages > 0 && self.stalls_its_stream(conn)
     }
 
     #[cold]
-    fn has_kept_too_much(&mut self, conn: Conn) -> bool {
+    fn stalls_its_stream(&mut self, conn: Conn) -> bool {
         let queue_pair =
             self.conns.get(conn.0).and_then(|c| c.qp).and_then(|qp| self.qps.get(qp.0));
         queue_pair.is_some_and(|queue_pair| queue_pair.is_stalled(&mut self.shared))
@@ -73,46 +73,52 @@ impl Rnic {
 
     /// Gives receives that have been posted to messages that came before them; [`Rnic::output`] does so too, but who cannot
     /// send must not wait with it.
-    pub fn take_up<M: Memory>(&mut self, now: Instant, conn: Conn, memory: &mut M) {
+    pub fn place_unexpected<M: Memory>(&mut self, now: Instant, conn: Conn, memory: &mut M) {
         self.shared.now = now;
-        if self.shared.unready.messages > 0 {
-            self.take_up_unready(conn, memory);
+        if self.shared.unexpected.messages > 0 {
+            self.place_unexpected_of(conn, memory);
             self.settle();
         }
     }
 
     /// The stream's next octets, all that were there before being consumed, may be read straight to here; then say so by
-    /// [`Rnic::placed`], with nothing called in between. `None` if they have to come by [`Rnic::input`].
-    pub fn direct(&mut self, conn: Conn) -> Option<Span> {
+    /// [`Rnic::placed_directly`], with nothing called in between. `None` if they have to come by [`Rnic::input`].
+    pub fn direct_span(&mut self, conn: Conn) -> Option<Span> {
         let connection = self.conns.get_mut(conn.0)?;
         let rest = connection.deframer.rest();
         if rest == 0
-            || connection.partial
+            || connection.has_partial_input
             || !matches!(connection.phase, Phase::Open | Phase::Closing)
         {
             return None;
         }
-        let span = self.qps.get_mut(connection.qp?.0)?.direct(&self.shared)?;
+        let span = self.qps.get_mut(connection.qp?.0)?.direct_span(&self.shared)?;
         Some(Span { len: span.len.min(rest as u32), ..span })
     }
 
     /// True while answers to own Reads are awaited on a stream whose payload may be read straight to its place.
     #[must_use]
-    pub fn is_reading(&self, conn: Conn) -> bool {
+    pub fn awaits_responses(&self, conn: Conn) -> bool {
         let Some(connection) = self.conns.get(conn.0) else { return false };
         let queue_pair = connection.qp.and_then(|qp| self.qps.get(qp.0));
         connection.deframer.in_pieces()
-            && queue_pair.is_some_and(|qp| !qp.iwarp.requests.is_empty())
+            && queue_pair.is_some_and(|qp| !qp.iwarp.outstanding.is_empty())
     }
 
-    /// So many octets were read to where [`Rnic::direct`] said, not more than the span's.
-    pub fn placed<M: Memory>(&mut self, now: Instant, conn: Conn, octets: u32, memory: &mut M) {
+    /// So many octets were read to where [`Rnic::direct_span`] said, not more than the span's.
+    pub fn placed_directly<M: Memory>(
+        &mut self,
+        now: Instant,
+        conn: Conn,
+        octets: u32,
+        memory: &mut M,
+    ) {
         self.shared.now = now;
         let Some(connection) = self.conns.get_mut(conn.0) else { return };
         let Some(queue_pair) = connection.qp.and_then(|qp| self.qps.get_mut(qp.0)) else { return };
         connection.deframer.skip(octets as usize);
-        match queue_pair.placed(octets, &mut self.shared, memory) {
-            Ok(outcome) => self.came(conn, outcome),
+        match queue_pair.placed_directly(octets, &mut self.shared, memory) {
+            Ok(outcome) => self.handle_outcome(conn, outcome),
             Err(fault) => self.fail(conn, fault),
         }
         self.settle();
@@ -121,8 +127,8 @@ impl Rnic {
     /// A stream that has come to have something to send: call [`Rnic::output`] for it until that returns false. It is named
     /// once until then; a caller who cannot send on keeps it.
     pub fn ready(&mut self) -> Option<Conn> {
-        if self.shared.rides.front().is_some_and(|(due, _)| *due <= self.shared.now) {
-            self.end_rides();
+        if self.shared.ack_timers.front().is_some_and(|(due, _)| *due <= self.shared.now) {
+            self.expire_ack_timers();
         }
         loop {
             let conn = self.ready.pop_front()?;
@@ -155,12 +161,12 @@ impl Rnic {
             connection.frame = Vec::new();
             return true;
         }
-        if self.shared.unready.messages > 0 {
-            self.take_up_unready(conn, memory);
+        if self.shared.unexpected.messages > 0 {
+            self.place_unexpected_of(conn, memory);
         }
         let Some(connection) = self.conns.get_mut(conn.0) else { return false };
         if matches!(connection.phase, Phase::Open | Phase::Closing) {
-            match self.own_fpdu(conn, record, memory) {
+            match self.frame_own(conn, record, memory) {
                 Ok(true) => return true,
                 Ok(false) => {}
                 Err(fault) => self.fail(conn, fault),
@@ -168,7 +174,7 @@ impl Rnic {
         }
         let terminated = self.terminate(conn, record, memory);
         if let Some(connection) = self.conns.get_mut(conn.0) {
-            connection.queued = terminated;
+            connection.is_ready = terminated;
         }
         self.settle();
         terminated
@@ -190,10 +196,10 @@ impl Rnic {
 
     /// Memory that a record named cannot be read although it could be when it was named: its FPDU cannot be made whole. So
     /// the request that it is of fails, if it is of one, and the stream ends without a word.
-    pub fn unreadable(&mut self, now: Instant, conn: Conn, span: Span) {
+    pub fn source_unmapped(&mut self, now: Instant, conn: Conn, span: Span) {
         self.shared.now = now;
         let Some(connection) = self.conns.get_mut(conn.0) else { return };
-        connection.last_words = None;
+        connection.pending_terminate = None;
         if let Some(queue_pair) = connection.qp.and_then(|qp| self.qps.get_mut(qp.0)) {
             queue_pair.blame_source(span, &self.shared);
         }
@@ -216,30 +222,30 @@ impl Rnic {
             let Some(queue_pair) = connection.qp.and_then(|qp| self.qps.get_mut(qp.0)) else {
                 return used;
             };
-            let first = !queue_pair.iwarp.met;
+            let first = !queue_pair.iwarp.peer_seen;
             let (arrived, last) = match connection.deframer.next(&bytes[used..], &mut self.scratch)
             {
-                Step::More => return used,
-                Step::Bad(fault) => {
+                Deframed::More => return used,
+                Deframed::Error(fault) => {
                     self.fail(conn, Fault::own(cause_of(fault)));
                     return used;
                 }
-                Step::Piece { header, payload, rest, consumed, last } => {
+                Deframed::Piece { header, payload, rest, consumed, last } => {
                     used += consumed;
-                    queue_pair.hold.heard = self.shared.now;
+                    queue_pair.deferral.last_received = self.shared.now;
                     (queue_pair.arrive(header, payload, rest, &mut self.shared, memory), last)
                 }
             };
             // What is wrong above MPA was a valid FPDU all the same.
             if (last || arrived.is_err()) && connection.waits() {
-                self.heard(conn, arrived.is_ok());
+                self.receive_first_fpdu(conn, arrived.is_ok());
             }
             match arrived {
                 // What the first segment says of the peer may be all that was waited for.
                 Ok(Outcome::Placed) if first => self.close_if_quiet(conn),
                 Ok(Outcome::Placed) => {}
                 Ok(outcome) => {
-                    self.came(conn, outcome);
+                    self.handle_outcome(conn, outcome);
                     if self.conns.get(conn.0).is_none_or(|c| matches!(c.phase, Phase::Ending)) {
                         return used;
                     }
@@ -253,7 +259,7 @@ impl Rnic {
     }
 
     /// Something came that asks for more than being placed.
-    pub(in crate::rdma) fn came(&mut self, conn: Conn, outcome: Outcome) {
+    pub(in crate::rdma) fn handle_outcome(&mut self, conn: Conn, outcome: Outcome) {
         match outcome {
             Outcome::Placed => {}
             Outcome::Wake => {
@@ -276,7 +282,7 @@ impl Rnic {
     }
 
     /// Appends an FPDU of the queue pair.
-    pub(in crate::rdma) fn own_fpdu<M: Memory>(
+    pub(in crate::rdma) fn frame_own<M: Memory>(
         &mut self,
         conn: Conn,
         record: &mut Record,
@@ -290,15 +296,15 @@ impl Rnic {
             return queue_pair.local(&mut self.shared).map(|()| false);
         }
         let position = &mut connection.position;
-        let mut out = Out { framer: &mut connection.framer, record, memory, position };
-        if let First::Send(kind) = connection.first {
-            connection.first = First::Free;
+        let mut out = FpduWriter { framer: &mut connection.framer, record, memory, position };
+        if let FirstFpdu::Send(kind) = connection.first {
+            connection.first = FirstFpdu::Free;
             let framed = queue_pair.ready_to_receive(kind, &mut out);
             return framed.map(|()| true).map_err(|_| Fault::own(Cause::LOCAL));
         }
         let framed = queue_pair.output(&mut self.shared, &mut out);
-        if queue_pair.iwarp.placement.begins_to_wonder() {
-            self.await_hello(conn);
+        if queue_pair.iwarp.acks.take_first_request() {
+            self.arm_hello_timer(conn);
         }
         framed
     }
@@ -311,12 +317,12 @@ impl Rnic {
         memory: &mut M,
     ) -> bool {
         let Some(connection) = self.conns.get_mut(conn.0) else { return false };
-        if let Some(said) = connection.parting.take() {
+        if let Some(said) = connection.final_ack.take() {
             let position = &mut connection.position;
-            let mut out = Out { framer: &mut connection.framer, record, memory, position };
+            let mut out = FpduWriter { framer: &mut connection.framer, record, memory, position };
             return out.frame(&said.header(), &[]).is_ok();
         }
-        let Some(fault) = connection.last_words.take() else {
+        let Some(fault) = connection.pending_terminate.take() else {
             self.close_if_quiet(conn);
             return false;
         };
@@ -324,16 +330,16 @@ impl Rnic {
         let header = Header { last: true, control: Opcode::Terminate.control(), buffer };
         let payload = Terminate::emit(fault.cause, fault.about.as_ref());
         let position = &mut connection.position;
-        let mut out = Out { framer: &mut connection.framer, record, memory, position };
+        let mut out = FpduWriter { framer: &mut connection.framer, record, memory, position };
         out.frame(&header, &[Piece::Bytes(&payload)]).is_ok()
     }
 }
 
 /// What a Terminate says of an FPDU that is not right.
-const fn cause_of(fault: deframer::Fault) -> Cause {
+const fn cause_of(fault: FpduError) -> Cause {
     match fault {
-        deframer::Fault::Crc => Cause::MPA_CRC,
-        deframer::Fault::Marker => Cause::MPA_MARKER,
-        deframer::Fault::Short => Cause::DDP_LOCAL,
+        FpduError::Crc => Cause::MPA_CRC,
+        FpduError::Marker => Cause::MPA_MARKER,
+        FpduError::Short => Cause::DDP_LOCAL,
     }
 }

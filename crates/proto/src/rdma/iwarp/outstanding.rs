@@ -18,7 +18,7 @@ pub(crate) enum Kind {
 
 /// A request that waits for its answer.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct OutstandingRequest {
     /// Of the work request; none for the frame that opens a connection.
     pub(crate) number: Option<u64>,
     pub(crate) sink: Sge,
@@ -30,7 +30,7 @@ pub(crate) struct Asked {
     pub(crate) writes: u64,
 }
 
-impl Asked {
+impl OutstandingRequest {
     pub(crate) fn new(number: Option<u64>, sink: Sge, kind: Kind, writes: u64) -> Self {
         Self { number, sink, kind, got: Ranges::default(), ended: false, writes }
     }
@@ -38,8 +38,8 @@ impl Asked {
 
 /// See the file.
 #[derive(Debug, Default)]
-pub(crate) struct Requests {
-    pub(crate) queue: VecDeque<Asked>,
+pub(crate) struct OutstandingRequests {
+    pub(crate) queue: VecDeque<OutstandingRequest>,
     /// ORD.
     pub(crate) limit: u16,
     /// Of the last one sent.
@@ -49,7 +49,7 @@ pub(crate) struct Requests {
     pub(crate) id: u32,
 }
 
-impl Requests {
+impl OutstandingRequests {
     pub(crate) fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
@@ -62,7 +62,7 @@ impl Requests {
         self.queue.clear();
     }
 
-    pub(crate) fn push(&mut self, asked: Asked) {
+    pub(crate) fn push(&mut self, asked: OutstandingRequest) {
         self.queue.push_back(asked);
     }
 
@@ -86,7 +86,7 @@ impl Requests {
         let asked = match sink {
             None => numbered,
             Some((stag, to)) => {
-                let covers = |asked: &&Asked| {
+                let covers = |asked: &&OutstandingRequest| {
                     let from = to.wrapping_sub(asked.sink.addr);
                     asked.sink.stag.0 == stag && from < u64::from(asked.sink.len.max(1))
                 };

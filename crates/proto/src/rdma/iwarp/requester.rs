@@ -2,7 +2,7 @@
 
 use crate::rdma::completion::Status;
 use crate::rdma::iwarp::error::Fault;
-use crate::rdma::iwarp::outstanding::{Asked, Kind};
+use crate::rdma::iwarp::outstanding::{Kind, OutstandingRequest};
 use crate::rdma::memory::{Memory, Span};
 use crate::rdma::qp::QueuePair;
 use crate::rdma::qp::send_queue::Stage;
@@ -19,7 +19,7 @@ impl QueuePair {
         len: u32,
         shared: &Shared,
     ) -> Result<Option<Span>, Cause> {
-        let asked = self.iwarp.requests.queue.front().filter(|asked| asked.kind == Kind::Read);
+        let asked = self.iwarp.outstanding.queue.front().filter(|asked| asked.kind == Kind::Read);
         let asked = asked.ok_or(Cause::OPCODE)?;
         if asked.sink.stag.0 != stag {
             return Err(Cause::TAGGED_STAG);
@@ -49,7 +49,7 @@ impl QueuePair {
 
     /// The memory of the oldest request is gone.
     pub(crate) fn blame_oldest(&mut self) {
-        let number = self.iwarp.requests.oldest();
+        let number = self.iwarp.outstanding.oldest();
         self.blame_request(number, Status::LocalProtection);
     }
 
@@ -61,7 +61,7 @@ impl QueuePair {
         last: bool,
         shared: &mut Shared,
     ) -> Result<(), Cause> {
-        let Some(asked) = self.iwarp.requests.queue.front_mut() else { return Ok(()) };
+        let Some(asked) = self.iwarp.outstanding.queue.front_mut() else { return Ok(()) };
         let from = to.wrapping_sub(asked.sink.addr) as u32;
         if !asked.got.add(from, from + len) {
             return Err(Cause::OPERATION);
@@ -84,7 +84,8 @@ impl QueuePair {
         shared: &mut Shared,
         memory: &mut M,
     ) -> Result<(), Cause> {
-        let Some(&Asked { kind: Kind::Atomic(id), sink, .. }) = self.iwarp.requests.queue.front()
+        let Some(&OutstandingRequest { kind: Kind::Atomic(id), sink, .. }) =
+            self.iwarp.outstanding.queue.front()
         else {
             return Err(Cause::OPCODE);
         };
@@ -103,9 +104,9 @@ impl QueuePair {
 
     /// The oldest request has its answer.
     fn answered(&mut self, len: u32, shared: &mut Shared) -> Result<(), Cause> {
-        let Some(asked) = self.iwarp.requests.queue.pop_front() else { return Ok(()) };
+        let Some(asked) = self.iwarp.outstanding.queue.pop_front() else { return Ok(()) };
         // A Read is done behind all Writes that came before it (RFC 5040 section 5.5, rule 12).
-        self.iwarp.placement.passed(asked.writes);
+        self.iwarp.acks.passed(asked.writes);
         let Some(number) = asked.number else { return Ok(()) };
         let Some(work) = self.send.work(number) else { return Ok(()) };
         if matches!(work.request.op, SendOp::ReadInvalidate(_))
@@ -123,6 +124,6 @@ impl QueuePair {
 
     /// The fault that `cause` is in the segment that arrives.
     pub(crate) fn fault(&self, cause: Cause) -> Fault {
-        self.iwarp.arrival.fault(cause)
+        self.iwarp.segment.fault(cause)
     }
 }

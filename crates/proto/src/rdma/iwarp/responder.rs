@@ -2,9 +2,9 @@
 
 use crate::rdma::ids::Stag;
 use crate::rdma::iwarp::error::Fault;
+use crate::rdma::iwarp::fpdu_writer::FpduWriter;
 use crate::rdma::iwarp::framer::Piece;
-use crate::rdma::iwarp::out::Out;
-use crate::rdma::iwarp::responses::Owed;
+use crate::rdma::iwarp::responses::PendingResponse;
 use crate::rdma::memory::{Memory, Span};
 use crate::rdma::mr::Right;
 use crate::rdma::qp::QueuePair;
@@ -25,9 +25,9 @@ impl QueuePair {
         if request.size > 0 {
             self.source(&request, 0, request.size, shared)?;
         }
-        self.iwarp.answers.queue.push_back(Owed::Read {
+        self.iwarp.responses.queue.push_back(PendingResponse::Read {
             request,
-            msn: self.iwarp.answers.msn,
+            msn: self.iwarp.responses.msn,
             done: 0,
         });
         Ok(())
@@ -52,7 +52,10 @@ impl QueuePair {
         shared: &Shared,
     ) -> Result<(), Cause> {
         self.word(&request, shared)?;
-        self.iwarp.answers.queue.push_back(Owed::Atomic { request, msn: self.iwarp.answers.msn });
+        self.iwarp
+            .responses
+            .queue
+            .push_back(PendingResponse::Atomic { request, msn: self.iwarp.responses.msn });
         Ok(())
     }
 
@@ -67,20 +70,20 @@ impl QueuePair {
     pub(crate) fn respond<M: Memory>(
         &mut self,
         shared: &Shared,
-        out: &mut Out<'_, M>,
+        out: &mut FpduWriter<'_, M>,
     ) -> Result<bool, Fault> {
-        let last = match self.iwarp.answers.queue.front() {
+        let last = match self.iwarp.responses.queue.front() {
             None => return Ok(false),
-            Some(&Owed::Read { request, msn, done }) => {
+            Some(&PendingResponse::Read { request, msn, done }) => {
                 self.read_response(&request, msn, done, shared, out)?
             }
-            Some(&Owed::Atomic { request, msn }) => {
+            Some(&PendingResponse::Atomic { request, msn }) => {
                 self.atomic_response_out(&request, msn, shared, out)?
             }
         };
         if last {
-            self.iwarp.answers.queue.pop_front();
-            self.iwarp.answers.in_a_row = self.iwarp.answers.in_a_row.saturating_add(1);
+            self.iwarp.responses.queue.pop_front();
+            self.iwarp.responses.in_a_row = self.iwarp.responses.in_a_row.saturating_add(1);
         }
         Ok(true)
     }
@@ -91,7 +94,7 @@ impl QueuePair {
         msn: u32,
         done: u32,
         shared: &Shared,
-        out: &mut Out<'_, M>,
+        out: &mut FpduWriter<'_, M>,
     ) -> Result<bool, Fault> {
         let room = (out.framer.mulpdu() - ddp::TAGGED) as u32;
         let (len, last) = ddp::next_segment(request.size, done, room);
@@ -110,7 +113,7 @@ impl QueuePair {
         };
         // To the peer memory that is gone is as a tag that is gone.
         framed.map_err(|_| fault(Cause::INVALID_STAG))?;
-        if let Some(Owed::Read { done, .. }) = self.iwarp.answers.queue.front_mut() {
+        if let Some(PendingResponse::Read { done, .. }) = self.iwarp.responses.queue.front_mut() {
             *done += len;
         }
         Ok(last)
@@ -121,7 +124,7 @@ impl QueuePair {
         request: &AtomicRequest,
         msn: u32,
         shared: &Shared,
-        out: &mut Out<'_, M>,
+        out: &mut FpduWriter<'_, M>,
     ) -> Result<bool, Fault> {
         let fault = |cause| {
             let about = about(Opcode::AtomicRequest, msn, ATOMIC_REQUEST, None);
@@ -130,11 +133,11 @@ impl QueuePair {
         let span = self.word(request, shared).map_err(fault)?;
         let was = out.memory.atomic(span, &mut |old| request.op.apply(old));
         let was = was.map_err(|_| fault(Cause::INVALID_STAG))?;
-        self.iwarp.answers.atomic_msn = self.iwarp.answers.atomic_msn.wrapping_add(1);
+        self.iwarp.responses.atomic_msn = self.iwarp.responses.atomic_msn.wrapping_add(1);
         let buffer = Buffer::Untagged {
             ulp: 0,
             qn: QN_ATOMIC_RESPONSE,
-            msn: self.iwarp.answers.atomic_msn,
+            msn: self.iwarp.responses.atomic_msn,
             mo: 0,
         };
         let header = Header { last: true, control: Opcode::AtomicResponse.control(), buffer };

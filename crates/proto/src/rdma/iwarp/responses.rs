@@ -9,15 +9,15 @@ use alloc::collections::VecDeque;
 use crate::wire::rdmap::{AtomicRequest, Cause, ReadRequest};
 
 #[derive(Debug)]
-pub(crate) enum Owed {
+pub(crate) enum PendingResponse {
     Read { request: ReadRequest, msn: u32, done: u32 },
     Atomic { request: AtomicRequest, msn: u32 },
 }
 
 /// See the file.
 #[derive(Debug, Default)]
-pub(crate) struct Answers {
-    pub(crate) queue: VecDeque<Owed>,
+pub(crate) struct PendingResponses {
+    pub(crate) queue: VecDeque<PendingResponse>,
     /// IRD.
     pub(crate) limit: u16,
     /// Of the last Request that came.
@@ -28,7 +28,7 @@ pub(crate) struct Answers {
     pub(crate) in_a_row: u8,
 }
 
-impl Answers {
+impl PendingResponses {
     pub(crate) fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
@@ -39,7 +39,7 @@ impl Answers {
 
     /// An answer is sent in part.
     pub(crate) fn is_begun(&self) -> bool {
-        matches!(self.queue.front(), Some(&Owed::Read { done: 1.., .. }))
+        matches!(self.queue.front(), Some(&PendingResponse::Read { done: 1.., .. }))
     }
 
     /// A Request with this number comes.

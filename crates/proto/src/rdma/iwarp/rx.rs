@@ -9,7 +9,7 @@
 
 use crate::rdma::ids::Stag;
 use crate::rdma::iwarp::error::Fault;
-use crate::rdma::iwarp::segment::SMALL;
+use crate::rdma::iwarp::segment::ENGINE_MESSAGE_MAX;
 use crate::rdma::memory::{Memory, Span};
 use crate::rdma::mr::Right;
 use crate::rdma::qp::QueuePair;
@@ -18,7 +18,7 @@ use crate::wire::ddp::{self, Buffer};
 use crate::wire::rdmap::{
     self, AtomicRequest, AtomicResponse, Cause, Opcode, ReadRequest, Terminate, parse_immediate,
 };
-use crate::wire::write_ack::Placed;
+use crate::wire::write_ack::WriteAck;
 
 /// What came of it.
 #[derive(Debug)]
@@ -42,23 +42,23 @@ impl QueuePair {
         memory: &mut M,
     ) -> Result<Outcome, Fault> {
         let first = header.is_some();
-        if shared.unready.messages > 0 {
-            self.take_up(shared, memory)?;
+        if shared.unexpected.messages > 0 {
+            self.place_unexpected(shared, memory)?;
         }
         if let Some(raw) = header {
             self.begin_arrival(raw, payload.len() + rest, shared)?;
         }
-        if !self.iwarp.arrival.open {
+        if !self.iwarp.segment.open {
             return Ok(Outcome::Placed);
         }
-        if !payload.is_empty() && self.iwarp.arrival.is_placed() {
+        if !payload.is_empty() && self.iwarp.segment.is_placed() {
             self.place(payload, first, shared, memory).map_err(|cause| self.fault(cause))?;
         } else if rest > 0 || !first {
             // What does not fit is judged by its length.
-            let room = SMALL - self.iwarp.arrival.small.len();
-            self.iwarp.arrival.small.extend(payload.iter().copied().take(room));
+            let room = ENGINE_MESSAGE_MAX - self.iwarp.segment.small.len();
+            self.iwarp.segment.small.extend(payload.iter().copied().take(room));
         }
-        self.iwarp.arrival.came += payload.len() as u32;
+        self.iwarp.segment.came += payload.len() as u32;
         if rest > 0 {
             return Ok(Outcome::Placed);
         }
@@ -66,8 +66,8 @@ impl QueuePair {
     }
 
     /// Octets may be read straight to here, at most so many as the span is long.
-    pub(crate) fn direct(&mut self, shared: &Shared) -> Option<Span> {
-        let arrival = &self.iwarp.arrival;
+    pub(crate) fn direct_span(&mut self, shared: &Shared) -> Option<Span> {
+        let arrival = &self.iwarp.segment;
         if !arrival.open || !arrival.is_placed() || arrival.came >= arrival.len {
             return None;
         }
@@ -84,15 +84,15 @@ impl QueuePair {
     }
 
     /// So many octets were read there.
-    pub(crate) fn placed<M: Memory>(
+    pub(crate) fn placed_directly<M: Memory>(
         &mut self,
         octets: u32,
         shared: &mut Shared,
         memory: &mut M,
     ) -> Result<Outcome, Fault> {
-        self.iwarp.arrival.came =
-            self.iwarp.arrival.came.saturating_add(octets).min(self.iwarp.arrival.len);
-        if !self.iwarp.arrival.open || self.iwarp.arrival.came < self.iwarp.arrival.len {
+        self.iwarp.segment.came =
+            self.iwarp.segment.came.saturating_add(octets).min(self.iwarp.segment.len);
+        if !self.iwarp.segment.open || self.iwarp.segment.came < self.iwarp.segment.len {
             return Ok(Outcome::Placed);
         }
         self.end_arrival(None, shared, memory)
@@ -100,7 +100,7 @@ impl QueuePair {
 
     /// A segment with this header and so much payload comes.
     fn begin_arrival(&mut self, raw: &[u8], len: usize, shared: &mut Shared) -> Result<(), Fault> {
-        let arrival = &mut self.iwarp.arrival;
+        let arrival = &mut self.iwarp.segment;
         arrival.raw.clear();
         let _ = arrival.raw.try_extend_from_slice(raw);
         arrival.len = len as u32;
@@ -108,71 +108,71 @@ impl QueuePair {
         arrival.small.clear();
         let header = ddp::parse(raw).map_err(|bad| self.fault(bad.into()))?;
         let opcode = Opcode::of(&header).map_err(|cause| self.fault(cause))?;
-        self.iwarp.arrival.header = header;
-        self.iwarp.arrival.opcode = opcode;
-        self.iwarp.arrival.said = None;
+        self.iwarp.segment.header = header;
+        self.iwarp.segment.opcode = opcode;
+        self.iwarp.segment.said = None;
         if opcode == Opcode::Write && len == 0 {
-            self.iwarp.arrival.said = Placed::parse(&header);
+            self.iwarp.segment.said = WriteAck::parse(&header);
         }
-        if !self.iwarp.met {
-            self.meet(shared);
+        if !self.iwarp.peer_seen {
+            self.learn_peer(shared);
         }
-        if self.iwarp.arrival.said.is_some() {
-            self.iwarp.arrival.open = true;
+        if self.iwarp.segment.said.is_some() {
+            self.iwarp.segment.open = true;
             return Ok(());
         }
-        if opcode == Opcode::Write && self.iwarp.arrival.written.1 {
-            self.iwarp.arrival.written = (0, false);
+        if opcode == Opcode::Write && self.iwarp.segment.written.1 {
+            self.iwarp.segment.written = (0, false);
         } else if opcode != Opcode::Write && opcode.queue() != Some(rdmap::QN_SEND) {
-            self.iwarp.arrival.written = (0, true);
+            self.iwarp.segment.written = (0, true);
         }
         self.check(len as u32, shared).map_err(|cause| self.fault(cause))?;
-        self.iwarp.arrival.open = true;
+        self.iwarp.segment.open = true;
         Ok(())
     }
 
     /// The peer's first segment.
     #[cold]
-    fn meet(&mut self, shared: &mut Shared) {
-        self.iwarp.met = true;
+    fn learn_peer(&mut self, shared: &mut Shared) {
+        self.iwarp.peer_seen = true;
         // Who has asked for the connection has said hello first.
-        let answers = !self.iwarp.asked;
-        if self.iwarp.placement.meet(self.iwarp.arrival.said, answers) {
+        let answers = !self.iwarp.initiator;
+        if self.iwarp.acks.learn_peer(self.iwarp.segment.said, answers) {
             self.release(shared);
         }
     }
 
     /// Everything that can be said before the payload is there.
     fn check(&mut self, len: u32, shared: &mut Shared) -> Result<(), Cause> {
-        let opcode = self.iwarp.arrival.opcode;
-        match self.iwarp.arrival.header.buffer {
+        let opcode = self.iwarp.segment.opcode;
+        match self.iwarp.segment.header.buffer {
             Buffer::Tagged { .. } => {
-                self.iwarp.arrival.span = self.tagged_span(shared)?;
+                self.iwarp.segment.span = self.tagged_span(shared)?;
                 Ok(())
             }
             Buffer::Untagged { msn, mo, .. } => match opcode {
                 Opcode::Immediate | Opcode::ImmediateSolicited => {
-                    single(self.iwarp.arrival.header.last, mo)?;
+                    single(self.iwarp.segment.header.last, mo)?;
                     if len != rdmap::IMMEDIATE as u32 {
                         return Err(Cause::OPERATION);
                     }
                     self.admit(msn, 0, 0, shared)
                 }
                 Opcode::ReadRequest | Opcode::AtomicRequest => {
-                    self.iwarp.answers.admit(msn)?;
-                    single(self.iwarp.arrival.header.last, mo)
+                    self.iwarp.responses.admit(msn)?;
+                    single(self.iwarp.segment.header.last, mo)
                 }
                 Opcode::AtomicResponse => {
-                    if !self.iwarp.requests.atomic_response_due(msn) {
+                    if !self.iwarp.outstanding.atomic_response_due(msn) {
                         return Err(Cause::UNTAGGED_MSN);
                     }
-                    single(self.iwarp.arrival.header.last, mo)
+                    single(self.iwarp.segment.header.last, mo)
                 }
                 Opcode::Terminate => {
                     if msn != 1 {
                         return Err(Cause::UNTAGGED_MSN);
                     }
-                    single(self.iwarp.arrival.header.last, mo)
+                    single(self.iwarp.segment.header.last, mo)
                 }
                 _ if len == 0 && self.opens(msn) => Ok(()),
                 _ => self.admit(msn, mo, len, shared),
@@ -182,14 +182,14 @@ impl QueuePair {
 
     /// A Send without octets that only opens the connection.
     fn opens(&self, msn: u32) -> bool {
-        self.iwarp.opened_by_send && msn == 1 && self.iwarp.arrival.header.last
+        self.iwarp.opened_by_send && msn == 1 && self.iwarp.segment.header.last
     }
 
     /// Where the payload of a tagged segment goes; none if it has no octets, which need no memory.
     fn tagged_span(&mut self, shared: &Shared) -> Result<Option<Span>, Cause> {
-        let Buffer::Tagged { stag, to } = self.iwarp.arrival.header.buffer else { return Ok(None) };
-        let len = self.iwarp.arrival.len;
-        if self.iwarp.arrival.opcode == Opcode::ReadResponse {
+        let Buffer::Tagged { stag, to } = self.iwarp.segment.header.buffer else { return Ok(None) };
+        let len = self.iwarp.segment.len;
+        if self.iwarp.segment.opcode == Opcode::ReadResponse {
             return self.response_sink(stag, to, len, shared);
         }
         if len == 0 {
@@ -206,16 +206,16 @@ impl QueuePair {
         shared: &mut Shared,
         memory: &mut M,
     ) -> Result<(), Cause> {
-        let came = self.iwarp.arrival.came;
-        if let Buffer::Untagged { msn, mo, .. } = self.iwarp.arrival.header.buffer {
+        let came = self.iwarp.segment.came;
+        if let Buffer::Untagged { msn, mo, .. } = self.iwarp.segment.header.buffer {
             return self.place_message(msn, mo.wrapping_add(came), payload, shared, memory);
         }
-        let span = if fresh { self.iwarp.arrival.span } else { self.tagged_span(shared)? };
+        let span = if fresh { self.iwarp.segment.span } else { self.tagged_span(shared)? };
         let Some(span) = span else { return Ok(()) };
         let here = Span { len: payload.len() as u32, ..span.tail(came) };
         memory.write(here, payload).map_err(|_| {
             // To the peer memory that is gone is as a tag that is gone.
-            if self.iwarp.arrival.opcode == Opcode::Write {
+            if self.iwarp.segment.opcode == Opcode::Write {
                 return Cause::TAGGED_STAG;
             }
             self.blame_oldest();
@@ -230,21 +230,21 @@ impl QueuePair {
         shared: &mut Shared,
         memory: &mut M,
     ) -> Result<Outcome, Fault> {
-        self.iwarp.arrival.open = false;
+        self.iwarp.segment.open = false;
         let (opcode, header, len) =
-            (self.iwarp.arrival.opcode, self.iwarp.arrival.header, self.iwarp.arrival.len);
+            (self.iwarp.segment.opcode, self.iwarp.segment.header, self.iwarp.segment.len);
         let outcome = match header.buffer {
             Buffer::Tagged { .. } if opcode == Opcode::Write => {
-                if let Some(said) = self.iwarp.arrival.said {
+                if let Some(said) = self.iwarp.segment.said {
                     return self
-                        .heard(said, shared)
+                        .receive_ack(said, shared)
                         .map(|()| Outcome::Wake)
                         .map_err(|c| self.fault(c));
                 }
                 if header.last {
-                    self.iwarp.placement.took();
+                    self.iwarp.acks.took();
                 }
-                let written = &mut self.iwarp.arrival.written;
+                let written = &mut self.iwarp.segment.written;
                 *written = (written.0.saturating_add(len), header.last);
                 return Ok(Outcome::Placed);
             }
@@ -265,7 +265,7 @@ impl QueuePair {
                     Ok(Outcome::Placed)
                 }
                 _ => {
-                    self.iwarp.arrival.written = (0, true);
+                    self.iwarp.segment.written = (0, true);
                     self.message_placed(msn, mo, len, header.last, opcode, ulp, None, shared)
                         .map(|()| Outcome::Placed)
                 }
@@ -280,14 +280,14 @@ impl QueuePair {
         msn: u32,
         shared: &mut Shared,
     ) -> Result<(), Cause> {
-        let value = parse_immediate(whole.unwrap_or(&self.iwarp.arrival.small))?;
-        self.message_placed(msn, 0, 0, true, self.iwarp.arrival.opcode, 0, Some(value), shared)?;
-        self.iwarp.arrival.written = (0, true);
+        let value = parse_immediate(whole.unwrap_or(&self.iwarp.segment.small))?;
+        self.message_placed(msn, 0, 0, true, self.iwarp.segment.opcode, 0, Some(value), shared)?;
+        self.iwarp.segment.written = (0, true);
         Ok(())
     }
 
     fn terminated(&self, whole: Option<&[u8]>) -> Result<Outcome, Fault> {
-        let terminate = Terminate::parse(whole.unwrap_or(&self.iwarp.arrival.small));
+        let terminate = Terminate::parse(whole.unwrap_or(&self.iwarp.segment.small));
         terminate.map(Outcome::Terminated).ok_or_else(|| self.fault(Cause::OPERATION))
     }
 
@@ -298,16 +298,16 @@ impl QueuePair {
         shared: &mut Shared,
         memory: &mut M,
     ) -> Result<(), Cause> {
-        let small = self.iwarp.arrival.small.clone();
+        let small = self.iwarp.segment.small.clone();
         let payload = whole.unwrap_or(&small);
         // A message of another length is not its own kind, even if its beginning is.
-        if payload.len() != self.iwarp.arrival.len as usize {
+        if payload.len() != self.iwarp.segment.len as usize {
             return Err(Cause::OPERATION);
         }
-        match self.iwarp.arrival.opcode {
+        match self.iwarp.segment.opcode {
             Opcode::ReadRequest => {
                 let request = ReadRequest::parse(payload)?;
-                self.iwarp.arrival.read = Some(request);
+                self.iwarp.segment.read = Some(request);
                 self.read_request(request, shared)
             }
             Opcode::AtomicRequest => self.atomic_request(AtomicRequest::parse(payload)?, shared),

@@ -8,7 +8,7 @@ use crate::rdma::completion::{Completed, Completion, Status};
 use crate::rdma::ids::{Pd, Stag};
 use crate::rdma::memory::Memory;
 use crate::rdma::qp::QueuePair;
-use crate::rdma::qp::recv_queue::{Incoming, Place};
+use crate::rdma::qp::recv_queue::{IncomingMessage, Place};
 use crate::rdma::shared::Shared;
 use crate::rdma::work::{RecvRequest, Sge, scatter};
 use crate::wire::rdmap::{Cause, Opcode};
@@ -30,7 +30,7 @@ impl QueuePair {
             self.take(place, shared)?;
         }
         let Some(incoming) = self.receive.arriving.get_mut(place as usize) else { return Ok(()) };
-        if let Place::Kept(kept) = &mut incoming.place {
+        if let Place::Unexpected(kept) = &mut incoming.place {
             let is_over = incoming.end.is_some() && len > 0;
             return if is_over { Err(Cause::UNTAGGED_MO) } else { kept.admit(mo, len) };
         }
@@ -60,7 +60,7 @@ impl QueuePair {
             return Err(Cause::UNTAGGED_MSN);
         }
         let there = match self.options.srq {
-            _ if self.receive.unready > 0 => 0,
+            _ if self.receive.unexpected > 0 => 0,
             Some(srq) => shared.srq_len(srq),
             None => self.receive.waiting.len(),
         };
@@ -69,7 +69,7 @@ impl QueuePair {
         }
         for _ in 0..more {
             let request = self.next_receive(shared).ok_or(Cause::UNTAGGED_NO_BUFFER)?;
-            self.receive.arriving.push_back(Incoming::new(Place::Receive(request)));
+            self.receive.arriving.push_back(IncomingMessage::new(Place::Receive(request)));
         }
         Ok(())
     }
@@ -99,10 +99,10 @@ impl QueuePair {
                 let placed = fill(request, mo, bytes, pd, shared, memory);
                 placed.inspect_err(|_| incoming.fault = Some(Status::LocalProtection))
             }
-            Place::Kept(kept) => {
+            Place::Unexpected(kept) => {
                 kept.append(bytes);
                 self.receive.kept += bytes.len();
-                shared.unready.grow(bytes.len())
+                shared.unexpected.grow(bytes.len())
             }
         }
     }
@@ -131,7 +131,7 @@ impl QueuePair {
         immediate: Option<u64>,
         shared: &mut Shared,
     ) -> Result<(), Cause> {
-        let written = self.iwarp.arrival.written();
+        let written = self.iwarp.segment.written();
         let Some(incoming) = self.receive.incoming(msn) else { return Ok(()) };
         let end = mo.wrapping_add(len);
         if !incoming.got.add(mo, end) {

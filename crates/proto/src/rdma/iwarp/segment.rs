@@ -6,14 +6,14 @@ use crate::rdma::iwarp::error::{Fault, offending};
 use crate::rdma::memory::Span;
 use crate::wire::ddp::{Buffer, Header, HeaderBytes};
 use crate::wire::rdmap::{Cause, Opcode, ReadRequest};
-use crate::wire::write_ack::Placed;
+use crate::wire::write_ack::WriteAck;
 
 /// Most octets that are kept of a message which the engine itself takes.
-pub(crate) const SMALL: usize = 80;
+pub(crate) const ENGINE_MESSAGE_MAX: usize = 80;
 
 /// The segment that is arriving.
 #[derive(Debug)]
-pub(crate) struct Arrival {
+pub(crate) struct RxSegment {
     pub(crate) header: Header,
     pub(crate) raw: HeaderBytes,
     pub(crate) opcode: Opcode,
@@ -26,15 +26,15 @@ pub(crate) struct Arrival {
     /// Where a tagged payload goes.
     pub(crate) span: Option<Span>,
     /// Of a message that the engine itself takes.
-    pub(crate) small: ArrayVec<u8, SMALL>,
+    pub(crate) small: ArrayVec<u8, ENGINE_MESSAGE_MAX>,
     pub(crate) read: Option<ReadRequest>,
     /// What the peer's engine says, if it is no message.
-    pub(crate) said: Option<Placed>,
+    pub(crate) said: Option<WriteAck>,
     /// Octets of the last Write, if nothing came behind it, and whether it is at its end.
     pub(crate) written: (u32, bool),
 }
 
-impl Default for Arrival {
+impl Default for RxSegment {
     fn default() -> Self {
         let buffer = Buffer::Tagged { stag: 0, to: 0 };
         Self {
@@ -53,7 +53,7 @@ impl Default for Arrival {
     }
 }
 
-impl Arrival {
+impl RxSegment {
     /// The fault that `cause` is in this segment.
     pub(crate) fn fault(&self, cause: Cause) -> Fault {
         let mut about = offending(&self.raw, self.len as usize);

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! `input` takes all octets of the stream that were not consumed so far, so there is no buffer here; a frame has at most 532.
-//! The initiator does not send before the Reply, the responder not before the initiator's first FPDU ([`First`]).
+//! The initiator does not send before the Reply, the responder not before the initiator's first FPDU ([`FirstFpdu`]).
 //!
 //! Always: a peer's frame is refused only where an RFC says so; what was agreed never exceeds what either end offered. Not
 //! here: time (whoever owns the stream has deadlines), FPDUs, and trying again with revision 1 on a new stream.
@@ -20,9 +20,9 @@ use crate::rdma::error::PostError;
 use crate::rdma::options::MAX_READ_DEPTH;
 use crate::wire::mpa::{Enhanced, Kind, Malformed, REVISION_MAX, Rtr, RtrKind, Start, UNSAID};
 
-/// What one end wants, before it knows the other's wishes.
+/// What one end wants, before it knows the other's options.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Wishes {
+pub struct StartOptions {
     /// CRCs. False only at an administrator's explicit wish (RFC 5044 section 4.4); the peer can still demand them.
     pub crc: bool,
     /// Markers in what is received here.
@@ -33,7 +33,7 @@ pub struct Wishes {
     pub rtr: Option<Rtr>,
 }
 
-impl Default for Wishes {
+impl Default for StartOptions {
     fn default() -> Self {
         Self { crc: true, markers: false, revision: REVISION_MAX, rtr: None }
     }
@@ -73,7 +73,7 @@ impl PeerDepths {
 
 /// Who sends the first FPDU, and which.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum First {
+pub enum FirstFpdu {
     /// This end may send at once.
     Free,
     /// This end sends a frame of length zero of this form before all others; the program does not see it.
@@ -96,14 +96,14 @@ pub struct Negotiated {
     /// The revision spoken.
     pub revision: u8,
     /// What has to happen first.
-    pub first: First,
+    pub first: FirstFpdu,
     /// This end's depths.
     pub depths: Depths,
 }
 
 /// Why a start-up failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Failure {
+pub enum NegotiationError {
     /// What came is no start-up frame that is due here.
     #[error(transparent)]
     Malformed(#[from] Malformed),
@@ -124,7 +124,7 @@ pub enum Failure {
     Rtr,
 }
 
-impl Failure {
+impl NegotiationError {
     /// MPA's error code (layer 2, type 0).
     #[must_use]
     pub const fn code(self) -> u8 {
@@ -138,7 +138,7 @@ impl Failure {
 
 /// Why a call was refused. Nothing happened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Misuse {
+pub enum UsageError {
     /// Private data is longer than 512 octets, or 508 with the block of RFC 6581.
     #[error("private data is too long")]
     PrivateData,
@@ -153,25 +153,25 @@ pub enum Misuse {
     State,
 }
 
-impl From<Malformed> for Misuse {
+impl From<Malformed> for UsageError {
     fn from(malformed: Malformed) -> Self {
         if malformed == Malformed::PrivateData { Self::PrivateData } else { Self::Revision }
     }
 }
 
-impl From<Misuse> for PostError {
-    fn from(misuse: Misuse) -> Self {
+impl From<UsageError> for PostError {
+    fn from(misuse: UsageError) -> Self {
         match misuse {
-            Misuse::PrivateData => Self::TooLong,
+            UsageError::PrivateData => Self::TooLong,
             _ => Self::Invalid,
         }
     }
 }
 
 /// The frame of `kind` at the start of `bytes`.
-fn frame(kind: Kind, bytes: &[u8]) -> Result<Option<(Start<'_>, usize)>, Failure> {
+fn frame(kind: Kind, bytes: &[u8]) -> Result<Option<(Start<'_>, usize)>, NegotiationError> {
     match Start::parse(bytes)? {
-        Some((start, _)) if start.kind != kind => Err(Failure::Role),
+        Some((start, _)) if start.kind != kind => Err(NegotiationError::Role),
         parsed => Ok(parsed),
     }
 }
@@ -179,13 +179,13 @@ fn frame(kind: Kind, bytes: &[u8]) -> Result<Option<(Start<'_>, usize)>, Failure
 /// The end that asked.
 #[derive(Clone, Copy, Debug)]
 pub struct Initiator {
-    wishes: Wishes,
+    options: StartOptions,
     depths: Depths,
 }
 
 /// What the responder said.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Answer<'a> {
+pub enum ReceivedReply<'a> {
     /// Not all of it yet.
     More,
     /// It accepts.
@@ -211,8 +211,8 @@ pub enum Answer<'a> {
     /// No connection.
     Failed {
         /// Why.
-        why: Failure,
-        /// If there: the responder waits in full operation, and a Terminate with [`Failure::code`], framed like this, has
+        why: NegotiationError,
+        /// If there: the responder waits in full operation, and a Terminate with [`NegotiationError::code`], framed like this, has
         /// to be sent before the stream is closed. Else it is closed at once.
         terminate: Option<Negotiated>,
     },
@@ -222,78 +222,78 @@ impl Initiator {
     /// Asks: appends the Request to `out`.
     ///
     /// # Errors
-    /// [`Misuse`].
+    /// [`UsageError`].
     pub fn new(
-        wishes: Wishes,
+        options: StartOptions,
         depths: Depths,
         private_data: &[u8],
         out: &mut Vec<u8>,
-    ) -> Result<Self, Misuse> {
+    ) -> Result<Self, UsageError> {
         let depths = depths.limited();
-        if wishes.rtr.is_some_and(Rtr::is_empty) {
-            return Err(Misuse::Rtr);
+        if options.rtr.is_some_and(Rtr::is_empty) {
+            return Err(UsageError::Rtr);
         }
-        if wishes.rtr.is_some() && wishes.revision < 2 {
-            return Err(Misuse::Revision);
+        if options.rtr.is_some() && options.revision < 2 {
+            return Err(UsageError::Revision);
         }
-        let block = Enhanced { rtr: wishes.rtr, ird: depths.ird, ord: depths.ord };
+        let block = Enhanced { rtr: options.rtr, ird: depths.ird, ord: depths.ord };
         let request = Start {
             kind: Kind::Request,
-            markers: wishes.markers,
-            crc: wishes.crc,
+            markers: options.markers,
+            crc: options.crc,
             reject: false,
-            revision: wishes.revision,
-            enhanced: (wishes.revision >= 2).then_some(block),
+            revision: options.revision,
+            enhanced: (options.revision >= 2).then_some(block),
             private_data,
         };
         request.emit(out)?;
-        Ok(Self { wishes, depths })
+        Ok(Self { options, depths })
     }
 
     /// Looks at `bytes` for the Reply.
     #[must_use]
-    pub fn input<'a>(&self, bytes: &'a [u8]) -> Answer<'a> {
+    pub fn input<'a>(&self, bytes: &'a [u8]) -> ReceivedReply<'a> {
         let (reply, consumed) = match frame(Kind::Reply, bytes) {
             Ok(Some(parsed)) => parsed,
-            Ok(None) => return Answer::More,
-            Err(why) => return Answer::Failed { why, terminate: None },
+            Ok(None) => return ReceivedReply::More,
+            Err(why) => return ReceivedReply::Failed { why, terminate: None },
         };
         let (peer, private_data) = (PeerDepths::new(reply.enhanced), reply.private_data);
         if reply.reject {
             // Whoever does not know RFC 6581 may refuse in its own revision.
-            return Answer::Rejected { peer, private_data, consumed };
+            return ReceivedReply::Rejected { peer, private_data, consumed };
         }
-        if reply.revision != self.wishes.revision
-            || reply.enhanced.is_some() != (self.wishes.revision >= 2)
+        if reply.revision != self.options.revision
+            || reply.enhanced.is_some() != (self.options.revision >= 2)
         {
-            return Answer::Failed { why: Failure::Mismatch, terminate: None };
+            return ReceivedReply::Failed { why: NegotiationError::Mismatch, terminate: None };
         }
         let negotiated = Negotiated {
-            crc: self.wishes.crc || reply.crc,
-            markers_in: self.wishes.markers,
+            crc: self.options.crc || reply.crc,
+            markers_in: self.options.markers,
             markers_out: reply.markers,
             revision: reply.revision,
-            first: First::Free,
+            first: FirstFpdu::Free,
             depths: Depths {
                 ird: self.depths.ird,
                 ord: peer.ird.map_or(self.depths.ord, |ird| ird.min(self.depths.ord)),
             },
         };
-        let failed = |why| Answer::Failed { why, terminate: Some(negotiated) };
+        let failed = |why| ReceivedReply::Failed { why, terminate: Some(negotiated) };
         if peer.ord.is_some_and(|ord| ord > self.depths.ird) {
-            return failed(Failure::Depth);
+            return failed(NegotiationError::Depth);
         }
-        let first = match self.wishes.rtr {
+        let first = match self.options.rtr {
             // A reply that does not mirror the model accepts no form of it.
             Some(ours) => {
                 match ours.and(reply.enhanced.and_then(|block| block.rtr).unwrap_or_default()) {
-                    none if none.is_empty() => return failed(Failure::Rtr),
-                    common => common.cheapest().map_or(First::Free, First::Send),
+                    none if none.is_empty() => return failed(NegotiationError::Rtr),
+                    common => common.cheapest().map_or(FirstFpdu::Free, FirstFpdu::Send),
                 }
             }
-            None => First::Free,
+            None => FirstFpdu::Free,
         };
-        Answer::Accepted {
+        ReceivedReply::Accepted {
             negotiated: Negotiated { first, ..negotiated },
             peer,
             private_data,
@@ -305,7 +305,7 @@ impl Initiator {
 /// The end that is asked.
 #[derive(Clone, Copy, Debug)]
 pub struct Responder {
-    wishes: Wishes,
+    options: StartOptions,
     request: Option<Request>,
 }
 
@@ -320,7 +320,7 @@ struct Request {
 
 /// What the initiator said.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Asked<'a> {
+pub enum ReceivedRequest<'a> {
     /// Not all of it yet.
     More,
     /// The program has to accept or reject.
@@ -333,45 +333,49 @@ pub enum Asked<'a> {
         consumed: usize,
     },
     /// Close the stream.
-    Failed(Failure),
+    Failed(NegotiationError),
 }
 
 impl Responder {
     /// Waits for a Request.
     #[must_use]
-    pub const fn new(wishes: Wishes) -> Self {
-        Self { wishes, request: None }
+    pub const fn new(options: StartOptions) -> Self {
+        Self { options, request: None }
     }
 
     /// Looks at `bytes` for the Request. Once it has come, no octet may follow until it was answered.
-    pub fn input<'a>(&mut self, bytes: &'a [u8]) -> Asked<'a> {
+    pub fn input<'a>(&mut self, bytes: &'a [u8]) -> ReceivedRequest<'a> {
         if self.request.is_some() {
-            return if bytes.is_empty() { Asked::More } else { Asked::Failed(Failure::Early) };
+            return if bytes.is_empty() {
+                ReceivedRequest::More
+            } else {
+                ReceivedRequest::Failed(NegotiationError::Early)
+            };
         }
         let (request, consumed) = match frame(Kind::Request, bytes) {
             Ok(Some(parsed)) => parsed,
-            Ok(None) => return Asked::More,
-            Err(why) => return Asked::Failed(why),
+            Ok(None) => return ReceivedRequest::More,
+            Err(why) => return ReceivedRequest::Failed(why),
         };
         if bytes.len() > consumed {
-            return Asked::Failed(Failure::Early);
+            return ReceivedRequest::Failed(NegotiationError::Early);
         }
         let Start { markers, crc, revision, enhanced, private_data, .. } = request;
         self.request = Some(Request { markers, crc, revision, enhanced });
-        Asked::Request { peer: PeerDepths::new(enhanced), private_data, consumed }
+        ReceivedRequest::Request { peer: PeerDepths::new(enhanced), private_data, consumed }
     }
 
     /// Accepts: appends the Reply to `out`. `depths` are what this end serves and would like to make.
     ///
     /// # Errors
-    /// [`Misuse`].
+    /// [`UsageError`].
     pub fn accept(
         &mut self,
         depths: Depths,
         private_data: &[u8],
         out: &mut Vec<u8>,
-    ) -> Result<Negotiated, Misuse> {
-        let request = self.request.ok_or(Misuse::State)?;
+    ) -> Result<Negotiated, UsageError> {
+        let request = self.request.ok_or(UsageError::State)?;
         let peer = PeerDepths::new(request.enhanced);
         let mut depths = depths.limited();
         depths.ord = peer.ird.map_or(depths.ord, |ird| ird.min(depths.ord));
@@ -384,11 +388,11 @@ impl Responder {
         self.reply(request, false, rtr, depths, private_data, out)?;
         self.request = None;
         Ok(Negotiated {
-            crc: self.wishes.crc || request.crc,
-            markers_in: self.wishes.markers,
+            crc: self.options.crc || request.crc,
+            markers_in: self.options.markers,
             markers_out: request.markers,
             revision: request.revision,
-            first: rtr.map_or(First::Wait, First::WaitFor),
+            first: rtr.map_or(FirstFpdu::Wait, FirstFpdu::WaitFor),
             depths,
         })
     }
@@ -396,14 +400,14 @@ impl Responder {
     /// Refuses: appends the Reply to `out`. `depths` are what this end would need.
     ///
     /// # Errors
-    /// [`Misuse`].
+    /// [`UsageError`].
     pub fn reject(
         &mut self,
         depths: Depths,
         private_data: &[u8],
         out: &mut Vec<u8>,
-    ) -> Result<(), Misuse> {
-        let request = self.request.ok_or(Misuse::State)?;
+    ) -> Result<(), UsageError> {
+        let request = self.request.ok_or(UsageError::State)?;
         let asked = request.enhanced.and_then(|block| block.rtr);
         let rtr = asked.map(|asked| self.forms(asked, depths.ird));
         self.reply(request, true, rtr, depths.limited(), private_data, out)?;
@@ -413,7 +417,7 @@ impl Responder {
 
     /// The forms to accept: those in common, or, if there are none, what this end could do.
     fn forms(&self, asked: Rtr, ird: u16) -> Rtr {
-        let ours = self.wishes.rtr.filter(|ours| !ours.is_empty()).unwrap_or(Rtr::ALL);
+        let ours = self.options.rtr.filter(|ours| !ours.is_empty()).unwrap_or(Rtr::ALL);
         let common = ours.and(asked);
         let other = Rtr { read: false, ..common };
         match common {
@@ -432,7 +436,7 @@ impl Responder {
         depths: Depths,
         private_data: &[u8],
         out: &mut Vec<u8>,
-    ) -> Result<(), Misuse> {
+    ) -> Result<(), UsageError> {
         // What the initiator leaves to the programs is left to them here, crosswise.
         let crosswise = |theirs: u16, ours: u16| if theirs == UNSAID { UNSAID } else { ours };
         let block = |asked: Enhanced| Enhanced {
@@ -442,8 +446,8 @@ impl Responder {
         };
         let reply = Start {
             kind: Kind::Reply,
-            markers: self.wishes.markers,
-            crc: self.wishes.crc || request.crc,
+            markers: self.options.markers,
+            crc: self.options.crc || request.crc,
             reject,
             revision: request.revision,
             enhanced: request.enhanced.map(block),

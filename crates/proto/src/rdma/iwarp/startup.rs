@@ -4,11 +4,11 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::Instant;
-use crate::rdma::event::{Event, Why};
+use crate::rdma::event::{Event, StartupError};
 use crate::rdma::ids::Conn;
 use crate::rdma::iwarp::connection::Phase;
 use crate::rdma::iwarp::error::Fault;
-use crate::rdma::iwarp::start::{Answer, Asked, First, PeerDepths};
+use crate::rdma::iwarp::start::{FirstFpdu, PeerDepths, ReceivedReply, ReceivedRequest};
 use crate::rdma::options::QpState;
 use crate::rdma::rnic::Rnic;
 use crate::wire::mpa::RtrKind;
@@ -20,16 +20,21 @@ impl Rnic {
         let Some(connection) = self.conns.get_mut(conn.0) else { return 0 };
         let Phase::Awaited { responder, answer } = &mut connection.phase else { return 0 };
         match responder.input(bytes) {
-            Asked::More => 0,
-            Asked::Request { peer: PeerDepths { ird, ord }, private_data, consumed } => {
+            ReceivedRequest::More => 0,
+            ReceivedRequest::Request { peer: PeerDepths { ird, ord }, private_data, consumed } => {
                 *answer = true;
-                connection.due = Instant::NEVER;
+                connection.deadline = Instant::NEVER;
                 let private_data = private_data.to_vec();
-                self.shared.events.push_back(Event::Request { conn, private_data, ird, ord });
+                self.shared.events.push_back(Event::ConnectRequest {
+                    conn,
+                    private_data,
+                    ird,
+                    ord,
+                });
                 consumed
             }
-            Asked::Failed(why) => {
-                self.give_up(conn, Why::Start(why), true);
+            ReceivedRequest::Failed(why) => {
+                self.fail_startup(conn, StartupError::Negotiation(why), true);
                 0
             }
         }
@@ -41,20 +46,21 @@ impl Rnic {
         let Phase::Requested(initiator) = &connection.phase else { return 0 };
         let Some(qp) = connection.qp else { return 0 };
         match initiator.input(bytes) {
-            Answer::More => 0,
-            Answer::Accepted { negotiated, private_data, consumed, .. } => {
+            ReceivedReply::More => 0,
+            ReceivedReply::Accepted { negotiated, private_data, consumed, .. } => {
                 let private_data = private_data.to_vec();
                 connection.phase = Phase::Open;
                 connection.open(negotiated, &self.shared);
                 let says_hello =
-                    self.qps.get(qp.0).is_some_and(|qp| !qp.iwarp.placement.is_foreign());
-                if (connection.opens || says_hello) && connection.first == First::Free {
-                    connection.first = First::Send(RtrKind::Write);
+                    self.qps.get(qp.0).is_some_and(|qp| !qp.iwarp.acks.peer_is_plain());
+                if (connection.open_with_write || says_hello) && connection.first == FirstFpdu::Free
+                {
+                    connection.first = FirstFpdu::Send(RtrKind::Write);
                 }
-                connection.due = Instant::NEVER;
-                let hold = connection.hold.as_ns();
+                connection.deadline = Instant::NEVER;
+                let hold = connection.tx_not_before.as_ns();
                 let until = self.shared.now.after(hold);
-                connection.hold = until;
+                connection.tx_not_before = until;
                 if let Some(queue_pair) = self.qps.get_mut(qp.0) {
                     queue_pair.open(negotiated);
                 }
@@ -65,25 +71,25 @@ impl Rnic {
                 self.wake(conn);
                 consumed
             }
-            Answer::Rejected { peer: PeerDepths { ird, ord }, private_data, consumed } => {
+            ReceivedReply::Rejected { peer: PeerDepths { ird, ord }, private_data, consumed } => {
                 let private_data = private_data.to_vec();
                 self.shared.events.push_back(Event::Rejected { conn, qp, private_data, ird, ord });
                 self.release_qp(conn);
                 self.end(conn);
                 consumed
             }
-            Answer::Failed { why, terminate } => {
+            ReceivedReply::Failed { why, terminate } => {
                 let Some(negotiated) = terminate else {
-                    self.give_up(conn, Why::Start(why), true);
+                    self.fail_startup(conn, StartupError::Negotiation(why), true);
                     return 0;
                 };
                 connection.open(negotiated, &self.shared);
                 let cause = Cause { code: why.code(), ..Cause::MPA_LOCAL };
-                connection.last_words = Some(Box::new(Fault::own(cause)));
+                connection.pending_terminate = Some(Box::new(Fault::own(cause)));
                 self.shared.events.push_back(Event::Failed {
                     conn,
                     qp: Some(qp),
-                    why: Why::Start(why),
+                    why: StartupError::Negotiation(why),
                 });
                 self.release_qp(conn);
                 self.end(conn);
@@ -94,10 +100,11 @@ impl Rnic {
 
     /// A responder has its first FPDU, and may send.
     #[cold]
-    pub(in crate::rdma) fn heard(&mut self, conn: Conn, well: bool) {
+    pub(in crate::rdma) fn receive_first_fpdu(&mut self, conn: Conn, well: bool) {
         let Some(connection) = self.conns.get_mut(conn.0) else { return };
-        connection.first = First::Free;
-        connection.due = if connection.established { connection.due } else { Instant::NEVER };
+        connection.first = FirstFpdu::Free;
+        connection.deadline =
+            if connection.established { connection.deadline } else { Instant::NEVER };
         if well && !connection.established {
             self.establish(conn, Vec::new());
         }
@@ -110,8 +117,11 @@ impl Rnic {
         let Some(queue_pair) = connection.qp.and_then(|qp| self.qps.get_mut(qp.0)) else { return };
         connection.established = true;
         queue_pair.state = QpState::Ready;
-        let (qp, ird, ord) =
-            (queue_pair.number, queue_pair.iwarp.answers.limit, queue_pair.iwarp.requests.limit);
+        let (qp, ird, ord) = (
+            queue_pair.number,
+            queue_pair.iwarp.responses.limit,
+            queue_pair.iwarp.outstanding.limit,
+        );
         self.shared.events.push_back(Event::Established { conn, qp, private_data, ird, ord });
     }
 
@@ -125,7 +135,7 @@ impl Rnic {
     }
 
     /// There will be no connection.
-    pub(in crate::rdma) fn give_up(&mut self, conn: Conn, why: Why, reset: bool) {
+    pub(in crate::rdma) fn fail_startup(&mut self, conn: Conn, why: StartupError, reset: bool) {
         let Some(connection) = self.conns.get(conn.0) else { return };
         let qp = connection.qp;
         self.shared.events.push_back(Event::Failed { conn, qp, why });

@@ -2,16 +2,16 @@
 
 use alloc::boxed::Box;
 
-use crate::rdma::event::{Event, Why};
+use crate::rdma::event::{Event, StartupError};
 use crate::rdma::ids::{Conn, Qp};
 use crate::rdma::iwarp::connection::Phase;
 use crate::rdma::iwarp::error::Fault;
-use crate::rdma::iwarp::start::First;
+use crate::rdma::iwarp::start::FirstFpdu;
 use crate::rdma::qp::QueuePair;
 use crate::rdma::rnic::Rnic;
 use crate::time::SECOND;
 use crate::wire::rdmap::Cause;
-use crate::wire::write_ack::Placed;
+use crate::wire::write_ack::WriteAck;
 
 /// How long messages wait for receives behind the peer's end. A program that still receives posts
 /// one by then; a program that waits for the end instead gives up after some seconds (qperf: 5).
@@ -25,7 +25,7 @@ impl Rnic {
         let event = if connection.established {
             Event::QpFailed { qp, cause, ours }
         } else {
-            Event::Failed { conn, qp: Some(qp), why: Why::Fault(cause) }
+            Event::Failed { conn, qp: Some(qp), why: StartupError::Fault(cause) }
         };
         self.shared.events.push_back(event);
     }
@@ -35,8 +35,8 @@ impl Rnic {
         self.report(conn, fault.cause, true);
         let Some(connection) = self.conns.get_mut(conn.0) else { return };
         let silent = connection.waits();
-        if !silent && connection.last_words.is_none() {
-            connection.last_words = Some(Box::new(fault));
+        if !silent && connection.pending_terminate.is_none() {
+            connection.pending_terminate = Some(Box::new(fault));
         }
         self.detach(conn);
         if silent {
@@ -62,7 +62,8 @@ impl Rnic {
         let Some(connection) = self.conns.get_mut(conn.0) else { return };
         let Some(qp) = connection.qp.take() else { return };
         let Some(queue_pair) = self.qps.get_mut(qp.0) else { return };
-        connection.parting = queue_pair.iwarp.placement.last_words(connection.last_words.is_none());
+        connection.final_ack =
+            queue_pair.iwarp.acks.last_words(connection.pending_terminate.is_none());
         queue_pair.fail(&mut self.shared);
         if connection.established {
             self.shared.events.push_back(Event::Disconnected { qp });
@@ -70,21 +71,21 @@ impl Rnic {
     }
 
     /// The queue pair is destroyed.
-    pub(in crate::rdma) fn orphan(&mut self, conn: Conn, parting: Option<Placed>) {
+    pub(in crate::rdma) fn release_destroyed(&mut self, conn: Conn, final_ack: Option<WriteAck>) {
         let Some(connection) = self.conns.get_mut(conn.0) else { return };
         let reset = !connection.established || connection.position != connection.taken;
-        if reset || parting.is_none() {
+        if reset || final_ack.is_none() {
             return self.close(conn, reset);
         }
-        (connection.qp, connection.parting) = (None, parting);
+        (connection.qp, connection.final_ack) = (None, final_ack);
         self.end(conn);
     }
 
     /// The queue pair is put in error: what was framed is sent, nothing more.
-    pub(in crate::rdma) fn cut_off(&mut self, conn: Conn) {
+    pub(in crate::rdma) fn end_after_framed(&mut self, conn: Conn) {
         let Some(connection) = self.conns.get(conn.0) else { return };
         if !connection.established {
-            return self.give_up(conn, Why::Cancelled, true);
+            return self.fail_startup(conn, StartupError::Cancelled, true);
         }
         self.detach(conn);
         self.end(conn);
@@ -108,7 +109,7 @@ impl Rnic {
         match connection.phase {
             Phase::Ending => self.close(conn, false),
             Phase::Closing
-                if !matches!(connection.first, First::Send(_))
+                if !matches!(connection.first, FirstFpdu::Send(_))
                     && connection.qp.is_none_or(quiet) =>
             {
                 self.detach(conn);
@@ -127,36 +128,36 @@ impl Rnic {
 
     /// The peer has ended its stream in order. True if messages that came before wait for receives, which they may for
     /// [`AFTER_END_NS`].
-    pub(in crate::rdma) fn outlives_peer(&mut self, conn: Conn) -> bool {
+    pub(in crate::rdma) fn awaits_receives(&mut self, conn: Conn) -> bool {
         let Some(connection) = self.conns.get_mut(conn.0) else { return false };
         let queue_pair = connection.qp.and_then(|qp| self.qps.get(qp.0));
-        if connection.finished
+        if connection.peer_finished
             || !connection.established
-            || !queue_pair.is_some_and(|queue_pair| queue_pair.has_whole_unready())
+            || !queue_pair.is_some_and(|queue_pair| queue_pair.has_whole_unexpected())
         {
             return false;
         }
-        connection.finished = true;
+        connection.peer_finished = true;
         let due = self.shared.now.after(AFTER_END_NS);
         self.arm_timer(conn.0, due);
         true
     }
 
     /// The peer has ended a stream that is stalled: its end can be read only once there is room.
-    pub(in crate::rdma) fn leaves_unread(&mut self, conn: Conn) {
+    pub(in crate::rdma) fn end_while_stalled(&mut self, conn: Conn) {
         let due = self.shared.now.after(AFTER_END_NS);
         let Some(connection) = self.conns.get_mut(conn.0) else { return };
         if matches!(connection.phase, Phase::Open) {
-            connection.unread = true;
+            connection.end_unread = true;
             self.arm_timer(conn.0, due);
         }
     }
 
     /// Ends a stream whose peer is gone, if no receive has made room for what is unread.
-    pub(in crate::rdma) fn end_unread(&mut self, conn: Conn) {
+    pub(in crate::rdma) fn expire_stalled_end(&mut self, conn: Conn) {
         let stalled = self.is_stalled(conn);
         let Some(connection) = self.conns.get_mut(conn.0) else { return };
-        connection.unread = false;
+        connection.end_unread = false;
         if stalled {
             self.report(conn, Cause::MPA_LOST, true);
             self.detach(conn);

@@ -3,11 +3,11 @@
 use core::cmp::Reverse;
 
 use crate::Instant;
-use crate::rdma::event::Why;
+use crate::rdma::event::StartupError;
 use crate::rdma::ids::Conn;
 use crate::rdma::iwarp::acks::UNSURE_NS;
 use crate::rdma::iwarp::connection::Phase;
-use crate::rdma::iwarp::start::First;
+use crate::rdma::iwarp::start::FirstFpdu;
 use crate::rdma::memory::Memory;
 use crate::rdma::rnic::Rnic;
 
@@ -15,7 +15,7 @@ impl Rnic {
     /// When [`Rnic::tick`] has something to do.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
-        let ride = self.shared.rides.front().map(|(due, _)| *due);
+        let ride = self.shared.ack_timers.front().map(|(due, _)| *due);
         let timer = self.timers.peek().map(|Reverse((due, _))| *due);
         timer.into_iter().chain(ride).min()
     }
@@ -23,43 +23,43 @@ impl Rnic {
     /// It is `now`.
     pub fn tick(&mut self, now: Instant) {
         self.shared.now = now;
-        self.end_rides();
+        self.expire_ack_timers();
         while let Some(&Reverse((due, conn))) = self.timers.peek() {
             if due > now {
                 break;
             }
             self.timers.pop();
             let Some(connection) = self.conns.get_mut(conn) else { continue };
-            if connection.rnr_due == due && self.is_out_of_patience(Conn(conn)) {
+            if connection.rnr_deadline == due && self.expire_rnr_timer(Conn(conn)) {
                 continue;
             }
             let Some(connection) = self.conns.get_mut(conn) else { continue };
-            if connection.unsure_due == due {
-                self.give_up_on_hello(Conn(conn));
+            if connection.hello_deadline == due {
+                self.expire_hello_timer(Conn(conn));
             }
             let Some(connection) = self.conns.get_mut(conn) else { continue };
-            if connection.due != due {
+            if connection.deadline != due {
                 // It may have got another deadline since; that its FPDUs may go now still counts.
-                if connection.hold == due {
+                if connection.tx_not_before == due {
                     self.wake(Conn(conn));
                 }
                 continue;
             }
-            connection.due = Instant::NEVER;
+            connection.deadline = Instant::NEVER;
             match connection.phase {
                 Phase::Requested(_) | Phase::Awaited { .. } => {
-                    self.give_up(Conn(conn), Why::Timeout, true)
+                    self.fail_startup(Conn(conn), StartupError::Timeout, true)
                 }
                 Phase::Open if !connection.established => {
-                    self.give_up(Conn(conn), Why::Timeout, true)
+                    self.fail_startup(Conn(conn), StartupError::Timeout, true)
                 }
-                Phase::Open if connection.finished => self.finish(Conn(conn)),
-                Phase::Open if connection.unread => self.end_unread(Conn(conn)),
+                Phase::Open if connection.peer_finished => self.finish(Conn(conn)),
+                Phase::Open if connection.end_unread => self.expire_stalled_end(Conn(conn)),
                 Phase::Open => {
                     // Whoever should have sent first has not: the patience with him is over.
-                    if connection.first == First::Wait {
-                        connection.first = First::Free;
-                        self.takes_for_foreign(Conn(conn));
+                    if connection.first == FirstFpdu::Wait {
+                        connection.first = FirstFpdu::Free;
+                        self.treat_as_plain(Conn(conn));
                     }
                     self.wake(Conn(conn));
                 }
@@ -75,9 +75,9 @@ impl Rnic {
     /// Has the stream asked for output.
     pub(in crate::rdma) fn wake(&mut self, conn: Conn) {
         if let Some(connection) = self.conns.get_mut(conn.0)
-            && !connection.queued
+            && !connection.is_ready
         {
-            connection.queued = true;
+            connection.is_ready = true;
             self.ready.push_back(conn);
         }
     }
@@ -85,7 +85,7 @@ impl Rnic {
     /// Looks at the stream again at `due`, and not at any other time that was said before.
     pub(in crate::rdma) fn arm_timer(&mut self, conn: u32, due: Instant) {
         let Some(connection) = self.conns.get_mut(conn) else { return };
-        connection.due = due;
+        connection.deadline = due;
         self.push_timer(due, conn);
     }
 
@@ -97,7 +97,10 @@ impl Rnic {
             let conns = &self.conns;
             self.timers.retain(|Reverse((due, conn))| {
                 conns.get(*conn).is_some_and(|c| {
-                    c.due == *due || c.hold == *due || c.rnr_due == *due || c.unsure_due == *due
+                    c.deadline == *due
+                        || c.tx_not_before == *due
+                        || c.rnr_deadline == *due
+                        || c.hello_deadline == *due
                 })
             });
         }
@@ -105,7 +108,7 @@ impl Rnic {
 
     /// Gives receives that have been posted to messages that came before them.
     #[cold]
-    pub(in crate::rdma) fn take_up_unready<M: Memory>(&mut self, conn: Conn, memory: &mut M) {
+    pub(in crate::rdma) fn place_unexpected_of<M: Memory>(&mut self, conn: Conn, memory: &mut M) {
         let Some(connection) = self.conns.get(conn.0) else { return };
         let Some(queue_pair) = connection.qp.and_then(|qp| self.qps.get_mut(qp.0)) else { return };
         if !queue_pair.receive.is_awaited()
@@ -113,23 +116,23 @@ impl Rnic {
         {
             return;
         }
-        if let Err(fault) = queue_pair.take_up(&mut self.shared, memory) {
+        if let Err(fault) = queue_pair.place_unexpected(&mut self.shared, memory) {
             return self.fail(conn, fault);
         }
-        if connection.finished && !queue_pair.has_whole_unready() {
+        if connection.peer_finished && !queue_pair.has_whole_unexpected() {
             return self.finish(conn);
         }
-        self.mind_unready(conn);
+        self.arm_rnr_timer(conn);
     }
 
     /// Looks at a message without a receive again when the patience with it is over.
     #[cold]
-    pub(in crate::rdma) fn mind_unready(&mut self, conn: Conn) {
+    pub(in crate::rdma) fn arm_rnr_timer(&mut self, conn: Conn) {
         let Some(connection) = self.conns.get_mut(conn.0) else { return };
         let Some(queue_pair) = connection.qp.and_then(|qp| self.qps.get(qp.0)) else { return };
         let until = queue_pair.receive.until;
-        if connection.rnr_due != until {
-            connection.rnr_due = until;
+        if connection.rnr_deadline != until {
+            connection.rnr_deadline = until;
             if until != Instant::NEVER {
                 self.push_timer(until, conn.0);
             }
@@ -137,57 +140,57 @@ impl Rnic {
     }
 
     /// Ends a stream whose first message without a receive has waited too long; true if it has.
-    pub(in crate::rdma) fn is_out_of_patience(&mut self, conn: Conn) -> bool {
+    pub(in crate::rdma) fn expire_rnr_timer(&mut self, conn: Conn) -> bool {
         let Some(connection) = self.conns.get_mut(conn.0) else { return false };
-        let due = core::mem::replace(&mut connection.rnr_due, Instant::NEVER);
+        let due = core::mem::replace(&mut connection.rnr_deadline, Instant::NEVER);
         let Some(queue_pair) = connection.qp.and_then(|qp| self.qps.get(qp.0)) else {
             return false;
         };
         if queue_pair.receive.until != due {
             return false;
         }
-        let fault = queue_pair.not_ready();
+        let fault = queue_pair.rnr_error();
         self.fail(conn, fault);
         true
     }
 
     /// A peer of which nothing is known was asked: its first segment is to come.
     #[cold]
-    pub(in crate::rdma) fn await_hello(&mut self, conn: Conn) {
+    pub(in crate::rdma) fn arm_hello_timer(&mut self, conn: Conn) {
         let due = self.shared.now.after(UNSURE_NS);
         let Some(connection) = self.conns.get_mut(conn.0) else { return };
-        connection.unsure_due = due;
+        connection.hello_deadline = due;
         self.push_timer(due, conn.0);
     }
 
     /// The peer has said nothing for a while: Writes to it complete as to one that does not acknowledge.
-    pub(in crate::rdma) fn give_up_on_hello(&mut self, conn: Conn) {
+    pub(in crate::rdma) fn expire_hello_timer(&mut self, conn: Conn) {
         let Some(connection) = self.conns.get_mut(conn.0) else { return };
-        connection.unsure_due = Instant::NEVER;
+        connection.hello_deadline = Instant::NEVER;
         let Some(queue_pair) = connection.qp.and_then(|qp| self.qps.get_mut(qp.0)) else { return };
-        if queue_pair.iwarp.placement.gives_up() {
+        if queue_pair.iwarp.acks.stop_waiting() {
             queue_pair.release(&mut self.shared);
             self.close_if_quiet(conn);
         }
     }
 
     /// The peer should have sent first, and has not: one of ours would have.
-    pub(in crate::rdma) fn takes_for_foreign(&mut self, conn: Conn) {
+    pub(in crate::rdma) fn treat_as_plain(&mut self, conn: Conn) {
         let Some(connection) = self.conns.get(conn.0) else { return };
         if let Some(queue_pair) = connection.qp.and_then(|qp| self.qps.get_mut(qp.0)) {
-            queue_pair.iwarp.placement.foreign();
+            queue_pair.iwarp.acks.foreign();
             queue_pair.release(&mut self.shared);
         }
     }
 
     /// Answers that have waited long enough for an own message go by themselves.
     #[cold]
-    pub(in crate::rdma) fn end_rides(&mut self) {
-        while let Some(&(due, qp)) = self.shared.rides.front() {
+    pub(in crate::rdma) fn expire_ack_timers(&mut self) {
+        while let Some(&(due, qp)) = self.shared.ack_timers.front() {
             if due > self.shared.now {
                 break;
             }
-            self.shared.rides.pop_front();
+            self.shared.ack_timers.pop_front();
             if let Some(conn) = self.qps.get(qp.0).and_then(|queue_pair| queue_pair.conn) {
                 self.wake(conn);
             }

@@ -1,7 +1,7 @@
 //! From the send queue onto the stream: one FPDU at a time.
 //!
 //! Always: the messages of a queue pair leave one after another, no two of them mixed, in the order posted; answers to the
-//! peer's Reads and atomics come in between, at most [`ANSWERS_IN_A_ROW`] while own work waits. Every octet of memory that is
+//! peer's Reads and atomics come in between, at most [`RESPONSES_IN_A_ROW`] while own work waits. Every octet of memory that is
 //! sent was checked against its registration when it was framed.
 
 use arrayvec::ArrayVec;
@@ -9,9 +9,9 @@ use arrayvec::ArrayVec;
 use crate::rdma::completion::Status;
 use crate::rdma::ids::{Pd, Stag};
 use crate::rdma::iwarp::error::Fault;
+use crate::rdma::iwarp::fpdu_writer::FpduWriter;
 use crate::rdma::iwarp::framer::Piece;
-use crate::rdma::iwarp::out::Out;
-use crate::rdma::iwarp::outstanding::{Asked, Kind};
+use crate::rdma::iwarp::outstanding::{Kind, OutstandingRequest};
 use crate::rdma::memory::{Memory, Unmapped};
 use crate::rdma::mr::{Extent, Stream};
 use crate::rdma::qp::QueuePair;
@@ -28,7 +28,7 @@ use crate::wire::rdmap::{
 use crate::wire::write_ack as wire_ack;
 
 /// Answers of ours in a row while own work waits.
-const ANSWERS_IN_A_ROW: u8 = 4;
+const RESPONSES_IN_A_ROW: u8 = 4;
 
 /// In a frame whose tag does not count: some hardware refuses 0 even there.
 const ANY_STAG: u32 = 1;
@@ -38,35 +38,35 @@ impl QueuePair {
     pub(crate) fn output<M: Memory>(
         &mut self,
         shared: &mut Shared,
-        out: &mut Out<'_, M>,
+        out: &mut FpduWriter<'_, M>,
     ) -> Result<bool, Fault> {
-        if self.iwarp.answers.is_begun() {
+        if self.iwarp.responses.is_begun() {
             return self.respond(shared, out);
         }
         if !self.send.begun
-            && self.speak_first(shared, out).map_err(|_| Fault::own(Cause::LOCAL))?
+            && self.ack_before_message(shared, out).map_err(|_| Fault::own(Cause::LOCAL))?
         {
             return Ok(true);
         }
-        let tired = self.iwarp.answers.in_a_row >= ANSWERS_IN_A_ROW && self.send.has_work();
+        let tired = self.iwarp.responses.in_a_row >= RESPONSES_IN_A_ROW && self.send.has_work();
         if !self.send.begun && !tired && self.respond(shared, out)? {
             return Ok(true);
         }
         if self.transmit(shared, out)? {
-            self.iwarp.answers.in_a_row = 0;
+            self.iwarp.responses.in_a_row = 0;
             return Ok(true);
         }
         if self.respond(shared, out)? {
             return Ok(true);
         }
-        self.speak_last(shared, out).map_err(|_| Fault::own(Cause::LOCAL))
+        self.ack_when_idle(shared, out).map_err(|_| Fault::own(Cause::LOCAL))
     }
 
     /// Appends the next FPDU of the send queue; does what needs no peer on the way.
     fn transmit<M: Memory>(
         &mut self,
         shared: &mut Shared,
-        out: &mut Out<'_, M>,
+        out: &mut FpduWriter<'_, M>,
     ) -> Result<bool, Fault> {
         if self.send.begun {
             return self.segment(shared, out);
@@ -88,7 +88,7 @@ impl QueuePair {
     }
 
     fn is_fenced(&self, request: &SendRequest) -> bool {
-        request.flags.fence && !self.iwarp.requests.is_empty()
+        request.flags.fence && !self.iwarp.outstanding.is_empty()
     }
 
     /// The request whose turn it is has failed.
@@ -133,7 +133,11 @@ impl QueuePair {
     }
 
     /// Sends the next segment of the message that is begun.
-    fn segment<M: Memory>(&mut self, shared: &Shared, out: &mut Out<'_, M>) -> Result<bool, Fault> {
+    fn segment<M: Memory>(
+        &mut self,
+        shared: &Shared,
+        out: &mut FpduWriter<'_, M>,
+    ) -> Result<bool, Fault> {
         let Some(request) = self.send.current() else { return Ok(false) };
         if self.send.immediate_left {
             return self.immediate(shared, out);
@@ -159,7 +163,7 @@ impl QueuePair {
         }
         self.send.done += len;
         if last && tagged {
-            self.iwarp.placement.wrote(self.send.total);
+            self.iwarp.acks.wrote(self.send.total);
         }
         if last && has_immediate {
             self.send.immediate_left = true;
@@ -174,7 +178,7 @@ impl QueuePair {
     fn immediate<M: Memory>(
         &mut self,
         shared: &Shared,
-        out: &mut Out<'_, M>,
+        out: &mut FpduWriter<'_, M>,
     ) -> Result<bool, Fault> {
         let Some(request) = self.send.current() else { return Ok(false) };
         let (SendOp::Immediate(value) | SendOp::WriteImmediate(_, value)) = request.op else {
@@ -192,12 +196,16 @@ impl QueuePair {
     }
 
     /// Sends the Request of a Read or an atomic, if one more may be outstanding.
-    fn ask<M: Memory>(&mut self, shared: &Shared, out: &mut Out<'_, M>) -> Result<bool, Fault> {
+    fn ask<M: Memory>(
+        &mut self,
+        shared: &Shared,
+        out: &mut FpduWriter<'_, M>,
+    ) -> Result<bool, Fault> {
         let Some(request) = self.send.current() else { return Ok(false) };
-        if self.iwarp.requests.limit == 0 {
+        if self.iwarp.outstanding.limit == 0 {
             return self.blame(Status::LocalOperation);
         }
-        if self.iwarp.requests.is_full() {
+        if self.iwarp.outstanding.is_full() {
             return Ok(false);
         }
         let sink = match &request.data {
@@ -205,7 +213,7 @@ impl QueuePair {
             Data::Inline(_) => None,
         };
         let sink = sink.unwrap_or(Sge { stag: Stag(ANY_STAG), addr: 0, len: 0 });
-        let id = self.iwarp.requests.next_id();
+        let id = self.iwarp.outstanding.next_id();
         let (kind, op) = match request.op {
             SendOp::FetchAdd { add, mask, .. } => {
                 (Kind::Atomic(id), Some(AtomicOp::FetchAdd { add, mask }))
@@ -224,8 +232,12 @@ impl QueuePair {
         if sink.len > 0 && shared.mr.local(self.options.pd, sink, true).is_err() {
             return self.blame(Status::LocalProtection);
         }
-        let asked =
-            Asked::new(Some(self.send.current_number()), sink, kind, self.iwarp.placement.framed());
+        let asked = OutstandingRequest::new(
+            Some(self.send.current_number()),
+            sink,
+            kind,
+            self.iwarp.acks.framed(),
+        );
         let framed = if let Some(op) = op {
             let payload = AtomicRequest { id, stag: from.stag.0, to: from.addr, op }.emit();
             self.frame_request(Opcode::AtomicRequest, &payload, asked, out)
@@ -240,7 +252,7 @@ impl QueuePair {
         if framed.is_err() {
             return self.blame(Status::LocalProtection);
         }
-        self.advance(Stage::Asked, shared.now);
+        self.advance(Stage::OutstandingRequest, shared.now);
         Ok(true)
     }
 
@@ -248,14 +260,14 @@ impl QueuePair {
         &mut self,
         opcode: Opcode,
         payload: &[u8],
-        asked: Asked,
-        out: &mut Out<'_, M>,
+        asked: OutstandingRequest,
+        out: &mut FpduWriter<'_, M>,
     ) -> Result<(), Unmapped> {
-        let msn = self.iwarp.requests.next_msn();
+        let msn = self.iwarp.outstanding.next_msn();
         let buffer = Buffer::Untagged { ulp: 0, qn: QN_REQUEST, msn, mo: 0 };
         let header = Header { last: true, control: opcode.control(), buffer };
         out.frame(&header, &[Piece::Bytes(payload)])?;
-        self.iwarp.requests.push(asked);
+        self.iwarp.outstanding.push(asked);
         Ok(())
     }
 
@@ -263,17 +275,17 @@ impl QueuePair {
     pub(crate) fn ready_to_receive<M: Memory>(
         &mut self,
         kind: RtrKind,
-        out: &mut Out<'_, M>,
+        out: &mut FpduWriter<'_, M>,
     ) -> Result<(), Unmapped> {
         let sink = Sge { stag: Stag(ANY_STAG), addr: 0, len: 0 };
         match kind {
-            RtrKind::Write if !self.iwarp.placement.is_foreign() => self.hello(out),
+            RtrKind::Write if !self.iwarp.acks.peer_is_plain() => self.hello(out),
             RtrKind::Write => {
                 let buffer = Buffer::Tagged { stag: ANY_STAG, to: 0 };
                 out.frame(&Header { last: true, control: Opcode::Write.control(), buffer }, &[])
             }
             RtrKind::Read => {
-                let asked = Asked::new(None, sink, Kind::Read, 0);
+                let asked = OutstandingRequest::new(None, sink, Kind::Read, 0);
                 self.frame_request(
                     Opcode::ReadRequest,
                     &read_request(sink, ANY_STAG, 0),

@@ -22,19 +22,21 @@ use crate::rdma::iwarp::error::{Fault, offending};
 use crate::rdma::iwarp::rx_message::fill;
 use crate::rdma::memory::Memory;
 use crate::rdma::qp::QueuePair;
-use crate::rdma::qp::recv_queue::{Incoming, Place};
-use crate::rdma::qp::unexpected::{ENTRY, KEPT_MAX, Kept};
+use crate::rdma::qp::recv_queue::{IncomingMessage, Place};
+use crate::rdma::qp::unexpected::{ENTRY_BYTES, STALL_BYTES, UnexpectedMessage};
 use crate::rdma::shared::Shared;
 use crate::wire::rdmap::Cause;
 
 impl QueuePair {
     /// The stream is to be read no further.
     pub(crate) fn is_stalled(&self, shared: &mut Shared) -> bool {
-        if self.receive.kept < KEPT_MAX && (self.receive.kept == 0 || !shared.unready.is_short()) {
+        if self.receive.kept < STALL_BYTES
+            && (self.receive.kept == 0 || !shared.unexpected.is_short())
+        {
             return false;
         }
-        if self.receive.kept < KEPT_MAX && !shared.unready.stalled.contains(&self.number) {
-            shared.unready.stalled.push(self.number);
+        if self.receive.kept < STALL_BYTES && !shared.unexpected.stalled.contains(&self.number) {
+            shared.unexpected.stalled.push(self.number);
         }
         true
     }
@@ -45,45 +47,49 @@ impl QueuePair {
         if self.rnr_timeout_ns == Some(0) {
             return Err(Cause::UNTAGGED_NO_BUFFER);
         }
-        shared.unready.grow(ENTRY).inspect_err(|_| shared.unready.octets -= ENTRY)?;
-        shared.unready.messages += 1;
-        let about = offending(self.iwarp.arrival.raw(), self.iwarp.arrival.len());
-        let kept = Kept { octets: Vec::new(), extent: 0, about };
+        shared
+            .unexpected
+            .grow(ENTRY_BYTES)
+            .inspect_err(|_| shared.unexpected.octets -= ENTRY_BYTES)?;
+        shared.unexpected.messages += 1;
+        let about = offending(self.iwarp.segment.raw(), self.iwarp.segment.len());
+        let kept = UnexpectedMessage { octets: Vec::new(), extent: 0, about };
         self.receive.kept += kept.cost();
-        self.receive.arriving.push_back(Incoming::new(Place::Kept(Box::new(kept))));
-        self.receive.unready += 1;
-        if self.receive.unready == 1 {
-            self.be_patient(shared.now);
+        self.receive.arriving.push_back(IncomingMessage::new(Place::Unexpected(Box::new(kept))));
+        self.receive.unexpected += 1;
+        if self.receive.unexpected == 1 {
+            self.start_rnr_timer(shared.now);
             if let Some(srq) = self.options.srq {
-                shared.await_srq(srq, self.number);
+                shared.wait_for_srq(srq, self.number);
             }
         }
         Ok(())
     }
 
     /// From now on the first message without a receive waits.
-    fn be_patient(&mut self, now: Instant) {
+    fn start_rnr_timer(&mut self, now: Instant) {
         self.receive.until = self.rnr_timeout_ns.map_or(Instant::NEVER, |ns| now.after(ns));
     }
 
     /// Gives receives that have been posted to messages that came before them.
-    pub(crate) fn take_up<M: Memory>(
+    pub(crate) fn place_unexpected<M: Memory>(
         &mut self,
         shared: &mut Shared,
         memory: &mut M,
     ) -> Result<(), Fault> {
-        let before = self.receive.unready;
-        while self.receive.unready > 0 {
+        let before = self.receive.unexpected;
+        while self.receive.unexpected > 0 {
             let Some(request) = self.next_receive(shared) else { break };
-            let at = self.receive.arriving.len() - self.receive.unready;
+            let at = self.receive.arriving.len() - self.receive.unexpected;
             let Some(incoming) = self.receive.arriving.get_mut(at) else { break };
             let room = request.capacity();
             incoming.capacity = room;
             let place = core::mem::replace(&mut incoming.place, Place::Receive(request));
-            let (Place::Kept(kept), Place::Receive(request)) = (place, &incoming.place) else {
+            let (Place::Unexpected(kept), Place::Receive(request)) = (place, &incoming.place)
+            else {
                 break;
             };
-            let Kept { octets, extent, about } = *kept;
+            let UnexpectedMessage { octets, extent, about } = *kept;
             let filled = if extent > room {
                 incoming.fault = Some(Status::LocalLength);
                 Err(Cause::UNTAGGED_TOO_LONG)
@@ -91,53 +97,53 @@ impl QueuePair {
                 let filled = fill(request, 0, &octets, self.options.pd, shared, memory);
                 filled.inspect_err(|_| incoming.fault = Some(Status::LocalProtection))
             };
-            self.receive.unready -= 1;
-            self.receive.kept -= octets.len() + ENTRY;
-            shared.let_go(1, octets.len() + ENTRY);
+            self.receive.unexpected -= 1;
+            self.receive.kept -= octets.len() + ENTRY_BYTES;
+            shared.release_unexpected(1, octets.len() + ENTRY_BYTES);
             filled
                 .and_then(|()| self.deliver(shared))
                 .map_err(|cause| Fault { cause, about: Some(about) })?;
         }
-        if self.receive.unready == 0 {
-            self.all_ready(shared);
-        } else if self.receive.unready < before {
-            self.be_patient(shared.now);
+        if self.receive.unexpected == 0 {
+            self.stop_rnr_timer(shared);
+        } else if self.receive.unexpected < before {
+            self.start_rnr_timer(shared.now);
         }
         Ok(())
     }
 
     /// No message is without a receive any more.
-    fn all_ready(&mut self, shared: &mut Shared) {
+    fn stop_rnr_timer(&mut self, shared: &mut Shared) {
         self.receive.until = Instant::NEVER;
         if let Some(srq) = self.options.srq {
-            shared.await_srq_no_more(srq, self.number);
+            shared.stop_waiting_for_srq(srq, self.number);
         }
     }
 
     /// Forgets messages without a receive: the queue pair is at its end.
-    pub(crate) fn forget_unready(&mut self, shared: &mut Shared) {
-        if self.receive.unready == 0 {
+    pub(crate) fn drop_unexpected(&mut self, shared: &mut Shared) {
+        if self.receive.unexpected == 0 {
             return;
         }
-        let left = self.receive.arriving.len() - self.receive.unready;
+        let left = self.receive.arriving.len() - self.receive.unexpected;
         self.receive.arriving.truncate(left);
-        let messages = core::mem::take(&mut self.receive.unready);
-        shared.let_go(messages, core::mem::take(&mut self.receive.kept));
-        shared.unready.stalled.retain(|qp| *qp != self.number);
-        self.all_ready(shared);
+        let messages = core::mem::take(&mut self.receive.unexpected);
+        shared.release_unexpected(messages, core::mem::take(&mut self.receive.kept));
+        shared.unexpected.stalled.retain(|qp| *qp != self.number);
+        self.stop_rnr_timer(shared);
     }
 
     /// A message is wholly there, and waits for nothing but its receive.
-    pub(crate) fn has_whole_unready(&self) -> bool {
-        let at = self.receive.arriving.len() - self.receive.unready;
-        self.receive.arriving.range(at..).any(Incoming::is_whole)
+    pub(crate) fn has_whole_unexpected(&self) -> bool {
+        let at = self.receive.arriving.len() - self.receive.unexpected;
+        self.receive.arriving.range(at..).any(IncomingMessage::is_whole)
     }
 
     /// The patience with the first message without a receive is over.
-    pub(crate) fn not_ready(&self) -> Fault {
-        let at = self.receive.arriving.len() - self.receive.unready;
+    pub(crate) fn rnr_error(&self) -> Fault {
+        let at = self.receive.arriving.len() - self.receive.unexpected;
         let about = self.receive.arriving.get(at).and_then(|incoming| match &incoming.place {
-            Place::Kept(kept) => Some(kept.about.clone()),
+            Place::Unexpected(kept) => Some(kept.about.clone()),
             Place::Receive(_) => None,
         });
         Fault { cause: Cause::UNTAGGED_NO_BUFFER, about }

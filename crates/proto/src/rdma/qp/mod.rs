@@ -27,7 +27,7 @@ use crate::rdma::ids::{Conn, Qp};
 use crate::rdma::iwarp::state::IwarpState;
 use crate::rdma::mr::{Rights, Stream};
 use crate::rdma::options::{QpOptions, QpState};
-use crate::rdma::qp::deferred::Hold;
+use crate::rdma::qp::deferred::Deferral;
 use crate::rdma::qp::recv_queue::ReceiveQueue;
 use crate::rdma::qp::send_queue::SendQueue;
 use crate::rdma::shared::Shared;
@@ -46,7 +46,7 @@ pub(crate) struct QueuePair {
     pub(crate) send: SendQueue,
     pub(crate) receive: ReceiveQueue,
     pub(crate) iwarp: IwarpState,
-    pub(crate) hold: Hold,
+    pub(crate) deferral: Deferral,
     /// How long a message waits for its receive; for ever if none.
     pub(crate) rnr_timeout_ns: Option<u64>,
     /// What the peer may do with memory.
@@ -63,7 +63,7 @@ impl QueuePair {
             send: SendQueue::default(),
             receive: ReceiveQueue::default(),
             iwarp: IwarpState::default(),
-            hold: Hold::default(),
+            deferral: Deferral::default(),
             rnr_timeout_ns: None,
             rights: Rights::ALL,
         }
@@ -81,7 +81,7 @@ impl QueuePair {
         while let Some((id, op, status)) = self.send.flush_one() {
             self.complete_send(id, op, status, 0, shared);
         }
-        self.forget_unready(shared);
+        self.drop_unexpected(shared);
         let receive = mem::take(&mut self.receive);
         *self = Self { receive, rights: self.rights, ..Self::new(self.number, self.options) };
     }
@@ -188,7 +188,7 @@ impl QueuePair {
         while let Some((id, op, status)) = self.send.flush_one() {
             self.complete_send(id, op, status, 0, shared);
         }
-        self.forget_unready(shared);
+        self.drop_unexpected(shared);
         while let Some((id, status)) = self.receive.flush_one() {
             self.complete_recv(id, status, shared);
         }

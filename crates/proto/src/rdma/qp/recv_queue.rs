@@ -6,7 +6,7 @@ use alloc::collections::VecDeque;
 use crate::Instant;
 use crate::rdma::completion::Status;
 use crate::rdma::qp::ranges::Ranges;
-use crate::rdma::qp::unexpected::Kept;
+use crate::rdma::qp::unexpected::UnexpectedMessage;
 use crate::rdma::work::RecvRequest;
 use crate::wire::rdmap::Opcode;
 
@@ -15,12 +15,12 @@ use crate::wire::rdmap::Opcode;
 pub(in crate::rdma) enum Place {
     Receive(RecvRequest),
     /// No receive is there yet.
-    Kept(Box<Kept>),
+    Unexpected(Box<UnexpectedMessage>),
 }
 
 /// A message that is arriving.
 #[derive(Debug)]
-pub(in crate::rdma) struct Incoming {
+pub(in crate::rdma) struct IncomingMessage {
     pub(in crate::rdma) place: Place,
     pub(in crate::rdma) capacity: u32,
     pub(crate) got: Ranges,
@@ -31,12 +31,12 @@ pub(in crate::rdma) struct Incoming {
     pub(in crate::rdma) fault: Option<Status>,
 }
 
-impl Incoming {
+impl IncomingMessage {
     /// A message with this place for its octets, none of which is there.
     pub(in crate::rdma) fn new(place: Place) -> Self {
         let capacity = match &place {
             Place::Receive(request) => request.capacity(),
-            Place::Kept(_) => u32::MAX,
+            Place::Unexpected(_) => u32::MAX,
         };
         Self { place, capacity, got: Ranges::default(), end: None, immediate: None, fault: None }
     }
@@ -52,9 +52,9 @@ impl Incoming {
 pub(crate) struct ReceiveQueue {
     pub(crate) waiting: VecDeque<RecvRequest>,
     /// The messages after `delivered` that are begun; those without a receive are at its end.
-    pub(in crate::rdma) arriving: VecDeque<Incoming>,
+    pub(in crate::rdma) arriving: VecDeque<IncomingMessage>,
     /// How many of them have no receive,
-    pub(in crate::rdma) unready: usize,
+    pub(in crate::rdma) unexpected: usize,
     /// what is kept of these,
     pub(in crate::rdma) kept: usize,
     /// and when the patience with the first one ends.
@@ -66,19 +66,19 @@ pub(crate) struct ReceiveQueue {
 impl Default for ReceiveQueue {
     fn default() -> Self {
         let (waiting, arriving) = (VecDeque::new(), VecDeque::new());
-        Self { waiting, arriving, unready: 0, kept: 0, until: Instant::NEVER, delivered: 0 }
+        Self { waiting, arriving, unexpected: 0, kept: 0, until: Instant::NEVER, delivered: 0 }
     }
 }
 
 impl ReceiveQueue {
     /// Receives that are posted and not completed.
     pub(crate) fn len(&self) -> usize {
-        self.waiting.len() + self.arriving.len() - self.unready
+        self.waiting.len() + self.arriving.len() - self.unexpected
     }
 
     /// A message waits for the next receive.
     pub(crate) const fn is_awaited(&self) -> bool {
-        self.unready > 0
+        self.unexpected > 0
     }
 
     pub(crate) fn post(&mut self, request: RecvRequest) {
@@ -87,7 +87,7 @@ impl ReceiveQueue {
 
     /// Takes the front as the queue pair has failed.
     pub(crate) fn flush_one(&mut self) -> Option<(u64, Status)> {
-        if let Some(Incoming { place: Place::Receive(request), fault, .. }) =
+        if let Some(IncomingMessage { place: Place::Receive(request), fault, .. }) =
             self.arriving.pop_front()
         {
             return Some((request.id, fault.unwrap_or(Status::Flushed)));
@@ -111,7 +111,7 @@ impl ReceiveQueue {
         first.map_or(0, |first| self.arriving.len() - first)
     }
 
-    pub(crate) fn incoming(&mut self, msn: u32) -> Option<&mut Incoming> {
+    pub(crate) fn incoming(&mut self, msn: u32) -> Option<&mut IncomingMessage> {
         let place = self.place(msn);
         self.arriving.get_mut(place as usize)
     }

@@ -21,7 +21,7 @@ pub(crate) enum Stage {
     /// All its octets are before this position of the stream.
     Framed(u64),
     /// It waits for its answer.
-    Asked,
+    OutstandingRequest,
     /// It is done, and so many octets were read.
     Done(u32),
 }

@@ -7,14 +7,14 @@ use crate::wire::rdmap::{Cause, Offending};
 
 /// What a queue pair keeps before its stream is read no further: many small messages, or the begin of a long one. What is
 /// read in one piece is kept as a whole all the same.
-pub(crate) const KEPT_MAX: usize = 256 << 10;
+pub(crate) const STALL_BYTES: usize = 256 << 10;
 
 /// What a message counts besides its octets, about what its entry takes, so that empty ones do not come without end.
-pub(crate) const ENTRY: usize = 256;
+pub(crate) const ENTRY_BYTES: usize = 256;
 
 /// What is kept of a message without a receive.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct UnexpectedMessage {
     pub(crate) octets: Vec<u8>,
     /// The end of the segment that came last: its octets may still be coming.
     pub(crate) extent: u32,
@@ -22,7 +22,7 @@ pub(crate) struct Kept {
     pub(crate) about: Offending,
 }
 
-impl Kept {
+impl UnexpectedMessage {
     /// A segment of it comes.
     pub(crate) fn admit(&mut self, mo: u32, len: u32) -> Result<(), Cause> {
         // Only what comes in order is kept; the rest is as it would be without patience.
@@ -39,13 +39,13 @@ impl Kept {
     }
 
     pub(crate) fn cost(&self) -> usize {
-        self.octets.len() + ENTRY
+        self.octets.len() + ENTRY_BYTES
     }
 }
 
 /// What all queue pairs of an engine keep.
 #[derive(Debug)]
-pub(crate) struct Unready {
+pub(crate) struct UnexpectedPool {
     /// Messages without a receive.
     pub(crate) messages: usize,
     /// What they count.
@@ -56,7 +56,7 @@ pub(crate) struct Unready {
     pub(crate) stalled: Vec<Qp>,
 }
 
-impl Unready {
+impl UnexpectedPool {
     pub(crate) const fn new(most: usize) -> Self {
         Self { messages: 0, octets: 0, most, stalled: Vec::new() }
     }

@@ -25,9 +25,9 @@ use crate::rdma::ids::{Conn, Qp};
 use crate::rdma::iwarp::connection::Connection;
 use crate::rdma::iwarp::error::Fault;
 use crate::rdma::mr::Regions;
-use crate::rdma::options::Config;
+use crate::rdma::options::RnicOptions;
 use crate::rdma::qp::QueuePair;
-use crate::rdma::qp::unexpected::Unready;
+use crate::rdma::qp::unexpected::UnexpectedPool;
 use crate::rdma::shared::Shared;
 use crate::rdma::table::Table;
 use crate::wire::rdmap::Cause;
@@ -53,8 +53,8 @@ pub struct Rnic {
 impl Rnic {
     /// An engine without objects. `rng` makes its tags unpredictable.
     #[must_use]
-    pub fn new(config: Config, rng: Rng) -> Self {
-        let unready = Unready::new(config.max_unready);
+    pub fn new(config: RnicOptions, rng: Rng) -> Self {
+        let unexpected = UnexpectedPool::new(config.max_unexpected);
         let shared = Shared {
             mr: Regions::new(rng, config.max_pds, config.max_tags),
             config,
@@ -63,8 +63,8 @@ impl Rnic {
             events: VecDeque::new(),
             overflowed: Vec::new(),
             woken: Vec::new(),
-            unready,
-            rides: VecDeque::new(),
+            unexpected,
+            ack_timers: VecDeque::new(),
             now: Instant::ZERO,
         };
         Self {
@@ -79,7 +79,7 @@ impl Rnic {
 
     /// It is this time: what is posted and reported as sent from now on is of this time, as what other calls hand in.
     #[inline]
-    pub const fn at(&mut self, now: Instant) {
+    pub const fn set_time(&mut self, now: Instant) {
         self.shared.now = now;
     }
 

@@ -11,7 +11,7 @@ use crate::rdma::ids::{Cq, Pd, Srq, Stag};
 use crate::rdma::memory::Access;
 use crate::rdma::mr::WindowKind;
 use crate::rdma::rnic::Rnic;
-use crate::rdma::srq::SharedQueue;
+use crate::rdma::srq::SharedReceiveQueue;
 use crate::rdma::work::{MAX_SGE, RecvRequest};
 
 impl Rnic {
@@ -138,10 +138,10 @@ impl Rnic {
     }
 
     /// Whether the program, which has polled as many completions as it had room for, is to be told that there are more:
-    /// [`CompletionQueue::left_some`].
+    /// [`CompletionQueue::notify_remaining`].
     #[inline]
-    pub fn left_some(&mut self, cq: Cq) -> bool {
-        self.shared.cqs.get_mut(cq.0).is_some_and(CompletionQueue::left_some)
+    pub fn notify_remaining(&mut self, cq: Cq) -> bool {
+        self.shared.cqs.get_mut(cq.0).is_some_and(CompletionQueue::notify_remaining)
     }
 
     /// The next completion (with `solicited_only`: the next that a peer solicited, or an error) raises
@@ -169,15 +169,15 @@ impl Rnic {
             return Err(PostError::TooManyElements);
         }
         self.shared.mr.hold_pd(pd)?;
-        let (waiting, unready, limit, users) = (VecDeque::new(), VecDeque::new(), 0, 0);
-        let srq = self.shared.srqs.insert(|_| SharedQueue {
+        let (waiting, unexpected, limit, users) = (VecDeque::new(), VecDeque::new(), 0, 0);
+        let srq = self.shared.srqs.insert(|_| SharedReceiveQueue {
             pd,
             depth,
             max_sge,
             limit,
             waiting,
             users,
-            unready,
+            unexpected,
         });
         if srq.is_none() {
             self.shared.mr.release_pd(pd);
@@ -222,7 +222,7 @@ impl Rnic {
             return Err(PostError::Full);
         }
         queue.waiting.push_back(request);
-        if let Some(&qp) = queue.unready.front() {
+        if let Some(&qp) = queue.unexpected.front() {
             self.shared.woken.push(qp);
             if let Some(queue_pair) = self.qps.get_mut(qp.0) {
                 queue_pair.receive.until = Instant::NEVER;

@@ -57,9 +57,9 @@ impl Rnic {
     /// [`PostError::Invalid`].
     pub fn destroy_qp(&mut self, qp: Qp) -> Result<(), PostError> {
         let mut queue_pair = self.qps.remove(qp.0).ok_or(PostError::Invalid)?;
-        queue_pair.forget_unready(&mut self.shared);
+        queue_pair.drop_unexpected(&mut self.shared);
         if let Some(conn) = queue_pair.conn {
-            self.orphan(conn, queue_pair.iwarp.placement.last_words(true));
+            self.release_destroyed(conn, queue_pair.iwarp.acks.last_words(true));
         }
         let options = queue_pair.options;
         for cq in [options.send_cq, options.recv_cq] {
@@ -86,7 +86,7 @@ impl Rnic {
         self.shared.now = now;
         let queue_pair = self.qps.get_mut(qp.0).ok_or(PostError::Invalid)?;
         if let Some(conn) = queue_pair.conn {
-            self.cut_off(conn);
+            self.end_after_framed(conn);
         }
         if let Some(queue_pair) = self.qps.get_mut(qp.0) {
             queue_pair.fail(&mut self.shared);
@@ -97,10 +97,10 @@ impl Rnic {
 
     /// Whether a success of this queue pair waits to be fetched from a completion queue.
     #[must_use]
-    pub fn has_succeeded(&self, qp: Qp) -> bool {
+    pub fn has_success(&self, qp: Qp) -> bool {
         let Some(options) = self.qps.get(qp.0).map(|pair| pair.options) else { return false };
         let queues = [options.send_cq, options.recv_cq];
-        queues.iter().any(|cq| self.shared.cqs.get(cq.0).is_some_and(|queue| queue.tells_of(qp)))
+        queues.iter().any(|cq| self.shared.cqs.get(cq.0).is_some_and(|queue| queue.has_success(qp)))
     }
 
     /// Makes a queue pair as it was when it was new, its connection ended. What is in its queues leaves no completion, and
@@ -112,9 +112,9 @@ impl Rnic {
         self.shared.now = now;
         let queue_pair = self.qps.get(qp.0).ok_or(PostError::Invalid)?;
         let (conn, options) = (queue_pair.conn, queue_pair.options);
-        let parting = queue_pair.iwarp.placement.last_words(true);
+        let final_ack = queue_pair.iwarp.acks.last_words(true);
         if let Some(conn) = conn {
-            self.orphan(conn, parting);
+            self.release_destroyed(conn, final_ack);
         }
         self.shared.mr.release_qp(qp);
         for cq in [options.send_cq, options.recv_cq] {
@@ -123,7 +123,7 @@ impl Rnic {
             }
         }
         if let Some(queue_pair) = self.qps.get_mut(qp.0) {
-            queue_pair.forget_unready(&mut self.shared);
+            queue_pair.drop_unexpected(&mut self.shared);
             *queue_pair = QueuePair::new(qp, options);
         }
         self.settle();

@@ -16,7 +16,7 @@ use crate::rdma::cq::CompletionQueue;
 use crate::rdma::ids::Cq;
 use crate::rdma::options::QpState;
 use crate::rdma::qp::QueuePair;
-use crate::rdma::qp::deferred::{Hold, LONGEST_NS};
+use crate::rdma::qp::deferred::{DEFER_NS, Deferral};
 use crate::rdma::rnic::Rnic;
 
 /// What came of a poll.
@@ -25,7 +25,7 @@ pub enum Polled {
     /// The oldest completion.
     Done(Completion),
     /// The same: it was held, and nothing came.
-    InVain(Completion),
+    Expired(Completion),
     /// There is none, or one that is held.
     Nothing,
 }
@@ -33,23 +33,23 @@ pub enum Polled {
 impl Rnic {
     /// Takes the oldest completion, unless it is one that is held. `now` is asked where that depends on it.
     #[inline]
-    pub fn poll_patiently(&mut self, cq: Cq, now: impl FnOnce() -> Instant) -> Polled {
+    pub fn poll_deferring(&mut self, cq: Cq, now: impl FnOnce() -> Instant) -> Polled {
         let Some(queue) = self.shared.cq(cq) else { return Polled::Nothing };
         let Some(front) = queue.front().copied() else { return Polled::Nothing };
         let may_be_held = front.completed == Completed::Write && front.status == Status::Success;
-        let mut vain = false;
+        let mut misses = false;
         if may_be_held
             && queue.len() == 1
             && let Some(qp) = self.qps.get_mut(front.qp.0)
         {
             match qp.holds(&front, now) {
                 Some(true) => return Polled::Nothing,
-                Some(false) => vain = true,
+                Some(false) => misses = true,
                 None => {}
             }
         }
         match self.shared.cq(cq).and_then(CompletionQueue::poll) {
-            Some(completion) if vain => Polled::InVain(completion),
+            Some(completion) if misses => Polled::Expired(completion),
             Some(completion) => Polled::Done(completion),
             None => Polled::Nothing,
         }
@@ -59,22 +59,26 @@ impl Rnic {
 impl QueuePair {
     /// True if this completion is to be held (on), false if it was so in vain, none if there is no reason.
     fn holds(&mut self, front: &Completion, now: impl FnOnce() -> Instant) -> Option<bool> {
-        if self.state != QpState::Ready || self.send.len() > 0 || self.iwarp.placement.is_ours() {
+        if self.state != QpState::Ready
+            || self.send.len() > 0
+            || self.iwarp.acks.peer_acknowledges()
+        {
             return None;
         }
-        if self.hold.heard > front.at {
-            self.hold = Hold { heard: self.hold.heard, ..Hold::default() };
+        if self.deferral.last_received > front.at {
+            self.deferral =
+                Deferral { last_received: self.deferral.last_received, ..Deferral::default() };
             return None;
         }
-        if !self.hold.is_worth_it() {
-            self.hold.skipped += 1;
+        if !self.deferral.should_defer() {
+            self.deferral.skipped += 1;
             return None;
         }
-        if now().since(front.at) < LONGEST_NS {
+        if now().since(front.at) < DEFER_NS {
             return Some(true);
         }
-        self.hold.vain = self.hold.vain.saturating_add(1);
-        self.hold.skipped = 0;
+        self.deferral.misses = self.deferral.misses.saturating_add(1);
+        self.deferral.skipped = 0;
         Some(false)
     }
 }
@@ -82,7 +86,7 @@ impl QueuePair {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rdma::qp::deferred::{PATIENCE, TRY_EVERY};
+    use crate::rdma::qp::deferred::{MISSES, RETRY_EVERY};
     use crate::rdma::tests::{Pair, Setup};
     use crate::rdma::{Remote, SendOp, Stag};
     use crate::time::US;
@@ -124,7 +128,7 @@ mod tests {
 
         fn poll(&mut self) -> Polled {
             let now = self.pair.now;
-            self.pair.a.rnic.poll_patiently(self.pair.a.cq, || now)
+            self.pair.a.rnic.poll_deferring(self.pair.a.cq, || now)
         }
     }
 
@@ -148,13 +152,13 @@ mod tests {
             game.write(id);
             if game.poll() == Polled::Nothing {
                 held += 1;
-                game.pair.wait(LONGEST_NS - 1);
+                game.pair.wait(DEFER_NS - 1);
                 assert_eq!(game.poll(), Polled::Nothing);
                 game.pair.wait(1);
-                assert!(matches!(game.poll(), Polled::InVain(c) if c.id == id));
+                assert!(matches!(game.poll(), Polled::Expired(c) if c.id == id));
             }
         }
-        assert_eq!(held, u64::from(PATIENCE) + 256 / (u64::from(TRY_EVERY) + 1), "of 260");
+        assert_eq!(held, u64::from(MISSES) + 256 / (u64::from(RETRY_EVERY) + 1), "of 260");
         // An answer makes it worth trying again.
         game.answer();
         game.write(1);
@@ -179,8 +183,8 @@ mod tests {
         game.write(1);
         game.write(2);
         assert!(matches!(game.poll(), Polled::Done(c) if c.id == 1));
-        game.pair.wait(LONGEST_NS);
-        assert!(matches!(game.poll(), Polled::InVain(c) if c.id == 2));
+        game.pair.wait(DEFER_NS);
+        assert!(matches!(game.poll(), Polled::Expired(c) if c.id == 2));
         let from = Remote { stag: game.theirs, addr: 0 };
         game.pair.a.post(3, SendOp::Read(from), &[(game.own, 0, 8)]);
         game.pair.run();

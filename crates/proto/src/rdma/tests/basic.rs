@@ -43,10 +43,10 @@ fn an_idle_connection_takes_little_memory() {
     assert!(queue_pair.is_quiet() && queue_pair.receive.len() == 0);
 }
 
-/// As many of each as [`Config`] says, and not one more; what is given back may be taken again.
+/// As many of each as [`RnicOptions`] says, and not one more; what is given back may be taken again.
 #[test]
 fn limits_are_those_of_the_configuration() {
-    let config = Config {
+    let config = RnicOptions {
         max_qps: 3,
         max_cqs: 4,
         max_srqs: 5,
@@ -54,7 +54,7 @@ fn limits_are_those_of_the_configuration() {
         max_tags: 7,
         max_depth: 8,
         max_cqe: 9,
-        ..Config::default()
+        ..RnicOptions::default()
     };
     let limits = config.limits();
     let mut rnic = Rnic::new(config, Rng::seeded(1));
@@ -91,8 +91,10 @@ fn limits_are_those_of_the_configuration() {
 
     assert_eq!(rnic.resize_cq(cq, limits.completions + 1), Err(PostError::NoRoom));
     rnic.resize_cq(cq, limits.completions).unwrap();
-    let mut fresh =
-        Rnic::new(Config { max_cqe: 9, max_depth: 8, ..Config::default() }, Rng::seeded(1));
+    let mut fresh = Rnic::new(
+        RnicOptions { max_cqe: 9, max_depth: 8, ..RnicOptions::default() },
+        Rng::seeded(1),
+    );
     let (pd, cq) = (fresh.alloc_pd().unwrap(), fresh.create_cq(9).unwrap());
     let options = QpOptions { pd, send_cq: cq, recv_cq: cq, ..options };
     assert_eq!(fresh.create_cq(10), Err(PostError::NoRoom));

@@ -57,7 +57,7 @@ fn an_end_that_stalls_is_cut_short() {
 
 #[test]
 fn the_stream_may_end_at_any_octet() {
-    for end in [End::Finished, End::Reset] {
+    for end in [StreamEnd::Finished, StreamEnd::Reset] {
         for crc in [false, true] {
             let setup = Setup { crc, ..Setup::default() };
             let mut at = 0;
@@ -76,7 +76,7 @@ fn the_stream_may_end_at_any_octet() {
                 if at > said.len() {
                     break;
                 }
-                let mut b = Side::new(Config { crc, ..Config::default() }, 3);
+                let mut b = Side::new(RnicOptions { crc, ..RnicOptions::default() }, 3);
                 let inbox = b.region(vec![0; 64], 0);
                 b.recv(1, &[(inbox, 0, 64)]);
                 let conn = b.rnic.incoming(pair.now).unwrap();
@@ -92,12 +92,12 @@ fn the_stream_may_end_at_any_octet() {
                 b.rnic.ended(pair.now, conn, end);
                 b.hear();
                 let qp = b.qp;
-                let close = Event::Close { conn, reset: end == End::Reset };
+                let close = Event::Close { conn, reset: end == StreamEnd::Reset };
                 let failed = Event::QpFailed { qp, cause: Cause::MPA_LOST, ours: true };
                 let gone = Event::Disconnected { qp };
                 let expected = if at < request {
-                    vec![Event::Failed { conn, qp: None, why: Why::Ended(end) }, close]
-                } else if end == End::Finished && (at == request || at == said.len()) {
+                    vec![Event::Failed { conn, qp: None, why: StartupError::Ended(end) }, close]
+                } else if end == StreamEnd::Finished && (at == request || at == said.len()) {
                     vec![gone, close]
                 } else {
                     vec![failed, gone, close]
@@ -132,6 +132,6 @@ fn a_destroyed_queue_pair_takes_its_connection_along() {
     // Late calls hit nothing.
     assert_eq!(pair.a.rnic.input(pair.now, conn, b"late", &mut pair.a.ram), 4);
     pair.a.rnic.sent(conn, 5);
-    pair.a.rnic.ended(pair.now, conn, End::Reset);
+    pair.a.rnic.ended(pair.now, conn, StreamEnd::Reset);
     assert_eq!(pair.a.rnic.event(), None);
 }

@@ -6,7 +6,7 @@ use crate::rdma::iwarp::framer::{Framer, Piece};
 use crate::wire::checksum::crc32c;
 use crate::wire::ddp::{Buffer, Header};
 use crate::wire::rdmap::{AtomicOp, AtomicRequest, AtomicResponse, ReadRequest};
-use crate::wire::write_ack::Placed;
+use crate::wire::write_ack::WriteAck;
 
 /// Octets that peers may touch, and as many on both sides that they may not.
 const OPEN: usize = 512;
@@ -29,7 +29,7 @@ impl World {
     fn new(seed: u64) -> Self {
         let mut rng = Rng::seeded(seed);
         let crc = rng.chance(500_000);
-        let mut us = Side::new(Config { crc, ..Config::default() }, seed);
+        let mut us = Side::new(RnicOptions { crc, ..RnicOptions::default() }, seed);
         let open = us.region(vec![0x55; OPEN], BASE);
         us.region_with(vec![0xaa; OPEN], 0, Access { local_write: true, ..Access::default() });
         let framer = Framer::new(crc.then_some(crc32c), false);
@@ -65,10 +65,10 @@ impl World {
     fn said_of_writes(&mut self) -> Vec<u8> {
         let (hello, asks) = (self.rng.chance(500_000), self.rng.chance(500_000));
         let count = u64::from(self.small());
-        self.says(Placed { hello, asks, count })
+        self.says(WriteAck { hello, ack_request: asks, count })
     }
 
-    fn says(&self, said: Placed) -> Vec<u8> {
+    fn says(&self, said: WriteAck) -> Vec<u8> {
         let mut record = Record::default();
         let header = said.header().emit();
         self.framer.clone().frame(&header, &[], &mut Ram::default(), &mut record).unwrap();
@@ -139,7 +139,7 @@ impl World {
         self.us.rnic.accept(self.now, conn, qp, &options).unwrap();
         // One says hello, so that it is asked and answered.
         let inbox = if which == 0 {
-            self.says(Placed { hello: true, ..Placed::default() })
+            self.says(WriteAck { hello: true, ..WriteAck::default() })
         } else {
             Vec::new()
         };
@@ -156,7 +156,7 @@ impl World {
         assert!(used <= most);
         inbox.drain(..used);
         let conn = *conn;
-        if let Some(span) = self.us.rnic.direct(conn) {
+        if let Some(span) = self.us.rnic.direct_span(conn) {
             assert!(span.len > 0 && span.offset as usize + span.len as usize <= OPEN);
             if let Some((_, _, inbox)) = &mut self.peers[which]
                 && !inbox.is_empty()
@@ -165,7 +165,7 @@ impl World {
                 let len = (span.len as usize).min(inbox.len());
                 let octets: Vec<u8> = inbox.drain(..len).collect();
                 self.us.ram.write(Span { len: len as u32, ..span }, &octets).unwrap();
-                self.us.rnic.placed(self.now, conn, len as u32, &mut self.us.ram);
+                self.us.rnic.placed_directly(self.now, conn, len as u32, &mut self.us.ram);
             }
         }
     }
@@ -242,7 +242,8 @@ impl World {
         match self.rng.below(100) {
             0 => {
                 let Some((conn, ..)) = self.peers[which] else { return };
-                let end = [End::Finished, End::Reset, End::Unread][self.rng.below(3) as usize];
+                let end = [StreamEnd::Finished, StreamEnd::Reset, StreamEnd::Unread]
+                    [self.rng.below(3) as usize];
                 self.us.rnic.ended(self.now, conn, end);
             }
             1 => {
@@ -279,7 +280,7 @@ fn two_hostile_peers() {
         }
         // All ends: whatever is left completes.
         for peer in core::mem::take(&mut world.peers).into_iter().flatten() {
-            world.us.rnic.ended(world.now, peer.0, End::Reset);
+            world.us.rnic.ended(world.now, peer.0, StreamEnd::Reset);
         }
         world.now = world.now.after(60_000_000_000);
         world.us.rnic.tick(world.now);

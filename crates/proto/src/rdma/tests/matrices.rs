@@ -14,15 +14,17 @@ enum Reply {
 }
 
 /// Our answer to the octets of a Request, with `ird` and `ord` granted.
-fn reply(config: &Config, octets: &[u8], ird: u16, ord: u16) -> Reply {
+fn reply(config: &RnicOptions, octets: &[u8], ird: u16, ord: u16) -> Reply {
     let mut side = Side::new(config.clone(), 1);
     let now = Instant::from_ns(1);
     let conn = side.rnic.incoming(now).unwrap();
     side.conn = Some(conn);
     side.take(now, octets);
     side.hear();
-    if let [Event::Failed { qp: None, why: Why::Start(_), .. }, Event::Close { reset: true, .. }] =
-        side.events[..]
+    if let [
+        Event::Failed { qp: None, why: StartupError::Negotiation(_), .. },
+        Event::Close { reset: true, .. },
+    ] = side.events[..]
     {
         side.send(now);
         assert!(side.sent.is_empty());
@@ -49,7 +51,7 @@ fn request(flags: u8, revision: u8, data: &[u8]) -> Vec<u8> {
 #[test]
 fn start_up_frames() {
     // CRC is off here by the administrator's setting, so that its echo is seen.
-    let config = Config { crc: false, ..Config::default() };
+    let config = RnicOptions { crc: false, ..RnicOptions::default() };
     let answer = |octets: &[u8]| reply(&config, octets, 8, 8);
     let plain = |flags, revision| Reply::Accepts(flags, revision, Vec::new());
     let enhanced = |ird, ord| {
@@ -103,8 +105,8 @@ fn start_up_frames() {
     assert_eq!(answer(&extra), Reply::Closes, "extra bytes behind request");
     assert_eq!(answer(&request(0x0f, 1, &[])), plain(0, 1), "flags reserved 0x0f: siw echoes them");
     // M8: without that setting CRC is asked for.
-    assert_eq!(reply(&Config::default(), &request(0, 1, &[]), 8, 8), plain(0x40, 1));
-    assert_eq!(reply(&Config::default(), &request(0x0f, 1, &[]), 8, 8), plain(0x40, 1));
+    assert_eq!(reply(&RnicOptions::default(), &request(0, 1, &[]), 8, 8), plain(0x40, 1));
+    assert_eq!(reply(&RnicOptions::default(), &request(0x0f, 1, &[]), 8, 8), plain(0x40, 1));
 }
 
 /// Our answer to one segment; the receive posted has 16 octets.

@@ -119,7 +119,7 @@ pub(super) fn qp_options(pd: Pd, cq: Cq) -> QpOptions {
 }
 
 impl Side {
-    pub(super) fn new(config: Config, seed: u64) -> Self {
+    pub(super) fn new(config: RnicOptions, seed: u64) -> Self {
         let mut rnic = Rnic::new(config, Rng::seeded(seed));
         let pd = rnic.alloc_pd().unwrap();
         let cq = rnic.create_cq(4096).unwrap();
@@ -225,7 +225,7 @@ impl Side {
             return false;
         }
         self.told = true;
-        self.rnic.ended(now, conn, if reset { End::Reset } else { End::Finished });
+        self.rnic.ended(now, conn, if reset { StreamEnd::Reset } else { StreamEnd::Finished });
         true
     }
 
@@ -254,13 +254,13 @@ impl Side {
             && rng.chance(500_000)
             && let Some(conn) = self.conn
             && self.closed.is_none()
-            && let Some(span) = self.rnic.direct(conn)
+            && let Some(span) = self.rnic.direct_span(conn)
         {
             let len = (span.len as usize).min(most);
             let octets: Vec<u8> = from.drain(..len).collect();
             let span = Span { len: len as u32, ..span };
             self.ram.write(span, &octets).unwrap();
-            self.rnic.placed(now, conn, len as u32, &mut self.ram);
+            self.rnic.placed_directly(now, conn, len as u32, &mut self.ram);
             return true;
         }
         let octets: Vec<u8> = from.drain(..most).collect();
@@ -323,11 +323,11 @@ impl Pair {
     /// Two sides, the start-up not begun.
     pub(super) fn new(setup: &Setup) -> Self {
         let acknowledge_writes = setup.acknowledge;
-        let config = Config {
+        let config = RnicOptions {
             crc: setup.crc,
             markers: setup.markers,
             acknowledge_writes,
-            ..Config::default()
+            ..RnicOptions::default()
         };
         let (a, b) = (Side::new(config.clone(), 1), Side::new(config, 2));
         Self { a, b, now: Instant::from_ns(1000), cut: setup.cut.clone() }

@@ -1,7 +1,7 @@
 //! A peer by hand: it says what no engine of ours would say, and looks at every segment that comes back.
 
 use super::*;
-use crate::rdma::iwarp::deframer::{Deframer, Step};
+use crate::rdma::iwarp::deframer::{Deframed, Deframer};
 use crate::rdma::iwarp::framer::{Framer, Piece};
 use crate::wire::checksum::crc32c;
 use crate::wire::ddp::{self, Buffer, Header};
@@ -16,15 +16,15 @@ pub(super) fn segments(octets: &[u8], crc: bool) -> Vec<Segment> {
     let (mut scratch, mut at, mut all) = (Vec::new(), 0, Vec::new());
     loop {
         match deframer.next(&octets[at..], &mut scratch) {
-            Step::More => break,
-            Step::Piece { header, payload, rest, consumed, .. } => {
+            Deframed::More => break,
+            Deframed::Piece { header, payload, rest, consumed, .. } => {
                 at += consumed;
                 if let Some(header) = header {
                     assert_eq!(rest, 0);
                     all.push((ddp::parse(header).unwrap(), payload.to_vec()));
                 }
             }
-            Step::Bad(fault) => panic!("{fault}"),
+            Deframed::Error(fault) => panic!("{fault}"),
         }
     }
     assert_eq!(at, octets.len());

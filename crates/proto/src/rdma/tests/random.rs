@@ -18,14 +18,14 @@ struct Plan {
     /// The sum that this side's fetch-and-adds have reached.
     sum: u64,
     /// Reads and atomics that are not answered.
-    reads: Vec<Asked>,
+    reads: Vec<ReceivedRequest>,
     /// Sends and immediates, in order: octets, immediate, whether a Write came with it.
     said: VecDeque<(Vec<u8>, Option<u64>, Option<u32>)>,
     posted: VecDeque<u64>,
     next: u64,
 }
 
-struct Asked {
+struct ReceivedRequest {
     id: u64,
     /// Where the sink is, and what it must hold.
     slot: usize,
@@ -105,7 +105,7 @@ fn act(side: &mut Side, plan: &mut Plan, mine: &Tags, theirs: &Tags, rng: &mut R
                 return;
             }
             let octets = plan.theirs[to as usize..(to + len) as usize].to_vec();
-            plan.reads.push(Asked { id, slot, octets, of: to..to + len });
+            plan.reads.push(ReceivedRequest { id, slot, octets, of: to..to + len });
             (SendOp::Read(remote), vec![(mine.sink, 7 + slot as u64, len as u32)])
         }
         _ => {
@@ -114,7 +114,7 @@ fn act(side: &mut Side, plan: &mut Plan, mine: &Tags, theirs: &Tags, rng: &mut R
             }
             #[expect(clippy::host_endian_bytes, reason = "a number of the program's")]
             let octets = plan.sum.to_ne_bytes().to_vec();
-            plan.reads.push(Asked { id, slot, octets, of: 0..0 });
+            plan.reads.push(ReceivedRequest { id, slot, octets, of: 0..0 });
             plan.sum = plan.sum.wrapping_add(id);
             let to = Remote { stag: theirs.word, addr: 0x800 };
             (SendOp::FetchAdd { to, add: id, mask: 0 }, vec![(mine.sink, 7 + slot as u64, 8)])
@@ -146,7 +146,7 @@ fn check(side: &mut Side, plan: &mut Plan, other: &mut Plan, mine: &Tags, receiv
         }
         assert_eq!(Some(done.id), plan.posted.pop_front(), "in the order posted");
         if let Some(at) = plan.reads.iter().position(|read| read.id == done.id) {
-            let Asked { slot, octets, .. } = plan.reads.swap_remove(at);
+            let ReceivedRequest { slot, octets, .. } = plan.reads.swap_remove(at);
             assert_eq!(done.len as usize, octets.len());
             assert_eq!(side.ram.0[SINK][slot..slot + octets.len()], octets, "{done:?}");
         }
@@ -234,7 +234,7 @@ fn octets_that_are_wrong_anywhere() {
         }
         pair.run();
         pair.wait(10_000_000_000);
-        pair.b.rnic.ended(pair.now, pair.b.conn.unwrap(), End::Finished);
+        pair.b.rnic.ended(pair.now, pair.b.conn.unwrap(), StreamEnd::Finished);
         pair.b.hear();
         assert!(pair.b.closed.is_some());
         let mut ids: Vec<_> = pair.b.done().iter().map(|(id, _)| *id).collect();

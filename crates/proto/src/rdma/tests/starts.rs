@@ -45,7 +45,7 @@ fn private_data_and_depths_reach_both_programs() {
         pair.start(&setup);
         let conn = pair.b.conn.unwrap();
         let (private_data, ird, ord) = (b"who".to_vec(), Some(5), Some(9));
-        assert_eq!(pair.b.events, [Event::Request { conn, private_data, ird, ord }]);
+        assert_eq!(pair.b.events, [Event::ConnectRequest { conn, private_data, ird, ord }]);
         assert_eq!(pair.a.rnic.state(pair.a.qp), Some(QpState::Starting));
         pair.accept(&setup);
         let (qp, private_data) = (pair.b.qp, Vec::new());
@@ -112,14 +112,15 @@ fn m3_a_responder_sends_nothing_before_the_first_fpdu() {
 
 #[test]
 fn an_initiator_may_open_for_a_peer_who_sends_first() {
-    for hold_ns in [0, 500] {
+    for first_fpdu_delay_ns in [0, 500] {
         let mut setup = Setup::default();
-        (setup.connect.opens, setup.connect.hold_ns) = (true, hold_ns);
+        (setup.connect.open_with_write, setup.connect.first_fpdu_delay_ns) =
+            (true, first_fpdu_delay_ns);
         let mut pair = Pair::connected(&setup);
         let inbox = pair.a.region(vec![0; 8], 0);
         pair.a.recv(1, &[(inbox, 0, 8)]);
         pair.b.post(2, SendOp::Send, &[]);
-        pair.wait(hold_ns);
+        pair.wait(first_fpdu_delay_ns);
         assert_eq!(pair.b.done(), [(2, Status::Success)]);
         assert_eq!(pair.a.done(), [(1, Status::Success)], "and nothing of the Write");
         assert_eq!(
@@ -140,7 +141,7 @@ fn an_initiator_may_open_for_a_peer_who_sends_first() {
 #[test]
 fn a_responder_may_have_patience_for_a_while_only() {
     let mut setup = Setup::default();
-    setup.accept.patience_ns = Some(SECOND);
+    setup.accept.first_fpdu_timeout_ns = Some(SECOND);
     let mut pair = Pair::connected(&setup);
     let inbox = pair.a.region(vec![0; 8], 0);
     pair.a.recv(1, &[(inbox, 0, 8)]);
@@ -293,7 +294,7 @@ fn e5_e6_replies_that_cannot_be_met_are_answered_by_a_terminate() {
         assert_eq!((said.len(), terminate.cause, terminate.about), (1, cause, None));
         let (conn, qp) = (pair.a.conn.unwrap(), pair.a.qp);
         assert!(
-            matches!(pair.a.events[0], Event::Failed { qp: Some(q), why: Why::Start(_), .. } if q == qp)
+            matches!(pair.a.events[0], Event::Failed { qp: Some(q), why: StartupError::Negotiation(_), .. } if q == qp)
         );
         assert_eq!(pair.a.events[1..], [Event::Close { conn, reset: false }]);
         assert_eq!(pair.a.rnic.state(qp), Some(QpState::Idle));
@@ -312,7 +313,7 @@ fn m1_m5_replies_that_are_none_close_the_stream() {
         let pair = answered(ConnectOptions::default(), &reply);
         assert!(pair.a.sent.is_empty());
         assert!(
-            matches!(pair.a.events[0], Event::Failed { why: Why::Start(_), .. }),
+            matches!(pair.a.events[0], Event::Failed { why: StartupError::Negotiation(_), .. }),
             "{:?}",
             pair.a.events
         );
@@ -332,7 +333,7 @@ fn a_start_that_stalls_is_given_up_by_both() {
     assert_eq!(pair.b.rnic.deadline(), Some(Instant::from_ns(1000 + 5 * SECOND)));
     pair.wait(SECOND);
     let conn = pair.b.conn.unwrap();
-    let failed = Event::Failed { conn, qp: None, why: Why::Timeout };
+    let failed = Event::Failed { conn, qp: None, why: StartupError::Timeout };
     assert_eq!(pair.b.events, [failed, Event::Close { conn, reset: true }]);
     assert_eq!(pair.b.rnic.deadline(), None);
     // The initiator waits for the Reply; the responder's program may take its time.
@@ -343,7 +344,7 @@ fn a_start_that_stalls_is_given_up_by_both() {
     assert!(pair.a.events.is_empty(), "a program may take its time to answer");
     pair.wait(SECOND);
     let (conn, qp) = (pair.a.conn.unwrap(), pair.a.qp);
-    let failed = Event::Failed { conn, qp: Some(qp), why: Why::Timeout };
+    let failed = Event::Failed { conn, qp: Some(qp), why: StartupError::Timeout };
     assert_eq!(pair.a.events, [failed, Event::Close { conn, reset: true }]);
     assert_eq!(pair.b.events.len(), 3, "the responder hears of the end");
     assert_eq!(
@@ -362,14 +363,14 @@ fn a_start_that_stalls_is_given_up_by_both() {
     pair.b.rnic.tick(pair.now);
     pair.b.hear();
     let (conn, qp) = (pair.b.conn.unwrap(), pair.b.qp);
-    assert_eq!(pair.b.events[1], Event::Failed { conn, qp: Some(qp), why: Why::Timeout });
+    assert_eq!(pair.b.events[1], Event::Failed { conn, qp: Some(qp), why: StartupError::Timeout });
     assert_eq!(pair.b.rnic.state(qp), Some(QpState::Idle));
 }
 
 #[test]
 fn a_held_first_fpdu_leaves_in_time() {
     let mut setup = Setup::default();
-    setup.connect.hold_ns = SECOND;
+    setup.connect.first_fpdu_delay_ns = SECOND;
     let mut pair = Pair::connected(&setup);
     pair.a.post(1, SendOp::Write(Remote::default()), &[]);
     pair.run();
@@ -383,7 +384,7 @@ fn a_held_first_fpdu_leaves_in_time() {
 #[test]
 fn what_is_held_back_leaves_in_time_though_the_end_was_asked_for() {
     let mut setup = Setup::default();
-    setup.connect.hold_ns = SECOND;
+    setup.connect.first_fpdu_delay_ns = SECOND;
     let mut pair = Pair::connected(&setup);
     pair.a.post(1, SendOp::Write(Remote::default()), &[]);
     pair.a.rnic.disconnect(pair.now, pair.a.qp).unwrap();
@@ -398,12 +399,12 @@ fn what_is_held_back_leaves_in_time_though_the_end_was_asked_for() {
 fn the_longest_start_up_frames_pass() {
     let frame =
         Start { private_data: &[1; 512], enhanced: None, revision: 1, ..start(Kind::Request) };
-    let mut side = Side::new(Config::default(), 1);
+    let mut side = Side::new(RnicOptions::default(), 1);
     side.conn = Some(side.rnic.incoming(Instant::ZERO).unwrap());
     side.take(Instant::ZERO, &octets(&frame));
     side.hear();
     assert!(
-        matches!(&side.events[0], Event::Request { private_data, .. } if private_data.len() == 512)
+        matches!(&side.events[0], Event::ConnectRequest { private_data, .. } if private_data.len() == 512)
     );
     assert_eq!(mpa::PRIVATE_MAX, 512);
 }

@@ -123,9 +123,9 @@ fn s2_nothing_is_placed_behind_a_revocation() {
         let placed = pair.b.ram.0[0].iter().filter(|&&octet| octet != 0xee).count();
         assert!(placed > 400, "{into}");
         let before = pair.b.ram.0[0].clone();
-        assert!(pair.b.rnic.direct(pair.b.conn.unwrap()).is_some());
+        assert!(pair.b.rnic.direct_span(pair.b.conn.unwrap()).is_some());
         pair.b.rnic.deregister(theirs).unwrap();
-        assert_eq!(pair.b.rnic.direct(pair.b.conn.unwrap()), None);
+        assert_eq!(pair.b.rnic.direct_span(pair.b.conn.unwrap()), None);
         pair.b.take(pair.now, &octets[500..]);
         pair.run();
         assert_eq!(pair.b.ram.0[0], before, "{into}");
@@ -194,7 +194,7 @@ fn memory_that_cannot_be_read_when_it_is_sent_fails_its_request_alone() {
         _ => None,
     });
     let gone = gone.next_back().unwrap();
-    pair.a.rnic.unreadable(pair.now, conn, gone);
+    pair.a.rnic.source_unmapped(pair.now, conn, gone);
     assert_eq!(
         pair.a.done(),
         [(1, Status::Flushed), (2, Status::LocalProtection), (3, Status::Flushed)]

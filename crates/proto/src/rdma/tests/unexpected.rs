@@ -97,7 +97,7 @@ fn patience_ends_with_the_terminate_that_there_would_be_without() {
     assert_eq!(terminate.cause, Cause::UNTAGGED_NO_BUFFER);
     let about = terminate.about.unwrap();
     assert_eq!((about.header, about.ulpdu_len), (untagged(Opcode::Send, 2, 0, true).emit(), 24));
-    assert_eq!(peer.us().rnic.shared.unready.messages, 0);
+    assert_eq!(peer.us().rnic.shared.unexpected.messages, 0);
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn writes_reads_and_a_terminate_pass_what_waits() {
     peer.say(untagged(Opcode::Terminate, 1, 0, true), &[0, 0, 0, 0]);
     assert!(peer.hear().is_empty());
     assert_eq!(peer.pair.b.rnic.state(peer.pair.b.qp), Some(QpState::Error));
-    assert_eq!(peer.us().rnic.shared.unready.messages, 0);
+    assert_eq!(peer.us().rnic.shared.unexpected.messages, 0);
 }
 
 /// What a peer sends without end is taken up to a limit, and from there on once receives are posted.
@@ -171,7 +171,7 @@ fn a_peer_that_leaves_a_stalled_stream_is_gone_in_time() {
             peer.say(untagged(Opcode::Send, said, 0, true), &[7; 1000]);
         }
         let now = peer.pair.now;
-        peer.us().rnic.ended(now, conn, End::Unread);
+        peer.us().rnic.ended(now, conn, StreamEnd::Unread);
         let stag = peer.us().region(vec![0; 1000], 0);
         for id in 0..if receives { 64 } else { 0 } {
             peer.us().recv(id, &[(stag, 0, 1000)]);
@@ -190,7 +190,7 @@ fn a_peer_that_leaves_a_stalled_stream_is_gone_in_time() {
 fn all_queue_pairs_together_have_a_limit() {
     let mut peer = Peer::with(&patient(None));
     let conn = peer.us().conn.unwrap();
-    peer.us().rnic.shared.unready = qp::unexpected::Unready::new(8 << 10);
+    peer.us().rnic.shared.unexpected = qp::unexpected::UnexpectedPool::new(8 << 10);
     for msn in 1..=3 {
         peer.say(untagged(Opcode::Send, msn, 0, true), &[1; 1000]);
         assert!(!peer.us().rnic.is_stalled(conn), "{msn}");
@@ -208,10 +208,10 @@ fn all_queue_pairs_together_have_a_limit() {
     }
     assert!(peer.us().rnic.is_stalled(conn));
     let mut hasty = Peer::with(&patient(None));
-    hasty.us().rnic.shared.unready = qp::unexpected::Unready::new(1 << 10);
+    hasty.us().rnic.shared.unexpected = qp::unexpected::UnexpectedPool::new(1 << 10);
     hasty.say(untagged(Opcode::Send, 1, 0, true), &[1; 1000]);
     assert_eq!(hasty.cause(), Cause::UNTAGGED_NO_BUFFER);
-    assert_eq!(hasty.us().rnic.shared.unready.messages, 0);
+    assert_eq!(hasty.us().rnic.shared.unexpected.messages, 0);
 }
 
 /// Messages that came before the peer's end are delivered, if their receives come in time.
@@ -274,7 +274,7 @@ fn shared_receives_go_to_who_waits() {
     pair.a.post(4, SendOp::Send, &[(source, 0, 10)]);
     pair.run();
     pair.b.rnic.destroy_qp(second).unwrap();
-    assert_eq!(pair.b.rnic.shared.unready.messages, 0);
+    assert_eq!(pair.b.rnic.shared.unexpected.messages, 0);
     pair.b.rnic.post_srq_recv(srq, RecvRequest { id: 9, list: sges(&[]) }).unwrap();
     pair.b.rnic.destroy_srq(srq).unwrap();
 }

@@ -3,10 +3,10 @@
 use super::peer::{Peer, segments, tagged};
 use super::*;
 use crate::rdma::iwarp::acks::UNSURE_NS;
-use crate::rdma::qp::deferred::LONGEST_NS;
+use crate::rdma::qp::deferred::DEFER_NS;
 use crate::time::US;
 use crate::wire::rdmap::{Cause, Opcode};
-use crate::wire::write_ack::Placed;
+use crate::wire::write_ack::WriteAck;
 
 fn ours() -> Setup {
     Setup { acknowledge: true, ..Setup::default() }
@@ -17,16 +17,16 @@ fn write_to(stag: Stag, addr: u64) -> SendOp {
 }
 
 /// What an engine has said of placed Writes.
-fn said(octets: &[u8]) -> Vec<Placed> {
+fn said(octets: &[u8]) -> Vec<WriteAck> {
     segments(octets, true)
         .iter()
         .filter(|(_, payload)| payload.is_empty())
-        .filter_map(|(header, _)| Placed::parse(header))
+        .filter_map(|(header, _)| WriteAck::parse(header))
         .collect()
 }
 
-fn count(count: u64) -> Placed {
-    Placed { count, ..Placed::default() }
+fn count(count: u64) -> WriteAck {
+    WriteAck { count, ..WriteAck::default() }
 }
 
 #[test]
@@ -112,8 +112,8 @@ fn who_wants_no_completion_does_not_ask() {
     while pair.a.send(pair.now) {}
     assert_eq!(pair.a.done(), []);
     pair.run();
-    assert_eq!(said(&pair.a.sent), [Placed { asks: true, ..Placed::default() }]);
-    assert_eq!(said(&pair.b.sent), [Placed { hello: true, ..count(100) }]);
+    assert_eq!(said(&pair.a.sent), [WriteAck { ack_request: true, ..WriteAck::default() }]);
+    assert_eq!(said(&pair.b.sent), [WriteAck { hello: true, ..count(100) }]);
     assert_eq!(pair.a.done(), [(100, Status::Success)]);
     // With nothing unacknowledged before it a Send waits for nobody.
     pair.b.recv(1, &[]);
@@ -127,7 +127,7 @@ fn who_wants_no_completion_does_not_ask() {
 fn a_foreign_peer_is_asked_for_nothing() {
     for speaks in [true, false] {
         let mut pair = Pair::new(&ours());
-        let foreign = Config { acknowledge_writes: false, ..Config::default() };
+        let foreign = RnicOptions { acknowledge_writes: false, ..RnicOptions::default() };
         pair.b = Side::new(foreign, 2);
         pair.start(&ours());
         pair.accept(&ours());
@@ -164,14 +164,14 @@ fn counts_that_lie_end_the_stream_and_others_change_nothing() {
     peer.us().post(1, write_to(Stag(5), 0), &[(stag, 0x1000, 8)]);
     peer.us().post(2, write_to(Stag(5), 0), &[(stag, 0x1000, 8)]);
     let heard = peer.hear();
-    let said: Vec<_> = heard.iter().map(|(header, _)| Placed::parse(header)).collect();
-    let hello = Placed { hello: true, asks: false, count: 1 };
-    let asked = Placed { hello: false, asks: true, count: 1 };
+    let said: Vec<_> = heard.iter().map(|(header, _)| WriteAck::parse(header)).collect();
+    let hello = WriteAck { hello: true, ack_request: false, count: 1 };
+    let asked = WriteAck { hello: false, ack_request: true, count: 1 };
     assert_eq!(said, [Some(hello), None, None, Some(asked)], "of the peer's, one");
     peer.say(count(1).header(), &[]);
     peer.say(count(1).header(), &[]);
     peer.say(count(0).header(), &[]);
-    peer.say(Placed { hello: true, ..Placed::default() }.header(), &[]);
+    peer.say(WriteAck { hello: true, ..WriteAck::default() }.header(), &[]);
     assert_eq!(peer.us().done(), [(1, Status::Success)]);
     peer.say(count(3).header(), &[]);
     assert_eq!(peer.cause(), Cause::OPERATION);
@@ -214,7 +214,7 @@ fn an_acknowledgement_rides_behind_an_answer() {
             pair.b.post(id, write_to(own, 8), &[(theirs, 8, 8)]);
             pair.run();
         } else {
-            pair.wait(LONGEST_NS - 1);
+            pair.wait(DEFER_NS - 1);
             assert_eq!(pair.a.done().len(), 0);
             pair.wait(1);
         }
@@ -231,8 +231,8 @@ fn an_acknowledgement_rides_behind_an_answer() {
     assert_eq!(round(&mut pair, 10, false), (0, 1));
     assert_eq!(round(&mut pair, 11, true).0, 1);
     assert_eq!(round(&mut pair, 12, true), (0, 1));
-    pair.wait(LONGEST_NS);
-    assert!(pair.a.rnic.shared.rides.is_empty() && pair.b.rnic.shared.rides.is_empty());
+    pair.wait(DEFER_NS);
+    assert!(pair.a.rnic.shared.ack_timers.is_empty() && pair.b.rnic.shared.ack_timers.is_empty());
 }
 
 /// Many Writes are asked for while more of them follow, and one answer is for all that came.
@@ -248,7 +248,7 @@ fn completions_come_while_more_is_sent() {
     assert_eq!(pair.a.done().len(), 64);
     assert_eq!(said(&pair.a.sent).len(), 2, "behind each half");
     assert_eq!(pair.a.pushed, 2, "each at once");
-    assert_eq!(said(&pair.b.sent), [Placed { hello: true, ..count(64) }]);
+    assert_eq!(said(&pair.b.sent), [WriteAck { hello: true, ..count(64) }]);
 }
 
 /// Who destroys the queue pair as soon as it sees the octets has acknowledged them all the same.
@@ -282,5 +282,5 @@ fn a_program_cannot_say_it() {
     assert_eq!(pair.a.done(), [(1, Status::Success)]);
     let all = segments(&pair.a.sent, true);
     assert_eq!(all[0].0, tagged(Opcode::Write, Stag(1), 77, true));
-    assert_eq!(said(&pair.a.sent), [Placed { asks: true, ..Placed::default() }]);
+    assert_eq!(said(&pair.a.sent), [WriteAck { ack_request: true, ..WriteAck::default() }]);
 }

@@ -55,7 +55,8 @@ fn d1_reserved_bits_are_sent_as_zero_and_ignored() {
 
 #[test]
 fn d1_another_version_is_an_error_of_its_own_for_each_form() {
-    for (header, bad) in [(WRITE, Bad::TaggedVersion), (SEND, Bad::UntaggedVersion)] {
+    for (header, bad) in [(WRITE, HeaderError::TaggedVersion), (SEND, HeaderError::UntaggedVersion)]
+    {
         let mut bytes = header.emit();
         assert_eq!(bytes[0] & 3, VERSION);
         for version in [0, 2, 3] {
@@ -69,11 +70,11 @@ fn d1_another_version_is_an_error_of_its_own_for_each_form() {
 
 #[test]
 fn a_header_cut_short_is_no_header() {
-    assert_eq!(parse(&[]), Err(Bad::Short));
+    assert_eq!(parse(&[]), Err(HeaderError::Short));
     for header in [WRITE, SEND] {
         let bytes = header.emit();
         for len in 1..bytes.len() {
-            assert_eq!(parse(&bytes[..len]), Err(Bad::Short));
+            assert_eq!(parse(&bytes[..len]), Err(HeaderError::Short));
             assert_eq!(raw_header(&bytes[..len]), None);
         }
         assert_eq!((header_len(bytes[0]), header.len()), (bytes.len(), bytes.len()));

@@ -140,13 +140,13 @@ impl fmt::Display for Cause {
     }
 }
 
-impl From<ddp::Bad> for Cause {
-    fn from(bad: ddp::Bad) -> Self {
+impl From<ddp::HeaderError> for Cause {
+    fn from(bad: ddp::HeaderError) -> Self {
         match bad {
             // No code is named for it.
-            ddp::Bad::Short => Self::DDP_LOCAL,
-            ddp::Bad::TaggedVersion => Self::TAGGED_VERSION,
-            ddp::Bad::UntaggedVersion => Self::UNTAGGED_VERSION,
+            ddp::HeaderError::Short => Self::DDP_LOCAL,
+            ddp::HeaderError::TaggedVersion => Self::TAGGED_VERSION,
+            ddp::HeaderError::UntaggedVersion => Self::UNTAGGED_VERSION,
         }
     }
 }

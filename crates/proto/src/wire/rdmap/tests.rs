@@ -356,9 +356,9 @@ fn causes_are_told_by_number_and_name() {
 
 #[test]
 fn ddp_s_refusals_have_a_cause() {
-    assert_eq!(Cause::from(ddp::Bad::Short), Cause::DDP_LOCAL);
-    assert_eq!(Cause::from(ddp::Bad::TaggedVersion), Cause::TAGGED_VERSION);
-    assert_eq!(Cause::from(ddp::Bad::UntaggedVersion), Cause::UNTAGGED_VERSION);
+    assert_eq!(Cause::from(ddp::HeaderError::Short), Cause::DDP_LOCAL);
+    assert_eq!(Cause::from(ddp::HeaderError::TaggedVersion), Cause::TAGGED_VERSION);
+    assert_eq!(Cause::from(ddp::HeaderError::UntaggedVersion), Cause::UNTAGGED_VERSION);
 }
 
 /// RFC 7306 section 5.1.1, bit by bit.

@@ -19,7 +19,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, BorrowedFd};
 
 use sprat_proto::Instant;
-use sprat_proto::rdma::{Completed, Completion, Config, Cq, Event as Happened, Qp, Status};
+use sprat_proto::rdma::{Completed, Completion, Cq, Event as Happened, Qp, RnicOptions, Status};
 use sprat_proto::rpc::notes::HEADER;
 use sprat_proto::rpc::{CloseReason, Slice, Slices};
 use sprat_proto::wire::rdmap::Cause;
@@ -169,10 +169,15 @@ impl Rdma {
     fn new(options: Options, crc: bool) -> io::Result<Self> {
         let connections = options.connection_limit.min(1 << 16);
         // Each connection has a few completions at most, so it is the connections that are limited.
-        let config =
-            Config { crc32c, crc, max_conns: connections, max_cqe: u32::MAX, ..Config::default() };
+        let config = RnicOptions {
+            crc32c,
+            crc,
+            max_conns: connections,
+            max_cqe: u32::MAX,
+            ..RnicOptions::default()
+        };
         // A server answers as soon as a request comes, without a program that may take its time.
-        let config = Config { reply_timeout_ns: config.start_timeout_ns, ..config };
+        let config = RnicOptions { reply_timeout_ns: config.start_timeout_ns, ..config };
         let mut core = Core::new(Settings {
             config,
             copies: Copies::Asked,

@@ -57,7 +57,7 @@ struct Hostile {
 
 impl Hostile {
     fn connect(server: &mut Rdma, hello: Vec<u8>) -> Self {
-        let config = Config { crc32c, ..Config::default() };
+        let config = RnicOptions { crc32c, ..RnicOptions::default() };
         let settings = Settings {
             config,
             copies: Copies::One,

@@ -1,4 +1,4 @@
-//! Start-up: each rule of RFC 5044 and 6581, our answer to every row of what a real siw was asked, and random wishes of
+//! Start-up: each rule of RFC 5044 and 6581, our answer to every row of what a real siw was asked, and random options of
 //! both ends.
 
 use alloc::vec;
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-const PLAIN: Wishes = Wishes { crc: true, markers: false, revision: 1, rtr: None };
+const PLAIN: StartOptions = StartOptions { crc: true, markers: false, revision: 1, rtr: None };
 const NONE: Depths = Depths { ird: 0, ord: 0 };
 
 fn depths(ird: u16, ord: u16) -> Depths {
@@ -32,17 +32,17 @@ fn reply(flags: u8, revision: u8, data: &[u8]) -> Vec<u8> {
     frame(Kind::Reply, flags, revision, data)
 }
 
-/// What an initiator with these wishes makes of a reply.
-fn answer(wishes: Wishes, ours: Depths, reply: &[u8]) -> Answer<'_> {
-    Initiator::new(wishes, ours, b"", &mut Vec::new()).unwrap().input(reply)
+/// What an initiator with these options makes of a reply.
+fn answer(options: StartOptions, ours: Depths, reply: &[u8]) -> ReceivedReply<'_> {
+    Initiator::new(options, ours, b"", &mut Vec::new()).unwrap().input(reply)
 }
 
-/// What a responder with these wishes agrees to, and its Reply.
-fn agreed(wishes: Wishes, ours: Depths, request: &[u8]) -> (Negotiated, Vec<u8>) {
-    let mut responder = Responder::new(wishes);
+/// What a responder with these options agrees to, and its Reply.
+fn agreed(options: StartOptions, ours: Depths, request: &[u8]) -> (Negotiated, Vec<u8>) {
+    let mut responder = Responder::new(options);
     let asked = responder.input(request);
     assert!(
-        matches!(asked, Asked::Request { consumed, .. } if consumed == request.len()),
+        matches!(asked, ReceivedRequest::Request { consumed, .. } if consumed == request.len()),
         "{asked:?}"
     );
     let mut out = Vec::new();
@@ -50,16 +50,16 @@ fn agreed(wishes: Wishes, ours: Depths, request: &[u8]) -> (Negotiated, Vec<u8>)
     (negotiated, out)
 }
 
-fn failed(answer: Answer<'_>) -> (Failure, bool) {
+fn failed(answer: ReceivedReply<'_>) -> (NegotiationError, bool) {
     match answer {
-        Answer::Failed { why, terminate } => (why, terminate.is_some()),
+        ReceivedReply::Failed { why, terminate } => (why, terminate.is_some()),
         other => panic!("{other:?}"),
     }
 }
 
-fn accepted(answer: Answer<'_>) -> Negotiated {
+fn accepted(answer: ReceivedReply<'_>) -> Negotiated {
     match answer {
-        Answer::Accepted { negotiated, .. } => negotiated,
+        ReceivedReply::Accepted { negotiated, .. } => negotiated,
         other => panic!("{other:?}"),
     }
 }
@@ -67,15 +67,15 @@ fn accepted(answer: Answer<'_>) -> Negotiated {
 #[test]
 fn m1_the_own_roles_key_is_sent_and_only_the_others_taken() {
     let mut out = Vec::new();
-    let initiator = Initiator::new(Wishes::default(), NONE, b"", &mut out).unwrap();
+    let initiator = Initiator::new(StartOptions::default(), NONE, b"", &mut out).unwrap();
     assert_eq!(out[..16], *b"MPA ID Req Frame");
     assert_eq!(agreed(PLAIN, NONE, &request(0, 1, b"")).1[..16], *b"MPA ID Rep Frame");
     // Two initiators, two responders, and something else.
-    assert_eq!(failed(initiator.input(&out)), (Failure::Role, false));
+    assert_eq!(failed(initiator.input(&out)), (NegotiationError::Role, false));
     let mut responder = Responder::new(PLAIN);
-    assert_eq!(responder.input(&reply(0, 1, b"")), Asked::Failed(Failure::Role));
-    let other = Failure::Malformed(Malformed::Key);
-    assert_eq!(Responder::new(PLAIN).input(b"GET / HTTP/1.1"), Asked::Failed(other));
+    assert_eq!(responder.input(&reply(0, 1, b"")), ReceivedRequest::Failed(NegotiationError::Role));
+    let other = NegotiationError::Malformed(Malformed::Key);
+    assert_eq!(Responder::new(PLAIN).input(b"GET / HTTP/1.1"), ReceivedRequest::Failed(other));
     assert_eq!(failed(initiator.input(b"HTTP/1.1 400")), (other, false));
     assert_eq!(other.code(), 4);
 }
@@ -83,24 +83,24 @@ fn m1_the_own_roles_key_is_sent_and_only_the_others_taken() {
 #[test]
 fn m2_the_responder_waits_for_a_whole_request_however_it_was_cut() {
     let whole = request(0x50, 2, &[0, 1, 0, 1, b'x']);
-    let mut responder = Responder::new(Wishes::default());
+    let mut responder = Responder::new(StartOptions::default());
     let mut out = Vec::new();
     for end in 0..whole.len() {
-        assert_eq!(responder.input(&whole[..end]), Asked::More);
-        assert_eq!(responder.accept(NONE, b"", &mut out), Err(Misuse::State));
-        assert_eq!(responder.reject(NONE, b"", &mut out), Err(Misuse::State));
+        assert_eq!(responder.input(&whole[..end]), ReceivedRequest::More);
+        assert_eq!(responder.accept(NONE, b"", &mut out), Err(UsageError::State));
+        assert_eq!(responder.reject(NONE, b"", &mut out), Err(UsageError::State));
     }
     assert!(out.is_empty());
-    assert!(matches!(responder.input(&whole), Asked::Request { private_data: b"x", .. }));
+    assert!(matches!(responder.input(&whole), ReceivedRequest::Request { private_data: b"x", .. }));
 }
 
 #[test]
 fn m3_the_responder_waits_for_the_initiators_first_fpdu() {
-    assert_eq!(agreed(PLAIN, NONE, &request(0, 1, b"")).0.first, First::Wait);
-    assert_eq!(agreed(PLAIN, NONE, &request(0x90, 2, &[0, 1, 0, 1])).0.first, First::Wait);
+    assert_eq!(agreed(PLAIN, NONE, &request(0, 1, b"")).0.first, FirstFpdu::Wait);
+    assert_eq!(agreed(PLAIN, NONE, &request(0x90, 2, &[0, 1, 0, 1])).0.first, FirstFpdu::Wait);
     let peer_to_peer = agreed(PLAIN, depths(1, 1), &request(0x10, 2, &[0x80, 1, 0xc0, 1])).0;
     let forms = Rtr { write: true, read: true, send: false };
-    assert_eq!(peer_to_peer.first, First::WaitFor(forms));
+    assert_eq!(peer_to_peer.first, FirstFpdu::WaitFor(forms));
 }
 
 #[test]
@@ -113,22 +113,29 @@ fn m4_reserved_flags_and_a_requests_r_are_sent_0_and_not_checked() {
 
 #[test]
 fn m5_a_revision_that_cannot_be_served_ends_it() {
-    let why = Failure::Malformed(Malformed::Revision);
+    let why = NegotiationError::Malformed(Malformed::Revision);
     for revision in [3, 4, 255] {
-        assert_eq!(Responder::new(PLAIN).input(&request(0, revision, b"")), Asked::Failed(why));
+        assert_eq!(
+            Responder::new(PLAIN).input(&request(0, revision, b"")),
+            ReceivedRequest::Failed(why)
+        );
         assert_eq!(failed(answer(PLAIN, NONE, &reply(0, revision, b""))), (why, false));
     }
     for revision in 0..3 {
-        let (negotiated, answer) = agreed(Wishes::default(), NONE, &request(0, revision, b""));
+        let (negotiated, answer) =
+            agreed(StartOptions::default(), NONE, &request(0, revision, b""));
         assert_eq!((negotiated.revision, answer[17]), (revision, revision));
     }
     // Neither more nor less than was asked for comes back.
     for (asked, came) in [(1, 0), (1, 2), (0, 1), (2, 1)] {
-        let wishes = Wishes { revision: asked, ..PLAIN };
-        assert_eq!(failed(answer(wishes, NONE, &reply(0, came, b""))), (Failure::Mismatch, false));
+        let options = StartOptions { revision: asked, ..PLAIN };
+        assert_eq!(
+            failed(answer(options, NONE, &reply(0, came, b""))),
+            (NegotiationError::Mismatch, false)
+        );
     }
-    let none = Wishes { revision: 3, ..PLAIN };
-    assert_eq!(Initiator::new(none, NONE, b"", &mut Vec::new()).err(), Some(Misuse::Revision));
+    let none = StartOptions { revision: 3, ..PLAIN };
+    assert_eq!(Initiator::new(none, NONE, b"", &mut Vec::new()).err(), Some(UsageError::Revision));
 }
 
 #[test]
@@ -138,24 +145,24 @@ fn m6_private_data_of_0_and_512_octets_passes_and_513_fails() {
         let mut responder = Responder::new(PLAIN);
         let asked = request(0, 1, &data[..len]);
         assert!(
-            matches!(responder.input(&asked), Asked::Request { private_data, .. } if private_data == &data[..len])
+            matches!(responder.input(&asked), ReceivedRequest::Request { private_data, .. } if private_data == &data[..len])
         );
         let mut out = Vec::new();
         // A call that was refused leaves the Request to be answered.
-        assert_eq!(responder.accept(NONE, &data, &mut out), Err(Misuse::PrivateData));
+        assert_eq!(responder.accept(NONE, &data, &mut out), Err(UsageError::PrivateData));
         assert!(out.is_empty());
         responder.accept(NONE, &data[..len], &mut out).unwrap();
         let answer = answer(PLAIN, NONE, &out);
-        assert!(matches!(answer, Answer::Accepted { private_data, consumed, .. }
+        assert!(matches!(answer, ReceivedReply::Accepted { private_data, consumed, .. }
             if private_data == &data[..len] && consumed == 20 + len));
     }
-    let why = Failure::Malformed(Malformed::PrivateData);
-    assert_eq!(Responder::new(PLAIN).input(&request(0, 1, &data)), Asked::Failed(why));
+    let why = NegotiationError::Malformed(Malformed::PrivateData);
+    assert_eq!(Responder::new(PLAIN).input(&request(0, 1, &data)), ReceivedRequest::Failed(why));
     assert_eq!(failed(answer(PLAIN, NONE, &reply(0, 1, &data))), (why, false));
     let mut out = Vec::new();
-    let long = Initiator::new(Wishes::default(), NONE, &data[..509], &mut out);
-    assert_eq!((long.err(), out.len()), (Some(Misuse::PrivateData), 0));
-    Initiator::new(Wishes::default(), NONE, &data[..508], &mut out).unwrap();
+    let long = Initiator::new(StartOptions::default(), NONE, &data[..509], &mut out);
+    assert_eq!((long.err(), out.len()), (Some(UsageError::PrivateData), 0));
+    Initiator::new(StartOptions::default(), NONE, &data[..508], &mut out).unwrap();
     assert_eq!(out.len(), 532);
 }
 
@@ -163,40 +170,40 @@ fn m6_private_data_of_0_and_512_octets_passes_and_513_fails() {
 fn m7_a_refusal_ends_it_and_its_private_data_comes_through() {
     let mut responder = Responder::new(PLAIN);
     let asked = request(0x50, 2, &[0, 4, 0, 4]);
-    assert!(matches!(responder.input(&asked), Asked::Request { .. }));
+    assert!(matches!(responder.input(&asked), ReceivedRequest::Request { .. }));
     let mut out = Vec::new();
     responder.reject(depths(1, 9), b"no", &mut out).unwrap();
     assert_eq!(out, reply(0x70, 2, &[0, 1, 0, 9, b'n', b'o']));
-    assert_eq!(responder.accept(NONE, b"", &mut out), Err(Misuse::State), "it is answered");
-    let refused = Answer::Rejected {
+    assert_eq!(responder.accept(NONE, b"", &mut out), Err(UsageError::State), "it is answered");
+    let refused = ReceivedReply::Rejected {
         peer: PeerDepths { ird: Some(1), ord: Some(9) },
         private_data: b"no",
         consumed: 26,
     };
-    assert_eq!(answer(Wishes::default(), depths(4, 4), &out), refused);
+    assert_eq!(answer(StartOptions::default(), depths(4, 4), &out), refused);
     // Also from somebody who does not know RFC 6581.
     let old = reply(0x20, 1, b"no");
     let refused =
-        Answer::Rejected { peer: PeerDepths::default(), private_data: b"no", consumed: 22 };
-    assert_eq!(answer(Wishes::default(), depths(4, 4), &old), refused);
+        ReceivedReply::Rejected { peer: PeerDepths::default(), private_data: b"no", consumed: 22 };
+    assert_eq!(answer(StartOptions::default(), depths(4, 4), &old), refused);
 }
 
 #[test]
 fn m8_by_default_crcs_are_asked_for() {
     let mut out = Vec::new();
-    Initiator::new(Wishes::default(), NONE, b"", &mut out).unwrap();
+    Initiator::new(StartOptions::default(), NONE, b"", &mut out).unwrap();
     assert_eq!(out[16] & 0xc0, 0x40);
-    assert_eq!(agreed(Wishes::default(), NONE, &request(0, 1, b"")).1[16], 0x40);
+    assert_eq!(agreed(StartOptions::default(), NONE, &request(0, 1, b"")).1[16], 0x40);
 }
 
 #[test]
 fn m9_m10_crcs_are_used_unless_both_ends_do_without() {
     for (ours, theirs) in [(false, false), (false, true), (true, false), (true, true)] {
-        let wishes = Wishes { crc: ours, ..PLAIN };
+        let options = StartOptions { crc: ours, ..PLAIN };
         let flags = if theirs { 0x40 } else { 0 };
-        let (negotiated, answer) = agreed(wishes, NONE, &request(flags, 1, b""));
+        let (negotiated, answer) = agreed(options, NONE, &request(flags, 1, b""));
         assert_eq!((negotiated.crc, answer[16] == 0x40), (ours || theirs, ours || theirs));
-        let negotiated = accepted(self::answer(wishes, NONE, &reply(flags, 1, b"")));
+        let negotiated = accepted(self::answer(options, NONE, &reply(flags, 1, b"")));
         assert_eq!(negotiated.crc, ours || theirs);
     }
 }
@@ -204,12 +211,12 @@ fn m9_m10_crcs_are_used_unless_both_ends_do_without() {
 #[test]
 fn m11_markers_are_sent_if_the_peer_wants_them_each_direction_by_itself() {
     for (ours, theirs) in [(false, false), (false, true), (true, false), (true, true)] {
-        let wishes = Wishes { markers: ours, ..PLAIN };
+        let options = StartOptions { markers: ours, ..PLAIN };
         let flags = if theirs { 0x80 } else { 0 };
-        let (negotiated, answer) = agreed(wishes, NONE, &request(flags, 1, b""));
+        let (negotiated, answer) = agreed(options, NONE, &request(flags, 1, b""));
         assert_eq!((negotiated.markers_in, negotiated.markers_out), (ours, theirs));
         assert_eq!(answer[16] & 0x80 != 0, ours);
-        let negotiated = accepted(self::answer(wishes, NONE, &reply(flags, 1, b"")));
+        let negotiated = accepted(self::answer(options, NONE, &reply(flags, 1, b"")));
         assert_eq!((negotiated.markers_in, negotiated.markers_out), (ours, theirs));
     }
 }
@@ -218,11 +225,14 @@ fn m11_markers_are_sent_if_the_peer_wants_them_each_direction_by_itself() {
 fn octets_behind_a_request_end_it_also_if_they_come_later() {
     let mut asked = request(0x40, 1, b"");
     let mut responder = Responder::new(PLAIN);
-    assert!(matches!(responder.input(&asked), Asked::Request { .. }));
-    assert_eq!(responder.input(b""), Asked::More);
-    assert_eq!(responder.input(b"x"), Asked::Failed(Failure::Early));
+    assert!(matches!(responder.input(&asked), ReceivedRequest::Request { .. }));
+    assert_eq!(responder.input(b""), ReceivedRequest::More);
+    assert_eq!(responder.input(b"x"), ReceivedRequest::Failed(NegotiationError::Early));
     asked.push(0);
-    assert_eq!(Responder::new(PLAIN).input(&asked), Asked::Failed(Failure::Early));
+    assert_eq!(
+        Responder::new(PLAIN).input(&asked),
+        ReceivedRequest::Failed(NegotiationError::Early)
+    );
 }
 
 #[test]
@@ -230,51 +240,58 @@ fn e1_an_enhanced_request_gets_an_enhanced_reply_and_a_plain_one_a_plain_one() {
     for (flags, revision, data) in
         [(0, 0, &[][..]), (0, 1, &[]), (0, 2, &[]), (0x10, 2, &[0, 1, 0, 1])]
     {
-        let (_, answer) = agreed(Wishes::default(), depths(1, 1), &request(flags, revision, data));
+        let (_, answer) =
+            agreed(StartOptions::default(), depths(1, 1), &request(flags, revision, data));
         assert_eq!(
             (answer[16] & 0x10, answer[17], answer.len()),
             (flags, revision, 20 + data.len())
         );
     }
     let (enhanced, plain) = (reply(0x50, 2, &[0; 4]), reply(0x40, 2, &[0; 4]));
-    accepted(answer(Wishes::default(), NONE, &enhanced));
-    assert_eq!(failed(answer(Wishes::default(), NONE, &plain)), (Failure::Mismatch, false));
-    assert_eq!(failed(answer(PLAIN, NONE, &enhanced)), (Failure::Mismatch, false));
+    accepted(answer(StartOptions::default(), NONE, &enhanced));
+    assert_eq!(
+        failed(answer(StartOptions::default(), NONE, &plain)),
+        (NegotiationError::Mismatch, false)
+    );
+    assert_eq!(failed(answer(PLAIN, NONE, &enhanced)), (NegotiationError::Mismatch, false));
     // Without revision 2 there is nothing to wish of it.
-    let wishes = Wishes { rtr: Some(Rtr::ALL), ..PLAIN };
-    assert_eq!(Initiator::new(wishes, NONE, b"", &mut Vec::new()).err(), Some(Misuse::Revision));
+    let options = StartOptions { rtr: Some(Rtr::ALL), ..PLAIN };
+    assert_eq!(
+        Initiator::new(options, NONE, b"", &mut Vec::new()).err(),
+        Some(UsageError::Revision)
+    );
 }
 
 #[test]
 fn e2_the_reply_mirrors_the_model() {
     let (_, answer) =
-        agreed(Wishes::default(), depths(1, 1), &request(0x10, 2, &[0x40, 1, 0xc0, 1]));
+        agreed(StartOptions::default(), depths(1, 1), &request(0x10, 2, &[0x40, 1, 0xc0, 1]));
     assert_eq!(answer[20..], [0, 1, 0, 1], "client and server: no form");
     let (_, answer) =
-        agreed(Wishes::default(), depths(1, 1), &request(0x10, 2, &[0xc0, 1, 0xc0, 1]));
+        agreed(StartOptions::default(), depths(1, 1), &request(0x10, 2, &[0xc0, 1, 0xc0, 1]));
     assert_eq!(answer[20..], [0xc0, 1, 0xc0, 1]);
     // Forms that an initiator did not ask for are no business of its.
-    let negotiated = accepted(self::answer(Wishes::default(), depths(1, 1), &answer));
-    assert_eq!(negotiated.first, First::Free);
+    let negotiated = accepted(self::answer(StartOptions::default(), depths(1, 1), &answer));
+    assert_eq!(negotiated.first, FirstFpdu::Free);
 }
 
 #[test]
 fn e3_the_reply_names_a_form_even_if_none_is_in_common() {
     for ours in [RtrKind::Send, RtrKind::Write, RtrKind::Read] {
-        let wishes = Wishes { rtr: Some(Rtr::only(ours)), ..Wishes::default() };
+        let options = StartOptions { rtr: Some(Rtr::only(ours)), ..StartOptions::default() };
         for asked in [[0x80, 1, 0, 1], [0xc0, 1, 0, 1], [0x80, 1, 0x80, 1], [0x80, 1, 0x40, 1]] {
-            let (negotiated, answer) = agreed(wishes, depths(1, 1), &request(0x10, 2, &asked));
+            let (negotiated, answer) = agreed(options, depths(1, 1), &request(0x10, 2, &asked));
             let Ok(Some((Start { enhanced: Some(block), .. }, _))) = Start::parse(&answer) else {
                 panic!("{answer:?}");
             };
             assert_eq!(block.rtr, Some(Rtr::only(ours)));
-            assert_eq!(negotiated.first, First::WaitFor(Rtr::only(ours)));
+            assert_eq!(negotiated.first, FirstFpdu::WaitFor(Rtr::only(ours)));
         }
     }
     // A set of none counts as all.
-    let wishes = Wishes { rtr: Some(Rtr::default()), ..Wishes::default() };
+    let options = StartOptions { rtr: Some(Rtr::default()), ..StartOptions::default() };
     assert_eq!(
-        agreed(wishes, depths(1, 1), &request(0x10, 2, &[0x80, 1, 0, 1])).1[20..],
+        agreed(options, depths(1, 1), &request(0x10, 2, &[0x80, 1, 0, 1])).1[20..],
         [0xc0, 1, 0xc0, 1]
     );
 }
@@ -289,9 +306,9 @@ fn e4_the_initiators_first_fpdu_is_of_a_form_that_both_know() {
         (Rtr { write: false, ..Rtr::ALL }, [0xc0, 4, 0x80, 4], RtrKind::Send),
     ];
     for (ours, block, kind) in both {
-        let wishes = Wishes { rtr: Some(ours), ..Wishes::default() };
+        let options = StartOptions { rtr: Some(ours), ..StartOptions::default() };
         let reply = reply(0x50, 2, &block);
-        assert_eq!(accepted(answer(wishes, depths(4, 4), &reply)).first, First::Send(kind));
+        assert_eq!(accepted(answer(options, depths(4, 4), &reply)).first, FirstFpdu::Send(kind));
     }
 }
 
@@ -299,60 +316,60 @@ fn e4_the_initiators_first_fpdu_is_of_a_form_that_both_know() {
 fn e4_a_read_as_the_first_frame_has_a_place_to_be_served_from() {
     // The program makes no Reads: another form, if there is one; else one place.
     let (negotiated, answer) =
-        agreed(Wishes::default(), NONE, &request(0x10, 2, &[0x80, 0, 0xc0, 0]));
+        agreed(StartOptions::default(), NONE, &request(0x10, 2, &[0x80, 0, 0xc0, 0]));
     assert_eq!((negotiated.depths.ird, &answer[20..]), (0, &[0x80, 0, 0x80, 0][..]));
     let (negotiated, answer) =
-        agreed(Wishes::default(), NONE, &request(0x10, 2, &[0x80, 0, 0x40, 0]));
+        agreed(StartOptions::default(), NONE, &request(0x10, 2, &[0x80, 0, 0x40, 0]));
     assert_eq!((negotiated.depths.ird, &answer[20..]), (1, &[0x80, 1, 0x40, 0][..]));
 }
 
 #[test]
 fn e5_no_common_form_is_told_by_a_terminate() {
-    let wishes = Wishes { rtr: Some(Rtr::only(RtrKind::Write)), ..Wishes::default() };
+    let options = StartOptions { rtr: Some(Rtr::only(RtrKind::Write)), ..StartOptions::default() };
     // None in common; the model not mirrored, whatever else it says.
     for block in [[0x80, 4, 0x40, 4], [0x80, 4, 0, 4], [0, 4, 0x80, 4]] {
         assert_eq!(
-            failed(answer(wishes, depths(4, 4), &reply(0x50, 2, &block))),
-            (Failure::Rtr, true)
+            failed(answer(options, depths(4, 4), &reply(0x50, 2, &block))),
+            (NegotiationError::Rtr, true)
         );
     }
-    assert_eq!(Failure::Rtr.code(), 7);
-    let none = Wishes { rtr: Some(Rtr::default()), ..Wishes::default() };
-    assert_eq!(Initiator::new(none, NONE, b"", &mut Vec::new()).err(), Some(Misuse::Rtr));
+    assert_eq!(NegotiationError::Rtr.code(), 7);
+    let none = StartOptions { rtr: Some(Rtr::default()), ..StartOptions::default() };
+    assert_eq!(Initiator::new(none, NONE, b"", &mut Vec::new()).err(), Some(UsageError::Rtr));
 }
 
 #[test]
 fn e6_neither_end_makes_more_reads_than_the_other_serves() {
-    let wishes = Wishes::default();
-    let (negotiated, answer) = agreed(wishes, depths(5, 9), &request(0x10, 2, &[0, 2, 0, 3]));
+    let options = StartOptions::default();
+    let (negotiated, answer) = agreed(options, depths(5, 9), &request(0x10, 2, &[0, 2, 0, 3]));
     assert_eq!((negotiated.depths, &answer[20..]), (depths(5, 2), &[0, 5, 0, 2][..]));
-    let (negotiated, answer) = agreed(wishes, depths(1, 1), &request(0x10, 2, &[0, 2, 0, 3]));
+    let (negotiated, answer) = agreed(options, depths(1, 1), &request(0x10, 2, &[0, 2, 0, 3]));
     assert_eq!((negotiated.depths, &answer[20..]), (depths(1, 1), &[0, 1, 0, 1][..]));
 
-    let negotiated = accepted(self::answer(wishes, depths(4, 8), &reply(0x50, 2, &[0, 5, 0, 4])));
+    let negotiated = accepted(self::answer(options, depths(4, 8), &reply(0x50, 2, &[0, 5, 0, 4])));
     assert_eq!(negotiated.depths, depths(4, 5));
     let too_much = reply(0x50, 2, &[0, 5, 0, 5]);
-    let Answer::Failed { why, terminate: Some(negotiated) } =
-        self::answer(wishes, depths(4, 8), &too_much)
+    let ReceivedReply::Failed { why, terminate: Some(negotiated) } =
+        self::answer(options, depths(4, 8), &too_much)
     else {
         panic!("more Reads than we serve");
     };
-    assert_eq!((why, why.code(), negotiated.crc), (Failure::Depth, 6, true));
+    assert_eq!((why, why.code(), negotiated.crc), (NegotiationError::Depth, 6, true));
     // Nobody offers more than there is.
     let mut out = Vec::new();
-    Initiator::new(wishes, depths(999, 0xffff), b"", &mut out).unwrap();
+    Initiator::new(options, depths(999, 0xffff), b"", &mut out).unwrap();
     assert_eq!(out[20..], [0, 128, 0, 128]);
 }
 
 #[test]
 fn e7_what_is_not_negotiated_here_is_answered_crosswise_and_changes_nothing() {
-    let wishes = Wishes::default();
+    let options = StartOptions::default();
     for (asked, said, ord) in [
         ([0x3f, 0xff, 0, 3], [0, 5, 0x3f, 0xff], 9),
         ([0, 2, 0x3f, 0xff], [0x3f, 0xff, 0, 2], 2),
         ([0x3f, 0xff, 0x3f, 0xff], [0x3f, 0xff, 0x3f, 0xff], 9),
     ] {
-        let (negotiated, answer) = agreed(wishes, depths(5, 9), &request(0x10, 2, &asked));
+        let (negotiated, answer) = agreed(options, depths(5, 9), &request(0x10, 2, &asked));
         assert_eq!((negotiated.depths, &answer[20..]), (depths(5, ord), &said[..]));
     }
     for (said, peer, expected) in [
@@ -360,16 +377,18 @@ fn e7_what_is_not_negotiated_here_is_answered_crosswise_and_changes_nothing() {
         ([0, 6, 0x3f, 0xff], (Some(6), None), depths(4, 6)),
     ] {
         let reply = reply(0x50, 2, &said);
-        let answer = answer(wishes, depths(4, 8), &reply);
-        let Answer::Accepted { negotiated, peer: heard, .. } = answer else { panic!("{answer:?}") };
+        let answer = answer(options, depths(4, 8), &reply);
+        let ReceivedReply::Accepted { negotiated, peer: heard, .. } = answer else {
+            panic!("{answer:?}")
+        };
         assert_eq!((negotiated.depths, (heard.ird, heard.ord)), (expected, peer));
     }
     // The program hears what the peer said, larger than anything here too.
-    let mut responder = Responder::new(wishes);
+    let mut responder = Responder::new(options);
     let asked = request(0x10, 2, &[0x01, 0x2c, 0x3f, 0xff]);
     assert!(matches!(
         responder.input(&asked),
-        Asked::Request { peer: PeerDepths { ird: Some(300), ord: None }, .. }
+        ReceivedRequest::Request { peer: PeerDepths { ird: Some(300), ord: None }, .. }
     ));
 }
 
@@ -402,25 +421,25 @@ fn every_row_of_the_start_up_matrix() {
         ("reserved 0x0f", request(0x0f, 1, b""), Some((0x40, 1, &[]))), // 0f, 1
     ];
     for (row, request, expected) in rows {
-        let mut responder = Responder::new(Wishes::default());
+        let mut responder = Responder::new(StartOptions::default());
         let mut out = Vec::new();
         match (responder.input(request), expected) {
-            (Asked::Request { .. }, Some((flags, revision, block))) => {
+            (ReceivedRequest::Request { .. }, Some((flags, revision, block))) => {
                 responder.accept(depths(16, 16), b"", &mut out).unwrap();
                 assert_eq!(out, reply(*flags, *revision, block), "{row}");
             }
-            (Asked::Failed(_), None) => {}
+            (ReceivedRequest::Failed(_), None) => {}
             (other, _) => panic!("{row}: {other:?}"),
         }
     }
 }
 
-fn wishes() -> impl Strategy<Value = (Wishes, Depths)> {
+fn options() -> impl Strategy<Value = (StartOptions, Depths)> {
     let rtr = any::<Option<[bool; 3]>>();
     (any::<bool>(), any::<bool>(), rtr, 0..140u16, 0..140u16).prop_map(
         |(crc, markers, rtr, ird, ord)| {
             let rtr = rtr.map(|[send, write, read]| Rtr { send, write, read });
-            (Wishes { crc, markers, revision: 2, rtr }, depths(ird, ord))
+            (StartOptions { crc, markers, revision: 2, rtr }, depths(ird, ord))
         },
     )
 }
@@ -428,22 +447,22 @@ fn wishes() -> impl Strategy<Value = (Wishes, Depths)> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever both ends wish, they come to the same agreement, or to none for a reason that stands in their wishes.
+    /// Whatever both ends wish, they come to the same agreement, or to none for a reason that stands in their options.
     #[test]
-    fn both_ends_agree((a, a_depths) in wishes(), (b, b_depths) in wishes(), revision in 0..=2u8) {
-        let a = Wishes { revision, rtr: a.rtr.filter(|rtr| revision == 2 && !rtr.is_empty()), ..a };
+    fn both_ends_agree((a, a_depths) in options(), (b, b_depths) in options(), revision in 0..=2u8) {
+        let a = StartOptions { revision, rtr: a.rtr.filter(|rtr| revision == 2 && !rtr.is_empty()), ..a };
         let (mut asked, mut said) = (Vec::new(), Vec::new());
         let initiator = Initiator::new(a, a_depths, b"a", &mut asked).unwrap();
         let mut responder = Responder::new(b);
-        let heard = matches!(responder.input(&asked), Asked::Request { private_data: b"a", .. });
+        let heard = matches!(responder.input(&asked), ReceivedRequest::Request { private_data: b"a", .. });
         prop_assert!(heard);
         let theirs = responder.accept(b_depths, b"b", &mut said).unwrap();
         for end in 0..said.len() {
-            prop_assert_eq!(initiator.input(&said[..end]), Answer::More);
+            prop_assert_eq!(initiator.input(&said[..end]), ReceivedReply::More);
         }
         let ours = match initiator.input(&said) {
-            Answer::Accepted { negotiated, private_data: b"b", .. } => negotiated,
-            Answer::Failed { why: Failure::Rtr, terminate: Some(_) } => {
+            ReceivedReply::Accepted { negotiated, private_data: b"b", .. } => negotiated,
+            ReceivedReply::Failed { why: NegotiationError::Rtr, terminate: Some(_) } => {
                 let forms = b.rtr.filter(|rtr| !rtr.is_empty()).unwrap_or(Rtr::ALL);
                 prop_assert!(a.rtr.is_some_and(|rtr| rtr.and(forms).is_empty()));
                 return Ok(());
@@ -453,8 +472,8 @@ proptest! {
         prop_assert_eq!((ours.crc, ours.revision), (theirs.crc, theirs.revision));
         prop_assert_eq!((ours.markers_in, ours.markers_out), (theirs.markers_out, theirs.markers_in));
         match (ours.first, theirs.first) {
-            (First::Free, First::Wait) => prop_assert!(a.rtr.is_none()),
-            (First::Send(form), First::WaitFor(forms)) => {
+            (FirstFpdu::Free, FirstFpdu::Wait) => prop_assert!(a.rtr.is_none()),
+            (FirstFpdu::Send(form), FirstFpdu::WaitFor(forms)) => {
                 prop_assert!(forms.contains(form) && a.rtr.is_some_and(|rtr| rtr.contains(form)));
                 prop_assert!(form != RtrKind::Read || theirs.depths.ird > 0);
             }

@@ -64,7 +64,7 @@ fn f4_markers_before_the_length_and_before_the_crc_count_in_it() {
     for at in [0, 512] {
         let mut damaged = record.bytes.clone();
         damaged[at] |= 1;
-        assert_eq!(take(&mut BOTH.deframer(), &damaged), (vec![], Some(Fault::Crc)));
+        assert_eq!(take(&mut BOTH.deframer(), &damaged), (vec![], Some(FpduError::Crc)));
         let forged = forged(&record.bytes, at, 1);
         assert_eq!(take(&mut BOTH.deframer(), &forged), (vec![ulpdu(506, true)], None));
     }
@@ -78,7 +78,7 @@ fn f5_nothing_comes_out_before_its_crc_is_right() {
         let mut scratch = Vec::new();
         for end in 0..record.len() {
             let mut deframer = mode.deframer();
-            assert_eq!(deframer.next(&record.bytes[..end], &mut scratch), Step::More);
+            assert_eq!(deframer.next(&record.bytes[..end], &mut scratch), Deframed::More);
             assert_eq!(deframer.rest(), 0, "nor may the caller place it");
         }
         for at in 0..record.len() {
@@ -99,9 +99,9 @@ fn f6_after_a_fault_nothing_more_is_passed_up() {
     put(&mut framer, &ulpdu(50, true), &mut good);
     bad.bytes[9] ^= 1;
     let mut deframer = mode.deframer();
-    assert_eq!(take(&mut deframer, &bad.bytes), (vec![], Some(Fault::Crc)));
-    assert_eq!(take(&mut deframer, &good.bytes), (vec![], Some(Fault::Crc)));
-    assert_eq!(take(&mut deframer, &[]), (vec![], Some(Fault::Crc)));
+    assert_eq!(take(&mut deframer, &bad.bytes), (vec![], Some(FpduError::Crc)));
+    assert_eq!(take(&mut deframer, &good.bytes), (vec![], Some(FpduError::Crc)));
+    assert_eq!(take(&mut deframer, &[]), (vec![], Some(FpduError::Crc)));
 }
 
 /// A stream with many FPDUs, short and long, and where they start, their first marker counted.
@@ -182,13 +182,17 @@ fn f12_reserved_bits_of_a_marker_say_nothing_but_its_pointer_does() {
     }
     for (at, bits) in [(2, 1), (3, 4), (514, 0x80), (515, 4)] {
         let wrong = forged(&record.bytes, at, bits);
-        assert_eq!(take(&mut BOTH.deframer(), &wrong), (vec![], Some(Fault::Marker)), "at {at}");
+        assert_eq!(
+            take(&mut BOTH.deframer(), &wrong),
+            (vec![], Some(FpduError::Marker)),
+            "at {at}"
+        );
     }
     // Without a CRC a wrong marker is seen as well.
     let mut record = Record::default();
     put(&mut MODES[1].framer(), &ulpdu(600, true), &mut record);
     record.bytes[514] ^= 0x20;
-    assert_eq!(take(&mut MODES[1].deframer(), &record.bytes), (vec![], Some(Fault::Marker)));
+    assert_eq!(take(&mut MODES[1].deframer(), &record.bytes), (vec![], Some(FpduError::Marker)));
 }
 
 #[test]
@@ -238,16 +242,19 @@ fn a_ulpdu_shorter_than_its_header_is_a_fault() {
             let stream = mode.stream(&[ulpdu(len, tagged)]);
             assert_eq!(
                 take(&mut mode.deframer(), &stream),
-                (vec![], Some(Fault::Short)),
+                (vec![], Some(FpduError::Short)),
                 "{mode:?} {len}"
             );
         }
     }
     // Without CRC and markers as soon as it shows.
     let mut scratch = Vec::new();
-    assert_eq!(MODES[0].deframer().next(&[0, 13], &mut scratch), Step::Bad(Fault::Short));
-    assert_eq!(MODES[0].deframer().next(&[0, 17, 0x41], &mut scratch), Step::Bad(Fault::Short));
-    assert_eq!(MODES[0].deframer().next(&[0, 17], &mut scratch), Step::More);
+    assert_eq!(MODES[0].deframer().next(&[0, 13], &mut scratch), Deframed::Error(FpduError::Short));
+    assert_eq!(
+        MODES[0].deframer().next(&[0, 17, 0x41], &mut scratch),
+        Deframed::Error(FpduError::Short)
+    );
+    assert_eq!(MODES[0].deframer().next(&[0, 17], &mut scratch), Deframed::More);
 }
 
 #[test]
@@ -265,6 +272,6 @@ fn a_peer_may_send_the_longest_fpdu_there_is() {
     assert_eq!(stream.len(), FPDU_MAX);
     let mut deframer = Mode { crc: false, markers: true }.deframer();
     let mut scratch = Vec::new();
-    assert_eq!(deframer.next(&stream[..FPDU_MAX - 1], &mut scratch), Step::More);
-    assert_eq!(deframer.next(&stream, &mut scratch), Step::Bad(Fault::Marker));
+    assert_eq!(deframer.next(&stream[..FPDU_MAX - 1], &mut scratch), Deframed::More);
+    assert_eq!(deframer.next(&stream, &mut scratch), Deframed::Error(FpduError::Marker));
 }

@@ -70,11 +70,14 @@ fn payload_without_crc_and_markers_comes_as_it_arrives_from_where_it_lies() {
     let stream = mode.stream(&[sent.clone(), ulpdu(20, true)]);
     let (mut deframer, mut scratch) = (mode.deframer(), Vec::new());
     assert!(deframer.between());
-    assert_eq!(deframer.next(&stream[..15], &mut scratch), Step::More);
+    assert_eq!(deframer.next(&stream[..15], &mut scratch), Deframed::More);
     assert!(deframer.between());
     let step = deframer.next(&stream[..16], &mut scratch);
     let (header, none) = (Some(&sent[..14]), &[][..]);
-    assert_eq!(step, Step::Piece { header, payload: none, rest: 101, last: false, consumed: 16 });
+    assert_eq!(
+        step,
+        Deframed::Piece { header, payload: none, rest: 101, last: false, consumed: 16 }
+    );
     assert!(!deframer.between());
     assert_eq!(deframer.rest(), 101);
     // The caller places 100 octets itself, and no more than are announced count.
@@ -82,12 +85,15 @@ fn payload_without_crc_and_markers_comes_as_it_arrives_from_where_it_lies() {
     assert_eq!(deframer.rest(), 1);
     let step = deframer.next(&stream[116..118], &mut scratch);
     let payload = &sent[114..];
-    assert_eq!(step, Step::Piece { header: None, payload, rest: 0, last: false, consumed: 1 });
+    assert_eq!(step, Deframed::Piece { header: None, payload, rest: 0, last: false, consumed: 1 });
     deframer.skip(1);
     // Pad and CRC are used up at once: 115 + 2 octets need a pad of 3.
-    assert_eq!(deframer.next(&stream[117..123], &mut scratch), Step::More);
+    assert_eq!(deframer.next(&stream[117..123], &mut scratch), Deframed::More);
     let step = deframer.next(&stream[117..124], &mut scratch);
-    assert_eq!(step, Step::Piece { header: None, payload: none, rest: 0, last: true, consumed: 7 });
+    assert_eq!(
+        step,
+        Deframed::Piece { header: None, payload: none, rest: 0, last: true, consumed: 7 }
+    );
     assert!(deframer.between());
     assert_eq!(take(&mut deframer, &stream[124..]), (vec![ulpdu(20, true)], None));
     assert!(scratch.is_empty());
@@ -152,7 +158,7 @@ proptest! {
         }
         let mut deframer = MODES[mode].deframer();
         let (mut rest, mut scratch) = (&bytes[..], Vec::new());
-        while let Step::Piece { header, payload, consumed, .. } = deframer.next(rest, &mut scratch) {
+        while let Deframed::Piece { header, payload, consumed, .. } = deframer.next(rest, &mut scratch) {
             prop_assert!(consumed > 0 && consumed <= rest.len());
             prop_assert!(header.map_or(0, <[u8]>::len) + payload.len() <= consumed);
             rest = &rest[consumed..];

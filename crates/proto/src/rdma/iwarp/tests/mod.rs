@@ -7,7 +7,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::rand::Rng;
-use crate::rdma::iwarp::deframer::{Deframer, Fault, Step};
+use crate::rdma::iwarp::deframer::{Deframed, Deframer, FpduError};
 use crate::rdma::iwarp::framer::{Framer, Piece};
 use crate::rdma::memory::{Memory, Part, Record, Span, Unmapped};
 use crate::wire::checksum::crc32c;
@@ -130,13 +130,13 @@ pub(super) fn flat(record: &Record, region: &Region) -> Vec<u8> {
 }
 
 /// All ULPDUs of a stream that is there at once, and the fault that it ends with.
-pub(super) fn take(deframer: &mut Deframer, mut bytes: &[u8]) -> (Vec<Vec<u8>>, Option<Fault>) {
+pub(super) fn take(deframer: &mut Deframer, mut bytes: &[u8]) -> (Vec<Vec<u8>>, Option<FpduError>) {
     let (mut ulpdus, mut scratch) = (Vec::new(), Vec::new());
     loop {
         match deframer.next(bytes, &mut scratch) {
-            Step::More => return (ulpdus, None),
-            Step::Bad(fault) => return (ulpdus, Some(fault)),
-            Step::Piece { header, payload, rest, last, consumed } => {
+            Deframed::More => return (ulpdus, None),
+            Deframed::Error(fault) => return (ulpdus, Some(fault)),
+            Deframed::Piece { header, payload, rest, last, consumed } => {
                 assert!(last && rest == 0, "all of it is there");
                 ulpdus.push([header.unwrap(), payload].concat());
                 bytes = &bytes[consumed..];
@@ -183,9 +183,9 @@ pub(super) fn receive(
         }
         loop {
             match deframer.next(&stream[here..end], &mut scratch) {
-                Step::More => break,
-                Step::Bad(fault) => panic!("{fault}"),
-                Step::Piece { header, payload, rest, last, consumed } => {
+                Deframed::More => break,
+                Deframed::Error(fault) => panic!("{fault}"),
+                Deframed::Piece { header, payload, rest, last, consumed } => {
                     assert_eq!(header.is_some(), current.is_empty());
                     assert_eq!(rest, deframer.rest());
                     current.extend(header.unwrap_or_default());

@@ -5,7 +5,7 @@ use crate::rdma::memory::{Memory, Part, Record, Unmapped};
 use crate::wire::ddp::Header;
 
 /// Where FPDUs go.
-pub(crate) struct Out<'a, M> {
+pub(crate) struct FpduWriter<'a, M> {
     pub(crate) framer: &'a mut Framer,
     pub(crate) record: &'a mut Record,
     pub(crate) memory: &'a mut M,
@@ -13,7 +13,7 @@ pub(crate) struct Out<'a, M> {
     pub(crate) position: &'a mut u64,
 }
 
-impl<M: Memory> Out<'_, M> {
+impl<M: Memory> FpduWriter<'_, M> {
     /// Most octets of payload with a header of `header` octets.
     pub(crate) fn room(&self, header: usize) -> u32 {
         (self.framer.mulpdu() - header) as u32
