@@ -4,7 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use sprat_proto::wire::ddp::{Bad, Buffer, header_len, next_segment, parse, raw_header};
+use sprat_proto::wire::ddp::{Buffer, HeaderError, header_len, next_segment, parse, raw_header};
 use sprat_proto::wire::rdmap::{Cause, Opcode};
 
 fuzz_target!(|bytes: &[u8]| {
@@ -23,7 +23,7 @@ fuzz_target!(|bytes: &[u8]| {
                     || Opcode::of(&header).is_ok_and(|opcode| opcode.queue().is_none() == tagged)
             );
         }
-        Err(Bad::Short) => assert!(raw.is_none()),
+        Err(HeaderError::Short) => assert!(raw.is_none()),
         Err(bad) => assert!(Cause::from(bad).name().is_some()),
     }
     let Some(&numbers) = bytes.first_chunk::<6>() else { return };

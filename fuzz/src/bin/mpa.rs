@@ -6,10 +6,11 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use sprat_proto::rdma::iwarp::deframer::{Deframer, Fault, Step};
+use sprat_proto::rdma::iwarp::deframer::{Deframed, Deframer, FpduError};
 use sprat_proto::rdma::iwarp::framer::{Framer, Piece};
 use sprat_proto::rdma::iwarp::start::{
-    Answer, Asked, Depths, First, Initiator, Negotiated, Responder, Wishes,
+    Depths, FirstFpdu, Initiator, Negotiated, ReceivedReply, ReceivedRequest, Responder,
+    StartOptions,
 };
 use sprat_proto::rdma::{Memory, Part, Record, Span, Unmapped};
 use sprat_proto::wire::checksum::crc32c;
@@ -39,34 +40,35 @@ fn start(how: u8, bytes: &[u8]) {
         write: how & 2 == 2,
         read: how & 128 == 128,
     });
-    let wishes = Wishes { crc: how & 1 == 1, markers: how & 2 == 2, revision: (how >> 4) % 3, rtr };
+    let options =
+        StartOptions { crc: how & 1 == 1, markers: how & 2 == 2, revision: (how >> 4) % 3, rtr };
     let depths = Depths { ird: u16::from(how), ord: u16::from(how.reverse_bits()) };
     let mut out = Vec::new();
-    let Ok(initiator) = Initiator::new(wishes, depths, b"", &mut out) else { return };
-    if let Answer::Accepted { negotiated, peer, consumed, .. } = initiator.input(bytes) {
+    let Ok(initiator) = Initiator::new(options, depths, b"", &mut out) else { return };
+    if let ReceivedReply::Accepted { negotiated, peer, consumed, .. } = initiator.input(bytes) {
         assert!(consumed <= bytes.len());
-        agreed(wishes, depths, negotiated);
+        agreed(options, depths, negotiated);
         assert!(peer.ird.is_none_or(|ird| negotiated.depths.ord <= ird));
         assert!(peer.ord.is_none_or(|ord| negotiated.depths.ird >= ord));
-        assert!(matches!(negotiated.first, First::Free | First::Send(_)));
+        assert!(matches!(negotiated.first, FirstFpdu::Free | FirstFpdu::Send(_)));
     }
-    let mut responder = Responder::new(wishes);
-    if let Asked::Request { peer, consumed, .. } = responder.input(bytes) {
+    let mut responder = Responder::new(options);
+    if let ReceivedRequest::Request { peer, consumed, .. } = responder.input(bytes) {
         assert_eq!(consumed, bytes.len());
         out.clear();
         let negotiated = responder.accept(depths, b"private", &mut out).expect("it was asked");
-        agreed(wishes, depths, negotiated);
+        agreed(options, depths, negotiated);
         assert!(peer.ird.is_none_or(|ird| negotiated.depths.ord <= ird));
-        assert!(matches!(negotiated.first, First::Wait | First::WaitFor(_)));
+        assert!(matches!(negotiated.first, FirstFpdu::Wait | FirstFpdu::WaitFor(_)));
         let (reply, len) = Start::parse(&out).expect("our own").expect("all of it");
         assert_eq!((len, reply.revision, reply.reject), (out.len(), negotiated.revision, false));
     }
 }
 
 /// No wish for protection is given up, and no depth exceeded but for one Read as the first frame.
-fn agreed(wishes: Wishes, depths: Depths, negotiated: Negotiated) {
-    assert!(negotiated.crc || !wishes.crc);
-    assert_eq!(negotiated.markers_in, wishes.markers);
+fn agreed(options: StartOptions, depths: Depths, negotiated: Negotiated) {
+    assert!(negotiated.crc || !options.crc);
+    assert_eq!(negotiated.markers_in, options.markers);
     assert!(negotiated.depths.ird <= depths.ird.max(1) && negotiated.depths.ord <= depths.ord);
 }
 
@@ -84,7 +86,7 @@ fn run(
     piece: usize,
     direct: bool,
     bytes: &[u8],
-) -> (Vec<u8>, usize, Option<Fault>) {
+) -> (Vec<u8>, usize, Option<FpduError>) {
     let mut deframer = Deframer::new(crc.then_some(crc32c), markers);
     let (mut out, mut scratch) = (Vec::new(), Vec::new());
     let (mut here, mut end, mut begun) = (0, 0, 0);
@@ -98,9 +100,9 @@ fn run(
         }
         loop {
             match deframer.next(&bytes[here..end], &mut scratch) {
-                Step::More => break,
-                Step::Bad(fault) => return (out, begun, Some(fault)),
-                Step::Piece { header, payload, last, consumed, rest } => {
+                Deframed::More => break,
+                Deframed::Error(fault) => return (out, begun, Some(fault)),
+                Deframed::Piece { header, payload, last, consumed, rest } => {
                     assert!(consumed > 0 && consumed <= end - here && rest == deframer.rest());
                     assert!(header.is_none_or(|header| header.len() == header_len(header[0])));
                     out.extend_from_slice(header.unwrap_or_default());

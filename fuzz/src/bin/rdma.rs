@@ -11,12 +11,12 @@ use std::collections::VecDeque;
 use libfuzzer_sys::fuzz_target;
 use sprat_proto::rdma::iwarp::framer::{Framer, Piece};
 use sprat_proto::rdma::{
-    AcceptOptions, Access, Completed, Config, Conn, Cq, Data, End, Event, Memory, Pd, Qp,
-    QpOptions, Record, RecvRequest, Remote, Rnic, SendFlags, SendOp, SendRequest, Sge, Span, Stag,
-    Unmapped,
+    AcceptOptions, Access, Completed, Conn, Cq, Data, Event, Memory, Pd, Qp, QpOptions, Record,
+    RecvRequest, Remote, Rnic, RnicOptions, SendFlags, SendOp, SendRequest, Sge, Span, Stag,
+    StreamEnd, Unmapped,
 };
 use sprat_proto::wire::checksum::crc32c;
-use sprat_proto::wire::write_ack::Placed;
+use sprat_proto::wire::write_ack::WriteAck;
 use sprat_proto::{Instant, Rng};
 
 /// Octets that peers may touch, at the address [`BASE`]; as many behind them must stay.
@@ -86,7 +86,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
     for which in 0..2 {
         let conn = world.peers[which].conn;
-        world.rnic.ended(world.now, conn, End::Reset);
+        world.rnic.ended(world.now, conn, StreamEnd::Reset);
     }
     world.now = world.now.after(60_000_000_000);
     world.rnic.tick(world.now);
@@ -97,7 +97,7 @@ fuzz_target!(|bytes: &[u8]| {
 impl World {
     fn new(how: u8) -> Self {
         let crc = how & 1 == 1;
-        let config = Config { crc, markers: how & 2 == 2, ..Config::default() };
+        let config = RnicOptions { crc, markers: how & 2 == 2, ..RnicOptions::default() };
         let mut rnic = Rnic::new(config, Rng::seeded(0));
         let pd = rnic.alloc_pd().expect("the first");
         let cq = rnic.create_cq(if how & 4 == 4 { 3 } else { 1000 }).expect("the first");
@@ -148,7 +148,7 @@ impl World {
         };
         if how & 8 == 8 {
             // This one acknowledges Writes, and is asked to.
-            let hello = Placed { hello: true, ..Placed::default() };
+            let hello = WriteAck { hello: true, ..WriteAck::default() };
             world.ulpdu(0, &hello.header().emit());
         }
         world
@@ -162,8 +162,9 @@ impl World {
             0 => self.said(which, matter),
             1..8 => self.ulpdu(which, matter),
             8 => {
-                let end = [End::Finished, End::Reset, End::Unread, End::Reset]
-                    [usize::from(what >> 4 & 3)];
+                let end =
+                    [StreamEnd::Finished, StreamEnd::Reset, StreamEnd::Unread, StreamEnd::Reset]
+                        [usize::from(what >> 4 & 3)];
                 self.rnic.ended(self.now, conn, end);
             }
             9 => drop(self.rnic.disconnect(self.now, qp)),
@@ -209,11 +210,11 @@ impl World {
     /// The peer's next octets are read straight to their place.
     fn direct(&mut self, which: usize, octets: &[u8]) {
         let peer = &self.peers[which];
-        let Some(span) = self.rnic.direct(peer.conn) else { return };
+        let Some(span) = self.rnic.direct_span(peer.conn) else { return };
         let len = octets.len().min(span.len as usize);
         let span = Span { len: len as u32, ..span };
         assert!(self.ram.write(span, &octets[..len]).is_ok());
-        self.rnic.placed(self.now, peer.conn, len as u32, &mut self.ram);
+        self.rnic.placed_directly(self.now, peer.conn, len as u32, &mut self.ram);
     }
 
     fn list(&self, matter: &[u8]) -> impl Iterator<Item = Sge> + use<> {
