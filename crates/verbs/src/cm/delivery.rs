@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use sprat::verbs::{ConnectError, ConnectRequest, Connection, MAX_READ_DEPTH, News, Why};
+use sprat::verbs::{ConnectError, ConnectRequest, Connection, MAX_READ_DEPTH, News, StartupError};
 
 use super::channel::Channel;
 use super::event::{
@@ -36,9 +36,9 @@ fn of_connection(connection: Connection) -> Option<What> {
             return Some(What { private_data, ..What::plain(REJECTED, -libc::ECONNREFUSED) });
         }
         ConnectError::Unreachable(kind) => unreachable(kind),
-        ConnectError::Failed(Why::Timeout) => (UNREACHABLE, -libc::ETIMEDOUT),
-        ConnectError::Failed(Why::Ended(_)) => (REJECTED, -libc::ECONNRESET),
-        ConnectError::Failed(Why::Cancelled) => (CONNECT_ERROR, -libc::ECONNABORTED),
+        ConnectError::Failed(StartupError::Timeout) => (UNREACHABLE, -libc::ETIMEDOUT),
+        ConnectError::Failed(StartupError::Ended(_)) => (REJECTED, -libc::ECONNRESET),
+        ConnectError::Failed(StartupError::Cancelled) => (CONNECT_ERROR, -libc::ECONNABORTED),
         ConnectError::Failed(_) => (CONNECT_ERROR, -libc::EPROTO),
         ConnectError::Disconnected { .. } => (DISCONNECTED, 0),
     };
