@@ -24,18 +24,29 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use crate::device::Mac;
 use crate::time::SECOND;
 
+#[path = "link/dad.rs"]
 mod claims;
+#[path = "ip/echo.rs"]
 mod echo;
+#[path = "ip/icmp.rs"]
 mod errors;
 mod input;
+#[path = "link/neighbours.rs"]
 mod neighbours;
+#[path = "ip/output.rs"]
 mod output;
+#[path = "udp/routes.rs"]
 mod paths;
+#[path = "udp/socket.rs"]
 mod port;
+#[path = "ip/reassembly.rs"]
 mod reassembly;
+#[path = "udp/gso.rs"]
 mod run;
+#[path = "udp/fast_path.rs"]
 mod short;
 mod stack;
+#[path = "counters.rs"]
 mod stats;
 
 #[cfg(test)]

@@ -15,12 +15,14 @@ use crate::wire::checksum::Sum;
 use crate::{Instant, Rng};
 
 mod basic;
+#[path = "dad.rs"]
 mod claims;
 mod faults;
 mod floods;
 mod fragments;
 mod hostile;
 mod neighbours;
+#[path = "fast_path.rs"]
 mod short;
 
 /// A device in memory.
