@@ -14,7 +14,7 @@ use sprat::locator::{DevicePort, Kind, Locator};
 use sprat::rpc::{Client, Options};
 use sprat::trace::Marks;
 use sprat::trace::sample::{Far, ask, calls, round_trips};
-use sprat_proto::net::Event;
+use sprat_proto::net::StackEvent;
 use sprat_proto::time::{MS, SECOND};
 use sprat_proto::{Datagrams as _, Instant};
 use sprat_store::message::data;
@@ -159,7 +159,7 @@ fn host(args: &Ping, to: &Locator, target: &DevicePort) -> Result<(), Fail> {
         .map_err(|error| Fail::new(error.to_string()))?;
     let mut stack = stack.watched(&marks);
     if let Some(mac) = target.mac {
-        stack.port().neighbour(host, mac);
+        stack.port().set_neighbour(host, mac);
     }
     let mut times = Times::new(args)?;
     let mut at = clock::now();
@@ -206,7 +206,7 @@ fn once(
         let now = clock::now();
         turn(stack, now);
         while let Some(event) = stack.event() {
-            if let Event::Echo { seq, len, rtt_ns, .. } = event
+            if let StackEvent::EchoReply { seq, len, rtt_ns, .. } = event
                 && seq == sent
             {
                 marks.end();

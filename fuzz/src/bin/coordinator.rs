@@ -3,10 +3,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use sprat_proto::node::machine::{Caller, Machine, Output};
 use sprat_proto::rpc::{Payload, RpcError, ServerRpc};
 use sprat_proto::{Instant, Rng};
 use sprat_store::coordinator::{Config, Coordinator};
-use sprat_proto::node::machine::{Caller, Machine, Output};
 
 /// A piece of the input: one byte says how long it is.
 fn piece<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {

@@ -12,11 +12,11 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use libfuzzer_sys::fuzz_target;
 use sprat_proto::datagrams::{BURST, PaddedHeader, Sent};
-use sprat_proto::tracepoint::NoProbe;
 use sprat_proto::rpc::{
     Config, Endpoint, Event, Message, RpcId, ServerRpc, SessionId, Slice, Slices,
 };
 use sprat_proto::time::{MS, SECOND, US};
+use sprat_proto::tracepoint::NoProbe;
 use sprat_proto::wire::checksum::crc32c;
 use sprat_proto::wire::rpc::{CRC, HEADER, crc_start};
 use sprat_proto::{Addr, Datagrams, Instant, Rng};

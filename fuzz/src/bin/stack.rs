@@ -12,9 +12,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use libfuzzer_sys::fuzz_target;
 use sprat_proto::datagrams::{Addr, Datagrams};
 use sprat_proto::device::{
-    RxOffload, BURST, Device, HEADER, Headers, Info, MAX_FRAME, Mac, Offload, Sent, send_concatenated,
+    BURST, Device, HEADER, Headers, Info, MAX_FRAME, Mac, Offload, RxOffload, Sent,
+    send_concatenated,
 };
-use sprat_proto::net::{Config, Port, V4};
+use sprat_proto::net::{Ipv4Assignment, StackOptions, UdpSocket};
 use sprat_proto::time::MS;
 use sprat_proto::wire::checksum::Sum;
 use sprat_proto::wire::ipv6;
@@ -73,7 +74,7 @@ impl Device for Nic {
 
 struct World {
     now: Instant,
-    ports: [Port<Nic>; 2],
+    ports: [UdpSocket<Nic>; 2],
     seen: VecDeque<(usize, Vec<u8>)>,
     got: [usize; 2],
 }
@@ -92,9 +93,11 @@ impl World {
                 burst: Vec::new(),
                 sent: Vec::new(),
             };
-            let config =
-                Config { v4: V4::Fixed { addr: v4(side), prefix: 24 }, ..Config::default() };
-            Port::new(config, nic, 7, false, rng.fork()).expect("the port is free")
+            let options = StackOptions {
+                ipv4: Ipv4Assignment::Static { addr: v4(side), prefix: 24 },
+                ..StackOptions::default()
+            };
+            UdpSocket::new(options, nic, 7, false, rng.fork()).expect("the port is free")
         });
         Self { now: Instant::from_ns(1), ports, seen: VecDeque::new(), got: [0; 2] }
     }
@@ -102,7 +105,7 @@ impl World {
     fn turn(&mut self) {
         for side in 0..2 {
             let port = &mut self.ports[side];
-            port.turn(self.now);
+            port.set_now(self.now);
             loop {
                 let n = port.recv_burst();
                 (0..n).for_each(|i| assert!(port.datagram(i).1.len() <= MAX_FRAME));
@@ -130,7 +133,7 @@ impl World {
     fn send(&mut self, side: usize, v6: bool, len: usize) {
         let ip =
             if v6 { ipv6::link_local(MACS[1 - side]).into() } else { IpAddr::V4(v4(1 - side)) };
-        self.ports[side].turn(self.now);
+        self.ports[side].set_now(self.now);
         self.ports[side].send(Addr::Net(SocketAddr::new(ip, 7)), &[&vec![7; len]]);
         if len % 5 == 4 {
             let _ = self.ports[side].stack_mut().ping(self.now, ip, len);
@@ -187,7 +190,7 @@ impl World {
             assert!(
                 self.got[1] > before,
                 "nothing passes any more: {:?}",
-                self.ports[0].stack().stats()
+                self.ports[0].stack().counters()
             );
         }
     }

@@ -1,83 +1,84 @@
-//! What the IP layer counts: what passed, and each reason to drop something.
+//! The counters of a stack.
 
 use crate::count::counters;
 
 counters! {
-    /// What a stack has done and seen since it was made.
-    Stats, "ip_",
+    /// Counters of a stack: traffic, and one counter for each reason to drop.
+    StackCounters, "ip_",
     /// Frames received.
     received,
-    /// Datagrams handed up.
+    /// Datagrams delivered to the caller.
     datagrams_in,
-    /// Datagrams that went straight to the device.
+    /// Datagrams sent by a cached route.
     datagrams_out,
-    /// Frames sent otherwise: fragments, answers, questions.
+    /// Frames sent by the transmit queue: fragments, solicitations, replies.
     frames_out,
     /// Echo requests answered.
     echoes_answered,
-    /// Own echo requests answered.
+    /// Echo replies received for requests of this stack.
     echo_replies,
-    /// Neighbours asked for, by a broadcast or a group.
-    neighbours_asked,
-    /// Neighbours that answered.
-    neighbours_found,
-    /// Neighbours that did not answer.
-    neighbours_lost,
-    /// Claims that a known neighbour has another hardware address: not believed, but he was asked.
+    /// Broadcast or multicast solicitations of neighbours.
+    neighbours_solicited,
+    /// Neighbours resolved.
+    neighbours_resolved,
+    /// Neighbours given up because they did not answer.
+    neighbours_failed,
+    /// Packets that claim another MAC address for a known neighbour. The stack keeps the known one
+    /// and solicits the neighbour there.
     neighbours_disputed,
-    /// Somebody else uses an address of ours.
-    conflicts,
-    /// Datagrams put together from fragments.
+    /// Packets of another host that uses an address of this stack.
+    address_conflicts,
+    /// Datagrams reassembled from fragments.
     reassembled,
-    /// Datagrams cut into fragments.
+    /// Datagrams sent in fragments.
     fragmented,
-    /// Reports that a peer's port is closed.
+    /// ICMP errors that report a closed port of a peer.
     ports_unreachable,
-    /// Reports of a smaller MTU on the way, believed.
+    /// ICMP errors that lowered a path MTU.
     mtu_lowered,
 
-    /// Dropped: shorter than its headers, or lengths that contradict each other.
+    /// Received packets dropped: shorter than their headers, or with contradicting lengths.
     drop_length,
-    /// Dropped: a version that does not go with the type of the frame.
+    /// Received packets dropped: their IP version does not match the Ethernet type.
     drop_version,
-    /// Dropped: wrong checksum.
+    /// Received packets dropped: wrong checksum.
     drop_checksum,
-    /// Dropped: a type of frame that nobody here knows.
+    /// Received frames dropped: unknown Ethernet type.
     drop_type,
-    /// Dropped: a protocol that nobody here knows.
+    /// Received packets dropped: unknown protocol.
     drop_protocol,
-    /// Dropped: not for us.
+    /// Received packets dropped: not addressed to this stack.
     drop_address,
-    /// Dropped: from an address that no host has, or from our own.
+    /// Received packets dropped: the source is this stack's address or no host address.
     drop_source,
-    /// Dropped: extension headers that forbid to pass over them, or too many.
+    /// Received packets dropped: extension headers that must not be skipped, or too many.
     drop_header,
-    /// Dropped: nobody listens at the port.
+    /// Received datagrams dropped: the port is closed.
     drop_port,
-    /// Dropped: ARP or neighbour discovery that breaks its own rules.
+    /// Received ARP and neighbour discovery packets dropped: invalid by their RFC.
     drop_neighbour,
-    /// Dropped: an answer that nobody asked for.
+    /// Received replies dropped: they match no request.
     drop_unsolicited,
-    /// Dropped: an error about a packet that we did not send.
+    /// Received ICMP errors dropped: they match no datagram of this stack.
     drop_error,
-    /// Dropped: a fragment that overlaps another one, contradicts it, is too small or belongs to such a datagram.
+    /// Received fragments dropped: they overlap, contradict each other or are too short.
     drop_fragment,
-    /// Dropped: fragments that did not become whole in time.
+    /// Received fragments dropped: the datagram stayed incomplete for too long.
     drop_incomplete,
-    /// Dropped: fragments that gave way to newer ones.
+    /// Received fragments dropped: newer fragments needed the memory.
     drop_evicted,
-    /// Not sent: too long, or too many parts.
+    /// Datagrams not sent: too long, too many parts, or port 0.
     drop_invalid,
-    /// Not sent: no address of our own, or no way to the peer.
+    /// Packets not sent: no source address, or no route to the destination.
     drop_no_route,
-    /// Not sent: too much waits for neighbours.
-    drop_waiting,
-    /// Not sent: the neighbour did not answer.
+    /// Frames not sent: too many wait for address resolution.
+    drop_unresolved,
+    /// Frames not sent: the neighbour did not answer.
     drop_unreachable,
-    /// Not sent: too much waits for the device.
-    drop_outbox,
-    /// Not sent: an error beyond so many a second.
+    /// Frames not sent: the transmit queue is full, or its head was blocked for too long.
+    drop_queue,
+    /// ICMP errors not sent: the rate limit.
     drop_rate,
-    /// Not told: the caller does not take events.
+    /// Events not reported: the caller does not collect them.
     drop_event,
 }

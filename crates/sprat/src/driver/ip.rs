@@ -2,7 +2,7 @@
 //! `fast+shmnet`, `fast+dpdk`, and `fast+bond` of two of a kind.
 //!
 //! ```text
-//!  Fast ─► Stack ─► sprat_proto::net::Port ─► a device of nic
+//!  Fast ─► Stack ─► sprat_proto::net::UdpSocket ─► a device of nic
 //!           names, sleep        ARP … UDP          frames
 //! ```
 //!
@@ -21,7 +21,7 @@ use std::os::fd::BorrowedFd;
 
 use sprat_proto::datagrams::{PaddedHeader, Sent};
 use sprat_proto::device::Mac;
-use sprat_proto::net::{Config, Event, Port, V4};
+use sprat_proto::net::{Ipv4Assignment, StackEvent, StackOptions, UdpSocket};
 use sprat_proto::{Addr, Datagrams, Device as _, Instant};
 
 use crate::device::bond::Bond;
@@ -36,7 +36,7 @@ const MEMORY_MTU: usize = 9000;
 
 /// One port of a stack of its own on a device of its own.
 pub struct Stack {
-    port: Port<AnyNic>,
+    port: UdpSocket<AnyNic>,
     protocol: String,
     /// Packets have a checksum.
     crc: bool,
@@ -139,19 +139,19 @@ fn mac_for(ip: IpAddr) -> Mac {
 }
 
 /// What a stack at `own` is told.
-fn config(at: &DevicePort, own: IpAddr) -> Config {
+fn options(at: &DevicePort, own: IpAddr) -> StackOptions {
     // The RPC packets in it have checksums of their own, so a datagram need not.
-    let mut config = Config { checksum: false, ..Config::default() };
+    let mut options = StackOptions { udp4_checksum: false, ..StackOptions::default() };
     match own.to_canonical() {
-        IpAddr::V4(addr) => config.v4 = V4::Fixed { addr, prefix: at.prefix },
-        IpAddr::V6(addr) => config.v6 = Some((addr, at.prefix)),
+        IpAddr::V4(addr) => options.ipv4 = Ipv4Assignment::Static { addr, prefix: at.prefix },
+        IpAddr::V6(addr) => options.ipv6 = Some((addr, at.prefix)),
     }
     match at.gateway.map(|gateway| gateway.to_canonical()) {
-        Some(IpAddr::V4(gateway)) => config.gateway4 = Some(gateway),
-        Some(IpAddr::V6(gateway)) => config.gateway6 = Some(gateway),
+        Some(IpAddr::V4(gateway)) => options.gateway4 = Some(gateway),
+        Some(IpAddr::V6(gateway)) => options.gateway6 = Some(gateway),
         None => {}
     }
-    config
+    options
 }
 
 /// An IPv4 address for a link alone (RFC 3927 section 2.1), at random.
@@ -227,11 +227,14 @@ impl Stack {
             mac => mac,
         };
         let nic = device(port, (!chosen).then_some(own), mac, side).map_err(named)?;
-        let mut config =
-            if chosen { Config { checksum: false, ..Config::default() } } else { config(port, ip) };
-        config.unfinished = port.driver == "xdp";
+        let mut options = if chosen {
+            StackOptions { udp4_checksum: false, ..StackOptions::default() }
+        } else {
+            options(port, ip)
+        };
+        options.accept_partial_checksum = port.driver == "xdp";
         let crc = port.crc;
-        let port = Port::new(config, nic, own.port(), own.is_ipv6(), crate::open::rng()?);
+        let port = UdpSocket::new(options, nic, own.port(), own.is_ipv6(), crate::open::rng()?);
         let mut port = port.map_err(|e| named(io::Error::new(io::ErrorKind::AddrInUse, e)))?;
         port.tick(clock::now());
         Ok(Self { port, protocol: at.protocol().to_owned(), crc, locator: None })
@@ -244,12 +247,12 @@ impl Stack {
     }
 
     /// The port and its stack, to read counters and to send echo requests.
-    pub fn port(&mut self) -> &mut Port<AnyNic> {
+    pub fn port(&mut self) -> &mut UdpSocket<AnyNic> {
         &mut self.port
     }
 
     /// What happened beside datagrams; call until `None`.
-    pub fn event(&mut self) -> Option<Event> {
+    pub fn event(&mut self) -> Option<StackEvent> {
         self.port.event()
     }
 }
@@ -318,10 +321,10 @@ impl Driver for Stack {
         }
         let addr = resolved(&target)?;
         if let Some(mac) = target.mac {
-            self.port.turn(clock::now());
-            self.port.neighbour(addr.ip(), mac);
+            self.port.set_now(clock::now());
+            self.port.set_neighbour(addr.ip(), mac);
         }
-        Ok(Port::<AnyNic>::plain(addr))
+        Ok(UdpSocket::<AnyNic>::canonical(addr))
     }
 
     fn locator(&self) -> Option<String> {
@@ -330,7 +333,7 @@ impl Driver for Stack {
 
     #[inline]
     fn turn(&mut self, now: Instant) {
-        self.port.turn(now);
+        self.port.set_now(now);
     }
 
     fn deadline(&self) -> Option<Instant> {
@@ -342,7 +345,7 @@ impl Driver for Stack {
     }
 
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        self.port.stack().stats().each(each);
+        self.port.stack().counters().each(each);
         self.port.device().counters(each);
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use sprat::device::{Options, open};
 use sprat::rpc::{Call, Client, Server};
-use sprat_proto::net::{Config, Event, Port, V4};
+use sprat_proto::net::{Ipv4Assignment, StackEvent, StackOptions, UdpSocket};
 use sprat_proto::{Datagrams as _, Rng};
 use sprat_sys::clock;
 use sprat_sys::netns::{Namespace, link};
@@ -133,21 +133,24 @@ fn on_a_tap() {
     let nic = net.run(|| open("tap", &options)).unwrap().unwrap();
     net.run(|| link::address(TAP, kernel, 24)).unwrap().unwrap();
     let IpAddr::V4(addr) = ours else { unreachable!() };
-    let config = Config { v4: V4::Fixed { addr, prefix: 24 }, ..Config::default() };
-    let mut port = Port::new(config, nic, 7, false, Rng::seeded(1)).unwrap();
+    let options = StackOptions {
+        ipv4: Ipv4Assignment::Static { addr, prefix: 24 },
+        ..StackOptions::default()
+    };
+    let mut port = UdpSocket::new(options, nic, 7, false, Rng::seeded(1)).unwrap();
     port.tick(clock::now());
     let mut answered = 0;
     for number in 0..PINGS {
-        port.turn(clock::now());
+        port.set_now(clock::now());
         port.stack_mut().ping(clock::now(), kernel, 56 + 97 * usize::from(number)).unwrap();
         for _ in 0..1_000_000 {
-            port.turn(clock::now());
+            port.set_now(clock::now());
             port.recv_burst();
             if port.deadline().is_some_and(|due| due <= clock::now()) {
                 port.tick(clock::now());
             }
             port.flush();
-            if let Some(Event::Echo { .. }) = port.event() {
+            if let Some(StackEvent::EchoReply { .. }) = port.event() {
                 answered += 1;
                 break;
             }

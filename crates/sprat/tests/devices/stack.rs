@@ -9,7 +9,7 @@ use rustix::net::{AddressFamily, SocketType, ipproto};
 use sprat::driver::Driver as _;
 use sprat::driver::ip::Stack;
 use sprat::rpc::{Call, Client, Server};
-use sprat_proto::net::Event;
+use sprat_proto::net::StackEvent;
 use sprat_proto::{Addr, Datagrams as _, Device as _};
 use sprat_sys::clock;
 use sprat_sys::netns::{DEV, Wire, link};
@@ -134,10 +134,12 @@ fn pinger(to: IpAddr) -> OwnedFd {
 
 pub(crate) fn echoes(world: &mut World, kernel: SocketAddr, ours: SocketAddr) {
     for len in [8, 56, 1400, 8000, 60_000] {
-        world.stack.port().turn(clock::now());
+        world.stack.port().set_now(clock::now());
         let seq = world.stack.port().stack_mut().ping(clock::now(), kernel.ip(), len).unwrap();
         let event = world.until(|stack, _| stack.event());
-        let Event::Echo { from, seq: answered, len: back, .. } = event else { panic!("{event:?}") };
+        let StackEvent::EchoReply { from, seq: answered, len: back, .. } = event else {
+            panic!("{event:?}")
+        };
         assert_eq!((from, answered, back), (kernel.ip(), seq, len));
     }
     let socket = world.kernel(|| pinger(ours.ip()));
@@ -183,7 +185,7 @@ fn closed(world: &mut World, kernel: SocketAddr, ours: SocketAddr) {
     world.stack.flush();
     let event = world.until(|stack, _| stack.event());
     let port = world.stack.port().port();
-    assert_eq!(event, Event::Unreachable { to: kernel, port });
+    assert_eq!(event, StackEvent::PortUnreachable { to: kernel, port });
     // Ours: the kernel tells the socket.
     let other = SocketAddr::new(ours.ip(), 9);
     let bind = SocketAddr::new(kernel.ip(), 0);
@@ -261,7 +263,7 @@ fn conflict(driver: &str) {
     });
     let theirs = world.kernel(|| link::find(DEV)).unwrap().mac;
     let event = world.until(|stack, _| stack.event());
-    let Event::Conflict { addr, mac, lost } = event else { panic!("{event:?}") };
+    let StackEvent::AddressConflict { addr, mac, lost } = event else { panic!("{event:?}") };
     assert_eq!((addr, mac, lost), (ours, theirs, false));
 }
 

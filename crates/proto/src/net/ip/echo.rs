@@ -1,111 +1,112 @@
-//! Echo requests of our own, and when each was sent.
+//! Echo requests of this stack (ping), and their replies.
 //!
-//! Always: a reply counts only if it carries the number and the secret of a request to that very address, and only once.
+//! Always: a reply counts only if it comes from the address that the request went to, has its
+//! sequence number and its secret, and is the first one.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-use super::stack::Stack;
-use super::{Event, V4};
-use crate::wire::icmp::Icmp;
+use crate::net::context::Context;
+use crate::net::event::StackEvent;
+use crate::wire::icmp::{self, Icmp};
 use crate::wire::icmpv6::Icmpv6;
 use crate::wire::ipv4;
 use crate::wire::ipv6::{self, Ipv6};
 use crate::{Instant, Rng};
 
-/// Requests that are remembered; the oldest is forgotten.
-const ASKED: usize = 64;
-/// Octets of the secret at the start of a request's data.
-const SECRET: usize = 8;
-/// The most data: with the headers it fits a datagram of 65,535 octets.
-const LONGEST: usize = 65_535 - ipv4::HEADER - crate::wire::icmp::HEADER;
+/// The most requests that wait for a reply. A further one replaces the oldest.
+const MAX_PENDING: usize = 64;
+/// The bytes of the secret at the start of a request's data.
+pub(in crate::net) const SECRET: usize = 8;
+/// The most data that fits an IPv4 packet.
+pub(in crate::net) const MAX_DATA: usize = 65_535 - ipv4::HEADER - icmp::HEADER;
 
-/// Why nobody can be asked.
+/// The reason why an echo request cannot be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PingError {
-    /// The data is shorter than 8 or longer than 65,507 octets.
-    #[error("an echo request carries 8 to 65507 octets")]
+    /// The data is shorter than 8 or longer than 65,507 bytes.
+    #[error("an echo request carries 8 to 65507 bytes of data")]
     Length,
-    /// There is no way to the address.
-    #[error("there is no way to that address")]
+    /// The stack has no route to the address.
+    #[error("no route to that address: choose one on the link, or configure a gateway")]
     NoRoute,
-    /// Our own address is not known yet.
-    #[error("our own address is not known yet")]
+    /// The stack has no address of its own yet.
+    #[error("this stack has no address yet: wait for RARP or address detection, then retry")]
     NoAddress,
 }
 
 #[derive(Debug)]
-struct Asked {
+struct Pending {
     to: IpAddr,
     seq: u16,
     secret: [u8; SECRET],
-    at: Instant,
+    sent: Instant,
 }
 
-/// See the file.
+/// The echo requests that wait for a reply.
 #[derive(Debug)]
-pub(super) struct Echoes {
+pub(in crate::net) struct EchoRequests {
     ident: u16,
-    next: u16,
-    asked: VecDeque<Asked>,
+    next_seq: u16,
+    pending: VecDeque<Pending>,
 }
 
-impl Echoes {
-    pub(super) fn new(rng: &mut Rng) -> Self {
-        Self { ident: rng.u32() as u16, next: 0, asked: VecDeque::new() }
+impl EchoRequests {
+    pub(in crate::net) fn new(rng: &mut Rng) -> Self {
+        Self { ident: rng.u32() as u16, next_seq: 0, pending: VecDeque::new() }
     }
-}
 
-impl Stack {
-    pub(super) fn ask_echo(
+    /// Makes a request with `len` bytes of data. Returns its sequence number, the protocol number,
+    /// and the ICMP message to send.
+    pub(in crate::net) fn request(
         &mut self,
-        now: Instant,
+        cx: &mut Context,
+        from: IpAddr,
         to: IpAddr,
         len: usize,
-    ) -> Result<u16, PingError> {
-        if !(SECRET..=LONGEST).contains(&len) {
-            return Err(PingError::Length);
-        }
-        let waits = to.is_ipv4() && self.config.v4 != V4::None && self.claims.v4().is_none();
-        let missing = if waits { PingError::NoAddress } else { PingError::NoRoute };
-        let (own, _) = self.route(to).ok_or(missing)?;
-        let (ident, seq) = (self.echoes.ident, self.echoes.next);
-        let secret = self.rng.u64().to_be_bytes();
+    ) -> (u16, u8, Vec<u8>) {
+        let (ident, seq) = (self.ident, self.next_seq);
+        let secret = cx.rng.u64().to_be_bytes();
         let mut data: Vec<u8> = (0..len).map(|i| i as u8).collect();
         data[..SECRET].copy_from_slice(&secret);
-        match (own, to) {
-            (IpAddr::V6(from), IpAddr::V6(to6)) => {
-                let ip = Ipv6 { next: ipv6::ICMPV6, hops: 0, from, to: to6 };
-                let request = Icmpv6::Echo { ident, seq }.emit(&ip, &data);
-                self.packet(now, own, to, ipv6::ICMPV6, &request);
+        self.next_seq = seq.wrapping_add(1);
+        if self.pending.len() == MAX_PENDING {
+            self.pending.pop_front();
+        }
+        self.pending.push_back(Pending { to, seq, secret, sent: cx.now });
+        match (from, to) {
+            (IpAddr::V6(from), IpAddr::V6(to)) => {
+                let ip = Ipv6 { next: ipv6::ICMPV6, hops: 0, from, to };
+                (seq, ipv6::ICMPV6, Icmpv6::Echo { ident, seq }.emit(&ip, &data))
             }
             _ => {
-                let request = [&Icmp::Echo { ident, seq }.emit(&data)[..], &data].concat();
-                self.packet(now, own, to, ipv4::ICMP, &request);
+                let header = Icmp::Echo { ident, seq }.emit(&data);
+                (seq, ipv4::ICMP, [&header[..], &data].concat())
             }
         }
-        let echoes = &mut self.echoes;
-        echoes.next = seq.wrapping_add(1);
-        if echoes.asked.len() == ASKED {
-            echoes.asked.pop_front();
-        }
-        echoes.asked.push_back(Asked { to, seq, secret, at: now });
-        Ok(seq)
     }
 
-    pub(super) fn echoed(&mut self, now: Instant, from: IpAddr, ident: u16, seq: u16, data: &[u8]) {
-        let echoes = &mut self.echoes;
-        let same = |a: &Asked| {
-            a.seq == seq && a.to == from && data.starts_with(&a.secret) && ident == echoes.ident
+    /// Handles a reply: reports it if a request waits for it.
+    pub(in crate::net) fn reply(
+        &mut self,
+        cx: &mut Context,
+        from: IpAddr,
+        ident: u16,
+        seq: u16,
+        data: &[u8],
+    ) {
+        let matches = |p: &Pending| {
+            p.seq == seq && p.to == from && data.starts_with(&p.secret) && ident == self.ident
         };
-        let Some(asked) = echoes.asked.iter().position(same).and_then(|i| echoes.asked.remove(i))
-        else {
-            self.stats.drop_unsolicited += 1;
+        let found = self.pending.iter().position(matches);
+        let Some(request) = found.and_then(|i| self.pending.remove(i)) else {
+            cx.counters.drop_unsolicited += 1;
             return;
         };
-        self.stats.echo_replies += 1;
-        self.happened(Event::Echo { from, seq, len: data.len(), rtt_ns: now.since(asked.at) });
+        cx.counters.echo_replies += 1;
+        let rtt_ns = cx.now.since(request.sent);
+        cx.report(StackEvent::EchoReply { from, seq, len: data.len(), rtt_ns });
     }
 }

@@ -1,132 +1,123 @@
-//! ICMP errors: those that we send, and those about packets of ours.
+//! ICMP errors: those that this stack sends, and the packets that received ones quote.
 //!
-//! Always: an error is believed only if it quotes a datagram from a bound port of ours to where one went lately (RFC 5927
-//! section 4); no more are sent than so many a second, none to groups, and none that is longer than RFC 1812 section 4.3.2.3 and
-//! RFC 4443 section 2.4 allow.
+//! Always: the stack sends no more errors than its rate limit allows, none longer than RFC 1812
+//! section 4.3.2.3 and RFC 4443 section 2.4 allow. It accepts an error only if it quotes a datagram
+//! from a bound port to a destination with a cached route (RFC 5927 section 4); the caller checks
+//! port and route.
 
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
-use super::stack::Stack;
+use super::output::{TTL, udp4_header};
 use crate::Instant;
 use crate::time::SECOND;
-use crate::wire::icmp::Icmp;
-use crate::wire::icmpv6::Icmpv6;
+use crate::wire::icmp::{self, Icmp};
+use crate::wire::icmpv6::{self, Icmpv6};
 use crate::wire::ipv4::{self, Ipv4};
-use crate::wire::ipv6::{self, Ipv6};
+use crate::wire::ipv6::{self, Fragment, Ipv6};
 
-/// The longest packets that carry an error.
-const LONGEST_V4: usize = 576;
-const LONGEST_V6: usize = 1280;
+/// The longest packets with an ICMP error.
+const MAX_ERROR_V4: usize = 576;
+const MAX_ERROR_V6: usize = 1280;
 
-/// What an error quotes: from which port of ours, where to, how long the packet was.
-type Quoted = (u16, SocketAddr, usize);
+/// The rate limit of ICMP errors: a window of one second.
+#[derive(Debug, Default)]
+pub(in crate::net) struct ErrorLimit {
+    window_start: Instant,
+    sent: u32,
+}
 
-impl Stack {
-    /// `datagram` came for a port at which nobody listens.
-    #[cold]
-    pub(super) fn closed(&mut self, now: Instant, from: IpAddr, own: IpAddr, datagram: &[u8]) {
-        self.stats.drop_port += 1;
-        if !self.config.answer {
-            return;
+impl ErrorLimit {
+    /// Returns true if one more error may be sent, and counts it.
+    pub(in crate::net) fn allows(&mut self, now: Instant, per_second: u32) -> bool {
+        if now.since(self.window_start) >= SECOND || self.sent == 0 {
+            (self.window_start, self.sent) = (now, 0);
         }
-        let (since, sent) = self.errors;
-        if now.since(since) >= SECOND || sent == 0 {
-            self.errors = (now, 0);
+        if self.sent >= per_second {
+            return false;
         }
-        if self.errors.1 >= self.config.errors_per_second {
-            self.stats.drop_rate += 1;
-            return;
-        }
-        self.errors.1 += 1;
-        match (own, from) {
-            (IpAddr::V4(own4), IpAddr::V4(from4)) => {
-                let header = Ipv4 { ..super::paths::v4(from4, own4) };
-                let room = LONGEST_V4 - 2 * ipv4::HEADER - crate::wire::icmp::HEADER;
-                let quoted =
-                    [&header.emit(datagram.len())[..], &datagram[..datagram.len().min(room)]]
-                        .concat();
-                let error = [&Icmp::PortUnreachable.emit(&quoted)[..], &quoted].concat();
-                self.packet(now, own, from, ipv4::ICMP, &error);
-            }
-            (IpAddr::V6(own6), IpAddr::V6(from6)) => {
-                let header =
-                    Ipv6 { next: ipv6::UDP, hops: super::paths::TTL, from: from6, to: own6 };
-                let room = LONGEST_V6 - 2 * ipv6::HEADER - crate::wire::icmpv6::HEADER;
-                let quoted =
-                    [&header.emit(datagram.len())[..], &datagram[..datagram.len().min(room)]]
-                        .concat();
-                let ip = Ipv6 { next: ipv6::ICMPV6, hops: 0, from: own6, to: from6 };
-                let error: Vec<u8> = Icmpv6::PortUnreachable.emit(&ip, &quoted);
-                self.packet(now, own, from, ipv6::ICMPV6, &error);
-            }
-            _ => {}
-        }
+        self.sent += 1;
+        true
     }
+}
 
-    pub(super) fn unreachable4(&mut self, quoted: &[u8]) {
-        match self.quoted4(quoted) {
-            Some((port, to, _)) => self.tell_unreachable(to, port),
-            None => self.stats.drop_error += 1,
+/// Builds the error "port unreachable" about a UDP `datagram` from `from` to our address `own`.
+/// Returns the protocol number and the ICMP message.
+pub(in crate::net) fn port_unreachable(
+    from: IpAddr,
+    own: IpAddr,
+    datagram: &[u8],
+) -> Option<(u8, Vec<u8>)> {
+    match (own, from) {
+        (IpAddr::V4(own), IpAddr::V4(from)) => {
+            let header = udp4_header(from, own).emit(datagram.len());
+            let room = MAX_ERROR_V4 - 2 * ipv4::HEADER - icmp::HEADER;
+            let quoted = [&header[..], &datagram[..datagram.len().min(room)]].concat();
+            let header = Icmp::PortUnreachable.emit(&quoted);
+            Some((ipv4::ICMP, [&header[..], &quoted].concat()))
         }
-    }
-
-    pub(super) fn unreachable6(&mut self, quoted: &[u8]) {
-        match self.quoted6(quoted) {
-            Some((port, to, _)) => self.tell_unreachable(to, port),
-            None => self.stats.drop_error += 1,
+        (IpAddr::V6(own), IpAddr::V6(from)) => {
+            let header = Ipv6 { next: ipv6::UDP, hops: TTL, from, to: own }.emit(datagram.len());
+            let room = MAX_ERROR_V6 - 2 * ipv6::HEADER - icmpv6::HEADER;
+            let quoted = [&header[..], &datagram[..datagram.len().min(room)]].concat();
+            let ip = Ipv6 { next: ipv6::ICMPV6, hops: 0, from: own, to: from };
+            Some((ipv6::ICMPV6, Icmpv6::PortUnreachable.emit(&ip, &quoted)))
         }
+        _ => None,
     }
+}
 
-    pub(super) fn too_big4(&mut self, now: Instant, quoted: &[u8], mtu: usize) {
-        let about = self.quoted4(quoted);
-        self.too_big(now, about, mtu);
-    }
+/// The UDP datagram that an ICMP error quotes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::net) struct Quoted {
+    /// The source address.
+    pub(in crate::net) from: IpAddr,
+    /// The source port.
+    pub(in crate::net) port: u16,
+    /// The destination.
+    pub(in crate::net) to: SocketAddr,
+    /// The length of the packet in bytes.
+    pub(in crate::net) len: usize,
+}
 
-    pub(super) fn too_big6(&mut self, now: Instant, quoted: &[u8], mtu: usize) {
-        let about = self.quoted6(quoted);
-        self.too_big(now, about, mtu.max(1));
-    }
-
-    fn too_big(&mut self, now: Instant, about: Option<Quoted>, mtu: usize) {
-        let Some((_, to, len)) = about else {
-            self.stats.drop_error += 1;
-            return;
-        };
-        if self.paths.lower(now, to.ip(), len, mtu, self.info.mtu) {
-            self.stats.mtu_lowered += 1;
-            self.path_epoch = self.path_epoch.wrapping_add(1);
-        }
-    }
-
-    fn quoted4(&self, bytes: &[u8]) -> Option<Quoted> {
+impl Quoted {
+    /// Parses the packet that an ICMP error quotes: a UDP datagram or its first fragment.
+    pub(in crate::net) fn parse4(bytes: &[u8]) -> Option<Self> {
         let (header, rest) = Ipv4::quoted(bytes)?;
         let len = usize::from(u16::from_be_bytes([bytes[2], bytes[3]]));
-        let ours = header.protocol == ipv4::UDP
-            && header.offset == 0
-            && self.claims.has(header.from.into());
-        self.sent(ours, header.to.into(), rest, len)
+        let is_udp = header.protocol == ipv4::UDP && header.offset == 0;
+        let (port, to) = ports(rest).filter(|_| is_udp)?;
+        Some(Self {
+            from: header.from.into(),
+            port,
+            to: SocketAddr::new(header.to.into(), to),
+            len,
+        })
     }
 
-    fn quoted6(&self, bytes: &[u8]) -> Option<Quoted> {
+    /// Parses the packet that an ICMPv6 error quotes: a UDP datagram or its first fragment.
+    pub(in crate::net) fn parse6(bytes: &[u8]) -> Option<Self> {
         let (header, rest) = Ipv6::quoted(bytes).ok()?;
         let len = usize::from(u16::from_be_bytes([bytes[4], bytes[5]])) + ipv6::HEADER;
         let rest = match header.next {
+            ipv6::UDP => rest,
             ipv6::FRAGMENTED => {
-                ipv6::Fragment::parse(rest).filter(|(f, _)| f.offset == 0 && f.next == ipv6::UDP)?.1
+                Fragment::parse(rest).filter(|(f, _)| f.offset == 0 && f.next == ipv6::UDP)?.1
             }
-            _ => rest,
+            _ => return None,
         };
-        let ours = matches!(header.next, ipv6::UDP | ipv6::FRAGMENTED)
-            && self.claims.has(header.from.into());
-        self.sent(ours, header.to.into(), rest, len)
+        let (port, to) = ports(rest)?;
+        Some(Self {
+            from: header.from.into(),
+            port,
+            to: SocketAddr::new(header.to.into(), to),
+            len,
+        })
     }
+}
 
-    /// Looks at the quoted ports, if the quoted header is one of ours.
-    fn sent(&self, ours: bool, to: IpAddr, udp: &[u8], len: usize) -> Option<Quoted> {
-        let &[a, b, c, d] = udp.first_chunk().filter(|_| ours)?;
-        let (port, to) =
-            (u16::from_be_bytes([a, b]), SocketAddr::new(to, u16::from_be_bytes([c, d])));
-        (self.is_bound(port) && self.paths.knows(port, &to)).then_some((port, to, len))
-    }
+/// Returns the source and destination ports at the start of a UDP header.
+fn ports(udp: &[u8]) -> Option<(u16, u16)> {
+    let &[a, b, c, d] = udp.first_chunk()?;
+    Some((u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])))
 }

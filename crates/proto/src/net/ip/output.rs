@@ -1,387 +1,188 @@
-//! What a stack sends: datagrams by their path's headers, and by way of the outbox whatever takes longer: fragments, packets
-//! whose neighbour is not known yet, questions and answers.
+//! IP packets sent without a cached route: routes, fragmentation, address resolution.
 
 use alloc::vec::Vec;
-use core::net::{IpAddr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr};
 
-use super::claims::Say;
-use super::neighbours::Ask;
-use super::paths::{Ends, Path, ROOM, TTL, plain, v4};
-use super::run::LONG;
-use super::stack::Stack;
-use crate::Instant;
-use crate::device::{Device, MAX_PARTS, Mac, Offload, Sent};
-use crate::time::MS;
-use crate::wire::arp::{Arp, Op};
+use super::pmtu::PathMtus;
+use crate::Rng;
+use crate::device::Mac;
+use crate::net::context::Context;
+use crate::net::link::Link;
+use crate::net::options::{Ipv4Assignment, StackOptions};
 use crate::wire::ethernet::{self, Ethernet};
-use crate::wire::icmpv6::Icmpv6;
 use crate::wire::ipv4::{self, Ipv4};
 use crate::wire::ipv6::{self, Fragment, Ipv6};
-use crate::wire::udp;
 
-/// Frames and octets that wait for the device: a datagram of 64 KiB in fragments, and answers beside it.
-const OUTBOX_FRAMES: usize = 512;
-const OUTBOX_BYTES: usize = 2 << 20;
-/// How long the first frame of the outbox waits for a device that has no room. Shared memory has none as long as the peer takes
-/// nothing: a peer that never does must not hold up frames to others, nor keep this side from sleeping.
-const OUTBOX_WAIT_NS: u64 = 100 * MS;
-/// The longest payload of a datagram: what IPv4 has room for.
-const LONGEST: usize = 65_535 - ipv4::HEADER - udp::HEADER;
+/// The hop limit of packets that this stack sends.
+pub(in crate::net) const TTL: u8 = 64;
 
-impl Stack {
-    /// Sends a datagram, the concatenation of at most [`crate::datagrams::MAX_PARTS`] parts, from a port of ours. One that is too
-    /// long for its way goes in fragments; one to a neighbour who is not known yet waits for him. [`Sent::Full`]: the device has
-    /// no room now, nothing was taken.
-    #[inline]
-    pub fn send<D: Device>(
+/// A source address and the next hop to a destination.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::net) struct NextHop {
+    pub(in crate::net) from: IpAddr,
+    /// The neighbour that receives the packet: the destination itself or a router.
+    pub(in crate::net) neighbour: IpAddr,
+}
+
+/// The sending half of the IP layer.
+#[derive(Debug)]
+pub(in crate::net) struct IpOutput {
+    pub(in crate::net) path_mtus: PathMtus,
+    /// Changes when cached routes become invalid for other reasons than a neighbour.
+    pub(in crate::net) generation: u32,
+    /// The identification of the last fragmented packet.
+    ident: u32,
+}
+
+impl IpOutput {
+    pub(in crate::net) fn new(rng: &mut Rng) -> Self {
+        Self { path_mtus: PathMtus::default(), generation: 1, ident: rng.u32() }
+    }
+
+    /// Sends a packet with the payload `upper` by the transmit queue, in fragments if necessary.
+    pub(in crate::net) fn send(
         &mut self,
-        now: Instant,
-        device: &mut D,
-        port: u16,
-        to: SocketAddr,
-        parts: &[&[u8]],
-    ) -> Sent {
-        let key = self.paths.key(port, &to);
-        let place = self.paths.place(key);
-        let path = self.paths.at(place);
-        let mut len = 0_usize;
-        for part in parts {
-            // Slices are no longer than memory.
-            len = len.wrapping_add(part.len());
-        }
-        let holds = path.leads(key, port, &to) && path.epoch == self.epoch() && now < path.until;
-        if !holds || len > path.room || parts.len() >= MAX_PARTS {
-            return self.send_otherwise(now, device, port, to, parts);
-        }
-        if !self.run.is_empty() || len >= LONG && self.info.offloads.udp_segments {
-            return self.gather(place, len, device, parts);
-        }
-        let sent = self.send_by(path, len, device, parts);
-        self.stats.datagrams_out += u64::from(sent == Sent::Yes);
-        sent
-    }
-
-    /// Sends a datagram by a path that holds and has room for it.
-    #[inline(always)]
-    pub(super) fn send_by<D: Device>(
-        &self,
-        path: &Path,
-        len: usize,
-        device: &mut D,
-        parts: &[&[u8]],
-    ) -> Sent {
-        let udp_len = (udp::HEADER + len) as u16;
-        let mut offload = Offload::None;
-        let checksum = if path.len < ROOM && !self.config.checksum {
-            0
-        } else if self.info.offloads.checksum {
-            offload = Offload::Checksum { start: (path.len - udp::HEADER) as u16, offset: 6 };
-            path.pseudo_sum.word(udp_len).folded()
-        } else {
-            // The length counts twice: in the pseudo-header and in the header.
-            let sum = path.udp_sum.word(udp_len).word(udp_len);
-            udp::in_field(parts.iter().fold(sum, |sum, part| sum.bytes(part)))
-        };
-        device.send_with_headers(&path.headers(udp_len, checksum), parts, len, offload)
-    }
-
-    /// The same where no path holds: makes one, or goes without.
-    #[cold]
-    fn send_otherwise<D: Device>(
-        &mut self,
-        now: Instant,
-        device: &mut D,
-        port: u16,
-        to: SocketAddr,
-        parts: &[&[u8]],
-    ) -> Sent {
-        let to = plain(to);
-        let len = parts.iter().map(|part| part.len()).sum::<usize>();
-        if len > LONGEST || parts.len() >= MAX_PARTS || to.port() == 0 {
-            self.stats.drop_invalid += 1;
-            return Sent::Yes;
-        }
-        let Some((from, hop)) = self.route(to.ip()) else {
-            self.stats.drop_no_route += 1;
-            return Sent::Yes;
-        };
-        let mtu = self.paths.mtu(now, to.ip(), self.info.mtu);
-        let found = self.neighbours.find(now, hop, &mut self.stats);
-        let ends = Ends {
-            key: self.paths.key(port, &to),
-            macs: (self.info.mac, found.map_or_else(Mac::default, |(mac, _)| mac)),
-            from,
-            port,
-            to,
-            mtu,
-        };
-        let until =
-            found.map_or(Instant::ZERO, |(_, until)| until).min(self.paths.mtu_until(to.ip()));
-        let path = Path::new(&ends, self.epoch(), until);
-        if len <= path.room && found.is_some() {
-            self.paths.put(path);
-            let sent = self.send_by(&path, len, device, parts);
-            self.stats.datagrams_out += u64::from(sent == Sent::Yes);
-            return sent;
-        }
-        // A path that never holds still says that something was sent this way, for errors that come back.
-        self.paths.put(Path { until: Instant::ZERO, ..path });
-        let header = udp::Udp { from: port, to: to.port(), checksum: 0 }.emit(len);
-        let mut datagram = Vec::with_capacity(udp::HEADER + len);
-        datagram.extend(header);
-        parts.iter().for_each(|part| datagram.extend_from_slice(part));
-        let sum = path.udp_sum.word(datagram.len() as u16).bytes(&datagram[4..]);
-        datagram[6..8].copy_from_slice(&udp::in_field(sum).to_be_bytes());
-        self.packet(now, from, to.ip(), ipv4::UDP, &datagram);
-        Sent::Yes
-    }
-
-    /// Our address towards `to`, and the neighbour that leads there.
-    pub(super) fn route(&self, to: IpAddr) -> Option<(IpAddr, IpAddr)> {
-        let on_link = |own: IpAddr| self.is_neighbour(own, to);
-        match to {
-            IpAddr::V4(addr) => {
-                let own = self.claims.v4()?;
-                let sound = !addr.is_unspecified()
-                    && !addr.is_broadcast()
-                    && !addr.is_multicast()
-                    && addr != own;
-                let gateway = || self.config.gateway4.map(IpAddr::V4);
-                let hop = if on_link(own.into()) { Some(to) } else { gateway() };
-                hop.filter(|_| sound).map(|hop| (own.into(), hop))
-            }
-            IpAddr::V6(addr) => {
-                let own = self.claims.v6()?;
-                let sound = !addr.is_unspecified() && !addr.is_multicast() && !self.claims.has(to);
-                let gateway = || self.config.gateway6.map(IpAddr::V6);
-                let hop = if on_link(own.into()) { Some(to) } else { gateway() };
-                hop.filter(|_| sound).map(|hop| (own.into(), hop))
-            }
-        }
-    }
-
-    /// Sends a packet with the payload `upper`, in fragments if it must be, by the outbox.
-    pub(super) fn packet(
-        &mut self,
-        now: Instant,
+        cx: &mut Context,
+        link: &mut Link,
         from: IpAddr,
         to: IpAddr,
         protocol: u8,
         upper: &[u8],
     ) {
-        let Some((_, hop)) = self.route(to) else {
-            self.stats.drop_no_route += 1;
+        let Some(hop) = next_hop(&cx.options, link, to) else {
+            cx.counters.drop_no_route += 1;
             return;
         };
-        let mtu = self.paths.mtu(now, to, self.info.mtu);
-        let frames = self.frames(from, to, protocol, upper, mtu);
-        self.stats.fragmented += u64::from(frames.len() > 1);
+        let mtu = self.path_mtus.get(cx.now, to, cx.info.mtu);
+        let frames = self.frames(cx.info.mac, from, to, protocol, upper, mtu);
+        cx.counters.fragmented += u64::from(frames.len() > 1);
         let bytes = frames.iter().map(Vec::len).sum::<usize>();
-        let found = self.neighbours.find(now, hop, &mut self.stats);
-        if found.is_some() && !self.has_room(frames.len(), bytes) {
-            self.stats.drop_outbox += 1;
+        let resolved = link.neighbours.lookup(cx.now, hop.neighbour, &mut cx.counters);
+        if resolved.is_some() && !link.queue.has_room(frames.len(), bytes) {
+            cx.counters.drop_queue += 1;
             return;
         }
         for mut frame in frames {
-            match (found, frame.first_chunk_mut()) {
-                (Some((mac, _)), Some(place)) => {
-                    *place = mac.0;
-                    self.post(frame);
+            match (resolved, frame.first_chunk_mut()) {
+                (Some((mac, _)), Some(to)) => {
+                    *to = mac.0;
+                    link.queue.push(frame, &mut cx.counters);
                 }
-                _ => self.neighbours.wait(hop, frame, &mut self.stats),
+                _ => link.neighbours.wait(hop.neighbour, frame, &mut cx.counters),
             }
         }
     }
 
-    /// The frames of a packet, their destination left open.
+    /// Builds the frames of a packet. Their destination is open.
     fn frames(
         &mut self,
+        own: Mac,
         from: IpAddr,
         to: IpAddr,
         protocol: u8,
         upper: &[u8],
         mtu: usize,
     ) -> Vec<Vec<u8>> {
-        let own = self.info.mac;
-        let frame = |kind, ip: &[u8], extension: &[u8], part: &[u8]| {
-            [&Ethernet { to: Mac::default(), from: own, kind }.emit()[..], ip, extension, part]
-                .concat()
-        };
         match (from, to) {
             (IpAddr::V4(from), IpAddr::V4(to)) => {
-                let whole = Ipv4 { protocol, ..v4(from, to) };
+                let header = Ipv4 { protocol, ..udp4_header(from, to) };
                 if ipv4::HEADER + upper.len() <= mtu {
-                    return [frame(ethernet::IPV4, &whole.emit(upper.len()), &[], upper)].into();
+                    let ip = header.emit(upper.len());
+                    return [frame(own, ethernet::IPV4, &ip, &[], upper)].into();
                 }
-                let ident = self.ident() as u16;
-                let room = (mtu.saturating_sub(ipv4::HEADER) & !7).max(8);
-                let cut = upper.chunks(room).enumerate().map(|(i, part)| {
-                    let (offset, more) = ((i * room) as u16, (i + 1) * room < upper.len());
-                    let header = Ipv4 { dont_fragment: false, ident, offset, more, ..whole };
-                    frame(ethernet::IPV4, &header.emit(part.len()), &[], part)
-                });
-                cut.collect()
+                self.ident = self.ident.wrapping_add(1);
+                fragments4(own, &Ipv4 { ident: self.ident as u16, ..header }, upper, mtu)
             }
             (IpAddr::V6(from), IpAddr::V6(to)) => {
-                let next = protocol;
-                let whole = Ipv6 { next, hops: TTL, from, to };
+                let header = Ipv6 { next: protocol, hops: TTL, from, to };
                 if ipv6::HEADER + upper.len() <= mtu {
-                    return [frame(ethernet::IPV6, &whole.emit(upper.len()), &[], upper)].into();
+                    let ip = header.emit(upper.len());
+                    return [frame(own, ethernet::IPV6, &ip, &[], upper)].into();
                 }
-                let ident = self.ident();
-                let room = (mtu.saturating_sub(ipv6::HEADER + ipv6::FRAGMENT) & !7).max(8);
-                let cut = upper.chunks(room).enumerate().map(|(i, part)| {
-                    let (offset, more) = ((i * room) as u16, (i + 1) * room < upper.len());
-                    let extension = Fragment { next, offset, more, ident }.emit();
-                    let header = Ipv6 { next: ipv6::FRAGMENTED, ..whole };
-                    let header = header.emit(ipv6::FRAGMENT + part.len());
-                    frame(ethernet::IPV6, &header, &extension, part)
-                });
-                cut.collect()
+                self.ident = self.ident.wrapping_add(1);
+                fragments6(own, &header, self.ident, upper, mtu)
             }
             _ => Vec::new(),
         }
     }
+}
 
-    fn has_room(&self, frames: usize, bytes: usize) -> bool {
-        self.outbox.len() + frames <= OUTBOX_FRAMES && self.outbox_bytes + bytes <= OUTBOX_BYTES
+/// Concatenates a frame. Its destination is open.
+fn frame(own: Mac, kind: u16, ip: &[u8], extension: &[u8], payload: &[u8]) -> Vec<u8> {
+    let ethernet = Ethernet { to: Mac::default(), from: own, kind };
+    [&ethernet.emit()[..], ip, extension, payload].concat()
+}
+
+/// Cuts an IPv4 packet into fragments (RFC 791 section 3.2).
+fn fragments4(own: Mac, whole: &Ipv4, upper: &[u8], mtu: usize) -> Vec<Vec<u8>> {
+    let room = (mtu.saturating_sub(ipv4::HEADER) & !7).max(8);
+    let fragment = |(i, part): (usize, &[u8])| {
+        let (offset, more) = ((i * room) as u16, (i + 1) * room < upper.len());
+        let header = Ipv4 { dont_fragment: false, offset, more, ..*whole };
+        frame(own, ethernet::IPV4, &header.emit(part.len()), &[], part)
+    };
+    upper.chunks(room).enumerate().map(fragment).collect()
+}
+
+/// Cuts an IPv6 packet into fragments (RFC 8200 section 4.5).
+fn fragments6(own: Mac, whole: &Ipv6, ident: u32, upper: &[u8], mtu: usize) -> Vec<Vec<u8>> {
+    let room = (mtu.saturating_sub(ipv6::HEADER + ipv6::FRAGMENT) & !7).max(8);
+    let fragment = |(i, part): (usize, &[u8])| {
+        let (offset, more) = ((i * room) as u16, (i + 1) * room < upper.len());
+        let extension = Fragment { next: whole.next, offset, more, ident }.emit();
+        let header = Ipv6 { next: ipv6::FRAGMENTED, ..*whole };
+        let ip = header.emit(ipv6::FRAGMENT + part.len());
+        frame(own, ethernet::IPV6, &ip, &extension, part)
+    };
+    upper.chunks(room).enumerate().map(fragment).collect()
+}
+
+/// Returns the header of an unfragmented UDP datagram.
+pub(in crate::net) const fn udp4_header(from: Ipv4Addr, to: Ipv4Addr) -> Ipv4 {
+    Ipv4 {
+        dont_fragment: true,
+        more: false,
+        offset: 0,
+        ident: 0,
+        ttl: TTL,
+        protocol: ipv4::UDP,
+        from,
+        to,
     }
+}
 
-    /// Puts a whole frame into the outbox.
-    pub(super) fn post(&mut self, frame: Vec<u8>) {
-        if !self.has_room(1, frame.len()) {
-            self.stats.drop_outbox += 1;
-            return;
+/// Returns the source address and the next hop for packets to `to`. None if the stack has no
+/// address of that version, no router for it, or `to` is not the address of another host.
+pub(in crate::net) fn next_hop(options: &StackOptions, link: &Link, to: IpAddr) -> Option<NextHop> {
+    let (from, gateway): (IpAddr, _) = match to {
+        IpAddr::V4(addr) => {
+            let is_host = !addr.is_unspecified() && !addr.is_broadcast() && !addr.is_multicast();
+            let own = link.addresses.v4().filter(|own| is_host && *own != addr)?;
+            (own.into(), options.gateway4.map(IpAddr::V4))
         }
-        self.outbox_bytes += frame.len();
-        self.outbox.push_back(frame);
-    }
+        IpAddr::V6(addr) => {
+            let is_host = !addr.is_unspecified() && !addr.is_multicast();
+            let own = link.addresses.v6().filter(|_| is_host && !link.addresses.has(to))?;
+            (own.into(), options.gateway6.map(IpAddr::V6))
+        }
+    };
+    let neighbour = if is_on_link(options, from, to) { to } else { gateway? };
+    Some(NextHop { from, neighbour })
+}
 
-    /// Puts an ARP or RARP packet into the outbox.
-    pub(super) fn post_arp(&mut self, to: Mac, arp: &Arp) {
-        let reverse = matches!(arp.op, Op::ReverseRequest | Op::ReverseReply);
-        let kind = if reverse { ethernet::RARP } else { ethernet::ARP };
-        let header = Ethernet { to, from: self.info.mac, kind };
-        self.post([&header.emit()[..], &arp.emit()].concat());
-    }
-
-    /// Puts a message of neighbour discovery into the outbox.
-    pub(super) fn post_discovery(&mut self, mac: Mac, ip: &Ipv6, message: &Icmpv6) {
-        let ip = Ipv6 { next: ipv6::ICMPV6, hops: 255, ..*ip };
-        let message = message.emit(&ip, &[]);
-        let header = Ethernet { to: mac, from: self.info.mac, kind: ethernet::IPV6 };
-        self.post([&header.emit()[..], &ip.emit(message.len()), &message].concat());
-    }
-
-    /// Sends what waits, as far as the device has room; true if something is left.
-    #[inline]
-    pub fn output<D: Device>(&mut self, now: Instant, device: &mut D) -> bool {
-        if !self.outbox.is_empty() || !self.neighbours.is_quiet() || !self.claims.is_quiet() {
-            self.output_all(now, device);
+/// Returns true if `own` and `to` are on one link, by the configured prefixes.
+fn is_on_link(options: &StackOptions, own: IpAddr, to: IpAddr) -> bool {
+    match (own, to) {
+        (IpAddr::V4(own), IpAddr::V4(to)) => {
+            let Ipv4Assignment::Static { prefix, .. } = options.ipv4 else { return true };
+            let common = (own.to_bits() ^ to.to_bits()).leading_zeros();
+            common >= u32::from(prefix.min(32))
         }
-        if !self.run.is_empty() {
-            self.send_run(device);
+        (IpAddr::V6(own), IpAddr::V6(to)) => {
+            let prefix = options.ipv6.map_or(0, |(_, prefix)| prefix);
+            let common = (own.to_bits() ^ to.to_bits()).leading_zeros();
+            to.is_unicast_link_local() || common >= u32::from(prefix.min(128))
         }
-        device.flush();
-        !self.outbox.is_empty() || !self.run.is_empty()
-    }
-
-    #[cold]
-    fn output_all<D: Device>(&mut self, now: Instant, device: &mut D) {
-        self.now = now;
-        while let Some(say) = self.claims.say() {
-            self.say(say);
-        }
-        while let Some(ask) = self.neighbours.ask() {
-            self.ask(ask);
-        }
-        while let Some(frame) = self.neighbours.ready() {
-            self.post(frame);
-        }
-        while let Some(frame) = self.outbox.front() {
-            if device.send(&[frame], Offload::None) == Sent::Full {
-                if !self.give_up_stuck(now) {
-                    return;
-                }
-                continue;
-            }
-            self.outbox_stuck = Instant::NEVER;
-            self.stats.frames_out += 1;
-            self.outbox_bytes -= frame.len();
-            self.outbox.pop_front();
-        }
-    }
-
-    /// The device has no room for the first frame of the outbox: after a while all frames to that neighbour are dropped. True if
-    /// they are.
-    fn give_up_stuck(&mut self, now: Instant) -> bool {
-        self.outbox_stuck = self.outbox_stuck.min(now);
-        if now.since(self.outbox_stuck) < OUTBOX_WAIT_NS {
-            return false;
-        }
-        self.outbox_stuck = Instant::NEVER;
-        let to = self.outbox.front().and_then(|frame| frame.first_chunk::<6>().copied());
-        let before = self.outbox.len();
-        self.outbox.retain(|frame| frame.first_chunk().copied() != to);
-        self.outbox_bytes = self.outbox.iter().map(Vec::len).sum();
-        self.stats.drop_outbox += (before - self.outbox.len()) as u64;
-        true
-    }
-
-    fn say(&mut self, say: Say) {
-        let own = self.info.mac;
-        let arp = |op, sender, target_mac, target| Arp {
-            op,
-            sender_mac: own,
-            sender,
-            target_mac,
-            target,
-        };
-        let nobody = Mac::default();
-        match say {
-            Say::Learn => {
-                let zero = core::net::Ipv4Addr::UNSPECIFIED;
-                self.post_arp(Mac::BROADCAST, &arp(Op::ReverseRequest, zero, own, zero));
-            }
-            Say::Probe(IpAddr::V4(addr)) => {
-                let zero = core::net::Ipv4Addr::UNSPECIFIED;
-                self.post_arp(Mac::BROADCAST, &arp(Op::Request, zero, nobody, addr));
-            }
-            Say::Announce(IpAddr::V4(addr)) => {
-                self.post_arp(Mac::BROADCAST, &arp(Op::Request, addr, nobody, addr));
-            }
-            Say::Probe(IpAddr::V6(target)) => {
-                let to = ipv6::solicited(target);
-                let ip = Ipv6 { next: 0, hops: 0, from: core::net::Ipv6Addr::UNSPECIFIED, to };
-                let message = Icmpv6::Solicit { target, mac: None };
-                self.post_discovery(ipv6::group_mac(to), &ip, &message);
-            }
-            Say::Announce(IpAddr::V6(target)) => {
-                let ip = Ipv6 { next: 0, hops: 0, from: target, to: ipv6::ALL_NODES };
-                let (mac, router, solicited, replaces) = (Some(own), false, false, true);
-                let message = Icmpv6::Advertise { target, mac, router, solicited, replaces };
-                self.post_discovery(ipv6::group_mac(ipv6::ALL_NODES), &ip, &message);
-            }
-        }
-    }
-
-    fn ask(&mut self, Ask { addr, to }: Ask) {
-        let own = self.info.mac;
-        match addr {
-            IpAddr::V4(target) => {
-                let Some(sender) = self.claims.v4() else { return };
-                let target_mac = to.unwrap_or_default();
-                let arp = Arp { op: Op::Request, sender_mac: own, sender, target_mac, target };
-                self.post_arp(to.unwrap_or(Mac::BROADCAST), &arp);
-            }
-            IpAddr::V6(target) => {
-                let Some(from) = self.claims.v6() else { return };
-                let group = ipv6::solicited(target);
-                let ip =
-                    Ipv6 { next: 0, hops: 0, from, to: if to.is_some() { target } else { group } };
-                let message = Icmpv6::Solicit { target, mac: Some(own) };
-                self.post_discovery(to.unwrap_or_else(|| ipv6::group_mac(group)), &ip, &message);
-            }
-        }
+        _ => false,
     }
 }

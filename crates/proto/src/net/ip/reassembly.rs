@@ -1,180 +1,192 @@
-//! Fragments put together again (RFC 791 section 3.2, RFC 8200 section 4.5).
+//! Reassembly of fragments (RFC 791 section 3.2, RFC 8200 section 4.5).
 //!
-//! Always: a datagram of whose fragments two overlap is dropped with all that belongs to it (RFC 5722), of IPv4 too; one that
-//! comes twice is no overlap. Memory is taken for octets that came, never for an offset that was claimed; datagrams that wait
-//! are limited in octets and time, the oldest gives way.
+//! Always: if two fragments of a datagram overlap, the whole datagram is dropped (RFC 5722), for
+//! IPv4 too; an exact duplicate is no overlap. The bytes received reserve memory, never an offset
+//! that a fragment claims. Incomplete datagrams are limited in number, bytes and time; the oldest
+//! is evicted first.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-use super::{Config, Stats};
 use crate::Instant;
+use crate::net::counters::StackCounters;
+use crate::net::options::StackOptions;
+use crate::wire::ipv4;
 
-/// The longest datagram, its header not counted.
-const MAX: usize = 65_535;
-/// The most fragments of one datagram: the longest one in pieces of 512 octets.
-const PIECES: usize = 128;
-/// The most datagrams, each of which a fragment is compared with.
-const DATAGRAMS: usize = 256;
-/// What it costs to keep a fragment or a datagram, beside its octets.
+/// The longest payload of a reassembled packet. The length field of IPv4 counts the header too.
+const MAX_V6: usize = 65_535;
+const MAX_V4: usize = MAX_V6 - ipv4::HEADER;
+/// The most fragments of one datagram: the longest datagram in fragments of 512 bytes.
+const MAX_FRAGMENTS: usize = 128;
+/// The most incomplete datagrams. Each fragment is compared with all of them.
+const MAX_DATAGRAMS: usize = 256;
+/// The bookkeeping bytes charged for each fragment and each datagram.
 const OVERHEAD: usize = 128;
 
-/// Which fragments belong together.
+/// The identity of a fragmented datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Key {
-    pub(super) from: IpAddr,
-    pub(super) to: IpAddr,
-    pub(super) protocol: u8,
-    pub(super) ident: u32,
+pub(in crate::net) struct DatagramKey {
+    pub(in crate::net) from: IpAddr,
+    pub(in crate::net) to: IpAddr,
+    /// The protocol over IPv4; 0 over IPv6, where it is not part of the identity.
+    pub(in crate::net) protocol: u8,
+    pub(in crate::net) ident: u32,
 }
 
-/// One fragment.
+/// A received fragment.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Part<'a> {
-    pub(super) offset: usize,
-    pub(super) more: bool,
-    pub(super) bytes: &'a [u8],
+pub(in crate::net) struct Fragment<'a> {
+    pub(in crate::net) offset: usize,
+    /// More fragments follow.
+    pub(in crate::net) more: bool,
+    pub(in crate::net) bytes: &'a [u8],
 }
 
+/// An incomplete datagram.
 #[derive(Debug)]
-struct Datagram {
-    key: Key,
-    due: Instant,
-    /// By offset.
-    pieces: Vec<(usize, Vec<u8>)>,
-    /// Known once the last fragment is there.
+struct Incomplete {
+    key: DatagramKey,
+    expires: Instant,
+    /// The fragments received, sorted by their offsets.
+    fragments: Vec<(usize, Vec<u8>)>,
+    /// The length of the datagram, known once its last fragment was received.
     len: Option<usize>,
-    bytes: usize,
-    /// Fragments contradicted each other: whatever else comes of it is dropped.
-    spoilt: bool,
+    /// The bytes received and the overhead.
+    charged: usize,
+    /// Fragments overlapped: all further fragments of the datagram are dropped.
+    invalid: bool,
 }
 
-/// See the file.
+/// The incomplete datagrams of a stack.
 #[derive(Debug)]
-pub(super) struct Reassembly {
+pub(in crate::net) struct Reassembly {
     /// The oldest first.
-    datagrams: VecDeque<Datagram>,
-    bytes: usize,
-    limit: usize,
-    wait_ns: u64,
+    incomplete: VecDeque<Incomplete>,
+    charged: usize,
+    max_bytes: usize,
+    timeout_ns: u64,
 }
 
 impl Reassembly {
-    pub(super) const fn new(config: &Config) -> Self {
+    pub(in crate::net) const fn new(options: &StackOptions) -> Self {
         Self {
-            datagrams: VecDeque::new(),
-            bytes: 0,
-            limit: config.reassembly_bytes,
-            wait_ns: config.reassembly_ns,
+            incomplete: VecDeque::new(),
+            charged: 0,
+            max_bytes: options.max_reassembly_bytes,
+            timeout_ns: options.reassembly_ns,
         }
     }
 
-    /// Takes a fragment; the whole datagram if it was the last one missing.
-    pub(super) fn input(
+    /// Takes a fragment. Returns the payload of the datagram if it is complete now.
+    pub(in crate::net) fn input(
         &mut self,
         now: Instant,
-        key: Key,
-        part: Part<'_>,
-        stats: &mut Stats,
+        key: DatagramKey,
+        fragment: Fragment<'_>,
+        counters: &mut StackCounters,
     ) -> Option<Vec<u8>> {
-        let end = part.offset + part.bytes.len();
-        // Only the last one may end elsewhere than at a multiple of 8, and none may be empty.
-        if part.bytes.is_empty() || end > MAX || part.more && !end.is_multiple_of(8) {
-            stats.drop_fragment += 1;
+        let end = fragment.offset + fragment.bytes.len();
+        let max = if key.from.is_ipv4() { MAX_V4 } else { MAX_V6 };
+        let is_aligned = !fragment.more || end.is_multiple_of(8);
+        if fragment.bytes.is_empty() || end > max || !is_aligned {
+            counters.drop_fragment += 1;
             return None;
         }
-        let index = self.datagrams.iter().position(|d| d.key == key).unwrap_or_else(|| {
-            let due = now.after(self.wait_ns);
-            self.bytes += OVERHEAD;
-            let fresh = Datagram {
-                key,
-                due,
-                pieces: Vec::new(),
-                len: None,
-                bytes: OVERHEAD,
-                spoilt: false,
-            };
-            self.datagrams.push_back(fresh);
-            self.datagrams.len() - 1
-        });
-        let datagram = &mut self.datagrams[index];
-        let before = datagram.bytes;
-        datagram.take(part, end, stats);
-        self.bytes = self.bytes - before + datagram.bytes;
-        if datagram.is_whole() {
-            stats.reassembled += 1;
-            let datagram = self.remove(index)?;
-            return Some(datagram.pieces.into_iter().flat_map(|(_, bytes)| bytes).collect());
+        // RFC 6946 section 4: an atomic fragment has nothing to do with others of the same key.
+        if fragment.offset == 0 && !fragment.more {
+            counters.reassembled += 1;
+            return Some(fragment.bytes.to_vec());
         }
-        while self.bytes > self.limit || self.datagrams.len() > DATAGRAMS {
-            stats.drop_evicted += self.remove(0).map_or(0, |d| d.pieces.len() as u64);
+        let found = self.incomplete.iter().position(|d| d.key == key);
+        let index = found.unwrap_or_else(|| self.insert(key, now.after(self.timeout_ns)));
+        let datagram = &mut self.incomplete[index];
+        let before = datagram.charged;
+        datagram.insert(fragment, end, counters);
+        self.charged = self.charged - before + datagram.charged;
+        if datagram.is_complete() {
+            counters.reassembled += 1;
+            let datagram = self.remove(index)?;
+            return Some(datagram.fragments.into_iter().flat_map(|(_, bytes)| bytes).collect());
+        }
+        while self.charged > self.max_bytes || self.incomplete.len() > MAX_DATAGRAMS {
+            counters.drop_evicted += self.remove(0).map_or(0, |d| d.fragments.len() as u64);
         }
         None
     }
 
-    /// Octets that are kept.
-    #[cfg(test)]
-    pub(super) const fn held(&self) -> usize {
-        self.bytes
+    /// Adds a datagram without fragments and returns its index.
+    fn insert(&mut self, key: DatagramKey, expires: Instant) -> usize {
+        self.charged += OVERHEAD;
+        let (fragments, len, charged, invalid) = (Vec::new(), None, OVERHEAD, false);
+        let datagram = Incomplete { key, expires, fragments, len, charged, invalid };
+        self.incomplete.push_back(datagram);
+        self.incomplete.len() - 1
     }
 
-    fn remove(&mut self, index: usize) -> Option<Datagram> {
-        let datagram = self.datagrams.remove(index)?;
-        self.bytes -= datagram.bytes;
+    fn remove(&mut self, index: usize) -> Option<Incomplete> {
+        let datagram = self.incomplete.remove(index)?;
+        self.charged -= datagram.charged;
         Some(datagram)
     }
 
-    /// When `tick` wants to be called.
-    pub(super) fn deadline(&self) -> Instant {
-        self.datagrams.front().map_or(Instant::NEVER, |d| d.due)
+    /// Returns the bytes charged for all incomplete datagrams.
+    #[cfg(test)]
+    pub(in crate::net) const fn charged(&self) -> usize {
+        self.charged
     }
 
-    /// It is `now`: what is not whole yet will not be.
-    pub(super) fn tick(&mut self, now: Instant, stats: &mut Stats) {
-        while self.datagrams.front().is_some_and(|d| now >= d.due) {
-            stats.drop_incomplete += self.remove(0).map_or(0, |d| d.pieces.len() as u64);
+    /// Returns the time at which to call `tick` next.
+    pub(in crate::net) fn deadline(&self) -> Instant {
+        self.incomplete.front().map_or(Instant::NEVER, |d| d.expires)
+    }
+
+    /// Drops the datagrams that have expired.
+    pub(in crate::net) fn tick(&mut self, now: Instant, counters: &mut StackCounters) {
+        while self.incomplete.front().is_some_and(|d| now >= d.expires) {
+            counters.drop_incomplete += self.remove(0).map_or(0, |d| d.fragments.len() as u64);
         }
     }
 }
 
-impl Datagram {
-    fn take(&mut self, part: Part<'_>, end: usize, stats: &mut Stats) {
-        if self.spoilt {
-            stats.drop_fragment += 1;
+impl Incomplete {
+    /// Stores a fragment that ends at `end`, or invalidates the datagram if they contradict.
+    fn insert(&mut self, fragment: Fragment<'_>, end: usize, counters: &mut StackCounters) {
+        if self.invalid {
+            counters.drop_fragment += 1;
             return;
         }
-        let at = self.pieces.partition_point(|(offset, _)| *offset < part.offset);
-        if self
-            .pieces
-            .get(at)
-            .is_some_and(|(offset, bytes)| *offset == part.offset && bytes == part.bytes)
-        {
+        let at = self.fragments.partition_point(|(offset, _)| *offset < fragment.offset);
+        let next = self.fragments.get(at);
+        let is_same = |(offset, bytes): &(usize, Vec<u8>)| {
+            *offset == fragment.offset && bytes == fragment.bytes
+        };
+        if next.is_some_and(is_same) {
             return;
         }
-        let last = self.pieces.last().map_or(0, |(offset, bytes)| offset + bytes.len());
-        let beyond = self.len.is_some_and(|len| end > len || !part.more && end != len)
-            || !part.more && last > end;
-        let before = at.checked_sub(1).and_then(|i| self.pieces.get(i));
-        let overlaps = before.is_some_and(|(offset, bytes)| offset + bytes.len() > part.offset)
-            || self.pieces.get(at).is_some_and(|(offset, _)| end > *offset);
-        if beyond || overlaps || self.pieces.len() == PIECES {
-            stats.drop_fragment += self.pieces.len() as u64 + 1;
-            self.spoilt = true;
-            self.pieces = Vec::new();
-            self.bytes = OVERHEAD;
+        let received_end = self.fragments.last().map_or(0, |(offset, bytes)| offset + bytes.len());
+        let is_beyond = self.len.is_some_and(|len| end > len || !fragment.more && end != len)
+            || !fragment.more && received_end > end;
+        let previous = at.checked_sub(1).and_then(|i| self.fragments.get(i));
+        let overlaps = previous.is_some_and(|(o, bytes)| o + bytes.len() > fragment.offset)
+            || next.is_some_and(|(offset, _)| end > *offset);
+        if is_beyond || overlaps || self.fragments.len() == MAX_FRAGMENTS {
+            counters.drop_fragment += self.fragments.len() as u64 + 1;
+            self.invalid = true;
+            self.fragments = Vec::new();
+            self.charged = OVERHEAD;
             return;
         }
-        if !part.more {
+        if !fragment.more {
             self.len = Some(end);
         }
-        self.bytes += part.bytes.len() + OVERHEAD;
-        self.pieces.insert(at, (part.offset, part.bytes.to_vec()));
+        self.charged += fragment.bytes.len() + OVERHEAD;
+        self.fragments.insert(at, (fragment.offset, fragment.bytes.to_vec()));
     }
 
-    /// All between the start and the end is there. Pieces do not overlap, so their lengths tell.
-    fn is_whole(&self) -> bool {
-        let there = || self.bytes - OVERHEAD - self.pieces.len() * OVERHEAD;
-        self.len.is_some_and(|len| there() == len)
+    /// Returns true if all bytes are there. Fragments do not overlap, so their sum tells.
+    fn is_complete(&self) -> bool {
+        let received = || self.charged - OVERHEAD - self.fragments.len() * OVERHEAD;
+        self.len.is_some_and(|len| received() == len)
     }
 }

@@ -1,233 +1,242 @@
-//! Our own addresses, and who else claims them: RARP (RFC 903), address conflict detection (RFC 5227), duplicate address
-//! detection (RFC 4862 section 5.4).
+//! Own addresses and the detection of conflicts: RARP (RFC 903), IPv4 address conflict detection
+//! (RFC 5227), IPv6 duplicate address detection (RFC 4862 section 5.4).
 //!
 //! ```text
-//!   Learning ──► Probing ──► Announcing ──► Held        careful; IPv6 does not announce
-//!                   └─► Lost                            somebody has it already
-//!   Announcing ──► Held                                 otherwise: in use at once; IPv6 probes meanwhile
+//!   with detect_first; IPv6 does not announce
+//!   Requesting ──► Probing ──► Announcing ──► Assigned
+//!                     └─► Lost                            another host has the address
+//!
+//!   without: in use at once; IPv6 probes meanwhile
+//!   Requesting ──► Announcing ──► Assigned
 //! ```
 //!
-//! Always: an address that was in use stays so: it is announced anew when somebody else claims it, at most every ten seconds.
+//! Always: an address in use stays in use. After a conflict the stack announces it again, at most
+//! every ten seconds.
 
 use alloc::collections::VecDeque;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use arrayvec::ArrayVec;
 
-use super::{Config, Event, V4};
 use crate::device::Mac;
+use crate::net::event::StackEvent;
+use crate::net::options::{Ipv4Assignment, StackOptions};
 use crate::time::SECOND;
 use crate::wire::ipv6;
 use crate::{Instant, Rng};
 
-/// RFC 5227 section 1.1.
+// RFC 5227 section 1.1 names these constants.
 const PROBE_WAIT_NS: u64 = SECOND;
-const PROBES: u8 = 3;
+const PROBE_NUM: u8 = 3;
 const PROBE_MIN_NS: u64 = SECOND;
 const PROBE_MAX_NS: u64 = 2 * SECOND;
 const ANNOUNCE_WAIT_NS: u64 = 2 * SECOND;
-const ANNOUNCEMENTS: u8 = 2;
-const ANNOUNCE_NS: u64 = 2 * SECOND;
-const DEFEND_NS: u64 = 10 * SECOND;
-/// RFC 4862 section 5.1 and RFC 4861 section 10: one question, and so long for an answer.
-const DETECT_NS: u64 = SECOND;
-/// RARP is asked again after this, and then after twice as long, up to the limit.
-const LEARN_NS: u64 = SECOND / 2;
-const LEARN_MAX_NS: u64 = 32 * SECOND;
+const ANNOUNCE_NUM: u8 = 2;
+const ANNOUNCE_INTERVAL_NS: u64 = 2 * SECOND;
+const DEFEND_INTERVAL_NS: u64 = 10 * SECOND;
+/// The number of IPv6 probes (DupAddrDetectTransmits in RFC 4862 section 5.1).
+const IPV6_PROBE_NUM: u8 = 1;
+/// The time to wait for an objection to an IPv6 probe (RETRANS_TIMER in RFC 4861 section 10).
+const IPV6_PROBE_WAIT_NS: u64 = SECOND;
+/// The time between the first two RARP requests. It doubles each time, up to the maximum.
+const RARP_NS: u64 = SECOND / 2;
+const RARP_MAX_NS: u64 = 32 * SECOND;
 
-/// What is to be said about an own address.
+/// A packet to send about an own address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Say {
-    /// Which address is mine?
-    Learn,
-    /// Has anybody this address?
+pub(super) enum Announcement {
+    /// A RARP request for the own address.
+    Rarp,
+    /// A probe: does another host have this address?
     Probe(IpAddr),
-    /// It is mine.
+    /// An announcement that the address belongs to this stack.
     Announce(IpAddr),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    Learning,
+    /// A RARP server has not assigned the address yet.
+    Requesting,
     Probing,
     Announcing,
-    Held,
+    Assigned,
+    /// Another host has the address.
     Lost,
 }
 
 #[derive(Debug)]
-struct Claim {
+struct Address {
     addr: IpAddr,
     state: State,
-    /// It may be used.
-    used: bool,
+    in_use: bool,
+    /// Packets sent in this state.
     tries: u8,
     due: Instant,
-    defended: Option<Instant>,
+    last_defended: Option<Instant>,
 }
 
-/// See the file.
+/// The addresses of a stack.
 #[derive(Debug)]
-pub(super) struct Claims {
-    claims: ArrayVec<Claim, 3>,
-    careful: bool,
-    /// What we say is heard by others; false where another stack speaks for the same addresses.
-    loud: bool,
-    says: VecDeque<Say>,
-    /// When the first claim wants something.
-    next: Instant,
+pub(in crate::net) struct Addresses {
+    addresses: ArrayVec<Address, 3>,
+    detect_first: bool,
+    /// False if another stack announces and defends the same addresses.
+    respond: bool,
+    announcements: VecDeque<Announcement>,
+    /// The earliest `due` of all addresses.
+    next_due: Instant,
 }
 
-impl Claims {
-    pub(super) fn new(config: &Config, mac: Mac) -> Self {
-        let mut claims = Self {
-            claims: ArrayVec::new(),
-            careful: config.careful,
-            loud: config.answer,
-            says: VecDeque::new(),
-            next: Instant::ZERO,
+impl Addresses {
+    pub(super) fn new(options: &StackOptions, mac: Mac) -> Self {
+        let mut this = Self {
+            addresses: ArrayVec::new(),
+            detect_first: options.detect_first,
+            respond: options.respond,
+            announcements: VecDeque::new(),
+            next_due: Instant::ZERO,
         };
-        match config.v4 {
-            V4::None => {}
-            V4::Fixed { addr, .. } => claims.add(addr.into()),
-            V4::Learnt => claims.claims.push(Claim {
+        match options.ipv4 {
+            Ipv4Assignment::None => {}
+            Ipv4Assignment::Static { addr, .. } => this.add(addr.into()),
+            Ipv4Assignment::Rarp => this.addresses.push(Address {
                 addr: Ipv4Addr::UNSPECIFIED.into(),
-                state: State::Learning,
-                used: false,
+                state: State::Requesting,
+                in_use: false,
                 tries: 0,
                 due: Instant::ZERO,
-                defended: None,
+                last_defended: None,
             }),
         }
-        let own = config.v6.map(|(addr, _)| addr);
-        let link = Some(ipv6::link_local(mac)).filter(|link| own != Some(*link));
-        own.into_iter().chain(link).for_each(|addr| claims.add(addr.into()));
-        claims.schedule();
-        claims
+        let own = options.ipv6.map(|(addr, _)| addr);
+        let link_local = Some(ipv6::link_local(mac)).filter(|link| own != Some(*link));
+        own.into_iter().chain(link_local).for_each(|addr| this.add(addr.into()));
+        this.schedule();
+        this
     }
 
     fn add(&mut self, addr: IpAddr) {
-        let quiet = !self.loud;
-        let state = match addr {
-            _ if quiet => State::Held,
-            IpAddr::V4(_) if !self.careful => State::Announcing,
-            _ => State::Probing,
+        let (state, due) = match addr {
+            _ if !self.respond => (State::Assigned, Instant::NEVER),
+            IpAddr::V4(_) if !self.detect_first => (State::Announcing, Instant::ZERO),
+            _ => (State::Probing, Instant::ZERO),
         };
-        let due = if quiet { Instant::NEVER } else { Instant::ZERO };
-        let used = quiet || !self.careful;
-        self.claims.push(Claim { addr, state, used, tries: 0, due, defended: None });
+        let in_use = !self.respond || !self.detect_first;
+        self.addresses.push(Address { addr, state, in_use, tries: 0, due, last_defended: None });
     }
 
-    /// True if `addr` is ours and in use.
+    /// Returns true if `addr` is an own address in use.
     #[inline]
-    pub(super) fn has(&self, addr: IpAddr) -> bool {
-        self.claims.iter().any(|c| c.used && c.addr == addr)
+    pub(in crate::net) fn has(&self, addr: IpAddr) -> bool {
+        self.addresses.iter().any(|a| a.in_use && a.addr == addr)
     }
 
-    /// True if `addr` is ours or may become so.
-    pub(super) fn wants(&self, addr: IpAddr) -> bool {
-        self.claims
+    /// Returns true if `addr` is an own address in use or one that detection may still confirm.
+    pub(super) fn is_candidate(&self, addr: IpAddr) -> bool {
+        self.addresses
             .iter()
-            .any(|c| !matches!(c.state, State::Learning | State::Lost) && c.addr == addr)
+            .any(|a| !matches!(a.state, State::Requesting | State::Lost) && a.addr == addr)
     }
 
-    /// True if `group` is where those are asked who have an address that is ours or may become so.
-    pub(super) fn wants_group(&self, group: Ipv6Addr) -> bool {
-        let asked =
-            |c: &Claim| matches!(c.addr, IpAddr::V6(addr) if ipv6::solicited(addr) == group);
-        self.claims.iter().any(|c| c.state != State::Lost && asked(c))
+    /// Returns true if `group` is the solicited-node group of an own or candidate address.
+    pub(super) fn is_candidate_group(&self, group: Ipv6Addr) -> bool {
+        let in_group =
+            |a: &Address| matches!(a.addr, IpAddr::V6(addr) if ipv6::solicited(addr) == group);
+        self.addresses.iter().any(|a| a.state != State::Lost && in_group(a))
     }
 
-    /// The IPv4 address that may be used.
-    pub(super) fn v4(&self) -> Option<Ipv4Addr> {
-        self.claims.iter().filter(|c| c.used).find_map(|c| match c.addr {
+    /// Returns the IPv4 address in use.
+    pub(in crate::net) fn v4(&self) -> Option<Ipv4Addr> {
+        self.addresses.iter().filter(|a| a.in_use).find_map(|a| match a.addr {
             IpAddr::V4(addr) => Some(addr),
             IpAddr::V6(_) => None,
         })
     }
 
-    /// The IPv6 address from which others are reached: that of the configuration, otherwise the link's own. Who was called by one
-    /// of them answers from it.
-    pub(super) fn v6(&self) -> Option<Ipv6Addr> {
-        self.claims.iter().filter(|c| c.used).find_map(|c| match c.addr {
+    /// Returns the IPv6 source address for packets of this stack: the configured one if it is in
+    /// use, otherwise the link-local one.
+    pub(in crate::net) fn v6(&self) -> Option<Ipv6Addr> {
+        self.addresses.iter().filter(|a| a.in_use).find_map(|a| match a.addr {
             IpAddr::V4(_) => None,
             IpAddr::V6(addr) => Some(addr),
         })
     }
 
-    /// A RARP server says which address is ours.
-    pub(super) fn learnt(&mut self, addr: Ipv4Addr) -> Option<Event> {
+    /// Takes the address that a RARP server assigns, if one is requested and it can be a host's.
+    pub(super) fn assigned(&mut self, addr: Ipv4Addr) -> Option<StackEvent> {
         let usable = !addr.is_unspecified()
             && !addr.is_multicast()
             && !addr.is_broadcast()
             && !addr.is_loopback();
-        let claim =
-            self.claims.iter_mut().find(|c| c.state == State::Learning).filter(|_| usable)?;
-        let state = if self.careful { State::Probing } else { State::Announcing };
-        let used = !self.careful;
-        *claim =
-            Claim { addr: addr.into(), state, used, tries: 0, due: Instant::ZERO, defended: None };
+        let requested =
+            self.addresses.iter_mut().find(|a| a.state == State::Requesting).filter(|_| usable)?;
+        let state = if self.detect_first { State::Probing } else { State::Announcing };
+        let in_use = !self.detect_first;
+        let (addr, due) = (addr.into(), Instant::ZERO);
+        *requested = Address { addr, state, in_use, tries: 0, due, last_defended: None };
         self.schedule();
-        used.then_some(Event::Ready(addr.into()))
+        in_use.then_some(StackEvent::AddressReady(addr))
     }
 
-    /// Somebody at `mac` speaks or asks as if `addr` were his.
-    pub(super) fn disputed(&mut self, now: Instant, addr: IpAddr, mac: Mac) -> Option<Event> {
-        let claim =
-            self.claims.iter_mut().find(|c| c.addr == addr && c.state != State::Learning)?;
-        let lost = !claim.used;
+    /// Handles a conflict: the host at `mac` uses `addr` or probes for it. An address in use is
+    /// defended; a candidate is given up.
+    pub(super) fn conflict(&mut self, now: Instant, addr: IpAddr, mac: Mac) -> Option<StackEvent> {
+        let own =
+            self.addresses.iter_mut().find(|a| a.addr == addr && a.state != State::Requesting)?;
+        let lost = !own.in_use;
+        let may_defend = || own.last_defended.is_none_or(|at| now.since(at) >= DEFEND_INTERVAL_NS);
         if lost {
-            (claim.state, claim.due) = (State::Lost, Instant::NEVER);
-        } else if self.loud && claim.defended.is_none_or(|at| now.since(at) >= DEFEND_NS) {
-            claim.defended = Some(now);
-            self.says.push_back(Say::Announce(addr));
+            (own.state, own.due) = (State::Lost, Instant::NEVER);
+        } else if self.respond && may_defend() {
+            own.last_defended = Some(now);
+            self.announcements.push_back(Announcement::Announce(addr));
         }
         self.schedule();
-        Some(Event::Conflict { addr, mac, lost })
+        Some(StackEvent::AddressConflict { addr, mac, lost })
     }
 
-    /// What is to be said; call until `None`.
-    pub(super) fn say(&mut self) -> Option<Say> {
-        self.says.pop_front()
+    /// Takes the next announcement to send.
+    pub(super) fn next_announcement(&mut self) -> Option<Announcement> {
+        self.announcements.pop_front()
     }
 
-    /// True if `say` has nothing.
+    /// Returns true if `next_announcement` has one.
     #[inline]
-    pub(super) fn is_quiet(&self) -> bool {
-        self.says.is_empty()
+    pub(super) fn has_output(&self) -> bool {
+        !self.announcements.is_empty()
     }
 
-    /// When `tick` wants to be called.
+    /// Returns the time at which to call `tick` next.
     #[inline]
-    pub(super) const fn deadline(&self) -> Instant {
-        self.next
+    pub(in crate::net) const fn deadline(&self) -> Instant {
+        self.next_due
     }
 
     fn schedule(&mut self) {
-        self.next = self.claims.iter().map(|c| c.due).min().unwrap_or(Instant::NEVER);
+        self.next_due = self.addresses.iter().map(|a| a.due).min().unwrap_or(Instant::NEVER);
     }
 
-    /// It is `now`. Returns what became usable.
-    pub(super) fn tick(&mut self, now: Instant, rng: &mut Rng) -> ArrayVec<Event, 3> {
+    /// Handles expired timers. Returns an event for each address that may be used from now on.
+    pub(in crate::net) fn tick(&mut self, now: Instant, rng: &mut Rng) -> ArrayVec<StackEvent, 3> {
         let mut events = ArrayVec::new();
-        for claim in self.claims.iter_mut().filter(|c| now >= c.due) {
-            match claim.state {
-                State::Learning => {
-                    self.says.push_back(Say::Learn);
-                    let wait = (LEARN_NS << claim.tries.min(6)).min(LEARN_MAX_NS);
-                    claim.due = now.after(wait + rng.below(wait / 4));
-                    claim.tries = claim.tries.saturating_add(1);
+        for own in self.addresses.iter_mut().filter(|a| now >= a.due) {
+            match own.state {
+                State::Requesting => {
+                    self.announcements.push_back(Announcement::Rarp);
+                    let wait = (RARP_NS << own.tries.min(6)).min(RARP_MAX_NS);
+                    own.due = now.after(wait + rng.below(wait / 4));
+                    own.tries = own.tries.saturating_add(1);
                 }
-                State::Probing => events.extend(claim.probe(now, &mut self.says, rng)),
+                State::Probing => events.extend(own.probe(now, &mut self.announcements, rng)),
                 State::Announcing => {
-                    self.says.push_back(Say::Announce(claim.addr));
-                    claim.tries += 1;
-                    claim.due = now.after(ANNOUNCE_NS);
-                    if claim.tries >= ANNOUNCEMENTS {
-                        (claim.state, claim.due) = (State::Held, Instant::NEVER);
+                    self.announcements.push_back(Announcement::Announce(own.addr));
+                    own.tries += 1;
+                    own.due = now.after(ANNOUNCE_INTERVAL_NS);
+                    if own.tries >= ANNOUNCE_NUM {
+                        (own.state, own.due) = (State::Assigned, Instant::NEVER);
                     }
                 }
-                State::Held | State::Lost => claim.due = Instant::NEVER,
+                State::Assigned | State::Lost => own.due = Instant::NEVER,
             }
         }
         self.schedule();
@@ -235,32 +244,38 @@ impl Claims {
     }
 }
 
-impl Claim {
-    /// The next probe of a tentative address, or its end: nobody has objected.
-    fn probe(&mut self, now: Instant, says: &mut VecDeque<Say>, rng: &mut Rng) -> Option<Event> {
+impl Address {
+    /// Sends the next probe, or ends probing if no host has objected to the last one.
+    fn probe(
+        &mut self,
+        now: Instant,
+        announcements: &mut VecDeque<Announcement>,
+        rng: &mut Rng,
+    ) -> Option<StackEvent> {
         let v4 = self.addr.is_ipv4();
-        let probes = if v4 { PROBES } else { 1 };
-        // Hosts that start together shall not ask together: the first probe waits, except where the address is in use already.
+        let probes = if v4 { PROBE_NUM } else { IPV6_PROBE_NUM };
+        // RFC 5227 section 2.1.1: a random delay before the first IPv4 probe keeps hosts that start
+        // together from probing together. It counts as a try.
         if self.tries == 0 && v4 {
             (self.tries, self.due) = (1, now.after(1 + rng.below(PROBE_WAIT_NS)));
             return None;
         }
         let sent = if v4 { self.tries - 1 } else { self.tries };
         if sent < probes {
-            says.push_back(Say::Probe(self.addr));
+            announcements.push_back(Announcement::Probe(self.addr));
             self.tries += 1;
             let between = PROBE_MIN_NS + rng.below(PROBE_MAX_NS - PROBE_MIN_NS);
             let wait = match (v4, sent + 1 < probes) {
                 (true, true) => between,
                 (true, false) => ANNOUNCE_WAIT_NS,
-                (false, _) => DETECT_NS,
+                (false, _) => IPV6_PROBE_WAIT_NS,
             };
             self.due = now.after(wait);
             return None;
         }
-        let was_used = core::mem::replace(&mut self.used, true);
+        let was_in_use = core::mem::replace(&mut self.in_use, true);
         (self.state, self.due, self.tries) =
-            if v4 { (State::Announcing, now, 0) } else { (State::Held, Instant::NEVER, 0) };
-        (!was_used).then_some(Event::Ready(self.addr))
+            if v4 { (State::Announcing, now, 0) } else { (State::Assigned, Instant::NEVER, 0) };
+        (!was_in_use).then_some(StackEvent::AddressReady(self.addr))
     }
 }

@@ -1,335 +1,372 @@
-//! Who is on the link: hardware addresses by IP address, for ARP and neighbour discovery alike, which ask and answer in
-//! different words.
+//! The neighbour cache (RFC 4861 section 5.1): MAC addresses of hosts on the link, for ARP and IPv6
+//! neighbour discovery alike.
 //!
 //! ```text
-//!            wanted                answered                 fresh_ns passed              wanted again
-//!   (none) ─────────► Asking ───────────────────► Fresh ──────────────────► Stale ────────────────────► Checking
-//!             everyone is asked   ◄── no answer to three ─────────────────────────── he alone is asked ──┘ │
-//!                                                    └───────────────── answered ◄─────────────────────────┘
+//!          lookup                     reply            reachable_ns           lookup
+//!   (none) ──────► Incomplete ─────────────► Reachable ───────────► Stale ───────────► Probe
+//!           multicast    ▲                       ▲                          unicast    │  │
+//!           solicitation │                       └────────────── reply ────────────────┘  │
+//!                        └────────── no reply to MAX_UNICAST solicitations ───────────────┘
 //! ```
 //!
-//! Always: an address is taken only from an answer to a question of ours, or from a question to us about whose sender nothing is
-//! known; one that is known changes only after its owner was asked and kept silent (so that neither false answers nor floods of
-//! them move traffic); entries and what waits for them are limited. The oldest unanswered gives way first.
+//! Always: the cache learns an address only from a reply to its own solicitation, or from a
+//! solicitation of an unknown host. A known address changes only after its owner was solicited and
+//! did not answer, so forged packets do not redirect traffic. The number of entries and the bytes
+//! of waiting frames are limited; the entry that has been unresolved for longest is evicted first.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-use super::Stats;
 use crate::Instant;
 use crate::device::Mac;
+use crate::net::counters::StackCounters;
+use crate::net::options::StackOptions;
 
-/// Questions to all without an answer after which a neighbour is given up: with their waits doubled about one a second, as
-/// RFC 1122 section 2.3.2.1 wants it.
-const ASKED: u8 = 6;
-/// Questions to himself without an answer after which a neighbour is thought to have moved.
-const CHECKED: u8 = 3;
-/// Frames that wait for one neighbour: a burst of a transport that begins.
-const WAITING: usize = 64;
-/// How much longer a neighbour has to answer when nothing is said against him: if he moved, he shall not be missed for long.
+/// The broadcast or multicast solicitations before a neighbour counts as failed. Their interval
+/// doubles, so that the rate stays near the one per second of RFC 1122 section 2.3.2.1.
+const MAX_MULTICAST: u8 = 6;
+/// The unicast solicitations before the cache gives up a known MAC address
+/// (MAX_UNICAST_SOLICIT in RFC 4861 section 10).
+const MAX_UNICAST: u8 = 3;
+/// The most frames that wait for one neighbour: a burst of a transport that starts.
+const MAX_WAITING: usize = 64;
+/// The factor by which the interval of unicast solicitations is longer while no packet disputes the
+/// known address.
 const UNDISPUTED: u64 = 5;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    Asking,
-    Fresh,
+    Incomplete,
+    Reachable,
     Stale,
-    Checking,
-    /// Told by the caller: never asked.
-    Fixed,
+    Probe,
+    /// The caller set the address: it is never solicited.
+    Permanent,
 }
 
 #[derive(Debug)]
 struct Entry {
     state: State,
     mac: Mac,
-    /// Asking, Checking: when the next question goes out. Fresh: when it becomes Stale.
+    /// Incomplete, Probe: the time of the next solicitation. Reachable: the time at which the entry
+    /// becomes stale.
     due: Instant,
-    /// Asking, Checking: how long the last question waits for its answer.
-    wait_ns: u64,
+    /// Incomplete, Probe: the time between the last solicitation and the next.
+    interval_ns: u64,
+    /// Solicitations sent in this state.
     tries: u8,
-    /// The last time somebody wanted it.
-    wanted: Instant,
+    last_used: Instant,
     waiting: Vec<Vec<u8>>,
 }
 
 impl Entry {
-    /// It is asked whether it is still there.
-    const fn check(&mut self, now: Instant, wait_ns: u64) {
-        (self.state, self.due, self.tries, self.wait_ns) =
-            (State::Checking, now.after(wait_ns), 1, wait_ns);
+    /// Enters the state Probe, for which the caller sends the first solicitation.
+    const fn start_probe(&mut self, now: Instant, interval_ns: u64) {
+        (self.state, self.due, self.tries, self.interval_ns) =
+            (State::Probe, now.after(interval_ns), 1, interval_ns);
     }
 }
 
-/// A question to be sent.
+/// A solicitation to send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Ask {
-    /// About whom.
-    pub(super) addr: IpAddr,
-    /// To whom; everyone if there is none.
+pub(super) struct Solicitation {
+    /// The address to resolve.
+    pub(super) target: IpAddr,
+    /// The destination; none for broadcast or multicast.
     pub(super) to: Option<Mac>,
 }
 
-/// See the file.
+/// The neighbour cache.
 #[derive(Debug)]
-pub(super) struct Neighbours {
+pub(in crate::net) struct NeighbourCache {
     entries: BTreeMap<IpAddr, Entry>,
-    limit: usize,
-    retry_ns: u64,
-    fresh_ns: u64,
+    max_entries: usize,
+    retransmit_ns: u64,
+    reachable_ns: u64,
     waiting_bytes: usize,
-    waiting_limit: usize,
-    asks: VecDeque<Ask>,
-    /// Frames whose neighbour has been found.
-    ready: VecDeque<Vec<u8>>,
-    /// When the first entry wants something.
-    next: Instant,
-    /// Grows whenever a known address changes or is lost.
-    epoch: u32,
+    max_waiting_bytes: usize,
+    solicitations: VecDeque<Solicitation>,
+    /// Frames whose neighbour has been resolved.
+    resolved: VecDeque<Vec<u8>>,
+    /// No entry is due before this time.
+    next_due: Instant,
+    generation: u32,
 }
 
-impl Neighbours {
-    pub(super) fn new(config: &super::Config) -> Self {
+impl NeighbourCache {
+    pub(super) fn new(options: &StackOptions) -> Self {
         Self {
             entries: BTreeMap::new(),
-            limit: config.neighbours.max(1),
-            retry_ns: config.retry_ns,
-            fresh_ns: config.fresh_ns,
+            max_entries: options.max_neighbours.max(1),
+            retransmit_ns: options.retransmit_ns,
+            reachable_ns: options.reachable_ns,
             waiting_bytes: 0,
-            waiting_limit: config.waiting_bytes,
-            asks: VecDeque::new(),
-            ready: VecDeque::new(),
-            next: Instant::NEVER,
-            epoch: 0,
+            max_waiting_bytes: options.max_unresolved_bytes,
+            solicitations: VecDeque::new(),
+            resolved: VecDeque::new(),
+            next_due: Instant::NEVER,
+            generation: 0,
         }
     }
 
-    /// Grows whenever something that `find` said is no longer true before its time.
+    /// Returns a number that changes when a result of `lookup` becomes invalid before its time.
     #[inline]
-    pub(super) const fn epoch(&self) -> u32 {
-        self.epoch
+    pub(in crate::net) const fn generation(&self) -> u32 {
+        self.generation
     }
 
-    /// The hardware address of a neighbour and until when it may be used without asking here again; if it is not known, he is
-    /// asked for.
-    pub(super) fn find(
+    /// Returns the MAC address of a neighbour and the time until which the caller may use it
+    /// without another lookup. If the address is unknown, the cache starts to solicit it.
+    pub(in crate::net) fn lookup(
         &mut self,
         now: Instant,
         addr: IpAddr,
-        stats: &mut Stats,
+        counters: &mut StackCounters,
     ) -> Option<(Mac, Instant)> {
-        if !self.entries.contains_key(&addr) {
-            self.insert(now, addr, State::Asking, Mac::default(), stats);
-            self.asks.push_back(Ask { addr, to: None });
-            stats.neighbours_asked += 1;
+        let Some(entry) = self.entries.get_mut(&addr) else {
+            self.insert(now, addr, State::Incomplete, Mac::default(), counters);
+            self.solicitations.push_back(Solicitation { target: addr, to: None });
+            counters.neighbours_solicited += 1;
             return None;
-        }
-        let entry = self.entries.get_mut(&addr)?;
-        entry.wanted = now;
+        };
+        entry.last_used = now;
         match entry.state {
-            State::Asking => None,
-            State::Fixed => Some((entry.mac, Instant::NEVER)),
-            State::Fresh if now < entry.due => Some((entry.mac, entry.due)),
-            State::Checking => Some((entry.mac, entry.due)),
-            State::Fresh | State::Stale => {
-                entry.check(now, self.retry_ns.saturating_mul(UNDISPUTED));
-                self.next = self.next.min(entry.due);
-                self.asks.push_back(Ask { addr, to: Some(entry.mac) });
+            State::Incomplete => None,
+            State::Permanent => Some((entry.mac, Instant::NEVER)),
+            State::Reachable if now < entry.due => Some((entry.mac, entry.due)),
+            State::Probe => Some((entry.mac, entry.due)),
+            State::Reachable | State::Stale => {
+                entry.start_probe(now, self.retransmit_ns.saturating_mul(UNDISPUTED));
+                self.next_due = self.next_due.min(entry.due);
+                let to = Some(entry.mac);
+                self.solicitations.push_back(Solicitation { target: addr, to });
                 Some((entry.mac, entry.due))
             }
         }
     }
 
-    fn insert(&mut self, now: Instant, addr: IpAddr, state: State, mac: Mac, stats: &mut Stats) {
-        if self.entries.len() >= self.limit {
-            let rank = |e: &Entry| match e.state {
-                State::Asking => 0,
-                State::Stale => 1,
-                State::Fresh | State::Checking => 2,
-                State::Fixed => 3,
-            };
-            let oldest =
-                self.entries.iter().min_by_key(|(_, e)| (rank(e), e.wanted)).map(|(addr, _)| *addr);
-            if let Some(entry) = oldest.and_then(|addr| self.entries.remove(&addr)) {
-                self.epoch = self.epoch.wrapping_add(1);
-                self.waiting_bytes -= entry.waiting.iter().map(Vec::len).sum::<usize>();
-                stats.drop_waiting += entry.waiting.len() as u64;
-            }
+    /// Inserts an entry, and evicts another if the cache is full.
+    fn insert(
+        &mut self,
+        now: Instant,
+        addr: IpAddr,
+        state: State,
+        mac: Mac,
+        counters: &mut StackCounters,
+    ) {
+        if self.entries.len() >= self.max_entries {
+            self.evict(counters);
         }
-        let due = if state == State::Asking { now.after(self.retry_ns) } else { Instant::NEVER };
-        self.next = self.next.min(due);
-        let wait_ns = self.retry_ns;
-        let entry = Entry { state, mac, due, wait_ns, tries: 1, wanted: now, waiting: Vec::new() };
-        self.entries.insert(addr, entry);
+        let interval_ns = self.retransmit_ns;
+        let due = if state == State::Incomplete { now.after(interval_ns) } else { Instant::NEVER };
+        self.next_due = self.next_due.min(due);
+        let (tries, last_used, waiting) = (1, now, Vec::new());
+        self.entries
+            .insert(addr, Entry { state, mac, due, interval_ns, tries, last_used, waiting });
     }
 
-    /// The caller says where a neighbour is: he is never asked.
-    pub(super) fn fix(&mut self, now: Instant, addr: IpAddr, mac: Mac, stats: &mut Stats) {
+    /// Removes the entry that is worth least, and drops the frames that wait for it.
+    fn evict(&mut self, counters: &mut StackCounters) {
+        let worth = |e: &Entry| match e.state {
+            State::Incomplete => 0,
+            State::Stale => 1,
+            State::Reachable | State::Probe => 2,
+            State::Permanent => 3,
+        };
+        let least = self.entries.iter().min_by_key(|(_, e)| (worth(e), e.last_used));
+        let Some(addr) = least.map(|(addr, _)| *addr) else { return };
+        let Some(entry) = self.entries.remove(&addr) else { return };
+        self.generation = self.generation.wrapping_add(1);
+        self.waiting_bytes -= entry.waiting.iter().map(Vec::len).sum::<usize>();
+        counters.drop_unresolved += entry.waiting.len() as u64;
+    }
+
+    /// Sets the MAC address of a neighbour permanently.
+    pub(in crate::net) fn set_permanent(
+        &mut self,
+        now: Instant,
+        addr: IpAddr,
+        mac: Mac,
+        counters: &mut StackCounters,
+    ) {
         if !self.entries.contains_key(&addr) {
-            self.insert(now, addr, State::Fixed, mac, stats);
+            self.insert(now, addr, State::Permanent, mac, counters);
         }
-        self.settle(addr, State::Fixed, mac, Instant::NEVER);
+        self.resolve(addr, State::Permanent, mac, Instant::NEVER);
     }
 
-    /// Keeps a frame until the neighbour, who was just asked for, answers.
-    pub(super) fn wait(&mut self, addr: IpAddr, frame: Vec<u8>, stats: &mut Stats) {
-        let room = self.waiting_limit - self.waiting_bytes;
+    /// Keeps a frame, with its destination open, until a neighbour just looked up is resolved.
+    pub(in crate::net) fn wait(
+        &mut self,
+        addr: IpAddr,
+        frame: Vec<u8>,
+        counters: &mut StackCounters,
+    ) {
+        let room = self.max_waiting_bytes - self.waiting_bytes;
         let entry = self.entries.get_mut(&addr);
-        let Some(entry) = entry.filter(|e| e.waiting.len() < WAITING && frame.len() <= room) else {
-            stats.drop_waiting += 1;
+        let Some(entry) = entry.filter(|e| e.waiting.len() < MAX_WAITING && frame.len() <= room)
+        else {
+            counters.drop_unresolved += 1;
             return;
         };
         self.waiting_bytes += frame.len();
         entry.waiting.push(frame);
     }
 
-    /// The neighbour is known now: what waited for him may go.
-    fn settle(&mut self, addr: IpAddr, state: State, mac: Mac, due: Instant) {
+    /// Stores the MAC address of a neighbour and releases the frames that wait for it.
+    fn resolve(&mut self, addr: IpAddr, state: State, mac: Mac, due: Instant) {
         let Some(entry) = self.entries.get_mut(&addr) else { return };
         if entry.mac != mac {
-            self.epoch = self.epoch.wrapping_add(1);
+            self.generation = self.generation.wrapping_add(1);
         }
         (entry.state, entry.mac, entry.due, entry.tries) = (state, mac, due, 0);
-        self.next = self.next.min(due);
+        self.next_due = self.next_due.min(due);
         for mut frame in entry.waiting.drain(..) {
             self.waiting_bytes -= frame.len();
             if let Some(to) = frame.first_chunk_mut() {
                 *to = mac.0;
             }
-            self.ready.push_back(frame);
+            self.resolved.push_back(frame);
         }
     }
 
-    /// `addr` says that its hardware address is `mac`, or, in an answer to one question, leaves that out.
-    pub(super) fn answered(
+    /// Handles a reply: `addr` is at `mac`. A reply to a unicast solicitation may omit the address.
+    pub(super) fn reply_received(
         &mut self,
         now: Instant,
         addr: IpAddr,
         mac: Option<Mac>,
-        stats: &mut Stats,
+        counters: &mut StackCounters,
     ) {
-        let fresh_until = now.after(self.fresh_ns);
+        let reachable_until = now.after(self.reachable_ns);
         let Some(entry) = self.entries.get_mut(&addr) else {
-            stats.drop_unsolicited += 1;
+            counters.drop_unsolicited += 1;
             return;
         };
         match (entry.state, mac) {
-            (State::Asking, Some(mac)) => {
-                stats.neighbours_found += 1;
-                self.settle(addr, State::Fresh, mac, fresh_until);
+            (State::Incomplete, Some(mac)) => {
+                counters.neighbours_resolved += 1;
+                self.resolve(addr, State::Reachable, mac, reachable_until);
             }
-            (State::Checking, same) if same.is_none_or(|mac| mac == entry.mac) => {
+            (State::Probe, same) if same.is_none_or(|mac| mac == entry.mac) => {
                 let mac = entry.mac;
-                self.settle(addr, State::Fresh, mac, fresh_until);
+                self.resolve(addr, State::Reachable, mac, reachable_until);
             }
-            (State::Asking, None) => stats.drop_neighbour += 1,
-            (State::Fresh | State::Stale | State::Checking | State::Fixed, mac) => {
-                self.disputed(now, addr, mac, stats);
+            (State::Incomplete, None) => counters.drop_neighbour += 1,
+            (State::Reachable | State::Stale | State::Probe | State::Permanent, mac) => {
+                self.claim_received(now, addr, mac, counters);
             }
         }
     }
 
-    /// `addr` asked us, and says that its hardware address is `mac`.
-    pub(super) fn asked_us(&mut self, now: Instant, addr: IpAddr, mac: Mac, stats: &mut Stats) {
+    /// Handles a request for an own address: its sender `addr` claims to be at `mac`.
+    pub(super) fn request_received(
+        &mut self,
+        now: Instant,
+        addr: IpAddr,
+        mac: Mac,
+        counters: &mut StackCounters,
+    ) {
         match self.entries.get(&addr).map(|e| e.state) {
-            // He will want an answer: it is worth an entry, if that drives out nobody.
-            None if self.entries.len() < self.limit => {
-                self.insert(now, addr, State::Stale, mac, stats);
+            // The sender probably expects packets, so it gets an entry if none must be evicted.
+            None if self.entries.len() < self.max_entries => {
+                self.insert(now, addr, State::Stale, mac, counters);
             }
             None => {}
-            Some(State::Asking) => self.settle(addr, State::Stale, mac, Instant::NEVER),
-            Some(_) => self.disputed(now, addr, Some(mac), stats),
+            Some(State::Incomplete) => self.resolve(addr, State::Stale, mac, Instant::NEVER),
+            Some(_) => self.claim_received(now, addr, Some(mac), counters),
         }
     }
 
-    /// An unasked claim about a known neighbour: if it is another one than before, he is asked whether he is still there.
-    pub(super) fn disputed(
+    /// Handles an unsolicited claim that `addr` is at `mac`. If a known neighbour had another
+    /// address, the cache solicits it there.
+    pub(super) fn claim_received(
         &mut self,
         now: Instant,
         addr: IpAddr,
         mac: Option<Mac>,
-        stats: &mut Stats,
+        counters: &mut StackCounters,
     ) {
         let Some(entry) = self.entries.get_mut(&addr) else { return };
-        if entry.state == State::Asking || mac.is_none_or(|mac| mac == entry.mac) {
+        if entry.state == State::Incomplete || mac.is_none_or(|mac| mac == entry.mac) {
             return;
         }
-        stats.neighbours_disputed += 1;
-        if matches!(entry.state, State::Fresh | State::Stale) {
-            entry.check(now, self.retry_ns);
-            self.next = self.next.min(entry.due);
-            self.asks.push_back(Ask { addr, to: Some(entry.mac) });
+        counters.neighbours_disputed += 1;
+        if matches!(entry.state, State::Reachable | State::Stale) {
+            entry.start_probe(now, self.retransmit_ns);
+            self.next_due = self.next_due.min(entry.due);
+            let to = Some(entry.mac);
+            self.solicitations.push_back(Solicitation { target: addr, to });
         }
     }
 
-    /// How many are known or asked for.
+    /// Returns the number of entries.
     #[cfg(test)]
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::net) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// A question to be sent; call until `None`.
-    pub(super) fn ask(&mut self) -> Option<Ask> {
-        self.asks.pop_front()
+    /// Takes the next solicitation to send.
+    pub(super) fn next_solicitation(&mut self) -> Option<Solicitation> {
+        self.solicitations.pop_front()
     }
 
-    /// A frame that has its neighbour's address now; call until `None`.
-    pub(super) fn ready(&mut self) -> Option<Vec<u8>> {
-        self.ready.pop_front()
+    /// Takes the next frame whose destination has been resolved.
+    pub(super) fn next_frame(&mut self) -> Option<Vec<u8>> {
+        self.resolved.pop_front()
     }
 
-    /// True if `ask` and `ready` have nothing.
+    /// Returns true if `next_solicitation` or `next_frame` has one.
     #[inline]
-    pub(super) fn is_quiet(&self) -> bool {
-        self.asks.is_empty() && self.ready.is_empty()
+    pub(super) fn has_output(&self) -> bool {
+        !self.solicitations.is_empty() || !self.resolved.is_empty()
     }
 
-    /// When `tick` wants to be called.
-    pub(super) const fn deadline(&self) -> Instant {
-        self.next
+    /// Returns the time at which to call `tick` next.
+    pub(in crate::net) const fn deadline(&self) -> Instant {
+        self.next_due
     }
 
-    /// It is `now`: unanswered questions are asked again, and given up in the end.
-    pub(super) fn tick(&mut self, now: Instant, stats: &mut Stats) {
-        if now < self.next {
+    /// Handles expired timers: solicits again, or gives neighbours up.
+    pub(in crate::net) fn tick(&mut self, now: Instant, counters: &mut StackCounters) {
+        if now < self.next_due {
             return;
         }
-        self.next = Instant::NEVER;
-        let mut lost = Vec::new();
+        self.next_due = Instant::NEVER;
+        let mut failed = Vec::new();
         for (&addr, entry) in &mut self.entries {
             if now >= entry.due {
                 match entry.state {
-                    State::Fresh => (entry.state, entry.due) = (State::Stale, Instant::NEVER),
-                    State::Asking if entry.tries >= ASKED => {
-                        lost.push(addr);
+                    State::Reachable => (entry.state, entry.due) = (State::Stale, Instant::NEVER),
+                    State::Incomplete if entry.tries >= MAX_MULTICAST => {
+                        failed.push(addr);
                         continue;
                     }
-                    State::Checking if entry.tries >= CHECKED => {
-                        self.epoch = self.epoch.wrapping_add(1);
-                        (entry.state, entry.tries, entry.wait_ns) =
-                            (State::Asking, 0, self.retry_ns);
+                    State::Probe if entry.tries >= MAX_UNICAST => {
+                        self.generation = self.generation.wrapping_add(1);
+                        (entry.state, entry.tries, entry.interval_ns) =
+                            (State::Incomplete, 0, self.retransmit_ns);
                     }
                     _ => {}
                 }
-                if matches!(entry.state, State::Asking | State::Checking) {
-                    let to = (entry.state == State::Checking).then_some(entry.mac);
-                    stats.neighbours_asked += u64::from(to.is_none());
-                    self.asks.push_back(Ask { addr, to });
-                    // Each further question to all waits twice as long.
-                    if entry.state == State::Asking && entry.tries > 0 {
-                        entry.wait_ns = entry.wait_ns.saturating_mul(2);
+                if matches!(entry.state, State::Incomplete | State::Probe) {
+                    let to = (entry.state == State::Probe).then_some(entry.mac);
+                    counters.neighbours_solicited += u64::from(to.is_none());
+                    self.solicitations.push_back(Solicitation { target: addr, to });
+                    if entry.state == State::Incomplete && entry.tries > 0 {
+                        entry.interval_ns = entry.interval_ns.saturating_mul(2);
                     }
-                    entry.due = now.after(entry.wait_ns);
+                    entry.due = now.after(entry.interval_ns);
                     entry.tries += 1;
                 }
             }
-            self.next = self.next.min(entry.due);
+            self.next_due = self.next_due.min(entry.due);
         }
-        for addr in lost {
+        for addr in failed {
             let Some(entry) = self.entries.remove(&addr) else { continue };
-            stats.neighbours_lost += 1;
-            stats.drop_unreachable += entry.waiting.len() as u64;
+            counters.neighbours_failed += 1;
+            counters.drop_unreachable += entry.waiting.len() as u64;
             self.waiting_bytes -= entry.waiting.iter().map(Vec::len).sum::<usize>();
         }
     }

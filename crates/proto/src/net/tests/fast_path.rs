@@ -1,39 +1,39 @@
-//! The short way in against the ordinary one: whatever arrives, both say the same, hand up the same and count the same.
+//! The receive fast path against the slow path: both deliver, send and count alike for every frame.
 
-use super::hostile::{mend, udp};
+use super::hostile::{fix_checksum, udp};
 use super::*;
 
-/// What came of a frame: datagrams, and all counters.
-type Verdict = (Vec<(u16, SocketAddr, Vec<u8>)>, Stats);
+/// The effects of a frame: the datagrams delivered, and all counters.
+type Effects = (Vec<(u16, SocketAddr, Vec<u8>)>, StackCounters);
 
-/// Two stacks to which the same happens; the second one never goes the short way.
+/// Two stacks that receive the same frames. The second one never uses the fast path.
 struct Both {
     now: Instant,
     stacks: [(Stack, Nic); 2],
-    /// Frames that went the short way.
-    short: u64,
+    /// Frames that the fast path took.
+    fast: u64,
 }
 
 impl Both {
     fn new() -> Self {
         let stack = || {
             let nic = Nic::new(1, 1500);
-            let mut stack = Stack::new(fixed(1), nic.info(), Rng::seeded(1));
+            let mut stack = Stack::new(static_ipv4(1), nic.info(), Rng::seeded(1));
             stack.bind(7).unwrap();
             stack.bind(8).unwrap();
             (stack, nic)
         };
-        Self { now: Instant::from_ns(SECOND), stacks: [stack(), stack()], short: 0 }
+        Self { now: Instant::from_ns(SECOND), stacks: [stack(), stack()], fast: 0 }
     }
 
-    fn verdict(&mut self, side: usize, frame: &[u8], arrival: RxOffload) -> Verdict {
+    fn effects(&mut self, side: usize, frame: &[u8], offload: RxOffload) -> Effects {
         let (stack, nic) = &mut self.stacks[side];
         if side == 1 {
-            stack.short = None;
+            stack.fast_path = None;
         }
-        nic.inbox.push_back((frame.to_vec(), arrival));
+        nic.inbox.push_back((frame.to_vec(), offload));
         let mut datagrams = Vec::new();
-        // A joined frame comes in several bursts.
+        // A coalesced frame may fill several bursts.
         loop {
             let n = stack.input(self.now, nic);
             for i in 0..n {
@@ -44,71 +44,71 @@ impl Both {
                 break;
             }
         }
-        (datagrams, *stack.stats())
+        (datagrams, *stack.counters())
     }
 
-    fn agree(&mut self, frame: &[u8], arrival: RxOffload) -> usize {
+    fn agree(&mut self, frame: &[u8], offload: RxOffload) -> usize {
         self.now = self.now.after(SECOND);
-        let short = self.stacks[0].0.short.and_then(|short| short.datagram(frame, arrival));
-        self.short += u64::from(short.is_some());
-        let [short, ordinary] = [0, 1].map(|side| self.verdict(side, frame, arrival));
-        assert_eq!(short, ordinary, "{frame:02x?} {arrival:?}");
+        let taken = self.stacks[0].0.fast_path.and_then(|path| path.datagram(frame, offload));
+        self.fast += u64::from(taken.is_some());
+        let [fast, slow] = [0, 1].map(|side| self.effects(side, frame, offload));
+        assert_eq!(fast, slow, "{frame:02x?} {offload:?}");
         let [a, b] = &mut self.stacks;
         assert_eq!(core::mem::take(&mut a.1.sent), core::mem::take(&mut b.1.sent));
-        short.0.len()
+        fast.0.len()
     }
 }
 
-const PLAIN: RxOffload = RxOffload { checksum_valid: false, segment_size: 0 };
+const UNCHECKED: RxOffload = RxOffload { checksum_valid: false, segment_size: 0 };
 const CHECKED: RxOffload = RxOffload { checksum_valid: true, segment_size: 0 };
 
-/// A datagram whose headers are all there, some of them as others may write them.
+/// Builds a frame with a datagram for port 7, and padding behind it.
 fn good() -> Vec<u8> {
     [&udp(v4(2), v4(1))[..], b"behind"].concat()
 }
 
 #[test]
-fn every_bit_of_the_headers() {
+fn both_paths_agree_on_every_bit_of_the_headers() {
     let mut both = Both::new();
-    for arrival in [PLAIN, CHECKED] {
-        assert_eq!(both.agree(&good(), arrival), 1);
+    for offload in [UNCHECKED, CHECKED] {
+        assert_eq!(both.agree(&good(), offload), 1);
         for bit in 0..8 * (HEADER + 28) {
-            for mended in [false, true] {
+            for fixed in [false, true] {
                 let mut frame = good();
                 frame[bit / 8] ^= 1 << (bit % 8);
-                if mended {
-                    mend(&mut frame);
+                if fixed {
+                    fix_checksum(&mut frame);
                 }
-                both.agree(&frame, arrival);
-                // The flipped bit may have shown another port: back to ours.
-                both.agree(&good(), arrival);
+                both.agree(&frame, offload);
+                // The flipped bit may have moved the fast path to another port; move it back.
+                both.agree(&good(), offload);
             }
         }
     }
-    assert!(both.short > 1400, "{} frames went the short way", both.short);
+    assert!(both.fast > 1400, "{} frames took the fast path", both.fast);
 }
 
 #[test]
-fn every_length() {
+fn both_paths_agree_on_every_length() {
     let mut both = Both::new();
     let whole = good();
     for len in 0..=whole.len() {
-        both.agree(&whole[..len], PLAIN);
+        both.agree(&whole[..len], UNCHECKED);
     }
     for (ip, udp) in (0..80).flat_map(|ip| (0..40).map(move |udp| (ip, udp))) {
         let mut frame = whole.clone();
         frame[HEADER + 3] = ip;
         frame[HEADER + 20 + 5] = udp;
-        mend(&mut frame);
+        fix_checksum(&mut frame);
         for len in [whole.len(), whole.len() - 6, whole.len() - 9, HEADER + 28] {
-            both.agree(&frame[..len], PLAIN);
+            both.agree(&frame[..len], UNCHECKED);
         }
     }
-    assert!(both.short > 20, "{} frames went the short way", both.short);
+    assert!(both.fast > 20, "{} frames took the fast path", both.fast);
 }
 
 #[test]
-fn joined_frames_and_both_ports() {
+fn both_paths_agree_on_coalesced_frames_and_two_ports() {
     let mut both = Both::new();
     for segment in 0..6 {
         for checked in [false, true] {
@@ -122,19 +122,19 @@ fn joined_frames_and_both_ports() {
     let mut other = good();
     other[HEADER + 20 + 3] = 8;
     for _ in 0..3 {
-        assert_eq!((both.agree(&other, PLAIN), both.agree(&good(), PLAIN)), (1, 1));
+        assert_eq!((both.agree(&other, UNCHECKED), both.agree(&good(), UNCHECKED)), (1, 1));
     }
-    assert_eq!(both.agree(&good(), PLAIN), 1);
+    assert_eq!(both.agree(&good(), UNCHECKED), 1);
     for (stack, _) in &mut both.stacks {
         stack.unbind(7);
     }
-    assert_eq!((both.agree(&good(), PLAIN), both.agree(&other, PLAIN)), (0, 1));
-    assert!(both.short > 5, "{} frames went the short way", both.short);
+    assert_eq!((both.agree(&good(), UNCHECKED), both.agree(&other, UNCHECKED)), (0, 1));
+    assert!(both.fast > 5, "{} frames took the fast path", both.fast);
 }
 
-/// Octets of the headers changed at random, to what is nearly right as a rule.
+/// Changes header bytes at random, mostly to values that are nearly valid.
 #[test]
-fn random_frames() {
+fn both_paths_agree_on_random_frames() {
     let mut rng = Rng::seeded(3);
     let mut both = Both::new();
     for _ in 0..30_000 {
@@ -145,7 +145,7 @@ fn random_frames() {
             frame[at] = near[rng.below(near.len() as u64) as usize];
         }
         if rng.below(4) > 0 {
-            mend(&mut frame);
+            fix_checksum(&mut frame);
         }
         if rng.below(8) == 0 {
             frame.truncate(rng.below(frame.len() as u64 + 1) as usize);
@@ -153,5 +153,5 @@ fn random_frames() {
         let segment = if rng.below(8) == 0 { rng.below(5) as u16 } else { 0 };
         both.agree(&frame, RxOffload { checksum_valid: rng.below(2) == 0, segment_size: segment });
     }
-    assert!(both.short > 5000, "{} frames went the short way", both.short);
+    assert!(both.fast > 5000, "{} frames took the fast path", both.fast);
 }

@@ -1,4 +1,5 @@
-//! Two stacks over a wire that loses, doubles, reorders, damages and cuts: what arrives was sent, and in the end all is well.
+//! Two stacks over a network that drops, duplicates, reorders, corrupts and truncates frames: every
+//! datagram delivered was sent, and after the faults end all datagrams arrive.
 
 use super::*;
 
@@ -13,7 +14,7 @@ fn fault() -> Fault {
     }
 }
 
-/// A payload that says what it is: its number, its length, and octets that follow from both.
+/// Builds a payload from its number and its length, with bytes that follow from both.
 fn payload(n: u32, len: usize) -> Vec<u8> {
     let mut bytes = n.to_be_bytes().to_vec();
     bytes.extend((len as u32).to_be_bytes());
@@ -25,8 +26,8 @@ fn run(seed: u64) {
     let mut rng = Rng::seeded(seed);
     let offloads = Offloads { checksum: rng.chance(500_000), ..Offloads::default() };
     let mtu = [1280, 1500, 9000][rng.below(3) as usize];
-    let mut link = Link::of([1, 2].map(fixed), mtu, offloads, seed);
-    link.fault = fault();
+    let mut net = Network::of([1, 2].map(static_ipv4), mtu, offloads, seed);
+    net.fault = fault();
     let six = |last| crate::wire::ipv6::link_local(mac(last)).into();
     let mut sent = [Vec::new(), Vec::new()];
     for n in 0..150 {
@@ -36,44 +37,48 @@ fn run(seed: u64) {
         let peer = 2 - side as u8;
         let ip = if rng.chance(500_000) { v4(peer).into() } else { six(peer) };
         let bytes = payload(n, len);
-        link.send(side, SocketAddr::new(ip, 7), &bytes);
+        net.send(side, SocketAddr::new(ip, 7), &bytes);
         sent[1 - side].push(bytes);
-        link.pass(rng.below(3 * MS));
+        net.run_for(rng.below(3 * MS));
         if rng.chance(50_000) {
-            let now = link.now;
-            let _ = link.ports[side].stack_mut().ping(now, ip, 8 + rng.below(4000) as usize);
+            let _ = net.ping(side, ip, 8 + rng.below(4000) as usize);
         }
         if rng.chance(20_000) {
-            link.pass(40 * SECOND);
+            net.run_for(40 * SECOND);
         }
     }
-    link.pass(60 * SECOND);
-    for (got, sent) in link.got.iter().zip(&sent) {
+    net.run_for(60 * SECOND);
+    for (got, sent) in net.delivered.iter().zip(&sent) {
         for (_, bytes) in got {
-            // A sum of 16 bits finds every single flip, but not two that cancel out, as may happen to two fragments.
+            // The checksum detects every single flipped bit, but not two that cancel out, one in
+            // each of two fragments.
             let flips =
                 |a: &Vec<u8>| a.iter().zip(bytes).map(|(a, b)| (a ^ b).count_ones()).sum::<u32>();
-            let like = |a: &Vec<u8>| {
+            let matches = |a: &Vec<u8>| {
                 a.len() == bytes.len() && (flips(a) == 0 || flips(a) == 2 && a.len() > mtu)
             };
-            assert!(sent.iter().any(like), "seed {seed}: {} octets that nobody sent", bytes.len());
+            assert!(
+                sent.iter().any(matches),
+                "seed {seed}: {} bytes that were never sent",
+                bytes.len()
+            );
         }
         assert!(got.len() * 2 > sent.len(), "seed {seed}: {}", got.len());
     }
-    // The wire is mended: a datagram of each kind arrives at once, or after the neighbour was asked again.
-    link.fault = Fault::default();
+    // Without faults each datagram arrives, at the latest after the neighbour was solicited again.
+    net.fault = Fault::default();
     for len in [10, 8192] {
         for ip in [v4(2).into(), six(2)] {
-            link.pass(10 * SECOND);
-            link.got[1].clear();
-            link.send(0, SocketAddr::new(ip, 7), &payload(1 << 20, len));
-            link.pass(10 * SECOND);
-            assert_eq!(link.got[1].len(), 1, "seed {seed}");
+            net.run_for(10 * SECOND);
+            net.delivered[1].clear();
+            net.send(0, SocketAddr::new(ip, 7), &payload(1 << 20, len));
+            net.run_for(10 * SECOND);
+            assert_eq!(net.delivered[1].len(), 1, "seed {seed}");
         }
     }
 }
 
 #[test]
-fn what_arrives_over_a_bad_wire_was_sent() {
+fn every_datagram_delivered_over_a_faulty_network_was_sent() {
     (0..60).for_each(run);
 }

@@ -1,26 +1,22 @@
-//! Frames that nobody should send: dropped under their reason, and never more than that.
+//! Invalid and hostile frames: the stack drops each, counts its reason, and does nothing else.
 
 use super::*;
+use crate::net::link::queue::{MAX_BYTES, MAX_FRAMES};
 use crate::wire::ethernet::{self, Ethernet};
 use crate::wire::icmp::Icmp;
 use crate::wire::ipv6::Ipv6;
 
 fn dropped(frame: Vec<u8>, reason: &str) {
-    let mut link = Link::new(1500);
-    link.inject(0, frame);
-    link.turn();
-    assert_eq!(
-        counted(link.ports[0].stack(), reason),
-        1,
-        "{reason}: {:?}",
-        link.ports[0].stack().stats()
-    );
-    assert!(link.got[0].is_empty());
+    let mut net = Network::new(1500);
+    net.inject(0, frame);
+    net.step();
+    assert_eq!(counted(net.stack(0), reason), 1, "{reason}: {:?}", net.stack(0).counters());
+    assert!(net.delivered[0].is_empty());
 }
 
 pub(super) fn udp(from: Ipv4Addr, to: Ipv4Addr) -> Vec<u8> {
     let header = crate::wire::udp::Udp { from: 9, to: 7, checksum: 0 }.emit(3);
-    basic::ip_frame(from, to, 17, &[&header[..], b"abc"].concat())
+    ip_frame(from, to, 17, &[&header[..], b"abc"].concat())
 }
 
 fn with(mut frame: Vec<u8>, at: usize, byte: u8) -> Vec<u8> {
@@ -29,7 +25,7 @@ fn with(mut frame: Vec<u8>, at: usize, byte: u8) -> Vec<u8> {
 }
 
 #[test]
-fn each_reason_to_drop() {
+fn each_drop_is_counted_by_its_reason() {
     let good = || udp(v4(2), v4(1));
     dropped(good()[..13].to_vec(), "drop_length");
     dropped(good()[..40].to_vec(), "drop_length");
@@ -45,26 +41,20 @@ fn each_reason_to_drop() {
     dropped(udp(Ipv4Addr::BROADCAST, v4(1)), "drop_source");
     dropped(udp(Ipv4Addr::LOCALHOST, v4(1)), "drop_source");
     dropped([&Mac::BROADCAST.0[..], &good()[6..]].concat(), "drop_address");
-    dropped(basic::ip_frame(v4(2), v4(1), 6, &[0; 20]), "drop_protocol");
-    dropped(basic::ip_frame(v4(2), v4(1), 1, &[0; 20]), "drop_checksum");
-    dropped(basic::ip_frame(v4(2), v4(1), 1, &[0; 7]), "drop_length");
+    dropped(ip_frame(v4(2), v4(1), 6, &[0; 20]), "drop_protocol");
+    dropped(ip_frame(v4(2), v4(1), 1, &[0; 20]), "drop_checksum");
+    dropped(ip_frame(v4(2), v4(1), 1, &[0; 7]), "drop_length");
     let reply = Icmp::Reply { ident: 1, seq: 1 }.emit(b"12345678");
-    dropped(
-        basic::ip_frame(v4(2), v4(1), 1, &[&reply[..], b"12345678"].concat()),
-        "drop_unsolicited",
-    );
+    dropped(ip_frame(v4(2), v4(1), 1, &[&reply[..], b"12345678"].concat()), "drop_unsolicited");
     let error = Icmp::TooBig { mtu: 600 }.emit(&good()[HEADER..]);
-    dropped(
-        basic::ip_frame(v4(2), v4(1), 1, &[&error[..], &good()[HEADER..]].concat()),
-        "drop_error",
-    );
+    dropped(ip_frame(v4(2), v4(1), 1, &[&error[..], &good()[HEADER..]].concat()), "drop_error");
 }
 
 #[test]
-fn what_looks_good_is_good() {
-    let mut link = Link::new(1500);
-    // Padding behind a short frame is none of the datagram, nor is what IP carries behind UDP.
-    link.inject(0, [&udp(v4(2), v4(1))[..], &[9; 30]].concat());
+fn padding_is_ignored_and_ipv6_requires_a_checksum() {
+    let mut net = Network::new(1500);
+    // Padding behind the IP packet, or behind the datagram inside of it, is not delivered.
+    net.inject(0, [&udp(v4(2), v4(1))[..], &[9; 30]].concat());
     let six = |checksum| {
         let (from, to) = [2, 1].map(|n| crate::wire::ipv6::link_local(mac(n))).into();
         let ip = Ipv6 { next: 17, hops: 64, from, to };
@@ -78,40 +68,43 @@ fn what_looks_good_is_good() {
         )
     };
     let (none, checksum) = six(0);
-    link.inject(0, six(checksum).0);
-    // Over IPv6 there is no datagram without a checksum.
-    link.inject(0, none);
-    link.turn();
-    assert!(link.got[0].len() == 2 && link.got[0].iter().all(|(_, bytes)| bytes == b"abc"));
-    assert_eq!(counted(link.ports[0].stack(), "drop_checksum"), 1);
+    net.inject(0, six(checksum).0);
+    // Over IPv6 a datagram without a checksum is invalid.
+    net.inject(0, none);
+    net.step();
+    assert!(
+        net.delivered[0].len() == 2 && net.delivered[0].iter().all(|(_, bytes)| bytes == b"abc")
+    );
+    assert_eq!(counted(net.stack(0), "drop_checksum"), 1);
 }
 
-/// What Linux 6 sent over a veth that was to compute checksums: nobody did (0x142f is the sum of the pseudo-header).
+/// Linux 6 sent this datagram over a veth with checksum offload: 0x142f is the sum of the
+/// pseudo-header.
 #[test]
-fn an_unfinished_checksum_is_right_only_where_it_may_be() {
+fn a_partial_checksum_is_accepted_only_with_the_option() {
     let bytes = [0x12, 0x34, 0x56, 0x78, 0, 0x0d, 0x14, 0x2f, b's', b'p', b'r', b'a', b't'];
-    for unfinished in [false, true] {
-        let configs = [Config { unfinished, ..fixed(2) }, fixed(1)];
-        let mut link = Link::of(configs, 1500, Offloads::default(), 1);
-        link.ports[0].stack_mut().bind(0x5678).unwrap();
+    for accept_partial_checksum in [false, true] {
+        let options = [StackOptions { accept_partial_checksum, ..static_ipv4(2) }, static_ipv4(1)];
+        let mut net = Network::of(options, 1500, Offloads::default(), 1);
+        net.sockets[0].stack_mut().bind(0x5678).unwrap();
         for last in [b't', b'u'] {
             let mut bytes = bytes;
             bytes[12] = last;
-            link.inject(0, basic::ip_frame(v4(1), v4(2), 17, &bytes));
+            net.inject(0, ip_frame(v4(1), v4(2), 17, &bytes));
         }
         let mut wrong = bytes;
         wrong[7] ^= 1;
-        link.inject(0, basic::ip_frame(v4(1), v4(2), 17, &wrong));
-        link.turn();
-        assert_eq!(link.got[0].len(), if unfinished { 2 } else { 0 });
+        net.inject(0, ip_frame(v4(1), v4(2), 17, &wrong));
+        net.step();
+        assert_eq!(net.delivered[0].len(), if accept_partial_checksum { 2 } else { 0 });
     }
 }
 
 #[test]
-fn an_mtu_falls_only_for_what_was_sent_and_not_below_what_a_link_carries() {
-    let mut link = Link::new(1500);
-    link.send(0, at(2, 7), &[1; 1400]);
-    link.pass(MS);
+fn a_path_mtu_falls_only_for_datagrams_sent_and_not_below_the_minimum() {
+    let mut net = Network::new(1500);
+    net.send(0, at(2, 7), &[1; 1400]);
+    net.run_for(MS);
     let quote =
         |to: u8, port: u8| with(with(udp(v4(1), v4(to)), HEADER + 21, 7), HEADER + 23, port);
     let mut lowered = Vec::new();
@@ -120,33 +113,32 @@ fn an_mtu_falls_only_for_what_was_sent_and_not_below_what_a_link_carries() {
     {
         let quoted = quote(to, port)[HEADER..].to_vec();
         let error = [&Icmp::TooBig { mtu }.emit(&quoted)[..], &quoted].concat();
-        link.inject(0, basic::ip_frame(v4(2), v4(1), 1, &error));
-        link.turn();
-        lowered.push(link.ports[0].stack().paths.mtu(link.now, v4(2).into(), 1500));
-        link.send(0, at(2, 7), &[1; 1400]);
-        link.pass(MS);
+        net.inject(0, ip_frame(v4(2), v4(1), 1, &error));
+        net.step();
+        lowered.push(net.stack(0).ip.path_mtus.get(net.now, v4(2).into(), 1500));
+        net.send(0, at(2, 7), &[1; 1400]);
+        net.run_for(MS);
     }
     assert_eq!(lowered, [1500, 1500, 1500, 900, 900, 552, 552]);
-    assert_eq!(counted(link.ports[0].stack(), "drop_error"), 2);
-    assert_eq!(link.got[1].len(), 8);
+    assert_eq!(counted(net.stack(0), "drop_error"), 2);
+    assert_eq!(net.delivered[1].len(), 8);
 }
 
-/// Frames of a conversation with octets changed, cut and repeated, checksums mended half of the time: nothing panics, and what is
-/// kept stays within its limits.
+/// Frames of real traffic, repeated, truncated and with random bytes changed, half of them with a
+/// correct IP checksum: nothing panics, and the queue stays within its limits.
 #[test]
-fn changed_frames_do_no_harm() {
+fn mutated_frames_do_no_harm() {
     for seed in 0..40 {
         let mut rng = Rng::seeded(seed);
-        let mut link = Link::new(1500);
+        let mut net = Network::new(1500);
         let six = crate::wire::ipv6::link_local(mac(2)).into();
         for to in [v4(2).into(), six] {
-            link.send(0, SocketAddr::new(to, 7), &[4; 3000]);
-            link.send(0, SocketAddr::new(to, 9), &[4; 30]);
-            let now = link.now;
-            link.ports[0].stack_mut().ping(now, to, 2000).unwrap();
-            link.pass(SECOND);
+            net.send(0, SocketAddr::new(to, 7), &[4; 3000]);
+            net.send(0, SocketAddr::new(to, 9), &[4; 30]);
+            net.ping(0, to, 2000).unwrap();
+            net.run_for(SECOND);
         }
-        let seen = core::mem::take(&mut link.seen);
+        let seen = core::mem::take(&mut net.frames);
         for _ in 0..2000 {
             let (side, mut frame) = seen[rng.below(seen.len() as u64) as usize].clone();
             for _ in 0..rng.below(4) {
@@ -158,20 +150,20 @@ fn changed_frames_do_no_harm() {
                 frame.truncate(rng.below(frame.len() as u64 + 1) as usize);
             }
             if rng.chance(500_000) {
-                mend(&mut frame);
+                fix_checksum(&mut frame);
             }
-            link.inject(1 - side, frame);
-            link.turn();
-            link.now = link.now.after(rng.below(50 * MS));
+            net.inject(1 - side, frame);
+            net.step();
+            net.now = net.now.after(rng.below(50 * MS));
         }
-        let stack = link.ports[0].stack();
-        assert!(stack.outbox.len() <= 512 && stack.outbox_bytes <= 2 << 20);
-        assert_eq!(stack.outbox_bytes, stack.outbox.iter().map(Vec::len).sum::<usize>());
+        let stack = net.stack(0);
+        let (frames, bytes) = stack.link.queue.size();
+        assert!(frames <= MAX_FRAMES && bytes <= MAX_BYTES);
     }
 }
 
-/// The IPv4 header's checksum made right.
-pub(super) fn mend(frame: &mut [u8]) {
+/// Corrects the checksum of the IPv4 header.
+pub(super) fn fix_checksum(frame: &mut [u8]) {
     let Some(header) = frame.get_mut(HEADER..HEADER + 20) else { return };
     header[10..12].fill(0);
     let checksum = Sum::new().bytes(header).checksum();

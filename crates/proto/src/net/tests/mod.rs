@@ -1,4 +1,5 @@
-//! Tests of the IP layer: two stacks, or a stack and a script, over devices in memory, in virtual time.
+//! Tests of the stack: two stacks, or a stack and a script, over devices in memory, in virtual
+//! time.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -7,7 +8,8 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use super::*;
 use crate::datagrams::{Addr, Datagrams};
 use crate::device::{
-    BURST, Device, HEADER, Headers, Info, Offload, Offloads, RxOffload, Sent, send_concatenated,
+    BURST, Device, HEADER, Headers, Info, Mac, Offload, Offloads, RxOffload, Sent,
+    send_concatenated,
 };
 use crate::fault::Fault;
 use crate::time::{MS, SECOND, US};
@@ -15,15 +17,15 @@ use crate::wire::checksum::Sum;
 use crate::{Instant, Rng};
 
 mod basic;
-#[path = "dad.rs"]
-mod claims;
+mod dad;
+mod fast_path;
 mod faults;
 mod floods;
 mod fragments;
+mod gso;
 mod hostile;
 mod neighbours;
-#[path = "fast_path.rs"]
-mod short;
+mod queue;
 
 /// A device in memory.
 #[derive(Debug)]
@@ -32,6 +34,7 @@ pub(super) struct Nic {
     inbox: VecDeque<(Vec<u8>, RxOffload)>,
     burst: Vec<(Vec<u8>, RxOffload)>,
     pub(super) sent: Vec<(Vec<u8>, Offload)>,
+    /// The device has no room for frames to send.
     pub(super) full: bool,
 }
 
@@ -60,7 +63,7 @@ impl Device for Nic {
         let frame = parts.concat();
         let whole = HEADER + self.info.mtu;
         assert!(frame.len() <= whole || matches!(offload, Offload::Segments { .. }));
-        assert!((HEADER..=self.info.max_send).contains(&frame.len()), "{} octets", frame.len());
+        assert!((HEADER..=self.info.max_send).contains(&frame.len()), "{} bytes", frame.len());
         assert!(parts[0].len() >= HEADER);
         self.sent.push((frame, offload));
         Sent::Yes
@@ -101,132 +104,151 @@ pub(super) fn at(last: u8, port: u16) -> SocketAddr {
     SocketAddr::new(v4(last).into(), port)
 }
 
-pub(super) fn fixed(last: u8) -> Config {
-    Config { v4: V4::Fixed { addr: v4(last), prefix: 24 }, ..Config::default() }
+pub(super) fn static_ipv4(last: u8) -> StackOptions {
+    StackOptions {
+        ipv4: Ipv4Assignment::Static { addr: v4(last), prefix: 24 },
+        ..StackOptions::default()
+    }
 }
 
-/// Two hosts on a link: 10.7.0.1 and 10.7.0.2, each with port 7.
+/// Two hosts on a link: 10.7.0.1 and 10.7.0.2, each with a socket on port 7.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct Network {
     pub(super) now: Instant,
-    pub(super) ports: [Port<Nic>; 2],
+    pub(super) sockets: [UdpSocket<Nic>; 2],
     pub(super) fault: Fault,
     rng: Rng,
-    /// Frames on their way, by arrival.
-    wire: Vec<(Instant, usize, Vec<u8>, RxOffload)>,
-    /// All frames that went over the wire.
-    pub(super) seen: Vec<(usize, Vec<u8>)>,
-    /// Datagrams that arrived.
-    pub(super) got: [Vec<(SocketAddr, Vec<u8>)>; 2],
-    pub(super) events: [Vec<Event>; 2],
+    /// Frames in flight: the time of delivery, the receiver, the bytes.
+    in_flight: Vec<(Instant, usize, Vec<u8>, RxOffload)>,
+    /// All frames that were sent, with their senders.
+    pub(super) frames: Vec<(usize, Vec<u8>)>,
+    /// Datagrams delivered to each side.
+    pub(super) delivered: [Vec<(SocketAddr, Vec<u8>)>; 2],
+    pub(super) events: [Vec<StackEvent>; 2],
 }
 
-impl Link {
+impl Network {
     pub(super) fn new(mtu: usize) -> Self {
-        Self::of([1, 2].map(fixed), mtu, Offloads::default(), 1)
+        Self::of([1, 2].map(static_ipv4), mtu, Offloads::default(), 1)
     }
 
-    pub(super) fn of(configs: [Config; 2], mtu: usize, offloads: Offloads, seed: u64) -> Self {
+    pub(super) fn of(
+        options: [StackOptions; 2],
+        mtu: usize,
+        offloads: Offloads,
+        seed: u64,
+    ) -> Self {
         let mut rng = Rng::seeded(seed);
         let mut last = 0;
-        let ports = configs.map(|config| {
+        let sockets = options.map(|options| {
             last += 1;
             let mut nic = Nic::new(last, mtu);
             nic.info.offloads = offloads;
             if offloads.udp_segments {
                 nic.info.max_send = crate::device::MAX_FRAME;
             }
-            Port::new(config, nic, 7, false, rng.fork()).unwrap()
+            UdpSocket::new(options, nic, 7, false, rng.fork()).unwrap()
         });
-        let fault = Fault::default();
-        let now = Instant::from_ns(SECOND);
-        let (wire, seen, got, events) =
-            (Vec::new(), Vec::new(), Default::default(), Default::default());
-        Self { now, ports, fault, rng, wire, seen, got, events }
+        Self {
+            now: Instant::from_ns(SECOND),
+            sockets,
+            fault: Fault::default(),
+            rng,
+            in_flight: Vec::new(),
+            frames: Vec::new(),
+            delivered: Default::default(),
+            events: Default::default(),
+        }
+    }
+
+    /// Returns the stack of a side.
+    pub(super) fn stack(&self, side: usize) -> &Stack {
+        self.sockets[side].stack()
     }
 
     pub(super) fn send(&mut self, side: usize, to: SocketAddr, bytes: &[u8]) -> Sent {
-        self.ports[side].turn(self.now);
+        self.sockets[side].set_now(self.now);
         let (a, b) = bytes.split_at(bytes.len() / 3);
-        let sent = self.ports[side].send(Addr::Net(to), &[a, b]);
-        self.ports[side].flush();
+        let sent = self.sockets[side].send(Addr::Net(to), &[a, b]);
+        self.sockets[side].flush();
         sent
     }
 
-    /// Hands a frame to a side, as if it came by the wire.
-    pub(super) fn inject(&mut self, side: usize, frame: Vec<u8>) {
-        self.ports[side].device_mut().inbox.push_back((frame, RxOffload::default()));
+    /// Sends an echo request and returns its sequence number.
+    pub(super) fn ping(&mut self, side: usize, to: IpAddr, len: usize) -> Result<u16, PingError> {
+        self.sockets[side].stack_mut().ping(self.now, to, len)
     }
 
-    /// Both sides take what is there, and what they send goes on its way.
-    pub(super) fn turn(&mut self) {
+    /// Adds a frame to the device of a side as if the other side had sent it.
+    pub(super) fn inject(&mut self, side: usize, frame: Vec<u8>) {
+        self.sockets[side].device_mut().inbox.push_back((frame, RxOffload::default()));
+    }
+
+    /// Runs both sides once at the current time: each receives the frames that are due, handles its
+    /// timers and sends.
+    pub(super) fn step(&mut self) {
         for side in 0..2 {
-            let mut i = 0;
-            while i < self.wire.len() {
-                let (due, to, ..) = self.wire[i];
-                if to == side && due <= self.now {
-                    let (_, _, frame, arrival) = self.wire.remove(i);
-                    self.ports[side].device_mut().inbox.push_back((frame, arrival));
-                } else {
-                    i += 1;
-                }
-            }
-            let port = &mut self.ports[side];
-            port.turn(self.now);
-            while port.recv_burst() > 0 || !port.device().inbox.is_empty() {
-                for i in 0..port.stack().items.len() {
-                    let (from, bytes) = port.datagram(i);
+            let now = self.now;
+            let due = self.in_flight.extract_if(.., |(at, to, ..)| *to == side && *at <= now);
+            let socket = &mut self.sockets[side];
+            socket.device_mut().inbox.extend(due.map(|(_, _, frame, offload)| (frame, offload)));
+            socket.set_now(now);
+            while socket.recv_burst() > 0 || !socket.device().inbox.is_empty() {
+                for i in 0..socket.stack().burst.len() {
+                    let (from, bytes) = socket.datagram(i);
                     let Addr::Net(from) = from else { continue };
-                    self.got[side].push((from, bytes.to_vec()));
+                    self.delivered[side].push((from, bytes.to_vec()));
                 }
             }
-            if port.deadline().is_some_and(|due| due <= self.now) {
-                port.tick(self.now);
+            if socket.deadline().is_some_and(|due| due <= now) {
+                socket.tick(now);
             }
-            port.flush();
-            self.events[side].extend(core::iter::from_fn(|| port.event()));
-            for (mut frame, offload) in core::mem::take(&mut port.device_mut().sent) {
-                let arrival = finish(&mut frame, offload);
-                self.seen.push((side, frame.clone()));
-                let fate = self.fault.fate(&mut self.rng, frame.len());
-                for copy in 0..usize::from(fate.copies) {
-                    let mut frame = frame.clone();
-                    if copy == 0 {
-                        fate.flip_bit.into_iter().for_each(|bit| frame[bit / 8] ^= 1 << (bit % 8));
-                        fate.cut_to.into_iter().for_each(|len| frame.truncate(len));
-                    }
-                    self.wire.push((
-                        self.now.after(US + fate.delay_ns[copy]),
-                        1 - side,
-                        frame,
-                        arrival,
-                    ));
-                }
+            socket.flush();
+            self.events[side].extend(core::iter::from_fn(|| socket.event()));
+            for (frame, offload) in core::mem::take(&mut socket.device_mut().sent) {
+                self.transmit(side, frame, offload);
             }
         }
     }
 
-    /// Lets so much time pass, in turns of whatever is due.
-    pub(super) fn pass(&mut self, ns: u64) {
+    /// Puts the copies of a sent frame in flight.
+    fn transmit(&mut self, side: usize, mut frame: Vec<u8>, offload: Offload) {
+        let offload = apply(&mut frame, offload);
+        self.frames.push((side, frame.clone()));
+        let fate = self.fault.fate(&mut self.rng, frame.len());
+        for copy in 0..usize::from(fate.copies) {
+            let mut frame = frame.clone();
+            if copy == 0 {
+                fate.flip_bit.into_iter().for_each(|bit| frame[bit / 8] ^= 1 << (bit % 8));
+                fate.cut_to.into_iter().for_each(|len| frame.truncate(len));
+            }
+            let due = self.now.after(US + fate.delay_ns[copy]);
+            self.in_flight.push((due, 1 - side, frame, offload));
+        }
+    }
+
+    /// Runs both sides for some time, from one due frame or timer to the next.
+    pub(super) fn run_for(&mut self, ns: u64) {
         let end = self.now.after(ns);
         loop {
-            self.turn();
-            let wire = self.wire.iter().map(|(due, ..)| *due).min();
-            let timers = self.ports.iter().filter_map(Port::deadline).min();
-            let next = wire.into_iter().chain(timers).min().unwrap_or(Instant::NEVER);
+            self.step();
+            let frames = self.in_flight.iter().map(|(due, ..)| *due).min();
+            let timers = self.sockets.iter().filter_map(UdpSocket::deadline).min();
+            let next = frames.into_iter().chain(timers).min().unwrap_or(Instant::NEVER);
             if next > end {
                 break;
             }
             self.now = next.max(self.now.after(1));
         }
         self.now = end;
-        self.turn();
+        self.step();
     }
 }
 
-/// What a device does by itself: the checksum. Segments stay joined, as on a pair of interfaces within one machine.
-fn finish(frame: &mut [u8], offload: Offload) -> RxOffload {
-    let (start, offset, segment) = match offload {
+/// Computes the checksum that a frame's offload requests. Segments stay coalesced, as between two
+/// virtual interfaces of one machine.
+fn apply(frame: &mut [u8], offload: Offload) -> RxOffload {
+    let (start, offset, segment_size) = match offload {
         Offload::None => return RxOffload::default(),
         Offload::Checksum { start, offset } => (start, offset, 0),
         Offload::Segments { kind, start, mss, .. } => (start, kind.checksum_at(), mss),
@@ -235,15 +257,24 @@ fn finish(frame: &mut [u8], offload: Offload) -> RxOffload {
     let checksum = Sum::new().bytes(&frame[start..]).checksum();
     let checksum = if checksum == 0 { 0xffff } else { checksum };
     frame[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
-    RxOffload { checksum_valid: false, segment_size: segment }
+    RxOffload { checksum_valid: false, segment_size }
 }
 
+/// Returns the value of a counter, whose name is without its prefix.
 fn counted(stack: &Stack, name: &str) -> u64 {
     let mut found = None;
-    stack.stats().each(&mut |n, count| {
+    stack.counters().each(&mut |n, count| {
         if n.strip_prefix("ip_") == Some(name) {
             found = Some(count);
         }
     });
     found.unwrap()
+}
+
+/// Builds a frame with an IPv4 packet from host 2's MAC address to host 1's.
+pub(super) fn ip_frame(from: Ipv4Addr, to: Ipv4Addr, protocol: u8, upper: &[u8]) -> Vec<u8> {
+    use crate::wire::ethernet::{Ethernet, IPV4};
+    let header = crate::wire::ipv4::Ipv4 { protocol, ..ip::output::udp4_header(from, to) };
+    let ethernet = Ethernet { to: mac(1), from: mac(2), kind: IPV4 };
+    [&ethernet.emit()[..], &header.emit(upper.len()), upper].concat()
 }

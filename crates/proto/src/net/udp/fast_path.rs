@@ -1,13 +1,16 @@
-//! The short way in: a whole UDP datagram over IPv4 to a port of ours, told from everything else by its headers' words. Whatever
-//! is not clearly one goes the ordinary way (`input`), which says what it is, and counts it.
+//! The receive fast path: recognizes an unfragmented UDP datagram over IPv4 to the port of the
+//! previous one by a few comparisons of header words.
 //!
 //! ```text
-//!  octet  0 destination(6)  6 source(6)  12 type │ 14 version  service  length   18 ident  fragment  ttl  protocol
-//!         24 checksum  source(4)  destination(4) │ 34 ports  length  checksum
+//!  byte   0 destination(6)  6 source(6)  12 type
+//!        14 version  service  length  18 ident  fragment  ttl  protocol
+//!        24 checksum  source(4)  destination(4)
+//!        34 ports  length  checksum
 //! ```
 //!
-//! Always: what passes here is what the ordinary way would hand up, and it hands up the same. Each octet that the ordinary way
-//! compares is compared here too; the tests hold one against the other.
+//! Always: the fast path accepts only datagrams that the slow path (`input`) would deliver, and
+//! delivers the same bytes. It checks every byte that the slow path checks, and leaves every other
+//! frame to it. Tests compare both paths.
 
 use core::net::{Ipv4Addr, SocketAddrV4};
 use core::ops::Range;
@@ -16,12 +19,13 @@ use crate::device::{HEADER, Mac, RxOffload};
 use crate::wire::checksum::Sum;
 use crate::wire::{ethernet, ipv4, udp};
 
-/// Octets of all headers, and of the words that are compared.
+/// The bytes of all headers, and the words to compare.
 const HEADERS: usize = HEADER + ipv4::HEADER + udp::HEADER;
 const WORDS: usize = 5;
 
-/// What is compared in each word, the first octet lowest: destination; type, version and header's length; fragment and protocol;
-/// destination, and the port.
+/// The bits to compare in each little-endian word: the destination MAC address; the Ethernet type,
+/// the IP version and the header length; the fragment fields and the protocol; half of the
+/// destination address; its other half and the destination port.
 const MASKS: [u64; WORDS] = [
     0x0000_ffff_ffff_ffff,
     0x00ff_ffff_0000_0000,
@@ -30,44 +34,45 @@ const MASKS: [u64; WORDS] = [
     0x0000_ffff_0000_ffff,
 ];
 
-/// What the headers of datagrams to one port of ours have in common.
+/// The header words of datagrams to one local port.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Short {
+pub(in crate::net) struct FastPath {
     words: [u64; WORDS],
-    /// Our hardware address as a number, the first octet lowest: nobody else sends from it.
+    /// Our MAC address as a little-endian number. No received frame may have it as its source.
     mac: u64,
-    pub(super) port: u16,
+    pub(in crate::net) port: u16,
     to: Ipv4Addr,
 }
 
-impl Short {
-    /// For datagrams to `port` at `to`, which are ours.
-    pub(super) fn new(mac: Mac, to: Ipv4Addr, port: u16) -> Self {
-        let mut octets = [0; 8 * WORDS];
-        octets[..6].copy_from_slice(&mac.0);
-        octets[12..14].copy_from_slice(&ethernet::IPV4.to_be_bytes());
-        octets[14] = 0x45;
-        octets[23] = ipv4::UDP;
-        octets[30..34].copy_from_slice(&to.octets());
-        octets[36..38].copy_from_slice(&port.to_be_bytes());
-        let words = words(&octets);
+impl FastPath {
+    /// Makes the fast path for datagrams to `port` at our address `to`.
+    pub(in crate::net) fn new(mac: Mac, to: Ipv4Addr, port: u16) -> Self {
+        let mut bytes = [0; 8 * WORDS];
+        bytes[..6].copy_from_slice(&mac.0);
+        bytes[12..14].copy_from_slice(&ethernet::IPV4.to_be_bytes());
+        bytes[14] = 0x45;
+        bytes[23] = ipv4::UDP;
+        bytes[30..34].copy_from_slice(&to.octets());
+        bytes[36..38].copy_from_slice(&port.to_be_bytes());
+        let words = words(&bytes);
         Self { words, mac: words[0], port, to }
     }
 
-    /// True if it is for datagrams to `port` at `to`.
-    pub(super) fn is(&self, to: Ipv4Addr, port: u16) -> bool {
+    /// Returns true if this is the fast path for datagrams to `port` at `to`.
+    pub(in crate::net) fn is_for(&self, to: Ipv4Addr, port: u16) -> bool {
         (self.to, self.port) == (to, port)
     }
 
-    /// Who sent a datagram to our port, and where in the frame its payload lies; `None`: the ordinary way may know more.
+    /// Returns the sender of a datagram and the range of its payload in `frame`, or none if the
+    /// slow path must handle the frame.
     #[inline]
-    pub(super) fn datagram(
+    pub(in crate::net) fn datagram(
         &self,
         frame: &[u8],
-        arrival: RxOffload,
+        offload: RxOffload,
     ) -> Option<(SocketAddrV4, Range<usize>)> {
-        let head: &[u8; HEADERS] = frame.first_chunk()?;
-        let [a, b, c, d, e] = words(head);
+        let headers: &[u8; HEADERS] = frame.first_chunk()?;
+        let [a, b, c, d, e] = words(headers);
         let differs = |i: usize, word: u64| (word ^ self.words[i]) & MASKS[i];
         if differs(0, a) | differs(1, b) | differs(2, c) | differs(3, d) | differs(4, e) != 0 {
             return None;
@@ -78,22 +83,23 @@ impl Short {
         if mac == self.mac || matches!(first, 0 | 127 | 224..) || from == self.to {
             return None;
         }
-        // The header's octets: from the one of the version on to the end of our address.
+        // The sum of the IP header, from its version to the end of our address.
         let halves = |word: u64| (word & 0xffff_ffff).wrapping_add(word >> 32);
         let sum = halves(c).wrapping_add(halves(d)).wrapping_add(b >> 48).wrapping_add(e & 0xffff);
-        let unsummed = arrival.checksum_valid || u16::from_le_bytes([head[40], head[41]]) == 0;
-        if Sum::of_pairs(sum).checksum() != 0 || !unsummed {
+        let checksum_valid =
+            offload.checksum_valid || u16::from_le_bytes([headers[40], headers[41]]) == 0;
+        if Sum::of_pairs(sum).checksum() != 0 || !checksum_valid {
             return None;
         }
         let ip_len = usize::from((c as u16).swap_bytes());
         let udp_len = usize::from(((e >> 48) as u16).swap_bytes());
         let payload = HEADERS..HEADER + ip_len;
-        let whole =
-            arrival.segment_size == 0 || udp_len <= udp::HEADER + usize::from(arrival.segment_size);
+        let segment_size = usize::from(offload.segment_size);
+        let is_single = segment_size == 0 || udp_len <= udp::HEADER + segment_size;
         if ip_len != udp_len + ipv4::HEADER
             || udp_len < udp::HEADER
             || payload.end > frame.len()
-            || !whole
+            || !is_single
         {
             return None;
         }
@@ -101,12 +107,12 @@ impl Short {
     }
 }
 
-/// The first words of some octets, the first octet lowest.
+/// Returns the first bytes as little-endian words.
 #[inline]
-fn words(octets: &[u8]) -> [u64; WORDS] {
+fn words(bytes: &[u8]) -> [u64; WORDS] {
     let mut words = [0; WORDS];
-    for (word, octets) in words.iter_mut().zip(octets.as_chunks().0) {
-        *word = u64::from_le_bytes(*octets);
+    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
+        *word = u64::from_le_bytes(*bytes);
     }
     words
 }

@@ -1,282 +1,264 @@
-//! The ways to peers: ready-made headers, in which only lengths and checksums are missing, and what the way carries.
+//! The route cache: for each local port and peer, the complete headers of a datagram except for
+//! lengths and checksums.
 //!
 //! ```text
-//!  Ethernet(14) │ IPv4(20) without length and checksum, or IPv6(40) without length │ UDP(8) ports only
-//!  with them: the sums of the IPv4 header, of the pseudo-header without a length, and of that and the ports, to be continued
+//!  Ethernet(14)
+//!  IPv4(20) without length and checksum, or IPv6(40) without length
+//!  UDP(8) with ports only
 //! ```
 //!
-//! Paths are a cache of a fixed number of places: one that is overwritten is made again from `neighbours` when it is next
-//! wanted. It holds while its epoch is the stack's and its neighbour's time has not run out.
+//! A route also has partial checksums of the IPv4 header, of the pseudo-header without a length,
+//! and of the pseudo-header with the ports, so that a datagram to a known peer costs a copy of some
+//! 40 bytes and a few additions.
 //!
-//! Always: a path MTU falls only to what RFC 8201 and this file allow, and rises again by itself.
+//! Always: the cache has a fixed number of slots. A route that another one overwrites is built
+//! again from the neighbour cache when it is next used. A route is valid while its generation is
+//! the stack's and its time has not passed.
 
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
 use alloc::vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::device::{HEADER, Headers, Mac};
-use crate::time::SECOND;
+use crate::device::{Device, HEADER, Headers, Mac, Offload, Sent};
+use crate::net::context::Context;
+use crate::net::ip::output::{TTL, udp4_header};
 use crate::wire::checksum::Sum;
 use crate::wire::ethernet::{self, Ethernet};
-use crate::wire::ipv4::{self, Ipv4};
+use crate::wire::ipv4;
 use crate::wire::ipv6::{self, Ipv6};
 use crate::wire::udp;
 use crate::{Instant, Rng};
 
-/// Places for paths: a power of two.
-const PATHS: usize = 1024;
-/// Octets of the longest header.
-pub(super) const ROOM: usize = HEADER + ipv6::HEADER + udp::HEADER;
-/// Routers that a packet of ours may pass.
-pub(super) const TTL: u8 = 64;
+/// The slots of the cache: a power of two.
+const SLOTS: usize = 1024;
+/// The bytes of the headers of a datagram over IPv6. Over IPv4 they are fewer.
+const HEADERS_V6: usize = HEADER + ipv6::HEADER + udp::HEADER;
 
-/// The least that an IPv4 link is believed to carry (RFC 791 has 68, on which no datagram of ours would make sense), and what
-/// an IPv6 link carries at least.
-const LEAST_V4: usize = 552;
-const LEAST_V6: usize = 1280;
-/// How long a smaller MTU is believed (RFC 8201 section 4), and how many are.
-const LOWERED_NS: u64 = 600 * SECOND;
-const LOWERED: usize = 256;
-/// What links carry, for routers that do not say (RFC 1191 section 7.1).
-const PLATEAUS: [usize; 8] = [32_000, 17_914, 8_166, 4_352, 2_002, 1_492, 1_006, LEAST_V4];
-
-/// A way from a port of ours to a peer.
+/// A cached route from a local port to a peer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Path {
-    /// Of the two that follow.
-    pub(super) key: u64,
-    pub(super) to: SocketAddr,
-    pub(super) port: u16,
-    pub(super) epoch: u32,
-    pub(super) until: Instant,
-    /// The headers, as above: in words, as a device takes them.
-    pub(super) words: [u64; Headers::CAPACITY / 8],
-    /// Their octets.
-    pub(super) len: usize,
-    pub(super) ip_sum: Sum,
-    pub(super) pseudo_sum: Sum,
-    pub(super) udp_sum: Sum,
-    /// The longest payload that goes in one packet.
-    pub(super) room: usize,
+pub(in crate::net) struct Route {
+    /// The key of the local port and the peer, by which the cache finds the route.
+    key: u64,
+    pub(in crate::net) to: SocketAddr,
+    pub(in crate::net) port: u16,
+    generation: u32,
+    valid_until: Instant,
+    /// The headers in words, as a device takes them.
+    words: [u64; Headers::CAPACITY / 8],
+    /// The length of the headers in bytes.
+    pub(in crate::net) headers_len: usize,
+    /// The sum of the IPv4 header without length and checksum.
+    ip_sum: Sum,
+    /// The sum of the pseudo-header without a length.
+    pub(in crate::net) pseudo_sum: Sum,
+    /// The sum of the pseudo-header without a length and of the UDP ports.
+    pub(in crate::net) udp_sum: Sum,
+    /// The longest payload of an unfragmented datagram.
+    pub(in crate::net) max_payload: usize,
 }
 
-pub(super) const NOWHERE: Path = Path {
+/// A route to no peer, which is never valid.
+pub(in crate::net) const NOWHERE: Route = Route {
     key: 0,
     to: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
     port: 0,
-    epoch: 0,
-    until: Instant::ZERO,
+    generation: 0,
+    valid_until: Instant::ZERO,
     words: [0; Headers::CAPACITY / 8],
-    len: 0,
+    headers_len: 0,
     ip_sum: Sum::new(),
     pseudo_sum: Sum::new(),
     udp_sum: Sum::new(),
-    room: 0,
+    max_payload: 0,
 };
 
-/// Who sends from where: what a path is made of.
+/// The addresses and the MTU from which a route is built.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ends {
-    pub(super) key: u64,
-    pub(super) macs: (Mac, Mac),
-    pub(super) from: IpAddr,
-    pub(super) port: u16,
-    pub(super) to: SocketAddr,
-    pub(super) mtu: usize,
+pub(in crate::net) struct Ends {
+    pub(in crate::net) key: u64,
+    pub(in crate::net) own_mac: Mac,
+    pub(in crate::net) next_hop_mac: Mac,
+    pub(in crate::net) from: IpAddr,
+    pub(in crate::net) port: u16,
+    pub(in crate::net) to: SocketAddr,
+    pub(in crate::net) mtu: usize,
 }
 
-impl Path {
-    pub(super) fn new(ends: &Ends, epoch: u32, until: Instant) -> Self {
-        let Ends { key, macs: (own, next), from, port, to, mtu } = *ends;
-        let mut path = Self { key, to, port, epoch, until, ..NOWHERE };
-        let mut head = [0; Headers::CAPACITY];
-        let ethernet = |kind| Ethernet { to: next, from: own, kind }.emit();
+impl Route {
+    /// Builds a route that is valid until a time, and while the stack's generation is `generation`.
+    pub(in crate::net) fn new(ends: &Ends, generation: u32, valid_until: Instant) -> Self {
+        let Ends { key, own_mac, next_hop_mac, from, port, to, mtu } = *ends;
+        let mut route = Self { key, to, port, generation, valid_until, ..NOWHERE };
+        let mut headers = [0; Headers::CAPACITY];
+        let ethernet = |kind| Ethernet { to: next_hop_mac, from: own_mac, kind }.emit();
         let ports = udp::Udp { from: port, to: to.port(), checksum: 0 }.emit(0);
-        let ip = match (from, to.ip()) {
+        let ip_len = match (from, to.ip()) {
             (IpAddr::V4(from), IpAddr::V4(to)) => {
-                head[..HEADER].copy_from_slice(&ethernet(ethernet::IPV4));
-                let header = v4(from, to);
+                headers[..HEADER].copy_from_slice(&ethernet(ethernet::IPV4));
+                let header = udp4_header(from, to);
                 let mut bytes = header.emit(0);
                 bytes[2..4].fill(0);
                 bytes[10..12].fill(0);
-                path.ip_sum = Sum::new().bytes(&bytes);
-                path.pseudo_sum = header.pseudo(0);
-                head[HEADER..HEADER + ipv4::HEADER].copy_from_slice(&bytes);
+                route.ip_sum = Sum::new().bytes(&bytes);
+                route.pseudo_sum = header.pseudo(0);
+                headers[HEADER..HEADER + ipv4::HEADER].copy_from_slice(&bytes);
                 ipv4::HEADER
             }
             (from, to) => {
-                head[..HEADER].copy_from_slice(&ethernet(ethernet::IPV6));
-                let header = v6(from, to);
-                path.pseudo_sum = header.pseudo(ipv6::UDP, 0);
-                head[HEADER..HEADER + ipv6::HEADER].copy_from_slice(&header.emit(0));
+                headers[..HEADER].copy_from_slice(&ethernet(ethernet::IPV6));
+                let (from, to) = (to_ipv6(from), to_ipv6(to));
+                let header = Ipv6 { next: ipv6::UDP, hops: TTL, from, to };
+                route.pseudo_sum = header.pseudo(ipv6::UDP, 0);
+                headers[HEADER..HEADER + ipv6::HEADER].copy_from_slice(&header.emit(0));
                 ipv6::HEADER
             }
         };
-        path.udp_sum = path.pseudo_sum.bytes(&ports[..4]);
-        path.len = HEADER + ip + udp::HEADER;
-        head[HEADER + ip..path.len].copy_from_slice(&ports);
-        head[path.len - 4..path.len].fill(0);
-        path.words = *Headers::from_bytes(&head).words();
-        path.room = mtu.saturating_sub(ip + udp::HEADER);
-        path
+        route.udp_sum = route.pseudo_sum.bytes(&ports[..4]);
+        let len = HEADER + ip_len + udp::HEADER;
+        headers[HEADER + ip_len..len].copy_from_slice(&ports);
+        headers[len - 4..len].fill(0);
+        route.headers_len = len;
+        route.words = *Headers::from_bytes(&headers).words();
+        route.max_payload = mtu.saturating_sub(ip_len + udp::HEADER);
+        route
     }
 
-    /// True if it leads from `port` to `to`, whose key is `key`: over IPv4 the key says all.
+    /// Returns true if the route leads from `port` to `to`, whose key is `key`. Over IPv4 the key
+    /// is unique.
     #[inline]
-    pub(super) fn leads(&self, key: u64, port: u16, to: &SocketAddr) -> bool {
-        self.key == key
-            && if to.is_ipv4() { self.len < ROOM } else { self.port == port && self.to == *to }
+    pub(in crate::net) fn leads(&self, key: u64, port: u16, to: &SocketAddr) -> bool {
+        let is_same = || self.port == port && self.to == *to;
+        self.key == key && if to.is_ipv4() { self.is_v4() } else { is_same() }
     }
 
-    /// The headers with what is missing in them: by words, since what is written by octets is slow to be read by words.
+    /// Returns true if the route is valid now.
     #[inline]
-    pub(super) fn headers(&self, udp_len: u16, checksum: u16) -> Headers {
+    pub(in crate::net) fn is_valid(&self, generation: u32, now: Instant) -> bool {
+        self.generation == generation && now < self.valid_until
+    }
+
+    #[inline]
+    const fn is_v4(&self) -> bool {
+        self.headers_len < HEADERS_V6
+    }
+
+    /// Returns the headers with lengths and checksums filled in. It does so by words, because reads
+    /// of whole words right after writes of single bytes stall the processor.
+    #[inline]
+    pub(in crate::net) fn headers(&self, udp_len: u16, checksum: u16) -> Headers {
+        const IP: usize = HEADER;
         let mut words = self.words;
-        let place = |number: u16, octet: usize| u64::from(number.swap_bytes()) << (octet % 8 * 8);
-        if self.len < ROOM {
-            const IP: usize = HEADER;
+        let field = |value: u16, byte: usize| u64::from(value.swap_bytes()) << (byte % 8 * 8);
+        if self.is_v4() {
             const UDP: usize = HEADER + ipv4::HEADER;
             let ip_len = udp_len.wrapping_add(ipv4::HEADER as u16);
-            words[(IP + 2) / 8] |= place(ip_len, IP + 2);
-            words[(IP + 10) / 8] |= place(self.ip_sum.word(ip_len).checksum(), IP + 10);
-            words[(UDP + 4) / 8] |= place(udp_len, UDP + 4);
-            words[(UDP + 6) / 8] |= place(checksum, UDP + 6);
+            words[(IP + 2) / 8] |= field(ip_len, IP + 2);
+            words[(IP + 10) / 8] |= field(self.ip_sum.word(ip_len).checksum(), IP + 10);
+            words[(UDP + 4) / 8] |= field(udp_len, UDP + 4);
+            words[(UDP + 6) / 8] |= field(checksum, UDP + 6);
         } else {
-            const IP: usize = HEADER;
             const UDP: usize = HEADER + ipv6::HEADER;
-            words[(IP + 4) / 8] |= place(udp_len, IP + 4);
-            words[(UDP + 4) / 8] |= place(udp_len, UDP + 4);
-            words[(UDP + 6) / 8] |= place(checksum, UDP + 6);
+            words[(IP + 4) / 8] |= field(udp_len, IP + 4);
+            words[(UDP + 4) / 8] |= field(udp_len, UDP + 4);
+            words[(UDP + 6) / 8] |= field(checksum, UDP + 6);
         }
-        Headers::new(words, self.len)
+        Headers::new(words, self.headers_len)
+    }
+
+    /// Sends a datagram of `len` bytes in `parts`. The route must be valid and `len` at most
+    /// `max_payload`.
+    #[inline(always)]
+    pub(in crate::net) fn send<D: Device>(
+        &self,
+        cx: &Context,
+        len: usize,
+        device: &mut D,
+        parts: &[&[u8]],
+    ) -> Sent {
+        let udp_len = (udp::HEADER + len) as u16;
+        let mut offload = Offload::None;
+        let checksum = if self.is_v4() && !cx.options.udp4_checksum {
+            0
+        } else if cx.info.offloads.checksum {
+            let start = (self.headers_len - udp::HEADER) as u16;
+            offload = Offload::Checksum { start, offset: 6 };
+            self.pseudo_sum.word(udp_len).folded()
+        } else {
+            // The length counts twice: in the pseudo-header and in the UDP header.
+            let sum = self.udp_sum.word(udp_len).word(udp_len);
+            udp::in_field(parts.iter().fold(sum, |sum, part| sum.bytes(part)))
+        };
+        device.send_with_headers(&self.headers(udp_len, checksum), parts, len, offload)
     }
 }
 
-/// The header of a whole UDP datagram.
-pub(super) const fn v4(from: Ipv4Addr, to: Ipv4Addr) -> Ipv4 {
-    Ipv4 {
-        dont_fragment: true,
-        more: false,
-        offset: 0,
-        ident: 0,
-        ttl: TTL,
-        protocol: ipv4::UDP,
-        from,
-        to,
-    }
-}
-
-const fn v6(from: IpAddr, to: IpAddr) -> Ipv6 {
-    Ipv6 { next: ipv6::UDP, hops: TTL, from: mapped(from), to: mapped(to) }
-}
-
-const fn mapped(addr: IpAddr) -> Ipv6Addr {
+/// Returns an address as an IPv6 address; IPv4 addresses are mapped.
+const fn to_ipv6(addr: IpAddr) -> Ipv6Addr {
     match addr {
         IpAddr::V4(addr) => addr.to_ipv6_mapped(),
         IpAddr::V6(addr) => addr,
     }
 }
 
-/// See the file.
+/// The route cache.
 #[derive(Debug)]
-pub(super) struct Paths {
-    places: Box<[Path]>,
-    /// Mixed into each place, so that strangers cannot choose theirs.
-    key: u64,
-    lowered: BTreeMap<IpAddr, (usize, Instant)>,
+pub(in crate::net) struct RouteCache {
+    slots: Box<[Route]>,
+    /// A random factor of the hash that selects a slot, so that peers cannot choose theirs.
+    hash_key: u64,
 }
 
-impl Paths {
-    pub(super) fn new(rng: &mut Rng) -> Self {
-        Self { places: vec![NOWHERE; PATHS].into(), key: rng.u64() | 1, lowered: BTreeMap::new() }
+impl RouteCache {
+    pub(in crate::net) fn new(rng: &mut Rng) -> Self {
+        Self { slots: vec![NOWHERE; SLOTS].into(), hash_key: rng.u64() | 1 }
     }
 
-    /// A number for a port of ours and a peer: over IPv4 there are no two with the same one.
+    /// Returns the key of a local port and a peer. Over IPv4 it is unique.
     #[inline]
-    pub(super) fn key(&self, port: u16, to: &SocketAddr) -> u64 {
+    pub(in crate::net) fn key(&self, port: u16, to: &SocketAddr) -> u64 {
         let ports = u64::from(to.port()) << 16 | u64::from(port);
         match to {
             SocketAddr::V4(to) => u64::from(to.ip().to_bits()) << 32 | ports,
             SocketAddr::V6(to) => {
                 let (high, low) = ((to.ip().to_bits() >> 64) as u64, to.ip().to_bits() as u64);
-                let mixed = (low ^ ports.rotate_left(32)).wrapping_mul(self.key);
-                mixed ^ high.wrapping_mul(self.key.rotate_left(21))
+                let mixed = (low ^ ports.rotate_left(32)).wrapping_mul(self.hash_key);
+                mixed ^ high.wrapping_mul(self.hash_key.rotate_left(21))
             }
         }
     }
 
-    /// The place of a path with this key.
+    /// Returns the slot of the route with this key.
     #[inline]
-    pub(super) fn place(&self, key: u64) -> usize {
-        (key.wrapping_mul(self.key) >> 48) as usize % PATHS
+    fn slot(&self, key: u64) -> usize {
+        (key.wrapping_mul(self.hash_key) >> 48) as usize % SLOTS
     }
 
+    /// Returns the route in the slot of this key. It may be that of another key.
     #[inline]
-    pub(super) fn at(&self, place: usize) -> &Path {
-        &self.places[place]
+    pub(in crate::net) fn get(&self, key: u64) -> &Route {
+        &self.slots[self.slot(key)]
     }
 
-    pub(super) fn put(&mut self, path: Path) {
-        let place = self.place(path.key);
-        self.places[place] = path;
+    /// Stores a route in its slot.
+    pub(in crate::net) fn insert(&mut self, route: Route) {
+        let slot = self.slot(route.key);
+        self.slots[slot] = route;
     }
 
-    /// True if something was sent this way lately.
-    pub(super) fn knows(&self, port: u16, to: &SocketAddr) -> bool {
+    /// Returns true if the cache has a route from `port` to `to`, valid or not: a datagram was sent
+    /// there recently.
+    pub(in crate::net) fn contains(&self, port: u16, to: &SocketAddr) -> bool {
         let key = self.key(port, to);
-        self.at(self.place(key)).leads(key, port, to)
-    }
-
-    /// The longest packet that reaches `to`, if the link here carries `mtu`.
-    pub(super) fn mtu(&self, now: Instant, to: IpAddr, mtu: usize) -> usize {
-        match self.lowered.get(&to) {
-            Some(&(lowered, until)) if now < until => lowered.min(mtu),
-            _ => mtu,
-        }
-    }
-
-    /// A router says that a packet of `len` octets to `to` was too big for a link that carries `mtu`, or does not say what it
-    /// carries. True if that is news.
-    pub(super) fn lower(
-        &mut self,
-        now: Instant,
-        to: IpAddr,
-        len: usize,
-        mtu: usize,
-        own: usize,
-    ) -> bool {
-        let least = if to.is_ipv4() { LEAST_V4 } else { LEAST_V6 };
-        let plateau = || PLATEAUS.into_iter().find(|p| *p < len).unwrap_or(least);
-        let mtu = if mtu == 0 { plateau() } else { mtu }.max(least);
-        if mtu >= self.mtu(now, to, own) {
-            return false;
-        }
-        if self.lowered.len() >= LOWERED && !self.lowered.contains_key(&to) {
-            let oldest =
-                self.lowered.iter().min_by_key(|(_, (_, until))| *until).map(|(addr, _)| *addr);
-            oldest.and_then(|addr| self.lowered.remove(&addr));
-        }
-        self.lowered.insert(to, (mtu, now.after(LOWERED_NS)));
-        true
-    }
-
-    /// Until when what `mtu` said about `to` holds.
-    pub(super) fn mtu_until(&self, to: IpAddr) -> Instant {
-        self.lowered.get(&to).map_or(Instant::NEVER, |(_, until)| *until)
+        self.get(key).leads(key, port, to)
     }
 }
 
-/// The address without what only this machine knows about it: an interface's number, and the IPv6 form of an IPv4 address.
+/// Returns the address in the form by which the cache finds routes: without flow label and scope,
+/// and IPv4 addresses unmapped.
 #[inline]
-pub(super) fn plain(addr: SocketAddr) -> SocketAddr {
+pub(in crate::net) fn canonical(addr: SocketAddr) -> SocketAddr {
     match addr {
         SocketAddr::V4(_) => addr,
-        SocketAddr::V6(v6) => SocketAddr::new(canonical(*v6.ip()), v6.port()),
+        SocketAddr::V6(v6) => SocketAddr::new(v6.ip().to_canonical(), v6.port()),
     }
-}
-
-#[inline]
-fn canonical(addr: Ipv6Addr) -> IpAddr {
-    addr.to_canonical()
 }

@@ -1,19 +1,22 @@
-//! One port of a stack over its device, as [`Datagrams`]: what the RPC transport runs on.
+//! A UDP socket over a stack and a device of its own, for the RPC transport.
 //!
-//! Not here: names and sleep, which are `host`'s.
+//! Not here: locators and sleep, which `sprat` adds.
 
 use core::net::{IpAddr, SocketAddr};
 
-use super::paths::plain;
-use super::{BindError, Config, Event, Stack};
+use super::ports::BindError;
+use super::routes::canonical;
 use crate::datagrams::{Addr, Datagrams, PaddedHeader, Sent};
 use crate::device::{Device, HEADER, Mac};
+use crate::net::event::StackEvent;
+use crate::net::options::StackOptions;
+use crate::net::stack::Stack;
 use crate::wire::{ipv4, ipv6, udp};
 use crate::{Instant, Rng};
 
-/// See the file.
+/// A UDP socket that owns its stack and its device.
 #[derive(Debug)]
-pub struct Port<D: Device> {
+pub struct UdpSocket<D: Device> {
     stack: Stack,
     device: D,
     port: u16,
@@ -21,82 +24,77 @@ pub struct Port<D: Device> {
     max_payload: usize,
 }
 
-impl<D: Device> Port<D> {
-    /// Port `port` (0: any that is free) of a stack of its own over `device`. Datagrams carry what a frame of the device has room
-    /// for over IPv6 if `v6`, otherwise over IPv4.
+impl<D: Device> UdpSocket<D> {
+    /// Makes a stack over `device` and binds `port`, or any free port if it is 0. The longest
+    /// datagram is that of an unfragmented IPv6 packet if `v6`, otherwise of an IPv4 packet.
     ///
     /// # Errors
-    /// None today: a stack's first port is free.
+    /// None today, because the first port of a stack is free.
     pub fn new(
-        config: Config,
+        options: StackOptions,
         device: D,
         port: u16,
         v6: bool,
         rng: Rng,
     ) -> Result<Self, BindError> {
         let info = device.info();
-        let mut stack = Stack::new(config, info, rng);
+        let mut stack = Stack::new(options, info, rng);
         let port = stack.bind(port)?;
         let headers = if v6 { ipv6::HEADER } else { ipv4::HEADER } + udp::HEADER;
-        // A frame that is longer than what the device takes at once is no use, whatever its wire carries.
+        // The device may take shorter frames than its wire carries.
         let mtu = info.mtu.min(info.max_send.saturating_sub(HEADER));
-        Ok(Self {
-            stack,
-            device,
-            port,
-            now: Instant::ZERO,
-            max_payload: mtu.saturating_sub(headers),
-        })
+        let (now, max_payload) = (Instant::ZERO, mtu.saturating_sub(headers));
+        Ok(Self { stack, device, port, now, max_payload })
     }
 
-    /// The same with something around the device that does as it does.
+    /// Wraps the device.
     #[must_use]
-    pub fn map<E: Device>(self, around: impl FnOnce(D) -> E) -> Port<E> {
+    pub fn map<E: Device>(self, wrap: impl FnOnce(D) -> E) -> UdpSocket<E> {
         let Self { stack, device, port, now, max_payload } = self;
-        Port { stack, device: around(device), port, now, max_payload }
+        UdpSocket { stack, device: wrap(device), port, now, max_payload }
     }
 
-    /// The port.
+    /// Returns the local port.
     #[must_use]
     pub const fn port(&self) -> u16 {
         self.port
     }
 
-    /// The stack, to read its counters.
+    /// Returns the stack, for its counters.
     #[must_use]
     pub const fn stack(&self) -> &Stack {
         &self.stack
     }
 
-    /// The stack, for its commands.
+    /// Returns the stack, for its commands.
     pub const fn stack_mut(&mut self) -> &mut Stack {
         &mut self.stack
     }
 
-    /// The device.
+    /// Returns the device.
     #[must_use]
     pub const fn device(&self) -> &D {
         &self.device
     }
 
-    /// The device, to put it to sleep and wake it.
+    /// Returns the device, to arm and disarm its notifications.
     pub const fn device_mut(&mut self) -> &mut D {
         &mut self.device
     }
 
-    /// It is `now`, for all that follows.
+    /// Sets the time of all calls that follow.
     #[inline]
-    pub const fn turn(&mut self, now: Instant) {
+    pub const fn set_now(&mut self, now: Instant) {
         self.now = now;
     }
 
-    /// When [`Port::tick`] wants to be called.
+    /// Returns the time at which to call [`UdpSocket::tick`] next.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         self.stack.deadline()
     }
 
-    /// It is `now`: what is due is done and sent.
+    /// Sets the time, handles expired timers and sends the packets that result.
     pub fn tick(&mut self, now: Instant) {
         self.now = now;
         if self.stack.deadline().is_some_and(|due| due <= now) {
@@ -105,24 +103,24 @@ impl<D: Device> Port<D> {
         self.stack.output(now, &mut self.device);
     }
 
-    /// What happened beside datagrams; call until `None`.
-    pub fn event(&mut self) -> Option<Event> {
+    /// Takes the next event of the stack.
+    pub fn event(&mut self) -> Option<StackEvent> {
         self.stack.event()
     }
 
-    /// The neighbour `addr` has the hardware address `mac`.
-    pub fn neighbour(&mut self, addr: IpAddr, mac: Mac) {
-        self.stack.neighbour(self.now, addr, mac);
+    /// Sets the MAC address of a neighbour permanently.
+    pub fn set_neighbour(&mut self, addr: IpAddr, mac: Mac) {
+        self.stack.set_neighbour(self.now, addr, mac);
     }
 
-    /// The address as [`Datagrams::send`] takes it without a detour.
+    /// Returns the peer's address in the form that [`Datagrams::send`] looks up fastest.
     #[must_use]
-    pub fn plain(addr: SocketAddr) -> Addr {
-        Addr::Net(plain(addr))
+    pub fn canonical(addr: SocketAddr) -> Addr {
+        Addr::Net(canonical(addr))
     }
 }
 
-impl<D: Device> Datagrams for Port<D> {
+impl<D: Device> Datagrams for UdpSocket<D> {
     #[inline]
     fn recv_burst(&mut self) -> usize {
         self.stack.input(self.now, &mut self.device)
@@ -136,21 +134,18 @@ impl<D: Device> Datagrams for Port<D> {
 
     #[inline]
     fn send(&mut self, to: Addr, parts: &[&[u8]]) -> Sent {
-        match to {
-            Addr::Net(to) => {
-                match self.stack.send(self.now, &mut self.device, self.port, to, parts) {
-                    Sent::Full => Sent::Full,
-                    // That a device has vanished is no news about one peer: what is sent is lost.
-                    Sent::Yes | Sent::Gone => Sent::Yes,
-                }
-            }
-            Addr::Local(_) => Sent::Yes,
+        // The stack has no route to local addresses: the datagram is lost.
+        let Addr::Net(to) = to else { return Sent::Yes };
+        match self.stack.send(self.now, &mut self.device, self.port, to, parts) {
+            Sent::Full => Sent::Full,
+            // A vanished device loses datagrams; it does not mean that this peer has disappeared.
+            Sent::Yes | Sent::Gone => Sent::Yes,
         }
     }
 
     #[inline]
-    fn send_short(&mut self, to: Addr, head: &PaddedHeader, body: &[u8]) -> Sent {
-        self.send(to, &[head, body])
+    fn send_short(&mut self, to: Addr, header: &PaddedHeader, body: &[u8]) -> Sent {
+        self.send(to, &[header, body])
     }
 
     #[inline]

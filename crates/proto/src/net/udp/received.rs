@@ -1,0 +1,141 @@
+//! The datagrams of one received burst: where their payloads are in frames or reassembled packets.
+
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+
+use arrayvec::ArrayVec;
+
+use crate::device::{BURST, Device};
+
+/// The location of a datagram's bytes.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::net) enum Location {
+    /// In the frame of the device's burst with this index.
+    Frame(usize),
+    /// In the reassembled packet with this index.
+    Reassembled(usize),
+}
+
+/// A received datagram.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::net) struct Received {
+    pub(in crate::net) from: SocketAddr,
+    /// The port of this stack.
+    pub(in crate::net) port: u16,
+    pub(in crate::net) location: Location,
+    /// The range of the payload in the frame or packet.
+    pub(in crate::net) start: usize,
+    pub(in crate::net) end: usize,
+}
+
+/// The rest of a coalesced frame whose datagrams did not fit the burst.
+#[derive(Clone, Copy, Debug)]
+struct Coalesced {
+    rest: Received,
+    segment_size: usize,
+}
+
+/// The datagrams of the current burst, and the progress through the device's frames.
+#[derive(Debug, Default)]
+pub(in crate::net) struct Burst {
+    /// The frames of the device's burst.
+    frames: usize,
+    /// The frames processed.
+    processed: usize,
+    datagrams: ArrayVec<Received, BURST>,
+    coalesced: Option<Coalesced>,
+    reassembled: Vec<Vec<u8>>,
+}
+
+impl Burst {
+    /// Returns true if all frames were processed and all their datagrams delivered.
+    #[inline]
+    pub(in crate::net) const fn is_done(&self) -> bool {
+        self.processed == self.frames && self.coalesced.is_none()
+    }
+
+    /// Forgets the datagrams that were delivered.
+    #[inline]
+    pub(in crate::net) fn clear_delivered(&mut self) {
+        self.datagrams.clear();
+    }
+
+    /// Receives a burst of frames and returns their number.
+    #[inline]
+    pub(in crate::net) fn receive<D: Device>(&mut self, device: &mut D) -> usize {
+        (self.frames, self.processed) = (device.recv_burst(), 0);
+        if !self.reassembled.is_empty() {
+            self.reassembled.clear();
+        }
+        self.frames
+    }
+
+    /// Returns the index of the next frame to process, while the burst has room for its datagrams.
+    #[inline]
+    pub(in crate::net) fn next_frame(&mut self) -> Option<usize> {
+        let has_room = !self.datagrams.is_full() && self.coalesced.is_none();
+        if self.processed == self.frames || !has_room {
+            return None;
+        }
+        self.processed += 1;
+        Some(self.processed - 1)
+    }
+
+    /// Adds a datagram.
+    #[inline]
+    pub(in crate::net) fn push(&mut self, datagram: Received) {
+        self.datagrams.push(datagram);
+    }
+
+    /// Adds the datagrams of a coalesced frame, as far as the burst has room.
+    pub(in crate::net) fn push_coalesced(&mut self, rest: Received, segment_size: usize) {
+        self.coalesced = Some(Coalesced { rest, segment_size });
+        self.split();
+    }
+
+    /// Adds further datagrams of a coalesced frame, as far as the burst has room.
+    #[inline]
+    pub(in crate::net) fn split(&mut self) {
+        while let Some(Coalesced { rest, segment_size }) = self.coalesced {
+            if self.datagrams.is_full() {
+                return;
+            }
+            let end = rest.end.min(rest.start + segment_size);
+            self.datagrams.push(Received { end, ..rest });
+            let rest = Received { start: end, ..rest };
+            self.coalesced = (rest.start < rest.end).then_some(Coalesced { rest, segment_size });
+        }
+    }
+
+    /// Returns the location of the packet that `push_reassembled` adds next. A burst has at most
+    /// one reassembled packet for each frame.
+    pub(in crate::net) const fn next_reassembled(&self) -> Location {
+        Location::Reassembled(self.reassembled.len())
+    }
+
+    /// Adds a reassembled packet.
+    pub(in crate::net) fn push_reassembled(&mut self, packet: Vec<u8>) {
+        self.reassembled.push(packet);
+    }
+
+    /// Returns the number of datagrams.
+    #[inline]
+    pub(in crate::net) const fn len(&self) -> usize {
+        self.datagrams.len()
+    }
+
+    /// Returns datagram `i`: the port of this stack, the sender, and the payload.
+    #[inline]
+    pub(in crate::net) fn datagram<'b, D: Device>(
+        &'b self,
+        i: usize,
+        device: &'b D,
+    ) -> (u16, SocketAddr, &'b [u8]) {
+        let datagram = &self.datagrams[i];
+        let bytes = match datagram.location {
+            Location::Frame(frame) => device.frame(frame).0,
+            Location::Reassembled(packet) => &self.reassembled[packet],
+        };
+        (datagram.port, datagram.from, &bytes[datagram.start..datagram.end])
+    }
+}
