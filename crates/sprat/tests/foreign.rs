@@ -6,8 +6,8 @@ use std::time::Duration;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 use sprat::verbs::{
     AcceptOptions, Access, Cause, CompletionQueue, ConnectOptions, Copies, Device, Error,
-    ForeignRegion, Options, PairOptions, Placed, PostError, ProtectionDomain, QueuePair,
-    RecvRequest, Remote, SendFlags, SendOp, SendRequest, Sge, Status, Threading, WindowKind,
+    Foreign, ForeignRegion, Options, PairOptions, PostError, ProtectionDomain, QueuePair,
+    RecvRequest, Remote, SendFlags, SendOp, SendRequest, Sge, Status, Threading, WindowKind, is_written,
 };
 
 const SOON: Option<Duration> = Some(Duration::from_secs(20));
@@ -38,6 +38,12 @@ impl Pages {
     fn protect(&self, rights: MprotectFlags) {
         // SAFETY: nobody has a reference to this memory.
         unsafe { mprotect(self.0.cast(), LEN, rights) }.unwrap();
+    }
+
+    /// What a registration with these rights takes.
+    fn lend(&self, access: Access) -> std::io::Result<Foreign> {
+        // SAFETY: this memory is reached by volatile accesses alone.
+        unsafe { Foreign::new(self.0, LEN, is_written(access)) }
     }
 
     fn fill(&self, with: u8) {
@@ -72,9 +78,7 @@ fn register(
     pages: &Pages,
     access: Access,
 ) -> Result<ForeignRegion, Error> {
-    let place = Placed { at: pages.0, len: LEN, base: pages.0.addr() as u64, access };
-    // SAFETY: this memory is reached by volatile accesses alone.
-    unsafe { domain.register_at(place) }
+    domain.register_foreign(pages.lend(access)?, pages.0.addr() as u64, access)
 }
 
 impl Side {
@@ -245,15 +249,8 @@ fn a_registration_moves_and_ends() {
     let [mut a, b] = connected(Options::default());
     let other = Pages::new();
     other.fill(6);
-    let (old, place) = (a.region.key(), a.region.place());
-    let place = Placed {
-        at: other.0,
-        base: 0,
-        access: Access { remote_read: true, ..Access::default() },
-        ..place
-    };
-    // SAFETY: this memory is reached by volatile accesses alone.
-    unsafe { a.region.change(None, place) }.unwrap();
+    let (old, access) = (a.region.key(), Access { remote_read: true, ..Access::default() });
+    a.region.change(None, other.lend(access).unwrap(), 0, access).unwrap();
     assert_ne!(a.region.key(), old);
     let from = Remote { stag: a.region.key(), addr: 17 };
     b.post(1, SendOp::Read(from), b.sge(0, 1));
@@ -280,9 +277,8 @@ fn a_region_with_windows_bound_stays() {
     post(1, bind(64));
     assert_eq!(a.next(), (1, Status::Success));
     assert_eq!(a.region.release(), Err(PostError::Busy));
-    let place = a.region.place();
-    // SAFETY: this memory is reached by volatile accesses alone.
-    let moved = unsafe { a.region.change(None, place) };
+    let (memory, all) = (a.pages.lend(Access::ALL).unwrap(), Access::ALL);
+    let moved = a.region.change(None, memory, a.region.base(), all);
     assert!(matches!(moved, Err(Error::Refused(PostError::Busy))), "{moved:?}");
     b.post(2, SendOp::Write(Remote { stag: key, addr }), b.sge(0, 64));
     assert_eq!(b.next(), (2, Status::Success));

@@ -2,23 +2,31 @@
 //! `sprat-verbs` belongs here.
 //!
 //! Memory: [`memory`] maps it, shares it and copies it, also where it may vanish during the copy;
-//! [`ring`] is a queue of messages between two processes in it. System calls: [`datagram`] moves
-//! bursts of UDP datagrams, [`socket`] serves AF_PACKET, AF_XDP and tap sockets, [`bpf`] loads XDP
-//! programs, [`ethtool`] and [`interfaces`] ask about network interfaces, [`netns`] makes network
-//! namespaces, [`fork`] starts a child that is a copy of this process. Processor: [`clock`],
-//! [`cpu`] and [`crc`].
+//! [`ring`] is a queue of messages between two processes in it. Frames: [`packet`] has the ring of
+//! an AF_PACKET socket, [`xdp`] AF_XDP sockets, `dpdk` DPDK's ports. System calls: [`datagram`]
+//! moves bursts of UDP datagrams, [`gather`] sends from and receives into shared memory, [`socket`]
+//! has raw sockets, options and taps, [`bpf`] loads XDP programs, [`ethtool`] and [`interfaces`]
+//! ask about network interfaces, [`netns`] makes network namespaces, [`fork`] starts a child that
+//! is a copy of this process, [`signals`] blocks signals. Processor: [`clock`], [`cpu`] and
+//! [`crc`].
 //!
-//! Not here: protocols, and any thread or state of the whole process but the fault handler's.
+//! Not here: protocols, threads, and state of the whole process but the fault handler's and DPDK's.
 
 pub mod bpf;
 pub mod clock;
 pub mod cpu;
 pub mod crc;
 pub mod datagram;
+#[cfg(feature = "dpdk")]
+pub mod dpdk;
 pub mod ethtool;
 pub mod fork;
+pub mod gather;
 pub mod interfaces;
 pub mod memory;
 pub mod netns;
+pub mod packet;
 pub mod ring;
+pub mod signals;
 pub mod socket;
+pub mod xdp;

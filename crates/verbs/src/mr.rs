@@ -9,7 +9,7 @@
 
 use std::ffi::{c_int, c_uint};
 
-use sprat::verbs::{Access, Error, ForeignRegion, Placed, PostError};
+use sprat::verbs::{Access, Error, Foreign, ForeignRegion, PostError, is_written};
 
 use crate::abi::attr::MrInit;
 use crate::abi::layout::Opaque;
@@ -130,9 +130,10 @@ fn register(
         return Err(INVALID);
     }
     let zero_based = flags & ZERO_BASED != 0;
-    let place = Placed { at: addr.cast(), len, base: if zero_based { 0 } else { iova }, access };
     // SAFETY: The program expects peers and requests to use the memory until it deregisters it.
-    let region = unsafe { domain.domain.register_at(place) }?;
+    let memory = unsafe { Foreign::new(addr.cast(), len, is_written(access)) }?;
+    let base = if zero_based { 0 } else { iova };
+    let region = domain.domain.register_foreign(memory, base, access)?;
     let key = region.key().0;
     let seen = Seen {
         context: domain.context(),
@@ -228,17 +229,16 @@ unsafe fn change(
     if what == 0 {
         return Err(INVALID);
     }
-    let mut place = mr.region.place();
+    let (mut at, mut len, mut base) = (mr.seen.addr, mr.seen.length, mr.region.base());
     if what & TRANSLATION != 0 {
-        let base = if mr.zero_based { 0 } else { addr.addr() as u64 };
-        place = Placed { at: addr.cast(), len: length, base, ..place };
+        (at, len) = (addr, length);
+        base = if mr.zero_based { 0 } else { addr.addr() as u64 };
     }
-    if what & RIGHTS != 0 {
-        place.access = rights(flags)?;
-    }
+    let access = if what & RIGHTS != 0 { rights(flags)? } else { mr.region.access() };
+    // SAFETY: The program expects peers and requests to use the memory until it deregisters it.
+    let memory = || unsafe { Foreign::new(at.cast(), len, is_written(access)) };
     if what == RIGHTS {
-        // SAFETY: The program expects peers and requests to use the memory until it deregisters it.
-        unsafe { mr.region.change_rights(place.access) }?;
+        mr.region.change_rights(memory()?, access)?;
         return Ok(());
     }
     // SAFETY: The region keeps its own domain alive. The program passes null or a live domain as
@@ -246,8 +246,8 @@ unsafe fn change(
     let (old, new) = unsafe {
         (Pd::from_seen(mr.seen.pd)?, Pd::to_use(if what & DOMAIN == 0 { mr.seen.pd } else { pd })?)
     };
-    // SAFETY: The program expects peers and requests to use the memory until it deregisters it.
-    unsafe { mr.region.change((what & DOMAIN != 0).then_some(&new.domain), place) }?;
+    let domain = (what & DOMAIN != 0).then_some(&new.domain);
+    mr.region.change(domain, memory()?, base, access)?;
     new.users.enter();
     old.users.leave();
     if what & DOMAIN != 0 {
@@ -255,8 +255,8 @@ unsafe fn change(
     }
     let key = mr.region.key().0;
     mr.seen = Seen {
-        addr: place.at.cast(),
-        length: place.len,
+        addr: at,
+        length: len,
         handle: key,
         lkey: key,
         rkey: key,

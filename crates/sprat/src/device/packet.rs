@@ -1,22 +1,18 @@
 //! The driver `packet`: AF_PACKET (packet(7)), on any interface of the kernel and beside its own stack.
 //!
-//! ```text
-//! ring     blocks of 1 MiB, each with as many slots as fit (TPACKET_V2)
-//! slot     tpacket2_hdr (status first) … virtio_net_hdr(10) frame …
-//! ```
-//! A slot belongs to the kernel while its status is 0; it hands it to us with a frame inside by setting bit 0, and takes it back
-//! when we write 0. Frames are lent to the caller from where they lie and given back at the next `recv_burst`.
+//! Frames arrive in a ring that the kernel shares ([`Ring`]). They are lent from where they lie, and
+//! the next `recv_burst` gives their slots back.
 //!
-//! Frames go out by system calls that copy, several at a time; a mapped ring for sending is not used: see docs/notes.md. With
-//! each frame in either direction goes a `virtio_net_hdr`: what checksums and segments are left to the other side. On a pair of
-//! interfaces within one machine nobody ever computes them.
+//! Frames leave by system calls that copy, several at a time; docs/notes.md says why no mapped ring
+//! is used for sending. A `virtio_net_hdr` goes with each frame in both directions: it says which
+//! checksums and segments are left to the other side. Between two interfaces of one machine nothing
+//! ever computes them.
 //!
 //! Not here: a block timer (TPACKET_V3 waits at least a millisecond), VLAN tags (counted and dropped).
 
 use std::cell::Cell;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, sendmmsg, sendmsg};
@@ -27,14 +23,12 @@ use sprat_proto::device::{
 
 use super::{Nic, OpenError, Options, filter, interface, vnet};
 use sprat_sys::ethtool::{Presence, presence};
-use sprat_sys::memory::Region;
 use sprat_sys::netns::link;
+use sprat_sys::packet::{Header, Ring};
 use sprat_sys::socket;
 
 const DRIVER: &str = "packet";
 
-/// Bytes of one block of the ring: what the kernel has to find in one piece.
-const BLOCK: usize = 1 << 20;
 /// Blocks where a slot has room for joined segments, and where it has room for one frame.
 const BLOCKS_JOINED: usize = 16;
 const BLOCKS_PLAIN: usize = 4;
@@ -61,21 +55,12 @@ pub struct Packet {
     counted: Counted,
 }
 
-/// Where the ring's slots are.
-#[derive(Debug)]
-struct Ring {
-    memory: Region,
-    slot: usize,
-    slots: usize,
-    /// The slot that is looked at next.
-    next: usize,
-    /// Slots before it that have not been given back.
-    held: usize,
-}
-
 /// A frame of the last burst.
 #[derive(Clone, Copy, Debug, Default)]
 struct Lent {
+    /// The number of its slot among those that the ring holds.
+    slot: usize,
+    /// Where it begins in the slot.
     at: usize,
     len: usize,
     arrival: RxOffload,
@@ -126,7 +111,7 @@ impl Packet {
         prepare(&socket, vnet).map_err(failed("an option of the socket"))?;
         socket::set_filter(socket.as_fd(), &filter::program(mac, options.steer))
             .map_err(failed("the filter"))?;
-        let ring = Ring::new(&socket, vnet, link.mtu).map_err(failed("the ring"))?;
+        let ring = ring(&socket, vnet, link.mtu).map_err(failed("the ring"))?;
         join(&socket, &link, options, mac).map_err(failed("to bind the socket"))?;
         let offloads = Offloads { checksum: vnet, tcp_segments: vnet, udp_segments: vnet };
         let max_send = if vnet { MAX_FRAME } else { HEADER + link.mtu };
@@ -144,27 +129,16 @@ impl Packet {
         })
     }
 
-    /// What the slot that the kernel has just handed over holds; none if it cannot be used.
-    fn look(&mut self, slot: usize, status: u32) -> Option<Lent> {
-        let mut header = [0; 32];
-        self.ring.memory.copy_out(slot, &mut header);
-        let word = |at: usize| {
-            u32::from_le(u32::from_le_bytes([
-                header[at],
-                header[at + 1],
-                header[at + 2],
-                header[at + 3],
-            ]))
-        };
-        let half =
-            |at: usize| usize::from(u16::from_le(u16::from_le_bytes([header[at], header[at + 1]])));
-        let (len, kept, mac) = (word(4) as usize, word(8) as usize, half(12));
+    /// The frame in held slot `slot`; `None` if it cannot be used.
+    fn check(&mut self, slot: usize, header: &Header) -> Option<Lent> {
+        let Header { status, len, kept, mac, ns } = *header;
         if status & libc::TP_STATUS_VLAN_VALID != 0 {
             self.counted.vlan += 1;
             return None;
         }
         let whole = kept == len && (HEADER..=MAX_FRAME).contains(&kept);
-        if !whole || mac < header.len() + vnet::LEN || mac + kept > self.ring.slot {
+        let begins = sprat_sys::packet::HEADER + vnet::LEN;
+        if !whole || mac < begins || mac + kept > self.ring.slot() {
             self.counted.cut += 1;
             return None;
         }
@@ -175,13 +149,12 @@ impl Packet {
         };
         if self.vnet {
             let mut vnet = [0; vnet::LEN];
-            self.ring.memory.copy_out(slot + mac - vnet::LEN, &mut vnet);
+            vnet.copy_from_slice(self.ring.bytes(slot, mac - vnet::LEN, vnet::LEN));
             let more = vnet::arrival(vnet);
             arrival =
                 RxOffload { checksum_valid: arrival.checksum_valid || more.checksum_valid, ..more };
         }
-        let ns = u64::from(word(16)) * 1_000_000_000 + u64::from(word(20));
-        Some(Lent { at: slot + mac, len: kept, arrival, ns })
+        Some(Lent { slot, at: mac, len: kept, arrival, ns })
     }
 
     /// What became of a send that failed.
@@ -246,45 +219,6 @@ impl Packet {
     }
 }
 
-impl Ring {
-    fn new(socket: &OwnedFd, vnet: bool, mtu: usize) -> io::Result<Self> {
-        let frame = if vnet { MAX_FRAME } else { HEADER + mtu };
-        let slot = (BEFORE + frame).next_multiple_of(libc::TPACKET_ALIGNMENT);
-        let blocks = if vnet { BLOCKS_JOINED } else { BLOCKS_PLAIN };
-        let slots = blocks * (BLOCK / slot);
-        let request = libc::tpacket_req {
-            tp_block_size: BLOCK as u32,
-            tp_block_nr: blocks as u32,
-            tp_frame_size: slot as u32,
-            tp_frame_nr: slots as u32,
-        };
-        socket::set(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_RX_RING, &request)?;
-        let memory = Region::of_device(socket.as_fd(), blocks * BLOCK, 0)?;
-        Ok(Self { memory, slot, slots, next: 0, held: 0 })
-    }
-
-    #[inline]
-    fn place(&self, slot: usize) -> usize {
-        let per_block = BLOCK / self.slot;
-        slot / per_block * BLOCK + slot % per_block * self.slot
-    }
-
-    /// Gives back what was held.
-    fn give_back(&mut self) {
-        for i in 0..self.held {
-            let slot = (self.next + self.slots - self.held + i) % self.slots;
-            self.memory.flag(self.place(slot)).store(libc::TP_STATUS_KERNEL, Ordering::Release);
-        }
-        self.held = 0;
-    }
-
-    /// The status of the slot that is next.
-    #[inline]
-    fn status(&self) -> u32 {
-        self.memory.flag(self.place(self.next)).load(Ordering::Acquire)
-    }
-}
-
 impl Outbox {
     /// Sends frames from number `first` on; how many were taken.
     fn send(&self, socket: &OwnedFd, first: usize) -> rustix::io::Result<usize> {
@@ -330,7 +264,14 @@ fn twice<T>(mut send: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Resu
     }
 }
 
-/// Everything about the socket that has to be said before it is bound.
+/// The ring of the socket, with slots for joined segments if it has a `virtio_net_hdr`.
+fn ring(socket: &OwnedFd, vnet: bool, mtu: usize) -> io::Result<Ring> {
+    let frame = if vnet { MAX_FRAME } else { HEADER + mtu };
+    let slot = (BEFORE + frame).next_multiple_of(libc::TPACKET_ALIGNMENT);
+    Ring::new(socket.as_fd(), slot, if vnet { BLOCKS_JOINED } else { BLOCKS_PLAIN })
+}
+
+/// Sets the options of the socket that the kernel accepts only before it is bound.
 fn prepare(socket: &OwnedFd, vnet: bool) -> io::Result<()> {
     let packet =
         |name, value: libc::c_int| socket::set(socket.as_fd(), libc::SOL_PACKET, name, &value);
@@ -382,22 +323,15 @@ fn join(socket: &OwnedFd, link: &link::Link, options: &Options, mac: Mac) -> io:
 
 impl Device for Packet {
     fn recv_burst(&mut self) -> usize {
-        if self.ring.held > 0 {
-            self.ring.give_back();
-        }
+        self.ring.release();
         self.count = 0;
-        while self.ring.held < BURST {
-            let status = self.ring.status();
-            if status & libc::TP_STATUS_USER == 0 {
-                break;
-            }
-            let slot = self.ring.place(self.ring.next);
-            if let Some(lent) = self.look(slot, status) {
+        while self.ring.held() < BURST
+            && let Some(header) = self.ring.take()
+        {
+            if let Some(lent) = self.check(self.ring.held() - 1, &header) {
                 self.burst[self.count] = lent;
                 self.count += 1;
             }
-            self.ring.held += 1;
-            self.ring.next = (self.ring.next + 1) % self.ring.slots;
         }
         self.counted.received += self.count as u64;
         self.count
@@ -406,9 +340,7 @@ impl Device for Packet {
     #[inline]
     fn frame(&self, i: usize) -> (&[u8], RxOffload) {
         let lent = &self.burst[..self.count][i];
-        // SAFETY: the bytes lie in a slot that the kernel handed over and that is given back only by `recv_burst`, which
-        // needs `self` mutably; until then neither side writes them (the status word lies before them).
-        let bytes = unsafe { self.ring.memory.lend(lent.at, lent.len) };
+        let bytes = self.ring.bytes(lent.slot, lent.at, lent.len);
         (bytes, lent.arrival)
     }
 
@@ -496,10 +428,10 @@ impl Nic for Packet {
     fn doze(&mut self) -> bool {
         self.look_after();
         // What it still holds would make the socket readable for ever.
-        self.ring.give_back();
+        self.ring.release();
         self.count = 0;
         self.flush();
-        self.out.ends.is_empty() && self.ring.status() & libc::TP_STATUS_USER == 0
+        self.out.ends.is_empty() && !self.ring.is_ready()
     }
 
     fn wake(&mut self) {}

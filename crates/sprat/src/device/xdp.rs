@@ -1,8 +1,8 @@
 //! The driver `xdp`: AF_XDP, frames past the kernel's stack by way of a program of our own on the interface.
 //!
 //! ```text
-//! arriving  the interface ─► the program, on each of its queues ─► that queue's socket (`queue`) ─► one burst for all
-//! sending   one queue ─► the interface (`outgoing`)
+//! arriving  the interface ─► the program, on each of its queues ─► that queue's socket ─► one burst for all
+//! sending   one queue ─► the interface
 //! ```
 //! A card spreads flows over all of its receive queues, and a socket gets what arrives on its own queue alone. So there is a
 //! socket for each, unless one queue was asked for. What is sent needs no more than one: it is one thread that sends.
@@ -27,19 +27,14 @@ use sprat_proto::device::{
 
 use super::{Nic, OpenError, Options, Way, interface};
 use hold::Held;
-use outgoing::Outgoing;
-use queue::{Found, Lent, Queue};
 use sprat_sys::bpf::{self, Mode};
 use sprat_sys::ethtool::{Presence, Queues, presence, queues};
 use sprat_sys::netns::link::Link;
 use sprat_sys::socket;
+use sprat_sys::xdp::{CHUNK, Frame, HEADROOM, Joined, Lengths, Queue};
 
 mod hold;
-mod outgoing;
 mod program;
-mod queue;
-mod rings;
-mod stock;
 
 const DRIVER: &str = "xdp";
 /// What it takes, all at once, so that nobody has to ask one by one.
@@ -47,10 +42,6 @@ const CAPABILITIES: &str = "CAP_NET_RAW,CAP_NET_ADMIN,CAP_BPF,CAP_IPC_LOCK";
 /// The same for several on one interface.
 const SHARING: &str = "CAP_SYS_ADMIN,CAP_NET_RAW,CAP_NET_ADMIN,CAP_BPF,CAP_IPC_LOCK";
 
-/// Octets of a chunk: a page.
-const CHUNK: usize = 4096;
-/// What the kernel keeps free before an arriving frame (XDP_PACKET_HEADROOM).
-const HEADROOM: usize = 256;
 /// The program's name in the kernel.
 const NAME: [u8; 16] = *b"sprat\0\0\0\0\0\0\0\0\0\0\0";
 /// Between one try to get a queue and the next.
@@ -68,10 +59,11 @@ fn chunks(queues: usize) -> u32 {
 pub struct Xdp {
     /// At least one; the first is the one that sends.
     queues: Vec<Queue>,
-    /// Which of them is looked at first.
+    /// Frames that each of them has received, ever.
+    received: Vec<u64>,
+    /// The queue that is polled first.
     first: usize,
     found: Found,
-    outgoing: Outgoing,
     /// Readable when one of several sockets is.
     any: Option<OwnedFd>,
     /// The number of the first queue at the interface, those of the others follow.
@@ -86,6 +78,53 @@ pub struct Xdp {
     parted: bool,
     gone: bool,
     counted: Counted,
+}
+
+/// The frames that the last poll of all queues found.
+#[derive(Debug)]
+struct Found {
+    frames: [Lent; BURST],
+    count: usize,
+    /// Frames that came in several chunks.
+    joined: Joined,
+    /// Descriptors from the kernel that point nowhere, and frames of no possible length, ever.
+    broken: u64,
+}
+
+/// A frame: number `at` of those that the queue lends, or the `len` bytes from `at` in `joined`.
+#[derive(Clone, Copy, Debug, Default)]
+struct Lent {
+    queue: usize,
+    at: usize,
+    len: usize,
+    joined: bool,
+}
+
+impl Default for Found {
+    fn default() -> Self {
+        Self { frames: [Lent::default(); BURST], count: 0, joined: Vec::new(), broken: 0 }
+    }
+}
+
+impl Found {
+    /// Adds frames of `queue`, the one with number `number`, as far as there is room.
+    #[inline]
+    fn receive(&mut self, number: usize, queue: &mut Queue) {
+        let Self { frames, count, joined, broken } = self;
+        let lengths = Lengths { least: HEADER, most: MAX_FRAME };
+        queue.receive(BURST - *count, lengths, joined, |frame| {
+            let lent = Lent { queue: number, ..Lent::default() };
+            frames[*count] = match frame {
+                Frame::Lent(at) => Lent { at, ..lent },
+                Frame::Joined(at, len) => Lent { at, len, joined: true, ..lent },
+                Frame::Broken => {
+                    *broken += 1;
+                    return;
+                }
+            };
+            *count += 1;
+        });
+    }
 }
 
 #[derive(Debug, Default)]
@@ -127,8 +166,7 @@ impl Xdp {
 
     fn open_in(way: Way, link: &Link, wanted: &Wanted, options: &Options) -> Result<Self, Failed> {
         let chunks = chunks(wanted.numbers.len());
-        let (first, outgoing) = Queue::new(chunks, true).map_err(|e| Failed("the rings", e))?;
-        let outgoing = outgoing.expect("the first one sends");
+        let first = Queue::new(chunks, true).map_err(|e| Failed("the rings", e))?;
         let map = bpf::socket_map(wanted.numbers.end).map_err(|e| Failed("a map", e))?;
         let mac = options.mac.unwrap_or(link.mac);
         let program = program::program(mac, options.steer, rustix::fd::AsRawFd::as_raw_fd(&map));
@@ -150,7 +188,7 @@ impl Xdp {
         for number in wanted.numbers.clone() {
             let queue = match fresh.take() {
                 Some(queue) => queue,
-                None => Queue::new(chunks, false).map_err(|e| Failed("the rings", e))?.0,
+                None => Queue::new(chunks, false).map_err(|e| Failed("the rings", e))?,
             };
             match bind_soon(queue.fd(), way, link, number, long) {
                 Ok(parts) => parted &= parts,
@@ -175,14 +213,12 @@ impl Xdp {
             None
         };
         let longest = if parted { MAX_FRAME } else { CHUNK - HEADROOM };
-        let found =
-            Found { frames: [Lent::default(); BURST], count: 0, joined: Vec::new(), broken: 0 };
-        queues.iter_mut().for_each(Queue::give_back);
+        queues.iter_mut().for_each(Queue::release);
         Ok(Self {
+            received: vec![0; queues.len()],
             queues,
             first: 0,
-            found,
-            outgoing,
+            found: Found::default(),
             any,
             number: wanted.numbers.start,
             _held: held,
@@ -204,7 +240,7 @@ impl Xdp {
 
     /// The interface's queues that it takes, and how many frames came on each.
     pub fn received(&self) -> impl Iterator<Item = (u32, u64)> {
-        (self.number..).zip(self.queues.iter().map(|queue| queue.received))
+        (self.number..).zip(self.received.iter().copied())
     }
 }
 
@@ -336,7 +372,9 @@ impl Device for Xdp {
         self.found.count = 0;
         let mut at = self.first;
         for _ in 0..self.queues.len() {
-            self.queues[at].receive(at, &mut self.found);
+            let before = self.found.count;
+            self.found.receive(at, &mut self.queues[at]);
+            self.received[at] += (self.found.count - before) as u64;
             at = if at + 1 == self.queues.len() { 0 } else { at + 1 };
             if self.found.count == BURST {
                 break;
@@ -352,10 +390,7 @@ impl Device for Xdp {
         if lent.joined {
             return (&self.found.joined[lent.at..lent.at + lent.len], RxOffload::default());
         }
-        let memory = self.queues[lent.queue].memory();
-        // SAFETY: the octets lie in a chunk that the kernel handed over by `rx` and gets back only by `recv_burst` or `doze`,
-        // which need `self` mutably; until then neither side writes them.
-        (unsafe { memory.lend(lent.at, lent.len) }, RxOffload::default())
+        (self.queues[lent.queue].frame(lent.at), RxOffload::default())
     }
 
     fn send(&mut self, parts: &[&[u8]], offload: Offload) -> Sent {
@@ -369,14 +404,14 @@ impl Device for Xdp {
             self.counted.refused += 1;
             return Sent::Yes;
         }
-        if !self.outgoing.has_room(chunks) {
-            if self.outgoing.down {
+        if !self.queues[0].has_room(chunks) {
+            if self.queues[0].is_down() {
                 self.counted.unsent += 1;
                 return Sent::Yes;
             }
             return Sent::Full;
         }
-        self.outgoing.put(self.queues[0].memory(), parts, len);
+        self.queues[0].send(parts, len);
         self.counted.sent += 1;
         Sent::Yes
     }
@@ -393,7 +428,7 @@ impl Device for Xdp {
     }
 
     fn flush(&mut self) {
-        self.gone |= !self.outgoing.flush(self.queues[0].fd());
+        self.gone |= !self.queues[0].flush();
     }
 
     fn info(&self) -> Info {
@@ -406,7 +441,7 @@ impl Device for Xdp {
 
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
         let c = &self.counted;
-        each("frames_received", self.queues.iter().map(|queue| queue.received).sum());
+        each("frames_received", self.received.iter().sum());
         each("frames_sent", c.sent);
         each("frames_refused", c.refused);
         each("frames_broken", self.found.broken);
@@ -431,7 +466,7 @@ impl Nic for Xdp {
             self.gone = true;
         }
         self.found.count = 0;
-        self.queues.iter_mut().for_each(Queue::doze);
+        self.queues.iter_mut().for_each(Queue::release_for_sleep);
         self.flush();
         !self.queues.iter().any(Queue::is_ready)
     }

@@ -35,7 +35,7 @@ use super::desk::{Asked, Desk};
 use super::door::Listener;
 use super::regions::{Reach, Regions};
 use super::stream::{self, Kept, Pending, Stage, Stream, took};
-use super::sys;
+use super::socket;
 use sprat_sys::clock::Clock;
 
 /// Up to so many connections each is polled by reading it; more are polled through the epoll.
@@ -510,9 +510,9 @@ impl Core {
         {
             stream.ahead = AHEAD;
             let behind = &mut self.buffer[..BEHIND];
-            let read = sys::receive_into(stream.socket.as_fd(), span, &mut self.regions, behind);
+            let read = socket::receive_into(stream.socket.as_fd(), span, &mut self.regions, behind);
             // Memory that is gone is found again by placing what comes through the buffer, and told as the engine tells it.
-            if !matches!(&read, Err(e) if sys::is_unmapped(e)) {
+            if !matches!(&read, Err(e) if socket::is_unmapped(e)) {
                 return self.received_directly(now, slot, conn, span.len as usize, read);
             }
         }
@@ -720,7 +720,7 @@ impl Core {
                 !record.push
                     && len < batch
                     && record.bytes.len() < COPIED
-                    && record.parts.len() < sys::PIECES / 2
+                    && record.parts.len() < socket::PIECES / 2
             };
             while more && within(&self.record, len) {
                 let mut reach = Reach { regions: &mut self.regions, slices };
@@ -731,7 +731,7 @@ impl Core {
                 return;
             }
             let Some(stream) = self.streams[slot as usize].as_deref_mut() else { return };
-            let n = match took(sys::send(
+            let n = match took(socket::send(
                 stream.socket.as_fd(),
                 &self.record,
                 0,
@@ -773,7 +773,7 @@ impl Core {
         (record, sent): (&Record, usize),
         slices: &dyn Slices,
     ) {
-        if sys::is_unmapped(error)
+        if socket::is_unmapped(error)
             && let Some(span) = self.regions.unreadable(record, sent, slices)
         {
             self.rnic.source_unmapped(now, conn, span);

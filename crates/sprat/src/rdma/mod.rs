@@ -22,7 +22,7 @@ mod regions;
 pub(crate) mod rpc;
 mod shared;
 mod stream;
-mod sys;
+mod socket;
 
 pub(crate) use self::core::Settings;
 pub use self::core::{Copies, Counters, Failure};
@@ -34,4 +34,4 @@ pub(crate) use shared::{Patience, Shared};
 pub use sprat_sys::interfaces::{Interface, interfaces};
 pub use stream::SocketOptions;
 pub(crate) use stream::{bound, open};
-pub(crate) use sys::without_signals;
+pub(crate) use sprat_sys::signals::without_signals;

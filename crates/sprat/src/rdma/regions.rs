@@ -15,6 +15,7 @@ use std::sync::Arc;
 use sprat_proto::rdma::{Memory, Part, Record, Span, Unmapped};
 use sprat_proto::rpc::{Message, Slices};
 
+use sprat_sys::gather::Source;
 use sprat_sys::memory::{Foreign, Region};
 
 /// Bits of a number that are the slot; the others count how often it was used.
@@ -60,9 +61,23 @@ impl Regions {
         self.add(Place::Mapped(region))
     }
 
-    /// The same with memory of the program.
+    /// Takes memory of the program in; returns its number, `None` if there are too many.
     pub(crate) fn insert_foreign(&mut self, memory: Foreign) -> Option<u64> {
         self.add(Place::Foreign(memory))
+    }
+
+    /// True if `number` stands for `len` bytes of memory of the program.
+    pub(crate) fn is_foreign(&self, number: u64, len: usize) -> bool {
+        matches!(self.slot(number), Some(Place::Foreign(memory)) if memory.len() == len)
+    }
+
+    /// Makes `number` stand for `memory`, if it stands for memory of the program.
+    pub(crate) fn replace_foreign(&mut self, number: u64, memory: Foreign) {
+        if self.is_foreign(number, memory.len())
+            && let Some(slot) = self.slots.get_mut(slot_of(number))
+        {
+            slot.place = Some(Place::Foreign(memory));
+        }
     }
 
     /// Takes a message in that peers will read.
@@ -133,31 +148,31 @@ impl Regions {
         slot.place.as_ref()
     }
 
-    /// Shows `each` the pieces of memory that a span lies in, in order: their addresses, for a system call while this and
-    /// `slices` stay borrowed, and their octets.
+    /// Shows `each` the pieces of memory that a span lies in, in order.
     ///
     /// # Errors
-    /// It does not lie in memory that is sent from; some pieces may have been shown.
+    /// The span does not lie in memory that is sent from; some pieces may have been shown.
     #[inline]
-    pub(super) fn pieces(
-        &self,
+    pub(super) fn pieces<'r>(
+        &'r self,
         span: Span,
-        slices: &dyn Slices,
-        mut each: impl FnMut(*const u8, usize),
+        slices: &'r dyn Slices,
+        mut each: impl FnMut(Source<'r>),
     ) -> Result<(), Unmapped> {
+        let (offset, len) = (span.offset as usize, span.len as usize);
         match self.slot(span.region).ok_or(Unmapped)? {
             Place::Mapped(region) => {
                 within(region.len(), span)?;
-                each(region.address(span.offset as usize, span.len as usize), span.len as usize);
+                each(Source::Region(region, offset, len));
                 Ok(())
             }
             Place::Foreign(memory) => {
                 within(memory.len(), span)?;
-                each(memory.address(span.offset as usize, span.len as usize), span.len as usize);
+                each(Source::Foreign(memory, offset, len));
                 Ok(())
             }
             Place::Said(message) => {
-                parts(message, slices, span, |part| each(part.as_ptr(), part.len()))
+                parts(message, slices, span, |part| each(Source::Bytes(part)))
             }
             Place::Heard(_) => Err(Unmapped),
         }
@@ -193,7 +208,7 @@ impl Regions {
             within(memory.len(), span)?;
             return Ok(memory.look(span.offset as usize, span.len as usize)?);
         }
-        self.pieces(span, slices, |_, _| ())
+        self.pieces(span, slices, |_| ())
     }
 
     /// Where a span is received to: within a region, or behind what is there of a message, if it is what comes next and has
@@ -283,11 +298,11 @@ fn within(len: usize, span: Span) -> Result<(), Unmapped> {
 }
 
 /// The parts of a message that a span covers.
-fn parts(
-    message: &Message,
-    slices: &dyn Slices,
+fn parts<'m>(
+    message: &'m Message,
+    slices: &'m dyn Slices,
     span: Span,
-    mut each: impl FnMut(&[u8]),
+    mut each: impl FnMut(&'m [u8]),
 ) -> Result<(), Unmapped> {
     let (mut skip, mut left) = (span.offset as usize, span.len as usize);
     let named = message.slices.iter().map(|&slice| slices.bytes(slice));
@@ -451,7 +466,7 @@ mod tests {
         assert_eq!(reach.read(span(number, 5, 7), &mut bytes), Err(Unmapped), "past its end");
         assert_eq!(reach.write(span(number, 0, 1), b"x"), Err(Unmapped), "peers only read it");
         let mut pieces = Vec::new();
-        regions.pieces(span(number, 3, 7), &Seven(b"sprats"), |_, len| pieces.push(len)).unwrap();
+        regions.pieces(span(number, 3, 7), &Seven(b"sprats"), |piece| pieces.push(piece.len())).unwrap();
         assert_eq!(pieces, [2, 5]);
         // Without the memory of its slices it is not sent, not even in part.
         assert_eq!(regions.read(span(number, 3, 7), &mut bytes), Err(Unmapped));

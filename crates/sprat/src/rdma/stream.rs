@@ -21,7 +21,7 @@ use sprat_proto::rpc::Slices;
 
 use super::core::AHEAD;
 use super::regions::Regions;
-use super::sys;
+use super::socket;
 
 /// Silence after which the kernel asks whether the peer is still there, and how long it may take to answer.
 const KEEPALIVE: Duration = Duration::from_secs(10);
@@ -176,7 +176,7 @@ impl Stream {
     ) -> io::Result<usize> {
         let Some(pending) = &mut self.pending else { return Ok(0) };
         let n =
-            took(sys::send(self.socket.as_fd(), &pending.record, pending.sent, regions, slices))?;
+            took(socket::send(self.socket.as_fd(), &pending.record, pending.sent, regions, slices))?;
         pending.sent += n;
         if pending.sent == pending.record.len() {
             self.pending = None;
@@ -196,7 +196,7 @@ impl Stream {
 
     /// The most payload of one TCP segment, as the kernel sees it now.
     pub(super) fn emss(&self) -> Option<u32> {
-        sys::segment(self.socket.as_fd()).ok()
+        socket::segment(self.socket.as_fd()).ok()
     }
 }
 
@@ -262,7 +262,7 @@ pub(crate) fn bound(
         sockopt::set_ipv6_v6only(&socket, true)?;
     }
     if options.connects && addr.port() == 0 {
-        sys::bind_without_port(socket.as_fd())?;
+        socket::bind_without_port(socket.as_fd())?;
     }
     net::bind(&socket, addr)?;
     let local = address(&socket)?;

@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use rustix::io::Errno;
 use sprat_proto::rdma::mr::WindowKind;
 use sprat_proto::rdma::{Access, Pd, PostError, Remote, Sge, Srq, Stag};
 
@@ -280,78 +281,59 @@ impl Drop for FastRegion {
     }
 }
 
-/// Where memory of the program lies, and how it is registered.
-#[derive(Clone, Copy, Debug)]
-pub struct Placed {
-    /// Its first byte.
-    pub at: *mut u8,
-    /// Bytes.
-    pub len: usize,
-    /// The address that work requests and peers know its first byte by.
-    pub base: u64,
-    /// What may be done with it.
-    pub access: Access,
-}
-
-impl ProtectionDomain {
-    /// Registers memory that belongs to the program. It is populated now; what is unmapped, protected or cut off later is an
-    /// error of the request or of the peer that comes upon it, and no fault of the program.
-    ///
-    /// # Errors
-    /// `EFAULT` if part of it is not mapped, or not writable although the rights need it; `EINVAL` if it is empty or wraps;
-    /// rights that exclude each other; too many regions.
-    ///
-    /// # Safety
-    /// Until the region is dropped, or moved elsewhere by [`ForeignRegion::change`], whoever uses these addresses otherwise
-    /// must expect that they are read at any time, and written if the rights allow it: also if other memory has been mapped
-    /// there since. So no reference to it may be used meanwhile.
-    pub unsafe fn register_at(&self, place: Placed) -> Result<ForeignRegion, Error> {
-        // SAFETY: the caller's promise.
-        let (number, stag) = unsafe { self.place(place) }?;
-        Ok(ForeignRegion { domain: Arc::clone(&self.inner), place, number, stag })
-    }
-
-    /// Takes memory into the engine and registers it there.
-    ///
-    /// # Safety
-    /// As [`ProtectionDomain::register_at`], until it is removed.
-    unsafe fn place(&self, place: Placed) -> Result<(u64, Stag), Error> {
-        let Placed { at, len, base, access } = place;
-        // SAFETY: the caller's promise.
-        let memory = unsafe { Foreign::new(at, len, is_writable(access)) }?;
-        let pd = self.inner.pd;
-        self.inner.handle.shared.look(|core| {
-            let number = core.regions().insert_foreign(memory).ok_or(PostError::NoRoom)?;
-            match core.rnic().register(pd, number, base, len as u64, access) {
-                Ok(stag) => Ok((number, stag)),
-                Err(error) => {
-                    core.regions().remove(number);
-                    Err(error.into())
-                }
-            }
-        })
-    }
-}
-
-/// Whether memory is written with these rights, or may be through a window.
-const fn is_writable(access: Access) -> bool {
+/// True if memory is written with these rights, or may be through a window: [`Foreign::new`] then
+/// needs `writable`.
+#[must_use]
+pub const fn is_written(access: Access) -> bool {
     access.local_write || access.remote_write || access.remote_atomic || access.bind
 }
 
-/// Registered memory that belongs to the program. It is never read or written here: the program has it already. Dropping it
-/// ends the registration, and unbinds the windows that are bound to it.
+impl ProtectionDomain {
+    /// Registers memory that belongs to the program, under `base` as the address of its first byte.
+    /// If the program unmaps or protects the memory later, the request or the peer that reaches it
+    /// gets an error.
+    ///
+    /// # Errors
+    /// `EFAULT` if the memory may not be written although the rights need it; rights that exclude
+    /// each other; too many regions.
+    pub fn register_foreign(
+        &self,
+        memory: Foreign,
+        base: u64,
+        access: Access,
+    ) -> Result<ForeignRegion, Error> {
+        check(&memory, access)?;
+        let (pd, len) = (self.inner.pd, memory.len() as u64);
+        let (number, stag) = self.inner.handle.shared.look(|core| {
+            let number = core.regions().insert_foreign(memory).ok_or(PostError::NoRoom)?;
+            let stag = core.rnic().register(pd, number, base, len, access);
+            stag.map(|stag| (number, stag)).inspect_err(|_| {
+                core.regions().remove(number);
+            })
+        })?;
+        Ok(ForeignRegion { domain: Arc::clone(&self.inner), number, stag, base, access })
+    }
+}
+
+/// Memory may be written if the rights need it.
+fn check(memory: &Foreign, access: Access) -> Result<(), Error> {
+    if is_written(access) && !memory.is_writable() {
+        return Err(Errno::FAULT.into());
+    }
+    Ok(())
+}
+
+/// Registered memory that belongs to the program. It is never read or written here, because the
+/// program has it already. Dropping it ends the registration, and unbinds the windows that are bound
+/// to it.
 #[derive(Debug)]
 pub struct ForeignRegion {
     domain: Arc<Domain>,
-    place: Placed,
     number: u64,
     stag: Stag,
+    base: u64,
+    access: Access,
 }
-
-// SAFETY: the pointer is an address that is handed to the engine and back, and nothing is read or written by it here.
-unsafe impl Send for ForeignRegion {}
-// SAFETY: as above.
-unsafe impl Sync for ForeignRegion {}
 
 impl ForeignRegion {
     /// Its key, local and remote in one.
@@ -360,54 +342,63 @@ impl ForeignRegion {
         self.stag
     }
 
-    /// Where it lies, and how it is registered.
+    /// The address that work requests and peers know its first byte by.
     #[must_use]
-    pub fn place(&self) -> Placed {
-        self.place
+    pub fn base(&self) -> u64 {
+        self.base
     }
 
-    /// Registers other memory, or the same with other rights or in another domain, under a new key, and ends the old
-    /// registration. What is `None` stays as it is.
+    /// Its rights.
+    #[must_use]
+    pub fn access(&self) -> Access {
+        self.access
+    }
+
+    /// Registers memory under a new key, in another domain if one is named, and ends the old
+    /// registration.
     ///
     /// # Errors
-    /// As [`ProtectionDomain::register_at`], and [`PostError::Busy`] while windows are bound to it: nothing has changed then.
-    ///
-    /// # Safety
-    /// As [`ProtectionDomain::register_at`].
-    pub unsafe fn change(
+    /// As [`ProtectionDomain::register_foreign`], and [`PostError::Busy`] while windows are bound to
+    /// it: nothing has changed then.
+    pub fn change(
         &mut self,
         domain: Option<&ProtectionDomain>,
-        place: Placed,
+        memory: Foreign,
+        base: u64,
+        access: Access,
     ) -> Result<(), Error> {
-        let domain =
-            domain.cloned().unwrap_or_else(|| ProtectionDomain { inner: Arc::clone(&self.domain) });
-        // SAFETY: the caller's promise.
-        let (number, stag) = unsafe { domain.place(place) }?;
-        let new = Self { domain: domain.inner, place, number, stag };
+        let own = || ProtectionDomain { inner: Arc::clone(&self.domain) };
+        let domain = domain.cloned().unwrap_or_else(own);
+        let new = domain.register_foreign(memory, base, access)?;
         self.release()?;
         drop(std::mem::replace(self, new));
         Ok(())
     }
 
-    /// Gives it other rights under the same key.
+    /// Changes the rights under the same key. `memory` is the memory that is registered, once more:
+    /// the new rights may need it to be writable.
     ///
     /// # Errors
-    /// As [`ForeignRegion::change`]: nothing has changed then.
-    ///
-    /// # Safety
-    /// As [`ProtectionDomain::register_at`].
-    pub unsafe fn change_rights(&mut self, access: Access) -> Result<(), Error> {
-        // The pages may have to become writable.
-        Foreign::check(self.place.at, self.place.len, is_writable(access))?;
-        self.domain.handle.shared.act(|core, _| core.rnic().change_rights(self.stag, access))?;
-        self.place.access = access;
+    /// As [`ForeignRegion::change`]: nothing has changed then. `EINVAL` if the length is another.
+    pub fn change_rights(&mut self, memory: Foreign, access: Access) -> Result<(), Error> {
+        check(&memory, access)?;
+        self.domain.handle.shared.act(|core, _| {
+            if !core.regions().is_foreign(self.number, memory.len()) {
+                return Err(Errno::INVAL.into());
+            }
+            core.rnic().change_rights(self.stag, access)?;
+            core.regions().replace_foreign(self.number, memory);
+            Ok::<(), Error>(())
+        })?;
+        self.access = access;
         Ok(())
     }
 
-    /// Ends the registration: from now on nothing is read or written there, and it only remains to be dropped.
+    /// Ends the registration: nothing is read or written there from now on.
     ///
     /// # Errors
-    /// [`PostError::Busy`] while windows are bound to it: it stays registered. [`PostError::Invalid`] if it is ended already.
+    /// [`PostError::Busy`] while windows are bound to it: it stays registered.
+    /// [`PostError::Invalid`] if it is ended already.
     pub fn release(&self) -> Result<(), PostError> {
         self.domain.handle.shared.act(|core, _| {
             core.rnic().deregister(self.stag)?;

@@ -44,6 +44,8 @@
 
 use std::io;
 
+use rustix::io::Errno;
+
 pub use sprat_proto::rdma::mr::{Rights, WindowKind};
 pub use sprat_proto::rdma::{
     AcceptOptions, Access, Completed, Completion, ConnectOptions, Cq, Data, Limits, MAX_INLINE,
@@ -65,7 +67,10 @@ mod queue;
 pub use channel::{BoundAddress, ConnectionChannel, ConnectionId, News};
 pub use device::{Device, Notice, Options};
 pub use listen::{ConnectRequest, Listener};
-pub use memory::{FastRegion, ForeignRegion, MemoryRegion, MemoryWindow, Placed, ProtectionDomain};
+pub use memory::{
+    FastRegion, ForeignRegion, MemoryRegion, MemoryWindow, ProtectionDomain, is_written,
+};
+pub use sprat_sys::memory::Foreign;
 pub use pair::{ConnectError, Connected, Connection, PairOptions, QueuePair};
 pub use queue::{CompletionChannel, CompletionQueue, NoticeChannel, SharedReceiveQueue};
 
@@ -78,6 +83,12 @@ pub enum Error {
     /// The system refused.
     #[error(transparent)]
     System(#[from] io::Error),
+}
+
+impl From<Errno> for Error {
+    fn from(error: Errno) -> Self {
+        Self::System(error.into())
+    }
 }
 
 /// Bytes outside a region.

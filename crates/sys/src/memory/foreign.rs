@@ -12,11 +12,12 @@ use rustix::mm::{Advice, madvise};
 
 use super::guard::{self, Gone};
 
-/// See the file.
+/// An address and a length of memory that the program may unmap at any time.
 #[derive(Debug)]
 pub struct Foreign {
     base: *mut u8,
     len: usize,
+    writable: bool,
 }
 
 // SAFETY: an address, which means the same in every thread; what is there is reached by copies that are made for concurrent
@@ -36,14 +37,11 @@ impl Foreign {
     /// lives. That it stays mapped is not asked.
     pub unsafe fn new(base: *mut u8, len: usize, writable: bool) -> io::Result<Self> {
         Self::check(base, len, writable)?;
-        Ok(Self { base, len })
+        Ok(Self { base, len, writable })
     }
 
     /// Populates the memory of `len` bytes at `base`, whose bytes stay as they are.
-    ///
-    /// # Errors
-    /// As [`Foreign::new`].
-    pub fn check(base: *mut u8, len: usize, writable: bool) -> io::Result<()> {
+    fn check(base: *mut u8, len: usize, writable: bool) -> io::Result<()> {
         let sound =
             len > 0 && isize::try_from(len).is_ok() && base.addr().checked_add(len).is_some();
         if !sound {
@@ -58,6 +56,19 @@ impl Foreign {
         self.len
     }
 
+    /// The address of the first byte.
+    #[must_use]
+    pub fn base(&self) -> *mut u8 {
+        self.base
+    }
+
+    /// True if it may be written.
+    #[inline]
+    #[must_use]
+    pub const fn is_writable(&self) -> bool {
+        self.writable
+    }
+
     /// True if the range has no bytes.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
@@ -69,7 +80,7 @@ impl Foreign {
     /// # Panics
     /// If they do not.
     #[inline]
-    pub fn address(&self, offset: usize, n: usize) -> *mut u8 {
+    pub(crate) fn address(&self, offset: usize, n: usize) -> *mut u8 {
         assert!(
             offset <= self.len && n <= self.len - offset,
             "{n} bytes at {offset} of {}",
@@ -93,9 +104,12 @@ impl Foreign {
     /// Copies `bytes` there, in ascending order.
     ///
     /// # Errors
-    /// [`Gone`]; some may have been copied.
+    /// [`Gone`], also if it may not be written; some bytes may have been copied.
     #[inline]
     pub fn copy_in(&self, offset: usize, bytes: &[u8]) -> Result<(), Gone> {
+        if !self.writable {
+            return Err(Gone);
+        }
         let to = self.address(offset, bytes.len());
         // SAFETY: a slice of ours is readable; others expect writes, as whoever made this promised.
         unsafe { guard::write(to, bytes.as_ptr(), bytes.len()) }
@@ -132,10 +146,11 @@ impl Foreign {
     /// was there.
     ///
     /// # Errors
-    /// [`Gone`], also if their address is no multiple of eight; nothing was changed.
+    /// [`Gone`], also if their address is no multiple of eight or they may not be written; nothing
+    /// was changed.
     pub fn atomic(&self, offset: usize, change: &mut dyn FnMut(u64) -> u64) -> Result<u64, Gone> {
         let at = self.address(offset, 8);
-        if !at.addr().is_multiple_of(8) {
+        if !self.writable || !at.addr().is_multiple_of(8) {
             return Err(Gone);
         }
         // SAFETY: others expect writes, as whoever made this promised.

@@ -171,7 +171,7 @@ impl Region {
     ///
     /// # Errors
     /// The system call failed.
-    pub fn of_device(fd: BorrowedFd<'_>, len: usize, offset: u64) -> io::Result<Self> {
+    pub(crate) fn of_device(fd: BorrowedFd<'_>, len: usize, offset: u64) -> io::Result<Self> {
         // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of ours; a device's memory does not
         // shrink while it is mapped.
         let base = unsafe {
@@ -250,7 +250,7 @@ impl Region {
     /// # Panics
     /// If the region has fewer bytes there.
     #[inline]
-    pub fn address(&self, offset: usize, n: usize) -> *mut u8 {
+    pub(crate) fn address(&self, offset: usize, n: usize) -> *mut u8 {
         self.at(offset, n)
     }
 
@@ -358,7 +358,7 @@ impl Region {
     /// Nobody writes them while they are borrowed, neither through this region nor elsewhere: they were handed over by a peer
     /// that can be trusted like the memory itself, the kernel.
     #[inline]
-    pub unsafe fn lend(&self, offset: usize, n: usize) -> &[u8] {
+    pub(crate) unsafe fn lend(&self, offset: usize, n: usize) -> &[u8] {
         let at = self.at(offset, n);
         // SAFETY: `at` checked that they are mapped, and they stay so as long as `self`; that they do not change is the
         // caller's promise.

@@ -1,7 +1,8 @@
-//! What is sent, all of it by one queue: frames keep their order, and however many go at once cost one call.
+//! The tx and completion rings of an AF_XDP socket. One queue sends all frames, so that they keep
+//! their order and a burst costs one system call.
 //!
 //! ```text
-//! a free chunk ─► `tx` ─► a call, where the kernel wants one ─► `completion` ─► free
+//! a free chunk ─► tx ring ─► a call, where the kernel wants one ─► completion ring ─► free
 //! ```
 
 use std::io;
@@ -13,28 +14,28 @@ use rustix::net::xdp::XdpMmapOffsets;
 
 use super::CHUNK;
 use super::rings::{Desc, MORE, Ring};
-use sprat_sys::memory::Region;
+use crate::memory::Region;
 
-/// Frames that the kernel sends at a call in copy mode.
+/// Frames that the kernel sends in one call in copy mode.
 const A_CALL: u32 = 32;
 
-/// See the file. The chunks are the second half of the memory of the queue that sends.
+/// The sending half of a queue. Its chunks are the second half of the queue's memory.
 #[derive(Debug)]
 pub(super) struct Outgoing {
     tx: Ring,
     completion: Ring,
-    /// Chunks that nobody uses.
+    /// Idle chunks.
     free: Vec<u64>,
-    /// Most calls in a row to get one burst sent.
+    /// The most calls in a row for one burst.
     most_calls: u32,
-    /// Something was put into `tx` that the kernel has not been called for.
+    /// The tx ring holds frames that no call has told the kernel of.
     pending: bool,
     /// The interface is switched off.
     pub(super) down: bool,
 }
 
 impl Outgoing {
-    /// Of a socket that has a ring of `chunks` to send from.
+    /// Maps the rings of a socket with a tx ring of `chunks` entries.
     pub(super) fn new(fd: BorrowedFd<'_>, at: &XdpMmapOffsets, chunks: u32) -> io::Result<Self> {
         Ok(Self {
             tx: Ring::map(fd, libc::XDP_PGOFF_TX_RING as u64, &at.tx, chunks, 16)?,
@@ -46,7 +47,7 @@ impl Outgoing {
         })
     }
 
-    /// Takes back the chunks of what has been sent.
+    /// Takes back the chunks of frames that were sent.
     fn reclaim(&mut self) {
         let n = self.completion.ready();
         for i in 0..n {
@@ -57,7 +58,7 @@ impl Outgoing {
         }
     }
 
-    /// Whether a frame of so many chunks can be put.
+    /// True if a frame of `chunks` chunks can be put.
     #[inline]
     pub(super) fn has_room(&mut self, chunks: usize) -> bool {
         let room = |this: &mut Self| this.free.len() >= chunks && this.tx.room() as usize >= chunks;
@@ -68,14 +69,17 @@ impl Outgoing {
         room(self)
     }
 
-    /// Copies a frame of `len` octets into chunks of `memory` and puts them into the ring; there is room for all.
+    /// Copies a frame of `len` bytes into chunks of `memory` and puts them into the tx ring.
+    ///
+    /// # Panics
+    /// If [`Outgoing::has_room`] has not said yes before.
     pub(super) fn put(&mut self, memory: &Region, parts: &[&[u8]], len: usize) {
         let mut left = len;
         let mut parts = parts.iter().copied();
         let mut part: &[u8] = &[];
         while left > 0 {
             let addr =
-                self.free.pop().expect("there is a chunk for every part, as was looked at before");
+                self.free.pop().expect("`has_room` said that there is a chunk for every part");
             let here = left.min(CHUNK);
             let mut filled = 0;
             while filled < here {
@@ -94,7 +98,8 @@ impl Outgoing {
         self.pending = true;
     }
 
-    /// Calls the kernel until it has taken all, or does not for now. False if the interface is there no more.
+    /// Calls the kernel until it has taken all frames, or takes none for now. False if the
+    /// interface is gone.
     #[inline]
     pub(super) fn flush(&mut self, fd: BorrowedFd<'_>) -> bool {
         !self.pending || self.call(fd)
@@ -122,7 +127,7 @@ impl Outgoing {
                 return true;
             }
         }
-        // The rest goes by the next call.
+        // The next flush sends the rest.
         self.pending = true;
         true
     }

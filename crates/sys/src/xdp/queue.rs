@@ -1,67 +1,76 @@
-//! One receive queue of the interface: a socket of its own, with its memory and the rings by which frames arrive.
+//! The AF_XDP socket of one receive queue, with its memory and its rings.
 //!
 //! ```text
-//! memory    chunks of 4 KiB for what arrives (`stock`); behind them, in the queue that sends, as many for that (`outgoing`)
-//! arriving  program ─► the queue's socket: a chunk from `fill`, the frame copied (or written by the card) ─► `rx` ─► lent
-//!                                                                                      and back to `fill` at the next look
+//! memory    chunks of 4 KiB for arriving frames (`stock`), then as many for sending (`outgoing`)
+//! arriving  fill ring ─► the kernel or the card writes a frame ─► rx ring ─► lent
+//!                                                 ─► back to the fill ring at the next receive
 //! ```
-//! A frame longer than a chunk is in several; what arrives so is put together in memory of our own.
+//! A frame longer than a chunk comes in several chunks and is copied together.
 //!
-//! Always: chunks that are lent stay where they are until the next look at this queue.
+//! Always holds: a chunk is either in the kernel's hands, idle, or lent. [`Queue::release`] takes
+//! lent chunks back and needs the queue mutably, so no borrowed bytes outlive their chunk.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use rustix::net::xdp::{XdpStatistics, XdpUmemReg, XdpUmemRegFlags};
 use rustix::net::{RecvFlags, sockopt};
-use sprat_proto::device::{BURST, HEADER, MAX_FRAME};
 
 use super::CHUNK;
 use super::outgoing::Outgoing;
 use super::rings::{Desc, MORE, Ring};
 use super::stock::Stock;
-use sprat_sys::memory::Region;
-use sprat_sys::socket;
+use crate::memory::Region;
+use crate::socket;
 
-/// What was found by the last look at all queues.
-#[derive(Debug)]
-pub(super) struct Found {
-    pub(super) frames: [Lent; BURST],
-    pub(super) count: usize,
-    /// Frames that came in parts, one behind the other.
-    pub(super) joined: Vec<u8>,
-    /// Descriptors from the kernel that point nowhere, and frames of no possible length, ever.
-    pub(super) broken: u64,
+/// A frame that [`Queue::receive`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frame {
+    /// The frame lies in a chunk: [`Queue::frame`] with this number lends it.
+    Lent(usize),
+    /// The frame came in several chunks and lies in [`Joined`], from the first number on, as long
+    /// as the second says.
+    Joined(usize, usize),
+    /// The descriptors point outside the memory, or the frame has no possible length.
+    Broken,
 }
 
-/// A frame: in the memory of the queue at this place, or in `joined`.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Lent {
-    pub(super) queue: usize,
-    pub(super) at: usize,
-    pub(super) len: usize,
-    pub(super) joined: bool,
+/// Frames that came in several chunks, one behind the other.
+pub type Joined = Vec<u8>;
+
+/// Lengths of a frame that can be one, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Lengths {
+    /// The shortest.
+    pub least: usize,
+    /// The longest.
+    pub most: usize,
 }
 
-/// See the file.
+/// The socket of one receive queue.
 #[derive(Debug)]
-pub(super) struct Queue {
+pub struct Queue {
     socket: OwnedFd,
     memory: Region,
     chunks: usize,
     rx: Ring,
     fill: Ring,
-    /// Chunks for what arrives that nobody uses.
+    /// Chunks for arriving frames that are idle.
     stock: Stock,
-    /// Chunks of the last look.
+    /// Chunks of frames that are lent.
     lent: Vec<u64>,
-    /// Frames, ever.
-    pub(super) received: u64,
+    /// Frames that are lent, as place and length. Each lies in a chunk of `lent`.
+    frames: Vec<(usize, usize)>,
+    outgoing: Option<Outgoing>,
 }
 
 impl Queue {
-    /// A socket with rings for `chunks` frames, and what sends by it if it `sends`; bound to no queue yet.
-    pub(super) fn new(chunks: u32, sends: bool) -> io::Result<(Self, Option<Outgoing>)> {
+    /// Makes a socket with rings for `chunks` frames (a power of two), and rings for sending too if
+    /// it `sends`. The socket is bound to no queue yet.
+    ///
+    /// # Errors
+    /// The kernel has no AF_XDP, `CAP_NET_RAW` is missing, or the user may not lock the memory.
+    pub fn new(chunks: u32, sends: bool) -> io::Result<Self> {
         let socket = socket::raw(libc::AF_XDP)?;
         let fd = socket.as_fd();
         let memory = Region::anonymous((1 + usize::from(sends)) * chunks as usize * CHUNK)?;
@@ -87,23 +96,19 @@ impl Queue {
         let fill = Ring::map(fd, libc::XDP_UMEM_PGOFF_FILL_RING, &at.fr, chunks, 8)?;
         let outgoing = if sends { Some(Outgoing::new(fd, &at, chunks)?) } else { None };
         let stock = Stock::new((0..chunks).map(|chunk| u64::from(chunk) * CHUNK as u64));
-        let lent = Vec::with_capacity(BURST);
-        Ok((
-            Self { socket, memory, chunks: chunks as usize, rx, fill, stock, lent, received: 0 },
-            outgoing,
-        ))
+        let (lent, frames, chunks) = (Vec::new(), Vec::new(), chunks as usize);
+        Ok(Self { socket, memory, chunks, rx, fill, stock, lent, frames, outgoing })
     }
 
-    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+    /// The socket.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    pub(super) fn memory(&self) -> &Region {
-        &self.memory
-    }
-
-    /// Takes the chunks of the last look back, and gives the kernel what it needs.
-    pub(super) fn give_back(&mut self) {
+    /// Takes the chunks of lent frames back, and gives the kernel the chunks that it needs.
+    pub fn release(&mut self) {
+        self.frames.clear();
         for chunk in self.lent.drain(..) {
             self.stock.put(chunk);
         }
@@ -111,10 +116,10 @@ impl Queue {
         self.offer(owed);
     }
 
-    /// Gives the kernel so many chunks for what arrives, as far as there are any.
+    /// Gives the kernel `owed` idle chunks for arriving frames, or all that there are.
     fn offer(&mut self, owed: u32) {
         for chunk in (0..owed).map_while(|_| self.stock.take()) {
-            // There is room: the ring has an entry for each chunk that is for arriving frames.
+            // The ring has an entry for each chunk of arriving frames, so there is room.
             self.fill.put_address(chunk);
         }
         self.fill.publish();
@@ -123,45 +128,69 @@ impl Queue {
         }
     }
 
-    /// Looks for frames, as many as `found` has room for; `own` is this queue's place among all.
+    /// Releases the frames of the call before, and shows `each` up to `room` frames that have
+    /// arrived. Frames of several chunks are appended to `joined`.
     #[inline]
-    pub(super) fn receive(&mut self, own: usize, found: &mut Found) {
+    pub fn receive(
+        &mut self,
+        room: usize,
+        lengths: Lengths,
+        joined: &mut Joined,
+        mut each: impl FnMut(Frame),
+    ) {
         if !self.lent.is_empty() {
-            self.give_back();
+            self.release();
         }
-        let before = found.count;
-        while found.count < BURST {
+        let mut taken = 0;
+        while taken < room {
             let ready = self.rx.ready();
             if ready == 0 {
                 break;
             }
-            let Some((parts, frame)) = self.next_frame(ready, &mut found.joined) else { break };
+            let Some((parts, frame)) = self.next_frame(ready, lengths, joined) else { break };
             self.rx.take(parts);
-            match frame {
-                Some(lent) => {
-                    found.frames[found.count] = Lent { queue: own, ..lent };
-                    found.count += 1;
-                }
-                None => found.broken += 1,
-            }
+            taken += usize::from(frame != Frame::Broken);
+            each(frame);
         }
-        self.received += (found.count - before) as u64;
     }
 
-    /// Where the part `desc` of a frame lies, if the kernel is right.
+    /// The bytes of lent frame `i`.
+    ///
+    /// # Panics
+    /// If no such frame is lent.
+    #[inline]
+    #[must_use]
+    pub fn frame(&self, i: usize) -> &[u8] {
+        let (at, len) = self.frames[i];
+        // SAFETY: the bytes lie in a chunk that the kernel handed over by the rx ring and gets back
+        // only by `release`, which needs `self` mutably. Until then neither side writes it: what is
+        // sent is copied to other chunks.
+        unsafe { self.memory.lend(at, len) }
+    }
+
+    /// Where the part `desc` of a frame lies, if it lies in a chunk for arriving frames.
     fn part(&self, desc: Desc) -> Option<(usize, usize)> {
         let (at, len) = (usize::try_from(desc.addr).ok()?, desc.len as usize);
         let end = (at / CHUNK + 1) * CHUNK;
         (at < self.chunks * CHUNK && len <= end - at).then_some((at, len))
     }
 
-    /// The next frame, of the `ready` descriptors; none if its last part has not come.
-    fn next_frame(&mut self, ready: u32, joined: &mut Vec<u8>) -> Option<(u32, Option<Lent>)> {
+    /// The next frame of the `ready` descriptors, with the number of its descriptors; `None` if its
+    /// last part has not come.
+    fn next_frame(
+        &mut self,
+        ready: u32,
+        lengths: Lengths,
+        joined: &mut Joined,
+    ) -> Option<(u32, Frame)> {
         let first = self.rx.desc(0);
         if first.options & MORE == 0 {
             self.lent.push(first.addr & !(CHUNK as u64 - 1));
-            let lent = self.part(first).map(|(at, len)| Lent { queue: 0, at, len, joined: false });
-            return Some((1, lent.filter(|l| l.len >= HEADER)));
+            let Some(place) = self.part(first).filter(|(_, len)| *len >= lengths.least) else {
+                return Some((1, Frame::Broken));
+            };
+            self.frames.push(place);
+            return Some((1, Frame::Lent(self.frames.len() - 1)));
         }
         let parts = (0..ready).find(|&i| self.rx.desc(i).options & MORE == 0)? + 1;
         let (at, mut whole) = (joined.len(), true);
@@ -169,30 +198,64 @@ impl Queue {
             let desc = self.rx.desc(i);
             self.lent.push(desc.addr & !(CHUNK as u64 - 1));
             match self.part(desc) {
-                Some((from, len)) if joined.len() - at + len <= MAX_FRAME => {
+                Some((from, len)) if joined.len() - at + len <= lengths.most => {
                     self.memory.append_to(from, len, joined);
                 }
                 _ => whole = false,
             }
         }
         let len = joined.len() - at;
-        Some((parts, (whole && len >= HEADER).then_some(Lent { queue: 0, at, len, joined: true })))
+        let whole = whole && len >= lengths.least;
+        Some((parts, if whole { Frame::Joined(at, len) } else { Frame::Broken }))
     }
 
-    /// Gets ready for a time in which nobody looks; what was lent is taken back.
-    pub(super) fn doze(&mut self) {
-        self.give_back();
+    /// Gets ready for a time without calls of [`Queue::receive`]: releases lent frames, and gives
+    /// the kernel more chunks.
+    pub fn release_for_sleep(&mut self) {
+        self.release();
         let owed = self.stock.owed_asleep(self.fill.unsent());
         self.offer(owed);
     }
 
-    /// True if something is there.
-    pub(super) fn is_ready(&self) -> bool {
+    /// True if a frame has arrived.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
         self.rx.is_ready()
     }
 
-    /// What the kernel has dropped.
-    pub(super) fn statistics(&self) -> Option<XdpStatistics> {
+    /// What the kernel has counted on this socket.
+    #[must_use]
+    pub fn statistics(&self) -> Option<XdpStatistics> {
         sockopt::xdp_statistics(&self.socket).ok()
+    }
+
+    /// True if a frame of `chunks` chunks can be sent now. A queue that does not send has no room.
+    #[inline]
+    pub fn has_room(&mut self, chunks: usize) -> bool {
+        self.outgoing.as_mut().is_some_and(|outgoing| outgoing.has_room(chunks))
+    }
+
+    /// Copies a frame of `len` bytes into chunks and puts them into the tx ring.
+    ///
+    /// # Panics
+    /// If [`Queue::has_room`] has not just said yes to this many bytes.
+    #[inline]
+    pub fn send(&mut self, parts: &[&[u8]], len: usize) {
+        if let Some(outgoing) = &mut self.outgoing {
+            outgoing.put(&self.memory, parts, len);
+        }
+    }
+
+    /// True if the last call found the interface switched off.
+    #[must_use]
+    pub fn is_down(&self) -> bool {
+        self.outgoing.as_ref().is_some_and(|outgoing| outgoing.down)
+    }
+
+    /// Calls the kernel until it has taken all frames, or takes none for now. False if the
+    /// interface is gone.
+    #[inline]
+    pub fn flush(&mut self) -> bool {
+        self.outgoing.as_mut().is_none_or(|outgoing| outgoing.flush(self.socket.as_fd()))
     }
 }

@@ -1,12 +1,12 @@
-//! The four rings of an AF_XDP socket, shared with the kernel: what arrived, what is to be sent, chunks for what will arrive,
-//! chunks of what was sent.
+//! The four rings of an AF_XDP socket, shared with the kernel: rx (frames that arrived), tx (frames to
+//! send), fill (chunks for frames that will arrive) and completion (chunks of frames that were sent).
 //!
 //! ```text
 //! producer: u32 · consumer: u32 · flags: u32      at offsets that the kernel names
-//! entries                                         a power of two of them: descriptors (16 octets) or addresses (8)
+//! entries                                         a power of two: descriptors (16 bytes) or addresses (8)
 //! ```
-//! Numbers only grow and wrap at 2³²; an entry's place is its number modulo the ring's size. One side writes `producer`, the
-//! other one `consumer`.
+//! Numbers only grow and wrap at 2³²; an entry's place is its number modulo the ring's size. One side
+//! writes `producer`, the other side `consumer`.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -14,21 +14,21 @@ use std::sync::atomic::Ordering;
 
 use rustix::net::xdp::XdpRingOffset;
 
-use sprat_sys::memory::Region;
+use crate::memory::Region;
 
-/// A packet, or a part of one, in the shared memory.
+/// A descriptor: a frame, or a part of one, in the shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Desc {
     pub(super) addr: u64,
     pub(super) len: u32,
-    /// [`MORE`].
+    /// Zero or [`MORE`].
     pub(super) options: u32,
 }
 
-/// Another part of the same packet follows (XDP_PKT_CONTD).
+/// Another part of the same frame follows (`XDP_PKT_CONTD`).
 pub(super) const MORE: u32 = 1;
 
-/// One ring, as the side that reads it or the one that writes it.
+/// One ring, of which this side is the consumer or the producer.
 #[derive(Debug)]
 pub(super) struct Ring {
     memory: Region,
@@ -37,14 +37,14 @@ pub(super) struct Ring {
     flags: usize,
     entries: usize,
     size: u32,
-    /// How far this side has got, published or not.
+    /// This side's number, published or not.
     own: u32,
-    /// How far the other side was when it was last looked at.
+    /// The other side's number when it was last read.
     other: u32,
 }
 
 impl Ring {
-    /// Maps the ring of `size` entries of `entry` octets at `page` of the socket.
+    /// Maps the ring of `size` entries of `entry` bytes at `page` of the socket.
     pub(super) fn map(
         fd: BorrowedFd<'_>,
         page: u64,
@@ -67,22 +67,22 @@ impl Ring {
         })
     }
 
-    /// How many entries the kernel has put there that were not taken yet.
+    /// Entries that the kernel has put there and this side has not taken.
     #[inline]
     pub(super) fn ready(&mut self) -> u32 {
         if self.other == self.own {
             self.other = self.memory.flag(self.producer).load(Ordering::Acquire);
         }
-        // Never more than there can be, whatever it says.
+        // The ring never holds more, whatever the kernel says.
         self.other.wrapping_sub(self.own).min(self.size)
     }
 
-    /// True if something is there, looked at anew.
+    /// True if the kernel has put an entry there; reads the kernel's number anew.
     pub(super) fn is_ready(&self) -> bool {
         self.memory.flag(self.producer).load(Ordering::Acquire) != self.own
     }
 
-    /// How many entries there is room for.
+    /// Entries that the ring has room for.
     #[inline]
     pub(super) fn room(&mut self) -> u32 {
         let room = |this: &Self| this.size.saturating_sub(this.own.wrapping_sub(this.other));
@@ -116,6 +116,7 @@ impl Ring {
         u64_at(&bytes, 0)
     }
 
+    /// Puts a descriptor.
     #[inline]
     pub(super) fn put_desc(&mut self, desc: Desc) {
         let halves = [desc.len.to_le().to_le_bytes(), desc.options.to_le().to_le_bytes()];
@@ -126,6 +127,7 @@ impl Ring {
         self.own = self.own.wrapping_add(1);
     }
 
+    /// Puts the address of a chunk.
     #[inline]
     pub(super) fn put_address(&mut self, address: u64) {
         let place = self.place(0, 8);
@@ -133,20 +135,20 @@ impl Ring {
         self.own = self.own.wrapping_add(1);
     }
 
-    /// Takes `n` entries, which the kernel may then use again.
+    /// Takes `n` entries, which the kernel may use again from now on.
     #[inline]
     pub(super) fn take(&mut self, n: u32) {
         self.own = self.own.wrapping_add(n);
         self.memory.flag(self.consumer).store(self.own, Ordering::Release);
     }
 
-    /// Shows the kernel what was put there.
+    /// Shows the kernel the entries that were put.
     #[inline]
     pub(super) fn publish(&self) {
         self.memory.flag(self.producer).store(self.own, Ordering::Release);
     }
 
-    /// True if the kernel works on this ring only when called.
+    /// True if the kernel works on this ring only after a system call.
     #[inline]
     pub(super) fn wants_call(&self) -> bool {
         self.memory.flag(self.flags).load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0

@@ -1,19 +1,21 @@
 //! Chunks for arriving frames: which of them the kernel gets, and how many.
 //!
 //! ```text
-//! idle ─ the last used one first ─► fill ring ─ in its order ─► rx ─► lent to the caller ─► idle
+//! idle ─ the last used one first ─► fill ring ─ in its order ─► rx ring ─► lent ─► idle
 //! ```
-//! The kernel takes chunks in the order in which they were given to it. If it has all, each frame comes to lie where nothing has
-//! been for longest, in nobody's cache. So it has few of them, and more as soon as it uses them up faster than they come back.
+//! The kernel takes chunks in the order of the fill ring. If it had all chunks, each frame would lie
+//! in the chunk that was used longest ago, which no cache holds. So the kernel gets few chunks, and
+//! more as soon as it uses them up faster than they come back.
 
-/// What the kernel has at least: a message that somebody may send unasked is in no more frames of 1500 octets than half of it.
+/// The fewest chunks that the kernel has. A message sent without a request is in at most half as
+/// many frames of 1500 bytes.
 const FEW: u32 = 128;
-/// What it has while nobody looks.
+/// The chunks that the kernel has while this side sleeps.
 const ASLEEP: u32 = 512;
-/// So many looks in a row that find nearly all that it was given, and it gets fewer again.
+/// After this many polls in a row that find nearly all chunks unused, the kernel gets fewer.
 const CALM: u32 = 1024;
 
-/// See the file.
+/// The idle chunks, and how many the kernel is to have.
 #[derive(Debug)]
 pub(super) struct Stock {
     idle: Vec<u64>,
@@ -23,26 +25,26 @@ pub(super) struct Stock {
 }
 
 impl Stock {
-    /// All of `chunks`, idle.
+    /// Takes `chunks`, all of them idle.
     pub(super) fn new(chunks: impl Iterator<Item = u64>) -> Self {
         let idle: Vec<u64> = chunks.collect();
         let most = u32::try_from(idle.len()).unwrap_or(u32::MAX);
         Self { idle, wanted: FEW.min(most), most, calm: 0 }
     }
 
-    /// Nobody needs `chunk` any more.
+    /// Adds an idle chunk.
     #[inline]
     pub(super) fn put(&mut self, chunk: u64) {
         self.idle.push(chunk);
     }
 
-    /// One for the kernel, the last that was used.
+    /// Removes the chunk that was used last.
     #[inline]
     pub(super) fn take(&mut self) -> Option<u64> {
         self.idle.pop()
     }
 
-    /// How many more the kernel is to get, of which it has `left`.
+    /// The chunks that the kernel is to get besides the `left` that it has.
     #[inline]
     pub(super) fn owed(&mut self, left: u32) -> u32 {
         if left < self.wanted / 2 {
@@ -58,7 +60,7 @@ impl Stock {
         self.wanted.saturating_sub(left)
     }
 
-    /// The same before a sleep, in which much may come before anybody looks.
+    /// The chunks that the kernel is to get before this side sleeps, besides the `left` that it has.
     pub(super) fn owed_asleep(&self, left: u32) -> u32 {
         self.wanted.max(ASLEEP).min(self.most).saturating_sub(left)
     }
@@ -68,7 +70,7 @@ impl Stock {
 mod tests {
     use super::*;
 
-    /// A kernel with `held` chunks.
+    /// Gives a kernel that has `held` chunks `owed` more.
     fn offer(stock: &mut Stock, held: &mut Vec<u64>, owed: u32) {
         held.extend((0..owed).map_while(|_| stock.take()));
     }
@@ -80,17 +82,17 @@ mod tests {
         for _ in 0..10_000 {
             let owed = stock.owed(held.len() as u32);
             offer(&mut stock, &mut held, owed);
-            assert!(held.len() as u32 >= FEW / 2, "there is room for what comes");
+            assert!(held.len() as u32 >= FEW / 2, "there is room for arriving frames");
             let chunk = held.remove(0);
             used.insert(chunk);
             stock.put(chunk);
         }
-        // All that it was ever given, and those that it got when it had not used any of them yet.
+        // The chunks that it was given at the start, and those that it was given before it used any.
         assert!(used.len() as u32 <= 2 * FEW, "{} chunks", used.len());
     }
 
     #[test]
-    fn who_uses_them_up_gets_all_and_gives_them_back_when_it_is_calm() {
+    fn a_burst_gets_all_chunks_and_a_calm_time_takes_them_back() {
         let (mut stock, mut held) = (Stock::new(0..2048), Vec::new());
         for _ in 0..8 {
             let owed = stock.owed(held.len() as u32);
