@@ -13,11 +13,12 @@ const SIBLINGS: &[(&str, &[&str])] = &[
     ("proto", &[]),
     ("store", &["sprat-proto"]),
     ("sys", &["sprat-proto"]),
-    ("sprat", &["sprat-proto", "sprat-store", "sprat-sys"]),
+    ("rdma", &["sprat-proto", "sprat-sys"]),
+    ("sprat", &["sprat-proto", "sprat-rdma", "sprat-store", "sprat-sys"]),
     ("sim", &["sprat-proto", "sprat-store"]),
     ("bench", &["sprat", "sprat-proto", "sprat-store", "sprat-sys"]),
     ("cli", &["sprat", "sprat-bench", "sprat-proto", "sprat-store", "sprat-sys"]),
-    ("verbs", &["sprat", "sprat-sys"]),
+    ("verbs", &["sprat-rdma", "sprat-sys"]),
 ];
 
 /// The crates from outside that `proto` and `store` may depend on: all `no_std`, none does I/O.
@@ -93,7 +94,8 @@ fn siblings_are_imported_in_one_direction() {
         }
     }
     report(
-        "cli → bench → sprat → sys and store → proto, verbs → sprat and sys, sim → store and proto, and nothing else:",
+        "cli → bench → sprat → rdma → sys → proto, sprat → store → proto, verbs → rdma and sys, sim → \
+         store and proto, and nothing else:",
         &wrong,
     );
 }
@@ -233,4 +235,20 @@ fn pure_crates_declare_themselves() {
         }
     }
     report("proto and store are pure:", &wrong);
+}
+
+#[test]
+fn crates_without_unsafe_code_forbid_it() {
+    let files = files();
+    let mut wrong = Vec::new();
+    for (name, _) in SIBLINGS.iter().filter(|(name, _)| !["sys", "verbs"].contains(name)) {
+        for root in ["lib.rs", "main.rs"] {
+            let path = format!("crates/{name}/src/{root}");
+            let Some(root) = files.iter().find(|f| f.path == path) else { continue };
+            if !root.text.lines().any(|l| l == "#![forbid(unsafe_code)]") {
+                wrong.push(format!("{path}: lacks #![forbid(unsafe_code)]"));
+            }
+        }
+    }
+    report("every crate but sys and verbs forbids unsafe code:", &wrong);
 }

@@ -1,5 +1,7 @@
 //! The command line of Sprat: see `sprat --help`.
 
+#![forbid(unsafe_code)]
+
 use std::io::Write as _;
 use std::process::ExitCode;
 

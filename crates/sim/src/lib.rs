@@ -8,6 +8,8 @@
 //! - [`node`]: a process with an RPC endpoint and a store machine;
 //! - [`seeds`]: runs a test for many seeds.
 
+#![forbid(unsafe_code)]
+
 pub mod check;
 pub mod disk;
 pub mod node;

@@ -7,6 +7,8 @@
 //! Behind them: a [`worker`] turns a pure state machine (from `sprat-store` or the program's own) and its [`doors`], each
 //! a [`transport`]: the RPC endpoint of `sprat-proto` over a datagram [`driver`] ([`fast`]), or a byte stream.
 
+#![forbid(unsafe_code)]
+
 mod count;
 pub mod device;
 pub mod disk;
@@ -20,10 +22,10 @@ mod links;
 pub mod locator;
 mod open;
 mod race;
-mod rdma;
 pub mod rpc;
 pub mod server;
 pub mod trace;
 pub mod transport;
-pub mod verbs;
+#[doc(inline)]
+pub use sprat_rdma as verbs;
 pub mod worker;

@@ -13,10 +13,10 @@ use crate::driver::shm::{self, Shm};
 use crate::driver::udp::{self, Udp};
 use crate::fast::Fast;
 use crate::locator::{Kind, Locator};
-use crate::rdma::rpc::Rdma;
 use crate::trace::watch::{Asked, Watched};
 use crate::transport::Transport;
 use crate::transport::framed;
+use crate::transport::qp::Rdma;
 use crate::transport::tcp::Tcp;
 use sprat_sys::crc::crc32c;
 

@@ -11,6 +11,7 @@ use sprat_proto::rpc::{Event, Message, RequestError, RpcId, ServerRpc, SessionId
 use crate::locator::Locator;
 
 pub(crate) mod framed;
+pub(crate) mod qp;
 pub(crate) mod tcp;
 
 /// Requests and replies over one driver or one set of sockets. Never blocks; belongs to one thread.

@@ -86,9 +86,7 @@ fn checked(code: c_int) -> io::Result<()> {
 
 /// Locks the environment, and starts it if it was not. Ports are opened and closed one at a time,
 /// under this lock.
-fn start(
-    arguments: impl FnOnce() -> Vec<String>,
-) -> io::Result<MutexGuard<'static, bool>> {
+fn start(arguments: impl FnOnce() -> Vec<String>) -> io::Result<MutexGuard<'static, bool>> {
     let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
     if *started {
         return Ok(started);

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use sprat::verbs::{Cause, Notice};
+use sprat_rdma::{Cause, Notice};
 
 use crate::abi::object::{AsyncEvent, Context, Cq as SeenCq, Qp as SeenQp, Srq as SeenSrq};
 use crate::context::Open;

@@ -6,7 +6,7 @@
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
-use sprat::verbs::CompletionChannel;
+use sprat_rdma::CompletionChannel;
 
 use crate::abi::object::{CompChannel as Seen, Context, Cq as SeenCq};
 use crate::context::Open;

@@ -8,7 +8,7 @@ use std::ffi::{c_char, c_int};
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 
-use sprat::verbs::{Interface, interfaces};
+use sprat_rdma::{Interface, interfaces};
 
 use crate::abi::object::{Device as Seen, NODE_RNIC, TRANSPORT_IWARP};
 use crate::entry::{Errno, at, export, put};

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, Once};
 
-use sprat::verbs::{Device, Limits, Options, Threading};
+use sprat_rdma::{Device, Limits, Options, Threading};
 
 use crate::abi::object::{Cq, Qp, Srq};
 use crate::entry::Errno;

@@ -8,7 +8,7 @@ use std::ffi::c_int;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::sync::{Arc, Mutex};
 
-use sprat::verbs::{Notice, NoticeChannel};
+use sprat_rdma::{Notice, NoticeChannel};
 
 use crate::engine::Engine;
 use crate::entry::{Errno, INVALID};

@@ -7,7 +7,7 @@
 
 use std::sync::Mutex;
 
-use sprat::verbs::Failure;
+use sprat_rdma::Failure;
 use sprat_sys::clock;
 
 use crate::log::{Level, log, on};

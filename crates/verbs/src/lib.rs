@@ -2,7 +2,7 @@
 //! plain TCP.
 //!
 //! ```text
-//!   a program ─► libibverbs.so.1 ─► entry (null, errno, panics) ─► device, context, … ─► sprat::verbs
+//!   a program ─► libibverbs.so.1 ─► entry (null, errno, panics) ─► device, context, … ─► sprat_rdma
 //!           └──► librdmacm.so.1 ─ jumps ─┘
 //! ```
 //!
@@ -15,7 +15,7 @@
 //! promises and a callee cannot check: a pointer refers to a live object, and an array has the
 //! stated length.
 //!
-//! Not here: RDMA itself (`sprat::verbs`), rsockets, drivers of hardware.
+//! Not here: RDMA itself (`sprat_rdma`), rsockets, drivers of hardware.
 
 pub mod abi;
 mod async_event;

@@ -9,7 +9,7 @@
 
 use std::ffi::{c_int, c_uint};
 
-use sprat::verbs::{Access, Error, Foreign, ForeignRegion, PostError, is_written};
+use sprat_rdma::{Access, Error, Foreign, ForeignRegion, PostError, is_written};
 
 use crate::abi::attr::MrInit;
 use crate::abi::layout::Opaque;
@@ -254,14 +254,7 @@ unsafe fn change(
         mr.seen.pd = pd;
     }
     let key = mr.region.key().0;
-    mr.seen = Seen {
-        addr: at,
-        length: len,
-        handle: key,
-        lkey: key,
-        rkey: key,
-        ..mr.seen
-    };
+    mr.seen = Seen { addr: at, length: len, handle: key, lkey: key, rkey: key, ..mr.seen };
     Ok(())
 }
 

@@ -5,7 +5,7 @@
 
 use std::ffi::c_int;
 
-use sprat::verbs::{Data, MemoryWindow, SendRequest, WindowKind};
+use sprat_rdma::{Data, MemoryWindow, SendRequest, WindowKind};
 
 use crate::abi::object::{Bind, Mw as Seen, Pd as SeenPd, Qp as SeenQp};
 use crate::engine::Engine;

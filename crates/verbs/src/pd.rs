@@ -5,7 +5,7 @@
 //! An object that others refer to cannot be destroyed (`EBUSY`), and destruction waits until all
 //! events of the object are acknowledged.
 
-use sprat::verbs::ProtectionDomain;
+use sprat_rdma::ProtectionDomain;
 
 use crate::abi::object::{Context, Pd as Seen};
 use crate::context::Open;

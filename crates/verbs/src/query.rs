@@ -5,7 +5,7 @@
 
 use std::ffi::{c_int, c_uint};
 
-use sprat::verbs::Interface;
+use sprat_rdma::Interface;
 
 use crate::abi::attr::Gid;
 use crate::abi::device::{

@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use sprat::verbs::SharedReceiveQueue;
+use sprat_rdma::SharedReceiveQueue;
 
 use crate::abi::attr::{SrqAttr, SrqInit, SrqInitEx};
 use crate::abi::object::{Context, Pd as SeenPd, Srq as Seen};

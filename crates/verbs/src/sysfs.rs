@@ -18,7 +18,7 @@
 
 use std::ffi::{CStr, c_char, c_int};
 
-use sprat::verbs::{Interface, interfaces};
+use sprat_rdma::{Interface, interfaces};
 
 use crate::entry::{INVALID, export, put};
 use crate::query::{PORT, width_and_speed};

@@ -5,7 +5,7 @@
 
 use std::ffi::c_int;
 
-use sprat::verbs::{
+use sprat_rdma::{
     Data, MAX_SGE, PostError, RecvRequest, Remote, SendFlags, SendOp, SendRequest, Sge, Stag,
 };
 
@@ -141,7 +141,7 @@ pub(crate) const fn element(sge: &SeenSge) -> Sge {
 /// The memory that the elements name may be read.
 unsafe fn copied(list: &[SeenSge]) -> Result<Vec<u8>, Errno> {
     let total: u64 = list.iter().map(|sge| u64::from(sge.length)).sum();
-    if total > sprat::verbs::MAX_INLINE as u64 {
+    if total > sprat_rdma::MAX_INLINE as u64 {
         return Err(INVALID);
     }
     let mut octets = Vec::with_capacity(total as usize);

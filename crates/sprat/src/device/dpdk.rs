@@ -156,7 +156,8 @@ impl Nic for Dpdk {
     }
 
     fn doze(&mut self) -> bool {
-        let setting = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: SLEEP };
+        let setting =
+            Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: SLEEP };
         // Setting the timer anew makes it unreadable. Without a timer the owner must not sleep.
         self.send_collected()
             && timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &setting).is_ok()

@@ -215,7 +215,8 @@ impl Stack {
             return Err(refused("the stack needs an address of its own"));
         }
         let kernel = !matches!(port.driver, "memif" | "shm");
-        if kernel && crate::rdma::interfaces()?.iter().any(|i| i.addresses.contains(&ip)) {
+        if kernel && sprat_sys::interfaces::interfaces()?.iter().any(|i| i.addresses.contains(&ip))
+        {
             return Err(refused(
                 "the kernel answers for that address: give one that no interface has, on the same network",
             ));

@@ -1,5 +1,5 @@
 //! Requests and replies as frames on connections, whatever carries them: kernel TCP ([`crate::transport::tcp`]) or queue pairs
-//! ([`crate::rdma::rpc`]).
+//! ([`crate::transport::qp`]).
 //!
 //! ```text
 //!   Framed ─┬─ links     slot ─► Link { Stream: the frames, Wire: the carrier's own }

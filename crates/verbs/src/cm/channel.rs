@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
-use sprat::verbs::ConnectionChannel;
+use sprat_rdma::ConnectionChannel;
 
 use crate::abi::cm::EventChannel as Seen;
 use crate::engine::Engine;

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use sprat::verbs::{AcceptOptions, ConnectOptions, MAX_READ_DEPTH, Qp};
+use sprat_rdma::{AcceptOptions, ConnectOptions, MAX_READ_DEPTH, Qp};
 
 use super::address;
 use super::delivery::{await_next, completes};
@@ -101,7 +101,7 @@ fn connect(id: &Id, terms: Terms, state: &mut State) -> Result<(), Errno> {
     // SAFETY: The id is alive, and its address was resolved.
     let to = unsafe { address::read((&raw const (*id.seen()).route.addr.destination).cast()) }?;
     if state.from.is_none() && state.options.traffic_class.is_some() {
-        let options = sprat::verbs::SocketOptions { connects: true, ..state.options };
+        let options = sprat_rdma::SocketOptions { connects: true, ..state.options };
         state.from = Some(id.engine.device.bind(address::wildcard(to), options)?);
     }
     let options = ConnectOptions {

@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use sprat::verbs::{ConnectError, ConnectRequest, Connection, MAX_READ_DEPTH, News, StartupError};
+use sprat_rdma::{ConnectError, ConnectRequest, Connection, MAX_READ_DEPTH, News, StartupError};
 
 use super::channel::Channel;
 use super::event::{

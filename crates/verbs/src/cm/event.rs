@@ -6,7 +6,7 @@
 use std::ffi::c_int;
 use std::io::ErrorKind;
 
-use sprat::verbs::MAX_READ_DEPTH;
+use sprat_rdma::MAX_READ_DEPTH;
 
 use crate::abi::cm::{ConnParam, Event as Seen, Id as SeenId};
 use crate::entry::{Errno, INVALID, export};

@@ -14,7 +14,7 @@ use std::ffi::{c_int, c_void};
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard};
 
-use sprat::verbs::{BoundAddress, ConnectRequest, ConnectionId, SocketOptions};
+use sprat_rdma::{BoundAddress, ConnectRequest, ConnectionId, SocketOptions};
 
 use super::addrinfo::{IPOIB, Lookup, RC, TCP, UDP};
 use super::channel::{self, Channel};

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use sprat::verbs::{ConnectError, Connection, StartupError};
+use sprat_rdma::{ConnectError, Connection, StartupError};
 
 use super::address;
 use super::id::Id;

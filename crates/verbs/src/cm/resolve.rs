@@ -6,7 +6,7 @@
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
-use sprat::verbs::SocketOptions;
+use sprat_rdma::SocketOptions;
 
 use super::address::{explain, read, wildcard};
 use super::delivery::completes;
@@ -117,7 +117,7 @@ fn resolve(id: &Id, from: Option<SocketAddr>, to: SocketAddr) -> Result<(), Errn
     {
         bind(id, &mut state, from, true)?;
     }
-    let bound = state.from.as_ref().map(sprat::verbs::BoundAddress::local_addr);
+    let bound = state.from.as_ref().map(sprat_rdma::BoundAddress::local_addr);
     if bound.is_some_and(|b| b.is_ipv4() != to.is_ipv4()) {
         return Err(INVALID);
     }

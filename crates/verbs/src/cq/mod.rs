@@ -5,7 +5,7 @@ pub(crate) mod poll;
 
 use std::ffi::c_int;
 
-use sprat::verbs::{Completed, Completion, CompletionQueue, Status};
+use sprat_rdma::{Completed, Completion, CompletionQueue, Status};
 
 use crate::abi::object::{Cq as Seen, CqEx};
 use crate::engine::Engine;

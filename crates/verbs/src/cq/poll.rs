@@ -6,7 +6,7 @@
 
 use std::ffi::{c_int, c_uint};
 
-use sprat::verbs::Completion;
+use sprat_rdma::Completion;
 use sprat_sys::clock;
 
 use super::{Cq, flags, immediate, note, opcode, status};

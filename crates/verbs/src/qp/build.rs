@@ -6,7 +6,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use sprat::verbs::{Data, MAX_INLINE, MAX_SGE, Remote, SendOp, SendRequest, Sge, Stag};
+use sprat_rdma::{Data, MAX_INLINE, MAX_SGE, Remote, SendOp, SendRequest, Sge, Stag};
 
 use super::{Builder, Qp};
 use crate::abi::object::{BindInfo, DataBuf, Mw, Qp as SeenQp, QpEx, Sge as SeenSge};

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicI32;
 
-use sprat::verbs::{Limits, PairOptions};
+use sprat_rdma::{Limits, PairOptions};
 
 use super::{Builder, INIT, Qp, RESET, build};
 use crate::abi::attr::{QpAttr, QpCap, QpInit, QpInitEx};

@@ -16,7 +16,7 @@ use std::ffi::c_int;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use sprat::verbs::{Access, QpState, QueuePair, Rights, SendRequest};
+use sprat_rdma::{Access, QpState, QueuePair, Rights, SendRequest};
 
 use crate::abi::attr::{QpAttr, QpInit};
 use crate::abi::object::{Context, Qp as Seen, QpEx};

@@ -8,7 +8,7 @@ use sprat_proto::rpc::{MAX_MESSAGE, RpcError};
 use sprat_proto::time::MS;
 
 use super::*;
-use crate::rdma::rpc::{Pairs, Rdma};
+use crate::transport::qp::{Pairs, Rdma};
 use crate::transport::tcp::{Sockets, Tcp};
 
 pub(crate) const NOW: Instant = Instant::from_ns(1_000);
@@ -187,7 +187,7 @@ macro_rules! cases {
             $(#[test] fn $case() { super::$case::<crate::transport::tcp::Sockets>(); })+
         }
         mod over_rdma {
-            $(#[test] fn $case() { super::$case::<crate::rdma::rpc::Pairs>(); })+
+            $(#[test] fn $case() { super::$case::<crate::transport::qp::Pairs>(); })+
         }
     };
 }

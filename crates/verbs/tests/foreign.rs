@@ -4,10 +4,10 @@ use std::ptr::null_mut;
 use std::time::Duration;
 
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
-use sprat::verbs::{
-    AcceptOptions, Access, Cause, CompletionQueue, ConnectOptions, Copies, Device, Error,
-    Foreign, ForeignRegion, Options, PairOptions, PostError, ProtectionDomain, QueuePair,
-    RecvRequest, Remote, SendFlags, SendOp, SendRequest, Sge, Status, Threading, WindowKind, is_written,
+use sprat_rdma::{
+    AcceptOptions, Access, Cause, CompletionQueue, ConnectOptions, Copies, Device, Error, Foreign,
+    ForeignRegion, Options, PairOptions, PostError, ProtectionDomain, QueuePair, RecvRequest,
+    Remote, SendFlags, SendOp, SendRequest, Sge, Status, Threading, WindowKind, is_written,
 };
 
 const SOON: Option<Duration> = Some(Duration::from_secs(20));
@@ -289,7 +289,7 @@ fn a_region_with_windows_bound_stays() {
     assert!(
         matches!(
             b.pair.connection(),
-            sprat::verbs::Connection::Not(sprat::verbs::ConnectError::Disconnected {
+            sprat_rdma::Connection::Not(sprat_rdma::ConnectError::Disconnected {
                 cause: Some(Cause::TAGGED_STAG),
                 ours: false
             })

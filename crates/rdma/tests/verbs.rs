@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use sprat::verbs::{
+use sprat_rdma::{
     AcceptOptions, Access, Cause, Completed, Completion, CompletionQueue, ConnectError,
     ConnectOptions, Connection, Copies, Counters, Device, MemoryRegion, Notice, Options,
     OutOfBounds, PairOptions, PostError, ProtectionDomain, QueuePair, RecvRequest, Remote, SendOp,

@@ -12,8 +12,8 @@ use sprat_proto::rpc::stream::Role;
 
 use super::pair::{Pair, READS};
 use super::{Rdma, Wire};
-use crate::rdma::{Asked, Link as State};
 use crate::transport::framed::{CONNECT_NS, Connecting};
+use sprat_rdma::engine::{Asked, Link as State};
 
 impl Rdma {
     /// Begins to connect to a server at the first of `left`.
@@ -41,7 +41,7 @@ impl Rdma {
         let pair = Pair::open(slot, pairs.cq, &mut pairs.world(&mut released))
             .map_err(io::Error::other)?;
         pairs.by_qp.insert(pair.qp, slot);
-        pairs.core.desk.links.insert(pair.qp, State::Idle);
+        pairs.core.desk().links.insert(pair.qp, State::Idle);
         Ok(Wire { pair, crc, held: VecDeque::new(), gone: false, resumed: false })
     }
 
@@ -89,7 +89,7 @@ impl Rdma {
                 self.carrier.counters.strangers += u64::from(hello.is_none());
                 self.carrier.counters.crowded += u64::from(hello.is_some());
                 // By our hello it sees which version we speak.
-                let _ = self.carrier.core.rnic.reject(now, conn, &Pair::hello());
+                let _ = self.carrier.core.rnic().reject(now, conn, &Pair::hello());
                 continue;
             };
             let options = AcceptOptions {
@@ -99,7 +99,7 @@ impl Rdma {
                 rnr_timeout_ns: Some(0),
                 ..AcceptOptions::default()
             };
-            if self.carrier.core.rnic.accept(now, conn, wire.pair.qp, &options).is_err() {
+            if self.carrier.core.rnic().accept(now, conn, wire.pair.qp, &options).is_err() {
                 self.dropped(wire);
                 continue;
             }
@@ -110,9 +110,10 @@ impl Rdma {
 
     /// Looks at connections that stand otherwise than before.
     pub(super) fn moved(&mut self, now: Instant) {
-        while let Some(qp) = self.carrier.core.desk.moved.as_mut().and_then(VecDeque::pop_front) {
+        while let Some(qp) = self.carrier.core.desk().moved.as_mut().and_then(VecDeque::pop_front) {
             let pairs = &mut self.carrier;
-            let (Some(&slot), Some(state)) = (pairs.by_qp.get(&qp), pairs.core.desk.links.get(&qp))
+            let (Some(&slot), Some(state)) =
+                (pairs.by_qp.get(&qp), pairs.core.desk().links.get(&qp))
             else {
                 continue;
             };
@@ -174,7 +175,7 @@ impl Rdma {
     pub(super) fn dropped(&mut self, wire: Wire) {
         let qp = wire.pair.qp;
         self.carrier.by_qp.remove(&qp);
-        self.carrier.core.desk.links.remove(&qp);
+        self.carrier.core.desk().links.remove(&qp);
         let (pairs, released) = self.carrier_and_released();
         wire.pair.close(&mut pairs.world(released));
     }

@@ -175,8 +175,13 @@ impl Stream {
         slices: &dyn Slices,
     ) -> io::Result<usize> {
         let Some(pending) = &mut self.pending else { return Ok(0) };
-        let n =
-            took(socket::send(self.socket.as_fd(), &pending.record, pending.sent, regions, slices))?;
+        let n = took(socket::send(
+            self.socket.as_fd(),
+            &pending.record,
+            pending.sent,
+            regions,
+            slices,
+        ))?;
         pending.sent += n;
         if pending.sent == pending.record.len() {
             self.pending = None;

@@ -16,7 +16,7 @@ use sprat_proto::wire::rdmap::Cause;
 use super::ended;
 use super::memory::Domain;
 use super::queue::{CompletionQueue, NoticeChannel, SharedReceiveQueue, post_all};
-use crate::rdma::{Link, Object, Patience};
+use crate::engine::{Link, Object, Patience};
 
 /// How long TCP may take to connect.
 const CONNECT_NS: u64 = 5 * SECOND;

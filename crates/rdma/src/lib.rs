@@ -6,7 +6,7 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use sprat::verbs::{Access, ConnectOptions, Device, Options, PairOptions, SendRequest, SendOp, RecvRequest};
+//! use sprat_rdma::{Access, ConnectOptions, Device, Options, PairOptions, SendRequest, SendOp, RecvRequest};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let device = Device::open(Options::default())?;
@@ -42,6 +42,8 @@
 //!
 //! Every object may be used by several threads. Dropping one gives it back; what it depends on lives as long.
 
+#![forbid(unsafe_code)]
+
 use std::io;
 
 use rustix::io::Errno;
@@ -55,10 +57,13 @@ pub use sprat_proto::rdma::{
 pub use sprat_proto::wire::mpa::RtrKind;
 pub use sprat_proto::wire::rdmap::Cause;
 
-pub use crate::rdma::{Copies, Counters, Failure, Interface, SocketOptions, Threading, interfaces};
+pub use engine::{Copies, Counters, Failure, SocketOptions, Threading};
+pub use sprat_sys::interfaces::{Interface, interfaces};
 
 mod channel;
 mod device;
+#[doc(hidden)]
+pub mod engine;
 mod listen;
 mod memory;
 mod pair;
@@ -70,9 +75,9 @@ pub use listen::{ConnectRequest, Listener};
 pub use memory::{
     FastRegion, ForeignRegion, MemoryRegion, MemoryWindow, ProtectionDomain, is_written,
 };
-pub use sprat_sys::memory::Foreign;
 pub use pair::{ConnectError, Connected, Connection, PairOptions, QueuePair};
 pub use queue::{CompletionChannel, CompletionQueue, NoticeChannel, SharedReceiveQueue};
+pub use sprat_sys::memory::Foreign;
 
 /// Why something could not be made or done.
 #[derive(Debug, thiserror::Error)]

@@ -15,10 +15,11 @@ use super::channel::{BoundAddress, ConnectionChannel};
 use super::listen::Listener;
 use super::memory::ProtectionDomain;
 use super::queue::{CompletionChannel, CompletionQueue, NoticeChannel};
-use crate::rdma::{
-    self, Copies, Counters, Failure, Patience, Settings, Shared, SocketOptions, Threading,
-    without_signals,
+use crate::engine::{
+    Copies, Counters, Failure, Patience, Settings, Shared, SocketOptions, Threading,
 };
+use sprat_sys::interfaces::interfaces;
+use sprat_sys::signals::without_signals;
 
 /// How to open a device.
 #[derive(Clone, Copy, Debug)]
@@ -165,7 +166,7 @@ impl Handle {
     pub(super) fn allow_peer(&self, addr: SocketAddr) -> io::Result<()> {
         let allowed = self.allow(addr);
         if allowed.is_err()
-            && rdma::interfaces()?.iter().any(|i| i.addresses.contains(&addr.ip().to_canonical()))
+            && interfaces()?.iter().any(|i| i.addresses.contains(&addr.ip().to_canonical()))
         {
             return Ok(());
         }

@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::event::{Timespec, epoll};
@@ -34,8 +34,8 @@ use sprat_proto::{Instant, Rng};
 use super::desk::{Asked, Desk};
 use super::door::Listener;
 use super::regions::{Reach, Regions};
-use super::stream::{self, Kept, Pending, Stage, Stream, took};
 use super::socket;
+use super::stream::{self, Kept, Pending, Stage, Stream, took};
 use sprat_sys::clock::Clock;
 
 /// Up to so many connections each is polled by reading it; more are polled through the epoll.
@@ -102,15 +102,17 @@ pub(super) enum Watch {
 
 /// How a core is set up.
 #[derive(Clone, Debug)]
-pub(crate) struct Settings {
-    pub(crate) config: RnicOptions,
-    pub(crate) copies: Copies,
+pub struct Settings {
+    /// The pure engine's.
+    pub config: RnicOptions,
+    /// How payload gets to its place.
+    pub copies: Copies,
     /// Most connections.
-    pub(crate) connections: usize,
+    pub connections: usize,
     /// An FPDU fits a segment that the kernel sends, for a peer that looks at segments; else it is as long as MPA allows.
-    pub(crate) fitted: bool,
+    pub fitted: bool,
     /// Logs that an error ended a connection.
-    pub(crate) on_failure: Option<fn(&Failure)>,
+    pub on_failure: Option<fn(&Failure)>,
 }
 
 /// An error ended a connection.
@@ -158,7 +160,7 @@ pub struct Counters {
 
 /// See the file.
 #[derive(Debug)]
-pub(crate) struct Core {
+pub struct Core {
     pub(super) rnic: Rnic,
     pub(super) regions: Regions,
     pub(super) desk: Desk,
@@ -213,7 +215,7 @@ impl Core {
     ///
     /// # Errors
     /// No descriptor, or no random numbers.
-    pub(crate) fn new(settings: Settings) -> io::Result<Self> {
+    pub fn new(settings: Settings) -> io::Result<Self> {
         let mut seed = [0; 8];
         getrandom::fill(&mut seed).map_err(io::Error::other)?;
         let rnic = Rnic::new(settings.config.clone(), Rng::seeded(u64::from_le_bytes(seed)));
@@ -258,14 +260,14 @@ impl Core {
     }
 
     /// The same at a time that the caller has read.
-    pub(crate) fn turn_at(&mut self, now: Instant) -> bool {
+    pub fn turn_at(&mut self, now: Instant) -> bool {
         let worked = self.take_in(now) | self.flush(now);
         self.counters.turns += u64::from(worked);
         worked
     }
 
     /// The first half of a turn: what came, what is late, and what happened by that.
-    pub(crate) fn take_in(&mut self, now: Instant) -> bool {
+    pub fn take_in(&mut self, now: Instant) -> bool {
         let mut worked = self.receive(now);
         if self.deadline() <= now {
             self.tick(now);
@@ -280,7 +282,7 @@ impl Core {
     }
 
     /// The same where messages among the regions have slices.
-    pub(crate) fn flush_from(&mut self, now: Instant, slices: &dyn Slices) -> bool {
+    pub fn flush_from(&mut self, now: Instant, slices: &dyn Slices) -> bool {
         self.rnic.set_time(now);
         let worked = self.send(now, slices) | self.write_down(now);
         // What happened may have left more to send (a refusal, an end).
@@ -288,7 +290,7 @@ impl Core {
     }
 
     /// True if something waits for nothing but the next [`Core::flush`].
-    pub(crate) fn has_output(&self) -> bool {
+    pub fn has_output(&self) -> bool {
         !self.dirty.is_empty()
     }
 
@@ -310,7 +312,7 @@ impl Core {
     }
 
     /// When a turn is due even if nothing comes.
-    pub(crate) fn deadline(&self) -> Instant {
+    pub fn deadline(&self) -> Instant {
         self.rnic.deadline().unwrap_or(Instant::NEVER).min(self.first_timed)
     }
 
@@ -320,7 +322,7 @@ impl Core {
     }
 
     /// True if a thread may sleep until the epoll has something.
-    pub(crate) fn doze(&mut self) -> bool {
+    pub fn doze(&mut self) -> bool {
         self.look = true;
         !self.has_more()
     }
@@ -332,7 +334,7 @@ impl Core {
 
     /// The engine.
     #[inline]
-    pub(crate) fn rnic(&mut self) -> &mut Rnic {
+    pub fn rnic(&mut self) -> &mut Rnic {
         &mut self.rnic
     }
 
@@ -349,23 +351,39 @@ impl Core {
         }
     }
 
+    /// The engine and registered memory, borrowed apart.
+    #[inline]
+    pub fn parts(&mut self) -> (&mut Rnic, &mut Regions) {
+        (&mut self.rnic, &mut self.regions)
+    }
+
+    /// Readable when the sockets have something for the next turn.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    /// The caller polls again after a sleep: the next turn asks the sockets.
+    pub fn wake(&mut self) {
+        self.look = true;
+    }
+
     /// Registered memory.
-    pub(crate) fn regions(&mut self) -> &mut Regions {
+    pub fn regions(&mut self) -> &mut Regions {
         &mut self.regions
     }
 
     /// What programs wait for.
-    pub(crate) fn desk(&mut self) -> &mut Desk {
+    pub fn desk(&mut self) -> &mut Desk {
         &mut self.desk
     }
 
     /// Who asked next at a listener.
-    pub(crate) fn asked(&mut self, listener: u32) -> Option<Asked> {
+    pub fn asked(&mut self, listener: u32) -> Option<Asked> {
         self.listeners.get_mut(&listener)?.asked.pop_front()
     }
 
     /// What has been counted.
-    pub(crate) fn counters(&self) -> Counters {
+    pub fn counters(&self) -> Counters {
         Counters { placed: self.regions.written, ..self.counters }
     }
 

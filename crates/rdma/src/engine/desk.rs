@@ -23,7 +23,7 @@ const MOST_NOTICES: usize = 4096;
 
 /// How a queue pair's connection stands.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Link {
+pub enum Link {
     /// There is none.
     #[default]
     Idle,
@@ -57,19 +57,19 @@ pub(crate) enum Link {
 
 /// A peer asks for a connection.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub struct Asked {
     /// Its stream.
-    pub(crate) conn: Conn,
+    pub conn: Conn,
     /// Its address.
-    pub(crate) peer: SocketAddr,
+    pub peer: SocketAddr,
     /// The address that it asks at.
-    pub(crate) local: SocketAddr,
+    pub local: SocketAddr,
     /// From its program.
-    pub(crate) private_data: Vec<u8>,
+    pub private_data: Vec<u8>,
     /// What it serves at once, if it says so.
-    pub(crate) ird: Option<u16>,
+    pub ird: Option<u16>,
     /// What it asks at once, if it says so.
-    pub(crate) ord: Option<u16>,
+    pub ord: Option<u16>,
 }
 
 /// What waits for one reader, behind a descriptor that counts it: readable exactly while something is there, if nobody else
@@ -178,12 +178,12 @@ impl Object {
 
 /// See the file.
 #[derive(Debug, Default)]
-pub(crate) struct Desk {
-    pub(crate) links: BTreeMap<Qp, Link>,
+pub struct Desk {
+    pub links: BTreeMap<Qp, Link>,
     /// The addresses of the peers that they were connected with last, where failures are logged.
     pub(super) peers: BTreeMap<Qp, SocketAddr>,
     /// Whose connection stands otherwise than before, if anybody wants to know.
-    pub(crate) moved: Option<VecDeque<Qp>>,
+    pub moved: Option<VecDeque<Qp>>,
     /// Who is told of it, each for himself.
     pub(crate) parties: Parties,
     /// Which channel a completion queue reports to.
@@ -191,7 +191,7 @@ pub(crate) struct Desk {
     /// The completion queues of each channel that have something.
     pub(crate) channels: BTreeMap<u32, Mailbox<Cq>>,
     /// What concerns no connection's maker: overflow, limits, failures.
-    pub(crate) notices: VecDeque<Event>,
+    pub notices: VecDeque<Event>,
     /// The same of objects that have a box of their own for it,
     pub(crate) boxes: BTreeMap<u32, Mailbox<Event>>,
     /// which is this one.

@@ -29,7 +29,7 @@ use sprat_proto::rpc::notes::{ANNOUNCEMENT, Bad, HEADER, Hello, Kind, Place, Sai
 use sprat_proto::rpc::stream::{Announced, Ids, Role, Stream};
 use sprat_proto::rpc::{Event, MAX_MESSAGE, Message, Slice, Slices};
 
-use crate::rdma::regions::Regions;
+use sprat_rdma::engine::Regions;
 use sprat_sys::memory::Region;
 
 /// Receives, and send buffers.

@@ -9,13 +9,13 @@ use sprat_proto::rpc::{Event, Message};
 use sprat_proto::time::SECOND;
 
 use super::*;
-use crate::rdma::Link as State;
 use crate::transport::Transport as _;
 use crate::transport::framed::SILENCE_NS;
 use crate::transport::framed::tests::{
     NOW, Seen, bytes, client, echo, exchange, serve_until, server, server_at, turn,
 };
 use sprat_proto::Instant;
+use sprat_rdma::engine::Link as State;
 use sprat_sys::memory::Region;
 
 /// A new client's request is answered.
@@ -67,11 +67,11 @@ impl Hostile {
         };
         let mut core = Core::new(settings).expect("an epoll");
         let region =
-            core.regions.insert(std::sync::Arc::new(Region::anonymous(1 << 20).expect("memory")));
+            core.regions().insert(std::sync::Arc::new(Region::anonymous(1 << 20).expect("memory")));
         let region = region.expect("a number");
-        let pd = core.rnic.alloc_pd().expect("the first");
-        let stag = core.rnic.register(pd, region, 0, 1 << 20, Access::ALL).expect("the first");
-        let cq = core.rnic.create_cq(1 << 20).expect("the first");
+        let pd = core.rnic().alloc_pd().expect("the first");
+        let stag = core.rnic().register(pd, region, 0, 1 << 20, Access::ALL).expect("the first");
+        let cq = core.rnic().create_cq(1 << 20).expect("the first");
         let options = QpOptions {
             pd,
             send_cq: cq,
@@ -84,12 +84,12 @@ impl Hostile {
             max_inline: 256,
             signal_all: false,
         };
-        let qp = core.rnic.create_qp(options).expect("the first");
+        let qp = core.rnic().create_qp(options).expect("the first");
         for _ in 0..1000 {
             let into = Sge { stag, addr: 0, len: SLOT as u32 };
-            core.rnic.post_recv(qp, RecvRequest::new(0, into)).expect("room");
+            core.rnic().post_recv(qp, RecvRequest::new(0, into)).expect("room");
         }
-        core.desk.links.insert(qp, State::Idle);
+        core.desk().links.insert(qp, State::Idle);
         let (_, to) = server.carrier.listener.expect("it listens");
         let options =
             ConnectOptions { ird: 4, ord: 4, private_data: hello, ..ConnectOptions::default() };
@@ -101,8 +101,8 @@ impl Hostile {
         hostile
     }
 
-    fn state(&self) -> State {
-        self.core.desk.links[&self.qp].clone()
+    fn state(&mut self) -> State {
+        self.core.desk().links[&self.qp].clone()
     }
 
     fn turn(&mut self, server: &mut Rdma) {
@@ -113,7 +113,7 @@ impl Hostile {
     fn send(&mut self, send: &[u8]) {
         let request = SendRequest::new(0, SendOp::Send, send.to_vec()).unsignaled();
         // The server may have hung up meanwhile.
-        let _ = self.core.rnic.post_send(self.qp, request);
+        let _ = self.core.rnic().post_send(self.qp, request);
     }
 
     /// Says all this; the server hangs up, on this peer alone.
@@ -202,7 +202,7 @@ fn strangers_are_refused_and_told_which_version_we_speak() {
     let mut other = greeting();
     other[4] = 2;
     for (count, hello) in [Vec::new(), b"hello".to_vec(), other].into_iter().enumerate() {
-        let hostile = Hostile::connect(&mut server, hello);
+        let mut hostile = Hostile::connect(&mut server, hello);
         let State::Rejected { private_data, .. } = hostile.state() else {
             panic!("{:?}", hostile.state())
         };
@@ -256,12 +256,12 @@ fn a_closed_session_gives_everything_back() {
         turn(&mut client, NOW, &mut seen);
         assert_eq!(seen, [Seen::Closed(session, CloseReason::Local)]);
         serve_until(&mut server, 0);
-        assert!(client.carrier.by_qp.is_empty() && client.carrier.core.desk.links.is_empty());
+        assert!(client.carrier.by_qp.is_empty() && client.carrier.core.desk().links.is_empty());
     }
     for core in [&mut client.carrier.core, &mut server.carrier.core] {
         // A number that is free again is the first: nothing else is registered.
-        let pd = core.rnic.alloc_pd().expect("room");
-        assert_eq!(core.rnic.dealloc_pd(pd), Ok(()));
+        let pd = core.rnic().alloc_pd().expect("room");
+        assert_eq!(core.rnic().dealloc_pd(pd), Ok(()));
     }
 }
 

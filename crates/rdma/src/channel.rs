@@ -20,7 +20,7 @@ use sprat_proto::rdma::{AcceptOptions, ConnectOptions, PostError, Qp, QpState};
 use super::device::Handle;
 use super::listen::ConnectRequest;
 use super::pair::Connection;
-use crate::rdma::{self, Audience, Dial, Link, Number, SocketOptions, bound};
+use crate::engine::{self, Audience, Dial, Link, Number, SocketOptions, bound};
 
 /// How long the end of a connection waits for the program to fetch what came before it: for who fetches and reads by turns one
 /// turn is enough.
@@ -122,15 +122,15 @@ impl ConnectionChannel {
         found.map(|(key, news)| (key, self.news(news)))
     }
 
-    fn news(&self, news: rdma::News) -> News {
+    fn news(&self, news: engine::News) -> News {
         match news {
-            rdma::News::Moved(link) => News::Connection(Connection::from(&link)),
-            rdma::News::Asked(asked) => News::Request(ConnectRequest {
+            engine::News::Moved(link) => News::Connection(Connection::from(&link)),
+            engine::News::Asked(asked) => News::Request(ConnectRequest {
                 handle: Arc::clone(&self.handle),
                 asked,
                 answered: false,
             }),
-            rdma::News::Own(words) => News::Own(words),
+            engine::News::Own(words) => News::Own(words),
         }
     }
 }
@@ -177,7 +177,7 @@ impl ConnectionId {
     pub fn say(&self, words: [u64; 2]) {
         self.handle
             .shared
-            .note(|core| core.desk().parties.tell(self.number, rdma::News::Own(words)));
+            .note(|core| core.desk().parties.tell(self.number, engine::News::Own(words)));
     }
 
     /// Listens; at most `backlog` requests wait to be read, others are refused. Returns the address, with the port.
@@ -213,7 +213,7 @@ impl ConnectionId {
         self.handle.start()?;
         let socket = match from {
             Some(from) => from.socket,
-            None => rdma::open(&to)?,
+            None => engine::open(&to)?,
         };
         let ns = |of: Duration| u64::try_from(of.as_nanos()).unwrap_or(u64::MAX);
         let dial = Dial { timeout_ns: ns(limit), grace_ns: ns(grace) };

@@ -44,7 +44,7 @@ struct Slot {
 
 /// Registered regions.
 #[derive(Debug, Default)]
-pub(crate) struct Regions {
+pub struct Regions {
     slots: Vec<Slot>,
     free: Vec<u32>,
     /// Octets that came by [`Memory::write`].
@@ -57,7 +57,7 @@ fn slot_of(number: u64) -> usize {
 
 impl Regions {
     /// Takes a region in; returns its number, `None` if there are too many.
-    pub(crate) fn insert(&mut self, region: Arc<Region>) -> Option<u64> {
+    pub fn insert(&mut self, region: Arc<Region>) -> Option<u64> {
         self.add(Place::Mapped(region))
     }
 
@@ -81,12 +81,12 @@ impl Regions {
     }
 
     /// Takes a message in that peers will read.
-    pub(super) fn say(&mut self, message: Message) -> Option<u64> {
+    pub fn say(&mut self, message: Message) -> Option<u64> {
         self.add(Place::Said(message))
     }
 
     /// Takes memory in for a message that comes: what is there, and room for the rest.
-    pub(super) fn hear(&mut self, message: Vec<u8>) -> Option<u64> {
+    pub fn hear(&mut self, message: Vec<u8>) -> Option<u64> {
         self.add(Place::Heard(message))
     }
 
@@ -105,12 +105,12 @@ impl Regions {
     }
 
     /// Lets a region go: its number stands for nothing. False if that was so before.
-    pub(crate) fn remove(&mut self, number: u64) -> bool {
+    pub fn remove(&mut self, number: u64) -> bool {
         self.take(number).is_some()
     }
 
     /// Gives a message back that was said.
-    pub(super) fn said(&mut self, number: u64) -> Option<Message> {
+    pub fn said(&mut self, number: u64) -> Option<Message> {
         match self.take(number) {
             Some(Place::Said(message)) => Some(message),
             _ => None,
@@ -118,7 +118,7 @@ impl Regions {
     }
 
     /// Gives a message back that came.
-    pub(super) fn heard(&mut self, number: u64) -> Option<Vec<u8>> {
+    pub fn heard(&mut self, number: u64) -> Option<Vec<u8>> {
         match self.take(number) {
             Some(Place::Heard(message)) => Some(message),
             _ => None,
@@ -171,9 +171,7 @@ impl Regions {
                 each(Source::Foreign(memory, offset, len));
                 Ok(())
             }
-            Place::Said(message) => {
-                parts(message, slices, span, |part| each(Source::Bytes(part)))
-            }
+            Place::Said(message) => parts(message, slices, span, |part| each(Source::Bytes(part))),
             Place::Heard(_) => Err(Unmapped),
         }
     }
@@ -466,7 +464,9 @@ mod tests {
         assert_eq!(reach.read(span(number, 5, 7), &mut bytes), Err(Unmapped), "past its end");
         assert_eq!(reach.write(span(number, 0, 1), b"x"), Err(Unmapped), "peers only read it");
         let mut pieces = Vec::new();
-        regions.pieces(span(number, 3, 7), &Seven(b"sprats"), |piece| pieces.push(piece.len())).unwrap();
+        regions
+            .pieces(span(number, 3, 7), &Seven(b"sprats"), |piece| pieces.push(piece.len()))
+            .unwrap();
         assert_eq!(pieces, [2, 5]);
         // Without the memory of its slices it is not sent, not even in part.
         assert_eq!(regions.read(span(number, 3, 7), &mut bytes), Err(Unmapped));

@@ -11,12 +11,12 @@
 //! messages name.
 //!
 //! Not here: one connection's protocol (`pair`), links, requests and their numbers ([`crate::transport::framed`]), the engine and its
-//! sockets (`super`).
+//! sockets (`sprat_rdma`).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::BorrowedFd;
 
 use sprat_proto::Instant;
 use sprat_proto::rdma::{Completed, Completion, Cq, Event as Happened, Qp, RnicOptions, Status};
@@ -24,11 +24,11 @@ use sprat_proto::rpc::notes::HEADER;
 use sprat_proto::rpc::{CloseReason, Slice, Slices};
 use sprat_proto::wire::rdmap::Cause;
 
-use super::Copies;
-use super::core::{Core, Settings};
 use crate::count::counters;
 use crate::locator::{HostPort, Kind, Locator};
 use crate::transport::framed::{Around, Carrier, Framed, Link, Options};
+use sprat_rdma::Copies;
+use sprat_rdma::engine::{Core, Settings};
 use sprat_sys::crc::crc32c;
 
 mod connect;
@@ -100,7 +100,7 @@ pub(crate) struct Pairs {
 impl Pairs {
     /// The engine's objects, as one connection reaches them.
     fn world<'w>(&'w mut self, released: &'w mut VecDeque<Slice>) -> World<'w> {
-        let Core { rnic, regions, .. } = &mut self.core;
+        let (rnic, regions) = self.core.parts();
         World { rnic, regions, released }
     }
 
@@ -115,7 +115,7 @@ impl Pairs {
     /// Counts what went wrong.
     fn note(&mut self) {
         let counters = &mut self.counters;
-        for notice in self.core.desk.notices.drain(..) {
+        for notice in self.core.desk().notices.drain(..) {
             let (cause, ours) = match notice {
                 Happened::QpFailed { cause, ours, .. } => (cause, ours),
                 Happened::Failed { .. } => {
@@ -185,8 +185,8 @@ impl Rdma {
             fitted: false,
             on_failure: None,
         })?;
-        core.desk.moved = Some(VecDeque::new());
-        let cq = core.rnic.create_cq(u32::MAX).map_err(io::Error::other)?;
+        core.desk().moved = Some(VecDeque::new());
+        let cq = core.rnic().create_cq(u32::MAX).map_err(io::Error::other)?;
         let pairs = Pairs {
             core,
             cq,
@@ -240,7 +240,7 @@ impl Rdma {
             }
         }
         let pairs = &mut self.carrier;
-        pairs.next.take().or_else(|| pairs.core.rnic.poll(pairs.cq))
+        pairs.next.take().or_else(|| pairs.core.rnic().poll(pairs.cq))
     }
 
     /// Looks at a completion.
@@ -331,7 +331,7 @@ impl Carrier for Pairs {
         }
         let pairs = &mut rdma.carrier;
         if pairs.next.is_none() {
-            pairs.next = pairs.core.rnic.poll(pairs.cq);
+            pairs.next = pairs.core.rnic().poll(pairs.cq);
         }
         // How connections stand is looked at behind what they have completed.
         if pairs.next.is_none() {
@@ -405,7 +405,7 @@ impl Carrier for Pairs {
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
-        self.core.epoll.as_fd()
+        self.core.fd()
     }
 
     fn doze(&mut self) -> bool {
@@ -413,7 +413,7 @@ impl Carrier for Pairs {
     }
 
     fn wake(&mut self) {
-        self.core.look = true;
+        self.core.wake();
     }
 
     fn locator(&self) -> Option<String> {

@@ -10,7 +10,7 @@ use sprat_proto::rdma::{AcceptOptions, PostError, StartupError};
 
 use super::device::Handle;
 use super::pair::QueuePair;
-use crate::rdma::{Asked, Link, Patience};
+use crate::engine::{Asked, Link, Patience};
 
 /// An address at which peers may ask for connections.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use sprat_proto::rdma::{Completion, Cq, PostError, RecvRequest, Srq};
 use super::device::{Handle, Notice};
 use super::ended;
 use super::memory::Domain;
-use crate::rdma::{Desk, Mailbox, Object, Patience};
+use crate::engine::{Desk, Mailbox, Object, Patience};
 
 /// A queue of completions. Clones are the same one.
 #[derive(Clone, Debug)]

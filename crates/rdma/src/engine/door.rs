@@ -78,7 +78,7 @@ impl Core {
     ///
     /// # Errors
     /// The address cannot be bound.
-    pub(crate) fn listen(&mut self, addr: SocketAddr) -> io::Result<(u32, SocketAddr)> {
+    pub fn listen(&mut self, addr: SocketAddr) -> io::Result<(u32, SocketAddr)> {
         let (socket, _) = stream::bound(&addr, SocketOptions::default())?;
         self.listen_at(socket, Audience::default())
     }
@@ -266,7 +266,7 @@ impl Core {
     ///
     /// # Errors
     /// No socket, no such address, too many connections.
-    pub(crate) fn connect(
+    pub fn connect(
         &mut self,
         now: Instant,
         qp: Qp,
@@ -555,14 +555,14 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rdma::core::Settings;
+    use crate::engine::core::Settings;
 
     /// Streams that come and go faster than their times leave no more than a few of these, and none that is due is lost.
     #[test]
     fn times_of_streams_that_are_gone_are_sorted_out() {
         let settings = Settings {
             config: sprat_proto::rdma::RnicOptions::default(),
-            copies: crate::rdma::Copies::default(),
+            copies: crate::engine::Copies::default(),
             connections: 8,
             fitted: false,
             on_failure: None,

@@ -1,0 +1,34 @@
+//! Streams, memory and time for the pure iWARP engine of `sprat-proto`.
+//!
+//! ```text
+//!   objects of a program ─► Shared (one lock, one way to wait, perhaps a thread) ─► Core ─► Rnic
+//!   RPC over queue pairs (sprat, one thread) ─────────────────────────────────────►│       (pure)
+//!                                                              sockets, epoll, Regions, clock
+//! ```
+//!
+//! The engine is coupled loosely to the stream: a kernel socket takes any bytes, and the bytes of
+//! one record need not leave in one segment.
+//!
+//! Not here: what the bytes mean (`sprat_proto::rdma`), and the objects that programs hold.
+
+mod attend;
+mod core;
+mod desk;
+mod door;
+mod guard;
+mod parties;
+mod regions;
+mod shared;
+mod socket;
+mod stream;
+
+pub use self::core::{Copies, Core, Counters, Failure, Settings};
+pub use desk::{Asked, Desk, Link};
+pub(crate) use desk::{Mailbox, Object};
+pub(crate) use door::{Audience, Dial};
+pub(crate) use parties::{News, Number};
+pub use regions::Regions;
+pub use shared::Threading;
+pub(crate) use shared::{Patience, Shared};
+pub use stream::SocketOptions;
+pub(crate) use stream::{bound, open};
