@@ -3,7 +3,7 @@
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use sprat::kv::{Config, Cursor, Error, MAX_KEY, Options, RejectRules, Store, Version};
+use sprat::kv::{Client, Condition, Error, MAX_KEY};
 use sprat::rpc::Stop;
 use sprat::server::{CoordinatorOptions, ServerOptions, coordinator, server};
 
@@ -44,17 +44,15 @@ impl Cluster {
             let stop = worker.stop();
             this.running.push((stop, std::thread::spawn(move || worker.run().unwrap())));
         }
-        let mut client = this.client();
+        let client = this.client();
         while client.servers().unwrap().len() < servers {
             std::thread::yield_now();
         }
         this
     }
 
-    fn client(&self) -> Store {
-        let mut store = Store::with(Config::new(&self.coordinator), Options::default()).unwrap();
-        store.set_timeout(Duration::from_secs(30));
-        store
+    fn client(&self) -> Client {
+        Client::builder(&self.coordinator).timeout(Duration::from_secs(30)).connect().unwrap()
     }
 }
 
@@ -73,124 +71,147 @@ impl Drop for Cluster {
 
 fn objects_of_all_sizes(transport: &str) {
     let cluster = Cluster::start(transport, "sizes", 3);
-    let mut store = cluster.client();
-    let table = store.create_table("sizes", 3).unwrap();
-    assert_eq!(store.table("sizes").unwrap(), table);
+    let client = cluster.client();
+    let table = client.create_table("sizes", 3).unwrap();
+    assert_eq!(client.table("sizes").unwrap().id(), table.id());
     for len in [0, 1, 100, 255, 256, 257, 10_000, 65_536, 1 << 20] {
         let key = format!("object of {len} bytes");
         let value: Vec<u8> = (0..len).map(|i| (i * 31 + len) as u8).collect();
-        let version = store.write(table, key.as_bytes(), &value).unwrap();
-        let found = store.read(table, key.as_bytes()).unwrap();
+        let version = table.put(key.as_bytes(), &value).unwrap();
+        let found = table.get(key.as_bytes()).unwrap().unwrap();
         assert!(found.value == value && found.version == version, "{len} bytes");
     }
-    assert_eq!(store.read(table, b"nothing").unwrap_err(), Error::ObjectDoesntExist);
+    assert_eq!(table.get(b"nothing").unwrap(), None);
     let long = vec![7; (1 << 20) + 1];
-    assert_eq!(store.write(table, b"k", &long).unwrap_err(), Error::ValueTooLong(long.len()));
+    assert_eq!(table.put(b"k", &long).unwrap_err(), Error::ValueTooLong(long.len()));
     let long = vec![7; (64 << 10) + 1];
-    assert_eq!(store.write(table, &long, b"v").unwrap_err(), Error::KeyTooLong(long.len()));
+    assert_eq!(table.put(&long, b"v").unwrap_err(), Error::KeyTooLong(long.len()));
 }
 
-fn conditions_versions_and_numbers(transport: &str) {
+fn conditions_and_versions(transport: &str) {
     let cluster = Cluster::start(transport, "rules", 1);
-    let mut store = cluster.client();
-    let table = store.create_table("rules", 1).unwrap();
-    let (absent, exists) = (RejectRules::if_absent(), RejectRules::if_exists());
-    assert_eq!(store.write_if(table, b"k", b"0", exists).unwrap_err(), Error::ObjectDoesntExist);
-    let first = store.write_if(table, b"k", b"1", absent).unwrap();
-    assert_eq!(store.write_if(table, b"k", b"2", absent).unwrap_err(), Error::ObjectExists(first));
-    let only = RejectRules::if_version;
-    let second = store.write_if(table, b"k", b"2", only(first)).unwrap();
+    let client = cluster.client();
+    let table = client.create_table("rules", 1).unwrap();
+    let (absent, exists) = (Condition::if_absent(), Condition::if_exists());
+    assert_eq!(table.put_if(b"k", b"0", exists).unwrap_err(), Error::ObjectDoesntExist);
+    let first = table.put_if(b"k", b"1", absent).unwrap();
+    assert_eq!(table.put_if(b"k", b"2", absent).unwrap_err(), Error::ObjectExists(first));
+    let only = Condition::if_version;
+    let second = table.put_if(b"k", b"2", only(first)).unwrap();
     assert!(second > first);
-    assert_eq!(
-        store.write_if(table, b"k", b"3", only(first)).unwrap_err(),
-        Error::WrongVersion(second)
-    );
-    let third = store.write_if(table, b"k", b"3", exists).unwrap();
-    assert_eq!(store.remove_if(table, b"k", only(third)).unwrap(), third);
-    assert_eq!(store.remove(table, b"k").unwrap(), Version(0));
-    assert!(store.write(table, b"k", b"4").unwrap() > third, "versions never go back");
-    assert_eq!(store.increment(table, b"n", 5).unwrap(), 5);
-    assert_eq!(store.increment(table, b"n", -7).unwrap(), -2);
-    assert_eq!(store.increment(table, b"k", 1).unwrap(), 5, "what was written can be counted on");
-    assert_eq!(store.read(table, b"n").unwrap().value, b"-2");
-    store.write(table, b"text", b"abcdefgh").unwrap();
-    assert!(matches!(store.increment(table, b"text", 1), Err(Error::NotANumber(_))));
-    assert!(matches!(store.increment(table, b"n", i64::MIN), Err(Error::Overflow(_))));
-    let (sum, _) = store.increment_double(table, b"x", 0.5, RejectRules::default()).unwrap();
-    assert!((sum - 0.5).abs() < f64::EPSILON);
-    let infinite = store.increment_double(table, b"x", f64::INFINITY, RejectRules::default());
-    assert_eq!(infinite.unwrap_err(), Error::NotFinite);
-    assert_eq!(store.read(table, b"x").unwrap().value, b"0.5");
+    assert_eq!(table.put_if(b"k", b"3", only(first)).unwrap_err(), Error::WrongVersion(second));
+    assert_eq!(table.get_if(b"k", only(first)).unwrap_err(), Error::WrongVersion(second));
+    assert_eq!(table.get_if(b"k", only(second)).unwrap().unwrap().value, b"2");
+    assert_eq!(table.get_if(b"nothing", exists).unwrap(), None);
+    let third = table.put_if(b"k", b"3", exists).unwrap();
+    assert_eq!(table.remove_if(b"k", only(third)).unwrap(), Some(third));
+    assert_eq!(table.remove(b"k").unwrap(), None);
+    assert!(table.put(b"k", b"4").unwrap() > third, "versions never go back");
+}
+
+fn numbers(transport: &str) {
+    let cluster = Cluster::start(transport, "numbers", 1);
+    let client = cluster.client();
+    let table = client.create_table("numbers", 1).unwrap();
+    table.put(b"k", b"4").unwrap();
+    assert_eq!(table.increment(b"n", 5).unwrap(), 5);
+    assert_eq!(table.increment(b"n", -7).unwrap(), -2);
+    assert_eq!(table.increment(b"k", 1).unwrap(), 5, "what was written can be counted on");
+    assert_eq!(table.get(b"n").unwrap().unwrap().value, b"-2");
+    table.put(b"text", b"abcdefgh").unwrap();
+    assert!(matches!(table.increment(b"text", 1), Err(Error::NotANumber(_))));
+    assert!(matches!(table.increment(b"n", i64::MIN), Err(Error::Overflow(_))));
+    assert!((table.increment_double(b"x", 0.5).unwrap() - 0.5).abs() < f64::EPSILON);
+    assert_eq!(table.increment_double(b"x", f64::INFINITY).unwrap_err(), Error::NotFinite);
+    assert_eq!(table.get(b"x").unwrap().unwrap().value, b"0.5");
 }
 
 /// A second wait for an operation was one without end.
 fn an_operation_is_waited_for_once(transport: &str) {
     let cluster = Cluster::start(transport, "wait", 1);
-    let mut store = cluster.client();
-    let table = store.create_table("wait", 1).unwrap();
-    let none = RejectRules::default();
-    let op = store.start_write(table, b"k", b"v", none);
-    store.wait(op).unwrap();
-    assert_eq!(store.wait(op).unwrap_err(), Error::NotInProgress);
-    assert!(store.poll(op).is_none());
-    let op = store.start_read(table, b"k", none);
-    store.cancel(op);
-    assert_eq!(store.wait(op).unwrap_err(), Error::NotInProgress);
-    let op = store.start_read(table, &[0; MAX_KEY + 1], none);
-    assert_eq!(store.wait(op).unwrap_err(), Error::KeyTooLong(MAX_KEY + 1));
+    let client = cluster.client();
+    let table = client.create_table("wait", 1).unwrap();
+    table.start_put(b"k", b"v").wait().unwrap();
+    let mut read = table.start_get(b"k");
+    let found = loop {
+        if let Some(found) = read.poll() {
+            break found.unwrap().unwrap();
+        }
+        client.turn_and_rest();
+    };
+    assert_eq!(found.value, b"v");
+    assert_eq!(read.poll().unwrap().unwrap_err(), Error::NotInProgress);
+    assert_eq!(read.wait().unwrap_err(), Error::NotInProgress);
+    table.start_get(b"k").cancel();
+    drop(table.start_put(b"dropped", b"and executed all the same"));
+    let long = table.start_get(&[0; MAX_KEY + 1]);
+    assert_eq!(long.wait().unwrap_err(), Error::KeyTooLong(MAX_KEY + 1));
+    assert!(table.get(b"dropped").unwrap().is_some(), "one session carries both, in order");
+    assert!(client.next_completed().is_none(), "nothing was queued");
+}
+
+/// The value is lent, and the client is the program's again meanwhile.
+fn a_reader_of_a_lent_value_may_use_the_client(transport: &str) {
+    let cluster = Cluster::start(transport, "lent", 1);
+    let client = cluster.client();
+    let table = client.create_table("lent", 1).unwrap();
+    for (key, len) in [(b"short", 10), (b"long.", 100_000)] {
+        table.put(key, &vec![7; len]).unwrap();
+        let lengths = table.get_with(key, |_, value| {
+            let again = table.get(key).unwrap().unwrap().value;
+            (value.len(), again.len())
+        });
+        assert_eq!(lengths.unwrap(), Some((len, len)));
+    }
+    assert_eq!(table.get_with(b"none", |_, _| ()).unwrap(), None);
 }
 
 fn many_operations_at_once_and_every_object_once(transport: &str) {
     let cluster = Cluster::start(transport, "many", 2);
-    let mut store = cluster.client();
-    let table = store.create_table("many", 2).unwrap();
+    let client = cluster.client();
+    let table = client.create_table("many", 2).unwrap();
     let mut pending = std::collections::HashSet::new();
     for i in 0..2_000_u32 {
-        pending.insert(store.start_write(
-            table,
-            &i.to_be_bytes(),
-            &[i as u8; 300],
-            RejectRules::default(),
-        ));
-        pending.insert(store.start_increment(table, b"counter", 1, RejectRules::default()));
+        let put = table.start_put(&i.to_be_bytes(), &[i as u8; 300]);
+        pending.insert(put.queue().unwrap());
+        pending.insert(table.start_increment(b"counter", 1).queue().unwrap());
     }
     while !pending.is_empty() {
-        store.turn_and_rest();
-        while let Some((op, outcome)) = store.completed() {
+        client.turn_and_rest();
+        while let Some((id, outcome)) = client.next_completed() {
             outcome.unwrap();
-            assert!(pending.remove(&op));
+            assert!(pending.remove(&id));
         }
     }
-    assert_eq!(store.increment(table, b"counter", 0).unwrap(), 2_000);
+    assert_eq!(table.increment(b"counter", 0).unwrap(), 2_000);
     let mut seen = std::collections::HashSet::new();
-    let mut cursor = Some(Cursor::default());
-    while let Some(at) = cursor {
-        let page = store.page(table, at).unwrap();
-        for (key, _, _) in page.objects() {
-            assert!(seen.insert(key.to_vec()), "an object came twice");
-        }
-        cursor = page.next;
+    for object in table.scan() {
+        let (key, _) = object.unwrap();
+        assert!(seen.insert(key), "an object came twice");
     }
     assert_eq!(seen.len(), 2_001);
 }
 
 fn a_dropped_table_is_gone_for_every_client(transport: &str) {
     let cluster = Cluster::start(transport, "drop", 2);
-    let (mut one, mut two) = (cluster.client(), cluster.client());
+    let (one, two) = (cluster.client(), cluster.client());
     let table = one.create_table("t", 2).unwrap();
-    two.write(table, b"k", b"v").unwrap();
+    two.table_by_id(table.id()).put(b"k", b"v").unwrap();
     one.drop_table("t").unwrap();
-    assert_eq!(two.read(table, b"k").unwrap_err(), Error::TableDoesntExist);
+    let gone = two.table_by_id(table.id());
+    assert_eq!(gone.get(b"k").unwrap_err(), Error::TableDoesntExist);
+    assert_eq!(gone.scan().next().unwrap().unwrap_err(), Error::TableDoesntExist);
     assert_eq!(one.table("t").unwrap_err(), Error::TableDoesntExist);
     let again = one.create_table("t", 1).unwrap();
-    assert_ne!(again, table);
-    assert_eq!(two.read(again, b"k").unwrap_err(), Error::ObjectDoesntExist);
+    assert_ne!(again.id(), table.id());
+    assert_eq!(two.table_by_id(again.id()).get(b"k").unwrap(), None);
 }
 
 macro_rules! over {
     ($name:ident, $transport:literal) => {
         mod $name {
-            over!(@ $transport, objects_of_all_sizes, conditions_versions_and_numbers, an_operation_is_waited_for_once,
+            over!(@ $transport, objects_of_all_sizes, conditions_and_versions, numbers,
+                an_operation_is_waited_for_once, a_reader_of_a_lent_value_may_use_the_client,
                 many_operations_at_once_and_every_object_once, a_dropped_table_is_gone_for_every_client);
         }
     };

@@ -1,0 +1,321 @@
+//! A client of one cluster: tables, servers, and progress.
+
+use std::cell::{RefCell, RefMut};
+use std::io;
+use std::time::Duration;
+
+use sprat_proto::Instant;
+use sprat_proto::time::SECOND;
+use sprat_store::client::{
+    Answer, Client as Machine, Config, Error, Op, PeerId, ServerInfo, TableInfo,
+};
+use sprat_store::types::TableId;
+use sprat_sys::clock::Clock;
+
+use super::machine::{Delivery, EntryId, Operations, Outcome, unexpected};
+use super::pending::OperationId;
+use super::table::Table;
+use crate::doors::{Doors, Options};
+use crate::locator::Locator;
+use crate::open::rng;
+use crate::worker::Worker;
+
+/// Most sessions with one server. With eight channels each, 64 operations are in progress.
+const SESSIONS: u32 = 8;
+/// The time that each operation may take unless the program sets another, in nanoseconds.
+const TIMEOUT_NS: u64 = 10 * SECOND;
+
+/// Settings of a [`Client`].
+#[derive(Clone, Debug)]
+#[must_use = "call `connect`"]
+pub struct Builder {
+    config: Config,
+    options: Options,
+    timeout_ns: u64,
+}
+
+impl Builder {
+    /// Settings for a client of the cluster whose coordinator is at `coordinator`.
+    pub(super) fn new(coordinator: &str) -> Self {
+        Self {
+            config: Config::new(coordinator),
+            options: Options::default(),
+            timeout_ns: TIMEOUT_NS,
+        }
+    }
+
+    /// Sets the time that each operation may take. The default is 10 s.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout_ns = nanoseconds(timeout);
+        self
+    }
+
+    /// Sets the time after which the client repeats a request, at the latest. The default is 2 s.
+    pub fn try_timeout(mut self, timeout: Duration) -> Self {
+        self.config.try_timeout_ns = nanoseconds(timeout);
+        self
+    }
+
+    /// Sets the transports towards servers (`"fast+shm"`, `"tcp"`), the preferred one first. The
+    /// default is all that a server names, in its order.
+    pub fn transports<S: Into<String>>(mut self, transports: impl IntoIterator<Item = S>) -> Self {
+        self.config.transports = transports.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Allows addresses other than loopback, although nothing is encrypted. The default is `false`.
+    pub fn insecure_network(mut self, allowed: bool) -> Self {
+        self.options.insecure_network = allowed;
+        self
+    }
+
+    /// Sets this client's own end of a packet device: a locator with the device and the address.
+    /// Each call adds one, for one protocol.
+    pub fn local(mut self, locator: Locator) -> Self {
+        self.options.local.push(locator);
+        self
+    }
+
+    /// Sets the most operations in progress. Further ones fail with [`Error::TooManyOps`]. The
+    /// default is 2²⁰.
+    pub fn max_operations(mut self, most: u32) -> Self {
+        self.config.max_ops = most;
+        self
+    }
+
+    /// Sets the transport options that only this repository's own programs use.
+    #[doc(hidden)]
+    pub fn options(mut self, options: Options) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Makes the client. Sends nothing: a coordinator that does not answer shows as
+    /// [`Error::Deadline`] of the first operation, which names each locator with its cause.
+    ///
+    /// # Errors
+    /// A locator is malformed or names a transport that this build lacks, or no file descriptor is
+    /// left.
+    pub fn connect(self) -> io::Result<Client> {
+        for locator in Locator::list(&self.config.coordinator)? {
+            locator.kind()?;
+        }
+        let operations = Operations::new(Machine::new(self.config, rng()?));
+        let worker = Worker::new(operations, Doors::new(self.options), None, Clock::new())?
+            .with_strands(SESSIONS);
+        let inner = RefCell::new(Inner { worker, timeout_ns: self.timeout_ns });
+        Ok(Client { inner })
+    }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// A client of one cluster.
+///
+/// The methods that wait return a result. The `start_` methods of [`Table`] return a
+/// [`Pending`](super::Pending) at once.
+#[derive(Debug)]
+pub struct Client {
+    /// Borrowed only while a method runs, and never while it calls code of the program.
+    inner: RefCell<Inner>,
+}
+
+/// The worker and the settings that change.
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub(super) worker: Worker<Operations>,
+    timeout_ns: u64,
+}
+
+impl Inner {
+    /// The time now, and the deadline of an operation that starts now.
+    #[inline]
+    pub(super) fn times(&self) -> (Instant, Instant) {
+        let now = self.worker.now();
+        (now, now.after(self.timeout_ns))
+    }
+
+    /// Waits for an operation.
+    fn wait(&mut self, id: EntryId) -> Outcome {
+        loop {
+            if let Some(outcome) = self.worker.machine().take(id) {
+                return outcome;
+            }
+            self.worker.turn_and_rest();
+        }
+    }
+}
+
+impl Client {
+    /// Makes a client of the cluster whose coordinator is at `coordinator`: one locator, or several
+    /// with `;` between them, the preferred one first. Sends nothing.
+    ///
+    /// # Errors
+    /// A locator is malformed or names a transport that this build lacks, or no file descriptor is
+    /// left.
+    pub fn connect(coordinator: &str) -> io::Result<Self> {
+        Self::builder(coordinator).connect()
+    }
+
+    /// Returns the settings of a client of the cluster whose coordinator is at `coordinator`.
+    pub fn builder(coordinator: &str) -> Builder {
+        Builder::new(coordinator)
+    }
+
+    /// Sets the time that each operation that starts from now on may take.
+    pub fn set_timeout(&self, timeout: Duration) {
+        self.inner().timeout_ns = nanoseconds(timeout);
+    }
+
+    // Tables and servers.
+
+    /// Creates a table whose keys are spread over `span` servers. Returns the existing one if there
+    /// is a table of that name.
+    ///
+    /// # Errors
+    /// [`Error::BadName`], [`Error::TooFewServers`], [`Error::NotDurable`], and errors of the
+    /// network.
+    pub fn create_table(&self, name: &str, span: u32) -> Result<Table<'_>, Error> {
+        match self.ask(|client, deadline| client.create_table(name, span, deadline))? {
+            Answer::Table(id) => Ok(self.table_by_id(id)),
+            other => unexpected(&other),
+        }
+    }
+
+    /// Drops a table with all its objects.
+    ///
+    /// # Errors
+    /// [`Error::TableDoesntExist`], [`Error::NotDurable`], and errors of the network.
+    pub fn drop_table(&self, name: &str) -> Result<(), Error> {
+        self.ask(|client, deadline| client.drop_table(name, deadline)).map(|_| ())
+    }
+
+    /// Finds a table by its name.
+    ///
+    /// # Errors
+    /// [`Error::TableDoesntExist`], and errors of the network.
+    pub fn table(&self, name: &str) -> Result<Table<'_>, Error> {
+        match self.ask(|client, deadline| client.table(name, deadline))? {
+            Answer::Table(id) => Ok(self.table_by_id(id)),
+            other => unexpected(&other),
+        }
+    }
+
+    /// Returns the table with this id. Asks no server: operations on a table that does not exist
+    /// fail with [`Error::TableDoesntExist`].
+    pub fn table_by_id(&self, id: TableId) -> Table<'_> {
+        Table::new(self, id)
+    }
+
+    /// Lists all tables.
+    ///
+    /// # Errors
+    /// Errors of the network.
+    pub fn tables(&self) -> Result<Vec<TableInfo>, Error> {
+        match self.ask(|client, deadline| client.list_tables(deadline))? {
+            Answer::Tables(tables) => Ok(tables),
+            other => unexpected(&other),
+        }
+    }
+
+    /// Lists the servers of the cluster.
+    ///
+    /// # Errors
+    /// Errors of the network.
+    pub fn servers(&self) -> Result<Vec<ServerInfo>, Error> {
+        match self.ask(|client, deadline| client.list_servers(deadline))? {
+            Answer::Servers(servers) => Ok(servers),
+            other => unexpected(&other),
+        }
+    }
+
+    /// Returns the counters of the server at `locators` ([`ServerInfo::data`]), or of the
+    /// coordinator if `None`: a JSON object.
+    ///
+    /// # Errors
+    /// [`Error::NoTransport`], and errors of the network.
+    pub fn stats(&self, locators: Option<&str>) -> Result<Vec<u8>, Error> {
+        let peer = self.peer(locators)?;
+        match self.ask(|client, deadline| client.stats(peer, deadline))? {
+            Answer::Bytes(bytes) => Ok(bytes.into_vec()),
+            other => unexpected(&other),
+        }
+    }
+
+    /// Sends bytes to the server at `locators`, or to the coordinator if `None`, and returns its
+    /// answer: the same bytes.
+    ///
+    /// # Errors
+    /// [`Error::NoTransport`], and errors of the network.
+    pub fn echo(&self, locators: Option<&str>, bytes: &[u8]) -> Result<Vec<u8>, Error> {
+        let peer = self.peer(locators)?;
+        match self.ask(|client, deadline| client.echo(peer, bytes, deadline))? {
+            Answer::Bytes(bytes) => Ok(bytes.into_vec()),
+            other => unexpected(&other),
+        }
+    }
+
+    fn peer(&self, locators: Option<&str>) -> Result<PeerId, Error> {
+        let mut inner = self.inner();
+        locators.map_or(Ok(PeerId::COORDINATOR), |at| inner.worker.machine().client.peer(at))
+    }
+
+    // Progress.
+
+    /// Makes one turn: sends and receives what there is, and never waits. Returns true if there was
+    /// work.
+    pub fn turn(&self) -> bool {
+        self.inner().worker.turn()
+    }
+
+    /// Makes one turn. After many turns without work it yields the processor, then sleeps until
+    /// something happens. Call it in a loop that waits for completions.
+    pub fn turn_and_rest(&self) {
+        self.inner().worker.turn_and_rest();
+    }
+
+    /// Returns the oldest outcome of the operations that [`Pending::queue`](super::Pending::queue)
+    /// named. Makes no turn.
+    pub fn next_completed(&self) -> Option<(OperationId, Outcome)> {
+        let completed = self.inner().worker.machine().next_completed();
+        completed.map(|(id, outcome)| (OperationId(id), outcome))
+    }
+
+    #[inline]
+    pub(super) fn inner(&self) -> RefMut<'_, Inner> {
+        self.inner.borrow_mut()
+    }
+
+    /// Starts an operation that goes out with the next turn.
+    pub(super) fn start(
+        &self,
+        begin: impl FnOnce(&mut Machine, Instant) -> Op,
+        delivery: Delivery,
+    ) -> EntryId {
+        let mut inner = self.inner();
+        inner.worker.told();
+        let (_, deadline) = inner.times();
+        inner.worker.machine().start(|client| begin(client, deadline), delivery)
+    }
+
+    /// Starts an operation, sends it at once and waits for it.
+    pub(super) fn ask(&self, begin: impl FnOnce(&mut Machine, Instant) -> Op) -> Outcome {
+        let mut inner = self.inner();
+        let (now, deadline) = inner.times();
+        let id = inner.worker.machine().start(|client| begin(client, deadline), Delivery::Held);
+        inner.worker.send(now);
+        inner.wait(id)
+    }
+
+    pub(super) fn wait(&self, id: EntryId) -> Outcome {
+        self.inner().wait(id)
+    }
+
+    pub(super) fn cancel(&self, id: EntryId) {
+        let mut inner = self.inner();
+        inner.worker.told();
+        inner.worker.machine().cancel(id);
+    }
+}

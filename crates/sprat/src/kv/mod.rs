@@ -1,0 +1,49 @@
+//! The key-value store for programs.
+//!
+//! A [`Client`] belongs to one cluster. A [`Table`] of it holds objects. An object has a key of up
+//! to 64 KiB, a value of up to 1 MiB, and a version. Every change of an object raises its version.
+//!
+//! ```no_run
+//! use sprat::kv::{Client, Condition};
+//!
+//! let client = Client::connect("fast+shm:name=sprat")?;
+//! let birds = client.create_table("birds", 1)?;
+//! let version = birds.put(b"sprat", b"a fish after all")?;
+//! let object = birds.get(b"sprat")?.expect("written above");
+//! assert_eq!(object.value, b"a fish after all");
+//! assert_eq!(birds.get(b"eagle")?, None);
+//!
+//! // Fails with `Error::WrongVersion` if another client has changed the object since.
+//! birds.put_if(b"sprat", b"Sprattus sprattus", Condition::if_version(version))?;
+//! assert_eq!(birds.increment(b"seen", 1)?, 1);
+//!
+//! // Two operations in progress at a time.
+//! let (first, second) = (birds.start_get(b"sprat"), birds.start_get(b"eagle"));
+//! assert!(first.wait()?.is_some() && second.wait()?.is_none());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Every mutation executes exactly once, however often the client has to send it. The client
+//! repeats what slow, restarted or moved servers leave unanswered until the timeout passes; an
+//! [`Error`] is final.
+//!
+//! A `Client` starts no thread. It makes progress while one of its methods runs. It is `Send` and
+//! not `Sync`: one thread at a time uses it.
+
+mod client;
+mod condition;
+mod machine;
+mod pending;
+mod table;
+
+pub use sprat_store::client::{
+    Answer, Cursor, Error, Page, ServerInfo, TableInfo, Value, WaitedFor,
+};
+pub use sprat_store::number::double_text;
+pub use sprat_store::types::{MAX_KEY, MAX_VALUE, TableId, Version};
+
+pub use client::{Builder, Client};
+pub use condition::Condition;
+pub use machine::Outcome;
+pub use pending::{OperationId, Pending};
+pub use table::{Number, Object, Scan, Table};

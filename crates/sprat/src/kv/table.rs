@@ -1,0 +1,369 @@
+//! One table of a cluster: operations on its objects.
+
+use std::collections::VecDeque;
+use std::mem;
+
+use sprat_store::client::{Answer, Cursor, Error, Page};
+use sprat_store::types::{TableId, Version};
+
+use super::client::Client;
+use super::condition::Condition;
+use super::machine::{Delivery, Outcome, unexpected};
+use super::pending::Pending;
+
+/// The value of an object and its version.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Object {
+    /// The version.
+    pub version: Version,
+    /// The value.
+    pub value: Vec<u8>,
+}
+
+/// The sum after an increment, and the object's new version.
+#[derive(Clone, Copy, PartialEq, Debug)]
+#[non_exhaustive]
+pub struct Number<T> {
+    /// The version.
+    pub version: Version,
+    /// The sum.
+    pub value: T,
+}
+
+/// One table of a [`Client`]'s cluster. It costs nothing to copy.
+///
+/// Every method also fails with [`Error::Deadline`] after the client's timeout, and with
+/// [`Error::TableDoesntExist`] once the table is dropped.
+#[derive(Clone, Copy, Debug)]
+pub struct Table<'c> {
+    client: &'c Client,
+    id: TableId,
+}
+
+impl<'c> Table<'c> {
+    pub(super) fn new(client: &'c Client, id: TableId) -> Self {
+        Self { client, id }
+    }
+
+    /// Returns the table's id.
+    #[must_use]
+    pub fn id(&self) -> TableId {
+        self.id
+    }
+
+    // Reads.
+
+    /// Reads an object. Returns `None` if there is none.
+    ///
+    /// # Errors
+    /// [`Error::KeyTooLong`], [`Error::TabletLost`], and errors of the network.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Object>, Error> {
+        self.get_with(key, |version, value| Object { version, value: value.to_vec() })
+    }
+
+    /// Reads an object if a condition holds. Returns `None` if there is no object.
+    ///
+    /// # Errors
+    /// As the condition says; [`Error::KeyTooLong`], [`Error::TabletLost`], and errors of the
+    /// network.
+    pub fn get_if(&self, key: &[u8], condition: Condition) -> Result<Option<Object>, Error> {
+        let object = |version, value: &[u8]| Object { version, value: value.to_vec() };
+        found(self.read(key, condition, object, || ()))
+    }
+
+    /// Reads an object and lends its version and value to `f`. Returns `None`, without a call of
+    /// `f`, if there is none.
+    ///
+    /// This is the fastest read. A value that came in one packet is copied once, into a buffer that
+    /// the client keeps for such reads. A longer one is lent from the message that it came in.
+    ///
+    /// # Errors
+    /// [`Error::KeyTooLong`], [`Error::TabletLost`], and errors of the network.
+    #[inline]
+    pub fn get_with<R>(
+        &self,
+        key: &[u8],
+        f: impl FnOnce(Version, &[u8]) -> R,
+    ) -> Result<Option<R>, Error> {
+        found(self.read(key, Condition::always(), f, || ()))
+    }
+
+    /// Reads as [`Table::get_with`] does, and calls `meanwhile` before each turn that waits. A test
+    /// that counts instructions runs the server's turns there. `meanwhile` must not use the client.
+    ///
+    /// # Errors
+    /// [`Error::ObjectDoesntExist`], and those of [`Table::get_with`].
+    #[doc(hidden)]
+    #[inline]
+    pub fn read<R>(
+        &self,
+        key: &[u8],
+        condition: Condition,
+        f: impl FnOnce(Version, &[u8]) -> R,
+        mut meanwhile: impl FnMut(),
+    ) -> Result<R, Error> {
+        let mut inner = self.client.inner();
+        let (now, deadline) = inner.times();
+        let machine = inner.worker.machine();
+        machine.start_direct(|client| client.read(self.id, key, condition.0, deadline));
+        inner.worker.send(now);
+        let outcome = loop {
+            if let Some(outcome) = inner.worker.machine().direct.outcome.take() {
+                break outcome;
+            }
+            meanwhile();
+            inner.worker.turn_and_rest();
+        };
+        let version = outcome?;
+        // `f` may use the client, which must not be borrowed then.
+        let direct = &mut inner.worker.machine().direct;
+        let (bytes, skip) = (mem::take(&mut direct.bytes), direct.skip);
+        drop(inner);
+        let result = f(version, &bytes[skip..]);
+        self.client.inner().worker.machine().direct.bytes = bytes;
+        Ok(result)
+    }
+
+    /// Starts a read.
+    pub fn start_get(&self, key: &[u8]) -> Pending<'c, Option<Object>> {
+        self.start_get_if(key, Condition::always())
+    }
+
+    /// Starts a read under a condition.
+    pub fn start_get_if(&self, key: &[u8], condition: Condition) -> Pending<'c, Option<Object>> {
+        let id = self.client.start(
+            |client, deadline| client.read(self.id, key, condition.0, deadline),
+            Delivery::Held,
+        );
+        Pending::new(self.client, id, |outcome| found(outcome.map(object)))
+    }
+
+    // Mutations.
+
+    /// Writes an object. Returns its new version.
+    ///
+    /// # Errors
+    /// [`Error::KeyTooLong`], [`Error::ValueTooLong`], [`Error::NoSpace`], [`Error::TabletLost`],
+    /// [`Error::Unknown`], and errors of the network.
+    pub fn put(&self, key: &[u8], value: &[u8]) -> Result<Version, Error> {
+        self.put_if(key, value, Condition::always())
+    }
+
+    /// Writes an object if a condition holds. Returns its new version.
+    ///
+    /// # Errors
+    /// As the condition says, and those of [`Table::put`].
+    pub fn put_if(&self, key: &[u8], value: &[u8], condition: Condition) -> Result<Version, Error> {
+        version(
+            self.client
+                .ask(|client, deadline| client.write(self.id, key, value, condition.0, deadline)),
+        )
+    }
+
+    /// Starts a write.
+    pub fn start_put(&self, key: &[u8], value: &[u8]) -> Pending<'c, Version> {
+        self.start_put_if(key, value, Condition::always())
+    }
+
+    /// Starts a write under a condition.
+    pub fn start_put_if(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        condition: Condition,
+    ) -> Pending<'c, Version> {
+        let id = self.client.start(
+            |client, deadline| client.write(self.id, key, value, condition.0, deadline),
+            Delivery::Held,
+        );
+        Pending::new(self.client, id, version)
+    }
+
+    /// Removes an object. Returns the version that it had, `None` if there was none.
+    ///
+    /// # Errors
+    /// [`Error::KeyTooLong`], [`Error::NoSpace`], [`Error::TabletLost`], [`Error::Unknown`], and
+    /// errors of the network.
+    pub fn remove(&self, key: &[u8]) -> Result<Option<Version>, Error> {
+        self.remove_if(key, Condition::always())
+    }
+
+    /// Removes an object if a condition holds. Returns the version that it had, `None` if there was
+    /// none.
+    ///
+    /// # Errors
+    /// As the condition says, and those of [`Table::remove`].
+    pub fn remove_if(&self, key: &[u8], condition: Condition) -> Result<Option<Version>, Error> {
+        let remove = |client: &mut sprat_store::client::Client, deadline| {
+            client.remove(self.id, key, condition.0, deadline)
+        };
+        removed(self.client.ask(remove))
+    }
+
+    /// Starts a remove.
+    pub fn start_remove(&self, key: &[u8]) -> Pending<'c, Option<Version>> {
+        self.start_remove_if(key, Condition::always())
+    }
+
+    /// Starts a remove under a condition.
+    pub fn start_remove_if(
+        &self,
+        key: &[u8],
+        condition: Condition,
+    ) -> Pending<'c, Option<Version>> {
+        let id = self.client.start(
+            |client, deadline| client.remove(self.id, key, condition.0, deadline),
+            Delivery::Held,
+        );
+        Pending::new(self.client, id, removed)
+    }
+
+    /// Adds to an object that is a 64-bit integer in decimal text: digits with a minus before them
+    /// if it is negative, without leading zeros. An absent object counts as 0. The object becomes
+    /// the text of the sum. Returns the sum.
+    ///
+    /// # Errors
+    /// [`Error::NotANumber`] and [`Error::Overflow`], which leave the object unchanged, and those of
+    /// [`Table::put`].
+    pub fn increment(&self, key: &[u8], amount: i64) -> Result<i64, Error> {
+        self.increment_if(key, amount, Condition::always()).map(|number| number.value)
+    }
+
+    /// Adds to an object as [`Table::increment`] does, if a condition holds.
+    ///
+    /// # Errors
+    /// As the condition says, and those of [`Table::increment`].
+    pub fn increment_if(
+        &self,
+        key: &[u8],
+        amount: i64,
+        condition: Condition,
+    ) -> Result<Number<i64>, Error> {
+        integer(self.client.ask(|client, deadline| {
+            client.increment_integer(self.id, key, amount, condition.0, deadline)
+        }))
+    }
+
+    /// Starts an increment of an integer.
+    pub fn start_increment(&self, key: &[u8], amount: i64) -> Pending<'c, Number<i64>> {
+        let rules = Condition::always().0;
+        let id = self.client.start(
+            |client, deadline| client.increment_integer(self.id, key, amount, rules, deadline),
+            Delivery::Held,
+        );
+        Pending::new(self.client, id, integer)
+    }
+
+    /// Adds to an object that is a double in decimal text (`-1.5e3`). An absent object counts as 0.
+    /// The object becomes the sum as [`double_text`](super::double_text) writes it. Returns the sum.
+    ///
+    /// # Errors
+    /// [`Error::NotFinite`] for an amount that is infinite or not a number, and those of
+    /// [`Table::increment`].
+    pub fn increment_double(&self, key: &[u8], amount: f64) -> Result<f64, Error> {
+        self.increment_double_if(key, amount, Condition::always()).map(|number| number.value)
+    }
+
+    /// Adds to an object as [`Table::increment_double`] does, if a condition holds.
+    ///
+    /// # Errors
+    /// As the condition says, and those of [`Table::increment_double`].
+    pub fn increment_double_if(
+        &self,
+        key: &[u8],
+        amount: f64,
+        condition: Condition,
+    ) -> Result<Number<f64>, Error> {
+        let answer = self.client.ask(|client, deadline| {
+            client.increment_double(self.id, key, amount, condition.0, deadline)
+        })?;
+        match answer {
+            Answer::Double { version, sum } => Ok(Number { version, value: sum }),
+            other => unexpected(&other),
+        }
+    }
+
+    // Enumeration.
+
+    /// Iterates over all objects. An object that does not change meanwhile comes exactly once.
+    pub fn scan(&self) -> Scan<'c> {
+        Scan { table: *self, next: Some(Cursor::default()), objects: VecDeque::new() }
+    }
+
+    /// Reads some objects, from `cursor` on ([`Cursor::default`] at the start). [`Page::next`] is
+    /// where to go on.
+    ///
+    /// # Errors
+    /// [`Error::TabletLost`], and errors of the network.
+    pub fn page(&self, cursor: Cursor) -> Result<Page<'static>, Error> {
+        match self.client.ask(|client, deadline| client.enumerate(self.id, cursor, deadline))? {
+            Answer::Page(page) => Ok(page),
+            other => unexpected(&other),
+        }
+    }
+}
+
+/// The objects of a table with their keys. Ends after the first error.
+#[derive(Debug)]
+pub struct Scan<'c> {
+    table: Table<'c>,
+    next: Option<Cursor>,
+    /// Objects of the last page that the program has not taken.
+    objects: VecDeque<(Vec<u8>, Object)>,
+}
+
+impl Iterator for Scan<'_> {
+    type Item = Result<(Vec<u8>, Object), Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(object) = self.objects.pop_front() {
+                return Some(Ok(object));
+            }
+            let page = match self.table.page(self.next.take()?) {
+                Ok(page) => page,
+                Err(error) => return Some(Err(error)),
+            };
+            self.next = page.next;
+            self.objects.extend(page.objects().map(|(key, version, value)| {
+                (key.to_vec(), Object { version, value: value.to_vec() })
+            }));
+        }
+    }
+}
+
+/// Makes `None` of the error that says that there is no object.
+#[inline]
+fn found<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(Error::ObjectDoesntExist) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn object(answer: Answer<'static>) -> Object {
+    match answer {
+        Answer::Object { version, value } => Object { version, value: value.into_vec() },
+        other => unexpected(&other),
+    }
+}
+
+fn version(outcome: Outcome) -> Result<Version, Error> {
+    match outcome? {
+        Answer::Version(version) => Ok(version),
+        other => unexpected(&other),
+    }
+}
+
+fn removed(outcome: Outcome) -> Result<Option<Version>, Error> {
+    version(outcome).map(|version| (version != Version(0)).then_some(version))
+}
+
+fn integer(outcome: Outcome) -> Result<Number<i64>, Error> {
+    match outcome? {
+        Answer::Integer { version, sum } => Ok(Number { version, value: sum }),
+        other => unexpected(&other),
+    }
+}
