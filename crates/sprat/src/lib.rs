@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+mod completions;
 mod count;
 pub mod device;
 pub mod disk;

@@ -12,9 +12,10 @@ use sprat_store::client::{
 use sprat_store::types::TableId;
 use sprat_sys::clock::Clock;
 
-use super::machine::{Delivery, EntryId, Operations, Outcome, unexpected};
+use super::machine::{Operations, Outcome, unexpected};
 use super::pending::OperationId;
 use super::table::Table;
+use crate::completions::EntryId;
 use crate::doors::{Doors, Options};
 use crate::locator::Locator;
 use crate::open::rng;
@@ -279,7 +280,7 @@ impl Client {
     /// Returns the oldest outcome of the operations that [`Pending::queue`](super::Pending::queue)
     /// named. Makes no turn.
     pub fn next_completed(&self) -> Option<(OperationId, Outcome)> {
-        let completed = self.inner().worker.machine().next_completed();
+        let completed = self.inner().worker.machine().completions.next();
         completed.map(|(id, outcome)| (OperationId(id), outcome))
     }
 
@@ -289,22 +290,18 @@ impl Client {
     }
 
     /// Starts an operation that goes out with the next turn.
-    pub(super) fn start(
-        &self,
-        begin: impl FnOnce(&mut Machine, Instant) -> Op,
-        delivery: Delivery,
-    ) -> EntryId {
+    pub(super) fn start(&self, begin: impl FnOnce(&mut Machine, Instant) -> Op) -> EntryId {
         let mut inner = self.inner();
         inner.worker.told();
         let (_, deadline) = inner.times();
-        inner.worker.machine().start(|client| begin(client, deadline), delivery)
+        inner.worker.machine().start(|client| begin(client, deadline))
     }
 
     /// Starts an operation, sends it at once and waits for it.
     pub(super) fn ask(&self, begin: impl FnOnce(&mut Machine, Instant) -> Op) -> Outcome {
         let mut inner = self.inner();
         let (now, deadline) = inner.times();
-        let id = inner.worker.machine().start(|client| begin(client, deadline), Delivery::Held);
+        let id = inner.worker.machine().start(|client| begin(client, deadline));
         inner.worker.send(now);
         inner.wait(id)
     }

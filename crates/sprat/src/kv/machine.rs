@@ -1,9 +1,4 @@
-//! The client's state machine with the outcomes that the program has not taken yet.
-//!
-//! Each operation has an entry. An entry is free, in progress, or holds an outcome. An
-//! [`EntryId`] names an entry together with its generation, so that a stale one finds nothing.
-
-use std::collections::VecDeque;
+//! The store's client with the outcomes that the program has not taken yet, as a [`Machine`].
 
 use sprat_proto::Instant;
 use sprat_proto::node::machine::{Caller, Link, Machine, Output};
@@ -11,41 +6,10 @@ use sprat_proto::rpc::{Message, Payload, RpcError, Slice, Slices};
 use sprat_store::client::{Answer, Client, Done, Error, Op};
 use sprat_store::types::Version;
 
+use crate::completions::{Completions, Delivery, EntryId};
+
 /// The result of an operation. Its bytes belong to the program.
 pub type Outcome = Result<Answer<'static>, Error>;
-
-/// An entry and its generation.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub(super) struct EntryId {
-    index: u32,
-    generation: u32,
-}
-
-/// Where an outcome goes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Delivery {
-    /// It stays in the entry until the program asks for it.
-    Held,
-    /// [`Operations::next_completed`] returns it.
-    Queued,
-    /// It is dropped.
-    Discarded,
-}
-
-#[derive(Debug)]
-enum State {
-    Free,
-    InProgress,
-    Ended(Outcome),
-}
-
-#[derive(Debug)]
-struct Entry {
-    generation: u32,
-    op: Op,
-    delivery: Delivery,
-    state: State,
-}
 
 /// The read that [`super::Table::get_with`] waits for, and the buffer for its value.
 #[derive(Debug, Default)]
@@ -56,18 +20,14 @@ pub(super) struct Direct {
     pub(super) outcome: Option<Result<Version, Error>>,
 }
 
-/// The store's client as a [`Machine`].
+/// The store's client and the operations of the program.
 #[derive(Debug)]
 pub(super) struct Operations {
     pub(super) client: Client,
     pub(super) direct: Direct,
-    entries: Vec<Entry>,
-    free: Vec<u32>,
+    pub(super) completions: Completions<Op, Outcome>,
     /// The entry of an operation in progress, by [`Op::index`].
-    by_op: Vec<u32>,
-    /// Entries with an outcome for [`Operations::next_completed`], oldest first. An entry whose
-    /// outcome the program took otherwise may still stand here, with an old generation.
-    completed: VecDeque<EntryId>,
+    by_op: Vec<Option<EntryId>>,
 }
 
 impl Operations {
@@ -75,35 +35,23 @@ impl Operations {
         Self {
             client,
             direct: Direct::default(),
-            entries: Vec::new(),
-            free: Vec::new(),
+            completions: Completions::default(),
             by_op: Vec::new(),
-            completed: VecDeque::new(),
         }
     }
 
     /// Starts an operation.
     #[inline]
-    pub(super) fn start(
-        &mut self,
-        begin: impl FnOnce(&mut Client) -> Op,
-        delivery: Delivery,
-    ) -> EntryId {
+    pub(super) fn start(&mut self, begin: impl FnOnce(&mut Client) -> Op) -> EntryId {
         // An operation that has ended may have the index that the new one gets.
         self.collect();
         let op = begin(&mut self.client);
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.entries.push(Entry { generation: 0, op, delivery, state: State::Free });
-            (self.entries.len() - 1) as u32
-        });
-        let entry = &mut self.entries[index as usize];
-        (entry.op, entry.delivery, entry.state) = (op, delivery, State::InProgress);
-        let generation = entry.generation;
+        let id = self.completions.begin(op, Delivery::Held);
         if op.index() >= self.by_op.len() {
-            self.by_op.resize(op.index() + 1, 0);
+            self.by_op.resize(op.index() + 1, None);
         }
-        self.by_op[op.index()] = index;
-        EntryId { index, generation }
+        self.by_op[op.index()] = Some(id);
+        id
     }
 
     /// Starts the read that [`Direct`] is for.
@@ -113,67 +61,24 @@ impl Operations {
         self.direct.op = Some(begin(&mut self.client));
     }
 
-    /// The outcome of an operation that has ended. `Err(NotInProgress)` if the program took it
-    /// before or cancelled the operation.
+    /// Returns the outcome of an operation that has ended. It is [`Error::NotInProgress`] if the
+    /// program took it before or cancelled the operation.
     #[inline]
     pub(super) fn take(&mut self, id: EntryId) -> Option<Outcome> {
-        let Some(entry) = self.entry(id) else { return Some(Err(Error::NotInProgress)) };
-        match std::mem::replace(&mut entry.state, State::InProgress) {
-            State::Ended(outcome) => {
-                self.release(id.index);
-                Some(outcome)
-            }
-            _ => None,
+        let outcome = self.completions.take(id);
+        if outcome.is_none() && !self.completions.is_known(id) {
+            return Some(Err(Error::NotInProgress));
         }
-    }
-
-    /// The next outcome of an operation that was started for a completion queue.
-    #[inline]
-    pub(super) fn next_completed(&mut self) -> Option<(EntryId, Outcome)> {
-        loop {
-            let id = self.completed.pop_front()?;
-            if self.entry(id).is_some() {
-                return self.take(id).map(|outcome| (id, outcome));
-            }
-        }
-    }
-
-    /// Changes where an operation's outcome goes.
-    pub(super) fn deliver(&mut self, id: EntryId, delivery: Delivery) {
-        let Some(entry) = self.entry(id) else { return };
-        entry.delivery = delivery;
-        if matches!(entry.state, State::Ended(_)) {
-            match delivery {
-                Delivery::Held => {}
-                Delivery::Queued => self.completed.push_back(id),
-                Delivery::Discarded => self.release(id.index),
-            }
-        }
+        outcome
     }
 
     /// Gives an operation up. It has no outcome.
     pub(super) fn cancel(&mut self, id: EntryId) {
         self.collect();
-        let Some(entry) = self.entry(id) else { return };
-        let op = entry.op;
-        if matches!(entry.state, State::InProgress) {
-            self.client.cancel(op);
+        if let Some(op) = self.completions.request(id) {
+            self.client.cancel(*op);
         }
-        self.release(id.index);
-    }
-
-    #[inline]
-    fn entry(&mut self, id: EntryId) -> Option<&mut Entry> {
-        self.entries
-            .get_mut(id.index as usize)
-            .filter(|e| e.generation == id.generation && !matches!(e.state, State::Free))
-    }
-
-    fn release(&mut self, index: u32) {
-        let entry = &mut self.entries[index as usize];
-        entry.generation = entry.generation.wrapping_add(1);
-        entry.state = State::Free;
-        self.free.push(index);
+        self.completions.forget(id);
     }
 
     /// Takes what ended otherwise than by a response.
@@ -190,19 +95,9 @@ impl Operations {
             self.direct.ended(done.outcome);
             return;
         }
-        let Some(&index) = self.by_op.get(done.op.index()) else { return };
-        let entry = &mut self.entries[index as usize];
-        if entry.op != done.op || !matches!(entry.state, State::InProgress) {
-            return;
-        }
-        if entry.delivery == Delivery::Discarded {
-            self.release(index);
-            return;
-        }
-        entry.state = State::Ended(done.outcome.map(Answer::into_owned));
-        if entry.delivery == Delivery::Queued {
-            let generation = entry.generation;
-            self.completed.push_back(EntryId { index, generation });
+        let Some(&Some(id)) = self.by_op.get(done.op.index()) else { return };
+        if self.completions.request(id).is_some_and(|op| *op == done.op) {
+            self.completions.end(id, |_| done.outcome.map(Answer::into_owned));
         }
     }
 }

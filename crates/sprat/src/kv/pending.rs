@@ -5,7 +5,8 @@ use std::fmt;
 use sprat_store::client::Error;
 
 use super::client::Client;
-use super::machine::{Delivery, EntryId, Outcome};
+use super::machine::Outcome;
+use crate::completions::{Delivery, EntryId};
 
 /// The number of an operation whose outcome [`Client::next_completed`] returns.
 ///
@@ -65,7 +66,7 @@ impl<'c, T> Pending<'c, T> {
     /// [`Pending::poll`] has returned the result.
     pub fn queue(mut self) -> Option<OperationId> {
         let id = self.id.take()?;
-        self.client.inner().worker.machine().deliver(id, Delivery::Queued);
+        self.client.inner().worker.machine().completions.deliver(id, Delivery::Queued);
         Some(OperationId(id))
     }
 }
@@ -73,7 +74,7 @@ impl<'c, T> Pending<'c, T> {
 impl<T> Drop for Pending<'_, T> {
     fn drop(&mut self) {
         if let Some(id) = self.id {
-            self.client.inner().worker.machine().deliver(id, Delivery::Discarded);
+            self.client.inner().worker.machine().completions.deliver(id, Delivery::Discarded);
         }
     }
 }

@@ -8,7 +8,7 @@ use sprat_store::types::{TableId, Version};
 
 use super::client::Client;
 use super::condition::Condition;
-use super::machine::{Delivery, Outcome, unexpected};
+use super::machine::{Outcome, unexpected};
 use super::pending::Pending;
 
 /// The value of an object and its version.
@@ -132,10 +132,8 @@ impl<'c> Table<'c> {
 
     /// Starts a read under a condition.
     pub fn start_get_if(&self, key: &[u8], condition: Condition) -> Pending<'c, Option<Object>> {
-        let id = self.client.start(
-            |client, deadline| client.read(self.id, key, condition.0, deadline),
-            Delivery::Held,
-        );
+        let id =
+            self.client.start(|client, deadline| client.read(self.id, key, condition.0, deadline));
         Pending::new(self.client, id, |outcome| found(outcome.map(object)))
     }
 
@@ -173,10 +171,9 @@ impl<'c> Table<'c> {
         value: &[u8],
         condition: Condition,
     ) -> Pending<'c, Version> {
-        let id = self.client.start(
-            |client, deadline| client.write(self.id, key, value, condition.0, deadline),
-            Delivery::Held,
-        );
+        let id = self
+            .client
+            .start(|client, deadline| client.write(self.id, key, value, condition.0, deadline));
         Pending::new(self.client, id, version)
     }
 
@@ -212,10 +209,9 @@ impl<'c> Table<'c> {
         key: &[u8],
         condition: Condition,
     ) -> Pending<'c, Option<Version>> {
-        let id = self.client.start(
-            |client, deadline| client.remove(self.id, key, condition.0, deadline),
-            Delivery::Held,
-        );
+        let id = self
+            .client
+            .start(|client, deadline| client.remove(self.id, key, condition.0, deadline));
         Pending::new(self.client, id, removed)
     }
 
@@ -248,10 +244,9 @@ impl<'c> Table<'c> {
     /// Starts an increment of an integer.
     pub fn start_increment(&self, key: &[u8], amount: i64) -> Pending<'c, Number<i64>> {
         let rules = Condition::always().0;
-        let id = self.client.start(
-            |client, deadline| client.increment_integer(self.id, key, amount, rules, deadline),
-            Delivery::Held,
-        );
+        let id = self.client.start(|client, deadline| {
+            client.increment_integer(self.id, key, amount, rules, deadline)
+        });
         Pending::new(self.client, id, integer)
     }
 
