@@ -41,6 +41,7 @@ use sprat_proto::node::machine::{Link, Machine, Output};
 pub use sprat_proto::rpc::{Message, Payload, RpcError};
 use sprat_proto::rpc::{RpcId, Slice, Slices};
 
+use crate::completions::{Completions, Delivery, EntryId};
 use crate::doors::Doors;
 pub use crate::doors::Options;
 use crate::locator::Locator;
@@ -54,7 +55,7 @@ pub struct Session(u32);
 
 /// A request that a [`Client`] has started.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Rpc(u64);
+pub struct Rpc(EntryId);
 
 /// How one started request ended.
 pub type Outcome = Result<Vec<u8>, RpcError>;
@@ -152,11 +153,11 @@ impl Client {
     ) -> Result<(), RpcError> {
         reply.clear();
         let now = self.worker.now();
-        let rpc = self.worker.machine().begin(mem::take(reply), true);
-        self.worker.call_bytes(now, Link(session.0), rpc.0, request, deadline(now, timeout));
+        let rpc = self.worker.machine().begin(mem::take(reply), Delivery::Held);
+        self.worker.call_bytes(now, Link(session.0), rpc.0.tag(), request, deadline(now, timeout));
         self.worker.send(now);
         loop {
-            if let Some(outcome) = self.worker.machine().take(rpc) {
+            if let Some(outcome) = self.worker.machine().completions.take(rpc.0) {
                 return outcome.map(|bytes| *reply = bytes);
             }
             meanwhile();
@@ -177,8 +178,13 @@ impl Client {
         self.worker.told();
         let deadline = deadline(self.worker.now(), timeout);
         let calls = self.worker.machine();
-        let (link, rpc) = (Link(session.0), calls.begin(Vec::new(), false));
-        calls.out.push_back(Output::Call { link, tag: rpc.0, message: request.into(), deadline });
+        let (link, rpc) = (Link(session.0), calls.begin(Vec::new(), Delivery::Queued));
+        calls.out.push_back(Output::Call {
+            link,
+            tag: rpc.0.tag(),
+            message: request.into(),
+            deadline,
+        });
         rpc
     }
 
@@ -206,7 +212,7 @@ impl Client {
     /// The outcome of `rpc` if it has ended, after one turn; each outcome is given once.
     pub fn poll(&mut self, rpc: Rpc) -> Option<Outcome> {
         self.turn();
-        self.worker.machine().take(rpc)
+        self.worker.machine().completions.take(rpc.0)
     }
 
     /// Waits for `rpc`.
@@ -215,10 +221,10 @@ impl Client {
     /// [`RpcError`]; `Cancelled` also if its outcome has been given already.
     pub fn wait(&mut self, rpc: Rpc) -> Outcome {
         loop {
-            if let Some(outcome) = self.worker.machine().take(rpc) {
+            if let Some(outcome) = self.worker.machine().completions.take(rpc.0) {
                 return outcome;
             }
-            if !self.worker.machine().knows(rpc) {
+            if !self.worker.machine().completions.is_known(rpc.0) {
                 return Err(RpcError::Cancelled);
             }
             self.turn_and_rest();
@@ -227,7 +233,7 @@ impl Client {
 
     /// Any request that has ended and whose outcome has not been given; no turn is made.
     pub fn completed(&mut self) -> Option<(Rpc, Outcome)> {
-        self.worker.machine().completed()
+        self.worker.machine().completions.next().map(|(id, outcome)| (Rpc(id), outcome))
     }
 
     /// Gives up a request: it ends with `Cancelled` unless it has ended already.
@@ -247,102 +253,35 @@ fn deadline(now: Instant, timeout: Duration) -> Instant {
     now.after(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX))
 }
 
-#[derive(Debug, Default)]
-enum State {
-    #[default]
-    Free,
-    InFlight,
-    Replied,
-    Failed(RpcError),
-}
-
-#[derive(Debug, Default)]
-struct Entry {
-    generation: u32,
-    state: State,
-    /// Somebody waits for this very one: it is not among those that are `done`.
-    awaited: bool,
+/// What the client keeps of a request in progress.
+#[derive(Debug)]
+struct Request {
+    /// The transport that carries it and its number there, once it has gone out.
     sent: Option<(u32, RpcId)>,
+    /// The reply goes here.
     reply: Vec<u8>,
 }
 
 /// The client's machine: requests by number.
 #[derive(Debug, Default)]
 struct Calls {
-    entries: Vec<Entry>,
-    free: Vec<u32>,
+    completions: Completions<Request, Outcome>,
     out: VecDeque<Output>,
-    done: VecDeque<Rpc>,
-    /// Why sessions, by number, could last not be opened or have ended.
+    /// The reason why a session, by number, failed last.
     whys: BTreeMap<u32, Box<str>>,
 }
 
 impl Calls {
-    /// A number for a request that is about to be sent; its reply goes into `reply`.
+    /// Makes a number for a request that is about to be sent. Its reply goes into `reply`.
     #[inline]
-    fn begin(&mut self, reply: Vec<u8>, awaited: bool) -> Rpc {
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.entries.push(Entry::default());
-            (self.entries.len() - 1) as u32
-        });
-        let entry = &mut self.entries[index as usize];
-        entry.state = State::InFlight;
-        entry.awaited = awaited;
-        entry.reply = reply;
-        Rpc(u64::from(entry.generation) << 32 | u64::from(index))
-    }
-
-    #[inline]
-    fn entry(&mut self, rpc: Rpc) -> Option<&mut Entry> {
-        let entry = self.entries.get_mut(rpc.0 as u32 as usize)?;
-        (entry.generation == (rpc.0 >> 32) as u32 && !matches!(entry.state, State::Free))
-            .then_some(entry)
-    }
-
-    fn knows(&mut self, rpc: Rpc) -> bool {
-        self.entry(rpc).is_some()
-    }
-
-    /// The outcome of a request that has ended; its number is free afterwards.
-    #[inline]
-    fn take(&mut self, rpc: Rpc) -> Option<Outcome> {
-        let entry = self.entry(rpc)?;
-        if matches!(entry.state, State::InFlight) {
-            return None;
-        }
-        let reply = mem::take(&mut entry.reply);
-        let outcome = match mem::take(&mut entry.state) {
-            State::Failed(error) => Err(error),
-            _ => Ok(reply),
-        };
-        entry.generation = entry.generation.wrapping_add(1);
-        entry.sent = None;
-        let awaited = entry.awaited;
-        self.free.push(rpc.0 as u32);
-        if !awaited {
-            self.tell_no_more(rpc);
-        }
-        Some(outcome)
-    }
-
-    /// Takes a request off the list of those that have ended.
-    fn tell_no_more(&mut self, rpc: Rpc) {
-        if self.done.front() == Some(&rpc) {
-            self.done.pop_front();
-        } else {
-            self.done.retain(|r| *r != rpc);
-        }
-    }
-
-    fn completed(&mut self) -> Option<(Rpc, Outcome)> {
-        let rpc = *self.done.front()?;
-        self.take(rpc).map(|outcome| (rpc, outcome))
+    fn begin(&mut self, reply: Vec<u8>, delivery: Delivery) -> Rpc {
+        Rpc(self.completions.begin(Request { sent: None, reply }, delivery))
     }
 
     fn cancel(&mut self, rpc: Rpc) {
-        let Some(entry) = self.entry(rpc) else { return };
-        if let (State::InFlight, Some((door, rpc))) = (&entry.state, entry.sent) {
-            self.out.push_back(Output::Cancel { door, rpc });
+        if let Some(Request { sent: Some((transport, rpc)), .. }) = self.completions.request(rpc.0)
+        {
+            self.out.push_back(Output::Cancel { door: *transport, rpc: *rpc });
         }
     }
 }
@@ -359,8 +298,8 @@ impl Machine for Calls {
     }
 
     fn sent(&mut self, tag: u64, door: u32, rpc: RpcId) {
-        if let Some(entry) = self.entry(Rpc(tag)) {
-            entry.sent = Some((door, rpc));
+        if let Some(request) = self.completions.request(EntryId::of_tag(tag)) {
+            request.sent = Some((door, rpc));
         }
     }
 
@@ -369,22 +308,14 @@ impl Machine for Calls {
     }
 
     fn response(&mut self, _: Instant, tag: u64, result: Result<Payload<'_>, RpcError>) {
-        let rpc = Rpc(tag);
-        let Some(entry) = self.entry(rpc) else { return };
-        match result {
-            Ok(Payload::Borrowed(bytes)) => {
-                entry.reply.extend_from_slice(bytes);
-                entry.state = State::Replied;
+        self.completions.end(EntryId::of_tag(tag), |request| match result? {
+            Payload::Borrowed(bytes) => {
+                let mut reply = request.reply;
+                reply.extend_from_slice(bytes);
+                Ok(reply)
             }
-            Ok(Payload::Owned(bytes)) => {
-                entry.reply = bytes;
-                entry.state = State::Replied;
-            }
-            Err(error) => entry.state = State::Failed(error),
-        }
-        if !entry.awaited {
-            self.done.push_back(rpc);
-        }
+            Payload::Owned(bytes) => Ok(bytes),
+        });
     }
 
     fn output(&mut self, _: Instant) -> Option<Output> {
