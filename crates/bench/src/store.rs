@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-use sprat::kv::{self, Error, RejectRules, ServerInfo, TableId, TableInfo, Version, WaitedFor};
+use sprat::kv::{
+    Client, Condition, Error, Number, ServerInfo, TableId, TableInfo, Version, WaitedFor,
+};
 
+use sprat::doors::Options;
 use sprat::locator::Locator;
 use sprat::trace::Marks;
 use sprat_store::message::control::ServerState;
@@ -18,7 +21,7 @@ const FIRST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A client of one cluster.
 pub struct Store {
-    store: kv::Store,
+    client: Client,
     coordinator: String,
     /// The coordinator has answered.
     answers: bool,
@@ -37,32 +40,33 @@ impl Store {
         local: Vec<Locator>,
         marks: Option<Marks>,
     ) -> Result<Self, Fail> {
-        let mut config = kv::Config::new(coordinator);
-        config.transports = transports.to_vec();
         // A locator that somebody typed is as good as their word; nothing is listened at.
-        let options = kv::Options { insecure_network: true, local, marks };
-        let mut store = kv::Store::with(config, options).map_err(|error| {
+        let options = Options { insecure_network: true, local, marks };
+        let builder = Client::builder(coordinator)
+            .transports(transports)
+            .options(options)
+            .timeout(FIRST_TIMEOUT);
+        let client = builder.connect().map_err(|error| {
             Fail::usage(format!("cannot use {coordinator}: {error}"))
                 .next("name the coordinator as in -C tcp:host=127.0.0.1,port=7740")
         })?;
-        store.set_timeout(FIRST_TIMEOUT);
-        Ok(Self { store, coordinator: coordinator.to_owned(), answers: false })
+        Ok(Self { client, coordinator: coordinator.to_owned(), answers: false })
     }
 
-    /// The client library's own, for operations that need no words.
-    pub fn raw(&mut self) -> &mut kv::Store {
-        &mut self.store
+    /// Returns the library's client, for operations whose errors the caller explains.
+    pub fn raw(&self) -> &Client {
+        &self.client
     }
 
     /// Asks the coordinator about `what`. Once it has answered, operations get all the time that they may need.
     fn ask<T>(
         &mut self,
         what: &str,
-        ask: impl FnOnce(&mut kv::Store) -> Result<T, Error>,
+        ask: impl FnOnce(&Client) -> Result<T, Error>,
     ) -> Result<T, Fail> {
         let answer =
-            ask(&mut self.store).map_err(|error| self.explain(error, &name(what.as_bytes())))?;
-        self.store.set_timeout(TIMEOUT);
+            ask(&self.client).map_err(|error| self.explain(error, &name(what.as_bytes())))?;
+        self.client.set_timeout(TIMEOUT);
         self.answers = true;
         Ok(answer)
     }
@@ -71,42 +75,42 @@ impl Store {
     fn order<T>(
         &mut self,
         what: &str,
-        order: impl FnOnce(&mut kv::Store) -> Result<T, Error>,
+        order: impl FnOnce(&Client) -> Result<T, Error>,
     ) -> Result<T, Fail> {
-        self.ask(what, |store| store.echo(None, &[]))?;
+        self.ask(what, |client| client.echo(None, &[]))?;
         self.ask(what, order)
     }
 
     /// The servers that live.
     pub fn servers(&mut self) -> Result<Vec<ServerInfo>, Fail> {
-        let servers = self.ask("the server list", |store| store.servers())?;
+        let servers = self.ask("the server list", |client| client.servers())?;
         Ok(servers.into_iter().filter(|server| server.state == ServerState::Up).collect())
     }
 
     /// What a server has counted: a JSON object.
     pub fn counters(&mut self, server: &ServerInfo) -> Result<Vec<u8>, Fail> {
         let what = format!("server {}", server.server);
-        self.store.stats(Some(&server.data)).map_err(|error| self.explain(error, &what))
+        self.client.stats(Some(&server.data)).map_err(|error| self.explain(error, &what))
     }
 
     /// Creates a table, or finds the one of that name.
     pub fn create_table(&mut self, name: &str, span: u32) -> Result<TableId, Fail> {
-        self.order(name, |store| store.create_table(name, span))
+        self.order(name, |client| Ok(client.create_table(name, span)?.id()))
     }
 
     /// Drops a table with all its objects.
     pub fn drop_table(&mut self, name: &str) -> Result<(), Fail> {
-        self.order(name, |store| store.drop_table(name))
+        self.order(name, |client| client.drop_table(name))
     }
 
     /// All tables.
     pub fn tables(&mut self) -> Result<Vec<TableInfo>, Fail> {
-        self.ask("the list of tables", |store| store.tables())
+        self.ask("the list of tables", |client| client.tables())
     }
 
     /// The table of that name.
     pub fn table(&mut self, name: &str) -> Result<TableId, Fail> {
-        self.ask(name, |store| store.table(name))
+        self.ask(name, |client| Ok(client.table(name)?.id()))
     }
 
     /// Reads an object.
@@ -114,11 +118,12 @@ impl Store {
         &mut self,
         table: TableId,
         key: &[u8],
-        rules: RejectRules,
+        condition: Condition,
     ) -> Result<(Vec<u8>, Version), Fail> {
-        let object =
-            self.store.read_with(table, key, rules, |version, value| (value.to_vec(), version));
-        object.map_err(|error| self.explain(error, &name(key)))
+        let object = self.client.table_by_id(table).get_if(key, condition);
+        let object = object.and_then(|object| object.ok_or(Error::ObjectDoesntExist));
+        let object = object.map_err(|error| self.explain(error, &name(key)))?;
+        Ok((object.value, object.version))
     }
 
     /// Writes an object.
@@ -127,10 +132,11 @@ impl Store {
         table: TableId,
         key: &[u8],
         value: &[u8],
-        rules: RejectRules,
+        condition: Condition,
     ) -> Result<Version, Fail> {
-        self.store
-            .write_if(table, key, value, rules)
+        self.client
+            .table_by_id(table)
+            .put_if(key, value, condition)
             .map_err(|error| self.explain(error, &name(key)))
     }
 
@@ -139,9 +145,12 @@ impl Store {
         &mut self,
         table: TableId,
         key: &[u8],
-        rules: RejectRules,
-    ) -> Result<Version, Fail> {
-        self.store.remove_if(table, key, rules).map_err(|error| self.explain(error, &name(key)))
+        condition: Condition,
+    ) -> Result<Option<Version>, Fail> {
+        self.client
+            .table_by_id(table)
+            .remove_if(key, condition)
+            .map_err(|error| self.explain(error, &name(key)))
     }
 
     /// Adds to an object that is a whole number; the sum.
@@ -150,10 +159,11 @@ impl Store {
         table: TableId,
         key: &[u8],
         by: i64,
-        rules: RejectRules,
-    ) -> Result<(i64, Version), Fail> {
-        self.store
-            .increment_if(table, key, by, rules)
+        condition: Condition,
+    ) -> Result<Number<i64>, Fail> {
+        self.client
+            .table_by_id(table)
+            .increment_if(key, by, condition)
             .map_err(|error| self.explain(error, &name(key)))
     }
 
@@ -163,10 +173,11 @@ impl Store {
         table: TableId,
         key: &[u8],
         by: f64,
-        rules: RejectRules,
-    ) -> Result<(f64, Version), Fail> {
-        self.store
-            .increment_double(table, key, by, rules)
+        condition: Condition,
+    ) -> Result<Number<f64>, Fail> {
+        self.client
+            .table_by_id(table)
+            .increment_double_if(key, by, condition)
             .map_err(|error| self.explain(error, &name(key)))
     }
 

@@ -460,7 +460,7 @@ pub(crate) struct Condition {
     #[arg(long, value_name = "V")]
     pub(crate) if_version: Option<u64>,
     /// Only if there is no such object yet.
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["if_version", "if_exists"])]
     pub(crate) if_absent: bool,
     /// Only if there is such an object.
     #[arg(long)]

@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use sprat::kv::{RejectRules, TableId};
+use sprat::kv::{Condition, TableId};
 
 use crate::args::{self, Format};
 use crate::client;
@@ -165,7 +165,7 @@ fn compare(
 ) -> Result<u64, Fail> {
     let mut bytes = 0;
     for (key, value) in records {
-        let (stored, _) = store.read(table, key, RejectRules::default())?;
+        let (stored, _) = store.read(table, key, Condition::always())?;
         if stored != *value {
             return Err(Fail::new(format!(
                 "{} reads back other than it was written",
@@ -199,7 +199,7 @@ fn killed_client(store: &mut Store, coordinator: &str, folder: &Path) -> Result<
         }
         all.push(sums(&record));
     }
-    let (value, _) = store.increment(table, b"visits", 0, RejectRules::default())?;
+    let value = store.increment(table, b"visits", 0, Condition::always())?.value;
     let account = Account::of(&all, value)?;
     out::print(format!(
         "  {KILLS} clients killed with SIGKILL, each with an increment in flight or between two of them\n  \
@@ -264,7 +264,7 @@ pub(crate) fn count(args: &args::Count) -> Result<(), Fail> {
     let mut store = client::connect(&args.at)?;
     let table = store.table(&args.table)?;
     while !ended.load(Relaxed) {
-        let (sum, _) = store.increment(table, args.key.as_bytes(), 1, RejectRules::default())?;
+        let sum = store.increment(table, args.key.as_bytes(), 1, Condition::always())?.value;
         // One call for the whole line: what a killed process has handed to the kernel stays.
         record.write_all(format!("{sum}\n").as_bytes()).named(&failed)?;
     }

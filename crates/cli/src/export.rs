@@ -35,7 +35,7 @@ fn objects(store: &mut Store, table: TableId) -> impl FnMut() -> Result<Option<R
             return Ok(Some(record));
         }
         let Some(from) = cursor else { return Ok(None) };
-        let page = match store.raw().page(table, from) {
+        let page = match store.raw().table_by_id(table).page(from) {
             Ok(page) => page,
             Err(error) => return Err(store.explain(error, "the table's objects")),
         };

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::progress::Progress;
 use crate::records::{self, Bad, Next, Reader, Record};
 use crate::{args, client};
-use sprat::kv::{Answer, Op, RejectRules, TableId};
+use sprat::kv::{OperationId, TableId};
 use sprat_bench::fail::{Fail, Named};
 use sprat_bench::out;
 use sprat_bench::store::Store;
@@ -49,29 +49,24 @@ pub(crate) fn sink(store: &mut Store, table: TableId) -> impl Sink + '_ {
 struct Writes<'s> {
     store: &'s mut Store,
     table: TableId,
-    lines: Vec<(Op, u64)>,
+    lines: Vec<(OperationId, u64)>,
 }
 
 impl Sink for Writes<'_> {
     fn start(&mut self, line: u64, record: Record) -> Result<(), Fail> {
-        let op = self.store.raw().start_write(
-            self.table,
-            &record.key,
-            &record.value,
-            RejectRules::default(),
-        );
+        let table = self.store.raw().table_by_id(self.table);
+        let op = table.start_put(&record.key, &record.value).queue();
         self.lines.push((op, line));
         Ok(())
     }
 
     fn finished(&mut self) -> (u64, Result<(), Fail>) {
         loop {
-            if let Some((op, outcome)) = self.store.raw().completed() {
+            if let Some((op, outcome)) = self.store.raw().next_completed() {
                 let Some(at) = self.lines.iter().position(|(o, _)| *o == op) else { continue };
                 let (_, line) = self.lines.swap_remove(at);
-                let result = outcome
-                    .map(|_: Answer<'_>| ())
-                    .map_err(|error| self.store.explain(error, "the record"));
+                let result =
+                    outcome.map(|_| ()).map_err(|error| self.store.explain(error, "the record"));
                 return (line, result);
             }
             self.store.raw().turn_and_rest();

@@ -4,9 +4,9 @@ use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 
 use serde_json::{Map, Value};
-use sprat::kv::{MAX_VALUE, RejectRules, Version, double_text};
+use sprat::kv::{Condition, MAX_VALUE, Version, double_text};
 
-use crate::args::{self, Condition};
+use crate::args;
 use crate::client;
 use crate::records::json_member;
 use sprat_bench::fail::{Fail, Named};
@@ -16,8 +16,8 @@ use sprat_bench::out;
 pub(crate) fn get(args: &args::Get) -> Result<(), Fail> {
     let mut store = client::connect(&args.at)?;
     let table = store.table(&args.table)?;
-    let rules = RejectRules { doesnt_exist: true, ..version_is(args.if_version) };
-    let (value, version) = store.read(table, args.key.as_bytes(), rules)?;
+    let condition = version_is(args.if_version).unwrap_or_else(Condition::if_exists);
+    let (value, version) = store.read(table, args.key.as_bytes(), condition)?;
     if args.json {
         let members = [
             json_member("key", args.key.as_bytes()),
@@ -34,7 +34,7 @@ pub(crate) fn put(args: &args::Put) -> Result<(), Fail> {
     let value = if args.value == "-" { standard_input()? } else { args.value.as_bytes().to_vec() };
     let mut store = client::connect(&args.at)?;
     let table = store.table(&args.table)?;
-    let version = store.write(table, args.key.as_bytes(), &value, rules(&args.only))?;
+    let version = store.write(table, args.key.as_bytes(), &value, condition(&args.only))?;
     if args.json { print_json([number("version", version.0)]) } else { Ok(()) }
 }
 
@@ -42,24 +42,28 @@ pub(crate) fn put(args: &args::Put) -> Result<(), Fail> {
 pub(crate) fn del(args: &args::Del) -> Result<(), Fail> {
     let mut store = client::connect(&args.at)?;
     let table = store.table(&args.table)?;
-    let rules = RejectRules { doesnt_exist: true, ..version_is(args.if_version) };
-    let version = store.remove(table, args.key.as_bytes(), rules)?;
-    if args.json { print_json([number("version", version.0)]) } else { Ok(()) }
+    let condition = version_is(args.if_version).unwrap_or_else(Condition::if_exists);
+    let version = store.remove(table, args.key.as_bytes(), condition)?;
+    if args.json {
+        print_json([number("version", version.map_or(0, |version| version.0))])
+    } else {
+        Ok(())
+    }
 }
 
 /// Adds to a number.
 pub(crate) fn incr(args: &args::Incr) -> Result<(), Fail> {
     let mut store = client::connect(&args.at)?;
     let table = store.table(&args.table)?;
-    let (key, rules) = (args.key.as_bytes(), rules(&args.only));
+    let (key, condition) = (args.key.as_bytes(), condition(&args.only));
     let (sum, text, version) = match args.float {
         None => {
-            let (sum, version) = store.increment(table, key, args.by, rules)?;
-            (Value::from(sum), sum.to_string(), version)
+            let sum = store.increment(table, key, args.by, condition)?;
+            (Value::from(sum.value), sum.value.to_string(), sum.version)
         }
         Some(by) => {
-            let (sum, version) = store.increment_double(table, key, by, rules)?;
-            (Value::from(sum), double_text(sum), version)
+            let sum = store.increment_double(table, key, by, condition)?;
+            (Value::from(sum.value), double_text(sum.value), sum.version)
         }
     };
     if args.json {
@@ -68,21 +72,16 @@ pub(crate) fn incr(args: &args::Incr) -> Result<(), Fail> {
     out::print(format!("{text}\n"))
 }
 
-fn version_is(version: Option<u64>) -> RejectRules {
-    RejectRules {
-        given_version: Version(version.unwrap_or(0)),
-        version_ne_given: version.is_some(),
-        ..RejectRules::default()
-    }
+fn version_is(version: Option<u64>) -> Option<Condition> {
+    version.map(|version| Condition::if_version(Version(version)))
 }
 
-fn rules(only: &Condition) -> RejectRules {
-    RejectRules {
-        // A version that is demanded demands an object, too.
-        doesnt_exist: only.if_exists || only.if_version.is_some(),
-        exists: only.if_absent,
-        ..version_is(only.if_version)
-    }
+fn condition(only: &args::Condition) -> Condition {
+    version_is(only.if_version).unwrap_or_else(|| match (only.if_exists, only.if_absent) {
+        (true, _) => Condition::if_exists(),
+        (false, true) => Condition::if_absent(),
+        (false, false) => Condition::always(),
+    })
 }
 
 /// All of standard input, unless it is longer than any value.

@@ -173,8 +173,8 @@ fn many_operations_at_once_and_every_object_once(transport: &str) {
     let mut pending = std::collections::HashSet::new();
     for i in 0..2_000_u32 {
         let put = table.start_put(&i.to_be_bytes(), &[i as u8; 300]);
-        pending.insert(put.queue().unwrap());
-        pending.insert(table.start_increment(b"counter", 1).queue().unwrap());
+        pending.insert(put.queue());
+        pending.insert(table.start_increment(b"counter", 1).queue());
     }
     while !pending.is_empty() {
         client.turn_and_rest();

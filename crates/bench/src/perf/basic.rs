@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use sprat::kv::{RejectRules, TableId};
+use sprat::kv::{Table, TableId};
 use sprat::locator::Locator;
 use sprat::trace::Marks;
 use sprat_proto::Rng;
@@ -103,16 +103,12 @@ impl Set {
         let (mut started, mut finished) = (0, 0);
         while finished < writes {
             while started < writes && started - finished < window {
-                store.raw().start_write(
-                    table,
-                    &key(started % count),
-                    &value,
-                    RejectRules::default(),
-                );
+                let table = store.raw().table_by_id(table);
+                table.start_put(&key(started % count), &value).queue();
                 started += 1;
             }
             store.raw().turn_and_rest();
-            while let Some((_, outcome)) = store.raw().completed() {
+            while let Some((_, outcome)) = store.raw().next_completed() {
                 outcome.map_err(|error| store.explain(error, "filling the table"))?;
                 finished += 1;
             }
@@ -186,19 +182,20 @@ pub(crate) struct Objects {
 }
 
 impl Objects {
+    /// Returns the table.
+    pub(crate) fn table(&self) -> Table<'_> {
+        self.store.raw().table_by_id(self.table)
+    }
+
     /// Reads random objects, one after the other.
     pub(crate) fn read(&mut self, time: Duration) -> Result<Sample, Fail> {
         self.each(time, |objects, key| {
-            let read = objects.store.raw().read_with(
-                objects.table,
-                key,
-                RejectRules::default(),
-                |_, value| value.len(),
-            );
+            let read = objects.table().get_with(key, |_, value| value.len());
             let found = read.map_err(|error| objects.store.explain(error, "a read"))?;
-            if found != objects.value.len() {
+            if found != Some(objects.value.len()) {
                 return Err(Fail::new(format!(
-                    "an object has {found} bytes instead of {}",
+                    "an object has {} bytes instead of {}",
+                    found.unwrap_or_default(),
                     objects.value.len()
                 )));
             }
@@ -209,7 +206,7 @@ impl Objects {
     /// Overwrites random objects, one after the other.
     pub(crate) fn write(&mut self, time: Duration) -> Result<Sample, Fail> {
         self.each(time, |objects, key| {
-            let written = objects.store.raw().write(objects.table, key, &objects.value);
+            let written = objects.table().put(key, &objects.value);
             written.map(|_| ()).map_err(|error| objects.store.explain(error, "a write"))
         })
     }
@@ -244,11 +241,11 @@ impl Objects {
         while now < end || in_flight > 0 {
             while now < end && in_flight < outstanding {
                 let key = key(self.rng.below(self.count));
-                self.store.raw().start_read(self.table, &key, RejectRules::default());
+                self.table().start_get(&key).queue();
                 in_flight += 1;
             }
             self.store.raw().turn_and_rest();
-            while let Some((_, outcome)) = self.store.raw().completed() {
+            while let Some((_, outcome)) = self.store.raw().next_completed() {
                 outcome.map_err(|error| self.store.explain(error, "a read"))?;
                 in_flight -= 1;
                 sample.operations += 1;

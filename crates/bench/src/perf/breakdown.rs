@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde::Serialize;
-use sprat::kv::{RejectRules, ServerInfo};
+use sprat::kv::ServerInfo;
 use sprat::trace::Marks;
 use sprat::trace::sample::{Far, Joined, NAMES, PARTS, RoundTrip, ask, calls, round_trips};
 
@@ -259,15 +259,11 @@ impl Side {
             let begin = objects.clock.now();
             self.marks.start();
             if operation == "read" {
-                let none = RejectRules::default();
-                let read = objects
-                    .store
-                    .raw()
-                    .read_with(objects.table, &key, none, |_, value| value.len());
+                let read = objects.table().get_with(&key, |_, value| value.len());
                 self.marks.end();
                 read.map_err(|error| objects.store.explain(error, "a read"))?;
             } else {
-                let written = objects.store.raw().write(objects.table, &key, &objects.value);
+                let written = objects.table().put(&key, &objects.value);
                 self.marks.end();
                 written.map_err(|error| objects.store.explain(error, "a write"))?;
             }
@@ -277,7 +273,7 @@ impl Side {
     }
 
     /// What the servers have marked; `None` if none of them does.
-    fn ask(&mut self) -> Result<Option<Far>, Fail> {
+    fn ask(&self) -> Result<Option<Far>, Fail> {
         let mut all: Option<Far> = None;
         for server in &self.servers {
             let echoed = self.objects.store.raw().echo(Some(&server.data), ask());

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use sprat::kv::RejectRules;
+use sprat::kv::Condition;
 use sprat_sys::clock::Clock;
 
 use super::measure::{Figures, Sample};
@@ -45,7 +45,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
     for transport in bench.transports.clone() {
         let mut store = Store::over(cluster.coordinator(), std::slice::from_ref(&transport))?;
         let table = store.create_table("idle", u32::from(SERVERS))?;
-        store.write(table, b"key", &[7; 100], RejectRules::default())?;
+        store.write(table, b"key", &[7; 100], Condition::always())?;
         let processes: Vec<u32> = cluster.ids().into_iter().chain([std::process::id()]).collect();
         let used = |id: &u32| processor_time(*id);
         std::thread::sleep(PAUSE);
@@ -59,7 +59,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
         for _ in 0..REQUESTS {
             std::thread::sleep(PAUSE);
             let begin = clock.now();
-            store.read(table, b"key", RejectRules::default())?;
+            store.read(table, b"key", Condition::always())?;
             sample.record(clock.now().since(begin), 100);
         }
         bench.report.row(Row::new("idle.first", &transport, Some(100), &Figures::of(&[sample])))?;

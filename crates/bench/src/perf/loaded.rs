@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use sprat::kv::{Op, RejectRules, TableId};
+use sprat::kv::{OperationId, TableId};
 use sprat_proto::{Instant, Rng};
 
 use super::Bench;
@@ -118,13 +118,13 @@ fn offer(
     let mut small = Arrivals::new(per_second, begin, &mut objects.rng);
     let mut large =
         beside.map(|(table, rate)| (table, Arrivals::new(rate, begin, &mut objects.rng)));
-    let mut since: Vec<Option<(Op, Instant)>> = vec![None; MOST + 1];
+    let mut since: Vec<Option<(OperationId, Instant)>> = vec![None; MOST + 1];
     let mut in_flight = 0;
     let mut now = begin;
     loop {
         while small.next <= now && small.next < end && in_flight < MOST {
             let key = key(objects.rng.below(objects.count));
-            let op = objects.store.raw().start_read(objects.table, &key, RejectRules::default());
+            let op = objects.table().start_get(&key).queue();
             if op.index() >= since.len() {
                 since.resize(op.index() + 1, None);
             }
@@ -138,13 +138,13 @@ fn offer(
             && in_flight < MOST
         {
             let key = key(objects.rng.below(LARGE));
-            objects.store.raw().start_read(*table, &key, RejectRules::default());
+            objects.store.raw().table_by_id(*table).start_get(&key).queue();
             in_flight += 1;
             arrivals.step(&mut objects.rng);
         }
         objects.store.raw().turn();
         now = objects.clock.now();
-        while let Some((op, outcome)) = objects.store.raw().completed() {
+        while let Some((op, outcome)) = objects.store.raw().next_completed() {
             outcome.map_err(|error| objects.store.explain(error, "a read"))?;
             in_flight -= 1;
             if let Some((_, since)) =

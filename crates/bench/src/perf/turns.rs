@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use sprat::kv::{RejectRules, Store, TableId};
+use sprat::kv::{Client as StoreClient, Condition, Table, TableId};
 use sprat::rpc::{Call, Client, Server, Session};
 use sprat::server::{CoordinatorOptions, ServerOptions, coordinator, server};
 use sprat::worker::Worker;
@@ -162,7 +162,7 @@ fn one_echo(
 struct Reads {
     coordinator: Worker<Coordinator>,
     server: Worker<Master>,
-    store: Store,
+    store: StoreClient,
     table: TableId,
     size: usize,
 }
@@ -185,7 +185,7 @@ impl Reads {
             coordinator.turn();
             server.turn();
         }
-        let mut store = Store::connect(&at).map_err(failed)?;
+        let store = StoreClient::connect(&at).map_err(failed)?;
         // Filling is not what is measured: here the others have their turns in a thread of their own.
         let mut filled = Err(Fail::new("nothing was written"));
         meanwhile(
@@ -194,8 +194,8 @@ impl Reads {
                 server.turn();
             },
             || {
-                filled = fill(&mut store, size)
-                    .map_err(|e| Fail::new(format!("cannot fill a table: {e}")))
+                filled =
+                    fill(&store, size).map_err(|e| Fail::new(format!("cannot fill a table: {e}")))
             },
         );
         let table = filled?;
@@ -208,30 +208,23 @@ impl Reads {
             if i.is_multiple_of(COORDINATOR_EVERY) {
                 coordinator.turn();
             }
-            one_read(store, *table, &key(i * 37 % OBJECTS), *size, || _ = server.turn())
+            one_read(store.table_by_id(*table), &key(i * 37 % OBJECTS), *size, || _ = server.turn())
         })
     }
 }
 
-fn fill(store: &mut Store, size: usize) -> Result<TableId, sprat::kv::Error> {
+fn fill(store: &StoreClient, size: usize) -> Result<TableId, sprat::kv::Error> {
     let table = store.create_table("turns", 1)?;
     for index in 0..OBJECTS {
-        store.write(table, &key(index), &vec![b'v'; size])?;
+        table.put(&key(index), &vec![b'v'; size])?;
     }
-    Ok(table)
+    Ok(table.id())
 }
 
 /// What is counted, as in [`one_echo`].
 #[inline(never)]
-fn one_read(
-    store: &mut Store,
-    table: TableId,
-    key: &[u8],
-    size: usize,
-    server: impl FnMut(),
-) -> Result<(), Fail> {
-    let read =
-        store.read_meanwhile(table, key, RejectRules::default(), |_, value| value.len(), server);
+fn one_read(table: Table<'_>, key: &[u8], size: usize, server: impl FnMut()) -> Result<(), Fail> {
+    let read = table.read(key, Condition::always(), |_, value| value.len(), server);
     match read {
         Ok(found) if found == size => Ok(()),
         Ok(found) => Err(Fail::new(format!("an object has {found} bytes instead of {size}"))),

@@ -14,6 +14,15 @@ use crate::completions::{Delivery, EntryId};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct OperationId(pub(super) EntryId);
 
+impl OperationId {
+    /// Returns a small number that no other operation has while this one is in progress or its
+    /// outcome waits. A program can keep its own data in a table under this index.
+    #[must_use]
+    pub fn index(self) -> usize {
+        self.0.tag() as u32 as usize
+    }
+}
+
 /// An operation in progress whose result is a `T`.
 ///
 /// The operation goes out with the client's next turn. Dropping a `Pending` discards its result
@@ -21,8 +30,9 @@ pub struct OperationId(pub(super) EntryId);
 #[must_use = "a result that nothing waits for is lost"]
 pub struct Pending<'c, T> {
     client: &'c Client,
-    /// `None` once the program has taken the result or given the operation another destination.
-    id: Option<EntryId>,
+    id: EntryId,
+    /// The result stays in the client until the program asks this value for it.
+    held: bool,
     convert: fn(Outcome) -> Result<T, Error>,
 }
 
@@ -32,7 +42,7 @@ impl<'c, T> Pending<'c, T> {
         id: EntryId,
         convert: fn(Outcome) -> Result<T, Error>,
     ) -> Self {
-        Self { client, id: Some(id), convert }
+        Self { client, id, held: true, convert }
     }
 
     /// Waits for the result.
@@ -41,40 +51,40 @@ impl<'c, T> Pending<'c, T> {
     /// [`Error::NotInProgress`] if [`Pending::poll`] has returned the result, and the operation's
     /// own errors.
     pub fn wait(mut self) -> Result<T, Error> {
-        let id = self.id.take().ok_or(Error::NotInProgress)?;
-        (self.convert)(self.client.wait(id))
+        self.held = false;
+        (self.convert)(self.client.wait(self.id))
     }
 
     /// Makes one turn of the client, then returns the result if there is one. After that it returns
     /// [`Error::NotInProgress`].
     pub fn poll(&mut self) -> Option<Result<T, Error>> {
-        let Some(id) = self.id else { return Some(Err(Error::NotInProgress)) };
         self.client.turn();
-        let outcome = self.client.inner().worker.machine().take(id)?;
-        self.id = None;
+        let outcome = self.client.inner().worker.machine().take(self.id)?;
+        self.held = false;
         Some((self.convert)(outcome))
     }
 
     /// Gives the operation up. The cluster may have executed it.
     pub fn cancel(mut self) {
-        if let Some(id) = self.id.take() {
-            self.client.cancel(id);
-        }
+        self.held = false;
+        self.client.cancel(self.id);
     }
 
-    /// Has [`Client::next_completed`] return the outcome, under the number returned here. `None` if
-    /// [`Pending::poll`] has returned the result.
-    pub fn queue(mut self) -> Option<OperationId> {
-        let id = self.id.take()?;
-        self.client.inner().worker.machine().completions.deliver(id, Delivery::Queued);
-        Some(OperationId(id))
+    /// Has [`Client::next_completed`] return the outcome, under the number returned here. An
+    /// outcome that [`Pending::poll`] has returned does not come again.
+    pub fn queue(mut self) -> OperationId {
+        self.held = false;
+        let mut inner = self.client.inner();
+        inner.worker.machine().completions.deliver(self.id, Delivery::Queued);
+        OperationId(self.id)
     }
 }
 
 impl<T> Drop for Pending<'_, T> {
     fn drop(&mut self) {
-        if let Some(id) = self.id {
-            self.client.inner().worker.machine().completions.deliver(id, Delivery::Discarded);
+        if self.held {
+            let mut inner = self.client.inner();
+            inner.worker.machine().completions.deliver(self.id, Delivery::Discarded);
         }
     }
 }
