@@ -28,7 +28,7 @@ const FOREIGN: &[(&str, &str)] = &[
 const EMPTY_NAMES: &[&str] = &["Manager", "Helper", "Util", "Utils"];
 
 /// Functions that may begin with `get_`: named as the standard library does, as an operation, or by the English verb.
-const GET_NAMES: &[&str] = &["get_mut", "get_table", "get_tablets", "get_up"];
+const GET_NAMES: &[&str] = &["get_if", "get_with", "get_mut", "get_table", "get_tablets", "get_up"];
 
 fn lines(file: &File) -> impl Iterator<Item = (usize, &str)> {
     file.text.lines().enumerate().map(|(i, line)| (i + 1, line))
