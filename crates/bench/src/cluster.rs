@@ -16,8 +16,8 @@ use sprat_store::types::ServerId;
 use self::member::Member;
 
 use crate::fail::{Fail, Named as _};
-use crate::out::Columns;
 use crate::store::Store;
+use crate::text::Columns;
 
 mod member;
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::process::ExitCode;
 
-use crate::out::plain;
+use crate::text::plain;
 
 /// Why a command did not do what was asked.
 #[derive(Debug)]
@@ -92,5 +92,19 @@ pub trait Named<T> {
 impl<T, E: fmt::Display> Named<T> for Result<T, E> {
     fn named(self, what: impl fmt::Display) -> Result<T, Fail> {
         self.map_err(|error| Fail::new(format!("{what}: {error}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_control_character_of_a_message_reaches_a_terminal() {
+        let hostile = "a\x1b[2Jb\n";
+        assert_eq!(
+            Fail::new(hostile).next(hostile).to_string(),
+            "sprat: a\\u{1b}[2Jb\\n\n  next: a\\u{1b}[2Jb\\n"
+        );
     }
 }

@@ -16,4 +16,5 @@ pub mod perf;
 pub mod process;
 pub mod rdma;
 pub mod store;
+pub mod text;
 pub mod units;

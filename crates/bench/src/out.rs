@@ -1,30 +1,33 @@
-//! What people read: results and tables on standard output, everything else on standard error.
+//! Output: results and tables on standard output, everything else on standard error.
 //!
-//! Names of tables, keys and locators come from other people. Text for people escapes the control characters in them,
-//! so that none reaches a terminal; values ([`raw`]) and JSON go out as they are.
-//!
-//! A reader that goes away (`sprat export - | head`) ends the command quietly.
+//! [`print`] and [`note`] escape control characters in text for people; [`raw`] writes values and
+//! JSON as they are. A closed standard output (`sprat export books - | head`) ends the command
+//! without a message.
 
-use std::borrow::Cow;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal as _, Write};
 
 use crate::fail::Fail;
-
-/// Characters of a name in a message: as many as help to recognise it.
-const NAME_CHARS: usize = 64;
+pub use crate::text::{Columns, bytes, is_plain, lines, micros, name, plain, rate};
 
 /// Writes text for people to standard output at once.
 pub fn print(text: impl AsRef<str>) -> Result<(), Fail> {
     raw(lines(text.as_ref()).as_bytes())
 }
 
-/// Writes `bytes` as they are to standard output at once: a value, or JSON.
+/// Writes `bytes` to standard output at once, without any change: a value, or JSON.
 pub fn raw(bytes: impl AsRef<[u8]>) -> Result<(), Fail> {
     let mut out = io::stdout().lock();
     out.write_all(bytes.as_ref()).and_then(|()| out.flush()).map_err(|error| failed(&error))
 }
 
-/// Why standard output does not take what a command writes.
+/// Writes a value to standard output. A terminal gets a newline behind a value that has none.
+pub fn value(bytes: &[u8]) -> Result<(), Fail> {
+    raw(bytes)?;
+    let wants_newline = io::stdout().is_terminal() && !bytes.ends_with(b"\n");
+    if wants_newline { raw("\n") } else { Ok(()) }
+}
+
+/// The failure of a command whose standard output does not take what it writes.
 pub fn failed(error: &io::Error) -> Fail {
     match error.kind() {
         io::ErrorKind::BrokenPipe => Fail::unread(),
@@ -32,205 +35,7 @@ pub fn failed(error: &io::Error) -> Fail {
     }
 }
 
-/// Writes lines for people to standard error; if that is gone, so is the reason to write.
+/// Writes lines for people to standard error. A closed standard error is no failure.
 pub fn note(text: impl std::fmt::Display) {
     let _ = writeln!(io::stderr().lock(), "{}", lines(&text.to_string()));
-}
-
-/// `text` in one line, with an escape for each character that a terminal obeys or that reorders what it shows.
-pub fn plain(text: &str) -> Cow<'_, str> {
-    escaped(text, obeyed)
-}
-
-/// Whether `text` may go to a terminal as it is.
-pub fn is_plain(text: &str) -> bool {
-    !text.contains(obeyed)
-}
-
-/// As [`plain`] for text of several lines.
-pub fn lines(text: &str) -> Cow<'_, str> {
-    escaped(text, |c| c != '\n' && obeyed(c))
-}
-
-fn escaped(text: &str, which: impl Fn(char) -> bool) -> Cow<'_, str> {
-    if !text.contains(&which) {
-        return Cow::Borrowed(text);
-    }
-    let one = |c: char| if which(c) { c.escape_default().to_string() } else { c.to_string() };
-    Cow::Owned(text.chars().map(one).collect())
-}
-
-/// Control characters (C0, DEL and C1), the ends of lines and paragraphs, and the marks of bidirectional text.
-fn obeyed(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-}
-
-/// A key or a name in a message: its beginning, and its length if that is not all.
-pub fn name(bytes: &[u8]) -> String {
-    if bytes.is_empty() {
-        return "\"\"".to_owned();
-    }
-    let text = String::from_utf8_lossy(bytes);
-    match text.char_indices().nth(NAME_CHARS) {
-        None => plain(&text).into_owned(),
-        Some((end, _)) => format!("{}… ({} bytes)", plain(&text[..end]), bytes.len()),
-    }
-}
-
-/// Which way a column leans.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Lean {
-    /// Words.
-    Left,
-    /// Numbers.
-    Right,
-}
-
-/// A table in plain text: columns as wide as their widest cell, two spaces apart.
-pub struct Columns {
-    leans: Vec<Lean>,
-    rows: Vec<Vec<String>>,
-}
-
-impl Columns {
-    /// A table with these headings; a heading that begins with `>` heads a column of numbers.
-    pub fn new(headings: &[&str]) -> Self {
-        let leans = headings
-            .iter()
-            .map(|h| if h.starts_with('>') { Lean::Right } else { Lean::Left })
-            .collect();
-        let head = headings.iter().map(|h| h.trim_start_matches('>').to_owned()).collect();
-        Self { leans, rows: vec![head] }
-    }
-
-    /// Adds a row; missing cells are empty.
-    pub fn row<S: AsRef<str>>(&mut self, cells: impl IntoIterator<Item = S>) {
-        let mut row: Vec<String> =
-            cells.into_iter().map(|cell| plain(cell.as_ref()).into_owned()).collect();
-        row.resize(self.leans.len(), String::new());
-        self.rows.push(row);
-    }
-
-    /// The whole table, each line indented by two spaces.
-    pub fn text(&self) -> String {
-        let width = |column: usize| {
-            self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)
-        };
-        let widths: Vec<usize> = (0..self.leans.len()).map(width).collect();
-        let mut text = String::new();
-        for row in &self.rows {
-            let mut line = String::from(" ");
-            for ((cell, lean), width) in row.iter().zip(&self.leans).zip(&widths) {
-                let pad = " ".repeat(width - cell.chars().count());
-                line.push(' ');
-                match lean {
-                    Lean::Left => line.extend([cell.as_str(), &pad]),
-                    Lean::Right => line.extend([pad.as_str(), cell]),
-                }
-                line.push(' ');
-            }
-            text.push_str(line.trim_end());
-            text.push('\n');
-        }
-        text
-    }
-}
-
-/// A time in the unit that suits it, three digits.
-pub fn micros(us: f64) -> String {
-    if us < 0.9995 {
-        format!("{:.0} ns", us * 1e3)
-    } else if us < 9.995 {
-        format!("{us:.2} µs")
-    } else if us < 99.95 {
-        format!("{us:.1} µs")
-    } else if us < 999.5 {
-        format!("{us:.0} µs")
-    } else if us < 999_500.0 {
-        format!("{:.2} ms", us / 1e3)
-    } else {
-        format!("{:.2} s", us / 1e6)
-    }
-}
-
-/// A decimal size: exact where a unit divides it, else two digits after the point.
-pub fn bytes(n: u64) -> String {
-    for (unit, name) in [(1_000_000_000, "GB"), (1_000_000, "MB"), (1000, "KB")] {
-        if n >= unit {
-            let whole = n / unit;
-            return if n.is_multiple_of(unit) {
-                format!("{whole} {name}")
-            } else {
-                format!("{:.2} {name}", n as f64 / unit as f64)
-            };
-        }
-    }
-    format!("{n} B")
-}
-
-/// A rate in decimal units.
-pub fn rate(per_second: f64, of: &str) -> String {
-    let (value, unit) = match per_second {
-        r if r >= 1e9 => (r / 1e9, "G"),
-        r if r >= 1e6 => (r / 1e6, "M"),
-        r if r >= 1e3 => (r / 1e3, "K"),
-        r => (r, ""),
-    };
-    let digits = if value < 10.0 { 2 } else { usize::from(value < 100.0) };
-    format!("{value:.digits$} {unit}{of}/s")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn columns_line_up() {
-        let mut table = Columns::new(&["name", ">n"]);
-        table.row(["a", "1000"]);
-        table.row(["äöü", "7"]);
-        table.row(["short"]);
-        assert_eq!(table.text(), "  name      n\n  a      1000\n  äöü       7\n  short\n");
-    }
-
-    #[test]
-    fn no_control_character_of_a_name_reaches_a_terminal() {
-        let hostile = "a\x1b[2Jb\u{9b}c\x7f\td\ne\u{202e}";
-        let harmless = r"a\u{1b}[2Jb\u{9b}c\u{7f}\td\ne\u{202e}";
-        assert_eq!(plain(hostile), harmless);
-        assert_eq!(name(hostile.as_bytes()), harmless);
-        assert_eq!(
-            Fail::new(hostile).next(hostile).to_string(),
-            format!("sprat: {harmless}\n  next: {harmless}")
-        );
-        let mut table = Columns::new(&["name"]);
-        table.row([hostile]);
-        assert_eq!(table.text(), format!("  name\n  {harmless}\n"));
-        assert_eq!(lines("two\nlines\r"), "two\nlines\\r");
-        assert_eq!(plain("Frank Herbert, äöü"), "Frank Herbert, äöü");
-    }
-
-    #[test]
-    fn a_long_name_is_shown_by_its_beginning_and_its_length() {
-        assert_eq!(name(&[b'k'; NAME_CHARS]), "k".repeat(NAME_CHARS));
-        assert_eq!(
-            name("ü".repeat(30_000).as_bytes()),
-            format!("{}… (60000 bytes)", "ü".repeat(NAME_CHARS))
-        );
-        assert_eq!((name(b"\xff").as_str(), name(b"").as_str()), ("\u{fffd}", "\"\""));
-    }
-
-    #[test]
-    fn units_are_decimal_and_have_three_digits() {
-        assert_eq!(micros(0.4704), "470 ns");
-        assert_eq!(micros(7.125), "7.12 µs");
-        assert_eq!(micros(43.21), "43.2 µs");
-        assert_eq!(micros(1234.5), "1.23 ms");
-        assert_eq!(bytes(100), "100 B");
-        assert_eq!(bytes(1_000_000), "1 MB");
-        assert_eq!(bytes(1_234_567), "1.23 MB");
-        assert_eq!(rate(2_345_678.0, "op"), "2.35 Mop/s");
-        assert_eq!(rate(13.2, "B"), "13.2 B/s");
-    }
 }

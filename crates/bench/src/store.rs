@@ -12,7 +12,7 @@ use sprat::trace::Marks;
 use sprat_store::message::control::ServerState;
 
 use crate::fail::Fail;
-use crate::out::name;
+use crate::text::name;
 
 /// How long a command waits for one operation.
 const TIMEOUT: Duration = Duration::from_secs(10);

@@ -11,8 +11,8 @@ use sprat::trace::Marks;
 use sprat_proto::Rng;
 use sprat_sys::clock::Clock;
 
-use super::Bench;
-use super::floor::{self, Exchange};
+use super::bench::Bench;
+use super::lanes::{self, Exchange};
 use super::measure::{Lane, Sample, in_turns};
 use super::report::Row;
 use crate::fail::Fail;
@@ -55,7 +55,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
             ))
             .next("choose fewer with --objects"));
         }
-        let mut lanes: [Lane<'_>; 1] = [floor::memory(footprint)];
+        let mut lanes: [Lane<'_>; 1] = [lanes::memory(footprint)];
         let memory = in_turns(&mut lanes, bench.rounds, bench.time / 5)?;
         bench.report.row(Row::new("floor.memory", "memory", Some(footprint), &memory[0]))?;
         one_size(bench, size, count)?;

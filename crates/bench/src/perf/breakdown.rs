@@ -13,8 +13,8 @@ use sprat::kv::ServerInfo;
 use sprat::trace::Marks;
 use sprat::trace::sample::{Far, Joined, NAMES, PARTS, RoundTrip, ask, calls, round_trips};
 
-use super::Bench;
 use super::basic::{Objects, Set, key};
+use super::bench::Bench;
 use super::measure::median;
 use super::report::{Report, Row};
 use crate::fail::{Fail, Named as _};

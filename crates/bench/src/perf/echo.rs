@@ -6,8 +6,8 @@ use sprat::locator::Locator;
 use sprat::rpc::{Call, Client, Options, Rpc, RpcError, Session};
 use sprat_sys::clock::Clock;
 
-use super::Bench;
-use super::floor::Exchange;
+use super::bench::Bench;
+use super::lanes::Exchange;
 use super::measure::{Lane, Sample, in_turns};
 use super::report::Row;
 use crate::fail::Fail;

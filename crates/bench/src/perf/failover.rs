@@ -14,12 +14,11 @@ use sprat_proto::Instant;
 use sprat_sys::clock::Clock;
 use sprat_sys::netns::link;
 
+use super::bench::Bench;
+use super::net;
 use super::report::Row;
-use super::{Bench, net};
 use crate::fail::{Fail, Named as _};
 
-/// The transport that it is about.
-pub(crate) const BOND: &str = "fast+bond";
 /// Clients of the server.
 const CLIENTS: usize = 4;
 /// How long a request may take before it counts as lost.
@@ -62,7 +61,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
     for _ in 0..bench.rounds {
         calm.push(ask(&mut askers, &clock, phase, each, &mut outcome));
         let mut worst = 0;
-        for dev in net::cables(BOND) {
+        for dev in net::cables(net::BOND) {
             // The kernel takes some milliseconds for it, in which requests go on.
             let gap_ns = std::thread::scope(|scope| {
                 let hand = scope.spawn(|| link::switch(dev, false));
@@ -113,7 +112,7 @@ fn rows(
         ("gap", median(pulled), "ms"),
         ("gap.most", most, "ms"),
     ] {
-        bench.report.row(Row::value(format!("failover.{name}"), BOND, value, unit))?;
+        bench.report.row(Row::value(format!("failover.{name}"), net::BOND, value, unit))?;
     }
     outcome.numbers.dedup();
     if outcome.lost > 0 || twice > 0 || outcome.numbers.len() as u64 != answered {

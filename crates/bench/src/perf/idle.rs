@@ -7,10 +7,11 @@ use std::time::Duration;
 use sprat::kv::Condition;
 use sprat_sys::clock::Clock;
 
+use super::bench::Bench;
+use super::local;
 use super::measure::{Figures, Sample};
 use super::procfs::processor_time;
 use super::report::Row;
-use super::{Bench, local};
 use crate::cluster::{Cluster, Plan, ports};
 use crate::fail::Fail;
 use crate::store::Store;

@@ -9,8 +9,8 @@ use std::time::Duration;
 use sprat::kv::{OperationId, TableId};
 use sprat_proto::{Instant, Rng};
 
-use super::Bench;
 use super::basic::{Objects, Set, key};
+use super::bench::Bench;
 use super::measure::{Lane, Sample, in_turns};
 use super::report::Row;
 use crate::fail::Fail;

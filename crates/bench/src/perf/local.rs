@@ -189,7 +189,7 @@ impl Local {
     pub(crate) fn tally(&mut self) -> Result<String, Fail> {
         // They would have the same addresses.
         (self.echo, self.cluster) = (None, None);
-        let locators = locators("tally", &[super::failover::BOND.to_owned()], self.sockets())?;
+        let locators = locators("tally", &[net::BOND.to_owned()], self.sockets())?;
         let _far = self.far()?;
         let echo = self.start_echo_at(&locators, Some("--tally"))?;
         let at = echo.only();

@@ -14,6 +14,8 @@ use sprat_sys::netns::{DEV, Inside, Wire, link};
 
 use crate::fail::{Fail, Named as _};
 
+/// The transport that it is about.
+pub(crate) const BOND: &str = "fast+bond";
 /// The payload of frames on our wires.
 const MTU: usize = 1500;
 /// The same in shared memory, as the product has it.

@@ -11,11 +11,12 @@ use sprat::rpc::{Client, Options, Rpc, Session};
 use sprat_proto::Rng;
 use sprat_sys::clock::Clock;
 
+use super::bench::Bench;
 use super::echo::failure;
+use super::local;
 use super::measure::{Lane, Sample, in_turns};
 use super::procfs::resident_bytes;
 use super::report::Row;
-use super::{Bench, local};
 use crate::fail::{Fail, Named};
 use crate::process;
 

@@ -11,7 +11,7 @@ use sprat_sys::clock::Clock;
 
 use super::args::{Connections, Model};
 use super::connect;
-use super::end::PATIENCE;
+use super::endpoint::PATIENCE;
 use crate::fail::{Fail, Named};
 use crate::out;
 use crate::perf::procfs::resident_bytes;

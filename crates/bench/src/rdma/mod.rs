@@ -6,19 +6,19 @@ use sprat::verbs::{ConnectError, ConnectOptions, Connected, Device, QueuePair};
 
 use crate::fail::{Fail, Named as _};
 
+mod accept;
 pub mod args;
 mod bench;
 mod connections;
-mod end;
+mod endpoint;
 mod perftest;
 mod ping;
 mod sides;
-mod strays;
 mod table;
 
 pub use bench::{bw, lat};
 pub use connections::{host, run as connections};
-pub use end::peer;
+pub use endpoint::peer;
 pub use perftest::run as perftest;
 pub use ping::run as ping;
 pub use table::run as table;
@@ -37,7 +37,7 @@ fn device_for(wire: &args::Wire, at: SocketAddr) -> Result<Device, Fail> {
 fn connect(pair: &QueuePair, at: SocketAddr, options: ConnectOptions) -> Result<Connected, Fail> {
     let failed = format!("cannot connect with {at}");
     pair.begin_connect(at, options).named(&failed)?;
-    pair.connected(end::PATIENCE).map_err(|error| {
+    pair.connected(endpoint::PATIENCE).map_err(|error| {
         Fail::new(format!("{failed}: {error}")).next(match error {
             ConnectError::Rejected { .. } => "see what the server says about it",
             _ => "see whether a server is there, and of which kind",

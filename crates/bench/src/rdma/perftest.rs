@@ -29,7 +29,7 @@ use sprat::verbs::{
 };
 
 use super::args::Perftest;
-use super::{device_for, strays};
+use super::{accept, device_for};
 use crate::fail::{Fail, Named};
 use crate::{out, process};
 
@@ -65,12 +65,12 @@ pub fn run(args: &Perftest) -> Result<(), Fail> {
 /// Serves the first client that comes as far as its test, until it leaves; the test may use memory of `largest` octets.
 fn serve(device: &Device, listener: &Listener, largest: usize) -> Result<Served, Fail> {
     loop {
-        let Some(request) = strays::next(listener, UNLIMITED) else { continue };
+        let Some(request) = accept::next(listener, UNLIMITED) else { continue };
         let peer = request.peer();
         let mut client = Client::new(device, peer, listener.local_addr().ip(), largest)?;
         match client.start(listener, request) {
             Ok(()) => return client.serve().map_err(|fail| fail.at(peer)),
-            Err(fail) => strays::pass_over(peer, fail),
+            Err(fail) => accept::pass_over(peer, fail),
         }
     }
 }
@@ -226,12 +226,12 @@ impl Client {
     /// Accepts the data connection. A peer at another address is refused.
     fn accept_data(&mut self, listener: &Listener) -> Result<QueuePair, Fail> {
         loop {
-            let request = strays::next(listener, PATIENCE);
+            let request = accept::next(listener, PATIENCE);
             let request =
                 request.ok_or_else(|| Fail::new("the client makes no data connection"))?;
             let peer = request.peer();
             if peer.ip() != self.served.peer.ip() {
-                strays::pass_over(peer, Fail::new("another client is being served"));
+                accept::pass_over(peer, Fail::new("another client is being served"));
                 continue;
             }
             let data = self
@@ -247,7 +247,7 @@ impl Client {
                     self.record = record(reads, data.number().0, self.memory.remote(0), self.here);
                     return Ok(data);
                 }
-                Err(fail) => strays::pass_over(peer, fail),
+                Err(fail) => accept::pass_over(peer, fail),
             }
         }
     }

@@ -22,7 +22,7 @@ use sprat::verbs::{
 use sprat_sys::clock::Clock;
 
 use super::args::Ping;
-use super::{connect, device_for, strays};
+use super::{accept, connect, device_for};
 use crate::fail::{Fail, Named};
 use crate::out;
 use crate::perf::measure::median;
@@ -226,7 +226,7 @@ fn serve_next(
     listener: &Listener,
 ) -> Result<(SocketAddr, u64), Fail> {
     loop {
-        let Some(request) = strays::next(listener, None) else { continue };
+        let Some(request) = accept::next(listener, None) else { continue };
         let peer = request.peer();
         let (mut side, domain) = Side::new(device)?;
         let buffer =
@@ -235,9 +235,9 @@ fn serve_next(
         match serve_one(args, request, &mut side, &buffer, &mut rounds) {
             Ok(()) if rounds > 0 => return Ok((peer, rounds)),
             Ok(()) => {
-                strays::pass_over(peer, Fail::new("the client has left before its first round"))
+                accept::pass_over(peer, Fail::new("the client has left before its first round"))
             }
-            Err(fail) if rounds == 0 || args.persistent => strays::pass_over(peer, fail),
+            Err(fail) if rounds == 0 || args.persistent => accept::pass_over(peer, fail),
             Err(fail) => return Err(fail.at(peer)),
         }
     }
@@ -330,7 +330,7 @@ mod tests {
         let listener = device.listen("127.0.0.1:0".parse().expect("an address")).expect("listens");
         let at = listener.local_addr();
         let server = std::thread::spawn(move || serve_next(&args(false), &device, &listener));
-        strays::come(at);
+        accept::connect_others(at);
         let device = Device::open(args(true).wire.options()).expect("a device");
         let (side, _) = Side::new(&device).expect("a queue pair");
         side.pair.connect(at, ConnectOptions::default(), PATIENCE).expect("connects");

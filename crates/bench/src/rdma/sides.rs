@@ -12,9 +12,9 @@ use sprat::verbs::{Completed, Device, SendOp, SendRequest};
 use sprat_sys::clock::Clock;
 
 use super::args::{Model, Op, Threads};
-use super::end::{CREDIT, DEPTH, End, Plan, RECEIVES, ended};
+use super::endpoint::{CREDIT, DEPTH, End, Plan, RECEIVES, ended};
 use crate::fail::{Fail, Named};
-use crate::perf::floor::{self, Exchange};
+use crate::perf::lanes::{self, Exchange};
 use crate::perf::measure::{Figures, Lane, Sample, median, samples_in_turns};
 use crate::perf::procfs::processor_time;
 use crate::process::Process;
@@ -147,7 +147,7 @@ impl Sides {
             Ok(sample)
         };
         let mut outcome =
-            self.run(product, floor::tcp(Exchange { request, reply }).lane, pace, Sample::p50_us)?;
+            self.run(product, lanes::tcp(Exchange { request, reply }).lane, pace, Sample::p50_us)?;
         outcome.figures = outcome.figures.times_by(parts);
         for us in [&mut outcome.floor_us, &mut outcome.floor_avg_us] {
             *us = us.map(|us| us / parts);
@@ -167,7 +167,7 @@ impl Sides {
         // As times of one message, so that fewer is better here too.
         let each = |sample: &Sample| sample.bytes_per_s().map(|rate| size as f64 * 1e6 / rate);
         let mut outcome =
-            self.run(|time| flood.run(time, pace.most), floor::tcp_stream(size), pace, each)?;
+            self.run(|time| flood.run(time, pace.most), lanes::tcp_stream(size), pace, each)?;
         outcome.figures.p50_us = outcome.figures.bytes_per_s.map(|rate| size as f64 * 1e6 / rate);
         Ok(outcome)
     }

@@ -170,7 +170,7 @@ fn a_test_that_breaks_a_rule_is_an_error() {
 #[test]
 fn who_is_no_client_is_passed_over() {
     let served = served(|device, at| {
-        strays::come(at);
+        accept::connect_others(at);
         End::call(device, at, 0).leave();
         let long = End::call(device, at, 0);
         let send = SendRequest::new(0, SendOp::Send, long.memory.sge(0..RECORD + 1));
@@ -178,7 +178,7 @@ fn who_is_no_client_is_passed_over() {
         assert!(long.pair.disconnected(PATIENCE), "its note is too long");
         let control = End::call(device, at, 0);
         // Before the data connection.
-        strays::come(at);
+        accept::connect_others(at);
         control.say(&[0; RECORD]);
         let data = End::call(device, at, 16);
         assert_eq!(data.say(b"a message"), b"a message");

@@ -34,7 +34,7 @@ pub(super) fn pass_over(peer: SocketAddr, why: Fail) {
 
 /// Connections to `at` that are none of a client: one that says nothing, and one that speaks HTTP. Both have ended.
 #[cfg(test)]
-pub(super) fn come(at: SocketAddr) {
+pub(super) fn connect_others(at: SocketAddr) {
     use std::io::{Read as _, Write as _};
     drop(std::net::TcpStream::connect(at).expect("connects"));
     let mut http = std::net::TcpStream::connect(at).expect("connects");

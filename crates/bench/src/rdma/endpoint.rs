@@ -10,7 +10,7 @@ use sprat::verbs::{
 use sprat_proto::rpc::MAX_MESSAGE;
 
 use super::args::{Model, Op};
-use super::{connect, strays};
+use super::{accept, connect};
 use crate::fail::{Fail, Named};
 use crate::process;
 
@@ -260,11 +260,11 @@ pub fn peer(model: &Model) -> Result<(), Fail> {
     let listener = device.listen(at).named("cannot listen")?;
     process::say_ready(&listener.local_addr().to_string())?;
     loop {
-        let Some(request) = strays::next(&listener, None) else { continue };
+        let Some(request) = accept::next(&listener, None) else { continue };
         let client = request.peer();
         match End::answer(&device, request, model.events) {
             Ok(end) => end.serve()?,
-            Err(fail) => strays::pass_over(client, fail),
+            Err(fail) => accept::pass_over(client, fail),
         }
     }
 }

@@ -15,8 +15,8 @@ use sprat_store::master::Master;
 use sprat_sys::clock::Clock;
 use sprat_sys::netns::Wire;
 
-use super::Bench;
 use super::basic::key;
+use super::bench::Bench;
 use super::echo::{answer, failure};
 use super::measure::{Lane, Sample, in_turns};
 use super::report::Row;
@@ -36,18 +36,20 @@ const MEMORY: u64 = 64 << 20;
 
 /// Runs the test.
 pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
-    bench.report.begin("turns: client and server in one thread, their turns one after the other");
+    bench
+        .report
+        .begin("single-thread: client and server in one thread, their turns one after the other");
     for size in bench.sizes(&[100]) {
         for transport in bench.transports.clone().iter().filter(|t| MEMORIES.contains(&t.as_str()))
         {
             let mut echo = Echo::open(size, transport)?;
             let mut lanes: [Lane<'_>; 1] = [Box::new(|_| echo.run())];
             let figures = in_turns(&mut lanes, bench.rounds, bench.time)?;
-            bench.report.row(Row::new("turns.echo", transport, Some(size), &figures[0]))?;
+            bench.report.row(Row::new("singleThread.echo", transport, Some(size), &figures[0]))?;
             let mut reads = Reads::open(size, transport)?;
             let mut lanes: [Lane<'_>; 1] = [Box::new(|_| reads.run())];
             let figures = in_turns(&mut lanes, bench.rounds, bench.time)?;
-            bench.report.row(Row::new("turns.read", transport, Some(size), &figures[0]))?;
+            bench.report.row(Row::new("singleThread.read", transport, Some(size), &figures[0]))?;
         }
     }
     bench.report.end()
@@ -69,7 +71,7 @@ fn times(bytes: usize, mut one: impl FnMut(u64) -> Result<(), Fail>) -> Result<S
 }
 
 fn locator(transport: &str, role: &str) -> String {
-    let name = format!("turns-{}-{role}", std::process::id());
+    let name = format!("single-{}-{role}", std::process::id());
     if transport == "fast+shm" {
         return format!("fast+shm:name={name}");
     }
@@ -97,7 +99,7 @@ fn meanwhile(mut turn: impl FnMut() + Send, work: impl FnOnce()) {
 }
 
 fn failed(error: std::io::Error) -> Fail {
-    Fail::new(format!("cannot measure turns: {error}"))
+    Fail::new(format!("cannot measure a single thread: {error}"))
 }
 
 type Answer = fn(Call<'_>) -> Option<Vec<u8>>;
@@ -180,7 +182,9 @@ impl Reads {
         let begin = Clock::new().now();
         while server.machine().server().is_none() {
             if Clock::new().now().since(begin) > TIMEOUT.as_nanos() as u64 {
-                return Err(Fail::new("cannot measure turns: the server did not join the cluster"));
+                return Err(Fail::new(
+                    "cannot measure a single thread: the server did not join the cluster",
+                ));
             }
             coordinator.turn();
             server.turn();
@@ -214,7 +218,7 @@ impl Reads {
 }
 
 fn fill(store: &StoreClient, size: usize) -> Result<TableId, sprat::kv::Error> {
-    let table = store.create_table("turns", 1)?;
+    let table = store.create_table("single-thread", 1)?;
     for index in 0..OBJECTS {
         table.put(&key(index), &vec![b'v'; size])?;
     }
