@@ -16,7 +16,7 @@ SECONDS = 60
 RUNS ?= 5
 PREFIX ?= /usr/local
 FRESH ?= demo test
-TESTS ?= floor echo sessions basic readThroughput loaded idle
+TESTS ?= baseline echo sessions read-write read-throughput loaded idle
 
 CORE := -p sprat-proto -p sprat-store
 BARE := x86_64-unknown-none
@@ -105,7 +105,7 @@ fuzz-short:
 	@$(MAKE) fuzz SECONDS=5
 
 .PHONY: bench
-bench: release ## Medians of RUNS=5 runs of `sprat perf`: a table, and JSON lines in bench/
+bench: release ## Medians of RUNS=5 runs of `sprat bench`: a table, and JSON lines in bench/
 	scripts/bench $(RUNS) $(TESTS)
 
 .PHONY: bench-devices
@@ -141,6 +141,8 @@ install: verbs ## The binary, the libraries and a pkg-config file below PREFIX=/
 uninstall: ## Take away what `install` put below PREFIX
 	to="$(DESTDIR)$(PREFIX)"
 	rm -f "$$to/bin/sprat" "$$to/lib/pkgconfig/sprat-verbs.pc" "$$to"/lib/sprat/lib{ibverbs,rdmacm}.so{,.1}
+	rm -f "$$to"/share/man/man1/sprat{,-*}.1 "$$to/share/bash-completion/completions/sprat"
+	rm -f "$$to/share/zsh/site-functions/_sprat" "$$to/share/fish/vendor_completions.d/sprat.fish"
 	if [ -d "$$to/lib/sprat" ]; then rmdir "$$to/lib/sprat"; fi
 
 .PHONY: churn

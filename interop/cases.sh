@@ -12,7 +12,7 @@ hold_ms=300
 ping() {
     case $1 in
         probe) here timeout 60 python3 probe.py --hold-ms $hold_ms "${@:2}" ;;
-        sprat) here timeout 60 "$sprat" rdma ping --insecure-network --hold-ms $hold_ms "${@:2}" ;;
+        sprat) here timeout 60 "$sprat" rdma rping --insecure-network --hold-ms $hold_ms "${@:2}" ;;
     esac
 }
 

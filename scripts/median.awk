@@ -1,4 +1,4 @@
-# Medians over several files of JSON lines as `sprat perf --json` writes them. Rows are the same row if they agree in
+# Medians over several files of JSON lines as `sprat bench --json` writes them. Rows are the same row if they agree in
 # every field that is not measured; a row missing from some files is taken over those that have it.
 
 BEGIN { CONVFMT = OFMT = "%.9g" }

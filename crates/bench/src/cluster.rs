@@ -115,7 +115,7 @@ impl Cluster {
         let mut args =
             vec!["server", "-C", self.coordinator(), "-L", &locators, "--memory", &memory];
         args.extend(plan.host.map(|_| INSECURE));
-        args.extend(plan.marks.then_some("--marks"));
+        args.extend(plan.marks.then_some("--tracepoints"));
         let args = args.into_iter().map(str::to_owned).collect();
         self.servers.push(Member::start(format!("server {index}"), plan.core, args)?);
         Ok(())

@@ -23,6 +23,8 @@ const FIRST_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct Store {
     client: Client,
     coordinator: String,
+    /// The time for one operation, once the coordinator has answered.
+    timeout: Duration,
     /// The coordinator has answered.
     answers: bool,
 }
@@ -50,7 +52,13 @@ impl Store {
             Fail::usage(format!("cannot use {coordinator}: {error}"))
                 .next("name the coordinator as in -C tcp:host=127.0.0.1,port=7740")
         })?;
-        Ok(Self { client, coordinator: coordinator.to_owned(), answers: false })
+        Ok(Self { client, coordinator: coordinator.to_owned(), timeout: TIMEOUT, answers: false })
+    }
+
+    /// Waits at most this long for each operation, the first one included.
+    pub fn set_timeout(&mut self, timeout: Duration) {
+        self.timeout = timeout;
+        self.client.set_timeout(timeout);
     }
 
     /// Returns the library's client, for operations whose errors the caller explains.
@@ -66,7 +74,7 @@ impl Store {
     ) -> Result<T, Fail> {
         let answer =
             ask(&self.client).map_err(|error| self.explain(error, &name(what.as_bytes())))?;
-        self.client.set_timeout(TIMEOUT);
+        self.client.set_timeout(self.timeout);
         self.answers = true;
         Ok(answer)
     }

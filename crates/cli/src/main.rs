@@ -5,34 +5,113 @@
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use clap::Parser;
-
-mod args;
-mod client;
-mod demo;
-mod destination;
-mod doctor;
-mod exec;
-mod export;
-mod import;
-mod kv;
-mod ping;
-mod progress;
-mod rdma;
-mod records;
-mod serve;
-mod stats;
-mod table;
-mod trace;
-mod up;
-
-use args::{Cli, Command};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use sprat_bench::fail::Fail;
-use sprat_bench::{out, perf, process};
+use sprat_bench::{out, process};
 
-/// The servers' memory is touched at random, and the floors' likewise.
+mod commands;
+mod destination;
+mod options;
+mod progress;
+mod records;
+
+use commands::bench::Bench;
+use commands::completions::{Completions, Man};
+use commands::coordinator::Coordinator;
+use commands::demo::{Count, Demo};
+use commands::doctor::Doctor;
+use commands::down::Down;
+use commands::echo::Echo;
+use commands::exec::Exec;
+use commands::export::Export;
+use commands::import::Import;
+use commands::object::{Del, Get, Incr, Put};
+use commands::perf::Perf;
+use commands::ping::Ping;
+use commands::rdma::Rdma;
+use commands::scan::Scan;
+use commands::server::Server;
+use commands::stats::Stats;
+use commands::status::Status;
+use commands::table::Table;
+use commands::trace::Trace;
+use commands::up::Up;
+
+/// Huge pages serve random accesses to a server's memory, and those of the baselines alike.
 #[global_allocator]
 static ALLOCATOR: sprat_sys::memory::huge::Allocator = sprat_sys::memory::huge::Allocator;
+
+/// Store objects and call services in microseconds.
+///
+/// Sprat keeps objects in the memory of servers. Clients read them in microseconds: over shared
+/// memory on one machine, over UDP or TCP between machines.
+#[derive(Parser, Debug)]
+#[command(
+    name = "sprat",
+    version,
+    arg_required_else_help = true,
+    after_help = "First steps, in two terminals:
+  sprat up                          a cluster of three servers on this machine; Ctrl-C ends it
+  sprat table create books
+  sprat put books dune 'Frank Herbert'
+  sprat get books dune
+  sprat bench echo                  how fast it is here, beside what the machine allows
+
+A letter has one meaning: -C coordinator, -L locators, -c count, -s size, -i interval, -o output,
+-p port. Commands that are named after another program (rdma rping, rdma perftest) take its letters.
+
+Exit codes: 0 done; 1 failed (the message says what to do next); 2 wrong usage;
+3 there is no such object; 4 the object does not meet the condition of an --if-… option."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+
+    /// Process that started this one. This one ends when its parent ends.
+    #[arg(long, global = true, hide = true, value_name = "PID")]
+    parent: Option<u32>,
+
+    /// Run on this core only.
+    #[arg(long, global = true, hide = true, value_name = "CORE")]
+    core: Option<usize>,
+}
+
+/// The commands, in the order of the help.
+#[derive(Subcommand, Debug)]
+enum Command {
+    Up(Up),
+    Down(Down),
+    Status(Status),
+    Coordinator(Coordinator),
+    Server(Server),
+    #[command(subcommand)]
+    Table(Table),
+    Get(Get),
+    Put(Put),
+    Del(Del),
+    Incr(Incr),
+    Scan(Scan),
+    Import(Import),
+    Export(Export),
+    Stats(Stats),
+    #[command(subcommand)]
+    Bench(Bench),
+    #[command(subcommand)]
+    Rdma(Rdma),
+    Exec(Exec),
+    Ping(Ping),
+    Trace(Trace),
+    Doctor(Doctor),
+    Demo(Demo),
+    Completions(Completions),
+    Man(Man),
+    #[command(hide = true)]
+    Perf(Perf),
+    #[command(hide = true)]
+    Echo(Echo),
+    #[command(hide = true)]
+    Count(Count),
+}
 
 fn main() -> ExitCode {
     sprat_sys::memory::huge::keep_freed();
@@ -50,17 +129,17 @@ fn main() -> ExitCode {
 fn start() -> Result<ExitCode, Fail> {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(answer) => return say(&answer),
+        Err(answer) => return show(&answer),
     };
     process::settle(cli.parent, cli.core)?;
     run(&cli.command)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says what clap answers: help and the version on standard output, wrong usage on standard error.
-fn say(answer: &clap::Error) -> Result<ExitCode, Fail> {
+/// Prints help and the version on standard output, and wrong usage on standard error.
+fn show(answer: &clap::Error) -> Result<ExitCode, Fail> {
     let code = ExitCode::from(u8::try_from(answer.exit_code()).unwrap_or(1));
-    // The message shows what was typed, and a script may have typed the key of another user.
+    // The message quotes the arguments, and a script may have passed the key of another user.
     if answer.use_stderr() && !std::env::args_os().all(|arg| out::is_plain(&arg.to_string_lossy()))
     {
         out::note(answer.render());
@@ -75,25 +154,95 @@ fn say(answer: &clap::Error) -> Result<ExitCode, Fail> {
 
 fn run(command: &Command) -> Result<(), Fail> {
     match command {
-        Command::Up(args) => up::run(args),
-        Command::Coordinator(args) => serve::coordinator(args),
-        Command::Table(command) => table::run(command),
-        Command::Get(args) => kv::get(args),
-        Command::Put(args) => kv::put(args),
-        Command::Del(args) => kv::del(args),
-        Command::Incr(args) => kv::incr(args),
-        Command::Stats(args) => stats::run(args),
-        Command::Import(args) => import::run(args),
-        Command::Export(args) => export::run(args),
-        Command::Demo(args) => demo::run(args),
-        Command::Count(args) => demo::count(args),
-        Command::Server(args) => serve::server(args),
-        Command::Perf(args) => perf::run(&args.options()),
-        Command::Rdma(command) => rdma::run(command),
-        Command::Doctor(args) => doctor::run(args),
-        Command::Exec(args) => exec::run(args),
-        Command::Ping(args) => ping::run(args),
-        Command::Trace(args) => trace::run(args),
-        Command::Echo(args) => serve::echo(args),
+        Command::Up(args) => commands::up::run(args),
+        Command::Down(args) => commands::down::run(args),
+        Command::Status(args) => commands::status::run(args),
+        Command::Coordinator(args) => commands::coordinator::run(args),
+        Command::Server(args) => commands::server::run(args),
+        Command::Table(command) => commands::table::run(command),
+        Command::Get(args) => commands::object::get(args),
+        Command::Put(args) => commands::object::put(args),
+        Command::Del(args) => commands::object::del(args),
+        Command::Incr(args) => commands::object::incr(args),
+        Command::Scan(args) => commands::scan::run(args),
+        Command::Import(args) => commands::import::run(args),
+        Command::Export(args) => commands::export::run(args),
+        Command::Stats(args) => commands::stats::run(args),
+        Command::Bench(command) => commands::bench::run(command),
+        Command::Perf(args) => commands::perf::run(args),
+        Command::Rdma(command) => commands::rdma::run(command),
+        Command::Exec(args) => commands::exec::run(args),
+        Command::Ping(args) => commands::ping::run(args),
+        Command::Trace(args) => commands::trace::run(args, &Cli::command()),
+        Command::Doctor(args) => commands::doctor::run(args),
+        Command::Demo(args) => commands::demo::run(args),
+        Command::Completions(args) => commands::completions::completions(args, Cli::command()),
+        Command::Man(args) => commands::completions::man(args, Cli::command()),
+        Command::Echo(args) => commands::echo::run(args),
+        Command::Count(args) => commands::demo::count(args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_commands_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    /// Letters that an option of another meaning may not take. Commands that are named after
+    /// another program take its letters.
+    const LETTERS: [(char, &str); 10] = [
+        ('C', "coordinator"),
+        ('L', "locators"),
+        ('c', "count"),
+        ('h', "help"),
+        ('i', "interval"),
+        ('o', "output"),
+        ('p', "port"),
+        ('s', "size"),
+        ('V', "version"),
+        ('v', "verbose"),
+    ];
+    const OTHERS: [&str; 2] = ["rping", "perftest"];
+
+    /// Calls `check` with every command, and with its name.
+    fn each(command: &clap::Command, name: &str, check: &mut impl FnMut(&clap::Command, &str)) {
+        check(command, name);
+        for inner in command.get_subcommands() {
+            each(inner, &format!("{name} {}", inner.get_name()), check);
+        }
+    }
+
+    #[test]
+    fn a_letter_has_one_meaning() {
+        each(&Cli::command(), "sprat", &mut |command, name| {
+            if OTHERS.contains(&command.get_name()) {
+                return;
+            }
+            for argument in command.get_arguments() {
+                let Some(letter) = argument.get_short() else { continue };
+                let long = argument.get_long().unwrap_or_default();
+                let known = LETTERS.iter().find(|(known, _)| *known == letter);
+                assert_eq!(known.map(|known| known.1), Some(long), "{name} -{letter}");
+            }
+        });
+    }
+
+    /// The first line of a help is a verb and its object, short enough for a list of commands.
+    #[test]
+    fn a_help_begins_with_a_verb() {
+        const VERBS: [&str; 18] = [
+            "Store", "Start", "End", "Show", "Run", "Create", "Drop", "List", "Read", "Write",
+            "Remove", "Add", "Measure", "Try", "Check", "Exchange", "Serve", "Open",
+        ];
+        each(&Cli::command(), "sprat", &mut |command, name| {
+            let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+            let verb = about.split([' ', ',']).next().unwrap_or_default();
+            assert!(VERBS.contains(&verb), "{name}: {about}");
+            assert!(about.len() <= 100, "{name}: {about}");
+        });
     }
 }

@@ -1,6 +1,6 @@
 //! Tracepoints of the RPC transport: where the time of one RPC goes.
 //!
-//! The transport calls a [`Probe`] at each [`Tracepoint`]. `sprat perf breakdown` attaches a probe
+//! The transport calls a [`Probe`] at each [`Tracepoint`]. `sprat bench breakdown` attaches a probe
 //! that records times; every other user takes [`NoProbe`], which compiles to nothing.
 
 /// A place in the code that an RPC passes. The order is that of one round trip.

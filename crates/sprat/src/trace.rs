@@ -15,7 +15,7 @@
 //!
 //! Always: who marks is one thread. A look for what has arrived is marked only if it found something.
 //!
-//! Not here: how they are shown (`sprat perf breakdown`, `sprat ping`).
+//! Not here: how they are shown (`sprat bench breakdown`, `sprat ping`).
 
 use std::fmt;
 use std::sync::Arc;

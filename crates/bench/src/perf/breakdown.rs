@@ -127,7 +127,7 @@ impl Breakdown {
                 "  client and server have clocks of their own: what is neither's is the wire, half for each way\n"
             }
             Joined::NearOnly => {
-                "  the far end keeps no marks (a server of Sprat's does with --marks)\n"
+                "  the far end records no tracepoints (a server of Sprat does with --tracepoints)\n"
             }
         };
         text

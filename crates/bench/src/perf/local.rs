@@ -1,4 +1,4 @@
-//! The processes that `perf --local` measures: started when a test first needs them, ended with the run.
+//! The processes that a test measures: started by the first test that needs them, ended with the run.
 
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -211,7 +211,7 @@ impl Local {
     fn start_echo_at(&self, locators: &str, more: Option<&str>) -> Result<Echo, Fail> {
         let mut args = vec!["echo", "-L", locators];
         args.extend(self.net.as_ref().map(|_| INSECURE));
-        args.extend(self.marks.then_some("--marks"));
+        args.extend(self.marks.then_some("--tracepoints"));
         args.extend(more);
         let mut process = Process::start("the echo server", self.server_core(), args)?;
         let locators = process.ready()?;

@@ -82,13 +82,14 @@ impl Wire {
     }
 }
 
-/// What rping does, as client or as server, with rping or with itself: the server reads the client's data and writes it
-/// back, and each side tells the other by a Send.
+/// Exchange pings as rping does, with rping or with another sprat.
+///
+/// The server reads the client's data and writes it back; each side announces its memory by a Send.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
-  sprat rdma ping -s                           a server for one client
-  sprat rdma ping -c -C 100                    100 rounds with it
-  sprat rdma ping -c -a 10.0.0.7 --insecure-network --crc off --rtr write
+  sprat rdma rping -s                          a server for one client
+  sprat rdma rping -c -C 100                   100 rounds with it
+  sprat rdma rping -c -a 10.0.0.7 --insecure-network --crc off --rtr write
 
 Options with one letter are those of rping.")]
 pub struct Ping {
@@ -249,8 +250,11 @@ pub struct Measured {
     pub json: Option<PathBuf>,
 }
 
-/// Measure latency: half of a round trip for Sends and Writes, the whole one for Reads and atomics. The other side is a
-/// process of its own; the floor is raw TCP moving the same octets, polling, in turns with it.
+/// Measure the latency of verbs, beside raw TCP.
+///
+/// The figure is half of a round trip for Sends and Writes, the whole one for Reads and atomics. The
+/// other side is another process. The floor is raw polling TCP with the same bytes, in turns with
+/// it.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sprat rdma lat send write --size 64
@@ -261,7 +265,9 @@ pub struct Lat {
     pub what: Measured,
 }
 
-/// Measure throughput in one direction. The floor is raw TCP with messages of the same size, in turns with it.
+/// Measure the throughput of verbs in one direction, beside raw TCP.
+///
+/// The floor is raw TCP with messages of the same size, in turns with it.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sprat rdma bw write --size 64KB --crc off
@@ -275,8 +281,10 @@ pub struct Bw {
     pub outstanding: u16,
 }
 
-/// Measure Writes with and without CRC, markers, threads, copies and sleep, one thing at a time, and print one table in
-/// Markdown: time, throughput, processor time of both sides, each beside raw TCP. Takes two minutes by default.
+/// Measure what CRC, markers, threads, copies and sleep cost a Write, in one table.
+///
+/// One of them changes at a time. The table is Markdown: time, throughput and processor time of both
+/// sides, each beside raw TCP. It takes two minutes by default.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sprat rdma table
@@ -293,7 +301,9 @@ pub struct Table {
     pub json: Option<PathBuf>,
 }
 
-/// Open many connections with one server process, ping once on each, and say what an idle one costs.
+/// Open many connections with one server process, and ping once on each.
+///
+/// It prints the time to open one, and the memory of an idle one.
 #[derive(Args, Debug)]
 #[command(after_help = "Example:
   sprat rdma connections --connections 10000")]
@@ -306,8 +316,7 @@ pub struct Connections {
     pub model: Model,
 }
 
-/// Serve one client of perftest, which measures with us: `ib_send_lat`, `ib_write_bw`, `ib_read_bw` or `ib_read_lat`, each
-/// with -R.
+/// Serve one client of perftest: ib_send_lat, ib_write_bw, ib_read_bw or ib_read_lat with -R.
 #[derive(Args, Debug)]
 #[command(after_help = "Example, with a client on a machine that has an RDMA device:
   sprat rdma perftest -a 10.0.0.7 --insecure-network

@@ -4,15 +4,16 @@
 //! reads back as the same bytes. A malformed record is a [`Bad`] that names its line; reading goes on after it. No line
 //! and no field takes more memory than [`LINE_LIMIT`], however long the file claims it to be.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::io::{BufRead, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use clap::{Args, ValueEnum};
 use sprat_store::types::{MAX_KEY, MAX_VALUE};
 
-use crate::args::Format;
 use sprat_bench::fail::Fail;
 
 mod csv;
@@ -20,6 +21,61 @@ mod jsonl;
 
 /// The longest line in bytes: a value and a key of the largest size with every byte escaped fit.
 const LINE_LIMIT: usize = 8 << 20;
+
+/// Format of a file of records.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Format {
+    /// JSON Lines: one object a line.
+    Jsonl,
+    /// Comma-separated values with a header.
+    Csv,
+}
+
+/// The table and the file of an import or export.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct File {
+    /// Name of the table.
+    #[arg(value_name = "TABLE")]
+    first: OsString,
+    /// The file; `-` is standard input or output.
+    #[arg(value_name = "FILE", required_unless_present = "named", conflicts_with = "named")]
+    second: Option<PathBuf>,
+    /// Name of the table, as versions before 0.2 took it: FILE --table TABLE.
+    #[arg(long = "table", id = "named", value_name = "TABLE", hide = true)]
+    named: Option<String>,
+    /// Format of the file. The default is the one of its extension (.jsonl, .ndjson, .json, .csv).
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    format: Option<Format>,
+    /// Number of operations in progress.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub(crate) outstanding: u16,
+}
+
+impl File {
+    /// The file `path` for the table `table`.
+    pub(crate) fn new(table: &str, path: PathBuf, format: Format) -> Self {
+        let (first, second) = (table.into(), Some(path));
+        Self { first, second, named: None, format: Some(format), outstanding: 64 }
+    }
+
+    /// Name of the table.
+    pub(crate) fn table(&self) -> Result<&str, Fail> {
+        self.named.as_deref().or_else(|| self.first.to_str()).ok_or_else(|| {
+            Fail::usage(format!("the name {} is not UTF-8", self.first.to_string_lossy()))
+                .next("table names are UTF-8: see sprat table list")
+        })
+    }
+
+    /// Path of the file.
+    pub(crate) fn path(&self) -> &Path {
+        self.second.as_deref().unwrap_or_else(|| Path::new(&self.first))
+    }
+
+    /// Format of the file.
+    pub(crate) fn format(&self) -> Result<Format, Fail> {
+        format_of(self.path(), self.format)
+    }
+}
 
 /// A key and its value.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -88,7 +144,7 @@ pub(crate) fn writer<'o>(format: Format, output: impl Write + 'o) -> Box<dyn Wri
 }
 
 /// The format that was asked for, else the one that the file's name speaks of.
-pub(crate) fn format_of(path: &Path, asked: Option<Format>) -> Result<Format, Fail> {
+fn format_of(path: &Path, asked: Option<Format>) -> Result<Format, Fail> {
     let extension = path.extension().and_then(|e| e.to_str()).unwrap_or("").to_ascii_lowercase();
     match (asked, extension.as_str()) {
         (Some(format), _) => Ok(format),

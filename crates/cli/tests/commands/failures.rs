@@ -134,7 +134,7 @@ fn an_address_of_the_network_needs_a_word() {
         ),
         "{error}"
     );
-    let output = run(&["rdma", "ping", "-s", "-a", "192.0.2.1"]);
+    let output = run(&["rdma", "rping", "-s", "-a", "192.0.2.1"]);
     assert!(
         errors(&output).contains("next: allow it with --insecure-network"),
         "{}",

@@ -39,13 +39,12 @@ fn a_file_comes_back_as_it_was_in_either_format() {
     let path = |name: &str| cluster.path(name).to_string_lossy().into_owned();
     let original = lines();
     fs::write(path("in.jsonl"), &original).expect("writes");
-    let said =
-        cluster.ok(&["import", &path("in.jsonl"), "--table", "a", "--create", "--span", "2"]);
+    let said = cluster.ok(&["import", "a", &path("in.jsonl"), "--create", "--span", "2"]);
     assert_eq!(said, "2002 records written to a\n");
-    cluster.ok(&["export", &path("out.csv"), "--table", "a"]);
-    let said = cluster.ok(&["import", &path("out.csv"), "--table", "b", "--create"]);
+    cluster.ok(&["export", "a", &path("out.csv")]);
+    let said = cluster.ok(&["import", "b", &path("out.csv"), "--create"]);
     assert_eq!(said, "2002 records written to b\n");
-    cluster.ok(&["export", &path("out.jsonl"), "--table", "b"]);
+    cluster.ok(&["export", "b", &path("out.jsonl")]);
     let back = fs::read_to_string(path("out.jsonl")).expect("reads");
     assert_eq!(back.lines().count(), 2002, "each object once");
     assert_eq!(records(&back), records(&original));
@@ -57,16 +56,15 @@ fn a_file_comes_back_as_it_was_in_either_format() {
 fn the_standard_streams_are_files_too() {
     let cluster = Cluster::up(1);
     cluster.ok(&["table", "create", "t"]);
-    let output =
-        cluster.feed(&["import", "-", "--format", "jsonl", "--table", "t"], lines().as_bytes());
+    let output = cluster.feed(&["import", "t", "-", "--format", "jsonl"], lines().as_bytes());
     assert!(output.status.success(), "{}", errors(&output));
-    let output = cluster.run(&["export", "-", "--format", "jsonl", "--table", "t"]);
+    let output = cluster.run(&["export", "t", "-", "--format", "jsonl"]);
     assert_eq!(
         records(&text(&output)),
         records(&lines()),
         "nothing but records on standard output"
     );
-    let error = cluster.fails(2, &["import", "-", "--table", "t"]);
+    let error = cluster.fails(2, &["import", "t", "-"]);
     assert!(error.contains("--format"), "{error}");
 }
 
@@ -78,7 +76,7 @@ fn a_malformed_line_is_named() {
     let bad =
         "{\"key\":\"a\",\"value\":\"1\"}\n{\"key\":\"b\"}\n{\"key\":\"c\",\"value\":\"3\"}\n{\"key";
     fs::write(path("bad.jsonl"), bad).expect("writes");
-    let error = cluster.fails(1, &["import", &path("bad.jsonl"), "--table", "t"]);
+    let error = cluster.fails(1, &["import", "t", &path("bad.jsonl")]);
     assert!(
         error.contains("bad.jsonl: line 2: neither value nor value64")
             && error.contains("--skip-bad"),
@@ -86,7 +84,7 @@ fn a_malformed_line_is_named() {
     );
     assert_eq!(cluster.ok(&["get", "t", "a"]), "1", "what came before is written");
     cluster.fails(3, &["get", "t", "c"]);
-    let output = cluster.run(&["import", &path("bad.jsonl"), "--table", "t", "--skip-bad"]);
+    let output = cluster.run(&["import", "t", &path("bad.jsonl"), "--skip-bad"]);
     assert!(output.status.success());
     assert_eq!(text(&output), "2 records written to t, 2 malformed lines skipped\n");
     let said = errors(&output);
@@ -94,11 +92,11 @@ fn a_malformed_line_is_named() {
     assert_eq!(cluster.ok(&["get", "t", "c"]), "3");
 
     fs::write(path("bad.csv"), "key,value\nx,1\ny\nz,3\n").expect("writes");
-    let error = cluster.fails(1, &["import", &path("bad.csv"), "--table", "t"]);
+    let error = cluster.fails(1, &["import", "t", &path("bad.csv")]);
     assert!(error.contains("line 3: 1 fields, but the header has 2"), "{error}");
     let key = format!("{{\"key\":\"{}\",\"value\":\"\"}}\n", "k".repeat(70_000));
     fs::write(path("long.jsonl"), key).expect("writes");
-    let error = cluster.fails(1, &["import", &path("long.jsonl"), "--table", "t"]);
+    let error = cluster.fails(1, &["import", "t", &path("long.jsonl")]);
     assert!(error.contains("line 1: the key has 70000 bytes"), "{error}");
 }
 
@@ -106,13 +104,13 @@ fn a_malformed_line_is_named() {
 fn files_and_tables_that_are_not_there_are_named() {
     let cluster = Cluster::up(1);
     cluster.ok(&["table", "create", "t"]);
-    let error = cluster.fails(1, &["import", "/nonexistent/x.jsonl", "--table", "new", "--create"]);
+    let error = cluster.fails(1, &["import", "new", "/nonexistent/x.jsonl", "--create"]);
     assert!(error.contains("/nonexistent/x.jsonl"), "{error}");
     assert!(
         !cluster.ok(&["table", "list"]).contains("new"),
         "nothing is created for a file that is not there"
     );
-    let error = cluster.fails(1, &["export", "/nonexistent/x.jsonl", "--table", "t"]);
+    let error = cluster.fails(1, &["export", "t", "/nonexistent/x.jsonl"]);
     assert!(error.contains("/nonexistent/x.jsonl"), "{error}");
     let file = cluster.path("x.jsonl").to_string_lossy().into_owned();
     fs::write(&file, "").expect("writes");
@@ -121,7 +119,7 @@ fn files_and_tables_that_are_not_there_are_named() {
         assert!(error.contains("none: there is no such table"), "{error}");
     }
     let folder = cluster.path("").to_string_lossy().into_owned();
-    let error = cluster.fails(1, &["import", &folder, "--format", "csv", "--table", "t"]);
+    let error = cluster.fails(1, &["import", "t", &folder, "--format", "csv"]);
     assert!(error.contains("is a directory"), "{error}");
 }
 
@@ -135,10 +133,8 @@ fn ctrl_c_in_the_middle_of_an_export_leaves_the_old_file() {
     let files = || fs::read_dir(cluster.path("")).expect("lists").count();
     // The server is stopped, so that the export waits for its first objects.
     signal(cluster.ids[1], "STOP");
-    let mut export = cluster
-        .command(&["export", &file.to_string_lossy(), "--table", "t"])
-        .spawn()
-        .expect("starts");
+    let mut export =
+        cluster.command(&["export", "t", &file.to_string_lossy()]).spawn().expect("starts");
     let begin = Instant::now();
     while files() == 1 {
         assert!(begin.elapsed() < PATIENCE, "no temporary file");

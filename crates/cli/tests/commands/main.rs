@@ -1,10 +1,13 @@
-//! The commands as people use them: real processes of the built program, a cluster of its own for each test.
+//! The commands as users run them: processes of the built program, a cluster for each test.
 
+mod bench;
 mod cluster;
 mod failures;
 mod files;
 mod help;
 mod objects;
-mod perf;
+mod pages;
 mod rdma;
+mod scan;
+mod status;
 mod trace;

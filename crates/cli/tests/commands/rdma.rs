@@ -47,8 +47,8 @@ fn every_operation_is_measured_with_what_the_json_promises() {
 }
 
 #[test]
-fn a_crowd_opens_and_pings() {
-    let output = run(&["rdma", "crowd", "--connections", "50"]);
+fn many_connections_open_and_ping() {
+    let output = run(&["rdma", "connections", "--connections", "50"]);
     assert!(output.status.success(), "{}", errors(&output));
     assert!(text(&output).starts_with("50 connections at once"), "{}", text(&output));
 }

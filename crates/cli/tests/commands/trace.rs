@@ -10,7 +10,7 @@ struct Server(Running);
 impl Server {
     fn start(locators: &str, marks: bool) -> Self {
         let mut args = vec!["echo", "-L", locators];
-        args.extend(marks.then_some("--marks"));
+        args.extend(marks.then_some("--tracepoints"));
         let mut server = Running::start(&args);
         server.wait_for("listening at");
         Self(server)
@@ -56,12 +56,15 @@ fn a_ping_says_where_its_time_went() {
 }
 
 #[test]
-fn a_server_without_marks_is_the_far_end() {
+fn a_server_without_tracepoints_is_the_far_end() {
     let locators = locators();
     let server = Server::start(&locators.join(";"), false);
     for locator in &locators {
         let shown = ping(locator);
-        assert!(shown.contains("wire and far end") && shown.contains("keeps no marks"), "{shown}");
+        assert!(
+            shown.contains("wire and far end") && shown.contains("records no tracepoints"),
+            "{shown}"
+        );
     }
     server.end();
 }
@@ -102,7 +105,7 @@ fn a_traced_command_ends_as_it_would() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("a.pcap").display().to_string();
     let output = trace(&file, &["get", "--help"]);
-    assert!(output.status.success() && errors(&output).contains("no packet device was opened"));
+    assert!(output.status.success() && errors(&output).contains("opened no packet device"));
     assert_eq!(trace(&file, &["get"]).status.code(), Some(2));
     assert_eq!(trace(&file, &["sh", "-c", "exit 5"]).status.code(), Some(5));
     assert_eq!(trace(&file, &["no-such-program"]).status.code(), Some(1));

@@ -56,6 +56,12 @@ fn a_packager_gets_a_tree_of_its_own() {
         output(Command::new("find").arg(".").args(["!", "-type", "d"]).current_dir(folder.path()));
     let mut listed: Vec<&str> = listed.lines().collect();
     listed.sort_unstable();
+    let (shared, listed): (Vec<&str>, Vec<&str>) =
+        listed.into_iter().partition(|file| file.starts_with("./opt/sprat/share/"));
+    for file in ["man/man1/sprat.1", "man/man1/sprat-exec.1", "zsh/site-functions/_sprat"] {
+        let file = format!("./opt/sprat/share/{file}");
+        assert!(shared.contains(&file.as_str()), "{file}: {shared:?}");
+    }
     let expected = [
         "bin/sprat",
         "lib/pkgconfig/sprat-verbs.pc",

@@ -1,4 +1,4 @@
-//! `sprat perf`: that it measures, and that its JSON has what it promises. No figure is judged here.
+//! `sprat bench` measures, and its JSON has the promised fields. No test judges a figure.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -41,11 +41,15 @@ fn rows(json: &str) -> (Value, Vec<Value>) {
     (context, rows)
 }
 
-/// Runs perf on processes of its own, as short as can be.
-fn perf(args: &[&str]) -> Vec<Value> {
-    let short = ["perf", "--local", "--seconds", "0.02", "--rounds", "2", "--json", "-"];
-    let child =
-        sprat().args([&short, args].concat()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+/// Runs a test on processes of its own, for as short a time as possible.
+fn bench(test: &str, args: &[&str]) -> Vec<Value> {
+    let short = ["bench", test, "--seconds", "0.02", "--rounds", "2", "--json", "-"];
+    spawned([&short, args].concat())
+}
+
+/// Runs the program to its end, and returns the rows that it wrote.
+fn spawned(args: Vec<&str>) -> Vec<Value> {
+    let child = sprat().args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let child = child.expect("the program starts");
     let name = format!("perf-{}", child.id());
     let output = child.wait_with_output().expect("the program ends");
@@ -60,7 +64,7 @@ fn named<'r>(rows: &'r [Value], test: &str, transport: &str) -> &'r Value {
 
 #[test]
 fn echo_stands_beside_its_floor() {
-    let rows = perf(&["--size", "100,20KB", "--outstanding", "16", "echo"]);
+    let rows = bench("echo", &["--size", "100,20KB", "--outstanding", "16"]);
     for (transport, floor) in
         [("fast+shm", "floor.ring"), ("fast+udp", "floor.udp"), ("tcp", "floor.tcp")]
     {
@@ -82,7 +86,7 @@ fn echo_stands_beside_its_floor() {
 
 #[test]
 fn the_floors_are_measured_alone() {
-    let rows = perf(&["--size", "100", "floor"]);
+    let rows = bench("baseline", &["--size", "100"]);
     for test in ["floor.cacheLine", "floor.memory"] {
         assert!(named(&rows, test, "memory")["p50_us"].as_f64().is_some_and(|n| n > 0.0), "{test}");
     }
@@ -98,7 +102,7 @@ fn the_floors_are_measured_alone() {
 
 #[test]
 fn sessions_are_counted_in_bytes() {
-    let rows = perf(&["--transport", "fast+shm", "--sessions", "3000", "sessions"]);
+    let rows = bench("sessions", &["--transport", "fast+shm", "--sessions", "3000"]);
     for test in ["sessions.server", "sessions.client", "sessions.open"] {
         let row = named(&rows, test, "fast+shm");
         assert!(row["value"].is_number() && row["unit"].is_string(), "{row}");
@@ -110,9 +114,12 @@ fn sessions_are_counted_in_bytes() {
     );
 }
 
+/// The spelling of earlier versions, with several tests in one run.
 #[test]
-fn objects_are_read_and_written_over_every_transport() {
-    let rows = perf(&["--size", "100,20KB", "--objects", "20", "basic", "readThroughput"]);
+fn perf_is_an_old_name_of_bench() {
+    let short = ["perf", "--local", "--seconds", "0.02", "--rounds", "2", "--json", "-"];
+    let more = ["--size", "100,20KB", "--objects", "20", "basic", "readThroughput"];
+    let rows = spawned([&short[..], &more].concat());
     for transport in ["fast+shm", "fast+udp", "tcp"] {
         for test in ["basic.read", "basic.write", "readThroughput"] {
             let row = named(&rows, test, transport);
@@ -122,9 +129,22 @@ fn objects_are_read_and_written_over_every_transport() {
     }
 }
 
+/// RAMCloud's names, and those of earlier versions.
+#[test]
+fn tests_have_aliases() {
+    let rows = bench("basic", &["--size", "100", "--objects", "20", "--transport", "fast+shm"]);
+    assert!(named(&rows, "basic.write", "fast+shm")["p50_us"].is_number());
+    let rows = bench("turns", &["--transport", "fast+shm"]);
+    for test in ["singleThread.echo", "singleThread.read"] {
+        assert!(named(&rows, test, "fast+shm")["p50_us"].is_number());
+    }
+    let rows = bench("readThroughput", &["--size", "100", "--objects", "20", "--transport", "tcp"]);
+    assert!(named(&rows, "readThroughput", "tcp")["ops_per_s"].is_number());
+}
+
 #[test]
 fn the_parts_of_a_read_and_of_a_write_add_up() {
-    let rows = perf(&["--size", "100", "--objects", "20", "breakdown"]);
+    let rows = bench("breakdown", &["--size", "100", "--objects", "20"]);
     for transport in ["fast+shm", "fast+udp", "tcp"] {
         for test in ["breakdown.read", "breakdown.write"] {
             let these: Vec<&Value> = rows
@@ -154,7 +174,7 @@ fn the_parts_of_a_read_and_of_a_write_add_up() {
 
 #[test]
 fn load_is_offered_up_to_saturation() {
-    let rows = perf(&["--transport", "fast+shm", "--objects", "20", "loaded"]);
+    let rows = bench("loaded", &["--transport", "fast+shm", "--objects", "20"]);
     for test in ["loaded.10", "loaded.100", "loaded.mixed.10", "loaded.mixed.100"] {
         let row = named(&rows, test, "fast+shm");
         assert!(
@@ -169,28 +189,20 @@ fn a_running_cluster_is_measured_and_left_as_it_was() {
     let cluster = Cluster::up(1);
     let file = cluster.path("results.jsonl");
     let name = file.to_string_lossy().into_owned();
-    let short = [
-        "perf",
-        "--seconds",
-        "0.02",
-        "--rounds",
-        "1",
-        "--objects",
-        "10",
-        "--size",
-        "100",
-        "--json",
-        &name,
-    ];
-    let shown = cluster.ok(&[&short[..], &["echo", "basic"]].concat());
-    assert!(shown.contains("basic.read") && shown.contains("× floor"), "{shown}");
-    let (_, rows) = rows(&std::fs::read_to_string(&file).expect("reads"));
+    let short = ["--seconds", "0.02", "--rounds", "1", "--size", "100", "--json", &name];
+    let test = |test: &[&str]| {
+        let shown = cluster.ok(&[&["bench"], test, &short].concat());
+        (shown, rows(&std::fs::read_to_string(&file).expect("reads")).1)
+    };
+    let (_, rows) = test(&["echo"]);
     assert!(named(&rows, "echo", "tcp")["p50_us"].is_number());
+    let (shown, _) = test(&["read-write", "--objects", "10"]);
+    assert!(shown.contains("basic.read") && shown.contains("× floor"), "{shown}");
     assert!(cluster.ok(&["table", "list"]).contains("no tables yet"), "its tables are dropped");
     let error = cluster
-        .fails(1, &["perf", "--seconds", "0.02", "--objects", "1", "--size", "2MB", "basic"]);
+        .fails(1, &["bench", "read-write", "--seconds", "0.02", "--objects", "1", "--size", "2MB"]);
     assert!(error.contains("the limit is 1048576"), "{error}");
     assert!(cluster.ok(&["table", "list"]).contains("no tables yet"), "also of a test that failed");
-    let error = cluster.fails(2, &["perf", "--transport", "pigeon", "echo"]);
+    let error = cluster.fails(2, &["bench", "echo", "--transport", "pigeon"]);
     assert!(error.contains("pigeon"), "{error}");
 }

@@ -1,16 +1,15 @@
 //! `sprat trace`: another command, with every packet device that it and its processes open captured in pcap files.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
-use clap::CommandFactory as _;
+use clap::Args;
 use rustix::process::{Pid, Signal};
 use sprat::device::pcap;
 
-use crate::args::{Cli, Trace};
 use sprat_bench::fail::{Fail, Named as _};
 use sprat_bench::out;
 use sprat_bench::process::StopSignals;
@@ -18,8 +17,33 @@ use sprat_bench::process::StopSignals;
 /// Octets before the first frame of a file, and before each frame.
 const HEADS: [usize; 2] = [24, 16];
 
-/// Runs the command, says what was captured, and ends as it did.
-pub(crate) fn run(args: &Trace) -> Result<(), Fail> {
+/// Run a command and capture the frames of its packet devices, for Wireshark and tcpdump.
+///
+/// Each device that the command or a child of it opens has a file: FILE with the process id and a
+/// number before its ending. To capture one device alone, give its locator the key pcap=FILE.
+/// Shared memory has no frames; tcpdump(8) captures those of kernel UDP and TCP.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  sprat trace -o wire.pcap -- ping fast+packet:dev=eth0,host=192.0.2.7,port=0
+  sprat trace -o wire.pcap -- bench echo --transport fast+packet
+  sprat trace -o wire.pcap -- ./program-of-mine
+  tshark -r wire.4711-1.pcap")]
+pub(crate) struct Trace {
+    /// File of the capture.
+    #[arg(long, short = 'o', value_name = "FILE", default_value = "sprat.pcap")]
+    output: PathBuf,
+    /// One of our commands with its arguments, or another program.
+    #[arg(
+        value_name = "COMMAND",
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    command: Vec<OsString>,
+}
+
+/// Runs the command, prints the captures, and ends with its exit code. `ours` has our commands.
+pub(crate) fn run(args: &Trace, ours: &clap::Command) -> Result<(), Fail> {
     let folder = args.output.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or_else(|| Path::new(".")).canonicalize();
     let folder = folder.named(format_args!("cannot write to {}", args.output.display()))?;
@@ -28,7 +52,7 @@ pub(crate) fn run(args: &Trace) -> Result<(), Fail> {
     };
     let output = folder.join(name);
     let before = captured(&output)?;
-    let status = command(args, &output)?;
+    let status = command(args, &output, ours)?;
     let mut files = captured(&output)?;
     files.retain(|file, state| before.get(file) != Some(state));
     for file in files.keys() {
@@ -37,7 +61,8 @@ pub(crate) fn run(args: &Trace) -> Result<(), Fail> {
     }
     if files.is_empty() {
         out::note(
-            "nothing was captured: no packet device was opened. Shared memory has no frames, and those of kernel UDP and TCP are the kernel's: tcpdump(8) shows them",
+            "nothing was captured: the command opened no packet device. Shared memory has no frames; \
+             tcpdump(8) captures those of kernel UDP and TCP",
         );
     }
     match status.code() {
@@ -47,10 +72,10 @@ pub(crate) fn run(args: &Trace) -> Result<(), Fail> {
     }
 }
 
-/// The command, until it ends. A signal that ends this process ends it instead.
-fn command(args: &Trace, output: &Path) -> Result<ExitStatus, Fail> {
+/// Runs the command to its end, and passes on a signal that would end this process.
+fn command(args: &Trace, output: &Path, ours: &clap::Command) -> Result<ExitStatus, Fail> {
     let (first, rest) = (&args.command[0], &args.command[1..]);
-    let mut command = if is_ours(first) {
+    let mut command = if is_ours(first, ours) {
         let program = std::env::current_exe().named("cannot find this program's own file")?;
         let mut command = Command::new(program);
         command.arg(first);
@@ -72,12 +97,12 @@ fn command(args: &Trace, output: &Path) -> Result<ExitStatus, Fail> {
     child.wait().named(format_args!("cannot wait for {}", first.display()))
 }
 
-/// Whether `word` is one of this program's own commands.
-fn is_ours(word: &OsStr) -> bool {
-    word.to_str().is_some_and(|word| Cli::command().find_subcommand(word).is_some())
+/// True if `word` is one of this program's commands.
+fn is_ours(word: &OsStr, ours: &clap::Command) -> bool {
+    word.to_str().is_some_and(|word| ours.find_subcommand(word).is_some())
 }
 
-/// The files of captures to `output`, and by what it shows that they were written to: length and time.
+/// The files of captures to `output`, each with its length and time of change.
 fn captured(output: &Path) -> Result<BTreeMap<PathBuf, [i64; 3]>, Fail> {
     let folder = output.parent().unwrap_or_else(|| Path::new("/"));
     let mut files = BTreeMap::new();
@@ -92,7 +117,8 @@ fn captured(output: &Path) -> Result<BTreeMap<PathBuf, [i64; 3]>, Fail> {
     Ok(files)
 }
 
-/// Whether `file` has the name of a capture to `output`: a process's id and a number before the ending.
+/// True if `file` has the name of a capture to `output`: a process id and a number before the
+/// ending.
 fn is_of(output: &Path, file: &Path) -> bool {
     let numbers = file.file_stem().map(Path::new).and_then(Path::extension).and_then(OsStr::to_str);
     let numbers = numbers
@@ -108,7 +134,7 @@ fn is_of(output: &Path, file: &Path) -> bool {
         .is_some_and(|(process, number)| pcap::beside(output, process, number) == file)
 }
 
-/// How many frames a file has, those at its end that are not whole left out.
+/// Number of whole frames in a file.
 fn frames(file: &[u8]) -> usize {
     let mut rest = file.get(HEADS[0]..).unwrap_or_default();
     let mut count = 0;
@@ -156,10 +182,7 @@ mod tests {
 
     #[test]
     fn our_own_commands_are_known() {
-        assert!(
-            is_ours(OsStr::new("ping"))
-                && is_ours(OsStr::new("perf"))
-                && !is_ours(OsStr::new("/bin/ls"))
-        );
+        let ours = clap::Command::new("sprat").subcommand(clap::Command::new("ping"));
+        assert!(is_ours(OsStr::new("ping"), &ours) && !is_ours(OsStr::new("/bin/ls"), &ours));
     }
 }

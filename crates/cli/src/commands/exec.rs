@@ -6,20 +6,55 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::args::Exec;
+use clap::Args;
+
 use sprat_bench::fail::Fail;
 
-/// Names another folder with the libraries.
+/// Environment variable with another folder of the libraries.
 const FOLDER: &str = "SPRAT_VERBS";
-/// Where the system's loader looks first.
+/// Environment variable with the folders that the loader searches first.
 const LOADER: &str = "LD_LIBRARY_PATH";
-/// What it loads before all others.
+/// Environment variable with the libraries that the loader loads first.
 const PRELOADED: &str = "LD_PRELOAD";
-/// Shows programs our devices in `/sys`.
+/// Library that shows programs our devices in `/sys`.
 const SYSFS: &str = "libsprat-sysfs.so";
-/// Tells the libraries that other machines are allowed.
+/// Environment variable that allows other machines to the libraries.
 const INSECURE: &str = "SPRAT_INSECURE_NETWORK";
 const LIBRARIES: [&str; 3] = ["libibverbs.so.1", "librdmacm.so.1", SYSFS];
+
+/// Run a program that was built for RDMA hardware on software RDMA, without root.
+///
+/// The program gets our libibverbs.so.1 and librdmacm.so.1, and so does every program that it
+/// starts. The libraries are in the folder `verbs` beside this program (`make verbs`), in
+/// `../lib/sprat` (`make install`), or in the folder that SPRAT_VERBS names. Programs that are
+/// set-user-id or linked statically cannot use them. A preloaded library (LD_PRELOAD) shows the
+/// devices in /sys/class/infiniband.
+///
+/// With SPRAT_LOG=error, info or debug the libraries log their decisions and failed calls to
+/// standard error; SPRAT_LOG=info,FILE appends the log to a file (%p in its name is the process
+/// id).
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  sprat exec ibv_devinfo -v               the devices, one for each IP interface
+  sprat exec -- rping -s -a 127.0.0.1     a server; in another terminal its client:
+  sprat exec -- rping -c -a 127.0.0.1 -C 10 -v
+  SPRAT_LOG=info sprat exec --insecure-network -- ib_write_bw -R 192.0.2.7")]
+pub(crate) struct Exec {
+    /// Allow other machines. Nothing is encrypted: a peer that reaches the program may do what RDMA
+    /// allows. Without it, listeners accept peers of this machine only, and addresses of other
+    /// machines are refused (EACCES).
+    #[arg(long)]
+    insecure_network: bool,
+    /// Preload no library for /sys/class/infiniband: for programs that refuse any (AddressSanitizer's).
+    #[arg(long)]
+    no_sysfs: bool,
+    /// The program, by its path or as the shell would find it.
+    #[arg(value_name = "PROGRAM")]
+    program: OsString,
+    /// Arguments of the program.
+    #[arg(value_name = "ARGS", trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<OsString>,
+}
 
 /// Runs the command: this process becomes the program, with its process id, its terminal and its exit code.
 pub(crate) fn run(args: &Exec) -> Result<(), Fail> {
@@ -27,7 +62,7 @@ pub(crate) fn run(args: &Exec) -> Result<(), Fail> {
     let mut command = Command::new(&args.program);
     command.args(&args.arguments).env(LOADER, before_others(folder.as_os_str(), LOADER));
     let sysfs = folder.join(SYSFS);
-    // The loader splits its list at these, and would say for each program that it does not find the parts.
+    // The loader splits its list at these characters, and reports each part that it does not find.
     let is_one_word = !sysfs.to_string_lossy().contains([' ', ':']);
     if !args.no_sysfs && is_one_word {
         command.env(PRELOADED, before_others(sysfs.as_os_str(), PRELOADED));
@@ -36,10 +71,11 @@ pub(crate) fn run(args: &Exec) -> Result<(), Fail> {
         command.env(INSECURE, "1");
     }
     let error = command.exec();
-    Err(Fail::new(format!("{}: {error}", args.program.display())))
+    Err(Fail::new(format!("cannot run {}: {error}", args.program.display()))
+        .next("name a program by its path, or one that is in PATH"))
 }
 
-/// A list of the loader's with one more in front.
+/// The list in the environment's `variable`, with `first` in front.
 fn before_others(first: &OsStr, variable: &str) -> OsString {
     let mut list = first.to_owned();
     if let Some(others) = env::var_os(variable).filter(|others| !others.is_empty()) {
@@ -65,7 +101,8 @@ fn folder() -> Result<PathBuf, Fail> {
         ))
         .next(build));
     }
-    let own = env::current_exe().map_err(|e| Fail::new(format!("where this program is: {e}")))?;
+    let own = env::current_exe()
+        .map_err(|e| Fail::new(format!("cannot find this program's own file: {e}")))?;
     let own = own.parent().unwrap_or_else(|| Path::new("/"));
     let candidates = [own.join("verbs"), own.join("../lib/sprat")];
     let Some(folder) = candidates.iter().find(|f| whole(f)) else {

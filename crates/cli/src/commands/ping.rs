@@ -6,8 +6,10 @@
 //! Polls while it waits for an answer, as a server would, and gives way between one request and the next.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::Args;
 use sprat::driver::Driver as _;
 use sprat::driver::ip::Stack;
 use sprat::locator::{DevicePort, Kind, Locator};
@@ -20,7 +22,6 @@ use sprat_proto::{Datagrams as _, Instant};
 use sprat_store::message::data;
 use sprat_sys::clock;
 
-use crate::args::Ping;
 use sprat_bench::fail::{Fail, Named as _};
 use sprat_bench::perf::breakdown::{Breakdown, write_svg};
 use sprat_bench::perf::report::{Context, Report};
@@ -30,6 +31,44 @@ const PATIENCE_NS: u64 = SECOND;
 /// Requests whose marks a ring surely holds; of more, the last ones are taken apart.
 const HELD: usize = 200;
 
+/// Measure the round trip to a server or a host, and show the time of each layer.
+///
+/// A locator with a port names a server, which gets an echo through all layers; a server that
+/// records tracepoints (--tracepoints) adds its side. A packet device's locator with port 0 names a
+/// host, which gets an echo request of our own IP stack, as from ping(8).
+///
+/// On a packet device our own end is another host on that network. SPRAT_LOCAL names its device and
+/// address, as a locator of the same protocol. Without it, the device is that of LOCATOR and the
+/// address is link-local (169.254.0.0/16), to which hosts with routes of their own may not answer.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  export SPRAT_LOCAL=fast+packet:dev=eth0,host=192.0.2.99,port=0     an unused address
+  sprat ping fast+packet:dev=eth0,host=192.0.2.7,port=0
+  sprat ping fast+shm:name=sprat.1        a server of `sprat up`, or any other of ours
+  sprat ping --count 1000 --interval 0 --size 1400 fast+xdp:dev=eth0,host=192.0.2.7,port=0")]
+pub(crate) struct Ping {
+    /// The server; or the device and the host, with port 0.
+    #[arg(value_name = "LOCATOR")]
+    locator: String,
+    /// Number of requests.
+    #[arg(long, short = 'c', value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    count: u32,
+    /// Bytes in each request, 8 to 65507.
+    #[arg(long, short = 's', value_name = "BYTES", default_value_t = 56, value_parser = clap::value_parser!(u16).range(8..=65_507))]
+    size: u16,
+    /// Milliseconds between two requests, at most an hour.
+    #[arg(long = "interval", short = 'i', value_name = "MS", default_value_t = 200, value_parser = clap::value_parser!(u64).range(..=3_600_000))]
+    interval_ms: u64,
+    /// Also write the time of each layer to this file as JSON Lines, as `sprat bench breakdown`
+    /// does; `-` is standard output, which then has nothing else.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write a picture of the layers to this file, as SVG.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+/// Runs the command.
 pub(crate) fn run(args: &Ping) -> Result<(), Fail> {
     let to: Locator = args.locator.parse().map_err(|error| Fail::usage(format!("{error}")))?;
     match to.kind().map_err(|error| Fail::usage(format!("{error}")))? {

@@ -6,18 +6,18 @@
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use clap::Args;
 use sprat::kv::{Condition, TableId};
 
-use crate::args::{self, Format};
-use crate::client;
-use crate::import;
-use crate::records::{self, Record};
+use super::import;
+use crate::options::Cluster as At;
+use crate::records::{self, Format, Record};
 use sprat_bench::cluster::{Cluster, Plan, ports};
 use sprat_bench::fail::{Fail, Named};
 use sprat_bench::out;
@@ -36,8 +36,31 @@ const BEFORE_KILL: usize = 2000;
 /// How long that may take.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// Show a cluster of processes, real data, killed clients and figures, in two minutes.
+#[derive(Args, Debug)]
+#[command(after_help = "Example:
+  sprat demo")]
+pub(crate) struct Demo {
+    /// The data: a file of stanzas such as dpkg's.
+    #[arg(long, value_name = "FILE", default_value = "/var/lib/dpkg/status")]
+    data: PathBuf,
+}
+
+/// Run the client that the demonstration kills in the middle of its increments.
+#[derive(Args, Debug)]
+pub(crate) struct Count {
+    #[command(flatten)]
+    at: At,
+    /// Name of the table.
+    table: String,
+    /// Key of the object.
+    key: String,
+    /// File that takes each acknowledged sum before the next increment begins.
+    record: PathBuf,
+}
+
 /// Runs the demonstration.
-pub(crate) fn run(args: &args::Demo) -> Result<(), Fail> {
+pub(crate) fn run(args: &Demo) -> Result<(), Fail> {
     let folder = Folder::new()?;
     let path = folder.0.clone();
     StopSignals::catch()?.then(move || {
@@ -82,7 +105,7 @@ fn step(title: &str) -> Result<(), Fail> {
 }
 
 /// A folder of this run, removed with all its files.
-struct Folder(std::path::PathBuf);
+struct Folder(PathBuf);
 
 impl Folder {
     fn new() -> Result<Self, Fail> {
@@ -110,12 +133,7 @@ fn real_data(store: &mut Store, data: &Path, folder: &Path) -> Result<(), Fail> 
     let path = folder.join("packages.jsonl");
     write_lines(&path, &packages)?;
     let table = store.create_table("packages", u32::from(SERVERS))?;
-    let file = args::File {
-        path,
-        table: "packages".to_owned(),
-        format: Some(Format::Jsonl),
-        outstanding: 64,
-    };
+    let file = records::File::new("packages", path, Format::Jsonl);
     let input = import::Input::open(&file)?;
     let counts = import::file(&file, input, false, &mut import::sink(store, table))?;
     out::print(format!(
@@ -255,13 +273,13 @@ impl Account {
 }
 
 /// The client that is killed: increments, and records each sum in the file before it goes on.
-pub(crate) fn count(args: &args::Count) -> Result<(), Fail> {
+pub(crate) fn count(args: &Count) -> Result<(), Fail> {
     let failed = format!("cannot write {}", args.record.display());
     let mut record = File::options().create(true).append(true).open(&args.record).named(&failed)?;
     let ended = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&ended);
     StopSignals::catch()?.then(move || flag.store(true, Relaxed))?;
-    let mut store = client::connect(&args.at)?;
+    let mut store = args.at.connect()?;
     let table = store.table(&args.table)?;
     while !ended.load(Relaxed) {
         let sum = store.increment(table, args.key.as_bytes(), 1, Condition::always())?.value;

@@ -10,19 +10,51 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::options::{Cluster, SPANS};
 use crate::progress::Progress;
-use crate::records::{self, Bad, Next, Reader, Record};
-use crate::{args, client};
+use crate::records::{self, Bad, Format, Next, Reader, Record};
+use clap::Args;
 use sprat::kv::{OperationId, TableId};
 use sprat_bench::fail::{Fail, Named};
 use sprat_bench::out;
 use sprat_bench::store::Store;
 
+/// Write the records of a file into a table, each under its key.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "JSON Lines: {\"key\":\"dune\",\"value\":\"Frank Herbert\"}; \"key64\" and \"value64\" hold base64 where
+bytes are no text. CSV: a header that names the columns key or key64, value or value64; others are
+ignored.
+
+Examples:
+  sprat import books books.jsonl
+  sprat import books books.csv --create --span 3
+  zcat big.jsonl.gz | sprat import big - --format jsonl --skip-bad
+
+The message about a malformed line has its number. The import ends there: the lines before it are
+written, the lines behind it are not."
+)]
+pub(crate) struct Import {
+    #[command(flatten)]
+    at: Cluster,
+    #[command(flatten)]
+    file: records::File,
+    /// Create the table if there is none.
+    #[arg(long)]
+    create: bool,
+    /// With --create: number of servers that share its keys, 1 to 256.
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "create", value_parser = clap::value_parser!(u32).range(SPANS))]
+    span: u32,
+    /// Skip malformed lines: report and count them, and go on.
+    #[arg(long)]
+    skip_bad: bool,
+}
+
 /// Runs the command.
-pub(crate) fn run(args: &args::Import) -> Result<(), Fail> {
+pub(crate) fn run(args: &Import) -> Result<(), Fail> {
     let input = Input::open(&args.file)?;
-    let mut store = client::connect(&args.at)?;
-    let to = &args.file.table;
+    let mut store = args.at.connect()?;
+    let to = args.file.table()?;
     let table = if args.create { store.create_table(to, args.span)? } else { store.table(to)? };
     let counts = file(&args.file, input, args.skip_bad, &mut sink(&mut store, table))?;
     say(counts, to)
@@ -144,7 +176,7 @@ impl Flight<'_> {
     }
 }
 
-/// Counts the bytes that pass, for the progress bar.
+/// Counts the bytes that it reads, for the progress bar.
 struct Counted<R>(R, Arc<AtomicU64>);
 
 impl<R: Read> Read for Counted<R> {
@@ -157,7 +189,7 @@ impl<R: Read> Read for Counted<R> {
 
 /// A file of records, open.
 pub(crate) struct Input {
-    format: args::Format,
+    format: Format,
     input: Box<dyn Read>,
     /// Its bytes, if it is a regular file.
     size: Option<u64>,
@@ -165,16 +197,16 @@ pub(crate) struct Input {
 
 impl Input {
     /// Opens the file, so that one that cannot be used is found out before a table is created for it.
-    pub(crate) fn open(args: &args::File) -> Result<Self, Fail> {
-        let format = records::format_of(&args.path, args.format)?;
-        let (input, size) = open(&args.path)?;
+    pub(crate) fn open(args: &records::File) -> Result<Self, Fail> {
+        let format = args.format()?;
+        let (input, size) = open(args.path())?;
         Ok(Self { format, input, size })
     }
 }
 
 /// Reads a file into `sink`, with progress and a line for each malformed record.
 pub(crate) fn file(
-    args: &args::File,
+    args: &records::File,
     Input { format, input, size }: Input,
     skip_bad: bool,
     sink: &mut dyn Sink,
@@ -198,7 +230,7 @@ pub(crate) fn file(
     let mut done = |written| progress.at(passed.load(Ordering::Relaxed), written);
     let result = load(&mut *reader, sink, usize::from(args.outstanding), &mut bad, &mut done);
     progress.end();
-    result.map_err(|fail| fail.at(args.path.display()))
+    result.map_err(|fail| fail.at(args.path().display()))
 }
 
 fn open(path: &Path) -> Result<(Box<dyn Read>, Option<u64>), Fail> {
@@ -215,7 +247,7 @@ fn open(path: &Path) -> Result<(Box<dyn Read>, Option<u64>), Fail> {
     Ok((Box::new(file), data.is_file().then_some(data.len())))
 }
 
-/// Says what was done.
+/// Prints the counts.
 pub(crate) fn say(counts: Counts, table: &str) -> Result<(), Fail> {
     let skipped = match counts.skipped {
         0 => String::new(),
@@ -233,7 +265,6 @@ mod tests {
     use std::io::Cursor;
 
     use super::*;
-    use crate::args::Format;
 
     /// Finishes the write that was begun last, first: the worst order there is.
     #[derive(Default)]

@@ -1,20 +1,39 @@
-//! `sprat stats`: the servers, and what they have counted.
+//! `sprat stats`: the counters of the servers.
 
+use clap::Args;
 use serde_json::{Map, Value, json};
 use sprat::kv::ServerInfo;
 
-use crate::args;
-use crate::client;
+use crate::options::Cluster;
 use sprat_bench::fail::Fail;
 use sprat_bench::out::{self, Columns};
 
+/// Show the counters of the servers.
+///
+/// Counters that are 0 on all servers are left out.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  sprat stats
+  sprat stats --all
+  sprat stats --json")]
+pub(crate) struct Stats {
+    #[command(flatten)]
+    at: Cluster,
+    /// Show counters that are 0, too.
+    #[arg(long)]
+    all: bool,
+    /// Write one JSON object a server, with all counters.
+    #[arg(long)]
+    json: bool,
+}
+
 /// Runs the command.
-pub(crate) fn run(args: &args::Stats) -> Result<(), Fail> {
-    let mut store = client::connect(&args.at)?;
+pub(crate) fn run(args: &Stats) -> Result<(), Fail> {
+    let mut store = args.at.connect()?;
     let servers = store.servers()?;
     let mut counted = Vec::new();
     for server in &servers {
-        // A server that does not answer is shown as such; the others are not its hostages.
+        // A server that does not answer has no counters; the others are still shown.
         let counters = store.counters(server).ok();
         counted.push(
             counters.and_then(|bytes| serde_json::from_slice::<Map<String, Value>>(&bytes).ok()),

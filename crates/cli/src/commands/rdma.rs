@@ -7,10 +7,11 @@ use sprat_bench::rdma::args::{Bw, Connections, Lat, Model, Perftest, Ping, Table
 
 mod devices;
 
-/// Software RDMA (iWARP) over TCP: try it with any peer, measure it.
+/// Try and measure software RDMA (iWARP) over TCP.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Rdma {
-    Ping(Ping),
+    #[command(alias = "ping")]
+    Rping(Ping),
     Lat(Lat),
     Bw(Bw),
     Table(Table),
@@ -18,18 +19,20 @@ pub(crate) enum Rdma {
     Connections(Connections),
     Perftest(Perftest),
     Devices(Devices),
-    /// The other side of lat and bw.
+    /// Run the other side of lat and bw.
     #[command(hide = true)]
     Peer(Model),
-    /// The other side of connections.
+    /// Run the other side of connections.
     #[command(hide = true)]
     Host(Model),
 }
 
 /// List the devices that a program sees under `sprat exec`: one for each IP interface.
 #[derive(Args, Debug)]
+#[command(after_help = "Example:
+  sprat rdma devices --json")]
 pub(crate) struct Devices {
-    /// Write JSON, one line a device.
+    /// Write one JSON object a device, one a line.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -37,7 +40,7 @@ pub(crate) struct Devices {
 /// Runs the command.
 pub(crate) fn run(command: &Rdma) -> Result<(), Fail> {
     match command {
-        Rdma::Ping(args) => rdma::ping(args),
+        Rdma::Rping(args) => rdma::ping(args),
         Rdma::Lat(args) => rdma::lat(args),
         Rdma::Bw(args) => rdma::bw(args),
         Rdma::Table(args) => rdma::table(args),

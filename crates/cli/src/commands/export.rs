@@ -5,9 +5,10 @@
 use std::io::{self, BufWriter};
 
 use crate::destination::Destination;
+use crate::options::Cluster;
 use crate::progress::Progress;
 use crate::records::{self, Record, Writer};
-use crate::{args, client};
+use clap::Args;
 use sprat::kv::{Cursor, TableId, Version};
 use sprat_bench::fail::{Fail, Named};
 use sprat_bench::out;
@@ -19,10 +20,27 @@ pub(crate) type Source<'s> = dyn FnMut() -> Result<Option<Record>, Fail> + 's;
 /// Bytes that are written in one system call.
 const BUFFER: usize = 1 << 16;
 
+/// Write all objects of a table to a file, in no particular order.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  sprat export books books.jsonl
+  sprat export books - --format csv | head
+
+The file appears when it is complete: until then the records go to a temporary file beside it,
+which an error or Ctrl-C removes. Symbolic links are followed. A file that is replaced keeps its
+mode and its owner; other names of it (hard links) keep the old content. A device, a FIFO or
+/dev/fd/N is written in place.")]
+pub(crate) struct Export {
+    #[command(flatten)]
+    at: Cluster,
+    #[command(flatten)]
+    file: records::File,
+}
+
 /// Runs the command.
-pub(crate) fn run(args: &args::Export) -> Result<(), Fail> {
-    let mut store = client::connect(&args.at)?;
-    let table = store.table(&args.file.table)?;
+pub(crate) fn run(args: &Export) -> Result<(), Fail> {
+    let mut store = args.at.connect()?;
+    let table = store.table(args.file.table()?)?;
     file(&args.file, &mut objects(&mut store, table))
 }
 
@@ -49,9 +67,9 @@ fn objects(store: &mut Store, table: TableId) -> impl FnMut() -> Result<Option<R
 }
 
 /// Writes all records of `source` to the file, and says how many.
-pub(crate) fn file(args: &args::File, source: &mut Source<'_>) -> Result<(), Fail> {
-    let format = records::format_of(&args.path, args.format)?;
-    let destination = Destination::open(&args.path)?;
+pub(crate) fn file(args: &records::File, source: &mut Source<'_>) -> Result<(), Fail> {
+    let format = args.format()?;
+    let destination = Destination::open(args.path())?;
     let is_stdout = destination.is_stdout();
     let mut writer =
         records::writer(format, BufWriter::with_capacity(BUFFER, destination.writer()));
@@ -59,15 +77,15 @@ pub(crate) fn file(args: &args::File, source: &mut Source<'_>) -> Result<(), Fai
     drop(writer);
     match written.and_then(|()| destination.finish()) {
         Err(error) if is_stdout => return Err(out::failed(&error)),
-        written => written.named(format_args!("cannot write {}", args.path.display()))?,
+        written => written.named(format_args!("cannot write {}", args.path().display()))?,
     }
-    let line = format!("{count} records of {} exported", out::name(args.table.as_bytes()));
+    let line = format!("{count} records of {} exported", out::name(args.table()?.as_bytes()));
     if is_stdout {
-        // The records have it.
+        // The records take standard output.
         out::note(line);
         return Ok(());
     }
-    let path = args.path.display().to_string();
+    let path = args.path().display().to_string();
     out::print(format!("{line} to {}\n", out::plain(&path)))
 }
 
@@ -92,10 +110,10 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use crate::args::Format;
+    use crate::records::Format;
 
-    fn args(path: PathBuf) -> args::File {
-        args::File { path, table: "t".to_owned(), format: Some(Format::Jsonl), outstanding: 1 }
+    fn args(path: PathBuf) -> records::File {
+        records::File::new("t", path, Format::Jsonl)
     }
 
     #[test]

@@ -4,11 +4,11 @@
 
 use std::io;
 
+use clap::Args;
 use sprat::device::{self, AnyNic, Nic as _, Options, Way, bond::Bond, memif, shm};
 use sprat_proto::device::{Device as _, Mac};
 use sprat_sys::netns::{DEV, Wire};
 
-use crate::args;
 use sprat_bench::fail::Fail;
 use sprat_bench::out::{self, Columns};
 
@@ -31,8 +31,22 @@ const MAC: Mac = Mac([2, 0x53, 0, 0, 0, 1]);
 /// What opens a device.
 type Open<'o> = &'o (dyn Fn() -> io::Result<AnyNic> + Sync);
 
+/// Check which packet devices work here, and how to mend those that do not.
+///
+/// Each is opened and closed again: in a network of its own, which needs root, or on the interface
+/// that --dev names.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  sprat doctor
+  sprat doctor --dev eth0                 the program for xdp is on eth0 for a moment")]
+pub(crate) struct Doctor {
+    /// Try the devices on this interface.
+    #[arg(long, value_name = "DEV")]
+    dev: Option<String>,
+}
+
 /// Runs the command.
-pub(crate) fn run(args: &args::Doctor) -> Result<(), Fail> {
+pub(crate) fn run(args: &Doctor) -> Result<(), Fail> {
     let mut table = Columns::new(&["device", "way", "works", "", "what is missing"]);
     let mut all = true;
     let mut row = |device: &str, way: &str, result: io::Result<String>| {
@@ -73,7 +87,7 @@ pub(crate) fn run(args: &args::Doctor) -> Result<(), Fail> {
 }
 
 /// Opens a device and closes it again: on the interface that was named, or in a network of our own.
-fn tried(args: &args::Doctor, open: Open<'_>) -> io::Result<String> {
+fn tried(args: &Doctor, open: Open<'_>) -> io::Result<String> {
     let open = || open().map(|nic| can(&nic));
     if args.dev.is_some() {
         return open();

@@ -1,0 +1,322 @@
+//! `sprat bench`: a subcommand for each test, with the options of that test.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use sprat_bench::fail::Fail;
+use sprat_bench::perf::{self, Options, Test};
+use sprat_bench::units::{seconds, size};
+
+use crate::options::{COORDINATOR, TRANSPORTS};
+
+/// Measure latency and throughput, each figure beside what the machine allows.
+///
+/// Without -C the tests start processes of their own, the server on another core. Sizes are
+/// decimal: 1KB is 1,000 bytes.
+#[derive(Subcommand, Debug)]
+#[command(after_help = "Examples:
+  sprat bench echo --size 100
+  sprat bench read-write --size 100,1MB --transport fast+shm,tcp
+  sprat bench read-write --full           ClusterPerf's sets: 200 MB of objects of each size
+  sprat bench echo -C tcp:host=192.0.2.10,port=7740 --json results.jsonl
+
+`floor` is the round trip of the same bytes with no software of ours in between (raw ring, raw UDP,
+raw TCP), `kernel TCP` that of kernel TCP, both taken in turns with the figure beside them. All are
+medians over the rounds. RAMCloud's names of tests are accepted too: basic, readThroughput.")]
+pub(crate) enum Bench {
+    /// Measure what the machine allows: cache line, memory, raw ring, raw UDP, raw TCP.
+    #[command(
+        alias = "floor",
+        after_help = "Example:
+  sprat bench baseline --size 100,64KB"
+    )]
+    Baseline(Sized),
+    /// Measure round trips of a request that the server answers with the same bytes.
+    #[command(after_help = "Examples:
+  sprat bench echo --size 100
+  sprat bench echo --outstanding 256 --transport fast+udp")]
+    Echo(Loaded),
+    /// Measure many sessions with one server: memory, opening rate, echo rate.
+    #[command(after_help = "Example:
+  sprat bench sessions --sessions 1000000")]
+    Sessions(Sessions),
+    /// Measure random reads and writes of objects of 100 B to 1 MB, one at a time.
+    #[command(
+        alias = "basic",
+        after_help = "Examples:
+  sprat bench read-write --size 100
+  sprat bench read-write --full"
+    )]
+    ReadWrite(ReadWrite),
+    /// Measure reads a second with many in progress.
+    #[command(
+        alias = "readThroughput",
+        after_help = "Example:
+  sprat bench read-throughput --outstanding 256 --transport fast+shm"
+    )]
+    ReadThroughput(ReadThroughput),
+    /// Measure the latency of reads against the offered load.
+    #[command(after_help = "Example:
+  sprat bench loaded --transport fast+shm")]
+    Loaded(LoadedReads),
+    /// Measure the processor time of an idle cluster, and the first request after a pause.
+    #[command(after_help = "Example:
+  sprat bench idle --transport fast+shm")]
+    Idle(Plain),
+    /// Measure a bond (fast+bond) whose devices are removed in turn under load. It needs root.
+    #[command(after_help = "Example:
+  sprat bench failover --outstanding 16")]
+    Failover(Failover),
+    /// Run an echo and a read with both ends in one thread, for counting instructions.
+    #[command(
+        alias = "turns",
+        after_help = "Example:
+  sprat bench single-thread --transport fast+shm,fast+memif"
+    )]
+    SingleThread(Sized),
+    /// Measure the time of a read and of a write by layer.
+    #[command(after_help = "Example:
+  sprat bench breakdown --transport fast+shm,fast+udp --svg layers.svg")]
+    Breakdown(Breakdown),
+}
+
+/// Options of every test.
+#[derive(Args, Debug)]
+pub(crate) struct Plain {
+    /// Transports to measure.
+    #[arg(long, value_name = "T,T…", value_delimiter = ',', default_value = "fast+shm,fast+udp,tcp", value_parser = TRANSPORTS)]
+    transport: Vec<String>,
+    /// Time of each figure in seconds, over all rounds.
+    #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = seconds)]
+    seconds: f64,
+    /// Rounds in which floor, kernel TCP and product take turns.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    rounds: u16,
+    /// Also write the results to this file as JSON Lines; `-` is standard output, which then has no
+    /// table.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// The cluster that a test measures.
+#[derive(Args, Debug)]
+struct Target {
+    /// Measure the running cluster with this coordinator, instead of processes of the test.
+    #[arg(short = 'C', long = "coordinator", value_name = "LOCATOR", env = COORDINATOR, hide_env_values = true)]
+    coordinator: Option<String>,
+    /// Measure processes of the test even where SPRAT_COORDINATOR names a cluster.
+    #[arg(long)]
+    local: bool,
+}
+
+/// Sizes of messages and objects.
+#[derive(Args, Debug)]
+struct Sizes {
+    /// Sizes in bytes (decimal KB and MB allowed); each test has its own defaults.
+    #[arg(long, value_name = "SIZE,SIZE…", value_delimiter = ',', value_parser = size)]
+    size: Vec<usize>,
+}
+
+/// The number of objects.
+#[derive(Args, Debug)]
+struct Objects {
+    /// Objects of each size.
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    objects: u64,
+    /// As many objects as ClusterPerf has: 2e8 / (size + 50).
+    #[arg(long, conflicts_with = "objects")]
+    full: bool,
+}
+
+/// The number of requests in progress.
+#[derive(Args, Debug)]
+struct Outstanding {
+    /// Requests in progress.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    outstanding: u16,
+}
+
+/// Options of `baseline` and `single-thread`.
+#[derive(Args, Debug)]
+pub(crate) struct Sized {
+    #[command(flatten)]
+    sizes: Sizes,
+    #[command(flatten)]
+    plain: Plain,
+}
+
+/// Options of `echo`.
+#[derive(Args, Debug)]
+pub(crate) struct Loaded {
+    #[command(flatten)]
+    target: Target,
+    #[command(flatten)]
+    sizes: Sizes,
+    #[command(flatten)]
+    outstanding: Outstanding,
+    #[command(flatten)]
+    plain: Plain,
+}
+
+/// Options of `sessions`.
+#[derive(Args, Debug)]
+pub(crate) struct Sessions {
+    /// Sessions to open.
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1000..=1_000_000))]
+    sessions: u32,
+    #[command(flatten)]
+    outstanding: Outstanding,
+    #[command(flatten)]
+    plain: Plain,
+}
+
+/// Options of `read-write`.
+#[derive(Args, Debug)]
+pub(crate) struct ReadWrite {
+    #[command(flatten)]
+    target: Target,
+    #[command(flatten)]
+    sizes: Sizes,
+    #[command(flatten)]
+    objects: Objects,
+    #[command(flatten)]
+    plain: Plain,
+}
+
+/// Options of `read-throughput`.
+#[derive(Args, Debug)]
+pub(crate) struct ReadThroughput {
+    #[command(flatten)]
+    target: Target,
+    #[command(flatten)]
+    sizes: Sizes,
+    #[command(flatten)]
+    objects: Objects,
+    #[command(flatten)]
+    outstanding: Outstanding,
+    #[command(flatten)]
+    plain: Plain,
+}
+
+/// Options of `loaded`.
+#[derive(Args, Debug)]
+pub(crate) struct LoadedReads {
+    #[command(flatten)]
+    target: Target,
+    #[command(flatten)]
+    objects: Objects,
+    #[command(flatten)]
+    outstanding: Outstanding,
+    #[command(flatten)]
+    plain: Plain,
+}
+
+/// Options of `failover`.
+#[derive(Args, Debug)]
+pub(crate) struct Failover {
+    #[command(flatten)]
+    outstanding: Outstanding,
+    #[command(flatten)]
+    plain: Plain,
+}
+
+/// Options of `breakdown`.
+#[derive(Args, Debug)]
+pub(crate) struct Breakdown {
+    #[command(flatten)]
+    target: Target,
+    #[command(flatten)]
+    sizes: Sizes,
+    #[command(flatten)]
+    objects: Objects,
+    #[command(flatten)]
+    plain: Plain,
+    /// Write a picture of the layers to this file, as SVG.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+impl Plain {
+    fn options(&self, test: Test) -> Options {
+        Options {
+            transports: self.transport.clone(),
+            seconds: self.seconds,
+            rounds: self.rounds,
+            json: self.json.clone(),
+            ..Options::new(vec![test])
+        }
+    }
+}
+
+impl Target {
+    fn coordinator(&self) -> Option<String> {
+        self.coordinator.clone().filter(|_| !self.local)
+    }
+}
+
+impl Objects {
+    fn count(&self) -> Option<u64> {
+        (!self.full).then_some(self.objects)
+    }
+}
+
+impl Bench {
+    /// The test, and how it measures.
+    fn options(&self) -> Options {
+        match self {
+            Self::Baseline(args) => {
+                Options { sizes: args.sizes.size.clone(), ..args.plain.options(Test::Baseline) }
+            }
+            Self::Echo(args) => Options {
+                coordinator: args.target.coordinator(),
+                sizes: args.sizes.size.clone(),
+                outstanding: args.outstanding.outstanding.into(),
+                ..args.plain.options(Test::Echo)
+            },
+            Self::Sessions(args) => Options {
+                sessions: args.sessions as usize,
+                outstanding: args.outstanding.outstanding.into(),
+                ..args.plain.options(Test::Sessions)
+            },
+            Self::ReadWrite(args) => Options {
+                coordinator: args.target.coordinator(),
+                sizes: args.sizes.size.clone(),
+                objects: args.objects.count(),
+                ..args.plain.options(Test::ReadWrite)
+            },
+            Self::ReadThroughput(args) => Options {
+                coordinator: args.target.coordinator(),
+                sizes: args.sizes.size.clone(),
+                objects: args.objects.count(),
+                outstanding: args.outstanding.outstanding.into(),
+                ..args.plain.options(Test::ReadThroughput)
+            },
+            Self::Loaded(args) => Options {
+                coordinator: args.target.coordinator(),
+                objects: args.objects.count(),
+                outstanding: args.outstanding.outstanding.into(),
+                ..args.plain.options(Test::Loaded)
+            },
+            Self::Idle(plain) => plain.options(Test::Idle),
+            Self::Failover(args) => Options {
+                outstanding: args.outstanding.outstanding.into(),
+                ..args.plain.options(Test::Failover)
+            },
+            Self::SingleThread(args) => {
+                Options { sizes: args.sizes.size.clone(), ..args.plain.options(Test::SingleThread) }
+            }
+            Self::Breakdown(args) => Options {
+                coordinator: args.target.coordinator(),
+                sizes: args.sizes.size.clone(),
+                objects: args.objects.count(),
+                svg: args.svg.clone(),
+                ..args.plain.options(Test::Breakdown)
+            },
+        }
+    }
+}
+
+/// Runs the command.
+pub(crate) fn run(command: &Bench) -> Result<(), Fail> {
+    perf::run(&command.options())
+}

@@ -1,0 +1,80 @@
+//! `sprat coordinator`: the process that knows the tables and the servers.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::Args;
+use signal_hook::consts::SIGXFSZ;
+use sprat::doors::Options;
+use sprat::server::{self, CoordinatorOptions};
+use sprat_bench::fail::{Fail, Named as _};
+use sprat_bench::process::StopSignals;
+
+use super::serve::{self, apart, listening};
+use crate::options::{COORDINATOR, DEFAULT_COORDINATOR};
+
+/// Run a coordinator, which knows the tables and the servers.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  sprat coordinator -C tcp:host=127.0.0.1,port=7740
+  sprat coordinator -C 'fast+shm:name=lab;tcp:host=127.0.0.1,port=7740' --state lab.state")]
+pub(crate) struct Coordinator {
+    /// Locator to listen at; several with `;`.
+    #[arg(short = 'C', long = "coordinator", value_name = "LOCATOR", env = COORDINATOR, hide_env_values = true, default_value = DEFAULT_COORDINATOR)]
+    locators: String,
+    /// Keep the state in this file, so that it survives a restart. Without it the state is in
+    /// memory only. The coordinator refuses a change that it cannot write there.
+    #[arg(long, value_name = "FILE")]
+    state: Option<PathBuf>,
+    /// Allow an address other than loopback. Nothing is encrypted: everyone who reaches it may read
+    /// and write.
+    #[arg(long)]
+    insecure_network: bool,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Coordinator) -> Result<(), Fail> {
+    apart(&[("-C", &args.locators)])?;
+    let mut options = CoordinatorOptions::at(&args.locators);
+    options.state = args.state.clone();
+    options.doors = Options { insecure_network: args.insecure_network, ..Options::default() };
+    let signals = StopSignals::catch()?;
+    // A file that may not grow (ulimit -f) is an error of the write then, as a full disk is.
+    signal_hook::flag::register(SIGXFSZ, Arc::default()).named("cannot catch signals")?;
+    let worker = server::coordinator(&options).map_err(|error| match &args.state {
+        Some(path) if error.to_string().starts_with(&path.display().to_string()) => {
+            unusable(&error)
+        }
+        _ => listening(&error),
+    })?;
+    serve::run(
+        signals,
+        worker,
+        "mend that, then start it anew with this --state: servers and their objects wait for it",
+    )
+}
+
+/// Why a state file cannot be used, and what to do about it.
+fn unusable(error: &std::io::Error) -> Fail {
+    let fail = Fail::new(format!("cannot serve: {error}"));
+    match error.kind() {
+        std::io::ErrorKind::ResourceBusy => {
+            fail.next("end the process that has it open, or name another file with --state")
+        }
+        std::io::ErrorKind::InvalidData => fail.next(
+            "the file is left as it is; name another one with --state to begin a new cluster, whose servers \
+             start anew and empty",
+        ),
+        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
+            fail.next("make room there, or name another file with --state")
+        }
+        std::io::ErrorKind::NotFound
+        | std::io::ErrorKind::PermissionDenied
+        | std::io::ErrorKind::InvalidInput
+        | std::io::ErrorKind::NotADirectory
+        | std::io::ErrorKind::IsADirectory => {
+            fail.next("name a regular file with --state that you may write, or one that does not exist yet")
+        }
+        _ => fail.next("mend that, then start it anew with this --state, or name another file"),
+    }
+}

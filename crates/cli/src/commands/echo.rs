@@ -1,0 +1,54 @@
+//! `sprat echo`: the server that the measurements of echoes start.
+
+use clap::Args;
+use sprat::doors::Options;
+use sprat::rpc::{Call, Server};
+use sprat::trace::Marks;
+use sprat_bench::fail::Fail;
+use sprat_bench::perf::echo::answer;
+use sprat_bench::process::{self, StopSignals};
+
+use super::serve::listening;
+
+/// Run an RPC server that answers each request with the same bytes.
+#[derive(Args, Debug)]
+pub(crate) struct Echo {
+    /// Locator to listen at; several with `;`.
+    #[arg(short = 'L', long = "locators")]
+    locators: String,
+    /// Allow an address other than loopback.
+    #[arg(long)]
+    insecure_network: bool,
+    /// Record tracepoints of requests.
+    #[arg(long, alias = "marks")]
+    tracepoints: bool,
+    /// Answer with the number of requests executed so far instead.
+    #[arg(long)]
+    tally: bool,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Echo) -> Result<(), Fail> {
+    if !args.tally {
+        return serve(args, answer);
+    }
+    let mut executed = 0_u64;
+    serve(args, move |_: Call<'_>| {
+        executed += 1;
+        Some(executed.to_be_bytes().to_vec())
+    })
+}
+
+fn serve(args: &Echo, service: impl FnMut(Call<'_>) -> Option<Vec<u8>>) -> Result<(), Fail> {
+    process::allow_files();
+    let signals = StopSignals::catch()?;
+    let marks = args.tracepoints.then(Marks::new);
+    let options = Options { insecure_network: args.insecure_network, marks, ..Options::default() };
+    let server = Server::listen_with(options, &[&args.locators], service);
+    let mut server = server.map_err(|error| listening(&error))?;
+    process::say_ready(&server.locators())?;
+    let stop = server.stop();
+    signals.then(move || stop.stop())?;
+    server.run();
+    Ok(())
+}

@@ -1,0 +1,236 @@
+//! `sprat get`, `put`, `del`, `incr`: one object, one operation.
+
+use std::ffi::OsString;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+
+use clap::Args;
+use serde_json::{Map, Value};
+use sprat::kv::{Condition, MAX_VALUE, Version, double_text};
+
+use crate::options::Cluster;
+use crate::records::json_member;
+use sprat_bench::fail::{Fail, Named};
+use sprat_bench::out;
+
+/// Read an object, and write its bytes to standard output.
+///
+/// On a terminal, a newline follows a value that does not end in one.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  sprat get books dune
+  sprat get books cover > cover.png
+  sprat get books dune --json             {\"key\":\"dune\",\"value\":\"Frank Herbert\",\"version\":1}
+
+Exit code 3 means that there is no such object.")]
+pub(crate) struct Get {
+    #[command(flatten)]
+    at: Cluster,
+    /// Name of the table.
+    table: String,
+    /// Key of the object.
+    key: OsString,
+    /// Only if the object has this version.
+    #[arg(long, value_name = "V")]
+    if_version: Option<u64>,
+    /// Write a JSON object with key, value and version.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Write an object.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  sprat put books dune 'Frank Herbert'
+  sprat put books cover - < cover.png
+  sprat put books dune 'F. Herbert' --if-version 1
+  sprat put locks leader me --if-absent
+
+Exit code 4 means that the object does not meet the condition; nothing was written.")]
+pub(crate) struct Put {
+    #[command(flatten)]
+    at: Cluster,
+    /// Name of the table.
+    table: String,
+    /// Key of the object.
+    key: OsString,
+    /// The value; `-` reads it from standard input.
+    #[arg(allow_hyphen_values = true)]
+    value: OsString,
+    #[command(flatten)]
+    only: Only,
+    /// Write a JSON object with the new version.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Remove an object.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  sprat del books dune
+  sprat del books dune --if-version 7
+
+Exit code 3 means that there was no such object, 4 that it has another version.")]
+pub(crate) struct Del {
+    #[command(flatten)]
+    at: Cluster,
+    /// Name of the table.
+    table: String,
+    /// Key of the object.
+    key: OsString,
+    /// Only if the object has this version.
+    #[arg(long, value_name = "V")]
+    if_version: Option<u64>,
+    /// Write a JSON object with the removed version.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Add to an object that is a number in decimal text, and print the sum.
+///
+/// The object becomes the sum's text, which `get` prints and `put` can set. A missing object counts
+/// as 0. An object that is no number stays as it is, and so does one whose sum does not fit into 64
+/// bits. Each increment takes effect exactly once, however often the network makes the client send
+/// it.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  sprat incr hits /index.html
+  sprat incr hits /index.html -5
+  sprat incr temperature berlin --float 0.5")]
+pub(crate) struct Incr {
+    #[command(flatten)]
+    at: Cluster,
+    /// Name of the table.
+    table: String,
+    /// Key of the object.
+    key: OsString,
+    /// The number to add.
+    #[arg(value_name = "N", default_value_t = 1, allow_negative_numbers = true)]
+    by: i64,
+    /// Take the object as a double, and add this.
+    #[arg(long, value_name = "X", allow_hyphen_values = true, conflicts_with = "by", value_parser = finite)]
+    float: Option<f64>,
+    #[command(flatten)]
+    only: Only,
+    /// Write a JSON object with the sum and the new version.
+    #[arg(long)]
+    json: bool,
+}
+
+/// The condition of a change.
+#[derive(Args, Clone, Debug, Default)]
+#[group(multiple = false)]
+struct Only {
+    /// Only if the object has this version.
+    #[arg(long, value_name = "V")]
+    if_version: Option<u64>,
+    /// Only if there is no such object yet.
+    #[arg(long)]
+    if_absent: bool,
+    /// Only if there is such an object.
+    #[arg(long)]
+    if_exists: bool,
+}
+
+/// Parses a number that can be added.
+fn finite(text: &str) -> Result<f64, String> {
+    let number: f64 =
+        text.parse().map_err(|_| "it must be a number, like 0.5 or -2e3".to_owned())?;
+    if number.is_finite() { Ok(number) } else { Err("it must be finite".to_owned()) }
+}
+
+/// Reads an object to standard output.
+pub(crate) fn get(args: &Get) -> Result<(), Fail> {
+    let mut store = args.at.connect()?;
+    let table = store.table(&args.table)?;
+    let condition = version_is(args.if_version).unwrap_or_else(Condition::if_exists);
+    let (value, version) = store.read(table, args.key.as_bytes(), condition)?;
+    if args.json {
+        let members = [
+            json_member("key", args.key.as_bytes()),
+            json_member("value", &value),
+            number("version", version.0),
+        ];
+        return print_json(members);
+    }
+    out::value(&value)
+}
+
+/// Writes an object.
+pub(crate) fn put(args: &Put) -> Result<(), Fail> {
+    let value = if args.value == "-" { standard_input()? } else { args.value.as_bytes().to_vec() };
+    let mut store = args.at.connect()?;
+    let table = store.table(&args.table)?;
+    let version = store.write(table, args.key.as_bytes(), &value, condition(&args.only))?;
+    if args.json { print_json([number("version", version.0)]) } else { Ok(()) }
+}
+
+/// Removes an object.
+pub(crate) fn del(args: &Del) -> Result<(), Fail> {
+    let mut store = args.at.connect()?;
+    let table = store.table(&args.table)?;
+    let condition = version_is(args.if_version).unwrap_or_else(Condition::if_exists);
+    let version = store.remove(table, args.key.as_bytes(), condition)?;
+    if args.json {
+        print_json([number("version", version.map_or(0, |version| version.0))])
+    } else {
+        Ok(())
+    }
+}
+
+/// Adds to a number.
+pub(crate) fn incr(args: &Incr) -> Result<(), Fail> {
+    let mut store = args.at.connect()?;
+    let table = store.table(&args.table)?;
+    let (key, condition) = (args.key.as_bytes(), condition(&args.only));
+    let (sum, text, version) = match args.float {
+        None => {
+            let sum = store.increment(table, key, args.by, condition)?;
+            (Value::from(sum.value), sum.value.to_string(), sum.version)
+        }
+        Some(by) => {
+            let sum = store.increment_double(table, key, by, condition)?;
+            (Value::from(sum.value), double_text(sum.value), sum.version)
+        }
+    };
+    if args.json {
+        return print_json([("value".to_owned(), sum), number("version", version.0)]);
+    }
+    out::print(format!("{text}\n"))
+}
+
+fn version_is(version: Option<u64>) -> Option<Condition> {
+    version.map(|version| Condition::if_version(Version(version)))
+}
+
+fn condition(only: &Only) -> Condition {
+    version_is(only.if_version).unwrap_or_else(|| match (only.if_exists, only.if_absent) {
+        (true, _) => Condition::if_exists(),
+        (false, true) => Condition::if_absent(),
+        (false, false) => Condition::always(),
+    })
+}
+
+/// Reads standard input, up to the limit of a value.
+fn standard_input() -> Result<Vec<u8>, Fail> {
+    let mut value = Vec::new();
+    io::stdin()
+        .take(MAX_VALUE as u64 + 1)
+        .read_to_end(&mut value)
+        .named("cannot read standard input")?;
+    if value.len() > MAX_VALUE {
+        return Err(Fail::new(format!(
+            "standard input is longer than {MAX_VALUE} bytes, the limit of a value"
+        )));
+    }
+    Ok(value)
+}
+
+fn number(name: &str, value: u64) -> (String, Value) {
+    (name.to_owned(), value.into())
+}
+
+fn print_json(members: impl IntoIterator<Item = (String, Value)>) -> Result<(), Fail> {
+    let object: Map<String, Value> = members.into_iter().collect();
+    out::raw(format!("{}\n", Value::Object(object)))
+}

@@ -1,0 +1,106 @@
+//! `sprat perf`: the spelling that `sprat bench` replaced. It takes several tests and the options of
+//! all of them, some of which a test ignores.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use sprat_bench::fail::Fail;
+use sprat_bench::perf::{self, Options, Test};
+use sprat_bench::units::{seconds, size};
+
+use crate::options::{Place, TRANSPORTS};
+
+/// The tests, by their names in RAMCloud's ClusterPerf or in earlier versions.
+#[derive(ValueEnum, Clone, Copy, Debug)]
+#[value(rename_all = "camelCase")]
+enum Name {
+    Floor,
+    Echo,
+    Sessions,
+    Basic,
+    ReadThroughput,
+    Loaded,
+    Idle,
+    Failover,
+    Turns,
+    Breakdown,
+}
+
+impl From<Name> for Test {
+    fn from(name: Name) -> Self {
+        match name {
+            Name::Floor => Self::Baseline,
+            Name::Echo => Self::Echo,
+            Name::Sessions => Self::Sessions,
+            Name::Basic => Self::ReadWrite,
+            Name::ReadThroughput => Self::ReadThroughput,
+            Name::Loaded => Self::Loaded,
+            Name::Idle => Self::Idle,
+            Name::Failover => Self::Failover,
+            Name::Turns => Self::SingleThread,
+            Name::Breakdown => Self::Breakdown,
+        }
+    }
+}
+
+/// Run tests of `sprat bench`, by the options of earlier versions.
+#[derive(Args, Debug)]
+#[command(after_help = "Example:
+  sprat perf --local --size 100 echo basic      now: sprat bench echo, sprat bench read-write")]
+pub(crate) struct Perf {
+    #[command(flatten)]
+    at: Place,
+    /// Tests to run, in order.
+    #[arg(value_enum, required = true, value_name = "TEST")]
+    tests: Vec<Name>,
+    /// Start processes instead of measuring a running cluster.
+    #[arg(long)]
+    local: bool,
+    /// Transports to measure.
+    #[arg(long, value_name = "T,T…", value_delimiter = ',', default_value = "fast+shm,fast+udp,tcp", value_parser = TRANSPORTS)]
+    transport: Vec<String>,
+    /// Time of each figure in seconds, over all rounds.
+    #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = seconds)]
+    seconds: f64,
+    /// Rounds in which floor, kernel TCP and product take turns.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    rounds: u16,
+    /// Sizes in bytes (decimal KB and MB allowed).
+    #[arg(long, value_name = "SIZE,SIZE…", value_delimiter = ',', value_parser = size)]
+    size: Vec<usize>,
+    /// Objects of each size.
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    objects: u64,
+    /// As many objects as ClusterPerf has: 2e8 / (size + 50).
+    #[arg(long, conflicts_with = "objects")]
+    full: bool,
+    /// Sessions to open.
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1000..=1_000_000))]
+    sessions: u32,
+    /// Requests in progress.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    outstanding: u16,
+    /// Also write the results to this file as JSON Lines; `-` is standard output.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write a picture of the layers to this file, as SVG.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Perf) -> Result<(), Fail> {
+    perf::run(&Options {
+        tests: args.tests.iter().copied().map(Into::into).collect(),
+        coordinator: (!args.local).then(|| args.at.coordinator.clone()),
+        transports: args.transport.clone(),
+        seconds: args.seconds,
+        rounds: args.rounds,
+        sizes: args.size.clone(),
+        objects: (!args.full).then_some(args.objects),
+        sessions: args.sessions as usize,
+        outstanding: args.outstanding.into(),
+        json: args.json.clone(),
+        svg: args.svg.clone(),
+    })
+}

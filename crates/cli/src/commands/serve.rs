@@ -1,0 +1,116 @@
+//! Processes that serve: what `sprat coordinator`, `sprat server` and the echo server share.
+//!
+//! Each prints its locators as soon as it listens, and runs until SIGINT or SIGTERM.
+
+use sprat::locator::{Kind, Locator};
+use sprat::worker::Worker;
+use sprat_bench::fail::Fail;
+use sprat_bench::process::{self, StopSignals};
+use sprat_proto::node::machine::Machine;
+
+/// Allows a server to listen beyond loopback.
+pub(super) const INSECURE: &str = sprat_bench::cluster::INSECURE;
+
+/// Serves until a signal arrives or the machine stops; in that case the message ends with `next`.
+pub(super) fn run<M: Machine>(
+    signals: StopSignals,
+    mut worker: Worker<M>,
+    next: &str,
+) -> Result<(), Fail> {
+    process::allow_files();
+    process::say_ready(&worker.doors().locators().join(";"))?;
+    let stop = worker.stop();
+    signals.then(move || stop.stop())?;
+    worker.run().map_err(|reason| Fail::new(reason).next(next))
+}
+
+/// Refuses two locators that would listen at one place: the second would find the place in use, as if by another process.
+/// Locators that are malformed are left to the start.
+pub(super) fn apart(options: &[(&str, &str)]) -> Result<(), Fail> {
+    let mut taken: Vec<(String, &str, Locator)> = Vec::new();
+    for &(option, list) in options {
+        for locator in Locator::list(list).unwrap_or_default() {
+            let Some(place) = place(&locator) else { continue };
+            if let Some((_, other, first)) = taken.iter().find(|(known, ..)| *known == place) {
+                let fail = Fail::usage(format!(
+                    "{other} {first} and {option} {locator} name one place to listen at"
+                ));
+                return Err(fail.next(if option == *other {
+                    "leave one of them out, or choose another port or name"
+                } else {
+                    "leave --control out: the coordinator then reaches the server at -L"
+                }));
+            }
+            taken.push((place, option, locator));
+        }
+    }
+    Ok(())
+}
+
+/// What a locator takes for itself by listening; nothing if that is chosen when it listens.
+fn place(locator: &Locator) -> Option<String> {
+    match locator.kind().ok()? {
+        Kind::Shm { name } => Some(format!("shm {name}")),
+        // RDMA listens at a TCP port.
+        Kind::Tcp(at) | Kind::Rdma { at, .. } => {
+            (at.port != 0).then(|| format!("tcp {} {}", at.host, at.port))
+        }
+        Kind::Udp(at) => (at.port != 0).then(|| format!("udp {} {}", at.host, at.port)),
+        _ => Some(locator.to_string()),
+    }
+}
+
+/// Why nothing can be served, and what to do about it.
+pub(super) fn listening(error: &std::io::Error) -> Fail {
+    let fail = Fail::new(format!("cannot serve: {error}"));
+    let text = error.to_string();
+    match error.kind() {
+        std::io::ErrorKind::AddrInUse => {
+            fail.next("another process serves there: end it, or choose another port or name")
+        }
+        std::io::ErrorKind::PermissionDenied if text.contains(INSECURE) => {
+            fail.next("choose an address of loopback, or allow this one with --insecure-network")
+        }
+        // A device says by itself what it lacks.
+        std::io::ErrorKind::PermissionDenied if !text.contains("CAP_") => {
+            fail.next("choose an address and a port that you may use")
+        }
+        _ => fail,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_place_is_not_listened_at_twice() {
+        let tcp = "tcp:host=127.0.0.1,port=7741";
+        for (data, control) in [
+            (tcp, tcp),
+            (tcp, "tcp:port=7741,host=127.0.0.1"),
+            (tcp, "rdma:host=127.0.0.1,port=7741,crc=off"),
+            (
+                "fast+shm:name=a;fast+udp:host=127.0.0.1,port=1",
+                "tcp:host=::1,port=1;fast+shm:name=a",
+            ),
+        ] {
+            let fail =
+                apart(&[("-L", data), ("--control", control)]).expect_err(control).to_string();
+            assert!(fail.contains("--control") && fail.contains("leave --control out"), "{fail}");
+        }
+        let fail = apart(&[("-L", &format!("{tcp};{tcp}")), ("--control", "")])
+            .expect_err("twice")
+            .to_string();
+        assert!(!fail.contains("--control"), "{fail}");
+        for (data, control) in [
+            (tcp, "fast+udp:host=127.0.0.1,port=7741"),
+            (tcp, "tcp:host=127.0.0.1,port=7742"),
+            ("tcp:host=127.0.0.1,port=0", "tcp:host=127.0.0.1,port=0"),
+            (tcp, ""),
+            ("nonsense", "nonsense"),
+        ] {
+            apart(&[("-L", data), ("--control", control)]).expect(control);
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! `sprat server`: the process that keeps objects in memory and serves them.
+
+use clap::Args;
+use sprat::doors::Options;
+use sprat::server::{self, ServerOptions};
+use sprat::trace::Marks;
+use sprat_bench::fail::Fail;
+use sprat_bench::memory;
+use sprat_bench::process::StopSignals;
+
+use super::serve::{self, apart, listening};
+use crate::options::{Place, server_memory};
+
+/// Run a server, which keeps objects in memory.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  sprat server -C tcp:host=127.0.0.1,port=7740 -L fast+shm:name=lab.1
+  sprat server -C tcp:host=127.0.0.1,port=7740 -L fast+shm:name=lab.2 \\
+      --control tcp:host=127.0.0.1,port=7802
+
+The two paths are independent: with --control the coordinator reaches a server over TCP, say, and
+clients reach it over shared memory.")]
+pub(crate) struct Server {
+    #[command(flatten)]
+    at: Place,
+    /// Locator to listen at; several with `;`.
+    #[arg(short = 'L', long = "locators", value_name = "LOCATOR[;LOCATOR…]")]
+    locators: String,
+    /// Locator at which the coordinator reaches the server, if it is not among those of -L.
+    #[arg(long, value_name = "LOCATOR")]
+    control: Option<String>,
+    /// Memory for objects, in bytes (K, M and G are powers of 1024), at least 48M.
+    #[arg(long, value_name = "BYTES", default_value = "1G", value_parser = server_memory)]
+    memory: u64,
+    /// Record tracepoints of requests, for `sprat bench breakdown` and `sprat ping`. Each request
+    /// takes some hundred nanoseconds longer.
+    #[arg(long, alias = "marks")]
+    tracepoints: bool,
+    /// Allow an address other than loopback. Nothing is encrypted: everyone who reaches it may read
+    /// and write.
+    #[arg(long)]
+    insecure_network: bool,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Server) -> Result<(), Fail> {
+    apart(&[("-L", &args.locators), ("--control", args.control.as_deref().unwrap_or_default())])?;
+    memory::check(args.memory, 1)?;
+    let mut options = ServerOptions::new(&args.at.coordinator, &args.locators);
+    options.control = args.control.clone();
+    options.memory_bytes = args.memory;
+    let marks = args.tracepoints.then(Marks::new);
+    options.doors =
+        Options { insecure_network: args.insecure_network, marks, ..Options::default() };
+    let signals = StopSignals::catch()?;
+    let worker = server::server(&options).map_err(|error| listening(&error))?;
+    serve::run(signals, worker, "start it anew: it joins the cluster as a new server")
+}

@@ -1,0 +1,154 @@
+//! `sprat up`: a whole cluster on this machine, each part a process of its own, until Ctrl-C.
+
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use sprat::locator::{Kind, Locator};
+use sprat_bench::cluster::{Cluster, Plan};
+use sprat_bench::fail::Fail;
+use sprat_bench::process::StopSignals;
+use sprat_bench::{memory, out};
+
+use crate::options::{
+    COORDINATOR, DEFAULT_COORDINATOR, DEFAULT_NAME, DEFAULT_PORT, cluster_name, server_memory,
+};
+
+/// The time between two checks of the children.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Start a cluster on this machine: a coordinator and its servers, each a process.
+///
+/// Clients reach each server over shared memory, UDP, TCP and RDMA (software iWARP), and take the
+/// first of these that works. All users of this machine can reach loopback. Objects are in memory
+/// only: they are gone when the cluster ends.
+///
+/// `sprat up` starts a process again when it ends, after a pause that grows from 0.1 s to 10 s
+/// while the process keeps ending. The coordinator comes back with its state, a server without its
+/// objects. The other processes go on.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  sprat up                                three servers, until Ctrl-C
+  sprat up --servers 1 --memory 4G        one server with 4 GiB for its objects
+  sprat up --name test --port 9000        a second cluster beside the first; then:
+  export SPRAT_COORDINATOR=tcp:host=127.0.0.1,port=9000
+  sprat up -L fast+packet:dev=eth0,host=192.0.2.50,port=7000
+                                          servers at ports 7000, 7001, … of that address too")]
+pub(crate) struct Up {
+    /// Number of servers.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=64))]
+    servers: u16,
+    /// Name of the cluster, from which the shared-memory names derive.
+    #[arg(long, value_name = "NAME", default_value = DEFAULT_NAME, value_parser = cluster_name)]
+    name: String,
+    /// Port of the coordinator. Server I takes this port + I on TCP and on UDP, and for RDMA the
+    /// port that is the number of servers higher.
+    #[arg(long, short = 'p', value_name = "PORT", default_value_t = DEFAULT_PORT, value_parser = clap::value_parser!(u16).range(1..=65000))]
+    port: u16,
+    /// Memory of each server for objects, in bytes (K, M and G are powers of 1024), at least 48M.
+    #[arg(long, value_name = "BYTES", default_value = "1G", value_parser = server_memory)]
+    memory: u64,
+    /// Keep the coordinator's state (tables, servers) in this file. Without it the state is in the
+    /// memory of this process.
+    #[arg(long, value_name = "FILE")]
+    state: Option<PathBuf>,
+    /// More locators of the first server. The others take the next ports, or names and sockets
+    /// with .1, .2, ….
+    #[arg(short = 'L', long = "locators", value_name = "LOCATOR[;LOCATOR…]")]
+    locators: Option<String>,
+    /// Servers record tracepoints of requests, for `sprat bench breakdown` and `sprat ping`. Each
+    /// request takes some hundred nanoseconds longer.
+    #[arg(long, alias = "marks")]
+    tracepoints: bool,
+}
+
+/// The address of the socket by which `sprat down` finds the cluster `name`. It has no file: the
+/// kernel removes it with the process.
+pub(crate) fn address(name: &str) -> std::io::Result<SocketAddr> {
+    SocketAddr::from_abstract_name(format!("sprat-up-{name}"))
+}
+
+/// Takes the name of the cluster.
+fn claim(name: &str) -> Result<UnixListener, Fail> {
+    match address(name).and_then(|at| UnixListener::bind_addr(&at)) {
+        Ok(listener) => Ok(listener),
+        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
+            Err(Fail::new(format!("a cluster named {name} runs on this machine")).next(format!(
+                "end it: sprat down --name {name}; or start another one with --name and --port"
+            )))
+        }
+        Err(error) => Err(Fail::new(format!("cannot take the name {name}: {error}"))),
+    }
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Up) -> Result<(), Fail> {
+    let (stop, stopped) = channel();
+    StopSignals::catch()?.then(move || {
+        // The receiver lives until this process ends.
+        let _ = stop.send(());
+    })?;
+    let besides = args.locators.as_deref().map_or_else(|| Ok(Vec::new()), Locator::list);
+    let besides = besides.map_err(|error| Fail::usage(error.to_string()))?;
+    besides.iter().try_for_each(on_loopback)?;
+    // Held until the cluster has ended: `sprat down` finds this process by it.
+    let _found_by_down = claim(&args.name)?;
+    memory::check(args.memory, args.servers)?;
+    let plan = Plan {
+        name: &args.name,
+        port: args.port,
+        servers: args.servers,
+        memory: args.memory,
+        state: args.state.as_deref(),
+        core: None,
+        host: None,
+        besides,
+        marks: args.tracepoints,
+    };
+    let mut cluster = Cluster::start(&plan)?;
+    out::print(introduction(&cluster))?;
+    watch(&mut cluster, &stopped);
+    cluster.end();
+    out::print("The cluster has ended.\n")
+}
+
+/// Refuses a kernel address of the network: only `sprat server` may listen there.
+fn on_loopback(besides: &Locator) -> Result<(), Fail> {
+    let (Kind::Tcp(at) | Kind::Udp(at) | Kind::Rdma { at, .. }) =
+        besides.kind().map_err(|error| Fail::usage(error.to_string()))?
+    else {
+        return Ok(());
+    };
+    match at.allowed(false) {
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Err(Fail::usage(
+            format!("{besides}: {} is not on loopback, and nothing is encrypted", at.host),
+        )
+        .next("start servers of the network one by one: sprat server --insecure-network")),
+        // The server reports any other error when it listens.
+        _ => Ok(()),
+    }
+}
+
+/// Waits for Ctrl-C. Reports each process that ends, and starts it again.
+fn watch(cluster: &mut Cluster, stopped: &Receiver<()>) {
+    while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(LOOK) {
+        let now = Instant::now();
+        cluster.tend(now).iter().for_each(out::note);
+    }
+}
+
+fn introduction(cluster: &Cluster) -> String {
+    let at = cluster.coordinator();
+    let hint = if at == DEFAULT_COORDINATOR {
+        "Other commands find it by themselves".to_owned()
+    } else {
+        format!("In other terminals: export {COORDINATOR}='{at}'")
+    };
+    let table = cluster.table();
+    format!(
+        "{table}\n{hint}; try: sprat table create books\nCtrl-C ends the cluster and forgets its objects; so does: sprat down\n"
+    )
+}

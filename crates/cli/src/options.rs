@@ -1,0 +1,156 @@
+//! Options that several commands share, and the parsers of their values.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use clap::Args;
+use sprat_bench::fail::Fail;
+use sprat_bench::memory;
+use sprat_bench::store::Store;
+use sprat_bench::units::scaled;
+use sprat_store::message::control::MAX_SPAN;
+
+/// The name that `sprat up` gives its cluster, from which every shared-memory name derives.
+pub(crate) const DEFAULT_NAME: &str = "sprat";
+/// The coordinator's TCP port under `sprat up`; server `i` (from 1) listens on this port + `i`.
+pub(crate) const DEFAULT_PORT: u16 = 7740;
+/// The locator at which `sprat up` starts its coordinator.
+pub(crate) const DEFAULT_COORDINATOR: &str = "tcp:host=127.0.0.1,port=7740";
+/// The environment variable that names the coordinator.
+pub(crate) const COORDINATOR: &str = "SPRAT_COORDINATOR";
+/// How many servers a table may be spread over.
+pub(crate) const SPANS: RangeInclusive<i64> = 1..=MAX_SPAN as i64;
+
+/// The transports that a client can use, by their names in locators.
+pub(crate) const TRANSPORTS: [&str; 11] = [
+    "fast+shm",
+    "fast+shmnet",
+    "fast+memif",
+    "fast+packet",
+    "fast+xdp",
+    "fast+tap",
+    "fast+bond",
+    "fast+dpdk",
+    "fast+udp",
+    "tcp",
+    "rdma",
+];
+
+/// The place of a cluster.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Place {
+    /// Locator of the coordinator; several with `;`, the best first: the client takes the first
+    /// that answers.
+    #[arg(
+        short = 'C',
+        long = "coordinator",
+        value_name = "LOCATOR",
+        env = COORDINATOR,
+        hide_env_values = true,
+        default_value = DEFAULT_COORDINATOR
+    )]
+    pub(crate) coordinator: String,
+}
+
+/// The place of a cluster, and how the client reaches its servers.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Cluster {
+    /// The place of the cluster.
+    #[command(flatten)]
+    pub(crate) at: Place,
+    /// Reach servers by these transports only, the best first. The default is every transport that
+    /// a server offers, in the server's order. The client skips a transport that fails, and tries
+    /// the next one beside a transport that does not answer.
+    #[arg(long, value_name = "T,T…", value_delimiter = ',', value_parser = TRANSPORTS)]
+    pub(crate) transport: Vec<String>,
+    /// Wait at most this many seconds for each answer [default: 10, and 2 for the first one].
+    #[arg(long, value_name = "S", value_parser = timeout)]
+    pub(crate) timeout: Option<Duration>,
+}
+
+impl Cluster {
+    /// Opens a client of this cluster. A cluster that does not answer fails the first operation.
+    pub(crate) fn connect(&self) -> Result<Store, Fail> {
+        let mut store = Store::over(&self.at.coordinator, &self.transport)?;
+        if let Some(timeout) = self.timeout {
+            store.set_timeout(timeout);
+        }
+        Ok(store)
+    }
+}
+
+/// Parses the time that a command waits for an answer.
+fn timeout(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|s| (0.001..=86_400.0).contains(s));
+    seconds
+        .map(Duration::from_secs_f64)
+        .ok_or_else(|| "expected seconds from 0.001 to 86400".to_owned())
+}
+
+/// Parses the memory of a server: at least what its log needs.
+pub(crate) fn server_memory(text: &str) -> Result<u64, String> {
+    let bytes = limit(text)?;
+    if bytes < memory::LEAST {
+        return Err(format!("a server needs at least {}M for objects", memory::LEAST >> 20));
+    }
+    Ok(bytes)
+}
+
+/// Parses a limit in bytes: K, M and G (also KiB, MiB and GiB) are powers of 1024.
+fn limit(text: &str) -> Result<u64, String> {
+    let unit = [("", 1), ("k", 1 << 10), ("m", 1 << 20), ("g", 1 << 30)];
+    scaled(text, &unit, &["", "ib", "b"])
+        .ok_or_else(|| "expected bytes such as 500000000, 512M or 4G".to_owned())
+}
+
+/// Parses the name of a cluster.
+pub(crate) fn cluster_name(text: &str) -> Result<String, String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    if (1..=32).contains(&text.len()) && text.chars().all(plain) {
+        Ok(text.to_owned())
+    } else {
+        Err("expected 1 to 32 letters, digits, - or _".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_binary() {
+        for (text, bytes) in [
+            ("4096", 4096),
+            ("64K", 65536),
+            ("512M", 512 << 20),
+            ("4g", 4 << 30),
+            ("1GiB", 1 << 30),
+            ("10b", 10),
+        ] {
+            assert_eq!(limit(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "G", "-1", "1T", "1.5G", "99999999999999999G", "1 2"] {
+            assert!(limit(text).is_err(), "{text}");
+        }
+        assert_eq!(server_memory("48M"), Ok(memory::LEAST), "as the help says");
+        for text in ["0", "47M", "50331647"] {
+            assert!(server_memory(text).expect_err(text).contains("at least 48M"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_timeout_is_a_number_of_seconds() {
+        assert_eq!(timeout("0.25"), Ok(Duration::from_millis(250)));
+        for text in ["", "0", "-1", "1e9", "nan", "inf", "1s"] {
+            assert!(timeout(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_plain() {
+        assert!(cluster_name("lab-2_b").is_ok());
+        for bad in ["", "a/b", "..", "a b", &"x".repeat(33)] {
+            assert!(cluster_name(bad).is_err(), "{bad}");
+        }
+    }
+}
