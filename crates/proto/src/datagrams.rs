@@ -1,5 +1,5 @@
-//! The interface to whatever carries datagrams: kernel UDP, a shared-memory ring, our own UDP over a
-//! packet device, or the simulator's network.
+//! The interface to whatever carries datagrams: kernel UDP, a shared-memory ring, our own UDP over
+//! a packet device, or the simulator's network.
 
 use core::fmt;
 use core::net::SocketAddr;
@@ -10,8 +10,8 @@ use core::ops::Deref;
 pub enum Addr {
     /// An IP address and a UDP port.
     Net(SocketAddr),
-    /// A number that the driver gave a peer, such as a shared-memory connection or a simulated host.
-    /// The driver never gives it to another peer.
+    /// A number that the driver gave a peer, such as a shared-memory connection or a simulated
+    /// host. The driver never gives it to another peer.
     Local(u64),
 }
 
@@ -105,8 +105,8 @@ pub trait Datagrams {
     fn datagram(&self, i: usize) -> (Addr, &[u8]);
 
     /// Sends one datagram, the concatenation of `parts`: at most [`MAX_PARTS`] parts and
-    /// [`Datagrams::max_payload`] bytes. The driver copies the bytes before it returns, and may hold
-    /// the datagram in a batch until [`Datagrams::flush`].
+    /// [`Datagrams::max_payload`] bytes. The driver copies the bytes before it returns, and may
+    /// hold the datagram in a batch until [`Datagrams::flush`].
     fn send(&mut self, to: Addr, parts: &[&[u8]]) -> Sent;
 
     /// Sends one datagram, a header and a body of at most [`MAX_SHORT_BODY`] bytes, with the effect
@@ -130,8 +130,8 @@ pub trait Datagrams {
     fn lossless(&self) -> bool;
 
     /// Returns true if packets carry no checksum of their own because every datagram arrives byte
-    /// for byte as sent: on a lossless driver, or where the configuration of both ends declares that
-    /// only memory lies between them. Both ends of a link must agree, because the packet format
-    /// differs.
+    /// for byte as sent: on a lossless driver, or where the configuration of both ends declares
+    /// that only memory lies between them. Both ends of a link must agree, because the packet
+    /// format differs.
     fn intact(&self) -> bool;
 }

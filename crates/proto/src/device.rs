@@ -62,26 +62,26 @@ impl core::fmt::Debug for Mac {
 /// Receive offloads: what a device reports about a received frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RxOffload {
-    /// The TCP or UDP checksum needs no verification: the device verified it, or the frame never left
-    /// this machine and its checksum field holds only the sum of the pseudo-header. The checksum of
-    /// an IPv4 header is always present and always verified.
+    /// The TCP or UDP checksum needs no verification: the device verified it, or the frame never
+    /// left this machine and its checksum field holds only the sum of the pseudo-header. The
+    /// checksum of an IPv4 header is always present and always verified.
     pub checksum_valid: bool,
     /// The payload bytes of each segment that the device coalesced into this frame (GRO); the last
-    /// segment may be shorter. 0 if the device coalesced none. The lengths in the IP and UDP headers
-    /// are those of the whole frame.
+    /// segment may be shorter. 0 if the device coalesced none. The lengths in the IP and UDP
+    /// headers are those of the whole frame.
     pub segment_size: u16,
 }
 
-/// A transmit offload: what the device does to a frame before it sends it. A caller may request only
-/// what [`Info::offloads`] lists.
+/// A transmit offload: what the device does to a frame before it sends it. A caller may request
+/// only what [`Info::offloads`] lists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Offload {
     /// None: the frame is complete.
     #[default]
     None,
     /// Checksum: the device stores the complement of the ones' complement sum from byte `start` of
-    /// the frame to its end at byte `start + offset`. The caller leaves the sum of the pseudo-header,
-    /// not complemented, in that field.
+    /// the frame to its end at byte `start + offset`. The caller leaves the sum of the
+    /// pseudo-header, not complemented, in that field.
     Checksum {
         /// The offset of the transport header in the frame.
         start: u16,
@@ -89,8 +89,8 @@ pub enum Offload {
         offset: u16,
     },
     /// Segmentation (GSO): the device cuts the payload into segments and puts a copy of the headers
-    /// before each, with the segment's own lengths, sequence numbers and checksums. The caller fills
-    /// in the frame as for `Checksum`, with the lengths of the whole.
+    /// before each, with the segment's own lengths, sequence numbers and checksums. The caller
+    /// fills in the frame as for `Checksum`, with the lengths of the whole.
     Segments {
         /// The transport protocol.
         kind: Segmentation,
@@ -142,8 +142,8 @@ pub struct Offloads {
 pub struct Info {
     /// The device's MAC address.
     pub mac: Mac,
-    /// The longest payload of a frame on the wire, without the Ethernet header: usually 1500, at most
-    /// 65,535.
+    /// The longest payload of a frame on the wire, without the Ethernet header: usually 1500, at
+    /// most 65,535.
     pub mtu: usize,
     /// The longest frame that [`Device::send`] takes, with the Ethernet header: [`HEADER`] + `mtu`
     /// without segmentation, up to [`MAX_FRAME`] with it.
@@ -161,8 +161,8 @@ impl Info {
     }
 }
 
-/// The headers of a datagram, from Ethernet to UDP, in zero-padded 8-byte words, so that devices can
-/// copy them by words.
+/// The headers of a datagram, from Ethernet to UDP, in zero-padded 8-byte words, so that devices
+/// can copy them by words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Headers {
     words: [u64; Self::CAPACITY / 8],
@@ -173,7 +173,8 @@ impl Headers {
     /// The bytes of the longest headers, rounded up to whole words.
     pub const CAPACITY: usize = 64;
 
-    /// Makes headers of `len` bytes from little-endian `words`. The bytes behind `len` must be zero.
+    /// Makes headers of `len` bytes from little-endian `words`. The bytes behind `len` must be
+    /// zero.
     #[inline]
     #[must_use]
     pub const fn new(words: [u64; Self::CAPACITY / 8], len: usize) -> Self {
@@ -239,8 +240,8 @@ pub trait Device {
     /// the next call. A device that has vanished returns 0.
     fn recv_burst(&mut self) -> usize;
 
-    /// Returns frame `i` of the last burst, from its Ethernet header on, and what the device reports
-    /// about it. Nothing else writes the bytes until the next burst.
+    /// Returns frame `i` of the last burst, from its Ethernet header on, and what the device
+    /// reports about it. Nothing else writes the bytes until the next burst.
     ///
     /// A device that coalesces segments may return more than its MTU, but at most [`MAX_FRAME`]
     /// bytes. A short frame may be padded to 60 bytes. The frame has no particular alignment.
@@ -250,10 +251,10 @@ pub trait Device {
     fn frame(&self, i: usize) -> (&[u8], RxOffload);
 
     /// Sends one frame, the concatenation of `parts`: at most [`MAX_PARTS`], some of which may be
-    /// empty, with the whole Ethernet header in the first, and [`HEADER`] to [`Info::max_send`] bytes
-    /// in total. The device copies the bytes before it returns, and may hold the frame in a batch
-    /// until [`Device::flush`]. It pads frames that are too short for its wire; it counts and drops
-    /// frames that are too long or request an offload that it does not have.
+    /// empty, with the whole Ethernet header in the first, and [`HEADER`] to [`Info::max_send`]
+    /// bytes in total. The device copies the bytes before it returns, and may hold the frame in a
+    /// batch until [`Device::flush`]. It pads frames that are too short for its wire; it counts and
+    /// drops frames that are too long or request an offload that it does not have.
     ///
     /// Returns [`Sent::Full`] if the device has no room and took nothing, and [`Sent::Gone`] if the
     /// device has vanished for good.

@@ -1,4 +1,5 @@
-//! A model of a faulty network: drops, duplicates, delays and damage, drawn from a seeded generator.
+//! A model of a faulty network: drops, duplicates, delays and damage, drawn from a seeded
+//! generator.
 //!
 //! The simulator's wire and the fault-injecting wrappers of real drivers and devices share it.
 
@@ -21,7 +22,7 @@ pub struct Fault {
     pub reorder_ns: u64,
 }
 
-/// What the network does to one datagram.
+/// The effect of the network on one datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Fate {
     /// The number of copies delivered: 0, 1 or 2.

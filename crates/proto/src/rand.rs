@@ -49,8 +49,8 @@ impl Rng {
         self.0.fill_bytes(bytes);
     }
 
-    /// Makes an independent generator for one component, so that the number of draws of one component
-    /// does not change the sequence of another.
+    /// Makes an independent generator for one component, so that the number of draws of one
+    /// component does not change the sequence of another.
     #[must_use]
     pub fn fork(&mut self) -> Self {
         let mut seed = [0; 32];

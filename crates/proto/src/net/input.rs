@@ -104,9 +104,9 @@ impl Stack {
         let counters = &mut self.cx.counters;
         let (header, bytes) = match Ipv4::parse(packet) {
             Ok(parsed) => parsed,
-            Err(ipv4::Bad::Length) => return counters.drop_length += 1,
-            Err(ipv4::Bad::Version) => return counters.drop_version += 1,
-            Err(ipv4::Bad::Checksum) => return counters.drop_checksum += 1,
+            Err(ipv4::Ipv4ParseError::Length) => return counters.drop_length += 1,
+            Err(ipv4::Ipv4ParseError::Version) => return counters.drop_version += 1,
+            Err(ipv4::Ipv4ParseError::Checksum) => return counters.drop_checksum += 1,
         };
         let (from, to) = (IpAddr::V4(header.from), IpAddr::V4(header.to));
         if !self.link.addresses.has(to) || ethernet.to.is_multicast() {
@@ -136,8 +136,8 @@ impl Stack {
         let counters = &mut self.cx.counters;
         let (header, rest) = match Ipv6::parse(packet) {
             Ok(parsed) => parsed,
-            Err(ipv6::Bad::Length) => return counters.drop_length += 1,
-            Err(ipv6::Bad::Version) => return counters.drop_version += 1,
+            Err(ipv6::Ipv6ParseError::Length) => return counters.drop_length += 1,
+            Err(ipv6::Ipv6ParseError::Version) => return counters.drop_version += 1,
         };
         let (from, to) = (IpAddr::V6(header.from), IpAddr::V6(header.to));
         let is_ours = self.link.addresses.has(to) && !ethernet.to.is_multicast();
@@ -262,8 +262,8 @@ impl Stack {
         let counters = &mut self.cx.counters;
         let (message, data) = match Icmp::parse(packet.bytes) {
             Ok(parsed) => parsed,
-            Err(icmp::Bad::Length) => return counters.drop_length += 1,
-            Err(icmp::Bad::Checksum) => return counters.drop_checksum += 1,
+            Err(icmp::IcmpParseError::Length) => return counters.drop_length += 1,
+            Err(icmp::IcmpParseError::Checksum) => return counters.drop_checksum += 1,
         };
         match message {
             Icmp::Echo { ident, seq } => {
@@ -283,8 +283,8 @@ impl Stack {
         let cx = &mut self.cx;
         let (message, data) = match Icmpv6::parse(header, bytes) {
             Ok(parsed) => parsed,
-            Err(icmpv6::Bad::Length) => return cx.counters.drop_length += 1,
-            Err(icmpv6::Bad::Checksum) => return cx.counters.drop_checksum += 1,
+            Err(icmpv6::Icmpv6ParseError::Length) => return cx.counters.drop_length += 1,
+            Err(icmpv6::Icmpv6ParseError::Checksum) => return cx.counters.drop_checksum += 1,
         };
         // No router forwards a packet with the hop limit 255, so its sender is on the link.
         let is_on_link = header.hops == 255;

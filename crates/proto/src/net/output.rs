@@ -101,7 +101,7 @@ impl Stack {
         datagram.extend(header);
         parts.iter().for_each(|part| datagram.extend_from_slice(part));
         let sum = route.udp_sum.word(datagram.len() as u16).bytes(&datagram[4..]);
-        datagram[6..8].copy_from_slice(&udp::in_field(sum).to_be_bytes());
+        datagram[6..8].copy_from_slice(&udp::to_field(sum).to_be_bytes());
         self.ip.send(&mut self.cx, &mut self.link, hop.from, to.ip(), ipv4::UDP, &datagram);
         Sent::Yes
     }

@@ -1,12 +1,13 @@
-//! ARP for Ethernet and IPv4 (RFC 826) and RARP (RFC 903), which differ in their Ethernet type and their operations: 28
-//! octets.
+//! ARP for Ethernet and IPv4 (RFC 826), and RARP (RFC 903), which has another Ethernet type and
+//! other operations: 28 bytes.
 //!
 //! ```text
 //!  0 u16 1 (Ethernet)   2 u16 0x0800 (IPv4)   4 u8 6   5 u8 4   6 u16 operation
-//!  8 sender's mac(6)   14 sender's address(4)   18 target's mac(6)   24 target's address(4)
+//!  8 sender MAC(6)   14 sender IP(4)   18 target MAC(6)   24 target IP(4)
 //! ```
 //!
-//! Always: what [`Arp::emit`] writes, [`Arp::parse`] reads back. Other kinds of hardware and protocol are no ARP here.
+//! Always: [`Arp::parse`] reads back what [`Arp::emit`] writes. It rejects other hardware and
+//! protocol types.
 
 use core::net::Ipv4Addr;
 
@@ -15,35 +16,35 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::device::Mac;
 
-/// Octets of a packet.
+/// The length of a packet in bytes.
 pub const LEN: usize = 28;
 
-/// What a packet asks or says.
+/// An operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u16)]
-pub enum Op {
-    /// Who has the target's address?
+pub enum ArpOperation {
+    /// The sender asks for the MAC address of the target's IP address.
     Request = 1,
-    /// The sender has it.
+    /// The sender has the IP address that was asked for.
     Reply = 2,
-    /// RARP: which address has the target's mac?
+    /// RARP: the sender asks for the IP address of the target's MAC address.
     ReverseRequest = 3,
-    /// RARP: the target has the target's address.
+    /// RARP: the target's IP address belongs to its MAC address.
     ReverseReply = 4,
 }
 
-/// A packet.
+/// An ARP or RARP packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Arp {
-    /// What it asks or says.
-    pub op: Op,
-    /// The sender's hardware address.
+    /// The operation.
+    pub op: ArpOperation,
+    /// The sender's MAC address.
     pub sender_mac: Mac,
-    /// The sender's address; unspecified in a probe (RFC 5227).
+    /// The sender's IP address; unspecified in a probe (RFC 5227).
     pub sender: Ipv4Addr,
-    /// Who is asked, if that is known; zero otherwise.
+    /// The target's MAC address, or zero if it is unknown.
     pub target_mac: Mac,
-    /// The address in question.
+    /// The target's IP address.
     pub target: Ipv4Addr,
 }
 
@@ -61,7 +62,7 @@ struct Bytes {
 }
 
 impl Arp {
-    /// The packet at the start of `bytes`, behind which there may be padding.
+    /// Parses the packet at the start of `bytes`, which may have padding behind it.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let (b, _) = Bytes::ref_from_prefix(bytes).ok()?;
@@ -69,17 +70,17 @@ impl Arp {
             return None;
         }
         let op = match b.op.get() {
-            1 => Op::Request,
-            2 => Op::Reply,
-            3 => Op::ReverseRequest,
-            4 => Op::ReverseReply,
+            1 => ArpOperation::Request,
+            2 => ArpOperation::Reply,
+            3 => ArpOperation::ReverseRequest,
+            4 => ArpOperation::ReverseReply,
             _ => return None,
         };
         let (sender_mac, target_mac) = (Mac(b.sender_mac), Mac(b.target_mac));
         Some(Self { op, sender_mac, sender: b.sender.into(), target_mac, target: b.target.into() })
     }
 
-    /// The packet as it is sent.
+    /// Returns the packet in wire format.
     #[must_use]
     pub fn emit(&self) -> [u8; LEN] {
         zerocopy::transmute!(Bytes {
@@ -99,10 +100,10 @@ impl Arp {
 mod tests {
     use super::*;
 
-    /// What Linux 6 sent over veth: who has 10.7.0.2?
+    /// The request for 10.7.0.2 that Linux 6 sent over veth.
     const REQUEST: [u8; LEN] =
         [0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 0xa, 10, 7, 0, 1, 0, 0, 0, 0, 0, 0, 10, 7, 0, 2];
-    /// And its peer's answer.
+    /// The reply of its peer.
     const REPLY: [u8; LEN] =
         [0, 1, 8, 0, 6, 4, 0, 2, 2, 0, 0, 0, 0, 0xb, 10, 7, 0, 2, 2, 0, 0, 0, 0, 0xa, 10, 7, 0, 1];
 
@@ -111,27 +112,28 @@ mod tests {
         let (a, b) = (Mac([2, 0, 0, 0, 0, 0xa]), Mac([2, 0, 0, 0, 0, 0xb]));
         let (one, two) = (Ipv4Addr::new(10, 7, 0, 1), Ipv4Addr::new(10, 7, 0, 2));
         let request = Arp {
-            op: Op::Request,
+            op: ArpOperation::Request,
             sender_mac: a,
             sender: one,
             target_mac: Mac::default(),
             target: two,
         };
-        let reply = Arp { op: Op::Reply, sender_mac: b, sender: two, target_mac: a, target: one };
+        let reply =
+            Arp { op: ArpOperation::Reply, sender_mac: b, sender: two, target_mac: a, target: one };
         for (bytes, packet) in [(REQUEST, request), (REPLY, reply)] {
             assert_eq!((Arp::parse(&bytes), packet.emit()), (Some(packet), bytes));
         }
-        for op in [Op::ReverseRequest, Op::ReverseReply] {
+        for op in [ArpOperation::ReverseRequest, ArpOperation::ReverseReply] {
             assert_eq!(Arp::parse(&Arp { op, ..reply }.emit()), Some(Arp { op, ..reply }));
         }
     }
 
     #[test]
-    fn another_hardware_protocol_length_or_operation_is_none() {
+    fn other_hardware_protocols_lengths_and_operations_are_rejected() {
         for at in 0..8 {
             let mut bytes = REPLY;
             bytes[at] ^= 0x40;
-            assert_eq!(Arp::parse(&bytes), None, "octet {at}");
+            assert_eq!(Arp::parse(&bytes), None, "byte {at}");
         }
         assert!((0..LEN).all(|len| Arp::parse(&REPLY[..len]).is_none()));
     }

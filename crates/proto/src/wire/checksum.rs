@@ -1,7 +1,10 @@
-//! CRC32C (Castagnoli), the portable version: the oracle for the fast ones and what tests and the simulator use; and the
-//! checksum of IP, ICMP, UDP and TCP (RFC 1071).
+//! CRC32C (Castagnoli) in portable code, and the Internet checksum of IP, ICMP, UDP and TCP
+//! (RFC 1071).
+//!
+//! Tests compare the fast implementations of CRC32C with this one, and the simulator uses it.
 
-/// Continues a CRC32C: `crc` is the value so far (0 at the start), the result covers what came before and `bytes`.
+/// A function that continues a CRC32C: `crc` is the value so far (0 at the start), and the result
+/// covers the earlier bytes and `bytes`.
 pub type Crc32c = fn(crc: u32, bytes: &[u8]) -> u32;
 
 const TABLE: [u32; 256] = {
@@ -20,69 +23,73 @@ const TABLE: [u32; 256] = {
     table
 };
 
-/// One byte more; `state` is the complement of a value.
+/// Adds one byte to a CRC32C. `state` is the complement of the value so far.
 #[inline]
 pub(super) const fn step(state: u32, byte: u8) -> u32 {
     (state >> 8) ^ TABLE[((state ^ byte as u32) & 0xff) as usize]
 }
 
-/// CRC32C by table, a byte at a time (RFC 3720 B.4 has test vectors).
+/// Continues a CRC32C by table, a byte at a time (RFC 3720 B.4 has test vectors).
 #[must_use]
 pub fn crc32c(crc: u32, bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!crc, |state, &byte| step(state, byte))
 }
 
-/// A ones' complement sum of octets in pairs, under way. Its parts may have any length, odd ones too.
+/// An Internet checksum in progress: a ones' complement sum of 16-bit words. Its parts may have any
+/// length, odd ones too.
 ///
-/// Pairs are added with their octets swapped, which the processor reads faster and the end undoes (RFC 1071 section 2).
+/// The sum adds words in little-endian order, which is faster on little-endian processors, and
+/// swaps the bytes of the result (RFC 1071 section 2).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sum {
-    /// Carries are folded in at the end: 2³² parts of 64 KiB would fit.
+    /// The sum before carries are folded in. It has room for 2³² parts of 64 KiB.
     value: u64,
-    /// The octets so far are odd in number.
+    /// The number of bytes so far is odd.
     odd: bool,
 }
 
 impl Sum {
-    /// Of nothing.
+    /// Returns the sum of no bytes.
     #[must_use]
     pub const fn new() -> Self {
         Self { value: 0, odd: false }
     }
 
-    /// Of numbers in the processor's order, least octet first, that were added without a carry lost: of pairs of octets, or of
-    /// several at once.
+    /// Makes a sum from a plain sum of little-endian words of 16 or 32 bits that did not overflow.
     #[inline]
     #[must_use]
-    pub(crate) const fn of_pairs(sum: u64) -> Self {
+    pub(crate) const fn from_words(sum: u64) -> Self {
         Self { value: sum, odd: false }
     }
 
-    /// Continued by a pair of octets. What came before must be even in number.
+    /// Adds a 16-bit word. The number of bytes before it must be even.
     #[inline]
     #[must_use]
     pub const fn word(self, word: u16) -> Self {
         Self { value: self.value.wrapping_add(word.swap_bytes() as u64), odd: self.odd }
     }
 
-    /// Continued by `bytes`.
+    /// Adds `bytes`.
     #[inline]
     #[must_use]
     pub fn bytes(self, bytes: &[u8]) -> Self {
-        let sum = pairs(bytes);
-        // A part that begins in the middle of a pair counts with the octets of all its pairs swapped.
+        let sum = sum_words(bytes);
+        // A part that begins in the middle of a word counts with the bytes of all its words
+        // swapped.
         let sum = if self.odd { u64::from(fold(sum).swap_bytes()) } else { sum };
         Self { value: self.value.wrapping_add(sum), odd: self.odd ^ (bytes.len() % 2 == 1) }
     }
 
-    /// The sum in 16 bits: what a device that computes the rest wants to find in the field.
+    /// Returns the sum in 16 bits, not complemented: the value that a device with checksum offload
+    /// expects in the checksum field.
     #[inline]
     #[must_use]
     pub const fn folded(self) -> u16 {
         fold(self.value).swap_bytes()
     }
 
-    /// The checksum: its complement. Of octets that contain their own right checksum it is 0.
+    /// Returns the checksum, the complement of the sum. It is 0 for bytes that contain their own
+    /// correct checksum.
     #[inline]
     #[must_use]
     pub const fn checksum(self) -> u16 {
@@ -97,9 +104,10 @@ const fn fold(sum: u64) -> u16 {
     ((sum & 0xffff).wrapping_add(sum >> 16) & 0xffff) as u16
 }
 
-/// The sum of `bytes`, octets swapped, without folding. Nothing wraps below 2³² words of four octets.
+/// Returns the plain sum of `bytes` as little-endian 32-bit words. It does not overflow below 2³²
+/// words.
 #[inline]
-fn pairs(bytes: &[u8]) -> u64 {
+fn sum_words(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<4>();
     let sum =
         words.iter().fold(0u64, |sum, &word| sum.wrapping_add(u64::from(u32::from_le_bytes(word))));
@@ -112,7 +120,7 @@ fn pairs(bytes: &[u8]) -> u64 {
 mod tests {
     use super::{Sum, crc32c};
 
-    /// RFC 1071 section 3: the numerical example, as bytes and as pairs.
+    /// The numerical example of RFC 1071 section 3, as bytes and as words.
     #[test]
     fn rfc_1071_example() {
         let bytes = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
@@ -120,9 +128,9 @@ mod tests {
         assert_eq!(Sum::new().word(0x0001).word(0xf203).bytes(&bytes[4..]).checksum(), !0xddf2);
     }
 
-    /// Each way to cut octets into parts gives the sum that adding pair by pair gives.
+    /// Parts of any lengths give the sum that adding word by word gives.
     #[test]
-    fn sums_do_not_depend_on_where_they_are_cut() {
+    fn a_sum_does_not_depend_on_the_cuts_between_its_parts() {
         let bytes: [u8; 61] = core::array::from_fn(|i| (i * i * 7 + 201) as u8);
         for len in 0..bytes.len() {
             let bytes = &bytes[..len];
@@ -138,7 +146,7 @@ mod tests {
                     assert_eq!(
                         u32::from(sum.folded()),
                         plain,
-                        "{len} octets cut at {cut} and {more} later"
+                        "{len} bytes cut at {cut} and {more} later"
                     );
                 }
             }

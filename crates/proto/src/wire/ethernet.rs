@@ -1,39 +1,39 @@
-//! Ethernet frames (IEEE 802.3, with a type as in RFC 894): 14 octets.
+//! Ethernet headers (IEEE 802.3, with a type as in RFC 894): 14 bytes.
 //!
 //! ```text
 //!  0 destination(6)   6 source(6)   12 u16 type   14 payload
 //! ```
 //!
-//! Always: what [`Ethernet::emit`] writes, [`Ethernet::parse`] reads back. Not here: lengths in place of a type (802.2) and
-//! VLAN tags, which are types like any other and known to nobody above.
+//! Always: [`Ethernet::parse`] reads back what [`Ethernet::emit`] writes. Not here: lengths in
+//! place of a type (802.2) and VLAN tags. They parse as types that no protocol above handles.
 
 use crate::device::Mac;
 
-/// Octets of the header.
+/// The length of the header in bytes.
 pub const HEADER: usize = crate::device::HEADER;
 
-/// The type of IPv4.
+/// The Ethernet type of IPv4.
 pub const IPV4: u16 = 0x0800;
-/// The type of ARP.
+/// The Ethernet type of ARP.
 pub const ARP: u16 = 0x0806;
-/// The type of RARP.
+/// The Ethernet type of RARP.
 pub const RARP: u16 = 0x8035;
-/// The type of IPv6.
+/// The Ethernet type of IPv6.
 pub const IPV6: u16 = 0x86dd;
 
-/// A frame's header.
+/// An Ethernet header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ethernet {
-    /// Whom it is for.
+    /// The destination.
     pub to: Mac,
-    /// Who sent it.
+    /// The source.
     pub from: Mac,
-    /// What the payload is.
+    /// The Ethernet type: the protocol of the payload.
     pub kind: u16,
 }
 
 impl Ethernet {
-    /// The header of `frame`, and what follows it, padding included.
+    /// Parses the header of `frame`. Returns it and the payload, padding included.
     #[inline]
     #[must_use]
     pub fn parse(frame: &[u8]) -> Option<(Self, &[u8])> {
@@ -43,7 +43,7 @@ impl Ethernet {
         Some((Self { to, from, kind: u16::from_be_bytes([high, low]) }, payload))
     }
 
-    /// The header as it is sent.
+    /// Returns the header in wire format.
     #[inline]
     #[must_use]
     pub const fn emit(&self) -> [u8; HEADER] {
@@ -57,7 +57,7 @@ impl Ethernet {
 mod tests {
     use super::*;
 
-    /// The start of a frame that Linux 6 sent over veth.
+    /// The first bytes of a frame that Linux 6 sent over veth.
     const FRAME: [u8; 16] = [2, 0, 0, 0, 0, 0xb, 2, 0, 0, 0, 0, 0xa, 8, 0, 0x45, 0];
 
     #[test]
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn short_frames_are_none() {
+    fn short_frames_are_rejected() {
         assert!((0..HEADER).all(|len| Ethernet::parse(&FRAME[..len]).is_none()));
         assert!(Ethernet::parse(&FRAME[..HEADER]).unwrap().1.is_empty());
     }

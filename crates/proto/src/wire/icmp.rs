@@ -1,16 +1,18 @@
-//! ICMP messages (RFC 792): echo, and the errors that a host sends and obeys.
+//! ICMP messages (RFC 792): echo, and the errors that a host sends and handles.
 //!
 //! ```text
-//!  0 u8 type   1 u8 code   2 u16 checksum of all
-//!  echo 8, reply 0   4 u16 identifier   6 u16 number   8 data
-//!  unreachable 3     4 u16 zero   6 u16 next hop's mtu, if code is 4 (RFC 1191)   8 the packet's header and what follows it
+//!  0 u8 type   1 u8 code   2 u16 checksum of the message
+//!  echo 8, reply 0   4 u16 identifier   6 u16 sequence number   8 data
+//!  unreachable 3     4 u16 zero   6 u16 next-hop MTU, if code is 4 (RFC 1191)
+//!                    8 the packet's header and the bytes after it
 //! ```
 //!
-//! Always: what [`Icmp::emit`] writes with its data behind it, [`Icmp::parse`] reads back. The checksum is compared here.
+//! Always: [`Icmp::parse`] reads back what [`Icmp::emit`] writes with its data behind it, and
+//! verifies the checksum.
 
 use super::checksum::Sum;
 
-/// Octets before an echo's data or an error's quotation.
+/// The length of the header in bytes. The data of an echo or the packet of an error follows it.
 pub const HEADER: usize = 8;
 
 const REPLY: u8 = 0;
@@ -19,58 +21,59 @@ const ECHO: u8 = 8;
 const PORT: u8 = 3;
 const TOO_BIG: u8 = 4;
 
-/// What a message says. What follows its header comes beside it.
+/// The header of an ICMP message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Icmp {
-    /// Say this again.
+    /// An echo request.
     Echo {
-        /// Whose it is.
+        /// The identifier of the sender.
         ident: u16,
-        /// Which of his.
+        /// The sequence number.
         seq: u16,
     },
-    /// It is said again.
+    /// An echo reply.
     Reply {
-        /// Whose it was.
+        /// The identifier of the request.
         ident: u16,
-        /// Which of his.
+        /// The sequence number.
         seq: u16,
     },
-    /// Nobody listens at the port.
+    /// The error "port unreachable".
     PortUnreachable,
-    /// The packet is too big for a link, and must not be fragmented.
+    /// The error "fragmentation needed": a packet that must not be fragmented is too big for a
+    /// link.
     TooBig {
-        /// What that link carries; 0 if the router does not say.
+        /// The MTU of that link; 0 if the router does not report it.
         mtu: u16,
     },
-    /// Unreachable for another reason.
+    /// The error "destination unreachable" with another code.
     Unreachable {
-        /// Which.
+        /// The code.
         code: u8,
     },
-    /// Another type.
+    /// A message of another type.
     Other(u8),
 }
 
-/// Why octets are no ICMP message.
+/// The reason why bytes are not a valid ICMP message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Bad {
-    /// Shorter than a header.
+pub enum IcmpParseError {
+    /// The message is shorter than a header.
     Length,
     /// The checksum is wrong.
     Checksum,
 }
 
 impl Icmp {
-    /// The message, and what follows its header.
+    /// Parses a message. Returns its header and the data behind it.
     ///
     /// # Errors
-    /// [`Bad`].
-    pub fn parse(message: &[u8]) -> Result<(Self, &[u8]), Bad> {
+    /// [`IcmpParseError`] if the message is too short or damaged.
+    pub fn parse(message: &[u8]) -> Result<(Self, &[u8]), IcmpParseError> {
         let (&[kind, code, _, _, a, b, c, d], data) =
-            message.split_first_chunk::<HEADER>().ok_or(Bad::Length)?;
+            message.split_first_chunk::<HEADER>().ok_or(IcmpParseError::Length)?;
         if Sum::new().bytes(message).checksum() != 0 {
-            return Err(Bad::Checksum);
+            return Err(IcmpParseError::Checksum);
         }
         let (first, second) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
         let message = match (kind, code) {
@@ -84,7 +87,7 @@ impl Icmp {
         Ok((message, data))
     }
 
-    /// The header of a message with `data` behind it.
+    /// Returns the header in wire format, for a message with `data` behind it.
     #[must_use]
     pub fn emit(&self, data: &[u8]) -> [u8; HEADER] {
         let (kind, code, first, second) = match *self {
@@ -107,11 +110,12 @@ mod tests {
     use super::*;
 
     const DATA: [u8; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
-    /// An echo request that Linux 6 carried, its reply, and the start of what it answered to a datagram for a closed port.
+    /// Messages that Linux 6 sent: an echo request, its reply, and the header of the error about a
+    /// closed port.
     const REQUEST: [u8; HEADER] = [8, 0, 0xd9, 0xba, 0x12, 0x34, 0, 1];
     const ANSWER: [u8; HEADER] = [0, 0, 0xe1, 0xba, 0x12, 0x34, 0, 1];
     const CLOSED: [u8; HEADER] = [3, 3, 0x26, 0x42, 0, 0, 0, 0];
-    /// What that one quoted.
+    /// The packet that the error quotes.
     const QUOTED: [u8; 33] = [
         0x45, 0, 0, 0x21, 0xe9, 0x8c, 0x40, 0, 0x40, 0x11, 0x3d, 0x2f, 10, 7, 0, 1, 10, 7, 0, 2,
         0x12, 0x34, 0x56, 0x78, 0, 0x0d, 0x14, 0x2f, 0x73, 0x70, 0x72, 0x61, 0x74,
@@ -133,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn parse_reads_back_what_emit_writes() {
         for message in [Icmp::TooBig { mtu: 1400 }, Icmp::Unreachable { code: 1 }, Icmp::Other(11)]
         {
             let bytes = [&message.emit(&DATA[..7])[..], &DATA[..7]].concat();
@@ -142,13 +146,13 @@ mod tests {
     }
 
     #[test]
-    fn damaged_and_short_ones_are_bad() {
+    fn damaged_and_short_messages_are_rejected() {
         let bytes = [REQUEST, DATA].concat();
         for at in 0..bytes.len() {
             let mut bad = bytes.clone();
             bad[at] ^= 0x20;
-            assert_eq!(Icmp::parse(&bad), Err(Bad::Checksum), "octet {at}");
+            assert_eq!(Icmp::parse(&bad), Err(IcmpParseError::Checksum), "byte {at}");
         }
-        assert!((0..HEADER).all(|len| Icmp::parse(&bytes[..len]) == Err(Bad::Length)));
+        assert!((0..HEADER).all(|len| Icmp::parse(&bytes[..len]) == Err(IcmpParseError::Length)));
     }
 }

@@ -1,17 +1,20 @@
-//! ICMPv6 messages (RFC 4443): echo, the errors that a host sends and obeys, and neighbour discovery (RFC 4861).
+//! ICMPv6 messages (RFC 4443): echo, the errors that a host sends and handles, and neighbour
+//! discovery (RFC 4861).
 //!
 //! ```text
-//!  0 u8 type   1 u8 code   2 u16 checksum of a pseudo-header and all
-//!  echo 128, reply 129    4 u16 identifier   6 u16 number   8 data
+//!  0 u8 type   1 u8 code   2 u16 checksum of the pseudo-header and the message
+//!  echo 128, reply 129    4 u16 identifier   6 u16 sequence number   8 data
 //!  unreachable 1          4 u32 zero         8 the packet
-//!  too big 2              4 u32 mtu          8 the packet
+//!  too big 2              4 u32 MTU          8 the packet
 //!  solicitation 135       4 u32 zero                 8 target(16)   24 options
 //!  advertisement 136      4 u8 R 0x80 S 0x40 O 0x20  8 target(16)   24 options
-//!  option                 0 u8 type   1 u8 length / 8   2 data      1 the source's, 2 the target's mac(6)
+//!  option                 0 u8 type   1 u8 length / 8   2 data
+//!                         type 1: source MAC(6), type 2: target MAC(6)
 //! ```
 //!
-//! Always: what [`Icmpv6::emit`] appends, [`Icmpv6::parse`] reads back. The checksum is compared here. Not here: whether a
-//! message came from a neighbour at all (its hops are 255), which its IPv6 header says; routers' messages.
+//! Always: [`Icmpv6::parse`] reads back what [`Icmpv6::emit`] writes, and verifies the checksum.
+//! Not here: the check that a message comes from a neighbour (its hop limit is 255); router
+//! messages.
 
 use alloc::vec::Vec;
 use core::net::Ipv6Addr;
@@ -22,7 +25,7 @@ use crate::device::Mac;
 #[cfg(test)]
 mod tests;
 
-/// Octets before an echo's data or an error's quotation.
+/// The length of the header in bytes. The data of an echo or the packet of an error follows it.
 pub const HEADER: usize = 8;
 
 const UNREACHABLE: u8 = 1;
@@ -38,78 +41,79 @@ const ROUTER: u8 = 0x80;
 const SOLICITED: u8 = 0x40;
 const OVERRIDE: u8 = 0x20;
 
-/// What a message says. What follows an echo's or an error's header comes beside it.
+/// An ICMPv6 message, without the data of an echo or the packet of an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Icmpv6 {
-    /// Say this again.
+    /// An echo request.
     Echo {
-        /// Whose it is.
+        /// The identifier of the sender.
         ident: u16,
-        /// Which of his.
+        /// The sequence number.
         seq: u16,
     },
-    /// It is said again.
+    /// An echo reply.
     Reply {
-        /// Whose it was.
+        /// The identifier of the request.
         ident: u16,
-        /// Which of his.
+        /// The sequence number.
         seq: u16,
     },
-    /// Nobody listens at the port.
+    /// The error "port unreachable".
     PortUnreachable,
-    /// Unreachable for another reason.
+    /// The error "destination unreachable" with another code.
     Unreachable {
-        /// Which.
+        /// The code.
         code: u8,
     },
-    /// The packet is too big for a link.
+    /// The error "packet too big".
     TooBig {
-        /// What that link carries.
+        /// The MTU of the link.
         mtu: u32,
     },
-    /// Who has this address?
+    /// A neighbour solicitation.
     Solicit {
-        /// The address.
+        /// The address to resolve.
         target: Ipv6Addr,
-        /// Who asks, unless he has no address yet.
+        /// The sender's MAC address; none in a probe of duplicate address detection.
         mac: Option<Mac>,
     },
-    /// He who has it.
+    /// A neighbour advertisement.
     Advertise {
-        /// The address.
+        /// The address that the sender has.
         target: Ipv6Addr,
-        /// His hardware address.
+        /// The sender's MAC address.
         mac: Option<Mac>,
-        /// He is a router.
+        /// The R flag: the sender is a router.
         router: bool,
-        /// He was asked.
+        /// The S flag: the advertisement answers a solicitation.
         solicited: bool,
-        /// What is known about him otherwise is no longer true.
+        /// The O flag: the MAC address overrides a cached one.
         replaces: bool,
     },
-    /// Another type.
+    /// A message of another type.
     Other(u8),
 }
 
-/// Why octets are no ICMPv6 message.
+/// The reason why bytes are not a valid ICMPv6 message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Bad {
-    /// Shorter than a header, an option longer than what there is or of no length.
+pub enum Icmpv6ParseError {
+    /// The message or one of its options is truncated, or the length of an option is 0.
     Length,
     /// The checksum is wrong.
     Checksum,
 }
 
 impl Icmpv6 {
-    /// The message in a packet with the header `ip`, and what follows its header.
+    /// Parses a message in a packet with the header `ip`. Returns it and the data behind its
+    /// header.
     ///
     /// # Errors
-    /// [`Bad`].
-    pub fn parse<'a>(ip: &Ipv6, message: &'a [u8]) -> Result<(Self, &'a [u8]), Bad> {
+    /// [`Icmpv6ParseError`] if the message is truncated or damaged.
+    pub fn parse<'a>(ip: &Ipv6, message: &'a [u8]) -> Result<(Self, &'a [u8]), Icmpv6ParseError> {
         let (&[kind, code, _, _, a, b, c, d], data) =
-            message.split_first_chunk::<HEADER>().ok_or(Bad::Length)?;
+            message.split_first_chunk::<HEADER>().ok_or(Icmpv6ParseError::Length)?;
         if ip.pseudo(ICMPV6, message.len()).bytes(message).checksum() != 0 {
-            return Err(Bad::Checksum);
+            return Err(Icmpv6ParseError::Checksum);
         }
         let (first, second) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
         let message = match (kind, code) {
@@ -119,11 +123,11 @@ impl Icmpv6 {
             (UNREACHABLE, code) => Self::Unreachable { code },
             (TOO_BIG, _) => Self::TooBig { mtu: u32::from_be_bytes([a, b, c, d]) },
             (SOLICIT, 0) => {
-                let (target, mac) = about(data, SOURCE_MAC)?;
+                let (target, mac) = parse_target(data, SOURCE_MAC)?;
                 Self::Solicit { target, mac }
             }
             (ADVERTISE, 0) => {
-                let (target, mac) = about(data, TARGET_MAC)?;
+                let (target, mac) = parse_target(data, TARGET_MAC)?;
                 let [router, solicited, replaces] =
                     [ROUTER, SOLICITED, OVERRIDE].map(|bit| a & bit != 0);
                 Self::Advertise { target, mac, router, solicited, replaces }
@@ -133,7 +137,8 @@ impl Icmpv6 {
         Ok((message, data))
     }
 
-    /// The message with `data` behind its header, for a packet with the header `ip`. Neighbour discovery's have no data.
+    /// Returns the message in wire format with `data` behind its header, for a packet with the
+    /// header `ip`. Messages of neighbour discovery have no data.
     #[must_use]
     pub fn emit(&self, ip: &Ipv6, data: &[u8]) -> Vec<u8> {
         let flag = |on: bool, bit: u8| if on { bit } else { 0 };
@@ -177,15 +182,18 @@ fn append(out: &mut Vec<u8>, target: Ipv6Addr, option: u8, mac: Option<Mac>) {
     }
 }
 
-/// The target of neighbour discovery and the hardware address in the option of kind `wanted`.
-fn about(data: &[u8], wanted: u8) -> Result<(Ipv6Addr, Option<Mac>), Bad> {
-    let (&target, mut rest) = data.split_first_chunk::<16>().ok_or(Bad::Length)?;
+/// Parses the target of a neighbour discovery message, and the MAC address in the option of type
+/// `wanted`.
+fn parse_target(data: &[u8], wanted: u8) -> Result<(Ipv6Addr, Option<Mac>), Icmpv6ParseError> {
+    let (&target, mut rest) = data.split_first_chunk::<16>().ok_or(Icmpv6ParseError::Length)?;
     let mut mac = None;
     while let Some(&kind) = rest.first() {
-        let words = usize::from(*rest.get(1).ok_or(Bad::Length)?);
-        // An option of no length would go on for ever (RFC 4861 section 7.1: such a message is dropped).
-        let (option, behind) =
-            rest.split_at_checked(8 * words).filter(|_| words > 0).ok_or(Bad::Length)?;
+        let words = usize::from(*rest.get(1).ok_or(Icmpv6ParseError::Length)?);
+        // RFC 4861 section 7.1: a message with an option of length 0 is invalid.
+        let (option, behind) = rest
+            .split_at_checked(8 * words)
+            .filter(|_| words > 0)
+            .ok_or(Icmpv6ParseError::Length)?;
         if let (true, &[_, _, a, b, c, d, e, f]) = (kind == wanted, option) {
             mac = Some(Mac([a, b, c, d, e, f]));
         }

@@ -1,18 +1,20 @@
-//! IPv4 headers (RFC 791): 20 octets, and up to 40 of options that are passed over.
+//! IPv4 headers (RFC 791): 20 bytes, and up to 40 bytes of options, which the parser skips.
 //!
 //! ```text
-//!  0 u4 4  u4 words   1 u8 service   2 u16 length of all   4 u16 identification   6 u3 flags  u13 offset / 8
-//!  8 u8 time to live  9 u8 protocol  10 u16 checksum       12 source(4)          16 destination(4)
+//!   0 u4 version 4  u4 header length / 4   1 u8 service   2 u16 total length
+//!   4 u16 identification   6 u3 flags  u13 offset / 8
+//!   8 u8 time to live   9 u8 protocol   10 u16 header checksum
+//!  12 source(4)   16 destination(4)
 //! ```
 //!
-//! Always: what [`Ipv4::emit`] writes, [`Ipv4::parse`] reads back. The header's checksum is compared here. Not here:
-//! fragments put together (`net`).
+//! Always: [`Ipv4::parse`] reads back what [`Ipv4::emit`] writes, and verifies the header checksum.
+//! Not here: reassembly of fragments (`net`).
 
 use core::net::Ipv4Addr;
 
 use super::checksum::Sum;
 
-/// Octets of a header without options.
+/// The length of a header without options in bytes.
 pub const HEADER: usize = 20;
 
 /// The protocol number of ICMP.
@@ -20,66 +22,67 @@ pub const ICMP: u8 = 1;
 /// The protocol number of UDP.
 pub const UDP: u8 = 17;
 
-/// Do not fragment.
+/// The flag "don't fragment".
 const DF: u16 = 0x4000;
-/// More fragments follow.
+/// The flag "more fragments".
 const MF: u16 = 0x2000;
 const OFFSET: u16 = 0x1fff;
 
-/// A header.
+/// An IPv4 header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ipv4 {
-    /// Routers must not fragment it.
+    /// The flag "don't fragment": routers must not fragment the packet.
     pub dont_fragment: bool,
-    /// It is a fragment, and not the last one.
+    /// The flag "more fragments": the packet is a fragment, and not the last one.
     pub more: bool,
-    /// Where in the datagram's payload this one begins: a multiple of 8.
+    /// The offset of this fragment in the payload of the datagram: a multiple of 8.
     pub offset: u16,
-    /// Which fragments belong together.
+    /// The identification, which all fragments of a datagram share.
     pub ident: u16,
-    /// Routers that it may still pass.
+    /// The time to live, in hops.
     pub ttl: u8,
-    /// What the payload is.
+    /// The protocol of the payload.
     pub protocol: u8,
-    /// Who sent it.
+    /// The source.
     pub from: Ipv4Addr,
-    /// Whom it is for.
+    /// The destination.
     pub to: Ipv4Addr,
 }
 
-/// Why octets are no IPv4 packet.
+/// The reason why bytes are not a valid IPv4 packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Bad {
-    /// Shorter than its header, or its lengths contradict each other.
+pub enum Ipv4ParseError {
+    /// The packet is shorter than its lengths say, or the lengths contradict each other.
     Length,
-    /// Another version.
+    /// The version is not 4.
     Version,
-    /// The header's checksum is wrong.
+    /// The header checksum is wrong.
     Checksum,
 }
 
 impl Ipv4 {
-    /// The header of `packet`, and its payload; padding behind it is cut off.
+    /// Parses the header of `packet`. Returns it and the payload without padding.
     ///
     /// # Errors
-    /// [`Bad`].
+    /// [`Ipv4ParseError`] if the packet is truncated, damaged or of another version.
     #[inline]
-    pub fn parse(packet: &[u8]) -> Result<(Self, &[u8]), Bad> {
-        let h: &[u8; HEADER] = packet.first_chunk().ok_or(Bad::Length)?;
+    pub fn parse(packet: &[u8]) -> Result<(Self, &[u8]), Ipv4ParseError> {
+        let h: &[u8; HEADER] = packet.first_chunk().ok_or(Ipv4ParseError::Length)?;
         if h[0] >> 4 != 4 {
-            return Err(Bad::Version);
+            return Err(Ipv4ParseError::Version);
         }
         let (header, len) =
             (usize::from(h[0] & 15) * 4, usize::from(u16::from_be_bytes([h[2], h[3]])));
-        let payload = packet.get(header..len).filter(|_| header >= HEADER).ok_or(Bad::Length)?;
+        let payload =
+            packet.get(header..len).filter(|_| header >= HEADER).ok_or(Ipv4ParseError::Length)?;
         if Sum::new().bytes(&packet[..header]).checksum() != 0 {
-            return Err(Bad::Checksum);
+            return Err(Ipv4ParseError::Checksum);
         }
         Ok((Self::read(h), payload))
     }
 
-    /// The header at the start of what an ICMP message quotes, and what is there of its payload. The quoted checksum is
-    /// whatever routers made of it.
+    /// Parses the header of a packet that an ICMP error quotes. Returns it and the quoted part of
+    /// the payload. The checksum is not verified, because routers may have changed the header.
     #[must_use]
     pub fn quoted(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let h: &[u8; HEADER] = bytes.first_chunk()?;
@@ -103,14 +106,15 @@ impl Ipv4 {
         }
     }
 
-    /// True if this is not the whole datagram.
+    /// Returns true if the packet is a fragment of a datagram.
     #[inline]
     #[must_use]
     pub const fn is_fragment(&self) -> bool {
         self.more || self.offset != 0
     }
 
-    /// The header of a packet with `payload` octets behind it, at most 65,515.
+    /// Returns the header in wire format, for a packet with `payload` bytes of payload, at most
+    /// 65,515.
     #[must_use]
     pub fn emit(&self, payload: usize) -> [u8; HEADER] {
         let flag = |on: bool, bit: u16| if on { bit } else { 0 };
@@ -130,7 +134,7 @@ impl Ipv4 {
         h
     }
 
-    /// The sum of the pseudo-header for `len` octets of payload.
+    /// Returns the sum of the pseudo-header for `len` bytes of payload.
     #[inline]
     #[must_use]
     pub fn pseudo(&self, len: usize) -> Sum {
@@ -143,7 +147,8 @@ impl Ipv4 {
 mod tests {
     use super::*;
 
-    /// The header of a UDP datagram that Linux 6 sent, and that of the first and the last fragment of another.
+    /// Headers that Linux 6 sent: of a UDP datagram, and of the first and the last fragment of an
+    /// echo request.
     const WHOLE: [u8; HEADER] =
         [0x45, 0, 0, 0x21, 0x0e, 0x9f, 0x40, 0, 0x40, 0x11, 0x18, 0x1d, 10, 7, 0, 1, 10, 7, 0, 2];
     const FIRST: [u8; HEADER] =
@@ -172,7 +177,7 @@ mod tests {
         for (bytes, header, payload) in
             [(WHOLE, whole(), 13), (FIRST, first, 1480), (LAST, last, 528)]
         {
-            // Short frames are padded: what is behind the payload is none of it.
+            // Padding of a short frame is not part of the payload.
             let mut packet = bytes.to_vec();
             packet.resize(HEADER + payload + 9, 7);
             assert_eq!(Ipv4::parse(&packet), Ok((header, &packet[HEADER..HEADER + payload])));
@@ -182,23 +187,23 @@ mod tests {
     }
 
     #[test]
-    fn each_wrong_octet_of_a_header_is_noticed() {
+    fn each_wrong_byte_of_a_header_is_detected() {
         let mut packet = WHOLE.to_vec();
         packet.resize(33, 1);
         for at in 0..HEADER {
             let mut bad = packet.clone();
             bad[at] ^= 0x10;
-            assert!(Ipv4::parse(&bad).is_err(), "octet {at}");
+            assert!(Ipv4::parse(&bad).is_err(), "byte {at}");
         }
-        assert!((0..33).all(|len| Ipv4::parse(&packet[..len]) == Err(Bad::Length)));
+        assert!((0..33).all(|len| Ipv4::parse(&packet[..len]) == Err(Ipv4ParseError::Length)));
         packet[0] = 0x44;
-        assert_eq!(Ipv4::parse(&packet), Err(Bad::Length));
+        assert_eq!(Ipv4::parse(&packet), Err(Ipv4ParseError::Length));
         packet[0] = 0x65;
-        assert_eq!(Ipv4::parse(&packet), Err(Bad::Version));
+        assert_eq!(Ipv4::parse(&packet), Err(Ipv4ParseError::Version));
     }
 
     #[test]
-    fn options_are_passed_over() {
+    fn options_are_skipped() {
         let mut packet = whole().emit(4 + 2).to_vec();
         packet.extend([1, 1, 1, 0, 0xaa, 0xbb]);
         packet[0] = 0x46;

@@ -1,14 +1,16 @@
-//! IPv6 headers (RFC 8200): 40 octets, and the extension headers that a host must pass over or obey.
+//! IPv6 headers (RFC 8200): 40 bytes, and the extension headers that a host skips or handles.
 //!
 //! ```text
-//!  0 u4 6  u8 class  u20 flow   4 u16 length behind this   6 u8 next header   7 u8 hops   8 source(16)   24 destination(16)
+//!  0 u4 version 6  u8 class  u20 flow   4 u16 payload length   6 u8 next header   7 u8 hop limit
+//!  8 source(16)   24 destination(16)
 //!
-//!  fragment   0 u8 next header   1 zero   2 u13 offset / 8  u2 zero  u1 more   4 u32 identification
+//!  fragment   0 u8 next header   1 zero   2 u13 offset / 8  u2 zero  u1 more
+//!             4 u32 identification
 //!  others     0 u8 next header   1 u8 length / 8 - 1   2 options: u8 type  u8 length  data
 //! ```
 //!
-//! Always: what [`Ipv6::emit`] writes, [`Ipv6::parse`] reads back. No more than [`EXTENSIONS`] extension headers are passed
-//! over. Not here: fragments put together (`net`).
+//! Always: [`Ipv6::parse`] reads back what [`Ipv6::emit`] writes. [`upper`] skips at most
+//! [`EXTENSIONS`] extension headers. Not here: reassembly of fragments (`net`).
 
 use core::net::Ipv6Addr;
 
@@ -18,89 +20,91 @@ use crate::device::Mac;
 #[cfg(test)]
 mod tests;
 
-/// Octets of the header.
+/// The length of the header in bytes.
 pub const HEADER: usize = 40;
-/// Octets of a fragment header.
+/// The length of a fragment header in bytes.
 pub const FRAGMENT: usize = 8;
-/// Extension headers that a packet may have before its payload.
+/// The most extension headers before a payload.
 pub const EXTENSIONS: usize = 4;
 
-/// The next header of UDP.
+/// The protocol number of UDP.
 pub const UDP: u8 = 17;
-/// The next header of ICMPv6.
+/// The protocol number of ICMPv6.
 pub const ICMPV6: u8 = 58;
-/// The next header of a fragment header.
+/// The protocol number of the fragment header.
 pub const FRAGMENTED: u8 = 44;
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
 const DESTINATION: u8 = 60;
 
-/// A header.
+/// An IPv6 header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ipv6 {
-    /// What follows.
+    /// The type of the next header.
     pub next: u8,
-    /// Routers that it may still pass; of what a neighbour sent to a neighbour it is 255.
+    /// The hop limit. It is 255 in messages of neighbour discovery.
     pub hops: u8,
-    /// Who sent it.
+    /// The source.
     pub from: Ipv6Addr,
-    /// Whom it is for.
+    /// The destination.
     pub to: Ipv6Addr,
 }
 
 /// A fragment header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fragment {
-    /// What the fragments' payload begins with.
+    /// The type of the first header of the fragmented payload.
     pub next: u8,
-    /// Where in it this one begins: a multiple of 8.
+    /// The offset of this fragment in the payload: a multiple of 8.
     pub offset: u16,
-    /// It is not the last one.
+    /// More fragments follow.
     pub more: bool,
-    /// Which fragments belong together.
+    /// The identification, which all fragments of a packet share.
     pub ident: u32,
 }
 
-/// Why octets are no IPv6 packet.
+/// The reason why bytes are not a valid IPv6 packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Bad {
-    /// Shorter than it says.
+pub enum Ipv6ParseError {
+    /// The packet is shorter than its length says.
     Length,
-    /// Another version.
+    /// The version is not 6.
     Version,
 }
 
 impl Ipv6 {
-    /// The header of `packet`, and what follows; padding behind it is cut off.
+    /// Parses the header of `packet`. Returns it and the bytes behind it without padding.
     ///
     /// # Errors
-    /// [`Bad`].
+    /// [`Ipv6ParseError`] if the packet is truncated or of another version.
     #[inline]
-    pub fn parse(packet: &[u8]) -> Result<(Self, &[u8]), Bad> {
+    pub fn parse(packet: &[u8]) -> Result<(Self, &[u8]), Ipv6ParseError> {
         let (header, rest) = Self::quoted(packet)?;
         let len = usize::from(u16::from_be_bytes([packet[4], packet[5]]));
-        Ok((header, rest.get(..len).ok_or(Bad::Length)?))
+        Ok((header, rest.get(..len).ok_or(Ipv6ParseError::Length)?))
     }
 
-    /// The header at the start of what an ICMPv6 message quotes, and what is there of the rest.
+    /// Parses the header of a packet that an ICMPv6 error quotes. Returns it and the quoted part of
+    /// the rest.
     ///
     /// # Errors
-    /// [`Bad`].
+    /// [`Ipv6ParseError`] if the header is truncated or of another version.
     #[inline]
-    pub fn quoted(packet: &[u8]) -> Result<(Self, &[u8]), Bad> {
-        let (h, rest) = packet.split_first_chunk::<HEADER>().ok_or(Bad::Length)?;
+    pub fn quoted(packet: &[u8]) -> Result<(Self, &[u8]), Ipv6ParseError> {
+        let (h, rest) = packet.split_first_chunk::<HEADER>().ok_or(Ipv6ParseError::Length)?;
         if h[0] >> 4 != 6 {
-            return Err(Bad::Version);
+            return Err(Ipv6ParseError::Version);
         }
         let address = |at: usize| {
-            let mut octets = [0; 16];
-            octets.copy_from_slice(&h[at..at + 16]);
-            Ipv6Addr::from(octets)
+            let mut bytes = [0; 16];
+            bytes.copy_from_slice(&h[at..at + 16]);
+            Ipv6Addr::from(bytes)
         };
         Ok((Self { next: h[6], hops: h[7], from: address(8), to: address(24) }, rest))
     }
 
-    /// The header of a packet with `payload` octets behind it, extension headers included; at most 65,535.
+    /// Returns the header in wire format, for a packet with `payload` bytes behind it, extension
+    /// headers included, at most 65,535.
     #[must_use]
     pub fn emit(&self, payload: usize) -> [u8; HEADER] {
         let mut h = [0; HEADER];
@@ -112,7 +116,8 @@ impl Ipv6 {
         h
     }
 
-    /// The sum of the pseudo-header for `len` octets of an upper-layer packet of `protocol`.
+    /// Returns the sum of the pseudo-header for an upper-layer packet of `protocol` and `len`
+    /// bytes.
     #[inline]
     #[must_use]
     pub fn pseudo(&self, protocol: u8, len: usize) -> Sum {
@@ -121,19 +126,19 @@ impl Ipv6 {
     }
 }
 
-/// What stands behind the extension headers.
+/// The payload behind the extension headers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Upper<'a> {
-    /// A whole packet of this protocol.
+    /// An unfragmented packet: its protocol and its bytes.
     Whole(u8, &'a [u8]),
-    /// A fragment, and its octets.
+    /// A fragment: its header and its bytes.
     Part(Fragment, &'a [u8]),
-    /// Not for a host that obeys RFC 8200: too many extension headers, cut short, an option that forbids it, a route that
-    /// goes on elsewhere.
+    /// A packet that this host must drop: too many or truncated extension headers, an unknown
+    /// option that must not be skipped, or a routing header with segments left.
     Bad,
 }
 
-/// Passes over the extension headers in `rest`, which begins with a header of kind `next`.
+/// Skips the extension headers in `rest`, whose first header has the type `next`.
 #[inline]
 #[must_use]
 pub fn upper(mut next: u8, mut rest: &[u8]) -> Upper<'_> {
@@ -143,8 +148,9 @@ pub fn upper(mut next: u8, mut rest: &[u8]) -> Upper<'_> {
                 let Some(&[kind, words]) = rest.first_chunk() else { return Upper::Bad };
                 let len = 8 * (usize::from(words) + 1);
                 let Some((header, behind)) = rest.split_at_checked(len) else { return Upper::Bad };
-                let obeyed = if next == ROUTING { header[3] == 0 } else { options(&header[2..]) };
-                if !obeyed {
+                let may_skip =
+                    if next == ROUTING { header[3] == 0 } else { may_skip_options(&header[2..]) };
+                if !may_skip {
                     return Upper::Bad;
                 }
                 (next, rest) = (kind, behind);
@@ -159,8 +165,9 @@ pub fn upper(mut next: u8, mut rest: &[u8]) -> Upper<'_> {
     Upper::Bad
 }
 
-/// True if all options may be passed over: those that nobody here knows must have the two high bits clear (section 4.2).
-fn options(mut rest: &[u8]) -> bool {
+/// Returns true if all options may be skipped: the two high bits of an unknown option are 0
+/// (RFC 8200 section 4.2).
+fn may_skip_options(mut rest: &[u8]) -> bool {
     while let Some((&kind, behind)) = rest.split_first() {
         if kind == 0 {
             rest = behind;
@@ -177,7 +184,7 @@ fn options(mut rest: &[u8]) -> bool {
 }
 
 impl Fragment {
-    /// The fragment header at the start of `bytes`, and the fragment.
+    /// Parses the fragment header at the start of `bytes`. Returns it and the fragment.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (&[next, _, a, b, c, d, e, f], part) = bytes.split_first_chunk::<FRAGMENT>()?;
@@ -186,7 +193,7 @@ impl Fragment {
         Some((Self { next, offset: bits & !7, more: bits & 1 != 0, ident }, part))
     }
 
-    /// The header as it is sent.
+    /// Returns the header in wire format.
     #[must_use]
     pub fn emit(&self) -> [u8; FRAGMENT] {
         let [a, b] = (self.offset & !7 | u16::from(self.more)).to_be_bytes();
@@ -195,7 +202,7 @@ impl Fragment {
     }
 }
 
-/// The link-local address that a hardware address stands for (RFC 4291 appendix A).
+/// Returns the link-local address of a MAC address (RFC 4291 appendix A).
 #[must_use]
 pub const fn link_local(mac: Mac) -> Ipv6Addr {
     let [a, b, c, d, e, f] = mac.0;
@@ -212,19 +219,19 @@ pub const fn link_local(mac: Mac) -> Ipv6Addr {
     )
 }
 
-/// The group of those whose address may be `address` (RFC 4291 section 2.7.1).
+/// Returns the solicited-node group of an address (RFC 4291 section 2.7.1).
 #[must_use]
 pub const fn solicited(address: Ipv6Addr) -> Ipv6Addr {
     let [_, _, _, _, _, _, low, last] = address.segments();
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | low & 0xff, last)
 }
 
-/// The hardware address of a group (RFC 2464 section 7).
+/// Returns the MAC address of a group (RFC 2464 section 7).
 #[must_use]
 pub const fn group_mac(group: Ipv6Addr) -> Mac {
     let [.., a, b, c, d] = group.octets();
     Mac([0x33, 0x33, a, b, c, d])
 }
 
-/// All nodes of a link.
+/// The group of all nodes of a link.
 pub const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);

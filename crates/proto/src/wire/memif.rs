@@ -1,69 +1,72 @@
-//! memif version 2, the shared-memory packet interface of VPP and DPDK: the messages of its control socket, and the layout of
-//! its rings. `docs/formats.md` ("memif") is normative.
+//! The wire format of memif version 2, the shared-memory packet interface of VPP and DPDK: the
+//! messages of its control socket, and the layout of its rings. `docs/formats.md` ("memif") is
+//! normative.
 //!
 //! ```text
-//! message   128 octets on a SOCK_SEQPACKET socket, little-endian as the machines it is for: 0 u16 type   2 body   zeros
-//! ring      0 u32 cookie  4 u16 flags  6 u16 head   64 u16 tail   128 descriptors, 16 octets each
+//! message     128 bytes on a SOCK_SEQPACKET socket, little-endian: 0 u16 type   2 body   zeros
+//! ring        0 u32 cookie  4 u16 flags  6 u16 head   64 u16 tail   128 descriptors, 16 bytes each
 //! descriptor  0 u16 flags  2 u16 region  4 u32 length  8 u32 offset  12 u32 metadata
 //! ```
 //!
-//! The client makes all memory: buffers, a ring of full ones for the server, and a ring of empty ones that the server fills. So the
-//! client alone writes every `head`, and the server every `tail`.
+//! The client allocates all memory: buffers, a ring of full buffers for the server, and a ring of
+//! empty buffers that the server fills. So only the client writes a `head`, and only the server a
+//! `tail`.
 //!
-//! Always: what [`Message::emit`] writes is parsed back as the same message. Not here: who says what when (`host::nic::memif`).
+//! Always: [`Message::parse`] reads back what [`Message::emit`] writes. Not here: the order of the
+//! messages (the memif device in `sprat`).
 
 #[cfg(test)]
 mod tests;
 
-/// Octets of a message.
+/// The length of a message in bytes.
 pub const MESSAGE: usize = 128;
-/// The only version: 2.0.
+/// The only supported version: 2.0.
 pub const VERSION: u16 = 0x0200;
-/// Octets of a name, a zero at its end.
+/// The length of a name field in bytes, its terminating zero included.
 pub const NAME: usize = 32;
-/// Octets of a secret, zeros behind it.
+/// The length of a secret field in bytes. Zeros pad it.
 pub const SECRET: usize = 24;
-/// Octets of a disconnection's reason.
+/// The length of the reason of a disconnection in bytes.
 pub const REASON: usize = 96;
 
-/// What stands at a ring's beginning.
+/// The value of a ring's cookie.
 pub const COOKIE: u32 = 0x03e3_1f20;
-/// In a ring's flags: whoever takes from it polls, and needs no interrupt.
+/// The flag of a ring whose consumer polls and needs no interrupts.
 pub const MASK_INTERRUPT: u16 = 1;
-/// Where a ring's flags are.
+/// The offset of a ring's flags.
 pub const FLAGS: usize = 4;
-/// Where a ring's head is.
+/// The offset of a ring's head.
 pub const HEAD: usize = 6;
-/// Where a ring's tail is.
+/// The offset of a ring's tail.
 pub const TAIL: usize = 64;
-/// Where a ring's descriptors begin.
+/// The offset of a ring's descriptors.
 pub const DESCRIPTORS: usize = 128;
-/// Octets of a descriptor.
+/// The length of a descriptor in bytes.
 pub const DESCRIPTOR: usize = 16;
-/// Most descriptors of a ring, as a power of two.
+/// The binary logarithm of the most descriptors of a ring.
 pub const LOG2_RING_MAX: u8 = 14;
 
-/// Octets of a ring of `1 << log2` descriptors.
+/// Returns the length in bytes of a ring of `1 << log2` descriptors.
 #[must_use]
 pub const fn ring_len(log2: u8) -> usize {
     DESCRIPTORS + (DESCRIPTOR << log2)
 }
 
-/// One buffer.
+/// A descriptor: one buffer of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Descriptor {
-    /// The frame goes on in the next one.
+    /// The frame continues in the next descriptor.
     pub next: bool,
-    /// The region that the buffer is in.
+    /// The region that has the buffer.
     pub region: u16,
-    /// Its octets: those that are used in a full one, those that there are in an empty one.
+    /// The bytes used of a full buffer, or the size of an empty one.
     pub length: u32,
-    /// Where in its region it begins.
+    /// The offset of the buffer in its region.
     pub offset: u32,
 }
 
 impl Descriptor {
-    /// As two words of the machine's byte order.
+    /// Returns the descriptor as two words in native byte order.
     #[inline]
     #[must_use]
     pub const fn words(self) -> [u64; 2] {
@@ -71,7 +74,7 @@ impl Descriptor {
         [first, self.offset as u64]
     }
 
-    /// From two words. Flags that are unknown and the metadata are passed over.
+    /// Makes a descriptor of two words. It ignores unknown flags and the metadata.
     #[inline]
     #[must_use]
     pub const fn of(words: [u64; 2]) -> Self {
@@ -84,100 +87,101 @@ impl Descriptor {
     }
 }
 
-/// What the server offers to whoever connects.
+/// The server's first message: its version and its limits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hello {
-    /// Who it is.
+    /// The name of the implementation.
     pub name: [u8; NAME],
-    /// The oldest version it speaks.
+    /// The oldest version that the server supports.
     pub min_version: u16,
-    /// The newest version it speaks.
+    /// The newest version that the server supports.
     pub max_version: u16,
-    /// The highest region's number.
+    /// The highest region index.
     pub max_region: u16,
-    /// The highest number of a ring to the client.
+    /// The highest index of a ring to the client.
     pub max_to_client: u16,
-    /// The highest number of a ring to the server.
+    /// The highest index of a ring to the server.
     pub max_to_server: u16,
-    /// Descriptors of the largest ring, as a power of two.
+    /// The binary logarithm of the descriptors of the largest ring.
     pub max_log2: u8,
 }
 
-/// Which interface the client wants.
+/// The client's first message: the interface that it connects to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Init {
-    /// The version spoken from here on.
+    /// The version of all further messages.
     pub version: u16,
-    /// The interface's number at this socket.
+    /// The number of the interface at this socket.
     pub id: u32,
-    /// 0 for Ethernet frames; others carry something else.
+    /// The mode of the interface: 0 for Ethernet frames.
     pub mode: u8,
-    /// Zeros, or what the server wants to hear.
+    /// The server's secret, or zeros if it has none.
     pub secret: [u8; SECRET],
-    /// Who it is.
+    /// The name of the implementation.
     pub name: [u8; NAME],
 }
 
-/// A ring, and with it in the message the descriptor of its interrupts.
+/// A ring. Its message carries the file descriptor of its interrupts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AddRing {
-    /// It carries frames to the server; else to the client.
+    /// The ring carries frames to the server; otherwise to the client.
     pub to_server: bool,
-    /// Its number among those of its direction.
+    /// The index among the rings of its direction.
     pub index: u16,
-    /// The region that it is in.
+    /// The region that has the ring.
     pub region: u16,
-    /// Where in the region it begins.
+    /// The offset of the ring in its region.
     pub offset: u32,
-    /// Its descriptors, as a power of two.
+    /// The binary logarithm of its descriptors.
     pub log2: u8,
-    /// Octets before each frame that are nobody's business here.
+    /// The bytes before each frame that are reserved for the application.
     pub private_header: u16,
 }
 
-/// What is said on the control socket. `Init`, `AddRegion` and `AddRing` are answered by `Ack`, `Connect` by `Connected`.
+/// A message on the control socket. `Ack` answers `Init`, `AddRegion` and `AddRing`; `Connected`
+/// answers `Connect`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Message {
-    /// Understood.
+    /// The acknowledgement of a message.
     Ack,
-    /// The server's first.
+    /// The server's first message.
     Hello(Hello),
-    /// The client's first.
+    /// The client's first message.
     Init(Init),
-    /// Memory of the client's, whose file comes with the message.
+    /// A memory region of the client. The message carries its file descriptor.
     AddRegion {
-        /// Its number, counted from 0.
+        /// The index, counted from 0.
         index: u16,
-        /// Its octets.
+        /// The size in bytes.
         size: u64,
     },
-    /// A ring in it.
+    /// A ring in a region.
     AddRing(AddRing),
-    /// All is said; the name of the client's interface.
+    /// The end of the client's setup, with the name of its interface.
     Connect([u8; NAME]),
-    /// The link is there; the name of the server's interface.
+    /// The link is up. The message has the name of the server's interface.
     Connected([u8; NAME]),
-    /// The link ends.
+    /// The end of the link.
     Disconnect {
-        /// A number, mostly 0.
+        /// An error code, usually 0.
         code: u32,
-        /// Why, in words.
+        /// The reason as text.
         reason: [u8; REASON],
     },
 }
 
-/// Why 128 octets are no message.
+/// The reason why 128 bytes are not a valid message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Bad {
-    /// It is of no known type.
-    #[error("there is no message of type {0}")]
+pub enum MemifParseError {
+    /// The type is unknown.
+    #[error("memif has no message of type {0}")]
     Type(u16),
-    /// A field says what it cannot say.
-    #[error("a field of the message has a value that is not possible")]
+    /// A field has an invalid value.
+    #[error("a field of the memif message has an invalid value")]
     Field,
 }
 
-/// `text`, cut to what fits before a zero.
+/// Returns `text` as a zero-terminated field, truncated if it is too long.
 #[must_use]
 pub fn chars<const N: usize>(text: &str) -> [u8; N] {
     let mut chars = [0; N];
@@ -187,7 +191,7 @@ pub fn chars<const N: usize>(text: &str) -> [u8; N] {
     chars
 }
 
-/// Fields one after the other.
+/// Writes the fields of a message one after the other.
 struct Writer {
     bytes: [u8; MESSAGE],
     at: usize,
@@ -206,7 +210,7 @@ impl Writer {
     }
 }
 
-/// The same, on their way back.
+/// Reads the fields of a message one after the other.
 struct Reader<'b> {
     bytes: &'b [u8; MESSAGE],
     at: usize,
@@ -221,8 +225,8 @@ impl Reader<'_> {
     }
 
     fn u8(&mut self) -> u8 {
-        let [octet] = self.take();
-        octet
+        let [byte] = self.take();
+        byte
     }
 
     fn u16(&mut self) -> u16 {
@@ -235,7 +239,7 @@ impl Reader<'_> {
 }
 
 impl Message {
-    /// Its octets.
+    /// Returns the message in wire format.
     #[must_use]
     pub fn emit(&self) -> [u8; MESSAGE] {
         let mut w = Writer::new(self.kind());
@@ -291,11 +295,11 @@ impl Message {
         }
     }
 
-    /// A message's meaning.
+    /// Parses a message.
     ///
     /// # Errors
-    /// It has none.
-    pub fn parse(bytes: &[u8; MESSAGE]) -> Result<Self, Bad> {
+    /// [`MemifParseError`] if its type is unknown or a field is invalid.
+    pub fn parse(bytes: &[u8; MESSAGE]) -> Result<Self, MemifParseError> {
         let mut r = Reader { bytes, at: 0 };
         Ok(match r.u16() {
             1 => Self::Ack,
@@ -320,7 +324,7 @@ impl Message {
                 let (flags, index, region) = (r.u16(), r.u16(), r.u16());
                 let (offset, log2, private_header) = (r.u32(), r.u8(), r.u16());
                 if log2 > LOG2_RING_MAX || !offset.is_multiple_of(8) {
-                    return Err(Bad::Field);
+                    return Err(MemifParseError::Field);
                 }
                 Self::AddRing(AddRing {
                     to_server: flags & 1 != 0,
@@ -334,7 +338,7 @@ impl Message {
             6 => Self::Connect(r.take()),
             7 => Self::Connected(r.take()),
             8 => Self::Disconnect { code: r.u32(), reason: r.take() },
-            other => return Err(Bad::Type(other)),
+            other => return Err(MemifParseError::Type(other)),
         })
     }
 }

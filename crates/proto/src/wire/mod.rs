@@ -1,4 +1,5 @@
-//! Headers, one protocol a file: bytes to values and back, no state. `docs/formats.md` is normative.
+//! Wire formats, one protocol a file: each parses bytes into values and emits them, without state.
+//! `docs/formats.md` is normative.
 
 pub mod arp;
 pub mod checksum;

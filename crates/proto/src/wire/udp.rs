@@ -1,29 +1,31 @@
-//! UDP headers (RFC 768): 8 octets.
+//! UDP headers (RFC 768): 8 bytes.
 //!
 //! ```text
-//!  0 u16 source port   2 u16 destination port   4 u16 length of all   6 u16 checksum, 0: none (IPv4 only)
+//!  0 u16 source port   2 u16 destination port
+//!  4 u16 length, header included   6 u16 checksum, 0: none (IPv4 only)
 //! ```
 //!
-//! Always: what [`Udp::emit`] writes, [`Udp::parse`] reads back.
+//! Always: [`Udp::parse`] reads back what [`Udp::emit`] writes.
 
 use super::checksum::Sum;
 
-/// Octets of the header.
+/// The length of the header in bytes.
 pub const HEADER: usize = 8;
 
-/// A header.
+/// A UDP header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Udp {
-    /// The sender's port.
+    /// The source port.
     pub from: u16,
-    /// The receiver's port.
+    /// The destination port.
     pub to: u16,
-    /// The checksum as it stands there; 0 if the sender computed none.
+    /// The checksum field; 0 if the sender computed none.
     pub checksum: u16,
 }
 
 impl Udp {
-    /// The header of `datagram`, and its payload; what is behind it is cut off. The checksum is not looked at.
+    /// Parses the header of `datagram`. Returns it and the payload without padding. The checksum is
+    /// not verified.
     #[inline]
     #[must_use]
     pub fn parse(datagram: &[u8]) -> Option<(Self, &[u8])> {
@@ -33,7 +35,8 @@ impl Udp {
         Some((Self { from: word(a, b), to: word(c, d), checksum: word(g, h) }, payload))
     }
 
-    /// The header of a datagram with `payload` octets behind it, at most 65,527.
+    /// Returns the header in wire format, for a datagram with `payload` bytes of payload, at most
+    /// 65,527.
     #[inline]
     #[must_use]
     pub fn emit(&self, payload: usize) -> [u8; HEADER] {
@@ -44,10 +47,11 @@ impl Udp {
     }
 }
 
-/// What a checksum becomes in the field: 0 would say that there is none.
+/// Returns the value of the checksum field for a sum. A checksum of 0 becomes 0xffff, because 0
+/// means that there is none.
 #[inline]
 #[must_use]
-pub const fn in_field(sum: Sum) -> u16 {
+pub const fn to_field(sum: Sum) -> u16 {
     match sum.checksum() {
         0 => 0xffff,
         checksum => checksum,
@@ -61,9 +65,9 @@ mod tests {
     use super::*;
     use crate::wire::{ipv4, ipv6};
 
-    /// What Linux 6 sent from 10.7.0.1 to 10.7.0.2.
+    /// A datagram that Linux 6 sent from 10.7.0.1 to 10.7.0.2.
     const V4: [u8; 13] = [0x12, 0x34, 0x56, 0x78, 0, 13, 0x29, 0x45, b's', b'p', b'r', b'a', b't'];
-    /// And from fe80::ff:fe00:a to fe80::ff:fe00:b.
+    /// A datagram that it sent from fe80::ff:fe00:a to fe80::ff:fe00:b.
     const V6: [u8; 13] = [0x12, 0x34, 0x56, 0x78, 0, 13, 0x42, 0x3f, b's', b'p', b'r', b'a', b't'];
 
     #[test]
@@ -76,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn checksums_are_those_of_linux() {
+    fn checksums_equal_those_of_linux() {
         let [one, two] = [1, 2].map(|last| Ipv4Addr::new(10, 7, 0, last));
         let v4 = ipv4::Ipv4::parse(
             &ipv4::Ipv4 {
@@ -99,13 +103,13 @@ mod tests {
             assert_eq!(pseudo.bytes(&bytes).checksum(), 0);
             let mut unsummed = bytes;
             unsummed[6..8].fill(0);
-            assert_eq!(in_field(pseudo.bytes(&unsummed)).to_be_bytes(), bytes[6..8]);
+            assert_eq!(to_field(pseudo.bytes(&unsummed)).to_be_bytes(), bytes[6..8]);
         }
-        assert_eq!(in_field(Sum::new().word(0xffff)), 0xffff);
+        assert_eq!(to_field(Sum::new().word(0xffff)), 0xffff);
     }
 
     #[test]
-    fn lengths_that_cannot_be_are_none() {
+    fn impossible_lengths_are_rejected() {
         assert!((0..13).all(|len| Udp::parse(&V4[..len]).is_none()));
         let mut bytes = V4;
         bytes[5] = 7;

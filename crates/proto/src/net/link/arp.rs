@@ -5,7 +5,7 @@ use core::net::{IpAddr, Ipv4Addr};
 use super::Link;
 use crate::device::Mac;
 use crate::net::context::Context;
-use crate::wire::arp::{Arp, Op};
+use crate::wire::arp::{Arp, ArpOperation};
 use crate::wire::ethernet::{self, Ethernet};
 
 impl Link {
@@ -18,7 +18,7 @@ impl Link {
         };
         let (sender, target) = (IpAddr::V4(arp.sender), IpAddr::V4(arp.target));
         // RFC 5227 section 2.1.1: another host uses our address, or probes for it as we do.
-        let probes_ours = arp.op == Op::Request
+        let probes_ours = arp.op == ArpOperation::Request
             && arp.sender.is_unspecified()
             && self.addresses.is_candidate(target);
         let contested = if self.addresses.is_candidate(sender) {
@@ -32,7 +32,7 @@ impl Link {
         let is_host = !matches!(arp.sender.octets()[0], 0 | 127 | 224..);
         let (now, counters) = (cx.now, &mut cx.counters);
         match arp.op {
-            Op::Request if self.addresses.has(target) => {
+            ArpOperation::Request if self.addresses.has(target) => {
                 if is_host {
                     self.neighbours.request_received(now, sender, arp.sender_mac, counters);
                 }
@@ -40,21 +40,23 @@ impl Link {
                     self.send_arp_reply(cx, &arp);
                 }
             }
-            Op::Reply if self.addresses.has(target) && is_host => {
+            ArpOperation::Reply if self.addresses.has(target) && is_host => {
                 self.neighbours.reply_received(now, sender, Some(arp.sender_mac), counters);
             }
             // A packet for another host may show that a known neighbour has moved.
-            Op::Request | Op::Reply => {
+            ArpOperation::Request | ArpOperation::Reply => {
                 self.neighbours.claim_received(now, sender, Some(arp.sender_mac), counters);
             }
-            Op::ReverseRequest | Op::ReverseReply => counters.drop_neighbour += 1,
+            ArpOperation::ReverseRequest | ArpOperation::ReverseReply => {
+                counters.drop_neighbour += 1
+            }
         }
     }
 
     /// Handles a RARP packet: takes the IPv4 address that a server assigns.
     pub(in crate::net) fn rarp(&mut self, cx: &mut Context, packet: &[u8]) {
         let own = cx.info.mac;
-        let is_ours = |arp: &Arp| arp.op == Op::ReverseReply && arp.target_mac == own;
+        let is_ours = |arp: &Arp| arp.op == ArpOperation::ReverseReply && arp.target_mac == own;
         let Some(arp) = Arp::parse(packet).filter(is_ours) else {
             cx.counters.drop_neighbour += 1;
             return;
@@ -66,7 +68,7 @@ impl Link {
 
     fn send_arp_reply(&mut self, cx: &mut Context, request: &Arp) {
         let reply = Arp {
-            op: Op::Reply,
+            op: ArpOperation::Reply,
             sender_mac: cx.info.mac,
             sender: request.target,
             target_mac: request.sender_mac,
@@ -79,7 +81,7 @@ impl Link {
     pub(super) fn send_rarp_request(&mut self, cx: &mut Context) {
         let (own, unspecified) = (cx.info.mac, Ipv4Addr::UNSPECIFIED);
         let request = Arp {
-            op: Op::ReverseRequest,
+            op: ArpOperation::ReverseRequest,
             sender_mac: own,
             sender: unspecified,
             target_mac: own,
@@ -100,7 +102,7 @@ impl Link {
 
     fn broadcast_arp_request(&mut self, cx: &mut Context, sender: Ipv4Addr, target: Ipv4Addr) {
         let (sender_mac, target_mac) = (cx.info.mac, Mac::default());
-        let request = Arp { op: Op::Request, sender_mac, sender, target_mac, target };
+        let request = Arp { op: ArpOperation::Request, sender_mac, sender, target_mac, target };
         self.send_arp(cx, Mac::BROADCAST, &request);
     }
 
@@ -108,12 +110,12 @@ impl Link {
     pub(super) fn send_arp_request(&mut self, cx: &mut Context, target: Ipv4Addr, to: Option<Mac>) {
         let Some(sender) = self.addresses.v4() else { return };
         let (sender_mac, target_mac) = (cx.info.mac, to.unwrap_or_default());
-        let request = Arp { op: Op::Request, sender_mac, sender, target_mac, target };
+        let request = Arp { op: ArpOperation::Request, sender_mac, sender, target_mac, target };
         self.send_arp(cx, to.unwrap_or(Mac::BROADCAST), &request);
     }
 
     fn send_arp(&mut self, cx: &mut Context, to: Mac, arp: &Arp) {
-        let reverse = matches!(arp.op, Op::ReverseRequest | Op::ReverseReply);
+        let reverse = matches!(arp.op, ArpOperation::ReverseRequest | ArpOperation::ReverseReply);
         let kind = if reverse { ethernet::RARP } else { ethernet::ARP };
         let header = Ethernet { to, from: cx.info.mac, kind };
         self.queue.push([&header.emit()[..], &arp.emit()].concat(), &mut cx.counters);

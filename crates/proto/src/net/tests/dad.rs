@@ -1,7 +1,7 @@
 //! Own addresses: assigned by RARP, probed, announced, defended, lost.
 
 use super::*;
-use crate::wire::arp::{Arp, Op};
+use crate::wire::arp::{Arp, ArpOperation};
 use crate::wire::ethernet::{self, Ethernet};
 
 fn sent_arps(net: &Network) -> Vec<Arp> {
@@ -22,7 +22,7 @@ fn by_default_an_address_is_in_use_at_once_and_announced_twice() {
     assert!(net.stack(0).has_address(v4(1).into()));
     net.run_for(10 * SECOND);
     let own = Arp {
-        op: Op::Request,
+        op: ArpOperation::Request,
         sender_mac: mac(1),
         sender: v4(1),
         target_mac: Mac::default(),
@@ -84,7 +84,7 @@ fn an_address_in_use_is_defended_at_most_every_ten_seconds() {
     net.run_for(30 * SECOND);
     net.frames.clear();
     let other = Arp {
-        op: Op::Request,
+        op: ArpOperation::Request,
         sender_mac: mac(9),
         sender: v4(1),
         target_mac: Mac::default(),
@@ -112,7 +112,7 @@ fn rarp_assigns_an_address() {
     let requests = sent_arps(&net);
     assert!((5..=12).contains(&requests.len()), "{}", requests.len());
     let request = Arp {
-        op: Op::ReverseRequest,
+        op: ArpOperation::ReverseRequest,
         sender_mac: mac(1),
         sender: Ipv4Addr::UNSPECIFIED,
         target_mac: mac(1),
@@ -120,8 +120,13 @@ fn rarp_assigns_an_address() {
     };
     assert!(requests.iter().all(|arp| *arp == request));
     let reply = |target_mac, target| {
-        let arp =
-            Arp { op: Op::ReverseReply, sender_mac: mac(2), sender: v4(2), target_mac, target };
+        let arp = Arp {
+            op: ArpOperation::ReverseReply,
+            sender_mac: mac(2),
+            sender: v4(2),
+            target_mac,
+            target,
+        };
         let header = Ethernet { to: mac(1), from: mac(2), kind: ethernet::RARP };
         [&header.emit()[..], &arp.emit()].concat()
     };

@@ -6,7 +6,7 @@ use core::net::Ipv6Addr;
 use super::*;
 use crate::net::ip::output::udp4_header;
 use crate::net::link::queue::MAX_FRAMES;
-use crate::wire::arp::{Arp, Op};
+use crate::wire::arp::{Arp, ArpOperation};
 use crate::wire::ethernet::{self, Ethernet};
 use crate::wire::icmp::Icmp;
 use crate::wire::icmpv6::Icmpv6;
@@ -22,7 +22,7 @@ fn six(last: u8) -> Ipv6Addr {
     ipv6::link_local(mac(last))
 }
 
-fn arp(op: Op, sender_mac: Mac, sender: Ipv4Addr, target: Ipv4Addr) -> Vec<u8> {
+fn arp(op: ArpOperation, sender_mac: Mac, sender: Ipv4Addr, target: Ipv4Addr) -> Vec<u8> {
     let header = Ethernet { to: mac(1), from: sender_mac, kind: ethernet::ARP };
     let arp = Arp { op, sender_mac, sender, target_mac: mac(1), target };
     [&header.emit()[..], &arp.emit()].concat()
@@ -54,10 +54,10 @@ fn forged_frame(rng: &mut Rng) -> Vec<u8> {
         replaces: true,
     };
     match rng.below(8) {
-        0 => arp(Op::Request, other, v4_other, v4(1)),
-        1 => arp(Op::Reply, other, v4_other, v4(1)),
-        2 => arp(Op::Request, ATTACKER, v4(2), v4(2)),
-        3 => arp(Op::Reply, ATTACKER, v4(2), v4(1)),
+        0 => arp(ArpOperation::Request, other, v4_other, v4(1)),
+        1 => arp(ArpOperation::Reply, other, v4_other, v4(1)),
+        2 => arp(ArpOperation::Request, ATTACKER, v4(2), v4(2)),
+        3 => arp(ArpOperation::Reply, ATTACKER, v4(2), v4(1)),
         4 => discovery(other, v6_other, &Icmpv6::Solicit { target: six(1), mac: Some(other) }),
         5 => discovery(other, v6_other, &advertise(v6_other)),
         6 => discovery(ATTACKER, six(2), &advertise(six(2))),

@@ -64,7 +64,7 @@ fn padding_is_ignored_and_ipv6_requires_a_checksum() {
         let pseudo = ip.pseudo(17, 11).bytes(&header).bytes(b"abc");
         (
             [&ethernet.emit()[..], &ip.emit(bytes.len()), &bytes].concat(),
-            crate::wire::udp::in_field(pseudo),
+            crate::wire::udp::to_field(pseudo),
         )
     };
     let (none, checksum) = six(0);

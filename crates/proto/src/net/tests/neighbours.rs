@@ -1,7 +1,7 @@
 //! The neighbour cache: resolution, confirmation, failure, and forged claims.
 
 use super::*;
-use crate::wire::arp::{Arp, Op};
+use crate::wire::arp::{Arp, ArpOperation};
 use crate::wire::ethernet::{self, Ethernet};
 
 fn arp(to: Mac, arp: Arp) -> Vec<u8> {
@@ -10,7 +10,7 @@ fn arp(to: Mac, arp: Arp) -> Vec<u8> {
 }
 
 /// Builds an ARP packet to host 1 that claims that `sender` is at `at`.
-fn claim(op: Op, sender: u8, at: Mac) -> Vec<u8> {
+fn claim(op: ArpOperation, sender: u8, at: Mac) -> Vec<u8> {
     let packet = Arp { op, sender_mac: at, sender: v4(sender), target_mac: mac(1), target: v4(1) };
     arp(mac(1), packet)
 }
@@ -76,7 +76,7 @@ fn a_neighbour_that_moves_and_announces_it_is_resolved_within_a_second() {
     net.sockets[1].stack_mut().cx.info.mac = mac(3);
     net.sockets[1].device_mut().info.mac = mac(3);
     let gratuitous = Arp {
-        op: Op::Request,
+        op: ArpOperation::Request,
         sender_mac: mac(3),
         sender: v4(2),
         target_mac: Mac::default(),
@@ -100,7 +100,7 @@ fn a_claim_does_not_replace_a_known_neighbour() {
     net.send(0, at(2, 7), b"x");
     net.run_for(SECOND);
     let attacker = mac(0x66);
-    for op in [Op::Reply, Op::Request] {
+    for op in [ArpOperation::Reply, ArpOperation::Request] {
         net.inject(0, claim(op, 2, attacker));
         let gratuitous = Arp {
             op,
@@ -114,7 +114,7 @@ fn a_claim_does_not_replace_a_known_neighbour() {
         net.send(0, at(2, 7), b"y");
         net.run_for(10 * SECOND);
         // A reply of the attacker to the probe of the neighbour does not count.
-        net.inject(0, claim(Op::Reply, 2, attacker));
+        net.inject(0, claim(ArpOperation::Reply, 2, attacker));
         net.run_for(10 * SECOND);
     }
     net.send(0, at(2, 7), b"z");
@@ -135,8 +135,8 @@ fn unsolicited_replies_are_dropped_and_requests_evict_no_entries() {
     net.send(0, at(2, 7), b"x");
     net.run_for(SECOND);
     for last in 3..=200 {
-        net.inject(0, claim(Op::Reply, last, mac(last)));
-        net.inject(0, claim(Op::Request, last, mac(last)));
+        net.inject(0, claim(ArpOperation::Reply, last, mac(last)));
+        net.inject(0, claim(ArpOperation::Request, last, mac(last)));
     }
     net.run_for(MS);
     assert_eq!(counted(net.stack(0), "drop_unsolicited"), 198);
@@ -162,12 +162,12 @@ fn unsolicited_replies_are_dropped_and_requests_evict_no_entries() {
 #[test]
 fn arp_senders_that_differ_from_the_frame_or_are_no_station_are_dropped() {
     let mut net = Network::new(1500);
-    let mut wrong = claim(Op::Request, 2, mac(2));
+    let mut wrong = claim(ArpOperation::Request, 2, mac(2));
     wrong[11] = 9;
     net.inject(0, wrong);
-    net.inject(0, claim(Op::Request, 2, Mac::BROADCAST));
-    net.inject(0, claim(Op::Request, 2, Mac::default()));
-    net.inject(0, claim(Op::Request, 2, mac(2))[..30].to_vec());
+    net.inject(0, claim(ArpOperation::Request, 2, Mac::BROADCAST));
+    net.inject(0, claim(ArpOperation::Request, 2, Mac::default()));
+    net.inject(0, claim(ArpOperation::Request, 2, mac(2))[..30].to_vec());
     net.step();
     assert_eq!(counted(net.stack(0), "drop_neighbour"), 4);
 }

@@ -88,7 +88,7 @@ impl FastPath {
         let sum = halves(c).wrapping_add(halves(d)).wrapping_add(b >> 48).wrapping_add(e & 0xffff);
         let checksum_valid =
             offload.checksum_valid || u16::from_le_bytes([headers[40], headers[41]]) == 0;
-        if Sum::of_pairs(sum).checksum() != 0 || !checksum_valid {
+        if Sum::from_words(sum).checksum() != 0 || !checksum_valid {
             return None;
         }
         let ip_len = usize::from((c as u16).swap_bytes());

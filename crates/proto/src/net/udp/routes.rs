@@ -186,7 +186,7 @@ impl Route {
         } else {
             // The length counts twice: in the pseudo-header and in the UDP header.
             let sum = self.udp_sum.word(udp_len).word(udp_len);
-            udp::in_field(parts.iter().fold(sum, |sum, part| sum.bytes(part)))
+            udp::to_field(parts.iter().fold(sum, |sum, part| sum.bytes(part)))
         };
         device.send_with_headers(&self.headers(udp_len, checksum), parts, len, offload)
     }

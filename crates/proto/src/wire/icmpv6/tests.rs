@@ -7,17 +7,17 @@ const fn ip(from: Ipv6Addr, to: Ipv6Addr, hops: u8) -> Ipv6 {
     Ipv6 { next: ICMPV6, hops, from, to }
 }
 
-/// What Linux 6 sent to find the neighbour `B`.
+/// The solicitation of `B` that Linux 6 sent.
 const SOLICITATION: [u8; 32] = [
     135, 0, 0x7c, 0x73, 0, 0, 0, 0, 0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xfe, 0, 0, 0x0b,
     1, 1, 2, 0, 0, 0, 0, 0x0a,
 ];
-/// And its neighbour's answer.
+/// The advertisement of its neighbour.
 const ADVERTISEMENT: [u8; 32] = [
     136, 0, 0x1a, 0xf6, 0x60, 0, 0, 0, 0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xfe, 0, 0,
     0x0b, 2, 1, 2, 0, 0, 0, 0, 0x0b,
 ];
-/// What it sent before it took `A` for its own: with a nonce (RFC 7527), which is passed over.
+/// Its probe for `A`, with a nonce option (RFC 7527), which the parser skips.
 const DETECTION: [u8; 32] = [
     135, 0, 0x42, 0x44, 0, 0, 0, 0, 0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xfe, 0, 0, 0x0a,
     14, 1, 0x22, 4, 0x81, 0x71, 0x89, 0x50,
@@ -59,7 +59,7 @@ fn golden() {
 }
 
 #[test]
-fn what_is_written_is_read_back() {
+fn parse_reads_back_what_emit_writes() {
     let header = ip(A, B, 64);
     let nothing =
         Icmpv6::Advertise { target: A, mac: None, router: true, solicited: false, replaces: false };
@@ -75,17 +75,19 @@ fn what_is_written_is_read_back() {
 }
 
 #[test]
-fn damaged_short_and_endless_ones_are_bad() {
+fn damaged_truncated_and_endless_messages_are_rejected() {
     let header = ip(B, A, 255);
     for at in 0..ADVERTISEMENT.len() {
         let mut bad = ADVERTISEMENT;
         bad[at] ^= 4;
-        assert_eq!(Icmpv6::parse(&header, &bad), Err(Bad::Checksum), "octet {at}");
+        assert_eq!(Icmpv6::parse(&header, &bad), Err(Icmpv6ParseError::Checksum), "byte {at}");
     }
     assert!(
-        (0..HEADER).all(|len| Icmpv6::parse(&header, &ADVERTISEMENT[..len]) == Err(Bad::Length))
+        (0..HEADER)
+            .all(|len| Icmpv6::parse(&header, &ADVERTISEMENT[..len])
+                == Err(Icmpv6ParseError::Length))
     );
-    // With right checksums: a target or an option cut short, an option of no length.
+    // Messages with correct checksums: truncated targets and options, and an option of length 0.
     let sealed = |mut bytes: Vec<u8>| {
         bytes[2..4].fill(0);
         let checksum = header.pseudo(ICMPV6, bytes.len()).bytes(&bytes).checksum();
@@ -94,9 +96,9 @@ fn damaged_short_and_endless_ones_are_bad() {
     };
     for len in 8..32 {
         let parsed = sealed(ADVERTISEMENT[..len].to_vec());
-        assert_eq!(parsed.is_ok(), len == 24, "{len} octets: {parsed:?}");
+        assert_eq!(parsed.is_ok(), len == 24, "{len} bytes: {parsed:?}");
     }
     let mut endless = ADVERTISEMENT.to_vec();
     endless[25] = 0;
-    assert_eq!(sealed(endless), Err(Bad::Length));
+    assert_eq!(sealed(endless), Err(Icmpv6ParseError::Length));
 }

@@ -5,7 +5,7 @@ use super::*;
 const A: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0xff, 0xfe00, 0xa);
 const B: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0xff, 0xfe00, 0xb);
 
-/// The header and the fragment header of the last fragment of an echo request that Linux 6 sent (its flow label cleared).
+/// The headers of the last fragment of an echo request that Linux 6 sent, without the flow label.
 const LAST: [u8; HEADER + FRAGMENT] = [
     0x60, 0, 0, 0, 0x01, 0x70, 0x2c, 0x40, 0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xfe, 0, 0,
     0x0a, 0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xfe, 0, 0, 0x0b, 0x3a, 0, 0x05, 0xa8, 0x4b,
@@ -27,16 +27,18 @@ fn golden() {
 }
 
 #[test]
-fn packets_that_are_shorter_than_they_say_or_of_another_version_are_bad() {
+fn truncated_packets_and_other_versions_are_rejected() {
     let mut packet = LAST.to_vec();
     packet.resize(HEADER + 0x170, 7);
-    assert!((0..packet.len()).all(|len| Ipv6::parse(&packet[..len]) == Err(Bad::Length)));
+    assert!(
+        (0..packet.len()).all(|len| Ipv6::parse(&packet[..len]) == Err(Ipv6ParseError::Length))
+    );
     packet[0] = 0x45;
-    assert_eq!(Ipv6::parse(&packet), Err(Bad::Version));
+    assert_eq!(Ipv6::parse(&packet), Err(Ipv6ParseError::Version));
 }
 
 #[test]
-fn extension_headers_are_passed_over_as_rfc_8200_says() {
+fn extension_headers_are_skipped_by_the_rules_of_rfc_8200() {
     let pad = |next: u8| [next, 0, 1, 4, 0, 0, 0, 0];
     let whole = |first: u8, headers: &[[u8; 8]]| {
         let bytes: Vec<u8> = headers.concat().into_iter().chain([9, 9]).collect();
@@ -47,10 +49,11 @@ fn extension_headers_are_passed_over_as_rfc_8200_says() {
     };
     assert_eq!(whole(UDP, &[]), Some((UDP, 2)));
     assert_eq!(whole(HOP_BY_HOP, &[pad(DESTINATION), pad(UDP)]), Some((UDP, 2)));
-    // A routing header with segments left is for others; with none left it is passed over.
+    // A routing header is skipped if no segments are left.
     assert_eq!(whole(ROUTING, &[[UDP, 0, 0, 0, 0, 0, 0, 0]]), Some((UDP, 2)));
     assert_eq!(whole(ROUTING, &[[UDP, 0, 0, 1, 0, 0, 0, 0]]), None);
-    // Options that nobody here knows: passed over, or fatal by their high bits; and ones longer than their header.
+    // Unknown options are skipped or fatal by their high bits. Options longer than their header are
+    // invalid.
     assert_eq!(whole(DESTINATION, &[[UDP, 0, 0x3e, 4, 0, 0, 0, 0]]), Some((UDP, 2)));
     assert_eq!(whole(DESTINATION, &[[UDP, 0, 0xbe, 4, 0, 0, 0, 0]]), None);
     assert_eq!(whole(DESTINATION, &[[UDP, 0, 0x3e, 5, 0, 0, 0, 0]]), None);
@@ -61,9 +64,9 @@ fn extension_headers_are_passed_over_as_rfc_8200_says() {
     assert_eq!(upper(FRAGMENTED, &[17; 7]), Upper::Bad);
 }
 
-/// RFC 4291: appendix A's and section 2.7.1's examples; RFC 2464 section 7's rule.
+/// The examples of RFC 4291 appendix A and section 2.7.1, and the rule of RFC 2464 section 7.
 #[test]
-fn addresses_derived_from_others() {
+fn addresses_are_derived_from_mac_addresses_and_groups() {
     let mac = Mac([0x34, 0x56, 0x78, 0x9a, 0xbc, 0xde]);
     assert_eq!(link_local(mac), "fe80::3656:78ff:fe9a:bcde".parse::<Ipv6Addr>().unwrap());
     let address = "4037::01:800:200e:8c6c".parse().unwrap();
