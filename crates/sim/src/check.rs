@@ -1,17 +1,20 @@
-//! Is a history linearizable: could the operations have happened one after the other, each at one moment between its
-//! call and its answer, and given these answers?
+//! A checker for linearizability: can the operations of a history have happened one after the
+//! other, each at one moment between its call and its answer, with these answers?
 //!
-//! The history is walked in time. What is kept is every way in which the operations so far may have happened: which of
-//! the open ones (called, not answered yet) have happened already, and the state that this led to. At an answer, only
-//! the ways survive in which the answered operation has happened with that answer; if none survives, the history is
-//! not linearizable, and that answer is named. An operation without an answer stays open for ever: it may happen at any
-//! time after its call, or never. (The search of Wing and Gong, with Lowe's sets of configurations.)
+//! The checker follows the history in time (the search of Wing and Gong, with Lowe's sets of
+//! configurations). A configuration is one explanation of the history so far: the set of open
+//! operations (called, not answered) that have happened, and the resulting state. At an answer,
+//! only those configurations survive in which the operation has happened with that answer; if none
+//! survives, the history is not linearizable. An operation without an answer stays open: it may
+//! happen at any time after its call, or never.
 //!
-//! Of two ways one is dropped when the other can go on wherever it can, and what changes nothing happens as soon as it
-//! can: that keeps their number small although many operations are open, some for ever.
+//! A configuration is dropped if another one allows every continuation that it allows, and an
+//! operation without effect happens at once. That keeps the set small although some operations stay
+//! open forever.
 //!
-//! What always holds: [`Verdict::Broken`] is never said of a linearizable history, nor [`Verdict::Good`] of another
-//! one. When there are too many ways to keep, the answer is [`Verdict::TooHard`].
+//! Always: the checker returns [`Verdict::Broken`] for no linearizable history, and
+//! [`Verdict::Good`] for no other. It returns [`Verdict::TooHard`] if the set grows beyond its
+//! limit.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Debug;
@@ -20,21 +23,21 @@ pub mod history;
 pub mod names;
 pub mod store;
 
-/// What a history is held against.
+/// A sequential specification: the operations, their answers, and the states between them.
 pub trait Model {
-    /// What is asked.
+    /// An operation.
     type Op: Clone + PartialEq + Debug;
-    /// What is answered.
+    /// The answer to an operation.
     type Answer: Clone + Debug;
-    /// What there is.
+    /// The state of the object.
     type State: Clone + Eq + Debug;
 
-    /// What there is at first.
+    /// Returns the initial state.
     fn initial(&self) -> Self::State;
 
-    /// Adds to `next` every state that `op` may lead to from `state` if it is answered so; nothing if it cannot be
-    /// answered so there. Without an answer: the states that it may lead to whatever the answer is, except `state`
-    /// itself.
+    /// Adds to `next` the states to which `op` may lead from `state` with this answer, or none if
+    /// the answer is impossible there. Without an answer, it adds the states for all possible
+    /// answers, except for `state` itself.
     fn step(
         &self,
         state: &Self::State,
@@ -43,8 +46,8 @@ pub trait Model {
         next: &mut Vec<Self::State>,
     );
 
-    /// Adds to `next` every state that `op` may lead to from `state` and yet happen once more: an earlier try, whose
-    /// answer was lost.
+    /// Adds to `next` the states to which an earlier try of `op`, whose answer was lost, may lead
+    /// from `state`. The operation then happens once more.
     fn earlier_try(
         &self,
         _state: &Self::State,
@@ -54,13 +57,14 @@ pub trait Model {
     ) {
     }
 
-    /// Whether an `op` with this answer, when it leaves the state as it is, might as well happen at once: it could not do
-    /// anything else later.
+    /// Returns true if an `op` with this answer that does not change the state may happen at once,
+    /// because it would have no other effect later.
     fn is_idle(&self, _op: &Self::Op, _answer: &Self::Answer) -> bool {
         false
     }
 
-    /// Whether whatever may follow `other` may follow `state` too.
+    /// Returns true if every continuation that is possible from `other` is possible from `state`
+    /// too.
     fn covers(&self, state: &Self::State, other: &Self::State) -> bool {
         state == other
     }
@@ -69,32 +73,33 @@ pub trait Model {
 /// An operation in a history.
 #[derive(Clone, Debug)]
 pub struct Entry<O, A> {
-    /// What was asked.
+    /// The operation.
     pub op: O,
-    /// When; all times of one history differ.
+    /// The time of the call. All times of a history differ.
     pub called: u64,
-    /// The answer and its time; `None` if it never came or did not tell.
+    /// The answer and its time; none if no answer came or it does not tell the outcome.
     pub answer: Option<(u64, A)>,
 }
 
-/// What a search found.
+/// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Linearizable.
+    /// The history is linearizable.
     Good,
-    /// Not linearizable: a text for people.
+    /// The history is not linearizable, with an explanation.
     Broken(String),
-    /// Not known: more than the limit of ways to follow.
+    /// Unknown: the set of configurations exceeded its limit.
     TooHard,
 }
 
-/// Most ways to keep at once.
-const MAX_WAYS: usize = 200_000;
+/// The most configurations at once.
+const MAX_CONFIGURATIONS: usize = 200_000;
 
 /// A set of open operations, by slot.
 type Mask = u128;
 
-type Way<S> = (Mask, S);
+/// The open operations that have happened, and the resulting state.
+type Configuration<S> = (Mask, S);
 
 /// Searches for an order of `history` that `model` allows.
 pub fn linearizable<M: Model>(model: &M, history: &[Entry<M::Op, M::Answer>]) -> Verdict {
@@ -109,7 +114,7 @@ pub fn linearizable<M: Model>(model: &M, history: &[Entry<M::Op, M::Answer>]) ->
         model,
         history,
         slots: Vec::new(),
-        ways: vec![(0, model.initial())],
+        configurations: vec![(0, model.initial())],
         next: Vec::new(),
     };
     for (_, (i, answered)) in moments {
@@ -130,14 +135,14 @@ pub fn linearizable<M: Model>(model: &M, history: &[Entry<M::Op, M::Answer>]) ->
 struct Search<'h, M: Model> {
     model: &'h M,
     history: &'h [Entry<M::Op, M::Answer>],
-    /// Which operation of the history is open in which slot.
+    /// The open operation in each slot, as an index of the history.
     slots: Vec<Option<usize>>,
-    ways: Vec<Way<M::State>>,
+    configurations: Vec<Configuration<M::State>>,
     next: Vec<M::State>,
 }
 
 impl<M: Model> Search<'_, M> {
-    /// Operation `i` is called. False if there is no slot for it.
+    /// Handles the call of operation `i`. Returns false if it has no slot.
     fn open(&mut self, i: usize) -> bool {
         let slot = self.slots.iter().position(Option::is_none).unwrap_or_else(|| {
             self.slots.push(None);
@@ -147,16 +152,17 @@ impl<M: Model> Search<'_, M> {
         slot < Mask::BITS as usize
     }
 
-    /// Operation `i` is answered: keeps the ways in which it has happened.
+    /// Handles the answer to operation `i`: keeps the configurations in which it has happened.
     fn close(&mut self, i: usize) -> Verdict {
         let Some(slot) = self.slots.iter().position(|s| *s == Some(i)) else {
             return Verdict::Good;
         };
         let bit = 1 << slot;
         let unanswered = self.unanswered();
-        let mut todo: VecDeque<Way<M::State>> = std::mem::take(&mut self.ways).into();
+        let mut todo: VecDeque<Configuration<M::State>> =
+            std::mem::take(&mut self.configurations).into();
         let example = todo.front().cloned();
-        let (mut seen, mut survivors) = (Ways::default(), Ways::default());
+        let (mut seen, mut survivors) = (Configurations::default(), Configurations::default());
         while let Some((mask, state)) = todo.pop_front() {
             if mask & bit != 0 {
                 survivors.add(self.model, unanswered, (mask & !bit, state));
@@ -165,25 +171,34 @@ impl<M: Model> Search<'_, M> {
             if !seen.add(self.model, unanswered, (mask, state.clone())) {
                 continue;
             }
-            if seen.0.len() + survivors.0.len() > MAX_WAYS {
+            if seen.0.len() + survivors.0.len() > MAX_CONFIGURATIONS {
                 return Verdict::TooHard;
             }
             self.extend(mask, &state, &mut todo);
         }
         self.slots[slot] = None;
-        self.ways = survivors.0;
-        if self.ways.is_empty() { Verdict::Broken(self.explain(i, example)) } else { Verdict::Good }
+        self.configurations = survivors.0;
+        if self.configurations.is_empty() {
+            Verdict::Broken(self.explain(i, example))
+        } else {
+            Verdict::Good
+        }
     }
 
-    /// The slots of operations without an answer.
+    /// Returns the slots of operations without an answer.
     fn unanswered(&self) -> Mask {
         let slots = self.slots.iter().enumerate();
         let open = slots.filter(|(_, i)| i.is_some_and(|i| self.history[i].answer.is_none()));
         open.fold(0, |mask, (slot, _)| mask | 1 << slot)
     }
 
-    /// Every way that is one operation longer.
-    fn extend(&mut self, mask: Mask, state: &M::State, todo: &mut VecDeque<Way<M::State>>) {
+    /// Adds the configurations in which one more operation has happened.
+    fn extend(
+        &mut self,
+        mask: Mask,
+        state: &M::State,
+        todo: &mut VecDeque<Configuration<M::State>>,
+    ) {
         let before = todo.len();
         for (slot, i) in self.slots.iter().enumerate() {
             let Some(i) = *i else { continue };
@@ -195,7 +210,7 @@ impl<M: Model> Search<'_, M> {
             self.model.step(state, &entry.op, answer, &mut self.next);
             let is_idle = answer.is_some_and(|answer| self.model.is_idle(&entry.op, answer));
             if is_idle && self.next[..] == [state.clone()] {
-                // No other way is better than this one.
+                // Every other continuation allows no more than this one.
                 self.next.clear();
                 todo.truncate(before);
                 todo.push_back((mask | 1 << slot, state.clone()));
@@ -207,8 +222,8 @@ impl<M: Model> Search<'_, M> {
         }
     }
 
-    /// Whether an operation that is the same as `i`, also without an answer, and was called before it, has not happened
-    /// yet. Of such twins the first may as well happen first, which keeps the number of ways small.
+    /// Returns true if an operation equal to `i`, also without an answer and called before it, has
+    /// not happened yet. Of such twins the first happens first, which keeps the set small.
     fn twin_waits(&self, mask: Mask, i: usize) -> bool {
         let entry = &self.history[i];
         entry.answer.is_none()
@@ -223,36 +238,37 @@ impl<M: Model> Search<'_, M> {
             })
     }
 
-    fn explain(&self, i: usize, example: Option<Way<M::State>>) -> String {
+    fn explain(&self, i: usize, example: Option<Configuration<M::State>>) -> String {
         let entry = &self.history[i];
         let open: Vec<_> = self.slots.iter().flatten().map(|&o| &self.history[o]).collect();
         format!("no order explains {entry:?}; before it, possibly: {example:?}; open: {open:#?}")
     }
 }
 
-/// Ways of which none makes another one needless.
+/// A set of configurations of which none covers another.
 #[derive(Debug)]
-struct Ways<S>(Vec<Way<S>>);
+struct Configurations<S>(Vec<Configuration<S>>);
 
-impl<S> Default for Ways<S> {
+impl<S> Default for Configurations<S> {
     fn default() -> Self {
         Self(Vec::new())
     }
 }
 
-impl<S> Ways<S> {
-    /// Adds a way, unless one that is there makes it needless: one whose state covers its state, and in which the same
-    /// operations have happened but for some of the `unanswered`, which need not happen at all.
+impl<S> Configurations<S> {
+    /// Adds a configuration unless another one covers it: its state covers the state, and the same
+    /// operations have happened except for some `unanswered` ones, which need not happen at all.
+    /// Returns true if it was added.
     fn add<M: Model<State = S>>(
         &mut self,
         model: &M,
         unanswered: Mask,
-        (mask, state): Way<S>,
+        (mask, state): Configuration<S>,
     ) -> bool {
-        let needless = |(m, s): &Way<S>| {
+        let covered = |(m, s): &Configuration<S>| {
             m & !mask == 0 && (mask & !m) & !unanswered == 0 && model.covers(s, &state)
         };
-        if self.0.iter().any(needless) {
+        if self.0.iter().any(covered) {
             return false;
         }
         self.0.retain(|(m, s)| {

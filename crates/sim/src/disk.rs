@@ -1,36 +1,35 @@
-//! A disk: writes are safe after a while, in order, and only then acknowledged; a full one refuses them, and one that fails
-//! tells nothing of them any more.
+//! A simulated disk: it completes writes in order after a delay, refuses them while it is full, and
+//! may fail.
 //!
-//! What always holds: what was acknowledged survives every crash; of what was not, a crash keeps some first part,
-//! because the medium may have been faster than the acknowledgement.
+//! Always: a completed write survives every crash. Of the pending writes a crash keeps some prefix,
+//! because a medium may have stored a write before it acknowledged it.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use sprat_proto::{Instant, Rng};
 
-/// One write, all or nothing.
+/// An atomic write.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Write {
-    /// Its number; consecutive within one life of the process.
+    /// The sequence number, consecutive while the process lives.
     pub seq: u64,
-    /// Keys to set.
+    /// The keys and values to store.
     pub puts: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Keys to remove.
+    /// The keys to remove.
     pub deletes: Vec<Vec<u8>>,
 }
 
-/// What is on a disk.
+/// The contents of a disk.
 pub type Contents = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// What became of writes.
+/// The outcome of writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The write with this number is safe.
+    /// The write with this sequence number is durable.
     Safe(u64),
-    /// The disk is full: the first write that is not safe was refused, and with it all that began after it. What is safe
-    /// is this.
+    /// The disk is full and refused all pending writes. These contents are durable.
     Refused(Contents),
-    /// The disk has failed: the process must stop, and finds what a crash leaves.
+    /// The disk has failed. The process must stop; the next one finds what a crash leaves.
     Failed,
 }
 
@@ -40,11 +39,11 @@ enum Health {
     Sound,
     /// The next write fails.
     Failing,
-    /// One has failed: there are no outcomes before the process ends.
+    /// A write has failed. The disk completes no writes until the process ends.
     Failed,
 }
 
-/// A disk.
+/// A simulated disk.
 #[derive(Debug, Default)]
 pub struct Disk {
     contents: Contents,
@@ -54,37 +53,38 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// What a process that starts now finds.
+    /// Returns the durable contents, which a process that starts now finds.
     #[must_use]
     pub fn contents(&self) -> &Contents {
         &self.contents
     }
 
-    /// A write, safe at `at` or when those before it are, if that is later; when that is.
+    /// Starts a write that completes at `at`, but not before earlier writes. Returns the time of
+    /// completion.
     pub fn write(&mut self, at: Instant, write: Write) -> Instant {
         let at = self.pending.back().map_or(at, |(last, _)| at.max(*last));
         self.pending.push_back((at, write));
         at
     }
 
-    /// From now on it has room for what is written, or none.
+    /// Sets whether the disk is full and refuses writes.
     pub fn set_full(&mut self, full: bool) {
         self.full = full;
     }
 
-    /// The next write fails, and none that follows is done before the process has ended.
+    /// Makes the next write fail, and all further writes until the process ends.
     pub fn fail(&mut self) {
         self.health = Health::Failing;
     }
 
-    /// No write fails that has not failed yet.
+    /// Reverts `fail` if no write has failed since.
     pub fn mend(&mut self) {
         if self.health == Health::Failing {
             self.health = Health::Sound;
         }
     }
 
-    /// Makes what is due by `now` safe; what became of the next write.
+    /// Completes the next write if it is due by `now`, and returns its outcome.
     pub fn completed(&mut self, now: Instant) -> Option<Outcome> {
         if self.pending.front().is_none_or(|(at, _)| *at > now) {
             return None;
@@ -107,8 +107,8 @@ impl Disk {
         Some(Outcome::Safe(seq))
     }
 
-    /// The process dies: a first part of what is pending, as long as `rng` says, is on the disk if there is room; the rest
-    /// never was.
+    /// Handles a crash of the process: a random prefix of the pending writes is durable unless the
+    /// disk is full, and the others are lost.
     pub fn crash(&mut self, rng: &mut Rng) {
         self.health = Health::Sound;
         let most = if self.full { 0 } else { self.pending.len() as u64 };
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_become_safe_in_order() {
+    fn writes_complete_in_order() {
         let mut disk = Disk::default();
         assert_eq!(disk.write(Instant::from_ns(10), put(1)), Instant::from_ns(10));
         assert_eq!(disk.write(Instant::from_ns(5), put(2)), Instant::from_ns(10));
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_refuses_all_that_waits() {
+    fn a_full_disk_refuses_all_pending_writes() {
         let mut disk = Disk::default();
         for seq in 1..=3 {
             disk.write(Instant::from_ns(seq), put(seq));
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_fails_says_so_once_and_is_sound_for_the_next_process() {
+    fn a_failed_disk_reports_it_once_and_works_for_the_next_process() {
         let mut disk = Disk::default();
         for seq in 1..=3 {
             disk.write(Instant::from_ns(seq), put(seq));
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crash_keeps_a_first_part_and_all_that_was_safe() {
+    fn a_crash_keeps_a_prefix_and_all_completed_writes() {
         let mut kept = [0; 4];
         for seed in 0..200 {
             let mut disk = Disk::default();

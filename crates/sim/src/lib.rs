@@ -1,12 +1,12 @@
-//! The fake world: Sprat's machines in virtual time, all from one seed, with every fault that a network, a disk and a
-//! process can have. A failing run prints the seed that repeats it.
+//! The simulated world: Sprat's state machines in virtual time, driven by one seed, with the faults
+//! of networks, disks and processes. A failing run prints the seed that repeats it.
 //!
 //! - [`wire`]: the network, as a driver for each host;
-//! - [`disk`]: what survives a crash;
+//! - [`disk`]: the data that survives a crash;
 //! - [`world`]: hosts, clocks, turns, crashes, pauses, partitions;
-//! - [`check`]: whether what clients saw can be explained;
+//! - [`check`]: a checker for the linearizability of the clients' results;
 //! - [`node`]: a process with an RPC endpoint and a store machine;
-//! - [`seeds`]: runs a test for many seeds.
+//! - [`seeds`]: runs a test with many seeds.
 
 #![forbid(unsafe_code)]
 

@@ -1,12 +1,12 @@
-//! Things that will happen, in the order in which they happen: by time, and at one time in the order in which they
-//! were put in. Nothing else decides the order, so a world repeats itself exactly.
+//! A queue of future events, by time. Events at one time keep the order of their insertion, so a
+//! simulation is deterministic.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
 use sprat_proto::Instant;
 
-/// A queue of `T` by time.
+/// A queue of events, by time.
 #[derive(Debug)]
 pub struct Queue<T> {
     heap: BinaryHeap<Entry<T>>,
@@ -17,7 +17,7 @@ pub struct Queue<T> {
 struct Entry<T> {
     at: Instant,
     seq: u64,
-    what: T,
+    event: T,
 }
 
 impl<T> Default for Queue<T> {
@@ -27,38 +27,38 @@ impl<T> Default for Queue<T> {
 }
 
 impl<T> Queue<T> {
-    /// Puts `what` in, to happen at `at`.
-    pub fn push(&mut self, at: Instant, what: T) {
+    /// Adds an event at the time `at`.
+    pub fn push(&mut self, at: Instant, event: T) {
         self.seq += 1;
-        self.heap.push(Entry { at, seq: self.seq, what });
+        self.heap.push(Entry { at, seq: self.seq, event });
     }
 
-    /// When the next thing happens.
+    /// Returns the time of the next event.
     #[must_use]
     pub fn next(&self) -> Option<Instant> {
         self.heap.peek().map(|e| e.at)
     }
 
-    /// Takes the next thing out.
+    /// Removes the next event and returns it with its time.
     pub fn pop(&mut self) -> Option<(Instant, T)> {
-        self.heap.pop().map(|e| (e.at, e.what))
+        self.heap.pop().map(|e| (e.at, e.event))
     }
 
-    /// How many wait.
+    /// Returns the number of events.
     #[must_use]
     pub fn len(&self) -> usize {
         self.heap.len()
     }
 
-    /// True if none waits.
+    /// Returns true if the queue has no events.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.heap.is_empty()
     }
 
-    /// Forgets those that `keep` refuses.
+    /// Removes the events for which `keep` returns false.
     pub fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) {
-        self.heap.retain(|e| keep(&e.what));
+        self.heap.retain(|e| keep(&e.event));
     }
 }
 
@@ -77,7 +77,7 @@ impl<T> PartialOrd for Entry<T> {
 }
 
 impl<T> Ord for Entry<T> {
-    /// Reversed, because the heap gives the greatest first.
+    /// Compares in reverse, because the heap returns the greatest entry first.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at, other.seq).cmp(&(self.at, self.seq))
     }
@@ -88,13 +88,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn in_order_of_time_then_of_insertion() {
+    fn events_come_in_order_of_time_then_of_insertion() {
         let mut queue = Queue::default();
-        for (at, what) in [(5, 'c'), (1, 'a'), (5, 'd'), (2, 'b'), (5, 'e')] {
-            queue.push(Instant::from_ns(at), what);
+        for (at, event) in [(5, 'c'), (1, 'a'), (5, 'd'), (2, 'b'), (5, 'e')] {
+            queue.push(Instant::from_ns(at), event);
         }
         assert_eq!(queue.next(), Some(Instant::from_ns(1)));
-        let order: String = std::iter::from_fn(|| queue.pop().map(|(_, what)| what)).collect();
+        let order: String = std::iter::from_fn(|| queue.pop().map(|(_, event)| event)).collect();
         assert_eq!(order, "abcde");
     }
 }

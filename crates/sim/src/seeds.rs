@@ -1,4 +1,4 @@
-//! One test, many seeds, and what a seed chooses to go wrong.
+//! Runs a test with many seeds, and draws faults from a seed.
 
 use std::env;
 
@@ -8,14 +8,15 @@ use sprat_proto::time::US;
 
 use crate::Chaos;
 
-/// Seeds that all tests of this crate together take, unless `SPRAT_SEEDS` says otherwise.
+/// The number of seeds of all tests of this crate together, unless `SPRAT_SEEDS` sets it.
 const DEFAULT: u64 = 200;
 
-/// Runs `test` for its share, `percent`, of `SPRAT_SEEDS` seeds (at least one), or for the one seed in `SPRAT_SEED`.
-/// `name` is the test's name: when a seed fails, how to repeat it is printed.
+/// Runs `test` with its share, `percent`, of `SPRAT_SEEDS` seeds (at least one), or with the one
+/// seed in `SPRAT_SEED`. If a seed fails, it prints the command that repeats the test `name` with
+/// it.
 ///
 /// # Panics
-/// If a variable is set and is no number, and if `test` panics.
+/// If one of the variables is not a number, or if `test` panics.
 pub fn each(name: &str, percent: u64, mut test: impl FnMut(u64)) {
     if let Some(seed) = number("SPRAT_SEED") {
         return one(name, seed, &mut test);
@@ -27,7 +28,7 @@ pub fn each(name: &str, percent: u64, mut test: impl FnMut(u64)) {
     }
 }
 
-/// Faults of every kind, each as bad as the seed likes: up to 20 % loss, and datagrams late by up to `late_ns`.
+/// Draws the rates of network faults: up to 20 % loss, and delays of up to `late_ns`.
 pub fn fault(rng: &mut Rng, late_ns: u64) -> Fault {
     let ppm =
         |rng: &mut Rng, most: u64| if rng.chance(300_000) { 0 } else { rng.below(most) as u32 };
@@ -41,7 +42,7 @@ pub fn fault(rng: &mut Rng, late_ns: u64) -> Fault {
     }
 }
 
-/// Blows of every kind, in a mixture that the seed likes, none of them longer or rarer than `most` allows.
+/// Draws a mixture of process and host faults, each at most as long and as rare as `most` allows.
 pub fn chaos(rng: &mut Rng, most: Chaos) -> Chaos {
     Chaos {
         every_ns: most.every_ns / 10 + rng.below(most.every_ns),
@@ -54,24 +55,24 @@ pub fn chaos(rng: &mut Rng, most: Chaos) -> Chaos {
 }
 
 fn one(name: &str, seed: u64, test: &mut impl FnMut(u64)) {
-    let told = Told { name, seed };
+    let reporter = Reporter { name, seed };
     test(seed);
-    drop(told);
+    drop(reporter);
 }
 
 fn number(variable: &str) -> Option<u64> {
     let text = env::var(variable).ok()?;
-    let number = text.parse().unwrap_or_else(|_| panic!("{variable}={text} is no number"));
+    let number = text.parse().unwrap_or_else(|_| panic!("{variable}={text} is not a number"));
     Some(number)
 }
 
-struct Told<'a> {
+struct Reporter<'a> {
     name: &'a str,
     seed: u64,
 }
 
-impl Drop for Told<'_> {
-    #[allow(clippy::print_stderr, reason = "this is what the runner is for")]
+impl Drop for Reporter<'_> {
+    #[allow(clippy::print_stderr, reason = "the seed must reach the developer")]
     fn drop(&mut self) {
         if std::thread::panicking() {
             let Self { name, seed } = self;

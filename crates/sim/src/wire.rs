@@ -1,17 +1,18 @@
-//! The network between the hosts of a world: what is sent arrives late, doubled, damaged, out of order or never, as the
-//! seed says.
+//! The simulated network between the hosts of a world.
 //!
 //! ```text
-//!  turn of host a:  Port(a).send ─► fate drawn ─► flights, by arrival ─► inbox(b) ─► Port(b).recv_burst  :turn of host b
+//!  turn of host a                                                  turn of host b
+//!  Port(a).send ─► fate drawn ─► in flight, by time ─► inbox(b) ─► Port(b).recv_burst
 //! ```
 //!
-//! The wire owns every queue; a host sees it through a [`Port`], which lives for one turn. There are two kinds of wire:
-//! a lossy one (kernel UDP: a host keeps its address across restarts, and what is on the way when it dies still
-//! arrives, perhaps at its next life) and a lossless one (shared memory: a bounded ring for each direction of each
-//! pair, first in first out, and a life's address dies with it).
+//! The wire owns every queue. A host accesses it through a [`Port`], which exists for one turn.
+//! There are two kinds of wire. A lossy wire is like kernel UDP: a host keeps its address across
+//! restarts, and datagrams in flight when it dies are still delivered, perhaps to its next process.
+//! A lossless wire is like shared memory: a bounded FIFO ring for each direction of each pair, and
+//! an address that dies with its process.
 //!
-//! What always holds: a datagram arrives only at the address that it was sent to; on a lossless wire none is lost between
-//! two processes that both live, and [`Sent::Full`] is said exactly while the ring is full.
+//! Always: a datagram is delivered only to its destination. A lossless wire loses no datagram
+//! between two live processes, and returns [`Sent::Full`] if and only if the ring is full.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -27,20 +28,20 @@ use crate::queue::Queue;
 /// The number of a host in its world.
 pub type HostId = usize;
 
-/// What the network is like.
+/// The options of a wire.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Shared memory rather than UDP.
+    /// The wire is lossless, like shared memory; otherwise lossy, like UDP.
     pub lossless: bool,
-    /// The shortest way from one host to another, in nanoseconds.
+    /// The minimum delay from one host to another, in nanoseconds.
     pub delay_ns: u64,
-    /// How much longer it may be, in nanoseconds.
+    /// The maximum jitter added to the delay, in nanoseconds.
     pub jitter_ns: u64,
-    /// What else may happen on a lossy wire.
+    /// The faults of a lossy wire.
     pub fault: Fault,
     /// The largest datagram, in bytes.
     pub max_payload: usize,
-    /// Datagrams that a host's inbox (lossy) or the ring between two hosts (lossless) holds.
+    /// The capacity in datagrams of a host's inbox (lossy) or of a ring (lossless).
     pub room: usize,
 }
 
@@ -58,7 +59,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// A wire of shared-memory rings.
+    /// Returns the options of a wire of shared-memory rings.
     #[must_use]
     pub fn lossless() -> Self {
         Self {
@@ -72,52 +73,52 @@ impl Options {
     }
 }
 
-/// What the wire has done, in datagrams.
+/// Counters of a wire, in datagrams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
-    /// Given to the wire.
+    /// Datagrams sent.
     pub sent: u64,
-    /// Put into an inbox, copies included.
+    /// Datagrams delivered to an inbox, duplicates included.
     pub delivered: u64,
-    /// Lost by the seed's will.
+    /// Datagrams lost by the fault model.
     pub dropped: u64,
-    /// Lost to a partition.
+    /// Datagrams lost to a partition.
     pub cut: u64,
-    /// Lost to a full inbox.
+    /// Datagrams lost to a full inbox.
     pub overflowed: u64,
-    /// Lost because nobody lived at the address.
-    pub nobody: u64,
-    /// Refused with [`Sent::Full`].
+    /// Datagrams lost because no process had the address.
+    pub unreachable: u64,
+    /// Datagrams refused with [`Sent::Full`].
     pub full: u64,
 }
 
-/// The network.
+/// The network between all hosts.
 #[derive(Debug)]
 pub struct Wire {
     options: Options,
     rng: Rng,
     now: Instant,
     hosts: Vec<Host>,
-    flights: Queue<Flight>,
-    /// Pairs (from, to) between which nothing passes.
+    in_flight: Queue<Flight>,
+    /// The pairs (from, to) that a partition separates.
     cut: BTreeSet<(HostId, HostId)>,
-    /// The rings of a lossless wire, by the lives (from, to).
+    /// The rings of a lossless wire, by processes (from, to).
     rings: BTreeMap<(u64, u64), Ring>,
-    lives: u64,
+    processes: u64,
     count: Count,
     trace: u64,
 }
 
 #[derive(Debug, Default)]
 struct Host {
-    /// Which life it is in; none while it is down.
-    life: Option<u64>,
-    inbox: VecDeque<Arrived>,
+    /// The number of the process; none while the host is down.
+    process: Option<u64>,
+    inbox: VecDeque<Received>,
     gone: VecDeque<Addr>,
 }
 
 #[derive(Debug)]
-struct Arrived {
+struct Received {
     from: Addr,
     bytes: Vec<u8>,
 }
@@ -126,7 +127,7 @@ struct Arrived {
 struct Ring {
     used: usize,
     last: Instant,
-    /// The receiver has been told, or will be told, that the sender is gone.
+    /// The receiver got or will get the event that the sender is gone.
     closed: bool,
 }
 
@@ -137,7 +138,7 @@ enum Flight {
 }
 
 impl Wire {
-    /// A wire without hosts.
+    /// Makes a wire without hosts.
     #[must_use]
     pub fn new(options: Options, rng: Rng) -> Self {
         Self {
@@ -145,47 +146,47 @@ impl Wire {
             rng,
             now: Instant::ZERO,
             hosts: Vec::new(),
-            flights: Queue::default(),
+            in_flight: Queue::default(),
             cut: BTreeSet::new(),
             rings: BTreeMap::new(),
-            lives: 0,
+            processes: 0,
             count: Count::default(),
             trace: 0,
         }
     }
 
-    /// One more host, down.
+    /// Adds a host, which is down, and returns its number.
     pub fn host(&mut self) -> HostId {
         self.hosts.push(Host::default());
         self.hosts.len() - 1
     }
 
-    /// A process begins to live at `host`; its address.
+    /// Starts a process at `host` and returns its address.
     pub fn up(&mut self, host: HostId) -> Addr {
-        self.lives += 1;
+        self.processes += 1;
         let state = &mut self.hosts[host];
-        *state = Host { life: Some(self.lives), ..Host::default() };
+        *state = Host { process: Some(self.processes), ..Host::default() };
         self.addr(host).unwrap_or(Addr::Local(0))
     }
 
-    /// The process at `host` dies, and with it everything that it has not taken out of its inbox.
+    /// Ends the process at `host`. The datagrams in its inbox are lost.
     pub fn down(&mut self, host: HostId) {
-        let Some(life) = self.hosts[host].life.take() else { return };
+        let Some(process) = self.hosts[host].process.take() else { return };
         self.hosts[host].inbox.clear();
         self.hosts[host].gone.clear();
         if !self.options.lossless {
             return;
         }
         let peers: BTreeSet<u64> = (self.rings.keys())
-            .filter(|(from, to)| *from == life || *to == life)
-            .map(|&(from, to)| if from == life { to } else { from })
+            .filter(|(from, to)| *from == process || *to == process)
+            .map(|&(from, to)| if from == process { to } else { from })
             .collect();
         for peer in peers {
-            self.hang_up(life, peer);
+            self.close_ring(process, peer);
         }
     }
 
-    fn hang_up(&mut self, dead: u64, peer: u64) {
+    fn close_ring(&mut self, dead: u64, peer: u64) {
         let delay_ns = self.delay();
         let ring = self.rings.entry((dead, peer)).or_default();
         if std::mem::replace(&mut ring.closed, true) {
@@ -193,15 +194,15 @@ impl Wire {
         }
         ring.last = ring.last.max(self.now.after(delay_ns));
         let at = ring.last;
-        self.flights.push(at, Flight::Gone { from: Addr::Local(dead), to: Addr::Local(peer) });
+        self.in_flight.push(at, Flight::Gone { from: Addr::Local(dead), to: Addr::Local(peer) });
     }
 
-    /// Where the process at `host` is reached: a fixed address on a lossy wire, that of its life (none while it is down)
-    /// on a lossless one.
+    /// Returns the address of `host`: a fixed one on a lossy wire, that of its process on a
+    /// lossless wire (none while it is down).
     #[must_use]
     pub fn addr(&self, host: HostId) -> Option<Addr> {
         if self.options.lossless {
-            return self.hosts.get(host)?.life.map(Addr::Local);
+            return self.hosts.get(host)?.process.map(Addr::Local);
         }
         let ip = Ipv4Addr::from_bits(Ipv4Addr::new(10, 0, 0, 1).to_bits() + host as u32);
         Some(Addr::Net(SocketAddr::from((ip, 11_000 + host as u16))))
@@ -209,7 +210,7 @@ impl Wire {
 
     fn host_at(&self, addr: Addr) -> Option<HostId> {
         match addr {
-            Addr::Local(life) => self.hosts.iter().position(|h| h.life == Some(life)),
+            Addr::Local(process) => self.hosts.iter().position(|h| h.process == Some(process)),
             Addr::Net(net) => {
                 let host = usize::from(net.port()).checked_sub(11_000)?;
                 (host < self.hosts.len() && self.addr(host) == Some(addr)).then_some(host)
@@ -217,21 +218,21 @@ impl Wire {
         }
     }
 
-    /// What `host` sees of the wire in the turn at `now`.
+    /// Returns the driver of `host` for its turn at `now`.
     pub fn port(&mut self, host: HostId, now: Instant) -> Port<'_> {
         self.now = self.now.max(now);
         Port { wire: self, host, burst: Vec::new() }
     }
 
-    /// When the next datagram arrives.
+    /// Returns the time of the next delivery.
     #[must_use]
     pub fn next(&self) -> Option<Instant> {
-        self.flights.next()
+        self.in_flight.next()
     }
 
-    /// Lets the next datagram arrive; the host that has something to receive now, if any.
+    /// Delivers the next datagram or event. Returns the host that received it, if any.
     pub fn deliver(&mut self) -> Option<HostId> {
-        let (at, flight) = self.flights.pop()?;
+        let (at, flight) = self.in_flight.pop()?;
         self.now = self.now.max(at);
         match flight {
             Flight::Gone { from, to } => {
@@ -240,9 +241,9 @@ impl Wire {
                 Some(host)
             }
             Flight::Datagram { from, to, bytes } => {
-                let host = self.host_at(to).filter(|&h| self.hosts[h].life.is_some());
+                let host = self.host_at(to).filter(|&h| self.hosts[h].process.is_some());
                 let Some(host) = host else {
-                    self.count.nobody += 1;
+                    self.count.unreachable += 1;
                     return None;
                 };
                 if !self.options.lossless && self.hosts[host].inbox.len() >= self.options.room {
@@ -251,13 +252,13 @@ impl Wire {
                 }
                 self.count.delivered += 1;
                 self.trace(at.as_ns() ^ (host as u64) << 56, &bytes);
-                self.hosts[host].inbox.push_back(Arrived { from, bytes });
+                self.hosts[host].inbox.push_back(Received { from, bytes });
                 Some(host)
             }
         }
     }
 
-    /// Cuts (or, with `open`, restores) the way from `from` to `to`. A lossless wire is not cut.
+    /// Stops delivery from `from` to `to`, or restores it if `open`. A lossless wire is never cut.
     pub fn cut(&mut self, from: HostId, to: HostId, open: bool) {
         if open {
             self.cut.remove(&(from, to));
@@ -266,23 +267,23 @@ impl Wire {
         }
     }
 
-    /// Restores every way.
+    /// Ends all partitions.
     pub fn heal(&mut self) {
         self.cut.clear();
     }
 
-    /// From now on, this is what goes wrong.
+    /// Sets the faults of all datagrams sent from now on.
     pub fn set_fault(&mut self, fault: Fault) {
         self.options.fault = fault;
     }
 
-    /// What it has done so far.
+    /// Returns the counters.
     #[must_use]
     pub fn count(&self) -> Count {
         self.count
     }
 
-    /// A number that depends on every delivery so far: its time, place and bytes.
+    /// Returns a hash of all deliveries so far: their times, hosts and bytes.
     #[must_use]
     pub fn trace_hash(&self) -> u64 {
         self.trace
@@ -324,7 +325,7 @@ impl Wire {
                 }
             }
             let at = self.now.after(self.delay() + fate.delay_ns[copy]);
-            self.flights.push(at, Flight::Datagram { from, to, bytes });
+            self.in_flight.push(at, Flight::Datagram { from, to, bytes });
         }
         Sent::Yes
     }
@@ -332,8 +333,8 @@ impl Wire {
     fn send_ring(&mut self, from: Addr, to: Addr, bytes: Vec<u8>) -> Sent {
         let (Addr::Local(a), Addr::Local(b)) = (from, to) else { return Sent::Gone };
         if self.host_at(to).is_none() {
-            // A peer whose life ended before the first word: nobody has told this side yet.
-            self.hang_up(b, a);
+            // The peer ended before the first datagram, so this side got no event yet.
+            self.close_ring(b, a);
             return Sent::Gone;
         }
         let delay_ns = self.delay();
@@ -346,37 +347,37 @@ impl Wire {
         ring.last = ring.last.max(self.now.after(delay_ns));
         self.count.sent += 1;
         let at = ring.last;
-        self.flights.push(at, Flight::Datagram { from, to, bytes });
+        self.in_flight.push(at, Flight::Datagram { from, to, bytes });
         Sent::Yes
     }
 
-    fn take(&mut self, host: HostId) -> Option<Arrived> {
-        let arrived = self.hosts[host].inbox.pop_front()?;
-        if let (Addr::Local(from), Some(to)) = (arrived.from, self.hosts[host].life)
+    fn take(&mut self, host: HostId) -> Option<Received> {
+        let received = self.hosts[host].inbox.pop_front()?;
+        if let (Addr::Local(from), Some(to)) = (received.from, self.hosts[host].process)
             && let Some(ring) = self.rings.get_mut(&(from, to))
         {
             ring.used -= 1;
         }
-        Some(arrived)
+        Some(received)
     }
 
-    /// Whether `host` has something to receive.
+    /// Returns true if `host` has a datagram or an event to receive.
     #[must_use]
     pub fn waiting(&self, host: HostId) -> bool {
         !self.hosts[host].inbox.is_empty() || !self.hosts[host].gone.is_empty()
     }
 }
 
-/// One host's driver, for one turn.
+/// The driver of one host, for one turn.
 #[derive(Debug)]
 pub struct Port<'w> {
     wire: &'w mut Wire,
     host: HostId,
-    burst: Vec<Arrived>,
+    burst: Vec<Received>,
 }
 
 impl Port<'_> {
-    /// The address of the process that lives at `host`.
+    /// Returns the address of the process at `host`.
     #[must_use]
     pub fn resolve(&self, host: HostId) -> Option<Addr> {
         self.wire.addr(host)
@@ -387,9 +388,9 @@ impl Datagrams for Port<'_> {
     fn recv_burst(&mut self) -> usize {
         self.burst.clear();
         while self.burst.len() < BURST
-            && let Some(arrived) = self.wire.take(self.host)
+            && let Some(received) = self.wire.take(self.host)
         {
-            self.burst.push(arrived);
+            self.burst.push(received);
         }
         self.burst.len()
     }
@@ -402,14 +403,14 @@ impl Datagrams for Port<'_> {
         self.wire.send(self.host, to, parts)
     }
 
-    fn send_short(&mut self, to: Addr, head: &PaddedHeader, body: &[u8]) -> Sent {
-        self.send(to, &[head, body])
+    fn send_short(&mut self, to: Addr, header: &PaddedHeader, body: &[u8]) -> Sent {
+        self.send(to, &[header, body])
     }
 
     fn flush(&mut self) {}
 
     fn gone(&mut self) -> Option<Addr> {
-        // What the dead peer had put into the ring is read first.
+        // The receiver reads the datagrams of a dead peer before the event of its end.
         let state = &mut self.wire.hosts[self.host];
         if state.inbox.is_empty() { state.gone.pop_front() } else { None }
     }

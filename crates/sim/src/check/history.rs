@@ -1,19 +1,19 @@
-//! What clients asked and what they were told, of all objects of a world.
+//! The history of a simulation: the operations of all clients on all objects, and their answers.
 
 use std::collections::BTreeMap;
 
 use super::store::{Answer, Object, Op, Reject};
 use super::{Entry, Verdict, linearizable};
 
-/// An object: its table and its key, by numbers of the test's own.
+/// The name of an object: its table and its key, as numbers that the test chooses.
 pub type Name = (u64, u64);
 
-/// Everything that was asked.
+/// All operations and their answers.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     records: Vec<Record>,
     time: u64,
-    /// Tables that are dropped, and since when.
+    /// The dropped tables, and the times since when they are.
     dropped: BTreeMap<u64, u64>,
 }
 
@@ -25,7 +25,7 @@ struct Record {
 }
 
 impl History {
-    /// `op` is asked of `name`; its number.
+    /// Records the call of `op` on `name` and returns its number.
     pub fn call(&mut self, name: Name, op: Op) -> usize {
         self.time += 2;
         let entry = Entry { op, called: self.time, answer: None };
@@ -33,10 +33,11 @@ impl History {
         self.records.len() - 1
     }
 
-    /// Operation `number` is answered, or with `None` given up: it may have happened, or may happen yet.
+    /// Records the answer to operation `number`, or none if the client gave up: then the operation
+    /// may have happened, or may happen later.
     ///
     /// # Panics
-    /// If it was before.
+    /// If the operation has ended before.
     pub fn end(&mut self, number: usize, answer: Option<Answer>) {
         let record = &mut self.records[number];
         assert!(!record.ended, "operation {number} ends again with {answer:?}: {record:?}");
@@ -45,32 +46,33 @@ impl History {
         record.entry.answer = answer.map(|answer| (self.time, answer));
     }
 
-    /// Somebody has been told that `table` is dropped: from now on nobody is told anything of its objects. (Before that,
-    /// while it was being dropped, some may have heard of it already, and others not yet.)
+    /// Records that a client got the answer that `table` is dropped. From then on no operation on
+    /// its objects may succeed. While the table is being dropped, some operations succeed and
+    /// others do not.
     pub fn drop_table(&mut self, table: u64) {
         self.time += 1;
         self.dropped.entry(table).or_insert(self.time);
     }
 
-    /// How many operations there are.
+    /// Returns the number of operations.
     #[must_use]
     pub fn len(&self) -> usize {
         self.records.len()
     }
 
-    /// True if nothing was asked.
+    /// Returns true if there are no operations.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
 
-    /// How many operations had the answer that `what` likes.
-    pub fn count(&self, what: impl Fn(&Answer) -> bool) -> usize {
-        let told = self.records.iter().filter_map(|r| r.entry.answer.as_ref());
-        told.filter(|(_, answer)| what(answer)).count()
+    /// Returns the number of operations whose answer `matches`.
+    pub fn count(&self, matches: impl Fn(&Answer) -> bool) -> usize {
+        let answers = self.records.iter().filter_map(|r| r.entry.answer.as_ref());
+        answers.filter(|(_, answer)| matches(answer)).count()
     }
 
-    /// The history of each object.
+    /// Returns the history of each object.
     #[must_use]
     pub fn objects(&self) -> BTreeMap<Name, Vec<Entry<Op, Answer>>> {
         let mut objects: BTreeMap<Name, Vec<_>> = BTreeMap::new();
@@ -78,9 +80,9 @@ impl History {
             let reads = matches!(entry.op, Op::Read(_));
             let history = objects.entry(*name).or_default();
             match entry.answer {
-                // A read that nobody heard of proves nothing.
+                // A read without an answer proves nothing.
                 None | Some((_, Answer::Dropped)) if reads => {}
-                // It may have happened, its answer lost, before the end that was told when it was asked again.
+                // It may have happened and lost its answer before a retry found the table dropped.
                 Some((_, Answer::Dropped)) => history.push(Entry { answer: None, ..entry.clone() }),
                 Some((_, Answer::Lost)) if !reads => {
                     history.push(Entry { answer: None, ..entry.clone() });
@@ -97,8 +99,9 @@ impl History {
         objects
     }
 
-    /// Whether every object's history is linearizable, and whether tablets end for all of their objects at once;
-    /// `tablet` tells which tablet an object is in. The first verdict that is not [`Verdict::Good`], with its object.
+    /// Checks that every object's history is linearizable, and that the end of a tablet is the same
+    /// for all of its objects. `tablet` returns the tablet of an object. Returns the first verdict
+    /// that is not [`Verdict::Good`], with its object.
     pub fn verdict<T: Ord>(&self, tablet: impl Fn(Name) -> T) -> Verdict {
         if let Some(why) = self.ends_apart(tablet) {
             return Verdict::Broken(why);
@@ -113,8 +116,8 @@ impl History {
         Verdict::Good
     }
 
-    /// An operation that was answered from the objects of a tablet although it was asked after somebody had been told
-    /// that the tablet is lost, or the table dropped.
+    /// Returns an explanation if an operation succeeded on an object of a tablet although its call
+    /// came after an answer that the tablet is lost or the table dropped.
     fn ends_apart<T: Ord>(&self, tablet: impl Fn(Name) -> T) -> Option<String> {
         let mut lost: BTreeMap<T, u64> = BTreeMap::new();
         for record in &self.records {
@@ -127,11 +130,13 @@ impl History {
             let is_dropped = self.dropped.get(&name.0).is_some_and(|end| entry.called > *end);
             let is_lost = lost.get(&tablet(*name)).is_some_and(|end| entry.called > *end);
             let wrong = match entry.answer {
-                // That it was lost some remember after the table was dropped: one end is as good as the other.
+                // After a drop, a client may still report the tablet as lost. Either end is valid.
                 None | Some((_, Answer::Dropped | Answer::Lost | Answer::Nothing)) => false,
                 Some(_) => is_dropped || is_lost,
             };
-            wrong.then(|| format!("the tablet of {name:?} is no more, and yet: {entry:?}"))
+            wrong.then(|| {
+                format!("the tablet of {name:?} has ended, but an operation succeeded: {entry:?}")
+            })
         })
     }
 }
@@ -159,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_may_have_happened_before_its_table_went() {
+    fn a_write_may_have_happened_before_its_table_was_dropped() {
         let mut history = History::default();
         let write = history.call((1, 1), Op::Write(Reject::default(), Value::Bytes(1)));
         let read = history.call((1, 1), Op::Read(Reject::default()));
@@ -170,7 +175,7 @@ mod tests {
             history.end(read, Some(Answer::Read(5, Value::Bytes(1))));
             history.verdict(|name| name.0)
         };
-        assert_eq!(again(&mut history), Verdict::Good, "it is still being dropped");
+        assert_eq!(again(&mut history), Verdict::Good, "the table is still being dropped");
         history.drop_table(1);
         assert!(matches!(again(&mut history), Verdict::Broken(_)));
     }
@@ -187,8 +192,7 @@ mod tests {
         assert_eq!((history.objects().len(), history.verdict(|_| ())), (3, Verdict::Good));
         let n = history.call((1, 0), Op::Read(Reject::default()));
         history.end(n, Some(Answer::Read(1, Value::Bytes(1))));
-        assert!(
-            matches!(history.verdict(|_| ()), Verdict::Broken(why) if why.starts_with("object (1, 0)"))
-        );
+        let verdict = history.verdict(|_| ());
+        assert!(matches!(verdict, Verdict::Broken(why) if why.starts_with("object (1, 0)")));
     }
 }

@@ -1,62 +1,63 @@
-//! What a table's name may stand for: a register that holds the id of a table, or nothing.
+//! The specification of a table's name: a register that holds the id of a table, or nothing.
 //!
-//! What always holds, and is checked here: an id is never used twice; who creates what exists gets its id.
+//! Always, and the checker verifies it: an id is never reused, and a creation of an existing table
+//! returns its id.
 //!
-//! A creation carries no number (only mutations of objects do). If it happened, its answer was lost, and somebody dropped
-//! the table before it was asked again, then it happens again: the drop and the creation are both told the truth, but
-//! none of the two alone precedes the other. So it may happen any number of times between its call and its answer, the
-//! last of which is answered.
+//! A creation has no RIFL number (only mutations of objects have). If it happened, its answer was
+//! lost, and another client dropped the table before the retry, it happens again. Both answers are
+//! true then, but neither operation alone precedes the other. So a creation may happen any number
+//! of times between its call and its answer, and the answer is that of the last time.
 
 use super::Model;
 
-/// One name, from the beginning.
+/// The specification of one name.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Name;
 
-/// What is asked.
+/// An operation on a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Op {
-    /// Create a table of this name, unless there is one.
+    /// Create a table with this name unless it exists.
     Create,
-    /// Which table has this name?
+    /// Look up the table with this name.
     Lookup,
-    /// Drop the table that has this name.
+    /// Drop the table with this name.
     Drop {
-        /// Others are dropping it too: it may be one of them who does it.
+        /// Other clients drop it at the same time, and one of their drops may take effect instead.
         shared: bool,
     },
 }
 
-/// What is answered.
+/// The answer to an operation on a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer {
-    /// The table.
+    /// The id of the table.
     Table(u64),
-    /// There is none.
+    /// The table does not exist.
     Missing,
-    /// It is dropped.
+    /// The table is dropped.
     Dropped,
-    /// The operation surely did not happen.
+    /// The operation certainly did not happen.
     Nothing,
 }
 
-/// What there is.
+/// The state of a name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct State {
-    /// The table.
+    /// The table with this name.
     pub table: Table,
-    /// The greatest id that was ever seen under this name.
+    /// The highest id that any answer reported for this name.
     pub highest: u64,
 }
 
-/// What a name stands for.
+/// The table with a name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Table {
-    /// Nothing.
+    /// No table.
     None,
-    /// This table.
+    /// The table with this id.
     Is(u64),
-    /// A table whose creator never heard its id.
+    /// A table whose id no answer has reported.
     New,
 }
 
@@ -107,7 +108,7 @@ impl Model for Name {
     }
 
     fn is_idle(&self, _op: &Op, answer: &Answer) -> bool {
-        // A creation that found its table could not have created it later: no id is used twice.
+        // A creation that found its table cannot create it later, because ids are not reused.
         *answer != Answer::Dropped
     }
 }
@@ -131,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_stands_for_one_table_at_a_time() {
+    fn a_name_has_one_table_at_a_time() {
         let (create, lookup, drop) = (Op::Create, Op::Lookup, Op::Drop { shared: false });
         let table = |id| Some(Answer::Table(id));
         check(true, &[(create, table(1)), (create, table(1)), (lookup, table(1))]);
@@ -163,14 +164,14 @@ mod tests {
     }
 
     #[test]
-    fn a_creation_may_happen_again_until_it_is_answered() {
+    fn a_creation_may_happen_again_until_its_answer() {
         let (create, drop) = (Op::Create, Op::Drop { shared: false });
         let verdict = |created: u64, lookup: Answer| {
-            let told = |op, called, at, answer| Entry { op, called, answer: Some((at, answer)) };
+            let entry = |op, called, at, answer| Entry { op, called, answer: Some((at, answer)) };
             let history = [
-                told(create, created, created + 10, Answer::Table(4)),
-                told(drop, 2, 8, Answer::Dropped),
-                told(Op::Lookup, 30, 31, lookup),
+                entry(create, created, created + 10, Answer::Table(4)),
+                entry(drop, 2, 8, Answer::Dropped),
+                entry(Op::Lookup, 30, 31, lookup),
             ];
             linearizable(&Name, &history)
         };
@@ -178,11 +179,11 @@ mod tests {
         assert_eq!(verdict(3, Answer::Table(4)), Verdict::Good);
         assert!(
             matches!(verdict(9, Answer::Table(4)), Verdict::Broken(_)),
-            "there was nothing to drop"
+            "the drop had no table"
         );
         assert!(
             matches!(verdict(3, Answer::Table(5)), Verdict::Broken(_)),
-            "nobody asked for another one"
+            "the table was created once"
         );
         assert!(matches!(verdict(9, Answer::Missing), Verdict::Broken(_)));
     }

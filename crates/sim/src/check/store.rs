@@ -1,97 +1,97 @@
-//! What one object of the store may do: a register with versions, which may also be a number; and what its tablet's end
-//! means.
+//! The specification of one object of the store: a register with versions that may also be a
+//! number, and the end of its tablet.
 //!
-//! What always holds, and is checked here: versions of a key only grow, also across its removal; one version has one
-//! value; a rejected operation changes nothing; once the tablet is lost, nothing else is ever answered. While a table is
-//! being dropped some may hear of it before others: see [`super::history`].
+//! Always, and the checker verifies it: the versions of a key only grow, also across its removal;
+//! one version has one value; a rejected operation changes nothing; a lost tablet gives no other
+//! answer. A drop of a table does not take effect for all clients at once: see [`super::history`].
 
 use super::Model;
 
-/// One object, from its creation on.
+/// The specification of one object.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Object;
 
-/// What an object holds.
+/// The value of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Value {
-    /// Bytes that are no number; the test knows them by this one.
+    /// Bytes that are not a number. The test identifies them by this number.
     Bytes(u64),
-    /// Eight bytes: an integer, or the bits of a double, as one likes to see it.
+    /// Eight bytes: an integer, or the bits of a double, as the operation interprets it.
     Word(u64),
 }
 
-/// The conditions of an operation: what must not be.
+/// The reject rules of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Reject {
-    /// Reject if there is no object.
+    /// Reject if the object does not exist.
     pub missing: bool,
-    /// Reject if there is one.
+    /// Reject if the object exists.
     pub exists: bool,
-    /// Reject if its version is not this one.
+    /// Reject if the object has another version.
     pub version_ne: Option<u64>,
-    /// Reject if its version is this one or less.
+    /// Reject if the object has this version or a lower one.
     pub version_le: Option<u64>,
 }
 
-/// What is asked of an object.
+/// An operation on an object.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Op {
-    /// Read it.
+    /// Read the object.
     Read(Reject),
-    /// Write it.
+    /// Write the object.
     Write(Reject, Value),
-    /// Remove it.
+    /// Remove the object.
     Remove(Reject),
     /// Add to an integer.
     AddInteger(Reject, i64),
-    /// Add to a double a double with these bits.
+    /// Add a double with these bits to a double.
     AddDouble(Reject, u64),
 }
 
-/// What is answered.
+/// The answer to an operation on an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer {
-    /// The object read.
+    /// The version and the value read.
     Read(u64, Value),
-    /// To a write: the version written; to a removal: the version that was there, 0 if none.
+    /// The version written, or the version removed (0 if there was no object).
     Version(u64),
-    /// The sum, and the version written.
+    /// The version written, and the sum.
     Sum(u64, Value),
-    /// There is none.
+    /// The object does not exist.
     Missing,
-    /// There is one, of this version.
+    /// The object exists, with this version.
     Exists(u64),
-    /// Its version is another one: this.
+    /// The object has another version: this one.
     WrongVersion(u64),
-    /// It cannot be added to; its version.
+    /// The object with this version is not a number.
     NotANumber(u64),
-    /// The sum would not fit; its version.
+    /// The sum with the object of this version overflows.
     Overflow(u64),
     /// The tablet is lost.
     Lost,
-    /// The table is dropped, or being dropped.
+    /// The table is dropped or being dropped.
     Dropped,
-    /// The operation surely did not happen.
+    /// The operation certainly did not happen.
     Nothing,
 }
 
-/// What there is.
+/// The state of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum State {
-    /// No object; if there was one, its version was at most this.
+    /// The object does not exist. Versions of earlier objects were at most this one.
     Missing(Version),
-    /// An object.
+    /// The object exists.
     Here(Version, Value),
-    /// Nothing, for ever.
+    /// The tablet is lost for good.
     Lost,
 }
 
-/// What is known of a version.
+/// The knowledge of a version.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Version {
-    /// It is this.
+    /// The version is this one.
     Is(u64),
-    /// It is more than this: its writer never heard.
+    /// The version is higher than this one; no answer has reported it.
     Above(u64),
 }
 
@@ -112,13 +112,14 @@ impl Version {
 }
 
 impl Reject {
-    /// Whether an object of this version breaks a rule about versions.
+    /// Returns true if a rule about versions rejects an object with this version.
     fn breaks(self, version: u64) -> bool {
         self.version_le.is_some_and(|le| version <= le)
             || self.version_ne.is_some_and(|ne| version != ne)
     }
 
-    /// What is known of an object's version if it breaks no rule; `None` if it surely breaks one.
+    /// Returns the knowledge of a version that no rule rejects; none if a rule certainly rejects
+    /// it.
     fn holds(self, version: Version) -> Option<Version> {
         match (version, self.version_ne) {
             (Version::Is(v), _) => (!self.breaks(v)).then_some(version),
@@ -155,7 +156,7 @@ impl Model for Object {
             (State::Lost, _) => return,
             _ => {}
         }
-        judge(state, op, answer, next);
+        apply_rules(state, op, answer, next);
     }
 
     fn is_idle(&self, op: &Op, answer: &Answer) -> bool {
@@ -168,7 +169,7 @@ impl Model for Object {
 
     fn covers(&self, state: &State, other: &State) -> bool {
         match (*state, *other) {
-            // Only what the next version must exceed matters.
+            // Only the lower bound of the next version matters.
             (State::Missing(a), State::Missing(b)) => a.least() <= b.least(),
             (State::Here(a, value), State::Here(b, other)) if value == other => match (a, b) {
                 (Version::Above(_), _) => a.least() <= b.least(),
@@ -179,18 +180,18 @@ impl Model for Object {
     }
 }
 
-/// Applies the conditions of `op`, then `op`.
-fn judge(state: &State, op: &Op, answer: Option<&Answer>, next: &mut Vec<State>) {
+/// Applies the reject rules of `op`, then `op`.
+fn apply_rules(state: &State, op: &Op, answer: Option<&Answer>, next: &mut Vec<State>) {
     let reject = op.reject();
     let State::Here(version, value) = *state else {
         match (reject.missing, answer) {
             (true, Some(Answer::Missing)) => next.push(*state),
             (true, _) => {}
-            (false, _) => happen(state, Version::Is(0), op, answer, next),
+            (false, _) => apply(state, Version::Is(0), op, answer, next),
         }
         return;
     };
-    // An answer that names the version as it is settles what that is.
+    // An answer that reports the version determines it.
     let is = |v: u64| version.may_be(v).then_some(State::Here(Version::Is(v), value));
     match answer {
         Some(&Answer::Exists(v)) => next.extend(is(v).filter(|_| reject.exists)),
@@ -200,20 +201,14 @@ fn judge(state: &State, op: &Op, answer: Option<&Answer>, next: &mut Vec<State>)
         _ if reject.exists => {}
         _ => {
             if let Some(version) = reject.holds(version) {
-                happen(state, version, op, answer, next);
+                apply(state, version, op, answer, next);
             }
         }
     }
 }
 
-/// `op` is not rejected and happens in `state`, whose object, if any, has this `version`.
-fn happen(
-    state: &State,
-    version: Version,
-    op: &Op,
-    answer: Option<&Answer>,
-    next: &mut Vec<State>,
-) {
+/// Applies `op`, which no rule rejects, to `state`, whose object, if any, has this `version`.
+fn apply(state: &State, version: Version, op: &Op, answer: Option<&Answer>, next: &mut Vec<State>) {
     let (here, floor) = match *state {
         State::Here(_, value) => (Some(value), version.least()),
         State::Missing(version) => (None, version.least()),
@@ -263,13 +258,13 @@ fn happen(
     }
 }
 
-/// Why nothing is added.
+/// The reason why a sum is refused.
 enum Refused {
     NotANumber,
     Overflow,
 }
 
-/// What the object becomes; a missing one counts as zero.
+/// Returns the value of the object after an addition. A missing object counts as zero.
 fn sum(here: Option<Value>, op: &Op) -> Result<Value, Refused> {
     let Value::Word(word) = here.unwrap_or(Value::Word(0)) else { return Err(Refused::NotANumber) };
     match op {

@@ -1,4 +1,4 @@
-//! The checker is held against histories known to be good, known to be bad, and against trying every order.
+//! Tests of the checker with histories known to be good or bad, and against a search of all orders.
 
 use sprat_proto::Rng;
 
@@ -52,7 +52,7 @@ fn a_read_sees_the_last_write() {
 }
 
 #[test]
-fn overlapping_operations_go_either_way_but_the_same_way_for_all() {
+fn overlapping_operations_have_one_order_for_all_readers() {
     let writes = [
         entry(0, write(1), Some((3, Answer::Version(1)))),
         entry(1, write(2), Some((2, Answer::Version(2)))),
@@ -63,7 +63,7 @@ fn overlapping_operations_go_either_way_but_the_same_way_for_all() {
 }
 
 #[test]
-fn an_unanswered_write_may_happen_late_or_never_but_once() {
+fn an_unanswered_write_happens_late_or_never_but_at_most_once() {
     let lost = entry(0, write(7), None);
     let saw = |at, v, tag| entry(at, read(), Some((at + 1, Answer::Read(v, Value::Bytes(tag)))));
     let mine = entry(2, write(1), Some((3, Answer::Version(1))));
@@ -75,7 +75,7 @@ fn an_unanswered_write_may_happen_late_or_never_but_once() {
 }
 
 #[test]
-fn every_increment_counts_once() {
+fn every_increment_happens_once() {
     let first = entry(0, add(1), None);
     let second = entry(1, add(1), None);
     let third = |n| entry(2, add(1), Some((3, sum(9, n))));
@@ -103,7 +103,7 @@ fn versions_grow_across_removal() {
 }
 
 #[test]
-fn a_condition_is_judged_by_the_state() {
+fn reject_rules_apply_to_the_state() {
     let exists = Reject { exists: true, ..Reject::default() };
     let is5 = Reject { version_ne: Some(5), ..Reject::default() };
     let past5 = Reject { version_le: Some(5), ..Reject::default() };
@@ -135,7 +135,7 @@ fn a_condition_is_judged_by_the_state() {
 }
 
 #[test]
-fn a_version_that_nobody_heard_is_settled_by_the_first_who_reads_it() {
+fn the_first_read_determines_a_version_that_no_answer_reported() {
     let lost = entry(0, write(7), None);
     let is9 = |answer| {
         entry(
@@ -151,7 +151,7 @@ fn a_version_that_nobody_heard_is_settled_by_the_first_who_reads_it() {
 }
 
 #[test]
-fn a_lost_tablet_answers_nothing_else() {
+fn a_lost_tablet_gives_no_other_answer() {
     let history = |answer| {
         [
             entry(0, write(1), Some((1, Answer::Version(1)))),
@@ -164,7 +164,7 @@ fn a_lost_tablet_answers_nothing_else() {
     check(false, &history(Answer::Read(1, Value::Bytes(1))));
 }
 
-/// Tries every order and every choice of unanswered operations.
+/// Searches all orders, with every choice of unanswered operations.
 fn every_order(history: &[Step], state: State, done: &mut Vec<bool>) -> bool {
     let open = |i: usize, done: &[bool]| !done[i];
     let answered_at = |e: &Step| e.answer.as_ref().map_or(u64::MAX, |(at, _)| *at);
@@ -187,7 +187,8 @@ fn every_order(history: &[Step], state: State, done: &mut Vec<bool>) -> bool {
     })
 }
 
-/// A history that did happen: each operation at a moment of its own; then, with `damage`, one answer is changed.
+/// Draws a linearizable history, each operation with a moment of its own. With `damage` it changes
+/// one answer.
 fn random_history(rng: &mut Rng, len: usize, damage: bool) -> Vec<Step> {
     let mut times: Vec<(u64, usize, u8)> = Vec::new();
     for i in 0..len {
@@ -240,7 +241,7 @@ fn random_op(rng: &mut Rng) -> Op {
     }
 }
 
-/// The object itself: `(last version, value)`.
+/// Applies an operation to an object, `(last version, value)`, and returns the answer.
 fn apply(object: &mut (u64, Option<Value>), op: &Op) -> Answer {
     let state = match object.1 {
         None => State::Missing(Version::Is(object.0)),
@@ -277,7 +278,7 @@ fn apply(object: &mut (u64, Option<Value>), op: &Op) -> Answer {
 }
 
 #[test]
-fn what_happened_is_explained_and_the_verdict_is_that_of_trying_every_order() {
+fn linearizable_histories_pass_and_the_verdict_equals_that_of_a_search_of_all_orders() {
     let mut rng = Rng::seeded(11);
     let mut broken = 0;
     for round in 0..4_000 {
@@ -291,14 +292,14 @@ fn what_happened_is_explained_and_the_verdict_is_that_of_trying_every_order() {
         assert_eq!(verdict == Verdict::Good, oracle, "{history:#?}");
         broken += u32::from(!oracle);
     }
-    assert!(broken > 700, "only {broken} of 2000 damaged histories were bad ones");
+    assert!(broken > 700, "only {broken} of 2000 damaged histories were not linearizable");
 }
 
 #[test]
-fn a_long_history_is_searched_and_its_damage_found() {
+fn damage_in_a_long_history_is_found() {
     let mut rng = Rng::seeded(12);
     for _ in 0..20 {
-        // Each operation happens when it is called; its answer may come after the next one's call.
+        // Each operation happens at its call. Its answer may come after the call of the next one.
         let mut object = (0, None);
         let mut history = Vec::new();
         for i in 0..500 {

@@ -29,7 +29,7 @@ fn receive(wire: &mut Wire, host: HostId) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a_datagram_goes_to_its_address_alone() {
+fn a_datagram_is_delivered_to_its_destination_only() {
     let mut wire = wire(Options::default());
     let (to, from) = (wire.addr(1).unwrap(), wire.addr(0).unwrap());
     assert_eq!(wire.port(0, Instant::ZERO).send(to, &[b"ab", b"", b"c"]), Sent::Yes);
@@ -43,7 +43,7 @@ fn a_datagram_goes_to_its_address_alone() {
 }
 
 #[test]
-fn every_fault_happens_and_nothing_else() {
+fn every_fault_happens_at_its_rate() {
     let fault = Fault {
         drop_ppm: 200_000,
         duplicate_ppm: 100_000,
@@ -59,21 +59,24 @@ fn every_fault_happens_and_nothing_else() {
             .send(to, &[&n.to_be_bytes(), &[0; 28]]);
     }
     deliver_all(&mut wire);
-    let got = receive(&mut wire, 1);
+    let received = receive(&mut wire, 1);
     let good = |d: &&Vec<u8>| d.len() == 32 && d[4..] == [0; 28];
-    let numbers: Vec<u32> =
-        got.iter().filter(good).map(|d| u32::from_be_bytes(d[..4].try_into().unwrap())).collect();
+    let numbers: Vec<u32> = received
+        .iter()
+        .filter(good)
+        .map(|d| u32::from_be_bytes(d[..4].try_into().unwrap()))
+        .collect();
     let count = wire.count();
     assert!((1_800..2_200).contains(&count.dropped), "{count:?}");
     let doubled = count.delivered + count.dropped - count.sent;
     assert!((650..950).contains(&doubled), "{count:?}");
-    assert!(got.iter().filter(|d| d.len() < 32).count() > 300);
-    assert!(got.iter().filter(|d| d.len() == 32 && d[4..] != [0; 28]).count() > 250);
+    assert!(received.iter().filter(|d| d.len() < 32).count() > 300);
+    assert!(received.iter().filter(|d| d.len() == 32 && d[4..] != [0; 28]).count() > 250);
     assert!(numbers.windows(2).filter(|w| w[0] > w[1]).count() > 500);
 }
 
 #[test]
-fn a_cut_is_one_way_and_heals() {
+fn a_cut_is_one_way_and_can_be_healed() {
     let mut wire = wire(Options::default());
     let (a, b) = (wire.addr(0).unwrap(), wire.addr(1).unwrap());
     wire.cut(0, 1, false);
@@ -88,7 +91,7 @@ fn a_cut_is_one_way_and_heals() {
 }
 
 #[test]
-fn what_is_under_way_reaches_the_next_life_at_a_lossy_address() {
+fn datagrams_in_flight_reach_the_next_process_at_a_lossy_address() {
     let mut wire = wire(Options::default());
     let to = wire.addr(1).unwrap();
     wire.port(0, Instant::ZERO).send(to, &[b"late"]);
@@ -99,28 +102,28 @@ fn what_is_under_way_reaches_the_next_life_at_a_lossy_address() {
     wire.port(0, Instant::ZERO).send(to, &[b"lost"]);
     wire.down(1);
     deliver_all(&mut wire);
-    assert_eq!(wire.count().nobody, 1);
+    assert_eq!(wire.count().unreachable, 1);
 }
 
 #[test]
-fn a_ring_is_first_in_first_out_and_pushes_back() {
+fn a_ring_is_fifo_and_returns_full() {
     let mut wire = wire(Options { room: 4, ..Options::lossless() });
     let to = wire.addr(1).unwrap();
     let send = |wire: &mut Wire, n: u8| wire.port(0, Instant::ZERO).send(to, &[&[n]]);
     let sent: Vec<Sent> = (0..6).map(|n| send(&mut wire, n)).collect();
     assert_eq!(sent, [Sent::Yes, Sent::Yes, Sent::Yes, Sent::Yes, Sent::Full, Sent::Full]);
     deliver_all(&mut wire);
-    // Delivered but not taken: still in the ring.
+    // Datagrams that are delivered but not received still occupy the ring.
     assert_eq!(send(&mut wire, 9), Sent::Full);
     assert_eq!(receive(&mut wire, 1), [[0], [1], [2], [3]]);
     assert_eq!(send(&mut wire, 4), Sent::Yes);
 }
 
 #[test]
-fn the_death_of_a_ring_peer_is_told_once_after_its_last_word() {
+fn the_end_of_a_ring_peer_is_reported_once_after_its_last_datagram() {
     let mut wire = wire(Options::lossless());
     let (a, b) = (wire.addr(0).unwrap(), wire.addr(1).unwrap());
-    wire.port(1, Instant::ZERO).send(a, &[b"last word"]);
+    wire.port(1, Instant::ZERO).send(a, &[b"last datagram"]);
     wire.down(1);
     assert_eq!(wire.port(0, Instant::ZERO).send(b, &[b"?"]), Sent::Gone);
     deliver_all(&mut wire);
@@ -128,5 +131,5 @@ fn the_death_of_a_ring_peer_is_told_once_after_its_last_word() {
     assert_eq!(port.gone(), None);
     assert_eq!(port.recv_burst(), 1);
     assert_eq!((port.gone(), port.gone()), (Some(b), None));
-    assert_ne!(wire.up(1), b, "an address dies with its life");
+    assert_ne!(wire.up(1), b, "a new process has a new address");
 }
