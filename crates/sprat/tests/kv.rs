@@ -207,11 +207,61 @@ fn a_dropped_table_is_gone_for_every_client(transport: &str) {
     assert_eq!(two.table_by_id(again.id()).get(b"k").unwrap(), None);
 }
 
+/// Polls a future on this thread until it is ready.
+fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(std::thread::Thread);
+    impl std::task::Wake for Unpark {
+        fn wake(self: std::sync::Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = std::sync::Arc::new(Unpark(std::thread::current())).into();
+    let mut future = std::pin::pin!(future);
+    loop {
+        match future.as_mut().poll(&mut std::task::Context::from_waker(&waker)) {
+            std::task::Poll::Ready(output) => return output,
+            std::task::Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
+fn futures_complete_on_any_thread(transport: &str) {
+    let cluster = Cluster::start(transport, "async", 2);
+    let client = Client::builder(&cluster.coordinator).connect_async().unwrap();
+    let table = block_on(client.create_table("async", 2)).unwrap();
+    let threads: Vec<_> = (0..4_u8)
+        .map(|thread| {
+            let table = table.clone();
+            std::thread::spawn(move || {
+                for i in 0..50_u8 {
+                    block_on(table.put(&[thread, i], &[i; 100])).unwrap();
+                    block_on(table.increment(b"sum", 1)).unwrap();
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    // All reads are in progress before the first is awaited.
+    let reads: Vec<_> = (0..200).map(|i| table.get(&[i / 50, i % 50])).collect();
+    for (i, read) in (0..200_u8).zip(reads) {
+        assert_eq!(block_on(read).unwrap().unwrap().value, [i % 50; 100]);
+    }
+    drop(table.put(b"dropped", b""));
+    assert_eq!(block_on(table.get(b"sum")).unwrap().unwrap().value, b"200");
+    assert_eq!(block_on(table.remove(b"none")).unwrap(), None);
+    assert_eq!(block_on(client.tables()).unwrap().len(), 1);
+    let long = block_on(table.get(&[0; MAX_KEY + 1]));
+    assert_eq!(long.unwrap_err(), Error::KeyTooLong(MAX_KEY + 1));
+    block_on(client.drop_table("async")).unwrap();
+    assert_eq!(block_on(client.table("async")).unwrap_err(), Error::TableDoesntExist);
+}
+
 macro_rules! over {
     ($name:ident, $transport:literal) => {
         mod $name {
             over!(@ $transport, objects_of_all_sizes, conditions_and_versions, numbers,
                 an_operation_is_waited_for_once, a_reader_of_a_lent_value_may_use_the_client,
+                futures_complete_on_any_thread,
                 many_operations_at_once_and_every_object_once, a_dropped_table_is_gone_for_every_client);
         }
     };

@@ -15,7 +15,7 @@ use sprat_sys::clock::Clock;
 use super::machine::{Operations, Outcome, unexpected};
 use super::pending::OperationId;
 use super::table::Table;
-use crate::completions::EntryId;
+use crate::completions::{Delivery, EntryId};
 use crate::doors::{Doors, Options};
 use crate::locator::Locator;
 use crate::open::rng;
@@ -179,10 +179,8 @@ impl Client {
     /// [`Error::BadName`], [`Error::TooFewServers`], [`Error::NotDurable`], and errors of the
     /// network.
     pub fn create_table(&self, name: &str, span: u32) -> Result<Table<'_>, Error> {
-        match self.ask(|client, deadline| client.create_table(name, span, deadline))? {
-            Answer::Table(id) => Ok(self.table_by_id(id)),
-            other => unexpected(&other),
-        }
+        let outcome = self.ask(|client, deadline| client.create_table(name, span, deadline));
+        table_id(outcome).map(|id| self.table_by_id(id))
     }
 
     /// Drops a table with all its objects.
@@ -198,10 +196,8 @@ impl Client {
     /// # Errors
     /// [`Error::TableDoesntExist`], and errors of the network.
     pub fn table(&self, name: &str) -> Result<Table<'_>, Error> {
-        match self.ask(|client, deadline| client.table(name, deadline))? {
-            Answer::Table(id) => Ok(self.table_by_id(id)),
-            other => unexpected(&other),
-        }
+        let outcome = self.ask(|client, deadline| client.table(name, deadline));
+        table_id(outcome).map(|id| self.table_by_id(id))
     }
 
     /// Returns the table with this id. Asks no server: operations on a table that does not exist
@@ -215,10 +211,7 @@ impl Client {
     /// # Errors
     /// Errors of the network.
     pub fn tables(&self) -> Result<Vec<TableInfo>, Error> {
-        match self.ask(|client, deadline| client.list_tables(deadline))? {
-            Answer::Tables(tables) => Ok(tables),
-            other => unexpected(&other),
-        }
+        tables(self.ask(|client, deadline| client.list_tables(deadline)))
     }
 
     /// Lists the servers of the cluster.
@@ -226,10 +219,7 @@ impl Client {
     /// # Errors
     /// Errors of the network.
     pub fn servers(&self) -> Result<Vec<ServerInfo>, Error> {
-        match self.ask(|client, deadline| client.list_servers(deadline))? {
-            Answer::Servers(servers) => Ok(servers),
-            other => unexpected(&other),
-        }
+        servers(self.ask(|client, deadline| client.list_servers(deadline)))
     }
 
     /// Returns the counters of the server at `locators` ([`ServerInfo::data`]), or of the
@@ -297,6 +287,16 @@ impl Client {
         inner.worker.machine().start(|client| begin(client, deadline))
     }
 
+    /// Starts an operation whose outcome [`Client::next_completed`] returns.
+    pub(super) fn start_queued(
+        &self,
+        begin: impl FnOnce(&mut Machine, Instant) -> Op,
+    ) -> OperationId {
+        let id = self.start(begin);
+        self.inner().worker.machine().completions.deliver(id, Delivery::Queued);
+        OperationId(id)
+    }
+
     /// Starts an operation, sends it at once and waits for it.
     pub(super) fn ask(&self, begin: impl FnOnce(&mut Machine, Instant) -> Op) -> Outcome {
         let mut inner = self.inner();
@@ -314,5 +314,26 @@ impl Client {
         let mut inner = self.inner();
         inner.worker.told();
         inner.worker.machine().cancel(id);
+    }
+}
+
+pub(super) fn table_id(outcome: Outcome) -> Result<TableId, Error> {
+    match outcome? {
+        Answer::Table(id) => Ok(id),
+        other => unexpected(&other),
+    }
+}
+
+pub(super) fn tables(outcome: Outcome) -> Result<Vec<TableInfo>, Error> {
+    match outcome? {
+        Answer::Tables(tables) => Ok(tables),
+        other => unexpected(&other),
+    }
+}
+
+pub(super) fn servers(outcome: Outcome) -> Result<Vec<ServerInfo>, Error> {
+    match outcome? {
+        Answer::Servers(servers) => Ok(servers),
+        other => unexpected(&other),
     }
 }

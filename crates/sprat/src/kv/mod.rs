@@ -28,8 +28,10 @@
 //! [`Error`] is final.
 //!
 //! A `Client` starts no thread. It makes progress while one of its methods runs. It is `Send` and
-//! not `Sync`: one thread at a time uses it.
+//! not `Sync`: one thread at a time uses it. An [`AsyncClient`] has a thread of its own and futures
+//! for any runtime.
 
+mod asynchronous;
 mod client;
 mod condition;
 mod machine;
@@ -42,6 +44,7 @@ pub use sprat_store::client::{
 pub use sprat_store::objects::number::double_text;
 pub use sprat_store::types::{MAX_KEY, MAX_VALUE, TableId, Version};
 
+pub use asynchronous::{AsyncClient, AsyncTable, Operation};
 pub use client::{Builder, Client};
 pub use condition::Condition;
 pub use machine::Outcome;

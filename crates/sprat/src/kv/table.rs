@@ -134,7 +134,7 @@ impl<'c> Table<'c> {
     pub fn start_get_if(&self, key: &[u8], condition: Condition) -> Pending<'c, Option<Object>> {
         let id =
             self.client.start(|client, deadline| client.read(self.id, key, condition.0, deadline));
-        Pending::new(self.client, id, |outcome| found(outcome.map(object)))
+        Pending::new(self.client, id, object_or_none)
     }
 
     // Mutations.
@@ -338,25 +338,25 @@ fn found<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
     }
 }
 
-fn object(answer: Answer<'static>) -> Object {
-    match answer {
+pub(super) fn object_or_none(outcome: Outcome) -> Result<Option<Object>, Error> {
+    found(outcome.map(|answer| match answer {
         Answer::Object { version, value } => Object { version, value: value.into_vec() },
         other => unexpected(&other),
-    }
+    }))
 }
 
-fn version(outcome: Outcome) -> Result<Version, Error> {
+pub(super) fn version(outcome: Outcome) -> Result<Version, Error> {
     match outcome? {
         Answer::Version(version) => Ok(version),
         other => unexpected(&other),
     }
 }
 
-fn removed(outcome: Outcome) -> Result<Option<Version>, Error> {
+pub(super) fn removed(outcome: Outcome) -> Result<Option<Version>, Error> {
     version(outcome).map(|version| (version != Version(0)).then_some(version))
 }
 
-fn integer(outcome: Outcome) -> Result<Number<i64>, Error> {
+pub(super) fn integer(outcome: Outcome) -> Result<Number<i64>, Error> {
     match outcome? {
         Answer::Integer { version, sum } => Ok(Number { version, value: sum }),
         other => unexpected(&other),

@@ -1,0 +1,360 @@
+//! The store's client for asynchronous programs, on any runtime.
+//!
+//! A thread owns the [`Client`] and makes its progress. Tasks send it operations through a channel
+//! and wait for the outcome in a one-shot cell. The thread ends with the last [`AsyncClient`] and
+//! the last operation in progress.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker as TaskWaker};
+use std::thread;
+
+use sprat_proto::Instant;
+use sprat_store::client::{Client as Machine, Error, Op, ServerInfo, TableInfo};
+use sprat_store::types::{TableId, Version};
+
+use super::client::{Builder, Client, servers, table_id, tables};
+use super::condition::Condition;
+use super::machine::Outcome;
+use super::pending::OperationId;
+use super::table::{Number, Object, integer, object_or_none, removed, version};
+use crate::worker::Waker;
+
+/// Starts an operation.
+type Begin = Box<dyn FnOnce(&mut Machine, Instant) -> Op + Send>;
+
+/// What a task asks of the client's thread.
+struct Request {
+    begin: Begin,
+    cell: Arc<Cell>,
+}
+
+/// The way of one outcome from the client's thread to a task.
+#[derive(Default)]
+struct Cell(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    outcome: Option<Outcome>,
+    task: Option<TaskWaker>,
+    /// The task has dropped its future.
+    abandoned: bool,
+}
+
+impl Cell {
+    /// Locks the cell. No code of the program runs while it is locked, so that it is never poisoned.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn put(&self, outcome: Outcome) {
+        let task = {
+            let mut state = self.state();
+            state.outcome = Some(outcome);
+            state.task.take()
+        };
+        if let Some(task) = task {
+            task.wake();
+        }
+    }
+}
+
+/// A client of one cluster for asynchronous programs.
+///
+/// It belongs to no runtime: its futures wake their task from a thread of the client. It is `Send`
+/// and `Sync`. Clones share the thread and its sessions.
+///
+/// ```no_run
+/// use sprat::kv::Client;
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let client = Client::builder("fast+shm:name=sprat").connect_async()?;
+/// let birds = client.create_table("birds", 1).await?;
+/// birds.put(b"sprat", b"a fish after all").await?;
+/// assert!(birds.get(b"eagle").await?.is_none());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct AsyncClient {
+    requests: Sender<Request>,
+    thread: Arc<WakeOnDrop>,
+}
+
+/// Wakes the client's thread when the last clone is dropped, so that the thread ends.
+struct WakeOnDrop(Waker);
+
+impl Drop for WakeOnDrop {
+    fn drop(&mut self) {
+        self.0.wake();
+    }
+}
+
+impl Builder {
+    /// Makes a client for asynchronous programs and starts its thread. Sends nothing.
+    ///
+    /// # Errors
+    /// Those of [`Builder::connect`], or the thread could not be started.
+    pub fn connect_async(self) -> io::Result<AsyncClient> {
+        let client = self.connect()?;
+        let waker = client.inner().worker.waker();
+        let (requests, queue) = channel();
+        thread::Builder::new().name("sprat-kv".into()).spawn(move || run(&client, &queue))?;
+        Ok(AsyncClient { requests, thread: Arc::new(WakeOnDrop(waker)) })
+    }
+}
+
+/// Serves the tasks until no client is left and no operation is in progress.
+fn run(client: &Client, queue: &Receiver<Request>) {
+    let mut cells: Vec<Option<(OperationId, Arc<Cell>)>> = Vec::new();
+    let mut in_progress = 0_usize;
+    loop {
+        let open = loop {
+            match queue.try_recv() {
+                Ok(Request { cell, .. }) if cell.state().abandoned => {}
+                Ok(Request { begin, cell }) => {
+                    let id = client.start_queued(begin);
+                    if id.index() >= cells.len() {
+                        cells.resize_with(id.index() + 1, || None);
+                    }
+                    cells[id.index()] = Some((id, cell));
+                    in_progress += 1;
+                }
+                Err(TryRecvError::Empty) => break true,
+                Err(TryRecvError::Disconnected) => break false,
+            }
+        };
+        if !open && in_progress == 0 {
+            return;
+        }
+        client.turn_and_rest();
+        while let Some((id, outcome)) = client.next_completed() {
+            let cell = cells.get_mut(id.index()).and_then(|c| c.take_if(|c| c.0 == id));
+            if let Some((_, cell)) = cell {
+                in_progress -= 1;
+                cell.put(outcome);
+            }
+        }
+    }
+}
+
+/// The result of an operation of an [`AsyncClient`].
+///
+/// The operation starts without a poll. After the future is dropped, the cluster may still execute
+/// the operation.
+#[must_use = "a result that nothing awaits is lost"]
+pub struct Operation<T> {
+    cell: Arc<Cell>,
+    convert: Box<dyn FnOnce(Outcome) -> Result<T, Error> + Send>,
+    finished: bool,
+}
+
+impl<T> std::fmt::Debug for Operation<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Operation").field("finished", &self.finished).finish_non_exhaustive()
+    }
+}
+
+impl<T> Future for Operation<T> {
+    type Output = Result<T, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if self.finished {
+            return Poll::Ready(Err(Error::NotInProgress));
+        }
+        let outcome = {
+            let mut state = self.cell.state();
+            match state.outcome.take() {
+                Some(outcome) => outcome,
+                None => {
+                    state.task = Some(context.waker().clone());
+                    return Poll::Pending;
+                }
+            }
+        };
+        self.finished = true;
+        let none = Box::new(|_| Err(Error::NotInProgress));
+        let convert = std::mem::replace(&mut self.convert, none);
+        Poll::Ready(convert(outcome))
+    }
+}
+
+impl<T> Drop for Operation<T> {
+    fn drop(&mut self) {
+        self.cell.state().abandoned = true;
+    }
+}
+
+impl AsyncClient {
+    fn start<T>(
+        &self,
+        begin: impl FnOnce(&mut Machine, Instant) -> Op + Send + 'static,
+        convert: impl FnOnce(Outcome) -> Result<T, Error> + Send + 'static,
+    ) -> Operation<T> {
+        let cell = Arc::<Cell>::default();
+        let request = Request { begin: Box::new(begin), cell: Arc::clone(&cell) };
+        if self.requests.send(request).is_err() {
+            // The thread ends only without clients, or by a panic.
+            cell.put(Err(Error::NotInProgress));
+        }
+        self.thread.0.wake();
+        Operation { cell, convert: Box::new(convert), finished: false }
+    }
+
+    /// Creates a table whose keys are spread over `span` servers. Returns the existing one if there
+    /// is a table of that name.
+    ///
+    /// # Errors
+    /// Those of [`Client::create_table`].
+    pub fn create_table(&self, name: &str, span: u32) -> Operation<AsyncTable> {
+        let (client, name) = (self.clone(), name.to_owned());
+        self.start(
+            move |machine, deadline| machine.create_table(&name, span, deadline),
+            move |outcome| table_id(outcome).map(|id| client.table_by_id(id)),
+        )
+    }
+
+    /// Finds a table by its name.
+    ///
+    /// # Errors
+    /// Those of [`Client::table`].
+    pub fn table(&self, name: &str) -> Operation<AsyncTable> {
+        let (client, name) = (self.clone(), name.to_owned());
+        self.start(
+            move |machine, deadline| machine.table(&name, deadline),
+            move |outcome| table_id(outcome).map(|id| client.table_by_id(id)),
+        )
+    }
+
+    /// Returns the table with this id. Asks no server.
+    #[must_use]
+    pub fn table_by_id(&self, id: TableId) -> AsyncTable {
+        AsyncTable { client: self.clone(), id }
+    }
+
+    /// Drops a table with all its objects.
+    ///
+    /// # Errors
+    /// Those of [`Client::drop_table`].
+    pub fn drop_table(&self, name: &str) -> Operation<()> {
+        let name = name.to_owned();
+        self.start(
+            move |machine, deadline| machine.drop_table(&name, deadline),
+            |outcome| outcome.map(|_| ()),
+        )
+    }
+
+    /// Lists all tables.
+    ///
+    /// # Errors
+    /// Those of [`Client::tables`].
+    pub fn tables(&self) -> Operation<Vec<TableInfo>> {
+        self.start(|machine, deadline| machine.list_tables(deadline), tables)
+    }
+
+    /// Lists the servers of the cluster.
+    ///
+    /// # Errors
+    /// Those of [`Client::servers`].
+    pub fn servers(&self) -> Operation<Vec<ServerInfo>> {
+        self.start(|machine, deadline| machine.list_servers(deadline), servers)
+    }
+}
+
+impl std::fmt::Debug for AsyncClient {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AsyncClient").finish_non_exhaustive()
+    }
+}
+
+/// One table of an [`AsyncClient`]'s cluster.
+#[derive(Clone, Debug)]
+pub struct AsyncTable {
+    client: AsyncClient,
+    id: TableId,
+}
+
+impl AsyncTable {
+    /// Returns the table's id.
+    #[must_use]
+    pub fn id(&self) -> TableId {
+        self.id
+    }
+
+    /// Reads an object. Returns `None` if there is none.
+    ///
+    /// # Errors
+    /// Those of [`Table::get`](super::Table::get).
+    pub fn get(&self, key: &[u8]) -> Operation<Option<Object>> {
+        self.get_if(key, Condition::always())
+    }
+
+    /// Reads an object if a condition holds.
+    ///
+    /// # Errors
+    /// Those of [`Table::get_if`](super::Table::get_if).
+    pub fn get_if(&self, key: &[u8], condition: Condition) -> Operation<Option<Object>> {
+        let (id, key) = (self.id, key.to_vec());
+        self.client.start(
+            move |machine, deadline| machine.read(id, &key, condition.0, deadline),
+            object_or_none,
+        )
+    }
+
+    /// Writes an object. Returns its new version.
+    ///
+    /// # Errors
+    /// Those of [`Table::put`](super::Table::put).
+    pub fn put(&self, key: &[u8], value: &[u8]) -> Operation<Version> {
+        self.put_if(key, value, Condition::always())
+    }
+
+    /// Writes an object if a condition holds. Returns its new version.
+    ///
+    /// # Errors
+    /// Those of [`Table::put_if`](super::Table::put_if).
+    pub fn put_if(&self, key: &[u8], value: &[u8], condition: Condition) -> Operation<Version> {
+        let (id, key, value) = (self.id, key.to_vec(), value.to_vec());
+        self.client.start(
+            move |machine, deadline| machine.write(id, &key, &value, condition.0, deadline),
+            version,
+        )
+    }
+
+    /// Removes an object. Returns the version that it had, `None` if there was none.
+    ///
+    /// # Errors
+    /// Those of [`Table::remove`](super::Table::remove).
+    pub fn remove(&self, key: &[u8]) -> Operation<Option<Version>> {
+        self.remove_if(key, Condition::always())
+    }
+
+    /// Removes an object if a condition holds. Returns the version that it had, `None` if there was
+    /// none.
+    ///
+    /// # Errors
+    /// Those of [`Table::remove_if`](super::Table::remove_if).
+    pub fn remove_if(&self, key: &[u8], condition: Condition) -> Operation<Option<Version>> {
+        let (id, key) = (self.id, key.to_vec());
+        self.client.start(
+            move |machine, deadline| machine.remove(id, &key, condition.0, deadline),
+            removed,
+        )
+    }
+
+    /// Adds to an object that is a 64-bit integer in decimal text. Returns the sum and the new
+    /// version.
+    ///
+    /// # Errors
+    /// Those of [`Table::increment`](super::Table::increment).
+    pub fn increment(&self, key: &[u8], amount: i64) -> Operation<Number<i64>> {
+        let (id, key, rules) = (self.id, key.to_vec(), Condition::always().0);
+        self.client.start(
+            move |machine, deadline| machine.increment_integer(id, &key, amount, rules, deadline),
+            integer,
+        )
+    }
+}
