@@ -1,0 +1,34 @@
+//! Each example runs to its end.
+
+use std::process::Command;
+
+/// Builds an example as `cargo test` builds this test, and runs it.
+fn run(name: &str) {
+    let output = Command::new(env!("CARGO"))
+        .args(["run", "--quiet", "--profile", "test", "--package", "sprat", "--example", name])
+        .output()
+        .expect("cargo runs");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{name} failed: {errors}");
+    assert!(!output.stdout.is_empty(), "{name} printed nothing");
+}
+
+#[test]
+fn store() {
+    run("store");
+}
+
+#[test]
+fn store_async() {
+    run("store_async");
+}
+
+#[test]
+fn rpc() {
+    run("rpc");
+}
+
+#[test]
+fn rdma() {
+    run("rdma");
+}
