@@ -1,7 +1,7 @@
-//! MPA: no octets make start-up or an FPDU stream panic, what comes out does not depend on where the stream was cut, what
+//! MPA: no bytes make start-up or an FPDU stream panic, what comes out does not depend on where the stream was cut, what
 //! is framed comes back, and what parses as a start-up frame is written as the same frame.
 //!
-//! The first octet says what is tried and how; the rest is what a peer sends.
+//! The first byte says what is tried and how; the rest is what a peer sends.
 
 #![no_main]
 
@@ -72,7 +72,7 @@ fn agreed(options: StartOptions, depths: Depths, negotiated: Negotiated) {
     assert!(negotiated.depths.ird <= depths.ird.max(1) && negotiated.depths.ord <= depths.ord);
 }
 
-/// The octets in pieces: what comes out is the same as from all at once.
+/// The bytes in pieces: what comes out is the same as from all at once.
 fn stream(crc: bool, markers: bool, piece: usize, bytes: &[u8]) {
     let whole = run(crc, markers, bytes.len(), false, bytes);
     assert_eq!(run(crc, markers, piece, false, bytes), whole);
@@ -117,7 +117,7 @@ fn run(
     (out, begun, None)
 }
 
-/// The octets with every marker and CRC made right, so that they lead further in.
+/// The bytes with every marker and CRC made right, so that they lead further in.
 fn mended(markers: bool, bytes: &[u8]) -> Vec<u8> {
     let mut framer = Framer::new(Some(crc32c), markers);
     let mut record = Record::default();
@@ -127,7 +127,7 @@ fn mended(markers: bool, bytes: &[u8]) -> Vec<u8> {
     record.bytes
 }
 
-/// The octets as memory that is framed, and all that comes back.
+/// The bytes as memory that is framed, and all that comes back.
 fn framed(crc: bool, markers: bool, bytes: &[u8]) {
     let mut framer = Framer::new(crc.then_some(crc32c), markers);
     let mut record = Record::default();
@@ -166,7 +166,7 @@ fn memory(bytes: &[u8], at: usize, len: usize) -> Option<&[u8]> {
     if len == 0 { Some(&[]) } else { bytes.get(at..at + len) }
 }
 
-/// Memory: these octets.
+/// Memory: these bytes.
 struct Region<'a>(&'a [u8]);
 
 impl Memory for Region<'_> {

@@ -1,8 +1,8 @@
-//! The whole engine between two hostile peers and a program that does what the octets say: nothing panics, nothing is placed
+//! The whole engine between two hostile peers and a program that does what the bytes say: nothing panics, nothing is placed
 //! outside of what was opened, every request completes at most once and in order, every stream ends once.
 //!
-//! The octets are a script: each step is one octet for what happens, one for how much, and that many more as its matter. There
-//! are no CRCs unless the first octet asks for them, so that what peers say gets as far as it can.
+//! The bytes are a script: each step is one byte for what happens, one for how much, and that many more as its matter. There
+//! are no CRCs unless the first byte asks for them, so that what peers say gets as far as it can.
 
 #![no_main]
 
@@ -19,7 +19,7 @@ use sprat_proto::wire::checksum::crc32c;
 use sprat_proto::wire::write_ack::WriteAck;
 use sprat_proto::{Instant, Rng};
 
-/// Octets that peers may touch, at the address [`BASE`]; as many behind them must stay.
+/// Bytes that peers may touch, at the address [`BASE`]; as many behind them must stay.
 const OPEN: usize = 256;
 const BASE: u64 = 0x1000;
 
@@ -45,7 +45,7 @@ impl Memory for Ram {
 
     fn atomic(&mut self, span: Span, change: &mut dyn FnMut(u64) -> u64) -> Result<u64, Unmapped> {
         let word = self.at(span)?;
-        let old = u64::from_le_bytes(word.try_into().expect("8 octets"));
+        let old = u64::from_le_bytes(word.try_into().expect("8 bytes"));
         word.copy_from_slice(&change(old).to_le_bytes());
         Ok(old)
     }
@@ -184,10 +184,10 @@ impl World {
         }
     }
 
-    /// The peer says these octets.
-    fn said(&mut self, which: usize, octets: &[u8]) {
+    /// The peer says these bytes.
+    fn said(&mut self, which: usize, bytes: &[u8]) {
         let peer = &mut self.peers[which];
-        peer.inbox.extend(octets);
+        peer.inbox.extend(bytes);
         let used = self.rnic.input(self.now, peer.conn, &peer.inbox, &mut self.ram);
         peer.inbox.drain(..used);
     }
@@ -207,13 +207,13 @@ impl World {
         self.said(which, &record.bytes);
     }
 
-    /// The peer's next octets are read straight to their place.
-    fn direct(&mut self, which: usize, octets: &[u8]) {
+    /// The peer's next bytes are read straight to their place.
+    fn direct(&mut self, which: usize, bytes: &[u8]) {
         let peer = &self.peers[which];
         let Some(span) = self.rnic.direct_span(peer.conn) else { return };
-        let len = octets.len().min(span.len as usize);
+        let len = bytes.len().min(span.len as usize);
         let span = Span { len: len as u32, ..span };
-        assert!(self.ram.write(span, &octets[..len]).is_ok());
+        assert!(self.ram.write(span, &bytes[..len]).is_ok());
         self.rnic.placed_directly(self.now, peer.conn, len as u32, &mut self.ram);
     }
 
@@ -294,6 +294,6 @@ impl World {
                 peer.receives.clear();
             }
         }
-        assert!(self.ram.0[OPEN..].iter().all(|&octet| octet == 0xaa));
+        assert!(self.ram.0[OPEN..].iter().all(|&byte| byte == 0xaa));
     }
 }

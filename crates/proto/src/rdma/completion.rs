@@ -109,7 +109,7 @@ pub struct Completion {
     pub status: Status,
     /// What ended.
     pub completed: Completed,
-    /// Octets received or read; with immediate data those of the Write directly before it, if there was one.
+    /// Bytes received or read; with immediate data those of the Write directly before it, if there was one.
     pub len: u32,
     /// Its queue pair.
     pub qp: Qp,

@@ -15,7 +15,7 @@ pub enum PostError {
     /// More inline data than the queue was made for, or inline data for an operation that takes none.
     #[error("inline data is too long or not allowed")]
     Inline,
-    /// More than 2³¹ octets.
+    /// More than 2³¹ bytes.
     #[error("the message is longer than 2 GiB")]
     TooLong,
     /// The object is still in use by others.

@@ -10,9 +10,9 @@ use crate::wire::rdmap::Cause;
 /// How the stream ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StreamEnd {
-    /// The peer has sent its last octet (FIN); all before it were handed in.
+    /// The peer has sent its last byte (FIN); all before it were handed in.
     Finished,
-    /// The peer has sent its last octet, and octets before it are unread since the stream
+    /// The peer has sent its last byte, and bytes before it are unread since the stream
     /// [is stalled](super::rnic::Rnic::is_stalled). Say so once for each stall.
     Unread,
     /// It is gone (RST, time-out, any other error).
@@ -104,7 +104,7 @@ pub enum Event {
         qp: Qp,
     },
     /// Close the stream. If not `reset`, send the end (FIN) behind what was taken, then read and drop what comes until the
-    /// peer's end or a while has passed: closing at once with unread octets may destroy what we sent last.
+    /// peer's end or a while has passed: closing at once with unread bytes may destroy what we sent last.
     Close {
         /// The stream, whose number is void now.
         conn: Conn,

@@ -37,14 +37,14 @@ impl Access {
     };
 }
 
-/// Octets of registered memory, after all checks: `offset` counts from the start of the caller's region.
+/// Bytes of registered memory, after all checks: `offset` counts from the start of the caller's region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Span {
     /// The caller's own name for the region, as given at registration.
     pub region: u64,
     /// Where in it.
     pub offset: u64,
-    /// How many octets.
+    /// How many bytes.
     pub len: u32,
 }
 
@@ -64,7 +64,7 @@ pub trait Memory {
     /// Copies `bytes` to the start of `span`, which is as long.
     ///
     /// # Errors
-    /// [`Unmapped`]; some octets may have been written.
+    /// [`Unmapped`]; some bytes may have been written.
     fn write(&mut self, span: Span, bytes: &[u8]) -> Result<(), Unmapped>;
 
     /// Copies `span` into `bytes`, which is as long.
@@ -76,14 +76,14 @@ pub trait Memory {
     /// Appends a copy of `span` to `bytes`.
     ///
     /// # Errors
-    /// [`Unmapped`]; some octets may have been appended.
+    /// [`Unmapped`]; some bytes may have been appended.
     fn append(&mut self, span: Span, bytes: &mut Vec<u8>) -> Result<(), Unmapped> {
         let start = bytes.len();
         bytes.resize(start + span.len as usize, 0);
         self.read(span, &mut bytes[start..])
     }
 
-    /// Replaces the aligned 64-bit word at `span` (8 octets, host byte order) by what `change` makes of it, as one step
+    /// Replaces the aligned 64-bit word at `span` (8 bytes, host byte order) by what `change` makes of it, as one step
     /// for all who use this memory through the engine; returns what was there.
     ///
     /// # Errors
@@ -96,7 +96,7 @@ pub trait Memory {
 pub enum Part {
     /// These of [`Record::bytes`].
     Bytes(Range<usize>),
-    /// Octets of registered memory, sent from where they lie (only without CRC and markers).
+    /// Bytes of registered memory, sent from where they lie (only without CRC and markers).
     Memory(Span),
 }
 
@@ -112,7 +112,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// How many octets it is on the stream.
+    /// How many bytes it is on the stream.
     #[must_use]
     pub fn len(&self) -> usize {
         let len = |part: &Part| match part {

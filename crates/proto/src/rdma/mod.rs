@@ -6,14 +6,14 @@
 //!
 //! One [`Rnic`] owns everything: protection domains, regions, completion queues, queue pairs, connections. It is one state
 //! machine with the five verbs of this crate, driven by one thread at a time. The stream below is the caller's: a kernel
-//! socket, which takes any octets, or a stream of records, which promises to send what one [`Rnic::output`] appended as one
+//! socket, which takes any bytes, or a stream of records, which promises to send what one [`Rnic::output`] appended as one
 //! segment of its own ("loose" and "tight" coupling of MPA and TCP). The engine does not care which.
 //!
 //! Registered memory is the caller's as well, and others write it at any time: it is reached by copies only, through
 //! [`Memory`], after an STag was checked.
 //!
 //! What always holds:
-//! - An octet is placed only after the FPDU's CRC (if there is one), STag, rights and bounds were checked, and never after
+//! - An byte is placed only after the FPDU's CRC (if there is one), STag, rights and bounds were checked, and never after
 //!   the STag was revoked.
 //! - Work requests complete in the order posted, each exactly once; when a queue pair fails, what is left completes as
 //!   flushed.

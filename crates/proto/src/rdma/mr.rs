@@ -10,7 +10,7 @@
 //! What always holds:
 //! - A tag answers only to streams of its protection domain; one made valid by a work request for fast registration or for a
 //!   window of one queue pair answers peers on that queue pair's stream alone.
-//! - A span handed out lies within the tag's bounds, to the octet. With a tag's end its check fails: who checks before each
+//! - A span handed out lies within the tag's bounds, to the byte. With a tag's end its check fails: who checks before each
 //!   copy places nothing afterwards.
 //! - A region that windows are bound to goes only with them, and a domain that anything is in not at all.
 //! - Binding and fast registration change the key, so the owner ends such a tag by its index, whatever the key is by now.
@@ -96,14 +96,14 @@ pub struct Extent {
     pub region: u64,
     /// where in it,
     pub offset: u64,
-    /// the address of its first octet,
+    /// the address of its first byte,
     pub base: u64,
-    /// and its octets.
+    /// and its bytes.
     pub len: u64,
 }
 
 impl Extent {
-    /// The part of `len` octets at `addr`, if it is inside.
+    /// The part of `len` bytes at `addr`, if it is inside.
     fn part(&self, addr: u64, len: u64) -> Option<Self> {
         let skip = addr.checked_sub(self.base)?;
         let fits = skip <= self.len && len <= self.len - skip;
@@ -120,7 +120,7 @@ impl Extent {
     }
 }
 
-/// No octets: what every check grants where nothing is to be copied, whatever the tag.
+/// No bytes: what every check grants where nothing is to be copied, whatever the tag.
 const NOTHING: Span = Span { region: 0, offset: 0, len: 0 };
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -241,7 +241,7 @@ impl Regions {
         }
     }
 
-    /// Registers `len` octets from the start of the caller's `region`; the first has the address `base`.
+    /// Registers `len` bytes from the start of the caller's `region`; the first has the address `base`.
     ///
     /// # Errors
     /// [`PostError::Rights`] for a range that wraps, or remote writes or atomics without local writes;
@@ -353,7 +353,7 @@ impl Regions {
         Ok(())
     }
 
-    /// Binds a window to `len` octets at `addr` of a region, with the key that `window` has; `len` 0 unbinds it.
+    /// Binds a window to `len` bytes at `addr` of a region, with the key that `window` has; `len` 0 unbinds it.
     ///
     /// # Errors
     /// [`Status::Bind`]: window or region are not of the domain, the region may not be bound to or not written to, the range
@@ -446,7 +446,7 @@ impl Regions {
         Ok(())
     }
 
-    /// Where an element of a work request lies; `write`: it is a sink. No octets need no tag.
+    /// Where an element of a work request lies; `write`: it is a sink. No bytes need no tag.
     ///
     /// # Errors
     /// [`Status::LocalProtection`]: no region of this domain has the tag, the range is not in it, or it must not be written.
@@ -463,7 +463,7 @@ impl Regions {
         valid.extent.part(sge.addr, sge.len.into()).map(|e| e.span()).ok_or(Status::LocalProtection)
     }
 
-    /// Where `len` octets lie that a peer names; no octets need no tag (RFC 5040 section 5.2.1, RFC 5041 section 5.2). The
+    /// Where `len` bytes lie that a peer names; no bytes need no tag (RFC 5040 section 5.2.1, RFC 5041 section 5.2). The
     /// word of an atomic must be at an address that 8 divides.
     ///
     /// # Errors

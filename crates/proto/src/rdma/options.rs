@@ -48,7 +48,7 @@ pub struct RnicOptions {
     pub max_depth: u32,
     /// Most completions of one queue.
     pub max_cqe: u32,
-    /// Most octets of messages that came before their receives, of all queue pairs together.
+    /// Most bytes of messages that came before their receives, of all queue pairs together.
     pub max_unexpected: usize,
     /// Peers of ours are told when their Writes are placed, and tell us.
     pub acknowledge_writes: bool,
@@ -75,7 +75,7 @@ pub struct Limits {
     pub completions: u32,
     /// Elements of one work request.
     pub elements: usize,
-    /// Octets inline in one work request.
+    /// Bytes inline in one work request.
     pub inline: usize,
     /// Reads and atomics under way in one direction of a queue pair.
     pub read_depth: u16,
@@ -148,7 +148,7 @@ pub struct QpOptions {
     pub max_send_sge: usize,
     /// Most elements of one receive request, at most [`crate::rdma::MAX_SGE`].
     pub max_recv_sge: usize,
-    /// Most octets of inline data, at most [`crate::rdma::MAX_INLINE`].
+    /// Most bytes of inline data, at most [`crate::rdma::MAX_INLINE`].
     pub max_inline: usize,
     /// Every send request leaves a completion.
     pub signal_all: bool,
@@ -176,7 +176,7 @@ pub struct ConnectOptions {
     pub ird: u16,
     /// Reads and atomics that we ask at once, at most [`crate::rdma::MAX_READ_DEPTH`].
     pub ord: u16,
-    /// For the peer's program, at most 508 octets (512 with revision 1).
+    /// For the peer's program, at most 508 bytes (512 with revision 1).
     pub private_data: Vec<u8>,
     /// Ask for CRC; as the engine's configuration says if `None`.
     pub crc: Option<bool>,
@@ -184,11 +184,11 @@ pub struct ConnectOptions {
     pub markers: Option<bool>,
     /// The MPA revision; as the engine's configuration says if `None`.
     pub revision: Option<u8>,
-    /// The peer may send first, after this frame of ours without octets (RFC 6581 section 4.3; revision 2 only).
+    /// The peer may send first, after this frame of ours without bytes (RFC 6581 section 4.3; revision 2 only).
     pub peer_to_peer: Option<RtrKind>,
     /// How long our first FPDU waits after the peer's reply: Linux's siw overlooks one that arrives at its heels.
     pub first_fpdu_delay_ns: u64,
-    /// Our first FPDU is a Write without octets, at once, so that a peer whose program is the first to send may do so
+    /// Our first FPDU is a Write without bytes, at once, so that a peer whose program is the first to send may do so
     /// (the effect of `peer_to_peer` without its negotiation, which older peers do not know).
     pub open_with_write: bool,
     /// How long a message of the peer's waits for its receive, before the connection ends with Terminate 1/2/02; for ever if
@@ -203,7 +203,7 @@ pub struct AcceptOptions {
     pub ird: u16,
     /// Reads and atomics that we ask at once.
     pub ord: u16,
-    /// For the peer's program, at most 508 octets (512 with revision 1).
+    /// For the peer's program, at most 508 bytes (512 with revision 1).
     pub private_data: Vec<u8>,
     /// How long own FPDUs wait for the peer's first; forever if `None`, as RFC 5044 section 7.1.2 wants it. Linux's siw does
     /// not wait, and as an initiator does not send first, so that programs that do it the other way round need an end of it.

@@ -88,9 +88,9 @@ impl Shared {
     }
 
     /// Messages are kept no longer; who was read no further for want of room is asked again.
-    pub(crate) fn release_unexpected(&mut self, messages: usize, octets: usize) {
+    pub(crate) fn release_unexpected(&mut self, messages: usize, bytes: usize) {
         self.unexpected.messages -= messages;
-        self.unexpected.octets -= octets;
+        self.unexpected.bytes -= bytes;
         if !self.unexpected.is_short() {
             self.woken.append(&mut self.unexpected.stalled);
         }

@@ -11,17 +11,17 @@ use crate::rdma::memory::Access;
 /// Most scatter/gather elements of one work request.
 pub const MAX_SGE: usize = 8;
 
-/// Most octets of inline data.
+/// Most bytes of inline data.
 pub const MAX_INLINE: usize = 256;
 
-/// One element of a scatter/gather list: `len` octets at address `addr` of the region `stag`.
+/// One element of a scatter/gather list: `len` bytes at address `addr` of the region `stag`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sge {
     /// The region.
     pub stag: Stag,
-    /// The address, as the region's registration counts (its `base` is the first octet's).
+    /// The address, as the region's registration counts (its `base` is the first byte's).
     pub addr: u64,
-    /// Octets.
+    /// Bytes.
     pub len: u32,
 }
 
@@ -43,9 +43,9 @@ pub enum SendOp {
     SendInvalidate(Stag),
     /// Writes into the peer's memory.
     Write(Remote),
-    /// The same, then 8 octets of immediate data, which take the peer's next receive (RFC 7306).
+    /// The same, then 8 bytes of immediate data, which take the peer's next receive (RFC 7306).
     WriteImmediate(Remote, u64),
-    /// 8 octets of immediate data alone, which take the peer's next receive (RFC 7306).
+    /// 8 bytes of immediate data alone, which take the peer's next receive (RFC 7306).
     Immediate(u64),
     /// Reads the peer's memory into the list's one element.
     Read(Remote),
@@ -79,9 +79,9 @@ pub enum SendOp {
         window: Stag,
         /// The region.
         region: Stag,
-        /// First octet.
+        /// First byte.
         addr: u64,
-        /// Octets.
+        /// Bytes.
         len: u64,
         /// What a peer may do.
         access: Access,
@@ -94,9 +94,9 @@ pub enum SendOp {
         region: u64,
         /// where in it,
         offset: u64,
-        /// the address of its first octet,
+        /// the address of its first byte,
         base: u64,
-        /// its octets,
+        /// its bytes,
         len: u64,
         /// and what may be done.
         access: Access,
@@ -116,7 +116,7 @@ pub struct SendFlags {
     pub solicited: bool,
 }
 
-/// Where the octets come from.
+/// Where the bytes come from.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Data {
     /// Registered memory, unchanged until the completion.
@@ -218,14 +218,14 @@ impl RecvRequest {
         Self { id, list: core::iter::once(into).collect() }
     }
 
-    /// How many octets fit into a receive.
+    /// How many bytes fit into a receive.
     pub(in crate::rdma) fn capacity(&self) -> u32 {
         self.list.iter().fold(0u32, |sum, sge| sum.saturating_add(sge.len))
     }
 }
 
-/// How many octets it is.
-pub(crate) fn octets(data: &Data) -> u64 {
+/// How many bytes it is.
+pub(crate) fn data_len(data: &Data) -> u64 {
     match data {
         Data::Gather(list) => list.iter().map(|sge| u64::from(sge.len)).sum(),
         Data::Inline(bytes) => bytes.len() as u64,
@@ -237,7 +237,7 @@ pub(crate) const fn is_local(op: &SendOp) -> bool {
     matches!(op, SendOp::Bind { .. } | SendOp::FastRegister { .. } | SendOp::Invalidate(_))
 }
 
-/// Calls `each` with the parts of the list's elements that hold its octets `from..from + len`.
+/// Calls `each` with the parts of the list's elements that hold its bytes `from..from + len`.
 pub(crate) fn scatter<E>(
     list: &[Sge],
     from: u32,

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Always: what [`Header::emit`] writes, [`parse`] reads back as the same header; reserved bits are written as zero and not
-//! looked at. Not here: what the RDMAP control octet says ([`super::rdmap`]), numbers of messages, memory.
+//! looked at. Not here: what the RDMAP control byte says ([`super::rdmap`]), numbers of messages, memory.
 
 #[cfg(test)]
 mod tests;
@@ -18,18 +18,18 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// The version that this file speaks.
 pub const VERSION: u8 = 1;
-/// Octets of a tagged header.
+/// Bytes of a tagged header.
 pub const TAGGED: usize = 14;
-/// Octets of an untagged header.
+/// Bytes of an untagged header.
 pub const UNTAGGED: usize = 18;
-/// Octets of the longer of the two.
+/// Bytes of the longer of the two.
 pub const HEADER_MAX: usize = UNTAGGED;
 
 const T: u8 = 0x80;
 const L: u8 = 0x40;
 const DV: u8 = 0x03;
 
-/// A header as it stands on the wire: 14 or 18 octets, or fewer if that is all there was.
+/// A header as it stands on the wire: 14 or 18 bytes, or fewer if that is all there was.
 pub type HeaderBytes = ArrayVec<u8, HEADER_MAX>;
 
 /// Where a segment's payload belongs.
@@ -39,7 +39,7 @@ pub enum Buffer {
     Tagged {
         /// Which.
         stag: u32,
-        /// The tagged offset of the segment's first octet.
+        /// The tagged offset of the segment's first byte.
         to: u64,
     },
     /// The receiver's next buffer of a queue.
@@ -50,7 +50,7 @@ pub enum Buffer {
         qn: u32,
         /// The number of the message on its queue, the first is 1, 0 follows `u32::MAX`.
         msn: u32,
-        /// The offset of the segment's first octet in the message.
+        /// The offset of the segment's first byte in the message.
         mo: u32,
     },
 }
@@ -60,13 +60,13 @@ pub enum Buffer {
 pub struct Header {
     /// It is the last segment of its message.
     pub last: bool,
-    /// The octet that DDP carries for the ULP: RDMAP's control octet.
+    /// The byte that DDP carries for the ULP: RDMAP's control byte.
     pub control: u8,
     /// Where the payload belongs.
     pub buffer: Buffer,
 }
 
-/// Why octets are no DDP header.
+/// Why bytes are no DDP header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HeaderError {
     /// Shorter than the header that its first bit announces.
@@ -97,13 +97,13 @@ struct Untagged {
     mo: U32,
 }
 
-/// The length of the header that begins with the octet `first`.
+/// The length of the header that begins with the byte `first`.
 #[must_use]
 pub const fn header_len(first: u8) -> usize {
     if first & T == 0 { UNTAGGED } else { TAGGED }
 }
 
-/// Reads the header at the start of `ulpdu`; the payload begins [`Header::len`] octets in.
+/// Reads the header at the start of `ulpdu`; the payload begins [`Header::len`] bytes in.
 ///
 /// # Errors
 /// [`HeaderError`]. The version is looked at first, since it says what the rest means.
@@ -127,7 +127,7 @@ pub fn parse(ulpdu: &[u8]) -> Result<Header, HeaderError> {
 }
 
 impl Header {
-    /// Its octets on the wire.
+    /// Its bytes on the wire.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "no header is empty")]
     pub const fn len(&self) -> usize {
@@ -165,7 +165,7 @@ impl Header {
     }
 }
 
-/// The octets as they came of the header at the start of `ulpdu`, whatever they are worth: what a Terminate sends back.
+/// The bytes as they came of the header at the start of `ulpdu`, whatever they are worth: what a Terminate sends back.
 /// None if they are too few.
 #[must_use]
 pub fn raw_header(ulpdu: &[u8]) -> Option<HeaderBytes> {
@@ -173,8 +173,8 @@ pub fn raw_header(ulpdu: &[u8]) -> Option<HeaderBytes> {
     HeaderBytes::try_from(header).ok()
 }
 
-/// Cuts a message (RFC 5041 section 5.2): of `total` octets `done` are sent; the next segment's payload and whether it is the
-/// last one. `payload_max` is the MULPDU less the header, at least 1. A message of no octets is one segment.
+/// Cuts a message (RFC 5041 section 5.2): of `total` bytes `done` are sent; the next segment's payload and whether it is the
+/// last one. `payload_max` is the MULPDU less the header, at least 1. A message of no bytes is one segment.
 #[must_use]
 pub const fn next_segment(total: u32, done: u32, payload_max: u32) -> (u32, bool) {
     let left = total.saturating_sub(done);

@@ -5,7 +5,7 @@
 //! start-up  0 key(16)  16 u8 M C R S reserved(4)  17 u8 revision  18 u16 length  20 private data; with S its first 4 are:
 //!           u16 A B ird(14)  u16 C D ord(14)
 //! FPDU      u16 ulpdu length | ULPDU | 0–3 zeros | CRC32C(4), a multiple of 4 without its markers
-//! marker    every 512 octets of the stream, itself counted: u16 0 | u16 octets back to the ulpdu length
+//! marker    every 512 bytes of the stream, itself counted: u16 0 | u16 bytes back to the ulpdu length
 //! ```
 //!
 //! Always: what [`Start::emit`] writes is parsed back as the same frame, and nothing is refused for a bit that the RFCs
@@ -16,30 +16,30 @@ mod tests;
 
 use alloc::vec::Vec;
 
-/// Octets of a start-up frame without private data.
+/// Bytes of a start-up frame without private data.
 pub const START: usize = 20;
-/// Most octets of private data, the block of RFC 6581 counted.
+/// Most bytes of private data, the block of RFC 6581 counted.
 pub const PRIVATE_MAX: usize = 512;
-/// Octets of the block of RFC 6581.
+/// Bytes of the block of RFC 6581.
 pub const ENHANCED: usize = 4;
 /// The highest revision that is understood; 1 is RFC 5044, 2 is RFC 6581, 0 was the RDMA Consortium's.
 pub const REVISION_MAX: u8 = 2;
 /// Stands for "not negotiated here" in [`Enhanced::ird`] and [`Enhanced::ord`], which have 14 bits.
 pub const UNSAID: u16 = 0x3fff;
 
-/// Octets of an FPDU's length field.
+/// Bytes of an FPDU's length field.
 pub const LENGTH: usize = 2;
-/// Octets of an FPDU's CRC.
+/// Bytes of an FPDU's CRC.
 pub const CRC: usize = 4;
-/// Octets of a marker.
+/// Bytes of a marker.
 pub const MARKER: usize = 4;
-/// Octets of the stream between one marker and the next.
+/// Bytes of the stream between one marker and the next.
 pub const BETWEEN: usize = 512 - MARKER;
 /// The smallest and the largest MULPDU (RFC 5044 section 3).
 pub const MULPDU_MIN: usize = 128;
 /// See [`MULPDU_MIN`].
 pub const MULPDU_MAX: usize = 64_768;
-/// The longest FPDU that a peer can send: a ULPDU of 65,535 octets with a marker in front and all others inside.
+/// The longest FPDU that a peer can send: a ULPDU of 65,535 bytes with a marker in front and all others inside.
 pub const FPDU_MAX: usize = fpdu_len(65_535) + MARKER * markers(0, fpdu_len(65_535));
 
 const M: u8 = 0x80;
@@ -60,7 +60,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The 16 octets that a frame of this kind begins with.
+    /// The 16 bytes that a frame of this kind begins with.
     #[must_use]
     pub const fn key(self) -> &'static [u8; 16] {
         match self {
@@ -175,7 +175,7 @@ impl Enhanced {
     }
 }
 
-/// Why octets are no start-up frame: the stream has to be closed (RFC 5044 section 7.1).
+/// Why bytes are no start-up frame: the stream has to be closed (RFC 5044 section 7.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Malformed {
     /// Neither key.
@@ -274,20 +274,20 @@ impl<'a> Start<'a> {
         Ok(())
     }
 
-    /// The most octets of the program's private data, with the block of RFC 6581 or without.
+    /// The most bytes of the program's private data, with the block of RFC 6581 or without.
     #[must_use]
     pub const fn room(enhanced: bool) -> usize {
         if enhanced { PRIVATE_MAX - ENHANCED } else { PRIVATE_MAX }
     }
 }
 
-/// Octets of an FPDU with a ULPDU of `ulpdu` octets, markers not counted.
+/// Bytes of an FPDU with a ULPDU of `ulpdu` bytes, markers not counted.
 #[must_use]
 pub const fn fpdu_len(ulpdu: usize) -> usize {
     (LENGTH + ulpdu).next_multiple_of(4) + CRC
 }
 
-/// The largest ULPDU for a segment of `emss` octets (RFC 5044 section 4.5).
+/// The largest ULPDU for a segment of `emss` bytes (RFC 5044 section 4.5).
 #[must_use]
 pub const fn mulpdu(emss: usize, markers: bool) -> usize {
     let markers = if markers { MARKER * emss.div_ceil(BETWEEN + MARKER) } else { 0 };
@@ -301,7 +301,7 @@ pub const fn mulpdu(emss: usize, markers: bool) -> usize {
     }
 }
 
-/// How many markers an FPDU of `len` octets (markers not counted) has, if `to_marker` octets of the stream were left to the
+/// How many markers an FPDU of `len` bytes (markers not counted) has, if `to_marker` bytes of the stream were left to the
 /// next one, 0 to [`BETWEEN`], before it began. One that is due where it begins is its own, one that is due where it ends is
 /// not.
 #[must_use]
@@ -309,7 +309,7 @@ pub const fn markers(to_marker: usize, len: usize) -> usize {
     len.saturating_sub(to_marker).div_ceil(BETWEEN)
 }
 
-/// The octets left to the next marker after such an FPDU.
+/// The bytes left to the next marker after such an FPDU.
 #[must_use]
 pub const fn to_marker_after(to_marker: usize, len: usize) -> usize {
     to_marker + BETWEEN * markers(to_marker, len) - len

@@ -1,4 +1,4 @@
-//! RDMAP (RFC 5040 section 4, RFC 7306 sections 5 and 6): the control octet, what Read Requests, Atomics and Immediate Data
+//! RDMAP (RFC 5040 section 4, RFC 7306 sections 5 and 6): the control byte, what Read Requests, Atomics and Immediate Data
 //! carry, and the Terminate with its causes. `docs/formats.md` ("iWARP") is normative.
 //!
 //! ```text
@@ -13,7 +13,7 @@
 //! ```
 //!
 //! Always: what is written is read back as the same; reserved bits are written as zero and not looked at; a length that is
-//! not the message's own is refused. Linux's siw writes its Terminates with the bits of each octet in the other order:
+//! not the message's own is refused. Linux's siw writes its Terminates with the bits of each byte in the other order:
 //! those are understood too, see [`Terminate::parse`]. Not here: which message may come when.
 
 mod cause;
@@ -38,15 +38,15 @@ pub const QN_REQUEST: u32 = 1;
 pub const QN_TERMINATE: u32 = 2;
 /// The queue of Atomic Responses.
 pub const QN_ATOMIC_RESPONSE: u32 = 3;
-/// Octets of a Read Request.
+/// Bytes of a Read Request.
 pub const READ_REQUEST: usize = 28;
-/// Octets of an Atomic Request.
+/// Bytes of an Atomic Request.
 pub const ATOMIC_REQUEST: usize = 52;
-/// Octets of an Atomic Response.
+/// Bytes of an Atomic Response.
 pub const ATOMIC_RESPONSE: usize = 12;
-/// Octets of Immediate Data.
+/// Bytes of Immediate Data.
 pub const IMMEDIATE: usize = 8;
-/// Octets of the longest Terminate that is sent.
+/// Bytes of the longest Terminate that is sent.
 pub const TERMINATE_MAX: usize = 4 + 2 + ddp::HEADER_MAX + READ_REQUEST;
 
 /// What a message is.
@@ -69,7 +69,7 @@ pub enum Opcode {
     SendSolicitedInvalidate = 6,
     /// [`Terminate`] on queue 2.
     Terminate = 7,
-    /// 8 octets that take a receive.
+    /// 8 bytes that take a receive.
     Immediate = 8,
     /// The same; its completion is a solicited event.
     ImmediateSolicited = 9,
@@ -116,7 +116,7 @@ impl Opcode {
         opcode.filter(|o| o.queue() == queue).ok_or(Cause::OPCODE)
     }
 
-    /// The control octet of its segments.
+    /// The control byte of its segments.
     #[must_use]
     pub const fn control(self) -> u8 {
         VERSION << 6 | self as u8
@@ -160,7 +160,7 @@ struct ReadWire {
     source_to: U64,
 }
 
-/// Read `size` octets at `source_to` of `source_stag`, and write them to `sink_to` of `sink_stag`, which only the sender of
+/// Read `size` bytes at `source_to` of `source_stag`, and write them to `sink_to` of `sink_stag`, which only the sender of
 /// the request can judge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReadRequest {
@@ -168,7 +168,7 @@ pub struct ReadRequest {
     pub sink_stag: u32,
     /// The requestor's tagged offset: likewise.
     pub sink_to: u64,
-    /// Octets.
+    /// Bytes.
     pub size: u32,
     /// The responder's tag.
     pub source_stag: u32,
@@ -192,7 +192,7 @@ impl ReadRequest {
         })
     }
 
-    /// Its octets on the wire.
+    /// Its bytes on the wire.
     #[must_use]
     pub fn emit(&self) -> [u8; READ_REQUEST] {
         let wire = ReadWire {
@@ -205,13 +205,13 @@ impl ReadRequest {
         zerocopy::transmute!(wire)
     }
 
-    /// What is left of it once `octets` were answered: what a Terminate speaks of that comes in the middle.
+    /// What is left of it once `bytes` were answered: what a Terminate speaks of that comes in the middle.
     #[must_use]
-    pub const fn after(self, octets: u32) -> Self {
+    pub const fn after(self, bytes: u32) -> Self {
         Self {
-            sink_to: self.sink_to.wrapping_add(octets as u64),
-            size: self.size.saturating_sub(octets),
-            source_to: self.source_to.wrapping_add(octets as u64),
+            sink_to: self.sink_to.wrapping_add(bytes as u64),
+            size: self.size.saturating_sub(bytes),
+            source_to: self.source_to.wrapping_add(bytes as u64),
             ..self
         }
     }
@@ -311,7 +311,7 @@ impl AtomicRequest {
         Ok(Self { id: wire.id.get(), stag: wire.stag.get(), to: wire.to.get(), op })
     }
 
-    /// Its octets on the wire.
+    /// Its bytes on the wire.
     #[must_use]
     pub fn emit(&self) -> [u8; ATOMIC_REQUEST] {
         let (code, data, mask, compare, compare_mask) = match self.op {
@@ -360,7 +360,7 @@ impl AtomicResponse {
         Ok(Self { id: wire.id.get(), was: wire.was.get() })
     }
 
-    /// Its octets on the wire.
+    /// Its bytes on the wire.
     #[must_use]
     pub fn emit(&self) -> [u8; ATOMIC_RESPONSE] {
         zerocopy::transmute!(AtomicAnswerWire { id: self.id.into(), was: self.was.into() })
@@ -370,7 +370,7 @@ impl AtomicResponse {
 /// Reads the payload of Immediate Data.
 ///
 /// # Errors
-/// [`Cause::OPERATION`] if it is not of 8 octets (RFC 7306 section 6.3 wants that checked and names no code).
+/// [`Cause::OPERATION`] if it is not of 8 bytes (RFC 7306 section 6.3 wants that checked and names no code).
 pub fn parse_immediate(payload: &[u8]) -> Result<u64, Cause> {
     payload.try_into().map(u64::from_be_bytes).map_err(|_| Cause::OPERATION)
 }
@@ -378,7 +378,7 @@ pub fn parse_immediate(payload: &[u8]) -> Result<u64, Cause> {
 /// The segment that a Terminate complains of.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Offending {
-    /// The octets of its ULPDU: header and payload.
+    /// The bytes of its ULPDU: header and payload.
     pub ulpdu_len: u16,
     /// Its header as it came ([`ddp::raw_header`]).
     pub header: HeaderBytes,
@@ -391,7 +391,7 @@ pub struct Offending {
 pub struct Terminate {
     /// Why.
     pub cause: Cause,
-    /// The other cause that the octets may mean. Without headers RFC order and siw's cannot always be told apart; the
+    /// The other cause that the bytes may mean. Without headers RFC order and siw's cannot always be told apart; the
     /// receiver may know which of the two can be (2/0/05 to 2/0/07 come from an initiator at start-up and never else).
     pub or: Option<Cause>,
     /// What it was about.
@@ -423,11 +423,11 @@ impl Terminate {
         out
     }
 
-    /// Reads the payload of a Terminate, in RFC order or in siw's: there the two halves of the first octet are exchanged
-    /// and M, D, R are 0x01, 0x02, 0x04. If neither has a bit set in the third octet, the cause that has a name is taken; if
+    /// Reads the payload of a Terminate, in RFC order or in siw's: there the two halves of the first byte are exchanged
+    /// and M, D, R are 0x01, 0x02, 0x04. If neither has a bit set in the third byte, the cause that has a name is taken; if
     /// both have, the RFC's, and the other stands in [`Terminate::or`]. Headers that are announced and not there are left out.
     ///
-    /// None if there are fewer than 4 octets.
+    /// None if there are fewer than 4 bytes.
     #[must_use]
     pub fn parse(payload: &[u8]) -> Option<Self> {
         let (&[first, code, bits, _], rest) = payload.split_first_chunk()?;

@@ -1,4 +1,4 @@
-//! What two engines of ours say about placed Writes: a Write of no octets, whose STag and tagged offset no receiver checks
+//! What two engines of ours say about placed Writes: a Write of no bytes, whose STag and tagged offset no receiver checks
 //! (RFC 5041 section 5.2), and which therefore does nothing to any other. `docs/formats.md` ("Placed Writes") is normative.
 //!
 //! ```text
@@ -39,7 +39,7 @@ impl WriteAck {
         Header { last: true, control: Opcode::Write.control(), buffer }
     }
 
-    /// What a segment of no octets says; none if it is any other one.
+    /// What a segment of no bytes says; none if it is any other one.
     #[must_use]
     pub const fn parse(header: &Header) -> Option<Self> {
         match header.buffer {
@@ -61,7 +61,7 @@ mod tests {
     /// Made by hand from docs/formats.md.
     #[test]
     fn golden() {
-        for (said, octets) in [
+        for (said, bytes) in [
             (
                 WriteAck { hello: true, ack_request: false, count: 0 },
                 "c140537072618000000000000000",
@@ -81,8 +81,8 @@ mod tests {
         ] {
             let header = said.header();
             let hex: String =
-                header.emit().iter().map(|octet| alloc::format!("{octet:02x}")).collect();
-            assert_eq!(hex, octets);
+                header.emit().iter().map(|byte| alloc::format!("{byte:02x}")).collect();
+            assert_eq!(hex, bytes);
             assert_eq!(WriteAck::parse(&ddp::parse(&header.emit()).unwrap()), Some(said));
         }
     }

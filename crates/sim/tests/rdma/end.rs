@@ -71,7 +71,7 @@ impl World {
         self.check();
         for node in self.nodes.iter().filter(|n| !n.dead) {
             for area in &node.areas {
-                assert!(area.claims.is_empty(), "{} octets are still in use", area.claims.len());
+                assert!(area.claims.is_empty(), "{} bytes are still in use", area.claims.len());
             }
             for (slot, (value, chain)) in node.words.iter().enumerate().skip(COMMON_WORDS) {
                 assert!(chain.is_empty());

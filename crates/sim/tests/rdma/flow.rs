@@ -1,7 +1,7 @@
-//! What happens: octets move, are cut, damaged and lost; time passes; streams and machines end.
+//! What happens: bytes move, are cut, damaged and lost; time passes; streams and machines end.
 //!
 //! ```text
-//!  output ─► outbox ─ sent ─► wire ─ any number of octets at any time ─► inbox ─► input
+//!  output ─► outbox ─ sent ─► wire ─ any number of bytes at any time ─► inbox ─► input
 //! ```
 
 use sprat_proto::rdma::{Memory as _, Part, Record, Span, StreamEnd};
@@ -35,18 +35,18 @@ impl World {
         if !more {
             node.ready.swap_remove(place);
         }
-        let mut octets = Vec::new();
+        let mut bytes = Vec::new();
         for part in &record.parts {
             match part {
-                Part::Bytes(range) => octets.extend_from_slice(&record.bytes[range.clone()]),
-                Part::Memory(span) => octets.extend_from_slice(&node.ram.copy(*span)),
+                Part::Bytes(range) => bytes.extend_from_slice(&record.bytes[range.clone()]),
+                Part::Memory(span) => bytes.extend_from_slice(&node.ram.copy(*span)),
             }
         }
-        assert_eq!(octets.len(), record.len());
+        assert_eq!(bytes.len(), record.len());
         if let Some((link, side)) = self.find(at, conn) {
-            self.links[link].sides[side].outbox.extend(octets);
+            self.links[link].sides[side].outbox.extend(bytes);
         } else {
-            assert!(octets.is_empty(), "a closed stream has something to send");
+            assert!(bytes.is_empty(), "a closed stream has something to send");
         }
         self.hear(at);
         true
@@ -67,7 +67,7 @@ impl World {
         true
     }
 
-    /// Octets arrive at a side; true if there were any.
+    /// Bytes arrive at a side; true if there were any.
     pub(crate) fn deliver(&mut self, link: usize, side: usize, most: usize) -> bool {
         let [a, b] = &mut self.links[link].sides;
         let (it, other) = if side == 0 { (a, b) } else { (b, a) };
@@ -88,17 +88,17 @@ impl World {
         };
         if let Some(span) = direct {
             let len = len.min(span.len as usize);
-            let octets: Vec<u8> = other.wire.drain(..len).collect();
+            let bytes: Vec<u8> = other.wire.drain(..len).collect();
             let span = Span { len: len as u32, ..span };
-            node.ram.write(span, &octets).unwrap();
+            node.ram.write(span, &bytes).unwrap();
             node.rnic.placed_directly(self.now, conn, len as u32, &mut node.ram);
         } else {
             it.inbox.extend(other.wire.drain(..len));
             let used = node.rnic.input(self.now, conn, &it.inbox, &mut node.ram);
             it.inbox.drain(..used);
-            assert!(it.inbox.len() <= 72 << 10, "{} octets are kept", it.inbox.len());
+            assert!(it.inbox.len() <= 72 << 10, "{} bytes are kept", it.inbox.len());
         }
-        self.seen.octets += len as u64;
+        self.seen.bytes += len as u64;
         self.hear(at);
         true
     }
@@ -123,7 +123,7 @@ impl World {
         true
     }
 
-    /// Breaks a stream: what is under way is lost from some octet on, and both ends hear of it, or only one.
+    /// Breaks a stream: what is under way is lost from some byte on, and both ends hear of it, or only one.
     pub(crate) fn cut(&mut self, link: usize) {
         let reset = self.half();
         self.links[link].cut = true;

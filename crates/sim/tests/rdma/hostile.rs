@@ -241,14 +241,14 @@ impl Half {
         }
     }
 
-    fn input(&mut self, rng: &mut Rng, octets: &mut dyn Iterator<Item = u8>) {
+    fn input(&mut self, rng: &mut Rng, bytes: &mut dyn Iterator<Item = u8>) {
         if self.closed.is_some() {
-            return octets.for_each(drop);
+            return bytes.for_each(drop);
         }
         let now = Instant::from_ns(3000);
         if self.inbox.is_empty() && rng.chance(500_000) {
             while let Some(span) = self.rnic.direct_span(self.conn) {
-                let here: Vec<u8> = octets.take(span.len as usize).collect();
+                let here: Vec<u8> = bytes.take(span.len as usize).collect();
                 if here.is_empty() {
                     break;
                 }
@@ -257,7 +257,7 @@ impl Half {
                 self.rnic.placed_directly(now, self.conn, len, &mut self.memory);
             }
         }
-        self.inbox.extend(octets);
+        self.inbox.extend(bytes);
         let used = self.rnic.input(now, self.conn, &self.inbox, &mut self.memory);
         self.inbox.drain(..used);
         self.hear();
@@ -283,7 +283,7 @@ impl Half {
         assert!(self.closed.is_some(), "a stream without an end");
         assert!(!self.established || self.waiting.is_empty(), "{:?} never complete", self.waiting);
         for quiet in [SOURCE, READABLE, ALIEN] {
-            assert!(self.memory.arrays[quiet as usize].iter().all(|&octet| octet == 0));
+            assert!(self.memory.arrays[quiet as usize].iter().all(|&byte| byte == 0));
         }
     }
 }
@@ -302,13 +302,13 @@ fn battle(seed: u64) {
             let (one, other) = if from == 0 { (a, b) } else { (b, a) };
             one.output();
             let len = rng.below(1 + 2 * one.wire.len() as u64).min(one.wire.len() as u64) as usize;
-            let mut octets: Vec<u8> = one.wire.drain(..len).collect();
-            for octet in &mut octets {
+            let mut bytes: Vec<u8> = one.wire.drain(..len).collect();
+            for byte in &mut bytes {
                 if round > calm && rng.chance(rate) {
-                    *octet ^= 1 << (round % 8);
+                    *byte ^= 1 << (round % 8);
                 }
             }
-            other.input(&mut rng, &mut octets.into_iter());
+            other.input(&mut rng, &mut bytes.into_iter());
             if one.wire.is_empty() {
                 other.told(one.closed);
             }

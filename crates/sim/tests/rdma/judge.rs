@@ -478,7 +478,7 @@ impl World {
         }
     }
 
-    /// Octets of a message are in its receive, and nothing else is.
+    /// Bytes of a message are in its receive, and nothing else is.
     fn fill_receive(&mut self, at: usize, receive: &Receive, bytes: &[u8]) {
         let mut rest = bytes;
         let node = &mut self.nodes[at];
@@ -490,7 +490,7 @@ impl World {
         assert!(rest.is_empty(), "a message is longer than its receive");
     }
 
-    /// Octets of a message may be in its receive.
+    /// Bytes of a message may be in its receive.
     fn drop_receive(&mut self, at: usize, receive: &Receive, bytes: &[u8]) {
         let mut rest = bytes;
         let node = &mut self.nodes[at];

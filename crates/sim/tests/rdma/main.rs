@@ -32,7 +32,7 @@ fn plan(seed: u64) -> Plan {
 fn each(name: &str, percent: u64, run: impl Fn(u64) -> Seen) {
     let mut all = Seen::default();
     seeds::each(name, percent, |seed| all.add(run(seed)));
-    assert!(all.good > 0 && all.octets > 0, "{all:?}");
+    assert!(all.good > 0 && all.bytes > 0, "{all:?}");
 }
 
 #[test]

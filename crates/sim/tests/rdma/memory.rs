@@ -1,7 +1,7 @@
 //! Memory twice: as the engine reaches it, and as the program expects it.
 //!
 //! An [`Area`] is an array of what has certainly happened, and claims: who reads or writes where until his request is at its
-//! end. Always: two writers of one octet are never of different streams, so that the order of what they write is known.
+//! end. Always: two writers of one byte are never of different streams, so that the order of what they write is known.
 
 use std::ops::Range;
 
@@ -14,11 +14,11 @@ pub(crate) enum Bug {
     /// Nothing.
     #[default]
     None,
-    /// Places one octet too far, once in a while.
+    /// Places one byte too far, once in a while.
     Shifted,
     /// Loses what is placed, once in a while.
     Lost,
-    /// Changes an octet that nobody wrote to, once in a while.
+    /// Changes an byte that nobody wrote to, once in a while.
     Beside,
     /// Reads something else, once in a while.
     Misread,
@@ -98,7 +98,7 @@ impl Memory for Ram {
 /// A number of the program's.
 #[expect(clippy::host_endian_bytes, reason = "a number of the program's")]
 pub(crate) fn number(word: &[u8]) -> u64 {
-    u64::from_ne_bytes(word.try_into().expect("8 octets"))
+    u64::from_ne_bytes(word.try_into().expect("8 bytes"))
 }
 
 /// See [`number`].
@@ -107,7 +107,7 @@ pub(crate) fn put(word: &mut [u8], value: u64) {
     word.copy_from_slice(&value.to_ne_bytes());
 }
 
-/// What will become of the octets of a claim.
+/// What will become of the bytes of a claim.
 pub(crate) enum Use {
     /// They are read, and stay.
     Source,
@@ -117,7 +117,7 @@ pub(crate) enum Use {
     Open,
 }
 
-/// Octets that a request uses.
+/// Bytes that a request uses.
 pub(crate) struct Claim {
     /// Its name.
     pub(crate) key: u64,
@@ -129,7 +129,7 @@ pub(crate) struct Claim {
     pub(crate) tag: Option<usize>,
 }
 
-/// May octets be used?
+/// May bytes be used?
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Free {
     /// Yes.
@@ -156,7 +156,7 @@ impl Area {
         Self { settled, claims: Vec::new() }
     }
 
-    /// May `order` use these octets; `writes`: to write to them?
+    /// May `order` use these bytes; `writes`: to write to them?
     pub(crate) fn free(&self, range: &Range<usize>, order: u64, writes: bool) -> Free {
         let judge = |claim: &Claim| match claim.what {
             Use::Source if claim.order == order && writes => Free::Fenced,
@@ -168,7 +168,7 @@ impl Area {
         over.map(judge).max().unwrap_or(Free::Yes)
     }
 
-    /// A free place for so many octets.
+    /// A free place for so many bytes.
     pub(crate) fn place(
         &self,
         rng: &mut Rng,
@@ -218,7 +218,7 @@ impl Area {
         Some(self.claims.remove(at))
     }
 
-    /// The request is done: its octets are here, or something that came after them.
+    /// The request is done: its bytes are here, or something that came after them.
     pub(crate) fn settle(&mut self, key: u64, actual: &[u8]) {
         let Some(claim) = self.take(key) else { return };
         if let Use::Sink(sink) = claim.what {
@@ -227,14 +227,14 @@ impl Area {
         self.check(claim.range, actual);
     }
 
-    /// A message came to here: `bytes` are its octets in this place.
+    /// A message came to here: `bytes` are its bytes in this place.
     pub(crate) fn received(&mut self, key: u64, bytes: &[u8], actual: &[u8]) {
         let Some(claim) = self.take(key) else { panic!("a receive completes twice") };
         self.settled[claim.range.start..claim.range.start + bytes.len()].copy_from_slice(bytes);
         self.check(claim.range, actual);
     }
 
-    /// The request was given up: each octet is as before, or as it was to become; for [`Use::Open`] that is `bytes`. From
+    /// The request was given up: each byte is as before, or as it was to become; for [`Use::Open`] that is `bytes`. From
     /// now on nothing may change.
     pub(crate) fn adopt(&mut self, key: u64, bytes: &[u8], actual: &[u8]) {
         let Some(at) = self.claims.iter().position(|claim| claim.key == key) else { return };
@@ -251,7 +251,7 @@ impl Area {
         self.claims.remove(at);
     }
 
-    /// Every octet is as it should be, or as a claim will have it.
+    /// Every byte is as it should be, or as a claim will have it.
     pub(crate) fn check(&self, range: Range<usize>, actual: &[u8]) {
         if self.settled[range.clone()] == actual[range.clone()] {
             return;
@@ -271,7 +271,7 @@ impl Area {
             let (is, was) = (actual[at], self.settled[at]);
             assert!(
                 self.claims.iter().any(explains),
-                "octet {at} is {is:#04x}, should be {was:#04x}"
+                "byte {at} is {is:#04x}, should be {was:#04x}"
             );
         }
     }

@@ -14,7 +14,7 @@ use super::world::{
     TagState, WORD_COUNT, WORDS, Work, World, Wrong,
 };
 
-/// Most messages of a side that come before their receives, and octets of one.
+/// Most messages of a side that come before their receives, and bytes of one.
 const MOST_LATE: usize = 5;
 const LATE_LEN: usize = 300;
 
@@ -78,7 +78,7 @@ impl World {
         }
     }
 
-    /// Claims octets of the machine's own to send: the list, and what is sent.
+    /// Claims bytes of the machine's own to send: the list, and what is sent.
     pub(crate) fn sources(
         &mut self,
         node: usize,
@@ -91,7 +91,7 @@ impl World {
             let left = len - bytes.len();
             let here = if piece + 1 == pieces { left } else { self.below(left + 1) };
             if here == 0 && self.half() {
-                // No octets need no tag.
+                // No bytes need no tag.
                 list.push(Sge { stag: Stag(self.rng.u32()), addr: self.rng.u64(), len: 0 });
                 continue;
             }
@@ -119,7 +119,7 @@ impl World {
         (bytes.len() == len).then_some((list, bytes))
     }
 
-    /// Octets of the machine's own that an answer goes to.
+    /// Bytes of the machine's own that an answer goes to.
     pub(crate) fn sink(
         &mut self,
         node: usize,
@@ -263,7 +263,7 @@ impl World {
         }
     }
 
-    /// Takes a receive of the peer's for a message: how many octets it may have.
+    /// Takes a receive of the peer's for a message: how many bytes it may have.
     pub(crate) fn room(&mut self, link: usize, side: usize) -> Option<usize> {
         let late = self.late_room(link, side);
         let other = &mut self.links[link].sides[1 - side];
@@ -301,7 +301,7 @@ impl World {
         }
     }
 
-    /// A Send of so many octets, if it fits.
+    /// A Send of so many bytes, if it fits.
     pub(crate) fn send_or_invalidate(
         &mut self,
         link: usize,
@@ -405,7 +405,7 @@ impl World {
         let bytes = self.write_data(link, side, &mut draft, len)?;
         let mut claim = None;
         if len == 0 {
-            // No octets need no tag.
+            // No bytes need no tag.
             draft.op = op(Remote { stag: Stag(self.rng.u32()), addr: self.rng.u64() });
         } else {
             let t = self.peers_tag(link, side, PUBLIC, |a| a.remote_write)?;

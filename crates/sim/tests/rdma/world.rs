@@ -1,7 +1,7 @@
 //! Machines with an engine each, and the streams between them, which cut, delay, damage and end.
 //!
 //! ```text
-//!  output ─► outbox ─ sent ─► wire ─ any number of octets at any time ─► inbox ─► input
+//!  output ─► outbox ─ sent ─► wire ─ any number of bytes at any time ─► inbox ─► input
 //! ```
 //!
 //! Here is what both programs know of each other: one mind behind all machines, so that nobody has to tell tags.
@@ -27,12 +27,12 @@ pub(crate) const OWN: usize = 0;
 pub(crate) const PUBLIC: usize = 1;
 /// What peers count in.
 pub(crate) const WORDS: usize = 2;
-/// Octets of each.
+/// Bytes of each.
 pub(crate) const SIZES: [usize; 3] = [1 << 16, 1 << 15, 8 * WORD_COUNT];
 pub(crate) const WORD_COUNT: usize = 64;
 /// Words that everybody adds 1 to.
 pub(crate) const COMMON_WORDS: usize = 4;
-/// Octets of a receive in a shared queue.
+/// Bytes of a receive in a shared queue.
 pub(crate) const SHARED_RECV: usize = 1500;
 
 /// What is wrong with a message.
@@ -67,7 +67,7 @@ pub(crate) struct Message {
     pub(crate) id: u64,
     pub(crate) body: Body,
     pub(crate) wrong: Option<Wrong>,
-    /// Of the peer's public octets.
+    /// Of the peer's public bytes.
     pub(crate) claim: Option<u64>,
     /// The peer's tag that a Read or an atomic names.
     pub(crate) uses: Option<usize>,
@@ -87,9 +87,9 @@ pub(crate) struct Work {
     pub(crate) completed: Completed,
     pub(crate) signaled: bool,
     pub(crate) len: u32,
-    /// Own octets that it sends or fills.
+    /// Own bytes that it sends or fills.
     pub(crate) own: Vec<u64>,
-    /// Octets of the peer that it reads.
+    /// Bytes of the peer that it reads.
     pub(crate) source: Option<u64>,
     /// A private word of the peer: its number. A common one: none, but the claim of the result.
     pub(crate) word: Option<usize>,
@@ -107,7 +107,7 @@ pub(crate) struct Work {
 #[derive(Clone, Debug)]
 pub(crate) struct Receive {
     pub(crate) id: u64,
-    /// Its elements: claim, and octets.
+    /// Its elements: claim, and bytes.
     pub(crate) list: Vec<(u64, usize)>,
 }
 
@@ -217,7 +217,7 @@ pub(crate) struct Side {
     /// Reads and atomics that the peer has, and may not have answered.
     pub(crate) owed: Vec<Message>,
     pub(crate) receives: VecDeque<Receive>,
-    /// Octets that each receive takes, and how many of them are used by the peer's messages.
+    /// Bytes that each receive takes, and how many of them are used by the peer's messages.
     pub(crate) rooms: VecDeque<usize>,
     /// Messages of the peer that were posted before their receives.
     pub(crate) late: usize,
@@ -227,7 +227,7 @@ pub(crate) struct Side {
     pub(crate) depths: (u16, u16),
     /// Something certain to fail was posted: nothing more is.
     pub(crate) doomed: bool,
-    /// Octets of the last Write, if nothing was posted behind it.
+    /// Bytes of the last Write, if nothing was posted behind it.
     pub(crate) last_write: u32,
     /// No more receives are posted.
     pub(crate) closed_to_receives: bool,
@@ -243,9 +243,9 @@ pub(crate) struct Link {
     pub(crate) connect: ConnectOptions,
     pub(crate) accept: AcceptOptions,
     pub(crate) refuse: bool,
-    /// The stream was broken by force: octets may be lost.
+    /// The stream was broken by force: bytes may be lost.
     pub(crate) cut: bool,
-    /// Octets were changed.
+    /// Bytes were changed.
     pub(crate) damaged: bool,
     /// An end was told to disconnect, or was destroyed.
     pub(crate) ending: bool,
@@ -310,7 +310,7 @@ pub(crate) struct World {
     pub(crate) tags: Vec<Tag>,
     pub(crate) last: u64,
     pub(crate) plan: Plan,
-    /// What was seen: completions that were good, failures, octets delivered.
+    /// What was seen: completions that were good, failures, bytes delivered.
     pub(crate) seen: Seen,
     pub(crate) calm: bool,
 }
@@ -320,7 +320,7 @@ pub(crate) struct Seen {
     pub(crate) good: u64,
     pub(crate) flushed: u64,
     pub(crate) failures: u64,
-    pub(crate) octets: u64,
+    pub(crate) bytes: u64,
     pub(crate) established: u64,
 }
 
@@ -329,7 +329,7 @@ impl Seen {
         self.good += more.good;
         self.flushed += more.flushed;
         self.failures += more.failures;
-        self.octets += more.octets;
+        self.bytes += more.bytes;
         self.established += more.established;
     }
 }
@@ -377,7 +377,7 @@ impl World {
         self.rng.below(bound as u64) as usize
     }
 
-    /// An address for the first of so many octets.
+    /// An address for the first of so many bytes.
     fn base(&mut self, len: usize) -> u64 {
         match self.below(4) {
             0 => 0,

@@ -7,7 +7,7 @@
 //!                              refused                 ◄─ Terminate
 //! ```
 //!
-//! All of it is said by Writes of no octets ([`crate::wire::write_ack`]), which do nothing to any other peer: one that does not say
+//! All of it is said by Writes of no bytes ([`crate::wire::write_ack`]), which do nothing to any other peer: one that does not say
 //! hello with its first segment is not asked any more, and Writes to it complete when the stream has taken them. Who asks is
 //! the end that has a signalled request behind Writes; a Write without a signal costs nothing, and a peer that is never asked
 //! and has nothing else to say says nothing. The answer rides behind an own
@@ -23,9 +23,9 @@ use crate::wire::write_ack::WriteAck;
 /// framed. Behind fewer Writes than these a question would cost more than it brings.
 const ASK_WRITES: u64 = 32;
 
-/// A question comes behind this many octets too: few enough that completions come while more is sent, many enough that the
+/// A question comes behind this many bytes too: few enough that completions come while more is sent, many enough that the
 /// answers cost nothing.
-const ASK_OCTETS: u64 = 512 << 10;
+const ACK_BYTES: u64 = 512 << 10;
 
 /// How long a peer that was asked and has said nothing yet may be one of ours that has not got to it.
 pub(crate) const UNSURE_NS: u64 = 200 * crate::time::MS;
@@ -62,8 +62,8 @@ pub(crate) struct WriteAcks {
     pub(crate) wonders: bool,
     /// Own Writes that were framed wholly,
     pub(crate) framed: u64,
-    /// the octets of those since the last question,
-    pub(crate) octets: u64,
+    /// the bytes of those since the last question,
+    pub(crate) bytes: u64,
     /// and how many of them are placed.
     pub(crate) acked: u64,
     /// A request waits for so many of them.
@@ -111,9 +111,9 @@ impl WriteAcks {
     }
 
     /// A Write was framed wholly.
-    pub(crate) const fn wrote(&mut self, octets: u32) {
+    pub(crate) const fn wrote(&mut self, bytes: u32) {
         self.framed += 1;
-        self.octets += octets as u64;
+        self.bytes += bytes as u64;
     }
 
     /// A request waits for all Writes that were framed.
@@ -186,7 +186,7 @@ impl WriteAcks {
     /// Something has to be said before the next own message.
     pub(crate) fn is_due(&self, queued: usize) -> bool {
         (self.owed && self.ack_timers)
-            || (self.asks() && (self.half_is_framed(queued) || self.octets >= ASK_OCTETS))
+            || (self.asks() && (self.half_is_framed(queued) || self.bytes >= ACK_BYTES))
     }
 
     /// Half of the requests in progress, `queued` of them, are framed since the last question.

@@ -181,11 +181,11 @@ impl Rnic {
         Ok(())
     }
 
-    /// Says how many octets fit into a segment of the stream; no FPDU is longer from now on.
-    pub fn set_emss(&mut self, conn: Conn, octets: usize) {
+    /// Says how many bytes fit into a segment of the stream; no FPDU is longer from now on.
+    pub fn set_emss(&mut self, conn: Conn, bytes: usize) {
         if let Some(connection) = self.conns.get_mut(conn.0) {
-            connection.emss = octets;
-            connection.framer.set_emss(octets);
+            connection.emss = bytes;
+            connection.framer.set_emss(bytes);
         }
     }
 

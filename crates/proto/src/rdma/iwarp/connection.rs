@@ -41,7 +41,7 @@ pub(in crate::rdma) struct Connection {
     pub(crate) framer: Framer,
     pub(crate) deframer: Deframer,
     pub(crate) first: FirstFpdu,
-    /// Octets that fit into a segment of the stream.
+    /// Bytes that fit into a segment of the stream.
     pub(crate) emss: usize,
     /// The program was told that it is connected.
     pub(crate) established: bool,
@@ -55,16 +55,16 @@ pub(in crate::rdma) struct Connection {
     pub(crate) rnr_deadline: Instant,
     /// When a peer that has said nothing is no longer waited for.
     pub(crate) hello_deadline: Instant,
-    /// The peer has sent its last octet, and what came before waits for receives.
+    /// The peer has sent its last byte, and what came before waits for receives.
     pub(crate) peer_finished: bool,
-    /// The peer has sent its last octet, and the stream is stalled before it.
+    /// The peer has sent its last byte, and the stream is stalled before it.
     pub(crate) end_unread: bool,
-    /// Octets appended, and those that the stream took.
+    /// Bytes appended, and those that the stream took.
     pub(crate) position: u64,
     pub(crate) taken: u64,
     /// In the list of those that have something to send, or about to be asked again.
     pub(crate) is_ready: bool,
-    /// The caller holds octets that were not consumed.
+    /// The caller holds bytes that were not consumed.
     pub(crate) has_partial_input: bool,
 }
 

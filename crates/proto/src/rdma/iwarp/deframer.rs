@@ -23,19 +23,19 @@ pub enum FpduError {
 /// What [`Deframer::next`] found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Deframed<'a> {
-    /// Not enough: come again with these octets and more behind them.
+    /// Not enough: come again with these bytes and more behind them.
     More,
     /// Part of a ULPDU, or all of it.
     Piece {
-        /// The DDP header, whole (14 or 18 octets), in the first piece of a ULPDU.
+        /// The DDP header, whole (14 or 18 bytes), in the first piece of a ULPDU.
         header: Option<&'a [u8]>,
         /// Payload, in its order; maybe none.
         payload: &'a [u8],
-        /// Octets of payload of this ULPDU that are still to come.
+        /// Bytes of payload of this ULPDU that are still to come.
         rest: usize,
         /// The FPDU ends with this piece. Its payload may have ended earlier, its trailer then comes as an empty piece.
         last: bool,
-        /// Octets of the stream that are used up.
+        /// Bytes of the stream that are used up.
         consumed: usize,
     },
     /// Nothing more will come out.
@@ -46,7 +46,7 @@ pub enum Deframed<'a> {
 #[derive(Clone, Debug)]
 pub struct Deframer {
     crc: Option<Crc32c>,
-    /// Octets until the next marker is due, if any are received.
+    /// Bytes until the next marker is due, if any are received.
     to_marker: Option<usize>,
     /// Within an FPDU that is received in pieces.
     inside: Option<Inside>,
@@ -55,20 +55,20 @@ pub struct Deframer {
 
 #[derive(Clone, Copy, Debug)]
 struct Inside {
-    /// Octets of payload still to come.
+    /// Bytes of payload still to come.
     payload: usize,
-    /// Octets of pad and CRC behind it.
+    /// Bytes of pad and CRC behind it.
     trailer: usize,
 }
 
 impl Deframer {
-    /// For a stream whose next octet is the first of an FPDU; `crc` computes the CRC, if it is checked.
+    /// For a stream whose next byte is the first of an FPDU; `crc` computes the CRC, if it is checked.
     #[must_use]
     pub const fn new(crc: Option<Crc32c>, markers: bool) -> Self {
         Self { crc, to_marker: if markers { Some(0) } else { None }, inside: None, fault: None }
     }
 
-    /// Takes the next step with `bytes`, which are all octets of the stream that were not consumed so far and are there.
+    /// Takes the next step with `bytes`, which are all bytes of the stream that were not consumed so far and are there.
     /// With a CRC or markers a step takes a whole FPDU, so the caller has to keep up to
     /// [`FPDU_MAX`](crate::wire::mpa::FPDU_MAX) of them. `scratch` is for payload that markers tore apart.
     pub fn next<'a>(&mut self, bytes: &'a [u8], scratch: &'a mut Vec<u8>) -> Deframed<'a> {
@@ -86,7 +86,7 @@ impl Deframer {
         step
     }
 
-    /// Octets of payload that come next on the stream, before anything else: the caller may place them without
+    /// Bytes of payload that come next on the stream, before anything else: the caller may place them without
     /// [`Deframer::next`]. 0 if each FPDU has to be checked as a whole.
     #[must_use]
     pub fn rest(&self) -> usize {
@@ -99,10 +99,10 @@ impl Deframer {
         self.crc.is_none() && self.to_marker.is_none()
     }
 
-    /// The caller has placed `octets` of the [`Deframer::rest`] itself; more than that do not count.
-    pub fn skip(&mut self, octets: usize) {
+    /// The caller has placed `bytes` of the [`Deframer::rest`] itself; more than that do not count.
+    pub fn skip(&mut self, bytes: usize) {
         if let Some(inside) = &mut self.inside {
-            inside.payload = inside.payload.saturating_sub(octets);
+            inside.payload = inside.payload.saturating_sub(bytes);
         }
     }
 
@@ -181,7 +181,7 @@ fn begin(bytes: &[u8]) -> Result<Option<(&[u8], Inside)>, FpduError> {
     Ok(after.get(..header_len(first)).map(|header| (header, Inside { payload, trailer })))
 }
 
-/// The offsets of the markers in an FPDU of `total` octets, markers counted.
+/// The offsets of the markers in an FPDU of `total` bytes, markers counted.
 fn marker_offsets(to_marker: usize, total: usize) -> impl Iterator<Item = usize> {
     (to_marker..total).step_by(MARKER + BETWEEN)
 }
@@ -195,7 +195,7 @@ fn markers_agree(fpdu: &[u8], to_marker: usize) -> bool {
     })
 }
 
-/// The octets of an FPDU without its markers.
+/// The bytes of an FPDU without its markers.
 fn squeeze<'a>(fpdu: &[u8], to_marker: usize, scratch: &'a mut Vec<u8>) -> &'a [u8] {
     scratch.clear();
     scratch.extend_from_slice(&fpdu[..to_marker]);

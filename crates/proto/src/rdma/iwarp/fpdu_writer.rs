@@ -14,7 +14,7 @@ pub(crate) struct FpduWriter<'a, M> {
 }
 
 impl<M: Memory> FpduWriter<'_, M> {
-    /// Most octets of payload with a header of `header` octets.
+    /// Most bytes of payload with a header of `header` bytes.
     pub(crate) fn room(&self, header: usize) -> u32 {
         (self.framer.mulpdu() - header) as u32
     }

@@ -1,14 +1,14 @@
 //! FPDUs (RFC 5044 sections 4 to 6): ULPDUs into the stream, and out of it.
 //!
 //! ```text
-//! header + pieces ─ Framer ─► record: bytes, spans of memory ─ stream ─► octets ─ Deframer ─► header, pieces of payload
+//! header + pieces ─ Framer ─► record: bytes, spans of memory ─ stream ─► bytes ─ Deframer ─► header, pieces of payload
 //! ```
 //!
 //! With a CRC or markers an FPDU is copied, and received as a whole: nothing of it is handed out before it was checked. With
 //! neither, memory is sent from where it lies, and payload is handed out as it comes, or read by the caller straight into its
 //! place.
 //!
-//! Always: an FPDU costs one pass over its octets where they are copied, and a constant number of steps where not; after an
+//! Always: an FPDU costs one pass over its bytes where they are copied, and a constant number of steps where not; after an
 //! error nothing more comes out. Not here: what a ULPDU says, but for the bit that tells how long its header is.
 
 use alloc::vec::Vec;
@@ -17,23 +17,23 @@ use crate::rdma::memory::{Memory, Part, Record, Span, Unmapped};
 use crate::wire::checksum::Crc32c;
 use crate::wire::mpa::{BETWEEN, CRC, LENGTH, MARKER, MULPDU_MAX, fpdu_len, markers, mulpdu};
 
-/// Memory is sent from where it lies from so many octets on; less is copied, which is cheaper than one more part.
+/// Memory is sent from where it lies from so many bytes on; less is copied, which is cheaper than one more part.
 const WORTH_A_PART: u32 = 2048;
 
-/// Memory is copied and summed in steps of so many octets, which the nearest cache still holds at the second touch.
+/// Memory is copied and summed in steps of so many bytes, which the nearest cache still holds at the second touch.
 const BLOCK: usize = 8192;
 
 /// A part of a ULPDU's payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Piece<'a> {
-    /// These octets.
+    /// These bytes.
     Bytes(&'a [u8]),
-    /// Octets of registered memory.
+    /// Bytes of registered memory.
     Memory(Span),
 }
 
 impl Piece<'_> {
-    /// How many octets it is.
+    /// How many bytes it is.
     #[must_use]
     pub const fn len(&self) -> usize {
         match self {
@@ -53,25 +53,25 @@ impl Piece<'_> {
 #[derive(Clone, Debug)]
 pub struct Framer {
     crc: Option<Crc32c>,
-    /// Octets until the next marker is due, if any are sent.
+    /// Bytes until the next marker is due, if any are sent.
     to_marker: Option<usize>,
     emss: usize,
 }
 
 impl Framer {
-    /// For a stream whose next octet is the first of an FPDU; `crc` computes the CRC, if there is one. Segments count as
+    /// For a stream whose next byte is the first of an FPDU; `crc` computes the CRC, if there is one. Segments count as
     /// endless until [`Framer::set_emss`].
     #[must_use]
     pub const fn new(crc: Option<Crc32c>, markers: bool) -> Self {
         Self { crc, to_marker: if markers { Some(0) } else { None }, emss: usize::MAX }
     }
 
-    /// Says how many octets fit into a segment of the stream; what is already framed stays as it is.
-    pub const fn set_emss(&mut self, octets: usize) {
-        self.emss = octets;
+    /// Says how many bytes fit into a segment of the stream; what is already framed stays as it is.
+    pub const fn set_emss(&mut self, bytes: usize) {
+        self.emss = bytes;
     }
 
-    /// The most octets of a ULPDU, 128 to 64,768.
+    /// The most bytes of a ULPDU, 128 to 64,768.
     #[must_use]
     pub const fn mulpdu(&self) -> usize {
         mulpdu(self.emss, self.to_marker.is_some())
@@ -83,7 +83,7 @@ impl Framer {
     /// [`Unmapped`]: nothing was appended.
     ///
     /// # Panics
-    /// If the ULPDU is longer than 64,768 octets.
+    /// If the ULPDU is longer than 64,768 bytes.
     pub fn frame<M: Memory + ?Sized>(
         &mut self,
         header: &[u8],
@@ -182,10 +182,10 @@ fn append<M: Memory + ?Sized>(
     if span.len == 0 { Ok(()) } else { memory.append(span, bytes) }
 }
 
-/// Octets with markers among them.
+/// Bytes with markers among them.
 struct Interleaved<'a> {
     bytes: &'a mut Vec<u8>,
-    /// Octets until the next marker is due; endless without markers.
+    /// Bytes until the next marker is due; endless without markers.
     to_marker: usize,
     /// Where in `bytes` the FPDU's length field is: what its markers point to.
     length_at: usize,
@@ -196,10 +196,10 @@ struct Interleaved<'a> {
 }
 
 impl Interleaved<'_> {
-    /// How many octets may follow in one run, at least 1: a marker that is due is written.
+    /// How many bytes may follow in one run, at least 1: a marker that is due is written.
     fn room(&mut self) -> usize {
         if self.to_marker == 0 {
-            // The one marker in front of the length field points 0 octets back.
+            // The one marker in front of the length field points 0 bytes back.
             let back = self.bytes.len().saturating_sub(self.length_at);
             self.bytes.extend_from_slice(&(back as u32).to_be_bytes());
             self.to_marker = BETWEEN;

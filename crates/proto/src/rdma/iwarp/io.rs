@@ -1,4 +1,4 @@
-//! Octets of a stream, in and out.
+//! Bytes of a stream, in and out.
 
 use alloc::vec::Vec;
 
@@ -17,7 +17,7 @@ use crate::wire::ddp::{Buffer, Header};
 use crate::wire::rdmap::{Cause, Opcode, QN_TERMINATE, Terminate};
 
 impl Rnic {
-    /// Takes what arrived: `bytes` are all octets of the stream that were not consumed before and are there. Returns how
+    /// Takes what arrived: `bytes` are all bytes of the stream that were not consumed before and are there. Returns how
     /// many are consumed; the caller keeps the others in front of what comes next, at most 72 KiB. While the stream
     /// [is stalled](Rnic::is_stalled) nothing is consumed.
     pub fn input<M: Memory>(
@@ -81,7 +81,7 @@ impl Rnic {
         }
     }
 
-    /// The stream's next octets, all that were there before being consumed, may be read straight to here; then say so by
+    /// The stream's next bytes, all that were there before being consumed, may be read straight to here; then say so by
     /// [`Rnic::placed_directly`], with nothing called in between. `None` if they have to come by [`Rnic::input`].
     pub fn direct_span(&mut self, conn: Conn) -> Option<Span> {
         let connection = self.conns.get_mut(conn.0)?;
@@ -105,19 +105,19 @@ impl Rnic {
             && queue_pair.is_some_and(|qp| !qp.iwarp.outstanding.is_empty())
     }
 
-    /// So many octets were read to where [`Rnic::direct_span`] said, not more than the span's.
+    /// So many bytes were read to where [`Rnic::direct_span`] said, not more than the span's.
     pub fn placed_directly<M: Memory>(
         &mut self,
         now: Instant,
         conn: Conn,
-        octets: u32,
+        bytes: u32,
         memory: &mut M,
     ) {
         self.shared.now = now;
         let Some(connection) = self.conns.get_mut(conn.0) else { return };
         let Some(queue_pair) = connection.qp.and_then(|qp| self.qps.get_mut(qp.0)) else { return };
-        connection.deframer.skip(octets as usize);
-        match queue_pair.placed_directly(octets, &mut self.shared, memory) {
+        connection.deframer.skip(bytes as usize);
+        match queue_pair.placed_directly(bytes, &mut self.shared, memory) {
             Ok(outcome) => self.handle_outcome(conn, outcome),
             Err(fault) => self.fail(conn, fault),
         }
@@ -180,10 +180,10 @@ impl Rnic {
         terminated
     }
 
-    /// The stream took so many octets of what was appended. Sends and Writes complete by this.
-    pub fn sent(&mut self, conn: Conn, octets: usize) {
+    /// The stream took so many bytes of what was appended. Sends and Writes complete by this.
+    pub fn sent(&mut self, conn: Conn, bytes: usize) {
         let Some(connection) = self.conns.get_mut(conn.0) else { return };
-        connection.taken = connection.taken.saturating_add(octets as u64).min(connection.position);
+        connection.taken = connection.taken.saturating_add(bytes as u64).min(connection.position);
         if let Some(queue_pair) = connection.qp.and_then(|qp| self.qps.get_mut(qp.0)) {
             queue_pair.iwarp.taken = connection.taken;
             queue_pair.release(&mut self.shared);

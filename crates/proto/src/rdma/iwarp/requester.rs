@@ -11,7 +11,7 @@ use crate::rdma::work::{SendOp, Sge};
 use crate::wire::rdmap::{AtomicResponse, Cause};
 
 impl QueuePair {
-    /// Where the `len` octets of a Read Response go that says `stag` and `to`.
+    /// Where the `len` bytes of a Read Response go that says `stag` and `to`.
     pub(crate) fn response_sink(
         &mut self,
         stag: u32,

@@ -32,7 +32,7 @@ pub(crate) enum Outcome {
 }
 
 impl QueuePair {
-    /// Takes a piece of a segment: in the first one its header, then payload, of which `rest` octets are still to come.
+    /// Takes a piece of a segment: in the first one its header, then payload, of which `rest` bytes are still to come.
     pub(crate) fn arrive<M: Memory>(
         &mut self,
         header: Option<&[u8]>,
@@ -65,7 +65,7 @@ impl QueuePair {
         self.end_arrival(first.then_some(payload), shared, memory)
     }
 
-    /// Octets may be read straight to here, at most so many as the span is long.
+    /// Bytes may be read straight to here, at most so many as the span is long.
     pub(crate) fn direct_span(&mut self, shared: &Shared) -> Option<Span> {
         let arrival = &self.iwarp.segment;
         if !arrival.open || !arrival.is_placed() || arrival.came >= arrival.len {
@@ -83,15 +83,15 @@ impl QueuePair {
         }
     }
 
-    /// So many octets were read there.
+    /// So many bytes were read there.
     pub(crate) fn placed_directly<M: Memory>(
         &mut self,
-        octets: u32,
+        bytes: u32,
         shared: &mut Shared,
         memory: &mut M,
     ) -> Result<Outcome, Fault> {
         self.iwarp.segment.came =
-            self.iwarp.segment.came.saturating_add(octets).min(self.iwarp.segment.len);
+            self.iwarp.segment.came.saturating_add(bytes).min(self.iwarp.segment.len);
         if !self.iwarp.segment.open || self.iwarp.segment.came < self.iwarp.segment.len {
             return Ok(Outcome::Placed);
         }
@@ -180,12 +180,12 @@ impl QueuePair {
         }
     }
 
-    /// A Send without octets that only opens the connection.
+    /// A Send without bytes that only opens the connection.
     fn opens(&self, msn: u32) -> bool {
         self.iwarp.opened_by_send && msn == 1 && self.iwarp.segment.header.last
     }
 
-    /// Where the payload of a tagged segment goes; none if it has no octets, which need no memory.
+    /// Where the payload of a tagged segment goes; none if it has no bytes, which need no memory.
     fn tagged_span(&mut self, shared: &Shared) -> Result<Option<Span>, Cause> {
         let Buffer::Tagged { stag, to } = self.iwarp.segment.header.buffer else { return Ok(None) };
         let len = self.iwarp.segment.len;

@@ -1,7 +1,7 @@
 //! Untagged messages into receives: Sends and immediate data.
 //!
 //! Always: the n-th message takes the n-th receive, whatever order their segments come in; a message is delivered when its
-//! last segment and all its octets are there and every earlier one is delivered. A shared receive is taken when the first
+//! last segment and all its bytes are there and every earlier one is delivered. A shared receive is taken when the first
 //! segment of its message comes. A message that comes before its receive is kept (`unready`).
 
 use crate::rdma::completion::{Completed, Completion, Status};
@@ -17,7 +17,7 @@ use crate::wire::rdmap::{Cause, Opcode};
 const AHEAD: u32 = 16;
 
 impl QueuePair {
-    /// A segment of message `msn` comes: `len` octets at `mo`. Takes a receive for it if it is the first.
+    /// A segment of message `msn` comes: `len` bytes at `mo`. Takes a receive for it if it is the first.
     pub(crate) fn admit(
         &mut self,
         msn: u32,
@@ -83,7 +83,7 @@ impl QueuePair {
         }
     }
 
-    /// Places octets of message `msn`.
+    /// Places bytes of message `msn`.
     pub(crate) fn place_message<M: Memory>(
         &mut self,
         msn: u32,
@@ -107,7 +107,7 @@ impl QueuePair {
         }
     }
 
-    /// The element that octets from `mo` of message `msn` go to, at most `len`.
+    /// The element that bytes from `mo` of message `msn` go to, at most `len`.
     pub(crate) fn message_sink(&mut self, msn: u32, mo: u32, len: u32) -> Option<Sge> {
         let Place::Receive(request) = &self.receive.incoming(msn)?.place else { return None };
         let mut sink = None;
@@ -179,7 +179,7 @@ impl QueuePair {
     }
 }
 
-/// Puts octets of a message, `mo` octets into it, where its receive says.
+/// Puts bytes of a message, `mo` bytes into it, where its receive says.
 pub(in crate::rdma) fn fill<M: Memory>(
     request: &RecvRequest,
     mo: u32,

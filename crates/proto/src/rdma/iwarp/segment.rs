@@ -8,7 +8,7 @@ use crate::wire::ddp::{Buffer, Header, HeaderBytes};
 use crate::wire::rdmap::{Cause, Opcode, ReadRequest};
 use crate::wire::write_ack::WriteAck;
 
-/// Most octets that are kept of a message which the engine itself takes.
+/// Most bytes that are kept of a message which the engine itself takes.
 pub(crate) const ENGINE_MESSAGE_MAX: usize = 80;
 
 /// The segment that is arriving.
@@ -17,7 +17,7 @@ pub(crate) struct RxSegment {
     pub(crate) header: Header,
     pub(crate) raw: HeaderBytes,
     pub(crate) opcode: Opcode,
-    /// Its payload's octets,
+    /// Its payload's bytes,
     pub(crate) len: u32,
     /// and those that came.
     pub(crate) came: u32,
@@ -30,7 +30,7 @@ pub(crate) struct RxSegment {
     pub(crate) read: Option<ReadRequest>,
     /// What the peer's engine says, if it is no message.
     pub(crate) said: Option<WriteAck>,
-    /// Octets of the last Write, if nothing came behind it, and whether it is at its end.
+    /// Bytes of the last Write, if nothing came behind it, and whether it is at its end.
     pub(crate) written: (u32, bool),
 }
 
@@ -66,12 +66,12 @@ impl RxSegment {
         &self.raw
     }
 
-    /// Octets of payload of the segment.
+    /// Bytes of payload of the segment.
     pub(crate) const fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// Octets of the Write before immediate data.
+    /// Bytes of the Write before immediate data.
     pub(crate) const fn written(&self) -> u32 {
         self.written.0
     }

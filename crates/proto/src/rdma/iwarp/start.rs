@@ -5,7 +5,7 @@
 //! Initiator::input ◄─ Reply ─ Responder::accept, Responder::reject
 //! ```
 //!
-//! `input` takes all octets of the stream that were not consumed so far, so there is no buffer here; a frame has at most 532.
+//! `input` takes all bytes of the stream that were not consumed so far, so there is no buffer here; a frame has at most 532.
 //! The initiator does not send before the Reply, the responder not before the initiator's first FPDU ([`FirstFpdu`]).
 //!
 //! Always: a peer's frame is refused only where an RFC says so; what was agreed never exceeds what either end offered. Not
@@ -113,7 +113,7 @@ pub enum NegotiationError {
     /// The Reply is of another revision than the Request, or only one of them has the block of RFC 6581.
     #[error("the Reply does not fit the Request")]
     Mismatch,
-    /// Octets follow the Request before it was answered.
+    /// Bytes follow the Request before it was answered.
     #[error("the initiator did not wait for the Reply")]
     Early,
     /// The responder wants to make more Reads at once than were offered.
@@ -139,7 +139,7 @@ impl NegotiationError {
 /// Why a call was refused. Nothing happened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum UsageError {
-    /// Private data is longer than 512 octets, or 508 with the block of RFC 6581.
+    /// Private data is longer than 512 bytes, or 508 with the block of RFC 6581.
     #[error("private data is too long")]
     PrivateData,
     /// There is no such revision, or it cannot do what is wished.
@@ -196,7 +196,7 @@ pub enum ReceivedReply<'a> {
         peer: PeerDepths,
         /// The program's.
         private_data: &'a [u8],
-        /// Octets of the Reply; what follows are FPDUs.
+        /// Bytes of the Reply; what follows are FPDUs.
         consumed: usize,
     },
     /// It refuses; there is no MPA on this stream any more.
@@ -205,7 +205,7 @@ pub enum ReceivedReply<'a> {
         peer: PeerDepths,
         /// The program's.
         private_data: &'a [u8],
-        /// Octets of the Reply.
+        /// Bytes of the Reply.
         consumed: usize,
     },
     /// No connection.
@@ -329,7 +329,7 @@ pub enum ReceivedRequest<'a> {
         peer: PeerDepths,
         /// The program's.
         private_data: &'a [u8],
-        /// Octets of the Request.
+        /// Bytes of the Request.
         consumed: usize,
     },
     /// Close the stream.
@@ -343,7 +343,7 @@ impl Responder {
         Self { options, request: None }
     }
 
-    /// Looks at `bytes` for the Request. Once it has come, no octet may follow until it was answered.
+    /// Looks at `bytes` for the Request. Once it has come, no byte may follow until it was answered.
     pub fn input<'a>(&mut self, bytes: &'a [u8]) -> ReceivedRequest<'a> {
         if self.request.is_some() {
             return if bytes.is_empty() {

@@ -14,7 +14,7 @@ pub(crate) struct IwarpState {
     pub(crate) acks: WriteAcks,
     /// The peer's first message may be a Send that only opens the connection.
     pub(crate) opened_by_send: bool,
-    /// Octets that the stream has taken since it was up.
+    /// Bytes that the stream has taken since it was up.
     pub(crate) taken: u64,
     /// We have asked for the connection; and the peer has sent a segment.
     pub(crate) initiator: bool,

@@ -1,7 +1,7 @@
 //! From the send queue onto the stream: one FPDU at a time.
 //!
 //! Always: the messages of a queue pair leave one after another, no two of them mixed, in the order posted; answers to the
-//! peer's Reads and atomics come in between, at most [`RESPONSES_IN_A_ROW`] while own work waits. Every octet of memory that is
+//! peer's Reads and atomics come in between, at most [`RESPONSES_IN_A_ROW`] while own work waits. Every byte of memory that is
 //! sent was checked against its registration when it was framed.
 
 use arrayvec::ArrayVec;
@@ -18,7 +18,7 @@ use crate::rdma::qp::QueuePair;
 use crate::rdma::qp::send_queue::Stage;
 use crate::rdma::shared::Shared;
 use crate::rdma::work::{
-    Data, MAX_SGE, Remote, SendOp, SendRequest, Sge, is_local, octets, scatter,
+    Data, MAX_SGE, Remote, SendOp, SendRequest, Sge, data_len, is_local, scatter,
 };
 use crate::wire::ddp::{self, Buffer, Header};
 use crate::wire::mpa::RtrKind;
@@ -115,7 +115,7 @@ impl QueuePair {
     /// Begins a message: its memory is looked at as a whole, so that no part of a bad one is sent.
     fn begin(&mut self, shared: &Shared) -> Result<(), Fault> {
         let Some(request) = self.send.current() else { return Ok(()) };
-        let total = octets(&request.data) as u32;
+        let total = data_len(&request.data) as u32;
         let untagged = matches!(request.op, SendOp::Send | SendOp::SendInvalidate(_));
         let immediate_left = matches!(request.op, SendOp::Immediate(_));
         if let Data::Gather(list) = &request.data
@@ -327,13 +327,13 @@ fn read_request(sink: Sge, source_stag: u32, source_to: u64) -> [u8; 28] {
     .emit()
 }
 
-/// The header of a segment of a Send or a Write, `done` octets into it.
+/// The header of a segment of a Send or a Write, `done` bytes into it.
 fn header_of(request: &SendRequest, done: u32, msn: u32, last: bool) -> Header {
     let solicited = request.flags.solicited;
     let (opcode, buffer) = match request.op {
         SendOp::Write(to) | SendOp::WriteImmediate(to, _) => {
-            // What a program names without octets must not be taken for what engines say.
-            let to = if to.stag.0 == wire_ack::STAG && octets(&request.data) == 0 {
+            // What a program names without bytes must not be taken for what engines say.
+            let to = if to.stag.0 == wire_ack::STAG && data_len(&request.data) == 0 {
                 Remote { stag: Stag(ANY_STAG), ..to }
             } else {
                 to
@@ -356,7 +356,7 @@ fn header_of(request: &SendRequest, done: u32, msn: u32, last: bool) -> Header {
     Header { last, control: opcode.control(), buffer }
 }
 
-/// Where `len` octets of the list lie, `from` octets into it.
+/// Where `len` bytes of the list lie, `from` bytes into it.
 fn gather(
     list: &ArrayVec<Sge, MAX_SGE>,
     from: u32,

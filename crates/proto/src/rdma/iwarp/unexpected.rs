@@ -10,7 +10,7 @@
 //! delivered it to the program (RFC 5040 section 5.5, rules 10 and 16). So all else on the stream goes on: Writes, Reads
 //! (rules 12 and 17 ask for DDP's delivery), answers, the Terminate.
 //!
-//! Always: memory is taken for octets that came, never for a length that was claimed; the octets of a message that is kept
+//! Always: memory is taken for bytes that came, never for a length that was claimed; the bytes of a message that is kept
 //! come in their order; messages are delivered in their order, each into one receive.
 
 use alloc::boxed::Box;
@@ -50,10 +50,10 @@ impl QueuePair {
         shared
             .unexpected
             .grow(ENTRY_BYTES)
-            .inspect_err(|_| shared.unexpected.octets -= ENTRY_BYTES)?;
+            .inspect_err(|_| shared.unexpected.bytes -= ENTRY_BYTES)?;
         shared.unexpected.messages += 1;
         let about = offending(self.iwarp.segment.raw(), self.iwarp.segment.len());
-        let kept = UnexpectedMessage { octets: Vec::new(), extent: 0, about };
+        let kept = UnexpectedMessage { bytes: Vec::new(), extent: 0, about };
         self.receive.kept += kept.cost();
         self.receive.arriving.push_back(IncomingMessage::new(Place::Unexpected(Box::new(kept))));
         self.receive.unexpected += 1;
@@ -89,17 +89,17 @@ impl QueuePair {
             else {
                 break;
             };
-            let UnexpectedMessage { octets, extent, about } = *kept;
+            let UnexpectedMessage { bytes, extent, about } = *kept;
             let filled = if extent > room {
                 incoming.fault = Some(Status::LocalLength);
                 Err(Cause::UNTAGGED_TOO_LONG)
             } else {
-                let filled = fill(request, 0, &octets, self.options.pd, shared, memory);
+                let filled = fill(request, 0, &bytes, self.options.pd, shared, memory);
                 filled.inspect_err(|_| incoming.fault = Some(Status::LocalProtection))
             };
             self.receive.unexpected -= 1;
-            self.receive.kept -= octets.len() + ENTRY_BYTES;
-            shared.release_unexpected(1, octets.len() + ENTRY_BYTES);
+            self.receive.kept -= bytes.len() + ENTRY_BYTES;
+            shared.release_unexpected(1, bytes.len() + ENTRY_BYTES);
             filled
                 .and_then(|()| self.deliver(shared))
                 .map_err(|cause| Fault { cause, about: Some(about) })?;

@@ -94,7 +94,7 @@ impl QueuePair {
         if asks {
             it.wonders = it.peer == Peer::Unknown && it.asked[1] == 0;
             it.asked = [it.asked[1], it.framed];
-            it.octets = 0;
+            it.bytes = 0;
         }
         Ok(())
     }

@@ -31,9 +31,9 @@ use crate::rdma::qp::deferred::Deferral;
 use crate::rdma::qp::recv_queue::ReceiveQueue;
 use crate::rdma::qp::send_queue::SendQueue;
 use crate::rdma::shared::Shared;
-use crate::rdma::work::{Data, RecvRequest, SendOp, SendRequest, octets};
+use crate::rdma::work::{Data, RecvRequest, SendOp, SendRequest, data_len};
 
-/// Most octets of a message.
+/// Most bytes of a message.
 const MESSAGE_MAX: u64 = 1 << 31;
 
 /// See the file.
@@ -145,12 +145,12 @@ impl QueuePair {
             Data::Gather(list) if atomic && list.len() != 1 => Some(PostError::TooManyElements),
             Data::Gather(list) if atomic => (list[0].len != 8).then_some(PostError::Rights),
             Data::Inline(_) if reads || atomic => Some(PostError::Inline),
-            data => (octets(data) > 0).then_some(PostError::Inline),
+            data => (data_len(data) > 0).then_some(PostError::Inline),
         };
         if let Some(error) = wrong {
             return Err(error);
         }
-        if octets(&request.data) > MESSAGE_MAX { Err(PostError::TooLong) } else { Ok(()) }
+        if data_len(&request.data) > MESSAGE_MAX { Err(PostError::TooLong) } else { Ok(()) }
     }
 
     /// Takes a receive. In error it completes as flushed.

@@ -1,6 +1,6 @@
-//! Which octets of a message are there, whatever the order they came in.
+//! Which bytes of a message are there, whatever the order they came in.
 //!
-//! Always: as long as they come in order, this is one number. Octets that lie apart are kept as at most [`MOST`] ranges.
+//! Always: as long as they come in order, this is one number. Bytes that lie apart are kept as at most [`MOST`] ranges.
 
 use alloc::vec::Vec;
 
@@ -17,7 +17,7 @@ pub(crate) struct Ranges {
 }
 
 impl Ranges {
-    /// The octets `from..to` came. False if there are too many holes.
+    /// The bytes `from..to` came. False if there are too many holes.
     #[inline]
     pub(crate) fn add(&mut self, from: u32, to: u32) -> bool {
         if self.apart.is_empty() && from <= self.upto {
@@ -50,7 +50,7 @@ impl Ranges {
         true
     }
 
-    /// True if all of the first `total` octets are there.
+    /// True if all of the first `total` bytes are there.
     #[inline]
     pub(crate) const fn complete(&self, total: u32) -> bool {
         self.upto >= total
@@ -62,7 +62,7 @@ mod tests {
     use super::{MOST, Ranges};
     use crate::Rng;
 
-    /// Any pieces in any order: complete exactly when each octet came.
+    /// Any pieces in any order: complete exactly when each byte came.
     #[test]
     fn pieces_in_any_order() {
         let mut rng = Rng::seeded(7);

@@ -10,7 +10,7 @@ use crate::rdma::qp::unexpected::UnexpectedMessage;
 use crate::rdma::work::RecvRequest;
 use crate::wire::rdmap::Opcode;
 
-/// Where the octets of a message go.
+/// Where the bytes of a message go.
 #[derive(Debug)]
 pub(in crate::rdma) enum Place {
     Receive(RecvRequest),
@@ -26,13 +26,13 @@ pub(in crate::rdma) struct IncomingMessage {
     pub(crate) got: Ranges,
     /// Its length, and what its last segment says.
     pub(in crate::rdma) end: Option<(u32, Opcode, u32)>,
-    /// Immediate data, and the octets of the Write directly before it.
+    /// Immediate data, and the bytes of the Write directly before it.
     pub(crate) immediate: Option<(u64, u32)>,
     pub(in crate::rdma) fault: Option<Status>,
 }
 
 impl IncomingMessage {
-    /// A message with this place for its octets, none of which is there.
+    /// A message with this place for its bytes, none of which is there.
     pub(in crate::rdma) fn new(place: Place) -> Self {
         let capacity = match &place {
             Place::Receive(request) => request.capacity(),

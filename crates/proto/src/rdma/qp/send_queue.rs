@@ -5,7 +5,7 @@
 //!  done or under way …        being cut into segments    waiting …
 //! ```
 //!
-//! Always: requests leave at the front, in order. A Send or a Write is done when the stream took its last octet; a Read or
+//! Always: requests leave at the front, in order. A Send or a Write is done when the stream took its last byte; a Read or
 //! an atomic when its answer is there; what is done behind one that is not waits.
 
 use alloc::collections::VecDeque;
@@ -18,11 +18,11 @@ use crate::rdma::work::{SendOp, SendRequest};
 pub(crate) enum Stage {
     /// It waits, or is being sent.
     Waiting,
-    /// All its octets are before this position of the stream.
+    /// All its bytes are before this position of the stream.
     Framed(u64),
     /// It waits for its answer.
     OutstandingRequest,
-    /// It is done, and so many octets were read.
+    /// It is done, and so many bytes were read.
     Done(u32),
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct SendQueue {
     end: Option<u64>,
     /// Of the request at `at`: begun,
     pub(crate) begun: bool,
-    /// its octets,
+    /// its bytes,
     pub(crate) total: u32,
     /// those sent,
     pub(crate) done: u32,
@@ -143,7 +143,7 @@ impl SendQueue {
         self.ring.iter().take(begun).position(is).map(|at| self.front + at as u64)
     }
 
-    /// The front, if it is done: its request, and the octets that were read. If it is signalled, all Writes up to it have to
+    /// The front, if it is done: its request, and the bytes that were read. If it is signalled, all Writes up to it have to
     /// be placed.
     #[inline]
     pub(crate) fn front_done(

@@ -9,14 +9,14 @@ use crate::wire::rdmap::{Cause, Offending};
 /// read in one piece is kept as a whole all the same.
 pub(crate) const STALL_BYTES: usize = 256 << 10;
 
-/// What a message counts besides its octets, about what its entry takes, so that empty ones do not come without end.
+/// What a message counts besides its bytes, about what its entry takes, so that empty ones do not come without end.
 pub(crate) const ENTRY_BYTES: usize = 256;
 
 /// What is kept of a message without a receive.
 #[derive(Debug)]
 pub(crate) struct UnexpectedMessage {
-    pub(crate) octets: Vec<u8>,
-    /// The end of the segment that came last: its octets may still be coming.
+    pub(crate) bytes: Vec<u8>,
+    /// The end of the segment that came last: its bytes may still be coming.
     pub(crate) extent: u32,
     /// Its first segment, for a Terminate.
     pub(crate) about: Offending,
@@ -26,20 +26,20 @@ impl UnexpectedMessage {
     /// A segment of it comes.
     pub(crate) fn admit(&mut self, mo: u32, len: u32) -> Result<(), Cause> {
         // Only what comes in order is kept; the rest is as it would be without patience.
-        if mo as usize != self.octets.len() {
+        if mo as usize != self.bytes.len() {
             return Err(Cause::UNTAGGED_NO_BUFFER);
         }
         self.extent = mo.checked_add(len).ok_or(Cause::UNTAGGED_MO)?;
         Ok(())
     }
 
-    /// Octets of it come.
+    /// Bytes of it come.
     pub(crate) fn append(&mut self, bytes: &[u8]) {
-        self.octets.extend_from_slice(bytes);
+        self.bytes.extend_from_slice(bytes);
     }
 
     pub(crate) fn cost(&self) -> usize {
-        self.octets.len() + ENTRY_BYTES
+        self.bytes.len() + ENTRY_BYTES
     }
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct UnexpectedPool {
     /// Messages without a receive.
     pub(crate) messages: usize,
     /// What they count.
-    pub(crate) octets: usize,
+    pub(crate) bytes: usize,
     /// The most that they may count; from half of it on a queue pair keeps one piece of its stream and is then read no further.
     pub(crate) most: usize,
     /// Queue pairs that are read no further although they have kept little.
@@ -58,16 +58,16 @@ pub(crate) struct UnexpectedPool {
 
 impl UnexpectedPool {
     pub(crate) const fn new(most: usize) -> Self {
-        Self { messages: 0, octets: 0, most, stalled: Vec::new() }
+        Self { messages: 0, bytes: 0, most, stalled: Vec::new() }
     }
 
-    /// So many octets more are kept.
-    pub(crate) const fn grow(&mut self, octets: usize) -> Result<(), Cause> {
-        self.octets += octets;
-        if self.octets > self.most { Err(Cause::UNTAGGED_NO_BUFFER) } else { Ok(()) }
+    /// So many bytes more are kept.
+    pub(crate) const fn grow(&mut self, bytes: usize) -> Result<(), Cause> {
+        self.bytes += bytes;
+        if self.bytes > self.most { Err(Cause::UNTAGGED_NO_BUFFER) } else { Ok(()) }
     }
 
     pub(crate) const fn is_short(&self) -> bool {
-        self.octets >= self.most / 2
+        self.bytes >= self.most / 2
     }
 }

@@ -31,7 +31,7 @@ impl Rnic {
         self.shared.mr.dealloc_pd(pd)
     }
 
-    /// Registers `len` octets from the start of the caller's `region`; the first one has the address `base`.
+    /// Registers `len` bytes from the start of the caller's `region`; the first one has the address `base`.
     ///
     /// # Errors
     /// [`PostError::Rights`] for a range that wraps, or remote writes or atomics without local writes;

@@ -78,7 +78,7 @@ fn d3_message_numbers_start_at_1_and_wrap_to_0() {
 }
 
 #[test]
-fn d6_a_message_without_octets_is_one_segment_whose_tag_is_not_looked_at() {
+fn d6_a_message_without_bytes_is_one_segment_whose_tag_is_not_looked_at() {
     let mut pair = Pair::connected(&Setup::default());
     pair.a.sent.clear();
     pair.b.recv(9, &[]);

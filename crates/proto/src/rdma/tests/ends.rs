@@ -56,7 +56,7 @@ fn an_end_that_stalls_is_cut_short() {
 }
 
 #[test]
-fn the_stream_may_end_at_any_octet() {
+fn the_stream_may_end_at_any_byte() {
     for end in [StreamEnd::Finished, StreamEnd::Reset] {
         for crc in [false, true] {
             let setup = Setup { crc, ..Setup::default() };
@@ -65,7 +65,7 @@ fn the_stream_may_end_at_any_octet() {
                 let mut pair = Pair::new(&setup);
                 let theirs = pair.b.region(vec![0; 64], 0);
                 pair.b.recv(1, &[(theirs, 0, 64)]);
-                // All that `a` ever says: its Request, and a Send of 20 octets.
+                // All that `a` ever says: its Request, and a Send of 20 bytes.
                 pair.start(&setup);
                 let request = pair.a.sent.len();
                 pair.accept(&setup);

@@ -8,7 +8,7 @@ use crate::wire::ddp::{Buffer, Header};
 use crate::wire::rdmap::{AtomicOp, AtomicRequest, AtomicResponse, ReadRequest};
 use crate::wire::write_ack::WriteAck;
 
-/// Octets that peers may touch, and as many on both sides that they may not.
+/// Bytes that peers may touch, and as many on both sides that they may not.
 const OPEN: usize = 512;
 const BASE: u64 = 0x1000;
 
@@ -115,12 +115,12 @@ impl World {
         framer
             .frame(&header.emit(), &[Piece::Bytes(&payload)], &mut Ram::default(), &mut record)
             .unwrap();
-        let mut octets = record.bytes;
+        let mut bytes = record.bytes;
         if self.rng.chance(30_000) {
-            let at = self.rng.below(octets.len() as u64) as usize;
-            octets[at] ^= 1 << self.rng.below(8);
+            let at = self.rng.below(bytes.len() as u64) as usize;
+            bytes[at] ^= 1 << self.rng.below(8);
         }
-        octets
+        bytes
     }
 
     /// Lets a peer in.
@@ -132,8 +132,8 @@ impl World {
             .rnic
             .create_qp(QpOptions { recv_depth: 8, send_depth: 8, ..qp_options(pd, cq) })
             .unwrap();
-        let octets = b"MPA ID Req Frame\x00\x01\x00\x00";
-        assert_eq!(self.us.rnic.input(self.now, conn, octets, &mut self.us.ram), octets.len());
+        let bytes = b"MPA ID Req Frame\x00\x01\x00\x00";
+        assert_eq!(self.us.rnic.input(self.now, conn, bytes, &mut self.us.ram), bytes.len());
         let rnr_timeout_ns = [None, Some(0), Some(1_000_000_000)][self.rng.below(3) as usize];
         let options = AcceptOptions { ird: 2, ord: 2, rnr_timeout_ns, ..AcceptOptions::default() };
         self.us.rnic.accept(self.now, conn, qp, &options).unwrap();
@@ -148,9 +148,9 @@ impl World {
     }
 
     fn say(&mut self, which: usize) {
-        let octets = self.segment();
+        let bytes = self.segment();
         let Some((conn, _, inbox)) = &mut self.peers[which] else { return };
-        inbox.extend(octets);
+        inbox.extend(bytes);
         let most = 1 + self.rng.below(inbox.len() as u64) as usize;
         let used = self.us.rnic.input(self.now, *conn, &inbox[..most], &mut self.us.ram);
         assert!(used <= most);
@@ -163,8 +163,8 @@ impl World {
                 && used == most
             {
                 let len = (span.len as usize).min(inbox.len());
-                let octets: Vec<u8> = inbox.drain(..len).collect();
-                self.us.ram.write(Span { len: len as u32, ..span }, &octets).unwrap();
+                let bytes: Vec<u8> = inbox.drain(..len).collect();
+                self.us.ram.write(Span { len: len as u32, ..span }, &bytes).unwrap();
                 self.us.rnic.placed_directly(self.now, conn, len as u32, &mut self.us.ram);
             }
         }
@@ -231,7 +231,7 @@ impl World {
             };
             assert_eq!(queue.pop_front(), Some(done.id), "in the order posted");
         }
-        assert!(self.us.ram.0[1].iter().all(|&octet| octet == 0xaa));
+        assert!(self.us.ram.0[1].iter().all(|&byte| byte == 0xaa));
     }
 
     fn step(&mut self) {

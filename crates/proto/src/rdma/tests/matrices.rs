@@ -1,4 +1,4 @@
-//! Wrong octets, row by row as they were put before Linux's siw, with our answers.
+//! Wrong bytes, row by row as they were put before Linux's siw, with our answers.
 
 use super::peer::{Peer, tagged, untagged};
 use super::*;
@@ -13,13 +13,13 @@ enum Reply {
     Closes,
 }
 
-/// Our answer to the octets of a Request, with `ird` and `ord` granted.
-fn reply(config: &RnicOptions, octets: &[u8], ird: u16, ord: u16) -> Reply {
+/// Our answer to the bytes of a Request, with `ird` and `ord` granted.
+fn reply(config: &RnicOptions, bytes: &[u8], ird: u16, ord: u16) -> Reply {
     let mut side = Side::new(config.clone(), 1);
     let now = Instant::from_ns(1);
     let conn = side.rnic.incoming(now).unwrap();
     side.conn = Some(conn);
-    side.take(now, octets);
+    side.take(now, bytes);
     side.hear();
     if let [
         Event::Failed { qp: None, why: StartupError::Negotiation(_), .. },
@@ -41,18 +41,18 @@ fn reply(config: &RnicOptions, octets: &[u8], ird: u16, ord: u16) -> Reply {
 
 /// A Request with these flags, revision and private data, unchecked.
 fn request(flags: u8, revision: u8, data: &[u8]) -> Vec<u8> {
-    let mut octets = Kind::Request.key().to_vec();
-    octets.extend([flags, revision]);
-    octets.extend((data.len() as u16).to_be_bytes());
-    octets.extend(data);
-    octets
+    let mut bytes = Kind::Request.key().to_vec();
+    bytes.extend([flags, revision]);
+    bytes.extend((data.len() as u16).to_be_bytes());
+    bytes.extend(data);
+    bytes
 }
 
 #[test]
 fn start_up_frames() {
     // CRC is off here by the administrator's setting, so that its echo is seen.
     let config = RnicOptions { crc: false, ..RnicOptions::default() };
-    let answer = |octets: &[u8]| reply(&config, octets, 8, 8);
+    let answer = |bytes: &[u8]| reply(&config, bytes, 8, 8);
     let plain = |flags, revision| Reply::Accepts(flags, revision, Vec::new());
     let enhanced = |ird, ord| {
         let block = Enhanced { rtr: None, ird, ord };
@@ -66,9 +66,9 @@ fn start_up_frames() {
             enhanced,
             private_data: &[],
         };
-        let mut octets = Vec::new();
-        start.emit(&mut octets).unwrap();
-        octets
+        let mut bytes = Vec::new();
+        start.emit(&mut bytes).unwrap();
+        bytes
     };
     assert_eq!(answer(&request(0, 1, &[])), plain(0, 1), "rev1 no flags");
     assert_eq!(answer(&request(0x40, 1, &[])), plain(0x40, 1), "rev1 C");
@@ -109,7 +109,7 @@ fn start_up_frames() {
     assert_eq!(reply(&RnicOptions::default(), &request(0x0f, 1, &[]), 8, 8), plain(0x40, 1));
 }
 
-/// Our answer to one segment; the receive posted has 16 octets.
+/// Our answer to one segment; the receive posted has 16 bytes.
 #[track_caller]
 fn answers(header: Header, payload: &[u8], cause: Cause) {
     let mut peer = Peer::new();
@@ -149,7 +149,7 @@ fn wrong_messages() {
 
 #[test]
 fn messages_that_are_right_here_though_not_for_siw() {
-    // An offset of 4: the octets before it may still come.
+    // An offset of 4: the bytes before it may still come.
     let mut peer = Peer::new();
     peer.recv(1, 16);
     peer.say(untagged(Opcode::Send, 1, 4, true), b"4567");
@@ -167,7 +167,7 @@ fn messages_that_are_right_here_though_not_for_siw() {
     let atomic = AtomicRequest { id: 3, stag: peer.stag.0, to: 0x1000, op };
     peer.say(untagged(Opcode::AtomicRequest, 1, 0, true), &atomic.emit());
     assert_eq!(peer.hear().len(), 1);
-    // A Write of no octets to a tag that is none.
+    // A Write of no bytes to a tag that is none.
     let mut peer = Peer::new();
     peer.say(tagged(Opcode::Write, Stag(0xdead), u64::MAX, true), &[]);
     assert!(peer.hear().is_empty());

@@ -1,4 +1,4 @@
-//! Two engines, joined by a pipe that cuts its octets as it likes, with arrays as memory.
+//! Two engines, joined by a pipe that cuts its bytes as it likes, with arrays as memory.
 
 mod atomics;
 mod basic;
@@ -59,7 +59,7 @@ impl Memory for Ram {
     }
 }
 
-/// How a pipe hands its octets on.
+/// How a pipe hands its bytes on.
 #[derive(Clone, Debug)]
 pub(super) enum Cut {
     /// All that is there.
@@ -81,7 +81,7 @@ pub(super) struct Side {
     pub(super) conn: Option<Conn>,
     /// Sent and not yet handed to the other side.
     pub(super) wire: VecDeque<u8>,
-    /// Every octet ever sent.
+    /// Every byte ever sent.
     pub(super) sent: Vec<u8>,
     /// Questions that leave before more is framed.
     pub(super) pushed: u64,
@@ -141,7 +141,7 @@ impl Side {
         }
     }
 
-    /// Registers an array with all rights; its first octet has the address `base`.
+    /// Registers an array with all rights; its first byte has the address `base`.
     pub(super) fn region(&mut self, bytes: Vec<u8>, base: u64) -> Stag {
         self.region_with(bytes, base, ALL)
     }
@@ -188,18 +188,18 @@ impl Side {
             while self.rnic.output(now, conn, &mut record, &mut self.ram) {
                 self.pushed += u64::from(core::mem::take(&mut record.push));
             }
-            let mut octets = Vec::new();
+            let mut bytes = Vec::new();
             for part in &record.parts {
                 match part {
-                    Part::Bytes(range) => octets.extend_from_slice(&record.bytes[range.clone()]),
-                    Part::Memory(span) => octets.extend_from_slice(self.ram.at(*span).unwrap()),
+                    Part::Bytes(range) => bytes.extend_from_slice(&record.bytes[range.clone()]),
+                    Part::Memory(span) => bytes.extend_from_slice(self.ram.at(*span).unwrap()),
                 }
             }
-            assert_eq!(octets.len(), record.len());
-            any |= !octets.is_empty();
-            self.sent.extend_from_slice(&octets);
-            self.wire.extend(&octets);
-            self.rnic.sent(conn, octets.len());
+            assert_eq!(bytes.len(), record.len());
+            any |= !bytes.is_empty();
+            self.sent.extend_from_slice(&bytes);
+            self.wire.extend(&bytes);
+            self.rnic.sent(conn, bytes.len());
         }
         any
     }
@@ -229,10 +229,10 @@ impl Side {
         true
     }
 
-    /// Takes octets of the stream.
-    pub(super) fn take(&mut self, now: Instant, octets: &[u8]) {
+    /// Takes bytes of the stream.
+    pub(super) fn take(&mut self, now: Instant, bytes: &[u8]) {
         let Some(conn) = self.conn.filter(|_| self.closed.is_none()) else { return };
-        self.inbox.extend_from_slice(octets);
+        self.inbox.extend_from_slice(bytes);
         let used = self.rnic.input(now, conn, &self.inbox, &mut self.ram);
         self.inbox.drain(..used);
     }
@@ -257,14 +257,14 @@ impl Side {
             && let Some(span) = self.rnic.direct_span(conn)
         {
             let len = (span.len as usize).min(most);
-            let octets: Vec<u8> = from.drain(..len).collect();
+            let bytes: Vec<u8> = from.drain(..len).collect();
             let span = Span { len: len as u32, ..span };
-            self.ram.write(span, &octets).unwrap();
+            self.ram.write(span, &bytes).unwrap();
             self.rnic.placed_directly(now, conn, len as u32, &mut self.ram);
             return true;
         }
-        let octets: Vec<u8> = from.drain(..most).collect();
-        self.take(now, &octets);
+        let bytes: Vec<u8> = from.drain(..most).collect();
+        self.take(now, &bytes);
         true
     }
 }
@@ -363,12 +363,12 @@ impl Pair {
         self.run();
     }
 
-    /// Lets octets flow until nothing moves any more.
+    /// Lets bytes flow until nothing moves any more.
     pub(super) fn run(&mut self) {
         while self.move_some() {}
     }
 
-    /// Lets octets flow so many times.
+    /// Lets bytes flow so many times.
     pub(super) fn step(&mut self, times: u64) {
         for _ in 0..times {
             self.move_some();
@@ -392,7 +392,7 @@ impl Pair {
     }
 }
 
-/// Octets that differ from place to place.
+/// Bytes that differ from place to place.
 pub(super) fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len)
         .map(|i| (i as u8).wrapping_mul(31).wrapping_add((i >> 8) as u8).wrapping_add(seed))

@@ -10,12 +10,12 @@ use crate::wire::rdmap::{Cause, Opcode, Terminate};
 /// A segment.
 pub(super) type Segment = (Header, Vec<u8>);
 
-/// The segments in `octets`.
-pub(super) fn segments(octets: &[u8], crc: bool) -> Vec<Segment> {
+/// The segments in `bytes`.
+pub(super) fn segments(bytes: &[u8], crc: bool) -> Vec<Segment> {
     let mut deframer = Deframer::new(crc.then_some(crc32c), false);
     let (mut scratch, mut at, mut all) = (Vec::new(), 0, Vec::new());
     loop {
-        match deframer.next(&octets[at..], &mut scratch) {
+        match deframer.next(&bytes[at..], &mut scratch) {
             Deframed::More => break,
             Deframed::Piece { header, payload, rest, consumed, .. } => {
                 at += consumed;
@@ -27,7 +27,7 @@ pub(super) fn segments(octets: &[u8], crc: bool) -> Vec<Segment> {
             Deframed::Error(fault) => panic!("{fault}"),
         }
     }
-    assert_eq!(at, octets.len());
+    assert_eq!(at, bytes.len());
     all
 }
 
@@ -43,7 +43,7 @@ pub(super) fn untagged(opcode: Opcode, msn: u32, mo: u32, last: bool) -> Header 
 }
 
 /// An engine of ours (`b` of a pair), connected with a peer by hand that was the initiator and has CRCs on. The engine has one
-/// region of 256 octets at 0x1000 with all rights.
+/// region of 256 bytes at 0x1000 with all rights.
 pub(super) struct Peer {
     pub(super) pair: Pair,
     pub(super) stag: Stag,
@@ -117,7 +117,7 @@ impl Peer {
         self.terminated().cause
     }
 
-    /// The region's octets.
+    /// The region's bytes.
     pub(super) fn region(&mut self) -> &mut Vec<u8> {
         &mut self.pair.b.ram.0[0]
     }
@@ -125,10 +125,10 @@ impl Peer {
     /// Nothing was placed.
     #[track_caller]
     pub(super) fn untouched(&mut self) {
-        assert!(self.region().iter().all(|&octet| octet == 0xee));
+        assert!(self.region().iter().all(|&byte| byte == 0xee));
     }
 
-    /// Posts a receive of `len` octets at the region's start.
+    /// Posts a receive of `len` bytes at the region's start.
     pub(super) fn recv(&mut self, id: u64, len: u32) {
         let stag = self.stag;
         self.us().recv(id, &[(stag, 0x1000, len)]);

@@ -19,7 +19,7 @@ struct Plan {
     sum: u64,
     /// Reads and atomics that are not answered.
     reads: Vec<ReceivedRequest>,
-    /// Sends and immediates, in order: octets, immediate, whether a Write came with it.
+    /// Sends and immediates, in order: bytes, immediate, whether a Write came with it.
     said: VecDeque<(Vec<u8>, Option<u64>, Option<u32>)>,
     posted: VecDeque<u64>,
     next: u64,
@@ -29,7 +29,7 @@ struct ReceivedRequest {
     id: u64,
     /// Where the sink is, and what it must hold.
     slot: usize,
-    octets: Vec<u8>,
+    bytes: Vec<u8>,
     /// What it reads of the other side's array.
     of: Range<u64>,
 }
@@ -67,7 +67,7 @@ fn act(side: &mut Side, plan: &mut Plan, mine: &Tags, theirs: &Tags, rng: &mut R
     let from = rng.below(8000 - len);
     let to = rng.below(FIELD - len);
     let list = [(mine.source, 0x1_0000 + from, len as u32)];
-    let octets = side.ram.0[SOURCE][from as usize..(from + len) as usize].to_vec();
+    let bytes = side.ram.0[SOURCE][from as usize..(from + len) as usize].to_vec();
     let remote = Remote { stag: theirs.field, addr: 0xffff_ffff_0000_0000 + to };
     let slot = (id % 5 * 4000) as usize;
     // A Write may overtake the answer to an earlier Read: where that could be seen there is a fence.
@@ -76,7 +76,7 @@ fn act(side: &mut Side, plan: &mut Plan, mine: &Tags, theirs: &Tags, rng: &mut R
     let flags = SendFlags { fence, solicited: rng.chance(500_000), signaled: true };
     let (op, list) = match rng.below(7) {
         0 => {
-            plan.said.push_back((octets, None, None));
+            plan.said.push_back((bytes, None, None));
             (SendOp::Send, list.to_vec())
         }
         1 => {
@@ -84,14 +84,14 @@ fn act(side: &mut Side, plan: &mut Plan, mine: &Tags, theirs: &Tags, rng: &mut R
             (SendOp::Immediate(id), Vec::new())
         }
         kind @ 2..=4 => {
-            plan.theirs[to as usize..(to + len) as usize].copy_from_slice(&octets);
+            plan.theirs[to as usize..(to + len) as usize].copy_from_slice(&bytes);
             let op = if kind == 4 {
                 plan.said.push_back((Vec::new(), Some(id), Some(len as u32)));
                 SendOp::WriteImmediate(remote, id)
             } else {
                 SendOp::Write(remote)
             };
-            // The same octets, from two elements.
+            // The same bytes, from two elements.
             let half = len / 2;
             let two = [
                 (mine.source, 0x1_0000 + from, half as u32),
@@ -104,8 +104,8 @@ fn act(side: &mut Side, plan: &mut Plan, mine: &Tags, theirs: &Tags, rng: &mut R
             if plan.reads.iter().any(|read| read.slot == slot) {
                 return;
             }
-            let octets = plan.theirs[to as usize..(to + len) as usize].to_vec();
-            plan.reads.push(ReceivedRequest { id, slot, octets, of: to..to + len });
+            let bytes = plan.theirs[to as usize..(to + len) as usize].to_vec();
+            plan.reads.push(ReceivedRequest { id, slot, bytes, of: to..to + len });
             (SendOp::Read(remote), vec![(mine.sink, 7 + slot as u64, len as u32)])
         }
         _ => {
@@ -113,8 +113,8 @@ fn act(side: &mut Side, plan: &mut Plan, mine: &Tags, theirs: &Tags, rng: &mut R
                 return;
             }
             #[expect(clippy::host_endian_bytes, reason = "a number of the program's")]
-            let octets = plan.sum.to_ne_bytes().to_vec();
-            plan.reads.push(ReceivedRequest { id, slot, octets, of: 0..0 });
+            let bytes = plan.sum.to_ne_bytes().to_vec();
+            plan.reads.push(ReceivedRequest { id, slot, bytes, of: 0..0 });
             plan.sum = plan.sum.wrapping_add(id);
             let to = Remote { stag: theirs.word, addr: 0x800 };
             (SendOp::FetchAdd { to, add: id, mask: 0 }, vec![(mine.sink, 7 + slot as u64, 8)])
@@ -131,12 +131,12 @@ fn check(side: &mut Side, plan: &mut Plan, other: &mut Plan, mine: &Tags, receiv
         assert_eq!(done.status, Status::Success);
         if matches!(done.completed, Completed::Recv | Completed::RecvImmediate) {
             assert_eq!(done.id, 1_000_000 + *received);
-            let (octets, immediate, written) = other.said.pop_front().expect("nothing was sent");
+            let (bytes, immediate, written) = other.said.pop_front().expect("nothing was sent");
             assert_eq!(done.immediate, immediate);
             let at = (*received % 10 * 4000) as usize;
             if immediate.is_none() {
-                assert_eq!(done.len as usize, octets.len());
-                assert_eq!(side.ram.0[INBOX][at..at + octets.len()], octets);
+                assert_eq!(done.len as usize, bytes.len());
+                assert_eq!(side.ram.0[INBOX][at..at + bytes.len()], bytes);
             } else if let Some(written) = written {
                 assert_eq!(done.len, written);
             }
@@ -146,9 +146,9 @@ fn check(side: &mut Side, plan: &mut Plan, other: &mut Plan, mine: &Tags, receiv
         }
         assert_eq!(Some(done.id), plan.posted.pop_front(), "in the order posted");
         if let Some(at) = plan.reads.iter().position(|read| read.id == done.id) {
-            let ReceivedRequest { slot, octets, .. } = plan.reads.swap_remove(at);
-            assert_eq!(done.len as usize, octets.len());
-            assert_eq!(side.ram.0[SINK][slot..slot + octets.len()], octets, "{done:?}");
+            let ReceivedRequest { slot, bytes, .. } = plan.reads.swap_remove(at);
+            assert_eq!(done.len as usize, bytes.len());
+            assert_eq!(side.ram.0[SINK][slot..slot + bytes.len()], bytes, "{done:?}");
         }
     }
 }
@@ -208,9 +208,9 @@ fn random_work_of_both_sides() {
     }
 }
 
-/// Whatever octets come, and wherever they are wrong: no panic, one end, every request completed once.
+/// Whatever bytes come, and wherever they are wrong: no panic, one end, every request completed once.
 #[test]
-fn octets_that_are_wrong_anywhere() {
+fn bytes_that_are_wrong_anywhere() {
     for seed in 0..400 {
         let mut rng = Rng::seeded(seed);
         let setup =
@@ -229,8 +229,8 @@ fn octets_that_are_wrong_anywhere() {
         pair.a.send(pair.now);
         for _ in 0..=rng.below(4) {
             let at = rng.below(pair.a.wire.len() as u64) as usize;
-            let octet = &mut pair.a.wire[at];
-            *octet = if rng.chance(500_000) { *octet ^ 1 << rng.below(8) } else { rng.u32() as u8 };
+            let byte = &mut pair.a.wire[at];
+            *byte = if rng.chance(500_000) { *byte ^ 1 << rng.below(8) } else { rng.u32() as u8 };
         }
         pair.run();
         pair.wait(10_000_000_000);
@@ -241,6 +241,6 @@ fn octets_that_are_wrong_anywhere() {
         ids.sort_unstable();
         let expected: Vec<_> = (1_000_000..1_000_010).collect();
         assert_eq!(ids, expected, "{seed}");
-        assert!(pair.b.ram.0[guard].iter().all(|&octet| octet == 0xaa));
+        assert!(pair.b.ram.0[guard].iter().all(|&byte| byte == 0xaa));
     }
 }

@@ -349,7 +349,7 @@ fn r14_requests_complete_in_the_order_posted_when_the_stream_took_them() {
     let first = record.bytes.len() - (2 + 18 + 28 + 4) - (2 + 14 + 8 + 4);
     let first = first / 4 * 4;
     a.rnic.sent(conn, first - 1);
-    assert_eq!(a.poll(), None, "an octet of the Write is left");
+    assert_eq!(a.poll(), None, "an byte of the Write is left");
     a.rnic.sent(conn, record.bytes.len() - (first - 1));
     assert_eq!(
         a.done(),

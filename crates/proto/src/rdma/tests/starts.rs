@@ -19,7 +19,7 @@ fn start(kind: Kind) -> Start<'static> {
     }
 }
 
-fn octets(start: &Start<'_>) -> Vec<u8> {
+fn bytes(start: &Start<'_>) -> Vec<u8> {
     let mut out = Vec::new();
     start.emit(&mut out).unwrap();
     out
@@ -183,7 +183,7 @@ fn f6_f7_a_crc_error_is_answered_by_a_terminate() {
     pair.a.post(3, SendOp::Write(Remote { addr: 16, ..theirs }), &[(mine, 16, 8)]);
     pair.run();
     assert_eq!(pair.b.ram.0[0][..8], pattern(64, 1)[..8]);
-    assert!(pair.b.ram.0[0][8..].iter().all(|&octet| octet == 0));
+    assert!(pair.b.ram.0[0][8..].iter().all(|&byte| byte == 0));
     let said = segments(&pair.b.sent, true);
     let terminate = Terminate::parse(&said[0].1).unwrap();
     assert_eq!((said.len(), terminate.cause, terminate.about), (1, Cause::MPA_CRC, None));
@@ -288,7 +288,7 @@ fn e5_e6_replies_that_cannot_be_met_are_answered_by_a_terminate() {
     for (options, reply, cause) in
         [(p2p, block(read, 4, 4), Cause::MPA_RTR), (plain, block(None, 4, 5), Cause::MPA_DEPTH)]
     {
-        let pair = answered(options, &octets(&reply));
+        let pair = answered(options, &bytes(&reply));
         let said = segments(&pair.a.sent, true);
         let terminate = Terminate::parse(&said[0].1).unwrap();
         assert_eq!((said.len(), terminate.cause, terminate.about), (1, cause, None));
@@ -303,11 +303,11 @@ fn e5_e6_replies_that_cannot_be_met_are_answered_by_a_terminate() {
 
 #[test]
 fn m1_m5_replies_that_are_none_close_the_stream() {
-    let request = octets(&start(Kind::Request));
-    let plain = octets(&Start { enhanced: None, revision: 1, ..start(Kind::Reply) });
-    let mut key = octets(&start(Kind::Reply));
+    let request = bytes(&start(Kind::Request));
+    let plain = bytes(&Start { enhanced: None, revision: 1, ..start(Kind::Reply) });
+    let mut key = bytes(&start(Kind::Reply));
     key[3] ^= 0x20;
-    let mut revision = octets(&start(Kind::Reply));
+    let mut revision = bytes(&start(Kind::Reply));
     revision[17] = 3;
     for reply in [request, plain, key, revision] {
         let pair = answered(ConnectOptions::default(), &reply);
@@ -327,7 +327,7 @@ fn a_start_that_stalls_is_given_up_by_both() {
     // The responder waits for a Request, a whole one.
     let mut pair = Pair::new(&Setup::default());
     pair.b.conn = Some(pair.b.rnic.incoming(pair.now).unwrap());
-    pair.b.take(pair.now, &octets(&start(Kind::Request))[..19]);
+    pair.b.take(pair.now, &bytes(&start(Kind::Request))[..19]);
     pair.wait(4 * SECOND);
     assert!(pair.b.events.is_empty());
     assert_eq!(pair.b.rnic.deadline(), Some(Instant::from_ns(1000 + 5 * SECOND)));
@@ -401,7 +401,7 @@ fn the_longest_start_up_frames_pass() {
         Start { private_data: &[1; 512], enhanced: None, revision: 1, ..start(Kind::Request) };
     let mut side = Side::new(RnicOptions::default(), 1);
     side.conn = Some(side.rnic.incoming(Instant::ZERO).unwrap());
-    side.take(Instant::ZERO, &octets(&frame));
+    side.take(Instant::ZERO, &bytes(&frame));
     side.hear();
     assert!(
         matches!(&side.events[0], Event::ConnectRequest { private_data, .. } if private_data.len() == 512)

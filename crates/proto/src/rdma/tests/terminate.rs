@@ -48,8 +48,8 @@ fn t4_a_read_that_was_partly_served_is_told_with_what_is_left() {
     pair.a.post(1, SendOp::Read(Remote { stag: theirs, addr: 0x1000 }), &[(mine, 7, 4000)]);
     pair.a.post(2, SendOp::Write(Remote::default()), &[]);
     pair.a.send(pair.now);
-    let octets: Vec<u8> = pair.a.wire.drain(..).collect();
-    pair.b.take(pair.now, &octets);
+    let bytes: Vec<u8> = pair.a.wire.drain(..).collect();
+    pair.b.take(pair.now, &bytes);
     // One segment leaves, then the region goes.
     let conn = pair.b.rnic.ready().unwrap();
     let mut record = Record::default();
@@ -113,20 +113,20 @@ fn s2_nothing_is_placed_behind_a_revocation() {
                 assert_eq!(pair.a.done().len(), 1);
                 pair.b.post(2, SendOp::Read(Remote { stag: mine, addr: 0 }), &[(theirs, 0, 1000)]);
                 pair.b.send(pair.now);
-                let octets: Vec<u8> = pair.b.wire.drain(..).collect();
-                pair.a.take(pair.now, &octets);
+                let bytes: Vec<u8> = pair.b.wire.drain(..).collect();
+                pair.a.take(pair.now, &bytes);
             }
         }
         pair.a.send(pair.now);
-        let octets: Vec<u8> = pair.a.wire.drain(..).collect();
-        pair.b.take(pair.now, &octets[..500]);
-        let placed = pair.b.ram.0[0].iter().filter(|&&octet| octet != 0xee).count();
+        let bytes: Vec<u8> = pair.a.wire.drain(..).collect();
+        pair.b.take(pair.now, &bytes[..500]);
+        let placed = pair.b.ram.0[0].iter().filter(|&&byte| byte != 0xee).count();
         assert!(placed > 400, "{into}");
         let before = pair.b.ram.0[0].clone();
         assert!(pair.b.rnic.direct_span(pair.b.conn.unwrap()).is_some());
         pair.b.rnic.deregister(theirs).unwrap();
         assert_eq!(pair.b.rnic.direct_span(pair.b.conn.unwrap()), None);
-        pair.b.take(pair.now, &octets[500..]);
+        pair.b.take(pair.now, &bytes[500..]);
         pair.run();
         assert_eq!(pair.b.ram.0[0], before, "{into}");
         assert_eq!(pair.b.rnic.state(pair.b.qp), Some(QpState::Error));

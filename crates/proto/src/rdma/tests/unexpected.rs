@@ -141,7 +141,7 @@ fn a_stream_is_read_no_further_than_a_limit() {
             peer.say(untagged(Opcode::Send, said, 0, true), &vec![said as u8; len]);
             assert!(said < 2000, "no end of it");
         }
-        assert!(said > 200, "{said} messages of {len} octets are kept");
+        assert!(said > 200, "{said} messages of {len} bytes are kept");
         assert!(said as usize * len < 300 << 10);
         peer.say(untagged(Opcode::Send, said + 1, 0, true), &vec![9; len]);
         let left = peer.us().inbox.len();

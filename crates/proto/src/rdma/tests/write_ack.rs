@@ -17,8 +17,8 @@ fn write_to(stag: Stag, addr: u64) -> SendOp {
 }
 
 /// What an engine has said of placed Writes.
-fn said(octets: &[u8]) -> Vec<WriteAck> {
-    segments(octets, true)
+fn said(bytes: &[u8]) -> Vec<WriteAck> {
+    segments(bytes, true)
         .iter()
         .filter(|(_, payload)| payload.is_empty())
         .filter_map(|(header, _)| WriteAck::parse(header))
@@ -251,7 +251,7 @@ fn completions_come_while_more_is_sent() {
     assert_eq!(said(&pair.b.sent), [WriteAck { hello: true, ..count(64) }]);
 }
 
-/// Who destroys the queue pair as soon as it sees the octets has acknowledged them all the same.
+/// Who destroys the queue pair as soon as it sees the bytes has acknowledged them all the same.
 #[test]
 fn what_is_owed_is_said_before_the_end() {
     for how in 0..3 {
@@ -271,7 +271,7 @@ fn what_is_owed_is_said_before_the_end() {
     }
 }
 
-/// A program's Write of no octets is none of ours, whatever tag it names.
+/// A program's Write of no bytes is none of ours, whatever tag it names.
 #[test]
 fn a_program_cannot_say_it() {
     let mut pair = Pair::connected(&ours());

@@ -62,7 +62,7 @@ fn d1_another_version_is_an_error_of_its_own_for_each_form() {
         for version in [0, 2, 3] {
             bytes[0] = bytes[0] & !3 | version;
             assert_eq!(parse(&bytes), Err(bad));
-            // It is known from the first octet alone.
+            // It is known from the first byte alone.
             assert_eq!(parse(&bytes[..1]), Err(bad));
         }
     }
@@ -93,13 +93,13 @@ fn what_goes_back_in_a_terminate_is_what_came() {
 }
 
 #[test]
-fn d5_2048_octets_at_a_mulpdu_of_1500() {
+fn d5_2048_bytes_at_a_mulpdu_of_1500() {
     assert_eq!(cut(2048, 1500 - UNTAGGED as u32), [1482, 566]);
     assert_eq!(cut(2048, 1500 - TAGGED as u32), [1486, 562]);
 }
 
 #[test]
-fn d2_d6_the_last_segment_alone_is_last_and_no_octets_are_one_segment() {
+fn d2_d6_the_last_segment_alone_is_last_and_no_bytes_are_one_segment() {
     assert_eq!(cut(0, 100), [0]);
     assert_eq!(cut(100, 100), [100]);
     assert_eq!(cut(101, 100), [100, 1]);

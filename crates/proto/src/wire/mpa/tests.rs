@@ -56,7 +56,7 @@ fn what_siw_sends() {
 }
 
 #[test]
-fn m1_a_wrong_key_shows_at_its_first_wrong_octet() {
+fn m1_a_wrong_key_shows_at_its_first_wrong_byte() {
     for kind in [Kind::Request, Kind::Reply] {
         let key = kind.key();
         for len in 0..16 {
@@ -102,7 +102,7 @@ fn m5_revisions_up_to_2() {
 }
 
 #[test]
-fn m6_private_data_up_to_512_octets() {
+fn m6_private_data_up_to_512_bytes() {
     let data = vec![7; 513];
     for len in [0, 1, 511, 512] {
         let frame = emitted(&plain(&data[..len]));

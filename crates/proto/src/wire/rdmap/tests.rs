@@ -211,7 +211,7 @@ fn a4_sums_and_swaps_heed_their_masks() {
 }
 
 #[test]
-fn a1_immediate_data_has_exactly_8_octets() {
+fn a1_immediate_data_has_exactly_8_bytes() {
     assert_eq!(parse_immediate(&[0, 0, 0, 0, 0, 0, 1, 2]), Ok(0x0102));
     for len in [0, 4, 7, 9, 16] {
         assert_eq!(parse_immediate(&[0; 16][..len]), Err(Cause::OPERATION));
@@ -379,7 +379,7 @@ proptest! {
     }
 
     #[test]
-    fn no_octets_of_a_terminate_are_lost(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+    fn no_bytes_of_a_terminate_are_lost(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
         let terminate = Terminate::parse(&bytes);
         prop_assert_eq!(terminate.is_some(), bytes.len() >= 4);
         if let Some(Terminate { about: Some(about), .. }) = terminate {

@@ -139,7 +139,7 @@ fn m5_a_revision_that_cannot_be_served_ends_it() {
 }
 
 #[test]
-fn m6_private_data_of_0_and_512_octets_passes_and_513_fails() {
+fn m6_private_data_of_0_and_512_bytes_passes_and_513_fails() {
     let data = vec![3; 513];
     for len in [0, 512] {
         let mut responder = Responder::new(PLAIN);
@@ -222,7 +222,7 @@ fn m11_markers_are_sent_if_the_peer_wants_them_each_direction_by_itself() {
 }
 
 #[test]
-fn octets_behind_a_request_end_it_also_if_they_come_later() {
+fn bytes_behind_a_request_end_it_also_if_they_come_later() {
     let mut asked = request(0x40, 1, b"");
     let mut responder = Responder::new(PLAIN);
     assert!(matches!(responder.input(&asked), ReceivedRequest::Request { .. }));

@@ -55,7 +55,7 @@ fn f3_both_samples_of_the_rfc() {
 
 #[test]
 fn f4_markers_before_the_length_and_before_the_crc_count_in_it() {
-    // The first FPDU ends its pad at 512, where a marker is due: 4 + 2 + 506 octets.
+    // The first FPDU ends its pad at 512, where a marker is due: 4 + 2 + 506 bytes.
     let mut record = Record::default();
     let mut framer = BOTH.framer();
     put(&mut framer, &ulpdu(506, true), &mut record);
@@ -133,7 +133,7 @@ fn f8_full_operation_starts_with_a_marker_of_zeros() {
 }
 
 #[test]
-fn f9_markers_stand_every_512_octets_counted_from_the_first_not_by_sequence_numbers() {
+fn f9_markers_stand_every_512_bytes_counted_from_the_first_not_by_sequence_numbers() {
     let (stream, starts) = marked();
     let markers = stream.len().div_ceil(512);
     let (ulpdus, fault) = take(&mut BOTH.deframer(), &stream);
@@ -208,7 +208,7 @@ fn f14_the_mulpdu_follows_the_segment_and_keeps_its_bounds() {
 }
 
 #[test]
-fn f15_octet_by_octet_and_all_at_once() {
+fn f15_byte_by_byte_and_all_at_once() {
     for mode in MODES {
         let ulpdus = [
             ulpdu(14, true),

@@ -80,14 +80,14 @@ fn payload_without_crc_and_markers_comes_as_it_arrives_from_where_it_lies() {
     );
     assert!(!deframer.between());
     assert_eq!(deframer.rest(), 101);
-    // The caller places 100 octets itself, and no more than are announced count.
+    // The caller places 100 bytes itself, and no more than are announced count.
     deframer.skip(100);
     assert_eq!(deframer.rest(), 1);
     let step = deframer.next(&stream[116..118], &mut scratch);
     let payload = &sent[114..];
     assert_eq!(step, Deframed::Piece { header: None, payload, rest: 0, last: false, consumed: 1 });
     deframer.skip(1);
-    // Pad and CRC are used up at once: 115 + 2 octets need a pad of 3.
+    // Pad and CRC are used up at once: 115 + 2 bytes need a pad of 3.
     assert_eq!(deframer.next(&stream[117..123], &mut scratch), Deframed::More);
     let step = deframer.next(&stream[117..124], &mut scratch);
     assert_eq!(
@@ -148,7 +148,7 @@ proptest! {
 
     /// Whatever a peer sends, every step uses up what it says, and nothing panics.
     #[test]
-    fn any_octets_are_taken_or_refused(
+    fn any_bytes_are_taken_or_refused(
         mut bytes in vec_of(any::<u8>(), 0..2_000),
         short: bool,
         mode in 0..4usize,

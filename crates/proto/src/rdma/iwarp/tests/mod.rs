@@ -100,7 +100,7 @@ impl Mode {
     }
 }
 
-/// A ULPDU of `len` octets that begins as a tagged or an untagged one.
+/// A ULPDU of `len` bytes that begins as a tagged or an untagged one.
 pub(super) fn ulpdu(len: usize, tagged: bool) -> Vec<u8> {
     let mut ulpdu: Vec<u8> = (0..len).map(|i| (i * 7 + len) as u8).collect();
     if let Some(first) = ulpdu.first_mut() {

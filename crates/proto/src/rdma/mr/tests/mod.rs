@@ -55,7 +55,7 @@ fn other_key(stag: Stag) -> Stag {
 }
 
 #[test]
-fn s1_bounds_hold_to_the_octet() {
+fn s1_bounds_hold_to_the_byte() {
     let (regions, by, stag) = one_region();
     for (addr, len, offset) in
         [(BASE, LEN, 0), (BASE + 1, LEN - 1, 1), (BASE + LEN - 1, 1, LEN - 1), (BASE, 1, 0)]
@@ -194,7 +194,7 @@ fn r6_codes_of_a_read_s_source() {
 }
 
 #[test]
-fn d6_r5_no_octets_need_no_tag() {
+fn d6_r5_no_bytes_need_no_tag() {
     let (regions, by, stag) = one_region();
     for stag in [Stag(0), Stag(1), Stag(u32::MAX), stag] {
         for (addr, right) in [0, BASE, u64::MAX].into_iter().flat_map(|a| RIGHTS.map(|r| (a, r))) {
@@ -484,7 +484,7 @@ fn rights_and_ranges_are_sound() {
         regions.fast_register(by, fast, extent(0, 1), rights(false, true, false, false)),
         Err(Status::Bind)
     );
-    // A region of no octets is one that nothing fits into.
+    // A region of no bytes is one that nothing fits into.
     let none = regions.register(by.pd, 7, BASE, 0, ALL).expect("it is sound");
     assert_eq!(regions.remote(by, none, BASE, 1, Right::Read), Err(Cause::BOUNDS));
 }

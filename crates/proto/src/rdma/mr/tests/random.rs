@@ -2,15 +2,15 @@
 
 use super::*;
 
-/// Random operations against plain lists: every tag that was ever made, with what each octet of 64 leads to.
+/// Random operations against plain lists: every tag that was ever made, with what each byte of 64 leads to.
 #[derive(Clone)]
 struct Known {
     stag: Stag,
     made: Made,
     pd: Pd,
     gone: bool,
-    /// Octet by address, if it is valid.
-    octets: Option<[Option<u64>; 64]>,
+    /// Byte by address, if it is valid.
+    bytes: Option<[Option<u64>; 64]>,
     access: Access,
     qp: Option<Qp>,
     parent: Option<usize>,
@@ -51,22 +51,22 @@ impl Oracle {
         stream(self.pds[self.rng.below(2) as usize], self.rng.below(3) as u32)
     }
 
-    /// A part of the 64 addresses, and what its octets lead to in a region that begins at address 0.
+    /// A part of the 64 addresses, and what its bytes lead to in a region that begins at address 0.
     fn range(&mut self) -> (u64, u64) {
         let from = self.rng.below(64);
         (from, 1 + self.rng.below(64 - from))
     }
 
-    /// Who asks about a tag, and for what part: its own domain and octets mostly, else anything.
+    /// Who asks about a tag, and for what part: its own domain and bytes mostly, else anything.
     fn about(&mut self, at: usize) -> (Stream, u64, u64) {
         let (mut by, (mut addr, mut len)) = (self.stream(), self.range());
-        let Known { pd, qp, octets, .. } = self.known[at];
+        let Known { pd, qp, bytes, .. } = self.known[at];
         if self.rng.chance(800_000) {
             by = stream(pd, qp.filter(|_| self.rng.chance(700_000)).unwrap_or(by.qp).0);
         }
-        if let Some(octets) = octets.filter(|_| self.rng.chance(700_000)) {
-            let base = octets.iter().position(Option::is_some).unwrap_or(0) as u64;
-            let inside = octets.iter().flatten().count() as u64;
+        if let Some(bytes) = bytes.filter(|_| self.rng.chance(700_000)) {
+            let base = bytes.iter().position(Option::is_some).unwrap_or(0) as u64;
+            let inside = bytes.iter().flatten().count() as u64;
             let skip = self.rng.below(inside);
             (addr, len) = (base + skip, 1 + self.rng.below(inside - skip));
         }
@@ -83,14 +83,14 @@ impl Oracle {
             2 => (Made::Shared, self.regions.alloc_window(pd, WindowKind::Domain)),
             _ => (Made::Own, self.regions.alloc_window(pd, WindowKind::OneQp)),
         };
-        let octets = (made == Made::Region).then(|| octets(base, len, 0));
+        let bytes = (made == Made::Region).then(|| bytes(base, len, 0));
         let stag = stag.expect("it is sound");
         self.known.push(Known {
             stag,
             made,
             pd,
             gone: false,
-            octets,
+            bytes,
             access,
             qp: None,
             parent: None,
@@ -98,7 +98,7 @@ impl Oracle {
     }
 
     fn windows_on(&self, at: usize) -> bool {
-        self.known.iter().any(|k| k.parent == Some(at) && k.octets.is_some())
+        self.known.iter().any(|k| k.parent == Some(at) && k.bytes.is_some())
     }
 
     fn end(&mut self, at: usize) {
@@ -114,27 +114,27 @@ impl Oracle {
         assert_eq!(ended.is_ok(), !gone && !busy);
         if ended.is_ok() {
             self.known[at].gone = true;
-            self.known[at].octets = None;
+            self.known[at].bytes = None;
         }
     }
 
     fn invalidate(&mut self, at: usize) {
         let (by, ..) = self.about(at);
-        let Known { stag, made, pd, gone, octets, access, qp, .. } = self.known[at];
+        let Known { stag, made, pd, gone, bytes, access, qp, .. } = self.known[at];
         let busy = self.windows_on(at);
         let ours = !gone && pd == by.pd && !busy && matches!(made, Made::Fast | Made::Own);
         let ok = if self.rng.chance(500_000) {
             let remote = access.remote_write || access.remote_read || access.remote_atomic;
             let done = self.regions.remote_invalidate(by, stag);
-            assert_eq!(done.is_ok(), ours && octets.is_some() && qp == Some(by.qp) && remote);
+            assert_eq!(done.is_ok(), ours && bytes.is_some() && qp == Some(by.qp) && remote);
             done.is_ok()
         } else {
             let done = self.regions.invalidate(by, stag);
-            assert_eq!(done.is_ok(), ours && (octets.is_none() || qp == Some(by.qp)));
+            assert_eq!(done.is_ok(), ours && (bytes.is_none() || qp == Some(by.qp)));
             done.is_ok()
         };
         if ok {
-            self.known[at].octets = None;
+            self.known[at].bytes = None;
         }
     }
 
@@ -146,12 +146,12 @@ impl Oracle {
         let done = self.regions.fast_register(by, stag, part, access);
         let known = &mut self.known[at];
         let free =
-            known.made == Made::Fast && !known.gone && known.octets.is_none() && known.pd == by.pd;
+            known.made == Made::Fast && !known.gone && known.bytes.is_none() && known.pd == by.pd;
         assert_eq!(done.is_ok(), free);
         if free {
             *known = Known {
                 stag,
-                octets: Some(octets(base, len, offset)),
+                bytes: Some(bytes(base, len, offset)),
                 access,
                 qp: Some(by.qp),
                 ..known.clone()
@@ -167,9 +167,9 @@ impl Oracle {
         let own = window.made == Made::Own;
         let window_ok =
             !window.gone && window.pd == by.pd && matches!(window.made, Made::Own | Made::Shared);
-        let state_ok = !own || window.octets.is_none() || (len == 0 && window.qp == Some(by.qp));
+        let state_ok = !own || window.bytes.is_none() || (len == 0 && window.qp == Some(by.qp));
         let part =
-            region.octets.map(|o| core::array::from_fn(|i| o[i].filter(|_| within(i, addr, len))));
+            region.bytes.map(|o| core::array::from_fn(|i| o[i].filter(|_| within(i, addr, len))));
         let whole = part.is_some_and(|p: [_; 64]| p.iter().flatten().count() as u64 == len);
         let writes = access.remote_write || access.remote_atomic;
         let region_ok = region.pd == by.pd
@@ -178,9 +178,9 @@ impl Oracle {
         let done = self.regions.bind(by, stag, region.stag, addr, len, access);
         assert_eq!(done.is_ok(), window_ok && state_ok && (len == 0 || region_ok));
         if done.is_ok() {
-            let octets = part.filter(|_| len > 0);
+            let bytes = part.filter(|_| len > 0);
             let (qp, parent) = (own.then_some(by.qp), Some(to));
-            self.known[at] = Known { stag, octets, access, qp, parent, ..window };
+            self.known[at] = Known { stag, bytes, access, qp, parent, ..window };
         }
     }
 
@@ -191,16 +191,16 @@ impl Oracle {
         for at in 0..self.known.len() {
             let parent = self.known[at].parent.filter(|&p| gone(&self.known[p]));
             if gone(&self.known[at]) || parent.is_some() {
-                self.known[at].octets = None;
+                self.known[at].bytes = None;
             }
         }
     }
 
-    /// Asks for random octets, and for the whole truth about the answer.
+    /// Asks for random bytes, and for the whole truth about the answer.
     fn ask(&mut self, at: usize) {
         let (by, addr, len) = self.about(at);
-        let Known { stag, made, pd, octets, access, qp, .. } = self.known[at];
-        let wanted = octets.map(|o| o[addr as usize..(addr + len) as usize].to_vec());
+        let Known { stag, made, pd, bytes, access, qp, .. } = self.known[at];
+        let wanted = bytes.map(|o| o[addr as usize..(addr + len) as usize].to_vec());
         let inside = wanted.filter(|w| w.iter().all(Option::is_some)).map(|w| w[0]);
         let found = |ok: bool| {
             inside.flatten().filter(|_| ok).map(|offset| Span {
@@ -229,7 +229,7 @@ fn within(at: usize, addr: u64, len: u64) -> bool {
     (at as u64) >= addr && (at as u64) < addr + len
 }
 
-fn octets(base: u64, len: u64, offset: u64) -> [Option<u64>; 64] {
+fn bytes(base: u64, len: u64, offset: u64) -> [Option<u64>; 64] {
     core::array::from_fn(|i| within(i, base, len).then(|| offset + i as u64 - base))
 }
 
