@@ -1,27 +1,27 @@
-//! Completions.
+//! Completions of work requests.
 
 use crate::Instant;
 use crate::rdma::ids::{Qp, Stag};
 use crate::rdma::work::SendOp;
 
-/// How a work request ended (the names of verbs).
+/// The result of a work request, by the names of verbs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Status {
-    /// Well.
+    /// The request succeeded.
     Success,
-    /// An own element is shorter than what came, or longer than is allowed.
+    /// A local element is too short for the message, or longer than allowed.
     LocalLength,
-    /// An own tag, bound or right is wrong, or the memory is gone.
+    /// A local tag, bound or right is wrong, or the memory is unmapped.
     LocalProtection,
-    /// It was in the queue when the queue pair failed.
+    /// The queue pair failed while the request was queued.
     Flushed,
-    /// A window could not be bound, or a tag not registered or invalidated.
+    /// The engine could not bind the window, or register or invalidate the tag.
     Bind,
-    /// The peer refused: rights, bounds or tag.
+    /// The peer refused the access: tag, bounds or rights are wrong.
     RemoteAccess,
-    /// The peer refused for another reason.
+    /// The peer refused the operation for another reason.
     RemoteOperation,
-    /// The connection cannot do this: a Read or an atomic where none may be outstanding.
+    /// The connection does not allow the operation: its depth for Reads and atomics is 0.
     LocalOperation,
 }
 
@@ -42,10 +42,10 @@ impl core::fmt::Display for Status {
 
 impl core::error::Error for Status {}
 
-/// What a completion is of.
+/// The kind of the completed work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Completed {
-    /// A Send.
+    /// A Send, or immediate data alone.
     Send,
     /// A Write, with immediate data or without.
     Write,
@@ -59,16 +59,16 @@ pub enum Completed {
     Bind,
     /// A fast registration.
     FastRegister,
-    /// An invalidation of one's own.
+    /// An invalidation of a local tag.
     Invalidate,
-    /// A receive.
+    /// A receive that a Send consumed.
     Recv,
-    /// A receive taken by immediate data.
+    /// A receive that immediate data consumed.
     RecvImmediate,
 }
 
 impl Completed {
-    /// The name of what an operation's completion is of.
+    /// The kind of the completion that `op` leaves.
     pub(crate) const fn of(op: &SendOp) -> Self {
         match op {
             SendOp::Send | SendOp::SendInvalidate(_) | SendOp::Immediate(_) => Self::Send,
@@ -100,32 +100,34 @@ impl core::fmt::Display for Completed {
     }
 }
 
-/// A completion.
+/// A completion. Unless `status` is [`Status::Success`], only `id`, `status` and `qp` are
+/// meaningful.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Completion {
-    /// The work request's name.
+    /// The `id` of the work request.
     pub id: u64,
-    /// How it ended. If not well, only `id` and `qp` mean something besides.
+    /// The result.
     pub status: Status,
-    /// What ended.
+    /// The kind of the work request.
     pub completed: Completed,
-    /// Bytes received or read; with immediate data those of the Write directly before it, if there was one.
+    /// The bytes received or read. With immediate data, the length of the Write directly before it,
+    /// if any.
     pub len: u32,
-    /// Its queue pair.
+    /// The queue pair of the work request.
     pub qp: Qp,
-    /// Immediate data.
+    /// The immediate data of the message.
     pub immediate: Option<u64>,
-    /// The tag that the peer's Send has invalidated.
+    /// The local tag that the peer's Send has invalidated.
     pub invalidated: Option<Stag>,
-    /// When it came into its queue.
+    /// The time at which the completion entered its queue.
     pub at: Instant,
 }
 
 impl Completion {
-    /// The completion if it ended well.
+    /// Returns the completion if it succeeded.
     ///
     /// # Errors
-    /// How it ended else.
+    /// The [`Status`] if it failed.
     pub fn result(self) -> Result<Self, Status> {
         if self.status == Status::Success { Ok(self) } else { Err(self.status) }
     }

@@ -1,13 +1,16 @@
-//! A completion queue: bounded, armed for one event at a time.
+//! A completion queue: bounded, and armed for one notification at a time.
 //!
 //! ```text
-//!  push ─► [oldest … newest] ─► poll         arm ─► what was not told yet, the next push that counts,
-//!                                                   or a poll that leaves some: wakes, and disarms
+//!  push ─► [oldest … newest] ─► poll
+//!  arm  ─► notified once: by the next push that counts, by a completion that was pushed before and
+//!          not notified, or by a poll that leaves completions
 //! ```
 //!
-//! Always: completions come out in the order they went in, each once. One that finds no room is lost, and the queue stays
-//! overflowed: that is an error of this queue and of the queue pairs that complete here, never of others (RFC 5040 section
-//! 8.1.1). Not here: who completes here, except that the queue cannot go while they do.
+//! Invariant: completions come out in the order they went in, each once. A completion that finds no
+//! room is lost, and the queue stays in overflow. An overflow is an error of this queue and of the
+//! queue pairs that complete here, and of no other (RFC 5040 section 8.1.1).
+//!
+//! Not here: the queue pairs that complete here; the queue only counts them.
 
 #[cfg(test)]
 mod tests;
@@ -18,56 +21,63 @@ use crate::rdma::completion::{Completion, Status};
 use crate::rdma::error::PostError;
 use crate::rdma::ids::Qp;
 
-/// What a program waits for.
+/// The completions that the program waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Armed {
     No,
-    /// A completion that the peer solicited, or one that did not end well.
+    /// A completion that the peer solicited, or a failure.
     Solicited,
     /// Any completion.
     Next,
 }
 
-/// What became of a completion.
+/// The result of a push.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Pushed {
-    /// It is in the queue.
-    UnexpectedMessage,
-    /// It is in the queue, and the program waits for it.
-    Wakes,
-    /// It is lost, the first of this queue: the queue is in error now.
-    Overflows,
-    /// It is lost like others before it.
+    /// The completion is in the queue.
+    Queued,
+    /// The completion is in the queue, and the armed program must be notified.
+    Notify,
+    /// The completion is the first that is lost. The queue is in error from now on.
+    Overflowed,
+    /// The completion is lost, and others were lost before it.
     Lost,
 }
 
-/// See the file.
+/// A bounded queue of completions.
 #[derive(Debug)]
 pub struct CompletionQueue {
     entries: VecDeque<Completion>,
     depth: usize,
     armed: Armed,
-    /// Something was pushed of which nobody was woken.
-    untold: bool,
+    /// A completion was pushed after the last notification.
+    unnotified: bool,
     lost: u64,
     users: u32,
 }
 
 impl CompletionQueue {
-    /// An empty queue for `depth` completions, at least 1. It takes memory as it fills.
+    /// Creates an empty queue for `depth` completions, at least 1. The queue allocates as it fills.
     #[must_use]
     pub fn new(depth: u32) -> Self {
         let depth = depth.max(1) as usize;
-        Self { entries: VecDeque::new(), depth, armed: Armed::No, untold: false, lost: 0, users: 0 }
+        Self {
+            entries: VecDeque::new(),
+            depth,
+            armed: Armed::No,
+            unnotified: false,
+            lost: 0,
+            users: 0,
+        }
     }
 
-    /// Puts a completion; `solicited`: it is of a receive whose message asked for an event.
+    /// Pushes a completion. `solicited` is true for a receive whose message requested an event.
     #[inline]
     pub fn push(&mut self, completion: Completion, solicited: bool) -> Pushed {
         if self.lost > 0 || self.entries.len() >= self.depth {
             self.lost += 1;
-            return if self.lost == 1 { Pushed::Overflows } else { Pushed::Lost };
+            return if self.lost == 1 { Pushed::Overflowed } else { Pushed::Lost };
         }
         let counts = match self.armed {
             Armed::No => false,
@@ -75,12 +85,12 @@ impl CompletionQueue {
             Armed::Next => true,
         };
         self.entries.push_back(completion);
-        self.untold = !counts;
+        self.unnotified = !counts;
         if !counts {
-            return Pushed::UnexpectedMessage;
+            return Pushed::Queued;
         }
         self.armed = Armed::No;
-        Pushed::Wakes
+        Pushed::Notify
     }
 
     /// Takes the oldest completion.
@@ -89,14 +99,14 @@ impl CompletionQueue {
         self.entries.pop_front()
     }
 
-    /// The oldest completion.
+    /// Returns the oldest completion.
     #[inline]
     #[must_use]
     pub fn front(&self) -> Option<&Completion> {
         self.entries.front()
     }
 
-    /// Whether a success of one queue pair waits here.
+    /// True if the queue has a success of this queue pair.
     #[must_use]
     pub fn has_success(&self, qp: Qp) -> bool {
         self.entries
@@ -104,20 +114,24 @@ impl CompletionQueue {
             .any(|completion| completion.qp == qp && completion.status == Status::Success)
     }
 
-    /// Takes out what is of one queue pair, which begins anew or has gone.
-    pub fn forget(&mut self, qp: Qp) {
+    /// Removes the completions of a queue pair that was reset or destroyed.
+    pub fn remove_of(&mut self, qp: Qp) {
         self.entries.retain(|completion| completion.qp != qp);
     }
 
-    /// Asks to be woken once, by the next completion that is pushed from now on. With `solicited_only` only solicited ones and
-    /// errors count, and those in the queue do not, so poll again afterwards; who asked for any keeps that.
+    /// Requests one notification, for the next completion that is pushed. With `solicited_only`
+    /// only solicited completions and failures count, and those already in the queue do not, so
+    /// poll again afterwards. `solicited_only` does not weaken an earlier request for any
+    /// completion.
     ///
-    /// True if who asks for any is to be woken at once, and is not armed: something is in the queue already that was pushed
-    /// behind the last one that woke. Hardware does so, and programs rely on it that arm when their peer has begun to send.
+    /// Returns true if the program requests any completion and must be notified at once: a
+    /// completion that was pushed after the last notification is already in the queue. The queue is
+    /// then not armed. Hardware behaves like this, and programs that arm after their peer has begun
+    /// to send rely on it.
     pub fn arm(&mut self, solicited_only: bool) -> bool {
         if !solicited_only {
-            let at_once = self.untold && !self.entries.is_empty();
-            self.untold = false;
+            let at_once = self.unnotified && !self.entries.is_empty();
+            self.unnotified = false;
             self.armed = if at_once { Armed::No } else { Armed::Next };
             return at_once;
         }
@@ -127,46 +141,48 @@ impl CompletionQueue {
         false
     }
 
-    /// The program has polled as many as it had room for. True if it has left some and waits for any: it is to be woken now, and
-    /// is no longer armed. Programs that poll once for each event rely on hardware that does so.
+    /// Reports that the program polled as many completions as it had room for. Returns true if
+    /// completions remain and the queue is armed for any: the program must be notified now, and the
+    /// queue is no longer armed. Programs that poll once for each event rely on hardware that does
+    /// this.
     #[inline]
     pub fn notify_remaining(&mut self) -> bool {
         let wakes = self.armed == Armed::Next && !self.entries.is_empty();
         if wakes {
             self.armed = Armed::No;
-            self.untold = false;
+            self.unnotified = false;
         }
         wakes
     }
 
-    /// Completions in the queue.
+    /// The completions in the queue.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// True if nothing is in the queue.
+    /// True if the queue has no completion.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Most completions in the queue.
+    /// The most completions that the queue holds.
     #[must_use]
     pub const fn depth(&self) -> usize {
         self.depth
     }
 
-    /// How many completions were lost; the queue is in error if any was.
+    /// The number of lost completions. The queue is in error if it is not 0.
     #[must_use]
     pub const fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// Gives the queue another depth, at least 1.
+    /// Sets the depth, at least 1.
     ///
     /// # Errors
-    /// [`PostError::NoRoom`] if more completions than that are in it.
+    /// [`PostError::NoRoom`] if the queue has more completions than that.
     pub fn resize(&mut self, depth: u32) -> Result<(), PostError> {
         let depth = depth.max(1) as usize;
         if self.entries.len() > depth {
@@ -176,17 +192,17 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// A queue pair completes here from now on (once for each of its queues).
-    pub fn hold(&mut self) {
+    /// Counts one more queue of a queue pair that completes here.
+    pub fn add_user(&mut self) {
         self.users += 1;
     }
 
-    /// What [`Self::hold`] has counted is gone.
-    pub fn release(&mut self) {
+    /// Counts one queue of a queue pair less.
+    pub fn remove_user(&mut self) {
         self.users = self.users.saturating_sub(1);
     }
 
-    /// Someone completes here: the queue must not go.
+    /// True if a queue pair completes here. The queue must then not be destroyed.
     #[must_use]
     pub const fn is_busy(&self) -> bool {
         self.users > 0

@@ -1,30 +1,31 @@
-//! Why a call on the engine is refused.
+//! The error of calls on an engine.
 
-/// Why a request was not taken. Nothing was posted.
+/// A call was refused. The engine's state is unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PostError {
     /// The queue is full.
     #[error("the queue is full")]
     Full,
-    /// No such object, or it is in a state that does not allow this.
+    /// There is no such object, or its state does not allow the call.
     #[error("no such object, or not in its present state")]
     Invalid,
-    /// More elements than the queue was made for.
+    /// The list has more elements than the queue was created for.
     #[error("too many scatter/gather elements")]
     TooManyElements,
-    /// More inline data than the queue was made for, or inline data for an operation that takes none.
+    /// The request has more inline data than the queue was created for, or its operation takes
+    /// none.
     #[error("inline data is too long or not allowed")]
     Inline,
-    /// More than 2³¹ bytes.
+    /// The message has more than 2³¹ bytes.
     #[error("the message is longer than 2 GiB")]
     TooLong,
-    /// The object is still in use by others.
+    /// Other objects still use this object.
     #[error("the object is still in use")]
     Busy,
-    /// Access rights that exclude each other, or a range that wraps.
+    /// The access rights exclude each other, or the address range wraps.
     #[error("the rights or the range are not valid")]
     Rights,
-    /// There are too many objects of this kind.
+    /// The engine has no room for another object of this kind.
     #[error("too many objects of this kind")]
     NoRoom,
 }

@@ -1,4 +1,4 @@
-//! What an engine reports.
+//! Events that an engine reports, and the ways a stream or its start-up ends.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -7,15 +7,15 @@ use crate::rdma::ids::{Conn, Cq, Qp, Srq};
 use crate::rdma::iwarp::start::NegotiationError;
 use crate::wire::rdmap::Cause;
 
-/// How the stream ended.
+/// The end of a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StreamEnd {
-    /// The peer has sent its last byte (FIN); all before it were handed in.
+    /// The peer has sent its last byte (FIN), and the caller has handed in all bytes before it.
     Finished,
-    /// The peer has sent its last byte, and bytes before it are unread since the stream
-    /// [is stalled](super::rnic::Rnic::is_stalled). Say so once for each stall.
+    /// The peer has sent its last byte, but the stream [is stalled](crate::rdma::Rnic::is_stalled)
+    /// and bytes before the end are unread. Report this once for each stall.
     Unread,
-    /// It is gone (RST, time-out, any other error).
+    /// The connection was lost (RST, time-out or another error).
     Reset,
 }
 
@@ -28,104 +28,108 @@ impl fmt::Display for StreamEnd {
     }
 }
 
-/// Why a start-up failed.
+/// The reason for a failed start-up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum StartupError {
-    /// It took too long.
+    /// The deadline passed.
     #[error("it took too long")]
     Timeout,
     /// The stream ended.
     #[error("{0}")]
     Ended(StreamEnd),
-    /// The peer's frame does not fit the rules or our options.
+    /// The peer's frame breaks a rule or does not fit the local options.
     #[error("{0}")]
     Negotiation(NegotiationError),
-    /// The first FPDU was not right, or a Terminate.
+    /// The first FPDU is wrong, or is a Terminate.
     #[error("{0}")]
     Fault(Cause),
-    /// The program gave it up.
+    /// The program cancelled the start-up.
     #[error("it was given up")]
     Cancelled,
 }
 
-/// What happened. Every [`Conn`] ends with exactly one [`Event::Close`], which is the last that is heard of it.
+/// An event of an engine. The last event of every [`Conn`] is its only [`Event::Close`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// A peer asks for a connection: answer by [`crate::rdma::Rnic::accept`] or [`crate::rdma::Rnic::reject`].
+    /// A peer asks for a connection. Answer with [`Rnic::accept`](crate::rdma::Rnic::accept) or
+    /// [`Rnic::reject`](crate::rdma::Rnic::reject).
     ConnectRequest {
-        /// Its stream.
+        /// The stream.
         conn: Conn,
-        /// From the peer's program.
+        /// The private data of the peer's program.
         private_data: Vec<u8>,
-        /// What the peer serves at once, if it says so.
+        /// The Reads and atomics that the peer serves at once, if it says so.
         ird: Option<u16>,
-        /// What the peer asks at once, if it says so.
+        /// The Reads and atomics that the peer requests at once, if it says so.
         ord: Option<u16>,
     },
     /// A queue pair is connected.
     Established {
-        /// Its stream.
+        /// The stream.
         conn: Conn,
         /// The queue pair.
         qp: Qp,
-        /// From the peer's program, if we asked.
+        /// The private data of the peer's program, if this end is the initiator.
         private_data: Vec<u8>,
-        /// Reads and atomics that we serve at once.
+        /// The Reads and atomics that this end serves at once.
         ird: u16,
-        /// Reads and atomics that we ask at once.
+        /// The Reads and atomics that this end requests at once.
         ord: u16,
     },
-    /// The peer's program refused. The queue pair is idle again.
+    /// The peer's program rejected the connection. The queue pair is idle again.
     Rejected {
-        /// Its stream.
+        /// The stream.
         conn: Conn,
         /// The queue pair.
         qp: Qp,
-        /// From the peer's program.
+        /// The private data of the peer's program.
         private_data: Vec<u8>,
-        /// What the peer would serve, if it says so.
+        /// The Reads and atomics that the peer would serve, if it says so.
         ird: Option<u16>,
-        /// What the peer would ask, if it says so.
+        /// The Reads and atomics that the peer would request, if it says so.
         ord: Option<u16>,
     },
-    /// There will be no connection. The queue pair, if there was one yet, is idle again, but in error if an error of its
-    /// own ended the start-up.
+    /// The start-up failed. The queue pair, if there is one, is idle again, or in error if its own
+    /// error ended the start-up.
     Failed {
-        /// Its stream.
+        /// The stream.
         conn: Conn,
         /// The queue pair.
         qp: Option<Qp>,
-        /// Why.
+        /// The reason.
         why: StartupError,
     },
-    /// An established connection is at its end; the queue pair is in error and everything is flushed.
+    /// An established connection has ended. The queue pair is in error, and all its work is
+    /// flushed.
     Disconnected {
         /// The queue pair.
         qp: Qp,
     },
-    /// Close the stream. If not `reset`, send the end (FIN) behind what was taken, then read and drop what comes until the
-    /// peer's end or a while has passed: closing at once with unread bytes may destroy what we sent last.
+    /// Close the stream. Unless `reset` is set, send FIN after the bytes that the stream took, then
+    /// read and drop the peer's bytes until the peer's end or a time-out. A close with unread bytes
+    /// can make TCP destroy the last bytes that were sent.
     Close {
-        /// The stream, whose number is void now.
+        /// The stream. Its number is void from now on.
         conn: Conn,
-        /// Abort it.
+        /// True to abort the stream (RST).
         reset: bool,
     },
-    /// A completion came into an armed queue, which is unarmed now.
+    /// A completion entered an armed queue. The queue is no longer armed.
     CqReady(Cq),
-    /// A completion found no room: the queue and all queue pairs that use it are in error.
+    /// A completion queue overflowed. The queue and all queue pairs that use it are in error.
     CqOverflow(Cq),
-    /// An error ended the connection; `Disconnected` follows.
+    /// An error ended the connection. [`Event::Disconnected`] follows.
     QpFailed {
         /// The queue pair.
         qp: Qp,
-        /// The error, as a Terminate says it.
+        /// The error as a Terminate encodes it.
         cause: Cause,
-        /// We found it (and told the peer); else the peer told us.
+        /// True if this end found the error and reported it to the peer; false if the peer reported
+        /// it.
         ours: bool,
     },
-    /// A shared receive queue fell below its limit, which is unset now.
+    /// A shared receive queue fell below its limit. The limit is unset.
     SrqLimit(Srq),
-    /// A queue pair in error takes nothing more from its shared receive queue.
+    /// A queue pair in error has taken its last receive from its shared receive queue.
     LastWqe(Qp),
 }

@@ -1,33 +1,35 @@
-//! Numbers that name the objects of an engine.
+//! Numbers that name the objects of an engine, and steering tags.
 
 use crate::rdma::table::MOST;
 
-/// A protection domain.
+/// The number of a protection domain.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Pd(pub u32);
 
-/// A completion queue.
+/// The number of a completion queue.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Cq(pub u32);
 
-/// A shared receive queue.
+/// The number of a shared receive queue.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Srq(pub u32);
 
-/// A queue pair (reliable connected, the only kind iWARP has). Its number is what programs know as `qp_num`.
+/// The number of a queue pair, which programs know as `qp_num`. All queue pairs are reliable
+/// connected, the only kind that iWARP has.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Qp(pub u32);
 
-/// One stream (a TCP connection), from before its MPA start-up until its end.
+/// The number of one stream (a TCP connection), from before its MPA start-up until its end.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Conn(pub u32);
 
-/// A steering tag: names a region or a window on the wire, local and remote key in one (RFC 5041 section 1.1).
+/// A steering tag. It names a region or a window on the wire and is both its local and its remote
+/// key (RFC 5041 section 1.1).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct Stag(pub u32);
 
 impl Conn {
-    /// A small number that no other stream has at the same time: a place in a table of the caller's own.
+    /// An index below 2¹⁸ that no other live stream has, for a table of the caller.
     #[inline]
     #[must_use]
     pub const fn index(self) -> usize {

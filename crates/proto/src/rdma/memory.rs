@@ -1,25 +1,25 @@
-//! Registered memory as the engine reaches it, and records that go onto a stream.
+//! Registered memory as the engine reaches it, and records to send on a stream.
 
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// What may be done with a region or window.
+/// Access rights of a region or window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Access {
-    /// Receives and the answers to Reads may be placed here.
+    /// The engine may place received messages and Read Responses here.
     pub local_write: bool,
-    /// A peer may write.
+    /// The peer may write.
     pub remote_write: bool,
-    /// A peer may read.
+    /// The peer may read.
     pub remote_read: bool,
-    /// A peer may do atomics.
+    /// The peer may do atomics.
     pub remote_atomic: bool,
-    /// Windows may be bound to it.
+    /// Windows may be bound to the region.
     pub bind: bool,
 }
 
 impl Access {
-    /// Receives and the answers to Reads may be placed here; no peer reaches it.
+    /// Local writes only: no peer reaches the region.
     pub const LOCAL: Self = Self {
         local_write: true,
         remote_write: false,
@@ -27,7 +27,7 @@ impl Access {
         remote_atomic: false,
         bind: false,
     };
-    /// Everything.
+    /// All rights.
     pub const ALL: Self = Self {
         local_write: true,
         remote_write: true,
@@ -37,40 +37,40 @@ impl Access {
     };
 }
 
-/// Bytes of registered memory, after all checks: `offset` counts from the start of the caller's region.
+/// A range of registered memory that has passed all checks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Span {
-    /// The caller's own name for the region, as given at registration.
+    /// The caller's name for the region, as given at registration.
     pub region: u64,
-    /// Where in it.
+    /// The first byte, counted from the start of the caller's region.
     pub offset: u64,
-    /// How many bytes.
+    /// The length in bytes.
     pub len: u32,
 }
 
 impl Span {
-    /// The span of `span` from `from` on.
+    /// The part of the span that begins at byte `from`.
     pub(crate) const fn tail(self, from: u32) -> Self {
         Self { region: self.region, offset: self.offset + from as u64, len: self.len - from }
     }
 }
 
-/// The memory is not there (any more): the caller unmapped it under a registration that still stands.
+/// The memory is not mapped: the program unmapped it while its registration was valid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Unmapped;
 
-/// Registered memory, reached by copies. The engine has checked every span against its registration.
+/// Registered memory. The engine has checked every span against its registration.
 pub trait Memory {
-    /// Copies `bytes` to the start of `span`, which is as long.
+    /// Copies `bytes` to `span`. Both have the same length.
     ///
     /// # Errors
     /// [`Unmapped`]; some bytes may have been written.
     fn write(&mut self, span: Span, bytes: &[u8]) -> Result<(), Unmapped>;
 
-    /// Copies `span` into `bytes`, which is as long.
+    /// Copies `span` to `bytes`. Both have the same length.
     ///
     /// # Errors
-    /// [`Unmapped`].
+    /// [`Unmapped`]; some bytes may have been copied.
     fn read(&mut self, span: Span, bytes: &mut [u8]) -> Result<(), Unmapped>;
 
     /// Appends a copy of `span` to `bytes`.
@@ -83,36 +83,39 @@ pub trait Memory {
         self.read(span, &mut bytes[start..])
     }
 
-    /// Replaces the aligned 64-bit word at `span` (8 bytes, host byte order) by what `change` makes of it, as one step
-    /// for all who use this memory through the engine; returns what was there.
+    /// Replaces the aligned 64-bit word at `span` (8 bytes, host byte order) by the result of
+    /// `change` and returns the old value. The step is atomic for all users of the memory that go
+    /// through the engine.
     ///
     /// # Errors
     /// [`Unmapped`].
     fn atomic(&mut self, span: Span, change: &mut dyn FnMut(u64) -> u64) -> Result<u64, Unmapped>;
 }
 
-/// Part of a record.
+/// A part of a record.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Part {
-    /// These of [`Record::bytes`].
+    /// A range of [`Record::bytes`].
     Bytes(Range<usize>),
-    /// Bytes of registered memory, sent from where they lie (only without CRC and markers).
+    /// Registered memory that is sent from where it lies.
     Memory(Span),
 }
 
-/// What goes onto a stream, in order: the caller sends the parts as they stand (an `iovec`) and reports by [`Rnic::sent`].
+/// Bytes to send on a stream. The caller sends the parts in order (as an `iovec`) and reports
+/// progress with [`Rnic::sent`](crate::rdma::Rnic::sent).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Record {
-    /// Headers, trailers, and whatever had to be copied.
+    /// Headers, trailers and copied payload.
     pub bytes: Vec<u8>,
-    /// What to send.
+    /// The parts in the order to send them.
     pub parts: Vec<Part>,
-    /// The last part asks the peer, which can answer while more is framed: send the record as it is (TCP's PSH).
+    /// The record ends with a question that the peer can answer while the engine frames more. Send
+    /// the record before asking for more output (like TCP's PSH).
     pub push: bool,
 }
 
 impl Record {
-    /// How many bytes it is on the stream.
+    /// The length of the record on the stream.
     #[must_use]
     pub fn len(&self) -> usize {
         let len = |part: &Part| match part {
@@ -128,21 +131,22 @@ impl Record {
         self.parts.is_empty()
     }
 
-    /// Empties it, its memory kept.
+    /// Empties the record and keeps its allocations.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.parts.clear();
         self.push = false;
     }
 
-    /// Appends a copy of `bytes`.
+    /// Appends a copy of `bytes` as a part.
     pub fn append(&mut self, bytes: &[u8]) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(bytes);
         self.cover(start);
     }
 
-    /// Makes what stands in `bytes` from `start` on a part, or the end of the last part.
+    /// Covers `bytes[start..]` with the last part, or with a new one if the last part ends
+    /// elsewhere.
     pub(crate) fn cover(&mut self, start: usize) {
         let end = self.bytes.len();
         match self.parts.last_mut() {
@@ -152,7 +156,7 @@ impl Record {
         }
     }
 
-    /// Takes back what was appended since there were so many bytes and parts.
+    /// Truncates the record to its first `bytes` bytes and `parts` parts.
     pub(crate) fn take_back(&mut self, bytes: usize, parts: usize) {
         self.bytes.truncate(bytes);
         self.parts.truncate(parts);

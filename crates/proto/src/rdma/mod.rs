@@ -1,23 +1,31 @@
-//! Software iWARP: verbs over RDMAP (RFC 5040, 7306) over DDP (RFC 5041) over MPA (RFC 5044, 6581) over any reliable stream.
+//! Software iWARP: verbs over RDMAP (RFC 5040, 7306), DDP (RFC 5041) and MPA (RFC 5044, 6581) on
+//! any reliable stream.
 //!
 //! ```text
-//!  post_send ─► send queue ─► DDP segments ─► FPDUs ─► output ─► stream ─► input ─► FPDUs ─► checks ─► placement ─► completion
+//!  post_send ─► send queue ─► DDP segments ─► FPDUs ─► output ─► stream
+//!  stream ─► input ─► FPDUs ─► checks ─► placement ─► completion
 //! ```
 //!
-//! One [`Rnic`] owns everything: protection domains, regions, completion queues, queue pairs, connections. It is one state
-//! machine with the five verbs of this crate, driven by one thread at a time. The stream below is the caller's: a kernel
-//! socket, which takes any bytes, or a stream of records, which promises to send what one [`Rnic::output`] appended as one
-//! segment of its own ("loose" and "tight" coupling of MPA and TCP). The engine does not care which.
+//! One [`Rnic`] owns all objects: protection domains, regions, completion queues, queue pairs and
+//! connections. It is one state machine with the five verbs of this crate, and one thread at a time
+//! drives it. The caller owns the stream below: a kernel socket, or a stream that sends the bytes
+//! of one [`Rnic::output`] as one segment. RFC 5044 calls the two "loose" and "tight" coupling of
+//! MPA and TCP; the engine works with both.
 //!
-//! Registered memory is the caller's as well, and others write it at any time: it is reached by copies only, through
-//! [`Memory`], after an STag was checked.
+//! The caller also owns registered memory. Other threads write it at any time, so the engine
+//! reaches it through [`Memory`] only, by copies or by naming a [`Span`], and only after it has
+//! checked the STag.
 //!
-//! What always holds:
-//! - An byte is placed only after the FPDU's CRC (if there is one), STag, rights and bounds were checked, and never after
-//!   the STag was revoked.
-//! - Work requests complete in the order posted, each exactly once; when a queue pair fails, what is left completes as
-//!   flushed.
-//! - The first error of a stream is answered by a Terminate, and nothing follows it.
+//! The folder has one object model and room for two wires. The verbs objects lie here ([`mr`],
+//! [`cq`], shared receive queues, queue pairs and the [`Rnic`]); [`iwarp`] has the state and the
+//! steps of the iWARP wire.
+//!
+//! Invariants:
+//! - The engine places a byte only after it has checked the FPDU's CRC (if there is one), the STag,
+//!   the rights and the bounds, and never after the STag was revoked.
+//! - Work requests complete in the order posted, each exactly once. When a queue pair fails, the
+//!   remaining requests complete as flushed.
+//! - The engine answers the first error of a stream with a Terminate and sends nothing after it.
 //!
 //! Not here: sockets, threads, addresses, the C interface.
 

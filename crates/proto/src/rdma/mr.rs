@@ -1,22 +1,27 @@
-//! Registered memory: protection domains, and the steering tags of regions and windows with their bounds and rights.
+//! Registered memory: protection domains, and the steering tags of regions and windows with their
+//! bounds and rights.
 //!
 //! ```text
 //!  register ────────────────────────────► valid ──deregister──► gone
 //!  alloc_fast ──► free ──fast_register──► valid ──invalidate──► free ──deregister──► gone
 //!  alloc_window ► free ──────bind───────► valid ──invalidate──► free ──dealloc_window► gone
-//!  STag = index (24 bits, drawn at random, never 0) | key (8 bits, the program's own after an allocation)
+//!  STag = index (24 bits, random, never 0) | key (8 bits, set by the program after an allocation)
 //! ```
 //!
-//! What always holds:
-//! - A tag answers only to streams of its protection domain; one made valid by a work request for fast registration or for a
-//!   window of one queue pair answers peers on that queue pair's stream alone.
-//! - A span handed out lies within the tag's bounds, to the byte. With a tag's end its check fails: who checks before each
-//!   copy places nothing afterwards.
-//! - A region that windows are bound to goes only with them, and a domain that anything is in not at all.
-//! - Binding and fast registration change the key, so the owner ends such a tag by its index, whatever the key is by now.
+//! Invariants:
+//! - A tag is valid only for streams of its protection domain. A tag from fast registration, or a
+//!   window of one queue pair, is valid for peers only on the stream of the queue pair that made
+//!   it.
+//! - A span that a check returns lies within the tag's bounds. A check fails after the tag's end,
+//!   so a caller that checks before each copy places nothing afterwards.
+//! - A region with bound windows is deregistered only together with them. A domain that is in use
+//!   is not deallocated.
+//! - Binding and fast registration change the key, so the owner ends such a tag by its index, under
+//!   any key.
 //!
-//! Not here: the memory itself, which is the caller's. A fast registration's place in it is taken as the program says:
-//! whoever implements [`super::Memory`] answers for the ends of his regions.
+//! Not here: the memory, which the caller owns. The program states the place of a fast
+//! registration, and the implementation of [`Memory`](crate::rdma::Memory) checks it against its
+//! regions.
 
 #[cfg(test)]
 mod tests;
@@ -34,41 +39,41 @@ use crate::rdma::memory::{Access, Span};
 use crate::rdma::work::Sge;
 use crate::wire::rdmap::Cause;
 
-/// Who uses a tag.
+/// The user of a tag: a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Stream {
+pub struct TagUser {
     /// The queue pair's protection domain.
     pub pd: Pd,
     /// The queue pair.
     pub qp: Qp,
-    /// What its peer may do, with whatever tag.
+    /// The rights of its peer, under any tag.
     pub rights: Rights,
 }
 
-/// What a peer wants to do with memory of ours.
+/// An access of a peer to local memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Right {
-    /// Place the payload of a Write.
+    /// The peer places the payload of a Write.
     Write,
-    /// Fetch what a Read Request asks for.
+    /// The peer reads the source of a Read Request.
     Read,
-    /// Change a word.
+    /// The peer changes a word.
     Atomic,
 }
 
-/// What a queue pair's peer may do with memory of ours. New queue pairs allow everything.
+/// The accesses that a queue pair allows its peer. New queue pairs allow all.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rights {
-    /// Writes.
+    /// The peer may write.
     pub write: bool,
-    /// Reads.
+    /// The peer may read.
     pub read: bool,
-    /// Atomics.
+    /// The peer may do atomics.
     pub atomic: bool,
 }
 
 impl Rights {
-    /// Everything.
+    /// All accesses.
     pub const ALL: Self = Self { write: true, read: true, atomic: true };
 
     const fn allow(self, right: Right) -> bool {
@@ -80,37 +85,38 @@ impl Rights {
     }
 }
 
-/// Whom a window serves.
+/// The queue pairs that a window is valid for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WindowKind {
-    /// All queue pairs of the domain ("type 1"). Bound anew at any time; peers cannot invalidate it.
+    /// All queue pairs of the domain ("type 1"). The window can be bound again at any time, and
+    /// peers cannot invalidate it.
     Domain,
-    /// The queue pair that bound it ("type 2"), until it is invalidated.
+    /// The queue pair that bound the window ("type 2"), until it is invalidated.
     OneQp,
 }
 
 /// A part of the caller's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Extent {
-    /// The caller's region,
+    /// The caller's name for the region.
     pub region: u64,
-    /// where in it,
+    /// The first byte, counted from the start of the caller's region.
     pub offset: u64,
-    /// the address of its first byte,
+    /// The address of the first byte.
     pub base: u64,
-    /// and its bytes.
+    /// The length in bytes.
     pub len: u64,
 }
 
 impl Extent {
-    /// The part of `len` bytes at `addr`, if it is inside.
+    /// Returns the part of `len` bytes at `addr` if it lies inside.
     fn part(&self, addr: u64, len: u64) -> Option<Self> {
         let skip = addr.checked_sub(self.base)?;
         let fits = skip <= self.len && len <= self.len - skip;
         fits.then(|| Self { offset: self.offset + skip, base: addr, len, ..*self })
     }
 
-    /// None of its sums wraps.
+    /// True if no address or offset wraps.
     const fn is_sound(&self) -> bool {
         self.base.checked_add(self.len).is_some() && self.offset.checked_add(self.len).is_some()
     }
@@ -120,7 +126,7 @@ impl Extent {
     }
 }
 
-/// No bytes: what every check grants where nothing is to be copied, whatever the tag.
+/// The result of every check for a length of 0, under any tag.
 const NOTHING: Span = Span { region: 0, offset: 0, len: 0 };
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -134,9 +140,9 @@ enum Role {
 struct Valid {
     extent: Extent,
     access: Access,
-    /// The only queue pair whose peer it answers.
+    /// The only queue pair whose peer may use the tag.
     qp: Option<Qp>,
-    /// The index of the region that a window is bound to.
+    /// The index of the region that the window is bound to.
     parent: Option<u32>,
 }
 
@@ -145,23 +151,24 @@ struct Tag {
     stag: Stag,
     pd: Pd,
     role: Role,
-    /// How many windows are bound to it.
+    /// The number of windows that are bound to the tag.
     windows: u32,
     valid: Option<Valid>,
 }
 
-/// Everything that is registered.
+/// The protection domains and steering tags of an engine.
 #[derive(Debug)]
 pub struct Regions {
     rng: Rng,
     max_pds: usize,
     max_tags: usize,
-    /// Domains by number, with how many tags, queue pairs and shared receive queues are in each.
+    /// The domains by number, each with the count of tags, queue pairs and shared receive queues in
+    /// it.
     pds: HashMap<u32, u32>,
     last_pd: u32,
-    /// Tags by index.
+    /// The tags by index.
     tags: HashMap<u32, Tag>,
-    /// Valid tags that one queue pair owns.
+    /// The valid tags that only one queue pair's peer may use.
     owned: BTreeSet<(Qp, u32)>,
 }
 
@@ -169,21 +176,21 @@ const fn index(stag: Stag) -> u32 {
     stag.0 >> 8
 }
 
-/// Whoever may be written to from afar must be writable at all.
+/// True if remote writes and atomics come with local writes.
 const fn is_sound(access: Access) -> bool {
     access.local_write || !(access.remote_write || access.remote_atomic)
 }
 
 impl Regions {
-    /// Nothing registered, and never more than so many domains and tags. Tags come from `rng`, so that no peer can guess
-    /// them.
+    /// Creates an empty registry for at most `max_pds` domains and `max_tags` tags. The tags come
+    /// from `rng`, so no peer can guess them.
     #[must_use]
     pub fn new(rng: Rng, max_pds: usize, max_tags: usize) -> Self {
         let (pds, tags) = (HashMap::new(), HashMap::new());
         Self { rng, max_pds, max_tags, pds, last_pd: 0, tags, owned: BTreeSet::new() }
     }
 
-    /// Makes a protection domain.
+    /// Allocates a protection domain.
     ///
     /// # Errors
     /// [`PostError::NoRoom`].
@@ -200,10 +207,11 @@ impl Regions {
         }
     }
 
-    /// Ends a protection domain.
+    /// Deallocates a protection domain.
     ///
     /// # Errors
-    /// [`PostError::Busy`] while anything is in it, [`PostError::Invalid`] if there is none.
+    /// [`PostError::Busy`] while objects are in it; [`PostError::Invalid`] if there is no such
+    /// domain.
     pub fn dealloc_pd(&mut self, pd: Pd) -> Result<(), PostError> {
         match self.pds.get(&pd.0) {
             None => Err(PostError::Invalid),
@@ -215,24 +223,25 @@ impl Regions {
         }
     }
 
-    /// Something more is in the domain: a queue pair, a shared receive queue.
+    /// Counts one more queue pair or shared receive queue in a domain.
     ///
     /// # Errors
     /// [`PostError::Invalid`] if there is no such domain.
-    pub fn hold_pd(&mut self, pd: Pd) -> Result<(), PostError> {
+    pub fn add_pd_user(&mut self, pd: Pd) -> Result<(), PostError> {
         let users = self.pds.get_mut(&pd.0).ok_or(PostError::Invalid)?;
         *users += 1;
         Ok(())
     }
 
-    /// What [`Self::hold_pd`] has counted is gone.
-    pub fn release_pd(&mut self, pd: Pd) {
+    /// Counts one object in a domain less.
+    pub fn remove_pd_user(&mut self, pd: Pd) {
         if let Some(users) = self.pds.get_mut(&pd.0) {
             *users = users.saturating_sub(1);
         }
     }
 
-    /// A queue pair is gone, and with it what peers could reach through it alone, windows on such a region included.
+    /// Invalidates the tags that only the peer of a destroyed queue pair could use, with the
+    /// windows on them.
     pub fn release_qp(&mut self, qp: Qp) {
         while let Some(&(_, at)) = self.owned.range((qp, 0)..=(qp, u32::MAX)).next() {
             self.unbind_all(at);
@@ -241,11 +250,12 @@ impl Regions {
         }
     }
 
-    /// Registers `len` bytes from the start of the caller's `region`; the first has the address `base`.
+    /// Registers `len` bytes from the start of the caller's `region`. The first byte has the
+    /// address `base`.
     ///
     /// # Errors
-    /// [`PostError::Rights`] for a range that wraps, or remote writes or atomics without local writes;
-    /// [`PostError::Invalid`] if there is no such domain; [`PostError::NoRoom`].
+    /// [`PostError::Rights`] if the range wraps, or for remote writes or atomics without local
+    /// writes; [`PostError::Invalid`] if there is no such domain; [`PostError::NoRoom`].
     pub fn register(
         &mut self,
         pd: Pd,
@@ -261,11 +271,12 @@ impl Regions {
         self.insert(pd, Role::Region, Some(Valid { extent, access, qp: None, parent: None }))
     }
 
-    /// Gives a region other rights; its tag stays.
+    /// Sets the rights of a region. Its tag stays the same.
     ///
     /// # Errors
-    /// [`PostError::Invalid`] if there is none; [`PostError::Busy`] while windows are bound to it; [`PostError::Rights`] for
-    /// remote writes or atomics without local writes. Nothing has changed then.
+    /// [`PostError::Invalid`] if there is no such region; [`PostError::Busy`] while windows are
+    /// bound to it; [`PostError::Rights`] for remote writes or atomics without local writes. The
+    /// region is then unchanged.
     pub fn change_rights(&mut self, stag: Stag, access: Access) -> Result<(), PostError> {
         let is_it = |t: &&mut Tag| t.role == Role::Region && t.stag == stag;
         let tag = self.tags.get_mut(&index(stag)).filter(is_it).ok_or(PostError::Invalid)?;
@@ -279,7 +290,7 @@ impl Regions {
         Ok(())
     }
 
-    /// Makes a tag that [`Self::fast_register`] will make valid.
+    /// Allocates a tag for [`Self::fast_register`].
     ///
     /// # Errors
     /// [`PostError::Invalid`] if there is no such domain; [`PostError::NoRoom`].
@@ -287,7 +298,7 @@ impl Regions {
         self.insert(pd, Role::Fast, None)
     }
 
-    /// Makes a window that [`Self::bind`] will make valid.
+    /// Allocates a window for [`Self::bind`].
     ///
     /// # Errors
     /// [`PostError::Invalid`] if there is no such domain; [`PostError::NoRoom`].
@@ -295,11 +306,12 @@ impl Regions {
         self.insert(pd, Role::Window(kind), None)
     }
 
-    /// Ends a region, or a tag for fast registration, valid or not. Nothing is placed through it any more. A tag for fast
-    /// registration is found by any key that it has had.
+    /// Deregisters a region or a tag for fast registration, valid or not. No check passes
+    /// afterwards. A tag for fast registration is found under any key that it has had.
     ///
     /// # Errors
-    /// [`PostError::Busy`] while windows are bound to it, [`PostError::Invalid`] if there is none.
+    /// [`PostError::Busy`] while windows are bound to it; [`PostError::Invalid`] if there is no
+    /// such tag.
     pub fn deregister(&mut self, stag: Stag) -> Result<(), PostError> {
         let at = self.region_at(stag)?;
         if self.tags.get(&at).is_some_and(|t| t.windows > 0) {
@@ -309,10 +321,10 @@ impl Regions {
         Ok(())
     }
 
-    /// Ends a region, or a tag for fast registration, and unbinds the windows that are bound to it.
+    /// Deregisters a region or a tag for fast registration and unbinds its windows.
     ///
     /// # Errors
-    /// [`PostError::Invalid`] if there is none.
+    /// [`PostError::Invalid`] if there is no such tag.
     pub fn force_deregister(&mut self, stag: Stag) -> Result<(), PostError> {
         let at = self.region_at(stag)?;
         self.unbind_all(at);
@@ -320,10 +332,10 @@ impl Regions {
         Ok(())
     }
 
-    /// Ends a window, bound or not. Any key that it has had finds it.
+    /// Deallocates a window, bound or not, under any key that it has had.
     ///
     /// # Errors
-    /// [`PostError::Invalid`] if there is none.
+    /// [`PostError::Invalid`] if there is no such window.
     pub fn dealloc_window(&mut self, stag: Stag) -> Result<(), PostError> {
         let is_window = |t: &&Tag| matches!(t.role, Role::Window(_));
         self.tags.get(&index(stag)).filter(is_window).ok_or(PostError::Invalid)?;
@@ -331,13 +343,15 @@ impl Regions {
         Ok(())
     }
 
-    /// Makes a tag for fast registration valid, with the key that `stag` has. Peers reach it through `by` alone.
+    /// Makes a tag for fast registration valid, with the key in `stag`. Peers may use it only on
+    /// the stream of `by`.
     ///
     /// # Errors
-    /// [`Status::Bind`]: there is no such tag in the domain, it is valid already, or range or rights are not sound.
+    /// [`Status::Bind`] if there is no such tag in the domain, if it is already valid, or if the
+    /// range or the rights are not sound.
     pub fn fast_register(
         &mut self,
-        by: Stream,
+        by: TagUser,
         stag: Stag,
         extent: Extent,
         access: Access,
@@ -353,14 +367,16 @@ impl Regions {
         Ok(())
     }
 
-    /// Binds a window to `len` bytes at `addr` of a region, with the key that `window` has; `len` 0 unbinds it.
+    /// Binds a window to `len` bytes at `addr` of a region, with the key in `window`. A `len` of 0
+    /// unbinds the window.
     ///
     /// # Errors
-    /// [`Status::Bind`]: window or region are not of the domain, the region may not be bound to or not written to, the range
-    /// is not in it, or a window of one queue pair is bound already.
+    /// [`Status::Bind`] if the window or the region is not in the domain, if the region does not
+    /// allow binding or the writes, if the range is outside of the region, or if a window of one
+    /// queue pair is already bound.
     pub fn bind(
         &mut self,
-        by: Stream,
+        by: TagUser,
         window: Stag,
         region: Stag,
         addr: u64,
@@ -392,7 +408,7 @@ impl Regions {
         Ok(())
     }
 
-    /// What a window on that part of a region is good for.
+    /// Returns the validity of a window on a part of a region.
     fn window_on(
         &self,
         pd: Pd,
@@ -415,11 +431,12 @@ impl Regions {
         })
     }
 
-    /// Makes a fast registration or a window of one queue pair invalid, on behalf of the program.
+    /// Invalidates a fast registration, or a window of one queue pair, for the local program.
     ///
     /// # Errors
-    /// [`Status::Bind`]: there is no such tag in the domain, another queue pair made it valid, or windows are bound to it.
-    pub fn invalidate(&mut self, by: Stream, stag: Stag) -> Result<(), Status> {
+    /// [`Status::Bind`] if there is no such tag in the domain, if another queue pair made it valid,
+    /// or if windows are bound to it.
+    pub fn invalidate(&mut self, by: TagUser, stag: Stag) -> Result<(), Status> {
         let tag = self.tags.get(&index(stag)).filter(|t| t.stag == stag && t.pd == by.pd);
         let tag = tag.filter(|t| matches!(t.role, Role::Fast | Role::Window(WindowKind::OneQp)));
         let tag = tag.filter(|t| t.windows == 0).ok_or(Status::Bind)?;
@@ -430,11 +447,12 @@ impl Regions {
         Ok(())
     }
 
-    /// Makes a tag invalid on behalf of the peer: only one that was made for this stream and that the peer could use.
+    /// Invalidates a tag for the peer. The tag must be valid on this stream only and give the peer
+    /// a right.
     ///
     /// # Errors
     /// [`Cause::CANNOT_INVALIDATE`].
-    pub fn remote_invalidate(&mut self, by: Stream, stag: Stag) -> Result<(), Cause> {
+    pub fn remote_invalidate(&mut self, by: TagUser, stag: Stag) -> Result<(), Cause> {
         let tag = self
             .tags
             .get(&index(stag))
@@ -446,10 +464,12 @@ impl Regions {
         Ok(())
     }
 
-    /// Where an element of a work request lies; `write`: it is a sink. No bytes need no tag.
+    /// Returns the memory of an element of a work request. `write` is true for a sink. A length of
+    /// 0 needs no tag.
     ///
     /// # Errors
-    /// [`Status::LocalProtection`]: no region of this domain has the tag, the range is not in it, or it must not be written.
+    /// [`Status::LocalProtection`] if no region of the domain has the tag, if the range is outside
+    /// of it, or if it allows no local writes.
     #[inline]
     pub fn local(&self, pd: Pd, sge: Sge, write: bool) -> Result<Span, Status> {
         if sge.len == 0 {
@@ -463,16 +483,16 @@ impl Regions {
         valid.extent.part(sge.addr, sge.len.into()).map(|e| e.span()).ok_or(Status::LocalProtection)
     }
 
-    /// Where `len` bytes lie that a peer names; no bytes need no tag (RFC 5040 section 5.2.1, RFC 5041 section 5.2). The
-    /// word of an atomic must be at an address that 8 divides.
+    /// Returns the `len` bytes that a peer names. A length of 0 needs no tag (RFC 5040 section
+    /// 5.2.1, RFC 5041 section 5.2). The word of an atomic must lie at a multiple of 8.
     ///
     /// # Errors
-    /// The [`Cause`] to answer with: that of DDP for Writes, where a missing right counts as a tag that is not valid, since
-    /// DDP has no other code for it; that of RDMAP for the others.
+    /// The [`Cause`] to answer with. Writes use DDP's codes, and a missing right counts as an
+    /// invalid tag, since DDP has no other code for it. The other accesses use RDMAP's codes.
     #[inline]
     pub fn remote(
         &self,
-        by: Stream,
+        by: TagUser,
         stag: Stag,
         addr: u64,
         len: u32,
@@ -496,7 +516,7 @@ impl Regions {
         if !allowed || !by.rights.allow(right) {
             return Err(cause(Cause::TAGGED_STAG, Cause::ACCESS));
         }
-        // What wraps is outside too: the code that says more goes first.
+        // A range that wraps is also out of bounds. The more specific code goes first.
         if addr.checked_add(len.into()).is_none() {
             return Err(cause(Cause::TAGGED_WRAP, Cause::TO_WRAP));
         }
@@ -508,12 +528,12 @@ impl Regions {
         Ok(part.span())
     }
 
-    /// A new tag under an index that nobody can guess.
+    /// Inserts a tag under a random index.
     fn insert(&mut self, pd: Pd, role: Role, valid: Option<Valid>) -> Result<Stag, PostError> {
         if self.tags.len() >= self.max_tags {
             return Err(PostError::NoRoom);
         }
-        self.hold_pd(pd)?;
+        self.add_pd_user(pd)?;
         loop {
             let stag = Stag(self.rng.u32());
             if index(stag) != 0 && !self.tags.contains_key(&index(stag)) {
@@ -523,24 +543,25 @@ impl Regions {
         }
     }
 
-    /// The index of a region or of a tag for fast registration, on behalf of its owner. A region's key never changes.
+    /// Returns the index of a region or of a tag for fast registration. A region's key never
+    /// changes.
     fn region_at(&self, stag: Stag) -> Result<u32, PostError> {
         let is_it = |t: &&Tag| t.role == Role::Fast || t.role == Role::Region && t.stag == stag;
         self.tags.get(&index(stag)).filter(is_it).map(|_| index(stag)).ok_or(PostError::Invalid)
     }
 
-    /// Takes the tag at an index away.
+    /// Removes the tag at an index.
     fn remove(&mut self, at: u32) {
         self.revoke(at);
         if let Some(tag) = self.tags.remove(&at) {
-            self.release_pd(tag.pd);
+            self.remove_pd_user(tag.pd);
         }
     }
 
     /// Unbinds the windows that are bound to the tag at an index.
     fn unbind_all(&mut self, at: u32) {
         if self.tags.get(&at).is_some_and(|t| t.windows > 0) {
-            // Rare enough for a look at every tag.
+            // This is rare, so a scan over all tags is cheap enough.
             let on_it = |t: &Tag| t.valid.is_some_and(|v| v.parent == Some(at));
             let windows =
                 self.tags.iter().filter(|(_, t)| on_it(t)).map(|(&i, _)| i).collect::<Vec<_>>();
@@ -548,7 +569,7 @@ impl Regions {
         }
     }
 
-    /// Makes the tag at an index invalid.
+    /// Invalidates the tag at an index.
     fn revoke(&mut self, at: u32) {
         let Some(valid) = self.tags.get_mut(&at).and_then(|t| t.valid.take()) else { return };
         if let Some(qp) = valid.qp {

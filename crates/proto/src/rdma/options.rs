@@ -1,7 +1,7 @@
-//! What is said at the engine's doors: options going in, events coming out.
+//! Options of an engine, of queue pairs and of connections.
 //!
-//! Times are nanoseconds, depths are counts of work requests or messages. Not here: work requests and completions, which
-//! are in the module's root.
+//! Times are in nanoseconds, depths in work requests or messages. Not here: work requests and
+//! events.
 
 use alloc::vec::Vec;
 
@@ -11,78 +11,83 @@ use crate::time::SECOND;
 use crate::wire::checksum::{Crc32c, crc32c};
 use crate::wire::mpa::RtrKind;
 
-/// Most Reads and Atomics outstanding in one direction of a queue pair.
+/// The most Reads and atomics in progress in one direction of a queue pair.
 pub const MAX_READ_DEPTH: u16 = 128;
 
-/// What is set for the whole engine.
+/// Options of an engine.
 #[derive(Clone, Debug)]
 pub struct RnicOptions {
-    /// Continues a CRC32C; `wire::checksum::crc32c` is the portable one.
+    /// Extends a CRC32C. `wire::checksum::crc32c` is the portable implementation.
     pub crc32c: Crc32c,
-    /// Ask for CRC. False only by an administrator's explicit setting (RFC 5044 section 4.4); a peer that asks gets it.
+    /// Request CRC. Set this to false only at an administrator's explicit wish (RFC 5044 section
+    /// 4.4). The engine uses CRC if the peer requests it.
     pub crc: bool,
-    /// Ask for markers in what we receive. A peer that asks gets them in what we send.
+    /// Request markers in received streams. The engine sends markers if the peer requests them.
     pub markers: bool,
-    /// The highest MPA revision we speak: 1 or 2.
+    /// The highest MPA revision to speak: 1 or 2.
     pub revision: u8,
-    /// How long the peer's engine may take in a start-up: to send a Request, and the first FPDU where one is agreed upon.
+    /// The limit for the peer's engine in a start-up: to send a Request, and to send the first FPDU
+    /// if one was agreed.
     pub start_timeout_ns: u64,
-    /// How long the peer's program may take to answer a Request.
+    /// The limit for the peer's program to answer a Request.
     pub reply_timeout_ns: u64,
-    /// How long an end may take: sending what is left and the peer's answers.
+    /// The limit for an orderly end: to send the remaining bytes and to receive the peer's
+    /// responses.
     pub close_timeout_ns: u64,
-    /// Most streams.
+    /// The most streams.
     pub max_conns: usize,
-    /// Most queue pairs.
+    /// The most queue pairs.
     pub max_qps: usize,
-    /// Most completion queues.
+    /// The most completion queues.
     pub max_cqs: usize,
-    /// Most shared receive queues.
+    /// The most shared receive queues.
     pub max_srqs: usize,
-    /// Most protection domains.
+    /// The most protection domains.
     pub max_pds: usize,
-    /// Most steering tags: regions, windows and tags for fast registration. Nobody guesses one as long as they are few among
-    /// 2²⁴.
+    /// The most steering tags: regions, windows and tags for fast registration. A peer cannot guess
+    /// a tag as long as tags are few among 2²⁴.
     pub max_tags: usize,
-    /// Most work requests of one queue.
+    /// The most work requests of one queue.
     pub max_depth: u32,
-    /// Most completions of one queue.
+    /// The most completions of one queue.
     pub max_cqe: u32,
-    /// Most bytes of messages that came before their receives, of all queue pairs together.
+    /// The most bytes of unexpected messages (which arrived before their receives), over all queue
+    /// pairs.
     pub max_unexpected: usize,
-    /// Peers of ours are told when their Writes are placed, and tell us.
+    /// Acknowledge placed Writes to peers that run this engine, and request acknowledgements from
+    /// them.
     pub acknowledge_writes: bool,
 }
 
-/// How much an engine allows: what is beyond any of these is refused.
+/// The limits of an engine. A call beyond a limit fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Connections at a time.
+    /// The most simultaneous connections.
     pub connections: usize,
-    /// Queue pairs.
+    /// The most queue pairs.
     pub queue_pairs: usize,
-    /// Completion queues.
+    /// The most completion queues.
     pub completion_queues: usize,
-    /// Shared receive queues.
+    /// The most shared receive queues.
     pub shared_receive_queues: usize,
-    /// Protection domains.
+    /// The most protection domains.
     pub protection_domains: usize,
-    /// Regions and windows together.
+    /// The most regions and windows together.
     pub tags: usize,
-    /// Work requests of one queue, shared or not.
+    /// The most work requests of one queue, shared or not.
     pub requests: u32,
-    /// Completions of one queue.
+    /// The most completions of one queue.
     pub completions: u32,
-    /// Elements of one work request.
+    /// The most elements of one work request.
     pub elements: usize,
-    /// Bytes inline in one work request.
+    /// The most inline bytes of one work request.
     pub inline: usize,
-    /// Reads and atomics under way in one direction of a queue pair.
+    /// The most Reads and atomics in progress in one direction of a queue pair.
     pub read_depth: u16,
 }
 
 impl RnicOptions {
-    /// What an engine with this configuration allows.
+    /// The limits of an engine with these options.
     #[must_use]
     pub const fn limits(&self) -> Limits {
         Limits {
@@ -109,8 +114,9 @@ impl Default for RnicOptions {
             markers: false,
             revision: 2,
             start_timeout_ns: 5 * SECOND,
-            // Programs allocate between the request and their answer. Linux's siw waits for 10 s, Chelsio's cards for 60,
-            // InfiniBand's connection manager for 69 (16 times 4.3).
+            // Programs allocate memory between the Request and their answer. Linux's siw waits for
+            // 10 s, Chelsio's cards wait for 60 s, and InfiniBand's connection manager waits for 69
+            // s (16 times 4.3 s).
             reply_timeout_ns: 60 * SECOND,
             close_timeout_ns: 5 * SECOND,
             max_conns: 1 << 17,
@@ -118,96 +124,102 @@ impl Default for RnicOptions {
             max_cqs: 1 << 17,
             max_srqs: 1 << 16,
             max_pds: 1 << 16,
-            // With one index of sixteen taken, a free one is found at the first draw most times.
+            // With one index in sixteen taken, the first random draw mostly finds a free one.
             max_tags: 1 << 20,
             max_depth: 1 << 15,
             max_cqe: 1 << 20,
-            // Two hundred queue pairs with as much as each may keep.
+            // Room for two hundred queue pairs that each buffer as much as one may.
             max_unexpected: 64 << 20,
             acknowledge_writes: true,
         }
     }
 }
 
-/// What a queue pair is made for.
+/// Options of a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub struct QpOptions {
-    /// Its protection domain.
+    /// The protection domain.
     pub pd: Pd,
-    /// Where the send queue completes.
+    /// The completion queue of the send queue.
     pub send_cq: Cq,
-    /// Where the receive queue completes.
+    /// The completion queue of the receive queue.
     pub recv_cq: Cq,
-    /// Take receives from here instead of an own queue.
+    /// The shared receive queue to take receives from, instead of an own queue.
     pub srq: Option<Srq>,
-    /// Most work requests in the send queue.
+    /// The most work requests in the send queue.
     pub send_depth: u32,
-    /// Most work requests in the receive queue.
+    /// The most work requests in the receive queue.
     pub recv_depth: u32,
-    /// Most elements of one send request, at most [`crate::rdma::MAX_SGE`].
+    /// The most elements of one send request, at most [`MAX_SGE`].
     pub max_send_sge: usize,
-    /// Most elements of one receive request, at most [`crate::rdma::MAX_SGE`].
+    /// The most elements of one receive request, at most [`MAX_SGE`].
     pub max_recv_sge: usize,
-    /// Most bytes of inline data, at most [`crate::rdma::MAX_INLINE`].
+    /// The most bytes of inline data, at most [`MAX_INLINE`].
     pub max_inline: usize,
     /// Every send request leaves a completion.
     pub signal_all: bool,
 }
 
-/// Where a queue pair stands.
+/// The state of a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum QpState {
-    /// Made, not connected. Receives may be posted.
+    /// Created and not connected. Receives may be posted.
     Idle,
-    /// A connection is being made. Sends may be posted; they wait.
+    /// The start-up is in progress. Posted sends wait.
     Starting,
     /// Connected.
     Ready,
-    /// Being disconnected: what was posted is sent, nothing more is taken.
+    /// Disconnecting: the engine sends the posted requests and accepts no more.
     Closing,
-    /// At its end. What is posted is flushed.
+    /// Ended by an error or a disconnect. Posted requests are flushed.
     Error,
 }
 
-/// How to make a connection.
+/// Options of an outgoing connection.
 #[derive(Clone, Debug, Default)]
 pub struct ConnectOptions {
-    /// Reads and atomics that we serve at once, at most [`crate::rdma::MAX_READ_DEPTH`].
+    /// The Reads and atomics to serve at once, at most [`MAX_READ_DEPTH`].
     pub ird: u16,
-    /// Reads and atomics that we ask at once, at most [`crate::rdma::MAX_READ_DEPTH`].
+    /// The Reads and atomics to request at once, at most [`MAX_READ_DEPTH`].
     pub ord: u16,
-    /// For the peer's program, at most 508 bytes (512 with revision 1).
+    /// Private data for the peer's program, at most 508 bytes (512 with revision 1).
     pub private_data: Vec<u8>,
-    /// Ask for CRC; as the engine's configuration says if `None`.
+    /// Request CRC. `None` takes the engine's option.
     pub crc: Option<bool>,
-    /// Ask for markers; as the engine's configuration says if `None`.
+    /// Request markers. `None` takes the engine's option.
     pub markers: Option<bool>,
-    /// The MPA revision; as the engine's configuration says if `None`.
+    /// The MPA revision. `None` takes the engine's option.
     pub revision: Option<u8>,
-    /// The peer may send first, after this frame of ours without bytes (RFC 6581 section 4.3; revision 2 only).
+    /// Let the peer send first, after an empty first frame of this kind (RFC 6581 section 4.3;
+    /// revision 2 only).
     pub peer_to_peer: Option<RtrKind>,
-    /// How long our first FPDU waits after the peer's reply: Linux's siw overlooks one that arrives at its heels.
+    /// The delay of the first FPDU after the peer's Reply. Linux's siw misses an FPDU that arrives
+    /// directly behind the Reply.
     pub first_fpdu_delay_ns: u64,
-    /// Our first FPDU is a Write without bytes, at once, so that a peer whose program is the first to send may do so
-    /// (the effect of `peer_to_peer` without its negotiation, which older peers do not know).
+    /// Send an empty Write as the first FPDU at once, so that a peer whose program sends first may
+    /// send. This has the effect of `peer_to_peer` without its negotiation, which older peers do
+    /// not know.
     pub open_with_write: bool,
-    /// How long a message of the peer's waits for its receive, before the connection ends with Terminate 1/2/02; for ever if
-    /// `None`. What comes meanwhile is kept, up to a limit, behind which the stream is read no further.
+    /// The limit for a message of the peer to wait for a receive; `None` means no limit. After the
+    /// limit the connection ends with Terminate 1/2/02. The engine buffers such messages up to a
+    /// limit, and then stalls the stream.
     pub rnr_timeout_ns: Option<u64>,
 }
 
-/// How to accept one.
+/// Options of an accepted connection.
 #[derive(Clone, Debug, Default)]
 pub struct AcceptOptions {
-    /// Reads and atomics that we serve at once.
+    /// The Reads and atomics to serve at once.
     pub ird: u16,
-    /// Reads and atomics that we ask at once.
+    /// The Reads and atomics to request at once.
     pub ord: u16,
-    /// For the peer's program, at most 508 bytes (512 with revision 1).
+    /// Private data for the peer's program, at most 508 bytes (512 with revision 1).
     pub private_data: Vec<u8>,
-    /// How long own FPDUs wait for the peer's first; forever if `None`, as RFC 5044 section 7.1.2 wants it. Linux's siw does
-    /// not wait, and as an initiator does not send first, so that programs that do it the other way round need an end of it.
+    /// The limit for own FPDUs to wait for the peer's first. `None` means no limit, as RFC 5044
+    /// section 7.1.2 requires. Linux's siw as a responder does not wait and as an initiator does
+    /// not send first, so programs whose responder sends first need a limit.
     pub first_fpdu_timeout_ns: Option<u64>,
-    /// As [`ConnectOptions::rnr_timeout_ns`].
+    /// The limit for a message of the peer to wait for a receive, like
+    /// [`ConnectOptions::rnr_timeout_ns`].
     pub rnr_timeout_ns: Option<u64>,
 }

@@ -1,4 +1,5 @@
-//! What every queue pair reaches.
+//! The part of an engine that every queue pair uses: options, registered memory, completion queues,
+//! shared receive queues and pending events.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -15,7 +16,7 @@ use crate::rdma::srq::SharedReceiveQueue;
 use crate::rdma::table::Table;
 use crate::rdma::work::RecvRequest;
 
-/// What every queue pair reaches.
+/// The part of an engine that every queue pair uses.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) config: RnicOptions,
@@ -23,39 +24,40 @@ pub(crate) struct Shared {
     pub(crate) cqs: Table<CompletionQueue, 32>,
     pub(crate) srqs: Table<SharedReceiveQueue, 32>,
     pub(crate) events: VecDeque<Event>,
-    /// Completion queues that have overflowed and whose queue pairs do not know it yet.
+    /// Completion queues that have overflowed and whose queue pairs are not yet in error.
     pub(crate) overflowed: Vec<Cq>,
-    /// Queue pairs whose streams are to be asked for output: what they waited for may be there.
+    /// Queue pairs whose streams must be asked for output, since they may have more to send.
     pub(crate) woken: Vec<Qp>,
     pub(crate) unexpected: UnexpectedPool,
-    /// Answers that wait for an own message of their queue pair, and when they go by themselves; some may have gone.
+    /// The deadlines of pending acknowledgements that wait for an own message to follow. An entry
+    /// may be outdated.
     pub(crate) ack_timers: VecDeque<(Instant, Qp)>,
-    /// The last time handed in.
+    /// The time of the last call.
     pub(crate) now: Instant,
 }
 
 impl Shared {
-    /// Puts a completion.
+    /// Pushes a completion and reports the events that follow from it.
     #[inline]
     pub(crate) fn complete(&mut self, cq: Cq, completion: Completion, solicited: bool) {
         let Some(queue) = self.cqs.get_mut(cq.0) else { return };
         match queue.push(completion, solicited) {
-            Pushed::UnexpectedMessage | Pushed::Lost => {}
-            Pushed::Wakes => self.events.push_back(Event::CqReady(cq)),
-            Pushed::Overflows => {
+            Pushed::Queued | Pushed::Lost => {}
+            Pushed::Notify => self.events.push_back(Event::CqReady(cq)),
+            Pushed::Overflowed => {
                 self.events.push_back(Event::CqOverflow(cq));
                 self.overflowed.push(cq);
             }
         }
     }
 
-    /// A completion queue.
+    /// Returns a completion queue.
     #[inline]
     pub(crate) fn cq(&mut self, cq: Cq) -> Option<&mut CompletionQueue> {
         self.cqs.get_mut(cq.0)
     }
 
-    /// Receives that wait in a shared queue.
+    /// The receives in a shared queue.
     pub(crate) fn srq_len(&self, srq: Srq) -> usize {
         self.srqs.get(srq.0).map_or(0, |queue| queue.waiting.len())
     }
@@ -71,14 +73,14 @@ impl Shared {
         Some(request)
     }
 
-    /// A queue pair has messages for which a shared queue has no receive.
+    /// Puts a queue pair on the list of those that wait for receives of a shared queue.
     pub(crate) fn wait_for_srq(&mut self, srq: Srq, qp: Qp) {
         if let Some(queue) = self.srqs.get_mut(srq.0) {
             queue.unexpected.push_back(qp);
         }
     }
 
-    /// It has none any more; the next one may have what is left.
+    /// Takes a queue pair off that list. The next one may have the receives that are left.
     pub(crate) fn stop_waiting_for_srq(&mut self, srq: Srq, qp: Qp) {
         let Some(queue) = self.srqs.get_mut(srq.0) else { return };
         queue.unexpected.retain(|other| *other != qp);
@@ -87,7 +89,8 @@ impl Shared {
         }
     }
 
-    /// Messages are kept no longer; who was read no further for want of room is asked again.
+    /// Frees the memory of unexpected messages, and wakes the streams that stalled for want of
+    /// room.
     pub(crate) fn release_unexpected(&mut self, messages: usize, bytes: usize) {
         self.unexpected.messages -= messages;
         self.unexpected.bytes -= bytes;

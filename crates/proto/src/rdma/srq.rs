@@ -11,11 +11,11 @@ pub(crate) struct SharedReceiveQueue {
     pub(crate) pd: Pd,
     pub(crate) depth: u32,
     pub(crate) max_sge: usize,
-    /// Fewer than this raise an event, once.
+    /// The limit below which the queue raises one event.
     pub(crate) limit: u32,
     pub(crate) waiting: VecDeque<RecvRequest>,
-    /// Queue pairs that use it.
+    /// The queue pairs that use the queue.
     pub(crate) users: u32,
-    /// Those of them that have messages without a receive; the first one is asked when there is one.
+    /// The queue pairs with messages that wait for a receive. The next receive goes to the first.
     pub(crate) unexpected: VecDeque<Qp>,
 }

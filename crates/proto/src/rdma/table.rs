@@ -1,20 +1,21 @@
-//! Numbered objects: what a program or the stream's owner names by a number lives here.
+//! A table of objects that callers name by number.
 //!
 //! ```text
-//!  number = generation | index        index: 18 bits, generation: the bits above, up to `BITS` in all
+//!  number = generation | index        index: 18 bits; generation: the bits above, up to `BITS` in all
 //! ```
 //!
-//! Always: a number given back names nothing until its index has been used as often as there are generations, so that a
-//! late call cannot hit a successor. No number is below 2¹⁸, which also keeps clear of the numbers that InfiniBand reserves.
+//! Invariant: a number that was given back names nothing until its index has passed through all
+//! generations, so a late call does not reach a successor. No number is below 2¹⁸, and so none is
+//! one that InfiniBand reserves.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 const INDEX_BITS: u32 = 18;
-/// Most objects of a kind.
+/// The most objects of one table.
 pub(super) const MOST: usize = 1 << INDEX_BITS;
 
-/// See the file.
+/// Objects under numbers of `BITS` bits.
 #[derive(Debug)]
 pub(super) struct Table<T, const BITS: u32> {
     slots: Vec<Slot<T>>,
@@ -32,12 +33,12 @@ impl<T, const BITS: u32> Table<T, BITS> {
         Self { slots: Vec::new(), free: Vec::new() }
     }
 
-    /// Objects in use.
+    /// The objects in use.
     pub(super) const fn used(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Puts what `make` makes of its number; `None` if the table is full.
+    /// Inserts the object that `make` creates from its number. Returns `None` if the table is full.
     pub(super) fn insert(&mut self, make: impl FnOnce(u32) -> T) -> Option<u32> {
         let index = match self.free.pop() {
             Some(index) => index,
@@ -53,7 +54,7 @@ impl<T, const BITS: u32> Table<T, BITS> {
         Some(number)
     }
 
-    /// Takes it out; its number is void.
+    /// Removes an object. Its number is void from now on.
     pub(super) fn remove(&mut self, number: u32) -> Option<Box<T>> {
         let slot = self.slot(number)?;
         let item = slot.item.take()?;
@@ -91,7 +92,7 @@ impl<T, const BITS: u32> Table<T, BITS> {
 mod tests {
     use super::{INDEX_BITS, Table};
 
-    /// A number that was given back stays void while its index serves others, until the generations are used up.
+    /// A removed number stays void while its index serves others, until the generations repeat.
     #[test]
     fn old_numbers_name_nothing() {
         let mut table: Table<u32, 20> = Table::new();

@@ -1,4 +1,4 @@
-//! Work requests written down shortly, and what a completion says as a `Result`.
+//! Work requests: the operations of the send queue, receives, and lists of memory elements.
 
 use alloc::vec::Vec;
 
@@ -8,142 +8,148 @@ use crate::rdma::error::PostError;
 use crate::rdma::ids::Stag;
 use crate::rdma::memory::Access;
 
-/// Most scatter/gather elements of one work request.
+/// The most scatter/gather elements of one work request.
 pub const MAX_SGE: usize = 8;
 
-/// Most bytes of inline data.
+/// The most bytes of inline data.
 pub const MAX_INLINE: usize = 256;
 
-/// One element of a scatter/gather list: `len` bytes at address `addr` of the region `stag`.
+/// One element of a scatter/gather list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sge {
-    /// The region.
+    /// The region's tag.
     pub stag: Stag,
-    /// The address, as the region's registration counts (its `base` is the first byte's).
+    /// The address of the first byte. The region's registration gives its first byte the address
+    /// `base`.
     pub addr: u64,
-    /// Bytes.
+    /// The length in bytes.
     pub len: u32,
 }
 
-/// Memory of the peer.
+/// An address in the peer's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Remote {
     /// The peer's tag.
     pub stag: Stag,
-    /// The tagged offset: an address as the peer counts.
+    /// The tagged offset: an address of the peer.
     pub addr: u64,
 }
 
-/// What a work request of the send queue does.
+/// The operation of a work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SendOp {
-    /// Sends to the peer's next receive.
+    /// Sends a message to the peer's next receive.
     Send,
-    /// The same, and the peer's tag is invalid afterwards.
+    /// Sends a message to the peer's next receive and invalidates a tag of the peer.
     SendInvalidate(Stag),
     /// Writes into the peer's memory.
     Write(Remote),
-    /// The same, then 8 bytes of immediate data, which take the peer's next receive (RFC 7306).
+    /// Writes into the peer's memory, then sends 8 bytes of immediate data, which consume the
+    /// peer's next receive (RFC 7306).
     WriteImmediate(Remote, u64),
-    /// 8 bytes of immediate data alone, which take the peer's next receive (RFC 7306).
+    /// Sends 8 bytes of immediate data, which consume the peer's next receive (RFC 7306).
     Immediate(u64),
-    /// Reads the peer's memory into the list's one element.
+    /// Reads the peer's memory into the one element of the list.
     Read(Remote),
-    /// The same, and the sink's own tag is invalid afterwards.
+    /// Reads the peer's memory into the one element of the list, then invalidates the tag of that
+    /// element.
     ReadInvalidate(Remote),
-    /// Adds (RFC 7306 section 5.2: fields by mask, 0 for a plain 64-bit sum); the old value goes to the list's one element.
+    /// Adds to a 64-bit word of the peer and stores the old value in the one element of the list
+    /// (RFC 7306 section 5.2).
     FetchAdd {
-        /// The word.
+        /// The address of the word.
         to: Remote,
-        /// The summand.
+        /// The value to add.
         add: u64,
-        /// A set bit is the highest of a field, whose carry is dropped.
+        /// Each set bit is the highest bit of a field, and its carry is dropped. 0 means one field
+        /// of 64 bits.
         mask: u64,
     },
-    /// Compares and swaps; the old value goes to the list's one element.
+    /// Compares and swaps a 64-bit word of the peer and stores the old value in the one element of
+    /// the list.
     CompareSwap {
-        /// The word.
+        /// The address of the word.
         to: Remote,
-        /// Expected, where `compare_mask` has a set bit.
+        /// The expected value.
         compare: u64,
-        /// See there.
+        /// The bits of the word that are compared.
         compare_mask: u64,
-        /// The new value, where `swap_mask` has a set bit.
+        /// The new value.
         swap: u64,
-        /// See there.
+        /// The bits of the word that are replaced.
         swap_mask: u64,
     },
-    /// Binds a window to part of a region, or unbinds it (`len` 0).
+    /// Binds a window to a part of a region. A `len` of 0 unbinds it.
     Bind {
-        /// The window, which gets a new key.
+        /// The window's tag with its new key.
         window: Stag,
-        /// The region.
+        /// The region's tag.
         region: Stag,
-        /// First byte.
+        /// The address of the first byte.
         addr: u64,
-        /// Bytes.
+        /// The length in bytes.
         len: u64,
-        /// What a peer may do.
+        /// The rights of the peer.
         access: Access,
     },
-    /// Makes a tag that was allocated for it a region (fast registration).
+    /// Registers memory under a tag that was allocated for fast registration.
     FastRegister {
-        /// The tag, with the key it gets.
+        /// The tag with its new key.
         stag: Stag,
-        /// The caller's region,
+        /// The caller's name for the memory region.
         region: u64,
-        /// where in it,
+        /// The first byte, counted from the start of the caller's region.
         offset: u64,
-        /// the address of its first byte,
+        /// The address of the first byte.
         base: u64,
-        /// its bytes,
+        /// The length in bytes.
         len: u64,
-        /// and what may be done.
+        /// The access rights.
         access: Access,
     },
-    /// Makes a tag of one's own invalid.
+    /// Invalidates a local tag.
     Invalidate(Stag),
 }
 
-/// How a work request of the send queue is treated.
+/// Flags of a work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SendFlags {
-    /// It leaves a completion even if it ends well.
+    /// The request leaves a completion even if it succeeds.
     pub signaled: bool,
-    /// It begins only after all earlier Reads and Atomics have completed.
+    /// The request starts only after all earlier Reads and atomics have completed.
     pub fence: bool,
-    /// The peer's completion counts as solicited.
+    /// The completion of the peer's receive counts as solicited.
     pub solicited: bool,
 }
 
-/// Where the bytes come from.
+/// The source or the sink of a work request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Data {
-    /// Registered memory, unchanged until the completion.
+    /// Registered memory. The program must not change it before the completion.
     Gather(ArrayVec<Sge, MAX_SGE>),
-    /// Copied at the call.
+    /// Data that the engine copied when the request was posted.
     Inline(Vec<u8>),
 }
 
 /// A work request of the send queue.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SendRequest {
-    /// The program's own name for it.
+    /// The program's name for the request. Its completion has the same `id`.
     pub id: u64,
-    /// What to do.
+    /// The operation.
     pub op: SendOp,
-    /// With what: the source of Sends and Writes, the sink of Reads and Atomics.
+    /// The source of a Send or Write, or the sink of a Read or atomic.
     pub data: Data,
-    /// How.
+    /// The flags.
     pub flags: SendFlags,
 }
 
 /// A work request of a receive queue.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RecvRequest {
-    /// The program's own name for it.
+    /// The program's name for the request. Its completion has the same `id`.
     pub id: u64,
-    /// Where to.
+    /// The elements that receive the message.
     pub list: ArrayVec<Sge, MAX_SGE>,
 }
 
@@ -156,13 +162,13 @@ impl From<Sge> for Data {
 impl TryFrom<&[Sge]> for Data {
     type Error = PostError;
 
-    /// [`PostError::TooManyElements`] beyond [`super::MAX_SGE`].
+    /// Fails with [`PostError::TooManyElements`] if the list has more than [`MAX_SGE`] elements.
     fn try_from(list: &[Sge]) -> Result<Self, PostError> {
         list.try_into().map(Self::Gather).map_err(|_| PostError::TooManyElements)
     }
 }
 
-/// Inline data.
+/// Converts bytes to inline data.
 impl From<Vec<u8>> for Data {
     fn from(bytes: Vec<u8>) -> Self {
         Self::Inline(bytes)
@@ -170,7 +176,7 @@ impl From<Vec<u8>> for Data {
 }
 
 impl SendRequest {
-    /// A request that leaves a completion.
+    /// Creates a request that leaves a completion.
     #[inline]
     #[must_use]
     pub fn new(id: u64, op: SendOp, data: impl Into<Data>) -> Self {
@@ -178,14 +184,15 @@ impl SendRequest {
         Self { id, op, data: data.into(), flags }
     }
 
-    /// A request without data: immediate data alone, binds, registrations, invalidations.
+    /// Creates a request without data: immediate data alone, a bind, a registration or an
+    /// invalidation.
     #[inline]
     #[must_use]
     pub fn bare(id: u64, op: SendOp) -> Self {
         Self::new(id, op, Data::Inline(Vec::new()))
     }
 
-    /// The same without a completion if it ends well.
+    /// Makes the request leave no completion if it succeeds.
     #[inline]
     #[must_use]
     pub fn unsignaled(mut self) -> Self {
@@ -193,7 +200,7 @@ impl SendRequest {
         self
     }
 
-    /// The same, but beginning only after all earlier Reads and Atomics have completed.
+    /// Makes the request start only after all earlier Reads and atomics have completed.
     #[inline]
     #[must_use]
     pub fn fenced(mut self) -> Self {
@@ -201,7 +208,7 @@ impl SendRequest {
         self
     }
 
-    /// The same, but the peer's completion counts as solicited.
+    /// Makes the completion of the peer's receive count as solicited.
     #[inline]
     #[must_use]
     pub fn solicited(mut self) -> Self {
@@ -211,20 +218,20 @@ impl SendRequest {
 }
 
 impl RecvRequest {
-    /// A receive into one element.
+    /// Creates a receive into one element.
     #[inline]
     #[must_use]
     pub fn new(id: u64, into: Sge) -> Self {
         Self { id, list: core::iter::once(into).collect() }
     }
 
-    /// How many bytes fit into a receive.
+    /// The most bytes that the receive holds.
     pub(in crate::rdma) fn capacity(&self) -> u32 {
         self.list.iter().fold(0u32, |sum, sge| sum.saturating_add(sge.len))
     }
 }
 
-/// How many bytes it is.
+/// The length of the data in bytes.
 pub(crate) fn data_len(data: &Data) -> u64 {
     match data {
         Data::Gather(list) => list.iter().map(|sge| u64::from(sge.len)).sum(),
@@ -232,7 +239,7 @@ pub(crate) fn data_len(data: &Data) -> u64 {
     }
 }
 
-/// True for what the engine does without the peer.
+/// True if the engine executes the operation without the peer.
 pub(crate) const fn is_local(op: &SendOp) -> bool {
     matches!(op, SendOp::Bind { .. } | SendOp::FastRegister { .. } | SendOp::Invalidate(_))
 }

@@ -26,8 +26,8 @@ fn good(id: u64) -> Completion {
 fn completions_come_out_as_they_went_in() {
     let mut cq = CompletionQueue::new(4);
     for id in 0..20 {
-        assert_eq!(cq.push(good(2 * id), false), Pushed::UnexpectedMessage);
-        assert_eq!(cq.push(good(2 * id + 1), true), Pushed::UnexpectedMessage);
+        assert_eq!(cq.push(good(2 * id), false), Pushed::Queued);
+        assert_eq!(cq.push(good(2 * id + 1), true), Pushed::Queued);
         assert_eq!(
             (cq.poll().map(|c| c.id), cq.poll().map(|c| c.id)),
             (Some(2 * id), Some(2 * id + 1))
@@ -40,9 +40,9 @@ fn completions_come_out_as_they_went_in() {
 fn an_overflow_is_told_once_and_never_forgotten() {
     let mut cq = CompletionQueue::new(2);
     let _ = cq.arm(false);
-    assert_eq!(cq.push(good(1), false), Pushed::Wakes);
-    assert_eq!(cq.push(good(2), false), Pushed::UnexpectedMessage);
-    assert_eq!(cq.push(good(3), false), Pushed::Overflows);
+    assert_eq!(cq.push(good(1), false), Pushed::Notify);
+    assert_eq!(cq.push(good(2), false), Pushed::Queued);
+    assert_eq!(cq.push(good(3), false), Pushed::Overflowed);
     assert_eq!(cq.push(good(4), false), Pushed::Lost);
     // What was there can still be had; nothing goes in behind a gap.
     assert_eq!(cq.poll().map(|c| c.id), Some(1));
@@ -55,10 +55,10 @@ fn an_overflow_is_told_once_and_never_forgotten() {
 fn arming_wakes_once() {
     let mut cq = CompletionQueue::new(8);
     assert!(!cq.arm(false), "nothing is there");
-    assert_eq!(cq.push(good(1), false), Pushed::Wakes);
+    assert_eq!(cq.push(good(1), false), Pushed::Notify);
     assert!(!cq.arm(false), "what has woken does not count again");
-    assert_eq!(cq.push(good(2), false), Pushed::Wakes);
-    assert_eq!(cq.push(good(3), true), Pushed::UnexpectedMessage);
+    assert_eq!(cq.push(good(2), false), Pushed::Notify);
+    assert_eq!(cq.push(good(3), true), Pushed::Queued);
     assert!(!cq.arm(true), "what was there before does not count for who waits for solicited ones");
 }
 
@@ -66,17 +66,17 @@ fn arming_wakes_once() {
 fn solicited_ones_and_errors_wake_who_waits_for_those() {
     let mut cq = CompletionQueue::new(8);
     let _ = cq.arm(true);
-    assert_eq!(cq.push(good(1), false), Pushed::UnexpectedMessage);
-    assert_eq!(cq.push(good(2), true), Pushed::Wakes);
+    assert_eq!(cq.push(good(1), false), Pushed::Queued);
+    assert_eq!(cq.push(good(2), true), Pushed::Notify);
     let _ = cq.arm(true);
-    assert_eq!(cq.push(completion(3, Status::Flushed), false), Pushed::Wakes);
+    assert_eq!(cq.push(completion(3, Status::Flushed), false), Pushed::Notify);
     // Who asked for any keeps that; who asked for solicited ones may ask for more.
     let _ = cq.arm(false);
     let _ = cq.arm(true);
-    assert_eq!(cq.push(good(4), false), Pushed::Wakes);
+    assert_eq!(cq.push(good(4), false), Pushed::Notify);
     let _ = cq.arm(true);
     let _ = cq.arm(false);
-    assert_eq!(cq.push(good(5), false), Pushed::Wakes);
+    assert_eq!(cq.push(good(5), false), Pushed::Notify);
 }
 
 #[test]
@@ -85,23 +85,23 @@ fn depth_changes_as_long_as_nothing_is_lost_by_it() {
     assert_eq!(cq.depth(), 1);
     assert_eq!(cq.resize(3), Ok(()));
     for id in 0..3 {
-        assert_eq!(cq.push(good(id), false), Pushed::UnexpectedMessage);
+        assert_eq!(cq.push(good(id), false), Pushed::Queued);
     }
     assert_eq!((cq.resize(2), cq.depth()), (Err(PostError::NoRoom), 3));
     cq.poll();
     assert_eq!((cq.resize(2), cq.len()), (Ok(()), 2));
-    assert_eq!(cq.push(good(9), false), Pushed::Overflows);
+    assert_eq!(cq.push(good(9), false), Pushed::Overflowed);
 }
 
 #[test]
 fn it_is_busy_while_someone_completes_here() {
     let mut cq = CompletionQueue::new(1);
     assert!(!cq.is_busy());
-    cq.hold();
-    cq.hold();
-    cq.release();
+    cq.add_user();
+    cq.add_user();
+    cq.remove_user();
     assert!(cq.is_busy());
-    cq.release();
+    cq.remove_user();
     assert!(!cq.is_busy());
 }
 
@@ -119,12 +119,12 @@ fn random_use_matches_a_list() {
                     let pushed = cq.push(good(next), false);
                     if lost == 0 && list.len() < depth as usize {
                         list.push(next);
-                        assert!(matches!(pushed, Pushed::UnexpectedMessage | Pushed::Wakes));
+                        assert!(matches!(pushed, Pushed::Queued | Pushed::Notify));
                     } else {
                         lost += 1;
                         assert_eq!(
                             pushed,
-                            if lost == 1 { Pushed::Overflows } else { Pushed::Lost }
+                            if lost == 1 { Pushed::Overflowed } else { Pushed::Lost }
                         );
                     }
                     next += 1;
@@ -146,10 +146,10 @@ fn random_use_matches_a_list() {
 #[test]
 fn what_nobody_was_told_of_wakes_who_arms() {
     let mut cq = CompletionQueue::new(8);
-    assert_eq!(cq.push(good(1), false), Pushed::UnexpectedMessage);
+    assert_eq!(cq.push(good(1), false), Pushed::Queued);
     assert!(cq.arm(false) && !cq.arm(false), "once");
-    assert_eq!(cq.push(good(2), false), Pushed::Wakes);
-    assert_eq!(cq.push(good(3), false), Pushed::UnexpectedMessage);
+    assert_eq!(cq.push(good(2), false), Pushed::Notify);
+    assert_eq!(cq.push(good(3), false), Pushed::Queued);
     while cq.poll().is_some() {}
     assert!(!cq.arm(false), "it is polled");
 }
@@ -170,5 +170,5 @@ fn who_waits_and_leaves_some_is_woken() {
     let _ = cq.arm(false);
     while cq.poll().is_some() {}
     assert!(!cq.notify_remaining(), "nothing is left");
-    assert_eq!(cq.push(good(3), false), Pushed::Wakes);
+    assert_eq!(cq.push(good(3), false), Pushed::Notify);
 }

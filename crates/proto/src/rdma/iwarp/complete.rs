@@ -45,7 +45,7 @@ impl QueuePair {
     }
 
     /// What is sent from `span` is at fault: its memory is gone.
-    pub(crate) fn blame_source(&mut self, span: Span, shared: &Shared) {
+    pub(crate) fn set_source_fault(&mut self, span: Span, shared: &Shared) {
         let pd = self.options.pd;
         let ends = |of: &Span| (of.offset, of.offset + u64::from(of.len));
         let (from, to) = ends(&span);
@@ -61,17 +61,17 @@ impl QueuePair {
             Data::Inline(_) => false,
         };
         if let Some(number) = self.send.under_way(self.iwarp.taken, is) {
-            self.send.blame(number, Status::LocalProtection);
+            self.send.set_fault(number, Status::LocalProtection);
         }
     }
 
     /// The peer has ended the stream: the request it complains of is at fault.
-    pub(crate) fn blame_by(&mut self, terminate: &Terminate) {
+    pub(crate) fn set_fault_by_terminate(&mut self, terminate: &Terminate) {
         let Some(about) = &terminate.about else { return };
         let found = ddp::parse(&about.header).ok().map(|header| (header.control, header.buffer));
         if matches!(found, Some((control, Buffer::Tagged { .. })) if control == Opcode::Write.control())
         {
-            return self.blame_write(terminate.cause);
+            return self.set_write_fault(terminate.cause);
         }
         let msn = match found {
             Some((_, Buffer::Untagged { qn: QN_REQUEST, msn, .. })) => Some(msn),
@@ -80,18 +80,18 @@ impl QueuePair {
         let number =
             self.iwarp.outstanding.find(msn, about.read.map(|read| (read.sink_stag, read.sink_to)));
         if let Some(number) = number {
-            self.send.blame(number, refusal(terminate.cause));
+            self.send.set_fault(number, refusal(terminate.cause));
         }
     }
 
     /// The peer has refused a Write: the one behind those that it has acknowledged, all of which it has.
-    fn blame_write(&mut self, cause: Cause) {
+    fn set_write_fault(&mut self, cause: Cause) {
         if !self.iwarp.acks.peer_acknowledges() {
             return;
         }
         let found = self.send.find_write(self.iwarp.acks.acked() + 1, self.iwarp.acks.framed());
         if let Some(number) = found {
-            self.send.blame(number, refusal(cause));
+            self.send.set_fault(number, refusal(cause));
         }
     }
 }

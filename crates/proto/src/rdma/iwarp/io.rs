@@ -201,7 +201,7 @@ impl Rnic {
         let Some(connection) = self.conns.get_mut(conn.0) else { return };
         connection.pending_terminate = None;
         if let Some(queue_pair) = connection.qp.and_then(|qp| self.qps.get_mut(qp.0)) {
-            queue_pair.blame_source(span, &self.shared);
+            queue_pair.set_source_fault(span, &self.shared);
         }
         self.report(conn, Cause::LOCAL, true);
         self.detach(conn);
@@ -274,7 +274,7 @@ impl Rnic {
     pub(in crate::rdma) fn terminated(&mut self, conn: Conn, terminate: &Terminate) {
         let Some(connection) = self.conns.get_mut(conn.0) else { return };
         if let Some(queue_pair) = connection.qp.and_then(|qp| self.qps.get_mut(qp.0)) {
-            queue_pair.blame_by(terminate);
+            queue_pair.set_fault_by_terminate(terminate);
         }
         self.report(conn, terminate.or.unwrap_or(terminate.cause), false);
         self.detach(conn);

@@ -35,22 +35,22 @@ impl QueuePair {
         match shared.mr.local(self.options.pd, Sge { stag: asked.sink.stag, addr: to, len }, true) {
             Ok(span) => Ok(Some(span)),
             Err(_) => {
-                self.blame_request(number, Status::LocalProtection);
+                self.set_request_fault(number, Status::LocalProtection);
                 Err(Cause::LOCAL)
             }
         }
     }
 
-    fn blame_request(&mut self, number: Option<u64>, status: Status) {
+    fn set_request_fault(&mut self, number: Option<u64>, status: Status) {
         if let Some(number) = number {
-            self.send.blame(number, status);
+            self.send.set_fault(number, status);
         }
     }
 
     /// The memory of the oldest request is gone.
-    pub(crate) fn blame_oldest(&mut self) {
+    pub(crate) fn set_oldest_fault(&mut self) {
         let number = self.iwarp.outstanding.oldest();
-        self.blame_request(number, Status::LocalProtection);
+        self.set_request_fault(number, Status::LocalProtection);
     }
 
     /// A segment of a Read Response was placed.
@@ -96,7 +96,7 @@ impl QueuePair {
         #[expect(clippy::host_endian_bytes, reason = "the program reads it as a number of its own")]
         let was = response.was.to_ne_bytes();
         if span.is_none_or(|span| memory.write(span, &was).is_err()) {
-            self.blame_oldest();
+            self.set_oldest_fault();
             return Err(Cause::LOCAL);
         }
         self.answered(8, shared)
@@ -110,9 +110,9 @@ impl QueuePair {
         let Some(number) = asked.number else { return Ok(()) };
         let Some(work) = self.send.work(number) else { return Ok(()) };
         if matches!(work.request.op, SendOp::ReadInvalidate(_))
-            && let Err(status) = shared.mr.invalidate(self.stream(), asked.sink.stag)
+            && let Err(status) = shared.mr.invalidate(self.tag_user(), asked.sink.stag)
         {
-            self.send.blame(number, status);
+            self.send.set_fault(number, status);
             return Err(Cause::LOCAL);
         }
         if let Some(work) = self.send.work(number) {

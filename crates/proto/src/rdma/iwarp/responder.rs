@@ -42,7 +42,7 @@ impl QueuePair {
     ) -> Result<Span, Cause> {
         let to = request.source_to.wrapping_add(u64::from(done));
         let stag = Stag(request.source_stag);
-        shared.mr.remote(self.stream(), stag, to, len, Right::Read)
+        shared.mr.remote(self.tag_user(), stag, to, len, Right::Read)
     }
 
     /// Takes an Atomic Request that was delivered.
@@ -61,7 +61,7 @@ impl QueuePair {
 
     fn word(&self, request: &AtomicRequest, shared: &Shared) -> Result<Span, Cause> {
         let span =
-            shared.mr.remote(self.stream(), Stag(request.stag), request.to, 8, Right::Atomic)?;
+            shared.mr.remote(self.tag_user(), Stag(request.stag), request.to, 8, Right::Atomic)?;
         // The address is aligned; the memory is not if its registration began at an odd place.
         if span.offset.is_multiple_of(8) { Ok(span) } else { Err(Cause::STREAM) }
     }

@@ -195,7 +195,7 @@ impl QueuePair {
         if len == 0 {
             return Ok(None);
         }
-        shared.mr.remote(self.stream(), Stag(stag), to, len, Right::Write).map(Some)
+        shared.mr.remote(self.tag_user(), Stag(stag), to, len, Right::Write).map(Some)
     }
 
     /// Places payload; `fresh` if the checks were made just now.
@@ -218,7 +218,7 @@ impl QueuePair {
             if self.iwarp.segment.opcode == Opcode::Write {
                 return Cause::TAGGED_STAG;
             }
-            self.blame_oldest();
+            self.set_oldest_fault();
             Cause::LOCAL
         })
     }
@@ -261,7 +261,7 @@ impl QueuePair {
                 }
                 _ if len == 0 && self.opens(msn) => {
                     self.iwarp.opened_by_send = false;
-                    self.receive.swallow();
+                    self.receive.skip_first();
                     Ok(Outcome::Placed)
                 }
                 _ => {

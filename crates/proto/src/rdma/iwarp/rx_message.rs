@@ -101,7 +101,7 @@ impl QueuePair {
             }
             Place::Unexpected(kept) => {
                 kept.append(bytes);
-                self.receive.kept += bytes.len();
+                self.receive.unexpected_bytes += bytes.len();
                 shared.unexpected.grow(bytes.len())
             }
         }
@@ -161,7 +161,7 @@ impl QueuePair {
             let id = request.id;
             let invalidated = opcode.invalidates().then_some(Stag(ulp));
             if let Some(stag) = invalidated {
-                shared.mr.remote_invalidate(self.stream(), stag)?;
+                shared.mr.remote_invalidate(self.tag_user(), stag)?;
             }
             let (completed, len) = match incoming.immediate {
                 Some((_, written)) => (Completed::RecvImmediate, written),

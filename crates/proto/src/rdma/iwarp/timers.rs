@@ -130,7 +130,7 @@ impl Rnic {
     pub(in crate::rdma) fn arm_rnr_timer(&mut self, conn: Conn) {
         let Some(connection) = self.conns.get_mut(conn.0) else { return };
         let Some(queue_pair) = connection.qp.and_then(|qp| self.qps.get(qp.0)) else { return };
-        let until = queue_pair.receive.until;
+        let until = queue_pair.receive.rnr_deadline;
         if connection.rnr_deadline != until {
             connection.rnr_deadline = until;
             if until != Instant::NEVER {
@@ -146,7 +146,7 @@ impl Rnic {
         let Some(queue_pair) = connection.qp.and_then(|qp| self.qps.get(qp.0)) else {
             return false;
         };
-        if queue_pair.receive.until != due {
+        if queue_pair.receive.rnr_deadline != due {
             return false;
         }
         let fault = queue_pair.rnr_error();

@@ -13,7 +13,7 @@ use crate::rdma::iwarp::fpdu_writer::FpduWriter;
 use crate::rdma::iwarp::framer::Piece;
 use crate::rdma::iwarp::outstanding::{Kind, OutstandingRequest};
 use crate::rdma::memory::{Memory, Unmapped};
-use crate::rdma::mr::{Extent, Stream};
+use crate::rdma::mr::{Extent, TagUser};
 use crate::rdma::qp::QueuePair;
 use crate::rdma::qp::send_queue::Stage;
 use crate::rdma::shared::Shared;
@@ -92,8 +92,8 @@ impl QueuePair {
     }
 
     /// The request whose turn it is has failed.
-    fn blame<T>(&mut self, status: Status) -> Result<T, Fault> {
-        self.send.blame(self.send.current_number(), status);
+    fn fail_current<T>(&mut self, status: Status) -> Result<T, Fault> {
+        self.send.set_fault(self.send.current_number(), status);
         Err(Fault::own(Cause::LOCAL))
     }
 
@@ -103,8 +103,8 @@ impl QueuePair {
             if !is_local(&request.op) || self.is_fenced(request) {
                 break;
             }
-            if let Err(status) = local_operation(self.stream(), &request.op, shared) {
-                return self.blame(status);
+            if let Err(status) = local_operation(self.tag_user(), &request.op, shared) {
+                return self.fail_current(status);
             }
             self.advance(Stage::Done(0), shared.now);
             self.release(shared);
@@ -122,7 +122,7 @@ impl QueuePair {
             && list.len() > 1
             && let Err(status) = gather(list, 0, total, self.options.pd, shared)
         {
-            return self.blame(status);
+            return self.fail_current(status);
         }
         let send = &mut self.send;
         (send.begun, send.total, send.done, send.immediate_left) = (true, total, 0, immediate_left);
@@ -154,12 +154,12 @@ impl QueuePair {
             ),
             Data::Gather(list) => match gather(list, send.done, len, self.options.pd, shared) {
                 Ok(pieces) => out.frame(&header, &pieces),
-                Err(status) => return self.blame(status),
+                Err(status) => return self.fail_current(status),
             },
         };
         let has_immediate = matches!(request.op, SendOp::WriteImmediate(..));
         if framed.is_err() {
-            return self.blame(Status::LocalProtection);
+            return self.fail_current(Status::LocalProtection);
         }
         self.send.done += len;
         if last && tagged {
@@ -189,7 +189,7 @@ impl QueuePair {
         let buffer = Buffer::Untagged { ulp: 0, qn: QN_SEND, msn: self.send.msn, mo: 0 };
         let header = Header { last: true, control: opcode.control(), buffer };
         if out.frame(&header, &[Piece::Bytes(&value.to_be_bytes())]).is_err() {
-            return self.blame(Status::LocalProtection);
+            return self.fail_current(Status::LocalProtection);
         }
         self.advance(Stage::Framed(*out.position), shared.now);
         Ok(true)
@@ -203,7 +203,7 @@ impl QueuePair {
     ) -> Result<bool, Fault> {
         let Some(request) = self.send.current() else { return Ok(false) };
         if self.iwarp.outstanding.limit == 0 {
-            return self.blame(Status::LocalOperation);
+            return self.fail_current(Status::LocalOperation);
         }
         if self.iwarp.outstanding.is_full() {
             return Ok(false);
@@ -230,7 +230,7 @@ impl QueuePair {
             _ => return Ok(false),
         };
         if sink.len > 0 && shared.mr.local(self.options.pd, sink, true).is_err() {
-            return self.blame(Status::LocalProtection);
+            return self.fail_current(Status::LocalProtection);
         }
         let asked = OutstandingRequest::new(
             Some(self.send.current_number()),
@@ -250,9 +250,9 @@ impl QueuePair {
             )
         };
         if framed.is_err() {
-            return self.blame(Status::LocalProtection);
+            return self.fail_current(Status::LocalProtection);
         }
-        self.advance(Stage::OutstandingRequest, shared.now);
+        self.advance(Stage::AwaitingResponse, shared.now);
         Ok(true)
     }
 
@@ -303,7 +303,7 @@ impl QueuePair {
 }
 
 /// Does an operation on tags of our own.
-fn local_operation(by: Stream, op: &SendOp, shared: &mut Shared) -> Result<(), Status> {
+fn local_operation(by: TagUser, op: &SendOp, shared: &mut Shared) -> Result<(), Status> {
     match *op {
         SendOp::Bind { window, region, addr, len, access } => {
             shared.mr.bind(by, window, region, addr, len, access)

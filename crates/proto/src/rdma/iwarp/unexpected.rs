@@ -30,12 +30,14 @@ use crate::wire::rdmap::Cause;
 impl QueuePair {
     /// The stream is to be read no further.
     pub(crate) fn is_stalled(&self, shared: &mut Shared) -> bool {
-        if self.receive.kept < STALL_BYTES
-            && (self.receive.kept == 0 || !shared.unexpected.is_short())
+        if self.receive.unexpected_bytes < STALL_BYTES
+            && (self.receive.unexpected_bytes == 0 || !shared.unexpected.is_short())
         {
             return false;
         }
-        if self.receive.kept < STALL_BYTES && !shared.unexpected.stalled.contains(&self.number) {
+        if self.receive.unexpected_bytes < STALL_BYTES
+            && !shared.unexpected.stalled.contains(&self.number)
+        {
             shared.unexpected.stalled.push(self.number);
         }
         true
@@ -54,7 +56,7 @@ impl QueuePair {
         shared.unexpected.messages += 1;
         let about = offending(self.iwarp.segment.raw(), self.iwarp.segment.len());
         let kept = UnexpectedMessage { bytes: Vec::new(), extent: 0, about };
-        self.receive.kept += kept.cost();
+        self.receive.unexpected_bytes += kept.cost();
         self.receive.arriving.push_back(IncomingMessage::new(Place::Unexpected(Box::new(kept))));
         self.receive.unexpected += 1;
         if self.receive.unexpected == 1 {
@@ -68,7 +70,7 @@ impl QueuePair {
 
     /// From now on the first message without a receive waits.
     fn start_rnr_timer(&mut self, now: Instant) {
-        self.receive.until = self.rnr_timeout_ns.map_or(Instant::NEVER, |ns| now.after(ns));
+        self.receive.rnr_deadline = self.rnr_timeout_ns.map_or(Instant::NEVER, |ns| now.after(ns));
     }
 
     /// Gives receives that have been posted to messages that came before them.
@@ -98,7 +100,7 @@ impl QueuePair {
                 filled.inspect_err(|_| incoming.fault = Some(Status::LocalProtection))
             };
             self.receive.unexpected -= 1;
-            self.receive.kept -= bytes.len() + ENTRY_BYTES;
+            self.receive.unexpected_bytes -= bytes.len() + ENTRY_BYTES;
             shared.release_unexpected(1, bytes.len() + ENTRY_BYTES);
             filled
                 .and_then(|()| self.deliver(shared))
@@ -114,7 +116,7 @@ impl QueuePair {
 
     /// No message is without a receive any more.
     fn stop_rnr_timer(&mut self, shared: &mut Shared) {
-        self.receive.until = Instant::NEVER;
+        self.receive.rnr_deadline = Instant::NEVER;
         if let Some(srq) = self.options.srq {
             shared.stop_waiting_for_srq(srq, self.number);
         }
@@ -128,7 +130,7 @@ impl QueuePair {
         let left = self.receive.arriving.len() - self.receive.unexpected;
         self.receive.arriving.truncate(left);
         let messages = core::mem::take(&mut self.receive.unexpected);
-        shared.release_unexpected(messages, core::mem::take(&mut self.receive.kept));
+        shared.release_unexpected(messages, core::mem::take(&mut self.receive.unexpected_bytes));
         shared.unexpected.stalled.retain(|qp| *qp != self.number);
         self.stop_rnr_timer(shared);
     }

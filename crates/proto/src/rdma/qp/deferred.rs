@@ -1,30 +1,32 @@
-//! Completions that are deferred: what a queue pair remembers.
+//! The record of deferred completions by which the engine decides to defer the next. `rnic::poll`
+//! describes deferral.
 
 use crate::Instant;
 use crate::time::US;
 
-/// The longest hold: what an answer takes from a peer whose thread has to be woken for it, and twice that.
+/// The longest deferral: twice the time of an answer from a peer whose thread must be woken first.
 pub(crate) const DEFER_NS: u64 = 50 * US;
 
-/// In vain so many times one after the other, and the program does not seem to wait for answers:
+/// The misses in a row after which the engine mostly stops deferring.
 pub(crate) const MISSES: u8 = 16;
 
-/// one in so many is held all the same, since it may have begun to.
+/// After that many misses, the engine defers one completion in this many, since the program may
+/// have begun to wait for answers.
 pub(crate) const RETRY_EVERY: u8 = 32;
 
-/// What a queue pair remembers about it.
+/// The record of deferrals of one queue pair.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Deferral {
-    /// When the peer last said anything.
+    /// The time at which the peer last sent a segment.
     pub(crate) last_received: Instant,
-    /// Holds in vain since the last one that was not.
+    /// The misses since the last hit.
     pub(crate) misses: u8,
-    /// Completions that were not held since.
+    /// The completions that were not deferred since the last miss.
     pub(crate) skipped: u8,
 }
 
 impl Deferral {
-    /// Whether the next one should be held.
+    /// True if the next completion should be deferred.
     pub(crate) const fn should_defer(&self) -> bool {
         self.misses < MISSES || self.skipped >= RETRY_EVERY
     }

@@ -1,14 +1,16 @@
-//! A queue pair: what was posted, what has come, and the order of both. This file has its state, posting and its end; the
-//! ways are in files of their own.
+//! A queue pair: its state, posting and completion. The wire's part is one field.
 //!
 //! ```text
-//!  post_send ─► send (ring) ─► transmit ─► FPDU          FPDU ─► arrive ─┬► receive ─► completion
-//!                   ▲                                                   ├► respond (Reads and atomics of the peer) ─► FPDU
-//!                   └────────── request (own Reads and atomics) ◄───────┘
+//!  post_send ─► send queue ─► iwarp::tx ─► FPDU
+//!  FPDU ─► iwarp::rx ─┬► rx_message ─► receive queue ─► completion
+//!                     ├► responder (Reads and atomics of the peer) ─► iwarp::tx
+//!                     └► requester (responses to own Reads and atomics) ─► completion
 //! ```
 //!
-//! Always: work requests of one queue complete in the order posted, each once; after an error nothing completes well any
-//! more. An idle queue pair holds no buffers: the rings grow with what is posted, up to the depth agreed upon.
+//! Invariant: work requests of one queue complete in the order posted, each once; after an error
+//! none succeeds. An idle queue pair has no buffers: the rings grow with posted requests, up to the
+//! depths in its options.
+//!
 //! Not here: the stream, its start-up and its end.
 
 pub(crate) mod deferred;
@@ -25,7 +27,7 @@ use crate::rdma::error::PostError;
 use crate::rdma::event::Event;
 use crate::rdma::ids::{Conn, Qp};
 use crate::rdma::iwarp::state::IwarpState;
-use crate::rdma::mr::{Rights, Stream};
+use crate::rdma::mr::{Rights, TagUser};
 use crate::rdma::options::{QpOptions, QpState};
 use crate::rdma::qp::deferred::Deferral;
 use crate::rdma::qp::recv_queue::ReceiveQueue;
@@ -33,10 +35,10 @@ use crate::rdma::qp::send_queue::SendQueue;
 use crate::rdma::shared::Shared;
 use crate::rdma::work::{Data, RecvRequest, SendOp, SendRequest, data_len};
 
-/// Most bytes of a message.
+/// The most bytes of a message.
 const MESSAGE_MAX: u64 = 1 << 31;
 
-/// See the file.
+/// A queue pair.
 #[derive(Debug)]
 pub(crate) struct QueuePair {
     pub(crate) number: Qp,
@@ -47,9 +49,9 @@ pub(crate) struct QueuePair {
     pub(crate) receive: ReceiveQueue,
     pub(crate) iwarp: IwarpState,
     pub(crate) deferral: Deferral,
-    /// How long a message waits for its receive; for ever if none.
+    /// The limit for a message of the peer to wait for a receive; none if `None`.
     pub(crate) rnr_timeout_ns: Option<u64>,
-    /// What the peer may do with memory.
+    /// The accesses that the peer may make.
     pub(crate) rights: Rights,
 }
 
@@ -69,14 +71,14 @@ impl QueuePair {
         }
     }
 
-    /// A connection is being made.
+    /// Starts a connection.
     pub(crate) fn start(&mut self, conn: Conn, rnr_timeout_ns: Option<u64>) {
         self.conn = Some(conn);
         self.rnr_timeout_ns = rnr_timeout_ns;
         self.state = QpState::Starting;
     }
 
-    /// There will be no connection: what was posted for it is flushed, receives stay.
+    /// Ends a start-up without a connection: flushes the send queue and keeps the receives.
     pub(crate) fn unstart(&mut self, shared: &mut Shared) {
         while let Some((id, op, status)) = self.send.flush_one() {
             self.complete_send(id, op, status, 0, shared);
@@ -86,13 +88,13 @@ impl QueuePair {
         *self = Self { receive, rights: self.rights, ..Self::new(self.number, self.options) };
     }
 
-    /// As whom it uses tags.
-    pub(crate) const fn stream(&self) -> Stream {
-        Stream { pd: self.options.pd, qp: self.number, rights: self.rights }
+    /// The queue pair as the user of a tag.
+    pub(crate) const fn tag_user(&self) -> TagUser {
+        TagUser { pd: self.options.pd, qp: self.number, rights: self.rights }
     }
 
-    /// Takes a work request for the send queue. In error it completes as flushed; while the connection is being closed it
-    /// waits for that.
+    /// Posts a request to the send queue. In error it completes as flushed. While the connection
+    /// closes it waits for the end.
     pub(crate) fn post_send(
         &mut self,
         request: SendRequest,
@@ -113,7 +115,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Whether all of these would be taken.
+    /// Checks that all of the requests can be posted.
     pub(crate) fn check_sends(&self, requests: &[SendRequest]) -> Result<(), PostError> {
         if self.state == QpState::Idle {
             return Err(PostError::Invalid);
@@ -123,7 +125,7 @@ impl QueuePair {
         if requests.len() > room { Err(PostError::Full) } else { Ok(()) }
     }
 
-    /// What can be said of a request before its turn comes.
+    /// Checks a request without regard to the queue.
     fn check_send(&self, request: &SendRequest) -> Result<(), PostError> {
         let carries = matches!(
             request.op,
@@ -153,7 +155,7 @@ impl QueuePair {
         if data_len(&request.data) > MESSAGE_MAX { Err(PostError::TooLong) } else { Ok(()) }
     }
 
-    /// Takes a receive. In error it completes as flushed.
+    /// Posts a receive. In error it completes as flushed.
     pub(crate) fn post_recv(
         &mut self,
         request: RecvRequest,
@@ -172,13 +174,14 @@ impl QueuePair {
             self.complete_recv(request.id, Status::Flushed, shared);
         } else {
             self.receive.post(request);
-            // One that waited for it has it, even if it is placed later.
-            self.receive.until = Instant::NEVER;
+            // The first unexpected message has its receive, even if the engine places it later.
+            self.receive.rnr_deadline = Instant::NEVER;
         }
         Ok(())
     }
 
-    /// Ends all work: what is left completes as flushed, but the request that is at fault with its own status.
+    /// Puts the queue pair in error. The request at fault completes with its own status, all others
+    /// complete as flushed.
     pub(crate) fn fail(&mut self, shared: &mut Shared) {
         if self.state == QpState::Error {
             return;
@@ -198,7 +201,7 @@ impl QueuePair {
         }
     }
 
-    /// Nothing is left to send or to wait for.
+    /// True if there is nothing to send and no response to wait for.
     pub(crate) fn is_quiet(&self) -> bool {
         self.iwarp.is_quiet() && self.send.is_quiet()
     }

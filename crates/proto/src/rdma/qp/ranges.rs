@@ -1,23 +1,24 @@
-//! Which bytes of a message are there, whatever the order they came in.
+//! The received bytes of a message whose segments may arrive in any order.
 //!
-//! Always: as long as they come in order, this is one number. Bytes that lie apart are kept as at most [`MOST`] ranges.
+//! Invariant: while segments arrive in order, one number suffices. Bytes behind a hole are kept as
+//! at most [`MOST`] ranges.
 
 use alloc::vec::Vec;
 
-/// Most ranges that lie apart: a peer that leaves more holes is not in earnest.
+/// The most ranges behind holes. No honest peer leaves more.
 const MOST: usize = 64;
 
-/// See the file.
+/// A set of received byte ranges.
 #[derive(Debug, Default)]
 pub(crate) struct Ranges {
-    /// Everything before this is there,
+    /// All bytes before this offset are there.
     upto: u32,
-    /// and these, in rising order, none touching another.
+    /// Ranges behind a hole, in rising order; no two of them touch.
     apart: Vec<(u32, u32)>,
 }
 
 impl Ranges {
-    /// The bytes `from..to` came. False if there are too many holes.
+    /// Adds the bytes `from..to`. Returns false if there are too many holes.
     #[inline]
     pub(crate) fn add(&mut self, from: u32, to: u32) -> bool {
         if self.apart.is_empty() && from <= self.upto {
@@ -50,7 +51,7 @@ impl Ranges {
         true
     }
 
-    /// True if all of the first `total` bytes are there.
+    /// True if the first `total` bytes are there.
     #[inline]
     pub(crate) const fn complete(&self, total: u32) -> bool {
         self.upto >= total
@@ -62,7 +63,7 @@ mod tests {
     use super::{MOST, Ranges};
     use crate::Rng;
 
-    /// Any pieces in any order: complete exactly when each byte came.
+    /// Pieces in any order are complete exactly when every byte was added.
     #[test]
     fn pieces_in_any_order() {
         let mut rng = Rng::seeded(7);

@@ -1,4 +1,4 @@
-//! The receive queue.
+//! The receive queue: posted receives, and messages that are arriving.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -10,11 +10,11 @@ use crate::rdma::qp::unexpected::UnexpectedMessage;
 use crate::rdma::work::RecvRequest;
 use crate::wire::rdmap::Opcode;
 
-/// Where the bytes of a message go.
+/// The place for the bytes of a message.
 #[derive(Debug)]
 pub(in crate::rdma) enum Place {
     Receive(RecvRequest),
-    /// No receive is there yet.
+    /// A buffer of the engine, since no receive is posted yet.
     Unexpected(Box<UnexpectedMessage>),
 }
 
@@ -24,15 +24,15 @@ pub(in crate::rdma) struct IncomingMessage {
     pub(in crate::rdma) place: Place,
     pub(in crate::rdma) capacity: u32,
     pub(crate) got: Ranges,
-    /// Its length, and what its last segment says.
+    /// The length, opcode and ULP word of the message, known from its last segment.
     pub(in crate::rdma) end: Option<(u32, Opcode, u32)>,
-    /// Immediate data, and the bytes of the Write directly before it.
+    /// The immediate data, and the length of the Write directly before it.
     pub(crate) immediate: Option<(u64, u32)>,
     pub(in crate::rdma) fault: Option<Status>,
 }
 
 impl IncomingMessage {
-    /// A message with this place for its bytes, none of which is there.
+    /// Creates a message of which no byte has arrived.
     pub(in crate::rdma) fn new(place: Place) -> Self {
         let capacity = match &place {
             Place::Receive(request) => request.capacity(),
@@ -41,42 +41,49 @@ impl IncomingMessage {
         Self { place, capacity, got: Ranges::default(), end: None, immediate: None, fault: None }
     }
 
-    /// All of it is there.
+    /// True if the whole message has arrived.
     pub(in crate::rdma) fn is_whole(&self) -> bool {
         self.end.is_some_and(|(total, ..)| self.immediate.is_some() || self.got.complete(total))
     }
 }
 
-/// See the file.
+/// A receive queue and its arriving messages.
 #[derive(Debug)]
 pub(crate) struct ReceiveQueue {
     pub(crate) waiting: VecDeque<RecvRequest>,
-    /// The messages after `delivered` that are begun; those without a receive are at its end.
+    /// The messages after `delivered` that have begun. Unexpected ones are at the end.
     pub(in crate::rdma) arriving: VecDeque<IncomingMessage>,
-    /// How many of them have no receive,
+    /// The unexpected messages in `arriving`.
     pub(in crate::rdma) unexpected: usize,
-    /// what is kept of these,
-    pub(in crate::rdma) kept: usize,
-    /// and when the patience with the first one ends.
-    pub(crate) until: Instant,
-    /// The number of the last message that was delivered.
+    /// The memory that unexpected messages take.
+    pub(in crate::rdma) unexpected_bytes: usize,
+    /// The time at which the first unexpected message ends the connection.
+    pub(crate) rnr_deadline: Instant,
+    /// The number of the last delivered message.
     pub(crate) delivered: u32,
 }
 
 impl Default for ReceiveQueue {
     fn default() -> Self {
         let (waiting, arriving) = (VecDeque::new(), VecDeque::new());
-        Self { waiting, arriving, unexpected: 0, kept: 0, until: Instant::NEVER, delivered: 0 }
+        Self {
+            waiting,
+            arriving,
+            unexpected: 0,
+            unexpected_bytes: 0,
+            rnr_deadline: Instant::NEVER,
+            delivered: 0,
+        }
     }
 }
 
 impl ReceiveQueue {
-    /// Receives that are posted and not completed.
+    /// The posted receives that have not completed.
     pub(crate) fn len(&self) -> usize {
         self.waiting.len() + self.arriving.len() - self.unexpected
     }
 
-    /// A message waits for the next receive.
+    /// True if a message waits for the next receive.
     pub(crate) const fn is_awaited(&self) -> bool {
         self.unexpected > 0
     }
@@ -85,7 +92,7 @@ impl ReceiveQueue {
         self.waiting.push_back(request);
     }
 
-    /// Takes the front as the queue pair has failed.
+    /// Takes the front request of a failed queue pair.
     pub(crate) fn flush_one(&mut self) -> Option<(u64, Status)> {
         if let Some(IncomingMessage { place: Place::Receive(request), fault, .. }) =
             self.arriving.pop_front()
@@ -95,17 +102,17 @@ impl ReceiveQueue {
         self.waiting.pop_front().map(|request| (request.id, Status::Flushed))
     }
 
-    /// The first message takes no receive: it only opened the connection.
-    pub(crate) const fn swallow(&mut self) {
+    /// Counts the first message as delivered without a receive: it only opened the connection.
+    pub(crate) const fn skip_first(&mut self) {
         self.delivered = self.delivered.wrapping_add(1);
     }
 
-    /// Where message `msn` stands in `arriving`.
+    /// The index of message `msn` in `arriving`.
     pub(crate) fn place(&self, msn: u32) -> u32 {
         msn.wrapping_sub(self.delivered.wrapping_add(1))
     }
 
-    /// How many messages are begun from the first one on that is not whole.
+    /// The number of messages from the first incomplete one on.
     pub(crate) fn begun(&self) -> usize {
         let first = self.arriving.iter().position(|incoming| !incoming.is_whole());
         first.map_or(0, |first| self.arriving.len() - first)

@@ -2,27 +2,28 @@
 //!
 //! ```text
 //!  front                      at                         back
-//!  done or under way …        being cut into segments    waiting …
+//!  done or in progress …      being cut into segments    waiting …
 //! ```
 //!
-//! Always: requests leave at the front, in order. A Send or a Write is done when the stream took its last byte; a Read or
-//! an atomic when its answer is there; what is done behind one that is not waits.
+//! Invariant: requests leave at the front, in order. A Send or a Write is done when the stream has
+//! taken its last byte, a Read or an atomic when its response has arrived. A done request waits for
+//! those before it.
 
 use alloc::collections::VecDeque;
 
 use crate::rdma::completion::{Completed, Status};
 use crate::rdma::work::{SendOp, SendRequest};
 
-/// How far a request is.
+/// The progress of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stage {
-    /// It waits, or is being sent.
+    /// The request waits, or some of its segments are framed.
     Waiting,
-    /// All its bytes are before this position of the stream.
+    /// All segments are framed and end at this position of the stream.
     Framed(u64),
-    /// It waits for its answer.
-    OutstandingRequest,
-    /// It is done, and so many bytes were read.
+    /// The request waits for its response.
+    AwaitingResponse,
+    /// The request is done and has read this many bytes.
     Done(u32),
 }
 
@@ -30,29 +31,29 @@ pub(crate) enum Stage {
 pub(crate) struct Work {
     pub(crate) request: SendRequest,
     pub(crate) stage: Stage,
-    /// Writes that were framed up to its end, itself among them.
+    /// The Writes framed up to the end of the request, itself included.
     writes: u64,
-    /// Why it failed.
+    /// The status of the request if it is at fault.
     fault: Option<Status>,
 }
 
-/// See the file.
+/// A ring of work requests.
 #[derive(Debug, Default)]
 pub(crate) struct SendQueue {
     ring: VecDeque<Work>,
-    /// The front's number; numbers rise by one for each request posted.
+    /// The number of the front request. Numbers rise by one with each posted request.
     front: u64,
-    /// How many from the front on were sent (or done) wholly.
+    /// The requests, from the front on, that are framed or done.
     at: usize,
-    /// Requests from this number on were posted after the connection's end was asked for.
+    /// The number of the first request that was posted after a disconnect.
     end: Option<u64>,
-    /// Of the request at `at`: begun,
+    /// The request at `at` has begun.
     pub(crate) begun: bool,
-    /// its bytes,
+    /// The length of the request at `at`.
     pub(crate) total: u32,
-    /// those sent,
+    /// The framed bytes of the request at `at`.
     pub(crate) done: u32,
-    /// and whether only its immediate data is left.
+    /// Only the immediate data of the request at `at` is left.
     pub(crate) immediate_left: bool,
     /// The number of the last message on queue 0.
     pub(crate) msn: u32,
@@ -67,17 +68,17 @@ impl SendQueue {
         self.ring.push_back(Work { request, stage: Stage::Waiting, writes: 0, fault: None });
     }
 
-    /// What is posted from now on is not sent.
+    /// Keeps requests that are posted from now on from being sent.
     pub(crate) fn close(&mut self) {
         self.end = Some(self.front + self.ring.len() as u64);
     }
 
-    /// All that is to be sent is done.
+    /// True if every request that is to be sent is done.
     pub(crate) fn is_quiet(&self) -> bool {
         self.ring.is_empty() || self.end.is_some_and(|end| self.front >= end)
     }
 
-    /// The request whose turn it is.
+    /// The request to frame next.
     #[inline]
     pub(crate) fn current(&self) -> Option<&SendRequest> {
         if self.end.is_some_and(|end| self.current_number() >= end) {
@@ -86,18 +87,18 @@ impl SendQueue {
         self.ring.get(self.at).map(|work| &work.request)
     }
 
-    /// Something waits to be sent, be it allowed to or not.
+    /// True if a request waits to be framed, even if a fence or a limit holds it back.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
         self.current().is_some()
     }
 
-    /// The number of the request whose turn it is.
+    /// The number of the request to frame next.
     pub(crate) const fn current_number(&self) -> u64 {
         self.front + self.at as u64
     }
 
-    /// The request whose turn it is was sent wholly, and so many Writes up to it; the next one follows.
+    /// Moves on from the current request, which is framed, and with it `writes` Writes in all.
     #[inline]
     pub(crate) fn advance(&mut self, stage: Stage, writes: u64) {
         if let Some(work) = self.ring.get_mut(self.at) {
@@ -109,19 +110,20 @@ impl SendQueue {
         (self.total, self.done) = (0, 0);
     }
 
-    /// The request with this number, if it is still in the ring.
+    /// Returns the request with this number if it is in the ring.
     pub(crate) fn work(&mut self, number: u64) -> Option<&mut Work> {
         self.ring.get_mut(usize::try_from(number.checked_sub(self.front)?).ok()?)
     }
 
-    /// Marks the request that is at fault.
-    pub(crate) fn blame(&mut self, number: u64, status: Status) {
+    /// Sets the status of the request that is at fault.
+    pub(crate) fn set_fault(&mut self, number: u64, status: Status) {
         if let Some(work) = self.work(number) {
             work.fault = Some(status);
         }
     }
 
-    /// The first that is under way, not wholly taken by the stream, and sends what `is` says.
+    /// The number of the first request that matches `is` and of which the stream has not taken all
+    /// bytes.
     pub(crate) fn under_way(&self, taken: u64, is: impl Fn(&SendRequest) -> bool) -> Option<u64> {
         let sent = |work: &Work| match work.stage {
             Stage::Framed(position) => position > taken,
@@ -133,7 +135,8 @@ impl SendQueue {
         Some(self.front + at as u64)
     }
 
-    /// The `nth` Write that was sent, the last of them perhaps in part, if it is still in the ring.
+    /// The number of the `nth` framed Write if it is in the ring. The last one may be framed in
+    /// part.
     pub(crate) fn find_write(&self, nth: u64, sent: u64) -> Option<u64> {
         let is = |work: &Work| {
             let writes = matches!(work.request.op, SendOp::Write(_) | SendOp::WriteImmediate(..));
@@ -143,8 +146,8 @@ impl SendQueue {
         self.ring.iter().take(begun).position(is).map(|at| self.front + at as u64)
     }
 
-    /// The front, if it is done: its request, and the bytes that were read. If it is signalled, all Writes up to it have to
-    /// be placed.
+    /// Returns the front request and its read bytes if it is done. A signaled request also waits
+    /// until all Writes up to it are acknowledged.
     #[inline]
     pub(crate) fn front_done(
         &self,
@@ -163,7 +166,7 @@ impl SendQueue {
         }
     }
 
-    /// Drops the front, where it lies: a request is large.
+    /// Drops the front in place, since a request is large.
     #[inline]
     pub(crate) fn drop_front(&mut self) {
         if self.ring.pop_front().is_some() {
@@ -172,7 +175,7 @@ impl SendQueue {
         }
     }
 
-    /// Takes the front as the queue pair has failed.
+    /// Takes the front request of a failed queue pair.
     pub(crate) fn flush_one(&mut self) -> Option<(u64, Completed, Status)> {
         let work = self.ring.pop_front()?;
         self.front += 1;

@@ -1,31 +1,33 @@
-//! Messages without a receive.
+//! Buffers for unexpected messages: those that arrive before a receive is posted for them.
 
 use alloc::vec::Vec;
 
 use crate::rdma::ids::Qp;
 use crate::wire::rdmap::{Cause, Offending};
 
-/// What a queue pair keeps before its stream is read no further: many small messages, or the begin of a long one. What is
-/// read in one piece is kept as a whole all the same.
+/// The memory of unexpected messages at which a queue pair stalls its stream: many small messages,
+/// or the begin of a long one. The engine still buffers all of the input it has read.
 pub(crate) const STALL_BYTES: usize = 256 << 10;
 
-/// What a message counts besides its bytes, about what its entry takes, so that empty ones do not come without end.
+/// The memory that each message counts besides its bytes, about the size of its entry, so that
+/// empty messages have a limit too.
 pub(crate) const ENTRY_BYTES: usize = 256;
 
-/// What is kept of a message without a receive.
+/// A message without a receive.
 #[derive(Debug)]
 pub(crate) struct UnexpectedMessage {
     pub(crate) bytes: Vec<u8>,
-    /// The end of the segment that came last: its bytes may still be coming.
+    /// The end of the last segment. Its bytes may still be arriving.
     pub(crate) extent: u32,
-    /// Its first segment, for a Terminate.
+    /// The first segment, for a Terminate.
     pub(crate) about: Offending,
 }
 
 impl UnexpectedMessage {
-    /// A segment of it comes.
+    /// Admits a segment.
     pub(crate) fn admit(&mut self, mo: u32, len: u32) -> Result<(), Cause> {
-        // Only what comes in order is kept; the rest is as it would be without patience.
+        // The engine buffers only segments in order. It refuses others, like a message without
+        // buffering.
         if mo as usize != self.bytes.len() {
             return Err(Cause::UNTAGGED_NO_BUFFER);
         }
@@ -33,7 +35,7 @@ impl UnexpectedMessage {
         Ok(())
     }
 
-    /// Bytes of it come.
+    /// Appends bytes of the current segment.
     pub(crate) fn append(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
@@ -43,16 +45,17 @@ impl UnexpectedMessage {
     }
 }
 
-/// What all queue pairs of an engine keep.
+/// The memory of unexpected messages of all queue pairs.
 #[derive(Debug)]
 pub(crate) struct UnexpectedPool {
-    /// Messages without a receive.
+    /// The number of unexpected messages.
     pub(crate) messages: usize,
-    /// What they count.
+    /// The memory that they take.
     pub(crate) bytes: usize,
-    /// The most that they may count; from half of it on a queue pair keeps one piece of its stream and is then read no further.
+    /// The limit of `bytes`. From half of it on, a queue pair that buffers anything stalls its
+    /// stream.
     pub(crate) most: usize,
-    /// Queue pairs that are read no further although they have kept little.
+    /// Queue pairs that stalled only because of the common limit.
     pub(crate) stalled: Vec<Qp>,
 }
 
@@ -61,7 +64,7 @@ impl UnexpectedPool {
         Self { messages: 0, bytes: 0, most, stalled: Vec::new() }
     }
 
-    /// So many bytes more are kept.
+    /// Counts more memory.
     pub(crate) const fn grow(&mut self, bytes: usize) -> Result<(), Cause> {
         self.bytes += bytes;
         if self.bytes > self.most { Err(Cause::UNTAGGED_NO_BUFFER) } else { Ok(()) }

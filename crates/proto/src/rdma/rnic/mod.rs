@@ -1,16 +1,22 @@
-//! The engine: the owner of all objects, and the doors to them. The doors to streams are in `conn`.
+//! The engine: the owner of all objects.
 //!
 //! ```text
 //!  Rnic ─┬─ shared ─┬─ mr       protection domains, regions, windows
 //!        │          ├─ cqs      completion queues
 //!        │          ├─ srqs     shared receive queues
-//!        │          └─ events   what happened
-//!        ├─ qps     queue pairs ◄─┐ each knows the other's number
+//!        │          └─ events   pending events
+//!        ├─ qps     queue pairs ◄─┐ each has the other's number
 //!        └─ conns   streams      ◄┘
 //! ```
 //!
-//! Always: a number that was given back names nothing; an object that others use is not destroyed; no call waits, and no call
-//! calls back. Not here: memory, sockets, clocks.
+//! `objects` has the calls for memory and queues, `pairs` those for queue pairs, and `poll` those
+//! for deferred completions. The calls for streams lie with the wire, in `iwarp::conn` and
+//! `iwarp::io`.
+//!
+//! Invariants: a number that was given back names nothing; an object in use is not destroyed; no
+//! call waits, and no call calls back.
+//!
+//! Not here: memory, sockets, clocks.
 
 mod objects;
 mod pairs;
@@ -33,10 +39,10 @@ use crate::rdma::table::Table;
 use crate::wire::rdmap::Cause;
 use crate::{Instant, Rng};
 
-/// Queue pairs' numbers have 24 bits, since programs send them about in fields of that size.
+/// Numbers of queue pairs have 24 bits, since programs send them in fields of that size.
 const QP_BITS: u32 = 24;
 
-/// Software iWARP; see the module.
+/// A software iWARP engine. The [module](crate::rdma) describes it.
 #[derive(Debug)]
 pub struct Rnic {
     pub(in crate::rdma) shared: Shared,
@@ -44,14 +50,14 @@ pub struct Rnic {
     pub(in crate::rdma) conns: Table<Connection, 32>,
     /// Streams with something to send, each once.
     pub(in crate::rdma) ready: VecDeque<Conn>,
-    /// When to look at a stream; its own `due` says whether that still holds.
+    /// Deadlines of streams. An entry counts only while it is one of the stream's deadlines.
     pub(in crate::rdma) timers: BinaryHeap<Reverse<(Instant, u32)>>,
-    /// For payload that markers tore apart.
+    /// A buffer for payload without its markers.
     pub(in crate::rdma) scratch: Vec<u8>,
 }
 
 impl Rnic {
-    /// An engine without objects. `rng` makes its tags unpredictable.
+    /// Creates an engine without objects. `rng` makes its tags unpredictable.
     #[must_use]
     pub fn new(config: RnicOptions, rng: Rng) -> Self {
         let unexpected = UnexpectedPool::new(config.max_unexpected);
@@ -77,18 +83,19 @@ impl Rnic {
         }
     }
 
-    /// It is this time: what is posted and reported as sent from now on is of this time, as what other calls hand in.
+    /// Sets the time for the calls that take none, such as posting and [`Rnic::sent`].
     #[inline]
     pub const fn set_time(&mut self, now: Instant) {
         self.shared.now = now;
     }
 
-    /// What happened, the oldest first.
+    /// Takes the oldest event.
     pub fn event(&mut self) -> Option<Event> {
         self.shared.events.pop_front()
     }
 
-    /// Puts queue pairs in error whose completion queues overflowed, and wakes those that have what they waited for.
+    /// Puts the queue pairs of overflowed completion queues in error, and asks woken streams for
+    /// output.
     #[inline]
     pub(in crate::rdma) fn settle(&mut self) {
         if !self.shared.overflowed.is_empty() {

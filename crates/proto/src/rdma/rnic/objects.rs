@@ -1,4 +1,4 @@
-//! The doors to domains, regions, windows, completion queues and shared receive queues.
+//! Calls of the engine for domains, regions, windows, completion queues and shared receive queues.
 
 use alloc::collections::VecDeque;
 
@@ -15,7 +15,7 @@ use crate::rdma::srq::SharedReceiveQueue;
 use crate::rdma::work::{MAX_SGE, RecvRequest};
 
 impl Rnic {
-    /// Makes a protection domain.
+    /// Allocates a protection domain.
     ///
     /// # Errors
     /// [`PostError::NoRoom`].
@@ -23,7 +23,7 @@ impl Rnic {
         self.shared.mr.alloc_pd()
     }
 
-    /// Ends a protection domain.
+    /// Deallocates a protection domain.
     ///
     /// # Errors
     /// [`PostError::Busy`] while anything is in it; [`PostError::Invalid`].
@@ -31,11 +31,12 @@ impl Rnic {
         self.shared.mr.dealloc_pd(pd)
     }
 
-    /// Registers `len` bytes from the start of the caller's `region`; the first one has the address `base`.
+    /// Registers `len` bytes from the start of the caller's `region`. The first byte has the
+    /// address `base`.
     ///
     /// # Errors
-    /// [`PostError::Rights`] for a range that wraps, or remote writes or atomics without local writes;
-    /// [`PostError::Invalid`] if there is no such domain; [`PostError::NoRoom`].
+    /// [`PostError::Rights`] if the range wraps, or for remote writes or atomics without local
+    /// writes; [`PostError::Invalid`] if there is no such domain; [`PostError::NoRoom`].
     pub fn register(
         &mut self,
         pd: Pd,
@@ -47,7 +48,8 @@ impl Rnic {
         self.shared.mr.register(pd, region, base, len, access)
     }
 
-    /// Ends a region, or a tag for fast registration. Nothing is placed through it any more; what was on its way fails.
+    /// Deregisters a region or a tag for fast registration. The engine places nothing through it
+    /// any more, and requests that still need it fail.
     ///
     /// # Errors
     /// [`PostError::Busy`] while windows are bound to it; [`PostError::Invalid`].
@@ -55,7 +57,7 @@ impl Rnic {
         self.shared.mr.deregister(stag)
     }
 
-    /// Ends a region, or a tag for fast registration, and unbinds the windows that are bound to it.
+    /// Deregisters a region or a tag for fast registration and unbinds its windows.
     ///
     /// # Errors
     /// [`PostError::Invalid`].
@@ -63,15 +65,16 @@ impl Rnic {
         self.shared.mr.force_deregister(stag)
     }
 
-    /// Gives a region other rights; its tag stays.
+    /// Sets the rights of a region. Its tag stays the same.
     ///
     /// # Errors
-    /// [`PostError::Busy`] while windows are bound to it; [`PostError::Rights`]; [`PostError::Invalid`].
+    /// [`PostError::Busy`] while windows are bound to it; [`PostError::Rights`];
+    /// [`PostError::Invalid`].
     pub fn change_rights(&mut self, stag: Stag, access: Access) -> Result<(), PostError> {
         self.shared.mr.change_rights(stag, access)
     }
 
-    /// Makes a tag for fast registration by a work request.
+    /// Allocates a tag for fast registration by a work request.
     ///
     /// # Errors
     /// [`PostError::Invalid`] if there is no such domain; [`PostError::NoRoom`].
@@ -79,7 +82,7 @@ impl Rnic {
         self.shared.mr.alloc_fast(pd)
     }
 
-    /// Makes a window, to be bound by a work request.
+    /// Allocates a window. A work request binds it.
     ///
     /// # Errors
     /// [`PostError::Invalid`] if there is no such domain; [`PostError::NoRoom`].
@@ -87,7 +90,7 @@ impl Rnic {
         self.shared.mr.alloc_window(pd, kind)
     }
 
-    /// Ends a window, bound or not.
+    /// Deallocates a window, bound or not.
     ///
     /// # Errors
     /// [`PostError::Invalid`].
@@ -95,7 +98,7 @@ impl Rnic {
         self.shared.mr.dealloc_window(stag)
     }
 
-    /// Makes a completion queue for `depth` completions.
+    /// Creates a completion queue for `depth` completions.
     ///
     /// # Errors
     /// [`PostError::NoRoom`].
@@ -108,10 +111,11 @@ impl Rnic {
         cq.map(Cq).ok_or(PostError::NoRoom)
     }
 
-    /// Gives a completion queue another depth.
+    /// Sets the depth of a completion queue.
     ///
     /// # Errors
-    /// [`PostError::NoRoom`] if more completions are in it, or it is to hold more than can be; [`PostError::Invalid`].
+    /// [`PostError::NoRoom`] if more completions are in it or `depth` is above the engine's limit;
+    /// [`PostError::Invalid`].
     pub fn resize_cq(&mut self, cq: Cq, depth: u32) -> Result<(), PostError> {
         if depth > self.shared.config.max_cqe {
             return Err(PostError::NoRoom);
@@ -119,7 +123,7 @@ impl Rnic {
         self.shared.cqs.get_mut(cq.0).ok_or(PostError::Invalid)?.resize(depth)
     }
 
-    /// Ends a completion queue, and the completions in it.
+    /// Destroys a completion queue and the completions in it.
     ///
     /// # Errors
     /// [`PostError::Busy`] while a queue pair uses it; [`PostError::Invalid`].
@@ -137,15 +141,17 @@ impl Rnic {
         self.shared.cqs.get_mut(cq.0)?.poll()
     }
 
-    /// Whether the program, which has polled as many completions as it had room for, is to be told that there are more:
+    /// Reports that the program polled as many completions as it had room for. Returns true if
+    /// completions remain and the program must be notified again, by
     /// [`CompletionQueue::notify_remaining`].
     #[inline]
     pub fn notify_remaining(&mut self, cq: Cq) -> bool {
         self.shared.cqs.get_mut(cq.0).is_some_and(CompletionQueue::notify_remaining)
     }
 
-    /// The next completion (with `solicited_only`: the next that a peer solicited, or an error) raises
-    /// [`Event::CqReady`], once; so may one in the queue, see [`CompletionQueue::arm`]. Poll again after this.
+    /// Arms a completion queue: the next completion (with `solicited_only`, the next solicited one
+    /// or failure) raises [`Event::CqReady`] once. A completion that is already in the queue may
+    /// raise it too, by [`CompletionQueue::arm`]. Poll again after this call.
     ///
     /// # Errors
     /// [`PostError::Invalid`].
@@ -156,10 +162,11 @@ impl Rnic {
         Ok(())
     }
 
-    /// Makes a shared receive queue for `depth` receives of at most `max_sge` elements.
+    /// Creates a shared receive queue for `depth` receives of at most `max_sge` elements.
     ///
     /// # Errors
-    /// [`PostError::Invalid`] if there is no such domain; [`PostError::TooManyElements`]; [`PostError::NoRoom`].
+    /// [`PostError::Invalid`] if there is no such domain; [`PostError::TooManyElements`];
+    /// [`PostError::NoRoom`].
     pub fn create_srq(&mut self, pd: Pd, depth: u32, max_sge: usize) -> Result<Srq, PostError> {
         let config = &self.shared.config;
         if self.shared.srqs.used() >= config.max_srqs || depth > config.max_depth {
@@ -168,7 +175,7 @@ impl Rnic {
         if max_sge > MAX_SGE {
             return Err(PostError::TooManyElements);
         }
-        self.shared.mr.hold_pd(pd)?;
+        self.shared.mr.add_pd_user(pd)?;
         let (waiting, unexpected, limit, users) = (VecDeque::new(), VecDeque::new(), 0, 0);
         let srq = self.shared.srqs.insert(|_| SharedReceiveQueue {
             pd,
@@ -180,12 +187,12 @@ impl Rnic {
             unexpected,
         });
         if srq.is_none() {
-            self.shared.mr.release_pd(pd);
+            self.shared.mr.remove_pd_user(pd);
         }
         srq.map(Srq).ok_or(PostError::NoRoom)
     }
 
-    /// Raises [`Event::SrqLimit`] once, as soon as fewer than `limit` receives are in the queue after one was taken.
+    /// Raises [`Event::SrqLimit`] once, when a receive is taken and fewer than `limit` remain.
     ///
     /// # Errors
     /// [`PostError::Invalid`].
@@ -194,7 +201,7 @@ impl Rnic {
         Ok(())
     }
 
-    /// Ends a shared receive queue. What is in it leaves no completion.
+    /// Destroys a shared receive queue. The receives in it leave no completion.
     ///
     /// # Errors
     /// [`PostError::Busy`] while a queue pair uses it; [`PostError::Invalid`].
@@ -205,7 +212,7 @@ impl Rnic {
         }
         let pd = queue.pd;
         self.shared.srqs.remove(srq.0);
-        self.shared.mr.release_pd(pd);
+        self.shared.mr.remove_pd_user(pd);
         Ok(())
     }
 
@@ -225,7 +232,7 @@ impl Rnic {
         if let Some(&qp) = queue.unexpected.front() {
             self.shared.woken.push(qp);
             if let Some(queue_pair) = self.qps.get_mut(qp.0) {
-                queue_pair.receive.until = Instant::NEVER;
+                queue_pair.receive.rnr_deadline = Instant::NEVER;
             }
             self.settle();
         }

@@ -1,4 +1,4 @@
-//! The doors to queue pairs.
+//! Calls of the engine for queue pairs: to create, post, reset and destroy them.
 
 use alloc::vec::Vec;
 
@@ -12,11 +12,12 @@ use crate::rdma::rnic::Rnic;
 use crate::rdma::work::{MAX_INLINE, MAX_SGE, RecvRequest, SendRequest};
 
 impl Rnic {
-    /// Makes a queue pair.
+    /// Creates a queue pair.
     ///
     /// # Errors
-    /// [`PostError::Invalid`] if domain or queues are not there, or the shared receive queue is of another domain;
-    /// [`PostError::TooManyElements`], [`PostError::Inline`] or [`PostError::NoRoom`] if it is to hold more than can be.
+    /// [`PostError::Invalid`] if the domain or a queue does not exist, or the shared receive queue
+    /// is in another domain; [`PostError::TooManyElements`], [`PostError::Inline`] or
+    /// [`PostError::NoRoom`] if an option is above its limit.
     pub fn create_qp(&mut self, options: QpOptions) -> Result<Qp, PostError> {
         let shared = &mut self.shared;
         let there = |cq: Cq| shared.cqs.get(cq.0).is_some();
@@ -34,14 +35,14 @@ impl Rnic {
         if depth > shared.config.max_depth || self.qps.used() >= shared.config.max_qps {
             return Err(PostError::NoRoom);
         }
-        shared.mr.hold_pd(options.pd)?;
+        shared.mr.add_pd_user(options.pd)?;
         let Some(qp) = self.qps.insert(|number| QueuePair::new(Qp(number), options)) else {
-            shared.mr.release_pd(options.pd);
+            shared.mr.remove_pd_user(options.pd);
             return Err(PostError::NoRoom);
         };
         for cq in [options.send_cq, options.recv_cq] {
             if let Some(queue) = shared.cqs.get_mut(cq.0) {
-                queue.hold();
+                queue.add_user();
             }
         }
         if let Some(queue) = options.srq.and_then(|srq| shared.srqs.get_mut(srq.0)) {
@@ -50,8 +51,9 @@ impl Rnic {
         Ok(Qp(qp))
     }
 
-    /// Ends a queue pair and its connection. What is in its queues leaves no completion, and completions that were not
-    /// fetched are gone, as with cards: programs free what a request's number stands for as soon as its queue pair has gone.
+    /// Destroys a queue pair and its connection. Its posted requests leave no completion, and its
+    /// completions are removed from their queues, as hardware does: programs free the data behind a
+    /// request's `id` as soon as they have destroyed the queue pair.
     ///
     /// # Errors
     /// [`PostError::Invalid`].
@@ -64,21 +66,21 @@ impl Rnic {
         let options = queue_pair.options;
         for cq in [options.send_cq, options.recv_cq] {
             if let Some(queue) = self.shared.cqs.get_mut(cq.0) {
-                queue.forget(qp);
-                queue.release();
+                queue.remove_of(qp);
+                queue.remove_user();
             }
         }
         if let Some(queue) = options.srq.and_then(|srq| self.shared.srqs.get_mut(srq.0)) {
             queue.users = queue.users.saturating_sub(1);
         }
         self.shared.mr.release_qp(qp);
-        self.shared.mr.release_pd(options.pd);
+        self.shared.mr.remove_pd_user(options.pd);
         self.settle();
         Ok(())
     }
 
-    /// Ends a queue pair's work at once: what is posted completes as flushed, and its connection, if there is one, ends
-    /// behind what was sent. The queue pair is in error.
+    /// Puts a queue pair in error: its posted requests complete as flushed, and its connection ends
+    /// after the bytes that are already framed.
     ///
     /// # Errors
     /// [`PostError::Invalid`].
@@ -95,7 +97,7 @@ impl Rnic {
         Ok(())
     }
 
-    /// Whether a success of this queue pair waits to be fetched from a completion queue.
+    /// True if a completion queue has a success of this queue pair.
     #[must_use]
     pub fn has_success(&self, qp: Qp) -> bool {
         let Some(options) = self.qps.get(qp.0).map(|pair| pair.options) else { return false };
@@ -103,8 +105,8 @@ impl Rnic {
         queues.iter().any(|cq| self.shared.cqs.get(cq.0).is_some_and(|queue| queue.has_success(qp)))
     }
 
-    /// Makes a queue pair as it was when it was new, its connection ended. What is in its queues leaves no completion, and
-    /// completions that were not fetched are gone.
+    /// Resets a queue pair to its state after creation and ends its connection. Its posted requests
+    /// leave no completion, and its completions are removed from their queues.
     ///
     /// # Errors
     /// [`PostError::Invalid`].
@@ -119,7 +121,7 @@ impl Rnic {
         self.shared.mr.release_qp(qp);
         for cq in [options.send_cq, options.recv_cq] {
             if let Some(queue) = self.shared.cqs.get_mut(cq.0) {
-                queue.forget(qp);
+                queue.remove_of(qp);
             }
         }
         if let Some(queue_pair) = self.qps.get_mut(qp.0) {
@@ -130,8 +132,8 @@ impl Rnic {
         Ok(())
     }
 
-    /// What a queue pair's peer may do with memory, with whatever tag. A new queue pair, or one that was reset, allows
-    /// everything.
+    /// Sets the accesses that a queue pair allows its peer under any tag. A new or reset queue pair
+    /// allows all.
     ///
     /// # Errors
     /// [`PostError::Invalid`].
@@ -140,22 +142,23 @@ impl Rnic {
         Ok(())
     }
 
-    /// Where a queue pair stands.
+    /// The state of a queue pair.
     #[must_use]
     pub fn state(&self, qp: Qp) -> Option<QpState> {
         self.qps.get(qp.0).map(|qp| qp.state)
     }
 
-    /// What a queue pair was made with.
+    /// The options of a queue pair.
     #[must_use]
     pub fn options(&self, qp: Qp) -> Option<QpOptions> {
         self.qps.get(qp.0).map(|qp| qp.options)
     }
 
-    /// Posts to the send queue. While the connection is made it waits; in error it completes as flushed.
+    /// Posts to the send queue. The request waits during start-up and completes as flushed in
+    /// error.
     ///
     /// # Errors
-    /// [`PostError`]; nothing was posted.
+    /// A [`PostError`]; the request is not posted.
     pub fn post_send(&mut self, qp: Qp, request: SendRequest) -> Result<(), PostError> {
         let queue_pair = self.qps.get_mut(qp.0).ok_or(PostError::Invalid)?;
         queue_pair.post_send(request, &mut self.shared)?;
@@ -166,10 +169,11 @@ impl Rnic {
         Ok(())
     }
 
-    /// Posts several to the send queue, all or none; those posted are taken out of `requests`.
+    /// Posts all of the requests to the send queue, or none. Posted requests are drained from
+    /// `requests`.
     ///
     /// # Errors
-    /// Of the first that is not possible; nothing was posted.
+    /// The [`PostError`] of the first request that cannot be posted; no request is posted.
     pub fn post_sends(&mut self, qp: Qp, requests: &mut Vec<SendRequest>) -> Result<(), PostError> {
         let queue_pair = self.qps.get_mut(qp.0).ok_or(PostError::Invalid)?;
         queue_pair.check_sends(requests)?;
@@ -183,10 +187,11 @@ impl Rnic {
         Ok(())
     }
 
-    /// Posts to the receive queue. In error it completes as flushed.
+    /// Posts to the receive queue. In error the request completes as flushed.
     ///
     /// # Errors
-    /// [`PostError`]; nothing was posted. [`PostError::Invalid`] also if the queue pair has a shared queue.
+    /// A [`PostError`]; the request is not posted. [`PostError::Invalid`] also if the queue pair
+    /// has a shared receive queue.
     pub fn post_recv(&mut self, qp: Qp, request: RecvRequest) -> Result<(), PostError> {
         let queue_pair = self.qps.get_mut(qp.0).ok_or(PostError::Invalid)?;
         queue_pair.post_recv(request, &mut self.shared)?;

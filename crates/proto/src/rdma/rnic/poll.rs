@@ -1,14 +1,17 @@
-//! Completions of Writes that are held for a moment, if the peer is not one that acknowledges them: who polls for one in place of an answer that the peer will write makes
-//! progress meanwhile, and so finds the answer, for which he would otherwise look in memory that nobody writes.
+//! Deferred completions of Writes. If the peer does not acknowledge Writes, the engine withholds a
+//! Write's completion for a moment. A program that polls for it makes progress meanwhile, and so
+//! the engine receives the peer's answer. A program that polls memory for the answer makes no
+//! progress.
 //!
 //! ```text
-//!   a Write is done ─► held ─┬─ the peer says something ─► taken: it was worth it
-//!                            └─ a while passes ──────────► taken: in vain; after some such nothing is held but now and then
+//!   a Write is done ─► deferred ─┬─ the peer sends a segment ─► completes, a hit
+//!                                └─ the deferral expires ─────► completes, a miss
+//!   after some misses in a row the engine defers only now and then
 //! ```
 //!
-//! Always holds: only a Write's own completion is held, alone in its queue, with nothing else of its queue pair under way,
-//! in a queue that is polled and not waited for. When a Write is done is known from nothing that the peer does, so that it
-//! may as well have taken this long.
+//! Invariant: the engine defers only the completion of a Write that is alone in its queue, with no
+//! other work of its queue pair in progress, and only in polled queues. No action of the peer tells
+//! the program when a Write is done, so a program cannot see that the completion was late.
 
 use crate::Instant;
 use crate::rdma::completion::{Completed, Completion, Status};
@@ -19,19 +22,20 @@ use crate::rdma::qp::QueuePair;
 use crate::rdma::qp::deferred::{DEFER_NS, Deferral};
 use crate::rdma::rnic::Rnic;
 
-/// What came of a poll.
+/// The result of a poll.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Polled {
     /// The oldest completion.
     Done(Completion),
-    /// The same: it was held, and nothing came.
+    /// The oldest completion. It was deferred, and the peer sent nothing.
     Expired(Completion),
-    /// There is none, or one that is held.
+    /// No completion, or only a deferred one.
     Nothing,
 }
 
 impl Rnic {
-    /// Takes the oldest completion, unless it is one that is held. `now` is asked where that depends on it.
+    /// Takes the oldest completion unless it is deferred. Calls `now` only if a deferral depends on
+    /// it.
     #[inline]
     pub fn poll_deferring(&mut self, cq: Cq, now: impl FnOnce() -> Instant) -> Polled {
         let Some(queue) = self.shared.cq(cq) else { return Polled::Nothing };
@@ -57,7 +61,8 @@ impl Rnic {
 }
 
 impl QueuePair {
-    /// True if this completion is to be held (on), false if it was so in vain, none if there is no reason.
+    /// Returns true to defer this completion, false if its deferral has expired, and `None` to
+    /// complete it without deferral.
     fn holds(&mut self, front: &Completion, now: impl FnOnce() -> Instant) -> Option<bool> {
         if self.state != QpState::Ready
             || self.send.len() > 0
@@ -91,7 +96,7 @@ mod tests {
     use crate::rdma::{Remote, SendOp, Stag};
     use crate::time::US;
 
-    /// Two sides that write to each other, and where.
+    /// Two engines that write to each other, and the regions they write to.
     struct Game {
         pair: Pair,
         own: Stag,
@@ -159,7 +164,7 @@ mod tests {
             }
         }
         assert_eq!(held, u64::from(MISSES) + 256 / (u64::from(RETRY_EVERY) + 1), "of 260");
-        // An answer makes it worth trying again.
+        // An answer makes the engine defer again.
         game.answer();
         game.write(1);
         assert!(matches!(game.poll(), Polled::Done(_)), "not yet known");
@@ -179,7 +184,8 @@ mod tests {
     #[test]
     fn nothing_else_is_held() {
         let mut game = Game::new();
-        // Two completions at once, a Read, and one whose queue pair has failed.
+        // The engine defers no completion that is not alone, is not of a Write, or whose queue pair
+        // failed.
         game.write(1);
         game.write(2);
         assert!(matches!(game.poll(), Polled::Done(c) if c.id == 1));

@@ -23,12 +23,12 @@ const ALL: Access = Access { bind: true, ..rights(true, true, true, true) };
 const READ_ONLY: Access = rights(false, false, true, false);
 
 /// A queue pair that allows everything.
-const fn stream(pd: Pd, qp: u32) -> Stream {
-    Stream { pd, qp: Qp(qp), rights: Rights::ALL }
+const fn stream(pd: Pd, qp: u32) -> TagUser {
+    TagUser { pd, qp: Qp(qp), rights: Rights::ALL }
 }
 
 /// A registry with one domain and one region with all rights in it.
-fn one_region() -> (Regions, Stream, Stag) {
+fn one_region() -> (Regions, TagUser, Stag) {
     let mut regions = Regions::new(Rng::seeded(1), 1 << 16, 1 << 20);
     let pd = regions.alloc_pd().expect("there is room");
     let stag = regions.register(pd, 7, BASE, LEN, ALL).expect("it is sound");
@@ -86,7 +86,7 @@ fn s1_bounds_hold_to_the_byte() {
 fn s1_a_tag_works_in_its_own_domain_only() {
     let (mut regions, by, stag) = one_region();
     let other = regions.alloc_pd().expect("there is room");
-    let stranger = Stream { pd: other, ..by };
+    let stranger = TagUser { pd: other, ..by };
     assert_eq!(
         regions.remote(stranger, stag, BASE, 1, Right::Write),
         Err(Cause::TAGGED_NOT_ASSOCIATED)
@@ -102,7 +102,7 @@ fn s1_a_tag_works_in_its_own_domain_only() {
 #[test]
 fn s1_a_tag_of_one_stream_works_on_no_other() {
     let (mut regions, by, region) = one_region();
-    let other = Stream { qp: Qp(2), ..by };
+    let other = TagUser { qp: Qp(2), ..by };
     let window = regions.alloc_window(by.pd, WindowKind::OneQp).expect("there is room");
     regions
         .bind(by, window, region, BASE, 8, rights(false, true, false, false))
@@ -130,7 +130,7 @@ fn s1_a_queue_pair_s_own_rights_count_too() {
         (Right::Atomic, Rights { atomic: false, ..Rights::ALL }),
     ] {
         for other in RIGHTS {
-            let answer = regions.remote(Stream { rights: none, ..by }, stag, BASE, 8, other);
+            let answer = regions.remote(TagUser { rights: none, ..by }, stag, BASE, 8, other);
             let refused = if right == Right::Write { Cause::TAGGED_STAG } else { Cause::ACCESS };
             assert_eq!(answer.err(), (other == right).then_some(refused));
         }
@@ -301,8 +301,8 @@ fn s2_a_region_ends_with_its_windows_if_it_must() {
 #[test]
 fn s2_r13_the_peer_invalidates_what_its_stream_alone_has() {
     let (mut regions, by, region) = one_region();
-    let other = Stream { qp: Qp(2), ..by };
-    let stranger = Stream { pd: regions.alloc_pd().expect("there is room"), ..by };
+    let other = TagUser { qp: Qp(2), ..by };
+    let stranger = TagUser { pd: regions.alloc_pd().expect("there is room"), ..by };
     let shared = regions.alloc_window(by.pd, WindowKind::Domain).expect("there is room");
     regions.bind(by, shared, region, BASE, 8, ALL).expect("it may be bound");
     let own = regions.alloc_window(by.pd, WindowKind::OneQp).expect("there is room");
@@ -355,7 +355,7 @@ fn a_fast_registration_is_made_again_and_again_with_new_keys() {
             Err(Cause::INVALID_STAG)
         );
         assert_eq!(regions.invalidate(by, old), Err(Status::Bind));
-        assert_eq!(regions.invalidate(Stream { qp: Qp(2), ..by }, stag), Err(Status::Bind));
+        assert_eq!(regions.invalidate(TagUser { qp: Qp(2), ..by }, stag), Err(Status::Bind));
         assert_eq!(regions.invalidate(by, stag), Ok(()));
     }
     assert_eq!(
@@ -364,7 +364,7 @@ fn a_fast_registration_is_made_again_and_again_with_new_keys() {
         "a region is none"
     );
     assert_eq!(regions.invalidate(by, region), Err(Status::Bind));
-    let stranger = Stream { pd: regions.alloc_pd().expect("there is room"), ..by };
+    let stranger = TagUser { pd: regions.alloc_pd().expect("there is room"), ..by };
     assert_eq!(regions.fast_register(stranger, stag, extent(0, 1), ALL), Err(Status::Bind));
     assert_eq!(regions.deregister(stag), Ok(()));
 }
@@ -405,7 +405,7 @@ fn a_window_shows_part_of_a_region() {
 #[test]
 fn a_window_of_one_queue_pair_is_bound_once() {
     let (mut regions, by, region) = one_region();
-    let other = Stream { qp: Qp(2), ..by };
+    let other = TagUser { qp: Qp(2), ..by };
     let window = regions.alloc_window(by.pd, WindowKind::OneQp).expect("there is room");
     assert_eq!(regions.bind(by, window, region, BASE, 8, ALL), Ok(()));
     assert_eq!(regions.bind(by, window, region, BASE, 8, ALL), Err(Status::Bind));
@@ -452,7 +452,7 @@ fn what_a_window_may_not_be_bound_to() {
     ] {
         assert_eq!(bind(&mut regions, by, region, addr, len), Err(Status::Bind));
     }
-    let stranger = Stream { pd: regions.alloc_pd().expect("there is room"), ..by };
+    let stranger = TagUser { pd: regions.alloc_pd().expect("there is room"), ..by };
     assert_eq!(bind(&mut regions, stranger, region, BASE, 8), Err(Status::Bind));
     // Reading needs no local write, and a fast registration may carry windows: it is held by them.
     assert_eq!(regions.bind(by, window, constant, BASE, 8, READ_ONLY), Ok(()));
@@ -495,7 +495,7 @@ fn a_domain_goes_when_nothing_is_in_it() {
     assert_eq!(regions.dealloc_pd(by.pd), Err(PostError::Busy));
     let window = regions.alloc_window(by.pd, WindowKind::Domain).expect("there is room");
     let fast = regions.alloc_fast(by.pd).expect("there is room");
-    regions.hold_pd(by.pd).expect("it is there");
+    regions.add_pd_user(by.pd).expect("it is there");
     regions.deregister(region).expect("it is there");
     regions.deregister(fast).expect("it is there");
     assert_eq!(
@@ -505,17 +505,17 @@ fn a_domain_goes_when_nothing_is_in_it() {
     );
     regions.dealloc_window(window).expect("it is there");
     assert_eq!(regions.dealloc_pd(by.pd), Err(PostError::Busy), "a queue pair is left");
-    regions.release_pd(by.pd);
+    regions.remove_pd_user(by.pd);
     assert_eq!(regions.dealloc_pd(by.pd), Ok(()));
     assert_eq!(regions.dealloc_pd(by.pd), Err(PostError::Invalid));
-    assert_eq!(regions.hold_pd(by.pd), Err(PostError::Invalid));
+    assert_eq!(regions.add_pd_user(by.pd), Err(PostError::Invalid));
     assert_ne!(regions.alloc_pd(), Ok(by.pd), "a late call hits no successor");
 }
 
 #[test]
 fn what_a_queue_pair_alone_had_goes_with_it() {
     let (mut regions, by, region) = one_region();
-    let other = Stream { qp: Qp(2), ..by };
+    let other = TagUser { qp: Qp(2), ..by };
     let mut made = Vec::new();
     for by in [by, other] {
         let window = regions.alloc_window(by.pd, WindowKind::OneQp).expect("there is room");

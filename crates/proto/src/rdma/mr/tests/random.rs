@@ -47,7 +47,7 @@ impl Oracle {
         Access { bind: bit(4), ..rights(bit(0) || bit(1) || bit(3), bit(1), bit(2), bit(3)) }
     }
 
-    fn stream(&mut self) -> Stream {
+    fn stream(&mut self) -> TagUser {
         stream(self.pds[self.rng.below(2) as usize], self.rng.below(3) as u32)
     }
 
@@ -58,7 +58,7 @@ impl Oracle {
     }
 
     /// Who asks about a tag, and for what part: its own domain and bytes mostly, else anything.
-    fn about(&mut self, at: usize) -> (Stream, u64, u64) {
+    fn about(&mut self, at: usize) -> (TagUser, u64, u64) {
         let (mut by, (mut addr, mut len)) = (self.stream(), self.range());
         let Known { pd, qp, bytes, .. } = self.known[at];
         if self.rng.chance(800_000) {
