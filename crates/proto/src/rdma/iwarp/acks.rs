@@ -1,103 +1,109 @@
-//! Writes that are acknowledged when they are placed, between two engines of ours: so a signalled completion means that they
-//! are in the peer's memory, as with InfiniBand, where iWARP's means no more than that TCP has them.
+//! The state of acknowledged Writes. Two engines of this kind acknowledge Writes when they are
+//! placed, so a signaled completion means that the data is in the peer's memory, as with
+//! InfiniBand. Plain iWARP only tells that TCP has the data.
 //!
 //! ```text
-//!   who has asked for the connection:  hello, with the first segment        the other: hello, with its first
-//!   Write Write Write asks ─►  placed, placed, placed  ◄─ 3        completions of all three, and of what is behind them
-//!                              refused                 ◄─ Terminate
+//!   initiator: hello, with its first segment           responder: hello, with its first segment
+//!   Write Write Write request ─►  placed ×3  ◄─ ack 3   three completions, and those behind them
+//!                                 refused    ◄─ Terminate
 //! ```
 //!
-//! All of it is said by Writes of no bytes ([`crate::wire::write_ack`]), which do nothing to any other peer: one that does not say
-//! hello with its first segment is not asked any more, and Writes to it complete when the stream has taken them. Who asks is
-//! the end that has a signalled request behind Writes; a Write without a signal costs nothing, and a peer that is never asked
-//! and has nothing else to say says nothing. The answer rides behind an own
-//! message where the program has one for the peer in time ([`Piggyback`]), else it goes by itself.
+//! All of this travels as empty Writes ([`crate::wire::write_ack`]), which have no effect on other
+//! peers. A peer whose first segment is no hello gets no more requests, and Writes to it complete
+//! when the stream has taken them. An end requests an acknowledgement when it has a signaled
+//! request behind Writes. A Write without a signal costs nothing, and a peer without requests and
+//! without own segments sends nothing. An acknowledgement waits for an own message to follow it if
+//! the program sends one soon ([`Piggyback`]); otherwise it goes alone.
 //!
-//! Always: a count acknowledges only Writes that were sent, else the stream ends; what is said stands between messages,
-//! never within one. Not here: the wire's form.
+//! Invariant: a count acknowledges only Writes that were framed, otherwise the stream ends; an
+//! acknowledgement stands between messages, never within one.
+//!
+//! Not here: the format on the wire, and the steps (`write_ack`).
 
 use crate::Instant;
 use crate::wire::write_ack::WriteAck;
 
-/// While more Writes follow, a question comes behind half of what is in progress: the peer places one half while the other is
-/// framed. Behind fewer Writes than these a question would cost more than it brings.
+/// While more Writes follow, the engine requests an acknowledgement behind half of the requests in
+/// progress, so that the peer places one half while this end frames the other. For fewer Writes
+/// than this, a request costs more than it gains.
 const ASK_WRITES: u64 = 32;
 
-/// A question comes behind this many bytes too: few enough that completions come while more is sent, many enough that the
-/// answers cost nothing.
+/// The engine also requests an acknowledgement after this many bytes: few enough that completions
+/// come during a transfer, and many enough that acknowledgements cost nothing.
 const ACK_BYTES: u64 = 512 << 10;
 
-/// How long a peer that was asked and has said nothing yet may be one of ours that has not got to it.
+/// The time after which a peer that received a request and has sent nothing counts as silent.
 pub(crate) const UNSURE_NS: u64 = 200 * crate::time::MS;
 
-/// What is known of the peer.
+/// The knowledge of the peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Peer {
-    /// It has said nothing yet.
+    /// The peer has sent nothing yet.
     #[default]
     Unknown,
-    /// The same, for so long that nothing waits for it any more.
+    /// The peer has sent nothing for so long that no completion waits for it any more.
     Silent,
-    /// It acknowledges.
+    /// The peer acknowledges Writes.
     Acknowledging,
-    /// It does not.
+    /// The peer does not acknowledge Writes.
     Plain,
 }
 
-/// Whether the answer should wait for an own message: it should if the last one could have.
+/// The decision to hold an acknowledgement for an own message. It pays if the last one could have
+/// waited.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Piggyback {
     pub(crate) pays: bool,
-    /// When an answer last went by itself at once.
+    /// The time at which an acknowledgement last went alone and at once.
     pub(crate) alone: Instant,
 }
 
-/// See the file.
+/// The acknowledgements of Writes in both directions of a queue pair.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WriteAcks {
     pub(crate) peer: Peer,
-    /// We have to say hello first.
+    /// This end must send its hello.
     pub(crate) hello: bool,
-    /// A peer of which nothing is known was asked.
-    pub(crate) wonders: bool,
-    /// Own Writes that were framed wholly,
+    /// The first request to an unknown peer was framed.
+    pub(crate) first_request: bool,
+    /// Own Writes that are framed.
     pub(crate) framed: u64,
-    /// the bytes of those since the last question,
+    /// The bytes of own Writes since the last request.
     pub(crate) bytes: u64,
-    /// and how many of them are placed.
+    /// Own Writes that the peer has placed.
     pub(crate) acked: u64,
-    /// A request waits for so many of them.
+    /// Own Writes that a signaled request waits for.
     pub(crate) wanted: u64,
-    /// For how many we asked, the last two times.
+    /// The Writes that the last two requests asked about.
     pub(crate) asked: [u64; 2],
-    /// The peer's Writes that are placed,
+    /// The peer's Writes that are placed.
     pub(crate) placed: u64,
-    /// those that it knows of,
-    pub(crate) told: u64,
-    /// and whether it asks.
-    pub(crate) owed: bool,
-    /// When the answer goes by itself, if it waits for an own message.
+    /// The peer's Writes that this end has acknowledged.
+    pub(crate) reported: u64,
+    /// The peer has requested an acknowledgement.
+    pub(crate) pending: bool,
+    /// The time at which a held acknowledgement goes alone.
     pub(crate) due: Option<Instant>,
-    /// Since when it is owed.
-    pub(crate) since: Instant,
-    /// An own message has left meanwhile.
-    pub(crate) ack_timers: bool,
+    /// The time at which the peer's request arrived.
+    pub(crate) requested_at: Instant,
+    /// An own message was framed after the peer's request.
+    pub(crate) message_framed: bool,
     pub(crate) ride: Piggyback,
 }
 
 impl WriteAcks {
-    /// The peer is treated as one that does not acknowledge.
-    pub(crate) const fn foreign(&mut self) {
+    /// Treats the peer as one that does not acknowledge.
+    pub(crate) const fn set_plain(&mut self) {
         self.peer = Peer::Plain;
-        (self.hello, self.owed) = (false, false);
+        (self.hello, self.pending) = (false, false);
     }
 
-    /// It does not.
+    /// True if the peer does not acknowledge.
     pub(crate) fn peer_is_plain(&self) -> bool {
         self.peer == Peer::Plain
     }
 
-    /// Writes up to this one, counted from 1, count as placed.
+    /// The number of own Writes that count as placed.
     pub(crate) const fn acked(&self) -> u64 {
         match self.peer {
             Peer::Acknowledging | Peer::Unknown => self.acked,
@@ -105,40 +111,40 @@ impl WriteAcks {
         }
     }
 
-    /// Own Writes that were framed wholly.
+    /// The number of own Writes that are framed.
     pub(crate) const fn framed(&self) -> u64 {
         self.framed
     }
 
-    /// A Write was framed wholly.
-    pub(crate) const fn wrote(&mut self, bytes: u32) {
+    /// Counts a framed Write.
+    pub(crate) const fn write_framed(&mut self, bytes: u32) {
         self.framed += 1;
         self.bytes += bytes as u64;
     }
 
-    /// A request waits for all Writes that were framed.
-    pub(crate) const fn want(&mut self) {
+    /// Makes a signaled request wait for all framed Writes.
+    pub(crate) const fn await_framed(&mut self) {
         self.wanted = self.framed;
     }
 
-    /// The peer has done what comes behind the first `writes` Writes: they are placed.
-    pub(crate) const fn passed(&mut self, writes: u64) {
+    /// Counts the first `writes` Writes as placed, since the peer has executed a later request.
+    pub(crate) const fn ack_up_to(&mut self, writes: u64) {
         if writes > self.acked {
             self.acked = writes;
         }
     }
 
-    /// A Write of the peer's was placed wholly.
-    pub(crate) const fn took(&mut self) {
+    /// Counts a placed Write of the peer.
+    pub(crate) const fn write_placed(&mut self) {
         self.placed += 1;
     }
 
-    /// The peer acknowledges.
+    /// True if the peer acknowledges.
     pub(crate) fn peer_acknowledges(&self) -> bool {
         self.peer == Peer::Acknowledging
     }
 
-    /// The peer has said nothing, and is waited for no longer; true if it was.
+    /// Stops waiting for a peer that has sent nothing. Returns true if something waited.
     pub(crate) fn stop_waiting(&mut self) -> bool {
         let unknown = self.peer == Peer::Unknown;
         if unknown {
@@ -147,29 +153,29 @@ impl WriteAcks {
         unknown
     }
 
-    /// The peer's first segment says what it is. True if that was to be found out.
-    pub(crate) fn learn_peer(&mut self, said: Option<WriteAck>, answers: bool) -> bool {
+    /// Learns the kind of peer from its first segment. Returns true if it was not known.
+    pub(crate) fn learn_peer(&mut self, ack: Option<WriteAck>, answers: bool) -> bool {
         if matches!(self.peer, Peer::Acknowledging | Peer::Plain) {
             return false;
         }
-        if said.is_some_and(|said| said.hello) {
+        if ack.is_some_and(|ack| ack.hello) {
             self.peer = Peer::Acknowledging;
             self.hello = answers;
         } else {
-            self.foreign();
+            self.set_plain();
         }
         true
     }
 
-    /// An answer has to be sent before the end.
+    /// True if an acknowledgement must be sent before the end.
     pub(crate) const fn is_pending(&self) -> bool {
-        self.owed
+        self.pending
     }
 
-    /// What is to be said before a Terminate, so that the peer knows which Writes were right; or, where `asked`, only if it
-    /// has asked.
-    pub(crate) fn last_words(&self, asked: bool) -> Option<WriteAck> {
-        let news = self.owed || !asked && (self.hello || self.placed > self.told);
+    /// The last acknowledgement before the end. Before a Terminate it tells the peer which Writes
+    /// were right. With `asked`, only a pending one counts.
+    pub(crate) fn final_ack(&self, asked: bool) -> Option<WriteAck> {
+        let news = self.pending || !asked && (self.hello || self.placed > self.reported);
         (self.peer == Peer::Acknowledging && news).then_some(WriteAck {
             hello: self.hello,
             ack_request: false,
@@ -177,25 +183,25 @@ impl WriteAcks {
         })
     }
 
-    /// There are Writes to ask for.
+    /// True if there are Writes to request an acknowledgement for.
     pub(crate) fn asks(&self) -> bool {
         let may_be_ours = matches!(self.peer, Peer::Acknowledging | Peer::Unknown);
         may_be_ours && self.wanted > self.asked[1] && self.wanted > self.acked
     }
 
-    /// Something has to be said before the next own message.
+    /// True if an acknowledgement or a request must go before the next own message.
     pub(crate) fn is_due(&self, queued: usize) -> bool {
-        (self.owed && self.ack_timers)
+        (self.pending && self.message_framed)
             || (self.asks() && (self.half_is_framed(queued) || self.bytes >= ACK_BYTES))
     }
 
-    /// Half of the requests in progress, `queued` of them, are framed since the last question.
+    /// True if half of the `queued` requests in progress are framed since the last request.
     pub(crate) fn half_is_framed(&self, queued: usize) -> bool {
         self.framed - self.asked[1] >= ASK_WRITES.max(queued as u64 / 2)
     }
 
-    /// A peer of which nothing is known was asked for the first time.
+    /// Returns true once, after the first request to an unknown peer.
     pub(crate) const fn take_first_request(&mut self) -> bool {
-        core::mem::replace(&mut self.wonders, false)
+        core::mem::replace(&mut self.first_request, false)
     }
 }

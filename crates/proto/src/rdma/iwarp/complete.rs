@@ -1,4 +1,4 @@
-//! Completing work requests of the send queue, and the one at fault.
+//! Completes work requests of the send queue, and finds the request at fault.
 
 use crate::Instant;
 use crate::rdma::completion::{Completed, Status};
@@ -12,27 +12,27 @@ use crate::wire::ddp::{self, Buffer};
 use crate::wire::rdmap::{Cause, Opcode, QN_REQUEST, Terminate};
 
 impl QueuePair {
-    /// The request whose turn it is was sent wholly.
+    /// Moves on from the current request, which is framed.
     #[inline]
     pub(crate) fn advance(&mut self, stage: Stage, now: Instant) {
         let signaled = |request: &SendRequest| request.flags.signaled || self.options.signal_all;
         if self.send.current().is_some_and(signaled) {
-            self.iwarp.acks.want();
+            self.iwarp.acks.await_framed();
         }
         self.send.advance(stage, self.iwarp.acks.framed());
         self.message_framed(now);
     }
 
-    /// Full operation begins as agreed.
+    /// Enters full operation with the negotiated parameters.
     pub(crate) fn open(&mut self, agreed: Negotiated) {
         self.iwarp.outstanding.limit = agreed.depths.ord;
         self.iwarp.responses.limit = agreed.depths.ird;
         self.iwarp.opened_by_send = matches!(agreed.first, FirstFpdu::WaitFor(rtr) if rtr.send);
     }
 
-    /// Completes what is done.
+    /// Completes the requests at the front that are done.
     #[inline]
-    pub(crate) fn release(&mut self, shared: &mut Shared) {
+    pub(crate) fn complete_done(&mut self, shared: &mut Shared) {
         let (taken, acked, all) =
             (self.iwarp.taken, self.iwarp.acks.acked(), self.options.signal_all);
         while let Some((request, len)) = self.send.front_done(taken, acked, all) {
@@ -44,7 +44,7 @@ impl QueuePair {
         }
     }
 
-    /// What is sent from `span` is at fault: its memory is gone.
+    /// Sets the fault of the request that sends `span`, whose memory is unmapped.
     pub(crate) fn set_source_fault(&mut self, span: Span, shared: &Shared) {
         let pd = self.options.pd;
         let ends = |of: &Span| (of.offset, of.offset + u64::from(of.len));
@@ -53,7 +53,7 @@ impl QueuePair {
             Ok(source) => {
                 source.region == span.region && ends(&source).0 < to && from < ends(&source).1
             }
-            // Its registration has ended too.
+            // The region's registration has ended too.
             Err(_) => true,
         };
         let is = |request: &SendRequest| match &request.data {
@@ -65,7 +65,7 @@ impl QueuePair {
         }
     }
 
-    /// The peer has ended the stream: the request it complains of is at fault.
+    /// Sets the fault of the request that the peer's Terminate names.
     pub(crate) fn set_fault_by_terminate(&mut self, terminate: &Terminate) {
         let Some(about) = &terminate.about else { return };
         let found = ddp::parse(&about.header).ok().map(|header| (header.control, header.buffer));
@@ -84,7 +84,8 @@ impl QueuePair {
         }
     }
 
-    /// The peer has refused a Write: the one behind those that it has acknowledged, all of which it has.
+    /// Sets the fault of the Write that the peer refused: the one after the last acknowledged
+    /// Write. The peer acknowledges all earlier ones before its Terminate.
     fn set_write_fault(&mut self, cause: Cause) {
         if !self.iwarp.acks.peer_acknowledges() {
             return;
@@ -96,7 +97,7 @@ impl QueuePair {
     }
 }
 
-/// How a request ends that the peer refuses.
+/// The status of a request that the peer refused.
 const fn refusal(cause: Cause) -> Status {
     if cause.is_access() { Status::RemoteAccess } else { Status::RemoteOperation }
 }

@@ -1,15 +1,16 @@
-//! Streams: from the moment they are up, through MPA's start-up and full operation, to their end. The engine's doors to them
-//! are here; what goes over them is made in `start`, `fpdu` and `qp`.
+//! Calls for streams: to connect, accept, reject, disconnect, and to report their end.
 //!
 //! ```text
-//!  connect ─► Requested ─┐                         ┌─ disconnect ─► Closing ─┐
-//!                        ├─► Open ─────────────────┤                         ├─► Close
-//!  incoming ─► Awaited ──┘      (the queue pair's) └─ an error, a Terminate ─┴─► Ending
+//!  connect ─► Requested ─┐                 ┌─ disconnect ─► Closing ─┐
+//!                        ├─► Open ─────────┤                         ├─► Close
+//!  incoming ─► Awaited ──┘                 └─ error, Terminate ──────┴─► Ending ─► Close
 //! ```
 //!
-//! Always: what was appended by [`Rnic::output`] goes out before the end; behind a Terminate nothing does; each stream's last
-//! event is its [`crate::rdma::Event::Close`]. A responder sends no FPDU before the first one it received.
-//! Not here: sockets, and which stream belongs to whom.
+//! Invariant: bytes that [`Rnic::output`] appended go out before the end, and nothing follows a
+//! Terminate. The last event of each stream is its [`crate::rdma::Event::Close`]. A responder sends
+//! no FPDU before it has received one.
+//!
+//! Not here: sockets, and the owners of streams.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -25,13 +26,12 @@ use crate::rdma::rnic::Rnic;
 use crate::wire::mpa::{Rtr, RtrKind};
 use crate::wire::rdmap::Cause;
 
-/// The doors to streams.
 impl Rnic {
-    /// Makes a connection of an idle queue pair: the stream is up, and we ask.
+    /// Connects an idle queue pair on a stream that is up, as the initiator.
     ///
     /// # Errors
-    /// [`PostError::Invalid`] if there is no such queue pair or it is not idle, or for a revision that cannot be;
-    /// [`PostError::TooLong`] for private data; [`PostError::NoRoom`].
+    /// [`PostError::Invalid`] if there is no such queue pair, if it is not idle, or if the revision
+    /// does not exist; [`PostError::TooLong`] for private data; [`PostError::NoRoom`].
     pub fn connect(
         &mut self,
         now: Instant,
@@ -59,11 +59,11 @@ impl Rnic {
         let due = now.after(config.reply_timeout_ns);
         queue_pair.start(Conn(conn), options.rnr_timeout_ns);
         queue_pair.iwarp.initiator = true;
-        // What opens a peer-to-peer connection otherwise comes before a hello could.
+        // A Read or a Send that opens a peer-to-peer connection goes before any hello.
         if !config.acknowledge_writes
             || options.peer_to_peer.is_some_and(|kind| kind != RtrKind::Write)
         {
-            queue_pair.iwarp.acks.foreign();
+            queue_pair.iwarp.acks.set_plain();
         }
         if let Some(connection) = self.conns.get_mut(conn) {
             (connection.qp, connection.frame) = (Some(qp), frame);
@@ -75,7 +75,7 @@ impl Rnic {
         Ok(Conn(conn))
     }
 
-    /// Takes a stream that is up and on which the peer asks.
+    /// Takes a stream that is up, as the responder.
     ///
     /// # Errors
     /// [`PostError::NoRoom`].
@@ -94,11 +94,11 @@ impl Rnic {
         Ok(Conn(conn))
     }
 
-    /// Accepts what [`crate::rdma::Event::ConnectRequest`] told of, with an idle queue pair.
+    /// Accepts a [`crate::rdma::Event::ConnectRequest`] with an idle queue pair.
     ///
     /// # Errors
-    /// [`PostError::Invalid`] if there is no such request, or no such queue pair, or it is not idle; [`PostError::TooLong`]
-    /// for private data. The request stands then.
+    /// [`PostError::Invalid`] if there is no such request or queue pair, or if the queue pair is
+    /// not idle; [`PostError::TooLong`] for private data. The request then stays open.
     pub fn accept(
         &mut self,
         now: Instant,
@@ -120,7 +120,7 @@ impl Rnic {
         connection.open(agreed, &self.shared);
         queue_pair.start(conn, options.rnr_timeout_ns);
         if !self.shared.config.acknowledge_writes {
-            queue_pair.iwarp.acks.foreign();
+            queue_pair.iwarp.acks.set_plain();
         }
         queue_pair.open(agreed);
         if let FirstFpdu::WaitFor(_) = agreed.first {
@@ -136,10 +136,11 @@ impl Rnic {
         Ok(())
     }
 
-    /// Refuses what [`crate::rdma::Event::ConnectRequest`] told of.
+    /// Rejects a [`crate::rdma::Event::ConnectRequest`].
     ///
     /// # Errors
-    /// [`PostError::Invalid`] if there is no such request; [`PostError::TooLong`] for private data. The request stands then.
+    /// [`PostError::Invalid`] if there is no such request; [`PostError::TooLong`] for private data.
+    /// The request then stays open.
     pub fn reject(
         &mut self,
         now: Instant,
@@ -156,10 +157,11 @@ impl Rnic {
         Ok(())
     }
 
-    /// Ends a queue pair's connection once all that was posted is sent and answered, or the time for that is over.
+    /// Ends a queue pair's connection after all posted requests are sent and answered, or after a
+    /// time-out.
     ///
     /// # Errors
-    /// [`PostError::Invalid`] if it has none.
+    /// [`PostError::Invalid`] if it has no connection.
     pub fn disconnect(&mut self, now: Instant, qp: Qp) -> Result<(), PostError> {
         self.shared.now = now;
         let queue_pair = self.qps.get_mut(qp.0).ok_or(PostError::Invalid)?;
@@ -181,7 +183,7 @@ impl Rnic {
         Ok(())
     }
 
-    /// Says how many bytes fit into a segment of the stream; no FPDU is longer from now on.
+    /// Sets the bytes that fit into a segment of the stream, for the FPDUs that follow.
     pub fn set_emss(&mut self, conn: Conn, bytes: usize) {
         if let Some(connection) = self.conns.get_mut(conn.0) {
             connection.emss = bytes;
@@ -189,7 +191,8 @@ impl Rnic {
         }
     }
 
-    /// The stream has ended; what came before was handed in, unless the end is [`StreamEnd::Unread`].
+    /// Reports the end of a stream. The caller has handed in all bytes before it, unless the end is
+    /// [`StreamEnd::Unread`].
     pub fn ended(&mut self, now: Instant, conn: Conn, end: StreamEnd) {
         self.shared.now = now;
         if end == StreamEnd::Unread {

@@ -1,4 +1,4 @@
-//! A stream.
+//! The state of one stream.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -6,63 +6,63 @@ use alloc::vec::Vec;
 use crate::Instant;
 use crate::rdma::ids::Qp;
 use crate::rdma::iwarp::deframer::Deframer;
-use crate::rdma::iwarp::error::Fault;
+use crate::rdma::iwarp::error::StreamError;
 use crate::rdma::iwarp::framer::Framer;
 use crate::rdma::iwarp::start::{FirstFpdu, Initiator, Negotiated, Responder};
 use crate::rdma::shared::Shared;
 use crate::wire::write_ack::WriteAck;
 
-/// How far a stream is.
+/// The phase of a stream.
 #[derive(Debug)]
 pub(in crate::rdma) enum Phase {
-    /// We asked.
+    /// This end has sent the Request.
     Requested(Box<Initiator>),
-    /// The peer asks; `answer` if it has, and the program has to answer.
+    /// The peer must send the Request, or, if `answer` is set, the program must answer it.
     Awaited { responder: Box<Responder>, answer: bool },
-    /// FPDUs.
+    /// Full operation.
     Open,
-    /// The same, until all is sent and answered.
+    /// Full operation until everything is sent and answered.
     Closing,
-    /// Without a queue pair: what is left is sent, what comes is dropped.
+    /// The stream has no queue pair. The engine sends the remaining bytes and drops its input.
     Ending,
 }
 
-/// A stream.
+/// One stream.
 #[derive(Debug)]
 pub(in crate::rdma) struct Connection {
     pub(crate) qp: Option<Qp>,
     pub(crate) phase: Phase,
-    /// A start-up frame to send.
+    /// The start-up frame to send.
     pub(crate) frame: Vec<u8>,
-    /// What the peer is still to be told of its Writes,
+    /// The last acknowledgement of the peer's Writes to send.
     pub(crate) final_ack: Option<WriteAck>,
     /// The Terminate to send.
-    pub(crate) pending_terminate: Option<Box<Fault>>,
+    pub(crate) pending_terminate: Option<Box<StreamError>>,
     pub(crate) framer: Framer,
     pub(crate) deframer: Deframer,
     pub(crate) first: FirstFpdu,
-    /// Bytes that fit into a segment of the stream.
+    /// The bytes that fit into a segment of the stream.
     pub(crate) emss: usize,
-    /// The program was told that it is connected.
+    /// The event [`Established`](crate::rdma::Event::Established) was reported.
     pub(crate) established: bool,
-    /// Own FPDUs wait until then.
+    /// The time before which no own FPDU is sent.
     pub(crate) tx_not_before: Instant,
-    /// The first own FPDU only opens the connection.
+    /// The first own FPDU is an empty Write that opens the connection.
     pub(crate) open_with_write: bool,
-    /// When its patience ends.
+    /// The deadline of the current phase.
     pub(crate) deadline: Instant,
-    /// When that with a message without a receive does.
+    /// The deadline of the first unexpected message.
     pub(crate) rnr_deadline: Instant,
-    /// When a peer that has said nothing is no longer waited for.
+    /// The deadline for the first segment of a silent peer.
     pub(crate) hello_deadline: Instant,
-    /// The peer has sent its last byte, and what came before waits for receives.
+    /// The peer has sent its last byte, and messages before it wait for receives.
     pub(crate) peer_finished: bool,
     /// The peer has sent its last byte, and the stream is stalled before it.
     pub(crate) end_unread: bool,
-    /// Bytes appended, and those that the stream took.
+    /// The bytes appended to records.
     pub(crate) position: u64,
     pub(crate) taken: u64,
-    /// In the list of those that have something to send, or about to be asked again.
+    /// The stream is in the list of ready streams, or its owner will call `output` again.
     pub(crate) is_ready: bool,
     /// The caller holds bytes that were not consumed.
     pub(crate) has_partial_input: bool,
@@ -95,17 +95,17 @@ impl Connection {
         }
     }
 
-    /// FPDUs may be sent.
+    /// True if own FPDUs may be sent.
     pub(crate) fn may_send(&self, now: Instant) -> bool {
         !self.waits() && now >= self.tx_not_before
     }
 
-    /// It is the peer who has to send first.
+    /// True if the peer must send first.
     pub(crate) const fn waits(&self) -> bool {
         matches!(self.first, FirstFpdu::Wait | FirstFpdu::WaitFor(_))
     }
 
-    /// All that was appended is gone, and no more is due.
+    /// True if the stream has taken everything and no more is due.
     pub(crate) fn is_drained(&self) -> bool {
         self.frame.is_empty()
             && self.final_ack.is_none()
@@ -113,7 +113,7 @@ impl Connection {
             && self.position == self.taken
     }
 
-    /// Full operation begins as agreed.
+    /// Enters full operation with the negotiated parameters.
     pub(crate) fn open(&mut self, negotiated: Negotiated, shared: &Shared) {
         let crc = negotiated.crc.then_some(shared.config.crc32c);
         self.framer = Framer::new(crc, negotiated.markers_out);

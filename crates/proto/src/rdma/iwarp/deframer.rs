@@ -1,4 +1,16 @@
-//! FPDUs out of the stream.
+//! FPDUs out of the stream (RFC 5044 sections 4 to 6).
+//!
+//! ```text
+//! stream ─► bytes ─ Deframer ─► header, pieces of payload
+//! ```
+//!
+//! With a CRC or markers the deframer checks an FPDU as a whole before it returns any of it. With
+//! neither it returns payload as it arrives, or the caller reads payload from the stream directly
+//! into its place.
+//!
+//! Invariant: after an error the deframer returns nothing more.
+//!
+//! Not here: the content of a ULPDU, except for the bit that gives the length of its header.
 
 use alloc::vec::Vec;
 
@@ -6,39 +18,40 @@ use crate::wire::checksum::Crc32c;
 use crate::wire::ddp::{TAGGED, header_len};
 use crate::wire::mpa::{BETWEEN, CRC, LENGTH, MARKER, fpdu_len, markers, to_marker_after};
 
-/// Why a stream cannot be received any further. The stream itself stays open, so that a Terminate can still be sent.
+/// An error after which a stream cannot be received. A Terminate can still be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FpduError {
     /// The CRC is wrong: Terminate 2/0/02.
     #[error("the CRC of an FPDU is wrong")]
     Crc,
-    /// A marker points elsewhere than to the FPDU that the lengths gave: Terminate 2/0/03.
+    /// A marker and the length fields disagree on the start of an FPDU: Terminate 2/0/03.
     #[error("markers and lengths of FPDUs disagree")]
     Marker,
-    /// A ULPDU is shorter than a DDP header; the RFCs name no code for this.
+    /// A ULPDU is shorter than its DDP header. The RFCs name no code for this.
     #[error("an FPDU is too short for a DDP header")]
     Short,
 }
 
-/// What [`Deframer::next`] found.
+/// The result of [`Deframer::next`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Deframed<'a> {
-    /// Not enough: come again with these bytes and more behind them.
+    /// The input is incomplete: call again with these bytes and more.
     More,
-    /// Part of a ULPDU, or all of it.
+    /// A ULPDU, or a part of it.
     Piece {
-        /// The DDP header, whole (14 or 18 bytes), in the first piece of a ULPDU.
+        /// The whole DDP header (14 or 18 bytes), in the first piece of a ULPDU.
         header: Option<&'a [u8]>,
-        /// Payload, in its order; maybe none.
+        /// Payload in its order, possibly empty.
         payload: &'a [u8],
-        /// Bytes of payload of this ULPDU that are still to come.
+        /// The bytes of this ULPDU's payload that are still missing.
         rest: usize,
-        /// The FPDU ends with this piece. Its payload may have ended earlier, its trailer then comes as an empty piece.
+        /// The FPDU ends with this piece. If the payload ended earlier, the trailer is an empty
+        /// piece.
         last: bool,
-        /// Bytes of the stream that are used up.
+        /// The consumed bytes of the stream.
         consumed: usize,
     },
-    /// Nothing more will come out.
+    /// The stream cannot be received any further.
     Error(FpduError),
 }
 
@@ -46,31 +59,33 @@ pub enum Deframed<'a> {
 #[derive(Clone, Debug)]
 pub struct Deframer {
     crc: Option<Crc32c>,
-    /// Bytes until the next marker is due, if any are received.
+    /// The bytes until the next marker, if the stream has markers.
     to_marker: Option<usize>,
-    /// Within an FPDU that is received in pieces.
+    /// The rest of an FPDU that is received in pieces.
     inside: Option<Inside>,
     fault: Option<FpduError>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Inside {
-    /// Bytes of payload still to come.
+    /// The bytes of payload that are missing.
     payload: usize,
-    /// Bytes of pad and CRC behind it.
+    /// The bytes of pad and CRC after the payload.
     trailer: usize,
 }
 
 impl Deframer {
-    /// For a stream whose next byte is the first of an FPDU; `crc` computes the CRC, if it is checked.
+    /// Creates a deframer for a stream at the start of an FPDU. `crc` extends a CRC32C, if CRCs are
+    /// checked.
     #[must_use]
     pub const fn new(crc: Option<Crc32c>, markers: bool) -> Self {
         Self { crc, to_marker: if markers { Some(0) } else { None }, inside: None, fault: None }
     }
 
-    /// Takes the next step with `bytes`, which are all bytes of the stream that were not consumed so far and are there.
-    /// With a CRC or markers a step takes a whole FPDU, so the caller has to keep up to
-    /// [`FPDU_MAX`](crate::wire::mpa::FPDU_MAX) of them. `scratch` is for payload that markers tore apart.
+    /// Takes the next step. `bytes` are all bytes of the stream that were not consumed. With a CRC
+    /// or markers a step needs a whole FPDU, so the caller must be able to keep
+    /// [`FPDU_MAX`](crate::wire::mpa::FPDU_MAX) bytes. `scratch` is for payload without its
+    /// markers.
     pub fn next<'a>(&mut self, bytes: &'a [u8], scratch: &'a mut Vec<u8>) -> Deframed<'a> {
         if let Some(fault) = self.fault {
             return Deframed::Error(fault);
@@ -86,33 +101,34 @@ impl Deframer {
         step
     }
 
-    /// Bytes of payload that come next on the stream, before anything else: the caller may place them without
-    /// [`Deframer::next`]. 0 if each FPDU has to be checked as a whole.
+    /// The bytes of payload that come next on the stream. The caller may place them without
+    /// [`Deframer::next`]. 0 if each FPDU must be checked as a whole.
     #[must_use]
     pub fn rest(&self) -> usize {
         self.inside.map_or(0, |inside| inside.payload)
     }
 
-    /// True if payload is handed out as it comes: there is neither CRC nor marker.
+    /// True if payload is returned as it arrives, since there are no CRCs and no markers.
     #[must_use]
     pub const fn in_pieces(&self) -> bool {
         self.crc.is_none() && self.to_marker.is_none()
     }
 
-    /// The caller has placed `bytes` of the [`Deframer::rest`] itself; more than that do not count.
+    /// Reports that the caller has placed this many bytes of [`Deframer::rest`].
     pub fn skip(&mut self, bytes: usize) {
         if let Some(inside) = &mut self.inside {
             inside.payload = inside.payload.saturating_sub(bytes);
         }
     }
 
-    /// True if what was consumed ends with an FPDU: here a stream may end, if nothing is left that was not consumed.
+    /// True if the consumed bytes end with an FPDU. The stream may end here if no byte is left
+    /// over.
     #[must_use]
     pub const fn between(&self) -> bool {
         self.inside.is_none()
     }
 
-    /// With CRC or markers: one FPDU.
+    /// Takes one FPDU with CRC or markers.
     fn whole<'a>(&mut self, bytes: &'a [u8], scratch: &'a mut Vec<u8>) -> Deframed<'a> {
         let lead = if self.to_marker == Some(0) { MARKER } else { 0 };
         let Some(&[high, low]) = bytes.get(lead..lead + LENGTH) else { return Deframed::More };
@@ -146,7 +162,7 @@ impl Deframer {
         }
     }
 
-    /// With neither: whatever there is.
+    /// Takes the available bytes of an FPDU without CRC and markers.
     fn stream<'a>(&mut self, bytes: &'a [u8]) -> Deframed<'a> {
         let (header, inside, from) = match self.inside {
             Some(inside) => (None, inside, 0),
@@ -169,7 +185,7 @@ impl Deframer {
     }
 }
 
-/// The header of the FPDU that `bytes` begin with, and what follows it; `None` if it goes on.
+/// Parses the header of the FPDU at the start of `bytes`. Returns `None` if it is incomplete.
 fn begin(bytes: &[u8]) -> Result<Option<(&[u8], Inside)>, FpduError> {
     let Some((&length, after)) = bytes.split_first_chunk::<LENGTH>() else { return Ok(None) };
     let ulpdu = usize::from(u16::from_be_bytes(length));
@@ -181,12 +197,13 @@ fn begin(bytes: &[u8]) -> Result<Option<(&[u8], Inside)>, FpduError> {
     Ok(after.get(..header_len(first)).map(|header| (header, Inside { payload, trailer })))
 }
 
-/// The offsets of the markers in an FPDU of `total` bytes, markers counted.
+/// The offsets of the markers in an FPDU of `total` bytes, markers included.
 fn marker_offsets(to_marker: usize, total: usize) -> impl Iterator<Item = usize> {
     (to_marker..total).step_by(MARKER + BETWEEN)
 }
 
-/// True if each marker points to where the FPDU's length field is. The two lowest bits and the reserved half say nothing.
+/// True if each marker points to the FPDU's length field. The two lowest bits and the reserved half
+/// are ignored.
 fn markers_agree(fpdu: &[u8], to_marker: usize) -> bool {
     let length_at = if to_marker == 0 { MARKER } else { 0 };
     marker_offsets(to_marker, fpdu.len()).all(|at| {
@@ -195,7 +212,7 @@ fn markers_agree(fpdu: &[u8], to_marker: usize) -> bool {
     })
 }
 
-/// The bytes of an FPDU without its markers.
+/// Copies an FPDU without its markers to `scratch`.
 fn squeeze<'a>(fpdu: &[u8], to_marker: usize, scratch: &'a mut Vec<u8>) -> &'a [u8] {
     scratch.clear();
     scratch.extend_from_slice(&fpdu[..to_marker]);

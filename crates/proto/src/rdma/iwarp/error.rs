@@ -5,27 +5,27 @@ use crate::wire::rdmap::{Cause, Offending};
 
 /// An error that ends the stream.
 #[derive(Clone, Debug)]
-pub(crate) struct Fault {
-    /// What the Terminate says,
+pub(crate) struct StreamError {
+    /// The cause that the Terminate names.
     pub(crate) cause: Cause,
-    /// and of which segment.
+    /// The segment that caused the error, if one did.
     pub(crate) about: Option<Offending>,
 }
 
-impl Fault {
-    /// An error of our own, or one that no segment caused.
+impl StreamError {
+    /// Creates a local error, or one that no segment caused.
     pub(crate) const fn own(cause: Cause) -> Self {
         Self { cause, about: None }
     }
 }
 
-impl From<Cause> for Fault {
+impl From<Cause> for StreamError {
     fn from(cause: Cause) -> Self {
         Self::own(cause)
     }
 }
 
-/// What a Terminate tells of a segment.
+/// The segment as a Terminate describes it.
 pub(crate) fn offending(header: &HeaderBytes, payload: usize) -> Offending {
     let ulpdu_len = u16::try_from(header.len() + payload).unwrap_or(u16::MAX);
     Offending { ulpdu_len, header: header.clone(), read: None }

@@ -1,20 +1,20 @@
-//! Where FPDUs go.
+//! Appends FPDUs to a record and counts the position on the stream.
 
 use crate::rdma::iwarp::framer::{Framer, Piece};
 use crate::rdma::memory::{Memory, Part, Record, Unmapped};
 use crate::wire::ddp::Header;
 
-/// Where FPDUs go.
+/// A framer with the record that it appends to.
 pub(crate) struct FpduWriter<'a, M> {
     pub(crate) framer: &'a mut Framer,
     pub(crate) record: &'a mut Record,
     pub(crate) memory: &'a mut M,
-    /// The position of the stream behind what was framed.
+    /// The position of the stream after the last framed byte.
     pub(crate) position: &'a mut u64,
 }
 
 impl<M: Memory> FpduWriter<'_, M> {
-    /// Most bytes of payload with a header of `header` bytes.
+    /// The most bytes of payload behind a header of `header` bytes.
     pub(crate) fn room(&self, header: usize) -> u32 {
         (self.framer.mulpdu() - header) as u32
     }

@@ -1,15 +1,16 @@
-//! FPDUs (RFC 5044 sections 4 to 6): ULPDUs into the stream, and out of it.
+//! FPDUs into the stream (RFC 5044 sections 4 to 6).
 //!
 //! ```text
-//! header + pieces ─ Framer ─► record: bytes, spans of memory ─ stream ─► bytes ─ Deframer ─► header, pieces of payload
+//! header + pieces ─ Framer ─► record: bytes and spans of memory ─► stream
 //! ```
 //!
-//! With a CRC or markers an FPDU is copied, and received as a whole: nothing of it is handed out before it was checked. With
-//! neither, memory is sent from where it lies, and payload is handed out as it comes, or read by the caller straight into its
-//! place.
+//! With a CRC or markers the framer copies the payload. With neither it names long pieces of
+//! memory, and the caller sends them from where they lie.
 //!
-//! Always: an FPDU costs one pass over its bytes where they are copied, and a constant number of steps where not; after an
-//! error nothing more comes out. Not here: what a ULPDU says, but for the bit that tells how long its header is.
+//! Invariant: an FPDU costs one pass over the bytes that are copied, and a constant number of steps
+//! otherwise.
+//!
+//! Not here: the content of a ULPDU.
 
 use alloc::vec::Vec;
 
@@ -17,23 +18,25 @@ use crate::rdma::memory::{Memory, Part, Record, Span, Unmapped};
 use crate::wire::checksum::Crc32c;
 use crate::wire::mpa::{BETWEEN, CRC, LENGTH, MARKER, MULPDU_MAX, fpdu_len, markers, mulpdu};
 
-/// Memory is sent from where it lies from so many bytes on; less is copied, which is cheaper than one more part.
+/// The framer names pieces of memory from this length on. A copy of less is cheaper than another
+/// part.
 const WORTH_A_PART: u32 = 2048;
 
-/// Memory is copied and summed in steps of so many bytes, which the nearest cache still holds at the second touch.
+/// The framer copies and sums memory in blocks of this size, so that the sum finds each block in
+/// the first-level cache.
 const BLOCK: usize = 8192;
 
-/// A part of a ULPDU's payload.
+/// A piece of a ULPDU's payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Piece<'a> {
     /// These bytes.
     Bytes(&'a [u8]),
-    /// Bytes of registered memory.
+    /// Registered memory.
     Memory(Span),
 }
 
 impl Piece<'_> {
-    /// How many bytes it is.
+    /// The length in bytes.
     #[must_use]
     pub const fn len(&self) -> usize {
         match self {
@@ -42,7 +45,7 @@ impl Piece<'_> {
         }
     }
 
-    /// True if it is none.
+    /// True if the piece is empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
@@ -53,20 +56,20 @@ impl Piece<'_> {
 #[derive(Clone, Debug)]
 pub struct Framer {
     crc: Option<Crc32c>,
-    /// Bytes until the next marker is due, if any are sent.
+    /// The bytes until the next marker, if the stream has markers.
     to_marker: Option<usize>,
     emss: usize,
 }
 
 impl Framer {
-    /// For a stream whose next byte is the first of an FPDU; `crc` computes the CRC, if there is one. Segments count as
-    /// endless until [`Framer::set_emss`].
+    /// Creates a framer for a stream at the start of an FPDU. `crc` extends a CRC32C, if the stream
+    /// has CRCs. The segment size has no limit until [`Framer::set_emss`].
     #[must_use]
     pub const fn new(crc: Option<Crc32c>, markers: bool) -> Self {
         Self { crc, to_marker: if markers { Some(0) } else { None }, emss: usize::MAX }
     }
 
-    /// Says how many bytes fit into a segment of the stream; what is already framed stays as it is.
+    /// Sets the bytes that fit into a segment of the stream, for the FPDUs that follow.
     pub const fn set_emss(&mut self, bytes: usize) {
         self.emss = bytes;
     }
@@ -77,10 +80,10 @@ impl Framer {
         mulpdu(self.emss, self.to_marker.is_some())
     }
 
-    /// Appends the FPDU of one ULPDU, which is `header` and then `payload`.
+    /// Appends the FPDU of one ULPDU, which is `header` followed by `payload`.
     ///
     /// # Errors
-    /// [`Unmapped`]: nothing was appended.
+    /// [`Unmapped`]; nothing is appended.
     ///
     /// # Panics
     /// If the ULPDU is longer than 64,768 bytes.
@@ -105,7 +108,7 @@ impl Framer {
         done
     }
 
-    /// With a CRC or markers: all of it is copied into `record.bytes`.
+    /// Appends an FPDU with a CRC or markers, all of it copied into `record.bytes`.
     fn copied<M: Memory + ?Sized>(
         &mut self,
         ulpdu: usize,
@@ -131,7 +134,7 @@ impl Framer {
             }
         }
         out.put(&[0; 3][..len - CRC - LENGTH - ulpdu]);
-        // A marker between pad and CRC counts in the CRC, so it has to be there first.
+        // The CRC covers a marker between the pad and the CRC, so the marker goes first.
         out.room();
         out.sum();
         out.put(&out.sum.to_le_bytes());
@@ -143,7 +146,7 @@ impl Framer {
     }
 }
 
-/// Without CRC and markers: long pieces of memory are only referred to.
+/// Appends an FPDU without CRC and markers. Long pieces of memory are named, not copied.
 fn referred<M: Memory + ?Sized>(
     ulpdu: usize,
     header: &[u8],
@@ -173,7 +176,7 @@ fn referred<M: Memory + ?Sized>(
     Ok(())
 }
 
-/// Appends a copy of `span` to `bytes`; where it is empty, it may lie anywhere.
+/// Appends a copy of `span` to `bytes`. An empty span needs no memory.
 fn append<M: Memory + ?Sized>(
     bytes: &mut Vec<u8>,
     span: Span,
@@ -182,24 +185,24 @@ fn append<M: Memory + ?Sized>(
     if span.len == 0 { Ok(()) } else { memory.append(span, bytes) }
 }
 
-/// Bytes with markers among them.
+/// A writer of bytes with markers among them.
 struct Interleaved<'a> {
     bytes: &'a mut Vec<u8>,
-    /// Bytes until the next marker is due; endless without markers.
+    /// The bytes until the next marker; `usize::MAX` without markers.
     to_marker: usize,
-    /// Where in `bytes` the FPDU's length field is: what its markers point to.
+    /// The offset of the FPDU's length field in `bytes`. The FPDU's markers point to it.
     length_at: usize,
     crc: Option<Crc32c>,
-    /// The CRC of this FPDU up to `summed` in `bytes`; 0 without.
+    /// The CRC of this FPDU up to `summed` in `bytes`; 0 without CRCs.
     sum: u32,
     summed: usize,
 }
 
 impl Interleaved<'_> {
-    /// How many bytes may follow in one run, at least 1: a marker that is due is written.
+    /// Writes a marker if one is due. Returns the bytes that fit before the next one, at least 1.
     fn room(&mut self) -> usize {
         if self.to_marker == 0 {
-            // The one marker in front of the length field points 0 bytes back.
+            // A marker in front of the length field points 0 bytes back.
             let back = self.bytes.len().saturating_sub(self.length_at);
             self.bytes.extend_from_slice(&(back as u32).to_be_bytes());
             self.to_marker = BETWEEN;
@@ -230,7 +233,7 @@ impl Interleaved<'_> {
         Ok(())
     }
 
-    /// Brings the CRC up to what is there.
+    /// Extends the CRC over the bytes that are not yet summed.
     fn sum(&mut self) {
         if let Some(crc) = self.crc {
             self.sum = crc(self.sum, &self.bytes[self.summed..]);

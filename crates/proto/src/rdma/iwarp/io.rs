@@ -1,4 +1,4 @@
-//! Bytes of a stream, in and out.
+//! Bytes of a stream: input, output, and payload that the caller reads directly into its place.
 
 use alloc::vec::Vec;
 
@@ -6,7 +6,7 @@ use crate::Instant;
 use crate::rdma::ids::Conn;
 use crate::rdma::iwarp::connection::Phase;
 use crate::rdma::iwarp::deframer::{Deframed, FpduError};
-use crate::rdma::iwarp::error::Fault;
+use crate::rdma::iwarp::error::StreamError;
 use crate::rdma::iwarp::fpdu_writer::FpduWriter;
 use crate::rdma::iwarp::framer::Piece;
 use crate::rdma::iwarp::rx::Outcome;
@@ -17,9 +17,9 @@ use crate::wire::ddp::{Buffer, Header};
 use crate::wire::rdmap::{Cause, Opcode, QN_TERMINATE, Terminate};
 
 impl Rnic {
-    /// Takes what arrived: `bytes` are all bytes of the stream that were not consumed before and are there. Returns how
-    /// many are consumed; the caller keeps the others in front of what comes next, at most 72 KiB. While the stream
-    /// [is stalled](Rnic::is_stalled) nothing is consumed.
+    /// Takes input: `bytes` are all bytes of the stream that were not consumed before. Returns how
+    /// many are consumed. The caller keeps the others in front of the next input, at most 72 KiB. A
+    /// [stalled](Rnic::is_stalled) stream consumes nothing.
     pub fn input<M: Memory>(
         &mut self,
         now: Instant,
@@ -57,8 +57,8 @@ impl Rnic {
         }
     }
 
-    /// The stream is to be read no further: so much has come for which no receive is posted. When there is room again it is
-    /// named by [`Rnic::ready`].
+    /// True if the caller must stop reading the stream, since unexpected messages have taken the
+    /// memory for them. [`Rnic::ready`] names the stream when there is room again.
     #[inline]
     pub fn is_stalled(&mut self, conn: Conn) -> bool {
         self.shared.unexpected.messages > 0 && self.stalls_its_stream(conn)
@@ -71,8 +71,8 @@ impl Rnic {
         queue_pair.is_some_and(|queue_pair| queue_pair.is_stalled(&mut self.shared))
     }
 
-    /// Gives receives that have been posted to messages that came before them; [`Rnic::output`] does so too, but who cannot
-    /// send must not wait with it.
+    /// Places unexpected messages into receives that were posted since. [`Rnic::output`] does this
+    /// too, but a caller whose stream cannot take output must not wait for it.
     pub fn place_unexpected<M: Memory>(&mut self, now: Instant, conn: Conn, memory: &mut M) {
         self.shared.now = now;
         if self.shared.unexpected.messages > 0 {
@@ -81,8 +81,10 @@ impl Rnic {
         }
     }
 
-    /// The stream's next bytes, all that were there before being consumed, may be read straight to here; then say so by
-    /// [`Rnic::placed_directly`], with nothing called in between. `None` if they have to come by [`Rnic::input`].
+    /// Returns the place of the next bytes of the stream, if all earlier bytes are consumed. The
+    /// caller may read them from the stream directly to there, and must then call
+    /// [`Rnic::placed_directly`] before any other call. `None` if the bytes must go through
+    /// [`Rnic::input`].
     pub fn direct_span(&mut self, conn: Conn) -> Option<Span> {
         let connection = self.conns.get_mut(conn.0)?;
         let rest = connection.deframer.rest();
@@ -96,7 +98,8 @@ impl Rnic {
         Some(Span { len: span.len.min(rest as u32), ..span })
     }
 
-    /// True while answers to own Reads are awaited on a stream whose payload may be read straight to its place.
+    /// True while own Reads wait for responses whose payload the caller may read directly into its
+    /// place.
     #[must_use]
     pub fn awaits_responses(&self, conn: Conn) -> bool {
         let Some(connection) = self.conns.get(conn.0) else { return false };
@@ -105,7 +108,7 @@ impl Rnic {
             && queue_pair.is_some_and(|qp| !qp.iwarp.outstanding.is_empty())
     }
 
-    /// So many bytes were read to where [`Rnic::direct_span`] said, not more than the span's.
+    /// Reports that the caller has read this many bytes to the span of [`Rnic::direct_span`].
     pub fn placed_directly<M: Memory>(
         &mut self,
         now: Instant,
@@ -124,8 +127,9 @@ impl Rnic {
         self.settle();
     }
 
-    /// A stream that has come to have something to send: call [`Rnic::output`] for it until that returns false. It is named
-    /// once until then; a caller who cannot send on keeps it.
+    /// Returns a stream with something to send. Call [`Rnic::output`] for it until that returns
+    /// false; the stream is named only once until then. A caller whose stream cannot take more
+    /// keeps the number.
     pub fn ready(&mut self) -> Option<Conn> {
         if self.shared.ack_timers.front().is_some_and(|(due, _)| *due <= self.shared.now) {
             self.expire_ack_timers();
@@ -138,14 +142,15 @@ impl Rnic {
         }
     }
 
-    /// [`Rnic::ready`] would name a stream, or one that has gone.
+    /// True if [`Rnic::ready`] would name a stream, or one that has gone since.
     #[inline]
     #[must_use]
     pub fn has_ready(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    /// Appends what is next on the stream to `record`: one frame of the start-up or one FPDU. False if there is nothing.
+    /// Appends the next start-up frame or FPDU of the stream to `record`. Returns false if there is
+    /// none.
     pub fn output<M: Memory>(
         &mut self,
         now: Instant,
@@ -180,13 +185,14 @@ impl Rnic {
         terminated
     }
 
-    /// The stream took so many bytes of what was appended. Sends and Writes complete by this.
+    /// Reports that the stream took this many bytes of the records. Sends and Writes complete by
+    /// this.
     pub fn sent(&mut self, conn: Conn, bytes: usize) {
         let Some(connection) = self.conns.get_mut(conn.0) else { return };
         connection.taken = connection.taken.saturating_add(bytes as u64).min(connection.position);
         if let Some(queue_pair) = connection.qp.and_then(|qp| self.qps.get_mut(qp.0)) {
             queue_pair.iwarp.taken = connection.taken;
-            queue_pair.release(&mut self.shared);
+            queue_pair.complete_done(&mut self.shared);
         }
         if !matches!(connection.phase, Phase::Open) {
             self.close_if_quiet(conn);
@@ -194,8 +200,8 @@ impl Rnic {
         self.settle();
     }
 
-    /// Memory that a record named cannot be read although it could be when it was named: its FPDU cannot be made whole. So
-    /// the request that it is of fails, if it is of one, and the stream ends without a word.
+    /// Reports that memory which a record named is unmapped, so an FPDU cannot be sent as a whole.
+    /// The request that sends the memory fails, and the stream is reset.
     pub fn source_unmapped(&mut self, now: Instant, conn: Conn, span: Span) {
         self.shared.now = now;
         let Some(connection) = self.conns.get_mut(conn.0) else { return };
@@ -227,7 +233,7 @@ impl Rnic {
             {
                 Deframed::More => return used,
                 Deframed::Error(fault) => {
-                    self.fail(conn, Fault::own(cause_of(fault)));
+                    self.fail(conn, StreamError::own(cause_of(fault)));
                     return used;
                 }
                 Deframed::Piece { header, payload, rest, consumed, last } => {
@@ -236,12 +242,13 @@ impl Rnic {
                     (queue_pair.arrive(header, payload, rest, &mut self.shared, memory), last)
                 }
             };
-            // What is wrong above MPA was a valid FPDU all the same.
+            // An error above MPA comes in a valid FPDU, which opens the connection all the same.
             if (last || arrived.is_err()) && connection.waits() {
                 self.receive_first_fpdu(conn, arrived.is_ok());
             }
             match arrived {
-                // What the first segment says of the peer may be all that was waited for.
+                // The first segment tells the kind of the peer, and a closing stream may have
+                // waited only for that.
                 Ok(Outcome::Placed) if first => self.close_if_quiet(conn),
                 Ok(Outcome::Placed) => {}
                 Ok(outcome) => {
@@ -258,7 +265,7 @@ impl Rnic {
         }
     }
 
-    /// Something came that asks for more than being placed.
+    /// Handles the outcome of a segment.
     pub(in crate::rdma) fn handle_outcome(&mut self, conn: Conn, outcome: Outcome) {
         match outcome {
             Outcome::Placed => {}
@@ -270,7 +277,7 @@ impl Rnic {
         }
     }
 
-    /// The peer has ended the stream.
+    /// Ends a stream that the peer has terminated.
     pub(in crate::rdma) fn terminated(&mut self, conn: Conn, terminate: &Terminate) {
         let Some(connection) = self.conns.get_mut(conn.0) else { return };
         if let Some(queue_pair) = connection.qp.and_then(|qp| self.qps.get_mut(qp.0)) {
@@ -281,13 +288,13 @@ impl Rnic {
         self.close(conn, false);
     }
 
-    /// Appends an FPDU of the queue pair.
+    /// Appends the next FPDU of the queue pair.
     pub(in crate::rdma) fn frame_own<M: Memory>(
         &mut self,
         conn: Conn,
         record: &mut Record,
         memory: &mut M,
-    ) -> Result<bool, Fault> {
+    ) -> Result<bool, StreamError> {
         let Some(connection) = self.conns.get_mut(conn.0) else { return Ok(false) };
         let Some(queue_pair) = connection.qp.and_then(|qp| self.qps.get_mut(qp.0)) else {
             return Ok(false);
@@ -300,7 +307,7 @@ impl Rnic {
         if let FirstFpdu::Send(kind) = connection.first {
             connection.first = FirstFpdu::Free;
             let framed = queue_pair.ready_to_receive(kind, &mut out);
-            return framed.map(|()| true).map_err(|_| Fault::own(Cause::LOCAL));
+            return framed.map(|()| true).map_err(|_| StreamError::own(Cause::LOCAL));
         }
         let framed = queue_pair.output(&mut self.shared, &mut out);
         if queue_pair.iwarp.acks.take_first_request() {
@@ -309,7 +316,7 @@ impl Rnic {
         framed
     }
 
-    /// Appends the Terminate, if one is due.
+    /// Appends the last acknowledgement or the Terminate, if one is due.
     pub(in crate::rdma) fn terminate<M: Memory>(
         &mut self,
         conn: Conn,
@@ -335,7 +342,7 @@ impl Rnic {
     }
 }
 
-/// What a Terminate says of an FPDU that is not right.
+/// The cause in the Terminate for an FPDU error.
 const fn cause_of(fault: FpduError) -> Cause {
     match fault {
         FpduError::Crc => Cause::MPA_CRC,

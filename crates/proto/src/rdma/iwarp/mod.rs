@@ -1,4 +1,19 @@
-//! iWARP: the wire below the verbs objects. RDMAP (RFC 5040, 7306) over DDP (RFC 5041) over MPA (RFC 5044, 6581).
+//! iWARP, the wire below the verbs objects: RDMAP (RFC 5040, 7306) over DDP (RFC 5041) over MPA
+//! (RFC 5044, 6581).
+//!
+//! ```text
+//!  start  startup                      MPA's Request and Reply
+//!  framer deframer                     MPA's FPDUs
+//!  conn   io  teardown  timers         a stream: calls of its owner, bytes in and out, end, deadlines
+//!  tx     responder  fpdu_writer       segments to the peer
+//!  rx     rx_message  unexpected       segments from the peer; messages into receives
+//!  requester  complete                 responses to own requests, completion of the send queue
+//!  acks   write_ack                    acknowledged Writes between two engines of this kind
+//!  state  connection  segment  outstanding  responses   what the steps above work on
+//! ```
+//!
+//! The steps are methods of [`Rnic`](crate::rdma::Rnic) and of its queue pairs. The state they work
+//! on lies in files of its own, which name none of the steps.
 
 pub(crate) mod acks;
 mod complete;

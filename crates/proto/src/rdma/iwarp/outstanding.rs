@@ -1,50 +1,51 @@
-//! Own Reads and atomics that wait for their answers, oldest first; and the answers that come.
+//! Own Reads and atomics that wait for their responses, oldest first.
 //!
-//! Always: never more than `limit` at once (ORD), but for the Read that opens a peer-to-peer connection; an answer belongs to
-//! the oldest, and what does not fit it ends the stream.
+//! Invariant: at most `limit` (ORD) wait at once, plus the Read that opens a peer-to-peer
+//! connection. A response belongs to the oldest request, and one that does not fit it ends the
+//! stream.
 
 use alloc::collections::VecDeque;
 
 use crate::rdma::qp::ranges::Ranges;
 use crate::rdma::work::Sge;
 
-/// What was asked.
+/// The kind of an outstanding request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum RequestKind {
     Read,
-    /// With this request identifier.
+    /// An atomic with this request identifier.
     Atomic(u32),
 }
 
-/// A request that waits for its answer.
+/// A request that waits for its response.
 #[derive(Debug)]
 pub(crate) struct OutstandingRequest {
-    /// Of the work request; none for the frame that opens a connection.
+    /// The number of the work request; none for the frame that opens a connection.
     pub(crate) number: Option<u64>,
     pub(crate) sink: Sge,
-    pub(crate) kind: Kind,
+    pub(crate) kind: RequestKind,
     pub(crate) got: Ranges,
-    /// The last segment has come.
+    /// The last segment has arrived.
     pub(crate) ended: bool,
-    /// Own Writes before it.
+    /// The Writes framed before the request.
     pub(crate) writes: u64,
 }
 
 impl OutstandingRequest {
-    pub(crate) fn new(number: Option<u64>, sink: Sge, kind: Kind, writes: u64) -> Self {
+    pub(crate) fn new(number: Option<u64>, sink: Sge, kind: RequestKind, writes: u64) -> Self {
         Self { number, sink, kind, got: Ranges::default(), ended: false, writes }
     }
 }
 
-/// See the file.
+/// The outstanding requests of a queue pair.
 #[derive(Debug, Default)]
 pub(crate) struct OutstandingRequests {
     pub(crate) queue: VecDeque<OutstandingRequest>,
-    /// ORD.
+    /// The outbound depth (ORD).
     pub(crate) limit: u16,
-    /// Of the last one sent.
+    /// The message number of the last request.
     pub(crate) msn: u32,
-    /// Atomic Responses that came.
+    /// The number of received Atomic Responses.
     pub(crate) atomic_msn: u32,
     pub(crate) id: u32,
 }
@@ -76,8 +77,9 @@ impl OutstandingRequests {
         self.id
     }
 
-    /// The work request of the Request with this number and, if it is a Read, this sink. Linux's siw puts something else
-    /// where the number should be: then the sink alone tells.
+    /// Returns the work request of the request with this message number and, for a Read, this sink.
+    /// Linux's siw sends another value as the message number, so the sink alone decides if the
+    /// number does not fit.
     pub(crate) fn find(&self, msn: Option<u32>, sink: Option<(u32, u64)>) -> Option<u64> {
         let numbered = msn.and_then(|msn| {
             let back = self.msn.wrapping_sub(msn) as usize;
@@ -96,7 +98,7 @@ impl OutstandingRequests {
         asked.and_then(|asked| asked.number)
     }
 
-    /// True if this is the number of the Atomic Response that is due.
+    /// True if `msn` is the number of the next Atomic Response.
     pub(crate) const fn atomic_response_due(&mut self, msn: u32) -> bool {
         let due = self.atomic_msn.wrapping_add(1) == msn;
         if due {

@@ -1,8 +1,8 @@
-//! Answers to own Reads and atomics.
+//! Responses to own Reads and atomics.
 
 use crate::rdma::completion::Status;
-use crate::rdma::iwarp::error::Fault;
-use crate::rdma::iwarp::outstanding::{Kind, OutstandingRequest};
+use crate::rdma::iwarp::error::StreamError;
+use crate::rdma::iwarp::outstanding::{OutstandingRequest, RequestKind};
 use crate::rdma::memory::{Memory, Span};
 use crate::rdma::qp::QueuePair;
 use crate::rdma::qp::send_queue::Stage;
@@ -11,7 +11,7 @@ use crate::rdma::work::{SendOp, Sge};
 use crate::wire::rdmap::{AtomicResponse, Cause};
 
 impl QueuePair {
-    /// Where the `len` bytes of a Read Response go that says `stag` and `to`.
+    /// Returns the place of `len` bytes of a Read Response to `stag` and `to`.
     pub(crate) fn response_sink(
         &mut self,
         stag: u32,
@@ -19,7 +19,8 @@ impl QueuePair {
         len: u32,
         shared: &Shared,
     ) -> Result<Option<Span>, Cause> {
-        let asked = self.iwarp.outstanding.queue.front().filter(|asked| asked.kind == Kind::Read);
+        let asked =
+            self.iwarp.outstanding.queue.front().filter(|asked| asked.kind == RequestKind::Read);
         let asked = asked.ok_or(Cause::OPCODE)?;
         if asked.sink.stag.0 != stag {
             return Err(Cause::TAGGED_STAG);
@@ -47,13 +48,13 @@ impl QueuePair {
         }
     }
 
-    /// The memory of the oldest request is gone.
+    /// Sets the fault of the oldest request, whose sink is unmapped.
     pub(crate) fn set_oldest_fault(&mut self) {
         let number = self.iwarp.outstanding.oldest();
         self.set_request_fault(number, Status::LocalProtection);
     }
 
-    /// A segment of a Read Response was placed.
+    /// Handles a placed segment of a Read Response.
     pub(crate) fn response_placed(
         &mut self,
         to: u64,
@@ -77,14 +78,14 @@ impl QueuePair {
         Ok(())
     }
 
-    /// An Atomic Response came.
+    /// Handles an Atomic Response.
     pub(crate) fn atomic_response<M: Memory>(
         &mut self,
         response: AtomicResponse,
         shared: &mut Shared,
         memory: &mut M,
     ) -> Result<(), Cause> {
-        let Some(&OutstandingRequest { kind: Kind::Atomic(id), sink, .. }) =
+        let Some(&OutstandingRequest { kind: RequestKind::Atomic(id), sink, .. }) =
             self.iwarp.outstanding.queue.front()
         else {
             return Err(Cause::OPCODE);
@@ -102,11 +103,11 @@ impl QueuePair {
         self.answered(8, shared)
     }
 
-    /// The oldest request has its answer.
+    /// Completes the oldest request.
     fn answered(&mut self, len: u32, shared: &mut Shared) -> Result<(), Cause> {
         let Some(asked) = self.iwarp.outstanding.queue.pop_front() else { return Ok(()) };
-        // A Read is done behind all Writes that came before it (RFC 5040 section 5.5, rule 12).
-        self.iwarp.acks.passed(asked.writes);
+        // A Read completes after all Writes before it are placed (RFC 5040 section 5.5, rule 12).
+        self.iwarp.acks.ack_up_to(asked.writes);
         let Some(number) = asked.number else { return Ok(()) };
         let Some(work) = self.send.work(number) else { return Ok(()) };
         if matches!(work.request.op, SendOp::ReadInvalidate(_))
@@ -118,12 +119,12 @@ impl QueuePair {
         if let Some(work) = self.send.work(number) {
             work.stage = Stage::Done(len);
         }
-        self.release(shared);
+        self.complete_done(shared);
         Ok(())
     }
 
-    /// The fault that `cause` is in the segment that arrives.
-    pub(crate) fn fault(&self, cause: Cause) -> Fault {
-        self.iwarp.segment.fault(cause)
+    /// Creates an error with this cause in the current segment.
+    pub(crate) fn error(&self, cause: Cause) -> StreamError {
+        self.iwarp.segment.error(cause)
     }
 }

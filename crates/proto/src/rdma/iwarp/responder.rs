@@ -1,7 +1,7 @@
-//! Answers to the Reads and atomics of the peer.
+//! Responses to Reads and atomics of the peer.
 
 use crate::rdma::ids::Stag;
-use crate::rdma::iwarp::error::Fault;
+use crate::rdma::iwarp::error::StreamError;
 use crate::rdma::iwarp::fpdu_writer::FpduWriter;
 use crate::rdma::iwarp::framer::Piece;
 use crate::rdma::iwarp::responses::PendingResponse;
@@ -16,7 +16,7 @@ use crate::wire::rdmap::{
 };
 
 impl QueuePair {
-    /// Takes a Read Request that was delivered.
+    /// Takes a delivered Read Request.
     pub(crate) fn read_request(
         &mut self,
         request: ReadRequest,
@@ -45,7 +45,7 @@ impl QueuePair {
         shared.mr.remote(self.tag_user(), stag, to, len, Right::Read)
     }
 
-    /// Takes an Atomic Request that was delivered.
+    /// Takes a delivered Atomic Request.
     pub(crate) fn atomic_request(
         &mut self,
         request: AtomicRequest,
@@ -62,16 +62,16 @@ impl QueuePair {
     fn word(&self, request: &AtomicRequest, shared: &Shared) -> Result<Span, Cause> {
         let span =
             shared.mr.remote(self.tag_user(), Stag(request.stag), request.to, 8, Right::Atomic)?;
-        // The address is aligned; the memory is not if its registration began at an odd place.
+        // The address is aligned. The memory is not if the registration begins at an odd offset.
         if span.offset.is_multiple_of(8) { Ok(span) } else { Err(Cause::STREAM) }
     }
 
-    /// Appends an FPDU of the oldest answer that is owed; false if there is none.
+    /// Appends an FPDU of the oldest pending response. Returns false if there is none.
     pub(crate) fn respond<M: Memory>(
         &mut self,
         shared: &Shared,
         out: &mut FpduWriter<'_, M>,
-    ) -> Result<bool, Fault> {
+    ) -> Result<bool, StreamError> {
         let last = match self.iwarp.responses.queue.front() {
             None => return Ok(false),
             Some(&PendingResponse::Read { request, msn, done }) => {
@@ -95,7 +95,7 @@ impl QueuePair {
         done: u32,
         shared: &Shared,
         out: &mut FpduWriter<'_, M>,
-    ) -> Result<bool, Fault> {
+    ) -> Result<bool, StreamError> {
         let room = (out.framer.mulpdu() - ddp::TAGGED) as u32;
         let (len, last) = ddp::next_segment(request.size, done, room);
         let to = request.sink_to.wrapping_add(u64::from(done));
@@ -103,7 +103,7 @@ impl QueuePair {
         let header = Header { last, control: Opcode::ReadResponse.control(), buffer };
         let fault = |cause| {
             let about = about(Opcode::ReadRequest, msn, READ_REQUEST, Some(request.after(done)));
-            Fault { cause, about: Some(about) }
+            StreamError { cause, about: Some(about) }
         };
         let framed = if len == 0 {
             out.frame(&header, &[])
@@ -111,7 +111,7 @@ impl QueuePair {
             let span = self.source(request, done, len, shared).map_err(fault)?;
             out.frame(&header, &[Piece::Memory(span)])
         };
-        // To the peer memory that is gone is as a tag that is gone.
+        // The peer gets the same error for unmapped memory as for a tag that has ended.
         framed.map_err(|_| fault(Cause::INVALID_STAG))?;
         if let Some(PendingResponse::Read { done, .. }) = self.iwarp.responses.queue.front_mut() {
             *done += len;
@@ -125,10 +125,10 @@ impl QueuePair {
         msn: u32,
         shared: &Shared,
         out: &mut FpduWriter<'_, M>,
-    ) -> Result<bool, Fault> {
+    ) -> Result<bool, StreamError> {
         let fault = |cause| {
             let about = about(Opcode::AtomicRequest, msn, ATOMIC_REQUEST, None);
-            Fault { cause, about: Some(about) }
+            StreamError { cause, about: Some(about) }
         };
         let span = self.word(request, shared).map_err(fault)?;
         let was = out.memory.atomic(span, &mut |old| request.op.apply(old));
@@ -142,12 +142,13 @@ impl QueuePair {
         };
         let header = Header { last: true, control: Opcode::AtomicResponse.control(), buffer };
         let payload = AtomicResponse { id: request.id, was }.emit();
-        out.frame(&header, &[Piece::Bytes(&payload)]).map_err(|_| Fault::own(Cause::LOCAL))?;
+        out.frame(&header, &[Piece::Bytes(&payload)])
+            .map_err(|_| StreamError::own(Cause::LOCAL))?;
         Ok(true)
     }
 }
 
-/// What a Terminate tells of a Request that came earlier.
+/// An earlier request as a Terminate describes it.
 fn about(opcode: Opcode, msn: u32, payload: usize, read: Option<ReadRequest>) -> Offending {
     let buffer = Buffer::Untagged { ulp: 0, qn: QN_REQUEST, msn, mo: 0 };
     let header = Header { last: true, control: opcode.control(), buffer }.emit();

@@ -1,8 +1,9 @@
-//! Reads and atomics of the peer: taken when their Requests come, done and answered in turn.
+//! Reads and atomics of the peer, from their requests to their responses.
 //!
-//! Always: answers leave in the order of their Requests, none before its Request was delivered, hence behind every earlier
-//! Write and Send; at most `limit` wait (IRD), one more is the peer's error. What a Read may reach is looked at when its
-//! Request comes and again for each segment, so that nothing leaves a region that was taken back.
+//! Invariant: responses leave in the order of their requests. A response leaves after its request
+//! was delivered, and so after every earlier Write and Send. At most `limit` (IRD) wait; one more
+//! is an error of the peer. The engine checks the source of a Read when the request arrives and
+//! again for each segment, so nothing leaves a region after its end.
 
 use alloc::collections::VecDeque;
 
@@ -14,17 +15,17 @@ pub(crate) enum PendingResponse {
     Atomic { request: AtomicRequest, msn: u32 },
 }
 
-/// See the file.
+/// The pending responses of a queue pair.
 #[derive(Debug, Default)]
 pub(crate) struct PendingResponses {
     pub(crate) queue: VecDeque<PendingResponse>,
-    /// IRD.
+    /// The inbound depth (IRD).
     pub(crate) limit: u16,
-    /// Of the last Request that came.
+    /// The message number of the last request.
     pub(crate) msn: u32,
-    /// Of the last Atomic Response.
+    /// The message number of the last Atomic Response.
     pub(crate) atomic_msn: u32,
-    /// Answers since the send queue had its turn.
+    /// The responses since the send queue last had its turn.
     pub(crate) in_a_row: u8,
 }
 
@@ -37,12 +38,12 @@ impl PendingResponses {
         self.queue.clear();
     }
 
-    /// An answer is sent in part.
+    /// True if a response is sent in part.
     pub(crate) fn is_begun(&self) -> bool {
         matches!(self.queue.front(), Some(&PendingResponse::Read { done: 1.., .. }))
     }
 
-    /// A Request with this number comes.
+    /// Admits a request with this message number.
     pub(crate) fn admit(&mut self, msn: u32) -> Result<(), Cause> {
         if msn != self.msn.wrapping_add(1) {
             return Err(Cause::UNTAGGED_MSN);

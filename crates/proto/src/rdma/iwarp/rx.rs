@@ -1,14 +1,15 @@
-//! What arrives: one DDP segment after another, as a whole or in pieces.
+//! Received DDP segments, whole or in pieces.
 //!
 //! ```text
-//!  header ─► checks ─► target;   payload … ─► target;   end ─► delivery
+//!  header ─► checks ─► place;   payload … ─► place;   end ─► delivery
 //! ```
 //!
-//! Always: nothing is placed before all checks of its segment; a segment that comes in pieces is checked again for each, so
-//! that nothing is placed behind a revocation. The first error ends it: the caller hands in nothing more.
+//! Invariant: nothing is placed before all checks of its segment. Each piece of a segment is
+//! checked again, so nothing is placed after a revocation. After the first error the caller hands
+//! in nothing more.
 
 use crate::rdma::ids::Stag;
-use crate::rdma::iwarp::error::Fault;
+use crate::rdma::iwarp::error::StreamError;
 use crate::rdma::iwarp::segment::ENGINE_MESSAGE_MAX;
 use crate::rdma::memory::{Memory, Span};
 use crate::rdma::mr::Right;
@@ -20,19 +21,20 @@ use crate::wire::rdmap::{
 };
 use crate::wire::write_ack::WriteAck;
 
-/// What came of it.
+/// The outcome of a piece of a segment.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// Nothing but what it says.
+    /// Nothing more to do.
     Placed,
     /// There may be something to send.
     Wake,
-    /// The peer has ended the stream.
+    /// The peer has terminated the stream.
     Terminated(Terminate),
 }
 
 impl QueuePair {
-    /// Takes a piece of a segment: in the first one its header, then payload, of which `rest` bytes are still to come.
+    /// Takes a piece of a segment: the header in the first piece, then payload, of which `rest`
+    /// bytes are still missing.
     pub(crate) fn arrive<M: Memory>(
         &mut self,
         header: Option<&[u8]>,
@@ -40,7 +42,7 @@ impl QueuePair {
         rest: usize,
         shared: &mut Shared,
         memory: &mut M,
-    ) -> Result<Outcome, Fault> {
+    ) -> Result<Outcome, StreamError> {
         let first = header.is_some();
         if shared.unexpected.messages > 0 {
             self.place_unexpected(shared, memory)?;
@@ -52,72 +54,77 @@ impl QueuePair {
             return Ok(Outcome::Placed);
         }
         if !payload.is_empty() && self.iwarp.segment.is_placed() {
-            self.place(payload, first, shared, memory).map_err(|cause| self.fault(cause))?;
+            self.place(payload, first, shared, memory).map_err(|cause| self.error(cause))?;
         } else if rest > 0 || !first {
-            // What does not fit is judged by its length.
+            // A message that does not fit is refused by its length.
             let room = ENGINE_MESSAGE_MAX - self.iwarp.segment.small.len();
             self.iwarp.segment.small.extend(payload.iter().copied().take(room));
         }
-        self.iwarp.segment.came += payload.len() as u32;
+        self.iwarp.segment.received += payload.len() as u32;
         if rest > 0 {
             return Ok(Outcome::Placed);
         }
         self.end_arrival(first.then_some(payload), shared, memory)
     }
 
-    /// Bytes may be read straight to here, at most so many as the span is long.
+    /// Returns the place of the next payload, if it may be read directly to there.
     pub(crate) fn direct_span(&mut self, shared: &Shared) -> Option<Span> {
         let arrival = &self.iwarp.segment;
-        if !arrival.open || !arrival.is_placed() || arrival.came >= arrival.len {
+        if !arrival.open || !arrival.is_placed() || arrival.received >= arrival.len {
             return None;
         }
-        let (came, left) = (arrival.came, arrival.len - arrival.came);
+        let (received, left) = (arrival.received, arrival.len - arrival.received);
         match arrival.header.buffer {
             Buffer::Untagged { msn, mo, .. } => {
-                let sge = self.message_sink(msn, mo + came, left)?;
+                let sge = self.message_sink(msn, mo + received, left)?;
                 shared.mr.local(self.options.pd, sge, true).ok()
             }
             Buffer::Tagged { .. } => {
-                self.tagged_span(shared).ok().flatten().map(|span| span.tail(came))
+                self.tagged_span(shared).ok().flatten().map(|span| span.tail(received))
             }
         }
     }
 
-    /// So many bytes were read there.
+    /// Handles payload that was read directly into its place.
     pub(crate) fn placed_directly<M: Memory>(
         &mut self,
         bytes: u32,
         shared: &mut Shared,
         memory: &mut M,
-    ) -> Result<Outcome, Fault> {
-        self.iwarp.segment.came =
-            self.iwarp.segment.came.saturating_add(bytes).min(self.iwarp.segment.len);
-        if !self.iwarp.segment.open || self.iwarp.segment.came < self.iwarp.segment.len {
+    ) -> Result<Outcome, StreamError> {
+        self.iwarp.segment.received =
+            self.iwarp.segment.received.saturating_add(bytes).min(self.iwarp.segment.len);
+        if !self.iwarp.segment.open || self.iwarp.segment.received < self.iwarp.segment.len {
             return Ok(Outcome::Placed);
         }
         self.end_arrival(None, shared, memory)
     }
 
-    /// A segment with this header and so much payload comes.
-    fn begin_arrival(&mut self, raw: &[u8], len: usize, shared: &mut Shared) -> Result<(), Fault> {
+    /// Begins a segment with this header and a payload of `len` bytes.
+    fn begin_arrival(
+        &mut self,
+        raw: &[u8],
+        len: usize,
+        shared: &mut Shared,
+    ) -> Result<(), StreamError> {
         let arrival = &mut self.iwarp.segment;
         arrival.raw.clear();
         let _ = arrival.raw.try_extend_from_slice(raw);
         arrival.len = len as u32;
-        (arrival.came, arrival.open, arrival.span, arrival.read) = (0, false, None, None);
+        (arrival.received, arrival.open, arrival.span, arrival.read) = (0, false, None, None);
         arrival.small.clear();
-        let header = ddp::parse(raw).map_err(|bad| self.fault(bad.into()))?;
-        let opcode = Opcode::of(&header).map_err(|cause| self.fault(cause))?;
+        let header = ddp::parse(raw).map_err(|bad| self.error(bad.into()))?;
+        let opcode = Opcode::of(&header).map_err(|cause| self.error(cause))?;
         self.iwarp.segment.header = header;
         self.iwarp.segment.opcode = opcode;
-        self.iwarp.segment.said = None;
+        self.iwarp.segment.ack = None;
         if opcode == Opcode::Write && len == 0 {
-            self.iwarp.segment.said = WriteAck::parse(&header);
+            self.iwarp.segment.ack = WriteAck::parse(&header);
         }
         if !self.iwarp.peer_seen {
             self.learn_peer(shared);
         }
-        if self.iwarp.segment.said.is_some() {
+        if self.iwarp.segment.ack.is_some() {
             self.iwarp.segment.open = true;
             return Ok(());
         }
@@ -126,23 +133,23 @@ impl QueuePair {
         } else if opcode != Opcode::Write && opcode.queue() != Some(rdmap::QN_SEND) {
             self.iwarp.segment.written = (0, true);
         }
-        self.check(len as u32, shared).map_err(|cause| self.fault(cause))?;
+        self.check(len as u32, shared).map_err(|cause| self.error(cause))?;
         self.iwarp.segment.open = true;
         Ok(())
     }
 
-    /// The peer's first segment.
+    /// Learns the kind of the peer from its first segment.
     #[cold]
     fn learn_peer(&mut self, shared: &mut Shared) {
         self.iwarp.peer_seen = true;
-        // Who has asked for the connection has said hello first.
+        // The initiator sends its hello first, so only the responder answers with one.
         let answers = !self.iwarp.initiator;
-        if self.iwarp.acks.learn_peer(self.iwarp.segment.said, answers) {
-            self.release(shared);
+        if self.iwarp.acks.learn_peer(self.iwarp.segment.ack, answers) {
+            self.complete_done(shared);
         }
     }
 
-    /// Everything that can be said before the payload is there.
+    /// Makes all checks that do not need the payload.
     fn check(&mut self, len: u32, shared: &mut Shared) -> Result<(), Cause> {
         let opcode = self.iwarp.segment.opcode;
         match self.iwarp.segment.header.buffer {
@@ -180,12 +187,12 @@ impl QueuePair {
         }
     }
 
-    /// A Send without bytes that only opens the connection.
+    /// True for an empty Send that only opens the connection.
     fn opens(&self, msn: u32) -> bool {
         self.iwarp.opened_by_send && msn == 1 && self.iwarp.segment.header.last
     }
 
-    /// Where the payload of a tagged segment goes; none if it has no bytes, which need no memory.
+    /// Returns the place of a tagged payload. An empty payload needs none.
     fn tagged_span(&mut self, shared: &Shared) -> Result<Option<Span>, Cause> {
         let Buffer::Tagged { stag, to } = self.iwarp.segment.header.buffer else { return Ok(None) };
         let len = self.iwarp.segment.len;
@@ -198,7 +205,7 @@ impl QueuePair {
         shared.mr.remote(self.tag_user(), Stag(stag), to, len, Right::Write).map(Some)
     }
 
-    /// Places payload; `fresh` if the checks were made just now.
+    /// Places payload. `fresh` is true if the checks were made in this call.
     fn place<M: Memory>(
         &mut self,
         payload: &[u8],
@@ -206,15 +213,15 @@ impl QueuePair {
         shared: &mut Shared,
         memory: &mut M,
     ) -> Result<(), Cause> {
-        let came = self.iwarp.segment.came;
+        let received = self.iwarp.segment.received;
         if let Buffer::Untagged { msn, mo, .. } = self.iwarp.segment.header.buffer {
-            return self.place_message(msn, mo.wrapping_add(came), payload, shared, memory);
+            return self.place_message(msn, mo.wrapping_add(received), payload, shared, memory);
         }
         let span = if fresh { self.iwarp.segment.span } else { self.tagged_span(shared)? };
         let Some(span) = span else { return Ok(()) };
-        let here = Span { len: payload.len() as u32, ..span.tail(came) };
+        let here = Span { len: payload.len() as u32, ..span.tail(received) };
         memory.write(here, payload).map_err(|_| {
-            // To the peer memory that is gone is as a tag that is gone.
+            // The peer gets the same error for unmapped memory as for a tag that has ended.
             if self.iwarp.segment.opcode == Opcode::Write {
                 return Cause::TAGGED_STAG;
             }
@@ -223,26 +230,26 @@ impl QueuePair {
         })
     }
 
-    /// All of the segment is there: in `whole`, if it came in one piece.
+    /// Ends a segment. `whole` is its payload if it arrived in one piece.
     fn end_arrival<M: Memory>(
         &mut self,
         whole: Option<&[u8]>,
         shared: &mut Shared,
         memory: &mut M,
-    ) -> Result<Outcome, Fault> {
+    ) -> Result<Outcome, StreamError> {
         self.iwarp.segment.open = false;
         let (opcode, header, len) =
             (self.iwarp.segment.opcode, self.iwarp.segment.header, self.iwarp.segment.len);
         let outcome = match header.buffer {
             Buffer::Tagged { .. } if opcode == Opcode::Write => {
-                if let Some(said) = self.iwarp.segment.said {
+                if let Some(ack) = self.iwarp.segment.ack {
                     return self
-                        .receive_ack(said, shared)
+                        .receive_ack(ack, shared)
                         .map(|()| Outcome::Wake)
-                        .map_err(|c| self.fault(c));
+                        .map_err(|c| self.error(c));
                 }
                 if header.last {
-                    self.iwarp.acks.took();
+                    self.iwarp.acks.write_placed();
                 }
                 let written = &mut self.iwarp.segment.written;
                 *written = (written.0.saturating_add(len), header.last);
@@ -271,7 +278,7 @@ impl QueuePair {
                 }
             },
         };
-        outcome.map_err(|cause| self.fault(cause))
+        outcome.map_err(|cause| self.error(cause))
     }
 
     fn immediate_came(
@@ -286,12 +293,12 @@ impl QueuePair {
         Ok(())
     }
 
-    fn terminated(&self, whole: Option<&[u8]>) -> Result<Outcome, Fault> {
+    fn terminated(&self, whole: Option<&[u8]>) -> Result<Outcome, StreamError> {
         let terminate = Terminate::parse(whole.unwrap_or(&self.iwarp.segment.small));
-        terminate.map(Outcome::Terminated).ok_or_else(|| self.fault(Cause::OPERATION))
+        terminate.map(Outcome::Terminated).ok_or_else(|| self.error(Cause::OPERATION))
     }
 
-    /// A message that the engine itself takes.
+    /// Handles a message that the engine itself consumes.
     fn engine_message<M: Memory>(
         &mut self,
         whole: Option<&[u8]>,
@@ -300,7 +307,7 @@ impl QueuePair {
     ) -> Result<(), Cause> {
         let small = self.iwarp.segment.small.clone();
         let payload = whole.unwrap_or(&small);
-        // A message of another length is not its own kind, even if its beginning is.
+        // A message of another length is malformed, even if its beginning parses.
         if payload.len() != self.iwarp.segment.len as usize {
             return Err(Cause::OPERATION);
         }
@@ -316,7 +323,7 @@ impl QueuePair {
     }
 }
 
-/// A message of one segment.
+/// Checks that a message has one segment.
 const fn single(last: bool, mo: u32) -> Result<(), Cause> {
     match (mo, last) {
         (1.., _) => Err(Cause::UNTAGGED_MO),

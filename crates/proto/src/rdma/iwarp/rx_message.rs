@@ -1,8 +1,9 @@
 //! Untagged messages into receives: Sends and immediate data.
 //!
-//! Always: the n-th message takes the n-th receive, whatever order their segments come in; a message is delivered when its
-//! last segment and all its bytes are there and every earlier one is delivered. A shared receive is taken when the first
-//! segment of its message comes. A message that comes before its receive is kept (`unready`).
+//! Invariant: the n-th message takes the n-th receive, whatever the order of segments. A message is
+//! delivered when it is whole and every earlier one is delivered. The first segment of a message
+//! takes its receive from a shared queue. `unexpected` buffers a message that arrives before its
+//! receive.
 
 use crate::rdma::completion::{Completed, Completion, Status};
 use crate::rdma::ids::{Pd, Stag};
@@ -13,11 +14,13 @@ use crate::rdma::shared::Shared;
 use crate::rdma::work::{RecvRequest, Sge, scatter};
 use crate::wire::rdmap::{Cause, Opcode};
 
-/// How many messages may be begun before the first of them has come, if receives are shared: others wait for what they take.
+/// The most messages that may begin before the first of them is whole, if receives are shared.
+/// Other queue pairs wait for the receives that they take.
 const AHEAD: u32 = 16;
 
 impl QueuePair {
-    /// A segment of message `msn` comes: `len` bytes at `mo`. Takes a receive for it if it is the first.
+    /// Admits `len` bytes at `mo` of message `msn`. The first segment takes a receive for the
+    /// message.
     pub(crate) fn admit(
         &mut self,
         msn: u32,
@@ -52,7 +55,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Takes receives until there is one for the message at `place`, or begins to keep it.
+    /// Takes receives up to the message at `place`, or begins to buffer the message.
     #[inline]
     fn take(&mut self, place: u32, shared: &mut Shared) -> Result<(), Cause> {
         let more = u64::from(place) + 1 - self.receive.arriving.len() as u64;
@@ -107,7 +110,7 @@ impl QueuePair {
         }
     }
 
-    /// The element that bytes from `mo` of message `msn` go to, at most `len`.
+    /// Returns the element for the bytes at `mo` of message `msn`, at most `len` bytes of it.
     pub(crate) fn message_sink(&mut self, msn: u32, mo: u32, len: u32) -> Option<Sge> {
         let Place::Receive(request) = &self.receive.incoming(msn)?.place else { return None };
         let mut sink = None;
@@ -118,7 +121,7 @@ impl QueuePair {
         sink
     }
 
-    /// A segment of message `msn` was placed.
+    /// Handles a placed segment of message `msn`.
     #[expect(clippy::too_many_arguments, reason = "what a segment says")]
     pub(crate) fn message_placed(
         &mut self,
@@ -147,7 +150,7 @@ impl QueuePair {
         self.deliver(shared)
     }
 
-    /// Delivers what is complete, in order.
+    /// Delivers whole messages in order.
     pub(in crate::rdma) fn deliver(&mut self, shared: &mut Shared) -> Result<(), Cause> {
         while let Some(incoming) = self.receive.arriving.front() {
             let (Some((total, opcode, ulp)), Place::Receive(request)) =
@@ -179,7 +182,7 @@ impl QueuePair {
     }
 }
 
-/// Puts bytes of a message, `mo` bytes into it, where its receive says.
+/// Copies bytes of a message, from offset `mo` on, to the elements of its receive.
 pub(in crate::rdma) fn fill<M: Memory>(
     request: &RecvRequest,
     mo: u32,

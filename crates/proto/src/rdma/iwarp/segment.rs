@@ -1,36 +1,37 @@
-//! The segment that is arriving.
+//! The DDP segment that is arriving.
 
 use arrayvec::ArrayVec;
 
-use crate::rdma::iwarp::error::{Fault, offending};
+use crate::rdma::iwarp::error::{StreamError, offending};
 use crate::rdma::memory::Span;
 use crate::wire::ddp::{Buffer, Header, HeaderBytes};
 use crate::wire::rdmap::{Cause, Opcode, ReadRequest};
 use crate::wire::write_ack::WriteAck;
 
-/// Most bytes that are kept of a message which the engine itself takes.
+/// The most bytes of a message that the engine itself consumes.
 pub(crate) const ENGINE_MESSAGE_MAX: usize = 80;
 
-/// The segment that is arriving.
+/// The DDP segment that is arriving.
 #[derive(Debug)]
 pub(crate) struct RxSegment {
     pub(crate) header: Header,
     pub(crate) raw: HeaderBytes,
     pub(crate) opcode: Opcode,
-    /// Its payload's bytes,
+    /// The length of the payload.
     pub(crate) len: u32,
-    /// and those that came.
-    pub(crate) came: u32,
-    /// It is not at its end.
+    /// The bytes of the payload that have arrived.
+    pub(crate) received: u32,
+    /// The segment has begun and not ended.
     pub(crate) open: bool,
-    /// Where a tagged payload goes.
+    /// The place of a tagged payload.
     pub(crate) span: Option<Span>,
-    /// Of a message that the engine itself takes.
+    /// The payload of a message that the engine itself consumes.
     pub(crate) small: ArrayVec<u8, ENGINE_MESSAGE_MAX>,
     pub(crate) read: Option<ReadRequest>,
-    /// What the peer's engine says, if it is no message.
-    pub(crate) said: Option<WriteAck>,
-    /// Bytes of the last Write, if nothing came behind it, and whether it is at its end.
+    /// The acknowledgement that the segment is, if it is one.
+    pub(crate) ack: Option<WriteAck>,
+    /// The length of the last Write if no other message followed it, and whether the Write is
+    /// complete.
     pub(crate) written: (u32, bool),
 }
 
@@ -42,41 +43,41 @@ impl Default for RxSegment {
             raw: HeaderBytes::new(),
             opcode: Opcode::Write,
             len: 0,
-            came: 0,
+            received: 0,
             open: false,
             span: None,
             small: ArrayVec::new(),
             read: None,
-            said: None,
+            ack: None,
             written: (0, true),
         }
     }
 }
 
 impl RxSegment {
-    /// The fault that `cause` is in this segment.
-    pub(crate) fn fault(&self, cause: Cause) -> Fault {
+    /// Creates an error with this cause in this segment.
+    pub(crate) fn error(&self, cause: Cause) -> StreamError {
         let mut about = offending(&self.raw, self.len as usize);
         about.read = self.read;
-        Fault { cause, about: Some(about) }
+        StreamError { cause, about: Some(about) }
     }
 
-    /// The header as it came.
+    /// The header as received.
     pub(crate) const fn raw(&self) -> &HeaderBytes {
         &self.raw
     }
 
-    /// Bytes of payload of the segment.
+    /// The length of the payload.
     pub(crate) const fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// Bytes of the Write before immediate data.
+    /// The length of the Write directly before immediate data.
     pub(crate) const fn written(&self) -> u32 {
         self.written.0
     }
 
-    /// The payload is read straight into a region, or may be.
+    /// True if the payload goes into registered memory.
     pub(crate) const fn is_placed(&self) -> bool {
         matches!(
             self.opcode,

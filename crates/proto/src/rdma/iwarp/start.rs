@@ -1,15 +1,20 @@
-//! MPA's start-up (RFC 5044 section 7, RFC 6581): one Request, one Reply, and what both ends agree on by them.
+//! MPA's start-up (RFC 5044 section 7, RFC 6581): one Request, one Reply, and the parameters that
+//! both ends derive from them.
 //!
 //! ```text
 //! Initiator::new ─ Request ─► Responder::input ─► the program accepts or rejects
 //! Initiator::input ◄─ Reply ─ Responder::accept, Responder::reject
 //! ```
 //!
-//! `input` takes all bytes of the stream that were not consumed so far, so there is no buffer here; a frame has at most 532.
-//! The initiator does not send before the Reply, the responder not before the initiator's first FPDU ([`FirstFpdu`]).
+//! `input` takes all bytes of the stream that were not consumed yet, so nothing is buffered here. A
+//! frame has at most 532 bytes. The initiator sends nothing before the Reply, and the responder
+//! nothing before the initiator's first FPDU ([`FirstFpdu`]).
 //!
-//! Always: a peer's frame is refused only where an RFC says so; what was agreed never exceeds what either end offered. Not
-//! here: time (whoever owns the stream has deadlines), FPDUs, and trying again with revision 1 on a new stream.
+//! Invariant: a peer's frame is refused only where an RFC says so; the negotiated parameters never
+//! exceed the offer of either end.
+//!
+//! Not here: time (the owner of the stream has deadlines), FPDUs, and retries with revision 1 on a
+//! new stream.
 
 #[cfg(test)]
 mod tests;
@@ -20,16 +25,19 @@ use crate::rdma::error::PostError;
 use crate::rdma::options::MAX_READ_DEPTH;
 use crate::wire::mpa::{Enhanced, Kind, Malformed, REVISION_MAX, Rtr, RtrKind, Start, UNSAID};
 
-/// What one end wants, before it knows the other's options.
+/// The options of one end before it knows the peer's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StartOptions {
-    /// CRCs. False only at an administrator's explicit wish (RFC 5044 section 4.4); the peer can still demand them.
+    /// Use CRCs. Set this to false only at an administrator's explicit wish (RFC 5044 section 4.4).
+    /// The peer can still require them.
     pub crc: bool,
-    /// Markers in what is received here.
+    /// Request markers in the received stream.
     pub markers: bool,
-    /// The revision of a Request, 0 to 2; only with 2 the depths and `rtr` are negotiated. A responder follows the Request.
+    /// The revision of a Request, 0 to 2. Depths and `rtr` are negotiated with revision 2 only. A
+    /// responder takes the revision of the Request.
     pub revision: u8,
-    /// Initiator: the peer-to-peer model with one of these forms. Responder: the forms that are accepted, `None` for all.
+    /// Initiator: use the peer-to-peer model with one of these first frames. Responder: the first
+    /// frames to accept; `None` accepts all.
     pub rtr: Option<Rtr>,
 }
 
@@ -39,12 +47,12 @@ impl Default for StartOptions {
     }
 }
 
-/// How many Reads and Atomics one end serves (`ird`) and makes (`ord`) at once.
+/// The Reads and atomics that one end serves and requests at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Depths {
-    /// Inbound.
+    /// The inbound depth: requests served at once.
     pub ird: u16,
-    /// Outbound.
+    /// The outbound depth: own requests in progress at once.
     pub ord: u16,
 }
 
@@ -54,12 +62,12 @@ impl Depths {
     }
 }
 
-/// What the peer said of its own depths; `None` where it left that to the programs.
+/// The depths in the peer's frame. `None` leaves a depth to the programs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PeerDepths {
-    /// Inbound.
+    /// The peer's inbound depth.
     pub ird: Option<u16>,
-    /// Outbound.
+    /// The peer's outbound depth.
     pub ord: Option<u16>,
 }
 
@@ -71,55 +79,57 @@ impl PeerDepths {
     }
 }
 
-/// Who sends the first FPDU, and which.
+/// The rule for the first FPDU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FirstFpdu {
     /// This end may send at once.
     Free,
-    /// This end sends a frame of length zero of this form before all others; the program does not see it.
+    /// This end sends an empty frame of this kind before all others. The program does not see it.
     Send(RtrKind),
-    /// This end sends nothing, not even a marker, before a valid FPDU has come.
+    /// This end sends nothing, not even a marker, before it has received a valid FPDU.
     Wait,
-    /// The same, and that FPDU is a frame of length zero of one of these forms; the program does not see it.
+    /// This end sends nothing before it has received an empty frame of one of these kinds. The
+    /// program does not see that frame.
     WaitFor(Rtr),
 }
 
-/// What both ends agreed on.
+/// The negotiated parameters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Negotiated {
-    /// CRCs are sent and checked in both directions.
+    /// Both ends send and check CRCs.
     pub crc: bool,
     /// The peer sends markers.
     pub markers_in: bool,
     /// This end sends markers.
     pub markers_out: bool,
-    /// The revision spoken.
+    /// The MPA revision.
     pub revision: u8,
-    /// What has to happen first.
+    /// The rule for the first FPDU.
     pub first: FirstFpdu,
-    /// This end's depths.
+    /// The depths of this end.
     pub depths: Depths,
 }
 
-/// Why a start-up failed.
+/// The reason for a failed negotiation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NegotiationError {
-    /// What came is no start-up frame that is due here.
+    /// The bytes are no valid start-up frame.
     #[error(transparent)]
     Malformed(#[from] Malformed),
-    /// A Request came where a Reply is due, or the other way round: both ends are of the same role.
+    /// Both ends have the same role: a Request came instead of a Reply, or the other way round.
     #[error("both ends have the same role")]
     Role,
-    /// The Reply is of another revision than the Request, or only one of them has the block of RFC 6581.
+    /// The Reply has another revision than the Request, or only one of them has the block of RFC
+    /// 6581.
     #[error("the Reply does not fit the Request")]
     Mismatch,
-    /// Bytes follow the Request before it was answered.
+    /// The initiator sent bytes after its Request and before the Reply.
     #[error("the initiator did not wait for the Reply")]
     Early,
-    /// The responder wants to make more Reads at once than were offered.
+    /// The responder requires a higher read depth than this end offered.
     #[error("the responder wants more Reads at once than were offered")]
     Depth,
-    /// The responder accepts no form of ready-to-receive frame that was offered.
+    /// The responder accepts none of the ready-to-receive frames that this end offered.
     #[error("no common form of the ready-to-receive frame")]
     Rtr,
 }
@@ -136,16 +146,16 @@ impl NegotiationError {
     }
 }
 
-/// Why a call was refused. Nothing happened.
+/// A call was refused and had no effect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum UsageError {
-    /// Private data is longer than 512 bytes, or 508 with the block of RFC 6581.
+    /// The private data is longer than 512 bytes, or 508 with the block of RFC 6581.
     #[error("private data is too long")]
     PrivateData,
-    /// There is no such revision, or it cannot do what is wished.
+    /// The revision does not exist, or has no peer-to-peer model.
     #[error("this revision of MPA does not exist or has no peer-to-peer model")]
     Revision,
-    /// No form of ready-to-receive frame.
+    /// The set of ready-to-receive frames is empty.
     #[error("the peer-to-peer model needs a form of its first frame")]
     Rtr,
     /// There is no Request to answer.
@@ -168,7 +178,7 @@ impl From<UsageError> for PostError {
     }
 }
 
-/// The frame of `kind` at the start of `bytes`.
+/// Parses a frame of `kind` at the start of `bytes`.
 fn frame(kind: Kind, bytes: &[u8]) -> Result<Option<(Start<'_>, usize)>, NegotiationError> {
     match Start::parse(bytes)? {
         Some((start, _)) if start.kind != kind => Err(NegotiationError::Role),
@@ -176,50 +186,51 @@ fn frame(kind: Kind, bytes: &[u8]) -> Result<Option<(Start<'_>, usize)>, Negotia
     }
 }
 
-/// The end that asked.
+/// The end that sends the Request.
 #[derive(Clone, Copy, Debug)]
 pub struct Initiator {
     options: StartOptions,
     depths: Depths,
 }
 
-/// What the responder said.
+/// The result of parsing a Reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReceivedReply<'a> {
-    /// Not all of it yet.
+    /// The Reply is incomplete.
     More,
-    /// It accepts.
+    /// The responder accepted.
     Accepted {
-        /// What was agreed.
+        /// The negotiated parameters.
         negotiated: Negotiated,
-        /// What the responder said of its depths.
+        /// The depths in the Reply.
         peer: PeerDepths,
-        /// The program's.
+        /// The private data of the peer's program.
         private_data: &'a [u8],
-        /// Bytes of the Reply; what follows are FPDUs.
+        /// The length of the Reply. FPDUs follow.
         consumed: usize,
     },
-    /// It refuses; there is no MPA on this stream any more.
+    /// The responder rejected. The stream has no MPA from now on.
     Rejected {
-        /// What the responder would need.
+        /// The depths that the responder would need.
         peer: PeerDepths,
-        /// The program's.
+        /// The private data of the peer's program.
         private_data: &'a [u8],
-        /// Bytes of the Reply.
+        /// The length of the Reply.
         consumed: usize,
     },
-    /// No connection.
+    /// The start-up failed.
     Failed {
-        /// Why.
+        /// The reason.
         why: NegotiationError,
-        /// If there: the responder waits in full operation, and a Terminate with [`NegotiationError::code`], framed like this, has
-        /// to be sent before the stream is closed. Else it is closed at once.
+        /// If set, the responder is in full operation, and a Terminate with
+        /// [`NegotiationError::code`], framed by these parameters, must be sent before the stream
+        /// closes. Otherwise the stream closes at once.
         terminate: Option<Negotiated>,
     },
 }
 
 impl Initiator {
-    /// Asks: appends the Request to `out`.
+    /// Creates an initiator and appends its Request to `out`.
     ///
     /// # Errors
     /// [`UsageError`].
@@ -250,7 +261,7 @@ impl Initiator {
         Ok(Self { options, depths })
     }
 
-    /// Looks at `bytes` for the Reply.
+    /// Parses the Reply at the start of `bytes`.
     #[must_use]
     pub fn input<'a>(&self, bytes: &'a [u8]) -> ReceivedReply<'a> {
         let (reply, consumed) = match frame(Kind::Reply, bytes) {
@@ -260,7 +271,7 @@ impl Initiator {
         };
         let (peer, private_data) = (PeerDepths::new(reply.enhanced), reply.private_data);
         if reply.reject {
-            // Whoever does not know RFC 6581 may refuse in its own revision.
+            // A responder without RFC 6581 may reject in its own revision.
             return ReceivedReply::Rejected { peer, private_data, consumed };
         }
         if reply.revision != self.options.revision
@@ -284,7 +295,7 @@ impl Initiator {
             return failed(NegotiationError::Depth);
         }
         let first = match self.options.rtr {
-            // A reply that does not mirror the model accepts no form of it.
+            // A Reply without the peer-to-peer flag accepts no first frame.
             Some(ours) => {
                 match ours.and(reply.enhanced.and_then(|block| block.rtr).unwrap_or_default()) {
                     none if none.is_empty() => return failed(NegotiationError::Rtr),
@@ -302,14 +313,14 @@ impl Initiator {
     }
 }
 
-/// The end that is asked.
+/// The end that receives the Request.
 #[derive(Clone, Copy, Debug)]
 pub struct Responder {
     options: StartOptions,
     request: Option<Request>,
 }
 
-/// What counts of a Request.
+/// The parts of a Request that determine the Reply.
 #[derive(Clone, Copy, Debug)]
 struct Request {
     markers: bool,
@@ -318,32 +329,33 @@ struct Request {
     enhanced: Option<Enhanced>,
 }
 
-/// What the initiator said.
+/// The result of parsing a Request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReceivedRequest<'a> {
-    /// Not all of it yet.
+    /// The Request is incomplete.
     More,
-    /// The program has to accept or reject.
+    /// The program must accept or reject.
     Request {
-        /// What the initiator said of its depths.
+        /// The depths in the Request.
         peer: PeerDepths,
-        /// The program's.
+        /// The private data of the peer's program.
         private_data: &'a [u8],
-        /// Bytes of the Request.
+        /// The length of the Request.
         consumed: usize,
     },
-    /// Close the stream.
+    /// The start-up failed. Close the stream.
     Failed(NegotiationError),
 }
 
 impl Responder {
-    /// Waits for a Request.
+    /// Creates a responder that waits for a Request.
     #[must_use]
     pub const fn new(options: StartOptions) -> Self {
         Self { options, request: None }
     }
 
-    /// Looks at `bytes` for the Request. Once it has come, no byte may follow until it was answered.
+    /// Parses the Request at the start of `bytes`. After the Request, a byte before the Reply is an
+    /// error.
     pub fn input<'a>(&mut self, bytes: &'a [u8]) -> ReceivedRequest<'a> {
         if self.request.is_some() {
             return if bytes.is_empty() {
@@ -365,7 +377,7 @@ impl Responder {
         ReceivedRequest::Request { peer: PeerDepths::new(enhanced), private_data, consumed }
     }
 
-    /// Accepts: appends the Reply to `out`. `depths` are what this end serves and would like to make.
+    /// Accepts and appends the Reply to `out`. `depths` are the depths that this end offers.
     ///
     /// # Errors
     /// [`UsageError`].
@@ -382,7 +394,7 @@ impl Responder {
         let asked = request.enhanced.and_then(|block| block.rtr);
         let rtr = asked.map(|asked| self.forms(asked, depths.ird));
         if rtr.is_some_and(|rtr| rtr.read) {
-            // A Read as the first frame takes a place, also where the programs make none.
+            // A Read as the first frame takes one place, even if the programs use no Reads.
             depths.ird = depths.ird.max(1);
         }
         self.reply(request, false, rtr, depths, private_data, out)?;
@@ -397,7 +409,7 @@ impl Responder {
         })
     }
 
-    /// Refuses: appends the Reply to `out`. `depths` are what this end would need.
+    /// Rejects and appends the Reply to `out`. `depths` are the depths that this end would need.
     ///
     /// # Errors
     /// [`UsageError`].
@@ -415,14 +427,15 @@ impl Responder {
         Ok(())
     }
 
-    /// The forms to accept: those in common, or, if there are none, what this end could do.
+    /// The first frames to accept: the common ones, or, if there is none, all that this end
+    /// accepts.
     fn forms(&self, asked: Rtr, ird: u16) -> Rtr {
         let ours = self.options.rtr.filter(|ours| !ours.is_empty()).unwrap_or(Rtr::ALL);
         let common = ours.and(asked);
         let other = Rtr { read: false, ..common };
         match common {
             none if none.is_empty() => ours,
-            // A Read needs a place; not if the program gives none and there is another form.
+            // A Read needs a place. Avoid it if the program gives none and there is another kind.
             _ if ird == 0 && !other.is_empty() => other,
             common => common,
         }
@@ -437,7 +450,8 @@ impl Responder {
         private_data: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<(), UsageError> {
-        // What the initiator leaves to the programs is left to them here, crosswise.
+        // A depth that the initiator leaves to the programs stays with them. Its IRD is this end's
+        // ORD.
         let crosswise = |theirs: u16, ours: u16| if theirs == UNSAID { UNSAID } else { ours };
         let block = |asked: Enhanced| Enhanced {
             rtr,

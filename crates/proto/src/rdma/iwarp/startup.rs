@@ -1,4 +1,4 @@
-//! The start-up of a stream.
+//! The start-up of a stream: MPA frames in, events out.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -7,7 +7,7 @@ use crate::Instant;
 use crate::rdma::event::{Event, StartupError};
 use crate::rdma::ids::Conn;
 use crate::rdma::iwarp::connection::Phase;
-use crate::rdma::iwarp::error::Fault;
+use crate::rdma::iwarp::error::StreamError;
 use crate::rdma::iwarp::start::{FirstFpdu, PeerDepths, ReceivedReply, ReceivedRequest};
 use crate::rdma::options::QpState;
 use crate::rdma::rnic::Rnic;
@@ -15,7 +15,7 @@ use crate::wire::mpa::RtrKind;
 use crate::wire::rdmap::Cause;
 
 impl Rnic {
-    /// Looks for the Request.
+    /// Takes the Request.
     pub(in crate::rdma) fn request(&mut self, conn: Conn, bytes: &[u8]) -> usize {
         let Some(connection) = self.conns.get_mut(conn.0) else { return 0 };
         let Phase::Awaited { responder, answer } = &mut connection.phase else { return 0 };
@@ -40,7 +40,7 @@ impl Rnic {
         }
     }
 
-    /// Looks for the Reply.
+    /// Takes the Reply.
     pub(in crate::rdma) fn reply(&mut self, conn: Conn, bytes: &[u8]) -> usize {
         let Some(connection) = self.conns.get_mut(conn.0) else { return 0 };
         let Phase::Requested(initiator) = &connection.phase else { return 0 };
@@ -85,7 +85,7 @@ impl Rnic {
                 };
                 connection.open(negotiated, &self.shared);
                 let cause = Cause { code: why.code(), ..Cause::MPA_LOCAL };
-                connection.pending_terminate = Some(Box::new(Fault::own(cause)));
+                connection.pending_terminate = Some(Box::new(StreamError::own(cause)));
                 self.shared.events.push_back(Event::Failed {
                     conn,
                     qp: Some(qp),
@@ -98,7 +98,7 @@ impl Rnic {
         }
     }
 
-    /// A responder has its first FPDU, and may send.
+    /// Lets a responder send, after its first FPDU.
     #[cold]
     pub(in crate::rdma) fn receive_first_fpdu(&mut self, conn: Conn, well: bool) {
         let Some(connection) = self.conns.get_mut(conn.0) else { return };
@@ -111,7 +111,7 @@ impl Rnic {
         self.wake(conn);
     }
 
-    /// Tells the program that it is connected.
+    /// Reports that the queue pair is connected.
     pub(in crate::rdma) fn establish(&mut self, conn: Conn, private_data: Vec<u8>) {
         let Some(connection) = self.conns.get_mut(conn.0) else { return };
         let Some(queue_pair) = connection.qp.and_then(|qp| self.qps.get_mut(qp.0)) else { return };
@@ -125,7 +125,7 @@ impl Rnic {
         self.shared.events.push_back(Event::Established { conn, qp, private_data, ird, ord });
     }
 
-    /// The queue pair of the stream is idle again: there is no connection.
+    /// Makes the stream's queue pair idle again, after a failed start-up.
     pub(in crate::rdma) fn release_qp(&mut self, conn: Conn) {
         let Some(connection) = self.conns.get_mut(conn.0) else { return };
         let Some(queue_pair) = connection.qp.take().and_then(|qp| self.qps.get_mut(qp.0)) else {
@@ -134,7 +134,7 @@ impl Rnic {
         queue_pair.unstart(&mut self.shared);
     }
 
-    /// There will be no connection.
+    /// Fails a start-up.
     pub(in crate::rdma) fn fail_startup(&mut self, conn: Conn, why: StartupError, reset: bool) {
         let Some(connection) = self.conns.get(conn.0) else { return };
         let qp = connection.qp;

@@ -1,11 +1,11 @@
-//! What iWARP keeps of a queue pair.
+//! The iWARP state of a queue pair.
 
 use crate::rdma::iwarp::acks::WriteAcks;
 use crate::rdma::iwarp::outstanding::OutstandingRequests;
 use crate::rdma::iwarp::responses::PendingResponses;
 use crate::rdma::iwarp::segment::RxSegment;
 
-/// What iWARP keeps of a queue pair.
+/// The iWARP state of a queue pair.
 #[derive(Debug, Default)]
 pub(crate) struct IwarpState {
     pub(crate) outstanding: OutstandingRequests,
@@ -14,22 +14,22 @@ pub(crate) struct IwarpState {
     pub(crate) acks: WriteAcks,
     /// The peer's first message may be a Send that only opens the connection.
     pub(crate) opened_by_send: bool,
-    /// Bytes that the stream has taken since it was up.
+    /// The bytes that the stream has taken since it was up.
     pub(crate) taken: u64,
-    /// We have asked for the connection; and the peer has sent a segment.
+    /// This end is the initiator of the connection.
     pub(crate) initiator: bool,
     pub(crate) peer_seen: bool,
 }
 
 impl IwarpState {
-    /// The queue pair is at its end.
+    /// Drops requests, responses and the current segment, for a failed queue pair.
     pub(crate) fn clear(&mut self) {
         self.outstanding.clear();
         self.responses.clear();
         self.segment = RxSegment::default();
     }
 
-    /// Nothing is left to send or to wait for.
+    /// True if there is nothing to send and no response to wait for.
     pub(crate) fn is_quiet(&self) -> bool {
         !self.acks.is_pending() && self.responses.is_empty() && self.outstanding.is_empty()
     }

@@ -1,11 +1,15 @@
 //! The end of a stream.
+//!
+//! Invariant: every end goes through [`Rnic::close`], once. Before it, `detach` ends a queue pair
+//! in operation, or `release_qp` makes one idle that never was. After the peer's end, messages wait
+//! for receives at most [`AFTER_END_NS`].
 
 use alloc::boxed::Box;
 
 use crate::rdma::event::{Event, StartupError};
 use crate::rdma::ids::{Conn, Qp};
 use crate::rdma::iwarp::connection::Phase;
-use crate::rdma::iwarp::error::Fault;
+use crate::rdma::iwarp::error::StreamError;
 use crate::rdma::iwarp::start::FirstFpdu;
 use crate::rdma::qp::QueuePair;
 use crate::rdma::rnic::Rnic;
@@ -13,12 +17,13 @@ use crate::time::SECOND;
 use crate::wire::rdmap::Cause;
 use crate::wire::write_ack::WriteAck;
 
-/// How long messages wait for receives behind the peer's end. A program that still receives posts
-/// one by then; a program that waits for the end instead gives up after some seconds (qperf: 5).
+/// The limit for messages to wait for receives after the peer's end. A program that still receives
+/// posts receives by then. A program that waits for the end gives up after some seconds (qperf: 5
+/// s).
 const AFTER_END_NS: u64 = 2 * SECOND;
 
 impl Rnic {
-    /// Tells the program of an error of an established connection.
+    /// Reports an error of a stream.
     pub(in crate::rdma) fn report(&mut self, conn: Conn, cause: Cause, ours: bool) {
         let Some(connection) = self.conns.get(conn.0) else { return };
         let Some(qp) = connection.qp else { return };
@@ -30,8 +35,8 @@ impl Rnic {
         self.shared.events.push_back(event);
     }
 
-    /// An error ends the stream: a Terminate tells the peer, if FPDUs may be sent.
-    pub(in crate::rdma) fn fail(&mut self, conn: Conn, fault: Fault) {
+    /// Ends a stream with an error. If this end may send, the peer gets a Terminate.
+    pub(in crate::rdma) fn fail(&mut self, conn: Conn, fault: StreamError) {
         self.report(conn, fault.cause, true);
         let Some(connection) = self.conns.get_mut(conn.0) else { return };
         let silent = connection.waits();
@@ -46,8 +51,8 @@ impl Rnic {
         }
     }
 
-    /// An error that no segment caused ends a queue pair's connection.
-    pub(in crate::rdma) fn abort(&mut self, qp: Qp, fault: &Fault) {
+    /// Ends a queue pair with an error that no segment caused.
+    pub(in crate::rdma) fn abort(&mut self, qp: Qp, fault: &StreamError) {
         let Some(queue_pair) = self.qps.get_mut(qp.0) else { return };
         match queue_pair.conn {
             Some(conn) => {
@@ -57,20 +62,20 @@ impl Rnic {
         }
     }
 
-    /// The queue pair of the stream is at its end.
+    /// Puts the queue pair of a stream in error and takes it off the stream.
     pub(in crate::rdma) fn detach(&mut self, conn: Conn) {
         let Some(connection) = self.conns.get_mut(conn.0) else { return };
         let Some(qp) = connection.qp.take() else { return };
         let Some(queue_pair) = self.qps.get_mut(qp.0) else { return };
         connection.final_ack =
-            queue_pair.iwarp.acks.last_words(connection.pending_terminate.is_none());
+            queue_pair.iwarp.acks.final_ack(connection.pending_terminate.is_none());
         queue_pair.fail(&mut self.shared);
         if connection.established {
             self.shared.events.push_back(Event::Disconnected { qp });
         }
     }
 
-    /// The queue pair is destroyed.
+    /// Ends the stream of a destroyed queue pair.
     pub(in crate::rdma) fn release_destroyed(&mut self, conn: Conn, final_ack: Option<WriteAck>) {
         let Some(connection) = self.conns.get_mut(conn.0) else { return };
         let reset = !connection.established || connection.position != connection.taken;
@@ -81,7 +86,7 @@ impl Rnic {
         self.end(conn);
     }
 
-    /// The queue pair is put in error: what was framed is sent, nothing more.
+    /// Ends a stream after the framed bytes, since its queue pair was put in error.
     pub(in crate::rdma) fn end_after_framed(&mut self, conn: Conn) {
         let Some(connection) = self.conns.get(conn.0) else { return };
         if !connection.established {
@@ -91,7 +96,7 @@ impl Rnic {
         self.end(conn);
     }
 
-    /// What is left is sent, and then the stream closed.
+    /// Closes a stream after the remaining bytes are sent.
     pub(in crate::rdma) fn end(&mut self, conn: Conn) {
         if let Some(connection) = self.conns.get_mut(conn.0) {
             connection.phase = Phase::Ending;
@@ -102,7 +107,7 @@ impl Rnic {
         self.close_if_quiet(conn);
     }
 
-    /// Closes the stream if it is ending and nothing is left.
+    /// Closes a stream that is ending if nothing is left to send.
     pub(in crate::rdma) fn close_if_quiet(&mut self, conn: Conn) {
         let Some(connection) = self.conns.get(conn.0).filter(|c| c.is_drained()) else { return };
         let quiet = |qp: Qp| self.qps.get(qp.0).is_none_or(QueuePair::is_quiet);
@@ -119,15 +124,15 @@ impl Rnic {
         }
     }
 
-    /// The end.
+    /// Removes a stream and reports its end.
     pub(in crate::rdma) fn close(&mut self, conn: Conn, reset: bool) {
         if self.conns.remove(conn.0).is_some() {
             self.shared.events.push_back(Event::Close { conn, reset });
         }
     }
 
-    /// The peer has ended its stream in order. True if messages that came before wait for receives, which they may for
-    /// [`AFTER_END_NS`].
+    /// Handles an orderly end of the peer's stream. Returns true if unexpected messages still wait
+    /// for receives; they may wait for [`AFTER_END_NS`].
     pub(in crate::rdma) fn awaits_receives(&mut self, conn: Conn) -> bool {
         let Some(connection) = self.conns.get_mut(conn.0) else { return false };
         let queue_pair = connection.qp.and_then(|qp| self.qps.get(qp.0));
@@ -143,7 +148,7 @@ impl Rnic {
         true
     }
 
-    /// The peer has ended a stream that is stalled: its end can be read only once there is room.
+    /// Handles the peer's end on a stalled stream. The end is read only after there is room.
     pub(in crate::rdma) fn end_while_stalled(&mut self, conn: Conn) {
         let due = self.shared.now.after(AFTER_END_NS);
         let Some(connection) = self.conns.get_mut(conn.0) else { return };
@@ -153,7 +158,7 @@ impl Rnic {
         }
     }
 
-    /// Ends a stream whose peer is gone, if no receive has made room for what is unread.
+    /// Ends a stream after the peer's end if it is still stalled.
     pub(in crate::rdma) fn expire_stalled_end(&mut self, conn: Conn) {
         let stalled = self.is_stalled(conn);
         let Some(connection) = self.conns.get_mut(conn.0) else { return };
@@ -165,7 +170,7 @@ impl Rnic {
         }
     }
 
-    /// The peer has ended its stream, and nothing of it waits any more.
+    /// Ends a stream after the peer's orderly end.
     pub(in crate::rdma) fn finish(&mut self, conn: Conn) {
         self.detach(conn);
         self.close(conn, false);

@@ -1,4 +1,8 @@
-//! The times of streams.
+//! Deadlines of streams: start-up, end, unexpected messages, the peer's hello, and held
+//! acknowledgements.
+//!
+//! Invariant: the engine waits for a silent peer's hello once, and holds an acknowledgement only
+//! for a moment. A message waits for its receive no longer than the connection's options allow.
 
 use core::cmp::Reverse;
 
@@ -12,7 +16,7 @@ use crate::rdma::memory::Memory;
 use crate::rdma::rnic::Rnic;
 
 impl Rnic {
-    /// When [`Rnic::tick`] has something to do.
+    /// The time of the next [`Rnic::tick`], if there is one.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         let ride = self.shared.ack_timers.front().map(|(due, _)| *due);
@@ -20,7 +24,7 @@ impl Rnic {
         timer.into_iter().chain(ride).min()
     }
 
-    /// It is `now`.
+    /// Handles the deadlines up to `now`.
     pub fn tick(&mut self, now: Instant) {
         self.shared.now = now;
         self.expire_ack_timers();
@@ -39,7 +43,8 @@ impl Rnic {
             }
             let Some(connection) = self.conns.get_mut(conn) else { continue };
             if connection.deadline != due {
-                // It may have got another deadline since; that its FPDUs may go now still counts.
+                // A later deadline may have replaced this one, but the delay of the first FPDU is
+                // over.
                 if connection.tx_not_before == due {
                     self.wake(Conn(conn));
                 }
@@ -56,7 +61,7 @@ impl Rnic {
                 Phase::Open if connection.peer_finished => self.finish(Conn(conn)),
                 Phase::Open if connection.end_unread => self.expire_stalled_end(Conn(conn)),
                 Phase::Open => {
-                    // Whoever should have sent first has not: the patience with him is over.
+                    // The peer did not send first in time, so this end sends.
                     if connection.first == FirstFpdu::Wait {
                         connection.first = FirstFpdu::Free;
                         self.treat_as_plain(Conn(conn));
@@ -72,7 +77,7 @@ impl Rnic {
         self.settle();
     }
 
-    /// Has the stream asked for output.
+    /// Puts a stream on the list of ready streams.
     pub(in crate::rdma) fn wake(&mut self, conn: Conn) {
         if let Some(connection) = self.conns.get_mut(conn.0)
             && !connection.is_ready
@@ -82,17 +87,17 @@ impl Rnic {
         }
     }
 
-    /// Looks at the stream again at `due`, and not at any other time that was said before.
+    /// Sets the stream's deadline.
     pub(in crate::rdma) fn arm_timer(&mut self, conn: u32, due: Instant) {
         let Some(connection) = self.conns.get_mut(conn) else { return };
         connection.deadline = due;
         self.push_timer(due, conn);
     }
 
-    /// Looks at the stream at `due`, if that is still one of its times then.
+    /// Adds an entry for one of the stream's deadlines.
     pub(in crate::rdma) fn push_timer(&mut self, due: Instant, conn: u32) {
         self.timers.push(Reverse((due, conn)));
-        // Void entries go by themselves in time; not if streams come and go faster than that.
+        // Outdated entries expire by themselves, but not as fast as streams can come and go.
         if self.timers.len() > 2 * self.conns.used() + 1024 {
             let conns = &self.conns;
             self.timers.retain(|Reverse((due, conn))| {
@@ -106,7 +111,7 @@ impl Rnic {
         }
     }
 
-    /// Gives receives that have been posted to messages that came before them.
+    /// Places unexpected messages of a stream into receives that were posted since.
     #[cold]
     pub(in crate::rdma) fn place_unexpected_of<M: Memory>(&mut self, conn: Conn, memory: &mut M) {
         let Some(connection) = self.conns.get(conn.0) else { return };
@@ -125,7 +130,7 @@ impl Rnic {
         self.arm_rnr_timer(conn);
     }
 
-    /// Looks at a message without a receive again when the patience with it is over.
+    /// Adds an entry for the deadline of the first unexpected message.
     #[cold]
     pub(in crate::rdma) fn arm_rnr_timer(&mut self, conn: Conn) {
         let Some(connection) = self.conns.get_mut(conn.0) else { return };
@@ -139,7 +144,7 @@ impl Rnic {
         }
     }
 
-    /// Ends a stream whose first message without a receive has waited too long; true if it has.
+    /// Ends a stream whose first unexpected message has waited too long. Returns true if it has.
     pub(in crate::rdma) fn expire_rnr_timer(&mut self, conn: Conn) -> bool {
         let Some(connection) = self.conns.get_mut(conn.0) else { return false };
         let due = core::mem::replace(&mut connection.rnr_deadline, Instant::NEVER);
@@ -154,7 +159,7 @@ impl Rnic {
         true
     }
 
-    /// A peer of which nothing is known was asked: its first segment is to come.
+    /// Sets the deadline for the hello of an unknown peer, after the first request to it.
     #[cold]
     pub(in crate::rdma) fn arm_hello_timer(&mut self, conn: Conn) {
         let due = self.shared.now.after(UNSURE_NS);
@@ -163,27 +168,27 @@ impl Rnic {
         self.push_timer(due, conn.0);
     }
 
-    /// The peer has said nothing for a while: Writes to it complete as to one that does not acknowledge.
+    /// Completes Writes to a silent peer without acknowledgements.
     pub(in crate::rdma) fn expire_hello_timer(&mut self, conn: Conn) {
         let Some(connection) = self.conns.get_mut(conn.0) else { return };
         connection.hello_deadline = Instant::NEVER;
         let Some(queue_pair) = connection.qp.and_then(|qp| self.qps.get_mut(qp.0)) else { return };
         if queue_pair.iwarp.acks.stop_waiting() {
-            queue_pair.release(&mut self.shared);
+            queue_pair.complete_done(&mut self.shared);
             self.close_if_quiet(conn);
         }
     }
 
-    /// The peer should have sent first, and has not: one of ours would have.
+    /// Treats a peer as one that does not acknowledge, since it has not sent first.
     pub(in crate::rdma) fn treat_as_plain(&mut self, conn: Conn) {
         let Some(connection) = self.conns.get(conn.0) else { return };
         if let Some(queue_pair) = connection.qp.and_then(|qp| self.qps.get_mut(qp.0)) {
-            queue_pair.iwarp.acks.foreign();
-            queue_pair.release(&mut self.shared);
+            queue_pair.iwarp.acks.set_plain();
+            queue_pair.complete_done(&mut self.shared);
         }
     }
 
-    /// Answers that have waited long enough for an own message go by themselves.
+    /// Sends held acknowledgements whose time is over.
     #[cold]
     pub(in crate::rdma) fn expire_ack_timers(&mut self) {
         while let Some(&(due, qp)) = self.shared.ack_timers.front() {

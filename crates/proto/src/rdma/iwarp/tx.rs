@@ -1,17 +1,17 @@
-//! From the send queue onto the stream: one FPDU at a time.
+//! From the send queue to the stream, one FPDU at a time.
 //!
-//! Always: the messages of a queue pair leave one after another, no two of them mixed, in the order posted; answers to the
-//! peer's Reads and atomics come in between, at most [`RESPONSES_IN_A_ROW`] while own work waits. Every byte of memory that is
-//! sent was checked against its registration when it was framed.
+//! Invariant: the messages of a queue pair leave one after another, in the order posted. Responses
+//! to the peer's Reads and atomics go between them, at most [`RESPONSES_IN_A_ROW`] while own work
+//! waits. The engine checks all memory against its registration when it frames it.
 
 use arrayvec::ArrayVec;
 
 use crate::rdma::completion::Status;
 use crate::rdma::ids::{Pd, Stag};
-use crate::rdma::iwarp::error::Fault;
+use crate::rdma::iwarp::error::StreamError;
 use crate::rdma::iwarp::fpdu_writer::FpduWriter;
 use crate::rdma::iwarp::framer::Piece;
-use crate::rdma::iwarp::outstanding::{Kind, OutstandingRequest};
+use crate::rdma::iwarp::outstanding::{OutstandingRequest, RequestKind};
 use crate::rdma::memory::{Memory, Unmapped};
 use crate::rdma::mr::{Extent, TagUser};
 use crate::rdma::qp::QueuePair;
@@ -27,24 +27,24 @@ use crate::wire::rdmap::{
 };
 use crate::wire::write_ack as wire_ack;
 
-/// Answers of ours in a row while own work waits.
+/// The most responses in a row while own work waits.
 const RESPONSES_IN_A_ROW: u8 = 4;
 
-/// In a frame whose tag does not count: some hardware refuses 0 even there.
+/// The tag in a frame whose tag does not matter. Some hardware refuses 0 even there.
 const ANY_STAG: u32 = 1;
 
 impl QueuePair {
-    /// Appends one FPDU; false if nothing is to be sent now.
+    /// Appends one FPDU. Returns false if there is nothing to send now.
     pub(crate) fn output<M: Memory>(
         &mut self,
         shared: &mut Shared,
         out: &mut FpduWriter<'_, M>,
-    ) -> Result<bool, Fault> {
+    ) -> Result<bool, StreamError> {
         if self.iwarp.responses.is_begun() {
             return self.respond(shared, out);
         }
         if !self.send.begun
-            && self.ack_before_message(shared, out).map_err(|_| Fault::own(Cause::LOCAL))?
+            && self.ack_before_message(shared, out).map_err(|_| StreamError::own(Cause::LOCAL))?
         {
             return Ok(true);
         }
@@ -59,15 +59,15 @@ impl QueuePair {
         if self.respond(shared, out)? {
             return Ok(true);
         }
-        self.ack_when_idle(shared, out).map_err(|_| Fault::own(Cause::LOCAL))
+        self.ack_when_idle(shared, out).map_err(|_| StreamError::own(Cause::LOCAL))
     }
 
-    /// Appends the next FPDU of the send queue; does what needs no peer on the way.
+    /// Appends the next FPDU of the send queue, after the local operations before it.
     fn transmit<M: Memory>(
         &mut self,
         shared: &mut Shared,
         out: &mut FpduWriter<'_, M>,
-    ) -> Result<bool, Fault> {
+    ) -> Result<bool, StreamError> {
         if self.send.begun {
             return self.segment(shared, out);
         }
@@ -91,14 +91,14 @@ impl QueuePair {
         request.flags.fence && !self.iwarp.outstanding.is_empty()
     }
 
-    /// The request whose turn it is has failed.
-    fn fail_current<T>(&mut self, status: Status) -> Result<T, Fault> {
+    /// Sets the fault of the current request and returns a local error.
+    fn fail_current<T>(&mut self, status: Status) -> Result<T, StreamError> {
         self.send.set_fault(self.send.current_number(), status);
-        Err(Fault::own(Cause::LOCAL))
+        Err(StreamError::own(Cause::LOCAL))
     }
 
-    /// Does what needs no peer, up to the next request that needs one.
-    pub(crate) fn local(&mut self, shared: &mut Shared) -> Result<(), Fault> {
+    /// Executes local operations up to the next request that needs the peer.
+    pub(crate) fn local(&mut self, shared: &mut Shared) -> Result<(), StreamError> {
         while let Some(request) = self.send.current() {
             if !is_local(&request.op) || self.is_fenced(request) {
                 break;
@@ -107,13 +107,13 @@ impl QueuePair {
                 return self.fail_current(status);
             }
             self.advance(Stage::Done(0), shared.now);
-            self.release(shared);
+            self.complete_done(shared);
         }
         Ok(())
     }
 
-    /// Begins a message: its memory is looked at as a whole, so that no part of a bad one is sent.
-    fn begin(&mut self, shared: &Shared) -> Result<(), Fault> {
+    /// Begins a message. This checks all of its memory, so that no part of a bad message is sent.
+    fn begin(&mut self, shared: &Shared) -> Result<(), StreamError> {
         let Some(request) = self.send.current() else { return Ok(()) };
         let total = data_len(&request.data) as u32;
         let untagged = matches!(request.op, SendOp::Send | SendOp::SendInvalidate(_));
@@ -132,12 +132,12 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Sends the next segment of the message that is begun.
+    /// Appends the next segment of the current message.
     fn segment<M: Memory>(
         &mut self,
         shared: &Shared,
         out: &mut FpduWriter<'_, M>,
-    ) -> Result<bool, Fault> {
+    ) -> Result<bool, StreamError> {
         let Some(request) = self.send.current() else { return Ok(false) };
         if self.send.immediate_left {
             return self.immediate(shared, out);
@@ -163,7 +163,7 @@ impl QueuePair {
         }
         self.send.done += len;
         if last && tagged {
-            self.iwarp.acks.wrote(self.send.total);
+            self.iwarp.acks.write_framed(self.send.total);
         }
         if last && has_immediate {
             self.send.immediate_left = true;
@@ -174,12 +174,12 @@ impl QueuePair {
         Ok(true)
     }
 
-    /// Sends immediate data.
+    /// Appends immediate data.
     fn immediate<M: Memory>(
         &mut self,
         shared: &Shared,
         out: &mut FpduWriter<'_, M>,
-    ) -> Result<bool, Fault> {
+    ) -> Result<bool, StreamError> {
         let Some(request) = self.send.current() else { return Ok(false) };
         let (SendOp::Immediate(value) | SendOp::WriteImmediate(_, value)) = request.op else {
             return Ok(false);
@@ -195,12 +195,12 @@ impl QueuePair {
         Ok(true)
     }
 
-    /// Sends the Request of a Read or an atomic, if one more may be outstanding.
+    /// Appends the request of a Read or an atomic, if another may be outstanding.
     fn ask<M: Memory>(
         &mut self,
         shared: &Shared,
         out: &mut FpduWriter<'_, M>,
-    ) -> Result<bool, Fault> {
+    ) -> Result<bool, StreamError> {
         let Some(request) = self.send.current() else { return Ok(false) };
         if self.iwarp.outstanding.limit == 0 {
             return self.fail_current(Status::LocalOperation);
@@ -216,13 +216,13 @@ impl QueuePair {
         let id = self.iwarp.outstanding.next_id();
         let (kind, op) = match request.op {
             SendOp::FetchAdd { add, mask, .. } => {
-                (Kind::Atomic(id), Some(AtomicOp::FetchAdd { add, mask }))
+                (RequestKind::Atomic(id), Some(AtomicOp::FetchAdd { add, mask }))
             }
             SendOp::CompareSwap { compare, compare_mask, swap, swap_mask, .. } => {
                 let op = AtomicOp::CompareSwap { swap, swap_mask, compare, compare_mask };
-                (Kind::Atomic(id), Some(op))
+                (RequestKind::Atomic(id), Some(op))
             }
-            _ => (Kind::Read, None),
+            _ => (RequestKind::Read, None),
         };
         let from = match request.op {
             SendOp::Read(from) | SendOp::ReadInvalidate(from) => from,
@@ -271,7 +271,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Sends the frame that lets the responder send (RFC 6581 section 4.3).
+    /// Appends the frame that lets the responder send (RFC 6581 section 4.3).
     pub(crate) fn ready_to_receive<M: Memory>(
         &mut self,
         kind: RtrKind,
@@ -285,7 +285,7 @@ impl QueuePair {
                 out.frame(&Header { last: true, control: Opcode::Write.control(), buffer }, &[])
             }
             RtrKind::Read => {
-                let asked = OutstandingRequest::new(None, sink, Kind::Read, 0);
+                let asked = OutstandingRequest::new(None, sink, RequestKind::Read, 0);
                 self.frame_request(
                     Opcode::ReadRequest,
                     &read_request(sink, ANY_STAG, 0),
@@ -302,7 +302,7 @@ impl QueuePair {
     }
 }
 
-/// Does an operation on tags of our own.
+/// Executes an operation on local tags.
 fn local_operation(by: TagUser, op: &SendOp, shared: &mut Shared) -> Result<(), Status> {
     match *op {
         SendOp::Bind { window, region, addr, len, access } => {
@@ -327,12 +327,12 @@ fn read_request(sink: Sge, source_stag: u32, source_to: u64) -> [u8; 28] {
     .emit()
 }
 
-/// The header of a segment of a Send or a Write, `done` bytes into it.
+/// The header of the segment at offset `done` of a Send or a Write.
 fn header_of(request: &SendRequest, done: u32, msn: u32, last: bool) -> Header {
     let solicited = request.flags.solicited;
     let (opcode, buffer) = match request.op {
         SendOp::Write(to) | SendOp::WriteImmediate(to, _) => {
-            // What a program names without bytes must not be taken for what engines say.
+            // An empty Write of a program must not look like an acknowledgement.
             let to = if to.stag.0 == wire_ack::STAG && data_len(&request.data) == 0 {
                 Remote { stag: Stag(ANY_STAG), ..to }
             } else {
@@ -356,7 +356,7 @@ fn header_of(request: &SendRequest, done: u32, msn: u32, last: bool) -> Header {
     Header { last, control: opcode.control(), buffer }
 }
 
-/// Where `len` bytes of the list lie, `from` bytes into it.
+/// Returns the memory of `len` bytes at offset `from` of the list.
 fn gather(
     list: &ArrayVec<Sge, MAX_SGE>,
     from: u32,

@@ -1,24 +1,26 @@
-//! Messages that come before their receive: they are kept, and placed when it is posted.
+//! Unexpected messages: those that arrive before a receive is posted for them.
 //!
 //! ```text
-//!   a Send without a receive ─► kept ─┬─ a receive is posted ─► placed, delivered
-//!                                     ├─ RNR_TIMEOUT passes ──► Terminate 1/2/02, as without patience
-//!                                     └─ KEPT_MAX is reached ─► the stream is not read on until there is room
+//!   a Send without a receive ─► buffered ─┬─ a receive is posted ─► placed and delivered
+//!                                         ├─ the RNR time-out ────► Terminate 1/2/02
+//!                                         └─ STALL_BYTES ─────────► the stream stalls until there is room
 //! ```
 //!
-//! DDP's Untagged Buffer of such a message is the memory here: DDP has delivered the message to RDMAP, RDMAP has not yet
-//! delivered it to the program (RFC 5040 section 5.5, rules 10 and 16). So all else on the stream goes on: Writes, Reads
-//! (rules 12 and 17 ask for DDP's delivery), answers, the Terminate.
+//! The buffer here is DDP's Untagged Buffer of the message: DDP has delivered the message to RDMAP,
+//! and RDMAP has not yet delivered it to the program (RFC 5040 section 5.5, rules 10 and 16). So
+//! everything else on the stream goes on: Writes, Reads (rules 12 and 17 require DDP's delivery
+//! only), responses, the Terminate.
 //!
-//! Always: memory is taken for bytes that came, never for a length that was claimed; the bytes of a message that is kept
-//! come in their order; messages are delivered in their order, each into one receive.
+//! Invariant: the engine takes memory for bytes that have arrived, never for a claimed length. The
+//! bytes of a buffered message arrive in order. Messages are delivered in order, each into one
+//! receive.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::Instant;
 use crate::rdma::completion::Status;
-use crate::rdma::iwarp::error::{Fault, offending};
+use crate::rdma::iwarp::error::{StreamError, offending};
 use crate::rdma::iwarp::rx_message::fill;
 use crate::rdma::memory::Memory;
 use crate::rdma::qp::QueuePair;
@@ -28,7 +30,7 @@ use crate::rdma::shared::Shared;
 use crate::wire::rdmap::Cause;
 
 impl QueuePair {
-    /// The stream is to be read no further.
+    /// True if the stream must not be read.
     pub(crate) fn is_stalled(&self, shared: &mut Shared) -> bool {
         if self.receive.unexpected_bytes < STALL_BYTES
             && (self.receive.unexpected_bytes == 0 || !shared.unexpected.is_short())
@@ -43,7 +45,7 @@ impl QueuePair {
         true
     }
 
-    /// Begins to keep the message whose first segment comes, since it has no receive.
+    /// Begins to buffer the message of the current segment, since it has no receive.
     #[cold]
     pub(super) fn keep(&mut self, shared: &mut Shared) -> Result<(), Cause> {
         if self.rnr_timeout_ns == Some(0) {
@@ -68,17 +70,17 @@ impl QueuePair {
         Ok(())
     }
 
-    /// From now on the first message without a receive waits.
+    /// Starts the time-out of the first unexpected message.
     fn start_rnr_timer(&mut self, now: Instant) {
         self.receive.rnr_deadline = self.rnr_timeout_ns.map_or(Instant::NEVER, |ns| now.after(ns));
     }
 
-    /// Gives receives that have been posted to messages that came before them.
+    /// Places unexpected messages into receives that were posted since.
     pub(crate) fn place_unexpected<M: Memory>(
         &mut self,
         shared: &mut Shared,
         memory: &mut M,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), StreamError> {
         let before = self.receive.unexpected;
         while self.receive.unexpected > 0 {
             let Some(request) = self.next_receive(shared) else { break };
@@ -104,7 +106,7 @@ impl QueuePair {
             shared.release_unexpected(1, bytes.len() + ENTRY_BYTES);
             filled
                 .and_then(|()| self.deliver(shared))
-                .map_err(|cause| Fault { cause, about: Some(about) })?;
+                .map_err(|cause| StreamError { cause, about: Some(about) })?;
         }
         if self.receive.unexpected == 0 {
             self.stop_rnr_timer(shared);
@@ -114,7 +116,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// No message is without a receive any more.
+    /// Stops the time-out, since no message is unexpected any more.
     fn stop_rnr_timer(&mut self, shared: &mut Shared) {
         self.receive.rnr_deadline = Instant::NEVER;
         if let Some(srq) = self.options.srq {
@@ -122,7 +124,7 @@ impl QueuePair {
         }
     }
 
-    /// Forgets messages without a receive: the queue pair is at its end.
+    /// Drops the unexpected messages of a queue pair that is at its end.
     pub(crate) fn drop_unexpected(&mut self, shared: &mut Shared) {
         if self.receive.unexpected == 0 {
             return;
@@ -135,19 +137,19 @@ impl QueuePair {
         self.stop_rnr_timer(shared);
     }
 
-    /// A message is wholly there, and waits for nothing but its receive.
+    /// True if a whole message waits only for its receive.
     pub(crate) fn has_whole_unexpected(&self) -> bool {
         let at = self.receive.arriving.len() - self.receive.unexpected;
         self.receive.arriving.range(at..).any(IncomingMessage::is_whole)
     }
 
-    /// The patience with the first message without a receive is over.
-    pub(crate) fn rnr_error(&self) -> Fault {
+    /// The error for an unexpected message that has waited too long.
+    pub(crate) fn rnr_error(&self) -> StreamError {
         let at = self.receive.arriving.len() - self.receive.unexpected;
         let about = self.receive.arriving.get(at).and_then(|incoming| match &incoming.place {
             Place::Unexpected(kept) => Some(kept.about.clone()),
             Place::Receive(_) => None,
         });
-        Fault { cause: Cause::UNTAGGED_NO_BUFFER, about }
+        StreamError { cause: Cause::UNTAGGED_NO_BUFFER, about }
     }
 }

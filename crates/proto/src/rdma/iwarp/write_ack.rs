@@ -1,4 +1,5 @@
-//! What two engines of ours say about placed Writes.
+//! The steps of acknowledged Writes: when to send hellos, requests and acknowledgements. `acks`
+//! describes them.
 
 use crate::Instant;
 use crate::rdma::iwarp::acks::{Peer, Piggyback};
@@ -12,18 +13,19 @@ use crate::wire::rdmap::Cause;
 use crate::wire::write_ack::WriteAck;
 
 impl QueuePair {
-    /// An own message was sent wholly.
+    /// Notes that an own message was framed, which an acknowledgement could have preceded.
     pub(crate) fn message_framed(&mut self, now: Instant) {
         let it = &mut self.iwarp.acks;
-        if it.owed {
-            it.ack_timers = true;
+        if it.pending {
+            it.message_framed = true;
         } else if it.ride.alone > Instant::ZERO {
             it.ride.pays |= now.since(it.ride.alone) < DEFER_NS;
             it.ride.alone = Instant::ZERO;
         }
     }
 
-    /// Says what has to be said before the next own message; false if that is nothing.
+    /// Appends an acknowledgement or request that must go before the next own message. Returns
+    /// false if there is none.
     pub(crate) fn ack_before_message<M: Memory>(
         &mut self,
         shared: &mut Shared,
@@ -38,7 +40,8 @@ impl QueuePair {
         }
     }
 
-    /// Says what there is to say when no own message is left to be sent; false if that is nothing, or can wait.
+    /// Appends an acknowledgement or request when there is no own message to send. Returns false if
+    /// there is none, or it can wait.
     pub(crate) fn ack_when_idle<M: Memory>(
         &mut self,
         shared: &mut Shared,
@@ -46,18 +49,18 @@ impl QueuePair {
     ) -> Result<bool, Unmapped> {
         let it = &self.iwarp.acks;
         let asks = it.asks() && it.asked[0] <= it.acked;
-        let (is_due, owed) = (asks || it.is_due(self.send.len()), it.owed);
-        if is_due || (owed && !self.may_piggyback(shared)) {
+        let (is_due, pending) = (asks || it.is_due(self.send.len()), it.pending);
+        if is_due || (pending && !self.may_piggyback(shared)) {
             self.send_ack(shared, out).map(|()| true)
         } else {
             Ok(false)
         }
     }
 
-    /// The answer that is owed waits for an own message.
+    /// True if the pending acknowledgement waits for an own message.
     fn may_piggyback(&mut self, shared: &mut Shared) -> bool {
         let it = &mut self.iwarp.acks;
-        let due = it.since.after(DEFER_NS);
+        let due = it.requested_at.after(DEFER_NS);
         if !it.ride.pays || shared.now >= due || self.state != QpState::Ready {
             return false;
         }
@@ -77,48 +80,48 @@ impl QueuePair {
         let it = &mut self.iwarp.acks;
         let asks = it.asks();
         out.record.push |= asks && it.half_is_framed(queued);
-        let said = WriteAck { hello: it.hello, ack_request: asks, count: it.placed };
-        out.frame(&said.header(), &[])?;
-        if it.owed {
+        let ack = WriteAck { hello: it.hello, ack_request: asks, count: it.placed };
+        out.frame(&ack.header(), &[])?;
+        if it.pending {
             let waited = it.due.take().is_some();
             if waited && shared.ack_timers.front().is_some_and(|(_, qp)| *qp == self.number) {
                 shared.ack_timers.pop_front();
             }
-            if it.ack_timers {
+            if it.message_framed {
                 it.ride.pays = true;
             } else {
                 it.ride = Piggyback { pays: false, alone: shared.now };
             }
         }
-        (it.hello, it.owed, it.ack_timers, it.told) = (false, false, false, it.placed);
+        (it.hello, it.pending, it.message_framed, it.reported) = (false, false, false, it.placed);
         if asks {
-            it.wonders = it.peer == Peer::Unknown && it.asked[1] == 0;
+            it.first_request = it.peer == Peer::Unknown && it.asked[1] == 0;
             it.asked = [it.asked[1], it.framed];
             it.bytes = 0;
         }
         Ok(())
     }
 
-    /// Says hello with the first segment.
+    /// Appends the hello as the first segment.
     pub(crate) fn hello<M: Memory>(&mut self, out: &mut FpduWriter<'_, M>) -> Result<(), Unmapped> {
         self.iwarp.acks.hello = false;
         out.frame(&WriteAck { hello: true, ..WriteAck::default() }.header(), &[])
     }
 
-    /// The peer says something.
-    pub(crate) fn receive_ack(&mut self, said: WriteAck, shared: &mut Shared) -> Result<(), Cause> {
+    /// Handles an acknowledgement or request of the peer.
+    pub(crate) fn receive_ack(&mut self, ack: WriteAck, shared: &mut Shared) -> Result<(), Cause> {
         let it = &mut self.iwarp.acks;
         if it.peer != Peer::Acknowledging {
             return Ok(());
         }
-        if said.count > it.framed {
+        if ack.count > it.framed {
             return Err(Cause::OPERATION);
         }
-        if said.ack_request && !it.owed {
-            (it.owed, it.ack_timers, it.since) = (true, false, shared.now);
+        if ack.ack_request && !it.pending {
+            (it.pending, it.message_framed, it.requested_at) = (true, false, shared.now);
         }
-        it.passed(said.count);
-        self.release(shared);
+        it.ack_up_to(ack.count);
+        self.complete_done(shared);
         Ok(())
     }
 }

@@ -29,7 +29,7 @@ use core::cmp::Reverse;
 use crate::rdma::event::Event;
 use crate::rdma::ids::{Conn, Qp};
 use crate::rdma::iwarp::connection::Connection;
-use crate::rdma::iwarp::error::Fault;
+use crate::rdma::iwarp::error::StreamError;
 use crate::rdma::mr::Regions;
 use crate::rdma::options::RnicOptions;
 use crate::rdma::qp::QueuePair;
@@ -121,7 +121,7 @@ impl Rnic {
             let uses = |qp: &&mut QueuePair| qp.options.send_cq == cq || qp.options.recv_cq == cq;
             let numbers: Vec<Qp> = self.qps.iter_mut().filter(uses).map(|qp| qp.number).collect();
             for qp in numbers {
-                self.abort(qp, &Fault::own(Cause::LOCAL));
+                self.abort(qp, &StreamError::own(Cause::LOCAL));
             }
         }
     }

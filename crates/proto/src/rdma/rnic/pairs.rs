@@ -61,7 +61,7 @@ impl Rnic {
         let mut queue_pair = self.qps.remove(qp.0).ok_or(PostError::Invalid)?;
         queue_pair.drop_unexpected(&mut self.shared);
         if let Some(conn) = queue_pair.conn {
-            self.release_destroyed(conn, queue_pair.iwarp.acks.last_words(true));
+            self.release_destroyed(conn, queue_pair.iwarp.acks.final_ack(true));
         }
         let options = queue_pair.options;
         for cq in [options.send_cq, options.recv_cq] {
@@ -114,7 +114,7 @@ impl Rnic {
         self.shared.now = now;
         let queue_pair = self.qps.get(qp.0).ok_or(PostError::Invalid)?;
         let (conn, options) = (queue_pair.conn, queue_pair.options);
-        let final_ack = queue_pair.iwarp.acks.last_words(true);
+        let final_ack = queue_pair.iwarp.acks.final_ack(true);
         if let Some(conn) = conn {
             self.release_destroyed(conn, final_ack);
         }
