@@ -1,7 +1,7 @@
 //! A table of objects that callers name by number.
 //!
 //! ```text
-//!  number = generation | index        index: 18 bits; generation: the bits above, up to `BITS` in all
+//!  number = generation | index        index: 18 bits; in all: `BITS` bits
 //! ```
 //!
 //! Invariant: a number that was given back names nothing until its index has passed through all

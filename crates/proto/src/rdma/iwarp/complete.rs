@@ -69,8 +69,8 @@ impl QueuePair {
     pub(crate) fn set_fault_by_terminate(&mut self, terminate: &Terminate) {
         let Some(about) = &terminate.about else { return };
         let found = ddp::parse(&about.header).ok().map(|header| (header.control, header.buffer));
-        if matches!(found, Some((control, Buffer::Tagged { .. })) if control == Opcode::Write.control())
-        {
+        let write = Opcode::Write.control();
+        if matches!(found, Some((control, Buffer::Tagged { .. })) if control == write) {
             return self.set_write_fault(terminate.cause);
         }
         let msn = match found {

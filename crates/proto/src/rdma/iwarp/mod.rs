@@ -1,10 +1,10 @@
-//! iWARP, the wire below the verbs objects: RDMAP (RFC 5040, 7306) over DDP (RFC 5041) over MPA
+//! The iWARP wire below the verbs objects: RDMAP (RFC 5040, 7306) over DDP (RFC 5041) over MPA
 //! (RFC 5044, 6581).
 //!
 //! ```text
 //!  start  startup                      MPA's Request and Reply
 //!  framer deframer                     MPA's FPDUs
-//!  conn   io  teardown  timers         a stream: calls of its owner, bytes in and out, end, deadlines
+//!  conn   io  teardown  timers         a stream: its owner's calls, bytes, end and deadlines
 //!  tx     responder  fpdu_writer       segments to the peer
 //!  rx     rx_message  unexpected       segments from the peer; messages into receives
 //!  requester  complete                 responses to own requests, completion of the send queue

@@ -3,7 +3,7 @@
 //! ```text
 //!   a Send without a receive ─► buffered ─┬─ a receive is posted ─► placed and delivered
 //!                                         ├─ the RNR time-out ────► Terminate 1/2/02
-//!                                         └─ STALL_BYTES ─────────► the stream stalls until there is room
+//!                                         └─ STALL_BYTES ─────────► the stream stalls
 //! ```
 //!
 //! The buffer here is DDP's Untagged Buffer of the message: DDP has delivered the message to RDMAP,
