@@ -1,13 +1,16 @@
-//! DDP segment headers (RFC 5041 section 4): what stands at the start of every ULPDU. `docs/formats.md` ("iWARP") is
-//! normative.
+//! DDP segment headers (RFC 5041 section 4), at the start of every ULPDU. `docs/formats.md`
+//! ("iWARP") is normative.
 //!
 //! ```text
-//!  tagged    14: 0 u8 T(0x80) L(0x40) reserved(0x3c) DV(0x03)   1 u8 RDMAP control   2 u32 STag        6 u64 TO
-//!  untagged  18: 0 u8 T=0     L       reserved       DV         1 u8 RDMAP control   2 u32 ULP's word  6 u32 QN  10 u32 MSN  14 u32 MO
+//!  both           0 u8 T(0x80) L(0x40) reserved(0x3c) DV(0x03)   1 u8 RDMAP control
+//!  tagged    14:  T=1   2 u32 STag        6 u64 TO
+//!  untagged  18:  T=0   2 u32 ULP's word  6 u32 QN  10 u32 MSN  14 u32 MO
 //! ```
 //!
-//! Always: what [`Header::emit`] writes, [`parse`] reads back as the same header; reserved bits are written as zero and not
-//! looked at. Not here: what the RDMAP control byte says ([`super::rdmap`]), numbers of messages, memory.
+//! Invariant: [`parse`] reads back the header that [`Header::emit`] writes. Reserved bits are
+//! written as zero and ignored.
+//!
+//! Not here: the RDMAP control byte ([`super::rdmap`]), message numbers, memory.
 
 #[cfg(test)]
 mod tests;
@@ -16,39 +19,39 @@ use arrayvec::ArrayVec;
 use zerocopy::byteorder::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The version that this file speaks.
+/// The DDP version.
 pub const VERSION: u8 = 1;
-/// Bytes of a tagged header.
+/// The length of a tagged header.
 pub const TAGGED: usize = 14;
-/// Bytes of an untagged header.
+/// The length of an untagged header.
 pub const UNTAGGED: usize = 18;
-/// Bytes of the longer of the two.
+/// The length of the longer header.
 pub const HEADER_MAX: usize = UNTAGGED;
 
 const T: u8 = 0x80;
 const L: u8 = 0x40;
 const DV: u8 = 0x03;
 
-/// A header as it stands on the wire: 14 or 18 bytes, or fewer if that is all there was.
+/// A header on the wire: 14 or 18 bytes, or fewer if no more arrived.
 pub type HeaderBytes = ArrayVec<u8, HEADER_MAX>;
 
-/// Where a segment's payload belongs.
+/// The buffer of a segment's payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Buffer {
-    /// Memory that the receiver has named.
+    /// Memory that the receiver has advertised.
     Tagged {
-        /// Which.
+        /// The steering tag.
         stag: u32,
         /// The tagged offset of the segment's first byte.
         to: u64,
     },
-    /// The receiver's next buffer of a queue.
+    /// The next buffer of a queue of the receiver.
     Untagged {
         /// The word that DDP carries for the ULP (RDMAP's Invalidate STag, or 0).
         ulp: u32,
-        /// The queue.
+        /// The queue number.
         qn: u32,
-        /// The number of the message on its queue, the first is 1, 0 follows `u32::MAX`.
+        /// The number of the message in its queue. The first is 1, and 0 follows `u32::MAX`.
         msn: u32,
         /// The offset of the segment's first byte in the message.
         mo: u32,
@@ -58,22 +61,22 @@ pub enum Buffer {
 /// A segment's header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// It is the last segment of its message.
+    /// The segment is the last of its message.
     pub last: bool,
-    /// The byte that DDP carries for the ULP: RDMAP's control byte.
+    /// The byte that DDP carries for the ULP (RDMAP's control byte).
     pub control: u8,
-    /// Where the payload belongs.
+    /// The buffer of the payload.
     pub buffer: Buffer,
 }
 
-/// Why bytes are no DDP header.
+/// The bytes are no DDP header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HeaderError {
-    /// Shorter than the header that its first bit announces.
+    /// The ULPDU is shorter than the header that its first bit announces.
     Short,
-    /// Another version, in a header of the tagged form (error 1/1/04).
+    /// A tagged header has another version (error 1/1/04).
     TaggedVersion,
-    /// Another version, in a header of the untagged form (error 1/2/06).
+    /// An untagged header has another version (error 1/2/06).
     UntaggedVersion,
 }
 
@@ -97,16 +100,16 @@ struct Untagged {
     mo: U32,
 }
 
-/// The length of the header that begins with the byte `first`.
+/// The length of a header whose first byte is `first`.
 #[must_use]
 pub const fn header_len(first: u8) -> usize {
     if first & T == 0 { UNTAGGED } else { TAGGED }
 }
 
-/// Reads the header at the start of `ulpdu`; the payload begins [`Header::len`] bytes in.
+/// Parses the header at the start of `ulpdu`. The payload begins [`Header::len`] bytes in.
 ///
 /// # Errors
-/// [`HeaderError`]. The version is looked at first, since it says what the rest means.
+/// [`HeaderError`]. The version is checked first, since it gives the meaning of the rest.
 #[inline]
 pub fn parse(ulpdu: &[u8]) -> Result<Header, HeaderError> {
     let &bits = ulpdu.first().ok_or(HeaderError::Short)?;
@@ -127,7 +130,7 @@ pub fn parse(ulpdu: &[u8]) -> Result<Header, HeaderError> {
 }
 
 impl Header {
-    /// Its bytes on the wire.
+    /// The length on the wire.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "no header is empty")]
     pub const fn len(&self) -> usize {
@@ -137,7 +140,7 @@ impl Header {
         }
     }
 
-    /// The header as it is sent.
+    /// The bytes on the wire.
     #[must_use]
     #[inline]
     pub fn emit(&self) -> HeaderBytes {
@@ -165,16 +168,17 @@ impl Header {
     }
 }
 
-/// The bytes as they came of the header at the start of `ulpdu`, whatever they are worth: what a Terminate sends back.
-/// None if they are too few.
+/// The header at the start of `ulpdu` as received, valid or not, for a Terminate. Returns `None` if
+/// it is incomplete.
 #[must_use]
 pub fn raw_header(ulpdu: &[u8]) -> Option<HeaderBytes> {
     let header = ulpdu.get(..header_len(*ulpdu.first()?))?;
     HeaderBytes::try_from(header).ok()
 }
 
-/// Cuts a message (RFC 5041 section 5.2): of `total` bytes `done` are sent; the next segment's payload and whether it is the
-/// last one. `payload_max` is the MULPDU less the header, at least 1. A message of no bytes is one segment.
+/// Cuts a message of `total` bytes into segments (RFC 5041 section 5.2). Returns the payload length
+/// of the segment at offset `done`, and whether it is the last. `payload_max` is the MULPDU without
+/// the header, at least 1. An empty message is one segment.
 #[must_use]
 pub const fn next_segment(total: u32, done: u32, payload_max: u32) -> (u32, bool) {
     let left = total.saturating_sub(done);

@@ -1,66 +1,71 @@
-//! MPA on a stream (RFC 5044, 6581): the frames of its start-up, and the arithmetic of its FPDUs. `docs/formats.md` ("iWARP")
-//! is normative.
+//! MPA on a stream (RFC 5044, 6581): start-up frames, and the lengths of FPDUs. `docs/formats.md`
+//! ("iWARP") is normative.
 //!
 //! ```text
-//! start-up  0 key(16)  16 u8 M C R S reserved(4)  17 u8 revision  18 u16 length  20 private data; with S its first 4 are:
-//!           u16 A B ird(14)  u16 C D ord(14)
-//! FPDU      u16 ulpdu length | ULPDU | 0–3 zeros | CRC32C(4), a multiple of 4 without its markers
-//! marker    every 512 bytes of the stream, itself counted: u16 0 | u16 bytes back to the ulpdu length
+//! start-up  0 key(16)  16 u8 M C R S reserved(4)  17 u8 revision  18 u16 length  20 private data
+//!           with S, private data begins with: u16 A B ird(14)  u16 C D ord(14)
+//! FPDU      u16 ulpdu length | ULPDU | 0–3 zeros | CRC32C(4); a multiple of 4 without its markers
+//! marker    every 512 bytes of the stream, itself included: u16 0 | u16 bytes back to ulpdu length
 //! ```
 //!
-//! Always: what [`Start::emit`] writes is parsed back as the same frame, and nothing is refused for a bit that the RFCs
-//! reserve. Not here: what two frames mean together (`rdma::start`), cutting and joining FPDUs (`rdma::fpdu`).
+//! Invariant: [`Start::parse`] reads back the frame that [`Start::emit`] writes, and refuses no
+//! frame for a bit that the RFCs reserve.
+//!
+//! Not here: the meaning of a Request and its Reply (`rdma::iwarp::start`), FPDUs of a stream
+//! (`rdma::iwarp::framer`, `rdma::iwarp::deframer`).
 
 #[cfg(test)]
 mod tests;
 
 use alloc::vec::Vec;
 
-/// Bytes of a start-up frame without private data.
+/// The length of a start-up frame without private data.
 pub const START: usize = 20;
-/// Most bytes of private data, the block of RFC 6581 counted.
+/// The most bytes of private data, the block of RFC 6581 included.
 pub const PRIVATE_MAX: usize = 512;
-/// Bytes of the block of RFC 6581.
+/// The length of the block of RFC 6581.
 pub const ENHANCED: usize = 4;
-/// The highest revision that is understood; 1 is RFC 5044, 2 is RFC 6581, 0 was the RDMA Consortium's.
+/// The highest known revision. 0 is the RDMA Consortium's, 1 is RFC 5044, 2 is RFC 6581.
 pub const REVISION_MAX: u8 = 2;
-/// Stands for "not negotiated here" in [`Enhanced::ird`] and [`Enhanced::ord`], which have 14 bits.
+/// The value of [`Enhanced::ird`] and [`Enhanced::ord`], which have 14 bits, that means "not
+/// negotiated here".
 pub const UNSAID: u16 = 0x3fff;
 
-/// Bytes of an FPDU's length field.
+/// The length of an FPDU's length field.
 pub const LENGTH: usize = 2;
-/// Bytes of an FPDU's CRC.
+/// The length of an FPDU's CRC.
 pub const CRC: usize = 4;
-/// Bytes of a marker.
+/// The length of a marker.
 pub const MARKER: usize = 4;
-/// Bytes of the stream between one marker and the next.
+/// The bytes of the stream between two markers.
 pub const BETWEEN: usize = 512 - MARKER;
-/// The smallest and the largest MULPDU (RFC 5044 section 3).
+/// The smallest MULPDU (RFC 5044 section 3).
 pub const MULPDU_MIN: usize = 128;
-/// See [`MULPDU_MIN`].
+/// The largest MULPDU (RFC 5044 section 3).
 pub const MULPDU_MAX: usize = 64_768;
-/// The longest FPDU that a peer can send: a ULPDU of 65,535 bytes with a marker in front and all others inside.
+/// The length of the longest FPDU that a peer can send: a ULPDU of 65,535 bytes with a marker in
+/// front and all others inside.
 pub const FPDU_MAX: usize = fpdu_len(65_535) + MARKER * markers(0, fpdu_len(65_535));
 
 const M: u8 = 0x80;
 const C: u8 = 0x40;
 const R: u8 = 0x20;
 const S: u8 = 0x10;
-/// A and B in the first half of the block of RFC 6581, C and D in its second.
+/// The flags A and B in the first half of the block of RFC 6581, C and D in the second.
 const HIGH: u16 = 0x8000;
 const LOW: u16 = 0x4000;
 
-/// Which of the two start-up frames it is.
+/// The kind of a start-up frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// From the initiator.
+    /// The frame of the initiator.
     Request,
-    /// From the responder.
+    /// The frame of the responder.
     Reply,
 }
 
 impl Kind {
-    /// The 16 bytes that a frame of this kind begins with.
+    /// The 16 bytes at the start of a frame of this kind.
     #[must_use]
     pub const fn key(self) -> &'static [u8; 16] {
         match self {
@@ -70,7 +75,8 @@ impl Kind {
     }
 }
 
-/// A form of the ready-to-receive frame, which an initiator sends first in the peer-to-peer model. All are of length zero.
+/// A kind of ready-to-receive frame, the first frame of an initiator in the peer-to-peer model. The
+/// frame is empty.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RtrKind {
     /// A Send.
@@ -81,22 +87,22 @@ pub enum RtrKind {
     Read,
 }
 
-/// A set of forms of the ready-to-receive frame.
+/// A set of kinds of ready-to-receive frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Rtr {
-    /// [`RtrKind::Send`] is among them.
+    /// The set has [`RtrKind::Send`].
     pub send: bool,
-    /// [`RtrKind::Write`] is.
+    /// The set has [`RtrKind::Write`].
     pub write: bool,
-    /// [`RtrKind::Read`] is.
+    /// The set has [`RtrKind::Read`].
     pub read: bool,
 }
 
 impl Rtr {
-    /// All forms.
+    /// All kinds.
     pub const ALL: Self = Self { send: true, write: true, read: true };
 
-    /// This one alone.
+    /// The set of one kind.
     #[must_use]
     pub const fn only(kind: RtrKind) -> Self {
         Self {
@@ -106,13 +112,13 @@ impl Rtr {
         }
     }
 
-    /// True if there is none.
+    /// True if the set is empty.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         !(self.send || self.write || self.read)
     }
 
-    /// True if `kind` is among them.
+    /// True if the set has `kind`.
     #[must_use]
     pub const fn contains(self, kind: RtrKind) -> bool {
         match kind {
@@ -122,7 +128,7 @@ impl Rtr {
         }
     }
 
-    /// Those in both sets.
+    /// The kinds in both sets.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self {
@@ -132,7 +138,8 @@ impl Rtr {
         }
     }
 
-    /// The cheapest of them: a Write costs the peer nothing, a Read an answer, a Send a receive.
+    /// The cheapest kind of the set: a Write costs the peer nothing, a Read a response, a Send a
+    /// receive.
     #[must_use]
     pub const fn cheapest(self) -> Option<RtrKind> {
         match self {
@@ -147,12 +154,12 @@ impl Rtr {
 /// The block of RFC 6581 section 9.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Enhanced {
-    /// In the peer-to-peer model, the forms of the first frame that the initiator can send or the responder accepts. `None`
-    /// for client and server: no flag is sent then, and none looked at.
+    /// In the peer-to-peer model, the first frames that the initiator can send or the responder
+    /// accepts. `None` in the client–server model, which sends no flags and ignores them.
     pub rtr: Option<Rtr>,
-    /// Reads that the sender of this frame takes at once, or [`UNSAID`]; nothing above that can be said.
+    /// The Reads that the sender of this frame serves at once, or [`UNSAID`].
     pub ird: u16,
-    /// Reads that the sender of this frame makes at once, likewise.
+    /// The Reads that the sender of this frame requests at once, or [`UNSAID`].
     pub ord: u16,
 }
 
@@ -175,19 +182,19 @@ impl Enhanced {
     }
 }
 
-/// Why bytes are no start-up frame: the stream has to be closed (RFC 5044 section 7.1).
+/// The bytes are no start-up frame. The stream must be closed (RFC 5044 section 7.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Malformed {
-    /// Neither key.
+    /// The key is neither of the two.
     #[error("no MPA start-up frame")]
     Key,
-    /// A revision above [`REVISION_MAX`].
+    /// The revision is above [`REVISION_MAX`].
     #[error("an unknown revision of MPA")]
     Revision,
-    /// More private data than [`PRIVATE_MAX`].
+    /// The private data is longer than [`PRIVATE_MAX`].
     #[error("private data is too long")]
     PrivateData,
-    /// The flag says that the block of RFC 6581 is there, the length that it is not.
+    /// The flag announces the block of RFC 6581, but the length leaves no room for it.
     #[error("the block of enhanced connection set-up is missing")]
     Enhanced,
 }
@@ -195,27 +202,28 @@ pub enum Malformed {
 /// A start-up frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Start<'a> {
-    /// Which.
+    /// The kind of the frame.
     pub kind: Kind,
-    /// The sender wants markers in what it receives.
+    /// The sender requests markers in its received stream.
     pub markers: bool,
-    /// The sender wants CRCs.
+    /// The sender requests CRCs.
     pub crc: bool,
-    /// The responder refuses; never so in a Request.
+    /// The responder rejects; false in a Request.
     pub reject: bool,
-    /// The revision of MPA.
+    /// The MPA revision.
     pub revision: u8,
-    /// The block of RFC 6581; there only from revision 2 on.
+    /// The block of RFC 6581, present only from revision 2 on.
     pub enhanced: Option<Enhanced>,
     /// The program's private data, at most [`Start::room`].
     pub private_data: &'a [u8],
 }
 
 impl<'a> Start<'a> {
-    /// Reads a frame from the start of `bytes`: the frame and its length, or `None` if it goes on.
+    /// Parses a frame at the start of `bytes`. Returns the frame and its length, or `None` if it is
+    /// incomplete.
     ///
     /// # Errors
-    /// [`Malformed`], as soon as what is there shows it.
+    /// [`Malformed`], as soon as the bytes show it.
     pub fn parse(bytes: &'a [u8]) -> Result<Option<(Self, usize)>, Malformed> {
         let starts = |kind: Kind| bytes.iter().zip(kind.key()).all(|(a, b)| a == b);
         let kind = match (starts(Kind::Request), starts(Kind::Reply)) {
@@ -249,7 +257,7 @@ impl<'a> Start<'a> {
     /// Appends the frame to `out`.
     ///
     /// # Errors
-    /// [`Malformed`], if it would not be parsed: nothing is appended then.
+    /// [`Malformed`] if [`Start::parse`] would refuse the frame. Nothing is appended.
     pub fn emit(&self, out: &mut Vec<u8>) -> Result<(), Malformed> {
         if self.revision > REVISION_MAX || self.enhanced.is_some() && self.revision < 2 {
             return Err(Malformed::Revision);
@@ -274,14 +282,14 @@ impl<'a> Start<'a> {
         Ok(())
     }
 
-    /// The most bytes of the program's private data, with the block of RFC 6581 or without.
+    /// The most bytes of the program's private data, with or without the block of RFC 6581.
     #[must_use]
     pub const fn room(enhanced: bool) -> usize {
         if enhanced { PRIVATE_MAX - ENHANCED } else { PRIVATE_MAX }
     }
 }
 
-/// Bytes of an FPDU with a ULPDU of `ulpdu` bytes, markers not counted.
+/// The length of an FPDU with a ULPDU of `ulpdu` bytes, without markers.
 #[must_use]
 pub const fn fpdu_len(ulpdu: usize) -> usize {
     (LENGTH + ulpdu).next_multiple_of(4) + CRC
@@ -301,15 +309,15 @@ pub const fn mulpdu(emss: usize, markers: bool) -> usize {
     }
 }
 
-/// How many markers an FPDU of `len` bytes (markers not counted) has, if `to_marker` bytes of the stream were left to the
-/// next one, 0 to [`BETWEEN`], before it began. One that is due where it begins is its own, one that is due where it ends is
-/// not.
+/// The number of markers in an FPDU of `len` bytes (without markers) that begins `to_marker` bytes,
+/// 0 to [`BETWEEN`], before the next marker. A marker that is due at its start belongs to it, one
+/// that is due at its end does not.
 #[must_use]
 pub const fn markers(to_marker: usize, len: usize) -> usize {
     len.saturating_sub(to_marker).div_ceil(BETWEEN)
 }
 
-/// The bytes left to the next marker after such an FPDU.
+/// The bytes from the end of such an FPDU to the next marker.
 #[must_use]
 pub const fn to_marker_after(to_marker: usize, len: usize) -> usize {
     to_marker + BETWEEN * markers(to_marker, len) - len

@@ -1,20 +1,25 @@
-//! RDMAP (RFC 5040 section 4, RFC 7306 sections 5 and 6): the control byte, what Read Requests, Atomics and Immediate Data
-//! carry, and the Terminate with its causes. `docs/formats.md` ("iWARP") is normative.
+//! RDMAP (RFC 5040 section 4, RFC 7306 sections 5 and 6): the control byte, the payloads of Read
+//! Requests, Atomics and Immediate Data, and the Terminate with its causes. `docs/formats.md`
+//! ("iWARP") is normative.
 //!
 //! ```text
 //!  control         u8 RV(0xc0 = 0x40) reserved(0x30) opcode(0x0f)
-//!  Read Request    28: 0 u32 sink STag   4 u64 sink TO   12 u32 size   16 u32 source STag   20 u64 source TO
+//!  Read Request    28: 0 u32 sink STag   4 u64 sink TO   12 u32 size
+//!                      16 u32 source STag   20 u64 source TO
 //!  Atomic Request  52: 0 u32 AOpCode(0x0f)   4 u32 id   8 u32 STag  12 u64 TO
 //!                      20 u64 add or swap   28 u64 its mask   36 u64 compare   44 u64 its mask
-//!  Atomic Response 12: 0 u32 id   4 u64 what was there
+//!  Atomic Response 12: 0 u32 id   4 u64 the old value
 //!  Immediate Data   8: 0 u64
 //!  Terminate    4..52: 0 u8 layer(0xf0) type(0x0f)   1 u8 code   2 u8 M(0x80) D(0x40) R(0x20)   3 u8 0
-//!                      with D: 4 u16 ULPDU length   6 the DDP header (14 or 18)      with R: then the Read Request (28)
+//!                      with D: 4 u16 ULPDU length   6 the DDP header (14 or 18)
+//!                      with R: then the Read Request (28)
 //! ```
 //!
-//! Always: what is written is read back as the same; reserved bits are written as zero and not looked at; a length that is
-//! not the message's own is refused. Linux's siw writes its Terminates with the bits of each byte in the other order:
-//! those are understood too, see [`Terminate::parse`]. Not here: which message may come when.
+//! Invariant: a parser reads back what was emitted. Reserved bits are written as zero and ignored,
+//! and a wrong length is refused. Linux's siw writes Terminates with the bits of each byte in the
+//! other order; [`Terminate::parse`] reads those too.
+//!
+//! Not here: the order of messages.
 
 mod cause;
 #[cfg(test)]
@@ -28,54 +33,54 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::ddp::{self, Buffer, Header, HeaderBytes};
 
-/// The version that this file speaks.
+/// The RDMAP version.
 pub const VERSION: u8 = 1;
-/// The queue of Sends and Immediate Data.
+/// The queue number of Sends and Immediate Data.
 pub const QN_SEND: u32 = 0;
-/// The queue of Read and Atomic Requests.
+/// The queue number of Read and Atomic Requests.
 pub const QN_REQUEST: u32 = 1;
-/// The queue of the Terminate.
+/// The queue number of Terminates.
 pub const QN_TERMINATE: u32 = 2;
-/// The queue of Atomic Responses.
+/// The queue number of Atomic Responses.
 pub const QN_ATOMIC_RESPONSE: u32 = 3;
-/// Bytes of a Read Request.
+/// The length of a Read Request.
 pub const READ_REQUEST: usize = 28;
-/// Bytes of an Atomic Request.
+/// The length of an Atomic Request.
 pub const ATOMIC_REQUEST: usize = 52;
-/// Bytes of an Atomic Response.
+/// The length of an Atomic Response.
 pub const ATOMIC_RESPONSE: usize = 12;
-/// Bytes of Immediate Data.
+/// The length of Immediate Data.
 pub const IMMEDIATE: usize = 8;
-/// Bytes of the longest Terminate that is sent.
+/// The length of the longest Terminate that is sent.
 pub const TERMINATE_MAX: usize = 4 + 2 + ddp::HEADER_MAX + READ_REQUEST;
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Opcode {
-    /// Tagged: into the peer's memory.
+    /// A tagged message into the peer's memory.
     Write = 0,
-    /// [`ReadRequest`] on queue 1.
+    /// A [`ReadRequest`] on queue 1.
     ReadRequest = 1,
-    /// Tagged: the answer to a Read Request.
+    /// The tagged response to a Read Request.
     ReadResponse = 2,
-    /// Into the peer's next receive.
+    /// A message into the peer's next receive.
     Send = 3,
-    /// The same; the ULP's word is an STag of the receiver that is invalid afterwards.
+    /// A Send that also invalidates an STag of the receiver, which the ULP's word names.
     SendInvalidate = 4,
     /// A Send whose completion is a solicited event.
     SendSolicited = 5,
-    /// Both.
+    /// A Send with Invalidate whose completion is a solicited event.
     SendSolicitedInvalidate = 6,
-    /// [`Terminate`] on queue 2.
+    /// A [`Terminate`] on queue 2.
     Terminate = 7,
-    /// 8 bytes that take a receive.
+    /// 8 bytes that consume a receive.
     Immediate = 8,
-    /// The same; its completion is a solicited event.
+    /// Immediate Data whose completion is a solicited event.
     ImmediateSolicited = 9,
-    /// [`AtomicRequest`] on queue 1.
+    /// An [`AtomicRequest`] on queue 1.
     AtomicRequest = 10,
-    /// [`AtomicResponse`] on queue 3.
+    /// An [`AtomicResponse`] on queue 3.
     AtomicResponse = 11,
 }
 
@@ -95,11 +100,12 @@ impl Opcode {
         Self::AtomicResponse,
     ];
 
-    /// What a segment is part of.
+    /// Returns the kind of a segment's message.
     ///
     /// # Errors
-    /// The [`Cause`] to answer with: no such queue, another RDMAP version, no such opcode, or one that does not belong into
-    /// this form of header or this queue. DDP's check comes first, as its layer does.
+    /// The [`Cause`] to answer with: no such queue, another RDMAP version, no such opcode, or an
+    /// opcode that does not belong in this kind of header or this queue. DDP's check comes first,
+    /// like its layer.
     #[inline]
     pub fn of(header: &Header) -> Result<Self, Cause> {
         let queue = match header.buffer {
@@ -116,13 +122,13 @@ impl Opcode {
         opcode.filter(|o| o.queue() == queue).ok_or(Cause::OPCODE)
     }
 
-    /// The control byte of its segments.
+    /// The control byte of the segments.
     #[must_use]
     pub const fn control(self) -> u8 {
         VERSION << 6 | self as u8
     }
 
-    /// The queue of its messages; None if they are tagged.
+    /// The queue of the messages, or `None` if they are tagged.
     #[must_use]
     pub const fn queue(self) -> Option<u32> {
         match self {
@@ -134,13 +140,14 @@ impl Opcode {
         }
     }
 
-    /// The ULP's word names an STag to invalidate; in all other messages it is sent as 0 and not looked at.
+    /// True if the ULP's word names an STag to invalidate. Other messages have 0 there, which is
+    /// ignored.
     #[must_use]
     pub const fn invalidates(self) -> bool {
         matches!(self, Self::SendInvalidate | Self::SendSolicitedInvalidate)
     }
 
-    /// The completion of the receive is a solicited event.
+    /// True if the completion of the receive is a solicited event.
     #[must_use]
     pub const fn solicits(self) -> bool {
         matches!(
@@ -160,27 +167,27 @@ struct ReadWire {
     source_to: U64,
 }
 
-/// Read `size` bytes at `source_to` of `source_stag`, and write them to `sink_to` of `sink_stag`, which only the sender of
-/// the request can judge.
+/// A request to read `size` bytes at `source_to` of `source_stag` into `sink_to` of `sink_stag`.
+/// Only the requestor can check the sink.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReadRequest {
-    /// The requestor's tag: copied into the Response as it is.
+    /// The requestor's tag. The response repeats it.
     pub sink_stag: u32,
-    /// The requestor's tagged offset: likewise.
+    /// The requestor's tagged offset. The response repeats it.
     pub sink_to: u64,
-    /// Bytes.
+    /// The length in bytes.
     pub size: u32,
     /// The responder's tag.
     pub source_stag: u32,
-    /// Its tagged offset.
+    /// The responder's tagged offset.
     pub source_to: u64,
 }
 
 impl ReadRequest {
-    /// Reads the payload of a Read Request.
+    /// Parses the payload of a Read Request.
     ///
     /// # Errors
-    /// [`Cause::OPERATION`] if it is not of a Read Request's length.
+    /// [`Cause::OPERATION`] for another length.
     pub fn parse(payload: &[u8]) -> Result<Self, Cause> {
         let wire = ReadWire::ref_from_bytes(payload).map_err(|_| Cause::OPERATION)?;
         Ok(Self {
@@ -192,7 +199,7 @@ impl ReadRequest {
         })
     }
 
-    /// Its bytes on the wire.
+    /// The bytes on the wire.
     #[must_use]
     pub fn emit(&self) -> [u8; READ_REQUEST] {
         let wire = ReadWire {
@@ -205,7 +212,8 @@ impl ReadRequest {
         zerocopy::transmute!(wire)
     }
 
-    /// What is left of it once `bytes` were answered: what a Terminate speaks of that comes in the middle.
+    /// The rest of the request after `bytes` were answered, for a Terminate that comes in the
+    /// middle.
     #[must_use]
     pub const fn after(self, bytes: u32) -> Self {
         Self {
@@ -230,25 +238,26 @@ struct AtomicWire {
     compare_mask: U64,
 }
 
-/// What an atomic operation does with the 64-bit word that it meets.
+/// An atomic operation on a 64-bit word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AtomicOp {
-    /// Adds, field by field.
+    /// Adds field by field.
     FetchAdd {
-        /// The summands.
+        /// The value to add.
         add: u64,
-        /// A set bit is the highest of a field: its carry is dropped. 0: one field of 64 bits.
+        /// Each set bit is the highest bit of a field, and its carry is dropped. 0 means one field
+        /// of 64 bits.
         mask: u64,
     },
-    /// Swaps if the word is as expected.
+    /// Swaps the word if it has the expected value.
     CompareSwap {
-        /// The new value, where `swap_mask` has a set bit.
+        /// The new value.
         swap: u64,
-        /// See there.
+        /// The bits of the word that are replaced.
         swap_mask: u64,
-        /// The value expected, where `compare_mask` has a set bit.
+        /// The expected value.
         compare: u64,
-        /// See there.
+        /// The bits of the word that are compared.
         compare_mask: u64,
     },
 }
@@ -257,11 +266,12 @@ impl AtomicOp {
     const FETCH_ADD: u32 = 0;
     const COMPARE_SWAP: u32 = 2;
 
-    /// What it makes of a word that holds `old` (RFC 7306 section 5.1).
+    /// Returns the new value of a word that holds `old` (RFC 7306 section 5.1).
     #[must_use]
     pub const fn apply(self, old: u64) -> u64 {
         match self {
-            // The fields' highest bits are left out of the sum, so that no carry leaves a field, and are then added alone.
+            // The sum omits the highest bit of each field, so no carry leaves a field. XOR adds
+            // those bits.
             Self::FetchAdd { add, mask } => {
                 (old & !mask).wrapping_add(add & !mask) ^ ((old ^ add) & mask)
             }
@@ -276,24 +286,24 @@ impl AtomicOp {
     }
 }
 
-/// Do `op` with the aligned 64-bit word at `to` of `stag`, and answer with what was there.
+/// A request to execute `op` on the aligned 64-bit word at `to` of `stag` and return the old value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AtomicRequest {
-    /// The requestor's number for it, reflected in the Response.
+    /// The requestor's identifier. The response repeats it.
     pub id: u32,
     /// The responder's tag.
     pub stag: u32,
-    /// Its tagged offset.
+    /// The responder's tagged offset.
     pub to: u64,
-    /// What to do.
+    /// The operation.
     pub op: AtomicOp,
 }
 
 impl AtomicRequest {
-    /// Reads the payload of an Atomic Request.
+    /// Parses the payload of an Atomic Request.
     ///
     /// # Errors
-    /// [`Cause::OPERATION`] if it is not of an Atomic Request's length, [`Cause::OPCODE`] for an operation that nobody knows.
+    /// [`Cause::OPERATION`] for another length, [`Cause::OPCODE`] for an unknown operation.
     pub fn parse(payload: &[u8]) -> Result<Self, Cause> {
         let wire = AtomicWire::ref_from_bytes(payload).map_err(|_| Cause::OPERATION)?;
         let op = match wire.code.get() & 0x0f {
@@ -311,7 +321,7 @@ impl AtomicRequest {
         Ok(Self { id: wire.id.get(), stag: wire.stag.get(), to: wire.to.get(), op })
     }
 
-    /// Its bytes on the wire.
+    /// The bytes on the wire.
     #[must_use]
     pub fn emit(&self) -> [u8; ATOMIC_REQUEST] {
         let (code, data, mask, compare, compare_mask) = match self.op {
@@ -341,60 +351,63 @@ struct AtomicAnswerWire {
     was: U64,
 }
 
-/// The answer to an [`AtomicRequest`].
+/// The response to an [`AtomicRequest`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AtomicResponse {
-    /// The request's number.
+    /// The identifier of the request.
     pub id: u32,
-    /// What the word held before.
+    /// The old value of the word.
     pub was: u64,
 }
 
 impl AtomicResponse {
-    /// Reads the payload of an Atomic Response.
+    /// Parses the payload of an Atomic Response.
     ///
     /// # Errors
-    /// [`Cause::OPERATION`] if it is not of an Atomic Response's length.
+    /// [`Cause::OPERATION`] for another length.
     pub fn parse(payload: &[u8]) -> Result<Self, Cause> {
         let wire = AtomicAnswerWire::ref_from_bytes(payload).map_err(|_| Cause::OPERATION)?;
         Ok(Self { id: wire.id.get(), was: wire.was.get() })
     }
 
-    /// Its bytes on the wire.
+    /// The bytes on the wire.
     #[must_use]
     pub fn emit(&self) -> [u8; ATOMIC_RESPONSE] {
         zerocopy::transmute!(AtomicAnswerWire { id: self.id.into(), was: self.was.into() })
     }
 }
 
-/// Reads the payload of Immediate Data.
+/// Parses the payload of Immediate Data.
 ///
 /// # Errors
-/// [`Cause::OPERATION`] if it is not of 8 bytes (RFC 7306 section 6.3 wants that checked and names no code).
+/// [`Cause::OPERATION`] for another length than 8 (RFC 7306 section 6.3 requires the check and
+/// names no code).
 pub fn parse_immediate(payload: &[u8]) -> Result<u64, Cause> {
     payload.try_into().map(u64::from_be_bytes).map_err(|_| Cause::OPERATION)
 }
 
-/// The segment that a Terminate complains of.
+/// The segment that a Terminate names.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Offending {
-    /// The bytes of its ULPDU: header and payload.
+    /// The length of its ULPDU: header and payload.
     pub ulpdu_len: u16,
-    /// Its header as it came ([`ddp::raw_header`]).
+    /// The header as received ([`ddp::raw_header`]).
     pub header: HeaderBytes,
-    /// What it carried, if it was a Read Request; what was left of it, if it was partly answered. Never for an Atomic.
+    /// The Read Request in the segment, or the rest of it if it was partly answered. Never set for
+    /// an Atomic Request.
     pub read: Option<ReadRequest>,
 }
 
-/// A Terminate: the last message of a stream, and why.
+/// A Terminate, the last message of a stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Terminate {
-    /// Why.
+    /// The cause.
     pub cause: Cause,
-    /// The other cause that the bytes may mean. Without headers RFC order and siw's cannot always be told apart; the
-    /// receiver may know which of the two can be (2/0/05 to 2/0/07 come from an initiator at start-up and never else).
+    /// The other cause that the bytes may mean. Without headers, RFC order and siw's order cannot
+    /// always be told apart. The receiver may know the right one: only an initiator in start-up
+    /// sends 2/0/05 to 2/0/07.
     pub or: Option<Cause>,
-    /// What it was about.
+    /// The segment that caused the error.
     pub about: Option<Offending>,
 }
 
@@ -403,9 +416,10 @@ const D: u8 = 0x40;
 const R: u8 = 0x20;
 
 impl Terminate {
-    /// The payload of a Terminate with what headers `cause` calls for (RFC 5040 figure 10 and section 7.1), as far as
-    /// `about` has them: none for local errors and those of the layer below, else the DDP header, and for RDMAP's errors a
-    /// Read Request besides. `about` is None for errors that no incoming segment caused.
+    /// Emits the payload of a Terminate with the headers that `cause` requires (RFC 5040 figure 10
+    /// and section 7.1), as far as `about` has them: none for local errors and those of the layer
+    /// below, otherwise the DDP header, and for RDMAP's errors a Read Request too. `about` is
+    /// `None` for an error that no segment caused.
     #[must_use]
     pub fn emit(cause: Cause, about: Option<&Offending>) -> ArrayVec<u8, TERMINATE_MAX> {
         let about = about.filter(|a| cause.shows_header() && !a.header.is_empty());
@@ -423,11 +437,12 @@ impl Terminate {
         out
     }
 
-    /// Reads the payload of a Terminate, in RFC order or in siw's: there the two halves of the first byte are exchanged
-    /// and M, D, R are 0x01, 0x02, 0x04. If neither has a bit set in the third byte, the cause that has a name is taken; if
-    /// both have, the RFC's, and the other stands in [`Terminate::or`]. Headers that are announced and not there are left out.
+    /// Parses the payload of a Terminate, in RFC order or in siw's, which exchanges the two halves
+    /// of the first byte and has M, D, R as 0x01, 0x02, 0x04. If the third byte is 0, the order
+    /// that gives a named cause is taken. If both orders give one, the RFC's is taken, and the
+    /// other is in [`Terminate::or`]. Announced headers that are missing are left out.
     ///
-    /// None if there are fewer than 4 bytes.
+    /// Returns `None` for fewer than 4 bytes.
     #[must_use]
     pub fn parse(payload: &[u8]) -> Option<Self> {
         let (&[first, code, bits, _], rest) = payload.split_first_chunk()?;
@@ -446,7 +461,7 @@ impl Terminate {
     }
 }
 
-/// The headers behind a Terminate's first word.
+/// Parses the headers behind a Terminate's first word.
 fn offending(rest: &[u8], length: bool, header: bool, read: bool) -> Option<Offending> {
     let (ulpdu_len, rest) = match rest.split_first_chunk() {
         Some((len, rest)) if length => (u16::from_be_bytes(*len), rest),

@@ -1,36 +1,40 @@
-//! What two engines of ours say about placed Writes: a Write of no bytes, whose STag and tagged offset no receiver checks
-//! (RFC 5041 section 5.2), and which therefore does nothing to any other. `docs/formats.md` ("Placed Writes") is normative.
+//! Acknowledgements of placed Writes between two engines of this kind. An empty Write carries them:
+//! receivers do not check its STag and tagged offset (RFC 5041 section 5.2), so it has no effect on
+//! other peers. `docs/formats.md` ("Placed Writes") is normative.
 //!
 //! ```text
-//!  STag  u32 0x53707261          TO  u64 hello(1 << 63) asks(1 << 62) reserved(6) Writes placed(56)
+//!  STag  u32 0x53707261        TO  u64 hello(1 << 63) ack request(1 << 62) reserved(6) count(56)
 //! ```
 //!
-//! Always: what is written is read back as the same; reserved bits are written as zero and not looked at. Not here: when it
-//! is said.
+//! Invariant: [`WriteAck::parse`] reads back the header that [`WriteAck::header`] creates. Reserved
+//! bits are written as zero and ignored.
+//!
+//! Not here: the times at which acknowledgements are sent.
 
 use super::ddp::{Buffer, Header};
 use super::rdmap::Opcode;
 
-/// The steering tag of what is said.
+/// The steering tag of acknowledgements.
 pub const STAG: u32 = 0x5370_7261;
 const HELLO: u64 = 1 << 63;
 const ACK_REQUEST: u64 = 1 << 62;
 /// The bits of the count.
 const COUNT: u64 = (1 << 56) - 1;
 
-/// What is said.
+/// An acknowledgement, a request for one, or a hello.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WriteAck {
-    /// This end says how many Writes it has placed if the other one ack_request, and ack_request if the other one says so too.
+    /// The sender acknowledges placed Writes on request, and requests acknowledgements if the peer
+    /// sends a hello too.
     pub hello: bool,
-    /// The other end is asked to say how many Writes of this end it has placed.
+    /// The sender requests an acknowledgement of its Writes.
     pub ack_request: bool,
-    /// Writes of the other end that are placed here, since the stream began.
+    /// The number of the receiver's Writes that the sender has placed since the stream began.
     pub count: u64,
 }
 
 impl WriteAck {
-    /// The segment that says it.
+    /// The header of the empty Write.
     #[must_use]
     pub const fn header(self) -> Header {
         let flags =
@@ -39,7 +43,7 @@ impl WriteAck {
         Header { last: true, control: Opcode::Write.control(), buffer }
     }
 
-    /// What a segment of no bytes says; none if it is any other one.
+    /// Parses the header of an empty segment. Returns `None` for any other segment.
     #[must_use]
     pub const fn parse(header: &Header) -> Option<Self> {
         match header.buffer {
@@ -58,7 +62,7 @@ mod tests {
     use super::*;
     use crate::wire::ddp;
 
-    /// Made by hand from docs/formats.md.
+    /// The bytes are made by hand from docs/formats.md.
     #[test]
     fn golden() {
         for (said, bytes) in [

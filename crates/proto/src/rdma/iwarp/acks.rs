@@ -26,11 +26,11 @@ use crate::wire::write_ack::WriteAck;
 /// While more Writes follow, the engine requests an acknowledgement behind half of the requests in
 /// progress, so that the peer places one half while this end frames the other. For fewer Writes
 /// than this, a request costs more than it gains.
-const ASK_WRITES: u64 = 32;
+const REQUEST_WRITES: u64 = 32;
 
 /// The engine also requests an acknowledgement after this many bytes: few enough that completions
 /// come during a transfer, and many enough that acknowledgements cost nothing.
-const ACK_BYTES: u64 = 512 << 10;
+const REQUEST_BYTES: u64 = 512 << 10;
 
 /// The time after which a peer that received a request and has sent nothing counts as silent.
 pub(crate) const UNSURE_NS: u64 = 200 * crate::time::MS;
@@ -192,12 +192,12 @@ impl WriteAcks {
     /// True if an acknowledgement or a request must go before the next own message.
     pub(crate) fn is_due(&self, queued: usize) -> bool {
         (self.pending && self.message_framed)
-            || (self.asks() && (self.half_is_framed(queued) || self.bytes >= ACK_BYTES))
+            || (self.asks() && (self.half_is_framed(queued) || self.bytes >= REQUEST_BYTES))
     }
 
     /// True if half of the `queued` requests in progress are framed since the last request.
     pub(crate) fn half_is_framed(&self, queued: usize) -> bool {
-        self.framed - self.asked[1] >= ASK_WRITES.max(queued as u64 / 2)
+        self.framed - self.asked[1] >= REQUEST_WRITES.max(queued as u64 / 2)
     }
 
     /// Returns true once, after the first request to an unknown peer.
