@@ -37,14 +37,14 @@ fn completions_come_out_as_they_went_in() {
 }
 
 #[test]
-fn an_overflow_is_told_once_and_never_forgotten() {
+fn an_overflow_is_reported_once_and_stays() {
     let mut cq = CompletionQueue::new(2);
     let _ = cq.arm(false);
     assert_eq!(cq.push(good(1), false), Pushed::Notify);
     assert_eq!(cq.push(good(2), false), Pushed::Queued);
     assert_eq!(cq.push(good(3), false), Pushed::Overflowed);
     assert_eq!(cq.push(good(4), false), Pushed::Lost);
-    // What was there can still be had; nothing goes in behind a gap.
+    // Earlier completions can still be polled, and nothing enters behind the gap.
     assert_eq!(cq.poll().map(|c| c.id), Some(1));
     assert_eq!(cq.push(good(5), false), Pushed::Lost);
     assert_eq!(cq.poll().map(|c| c.id), Some(2));
@@ -63,14 +63,14 @@ fn arming_wakes_once() {
 }
 
 #[test]
-fn solicited_ones_and_errors_wake_who_waits_for_those() {
+fn solicited_completions_and_errors_notify_a_queue_armed_for_them() {
     let mut cq = CompletionQueue::new(8);
     let _ = cq.arm(true);
     assert_eq!(cq.push(good(1), false), Pushed::Queued);
     assert_eq!(cq.push(good(2), true), Pushed::Notify);
     let _ = cq.arm(true);
     assert_eq!(cq.push(completion(3, Status::Flushed), false), Pushed::Notify);
-    // Who asked for any keeps that; who asked for solicited ones may ask for more.
+    // A request for any completion stays; one for solicited completions can be widened.
     let _ = cq.arm(false);
     let _ = cq.arm(true);
     assert_eq!(cq.push(good(4), false), Pushed::Notify);
@@ -105,7 +105,7 @@ fn it_is_busy_while_someone_completes_here() {
     assert!(!cq.is_busy());
 }
 
-/// Random pushes, polls and arms against a list.
+/// Random pushes, polls and arms agree with a list.
 #[test]
 fn random_use_matches_a_list() {
     for seed in 0..200 {
@@ -142,9 +142,10 @@ fn random_use_matches_a_list() {
     }
 }
 
-/// perftest arms when its peer has begun to send, and would wait forever for what came before that.
+/// perftest arms after its peer has begun to send. Without the immediate notification it would wait
+/// forever for the completions before that.
 #[test]
-fn what_nobody_was_told_of_wakes_who_arms() {
+fn arming_notifies_of_earlier_completions() {
     let mut cq = CompletionQueue::new(8);
     assert_eq!(cq.push(good(1), false), Pushed::Queued);
     assert!(cq.arm(false) && !cq.arm(false), "once");
@@ -154,9 +155,10 @@ fn what_nobody_was_told_of_wakes_who_arms() {
     assert!(!cq.arm(false), "it is polled");
 }
 
-/// perftest polls once for each event, with room for 16, and would wait forever for those that it left.
+/// perftest polls once for each event, with room for 16. Without another notification it would wait
+/// forever for the completions that remain.
 #[test]
-fn who_waits_and_leaves_some_is_woken() {
+fn a_poll_that_leaves_completions_notifies_again() {
     let mut cq = CompletionQueue::new(4);
     assert!(!cq.notify_remaining());
     let _ = cq.push(good(1), false);

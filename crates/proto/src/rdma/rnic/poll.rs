@@ -97,13 +97,13 @@ mod tests {
     use crate::time::US;
 
     /// Two engines that write to each other, and the regions they write to.
-    struct Game {
+    struct AnswerLoop {
         pair: Pair,
         own: Stag,
         theirs: Stag,
     }
 
-    impl Game {
+    impl AnswerLoop {
         fn new() -> Self {
             let mut pair = Pair::connected(&Setup::default());
             let (own, theirs) =
@@ -138,8 +138,8 @@ mod tests {
     }
 
     #[test]
-    fn a_write_is_held_until_it_is_answered() {
-        let mut game = Game::new();
+    fn a_write_is_deferred_until_the_peer_answers() {
+        let mut game = AnswerLoop::new();
         for id in 0..1000 {
             game.write(id);
             assert_eq!(game.poll(), Polled::Nothing);
@@ -150,8 +150,8 @@ mod tests {
     }
 
     #[test]
-    fn in_vain_it_is_held_for_a_while_and_then_rarely() {
-        let mut game = Game::new();
+    fn after_misses_writes_are_deferred_rarely() {
+        let mut game = AnswerLoop::new();
         let mut held = 0;
         for id in 0..260 {
             game.write(id);
@@ -182,8 +182,8 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_is_held() {
-        let mut game = Game::new();
+    fn no_other_completion_is_deferred() {
+        let mut game = AnswerLoop::new();
         // The engine defers no completion that is not alone, is not of a Write, or whose queue pair
         // failed.
         game.write(1);

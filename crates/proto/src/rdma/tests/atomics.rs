@@ -1,4 +1,4 @@
-//! Immediate data and atomics.
+//! Immediate data, atomics, and responses without a request.
 
 use super::peer::{Peer, tagged, untagged};
 use super::*;
@@ -68,7 +68,7 @@ fn a2_a4_atomics_give_back_what_was_there() {
         pair.a.post(2, swap(7, 1000), &[(old, 8, 8)]);
         pair.a.post(3, swap(7, 2000), &[(old, 16, 8)]);
         pair.a.post(4, SendOp::FetchAdd { to, add: full, mask: 0 }, &[(old, 24, 8)]);
-        // Two fields of 32 bits: no carry from the lower to the upper.
+        // With two fields of 32 bits no carry goes from the lower to the upper.
         pair.a.post(
             5,
             SendOp::FetchAdd { to, add: 0xffff_ffff, mask: 1 << 31 | 1 << 63 },
@@ -140,7 +140,7 @@ fn a4_other_atomic_operations_and_wrong_words_are_errors() {
 }
 
 #[test]
-fn answers_that_nobody_asked_for_are_errors() {
+fn responses_without_a_request_are_errors() {
     // A Read Response without a Read.
     let mut peer = Peer::new();
     let stag = peer.stag;

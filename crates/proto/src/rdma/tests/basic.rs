@@ -1,4 +1,4 @@
-//! The plain ways: everything that works, over every framing and cutting.
+//! All operations, with every framing and cut, and the limits of an engine.
 
 use super::super::mr::WindowKind;
 use super::*;
@@ -33,7 +33,7 @@ fn send_write_and_read_over_every_framing() {
     }
 }
 
-/// What an idle connection takes, besides what the stream below needs; its queues hold nothing.
+/// The memory of an idle connection. Its queues have no buffers.
 #[test]
 fn an_idle_connection_takes_little_memory() {
     let (stream, queues) = (size_of::<iwarp::connection::Connection>(), size_of::<qp::QueuePair>());
@@ -43,7 +43,7 @@ fn an_idle_connection_takes_little_memory() {
     assert!(queue_pair.is_quiet() && queue_pair.receive.len() == 0);
 }
 
-/// As many of each as [`RnicOptions`] says, and not one more; what is given back may be taken again.
+/// Each limit of [`RnicOptions`] is exact, and freed objects can be replaced.
 #[test]
 fn limits_are_those_of_the_configuration() {
     let config = RnicOptions {
@@ -71,7 +71,7 @@ fn limits_are_those_of_the_configuration() {
         max_inline: limits.inline,
         signal_all: false,
     };
-    // How many more can be made after the first two.
+    // Counts the objects that fit after the first two.
     let most = |make: &mut dyn FnMut() -> Result<(), PostError>| {
         let made = (0..100).take_while(|_| make().is_ok()).count();
         assert_eq!(make(), Err(PostError::NoRoom));

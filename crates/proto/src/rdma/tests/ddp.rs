@@ -27,7 +27,7 @@ fn d1_reserved_bits_are_ignored_and_another_version_is_fatal() {
 }
 
 #[test]
-fn d2_d4_segments_of_a_message_say_where_they_belong() {
+fn d2_d4_segments_of_a_message_carry_their_offset() {
     let setup = Setup { emss: 1504, ..Setup::default() };
     let mut pair = Pair::connected(&setup);
     let source = pair.a.region(pattern(2048, 0), 0);
@@ -78,7 +78,7 @@ fn d3_message_numbers_start_at_1_and_wrap_to_0() {
 }
 
 #[test]
-fn d6_a_message_without_bytes_is_one_segment_whose_tag_is_not_looked_at() {
+fn d6_an_empty_message_is_one_segment_whose_tag_is_not_checked() {
     let mut pair = Pair::connected(&Setup::default());
     pair.a.sent.clear();
     pair.b.recv(9, &[]);
@@ -122,7 +122,7 @@ fn d8_delivery_waits_for_all_segments_and_all_earlier_messages() {
     peer.recv(1, 64);
     let stag = peer.stag;
     peer.us().recv(2, &[(stag, 0x1040, 64)]);
-    // The second message first, its end before its beginning.
+    // The second message goes first, with its end before its beginning.
     peer.say(untagged(Opcode::Send, 2, 4, true), b"4567");
     peer.say(untagged(Opcode::Send, 2, 0, false), b"0123");
     assert_eq!(peer.us().poll(), None, "the first message is missing");
@@ -216,7 +216,7 @@ fn d10_untagged_segments_are_checked_before_anything_is_placed() {
 }
 
 #[test]
-fn d11_t5_behind_an_error_nothing_is_placed_and_only_the_first_is_told() {
+fn d11_t5_after_an_error_nothing_is_placed_and_only_the_first_is_reported() {
     let mut peer = Peer::new();
     let stag = peer.stag;
     peer.say(tagged(Opcode::Write, stag, 0x2000, true), b"bad");

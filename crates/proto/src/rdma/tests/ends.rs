@@ -1,4 +1,4 @@
-//! All kinds of ends.
+//! The ends of streams: disconnects, time-outs, resets at any byte, destroyed queue pairs.
 
 use super::*;
 use crate::time::SECOND;
@@ -50,7 +50,7 @@ fn an_end_that_stalls_is_cut_short() {
     let (qp, conn) = (pair.a.qp, pair.a.conn.unwrap());
     assert_eq!(pair.a.events, [Event::Disconnected { qp }, Event::Close { conn, reset: true }]);
     assert_eq!(pair.a.done(), [(2, Status::Flushed)]);
-    // The start-up's time is void; it goes by itself.
+    // The start-up's timer is outdated and expires without effect.
     pair.a.rnic.tick(pair.now.after(60 * SECOND));
     assert_eq!((pair.a.rnic.deadline(), pair.a.events.len()), (None, 2));
 }
@@ -65,7 +65,7 @@ fn the_stream_may_end_at_any_byte() {
                 let mut pair = Pair::new(&setup);
                 let theirs = pair.b.region(vec![0; 64], 0);
                 pair.b.recv(1, &[(theirs, 0, 64)]);
-                // All that `a` ever says: its Request, and a Send of 20 bytes.
+                // All bytes of `a`: its Request, and a Send of 20 bytes.
                 pair.start(&setup);
                 let request = pair.a.sent.len();
                 pair.accept(&setup);
@@ -129,7 +129,7 @@ fn a_destroyed_queue_pair_takes_its_connection_along() {
     assert_eq!(pair.a.rnic.destroy_qp(qp), Err(PostError::Invalid));
     pair.a.rnic.destroy_cq(pair.a.cq).unwrap();
     pair.a.rnic.dealloc_pd(pair.a.pd).unwrap();
-    // Late calls hit nothing.
+    // Late calls have no effect.
     assert_eq!(pair.a.rnic.input(pair.now, conn, b"late", &mut pair.a.ram), 4);
     pair.a.rnic.sent(conn, 5);
     pair.a.rnic.ended(pair.now, conn, StreamEnd::Reset);

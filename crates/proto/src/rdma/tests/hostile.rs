@@ -1,5 +1,6 @@
-//! Two peers that say anything, to one engine whose program does anything: nothing panics, nothing is placed where it must
-//! not be, every request completes at most once and in order, and every stream ends once.
+//! Two hostile peers, and one engine whose program makes random calls: nothing panics, nothing is
+//! placed outside of the open memory, every request completes at most once and in order, and every
+//! stream ends once.
 
 use super::*;
 use crate::rdma::iwarp::framer::{Framer, Piece};
@@ -8,7 +9,7 @@ use crate::wire::ddp::{Buffer, Header};
 use crate::wire::rdmap::{AtomicOp, AtomicRequest, AtomicResponse, ReadRequest};
 use crate::wire::write_ack::WriteAck;
 
-/// Bytes that peers may touch, and as many on both sides that they may not.
+/// The bytes that peers may touch. Equally many on both sides must stay untouched.
 const OPEN: usize = 512;
 const BASE: u64 = 0x1000;
 
@@ -20,7 +21,7 @@ struct World {
     now: Instant,
     rng: Rng,
     next: u64,
-    /// Names posted by queue pair: send queue, receive queue.
+    /// The posted `id`s of each queue pair: send queue, receive queue.
     posted: Vec<(Qp, VecDeque<u64>, VecDeque<u64>)>,
     closed: Vec<Conn>,
 }
@@ -61,8 +62,8 @@ impl World {
         }
     }
 
-    /// What an engine says of placed Writes, or a lie.
-    fn said_of_writes(&mut self) -> Vec<u8> {
+    /// An acknowledgement, or a wrong one.
+    fn acknowledgement(&mut self) -> Vec<u8> {
         let (hello, asks) = (self.rng.chance(500_000), self.rng.chance(500_000));
         let count = u64::from(self.small());
         self.says(WriteAck { hello, ack_request: asks, count })
@@ -75,10 +76,10 @@ impl World {
         record.bytes
     }
 
-    /// A segment that is right in many ways and wrong in some.
+    /// A segment that is mostly right and sometimes wrong.
     fn segment(&mut self) -> Vec<u8> {
         if self.rng.chance(30_000) {
-            return self.said_of_writes();
+            return self.acknowledgement();
         }
         let all = [0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 3, 0, 1, 10];
         let op = if self.rng.chance(3000) { 7 } else { all[self.rng.below(15) as usize] };
@@ -123,7 +124,7 @@ impl World {
         bytes
     }
 
-    /// Lets a peer in.
+    /// Connects a peer.
     fn connect(&mut self, which: usize) {
         let conn = self.us.rnic.incoming(self.now).unwrap();
         let (pd, cq) = (self.us.pd, self.us.cq);
@@ -137,7 +138,7 @@ impl World {
         let rnr_timeout_ns = [None, Some(0), Some(1_000_000_000)][self.rng.below(3) as usize];
         let options = AcceptOptions { ird: 2, ord: 2, rnr_timeout_ns, ..AcceptOptions::default() };
         self.us.rnic.accept(self.now, conn, qp, &options).unwrap();
-        // One says hello, so that it is asked and answered.
+        // One peer sends a hello, so the engine sends it requests and acknowledgements.
         let inbox = if which == 0 {
             self.says(WriteAck { hello: true, ..WriteAck::default() })
         } else {
@@ -197,7 +198,7 @@ impl World {
         }
     }
 
-    /// Everything that came of it is in order.
+    /// Checks the events and completions so far.
     fn look(&mut self) {
         while let Some(conn) = self.us.rnic.ready() {
             let mut record = Record::default();
@@ -278,7 +279,7 @@ fn two_hostile_peers() {
         for _ in 0..150 {
             world.step();
         }
-        // All ends: whatever is left completes.
+        // After all ends, every request has completed.
         for peer in core::mem::take(&mut world.peers).into_iter().flatten() {
             world.us.rnic.ended(world.now, peer.0, StreamEnd::Reset);
         }

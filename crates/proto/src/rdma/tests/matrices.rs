@@ -1,4 +1,4 @@
-//! Wrong bytes, row by row as they were put before Linux's siw, with our answers.
+//! Malformed input, row by row as it was tried on Linux's siw, with the answers of this engine.
 
 use super::peer::{Peer, tagged, untagged};
 use super::*;
@@ -6,14 +6,14 @@ use crate::wire::ddp::{Buffer, Header};
 use crate::wire::mpa::{Enhanced, Kind, Start};
 use crate::wire::rdmap::{AtomicOp, AtomicRequest, Cause, Opcode, ReadRequest};
 
-/// What comes of a Request: the Reply's flags, revision and private data, or why there is none.
+/// The answer to a Request: the Reply's flags, revision and private data, or no Reply.
 #[derive(PartialEq, Eq, Debug)]
 enum Reply {
     Accepts(u8, u8, Vec<u8>),
     Closes,
 }
 
-/// Our answer to the bytes of a Request, with `ird` and `ord` granted.
+/// The answer to the bytes of a Request, with `ird` and `ord` granted.
 fn reply(config: &RnicOptions, bytes: &[u8], ird: u16, ord: u16) -> Reply {
     let mut side = Side::new(config.clone(), 1);
     let now = Instant::from_ns(1);
@@ -50,7 +50,7 @@ fn request(flags: u8, revision: u8, data: &[u8]) -> Vec<u8> {
 
 #[test]
 fn start_up_frames() {
-    // CRC is off here by the administrator's setting, so that its echo is seen.
+    // CRC is off here by the administrator's option, so the Reply shows the echo of the flag.
     let config = RnicOptions { crc: false, ..RnicOptions::default() };
     let answer = |bytes: &[u8]| reply(&config, bytes, 8, 8);
     let plain = |flags, revision| Reply::Accepts(flags, revision, Vec::new());
@@ -104,12 +104,12 @@ fn start_up_frames() {
     extra.extend(b"extra");
     assert_eq!(answer(&extra), Reply::Closes, "extra bytes behind request");
     assert_eq!(answer(&request(0x0f, 1, &[])), plain(0, 1), "flags reserved 0x0f: siw echoes them");
-    // M8: without that setting CRC is asked for.
+    // M8: without that option the engine requests CRC.
     assert_eq!(reply(&RnicOptions::default(), &request(0, 1, &[]), 8, 8), plain(0x40, 1));
     assert_eq!(reply(&RnicOptions::default(), &request(0x0f, 1, &[]), 8, 8), plain(0x40, 1));
 }
 
-/// Our answer to one segment; the receive posted has 16 bytes.
+/// Checks the answer to one segment, with a receive of 16 bytes posted.
 #[track_caller]
 fn answers(header: Header, payload: &[u8], cause: Cause) {
     let mut peer = Peer::new();
@@ -124,7 +124,7 @@ fn wrong_messages() {
     let bad = Stag(0xdead);
     let send = untagged(Opcode::Send, 1, 0, true);
     answers(tagged(Opcode::Write, bad, 0, true), &[0; 8], Cause::TAGGED_STAG);
-    // Immediate data and atomics, which siw calls bad opcodes, are known here.
+    // The engine knows immediate data and atomics, which siw calls bad opcodes.
     answers(Header { control: 0x4c, ..send }, &[0; 8], Cause::OPCODE);
     answers(Header { control: 0x83, ..send }, &[0; 8], Cause::VERSION);
     let mut peer = Peer::new();
@@ -149,7 +149,7 @@ fn wrong_messages() {
 
 #[test]
 fn messages_that_are_right_here_though_not_for_siw() {
-    // An offset of 4: the bytes before it may still come.
+    // At an offset of 4 the bytes before it may still arrive.
     let mut peer = Peer::new();
     peer.recv(1, 16);
     peer.say(untagged(Opcode::Send, 1, 4, true), b"4567");
@@ -167,7 +167,7 @@ fn messages_that_are_right_here_though_not_for_siw() {
     let atomic = AtomicRequest { id: 3, stag: peer.stag.0, to: 0x1000, op };
     peer.say(untagged(Opcode::AtomicRequest, 1, 0, true), &atomic.emit());
     assert_eq!(peer.hear().len(), 1);
-    // A Write of no bytes to a tag that is none.
+    // An empty Write to a tag that does not exist.
     let mut peer = Peer::new();
     peer.say(tagged(Opcode::Write, Stag(0xdead), u64::MAX, true), &[]);
     assert!(peer.hear().is_empty());
@@ -200,7 +200,7 @@ fn a_second_send_without_a_receive() {
 
 #[test]
 fn a_ulpdu_that_is_shorter_than_a_header() {
-    // siw stays silent.
+    // siw does not answer these.
     for len in [0, 1, 4, 13, 17] {
         let mut peer = Peer::new();
         peer.say_raw(&[0x41; 17][..len], &[]);

@@ -1,4 +1,4 @@
-//! Two engines, joined by a pipe that cuts its bytes as it likes, with arrays as memory.
+//! Two engines, joined by a pipe that cuts the stream in different ways, with arrays as memory.
 
 mod atomics;
 mod basic;
@@ -25,7 +25,7 @@ use arrayvec::ArrayVec;
 use super::*;
 use crate::{Instant, Rng};
 
-/// Arrays as registered memory; the region's number is the array's. An empty array counts as unmapped.
+/// Arrays as registered memory, named by their index. An empty array counts as unmapped.
 #[derive(Debug, Default)]
 pub(super) struct Ram(pub(super) Vec<Vec<u8>>);
 
@@ -59,18 +59,18 @@ impl Memory for Ram {
     }
 }
 
-/// How a pipe hands its bytes on.
+/// The way in which a pipe cuts the stream.
 #[derive(Clone, Debug)]
 pub(super) enum Cut {
-    /// All that is there.
+    /// All available bytes at once.
     Whole,
-    /// So many at a time.
+    /// A fixed number of bytes.
     Each(usize),
-    /// As dice fall, and sometimes straight into memory.
+    /// Random lengths, and sometimes a read directly into memory.
     Dice(Box<Rng>),
 }
 
-/// One engine and what belongs to it.
+/// One engine with its objects and its end of the pipe.
 #[derive(Debug)]
 pub(super) struct Side {
     pub(super) rnic: Rnic,
@@ -79,17 +79,17 @@ pub(super) struct Side {
     pub(super) cq: Cq,
     pub(super) qp: Qp,
     pub(super) conn: Option<Conn>,
-    /// Sent and not yet handed to the other side.
+    /// Bytes that are sent and not yet received.
     pub(super) wire: VecDeque<u8>,
     /// Every byte ever sent.
     pub(super) sent: Vec<u8>,
-    /// Questions that leave before more is framed.
+    /// The number of pushed records.
     pub(super) pushed: u64,
-    /// Came and was not consumed.
+    /// Bytes that are received and not consumed.
     inbox: Vec<u8>,
-    /// How this side has closed its stream.
+    /// The reset flag with which this side closed its stream.
     pub(super) closed: Option<bool>,
-    /// The other side's end was told.
+    /// This side knows of the other side's end.
     told: bool,
     pub(super) events: Vec<Event>,
 }
@@ -141,7 +141,7 @@ impl Side {
         }
     }
 
-    /// Registers an array with all rights; its first byte has the address `base`.
+    /// Registers an array with all rights. Its first byte has the address `base`.
     pub(super) fn region(&mut self, bytes: Vec<u8>, base: u64) -> Stag {
         self.region_with(bytes, base, ALL)
     }
@@ -175,12 +175,12 @@ impl Side {
         self.rnic.poll(self.cq)
     }
 
-    /// All completions: name and status.
+    /// Takes all completions: `id` and status.
     pub(super) fn done(&mut self) -> Vec<(u64, Status)> {
         core::iter::from_fn(|| self.poll()).map(|c| (c.id, c.status)).collect()
     }
 
-    /// Sends what there is; true if there was something.
+    /// Sends all output. Returns true if there was any.
     fn send(&mut self, now: Instant) -> bool {
         let mut any = false;
         while let Some(conn) = self.rnic.ready() {
@@ -218,7 +218,7 @@ impl Side {
         any
     }
 
-    /// Hears of the other side's end, once all that it sent is there.
+    /// Reports the other side's end after all of its bytes.
     fn told_of(&mut self, other: &Self, now: Instant) -> bool {
         let (Some(reset), Some(conn)) = (other.closed, self.conn) else { return false };
         if self.told || self.closed.is_some() || !reset && !other.wire.is_empty() {
@@ -229,7 +229,7 @@ impl Side {
         true
     }
 
-    /// Takes bytes of the stream.
+    /// Hands in bytes of the stream.
     pub(super) fn take(&mut self, now: Instant, bytes: &[u8]) {
         let Some(conn) = self.conn.filter(|_| self.closed.is_none()) else { return };
         self.inbox.extend_from_slice(bytes);
@@ -237,7 +237,7 @@ impl Side {
         self.inbox.drain(..used);
     }
 
-    /// Takes from the other side's pipe; true if there was something.
+    /// Hands in bytes from the other side's pipe. Returns true if there were any.
     fn draw(&mut self, now: Instant, from: &mut VecDeque<u8>, cut: &mut Cut) -> bool {
         if from.is_empty() {
             return false;
@@ -282,7 +282,7 @@ pub(super) struct Pair {
     pub(super) cut: Cut,
 }
 
-/// How two sides are connected.
+/// Options of the connection between two sides.
 #[derive(Clone, Debug)]
 pub(super) struct Setup {
     pub(super) crc: bool,
@@ -290,7 +290,7 @@ pub(super) struct Setup {
     pub(super) cut: Cut,
     pub(super) connect: ConnectOptions,
     pub(super) accept: AcceptOptions,
-    /// Both sides acknowledge Writes; else they speak as the RFCs alone have it.
+    /// Both sides acknowledge Writes; otherwise they follow the RFCs alone.
     pub(super) acknowledge: bool,
     pub(super) emss: usize,
 }
@@ -320,7 +320,7 @@ impl Default for Setup {
 }
 
 impl Pair {
-    /// Two sides, the start-up not begun.
+    /// Creates two sides without a connection.
     pub(super) fn new(setup: &Setup) -> Self {
         let acknowledge_writes = setup.acknowledge;
         let config = RnicOptions {
@@ -333,7 +333,7 @@ impl Pair {
         Self { a, b, now: Instant::from_ns(1000), cut: setup.cut.clone() }
     }
 
-    /// Two sides, connected: `a` has asked.
+    /// Creates two connected sides. `a` is the initiator.
     pub(super) fn connected(setup: &Setup) -> Self {
         let mut pair = Self::new(setup);
         pair.start(setup);
@@ -346,7 +346,7 @@ impl Pair {
         pair
     }
 
-    /// `a` asks; runs until `b`'s program is asked.
+    /// Sends `a`'s Request and runs until `b`'s program gets it.
     pub(super) fn start(&mut self, setup: &Setup) {
         let a = self.a.rnic.connect(self.now, self.a.qp, &setup.connect).unwrap();
         let b = self.b.rnic.incoming(self.now).unwrap();
@@ -356,19 +356,19 @@ impl Pair {
         self.run();
     }
 
-    /// `b` accepts.
+    /// Accepts at `b`.
     pub(super) fn accept(&mut self, setup: &Setup) {
         let conn = self.b.conn.unwrap();
         self.b.rnic.accept(self.now, conn, self.b.qp, &setup.accept).unwrap();
         self.run();
     }
 
-    /// Lets bytes flow until nothing moves any more.
+    /// Moves bytes until both sides are idle.
     pub(super) fn run(&mut self) {
         while self.move_some() {}
     }
 
-    /// Lets bytes flow so many times.
+    /// Moves bytes this many times.
     pub(super) fn step(&mut self, times: u64) {
         for _ in 0..times {
             self.move_some();
@@ -383,7 +383,7 @@ impl Pair {
         moved | a.told_of(b, *now) | b.told_of(a, *now)
     }
 
-    /// Lets time pass.
+    /// Advances the time.
     pub(super) fn wait(&mut self, ns: u64) {
         self.now = self.now.after(ns);
         self.a.rnic.tick(self.now);
@@ -392,14 +392,14 @@ impl Pair {
     }
 }
 
-/// Bytes that differ from place to place.
+/// Bytes that differ from offset to offset.
 pub(super) fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len)
         .map(|i| (i as u8).wrapping_mul(31).wrapping_add((i >> 8) as u8).wrapping_add(seed))
         .collect()
 }
 
-/// Every way of framing and cutting that is worth a try.
+/// All combinations of framing and cut that are worth a test.
 pub(super) fn setups() -> Vec<Setup> {
     let mut all = Vec::new();
     for (crc, markers) in [(false, false), (true, false), (false, true), (true, true)] {

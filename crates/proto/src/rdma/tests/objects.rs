@@ -1,4 +1,4 @@
-//! Objects and posting.
+//! Queues, windows, posting and its limits.
 
 use super::peer::segments;
 use super::*;
@@ -36,7 +36,7 @@ fn one_completion_queue_that_overflows_hurts_no_other() {
 }
 
 #[test]
-fn an_armed_queue_wakes_once() {
+fn an_armed_queue_notifies_once() {
     let mut pair = Pair::connected(&Setup::default());
     let (qp, cq) = (pair.b.qp, pair.b.cq);
     let _ = qp;
@@ -59,7 +59,7 @@ fn an_armed_queue_wakes_once() {
 }
 
 #[test]
-fn receives_are_shared() {
+fn queue_pairs_share_receives() {
     let setup = Setup::default();
     let mut pair = Pair::new(&setup);
     let srq = pair.b.rnic.create_srq(pair.b.pd, 8, 1).unwrap();
@@ -233,7 +233,7 @@ fn windows_open_a_part_of_a_region_to_one_stream() {
     pair.a.post(2, SendOp::Write(Remote { stag: window, addr: 0x1040 }), &[(mine, 0, 1)]);
     pair.run();
     assert_eq!(pair.b.rnic.state(pair.b.qp), Some(QpState::Error));
-    // A bind that fails is an error of its own.
+    // A failed bind has a status of its own.
     let mut pair = Pair::connected(&Setup::default());
     pair.a.post(1, SendOp::Invalidate(Stag(5)), &[]);
     pair.run();

@@ -1,4 +1,5 @@
-//! A peer by hand: it says what no engine of ours would say, and looks at every segment that comes back.
+//! A peer by hand, which can send segments that no engine sends and records every segment it
+//! receives.
 
 use super::*;
 use crate::rdma::iwarp::deframer::{Deframed, Deframer};
@@ -7,10 +8,10 @@ use crate::wire::checksum::crc32c;
 use crate::wire::ddp::{self, Buffer, Header};
 use crate::wire::rdmap::{Cause, Opcode, Terminate};
 
-/// A segment.
+/// A segment: its header and its payload.
 pub(super) type Segment = (Header, Vec<u8>);
 
-/// The segments in `bytes`.
+/// Parses the segments in `bytes`.
 pub(super) fn segments(bytes: &[u8], crc: bool) -> Vec<Segment> {
     let mut deframer = Deframer::new(crc.then_some(crc32c), false);
     let (mut scratch, mut at, mut all) = (Vec::new(), 0, Vec::new());
@@ -31,19 +32,19 @@ pub(super) fn segments(bytes: &[u8], crc: bool) -> Vec<Segment> {
     all
 }
 
-/// Where tagged payload goes.
+/// The header of a tagged segment.
 pub(super) fn tagged(opcode: Opcode, stag: Stag, to: u64, last: bool) -> Header {
     Header { last, control: opcode.control(), buffer: Buffer::Tagged { stag: stag.0, to } }
 }
 
-/// Where untagged payload goes.
+/// The header of an untagged segment.
 pub(super) fn untagged(opcode: Opcode, msn: u32, mo: u32, last: bool) -> Header {
     let qn = opcode.queue().unwrap_or(0);
     Header { last, control: opcode.control(), buffer: Buffer::Untagged { ulp: 0, qn, msn, mo } }
 }
 
-/// An engine of ours (`b` of a pair), connected with a peer by hand that was the initiator and has CRCs on. The engine has one
-/// region of 256 bytes at 0x1000 with all rights.
+/// An engine (`b` of a pair), connected with a peer by hand that was the initiator, with CRCs. The
+/// engine has one region of 256 bytes at 0x1000 with all rights.
 pub(super) struct Peer {
     pub(super) pair: Pair,
     pub(super) stag: Stag,
@@ -58,7 +59,7 @@ impl Peer {
         let mut pair = Pair::connected(setup);
         let stag = pair.b.region(vec![0xee; 256], 0x1000);
         pair.b.sent.clear();
-        // The responder may send from the first FPDU on that it received.
+        // The responder may send after the first FPDU.
         let mut peer = Self { pair, stag };
         peer.say(tagged(Opcode::Write, Stag(1), 0, true), &[]);
         assert!(peer.hear().is_empty());
@@ -69,7 +70,7 @@ impl Peer {
         &mut self.pair.b
     }
 
-    /// Sends a ULPDU as it stands.
+    /// Sends a ULPDU as it is.
     pub(super) fn say_raw(&mut self, header: &[u8], payload: &[u8]) {
         let mut record = Record::default();
         let piece = [Piece::Bytes(payload)];
@@ -84,7 +85,7 @@ impl Peer {
         self.say_raw(&header.emit(), payload);
     }
 
-    /// What came back since the last time.
+    /// Returns the segments since the last call.
     pub(super) fn hear(&mut self) -> Vec<Segment> {
         self.pair.b.send(self.pair.now);
         self.pair.b.hear();
@@ -92,8 +93,8 @@ impl Peer {
         segments(&core::mem::take(&mut self.pair.b.sent), true)
     }
 
-    /// The Terminate that came back, the only message; the stream must be closed in order behind it, and the queue pair be in
-    /// error.
+    /// Returns the Terminate, which must be the only message. The stream must be closed in order
+    /// after it, and the queue pair be in error.
     #[track_caller]
     pub(super) fn terminated(&mut self) -> Terminate {
         let heard = self.hear();
@@ -111,18 +112,18 @@ impl Peer {
         terminate
     }
 
-    /// The cause in the Terminate that came back.
+    /// Returns the cause in the Terminate.
     #[track_caller]
     pub(super) fn cause(&mut self) -> Cause {
         self.terminated().cause
     }
 
-    /// The region's bytes.
+    /// The bytes of the region.
     pub(super) fn region(&mut self) -> &mut Vec<u8> {
         &mut self.pair.b.ram.0[0]
     }
 
-    /// Nothing was placed.
+    /// Checks that nothing was placed.
     #[track_caller]
     pub(super) fn untouched(&mut self) {
         assert!(self.region().iter().all(|&byte| byte == 0xee));

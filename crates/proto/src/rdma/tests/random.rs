@@ -1,7 +1,9 @@
-//! Random work from both sides against an oracle of plain arrays: contents, order and completions exact.
+//! Random work from both sides against an oracle of plain arrays: contents, order and completions
+//! are exact.
 //!
-//! Each side has an array that only the other side writes to, by Writes in rising order of posting, and an inbox for Sends.
-//! What a Write of a side puts where, a Read of the same side finds there later, since it travels behind it.
+//! Each side has an array that only the other side writes, with Writes in rising order of posting,
+//! and an inbox for Sends. A Read of a side sees the earlier Writes of the same side, since it
+//! follows them on the stream.
 
 use core::ops::Range;
 
@@ -10,16 +12,16 @@ use crate::wire::mpa::RtrKind;
 
 const FIELD: u64 = 6000;
 
-/// What a side does and what must come of it.
+/// The posted work of a side and its expected results.
 #[derive(Default)]
 struct Plan {
     /// The other side's array as this side knows it.
     theirs: Vec<u8>,
-    /// The sum that this side's fetch-and-adds have reached.
+    /// The sum of this side's fetch-and-adds.
     sum: u64,
-    /// Reads and atomics that are not answered.
+    /// Reads and atomics without a response.
     reads: Vec<ReceivedRequest>,
-    /// Sends and immediates, in order: bytes, immediate, whether a Write came with it.
+    /// Sends and immediates in order: bytes, immediate, the length of a Write with it.
     said: VecDeque<(Vec<u8>, Option<u64>, Option<u32>)>,
     posted: VecDeque<u64>,
     next: u64,
@@ -27,10 +29,10 @@ struct Plan {
 
 struct ReceivedRequest {
     id: u64,
-    /// Where the sink is, and what it must hold.
+    /// The index of the sink, and its expected bytes.
     slot: usize,
     bytes: Vec<u8>,
-    /// What it reads of the other side's array.
+    /// The range that it reads of the other side's array.
     of: Range<u64>,
 }
 
@@ -56,7 +58,7 @@ fn tags(side: &mut Side, seed: u8) -> Tags {
     }
 }
 
-/// Posts one request of `side`, if there is room.
+/// Posts one request of `side` if there is room.
 fn act(side: &mut Side, plan: &mut Plan, mine: &Tags, theirs: &Tags, rng: &mut Rng) {
     if plan.posted.len() >= 60 || plan.said.len() >= 30 {
         return;
@@ -70,7 +72,7 @@ fn act(side: &mut Side, plan: &mut Plan, mine: &Tags, theirs: &Tags, rng: &mut R
     let bytes = side.ram.0[SOURCE][from as usize..(from + len) as usize].to_vec();
     let remote = Remote { stag: theirs.field, addr: 0xffff_ffff_0000_0000 + to };
     let slot = (id % 5 * 4000) as usize;
-    // A Write may overtake the answer to an earlier Read: where that could be seen there is a fence.
+    // A Write may overtake the response to an earlier Read. A fence prevents that if they overlap.
     let overlaps = plan.reads.iter().any(|read| read.of.start < to + len && to < read.of.end);
     let fence = overlaps || rng.chance(200_000);
     let flags = SendFlags { fence, solicited: rng.chance(500_000), signaled: true };
@@ -91,7 +93,7 @@ fn act(side: &mut Side, plan: &mut Plan, mine: &Tags, theirs: &Tags, rng: &mut R
             } else {
                 SendOp::Write(remote)
             };
-            // The same bytes, from two elements.
+            // The same bytes come from two elements.
             let half = len / 2;
             let two = [
                 (mine.source, 0x1_0000 + from, half as u32),
@@ -125,7 +127,7 @@ fn act(side: &mut Side, plan: &mut Plan, mine: &Tags, theirs: &Tags, rng: &mut R
     side.post_with(id, op, &list, flags).unwrap();
 }
 
-/// Takes a side's completions and compares.
+/// Takes a side's completions and compares them.
 fn check(side: &mut Side, plan: &mut Plan, other: &mut Plan, mine: &Tags, received: &mut u64) {
     while let Some(done) = side.poll() {
         assert_eq!(done.status, Status::Success);
@@ -208,7 +210,7 @@ fn random_work_of_both_sides() {
     }
 }
 
-/// Whatever bytes come, and wherever they are wrong: no panic, one end, every request completed once.
+/// With a bit flipped anywhere: no panic, one end, every request completes once.
 #[test]
 fn bytes_that_are_wrong_anywhere() {
     for seed in 0..400 {

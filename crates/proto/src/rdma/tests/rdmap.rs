@@ -147,7 +147,7 @@ fn r7_a_read_sees_every_earlier_write_and_send() {
 }
 
 #[test]
-fn r8_a2_answers_leave_in_the_order_of_their_requests() {
+fn r8_a2_responses_leave_in_the_order_of_their_requests() {
     let mut peer = Peer::new();
     peer.region().fill(0);
     for msn in 1..=6 {

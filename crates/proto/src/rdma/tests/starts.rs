@@ -1,4 +1,4 @@
-//! Start-up, the forms of the first frame, and all kinds of ends.
+//! Start-up: MPA's frames, the rules for the first FPDU, and start-ups that fail.
 
 use super::peer::{segments, tagged, untagged};
 use super::*;
@@ -111,7 +111,7 @@ fn m3_a_responder_sends_nothing_before_the_first_fpdu() {
 }
 
 #[test]
-fn an_initiator_may_open_for_a_peer_who_sends_first() {
+fn an_initiator_may_open_for_a_peer_that_sends_first() {
     for first_fpdu_delay_ns in [0, 500] {
         let mut setup = Setup::default();
         (setup.connect.open_with_write, setup.connect.first_fpdu_delay_ns) =
@@ -139,7 +139,7 @@ fn an_initiator_may_open_for_a_peer_who_sends_first() {
 }
 
 #[test]
-fn a_responder_may_have_patience_for_a_while_only() {
+fn a_responder_may_wait_a_limited_time_for_the_first_fpdu() {
     let mut setup = Setup::default();
     setup.accept.first_fpdu_timeout_ns = Some(SECOND);
     let mut pair = Pair::connected(&setup);
@@ -196,7 +196,7 @@ fn e4_the_initiators_first_fpdu_is_of_the_form_agreed_upon() {
     for kind in [RtrKind::Write, RtrKind::Read, RtrKind::Send] {
         let mut setup = Setup::default();
         setup.connect.peer_to_peer = Some(kind);
-        // No Reads are asked for, and still the first frame may be one.
+        // The programs use no Reads, and still the first frame may be one.
         (setup.connect.ord, setup.accept.ird) = (0, 0);
         let mut pair = Pair::new(&setup);
         let inbox = pair.a.region(vec![0; 64], 0);
@@ -205,7 +205,7 @@ fn e4_the_initiators_first_fpdu_is_of_the_form_agreed_upon() {
         let start = pair.a.sent.len();
         pair.a.post(8, SendOp::Send, &[]);
         pair.b.recv(2, &[]);
-        // The responder's program speaks first.
+        // The responder's program sends first.
         let conn = pair.b.conn.unwrap();
         pair.b.rnic.accept(pair.now, conn, pair.b.qp, &setup.accept).unwrap();
         pair.b.post(9, SendOp::Send, &[]);
@@ -235,7 +235,7 @@ fn e4_the_initiators_first_fpdu_is_of_the_form_agreed_upon() {
             [(2, Status::Success), (9, Status::Success)],
             "the program does not see the first frame"
         );
-        // An end right behind the first frame is in order too.
+        // A disconnect directly after the first frame is orderly too.
         pair.a.rnic.disconnect(pair.now, pair.a.qp).unwrap();
         pair.run();
         assert_eq!((pair.a.closed, pair.b.closed), (Some(false), Some(false)));
@@ -243,7 +243,7 @@ fn e4_the_initiators_first_fpdu_is_of_the_form_agreed_upon() {
 }
 
 #[test]
-fn e4_whoever_ends_at_once_sends_the_first_frame_before() {
+fn e4_an_immediate_disconnect_sends_the_first_frame_before() {
     let mut setup = Setup::default();
     setup.connect.peer_to_peer = Some(RtrKind::Write);
     let mut pair = Pair::new(&setup);
@@ -261,7 +261,7 @@ fn e4_whoever_ends_at_once_sends_the_first_frame_before() {
     assert_eq!((pair.a.closed, pair.b.closed), (Some(false), Some(false)));
 }
 
-/// `a` has asked by `options`, and by hand it is answered by `reply`.
+/// `a` connects with `options`, and the Reply is made by hand.
 fn answered(options: ConnectOptions, reply: &[u8]) -> Pair {
     let setup = Setup { connect: options, ..Setup::default() };
     let mut pair = Pair::new(&setup);
@@ -324,7 +324,7 @@ fn m1_m5_replies_that_are_none_close_the_stream() {
 
 #[test]
 fn a_start_that_stalls_is_given_up_by_both() {
-    // The responder waits for a Request, a whole one.
+    // The responder waits for a whole Request.
     let mut pair = Pair::new(&Setup::default());
     pair.b.conn = Some(pair.b.rnic.incoming(pair.now).unwrap());
     pair.b.take(pair.now, &bytes(&start(Kind::Request))[..19]);
@@ -336,7 +336,7 @@ fn a_start_that_stalls_is_given_up_by_both() {
     let failed = Event::Failed { conn, qp: None, why: StartupError::Timeout };
     assert_eq!(pair.b.events, [failed, Event::Close { conn, reset: true }]);
     assert_eq!(pair.b.rnic.deadline(), None);
-    // The initiator waits for the Reply; the responder's program may take its time.
+    // The initiator waits for the Reply, since the responder's program may take its time.
     let setup = Setup::default();
     let mut pair = Pair::new(&setup);
     pair.start(&setup);
@@ -351,7 +351,7 @@ fn a_start_that_stalls_is_given_up_by_both() {
         pair.b.rnic.accept(pair.now, pair.b.conn.unwrap(), pair.b.qp, &setup.accept),
         Err(PostError::Invalid)
     );
-    // The first frame does not come.
+    // The first frame does not arrive.
     let mut setup = Setup::default();
     setup.connect.peer_to_peer = Some(RtrKind::Write);
     let mut pair = Pair::new(&setup);
@@ -368,7 +368,7 @@ fn a_start_that_stalls_is_given_up_by_both() {
 }
 
 #[test]
-fn a_held_first_fpdu_leaves_in_time() {
+fn a_delayed_first_fpdu_leaves_in_time() {
     let mut setup = Setup::default();
     setup.connect.first_fpdu_delay_ns = SECOND;
     let mut pair = Pair::connected(&setup);
@@ -380,9 +380,9 @@ fn a_held_first_fpdu_leaves_in_time() {
     assert_eq!(pair.a.done(), [(1, Status::Success)]);
 }
 
-/// The deadline of the end takes the place of the one that held FPDUs back.
+/// The deadline of the disconnect replaces the one that delays FPDUs.
 #[test]
-fn what_is_held_back_leaves_in_time_though_the_end_was_asked_for() {
+fn a_delayed_first_fpdu_leaves_in_time_after_a_disconnect() {
     let mut setup = Setup::default();
     setup.connect.first_fpdu_delay_ns = SECOND;
     let mut pair = Pair::connected(&setup);

@@ -1,11 +1,11 @@
-//! Errors, revocations, and memory that is gone.
+//! Terminates, revocations, and unmapped memory.
 
 use super::peer::{segments, untagged};
 use super::*;
 use crate::wire::rdmap::{Cause, Opcode, ReadRequest};
 
 #[test]
-fn t1_t2_an_error_is_told_to_both_programs_and_nothing_follows_the_terminate() {
+fn t1_t2_both_programs_get_the_error_and_nothing_follows_the_terminate() {
     let mut pair = Pair::connected(&Setup::default());
     let mine = pair.a.region(vec![0; 64], 0);
     let theirs = pair.b.region(vec![0; 64], 0);
@@ -41,7 +41,7 @@ fn t1_t2_an_error_is_told_to_both_programs_and_nothing_follows_the_terminate() {
 }
 
 #[test]
-fn t4_a_read_that_was_partly_served_is_told_with_what_is_left() {
+fn t4_a_terminate_names_the_rest_of_a_partly_answered_read() {
     let mut pair = Pair::connected(&Setup { emss: 512, ..Setup::default() });
     let mine = pair.a.region(vec![0; 4096], 0);
     let theirs = pair.b.region(pattern(4096, 1), 0x1000);
@@ -50,7 +50,7 @@ fn t4_a_read_that_was_partly_served_is_told_with_what_is_left() {
     pair.a.send(pair.now);
     let bytes: Vec<u8> = pair.a.wire.drain(..).collect();
     pair.b.take(pair.now, &bytes);
-    // One segment leaves, then the region goes.
+    // One segment leaves, then the region ends.
     let conn = pair.b.rnic.ready().unwrap();
     let mut record = Record::default();
     assert!(pair.b.rnic.output(pair.now, conn, &mut record, &mut pair.b.ram));
@@ -77,9 +77,9 @@ fn t4_a_read_that_was_partly_served_is_told_with_what_is_left() {
     );
 }
 
-/// Sinks that are the same, or end where the other begins, do not confuse who is to blame.
+/// The engine finds the refused Read even if sinks are equal or adjacent.
 #[test]
-fn of_several_reads_the_refused_one_is_to_blame() {
+fn of_several_reads_the_refused_one_fails() {
     for sink in [100, 200] {
         let mut pair = Pair::connected(&Setup::default());
         let mine = pair.a.region(vec![0; 400], 0);
@@ -93,7 +93,7 @@ fn of_several_reads_the_refused_one_is_to_blame() {
 
 #[test]
 fn s2_nothing_is_placed_behind_a_revocation() {
-    // Without CRC a segment is placed as it comes: what comes after the region is gone is refused.
+    // Without CRC payload is placed as it arrives, and refused after the region's end.
     let setup = Setup { crc: false, ..Setup::default() };
     for into in ["Write", "Send", "Read"] {
         let mut pair = Pair::connected(&setup);

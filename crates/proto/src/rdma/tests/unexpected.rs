@@ -1,20 +1,20 @@
-//! Messages that come before their receives.
+//! Unexpected messages: those that arrive before a receive is posted for them.
 
 use super::peer::{Peer, tagged, untagged};
 use super::*;
 use crate::time::{MS, SECOND};
 use crate::wire::rdmap::{Cause, Opcode, ReadRequest};
 
-/// Patience with a message without a receive.
+/// The time-out of a message without a receive.
 const RNR_NS: u64 = 100 * MS;
 
-/// The program that accepts has this patience.
+/// Options with this time-out for the accepting program.
 fn patient(rnr_timeout_ns: Option<u64>) -> Setup {
     let setup = Setup::default();
     Setup { accept: AcceptOptions { rnr_timeout_ns, ..setup.accept.clone() }, ..setup }
 }
 
-/// The program posts its receives only after its own Read and Write completed.
+/// A program posts its receives only after its own Read and Write have completed.
 #[test]
 fn r11_a_send_takes_one_receive_even_if_that_is_posted_later() {
     for setup in setups() {
@@ -22,7 +22,7 @@ fn r11_a_send_takes_one_receive_even_if_that_is_posted_later() {
         let mut pair = Pair::connected(&Setup { accept, ..setup.clone() });
         let (theirs, own) =
             (pair.a.region(pattern(10_000, 1), 0), pair.b.region(vec![0; 10_000], 0));
-        // A responder may send from the first message on.
+        // A responder may send after the first message.
         pair.a.post(1, SendOp::Send, &[(theirs, 0, 5000)]);
         pair.a.post(2, SendOp::Send, &[]);
         pair.a.post(
@@ -61,7 +61,7 @@ fn r11_a_send_takes_one_receive_even_if_that_is_posted_later() {
     }
 }
 
-/// One piece of a segment comes before the receive, the others behind it.
+/// One piece of a segment arrives before the receive, the others after it.
 #[test]
 fn a_receive_posted_within_a_message_takes_all_of_it() {
     for (crc, markers) in [(false, false), (true, true)] {
@@ -78,13 +78,13 @@ fn a_receive_posted_within_a_message_takes_all_of_it() {
 }
 
 #[test]
-fn patience_ends_with_the_terminate_that_there_would_be_without() {
+fn the_rnr_time_out_ends_with_the_terminate_of_a_missing_receive() {
     let mut peer = Peer::with(&patient(Some(RNR_NS)));
     peer.say(untagged(Opcode::Send, 1, 0, true), b"first");
     peer.say(untagged(Opcode::Send, 2, 0, true), b"second");
     assert!(peer.hear().is_empty());
     peer.pair.wait(RNR_NS - 1);
-    // The first one has what it waited for: the second has all its time from now on.
+    // The first message has its receive, so the second one's time-out starts now.
     peer.recv(1, 16);
     assert!(peer.hear().is_empty());
     assert_eq!(peer.us().done(), [(1, Status::Success)]);
@@ -129,9 +129,9 @@ fn writes_reads_and_a_terminate_pass_what_waits() {
     assert_eq!(peer.us().rnic.shared.unexpected.messages, 0);
 }
 
-/// What a peer sends without end is taken up to a limit, and from there on once receives are posted.
+/// Without receives the engine buffers up to a limit. It goes on as receives are posted.
 #[test]
-fn a_stream_is_read_no_further_than_a_limit() {
+fn a_stream_stalls_at_a_limit() {
     for len in [0_usize, 100, 1000] {
         let mut peer = Peer::with(&patient(None));
         let conn = peer.us().conn.unwrap();
@@ -159,9 +159,10 @@ fn a_stream_is_read_no_further_than_a_limit() {
     }
 }
 
-/// A peer that leaves behind a stalled stream is gone after a while, unless the program receives.
+/// After a peer's end on a stalled stream, the connection ends in time, unless the program posts
+/// receives.
 #[test]
-fn a_peer_that_leaves_a_stalled_stream_is_gone_in_time() {
+fn a_peers_end_on_a_stalled_stream_ends_it_in_time() {
     for receives in [false, true] {
         let mut peer = Peer::with(&patient(None));
         let conn = peer.us().conn.unwrap();
@@ -185,7 +186,8 @@ fn a_peer_that_leaves_a_stalled_stream_is_gone_in_time() {
     }
 }
 
-/// All queue pairs together have a limit too, and who has kept little is read again when there is room.
+/// All queue pairs together have a limit, and a queue pair below its own limit goes on when there
+/// is room.
 #[test]
 fn all_queue_pairs_together_have_a_limit() {
     let mut peer = Peer::with(&patient(None));
@@ -202,7 +204,7 @@ fn all_queue_pairs_together_have_a_limit() {
     peer.us().recv(1, &[(stag, 0, 1000)]);
     assert!(peer.hear().is_empty());
     assert!(!peer.us().rnic.is_stalled(conn));
-    // Beyond it there is no patience.
+    // Beyond the limit nothing is buffered.
     for msn in 5..=7 {
         peer.say(untagged(Opcode::Send, msn, 0, true), &[1; 60]);
     }
@@ -214,9 +216,9 @@ fn all_queue_pairs_together_have_a_limit() {
     assert_eq!(hasty.us().rnic.shared.unexpected.messages, 0);
 }
 
-/// Messages that came before the peer's end are delivered, if their receives come in time.
+/// Messages before the peer's end are delivered if their receives come in time.
 #[test]
-fn messages_outlive_the_peers_end() {
+fn messages_before_the_peers_end_are_delivered() {
     for in_time in [true, false] {
         let mut pair = Pair::connected(&patient(None));
         let (source, sink) = (pair.a.region(pattern(64, 3), 0), pair.b.region(vec![0; 64], 0));
@@ -243,9 +245,9 @@ fn messages_outlive_the_peers_end() {
     }
 }
 
-/// Receives of a shared queue go to the queue pairs that wait for one, in their order, and raise the limit's event.
+/// Receives of a shared queue go to the waiting queue pairs in order, and raise the limit's event.
 #[test]
-fn shared_receives_go_to_who_waits() {
+fn shared_receives_go_to_waiting_queue_pairs_in_order() {
     let mut pair = Pair::new(&patient(None));
     let b = &mut pair.b;
     let srq = b.rnic.create_srq(b.pd, 8, 1).unwrap();
@@ -270,7 +272,7 @@ fn shared_receives_go_to_who_waits() {
     pair.run();
     assert_eq!(pair.b.done(), [1, 2, 3].map(|id| (id, Status::Success)));
     assert_eq!(pair.b.events, [Event::SrqLimit(srq)]);
-    // Who goes leaves its place to the others.
+    // A queue pair that ends gives its turn to the others.
     pair.a.post(4, SendOp::Send, &[(source, 0, 10)]);
     pair.run();
     pair.b.rnic.destroy_qp(second).unwrap();
@@ -279,8 +281,8 @@ fn shared_receives_go_to_who_waits() {
     pair.b.rnic.destroy_srq(srq).unwrap();
 }
 
-/// A peer that begins messages and ends none took all receives that others share with it, those that were there and those
-/// that were posted later, for as long as it was connected.
+/// A peer that begins messages and completes none once took all shared receives, present and later,
+/// for as long as it was connected.
 #[test]
 fn a_peer_that_ends_no_message_takes_few_shared_receives() {
     for posted_before in [true, false] {

@@ -1,4 +1,4 @@
-//! Writes that complete when they are placed.
+//! Writes that complete when the peer has placed them.
 
 use super::peer::{Peer, segments, tagged};
 use super::*;
@@ -16,7 +16,7 @@ fn write_to(stag: Stag, addr: u64) -> SendOp {
     SendOp::Write(Remote { stag, addr })
 }
 
-/// What an engine has said of placed Writes.
+/// The acknowledgements in `bytes`.
 fn said(bytes: &[u8]) -> Vec<WriteAck> {
     segments(bytes, true)
         .iter()
@@ -37,13 +37,13 @@ fn r14_a_write_completes_when_it_is_placed() {
         for (id, len) in [(1, 9000), (2, 0), (3, 10)] {
             pair.a.post(id, write_to(theirs, 0), &[(own, 0, len)]);
         }
-        // All of it is on its way, and nothing has come.
+        // Everything is sent, and nothing has come back.
         while pair.a.send(pair.now) {}
         assert_eq!(pair.a.done(), [], "{setup:?}");
         pair.run();
         assert_eq!(pair.a.done(), [1, 2, 3].map(|id| (id, Status::Success)), "{setup:?}");
         assert_eq!(pair.b.ram.0[0][..9000], pattern(9000, 1));
-        // And the other way.
+        // The other direction works too.
         pair.b.post(4, write_to(own, 0), &[(theirs, 5, 100)]);
         while pair.b.send(pair.now) {}
         assert_eq!(pair.b.done(), []);
@@ -90,9 +90,9 @@ fn a_refused_write_fails_and_those_before_it_do_not() {
     assert_eq!(pair.a.done(), [(1, bad), (2, Status::Flushed)]);
 }
 
-/// Without a signal nobody asks; what is signalled behind it waits for it.
+/// Writes without a signal cause no request. A signaled request after them waits for them.
 #[test]
-fn who_wants_no_completion_does_not_ask() {
+fn unsignaled_writes_request_no_acknowledgement() {
     let mut pair = Pair::connected(&ours());
     let qp =
         pair.a.rnic.create_qp(QpOptions { signal_all: false, ..qp_options(pair.a.pd, pair.a.cq) });
@@ -115,16 +115,17 @@ fn who_wants_no_completion_does_not_ask() {
     assert_eq!(said(&pair.a.sent), [WriteAck { ack_request: true, ..WriteAck::default() }]);
     assert_eq!(said(&pair.b.sent), [WriteAck { hello: true, ..count(100) }]);
     assert_eq!(pair.a.done(), [(100, Status::Success)]);
-    // With nothing unacknowledged before it a Send waits for nobody.
+    // A Send without an unacknowledged Write before it waits for nothing.
     pair.b.recv(1, &[]);
     pair.a.post_with(101, SendOp::Send, &[], signaled).unwrap();
     while pair.a.send(pair.now) {}
     assert_eq!(pair.a.done(), [(101, Status::Success)]);
 }
 
-/// A peer that does not acknowledge: Writes complete as the RFCs have it, once it has said anything else, or nothing for long.
+/// Writes to a peer that does not acknowledge complete by the RFCs' rule, once it has sent another
+/// segment first, or nothing for long.
 #[test]
-fn a_foreign_peer_is_asked_for_nothing() {
+fn a_plain_peer_gets_no_requests() {
     for speaks in [true, false] {
         let mut pair = Pair::new(&ours());
         let foreign = RnicOptions { acknowledge_writes: false, ..RnicOptions::default() };
@@ -150,7 +151,7 @@ fn a_foreign_peer_is_asked_for_nothing() {
         assert_eq!(pair.a.done(), [(2, Status::Success)]);
         pair.run();
         assert_eq!(said(&pair.a.sent), [], "no question");
-        // And the other way: who does not say hello first is foreign.
+        // The other direction: a peer whose first segment is no hello does not acknowledge.
         pair.b.post(3, write_to(own, 0), &[(theirs, 0, 8)]);
         pair.run();
         assert!(pair.b.done().contains(&(3, Status::Success)));
@@ -176,7 +177,7 @@ fn counts_that_lie_end_the_stream_and_others_change_nothing() {
     peer.say(count(3).header(), &[]);
     assert_eq!(peer.cause(), Cause::OPERATION);
     assert_eq!(peer.us().done(), [(2, Status::Flushed)]);
-    // What the stream has not taken has not been placed, whatever the peer says.
+    // An acknowledgement of Writes that the stream has not taken is an error.
     let mut peer = Peer::with(&ours());
     let (stag, conn, now) = (peer.stag, peer.us().conn.unwrap(), peer.pair.now);
     peer.us().post(1, write_to(Stag(5), 0), &[(stag, 0x1000, 8)]);
@@ -199,9 +200,10 @@ fn an_acknowledgement_passes_messages_without_a_receive() {
     assert_eq!(pair.b.done(), []);
 }
 
-/// An answer that comes as a Write takes the acknowledgement along, as soon as one was seen that could have.
+/// An acknowledgement goes with an answer that is a Write, once the engine has seen an answer that
+/// it could have gone with.
 #[test]
-fn an_acknowledgement_rides_behind_an_answer() {
+fn an_acknowledgement_goes_with_an_answer() {
     let mut pair = Pair::connected(&ours());
     let (own, theirs) = (pair.a.region(vec![0; 64], 0), pair.b.region(vec![0; 64], 0));
     let round = |pair: &mut Pair, id: u64, answers: bool| {
@@ -227,7 +229,7 @@ fn an_acknowledgement_rides_behind_an_answer() {
     for id in 2..10 {
         assert_eq!(round(&mut pair, id, true), (0, 1), "both in one, behind the answer");
     }
-    // In vain once, and it goes at once again.
+    // After one miss it goes alone again.
     assert_eq!(round(&mut pair, 10, false), (0, 1));
     assert_eq!(round(&mut pair, 11, true).0, 1);
     assert_eq!(round(&mut pair, 12, true), (0, 1));
@@ -235,7 +237,8 @@ fn an_acknowledgement_rides_behind_an_answer() {
     assert!(pair.a.rnic.shared.ack_timers.is_empty() && pair.b.rnic.shared.ack_timers.is_empty());
 }
 
-/// Many Writes are asked for while more of them follow, and one answer is for all that came.
+/// The engine requests acknowledgements of many Writes while more follow, and one acknowledgement
+/// covers all that have arrived.
 #[test]
 fn completions_come_while_more_is_sent() {
     let mut pair = Pair::connected(&ours());
@@ -251,9 +254,10 @@ fn completions_come_while_more_is_sent() {
     assert_eq!(said(&pair.b.sent), [WriteAck { hello: true, ..count(64) }]);
 }
 
-/// Who destroys the queue pair as soon as it sees the bytes has acknowledged them all the same.
+/// A pending acknowledgement leaves before the end, even if the program destroys the queue pair as
+/// soon as it sees the bytes.
 #[test]
-fn what_is_owed_is_said_before_the_end() {
+fn a_pending_acknowledgement_leaves_before_the_end() {
     for how in 0..3 {
         let mut pair = Pair::connected(&ours());
         let (own, theirs) = (pair.a.region(vec![0; 64], 0), pair.b.region(vec![0; 64], 0));
@@ -271,9 +275,9 @@ fn what_is_owed_is_said_before_the_end() {
     }
 }
 
-/// A program's Write of no bytes is none of ours, whatever tag it names.
+/// An empty Write of a program is no acknowledgement, whatever tag it names.
 #[test]
-fn a_program_cannot_say_it() {
+fn a_programs_empty_write_is_no_acknowledgement() {
     let mut pair = Pair::connected(&ours());
     pair.a.sent.clear();
     let stag = Stag(crate::wire::write_ack::STAG);

@@ -1,5 +1,5 @@
-//! Start-up: each rule of RFC 5044 and 6581, our answer to every row of what a real siw was asked, and random options of
-//! both ends.
+//! Start-up: each rule of RFC 5044 and 6581, the answer to every row of the matrix that was tried
+//! on a real siw, and random options of both ends.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -15,7 +15,7 @@ fn depths(ird: u16, ord: u16) -> Depths {
     Depths { ird, ord }
 }
 
-/// A frame from its parts.
+/// Creates a frame from its parts.
 fn frame(kind: Kind, flags: u8, revision: u8, data: &[u8]) -> Vec<u8> {
     let mut frame = kind.key().to_vec();
     frame.extend([flags, revision]);
@@ -32,12 +32,12 @@ fn reply(flags: u8, revision: u8, data: &[u8]) -> Vec<u8> {
     frame(Kind::Reply, flags, revision, data)
 }
 
-/// What an initiator with these options makes of a reply.
+/// The result of a Reply for an initiator with these options.
 fn answer(options: StartOptions, ours: Depths, reply: &[u8]) -> ReceivedReply<'_> {
     Initiator::new(options, ours, b"", &mut Vec::new()).unwrap().input(reply)
 }
 
-/// What a responder with these options agrees to, and its Reply.
+/// The parameters and the Reply of a responder with these options.
 fn agreed(options: StartOptions, ours: Depths, request: &[u8]) -> (Negotiated, Vec<u8>) {
     let mut responder = Responder::new(options);
     let asked = responder.input(request);
@@ -70,7 +70,7 @@ fn m1_the_own_roles_key_is_sent_and_only_the_others_taken() {
     let initiator = Initiator::new(StartOptions::default(), NONE, b"", &mut out).unwrap();
     assert_eq!(out[..16], *b"MPA ID Req Frame");
     assert_eq!(agreed(PLAIN, NONE, &request(0, 1, b"")).1[..16], *b"MPA ID Rep Frame");
-    // Two initiators, two responders, and something else.
+    // Two initiators, two responders, and bytes that are no frame.
     assert_eq!(failed(initiator.input(&out)), (NegotiationError::Role, false));
     let mut responder = Responder::new(PLAIN);
     assert_eq!(responder.input(&reply(0, 1, b"")), ReceivedRequest::Failed(NegotiationError::Role));
@@ -126,7 +126,7 @@ fn m5_a_revision_that_cannot_be_served_ends_it() {
             agreed(StartOptions::default(), NONE, &request(0, revision, b""));
         assert_eq!((negotiated.revision, answer[17]), (revision, revision));
     }
-    // Neither more nor less than was asked for comes back.
+    // The Reply has the block of RFC 6581 exactly if the Request had it.
     for (asked, came) in [(1, 0), (1, 2), (0, 1), (2, 1)] {
         let options = StartOptions { revision: asked, ..PLAIN };
         assert_eq!(
@@ -148,7 +148,7 @@ fn m6_private_data_of_0_and_512_bytes_passes_and_513_fails() {
             matches!(responder.input(&asked), ReceivedRequest::Request { private_data, .. } if private_data == &data[..len])
         );
         let mut out = Vec::new();
-        // A call that was refused leaves the Request to be answered.
+        // After a refused call the Request is still open.
         assert_eq!(responder.accept(NONE, &data, &mut out), Err(UsageError::PrivateData));
         assert!(out.is_empty());
         responder.accept(NONE, &data[..len], &mut out).unwrap();
@@ -167,7 +167,7 @@ fn m6_private_data_of_0_and_512_bytes_passes_and_513_fails() {
 }
 
 #[test]
-fn m7_a_refusal_ends_it_and_its_private_data_comes_through() {
+fn m7_a_rejection_ends_the_start_up_and_delivers_private_data() {
     let mut responder = Responder::new(PLAIN);
     let asked = request(0x50, 2, &[0, 4, 0, 4]);
     assert!(matches!(responder.input(&asked), ReceivedRequest::Request { .. }));
@@ -181,7 +181,7 @@ fn m7_a_refusal_ends_it_and_its_private_data_comes_through() {
         consumed: 26,
     };
     assert_eq!(answer(StartOptions::default(), depths(4, 4), &out), refused);
-    // Also from somebody who does not know RFC 6581.
+    // A responder without RFC 6581 may reject too.
     let old = reply(0x20, 1, b"no");
     let refused =
         ReceivedReply::Rejected { peer: PeerDepths::default(), private_data: b"no", consumed: 22 };
@@ -189,7 +189,7 @@ fn m7_a_refusal_ends_it_and_its_private_data_comes_through() {
 }
 
 #[test]
-fn m8_by_default_crcs_are_asked_for() {
+fn m8_crcs_are_requested_by_default() {
     let mut out = Vec::new();
     Initiator::new(StartOptions::default(), NONE, b"", &mut out).unwrap();
     assert_eq!(out[16] & 0xc0, 0x40);
@@ -254,7 +254,7 @@ fn e1_an_enhanced_request_gets_an_enhanced_reply_and_a_plain_one_a_plain_one() {
         (NegotiationError::Mismatch, false)
     );
     assert_eq!(failed(answer(PLAIN, NONE, &enhanced)), (NegotiationError::Mismatch, false));
-    // Without revision 2 there is nothing to wish of it.
+    // Before revision 2 there is no peer-to-peer model.
     let options = StartOptions { rtr: Some(Rtr::ALL), ..PLAIN };
     assert_eq!(
         Initiator::new(options, NONE, b"", &mut Vec::new()).err(),
@@ -270,7 +270,7 @@ fn e2_the_reply_mirrors_the_model() {
     let (_, answer) =
         agreed(StartOptions::default(), depths(1, 1), &request(0x10, 2, &[0xc0, 1, 0xc0, 1]));
     assert_eq!(answer[20..], [0xc0, 1, 0xc0, 1]);
-    // Forms that an initiator did not ask for are no business of its.
+    // An initiator ignores kinds that it did not offer.
     let negotiated = accepted(self::answer(StartOptions::default(), depths(1, 1), &answer));
     assert_eq!(negotiated.first, FirstFpdu::Free);
 }
@@ -288,7 +288,7 @@ fn e3_the_reply_names_a_form_even_if_none_is_in_common() {
             assert_eq!(negotiated.first, FirstFpdu::WaitFor(Rtr::only(ours)));
         }
     }
-    // A set of none counts as all.
+    // An empty set counts as all kinds.
     let options = StartOptions { rtr: Some(Rtr::default()), ..StartOptions::default() };
     assert_eq!(
         agreed(options, depths(1, 1), &request(0x10, 2, &[0x80, 1, 0, 1])).1[20..],
@@ -314,7 +314,7 @@ fn e4_the_initiators_first_fpdu_is_of_a_form_that_both_know() {
 
 #[test]
 fn e4_a_read_as_the_first_frame_has_a_place_to_be_served_from() {
-    // The program makes no Reads: another form, if there is one; else one place.
+    // The program uses no Reads: take another kind if there is one, otherwise one place.
     let (negotiated, answer) =
         agreed(StartOptions::default(), NONE, &request(0x10, 2, &[0x80, 0, 0xc0, 0]));
     assert_eq!((negotiated.depths.ird, &answer[20..]), (0, &[0x80, 0, 0x80, 0][..]));
@@ -324,9 +324,9 @@ fn e4_a_read_as_the_first_frame_has_a_place_to_be_served_from() {
 }
 
 #[test]
-fn e5_no_common_form_is_told_by_a_terminate() {
+fn e5_no_common_kind_causes_a_terminate() {
     let options = StartOptions { rtr: Some(Rtr::only(RtrKind::Write)), ..StartOptions::default() };
-    // None in common; the model not mirrored, whatever else it says.
+    // No common kind; and a Reply without the peer-to-peer flag.
     for block in [[0x80, 4, 0x40, 4], [0x80, 4, 0, 4], [0, 4, 0x80, 4]] {
         assert_eq!(
             failed(answer(options, depths(4, 4), &reply(0x50, 2, &block))),
@@ -355,7 +355,7 @@ fn e6_neither_end_makes_more_reads_than_the_other_serves() {
         panic!("more Reads than we serve");
     };
     assert_eq!((why, why.code(), negotiated.crc), (NegotiationError::Depth, 6, true));
-    // Nobody offers more than there is.
+    // No end offers more than its limit.
     let mut out = Vec::new();
     Initiator::new(options, depths(999, 0xffff), b"", &mut out).unwrap();
     assert_eq!(out[20..], [0, 128, 0, 128]);
@@ -383,7 +383,7 @@ fn e7_what_is_not_negotiated_here_is_answered_crosswise_and_changes_nothing() {
         };
         assert_eq!((negotiated.depths, (heard.ird, heard.ord)), (expected, peer));
     }
-    // The program hears what the peer said, larger than anything here too.
+    // The program gets the peer's depths, even above the local limit.
     let mut responder = Responder::new(options);
     let asked = request(0x10, 2, &[0x01, 0x2c, 0x3f, 0xff]);
     assert!(matches!(
@@ -392,14 +392,15 @@ fn e7_what_is_not_negotiated_here_is_answered_crosswise_and_changes_nothing() {
     ));
 }
 
-/// Flags, revision and block of a Reply; `None`: closed without a word.
+/// The flags, revision and block of a Reply; `None` closes the stream without a Reply.
 type OurReply = Option<(u8, u8, &'static [u8])>;
 
-/// Our answer to each row of what Linux's siw was asked; its own stands beside ours.
+/// The answer to each row of the matrix that was tried on Linux's siw, with siw's answer beside it.
 #[test]
 fn every_row_of_the_start_up_matrix() {
     let rows: &[(&str, Vec<u8>, OurReply)] = &[
-        // The row, the Request, our Reply: flags, revision, block; behind it siw 6.1: flags, revision.
+        // The row, the Request, the Reply (flags, revision, block), and siw 6.1's Reply (flags,
+        // revision).
         ("rev1 no flags", request(0, 1, b""), Some((0x40, 1, &[]))), // 00, 1
         ("rev1 C", request(0x40, 1, b""), Some((0x40, 1, &[]))),     // 40, 1
         ("rev1 M", request(0x80, 1, b""), Some((0x40, 1, &[]))),     // 20, 1: refused
@@ -447,7 +448,8 @@ fn options() -> impl Strategy<Value = (StartOptions, Depths)> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever both ends wish, they come to the same agreement, or to none for a reason that stands in their options.
+    /// With any options both ends derive the same parameters, or fail for a reason in their
+    /// options.
     #[test]
     fn both_ends_agree((a, a_depths) in options(), (b, b_depths) in options(), revision in 0..=2u8) {
         let a = StartOptions { revision, rtr: a.rtr.filter(|rtr| revision == 2 && !rtr.is_empty()), ..a };

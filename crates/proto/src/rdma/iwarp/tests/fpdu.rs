@@ -1,4 +1,4 @@
-//! FPDUs: each rule of RFC 5044 by itself, then random streams, cut anywhere, against an oracle that goes by words.
+//! FPDUs: each rule of RFC 5044 by itself.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -41,7 +41,7 @@ fn f3_both_samples_of_the_rfc() {
     assert_eq!(record.bytes, first);
     assert_eq!(take(&mut BOTH.deframer(), &first), (vec![sample(1).to_vec()], None));
 
-    // The second follows an FPDU that ends at 492.
+    // The second FPDU follows one that ends at 492.
     let (mut framer, mut record) = (BOTH.framer(), Record::default());
     put(&mut framer, &ulpdu(482, false), &mut record);
     assert_eq!(record.len(), 492);
@@ -55,7 +55,7 @@ fn f3_both_samples_of_the_rfc() {
 
 #[test]
 fn f4_markers_before_the_length_and_before_the_crc_count_in_it() {
-    // The first FPDU ends its pad at 512, where a marker is due: 4 + 2 + 506 bytes.
+    // The pad of the first FPDU ends at 512, where a marker is due: 4 + 2 + 506 bytes.
     let mut record = Record::default();
     let mut framer = BOTH.framer();
     put(&mut framer, &ulpdu(506, true), &mut record);
@@ -71,7 +71,7 @@ fn f4_markers_before_the_length_and_before_the_crc_count_in_it() {
 }
 
 #[test]
-fn f5_nothing_comes_out_before_its_crc_is_right() {
+fn f5_nothing_is_returned_before_its_crc_is_checked() {
     for mode in [MODES[2], BOTH] {
         let (mut framer, mut record) = (mode.framer(), Record::default());
         put(&mut framer, &ulpdu(1_200, true), &mut record);
@@ -104,7 +104,8 @@ fn f6_after_a_fault_nothing_more_is_passed_up() {
     assert_eq!(take(&mut deframer, &[]), (vec![], Some(FpduError::Crc)));
 }
 
-/// A stream with many FPDUs, short and long, and where they start, their first marker counted.
+/// A stream with many FPDUs, short and long, and the offsets at which they start, first markers
+/// included.
 fn marked() -> (Vec<u8>, Vec<usize>) {
     let (mut framer, mut record) = (BOTH.framer(), Record::default());
     let mut rng = Rng::seeded(5);
@@ -117,7 +118,7 @@ fn marked() -> (Vec<u8>, Vec<usize>) {
     (record.bytes, starts)
 }
 
-/// The marker at `at`.
+/// Reads the marker at `at`.
 fn marker(stream: &[u8], at: usize) -> usize {
     u32::from_be_bytes(stream[at..at + 4].try_into().unwrap()) as usize
 }
@@ -164,7 +165,8 @@ fn f11_a_marker_between_fpdus_is_zero_and_the_following_ones() {
     assert!(between.len() > 2, "{between:?}");
     for &at in &between {
         assert_eq!(marker(&stream, at), 0, "at {at}");
-        // What ends here is whole without the marker; what follows is not, until all of it is there.
+        // The FPDU that ends here is whole without the marker. The next one is incomplete until its
+        // last byte.
         let before = take(&mut BOTH.deframer(), &stream[..at]).0.len();
         assert_eq!(before, starts.iter().filter(|&&start| start < at).count());
         assert_eq!(take(&mut BOTH.deframer(), &stream[..at + MARKER]).0.len(), before);
@@ -172,7 +174,7 @@ fn f11_a_marker_between_fpdus_is_zero_and_the_following_ones() {
 }
 
 #[test]
-fn f12_reserved_bits_of_a_marker_say_nothing_but_its_pointer_does() {
+fn f12_reserved_bits_of_a_marker_are_ignored_and_its_pointer_is_checked() {
     let mut record = Record::default();
     put(&mut BOTH.framer(), &ulpdu(600, true), &mut record);
     for (at, bits) in [(0, 0xff), (1, 0xff), (3, 3), (512, 0xff), (513, 0xff), (515, 3)] {
@@ -188,7 +190,7 @@ fn f12_reserved_bits_of_a_marker_say_nothing_but_its_pointer_does() {
             "at {at}"
         );
     }
-    // Without a CRC a wrong marker is seen as well.
+    // A wrong marker shows without a CRC too.
     let mut record = Record::default();
     put(&mut MODES[1].framer(), &ulpdu(600, true), &mut record);
     record.bytes[514] ^= 0x20;
@@ -247,7 +249,7 @@ fn a_ulpdu_shorter_than_its_header_is_a_fault() {
             );
         }
     }
-    // Without CRC and markers as soon as it shows.
+    // Without CRC and markers the error shows at once.
     let mut scratch = Vec::new();
     assert_eq!(MODES[0].deframer().next(&[0, 13], &mut scratch), Deframed::Error(FpduError::Short));
     assert_eq!(
@@ -260,14 +262,14 @@ fn a_ulpdu_shorter_than_its_header_is_a_fault() {
 #[test]
 fn a_peer_may_send_the_longest_fpdu_there_is() {
     for mode in MODES {
-        // With markers the longest whose last marker can still tell its distance: it fits the 16 bits.
+        // With markers, the longest FPDU whose last marker can state its distance in 16 bits.
         let len = if mode.markers { MULPDU_MAX } else { 65_535 };
         let ulpdus = [ulpdu(len, true), ulpdu(20, false)];
         let stream = mode.stream(&ulpdus);
         assert!(stream.len() <= FPDU_MAX + 28);
         assert_eq!(take(&mut mode.deframer(), &stream), (ulpdus.to_vec(), None));
     }
-    // Beyond that nobody can send it rightly; it is refused, and not before it is there.
+    // No peer can frame a longer one correctly. It is refused, but not before it is complete.
     let stream = Mode { crc: false, markers: true }.stream(&[ulpdu(65_535, true)]);
     assert_eq!(stream.len(), FPDU_MAX);
     let mut deframer = Mode { crc: false, markers: true }.deframer();

@@ -1,4 +1,5 @@
-//! FPDUs: memory that is referred to, and random streams.
+//! FPDUs: memory that is named in place, and random streams, cut anywhere, against an oracle that
+//! works word by word.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -19,7 +20,7 @@ fn long_memory_is_referred_to_and_not_touched() {
     let parts = [Part::Bytes(0..16), Part::Memory(span(100, 64_000)), Part::Bytes(16..20)];
     assert_eq!(record.parts, parts);
 
-    // Two FPDUs in one record: what lies between two spans is one part.
+    // Two FPDUs in one record: the bytes between two spans are one part.
     framer.frame(&header, &[Piece::Memory(span(0, 2_048))], &mut region, &mut record).unwrap();
     assert_eq!(record.parts.len(), 5);
     assert_eq!(record.parts[2..4], [Part::Bytes(16..36), Part::Memory(span(0, 2_048))]);
@@ -64,7 +65,7 @@ fn memory_of_length_zero_may_lie_anywhere() {
 }
 
 #[test]
-fn payload_without_crc_and_markers_comes_as_it_arrives_from_where_it_lies() {
+fn payload_without_crc_and_markers_is_returned_in_place_as_it_arrives() {
     let mode = MODES[0];
     let sent = ulpdu(115, true);
     let stream = mode.stream(&[sent.clone(), ulpdu(20, true)]);
@@ -80,14 +81,14 @@ fn payload_without_crc_and_markers_comes_as_it_arrives_from_where_it_lies() {
     );
     assert!(!deframer.between());
     assert_eq!(deframer.rest(), 101);
-    // The caller places 100 bytes itself, and no more than are announced count.
+    // The caller places 100 bytes; more than announced do not count.
     deframer.skip(100);
     assert_eq!(deframer.rest(), 1);
     let step = deframer.next(&stream[116..118], &mut scratch);
     let payload = &sent[114..];
     assert_eq!(step, Deframed::Piece { header: None, payload, rest: 0, last: false, consumed: 1 });
     deframer.skip(1);
-    // Pad and CRC are used up at once: 115 + 2 bytes need a pad of 3.
+    // Pad and CRC are consumed at once: 115 + 2 bytes need a pad of 3.
     assert_eq!(deframer.next(&stream[117..123], &mut scratch), Deframed::More);
     let step = deframer.next(&stream[117..124], &mut scratch);
     assert_eq!(
@@ -99,7 +100,7 @@ fn payload_without_crc_and_markers_comes_as_it_arrives_from_where_it_lies() {
     assert!(scratch.is_empty());
 }
 
-/// A ULPDU as it is posted: its kind, and where its payload is cut into pieces of memory and of bytes.
+/// A ULPDU to post: its kind, and the lengths of its pieces of memory and of bytes.
 fn posted() -> impl Strategy<Value = (bool, Vec<(bool, usize)>)> {
     let len = prop_oneof![4 => 0usize..60, 3 => 0usize..1_500, 1 => 2_000usize..9_000];
     (any::<bool>(), vec_of((any::<bool>(), len), 0..4))
@@ -108,7 +109,7 @@ fn posted() -> impl Strategy<Value = (bool, Vec<(bool, usize)>)> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever is framed is the oracle's stream, and comes out again however it is cut.
+    /// The framed stream equals the oracle's, and deframes however it is cut.
     #[test]
     fn streams_equal_the_oracles_and_survive_any_cut(
         posted in vec_of(posted(), 1..12),
@@ -146,7 +147,7 @@ proptest! {
         prop_assert_eq!(receive(mode, &stream, &mut cut, direct), ulpdus);
     }
 
-    /// Whatever a peer sends, every step uses up what it says, and nothing panics.
+    /// With any bytes of a peer every step consumes what it reports, and nothing panics.
     #[test]
     fn any_bytes_are_taken_or_refused(
         mut bytes in vec_of(any::<u8>(), 0..2_000),

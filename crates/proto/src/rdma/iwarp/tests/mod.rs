@@ -1,4 +1,4 @@
-//! FPDUs: helpers.
+//! Tests of FPDUs: memory, modes and an oracle for streams.
 
 mod fpdu;
 mod fpdu_streams;
@@ -14,7 +14,7 @@ use crate::wire::checksum::crc32c;
 use crate::wire::ddp::header_len;
 use crate::wire::mpa::*;
 
-/// Registered memory: one region, which counts how often it is read.
+/// One region as registered memory. It counts its reads.
 #[derive(Default)]
 pub(super) struct Region {
     pub(super) bytes: Vec<u8>,
@@ -50,7 +50,7 @@ pub(super) fn span(offset: u64, len: u32) -> Span {
     Span { region: 7, offset, len }
 }
 
-/// Which of CRC and markers a stream has.
+/// The use of CRC and markers on a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Mode {
     pub(super) crc: bool,
@@ -74,7 +74,7 @@ impl Mode {
         Deframer::new(self.crc.then_some(crc32c), self.markers)
     }
 
-    /// The stream of these ULPDUs, made word by word as the RFC tells it.
+    /// The stream of these ULPDUs, made word by word from the RFC's text.
     pub(super) fn stream(self, ulpdus: &[Vec<u8>]) -> Vec<u8> {
         let mut stream = Vec::new();
         for ulpdu in ulpdus {
@@ -100,7 +100,7 @@ impl Mode {
     }
 }
 
-/// A ULPDU of `len` bytes that begins as a tagged or an untagged one.
+/// A ULPDU of `len` bytes with the first bit of a tagged or an untagged one.
 pub(super) fn ulpdu(len: usize, tagged: bool) -> Vec<u8> {
     let mut ulpdu: Vec<u8> = (0..len).map(|i| (i * 7 + len) as u8).collect();
     if let Some(first) = ulpdu.first_mut() {
@@ -109,13 +109,13 @@ pub(super) fn ulpdu(len: usize, tagged: bool) -> Vec<u8> {
     ulpdu
 }
 
-/// Frames `ulpdu` from bytes alone.
+/// Frames `ulpdu` from bytes.
 pub(super) fn put(framer: &mut Framer, ulpdu: &[u8], record: &mut Record) {
     let (header, payload) = ulpdu.split_at(header_len(ulpdu[0]));
     framer.frame(header, &[Piece::Bytes(payload)], &mut Region::default(), record).unwrap();
 }
 
-/// What a record is on the stream.
+/// The bytes of a record on the stream.
 pub(super) fn flat(record: &Record, region: &Region) -> Vec<u8> {
     let mut stream = Vec::new();
     for part in &record.parts {
@@ -129,7 +129,7 @@ pub(super) fn flat(record: &Record, region: &Region) -> Vec<u8> {
     stream
 }
 
-/// All ULPDUs of a stream that is there at once, and the fault that it ends with.
+/// Deframes a whole stream. Returns the ULPDUs and the final error.
 pub(super) fn take(deframer: &mut Deframer, mut bytes: &[u8]) -> (Vec<Vec<u8>>, Option<FpduError>) {
     let (mut ulpdus, mut scratch) = (Vec::new(), Vec::new());
     loop {
@@ -145,7 +145,7 @@ pub(super) fn take(deframer: &mut Deframer, mut bytes: &[u8]) -> (Vec<Vec<u8>>, 
     }
 }
 
-/// `stream`, which is one FPDU, with `bits` turned at `at` and a CRC that fits.
+/// A copy of `stream`, which is one FPDU, with `bits` flipped at `at` and a correct CRC.
 pub(super) fn forged(stream: &[u8], at: usize, bits: u8) -> Vec<u8> {
     let mut forged = stream.to_vec();
     forged[at] ^= bits;
@@ -162,8 +162,8 @@ pub(super) fn sample(msn: u8) -> [u8; 42] {
     ulpdu
 }
 
-/// Receives `stream` in pieces of the lengths that `cut` says, given what is left; with `direct`, the caller places payload
-/// itself whenever it may.
+/// Deframes `stream` in pieces of the lengths that `cut` returns for the rest. With `direct` the
+/// caller places payload itself if it may.
 pub(super) fn receive(
     mode: Mode,
     stream: &[u8],

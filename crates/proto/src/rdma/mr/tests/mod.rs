@@ -1,4 +1,4 @@
-//! Each rule of tags.
+//! Steering tags: each rule by itself.
 
 mod random;
 
@@ -22,12 +22,12 @@ const fn rights(
 const ALL: Access = Access { bind: true, ..rights(true, true, true, true) };
 const READ_ONLY: Access = rights(false, false, true, false);
 
-/// A queue pair that allows everything.
+/// A queue pair that allows all accesses.
 const fn stream(pd: Pd, qp: u32) -> TagUser {
     TagUser { pd, qp: Qp(qp), rights: Rights::ALL }
 }
 
-/// A registry with one domain and one region with all rights in it.
+/// A registry with one domain, and in it one region with all rights.
 fn one_region() -> (Regions, TagUser, Stag) {
     let mut regions = Regions::new(Rng::seeded(1), 1 << 16, 1 << 20);
     let pd = regions.alloc_pd().expect("there is room");
@@ -45,7 +45,7 @@ fn extent(base: u64, len: u64) -> Extent {
 
 const RIGHTS: [Right; 3] = [Right::Write, Right::Read, Right::Atomic];
 
-/// What each right is answered with where the tag is not valid.
+/// The cause for each access through an invalid tag.
 fn invalid(right: Right) -> Cause {
     if right == Right::Write { Cause::TAGGED_STAG } else { Cause::INVALID_STAG }
 }
@@ -55,7 +55,7 @@ fn other_key(stag: Stag) -> Stag {
 }
 
 #[test]
-fn s1_bounds_hold_to_the_byte() {
+fn s1_bounds_are_exact_to_the_byte() {
     let (regions, by, stag) = one_region();
     for (addr, len, offset) in
         [(BASE, LEN, 0), (BASE + 1, LEN - 1, 1), (BASE + LEN - 1, 1, LEN - 1), (BASE, 1, 0)]
@@ -116,7 +116,7 @@ fn s1_a_tag_of_one_stream_works_on_no_other() {
             Err(Cause::TAGGED_NOT_ASSOCIATED)
         );
     }
-    // Its own program may use a fast registration anywhere in the domain.
+    // The local program may use a fast registration anywhere in the domain.
     assert_eq!(regions.local(by.pd, Sge { stag: fast, addr: BASE, len: 8 }, true).ok(), span(0, 8));
     assert_eq!(regions.remote(other, region, BASE, 8, Right::Write).ok(), span(0, 8));
 }
@@ -165,7 +165,7 @@ fn d9_codes_of_tagged_segments() {
     assert_eq!(write(&regions, stag, u64::MAX, 1), Err(Cause::TAGGED_WRAP));
     assert_eq!(write(&regions, stag, u64::MAX - 9, 10), Err(Cause::TAGGED_WRAP));
     assert_eq!(write(&regions, stag, u64::MAX - 10, 10), Err(Cause::TAGGED_BOUNDS));
-    // The highest region that can be: its end is the highest address.
+    // The highest possible region ends at the highest address.
     let high = regions.register(by.pd, 7, u64::MAX - 16, 16, ALL).expect("it does not wrap");
     assert_eq!(write(&regions, high, u64::MAX - 16, 16).ok(), span(0, 16));
     assert_eq!(write(&regions, high, u64::MAX - 1, 1).ok(), span(15, 1));
@@ -240,11 +240,12 @@ fn s2_nothing_is_reached_after_the_end_of_a_tag() {
     assert_eq!(regions.dealloc_window(window), Err(PostError::Invalid));
 }
 
-/// A window's and a fast registration's owner knows the tag as it was allocated, and binding gives it another key: the end
-/// was `Invalid` then, so that peers went on to reach the memory, the region was busy for ever and the tag was lost.
+/// The owner of a window or fast registration knows the tag as allocated, and binding gives it
+/// another key. Once, ending it under the first key failed, so peers still reached the memory, the
+/// region stayed busy, and the tag was lost.
 #[test]
 fn s2_the_end_of_a_tag_is_that_of_all_its_keys() {
-    // Room for the region and two more: a tag that is lost shows at once.
+    // With room for the region and two more, a lost tag shows at once.
     let mut regions = Regions::new(Rng::seeded(1), 1, 3);
     let pd = regions.alloc_pd().expect("there is room");
     let by = stream(pd, 1);
@@ -314,7 +315,7 @@ fn s2_r13_the_peer_invalidates_what_its_stream_alone_has() {
         .fast_register(by, private, extent(BASE, 8), rights(true, false, false, false))
         .expect("it is free");
 
-    // Regions and windows of the whole domain, what was never advertised, what is not there.
+    // Regions, windows of the whole domain, private tags, and tags that do not exist.
     for stag in [region, shared, private, Stag(region.0 ^ 0x100), other_key(fast), Stag(0)] {
         assert_eq!(regions.remote_invalidate(by, stag), Err(Cause::CANNOT_INVALIDATE));
     }
@@ -386,7 +387,7 @@ fn a_window_shows_part_of_a_region() {
         "windows are for peers"
     );
 
-    // Bound anew under another key, then not at all.
+    // The window is bound again under another key, and then unbound.
     let again = other_key(window);
     assert_eq!(regions.bind(by, again, region, BASE, 8, READ_ONLY), Ok(()));
     assert_eq!(regions.remote(by, window, BASE + 16, 1, Right::Write), Err(Cause::TAGGED_STAG));
@@ -454,7 +455,7 @@ fn what_a_window_may_not_be_bound_to() {
     }
     let stranger = TagUser { pd: regions.alloc_pd().expect("there is room"), ..by };
     assert_eq!(bind(&mut regions, stranger, region, BASE, 8), Err(Status::Bind));
-    // Reading needs no local write, and a fast registration may carry windows: it is held by them.
+    // Reading needs no local write. Windows on a fast registration keep it valid.
     assert_eq!(regions.bind(by, window, constant, BASE, 8, READ_ONLY), Ok(()));
     assert_eq!(regions.invalidate(by, window), Ok(()));
     regions.fast_register(by, fast, extent(BASE, 8), ALL).expect("it is free");
@@ -484,13 +485,13 @@ fn rights_and_ranges_are_sound() {
         regions.fast_register(by, fast, extent(0, 1), rights(false, true, false, false)),
         Err(Status::Bind)
     );
-    // A region of no bytes is one that nothing fits into.
+    // Nothing fits into an empty region.
     let none = regions.register(by.pd, 7, BASE, 0, ALL).expect("it is sound");
     assert_eq!(regions.remote(by, none, BASE, 1, Right::Read), Err(Cause::BOUNDS));
 }
 
 #[test]
-fn a_domain_goes_when_nothing_is_in_it() {
+fn a_domain_in_use_is_not_deallocated() {
     let (mut regions, by, region) = one_region();
     assert_eq!(regions.dealloc_pd(by.pd), Err(PostError::Busy));
     let window = regions.alloc_window(by.pd, WindowKind::Domain).expect("there is room");
@@ -513,7 +514,7 @@ fn a_domain_goes_when_nothing_is_in_it() {
 }
 
 #[test]
-fn what_a_queue_pair_alone_had_goes_with_it() {
+fn tags_of_one_queue_pair_end_with_it() {
     let (mut regions, by, region) = one_region();
     let other = TagUser { qp: Qp(2), ..by };
     let mut made = Vec::new();
@@ -544,7 +545,8 @@ fn tags_are_sparse_and_none_follows_from_another() {
     let (these, those) = (tags(1), tags(2));
     let indices = these.iter().map(|t| t >> 8).collect::<BTreeSet<_>>();
     assert!(indices.len() == 1_000 && !indices.contains(&0));
-    // Over the whole range, in no order, other ones for another seed, and keys that differ.
+    // Tags spread over the whole range, without order, differ for another seed, and differ in their
+    // keys.
     for sixteenth in 0..16 {
         assert!(these.iter().filter(|&t| t >> 28 == sixteenth).count() > 20);
     }

@@ -1,15 +1,15 @@
-//! Random operations against plain lists.
+//! Steering tags: random operations against plain lists.
 
 use super::*;
 
-/// Random operations against plain lists: every tag that was ever made, with what each byte of 64 leads to.
+/// A tag that was ever made, and the memory behind each of its 64 bytes.
 #[derive(Clone)]
 struct Known {
     stag: Stag,
     made: Made,
     pd: Pd,
     gone: bool,
-    /// Byte by address, if it is valid.
+    /// The memory behind each address, if the tag is valid.
     bytes: Option<[Option<u64>; 64]>,
     access: Access,
     qp: Option<Qp>,
@@ -29,7 +29,7 @@ struct Oracle {
     rng: Rng,
     pds: [Pd; 2],
     known: Vec<Known>,
-    /// How many questions were granted.
+    /// The number of granted checks.
     granted: u32,
 }
 
@@ -51,13 +51,14 @@ impl Oracle {
         stream(self.pds[self.rng.below(2) as usize], self.rng.below(3) as u32)
     }
 
-    /// A part of the 64 addresses, and what its bytes lead to in a region that begins at address 0.
+    /// A part of the 64 addresses, and its memory in a region at address 0.
     fn range(&mut self) -> (u64, u64) {
         let from = self.rng.below(64);
         (from, 1 + self.rng.below(64 - from))
     }
 
-    /// Who asks about a tag, and for what part: its own domain and bytes mostly, else anything.
+    /// A user and a range to check a tag with: mostly in its own domain and range, sometimes
+    /// anywhere.
     fn about(&mut self, at: usize) -> (TagUser, u64, u64) {
         let (mut by, (mut addr, mut len)) = (self.stream(), self.range());
         let Known { pd, qp, bytes, .. } = self.known[at];
@@ -104,7 +105,7 @@ impl Oracle {
     fn end(&mut self, at: usize) {
         let Known { stag, made, gone, .. } = self.known[at];
         let busy = self.windows_on(at);
-        // All but a region are found by any key.
+        // All tags except regions are found under any key.
         let any_key = Stag(stag.0 & !0xff | self.rng.below(256) as u32);
         let ended = match made {
             Made::Region => self.regions.deregister(stag),
@@ -196,7 +197,7 @@ impl Oracle {
         }
     }
 
-    /// Asks for random bytes, and for the whole truth about the answer.
+    /// Checks a random range and compares the answer with the lists.
     fn ask(&mut self, at: usize) {
         let (by, addr, len) = self.about(at);
         let Known { stag, made, pd, bytes, access, qp, .. } = self.known[at];
