@@ -29,13 +29,13 @@ impl core::fmt::Display for Status {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match self {
             Self::Success => "success",
-            Self::LocalLength => "an own element is too short for what came, or too long",
-            Self::LocalProtection => "an own tag, bound or right is wrong",
-            Self::LocalOperation => "the request could not be done here",
-            Self::Flushed => "the queue pair failed before",
-            Self::Bind => "a window could not be bound, or a tag not registered or invalidated",
+            Self::LocalLength => "a local element is too short for the message, or too long",
+            Self::LocalProtection => "a local tag, bound or access right is wrong",
+            Self::LocalOperation => "the connection does not allow the operation",
+            Self::Flushed => "the queue pair failed before the request completed",
+            Self::Bind => "the window could not be bound, or the tag not registered or invalidated",
             Self::RemoteAccess => "the peer refused access",
-            Self::RemoteOperation => "the peer could not do it",
+            Self::RemoteOperation => "the peer could not execute the operation",
         })
     }
 }

@@ -7,14 +7,14 @@ pub enum PostError {
     #[error("the queue is full")]
     Full,
     /// There is no such object, or its state does not allow the call.
-    #[error("no such object, or not in its present state")]
+    #[error("there is no such object, or its state does not allow the call")]
     Invalid,
     /// The list has more elements than the queue was created for.
     #[error("too many scatter/gather elements")]
     TooManyElements,
     /// The request has more inline data than the queue was created for, or its operation takes
     /// none.
-    #[error("inline data is too long or not allowed")]
+    #[error("the inline data is too long, or the operation takes none")]
     Inline,
     /// The message has more than 2³¹ bytes.
     #[error("the message is longer than 2 GiB")]

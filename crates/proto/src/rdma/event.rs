@@ -32,7 +32,7 @@ impl fmt::Display for StreamEnd {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum StartupError {
     /// The deadline passed.
-    #[error("it took too long")]
+    #[error("the peer did not answer in time")]
     Timeout,
     /// The stream ended.
     #[error("{0}")]
@@ -44,7 +44,7 @@ pub enum StartupError {
     #[error("{0}")]
     Fault(Cause),
     /// The program cancelled the start-up.
-    #[error("it was given up")]
+    #[error("the program cancelled it")]
     Cancelled,
 }
 

@@ -10,7 +10,8 @@
 //!                      20 u64 add or swap   28 u64 its mask   36 u64 compare   44 u64 its mask
 //!  Atomic Response 12: 0 u32 id   4 u64 the old value
 //!  Immediate Data   8: 0 u64
-//!  Terminate    4..52: 0 u8 layer(0xf0) type(0x0f)   1 u8 code   2 u8 M(0x80) D(0x40) R(0x20)   3 u8 0
+//!  Terminate    4..52: 0 u8 layer(0xf0) type(0x0f)   1 u8 code
+//!                      2 u8 M(0x80) D(0x40) R(0x20)   3 u8 0
 //!                      with D: 4 u16 ULPDU length   6 the DDP header (14 or 18)
 //!                      with R: then the Read Request (28)
 //! ```

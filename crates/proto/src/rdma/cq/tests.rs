@@ -142,8 +142,8 @@ fn random_use_matches_a_list() {
     }
 }
 
-/// perftest arms after its peer has begun to send. Without the immediate notification it would wait
-/// forever for the completions before that.
+/// The program perftest arms after its peer has begun to send. Without the immediate notification
+/// it would wait forever for the completions before that.
 #[test]
 fn arming_notifies_of_earlier_completions() {
     let mut cq = CompletionQueue::new(8);
@@ -155,8 +155,8 @@ fn arming_notifies_of_earlier_completions() {
     assert!(!cq.arm(false), "it is polled");
 }
 
-/// perftest polls once for each event, with room for 16. Without another notification it would wait
-/// forever for the completions that remain.
+/// The program perftest polls once for each event, with room for 16. Without another notification
+/// it would wait forever for the completions that remain.
 #[test]
 fn a_poll_that_leaves_completions_notifies_again() {
     let mut cq = CompletionQueue::new(4);

@@ -121,16 +121,16 @@ pub enum NegotiationError {
     Role,
     /// The Reply has another revision than the Request, or only one of them has the block of RFC
     /// 6581.
-    #[error("the Reply does not fit the Request")]
+    #[error("the Reply has another MPA revision than the Request")]
     Mismatch,
     /// The initiator sent bytes after its Request and before the Reply.
-    #[error("the initiator did not wait for the Reply")]
+    #[error("the initiator sent data before the Reply")]
     Early,
     /// The responder requires a higher read depth than this end offered.
-    #[error("the responder wants more Reads at once than were offered")]
+    #[error("the responder requires a higher read depth than this end offers")]
     Depth,
     /// The responder accepts none of the ready-to-receive frames that this end offered.
-    #[error("no common form of the ready-to-receive frame")]
+    #[error("the two ends have no ready-to-receive frame in common")]
     Rtr,
 }
 
@@ -153,10 +153,10 @@ pub enum UsageError {
     #[error("private data is too long")]
     PrivateData,
     /// The revision does not exist, or has no peer-to-peer model.
-    #[error("this revision of MPA does not exist or has no peer-to-peer model")]
+    #[error("the MPA revision does not exist or has no peer-to-peer model")]
     Revision,
     /// The set of ready-to-receive frames is empty.
-    #[error("the peer-to-peer model needs a form of its first frame")]
+    #[error("the peer-to-peer model needs a ready-to-receive frame")]
     Rtr,
     /// There is no Request to answer.
     #[error("there is no Request to answer")]

@@ -293,9 +293,10 @@ fn e5_e6_replies_that_cannot_be_met_are_answered_by_a_terminate() {
         let terminate = Terminate::parse(&said[0].1).unwrap();
         assert_eq!((said.len(), terminate.cause, terminate.about), (1, cause, None));
         let (conn, qp) = (pair.a.conn.unwrap(), pair.a.qp);
-        assert!(
-            matches!(pair.a.events[0], Event::Failed { qp: Some(q), why: StartupError::Negotiation(_), .. } if q == qp)
-        );
+        assert!(matches!(
+            pair.a.events[0],
+            Event::Failed { qp: Some(q), why: StartupError::Negotiation(_), .. } if q == qp
+        ));
         assert_eq!(pair.a.events[1..], [Event::Close { conn, reset: false }]);
         assert_eq!(pair.a.rnic.state(qp), Some(QpState::Idle));
     }
@@ -403,8 +404,9 @@ fn the_longest_start_up_frames_pass() {
     side.conn = Some(side.rnic.incoming(Instant::ZERO).unwrap());
     side.take(Instant::ZERO, &bytes(&frame));
     side.hear();
-    assert!(
-        matches!(&side.events[0], Event::ConnectRequest { private_data, .. } if private_data.len() == 512)
-    );
+    assert!(matches!(
+        &side.events[0],
+        Event::ConnectRequest { private_data, .. } if private_data.len() == 512
+    ));
     assert_eq!(mpa::PRIVATE_MAX, 512);
 }

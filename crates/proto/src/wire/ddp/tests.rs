@@ -15,7 +15,7 @@ const SEND: Header = Header {
     buffer: Buffer::Untagged { ulp: 0x2122_2324, qn: 1, msn: 0x3132_3334, mo: 0x4142_4344 },
 };
 
-/// The payloads of a message's segments, and that L is on the last one alone.
+/// Cuts a message into payload lengths. Only the last segment is marked last.
 fn cut(total: u32, payload_max: u32) -> Vec<u32> {
     let (mut done, mut payloads) = (0, Vec::new());
     loop {
@@ -62,7 +62,7 @@ fn d1_another_version_is_an_error_of_its_own_for_each_form() {
         for version in [0, 2, 3] {
             bytes[0] = bytes[0] & !3 | version;
             assert_eq!(parse(&bytes), Err(bad));
-            // It is known from the first byte alone.
+            // The first byte alone shows it.
             assert_eq!(parse(&bytes[..1]), Err(bad));
         }
     }
@@ -82,7 +82,7 @@ fn a_header_cut_short_is_no_header() {
 }
 
 #[test]
-fn what_goes_back_in_a_terminate_is_what_came() {
+fn a_terminate_returns_the_header_as_received() {
     let mut bytes = WRITE.emit().to_vec();
     bytes[0] = 0xfe;
     bytes.extend_from_slice(b"payload");
@@ -120,7 +120,10 @@ fn any_header() -> impl Strategy<Value = Header> {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read(header in any_header(), payload in prop::collection::vec(any::<u8>(), 0..20)) {
+    fn headers_survive_the_wire(
+        header in any_header(),
+        payload in prop::collection::vec(any::<u8>(), 0..20),
+    ) {
         let mut ulpdu = header.emit().to_vec();
         prop_assert_eq!(ulpdu.len(), header.len());
         ulpdu.extend_from_slice(&payload);
@@ -128,7 +131,9 @@ proptest! {
     }
 
     #[test]
-    fn what_is_read_is_written_but_for_reserved_bits(bytes in prop::collection::vec(any::<u8>(), 0..24)) {
+    fn parsed_headers_are_emitted_without_reserved_bits(
+        bytes in prop::collection::vec(any::<u8>(), 0..24),
+    ) {
         if let Ok(header) = parse(&bytes) {
             let mut came = bytes[..header.len()].to_vec();
             came[0] &= !0x3c;

@@ -1,4 +1,5 @@
-//! Start-up frames against the RFCs' bytes and a capture of Linux's siw, and the arithmetic of FPDUs by counting.
+//! Start-up frames against the RFCs' bytes and a capture of Linux's siw, and the lengths of FPDUs
+//! against counting.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -43,7 +44,7 @@ fn golden_bytes() {
 }
 
 #[test]
-fn what_siw_sends() {
+fn frames_of_siw() {
     let request = b"MPA ID Req Frame\x10\x02\x00\x04\x00\x80\x00\x80";
     let start = Start {
         crc: false,
@@ -69,7 +70,7 @@ fn m1_a_wrong_key_shows_at_its_first_wrong_byte() {
 }
 
 #[test]
-fn m4_reserved_flags_and_a_requests_r_are_not_looked_at() {
+fn m4_reserved_flags_and_a_requests_r_are_ignored() {
     let mut request = emitted(&plain(b""));
     request[16] |= 0x3f;
     assert_eq!(Start::parse(&request), Ok(Some((plain(b""), 20))), "S is reserved in revision 1");
@@ -78,7 +79,7 @@ fn m4_reserved_flags_and_a_requests_r_are_not_looked_at() {
     let mut request = emitted(&second);
     request[16] |= 0x2f;
     assert_eq!(Start::parse(&request), Ok(Some((second, 24))));
-    // And they are sent as 0.
+    // They are sent as 0.
     assert_eq!(emitted(&Start { reject: true, ..second })[16], 0x50);
 }
 
@@ -119,21 +120,21 @@ fn m6_private_data_up_to_512_bytes() {
         Err(Malformed::PrivateData)
     );
     assert!(out.is_empty());
-    // A length of 513 shows before the data is there.
+    // A length of 513 shows before the data arrives.
     let mut frame = emitted(&plain(b""));
     (frame[18], frame[19]) = (2, 1);
     assert_eq!(Start::parse(&frame), Err(Malformed::PrivateData));
 }
 
 #[test]
-fn e2_flags_without_peer_to_peer_are_neither_sent_nor_looked_at() {
+fn e2_flags_without_peer_to_peer_are_neither_sent_nor_read() {
     let none = Enhanced { rtr: None, ird: 1, ord: 2 };
     assert_eq!(none.emit(), [0, 1, 0, 2]);
     assert_eq!(Enhanced::parse([0x40, 1, 0xc0, 2]), none);
 }
 
 #[test]
-fn the_block_of_rfc_6581_has_to_be_there_if_it_is_announced() {
+fn an_announced_block_of_rfc_6581_must_be_present() {
     for len in 0..4 {
         let mut frame = emitted(&plain(&[0; 4][..len]));
         (frame[16], frame[17]) = (0x10, 2);
@@ -142,7 +143,7 @@ fn the_block_of_rfc_6581_has_to_be_there_if_it_is_announced() {
 }
 
 #[test]
-fn what_follows_a_frame_is_left() {
+fn bytes_after_a_frame_are_left() {
     let frame = [emitted(&plain(b"abc")), vec![9; 40]].concat();
     assert_eq!(Start::parse(&frame), Ok(Some((plain(b"abc"), 23))));
 }
@@ -162,7 +163,7 @@ fn f13_the_formulas_of_section_4_5() {
     {
         assert_eq!((mulpdu(emss, false), mulpdu(emss, true)), (without, with), "{emss}");
     }
-    // Whatever they allow fits the segment, wherever its first marker is.
+    // A ULPDU of this size fits the segment wherever its first marker is.
     for emss in (160..3_000).chain(64_000..64_700) {
         assert!(fpdu_len(mulpdu(emss, false)) <= emss);
         let len = fpdu_len(mulpdu(emss, true));
@@ -184,7 +185,7 @@ fn f14_the_mulpdu_stays_within_128_and_64768() {
 }
 
 #[test]
-fn markers_are_as_many_as_one_counts() {
+fn markers_agree_with_counting() {
     for to_marker in (0..=BETWEEN).step_by(4) {
         for words in 1..400 {
             let (mut to, mut count) = (to_marker, 0);
@@ -216,7 +217,7 @@ fn the_cheapest_form_is_a_write_then_a_read() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// What is sent is what is understood, and every part of it asks for more.
+    /// Every frame parses as it was emitted, and every part of it asks for more.
     #[test]
     fn frames_survive_the_wire(
         bits in any::<[bool; 8]>(),

@@ -17,9 +17,15 @@ pub struct Cause {
 }
 
 macro_rules! causes {
-    ($($(#[$doc:meta])+ $name:ident = $layer:literal / $etype:literal / $code:literal, $text:literal;)+) => {
+    ($(
+        $(#[$doc:meta])+
+        $name:ident = $layer:literal / $etype:literal / $code:literal, $text:literal;
+    )+) => {
         impl Cause {
-            $($(#[$doc])+ pub const $name: Self = Self { layer: $layer, etype: $etype, code: $code };)+
+            $(
+                $(#[$doc])+
+                pub const $name: Self = Self { layer: $layer, etype: $etype, code: $code };
+            )+
 
             /// The name of the cause, or `None` for a number that no RFC assigns.
             #[must_use]

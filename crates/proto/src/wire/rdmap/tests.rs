@@ -32,7 +32,7 @@ fn untagged(control: u8, qn: u32) -> Header {
     Header { last: true, control, buffer: Buffer::Untagged { ulp: 0, qn, msn: 1, mo: 0 } }
 }
 
-/// What a Terminate for `cause` says of a Write's segment, or of a Read Request's.
+/// The description in a Terminate of a Write's segment, or of a Read Request's.
 fn about(header: Header, payload_len: u16, read: Option<ReadRequest>) -> Offending {
     Offending { ulpdu_len: header.len() as u16 + payload_len, header: header.emit(), read }
 }
@@ -80,13 +80,13 @@ fn r1_another_version_is_refused() {
     for version in [0, 2, 3] {
         assert_eq!(Opcode::of(&untagged(version << 6 | 3, 0)), Err(Cause::VERSION));
         assert_eq!(Opcode::of(&tagged(version << 6)), Err(Cause::VERSION));
-        // Even where the opcode is unknown too.
+        // The version is checked before the opcode.
         assert_eq!(Opcode::of(&tagged(version << 6 | 15)), Err(Cause::VERSION));
     }
 }
 
 #[test]
-fn r2_the_word_for_the_ulp_means_something_in_two_opcodes() {
+fn r2_two_opcodes_use_the_ulps_word() {
     let invalidate = Opcode::ALL.into_iter().filter(|o| o.invalidates()).collect::<Vec<_>>();
     assert_eq!(invalidate, [Opcode::SendInvalidate, Opcode::SendSolicitedInvalidate]);
     let mut header = untagged(Opcode::Send.control(), 0);
@@ -95,7 +95,7 @@ fn r2_the_word_for_the_ulp_means_something_in_two_opcodes() {
 }
 
 #[test]
-fn three_opcodes_solicit() {
+fn three_opcodes_solicit_an_event() {
     let solicit = Opcode::ALL.into_iter().filter(|o| o.solicits()).collect::<Vec<_>>();
     let expected =
         [Opcode::SendSolicited, Opcode::SendSolicitedInvalidate, Opcode::ImmediateSolicited];
@@ -177,7 +177,7 @@ fn a2_reserved_bits_of_an_atomic_request_are_ignored() {
         AtomicRequest { id: 1, stag: 2, to: 3, op: AtomicOp::FetchAdd { add: 4, mask: 5 } };
     let mut bytes = request.emit();
     bytes[..4].copy_from_slice(&[0xff, 0xff, 0xff, 0xf0]);
-    // Compare and its mask mean nothing in a fetch and add.
+    // A fetch and add ignores compare and its mask.
     bytes[36..].fill(0x5a);
     assert_eq!(AtomicRequest::parse(&bytes), Ok(request));
 }
@@ -196,7 +196,7 @@ fn a4_sums_and_swaps_heed_their_masks() {
     let add = |old: u64, add, mask| AtomicOp::FetchAdd { add, mask }.apply(old);
     assert_eq!(add(5, 7, 0), 12);
     assert_eq!(add(u64::MAX, 1, 0), 0);
-    // Two fields of 32 bits: neither carry leaves its field.
+    // With two fields of 32 bits no carry leaves its field.
     let halves = 0x8000_0000_8000_0000;
     assert_eq!(add(0x0000_0001_ffff_ffff, 0x0000_0002_0000_0001, halves), 0x0000_0003_0000_0000);
     assert_eq!(add(0xffff_ffff_0000_0000, 0x0000_0001_0000_0001, halves), 1);
@@ -219,7 +219,7 @@ fn a1_immediate_data_has_exactly_8_bytes() {
 }
 
 #[test]
-fn t3_layer_type_code_and_bits_stand_where_the_rfc_has_them() {
+fn t3_layer_type_code_and_bits_follow_the_rfc() {
     let write = about(tagged(0x40), 8, None);
     for &cause in Cause::ALL {
         let bytes = Terminate::emit(cause, Some(&write));
@@ -241,9 +241,9 @@ fn t4_headers_go_along_as_the_cause_calls_for() {
     let with_read =
         [hex("0101e000002e4141000000000000000100000001").as_slice(), &[0; 4], &READ_BYTES].concat();
     assert_eq!(Terminate::emit(Cause::BOUNDS, Some(&request)).as_slice(), with_read);
-    // RFC 5040 section 7.1 wants the Read Request for every error on one that RDMAP finds,
+    // RFC 5040 section 7.1 requires the Read Request for every RDMAP error in one.
     assert_eq!(Terminate::emit(Cause::STREAM, Some(&request))[2], 0xe0);
-    // DDP sends its own header alone, MPA and local errors none.
+    // DDP sends its own header only; MPA and local errors send none.
     assert_eq!(Terminate::emit(Cause::UNTAGGED_MSN, Some(&request))[2], 0xc0);
     for cause in [Cause::LOCAL, Cause::MPA_CRC, Cause::MPA_RTR] {
         assert_eq!(Terminate::emit(cause, Some(&request)).len(), 4);
@@ -257,12 +257,12 @@ fn t4_a_read_partly_answered_is_sent_back_advanced() {
     assert_eq!(rest.source_to, READ.source_to + 0x2048);
     assert_eq!(rest.size, READ.size - 0x2048);
     assert_eq!((rest.sink_stag, rest.source_stag), (READ.sink_stag, READ.source_stag));
-    // Hostile offsets wrap, they do not panic.
+    // Hostile offsets wrap without a panic.
     assert_eq!(ReadRequest { sink_to: u64::MAX, ..READ }.after(2).sink_to, 1);
 }
 
 #[test]
-fn what_a_terminate_says_is_read_back() {
+fn terminates_survive_the_wire() {
     let abouts = [about(tagged(0x40), 8, None), about(untagged(0x41, 1), 28, Some(READ))];
     for (&cause, about) in Cause::ALL.iter().flat_map(|c| abouts.iter().map(move |a| (c, a))) {
         let bytes = Terminate::emit(cause, Some(about));
@@ -274,9 +274,9 @@ fn what_a_terminate_says_is_read_back() {
     }
 }
 
-/// What siw answered to wrong messages (Linux 6.1), and how we read it.
+/// Terminates of siw (Linux 6.1) for malformed messages, and their meaning.
 #[test]
-fn siw_s_mirrored_terminates_are_understood() {
+fn mirrored_terminates_of_siw_are_parsed() {
     let read = |text: &str| Terminate::parse(&hex(text)).expect("it is long enough");
     for (text, cause, ulpdu_len) in [
         ("110003000008c140dead00000000000000000000", Cause::TAGGED_STAG, Some(8)),
@@ -311,7 +311,7 @@ fn siw_s_mirrored_terminates_are_understood() {
 }
 
 #[test]
-fn where_both_orders_have_a_meaning_both_are_told() {
+fn ambiguous_terminates_give_both_causes() {
     for (bytes, cause, or) in [
         ([0x20, 6, 0, 0], Cause::MPA_DEPTH, Cause::OPCODE),
         ([0x20, 5, 0, 0], Cause::MPA_LOCAL, Cause::VERSION),
@@ -340,7 +340,7 @@ fn terminates_cut_short_lose_their_headers_only() {
 }
 
 #[test]
-fn causes_are_told_by_number_and_name() {
+fn causes_print_number_and_name() {
     assert_eq!(format!("{}", Cause::TAGGED_STAG), "1/1/00 (tagged: invalid STag)");
     assert_eq!(format!("{}", Cause { layer: 3, etype: 4, code: 0xab }), "3/4/ab");
     let mut seen = Cause::ALL.to_vec();
@@ -355,13 +355,13 @@ fn causes_are_told_by_number_and_name() {
 }
 
 #[test]
-fn ddp_s_refusals_have_a_cause() {
+fn header_errors_have_a_cause() {
     assert_eq!(Cause::from(ddp::HeaderError::Short), Cause::DDP_LOCAL);
     assert_eq!(Cause::from(ddp::HeaderError::TaggedVersion), Cause::TAGGED_VERSION);
     assert_eq!(Cause::from(ddp::HeaderError::UntaggedVersion), Cause::UNTAGGED_VERSION);
 }
 
-/// RFC 7306 section 5.1.1, bit by bit.
+/// The sum of RFC 7306 section 5.1.1, bit by bit.
 fn add_by_bits(old: u64, add: u64, mask: u64) -> u64 {
     let (mut carry, mut new) = (0, 0);
     for bit in 0..64 {

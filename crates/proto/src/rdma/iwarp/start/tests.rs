@@ -144,9 +144,10 @@ fn m6_private_data_of_0_and_512_bytes_passes_and_513_fails() {
     for len in [0, 512] {
         let mut responder = Responder::new(PLAIN);
         let asked = request(0, 1, &data[..len]);
-        assert!(
-            matches!(responder.input(&asked), ReceivedRequest::Request { private_data, .. } if private_data == &data[..len])
-        );
+        assert!(matches!(
+            responder.input(&asked),
+            ReceivedRequest::Request { private_data, .. } if private_data == &data[..len]
+        ));
         let mut out = Vec::new();
         // After a refused call the Request is still open.
         assert_eq!(responder.accept(NONE, &data, &mut out), Err(UsageError::PrivateData));
@@ -408,16 +409,16 @@ fn every_row_of_the_start_up_matrix() {
         ("rev0", request(0, 0, b""), Some((0x40, 0, &[]))),          // 00, 0
         ("rev2 no S", request(0x40, 2, b""), Some((0x40, 2, &[]))),  // 40, 2
         ("rev2 S", request(0x50, 2, &[0, 2, 0, 3]), Some((0x50, 2, &[0, 16, 0, 2]))), // 50, 2, 3/2
-        ("300", request(0x10, 2, &[1, 44, 1, 44]), Some((0x50, 2, &[0, 16, 0, 16]))), // 10, 2, 128/128
-        ("rev2 S no pd", request(0x10, 2, b""), None), // 30, 2: refused
-        ("rev3", request(0, 3, b""), None),            // closed
-        ("bad key", b"MPA ID Rex Frame\0\x01\0\0".to_vec(), None), // closed
-        ("pd 252", request(0, 1, &[1; 252]), Some((0x40, 1, &[]))), // 00, 1
-        ("pd 255", request(0, 1, &[1; 255]), Some((0x40, 1, &[]))), // 00, 1
-        ("pd 256", request(0, 1, &[1; 256]), Some((0x40, 1, &[]))), // 00, 1
-        ("pd 257", request(0, 1, &[1; 257]), Some((0x40, 1, &[]))), // reset
-        ("pd 512", request(0, 1, &[1; 512]), Some((0x40, 1, &[]))), // reset
-        ("pd 513", request(0, 1, &[1; 513]), None),    // reset
+        ("300", request(0x10, 2, &[1, 44, 1, 44]), Some((0x50, 2, &[0, 16, 0, 16]))), // 10, 2
+        ("rev2 S no pd", request(0x10, 2, b""), None),               // 30, 2: refused
+        ("rev3", request(0, 3, b""), None),                          // closed
+        ("bad key", b"MPA ID Rex Frame\0\x01\0\0".to_vec(), None),   // closed
+        ("pd 252", request(0, 1, &[1; 252]), Some((0x40, 1, &[]))),  // 00, 1
+        ("pd 255", request(0, 1, &[1; 255]), Some((0x40, 1, &[]))),  // 00, 1
+        ("pd 256", request(0, 1, &[1; 256]), Some((0x40, 1, &[]))),  // 00, 1
+        ("pd 257", request(0, 1, &[1; 257]), Some((0x40, 1, &[]))),  // reset
+        ("pd 512", request(0, 1, &[1; 512]), Some((0x40, 1, &[]))),  // reset
+        ("pd 513", request(0, 1, &[1; 513]), None),                  // reset
         ("extra bytes", [request(0, 1, b""), vec![0; 4]].concat(), None), // closed
         ("reserved 0x0f", request(0x0f, 1, b""), Some((0x40, 1, &[]))), // 0f, 1
     ];
@@ -451,12 +452,18 @@ proptest! {
     /// With any options both ends derive the same parameters, or fail for a reason in their
     /// options.
     #[test]
-    fn both_ends_agree((a, a_depths) in options(), (b, b_depths) in options(), revision in 0..=2u8) {
-        let a = StartOptions { revision, rtr: a.rtr.filter(|rtr| revision == 2 && !rtr.is_empty()), ..a };
+    fn both_ends_agree(
+        (a, a_depths) in options(),
+        (b, b_depths) in options(),
+        revision in 0..=2u8,
+    ) {
+        let rtr = a.rtr.filter(|rtr| revision == 2 && !rtr.is_empty());
+        let a = StartOptions { revision, rtr, ..a };
         let (mut asked, mut said) = (Vec::new(), Vec::new());
         let initiator = Initiator::new(a, a_depths, b"a", &mut asked).unwrap();
         let mut responder = Responder::new(b);
-        let heard = matches!(responder.input(&asked), ReceivedRequest::Request { private_data: b"a", .. });
+        let received = responder.input(&asked);
+        let heard = matches!(received, ReceivedRequest::Request { private_data: b"a", .. });
         prop_assert!(heard);
         let theirs = responder.accept(b_depths, b"b", &mut said).unwrap();
         for end in 0..said.len() {
@@ -472,7 +479,8 @@ proptest! {
             other => return Err(TestCaseError::fail(alloc::format!("{other:?}"))),
         };
         prop_assert_eq!((ours.crc, ours.revision), (theirs.crc, theirs.revision));
-        prop_assert_eq!((ours.markers_in, ours.markers_out), (theirs.markers_out, theirs.markers_in));
+        prop_assert_eq!(ours.markers_in, theirs.markers_out);
+        prop_assert_eq!(ours.markers_out, theirs.markers_in);
         match (ours.first, theirs.first) {
             (FirstFpdu::Free, FirstFpdu::Wait) => prop_assert!(a.rtr.is_none()),
             (FirstFpdu::Send(form), FirstFpdu::WaitFor(forms)) => {
@@ -482,7 +490,8 @@ proptest! {
             other => return Err(TestCaseError::fail(alloc::format!("{other:?}"))),
         }
         if revision == 2 {
-            prop_assert!(ours.depths.ord <= theirs.depths.ird && theirs.depths.ord <= ours.depths.ird);
+            prop_assert!(ours.depths.ord <= theirs.depths.ird);
+            prop_assert!(theirs.depths.ord <= ours.depths.ird);
         }
         prop_assert!(ours.depths.ird <= a_depths.ird && ours.depths.ord <= a_depths.ord);
         prop_assert!(theirs.depths.ird <= b_depths.ird.max(1) && theirs.depths.ord <= b_depths.ord);

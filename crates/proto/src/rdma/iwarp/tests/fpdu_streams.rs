@@ -107,7 +107,11 @@ fn posted() -> impl Strategy<Value = (bool, Vec<(bool, usize)>)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 300,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     /// The framed stream equals the oracle's, and deframes however it is cut.
     #[test]
@@ -140,7 +144,8 @@ proptest! {
         prop_assert_eq!(flat(&record, &region), &stream[..]);
         prop_assert_eq!(record.len(), stream.len());
         let pairs = record.parts.windows(2);
-        prop_assert!(pairs.into_iter().all(|pair| !matches!(pair, [Part::Bytes(_), Part::Bytes(_)])));
+        let both_bytes = |pair: &[Part]| matches!(pair, [Part::Bytes(_), Part::Bytes(_)]);
+        prop_assert!(!pairs.into_iter().any(both_bytes));
         let mut rng = Rng::seeded(seed);
         let most = 1 << rng.below(15);
         let mut cut = |_: usize| rng.below(most) as usize + 1;
@@ -159,7 +164,9 @@ proptest! {
         }
         let mut deframer = MODES[mode].deframer();
         let (mut rest, mut scratch) = (&bytes[..], Vec::new());
-        while let Deframed::Piece { header, payload, consumed, .. } = deframer.next(rest, &mut scratch) {
+        while let Deframed::Piece { header, payload, consumed, .. } =
+            deframer.next(rest, &mut scratch)
+        {
             prop_assert!(consumed > 0 && consumed <= rest.len());
             prop_assert!(header.map_or(0, <[u8]>::len) + payload.len() <= consumed);
             rest = &rest[consumed..];

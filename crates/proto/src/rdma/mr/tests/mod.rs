@@ -86,13 +86,16 @@ fn s1_bounds_are_exact_to_the_byte() {
 fn s1_a_tag_works_in_its_own_domain_only() {
     let (mut regions, by, stag) = one_region();
     let other = regions.alloc_pd().expect("there is room");
-    let stranger = TagUser { pd: other, ..by };
+    let other_user = TagUser { pd: other, ..by };
     assert_eq!(
-        regions.remote(stranger, stag, BASE, 1, Right::Write),
+        regions.remote(other_user, stag, BASE, 1, Right::Write),
         Err(Cause::TAGGED_NOT_ASSOCIATED)
     );
-    assert_eq!(regions.remote(stranger, stag, BASE, 1, Right::Read), Err(Cause::NOT_ASSOCIATED));
-    assert_eq!(regions.remote(stranger, stag, BASE, 8, Right::Atomic), Err(Cause::NOT_ASSOCIATED));
+    assert_eq!(regions.remote(other_user, stag, BASE, 1, Right::Read), Err(Cause::NOT_ASSOCIATED));
+    assert_eq!(
+        regions.remote(other_user, stag, BASE, 8, Right::Atomic),
+        Err(Cause::NOT_ASSOCIATED)
+    );
     assert_eq!(
         regions.local(other, Sge { stag, addr: BASE, len: 1 }, false),
         Err(Status::LocalProtection)
@@ -303,7 +306,7 @@ fn s2_a_region_ends_with_its_windows_if_it_must() {
 fn s2_r13_the_peer_invalidates_what_its_stream_alone_has() {
     let (mut regions, by, region) = one_region();
     let other = TagUser { qp: Qp(2), ..by };
-    let stranger = TagUser { pd: regions.alloc_pd().expect("there is room"), ..by };
+    let other_user = TagUser { pd: regions.alloc_pd().expect("there is room"), ..by };
     let shared = regions.alloc_window(by.pd, WindowKind::Domain).expect("there is room");
     regions.bind(by, shared, region, BASE, 8, ALL).expect("it may be bound");
     let own = regions.alloc_window(by.pd, WindowKind::OneQp).expect("there is room");
@@ -320,7 +323,7 @@ fn s2_r13_the_peer_invalidates_what_its_stream_alone_has() {
         assert_eq!(regions.remote_invalidate(by, stag), Err(Cause::CANNOT_INVALIDATE));
     }
     for stag in [own, fast] {
-        for by in [other, stranger] {
+        for by in [other, other_user] {
             assert_eq!(regions.remote_invalidate(by, stag), Err(Cause::CANNOT_INVALIDATE));
         }
         assert_eq!(regions.remote_invalidate(by, stag), Ok(()));
@@ -365,8 +368,8 @@ fn a_fast_registration_is_made_again_and_again_with_new_keys() {
         "a region is none"
     );
     assert_eq!(regions.invalidate(by, region), Err(Status::Bind));
-    let stranger = TagUser { pd: regions.alloc_pd().expect("there is room"), ..by };
-    assert_eq!(regions.fast_register(stranger, stag, extent(0, 1), ALL), Err(Status::Bind));
+    let other_user = TagUser { pd: regions.alloc_pd().expect("there is room"), ..by };
+    assert_eq!(regions.fast_register(other_user, stag, extent(0, 1), ALL), Err(Status::Bind));
     assert_eq!(regions.deregister(stag), Ok(()));
 }
 
@@ -453,8 +456,8 @@ fn what_a_window_may_not_be_bound_to() {
     ] {
         assert_eq!(bind(&mut regions, by, region, addr, len), Err(Status::Bind));
     }
-    let stranger = TagUser { pd: regions.alloc_pd().expect("there is room"), ..by };
-    assert_eq!(bind(&mut regions, stranger, region, BASE, 8), Err(Status::Bind));
+    let other_user = TagUser { pd: regions.alloc_pd().expect("there is room"), ..by };
+    assert_eq!(bind(&mut regions, other_user, region, BASE, 8), Err(Status::Bind));
     // Reading needs no local write. Windows on a fast registration keep it valid.
     assert_eq!(regions.bind(by, window, constant, BASE, 8, READ_ONLY), Ok(()));
     assert_eq!(regions.invalidate(by, window), Ok(()));
