@@ -17,13 +17,13 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use sprat_proto::rpc::{Message, Payload, RpcError, Slice, Slices};
-use sprat_proto::time::{MS, SECOND};
+use sprat_proto::time::MS;
 use sprat_proto::wire::checksum::Crc32c;
 use sprat_proto::{Instant, Rng};
 
 use crate::message::data::{self, Amount, Enumerate, Increment, Once, Read, Remove, Target, Write};
 use crate::message::{Opcode, Status, VERSION, control};
-use crate::objects::cleaner::{Cleaner, STEP};
+use crate::objects::cleaner::{Cleaner, SMALL_STEP, STEP};
 use crate::objects::entry::OBJECT;
 use crate::objects::log::Log;
 use crate::objects::memory::{self, Change, Memory, Mutation};
@@ -107,6 +107,8 @@ pub struct Master {
     last_tag: u64,
     /// There is background work.
     busy: bool,
+    /// A request arrived since the last tick.
+    requested: bool,
     /// What the next reply may be made in.
     spare: Vec<u8>,
 }
@@ -130,6 +132,7 @@ impl Master {
             counts: Counts::default(),
             last_tag: 0,
             busy: false,
+            requested: false,
             spare: Vec::new(),
         }
     }
@@ -272,18 +275,17 @@ impl Master {
         if self.gated.len() >= MAX_GATED {
             return Err(Status::Retry);
         }
-        let stamp = seconds(now);
-        let mutation = Mutation { target, once, key, hash, change, stamp };
+        let mutation = Mutation { target, once, key, hash, change };
         let mut outcome = self.memory.mutate(&mutation);
         if outcome == Err(Status::Retry) {
-            // Whoever writes into full memory helps to clean it, however seldom this machine is idle.
-            self.cleaner.step(&mut self.memory, stamp, STEP);
+            // A write into full memory cleans, even if this machine is never idle.
+            self.cleaner.step(&mut self.memory, STEP);
             outcome = self.memory.mutate(&mutation);
             if outcome == Err(Status::Retry) && !self.cleaner.wanted(&self.memory) {
                 outcome = Err(Status::NoSpace);
             }
         }
-        self.busy |= self.cleaner.wanted(&self.memory);
+        self.busy |= self.cleaner.pay(&mut self.memory);
         outcome.map(|outcome| self.gate(caller, reply(outcome).into(), false))
     }
 
@@ -348,7 +350,9 @@ impl Master {
             return Some(message);
         }
         if self.gated.len() >= MAX_GATED {
-            message.slices.iter().for_each(|&slice| self.memory.log.give_back(slice));
+            for &slice in &message.slices {
+                self.memory.log.give_back(slice);
+            }
             return Some(self.counts.refuse(Status::Retry));
         }
         self.gated.push_back(Gated { until: self.memory.log.tail(), caller, message });
@@ -423,10 +427,6 @@ fn reply(outcome: crate::objects::entry::Outcome) -> Vec<u8> {
     bytes
 }
 
-fn seconds(now: Instant) -> u32 {
-    (now.as_ns() / SECOND) as u32
-}
-
 impl Slices for Master {
     fn bytes(&self, slice: Slice) -> &[u8] {
         self.memory.log.lent_bytes(slice)
@@ -441,6 +441,7 @@ impl Machine for Master {
         payload: Payload<'_>,
         deadline: Instant,
     ) -> Option<Message> {
+        self.requested = true;
         if deadline < now {
             // Nobody waits for the answer; a short one lets the transport forget the request.
             self.counts.late += 1;
@@ -487,7 +488,9 @@ impl Machine for Master {
     }
 
     fn released(&mut self, slice: Slice) {
-        self.memory.log.give_back(slice);
+        if self.memory.log.give_back(slice) {
+            self.busy |= self.cleaner.wanted(&self.memory);
+        }
     }
 
     fn spare(&mut self, buffer: Vec<u8>) {
@@ -508,7 +511,9 @@ impl Machine for Master {
         }
         let growing = self.memory.grow(GROW_LINES);
         let sweeping = self.memory.sweep(SWEEP_LINES);
-        let cleaning = self.cleaner.step(&mut self.memory, seconds(now), STEP);
+        // While requests arrive, writes pay for cleaning and a turn adds little.
+        let work = if core::mem::take(&mut self.requested) { SMALL_STEP / 2 } else { STEP };
+        let cleaning = self.cleaner.step(&mut self.memory, work);
         self.busy = growing || sweeping || cleaning;
         self.busy
     }

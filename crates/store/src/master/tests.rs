@@ -6,6 +6,8 @@ use alloc::vec;
 use proptest::prelude::{any, prop_assert, prop_oneof, proptest};
 use sprat_proto::rpc::ServerRpc;
 
+use sprat_proto::time::SECOND;
+
 use super::*;
 use crate::message::control::{
     CheckLease, DropTablet, Enlist, Enlisted, LeaseTimes, RenewServer, Renewed, TakeTablet, done,

@@ -1,101 +1,195 @@
-//! The cleaner: makes free segments out of segments in which much is dead.
+//! The cleaner makes free segments out of segments in which much is dead (RAMCloud's log cleaning).
 //!
-//! It begins when free segments are few, and before that when the log would take new memory though less than half of
-//! what it has is live: so a server's size follows its data. It takes the segment that promises most, copies what is live to a survivor segment, lets the tables point there, and
-//! frees the rest:
+//! It works while few segments are free. It also works while less than half of the log is live and
+//! the log would have to take new memory, so that the size of a server follows its data. It chooses
+//! the segments with the highest benefit, copies their live entries to a survivor segment, lets the
+//! tables point to the copies, and frees the segment:
 //!
 //! ```text
-//!  promise = reclaimable bytes × age / (size + live bytes)     (cost-benefit: old segments are worth it earlier, since
-//!                                                              what is still live in them will probably stay so)
+//!  benefit = reclaimable bytes × age / (size + live bytes)
 //! ```
 //!
-//! Live are: an object that the hash table points to; a completion that [`crate::objects::rifl`] remembers;
-//! a tombstone as long as one of the segments that may hold its object is in the log. What has died
-//! of the first two is marked in the log, so that passing by it costs no look into the tables. What
-//! always holds: a step does bounded work, between steps the log and the tables agree; what replies
-//! point into is cleaned as anything else ([`crate::objects::log`] keeps their bytes); it never cleans what
-//! gives less than 1/64 of a segment, so it comes to rest when memory is full of live data. If
-//! tombstones outlive their use because old segments are never worth cleaning, it cleans those,
-//! oldest first.
+//! The age counts the segments that the log has opened since this one: entries that have survived
+//! for long are likely to survive longer, so that old segments are worth cleaning earlier. It is the
+//! age of the segment, not of its entries (as in RAMCloud, other than in LFS): cleaned entries count
+//! as young, or cold segments would be cleaned again and again although little in them is dead.
+//! One scan of all segments chooses several of them.
+//!
+//! An entry is live if it is an object that the hash table points to, a completion record that
+//! [`rifl`](super::rifl) remembers, or a tombstone while one of the segments that may hold its object
+//! is in the log. The log marks dead objects and completion records, so that the cleaner skips them
+//! without a look-up. The rest is cleaned in groups: a first pass computes the hashes of a group and
+//! touches the lines of the hash table, so that their cache misses overlap; a second pass moves the
+//! entries.
+//!
+//! Writes pay for the cleaning that they cause ([`Cleaner::pay`]): the budget of a step is the number
+//! of bytes written since the last one, times the bytes to clean for one byte of free memory. So a
+//! request waits for a small step at most. In idle time the cleaner makes full steps.
+//!
+//! Invariants: a step does bounded work; between steps the log and the tables agree; slices in
+//! replies do not delay cleaning; the cleaner skips segments that would yield less than 1/64 of their
+//! size, and thus rests when memory is full of live data. When tombstones outlive their purpose
+//! because old segments are never worth cleaning, the cleaner cleans those, the oldest first.
 
-use crate::objects::entry::{self, Entry, HEAD, HEADER};
-use crate::objects::log::Full;
-use crate::objects::memory::Memory;
-use crate::objects::segment::{Location, SegmentId, State};
-use crate::objects::table::spread;
+use alloc::vec::Vec;
+use core::hint::black_box;
 
-/// The work of one step, in bytes: a copied byte counts one, a live entry 256 more (it costs some cache misses).
+use super::entry::{self, Entry, HEAD, HEADER};
+use super::log::{Full, LEAST_GAIN, MIN_SEGMENTS};
+use super::memory::Memory;
+use super::segment::{Location, SegmentId, State};
+use super::table::spread;
+
+/// The work of one step in idle time, in bytes.
+///
+/// A copied byte counts one. A live entry counts 256 more, for its cache misses.
 pub const STEP: usize = 64 << 10;
+/// The work of one step while requests wait, in bytes.
+pub const SMALL_STEP: usize = 8 << 10;
 const LIVE_COST: usize = 256;
 const DEAD_COST: usize = 16;
 const SLOT_COST: usize = 256;
-/// How many segments the log takes before it is cleaned for its size's sake.
+/// Entries whose table lines are touched before the first of them is moved.
+const GROUP: usize = 16;
+/// The most segments that one scan chooses.
+const MOST_CHOSEN: usize = 32;
+/// One scan chooses one of this number of segments. The last ones of a larger share would be worse
+/// than what a later scan finds.
+const CHOSEN_SHARE: usize = 64;
+/// Every segment counts as older than it is by the log's size over this number. With age zero for the
+/// youngest, uniform overwrites cost up to 10 % more, and skewed ones hardly less.
+const YOUNG_SHARE: u32 = 2;
+/// Bytes to be cleaned before [`Cleaner::pay`] makes a step: about one group of small objects.
+const LEAST_PAYMENT: u64 = 4 << 10;
+/// A write pays at most this number of times its own length, unless a small step is more.
+const MOST_PAYMENT: u64 = 8;
+/// Prices are fractions of this.
+const PRICE_UNIT: u64 = 64;
+/// One of this number of segments stays free.
+const FREE_SHARE: u32 = 50;
+/// Segments that the log takes before its size alone is a reason to clean.
 const TAKEN_FREELY: u32 = 16;
-/// Segments that it then keeps ready.
+/// Segments that cleaning for the size's sake keeps ready.
 const SPARE: u32 = 2;
 
-/// See the module.
+/// The state of the cleaner between steps.
 #[derive(Debug, Default)]
 pub struct Cleaner {
     phase: Phase,
-    /// At rest until so many bytes have died, less is asked of a segment than `rest_gain`, or
-    /// another head was closed than these.
+    /// Segments of the last scan and their benefits, the best one last.
+    chosen: Vec<(u128, u32)>,
+    /// The bytes that cleaning the current segment yields, and its size.
+    yields: (u32, u32),
+    /// [`Log::written_bytes`](super::log::Log::written_bytes) up to which writes have been charged.
+    charged: u64,
+    /// Bytes of segments that charged writes have still to clean.
+    owed: u64,
+    /// The cleaner rests until this number of bytes has died, a segment of less than `rest_gain`
+    /// is worth cleaning, or the number of closed heads differs from `rest_closings`.
     rest_until_died: u64,
     rest_gain: u32,
     rest_closings: u64,
-    /// Cleaning oldest segments for their tombstones' sake, up to this segment.
+    /// Set while the oldest segments are cleaned for their tombstones: the end of that round.
     round: Option<SegmentId>,
-    /// No further round until so many bytes have been appended.
+    /// The next round starts when this number of bytes has been appended.
     next_round: u64,
     cleaned: u64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 enum Phase {
     #[default]
     Rest,
-    /// Looking at all segments, a few a step.
-    Choose { slot: usize, best: Option<(u128, u32)> },
-    /// Cleaning the segment in `slot`, from `offset` on.
+    /// A scan of all segments has come to `slot`.
+    Choose { slot: usize },
+    /// The segment in `slot` is clean up to `offset`.
     Clean { slot: u32, offset: usize },
 }
 
+/// An entry that is probably live.
+#[derive(Clone, Copy, Default)]
+struct Candidate {
+    offset: usize,
+    len: usize,
+    /// The hash of an object for the hash table.
+    hash: u64,
+}
+
 impl Cleaner {
-    /// True if there is work that can be done.
+    /// Returns true if there is work that can be done.
     #[must_use]
+    #[inline]
     pub fn wanted(&self, memory: &Memory) -> bool {
-        let log = &memory.log;
         match self.phase {
-            Phase::Rest => {
-                let rested = log.died_bytes() >= self.rest_until_died
-                    || least_gain(memory) < self.rest_gain
-                    || log.closings() != self.rest_closings;
-                low(memory) && rested
-            }
+            Phase::Rest => shortage(memory) > 0 && self.rested(memory),
             Phase::Choose { .. } | Phase::Clean { .. } => true,
         }
     }
 
-    /// Segments that it has cleaned.
+    /// Returns true if something has changed since no segment was worth cleaning.
+    fn rested(&self, memory: &Memory) -> bool {
+        let log = &memory.log;
+        log.died_bytes() >= self.rest_until_died
+            || least_gain(memory) < self.rest_gain
+            || log.closings() != self.rest_closings
+    }
+
+    /// Returns the number of segments that were cleaned.
     #[must_use]
     pub fn cleaned(&self) -> u64 {
         self.cleaned
     }
 
-    /// Does about `budget` bytes of work ([`STEP`]); `stamp` is the time in seconds. True if there is more to do.
-    pub fn step(&mut self, memory: &mut Memory, stamp: u32, budget: usize) -> bool {
-        let mut left = budget;
-        while left > 0 {
+    /// Cleans as much as the bytes written since the last call make necessary, and returns true if
+    /// there is more to do. Call it after each write.
+    ///
+    /// To free one byte of memory, the cleaner works through size / yield bytes of a segment. The
+    /// price rises with the shortage of free segments and falls when there is none.
+    #[inline]
+    pub fn pay(&mut self, memory: &mut Memory) -> bool {
+        let written = memory.log.written_bytes();
+        let new = written - core::mem::replace(&mut self.charged, written);
+        if !self.wanted(memory) {
+            self.owed = 0;
+            return false;
+        }
+        self.charge(memory, new);
+        if self.owed < LEAST_PAYMENT {
+            return true;
+        }
+        let work = (MOST_PAYMENT * new).max(SMALL_STEP as u64);
+        self.run(memory, work as usize, true)
+    }
+
+    /// Adds the cleaning for `new` written bytes to what is owed.
+    fn charge(&mut self, memory: &Memory, new: u64) {
+        let (gain, size) = self.yields;
+        let halves = 1 + u64::from(shortage(memory));
+        // Before the first segment is chosen, one byte costs one.
+        let price = u64::from(size.max(1)) * halves * (PRICE_UNIT / 2) / u64::from(gain.max(1));
+        let price = price.clamp(PRICE_UNIT, PRICE_UNIT * u64::from(LEAST_GAIN));
+        let most = 4 * u64::from(memory.log.segment_bytes());
+        self.owed = (self.owed + new * price / PRICE_UNIT).min(most);
+    }
+
+    /// Does about `work` bytes of work ([`STEP`]) and returns true if there is more to do.
+    pub fn step(&mut self, memory: &mut Memory, work: usize) -> bool {
+        self.run(memory, work, false)
+    }
+
+    /// Does about `work` bytes of work; if `paced`, no more than what is owed.
+    fn run(&mut self, memory: &mut Memory, work: usize, paced: bool) -> bool {
+        let mut left = work;
+        while left > 0 && (!paced || self.owed > 0) {
             if !self.wanted(memory) {
                 return false;
             }
             match self.phase {
                 Phase::Rest => self.begin(memory),
-                Phase::Choose { slot, best } => self.choose(memory, stamp, slot, best, &mut left),
+                Phase::Choose { slot } => self.choose(memory, slot, &mut left),
                 Phase::Clean { slot, offset } => {
                     if self.clean(memory, slot, offset, &mut left).is_err() {
-                        // The log has used up its segments' numbers: nothing can be cleaned any
-                        // more.
+                        // The log has no segment numbers left, so that nothing can be cleaned.
                         return false;
                     }
                 }
@@ -104,44 +198,56 @@ impl Cleaner {
         self.wanted(memory)
     }
 
-    /// Begins to look at all segments. If none is worth it, what happens from here on may change
-    /// that.
+    /// Begins with the next chosen segment, or with a scan if none is left.
     fn begin(&mut self, memory: &Memory) {
+        while let Some((_, slot)) = self.chosen.pop() {
+            if gain(memory, slot as usize) >= least_gain(memory) {
+                return self.start(memory, slot);
+            }
+        }
+        // If no segment is worth cleaning, changes from here on may make one worth it.
         self.rest_gain = least_gain(memory);
         self.rest_until_died = memory.log.died_bytes() + u64::from(self.rest_gain);
         self.rest_closings = memory.log.closings();
-        self.phase = Phase::Choose { slot: 0, best: None };
+        self.phase = Phase::Choose { slot: 0 };
     }
 
-    /// Looks at some more segments.
-    fn choose(
-        &mut self,
-        memory: &Memory,
-        stamp: u32,
-        mut slot: usize,
-        mut best: Option<(u128, u32)>,
-        left: &mut usize,
-    ) {
-        let slots = memory.log.slots();
-        while slot < slots.len() && *left > 0 {
+    fn start(&mut self, memory: &Memory, slot: u32) {
+        let size = memory.log.segment_bytes();
+        self.yields = (gain(memory, slot as usize).max(size / LEAST_GAIN), size);
+        self.phase = Phase::Clean { slot, offset: HEADER };
+    }
+
+    /// Scans some more segments.
+    fn choose(&mut self, memory: &Memory, mut slot: usize, left: &mut usize) {
+        let slots = memory.log.slots().len();
+        let most = (slots / CHOSEN_SHARE).clamp(1, MOST_CHOSEN);
+        while slot < slots && *left > 0 {
             *left = left.saturating_sub(SLOT_COST);
-            let promise = promise(memory, slot, stamp);
-            if promise > best.map_or(0, |(promise, _)| promise) {
-                best = Some((promise, slot as u32));
+            let benefit = benefit(memory, slot);
+            let worst = self.chosen.first().map_or(0, |(worst, _)| *worst);
+            if benefit > 0 && (self.chosen.len() < most || benefit > worst) {
+                if self.chosen.len() == most {
+                    self.chosen.remove(0);
+                }
+                let at = self.chosen.partition_point(|(other, _)| *other < benefit);
+                self.chosen.insert(at, (benefit, slot as u32));
             }
             slot += 1;
         }
-        self.phase = match (best, slot < slots.len()) {
-            (best, true) => Phase::Choose { slot, best },
-            (Some((_, slot)), false) => Phase::Clean { slot, offset: HEADER },
-            (None, false) => match self.oldest(memory) {
-                Some(slot) => Phase::Clean { slot, offset: HEADER },
-                None => Phase::Rest,
-            },
-        };
+        if slot < slots {
+            self.phase = Phase::Choose { slot };
+        } else if !self.chosen.is_empty() {
+            let (_, slot) = self.chosen.pop().unwrap_or_default();
+            self.start(memory, slot);
+        } else if let Some(slot) = self.oldest(memory) {
+            self.start(memory, slot);
+        } else {
+            self.phase = Phase::Rest;
+        }
     }
 
-    /// The oldest segment, if tombstones take much memory and cleaning it can free some.
+    /// Returns the oldest segment if tombstones take much memory and cleaning it can free some.
     fn oldest(&mut self, memory: &Memory) -> Option<u32> {
         let log = &memory.log;
         if log.tombstone_bytes() < log.capacity_bytes() / 16 {
@@ -166,39 +272,27 @@ impl Cleaner {
         oldest
     }
 
-    /// Cleans some entries of the segment in `slot`; frees it after the last.
+    /// Cleans one group of entries of the segment in `slot`, and frees the segment after the last.
     fn clean(
         &mut self,
         memory: &mut Memory,
         slot: u32,
-        mut offset: usize,
+        offset: usize,
         left: &mut usize,
     ) -> Result<(), Full> {
-        loop {
-            if *left == 0 {
-                self.phase = Phase::Clean { slot, offset };
-                return Ok(());
+        let mut group = [Candidate::default(); GROUP];
+        let (count, next) = gather(memory, slot, offset, &mut group, left);
+        for candidate in &group[..count] {
+            let at = Location::new(slot, candidate.offset as u32);
+            if let Err(full) = move_entry(memory, at, candidate) {
+                self.phase = Phase::Clean { slot, offset: candidate.offset };
+                return Err(full);
             }
-            *left = left.saturating_sub(DEAD_COST);
-            let segment = &memory.log.slots()[slot as usize];
-            let entries = &segment.bytes[offset..segment.written as usize];
-            if let Some(len) = entry::dead(entries) {
-                offset += len;
-                continue;
-            }
-            let Some((entry, len)) = entry::parse(entries) else {
-                debug_assert!(entries.is_empty(), "an entry of our own makes no sense");
-                break;
-            };
-            if let Entry::Group(_) = entry {
-                offset += HEAD;
-                continue;
-            }
-            let moved = move_entry(memory, Location::new(slot, offset as u32), len);
-            if moved.inspect_err(|_| self.phase = Phase::Clean { slot, offset })? {
-                *left = left.saturating_sub(LIVE_COST + len);
-            }
-            offset += len;
+        }
+        self.owed = self.owed.saturating_sub((next - offset) as u64);
+        if next < memory.log.slots()[slot as usize].written as usize {
+            self.phase = Phase::Clean { slot, offset: next };
+            return Ok(());
         }
         memory.log.free(slot);
         self.cleaned += 1;
@@ -208,25 +302,80 @@ impl Cleaner {
     }
 }
 
-/// True if free segments are few: less than a tenth. Also if less than half of what the log took so far is live and the
-/// next segments would be new memory: that is dearer to touch than a few live entries to copy, and a server's size
-/// follows its data.
-fn low(memory: &Memory) -> bool {
-    let log = &memory.log;
-    let bytes = u64::from(log.taken()) * u64::from(log.segment_bytes());
-    let sparse = log.taken() >= TAKEN_FREELY && log.live_bytes() < bytes / 2 && log.spare() < SPARE;
-    sparse || log.available() < (log.limit() / 10).max(crate::objects::log::MIN_SEGMENTS - 1)
+/// Finds the next entries that are probably live and touches what is needed to move them. Returns
+/// their number and the offset behind the last entry.
+fn gather(
+    memory: &Memory,
+    slot: u32,
+    mut offset: usize,
+    group: &mut [Candidate; GROUP],
+    left: &mut usize,
+) -> (usize, usize) {
+    let Memory { log, table, tablets, .. } = memory;
+    let segment = &log.slots()[slot as usize];
+    let (mut count, mut touched) = (0, 0);
+    while count < GROUP && *left > 0 {
+        *left = left.saturating_sub(DEAD_COST);
+        let entries = &segment.bytes[offset..segment.written as usize];
+        if let Some(len) = entry::dead(entries) {
+            offset += len;
+            continue;
+        }
+        let Some((entry, len)) = entry::parse(entries) else {
+            debug_assert!(entries.is_empty(), "the log's own entries are well-formed");
+            return (count, segment.written as usize);
+        };
+        let hash = match entry {
+            Entry::Group(_) => {
+                offset += HEAD;
+                continue;
+            }
+            Entry::Object(object) => tablets
+                .hash(object.table, object.key)
+                .map(|hash| spread(object.table, hash))
+                .inspect(|hash| touched ^= table.touch(*hash)),
+            Entry::Completion(_) | Entry::Tombstone(_) => Some(0),
+            Entry::Header(_) => None,
+        };
+        if let Some(hash) = hash {
+            *left = left.saturating_sub(LIVE_COST + len);
+            group[count] = Candidate { offset, len, hash };
+            count += 1;
+        }
+        offset += len;
+    }
+    // The compiler must not drop the reads.
+    black_box(touched);
+    (count, offset)
 }
 
-/// The fewest bytes that a segment must give: an eighth of it, or much less if writes have to wait.
+/// Returns the number of free segments that are missing, 0 if there are enough.
+///
+/// One segment in fifty stays free, and the few that the log cannot do without. One is missing also
+/// if less than half of the memory that the log has taken is live and the next segments would be new
+/// memory: to touch new memory costs more than to copy a few live entries.
+fn shortage(memory: &Memory) -> u32 {
+    let log = &memory.log;
+    let wanted = (log.limit() / FREE_SHARE).max(MIN_SEGMENTS - 1);
+    let missing = wanted.saturating_sub(log.available());
+    if missing > 0 {
+        return missing;
+    }
+    let taken = u64::from(log.taken()) * u64::from(log.segment_bytes());
+    let sparse = log.taken() >= TAKEN_FREELY && log.live_bytes() < taken / 2 && log.spare() < SPARE;
+    u32::from(sparse)
+}
+
+/// Returns the fewest bytes that a segment must yield: an eighth of its size, or much less if writes
+/// have to wait.
 fn least_gain(memory: &Memory) -> u32 {
     let log = &memory.log;
-    let urgent = log.available() <= crate::objects::log::MIN_SEGMENTS - 2;
-    log.segment_bytes() / if urgent { crate::objects::log::LEAST_GAIN } else { 8 }
+    let urgent = log.available() <= MIN_SEGMENTS - 2;
+    log.segment_bytes() / if urgent { LEAST_GAIN } else { 8 }
 }
 
-/// What cleaning the segment in `slot` promises; 0 if nothing.
-fn promise(memory: &Memory, slot: usize, stamp: u32) -> u128 {
+/// Returns the bytes that cleaning the segment in `slot` yields.
+fn gain(memory: &Memory, slot: usize) -> u32 {
     let segment = &memory.log.slots()[slot];
     if segment.state != State::Closed {
         return 0;
@@ -235,48 +384,54 @@ fn promise(memory: &Memory, slot: usize, stamp: u32) -> u128 {
         segment.tombstones > 0 && memory.log.narrow(segment.buried, segment.id).is_empty();
     let live = if useless { segment.live - segment.tombstones } else { segment.live };
     let room = if segment.closed_early { segment.room() as u32 } else { 0 };
-    let gain = segment.written - HEADER as u32 - live + room;
+    segment.written - HEADER as u32 - live + room
+}
+
+/// Returns the benefit of cleaning the segment in `slot`, 0 if it is not worth cleaning.
+fn benefit(memory: &Memory, slot: usize) -> u128 {
+    let gain = gain(memory, slot);
     if gain < least_gain(memory) {
         return 0;
     }
-    let age = stamp.saturating_sub(segment.mean_stamp()) + 1;
-    ((u128::from(gain) * u128::from(age)) << 20) / u128::from(segment.bytes.len() as u32 + live)
+    let log = &memory.log;
+    let segment = &log.slots()[slot];
+    let age = log.clock() - segment.id.0 + log.limit() / YOUNG_SHARE;
+    let cost = segment.bytes.len() as u32 + segment.live;
+    ((u128::from(gain) * u128::from(age)) << 20) / u128::from(cost)
 }
 
-/// Moves the entry of `len` bytes at `at` if it is live; whether it was.
-fn move_entry(memory: &mut Memory, at: Location, len: usize) -> Result<bool, Full> {
-    let Memory { log, table, tablets, results, .. } = memory;
+/// Moves the entry at `at` if it is live.
+fn move_entry(memory: &mut Memory, at: Location, candidate: &Candidate) -> Result<(), Full> {
+    let Memory { log, table, results, .. } = memory;
+    let len = candidate.len;
     let cleaned = log.slots()[at.slot()].id;
     match entry::parse(log.bytes(at)) {
         Some((Entry::Object(object), _)) => {
-            let Some(hash) = tablets.hash(object.table, object.key) else { return Ok(false) };
-            let Some(place) = table.find(spread(object.table, hash), |other| other == at) else {
-                return Ok(false);
+            let Some(place) = table.find(candidate.hash, |other| other == at) else {
+                return Ok(());
             };
-            let (stamp, older) = (object.stamp, log.narrow(object.older, cleaned));
-            let (to, copy) = log.relocate(at, len, stamp)?;
+            let older = log.narrow(object.older, cleaned);
+            let (to, copy) = log.relocate(at, len)?;
             entry::set_older(copy, older);
             table.set(place, to);
         }
         Some((Entry::Tombstone(tombstone), _)) => {
-            let (stamp, older) = (tombstone.stamp, log.narrow(tombstone.older, cleaned));
+            let older = log.narrow(tombstone.older, cleaned);
             if older.is_empty() {
                 log.dead_tombstone(at, len);
-                return Ok(false);
+            } else {
+                log.relocate_tombstone(at, len, older)?;
             }
-            log.relocate_tombstone(at, len, stamp, older)?;
         }
         Some((Entry::Completion(completion), _)) => {
-            if results.location(completion.once) != Some(at) {
-                return Ok(false);
+            if results.location(completion.once) == Some(at) {
+                let (to, _) = log.relocate(at, len)?;
+                results.moved(completion.once, to);
             }
-            let stamp = log.slots()[at.slot()].mean_stamp();
-            let (to, _) = log.relocate(at, len, stamp)?;
-            results.moved(completion.once, to);
         }
-        _ => return Ok(false),
+        _ => {}
     }
-    Ok(true)
+    Ok(())
 }
 
 #[cfg(test)]

@@ -69,7 +69,7 @@ pub struct Object<'a> {
     pub table: TableId,
     /// Its version.
     pub version: Version,
-    /// When it was written, in seconds on its server's own clock: for its age only.
+    /// The number of segments that the log had opened when it was written: for its age only.
     pub stamp: u32,
     /// Where older versions of it may be.
     pub older: Span,
@@ -95,7 +95,7 @@ pub struct Tombstone<'a> {
     pub table: TableId,
     /// The version that was removed.
     pub version: Version,
-    /// When.
+    /// The number of segments that the log had opened when it was written.
     pub stamp: u32,
     /// Where versions of it may be.
     pub older: Span,

@@ -87,6 +87,7 @@ pub struct Log {
     tombstones: u64,
     died: u64,
     appended: u64,
+    survived: u64,
     /// Heads that were closed.
     closings: u64,
     loans: Loans,
@@ -122,6 +123,7 @@ impl Log {
             tombstones: 0,
             died: 0,
             appended: 0,
+            survived: 0,
             closings: 0,
             loans: Loans::new(limit as u32, segment_bytes),
             safe_version: Version(1),
@@ -139,25 +141,21 @@ impl Log {
 
     // Appending.
 
-    /// Takes `len` bytes at the log's end for one entry, to be filled at once; `stamp` is the time in seconds.
+    /// Takes `len` bytes at the log's end for one entry, to be filled at once.
     ///
     /// # Errors
     /// [`Full`], and nothing changed.
     #[inline]
-    pub fn append(
-        &mut self,
-        len: usize,
-        stamp: u32,
-        purpose: Purpose,
-    ) -> Result<(Location, &mut [u8]), Full> {
+    pub fn append(&mut self, len: usize, purpose: Purpose) -> Result<(Location, &mut [u8]), Full> {
         let open = if purpose == Purpose::Survive { self.survivor } else { self.head };
         let slot = match open {
             Some(slot) if self.slots[slot as usize].room() >= len => slot,
             _ => self.advance(len, purpose)?,
         };
         self.appended += len as u64;
+        self.survived += if purpose == Purpose::Survive { len as u64 } else { 0 };
         self.waste = self.waste.max(len as u32);
-        let (offset, memory) = self.slots[slot as usize].take(len, stamp).ok_or(Full::TooLong)?;
+        let (offset, memory) = self.slots[slot as usize].take(len).ok_or(Full::TooLong)?;
         Ok((Location::new(slot, offset), memory))
     }
 
@@ -203,7 +201,7 @@ impl Log {
             capacity: self.segment_bytes,
             safe_version: self.safe_version,
         };
-        if let Some((_, memory)) = segment.take(entry::HEADER, 0) {
+        if let Some((_, memory)) = segment.take(entry::HEADER) {
             entry::put_header(memory, &header);
         }
         Ok(slot)
@@ -241,18 +239,12 @@ impl Log {
         self.segment_bytes as usize - entry::HEADER
     }
 
-    /// Copies the entry of `len` bytes at `from`, which is live, to the survivor segment, where it is live from now on;
-    /// `stamp` is its age.
+    /// Copies the entry of `len` bytes at `from`, which is live, to the survivor segment, where it is live from now on.
     ///
     /// # Errors
     /// [`Full`], and nothing changed.
-    pub fn relocate(
-        &mut self,
-        from: Location,
-        len: usize,
-        stamp: u32,
-    ) -> Result<(Location, &mut [u8]), Full> {
-        let (to, _) = self.append(len, stamp, Purpose::Survive)?;
+    pub fn relocate(&mut self, from: Location, len: usize) -> Result<(Location, &mut [u8]), Full> {
+        let (to, _) = self.append(len, Purpose::Survive)?;
         let pair = self.slots.get_disjoint_mut([from.slot(), to.slot()]);
         let [source, target] = pair.map_err(|_| Full::NoSegment)?;
         source.live -= len as u32;
@@ -270,10 +262,9 @@ impl Log {
         &mut self,
         from: Location,
         len: usize,
-        stamp: u32,
         buried: Span,
     ) -> Result<(), Full> {
-        let (to, copy) = self.relocate(from, len, stamp)?;
+        let (to, copy) = self.relocate(from, len)?;
         entry::set_older(copy, buried);
         self.slots[from.slot()].tombstones -= len as u32;
         let target = &mut self.slots[to.slot()];
@@ -339,6 +330,21 @@ impl Log {
     #[must_use]
     pub fn appended_bytes(&self) -> u64 {
         self.appended
+    }
+
+    /// Returns the bytes that were appended since the start, those of the cleaner apart.
+    #[must_use]
+    #[inline]
+    pub fn written_bytes(&self) -> u64 {
+        self.appended - self.survived
+    }
+
+    /// Returns the number of segments that were opened since the start. Entries take it as their
+    /// stamp, so that their age counts what was appended since then.
+    #[must_use]
+    #[inline]
+    pub fn clock(&self) -> u32 {
+        self.last_id.0
     }
 
     /// The limit of live data, in bytes.

@@ -53,8 +53,6 @@ pub struct Mutation<'a> {
     pub hash: KeyHash,
     /// What is to be done.
     pub change: Change<'a>,
-    /// The time in seconds.
-    pub stamp: u32,
 }
 
 /// An object as it was before a mutation.
@@ -175,14 +173,15 @@ impl Memory {
             return Err(Status::NoSpace);
         }
         let safe_version = self.log.safe_version();
-        let appended = self.log.append(HEAD + len + COMPLETION, mutation.stamp, Purpose::Write);
+        let stamp = self.log.clock();
+        let appended = self.log.append(HEAD + len + COMPLETION, Purpose::Write);
         let Ok((at, memory)) = appended else { return Err(Status::Retry) };
         let version = before.as_ref().map_or(safe_version, |before| Version(before.version.0 + 1));
         let outcome = Outcome { status: Status::Ok, version, sum };
         let object = Object {
             table: mutation.target.table,
             version,
-            stamp: mutation.stamp,
+            stamp,
             older: before.as_ref().map_or_else(Span::default, |before| before.older),
             key: mutation.key,
             value,
@@ -211,13 +210,14 @@ impl Memory {
 
     fn remove(&mut self, mutation: &Mutation<'_>, before: &Before) -> Result<Outcome, Status> {
         let len = TOMBSTONE + mutation.key.len();
-        let appended = self.log.append(HEAD + len + COMPLETION, mutation.stamp, Purpose::Remove);
+        let stamp = self.log.clock();
+        let appended = self.log.append(HEAD + len + COMPLETION, Purpose::Remove);
         let (at, memory) = appended.map_err(|_| Status::Retry)?;
         let outcome = Outcome { status: Status::Ok, version: before.version, sum: None };
         let tombstone = Tombstone {
             table: mutation.target.table,
             version: before.version,
-            stamp: mutation.stamp,
+            stamp,
             older: before.older,
             key: mutation.key,
         };
@@ -236,7 +236,7 @@ impl Memory {
 
     /// Records a mutation that changes no object.
     fn conclude(&mut self, mutation: &Mutation<'_>, outcome: Outcome) -> Result<Outcome, Status> {
-        let appended = self.log.append(COMPLETION, mutation.stamp, Purpose::Remove);
+        let appended = self.log.append(COMPLETION, Purpose::Remove);
         let (at, memory) = appended.map_err(|_| Status::Retry)?;
         entry::put_completion(memory, &completion(mutation, outcome));
         self.completed(mutation.once, outcome, at);

@@ -174,8 +174,6 @@ pub struct Segment {
     pub buried: Span,
     /// Slices of replies that point here.
     pub pins: u32,
-    /// Sum of length × timestamp over all entries: their mean age decides when cleaning pays.
-    pub stamps: u64,
 }
 
 impl Segment {
@@ -195,7 +193,6 @@ impl Segment {
             tombstones: 0,
             buried: Span::default(),
             pins: 0,
-            stamps: 0,
         }
     }
 
@@ -212,20 +209,14 @@ impl Segment {
         self.bytes.len() - self.written as usize
     }
 
-    /// Takes `len` bytes at the end for an entry of age `stamp`: its offset and memory. `None` if they do not fit.
+    /// Takes `len` bytes at the end for an entry and returns their offset and memory, or `None` if
+    /// they do not fit.
     #[inline]
-    pub fn take(&mut self, len: usize, stamp: u32) -> Option<(u32, &mut [u8])> {
+    pub fn take(&mut self, len: usize) -> Option<(u32, &mut [u8])> {
         let at = self.written;
         let memory = self.bytes.get_mut(at as usize..at as usize + len)?;
         self.written += len as u32;
         self.waste = self.waste.max(len as u32);
-        self.stamps += len as u64 * u64::from(stamp);
         Some((at, memory))
-    }
-
-    /// The mean timestamp of its bytes.
-    #[must_use]
-    pub fn mean_stamp(&self) -> u32 {
-        self.stamps.checked_div(u64::from(self.written)).unwrap_or(0) as u32
     }
 }

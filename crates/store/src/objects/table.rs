@@ -181,6 +181,14 @@ impl HashTable {
         }
     }
 
+    /// Reads the line of `hash`, so that it is in the cache when the hash is looked up soon. The
+    /// result has no meaning; it keeps the compiler from dropping the read.
+    #[must_use]
+    #[inline]
+    pub fn touch(&self, hash: u64) -> u64 {
+        self.line(self.home(hash))[0]
+    }
+
     /// Puts an entry in. `hash_of` tells the hash of any entry, for those that growth moves.
     pub fn insert(&mut self, hash: u64, to: Location, hash_of: impl Fn(Location) -> u64) {
         self.put(self.home(hash), hash << 48 | to.bits());

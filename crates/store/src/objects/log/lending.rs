@@ -32,23 +32,26 @@ impl Log {
         bytes.and_then(|bytes| bytes.get(slice.offset as usize..end)).unwrap_or(&[])
     }
 
-    /// Undoes one [`Log::lend`].
-    pub fn give_back(&mut self, slice: Slice) {
+    /// Undoes one [`Log::lend`]. Returns true if that frees the memory of a segment.
+    pub fn give_back(&mut self, slice: Slice) -> bool {
         if slice.segment & COPY != 0 {
-            return self.loans.drop_copy(slice.segment & !COPY);
+            self.loans.drop_copy(slice.segment & !COPY);
+            return false;
         }
         let Some(segment) = self.slots.get_mut(slice.segment as usize).filter(|s| s.pins > 0)
         else {
-            return;
+            return false;
         };
         segment.pins -= 1;
         if segment.pins > 0 {
-            return;
+            return false;
         }
         self.loans.pinned -= 1;
-        if segment.state == State::Draining {
+        let drained = segment.state == State::Draining;
+        if drained {
             self.put_slot(slice.segment);
         }
+        drained
     }
 
     /// Segments that replies point into.

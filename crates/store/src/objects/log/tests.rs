@@ -7,7 +7,7 @@ fn log(segments: u64) -> Log {
 
 /// Appends entries of 200 bytes until nothing more goes in; how many.
 fn fill(log: &mut Log, purpose: Purpose) -> usize {
-    (0..).take_while(|_| log.append(200, 0, purpose).is_ok()).count()
+    (0..).take_while(|_| log.append(200, purpose).is_ok()).count()
 }
 
 #[test]
@@ -21,7 +21,7 @@ fn the_reserve_is_for_removals_and_the_cleaner() {
     assert_eq!(fill(&mut log, Purpose::Survive), 2 * 4);
     assert_eq!((log.available(), log.segments().count()), (0, 8));
     let too_long = log.longest_entry() + 1;
-    assert_eq!(log.append(too_long, 0, Purpose::Write).unwrap_err(), Full::TooLong);
+    assert_eq!(log.append(too_long, Purpose::Write).unwrap_err(), Full::TooLong);
 }
 
 #[test]
@@ -59,13 +59,13 @@ fn spans_shrink_to_what_is_left() {
 #[test]
 fn what_is_durable() {
     let mut log = Log::new(8 << 10, 1024, crc32c, true);
-    let (first, _) = log.append(200, 0, Purpose::Write).unwrap();
+    let (first, _) = log.append(200, Purpose::Write).unwrap();
     let after_first = log.tail();
-    let (second, _) = log.append(200, 0, Purpose::Write).unwrap();
+    let (second, _) = log.append(200, Purpose::Write).unwrap();
     assert!(!log.is_durable(first) && !log.is_all_durable());
     log.set_durable(after_first);
     assert!(log.is_durable(first) && !log.is_durable(second));
-    let (moved, _) = log.append(200, 0, Purpose::Survive).unwrap();
+    let (moved, _) = log.append(200, Purpose::Survive).unwrap();
     assert!(log.is_durable(moved), "the cleaner moves only what is durable");
     log.set_durable(log.tail());
     assert!(log.is_durable(second) && log.is_all_durable());

@@ -22,7 +22,6 @@ const LEASE: LeaseId = LeaseId(3);
 pub(crate) struct World {
     pub(crate) memory: Memory,
     pub(crate) cleaner: Cleaner,
-    pub(crate) stamp: u32,
     objects: BTreeMap<Vec<u8>, (Version, Vec<u8>)>,
     /// The highest version that a key ever had.
     highest: BTreeMap<Vec<u8>, Version>,
@@ -41,7 +40,6 @@ impl World {
         Self {
             memory,
             cleaner: Cleaner::default(),
-            stamp: 0,
             objects: BTreeMap::new(),
             highest: BTreeMap::new(),
             outcomes: BTreeMap::new(),
@@ -66,7 +64,7 @@ impl World {
         assert_eq!(verdict, Verdict::New);
         let target = Target { cluster: 0, table: TABLE, rules };
         let hash = self.memory.tablets.locate(TABLE, key).unwrap();
-        let mutation = Mutation { target, once, key, hash, change, stamp: self.stamp };
+        let mutation = Mutation { target, once, key, hash, change };
         let mut hope = true;
         for _ in 0..10_000 {
             match self.memory.mutate(&mutation) {
@@ -76,7 +74,7 @@ impl World {
                     return Some(outcome);
                 }
                 Err(Status::Retry) if hope => {
-                    self.cleaner.step(&mut self.memory, self.stamp, 2000);
+                    self.cleaner.step(&mut self.memory, 2000);
                     hope = self.cleaner.wanted(&self.memory);
                 }
                 Err(Status::Retry | Status::NoSpace) => return None,
@@ -84,6 +82,21 @@ impl World {
             }
         }
         panic!("the cleaner makes no progress");
+    }
+
+    /// Executes a mutation without cleaning and without the oracle.
+    pub(crate) fn mutate_only(
+        &mut self,
+        key: &[u8],
+        change: Change<'_>,
+    ) -> Result<Outcome, Status> {
+        self.rpc += 1;
+        let once = Once { lease: LEASE, rpc: self.rpc, ack: self.ack };
+        let Memory { results, log, .. } = &mut self.memory;
+        results.check(Instant::ZERO, once, |at| log.dead(at, COMPLETION));
+        let target = Target { cluster: 0, table: TABLE, rules: RejectRules::default() };
+        let hash = self.memory.tablets.locate(TABLE, key).unwrap();
+        self.memory.mutate(&Mutation { target, once, key, hash, change })
     }
 
     /// What the oracle says of `outcome`; does the same to the oracle.
@@ -248,7 +261,6 @@ fn random_operations_in_a_small_memory() {
         let mut refused = 0;
         for n in 0..4000 {
             refused += u32::from(world.random(&mut rng, keys, 400).is_none());
-            world.stamp += u32::from(n % 10 == 0);
             if rng.chance(100_000) {
                 let outstanding = rng.below(30);
                 world.acknowledge(outstanding);
@@ -258,7 +270,7 @@ fn random_operations_in_a_small_memory() {
             }
             if rng.chance(300_000) {
                 let budget = rng.below(3000) as usize;
-                world.cleaner.step(&mut world.memory, world.stamp, budget);
+                world.cleaner.step(&mut world.memory, budget);
             }
             if n % 200 == 0 {
                 world.check();
@@ -311,7 +323,6 @@ fn tombstones_do_not_pile_up_behind_cold_segments() {
     let none = RejectRules::default();
     for n in 0..20_000u64 {
         world.acknowledge(0);
-        world.stamp += 1;
         // Every 100th object stays for long, the others are overwritten once and removed.
         let key = n.to_be_bytes();
         assert!(world.mutate(&key, none, Change::Write(&[1; 20])).is_some(), "{n}");
@@ -327,7 +338,7 @@ fn tombstones_do_not_pile_up_behind_cold_segments() {
         if let Some(older) = n.checked_sub(30_000).filter(|older| older % 100 == 0) {
             assert!(world.mutate(&older.to_be_bytes(), none, Change::Remove).is_some(), "{n}");
         }
-        world.cleaner.step(&mut world.memory, world.stamp, 2000);
+        world.cleaner.step(&mut world.memory, 2000);
     }
     world.check();
     world.replay();
@@ -383,7 +394,7 @@ fn the_limits_on_keys_and_values() {
     let once = Once { lease: LEASE, rpc: 1, ack: 0 };
     let change = Change::Write(&[0; 4096]);
     let target = Target { table: TABLE, ..Target::default() };
-    let mutation = Mutation { target, once, key: b"", hash: KeyHash(0), change, stamp: 0 };
+    let mutation = Mutation { target, once, key: b"", hash: KeyHash(0), change };
     assert_eq!(world.memory.mutate(&mutation), Err(Status::ValueTooLong));
 }
 
@@ -429,7 +440,7 @@ fn enumeration_while_the_table_changes() {
                     world.mutate(&key, none, Change::Write(&[7; 30])).unwrap();
                     changed.push(key.to_vec());
                     world.acknowledge(0);
-                    world.cleaner.step(&mut world.memory, 0, 500);
+                    world.cleaner.step(&mut world.memory, 500);
                 }
             }
         }
@@ -479,7 +490,7 @@ fn a_dropped_tablets_objects_go() {
     assert!(world.memory.tablets.drop_tablet(half));
     // The cleaner, growth and the sweep meet in the middle.
     while world.memory.sweep(1) {
-        world.cleaner.step(&mut world.memory, 0, 1000);
+        world.cleaner.step(&mut world.memory, 1000);
         world.memory.grow(1);
     }
     let hash_key = HashKey([1; 16]);
@@ -570,7 +581,9 @@ fn writes_are_refused_only_at_the_limit() {
         }
         assert!(full && !lent.is_empty());
         world.check();
-        lent.into_iter().for_each(|slice| world.memory.log.give_back(slice));
+        for slice in lent {
+            world.memory.log.give_back(slice);
+        }
         assert_eq!((world.memory.log.pinned(), world.memory.log.copied_bytes()), (0, 0));
         world.check();
     }

@@ -8,7 +8,7 @@ use crate::objects::log::Purpose;
 /// A log of eight segments, of which five are full.
 fn full() -> Log {
     let mut log = Log::new(8 * 1024, 1024, crc32c, false);
-    while let Ok((_, memory)) = log.append(200, 0, Purpose::Write) {
+    while let Ok((_, memory)) = log.append(200, Purpose::Write) {
         memory[..5].copy_from_slice(b"value");
     }
     log
@@ -16,7 +16,7 @@ fn full() -> Log {
 
 /// Opens segments until there is no more; how many.
 fn open_all(log: &mut Log) -> usize {
-    (0..).take_while(|_| log.append(log.longest_entry(), 0, Purpose::Survive).is_ok()).count()
+    (0..).take_while(|_| log.append(log.longest_entry(), Purpose::Survive).is_ok()).count()
 }
 
 fn at(slot: u32) -> Location {
