@@ -23,7 +23,7 @@ const SIBLINGS: &[(&str, &[&str])] = &[
 
 /// The crates from outside that `proto` and `store` may depend on: all `no_std`, none does I/O.
 const PURE: &[&str] =
-    &["arrayvec", "hashbrown", "rand_chacha", "siphasher", "thiserror", "zerocopy"];
+    &["arrayvec", "hashbrown", "rand_chacha", "rapidhash", "siphasher", "thiserror", "zerocopy"];
 
 /// What the crates in [`PURE`] bring along, macros that run at build time included.
 const PURE_BEHIND: &[&str] = &[

@@ -10,6 +10,7 @@ extern crate alloc;
 
 pub mod client;
 pub mod coordinator;
+pub mod hash;
 pub mod master;
 pub mod message;
 pub mod objects;

@@ -36,22 +36,13 @@ impl fmt::Debug for ServerId {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct Version(pub u64);
 
-/// The place of a key in its table: SipHash-1-3 under the table's own key.
+/// The place of a key in its table: the hash of the key under the table's [`HashKey`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct KeyHash(pub u64);
 
 /// The secret under which a table's keys are hashed, from the coordinator, fixed for the table's life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HashKey(pub [u8; 16]);
-
-impl HashKey {
-    /// The place of `key` in the table that has this hash key.
-    #[must_use]
-    #[inline]
-    pub fn hash(&self, key: &[u8]) -> KeyHash {
-        KeyHash(siphasher::sip::SipHasher13::new_with_key(&self.0).hash(key))
-    }
-}
 
 /// A client's lease at the coordinator, under which its mutations are remembered. 0 names none.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]

@@ -27,9 +27,10 @@ use sprat_proto::{Instant, Rng};
 
 use self::rifl::Rifl;
 use self::routes::Routes;
+use crate::hash::KeyHasher;
 use crate::message::control::MAX_NAME;
 use crate::message::data::{Amount, RejectRules};
-use crate::types::{HashKey, KeyHash, LeaseId, MAX_KEY, MAX_VALUE, TableId};
+use crate::types::{KeyHash, LeaseId, MAX_KEY, MAX_VALUE, TableId};
 use sprat_proto::node::machine::{Link, Output};
 
 mod answer;
@@ -203,10 +204,10 @@ struct Slot {
 impl Slot {
     /// The hash whose tablet the operation goes to.
     #[inline]
-    fn hash(&self, hash_key: &HashKey) -> KeyHash {
+    fn hash(&self, hasher: &KeyHasher) -> KeyHash {
         match self.kind {
             Kind::Enumerate { cursor, .. } => KeyHash(cursor.hash),
-            _ => hash_key.hash(&self.body[..self.key_len]),
+            _ => hasher.hash(&self.body[..self.key_len]),
         }
     }
 }

@@ -13,6 +13,7 @@ use hashbrown::HashMap;
 
 use super::Op;
 use super::answer::Error;
+use crate::hash::KeyHasher;
 use crate::message::Status;
 use crate::message::control::{self, TabletState};
 use crate::types::{HashKey, KeyHash, TableId};
@@ -40,7 +41,7 @@ pub(super) struct Tablet {
 #[derive(Debug)]
 pub(super) struct Table {
     pub(super) id: TableId,
-    pub(super) hash_key: HashKey,
+    pub(super) hasher: KeyHasher,
     /// Empty until they are known.
     pub(super) tablets: Vec<Tablet>,
     /// The slot of the question for the tablets, if one is in progress.
@@ -52,11 +53,11 @@ pub(super) struct Table {
 impl Table {
     /// The tablet of a hash, which is asked for only if it matters; `None` if the tablets are not known.
     #[inline]
-    pub(super) fn tablet(&self, hash: impl FnOnce(&HashKey) -> KeyHash) -> Option<&Tablet> {
+    pub(super) fn tablet(&self, hash: impl FnOnce(&KeyHasher) -> KeyHash) -> Option<&Tablet> {
         match &self.tablets[..] {
             [only] => Some(only),
             tablets => {
-                let hash = hash(&self.hash_key);
+                let hash = hash(&self.hasher);
                 let after = tablets.partition_point(|tablet| tablet.first <= hash.0);
                 tablets.get(after.checked_sub(1)?)
             }
@@ -122,7 +123,7 @@ impl Routes {
         *self.by_id.entry(id.0).or_insert_with(|| {
             tables.push(Table {
                 id,
-                hash_key: HashKey::default(),
+                hasher: HashKey::default().into(),
                 tablets: Vec::new(),
                 asking: None,
                 parked: VecDeque::new(),
@@ -164,7 +165,7 @@ impl Routes {
         });
         let tablets = tablets.collect();
         let table = &mut self.tables[table as usize];
-        table.hash_key = answer.hash_key;
+        table.hasher = answer.hash_key.into();
         table.tablets = tablets;
         Ok(())
     }

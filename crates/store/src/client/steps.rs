@@ -55,7 +55,7 @@ impl Client {
     fn send_object(&mut self, now: Instant, index: u32) -> Option<Output> {
         let slot = &mut self.slots[index as usize];
         let table = &self.routes.tables[slot.place as usize];
-        let tablet = table.tablet(|hash_key| slot.hash(hash_key));
+        let tablet = table.tablet(|hasher| slot.hash(hasher));
         // After a failure the map may be wrong: if it is being asked for anew, the answer is worth waiting for.
         let known = tablet.filter(|_| slot.failures == 0 || table.asking.is_none());
         let Some(tablet) = known else {
@@ -294,7 +294,7 @@ impl Client {
             });
         }
         let table = &self.routes.tables[slot.place as usize];
-        let owner = &table.tablet(|hash_key| slot.hash(hash_key))?.owner;
+        let owner = &table.tablet(|hasher| slot.hash(hasher))?.owner;
         if let Owner::Peer(peer) = owner { Some(*peer) } else { None }
     }
 }

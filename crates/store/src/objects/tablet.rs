@@ -6,6 +6,7 @@
 
 use alloc::vec::Vec;
 
+use crate::hash::KeyHasher;
 use crate::types::{HashKey, KeyHash, TableId};
 
 /// A range of a table's key hashes, both ends included.
@@ -46,6 +47,7 @@ pub enum TakeError {
 struct Owned {
     table: TableId,
     hash_key: HashKey,
+    hasher: KeyHasher,
     /// Empty if all tablets were dropped but objects are left.
     ranges: Vec<(u64, u64)>,
 }
@@ -68,15 +70,17 @@ impl Tablets {
             self.recent = self.index(table).ok()?;
         }
         let owned = &self.tables[self.recent];
-        let hash = owned.hash_key.hash(key);
-        owned.ranges.iter().any(|&(first, last)| (first..=last).contains(&hash.0)).then_some(hash)
+        let hash = owned.hasher.hash(key);
+        let after = owned.ranges.partition_point(|&(first, _)| first <= hash.0);
+        let (_, last) = *owned.ranges.get(after.checked_sub(1)?)?;
+        (hash.0 <= last).then_some(hash)
     }
 
     /// The hash of `key` in `table`, also if its tablet was dropped and not swept yet; `None` if nothing is known of the
     /// table, so that there can be no object.
     #[must_use]
     pub fn hash(&self, table: TableId, key: &[u8]) -> Option<KeyHash> {
-        self.index(table).ok().map(|index| self.tables[index].hash_key.hash(key))
+        self.index(table).ok().map(|index| self.tables[index].hasher.hash(key))
     }
 
     /// True if all of `tablet` is owned.
@@ -113,7 +117,9 @@ impl Tablets {
         let range = (tablet.first, tablet.last);
         match self.index(tablet.table) {
             Err(index) => {
-                let owned = Owned { table: tablet.table, hash_key, ranges: [range].to_vec() };
+                let hasher = hash_key.into();
+                let ranges = [range].to_vec();
+                let owned = Owned { table: tablet.table, hash_key, hasher, ranges };
                 self.tables.insert(index, owned);
             }
             Ok(index) => {
@@ -207,16 +213,34 @@ mod tests {
         assert_eq!(tablets.take(tablet(1, 100, u64::MAX), key), Ok(()));
         assert!(tablets.owns(tablet(1, 0, u64::MAX)) && tablets.owns(tablet(1, 50, 150)));
         assert!(!tablets.owns(tablet(2, 0, 1)));
-        let hash = key.hash(b"k");
+        let hash = KeyHasher::from(key).hash(b"k");
         assert_eq!(tablets.locate(TableId(1), b"k"), Some(hash));
         assert_eq!(tablets.locate(TableId(2), b"k"), None);
         assert_eq!(tablets.locate(TableId(1), b"k"), Some(hash));
+    }
+
+    /// One range out of many is found, and a hash between two ranges is not owned.
+    #[test]
+    fn a_hash_is_found_in_its_range_alone() {
+        let mut tablets = Tablets::default();
+        let key = HashKey([1; 16]);
+        let share = u64::MAX / 64;
+        for n in (0..64).rev().step_by(2) {
+            let first = n * share;
+            assert_eq!(tablets.take(tablet(1, first, first + share - 1), key), Ok(()));
+        }
+        for n in 0..1000u64 {
+            let hash = KeyHasher::from(key).hash(&n.to_be_bytes());
+            let owned = (hash.0 / share) % 2 == 1;
+            assert_eq!(tablets.locate(TableId(1), &n.to_be_bytes()), owned.then_some(hash));
+        }
     }
 
     #[test]
     fn a_dropped_tablet_cannot_be_taken_back_before_it_is_swept() {
         let mut tablets = Tablets::default();
         let key = HashKey([1; 16]);
+        let hash = KeyHasher::from(key).hash(b"k");
         assert_eq!(tablets.take(tablet(1, 0, u64::MAX), key), Ok(()));
         assert!(tablets.drop_tablet(tablet(1, 10, 19)));
         assert!(!tablets.drop_tablet(tablet(1, 10, 19)) && !tablets.drop_tablet(tablet(2, 10, 19)));
@@ -233,11 +257,7 @@ mod tests {
 
         assert!(tablets.drop_tablet(tablet(1, 0, u64::MAX)));
         assert_eq!(tablets.locate(TableId(1), b"k"), None);
-        assert_eq!(
-            tablets.hash(TableId(1), b"k"),
-            Some(key.hash(b"k")),
-            "its objects must still be found"
-        );
+        assert_eq!(tablets.hash(TableId(1), b"k"), Some(hash), "its objects must still be found");
         assert_eq!(tablets.dropped(), 1);
         tablets.swept(1);
         assert_eq!(tablets.hash(TableId(1), b"k"), None);

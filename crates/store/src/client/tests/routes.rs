@@ -1,6 +1,7 @@
 //! Where an operation goes, and what makes it go elsewhere.
 
 use super::*;
+use crate::hash::KeyHasher;
 
 #[test]
 fn the_first_read_asks_where_and_the_next_ones_know() {
@@ -51,7 +52,7 @@ fn each_key_goes_to_the_owner_of_its_hash() {
     for i in 0..100u32 {
         let key = i.to_be_bytes();
         s.client.read(T, &key, NO_RULES, Instant::NEVER);
-        let KeyHash(hash) = HASH_KEY.hash(&key);
+        let KeyHash(hash) = KeyHasher::from(HASH_KEY).hash(&key);
         let call = s.calls().pop().unwrap();
         let part = (u128::from(hash) * 5) >> 64;
         assert_eq!(s.links[call.link as usize], format!("fast:{part}"));

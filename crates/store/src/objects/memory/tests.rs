@@ -9,6 +9,7 @@ use sprat_proto::wire::checksum::crc32c;
 use sprat_proto::{Instant, Rng};
 
 use super::*;
+use crate::hash::KeyHasher;
 use crate::message::data::RejectRules;
 use crate::objects::cleaner::Cleaner;
 use crate::objects::entry::Entry;
@@ -494,7 +495,7 @@ fn a_dropped_tablets_objects_go() {
         world.memory.grow(1);
     }
     let hash_key = HashKey([1; 16]);
-    world.objects.retain(|key, _| hash_key.hash(key).0 > u64::MAX / 2);
+    world.objects.retain(|key, _| KeyHasher::from(hash_key).hash(key).0 > u64::MAX / 2);
     assert!((30..70).contains(&world.objects.len()));
     world.check();
     assert_eq!(world.memory.tablets.take(half, hash_key), Ok(()));
