@@ -10,8 +10,10 @@ extern crate alloc;
 
 pub mod client;
 pub mod coordinator;
+pub mod counter;
 pub mod hash;
 pub mod master;
 pub mod message;
 pub mod objects;
+pub mod ops;
 pub mod types;

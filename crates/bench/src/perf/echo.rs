@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use sprat::locator::Locator;
 use sprat::rpc::{Call, Client, Options, Rpc, RpcError, Session};
+use sprat_store::ops::{Echo, Operation as _};
 use sprat_sys::clock::Clock;
 
 use super::bench::Bench;
@@ -76,7 +77,7 @@ impl Line {
             .collect::<Result<_, _>>();
         let sessions = sessions.map_err(failed)?;
         let payload: Vec<u8> = (0..size).map(|i| i as u8).collect();
-        let request = if *framed { sprat_store::message::data::echo(&payload) } else { payload };
+        let request = if *framed { Echo(&payload).emit() } else { payload };
         let mut line = Self { client, sessions, request, clock: Clock::new() };
         for index in 0..line.sessions.len() {
             let session = line.sessions[index];

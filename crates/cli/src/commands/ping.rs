@@ -19,7 +19,7 @@ use sprat::trace::sample::{Far, ask, calls, round_trips};
 use sprat_proto::net::StackEvent;
 use sprat_proto::time::{MS, SECOND};
 use sprat_proto::{Datagrams as _, Instant};
-use sprat_store::message::data;
+use sprat_store::ops::{Echo, Operation as _};
 use sprat_sys::clock;
 
 use sprat_bench::fail::{Fail, Named as _};
@@ -154,7 +154,7 @@ fn server(args: &Ping, to: &Locator) -> Result<(), Fail> {
     let patience = Duration::from_nanos(PATIENCE_NS);
     let (mut times, mut reply) = (Times::new(args)?, Vec::new());
     let payload: Vec<u8> = (0..usize::from(args.size)).map(|i| i as u8).collect();
-    let request = data::echo(&payload);
+    let request = Echo(&payload).emit();
     let mut error = None;
     for _ in 0..args.count {
         let begin = clock::now();
@@ -183,7 +183,7 @@ fn server(args: &Ping, to: &Locator) -> Result<(), Fail> {
             _ => "see whether a server of Sprat is there",
         }));
     }
-    let asked = client.call(session, &data::echo(ask()), patience);
+    let asked = client.call(session, &Echo(ask()).emit(), patience);
     let far = asked.ok().and_then(|reply| reply.get(4..).and_then(Far::parse));
     times.end(args, &marks, to.protocol(), far.as_ref())
 }

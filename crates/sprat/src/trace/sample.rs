@@ -20,6 +20,7 @@ use std::collections::BTreeMap;
 
 use sprat_store::message::Status;
 use sprat_store::message::data;
+use sprat_store::ops::{Echo, Operation as _};
 
 use super::{Mark, Marks, Step};
 
@@ -388,7 +389,7 @@ pub const fn ask() -> &'static [u8] {
 
 /// True for a whole request that asks.
 pub(crate) fn is_ask(request: &[u8]) -> bool {
-    request.len() == 4 + ASK.len() && request[4..] == *ASK && request == data::echo(ASK)
+    request.len() == 4 + ASK.len() && request[4..] == *ASK && request == Echo(ASK).emit()
 }
 
 /// The whole reply of a server that keeps marks.

@@ -1,4 +1,4 @@
-//! How an operation ended.
+//! The outcome of an operation.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -8,64 +8,83 @@ use core::ops::Deref;
 
 use sprat_proto::rpc::Payload;
 
-use super::{Cursor, Op};
+use super::op::Op;
 use crate::message::Status;
 use crate::message::control::{ServerState, Usage};
-use crate::message::data::{self, Objects};
+use crate::message::list::objects_reply;
+use crate::ops::{Cursor, Reply};
 use crate::types::{MAX_KEY, MAX_VALUE, ServerId, TableId, Version};
 
-/// An operation ended.
+/// An operation that has ended.
 #[derive(Debug)]
 pub struct Done<'b> {
-    /// Which one.
+    /// The operation.
     pub op: Op,
-    /// What came of it.
+    /// The outcome of the operation.
     pub outcome: Result<Answer<'b>, Error>,
 }
 
-/// What an operation answers.
+/// The result of an operation that succeeded.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Answer<'b> {
-    /// To a read.
+    /// The object of a read.
     Object {
         /// The object's version.
         version: Version,
         /// Its value.
         value: Value<'b>,
     },
-    /// To a write or remove: the object's new version, or the version that it had (0 if there was none).
+    /// The new version of a written object, or the old version of a removed one (0 if it did not
+    /// exist).
     Version(Version),
-    /// To an increment of an integer.
+    /// An integer was incremented.
     Integer {
         /// The object's new version.
         version: Version,
         /// The sum.
         sum: i64,
     },
-    /// To an increment of a double.
+    /// A double was incremented.
     Double {
         /// The object's new version.
         version: Version,
         /// The sum.
         sum: f64,
     },
-    /// To the creation of a table, or a look-up by name.
+    /// The table that was created or looked up.
     Table(TableId),
     /// The table is dropped.
     Dropped,
     /// All tables.
     Tables(Vec<TableInfo>),
-    /// The server list.
+    /// All servers.
     Servers(Vec<ServerInfo>),
     /// Some objects of a table.
     Page(Page<'b>),
-    /// To an echo: the same bytes; to a request for statistics: a JSON object.
+    /// The bytes of an echo, or the counters of a server as a JSON object.
     Bytes(Value<'b>),
 }
 
+impl<'b> Answer<'b> {
+    /// Joins a parsed reply with its bytes.
+    #[inline]
+    pub(super) fn new(parsed: Reply, payload: Payload<'b>) -> Self {
+        match parsed {
+            Reply::Object { version, value: skip } => {
+                Self::Object { version, value: Value { payload, skip } }
+            }
+            Reply::Version(version) => Self::Version(version),
+            Reply::Integer { version, sum } => Self::Integer { version, sum },
+            Reply::Double { version, sum } => Self::Double { version, sum },
+            Reply::Objects { next } => Self::Page(Page { payload, next }),
+            Reply::Bytes(skip) => Self::Bytes(Value { payload, skip }),
+        }
+    }
+}
+
 impl Answer<'_> {
-    /// The same with everything in it the caller's own; copies only what was lent.
+    /// Returns the answer with bytes of its own. Copies only borrowed bytes.
     #[must_use]
     pub fn into_owned(self) -> Answer<'static> {
         match self {
@@ -85,7 +104,7 @@ impl Answer<'_> {
     }
 }
 
-/// Bytes of a reply: lent if the reply was.
+/// Bytes of a reply, borrowed if the reply was.
 #[derive(Debug)]
 pub struct Value<'b> {
     pub(super) payload: Payload<'b>,
@@ -93,14 +112,14 @@ pub struct Value<'b> {
 }
 
 impl Value<'_> {
-    /// The same bytes as the caller's own; copies them only if they were lent.
+    /// Returns the value with bytes of its own. Copies only borrowed bytes.
     #[must_use]
     pub fn into_owned(self) -> Value<'static> {
         Value { payload: Payload::Owned(self.payload.into_vec()), skip: self.skip }
     }
 
-    /// Keeps the bytes in `buffer` and returns where they begin in it: moved there if they were the caller's own, copied
-    /// if they were lent.
+    /// Puts the bytes into `buffer` and returns their offset there. Moves owned bytes and copies
+    /// borrowed ones.
     pub fn keep_in(self, buffer: &mut Vec<u8>) -> usize {
         match self.payload {
             Payload::Owned(bytes) => {
@@ -115,7 +134,8 @@ impl Value<'_> {
         }
     }
 
-    /// The bytes as the caller's own; copies them only if they were lent (or stand behind a header in a vector).
+    /// Returns the bytes in a vector of their own. Copies borrowed bytes; moves owned ones to the
+    /// start of their vector.
     #[must_use]
     pub fn into_vec(self) -> Vec<u8> {
         match self.payload {
@@ -141,12 +161,12 @@ impl Deref for Value<'_> {
 #[derive(Debug)]
 pub struct Page<'b> {
     pub(super) payload: Payload<'b>,
-    /// Where to go on; `None` if these were the last of the table.
+    /// The position of the next object, or `None` at the end of the table.
     pub next: Option<Cursor>,
 }
 
 impl Page<'_> {
-    /// The same page as the caller's own; copies it only if it was lent.
+    /// Returns the page with bytes of its own. Copies only borrowed bytes.
     #[must_use]
     pub fn into_owned(self) -> Page<'static> {
         Page { payload: Payload::Owned(self.payload.into_vec()), next: self.next }
@@ -154,84 +174,86 @@ impl Page<'_> {
 
     /// Iterates over (key, version, value).
     pub fn objects(&self) -> impl Iterator<Item = (&[u8], Version, &[u8])> {
-        let objects: Option<Objects<'_>> = data::objects_reply(&self.payload).ok();
-        objects.into_iter().flatten()
+        objects_reply(&self.payload).ok().into_iter().flatten()
     }
 }
 
 /// A table in [`Answer::Tables`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TableInfo {
-    /// Its id.
+    /// The id.
     pub table: TableId,
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// How many tablets it has.
+    /// The number of tablets.
     pub tablets: u16,
-    /// How many of them are lost.
+    /// The number of lost tablets.
     pub lost: u16,
-    /// How many of the others have a server that was not heard of since the coordinator started: perhaps they are lost too.
+    /// The number of tablets whose servers have not renewed their leases since the coordinator
+    /// started. They may be lost too.
     pub unheard: u16,
 }
 
 /// A server in [`Answer::Servers`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ServerInfo {
-    /// Its id.
+    /// The id.
     pub server: ServerId,
-    /// Whether it lives.
+    /// The coordinator's view of the server.
     pub state: ServerState,
-    /// How many tablets it owns.
+    /// The number of tablets that it owns.
     pub tablets: u32,
-    /// What it said of itself last.
+    /// The usage that it reported last.
     pub usage: Usage,
-    /// Where the coordinator reaches it.
+    /// The locators at which the coordinator reaches it.
     pub control: String,
-    /// Where clients reach it.
+    /// The locators at which clients reach it.
     pub data: String,
 }
 
-/// Why an operation failed.
+/// The reason why an operation failed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Nothing was sent: use a shorter key.
+    /// The key is too long. Nothing was sent: use a shorter key.
     #[error("the key has {0} bytes, the limit is {MAX_KEY}")]
     KeyTooLong(usize),
-    /// Nothing was sent: use a shorter value.
+    /// The value is too long. Nothing was sent: use a shorter value.
     #[error("the value has {0} bytes, the limit is {MAX_VALUE}")]
     ValueTooLong(usize),
-    /// Nothing was sent: too many operations are in progress (`Config::max_ops`). Wait for some to end.
-    #[error("too many operations are in progress")]
+    /// The limit of operations in progress is reached (`Config::max_ops`). Nothing was sent: wait
+    /// for some to end.
+    #[error("too many operations are in progress; wait for some to end")]
     TooManyOps,
-    /// The operation is not in progress: its outcome was given before, or it was cancelled.
+    /// The operation is not in progress: the client returned its outcome before, or it was
+    /// cancelled.
     #[error("the operation is not in progress: its outcome was given before, or it was cancelled")]
     NotInProgress,
-    /// The table was dropped, or there never was one.
+    /// The table was dropped, or never existed.
     #[error("the table does not exist")]
     TableDoesntExist,
-    /// There is no such object.
+    /// The object does not exist.
     #[error("the object does not exist")]
     ObjectDoesntExist,
-    /// There is such an object, and the reject rules demand none.
+    /// The object exists, and the reject rules refuse that.
     #[error("the object exists, with version {}", .0.0)]
     ObjectExists(Version),
-    /// The object's version is not what the reject rules demand.
+    /// The reject rules refuse the object's version.
     #[error("the object has version {}", .0.0)]
     WrongVersion(Version),
-    /// The object is not the text of a number of the kind to be incremented. It is as it was.
+    /// The object is not the text of a number of the kind to be incremented. It is unchanged.
     #[error("the object is not a number: it is not the decimal text of one")]
     NotANumber(Version),
-    /// The sum is beyond 64 bits, or beyond what a double can be. The object is as it was.
+    /// The sum does not fit into 64 bits, or is too large for a double. The object is unchanged.
     #[error("the sum is too large for a number of its kind; the object is as it was")]
     Overflow(Version),
-    /// An amount to add that is infinite or not a number. Nothing was changed.
+    /// The amount to add is infinite or not a number. Nothing was changed.
     #[error("the amount to add must be finite")]
     NotFinite,
-    /// No memory is left for objects of this tablet. Remove some.
-    #[error("the server has no space left for objects")]
+    /// The server has no memory left for objects of this tablet. Remove some.
+    #[error("the server has no space left for objects; remove some")]
     NoSpace,
-    /// The server that had the object crashed, and nobody has its data. Drop the table.
+    /// The server of the object crashed, and no other server has its data. Drop the table.
     #[error(
         "the data is lost: its server crashed and there are no replicas; drop the table to use its name again"
     )]
@@ -239,46 +261,50 @@ pub enum Error {
     /// The operation took too long.
     #[error("the deadline passed while waiting for {}{}{}", waited_for, because(why), maybe(*maybe_executed))]
     Deadline {
-        /// Whether the operation may have been executed, or may be still.
+        /// True if the operation may have been executed, or may still be.
         maybe_executed: bool,
-        /// Who did not answer, or not as it should.
+        /// The party that did not answer as it should.
         waited_for: WaitedFor,
-        /// What is known of why: each locator that was tried with its cause. `None` if there was only silence.
+        /// The cause, as far as it is known: each locator that was tried, with its error. `None`
+        /// if there was no answer at all.
         why: Option<Box<str>>,
     },
-    /// This client's lease ended before an answer came: the operation was executed once or not at all, and never will be
-    /// from now on. Read to find out which.
+    /// The client's lease ended before a reply arrived. The operation was executed once or not at
+    /// all, and never will be from now on. Read the object to find out.
     #[error(
         "the client's lease ended before the answer came: the operation was executed once or not at all"
     )]
     Unknown,
-    /// No server is up. If there were some when the creation began, it goes on as soon as one joins: ask again.
-    #[error("the cluster has no server for the table")]
+    /// No server is up. If some were up when the creation began, it continues as soon as a server
+    /// joins: repeat it.
+    #[error("the cluster has no server for the table; start one and try again")]
     TooFewServers,
-    /// The coordinator cannot write its state, so that nothing was changed (unless an earlier try was executed): once it can,
-    /// ask again.
+    /// The coordinator cannot write its state. Nothing was changed, unless an earlier try was
+    /// executed. Repeat the operation when the coordinator can write again.
     #[error("the coordinator cannot write its state: {text}{}", maybe(*maybe_executed))]
     NotDurable {
-        /// Which file, and why.
+        /// The file and the cause.
         text: Box<str>,
-        /// Whether the operation may have been executed, or goes on by itself.
+        /// True if the operation may have been executed, or continues by itself.
         maybe_executed: bool,
     },
     /// The table's name is empty or too long.
     #[error("a table's name has 1 to 255 bytes, in UTF-8")]
     BadName,
-    /// None of the ways to reach the server is among those that this client was told to use.
+    /// The server lists no transport that this client may use.
     #[error("{0}")]
     NoTransport(Box<str>),
-    /// The coordinator belongs to another cluster than before: table ids mean something else. Make a new client.
+    /// The coordinator belongs to another cluster than before, in which table ids mean something
+    /// else. Make a new client.
     #[error("the coordinator was replaced by that of another cluster; connect anew")]
     ClusterReplaced,
-    /// The server does not take the request as it is; probably it is another version of the program.
+    /// The server does not accept the request, probably because it is another version of the
+    /// program.
     #[error("the server refused the request: {status}{}{text}", if text.is_empty() { "" } else { ": " })]
     Refused {
-        /// Its status.
+        /// The status.
         status: Status,
-        /// Its words.
+        /// The server's text.
         text: Box<str>,
     },
 }
@@ -292,7 +318,7 @@ fn maybe(executed: bool) -> &'static str {
 }
 
 impl Error {
-    /// True if the operation may have been executed.
+    /// Returns true if the operation may have been executed.
     #[must_use]
     pub fn maybe_executed(&self) -> bool {
         matches!(
@@ -304,17 +330,17 @@ impl Error {
     }
 }
 
-/// Who an operation waited for when its deadline passed.
+/// The party that an operation waited for when its deadline passed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum WaitedFor {
-    /// The server of its data.
+    /// The server of the data.
     Server,
-    /// The coordinator, to say where the data is.
+    /// The coordinator, for the location of the data.
     Coordinator,
     /// The coordinator, for the client's lease.
     Lease,
-    /// Earlier operations of this client (the window of unanswered mutations is full).
+    /// Earlier operations of this client: the window of mutations without a reply is full.
     Window,
 }
 

@@ -6,7 +6,8 @@ use sprat_proto::Instant;
 use sprat_proto::rpc::RpcError;
 
 use super::answer::{Done, Error, WaitedFor};
-use super::{Client, Kind, Op};
+use super::op::Op;
+use super::state::{Client, Kind};
 use crate::message::Status;
 use crate::message::data::Refusal;
 use sprat_proto::node::machine::Link;

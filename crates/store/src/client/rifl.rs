@@ -7,7 +7,7 @@ use alloc::collections::VecDeque;
 
 use sprat_proto::Instant;
 
-use super::Op;
+use super::op::Op;
 use crate::message::data::Once;
 use crate::types::LeaseId;
 

@@ -11,8 +11,8 @@ use alloc::vec::Vec;
 
 use hashbrown::HashMap;
 
-use super::Op;
 use super::answer::Error;
+use super::op::Op;
 use crate::hash::KeyHasher;
 use crate::message::Status;
 use crate::message::control::{self, TabletState};

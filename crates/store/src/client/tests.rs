@@ -1,19 +1,27 @@
 //! The client against scripts: a fake server whose every answer the test writes.
 
+use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::ToString;
 use alloc::vec;
 
-use proptest::prelude::*;
-use sprat_proto::Rng;
-use sprat_proto::rpc::RpcError;
+use alloc::string::String;
+use alloc::vec::Vec;
 
+use proptest::prelude::*;
+use sprat_proto::node::machine::{Link, Output};
+use sprat_proto::rpc::{Payload, RpcError};
+use sprat_proto::time::{MS, SECOND, US};
+use sprat_proto::{Instant, Rng};
+
+use super::state::{KEPT_BYTES, State};
 use super::*;
 use crate::message::control::{self, *};
-use crate::message::data::{self, Increment, Once, Read, Write};
+use crate::message::data::{self, Amount, Once, RejectRules};
+use crate::message::list::{object_head, objects_head};
 use crate::message::{Opcode, Status};
-use crate::types::{HashKey, KeyHash, ServerId, Version};
-use sprat_proto::node::machine::Link;
+use crate::ops::{Enumerate, Increment, Operation as _, Read, Remove, Write};
+use crate::types::{HashKey, KeyHash, LeaseId, MAX_KEY, MAX_VALUE, ServerId, TableId, Version};
 
 mod leases;
 mod routes;
@@ -197,7 +205,7 @@ fn ok(version: u64, rest: &[u8]) -> Vec<u8> {
 fn once(call: &Call) -> Once {
     match opcode(&call.request).unwrap() {
         Opcode::Write => Write::parse(&call.request).unwrap().once,
-        Opcode::Remove => data::Remove::parse(&call.request).unwrap().once,
+        Opcode::Remove => Remove::parse(&call.request).unwrap().once,
         _ => Increment::parse(&call.request).unwrap().once,
     }
 }
@@ -380,15 +388,15 @@ fn a_deadline_says_why_its_server_could_not_be_reached() {
         s.now = call.deadline;
         let outcome = s.respond(&call, Err(error)).unwrap().outcome;
         let Err(Error::Deadline { why, .. }) = outcome else { panic!("{outcome:?}") };
-        (sprat_proto::node::machine::Link(call.link), why)
+        (Link(call.link), why)
     };
     let mut s = Script::leasing();
     let silent = RpcError::Deadline { maybe_executed: true };
     let (server, none) = why(&mut s, silent);
     assert_eq!(none, None);
     s.client.unreachable(server, "no such device");
-    s.client.unreachable(sprat_proto::node::machine::Link(0), "the coordinator's");
-    s.client.unreachable(sprat_proto::node::machine::Link(77), "there is no such server");
+    s.client.unreachable(Link(0), "the coordinator's");
+    s.client.unreachable(Link(77), "there is no such server");
     assert_eq!(why(&mut s, RpcError::NotExecuted).1.as_deref(), Some("no such device"));
     assert!(
         why(&mut s, RpcError::Busy { retry_after_ns: 1 }).1.unwrap().contains("too much to do")

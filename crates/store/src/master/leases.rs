@@ -10,7 +10,7 @@ use sprat_proto::Instant;
 use sprat_proto::rpc::{Message, Payload, RpcError};
 use sprat_proto::time::SECOND;
 
-use super::{CALL_NS, COORDINATOR};
+use super::membership::{CALL_NS, COORDINATOR};
 use crate::message::Status;
 use crate::message::control::{CheckLease, LeaseTimes, MAX_CHECKED_LEASES};
 use crate::objects::rifl::Results;
@@ -35,7 +35,7 @@ pub(super) struct Suspended {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Leases {
+pub(crate) struct Leases {
     /// To be asked about.
     ask: Vec<LeaseId>,
     asked: Option<Asked>,
@@ -52,7 +52,7 @@ struct Asked {
 
 impl Leases {
     /// Keeps a mutation until its client's lease has been asked about.
-    pub(super) fn suspend(
+    pub(crate) fn suspend(
         &mut self,
         lease: LeaseId,
         caller: Caller,

@@ -10,17 +10,20 @@ use sprat_proto::Instant;
 use sprat_proto::rpc::{Message, Payload, RpcError};
 use sprat_proto::time::MS;
 
-use super::COORDINATOR;
 use crate::message::Status;
 use crate::message::control::{Enlist, Enlisted, RenewServer, Renewed, Usage};
 use crate::types::ServerId;
-use sprat_proto::node::machine::Output;
+use sprat_proto::node::machine::{Link, Output};
 
+/// The link to the coordinator.
+pub const COORDINATOR: Link = Link(0);
+/// The time that a call to the coordinator may take.
+pub(super) const CALL_NS: u64 = 500 * MS;
 /// How long to wait before asking again.
 const AGAIN_NS: u64 = 100 * MS;
 
 #[derive(Debug)]
-pub(super) struct Membership {
+pub(crate) struct Membership {
     nonce: u64,
     control: String,
     data: String,
@@ -57,7 +60,7 @@ impl Membership {
 
     /// Whether a request for `cluster` may be served.
     #[inline]
-    pub(super) fn check(&self, now: Instant, cluster: u64) -> Result<(), Status> {
+    pub(crate) fn check(&self, now: Instant, cluster: u64) -> Result<(), Status> {
         match self.state {
             State::Member { cluster: mine, .. } if mine != cluster => Err(Status::NotInCluster),
             State::Member { .. } if now < self.until => Ok(()),
@@ -66,7 +69,7 @@ impl Membership {
     }
 
     /// Whether the coordinator of `cluster` means this machine by `server`.
-    pub(super) fn is_me(&self, cluster: u64, server: ServerId) -> Result<(), Status> {
+    pub(crate) fn is_me(&self, cluster: u64, server: ServerId) -> Result<(), Status> {
         match self.state {
             // The coordinator may be faster with its orders than with its answer.
             State::Joining => Err(Status::Retry),
@@ -114,7 +117,7 @@ impl Membership {
         };
         self.asked = Some((tag, now));
         self.due = Instant::NEVER;
-        let patience_ns = if self.lease_ns == 0 { super::CALL_NS } else { self.lease_ns / 4 };
+        let patience_ns = if self.lease_ns == 0 { CALL_NS } else { self.lease_ns / 4 };
         let message = Message::from(request);
         Some(Output::Call { link: COORDINATOR, tag, message, deadline: now.after(patience_ns) })
     }

@@ -2,22 +2,25 @@
 
 use alloc::collections::BTreeMap;
 use alloc::vec;
+use alloc::vec::Vec;
 
 use proptest::prelude::{any, prop_assert, prop_oneof, proptest};
-use sprat_proto::rpc::ServerRpc;
-
-use sprat_proto::time::SECOND;
+use sprat_proto::node::machine::{Caller, Machine, Output};
+use sprat_proto::rpc::{Message, Payload, RpcError, ServerRpc, Slices};
+use sprat_proto::time::{MS, SECOND};
+use sprat_proto::{Instant, Rng};
 
 use super::*;
 use crate::message::control::{
     CheckLease, DropTablet, Enlist, Enlisted, LeaseTimes, RenewServer, Renewed, TakeTablet, done,
     failure, opcode,
 };
-use crate::message::data::{
-    Amount, RejectRules, echo_reply, increment_reply, mutation_reply, objects_reply, read_reply,
-    stats_reply,
-};
-use crate::types::{HashKey, LeaseId, MAX_KEY, MAX_VALUE, TableId};
+use crate::message::data::{self, Amount, Once, RejectRules, Target};
+use crate::message::list::objects_reply;
+use crate::message::{Opcode, Status, VERSION};
+use crate::ops::tests::{echo_reply, increment_reply, mutation_reply, read_reply};
+use crate::ops::{Echo, Enumerate, Increment, Operation as _, Read, Remove, Stats, Write};
+use crate::types::{HashKey, LeaseId, MAX_KEY, MAX_VALUE, ServerId, TableId, Version};
 
 const CLUSTER: u64 = 9;
 const ME: ServerId = ServerId { index: 1, generation: 1 };
@@ -317,9 +320,9 @@ fn operations_and_their_verdicts() {
     }
     assert_eq!(rig.read(b"n").unwrap().1, b"0");
 
-    assert_eq!(echo_reply(&rig.ask(data::echo(b"hello"))), Ok(&b"hello"[..]));
-    let stats = rig.ask(data::stats());
-    let text = stats_reply(&stats).unwrap();
+    assert_eq!(echo_reply(&rig.ask(Echo(b"hello").emit())), Ok(&b"hello"[..]));
+    let stats = rig.ask(Stats.emit());
+    let text = core::str::from_utf8(echo_reply(&stats).unwrap()).unwrap();
     assert!(
         text.starts_with("{\"reads\":") && text.ends_with('}') && text.contains("\"objects\":1,"),
         "{text}"
@@ -386,7 +389,7 @@ fn a_mutation_waits_until_its_clients_lease_is_known() {
     assert_eq!(increment_reply(&rig.replies[&first]).unwrap().1, 1u64.to_be_bytes());
     assert_eq!(increment_reply(&rig.replies[&second]).unwrap().1, 2u64.to_be_bytes());
     assert_eq!(
-        rig.master.counts.increments, 2,
+        rig.master.counters.increments, 2,
         "each counts when it is executed, not also when it began to wait"
     );
     assert!(!rig.replies.contains_key(&others));
@@ -680,4 +683,32 @@ proptest! {
         prop_assert!(rig.replies.contains_key(&waiting.unwrap_err()));
         rig.pass(10 * SECOND);
     }
+}
+
+/// Announced requests are loaded once there are more objects than a cache holds; nothing else changes.
+#[test]
+fn a_burst_is_loaded_before_it_is_executed() {
+    let mut rig = Rig::serving(Config::default());
+    rig.master.memory.results.extend(LeaseId(3), Instant::NEVER);
+    let read = |n: u64| Read { target: TARGET, key: &n.to_be_bytes() }.emit();
+    for n in 0..5000u64 {
+        if n == 4000 {
+            rig.master.expect(&read(1));
+            assert_eq!(rig.master.prefetch(), 0, "few objects are in the cache");
+        }
+        let written = rig.write(once(3, n + 1, n), &n.to_be_bytes(), b"value");
+        assert_eq!(written, Ok(Version(n + 1)));
+    }
+    for burst in [0..10u64, 4995..5005, 0..100] {
+        burst.clone().for_each(|n| rig.master.expect(&read(n)));
+        for other in [&b""[..], &[1, 2, 3], &Stats.emit(), &read(1)[..31]] {
+            rig.master.expect(other);
+        }
+        let foreign = Target { table: TableId(8), ..TARGET };
+        rig.master.expect(&Read { target: foreign, key: b"key" }.emit());
+        assert_eq!(rig.master.prefetch() as u64, (burst.end - burst.start).min(64));
+        assert_eq!(rig.master.prefetch(), 0, "each burst is loaded once");
+    }
+    assert_eq!(rig.read(b"none").unwrap_err(), Status::ObjectDoesntExist);
+    assert_eq!(rig.read(&7u64.to_be_bytes()), Ok((Version(8), b"value".to_vec())));
 }

@@ -1,56 +1,53 @@
-//! What clients ask of masters: operations on objects.
+//! The parts that messages between clients and masters have in common.
 //!
 //! ```text
-//! request   0 version u8 | 1 opcode u8 | 2 zero u16 | 4 rules u8 | 5 zero u24 | 8 cluster u64 | 16 table u64
-//!          24 given version u64 | then
-//!           Read                    32 key
-//!           Remove                  32 lease u64 | 40 rpc u64 | 48 ack u64 | 56 key
-//!           Write                   32 lease u64 | 40 rpc u64 | 48 ack u64 | 56 value length u32 | 60 key | value
-//!           IncrementInteger/Double 32 lease u64 | 40 rpc u64 | 48 ack u64 | 56 amount 8 B | 64 key
-//!           Enumerate               0 head | 4 limit u32 | 8 cluster | 16 table | 24 first u64 | 32 last u64 | 40 cursor u64
-//!           Echo                    0 head | 4 any bytes          Stats   0 head
+//! request   0 version u8 | 1 opcode u8 | 2 zero u16 | 4 rules u8 | 5 zero u24 | 8 cluster u64
+//!          16 table u64 | 24 given version u64 | then, in a mutation,
+//!          32 lease u64 | 40 rpc u64 | 48 ack u64 | then the rest of the operation
 //! reply     0 version u8 | 1 status u8 | 2 zero u16 | then
-//!           OK                      4 version u64 | 12 the value (Read) or the sum, 8 B (increments)
-//!           a verdict               4 version u64 of the object as it is, 0 if there is none
-//!           any other status        4 a text for people
-//!           Enumerate, OK           4 count u32 | 8 next cursor u64 | count × (version u64, value length u32,
-//!                                   key length u32, key, value)
+//!           OK                 4 the rest of the operation
+//!           a verdict          4 version u64 of the object as it is, 0 if it does not exist
+//!           any other status   4 a text for people
 //! ```
 //!
-//! Lengths that the message's own length implies are not sent: a key is what its request has left. What always holds:
-//! `parse` takes exactly what `emit` makes; it never panics and copies nothing. The limits on keys and values are the
-//! master's to enforce, not the format's. Messages of the coordinator are in [`super::control`], also those that it
-//! sends to masters.
+//! Each file in [`crate::ops`] has the rest of one operation. A length that follows from the length
+//! of the message is not sent.
+//!
+//! Invariants: parsing never panics and copies nothing. The master enforces the limits of keys and
+//! values, not the format. [`super::control`] has the messages of the coordinator.
 
 use alloc::vec::Vec;
+use core::fmt;
 
-use zerocopy::byteorder::big_endian::{U16, U32, U64};
+use zerocopy::byteorder::big_endian::{U16, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::{Opcode, ReplyHead, Status, VERSION};
+use super::{Opcode, Status, VERSION};
 use crate::types::{LeaseId, TableId, Version};
 
-/// Under which conditions an operation is refused. None, if all are unset.
+/// The conditions under which a master refuses an operation on an object.
+///
+/// The default has none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RejectRules {
-    /// What the two version rules compare with.
+    /// The version that the two version rules compare with.
     pub given_version: Version,
-    /// Refuse if there is no such object.
+    /// Refuse if the object does not exist.
     pub doesnt_exist: bool,
-    /// Refuse if there is one.
+    /// Refuse if the object exists.
     pub exists: bool,
-    /// Refuse if its version is at most the given one.
+    /// Refuse if the object's version is at most the given one.
     pub version_le_given: bool,
-    /// Refuse if its version is another than the given one.
+    /// Refuse if the object's version differs from the given one.
     pub version_ne_given: bool,
 }
 
 impl RejectRules {
-    /// Whether an operation on an object of version `current` (0: there is none) may go on.
+    /// Checks the rules for an object of version `current`, 0 if it does not exist.
     ///
     /// # Errors
-    /// The verdict. A missing object is refused by `doesnt_exist` alone; of several rules that an existing one breaks,
-    /// `exists` comes first. (RAMCloud's order.)
+    /// The verdict. Only `doesnt_exist` refuses a missing object. If an existing object breaks
+    /// several rules, `exists` comes first. (This is RAMCloud's order.)
     #[inline]
     pub fn check(&self, current: Version) -> Result<(), Status> {
         if current == Version(0) {
@@ -72,107 +69,44 @@ impl RejectRules {
     }
 }
 
-/// Who asks for a mutation, so that it happens exactly once (RIFL).
+/// The identity of a mutation, by which it is executed exactly once (RIFL).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Once {
     /// The client's lease.
     pub lease: LeaseId,
-    /// The client's number for it: from 1, each mutation the next one, a repetition the same.
+    /// The client's sequence number of the mutation, from 1. A repetition has the same number.
     pub rpc: u64,
-    /// The client has the answers to all its mutations up to this one: forget them.
+    /// The client has the replies to all its mutations up to this number.
     pub ack: u64,
 }
 
-/// Where an operation on an object is to happen, and under which conditions.
+/// The table of an operation on an object, and the conditions of the operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Target {
     /// The cluster that the client means.
     pub cluster: u64,
     /// The table.
     pub table: TableId,
-    /// Conditions.
+    /// The conditions.
     pub rules: RejectRules,
 }
 
-/// Asks for an object.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Read<'a> {
-    /// Where.
-    pub target: Target,
-    /// The key.
-    pub key: &'a [u8],
-}
-
-/// Asks for an object to be written.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Write<'a> {
-    /// Where.
-    pub target: Target,
-    /// Who asks.
-    pub once: Once,
-    /// The key.
-    pub key: &'a [u8],
-    /// Its new value.
-    pub value: &'a [u8],
-}
-
-/// Asks for an object to be removed. OK also if there is none.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Remove<'a> {
-    /// Where.
-    pub target: Target,
-    /// Who asks.
-    pub once: Once,
-    /// The key.
-    pub key: &'a [u8],
-}
-
-/// Asks for something to be added to an object that is a number: decimal text, see
-/// [`crate::objects::number`]. A missing object counts as zero.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Increment<'a> {
-    /// Where.
-    pub target: Target,
-    /// Who asks.
-    pub once: Once,
-    /// What to add.
-    pub amount: Amount,
-    /// The key.
-    pub key: &'a [u8],
-}
-
-/// What [`Increment`] adds; it says as which kind of number the object is read.
+/// The amount of an increment, which also selects the kind of number.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Amount {
-    /// Two's complement.
+    /// A 64-bit integer in two's complement.
     Integer(i64),
-    /// IEEE 754, finite.
+    /// A finite IEEE 754 double.
     Double(f64),
 }
 
 // A NaN is not equal to itself, but no proof here rests on that.
 impl Eq for Amount {}
 
-/// Asks for the objects of a tablet, some at a time, each once if it is not changed meanwhile.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Enumerate {
-    /// The cluster that the client means.
-    pub cluster: u64,
-    /// The table.
-    pub table: TableId,
-    /// The first key hash of the tablet.
-    pub first: u64,
-    /// The last one.
-    pub last: u64,
-    /// Where to go on: 0 at the start, then what the last reply said.
-    pub cursor: u64,
-    /// About how many bytes of objects to send; the master has a limit of its own.
-    pub limit_bytes: u32,
-}
-
+/// The first 32 bytes of a request that has a [`Target`].
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-struct TargetWire {
+pub(crate) struct TargetWire {
     version: u8,
     opcode: u8,
     zero: U16,
@@ -183,62 +117,19 @@ struct TargetWire {
     given_version: U64,
 }
 
+/// The first 56 bytes of a mutation.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-struct MutationWire {
-    target: TargetWire,
+pub(crate) struct MutationWire {
+    pub(crate) target: TargetWire,
     lease: U64,
     rpc: U64,
     ack: U64,
 }
 
-#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-#[repr(C)]
-struct WriteWire {
-    mutation: MutationWire,
-    value_len: U32,
-}
-
-#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-#[repr(C)]
-struct IncrementWire {
-    mutation: MutationWire,
-    amount: [u8; 8],
-}
-
-#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-#[repr(C)]
-struct EnumerateWire {
-    version: u8,
-    opcode: u8,
-    zero: U16,
-    limit_bytes: U32,
-    cluster: U64,
-    table: U64,
-    first: U64,
-    last: U64,
-    cursor: U64,
-}
-
-#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-#[repr(C)]
-struct EnumeratedWire {
-    head: ReplyHead,
-    count: U32,
-    cursor: U64,
-}
-
-#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-#[repr(C)]
-struct ObjectWire {
-    version: U64,
-    value_len: U32,
-    key_len: U32,
-}
-
 /// Checks the head of a request and splits its fixed part off.
 #[inline]
-fn split<T: FromBytes + KnownLayout + Immutable + Unaligned>(
+pub(crate) fn split<T: FromBytes + KnownLayout + Immutable + Unaligned>(
     request: &[u8],
     opcode: Opcode,
 ) -> Result<(&T, &[u8]), Status> {
@@ -253,7 +144,7 @@ fn split<T: FromBytes + KnownLayout + Immutable + Unaligned>(
 
 impl Target {
     #[inline]
-    fn wire(&self, opcode: Opcode) -> TargetWire {
+    pub(crate) fn wire(&self, opcode: Opcode) -> TargetWire {
         TargetWire {
             version: VERSION,
             opcode: opcode as u8,
@@ -267,7 +158,7 @@ impl Target {
     }
 
     #[inline]
-    fn parse(wire: &TargetWire) -> Result<Self, Status> {
+    pub(crate) fn parse(wire: &TargetWire) -> Result<Self, Status> {
         if wire.rules & !0xf != 0 || wire.zeros != [0; 3] {
             return Err(Status::BadFormat);
         }
@@ -283,20 +174,20 @@ impl Target {
 }
 
 impl Once {
-    fn wire(&self, target: TargetWire) -> MutationWire {
+    pub(crate) fn wire(&self, target: TargetWire) -> MutationWire {
         let Self { lease, rpc, ack } = *self;
         MutationWire { target, lease: lease.0.into(), rpc: rpc.into(), ack: ack.into() }
     }
 
     #[inline]
-    fn parse(wire: &MutationWire) -> Self {
+    pub(crate) fn parse(wire: &MutationWire) -> Self {
         Self { lease: LeaseId(wire.lease.get()), rpc: wire.rpc.get(), ack: wire.ack.get() }
     }
 }
 
-/// The parts as one vector: `out`, whatever it held, or a longer one of exactly their length.
+/// Puts the parts into `out`, whose old contents are dropped.
 #[inline]
-fn concat(
+pub(crate) fn concat(
     mut out: Vec<u8>,
     fixed: &(impl IntoBytes + Immutable),
     key: &[u8],
@@ -311,183 +202,89 @@ fn concat(
     out
 }
 
-impl<'a> Read<'a> {
-    /// The request's bytes.
-    #[must_use]
-    pub fn emit(&self) -> Vec<u8> {
-        self.emit_in(Vec::new())
-    }
+/// The reason why a master did not do what a request asked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Refusal<'a> {
+    /// The status. A malformed reply gives [`Status::BadFormat`] or [`Status::BadVersion`].
+    pub status: Status,
+    /// The object's version as it is, 0 if it does not exist. Only a verdict has one.
+    pub version: Version,
+    /// A text for people, often empty. A verdict has none.
+    pub text: &'a str,
+}
 
-    /// The same in a buffer that the caller has, whatever it holds, if they fit there.
-    #[inline]
-    #[must_use]
-    pub fn emit_in(&self, out: Vec<u8>) -> Vec<u8> {
-        concat(out, &self.target.wire(Opcode::Read), self.key, &[])
-    }
-
-    /// Reads a request of this opcode.
-    ///
-    /// # Errors
-    /// The status to answer with.
-    #[inline]
-    pub fn parse(request: &'a [u8]) -> Result<Self, Status> {
-        let (wire, key) = split::<TargetWire>(request, Opcode::Read)?;
-        Ok(Self { target: Target::parse(wire)?, key })
+impl fmt::Debug for Refusal<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} (version {}) {:?}", self.status, self.version.0, self.text)
     }
 }
 
-impl<'a> Write<'a> {
-    /// The request's bytes.
-    ///
-    /// # Panics
-    /// If the value has 4 GiB or more; callers keep to the store's limits.
-    #[must_use]
-    pub fn emit(&self) -> Vec<u8> {
-        self.emit_in(Vec::new())
-    }
-
-    /// The same in a buffer that the caller has, whatever it holds, if they fit there.
-    ///
-    /// # Panics
-    /// As [`Write::emit`].
-    #[inline]
-    #[must_use]
-    pub fn emit_in(&self, out: Vec<u8>) -> Vec<u8> {
-        let mutation = self.once.wire(self.target.wire(Opcode::Write));
-        let value_len = u32::try_from(self.value.len()).expect("a value of less than 4 GiB").into();
-        concat(out, &WriteWire { mutation, value_len }, self.key, self.value)
-    }
-
-    /// Reads a request of this opcode.
-    ///
-    /// # Errors
-    /// The status to answer with.
-    #[inline]
-    pub fn parse(request: &'a [u8]) -> Result<Self, Status> {
-        let (wire, rest) = split::<WriteWire>(request, Opcode::Write)?;
-        let key_len =
-            rest.len().checked_sub(wire.value_len.get() as usize).ok_or(Status::BadFormat)?;
-        let (key, value) = rest.split_at(key_len);
-        let target = Target::parse(&wire.mutation.target)?;
-        Ok(Self { target, once: Once::parse(&wire.mutation), key, value })
+impl From<Status> for Refusal<'_> {
+    fn from(status: Status) -> Self {
+        Self { status, version: Version(0), text: "" }
     }
 }
 
-impl<'a> Remove<'a> {
-    /// The request's bytes.
-    #[must_use]
-    pub fn emit(&self) -> Vec<u8> {
-        self.emit_in(Vec::new())
-    }
-
-    /// The same in a buffer that the caller has, whatever it holds, if they fit there.
-    #[inline]
-    #[must_use]
-    pub fn emit_in(&self, out: Vec<u8>) -> Vec<u8> {
-        concat(out, &self.once.wire(self.target.wire(Opcode::Remove)), self.key, &[])
-    }
-
-    /// Reads a request of this opcode.
-    ///
-    /// # Errors
-    /// The status to answer with.
-    #[inline]
-    pub fn parse(request: &'a [u8]) -> Result<Self, Status> {
-        let (wire, key) = split::<MutationWire>(request, Opcode::Remove)?;
-        Ok(Self { target: Target::parse(&wire.target)?, once: Once::parse(wire), key })
-    }
+/// Returns true for the statuses of operations that were executed and changed nothing.
+///
+/// Their replies carry the object's version, and the master remembers them like OK (RIFL).
+#[must_use]
+#[inline]
+pub fn is_verdict(status: Status) -> bool {
+    matches!(
+        status,
+        Status::ObjectDoesntExist
+            | Status::ObjectExists
+            | Status::WrongVersion
+            | Status::NotANumber
+            | Status::Overflow
+    )
 }
 
-impl<'a> Increment<'a> {
-    /// The request's bytes.
-    #[must_use]
-    pub fn emit(&self) -> Vec<u8> {
-        self.emit_in(Vec::new())
-    }
-
-    /// The same in a buffer that the caller has, whatever it holds, if they fit there.
-    #[inline]
-    #[must_use]
-    pub fn emit_in(&self, out: Vec<u8>) -> Vec<u8> {
-        let (opcode, amount) = match self.amount {
-            Amount::Integer(amount) => (Opcode::IncrementInteger, amount.to_be_bytes()),
-            Amount::Double(amount) => (Opcode::IncrementDouble, amount.to_be_bytes()),
-        };
-        let mutation = self.once.wire(self.target.wire(opcode));
-        concat(out, &IncrementWire { mutation, amount }, self.key, &[])
-    }
-
-    /// Reads a request of one of the two opcodes.
-    ///
-    /// # Errors
-    /// The status to answer with.
-    #[inline]
-    pub fn parse(request: &'a [u8]) -> Result<Self, Status> {
-        let double = request.get(1) == Some(&(Opcode::IncrementDouble as u8));
-        let opcode = if double { Opcode::IncrementDouble } else { Opcode::IncrementInteger };
-        let (wire, key) = split::<IncrementWire>(request, opcode)?;
-        let amount = if double {
-            Amount::Double(f64::from_be_bytes(wire.amount))
-        } else {
-            Amount::Integer(i64::from_be_bytes(wire.amount))
-        };
-        let target = Target::parse(&wire.mutation.target)?;
-        Ok(Self { target, once: Once::parse(&wire.mutation), amount, key })
-    }
+/// Returns the first bytes of every reply.
+#[must_use]
+#[inline]
+pub fn head(status: Status) -> [u8; 4] {
+    [VERSION, status as u8, 0, 0]
 }
 
-impl Enumerate {
-    /// The request's bytes.
-    #[must_use]
-    pub fn emit(&self) -> Vec<u8> {
-        let wire = EnumerateWire {
-            version: VERSION,
-            opcode: Opcode::Enumerate as u8,
-            zero: U16::ZERO,
-            limit_bytes: self.limit_bytes.into(),
-            cluster: self.cluster.into(),
-            table: self.table.0.into(),
-            first: self.first.into(),
-            last: self.last.into(),
-            cursor: self.cursor.into(),
-        };
-        wire.as_bytes().to_vec()
-    }
+/// Returns the first bytes of the reply to an operation on one object: head and version.
+#[must_use]
+#[inline]
+pub fn result_head(status: Status, version: Version) -> [u8; 12] {
+    let mut out = [0; 12];
+    out[..4].copy_from_slice(&head(status));
+    out[4..].copy_from_slice(&version.0.to_be_bytes());
+    out
+}
 
-    /// Reads a request of this opcode.
-    ///
-    /// # Errors
-    /// The status to answer with.
-    pub fn parse(request: &[u8]) -> Result<Self, Status> {
-        let (wire, rest) = split::<EnumerateWire>(request, Opcode::Enumerate)?;
-        if !rest.is_empty() || wire.first > wire.last {
-            return Err(Status::BadFormat);
+/// Returns the rest of a reply whose status is OK.
+#[inline]
+pub(crate) fn accepted(reply: &[u8]) -> Result<&[u8], Refusal<'_>> {
+    let (status, rest) = match *reply {
+        [VERSION, code, _, _, ref rest @ ..] => {
+            (Status::from_code(code).ok_or(Status::BadFormat)?, rest)
         }
-        Ok(Self {
-            cluster: wire.cluster.get(),
-            table: TableId(wire.table.get()),
-            first: wire.first.get(),
-            last: wire.last.get(),
-            cursor: wire.cursor.get(),
-            limit_bytes: wire.limit_bytes.get(),
-        })
+        [_, _, _, _, ..] => return Err(Status::BadVersion.into()),
+        _ => return Err(Status::BadFormat.into()),
+    };
+    match status {
+        Status::Ok => Ok(rest),
+        verdict if is_verdict(verdict) => {
+            let version = rest.try_into().map_err(|_| Status::BadFormat)?;
+            Err(Refusal { status, version: Version(u64::from_be_bytes(version)), text: "" })
+        }
+        _ => Err(Refusal {
+            status,
+            version: Version(0),
+            text: core::str::from_utf8(rest).unwrap_or(""),
+        }),
     }
 }
 
-/// A request that the server answers with the same `bytes`.
-#[must_use]
-pub fn echo(bytes: &[u8]) -> Vec<u8> {
-    concat(Vec::new(), &[VERSION, Opcode::Echo as u8, 0, 0], bytes, &[])
+/// Returns the version in a reply whose status is OK, and the bytes behind it.
+#[inline]
+pub(crate) fn versioned(reply: &[u8]) -> Result<(Version, &[u8]), Refusal<'_>> {
+    let (version, rest) = accepted(reply)?.split_first_chunk().ok_or(Status::BadFormat)?;
+    Ok((Version(u64::from_be_bytes(*version)), rest))
 }
-
-/// A request for what the server has counted.
-#[must_use]
-pub fn stats() -> Vec<u8> {
-    [VERSION, Opcode::Stats as u8, 0, 0].to_vec()
-}
-
-mod reply;
-pub use reply::*;
-
-#[cfg(test)]
-mod tests;

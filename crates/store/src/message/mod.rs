@@ -197,3 +197,4 @@ impl fmt::Display for Status {
 pub(crate) mod codec;
 pub mod control;
 pub mod data;
+pub mod list;

@@ -12,7 +12,8 @@
 use alloc::vec::Vec;
 
 use crate::message::Status;
-use crate::message::data::{Amount, Enumerate, Once, Target, object_head};
+use crate::message::data::{Amount, Once, Target};
+use crate::message::list::object_head;
 use crate::objects::entry::{
     self, COMPLETION, Completion, HEAD, OBJECT, Object, Outcome, TOMBSTONE, Tombstone,
 };
@@ -248,12 +249,11 @@ impl Memory {
         self.results.done(once, outcome, at, self.log.tail());
     }
 
-    /// Objects of a tablet in the order of the table from where the request says, about `limit` bytes of them, and not
+    /// Objects of a tablet in the order of the table from `cursor` on, about `limit` bytes of them, and not
     /// more than a bounded search finds. Copies no large value: it ends after one.
     #[must_use]
-    pub fn enumerate(&self, request: &Enumerate, limit: usize) -> Listing {
-        let tablet = Tablet { table: request.table, first: request.first, last: request.last };
-        let mut listing = Listing { next: request.cursor, ..Listing::default() };
+    pub fn enumerate(&self, tablet: Tablet, cursor: u64, limit: usize) -> Listing {
+        let mut listing = Listing { next: cursor, ..Listing::default() };
         let (mut line, mut sorted) = (Vec::new(), Vec::new());
         for _ in 0..ENUMERATE_LINES {
             line.clear();

@@ -189,6 +189,17 @@ impl HashTable {
         self.line(self.home(hash))[0]
     }
 
+    /// Returns the first location in the line of `hash` whose tag fits, which is probably that of the
+    /// hash.
+    #[must_use]
+    #[inline]
+    pub fn first(&self, hash: u64) -> Option<Location> {
+        let line = self.line(self.home(hash));
+        let fits = |entry: u64| entry & !(CHAIN - 1) == hash << 48 && entry & (CHAIN - 1) != 0;
+        let entry = line.iter().find(|entry| fits(**entry))?;
+        Some(Location::from_bits(*entry))
+    }
+
     /// Puts an entry in. `hash_of` tells the hash of any entry, for those that growth moves.
     pub fn insert(&mut self, hash: u64, to: Location, hash_of: impl Fn(Location) -> u64) {
         self.put(self.home(hash), hash << 48 | to.bits());

@@ -114,10 +114,10 @@ fn an_enumeration_goes_through_all_tablets() {
         s.client.enumerate(T, cursor.unwrap(), s.far());
         let call = s.object_call();
         assert_eq!(s.links[call.link as usize], at);
-        let request = data::Enumerate::parse(&call.request).unwrap();
+        let request = Enumerate::parse(&call.request).unwrap();
         assert_eq!((request.first, request.last, request.cursor), (first, last, within));
-        let mut reply = data::objects_head(1, next).to_vec();
-        reply.extend(data::object_head(1, Version(4), 2));
+        let mut reply = objects_head(1, next).to_vec();
+        reply.extend(object_head(1, Version(4), 2));
         reply.extend(b"kvv");
         let done = s.reply(&call, reply).unwrap();
         let Ok(Answer::Page(page)) = done.outcome else { panic!() };

@@ -11,6 +11,7 @@ use sprat_proto::{Instant, Rng};
 use super::*;
 use crate::hash::KeyHasher;
 use crate::message::data::RejectRules;
+use crate::message::list::{objects_head, objects_reply};
 use crate::objects::cleaner::Cleaner;
 use crate::objects::entry::Entry;
 use crate::objects::rifl::Verdict;
@@ -417,15 +418,11 @@ fn enumeration_while_the_table_changes() {
         for (first, last) in [(0, half), (half + 1, u64::MAX)] {
             let mut cursor = 0;
             loop {
-                let request =
-                    Enumerate { cluster: 0, table: TABLE, first, last, cursor, limit_bytes: 0 };
-                let listing = world.memory.enumerate(&request, rng.below(500) as usize);
-                let reply = [
-                    &crate::message::data::objects_head(listing.count, listing.next),
-                    &listing.bytes[..],
-                ];
+                let tablet = Tablet { table: TABLE, first, last };
+                let listing = world.memory.enumerate(tablet, cursor, rng.below(500) as usize);
+                let reply = [&objects_head(listing.count, listing.next), &listing.bytes[..]];
                 let reply = reply.concat();
-                for (key, version, value) in crate::message::data::objects_reply(&reply).unwrap() {
+                for (key, version, value) in objects_reply(&reply).unwrap() {
                     assert!(
                         (first..=last).contains(&world.memory.tablets.hash(TABLE, key).unwrap().0)
                     );
@@ -458,11 +455,11 @@ fn an_enumeration_ends_after_a_large_value() {
     for n in 0..20u64 {
         world.mutate(&n.to_be_bytes(), none, Change::Write(&[n as u8; LARGE_VALUE])).unwrap();
     }
-    let mut request =
-        Enumerate { cluster: 0, table: TABLE, first: 0, last: u64::MAX, cursor: 0, limit_bytes: 0 };
+    let tablet = Tablet { table: TABLE, first: 0, last: u64::MAX };
+    let mut cursor = 0;
     let mut listed = 0;
     loop {
-        let listing = world.memory.enumerate(&request, 1 << 20);
+        let listing = world.memory.enumerate(tablet, cursor, 1 << 20);
         listed += listing.count;
         match listing.large {
             Some((at, len)) => {
@@ -471,7 +468,7 @@ fn an_enumeration_ends_after_a_large_value() {
             }
             None => assert_eq!(listing.count, 0, "a search that found nothing ends as well"),
         }
-        request.cursor = listing.next;
+        cursor = listing.next;
         if listing.next == 0 {
             break;
         }

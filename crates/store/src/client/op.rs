@@ -1,0 +1,26 @@
+//! The names of operations and servers.
+
+/// An operation that was started.
+///
+/// A client reuses the value after 2³² other operations at the earliest.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct Op(pub u64);
+
+impl Op {
+    /// Returns a small number that no other operation in progress has.
+    ///
+    /// A program can use it as an index into a table of its own.
+    #[must_use]
+    pub fn index(self) -> usize {
+        self.0 as u32 as usize
+    }
+}
+
+/// A server, for echo and statistics.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct PeerId(pub(super) u32);
+
+impl PeerId {
+    /// The coordinator.
+    pub const COORDINATOR: Self = Self(0);
+}

@@ -1,0 +1,195 @@
+//! Replies: the end of an operation, or its next step.
+
+use alloc::string::ToString;
+
+use sprat_proto::Instant;
+use sprat_proto::rpc::Payload;
+
+use super::answer::{Answer, Done, Error, ServerInfo, TableInfo, WaitedFor};
+use super::rifl::Rifl;
+use super::state::{Client, Kind, State};
+use crate::message::Status;
+use crate::message::control::{self, Leased, ServerPage, TableKey, TablePage, Tablets};
+use crate::message::data::Refusal;
+use crate::types::{LeaseId, TableId};
+
+impl Client {
+    /// Takes the reply to an operation's call.
+    #[inline]
+    pub(super) fn answered<'b>(
+        &mut self,
+        now: Instant,
+        index: u32,
+        reply: Payload<'b>,
+    ) -> Option<Done<'b>> {
+        let request = match self.slots[index as usize].kind {
+            Kind::Server(request) => request,
+            kind => return self.coordinator_answered(now, index, kind, &reply),
+        };
+        match request.completion(&reply) {
+            Ok(parsed) => {
+                let op = self.end(index);
+                Some(Done { op, outcome: Ok(Answer::new(parsed, reply)) })
+            }
+            Err(refusal) => self.refused(now, index, &refusal),
+        }
+    }
+
+    fn coordinator_answered(
+        &mut self,
+        now: Instant,
+        index: u32,
+        kind: Kind,
+        reply: &[u8],
+    ) -> Option<Done<'static>> {
+        match self.coordinator_said(now, index, kind, reply) {
+            Ok(answer) => {
+                let op = answer.is_some().then(|| self.end(index))?;
+                Some(Done { op, outcome: Ok(answer?) })
+            }
+            Err(status) => {
+                let text = control::failure_text(reply);
+                self.refused(now, index, &Refusal { status, version: Default::default(), text })
+            }
+        }
+    }
+
+    /// Takes the coordinator's reply. Returns `None` if there is a next step, or if the client asked
+    /// for itself.
+    fn coordinator_said(
+        &mut self,
+        now: Instant,
+        index: u32,
+        kind: Kind,
+        reply: &[u8],
+    ) -> Result<Option<Answer<'static>>, Status> {
+        match kind {
+            Kind::Create { .. } | Kind::Lookup => {
+                let key = TableKey::parse(reply)?;
+                return Ok(self.learn_cluster(key.cluster).then_some(Answer::Table(key.table)));
+            }
+            Kind::Drop(TableId(0)) => {
+                let key = TableKey::parse(reply)?;
+                if self.learn_cluster(key.cluster) {
+                    self.slots[index as usize].kind = Kind::Drop(key.table);
+                    self.go_on(index);
+                }
+            }
+            Kind::Drop(table) => {
+                let (status, _) = control::outcome(reply)?;
+                if status != Status::Ok {
+                    return Err(status);
+                }
+                let table = self.routes.table(table);
+                self.routes.tables[table as usize].tablets.clear();
+                return Ok(Some(Answer::Dropped));
+            }
+            Kind::ListTables => return self.add_tables(index, &TablePage::parse(reply)?),
+            Kind::ListServers => return self.add_servers(index, &ServerPage::parse(reply)?),
+            Kind::Tablets => {
+                let tablets = Tablets::parse(reply)?;
+                if self.learn_cluster(tablets.cluster) {
+                    let table = self.slots[index as usize].place;
+                    self.routes.learn(table, &tablets)?;
+                    self.question_answered(index, WaitedFor::Coordinator);
+                }
+            }
+            Kind::Lease => {
+                let leased = Leased::parse(reply)?;
+                if leased.lease == LeaseId(0) {
+                    return Err(Status::BadFormat);
+                }
+                if self.learn_cluster(leased.cluster) {
+                    self.rifl.granted(leased.lease, leased.term_ns);
+                    // A lease that is over already must not be renewed in a loop without pauses.
+                    if !self.rifl.valid(now) {
+                        self.pause(now, index, 0);
+                        return Ok(None);
+                    }
+                    self.question_answered(index, WaitedFor::Lease);
+                }
+            }
+            _ => {}
+        }
+        Ok(None)
+    }
+
+    fn add_tables(
+        &mut self,
+        index: u32,
+        page: &TablePage<'_>,
+    ) -> Result<Option<Answer<'static>>, Status> {
+        let rows = self.slots[index as usize].rows.get_or_insert_default();
+        rows.tables.extend(page.tables.iter().map(|row| TableInfo {
+            table: row.table,
+            name: row.name.to_string(),
+            tablets: row.tablets,
+            lost: row.lost,
+            unheard: row.unheard,
+        }));
+        if !page.more || page.tables.is_empty() {
+            return Ok(Some(Answer::Tables(core::mem::take(&mut rows.tables))));
+        }
+        self.go_on(index);
+        Ok(None)
+    }
+
+    fn add_servers(
+        &mut self,
+        index: u32,
+        page: &ServerPage<'_>,
+    ) -> Result<Option<Answer<'static>>, Status> {
+        let rows = self.slots[index as usize].rows.get_or_insert_default();
+        rows.servers.extend(page.servers.iter().map(|row| ServerInfo {
+            server: row.server,
+            state: row.state,
+            tablets: row.tablets,
+            usage: row.usage.clone(),
+            control: row.control.to_string(),
+            data: row.data.to_string(),
+        }));
+        if page.next == 0 || page.servers.is_empty() {
+            return Ok(Some(Answer::Servers(core::mem::take(&mut rows.servers))));
+        }
+        self.go_on(index);
+        Ok(None)
+    }
+
+    /// Queues the next step of an operation for sending.
+    pub(super) fn go_on(&mut self, index: u32) {
+        self.slots[index as usize].state = State::Ready;
+        self.slots[index as usize].failures = 0;
+        self.ready.push_back(index);
+    }
+
+    /// Records the cluster. Returns false if the coordinator belongs to another cluster than before:
+    /// then all operations have ended.
+    fn learn_cluster(&mut self, cluster: u64) -> bool {
+        if self.cluster == 0 {
+            self.cluster = cluster;
+        }
+        if cluster == self.cluster {
+            return true;
+        }
+        self.replaced = true;
+        for index in 0..self.slots.len() as u32 {
+            let slot = &self.slots[index as usize];
+            if slot.state != State::Free {
+                let own = slot.kind.is_own();
+                let op = self.end(index);
+                if !own {
+                    self.events.push_back(Done { op, outcome: Err(Error::ClusterReplaced) });
+                }
+            }
+        }
+        self.rifl = Rifl::new();
+        false
+    }
+
+    /// Ends one of the client's own requests and continues the operations that waited for its reply.
+    fn question_answered(&mut self, index: u32, what: WaitedFor) {
+        for waiting in self.close_question(index) {
+            self.unpark(waiting, what);
+        }
+    }
+}

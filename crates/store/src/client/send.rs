@@ -1,0 +1,256 @@
+//! Sending an operation, and waiting until it can be sent.
+
+use alloc::vec::Vec;
+
+use sprat_proto::Instant;
+use sprat_proto::node::machine::{Link, Output};
+
+use super::answer::{Error, WaitedFor};
+use super::routes::Owner;
+use super::state::{Client, Kind, State, enqueue, op};
+use crate::message::control::{
+    CreateTable, DropTable, GetTable, GetTablets, ListServers, ListTables, RenewClient,
+};
+use crate::message::data::{Once, Target};
+use crate::ops::{Parts, Request};
+use crate::types::{LeaseId, TableId};
+
+impl Client {
+    /// Sends an operation, or parks or ends it if that is not possible.
+    #[inline]
+    pub(super) fn send(&mut self, now: Instant, index: u32) -> Option<Output> {
+        let slot = &self.slots[index as usize];
+        if slot.deadline <= now {
+            self.end_late(index);
+            return None;
+        }
+        match slot.kind {
+            Kind::Server(request) if request.has_tablet() => self.send_object(now, index, request),
+            Kind::Server(request) => {
+                let (peer, parts) =
+                    (slot.place, self.parts(index, Target::default(), Once::default()));
+                let message = request.emit_in(parts, Vec::new());
+                Some(self.call(now, index, peer, message))
+            }
+            _ => {
+                let message = self.control_message(now, index);
+                Some(self.call(now, index, 0, message))
+            }
+        }
+    }
+
+    #[inline]
+    fn send_object(&mut self, now: Instant, index: u32, mut request: Request) -> Option<Output> {
+        let slot = &mut self.slots[index as usize];
+        let table = &self.routes.tables[slot.place as usize];
+        let tablet = table.tablet(|hasher| slot.hash(hasher));
+        // After a failure the tablets may have moved. While the client asks for them, it waits.
+        let known = tablet.filter(|_| slot.failures == 0 || table.asking.is_none());
+        let Some(tablet) = known else {
+            self.park_for_tablets(index);
+            return None;
+        };
+        let &Owner::Peer(peer) = &tablet.owner else {
+            let owner = tablet.owner.clone();
+            self.without_owner(now, index, owner);
+            return None;
+        };
+        if let Request::Enumerate(scan) = &mut request {
+            (scan.first, scan.last) = (tablet.first, tablet.last);
+            slot.kind = Kind::Server(request);
+        }
+        let target = Target { cluster: self.cluster, table: table.id, rules: slot.rules };
+        let once = if request.changes() { self.once(now, index)? } else { Once::default() };
+        let room = core::mem::take(&mut self.spare);
+        let message = request.emit_in(self.parts(index, target, once), room);
+        Some(self.call(now, index, peer, message))
+    }
+
+    #[inline]
+    fn parts(&self, index: u32, target: Target, once: Once) -> Parts<'_> {
+        let slot = &self.slots[index as usize];
+        let (key, value) = slot.body.split_at(slot.key_len);
+        Parts { target, once, key, value, page_bytes: self.config.page_bytes }
+    }
+
+    /// Returns the request of an operation that the coordinator answers.
+    fn control_message(&mut self, now: Instant, index: u32) -> Vec<u8> {
+        let slot = &self.slots[index as usize];
+        let name = core::str::from_utf8(&slot.body).unwrap_or_default();
+        let rows = slot.rows.as_ref();
+        match slot.kind {
+            Kind::Create { span } => CreateTable { span, name }.emit(),
+            Kind::Drop(table) if table != TableId(0) => DropTable { table, name }.emit(),
+            Kind::ListTables => {
+                let after =
+                    rows.and_then(|rows| rows.tables.last()).map_or(TableId(0), |row| row.table);
+                ListTables { after }.emit()
+            }
+            Kind::ListServers => {
+                let from =
+                    rows.and_then(|rows| rows.servers.last()).map_or(0, |row| row.server.index + 1);
+                ListServers { from }.emit()
+            }
+            Kind::Tablets => {
+                GetTablets { table: self.routes.tables[slot.place as usize].id }.emit()
+            }
+            Kind::Lease => {
+                self.rifl.asked_at = now;
+                let lease = self.rifl.lease;
+                let cluster = if lease == LeaseId(0) { 0 } else { self.cluster };
+                RenewClient { cluster, lease, release: false }.emit()
+            }
+            _ => GetTable { name }.emit(),
+        }
+    }
+
+    #[inline]
+    fn call(&mut self, now: Instant, index: u32, peer: u32, message: Vec<u8>) -> Output {
+        let slot = &mut self.slots[index as usize];
+        slot.state = State::Calling;
+        let deadline = slot.deadline.min(now.after(self.config.try_timeout_ns));
+        let link = Link(peer);
+        let call = Output::Call { link, tag: op(index, slot).0, message: message.into(), deadline };
+        let peer = &mut self.routes.peers[peer as usize];
+        if peer.bound {
+            return call;
+        }
+        peer.bound = true;
+        self.out.push_back(call);
+        Output::Connect { link, locator: peer.locators().into() }
+    }
+
+    /// Returns the identity of a mutation, or `None` if the mutation had to be parked or ended.
+    #[inline]
+    fn once(&mut self, now: Instant, index: u32) -> Option<Once> {
+        let slot = &mut self.slots[index as usize];
+        if slot.rpc != 0 && slot.lease != self.rifl.lease {
+            // Its lease has ended. Under another lease it could be executed a second time.
+            if slot.maybe {
+                self.refuse(index, Error::Unknown);
+                return None;
+            }
+            slot.rpc = 0;
+        }
+        if !self.rifl.valid(now) {
+            let op = op(index, slot);
+            enqueue(&mut self.rifl.parked, &self.slots, op);
+            self.park(index, WaitedFor::Lease);
+            self.ask_for_lease();
+            return None;
+        }
+        if slot.rpc == 0 {
+            let Some(rpc) = self.rifl.assign() else {
+                let op = op(index, slot);
+                enqueue(&mut self.rifl.queued, &self.slots, op);
+                self.park(index, WaitedFor::Window);
+                return None;
+            };
+            slot.rpc = rpc;
+            slot.lease = self.rifl.lease;
+        }
+        Some(self.rifl.once(slot.rpc))
+    }
+}
+
+impl Client {
+    /// Parks an operation until something else has happened, or until its deadline.
+    fn park(&mut self, index: u32, for_what: WaitedFor) {
+        let deadline = self.slots[index as usize].deadline;
+        self.slots[index as usize].state = State::Parked(for_what);
+        self.set_timer(index, deadline);
+    }
+
+    fn set_timer(&mut self, index: u32, at: Instant) {
+        if at == Instant::NEVER {
+            return;
+        }
+        self.slots[index as usize].timer = Some(at);
+        self.timers.insert((at, index));
+    }
+
+    /// Sends the operation again after a pause.
+    #[cold]
+    pub(super) fn pause(&mut self, now: Instant, index: u32, at_least_ns: u64) {
+        let slot = &mut self.slots[index as usize];
+        let pause_ns =
+            (self.config.pause_ns << slot.failures.min(16)).min(self.config.max_pause_ns);
+        slot.failures = slot.failures.saturating_add(1);
+        slot.state = State::Pausing;
+        // Half of the pause is random, so that the clients of a restarted server spread their requests.
+        let pause_ns = pause_ns / 2 + self.rng.below(pause_ns / 2 + 1);
+        let at = now.after(pause_ns.max(at_least_ns)).min(slot.deadline);
+        self.set_timer(index, at);
+    }
+
+    #[cold]
+    fn park_for_tablets(&mut self, index: u32) {
+        let slot = &self.slots[index as usize];
+        let (op, table) = (op(index, slot), slot.place);
+        enqueue(&mut self.routes.tables[table as usize].parked, &self.slots, op);
+        self.park(index, WaitedFor::Coordinator);
+        self.ask_for_tablets(table);
+    }
+
+    /// Asks the coordinator for the tablets of a table, unless a request is in progress.
+    pub(super) fn ask_for_tablets(&mut self, table: u32) {
+        if self.routes.tables[table as usize].asking.is_none() {
+            let index = self.begin(Kind::Tablets, table, Instant::NEVER);
+            self.routes.tables[table as usize].asking = Some(index);
+            self.start(index);
+        }
+    }
+
+    /// Asks the coordinator for this client's lease, unless a request is in progress.
+    pub(super) fn ask_for_lease(&mut self) {
+        if self.rifl.asking.is_none() {
+            let index = self.begin(Kind::Lease, 0, Instant::NEVER);
+            self.rifl.asking = Some(index);
+            self.start(index);
+        }
+    }
+
+    #[cold]
+    fn without_owner(&mut self, now: Instant, index: u32, owner: Owner) {
+        match owner {
+            Owner::Lost => self.refuse(index, Error::TabletLost),
+            Owner::Unreachable(text) => self.refuse(index, Error::NoTransport(text)),
+            Owner::Nobody | Owner::Peer(_) => {
+                self.ask_for_tablets(self.slots[index as usize].place);
+                self.pause(now, index, 0);
+            }
+        }
+    }
+
+    /// Ends an operation whose deadline has passed.
+    #[cold]
+    pub(super) fn end_late(&mut self, index: u32) {
+        let error = self.lateness(index);
+        self.refuse(index, error);
+    }
+
+    /// Returns the error of an operation whose deadline has passed.
+    pub(super) fn lateness(&self, index: u32) -> Error {
+        let slot = &self.slots[index as usize];
+        let waited_for = match (slot.state, slot.kind) {
+            (State::Parked(what), _) => what,
+            (_, kind) if kind.is_object() => WaitedFor::Server,
+            (_, Kind::Server(_)) if slot.place != 0 => WaitedFor::Server,
+            _ => WaitedFor::Coordinator,
+        };
+        let peer = if waited_for == WaitedFor::Server { self.peer_of(index) } else { Some(0) };
+        let why = peer.and_then(|peer| self.routes.peers[peer as usize].why.clone());
+        Error::Deadline { maybe_executed: slot.maybe, waited_for, why }
+    }
+
+    /// Returns the peer that the calls of an operation go to, if it is known.
+    pub(super) fn peer_of(&self, index: u32) -> Option<u32> {
+        let slot = &self.slots[index as usize];
+        if !slot.kind.is_object() {
+            return Some(if matches!(slot.kind, Kind::Server(_)) { slot.place } else { 0 });
+        }
+        let table = &self.routes.tables[slot.place as usize];
+        let owner = &table.tablet(|hasher| slot.hash(hasher))?.owner;
+        if let Owner::Peer(peer) = owner { Some(*peer) } else { None }
+    }
+}

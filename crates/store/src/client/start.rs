@@ -1,0 +1,212 @@
+//! The operations that a program can start. Each ends as the module's comment says; none fails here.
+
+use sprat_proto::Instant;
+
+use super::answer::Error;
+use super::op::{Op, PeerId};
+use super::state::{Client, Kind, op};
+use crate::message::control::MAX_NAME;
+use crate::message::data::{Amount, RejectRules};
+use crate::ops::{Cursor, Request, Scan};
+use crate::types::{MAX_KEY, MAX_VALUE, TableId};
+
+impl Client {
+    /// Reads an object. The answer is [`Answer::Object`](super::Answer::Object).
+    pub fn read(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        rules: RejectRules,
+        deadline: Instant,
+    ) -> Op {
+        self.object(Request::Read(()), table, key, &[], rules, deadline)
+    }
+
+    /// Writes an object. The answer is [`Answer::Version`](super::Answer::Version).
+    pub fn write(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        value: &[u8],
+        rules: RejectRules,
+        deadline: Instant,
+    ) -> Op {
+        self.object(Request::Write(()), table, key, value, rules, deadline)
+    }
+
+    /// Removes an object. The answer is [`Answer::Version`](super::Answer::Version).
+    pub fn remove(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        rules: RejectRules,
+        deadline: Instant,
+    ) -> Op {
+        self.object(Request::Remove(()), table, key, &[], rules, deadline)
+    }
+
+    /// Adds to an object that is a 64-bit integer; a missing one counts as 0. The answer is
+    /// [`Answer::Integer`](super::Answer::Integer).
+    pub fn increment_integer(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        amount: i64,
+        rules: RejectRules,
+        deadline: Instant,
+    ) -> Op {
+        let request = Request::Increment(Amount::Integer(amount));
+        self.object(request, table, key, &[], rules, deadline)
+    }
+
+    /// Adds to an object that is a double; a missing one counts as 0. The answer is
+    /// [`Answer::Double`](super::Answer::Double).
+    pub fn increment_double(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        amount: f64,
+        rules: RejectRules,
+        deadline: Instant,
+    ) -> Op {
+        let request = Request::Increment(Amount::Double(amount));
+        self.object(request, table, key, &[], rules, deadline)
+    }
+
+    /// Lists some objects of a table, from `cursor` on (the default one at the start).
+    ///
+    /// The answer is [`Answer::Page`](super::Answer::Page), which has the next cursor. An object
+    /// that does not change meanwhile comes once.
+    pub fn enumerate(&mut self, table: TableId, cursor: Cursor, deadline: Instant) -> Op {
+        let request = Request::Enumerate(Scan { cursor, first: 0, last: 0 });
+        self.object(request, table, &[], &[], RejectRules::default(), deadline)
+    }
+
+    /// Creates a table of `span` tablets (1 to 256) unless the name is in use.
+    ///
+    /// The answer is [`Answer::Table`](super::Answer::Table). The operation ends with
+    /// [`Error::TabletLost`] if the table exists and a part of it is lost.
+    pub fn create_table(&mut self, name: &str, span: u32, deadline: Instant) -> Op {
+        self.named(Kind::Create { span }, name, deadline)
+    }
+
+    /// Drops a table with all its objects.
+    ///
+    /// The answer is [`Answer::Dropped`](super::Answer::Dropped), once no server has the table.
+    pub fn drop_table(&mut self, name: &str, deadline: Instant) -> Op {
+        self.named(Kind::Drop(TableId(0)), name, deadline)
+    }
+
+    /// Looks a table up by name. The answer is [`Answer::Table`](super::Answer::Table).
+    pub fn table(&mut self, name: &str, deadline: Instant) -> Op {
+        self.named(Kind::Lookup, name, deadline)
+    }
+
+    /// Lists all tables. The answer is [`Answer::Tables`](super::Answer::Tables).
+    pub fn list_tables(&mut self, deadline: Instant) -> Op {
+        self.plain(Kind::ListTables, PeerId::COORDINATOR, &[], deadline)
+    }
+
+    /// Lists all servers. The answer is [`Answer::Servers`](super::Answer::Servers).
+    pub fn list_servers(&mut self, deadline: Instant) -> Op {
+        self.plain(Kind::ListServers, PeerId::COORDINATOR, &[], deadline)
+    }
+
+    /// Sends `bytes` (up to 1 MiB) to a server and back. The answer is
+    /// [`Answer::Bytes`](super::Answer::Bytes).
+    pub fn echo(&mut self, peer: PeerId, bytes: &[u8], deadline: Instant) -> Op {
+        self.plain(Kind::Server(Request::Echo(())), peer, bytes, deadline)
+    }
+
+    /// Reads the counters of a server. The answer is [`Answer::Bytes`](super::Answer::Bytes), a
+    /// JSON object.
+    pub fn stats(&mut self, peer: PeerId, deadline: Instant) -> Op {
+        self.plain(Kind::Server(Request::Stats(())), peer, &[], deadline)
+    }
+
+    /// Returns the server at `locators` (as in [`ServerInfo::data`](super::ServerInfo::data)), by
+    /// the transports of this client.
+    ///
+    /// # Errors
+    /// [`Error::NoTransport`].
+    pub fn peer(&mut self, locators: &str) -> Result<PeerId, Error> {
+        self.routes.peer(locators).map(PeerId)
+    }
+
+    /// Returns true if the operation is in progress, or if [`Client::event`] has not yet returned
+    /// its outcome.
+    #[must_use]
+    pub fn is_in_progress(&self, op: Op) -> bool {
+        self.live(op.0).is_some() || self.events.iter().any(|done| done.op == op)
+    }
+
+    /// Cancels an operation, so that it never ends. It may have been executed. Returns true if it
+    /// was in progress.
+    pub fn cancel(&mut self, op: Op) -> bool {
+        match self.live(op.0) {
+            Some(index) if !self.slots[index as usize].kind.is_own() => {
+                self.end(index);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    #[inline]
+    fn object(
+        &mut self,
+        request: Request,
+        table: TableId,
+        key: &[u8],
+        value: &[u8],
+        rules: RejectRules,
+        deadline: Instant,
+    ) -> Op {
+        let place = self.routes.table(table);
+        let index = self.begin(Kind::Server(request), place, deadline);
+        let slot = &mut self.slots[index as usize];
+        slot.rules = rules;
+        slot.key_len = key.len();
+        let op = op(index, slot);
+        if key.len() > MAX_KEY {
+            self.refuse(index, Error::KeyTooLong(key.len()));
+        } else if value.len() > MAX_VALUE {
+            self.refuse(index, Error::ValueTooLong(value.len()));
+        } else {
+            let slot = &mut self.slots[index as usize];
+            slot.body.reserve_exact(key.len() + value.len());
+            slot.body.extend_from_slice(key);
+            slot.body.extend_from_slice(value);
+            self.start(index);
+        }
+        op
+    }
+
+    fn named(&mut self, kind: Kind, name: &str, deadline: Instant) -> Op {
+        let valid = (1..=MAX_NAME).contains(&name.len());
+        let index = self.begin(kind, 0, deadline);
+        let slot = &mut self.slots[index as usize];
+        let op = op(index, slot);
+        if valid {
+            slot.body.extend_from_slice(name.as_bytes());
+            self.start(index);
+        } else {
+            self.refuse(index, Error::BadName);
+        }
+        op
+    }
+
+    fn plain(&mut self, kind: Kind, peer: PeerId, bytes: &[u8], deadline: Instant) -> Op {
+        let index = self.begin(kind, peer.0, deadline);
+        let slot = &mut self.slots[index as usize];
+        let op = op(index, slot);
+        if bytes.len() > MAX_VALUE {
+            self.refuse(index, Error::ValueTooLong(bytes.len()));
+        } else {
+            slot.body.extend_from_slice(bytes);
+            slot.key_len = 0;
+            self.start(index);
+        }
+        op
+    }
+}

@@ -1,0 +1,357 @@
+//! The state of a client: one slot for each operation, and what the operations share.
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeSet, VecDeque};
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use sprat_proto::node::machine::Output;
+use sprat_proto::time::{MS, SECOND, US};
+use sprat_proto::{Instant, Rng};
+
+use super::answer::{Done, Error, ServerInfo, TableInfo, WaitedFor};
+use super::op::Op;
+use super::rifl::Rifl;
+use super::routes::Routes;
+use crate::hash::KeyHasher;
+use crate::message::data::RejectRules;
+use crate::ops::Request;
+use crate::types::{KeyHash, LeaseId, TableId};
+
+/// The memory that a free slot keeps for the key and value of the next operation.
+pub(super) const KEPT_BYTES: usize = 4096;
+
+/// The options of a client.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The locators of the coordinator, with `;` between them.
+    pub coordinator: String,
+    /// The transports to use towards servers, the best first ("fast+shm", "tcp"). If empty, the
+    /// client uses all transports that a server lists, in the server's order.
+    pub transports: Vec<String>,
+    /// The time that one try may take before the operation is sent again, in nanoseconds.
+    pub try_timeout_ns: u64,
+    /// The first pause before an operation is sent again. Each further one is twice as long.
+    pub pause_ns: u64,
+    /// The longest pause.
+    pub max_pause_ns: u64,
+    /// The most operations in progress.
+    pub max_ops: u32,
+    /// The approximate size of a page of an enumeration, in bytes.
+    pub page_bytes: u32,
+}
+
+impl Config {
+    /// Returns the defaults for the cluster whose coordinator has these locators.
+    #[must_use]
+    pub fn new(coordinator: &str) -> Self {
+        Self {
+            coordinator: coordinator.into(),
+            transports: Vec::new(),
+            try_timeout_ns: 2 * SECOND,
+            pause_ns: 100 * US,
+            max_pause_ns: 50 * MS,
+            max_ops: 1 << 20,
+            page_bytes: 256 << 10,
+        }
+    }
+}
+
+/// The kind of an operation.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) enum Kind {
+    /// An operation that a master or another server executes.
+    Server(Request),
+    Create {
+        span: u32,
+    },
+    Lookup,
+    /// The id of the table, 0 until it is known. The name alone could mean another table later.
+    Drop(TableId),
+    ListTables,
+    ListServers,
+    /// The client asks for the tablets of a table.
+    Tablets,
+    /// The client asks for a lease.
+    Lease,
+}
+
+impl Kind {
+    /// Returns true for mutations of objects, which carry a number.
+    #[inline]
+    pub(super) fn is_numbered(self) -> bool {
+        matches!(self, Self::Server(request) if request.changes())
+    }
+
+    /// Returns true if the operation goes to the master of a tablet.
+    #[inline]
+    pub(super) fn is_object(self) -> bool {
+        matches!(self, Self::Server(request) if request.has_tablet())
+    }
+
+    /// Returns true if the client started the operation for itself.
+    pub(super) fn is_own(self) -> bool {
+        matches!(self, Self::Tablets | Self::Lease)
+    }
+
+    /// Returns true if an execution without a reply leaves a change behind.
+    pub(super) fn changes_something(self) -> bool {
+        self.is_numbered() || matches!(self, Self::Create { .. } | Self::Drop(_))
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum State {
+    Free,
+    /// The slot is in `ready`.
+    Ready,
+    /// A call is in progress.
+    Calling,
+    /// The operation waits for something else to happen first.
+    Parked(WaitedFor),
+    /// The operation will be sent again later.
+    Pausing,
+}
+
+/// One operation.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub(super) generation: u32,
+    pub(super) state: State,
+    pub(super) kind: Kind,
+    /// The index of the operation's table, or of its peer.
+    pub(super) place: u32,
+    pub(super) rules: RejectRules,
+    pub(super) key_len: usize,
+    /// The key (or name), then the value.
+    pub(super) body: Vec<u8>,
+    pub(super) deadline: Instant,
+    /// The number under the client's lease, 0 if none is assigned.
+    pub(super) rpc: u64,
+    pub(super) lease: LeaseId,
+    /// An earlier try may have been executed.
+    pub(super) maybe: bool,
+    pub(super) failures: u32,
+    /// The operation's entry in `timers`.
+    pub(super) timer: Option<Instant>,
+    /// The rows that a listing has collected.
+    pub(super) rows: Option<Box<Rows>>,
+}
+
+impl Slot {
+    /// Returns the hash whose tablet the operation goes to.
+    #[inline]
+    pub(super) fn hash(&self, hasher: &KeyHasher) -> KeyHash {
+        match self.kind {
+            Kind::Server(Request::Enumerate(scan)) => KeyHash(scan.cursor.hash),
+            _ => hasher.hash(&self.body[..self.key_len]),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Rows {
+    pub(super) tables: Vec<TableInfo>,
+    pub(super) servers: Vec<ServerInfo>,
+}
+
+/// One program's client of one cluster.
+///
+/// The [module](crate::client) describes its invariants.
+#[derive(Debug)]
+pub struct Client {
+    pub(super) config: Config,
+    pub(super) rng: Rng,
+    /// The cluster, 0 until the coordinator has named it.
+    pub(super) cluster: u64,
+    /// The coordinator has named another cluster since. All operations fail.
+    pub(super) replaced: bool,
+    pub(super) routes: Routes,
+    /// Some server could not be reached and has not answered since.
+    pub(super) doubts: bool,
+    pub(super) rifl: Rifl,
+    pub(super) slots: Vec<Slot>,
+    pub(super) free: Vec<u32>,
+    /// The slots of the client's own operations.
+    pub(super) own: usize,
+    pub(super) ready: VecDeque<u32>,
+    pub(super) timers: BTreeSet<(Instant, u32)>,
+    pub(super) out: VecDeque<Output>,
+    pub(super) events: VecDeque<Done<'static>>,
+    /// The buffer for the next request.
+    pub(super) spare: Vec<u8>,
+}
+
+impl Client {
+    /// Returns a client that has not sent anything yet. `rng` spreads the pauses of many clients.
+    #[must_use]
+    pub fn new(config: Config, rng: Rng) -> Self {
+        let routes = Routes::new(config.coordinator.clone(), config.transports.clone());
+        Self {
+            config,
+            rng,
+            cluster: 0,
+            replaced: false,
+            routes,
+            doubts: false,
+            rifl: Rifl::new(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            own: 0,
+            ready: VecDeque::new(),
+            timers: BTreeSet::new(),
+            out: VecDeque::new(),
+            events: VecDeque::new(),
+            spare: Vec::new(),
+        }
+    }
+
+    /// Returns the number of operations in progress.
+    #[must_use]
+    pub fn in_progress(&self) -> usize {
+        self.slots.len() - self.free.len() - self.own
+    }
+
+    /// Takes a slot for an operation.
+    #[inline]
+    pub(super) fn begin(&mut self, kind: Kind, place: u32, deadline: Instant) -> u32 {
+        let index = self.free.pop().unwrap_or_else(|| self.grow());
+        let slot = &mut self.slots[index as usize];
+        slot.kind = kind;
+        slot.place = place;
+        slot.deadline = deadline;
+        slot.state = State::Parked(WaitedFor::Server);
+        self.own += usize::from(kind.is_own());
+        index
+    }
+
+    #[cold]
+    fn grow(&mut self) -> u32 {
+        self.slots.push(Slot {
+            generation: 0,
+            state: State::Free,
+            kind: Kind::Lookup,
+            place: 0,
+            rules: RejectRules::default(),
+            key_len: 0,
+            body: Vec::new(),
+            deadline: Instant::NEVER,
+            rpc: 0,
+            lease: LeaseId(0),
+            maybe: false,
+            failures: 0,
+            timer: None,
+            rows: None,
+        });
+        self.slots.len() as u32 - 1
+    }
+
+    /// Queues an operation for sending once its slot is complete.
+    #[inline]
+    pub(super) fn start(&mut self, index: u32) {
+        if self.replaced {
+            return self.refuse(index, Error::ClusterReplaced);
+        }
+        if self.slots.len() - self.free.len() > self.config.max_ops as usize
+            && !self.slots[index as usize].kind.is_own()
+        {
+            return self.refuse(index, Error::TooManyOps);
+        }
+        self.slots[index as usize].state = State::Ready;
+        self.ready.push_back(index);
+    }
+
+    /// Ends an operation that was not sent or got no reply.
+    #[cold]
+    pub(super) fn refuse(&mut self, index: u32, error: Error) {
+        let op = self.end(index);
+        self.events.push_back(Done { op, outcome: Err(error) });
+    }
+
+    /// Frees the slot of an operation that has ended.
+    #[inline]
+    pub(super) fn end(&mut self, index: u32) -> Op {
+        let slot = &mut self.slots[index as usize];
+        let op = op(index, slot);
+        if let Some(at) = slot.timer.take() {
+            self.timers.remove(&(at, index));
+        }
+        self.own -= usize::from(slot.kind.is_own());
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.state = State::Free;
+        slot.body.clear();
+        if slot.body.capacity() > KEPT_BYTES {
+            slot.body = Vec::new();
+        }
+        slot.maybe = false;
+        slot.failures = 0;
+        slot.rows = None;
+        let (lease, rpc) = (slot.lease, core::mem::take(&mut slot.rpc));
+        self.free.push(index);
+        if rpc != 0 {
+            self.rifl.answered(lease, rpc);
+            if !self.rifl.queued.is_empty() {
+                self.open_window();
+            }
+        }
+        op
+    }
+
+    /// Sends operations that wait for numbers, as far as the window has room.
+    #[cold]
+    pub(super) fn open_window(&mut self) {
+        for _ in 0..self.rifl.room() {
+            while let Some(op) = self.rifl.queued.pop_front()
+                && !self.unpark(op, WaitedFor::Window)
+            {}
+        }
+    }
+
+    /// Queues a parked operation for sending. Returns false if it no longer waits for this.
+    pub(super) fn unpark(&mut self, op: Op, from: WaitedFor) -> bool {
+        let Some(index) = self.parked(op, from) else { return false };
+        let slot = &mut self.slots[index as usize];
+        if let Some(at) = slot.timer.take() {
+            self.timers.remove(&(at, index));
+        }
+        slot.state = State::Ready;
+        self.ready.push_back(index);
+        true
+    }
+
+    /// Returns the slot of an operation in progress. `op` is also the tag of its call.
+    #[inline]
+    pub(super) fn live(&self, op: u64) -> Option<u32> {
+        live(&self.slots, op)
+    }
+
+    /// Returns the slot of an operation that waits for `what`.
+    ///
+    /// Lists of waiting operations have their ids, not their slots: an operation that ended at its
+    /// deadline stays in its list, and another operation may have its slot by then.
+    pub(super) fn parked(&self, op: Op, what: WaitedFor) -> Option<u32> {
+        self.live(op.0).filter(|&index| self.slots[index as usize].state == State::Parked(what))
+    }
+}
+
+#[inline]
+fn live(slots: &[Slot], op: u64) -> Option<u32> {
+    let slot = slots.get(op as u32 as usize)?;
+    (slot.generation == (op >> 32) as u32 && slot.state != State::Free).then_some(op as u32)
+}
+
+/// Appends an operation to a list of waiting ones.
+///
+/// Drops ended operations from a long list, so that it has at most twice as many entries as there
+/// are slots.
+pub(super) fn enqueue(queue: &mut VecDeque<Op>, slots: &[Slot], op: Op) {
+    if queue.len() >= 2 * slots.len() {
+        queue.retain(|op| live(slots, op.0).is_some());
+    }
+    queue.push_back(op);
+}
+
+#[inline]
+pub(super) fn op(index: u32, slot: &Slot) -> Op {
+    Op((u64::from(slot.generation) << 32) | u64::from(index))
+}

@@ -1,0 +1,42 @@
+//! The description of a counter, from which JSON, Prometheus and documents are made.
+
+/// A number that a server reports.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Counter {
+    /// The name, in lower case with underscores.
+    pub name: &'static str,
+    /// The kind of number.
+    pub kind: Kind,
+    /// The thing that is counted.
+    pub unit: Unit,
+    /// One sentence about the number.
+    pub help: &'static str,
+}
+
+/// The kind of number that a [`Counter`] is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// A sum since the start, which only grows.
+    Total,
+    /// A value at the time of the report.
+    Level,
+}
+
+/// The thing that a [`Counter`] counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unit {
+    /// Bytes.
+    Bytes,
+    /// Clients.
+    Clients,
+    /// Objects of the store.
+    Objects,
+    /// Completion records.
+    Records,
+    /// Requests of clients.
+    Requests,
+    /// Segments of the log.
+    Segments,
+    /// Tablets.
+    Tablets,
+}

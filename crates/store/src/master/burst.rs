@@ -1,0 +1,71 @@
+//! Loading what a burst of requests needs, before the first of them is executed.
+//!
+//! A request costs a chain of cache misses: the line of the hash table, then the object in the log.
+//! One at a time, their latencies add up. A master that knows a whole burst overlaps them: it reads
+//! the table lines of all requests, then the first cache lines of all objects, and executes the
+//! requests after that. The reads have no other effect.
+
+use core::hint::black_box;
+
+use crate::objects::memory::Memory;
+use crate::objects::table::spread;
+use crate::types::TableId;
+
+/// The most requests of a burst that are loaded.
+const MOST: usize = 64;
+/// The number of objects up to which nothing is loaded: their table lines and small values, 256 bytes
+/// each, stay in the processor's second-level cache.
+const CACHED: u64 = 4096;
+/// Bytes of an object that are loaded: its header, its key, and a small value.
+const LOADED: usize = 192;
+const CACHE_LINE: usize = 64;
+
+/// The hashes of the requests that were announced, for the hash table.
+#[derive(Clone, Debug)]
+pub(super) struct Burst {
+    hashes: [u64; MOST],
+    len: usize,
+}
+
+impl Default for Burst {
+    fn default() -> Self {
+        Self { hashes: [0; MOST], len: 0 }
+    }
+}
+
+impl Burst {
+    /// Returns true if the objects of `memory` are worth loading.
+    #[inline]
+    pub(super) fn pays(memory: &Memory) -> bool {
+        memory.table.len() > CACHED
+    }
+
+    /// Announces a request for an object, and reads its line of the hash table.
+    #[inline]
+    pub(super) fn expect(&mut self, memory: &mut Memory, table: TableId, key: &[u8]) {
+        if self.len < MOST
+            && let Some(hash) = memory.tablets.locate(table, key)
+        {
+            let hash = spread(table, hash);
+            self.hashes[self.len] = hash;
+            self.len += 1;
+            black_box(memory.table.touch(hash));
+        }
+    }
+
+    /// Reads the objects of all announced requests and forgets the requests. Returns their number.
+    pub(super) fn prefetch(&mut self, memory: &Memory) -> usize {
+        let hashes = &self.hashes[..self.len];
+        let mut read = 0;
+        for &hash in hashes {
+            if let Some(at) = memory.table.first(hash) {
+                let bytes = memory.log.bytes(at);
+                let bytes = &bytes[..bytes.len().min(LOADED)];
+                read ^= bytes.iter().step_by(CACHE_LINE).fold(0, |sum, byte| sum ^ byte);
+            }
+        }
+        // The compiler must not drop the reads.
+        black_box(read);
+        core::mem::take(&mut self.len)
+    }
+}

@@ -1,0 +1,105 @@
+//! The counters of a master, in one list from which JSON and other formats are made.
+
+use alloc::string::String;
+use core::fmt::Write as _;
+
+use crate::counter::{Counter, Kind, Unit};
+use crate::message::Status;
+use crate::objects::memory::Memory;
+
+/// The number of requests since the start, by kind and by refusal.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) reads: u64,
+    pub(crate) writes: u64,
+    pub(crate) removes: u64,
+    pub(crate) increments: u64,
+    pub(crate) enumerations: u64,
+    pub(crate) echoes: u64,
+    pub(crate) repeated: u64,
+    pub(crate) late: u64,
+    /// By status code.
+    refused: [u64; 32],
+}
+
+impl Counters {
+    /// Counts a refused request.
+    pub(super) fn refused(&mut self, status: Status) {
+        if let Some(count) = self.refused.get_mut(status as usize) {
+            *count += 1;
+        }
+    }
+}
+
+/// Makes the list of counters, and the function that visits them.
+macro_rules! catalogue {
+    ($counters:ident, $memory:ident, $cleaned:ident;
+     $($name:ident $kind:ident $unit:ident = $value:expr, $help:literal;)*) => {
+        /// All counters of a master but the refusals.
+        pub const COUNTERS: &[Counter] = &[$(Counter {
+            name: stringify!($name),
+            kind: Kind::$kind,
+            unit: Unit::$unit,
+            help: $help,
+        }),*];
+
+        /// Calls `visit` with each counter and its value.
+        fn each(
+            $counters: &Counters,
+            $memory: &Memory,
+            $cleaned: u64,
+            visit: &mut dyn FnMut(&Counter, u64),
+        ) {
+            let values = [$($value),*];
+            COUNTERS.iter().zip(values).for_each(|(counter, value)| visit(counter, value));
+        }
+    };
+}
+
+catalogue! {
+    counters, memory, cleaned;
+    reads Total Requests = counters.reads, "Reads that were executed or refused.";
+    writes Total Requests = counters.writes, "Writes that were executed.";
+    removes Total Requests = counters.removes, "Removals that were executed.";
+    increments Total Requests = counters.increments, "Increments that were executed.";
+    enumerations Total Requests = counters.enumerations, "Enumerations of tablets.";
+    echoes Total Requests = counters.echoes, "Echoes.";
+    repeated Total Requests = counters.repeated,
+        "Mutations that had been executed before and got the recorded outcome.";
+    late Total Requests = counters.late, "Requests that came after their deadline.";
+    objects Level Objects = memory.table.len(), "Objects in memory.";
+    tablets Level Tablets = memory.tablets.iter().count() as u64, "Tablets that are owned.";
+    clients Level Clients = memory.results.clients() as u64,
+        "Clients whose mutations are remembered.";
+    completions Level Records = memory.results.records(), "Completion records in memory.";
+    live_bytes Level Bytes = memory.log.live_bytes(), "Live entries in the log.";
+    tombstone_bytes Level Bytes = memory.log.tombstone_bytes(), "Live tombstones in the log.";
+    live_limit_bytes Level Bytes = memory.log.live_limit(), "The limit of live entries.";
+    capacity_bytes Level Bytes = memory.log.capacity_bytes(), "The size of the log.";
+    appended_bytes Total Bytes = memory.log.appended_bytes(),
+        "Entries appended to the log, by writes and by the cleaner.";
+    table_bytes Level Bytes = memory.table.memory_bytes(), "The size of the hash table.";
+    segments Level Segments = u64::from(memory.log.limit()), "The limit of segments.";
+    segments_free Level Segments = u64::from(memory.log.available()),
+        "Segments that may yet be opened.";
+    segments_pinned Level Segments = u64::from(memory.log.pinned()),
+        "Segments that replies refer to.";
+    segments_cleaned Total Segments = cleaned, "Segments that were cleaned.";
+    lent_copies_bytes Level Bytes = memory.log.copied_bytes(), "Copies that replies refer to.";
+}
+
+/// Returns all counters as a JSON object that lacks its closing brace.
+pub(super) fn json(counters: &Counters, memory: &Memory, cleaned: u64) -> String {
+    let mut text = String::from("{");
+    // Writing to a string cannot fail.
+    each(counters, memory, cleaned, &mut |counter, value| {
+        let _ = write!(text, "\"{}\":{value},", counter.name);
+    });
+    for (code, &count) in counters.refused.iter().enumerate().filter(|&(_, &count)| count > 0) {
+        if let Some(status) = Status::from_code(code as u8) {
+            let _ = write!(text, "\"refused_{status:?}\":{count},");
+        }
+    }
+    text.pop();
+    text
+}

@@ -1,0 +1,162 @@
+//! The master as a machine: requests and responses come in, outputs go out.
+
+use sprat_proto::Instant;
+use sprat_proto::node::machine::{Caller, Machine, Output};
+use sprat_proto::rpc::{Message, Payload, RpcError, Slice, Slices};
+
+use super::burst::Burst;
+use super::leases::Suspended;
+use super::state::Master;
+use crate::message::control::Usage;
+use crate::message::{Status, data};
+use crate::objects::cleaner::{SMALL_STEP, STEP};
+use crate::objects::entry::COMPLETION;
+use crate::objects::memory::Memory;
+use crate::ops::{self, Call};
+
+use alloc::vec::Vec;
+
+/// Lines of the hash table that one tick moves while the table grows.
+const GROW_LINES: usize = 16;
+/// Lines of the hash table that one tick searches for objects of dropped tablets.
+const SWEEP_LINES: usize = 16;
+
+impl Master {
+    /// Announces a request of a burst, before the first request of the burst is executed.
+    ///
+    /// It has no effect but to load memory into the processor's cache. Any bytes are allowed.
+    /// Call [`Master::prefetch`] after the last request of the burst was announced.
+    #[inline]
+    pub fn expect(&mut self, payload: &[u8]) {
+        if Burst::pays(&self.memory)
+            && let Some((table, key)) = ops::key(payload)
+        {
+            self.burst.expect(&mut self.memory, table, key);
+        }
+    }
+
+    /// Loads the objects of the announced requests, and returns the number of the requests.
+    #[inline]
+    pub fn prefetch(&mut self) -> usize {
+        self.burst.prefetch(&self.memory)
+    }
+
+    /// Continues the mutations that waited until the coordinator answered for their leases.
+    fn resume(&mut self, now: Instant, result: Result<Payload<'_>, RpcError>) {
+        let checked = {
+            let Memory { log, results, .. } = &mut self.memory;
+            self.leases.checked(result, results, |at| log.dead(at, COMPLETION))
+        };
+        for (suspended, expired) in checked {
+            let Suspended { caller, request, deadline, .. } = suspended;
+            let call = Call { now, caller, request: &request, deadline };
+            let answer = match expired {
+                Some(true) => Err(Status::ExpiredLease),
+                None => Err(Status::Retry),
+                Some(false) if deadline < now => Err(Status::Retry),
+                Some(false) => ops::execute(self, &call),
+            };
+            match answer {
+                Ok(None) => {}
+                Ok(Some(message)) => self.out.push_back(Output::Reply { caller, message }),
+                Err(status) => {
+                    let message = self.refuse(status);
+                    self.out.push_back(Output::Reply { caller, message });
+                }
+            }
+        }
+    }
+}
+
+impl Slices for Master {
+    fn bytes(&self, slice: Slice) -> &[u8] {
+        self.memory.log.lent_bytes(slice)
+    }
+}
+
+impl Machine for Master {
+    fn request(
+        &mut self,
+        now: Instant,
+        caller: Caller,
+        payload: Payload<'_>,
+        deadline: Instant,
+    ) -> Option<Message> {
+        self.requested = true;
+        if deadline < now {
+            // No client waits for the reply. A short one lets the transport forget the request.
+            self.counters.late += 1;
+            return Some(data::head(Status::Retry)[..].into());
+        }
+        let call = Call { now, caller, request: &payload, deadline };
+        match ops::execute(self, &call) {
+            Ok(answer) => answer,
+            Err(status) => Some(self.refuse(status)),
+        }
+    }
+
+    fn response(&mut self, now: Instant, tag: u64, result: Result<Payload<'_>, RpcError>) {
+        if self.leases.is_asked(tag) {
+            self.resume(now, result);
+        } else if let Some(stop) = self.membership.response(now, tag, result) {
+            self.out.push_back(stop);
+        }
+        if let Some(server) = self.membership.server() {
+            self.memory.log.set_server(server);
+        }
+    }
+
+    fn output(&mut self, now: Instant) -> Option<Output> {
+        if let Some(output) = self.out.pop_front() {
+            return Some(output);
+        }
+        if self.membership.is_due(now) {
+            let log = &self.memory.log;
+            let usage = Usage {
+                used_bytes: log.live_bytes(),
+                capacity_bytes: log.capacity_bytes(),
+                objects: self.memory.table.len(),
+            };
+            let tag = self.tag();
+            return self.membership.call(now, tag, usage);
+        }
+        if self.leases.is_due(now)
+            && let Some(cluster) = self.membership.cluster()
+        {
+            let tag = self.tag();
+            return self.leases.call(now, tag, cluster);
+        }
+        None
+    }
+
+    fn released(&mut self, slice: Slice) {
+        if self.memory.log.give_back(slice) {
+            self.busy |= self.cleaner.wanted(&self.memory);
+        }
+    }
+
+    fn spare(&mut self, buffer: Vec<u8>) {
+        self.spare = buffer;
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        if self.busy {
+            return Some(Instant::ZERO);
+        }
+        let next = self.membership.deadline().min(self.leases.deadline());
+        (next != Instant::NEVER).then_some(next)
+    }
+
+    fn tick(&mut self, now: Instant) -> bool {
+        if self.membership.cluster().is_some() {
+            self.leases.look(now, &mut self.memory.results);
+        }
+        let growing = self.memory.grow(GROW_LINES);
+        let sweeping = self.memory.sweep(SWEEP_LINES);
+        // While requests arrive, writes pay for cleaning, and a tick adds little.
+        let work = if core::mem::take(&mut self.requested) { SMALL_STEP / 2 } else { STEP };
+        let cleaning = self.cleaner.step(&mut self.memory, work);
+        self.busy = growing || sweeping || cleaning;
+        self.busy
+    }
+}

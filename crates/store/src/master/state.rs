@@ -1,0 +1,177 @@
+//! The state of a master, and the ways in which replies leave it.
+
+use alloc::collections::VecDeque;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use sprat_proto::Rng;
+use sprat_proto::node::machine::{Caller, Output};
+use sprat_proto::rpc::Message;
+use sprat_proto::wire::checksum::Crc32c;
+
+use super::burst::Burst;
+use super::counters::{self, Counters};
+use super::leases::Leases;
+use super::membership::{COORDINATOR, Membership};
+use crate::message::{Status, data};
+use crate::objects::cleaner::Cleaner;
+use crate::objects::log::Log;
+use crate::objects::memory::Memory;
+use crate::objects::segment::{Position, SEGMENT_BYTES};
+use crate::types::ServerId;
+
+/// The most replies that wait for the log to become durable.
+pub(crate) const MAX_GATED: usize = 1 << 16;
+
+/// The options of a master.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The coordinator's locator.
+    pub coordinator: String,
+    /// The locators at which the coordinator reaches this server, with `;` between them.
+    pub control: String,
+    /// The locators at which clients reach this server, with `;` between them.
+    pub data: String,
+    /// The memory for the log, in bytes.
+    pub log_bytes: u64,
+    /// The size of a segment in bytes. [`segment_bytes`](crate::objects::segment::segment_bytes)
+    /// gives one that suits the log.
+    pub segment_bytes: u32,
+    /// The function that continues a CRC32C.
+    pub crc32c: Crc32c,
+    /// True if replies wait for [`Master::durable`].
+    pub replicated: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            coordinator: String::new(),
+            control: String::new(),
+            data: String::new(),
+            log_bytes: 1 << 30,
+            segment_bytes: SEGMENT_BYTES,
+            crc32c: sprat_proto::wire::checksum::crc32c,
+            replicated: false,
+        }
+    }
+}
+
+/// A reply that waits for the log to become durable.
+#[derive(Debug)]
+pub(crate) struct Gated {
+    until: Position,
+    caller: Caller,
+    message: Message,
+}
+
+/// A server of tablets.
+///
+/// The [module](crate::master) describes its invariants.
+#[derive(Debug)]
+pub struct Master {
+    pub(crate) memory: Memory,
+    pub(crate) cleaner: Cleaner,
+    pub(crate) membership: Membership,
+    pub(crate) leases: Leases,
+    pub(crate) gated: VecDeque<Gated>,
+    pub(crate) out: VecDeque<Output>,
+    pub(crate) counters: Counters,
+    pub(super) burst: Burst,
+    last_tag: u64,
+    /// There is background work.
+    pub(crate) busy: bool,
+    /// A request arrived since the last tick.
+    pub(super) requested: bool,
+    /// The buffer for the next reply.
+    pub(crate) spare: Vec<u8>,
+}
+
+impl Master {
+    /// Returns a master that will join the cluster. `rng` draws the number that identifies it there.
+    #[must_use]
+    pub fn new(config: Config, mut rng: Rng) -> Self {
+        let Config { coordinator, control, data, log_bytes, segment_bytes, crc32c, replicated } =
+            config;
+        let log = Log::new(log_bytes, segment_bytes, crc32c, replicated);
+        let mut out = VecDeque::new();
+        out.push_back(Output::Connect { link: COORDINATOR, locator: coordinator });
+        Self {
+            memory: Memory::new(log),
+            cleaner: Cleaner::default(),
+            membership: Membership::new(rng.u64(), control, data),
+            leases: Leases::default(),
+            gated: VecDeque::new(),
+            out,
+            counters: Counters::default(),
+            burst: Burst::default(),
+            last_tag: 0,
+            busy: false,
+            requested: false,
+            spare: Vec::new(),
+        }
+    }
+
+    /// Returns the id of this server, once it has joined the cluster.
+    #[must_use]
+    pub fn server(&self) -> Option<ServerId> {
+        self.membership.server()
+    }
+
+    /// Returns the objects and the tables that point to them.
+    #[must_use]
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// Sends the replies that waited for the log to be durable up to `position`.
+    pub fn durable(&mut self, position: Position) {
+        self.memory.log.set_durable(position);
+        while let Some(Gated { caller, message, .. }) =
+            self.gated.pop_front_if(|gated| gated.until <= position)
+        {
+            self.out.push_back(Output::Reply { caller, message });
+        }
+    }
+
+    /// Returns the reply if all that it tells is durable, else keeps it until the log is.
+    ///
+    /// `durable` is true if the caller knows that the reply tells nothing new.
+    #[inline]
+    pub(crate) fn gate(
+        &mut self,
+        caller: Caller,
+        message: Message,
+        durable: bool,
+    ) -> Option<Message> {
+        if durable || self.memory.log.is_all_durable() {
+            return Some(message);
+        }
+        if self.gated.len() >= MAX_GATED {
+            for &slice in &message.slices {
+                self.memory.log.give_back(slice);
+            }
+            return Some(self.refuse(Status::Retry));
+        }
+        self.gated.push_back(Gated { until: self.memory.log.tail(), caller, message });
+        None
+    }
+
+    /// Counts a refusal and returns the reply that has `status` alone.
+    #[cold]
+    pub(crate) fn refuse(&mut self, status: Status) -> Message {
+        self.counters.refused(status);
+        data::head(status)[..].into()
+    }
+
+    /// Returns an unused tag for a call.
+    pub(super) fn tag(&mut self) -> u64 {
+        self.last_tag += 1;
+        self.last_tag
+    }
+
+    /// Returns all counters as a JSON object that lacks its closing brace.
+    pub(crate) fn counters_json(&self) -> String {
+        counters::json(&self.counters, &self.memory, self.cleaner.cleaned())
+    }
+}

@@ -1,0 +1,59 @@
+//! Reply with the bytes of the request.
+//!
+//! ```text
+//! request   0 head | 4 any bytes
+//! reply     0 head | 4 the same bytes
+//! ```
+
+use alloc::vec::Vec;
+
+use sprat_proto::rpc::Message;
+
+use super::operation::{Call, ClientOperation, Operation, Parts, Reply};
+use crate::master::Master;
+use crate::message::data::{self, Refusal, accepted, concat};
+use crate::message::{Opcode, Status, VERSION};
+use crate::types::TableId;
+
+/// A request that a server answers with the same bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Echo<'a>(pub &'a [u8]);
+
+impl<'a> Operation<'a> for Echo<'a> {
+    fn emit_in(&self, out: Vec<u8>) -> Vec<u8> {
+        concat(out, &[VERSION, Opcode::Echo as u8, 0, 0], self.0, &[])
+    }
+
+    fn parse(request: &'a [u8]) -> Result<Self, Status> {
+        Ok(Self(request.get(4..).ok_or(Status::BadFormat)?))
+    }
+
+    fn key(&self) -> Option<(TableId, &'a [u8])> {
+        None
+    }
+
+    fn execute(self, master: &mut Master, _: &Call<'_>) -> Result<Option<Message>, Status> {
+        master.counters.echoes += 1;
+        let spare = core::mem::take(&mut master.spare);
+        Ok(Some(concat(spare, &data::head(Status::Ok), self.0, &[]).into()))
+    }
+}
+
+impl<'a> ClientOperation<'a> for Echo<'a> {
+    type Args = ();
+    const HAS_TABLET: bool = false;
+    const CHANGES: bool = false;
+
+    fn new((): (), parts: Parts<'a>) -> Self {
+        Self(parts.value)
+    }
+
+    fn completion((): (), reply: &[u8]) -> Result<Reply, Refusal<'_>> {
+        bytes(reply)
+    }
+}
+
+/// Parses a reply of any bytes.
+pub(super) fn bytes(reply: &[u8]) -> Result<Reply, Refusal<'_>> {
+    Ok(Reply::Bytes(reply.len() - accepted(reply)?.len()))
+}

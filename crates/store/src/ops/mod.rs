@@ -1,0 +1,144 @@
+//! The operations on objects: one file each, with its format, its execution and its reply.
+//!
+//! A new operation is a file here, an [`Opcode`], and one line in each of the two lists below that
+//! it belongs to. If it changes state, [`mutation`] executes it, so that it happens exactly once.
+
+use alloc::vec::Vec;
+
+use sprat_proto::rpc::Message;
+
+use crate::master::Master;
+use crate::message::control::{DropTablet, TakeTablet};
+use crate::message::data::Refusal;
+use crate::message::{Opcode, Status, VERSION};
+use crate::types::TableId;
+
+mod echo;
+mod enumerate;
+mod increment;
+mod mutation;
+mod operation;
+mod read;
+mod remove;
+mod stats;
+mod tablets;
+#[cfg(test)]
+pub(crate) mod tests;
+mod write;
+
+pub use echo::Echo;
+pub use enumerate::{Enumerate, Scan};
+pub use increment::Increment;
+pub use operation::{Call, ClientOperation, Cursor, Operation, Parts, Reply};
+pub use read::Read;
+pub use remove::Remove;
+pub use stats::Stats;
+pub use write::Write;
+
+/// Declares how a master finds an operation by its opcode.
+macro_rules! master_operations {
+    ($($($opcode:ident)|+ => $operation:ty,)*) => {
+        /// Executes a request of any operation. Returns the reply, or `None` if it follows later.
+        #[inline]
+        pub(crate) fn execute(
+            master: &mut Master,
+            call: &Call<'_>,
+        ) -> Result<Option<Message>, Status> {
+            let code = match *call.request {
+                [VERSION, code, _, _, ..] => code,
+                [_, _, _, _, ..] => return Err(Status::BadVersion),
+                _ => return Err(Status::BadFormat),
+            };
+            match Opcode::from_code(code) {
+                $(Some($(Opcode::$opcode)|+) => {
+                    <$operation as Operation<'_>>::parse(call.request)?.execute(master, call)
+                })*
+                _ => Err(Status::UnknownOpcode),
+            }
+        }
+
+        /// Returns the table and the key of the object that a request names, if it names one.
+        pub(crate) fn key(request: &[u8]) -> Option<(TableId, &[u8])> {
+            match Opcode::from_code(*request.get(1)?)? {
+                $($(Opcode::$opcode)|+ => {
+                    Operation::key(&<$operation as Operation<'_>>::parse(request).ok()?)
+                })*
+                _ => None,
+            }
+        }
+    };
+}
+
+master_operations! {
+    Read => Read<'_>,
+    Write => Write<'_>,
+    Remove => Remove<'_>,
+    IncrementInteger | IncrementDouble => Increment<'_>,
+    Enumerate => Enumerate,
+    Echo => Echo<'_>,
+    Stats => Stats,
+    TakeTablet => TakeTablet,
+    DropTablet => DropTablet,
+}
+
+/// Declares the operations that a client can start.
+macro_rules! client_operations {
+    ($($operation:ident => $type:ty,)*) => {
+        /// An operation that a client has started, without its key and value.
+        #[derive(Clone, Copy, PartialEq, Debug)]
+        #[allow(missing_docs)]
+        pub enum Request {
+            $($operation(<$type as ClientOperation<'static>>::Args),)*
+        }
+
+        impl Request {
+            /// Returns the request's bytes, in `out`.
+            #[must_use]
+            #[inline]
+            pub fn emit_in(self, parts: Parts<'_>, out: Vec<u8>) -> Vec<u8> {
+                match self {
+                    $(Self::$operation(args) => $operation::new(args, parts).emit_in(out),)*
+                }
+            }
+
+            /// Parses the reply.
+            ///
+            /// # Errors
+            /// The refusal in the reply.
+            #[inline]
+            pub fn completion(self, reply: &[u8]) -> Result<Reply, Refusal<'_>> {
+                match self {
+                    $(Self::$operation(args) => $operation::completion(args, reply),)*
+                }
+            }
+
+            /// Returns true if the operation goes to the master of a tablet.
+            #[must_use]
+            #[inline]
+            pub fn has_tablet(self) -> bool {
+                match self {
+                    $(Self::$operation(_) => $operation::HAS_TABLET,)*
+                }
+            }
+
+            /// Returns true if the operation changes an object.
+            #[must_use]
+            #[inline]
+            pub fn changes(self) -> bool {
+                match self {
+                    $(Self::$operation(_) => $operation::CHANGES,)*
+                }
+            }
+        }
+    };
+}
+
+client_operations! {
+    Read => Read<'static>,
+    Write => Write<'static>,
+    Remove => Remove<'static>,
+    Increment => Increment<'static>,
+    Enumerate => Enumerate,
+    Echo => Echo<'static>,
+    Stats => Stats,
+}

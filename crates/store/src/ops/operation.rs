@@ -1,0 +1,136 @@
+//! The shape of an operation.
+
+use alloc::vec::Vec;
+
+use sprat_proto::Instant;
+use sprat_proto::node::machine::Caller;
+use sprat_proto::rpc::Message;
+
+use crate::master::Master;
+use crate::message::Status;
+use crate::message::data::{Once, Refusal, Target};
+use crate::types::{TableId, Version};
+
+/// A request that a master executes.
+///
+/// The type that implements it is the request itself: a client emits it, a master parses and
+/// executes it.
+pub trait Operation<'a>: Sized {
+    /// Puts the bytes of the request into `out`, whose old contents are dropped.
+    #[must_use]
+    fn emit_in(&self, out: Vec<u8>) -> Vec<u8>;
+
+    /// Parses a request that has an opcode of this operation.
+    ///
+    /// # Errors
+    /// The status to reply with.
+    fn parse(request: &'a [u8]) -> Result<Self, Status>;
+
+    /// Returns the table and the key of the object that the request names, if it names one.
+    fn key(&self) -> Option<(TableId, &'a [u8])>;
+
+    /// Executes the request. Returns the reply, or `None` if the reply follows later.
+    ///
+    /// # Errors
+    /// The status to reply with. Nothing has changed.
+    fn execute(self, master: &mut Master, call: &Call<'_>) -> Result<Option<Message>, Status>;
+
+    /// Returns the bytes of the request in a vector of their own.
+    #[must_use]
+    fn emit(&self) -> Vec<u8> {
+        self.emit_in(Vec::new())
+    }
+}
+
+/// An operation that a client can start.
+pub trait ClientOperation<'a>: Operation<'a> {
+    /// The part of an operation that a client keeps beside key and value until the reply comes.
+    type Args: Copy;
+
+    /// True if the operation goes to the master of a tablet, false if it goes to any server.
+    const HAS_TABLET: bool;
+    /// True if the operation changes an object, so that it carries [`Once`].
+    const CHANGES: bool;
+
+    /// Makes the request.
+    fn new(args: Self::Args, parts: Parts<'a>) -> Self;
+
+    /// Parses the reply.
+    ///
+    /// # Errors
+    /// The refusal in the reply.
+    fn completion(args: Self::Args, reply: &[u8]) -> Result<Reply, Refusal<'_>>;
+}
+
+/// A request as it reached a master.
+#[derive(Clone, Copy, Debug)]
+pub struct Call<'a> {
+    /// The time.
+    pub now: Instant,
+    /// The sender of the request.
+    pub caller: Caller,
+    /// The bytes of the request.
+    pub request: &'a [u8],
+    /// The time at which the sender gives up.
+    pub deadline: Instant,
+}
+
+/// The parts of a request that a client has for every operation.
+#[derive(Clone, Copy, Debug)]
+pub struct Parts<'a> {
+    /// The table and the conditions.
+    pub target: Target,
+    /// The identity of a mutation.
+    pub once: Once,
+    /// The key.
+    pub key: &'a [u8],
+    /// The value, or any other bytes.
+    pub value: &'a [u8],
+    /// The size of an enumeration's reply, in bytes.
+    pub page_bytes: u32,
+}
+
+/// A position in the enumeration of a table. The default is the start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Cursor {
+    /// A hash of the tablet in which the enumeration goes on.
+    pub(crate) hash: u64,
+    /// The position in that tablet, as its master gave it.
+    pub(crate) within: u64,
+}
+
+/// A reply with status OK. Offsets count from the start of the reply.
+#[derive(Clone, Copy, PartialEq, Debug)]
+#[non_exhaustive]
+pub enum Reply {
+    /// An object.
+    Object {
+        /// The version of the object.
+        version: Version,
+        /// The offset of the value.
+        value: usize,
+    },
+    /// The version of an object.
+    Version(Version),
+    /// An integer was incremented.
+    Integer {
+        /// The new version of the object.
+        version: Version,
+        /// The sum.
+        sum: i64,
+    },
+    /// A double was incremented.
+    Double {
+        /// The new version of the object.
+        version: Version,
+        /// The sum.
+        sum: f64,
+    },
+    /// Some objects of a table.
+    Objects {
+        /// The position of the next object, or `None` at the end of the table.
+        next: Option<Cursor>,
+    },
+    /// Bytes from this offset on.
+    Bytes(usize),
+}

@@ -1,0 +1,101 @@
+//! Read an object.
+//!
+//! ```text
+//! request   0 target | 32 key
+//! reply     0 head | 4 version u64 | 12 value
+//! ```
+
+use alloc::vec::Vec;
+
+use sprat_proto::rpc::Message;
+
+use super::operation::{Call, ClientOperation, Operation, Parts, Reply};
+use crate::master::Master;
+use crate::message::data::{self, Refusal, Target, TargetWire, concat, split};
+use crate::message::{Opcode, Status};
+use crate::objects::entry::OBJECT;
+use crate::objects::memory;
+use crate::types::{TableId, Version};
+
+/// The longest value that is copied into a reply. The reply refers to a longer one in the log.
+const INLINE_VALUE: usize = 256;
+
+/// A request for an object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Read<'a> {
+    /// The table and the conditions.
+    pub target: Target,
+    /// The key.
+    pub key: &'a [u8],
+}
+
+impl<'a> Operation<'a> for Read<'a> {
+    #[inline]
+    fn emit_in(&self, out: Vec<u8>) -> Vec<u8> {
+        concat(out, &self.target.wire(Opcode::Read), self.key, &[])
+    }
+
+    #[inline]
+    fn parse(request: &'a [u8]) -> Result<Self, Status> {
+        let (wire, key) = split::<TargetWire>(request, Opcode::Read)?;
+        Ok(Self { target: Target::parse(wire)?, key })
+    }
+
+    #[inline]
+    fn key(&self) -> Option<(TableId, &'a [u8])> {
+        Some((self.target.table, self.key))
+    }
+
+    fn execute(self, master: &mut Master, call: &Call<'_>) -> Result<Option<Message>, Status> {
+        let Self { target, key } = self;
+        master.counters.reads += 1;
+        master.membership.check(call.now, target.cluster)?;
+        memory::check_sizes(key, &[])?;
+        let hash = master.memory.tablets.locate(target.table, key).ok_or(Status::UnknownTablet)?;
+        let Some((_, at, object)) = master.memory.find(&target, hash, key) else {
+            let status = target.rules.check(Version(0)).err().unwrap_or(Status::ObjectDoesntExist);
+            // The object may have been removed, and the removal may not be durable yet.
+            return Ok(master.gate(call.caller, verdict(status, Version(0)), false));
+        };
+        let durable = master.memory.log.is_durable(at);
+        if let Err(status) = target.rules.check(object.version) {
+            return Ok(master.gate(call.caller, verdict(status, object.version), durable));
+        }
+        let head = data::result_head(Status::Ok, object.version);
+        let (at, len) = (at.plus(OBJECT + key.len()), object.value.len());
+        if len > INLINE_VALUE {
+            let slice = master.memory.log.lend(at, len).ok_or(Status::Retry)?;
+            let mut message = Message::from(&head[..]);
+            message.slices.push(slice);
+            return Ok(master.gate(call.caller, message, durable));
+        }
+        let mut bytes = core::mem::take(&mut master.spare);
+        bytes.clear();
+        bytes.reserve(head.len() + len);
+        bytes.extend_from_slice(&head);
+        bytes.extend_from_slice(&master.memory.log.bytes(at)[..len]);
+        Ok(master.gate(call.caller, bytes.into(), durable))
+    }
+}
+
+impl<'a> ClientOperation<'a> for Read<'a> {
+    type Args = ();
+    const HAS_TABLET: bool = true;
+    const CHANGES: bool = false;
+
+    #[inline]
+    fn new((): (), parts: Parts<'a>) -> Self {
+        Self { target: parts.target, key: parts.key }
+    }
+
+    #[inline]
+    fn completion((): (), reply: &[u8]) -> Result<Reply, Refusal<'_>> {
+        let (version, value) = data::versioned(reply)?;
+        Ok(Reply::Object { version, value: reply.len() - value.len() })
+    }
+}
+
+/// Returns the reply that the conditions refuse the operation.
+fn verdict(status: Status, version: Version) -> Message {
+    data::result_head(status, version)[..].into()
+}

@@ -1,0 +1,65 @@
+//! Take and drop tablets, by order of the coordinator.
+//!
+//! [`control`] has the formats: both orders are control messages.
+
+use alloc::vec::Vec;
+
+use sprat_proto::rpc::Message;
+
+use super::operation::{Call, Operation};
+use crate::master::Master;
+use crate::message::Status;
+use crate::message::control::{self, DropTablet, TakeTablet};
+use crate::objects::tablet::{Tablet, TakeError};
+use crate::types::TableId;
+
+impl<'a> Operation<'a> for TakeTablet {
+    fn emit_in(&self, _: Vec<u8>) -> Vec<u8> {
+        Self::emit(self)
+    }
+
+    fn parse(request: &'a [u8]) -> Result<Self, Status> {
+        Self::parse(request)
+    }
+
+    fn key(&self) -> Option<(TableId, &'a [u8])> {
+        None
+    }
+
+    fn execute(self, master: &mut Master, _: &Call<'_>) -> Result<Option<Message>, Status> {
+        master.membership.is_me(self.cluster, self.server)?;
+        if self.first > self.last {
+            return Err(Status::BadFormat);
+        }
+        let tablet = Tablet { table: self.table, first: self.first, last: self.last };
+        match master.memory.tablets.take(tablet, self.hash_key) {
+            Ok(()) => Ok(Some(control::done().into())),
+            Err(TakeError::Sweeping) => Err(Status::Retry),
+            Err(error @ TakeError::Overlap) => {
+                let text = alloc::format!("{error}");
+                Ok(Some(control::failure(Status::BadFormat, &text).into()))
+            }
+        }
+    }
+}
+
+impl<'a> Operation<'a> for DropTablet {
+    fn emit_in(&self, _: Vec<u8>) -> Vec<u8> {
+        Self::emit(self)
+    }
+
+    fn parse(request: &'a [u8]) -> Result<Self, Status> {
+        Self::parse(request)
+    }
+
+    fn key(&self) -> Option<(TableId, &'a [u8])> {
+        None
+    }
+
+    fn execute(self, master: &mut Master, _: &Call<'_>) -> Result<Option<Message>, Status> {
+        master.membership.is_me(self.cluster, self.server)?;
+        let tablet = Tablet { table: self.table, first: self.first, last: self.last };
+        master.busy |= master.memory.tablets.drop_tablet(tablet);
+        Ok(Some(control::done().into()))
+    }
+}

@@ -1,0 +1,95 @@
+//! Write an object.
+//!
+//! ```text
+//! request   0 target | 32 lease u64 | 40 rpc u64 | 48 ack u64 | 56 value length u32 | 60 key | value
+//! reply     0 head | 4 version u64, the object's new one
+//! ```
+
+use alloc::vec::Vec;
+
+use sprat_proto::rpc::Message;
+use zerocopy::byteorder::big_endian::U32;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::mutation;
+use super::operation::{Call, ClientOperation, Operation, Parts, Reply};
+use crate::master::Master;
+use crate::message::data::{MutationWire, Once, Refusal, Target, concat, split, versioned};
+use crate::message::{Opcode, Status};
+use crate::objects::memory::Change;
+use crate::types::TableId;
+
+/// A request to write an object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Write<'a> {
+    /// The table and the conditions.
+    pub target: Target,
+    /// The identity of the mutation.
+    pub once: Once,
+    /// The key.
+    pub key: &'a [u8],
+    /// The new value, shorter than 4 GiB.
+    pub value: &'a [u8],
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct WriteWire {
+    mutation: MutationWire,
+    value_len: U32,
+}
+
+impl<'a> Operation<'a> for Write<'a> {
+    #[inline]
+    fn emit_in(&self, out: Vec<u8>) -> Vec<u8> {
+        let mutation = self.once.wire(self.target.wire(Opcode::Write));
+        let value_len = u32::try_from(self.value.len()).expect("a value of less than 4 GiB").into();
+        concat(out, &WriteWire { mutation, value_len }, self.key, self.value)
+    }
+
+    #[inline]
+    fn parse(request: &'a [u8]) -> Result<Self, Status> {
+        let (wire, rest) = split::<WriteWire>(request, Opcode::Write)?;
+        let key_len =
+            rest.len().checked_sub(wire.value_len.get() as usize).ok_or(Status::BadFormat)?;
+        let (key, value) = rest.split_at(key_len);
+        let target = Target::parse(&wire.mutation.target)?;
+        Ok(Self { target, once: Once::parse(&wire.mutation), key, value })
+    }
+
+    #[inline]
+    fn key(&self) -> Option<(TableId, &'a [u8])> {
+        Some((self.target.table, self.key))
+    }
+
+    fn execute(self, master: &mut Master, call: &Call<'_>) -> Result<Option<Message>, Status> {
+        let Self { target, once, key, value } = self;
+        mutation::execute(master, call, target, once, key, Change::Write(value))
+    }
+}
+
+impl<'a> ClientOperation<'a> for Write<'a> {
+    type Args = ();
+    const HAS_TABLET: bool = true;
+    const CHANGES: bool = true;
+
+    #[inline]
+    fn new((): (), parts: Parts<'a>) -> Self {
+        let Parts { target, once, key, value, .. } = parts;
+        Self { target, once, key, value }
+    }
+
+    #[inline]
+    fn completion((): (), reply: &[u8]) -> Result<Reply, Refusal<'_>> {
+        version_alone(reply)
+    }
+}
+
+/// Parses a reply that has a version and nothing else.
+#[inline]
+pub(super) fn version_alone(reply: &[u8]) -> Result<Reply, Refusal<'_>> {
+    match versioned(reply)? {
+        (version, []) => Ok(Reply::Version(version)),
+        _ => Err(Status::BadFormat.into()),
+    }
+}
