@@ -423,11 +423,11 @@ fn move_entry(memory: &mut Memory, at: Location, candidate: &Candidate) -> Resul
                 log.relocate_tombstone(at, len, older)?;
             }
         }
-        Some((Entry::Completion(completion), _)) => {
-            if results.location(completion.once) == Some(at) {
-                let (to, _) = log.relocate(at, len)?;
-                results.moved(completion.once, to);
-            }
+        Some((Entry::Completion(completion), _))
+            if results.location(completion.once) == Some(at) =>
+        {
+            let (to, _) = log.relocate(at, len)?;
+            results.moved(completion.once, to);
         }
         _ => {}
     }
