@@ -34,6 +34,7 @@ const PURE_BEHIND: &[&str] = &[
     "proc-macro2",
     "quote",
     "rand_core",
+    "rustversion",
     "syn",
     "thiserror-impl",
     "unicode-ident",

@@ -543,6 +543,23 @@ fn an_enumeration_lists_everything_once() {
 
 /// Clients that repeat, reorder and lose answers, in a memory that must be cleaned all the time: each increment counts
 /// once.
+/// Sends an increment and returns its reply. The coordinator answers for leases meanwhile.
+fn increment(rig: &mut Rig, rng: &mut Rng, once: Once, key: u8, amount: i64) -> Vec<u8> {
+    let amount = Amount::Integer(amount);
+    let request = Increment { target: TARGET, once, amount, key: &[key; 100] };
+    match rig.send(&request.emit()) {
+        Ok(reply) => reply,
+        Err(waiting) => {
+            while let Some((_, question)) = rig.calls.last() {
+                let asked = CheckLease::parse(question).unwrap().leases.len();
+                let valid_ns = (0..asked).map(|_| 1000 + rng.below(5000)).collect();
+                rig.answer(Opcode::CheckLease, LeaseTimes { valid_ns }.emit());
+            }
+            rig.replies.remove(&waiting).unwrap()
+        }
+    }
+}
+
 #[test]
 fn every_increment_counts_once() {
     /// Key, amount, first answer.
@@ -572,23 +589,7 @@ fn every_increment_counts_once() {
             };
             let ack = open.range((client, 0)..).next().map_or(0, |(&(_, rpc), _)| rpc - 1);
             let (key, amount, answer) = open.get(&(client, rpc)).cloned().unwrap();
-            let request = Increment {
-                target: TARGET,
-                once: once(client, rpc, ack),
-                amount: Amount::Integer(amount),
-                key: &[key; 100],
-            };
-            let reply = match rig.send(&request.emit()) {
-                Ok(reply) => reply,
-                Err(waiting) => {
-                    while let Some((_, question)) = rig.calls.last() {
-                        let asked = CheckLease::parse(question).unwrap().leases.len();
-                        let valid_ns = (0..asked).map(|_| 1000 + rng.below(5000)).collect();
-                        rig.answer(Opcode::CheckLease, LeaseTimes { valid_ns }.emit());
-                    }
-                    rig.replies.remove(&waiting).unwrap()
-                }
-            };
+            let reply = increment(&mut rig, &mut rng, once(client, rpc, ack), key, amount);
             rig.pass(rng.below(100));
             if reply == data::head(Status::Retry) {
                 continue;
@@ -602,7 +603,7 @@ fn every_increment_counts_once() {
                     open.get_mut(&(client, rpc)).unwrap().2 = Some(reply);
                 }
             }
-            // The client stops asking some time after it could know the answer.
+            // The client stops repeating the request at some time after the reply.
             if rng.chance(400_000) {
                 open.retain(|&(c, r), (_, _, answer)| c != client || r != rpc || answer.is_none());
             }

@@ -143,6 +143,10 @@ fn replies() {
         "01 00 0000 01 0001 0000000000000006 0003 0001 0002 0001 61",
         TablePage { more: true, tables: vec![LISTED] }
     );
+}
+
+#[test]
+fn replies_with_servers() {
     golden!(
         Tablets,
         "01 00 0000 0000000000000009 000102030405060708090a0b0c0d0e0f 0002

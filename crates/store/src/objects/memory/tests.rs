@@ -509,8 +509,7 @@ fn a_dropped_tablets_objects_go() {
 /// is refused only where live bytes would pass the limit, and what is there can always be written
 /// anew, however large objects are beside a segment.
 ///
-/// The cleaner once left alone what readers pinned, and rested for ever when that was what it
-/// needed.
+/// Segments that readers have pinned are cleaned too, or the cleaner would rest for ever.
 #[test]
 fn writes_are_refused_only_at_the_limit() {
     const SEGMENT: u64 = 16 << 10;
@@ -546,20 +545,8 @@ fn writes_are_refused_only_at_the_limit() {
                 None => {
                     let log = &world.memory.log;
                     let at = (before, log.live_limit(), log.tombstone_bytes());
-                    assert!(
-                        !there,
-                        "{segments} segments, {least} to {most} bytes: refused {len} in place of as many, at {at:?}, {:?}",
-                        log.segments()
-                            .map(|(i, s)| (
-                                i,
-                                s.written,
-                                s.live,
-                                s.tombstones,
-                                s.state,
-                                s.closed_early
-                            ))
-                            .collect::<Vec<_>>()
-                    );
+                    let sizes = (segments, least, most);
+                    assert!(!there, "{sizes:?}: {len} bytes replace as many at {at:?}");
                     let appended = HEAD + OBJECT + key.len() + len as usize + COMPLETION;
                     let limit = world.memory.log.live_limit_with(appended);
                     assert!(
