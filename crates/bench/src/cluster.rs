@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd as _;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{MemfdFlags, memfd_create};
-use sprat::disk::Disk;
+use sprat::internals::disk::Disk;
 use sprat::locator::Locator;
 use sprat_store::types::ServerId;
 

@@ -1,23 +1,26 @@
 //! Sprat: microsecond storage and RPC on the Ethernet people already have.
 //!
-//! Three doors for programs: [`rpc`], sessions with servers and services of one's own, [`kv`], the store, and [`verbs`],
-//! RDMA over iWARP. A service is named by a [`locator`], and the locator chooses how it is reached: shared memory, kernel
-//! UDP or kernel TCP.
+//! Programs use [`kv`], the key-value store, [`rpc`], sessions with servers and services of their
+//! own, and [`verbs`], RDMA over iWARP. [`server`] runs the store's coordinator and servers. A
+//! [`locator`] names a service and chooses how it is reached: shared memory, UDP, TCP, queue pairs,
+//! or frames past the kernel. [`trace`] shows where the time of requests goes.
 //!
-//! Behind them: a [`worker`] turns a pure state machine (from `sprat-store` or the program's own) and its [`doors`], each
-//! a [`transport`]: the RPC endpoint of `sprat-proto` over a datagram [`driver`] ([`fast`]), or a byte stream.
+//! Below them a worker drives a pure state machine (of `sprat-store` or of the program) and its
+//! transports: the RPC endpoint of `sprat-proto` over a datagram driver, or a byte stream.
 
 #![forbid(unsafe_code)]
 
 mod completions;
 mod count;
-pub mod device;
-pub mod disk;
-pub mod doors;
-pub mod driver;
-pub mod fast;
+mod device;
+mod disk;
+mod doors;
+mod driver;
+mod fast;
 #[cfg(fuzzing)]
 pub mod fuzzing;
+#[doc(hidden)]
+pub mod internals;
 pub mod kv;
 mod links;
 pub mod locator;
@@ -26,7 +29,7 @@ mod race;
 pub mod rpc;
 pub mod server;
 pub mod trace;
-pub mod transport;
+mod transport;
 #[doc(inline)]
 pub use sprat_rdma as verbs;
-pub mod worker;
+mod worker;

@@ -3,10 +3,10 @@
 
 use std::collections::HashMap;
 
-use sprat::driver::fault::Faulty;
-use sprat::driver::udp::{Options, Udp};
-use sprat::fast::Fast;
-use sprat::transport::Transport;
+use sprat::internals::driver::fault::Faulty;
+use sprat::internals::driver::udp::{Options, Udp};
+use sprat::internals::fast::Fast;
+use sprat::internals::transport::Transport;
 use sprat_proto::fault::Fault;
 use sprat_proto::rpc::{Config, Event};
 use sprat_proto::tracepoint::NoProbe;

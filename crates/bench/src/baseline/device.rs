@@ -13,7 +13,7 @@ use sprat_proto::wire::ipv4::{self, Ipv4};
 use sprat_proto::wire::udp::{self, Udp};
 
 use super::{Flow, Limits, between, sample};
-use sprat::device::{AnyNic, Nic as _};
+use sprat::internals::device::{AnyNic, Nic as _};
 use sprat_sys::clock::Clock;
 use sprat_sys::cpu::{Idle, Rest};
 

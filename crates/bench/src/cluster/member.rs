@@ -10,7 +10,7 @@
 
 use std::time::{Duration, Instant};
 
-use sprat::doors::{Doors, Options};
+use sprat::internals::doors::{Doors, Options};
 use sprat::locator::{Kind, Locator};
 
 use crate::fail::Fail;

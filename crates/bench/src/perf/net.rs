@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use crate::baseline::Open;
-use sprat::device::{self, AnyNic, memif, shm};
+use sprat::internals::device::{self, AnyNic, memif, shm};
 use sprat::locator::Locator;
 use sprat_proto::device::Mac;
 use sprat_sys::netns::{DEV, Inside, Wire, link};

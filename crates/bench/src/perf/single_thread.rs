@@ -6,10 +6,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use sprat::internals::worker::Worker;
 use sprat::kv::{Client as StoreClient, Condition, Table, TableId};
 use sprat::rpc::{Call, Client, Server, Session};
 use sprat::server::{CoordinatorOptions, ServerOptions, coordinator, server};
-use sprat::worker::Worker;
 use sprat_store::coordinator::Coordinator;
 use sprat_store::master::Master;
 use sprat_sys::clock::Clock;

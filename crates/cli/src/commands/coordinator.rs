@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use signal_hook::consts::SIGXFSZ;
-use sprat::doors::Options;
+use sprat::internals::doors::Options;
 use sprat::server::{self, CoordinatorOptions};
 use sprat_bench::fail::{Fail, Named as _};
 use sprat_bench::process::StopSignals;

@@ -5,7 +5,7 @@
 use std::io;
 
 use clap::Args;
-use sprat::device::{self, AnyNic, Nic as _, Options, Way, bond::Bond, memif, shm};
+use sprat::internals::device::{self, AnyNic, Nic as _, Options, Way, bond::Bond, memif, shm};
 use sprat_proto::device::{Device as _, Mac};
 use sprat_sys::netns::{DEV, Wire};
 

@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use sprat::driver::Driver as _;
-use sprat::driver::ip::Stack;
+use sprat::internals::driver::Driver as _;
+use sprat::internals::driver::ip::Stack;
 use sprat::locator::{DevicePort, Kind, Locator};
 use sprat::rpc::{Client, Options};
 use sprat::trace::Marks;

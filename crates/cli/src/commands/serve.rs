@@ -3,7 +3,7 @@
 //! Each prints its locators as soon as it listens, and runs until SIGINT or SIGTERM.
 
 use sprat::locator::{Kind, Locator};
-use sprat::worker::Worker;
+use sprat::internals::worker::Worker;
 use sprat_bench::fail::Fail;
 use sprat_bench::process::{self, StopSignals};
 use sprat_proto::node::machine::Machine;

@@ -1,7 +1,7 @@
 //! `sprat server`: the process that keeps objects in memory and serves them.
 
 use clap::Args;
-use sprat::doors::Options;
+use sprat::internals::doors::Options;
 use sprat::server::{self, ServerOptions};
 use sprat::trace::Marks;
 use sprat_bench::fail::Fail;

@@ -8,7 +8,7 @@ use std::process::{Command, ExitStatus};
 
 use clap::Args;
 use rustix::process::{Pid, Signal};
-use sprat::device::pcap;
+use sprat::internals::device::pcap;
 
 use sprat_bench::fail::{Fail, Named as _};
 use sprat_bench::out;

@@ -1,6 +1,6 @@
 //! The floors of packet devices and of the kernel over the same wire give what they promise.
 
-use sprat::device::{Options, memif, open};
+use sprat::internals::device::{Options, memif, open};
 use sprat_bench::baseline::{self, Kernel, Limits, Open, Waiting};
 use sprat_proto::time::SECOND;
 use sprat_sys::netns::{DEV, Wire};

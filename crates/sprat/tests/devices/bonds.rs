@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use sprat::device::bond::Bond;
-use sprat::device::{AnyNic, Nic as _, Options, open};
+use sprat::internals::device::bond::Bond;
+use sprat::internals::device::{AnyNic, Nic as _, Options, open};
 use sprat::rpc::{Call, Client, Server, Session};
 use sprat_proto::device::{Device as _, Mac, Offload};
 use sprat_sys::netns::{Namespace, Wire, link};

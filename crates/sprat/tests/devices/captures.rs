@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use sprat::device::{Options, open};
+use sprat::internals::device::{Options, open};
 use sprat::rpc::{Call, Client, Server};
 use sprat_proto::net::{Ipv4Assignment, StackEvent, StackOptions, UdpSocket};
 use sprat_proto::{Datagrams as _, Rng};

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use sprat::device::{AnyNic, Nic as _, Options, memif, open, shm};
+use sprat::internals::device::{AnyNic, Nic as _, Options, memif, open, shm};
 use sprat::rpc::{Call, Client, Server, Stop};
 use sprat_proto::device::{Device as _, Mac, Offload, Sent};
 use sprat_sys::netns::{DEV, Namespace, Wire, link};

@@ -1,8 +1,8 @@
 //! What every device test needs: two devices on one wire, and waiting for frames that is neither for ever nor by the clock.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use sprat::device::fake;
-use sprat::device::{AnyNic, Nic, Options, Way, memif, open, shm};
+use sprat::internals::device::fake;
+use sprat::internals::device::{AnyNic, Nic, Options, Way, memif, open, shm};
 use sprat_proto::device::{Device as _, HEADER, Mac, Offload, RxOffload, Sent};
 use sprat_sys::netns::{DEV, Wire};
 

@@ -8,7 +8,7 @@ use std::panic::catch_unwind;
 use std::time::Duration;
 
 use rustix::event::Timespec;
-use sprat::device::{Nic as _, Options, Steer, Way, open, xdp::Xdp};
+use sprat::internals::device::{Nic as _, Options, Steer, Way, open, xdp::Xdp};
 use sprat::rpc::{self, Call, Client, Server};
 use sprat_proto::device::Device as _;
 use sprat_sys::netns::{DEV, Wire, link};

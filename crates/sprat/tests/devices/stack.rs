@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketType, ipproto};
-use sprat::driver::Driver as _;
-use sprat::driver::ip::Stack;
+use sprat::internals::driver::Driver as _;
+use sprat::internals::driver::ip::Stack;
 use sprat::rpc::{Call, Client, Server};
 use sprat_proto::net::StackEvent;
 use sprat_proto::{Addr, Datagrams as _, Device as _};

@@ -1,6 +1,6 @@
 //! What every device must do, one test for each sentence and device.
 
-use sprat::device::Nic as _;
+use sprat::internals::device::Nic as _;
 use sprat_proto::Rng;
 use sprat_proto::device::{
     BURST, Device as _, HEADER, Headers, MAX_PARTS, Offload, Segmentation, Sent,

@@ -2,7 +2,7 @@
 
 use std::process::{Child, Command, Stdio};
 
-use sprat::device::{AnyNic, Nic as _, Options, memif, open};
+use sprat::internals::device::{AnyNic, Nic as _, Options, memif, open};
 use sprat_proto::device::{Device as _, HEADER, Mac, Offload, Sent};
 use sprat_sys::netns::{DEV, Wire};
 
