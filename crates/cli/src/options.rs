@@ -4,6 +4,8 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use clap::Args;
+use clap::builder::PossibleValuesParser;
+use sprat::locator::Protocol;
 use sprat_bench::fail::Fail;
 use sprat_bench::memory;
 use sprat_bench::store::Store;
@@ -21,20 +23,10 @@ pub(crate) const COORDINATOR: &str = "SPRAT_COORDINATOR";
 /// How many servers a table may be spread over.
 pub(crate) const SPANS: RangeInclusive<i64> = 1..=MAX_SPAN as i64;
 
-/// The transports that a client can use, by their names in locators.
-pub(crate) const TRANSPORTS: [&str; 11] = [
-    "fast+shm",
-    "fast+shmnet",
-    "fast+memif",
-    "fast+packet",
-    "fast+xdp",
-    "fast+tap",
-    "fast+bond",
-    "fast+dpdk",
-    "fast+udp",
-    "tcp",
-    "rdma",
-];
+/// Accepts the names of transports.
+pub(crate) fn transports() -> PossibleValuesParser {
+    PossibleValuesParser::new(Protocol::names())
+}
 
 /// The place of a cluster.
 #[derive(Args, Clone, Debug)]
@@ -61,7 +53,7 @@ pub(crate) struct Cluster {
     /// Reach servers by these transports only, the best first. The default is every transport that
     /// a server offers, in the server's order. The client skips a transport that fails, and tries
     /// the next one beside a transport that does not answer.
-    #[arg(long, value_name = "T,T…", value_delimiter = ',', value_parser = TRANSPORTS)]
+    #[arg(long, value_name = "T,T…", value_delimiter = ',', value_parser = transports())]
     pub(crate) transport: Vec<String>,
     /// Wait at most this many seconds for each answer [default: 10, and 2 for the first one].
     #[arg(long, value_name = "S", value_parser = timeout)]

@@ -16,7 +16,7 @@ use sprat_proto::time::{MS, US};
 
 use crate::driver::shm::Shm;
 use crate::fast::Fast;
-use crate::locator::Locator;
+use crate::locator::{Locator, Poll, Protocol};
 use crate::trace::Marks;
 use crate::transport::Transport;
 
@@ -195,8 +195,7 @@ impl Doors {
 
     fn add(&mut self, transport: Way, at: &Locator) -> usize {
         let protocol = at.protocol();
-        // All others look into memory.
-        let costly = matches!(protocol, "fast+udp" | "fast+tap" | "tcp" | "rdma");
+        let costly = Protocol::named(protocol).is_some_and(|p| p.poll == Poll::SystemCall);
         let never = Instant::ZERO;
         self.doors.push(Door {
             transport,

@@ -11,7 +11,7 @@
 //! Spaces may stand around every token. Of a key given twice the last one holds.
 //!
 //! [`Locator`] is the text taken apart and nothing more: any protocol and any keys. [`Locator::kind`] says what it means
-//! and is the one place that knows which protocols exist. `Display` writes a form that parses to an equal locator.
+//! by the table of protocols ([`PROTOCOLS`]). `Display` writes a form that parses to an equal locator.
 //!
 //! Not here: sockets. A name is looked up by [`HostPort::resolve`], which may block on the resolver.
 
@@ -22,10 +22,12 @@ use std::str::FromStr;
 
 mod device;
 mod parse;
+mod protocols;
 #[cfg(test)]
 mod tests;
 
 pub use device::DevicePort;
+pub use protocols::{DeviceFacts, PROTOCOLS, Poll, Protocol};
 
 /// The longest list of locators that is read, in bytes.
 pub const MAX_LEN: usize = 4096;
@@ -89,10 +91,10 @@ pub enum LocatorError {
     #[error("a list of locators has {0} bytes, the limit is {MAX_LEN}")]
     TooLong(usize),
     /// The protocol exists in the plan only.
-    #[error("the protocol {0:?} is not built yet; there are {KNOWN}")]
+    #[error("the protocol {0:?} is not built yet; there are {all}", all = Protocol::forms())]
     NotBuilt(String),
     /// No such protocol.
-    #[error("there is no protocol {0:?}; there are {KNOWN}")]
+    #[error("there is no protocol {0:?}; there are {all}", all = Protocol::forms())]
     UnknownProtocol(String),
     /// The protocol has no such key.
     #[error("{protocol} has no key {key:?}; its keys are {allowed}")]
@@ -130,14 +132,13 @@ impl From<LocatorError> for io::Error {
     }
 }
 
-/// The protocols that are built, for messages.
-const KNOWN: &str = "fast+shm:name=N, fast+udp:host=H,port=P, fast+packet:dev=D,host=H,port=P[,mac=M], \
-    fast+xdp:dev=D[,queue=N],…, fast+tap:dev=D[,bridge=B],…, fast+memif:socket=S,…, fast+shmnet:name=N,…, fast+dpdk:dev=D,…, \
-    fast+bond:dev=D,with=E[,of=xdp],…, tcp:host=H,port=P and rdma:host=H,port=P[,crc=off]";
+/// Transports that are planned, so that the error for one differs from that for a typing error.
+const PLANNED: [&str; 3] = ["fast", "utcp", "rdma"];
 
-/// Transports and drivers that are planned, so that a locator for one is told from a typing error.
-const PLANNED_DRIVERS: [&str; 8] = ["packet", "xdp", "dpdk", "memif", "tap", "shm", "udp", "tcp"];
-const PLANNED_TRANSPORTS: [&str; 3] = ["fast", "utcp", "rdma"];
+/// True if a driver of this name is built or planned.
+fn is_driver(name: &str) -> bool {
+    ["shm", "udp", "tcp"].contains(&name) || DeviceFacts::of(name).is_some()
+}
 
 impl Locator {
     /// A locator from its parts. A later option replaces an earlier one of the same key.
@@ -197,30 +198,29 @@ impl Locator {
     /// # Errors
     /// The protocol is unknown or not built yet, a key is unknown or missing, or a value is not what its key takes.
     pub fn kind(&self) -> Result<Kind, LocatorError> {
-        match self.protocol.as_str() {
+        let Some(protocol) = Protocol::named(&self.protocol) else {
+            let driver = self.driver().unwrap_or("tcp");
+            let planned = PLANNED.contains(&self.transport()) && is_driver(driver);
+            return Err(match planned && self.protocol != "fast" {
+                true => LocatorError::NotBuilt(self.protocol.clone()),
+                false => LocatorError::UnknownProtocol(self.protocol.clone()),
+            });
+        };
+        if let Some(facts) = &protocol.device {
+            return device::port(self, protocol, facts).map(Kind::Device);
+        }
+        match protocol.name {
             "fast+shm" => {
-                self.allow("fast+shm", &["name"])?;
-                let name = self.need("fast+shm", "name")?;
+                self.allow(protocol)?;
+                let name = self.need(protocol.name, "name")?;
                 Ok(Kind::Shm { name: shm_name(name)?.into() })
             }
-            "fast+udp" => self.host_port("fast+udp", &["host", "port"]).map(Kind::Udp),
-            "tcp" => self.host_port("tcp", &["host", "port"]).map(Kind::Tcp),
+            "fast+udp" => self.host_port(protocol).map(Kind::Udp),
             "rdma" => {
-                let at = self.host_port("rdma", &["host", "port", "crc"])?;
+                let at = self.host_port(protocol)?;
                 Ok(Kind::Rdma { at, crc: self.switch("crc", true)? })
             }
-            other => {
-                if let Some(port) = device::port(self) {
-                    return port.map(Kind::Device);
-                }
-                let driver = self.driver().unwrap_or("tcp");
-                let planned = PLANNED_TRANSPORTS.contains(&self.transport())
-                    && PLANNED_DRIVERS.contains(&driver);
-                Err(match planned && self.protocol != "fast" {
-                    true => LocatorError::NotBuilt(other.into()),
-                    false => LocatorError::UnknownProtocol(other.into()),
-                })
-            }
+            _ => self.host_port(protocol).map(Kind::Tcp),
         }
     }
 
@@ -238,9 +238,7 @@ impl Locator {
         match kind {
             _ if i == 0 => {}
             Kind::Shm { name } => own.set("name", &format!("{name}.{i}")),
-            Kind::Device(port) if matches!(port.driver, "memif" | "shm" | "tap") => {
-                own.own_device(&port, i)
-            }
+            Kind::Device(port) if port.facts().one_per_worker => own.set_own_device(&port, i),
             Kind::Udp(at)
             | Kind::Tcp(at)
             | Kind::Rdma { at, .. }
@@ -287,13 +285,9 @@ impl Locator {
         }
     }
 
-    fn host_port(
-        &self,
-        protocol: &'static str,
-        keys: &[&'static str],
-    ) -> Result<HostPort, LocatorError> {
-        self.allow(protocol, keys)?;
-        let host = self.need(protocol, "host")?;
+    fn host_port(&self, protocol: &Protocol) -> Result<HostPort, LocatorError> {
+        self.allow(protocol)?;
+        let host = self.need(protocol.name, "host")?;
         let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
         if bare.is_empty()
             || bare.contains(|c: char| c.is_whitespace() || c.is_control() || "[]".contains(c))
@@ -304,7 +298,7 @@ impl Locator {
                 expected: "a host's name, an IPv4 address, or an IPv6 address with or without [ ]",
             });
         }
-        let port = self.need(protocol, "port")?;
+        let port = self.need(protocol.name, "port")?;
         // `parse` alone would take "+80".
         let number = port.bytes().all(|b| b.is_ascii_digit()).then(|| port.parse().ok()).flatten();
         let Some(number) = number else {
@@ -321,13 +315,13 @@ impl Locator {
         self.option(key).ok_or(LocatorError::MissingKey { protocol, key })
     }
 
-    fn allow(&self, protocol: &'static str, keys: &[&'static str]) -> Result<(), LocatorError> {
-        match self.options.iter().find(|(k, _)| !keys.contains(&k.as_str())) {
+    fn allow(&self, protocol: &Protocol) -> Result<(), LocatorError> {
+        match self.options.iter().find(|(k, _)| !protocol.keys.contains(&k.as_str())) {
             None => Ok(()),
             Some((key, _)) => Err(LocatorError::UnknownKey {
-                protocol,
+                protocol: protocol.name,
                 key: key.clone(),
-                allowed: keys.join(", "),
+                allowed: protocol.keys.join(", "),
             }),
         }
     }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use sprat::locator::Protocol;
 use sprat::trace::Marks;
 
 use super::lanes::{self, Exchange};
@@ -66,7 +67,7 @@ impl Bench {
         let mut lanes = vec![product, lanes::tcp_over(kernel, exchange).lane];
         let mut name = "floor.tcp";
         // Over TCP the two are one, also for RDMA, which goes over it.
-        let over_tcp = matches!(transport, "tcp" | "rdma");
+        let over_tcp = Protocol::named(transport).is_some_and(|protocol| protocol.tcp);
         if !over_tcp && let Some(floor) = lanes::under(&self.local, transport, exchange) {
             name = floor.name;
             lanes.push(floor.lane);

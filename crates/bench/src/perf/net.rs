@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::baseline::Open;
 use sprat::internals::device::{self, AnyNic, memif, shm};
-use sprat::locator::Locator;
+use sprat::locator::{DeviceFacts, Locator, Protocol};
 use sprat_proto::device::Mac;
 use sprat_sys::netns::{DEV, Inside, Wire, link};
 
@@ -39,14 +39,19 @@ pub(crate) struct Net {
     _inside: Inside,
 }
 
+/// The device below `transport`, if there is one.
+fn facts(transport: &str) -> Option<DeviceFacts> {
+    Protocol::named(transport)?.device
+}
+
 /// Whether `transport` needs one.
 pub(crate) fn wanted(transport: &str) -> bool {
-    transport == "fast+packet" || CABLES.iter().any(|(name, _)| *name == transport)
+    facts(transport).is_some_and(|device| !device.memory)
 }
 
 /// Whether `transport` goes over a packet device.
 pub(crate) fn is_device(transport: &str) -> bool {
-    wanted(transport) || matches!(transport, "fast+memif" | "fast+shmnet")
+    facts(transport).is_some()
 }
 
 /// The cables of `transport`.
@@ -118,7 +123,9 @@ pub(crate) fn locator(transport: &str, port: u16) -> String {
 
 /// Our own end of `transport`, where that is not known from the server's.
 pub(crate) fn own(transport: &str) -> Option<Locator> {
-    (transport == "fast+dpdk").then(|| at(transport, 0, 0).parse().ok()).flatten()
+    facts(transport)
+        .filter(|device| device.client_needs_own)
+        .and_then(|_| at(transport, 0, 0).parse().ok())
 }
 
 /// What opens the two devices of the floor of `transport` on `wire`.

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use sprat::locator::Protocol;
 use sprat::rpc::{Client, Options, Rpc, Session};
 use sprat_proto::Rng;
 use sprat_sys::clock::Clock;
@@ -45,7 +46,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
             }
             continue;
         }
-        let fit = if matches!(transport.as_str(), "tcp" | "rdma") {
+        let fit = if Protocol::named(transport).is_some_and(|protocol| protocol.tcp) {
             TCP_MOST.min(usize::try_from(files).unwrap_or(TCP_MOST))
         } else {
             many

@@ -7,7 +7,7 @@ use sprat_bench::fail::Fail;
 use sprat_bench::perf::{self, Options, Test};
 use sprat_bench::units::{seconds, size};
 
-use crate::options::{COORDINATOR, TRANSPORTS};
+use crate::options::{COORDINATOR, transports};
 
 /// Measure latency and throughput, each figure beside what the machine allows.
 ///
@@ -84,7 +84,7 @@ pub(crate) enum Bench {
 #[derive(Args, Debug)]
 pub(crate) struct Plain {
     /// Transports to measure.
-    #[arg(long, value_name = "T,T…", value_delimiter = ',', default_value = "fast+shm,fast+udp,tcp", value_parser = TRANSPORTS)]
+    #[arg(long, value_name = "T,T…", value_delimiter = ',', default_value = "fast+shm,fast+udp,tcp", value_parser = transports())]
     transport: Vec<String>,
     /// Time of each figure in seconds, over all rounds.
     #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = seconds)]

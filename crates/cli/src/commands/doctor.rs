@@ -5,20 +5,19 @@
 use std::io;
 
 use clap::Args;
-use sprat::internals::device::{self, AnyNic, Nic as _, Options, Way, bond::Bond, memif, shm};
+use sprat::internals::device::{self, AnyNic, Nic as _, Options, XdpMode, bond::Bond, memif, shm};
+use sprat::locator::DeviceFacts;
 use sprat_proto::device::{Device as _, Mac};
 use sprat_sys::netns::{DEV, Wire};
 
 use sprat_bench::fail::Fail;
 use sprat_bench::out::{self, Columns};
 
-/// What is tried: its name in locators, how it differs from the one before, and the way.
-const TRIED: [(&str, &str, Option<Way>); 5] = [
-    ("packet", "", None),
-    ("xdp", "generic", Some(Way::Generic)),
-    ("xdp", "native", Some(Way::Native)),
-    ("xdp", "zero-copy", Some(Way::ZeroCopy)),
-    ("tap", "", None),
+/// The modes of AF_XDP, by name.
+const XDP_MODES: [(&str, Option<XdpMode>); 3] = [
+    ("generic", Some(XdpMode::Generic)),
+    ("native", Some(XdpMode::Native)),
+    ("zero-copy", Some(XdpMode::ZeroCopy)),
 ];
 /// The interface that is made to see whether it can be.
 const TAP: &str = "sprat-doctor";
@@ -58,17 +57,27 @@ pub(crate) fn run(args: &Doctor) -> Result<(), Fail> {
         };
         table.row([device.to_owned(), way.to_owned(), works.to_owned(), can, missing]);
     };
-    row("memif", "", memif().map(|nic| can(&nic)));
-    row("shm", "", rings().map(|nic| can(&nic)));
     let dev = args.dev.as_deref();
-    for (driver, name, way) in TRIED {
-        let dev = if driver == "tap" { TAP } else { dev.unwrap_or(DEV) };
-        let options = Options { dev: dev.to_owned(), way, ..Options::default() };
-        row(driver, name, tried(args, &|| Ok(device::open(driver, &options)?)));
+    for DeviceFacts { driver, .. } in DeviceFacts::all() {
+        match *driver {
+            "memif" => row(driver, "", memif().map(|nic| can(&nic))),
+            "shm" => row(driver, "", rings().map(|nic| can(&nic))),
+            "dpdk" => {
+                let dev = format!("net_af_packet0,iface={}", dev.unwrap_or(DEV));
+                let options = Options { dev, ..Options::default() };
+                let opened = tried(args, &|| Ok(device::open(driver, &options)?));
+                row(driver, "net_af_packet", opened);
+            }
+            _ => {
+                let modes = if *driver == "xdp" { &XDP_MODES[..] } else { &[("", None)] };
+                for (mode, xdp_mode) in modes {
+                    let dev = if *driver == "tap" { TAP } else { dev.unwrap_or(DEV) }.to_owned();
+                    let options = Options { dev, xdp_mode: *xdp_mode, ..Options::default() };
+                    row(driver, mode, tried(args, &|| Ok(device::open(driver, &options)?)));
+                }
+            }
+        }
     }
-    let device = format!("net_af_packet0,iface={}", dev.unwrap_or(DEV));
-    let options = Options { dev: device, ..Options::default() };
-    row("dpdk", "net_af_packet", tried(args, &|| Ok(device::open("dpdk", &options)?)));
     if dev.is_none() {
         row("bond", "two of packet", tried(args, &bonded));
     }

@@ -8,7 +8,7 @@ use sprat_bench::fail::Fail;
 use sprat_bench::perf::{self, Options, Test};
 use sprat_bench::units::{seconds, size};
 
-use crate::options::{Place, TRANSPORTS};
+use crate::options::{Place, transports};
 
 /// The tests, by their names in RAMCloud's ClusterPerf or in earlier versions.
 #[derive(ValueEnum, Clone, Copy, Debug)]
@@ -57,7 +57,7 @@ pub(crate) struct Perf {
     #[arg(long)]
     local: bool,
     /// Transports to measure.
-    #[arg(long, value_name = "T,T…", value_delimiter = ',', default_value = "fast+shm,fast+udp,tcp", value_parser = TRANSPORTS)]
+    #[arg(long, value_name = "T,T…", value_delimiter = ',', default_value = "fast+shm,fast+udp,tcp", value_parser = transports())]
     transport: Vec<String>,
     /// Time of each figure in seconds, over all rounds.
     #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = seconds)]

@@ -2,8 +2,8 @@
 //!
 //! Each prints its locators as soon as it listens, and runs until SIGINT or SIGTERM.
 
-use sprat::locator::{Kind, Locator};
 use sprat::internals::worker::Worker;
+use sprat::locator::{Kind, Locator};
 use sprat_bench::fail::Fail;
 use sprat_bench::process::{self, StopSignals};
 use sprat_proto::node::machine::Machine;

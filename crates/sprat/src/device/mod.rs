@@ -22,6 +22,7 @@ use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 
+use crate::locator::DeviceFacts;
 use sprat_proto::device::{Device, Headers, Info, Mac, Offload, RxOffload, Sent};
 
 pub mod bond;
@@ -149,8 +150,8 @@ pub struct Options {
     pub no_offload: bool,
     /// Only this one of the interface's queues, counted from 0; all of them, if none is named (`xdp`).
     pub queue: Option<u32>,
-    /// How frames pass the kernel (`xdp`): the best way that works, if none is asked for.
-    pub way: Option<Way>,
+    /// How frames pass the kernel (`xdp`); the fastest mode that works, if none is named.
+    pub xdp_mode: Option<XdpMode>,
     /// The longest payload of a frame, 1500 if it is 0 (`dpdk` and a new `tap`; elsewhere the interface has one).
     pub mtu: u16,
     /// Arguments for DPDK's environment, besides those that the driver gives it (`dpdk`, the first device of a process). There
@@ -170,7 +171,7 @@ pub struct Options {
 
 /// How frames pass the kernel on their way to an AF_XDP socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Way {
+pub enum XdpMode {
     /// The card writes them to our memory.
     ZeroCopy,
     /// The card's driver copies them.
@@ -179,7 +180,7 @@ pub enum Way {
     Generic,
 }
 
-impl std::fmt::Display for Way {
+impl std::fmt::Display for XdpMode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::ZeroCopy => "zero-copy mode",
@@ -238,7 +239,7 @@ pub enum OpenError {
         what: String,
     },
     /// There is no driver of that name.
-    #[error("there is no packet device {driver:?}; there are {DRIVERS}")]
+    #[error("there is no packet device {driver:?}; there are {all}", all = DeviceFacts::drivers())]
     UnknownDriver {
         /// What was asked for.
         driver: String,
@@ -272,9 +273,6 @@ impl From<OpenError> for io::Error {
         Self::new(kind, e)
     }
 }
-
-/// The drivers that are built, for messages.
-const DRIVERS: &str = "packet, xdp, tap, memif, shm and dpdk";
 
 /// Opens a device of the kind `driver`, the part of a locator behind the `+`.
 ///

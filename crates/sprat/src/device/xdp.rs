@@ -25,7 +25,7 @@ use sprat_proto::device::{
     send_concatenated,
 };
 
-use super::{Nic, OpenError, Options, Way, interface};
+use super::{Nic, OpenError, Options, XdpMode, interface};
 use hold::Held;
 use sprat_sys::bpf::{self, Mode};
 use sprat_sys::ethtool::{Presence, Queues, presence, queues};
@@ -71,7 +71,7 @@ pub struct Xdp {
     /// Holds the program on the interface.
     _held: Held,
     _map: OwnedFd,
-    way: Way,
+    xdp_mode: XdpMode,
     index: u32,
     info: Info,
     /// Frames may be in several chunks.
@@ -136,35 +136,40 @@ struct Counted {
 
 impl Xdp {
     /// Opens queue `options.queue` of the interface `options.dev`, or all of its receive queues if none is named, in the way
-    /// `options.way` or the best one that works.
+    /// `options.xdp_mode` or the best one that works.
     ///
     /// # Errors
     /// The interface is missing or down, CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF or CAP_IPC_LOCK is missing, another program is
     /// attached, the interface has no such queue, or no way works here.
     pub fn open(options: &Options) -> Result<Self, OpenError> {
         let link = interface(options)?;
-        let ways: &[Way] = match (options.way, link.kind.as_str()) {
-            (Some(Way::ZeroCopy), _) => &[Way::ZeroCopy],
-            (Some(Way::Native), _) => &[Way::Native],
-            (Some(Way::Generic), _) => &[Way::Generic],
+        let modes: &[XdpMode] = match (options.xdp_mode, link.kind.as_str()) {
+            (Some(XdpMode::ZeroCopy), _) => &[XdpMode::ZeroCopy],
+            (Some(XdpMode::Native), _) => &[XdpMode::Native],
+            (Some(XdpMode::Generic), _) => &[XdpMode::Generic],
             // Nothing below copies less here, and the driver's own way converts every frame once more.
-            (None, "veth") => &[Way::Generic, Way::Native],
-            (None, _) => &[Way::ZeroCopy, Way::Native, Way::Generic],
+            (None, "veth") => &[XdpMode::Generic, XdpMode::Native],
+            (None, _) => &[XdpMode::ZeroCopy, XdpMode::Native, XdpMode::Generic],
         };
         let wanted = wanted(&link, options)?;
         let mut failed = None;
-        for &way in ways {
-            match Self::open_in(way, &link, &wanted, options) {
+        for &xdp_mode in modes {
+            match Self::open_in(xdp_mode, &link, &wanted, options) {
                 Ok(device) => return Ok(device),
                 Err(Failed(what, error)) => {
-                    failed = Some(explain(way, what, error, &link, options))
+                    failed = Some(explain(xdp_mode, what, error, &link, options))
                 }
             }
         }
         Err(failed.expect("there is a way at least, and it failed"))
     }
 
-    fn open_in(way: Way, link: &Link, wanted: &Wanted, options: &Options) -> Result<Self, Failed> {
+    fn open_in(
+        xdp_mode: XdpMode,
+        link: &Link,
+        wanted: &Wanted,
+        options: &Options,
+    ) -> Result<Self, Failed> {
         let chunks = chunks(wanted.numbers.len());
         let first = Queue::new(chunks, true).map_err(|e| Failed("the rings", e))?;
         let map = bpf::socket_map(wanted.numbers.end).map_err(|e| Failed("a map", e))?;
@@ -177,7 +182,7 @@ impl Xdp {
         let loaded = if long { load(true) } else { Err(io::ErrorKind::Unsupported.into()) };
         let (program, in_parts) =
             loaded.or_else(|_| load(false)).map_err(|e| Failed("the program", e))?;
-        let mode = if way == Way::Generic { Mode::Generic } else { Mode::Native };
+        let mode = if xdp_mode == XdpMode::Generic { Mode::Generic } else { Mode::Native };
         // First the program, then the queues, which are free again only some time after a socket had them.
         let held = match options.queue {
             None => Held::all(program.as_fd(), link.index, mode)?,
@@ -190,7 +195,7 @@ impl Xdp {
                 Some(queue) => queue,
                 None => Queue::new(chunks, false).map_err(|e| Failed("the rings", e))?,
             };
-            match bind_soon(queue.fd(), way, link, number, long) {
+            match bind_soon(queue.fd(), xdp_mode, link, number, long) {
                 Ok(parts) => parted &= parts,
                 // The driver does not say how many there are in use: the first one that is not ends them.
                 Err(e)
@@ -223,7 +228,7 @@ impl Xdp {
             number: wanted.numbers.start,
             _held: held,
             _map: map,
-            way,
+            xdp_mode,
             index: link.index,
             info: Info::without_offloads(mac, link.mtu.min(longest - HEADER)),
             parted,
@@ -232,10 +237,10 @@ impl Xdp {
         })
     }
 
-    /// The way in which it runs.
+    /// The mode in which it runs.
     #[must_use]
-    pub fn way(&self) -> Way {
-        self.way
+    pub fn xdp_mode(&self) -> XdpMode {
+        self.xdp_mode
     }
 
     /// The interface's queues that it takes, and how many frames came on each.
@@ -252,7 +257,7 @@ struct Wanted {
 }
 
 fn wanted(link: &Link, options: &Options) -> Result<Wanted, OpenError> {
-    let failed = |e| explain(Way::Generic, "a socket", e, link, options);
+    let failed = |e| explain(XdpMode::Generic, "a socket", e, link, options);
     let socket = socket::raw(libc::AF_XDP).map_err(failed)?;
     let unsupported =
         |what: String| OpenError::Unsupported { driver: DRIVER, dev: options.dev.clone(), what };
@@ -291,7 +296,7 @@ fn any_of(queues: &[Queue]) -> io::Result<OwnedFd> {
 struct Failed(&'static str, io::Error);
 
 fn explain(
-    way: Way,
+    xdp_mode: XdpMode,
     what: &'static str,
     source: io::Error,
     link: &Link,
@@ -317,13 +322,16 @@ fn explain(
              Sprat, which took all queues, give each an interface, or each a queue (queue=N, and have the card steer to it: \
              ethtool -N), or use fast+packet, which shares; if it was left behind, take it off by `ip link set {dev} xdp off`"
         )),
-        Some(libc::EOPNOTSUPP) => unsupported(format!("the interface's driver has no {way}")),
+        Some(libc::EOPNOTSUPP) => unsupported(format!("the interface's driver has no {xdp_mode}")),
         Some(libc::EAFNOSUPPORT) => {
             unsupported("the kernel has no AF_XDP (CONFIG_XDP_SOCKETS)".into())
         }
-        Some(libc::ERANGE | libc::EINVAL) if what == "to attach the program" => unsupported(
-            format!("{way} does not go with an MTU of {}: ip link set {dev} mtu 1500", link.mtu),
-        ),
+        Some(libc::ERANGE | libc::EINVAL) if what == "to attach the program" => {
+            unsupported(format!(
+                "{xdp_mode} does not go with an MTU of {}: ip link set {dev} mtu 1500",
+                link.mtu
+            ))
+        }
         _ => OpenError::Failed { driver: DRIVER, dev, what, source },
     }
 }
@@ -332,13 +340,13 @@ fn explain(
 /// to that some time after his socket was closed.
 fn bind_soon(
     socket: BorrowedFd<'_>,
-    way: Way,
+    xdp_mode: XdpMode,
     link: &Link,
     queue: u32,
     long: bool,
 ) -> io::Result<bool> {
     for _ in 0..50 {
-        match bind(socket, way, link, queue, long) {
+        match bind(socket, xdp_mode, link, queue, long) {
             Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {
                 // Nothing tells when: so a moment, in which nothing is waited for.
                 let _ = poll(&mut [], Some(&A_MOMENT));
@@ -346,12 +354,18 @@ fn bind_soon(
             done => return done,
         }
     }
-    bind(socket, way, link, queue, long)
+    bind(socket, xdp_mode, link, queue, long)
 }
 
 /// Binds the socket to a queue; true if frames may come and go in several parts, as they have to where they are `long`.
-fn bind(socket: BorrowedFd<'_>, way: Way, link: &Link, queue: u32, long: bool) -> io::Result<bool> {
-    let copy = if way == Way::ZeroCopy { libc::XDP_ZEROCOPY } else { libc::XDP_COPY };
+fn bind(
+    socket: BorrowedFd<'_>,
+    xdp_mode: XdpMode,
+    link: &Link,
+    queue: u32,
+    long: bool,
+) -> io::Result<bool> {
+    let copy = if xdp_mode == XdpMode::ZeroCopy { libc::XDP_ZEROCOPY } else { libc::XDP_COPY };
     let name = |more: u16| libc::sockaddr_xdp {
         sxdp_family: libc::AF_XDP as u16,
         sxdp_flags: copy | libc::XDP_USE_NEED_WAKEUP | more,

@@ -195,8 +195,9 @@ impl Stack {
             let port = DevicePort { crc: target.crc, ..port };
             return Self::open(own, &port, at, Side::Client);
         }
-        if target.driver == "dpdk" {
-            let why = "a client names his own device: SPRAT_LOCAL='fast+dpdk:dev=…,host=…,port=0'";
+        if target.facts().client_needs_own {
+            let why =
+                "a client needs a device of its own: SPRAT_LOCAL='fast+dpdk:dev=…,host=…,port=0'";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{to}: {why}")));
         }
         let v4 = resolved(&target)?.is_ipv4();
@@ -214,17 +215,18 @@ impl Stack {
         if !chosen && (ip.is_unspecified() || ip.is_multicast() || ip.is_loopback()) {
             return Err(refused("the stack needs an address of its own"));
         }
-        let kernel = !matches!(port.driver, "memif" | "shm");
-        if kernel && sprat_sys::interfaces::interfaces()?.iter().any(|i| i.addresses.contains(&ip))
+        let facts = port.facts();
+        if !facts.memory
+            && sprat_sys::interfaces::interfaces()?.iter().any(|i| i.addresses.contains(&ip))
         {
             return Err(refused(
                 "the kernel answers for that address: give one that no interface has, on the same network",
             ));
         }
         let mac = match port.mac {
-            None if port.driver != "xdp" && !chosen => Some(mac_for(ip)),
+            None if facts.own_mac && !chosen => Some(mac_for(ip)),
             // The devices of a bond have one.
-            None if port.driver != "xdp" && port.with.is_some() => Some(device::random_mac()?),
+            None if facts.own_mac && port.with.is_some() => Some(device::random_mac()?),
             mac => mac,
         };
         let nic = device(port, (!chosen).then_some(own), mac, side).map_err(named)?;
@@ -233,7 +235,7 @@ impl Stack {
         } else {
             options(port, ip)
         };
-        options.accept_partial_checksum = port.driver == "xdp";
+        options.accept_partial_checksum = facts.partial_checksums;
         let crc = port.crc;
         let port = UdpSocket::new(options, nic, own.port(), own.is_ipv6(), crate::open::rng()?);
         let mut port = port.map_err(|e| named(io::Error::new(io::ErrorKind::AddrInUse, e)))?;

@@ -14,6 +14,7 @@ use std::path::PathBuf;
 
 use sprat_proto::device::Mac;
 
+use super::protocols::{DeviceFacts, Protocol};
 use super::{HostPort, Locator, LocatorError, parse, shm_name};
 
 /// A port of our own IP stack on a packet device.
@@ -45,51 +46,26 @@ pub struct DevicePort {
     pub pcap: Option<PathBuf>,
 }
 
-/// What all of them have behind the device.
-const WHO: [&str; 6] = ["host", "port", "mac", "prefix", "gateway", "pcap"];
-
-/// A protocol, its driver, the key that names its device, and keys of its own.
-type Protocol = (&'static str, &'static str, &'static str, &'static [&'static str]);
-
-/// All of them; a bond's driver is what `of` says.
-const PROTOCOLS: [Protocol; 7] = [
-    ("fast+packet", "packet", "dev", &[]),
-    ("fast+xdp", "xdp", "dev", &["queue"]),
-    ("fast+tap", "tap", "dev", &["bridge"]),
-    ("fast+memif", "memif", "socket", &["crc"]),
-    ("fast+shmnet", "shm", "name", &["crc"]),
-    ("fast+dpdk", "dpdk", "dev", &["eal"]),
-    ("fast+bond", "", "dev", &["with", "of"]),
-];
-
 /// More queues than any interface has.
 const MAX_QUEUE: u32 = 4095;
 
-/// What a bond may be made of.
-const MEMBERS: [&str; 4] = ["packet", "xdp", "memif", "dpdk"];
-
-/// The port that `locator` means; none if its protocol is none of these.
-pub(super) fn port(locator: &Locator) -> Option<Result<DevicePort, LocatorError>> {
-    let protocol = PROTOCOLS.iter().find(|(name, ..)| *name == locator.protocol())?;
-    Some(parsed(locator, protocol))
-}
-
-fn parsed(
+/// The port that `locator` means, whose protocol is over a device.
+pub(super) fn port(
     locator: &Locator,
-    (name, driver, device, more): &Protocol,
+    protocol: &'static Protocol,
+    facts: &'static DeviceFacts,
 ) -> Result<DevicePort, LocatorError> {
     let bad = |key, expected| {
         let value = locator.option(key).unwrap_or_default().into();
         LocatorError::BadValue { key, value, expected }
     };
-    let keys: Vec<_> = [*device].iter().chain(*more).chain(&WHO).copied().collect();
-    let at = locator.host_port(name, &keys)?;
-    let dev = locator.need(name, device)?;
+    let at = locator.host_port(protocol)?;
+    let dev = locator.need(protocol.name, facts.key)?;
     if dev.is_empty() {
-        return Err(bad(device, "a name"));
+        return Err(bad(facts.key, "a name"));
     }
-    let (driver, with) = match *driver {
-        "" => bonded(locator, name)?,
+    let (driver, with) = match facts.driver {
+        "" => bonded(locator, protocol.name)?,
         "shm" => (shm_name(dev).map(|_| "shm")?, None),
         one => (one, None),
     };
@@ -143,7 +119,7 @@ fn bonded(
         return Err(LocatorError::BadValue { key: "with", value: with.into(), expected });
     }
     let of = locator.option("of").unwrap_or("packet");
-    let known = MEMBERS.into_iter().find(|member| *member == of);
+    let known = DeviceFacts::of(of).filter(|member| member.bonds).map(|member| member.driver);
     let of = known.ok_or_else(|| {
         let expected = "what both devices are: packet (the default), xdp, memif or dpdk";
         LocatorError::BadValue { key: "of", value: of.into(), expected }
@@ -151,25 +127,29 @@ fn bonded(
     Ok((of, Some(with.to_owned())))
 }
 
+impl DevicePort {
+    /// The facts about its kind of device, or that of both members of a bond.
+    #[must_use]
+    pub fn facts(&self) -> &'static DeviceFacts {
+        DeviceFacts::of(self.driver).expect("a driver's name comes from the table")
+    }
+}
+
 impl Locator {
-    /// Which of several wires the locator's is, for a device that leads to the processes at its name and nowhere else.
+    /// The name of the wire, for a device that leads to the processes at its name and to no other
+    /// host.
     pub(crate) fn wire(&self) -> Option<&str> {
-        match self.protocol() {
-            "fast+memif" => self.option("socket"),
-            "fast+shmnet" => self.option("name"),
-            "fast+bond" if self.option("of") == Some("memif") => self.option("dev"),
-            _ => None,
+        let facts = Protocol::named(self.protocol())?.device?;
+        if facts.driver.is_empty() {
+            let member = DeviceFacts::of(self.option("of")?)?;
+            return self.option(facts.key).filter(|_| member.private_wire);
         }
+        self.option(facts.key).filter(|_| facts.private_wire)
     }
 
-    /// Gives worker `i` a device of its own where two cannot have one.
-    pub(super) fn own_device(&mut self, port: &DevicePort, i: u16) {
-        let key = match port.driver {
-            "memif" if port.with.is_none() => "socket",
-            "shm" => "name",
-            "memif" | "tap" => "dev",
-            _ => return,
-        };
+    /// Gives worker `i` a device of its own.
+    pub(super) fn set_own_device(&mut self, port: &DevicePort, i: u16) {
+        let key = if port.with.is_some() { "dev" } else { port.facts().key };
         self.set(key, &format!("{}.{i}", port.dev));
         if let Some(with) = &port.with {
             self.set("with", &format!("{with}.{i}"));

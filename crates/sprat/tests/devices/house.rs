@@ -2,7 +2,7 @@
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sprat::internals::device::fake;
-use sprat::internals::device::{AnyNic, Nic, Options, Way, memif, open, shm};
+use sprat::internals::device::{AnyNic, Nic, Options, XdpMode, memif, open, shm};
 use sprat_proto::device::{Device as _, HEADER, Mac, Offload, RxOffload, Sent};
 use sprat_sys::netns::{DEV, Wire};
 
@@ -149,7 +149,7 @@ pub(crate) const KINDS: &[Kind] = &[
     Kind {
         name: "xdp_native",
         root: true,
-        pair: |mtu| on_veth("xdp", mtu, |o| o.way = Some(Way::Native)),
+        pair: |mtu| on_veth("xdp", mtu, |o| o.xdp_mode = Some(XdpMode::Native)),
     },
 ];
 

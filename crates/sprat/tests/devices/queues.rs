@@ -8,7 +8,7 @@ use std::panic::catch_unwind;
 use std::time::Duration;
 
 use rustix::event::Timespec;
-use sprat::internals::device::{Nic as _, Options, Steer, Way, open, xdp::Xdp};
+use sprat::internals::device::{Nic as _, Options, Steer, XdpMode, open, xdp::Xdp};
 use sprat::rpc::{self, Call, Client, Server};
 use sprat_proto::device::Device as _;
 use sprat_sys::netns::{DEV, Wire, link};
@@ -24,11 +24,11 @@ const PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
-    for (name, way) in [("generic", Way::Generic), ("native", Way::Native)] {
+    for (name, xdp_mode) in [("generic", XdpMode::Generic), ("native", XdpMode::Native)] {
         let test = format!("queues::{name}::what_comes_on_any_is_delivered_in_order");
-        cases.push(Case::root(&test, move || all_of_them(way)));
+        cases.push(Case::root(&test, move || all_of_them(xdp_mode)));
         let test = format!("queues::{name}::a_sleeper_is_woken_by_any");
-        cases.push(Case::root(&test, move || sleeper(way)));
+        cases.push(Case::root(&test, move || sleeper(xdp_mode)));
     }
     cases.push(Case::root("queues::one_gets_what_comes_on_it", one_of_them));
     cases.push(Case::root("queues::those_that_there_are_not_are_refused", refused));
@@ -40,9 +40,9 @@ pub(crate) fn cases() -> Vec<Case> {
     cases
 }
 
-fn options(way: Way, queue: Option<u32>) -> Options {
+fn options(xdp_mode: XdpMode, queue: Option<u32>) -> Options {
     let steer = Steer { addr: Some(Wire::ours(1, 0)), port: PORT };
-    Options { dev: DEV.into(), way: Some(way), steer, queue, ..Options::default() }
+    Options { dev: DEV.into(), xdp_mode: Some(xdp_mode), steer, queue, ..Options::default() }
 }
 
 /// A wire with the kernel at one end, which knows our address, and sockets of its own.
@@ -86,10 +86,10 @@ fn datagrams(device: &mut Xdp, n: usize) -> Vec<(usize, u8)> {
     found
 }
 
-fn all_of_them(way: Way) {
+fn all_of_them(xdp_mode: XdpMode) {
     const ROUNDS: u8 = 5;
     let net = Net::new();
-    let mut device = net.open(&options(way, None));
+    let mut device = net.open(&options(xdp_mode, None));
     assert_eq!(device.queues() as u32, QUEUES);
     let mut all = Vec::new();
     for round in 0..ROUNDS {
@@ -101,12 +101,12 @@ fn all_of_them(way: Way) {
         assert!(of_one.eq(0..ROUNDS), "each once and in order");
     }
     let used = device.received().filter(|(_, frames)| *frames > 0).count() as u32;
-    assert_eq!(used, if way == Way::Native { QUEUES } else { QUEUES - 1 });
+    assert_eq!(used, if xdp_mode == XdpMode::Native { QUEUES } else { QUEUES - 1 });
 }
 
-fn sleeper(way: Way) {
+fn sleeper(xdp_mode: XdpMode) {
     let net = Net::new();
-    let mut nic = net.wire.end(1).run(|| open("xdp", &options(way, None))).unwrap().unwrap();
+    let mut nic = net.wire.end(1).run(|| open("xdp", &options(xdp_mode, None))).unwrap().unwrap();
     for socket in 0..SOCKETS {
         assert_eq!(nic.recv_burst(), 0);
         std::thread::scope(|scope| {
@@ -122,7 +122,7 @@ fn sleeper(way: Way) {
 
 fn one_of_them() {
     let net = Net::new();
-    let mut device = net.open(&options(Way::Native, Some(2)));
+    let mut device = net.open(&options(XdpMode::Native, Some(2)));
     assert_eq!(device.queues(), 1);
     (0..SOCKETS).for_each(|socket| net.send(socket, 0));
     let n = rest(&mut device).len();
@@ -132,7 +132,8 @@ fn one_of_them() {
 
 fn refused() {
     let net = Net::new();
-    let error = net.wire.end(1).run(|| Xdp::open(&options(Way::Generic, Some(QUEUES)))).unwrap();
+    let error =
+        net.wire.end(1).run(|| Xdp::open(&options(XdpMode::Generic, Some(QUEUES)))).unwrap();
     let text = error.unwrap_err().to_string();
     assert!(text.contains("it has no queue 4: 4 to receive and 4 to send"), "{text}");
 }
@@ -141,7 +142,7 @@ fn refused() {
 fn each() {
     let net = Net::new();
     let open = |n: u32| {
-        let mut options = options(Way::Native, Some(n));
+        let mut options = options(XdpMode::Native, Some(n));
         options.steer.port = if n < 2 { PORT } else { PORT + 1 };
         net.open(&options)
     };
@@ -175,10 +176,10 @@ fn has_program(net: &Net) -> bool {
 
 fn left() {
     let net = Net::new();
-    let mut all: Vec<_> = (0..3).map(|n| net.open(&options(Way::Native, Some(n)))).collect();
+    let mut all: Vec<_> = (0..3).map(|n| net.open(&options(XdpMode::Native, Some(n)))).collect();
     drop(all.remove(0));
     // Somebody comes where nobody was, and finds what the one who has gone has made.
-    all.push(net.open(&options(Way::Native, Some(3))));
+    all.push(net.open(&options(XdpMode::Native, Some(3))));
     (0..SOCKETS).for_each(|socket| net.send(socket, 0));
     let found: Vec<_> = all.iter_mut().map(|device| rest(device).len()).collect();
     assert!(
@@ -194,8 +195,8 @@ fn again() {
     let net = Net::new();
     for n in 0..20 {
         let queue = Some(n % 2).filter(|_| n % 3 > 0);
-        let way = if n % 4 < 2 { Way::Generic } else { Way::Native };
-        drop(net.open(&options(way, queue)));
+        let xdp_mode = if n % 4 < 2 { XdpMode::Generic } else { XdpMode::Native };
+        drop(net.open(&options(xdp_mode, queue)));
         assert!(!has_program(&net));
     }
 }
@@ -208,8 +209,8 @@ fn taken() {
         (Some(1), None, "another XDP program has it"),
         (Some(2), Some(2), "another AF_XDP socket has one of its queues"),
     ] {
-        let _device = net.open(&options(Way::Generic, first));
-        let error = net.wire.end(1).run(|| Xdp::open(&options(Way::Generic, second))).unwrap();
+        let _device = net.open(&options(XdpMode::Generic, first));
+        let error = net.wire.end(1).run(|| Xdp::open(&options(XdpMode::Generic, second))).unwrap();
         let text = error.unwrap_err().to_string();
         assert!(text.contains(why), "{first:?} {second:?}: {text}");
     }

@@ -1,0 +1,262 @@
+//! The facts about each protocol of locators, its driver and its device.
+//!
+//! [`PROTOCOLS`] is the one table. The grammar of locators, the drivers, the worker's polling, the
+//! command line, `sprat doctor`, the benchmarks and a test of the documents read it.
+//!
+//! Not here: what a device can do on a certain interface; an open device says that itself.
+
+/// What is polled to find packets or requests.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Poll {
+    /// Memory that the sender writes. Polling costs a few nanoseconds.
+    Memory,
+    /// A file descriptor. Polling costs a system call.
+    SystemCall,
+}
+
+/// A protocol that a locator can name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Protocol {
+    /// The name in locators, as in `fast+udp`.
+    pub name: &'static str,
+    /// The form of its locators, for messages.
+    pub form: &'static str,
+    /// The keys of its locators.
+    pub keys: &'static [&'static str],
+    /// What a worker polls.
+    pub poll: Poll,
+    /// Kernel TCP carries it.
+    pub tcp: bool,
+    /// The packet device below it, if our own IP stack carries it.
+    pub device: Option<DeviceFacts>,
+}
+
+/// The facts about a kind of packet device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct DeviceFacts {
+    /// The name of its driver; empty for a bond, whose locator names the driver of both members.
+    pub driver: &'static str,
+    /// The key that names the device.
+    pub key: &'static str,
+    /// Nothing but memory lies between both ends: no interface of the kernel, no wire.
+    pub memory: bool,
+    /// A device can have a hardware address other than its interface's.
+    pub own_mac: bool,
+    /// A name leads to the processes that use the same name, and to no other host.
+    pub private_wire: bool,
+    /// Each worker needs a device of its own.
+    pub one_per_worker: bool,
+    /// Frames from this machine arrive with checksums that nothing has computed.
+    pub partial_checksums: bool,
+    /// A client cannot use the device that a server's locator names, but needs one of its own.
+    pub client_needs_own: bool,
+    /// A bond can be made of two of them.
+    pub bonds: bool,
+}
+
+const PLAIN: DeviceFacts = DeviceFacts {
+    driver: "",
+    key: "dev",
+    memory: false,
+    own_mac: true,
+    private_wire: false,
+    one_per_worker: false,
+    partial_checksums: false,
+    client_needs_own: false,
+    bonds: false,
+};
+
+const PACKET: DeviceFacts = DeviceFacts { driver: "packet", bonds: true, ..PLAIN };
+const XDP: DeviceFacts =
+    DeviceFacts { driver: "xdp", own_mac: false, partial_checksums: true, bonds: true, ..PLAIN };
+const TAP: DeviceFacts = DeviceFacts { driver: "tap", one_per_worker: true, ..PLAIN };
+const MEMIF: DeviceFacts = DeviceFacts {
+    driver: "memif",
+    key: "socket",
+    memory: true,
+    private_wire: true,
+    one_per_worker: true,
+    bonds: true,
+    ..PLAIN
+};
+const SHM: DeviceFacts = DeviceFacts {
+    driver: "shm",
+    key: "name",
+    memory: true,
+    private_wire: true,
+    one_per_worker: true,
+    ..PLAIN
+};
+const DPDK: DeviceFacts =
+    DeviceFacts { driver: "dpdk", client_needs_own: true, bonds: true, ..PLAIN };
+
+const fn over_device(
+    name: &'static str,
+    form: &'static str,
+    keys: &'static [&'static str],
+    poll: Poll,
+    device: DeviceFacts,
+) -> Protocol {
+    Protocol { name, form, keys, poll, tcp: false, device: Some(device) }
+}
+
+/// All protocols, the fastest on one machine first.
+pub const PROTOCOLS: &[Protocol] = &[
+    Protocol {
+        name: "fast+shm",
+        form: "fast+shm:name=N",
+        keys: &["name"],
+        poll: Poll::Memory,
+        tcp: false,
+        device: None,
+    },
+    over_device(
+        "fast+shmnet",
+        "fast+shmnet:name=N,…",
+        &["name", "crc", "host", "port", "mac", "prefix", "gateway", "pcap"],
+        Poll::Memory,
+        SHM,
+    ),
+    over_device(
+        "fast+memif",
+        "fast+memif:socket=S,…",
+        &["socket", "crc", "host", "port", "mac", "prefix", "gateway", "pcap"],
+        Poll::Memory,
+        MEMIF,
+    ),
+    over_device(
+        "fast+packet",
+        "fast+packet:dev=D,host=H,port=P[,mac=M]",
+        &["dev", "host", "port", "mac", "prefix", "gateway", "pcap"],
+        Poll::Memory,
+        PACKET,
+    ),
+    over_device(
+        "fast+xdp",
+        "fast+xdp:dev=D[,queue=N],…",
+        &["dev", "queue", "host", "port", "mac", "prefix", "gateway", "pcap"],
+        Poll::Memory,
+        XDP,
+    ),
+    over_device(
+        "fast+tap",
+        "fast+tap:dev=D[,bridge=B],…",
+        &["dev", "bridge", "host", "port", "mac", "prefix", "gateway", "pcap"],
+        Poll::SystemCall,
+        TAP,
+    ),
+    over_device(
+        "fast+bond",
+        "fast+bond:dev=D,with=E[,of=xdp],…",
+        &["dev", "with", "of", "host", "port", "mac", "prefix", "gateway", "pcap"],
+        Poll::Memory,
+        PLAIN,
+    ),
+    over_device(
+        "fast+dpdk",
+        "fast+dpdk:dev=D,…",
+        &["dev", "eal", "host", "port", "mac", "prefix", "gateway", "pcap"],
+        Poll::Memory,
+        DPDK,
+    ),
+    Protocol {
+        name: "fast+udp",
+        form: "fast+udp:host=H,port=P",
+        keys: &["host", "port"],
+        poll: Poll::SystemCall,
+        tcp: false,
+        device: None,
+    },
+    Protocol {
+        name: "tcp",
+        form: "tcp:host=H,port=P",
+        keys: &["host", "port"],
+        poll: Poll::SystemCall,
+        tcp: true,
+        device: None,
+    },
+    Protocol {
+        name: "rdma",
+        form: "rdma:host=H,port=P[,crc=off]",
+        keys: &["host", "port", "crc"],
+        poll: Poll::SystemCall,
+        tcp: true,
+        device: None,
+    },
+];
+
+impl Protocol {
+    /// The protocol that has this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<&'static Self> {
+        PROTOCOLS.iter().find(|protocol| protocol.name == name)
+    }
+
+    /// The names of all protocols, the fastest on one machine first.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        PROTOCOLS.iter().map(|protocol| protocol.name)
+    }
+
+    /// The forms of all locators, as a list for messages.
+    pub(crate) fn forms() -> String {
+        let forms: Vec<_> = PROTOCOLS.iter().map(|protocol| protocol.form).collect();
+        listed(&forms)
+    }
+}
+
+impl DeviceFacts {
+    /// All kinds of packet devices. A bond is none of them, since it is made of two.
+    pub fn all() -> impl Iterator<Item = &'static Self> {
+        let devices = PROTOCOLS.iter().filter_map(|protocol| protocol.device.as_ref());
+        devices.filter(|device| !device.driver.is_empty())
+    }
+
+    /// The kind of device that this driver makes.
+    #[must_use]
+    pub fn of(driver: &str) -> Option<&'static Self> {
+        Self::all().find(|device| device.driver == driver)
+    }
+
+    /// The names of all drivers, as a list for messages.
+    pub(crate) fn drivers() -> String {
+        listed(&Self::all().map(|device| device.driver).collect::<Vec<_>>())
+    }
+}
+
+/// `a, b and c`.
+fn listed(words: &[&str]) -> String {
+    match words {
+        [rest @ .., last] if !rest.is_empty() => format!("{} and {last}", rest.join(", ")),
+        _ => words.concat(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_a_devices_key_is_a_key() {
+        for (i, protocol) in PROTOCOLS.iter().enumerate() {
+            assert!(!PROTOCOLS[..i].iter().any(|other| other.name == protocol.name));
+            assert!(protocol.form.starts_with(&format!("{}:", protocol.name)));
+            assert!(protocol.device.is_none_or(|device| protocol.keys.contains(&device.key)));
+        }
+    }
+
+    #[test]
+    fn the_documents_list_every_protocol_with_its_keys() {
+        let page = include_str!("../../../../docs/formats.md");
+        let section = page.split("## Locators").nth(1).and_then(|s| s.split("\n## ").next());
+        let section = section.expect("docs/formats.md has a section about locators");
+        for protocol in PROTOCOLS {
+            let row = format!("| `{}:", protocol.name);
+            assert!(section.contains(&row), "docs/formats.md has no row {row}");
+            for key in protocol.keys {
+                assert!(section.contains(&format!("{key}=")), "docs/formats.md lacks {key}=");
+            }
+        }
+    }
+}
