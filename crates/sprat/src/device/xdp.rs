@@ -212,11 +212,7 @@ impl Xdp {
                 .map_err(|e| Failed("an entry in the map", e))?;
             queues.push(queue);
         }
-        let any = if queues.len() > 1 {
-            Some(any_of(&queues).map_err(|e| Failed("an epoll", e))?)
-        } else {
-            None
-        };
+        let any = any_of(&queues).map_err(|e| Failed("an epoll", e))?;
         let longest = if parted { MAX_FRAME } else { CHUNK - HEADROOM };
         queues.iter_mut().for_each(Queue::release);
         Ok(Self {
@@ -283,13 +279,16 @@ fn wanted(link: &Link, options: &Options) -> Result<Wanted, OpenError> {
     Ok(Wanted { numbers: 0..all.receive.max(1), sure })
 }
 
-/// A descriptor that is readable while one of the sockets is.
-fn any_of(queues: &[Queue]) -> io::Result<OwnedFd> {
+/// A descriptor that is readable while one of several sockets is.
+fn any_of(queues: &[Queue]) -> io::Result<Option<OwnedFd>> {
+    if queues.len() < 2 {
+        return Ok(None);
+    }
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     for queue in queues {
         epoll::add(&epoll, queue.fd(), epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
     }
-    Ok(epoll)
+    Ok(Some(epoll))
 }
 
 /// What failed, and how.
