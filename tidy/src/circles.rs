@@ -20,7 +20,7 @@ type Path = Vec<String>;
 struct Modules {
     /// The file of a module.
     files: BTreeMap<Path, String>,
-    /// What a module re-exports: its name there, and the path of the item.
+    /// The re-exports of a module: the name there, and the path of the item.
     exports: BTreeMap<Path, BTreeMap<String, Path>>,
 }
 
@@ -78,7 +78,7 @@ fn expand(tree: &str, prefix: &[String], found: &mut Vec<(Path, String)>) {
     found.push((path, name));
 }
 
-/// Whether the item that starts at `at` is public, by the words before it.
+/// Returns true if the item that starts at `at` is public, by the words before it.
 fn is_exported(code: &str, at: usize) -> bool {
     let from = code[..at].rfind([';', '{', '}', ']']).map_or(0, |n| n + 1);
     words(&code[from..at], "pub").next().is_some()

@@ -1,7 +1,7 @@
-//! What each `Cargo.toml` may say: which crates a crate depends on, its licence, that it is not published.
+//! Each `Cargo.toml` names only the crates that it may depend on, its licence and its terms.
 //!
-//! `no_std` alone proves nothing about dependencies: a crate of `std` compiles into a `no_std` one without a murmur. The
-//! build for a bare target proves it; where that target cannot be had, the lists here must do.
+//! `no_std` alone proves nothing about dependencies: a `no_std` crate may depend on one that uses
+//! `std`. The build for a bare target proves it. Where that target is missing, these lists do.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,7 +25,7 @@ const SIBLINGS: &[(&str, &[&str])] = &[
 const PURE: &[&str] =
     &["arrayvec", "hashbrown", "rand_chacha", "rapidhash", "siphasher", "thiserror", "zerocopy"];
 
-/// What the crates in [`PURE`] bring along, macros that run at build time included.
+/// The crates behind those of [`PURE`], macros that run at build time included.
 const PURE_BEHIND: &[&str] = &[
     "byteorder",
     "equivalent",
@@ -139,7 +139,8 @@ fn pure_crates_reach_nothing_else_by_the_lock_file() {
         let exact = behind.contains_key(entry).then(|| entry.to_owned());
         exact.or_else(|| behind.keys().find(|k| k.split(' ').next() == Some(entry)).cloned())
     };
-    // Which versions proto and store themselves name; their dev-dependencies stand in the same list, so go by PURE.
+    // Which versions proto and store themselves name; their dev-dependencies stand in the same
+    // list, so go by PURE.
     let mut open: Vec<String> = behind
         .iter()
         .filter(|(package, _)| {

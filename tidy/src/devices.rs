@@ -1,4 +1,5 @@
-//! The page about packet devices names tests and fuzz targets that exist, and every parser has its target there.
+//! The page about packet devices names tests and fuzz targets that exist. Every parser of a
+//! device's bytes has a fuzz target there.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +17,8 @@ fn name_at(text: &str) -> String {
     text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()
 }
 
-/// The names of all tests: functions, and whatever a harness has in quotes, each part of it between colons.
+/// The names of all tests: functions, and whatever a harness has in quotes, each part of it between
+/// colons.
 fn tests(files: &[File]) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for file in files.iter().filter(|f| f.is_rust()) {

@@ -1,4 +1,4 @@
-//! Who may name whom in code, crate by crate and, within `proto` and `store`, module by module.
+//! Code names only the crates that it may name, and within `proto` and `store` only the modules.
 
 use crate::report;
 use crate::source::{File, files, line_of, words};

@@ -1,12 +1,12 @@
-//! The rules of the house, held by tests that read the repository's files: who may import whom, where `unsafe` may
-//! stand, how long files and functions may be, which words do not belong here, that links lead somewhere, and
-//! that the pages of iWARP's rules and of packet devices name their tests, and that programs are there when started.
+//! Tests that hold the rules of the repository by reading its files.
 //!
-//! Each rule is one module. A limit that the tree does not meet yet, or an exception with a reason, stands in a list
-//! beside its rule: a *ratchet*. What is listed may shrink and must not grow; the test fails on an entry that no longer
-//! holds, so that the list cannot go stale.
+//! The rules are about imports, `unsafe`, lengths of files and functions, words, links, the tests
+//! that documents name, and the programs that scripts start. Each rule is one module. A limit that
+//! the tree does not meet yet, or an exception with a reason, stands in a list beside its rule: a
+//! *ratchet*. A list may shrink and must not grow. A test fails on an entry that no longer holds.
 //!
-//! Not here: whatever the compiler or clippy can say (see the lints in `Cargo.toml`), and style (`rustfmt.toml`).
+//! Not here: rules that the compiler or clippy can hold (the lints in `Cargo.toml`), and style
+//! (`rustfmt.toml`).
 
 #![cfg(test)]
 

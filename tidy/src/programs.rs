@@ -1,9 +1,12 @@
-//! Which programs tests, scripts and commands start: each one is in Debian's smallest root, or in a row of
-//! scripts/programs.txt whose option the stage asks scripts/tools for. On a developer's machine everything is installed, so
-//! that what a fresh one lacks shows nowhere else: `ip` was missing for one stage since a later one installed it.
+//! Every program that tests, scripts and commands start is there when they start it.
 //!
-//! Shell is read by [`shell`]: words in the place of a command. What stands in a variable or in quotes is not seen there.
-//! Rust is read for `Command::new("NAME")`, and tests of Rust for strings that begin with the name of a listed program.
+//! It is in Debian's smallest root, or in a row of scripts/programs.txt whose option the stage asks
+//! scripts/tools for. A developer's machine has everything installed, so that a missing row shows
+//! nowhere else: one stage lacked `ip`, which a later stage installed.
+//!
+//! [`shell`] reads shell: words in the place of a command. It does not read variables and quoted
+//! text. Of Rust, this file reads `Command::new("NAME")`, and in tests strings that begin with the
+//! name of a listed program.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +17,8 @@ mod shell;
 
 const TABLE: &str = "scripts/programs.txt";
 
-/// In Debian's minbase or the shell itself; git, make, rustup and cargo are what a reader starts with.
+/// In Debian's minbase or the shell itself; git, make, rustup and cargo are what a reader starts
+/// with.
 const GIVEN: &str = "
     . : [ apt apt-cache apt-get awk basename bash break cargo cat cd chmod chroot cksum
     command continue cp cut date declare dirname dpkg echo env exec exit expand export false
@@ -23,8 +27,8 @@ const GIVEN: &str = "
     setpriv sh shift sleep sort tail tar taskset tee test timeout touch tr trap true umount
     uname unset unshare wait wc";
 
-/// Whose programs lie below which path, which options are asked for, and by which target of the Makefile (none: by the
-/// file itself).
+/// Whose programs lie below which path, which options are asked for, and by which target of the
+/// Makefile (none: by the file itself).
 const STAGES: &[(&str, &[&str], &str)] = &[
     ("crates/sprat/", &["devices"], "unit"),
     ("crates/cli/", &["devices"], "unit"),

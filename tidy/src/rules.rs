@@ -1,6 +1,7 @@
-//! The page of iWARP's rules and the tests named after them say the same.
+//! The page of iWARP's rules and the tests that are named after them agree.
 //!
-//! A test is about the rules that its name begins with: `f6_f7_a_crc_error_is_…` is about F6 and F7.
+//! A test is about the rules that its name begins with: `f6_f7_a_crc_error_is_…` is about F6 and
+//! F7.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +12,8 @@ use crate::source::{files, words};
 const PAGE: &str = "docs/rules.md";
 const CODE: [&str; 2] = ["crates/proto/src/", "crates/proto/tests/siw/"];
 
-/// How many rules each group has: MPA's start-up and FPDUs, DDP, RDMAP, Terminate, enhanced start-up, RFC 7306, tags.
+/// The number of rules of each group: MPA's start-up and FPDUs, DDP, RDMAP, Terminate, enhanced
+/// start-up, RFC 7306, tags.
 const GROUPS: [(char, usize); 8] =
     [('M', 11), ('F', 15), ('D', 13), ('R', 14), ('T', 5), ('E', 7), ('A', 4), ('S', 2)];
 

@@ -1,4 +1,4 @@
-//! How long files and functions may be: a file 1,000 lines without its tests, a function one screen.
+//! A file has at most 1,000 lines, a function at most one screen.
 
 use crate::report;
 use crate::source::{File, closing, files, line_of, words};
@@ -19,7 +19,8 @@ const LONG_FUNCTIONS: &[(&str, &str, usize)] = &[("crates/sim/tests/rdma/judge.r
 /// Flat dispatchers: a `match` whose arms call other functions.
 const DISPATCHERS: &[(&str, &str)] = &[];
 
-/// Every function with a body: its name, its first line and how many lines it has from `fn` to the closing brace.
+/// Every function with a body: its name, its first line and how many lines it has from `fn` to the
+/// closing brace.
 fn functions(file: &File) -> Vec<(String, usize, usize)> {
     let code = file.code();
     let mut found = Vec::new();

@@ -30,7 +30,8 @@ impl File {
         self.path.strip_prefix("crates/")?.split('/').next()
     }
 
-    /// The code with comments, strings and characters replaced by spaces; every line keeps its number and length.
+    /// The code with comments, strings and characters replaced by spaces; every line keeps its
+    /// number and length.
     pub(crate) fn code(&self) -> String {
         blank(&self.text)
     }
@@ -46,14 +47,14 @@ impl File {
         code
     }
 
-    /// How many lines the test modules in the file have.
+    /// Counts the lines of the test modules in the file.
     pub(crate) fn lines_of_tests(&self) -> usize {
         let code = self.code();
         test_modules(&code).into_iter().map(|r| code[r].lines().count()).sum()
     }
 }
 
-/// Where the code's items under `#[cfg(test)]` stand that have a body. A field has none: its comma comes first.
+/// Finds the items under `#[cfg(test)]` that have a body. A field has none: its comma comes first.
 fn test_modules(code: &str) -> Vec<Range<usize>> {
     let opened = code.match_indices("#[cfg(test)]").filter_map(|(at, _)| {
         let open = at + code[at..].find(['{', ';', ','])?;
@@ -62,7 +63,7 @@ fn test_modules(code: &str) -> Vec<Range<usize>> {
     opened.collect()
 }
 
-/// Where the brace closes that opens at `open`.
+/// Finds the brace that closes the one at `open`.
 pub(crate) fn closing(code: &str, open: usize) -> usize {
     let mut depth = 0_usize;
     for (i, b) in code.bytes().enumerate().skip(open) {
@@ -144,7 +145,7 @@ pub(crate) fn line_of(text: &str, at: usize) -> usize {
     text.as_bytes()[..at].iter().filter(|&&b| b == b'\n').count() + 1
 }
 
-/// Where `word` stands in `code` with no letter, digit or underscore beside it.
+/// Finds `word` in `code` with no letter, digit or underscore beside it.
 pub(crate) fn words<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     let part = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
     code.match_indices(word).map(|(at, _)| at).filter(move |&at| {

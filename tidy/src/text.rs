@@ -1,11 +1,11 @@
-//! What the text of the repository may hold: no traces of where it was written, no white space at line ends, a header
-//! comment in every source file, plain names, and links that lead somewhere.
+//! Text holds no trace of the place where it was written, no white space at line ends, a header
+//! comment in every source file, plain names, and links that lead to files.
 
 use crate::report;
 use crate::source::{File, files, root};
 
-/// Words that say where or by what a text was written rather than anything about the project. Each is in two parts, so
-/// that this list does not find itself.
+/// Words that say where or by what a text was written rather than anything about the project. Each
+/// is in two parts, so that this list does not find itself.
 const FOREIGN: &[(&str, &str)] = &[
     ("/wo", "rk/"),
     ("/tm", "p/t/"),
@@ -27,7 +27,8 @@ const FOREIGN: &[(&str, &str)] = &[
 /// Endings of type names that say nothing.
 const EMPTY_NAMES: &[&str] = &["Manager", "Helper", "Util", "Utils"];
 
-/// Functions that may begin with `get_`: named as the standard library does, as an operation, or by the English verb.
+/// Functions that may begin with `get_`: named as the standard library does, as an operation, or by
+/// the English verb.
 const GET_NAMES: &[&str] = &["get_if", "get_with", "get_mut", "get_table", "get_tablets", "get_up"];
 
 fn lines(file: &File) -> impl Iterator<Item = (usize, &str)> {

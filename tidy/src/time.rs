@@ -1,10 +1,10 @@
-//! Which code may read a clock or wait for one: `sys`'s clock alone, so that everything else can run in virtual time; and
-//! no test is switched off, expects a panic or sleeps, and no destructor panics while a test already does.
+//! Only the clock of `sys` reads the time, so that everything else can run in virtual time. No test
+//! is switched off, expects a panic or sleeps. No destructor panics while a test already does.
 
 use crate::report;
 use crate::source::{closing, files, line_of, words};
 
-/// Where a clock may be named or slept on: below which path, which, and why.
+/// Exceptions: the path, the call below it, and the reason.
 const LISTED: &[(&str, &str, &str)] = &[
     ("crates/bench/src/", "Instant::now", "a program waits for its children"),
     ("crates/cli/src/", "Instant::now", "a program waits for its children and paints its progress"),
@@ -84,8 +84,9 @@ fn no_test_is_switched_off() {
     report("switched-off tests:", &wrong);
 }
 
-/// A destructor that panics during a panic aborts the test program, and with it every test that has not run yet: one
-/// failed test of the command line took 30 others along. It may panic where it has asked `panicking()`.
+/// A destructor that panics during a panic aborts the test program, and with it every test that has
+/// not run yet: one failed test of the command line took 30 others along. It may panic where it has
+/// asked `panicking()`.
 #[test]
 fn no_destructor_panics_twice() {
     let mut wrong = Vec::new();

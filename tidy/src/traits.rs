@@ -1,5 +1,5 @@
-//! Traits that wrappers implement by calling what they wrap have no default methods: a wrapper that forgot one would do
-//! something else than what it wraps, and no compiler would say so. Tracing did so for two devices.
+//! Traits that wrappers implement by calling an inner value have no default methods. A wrapper that
+//! forgot a method would act otherwise than the inner value, and the compiler would not say so.
 
 use crate::report;
 use crate::source::{closing, files, line_of, words};

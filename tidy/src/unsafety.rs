@@ -1,10 +1,10 @@
-//! Where `unsafe` may stand: in listed files of `sys` and `verbs`, each time with its reason.
+//! `unsafe` stands only in listed files of `sys` and `verbs`, each time with its reason.
 
 use crate::report;
 use crate::source::{files, line_of, words};
 
-/// Files that may hold `unsafe`, and how many times the word stands in them. A ratchet: a number may fall, and a new
-/// file needs a reason that a reviewer accepts.
+/// Files that may hold `unsafe`, and how many times the word stands in them. A ratchet: a number
+/// may fall, and a new file needs a reason that a reviewer accepts.
 const LISTED: &[(&str, usize)] = &[
     ("crates/sys/src/bpf.rs", 18),
     ("crates/sys/src/clock.rs", 1),
@@ -68,7 +68,7 @@ const LISTED: &[(&str, usize)] = &[
     ("crates/verbs/tests/foreign.rs", 7),
 ];
 
-/// How many lines above `unsafe` its reason may begin at the most.
+/// The most lines between the start of the reason and `unsafe`.
 const REASON_WITHIN: usize = 12;
 
 #[test]
@@ -108,7 +108,8 @@ fn unsafe_stands_only_where_listed() {
     report("unsafe code:", &wrong);
 }
 
-/// Clippy demands the comment on blocks; this holds for `unsafe impl` and `unsafe fn` too, and in tests.
+/// Clippy demands the comment on blocks; this holds for `unsafe impl` and `unsafe fn` too, and in
+/// tests.
 #[test]
 fn every_unsafe_says_why_it_is_sound() {
     let mut wrong = Vec::new();

@@ -1,9 +1,10 @@
 //! Which words of a shell script stand in the place of a command.
 //!
-//! A small part of bash's grammar: comments, quotes, expansions, here-documents, lists and pipes, compound commands,
-//! functions, arrays, redirections. Code in substitutions is read too; what is expanded stands as [`EXPANDED`].
+//! A small part of bash's grammar: comments, quotes, expansions, here-documents, lists and pipes,
+//! compound commands, functions, arrays, redirections. Code in substitutions is read too; what is
+//! expanded stands as [`EXPANDED`].
 
-/// What stands in a word for something that only the shell knows.
+/// Stands in a word for text that the shell inserts when it runs.
 const EXPANDED: char = '\u{1}';
 /// After these a command comes.
 const BEFORE_COMMANDS: &[&str] = &[
@@ -13,7 +14,7 @@ const BEFORE_COMMANDS: &[&str] = &[
 /// Commands that run what their arguments name.
 const WRAPPERS: &[&str] = &["exec", "command", "timeout", "nice", "env", "here", "taskset"];
 
-/// What was found: lines and names.
+/// The programs and functions of a script: lines and names.
 #[derive(Default)]
 pub(super) struct Script {
     pub(super) commands: Vec<(usize, String)>,
@@ -101,7 +102,7 @@ impl Reader {
         }
     }
 
-    /// What the word is in its place, and which place comes next.
+    /// Notes a word by its place. Returns the kind of the next place.
     fn place(&mut self, start: bool, wrapped: bool, line: usize, word: String) -> (bool, bool) {
         let plain = !word.contains(EXPANDED) && !word.is_empty();
         let digit = |c: char| c.is_ascii_digit();
