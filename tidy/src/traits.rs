@@ -7,6 +7,10 @@ use crate::source::{closing, files, line_of, words};
 /// Traits of drivers and devices, and where they are.
 const WRAPPED: &[(&str, &str)] = &[
     ("Datagrams", "crates/proto/src/datagrams.rs"),
+    ("TimedDatagrams", "crates/proto/src/datagrams.rs"),
+    ("Transport", "crates/proto/src/node/transport.rs"),
+    ("Host", "crates/proto/src/node/host.rs"),
+    ("SystemTransport", "crates/sprat/src/transport.rs"),
     ("Device", "crates/proto/src/device.rs"),
     ("Driver", "crates/sprat/src/driver.rs"),
     ("Nic", "crates/sprat/src/device/mod.rs"),

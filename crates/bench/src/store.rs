@@ -6,7 +6,7 @@ use sprat::kv::{
     Client, Condition, Error, Number, ServerInfo, TableId, TableInfo, Version, WaitedFor,
 };
 
-use sprat::internals::doors::Options;
+use sprat::internals::transports::Options;
 use sprat::locator::Locator;
 use sprat::trace::Marks;
 use sprat_store::message::control::ServerState;

@@ -5,6 +5,8 @@ use core::fmt;
 use core::net::SocketAddr;
 use core::ops::Deref;
 
+use crate::Instant;
+
 /// The address of a peer. Only the driver that made it can interpret it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Addr {
@@ -134,4 +136,21 @@ pub trait Datagrams {
     /// that only memory lies between them. Both ends of a link must agree, because the packet
     /// format differs.
     fn intact(&self) -> bool;
+}
+
+/// A [`Datagrams`] with timers and counters of its own.
+///
+/// No method has a default implementation, so that a wrapper cannot forget to forward one.
+pub trait TimedDatagrams: Datagrams {
+    /// Sets the time for all later calls. Only drivers with timers use it.
+    fn set_now(&mut self, now: Instant);
+
+    /// Returns when to call [`TimedDatagrams::tick`] if nothing happens before.
+    fn deadline(&self) -> Option<Instant>;
+
+    /// Runs the timers that are due at `now`.
+    fn tick(&mut self, now: Instant);
+
+    /// Passes the name and value of each counter to `each`. Values only grow.
+    fn counters(&self, each: &mut dyn FnMut(&'static str, u64));
 }

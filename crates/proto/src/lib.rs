@@ -26,7 +26,7 @@ pub mod time;
 pub mod tracepoint;
 pub mod wire;
 
-pub use datagrams::{Addr, Datagrams};
+pub use datagrams::{Addr, Datagrams, TimedDatagrams};
 pub use device::Device;
 pub use rand::Rng;
 pub use time::Instant;

@@ -1,24 +1,25 @@
-//! A process that runs a store machine behind an RPC endpoint: what a worker does in production, in virtual time.
+//! A process that runs a store machine in a [`node::Node`], the same that a worker of production runs.
 //!
 //! ```text
-//!  turn:  written → datagrams in → events → machine → tick if due → outputs → datagrams out
+//!  turn:  what the disk wrote → Node::receive → (the test calls the machine) → Node::finish
+//!         → more turns while there is work, some idle ones → Node::pause, until something arrives
 //! ```
 //!
-//! Locators are `sim:host=N`. A link's session is opened at its first call, and anew at the first call after it is lost.
+//! A locator is `sim:host=N`. With `,is=refused` the attempt to connect fails at once, with `,is=silent`
+//! it reaches an address where nothing answers.
 
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 
-use sprat_proto::node::machine::{Caller, Link, Machine, Output};
-use sprat_proto::rpc::{Config, Endpoint, Event, Message, RequestError, RpcError, SessionId};
+use sprat_proto::node::machine::Machine;
+use sprat_proto::node::{self, Fast, Host, Opened, Pairs, Written};
+use sprat_proto::rpc::{Config, Endpoint};
 use sprat_proto::time::SECOND;
+use sprat_proto::tracepoint::NoProbe;
 use sprat_proto::{Instant, Rng};
 
 use crate::disk::{Outcome, Write};
-use crate::wire::HostId;
+use crate::wire::{HostId, Port};
 use crate::world::{Outside, Process};
-
-/// How long a call waits that could not be taken, because too many wait already, in nanoseconds.
-const RETRY_NS: u64 = 1_000_000;
 
 /// The locator of a host.
 #[must_use]
@@ -26,169 +27,106 @@ pub fn locator(host: HostId) -> String {
     format!("sim:host={host}")
 }
 
-fn host_of(locator: &str) -> Option<HostId> {
-    locator.split(';').find_map(|l| l.strip_prefix("sim:host=")?.parse().ok())
+/// Several locators of a host, in an order that the seed likes: at some of them nothing answers.
+#[must_use]
+pub fn locators(host: HostId, rng: &mut Rng) -> String {
+    let mut list = vec![locator(host)];
+    for way in ["refused", "silent"] {
+        if rng.chance(300_000) {
+            let at = rng.below(list.len() as u64 + 1) as usize;
+            list.insert(at, format!("sim:host={host},is={way}"));
+        }
+    }
+    list.join(";")
 }
 
 /// The endpoint of a simulated process.
 #[must_use]
 pub fn config(serve: bool) -> Config {
-    // Sessions of dead clients shall end within a test's time.
+    // Sessions of dead clients end within a test's time.
     Config { serve, idle_expiry_ns: 20 * SECOND, ..Config::default() }
 }
 
-/// A machine and its endpoint.
+/// A machine in its node.
 #[derive(Debug)]
-pub struct Node<M> {
-    /// The machine. A test may call it between [`Node::input`] and [`Node::output`].
-    pub machine: M,
-    endpoint: Endpoint,
-    links: BTreeMap<u32, Peer>,
-    more: bool,
-}
-
-#[derive(Debug)]
-struct Peer {
-    host: Option<HostId>,
-    session: Option<SessionId>,
+pub struct Node<M: Machine> {
+    node: node::Node<M, Net>,
+    /// Idle turns before a pause, and those since the last work.
+    patience: u32,
+    idle: u32,
+    worked: bool,
+    /// When the pause ends, while there is one.
+    until: Option<Instant>,
 }
 
 impl<M: Machine> Node<M> {
-    /// A process with an endpoint of this `config`.
-    pub fn new(machine: M, config: Config, rng: Rng) -> Self {
-        let endpoint = Endpoint::new(config, rng, sprat_proto::tracepoint::NoProbe);
-        Self { machine, endpoint, links: BTreeMap::new(), more: false }
+    /// A process with an endpoint of this `config` over `port`. The seed chooses the lanes of a link, and
+    /// how long the process polls before it sleeps.
+    pub fn new(machine: M, config: Config, mut rng: Rng, port: Port) -> Self {
+        let lanes = [1, 1, 2, 8][rng.below(4) as usize];
+        let patience = [0, 0, 2, 30][rng.below(4) as usize];
+        Self::with(machine, config, rng, port, lanes, patience)
+    }
+
+    /// A process with this many lanes for each link, which pauses after `patience` idle turns.
+    pub fn with(
+        machine: M,
+        config: Config,
+        mut rng: Rng,
+        port: Port,
+        lanes: u16,
+        patience: u32,
+    ) -> Self {
+        let transport = Fast::new(port, config, rng.fork(), NoProbe);
+        let net = Net { transport, rng, written: VecDeque::new(), writes: Vec::new() };
+        let node = node::Node::new(machine, net, lanes);
+        Self { node, patience, idle: 0, worked: false, until: None }
     }
 
     /// What its endpoint has counted.
     pub fn endpoint(&self) -> &Endpoint {
-        &self.endpoint
+        self.node.host().transport.endpoint()
+    }
+
+    /// The machine, to ask it.
+    pub fn machine(&mut self) -> &mut M {
+        self.node.machine()
+    }
+
+    /// The machine, for calls that make output, between [`Node::input`] and [`Node::output`].
+    pub fn command(&mut self) -> &mut M {
+        self.node.mark_unsent();
+        self.node.machine()
     }
 
     /// The first half of a turn: what has arrived goes to the machine.
     pub fn input<S>(&mut self, outside: &mut Outside<'_, S>) {
-        let now = outside.now;
-        for outcome in outside.completed.drain(..) {
-            match outcome {
-                Outcome::Safe(seq) => self.machine.persisted(now, seq),
-                Outcome::Refused(contents) => {
-                    self.machine.rollback(now, "the disk is full", contents.into_iter().collect());
-                }
-                Outcome::Failed => outside.stop = Some("the disk has failed".into()),
-            }
+        self.node.host_mut().written.extend(outside.completed.drain(..));
+        if self.until.take().is_some() {
+            self.node.resume();
         }
-        let arrived = self.endpoint.input(now, &mut outside.port);
-        self.events(outside);
-        if self.endpoint.deadline().is_some_and(|at| at <= now) {
-            self.endpoint.tick(now);
-            self.events(outside);
-        }
-        self.more = (arrived == 0 || self.machine.deadline().is_some_and(|at| at <= now))
-            && self.machine.tick(now);
+        self.worked = self.node.receive(outside.now);
     }
 
-    fn events<S>(&mut self, outside: &Outside<'_, S>) {
-        let now = outside.now;
-        while let Some(event) = self.endpoint.event(now, &outside.port) {
-            match event {
-                Event::Request { rpc, payload, deadline } => {
-                    let caller = Caller { door: 0, rpc };
-                    if let Some(reply) = self.machine.request(now, caller, payload, deadline) {
-                        self.endpoint.reply(now, rpc, reply);
-                    }
-                }
-                Event::Response { tag, payload, .. } => {
-                    self.machine.response(now, tag, Ok(payload))
-                }
-                Event::Failed { tag, error, .. } => self.machine.response(now, tag, Err(error)),
-                Event::Closed { session, .. } => {
-                    for peer in self.links.values_mut().filter(|p| p.session == Some(session)) {
-                        peer.session = None;
-                    }
-                }
-            }
-        }
-    }
-
-    /// The second half: what the machine wants is done, what the endpoint has is sent. True if there is more to do at
-    /// once.
+    /// The second half: what the machine wants is done, what the endpoint has is sent. Returns true if there
+    /// is more to do at once.
     pub fn output<S>(&mut self, outside: &mut Outside<'_, S>) -> bool {
         let now = outside.now;
-        while let Some(output) = self.machine.output(now) {
-            self.act(output, outside);
+        self.node.finish(now);
+        self.idle = if self.worked { 0 } else { self.idle + 1 };
+        if !self.worked && self.idle > self.patience {
+            self.until = self.node.pause(now);
         }
-        let more = self.endpoint.output(now, &self.machine, &mut outside.port);
-        while let Some(slice) = self.endpoint.released() {
-            self.machine.released(slice);
+        outside.writes.append(&mut self.node.host_mut().writes);
+        if let Some(reason) = self.node.take_stopped() {
+            outside.stop = Some(reason);
         }
-        more || self.more
-    }
-
-    fn act<S>(&mut self, output: Output, outside: &mut Outside<'_, S>) {
-        let now = outside.now;
-        match output {
-            Output::Connect { link, locator } => {
-                self.disconnect(now, link);
-                self.links.insert(link.0, Peer { host: host_of(&locator), session: None });
-            }
-            Output::Disconnect { link } => self.disconnect(now, link),
-            Output::Call { link, tag, message, deadline } => {
-                if let Err(error) = self.call(outside, link, tag, message, deadline) {
-                    self.machine.response(now, tag, Err(error));
-                }
-            }
-            Output::Cancel { rpc, .. } => self.endpoint.cancel(now, rpc),
-            Output::Reply { caller, message } => self.endpoint.reply(now, caller.rpc, message),
-            Output::Counters { caller, mut message } => {
-                message.bytes.push(b'}');
-                self.endpoint.reply(now, caller.rpc, message);
-            }
-            Output::Persist { seq, puts, deletes } => {
-                outside.writes.push(Write { seq, puts, deletes })
-            }
-            Output::Stop { reason } => outside.stop = Some(reason),
-        }
-    }
-
-    fn disconnect(&mut self, now: Instant, link: Link) {
-        if let Some(Peer { session: Some(session), .. }) = self.links.remove(&link.0) {
-            self.endpoint.close(now, session);
-        }
-    }
-
-    fn call<S>(
-        &mut self,
-        outside: &Outside<'_, S>,
-        link: Link,
-        tag: u64,
-        message: Message,
-        deadline: Instant,
-    ) -> Result<(), RpcError> {
-        let peer = self.links.get_mut(&link.0).ok_or(RpcError::NotExecuted)?;
-        let session = match peer.session {
-            Some(session) => session,
-            None => {
-                let addr = peer.host.and_then(|host| outside.port.resolve(host));
-                self.endpoint.connect(outside.now, addr.ok_or(RpcError::NotExecuted)?)
-            }
-        };
-        peer.session = Some(session);
-        match self.endpoint.request(outside.now, session, tag, message, deadline) {
-            Ok(rpc) => {
-                self.machine.sent(tag, 0, rpc);
-                Ok(())
-            }
-            Err(RequestError::QueueFull) => Err(RpcError::Busy { retry_after_ns: RETRY_NS }),
-            Err(_) => {
-                peer.session = None;
-                Err(RpcError::NotExecuted)
-            }
-        }
+        self.until.is_none()
     }
 
     /// When it wants a turn although nothing arrives.
     pub fn deadline(&self) -> Option<Instant> {
-        self.endpoint.deadline().into_iter().chain(self.machine.deadline()).min()
+        self.until.filter(|at| *at < Instant::NEVER)
     }
 }
 
@@ -200,5 +138,71 @@ impl<M: Machine, S> Process<S> for Node<M> {
 
     fn deadline(&self) -> Option<Instant> {
         Self::deadline(self)
+    }
+}
+
+/// What a simulated node runs on: one transport, and the disk of its host.
+#[derive(Debug)]
+struct Net {
+    transport: Fast<Port>,
+    rng: Rng,
+    written: VecDeque<Outcome>,
+    writes: Vec<Write>,
+}
+
+impl Host for Net {
+    type Transport = Fast<Port>;
+    type Error = String;
+
+    fn transports(&self) -> usize {
+        1
+    }
+
+    fn transport(&mut self, _: usize) -> &mut Fast<Port> {
+        &mut self.transport
+    }
+
+    fn is_due(&mut self, _: usize, _: Instant) -> bool {
+        // A worker does not poll a socket at each turn while another transport is active.
+        !self.rng.chance(20_000)
+    }
+
+    fn received(&mut self, _: usize, _: Instant) {}
+
+    fn candidates(&self, locators: &str) -> Result<Vec<String>, String> {
+        Ok(locators.split(';').map(str::to_owned).collect())
+    }
+
+    fn connect(&mut self, now: Instant, candidate: &str) -> Result<Opened, String> {
+        let text = candidate.strip_prefix("sim:host=").unwrap_or_default();
+        let (host, is) = text.split_once(",is=").unwrap_or((text, ""));
+        let port = self.transport.driver();
+        let addr = match (host.parse().ok(), is) {
+            (Some(host), "") => port.resolve(host).ok_or("the host is down")?,
+            (Some(_), "silent") => port.nowhere(),
+            (Some(_), _) => return Err("refused".to_owned()),
+            (None, _) => return Err("no locator".to_owned()),
+        };
+        Ok((0, self.transport.open(now, addr)))
+    }
+
+    fn persist(&mut self, seq: u64, puts: Pairs, deletes: Vec<Vec<u8>>) -> bool {
+        self.writes.push(Write { seq, puts, deletes });
+        false
+    }
+
+    fn written(&mut self) -> Option<Written> {
+        Some(match self.written.pop_front()? {
+            Outcome::Safe(seq) => Written::Durable(seq),
+            Outcome::Refused(contents) => Written::Refused {
+                reason: "the disk is full".to_owned(),
+                durable: contents.into_iter().collect(),
+            },
+            Outcome::Failed => Written::Failed("the disk has failed".to_owned()),
+        })
+    }
+
+    fn counters(&mut self, json: &mut Vec<u8>) {
+        json.push(b'}');
     }
 }

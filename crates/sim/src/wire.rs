@@ -5,7 +5,7 @@
 //!  Port(a).send ─► fate drawn ─► in flight, by time ─► inbox(b) ─► Port(b).recv_burst
 //! ```
 //!
-//! The wire owns every queue. A host accesses it through a [`Port`], which exists for one turn.
+//! The wire owns every queue. A host accesses it through a [`Port`].
 //! There are two kinds of wire. A lossy wire is like kernel UDP: a host keeps its address across
 //! restarts, and datagrams in flight when it dies are still delivered, perhaps to its next process.
 //! A lossless wire is like shared memory: a bounded FIFO ring for each direction of each pair, and
@@ -14,14 +14,16 @@
 //! Always: a datagram is delivered only to its destination. A lossless wire loses no datagram
 //! between two live processes, and returns [`Sent::Full`] if and only if the ring is full.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::rc::Rc;
 
 use sprat_proto::datagrams::{BURST, PaddedHeader, Sent};
 use sprat_proto::fault::Fault;
 use sprat_proto::time::{MS, US};
 use sprat_proto::wire::checksum::crc32c;
-use sprat_proto::{Addr, Datagrams, Instant, Rng};
+use sprat_proto::{Addr, Datagrams, Instant, Rng, TimedDatagrams};
 
 use crate::queue::Queue;
 
@@ -92,9 +94,13 @@ pub struct Count {
     pub full: u64,
 }
 
-/// The network between all hosts.
+/// The network. A clone is the same network.
+#[derive(Clone, Debug)]
+pub struct Wire(Rc<RefCell<State>>);
+
+/// The state of a network.
 #[derive(Debug)]
-pub struct Wire {
+struct State {
     options: Options,
     rng: Rng,
     now: Instant,
@@ -141,7 +147,7 @@ impl Wire {
     /// Makes a wire without hosts.
     #[must_use]
     pub fn new(options: Options, rng: Rng) -> Self {
-        Self {
+        Self(Rc::new(RefCell::new(State {
             options,
             rng,
             now: Instant::ZERO,
@@ -152,25 +158,100 @@ impl Wire {
             processes: 0,
             count: Count::default(),
             trace: 0,
-        }
+        })))
     }
 
     /// Adds a host, which is down, and returns its number.
     pub fn host(&mut self) -> HostId {
-        self.hosts.push(Host::default());
-        self.hosts.len() - 1
+        let mut state = self.0.borrow_mut();
+        state.hosts.push(Host::default());
+        state.hosts.len() - 1
     }
 
     /// Starts a process at `host` and returns its address.
     pub fn up(&mut self, host: HostId) -> Addr {
+        self.0.borrow_mut().up(host)
+    }
+
+    /// The process at `host` dies, and with it everything that it has not taken out of its inbox.
+    pub fn down(&mut self, host: HostId) {
+        self.0.borrow_mut().down(host);
+    }
+
+    /// The address of the process at `host`: a fixed one on a lossy wire, that of its life (none while it
+    /// is down) on a lossless one.
+    #[must_use]
+    pub fn addr(&self, host: HostId) -> Option<Addr> {
+        self.0.borrow().addr(host)
+    }
+
+    /// The driver of `host`. The wire's time is `now` from now on, unless it is later already.
+    pub fn port(&mut self, host: HostId, now: Instant) -> Port {
+        let mut state = self.0.borrow_mut();
+        state.now = state.now.max(now);
+        Port { wire: self.clone(), host, burst: Vec::new() }
+    }
+
+    /// When the next datagram arrives.
+    #[must_use]
+    pub fn next(&self) -> Option<Instant> {
+        self.0.borrow().in_flight.next()
+    }
+
+    /// Lets the next datagram arrive. Returns the host that has something to receive now, if any.
+    pub fn deliver(&mut self) -> Option<HostId> {
+        self.0.borrow_mut().deliver()
+    }
+
+    /// Cuts (or, with `open`, restores) the way from `from` to `to`. A lossless wire is not cut.
+    pub fn cut(&mut self, from: HostId, to: HostId, open: bool) {
+        let mut state = self.0.borrow_mut();
+        if open {
+            state.cut.remove(&(from, to));
+        } else if !state.options.lossless {
+            state.cut.insert((from, to));
+        }
+    }
+
+    /// Restores every way.
+    pub fn heal(&mut self) {
+        self.0.borrow_mut().cut.clear();
+    }
+
+    /// Sets what goes wrong from now on.
+    pub fn set_fault(&mut self, fault: Fault) {
+        self.0.borrow_mut().options.fault = fault;
+    }
+
+    /// What it has done so far.
+    #[must_use]
+    pub fn count(&self) -> Count {
+        self.0.borrow().count
+    }
+
+    /// A number that depends on every delivery so far: its time, place and bytes.
+    #[must_use]
+    pub fn trace_hash(&self) -> u64 {
+        self.0.borrow().trace
+    }
+
+    /// Whether `host` has something to receive.
+    #[must_use]
+    pub fn waiting(&self, host: HostId) -> bool {
+        let state = self.0.borrow();
+        !state.hosts[host].inbox.is_empty() || !state.hosts[host].gone.is_empty()
+    }
+}
+
+impl State {
+    fn up(&mut self, host: HostId) -> Addr {
         self.processes += 1;
         let state = &mut self.hosts[host];
         *state = Host { process: Some(self.processes), ..Host::default() };
         self.addr(host).unwrap_or(Addr::Local(0))
     }
 
-    /// Ends the process at `host`. The datagrams in its inbox are lost.
-    pub fn down(&mut self, host: HostId) {
+    fn down(&mut self, host: HostId) {
         let Some(process) = self.hosts[host].process.take() else { return };
         self.hosts[host].inbox.clear();
         self.hosts[host].gone.clear();
@@ -197,10 +278,7 @@ impl Wire {
         self.in_flight.push(at, Flight::Gone { from: Addr::Local(dead), to: Addr::Local(peer) });
     }
 
-    /// Returns the address of `host`: a fixed one on a lossy wire, that of its process on a
-    /// lossless wire (none while it is down).
-    #[must_use]
-    pub fn addr(&self, host: HostId) -> Option<Addr> {
+    fn addr(&self, host: HostId) -> Option<Addr> {
         if self.options.lossless {
             return self.hosts.get(host)?.process.map(Addr::Local);
         }
@@ -218,20 +296,7 @@ impl Wire {
         }
     }
 
-    /// Returns the driver of `host` for its turn at `now`.
-    pub fn port(&mut self, host: HostId, now: Instant) -> Port<'_> {
-        self.now = self.now.max(now);
-        Port { wire: self, host, burst: Vec::new() }
-    }
-
-    /// Returns the time of the next delivery.
-    #[must_use]
-    pub fn next(&self) -> Option<Instant> {
-        self.in_flight.next()
-    }
-
-    /// Delivers the next datagram or event. Returns the host that received it, if any.
-    pub fn deliver(&mut self) -> Option<HostId> {
+    fn deliver(&mut self) -> Option<HostId> {
         let (at, flight) = self.in_flight.pop()?;
         self.now = self.now.max(at);
         match flight {
@@ -256,37 +321,6 @@ impl Wire {
                 Some(host)
             }
         }
-    }
-
-    /// Stops delivery from `from` to `to`, or restores it if `open`. A lossless wire is never cut.
-    pub fn cut(&mut self, from: HostId, to: HostId, open: bool) {
-        if open {
-            self.cut.remove(&(from, to));
-        } else if !self.options.lossless {
-            self.cut.insert((from, to));
-        }
-    }
-
-    /// Ends all partitions.
-    pub fn heal(&mut self) {
-        self.cut.clear();
-    }
-
-    /// Sets the faults of all datagrams sent from now on.
-    pub fn set_fault(&mut self, fault: Fault) {
-        self.options.fault = fault;
-    }
-
-    /// Returns the counters.
-    #[must_use]
-    pub fn count(&self) -> Count {
-        self.count
-    }
-
-    /// Returns a hash of all deliveries so far: their times, hosts and bytes.
-    #[must_use]
-    pub fn trace_hash(&self) -> u64 {
-        self.trace
     }
 
     fn trace(&mut self, at: u64, bytes: &[u8]) {
@@ -360,35 +394,39 @@ impl Wire {
         }
         Some(received)
     }
-
-    /// Returns true if `host` has a datagram or an event to receive.
-    #[must_use]
-    pub fn waiting(&self, host: HostId) -> bool {
-        !self.hosts[host].inbox.is_empty() || !self.hosts[host].gone.is_empty()
-    }
 }
 
-/// The driver of one host, for one turn.
+/// One host's driver: what its process sees of the wire.
 #[derive(Debug)]
-pub struct Port<'w> {
-    wire: &'w mut Wire,
+pub struct Port {
+    wire: Wire,
     host: HostId,
     burst: Vec<Received>,
 }
 
-impl Port<'_> {
-    /// Returns the address of the process at `host`.
+impl Port {
+    /// The address of the process that lives at `host`.
     #[must_use]
     pub fn resolve(&self, host: HostId) -> Option<Addr> {
         self.wire.addr(host)
     }
+
+    /// An address at which no process ever lives.
+    #[must_use]
+    pub fn nowhere(&self) -> Addr {
+        if self.lossless() {
+            return Addr::Local(u64::MAX);
+        }
+        Addr::Net(SocketAddr::from((Ipv4Addr::new(10, 255, 255, 254), 9)))
+    }
 }
 
-impl Datagrams for Port<'_> {
+impl Datagrams for Port {
     fn recv_burst(&mut self) -> usize {
         self.burst.clear();
+        let mut state = self.wire.0.borrow_mut();
         while self.burst.len() < BURST
-            && let Some(received) = self.wire.take(self.host)
+            && let Some(received) = state.take(self.host)
         {
             self.burst.push(received);
         }
@@ -400,7 +438,7 @@ impl Datagrams for Port<'_> {
     }
 
     fn send(&mut self, to: Addr, parts: &[&[u8]]) -> Sent {
-        self.wire.send(self.host, to, parts)
+        self.wire.0.borrow_mut().send(self.host, to, parts)
     }
 
     fn send_short(&mut self, to: Addr, header: &PaddedHeader, body: &[u8]) -> Sent {
@@ -411,22 +449,34 @@ impl Datagrams for Port<'_> {
 
     fn gone(&mut self) -> Option<Addr> {
         // The receiver reads the datagrams of a dead peer before the event of its end.
-        let state = &mut self.wire.hosts[self.host];
-        if state.inbox.is_empty() { state.gone.pop_front() } else { None }
+        let mut state = self.wire.0.borrow_mut();
+        let host = &mut state.hosts[self.host];
+        if host.inbox.is_empty() { host.gone.pop_front() } else { None }
     }
 
     fn max_payload(&self) -> usize {
-        self.wire.options.max_payload
+        self.wire.0.borrow().options.max_payload
     }
 
     fn lossless(&self) -> bool {
-        self.wire.options.lossless
+        self.wire.0.borrow().options.lossless
     }
 
-    #[inline]
     fn intact(&self) -> bool {
         self.lossless()
     }
+}
+
+impl TimedDatagrams for Port {
+    fn set_now(&mut self, _: Instant) {}
+
+    fn deadline(&self) -> Option<Instant> {
+        None
+    }
+
+    fn tick(&mut self, _: Instant) {}
+
+    fn counters(&self, _: &mut dyn FnMut(&'static str, u64)) {}
 }
 
 #[cfg(test)]

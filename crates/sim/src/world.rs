@@ -36,7 +36,7 @@ pub struct Outside<'w, S> {
     /// The host's clock.
     pub now: Instant,
     /// The host's driver.
-    pub port: Port<'w>,
+    pub port: Port,
     /// What became of writes.
     pub completed: Vec<Outcome>,
     /// Writes to begin.
@@ -58,6 +58,8 @@ pub struct Start<'w> {
     pub addr: Addr,
     /// Its clock.
     pub now: Instant,
+    /// Its driver, for a process that keeps one.
+    pub port: Port,
     /// Its randomness.
     pub rng: Rng,
     /// What its disk holds.
@@ -339,7 +341,9 @@ impl<S> World<S> {
         host.life += 1;
         host.busy_until = self.now;
         let now = host.clock.local(self.now);
-        let start = Start { host: id, life: host.life, addr, now, rng, disk: host.disk.contents() };
+        let port = self.wire.port(id, self.now);
+        let disk = host.disk.contents();
+        let start = Start { host: id, life: host.life, addr, now, port, rng, disk };
         host.process = Some((host.make)(start));
         self.wake(id, self.now);
     }

@@ -16,6 +16,7 @@ use std::thread::JoinHandle;
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
+use sprat_proto::node::{Pairs, Written};
 use sprat_store::coordinator::statefile::Body;
 
 use self::file::{Failure, StateFile};
@@ -27,9 +28,6 @@ mod tests;
 /// The most bytes, about, of writes that are committed together.
 const TOGETHER: usize = 256 << 10;
 
-/// Keys with their values.
-pub type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
-
 struct Write {
     /// How many refusals the machine knew of.
     refusals: u64,
@@ -38,29 +36,12 @@ struct Write {
     deletes: Vec<Vec<u8>>,
 }
 
-/// What became of writes.
-#[derive(Debug)]
-pub enum Outcome {
-    /// The write with this number, and all before it, are safe.
-    Persisted(u64),
-    /// The first write that is not safe does not fit, or the file is not at its path, and no later one was done. Writes that
-    /// are handed in from now on are tried again.
-    Refused {
-        /// Which file, and why.
-        reason: String,
-        /// What is on the disk.
-        durable: Pairs,
-    },
-    /// Nobody knows what is on the disk; nothing is written any more.
-    Failed(String),
-}
-
 /// A machine's durable state.
 #[derive(Debug)]
 pub struct Disk {
     writes: Option<Sender<Write>>,
     refusals: u64,
-    done: Receiver<Outcome>,
+    done: Receiver<Written>,
     ready: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
     name: String,
@@ -108,11 +89,11 @@ impl Disk {
     }
 
     /// What became of writes.
-    pub fn completed(&mut self) -> Option<Outcome> {
+    pub fn completed(&mut self) -> Option<Written> {
         match self.done.try_recv() {
             Ok(outcome) => {
-                self.refusals += u64::from(matches!(outcome, Outcome::Refused { .. }));
-                if let Outcome::Failed(_) = outcome {
+                self.refusals += u64::from(matches!(outcome, Written::Refused { .. }));
+                if let Written::Failed(_) = outcome {
                     // The thread ends, which must not be told as another reason.
                     self.writes = None;
                 }
@@ -122,7 +103,7 @@ impl Disk {
             Err(TryRecvError::Disconnected) => self
                 .writes
                 .take()
-                .map(|_| Outcome::Failed(format!("{}: it is written no more", self.name))),
+                .map(|_| Written::Failed(format!("{}: it is written no more", self.name))),
         }
     }
 
@@ -151,7 +132,7 @@ impl Drop for Disk {
 /// The thread that writes.
 struct Writer {
     file: StateFile,
-    report: Sender<Outcome>,
+    report: Sender<Written>,
     bell: Arc<OwnedFd>,
     name: String,
     /// How often a write did not fit.
@@ -175,12 +156,12 @@ impl Writer {
             }
             let Some(seq) = last else { continue };
             let outcome = match self.file.append(&body) {
-                Ok(()) => Outcome::Persisted(seq),
+                Ok(()) => Written::Durable(seq),
                 Err(Failure::Refused(why)) => match self.file.pairs() {
                     Ok(durable) => {
                         self.refusals += 1;
                         let reason = format!("{}: {why}", self.name);
-                        Outcome::Refused { reason, durable: durable.into_iter().collect() }
+                        Written::Refused { reason, durable: durable.into_iter().collect() }
                     }
                     Err(e) => return self.fail(e),
                 },
@@ -191,10 +172,10 @@ impl Writer {
     }
 
     fn fail(&self, why: impl std::fmt::Display) {
-        self.tell(Outcome::Failed(format!("{}: {why}", self.name)));
+        self.tell(Written::Failed(format!("{}: {why}", self.name)));
     }
 
-    fn tell(&self, outcome: Outcome) {
+    fn tell(&self, outcome: Written) {
         // If nobody listens any more, nobody rests on it.
         let _ = self.report.send(outcome);
         let _ = rustix::io::write(&*self.bell, &[0, 0, 0, 0, 0, 0, 0, 1]);

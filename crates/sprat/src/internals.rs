@@ -12,24 +12,19 @@ pub mod disk {
     pub use crate::disk::*;
 }
 
-/// The transports of one worker.
-pub mod doors {
-    pub use crate::doors::*;
-}
-
 /// Drivers of datagrams.
 pub mod driver {
     pub use crate::driver::*;
 }
 
-/// The RPC endpoint over a driver.
-pub mod fast {
-    pub use crate::fast::*;
-}
-
 /// The transport that a worker drives.
 pub mod transport {
     pub use crate::transport::*;
+}
+
+/// The transports of one worker.
+pub mod transports {
+    pub use crate::transports::*;
 }
 
 /// The loop that drives a machine and its transports.

@@ -14,22 +14,19 @@ mod completions;
 mod count;
 mod device;
 mod disk;
-mod doors;
 mod driver;
-mod fast;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 #[doc(hidden)]
 pub mod internals;
 pub mod kv;
-mod links;
 pub mod locator;
 mod open;
-mod race;
 pub mod rpc;
 pub mod server;
 pub mod trace;
 mod transport;
+mod transports;
 #[doc(inline)]
 pub use sprat_rdma as verbs;
 mod worker;

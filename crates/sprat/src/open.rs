@@ -3,22 +3,37 @@
 use std::io;
 
 use sprat_proto::Rng;
+use sprat_proto::node::Fast;
 use sprat_proto::rpc::Config;
 use sprat_proto::tracepoint::{NoProbe, Probe};
 
-use crate::doors::{Options, Way};
 use crate::driver::Driver;
 use crate::driver::ip::Stack;
 use crate::driver::shm::{self, Shm};
 use crate::driver::udp::{self, Udp};
-use crate::fast::Fast;
 use crate::locator::{Kind, Locator};
+use crate::trace::Marks;
 use crate::trace::watch::{Asked, Watched};
-use crate::transport::Transport;
+use crate::transport::SystemTransport;
+use crate::transport::any::AnyTransport;
 use crate::transport::framed;
 use crate::transport::qp::Rdma;
 use crate::transport::tcp::Tcp;
 use sprat_sys::crc::crc32c;
+
+/// What a worker may open.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Listen on and call addresses other than loopback, though nothing is encrypted.
+    pub insecure_network: bool,
+    /// Our own end of calls through a packet device: for each protocol a locator with the device and the
+    /// address. Without one, the device is the one that the server's locator names, and the address is
+    /// chosen at random.
+    pub local: Vec<Locator>,
+    /// Tracepoints where the time of requests goes. Peers may ask for their samples. Nothing is traced
+    /// without.
+    pub marks: Option<Marks>,
+}
 
 /// Most requests that wait on one session beyond its channels. They are the program's own, in its own memory: the limit
 /// only has to be one, and below it nothing is refused and tried again.
@@ -35,7 +50,7 @@ pub(crate) fn rng() -> io::Result<Rng> {
 }
 
 /// The transport that listens at `locator`.
-pub(crate) fn listen(locator: &Locator, options: &Options) -> io::Result<Way> {
+pub(crate) fn listen(locator: &Locator, options: &Options) -> io::Result<AnyTransport> {
     match locator.kind()? {
         Kind::Shm { .. } => ring(Shm::listen(locator, shm::Options::default())?, true, options),
         Kind::Udp(_) => datagrams(Udp::listen(locator, udp_options(options))?, true, options),
@@ -46,7 +61,7 @@ pub(crate) fn listen(locator: &Locator, options: &Options) -> io::Result<Way> {
 }
 
 /// A transport without listener that can call servers such as `to`.
-pub(crate) fn towards(to: &Locator, options: &Options) -> io::Result<Way> {
+pub(crate) fn towards(to: &Locator, options: &Options) -> io::Result<AnyTransport> {
     match to.kind()? {
         Kind::Shm { .. } => ring(Shm::client(shm::Options::default())?, false, options),
         Kind::Udp(_) => datagrams(Udp::client(udp_options(options))?, false, options),
@@ -70,18 +85,22 @@ fn udp_options(options: &Options) -> udp::Options {
 
 // Whoever keeps marks gets wrappers around driver and transport; everyone else has neither.
 
-fn ring(driver: Shm, serve: bool, options: &Options) -> io::Result<Way> {
+fn ring(driver: Shm, serve: bool, options: &Options) -> io::Result<AnyTransport> {
     match &options.marks {
-        None => Ok(Way::Ring(Box::new(fast(driver, serve, NoProbe)?))),
+        None => Ok(AnyTransport::Shm(Box::new(fast(driver, serve, NoProbe)?))),
         Some(_) => datagrams(driver, serve, options),
     }
 }
 
-fn datagrams<D: Driver + 'static>(driver: D, serve: bool, options: &Options) -> io::Result<Way> {
+fn datagrams<D: Driver + 'static>(
+    driver: D,
+    serve: bool,
+    options: &Options,
+) -> io::Result<AnyTransport> {
     marked(driver, serve, false, options)
 }
 
-fn stack(stack: Stack, serve: bool, options: &Options) -> io::Result<Way> {
+fn stack(stack: Stack, serve: bool, options: &Options) -> io::Result<AnyTransport> {
     let stack = match &options.marks {
         None => stack,
         Some(marks) => stack.watched(marks),
@@ -94,13 +113,13 @@ fn marked<D: Driver + 'static>(
     serve: bool,
     over_ip: bool,
     options: &Options,
-) -> io::Result<Way> {
+) -> io::Result<AnyTransport> {
     let Some(marks) = &options.marks else { return Ok(other(fast(driver, serve, NoProbe)?)) };
     let watched = Watched::new(driver, marks.clone(), over_ip);
     Ok(other(Asked::new(fast(watched, serve, marks.clone())?, marks.clone(), false)))
 }
 
-fn frames(transport: impl Transport + 'static, options: &Options) -> Way {
+fn frames(transport: impl SystemTransport + 'static, options: &Options) -> AnyTransport {
     match &options.marks {
         None => other(transport),
         Some(marks) => other(Asked::new(transport, marks.clone(), true)),
@@ -112,6 +131,6 @@ fn fast<D: Driver, P: Probe>(driver: D, serve: bool, probe: P) -> io::Result<Fas
     Ok(Fast::new(driver, config, rng()?, probe))
 }
 
-fn other(transport: impl Transport + 'static) -> Way {
-    Way::Other(Box::new(transport))
+fn other(transport: impl SystemTransport + 'static) -> AnyTransport {
+    AnyTransport::Other(Box::new(transport))
 }

@@ -42,9 +42,9 @@ pub use sprat_proto::rpc::{Message, Payload, RpcError};
 use sprat_proto::rpc::{RpcId, Slice, Slices};
 
 use crate::completions::{Completions, Delivery, EntryId};
-use crate::doors::Doors;
-pub use crate::doors::Options;
 use crate::locator::Locator;
+pub use crate::transports::Options;
+use crate::transports::Transports;
 pub use crate::worker::Stop;
 use crate::worker::{Waker, Worker};
 use sprat_sys::clock::Clock;
@@ -83,7 +83,7 @@ impl Client {
     /// # Errors
     /// No file descriptor is left.
     pub fn with(options: Options) -> io::Result<Self> {
-        let worker = Worker::new(Calls::default(), Doors::new(options), None, Clock::new())?;
+        let worker = Worker::new(Calls::default(), Transports::new(options), None, Clock::new())?;
         Ok(Self { worker, sessions: 0, started: Vec::new() })
     }
 
@@ -109,7 +109,7 @@ impl Client {
     pub fn close(&mut self, session: Session) {
         self.worker.machine().out.push_back(Output::Disconnect { link: Link(session.0) });
         self.worker.machine().whys.remove(&session.0);
-        self.worker.told();
+        self.worker.node().mark_unsent();
         self.turn();
     }
 
@@ -154,8 +154,14 @@ impl Client {
         reply.clear();
         let now = self.worker.now();
         let rpc = self.worker.machine().begin(mem::take(reply), Delivery::Held);
-        self.worker.call_bytes(now, Link(session.0), rpc.0.tag(), request, deadline(now, timeout));
-        self.worker.send(now);
+        self.worker.node().call_bytes(
+            now,
+            Link(session.0),
+            rpc.0.tag(),
+            request,
+            deadline(now, timeout),
+        );
+        self.worker.node().send(now);
         loop {
             if let Some(outcome) = self.worker.machine().completions.take(rpc.0) {
                 return outcome.map(|bytes| *reply = bytes);
@@ -175,7 +181,7 @@ impl Client {
         timeout: Duration,
     ) -> Rpc {
         self.started.push(Link(session.0));
-        self.worker.told();
+        self.worker.node().mark_unsent();
         let deadline = deadline(self.worker.now(), timeout);
         let calls = self.worker.machine();
         let (link, rpc) = (Link(session.0), calls.begin(Vec::new(), Delivery::Queued));
@@ -190,21 +196,21 @@ impl Client {
 
     /// One turn: sends and receives what there is, never waits. True if there was work.
     pub fn turn(&mut self) -> bool {
-        self.warm();
+        self.prefetch();
         self.worker.turn()
     }
 
     /// One turn, resting as long as idling has earned: call it in a loop that waits for completions.
     pub fn turn_and_rest(&mut self) {
-        self.warm();
+        self.prefetch();
         self.worker.turn_and_rest();
     }
 
     /// Loads what the started requests will touch.
     #[inline]
-    fn warm(&mut self) {
+    fn prefetch(&mut self) {
         if !self.started.is_empty() {
-            self.worker.warm(&self.started);
+            self.worker.node().prefetch(&self.started);
             self.started.clear();
         }
     }
@@ -243,7 +249,7 @@ impl Client {
             self.turn();
         }
         self.worker.machine().cancel(rpc);
-        self.worker.told();
+        self.worker.node().mark_unsent();
         self.turn();
     }
 }
@@ -281,7 +287,7 @@ impl Calls {
     fn cancel(&mut self, rpc: Rpc) {
         if let Some(Request { sent: Some((transport, rpc)), .. }) = self.completions.request(rpc.0)
         {
-            self.out.push_back(Output::Cancel { door: *transport, rpc: *rpc });
+            self.out.push_back(Output::Cancel { transport: *transport, rpc: *rpc });
         }
     }
 }
@@ -297,9 +303,9 @@ impl Machine for Calls {
         None
     }
 
-    fn sent(&mut self, tag: u64, door: u32, rpc: RpcId) {
+    fn sent(&mut self, tag: u64, transport: u32, rpc: RpcId) {
         if let Some(request) = self.completions.request(EntryId::of_tag(tag)) {
-            request.sent = Some((door, rpc));
+            request.sent = Some((transport, rpc));
         }
     }
 
@@ -402,17 +408,17 @@ impl<S: Service> Server<S> {
         for locator in locators {
             list.extend(Locator::list(locator)?);
         }
-        let doors = Doors::listen(options, &list)?;
+        let transports = Transports::listen(options, &list)?;
         let (replies, queue) = channel();
         let replied = Arc::new(AtomicBool::new(false));
         let serve = Serve { service, queue, replied: Arc::clone(&replied), room: Vec::new() };
-        let worker = Worker::new(serve, doors, None, Clock::new())?;
+        let worker = Worker::new(serve, transports, None, Clock::new())?;
         Ok(Self { worker, replies, replied })
     }
 
     /// Where clients reach it: locators separated by `;`, with chosen ports filled in.
     pub fn locators(&self) -> String {
-        self.worker.doors().locators().join(";")
+        self.worker.transports().locators().join(";")
     }
 
     /// What answers requests that the service left open.

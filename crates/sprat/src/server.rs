@@ -4,7 +4,7 @@
 //! use sprat::server::{CoordinatorOptions, coordinator};
 //!
 //! let mut worker = coordinator(&CoordinatorOptions::at("tcp:host=127.0.0.1,port=7300"))?;
-//! println!("{}", worker.doors().locators().join(";"));
+//! println!("{}", worker.transports().locators().join(";"));
 //! worker.run()?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -17,9 +17,9 @@ use sprat_store::master::{self, Master};
 use sprat_store::objects::segment::segment_bytes;
 
 use crate::disk::Disk;
-use crate::doors::{Doors, Options};
 use crate::locator::Locator;
 use crate::open::rng;
+use crate::transports::{Options, Transports};
 use crate::worker::Worker;
 use sprat_sys::clock::Clock;
 use sprat_sys::crc::crc32c;
@@ -32,7 +32,7 @@ pub struct CoordinatorOptions {
     /// The file that holds its state, made if there is none. Without one a restarted coordinator begins a new cluster.
     pub state: Option<PathBuf>,
     /// What may be opened.
-    pub doors: Options,
+    pub transports: Options,
     /// Terms and limits.
     pub config: Config,
 }
@@ -41,8 +41,8 @@ impl CoordinatorOptions {
     /// A coordinator at `listen` that forgets everything when it ends.
     #[must_use]
     pub fn at(listen: &str) -> Self {
-        let (doors, config) = (Options::default(), Config::default());
-        Self { listen: listen.to_owned(), state: None, doors, config }
+        let (transports, config) = (Options::default(), Config::default());
+        Self { listen: listen.to_owned(), state: None, transports, config }
     }
 }
 
@@ -55,14 +55,15 @@ pub fn coordinator(options: &CoordinatorOptions) -> io::Result<Worker<Coordinato
         Some(path) => Disk::open(path).map(|(disk, pairs)| (Some(disk), pairs))?,
         None => (None, Vec::new()),
     };
-    let doors = Doors::listen(options.doors.clone(), &Locator::list(&options.listen)?)?;
+    let transports =
+        Transports::listen(options.transports.clone(), &Locator::list(&options.listen)?)?;
     let clock = Clock::new();
     let machine = Coordinator::restore(clock.now(), options.config.clone(), rng()?, pairs)
         .map_err(|e| {
             let file = options.state.as_deref().unwrap_or_else(|| "".as_ref());
             io::Error::new(io::ErrorKind::InvalidData, format!("{}: {e}", file.display()))
         })?;
-    Worker::new(machine, doors, disk, clock)
+    Worker::new(machine, transports, disk, clock)
 }
 
 /// How to run a server.
@@ -77,7 +78,7 @@ pub struct ServerOptions {
     /// Memory for objects, in bytes. It is taken as it is needed, and not given back.
     pub memory_bytes: u64,
     /// What may be opened.
-    pub doors: Options,
+    pub transports: Options,
 }
 
 impl ServerOptions {
@@ -89,7 +90,7 @@ impl ServerOptions {
             listen: listen.to_owned(),
             control: None,
             memory_bytes: 1 << 30,
-            doors: Options::default(),
+            transports: Options::default(),
         }
     }
 }
@@ -104,8 +105,9 @@ pub fn server(options: &ServerOptions) -> io::Result<Worker<Master>> {
     }
     let data = Locator::list(&options.listen)?;
     let control = options.control.as_deref().map_or(Ok(Vec::new()), Locator::list)?;
-    let doors = Doors::listen(options.doors.clone(), &[data.as_slice(), &control].concat())?;
-    let all = doors.locators();
+    let transports =
+        Transports::listen(options.transports.clone(), &[data.as_slice(), &control].concat())?;
+    let all = transports.locators();
     let reached = if control.is_empty() { &all[..] } else { &all[data.len()..] };
     let config = master::Config {
         coordinator: options.coordinator.clone(),
@@ -116,5 +118,5 @@ pub fn server(options: &ServerOptions) -> io::Result<Worker<Master>> {
         crc32c,
         ..master::Config::default()
     };
-    Worker::new(Master::new(config, rng()?), doors, None, Clock::new())
+    Worker::new(Master::new(config, rng()?), transports, None, Clock::new())
 }

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 
 use sprat::internals::driver::fault::Faulty;
 use sprat::internals::driver::udp::{Options, Udp};
-use sprat::internals::fast::Fast;
-use sprat::internals::transport::Transport;
+use sprat::internals::transport::SystemTransport;
 use sprat_proto::fault::Fault;
+use sprat_proto::node::{Fast, Transport};
 use sprat_proto::rpc::{Config, Event};
 use sprat_proto::tracepoint::NoProbe;
 use sprat_proto::{Instant, Rng};
@@ -19,9 +19,9 @@ const FOREVER_NS: u64 = 300_000_000_000;
 /// Requests in progress.
 const DEPTH: usize = 6;
 
-type Door = Fast<Faulty<Udp>>;
+type FaultyUdp = Fast<Faulty<Udp>>;
 
-fn door(driver: Udp, serve: bool, fault: Fault, seed: u64) -> Door {
+fn open(driver: Udp, serve: bool, fault: Fault, seed: u64) -> FaultyUdp {
     let config = Config { crc32c, serve, ..Config::default() };
     Fast::new(
         Faulty::new(driver, fault, Rng::seeded(seed)),
@@ -48,8 +48,8 @@ fn answer(request: &[u8]) -> Vec<u8> {
 /// Runs `lens` as requests; `executed` counts by request.
 fn run(fault: Fault, seed: u64, options: Options, lens: &[usize]) {
     let at = "fast+udp:host=127.0.0.1,port=0".parse().unwrap();
-    let mut server = door(Udp::listen(&at, options).unwrap(), true, fault, seed);
-    let mut client = door(Udp::client(options).unwrap(), false, fault, seed + 1);
+    let mut server = open(Udp::listen(&at, options).unwrap(), true, fault, seed);
+    let mut client = open(Udp::client(options).unwrap(), false, fault, seed + 1);
     let clock = Clock::new();
     let session = client.connect(clock.now(), &server.locator().unwrap().parse().unwrap()).unwrap();
     let mut executed: HashMap<Vec<u8>, usize> = HashMap::new();
@@ -58,8 +58,8 @@ fn run(fault: Fault, seed: u64, options: Options, lens: &[usize]) {
         let now = clock.now();
         assert!(now.as_ns() < FOREVER_NS, "seed {seed}: {done} of {} requests done", lens.len());
         while next < lens.len() && next - done < DEPTH {
-            let message = request(next, lens[next]).into();
-            client.request(now, session, next as u64, message, Instant::NEVER).unwrap();
+            let mut message = request(next, lens[next]).into();
+            client.request(now, session, next as u64, &mut message, Instant::NEVER).unwrap();
             next += 1;
         }
         for transport in [&mut server, &mut client] {
@@ -74,7 +74,7 @@ fn run(fault: Fault, seed: u64, options: Options, lens: &[usize]) {
             };
             *executed.entry(payload.to_vec()).or_default() += 1;
             let reply = answer(&payload);
-            server.reply(now, rpc, reply.into());
+            server.reply(now, rpc, &mut reply.into());
         }
         while let Some(event) = client.event(now) {
             let Event::Response { tag, payload, .. } = event else {

@@ -32,7 +32,7 @@ impl Cluster {
         };
         let mut this = Self { coordinator: String::new(), running: Vec::new() };
         let mut worker = coordinator(&CoordinatorOptions::at(&at("c"))).unwrap();
-        this.coordinator = worker.doors().locators().join(";");
+        this.coordinator = worker.transports().locators().join(";");
         let stop = worker.stop();
         this.running.push((stop, std::thread::spawn(move || worker.run().unwrap())));
         for i in 0..servers {

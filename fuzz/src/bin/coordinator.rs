@@ -32,7 +32,7 @@ fuzz_target!(|input: &[u8]| {
     let mut rpc = 0;
     while let Some(request) = piece(&mut input) {
         rpc += 1;
-        let caller = Caller { door: 0, rpc: ServerRpc(rpc) };
+        let caller = Caller { transport: 0, rpc: ServerRpc(rpc) };
         coordinator.request(now, caller, Payload::Borrowed(request), Instant::NEVER);
         while let Some(output) = coordinator.output(now) {
             match output {

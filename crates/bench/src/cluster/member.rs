@@ -10,7 +10,7 @@
 
 use std::time::{Duration, Instant};
 
-use sprat::internals::doors::{Doors, Options};
+use sprat::internals::transports::{Options, Transports};
 use sprat::locator::{Kind, Locator};
 
 use crate::fail::Fail;
@@ -109,7 +109,7 @@ impl Member {
             if matches!(locator.kind(), Ok(Kind::Shm { .. })) {
                 // A server of this name replaces the dead one's socket and removes its own. If another process serves there,
                 // nothing is left to remove.
-                drop(Doors::listen(Options::default(), &[locator]));
+                drop(Transports::listen(Options::default(), &[locator]));
             }
         }
     }

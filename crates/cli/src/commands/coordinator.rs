@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use signal_hook::consts::SIGXFSZ;
-use sprat::internals::doors::Options;
+use sprat::internals::transports::Options;
 use sprat::server::{self, CoordinatorOptions};
 use sprat_bench::fail::{Fail, Named as _};
 use sprat_bench::process::StopSignals;
@@ -37,7 +37,7 @@ pub(crate) fn run(args: &Coordinator) -> Result<(), Fail> {
     apart(&[("-C", &args.locators)])?;
     let mut options = CoordinatorOptions::at(&args.locators);
     options.state = args.state.clone();
-    options.doors = Options { insecure_network: args.insecure_network, ..Options::default() };
+    options.transports = Options { insecure_network: args.insecure_network, ..Options::default() };
     let signals = StopSignals::catch()?;
     // A file that may not grow (ulimit -f) is an error of the write then, as a full disk is.
     signal_hook::flag::register(SIGXFSZ, Arc::default()).named("cannot catch signals")?;

@@ -1,7 +1,7 @@
 //! `sprat echo`: the server that the measurements of echoes start.
 
 use clap::Args;
-use sprat::internals::doors::Options;
+use sprat::internals::transports::Options;
 use sprat::rpc::{Call, Server};
 use sprat::trace::Marks;
 use sprat_bench::fail::Fail;

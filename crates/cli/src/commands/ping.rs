@@ -10,7 +10,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use sprat::internals::driver::Driver as _;
 use sprat::internals::driver::ip::Stack;
 use sprat::locator::{DevicePort, Kind, Locator};
 use sprat::rpc::{Client, Options};
@@ -18,7 +17,7 @@ use sprat::trace::Marks;
 use sprat::trace::sample::{Far, ask, calls, round_trips};
 use sprat_proto::net::StackEvent;
 use sprat_proto::time::{MS, SECOND};
-use sprat_proto::{Datagrams as _, Instant};
+use sprat_proto::{Datagrams as _, Instant, TimedDatagrams as _};
 use sprat_store::ops::{Echo, Operation as _};
 use sprat_sys::clock;
 
@@ -221,7 +220,7 @@ fn host(args: &Ping, to: &Locator, target: &DevicePort) -> Result<(), Fail> {
 
 /// One turn of the stack: what arrived, and what is due.
 fn turn(stack: &mut Stack, now: Instant) {
-    stack.turn(now);
+    stack.set_now(now);
     stack.recv_burst();
     if stack.deadline().is_some_and(|due| due <= now) {
         stack.tick(now);

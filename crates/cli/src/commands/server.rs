@@ -1,7 +1,7 @@
 //! `sprat server`: the process that keeps objects in memory and serves them.
 
 use clap::Args;
-use sprat::internals::doors::Options;
+use sprat::internals::transports::Options;
 use sprat::server::{self, ServerOptions};
 use sprat::trace::Marks;
 use sprat_bench::fail::Fail;
@@ -50,7 +50,7 @@ pub(crate) fn run(args: &Server) -> Result<(), Fail> {
     options.control = args.control.clone();
     options.memory_bytes = args.memory;
     let marks = args.tracepoints.then(Marks::new);
-    options.doors =
+    options.transports =
         Options { insecure_network: args.insecure_network, marks, ..Options::default() };
     let signals = StopSignals::catch()?;
     let worker = server::server(&options).map_err(|error| listening(&error))?;

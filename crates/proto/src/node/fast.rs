@@ -1,50 +1,54 @@
-//! The RPC transport `fast` as a [`Transport`]: one [`Endpoint`] over one [`Driver`].
+//! The transport `fast`: one [`Endpoint`] over one driver.
 //!
-//! Nothing is decided here: what concerns sessions and requests goes to the endpoint, what concerns names and sleep to
-//! the driver.
+//! Nothing is decided here: sessions and requests are the endpoint's, datagrams the driver's.
 
-use std::io;
-use std::os::fd::BorrowedFd;
+use alloc::string::String;
 
-use sprat_proto::rpc::{
-    CHANNELS, Config, Endpoint, Event, Message, RequestError, RpcId, ServerRpc, SessionId, Slice,
-    Slices,
+use super::transport::Transport;
+use crate::rpc::{
+    Config, Endpoint, Event, Message, RequestError, RpcId, ServerRpc, SessionId, Slice, Slices,
 };
-use sprat_proto::tracepoint::{NoProbe, Probe};
-use sprat_proto::{Instant, Rng};
-
-use crate::driver::Driver;
-use crate::locator::Locator;
-use crate::transport::Transport;
+use crate::tracepoint::{NoProbe, Probe};
+use crate::{Addr, Instant, Rng, TimedDatagrams};
 
 /// Sessions and requests over driver `D`.
 #[derive(Debug)]
-pub struct Fast<D: Driver, P: Probe = NoProbe> {
+pub struct Fast<D: TimedDatagrams, P: Probe = NoProbe> {
     endpoint: Endpoint<P>,
     driver: D,
 }
 
-impl<D: Driver, P: Probe> Fast<D, P> {
+impl<D: TimedDatagrams, P: Probe> Fast<D, P> {
     /// A transport with no sessions over `driver`.
     pub fn new(driver: D, config: Config, rng: Rng, probe: P) -> Self {
         Self { endpoint: Endpoint::new(config, rng, probe), driver }
     }
 
-    /// The driver, to read its counters.
-    pub fn driver(&self) -> &D {
+    /// The driver.
+    pub const fn driver(&self) -> &D {
         &self.driver
     }
 
+    /// The driver, to change it.
+    pub const fn driver_mut(&mut self) -> &mut D {
+        &mut self.driver
+    }
+
     /// The endpoint, to read its counters.
-    pub fn endpoint(&self) -> &Endpoint<P> {
+    pub const fn endpoint(&self) -> &Endpoint<P> {
         &self.endpoint
+    }
+
+    /// Begins a session with the server at `to`, an address of the driver.
+    pub fn open(&mut self, now: Instant, to: Addr) -> SessionId {
+        self.endpoint.connect(now, to)
     }
 }
 
-impl<D: Driver, P: Probe + Send> Transport for Fast<D, P> {
+impl<D: TimedDatagrams, P: Probe> Transport for Fast<D, P> {
     #[inline]
     fn input(&mut self, now: Instant) -> usize {
-        self.driver.turn(now);
+        self.driver.set_now(now);
         self.endpoint.input(now, &mut self.driver)
     }
 
@@ -75,13 +79,13 @@ impl<D: Driver, P: Probe + Send> Transport for Fast<D, P> {
         self.endpoint.tick(now);
     }
 
-    fn connect(&mut self, now: Instant, to: &Locator) -> io::Result<SessionId> {
-        let addr = self.driver.resolve(to)?;
-        Ok(self.endpoint.connect(now, addr))
-    }
-
     fn is_open(&self, session: SessionId) -> bool {
         self.endpoint.is_open(session)
+    }
+
+    #[inline]
+    fn has_idle_channel(&self, session: SessionId) -> bool {
+        self.endpoint.has_idle_channel(session)
     }
 
     fn cause(&self, _: SessionId) -> Option<String> {
@@ -92,28 +96,12 @@ impl<D: Driver, P: Probe + Send> Transport for Fast<D, P> {
         self.endpoint.close(now, session);
     }
 
-    fn channels(&self) -> usize {
-        CHANNELS
-    }
-
-    fn warm(&mut self, sessions: &[SessionId]) {
+    fn prefetch(&mut self, sessions: &[SessionId]) {
         self.endpoint.warm(sessions.iter().copied());
     }
 
     #[inline]
     fn request(
-        &mut self,
-        now: Instant,
-        session: SessionId,
-        tag: u64,
-        mut message: Message,
-        deadline: Instant,
-    ) -> Result<RpcId, RequestError> {
-        self.take_request(now, session, tag, &mut message, deadline)
-    }
-
-    #[inline]
-    fn take_request(
         &mut self,
         now: Instant,
         session: SessionId,
@@ -141,12 +129,7 @@ impl<D: Driver, P: Probe + Send> Transport for Fast<D, P> {
     }
 
     #[inline]
-    fn reply(&mut self, now: Instant, rpc: ServerRpc, mut message: Message) {
-        self.take_reply(now, rpc, &mut message);
-    }
-
-    #[inline]
-    fn take_reply(&mut self, now: Instant, rpc: ServerRpc, message: &mut Message) {
+    fn reply(&mut self, now: Instant, rpc: ServerRpc, message: &mut Message) {
         self.endpoint.reply_over(now, rpc, message, &mut self.driver);
     }
 
@@ -154,24 +137,8 @@ impl<D: Driver, P: Probe + Send> Transport for Fast<D, P> {
         self.endpoint.refuse(now, rpc, retry_after_ns);
     }
 
-    fn fd(&self) -> BorrowedFd<'_> {
-        self.driver.fd()
-    }
-
-    fn doze(&mut self) -> bool {
-        self.driver.doze()
-    }
-
-    fn wake(&mut self) {
-        self.driver.wake();
-    }
-
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
         self.endpoint.stats().each(each);
         self.driver.counters(each);
-    }
-
-    fn locator(&self) -> Option<String> {
-        self.driver.locator()
     }
 }

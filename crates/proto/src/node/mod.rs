@@ -1,5 +1,34 @@
-//! A node: what a process does with what arrives. Production and the simulator run the same one.
+//! A node: what one process does with what arrives. Production and the simulator run the same one.
 //!
-//! [`machine::Machine`] is what a node runs: a coordinator, a master, a client, an RPC service.
+//! ```text
+//!     clock, idle, sleep: a worker                 virtual time: the simulator's process
+//!        └──────────────── turn(now), pause(now), resume() ────────────────┘
+//!   ┌────────────────────────────────┴─────────────────────────────────────┐
+//!   │ Node: events, calls, timers                                          │
+//!   │   ├─► Machine: request, response, output, deadline, tick             │
+//!   │   ├─► links: servers, lanes, sessions, races                         │
+//!   │   └─► Host: transports, locators, disk                               │
+//!   └──────────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! Always: nothing here knows what a locator says; the [`Host`] does.
 
 pub mod machine;
+
+mod fast;
+mod held;
+mod host;
+mod links;
+mod race;
+mod reach;
+mod transport;
+mod turn;
+
+#[cfg(test)]
+mod tests;
+
+pub use fast::Fast;
+pub use host::{Host, Opened, Pairs, Written};
+pub use reach::ConnectError;
+pub use transport::Transport;
+pub use turn::Node;

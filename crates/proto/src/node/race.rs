@@ -1,20 +1,21 @@
-//! Which of a server's locators a client uses: one attempt for each, the best first, and the first session that opens
-//! wins. The idea is that of RFC 8305 ("Happy Eyeballs").
+//! Chooses the locator by which a client reaches a server: one attempt by each, the best first, and the
+//! first session that opens wins. The method is that of RFC 8305 ("Happy Eyeballs").
 //!
 //! ```text
 //!  0 ms        250 ms      500 ms
-//!  shm ────────────────────────────►   no answer yet: it goes on beside the others
+//!  shm ────────────────────────────►   no answer yet: the attempt goes on
 //!              udp ──✕ failed: the next attempt begins at once
 //!                 tcp ──► open: it wins, and the caller closes the others
 //! ```
-//! An attempt that fails at once (no such socket file, connection refused, no permission, no such device) costs no time.
-//!
-//! Pure: the time is an argument. Not here: sessions, transports and locators (the caller's).
+//! An attempt that fails at once (no socket file, connection refused, no permission, no device) costs
+//! no time. Not here: sessions, transports and locators, which the caller has.
 
-use sprat_proto::Instant;
-use sprat_proto::time::MS;
+use alloc::vec::Vec;
 
-/// How long the last attempt has for itself before the next one begins beside it: RFC 8305's Connection Attempt Delay.
+use crate::Instant;
+use crate::time::MS;
+
+/// How long after an attempt the next one begins beside it: RFC 8305's Connection Attempt Delay.
 pub(crate) const ATTEMPT_DELAY_NS: u64 = 250 * MS;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,24 +25,24 @@ enum Attempt<S> {
     Failed,
 }
 
-/// Attempts to open a session `S`, each by another candidate: a number that the caller chose.
+/// Attempts to open a session `S`, one by each candidate. The caller numbers the candidates.
 #[derive(Debug)]
 pub(crate) struct Race<S> {
-    /// In the order in which they are tried.
+    /// In the order of the attempts.
     attempts: Vec<(usize, Attempt<S>)>,
     /// When the next one begins.
     due: Instant,
 }
 
 impl<S: Copy + PartialEq> Race<S> {
-    /// A race of these candidates, the best first, that begins now.
+    /// A race of these candidates, the best first. It begins at `now`.
     pub(crate) fn new(now: Instant, candidates: impl IntoIterator<Item = usize>) -> Self {
         let attempts =
             candidates.into_iter().map(|candidate| (candidate, Attempt::Waiting)).collect();
         Self { attempts, due: now }
     }
 
-    /// The candidate whose attempt is to begin now: [`Race::began`] or [`Race::failed`] must follow.
+    /// The candidate whose attempt begins now. Call [`Race::began`] or [`Race::failed`] for it next.
     pub(crate) fn due(&self, now: Instant) -> Option<usize> {
         self.waiting().filter(|_| self.due <= now)
     }
@@ -52,13 +53,13 @@ impl<S: Copy + PartialEq> Race<S> {
         self.due = now.after(ATTEMPT_DELAY_NS);
     }
 
-    /// A candidate's attempt could not begin, or has failed: the next one begins at once.
+    /// A candidate's attempt could not begin or has failed: the next one begins at once.
     pub(crate) fn failed(&mut self, now: Instant, candidate: usize) {
         self.set(candidate, Attempt::Failed);
         self.due = now;
     }
 
-    /// The attempts in progress, in the order of the candidates: the first of them that is open wins.
+    /// The attempts in progress, in the order of the candidates. The first that is open wins.
     pub(crate) fn opening(&self) -> impl Iterator<Item = (usize, S)> {
         self.attempts.iter().filter_map(|&(candidate, attempt)| match attempt {
             Attempt::Opening(session) => Some((candidate, session)),
@@ -71,7 +72,7 @@ impl<S: Copy + PartialEq> Race<S> {
         self.attempts.iter().all(|(_, attempt)| *attempt == Attempt::Failed)
     }
 
-    /// When an attempt is due, if one waits for that.
+    /// When the next attempt begins, if one is left.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.waiting().map(|_| self.due)
     }

@@ -235,6 +235,22 @@ impl<P: Probe> Endpoint<P> {
         self.own_session(session).is_some_and(|c| self.clients[c].phase == Phase::Open)
     }
 
+    /// True if the session can take a request that does not wait for one of its channels. A session
+    /// that is being opened can take one for each channel.
+    #[must_use]
+    #[inline]
+    pub fn has_idle_channel(&self, session: SessionId) -> bool {
+        let Some(c) = self.own_session(session) else { return false };
+        let session = &self.clients[c];
+        match session.phase {
+            Phase::Open => session.busy != u8::MAX,
+            _ => {
+                let queued = self.calls.get(session.calls).map_or(0, |calls| calls.queued);
+                (queued as usize) < super::CHANNELS
+            }
+        }
+    }
+
     /// What happened: call until `None` after each `input` and `tick`. Borrowed payloads live in the driver's burst.
     #[inline(always)]
     pub fn event<'b, D: Datagrams>(&mut self, now: Instant, driver: &'b D) -> Option<Event<'b>> {

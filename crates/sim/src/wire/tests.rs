@@ -18,7 +18,7 @@ fn deliver_all(wire: &mut Wire) {
 fn receive(wire: &mut Wire, host: HostId) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     loop {
-        let now = wire.now;
+        let now = wire.0.borrow().now;
         let mut port = wire.port(host, now);
         let n = port.recv_burst();
         if n == 0 {

@@ -62,7 +62,7 @@ fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
         let disk = start.disk.iter().map(|(key, value)| (key.clone(), value.clone()));
         let (now, mut rng) = (start.now, start.rng);
         let coordinator = Coordinator::restore(now, coordinator_config(), rng.fork(), disk);
-        Box::new(Node::new(coordinator.expect("the disk is sound"), config(true), rng))
+        Box::new(Node::new(coordinator.expect("the disk is sound"), config(true), rng, start.port))
     });
     for _ in 0..shape.masters {
         let log_bytes = shape.log_bytes;
@@ -77,7 +77,7 @@ fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
                 ..master::Config::default()
             };
             let mut rng = start.rng;
-            Box::new(Node::new(Master::new(config_, rng.fork()), config(true), rng))
+            Box::new(Node::new(Master::new(config_, rng.fork()), config(true), rng, start.port))
         });
     }
     for user in 0..shape.users {

@@ -42,7 +42,7 @@ struct Server(Node<Master>);
 impl Process<Score> for Server {
     fn turn(&mut self, outside: &mut Outside<'_, Score>) -> bool {
         let more = self.0.turn(outside);
-        let log = &self.0.machine.memory().log;
+        let log = &self.0.machine().memory().log;
         outside.score.lent = (log.pinned(), log.copied_bytes());
         more
     }
@@ -66,13 +66,13 @@ impl User {
     fn new(start: Start<'_>, writes: bool) -> Self {
         let mut rng = start.rng;
         let client = Client::new(Config::new(&locator(0)), rng.fork());
-        let node = Node::new(Side::new(client), config(false), rng.fork());
+        let node = Node::new(Side::new(client), config(false), rng.fork(), start.port);
         Self { node, rng, writes, open: Vec::new(), next: start.now }
     }
 
     fn ask(&mut self, now: Instant, score: &Score) {
         self.next = now.after(1 + self.rng.below(PAUSE_NS));
-        let (rng, client, never) = (&mut self.rng, self.node.machine.client(), Instant::NEVER);
+        let (rng, client, never) = (&mut self.rng, self.node.command().client(), Instant::NEVER);
         let Some(table) = score.table else {
             if self.writes && self.open.is_empty() {
                 self.open.push(client.create_table("t", 1, never));
@@ -92,7 +92,7 @@ impl User {
     }
 
     fn hear(&mut self, score: &mut Score) {
-        for Done { op, outcome } in self.node.machine.take_done() {
+        for Done { op, outcome } in self.node.machine().take_done() {
             self.open.retain(|open| *open != op);
             match outcome {
                 Ok(Answer::Table(table)) => score.table = Some(table),
@@ -133,7 +133,12 @@ fn world(seed: u64, options: Options, readers: usize) -> World<Score> {
     world.host(Frail::SOLID, |start| {
         let (now, mut rng) = (start.now, start.rng);
         let coordinator = Coordinator::restore(now, coordinator_config(), rng.fork(), []);
-        Box::new(Node::new(coordinator.expect("an empty disk is sound"), config(true), rng))
+        Box::new(Node::new(
+            coordinator.expect("an empty disk is sound"),
+            config(true),
+            rng,
+            start.port,
+        ))
     });
     world.host(Frail::SOLID, |start| {
         let own = locator(start.host);
@@ -146,7 +151,7 @@ fn world(seed: u64, options: Options, readers: usize) -> World<Score> {
             ..master::Config::default()
         };
         let mut rng = start.rng;
-        Box::new(Server(Node::new(Master::new(config_, rng.fork()), config(true), rng)))
+        Box::new(Server(Node::new(Master::new(config_, rng.fork()), config(true), rng, start.port)))
     });
     for user in 0..=readers {
         world.host(Frail::SOLID, move |start| Box::new(User::new(start, user == 0)));

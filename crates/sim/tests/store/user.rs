@@ -161,7 +161,7 @@ impl User {
         let side = Side::new(Client::new(config_, rng.fork()));
         Self {
             host: start.host,
-            node: Node::new(side, config(false), rng.fork()),
+            node: Node::new(side, config(false), rng.fork(), start.port),
             rng,
             habits,
             asked: BTreeMap::new(),
@@ -173,13 +173,13 @@ impl User {
     }
 
     fn client(&mut self) -> &mut Client {
-        self.node.machine.client()
+        self.node.command().client()
     }
 
     // What it is told.
 
     fn hear(&mut self, score: &mut Score) {
-        for Done { op, outcome } in self.node.machine.take_done() {
+        for Done { op, outcome } in self.node.machine().take_done() {
             match self.asked.remove(&op) {
                 Some(Asked::Object(number, table, key)) => {
                     let answer = self.object_answer(key, outcome);

@@ -18,7 +18,7 @@ impl Cluster {
     /// Starts a cluster over TCP on free ports of 127.0.0.1.
     pub(crate) fn start() -> Result<Self, Box<dyn Error>> {
         let mut worker = coordinator(&CoordinatorOptions::at("tcp:host=127.0.0.1,port=0"))?;
-        let at = worker.doors().locators().join(";");
+        let at = worker.transports().locators().join(";");
         let mut running = vec![(worker.stop(), spawn(move || _ = worker.run()))];
         let mut options = ServerOptions::new(&at, "tcp:host=127.0.0.1,port=0");
         options.memory_bytes = 64 << 20;

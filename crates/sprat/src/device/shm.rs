@@ -18,7 +18,7 @@ use sprat_proto::device::{
     send_concatenated,
 };
 use sprat_proto::time::MS;
-use sprat_proto::{Addr, Datagrams as _, Instant};
+use sprat_proto::{Addr, Datagrams as _, Instant, TimedDatagrams};
 
 use super::Nic;
 use crate::driver::Driver;
@@ -286,7 +286,7 @@ impl Device for Frames {
         each("frames_refused", self.counted.refused);
         each("frames_unsent", self.counted.unsent);
         each("frames_to_nobody", self.counted.nobody);
-        Driver::counters(&self.shm, each);
+        TimedDatagrams::counters(&self.shm, each);
     }
 }
 
@@ -296,11 +296,11 @@ impl Nic for Frames {
     }
 
     fn doze(&mut self) -> bool {
-        self.shm.doze()
+        self.shm.arm()
     }
 
     fn wake(&mut self) {
-        self.shm.wake();
+        self.shm.disarm();
         self.forget();
         self.connect();
     }

@@ -6,7 +6,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use super::*;
 
-fn next(disk: &mut Disk) -> Outcome {
+fn next(disk: &mut Disk) -> Written {
     loop {
         disk.clear();
         if let Some(outcome) = disk.completed() {
@@ -20,8 +20,8 @@ fn next(disk: &mut Disk) -> Outcome {
 fn wait(disk: &mut Disk, seq: u64) {
     loop {
         match next(disk) {
-            Outcome::Persisted(done) if done == seq => return,
-            Outcome::Persisted(done) => assert!(done < seq),
+            Written::Durable(done) if done == seq => return,
+            Written::Durable(done) => assert!(done < seq),
             other => panic!("{other:?}"),
         }
     }
@@ -138,7 +138,7 @@ fn a_full_disk_refuses_and_recovers() {
     let long = "v".repeat(100_000);
     disk.persist(2, vec![pair("b", &long)], vec![b"a".to_vec()]);
     let refused = |outcome| match outcome {
-        Outcome::Refused { reason, durable } => {
+        Written::Refused { reason, durable } => {
             assert!(reason.starts_with("state: ") && reason.contains("No space left"), "{reason}");
             durable
         }
@@ -172,13 +172,13 @@ fn a_disk_that_fails_is_final() {
         sound.store(at, Ordering::SeqCst);
         disk.persist(2, vec![pair("b", "2")], vec![]);
         match next(&mut disk) {
-            Outcome::Failed(reason) => {
+            Written::Failed(reason) => {
                 assert!(
                     reason.starts_with("state: ") && reason.contains("Input/output error"),
                     "{reason}"
                 );
             }
-            Outcome::Persisted(2) => break,
+            Written::Durable(2) => break,
             other => panic!("{other:?}"),
         }
         sound.store(u64::MAX, Ordering::SeqCst);
@@ -211,7 +211,7 @@ fn a_file_that_was_removed_or_replaced_is_written_no_more() {
         }
         disk.persist(seq, vec![pair("b", "2")], vec![]);
         match next(&mut disk) {
-            Outcome::Refused { reason, durable } => {
+            Written::Refused { reason, durable } => {
                 assert!(reason.contains(what) && reason.contains("/proc/"), "{reason}");
                 assert_eq!(durable[0], pair("a", "1"));
             }

@@ -12,7 +12,7 @@ use std::os::fd::BorrowedFd;
 
 use sprat_proto::datagrams::{PaddedHeader, Sent};
 use sprat_proto::fault::Fault;
-use sprat_proto::{Addr, Datagrams, Instant, Rng};
+use sprat_proto::{Addr, Datagrams, Instant, Rng, TimedDatagrams};
 
 use crate::driver::Driver;
 use crate::locator::Locator;
@@ -151,9 +151,9 @@ impl<D: Datagrams> Datagrams for Faulty<D> {
     }
 }
 
-impl<D: Driver> Driver for Faulty<D> {
-    fn turn(&mut self, now: Instant) {
-        self.inner.turn(now);
+impl<D: Driver> TimedDatagrams for Faulty<D> {
+    fn set_now(&mut self, now: Instant) {
+        self.inner.set_now(now);
     }
 
     fn deadline(&self) -> Option<Instant> {
@@ -167,7 +167,9 @@ impl<D: Driver> Driver for Faulty<D> {
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
         self.inner.counters(each);
     }
+}
 
+impl<D: Driver> Driver for Faulty<D> {
     fn resolve(&mut self, to: &Locator) -> io::Result<Addr> {
         self.inner.resolve(to)
     }
@@ -180,13 +182,13 @@ impl<D: Driver> Driver for Faulty<D> {
         self.inner.fd()
     }
 
-    fn doze(&mut self) -> bool {
+    fn arm(&mut self) -> bool {
         // What is held back goes by polls.
-        self.held.is_empty() && self.inner.doze()
+        self.held.is_empty() && self.inner.arm()
     }
 
-    fn wake(&mut self) {
-        self.inner.wake();
+    fn disarm(&mut self) {
+        self.inner.disarm();
     }
 }
 

@@ -22,7 +22,7 @@ use std::os::fd::BorrowedFd;
 use sprat_proto::datagrams::{PaddedHeader, Sent};
 use sprat_proto::device::Mac;
 use sprat_proto::net::{Ipv4Assignment, StackEvent, StackOptions, UdpSocket};
-use sprat_proto::{Addr, Datagrams, Device as _, Instant};
+use sprat_proto::{Addr, Datagrams, Device as _, Instant, TimedDatagrams};
 
 use crate::device::bond::Bond;
 use crate::device::{self, AnyNic, Nic as _, Steer, memif, pcap, shm};
@@ -304,6 +304,26 @@ impl Datagrams for Stack {
     }
 }
 
+impl TimedDatagrams for Stack {
+    #[inline]
+    fn set_now(&mut self, now: Instant) {
+        self.port.set_now(now);
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.port.deadline()
+    }
+
+    fn tick(&mut self, now: Instant) {
+        self.port.tick(now);
+    }
+
+    fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        self.port.stack().counters().each(each);
+        self.port.device().counters(each);
+    }
+}
+
 impl Driver for Stack {
     fn resolve(&mut self, to: &Locator) -> io::Result<Addr> {
         let target = device_port(to)?;
@@ -334,34 +354,16 @@ impl Driver for Stack {
         self.locator.clone()
     }
 
-    #[inline]
-    fn turn(&mut self, now: Instant) {
-        self.port.set_now(now);
-    }
-
-    fn deadline(&self) -> Option<Instant> {
-        self.port.deadline()
-    }
-
-    fn tick(&mut self, now: Instant) {
-        self.port.tick(now);
-    }
-
-    fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        self.port.stack().counters().each(each);
-        self.port.device().counters(each);
-    }
-
     fn fd(&self) -> BorrowedFd<'_> {
         self.port.device().fd()
     }
 
-    fn doze(&mut self) -> bool {
+    fn arm(&mut self) -> bool {
         self.port.flush();
         self.port.stack().is_idle() && self.port.device_mut().doze()
     }
 
-    fn wake(&mut self) {
+    fn disarm(&mut self) {
         self.port.device_mut().wake();
     }
 }

@@ -28,7 +28,7 @@ use arrayvec::ArrayVec;
 use rustix::event::epoll;
 use rustix::net::sockopt;
 use sprat_proto::datagrams::{BURST, MAX_PARTS, PaddedHeader, Sent};
-use sprat_proto::{Addr, Datagrams, Instant};
+use sprat_proto::{Addr, Datagrams, Instant, TimedDatagrams};
 use sprat_sys::datagram::{self, MAX_RECV, Name, Outgoing, Received};
 
 use crate::driver::Driver;
@@ -511,9 +511,9 @@ impl Datagrams for Udp {
     }
 }
 
-impl Driver for Udp {
+impl TimedDatagrams for Udp {
     #[inline]
-    fn turn(&mut self, _: Instant) {}
+    fn set_now(&mut self, _: Instant) {}
 
     fn deadline(&self) -> Option<Instant> {
         None
@@ -527,7 +527,9 @@ impl Driver for Udp {
         each("receive_errors", self.counters.receive_errors);
         each("receive_invalid", self.counters.receive_invalid);
     }
+}
 
+impl Driver for Udp {
     fn resolve(&mut self, to: &Locator) -> io::Result<Addr> {
         let host_port = host_port(to)?;
         if host_port.port == 0 {
@@ -567,10 +569,10 @@ impl Driver for Udp {
         self.epoll.as_fd()
     }
 
-    fn doze(&mut self) -> bool {
+    fn arm(&mut self) -> bool {
         self.flush();
         !self.rx.pending()
     }
 
-    fn wake(&mut self) {}
+    fn disarm(&mut self) {}
 }

@@ -16,13 +16,13 @@ use super::machine::{Operations, Outcome, unexpected};
 use super::pending::OperationId;
 use super::table::Table;
 use crate::completions::{Delivery, EntryId};
-use crate::doors::{Doors, Options};
 use crate::locator::Locator;
 use crate::open::rng;
+use crate::transports::{Options, Transports};
 use crate::worker::Worker;
 
 /// Most sessions with one server. With eight channels each, 64 operations are in progress.
-const SESSIONS: u32 = 8;
+const SESSIONS: u16 = 8;
 /// The time that each operation may take unless the program sets another, in nanoseconds.
 const TIMEOUT_NS: u64 = 10 * SECOND;
 
@@ -102,8 +102,8 @@ impl Builder {
             locator.kind()?;
         }
         let operations = Operations::new(Machine::new(self.config, rng()?));
-        let worker = Worker::new(operations, Doors::new(self.options), None, Clock::new())?
-            .with_strands(SESSIONS);
+        let transports = Transports::new(self.options);
+        let worker = Worker::with_lanes(operations, transports, None, Clock::new(), SESSIONS)?;
         let inner = RefCell::new(Inner { worker, timeout_ns: self.timeout_ns });
         Ok(Client { inner })
     }
@@ -282,7 +282,7 @@ impl Client {
     /// Starts an operation that goes out with the next turn.
     pub(super) fn start(&self, begin: impl FnOnce(&mut Machine, Instant) -> Op) -> EntryId {
         let mut inner = self.inner();
-        inner.worker.told();
+        inner.worker.node().mark_unsent();
         let (_, deadline) = inner.times();
         inner.worker.machine().start(|client| begin(client, deadline))
     }
@@ -302,7 +302,7 @@ impl Client {
         let mut inner = self.inner();
         let (now, deadline) = inner.times();
         let id = inner.worker.machine().start(|client| begin(client, deadline));
-        inner.worker.send(now);
+        inner.worker.node().send(now);
         inner.wait(id)
     }
 
@@ -312,7 +312,7 @@ impl Client {
 
     pub(super) fn cancel(&self, id: EntryId) {
         let mut inner = self.inner();
-        inner.worker.told();
+        inner.worker.node().mark_unsent();
         inner.worker.machine().cancel(id);
     }
 }

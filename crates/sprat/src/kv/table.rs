@@ -107,7 +107,7 @@ impl<'c> Table<'c> {
         let (now, deadline) = inner.times();
         let machine = inner.worker.machine();
         machine.start_direct(|client| client.read(self.id, key, condition.0, deadline));
-        inner.worker.send(now);
+        inner.worker.node().send(now);
         let outcome = loop {
             if let Some(outcome) = inner.worker.machine().direct.outcome.take() {
                 break outcome;

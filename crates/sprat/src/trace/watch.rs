@@ -8,14 +8,15 @@ use std::os::fd::BorrowedFd;
 
 use sprat_proto::datagrams::{PaddedHeader, Sent};
 use sprat_proto::device::{Device, Headers, Info, Offload, RxOffload};
+use sprat_proto::node::Transport;
 use sprat_proto::rpc::{Event, Message, RequestError, RpcId, ServerRpc, SessionId, Slice, Slices};
-use sprat_proto::{Addr, Datagrams, Instant};
+use sprat_proto::{Addr, Datagrams, Instant, TimedDatagrams};
 
 use super::{Marks, Step, sample};
 use crate::device::{AnyNic, Nic};
 use crate::driver::Driver;
 use crate::locator::Locator;
-use crate::transport::Transport;
+use crate::transport::SystemTransport;
 
 /// A driver between the marks of its layer: that of the driver itself, or of IP where a watched device is below it.
 #[derive(Debug)]
@@ -108,15 +109,9 @@ impl<D: Driver> Datagrams for Watched<D> {
     }
 }
 
-impl<D: Driver> Driver for Watched<D> {
-    fn resolve(&mut self, to: &Locator) -> io::Result<Addr> {
-        self.inner.resolve(to)
-    }
-    fn locator(&self) -> Option<String> {
-        self.inner.locator()
-    }
-    fn turn(&mut self, now: Instant) {
-        self.inner.turn(now);
+impl<D: Driver> TimedDatagrams for Watched<D> {
+    fn set_now(&mut self, now: Instant) {
+        self.inner.set_now(now);
     }
     fn deadline(&self) -> Option<Instant> {
         self.inner.deadline()
@@ -127,14 +122,23 @@ impl<D: Driver> Driver for Watched<D> {
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
         self.inner.counters(each);
     }
+}
+
+impl<D: Driver> Driver for Watched<D> {
+    fn resolve(&mut self, to: &Locator) -> io::Result<Addr> {
+        self.inner.resolve(to)
+    }
+    fn locator(&self) -> Option<String> {
+        self.inner.locator()
+    }
     fn fd(&self) -> BorrowedFd<'_> {
         self.inner.fd()
     }
-    fn doze(&mut self) -> bool {
-        self.inner.doze()
+    fn arm(&mut self) -> bool {
+        self.inner.arm()
     }
-    fn wake(&mut self) {
-        self.inner.wake();
+    fn disarm(&mut self) {
+        self.inner.disarm();
     }
 }
 
@@ -254,7 +258,7 @@ pub(crate) struct Asked<T> {
 /// Most that wait for samples at a time; nobody but one is expected.
 const ASKING: usize = 16;
 
-impl<T: Transport> Asked<T> {
+impl<T: SystemTransport> Asked<T> {
     /// `inner`; `frames` if nothing in it marks.
     pub(crate) fn new(inner: T, marks: Marks, frames: bool) -> Self {
         Self { inner, marks, frames, unsent: false, looked: 0, asking: Vec::new() }
@@ -291,7 +295,7 @@ fn mark_event(marks: &Marks, looked: u64, event: &Event<'_>) {
     marks.at(now, step, rpc);
 }
 
-impl<T: Transport> Transport for Asked<T> {
+impl<T: SystemTransport> Transport for Asked<T> {
     #[inline]
     fn input(&mut self, now: Instant) -> usize {
         if !self.frames {
@@ -322,7 +326,7 @@ impl<T: Transport> Transport for Asked<T> {
     #[inline]
     fn output(&mut self, now: Instant, memory: &dyn Slices) -> bool {
         for rpc in std::mem::take(&mut self.asking) {
-            self.inner.reply(now, rpc, sample::answer(&self.marks).into());
+            self.inner.reply(now, rpc, &mut sample::answer(&self.marks).into());
         }
         if !self.unsent {
             return self.inner.output(now, memory);
@@ -339,21 +343,10 @@ impl<T: Transport> Transport for Asked<T> {
         now: Instant,
         session: SessionId,
         tag: u64,
-        mut message: Message,
-        deadline: Instant,
-    ) -> Result<RpcId, RequestError> {
-        self.take_request(now, session, tag, &mut message, deadline)
-    }
-
-    fn take_request(
-        &mut self,
-        now: Instant,
-        session: SessionId,
-        tag: u64,
         message: &mut Message,
         deadline: Instant,
     ) -> Result<RpcId, RequestError> {
-        self.requested(|inner| inner.take_request(now, session, tag, message, deadline))
+        self.requested(|inner| inner.request(now, session, tag, message, deadline))
     }
 
     fn request_bytes(
@@ -367,16 +360,12 @@ impl<T: Transport> Transport for Asked<T> {
         self.requested(|inner| inner.request_bytes(now, session, tag, bytes, deadline))
     }
 
-    fn reply(&mut self, now: Instant, rpc: ServerRpc, mut message: Message) {
-        self.take_reply(now, rpc, &mut message);
-    }
-
-    fn take_reply(&mut self, now: Instant, rpc: ServerRpc, message: &mut Message) {
+    fn reply(&mut self, now: Instant, rpc: ServerRpc, message: &mut Message) {
         if self.frames {
             self.unsent = true;
             self.marks.now(Step::Answer, 0);
         }
-        self.inner.take_reply(now, rpc, message);
+        self.inner.reply(now, rpc, message);
     }
 
     fn released(&mut self) -> Option<Slice> {
@@ -388,9 +377,6 @@ impl<T: Transport> Transport for Asked<T> {
     fn tick(&mut self, now: Instant) {
         self.inner.tick(now);
     }
-    fn connect(&mut self, now: Instant, to: &Locator) -> io::Result<SessionId> {
-        self.inner.connect(now, to)
-    }
     fn is_open(&self, session: SessionId) -> bool {
         self.inner.is_open(session)
     }
@@ -400,11 +386,11 @@ impl<T: Transport> Transport for Asked<T> {
     fn close(&mut self, now: Instant, session: SessionId) {
         self.inner.close(now, session);
     }
-    fn channels(&self) -> usize {
-        self.inner.channels()
+    fn has_idle_channel(&self, session: SessionId) -> bool {
+        self.inner.has_idle_channel(session)
     }
-    fn warm(&mut self, sessions: &[SessionId]) {
-        self.inner.warm(sessions);
+    fn prefetch(&mut self, sessions: &[SessionId]) {
+        self.inner.prefetch(sessions);
     }
     fn cancel(&mut self, now: Instant, rpc: RpcId) {
         self.inner.cancel(now, rpc);
@@ -412,17 +398,23 @@ impl<T: Transport> Transport for Asked<T> {
     fn refuse(&mut self, now: Instant, rpc: ServerRpc, retry_after_ns: u64) {
         self.inner.refuse(now, rpc, retry_after_ns);
     }
+    fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        self.inner.counters(each);
+    }
+}
+
+impl<T: SystemTransport> SystemTransport for Asked<T> {
+    fn connect(&mut self, now: Instant, to: &Locator) -> io::Result<SessionId> {
+        self.inner.connect(now, to)
+    }
     fn fd(&self) -> BorrowedFd<'_> {
         self.inner.fd()
     }
-    fn doze(&mut self) -> bool {
-        self.inner.doze()
+    fn arm(&mut self) -> bool {
+        self.inner.arm()
     }
-    fn wake(&mut self) {
-        self.inner.wake();
-    }
-    fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        self.inner.counters(each);
+    fn disarm(&mut self) {
+        self.inner.disarm();
     }
     fn locator(&self) -> Option<String> {
         self.inner.locator()

@@ -21,9 +21,11 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
+use std::mem;
 use std::os::fd::BorrowedFd;
 
 use sprat_proto::Instant;
+use sprat_proto::node::Transport;
 use sprat_proto::rpc::budget::{self, Budget};
 use sprat_proto::rpc::stream::{Arrived, Bad, Ids, Role, Stream};
 use sprat_proto::rpc::{
@@ -33,7 +35,7 @@ use sprat_proto::time::SECOND;
 
 use crate::count::counters;
 use crate::locator::Locator;
-use crate::transport::Transport;
+use crate::transport::SystemTransport;
 
 mod carrier;
 #[cfg(test)]
@@ -588,6 +590,95 @@ impl<C: Carrier> Transport for Framed<C> {
         self.first_deadline = self.first_deadline.min(next);
     }
 
+    fn is_open(&self, session: SessionId) -> bool {
+        self.own(session)
+            .is_some_and(|link| link.connecting.is_none() && link.stream.ended().is_none())
+    }
+
+    fn cause(&self, session: SessionId) -> Option<String> {
+        self.own(session)?.cause.as_ref().map(io::Error::to_string)
+    }
+
+    fn close(&mut self, _: Instant, session: SessionId) {
+        if self.own(session).is_some() {
+            self.end(slot_of(session), CloseReason::Local);
+        }
+    }
+
+    fn has_idle_channel(&self, session: SessionId) -> bool {
+        // A stream carries any number of requests.
+        self.own(session).is_some()
+    }
+
+    fn prefetch(&mut self, _: &[SessionId]) {}
+
+    fn request(
+        &mut self,
+        _: Instant,
+        session: SessionId,
+        tag: u64,
+        message: &mut Message,
+        deadline: Instant,
+    ) -> Result<RpcId, RequestError> {
+        let slot = slot_of(session);
+        let found =
+            self.around(slot).filter(|(link, _)| link.stream.role() == Role::Client(session));
+        let Some((link, around)) = found else { return Err(RequestError::Closed) };
+        let id = link.stream.request(tag, mem::take(message), deadline, around.ids)?;
+        self.counters.calls += 1;
+        self.first_deadline = self.first_deadline.min(deadline);
+        self.soil(slot);
+        Ok(id)
+    }
+
+    fn request_bytes(
+        &mut self,
+        now: Instant,
+        session: SessionId,
+        tag: u64,
+        bytes: &[u8],
+        deadline: Instant,
+    ) -> Result<RpcId, RequestError> {
+        self.request(now, session, tag, &mut bytes.into(), deadline)
+    }
+
+    fn cancel(&mut self, _: Instant, rpc: RpcId) {
+        let slot = Ids::stream(rpc.0);
+        if let Some(link) = self.at_slot(slot) {
+            link.stream.cancel(rpc);
+            self.settle(slot);
+        }
+    }
+
+    fn reply(&mut self, _: Instant, rpc: ServerRpc, message: &mut Message) {
+        let message = mem::take(message);
+        let slot = Ids::stream(rpc.0);
+        match self.at_slot(slot) {
+            Some(link) => link.stream.reply(rpc, message),
+            None => return self.released.extend(message.slices),
+        }
+        self.counters.replies += 1;
+        self.settle(slot);
+        self.soil(slot);
+    }
+
+    fn refuse(&mut self, _: Instant, rpc: ServerRpc, retry_after_ns: u64) {
+        let slot = Ids::stream(rpc.0);
+        if let Some(link) = self.at_slot(slot) {
+            link.stream.refuse(rpc, retry_after_ns);
+            self.counters.refused += 1;
+            self.settle(slot);
+            self.soil(slot);
+        }
+    }
+
+    fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        self.counters.each(each);
+        self.carrier.counters(each);
+    }
+}
+
+impl<C: Carrier> SystemTransport for Framed<C> {
     fn connect(&mut self, now: Instant, to: &Locator) -> io::Result<SessionId> {
         let named = |e: io::Error| io::Error::new(e.kind(), format!("{to}: {e}"));
         let at = C::place(to)?;
@@ -611,90 +702,18 @@ impl<C: Carrier> Transport for Framed<C> {
         }
     }
 
-    fn is_open(&self, session: SessionId) -> bool {
-        self.own(session)
-            .is_some_and(|link| link.connecting.is_none() && link.stream.ended().is_none())
-    }
-
-    fn cause(&self, session: SessionId) -> Option<String> {
-        self.own(session)?.cause.as_ref().map(io::Error::to_string)
-    }
-
-    fn close(&mut self, _: Instant, session: SessionId) {
-        if self.own(session).is_some() {
-            self.end(slot_of(session), CloseReason::Local);
-        }
-    }
-
-    fn channels(&self) -> usize {
-        self.options.queue_limit
-    }
-
-    fn request(
-        &mut self,
-        _: Instant,
-        session: SessionId,
-        tag: u64,
-        message: Message,
-        deadline: Instant,
-    ) -> Result<RpcId, RequestError> {
-        let slot = slot_of(session);
-        let found =
-            self.around(slot).filter(|(link, _)| link.stream.role() == Role::Client(session));
-        let Some((link, around)) = found else { return Err(RequestError::Closed) };
-        let id = link.stream.request(tag, message, deadline, around.ids)?;
-        self.counters.calls += 1;
-        self.first_deadline = self.first_deadline.min(deadline);
-        self.soil(slot);
-        Ok(id)
-    }
-
-    fn cancel(&mut self, _: Instant, rpc: RpcId) {
-        let slot = Ids::stream(rpc.0);
-        if let Some(link) = self.at_slot(slot) {
-            link.stream.cancel(rpc);
-            self.settle(slot);
-        }
-    }
-
-    fn reply(&mut self, _: Instant, rpc: ServerRpc, message: Message) {
-        let slot = Ids::stream(rpc.0);
-        match self.at_slot(slot) {
-            Some(link) => link.stream.reply(rpc, message),
-            None => return self.released.extend(message.slices),
-        }
-        self.counters.replies += 1;
-        self.settle(slot);
-        self.soil(slot);
-    }
-
-    fn refuse(&mut self, _: Instant, rpc: ServerRpc, retry_after_ns: u64) {
-        let slot = Ids::stream(rpc.0);
-        if let Some(link) = self.at_slot(slot) {
-            link.stream.refuse(rpc, retry_after_ns);
-            self.counters.refused += 1;
-            self.settle(slot);
-            self.soil(slot);
-        }
-    }
-
     fn fd(&self) -> BorrowedFd<'_> {
         self.carrier.fd()
     }
 
-    fn doze(&mut self) -> bool {
+    fn arm(&mut self) -> bool {
         let idle = self.current.is_none() && self.found.is_none();
         let settled = self.dirty.is_empty() && self.owing.is_empty() && self.resumed.is_empty();
-        self.carrier.doze() && idle && settled
+        self.carrier.arm() && idle && settled
     }
 
-    fn wake(&mut self) {
-        self.carrier.wake();
-    }
-
-    fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        self.counters.each(each);
-        self.carrier.counters(each);
+    fn disarm(&mut self) {
+        self.carrier.disarm();
     }
 
     fn locator(&self) -> Option<String> {

@@ -335,13 +335,13 @@ impl Carrier for Sockets {
         self.epoll.as_fd()
     }
 
-    fn doze(&mut self) -> bool {
+    fn arm(&mut self) -> bool {
         // The descriptor reports what is still in a socket, but not what has been taken out of one.
         self.look = true;
         self.ready.is_empty()
     }
 
-    fn wake(&mut self) {
+    fn disarm(&mut self) {
         self.look = true;
     }
 

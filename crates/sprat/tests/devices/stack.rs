@@ -10,7 +10,7 @@ use sprat::internals::driver::Driver as _;
 use sprat::internals::driver::ip::Stack;
 use sprat::rpc::{Call, Client, Server};
 use sprat_proto::net::StackEvent;
-use sprat_proto::{Addr, Datagrams as _, Device as _};
+use sprat_proto::{Addr, Datagrams as _, Device as _, TimedDatagrams as _};
 use sprat_sys::clock;
 use sprat_sys::netns::{DEV, Wire, link};
 
@@ -86,7 +86,7 @@ impl World {
     /// One turn of the stack; it sleeps a moment if nothing comes.
     fn turn<T>(&mut self, done: &mut impl FnMut(&mut Stack, usize) -> Option<T>) -> Option<T> {
         let stack = &mut self.stack;
-        stack.turn(clock::now());
+        stack.set_now(clock::now());
         let n = stack.recv_burst();
         if stack.deadline().is_some_and(|due| due <= clock::now()) {
             stack.tick(clock::now());
@@ -94,11 +94,11 @@ impl World {
         let found = done(stack, n);
         if found.is_none() {
             stack.flush();
-            if n == 0 && stack.doze() {
+            if n == 0 && stack.arm() {
                 let mut fds = [PollFd::from_borrowed_fd(stack.fd(), PollFlags::IN)];
                 poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 1_000_000 })).unwrap();
             }
-            stack.wake();
+            stack.disarm();
         }
         found
     }
@@ -224,7 +224,7 @@ fn neighbours(driver: &str) {
     let mut world = World::new(driver, "10.77.0.1", "10.77.0.2", "7");
     let socket = world.kernel(|| UdpSocket::bind(kernel)).unwrap();
     socket.set_nonblocking(true).unwrap();
-    world.stack.turn(clock::now());
+    world.stack.set_now(clock::now());
     world.stack.send(Addr::Net(kernel), &[b"and you?"]);
     world.stack.flush();
     let (_, from) = world.until(|_, _| socket.recv_from(&mut [0; 64]).ok());

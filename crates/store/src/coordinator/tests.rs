@@ -163,7 +163,7 @@ impl World {
 
     fn ask(&mut self, request: Vec<u8>) -> u64 {
         self.asked += 1;
-        let caller = Caller { door: 0, rpc: ServerRpc(self.asked) };
+        let caller = Caller { transport: 0, rpc: ServerRpc(self.asked) };
         let payload = Payload::Owned(request);
         if let Some(message) = self.coordinator.request(self.now, caller, payload, Instant::NEVER) {
             self.replies.insert(self.asked, message.bytes);
@@ -958,7 +958,7 @@ fn what_the_disk_has_not_been_handed_is_given_up_too() {
     let lease = RenewClient { cluster: 0, lease: LeaseId(0), release: false }.emit();
     w.disk_stalls = true;
     let first = w.ask(lease.clone());
-    let second = Caller { door: 0, rpc: ServerRpc(first + 1) };
+    let second = Caller { transport: 0, rpc: ServerRpc(first + 1) };
     let reply = w.coordinator.request(w.now, second, Payload::Owned(lease), Instant::NEVER);
     assert!(reply.is_none(), "it waits for the disk");
     w.disk_full = true;

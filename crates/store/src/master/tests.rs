@@ -120,7 +120,7 @@ impl Rig {
     /// Sends a request; its number among `replies` if the reply follows.
     fn send(&mut self, request: &[u8]) -> Result<Vec<u8>, u64> {
         self.callers += 1;
-        let caller = Caller { door: 0, rpc: ServerRpc(self.callers) };
+        let caller = Caller { transport: 0, rpc: ServerRpc(self.callers) };
         let payload = Payload::Borrowed(request);
         let reply = self.master.request(self.now, caller, payload, Instant::NEVER);
         let reply = reply.map(|message| self.take_message(message));
@@ -359,7 +359,7 @@ fn what_cannot_be_served_says_why() {
 
     // What comes too late is not executed.
     let request = Write { target: TARGET, once: once(1, 3, 1), key: b"late", value: b"" }.emit();
-    let caller = Caller { door: 0, rpc: ServerRpc(0) };
+    let caller = Caller { transport: 0, rpc: ServerRpc(0) };
     let late = rig.now;
     rig.pass(1);
     let reply = rig.master.request(rig.now, caller, Payload::Borrowed(&request), late).unwrap();
@@ -486,7 +486,7 @@ fn large_values_are_not_copied_and_stay_until_released() {
     rig.client(1, TERM_NS);
     let value: Vec<u8> = (0..=255).chain(0..=255).collect();
     assert!(rig.write(once(1, 2, 1), b"big", &value).is_ok());
-    let caller = Caller { door: 0, rpc: ServerRpc(0) };
+    let caller = Caller { transport: 0, rpc: ServerRpc(0) };
     let request = Read { target: TARGET, key: b"big" }.emit();
     let message =
         rig.master.request(rig.now, caller, Payload::Borrowed(&request), Instant::NEVER).unwrap();

@@ -1,48 +1,47 @@
-//! A server as links are bound to it: its locators, which of them is in use, and what is known of the others.
+//! The server that links are bound to: its locators, the one in use, and why the others failed.
 //!
-//! Always: a server with one locator has that one chosen; of several none is chosen before its session has opened.
+//! Always: a server with one locator has that one chosen. Of several locators none is chosen before
+//! a session by it has opened.
 
-use std::io;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use alloc::{borrow::ToOwned, format};
+use core::fmt::Display;
 
-use sprat_proto::Instant;
-use sprat_proto::rpc::{CloseReason, SessionId};
-
-use crate::doors::naming;
-use crate::locator::Locator;
-use crate::race::Race;
-use sprat_proto::node::machine::Link;
+use crate::Instant;
+use crate::node::host::Opened;
+use crate::node::machine::Link;
+use crate::node::race::Race;
+use crate::rpc::CloseReason;
 
 /// One of a server's locators.
 #[derive(Debug)]
-struct Candidate {
-    to: Locator,
-    /// Why it was last of no use.
-    why: Option<io::Error>,
-    /// What answers there, if anything, is not the server: the next race tries it last.
+struct Candidate<E> {
+    locator: String,
+    /// Why the last attempt failed, or the last session by it ended; begins with the locator.
+    why: Option<String>,
+    /// The host's error, if the last attempt could not begin.
+    error: Option<E>,
+    /// Something answers there that is not the server: the next race tries this locator last.
     doubtful: bool,
 }
 
-/// A session, by its door.
-pub(crate) type Opened = (usize, SessionId);
-
-/// See the file.
+/// A server, and how far the search for a locator that reaches it has come.
 #[derive(Debug)]
-pub(crate) struct Target {
-    /// The list of locators that links are bound by.
+pub(crate) struct Target<E> {
+    /// The list of locators by which links are bound to it.
     pub(super) text: String,
-    candidates: Vec<Candidate>,
-    /// The locator in use, and its door once that is open.
+    candidates: Vec<Candidate<E>>,
+    /// The locator in use, and its transport once a session by it was open.
     chosen: Option<usize>,
-    pub(super) door: Option<usize>,
-    /// What decides which one is used, and the strand that gets the session.
+    pub(super) transport: Option<usize>,
+    /// The race that chooses the locator, and the lane that gets the session.
     pub(crate) race: Option<(Race<Opened>, Link)>,
-    /// Strands that are bound to it.
-    pub(super) links: u32,
-    /// Requests that a session with it carries at a time.
-    pub(super) channels: usize,
+    /// Lanes that are bound to it.
+    pub(super) lanes: u32,
 }
 
-/// Why a session ended, for those who read it.
+/// Why a session ended, in the words of an error message.
 fn words(reason: CloseReason) -> &'static str {
     match reason {
         CloseReason::Local => "closed",
@@ -55,19 +54,17 @@ fn words(reason: CloseReason) -> &'static str {
     }
 }
 
-impl Target {
-    pub(super) fn new(text: &str, list: Vec<Locator>) -> Self {
-        let chosen = (list.len() == 1).then_some(0);
-        let candidates =
-            list.into_iter().map(|to| Candidate { to, why: None, doubtful: false }).collect();
+impl<E: Display> Target<E> {
+    pub(super) fn new(text: &str, locators: Vec<String>) -> Self {
+        let chosen = (locators.len() == 1).then_some(0);
+        let candidate = |locator| Candidate { locator, why: None, error: None, doubtful: false };
         Self {
             text: text.to_owned(),
-            candidates,
+            candidates: locators.into_iter().map(candidate).collect(),
             chosen,
-            door: None,
+            transport: None,
             race: None,
-            links: 0,
-            channels: usize::MAX,
+            lanes: 0,
         }
     }
 
@@ -77,39 +74,47 @@ impl Target {
     }
 
     /// The locator of a candidate.
-    pub(crate) fn locator(&self, candidate: usize) -> &Locator {
-        &self.candidates[candidate].to
+    pub(crate) fn locator(&self, candidate: usize) -> &str {
+        &self.candidates[candidate].locator
     }
 
-    /// This candidate is used from now on: it has a session behind `door`, which carries `channels` requests.
-    pub(crate) fn choose(&mut self, candidate: usize, door: usize, channels: usize) {
-        (self.chosen, self.door, self.channels) = (Some(candidate), Some(door), channels);
-        self.candidates[candidate].why = None;
+    /// Uses this candidate from now on: it has a session at `transport`.
+    pub(crate) fn choose(&mut self, candidate: usize, transport: usize) {
+        (self.chosen, self.transport) = (Some(candidate), Some(transport));
+        self.began(candidate);
     }
 
-    /// A candidate is being tried.
+    /// An attempt by a candidate begins.
     pub(crate) fn began(&mut self, candidate: usize) {
-        self.candidates[candidate].why = None;
+        let candidate = &mut self.candidates[candidate];
+        (candidate.why, candidate.error) = (None, None);
     }
 
-    /// A candidate is of no use, and so is not the one in use any more unless there is no other.
-    pub(crate) fn failed(&mut self, candidate: usize, why: io::Error) {
+    /// An attempt by a candidate could not begin.
+    pub(crate) fn failed(&mut self, candidate: usize, error: E) {
+        self.blame(candidate, &error.to_string());
+        self.candidates[candidate].error = Some(error);
+    }
+
+    /// A session by `candidate` ended, or could not be opened.
+    pub(super) fn ended(&mut self, candidate: usize, reason: CloseReason, cause: Option<String>) {
+        self.candidates[candidate].doubtful =
+            matches!(reason, CloseReason::Version | CloseReason::Unreachable);
+        self.blame(candidate, cause.as_deref().unwrap_or_else(|| words(reason)));
+    }
+
+    /// A candidate failed. If it was in use and there are others, none is in use any more.
+    fn blame(&mut self, candidate: usize, why: &str) {
         let failed = &mut self.candidates[candidate];
-        failed.why = Some(naming(&failed.to, why));
+        let named = why.starts_with(&failed.locator);
+        failed.why =
+            Some(if named { why.to_owned() } else { format!("{}: {why}", failed.locator) });
         if self.chosen == Some(candidate) && self.candidates.len() > 1 {
             self.chosen = None;
         }
     }
 
-    /// A session by `candidate` ended, or could not be opened.
-    pub(super) fn ended(&mut self, candidate: usize, reason: CloseReason, cause: Option<String>) {
-        let why = cause.unwrap_or_else(|| words(reason).to_owned());
-        self.candidates[candidate].doubtful =
-            matches!(reason, CloseReason::Version | CloseReason::Unreachable);
-        self.failed(candidate, io::Error::new(io::ErrorKind::NotConnected, why));
-    }
-
-    /// A race of all candidates, in the order of the list, those in doubt behind the others.
+    /// A race of all candidates in the order of the list, the doubtful ones last.
     pub(crate) fn race(&self, now: Instant) -> Race<Opened> {
         let doubtful = |wanted: bool| {
             let all = self.candidates.iter().enumerate();
@@ -118,18 +123,22 @@ impl Target {
         Race::new(now, doubtful(false).chain(doubtful(true)))
     }
 
-    /// Why it cannot be reached: each locator that was tried with its own cause.
-    pub(crate) fn why(&self) -> io::Error {
+    /// Why the server cannot be reached: each locator that was tried, with its own cause.
+    pub(crate) fn why(&self) -> String {
         let tried = |i| match &self.race {
             Some((race, _)) => race.opening().any(|(candidate, _)| candidate == i),
             None => self.chosen == Some(i),
         };
-        let silent = |i, c: &Candidate| tried(i).then(|| format!("{}: no answer", c.to));
         let each = self.candidates.iter().enumerate();
-        let texts = each
-            .filter_map(|(i, c)| c.why.as_ref().map(io::Error::to_string).or_else(|| silent(i, c)));
-        let text = texts.collect::<Vec<_>>().join("; ");
-        let kind = self.candidates.iter().find_map(|c| c.why.as_ref()).map(io::Error::kind);
-        io::Error::new(kind.unwrap_or(io::ErrorKind::TimedOut), text)
+        let texts = each.filter_map(|(i, c)| match &c.why {
+            Some(why) => Some(why.clone()),
+            None => tried(i).then(|| format!("{}: no answer", c.locator)),
+        });
+        texts.collect::<Vec<_>>().join("; ")
+    }
+
+    /// Takes the host's error of the first candidate that has one.
+    pub(crate) fn take_error(&mut self) -> Option<E> {
+        self.candidates.iter_mut().find_map(|candidate| candidate.error.take())
     }
 }

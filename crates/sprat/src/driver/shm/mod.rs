@@ -24,7 +24,7 @@ use rustix::event::{Timespec, epoll};
 use sprat_proto::datagrams::{BURST, PaddedHeader, Sent};
 use sprat_proto::device::Headers;
 use sprat_proto::time::SECOND;
-use sprat_proto::{Addr, Datagrams, Instant, Rng};
+use sprat_proto::{Addr, Datagrams, Instant, Rng, TimedDatagrams};
 
 use crate::driver::Driver;
 use crate::locator::{Kind, Locator};
@@ -570,7 +570,7 @@ impl Shm {
     fn not_sent(&mut self, slot: usize, why: Sent) -> Sent {
         if why == Sent::Full {
             self.counters.full += 1;
-            // Only of polled connections does `doze` ask for room.
+            // Only of polled connections does `arm` ask for room.
             self.warm(slot);
         } else {
             self.counters.broken += 1;
@@ -714,9 +714,9 @@ impl Datagrams for Shm {
     }
 }
 
-impl Driver for Shm {
+impl TimedDatagrams for Shm {
     #[inline]
-    fn turn(&mut self, _: Instant) {}
+    fn set_now(&mut self, _: Instant) {}
 
     fn deadline(&self) -> Option<Instant> {
         Some(self.hello_due).filter(|due| *due != Instant::NEVER)
@@ -733,7 +733,9 @@ impl Driver for Shm {
         each("rings_broken", self.counters.broken);
         each("wakes", self.counters.wakes);
     }
+}
 
+impl Driver for Shm {
     fn resolve(&mut self, to: &Locator) -> io::Result<Addr> {
         let name = name_of(to)?;
         if let Some(&id) = self.names.get(&name) {
@@ -755,7 +757,7 @@ impl Driver for Shm {
         self.epoll.as_fd()
     }
 
-    fn doze(&mut self) -> bool {
+    fn arm(&mut self) -> bool {
         if self.ending > 0 || !self.gone.is_empty() {
             return false;
         }
@@ -778,12 +780,12 @@ impl Driver for Shm {
             }
         }
         if arrived {
-            self.wake();
+            self.disarm();
         }
         !arrived
     }
 
-    fn wake(&mut self) {
+    fn disarm(&mut self) {
         if !mem::take(&mut self.dozing) {
             return;
         }

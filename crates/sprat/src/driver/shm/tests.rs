@@ -185,17 +185,17 @@ fn whoever_dozes_is_woken_by_a_datagram() {
     let (mut server, mut client, to) = pair(directory.path());
     for round in 0..10 {
         server.look();
-        assert!(server.doze(), "round {round}");
+        assert!(server.arm(), "round {round}");
         assert!(is_quiet(&server));
         client.send(to, &[b"one"]);
         client.send(to, &[b"two"]);
         assert_eq!(client.counters.wakes, round + 1, "one wake for one sleep");
         wait_for(&server);
-        server.wake();
+        server.disarm();
         assert_eq!(receive(&mut server).len(), 2);
         // What has arrived keeps it from sleeping.
         client.send(to, &[b"three"]);
-        assert!(!server.doze());
+        assert!(!server.arm());
         assert_eq!(receive(&mut server).len(), 1);
     }
 }
@@ -207,14 +207,14 @@ fn whoever_waits_for_room_is_woken_when_there_is() {
     let payload = [1; 5000];
     while client.send(to, &[&payload]) == Sent::Yes {}
     client.look();
-    assert!(client.doze());
+    assert!(client.arm());
     while server.counters.wakes == 0 {
         assert!(server.recv_burst() > 0, "all was read and nobody was woken");
     }
     wait_for(&client);
-    client.wake();
+    client.disarm();
     assert_eq!(client.send(to, &[&payload]), Sent::Yes);
-    assert!(client.doze());
+    assert!(client.arm());
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn the_end_of_a_peer_is_told_after_what_it_had_sent() {
     client.send(to, &[b"last words"]);
     drop(client);
     server.look();
-    assert!(!server.doze());
+    assert!(!server.arm());
     let got = receive_burst(&mut server);
     assert_eq!(got[0].1, b"last words");
     assert_eq!(server.gone(), None);
@@ -293,10 +293,10 @@ fn a_server_that_never_answers_leaves_the_client_waiting_until_it_ends() {
     let to = client.resolve(&locator("s")).unwrap();
     client.look();
     assert_eq!(client.gone(), None);
-    assert!(client.doze());
+    assert!(client.arm());
     drop(silent);
     wait_for(&client);
-    client.wake();
+    client.disarm();
     client.recv_burst();
     assert_eq!(client.gone(), Some(to));
 }
@@ -553,8 +553,8 @@ fn a_server_without_file_descriptors_turns_clients_away_and_can_sleep() {
         }
         server.look();
         assert_eq!((server.counters.refused, server.connections()), (3, 0));
-        assert!(server.doze() && is_quiet(&server));
-        server.wake();
+        assert!(server.arm() && is_quiet(&server));
+        server.disarm();
         hoard.clear();
         for (client, to) in clients.iter_mut().zip(all) {
             client.look();

@@ -89,10 +89,10 @@ fn a_run_longer_than_a_burst_is_delivered_in_several() {
     client.flush();
     assert_eq!(server.recv_burst(), BURST);
     assert_eq!(server.datagram(31).1, payload(31, 1000));
-    assert!(!server.doze(), "what has been received already gives no signal on the descriptor");
+    assert!(!server.arm(), "what has been received already gives no signal on the descriptor");
     assert_eq!(server.recv_burst(), 60 - BURST);
     assert_eq!(server.datagram(0).1, payload(32, 1000));
-    assert!(server.doze());
+    assert!(server.arm());
 }
 
 #[test]
@@ -193,9 +193,9 @@ fn the_descriptor_tells_of_arrivals_on_any_socket() {
     assert!(!readable(&client));
     let at = client.resolve(&locator(&server.locator().expect("it listens"))).expect("an address");
     client.send(at, &[b"x"]);
-    assert!(client.doze(), "and it leaves nothing unsent");
+    assert!(client.arm(), "and it leaves nothing unsent");
     assert!(readable(&server));
     receive(&mut server, 1);
-    assert!(server.doze());
+    assert!(server.arm());
     assert!(!readable(&server));
 }

@@ -128,12 +128,12 @@ pub(crate) trait Carrier: fmt::Debug + Send + Sized {
     /// It is `now`.
     fn tick(links: &mut Framed<Self>, now: Instant);
 
-    /// See [`crate::transport::Transport`].
+    /// See [`crate::transport::SystemTransport`].
     fn fd(&self) -> BorrowedFd<'_>;
     /// See there.
-    fn doze(&mut self) -> bool;
+    fn arm(&mut self) -> bool;
     /// See there.
-    fn wake(&mut self);
+    fn disarm(&mut self);
     /// See there.
     fn locator(&self) -> Option<String>;
 

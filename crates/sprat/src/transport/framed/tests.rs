@@ -117,7 +117,7 @@ fn serve_at<C: Carrier>(
     while let Some(event) = server.event(now) {
         let Event::Request { rpc, payload, .. } = event else { panic!("{event:?}") };
         if let Some(reply) = answer(&payload) {
-            server.reply(now, rpc, reply.into());
+            server.reply(now, rpc, &mut reply.into());
         }
         count += 1;
     }
@@ -155,7 +155,7 @@ pub(crate) fn exchange<C: Carrier>(
 ) -> BTreeMap<u64, Vec<u8>> {
     for (tag, request) in requests.iter().enumerate() {
         client
-            .request(NOW, session, tag as u64, request.clone().into(), Instant::NEVER)
+            .request(NOW, session, tag as u64, &mut request.clone().into(), Instant::NEVER)
             .expect("taken");
     }
     let mut seen = Vec::new();
@@ -217,7 +217,7 @@ fn short_requests_for_long_replies_are_answered_as_their_client_reads<C: Named>(
     let mut client = client::<C>();
     let session = client.connect(NOW, &at).expect("connects");
     for tag in 0..200 {
-        client.request(NOW, session, tag, bytes(1, 10).into(), Instant::NEVER).expect("taken");
+        client.request(NOW, session, tag, &mut bytes(1, 10).into(), Instant::NEVER).expect("taken");
     }
     let (mut seen, mut served, mut most) = (Vec::new(), 0, 0);
     let reply = bytes(2, 1 << 20);
@@ -260,7 +260,7 @@ fn where_too_much_waits_in_sum_one_that_has_much_is_not_read<C: Named>() {
     let session = client.connect(NOW, &at).expect("connects");
     for tag in 0..MANY {
         client
-            .request(NOW, session, tag as u64, bytes(1, 10).into(), Instant::NEVER)
+            .request(NOW, session, tag as u64, &mut bytes(1, 10).into(), Instant::NEVER)
             .expect("taken");
     }
     // What waits on other connections.
@@ -297,7 +297,7 @@ fn a_client_that_takes_no_reply_is_given_up<C: Named>() {
     let (mut server, at) = server::<C>();
     let mut client = client::<C>();
     let session = client.connect(NOW, &at).expect("connects");
-    client.request(NOW, session, 1, bytes(1, 10).into(), Instant::NEVER).expect("taken");
+    client.request(NOW, session, 1, &mut bytes(1, 10).into(), Instant::NEVER).expect("taken");
     let (mut served, mut seen) = (0, Vec::new());
     let reply = bytes(2, MAX_MESSAGE);
     assert!((0..20_000_000).any(|_| {
@@ -328,7 +328,7 @@ fn stalled_messages_make_room_for_others<C: Named>() {
         let mut client = client::<C>();
         let session = client.connect(NOW, &at).expect("connects");
         client
-            .request(NOW, session, 0, bytes(i, MAX_MESSAGE).into(), Instant::NEVER)
+            .request(NOW, session, 0, &mut bytes(i, MAX_MESSAGE).into(), Instant::NEVER)
             .expect("taken");
         let before = server.budget.asked();
         assert!((0..20_000_000).any(|_| {
@@ -342,7 +342,7 @@ fn stalled_messages_make_room_for_others<C: Named>() {
     let mut honest = client::<C>();
     let session = honest.connect(NOW, &at).expect("connects");
     let request = bytes(7, MAX_MESSAGE);
-    honest.request(NOW, session, 0, request.clone().into(), Instant::NEVER).expect("taken");
+    honest.request(NOW, session, 0, &mut request.clone().into(), Instant::NEVER).expect("taken");
     let (mut now, mut seen) = (NOW, Vec::new());
     while seen.is_empty() {
         turn(&mut honest, now, &mut seen);
@@ -398,7 +398,7 @@ fn random_requests_on_random_sessions_each_answered_once<C: Named>() {
                 let request = bytes(tag as usize, len as usize);
                 let session = sessions[rng.below(20) as usize];
                 client
-                    .request(NOW, session, tag, request.clone().into(), Instant::NEVER)
+                    .request(NOW, session, tag, &mut request.clone().into(), Instant::NEVER)
                     .expect("taken");
                 sent.insert(tag, request);
                 tag += 1;
@@ -413,7 +413,7 @@ fn random_requests_on_random_sessions_each_answered_once<C: Named>() {
         for _ in 0..rng.below(9).min(unanswered.len() as u64) {
             let (rpc, payload) =
                 unanswered.swap_remove(rng.below(unanswered.len() as u64) as usize);
-            server.reply(NOW, rpc, payload.into());
+            server.reply(NOW, rpc, &mut payload.into());
         }
         server.output(NOW, &());
     }
@@ -439,7 +439,7 @@ fn many_connections_come_and_go<C: Named>() {
     for i in 0..MANY {
         sessions.push(client.connect(NOW, &at).expect("connects"));
         client
-            .request(NOW, sessions[i], i as u64, bytes(i, 100).into(), Instant::NEVER)
+            .request(NOW, sessions[i], i as u64, &mut bytes(i, 100).into(), Instant::NEVER)
             .expect("taken");
         turn(&mut client, NOW, &mut seen);
         echo(&mut server);
@@ -448,7 +448,7 @@ fn many_connections_come_and_go<C: Named>() {
         for (i, &session) in sessions.iter().enumerate() {
             let tag = round * MANY + i;
             client
-                .request(NOW, session, tag as u64, bytes(tag, 64).into(), Instant::NEVER)
+                .request(NOW, session, tag as u64, &mut bytes(tag, 64).into(), Instant::NEVER)
                 .expect("taken");
         }
     }
@@ -470,16 +470,16 @@ fn a_server_that_dies_leaves_no_request_without_an_end<C: Named>() {
     let session = client.connect(NOW, &at).expect("connects");
     let mut seen = Vec::new();
     for tag in 0..2 {
-        client.request(NOW, session, tag, bytes(1, 10).into(), Instant::NEVER).expect("taken");
+        client.request(NOW, session, tag, &mut bytes(1, 10).into(), Instant::NEVER).expect("taken");
     }
     // One that is not short.
-    client.request(NOW, session, 2, bytes(3, 100_000).into(), Instant::NEVER).expect("taken");
+    client.request(NOW, session, 2, &mut bytes(3, 100_000).into(), Instant::NEVER).expect("taken");
     let mut got = 0;
     while got < 3 {
         turn(&mut client, NOW, &mut seen);
         got += serve(&mut server, |_| None);
     }
-    client.request(NOW, session, 3, bytes(1, 10).into(), Instant::NEVER).expect("taken");
+    client.request(NOW, session, 3, &mut bytes(1, 10).into(), Instant::NEVER).expect("taken");
     drop(server);
     // No output: the last request stays unsent.
     assert!((0..20_000_000).any(|_| {
@@ -492,7 +492,7 @@ fn a_server_that_dies_leaves_no_request_without_an_end<C: Named>() {
         seen,
         [maybe(0), maybe(1), maybe(2), not, Seen::Closed(session, CloseReason::Reset)]
     );
-    let more = client.request(NOW, session, 4, Message::default(), Instant::NEVER);
+    let more = client.request(NOW, session, 4, &mut Message::default(), Instant::NEVER);
     assert_eq!(more, Err(RequestError::Closed));
     assert_eq!(client.live.len(), 0);
 }
@@ -503,7 +503,7 @@ fn nobody_there<C: Named>() {
     let mut client = client::<C>();
     // Refused at once, or a little later.
     if let Ok(session) = client.connect(NOW, &at) {
-        client.request(NOW, session, 7, bytes(1, 10).into(), Instant::NEVER).expect("taken");
+        client.request(NOW, session, 7, &mut bytes(1, 10).into(), Instant::NEVER).expect("taken");
         let mut seen = Vec::new();
         assert!((0..20_000_000).any(|_| {
             turn(&mut client, NOW, &mut seen);
@@ -540,7 +540,7 @@ fn a_server_that_answers_late_is_not_flooded<C: Named>() {
     let session = client.connect(NOW, &at).expect("loopback");
     for tag in 0..MANY {
         client
-            .request(NOW, session, tag as u64, bytes(tag, 100).into(), Instant::NEVER)
+            .request(NOW, session, tag as u64, &mut bytes(tag, 100).into(), Instant::NEVER)
             .expect("taken");
     }
     let (mut seen, mut asked, mut most, mut quiet) = (Vec::new(), Vec::new(), 0, 0);
@@ -556,7 +556,7 @@ fn a_server_that_answers_late_is_not_flooded<C: Named>() {
         quiet = if asked.len() == before { quiet + 1 } else { 0 };
         if quiet > 50 {
             for (rpc, request) in asked.drain(..) {
-                server.reply(NOW, rpc, request.into());
+                server.reply(NOW, rpc, &mut request.into());
             }
         }
         server.output(NOW, &());
@@ -569,32 +569,33 @@ fn a_server_that_answers_late_is_not_flooded<C: Named>() {
 
 fn the_descriptor_tells_when_to_wake<C: Named>() {
     let (mut server, at) = server_at::<C>("::1", "", Options::default());
-    assert!(server.doze() && !readable(&server));
+    assert!(server.arm() && !readable(&server));
     let mut client = client::<C>();
     let session = client.connect(NOW, &at).expect("begun");
     assert!((0..20_000_000).any(|_| readable(&server)));
-    server.wake();
+    server.disarm();
     assert_eq!(exchange(&mut server, &mut client, session, &[bytes(1, 3)])[&0], bytes(1, 3));
     for _ in 0..1000 {
         echo(&mut server);
         turn(&mut client, NOW, &mut Vec::new());
     }
-    assert!(server.doze() && !readable(&server));
-    assert!(client.doze() && !readable(&client));
-    client.request(NOW, session, 0, bytes(1, 10).into(), Instant::NEVER).expect("taken");
-    assert!(!client.doze(), "there is something to send");
+    assert!(server.arm() && !readable(&server));
+    assert!(client.arm() && !readable(&client));
+    client.request(NOW, session, 0, &mut bytes(1, 10).into(), Instant::NEVER).expect("taken");
+    assert!(!client.arm(), "there is something to send");
     turn(&mut client, NOW, &mut Vec::new());
     assert!((0..20_000_000).any(|_| readable(&server)));
-    server.wake();
+    server.disarm();
     assert!(server.input(NOW) > 0);
-    assert!(!server.doze(), "there is something to take apart");
+    assert!(!server.arm(), "there is something to take apart");
 }
 
 fn stale_numbers_are_ignored<C: Named>() {
     let (mut server, at) = server::<C>();
     let mut client = client::<C>();
     let session = client.connect(NOW, &at).expect("begun");
-    let rpc = client.request(NOW, session, 0, Message::default(), Instant::NEVER).expect("taken");
+    let rpc =
+        client.request(NOW, session, 0, &mut Message::default(), Instant::NEVER).expect("taken");
     let mut stale = None;
     while stale.is_none() {
         turn(&mut client, NOW, &mut Vec::new());
@@ -615,17 +616,17 @@ fn stale_numbers_are_ignored<C: Named>() {
     message.slices.push(slice);
     let stale = stale.expect("it arrived");
     server.refuse(NOW, stale, 1);
-    server.reply(NOW, stale, message.clone());
+    server.reply(NOW, stale, &mut message.clone());
     assert_eq!((server.released(), server.released()), (Some(slice), None));
     // The slot has another connection now.
     let again = client.connect(NOW, &at).expect("begun");
     assert_ne!(again, session);
     assert_eq!(exchange(&mut server, &mut client, again, &[bytes(1, 5)])[&0], bytes(1, 5));
-    server.reply(NOW, stale, message);
+    server.reply(NOW, stale, &mut message);
     assert_eq!((server.released(), server.released()), (Some(slice), None));
     client.cancel(NOW, rpc);
     client.close(NOW, session);
-    let more = client.request(NOW, session, 1, Message::default(), Instant::NEVER);
+    let more = client.request(NOW, session, 1, &mut Message::default(), Instant::NEVER);
     assert_eq!(more, Err(RequestError::Closed));
     assert_eq!(exchange(&mut server, &mut client, again, &[bytes(1, 6)])[&0], bytes(1, 6));
 }
@@ -635,8 +636,9 @@ fn deadlines_and_cancels_reach_the_caller<C: Named>() {
     let mut client = client::<C>();
     let session = client.connect(NOW, &at).expect("begun");
     let late = NOW.after(1000);
-    client.request(NOW, session, 0, Message::default(), late).expect("taken");
-    let rpc = client.request(NOW, session, 1, Message::default(), Instant::NEVER).expect("taken");
+    client.request(NOW, session, 0, &mut Message::default(), late).expect("taken");
+    let rpc =
+        client.request(NOW, session, 1, &mut Message::default(), Instant::NEVER).expect("taken");
     let (mut seen, mut got) = (Vec::new(), 0);
     while got < 2 {
         turn(&mut client, NOW, &mut seen);
@@ -659,7 +661,7 @@ fn what_happens_is_counted<C: Named>() {
     let session = client.connect(NOW, &at).expect("begun");
     let requests: Vec<_> = (0..5).map(|i| bytes(i, i * 10_000)).collect();
     exchange(&mut server, &mut client, session, &requests);
-    client.request(NOW, session, 9, Message::default(), Instant::NEVER).expect("taken");
+    client.request(NOW, session, 9, &mut Message::default(), Instant::NEVER).expect("taken");
     let (mut seen, mut asked) = (Vec::new(), None);
     while seen.is_empty() {
         server.input(NOW);

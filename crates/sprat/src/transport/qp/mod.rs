@@ -408,11 +408,11 @@ impl Carrier for Pairs {
         self.core.fd()
     }
 
-    fn doze(&mut self) -> bool {
+    fn arm(&mut self) -> bool {
         self.core.doze() && self.next.is_none() && self.resumed.is_empty()
     }
 
-    fn wake(&mut self) {
+    fn disarm(&mut self) {
         self.core.wake();
     }
 

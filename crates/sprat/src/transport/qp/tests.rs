@@ -9,12 +9,13 @@ use sprat_proto::rpc::{Event, Message};
 use sprat_proto::time::SECOND;
 
 use super::*;
-use crate::transport::Transport as _;
+use crate::transport::SystemTransport as _;
 use crate::transport::framed::SILENCE_NS;
 use crate::transport::framed::tests::{
     NOW, Seen, bytes, client, echo, exchange, serve_until, server, server_at, turn,
 };
 use sprat_proto::Instant;
+use sprat_proto::node::Transport as _;
 use sprat_rdma::engine::Link as State;
 use sprat_sys::memory::Region;
 
@@ -282,7 +283,9 @@ fn a_slice_is_kept_until_the_peer_has_read_it_or_is_gone() {
         let mut client = client::<Pairs>();
         for reads in [true, false] {
             let session = client.connect(NOW, &at).expect("loopback");
-            client.request(NOW, session, 1, Message::default(), Instant::NEVER).expect("taken");
+            client
+                .request(NOW, session, 1, &mut Message::default(), Instant::NEVER)
+                .expect("taken");
             let mut message = Message::from(bytes(9, 50));
             message.slices.extend((0..3).map(|n| Slice { segment: n, offset: 0, len: 100_000 }));
             let whole =
@@ -292,7 +295,7 @@ fn a_slice_is_kept_until_the_peer_has_read_it_or_is_gone() {
                 server.input(NOW);
                 while let Some(event) = server.event(NOW) {
                     let Event::Request { rpc, .. } = event else { panic!("{event:?}") };
-                    server.reply(NOW, rpc, message.clone());
+                    server.reply(NOW, rpc, &mut message.clone());
                     answered = true;
                 }
                 server.output(NOW, &blocks);

@@ -5,12 +5,13 @@ use sprat_proto::Rng;
 use sprat_proto::rpc::{Message, RpcError};
 
 use super::*;
-use crate::transport::Transport as _;
+use crate::transport::SystemTransport as _;
 use crate::transport::framed::SILENCE_NS;
 use crate::transport::framed::tests::{
     NOW, Seen, bytes, client, echo, exchange, look, readable, serve, serve_until, server,
     server_at, turn, until,
 };
+use sprat_proto::node::Transport as _;
 
 fn port(at: &Locator) -> u16 {
     at.option("port").expect("a port").parse().expect("a number")
@@ -40,7 +41,7 @@ fn a_connection_that_never_opens_is_given_up() {
     let session = client.connect(NOW, &at).expect("begun");
     let slot = client.live[0];
     let until = client.first_deadline;
-    client.request(NOW, session, 1, Message::default(), Instant::NEVER).expect("taken");
+    client.request(NOW, session, 1, &mut Message::default(), Instant::NEVER).expect("taken");
     // As if the answer to the first packet were still missing.
     let left = VecDeque::new();
     client.at_slot(slot).expect("there").connecting = Some(Connecting { left, until });
@@ -127,7 +128,7 @@ fn beyond_the_limit_nobody_is_accepted_until_someone_leaves() {
     for (i, client) in clients.iter_mut().enumerate() {
         sessions.push(client.connect(NOW, &at).expect("begun"));
         client
-            .request(NOW, sessions[i], i as u64, Message::default(), Instant::NEVER)
+            .request(NOW, sessions[i], i as u64, &mut Message::default(), Instant::NEVER)
             .expect("taken");
     }
     let mut served = 0;
@@ -160,7 +161,7 @@ fn a_pause_after_running_out_of_descriptors_ends_by_itself() {
     server.carrier.pause_accepting(NOW.after(5));
     let mut client = client::<Sockets>();
     let session = client.connect(NOW, &at).expect("begun");
-    client.request(NOW, session, 0, Message::default(), Instant::NEVER).expect("taken");
+    client.request(NOW, session, 0, &mut Message::default(), Instant::NEVER).expect("taken");
     let mut seen = Vec::new();
     for _ in 0..1000 {
         turn(&mut client, NOW, &mut seen);
@@ -178,7 +179,7 @@ fn a_peer_that_asks_and_never_listens_is_not_read_for_ever() {
     let mut client = client::<Sockets>();
     let session = client.connect(NOW, &at).expect("begun");
     for tag in 0..200 {
-        client.request(NOW, session, tag, Message::default(), Instant::NEVER).expect("taken");
+        client.request(NOW, session, tag, &mut Message::default(), Instant::NEVER).expect("taken");
     }
     let (mut served, mut idle) = (0, 0);
     while idle < 20_000 {
@@ -195,13 +196,13 @@ fn a_peer_that_asks_and_never_listens_is_not_read_for_ever() {
         }
     }
     // All fit into one read, so all are answered; what counts is that no more are read now.
-    let more = client.request(NOW, session, 999, Message::default(), Instant::NEVER);
+    let more = client.request(NOW, session, 999, &mut Message::default(), Instant::NEVER);
     assert!(more.is_ok());
     for _ in 0..1000 {
         client.output(NOW, &());
         assert_eq!(serve(&mut server, |_| Some(Vec::new())), 0);
     }
-    assert!(server.doze() && !readable(&server), "it sleeps until the peer reads");
+    assert!(server.arm() && !readable(&server), "it sleeps until the peer reads");
     let mut seen = Vec::new();
     until(&mut server, &mut client, &mut seen, 201);
     assert_eq!(seen.len(), 201);

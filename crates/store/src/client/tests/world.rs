@@ -200,7 +200,7 @@ impl World {
     /// Asks the coordinator on behalf of a master; `None` if the answer would take time.
     fn ask(&mut self, request: Vec<u8>) -> Option<Vec<u8>> {
         self.asks += 1;
-        let caller = Caller { door: 0, rpc: ServerRpc(self.asks) };
+        let caller = Caller { transport: 0, rpc: ServerRpc(self.asks) };
         let reply =
             self.coordinator.request(self.now, caller, Payload::Owned(request), Instant::NEVER);
         reply.map(|message| message.bytes)
@@ -278,7 +278,7 @@ impl World {
                 if let Some(answer) = answer {
                     self.asked.insert(asked, answer);
                 }
-                let caller = Caller { door: 0, rpc: ServerRpc(asked) };
+                let caller = Caller { transport: 0, rpc: ServerRpc(asked) };
                 let payload = Payload::Owned(request);
                 if let Some(message) =
                     self.coordinator.request(self.now, caller, payload, Instant::NEVER)

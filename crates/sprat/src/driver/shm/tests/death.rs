@@ -62,7 +62,7 @@ fn a_server_that_is_dropped_is_dead_whoever_has_its_sockets() {
     drop(server);
     assert_eq!(gone(&mut client), to);
     assert_eq!(gone(&mut waiting), to_waiting, "it was not accepted yet");
-    assert!(client.doze() && is_quiet(&client) && waiting.doze() && is_quiet(&waiting));
+    assert!(client.arm() && is_quiet(&client) && waiting.arm() && is_quiet(&waiting));
     drop(super::server(directory.path(), "s"));
     drop(copies);
 }
@@ -77,7 +77,7 @@ fn a_client_that_is_dropped_is_dead_whoever_has_its_sockets() {
     server.look();
     let from = receive_burst(&mut server)[0].0;
     assert_eq!(gone(&mut server), from);
-    assert!(server.doze() && is_quiet(&server));
+    assert!(server.arm() && is_quiet(&server));
     drop(copies);
 }
 
@@ -86,12 +86,12 @@ fn a_server_that_is_killed_is_dead_whoever_has_its_sockets() {
     let directory = directory();
     let (child, mut client, to, copies) = client_of_a_child(directory.path());
     client.look();
-    assert!(client.doze());
+    assert!(client.arm());
     drop(child);
     assert!(!is_quiet(&client), "its sleep ends");
-    client.wake();
+    client.disarm();
     assert_eq!(gone(&mut client), to);
-    assert!(client.doze() && is_quiet(&client));
+    assert!(client.arm() && is_quiet(&client));
     // Its name is free, and until somebody takes it nobody is there.
     let e = client.resolve(&locator("s")).unwrap_err();
     assert_eq!(e.kind(), io::ErrorKind::ConnectionRefused);

@@ -1,0 +1,68 @@
+//! Calls that wait until the locator of their server is chosen.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use super::machine::Link;
+use crate::Instant;
+use crate::rpc::{Message, RpcId};
+
+/// The most calls that wait. They are the program's own, in its own memory: any limit will do.
+const MOST: usize = 1 << 20;
+
+/// A call that waits.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) id: RpcId,
+    pub(crate) link: Link,
+    pub(crate) tag: u64,
+    pub(crate) message: Message,
+    pub(crate) deadline: Instant,
+}
+
+/// The calls that wait, oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct Calls {
+    calls: VecDeque<Held>,
+    ids: u64,
+}
+
+impl Calls {
+    /// True if no call waits.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.calls.is_empty()
+    }
+
+    /// Keeps a call. Returns its number, or none if too many wait.
+    pub(crate) fn push(
+        &mut self,
+        link: Link,
+        tag: u64,
+        message: Message,
+        deadline: Instant,
+    ) -> Option<RpcId> {
+        if self.calls.len() >= MOST {
+            return None;
+        }
+        self.ids += 1;
+        let id = RpcId(self.ids);
+        self.calls.push_back(Held { id, link, tag, message, deadline });
+        Some(id)
+    }
+
+    /// Removes and returns the calls that are `wanted`, in order.
+    pub(crate) fn take(&mut self, wanted: impl Fn(&Held) -> bool) -> Vec<Held> {
+        if self.calls.is_empty() {
+            return Vec::new();
+        }
+        let (taken, left): (Vec<_>, Vec<_>) = self.calls.drain(..).partition(wanted);
+        self.calls = left.into();
+        taken
+    }
+
+    /// The earliest deadline of a call.
+    pub(crate) fn deadline(&self) -> Instant {
+        self.calls.iter().map(|call| call.deadline).min().unwrap_or(Instant::NEVER)
+    }
+}

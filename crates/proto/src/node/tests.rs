@@ -1,0 +1,270 @@
+//! A node with a host that the tests play, in virtual time: calls, lanes, races, timers and the disk.
+
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::machine::{Caller, Link, Output};
+use super::{ConnectError, Written};
+use crate::Instant;
+use crate::rpc::{CloseReason, Event, Message, Payload, RpcError, RpcId, ServerRpc, Slice};
+use crate::time::MS;
+
+mod fake;
+
+use fake::{TestNode, at, node};
+
+const A: Link = Link(0);
+
+fn connect(link: Link, locator: &str) -> Output {
+    Output::Connect { link, locator: locator.into() }
+}
+
+fn call(link: Link, tag: u64) -> Output {
+    Output::Call { link, tag, message: vec![1].into(), deadline: Instant::NEVER }
+}
+
+/// One turn at `us` in which the machine wants these.
+fn turn(node: &mut TestNode, us: u64, wants: impl IntoIterator<Item = Output>) -> bool {
+    node.machine().wants.extend(wants);
+    node.mark_unsent();
+    node.turn(at(us))
+}
+
+/// What ended since the last call.
+fn ended(node: &mut TestNode) -> Vec<fake::Ended> {
+    core::mem::take(&mut node.machine().ended)
+}
+
+/// The requests that are in progress on each living session of a transport.
+fn load(node: &TestNode, wire: usize) -> Vec<usize> {
+    let sessions = node.host().wires[wire].sessions.iter();
+    sessions.filter(|s| !s.ended).map(|s| s.calls.len()).collect()
+}
+
+#[test]
+fn a_call_goes_to_its_server_and_its_reply_to_the_machine() {
+    let mut node = node(1);
+    turn(&mut node, 0, [connect(A, "0.a"), connect(Link(5), "1.b"), call(Link(5), 3), call(A, 4)]);
+    assert_eq!(node.machine().sent, [(3, 1, RpcId(1)), (4, 0, RpcId(1))]);
+    assert!(node.is_awaiting());
+    node.host_mut().wires[1].answer(0);
+    assert!(turn(&mut node, 1, []), "an answer is work");
+    assert_eq!(ended(&mut node), [(3, Ok(3))]);
+    node.host_mut().wires[0].answer(0);
+    turn(&mut node, 2, []);
+    assert_eq!(ended(&mut node), [(4, Ok(4))]);
+    assert!(!node.is_awaiting() && !turn(&mut node, 3, []));
+}
+
+#[test]
+fn a_link_bound_anew_closes_its_old_session() {
+    let mut node = node(1);
+    turn(&mut node, 0, [connect(A, "0.a"), call(A, 0), connect(A, "0.b"), call(A, 1)]);
+    assert_eq!(node.host().wires[0].living(), [1]);
+    turn(&mut node, 1, []);
+    assert_eq!(ended(&mut node), [(0, Err(RpcError::MaybeExecuted))], "and nothing else");
+    turn(&mut node, 2, [Output::Disconnect { link: A }, call(A, 2)]);
+    turn(&mut node, 3, []);
+    assert_eq!(node.host().wires[0].living(), [] as [u32; 0]);
+    let failed = [(2, Err(RpcError::NotExecuted)), (1, Err(RpcError::MaybeExecuted))];
+    assert_eq!(ended(&mut node), failed);
+}
+
+#[test]
+fn a_lost_session_is_opened_anew_by_the_next_call() {
+    let mut node = node(1);
+    turn(&mut node, 0, [connect(A, "0.a"), call(A, 0)]);
+    node.host_mut().wires[0].end(0, CloseReason::PeerGone);
+    turn(&mut node, 1, []);
+    assert_eq!(ended(&mut node), [(0, Err(RpcError::MaybeExecuted))]);
+    assert_eq!(node.machine().unreachable, [(A, "0.a: the server is gone".into())]);
+    turn(&mut node, 2, [call(A, 1)]);
+    assert_eq!((load(&node, 0), node.host().tried.len()), (vec![1], 2));
+}
+
+#[test]
+fn a_call_that_no_server_can_take_fails_at_once() {
+    let mut node = node(1);
+    node.host_mut().down = vec!["0.a"];
+    turn(&mut node, 0, [call(A, 0), connect(A, "0.a"), call(A, 1), connect(A, "x"), call(A, 2)]);
+    let not = Err(RpcError::NotExecuted);
+    assert_eq!(ended(&mut node), [(0, not), (1, not), (2, not)]);
+    let whys = [(A, "0.a: down".into()), (A, "x: no such transport".into())];
+    assert_eq!(node.machine().unreachable, whys);
+    // A full session refuses, and the machine tries again.
+    turn(&mut node, 1, [connect(A, "0.b"), call(A, 3)]);
+    node.host_mut().wires[0].queue = 0;
+    node.host_mut().wires[0].channels = 1;
+    turn(&mut node, 2, [call(A, 4)]);
+    assert!(matches!(ended(&mut node)[..], [(4, Err(RpcError::Busy { .. }))]));
+}
+
+#[test]
+fn connect_says_why_at_once() {
+    let mut node = node(1);
+    node.host_mut().down = vec!["0.a", "1.b"];
+    let error = node.connect(at(0), A, "x").unwrap_err();
+    assert!(matches!(error, ConnectError::Locators(why) if why == "x: no such transport"));
+    let error = node.connect(at(0), A, "0.a;1.b").unwrap_err();
+    let ConnectError::Unreachable { first, why } = error else { panic!("{error:?}") };
+    assert_eq!((first.as_deref(), &*why), (Some("down"), "0.a: down; 1.b: down"));
+    node.connect(at(0), A, "0.a;1.c").unwrap();
+    node.connect(at(0), A, "1.c").unwrap();
+}
+
+#[test]
+fn calls_take_lanes_with_idle_channels() {
+    let mut node = node(3);
+    turn(&mut node, 0, [connect(A, "0.a")]);
+    turn(&mut node, 1, (0..6).map(|tag| call(A, tag)));
+    assert_eq!(load(&node, 0), [2, 2, 2], "a session more only when the others are full");
+    for (free, us) in [(1, 10), (0, 20), (2, 30), (2, 40)] {
+        node.host_mut().wires[0].answer(free);
+        turn(&mut node, us, [call(A, 10 + us)]);
+        assert_eq!(load(&node, 0), [2, 2, 2], "the call goes to session {free}");
+    }
+    turn(&mut node, 50, (0..3).map(|tag| call(A, 100 + tag)));
+    assert_eq!(load(&node, 0), [3, 3, 3], "full ones take turns");
+}
+
+#[test]
+fn calls_wait_for_a_race_and_go_out_by_its_winner() {
+    let mut node = node(1);
+    let message = vec![1].into();
+    let late = Output::Call { link: A, tag: 2, message, deadline: at(100) };
+    turn(&mut node, 0, [connect(A, "0.a;1.b;0.c"), call(A, 0), call(A, 1), late]);
+    assert!(node.is_awaiting() && load(&node, 0) == [0], "only the best was tried");
+    turn(&mut node, 100, []);
+    let deadline = Err(RpcError::Deadline { maybe_executed: false });
+    assert_eq!(ended(&mut node), [(2, deadline)]);
+    assert_eq!(node.machine().unreachable, [(A, "0.a: no answer".into())]);
+    let (_, transport, rpc) = node.machine().sent[1];
+    turn(&mut node, 200, [Output::Cancel { transport, rpc }]);
+    assert_eq!(ended(&mut node), [(1, Err(RpcError::Cancelled))]);
+    turn(&mut node, 250_000, []);
+    assert_eq!(node.host().tried, ["0.a", "1.b"]);
+    node.host_mut().wires[1].session(0).is_open = true;
+    turn(&mut node, 250_001, []);
+    assert_eq!((load(&node, 0), load(&node, 1)), (vec![], vec![1]), "the loser is closed");
+    node.host_mut().wires[1].answer(0);
+    turn(&mut node, 250_002, [call(A, 3)]);
+    assert_eq!(ended(&mut node), [(0, Ok(0))]);
+    assert_eq!(load(&node, 1), [1], "the winner is used from now on");
+}
+
+#[test]
+fn calls_fail_when_a_race_is_lost() {
+    let mut node = node(1);
+    node.host_mut().down = vec!["1.b"];
+    turn(&mut node, 0, [connect(A, "1.b;0.a"), connect(Link(1), "1.b;0.a"), call(A, 0)]);
+    turn(&mut node, 1, [call(Link(1), 1)]);
+    assert_eq!(node.host().tried, ["1.b", "0.a"], "one race for one server");
+    node.host_mut().wires[0].end(0, CloseReason::Unreachable);
+    turn(&mut node, 2, []);
+    let not = Err(RpcError::NotExecuted);
+    assert_eq!(ended(&mut node), [(0, not), (1, not)]);
+    let why = "1.b: down; 0.a: no answer";
+    assert_eq!(node.machine().unreachable, [(A, why.into()), (Link(1), why.into())]);
+    assert!(!node.is_awaiting());
+}
+
+#[test]
+fn requests_are_answered_where_they_came_from() {
+    let mut node = node(1);
+    let request = |rpc, byte| Event::Request {
+        rpc: ServerRpc(rpc),
+        payload: Payload::Owned(vec![byte]),
+        deadline: Instant::NEVER,
+    };
+    node.machine().reply = Some(9);
+    node.host_mut().wires[1].events.push_back(request(4, 7));
+    turn(&mut node, 0, []);
+    assert_eq!(node.host().wires[1].replies, [(ServerRpc(4), 9)]);
+    assert_eq!(node.machine().spare, 1, "the buffer comes back");
+    node.machine().reply = None;
+    node.host_mut().wires[0].events.push_back(request(5, 8));
+    turn(&mut node, 1, []);
+    let (caller, byte) = node.machine().requests[1];
+    assert_eq!((caller, byte), (Caller { transport: 0, rpc: ServerRpc(5) }, 8));
+    let reply = |caller| Output::Reply { caller, message: Message::from(&[6][..]) };
+    let counters = Output::Counters { caller, message: Message::from(&b"{"[..]) };
+    let nowhere = Caller { transport: 2, rpc: ServerRpc(5) };
+    turn(&mut node, 2, [reply(nowhere), reply(caller), counters]);
+    assert_eq!(node.host().wires[0].replies, [(ServerRpc(5), 6), (ServerRpc(5), b'{')]);
+}
+
+#[test]
+fn timers_are_checked_every_20_us_and_after_a_pause() {
+    let mut node = node(1);
+    turn(&mut node, 0, []);
+    node.machine().deadline = Some(at(5));
+    node.host_mut().wires[0].deadline = Some(at(6));
+    assert_eq!(node.machine().ticks, []);
+    assert!(!turn(&mut node, 19, []) && turn(&mut node, 20, []));
+    assert_eq!((node.machine().ticks.len(), node.host().wires[0].deadline), (1, None));
+    // Before it pauses, a node does what the machine has left to do.
+    node.machine().background = 2;
+    assert_eq!(node.pause(at(30)), None);
+    assert_eq!(node.pause(at(31)), None);
+    assert_eq!(node.pause(at(32)), Some(Instant::NEVER));
+    node.machine().deadline = Some(at(34));
+    node.host_mut().wires[1].deadline = Some(at(33));
+    assert_eq!(node.pause(at(32)), Some(at(33)));
+    node.resume();
+    assert!(turn(&mut node, 34, []), "timers are checked although 20 µs have not passed");
+    turn(&mut node, 60, [connect(A, "0.a;1.b"), call(A, 0)]);
+    node.turn(at(61));
+    assert_eq!(node.pause(at(62)), Some(at(60).after(250 * MS)), "when the race goes on");
+}
+
+#[test]
+fn a_transport_that_is_not_due_is_not_polled() {
+    let mut node = node(1);
+    node.host_mut().asleep = true;
+    turn(&mut node, 0, []);
+    assert_eq!(node.host().wires.each_ref().map(|w| w.inputs), [1, 0]);
+    turn(&mut node, 1, [connect(A, "0.a"), call(A, 0)]);
+    node.host_mut().wires[0].answer(0);
+    turn(&mut node, 2, []);
+    assert_eq!(node.host().wires.each_ref().map(|w| w.inputs), [3, 1], "the first woke it");
+}
+
+#[test]
+fn output_goes_on_while_a_transport_has_more() {
+    let mut node = node(1);
+    turn(&mut node, 0, []);
+    let outputs = |node: &TestNode| node.host().wires[0].outputs;
+    let before = outputs(&node);
+    node.turn(at(1));
+    assert_eq!(outputs(&node), before, "nothing happened");
+    node.mark_unsent();
+    node.host_mut().wires[1].more = true;
+    let slice = Slice { segment: 1, offset: 2, len: 3 };
+    node.host_mut().wires[1].slices.push(slice);
+    node.turn(at(2));
+    node.turn(at(3));
+    node.turn(at(4));
+    assert_eq!((outputs(&node), &node.machine().released[..]), (before + 2, &[slice][..]));
+}
+
+#[test]
+fn writes_are_confirmed_refused_or_end_the_node() {
+    let mut node = node(1);
+    let persist = |seq| Output::Persist { seq, puts: vec![], deletes: vec![] };
+    turn(&mut node, 0, [persist(1), persist(2), persist(3)]);
+    assert_eq!(node.host().writes, [1, 2, 3]);
+    assert_eq!(node.machine().persisted, [1], "this one needs no disk");
+    node.host_mut().written.push_back(Written::Durable(2));
+    let (reason, durable) = (String::from("full"), vec![]);
+    node.host_mut().written.push_back(Written::Refused { reason, durable });
+    assert!(turn(&mut node, 20, []));
+    assert_eq!(node.machine().persisted, [1, 2]);
+    assert_eq!(node.machine().refused, ["full"]);
+    assert_eq!(node.take_stopped(), None);
+    node.host_mut().written.push_back(Written::Failed("broken".into()));
+    turn(&mut node, 40, []);
+    assert_eq!(node.take_stopped().as_deref(), Some("broken"));
+    turn(&mut node, 41, [Output::Stop { reason: "gone".into() }]);
+    assert_eq!(node.take_stopped().as_deref(), Some("gone"));
+}

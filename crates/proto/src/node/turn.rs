@@ -1,0 +1,415 @@
+//! One turn of a node: what arrived goes to the machine, what the machine wants goes out.
+//!
+//! ```text
+//!   now ─► transports: input ─► events ─► machine ─► output ─► transports: output
+//!          every 20 µs: timers of transports and machine, writes that are done
+//! ```
+//! Everything that communicates is a [`Machine`] in a node: a coordinator, a master, the client of a
+//! program, an RPC service. A node is single-threaded and owns all it touches.
+//!
+//! Always: [`Machine::response`] is called exactly once for each call. Not here: what the messages
+//! say (the machine), how they travel (the transports), clocks and sleep (the program around it).
+
+use alloc::string::String;
+
+use arrayvec::ArrayVec;
+
+use super::held::Calls;
+use super::host::{Host, Opened, Written};
+use super::links::Links;
+use super::machine::{Caller, Link, Machine, Output};
+use super::transport::Transport;
+use crate::Instant;
+use crate::rpc::{Event, Message, RequestError, RpcError, RpcId};
+use crate::time::US;
+
+/// How often timers are checked. A turn that finds nothing must be short, for the next packet arrives
+/// during one of them.
+const TIMER_CHECK_NS: u64 = 20 * US;
+/// Sessions that are loaded into the cache together.
+const PREFETCH: usize = 32;
+/// The longest buffer that a machine gets back, in bytes.
+const SPARE_MOST: usize = 64 << 10;
+/// How long a call waits that a full session did not take, in nanoseconds.
+const FULL_RETRY_NS: u64 = 100 * US;
+/// The transport that [`Machine::sent`] names for a call that waits for a race.
+pub(super) const HELD: u32 = u32::MAX;
+
+/// A machine, the links that it calls by, and what it runs on.
+#[derive(Debug)]
+pub struct Node<M: Machine, H: Host> {
+    pub(super) machine: M,
+    pub(super) host: H,
+    pub(super) links: Links<H::Error>,
+    next_timers: Instant,
+    /// The last check of the timers found work: the next idle turn checks them again.
+    ticking: bool,
+    /// Something may wait to be sent.
+    pub(super) unsent: bool,
+    /// Calls without a response yet.
+    pub(super) awaited: usize,
+    /// Those of them that wait for a race.
+    pub(super) held: Calls,
+    stopped: Option<String>,
+}
+
+/// What a lane has.
+pub(super) enum Reach {
+    Session(Opened),
+    /// A race that is not decided yet.
+    Opening,
+    Failed,
+}
+
+impl<M: Machine, H: Host> Node<M, H> {
+    /// A node that runs `machine` on `host`, with up to `lanes` sessions for each link.
+    ///
+    /// # Panics
+    /// If `lanes` is zero.
+    pub fn new(machine: M, host: H, lanes: u16) -> Self {
+        assert!(lanes > 0, "a link without lanes");
+        Self {
+            machine,
+            host,
+            links: Links::new(lanes),
+            next_timers: Instant::ZERO,
+            ticking: false,
+            unsent: true,
+            awaited: 0,
+            held: Calls::default(),
+            stopped: None,
+        }
+    }
+
+    /// The machine. Call [`Node::mark_unsent`] after a call of it that may have made output.
+    #[inline]
+    pub fn machine(&mut self) -> &mut M {
+        &mut self.machine
+    }
+
+    /// The host.
+    pub fn host(&self) -> &H {
+        &self.host
+    }
+
+    /// The host, to change it.
+    pub fn host_mut(&mut self) -> &mut H {
+        &mut self.host
+    }
+
+    /// True while calls have no response yet.
+    #[inline]
+    pub fn is_awaiting(&self) -> bool {
+        self.awaited > 0
+    }
+
+    /// The machine may have output that no turn has seen: the next turn asks for it.
+    #[inline]
+    pub fn mark_unsent(&mut self) {
+        self.unsent = true;
+    }
+
+    /// Takes the reason why the machine must stop for good, if it must.
+    #[inline]
+    pub fn take_stopped(&mut self) -> Option<String> {
+        self.stopped.take()
+    }
+
+    // Turns.
+
+    /// One turn. Returns true if there was work.
+    #[inline]
+    pub fn turn(&mut self, now: Instant) -> bool {
+        let work = self.receive(now);
+        self.finish(now);
+        work
+    }
+
+    /// The first half of a turn: what arrived and what is due goes to the machine. Returns true if there
+    /// was work.
+    #[inline]
+    pub fn receive(&mut self, now: Instant) -> bool {
+        let mut work = self.input(now);
+        if now >= self.next_timers || self.ticking && !work {
+            self.ticking = self.timers(now);
+            work |= self.ticking;
+        }
+        if !self.links.racing().is_empty() {
+            self.races(now);
+        }
+        work
+    }
+
+    /// The second half of a turn: if anything happened, what the machine wants goes out.
+    #[inline]
+    pub fn finish(&mut self, now: Instant) {
+        if self.unsent {
+            self.send(now);
+        }
+    }
+
+    /// Prepares for a pause until something arrives: does a bounded piece of the machine's background
+    /// work and sends. Returns when the node needs its next turn if nothing arrives before, or none if
+    /// there is more to do at once. Call [`Node::resume`] after the pause.
+    pub fn pause(&mut self, now: Instant) -> Option<Instant> {
+        if self.machine.tick(now) {
+            self.unsent = true;
+        }
+        if self.unsent {
+            self.send(now);
+            return None;
+        }
+        let mut at = self.machine.deadline().unwrap_or(Instant::NEVER).min(self.race_deadline());
+        for index in 0..self.host.transports() {
+            at = at.min(self.host.transport(index).deadline().unwrap_or(Instant::NEVER));
+        }
+        Some(at)
+    }
+
+    /// The pause is over: the next turn checks the timers.
+    pub fn resume(&mut self) {
+        self.next_timers = Instant::ZERO;
+    }
+
+    /// What arrived goes to the machine.
+    #[inline]
+    fn input(&mut self, now: Instant) -> bool {
+        let mut work = false;
+        for index in 0..self.host.transports() {
+            if !self.host.is_due(index, now) {
+                continue;
+            }
+            if self.host.transport(index).input(now) > 0 {
+                work = true;
+                self.unsent = true;
+                self.host.received(index, now);
+                self.events(index, now);
+            }
+        }
+        work
+    }
+
+    /// Events of one transport, until there are none.
+    fn events(&mut self, index: usize, now: Instant) {
+        let transport = self.host.transport(index);
+        while let Some(event) = transport.event(now) {
+            match event {
+                Event::Request { rpc, payload, deadline } => {
+                    let caller = Caller { transport: index as u32, rpc };
+                    if let Some(mut reply) = self.machine.request(now, caller, payload, deadline) {
+                        transport.reply(now, rpc, &mut reply);
+                        spare(&mut self.machine, reply);
+                    }
+                }
+                Event::Response { tag, payload, .. } => {
+                    self.awaited -= 1;
+                    self.machine.response(now, tag, Ok(payload));
+                }
+                Event::Failed { tag, error, .. } => {
+                    self.awaited -= 1;
+                    self.machine.response(now, tag, Err(error));
+                }
+                Event::Closed { session, reason } => {
+                    let cause = transport.cause(session);
+                    let ended = self.links.closed(now, (index, session), reason, cause);
+                    if let Some((link, why)) = ended {
+                        self.machine.unreachable(link, &why);
+                    }
+                }
+            }
+            self.unsent = true;
+        }
+    }
+
+    /// Runs the timers that are due, and gives the machine the writes that are done.
+    fn timers(&mut self, now: Instant) -> bool {
+        self.next_timers = now.after(TIMER_CHECK_NS);
+        let mut work = false;
+        for index in 0..self.host.transports() {
+            let transport = self.host.transport(index);
+            if transport.deadline().is_some_and(|at| at <= now) {
+                transport.tick(now);
+                self.events(index, now);
+                self.unsent = true;
+                work = true;
+            }
+        }
+        if !self.held.is_empty() {
+            work |= self.expire(now);
+        }
+        while let Some(written) = self.host.written() {
+            match written {
+                Written::Durable(seq) => self.machine.persisted(now, seq),
+                Written::Refused { reason, durable } => {
+                    self.machine.rollback(now, &reason, durable);
+                }
+                Written::Failed(reason) => self.stopped = Some(reason),
+            }
+            self.unsent = true;
+            work = true;
+        }
+        if self.machine.deadline().is_some_and(|at| at <= now) {
+            work = true;
+            self.unsent = true;
+            self.machine.tick(now);
+        }
+        work
+    }
+
+    /// Does what the machine wants, then sends what the transports have queued.
+    pub fn send(&mut self, now: Instant) {
+        self.unsent = false;
+        while let Some(output) = self.machine.output(now) {
+            self.act(now, output);
+        }
+        for index in 0..self.host.transports() {
+            let transport = self.host.transport(index);
+            self.unsent |= transport.output(now, &self.machine);
+            while let Some(slice) = transport.released() {
+                self.machine.released(slice);
+            }
+        }
+    }
+
+    /// Does one thing that the machine wants.
+    #[inline]
+    fn act(&mut self, now: Instant, output: Output) {
+        match output {
+            Output::Call { link, tag, message, deadline } => {
+                self.call(now, link, tag, message, deadline);
+            }
+            Output::Reply { caller, message } => self.reply(now, caller, message),
+            Output::Counters { caller, mut message } => {
+                self.host.counters(&mut message.bytes);
+                self.reply(now, caller, message);
+            }
+            Output::Connect { link, locator } => self.bind(now, link, &locator),
+            Output::Disconnect { link } => self.place(now, link, None),
+            Output::Cancel { transport: HELD, rpc } => self.cancel_held(now, rpc),
+            Output::Cancel { transport, rpc } => {
+                if (transport as usize) < self.host.transports() {
+                    self.host.transport(transport as usize).cancel(now, rpc);
+                }
+            }
+            Output::Persist { seq, puts, deletes } => {
+                if self.host.persist(seq, puts, deletes) {
+                    self.machine.persisted(now, seq);
+                }
+            }
+            Output::Stop { reason } => self.stopped = Some(reason),
+        }
+    }
+
+    fn reply(&mut self, now: Instant, caller: Caller, mut message: Message) {
+        if (caller.transport as usize) < self.host.transports() {
+            let transport = self.host.transport(caller.transport as usize);
+            transport.reply(now, caller.rpc, &mut message);
+            spare(&mut self.machine, message);
+        }
+    }
+
+    // Calls.
+
+    /// Sends a request. Its response, an error included, goes to the machine.
+    pub(super) fn call(
+        &mut self,
+        now: Instant,
+        link: Link,
+        tag: u64,
+        mut message: Message,
+        deadline: Instant,
+    ) {
+        let result = match self.reach(now, link) {
+            Reach::Session((index, session)) => {
+                let transport = self.host.transport(index);
+                let sent = transport.request(now, session, tag, &mut message, deadline);
+                spare(&mut self.machine, message);
+                sent.map(|rpc| (index, rpc)).map_err(not_taken)
+            }
+            Reach::Opening => return self.hold(now, link, tag, message, deadline),
+            Reach::Failed => Err(RpcError::NotExecuted),
+        };
+        self.called(now, tag, result);
+    }
+
+    /// Sends a request of bytes that the caller keeps. Its response, an error included, goes to the
+    /// machine.
+    #[inline]
+    pub fn call_bytes(
+        &mut self,
+        now: Instant,
+        link: Link,
+        tag: u64,
+        bytes: &[u8],
+        deadline: Instant,
+    ) {
+        let result = match self.reach(now, link) {
+            Reach::Session((index, session)) => {
+                let transport = self.host.transport(index);
+                let sent = transport.request_bytes(now, session, tag, bytes, deadline);
+                sent.map(|rpc| (index, rpc)).map_err(not_taken)
+            }
+            Reach::Opening => return self.hold(now, link, tag, bytes.into(), deadline),
+            Reach::Failed => Err(RpcError::NotExecuted),
+        };
+        self.called(now, tag, result);
+    }
+
+    /// Chooses a lane of `link` and returns its session, begun if there is none.
+    #[inline]
+    fn reach(&mut self, now: Instant, link: Link) -> Reach {
+        let host = &mut self.host;
+        let lane = self
+            .links
+            .lane(link, |(index, session)| host.transport(index).has_idle_channel(session));
+        match self.links.session(lane) {
+            Some(session) => Reach::Session(session),
+            None => self.open(now, lane),
+        }
+    }
+
+    /// A request was sent, or has failed.
+    #[inline]
+    fn called(&mut self, now: Instant, tag: u64, result: Result<(usize, RpcId), RpcError>) {
+        match result {
+            Ok((index, rpc)) => {
+                self.awaited += 1;
+                self.machine.sent(tag, index as u32, rpc);
+            }
+            Err(error) => {
+                self.machine.response(now, tag, Err(error));
+                self.unsent = true;
+            }
+        }
+    }
+
+    /// Loads into the cache what calls on these links will touch, if links have one lane each. Cache
+    /// misses that are independent overlap: among a million sessions they are most of a call's time.
+    pub fn prefetch(&mut self, links: &[Link]) {
+        for links in links.chunks(PREFETCH) {
+            let sessions: ArrayVec<_, PREFETCH> =
+                links.iter().filter_map(|&link| self.links.session(link)).collect();
+            for together in sessions.chunk_by(|a, b| a.0 == b.0) {
+                let ids: ArrayVec<_, PREFETCH> = together.iter().map(|session| session.1).collect();
+                self.host.transport(together[0].0).prefetch(&ids);
+            }
+        }
+    }
+}
+
+/// The RPC error for a request that a transport did not take.
+fn not_taken(error: RequestError) -> RpcError {
+    match error {
+        RequestError::QueueFull => RpcError::Busy { retry_after_ns: FULL_RETRY_NS },
+        _ => RpcError::NotExecuted,
+    }
+}
+
+/// Gives the machine the buffer of a message that was sent, unless there is none or it is too long to
+/// keep.
+#[inline]
+fn spare<M: Machine>(machine: &mut M, message: Message) {
+    if (1..=SPARE_MOST).contains(&message.bytes.capacity()) {
+        machine.spare(message.bytes);
+    }
+}

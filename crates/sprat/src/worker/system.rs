@@ -1,0 +1,67 @@
+//! What a worker's node runs on: the transports of this machine and a disk.
+
+use std::io;
+
+use sprat_proto::Instant;
+use sprat_proto::node::{Host, Opened, Pairs, Written};
+
+use crate::disk::Disk;
+use crate::locator::Locator;
+use crate::transport::any::AnyTransport;
+use crate::transports::Transports;
+
+/// Transports and disk. Without a disk, what the machine persists counts as durable.
+#[derive(Debug)]
+pub(crate) struct System {
+    pub(crate) transports: Transports,
+    pub(crate) disk: Option<Disk>,
+}
+
+impl Host for System {
+    type Transport = AnyTransport;
+    type Error = io::Error;
+
+    #[inline(always)]
+    fn transports(&self) -> usize {
+        self.transports.len()
+    }
+
+    #[inline(always)]
+    fn transport(&mut self, index: usize) -> &mut AnyTransport {
+        self.transports.at(index)
+    }
+
+    #[inline(always)]
+    fn is_due(&mut self, index: usize, now: Instant) -> bool {
+        self.transports.is_due(index, now)
+    }
+
+    #[inline(always)]
+    fn received(&mut self, index: usize, now: Instant) {
+        self.transports.received(index, now);
+    }
+
+    fn candidates(&self, locators: &str) -> io::Result<Vec<String>> {
+        Ok(Locator::list(locators)?.iter().map(ToString::to_string).collect())
+    }
+
+    fn connect(&mut self, now: Instant, candidate: &str) -> io::Result<Opened> {
+        self.transports.connect(now, &candidate.parse()?)
+    }
+
+    fn persist(&mut self, seq: u64, puts: Pairs, deletes: Vec<Vec<u8>>) -> bool {
+        match &mut self.disk {
+            Some(disk) => disk.persist(seq, puts, deletes),
+            None => return true,
+        }
+        false
+    }
+
+    fn written(&mut self) -> Option<Written> {
+        self.disk.as_mut()?.completed()
+    }
+
+    fn counters(&mut self, json: &mut Vec<u8>) {
+        self.transports.counters(json);
+    }
+}
