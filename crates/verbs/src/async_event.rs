@@ -2,10 +2,10 @@
 
 use std::ffi::{c_int, c_void};
 
-use sprat_rdma::{Cause, Notice};
+use sprat_rdma::Notice;
 
-use crate::abi::object::{AsyncEvent, Context, Cq as SeenCq, Qp as SeenQp, Srq as SeenSrq};
-use crate::context::Open;
+use crate::abi::object::{AsyncEvent, Context, Cq as RawCq, Qp as RawQp, Srq as RawSrq};
+use crate::context::OpenDevice;
 use crate::cq::Cq;
 use crate::engine::Engine;
 use crate::entry::{INVALID, at, export, put};
@@ -24,10 +24,10 @@ const QP_LAST_WQE_REACHED: c_int = 16;
 fn log(notice: Notice) {
     match notice {
         Notice::Overflow(cq) => {
-            log!(Error, "completion queue {} overflows: its queue pairs are in error", cq.0)
+            log!(Error, "completion queue {} overflows; its queue pairs are in error", cq.0)
         }
         Notice::LastWorkRequest(pair) => {
-            log!(Debug, "queue pair {} takes no more of its shared receives", pair.0)
+            log!(Debug, "queue pair {} takes no more receives from its shared queue", pair.0)
         }
         Notice::Limit(srq) => log!(Debug, "shared receive queue {} is below its limit", srq.0),
         _ => {}
@@ -35,55 +35,50 @@ fn log(notice: Notice) {
 }
 
 /// Translates a notice into an event and counts it as received; none if the object is destroyed.
-fn told(engine: &Engine, notice: Notice) -> Option<AsyncEvent> {
+fn translate(engine: &Engine, notice: Notice) -> Option<AsyncEvent> {
     let (element, event_type): (*mut c_void, c_int) = match notice {
         Notice::Overflow(cq) => {
             // SAFETY: An object leaves the directory, which is locked now, before it is freed.
-            let told = |cq: *mut SeenCq| unsafe { &*cq.cast::<Cq>() }.mishaps.tell();
-            (engine.cqs.find(cq.0, |cq| (told(cq), cq.cast()).1)?, CQ_ERR)
+            let deliver = |cq: *mut RawCq| unsafe { &*cq.cast::<Cq>() }.async_events.deliver();
+            (engine.cqs.find(cq.0, |cq| (deliver(cq), cq.cast()).1)?, CQ_ERR)
         }
         Notice::Failed { pair, cause, ours } => {
             // SAFETY: An object leaves the directory, which is locked now, before it is freed.
-            let told = |qp: *mut SeenQp| unsafe { &*qp.cast::<Qp>() }.events.tell();
-            let event = if ours && is_access(cause) { QP_ACCESS_ERR } else { QP_FATAL };
-            (engine.qps.find(pair.0, |qp| (told(qp), qp.cast()).1)?, event)
+            let deliver = |qp: *mut RawQp| unsafe { &*qp.cast::<Qp>() }.events.deliver();
+            let event = if ours && cause.is_access() { QP_ACCESS_ERR } else { QP_FATAL };
+            (engine.qps.find(pair.0, |qp| (deliver(qp), qp.cast()).1)?, event)
         }
         Notice::LastWorkRequest(pair) => {
             // SAFETY: An object leaves the directory, which is locked now, before it is freed.
-            let told = |qp: *mut SeenQp| unsafe { &*qp.cast::<Qp>() }.events.tell();
-            (engine.qps.find(pair.0, |qp| (told(qp), qp.cast()).1)?, QP_LAST_WQE_REACHED)
+            let deliver = |qp: *mut RawQp| unsafe { &*qp.cast::<Qp>() }.events.deliver();
+            (engine.qps.find(pair.0, |qp| (deliver(qp), qp.cast()).1)?, QP_LAST_WQE_REACHED)
         }
         Notice::Limit(srq) => {
-            let told = |srq: *mut SeenSrq| {
+            let deliver = |srq: *mut RawSrq| {
                 // SAFETY: An object leaves the directory, which is locked now, before it is freed.
                 let srq = unsafe { &*srq.cast::<Srq>() };
-                srq.events.tell();
+                srq.events.deliver();
                 srq.reached();
             };
-            (engine.srqs.find(srq.0, |srq| (told(srq), srq.cast()).1)?, SRQ_LIMIT_REACHED)
+            (engine.srqs.find(srq.0, |srq| (deliver(srq), srq.cast()).1)?, SRQ_LIMIT_REACHED)
         }
         _ => return None,
     };
     Some(AsyncEvent { element, event_type })
 }
 
-/// True if a peer violated the access rights of memory.
-fn is_access(cause: Cause) -> bool {
-    cause.is_access()
-}
-
 export! {
     /// Waits for the next asynchronous event of an open device.
-    waits fn ibv_get_async_event(context: *mut Context, event: *mut AsyncEvent) -> c_int {
+    blocking fn ibv_get_async_event(context: *mut Context, event: *mut AsyncEvent) -> c_int {
         // SAFETY: The program passes null or an open context.
-        let open = unsafe { Open::from_seen(context) }?;
+        let open = unsafe { OpenDevice::from_raw(context) }?;
         if event.is_null() {
             return Err(INVALID);
         }
         let next = loop {
             let (engine, notice) = open.events.next()?;
             log(notice);
-            if let Some(event) = told(engine, notice) {
+            if let Some(event) = translate(engine, notice) {
                 break event;
             }
         };
@@ -99,15 +94,17 @@ export! {
         // SAFETY: The program passes null or an event that it received.
         let AsyncEvent { element, event_type } = *unsafe { at(event) }?;
         // SAFETY: An object stays allocated while one of its events is not acknowledged.
-        let acks = unsafe {
+        let event_counts = unsafe {
             match event_type {
-                CQ_ERR => &Cq::from_seen(element.cast())?.mishaps,
-                SRQ_LIMIT_REACHED => &Srq::from_seen(element.cast())?.events,
-                QP_FATAL | QP_ACCESS_ERR | QP_LAST_WQE_REACHED => &Qp::from_seen(element.cast())?.events,
+                CQ_ERR => &Cq::from_raw(element.cast())?.async_events,
+                SRQ_LIMIT_REACHED => &Srq::from_raw(element.cast())?.events,
+                QP_FATAL | QP_ACCESS_ERR | QP_LAST_WQE_REACHED => {
+                    &Qp::from_raw(element.cast())?.events
+                }
                 _ => return Ok(()),
             }
         };
-        acks.ack(1);
+        event_counts.ack(1);
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! Open devices.
 //!
 //! A program holds a pointer to the `ibv_context` at the end of a `verbs_context`, the first field
-//! of an [`Open`].
+//! of an [`OpenDevice`].
 //!
 //! Invariant: an open device is a `Box` that `ibv_open_device` leaks to the program. It is freed
 //! with its last reference. The program holds one until `ibv_close_device`, and each object of the
@@ -19,18 +19,18 @@ use crate::events::Events;
 
 /// An open device.
 #[repr(C)]
-pub(crate) struct Open {
-    pub(crate) seen: VerbsContext,
+pub(crate) struct OpenDevice {
+    pub(crate) raw: VerbsContext,
     pub(crate) device: &'static Device,
     pub(crate) events: Events,
     /// The references: protection domains, completion queues and channels, and the program until it
     /// closes the device.
-    pub(crate) holders: AtomicU32,
+    pub(crate) references: AtomicU32,
     /// The program has closed the device.
     pub(crate) closed: AtomicBool,
 }
 
-impl Open {
+impl OpenDevice {
     /// Converts the program's pointer to a reference.
     ///
     /// # Errors
@@ -38,28 +38,28 @@ impl Open {
     ///
     /// # Safety
     /// The pointer is null, or the context stays open while the reference is in use.
-    pub(crate) unsafe fn from_seen<'a>(context: *mut Context) -> Result<&'a Self, Errno> {
+    pub(crate) unsafe fn from_raw<'a>(context: *mut Context) -> Result<&'a Self, Errno> {
         // SAFETY: The caller guarantees it.
-        let seen = unsafe { context.as_ref() }.ok_or(INVALID)?;
-        if seen.abi_compat.addr() != EXTENDED || seen.cmd_fd != OURS {
+        let raw = unsafe { context.as_ref() }.ok_or(INVALID)?;
+        if raw.abi_compat.addr() != EXTENDED || raw.cmd_fd != NO_FD {
             return Err(INVALID);
         }
-        // SAFETY: A context that this library created is a field of `Open`, and the program's
-        // pointer was derived from one to the `Open`.
-        Ok(unsafe { &*context.byte_sub(offset_of!(Self, seen.context)).cast::<Self>() })
+        // SAFETY: A context that this library created is a field of `OpenDevice`, and the program's
+        // pointer was derived from one to the `OpenDevice`.
+        Ok(unsafe { &*context.byte_sub(offset_of!(Self, raw.context)).cast::<Self>() })
     }
 
     /// Adds a reference for an object of the device.
-    pub(crate) fn enter(&self) {
-        self.holders.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn add(&self) {
+        self.references.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Removes a reference. The last one frees the device.
     ///
     /// # Safety
     /// The caller removes a reference that was added, and does not use the context afterwards.
-    pub(crate) unsafe fn leave(&self) {
-        if self.holders.fetch_sub(1, Ordering::AcqRel) == 1 {
+    pub(crate) unsafe fn remove(&self) {
+        if self.references.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.events.end();
             // SAFETY: `ibv_open_device` leaked this pointer, and no reference to it is left.
             drop(unsafe { Box::from_raw(std::ptr::from_ref(self).cast_mut()) });
@@ -70,4 +70,4 @@ impl Open {
 /// The number of completion vectors of a device.
 pub(crate) const VECTORS: u32 = 1;
 /// The value of `cmd_fd`, which in contexts of hardware is a descriptor of the kernel's.
-pub(crate) const OURS: c_int = -1;
+pub(crate) const NO_FD: c_int = -1;

@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use sprat_rdma::{Interface, interfaces};
 
-use crate::abi::object::{Device as Seen, NODE_RNIC, TRANSPORT_IWARP};
+use crate::abi::object::{Device as Raw, NODE_RNIC, TRANSPORT_IWARP};
 use crate::entry::{Errno, at, export, put};
 
 /// Bytes of zeros behind each device: programs that look there for the pointer of a hardware driver
@@ -20,7 +20,7 @@ const BEHIND: usize = 64;
 /// A device. C's structure is its first field, so C's pointer also refers to the whole.
 #[repr(C)]
 pub(crate) struct Device {
-    seen: Seen,
+    raw: Raw,
     behind: [u8; BEHIND],
     interface: String,
     index: u32,
@@ -42,7 +42,7 @@ pub(crate) fn chars<const N: usize>(text: &str) -> [c_char; N] {
 impl Device {
     fn new(interface: &Interface) -> Self {
         let name = interface.device();
-        let seen = Seen {
+        let raw = Raw {
             ops: [None; 2],
             node_type: NODE_RNIC,
             transport_type: TRANSPORT_IWARP,
@@ -53,7 +53,7 @@ impl Device {
             ibdev_path: chars(&format!("/sys/class/infiniband/{name}")),
         };
         Self {
-            seen,
+            raw,
             behind: [0; BEHIND],
             interface: interface.name.clone(),
             index: interface.index,
@@ -77,14 +77,14 @@ impl Device {
     ///
     /// # Errors
     /// `ENODEV` if the pointer is null or refers to no device of this library.
-    pub(crate) fn from_seen(pointer: *const Seen) -> Result<&'static Self, Errno> {
+    pub(crate) fn from_raw(pointer: *const Raw) -> Result<&'static Self, Errno> {
         let devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
         let same = |d: &&&'static Self| std::ptr::from_ref::<Self>(d).cast() == pointer;
         devices.iter().find(same).copied().ok_or(Errno(libc::ENODEV))
     }
 
     /// The device as C sees it.
-    pub(crate) fn seen(&'static self) -> *mut Seen {
+    pub(crate) fn raw(&'static self) -> *mut Raw {
         std::ptr::from_ref(self).cast_mut().cast()
     }
 
@@ -153,9 +153,9 @@ pub(crate) fn free_array<T>(array: *mut *mut T) {
 
 export! {
     /// Lists all devices, and writes their number to `count` unless that is null.
-    null fn ibv_get_device_list(count: *mut c_int) -> *mut *mut Seen {
+    null fn ibv_get_device_list(count: *mut c_int) -> *mut *mut Raw {
         let devices = devices()?;
-        let list = array(&devices.iter().map(|d| d.seen()).collect::<Vec<_>>())?;
+        let list = array(&devices.iter().map(|d| d.raw()).collect::<Vec<_>>())?;
         if !count.is_null() {
             // SAFETY: The pointer is not null, and the program lets this call write there.
             unsafe { put(count, devices.len() as c_int) }?;
@@ -166,20 +166,20 @@ export! {
 
 export! {
     /// Frees a list of devices. The devices themselves are never freed.
-    plain fn ibv_free_device_list(list: *mut *mut Seen) {
+    plain fn ibv_free_device_list(list: *mut *mut Raw) {
         free_array(list);
         Ok(())
     }
 
     /// The device's GUID in network byte order.
-    plain fn ibv_get_device_guid(device: *const Seen) -> u64 {
-        Ok(u64::from_be_bytes(Device::from_seen(device)?.guid()).to_be())
+    plain fn ibv_get_device_guid(device: *const Raw) -> u64 {
+        Ok(u64::from_be_bytes(Device::from_raw(device)?.guid()).to_be())
     }
 }
 
 export! {
     /// The device's name.
-    null fn ibv_get_device_name(device: *const Seen) -> *const c_char {
+    null fn ibv_get_device_name(device: *const Raw) -> *const c_char {
         // SAFETY: The program passes null or a device, and devices are never freed.
         Ok(unsafe { at(device) }?.name.as_ptr())
     }
@@ -192,7 +192,7 @@ export! {
 
 export! {
     /// The index of the device's interface.
-    minus fn ibv_get_device_index(device: *const Seen) -> c_int {
-        c_int::try_from(Device::from_seen(device)?.index).map_err(|_| Errno(libc::EOVERFLOW))
+    minus fn ibv_get_device_index(device: *const Raw) -> c_int {
+        c_int::try_from(Device::from_raw(device)?.index).map_err(|_| Errno(libc::EOVERFLOW))
     }
 }

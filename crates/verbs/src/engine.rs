@@ -16,7 +16,7 @@ use crate::abi::object::{Cq, Qp, Srq};
 use crate::entry::Errno;
 use crate::failures;
 use crate::log::log;
-use crate::object::locked;
+use crate::object::lock;
 
 /// An engine, and the process that opened it.
 pub(crate) struct Engine {
@@ -59,15 +59,15 @@ impl Engine {
             // it would on hardware.
             unsafe { libc::pthread_atfork(None, None, Some(forked)) };
         });
-        let mut engine = locked(&ENGINE);
-        if let Some(engine) = engine.filter(|e| e.is_ours()) {
+        let mut engine = lock(&ENGINE);
+        if let Some(engine) = engine.filter(|e| e.is_current()) {
             return Ok(engine);
         }
         // `sprat exec --insecure-network` sets the variable and so permits connections to other
         // machines.
         let insecure_network = std::env::var_os("SPRAT_INSECURE_NETWORK").is_some_and(|v| v == "1");
         let reach = if insecure_network { "any address" } else { "this machine only" };
-        log!(Info, "starts the engine, which connects {reach}");
+        log!(Info, "starts the engine, which connects to {reach}");
         let new: &'static Self = Box::leak(Box::new(Self {
             device: Device::open(Options { insecure_network, ..options() })?,
             cqs: Directory::default(),
@@ -80,8 +80,8 @@ impl Engine {
     }
 
     /// Returns this process's engine if it is open.
-    pub(crate) fn present() -> Option<&'static Self> {
-        locked(&ENGINE).filter(|e| e.is_ours())
+    pub(crate) fn existing() -> Option<&'static Self> {
+        lock(&ENGINE).filter(|e| e.is_current())
     }
 
     /// True in the process that opened the engine, false in its forked children.
@@ -89,7 +89,7 @@ impl Engine {
     /// A child must not use the engine, and forgets the objects of its parent instead of dropping
     /// them.
     #[inline]
-    pub(crate) fn is_ours(&self) -> bool {
+    pub(crate) fn is_current(&self) -> bool {
         self.forks == FORKS.load(Ordering::Relaxed)
     }
 }
@@ -105,21 +105,21 @@ impl<T> Default for Directory<T> {
 
 impl<T> Directory<T> {
     pub(crate) fn add(&self, number: u32, object: *mut T) {
-        locked(&self.0).insert(number, AtomicPtr::new(object));
+        lock(&self.0).insert(number, AtomicPtr::new(object));
     }
 
     pub(crate) fn remove(&self, number: u32) {
-        locked(&self.0).remove(&number);
+        lock(&self.0).remove(&number);
     }
 
     /// Calls `look` for each object. No object is removed during the call.
     pub(crate) fn each(&self, mut look: impl FnMut(*mut T)) {
-        locked(&self.0).values().for_each(|object| look(object.load(Ordering::Relaxed)));
+        lock(&self.0).values().for_each(|object| look(object.load(Ordering::Relaxed)));
     }
 
     /// Calls `look` for the object with this number. No object is removed during the call.
     pub(crate) fn find<R>(&self, number: u32, look: impl FnOnce(*mut T) -> R) -> Option<R> {
-        let directory = locked(&self.0);
+        let directory = lock(&self.0);
         directory.get(&number).map(|object| look(object.load(Ordering::Relaxed)))
     }
 }

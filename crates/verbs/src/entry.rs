@@ -2,12 +2,13 @@
 //! stops panics.
 //!
 //! ```text
-//!   export! { code  fn ibv_x(a: A)             { … Ok(()) } }     0, or the errno itself, and errno
-//!   export! { minus fn ibv_x(a: A) -> c_int    { … Ok(n)  } }     n, or -1 and errno
-//!   export! { null  fn ibv_x(a: A) -> *mut T   { … Ok(p)  } }     p, or NULL and errno
-//!   export! { plain fn ibv_x(a: A) -> T        { … Ok(t)  } }     t, or its default, and errno
-//!   export! { waits fn ibv_x(a: A) -> c_int    { … Ok(n)  } }     as minus, again and again while it is AGAIN; here a
-//!                                                                 thread may be cancelled, as in any read
+//!   export! { code     fn ibv_x(a: A)            { … Ok(()) } }  0, or an errno, also in errno
+//!   export! { minus    fn ibv_x(a: A) -> c_int   { … Ok(n)  } }  n, or -1 and errno
+//!   export! { null     fn ibv_x(a: A) -> *mut T  { … Ok(p)  } }  p, or NULL and errno
+//!   export! { plain    fn ibv_x(a: A) -> T       { … Ok(t)  } }  t, or its default, and errno
+//!   export! { blocking fn ibv_x(a: A) -> c_int   { … Ok(n)  } }  as minus; the body repeats while
+//!                                                                it is AGAIN; a cancelled thread
+//!                                                                ends between two runs
 //! ```
 
 use std::ffi::c_int;
@@ -69,7 +70,7 @@ unsafe extern "C-unwind" {
 
 /// Ends this thread if another thread has cancelled it.
 #[inline]
-pub(crate) fn cancelled() {
+pub(crate) fn test_cancel() {
     // SAFETY: Cancellation unwinds the stack from here. The Rust frames above have nothing to drop:
     // a `blocking` entry calls this before anything is on its stack.
     unsafe { pthread_testcancel() };
@@ -77,7 +78,7 @@ pub(crate) fn cancelled() {
 
 /// Runs `body`, the implementation of the C function `name`. A panic is a bug: it is printed on
 /// standard error and becomes `EIO`.
-pub(crate) fn caught<T>(name: &str, body: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+pub(crate) fn run<T>(name: &str, body: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Errno(libc::EIO)));
     if let Err(errno) = result
         && errno != AGAIN
@@ -102,8 +103,8 @@ fn failed(name: &str, errno: Errno) {
 
 /// Runs `body`, and returns a failure as its number and in errno, since programs read either.
 #[inline]
-pub(crate) fn or_code(name: &str, body: impl FnOnce() -> Result<(), Errno>) -> c_int {
-    match caught(name, body) {
+pub(crate) fn run_code(name: &str, body: impl FnOnce() -> Result<(), Errno>) -> c_int {
+    match run(name, body) {
         Ok(()) => 0,
         Err(errno) => {
             set_errno(errno);
@@ -113,8 +114,8 @@ pub(crate) fn or_code(name: &str, body: impl FnOnce() -> Result<(), Errno>) -> c
 }
 
 /// Runs `body`, and reports a failure by the value `failed` and in errno.
-pub(crate) fn or_errno<T>(name: &str, failed: T, body: impl FnOnce() -> Result<T, Errno>) -> T {
-    caught(name, body).unwrap_or_else(|errno| {
+pub(crate) fn run_errno<T>(name: &str, failed: T, body: impl FnOnce() -> Result<T, Errno>) -> T {
+    run(name, body).unwrap_or_else(|errno| {
         set_errno(errno);
         failed
     })
@@ -179,7 +180,10 @@ pub(crate) unsafe fn put_part<T: Copy>(
 /// Declares functions that the libraries export under their names. The module documentation lists
 /// the kinds.
 macro_rules! export {
-    ($($(#[$doc:meta])* $kind:ident fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block)*) => {$(
+    ($(
+        $(#[$doc:meta])*
+        $kind:ident fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block
+    )*) => {$(
         $crate::entry::entry! {
             $(#[$doc])*
             // SAFETY: The name is listed in `symbols.txt`, and the version script exports it from
@@ -193,25 +197,34 @@ pub(crate) use export;
 
 /// Declares functions that C calls through a pointer. The kinds are those of [`export!`].
 macro_rules! entry {
-    ($($(#[$meta:meta])* code fn $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block)*) => {$(
+    ($(
+        $(#[$meta:meta])*
+        code fn $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block
+    )*) => {$(
         $(#[$meta])*
         pub(crate) extern "C" fn $name($($arg: $type),*) -> std::ffi::c_int {
-            $crate::entry::or_code(stringify!($name), || $body)
+            $crate::entry::run_code(stringify!($name), || $body)
         }
     )*};
-    ($($(#[$meta:meta])* minus fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty $body:block)*) => {$(
+    ($(
+        $(#[$meta:meta])*
+        minus fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty $body:block
+    )*) => {$(
         $(#[$meta])*
         pub(crate) extern "C" fn $name($($arg: $type),*) -> $result {
-            $crate::entry::or_errno(stringify!($name), -1, || $body)
+            $crate::entry::run_errno(stringify!($name), -1, || $body)
         }
     )*};
-    ($($(#[$meta:meta])* waits fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty $body:block)*) => {$(
+    ($(
+        $(#[$meta:meta])*
+        blocking fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty $body:block
+    )*) => {$(
         $(#[$meta])*
         pub(crate) extern "C-unwind" fn $name($($arg: $type),*) -> $result {
             loop {
                 // The stack holds nothing to drop here, so a cancelled thread leaks nothing.
-                $crate::entry::cancelled();
-                match $crate::entry::caught(stringify!($name), || $body) {
+                $crate::entry::test_cancel();
+                match $crate::entry::run(stringify!($name), || $body) {
                     Ok(done) => return done,
                     Err($crate::entry::AGAIN) => {}
                     Err(errno) => {
@@ -222,16 +235,22 @@ macro_rules! entry {
             }
         }
     )*};
-    ($($(#[$meta:meta])* null fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty $body:block)*) => {$(
+    ($(
+        $(#[$meta:meta])*
+        null fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty $body:block
+    )*) => {$(
         $(#[$meta])*
         pub(crate) extern "C" fn $name($($arg: $type),*) -> $result {
-            $crate::entry::or_errno(stringify!($name), $crate::entry::Null::NULL, || $body)
+            $crate::entry::run_errno(stringify!($name), $crate::entry::Null::NULL, || $body)
         }
     )*};
-    ($($(#[$meta:meta])* plain fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block)*) => {$(
+    ($(
+        $(#[$meta:meta])*
+        plain fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block
+    )*) => {$(
         $(#[$meta])*
         pub(crate) extern "C" fn $name($($arg: $type),*) $(-> $result)? {
-            $crate::entry::or_errno(stringify!($name), Default::default(), || $body)
+            $crate::entry::run_errno(stringify!($name), Default::default(), || $body)
         }
     )*};
 }

@@ -12,7 +12,7 @@ use sprat_rdma::{Notice, NoticeChannel};
 
 use crate::engine::Engine;
 use crate::entry::{Errno, INVALID};
-use crate::object::locked;
+use crate::object::lock;
 
 /// The asynchronous events of one open device.
 pub(crate) struct Events {
@@ -43,7 +43,7 @@ impl Events {
 
     /// The channel on which objects of `engine` report.
     pub(crate) fn of(&self, engine: &'static Engine) -> Arc<NoticeChannel> {
-        let mut channel = locked(&self.channel);
+        let mut channel = lock(&self.channel);
         if let Some((of, channel)) = &*channel
             && std::ptr::eq(*of, engine)
         {
@@ -58,8 +58,8 @@ impl Events {
 
     /// Releases the channel when the context is freed.
     pub(crate) fn end(&self) {
-        let channel = locked(&self.channel).take();
-        if channel.as_ref().is_some_and(|(engine, _)| !engine.is_ours()) {
+        let channel = lock(&self.channel).take();
+        if channel.as_ref().is_some_and(|(engine, _)| !engine.is_current()) {
             std::mem::forget(channel);
         }
     }
@@ -69,11 +69,11 @@ impl Events {
     /// `EAGAIN` if nothing waits on a non-blocking descriptor, `EINTR` after a signal.
     pub(crate) fn next(&self) -> Result<(&'static Engine, Notice), Errno> {
         loop {
-            let channel = locked(&self.channel)
+            let channel = lock(&self.channel)
                 .as_ref()
                 .map(|(engine, channel)| (*engine, Arc::clone(channel)));
             match channel {
-                Some((engine, channel)) if engine.is_ours() => {
+                Some((engine, channel)) if engine.is_current() => {
                     return Ok((engine, channel.read()?));
                 }
                 Some(other) => {

@@ -2,7 +2,8 @@
 //! sides.
 //!
 //! So a program that asks for no event, or that exits at once, still leaves the reason in its log.
-//! At most [`BURST`] lines are written at once and [`A_SECOND`] a second afterwards; the next line
+//! At most [`BURST`] lines are written at once and [`LINES_PER_SECOND`] a second afterwards; the
+//! next line
 //! states how many were suppressed.
 
 use std::sync::Mutex;
@@ -11,57 +12,57 @@ use sprat_rdma::Failure;
 use sprat_sys::clock;
 
 use crate::log::{Level, log, on};
-use crate::object::locked;
+use crate::object::lock;
 
 /// Enough lines for the connections of one failing program, and few enough to read.
 const BURST: u64 = 64;
-const A_SECOND: u64 = 10;
+const LINES_PER_SECOND: u64 = 10;
 /// The interval between two lines at the sustained rate.
-const EACH_NS: u64 = 1_000_000_000 / A_SECOND;
+const EACH_NS: u64 = 1_000_000_000 / LINES_PER_SECOND;
 
 /// A token bucket of log lines.
 #[derive(Debug)]
-struct Rate {
+struct TokenBucket {
     /// The time at which the bucket is full again, in nanoseconds.
     full_ns: u64,
-    left_out: u64,
+    suppressed: u64,
 }
 
-impl Rate {
+impl TokenBucket {
     /// Takes one line. Returns the number of lines suppressed before it, or none to suppress this
     /// one.
     fn take(&mut self, now_ns: u64) -> Option<u64> {
         let full_ns = self.full_ns.max(now_ns) + EACH_NS;
         if full_ns > now_ns + BURST * EACH_NS {
-            self.left_out += 1;
+            self.suppressed += 1;
             return None;
         }
         self.full_ns = full_ns;
-        Some(std::mem::take(&mut self.left_out))
+        Some(std::mem::take(&mut self.suppressed))
     }
 }
 
-static RATE: Mutex<Rate> = Mutex::new(Rate { full_ns: 0, left_out: 0 });
+static BUCKET: Mutex<TokenBucket> = Mutex::new(TokenBucket { full_ns: 0, suppressed: 0 });
 
 /// Logs a failure. The caller holds the engine's lock.
 pub(crate) fn log(failure: &Failure) {
     if !on(Level::Error) {
         return;
     }
-    let Some(left_out) = locked(&RATE).take(clock::now().as_ns()) else { return };
+    let Some(suppressed) = lock(&BUCKET).take(clock::now().as_ns()) else { return };
     let Failure { pair, peer, cause, ours } = failure;
     let peer = peer.map_or_else(|| "its peer".to_owned(), |peer| peer.to_string());
     let by = if *ours {
-        "found here and told by a Terminate"
+        "detected here and reported by a Terminate"
     } else {
-        "told by a Terminate of the peer"
+        "reported by a Terminate of the peer"
     };
     let before =
-        if left_out > 0 { format!("; {left_out} more were not logged") } else { String::new() };
+        if suppressed > 0 { format!("; {suppressed} more were not logged") } else { String::new() };
     log!(
         Error,
-        "an error ends the connection of queue pair {} with {peer}, {by}: layer/type/code {cause}; \
-         what was posted is flushed{before}",
+        "an error ends the connection of queue pair {} to {peer}, {by}: layer/type/code {cause}; \
+         posted requests are flushed{before}",
         pair.0
     );
 }
@@ -72,7 +73,7 @@ mod tests {
 
     #[test]
     fn a_flood_of_failures_is_counted_instead_of_logged() {
-        let mut rate = Rate { full_ns: 0, left_out: 0 };
+        let mut rate = TokenBucket { full_ns: 0, suppressed: 0 };
         let now = 1_000 * EACH_NS;
         for _ in 0..BURST {
             assert_eq!(rate.take(now), Some(0));

@@ -1,9 +1,9 @@
-//! libibverbs.so.1 and librdmacm.so.1 on software RDMA: programs built for RDMA hardware run over
-//! plain TCP.
+//! The libraries libibverbs.so.1 and librdmacm.so.1 on software RDMA: programs built for RDMA
+//! hardware run over plain TCP.
 //!
 //! ```text
-//!   a program ─► libibverbs.so.1 ─► entry (null, errno, panics) ─► device, context, … ─► sprat_rdma
-//!           └──► librdmacm.so.1 ─ jumps ─┘
+//!   program ─► libibverbs.so.1 ─► entry (null, errno, panics) ─► device, cq, … ─► sprat_rdma
+//!         └──► librdmacm.so.1 ─ jumps ─┘
 //! ```
 //!
 //! `scripts/verbs` links this crate's archive into the two libraries. `symbols.txt` lists every

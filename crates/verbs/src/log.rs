@@ -3,9 +3,9 @@
 //!
 //! ```text
 //!   SPRAT_LOG=error               calls and requests that fail, errors that end connections
-//!   SPRAT_LOG=info                also: the engine, devices opened, connections asked for, made, refused and ended
+//!   SPRAT_LOG=info                also: the engine, devices opened, connections and their ends
 //!   SPRAT_LOG=debug               also: events, calls that find nothing (EAGAIN)
-//!   SPRAT_LOG=info,/tmp/log-%p    into a file, to whose end is written; %p is the process id
+//!   SPRAT_LOG=info,/tmp/log-%p    appends to a file; %p is the process id
 //!
 //!   sprat[4711] 0.103277 info: opens iw_lo
 //! ```
@@ -42,49 +42,50 @@ const NAME: &str = "SPRAT_LOG";
 /// The value before the environment is read.
 const UNKNOWN: u8 = u8::MAX;
 /// The highest enabled level; 0 disables the log.
-static UP_TO: AtomicU8 = AtomicU8::new(UNKNOWN);
+static LEVEL: AtomicU8 = AtomicU8::new(UNKNOWN);
 /// The name of the log file, or none for standard error.
 static FILE: OnceLock<Option<String>> = OnceLock::new();
 
 /// True if messages of this level are enabled.
 #[inline]
 pub(crate) fn on(level: Level) -> bool {
-    match UP_TO.load(Ordering::Relaxed) {
-        UNKNOWN => level as u8 <= begin(),
-        up_to => level as u8 <= up_to,
+    match LEVEL.load(Ordering::Relaxed) {
+        UNKNOWN => level as u8 <= read_environment(),
+        highest => level as u8 <= highest,
     }
 }
 
 /// Reads the environment, once.
 #[cold]
-fn begin() -> u8 {
+fn read_environment() -> u8 {
     let value = std::env::var(NAME).unwrap_or_default();
-    let (up_to, file) = parse(&value).unwrap_or_else(|| {
-        line(
+    let (highest, file) = parse(&value).unwrap_or_else(|| {
+        write_line(
             None,
             format_args!(
-                "sprat: {NAME}={value:?}: it is error, info or debug, and may have ,FILE behind it\n"
+                "sprat: {NAME}={value:?} is invalid. \
+                 next: set error, info or debug, or a level and a file as in info,FILE\n"
             ),
         );
         (0, None)
     });
     let _ = FILE.set(file.map(str::to_owned));
-    UP_TO.store(up_to, Ordering::Relaxed);
-    up_to
+    LEVEL.store(highest, Ordering::Relaxed);
+    highest
 }
 
 /// Parses the variable's value into a level (0 for off) and a file name.
 fn parse(value: &str) -> Option<(u8, Option<&str>)> {
     let (level, file) =
         value.split_once(',').map_or((value, None), |(level, file)| (level, Some(file)));
-    let up_to = match level.trim() {
+    let highest = match level.trim() {
         "" | "off" | "0" => 0,
         "error" => Level::Error as u8,
         "info" | "1" => Level::Info as u8,
         "debug" => Level::Debug as u8,
         _ => return None,
     };
-    Some((up_to, file.filter(|f| !f.is_empty())))
+    Some((highest, file.filter(|f| !f.is_empty())))
 }
 
 /// Writes a message; [`log!`](crate::log::log) calls it.
@@ -103,11 +104,14 @@ pub(crate) fn write(level: Level, text: fmt::Arguments<'_>) {
         .get()
         .and_then(Option::as_ref)
         .map(|file| PathBuf::from(file.replace("%p", &process.to_string())));
-    line(file.as_deref(), format_args!("sprat[{process}] {seconds}.{us:06} {name}: {text}\n"));
+    write_line(
+        file.as_deref(),
+        format_args!("sprat[{process}] {seconds}.{us:06} {name}: {text}\n"),
+    );
 }
 
 /// Writes one line by one write call.
-fn line(file: Option<&Path>, text: fmt::Arguments<'_>) {
+fn write_line(file: Option<&Path>, text: fmt::Arguments<'_>) {
     let bytes = text.to_string();
     let written = match file {
         Some(file) => File::options()

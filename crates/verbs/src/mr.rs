@@ -13,7 +13,7 @@ use sprat_rdma::{Access, Error, Foreign, ForeignRegion, PostError, is_written};
 
 use crate::abi::attr::MrInit;
 use crate::abi::layout::Opaque;
-use crate::abi::object::{Mr as Seen, Pd as SeenPd};
+use crate::abi::object::{Mr as Raw, Pd as RawPd};
 use crate::engine::Engine;
 use crate::entry::{Errno, INVALID, UNSUPPORTED, at, export, set_errno};
 use crate::pd::Pd;
@@ -45,7 +45,7 @@ const COMMAND: c_int = -4;
 /// A memory region.
 #[repr(C)]
 pub(crate) struct Mr {
-    seen: Seen,
+    raw: Raw,
     engine: &'static Engine,
     region: ForeignRegion,
     /// The region's addresses count from zero.
@@ -60,7 +60,7 @@ impl Mr {
     ///
     /// # Safety
     /// The pointer is null, or the region stays alive while the reference is in use.
-    pub(crate) unsafe fn from_seen<'a>(mr: *const Seen) -> Result<&'a Self, Errno> {
+    pub(crate) unsafe fn from_raw<'a>(mr: *const Raw) -> Result<&'a Self, Errno> {
         // SAFETY: The caller guarantees it. C's structure is the first field of `Self`, and the
         // pointer was derived from one to `Self`.
         unsafe { at(mr.cast::<Self>()) }
@@ -116,15 +116,15 @@ impl From<Error> for Errno {
 
 /// Registers memory of the program. `iova` is its address in work requests.
 fn register(
-    pd: *mut SeenPd,
+    pd: *mut RawPd,
     addr: Opaque,
     len: usize,
     iova: u64,
     flags: c_uint,
-) -> Result<*mut Seen, Errno> {
+) -> Result<*mut Raw, Errno> {
     let access = rights(flags)?;
     // SAFETY: The program passes null or a live protection domain.
-    let domain = unsafe { Pd::to_use(pd) }?;
+    let domain = unsafe { Pd::usable(pd) }?;
     // Hardware translates whole pages, so the offsets within a page are equal.
     if addr.addr() as u64 % PAGE != iova % PAGE {
         return Err(INVALID);
@@ -135,17 +135,10 @@ fn register(
     let base = if zero_based { 0 } else { iova };
     let region = domain.domain.register_foreign(memory, base, access)?;
     let key = region.key().0;
-    let seen = Seen {
-        context: domain.context(),
-        pd,
-        addr,
-        length: len,
-        handle: key,
-        lkey: key,
-        rkey: key,
-    };
-    domain.users.enter();
-    Ok(Box::into_raw(Box::new(Mr { seen, engine: domain.engine, region, zero_based })).cast())
+    let raw =
+        Raw { context: domain.context(), pd, addr, length: len, handle: key, lkey: key, rkey: key };
+    domain.references.add();
+    Ok(Box::into_raw(Box::new(Mr { raw, engine: domain.engine, region, zero_based })).cast())
 }
 
 /// The page size by which addresses must agree.
@@ -153,29 +146,35 @@ const PAGE: u64 = 4096;
 
 export! {
     /// Registers memory under its own address.
-    null fn ibv_reg_mr(pd: *mut SeenPd, addr: Opaque, length: usize, access: c_int) -> *mut Seen {
+    null fn ibv_reg_mr(pd: *mut RawPd, addr: Opaque, length: usize, access: c_int) -> *mut Raw {
         register(pd, addr, length, addr.addr() as u64, access as c_uint)
     }
 
     /// Registers memory under an address of the program's choice.
-    null fn ibv_reg_mr_iova(pd: *mut SeenPd, addr: Opaque, length: usize, iova: u64, access: c_int) -> *mut Seen {
+    null fn ibv_reg_mr_iova(
+        pd: *mut RawPd,
+        addr: Opaque,
+        length: usize,
+        iova: u64,
+        access: c_int,
+    ) -> *mut Raw {
         register(pd, addr, length, iova, access as c_uint)
     }
 
     /// Registers memory under an address of the program's choice, with flags that a device may
     /// ignore.
     null fn ibv_reg_mr_iova2(
-        pd: *mut SeenPd,
+        pd: *mut RawPd,
         addr: Opaque,
         length: usize,
         iova: u64,
         access: c_uint,
-    ) -> *mut Seen {
+    ) -> *mut Raw {
         register(pd, addr, length, iova, access)
     }
 
     /// Registers the memory that a structure describes.
-    null fn ibv_reg_mr_ex(pd: *mut SeenPd, init: *const MrInit) -> *mut Seen {
+    null fn ibv_reg_mr_ex(pd: *mut RawPd, init: *const MrInit) -> *mut Raw {
         // SAFETY: The program passes null or a valid structure.
         let init = unsafe { at(init) }?;
         if init.comp_mask & !(MrInit::IOVA | MrInit::ADDR) != 0 {
@@ -184,22 +183,23 @@ export! {
         if init.comp_mask & MrInit::ADDR == 0 {
             return Err(INVALID);
         }
-        let iova = if init.comp_mask & MrInit::IOVA == 0 { init.addr.addr() as u64 } else { init.iova };
+        let has_iova = init.comp_mask & MrInit::IOVA != 0;
+        let iova = if has_iova { init.iova } else { init.addr.addr() as u64 };
         register(pd, init.addr, init.length, iova, init.access as c_uint)
     }
 }
 
 export! {
     /// Deregisters memory. No request and no peer accesses it afterwards.
-    code fn ibv_dereg_mr(mr: *mut Seen) {
+    code fn ibv_dereg_mr(mr: *mut Raw) {
         // SAFETY: The program passes null or a live region.
-        let region = unsafe { Mr::from_seen(mr) }?;
-        let ours = region.engine.is_ours();
+        let region = unsafe { Mr::from_raw(mr) }?;
+        let ours = region.engine.is_current();
         if ours {
             region.region.release()?;
         }
         // SAFETY: A domain stays allocated while it has regions.
-        unsafe { Pd::from_seen(region.seen.pd) }?.users.leave();
+        unsafe { Pd::from_raw(region.raw.pd) }?.references.remove();
         // SAFETY: The program returns the pointer that the registration leaked to it.
         let region = unsafe { Box::from_raw(mr.cast::<Mr>()) };
         if !ours {
@@ -216,20 +216,20 @@ export! {
 unsafe fn change(
     mr: *mut Mr,
     what: c_int,
-    pd: *mut SeenPd,
+    pd: *mut RawPd,
     addr: Opaque,
     length: usize,
     flags: c_uint,
 ) -> Result<(), Errno> {
     // SAFETY: The caller guarantees it.
     let mr = unsafe { &mut *mr };
-    if !mr.engine.is_ours() {
+    if !mr.engine.is_current() {
         return Err(INVALID);
     }
     if what == 0 {
         return Err(INVALID);
     }
-    let (mut at, mut len, mut base) = (mr.seen.addr, mr.seen.length, mr.region.base());
+    let (mut at, mut len, mut base) = (mr.raw.addr, mr.raw.length, mr.region.base());
     if what & TRANSLATION != 0 {
         (at, len) = (addr, length);
         base = if mr.zero_based { 0 } else { addr.addr() as u64 };
@@ -244,17 +244,17 @@ unsafe fn change(
     // SAFETY: The region keeps its own domain alive. The program passes null or a live domain as
     // the other one.
     let (old, new) = unsafe {
-        (Pd::from_seen(mr.seen.pd)?, Pd::to_use(if what & DOMAIN == 0 { mr.seen.pd } else { pd })?)
+        (Pd::from_raw(mr.raw.pd)?, Pd::usable(if what & DOMAIN == 0 { mr.raw.pd } else { pd })?)
     };
     let domain = (what & DOMAIN != 0).then_some(&new.domain);
     mr.region.change(domain, memory()?, base, access)?;
-    new.users.enter();
-    old.users.leave();
+    new.references.add();
+    old.references.remove();
     if what & DOMAIN != 0 {
-        mr.seen.pd = pd;
+        mr.raw.pd = pd;
     }
     let key = mr.region.key().0;
-    mr.seen = Seen { addr: at, length: len, handle: key, lkey: key, rkey: key, ..mr.seen };
+    mr.raw = Raw { addr: at, length: len, handle: key, lkey: key, rkey: key, ..mr.raw };
     Ok(())
 }
 
@@ -262,9 +262,9 @@ export! {
     /// Changes a registration. The region has another key afterwards, unless only its rights
     /// change. A failed call leaves the region unchanged.
     plain fn ibv_rereg_mr(
-        mr: *mut Seen,
+        mr: *mut Raw,
         what: c_int,
-        pd: *mut SeenPd,
+        pd: *mut RawPd,
         addr: Opaque,
         length: usize,
         access: c_int,

@@ -7,7 +7,7 @@ use std::ffi::c_int;
 
 use sprat_rdma::{Data, MemoryWindow, SendRequest, WindowKind};
 
-use crate::abi::object::{Bind, Mw as Seen, Pd as SeenPd, Qp as SeenQp};
+use crate::abi::object::{Bind, Mw as Raw, Pd as RawPd, Qp as RawQp};
 use crate::engine::Engine;
 use crate::entry::{INVALID, at, entry};
 use crate::pd::Pd;
@@ -23,53 +23,53 @@ const CHOSEN: u32 = 0xff;
 /// A memory window.
 #[repr(C)]
 struct Mw {
-    seen: Seen,
+    raw: Raw,
     engine: &'static Engine,
     window: MemoryWindow,
 }
 
 entry! {
     /// Allocates a memory window.
-    null fn alloc(pd: *mut SeenPd, kind: c_int) -> *mut Seen {
+    null fn ibv_alloc_mw(pd: *mut RawPd, kind: c_int) -> *mut Raw {
         // SAFETY: The program passes null or a live protection domain.
-        let domain = unsafe { Pd::to_use(pd) }?;
+        let domain = unsafe { Pd::usable(pd) }?;
         let window = domain.domain.window(match kind {
             TYPE_1 => WindowKind::Domain,
             TYPE_2 => WindowKind::OneQp,
             _ => return Err(INVALID),
         })?;
         let key = window.tag().0;
-        let seen = Seen { context: domain.context(), pd, rkey: key, handle: key, kind };
-        domain.users.enter();
-        Ok(Box::into_raw(Box::new(Mw { seen, engine: domain.engine, window })).cast())
+        let raw = Raw { context: domain.context(), pd, rkey: key, handle: key, kind };
+        domain.references.add();
+        Ok(Box::into_raw(Box::new(Mw { raw, engine: domain.engine, window })).cast())
     }
 }
 
 entry! {
     /// Frees a memory window, bound or not.
-    code fn dealloc(mw: *mut Seen) {
+    code fn ibv_dealloc_mw(mw: *mut Raw) {
         // SAFETY: The program passes null or a live window.
         let own = unsafe { at(mw.cast::<Mw>()) }?;
         // SAFETY: A domain stays allocated while it has windows.
-        unsafe { Pd::from_seen(own.seen.pd) }?.users.leave();
+        unsafe { Pd::from_raw(own.raw.pd) }?.references.remove();
         // SAFETY: The program returns the pointer that the constructor leaked to it.
         let Mw { engine, window, .. } = *unsafe { Box::from_raw(mw.cast::<Mw>()) };
-        if !engine.is_ours() {
+        if !engine.is_current() {
             std::mem::forget(window);
         }
         Ok(())
     }
 
     /// Binds a window of type 1, as verbs.h has checked.
-    code fn bind(qp: *mut SeenQp, mw: *mut Seen, wanted: *mut Bind) {
+    code fn ibv_bind_mw(qp: *mut RawQp, mw: *mut Raw, wanted: *mut Bind) {
         // SAFETY: The program passes null or live objects.
-        let (qp, own, wanted) = unsafe { (Qp::from_seen(qp)?, at(mw.cast::<Mw>())?, at(wanted)?) };
+        let (qp, own, wanted) = unsafe { (Qp::from_raw(qp)?, at(mw.cast::<Mw>())?, at(wanted)?) };
         let info = &wanted.bind_info;
         let none = info.mr.is_null() && info.addr | info.length != 0;
-        if none || own.seen.kind != TYPE_1 || !qp.engine.is_ours() {
+        if none || own.raw.kind != TYPE_1 || !qp.engine.is_current() {
             return Err(INVALID);
         }
-        let old = own.seen.rkey;
+        let old = own.raw.rkey;
         let key = old & !CHOSEN | old.wrapping_add(1) & CHOSEN;
         // SAFETY: The region is null only with length 0; otherwise the program passes a registered
         // one.

@@ -7,14 +7,14 @@ use crate::entry::Errno;
 
 /// The number of objects that refer to an object. It cannot be destroyed while there are any.
 #[derive(Debug, Default)]
-pub(crate) struct Users(AtomicU32);
+pub(crate) struct References(AtomicU32);
 
-impl Users {
-    pub(crate) fn enter(&self) {
+impl References {
+    pub(crate) fn add(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn leave(&self) {
+    pub(crate) fn remove(&self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 
@@ -22,25 +22,25 @@ impl Users {
     ///
     /// # Errors
     /// `EBUSY` if the count is not zero.
-    pub(crate) fn none(&self) -> Result<(), Errno> {
+    pub(crate) fn check_none(&self) -> Result<(), Errno> {
         if self.0.load(Ordering::Relaxed) == 0 { Ok(()) } else { Err(Errno(libc::EBUSY)) }
     }
 }
 
 /// The events of an object: how many the program received, and how many it acknowledged.
 #[derive(Debug, Default)]
-pub(crate) struct Acks {
-    told_and_acked: Mutex<(u64, u64)>,
+pub(crate) struct EventCounts {
+    delivered_and_acked: Mutex<(u64, u64)>,
     changed: Condvar,
 }
 
-impl Acks {
-    pub(crate) fn tell(&self) {
-        locked(&self.told_and_acked).0 += 1;
+impl EventCounts {
+    pub(crate) fn deliver(&self) {
+        lock(&self.delivered_and_acked).0 += 1;
     }
 
     pub(crate) fn ack(&self, count: u32) {
-        let mut counts = locked(&self.told_and_acked);
+        let mut counts = lock(&self.delivered_and_acked);
         counts.1 += u64::from(count);
         // Notify before the lock is released: the woken thread may free this object as soon as it
         // has the lock.
@@ -48,14 +48,14 @@ impl Acks {
     }
 
     /// Sets the number of events that the program received, and waits until all are acknowledged.
-    pub(crate) fn wait_for(&self, told: u64) {
-        locked(&self.told_and_acked).0 = told;
-        self.wait();
+    pub(crate) fn wait_acked_of(&self, told: u64) {
+        lock(&self.delivered_and_acked).0 = told;
+        self.wait_acked();
     }
 
     /// Waits until the program has acknowledged every event that it received.
-    pub(crate) fn wait(&self) {
-        let mut counts = locked(&self.told_and_acked);
+    pub(crate) fn wait_acked(&self) {
+        let mut counts = lock(&self.delivered_and_acked);
         while counts.0 > counts.1 {
             counts = self.changed.wait(counts).unwrap_or_else(PoisonError::into_inner);
         }
@@ -63,6 +63,6 @@ impl Acks {
 }
 
 /// Locks a mutex and ignores poisoning: a panic is a bug, but leaves no value half written.
-pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

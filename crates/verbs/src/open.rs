@@ -4,8 +4,8 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::abi::device::VerbsContext;
-use crate::abi::object::{Context, ContextOps, Device as Seen, EXTENDED};
-use crate::context::{OURS, Open, VECTORS};
+use crate::abi::object::{Context, ContextOps, Device as Raw, EXTENDED};
+use crate::context::{NO_FD, OpenDevice, VECTORS};
 use crate::device::Device;
 use crate::engine::Engine;
 use crate::entry::{INVALID, export};
@@ -22,12 +22,12 @@ const OPS: ContextOps = ContextOps {
     reg_mr: None,
     rereg_mr: None,
     dereg_mr: None,
-    alloc_mw: mw::alloc,
-    bind_mw: mw::bind,
-    dealloc_mw: mw::dealloc,
+    alloc_mw: mw::ibv_alloc_mw,
+    bind_mw: mw::ibv_bind_mw,
+    dealloc_mw: mw::ibv_dealloc_mw,
     create_cq: None,
-    poll_cq: cq::poll::poll,
-    req_notify_cq: cq::poll::arm,
+    poll_cq: cq::poll::ibv_poll_cq,
+    req_notify_cq: cq::poll::ibv_req_notify_cq,
     cq_event: None,
     resize_cq: None,
     destroy_cq: None,
@@ -35,13 +35,13 @@ const OPS: ContextOps = ContextOps {
     modify_srq: None,
     query_srq: None,
     destroy_srq: None,
-    post_srq_recv: work::post_srq_recv,
+    post_srq_recv: work::ibv_post_srq_recv,
     create_qp: None,
     query_qp: None,
     modify_qp: None,
     destroy_qp: None,
-    post_send: work::post_send,
-    post_recv: work::post_recv,
+    post_send: work::ibv_post_send,
+    post_recv: work::ibv_post_recv,
     create_ah: None,
     destroy_ah: None,
     attach_mcast: None,
@@ -68,33 +68,33 @@ fn verbs_context(device: &'static Device, async_fd: c_int) -> VerbsContext {
         alloc_parent_domain: None,
         dealloc_td: None,
         alloc_td: None,
-        modify_cq: Some(cq::create::modify),
+        modify_cq: Some(cq::create::ibv_modify_cq),
         post_srq_ops: None,
         destroy_rwq_ind_table: None,
         create_rwq_ind_table: None,
         destroy_wq: None,
         modify_wq: None,
         create_wq: None,
-        query_rt_values: Some(query::query_values),
-        create_cq_ex: Some(cq::create::create_ex),
+        query_rt_values: Some(query::ibv_query_rt_values_ex),
+        create_cq_ex: Some(cq::create::ibv_create_cq_ex),
         private: std::ptr::null_mut(),
-        query_device_ex: Some(query::query_device_ex),
+        query_device_ex: Some(query::ibv_query_device_ex),
         destroy_flow: None,
         placeholder_2: None,
         create_flow: None,
         placeholder_1: None,
         open_qp: None,
-        create_qp_ex: Some(qp::create::create_ex),
-        get_srq_num: Some(srq::number),
-        create_srq_ex: Some(srq::create_ex),
+        create_qp_ex: Some(qp::create::ibv_create_qp_ex),
+        get_srq_num: Some(srq::ibv_get_srq_num),
+        create_srq_ex: Some(srq::ibv_create_srq_ex),
         open_xrcd: None,
         close_xrcd: None,
         placeholder_3: 0,
         sz: size_of::<VerbsContext>(),
         context: Context {
-            device: device.seen(),
+            device: device.raw(),
             ops: OPS,
-            cmd_fd: OURS,
+            cmd_fd: NO_FD,
             async_fd,
             num_comp_vectors: VECTORS as c_int,
             mutex: libc::PTHREAD_MUTEX_INITIALIZER,
@@ -105,15 +105,15 @@ fn verbs_context(device: &'static Device, async_fd: c_int) -> VerbsContext {
 
 export! {
     /// Opens a device.
-    null fn ibv_open_device(device: *mut Seen) -> *mut Context {
-        let device = Device::from_seen(device)?;
+    null fn ibv_open_device(device: *mut Raw) -> *mut Context {
+        let device = Device::from_raw(device)?;
         let events = Events::new()?;
-        let seen = verbs_context(device, events.fd());
+        let raw = verbs_context(device, events.fd());
         log!(Info, "opens the device of interface {}", device.interface_name());
-        let (holders, closed) = (AtomicU32::new(1), AtomicBool::new(false));
-        let open = Box::into_raw(Box::new(Open { seen, device, events, holders, closed }));
+        let (references, closed) = (AtomicU32::new(1), AtomicBool::new(false));
+        let open = Box::into_raw(Box::new(OpenDevice { raw, device, events, references, closed }));
         // SAFETY: The address of a field of a live allocation.
-        Ok(unsafe { &raw mut (*open).seen.context })
+        Ok(unsafe { &raw mut (*open).raw.context })
     }
 }
 
@@ -124,15 +124,15 @@ export! {
     /// still destroy the objects, as programs do that close the device first.
     code fn ibv_close_device(context: *mut Context) {
         // SAFETY: The program passes null or an open context.
-        let open = unsafe { Open::from_seen(context) }?;
+        let open = unsafe { OpenDevice::from_raw(context) }?;
         if open.closed.swap(true, Ordering::AcqRel) {
             return Err(INVALID);
         }
-        if let Some(engine) = Engine::present() {
+        if let Some(engine) = Engine::existing() {
             qp::fail_all_of(engine, context);
         }
         // SAFETY: `ibv_open_device` added the reference that this removes.
-        unsafe { open.leave() };
+        unsafe { open.remove() };
         Ok(())
     }
 }

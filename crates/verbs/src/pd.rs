@@ -7,20 +7,20 @@
 
 use sprat_rdma::ProtectionDomain;
 
-use crate::abi::object::{Context, Pd as Seen};
-use crate::context::Open;
+use crate::abi::object::{Context, Pd as Raw};
+use crate::context::OpenDevice;
 use crate::engine::Engine;
 use crate::entry::{Errno, INVALID, at, export};
-use crate::object::Users;
+use crate::object::References;
 
 /// A protection domain.
 #[repr(C)]
 pub(crate) struct Pd {
-    seen: Seen,
+    raw: Raw,
     pub(crate) engine: &'static Engine,
     pub(crate) domain: ProtectionDomain,
     /// The regions, windows, queue pairs and shared receive queues of the domain.
-    pub(crate) users: Users,
+    pub(crate) references: References,
 }
 
 impl Pd {
@@ -31,7 +31,7 @@ impl Pd {
     ///
     /// # Safety
     /// The pointer is null, or the domain stays alive while the reference is in use.
-    pub(crate) unsafe fn from_seen<'a>(pd: *mut Seen) -> Result<&'a Self, Errno> {
+    pub(crate) unsafe fn from_raw<'a>(pd: *mut Raw) -> Result<&'a Self, Errno> {
         // SAFETY: The caller guarantees it. C's structure is the first field of `Self`, and the
         // pointer was derived from one to `Self`.
         unsafe { at(pd.cast::<Self>()) }
@@ -45,51 +45,52 @@ impl Pd {
     ///
     /// # Safety
     /// The pointer is null, or the domain stays alive while the reference is in use.
-    pub(crate) unsafe fn to_use<'a>(pd: *mut Seen) -> Result<&'a Self, Errno> {
+    pub(crate) unsafe fn usable<'a>(pd: *mut Raw) -> Result<&'a Self, Errno> {
         // SAFETY: The caller guarantees it.
-        let pd = unsafe { Self::from_seen(pd) }?;
-        if pd.engine.is_ours() { Ok(pd) } else { Err(INVALID) }
+        let pd = unsafe { Self::from_raw(pd) }?;
+        if pd.engine.is_current() { Ok(pd) } else { Err(INVALID) }
     }
 
     /// The context of the domain, as C sees it.
     pub(crate) const fn context(&self) -> *mut Context {
-        self.seen.context
+        self.raw.context
     }
 
     /// The open device of the domain.
-    pub(crate) fn open(&self) -> Result<&Open, Errno> {
+    pub(crate) fn open(&self) -> Result<&OpenDevice, Errno> {
         // SAFETY: A context stays allocated while an object of it exists.
-        unsafe { Open::from_seen(self.context()) }
+        unsafe { OpenDevice::from_raw(self.context()) }
     }
 }
 
 export! {
     /// Allocates a protection domain.
-    null fn ibv_alloc_pd(context: *mut Context) -> *mut Seen {
+    null fn ibv_alloc_pd(context: *mut Context) -> *mut Raw {
         // SAFETY: The program passes null or an open context.
-        let open = unsafe { Open::from_seen(context) }?;
+        let open = unsafe { OpenDevice::from_raw(context) }?;
         let engine = Engine::get()?;
         let domain = engine.device.protection_domain().map_err(|_| Errno(libc::ENOMEM))?;
-        let pd = Pd { seen: Seen { context, handle: 0 }, engine, domain, users: Users::default() };
-        open.enter();
+        let (raw, references) = (Raw { context, handle: 0 }, References::default());
+        let pd = Pd { raw, engine, domain, references };
+        open.add();
         Ok(Box::into_raw(Box::new(pd)).cast())
     }
 }
 
 export! {
     /// Frees a protection domain; `EBUSY` while it has objects.
-    code fn ibv_dealloc_pd(pd: *mut Seen) {
+    code fn ibv_dealloc_pd(pd: *mut Raw) {
         // SAFETY: The program passes null or a live protection domain.
-        let own = unsafe { Pd::from_seen(pd) }?;
-        own.users.none()?;
+        let own = unsafe { Pd::from_raw(pd) }?;
+        own.references.check_none()?;
         let context = own.context();
         // SAFETY: The program returns the pointer that `ibv_alloc_pd` leaked to it.
         let pd = unsafe { Box::from_raw(pd.cast::<Pd>()) };
-        if !pd.engine.is_ours() {
+        if !pd.engine.is_current() {
             std::mem::forget(pd);
         }
         // SAFETY: A context stays allocated while it is referenced.
-        unsafe { Open::from_seen(context)?.leave() };
+        unsafe { OpenDevice::from_raw(context)?.remove() };
         Ok(())
     }
 }

@@ -14,7 +14,7 @@ use crate::abi::device::{
     ValuesEx,
 };
 use crate::abi::object::Context;
-use crate::context::Open;
+use crate::context::OpenDevice;
 use crate::device::{Device, chars};
 use crate::engine::{Engine, limits};
 use crate::entry::{Errno, INVALID, entry, export, put, put_part};
@@ -124,8 +124,8 @@ fn attributes_ex(device: &Device) -> DeviceAttrEx {
 }
 
 /// The largest `enum ibv_mtu` that fits a packet.
-fn mtu(octets: u32) -> c_int {
-    MTUS.rev().find(|n| octets >= 256 << (n - 1)).unwrap_or(*MTUS.start())
+fn mtu(bytes: u32) -> c_int {
+    MTUS.rev().find(|n| bytes >= 256 << (n - 1)).unwrap_or(*MTUS.start())
 }
 
 /// The speed, in units of 100 Mb/s, that [`width_and_speed`] returns for an unknown rate.
@@ -181,7 +181,7 @@ fn ask_port(
     room: usize,
 ) -> Result<(), Errno> {
     // SAFETY: The program passes null or an open context.
-    let open = unsafe { Open::from_seen(context) }?;
+    let open = unsafe { OpenDevice::from_raw(context) }?;
     if u32::from(number) != PORT {
         return Err(INVALID);
     }
@@ -190,7 +190,7 @@ fn ask_port(
 }
 
 /// The GID at an index of the port's table.
-fn gid(open: &Open, port: u32, index: usize) -> Result<(Gid, u32), Errno> {
+fn gid(open: &OpenDevice, port: u32, index: usize) -> Result<(Gid, u32), Errno> {
     if port != PORT {
         return Err(INVALID);
     }
@@ -199,7 +199,7 @@ fn gid(open: &Open, port: u32, index: usize) -> Result<(Gid, u32), Errno> {
     Ok((Gid { raw }, interface.index))
 }
 
-fn entry_at(open: &Open, port: u32, index: u32) -> Result<GidEntry, Errno> {
+fn entry_at(open: &OpenDevice, port: u32, index: u32) -> Result<GidEntry, Errno> {
     let (gid, ndev_ifindex) = gid(open, port, index as usize).map_err(|_| Errno(libc::ENODATA))?;
     Ok(GidEntry { gid, gid_index: index, port_num: port, gid_type: 0, ndev_ifindex })
 }
@@ -211,18 +211,19 @@ entry! {
     }
 
     /// Returns the extended attributes of a device.
-    code fn query_device_ex(
+    code fn ibv_query_device_ex(
         context: *mut Context,
         input: *const QueryDeviceInput,
         attr: *mut DeviceAttrEx,
         room: usize,
     ) {
         // SAFETY: The program passes null or a valid structure.
-        if unsafe { input.as_ref() }.is_some_and(|i| i.comp_mask != 0) || room < size_of::<DeviceAttr>() {
+        let asks_for_more = unsafe { input.as_ref() }.is_some_and(|i| i.comp_mask != 0);
+        if asks_for_more || room < size_of::<DeviceAttr>() {
             return Err(INVALID);
         }
         // SAFETY: The program passes null or an open context.
-        let open = unsafe { Open::from_seen(context) }?;
+        let open = unsafe { OpenDevice::from_raw(context) }?;
         // SAFETY: The program passes null or memory of the size that it states.
         unsafe { put_part(attr, room, &attributes_ex(open.device)) }
     }
@@ -232,7 +233,7 @@ export! {
     /// Returns the attributes of a device.
     code fn ibv_query_device(context: *mut Context, attr: *mut DeviceAttr) {
         // SAFETY: The program passes null or an open context.
-        let open = unsafe { Open::from_seen(context) }?;
+        let open = unsafe { OpenDevice::from_raw(context) }?;
         // SAFETY: The program passes null or memory that it lets this call write.
         unsafe { put(attr, attributes(open.device)) }
     }
@@ -240,7 +241,7 @@ export! {
     /// Returns the speed of the port in units of 100 Mb/s.
     code fn ibv_query_port_speed(context: *mut Context, port: u32, speed: *mut u64) {
         // SAFETY: The program passes null or an open context.
-        let open = unsafe { Open::from_seen(context) }?;
+        let open = unsafe { OpenDevice::from_raw(context) }?;
         if port != PORT {
             return Err(INVALID);
         }
@@ -267,7 +268,7 @@ export! {
             return Err(Errno(libc::EOPNOTSUPP));
         }
         // SAFETY: The program passes null or an open context.
-        let open = unsafe { Open::from_seen(context) }?;
+        let open = unsafe { OpenDevice::from_raw(context) }?;
         // SAFETY: The program passes null or memory of the size that it states.
         unsafe { put_part(to, room, &entry_at(open, port, index)?) }
     }
@@ -277,7 +278,7 @@ export! {
     /// Returns the GID at an index.
     minus fn ibv_query_gid(context: *mut Context, port: u8, index: c_int, to: *mut Gid) -> c_int {
         // SAFETY: The program passes null or an open context.
-        let open = unsafe { Open::from_seen(context) }?;
+        let open = unsafe { OpenDevice::from_raw(context) }?;
         let (gid, _) = gid(open, port.into(), usize::try_from(index).map_err(|_| INVALID)?)?;
         // SAFETY: The program passes null or memory that it lets this call write.
         unsafe { put(to, gid) }?;
@@ -285,9 +286,14 @@ export! {
     }
 
     /// Returns the type of a GID: 0, as of all types but RoCE's second version.
-    minus fn ibv_query_gid_type(context: *mut Context, port: u8, index: u32, to: *mut c_int) -> c_int {
+    minus fn ibv_query_gid_type(
+        context: *mut Context,
+        port: u8,
+        index: u32,
+        to: *mut c_int,
+    ) -> c_int {
         // SAFETY: The program passes null or an open context.
-        let open = unsafe { Open::from_seen(context) }?;
+        let open = unsafe { OpenDevice::from_raw(context) }?;
         gid(open, port.into(), index as usize)?;
         // SAFETY: The program passes null or memory that it lets this call write.
         unsafe { put(to, 0) }?;
@@ -297,7 +303,7 @@ export! {
     /// Returns a partition key; iWARP has one.
     minus fn ibv_query_pkey(context: *mut Context, port: u8, index: c_int, to: *mut u16) -> c_int {
         // SAFETY: The program passes null or an open context.
-        unsafe { Open::from_seen(context) }?;
+        unsafe { OpenDevice::from_raw(context) }?;
         if u32::from(port) != PORT || index != 0 {
             return Err(INVALID);
         }
@@ -309,7 +315,7 @@ export! {
     /// Returns the index of a partition key.
     minus fn ibv_get_pkey_index(context: *mut Context, port: u8, key: u16) -> c_int {
         // SAFETY: The program passes null or an open context.
-        unsafe { Open::from_seen(context) }?;
+        unsafe { OpenDevice::from_raw(context) }?;
         if u32::from(port) == PORT && key == KEY { Ok(0) } else { Err(INVALID) }
     }
 }
@@ -326,7 +332,7 @@ export! {
     ) -> isize {
         let table = || {
             // SAFETY: The program passes null or an open context.
-            let open = unsafe { Open::from_seen(context) }?;
+            let open = unsafe { OpenDevice::from_raw(context) }?;
             if flags != 0 || room < size_of::<GidEntry>() {
                 return Err(Errno(libc::EOPNOTSUPP));
             }
@@ -337,7 +343,10 @@ export! {
             for index in 0..count {
                 // SAFETY: The program passes null or an array of `entries` elements of `room` bytes
                 // each.
-                unsafe { put_part(to.byte_add(index * room), room, &entry_at(open, PORT, index as u32)?) }?;
+                unsafe {
+                    let to = to.byte_add(index * room);
+                    put_part(to, room, &entry_at(open, PORT, index as u32)?)?;
+                }
             }
             Ok(count as isize)
         };
@@ -347,9 +356,9 @@ export! {
 
 entry! {
     /// Returns the device's clock, which counts nanoseconds as timestamps do.
-    code fn query_values(context: *mut Context, values: *mut ValuesEx) {
+    code fn ibv_query_rt_values_ex(context: *mut Context, values: *mut ValuesEx) {
         // SAFETY: The program passes null or an open context.
-        unsafe { Open::from_seen(context) }?;
+        unsafe { OpenDevice::from_raw(context) }?;
         // SAFETY: The program passes null or memory that it lets this call write.
         let values = unsafe { values.as_mut() }.ok_or(INVALID)?;
         if values.comp_mask & RAW_CLOCK != 0 {
@@ -386,7 +395,7 @@ mod tests {
             ("memory regions and windows", most.tags),
             ("work requests of a queue, receives of a shared one", most.requests as usize),
             ("pieces of memory of a request", most.elements),
-            ("octets inline", most.inline),
+            ("bytes of inline data", most.inline),
             ("entries of a completion queue", most.completions as usize),
             ("Reads and atomics under way of a queue pair, each way", most.read_depth.into()),
         ] {

@@ -6,16 +6,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use sprat_rdma::SharedReceiveQueue;
 
 use crate::abi::attr::{SrqAttr, SrqInit, SrqInitEx};
-use crate::abi::object::{Context, Pd as SeenPd, Srq as Seen};
+use crate::abi::object::{Context, Pd as RawPd, Srq as Raw};
 use crate::engine::{Engine, limits};
 use crate::entry::{Errno, INVALID, UNSUPPORTED, at, entry, export, put};
-use crate::object::{Acks, Users};
+use crate::object::{EventCounts, References};
 use crate::pd::Pd;
 
 /// A shared receive queue.
 #[repr(C)]
 pub(crate) struct Srq {
-    seen: Seen,
+    raw: Raw,
     pub(crate) engine: &'static Engine,
     pub(crate) queue: SharedReceiveQueue,
     depth: u32,
@@ -23,8 +23,8 @@ pub(crate) struct Srq {
     /// The limit below which an event is raised, 0 for none.
     limit: AtomicU32,
     /// The queue pairs that take receives from the queue.
-    pub(crate) users: Users,
-    pub(crate) events: Acks,
+    pub(crate) references: References,
+    pub(crate) events: EventCounts,
 }
 
 /// `enum ibv_srq_attr_mask`.
@@ -45,7 +45,7 @@ impl Srq {
     /// # Safety
     /// The pointer is null, or the queue stays alive while the reference is in use.
     #[inline]
-    pub(crate) unsafe fn from_seen<'a>(srq: *mut Seen) -> Result<&'a Self, Errno> {
+    pub(crate) unsafe fn from_raw<'a>(srq: *mut Raw) -> Result<&'a Self, Errno> {
         // SAFETY: The caller guarantees it. C's structure is the first field of `Self`.
         unsafe { at(srq.cast::<Self>()) }
     }
@@ -56,12 +56,12 @@ impl Srq {
     }
 
     fn create(
-        pd: *mut SeenPd,
+        pd: *mut RawPd,
         user: *mut std::ffi::c_void,
         attr: &SrqAttr,
     ) -> Result<*mut Self, Errno> {
         // SAFETY: The program passes null or a live protection domain.
-        let domain = unsafe { Pd::to_use(pd) }?;
+        let domain = unsafe { Pd::usable(pd) }?;
         let (depth, elements) = (attr.max_wr, attr.max_sge.max(1));
         let most = limits();
         if !(1..=most.requests).contains(&depth) || elements as usize > most.elements {
@@ -70,7 +70,7 @@ impl Srq {
         let queue = domain.domain.shared_receive_queue(depth, elements as usize)?;
         queue.report_to(&domain.open()?.events.of(domain.engine));
         let number = queue.number().0;
-        let seen = Seen {
+        let raw = Raw {
             context: domain.context(),
             srq_context: user,
             pd,
@@ -79,27 +79,28 @@ impl Srq {
             cond: libc::PTHREAD_COND_INITIALIZER,
             events_completed: 0,
         };
-        let (limit, users, events) = (AtomicU32::new(0), Users::default(), Acks::default());
+        let (limit, references, events) =
+            (AtomicU32::new(0), References::default(), EventCounts::default());
         let engine = domain.engine;
         let srq = Box::into_raw(Box::new(Self {
-            seen,
+            raw,
             engine,
             queue,
             depth,
             elements,
             limit,
-            users,
+            references,
             events,
         }));
         engine.srqs.add(number, srq.cast());
-        domain.users.enter();
+        domain.references.add();
         Ok(srq)
     }
 }
 
 export! {
     /// Creates a shared receive queue.
-    null fn ibv_create_srq(pd: *mut SeenPd, init: *mut SrqInit) -> *mut Seen {
+    null fn ibv_create_srq(pd: *mut RawPd, init: *mut SrqInit) -> *mut Raw {
         // SAFETY: The program passes null or a valid structure that no other thread uses.
         let init = unsafe { init.as_mut() }.ok_or(INVALID)?;
         let srq = Srq::create(pd, init.srq_context, &init.attr)?;
@@ -111,10 +112,11 @@ export! {
 entry! {
     /// Creates a shared receive queue where verbs.h does not call `ibv_create_srq` instead. The
     /// device supports neither tag matching nor XRC.
-    null fn create_ex(_context: *mut Context, init: *mut SrqInitEx) -> *mut Seen {
+    null fn ibv_create_srq_ex(_context: *mut Context, init: *mut SrqInitEx) -> *mut Raw {
         // SAFETY: The program passes null or a valid structure that no other thread uses.
         let init = unsafe { init.as_mut() }.ok_or(INVALID)?;
-        if init.comp_mask & !(TYPE | PD) != 0 || (init.comp_mask & TYPE != 0 && init.srq_type != BASIC) {
+        let is_basic = init.comp_mask & TYPE == 0 || init.srq_type == BASIC;
+        if init.comp_mask & !(TYPE | PD) != 0 || !is_basic {
             return Err(UNSUPPORTED);
         }
         if init.comp_mask & PD == 0 {
@@ -128,12 +130,12 @@ entry! {
 
 export! {
     /// Sets the limit below which an event is raised once. The depth cannot change.
-    code fn ibv_modify_srq(srq: *mut Seen, attr: *mut SrqAttr, mask: c_int) {
+    code fn ibv_modify_srq(srq: *mut Raw, attr: *mut SrqAttr, mask: c_int) {
         // SAFETY: The program passes null or a live queue.
-        let srq = unsafe { Srq::from_seen(srq) }?;
+        let srq = unsafe { Srq::from_raw(srq) }?;
         // SAFETY: The program passes null or a valid structure.
         let attr = unsafe { at(attr) }?;
-        if mask & !(MAX_WR | LIMIT) != 0 || !srq.engine.is_ours() {
+        if mask & !(MAX_WR | LIMIT) != 0 || !srq.engine.is_current() {
             return Err(INVALID);
         }
         if mask & MAX_WR != 0 {
@@ -150,9 +152,9 @@ export! {
     }
 
     /// Returns the capacities and the limit.
-    code fn ibv_query_srq(srq: *mut Seen, attr: *mut SrqAttr) {
+    code fn ibv_query_srq(srq: *mut Raw, attr: *mut SrqAttr) {
         // SAFETY: The program passes null or a live queue.
-        let srq = unsafe { Srq::from_seen(srq) }?;
+        let srq = unsafe { Srq::from_raw(srq) }?;
         let srq_limit = srq.limit.load(Ordering::Relaxed);
         // SAFETY: The program passes null or memory that it lets this call write.
         unsafe { put(attr, SrqAttr { max_wr: srq.depth, max_sge: srq.elements, srq_limit }) }
@@ -160,19 +162,19 @@ export! {
 
     /// Destroys a queue; `EBUSY` while queue pairs use it. Waits until all its events are
     /// acknowledged.
-    code fn ibv_destroy_srq(srq: *mut Seen) {
+    code fn ibv_destroy_srq(srq: *mut Raw) {
         // SAFETY: The program passes null or a live queue.
-        let own = unsafe { Srq::from_seen(srq) }?;
-        own.users.none()?;
+        let own = unsafe { Srq::from_raw(srq) }?;
+        own.references.check_none()?;
         // SAFETY: A domain stays allocated while it has queues.
-        unsafe { Pd::from_seen(own.seen.pd) }?.users.leave();
-        if own.engine.is_ours() {
+        unsafe { Pd::from_raw(own.raw.pd) }?.references.remove();
+        if own.engine.is_current() {
             own.engine.srqs.remove(own.queue.number().0);
-            own.events.wait();
+            own.events.wait_acked();
         }
         // SAFETY: The program returns the pointer that the constructor leaked to it.
         let srq = unsafe { Box::from_raw(srq.cast::<Srq>()) };
-        if !srq.engine.is_ours() {
+        if !srq.engine.is_current() {
             std::mem::forget(srq);
         }
         Ok(())
@@ -181,9 +183,9 @@ export! {
 
 entry! {
     /// Returns the queue's number.
-    code fn number(srq: *mut Seen, to: *mut u32) {
+    code fn ibv_get_srq_num(srq: *mut Raw, to: *mut u32) {
         // SAFETY: The program passes null or a live queue.
-        let srq = unsafe { Srq::from_seen(srq) }?;
+        let srq = unsafe { Srq::from_raw(srq) }?;
         // SAFETY: The program passes null or memory that it lets this call write.
         unsafe { put(to, srq.queue.number().0) }
     }

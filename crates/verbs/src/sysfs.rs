@@ -5,7 +5,8 @@
 //! ```text
 //!   /sys/class/infiniband/DEV/ ─┬─ node_type node_guid sys_image_guid node_desc fw_ver hca_type
 //!                               ├─ device/net/NAME ─► /sys/class/net/NAME
-//!                               └─ ports/1/ ─┬─ state phys_state link_layer rate lid sm_lid lid_mask_count cap_mask
+//!                               └─ ports/1/ ─┬─ state phys_state link_layer rate cap_mask
+//!                                            ├─ lid sm_lid lid_mask_count
 //!                                            ├─ gids/N   pkeys/0
 //!                                            └─ gid_attrs/ ─┬─ ndevs/N
 //!                                                           └─ types/N
@@ -62,9 +63,9 @@ fn line(text: impl std::fmt::Display) -> Option<Node> {
 }
 
 /// Bytes in groups of two, as the kernel prints identifiers.
-fn groups(octets: &[u8]) -> String {
+fn groups(bytes: &[u8]) -> String {
     let group = |pair: &[u8]| pair.iter().map(|o| format!("{o:02x}")).collect::<String>();
-    octets.chunks(2).map(group).collect::<Vec<_>>().join(":")
+    bytes.chunks(2).map(group).collect::<Vec<_>>().join(":")
 }
 
 /// The entry with this number of a table of addresses.
@@ -203,7 +204,9 @@ export! {
         let Ok(path) = (unsafe { CStr::from_ptr(path) }).to_str() else { return Ok(0) };
         let (kind, text) = match find(&interfaces()?, path) {
             None => return Ok(0),
-            Some(Node::Folder(names)) => (b'd', names.iter().flat_map(|name| [name, "\0"]).collect::<String>()),
+            Some(Node::Folder(names)) => {
+                (b'd', names.iter().flat_map(|name| [name, "\0"]).collect::<String>())
+            }
             Some(Node::File(text)) => (b'f', text),
             Some(Node::Link(target)) => (b'l', target),
             Some(Node::Behind(path)) => (b'r', path),

@@ -200,12 +200,12 @@ export! {
     }
 
     /// Succeeds without work, as [`ibv_fork_init`].
-    plain fn ibv_dontfork_range(_at: *mut u8, _octets: usize) -> c_int {
+    plain fn ibv_dontfork_range(_at: *mut u8, _bytes: usize) -> c_int {
         Ok(0)
     }
 
     /// Succeeds without work, as [`ibv_fork_init`].
-    plain fn ibv_dofork_range(_at: *mut u8, _octets: usize) -> c_int {
+    plain fn ibv_dofork_range(_at: *mut u8, _bytes: usize) -> c_int {
         Ok(0)
     }
 }

@@ -9,7 +9,7 @@ use sprat_rdma::{
     Data, MAX_SGE, PostError, RecvRequest, Remote, SendFlags, SendOp, SendRequest, Sge, Stag,
 };
 
-use crate::abi::object::{BindInfo, Qp as SeenQp, RecvWr, SendWr, Sge as SeenSge, Srq as SeenSrq};
+use crate::abi::object::{BindInfo, Qp as RawQp, RecvWr, SendWr, Sge as RawSge, Srq as RawSrq};
 use crate::entry::{Errno, INVALID, entry};
 use crate::mr::{ZERO_BASED, access};
 use crate::qp::Qp;
@@ -44,8 +44,8 @@ pub(crate) const fn flags(of: u32) -> SendFlags {
 
 /// Immediate data on the wire: verbs's four bytes, then four zeros.
 #[inline]
-pub(crate) fn immediate(octets: u32) -> u64 {
-    u64::from(u32::from_be(octets)) << 32
+pub(crate) fn immediate(bytes: u32) -> u64 {
+    u64::from(u32::from_be(bytes)) << 32
 }
 
 /// Translates a request to bind a memory window.
@@ -113,9 +113,9 @@ unsafe fn operation(wr: &SendWr) -> Result<SendOp, Errno> {
 /// `list` refers to `count` elements.
 #[inline]
 pub(crate) unsafe fn elements<'a>(
-    list: *const SeenSge,
+    list: *const RawSge,
     count: c_int,
-) -> Result<&'a [SeenSge], Errno> {
+) -> Result<&'a [RawSge], Errno> {
     let count = usize::try_from(count).ok().filter(|count| *count <= MAX_SGE).ok_or(INVALID)?;
     if count == 0 {
         return Ok(&[]);
@@ -128,7 +128,7 @@ pub(crate) unsafe fn elements<'a>(
 }
 
 #[inline]
-pub(crate) const fn element(sge: &SeenSge) -> Sge {
+pub(crate) const fn element(sge: &RawSge) -> Sge {
     Sge { stag: Stag(sge.lkey), addr: sge.addr, len: sge.length }
 }
 
@@ -139,21 +139,21 @@ pub(crate) const fn element(sge: &SeenSge) -> Sge {
 ///
 /// # Safety
 /// The memory that the elements name may be read.
-unsafe fn copied(list: &[SeenSge]) -> Result<Vec<u8>, Errno> {
+unsafe fn copy_inline(list: &[RawSge]) -> Result<Vec<u8>, Errno> {
     let total: u64 = list.iter().map(|sge| u64::from(sge.length)).sum();
     if total > sprat_rdma::MAX_INLINE as u64 {
         return Err(INVALID);
     }
-    let mut octets = Vec::with_capacity(total as usize);
+    let mut bytes = Vec::with_capacity(total as usize);
     for sge in list.iter().filter(|sge| sge.length > 0) {
         let at = std::ptr::with_exposed_provenance::<u8>(sge.addr as usize);
         if at.is_null() {
             return Err(INVALID);
         }
         // SAFETY: The caller guarantees it; the bytes are copied before this call returns.
-        octets.extend_from_slice(unsafe { std::slice::from_raw_parts(at, sge.length as usize) });
+        bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(at, sge.length as usize) });
     }
-    Ok(octets)
+    Ok(bytes)
 }
 
 /// Translates a send work request.
@@ -171,7 +171,7 @@ unsafe fn send_request(wr: &SendWr) -> Result<SendRequest, Errno> {
         let list = unsafe { elements(wr.sg_list, wr.num_sge) }?;
         if wr.send_flags & INLINE != 0 {
             // SAFETY: The caller guarantees it.
-            Data::Inline(unsafe { copied(list) }?)
+            Data::Inline(unsafe { copy_inline(list) }?)
         } else {
             Data::Gather(list.iter().map(element).collect())
         }
@@ -191,17 +191,17 @@ unsafe fn recv_request(wr: &RecvWr) -> Result<RecvRequest, Errno> {
 }
 
 /// An iterator over a list of requests that remembers the one that failed.
-struct Walk<W> {
+struct RequestList<W> {
     /// The next request.
     at: *mut W,
     /// The request that was returned last.
     last: *mut W,
-    refused: Option<Errno>,
+    error: Option<Errno>,
 }
 
-impl<W> Walk<W> {
+impl<W> RequestList<W> {
     const fn new(at: *mut W) -> Self {
-        Self { at, last: at, refused: None }
+        Self { at, last: at, error: None }
     }
 
     /// Translates the next request.
@@ -227,7 +227,7 @@ impl<W> Walk<W> {
                 Some(request)
             }
             Err(errno) => {
-                self.refused = Some(errno);
+                self.error = Some(errno);
                 None
             }
         }
@@ -244,7 +244,7 @@ impl<W> Walk<W> {
         bad: *mut *mut W,
     ) -> Result<(), Errno> {
         let failed = match posted {
-            Ok(_) => self.refused,
+            Ok(_) => self.error,
             Err((_, error)) => Some(error.into()),
         };
         let Some(failed) = failed else { return Ok(()) };
@@ -258,54 +258,54 @@ impl<W> Walk<W> {
 
 entry! {
     /// Posts send work requests.
-    code fn post_send(qp: *mut SeenQp, list: *mut SendWr, bad: *mut *mut SendWr) {
+    code fn ibv_post_send(qp: *mut RawQp, list: *mut SendWr, bad: *mut *mut SendWr) {
         // SAFETY: The program passes null or a live queue pair.
-        let qp = unsafe { Qp::from_seen(qp) }?;
-        let mut walk = Walk::new(list);
-        if !qp.engine.is_ours() {
+        let qp = unsafe { Qp::from_raw(qp) }?;
+        let mut posting = RequestList::new(list);
+        if !qp.engine.is_current() {
             // SAFETY: The program passes null or memory that it lets this call write.
-            return unsafe { walk.end(Err((0, PostError::Invalid)), bad) };
+            return unsafe { posting.end(Err((0, PostError::Invalid)), bad) };
         }
         // SAFETY: The program passes a valid list of work requests.
-        let requests = std::iter::from_fn(|| unsafe { walk.next(|wr| wr.next, send_request) });
+        let requests = std::iter::from_fn(|| unsafe { posting.next(|wr| wr.next, send_request) });
         let posted = qp.pair.post_sends(requests);
         // SAFETY: The program passes null or memory that it lets this call write.
-        unsafe { walk.end(posted, bad) }
+        unsafe { posting.end(posted, bad) }
     }
 }
 
 entry! {
     /// Posts receive work requests.
-    code fn post_recv(qp: *mut SeenQp, list: *mut RecvWr, bad: *mut *mut RecvWr) {
+    code fn ibv_post_recv(qp: *mut RawQp, list: *mut RecvWr, bad: *mut *mut RecvWr) {
         // SAFETY: The program passes null or a live queue pair.
-        let qp = unsafe { Qp::from_seen(qp) }?;
-        let mut walk = Walk::new(list);
-        if !qp.engine.is_ours() {
+        let qp = unsafe { Qp::from_raw(qp) }?;
+        let mut posting = RequestList::new(list);
+        if !qp.engine.is_current() {
             // SAFETY: The program passes null or memory that it lets this call write.
-            return unsafe { walk.end(Err((0, PostError::Invalid)), bad) };
+            return unsafe { posting.end(Err((0, PostError::Invalid)), bad) };
         }
         // SAFETY: The program passes a valid list of work requests.
-        let requests = std::iter::from_fn(|| unsafe { walk.next(|wr| wr.next, recv_request) });
+        let requests = std::iter::from_fn(|| unsafe { posting.next(|wr| wr.next, recv_request) });
         let posted = qp.pair.post_recvs(requests);
         // SAFETY: The program passes null or memory that it lets this call write.
-        unsafe { walk.end(posted, bad) }
+        unsafe { posting.end(posted, bad) }
     }
 }
 
 entry! {
     /// Posts receive work requests to a shared receive queue.
-    code fn post_srq_recv(srq: *mut SeenSrq, list: *mut RecvWr, bad: *mut *mut RecvWr) {
+    code fn ibv_post_srq_recv(srq: *mut RawSrq, list: *mut RecvWr, bad: *mut *mut RecvWr) {
         // SAFETY: The program passes null or a live queue.
-        let srq = unsafe { Srq::from_seen(srq) }?;
-        let mut walk = Walk::new(list);
-        if !srq.engine.is_ours() {
+        let srq = unsafe { Srq::from_raw(srq) }?;
+        let mut posting = RequestList::new(list);
+        if !srq.engine.is_current() {
             // SAFETY: The program passes null or memory that it lets this call write.
-            return unsafe { walk.end(Err((0, PostError::Invalid)), bad) };
+            return unsafe { posting.end(Err((0, PostError::Invalid)), bad) };
         }
         // SAFETY: The program passes a valid list of work requests.
-        let requests = std::iter::from_fn(|| unsafe { walk.next(|wr| wr.next, recv_request) });
+        let requests = std::iter::from_fn(|| unsafe { posting.next(|wr| wr.next, recv_request) });
         let posted = srq.queue.post_recvs(requests);
         // SAFETY: The program passes null or memory that it lets this call write.
-        unsafe { walk.end(posted, bad) }
+        unsafe { posting.end(posted, bad) }
     }
 }

@@ -29,7 +29,12 @@ pub type Opaque = *mut c_void;
 /// `"struct x" Name { field "c name": Type }` declares a field. The name in C is omitted if it
 /// equals the field's, and is empty if C has none.
 macro_rules! layouts {
-    ($($(#[$doc:meta])* $c:literal $name:ident { $($(#[$field_doc:meta])* $field:ident $($c_field:literal)?: $type:ty,)* })*) => {
+    ($(
+        $(#[$doc:meta])*
+        $c:literal $name:ident {
+            $($(#[$field_doc:meta])* $field:ident $($c_field:literal)?: $type:ty,)*
+        }
+    )*) => {
         $(
             $(#[$doc])*
             #[derive(Clone, Copy)]

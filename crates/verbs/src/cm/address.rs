@@ -90,13 +90,13 @@ pub(super) fn wildcard(like: SocketAddr) -> SocketAddr {
 
 /// Prints once on standard error why another machine is not served or reached, and how to permit
 /// it.
-pub(super) fn explain(address: SocketAddr, what: &str) {
+pub(super) fn explain_restriction(address: SocketAddr, effect: &str) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let _ = writeln!(
             std::io::stderr(),
-            "sprat: {} {what}, since nothing is encrypted: allow more by sprat exec --insecure-network, or \
-             SPRAT_INSECURE_NETWORK=1",
+            "sprat: {} {effect}, because nothing is encrypted. \
+             next: sprat exec --insecure-network, or SPRAT_INSECURE_NETWORK=1",
             address.ip()
         );
     });

@@ -28,20 +28,20 @@ const UD: c_int = 4;
 const IB: c_int = 27;
 
 /// Allocates zeroed memory that the program will free.
-fn room<T>(octets: usize) -> Result<*mut T, Errno> {
+fn room<T>(bytes: usize) -> Result<*mut T, Errno> {
     // SAFETY: `calloc` accepts any size.
-    let room: *mut c_void = unsafe { libc::calloc(1, octets.max(1)) };
+    let room: *mut c_void = unsafe { libc::calloc(1, bytes.max(1)) };
     if room.is_null() { Err(Errno(libc::ENOMEM)) } else { Ok(room.cast()) }
 }
 
 /// Copies an address.
 ///
 /// # Safety
-/// `octets` bytes may be read at `from`.
-unsafe fn copy(from: *const libc::sockaddr, octets: u32) -> Result<*mut libc::sockaddr, Errno> {
-    let to: *mut libc::sockaddr = room(octets as usize)?;
+/// `bytes` bytes may be read at `from`.
+unsafe fn copy(from: *const libc::sockaddr, bytes: u32) -> Result<*mut libc::sockaddr, Errno> {
+    let to: *mut libc::sockaddr = room(bytes as usize)?;
     // SAFETY: The caller guarantees the source, and the destination was allocated with that size.
-    unsafe { std::ptr::copy_nonoverlapping(from.cast::<u8>(), to.cast::<u8>(), octets as usize) };
+    unsafe { std::ptr::copy_nonoverlapping(from.cast::<u8>(), to.cast::<u8>(), bytes as usize) };
     Ok(to)
 }
 

@@ -4,14 +4,14 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 
 use sprat_rdma::ConnectionChannel;
 
-use crate::abi::cm::EventChannel as Seen;
+use crate::abi::cm::EventChannel as Raw;
 use crate::engine::Engine;
 use crate::entry::{Errno, INVALID, at, export};
 
 /// An event channel.
 #[repr(C)]
 pub(super) struct Channel {
-    seen: Seen,
+    raw: Raw,
     pub(super) engine: &'static Engine,
     pub(super) channel: ConnectionChannel,
 }
@@ -24,10 +24,10 @@ impl Channel {
     ///
     /// # Safety
     /// The pointer is null, or the channel stays alive while the reference is in use.
-    pub(super) unsafe fn to_use<'a>(channel: *mut Seen) -> Result<&'a Self, Errno> {
+    pub(super) unsafe fn usable<'a>(channel: *mut Raw) -> Result<&'a Self, Errno> {
         // SAFETY: The caller guarantees it. C's structure is the first field of `Self`.
         let channel = unsafe { at(channel.cast::<Self>()) }?;
-        if channel.engine.is_ours() { Ok(channel) } else { Err(INVALID) }
+        if channel.engine.is_current() { Ok(channel) } else { Err(INVALID) }
     }
 }
 
@@ -35,27 +35,27 @@ impl Channel {
 ///
 /// # Errors
 /// The system has no descriptor left.
-pub(super) fn create() -> Result<*mut Seen, Errno> {
+pub(super) fn create() -> Result<*mut Raw, Errno> {
     let engine = Engine::get()?;
     let channel = engine.device.connection_channel()?;
-    let seen = Seen { fd: channel.as_fd().as_raw_fd() };
-    Ok(Box::into_raw(Box::new(Channel { seen, engine, channel })).cast())
+    let raw = Raw { fd: channel.as_fd().as_raw_fd() };
+    Ok(Box::into_raw(Box::new(Channel { raw, engine, channel })).cast())
 }
 
 /// Frees a channel; ignores null.
 ///
 /// # Safety
 /// The pointer is null, or [`create`] returned it and nothing uses it any more.
-pub(super) unsafe fn destroy(channel: *mut Seen) {
+pub(super) unsafe fn destroy(channel: *mut Raw) {
     if channel.is_null() {
         return;
     }
     // SAFETY: The caller guarantees it.
     let channel = unsafe { Box::from_raw(channel.cast::<Channel>()) };
-    if !channel.engine.is_ours() {
+    if !channel.engine.is_current() {
         // The engine of a parent process is not touched. The descriptor is this process's copy and
         // is closed.
-        let fd = channel.seen.fd;
+        let fd = channel.raw.fd;
         std::mem::forget(channel);
         // SAFETY: Nothing uses the descriptor any more.
         unsafe { libc::close(fd) };
@@ -64,14 +64,14 @@ pub(super) unsafe fn destroy(channel: *mut Seen) {
 
 export! {
     /// Creates a channel, whose descriptor is readable while an event waits.
-    null fn sprat_rdma_create_event_channel() -> *mut Seen {
+    null fn sprat_rdma_create_event_channel() -> *mut Raw {
         create()
     }
 }
 
 export! {
     /// Destroys a channel. Events of its remaining ids are discarded.
-    plain fn sprat_rdma_destroy_event_channel(channel: *mut Seen) {
+    plain fn sprat_rdma_destroy_event_channel(channel: *mut Raw) {
         // SAFETY: The program passes null or a channel that it does not use afterwards.
         unsafe { destroy(channel) };
         Ok(())

@@ -8,31 +8,31 @@ use std::time::Duration;
 use sprat_rdma::{AcceptOptions, ConnectOptions, MAX_READ_DEPTH, Qp};
 
 use super::address;
-use super::delivery::{await_next, completes};
-use super::event::{self, MOST_PRIVATE, own, unreachable};
+use super::delivery::{wait_next, wait_outcome};
+use super::event::{self, MAX_PRIVATE_DATA, own, unreachable};
 use super::id::{Id, Stage, State};
 use super::{queues, resolve, rnr};
-use crate::abi::cm::{ConnParam, Ece, Event, Id as Seen};
+use crate::abi::cm::{ConnParam, Ece, Event, Id as Raw};
 use crate::entry::{Errno, INVALID, at, export, put};
 use crate::log::log;
 use crate::qp::Qp as PairObject;
 
 /// The time that TCP may take to connect, and the time for which a refused connection is retried: a
 /// server that was started by other means may be about to listen.
-const CONNECT: Duration = Duration::from_secs(20);
-const GRACE: Duration = Duration::from_millis(100);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
+const REFUSED_RETRY: Duration = Duration::from_millis(100);
 /// The time for which a refused connection to another machine is retried, which may be slower.
-const GRACE_AFAR: Duration = Duration::from_millis(500);
+const REFUSED_RETRY_REMOTE: Duration = Duration::from_millis(500);
 /// The delay of the first message after a peer's reply. Linux's siw overlooks a message that
 /// arrives with its reply. Loopback has no delay. The variable `SPRAT_HOLD_MS` sets another one,
 /// for peers on slow machines.
-const HOLD_NS: u64 = 20_000_000;
-const HOLD_MS: &str = "SPRAT_HOLD_MS";
+const FIRST_MESSAGE_DELAY_NS: u64 = 20_000_000;
+const DELAY_VARIABLE: &str = "SPRAT_HOLD_MS";
 /// The time for which an accepting peer delays its first message if the connecting peer sends none.
 /// Connecting peers of this engine send one at once; siw sends none and does not wait either.
-const PATIENCE_NS: u64 = 50_000_000;
+const FIRST_MESSAGE_WAIT_NS: u64 = 50_000_000;
 /// `RDMA_MAX_RESP_RES` and `RDMA_MAX_INIT_DEPTH`: the maximum.
-const MOST: u8 = u8::MAX;
+const MAXIMUM: u8 = u8::MAX;
 /// The backlog of a listener that states none.
 const BACKLOG: usize = 1024;
 
@@ -50,21 +50,21 @@ impl Terms {
     ///
     /// # Safety
     /// The id is alive. The parameters are null, or they and their private data may be read.
-    unsafe fn new(id: *mut Seen, param: *const ConnParam, state: &State) -> Result<Self, Errno> {
+    unsafe fn new(id: *mut Raw, param: *const ConnParam, state: &State) -> Result<Self, Errno> {
         // SAFETY: The caller guarantees it.
         let param = unsafe { param.as_ref() };
         // SAFETY: The id is alive, and its queue pair is null or alive.
-        let pair = unsafe { PairObject::from_seen((*id).qp) }.ok();
+        let pair = unsafe { PairObject::from_raw((*id).qp) }.ok();
         let own = pair.map(|pair| pair.pair.number().0);
         let timer = pair.map_or(0, PairObject::min_rnr_timer);
         let pair = own.or_else(|| param.map(|p| p.qp_num)).ok_or(INVALID)?;
         let most = MAX_READ_DEPTH as u8;
         let depth = |wanted: Option<u8>, unsaid: u8| match wanted {
-            None | Some(MOST) => Ok(unsaid.min(most)),
+            None | Some(MAXIMUM) => Ok(unsaid.min(most)),
             Some(depth) if depth > most => Err(INVALID),
             Some(depth) => Ok(depth),
         };
-        let mut private_data = state.greeting.clone();
+        let mut private_data = state.connect_data.clone();
         if let Some(param) = param
             && !param.private_data.is_null()
         {
@@ -73,7 +73,7 @@ impl Terms {
             private_data
                 .extend_from_slice(unsafe { std::slice::from_raw_parts(param.private_data, len) });
         }
-        if private_data.len() > MOST_PRIVATE {
+        if private_data.len() > MAX_PRIVATE_DATA {
             return Err(INVALID);
         }
         Ok(Self {
@@ -82,44 +82,44 @@ impl Terms {
             ord: depth(param.map(|p| p.initiator_depth), state.depths.0)?,
             ird: depth(param.map(|p| p.responder_resources), state.depths.1)?,
             rnr_timeout_ns: rnr::timeout_ns(
-                param.map_or(rnr::FOR_EVER, |p| p.rnr_retry_count),
+                param.map_or(rnr::FOREVER, |p| p.rnr_retry_count),
                 timer,
             ),
         })
     }
 }
 
-/// The delay of the first message to a peer; see [`HOLD_NS`].
-fn hold_ns(to: IpAddr) -> u64 {
+/// The delay of the first message to a peer; see [`FIRST_MESSAGE_DELAY_NS`].
+fn first_message_delay_ns(to: IpAddr) -> u64 {
     static SAID: OnceLock<Option<u32>> = OnceLock::new();
-    let said = SAID.get_or_init(|| std::env::var(HOLD_MS).ok()?.parse().ok());
-    let unsaid = if to.is_loopback() { 0 } else { HOLD_NS };
+    let said = SAID.get_or_init(|| std::env::var(DELAY_VARIABLE).ok()?.parse().ok());
+    let unsaid = if to.is_loopback() { 0 } else { FIRST_MESSAGE_DELAY_NS };
     said.map_or(unsaid, |ms| u64::from(ms) * 1_000_000)
 }
 
 fn connect(id: &Id, terms: Terms, state: &mut State) -> Result<(), Errno> {
     // SAFETY: The id is alive, and its address was resolved.
-    let to = unsafe { address::read((&raw const (*id.seen()).route.addr.destination).cast()) }?;
-    if state.from.is_none() && state.options.traffic_class.is_some() {
+    let to = unsafe { address::read((&raw const (*id.raw()).route.addr.destination).cast()) }?;
+    if state.bound.is_none() && state.options.traffic_class.is_some() {
         let options = sprat_rdma::SocketOptions { connects: true, ..state.options };
-        state.from = Some(id.engine.device.bind(address::wildcard(to), options)?);
+        state.bound = Some(id.engine.device.bind(address::wildcard(to), options)?);
     }
     let options = ConnectOptions {
         ird: terms.ird.into(),
         ord: terms.ord.into(),
         private_data: terms.private_data,
-        first_fpdu_delay_ns: hold_ns(to.ip()),
+        first_fpdu_delay_ns: first_message_delay_ns(to.ip()),
         open_with_write: true,
         rnr_timeout_ns: terms.rnr_timeout_ns,
         ..ConnectOptions::default()
     };
-    let grace = if to.ip().is_loopback() { GRACE } else { GRACE_AFAR };
+    let grace = if to.ip().is_loopback() { REFUSED_RETRY } else { REFUSED_RETRY_REMOTE };
     let pair = terms.pair.0;
-    let begun = id.id.connect(terms.pair, state.from.take(), to, options, CONNECT, grace);
+    let begun = id.id.connect(terms.pair, state.bound.take(), to, options, CONNECT_TIMEOUT, grace);
     match begun {
         Ok(local) => {
-            log!(Info, "queue pair {pair} asks {to}, from {local}");
-            id.show_route(Some(local), None);
+            log!(Info, "queue pair {pair} connects to {to} from {local}");
+            id.set_route(Some(local), None);
         }
         // Some systems fail at once. Report it by an event, as a later failure.
         Err(error)
@@ -135,14 +135,14 @@ fn connect(id: &Id, terms: Terms, state: &mut State) -> Result<(), Errno> {
 }
 
 fn accept(id: &Id, terms: Terms, state: &mut State) -> Result<(), Errno> {
-    let Stage::Asked(request) = std::mem::replace(&mut state.stage, Stage::Over) else {
+    let Stage::Requested(request) = std::mem::replace(&mut state.stage, Stage::Closed) else {
         return Err(INVALID);
     };
     let options = AcceptOptions {
         ird: terms.ird.into(),
         ord: terms.ord.into(),
         private_data: terms.private_data,
-        first_fpdu_timeout_ns: Some(PATIENCE_NS),
+        first_fpdu_timeout_ns: Some(FIRST_MESSAGE_WAIT_NS),
         rnr_timeout_ns: terms.rnr_timeout_ns,
     };
     id.id.accept(request, terms.pair, &options)?;
@@ -152,9 +152,9 @@ fn accept(id: &Id, terms: Terms, state: &mut State) -> Result<(), Errno> {
 
 export! {
     /// Connects an id. An event reports the outcome.
-    minus fn sprat_rdma_connect(id: *mut Seen, param: *mut ConnParam) -> c_int {
+    minus fn sprat_rdma_connect(id: *mut Raw, param: *mut ConnParam) -> c_int {
         // SAFETY: The program passes null or a live id.
-        let own = unsafe { Id::to_use(id) }?;
+        let own = unsafe { Id::usable(id) }?;
         let mut state = own.state();
         // SAFETY: The program passes null or valid parameters.
         let terms = unsafe { Terms::new(id, param, &state) }?;
@@ -162,17 +162,17 @@ export! {
             return Err(INVALID);
         }
         connect(own, terms, &mut state)?;
-        state.greeting = Vec::new();
+        state.connect_data = Vec::new();
         drop(state);
-        completes(own)?;
+        wait_outcome(own)?;
         Ok(0)
     }
 
     /// Listens at the id's address. At most `backlog` connection requests wait until the program
     /// reads their events.
-    minus fn sprat_rdma_listen(id: *mut Seen, backlog: c_int) -> c_int {
+    minus fn sprat_rdma_listen(id: *mut Raw, backlog: c_int) -> c_int {
         // SAFETY: The program passes null or a live id.
-        let own = unsafe { Id::to_use(id) }?;
+        let own = unsafe { Id::usable(id) }?;
         let mut state = own.state();
         if matches!(state.stage, Stage::Idle) {
             resolve::bind(own, &mut state, (Ipv4Addr::UNSPECIFIED, 0).into(), false)?;
@@ -180,61 +180,64 @@ export! {
         if !matches!(state.stage, Stage::Bound) {
             return Err(INVALID);
         }
-        let backlog = usize::try_from(backlog).ok().filter(|n| (1..BACKLOG).contains(n)).unwrap_or(BACKLOG);
-        let from = state.from.take().ok_or(INVALID)?;
-        state.stage = Stage::Over;
-        let named = !from.local_addr().ip().is_unspecified() && !from.local_addr().ip().is_loopback();
-        if named && from.is_local_only() {
-            address::explain(from.local_addr(), "serves programs of this machine alone");
+        let backlog = usize::try_from(backlog).ok().filter(|n| (1..BACKLOG).contains(n));
+        let backlog = backlog.unwrap_or(BACKLOG);
+        let from = state.bound.take().ok_or(INVALID)?;
+        state.stage = Stage::Closed;
+        let ip = from.local_addr().ip();
+        let is_specific = !ip.is_unspecified() && !ip.is_loopback();
+        if is_specific && from.is_local_only() {
+            let effect = "serves programs of this machine only";
+            address::explain_restriction(from.local_addr(), effect);
         }
         let local = own.id.listen(from, backlog)?;
-        log!(Info, "listens at {local}");
-        own.show_route(Some(local), None);
+        log!(Info, "listens on {local}");
+        own.set_route(Some(local), None);
         state.stage = Stage::Listening;
         Ok(0)
     }
 
     /// Accepts a connection request. An event reports when the connection is established.
-    minus fn sprat_rdma_accept(id: *mut Seen, param: *mut ConnParam) -> c_int {
+    minus fn sprat_rdma_accept(id: *mut Raw, param: *mut ConnParam) -> c_int {
         // SAFETY: The program passes null or a live id.
-        let own = unsafe { Id::to_use(id) }?;
+        let own = unsafe { Id::usable(id) }?;
         let mut state = own.state();
         // SAFETY: The program passes null or valid parameters.
         let terms = unsafe { Terms::new(id, param, &state) }?;
-        if !matches!(state.stage, Stage::Asked(_)) {
+        if !matches!(state.stage, Stage::Requested(_)) {
             return Err(INVALID);
         }
         accept(own, terms, &mut state)?;
         drop(state);
-        completes(own)?;
+        wait_outcome(own)?;
         Ok(0)
     }
 
     /// Rejects a connection request.
-    minus fn sprat_rdma_reject(id: *mut Seen, private_data: *const c_void, octets: u8) -> c_int {
+    minus fn sprat_rdma_reject(id: *mut Raw, private_data: *const c_void, bytes: u8) -> c_int {
         // SAFETY: The program passes null or a live id, and states the length of its data.
-        unsafe { reject(id, private_data, octets) }
+        unsafe { reject(id, private_data, bytes) }
     }
 
     /// Rejects a connection request whose driver options do not match.
-    minus fn sprat_rdma_reject_ece(id: *mut Seen, private_data: *const c_void, octets: u8) -> c_int {
+    minus fn sprat_rdma_reject_ece(id: *mut Raw, private_data: *const c_void, bytes: u8) -> c_int {
         // SAFETY: The program passes null or a live id, and states the length of its data.
-        unsafe { reject(id, private_data, octets) }
+        unsafe { reject(id, private_data, bytes) }
     }
 
     /// Ends a connection after all posted requests are sent. An event reports the end.
-    minus fn sprat_rdma_disconnect(id: *mut Seen) -> c_int {
+    minus fn sprat_rdma_disconnect(id: *mut Raw) -> c_int {
         // SAFETY: The program passes null or a live id.
-        let own = unsafe { Id::to_use(id) }?;
+        let own = unsafe { Id::usable(id) }?;
         let over = match own.state().stage {
             Stage::Connecting | Stage::Connected => false,
-            Stage::Asked(_) | Stage::Over => true,
+            Stage::Requested(_) | Stage::Closed => true,
             _ => return Err(INVALID),
         };
         own.id.disconnect();
         // The event was delivered already and is not repeated.
         if !over {
-            completes(own)?;
+            wait_outcome(own)?;
         }
         Ok(0)
     }
@@ -243,11 +246,11 @@ export! {
     ///
     /// On InfiniBand the program thereby reports that the queue pair is ready. Here the engine has
     /// done that, so the call succeeds, for programs that work on both.
-    minus fn sprat_rdma_establish(id: *mut Seen) -> c_int {
+    minus fn sprat_rdma_establish(id: *mut Raw) -> c_int {
         // SAFETY: The program passes null or a live id.
-        let own = unsafe { Id::to_use(id) }?;
+        let own = unsafe { Id::usable(id) }?;
         // SAFETY: The id is alive.
-        let has_pair = unsafe { !(*own.seen()).qp.is_null() };
+        let has_pair = unsafe { !(*own.raw()).qp.is_null() };
         if has_pair || !matches!(own.state().stage, Stage::Connected) {
             return Err(INVALID);
         }
@@ -256,10 +259,10 @@ export! {
 
     /// Ignores the notice of a message that arrives before the connection is established: the
     /// engine sees it itself.
-    minus fn sprat_rdma_notify(id: *mut Seen, _event: c_int) -> c_int {
+    minus fn sprat_rdma_notify(id: *mut Raw, _event: c_int) -> c_int {
         // SAFETY: The program passes null or a live id.
-        match unsafe { Id::to_use(id) }?.state().stage {
-            Stage::Connecting | Stage::Connected | Stage::Over | Stage::Asked(_) => Ok(0),
+        match unsafe { Id::usable(id) }?.state().stage {
+            Stage::Connecting | Stage::Connected | Stage::Closed | Stage::Requested(_) => Ok(0),
             _ => Err(INVALID),
         }
     }
@@ -268,24 +271,24 @@ export! {
 /// Rejects a connection request.
 ///
 /// # Safety
-/// The id is null or alive, and `octets` bytes may be read at `private_data` if it is not null.
-unsafe fn reject(id: *mut Seen, private_data: *const c_void, octets: u8) -> Result<c_int, Errno> {
+/// The id is null or alive, and `bytes` bytes may be read at `private_data` if it is not null.
+unsafe fn reject(id: *mut Raw, private_data: *const c_void, bytes: u8) -> Result<c_int, Errno> {
     // SAFETY: The caller guarantees it.
-    let own = unsafe { Id::to_use(id) }?;
+    let own = unsafe { Id::usable(id) }?;
     let mut state = own.state();
-    if !matches!(state.stage, Stage::Asked(_)) {
+    if !matches!(state.stage, Stage::Requested(_)) {
         return Err(INVALID);
     }
-    let Stage::Asked(request) = std::mem::replace(&mut state.stage, Stage::Over) else {
+    let Stage::Requested(request) = std::mem::replace(&mut state.stage, Stage::Closed) else {
         return Err(INVALID);
     };
     let said = if private_data.is_null() {
         &[]
     } else {
         // SAFETY: The caller guarantees it.
-        unsafe { std::slice::from_raw_parts(private_data.cast::<u8>(), octets.into()) }
+        unsafe { std::slice::from_raw_parts(private_data.cast::<u8>(), bytes.into()) }
     };
-    log!(Info, "refuses {}, with {} octets of private data", request.peer(), said.len());
+    log!(Info, "rejects {} with {} bytes of private data", request.peer(), said.len());
     // A peer that has disconnected meanwhile counts as rejected.
     let _ = request.reject(said);
     Ok(0)
@@ -293,23 +296,23 @@ unsafe fn reject(id: *mut Seen, private_data: *const c_void, octets: u8) -> Resu
 
 export! {
     /// Waits for a connection request at a synchronous listener, and returns its id.
-    minus fn sprat_rdma_get_request(listener: *mut Seen, to: *mut *mut Seen) -> c_int {
+    minus fn sprat_rdma_get_request(listener: *mut Raw, to: *mut *mut Raw) -> c_int {
         // SAFETY: The program passes null or a live listener.
-        let own = unsafe { Id::to_use(listener) }?;
-        let pairs = {
+        let own = unsafe { Id::usable(listener) }?;
+        let pair_attr = {
             let state = own.state();
-            if !state.waits || to.is_null() {
+            if !state.synchronous || to.is_null() {
                 return Err(INVALID);
             }
-            state.pairs
+            state.pair_attr
         };
         // SAFETY: The listener and its private channel are alive.
         let next = unsafe {
             event::acknowledge(std::mem::replace(&mut (*listener).event, std::ptr::null_mut()));
-            await_next(super::channel::Channel::to_use((*listener).channel)?)?
+            wait_next(super::channel::Channel::usable((*listener).channel)?)?
         };
         // SAFETY: The event was delivered above.
-        let taken = unsafe { take(listener, next, pairs) };
+        let taken = unsafe { take(listener, next, pair_attr) };
         match taken {
             Ok(id) => {
                 // SAFETY: The pointer is not null, and the program lets this call write there.
@@ -330,19 +333,19 @@ export! {
 /// # Safety
 /// The listener is alive, and the event was delivered and is not acknowledged.
 unsafe fn take(
-    listener: *mut Seen,
+    listener: *mut Raw,
     event: *mut Event,
-    pairs: Option<crate::abi::attr::QpInit>,
-) -> Result<*mut Seen, Errno> {
+    pair_attr: Option<crate::abi::attr::QpInit>,
+) -> Result<*mut Raw, Errno> {
     // SAFETY: The caller guarantees it.
     unsafe {
         event::outcome(event)?;
-        if !event::asks(event) {
+        if !event::is_connect_request(event) {
             return Err(INVALID);
         }
         let id = (*event).id;
-        if let Some(mut pairs) = pairs {
-            queues::create_pair(id, (*listener).pd, &mut pairs)?;
+        if let Some(mut pair_attr) = pair_attr {
+            queues::create_pair(id, (*listener).pd, &mut pair_attr)?;
         }
         (*id).event = event;
         Ok(id)
@@ -351,11 +354,11 @@ unsafe fn take(
 
 export! {
     /// Accepts driver options for connection establishment, which have no effect.
-    minus fn sprat_rdma_set_local_ece(id: *mut Seen, ece: *mut Ece) -> c_int {
+    minus fn sprat_rdma_set_local_ece(id: *mut Raw, ece: *mut Ece) -> c_int {
         // SAFETY: The program passes null or a live id, and null or valid structures.
-        let (own, ece) = unsafe { (Id::to_use(id)?, at(ece)?) };
+        let (own, ece) = unsafe { (Id::usable(id)?, at(ece)?) };
         // SAFETY: The id is alive.
-        let has_pair = unsafe { !(*own.seen()).qp.is_null() };
+        let has_pair = unsafe { !(*own.raw()).qp.is_null() };
         if has_pair || ece.vendor_id == 0 || ece.comp_mask != 0 {
             return Err(INVALID);
         }
@@ -363,12 +366,12 @@ export! {
     }
 
     /// Returns the peer's driver options: none, since iWARP does not transmit any.
-    minus fn sprat_rdma_get_remote_ece(id: *mut Seen, ece: *mut Ece) -> c_int {
+    minus fn sprat_rdma_get_remote_ece(id: *mut Raw, ece: *mut Ece) -> c_int {
         // SAFETY: The program passes null or a live id.
-        let own = unsafe { Id::to_use(id) }?;
+        let own = unsafe { Id::usable(id) }?;
         // SAFETY: The id is alive. The program passes null or memory that it lets this call write.
         unsafe {
-            if !(*own.seen()).qp.is_null() {
+            if !(*own.raw()).qp.is_null() {
                 return Err(INVALID);
             }
             put(ece, Ece { vendor_id: 0, options: 0, comp_mask: 0 })?;

@@ -6,26 +6,26 @@ use sprat_rdma::{ConnectError, ConnectRequest, Connection, MAX_READ_DEPTH, News,
 
 use super::channel::Channel;
 use super::event::{
-    self, CONNECT_ERROR, CONNECT_REQUEST, DISCONNECTED, ESTABLISHED, REJECTED, UNREACHABLE, USER,
-    What, depth, give, of_words, unreachable, with_argument,
+    self, CONNECT_ERROR, CONNECT_REQUEST, Content, DISCONNECTED, ESTABLISHED, REJECTED,
+    UNREACHABLE, USER, allocate, decode, depth, encode_with_argument, unreachable,
 };
 use super::id::{self, Id, Stage};
 use super::log;
-use crate::abi::cm::{Event as Seen, EventChannel, Id as SeenId};
+use crate::abi::cm::{Event as Raw, EventChannel, Id as RawId};
 use crate::entry::{AGAIN, Errno, INVALID, export, put};
 use crate::log::log;
 use crate::qp::Qp;
 
 /// Translates a change of a connection; none if the program knows it already.
-fn of_connection(connection: Connection) -> Option<What> {
+fn translate(connection: Connection) -> Option<Content> {
     let error = match connection {
         Connection::Opening => return None,
         Connection::Ready(agreed) => {
             let depths = (depth(agreed.ord), depth(agreed.ird));
-            return Some(What {
+            return Some(Content {
                 private_data: agreed.private_data,
                 depths,
-                ..What::plain(ESTABLISHED, 0)
+                ..Content::plain(ESTABLISHED, 0)
             });
         }
         Connection::Not(error) => error,
@@ -33,7 +33,7 @@ fn of_connection(connection: Connection) -> Option<What> {
     let (event, status) = match error {
         ConnectError::Idle | ConnectError::TimedOut => return None,
         ConnectError::Rejected { private_data, .. } => {
-            return Some(What { private_data, ..What::plain(REJECTED, -libc::ECONNREFUSED) });
+            return Some(Content { private_data, ..Content::plain(REJECTED, -libc::ECONNREFUSED) });
         }
         ConnectError::Unreachable(kind) => unreachable(kind),
         ConnectError::Failed(StartupError::Timeout) => (UNREACHABLE, -libc::ETIMEDOUT),
@@ -42,42 +42,42 @@ fn of_connection(connection: Connection) -> Option<What> {
         ConnectError::Failed(_) => (CONNECT_ERROR, -libc::EPROTO),
         ConnectError::Disconnected { .. } => (DISCONNECTED, 0),
     };
-    Some(What::plain(event, status))
+    Some(Content::plain(event, status))
 }
 
 /// Creates the id of a connection request.
-fn asked(listener: &Id, request: ConnectRequest) -> Result<(*mut SeenId, What), Errno> {
-    let seen = listener.seen();
+fn asked(listener: &Id, request: ConnectRequest) -> Result<(*mut RawId, Content), Errno> {
+    let raw = listener.raw();
     // SAFETY: The listener stays allocated until this event is acknowledged.
     let (channel, context, ps, kind) =
-        unsafe { ((*seen).channel, (*seen).context, (*seen).ps, (*seen).qp_type) };
-    let channel = if listener.state().waits { std::ptr::null_mut() } else { channel };
+        unsafe { ((*raw).channel, (*raw).context, (*raw).ps, (*raw).qp_type) };
+    let channel = if listener.state().synchronous { std::ptr::null_mut() } else { channel };
     let new = Id::create(channel, context, ps, kind)?;
     // SAFETY: The id was created above.
-    let id = unsafe { Id::to_use(new) }?;
+    let id = unsafe { Id::usable(new) }?;
     let (local, peer) = (request.local(), request.peer());
-    if let Err(error) = id.takes_device(local) {
+    if let Err(error) = id.set_device(local) {
         drop(request);
         // SAFETY: The id was created above, and no other reference exists.
         unsafe { id::destroy(new) }?;
         return Err(error);
     }
-    id.show_route(Some(local), Some(peer));
+    id.set_route(Some(local), Some(peer));
     // A peer that states no depth permits the maximum.
     let depths = (
         depth(request.ird().unwrap_or(MAX_READ_DEPTH)),
         depth(request.ord().unwrap_or(MAX_READ_DEPTH)),
     );
     let private_data = request.private_data().to_vec();
-    log!(Info, "{peer} asks at {local}, with {} octets of private data", private_data.len());
+    log!(Info, "{peer} connects to {local} with {} bytes of private data", private_data.len());
     let mut state = id.state();
-    (state.stage, state.depths) = (Stage::Asked(request), depths);
-    Ok((new, What { private_data, depths, ..What::plain(CONNECT_REQUEST, 0) }))
+    (state.stage, state.depths) = (Stage::Requested(request), depths);
+    Ok((new, Content { private_data, depths, ..Content::plain(CONNECT_REQUEST, 0) }))
 }
 
 /// Applies a change of a connection to its id and queue pair.
-fn follows(id: &Id, event: c_int) {
-    id.state().stage = if event == ESTABLISHED { Stage::Connected } else { Stage::Over };
+fn apply_change(id: &Id, event: c_int) {
+    id.state().stage = if event == ESTABLISHED { Stage::Connected } else { Stage::Closed };
     let Some(pair) = id.id.pair() else { return };
     id.engine.qps.find(pair.0, |qp| {
         // SAFETY: A queue pair leaves the directory, which is locked now, before it is freed.
@@ -96,7 +96,7 @@ fn follows(id: &Id, event: c_int) {
 /// # Errors
 /// `EAGAIN` if nothing waits on a non-blocking descriptor, `EINTR` after a signal, [`AGAIN`] after
 /// an interval without events.
-pub(super) fn next(channel: &Channel) -> Result<*mut Seen, Errno> {
+pub(super) fn next(channel: &Channel) -> Result<*mut Raw, Errno> {
     loop {
         log::refused(channel.engine);
         let (key, news) = channel.channel.read()?;
@@ -104,27 +104,28 @@ pub(super) fn next(channel: &Channel) -> Result<*mut Seen, Errno> {
         let id = unsafe { Id::of_key(key) };
         let given = match news {
             News::Own(words) => {
-                Some(give(&id.acks, id.seen(), std::ptr::null_mut(), &of_words(words)))
+                Some(allocate(&id.event_counts, id.raw(), std::ptr::null_mut(), &decode(words)))
             }
             News::Connection(connection) => {
                 log::moved(id, &connection);
-                of_connection(connection).map(|what| {
-                    follows(id, what.event);
-                    give(&id.acks, id.seen(), std::ptr::null_mut(), &what)
+                translate(connection).map(|content| {
+                    apply_change(id, content.event);
+                    allocate(&id.event_counts, id.raw(), std::ptr::null_mut(), &content)
                 })
             }
             // A connection request is rejected if no id can be created for it.
             News::Request(request) => {
                 let asked = asked(id, request);
                 let asked = asked.inspect_err(|e| {
-                    log!(Error, "refuses a peer, since its id cannot be made: {e:?}")
+                    let why = std::io::Error::from_raw_os_error(e.0);
+                    log!(Error, "rejects a peer because no id can be created: {why}")
                 });
-                asked.ok().map(|(new, what)| give(&id.acks, new, id.seen(), &what))
+                asked.ok().map(|(new, content)| allocate(&id.event_counts, new, id.raw(), &content))
             }
         };
         match given {
             Some(event) => return Ok(event),
-            None => id.acks.ack(1),
+            None => id.event_counts.ack(1),
         }
     }
 }
@@ -133,7 +134,7 @@ pub(super) fn next(channel: &Channel) -> Result<*mut Seen, Errno> {
 ///
 /// # Errors
 /// `EAGAIN` if nothing waits on a non-blocking descriptor, `EINTR` after a signal.
-pub(super) fn await_next(channel: &Channel) -> Result<*mut Seen, Errno> {
+pub(super) fn wait_next(channel: &Channel) -> Result<*mut Raw, Errno> {
     loop {
         match next(channel) {
             Err(AGAIN) => {}
@@ -143,25 +144,25 @@ pub(super) fn await_next(channel: &Channel) -> Result<*mut Seen, Errno> {
 }
 
 /// Waits for the event of a synchronous id and returns its outcome; returns at once for other ids.
-pub(super) fn completes(id: &Id) -> Result<(), Errno> {
-    if !id.state().waits {
+pub(super) fn wait_outcome(id: &Id) -> Result<(), Errno> {
+    if !id.state().synchronous {
         return Ok(());
     }
     // SAFETY: The id and its private channel are alive.
     unsafe {
-        let last = std::mem::replace(&mut (*id.seen()).event, std::ptr::null_mut());
+        let last = std::mem::replace(&mut (*id.raw()).event, std::ptr::null_mut());
         event::acknowledge(last);
-        let next = await_next(Channel::to_use((*id.seen()).channel)?)?;
-        (*id.seen()).event = next;
+        let next = wait_next(Channel::usable((*id.raw()).channel)?)?;
+        (*id.raw()).event = next;
         event::outcome(next)
     }
 }
 
 export! {
     /// Waits for the next event of a channel, unless its descriptor is non-blocking.
-    waits fn sprat_rdma_get_cm_event(channel: *mut EventChannel, event: *mut *mut Seen) -> c_int {
+    blocking fn sprat_rdma_get_cm_event(channel: *mut EventChannel, event: *mut *mut Raw) -> c_int {
         // SAFETY: The program passes null or a live channel.
-        let channel = unsafe { Channel::to_use(channel) }?;
+        let channel = unsafe { Channel::usable(channel) }?;
         if event.is_null() {
             return Err(INVALID);
         }
@@ -173,13 +174,18 @@ export! {
 
 export! {
     /// Queues an event of the program's own behind the waiting events of an id.
-    minus fn sprat_rdma_write_cm_event(id: *mut SeenId, event: c_int, status: c_int, argument: u64) -> c_int {
+    minus fn sprat_rdma_write_cm_event(
+        id: *mut RawId,
+        event: c_int,
+        status: c_int,
+        argument: u64,
+    ) -> c_int {
         // SAFETY: The program passes null or a live id.
-        let id = unsafe { Id::to_use(id) }?;
+        let id = unsafe { Id::usable(id) }?;
         if event != USER {
             return Err(INVALID);
         }
-        id.id.say(with_argument(event, status, argument));
+        id.id.say(encode_with_argument(event, status, argument));
         Ok(0)
     }
 }

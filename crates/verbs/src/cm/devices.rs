@@ -6,37 +6,37 @@ use std::ffi::c_int;
 use std::net::IpAddr;
 use std::sync::Mutex;
 
-use crate::abi::object::{Context, Pd as SeenPd};
+use crate::abi::object::{Context, Pd as RawPd};
 use crate::device::{Device, array, at_address, devices, free_array};
 use crate::entry::{Errno, export, put};
-use crate::object::locked;
+use crate::object::lock;
 use crate::open::ibv_open_device;
 use crate::pd::{Pd, ibv_alloc_pd};
 
 /// The time for which the interface of an address is cached; a look-up takes some hundred
 /// microseconds.
-const BELIEVED_NS: u64 = 1_000_000_000;
+const CACHE_NS: u64 = 1_000_000_000;
 /// The size of the cache.
-const REMEMBERED: usize = 256;
+const CACHE_SIZE: usize = 256;
 
 /// An open device and its default domain, as numbers because pointers are not `Send`.
 #[derive(Clone, Copy, Default)]
-struct Opened {
+struct SharedContext {
     context: usize,
     pd: usize,
 }
 
 /// The open devices by the address of the device.
-static OPENED: Mutex<BTreeMap<usize, Opened>> = Mutex::new(BTreeMap::new());
+static CONTEXTS: Mutex<BTreeMap<usize, SharedContext>> = Mutex::new(BTreeMap::new());
 /// The cache of addresses: the time of the look-up in nanoseconds, and the device.
-static KNOWN: Mutex<BTreeMap<IpAddr, (u64, &'static Device)>> = Mutex::new(BTreeMap::new());
+static ADDRESSES: Mutex<BTreeMap<IpAddr, (u64, &'static Device)>> = Mutex::new(BTreeMap::new());
 
 /// Returns the shared context of a device, and opens it on the first call.
 fn context(device: &'static Device) -> Result<*mut Context, Errno> {
-    let mut opened = locked(&OPENED);
-    let known = opened.entry(device.seen().addr()).or_default();
+    let mut opened = lock(&CONTEXTS);
+    let known = opened.entry(device.raw().addr()).or_default();
     if known.context == 0 {
-        let new = ibv_open_device(device.seen());
+        let new = ibv_open_device(device.raw());
         if new.is_null() {
             return Err(std::io::Error::last_os_error().into());
         }
@@ -46,13 +46,13 @@ fn context(device: &'static Device) -> Result<*mut Context, Errno> {
 }
 
 /// Returns the shared context and the default domain of a device.
-fn context_and_domain(device: &'static Device) -> Result<(*mut Context, *mut SeenPd), Errno> {
+fn context_and_domain(device: &'static Device) -> Result<(*mut Context, *mut RawPd), Errno> {
     let context = context(device)?;
-    let mut opened = locked(&OPENED);
-    let known = opened.entry(device.seen().addr()).or_default();
-    let pd: *mut SeenPd = std::ptr::with_exposed_provenance_mut(known.pd);
+    let mut opened = lock(&CONTEXTS);
+    let known = opened.entry(device.raw().addr()).or_default();
+    let pd: *mut RawPd = std::ptr::with_exposed_provenance_mut(known.pd);
     // A parent's is left where it is. SAFETY: null, or a domain that is never given back.
-    if unsafe { Pd::to_use(pd) }.is_ok() {
+    if unsafe { Pd::usable(pd) }.is_ok() {
         return Ok((context, pd));
     }
     let new = ibv_alloc_pd(context);
@@ -66,14 +66,14 @@ fn context_and_domain(device: &'static Device) -> Result<(*mut Context, *mut See
 /// Finds the device of an address.
 fn device(address: IpAddr) -> Result<&'static Device, Errno> {
     let now = sprat_sys::clock::now().as_ns();
-    let mut known = locked(&KNOWN);
+    let mut known = lock(&ADDRESSES);
     if let Some((since, device)) = known.get(&address)
-        && now.saturating_sub(*since) < BELIEVED_NS
+        && now.saturating_sub(*since) < CACHE_NS
     {
         return Ok(device);
     }
     let device = at_address(address)?;
-    if known.len() >= REMEMBERED {
+    if known.len() >= CACHE_SIZE {
         known.clear();
     }
     known.insert(address, (now, device));
@@ -84,7 +84,7 @@ fn device(address: IpAddr) -> Result<&'static Device, Errno> {
 ///
 /// # Errors
 /// `ENODEV` if no interface has the address.
-pub(super) fn of(address: IpAddr) -> Result<(*mut Context, *mut SeenPd), Errno> {
+pub(super) fn of(address: IpAddr) -> Result<(*mut Context, *mut RawPd), Errno> {
     context_and_domain(device(address.to_canonical())?)
 }
 

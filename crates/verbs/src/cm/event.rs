@@ -8,10 +8,10 @@ use std::io::ErrorKind;
 
 use sprat_rdma::MAX_READ_DEPTH;
 
-use crate::abi::cm::{ConnParam, Event as Seen, Id as SeenId};
+use crate::abi::cm::{ConnParam, Event as Raw, Id as RawId};
 use crate::entry::{Errno, INVALID, export};
 use crate::log::log;
-use crate::object::Acks;
+use crate::object::EventCounts;
 use crate::text;
 
 /// `enum rdma_cm_event_type`.
@@ -28,19 +28,19 @@ pub(super) const ADDRINFO_RESOLVED: c_int = 16;
 pub(super) const USER: c_int = 18;
 
 /// The limit of private data, whose length programs receive in a byte.
-pub(super) const MOST_PRIVATE: usize = u8::MAX as usize;
+pub(super) const MAX_PRIVATE_DATA: usize = u8::MAX as usize;
 
 /// An event that a program holds.
 #[repr(C)]
 struct Event {
-    seen: Seen,
+    raw: Raw,
     /// The counter of its acknowledgement.
-    of: *const Acks,
-    private_data: [u8; MOST_PRIVATE],
+    of: *const EventCounts,
+    private_data: [u8; MAX_PRIVATE_DATA],
 }
 
 /// The content of an event.
-pub(super) struct What {
+pub(super) struct Content {
     pub(super) event: c_int,
     pub(super) status: c_int,
     pub(super) private_data: Vec<u8>,
@@ -50,7 +50,7 @@ pub(super) struct What {
     pub(super) depths: (u8, u8),
 }
 
-impl What {
+impl Content {
     pub(super) const fn plain(event: c_int, status: c_int) -> Self {
         Self { event, status, private_data: Vec::new(), argument: 0, depths: (0, 0) }
     }
@@ -58,15 +58,15 @@ impl What {
 
 /// Encodes an event without argument in the words that the engine stores.
 pub(super) fn own(event: c_int, status: c_int) -> [u64; 2] {
-    with_argument(event, status, 0)
+    encode_with_argument(event, status, 0)
 }
 
-pub(super) fn with_argument(event: c_int, status: c_int, argument: u64) -> [u64; 2] {
+pub(super) fn encode_with_argument(event: c_int, status: c_int, argument: u64) -> [u64; 2] {
     [u64::from(event.cast_unsigned()) << 32 | u64::from(status.cast_unsigned()), argument]
 }
 
-pub(super) fn of_words([word, argument]: [u64; 2]) -> What {
-    What { argument, ..What::plain((word >> 32) as c_int, (word as u32).cast_signed()) }
+pub(super) fn decode([word, argument]: [u64; 2]) -> Content {
+    Content { argument, ..Content::plain((word >> 32) as c_int, (word as u32).cast_signed()) }
 }
 
 /// A depth as programs state it.
@@ -88,28 +88,34 @@ pub(super) fn unreachable(kind: ErrorKind) -> (c_int, c_int) {
 }
 
 /// Allocates an event for a program.
-pub(super) fn give(of: &Acks, id: *mut SeenId, listener: *mut SeenId, what: &What) -> *mut Seen {
+pub(super) fn allocate(
+    of: &EventCounts,
+    id: *mut RawId,
+    listener: *mut RawId,
+    content: &Content,
+) -> *mut Raw {
     log!(
         Debug,
         "event {} of id {id:p}, status {}",
-        text::connection_event(what.event),
-        what.status
+        text::connection_event(content.event),
+        content.status
     );
     // SAFETY: All zeros are a valid value of a structure of numbers and pointers.
-    let zeros: Seen = unsafe { std::mem::zeroed() };
-    let seen = Seen { id, listen_id: listener, event: what.event, status: what.status, ..zeros };
-    let event = Box::into_raw(Box::new(Event { seen, of, private_data: [0; MOST_PRIVATE] }));
-    let len = what.private_data.len().min(MOST_PRIVATE);
+    let zeros: Raw = unsafe { std::mem::zeroed() };
+    let raw =
+        Raw { id, listen_id: listener, event: content.event, status: content.status, ..zeros };
+    let event = Box::into_raw(Box::new(Event { raw, of, private_data: [0; MAX_PRIVATE_DATA] }));
+    let len = content.private_data.len().min(MAX_PRIVATE_DATA);
     // SAFETY: The event was allocated above, and no other reference exists.
-    unsafe { (&mut (*event).private_data)[..len].copy_from_slice(&what.private_data[..len]) };
+    unsafe { (&mut (*event).private_data)[..len].copy_from_slice(&content.private_data[..len]) };
     // SAFETY: The event was allocated above; only an address is taken.
     let place = unsafe { &raw const (*event).private_data };
     let private_data = if len == 0 { std::ptr::null() } else { place.cast() };
     let param = ConnParam {
         private_data,
         private_data_len: len as u8,
-        responder_resources: what.depths.1,
-        initiator_depth: what.depths.0,
+        responder_resources: content.depths.1,
+        initiator_depth: content.depths.0,
         flow_control: 0,
         retry_count: 0,
         rnr_retry_count: 0,
@@ -119,9 +125,9 @@ pub(super) fn give(of: &Acks, id: *mut SeenId, listener: *mut SeenId, what: &Wha
     // SAFETY: The event was allocated above. The field has room for the largest member of C's
     // union.
     unsafe {
-        let place = &raw mut (*event).seen.param;
-        if what.event == USER {
-            place.cast::<u64>().write(what.argument);
+        let place = &raw mut (*event).raw.param;
+        if content.event == USER {
+            place.cast::<u64>().write(content.argument);
         } else {
             place.cast::<ConnParam>().write(param);
         }
@@ -136,7 +142,7 @@ pub(super) fn give(of: &Acks, id: *mut SeenId, listener: *mut SeenId, what: &Wha
 ///
 /// # Safety
 /// The event was delivered and is not acknowledged.
-pub(super) unsafe fn outcome(event: *const Seen) -> Result<(), Errno> {
+pub(super) unsafe fn outcome(event: *const Raw) -> Result<(), Errno> {
     // SAFETY: The caller guarantees it.
     let (event, status) = unsafe { ((*event).event, (*event).status) };
     match (event, status) {
@@ -150,7 +156,7 @@ pub(super) unsafe fn outcome(event: *const Seen) -> Result<(), Errno> {
 ///
 /// # Safety
 /// The event was delivered and is not acknowledged.
-pub(super) unsafe fn asks(event: *const Seen) -> bool {
+pub(super) unsafe fn is_connect_request(event: *const Raw) -> bool {
     // SAFETY: The caller guarantees it.
     unsafe { (*event).event == CONNECT_REQUEST }
 }
@@ -159,7 +165,7 @@ pub(super) unsafe fn asks(event: *const Seen) -> bool {
 ///
 /// # Safety
 /// The pointer is null, or the event was delivered and is not acknowledged.
-pub(super) unsafe fn acknowledge(event: *mut Seen) {
+pub(super) unsafe fn acknowledge(event: *mut Raw) {
     if event.is_null() {
         return;
     }
@@ -171,7 +177,7 @@ pub(super) unsafe fn acknowledge(event: *mut Seen) {
 
 export! {
     /// Acknowledges an event, which frees it.
-    minus fn sprat_rdma_ack_cm_event(event: *mut Seen) -> c_int {
+    minus fn sprat_rdma_ack_cm_event(event: *mut Raw) -> c_int {
         if event.is_null() {
             return Err(INVALID);
         }

@@ -1,8 +1,8 @@
 //! Ids of rdma_cm: creating, migrating and destroying them, and their options.
 //!
 //! ```text
-//!   Idle ─► Bound ─► Resolved ─► Routed ─► Connecting ─► Connected ─► Over
-//!     └───────┴────► Listening      Asked ─────┘ (or rejected)
+//!   Idle ─► Bound ─► Resolved ─► Routed ─► Connecting ─► Connected ─► Closed
+//!     └───────┴────► Listening    Requested ──┘ (or rejected)
 //! ```
 //!
 //! Invariant: the program's pointer is also the id's key at the engine, which does not deliver the
@@ -20,10 +20,10 @@ use super::addrinfo::{IPOIB, Lookup, RC, TCP, UDP};
 use super::channel::{self, Channel};
 use super::{address, devices, event};
 use crate::abi::attr::QpInit;
-use crate::abi::cm::{EventChannel, Id as Seen};
+use crate::abi::cm::{EventChannel, Id as Raw};
 use crate::engine::Engine;
 use crate::entry::{Errno, INVALID, UNSUPPORTED, at, export, put};
-use crate::object::{Acks, locked};
+use crate::object::{EventCounts, lock};
 
 /// `RDMA_PS_IB`.
 const IB: c_int = 0x013f;
@@ -53,30 +53,30 @@ pub(super) enum Stage {
     /// The id has sent a connection request or accepted one.
     Connecting,
     /// The id represents a peer's connection request.
-    Asked(ConnectRequest),
+    Requested(ConnectRequest),
     /// The id accepts connection requests.
     Listening,
     /// The connection is established.
     Connected,
     /// The connection has ended, or could not be established.
-    Over,
+    Closed,
 }
 
 /// The changing state of an id.
 pub(super) struct State {
     pub(super) stage: Stage,
     /// The id is synchronous: it has a private channel, on which each call waits for its event.
-    pub(super) waits: bool,
+    pub(super) synchronous: bool,
     pub(super) options: SocketOptions,
     /// The socket that reserves the local address.
-    pub(super) from: Option<BoundAddress>,
+    pub(super) bound: Option<BoundAddress>,
     /// The depths of Reads that the peer proposed: those that this end may issue, and those that it
     /// serves.
     pub(super) depths: (u8, u8),
     /// Of a listener: the attributes of the queue pairs of accepted connections.
-    pub(super) pairs: Option<QpInit>,
+    pub(super) pair_attr: Option<QpInit>,
     /// The data that precede the private data of a connection request (`ai_connect`).
-    pub(super) greeting: Vec<u8>,
+    pub(super) connect_data: Vec<u8>,
     /// The name resolution of the id.
     pub(super) lookup: Lookup,
 }
@@ -84,10 +84,10 @@ pub(super) struct State {
 /// An id.
 #[repr(C)]
 pub(super) struct Id {
-    seen: UnsafeCell<Seen>,
+    raw: UnsafeCell<Raw>,
     pub(super) engine: &'static Engine,
     pub(super) id: ConnectionId,
-    pub(super) acks: Acks,
+    pub(super) event_counts: EventCounts,
     state: Mutex<State>,
 }
 
@@ -99,10 +99,10 @@ impl Id {
     ///
     /// # Safety
     /// The pointer is null, or the id stays alive while the reference is in use.
-    pub(super) unsafe fn to_use<'a>(id: *mut Seen) -> Result<&'a Self, Errno> {
+    pub(super) unsafe fn usable<'a>(id: *mut Raw) -> Result<&'a Self, Errno> {
         // SAFETY: The caller guarantees it. C's structure is the first field of `Self`.
         let id = unsafe { at(id.cast::<Self>()) }?;
-        if id.engine.is_ours() { Ok(id) } else { Err(INVALID) }
+        if id.engine.is_current() { Ok(id) } else { Err(INVALID) }
     }
 
     /// The id that a key of the engine names.
@@ -123,29 +123,29 @@ impl Id {
         context: *mut c_void,
         ps: c_int,
         kind: c_int,
-    ) -> Result<*mut Seen, Errno> {
-        let waits = channel.is_null();
-        let at = if waits { channel::create()? } else { channel };
+    ) -> Result<*mut Raw, Errno> {
+        let synchronous = channel.is_null();
+        let at = if synchronous { channel::create()? } else { channel };
         // SAFETY: The channel is one that the program passed, or the one created above.
-        let own = unsafe { Channel::to_use(at) }?;
+        let own = unsafe { Channel::usable(at) }?;
         // SAFETY: All zeros are a valid value of a structure of numbers and pointers.
-        let zeros: Seen = unsafe { std::mem::zeroed() };
-        let seen = Seen { channel: at, context, ps, qp_type: kind, ..zeros };
+        let zeros: Raw = unsafe { std::mem::zeroed() };
+        let raw = Raw { channel: at, context, ps, qp_type: kind, ..zeros };
         let place = Box::into_raw(Box::<Self>::new_uninit());
         let key = place.expose_provenance() as u64;
         let id = Self {
-            seen: UnsafeCell::new(seen),
+            raw: UnsafeCell::new(raw),
             engine: own.engine,
             id: ConnectionId::new(&own.channel, key),
-            acks: Acks::default(),
+            event_counts: EventCounts::default(),
             state: Mutex::new(State {
                 stage: Stage::Idle,
-                waits,
+                synchronous,
                 options: SocketOptions::default(),
-                from: None,
+                bound: None,
                 depths: (u8::MAX, u8::MAX),
-                pairs: None,
-                greeting: Vec::new(),
+                pair_attr: None,
+                connect_data: Vec::new(),
                 lookup: Lookup::None,
             }),
         };
@@ -155,18 +155,18 @@ impl Id {
     }
 
     /// The C structure of the id, which the program also writes.
-    pub(super) fn seen(&self) -> *mut Seen {
-        self.seen.get()
+    pub(super) fn raw(&self) -> *mut Raw {
+        self.raw.get()
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        locked(&self.state)
+        lock(&self.state)
     }
 
     /// Writes the addresses of the route to the C structure.
-    pub(super) fn show_route(&self, from: Option<SocketAddr>, to: Option<SocketAddr>) {
+    pub(super) fn set_route(&self, from: Option<SocketAddr>, to: Option<SocketAddr>) {
         // SAFETY: The id is alive, and programs do not write these fields.
-        let addr = unsafe { &raw mut (*self.seen()).route.addr };
+        let addr = unsafe { &raw mut (*self.raw()).route.addr };
         for (at, which) in [(from, 0), (to, 1)] {
             if let Some(at) = at {
                 // SAFETY: The id is alive, and both fields have room for any address.
@@ -186,16 +186,16 @@ impl Id {
     ///
     /// # Errors
     /// `ENODEV` if no interface has the address.
-    pub(super) fn takes_device(&self, own: SocketAddr) -> Result<(), Errno> {
+    pub(super) fn set_device(&self, own: SocketAddr) -> Result<(), Errno> {
         let (context, pd) = devices::of(own.ip())?;
-        let seen = self.seen();
+        let raw = self.raw();
         // SAFETY: The id is alive, and programs do not write these fields.
         unsafe {
-            (*seen).verbs = context;
-            (*seen).port_num = PORT;
-            (*seen).route.addr.ib.sgid = address::gid(own.ip());
-            if (*seen).pd.is_null() {
-                (*seen).pd = pd;
+            (*raw).verbs = context;
+            (*raw).port_num = PORT;
+            (*raw).route.addr.ib.sgid = address::gid(own.ip());
+            if (*raw).pd.is_null() {
+                (*raw).pd = pd;
             }
         }
         Ok(())
@@ -206,7 +206,7 @@ export! {
     /// Creates an id.
     minus fn sprat_rdma_create_id(
         channel: *mut EventChannel,
-        to: *mut *mut Seen,
+        to: *mut *mut Raw,
         context: *mut c_void,
         ps: c_int,
     ) -> c_int {
@@ -220,34 +220,34 @@ export! {
     }
 
     /// Destroys an id and its connection or listener. Waits until all its events are acknowledged.
-    minus fn sprat_rdma_destroy_id(id: *mut Seen) -> c_int {
+    minus fn sprat_rdma_destroy_id(id: *mut Raw) -> c_int {
         // SAFETY: The program passes null or an id that it does not use afterwards.
         unsafe { destroy(id) }?;
         Ok(0)
     }
 
     /// Moves an id, with its waiting events, to another channel, or makes it synchronous.
-    minus fn sprat_rdma_migrate_id(id: *mut Seen, channel: *mut EventChannel) -> c_int {
+    minus fn sprat_rdma_migrate_id(id: *mut Raw, channel: *mut EventChannel) -> c_int {
         // SAFETY: The program passes null or a live id.
-        let own = unsafe { Id::to_use(id) }?;
-        let (waited, waits) = (own.state().waits, channel.is_null());
-        if waited && waits {
+        let own = unsafe { Id::usable(id) }?;
+        let (was_synchronous, synchronous) = (own.state().synchronous, channel.is_null());
+        if was_synchronous && synchronous {
             return Err(INVALID);
         }
-        let to = if waits { channel::create()? } else { channel };
+        let to = if synchronous { channel::create()? } else { channel };
         // SAFETY: The channel is one that the program passed, or the one created above.
-        let there = unsafe { Channel::to_use(to) }?;
+        let there = unsafe { Channel::usable(to) }?;
         let told = own.id.migrate(&there.channel);
         // SAFETY: The id is alive, and nothing else uses its private channel.
         unsafe {
             let from = std::mem::replace(&mut (*id).channel, to);
-            if waited {
+            if was_synchronous {
                 event::acknowledge(std::mem::replace(&mut (*id).event, std::ptr::null_mut()));
                 channel::destroy(from);
             }
         }
-        own.state().waits = waits;
-        own.acks.wait_for(told);
+        own.state().synchronous = synchronous;
+        own.event_counts.wait_acked_of(told);
         Ok(0)
     }
 
@@ -255,23 +255,23 @@ export! {
     /// IPv4. Address reuse is always on, and the timeout of InfiniBand's acknowledgements has no
     /// effect.
     minus fn sprat_rdma_set_option(
-        id: *mut Seen,
+        id: *mut Raw,
         level: c_int,
         name: c_int,
         value: *mut c_void,
-        octets: usize,
+        bytes: usize,
     ) -> c_int {
         // SAFETY: The program passes null or a live id.
-        let own = unsafe { Id::to_use(id) }?;
+        let own = unsafe { Id::usable(id) }?;
         let wanted = match (level, name) {
-            _ if value.is_null() && octets > 0 => return Err(Errno(libc::EFAULT)),
+            _ if value.is_null() && bytes > 0 => return Err(Errno(libc::EFAULT)),
             (OPTION_ID, TOS | ACK_TIMEOUT) => 1,
             (OPTION_ID, REUSE | ONLY_V6) => size_of::<c_int>(),
             // iWARP has no path records.
             (OPTION_IB, IB_PATH) => return Err(INVALID),
             _ => return Err(Errno(libc::ENOSYS)),
         };
-        if value.is_null() || octets != wanted {
+        if value.is_null() || bytes != wanted {
             return Err(INVALID);
         }
         let mut state = own.state();
@@ -301,7 +301,7 @@ pub(super) fn create(
     context: *mut c_void,
     ps: c_int,
     kind: c_int,
-) -> Result<*mut Seen, Errno> {
+) -> Result<*mut Raw, Errno> {
     match ps {
         TCP if kind == RC => Id::create(channel, context, ps, kind),
         TCP | IPOIB | UDP | IB => Err(UNSUPPORTED),
@@ -316,18 +316,19 @@ pub(super) fn create(
 ///
 /// # Safety
 /// The pointer is null, or the program passes a live id and does not use it afterwards.
-pub(super) unsafe fn destroy(id: *mut Seen) -> Result<(), Errno> {
+pub(super) unsafe fn destroy(id: *mut Raw) -> Result<(), Errno> {
     // SAFETY: The caller guarantees it.
     let own = unsafe { at(id.cast::<Id>()) }?;
-    let ours = own.engine.is_ours();
+    let ours = own.engine.is_current();
     if ours {
         let told = own.id.end();
         // SAFETY: The id is alive, and its event is null or not acknowledged.
         unsafe { event::acknowledge(std::mem::replace(&mut (*id).event, std::ptr::null_mut())) };
-        own.acks.wait_for(told);
+        own.event_counts.wait_acked_of(told);
     }
+    let synchronous = own.state().synchronous;
     // SAFETY: The id is alive.
-    let channel = if own.state().waits { unsafe { (*id).channel } } else { std::ptr::null_mut() };
+    let channel = if synchronous { unsafe { (*id).channel } } else { std::ptr::null_mut() };
     // SAFETY: The constructor leaked this pointer to the program, and no event refers to the id any
     // more.
     let own = unsafe { Box::from_raw(id.cast::<Id>()) };

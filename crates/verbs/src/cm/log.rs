@@ -12,9 +12,9 @@ use crate::log::log;
 
 /// The addresses of both ends of an id's route, as far as they are known.
 fn ends(id: &Id) -> (Option<SocketAddr>, Option<SocketAddr>) {
-    let seen = id.seen();
+    let raw = id.raw();
     // SAFETY: The id is alive. Both fields have room for any address and are copied.
-    let (from, to) = unsafe { ((*seen).route.addr.source, (*seen).route.addr.destination) };
+    let (from, to) = unsafe { ((*raw).route.addr.source, (*raw).route.addr.destination) };
     // SAFETY: Both pointers are to local variables.
     unsafe {
         (address::read((&raw const from).cast()).ok(), address::read((&raw const to).cast()).ok())
@@ -41,7 +41,8 @@ pub(super) fn moved(id: &Id, connection: &Connection) {
         Connection::Ready(agreed) => {
             log!(
                 Info,
-                "queue pair {pair}, {from}, is connected with {to}: {} Reads at once from here, {} from there",
+                "queue pair {pair} at {from} is connected to {to}: \
+                 it issues at most {} Reads at once and serves {}",
                 agreed.ord,
                 agreed.ird
             );
@@ -54,27 +55,24 @@ pub(super) fn moved(id: &Id, connection: &Connection) {
         ConnectError::Rejected { private_data, .. } => {
             log!(
                 Info,
-                "{to} refuses queue pair {pair}, with {} octets of private data",
+                "{to} rejects queue pair {pair} with {} bytes of private data",
                 private_data.len()
             );
         }
         ConnectError::Unreachable(kind) => {
-            log!(Info, "queue pair {pair} does not reach {to}: {kind}")
+            log!(Info, "queue pair {pair} cannot reach {to}: {kind}")
         }
         ConnectError::Failed(StartupError::Fault(cause)) => {
-            log!(
-                Error,
-                "the start-up of queue pair {pair} with {to} fails by a Terminate, {cause}"
-            );
+            log!(Error, "the MPA start-up of queue pair {pair} with {to} fails: Terminate {cause}");
         }
         ConnectError::Failed(why) => {
-            log!(Info, "the start-up of queue pair {pair} with {to} fails: {why}")
+            log!(Info, "the MPA start-up of queue pair {pair} with {to} fails: {why}")
         }
         // The thread that finds an error logs it in `failures`.
         ConnectError::Disconnected { .. } => {
             log!(
                 Info,
-                "the connection of queue pair {pair} with {to} ends; what was posted is flushed"
+                "the connection of queue pair {pair} to {to} ends; posted requests are flushed"
             );
         }
     }
@@ -91,8 +89,8 @@ pub(super) fn refused(engine: &Engine) {
     if now > before {
         log!(
             Info,
-            "refused {} that came from other machines: it takes \
-             sprat exec --insecure-network, or SPRAT_INSECURE_NETWORK=1",
+            "refused {} connections from other machines. \
+             next: sprat exec --insecure-network, or SPRAT_INSECURE_NETWORK=1",
             now - before
         );
     }

@@ -3,10 +3,10 @@
 use std::ffi::{c_char, c_int};
 
 use super::addrinfo::{DNS, Lookup, SA, UNKNOWN, found};
-use super::delivery::completes;
+use super::delivery::wait_outcome;
 use super::event;
 use super::id::Id;
-use crate::abi::cm::{AddrInfo, Id as Seen};
+use crate::abi::cm::{AddrInfo, Id as Raw};
 use crate::entry::{Errno, INVALID, UNSUPPORTED, export, put};
 
 export! {
@@ -14,13 +14,13 @@ export! {
     /// [`sprat_rdma_query_addrinfo`] returns the result. One resolution runs at a time, within this
     /// call, as in rdma-core.
     minus fn sprat_rdma_resolve_addrinfo(
-        id: *mut Seen,
+        id: *mut Raw,
         node: *const c_char,
         service: *const c_char,
         hints: *const AddrInfo,
     ) -> c_int {
         // SAFETY: The program passes null or a live id, and null or valid structures.
-        let (own, hints) = unsafe { (Id::to_use(id)?, hints.as_ref()) };
+        let (own, hints) = unsafe { (Id::usable(id)?, hints.as_ref()) };
         {
             let mut state = own.state();
             if !matches!(state.lookup, Lookup::None) {
@@ -33,14 +33,14 @@ export! {
         own.state().lookup = done.as_ref().map_or(Lookup::None, |found| Lookup::Found(*found));
         done?;
         own.id.say(event::own(event::ADDRINFO_RESOLVED, 0));
-        completes(own)?;
+        wait_outcome(own)?;
         Ok(0)
     }
 
     /// Returns the result of a resolution, once.
-    minus fn sprat_rdma_query_addrinfo(id: *mut Seen, to: *mut *mut AddrInfo) -> c_int {
+    minus fn sprat_rdma_query_addrinfo(id: *mut Raw, to: *mut *mut AddrInfo) -> c_int {
         // SAFETY: The program passes null or a live id.
-        let own = unsafe { Id::to_use(id) }?;
+        let own = unsafe { Id::usable(id) }?;
         if to.is_null() {
             return Err(INVALID);
         }

@@ -1,12 +1,13 @@
-//! rdma_cm: connections by IP addresses, with the interface of librdmacm.
+//! Connections by IP addresses: rdma_cm, with the interface of librdmacm.
 //!
 //! ```text
-//!   channel   event channels               id        ids: making, moving, ending them; their options
-//!   event     what happened, translated    address   binding, resolving, ports
-//!   connect   asking, listening, answering, ending
-//!   queues    queue pairs, queues and channels made for an id        endpoint  all of it in one call
-//!   lookup    names into addresses         devices   which device an address is of
-//!   told      what of it is logged        rnr       how long a message waits for its receive
+//!   channel   event channels                  id        ids and their options
+//!   event     events                          delivery  the engine's events become programs'
+//!   resolve   binding, resolving, ports       connect   listening, connecting, disconnecting
+//!   queues    queue pairs of ids              endpoint  id, route and queue pair in one call
+//!   addrinfo  names become addresses          lookup    the same for an id, with an event
+//!   devices   the device of an address        address   C's addresses
+//!   log       the log of connections          rnr       the time a message waits for its receive
 //! ```
 //!
 //! An id has a `ConnectionId` of the engine, a channel a `ConnectionChannel`. The engine puts

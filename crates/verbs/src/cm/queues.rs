@@ -5,12 +5,12 @@ use std::ffi::{c_int, c_uint};
 
 use super::id::{Id, Stage};
 use crate::abi::attr::{QpAttr, QpInit, QpInitEx, SrqInit, SrqInitEx};
-use crate::abi::cm::Id as Seen;
+use crate::abi::cm::Id as Raw;
 use crate::abi::object::{CompChannel, Cq, Pd};
 use crate::channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
 use crate::cq::create::{ibv_create_cq, ibv_destroy_cq};
 use crate::entry::{Errno, INVALID, at, export, put};
-use crate::qp::create::{create_ex, ibv_destroy_qp};
+use crate::qp::create::{ibv_create_qp_ex, ibv_destroy_qp};
 use crate::qp::{RESET, ibv_modify_qp};
 use crate::srq::{self, ibv_destroy_srq};
 
@@ -40,7 +40,7 @@ fn errno() -> Errno {
 ///
 /// # Safety
 /// The id is alive.
-unsafe fn create_queue(id: *mut Seen, depth: u32) -> Result<(*mut CompChannel, *mut Cq), Errno> {
+unsafe fn create_queue(id: *mut Raw, depth: u32) -> Result<(*mut CompChannel, *mut Cq), Errno> {
     // SAFETY: The caller guarantees it.
     let context = unsafe { (*id).verbs };
     let channel = ibv_create_comp_channel(context);
@@ -60,7 +60,7 @@ unsafe fn create_queue(id: *mut Seen, depth: u32) -> Result<(*mut CompChannel, *
 ///
 /// # Safety
 /// The id is alive.
-unsafe fn create_queues(id: *mut Seen, send: u32, recv: u32) -> Result<(), Errno> {
+unsafe fn create_queues(id: *mut Raw, send: u32, recv: u32) -> Result<(), Errno> {
     // SAFETY: The caller guarantees it.
     unsafe {
         if recv > 0 {
@@ -83,7 +83,7 @@ unsafe fn create_queues(id: *mut Seen, send: u32, recv: u32) -> Result<(), Errno
 ///
 /// # Safety
 /// The id is alive, and nothing uses its queues any more.
-unsafe fn destroy_queues(id: *mut Seen) {
+unsafe fn destroy_queues(id: *mut Raw) {
     // SAFETY: The caller guarantees it. Each object is destroyed once, and its pointer is set to
     // null.
     unsafe {
@@ -106,40 +106,40 @@ unsafe fn destroy_queues(id: *mut Seen) {
 ///
 /// # Safety
 /// The id is alive, and no other thread uses `init`.
-unsafe fn create(id: *mut Seen, init: &mut QpInitEx) -> Result<(), Errno> {
+unsafe fn create(id: *mut Raw, init: &mut QpInitEx) -> Result<(), Errno> {
     // SAFETY: The caller guarantees it.
-    let seen = unsafe { &mut *id };
-    if !seen.qp.is_null() || seen.verbs.is_null() {
+    let raw = unsafe { &mut *id };
+    if !raw.qp.is_null() || raw.verbs.is_null() {
         return Err(INVALID);
     }
     if init.comp_mask & QP_PD == 0 || init.pd.is_null() {
         init.comp_mask |= QP_PD;
-        init.pd = seen.pd;
+        init.pd = raw.pd;
     // SAFETY: The pointer is not null, and the program passes a live domain.
-    } else if unsafe { (*init.pd).context } != seen.verbs {
+    } else if unsafe { (*init.pd).context } != raw.verbs {
         return Err(INVALID);
     }
     let other =
         |own: *mut Cq, wanted: *mut Cq| !own.is_null() && !wanted.is_null() && own != wanted;
-    if other(seen.recv_cq, init.recv_cq) || other(seen.send_cq, init.send_cq) {
+    if other(raw.recv_cq, init.recv_cq) || other(raw.send_cq, init.send_cq) {
         return Err(INVALID);
     }
     let own = |own: *mut Cq, wanted: *mut Cq, depth| {
         if own.is_null() && wanted.is_null() { depth } else { 0 }
     };
     let (send, recv) = (
-        own(seen.send_cq, init.send_cq, init.cap.max_send_wr),
-        own(seen.recv_cq, init.recv_cq, init.cap.max_recv_wr),
+        own(raw.send_cq, init.send_cq, init.cap.max_send_wr),
+        own(raw.recv_cq, init.recv_cq, init.cap.max_recv_wr),
     );
     // SAFETY: The caller guarantees it.
     unsafe { create_queues(id, send, recv) }?;
     let had = (init.send_cq, init.recv_cq);
-    init.send_cq = if had.0.is_null() { seen.send_cq } else { had.0 };
-    init.recv_cq = if had.1.is_null() { seen.recv_cq } else { had.1 };
-    if !seen.srq.is_null() && init.srq.is_null() {
-        init.srq = seen.srq;
+    init.send_cq = if had.0.is_null() { raw.send_cq } else { had.0 };
+    init.recv_cq = if had.1.is_null() { raw.recv_cq } else { had.1 };
+    if !raw.srq.is_null() && init.srq.is_null() {
+        init.srq = raw.srq;
     }
-    let pair = create_ex(seen.verbs, init);
+    let pair = ibv_create_qp_ex(raw.verbs, init);
     if pair.is_null() {
         let why = errno();
         // SAFETY: The caller guarantees it, and no queue pair uses the queues.
@@ -150,8 +150,8 @@ unsafe fn create(id: *mut Seen, init: &mut QpInitEx) -> Result<(), Errno> {
     let mut attr =
         QpAttr { qp_state: INIT, qp_access_flags: REMOTE, ..unsafe { std::mem::zeroed() } };
     ibv_modify_qp(pair, &raw mut attr, STATE | ACCESS);
-    seen.qp = pair;
-    seen.pd = init.pd;
+    raw.qp = pair;
+    raw.pd = init.pd;
     Ok(())
 }
 
@@ -163,7 +163,7 @@ unsafe fn create(id: *mut Seen, init: &mut QpInitEx) -> Result<(), Errno> {
 /// # Safety
 /// The id is alive.
 pub(super) unsafe fn create_pair(
-    id: *mut Seen,
+    id: *mut Raw,
     pd: *mut Pd,
     init: &mut QpInit,
 ) -> Result<(), Errno> {
@@ -192,29 +192,29 @@ pub(super) unsafe fn create_pair(
 export! {
     /// Creates a queue pair for an id. It creates completion queues if the program passes none, and
     /// uses the device's default domain if `pd` is null.
-    minus fn sprat_rdma_create_qp(id: *mut Seen, pd: *mut Pd, init: *mut QpInit) -> c_int {
+    minus fn sprat_rdma_create_qp(id: *mut Raw, pd: *mut Pd, init: *mut QpInit) -> c_int {
         // SAFETY: The program passes null or a live id, and null or a valid structure that no other
         // thread uses.
         unsafe {
-            Id::to_use(id)?;
+            Id::usable(id)?;
             create_pair(id, pd, init.as_mut().ok_or(INVALID)?)?;
         }
         Ok(0)
     }
 
     /// Creates a queue pair for an id from extended attributes.
-    minus fn sprat_rdma_create_qp_ex(id: *mut Seen, init: *mut QpInitEx) -> c_int {
+    minus fn sprat_rdma_create_qp_ex(id: *mut Raw, init: *mut QpInitEx) -> c_int {
         // SAFETY: The program passes null or a live id, and null or a valid structure that no other
         // thread uses.
         unsafe {
-            Id::to_use(id)?;
+            Id::usable(id)?;
             create(id, init.as_mut().ok_or(INVALID)?)?;
         }
         Ok(0)
     }
 
     /// Creates a shared receive queue for an id.
-    minus fn sprat_rdma_create_srq(id: *mut Seen, pd: *mut Pd, init: *mut SrqInit) -> c_int {
+    minus fn sprat_rdma_create_srq(id: *mut Raw, pd: *mut Pd, init: *mut SrqInit) -> c_int {
         // SAFETY: The program passes null or a valid structure that no other thread uses.
         let init = unsafe { init.as_mut() }.ok_or(INVALID)?;
         // SAFETY: All zeros are a valid value of a structure of numbers and pointers.
@@ -228,7 +228,7 @@ export! {
     }
 
     /// Creates a shared receive queue for an id from extended attributes.
-    minus fn sprat_rdma_create_srq_ex(id: *mut Seen, init: *mut SrqInitEx) -> c_int {
+    minus fn sprat_rdma_create_srq_ex(id: *mut Raw, init: *mut SrqInitEx) -> c_int {
         // SAFETY: The program passes null or a live id, and null or a valid structure that no other
         // thread uses.
         unsafe { create_shared(id, init.as_mut().ok_or(INVALID)?) }?;
@@ -238,18 +238,18 @@ export! {
     /// Returns the attributes by which a program moves its own queue pair to a state. As for an
     /// iWARP card, whose later states the engine sets itself, only the access rights and the port
     /// remain.
-    minus fn sprat_rdma_init_qp_attr(id: *mut Seen, attr: *mut QpAttr, mask: *mut c_int) -> c_int {
+    minus fn sprat_rdma_init_qp_attr(id: *mut Raw, attr: *mut QpAttr, mask: *mut c_int) -> c_int {
         // SAFETY: The program passes null or a live id, and null or valid structures.
-        let (own, wanted) = unsafe { (Id::to_use(id)?, at(attr)?.qp_state) };
+        let (own, wanted) = unsafe { (Id::usable(id)?, at(attr)?.qp_state) };
         // SAFETY: The id is alive.
-        let (device, port_num) = unsafe { ((*own.seen()).verbs, (*own.seen()).port_num) };
+        let (device, port_num) = unsafe { ((*own.raw()).verbs, (*own.raw()).port_num) };
         if mask.is_null() || device.is_null() {
             return Err(INVALID);
         }
         let has_begun = match own.state().stage {
             Stage::Idle | Stage::Listening => return Err(INVALID),
             Stage::Bound | Stage::Resolved | Stage::Routed => false,
-            Stage::Asked(_) | Stage::Connecting | Stage::Connected | Stage::Over => true,
+            Stage::Requested(_) | Stage::Connecting | Stage::Connected | Stage::Closed => true,
         };
         let (access, changes) = match (has_begun, wanted) {
             (true, INIT | RTR) => (REMOTE, STATE | ACCESS),
@@ -272,26 +272,26 @@ export! {
 ///
 /// # Safety
 /// The id is null or alive.
-unsafe fn create_shared(id: *mut Seen, init: &mut SrqInitEx) -> Result<(), Errno> {
+unsafe fn create_shared(id: *mut Raw, init: &mut SrqInitEx) -> Result<(), Errno> {
     // SAFETY: The caller guarantees it.
-    unsafe { Id::to_use(id) }?;
+    unsafe { Id::usable(id) }?;
     // SAFETY: The caller guarantees it, and the pointer is not null.
-    let seen = unsafe { &mut *id };
-    if init.comp_mask & SRQ_TYPE == 0 || seen.verbs.is_null() {
+    let raw = unsafe { &mut *id };
+    if init.comp_mask & SRQ_TYPE == 0 || raw.verbs.is_null() {
         return Err(INVALID);
     }
     if init.comp_mask & SRQ_PD == 0 || init.pd.is_null() {
         init.comp_mask |= SRQ_PD;
-        init.pd = seen.pd;
+        init.pd = raw.pd;
     }
-    let queue = srq::create_ex(seen.verbs, init);
+    let queue = srq::ibv_create_srq_ex(raw.verbs, init);
     if queue.is_null() {
         return Err(errno());
     }
-    if seen.pd.is_null() {
-        seen.pd = init.pd;
+    if raw.pd.is_null() {
+        raw.pd = init.pd;
     }
-    seen.srq = queue;
+    raw.srq = queue;
     Ok(())
 }
 
@@ -299,7 +299,7 @@ unsafe fn create_shared(id: *mut Seen, init: &mut SrqInitEx) -> Result<(), Errno
 ///
 /// # Safety
 /// The id is alive.
-pub(super) unsafe fn destroy_pair(id: *mut Seen) {
+pub(super) unsafe fn destroy_pair(id: *mut Raw) {
     // SAFETY: The caller guarantees it.
     unsafe {
         let pair = std::mem::replace(&mut (*id).qp, std::ptr::null_mut());
@@ -315,7 +315,7 @@ pub(super) unsafe fn destroy_pair(id: *mut Seen) {
 ///
 /// # Safety
 /// The id is alive.
-pub(super) unsafe fn destroy_shared(id: *mut Seen) {
+pub(super) unsafe fn destroy_shared(id: *mut Raw) {
     // SAFETY: The caller guarantees it.
     unsafe {
         let queue = std::mem::replace(&mut (*id).srq, std::ptr::null_mut());
@@ -328,7 +328,7 @@ pub(super) unsafe fn destroy_shared(id: *mut Seen) {
 
 export! {
     /// Destroys the id's queue pair and the completion queues that were created for it.
-    plain fn sprat_rdma_destroy_qp(id: *mut Seen) {
+    plain fn sprat_rdma_destroy_qp(id: *mut Raw) {
         // SAFETY: The program passes null or a live id.
         unsafe {
             id.as_ref().ok_or(INVALID)?;
@@ -338,7 +338,7 @@ export! {
     }
 
     /// Destroys the id's shared receive queue and the completion queues that were created for it.
-    plain fn sprat_rdma_destroy_srq(id: *mut Seen) {
+    plain fn sprat_rdma_destroy_srq(id: *mut Raw) {
         // SAFETY: The program passes null or a live id.
         unsafe {
             id.as_ref().ok_or(INVALID)?;

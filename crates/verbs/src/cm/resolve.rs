@@ -8,11 +8,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use sprat_rdma::SocketOptions;
 
-use super::address::{explain, read, wildcard};
-use super::delivery::completes;
+use super::address::{explain_restriction, read, wildcard};
+use super::delivery::wait_outcome;
 use super::event::{ADDR_ERROR, ADDR_RESOLVED, ROUTE_RESOLVED, own};
 use super::id::{Id, Stage, State};
-use crate::abi::cm::Id as Seen;
+use crate::abi::cm::Id as Raw;
 use crate::entry::{Errno, INVALID, export};
 
 /// Binds an id that has no address.
@@ -28,11 +28,11 @@ pub(super) fn bind(
     // A loopback address does not select a device, as with the kernel's rdma_cm: programs such as
     // libfabric use one to ask for any device.
     if !local.ip().is_unspecified() && !local.ip().is_loopback() {
-        id.takes_device(local)?;
+        id.set_device(local)?;
     }
     // The peer's address is unknown, but has the same family.
-    id.show_route(Some(local), Some(wildcard(local)));
-    state.from = Some(bound);
+    id.set_route(Some(local), Some(wildcard(local)));
+    state.bound = Some(bound);
     state.stage = Stage::Bound;
     Ok(())
 }
@@ -53,9 +53,9 @@ fn source(from: Option<SocketAddr>, to: SocketAddr) -> Result<SocketAddr, Errno>
 
 export! {
     /// Binds an id to a local address.
-    minus fn sprat_rdma_bind_addr(id: *mut Seen, addr: *mut libc::sockaddr) -> c_int {
+    minus fn sprat_rdma_bind_addr(id: *mut Raw, addr: *mut libc::sockaddr) -> c_int {
         // SAFETY: The program passes null or a live id, and null or a valid address.
-        let (own, to) = unsafe { (Id::to_use(id)?, read(addr)?) };
+        let (own, to) = unsafe { (Id::usable(id)?, read(addr)?) };
         let mut state = own.state();
         if !matches!(state.stage, Stage::Idle) {
             return Err(INVALID);
@@ -66,24 +66,24 @@ export! {
 
     /// Finds the device that leads to an address. An event reports the outcome.
     minus fn sprat_rdma_resolve_addr(
-        id: *mut Seen,
+        id: *mut Raw,
         from: *mut libc::sockaddr,
         to: *mut libc::sockaddr,
         _timeout_ms: c_int,
     ) -> c_int {
         // SAFETY: The program passes null or a live id, and null or valid addresses.
-        let (own, to) = unsafe { (Id::to_use(id)?, read(to)?) };
+        let (own, to) = unsafe { (Id::usable(id)?, read(to)?) };
         // SAFETY: The pointer is not null, and the program passes a valid address.
         let from = if from.is_null() { None } else { Some(unsafe { read(from) }?) };
         resolve(own, from, to)?;
-        completes(own)?;
+        wait_outcome(own)?;
         Ok(0)
     }
 
     /// Resolves the route to a resolved address, which takes no work.
-    minus fn sprat_rdma_resolve_route(id: *mut Seen, _timeout_ms: c_int) -> c_int {
+    minus fn sprat_rdma_resolve_route(id: *mut Raw, _timeout_ms: c_int) -> c_int {
         // SAFETY: The program passes null or a live id.
-        let id = unsafe { Id::to_use(id) }?;
+        let id = unsafe { Id::usable(id) }?;
         let mut state = id.state();
         if !matches!(state.stage, Stage::Resolved) {
             return Err(INVALID);
@@ -91,7 +91,7 @@ export! {
         state.stage = Stage::Routed;
         drop(state);
         id.id.say(own(ROUTE_RESOLVED, 0));
-        completes(id)?;
+        wait_outcome(id)?;
         Ok(0)
     }
 }
@@ -108,23 +108,22 @@ fn resolve(id: &Id, from: Option<SocketAddr>, to: SocketAddr) -> Result<(), Errn
         IpAddr::V6(ip) if ip.is_unspecified() => (Ipv6Addr::LOCALHOST, to.port()).into(),
         _ => to,
     };
-    id.engine
-        .device
-        .allows(to)
-        .inspect_err(|_| explain(to, "is another machine's and not reached"))?;
+    id.engine.device.allows(to).inspect_err(|_| {
+        explain_restriction(to, "belongs to another machine and is not reached")
+    })?;
     if matches!(state.stage, Stage::Idle)
         && let Some(from) = from
     {
         bind(id, &mut state, from, true)?;
     }
-    let bound = state.from.as_ref().map(sprat_rdma::BoundAddress::local_addr);
+    let bound = state.bound.as_ref().map(sprat_rdma::BoundAddress::local_addr);
     if bound.is_some_and(|b| b.is_ipv4() != to.is_ipv4()) {
         return Err(INVALID);
     }
-    let found = source(bound, to).and_then(|own| id.takes_device(own).map(|()| own));
+    let found = source(bound, to).and_then(|own| id.set_device(own).map(|()| own));
     let word = match found {
         Ok(source) => {
-            id.show_route(Some(source), Some(to));
+            id.set_route(Some(source), Some(to));
             state.stage = Stage::Resolved;
             own(ADDR_RESOLVED, 0)
         }
@@ -136,22 +135,22 @@ fn resolve(id: &Id, from: Option<SocketAddr>, to: SocketAddr) -> Result<(), Errn
 }
 
 /// A port of the route in network byte order, 0 without an address.
-fn port(id: *mut Seen, of: impl FnOnce(&Seen) -> libc::sockaddr_storage) -> u16 {
+fn port(id: *mut Raw, of: impl FnOnce(&Raw) -> libc::sockaddr_storage) -> u16 {
     // SAFETY: The program passes null or a live id.
-    let Some(seen) = (unsafe { id.as_ref() }) else { return 0 };
-    let storage = of(seen);
+    let Some(raw) = (unsafe { id.as_ref() }) else { return 0 };
+    let storage = of(raw);
     // SAFETY: The local variable has the size of the longest address.
     unsafe { read((&raw const storage).cast()) }.map_or(0, |address| address.port().to_be())
 }
 
 export! {
     /// The local port.
-    plain fn sprat_rdma_get_src_port(id: *mut Seen) -> u16 {
-        Ok(port(id, |seen| seen.route.addr.source))
+    plain fn sprat_rdma_get_src_port(id: *mut Raw) -> u16 {
+        Ok(port(id, |raw| raw.route.addr.source))
     }
 
     /// The peer's port.
-    plain fn sprat_rdma_get_dst_port(id: *mut Seen) -> u16 {
-        Ok(port(id, |seen| seen.route.addr.destination))
+    plain fn sprat_rdma_get_dst_port(id: *mut Raw) -> u16 {
+        Ok(port(id, |raw| raw.route.addr.destination))
     }
 }

@@ -5,7 +5,7 @@
 //! a message for their product.
 
 /// The value of `rnr_retry_count` for retries without end.
-pub(super) const FOR_EVER: u8 = 7;
+pub(super) const FOREVER: u8 = 7;
 /// The bits of `min_rnr_timer`.
 const TIMER: usize = 0x1f;
 /// The delays of `min_rnr_timer` in units of 10 µs (InfiniBand Architecture Specification 1.7,
@@ -19,7 +19,7 @@ const UNIT_NS: u64 = 10_000;
 /// The product of both numbers; none for retries without end.
 pub(super) fn timeout_ns(retries: u8, timer: u8) -> Option<u64> {
     let each_ns = TIMERS[usize::from(timer) & TIMER] * UNIT_NS;
-    (retries < FOR_EVER).then_some(u64::from(retries) * each_ns)
+    (retries < FOREVER).then_some(u64::from(retries) * each_ns)
 }
 
 #[cfg(test)]

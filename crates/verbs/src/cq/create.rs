@@ -4,12 +4,12 @@ use std::ffi::{c_int, c_void};
 
 use super::{Cq, poll};
 use crate::abi::attr::{CqInit, ModifyCq};
-use crate::abi::object::{CompChannel, Context, Cq as Seen, CqEx};
+use crate::abi::object::{CompChannel, Context, Cq as Raw, CqEx};
 use crate::channel::Channel;
-use crate::context::{Open, VECTORS};
+use crate::context::{OpenDevice, VECTORS};
 use crate::engine::{Engine, limits};
 use crate::entry::{Errno, INVALID, UNSUPPORTED, entry, export};
-use crate::object::{Acks, Users};
+use crate::object::{EventCounts, References};
 use crate::sequence::Sequence;
 
 /// The supported `IBV_WC_EX_WITH_…` flags: the standard fields and the timestamps.
@@ -27,7 +27,7 @@ fn create(
     vector: u32,
 ) -> Result<*mut Cq, Errno> {
     // SAFETY: The program passes null or an open context.
-    let open = unsafe { Open::from_seen(context) }?;
+    let open = unsafe { OpenDevice::from_raw(context) }?;
     if !(1..=limits().completions).contains(&depth) || vector >= VECTORS {
         return Err(INVALID);
     }
@@ -36,12 +36,12 @@ fn create(
         engine.device.completion_queue(depth)
     } else {
         // SAFETY: The pointer is not null, and the program passes a live channel.
-        let channel = unsafe { Channel::from_seen(channel) }?;
+        let channel = unsafe { Channel::from_raw(channel) }?;
         channel.of(engine)?.completion_queue(depth)
     };
     let queue = queue?;
     queue.report_to(&open.events.of(engine));
-    let seen = Seen {
+    let raw = Raw {
         context,
         channel,
         cq_context: user,
@@ -53,14 +53,23 @@ fn create(
         async_events_completed: 0,
     };
     let number = queue.number().0;
-    let (users, events, mishaps) = (Users::default(), Acks::default(), Acks::default());
-    let (seen, current) = (poll::with_functions(seen), Sequence::new(None));
-    let cq = Box::into_raw(Box::new(Cq { seen, engine, queue, users, events, mishaps, current }));
+    let (references, events, async_events) =
+        (References::default(), EventCounts::default(), EventCounts::default());
+    let (raw, current) = (poll::extend(raw), Sequence::new(None));
+    let cq = Box::into_raw(Box::new(Cq {
+        raw,
+        engine,
+        queue,
+        references,
+        events,
+        async_events,
+        current,
+    }));
     engine.cqs.add(number, cq.cast());
-    open.enter();
+    open.add();
     if !channel.is_null() {
         // SAFETY: The pointer is not null, and the program passes a live channel.
-        unsafe { Channel::from_seen(channel) }?.users.enter();
+        unsafe { Channel::from_raw(channel) }?.references.add();
     }
     Ok(cq)
 }
@@ -72,7 +81,7 @@ export! {
         user: *mut c_void,
         channel: *mut CompChannel,
         vector: c_int,
-    ) -> *mut Seen {
+    ) -> *mut Raw {
         let depth = u32::try_from(depth).map_err(|_| INVALID)?;
         let vector = u32::try_from(vector).map_err(|_| INVALID)?;
         create(context, depth, user, channel, vector).map(<*mut Cq>::cast)
@@ -81,12 +90,13 @@ export! {
 
 export! {
     /// Changes the depth of a queue; `EINVAL` if more completions wait.
-    code fn ibv_resize_cq(cq: *mut Seen, depth: c_int) {
+    code fn ibv_resize_cq(cq: *mut Raw, depth: c_int) {
         // SAFETY: The program passes null or a live queue.
-        let own = unsafe { Cq::from_seen(cq) }?;
-        let depth = u32::try_from(depth).ok().filter(|depth| (1..=limits().completions).contains(depth));
+        let own = unsafe { Cq::from_raw(cq) }?;
+        let depth = u32::try_from(depth).ok();
+        let depth = depth.filter(|depth| (1..=limits().completions).contains(depth));
         let depth = depth.ok_or(INVALID)?;
-        if !own.engine.is_ours() {
+        if !own.engine.is_current() {
             return Err(INVALID);
         }
         own.queue.resize(depth).map_err(|_| INVALID)?;
@@ -97,38 +107,39 @@ export! {
 
     /// Destroys a queue; `EBUSY` while queue pairs use it. Waits until all its events are
     /// acknowledged.
-    code fn ibv_destroy_cq(cq: *mut Seen) {
+    code fn ibv_destroy_cq(cq: *mut Raw) {
         // SAFETY: The program passes null or a live queue.
-        let own = unsafe { Cq::from_seen(cq) }?;
-        own.users.none()?;
-        let (context, channel) = (own.seen.context, own.seen.channel);
+        let own = unsafe { Cq::from_raw(cq) }?;
+        own.references.check_none()?;
+        let (context, channel) = (own.raw.context, own.raw.channel);
         if !channel.is_null() {
             // SAFETY: A channel stays allocated while queues report to it.
-            unsafe { Channel::from_seen(channel) }?.users.leave();
+            unsafe { Channel::from_raw(channel) }?.references.remove();
         }
-        if own.engine.is_ours() {
+        if own.engine.is_current() {
             own.engine.cqs.remove(own.queue.number().0);
-            own.events.wait();
-            own.mishaps.wait();
+            own.events.wait_acked();
+            own.async_events.wait_acked();
         }
         // SAFETY: The program returns the pointer that the constructor leaked to it.
         let cq = unsafe { Box::from_raw(cq.cast::<Cq>()) };
-        if !cq.engine.is_ours() {
+        if !cq.engine.is_current() {
             std::mem::forget(cq);
         }
         // SAFETY: A context stays allocated while it is referenced.
-        unsafe { Open::from_seen(context)?.leave() };
+        unsafe { OpenDevice::from_raw(context)?.remove() };
         Ok(())
     }
 }
 
 entry! {
     /// Creates a queue with the functions of the extended interface.
-    null fn create_ex(context: *mut Context, init: *mut CqInit) -> *mut CqEx {
+    null fn ibv_create_cq_ex(context: *mut Context, init: *mut CqInit) -> *mut CqEx {
         // SAFETY: The program passes null or a valid structure.
         let init = unsafe { init.as_ref() }.ok_or(INVALID)?;
         let flags = if init.comp_mask & FLAGS != 0 { init.flags } else { 0 };
-        if init.wc_flags & !FIELDS != 0 || init.comp_mask & !FLAGS != 0 || flags & !SINGLE_THREADED != 0 {
+        let unknown = init.wc_flags & !FIELDS != 0 || init.comp_mask & !FLAGS != 0;
+        if unknown || flags & !SINGLE_THREADED != 0 {
             return Err(UNSUPPORTED);
         }
         let cq = create(context, init.cqe, init.cq_context, init.channel, init.comp_vector)?;
@@ -139,7 +150,7 @@ entry! {
 entry! {
     /// Fails with `EOPNOTSUPP`: an armed queue reports each completion at once, so events cannot be
     /// moderated.
-    code fn modify(_cq: *mut Seen, _attr: *mut ModifyCq) {
+    code fn ibv_modify_cq(_cq: *mut Raw, _attr: *mut ModifyCq) {
         Err(UNSUPPORTED)
     }
 }

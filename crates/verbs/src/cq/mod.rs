@@ -7,25 +7,25 @@ use std::ffi::c_int;
 
 use sprat_rdma::{Completed, Completion, CompletionQueue, Status};
 
-use crate::abi::object::{Cq as Seen, CqEx};
+use crate::abi::object::{Cq as Raw, CqEx};
 use crate::engine::Engine;
 use crate::entry::{Errno, at};
 use crate::log::log;
-use crate::object::{Acks, Users};
+use crate::object::{EventCounts, References};
 use crate::sequence::Sequence;
 
 /// A completion queue.
 #[repr(C)]
 pub(crate) struct Cq {
-    seen: CqEx,
+    raw: CqEx,
     pub(crate) engine: &'static Engine,
     pub(crate) queue: CompletionQueue,
     /// The queue pairs that complete on the queue.
-    pub(crate) users: Users,
+    pub(crate) references: References,
     /// The events of its completion channel.
-    pub(crate) events: Acks,
+    pub(crate) events: EventCounts,
     /// The asynchronous events of the device.
-    pub(crate) mishaps: Acks,
+    pub(crate) async_events: EventCounts,
     /// The completion that the extended interface reads.
     pub(crate) current: Sequence<Option<Completion>>,
 }
@@ -39,7 +39,7 @@ impl Cq {
     /// # Safety
     /// The pointer is null, or the queue stays alive while the reference is in use.
     #[inline]
-    pub(crate) unsafe fn from_seen<'a>(cq: *mut Seen) -> Result<&'a Self, Errno> {
+    pub(crate) unsafe fn from_raw<'a>(cq: *mut Raw) -> Result<&'a Self, Errno> {
         // SAFETY: The caller guarantees it. C's structure is the first field of `Self`.
         unsafe { at(cq.cast::<Self>()) }
     }
@@ -96,7 +96,7 @@ fn immediate(of: &Completion) -> u32 {
     match (of.immediate, of.invalidated) {
         // RFC 7306 carries eight bytes; as on iWARP cards, the first four are verbs's immediate
         // data.
-        (Some(octets), _) => ((octets >> 32) as u32).to_be(),
+        (Some(bytes), _) => ((bytes >> 32) as u32).to_be(),
         (None, Some(tag)) => tag.0,
         (None, None) => 0,
     }
@@ -104,14 +104,14 @@ fn immediate(of: &Completion) -> u32 {
 
 /// Logs a failed request, unless it was flushed because another one failed.
 #[inline]
-fn note(of: &Completion) {
+fn log_failure(of: &Completion) {
     if !matches!(of.status, Status::Success | Status::Flushed) {
-        failed(of);
+        log_failed(of);
     }
 }
 
 #[cold]
-fn failed(of: &Completion) {
+fn log_failed(of: &Completion) {
     let Completion { qp, id, completed, status, .. } = of;
     log!(Error, "queue pair {}: request {id} ({completed}) fails: {status}", qp.0);
 }

@@ -1,7 +1,8 @@
 //! Polling completion queues: into an array, or one field at a time by the extended interface.
 //!
 //! ```text
-//!   ibv_start_poll ─► ibv_wc_read_… ─► ibv_next_poll ─► … ─► ibv_end_poll        0, or ENOENT where nothing (more) is there
+//!   ibv_start_poll ─► ibv_wc_read_… ─► ibv_next_poll ─► … ─► ibv_end_poll
+//!   0, or ENOENT without a (further) completion
 //! ```
 
 use std::ffi::{c_int, c_uint};
@@ -9,8 +10,8 @@ use std::ffi::{c_int, c_uint};
 use sprat_rdma::Completion;
 use sprat_sys::clock;
 
-use super::{Cq, flags, immediate, note, opcode, status};
-use crate::abi::object::{Cq as Seen, CqEx, PollCq, Wc};
+use super::{Cq, flags, immediate, log_failure, opcode, status};
+use crate::abi::object::{Cq as Raw, CqEx, PollCq, Wc};
 use crate::entry::{Errno, INVALID, entry};
 
 /// `ENOENT`: the queue has no (further) completion.
@@ -18,7 +19,7 @@ const NOTHING: Errno = Errno(libc::ENOENT);
 
 #[inline]
 fn wc(of: &Completion) -> Wc {
-    note(of);
+    log_failure(of);
     Wc {
         wr_id: of.id,
         status: status(of.status),
@@ -38,14 +39,14 @@ fn wc(of: &Completion) -> Wc {
 
 entry! {
     /// Reads up to `room` completions; returns their number.
-    minus fn poll(cq: *mut Seen, room: c_int, to: *mut Wc) -> c_int {
+    minus fn ibv_poll_cq(cq: *mut Raw, room: c_int, to: *mut Wc) -> c_int {
         // SAFETY: The program passes null or a live queue.
-        let cq = unsafe { Cq::from_seen(cq) }?;
+        let cq = unsafe { Cq::from_raw(cq) }?;
         let room = usize::try_from(room).map_err(|_| INVALID)?;
         if to.is_null() && room > 0 {
             return Err(INVALID);
         }
-        if !cq.engine.is_ours() {
+        if !cq.engine.is_current() {
             return Ok(0);
         }
         let mut next = to;
@@ -63,10 +64,10 @@ entry! {
 
 entry! {
     /// Arms the queue: its next completion is reported on the channel.
-    code fn arm(cq: *mut Seen, solicited_only: c_int) {
+    code fn ibv_req_notify_cq(cq: *mut Raw, solicited_only: c_int) {
         // SAFETY: The program passes null or a live queue.
-        let cq = unsafe { Cq::from_seen(cq) }?;
-        if cq.engine.is_ours() {
+        let cq = unsafe { Cq::from_raw(cq) }?;
+        if cq.engine.is_current() {
             cq.queue.arm(solicited_only != 0);
         }
         Ok(())
@@ -74,8 +75,8 @@ entry! {
 }
 
 /// Extends C's queue by the functions of the extended interface.
-pub(crate) fn with_functions(plain: Seen) -> CqEx {
-    let Seen { context, channel, cq_context, handle, cqe, mutex, cond, .. } = plain;
+pub(crate) fn extend(plain: Raw) -> CqEx {
+    let Raw { context, channel, cq_context, handle, cqe, mutex, cond, .. } = plain;
     CqEx {
         context,
         channel,
@@ -115,13 +116,13 @@ pub(crate) fn with_functions(plain: Seen) -> CqEx {
 /// # Safety
 /// The program has begun a sequence on `cq`.
 #[inline]
-unsafe fn advance(seen: *mut CqEx, cq: &Cq, next: Option<Completion>) -> Result<(), Errno> {
+unsafe fn advance(raw: *mut CqEx, cq: &Cq, next: Option<Completion>) -> Result<(), Errno> {
     let next = next.ok_or(NOTHING)?;
     // SAFETY: The caller guarantees it. Programs read these fields and do not write them.
     unsafe {
-        note(&next);
-        (*seen).status = status(next.status);
-        (*seen).wr_id = next.id;
+        log_failure(&next);
+        (*raw).status = status(next.status);
+        (*raw).wr_id = next.id;
         *cq.current.value() = Some(next);
     }
     Ok(())
@@ -129,72 +130,72 @@ unsafe fn advance(seen: *mut CqEx, cq: &Cq, next: Option<Completion>) -> Result<
 
 /// The current completion of a queue whose sequence has begun.
 #[inline]
-fn current(seen: *mut CqEx) -> Option<Completion> {
+fn current(raw: *mut CqEx) -> Option<Completion> {
     // SAFETY: The program passes null or a live queue, and calls this between `ibv_start_poll` and
     // `ibv_end_poll`.
-    unsafe { *Cq::from_seen(seen.cast()).ok()?.current.value() }
+    unsafe { *Cq::from_raw(raw.cast()).ok()?.current.value() }
 }
 
 entry! {
-    code fn start_poll(seen: *mut CqEx, attr: *mut PollCq) {
+    code fn start_poll(raw: *mut CqEx, attr: *mut PollCq) {
         // SAFETY: The program passes null or a live queue.
-        let cq = unsafe { Cq::from_seen(seen.cast()) }?;
+        let cq = unsafe { Cq::from_raw(raw.cast()) }?;
         // SAFETY: The program passes null or a valid structure.
         if unsafe { attr.as_ref() }.is_some_and(|a| a.comp_mask != 0) {
             return Err(INVALID);
         }
-        if !cq.engine.is_ours() {
+        if !cq.engine.is_current() {
             return Err(NOTHING);
         }
         cq.current.begin();
         // SAFETY: The sequence was begun above.
-        unsafe { advance(seen, cq, cq.queue.poll()) }.inspect_err(|_| cq.current.end())
+        unsafe { advance(raw, cq, cq.queue.poll()) }.inspect_err(|_| cq.current.end())
     }
 
-    code fn next_poll(seen: *mut CqEx) {
+    code fn next_poll(raw: *mut CqEx) {
         // SAFETY: The program passes null or a live queue, after `ibv_start_poll`.
         unsafe {
-            let cq = Cq::from_seen(seen.cast())?;
-            advance(seen, cq, cq.queue.poll_ready())
+            let cq = Cq::from_raw(raw.cast())?;
+            advance(raw, cq, cq.queue.poll_ready())
         }
     }
 }
 
 entry! {
-    plain fn end_poll(seen: *mut CqEx) {
+    plain fn end_poll(raw: *mut CqEx) {
         // SAFETY: The program passes null or a live queue.
-        unsafe { Cq::from_seen(seen.cast()) }?.current.end();
+        unsafe { Cq::from_raw(raw.cast()) }?.current.end();
         Ok(())
     }
 
-    plain fn read_opcode(seen: *mut CqEx) -> c_int {
-        Ok(current(seen).map_or(0, |c| opcode(c.completed)))
+    plain fn read_opcode(raw: *mut CqEx) -> c_int {
+        Ok(current(raw).map_or(0, |c| opcode(c.completed)))
     }
 
-    plain fn read_byte_len(seen: *mut CqEx) -> u32 {
-        Ok(current(seen).map_or(0, |c| c.len))
+    plain fn read_byte_len(raw: *mut CqEx) -> u32 {
+        Ok(current(raw).map_or(0, |c| c.len))
     }
 
-    plain fn read_imm_data(seen: *mut CqEx) -> u32 {
-        Ok(current(seen).map_or(0, |c| immediate(&c)))
+    plain fn read_imm_data(raw: *mut CqEx) -> u32 {
+        Ok(current(raw).map_or(0, |c| immediate(&c)))
     }
 
-    plain fn read_qp_num(seen: *mut CqEx) -> u32 {
-        Ok(current(seen).map_or(0, |c| c.qp.0))
+    plain fn read_qp_num(raw: *mut CqEx) -> u32 {
+        Ok(current(raw).map_or(0, |c| c.qp.0))
     }
 
-    plain fn read_wc_flags(seen: *mut CqEx) -> c_uint {
-        Ok(current(seen).map_or(0, |c| flags(&c)))
+    plain fn read_wc_flags(raw: *mut CqEx) -> c_uint {
+        Ok(current(raw).map_or(0, |c| flags(&c)))
     }
 
-    plain fn read_completion_ts(seen: *mut CqEx) -> u64 {
-        Ok(current(seen).map_or(0, |c| c.at.as_ns()))
+    plain fn read_completion_ts(raw: *mut CqEx) -> u64 {
+        Ok(current(raw).map_or(0, |c| c.at.as_ns()))
     }
 
-    plain fn read_completion_wallclock_ns(seen: *mut CqEx) -> u64 {
+    plain fn read_completion_wallclock_ns(raw: *mut CqEx) -> u64 {
         // SAFETY: The program passes null or a live queue.
-        let cq = unsafe { Cq::from_seen(seen.cast()) }?;
-        let ago_ns = current(seen).map_or(0, |c| cq.engine.device.now().since(c.at));
+        let cq = unsafe { Cq::from_raw(raw.cast()) }?;
+        let ago_ns = current(raw).map_or(0, |c| cq.engine.device.now().since(c.at));
         Ok(clock::wall_ns().saturating_sub(ago_ns))
     }
 

@@ -1,7 +1,7 @@
 //! Building work requests one call at a time by the extended interface.
 //!
 //! ```text
-//!   ibv_wr_start ─► ibv_wr_send ─► ibv_wr_set_sge ─► … ─► ibv_wr_complete        all are posted, or none
+//!   ibv_wr_start ─► ibv_wr_send ─► ibv_wr_set_sge ─► … ─► ibv_wr_complete posts all, or none
 //! ```
 
 use std::ffi::{c_int, c_void};
@@ -9,12 +9,12 @@ use std::ffi::{c_int, c_void};
 use sprat_rdma::{Data, MAX_INLINE, MAX_SGE, Remote, SendOp, SendRequest, Sge, Stag};
 
 use super::{Builder, Qp};
-use crate::abi::object::{BindInfo, DataBuf, Mw, Qp as SeenQp, QpEx, Sge as SeenSge};
+use crate::abi::object::{BindInfo, DataBuf, Mw, Qp as RawQp, QpEx, Sge as RawSge};
 use crate::entry::{Errno, INVALID, entry};
 use crate::work;
 
 /// Extends C's queue pair by the functions of the extended interface.
-pub(crate) fn with_functions(qp_base: SeenQp) -> QpEx {
+pub(crate) fn extend(qp_base: RawQp) -> QpEx {
     QpEx {
         qp_base,
         comp_mask: 0,
@@ -45,20 +45,20 @@ pub(crate) fn with_functions(qp_base: SeenQp) -> QpEx {
 }
 
 /// Passes the requests being built to `build`. The program has begun a sequence.
-fn build(seen: *mut QpEx, build: impl FnOnce(&mut Builder)) {
+fn build(raw: *mut QpEx, build: impl FnOnce(&mut Builder)) {
     // SAFETY: The program passes null or a live queue pair.
-    if let Ok(qp) = unsafe { Qp::from_seen(seen.cast()) } {
+    if let Ok(qp) = unsafe { Qp::from_raw(raw.cast()) } {
         // SAFETY: The program calls this between `ibv_wr_start` and its end.
         build(unsafe { qp.building.value() });
     }
 }
 
 /// Starts a request with the id and the flags that the program has stored in the queue pair.
-fn request(seen: *mut QpEx, op: Result<SendOp, Errno>) {
-    build(seen, |builder| match op {
+fn start_request(raw: *mut QpEx, op: Result<SendOp, Errno>) {
+    build(raw, |builder| match op {
         Ok(op) => {
             // SAFETY: The queue pair is alive, and the program has written these fields.
-            let (id, flags) = unsafe { ((*seen).wr_id, work::flags((*seen).wr_flags)) };
+            let (id, flags) = unsafe { ((*raw).wr_id, work::flags((*raw).wr_flags)) };
             builder.requests.push(SendRequest {
                 id,
                 op,
@@ -75,109 +75,110 @@ const fn remote(key: u32, addr: u64) -> Remote {
 }
 
 entry! {
-    plain fn wr_start(seen: *mut QpEx) {
+    plain fn wr_start(raw: *mut QpEx) {
         // SAFETY: The program passes null or a live queue pair.
-        let qp = unsafe { Qp::from_seen(seen.cast()) }?;
+        let qp = unsafe { Qp::from_raw(raw.cast()) }?;
         qp.building.begin();
-        build(seen, |builder| {
+        build(raw, |builder| {
             builder.requests.clear();
             builder.failed = None;
         });
         Ok(())
     }
 
-    plain fn wr_abort(seen: *mut QpEx) {
+    plain fn wr_abort(raw: *mut QpEx) {
         // SAFETY: The program passes null or a live queue pair.
-        unsafe { Qp::from_seen(seen.cast()) }?.building.end();
+        unsafe { Qp::from_raw(raw.cast()) }?.building.end();
         Ok(())
     }
 
-    plain fn wr_atomic_cmp_swp(seen: *mut QpEx, key: u32, addr: u64, compare: u64, swap: u64) {
+    plain fn wr_atomic_cmp_swp(raw: *mut QpEx, key: u32, addr: u64, compare: u64, swap: u64) {
         let (to, compare_mask, swap_mask) = (remote(key, addr), u64::MAX, u64::MAX);
-        request(seen, Ok(SendOp::CompareSwap { to, compare, compare_mask, swap, swap_mask }));
+        start_request(raw, Ok(SendOp::CompareSwap { to, compare, compare_mask, swap, swap_mask }));
         Ok(())
     }
 
-    plain fn wr_atomic_fetch_add(seen: *mut QpEx, key: u32, addr: u64, add: u64) {
-        request(seen, Ok(SendOp::FetchAdd { to: remote(key, addr), add, mask: 0 }));
+    plain fn wr_atomic_fetch_add(raw: *mut QpEx, key: u32, addr: u64, add: u64) {
+        start_request(raw, Ok(SendOp::FetchAdd { to: remote(key, addr), add, mask: 0 }));
         Ok(())
     }
 
-    plain fn wr_bind_mw(seen: *mut QpEx, _window: *mut Mw, key: u32, info: *const BindInfo) {
+    plain fn wr_bind_mw(raw: *mut QpEx, _window: *mut Mw, key: u32, info: *const BindInfo) {
         // SAFETY: The program passes null or a valid structure that names a registered region.
-        request(seen, unsafe { info.as_ref().ok_or(INVALID).and_then(|info| work::bind(key, info)) });
+        let op = unsafe { info.as_ref().ok_or(INVALID).and_then(|info| work::bind(key, info)) };
+        start_request(raw, op);
         Ok(())
     }
 
-    plain fn wr_local_inv(seen: *mut QpEx, key: u32) {
-        request(seen, Ok(SendOp::Invalidate(Stag(key))));
+    plain fn wr_local_inv(raw: *mut QpEx, key: u32) {
+        start_request(raw, Ok(SendOp::Invalidate(Stag(key))));
         Ok(())
     }
 
-    plain fn wr_rdma_read(seen: *mut QpEx, key: u32, addr: u64) {
-        request(seen, Ok(SendOp::Read(remote(key, addr))));
+    plain fn wr_rdma_read(raw: *mut QpEx, key: u32, addr: u64) {
+        start_request(raw, Ok(SendOp::Read(remote(key, addr))));
         Ok(())
     }
 
-    plain fn wr_rdma_write(seen: *mut QpEx, key: u32, addr: u64) {
-        request(seen, Ok(SendOp::Write(remote(key, addr))));
+    plain fn wr_rdma_write(raw: *mut QpEx, key: u32, addr: u64) {
+        start_request(raw, Ok(SendOp::Write(remote(key, addr))));
         Ok(())
     }
 
-    plain fn wr_rdma_write_imm(seen: *mut QpEx, key: u32, addr: u64, octets: u32) {
-        request(seen, Ok(SendOp::WriteImmediate(remote(key, addr), work::immediate(octets))));
+    plain fn wr_rdma_write_imm(raw: *mut QpEx, key: u32, addr: u64, bytes: u32) {
+        start_request(raw, Ok(SendOp::WriteImmediate(remote(key, addr), work::immediate(bytes))));
         Ok(())
     }
 
-    plain fn wr_send(seen: *mut QpEx) {
-        request(seen, Ok(SendOp::Send));
+    plain fn wr_send(raw: *mut QpEx) {
+        start_request(raw, Ok(SendOp::Send));
         Ok(())
     }
 
-    plain fn wr_send_imm(seen: *mut QpEx, _octets: u32) {
-        request(seen, Err(INVALID));
+    plain fn wr_send_imm(raw: *mut QpEx, _bytes: u32) {
+        start_request(raw, Err(INVALID));
         Ok(())
     }
 
-    plain fn wr_send_inv(seen: *mut QpEx, key: u32) {
-        request(seen, Ok(SendOp::SendInvalidate(Stag(key))));
+    plain fn wr_send_inv(raw: *mut QpEx, key: u32) {
+        start_request(raw, Ok(SendOp::SendInvalidate(Stag(key))));
         Ok(())
     }
 
-    plain fn wr_set_sge(seen: *mut QpEx, key: u32, addr: u64, len: u32) {
+    plain fn wr_set_sge(raw: *mut QpEx, key: u32, addr: u64, len: u32) {
         let sge = Sge { stag: Stag(key), addr, len };
-        build(seen, |builder| builder.last(|request| {
-            request.data = Data::from(sge);
+        build(raw, |builder| builder.last(|start_request| {
+            start_request.data = Data::from(sge);
             Ok(())
         }));
         Ok(())
     }
 
-    plain fn wr_set_sge_list(seen: *mut QpEx, count: usize, list: *const SeenSge) {
-        build(seen, |builder| builder.last(|request| {
-            let count = c_int::try_from(count).ok().filter(|count| *count as usize <= MAX_SGE).ok_or(INVALID)?;
+    plain fn wr_set_sge_list(raw: *mut QpEx, count: usize, list: *const RawSge) {
+        build(raw, |builder| builder.last(|start_request| {
+            let count = c_int::try_from(count.min(MAX_SGE + 1)).map_err(|_| INVALID)?;
             // SAFETY: The program states the length of its array.
             let list = unsafe { work::elements(list, count) }?;
-            request.data = Data::Gather(list.iter().map(work::element).collect());
+            start_request.data = Data::Gather(list.iter().map(work::element).collect());
             Ok(())
         }));
         Ok(())
     }
 
-    plain fn wr_set_inline_data(seen: *mut QpEx, addr: *const c_void, len: usize) {
-        build(seen, |builder| builder.last(|request| {
-            let mut octets = Vec::new();
+    plain fn wr_set_inline_data(raw: *mut QpEx, addr: *const c_void, len: usize) {
+        build(raw, |builder| builder.last(|start_request| {
+            let mut bytes = Vec::new();
             // SAFETY: The program states the length of its data.
-            unsafe { gather(&mut octets, addr.cast(), len) }?;
-            request.data = Data::Inline(octets);
+            unsafe { append_inline(&mut bytes, addr.cast(), len) }?;
+            start_request.data = Data::Inline(bytes);
             Ok(())
         }));
         Ok(())
     }
 
-    plain fn wr_set_inline_data_list(seen: *mut QpEx, count: usize, list: *const DataBuf) {
-        build(seen, |builder| builder.last(|request| {
-            let mut octets = Vec::new();
+    plain fn wr_set_inline_data_list(raw: *mut QpEx, count: usize, list: *const DataBuf) {
+        build(raw, |builder| builder.last(|start_request| {
+            let mut bytes = Vec::new();
             if list.is_null() && count > 0 {
                 return Err(INVALID);
             }
@@ -186,10 +187,10 @@ entry! {
                 // length of its data.
                 unsafe {
                     let DataBuf { addr, length } = *list.add(index);
-                    gather(&mut octets, addr.cast(), length)?;
+                    append_inline(&mut bytes, addr.cast(), length)?;
                 }
             }
-            request.data = Data::Inline(octets);
+            start_request.data = Data::Inline(bytes);
             Ok(())
         }));
         Ok(())
@@ -203,27 +204,27 @@ entry! {
 ///
 /// # Safety
 /// `len` bytes may be read at `addr`.
-unsafe fn gather(octets: &mut Vec<u8>, addr: *const u8, len: usize) -> Result<(), Errno> {
+unsafe fn append_inline(bytes: &mut Vec<u8>, addr: *const u8, len: usize) -> Result<(), Errno> {
     if len == 0 {
         return Ok(());
     }
-    if addr.is_null() || len > MAX_INLINE - octets.len() {
+    if addr.is_null() || len > MAX_INLINE - bytes.len() {
         return Err(INVALID);
     }
     // SAFETY: The caller guarantees it; the bytes are copied before this call returns.
-    octets.extend_from_slice(unsafe { std::slice::from_raw_parts(addr, len) });
+    bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(addr, len) });
     Ok(())
 }
 
 entry! {
-    code fn wr_complete(seen: *mut QpEx) {
+    code fn wr_complete(raw: *mut QpEx) {
         // SAFETY: The program passes null or a live queue pair.
-        let qp = unsafe { Qp::from_seen(seen.cast()) }?;
+        let qp = unsafe { Qp::from_raw(raw.cast()) }?;
         // SAFETY: The program began the sequence, and this call ends it.
         let builder = unsafe { qp.building.value() };
         let posted = match builder.failed {
             Some(errno) => Err(errno),
-            None if !qp.engine.is_ours() => Err(INVALID),
+            None if !qp.engine.is_current() => Err(INVALID),
             None => qp.pair.post_all(&mut builder.requests).map_err(Errno::from),
         };
         qp.building.end();

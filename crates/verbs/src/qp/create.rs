@@ -8,11 +8,11 @@ use sprat_rdma::{Limits, PairOptions};
 
 use super::{Builder, INIT, Qp, RESET, build};
 use crate::abi::attr::{QpAttr, QpCap, QpInit, QpInitEx};
-use crate::abi::object::{Context, Pd as SeenPd, Qp as Seen, QpEx};
+use crate::abi::object::{Context, Pd as RawPd, Qp as Raw, QpEx};
 use crate::cq::Cq;
 use crate::engine::{Engine, limits};
 use crate::entry::{Errno, INVALID, UNSUPPORTED, entry, export};
-use crate::object::Acks;
+use crate::object::EventCounts;
 use crate::pd::Pd;
 use crate::query::PORT;
 use crate::sequence::Sequence;
@@ -30,16 +30,17 @@ const SEND_OPS: u32 = 1 << 6;
 const OPERATIONS: u64 = 0x3ff;
 
 /// The parameters of a new queue pair.
-struct Wanted {
-    pd: *mut SeenPd,
+struct Parameters {
+    pd: *mut RawPd,
     init: QpInit,
     extended: bool,
 }
 
 /// The capacities of a new queue pair: the requested ones, at least one element, the maximum of
 /// inline data.
-fn granted(cap: &QpCap) -> Result<QpCap, Errno> {
-    let within = |wanted: u32, most: u32| if wanted > most { Err(INVALID) } else { Ok(wanted) };
+fn capacities(cap: &QpCap) -> Result<QpCap, Errno> {
+    let within =
+        |parameters: u32, most: u32| if parameters > most { Err(INVALID) } else { Ok(parameters) };
     let Limits { requests, elements, inline, .. } = limits();
     let (elements, inline) = (elements as u32, inline as u32);
     within(cap.max_inline_data, inline)?;
@@ -52,22 +53,22 @@ fn granted(cap: &QpCap) -> Result<QpCap, Errno> {
     })
 }
 
-fn create(wanted: &Wanted) -> Result<(*mut Qp, QpCap), Errno> {
-    let init = wanted.init;
+fn create(parameters: &Parameters) -> Result<(*mut Qp, QpCap), Errno> {
+    let init = parameters.init;
     // SAFETY: The program passes null or a live protection domain.
-    let domain = unsafe { Pd::to_use(wanted.pd) }?;
+    let domain = unsafe { Pd::usable(parameters.pd) }?;
     if init.qp_type != RC {
         return Err(UNSUPPORTED);
     }
     // SAFETY: The program passes null or live queues.
-    let (send, recv) = unsafe { (Cq::from_seen(init.send_cq)?, Cq::from_seen(init.recv_cq)?) };
+    let (send, recv) = unsafe { (Cq::from_raw(init.send_cq)?, Cq::from_raw(init.recv_cq)?) };
     // SAFETY: The program passes null or a live queue.
-    let srq = if init.srq.is_null() { None } else { Some(unsafe { Srq::from_seen(init.srq) }?) };
+    let srq = if init.srq.is_null() { None } else { Some(unsafe { Srq::from_raw(init.srq) }?) };
     let theirs = |of: &Engine| !std::ptr::eq(of, domain.engine);
     if theirs(send.engine) || theirs(recv.engine) || srq.is_some_and(|s| theirs(s.engine)) {
         return Err(INVALID);
     }
-    let cap = granted(&init.cap)?;
+    let cap = capacities(&init.cap)?;
     let options = PairOptions {
         send_queue: &send.queue,
         recv_queue: &recv.queue,
@@ -82,10 +83,10 @@ fn create(wanted: &Wanted) -> Result<(*mut Qp, QpCap), Errno> {
     let pair = domain.domain.queue_pair(&options)?;
     pair.report_to(&domain.open()?.events.of(domain.engine));
     let number = pair.number().0;
-    let seen = Seen {
+    let raw = Raw {
         context: domain.context(),
         qp_context: init.qp_context,
-        pd: wanted.pd,
+        pd: parameters.pd,
         send_cq: init.send_cq,
         recv_cq: init.recv_cq,
         srq: init.srq,
@@ -99,27 +100,31 @@ fn create(wanted: &Wanted) -> Result<(*mut Qp, QpCap), Errno> {
     };
     // SAFETY: All zeros are a valid value of a structure of numbers.
     let attr = QpAttr { cap, port_num: PORT as u8, ..unsafe { std::mem::zeroed() } };
-    let (stage, attr, events) = (AtomicI32::new(INIT), Mutex::new(attr), Acks::default());
+    let (pending_state, attr, events) =
+        (AtomicI32::new(INIT), Mutex::new(attr), EventCounts::default());
     let engine = domain.engine;
     let init = QpInit { cap, ..init };
-    let (seen, building, extended) =
-        (build::with_functions(seen), Sequence::new(Builder::default()), wanted.extended);
-    let qp = Box::new(Qp { seen, engine, pair, stage, attr, init, events, extended, building });
+    let (raw, building, extended) =
+        (build::extend(raw), Sequence::new(Builder::default()), parameters.extended);
+    let qp =
+        Box::new(Qp { raw, engine, pair, pending_state, attr, init, events, extended, building });
     let qp = Box::into_raw(qp);
     engine.qps.add(number, qp.cast());
-    for users in [&domain.users, &send.users, &recv.users].into_iter().chain(srq.map(|s| &s.users))
+    for references in [&domain.references, &send.references, &recv.references]
+        .into_iter()
+        .chain(srq.map(|s| &s.references))
     {
-        users.enter();
+        references.add();
     }
     Ok((qp, cap))
 }
 
 export! {
     /// Creates a reliable connected queue pair, and writes its capacities back to `init`.
-    null fn ibv_create_qp(pd: *mut SeenPd, init: *mut QpInit) -> *mut Seen {
+    null fn ibv_create_qp(pd: *mut RawPd, init: *mut QpInit) -> *mut Raw {
         // SAFETY: The program passes null or a valid structure that no other thread uses.
         let init = unsafe { init.as_mut() }.ok_or(INVALID)?;
-        let (qp, cap) = create(&Wanted { pd, init: *init, extended: false })?;
+        let (qp, cap) = create(&Parameters { pd, init: *init, extended: false })?;
         init.cap = cap;
         Ok(qp.cast())
     }
@@ -128,7 +133,7 @@ export! {
 entry! {
     /// Creates a queue pair with the functions of the extended interface, if the mask asks for
     /// them.
-    null fn create_ex(_context: *mut Context, init: *mut QpInitEx) -> *mut Seen {
+    null fn ibv_create_qp_ex(_context: *mut Context, init: *mut QpInitEx) -> *mut Raw {
         // SAFETY: The program passes null or a valid structure that no other thread uses. Fields
         // that its mask does not name are not read.
         let init = unsafe { init.as_mut() }.ok_or(INVALID)?;
@@ -145,7 +150,7 @@ entry! {
         }
         let QpInitEx { qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all, .. } = *init;
         let plain = QpInit { qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all };
-        let (qp, cap) = create(&Wanted { pd: init.pd, init: plain, extended })?;
+        let (qp, cap) = create(&Parameters { pd: init.pd, init: plain, extended })?;
         init.cap = cap;
         Ok(qp.cast())
     }
@@ -153,26 +158,26 @@ entry! {
 
 export! {
     /// Destroys a queue pair and ends its connection. Waits until all its events are acknowledged.
-    code fn ibv_destroy_qp(qp: *mut Seen) {
+    code fn ibv_destroy_qp(qp: *mut Raw) {
         // SAFETY: The program passes null or a live queue pair.
-        let own = unsafe { Qp::from_seen(qp) }?;
-        let Seen { pd, send_cq, recv_cq, srq, .. } = own.seen.qp_base;
+        let own = unsafe { Qp::from_raw(qp) }?;
+        let Raw { pd, send_cq, recv_cq, srq, .. } = own.raw.qp_base;
         // SAFETY: The objects that a queue pair refers to stay allocated while it exists.
         unsafe {
-            Pd::from_seen(pd)?.users.leave();
-            Cq::from_seen(send_cq)?.users.leave();
-            Cq::from_seen(recv_cq)?.users.leave();
+            Pd::from_raw(pd)?.references.remove();
+            Cq::from_raw(send_cq)?.references.remove();
+            Cq::from_raw(recv_cq)?.references.remove();
             if !srq.is_null() {
-                Srq::from_seen(srq)?.users.leave();
+                Srq::from_raw(srq)?.references.remove();
             }
         }
-        if own.engine.is_ours() {
+        if own.engine.is_current() {
             own.engine.qps.remove(own.pair.number().0);
-            own.events.wait();
+            own.events.wait_acked();
         }
         // SAFETY: The program returns the pointer that the constructor leaked to it.
         let qp = unsafe { Box::from_raw(qp.cast::<Qp>()) };
-        if !qp.engine.is_ours() {
+        if !qp.engine.is_current() {
             std::mem::forget(qp);
         }
         Ok(())
@@ -181,8 +186,8 @@ export! {
 
 export! {
     /// Returns the extended interface of a queue pair that was created with it.
-    null fn ibv_qp_to_qp_ex(qp: *mut Seen) -> *mut QpEx {
+    null fn ibv_qp_to_qp_ex(qp: *mut Raw) -> *mut QpEx {
         // SAFETY: The program passes null or a live queue pair.
-        if unsafe { Qp::from_seen(qp) }?.is_extended() { Ok(qp.cast()) } else { Err(UNSUPPORTED) }
+        if unsafe { Qp::from_raw(qp) }?.is_extended() { Ok(qp.cast()) } else { Err(UNSUPPORTED) }
     }
 }

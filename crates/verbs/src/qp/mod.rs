@@ -1,7 +1,8 @@
 //! Queue pairs: their states, queries and changes. `work` posts requests to them.
 //!
 //! ```text
-//!   INIT ─► (RTR) ─► RTS, by rdma_cm alone ─► SQD: the connection ends ─► ERR ─► RESET, which is INIT
+//!   INIT ─► (RTR) ─► RTS ─► SQD ─► ERR ─► RESET, which is INIT
+//!               by rdma_cm   the connection ends
 //! ```
 //!
 //! The states are those of iWARP devices. A new queue pair is in INIT, and `ibv_modify_qp` makes no
@@ -19,12 +20,12 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use sprat_rdma::{Access, QpState, QueuePair, Rights, SendRequest};
 
 use crate::abi::attr::{QpAttr, QpInit};
-use crate::abi::object::{Context, Qp as Seen, QpEx};
+use crate::abi::object::{Context, Qp as Raw, QpEx};
 use crate::engine::Engine;
 use crate::entry::{Errno, INVALID, UNSUPPORTED, at, export, put};
 use crate::log::log;
 use crate::mr::access;
-use crate::object::{Acks, locked};
+use crate::object::{EventCounts, lock};
 use crate::query::PORT;
 use crate::sequence::Sequence;
 
@@ -44,15 +45,15 @@ const CAP: c_int = 1 << 19;
 /// A queue pair.
 #[repr(C)]
 pub(crate) struct Qp {
-    seen: QpEx,
+    raw: QpEx,
     pub(crate) engine: &'static Engine,
     pub(crate) pair: QueuePair,
     /// The state that the program has set before there is a connection.
-    stage: AtomicI32,
+    pending_state: AtomicI32,
     /// The other attributes that the program has set.
     attr: Mutex<QpAttr>,
     init: QpInit,
-    pub(crate) events: Acks,
+    pub(crate) events: EventCounts,
     /// The queue pair has the functions of the extended interface.
     extended: bool,
     pub(crate) building: Sequence<Builder>,
@@ -84,7 +85,7 @@ pub(crate) fn fail_all_of(engine: &Engine, context: *mut Context) {
     engine.qps.each(|qp| {
         // SAFETY: A queue pair leaves the directory, which is locked now, before it is freed.
         let qp = unsafe { &*qp.cast::<Qp>() };
-        if qp.seen.qp_base.context == context {
+        if qp.raw.qp_base.context == context {
             qp.pair.fail();
         }
     });
@@ -99,18 +100,18 @@ impl Qp {
     /// # Safety
     /// The pointer is null, or the queue pair stays alive while the reference is in use.
     #[inline]
-    pub(crate) unsafe fn from_seen<'a>(qp: *mut Seen) -> Result<&'a Self, Errno> {
+    pub(crate) unsafe fn from_raw<'a>(qp: *mut Raw) -> Result<&'a Self, Errno> {
         // SAFETY: The caller guarantees it. C's structure is the first field of `Self`.
         unsafe { at(qp.cast::<Self>()) }
     }
 
     /// The state, as an `enum ibv_qp_state`.
     pub(crate) fn state(&self) -> c_int {
-        if !self.engine.is_ours() {
+        if !self.engine.is_current() {
             return ERR;
         }
         match self.pair.state() {
-            Some(QpState::Idle | QpState::Starting) => self.stage.load(Ordering::Relaxed),
+            Some(QpState::Idle | QpState::Starting) => self.pending_state.load(Ordering::Relaxed),
             Some(QpState::Ready) => RTS,
             Some(QpState::Closing) => SQD,
             Some(QpState::Error) | None => ERR,
@@ -119,7 +120,7 @@ impl Qp {
 
     /// The attribute `min_rnr_timer` that the program has set.
     pub(crate) fn min_rnr_timer(&self) -> u8 {
-        locked(&self.attr).min_rnr_timer
+        lock(&self.attr).min_rnr_timer
     }
 
     /// True if the queue pair has the functions of the extended interface.
@@ -128,23 +129,23 @@ impl Qp {
     }
 
     /// Changes the state.
-    fn go(&self, next: c_int) -> Result<(), Errno> {
+    fn set_state(&self, next: c_int) -> Result<(), Errno> {
         let now = self.state();
         match (now, next) {
             (_, RESET) => {
                 self.pair.reset();
-                self.stage.store(INIT, Ordering::Relaxed);
+                self.pending_state.store(INIT, Ordering::Relaxed);
             }
             (ERR, ERR) => {}
             (_, ERR) => {
                 log!(
                     Info,
-                    "the program puts queue pair {} into error: what is posted is flushed",
+                    "the program puts queue pair {} into error; posted requests are flushed",
                     self.pair.number().0
                 );
                 self.pair.fail();
             }
-            (INIT, INIT) | (INIT | RTR, RTR) => self.stage.store(next, Ordering::Relaxed),
+            (INIT, INIT) | (INIT | RTR, RTR) => self.pending_state.store(next, Ordering::Relaxed),
             // rdma_cm has connected the queue pair and taken these steps already.
             (RTS, INIT | RTR | RTS) | (SQD, SQD) => {}
             (RTS, SQD) => self.pair.disconnect()?,
@@ -156,7 +157,7 @@ impl Qp {
     fn modify(&self, attr: &QpAttr, mask: c_int) -> Result<(), Errno> {
         // A program considers a new queue pair to be in RESET.
         let current = if attr.cur_qp_state == RESET { INIT } else { attr.cur_qp_state };
-        if !self.engine.is_ours() || mask & CUR_STATE != 0 && current != self.state() {
+        if !self.engine.is_current() || mask & CUR_STATE != 0 && current != self.state() {
             return Err(INVALID);
         }
         if mask & CAP != 0 {
@@ -166,7 +167,7 @@ impl Qp {
             return Err(INVALID);
         }
         if mask & STATE != 0 {
-            self.go(attr.qp_state)?;
+            self.set_state(attr.qp_state)?;
         }
         if mask & ACCESS != 0 {
             let Access { remote_write, remote_read, remote_atomic, .. } =
@@ -177,7 +178,7 @@ impl Qp {
                 atomic: remote_atomic,
             });
         }
-        let mut kept = locked(&self.attr);
+        let mut kept = lock(&self.attr);
         let kept = &mut *kept;
         let mut take = |bit: u32, set: fn(&mut QpAttr, &QpAttr)| {
             if mask & (1 << bit) != 0 {
@@ -200,16 +201,16 @@ impl Qp {
 
 export! {
     /// Changes the attributes that `mask` names.
-    code fn ibv_modify_qp(qp: *mut Seen, attr: *mut QpAttr, mask: c_int) {
+    code fn ibv_modify_qp(qp: *mut Raw, attr: *mut QpAttr, mask: c_int) {
         // SAFETY: The program passes null or a live queue pair.
-        let own = unsafe { Qp::from_seen(qp) }?;
+        let own = unsafe { Qp::from_raw(qp) }?;
         // SAFETY: The program passes null or a valid structure.
         let attr = unsafe { at(attr) }?;
         own.modify(attr, mask)?;
-        let wanted = attr.qp_state;
+        let parameters = attr.qp_state;
         if mask & STATE != 0 {
             // A reset queue pair appears as a new one.
-            let state = if wanted == RESET { RESET } else { own.state() };
+            let state = if parameters == RESET { RESET } else { own.state() };
             // SAFETY: The pointer is not null, and programs do not write this field.
             unsafe { (*qp).state = state };
         }
@@ -217,11 +218,11 @@ export! {
     }
 
     /// Returns the attributes, and those of its creation.
-    code fn ibv_query_qp(qp: *mut Seen, attr: *mut QpAttr, _mask: c_int, init: *mut QpInit) {
+    code fn ibv_query_qp(qp: *mut Raw, attr: *mut QpAttr, _mask: c_int, init: *mut QpInit) {
         // SAFETY: The program passes null or a live queue pair.
-        let own = unsafe { Qp::from_seen(qp) }?;
+        let own = unsafe { Qp::from_raw(qp) }?;
         let state = own.state();
-        let mut found = *locked(&own.attr);
+        let mut found = *lock(&own.attr);
         (found.qp_state, found.cur_qp_state) = (state, state);
         found.sq_draining = u8::from(state == SQD);
         // SAFETY: The program passes null or memory that it lets this call write. Programs do not

@@ -17,7 +17,8 @@ use crate::support::{output, repository};
 /// The C program that prints `size align` of each structure and `offset size` of its fields.
 fn program() -> String {
     let mut c = String::from(
-        "#include <stdio.h>\n#include <stddef.h>\n#include <infiniband/verbs.h>\n#include <rdma/rdma_cma.h>\n\
+        "#include <stdio.h>\n#include <stddef.h>\n\
+         #include <infiniband/verbs.h>\n#include <rdma/rdma_cma.h>\n\
          int main(void) {\n",
     );
     for Layout { c: name, fields, .. } in LAYOUTS.iter().copied().flatten() {

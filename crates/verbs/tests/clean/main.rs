@@ -3,19 +3,19 @@
 //!
 //! The misuse that is covered here and elsewhere:
 //!
-//! | misuse | test |
-//! | --- | --- |
-//! | no object (null) | `nothing`; `arguments` of cm/misuse.c |
-//! | an object that was given back | its keys: `keys`, `own`; pointers are not checked, as rdma-core does not |
-//! | unmapped or read-only memory, wrong flags at registration | `registering` of memory/memory.c |
-//! | memory that goes after registration | `gone`, `while` of memory/memory.c |
-//! | a request without the right, of another domain, of a bad size | `keys`, `own`, `atomics`; path/path.c |
-//! | queues that are full | `overfull`; `refused_requests` of path/path.c, `overflow` of path/events.c |
-//! | objects in use | `busy`; path/path.c; windows in memory/windows.c |
-//! | peers that vanish | `killed`; `vanished` of cm/misuse.c |
-//! | no descriptor left | `exhausted`, `asked`; `exhausted` of cm/misuse.c |
-//! | fork between create and destroy | `forked`; `fork` of memory/memory.c, `no_calls` of path/path.c, `forked` of cm/misuse.c |
-//! | dlopen and dlclose | unload.c |
+//! - Null objects: `nothing`; `arguments` of cm/misuse.c.
+//! - Destroyed objects: their keys in `keys`, `own`. As in rdma-core, pointers are not checked.
+//! - Unmapped or read-only memory, wrong flags: `registering` of memory/memory.c.
+//! - Memory that is unmapped after registration: `gone`, `while` of memory/memory.c.
+//! - Requests without the right, of another domain, of a bad size: `keys`, `own`, `atomics`;
+//!   path/path.c.
+//! - Full queues: `overfull`; `refused_requests` of path/path.c, `overflow` of path/events.c.
+//! - Objects in use: `busy`; path/path.c; windows in memory/windows.c.
+//! - Peers that vanish: `killed`; `vanished` of cm/misuse.c.
+//! - No descriptor left: `exhausted`, `asked`; `exhausted` of cm/misuse.c.
+//! - A fork between creation and destruction: `forked`; `fork` of memory/memory.c, `no_calls` of
+//!   path/path.c, `forked` of cm/misuse.c.
+//! - dlopen and dlclose: unload.c.
 
 #[path = "../support/mod.rs"]
 #[allow(dead_code, reason = "each test program uses what it needs of it")]

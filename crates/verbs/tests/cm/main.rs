@@ -1,4 +1,4 @@
-//! rdma_cm as C sees it: programs of ours that use and misuse it.
+//! Tests of rdma_cm as C sees it: programs of ours that use and misuse it.
 
 #[path = "../support/mod.rs"]
 #[allow(dead_code, reason = "each test program uses what it needs of it")]
@@ -43,16 +43,16 @@ fn peers_may_talk_nonsense_and_vanish() {
     let folder = tempfile::tempdir().expect("a folder can be made");
     let file = folder.path().join("log");
     assert_eq!(logged("bad_peers.c", &format!("info,{}", file.display())), "all as it should be\n");
-    let log = fs::read_to_string(file).expect("there was something to tell");
-    for told in [
-        "info: listens at 127.0.0.1:",
-        "with 3 octets of private data",
-        "refuses queue pair",
-        "is connected with 127.0.0.1:",
+    let log = fs::read_to_string(file).expect("the log has lines");
+    for expected in [
+        "info: listens on 127.0.0.1:",
+        "with 3 bytes of private data",
+        "rejects queue pair",
+        "is connected to 127.0.0.1:",
         "fails: no MPA start-up frame",
         "error: rdma_connect: Invalid argument",
     ] {
-        assert!(log.contains(told), "no {told} in {log}");
+        assert!(log.contains(expected), "no {expected} in {log}");
     }
     assert!(!log.contains("debug:"), "{log}");
 }

@@ -100,8 +100,8 @@ fn judge(row: &Row, seen: &Result<(), String>) -> (Verdict, String) {
 fn finish(passed: usize, failed: usize, ignored: usize, begin: Instant) -> ExitCode {
     let result = if failed == 0 { "ok" } else { "FAILED" };
     println!(
-        "\ntest result: {result}. {passed} passed; {failed} failed; {ignored} ignored; 0 measured; 0 filtered out; \
-         finished in {:.2}s\n",
+        "\ntest result: {result}. {passed} passed; {failed} failed; {ignored} ignored; \
+         0 measured; 0 filtered out; finished in {:.2}s\n",
         begin.elapsed().as_secs_f64()
     );
     ExitCode::from(u8::from(failed > 0))

@@ -24,8 +24,8 @@ impl Network {
         let setup = format!(
             "ip link set lo up && ip link add sprat0 type veth peer name sprat1 && \
              ip link set sprat0 addrgenmode none && ip link set sprat1 addrgenmode none && \
-             ip addr add {ADDRESS}/24 dev sprat0 && ip link set sprat0 up && ip link set sprat1 up && \
-             echo ready && exec sleep 1000"
+             ip addr add {ADDRESS}/24 dev sprat0 && ip link set sprat0 up && \
+             ip link set sprat1 up && echo ready && exec sleep 1000"
         );
         let mut holder = Command::new("unshare")
             .args(["--net", "sh", "-c", &setup])

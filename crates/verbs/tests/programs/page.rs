@@ -35,7 +35,8 @@ pub(crate) fn matrix(rows: &[(&Row, bool)]) -> String {
 /// The table in the page's format.
 fn table(rows: &[Row]) -> String {
     let mut text = format!(
-        "\n{UNDER} stands for `{VALGRIND}`, SUPPRESSIONS for `crates/verbs/tests/programs/valgrind.supp`.\n\n\
+        "\nIn commands {UNDER} stands for\n\n```text\n{VALGRIND}\n```\n\n\
+         and SUPPRESSIONS for `crates/verbs/tests/programs/valgrind.supp`.\n\n\
          | server | client | state |\n| --- | --- | --- |\n"
     );
     for row in rows {

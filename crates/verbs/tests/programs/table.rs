@@ -243,8 +243,8 @@ fn fio() -> Vec<Row> {
 
 /// Any error that valgrind finds is exit code 99 on either side. `left` checks the open
 /// descriptors.
-pub(crate) const VALGRIND: &str = "valgrind -q --fair-sched=yes --error-exitcode=99 --suppressions=SUPPRESSIONS --num-callers=40 \
-    --track-fds=yes";
+pub(crate) const VALGRIND: &str = "valgrind -q --fair-sched=yes --error-exitcode=99 \
+    --suppressions=SUPPRESSIONS --num-callers=40 --track-fds=yes";
 
 /// The word in commands that stands for [`VALGRIND`].
 pub(crate) const UNDER: &str = "VALGRIND";
