@@ -4,7 +4,8 @@
 //! processes take part, this one and a forked copy of it, each kept on a processor of its own where there are two. They
 //! wait as the product's workers wait ([`Idle`](sprat_sys::cpu::Idle)), so that figures can be compared.
 //!
-//! Times are nanoseconds between two readings of the clock, one exchange each. Definitions: docs/notes.md, "Floors".
+//! Times are nanoseconds between two readings of the clock, one exchange each. Definitions:
+//! docs/results/floors.md.
 //!
 //! Not here: statistics and tables.
 

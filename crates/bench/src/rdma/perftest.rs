@@ -1,5 +1,5 @@
-//! `sprat rdma perftest`: the server that perftest's clients measure with `-R`, octet by octet (docs/notes.md, "perftest's
-//! exchange").
+//! `sprat rdma perftest`: the server that perftest's clients measure with `-R`, byte by byte
+//! (docs/interop.md, "perftest's exchange").
 //!
 //! ```text
 //!   client                              server

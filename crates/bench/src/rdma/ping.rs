@@ -1,4 +1,4 @@
-//! `sprat rdma ping`: rping's exchange, octet by octet (docs/notes.md, "rping's exchange").
+//! `sprat rdma ping`: rping's exchange, byte by byte (docs/interop.md, "rping's exchange").
 //!
 //! ```text
 //!   client                          server

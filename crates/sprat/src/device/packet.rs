@@ -3,8 +3,8 @@
 //! Frames arrive in a ring that the kernel shares ([`Ring`]). They are lent from where they lie, and
 //! the next `recv_burst` gives their slots back.
 //!
-//! Frames leave by system calls that copy, several at a time; docs/notes.md says why no mapped ring
-//! is used for sending. A `virtio_net_hdr` goes with each frame in both directions: it says which
+//! Frames leave by system calls that copy, several at a time (docs/decisions.md, "AF_PACKET
+//! sends by system calls, not from a mapped ring"). A `virtio_net_hdr` goes with each frame in both directions: it says which
 //! checksums and segments are left to the other side. Between two interfaces of one machine nothing
 //! ever computes them.
 //!

@@ -10,7 +10,7 @@ use crate::rpc::slot::{Incoming, Placed, Slot, claim};
 use crate::rpc::{Config, Message, RequestError, RpcError, Slice};
 use crate::time::{MS, SECOND};
 
-/// The numbers that `docs/notes.md` and the README may quote.
+/// The figures that `docs/results/rpc.md` and the README may quote.
 #[test]
 fn sizes() {
     assert_eq!(size_of::<ServerSession>(), 64);
