@@ -15,13 +15,13 @@ use crate::entry::{Errno, at, export, put};
 
 /// Bytes of zeros behind each device: programs that look there for the pointer of a hardware driver
 /// find null.
-const BEHIND: usize = 64;
+const PADDING: usize = 64;
 
 /// A device. C's structure is its first field, so C's pointer also refers to the whole.
 #[repr(C)]
 pub(crate) struct Device {
     raw: Raw,
-    behind: [u8; BEHIND],
+    padding: [u8; PADDING],
     interface: String,
     index: u32,
     guid: [u8; 8],
@@ -54,7 +54,7 @@ impl Device {
         };
         Self {
             raw,
-            behind: [0; BEHIND],
+            padding: [0; PADDING],
             interface: interface.name.clone(),
             index: interface.index,
             guid: interface.guid(),

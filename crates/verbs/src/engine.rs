@@ -52,8 +52,8 @@ impl Engine {
     /// # Errors
     /// The system has no descriptor, thread or random number left.
     pub(crate) fn get() -> Result<&'static Self, Errno> {
-        static WATCHED: Once = Once::new();
-        WATCHED.call_once(|| {
+        static FORK_HANDLER: Once = Once::new();
+        FORK_HANDLER.call_once(|| {
             // SAFETY: The handler only increments a counter, and the library is never unloaded. If
             // registering it fails for lack of memory, a forked child uses its parent's engine, as
             // it would on hardware.

@@ -48,8 +48,8 @@ impl EventCounts {
     }
 
     /// Sets the number of events that the program received, and waits until all are acknowledged.
-    pub(crate) fn wait_acked_of(&self, told: u64) {
-        lock(&self.delivered_and_acked).0 = told;
+    pub(crate) fn wait_all_acked(&self, delivered: u64) {
+        lock(&self.delivered_and_acked).0 = delivered;
         self.wait_acked();
     }
 

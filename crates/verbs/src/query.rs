@@ -174,7 +174,7 @@ fn port(interface: Option<&Interface>) -> PortAttr {
     }
 }
 
-fn ask_port(
+fn write_port(
     context: *mut Context,
     number: u8,
     attr: *mut PortAttr,
@@ -207,7 +207,7 @@ fn entry_at(open: &OpenDevice, port: u32, index: u32) -> Result<GidEntry, Errno>
 entry! {
     /// `ibv_query_port` with the size that verbs.h passes.
     code fn query_port(context: *mut Context, number: u8, attr: *mut PortAttr, room: usize) {
-        ask_port(context, number, attr, room)
+        write_port(context, number, attr, room)
     }
 
     /// Returns the extended attributes of a device.
@@ -252,7 +252,7 @@ export! {
 
     /// Returns the attributes of the port to programs that were compiled with old headers.
     code fn ibv_query_port(context: *mut Context, number: u8, attr: *mut PortAttr) {
-        ask_port(context, number, attr, PORT_ATTR_THEN)
+        write_port(context, number, attr, PORT_ATTR_THEN)
     }
 
     /// Returns an entry of the GID table; `room` is the size of the caller's structure.
@@ -394,10 +394,13 @@ mod tests {
             ("protection domains", most.protection_domains),
             ("memory regions and windows", most.tags),
             ("work requests of a queue, receives of a shared one", most.requests as usize),
-            ("pieces of memory of a request", most.elements),
+            ("scatter/gather elements of a request", most.elements),
             ("bytes of inline data", most.inline),
             ("entries of a completion queue", most.completions as usize),
-            ("Reads and atomics under way of a queue pair, each way", most.read_depth.into()),
+            (
+                "Reads and atomics in progress of a queue pair, in each direction",
+                most.read_depth.into(),
+            ),
         ] {
             let row = format!("| {of} | {} |", grouped(number));
             assert!(page.contains(&row), "no {row}");

@@ -46,7 +46,7 @@ unsafe fn copy(from: *const libc::sockaddr, bytes: u32) -> Result<*mut libc::soc
 }
 
 /// Translates the program's hints for `getaddrinfo`.
-fn translated(hints: &AddrInfo) -> libc::addrinfo {
+fn translate(hints: &AddrInfo) -> libc::addrinfo {
     let mut flags = 0;
     if hints.ai_flags & PASSIVE != 0 {
         flags |= libc::AI_PASSIVE;
@@ -79,30 +79,30 @@ fn translated(hints: &AddrInfo) -> libc::addrinfo {
 /// Translates a result of `getaddrinfo`.
 ///
 /// # Safety
-/// `found` is a result of a successful `getaddrinfo`.
+/// `resolved` is a result of a successful `getaddrinfo`.
 unsafe fn fill(
     to: &mut AddrInfo,
-    found: &libc::addrinfo,
+    resolved: &libc::addrinfo,
     hints: Option<&AddrInfo>,
 ) -> Result<(), Errno> {
-    let said = |of: fn(&AddrInfo) -> c_int| hints.map(of).filter(|said| *said != 0);
-    let stream = found.ai_socktype == libc::SOCK_STREAM;
-    to.ai_qp_type = said(|h| h.ai_qp_type).unwrap_or(if stream { RC } else { UD });
-    to.ai_port_space = said(|h| h.ai_port_space).unwrap_or(if stream { TCP } else { UDP });
-    to.ai_family = found.ai_family;
+    let hint = |of: fn(&AddrInfo) -> c_int| hints.map(of).filter(|hint| *hint != 0);
+    let stream = resolved.ai_socktype == libc::SOCK_STREAM;
+    to.ai_qp_type = hint(|h| h.ai_qp_type).unwrap_or(if stream { RC } else { UD });
+    to.ai_port_space = hint(|h| h.ai_port_space).unwrap_or(if stream { TCP } else { UDP });
+    to.ai_family = resolved.ai_family;
     // SAFETY: The caller guarantees it.
-    let address = unsafe { copy(found.ai_addr, found.ai_addrlen) }?;
-    let name = if found.ai_canonname.is_null() {
+    let address = unsafe { copy(resolved.ai_addr, resolved.ai_addrlen) }?;
+    let name = if resolved.ai_canonname.is_null() {
         std::ptr::null_mut()
     } else {
         // SAFETY: The pointer is not null, and the C library returns a string.
-        unsafe { libc::strdup(found.ai_canonname) }
+        unsafe { libc::strdup(resolved.ai_canonname) }
     };
     if hints.is_some_and(|h| h.ai_flags & PASSIVE != 0) {
         to.ai_flags = PASSIVE;
-        (to.ai_src_addr, to.ai_src_len, to.ai_src_canonname) = (address, found.ai_addrlen, name);
+        (to.ai_src_addr, to.ai_src_len, to.ai_src_canonname) = (address, resolved.ai_addrlen, name);
     } else {
-        (to.ai_dst_addr, to.ai_dst_len, to.ai_dst_canonname) = (address, found.ai_addrlen, name);
+        (to.ai_dst_addr, to.ai_dst_len, to.ai_dst_canonname) = (address, resolved.ai_addrlen, name);
     }
     Ok(())
 }
@@ -117,18 +117,18 @@ unsafe fn look_up(
     hints: Option<&AddrInfo>,
     to: &mut AddrInfo,
 ) -> Result<c_int, Errno> {
-    let wanted = hints.map(translated);
+    let wanted = hints.map(translate);
     let wanted = wanted.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    let mut found = std::ptr::null_mut();
+    let mut resolved = std::ptr::null_mut();
     // SAFETY: The caller guarantees it; the other pointers are to local variables.
-    let code = unsafe { libc::getaddrinfo(node, service, wanted, &raw mut found) };
+    let code = unsafe { libc::getaddrinfo(node, service, wanted, &raw mut resolved) };
     if code != 0 {
         return Ok(code);
     }
     // SAFETY: `getaddrinfo` succeeded, so the list is not empty; it is freed below.
-    let filled = unsafe { fill(to, &*found, hints) };
+    let filled = unsafe { fill(to, &*resolved, hints) };
     // SAFETY: The list is not empty, and is freed once.
-    unsafe { libc::freeaddrinfo(found) };
+    unsafe { libc::freeaddrinfo(resolved) };
     filled.map(|()| 0)
 }
 
@@ -196,10 +196,10 @@ export! {
             });
         }
         // SAFETY: The program passes null or valid names and hints.
-        match unsafe { found(node, service, hints) }? {
-            Ok(found) => {
+        match unsafe { resolved(node, service, hints) }? {
+            Ok(resolved) => {
                 // SAFETY: The pointer is not null, and the program lets this call write there.
-                unsafe { to.write(found) };
+                unsafe { to.write(resolved) };
                 Ok(0)
             }
             Err(code) => Ok(code),
@@ -211,20 +211,20 @@ export! {
 ///
 /// # Safety
 /// Names are null or strings, and the hints are valid.
-pub(super) unsafe fn found(
+pub(super) unsafe fn resolved(
     node: *const c_char,
     service: *const c_char,
     hints: Option<&AddrInfo>,
 ) -> Result<Result<*mut AddrInfo, c_int>, Errno> {
-    let found: *mut AddrInfo = room(size_of::<AddrInfo>())?;
+    let resolved: *mut AddrInfo = room(size_of::<AddrInfo>())?;
     // SAFETY: The memory was allocated above, and all zeros are a valid `AddrInfo`. The caller
     // guarantees the rest.
-    let code = unsafe { find(node, service, hints, &mut *found) };
+    let code = unsafe { find(node, service, hints, &mut *resolved) };
     if code != Ok(0) {
-        sprat_rdma_freeaddrinfo(found);
+        sprat_rdma_freeaddrinfo(resolved);
     }
     Ok(match code? {
-        0 => Ok(found),
+        0 => Ok(resolved),
         code => Err(code),
     })
 }
@@ -241,8 +241,8 @@ pub(super) enum Lookup {
 
 impl Drop for Lookup {
     fn drop(&mut self) {
-        if let Self::Found(found) = self {
-            sprat_rdma_freeaddrinfo(*found);
+        if let Self::Found(resolved) = self {
+            sprat_rdma_freeaddrinfo(*resolved);
         }
     }
 }

@@ -59,8 +59,8 @@ impl Terms {
         let timer = pair.map_or(0, PairObject::min_rnr_timer);
         let pair = own.or_else(|| param.map(|p| p.qp_num)).ok_or(INVALID)?;
         let most = MAX_READ_DEPTH as u8;
-        let depth = |wanted: Option<u8>, unsaid: u8| match wanted {
-            None | Some(MAXIMUM) => Ok(unsaid.min(most)),
+        let depth = |wanted: Option<u8>, default: u8| match wanted {
+            None | Some(MAXIMUM) => Ok(default.min(most)),
             Some(depth) if depth > most => Err(INVALID),
             Some(depth) => Ok(depth),
         };
@@ -91,10 +91,10 @@ impl Terms {
 
 /// The delay of the first message to a peer; see [`FIRST_MESSAGE_DELAY_NS`].
 fn first_message_delay_ns(to: IpAddr) -> u64 {
-    static SAID: OnceLock<Option<u32>> = OnceLock::new();
-    let said = SAID.get_or_init(|| std::env::var(DELAY_VARIABLE).ok()?.parse().ok());
-    let unsaid = if to.is_loopback() { 0 } else { FIRST_MESSAGE_DELAY_NS };
-    said.map_or(unsaid, |ms| u64::from(ms) * 1_000_000)
+    static CONFIGURED: OnceLock<Option<u32>> = OnceLock::new();
+    let configured = CONFIGURED.get_or_init(|| std::env::var(DELAY_VARIABLE).ok()?.parse().ok());
+    let default = if to.is_loopback() { 0 } else { FIRST_MESSAGE_DELAY_NS };
+    configured.map_or(default, |ms| u64::from(ms) * 1_000_000)
 }
 
 fn connect(id: &Id, terms: Terms, state: &mut State) -> Result<(), Errno> {
@@ -113,9 +113,9 @@ fn connect(id: &Id, terms: Terms, state: &mut State) -> Result<(), Errno> {
         rnr_timeout_ns: terms.rnr_timeout_ns,
         ..ConnectOptions::default()
     };
-    let grace = if to.ip().is_loopback() { REFUSED_RETRY } else { REFUSED_RETRY_REMOTE };
+    let retry = if to.ip().is_loopback() { REFUSED_RETRY } else { REFUSED_RETRY_REMOTE };
     let pair = terms.pair.0;
-    let begun = id.id.connect(terms.pair, state.bound.take(), to, options, CONNECT_TIMEOUT, grace);
+    let begun = id.id.connect(terms.pair, state.bound.take(), to, options, CONNECT_TIMEOUT, retry);
     match begun {
         Ok(local) => {
             log!(Info, "queue pair {pair} connects to {to} from {local}");
@@ -282,15 +282,15 @@ unsafe fn reject(id: *mut Raw, private_data: *const c_void, bytes: u8) -> Result
     let Stage::Requested(request) = std::mem::replace(&mut state.stage, Stage::Closed) else {
         return Err(INVALID);
     };
-    let said = if private_data.is_null() {
+    let data = if private_data.is_null() {
         &[]
     } else {
         // SAFETY: The caller guarantees it.
         unsafe { std::slice::from_raw_parts(private_data.cast::<u8>(), bytes.into()) }
     };
-    log!(Info, "rejects {} with {} bytes of private data", request.peer(), said.len());
+    log!(Info, "rejects {} with {} bytes of private data", request.peer(), data.len());
     // A peer that has disconnected meanwhile counts as rejected.
-    let _ = request.reject(said);
+    let _ = request.reject(data);
     Ok(0)
 }
 

@@ -46,7 +46,7 @@ fn translate(connection: Connection) -> Option<Content> {
 }
 
 /// Creates the id of a connection request.
-fn asked(listener: &Id, request: ConnectRequest) -> Result<(*mut RawId, Content), Errno> {
+fn new_request(listener: &Id, request: ConnectRequest) -> Result<(*mut RawId, Content), Errno> {
     let raw = listener.raw();
     // SAFETY: The listener stays allocated until this event is acknowledged.
     let (channel, context, ps, kind) =
@@ -98,7 +98,7 @@ fn apply_change(id: &Id, event: c_int) {
 /// an interval without events.
 pub(super) fn next(channel: &Channel) -> Result<*mut Raw, Errno> {
     loop {
-        log::refused(channel.engine);
+        log::refused_peers(channel.engine);
         let (key, news) = channel.channel.read()?;
         // SAFETY: The id stays allocated until this event is acknowledged.
         let id = unsafe { Id::of_key(key) };
@@ -107,7 +107,7 @@ pub(super) fn next(channel: &Channel) -> Result<*mut Raw, Errno> {
                 Some(allocate(&id.event_counts, id.raw(), std::ptr::null_mut(), &decode(words)))
             }
             News::Connection(connection) => {
-                log::moved(id, &connection);
+                log::connection_changed(id, &connection);
                 translate(connection).map(|content| {
                     apply_change(id, content.event);
                     allocate(&id.event_counts, id.raw(), std::ptr::null_mut(), &content)
@@ -115,12 +115,14 @@ pub(super) fn next(channel: &Channel) -> Result<*mut Raw, Errno> {
             }
             // A connection request is rejected if no id can be created for it.
             News::Request(request) => {
-                let asked = asked(id, request);
-                let asked = asked.inspect_err(|e| {
+                let created = new_request(id, request);
+                let created = created.inspect_err(|e| {
                     let why = std::io::Error::from_raw_os_error(e.0);
                     log!(Error, "rejects a peer because no id can be created: {why}")
                 });
-                asked.ok().map(|(new, content)| allocate(&id.event_counts, new, id.raw(), &content))
+                created
+                    .ok()
+                    .map(|(new, content)| allocate(&id.event_counts, new, id.raw(), &content))
             }
         };
         match given {

@@ -236,8 +236,8 @@ export! {
         }
         let to = if synchronous { channel::create()? } else { channel };
         // SAFETY: The channel is one that the program passed, or the one created above.
-        let there = unsafe { Channel::usable(to) }?;
-        let told = own.id.migrate(&there.channel);
+        let new_channel = unsafe { Channel::usable(to) }?;
+        let delivered = own.id.migrate(&new_channel.channel);
         // SAFETY: The id is alive, and nothing else uses its private channel.
         unsafe {
             let from = std::mem::replace(&mut (*id).channel, to);
@@ -247,7 +247,7 @@ export! {
             }
         }
         own.state().synchronous = synchronous;
-        own.event_counts.wait_acked_of(told);
+        own.event_counts.wait_all_acked(delivered);
         Ok(0)
     }
 
@@ -321,10 +321,10 @@ pub(super) unsafe fn destroy(id: *mut Raw) -> Result<(), Errno> {
     let own = unsafe { at(id.cast::<Id>()) }?;
     let ours = own.engine.is_current();
     if ours {
-        let told = own.id.end();
+        let delivered = own.id.end();
         // SAFETY: The id is alive, and its event is null or not acknowledged.
         unsafe { event::acknowledge(std::mem::replace(&mut (*id).event, std::ptr::null_mut())) };
-        own.event_counts.wait_acked_of(told);
+        own.event_counts.wait_all_acked(delivered);
     }
     let synchronous = own.state().synchronous;
     // SAFETY: The id is alive.

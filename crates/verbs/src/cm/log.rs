@@ -27,7 +27,7 @@ fn named(at: Option<SocketAddr>) -> String {
 }
 
 /// Logs a change of a connection.
-pub(super) fn moved(id: &Id, connection: &Connection) {
+pub(super) fn connection_changed(id: &Id, connection: &Connection) {
     use crate::log::{Level, on};
     // Skip the look-up of addresses if nothing will be logged.
     if !on(Level::Error) {
@@ -79,17 +79,17 @@ pub(super) fn moved(id: &Id, connection: &Connection) {
 }
 
 /// Logs the number of refused peers of other machines, if it has grown.
-pub(super) fn refused(engine: &Engine) {
-    static SAID: AtomicU64 = AtomicU64::new(0);
+pub(super) fn refused_peers(engine: &Engine) {
+    static LOGGED: AtomicU64 = AtomicU64::new(0);
     if !crate::log::on(crate::log::Level::Info) {
         return;
     }
     let now = engine.device.counters().accept_refused;
-    let before = SAID.swap(now, Ordering::Relaxed);
+    let before = LOGGED.swap(now, Ordering::Relaxed);
     if now > before {
         log!(
             Info,
-            "refused {} connections from other machines. \
+            "refused_peers {} connections from other machines. \
              next: sprat exec --insecure-network, or SPRAT_INSECURE_NETWORK=1",
             now - before
         );

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int};
 
-use super::addrinfo::{DNS, Lookup, SA, UNKNOWN, found};
+use super::addrinfo::{DNS, Lookup, SA, UNKNOWN, resolved};
 use super::delivery::wait_outcome;
 use super::event;
 use super::id::Id;
@@ -29,8 +29,8 @@ export! {
             state.lookup = Lookup::UnderWay;
         }
         // SAFETY: The program passes null or valid names and hints.
-        let done = unsafe { asked(node, service, hints) };
-        own.state().lookup = done.as_ref().map_or(Lookup::None, |found| Lookup::Found(*found));
+        let done = unsafe { resolve_names(node, service, hints) };
+        own.state().lookup = done.as_ref().map_or(Lookup::None, |resolved| Lookup::Found(*resolved));
         done?;
         own.id.say(event::own(event::ADDRINFO_RESOLVED, 0));
         wait_outcome(own)?;
@@ -45,11 +45,11 @@ export! {
             return Err(INVALID);
         }
         let mut state = own.state();
-        let Lookup::Found(found) = state.lookup else { return Err(UNKNOWN) };
+        let Lookup::Found(resolved) = state.lookup else { return Err(UNKNOWN) };
         // The program frees the result from now on.
         std::mem::forget(std::mem::replace(&mut state.lookup, Lookup::None));
         // SAFETY: The pointer is not null, and the program lets this call write there.
-        unsafe { put(to, found) }?;
+        unsafe { put(to, resolved) }?;
         Ok(0)
     }
 }
@@ -58,7 +58,7 @@ export! {
 ///
 /// # Safety
 /// Names are null or strings, and the hints are valid.
-unsafe fn asked(
+unsafe fn resolve_names(
     node: *const c_char,
     service: *const c_char,
     hints: Option<&AddrInfo>,
@@ -75,7 +75,7 @@ unsafe fn asked(
         return Err(INVALID);
     }
     // SAFETY: The caller guarantees it.
-    unsafe { found(node, service, hints) }?.map_err(|code| match code {
+    unsafe { resolved(node, service, hints) }?.map_err(|code| match code {
         libc::EAI_SYSTEM => std::io::Error::last_os_error().into(),
         code => Errno(code),
     })

@@ -43,9 +43,9 @@ fn source(from: Option<SocketAddr>, to: SocketAddr) -> Result<SocketAddr, Errno>
     let socket = UdpSocket::bind(SocketAddr::new(from.ip(), 0))?;
     // Port 9 stands for a port that is not known yet.
     let port = if to.port() == 0 { 9 } else { to.port() };
-    let mut there = to;
-    there.set_port(port);
-    socket.connect(there)?;
+    let mut peer = to;
+    peer.set_port(port);
+    socket.connect(peer)?;
     let mut found = socket.local_addr()?;
     found.set_port(from.port());
     Ok(found)

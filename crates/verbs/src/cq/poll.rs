@@ -101,8 +101,8 @@ pub(crate) fn extend(plain: Raw) -> CqEx {
         read_src_qp: read_zero,
         read_wc_flags,
         read_slid: read_zero,
-        read_sl: read_zero_octet,
-        read_dlid_path_bits: read_zero_octet,
+        read_sl: read_zero_u8,
+        read_dlid_path_bits: read_zero_u8,
         read_completion_ts,
         read_cvlan: None,
         read_flow_tag: None,
@@ -199,11 +199,11 @@ entry! {
         Ok(clock::wall_ns().saturating_sub(ago_ns))
     }
 
-    plain fn read_zero(_seen: *mut CqEx) -> u32 {
+    plain fn read_zero(_cq: *mut CqEx) -> u32 {
         Ok(0)
     }
 
-    plain fn read_zero_octet(_seen: *mut CqEx) -> u8 {
+    plain fn read_zero_u8(_cq: *mut CqEx) -> u8 {
         Ok(0)
     }
 }

@@ -64,8 +64,11 @@ fn create(parameters: &Parameters) -> Result<(*mut Qp, QpCap), Errno> {
     let (send, recv) = unsafe { (Cq::from_raw(init.send_cq)?, Cq::from_raw(init.recv_cq)?) };
     // SAFETY: The program passes null or a live queue.
     let srq = if init.srq.is_null() { None } else { Some(unsafe { Srq::from_raw(init.srq) }?) };
-    let theirs = |of: &Engine| !std::ptr::eq(of, domain.engine);
-    if theirs(send.engine) || theirs(recv.engine) || srq.is_some_and(|s| theirs(s.engine)) {
+    let is_foreign = |of: &Engine| !std::ptr::eq(of, domain.engine);
+    if is_foreign(send.engine)
+        || is_foreign(recv.engine)
+        || srq.is_some_and(|s| is_foreign(s.engine))
+    {
         return Err(INVALID);
     }
     let cap = capacities(&init.cap)?;
