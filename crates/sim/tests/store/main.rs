@@ -11,7 +11,7 @@ use sprat_proto::fault::Fault;
 use sprat_proto::time::{MS, SECOND};
 use sprat_sim::check::Verdict;
 use sprat_sim::check::store::Answer;
-use sprat_sim::node::{Node, config, locator};
+use sprat_sim::node::{Node, config, locator, locators};
 use sprat_sim::{Chaos, Frail, Options, World, seeds, wire};
 use sprat_store::coordinator::{self, Coordinator};
 use sprat_store::master::{self, Master};
@@ -68,15 +68,15 @@ fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
         let log_bytes = shape.log_bytes;
         world.host(shape.frail[1], move |start| {
             let own = locator(start.host);
+            let mut rng = start.rng;
             let config_ = master::Config {
-                coordinator: locator(0),
+                coordinator: locators(0, &mut rng),
                 control: own.clone(),
                 data: own,
                 log_bytes,
                 segment_bytes: 2 << 20,
                 ..master::Config::default()
             };
-            let mut rng = start.rng;
             Box::new(Node::new(Master::new(config_, rng.fork()), config(true), rng, start.port))
         });
     }

@@ -8,7 +8,7 @@ use sprat_proto::time::MS;
 use sprat_proto::{Instant, Rng};
 use sprat_sim::check::names;
 use sprat_sim::check::store::{self, Reject, Value};
-use sprat_sim::node::{Node, config, locator};
+use sprat_sim::node::{Node, config, locators};
 use sprat_sim::wire::HostId;
 use sprat_sim::{Outside, Process, Start};
 use sprat_store::client::{Answer, Client, Config, Done, Error, Op};
@@ -156,8 +156,10 @@ pub(crate) struct User {
 impl User {
     pub(crate) fn new(start: Start<'_>, habits: Habits) -> Self {
         let mut rng = start.rng;
-        let config_ =
-            Config { try_timeout_ns: 20 * MS + rng.below(100 * MS), ..Config::new(&locator(0)) };
+        let config_ = Config {
+            try_timeout_ns: 20 * MS + rng.below(100 * MS),
+            ..Config::new(&locators(0, &mut rng))
+        };
         let side = Side::new(Client::new(config_, rng.fork()));
         Self {
             host: start.host,
