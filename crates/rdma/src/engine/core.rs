@@ -31,8 +31,8 @@ use sprat_proto::time::US;
 use sprat_proto::wire::rdmap::Cause;
 use sprat_proto::{Instant, Rng};
 
-use super::desk::{Asked, Desk};
-use super::door::Listener;
+use super::events::{Asked, Desk};
+use super::listen::Listener;
 use super::regions::{Reach, Regions};
 use super::socket;
 use super::stream::{self, Kept, Pending, Stage, Stream, took};

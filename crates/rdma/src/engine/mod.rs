@@ -11,22 +11,22 @@
 //!
 //! Not here: what the bytes mean (`sprat_proto::rdma`), and the objects that programs hold.
 
-mod attend;
+mod progress;
 mod core;
-mod desk;
-mod door;
-mod guard;
-mod parties;
+mod events;
+mod listen;
+mod background;
+mod cm;
 mod regions;
 mod shared;
 mod socket;
 mod stream;
 
 pub use self::core::{Copies, Core, Counters, Failure, Settings};
-pub use desk::{Asked, Desk, Link};
-pub(crate) use desk::{Mailbox, Object};
-pub(crate) use door::{Audience, Dial};
-pub(crate) use parties::{News, Number};
+pub use events::{Asked, Desk, Link};
+pub(crate) use events::{Mailbox, Object};
+pub(crate) use listen::{Audience, Dial};
+pub(crate) use cm::{News, Number};
 pub use regions::Regions;
 pub use shared::Threading;
 pub(crate) use shared::{Patience, Shared};

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use sprat_proto::rdma::{Conn, Qp, StartupError};
 
-use super::desk::{Asked, Link, Mailbox};
+use super::events::{Asked, Link, Mailbox};
 
 /// A party's number, never used twice.
 pub(crate) type Number = u64;

@@ -17,8 +17,8 @@ use sprat_proto::rdma::{Conn, ConnectOptions, Qp, StartupError, StreamEnd};
 use sprat_proto::time::{MS, SECOND};
 
 use super::core::{Core, LEAST_TIMED, LISTENER};
-use super::desk::{Asked, Link, MOST_ASKED};
-use super::parties::{Left, Number};
+use super::events::{Asked, Link, MOST_ASKED};
+use super::cm::{Left, Number};
 use super::stream::{self, Kept, SocketOptions, Stage, Stream};
 
 /// How many connections wait in the kernel to be accepted.

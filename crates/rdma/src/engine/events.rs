@@ -14,7 +14,7 @@ use rustix::io::ReadWriteFlags;
 use sprat_proto::rdma::{Conn, Cq, Event, Qp, Srq, StartupError};
 use sprat_proto::wire::rdmap::Cause;
 
-use super::parties::{self, Parties};
+use super::cm::{self, Parties};
 
 /// The most requests for a connection that wait at one listener; those beyond are refused.
 pub(super) const MOST_ASKED: usize = 4096;
@@ -247,7 +247,7 @@ impl Desk {
     /// A queue pair is as if it were new: what there was of a connection is no more.
     pub(crate) fn begins_anew(&mut self, qp: Qp) {
         if let Some(link) = self.links.get_mut(&qp)
-            && let Some(last) = parties::without_pair(&std::mem::take(link))
+            && let Some(last) = cm::without_pair(&std::mem::take(link))
         {
             self.parties.moved(qp, &last);
         }
