@@ -1,11 +1,12 @@
-//! Connections whose fate is told in order through a channel: what rdma_cm calls ids and event channels.
+//! Ids and event channels of rdma_cm: events of connections, in order.
 //!
 //! ```text
-//!   ConnectionChannel ◄── news ── ConnectionId ── listens, or has one queue pair's connection
-//!        └─ read ─► (key, News): a connection moved, a peer asks, the id's own words
+//!   ConnectionChannel ◄── events ── ConnectionId ── listens, or has one queue pair's connection
+//!        └─ read ─► (key, CmEvent): a state changed, a peer requests, the program's own event
 //! ```
 //!
-//! Queue pairs are named by their numbers here, since programs pass those on; a number that is void is an error.
+//! Queue pairs are named by their numbers here, since programs pass those on. A number without a
+//! queue pair is an error.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,13 +18,15 @@ use rustix::event::{EventfdFlags, eventfd};
 use sprat_proto::Instant;
 use sprat_proto::rdma::{AcceptOptions, ConnectOptions, PostError, Qp, QpState};
 
-use super::device::Handle;
+use super::handle::Handle;
 use super::listen::ConnectRequest;
 use super::pair::Connection;
-use crate::engine::{self, Audience, Dial, Link, Number, SocketOptions, bound};
+use crate::engine::{
+    self, AcceptPolicy, CmId, ConnectLimits, ConnectionState, SocketOptions, bound,
+};
 
-/// How long the end of a connection waits for the program to fetch what came before it: for who fetches and reads by turns one
-/// turn is enough.
+/// The end of a connection waits this long for the program to take the completions before it. One
+/// turn is enough for a program that takes events and completions in turns.
 const LAST_WORDS_NS: u64 = 10_000_000;
 
 /// An address of this machine that is taken, to listen there or to connect from there.
@@ -58,9 +61,9 @@ impl BoundAddress {
     }
 }
 
-/// What is told of an id.
+/// An event of an id.
 #[derive(Debug)]
-pub enum News {
+pub enum CmEvent {
     /// Its connection stands otherwise than before.
     Connection(Connection),
     /// A peer asks at its listener.
@@ -69,11 +72,12 @@ pub enum News {
     Own([u64; 2]),
 }
 
-/// Tells what happens to ids. Its descriptor is readable exactly while there is something to be read.
+/// Tells what happens to ids. Its descriptor is readable exactly while there is something to be
+/// read.
 #[derive(Debug)]
 pub struct ConnectionChannel {
     handle: Arc<Handle>,
-    number: Number,
+    number: CmId,
     fd: Arc<OwnedFd>,
     /// Until when the end of a connection, which is next, is not told.
     end_held: Mutex<Option<Instant>>,
@@ -82,7 +86,7 @@ pub struct ConnectionChannel {
 impl Drop for ConnectionChannel {
     fn drop(&mut self) {
         self.handle.shared.act(|core, now| {
-            for conn in core.desk().parties.close(self.number) {
+            for conn in core.events().cm.close_channel(self.number) {
                 let _ = core.rnic().reject(now, conn, &[]);
             }
         });
@@ -92,23 +96,25 @@ impl Drop for ConnectionChannel {
 impl ConnectionChannel {
     pub(super) fn new(handle: Arc<Handle>) -> io::Result<Self> {
         let fd = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE)?);
-        let number = handle.shared.look(|core| core.desk().parties.open(Arc::clone(&fd)));
+        let number = handle.shared.with(|core| core.events().cm.open_channel(Arc::clone(&fd)));
         Ok(Self { handle, number, fd, end_held: Mutex::new(None) })
     }
 
-    /// The next news and the key of the id that they are of; waits as a read of the descriptor would.
+    /// Takes the next event with the key of its id; waits as a read of the descriptor would.
     ///
-    /// The end of a connection is told behind what came before it: while a success of its queue pair waits to be fetched the
-    /// end is not told, for [`LAST_WORDS_NS`] from when it was first asked for. A card's way of telling the end is so much
-    /// longer than a completion's that programs rely on it (libfabric, which destroys the queue pair at once).
+    /// While a successful completion of a queue pair waits to be taken, the end of its connection
+    /// is held back, for [`LAST_WORDS_NS`] from the first read. A card reports the end so much
+    /// later than a completion that programs rely on the order (libfabric destroys the queue pair
+    /// at once).
     ///
     /// # Errors
-    /// `WouldBlock` if there are none and the descriptor was made non-blocking; `Interrupted` if a signal came.
-    pub fn read(&self) -> io::Result<(u64, News)> {
+    /// `WouldBlock` if there is no event and the descriptor was made non-blocking; `Interrupted` if
+    /// a signal came.
+    pub fn read(&self) -> io::Result<(u64, CmEvent)> {
         let shared = &self.handle.shared;
         let found = shared.read(&self.fd, |core| {
             let mut held = self.end_held.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(pair) = core.desk().parties.ends_next(self.number)
+            if let Some(pair) = core.events().cm.disconnects_next(self.number)
                 && core.rnic().has_success(pair)
             {
                 let now = shared.now();
@@ -117,20 +123,20 @@ impl ConnectionChannel {
                 }
             }
             *held = None;
-            core.desk().parties.fetch(self.number)
+            core.events().cm.take(self.number)
         });
-        found.map(|(key, news)| (key, self.news(news)))
+        found.map(|(key, event)| (key, self.cm_event(event)))
     }
 
-    fn news(&self, news: engine::News) -> News {
-        match news {
-            engine::News::Moved(link) => News::Connection(Connection::from(&link)),
-            engine::News::Asked(asked) => News::Request(ConnectRequest {
+    fn cm_event(&self, event: engine::CmEvent) -> CmEvent {
+        match event {
+            engine::CmEvent::Connection(link) => CmEvent::Connection(Connection::from(&link)),
+            engine::CmEvent::Request(asked) => CmEvent::Request(ConnectRequest {
                 handle: Arc::clone(&self.handle),
                 asked,
                 answered: false,
             }),
-            engine::News::Own(words) => News::Own(words),
+            engine::CmEvent::Own(words) => CmEvent::Own(words),
         }
     }
 }
@@ -141,11 +147,12 @@ impl AsFd for ConnectionChannel {
     }
 }
 
-/// A listener, or a connection, or neither yet. Dropped, it ends whichever it is, and its news that were not read are gone.
+/// A listener, or a connection, or neither yet. Dropping it ends the listener or connection and
+/// drops its waiting events.
 #[derive(Debug)]
 pub struct ConnectionId {
     handle: Arc<Handle>,
-    number: Number,
+    number: CmId,
 }
 
 impl Drop for ConnectionId {
@@ -155,51 +162,54 @@ impl Drop for ConnectionId {
 }
 
 impl ConnectionId {
-    /// An id whose news come with `key` through `channel`.
+    /// Makes an id whose events come with `key` through `channel`.
     #[must_use]
     pub fn new(channel: &ConnectionChannel, key: u64) -> Self {
         let handle = Arc::clone(&channel.handle);
-        let number = handle.shared.look(|core| core.desk().parties.enter(channel.number, key));
+        let number = handle.shared.with(|core| core.events().cm.create(channel.number, key));
         Self { handle, number }
     }
 
-    /// The same as dropping it; returns how many of its news were read. Nothing can be done with it afterwards.
+    /// Ends the id as dropping it would; returns how many of its events were taken. Nothing can be
+    /// done with the id afterwards.
     pub fn end(&self) -> u64 {
-        self.handle.shared.act(|core, now| core.part(now, self.number))
+        self.handle.shared.act(|core, now| core.destroy_cm_id(now, self.number))
     }
 
-    /// Its news come through `channel` from now on, those that wait too; returns how many were read before.
+    /// Moves the id and its waiting events to `channel`; returns how many of its events were taken.
     pub fn migrate(&self, channel: &ConnectionChannel) -> u64 {
-        self.handle.shared.note(|core| core.desk().parties.migrate(self.number, channel.number))
+        self.handle.shared.change(|core| core.events().cm.migrate(self.number, channel.number))
     }
 
-    /// Puts words of the caller's behind its other news.
-    pub fn say(&self, words: [u64; 2]) {
+    /// Posts an event of the program's own behind the others.
+    pub fn post(&self, words: [u64; 2]) {
         self.handle
             .shared
-            .note(|core| core.desk().parties.tell(self.number, engine::News::Own(words)));
+            .change(|core| core.events().cm.put(self.number, engine::CmEvent::Own(words)));
     }
 
-    /// Listens; at most `backlog` requests wait to be read, others are refused. Returns the address, with the port.
+    /// Listens; at most `backlog` requests wait to be read, others are refused. Returns the
+    /// address, with the port.
     ///
-    /// # Errors
-    /// Another has come to listen there.
+    /// # Errors Another has come to listen there.
     pub fn listen(&self, at: BoundAddress, backlog: usize) -> io::Result<SocketAddr> {
         self.handle.start()?;
-        let audience = Audience { party: Some((self.number, backlog)), local_only: at.local_only };
+        let audience =
+            AcceptPolicy { cm_id: Some((self.number, backlog)), local_only: at.local_only };
         self.handle.shared.act(|core, _| {
             let (listener, local) = core.listen_at(at.socket, audience)?;
-            core.desk().parties.listens(self.number, listener);
+            core.events().cm.set_listener(self.number, listener);
             Ok(local)
         })
     }
 
-    /// Begins to connect `pair` with who listens at `to`; the news say what comes of it. TCP may take so long as `limit`, and
-    /// for `grace` who is refused tries again, since a server may be about to listen. Returns this end's address.
+    /// Begins to connect `pair` with the listener at `to`; an event tells the result. TCP may take
+    /// as long as `limit`. For `grace` a refused connection is tried again, since a server may be
+    /// about to listen. Returns this end's address.
     ///
     /// # Errors
-    /// `InvalidInput` if there is no such pair or it is not idle, `PermissionDenied` if that peer is not allowed; or no
-    /// socket, no such address.
+    /// `InvalidInput` if there is no such pair or it is not idle, `PermissionDenied` if that peer
+    /// is not allowed; or no socket, no such address.
     pub fn connect(
         &self,
         pair: Qp,
@@ -216,25 +226,26 @@ impl ConnectionId {
             None => engine::open(&to)?,
         };
         let ns = |of: Duration| u64::try_from(of.as_nanos()).unwrap_or(u64::MAX);
-        let dial = Dial { timeout_ns: ns(limit), grace_ns: ns(grace) };
+        let dial = ConnectLimits { timeout_ns: ns(limit), grace_ns: ns(grace) };
         self.handle.shared.act(|core, now| {
             if core.rnic().state(pair) != Some(QpState::Idle) {
                 return Err(io::ErrorKind::InvalidInput.into());
             }
-            core.desk().parties.follow(self.number, pair);
+            core.events().cm.set_pair(self.number, pair);
             let begun = core.connect_by(now, pair, socket, to, options, dial);
             if begun.is_err() {
-                core.desk().parties.unfollow(pair);
+                core.events().cm.clear_pair(pair);
             }
             begun
         })
     }
 
-    /// Accepts with `pair`, as [`ConnectRequest::accept`]; the news say when the peer is there.
+    /// Accepts with `pair`, as [`ConnectRequest::accept`]; an event tells when the peer is
+    /// connected.
     ///
     /// # Errors
-    /// `InvalidInput` if there is no such pair, it is not idle, or the private data is too long; `ConnectionReset` if the
-    /// peer has gone. It is refused then.
+    /// `InvalidInput` if there is no such pair, it is not idle, or the private data is too long;
+    /// `ConnectionReset` if the peer is gone. The request is rejected then.
     pub fn accept(
         &self,
         mut request: ConnectRequest,
@@ -246,16 +257,16 @@ impl ConnectionId {
             if core.rnic().state(pair) != Some(QpState::Idle) {
                 return Err(io::ErrorKind::InvalidInput);
             }
-            core.desk().parties.follow(self.number, pair);
+            core.events().cm.set_pair(self.number, pair);
             let accepted = core.rnic().accept(now, conn, pair, options);
             if let Err(error) = accepted {
-                core.desk().parties.unfollow(pair);
+                core.events().cm.clear_pair(pair);
                 return Err(match error {
                     PostError::TooLong => io::ErrorKind::InvalidInput,
                     _ => io::ErrorKind::ConnectionReset,
                 });
             }
-            core.desk().links.insert(pair, Link::Opening);
+            core.events().connections.insert(pair, ConnectionState::Opening);
             Ok(())
         })?;
         request.answered = true;
@@ -265,15 +276,15 @@ impl ConnectionId {
     /// The queue pair whose connection it has, or tries to have.
     #[must_use]
     pub fn pair(&self) -> Option<Qp> {
-        self.handle.shared.look(|core| core.desk().parties.pair(self.number))
+        self.handle.shared.with(|core| core.events().cm.pair(self.number))
     }
 
-    /// Ends its connection after everything that was posted has been sent, or gives it up if it is being made; the news
-    /// say when. False if there is none.
+    /// Ends the connection after all posted requests were sent, or gives it up if it is being made;
+    /// an event tells when. False if there is none.
     pub fn disconnect(&self) -> bool {
         self.handle.shared.act(|core, now| {
-            let pair = core.desk().parties.pair(self.number);
-            pair.is_some_and(|pair| core.hang_up(now, pair))
+            let pair = core.events().cm.pair(self.number);
+            pair.is_some_and(|pair| core.disconnect(now, pair))
         })
     }
 }

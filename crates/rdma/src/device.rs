@@ -3,53 +3,53 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sprat_proto::Instant;
-use sprat_proto::rdma::{Cq, Event, Limits, PostError, Qp, RnicOptions, Srq};
-use sprat_proto::wire::rdmap::Cause;
+use sprat_proto::rdma::{Limits, PostError, RnicOptions};
 
+use super::async_event::AsyncEvent;
 use super::channel::{BoundAddress, ConnectionChannel};
+use super::handle::Handle;
 use super::listen::Listener;
 use super::memory::ProtectionDomain;
-use super::queue::{CompletionChannel, CompletionQueue, NoticeChannel};
+use super::queue::{AsyncEventChannel, CompletionChannel, CompletionQueue};
 use crate::engine::{
     Copies, Counters, Failure, Patience, Settings, Shared, SocketOptions, Threading,
 };
-use sprat_sys::interfaces::interfaces;
-use sprat_sys::signals::without_signals;
 
-/// How to open a device.
+/// Options of a device.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Who makes progress.
+    /// The thread that makes progress.
     pub threading: Threading,
-    /// How payload comes into regions.
+    /// The path of payload into regions.
     pub copies: Copies,
-    /// Protect every FPDU by a CRC32C. Without it only TCP's own checksum is left, which is weak; a peer that wants it gets
-    /// it in any case.
+    /// Protect every FPDU by a CRC32C. Without it only TCP's own checksum is left, which is weak; a
+    /// peer that wants it gets it in any case.
     pub crc: bool,
-    /// Ask the peer for markers. They are of use to receivers that take octets out of order, which this one does not.
+    /// Ask the peer for markers. They are of use to receivers that take bytes out of order, which
+    /// this one does not.
     pub markers: bool,
     /// The MPA revision spoken first: 1 or 2.
     pub revision: u8,
     /// Allow peers that are not on loopback. Nothing is encrypted.
     pub insecure_network: bool,
-    /// How long the peer's engine may take to start up.
+    /// The time that the peer's engine has to start up.
     pub start_timeout: Duration,
-    /// How long the peer's program may take to answer a request.
+    /// The time that the peer's program has to answer a request.
     pub reply_timeout: Duration,
     /// The most connections at a time, and queue pairs for them. Beyond it none is accepted.
     pub connections: usize,
-    /// Logs that an error ended a connection: called once for each by the thread that finds it, before any program can know.
-    /// The device is locked meanwhile, so the function must not use it.
+    /// Logs that an error ended a connection: called once for each by the thread that finds it,
+    /// before any program can know. The device is locked meanwhile, so the function must not use
+    /// it.
     pub on_failure: Option<fn(&Failure)>,
 }
 
 impl Options {
-    /// What the engine of a device that is opened so is set to.
+    /// The engine's options.
     fn config(&self) -> RnicOptions {
         let ns = |of: Duration| u64::try_from(of.as_nanos()).unwrap_or(u64::MAX);
         RnicOptions {
@@ -65,7 +65,7 @@ impl Options {
         }
     }
 
-    /// What a device that is opened so allows: what is beyond is refused.
+    /// The limits of a device with these options.
     #[must_use]
     pub fn limits(&self) -> Limits {
         self.config().limits()
@@ -89,103 +89,11 @@ impl Default for Options {
     }
 }
 
-/// What happened that no completion and no connection's state tells.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum Notice {
-    /// A completion found no room: the queue and the queue pairs that use it are in error.
-    Overflow(Cq),
-    /// An error ended a connection.
-    Failed {
-        /// The queue pair.
-        pair: Qp,
-        /// The error, as a Terminate says it.
-        cause: Cause,
-        /// We found it; else the peer told us.
-        ours: bool,
-    },
-    /// A shared receive queue fell below its limit.
-    Limit(Srq),
-    /// A queue pair in error takes nothing more from its shared receive queue.
-    LastWorkRequest(Qp),
-}
-
-impl Notice {
-    pub(super) const fn of(event: &Event) -> Option<Self> {
-        match *event {
-            Event::CqOverflow(cq) => Some(Self::Overflow(cq)),
-            Event::QpFailed { qp, cause, ours } => Some(Self::Failed { pair: qp, cause, ours }),
-            Event::SrqLimit(srq) => Some(Self::Limit(srq)),
-            Event::LastWqe(qp) => Some(Self::LastWorkRequest(qp)),
-            _ => None,
-        }
-    }
-}
-
-/// A software RDMA device. Clones are the same device, which lives as long as any object that came from it.
+/// A software RDMA device. A clone is the same device, which lives as long as any object made from
+/// it.
 #[derive(Clone, Debug)]
 pub struct Device {
     pub(super) handle: Arc<Handle>,
-}
-
-/// What every object of a device holds.
-#[derive(Debug)]
-pub(super) struct Handle {
-    pub(super) shared: Arc<Shared>,
-    pub(super) insecure_network: bool,
-    thread: Mutex<Option<JoinHandle<()>>>,
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        if let Some(thread) = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
-            self.shared.stop();
-            // A thread that panicked has said so itself.
-            let _ = thread.join();
-        }
-    }
-}
-
-impl Handle {
-    /// `PermissionDenied` if `addr` is not on loopback and that was not allowed.
-    pub(super) fn allow(&self, addr: SocketAddr) -> io::Result<()> {
-        if addr.ip().to_canonical().is_loopback() || self.insecure_network {
-            return Ok(());
-        }
-        let why = format!(
-            "{} is not on loopback: traffic is not encrypted, so it has to be allowed",
-            addr.ip()
-        );
-        Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
-    }
-}
-
-impl Handle {
-    /// `PermissionDenied` if a peer at `addr` is on another machine and that was not allowed. What is sent to an address of
-    /// this machine never leaves it.
-    pub(super) fn allow_peer(&self, addr: SocketAddr) -> io::Result<()> {
-        let allowed = self.allow(addr);
-        if allowed.is_err()
-            && interfaces()?.iter().any(|i| i.addresses.contains(&addr.ip().to_canonical()))
-        {
-            return Ok(());
-        }
-        allowed
-    }
-
-    /// Has the device's own thread run, if it is to have one: before anything listens or connects.
-    pub(super) fn start(&self) -> io::Result<()> {
-        if self.shared.threading == Threading::Caller {
-            return Ok(());
-        }
-        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
-        if thread.is_none() {
-            let shared = Arc::clone(&self.shared);
-            let named = std::thread::Builder::new().name("sprat-rdma".to_owned());
-            *thread = Some(without_signals(|| named.spawn(move || shared.run()))?);
-        }
-        Ok(())
-    }
 }
 
 impl Device {
@@ -204,7 +112,7 @@ impl Device {
         let shared = Arc::new(Shared::new(settings, options.threading)?);
         let insecure_network = options.insecure_network;
         let handle = Handle { shared, insecure_network, thread: Mutex::default() };
-        if options.threading != Threading::Guard {
+        if options.threading != Threading::Background {
             handle.start()?;
         }
         Ok(Self { handle: Arc::new(handle) })
@@ -218,11 +126,10 @@ impl Device {
         ProtectionDomain::new(Arc::clone(&self.handle))
     }
 
-    /// A completion queue with room for `depth` completions that wait. A completion that finds no room is an error of the
-    /// queue and of all its queue pairs.
+    /// A completion queue with room for `depth` completions that wait. A completion that finds no
+    /// room is an error of the queue and of all its queue pairs.
     ///
-    /// # Errors
-    /// There are too many, or the depth is 0 or too large.
+    /// # Errors There are too many, or the depth is 0 or too large.
     pub fn completion_queue(&self, depth: u32) -> Result<CompletionQueue, PostError> {
         CompletionQueue::new(Arc::clone(&self.handle), depth, None)
     }
@@ -235,11 +142,11 @@ impl Device {
         CompletionChannel::new(Arc::clone(&self.handle))
     }
 
-    /// What tells of things that happen to objects. `fd`, an eventfd that counts down by one, is readable while there is
-    /// something.
+    /// A channel for asynchronous events of objects. `fd`, an eventfd that counts down by one, is
+    /// readable while an event waits.
     #[must_use]
-    pub fn notice_channel(&self, fd: Arc<OwnedFd>) -> NoticeChannel {
-        NoticeChannel::new(Arc::clone(&self.handle), fd)
+    pub fn async_event_channel(&self, fd: Arc<OwnedFd>) -> AsyncEventChannel {
+        AsyncEventChannel::new(Arc::clone(&self.handle), fd)
     }
 
     /// Listens at `addr`; port 0 takes any that is free.
@@ -252,7 +159,8 @@ impl Device {
         Listener::new(Arc::clone(&self.handle), addr)
     }
 
-    /// What tells what happens to connections, in order: for programs that wait for many of them at once.
+    /// A channel for events of connections, in order: for programs that wait for many of them at
+    /// once.
     ///
     /// # Errors
     /// No descriptor left.
@@ -260,38 +168,37 @@ impl Device {
         ConnectionChannel::new(Arc::clone(&self.handle))
     }
 
-    /// Takes an address, to listen there or to connect from there. Where other machines are not allowed, peers of this
-    /// machine alone are served there.
+    /// Takes an address, to listen there or to connect from there. Where other machines are not
+    /// allowed, peers of this machine alone are served there.
     ///
-    /// # Errors
-    /// The address is in use, or not ours.
+    /// # Errors The address is in use, or not ours.
     pub fn bind(&self, addr: SocketAddr, options: SocketOptions) -> io::Result<BoundAddress> {
         BoundAddress::new(&self.handle, addr, options)
     }
 
-    /// Whether peers at `addr` may be connected with.
+    /// Checks that peers at `addr` may be connected with.
     ///
     /// # Errors
-    /// `PermissionDenied`: it is another machine's, and that was not allowed.
+    /// `PermissionDenied`: it is an address of another machine, and that was not allowed.
     pub fn allows(&self, addr: SocketAddr) -> io::Result<()> {
         self.handle.allow_peer(addr)
     }
 
-    /// What happened that no completion and no connection's state tells, in order.
+    /// Takes the oldest asynchronous event of objects without a channel.
     #[must_use]
-    pub fn notice(&self) -> Option<Notice> {
+    pub fn async_event(&self) -> Option<AsyncEvent> {
         self.handle.shared.poll(|core| {
             loop {
-                let event = core.desk().notices.pop_front()?;
-                if let Some(notice) = Notice::of(&event) {
+                let event = core.events().async_events.pop_front()?;
+                if let Some(notice) = AsyncEvent::of(&event) {
                     return Some(notice);
                 }
             }
         })
     }
 
-    /// Does what can be done now; true if there was anything. For programs that wait on [`Device::fd`] themselves; all that
-    /// polls or waits does it too, and with a thread of its own a device needs nobody.
+    /// Makes progress; true if there was anything to do. For programs that wait on [`Device::fd`]
+    /// themselves: polling and waiting make progress too, and so does a thread of the device.
     pub fn progress(&self) -> bool {
         if self.handle.shared.threading != Threading::Caller {
             return false;
@@ -307,13 +214,14 @@ impl Device {
         self.handle.shared.epoll().as_fd()
     }
 
-    /// Waits until `done`, at most for `limit`; true if it is. For programs that look for what a peer writes into their
-    /// memory: `done` is asked whenever something has happened, and may use memory, but no other object of the device.
+    /// Waits until `done`, at most for `limit`; true if it is. For programs that look for what a
+    /// peer writes into their memory: `done` is asked whenever something has happened, and may use
+    /// memory, but no other object of the device.
     pub fn wait(&self, limit: Option<Duration>, mut done: impl FnMut() -> bool) -> bool {
         self.handle.shared.wait(limit, Patience::Spin, |_| done().then_some(())).is_some()
     }
 
-    /// The same, asleep from the beginning.
+    /// Waits as [`Device::wait`], asleep from the beginning.
     pub fn sleep(&self, limit: Option<Duration>, mut done: impl FnMut() -> bool) -> bool {
         self.handle.shared.wait(limit, Patience::Sleep, |_| done().then_some(())).is_some()
     }
@@ -324,9 +232,9 @@ impl Device {
         self.handle.shared.now()
     }
 
-    /// What has been counted.
+    /// The counters.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.handle.shared.look(|core| core.counters())
+        self.handle.shared.with(|core| core.counters())
     }
 }

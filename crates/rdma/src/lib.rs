@@ -1,24 +1,27 @@
-//! Verbs over software iWARP: RDMA between programs that have nothing but TCP.
+//! Verbs over software iWARP: RDMA between programs over TCP.
 //!
-//! The names are those of every verbs program: a [`Device`] has [`ProtectionDomain`]s, which have [`MemoryRegion`]s and
-//! [`QueuePair`]s; work requests are posted to a queue pair and complete in a [`CompletionQueue`]. What is on the wire is
-//! iWARP (RFC 5040, 5041, 5044, 6581, 7306), so that the peer may be anyone who speaks it, Linux's siw among others.
+//! The names are those of the verbs: a [`Device`] has [`ProtectionDomain`]s, which have
+//! [`MemoryRegion`]s and [`QueuePair`]s. Work requests are posted to a queue pair and complete in a
+//! [`CompletionQueue`]. The wire carries iWARP (RFC 5040, 5041, 5044, 6581, 7306), so the peer may
+//! be any implementation of it, such as Linux's siw.
 //!
 //! ```
 //! use std::time::Duration;
-//! use sprat_rdma::{Access, ConnectOptions, Device, Options, PairOptions, SendRequest, SendOp, RecvRequest};
+//! use sprat_rdma::{
+//!     Access, ConnectOptions, Device, Options, PairOptions, RecvRequest, SendOp, SendRequest,
+//! };
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let device = Device::open(Options::default())?;
 //! let domain = device.protection_domain()?;
 //! let completions = device.completion_queue(64)?;
 //! let memory = domain.register(4096, Access::LOCAL)?;
-//! // Two queue pairs of one device are connected with each other here; mostly they are on two machines.
-//! let (ours, theirs) =
-//!     (domain.queue_pair(&PairOptions::new(&completions))?, domain.queue_pair(&PairOptions::new(&completions))?);
+//! // This example connects two queue pairs of one device. Programs connect two machines.
+//! let options = PairOptions::new(&completions);
+//! let (ours, theirs) = (domain.queue_pair(&options)?, domain.queue_pair(&options)?);
 //! let listener = device.listen("127.0.0.1:0".parse()?)?;
 //! ours.begin_connect(listener.local_addr(), ConnectOptions::default())?;
-//! let request = listener.next(Some(Duration::from_secs(5))).ok_or("nobody came")?;
+//! let request = listener.next(Some(Duration::from_secs(5))).ok_or("no request came")?;
 //! request.accept(&theirs, Default::default())?;
 //! ours.connected(Some(Duration::from_secs(5)))?;
 //!
@@ -36,11 +39,13 @@
 //! # }
 //! ```
 //!
-//! Registered memory is written by peers at any time, so it is never lent as a slice: it is read and written by copies and
-//! by atomic words. Nothing is encrypted, and nobody is asked for a password: whoever can reach a listener and is accepted
-//! can use what the program gives him. Addresses other than loopback need [`Options::insecure_network`].
+//! Peers write registered memory at any time, so it is never lent as a slice: programs read and write
+//! it by copies and by atomic words. Nothing is encrypted or authenticated: a peer that reaches a
+//! listener and is accepted can use the memory that the program opens to it. Addresses other than
+//! loopback need [`Options::insecure_network`].
 //!
-//! Every object may be used by several threads. Dropping one gives it back; what it depends on lives as long.
+//! Several threads may use one object. Dropping an object gives it back to the device; the objects
+//! that it depends on live as long.
 
 #![forbid(unsafe_code)]
 
@@ -60,26 +65,29 @@ pub use sprat_proto::wire::rdmap::Cause;
 pub use engine::{Copies, Counters, Failure, SocketOptions, Threading};
 pub use sprat_sys::interfaces::{Interface, interfaces};
 
+mod async_event;
 mod channel;
 mod device;
 #[doc(hidden)]
 pub mod engine;
+mod handle;
 mod listen;
 mod memory;
 mod pair;
 mod queue;
 
-pub use channel::{BoundAddress, ConnectionChannel, ConnectionId, News};
-pub use device::{Device, Notice, Options};
+pub use async_event::AsyncEvent;
+pub use channel::{BoundAddress, CmEvent, ConnectionChannel, ConnectionId};
+pub use device::{Device, Options};
 pub use listen::{ConnectRequest, Listener};
 pub use memory::{
     FastRegion, ForeignRegion, MemoryRegion, MemoryWindow, ProtectionDomain, is_written,
 };
 pub use pair::{ConnectError, Connected, Connection, PairOptions, QueuePair};
-pub use queue::{CompletionChannel, CompletionQueue, NoticeChannel, SharedReceiveQueue};
+pub use queue::{AsyncEventChannel, CompletionChannel, CompletionQueue, SharedReceiveQueue};
 pub use sprat_sys::memory::Foreign;
 
-/// Why something could not be made or done.
+/// The cause of a failed call.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The engine refused.
@@ -101,8 +109,8 @@ impl From<Errno> for Error {
 #[error("these bytes are not all in the region")]
 pub struct OutOfBounds;
 
-/// Checks the end of an engine's object. Its owner alone ends it, when nothing uses it any more; an error means that the
-/// object stays for ever, and that peers go on to reach what it opened.
+/// Checks the end of an engine's object. Its owner alone ends it, when nothing uses it any more; an
+/// error means that the object stays for ever, and that peers go on to reach what it opened.
 fn ended(result: Result<(), PostError>) {
     debug_assert!(
         result.is_ok() || std::thread::panicking(),

@@ -1,4 +1,4 @@
-//! Listening: who asks for a connection, and the answer.
+//! Listening: requests for connections, and their answers.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use sprat_proto::rdma::{AcceptOptions, PostError, StartupError};
 
-use super::device::Handle;
+use super::handle::Handle;
 use super::pair::QueuePair;
-use crate::engine::{Asked, Link, Patience};
+use crate::engine::{ConnectionState, Patience, PendingRequest};
 
 /// An address at which peers may ask for connections.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub struct Listener {
     handle: Arc<Handle>,
     number: u32,
     local: SocketAddr,
-    /// The epoch at which nobody was there.
+    /// The epoch of the last poll that found no request.
     empty_at: AtomicU64,
 }
 
@@ -34,41 +34,41 @@ impl Listener {
         Ok(Self { handle, number, local, empty_at: AtomicU64::new(0) })
     }
 
-    /// Where it listens.
+    /// The address that it listens at.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
 
-    /// The next who asks; waits for one, at most for `limit`.
+    /// The next request; waits for one, at most for `limit`.
     #[must_use]
     pub fn next(&self, limit: Option<Duration>) -> Option<ConnectRequest> {
         let shared = &self.handle.shared;
-        let asked = shared.wait(limit, Patience::Spin, |core| core.asked(self.number))?;
+        let asked = shared.wait(limit, Patience::Spin, |core| core.next_request(self.number))?;
         Some(ConnectRequest { handle: Arc::clone(&self.handle), asked, answered: false })
     }
 
-    /// The next who asks, if there is one.
+    /// The next request, if there is one.
     #[must_use]
     pub fn poll(&self) -> Option<ConnectRequest> {
         let asked =
-            self.handle.shared.poll_since(&self.empty_at, |core| core.asked(self.number))?;
+            self.handle.shared.poll_since(&self.empty_at, |core| core.next_request(self.number))?;
         Some(ConnectRequest { handle: Arc::clone(&self.handle), asked, answered: false })
     }
 
-    /// The oldest start-up that failed here and was not returned before: the peer's address, and why it failed. The newest
-    /// 64 are kept.
+    /// The oldest start-up that failed here and was not returned before: the peer's address, and
+    /// why it failed. The newest 64 are kept.
     #[must_use]
     pub fn failed(&self) -> Option<(SocketAddr, StartupError)> {
-        self.handle.shared.look(|core| core.failed_at(self.number))
+        self.handle.shared.with(|core| core.next_failed(self.number))
     }
 }
 
-/// A peer who asks for a connection. Dropped without an answer, it is refused.
+/// A peer's request for a connection. Dropping it without an answer rejects it.
 #[derive(Debug)]
 pub struct ConnectRequest {
     pub(super) handle: Arc<Handle>,
-    pub(super) asked: Asked,
+    pub(super) asked: PendingRequest,
     pub(super) answered: bool,
 }
 
@@ -82,7 +82,7 @@ impl Drop for ConnectRequest {
 }
 
 impl ConnectRequest {
-    /// What its program says.
+    /// The private data of the peer's program.
     #[must_use]
     pub fn private_data(&self) -> &[u8] {
         &self.asked.private_data
@@ -112,12 +112,10 @@ impl ConnectRequest {
         self.asked.local
     }
 
-    /// Connects it with `pair`, which may be posted to at once; [`QueuePair::connected`] tells when the peer is there.
-    /// Receives for what it sends first should be posted before.
+    /// Connects it with `pair`, which may be posted to at once; [`QueuePair::connected`] tells when
+    /// the peer is there. Receives for what it sends first should be posted before.
     ///
-    /// # Errors
-    /// The pair is of another device or has a connection, the private data is too long, or the peer has gone; then it is
-    /// refused.
+    /// # Errors The pair is of another device or has a connection, the private data is too long, or the peer has gone; then it is refused.
     pub fn accept(mut self, pair: &QueuePair, options: AcceptOptions) -> Result<(), PostError> {
         if !Arc::ptr_eq(&self.handle, &pair.domain.handle) {
             return Err(PostError::Invalid);
@@ -125,14 +123,14 @@ impl ConnectRequest {
         let (conn, qp) = (self.asked.conn, pair.qp);
         self.handle.shared.act(|core, now| {
             core.rnic().accept(now, conn, qp, &options)?;
-            core.desk().links.insert(qp, Link::Opening);
+            core.events().connections.insert(qp, ConnectionState::Opening);
             Ok::<_, PostError>(())
         })?;
         self.answered = true;
         Ok(())
     }
 
-    /// Refuses, with something for the peer's program (at most 508 octets).
+    /// Refuses, with something for the peer's program (at most 508 bytes).
     ///
     /// # Errors
     /// The private data is too long, or the peer has gone.

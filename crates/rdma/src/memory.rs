@@ -1,7 +1,7 @@
 //! Protection domains and what is registered in them.
 //!
-//! Always holds: a region's memory is mapped as long as anything of the engine may name it, and once a region is dropped
-//! nothing is placed in it or read from it, whatever the peer sends.
+//! Always holds: a region's memory is mapped as long as anything of the engine may name it, and
+//! once a region is dropped nothing is placed in it or read from it, whatever the peer sends.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,15 +9,13 @@ use std::sync::atomic::AtomicU64;
 
 use rustix::io::Errno;
 use sprat_proto::rdma::mr::WindowKind;
-use sprat_proto::rdma::{Access, Pd, PostError, Remote, Sge, Srq, Stag};
+use sprat_proto::rdma::{Access, Pd, PostError, Remote, Sge, Stag};
 
-use super::device::Handle;
-use super::pair::{PairOptions, QueuePair};
-use super::queue::SharedReceiveQueue;
+use super::handle::Handle;
 use super::{Error, OutOfBounds, ended};
-use sprat_sys::memory::{self, Foreign, Region};
+use sprat_sys::memory::{Foreign, Region};
 
-/// A protection domain. Clones are the same one.
+/// A protection domain. A clone is the same domain.
 #[derive(Clone, Debug)]
 pub struct ProtectionDomain {
     pub(super) inner: Arc<Domain>,
@@ -64,7 +62,7 @@ impl ProtectionDomain {
                 stag: Some(stag),
             }),
             Err(e) => {
-                self.inner.handle.shared.look(|core| core.regions().remove(number));
+                self.inner.handle.shared.with(|core| core.regions().remove(number));
                 Err(e.into())
             }
         }
@@ -82,63 +80,38 @@ impl ProtectionDomain {
 
     fn insert(&self, memory: &Arc<Region>) -> Result<u64, PostError> {
         let memory = Arc::clone(memory);
-        self.inner.handle.shared.look(|core| core.regions().insert(memory)).ok_or(PostError::NoRoom)
+        self.inner.handle.shared.with(|core| core.regions().insert(memory)).ok_or(PostError::NoRoom)
     }
 
-    /// A window, which names nothing until it is bound ([`super::SendOp::Bind`]): for all queue pairs of the domain, or for
-    /// the one that binds it.
+    /// A window, which names nothing until it is bound ([`super::SendOp::Bind`]): for all queue
+    /// pairs of the domain, or for the one that binds it.
     ///
-    /// # Errors
-    /// There are too many.
+    /// # Errors There are too many.
     pub fn window(&self, kind: WindowKind) -> Result<MemoryWindow, PostError> {
         let pd = self.inner.pd;
         let stag = self.inner.handle.shared.act(|core, _| core.rnic().alloc_window(pd, kind))?;
         Ok(MemoryWindow { domain: Arc::clone(&self.inner), stag })
     }
 
-    /// A tag that names nothing until it is registered by a work request ([`super::SendOp::FastRegister`]).
+    /// A tag that names nothing until it is registered by a work request
+    /// ([`super::SendOp::FastRegister`]).
     ///
-    /// # Errors
-    /// There are too many.
+    /// # Errors There are too many.
     pub fn fast_region(&self) -> Result<FastRegion, PostError> {
         let pd = self.inner.pd;
         let stag = self.inner.handle.shared.act(|core, _| core.rnic().alloc_fast(pd))?;
         Ok(FastRegion { domain: Arc::clone(&self.inner), stag })
     }
-
-    /// A receive queue for several queue pairs, of `depth` work requests with up to `max_sge` elements each.
-    ///
-    /// # Errors
-    /// There are too many, or it is too large.
-    pub fn shared_receive_queue(
-        &self,
-        depth: u32,
-        max_sge: usize,
-    ) -> Result<SharedReceiveQueue, PostError> {
-        let pd = self.inner.pd;
-        let srq: Srq =
-            self.inner.handle.shared.act(|core, _| core.rnic().create_srq(pd, depth, max_sge))?;
-        Ok(SharedReceiveQueue::new(Arc::clone(&self.inner), srq))
-    }
-
-    /// A queue pair.
-    ///
-    /// # Errors
-    /// There are too many, or it is too large.
-    pub fn queue_pair(&self, options: &PairOptions<'_>) -> Result<QueuePair, PostError> {
-        // A program may have installed handlers of its own since it registered memory.
-        memory::look();
-        QueuePair::new(Arc::clone(&self.inner), options)
-    }
 }
 
-/// The address of a region's first byte: addresses are offsets, so that a peer learns nothing of this process's own.
+/// The address of a region's first byte: addresses are offsets, so that a peer learns nothing of
+/// this process's own.
 const BASE: u64 = 0;
 
 /// Registered memory.
 ///
-/// It is dropped at once, whatever is in flight: requests that name it then fail, and peers that do so are told that there
-/// is no such tag. Windows that are bound to it are unbound.
+/// Dropping it takes effect at once, whatever is in flight: requests that name it fail, and peers
+/// that name it get an error for an unknown tag. Windows that are bound to it are unbound.
 #[derive(Debug)]
 pub struct MemoryRegion {
     domain: Arc<Domain>,
@@ -184,7 +157,8 @@ impl MemoryRegion {
         self.number
     }
 
-    /// These bytes as an element of a work request. Whether they are in the region is found when they are used.
+    /// These bytes as an element of a work request. Whether they are in the region is found when
+    /// they are used.
     #[must_use]
     pub fn sge(&self, range: Range<usize>) -> Sge {
         let len = u32::try_from(range.len()).unwrap_or(u32::MAX);
@@ -195,7 +169,7 @@ impl MemoryRegion {
         }
     }
 
-    /// What a peer needs to reach the bytes from `offset` on.
+    /// The key and address with which a peer reaches the bytes from `offset` on.
     #[must_use]
     pub fn remote(&self, offset: usize) -> Remote {
         Remote { stag: self.stag.unwrap_or_default(), addr: BASE.saturating_add(offset as u64) }
@@ -225,11 +199,10 @@ impl MemoryRegion {
         Ok(())
     }
 
-    /// The 8 bytes at `offset`, a multiple of 8, as an atomic number in the machine's byte order: for what peers change by
-    /// atomics, and to look for what they write.
+    /// The 8 bytes at `offset`, a multiple of 8, as an atomic number in the machine's byte order:
+    /// for what peers change by atomics, and to look for what they write.
     ///
-    /// # Errors
-    /// They are not aligned, or not all in the region.
+    /// # Errors They are not aligned, or not all in the region.
     pub fn word(&self, offset: usize) -> Result<&AtomicU64, OutOfBounds> {
         self.check(offset, 8)?;
         if !offset.is_multiple_of(8) {
@@ -239,7 +212,8 @@ impl MemoryRegion {
     }
 }
 
-/// A memory window: part of a region, opened to a peer by a work request and closed by another, or by dropping the window.
+/// A memory window: part of a region, opened to a peer by a work request and closed by another, or
+/// by dropping the window.
 #[derive(Debug)]
 pub struct MemoryWindow {
     domain: Arc<Domain>,
@@ -247,7 +221,8 @@ pub struct MemoryWindow {
 }
 
 impl MemoryWindow {
-    /// Its tag as it was allocated. The lowest octet is the key, which each bind may choose: a new one keeps old users out.
+    /// Its tag as it was allocated. The lowest byte is the key, which each bind may choose: a new
+    /// one keeps old users out.
     #[must_use]
     pub fn tag(&self) -> Stag {
         self.stag
@@ -260,7 +235,8 @@ impl Drop for MemoryWindow {
     }
 }
 
-/// A tag for fast registration. Dropping it ends the registration, and unbinds the windows that are bound to it.
+/// A tag for fast registration. Dropping it ends the registration, and unbinds the windows that are
+/// bound to it.
 #[derive(Debug)]
 pub struct FastRegion {
     domain: Arc<Domain>,
@@ -268,7 +244,7 @@ pub struct FastRegion {
 }
 
 impl FastRegion {
-    /// Its tag as it was allocated. The lowest octet is the key, which each registration may choose.
+    /// Its tag as it was allocated. The lowest byte is the key, which each registration may choose.
     #[must_use]
     pub fn tag(&self) -> Stag {
         self.stag
@@ -304,7 +280,7 @@ impl ProtectionDomain {
     ) -> Result<ForeignRegion, Error> {
         check(&memory, access)?;
         let (pd, len) = (self.inner.pd, memory.len() as u64);
-        let (number, stag) = self.inner.handle.shared.look(|core| {
+        let (number, stag) = self.inner.handle.shared.with(|core| {
             let number = core.regions().insert_foreign(memory).ok_or(PostError::NoRoom)?;
             let stag = core.rnic().register(pd, number, base, len, access);
             stag.map(|stag| (number, stag)).inspect_err(|_| {
@@ -324,8 +300,8 @@ fn check(memory: &Foreign, access: Access) -> Result<(), Error> {
 }
 
 /// Registered memory that belongs to the program. It is never read or written here, because the
-/// program has it already. Dropping it ends the registration, and unbinds the windows that are bound
-/// to it.
+/// program has it already. Dropping it ends the registration, and unbinds the windows that are
+/// bound to it.
 #[derive(Debug)]
 pub struct ForeignRegion {
     domain: Arc<Domain>,
@@ -358,8 +334,8 @@ impl ForeignRegion {
     /// registration.
     ///
     /// # Errors
-    /// As [`ProtectionDomain::register_foreign`], and [`PostError::Busy`] while windows are bound to
-    /// it: nothing has changed then.
+    /// The errors of [`ProtectionDomain::register_foreign`], and [`PostError::Busy`] while windows
+    /// are bound to it: nothing has changed then.
     pub fn change(
         &mut self,
         domain: Option<&ProtectionDomain>,
@@ -375,11 +351,12 @@ impl ForeignRegion {
         Ok(())
     }
 
-    /// Changes the rights under the same key. `memory` is the memory that is registered, once more:
-    /// the new rights may need it to be writable.
+    /// Changes the rights under the key that it has. `memory` is the registered memory once more,
+    /// since the new rights may need it to be writable.
     ///
     /// # Errors
-    /// As [`ForeignRegion::change`]: nothing has changed then. `EINVAL` if the length is another.
+    /// The errors of [`ForeignRegion::change`]: nothing has changed then. `EINVAL` if the length
+    /// differs.
     pub fn change_rights(&mut self, memory: Foreign, access: Access) -> Result<(), Error> {
         check(&memory, access)?;
         self.domain.handle.shared.act(|core, _| {

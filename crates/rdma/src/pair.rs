@@ -14,19 +14,19 @@ use sprat_proto::time::SECOND;
 use sprat_proto::wire::rdmap::Cause;
 
 use super::ended;
-use super::memory::Domain;
-use super::queue::{CompletionQueue, NoticeChannel, SharedReceiveQueue, post_all};
-use crate::engine::{Link, Object, Patience};
+use super::memory::{Domain, ProtectionDomain};
+use super::queue::{AsyncEventChannel, CompletionQueue, SharedReceiveQueue, post_all};
+use crate::engine::{ConnectionState, EventSource, Patience};
 
-/// How long TCP may take to connect.
+/// The time that TCP has to connect.
 const CONNECT_NS: u64 = 5 * SECOND;
 
-/// What a queue pair is made for.
+/// Options of a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub struct PairOptions<'q> {
-    /// Where send requests complete.
+    /// The completion queue of send requests.
     pub send_queue: &'q CompletionQueue,
-    /// Where receives complete.
+    /// The completion queue of receives.
     pub recv_queue: &'q CompletionQueue,
     /// Take receives from here instead of an own queue.
     pub shared: Option<&'q SharedReceiveQueue>,
@@ -38,7 +38,7 @@ pub struct PairOptions<'q> {
     pub max_send_sge: usize,
     /// Most elements of one receive request.
     pub max_recv_sge: usize,
-    /// Most octets of inline data.
+    /// Most bytes of inline data.
     pub max_inline: usize,
     /// Every send request leaves a completion.
     pub signal_all: bool,
@@ -62,7 +62,7 @@ impl<'q> PairOptions<'q> {
     }
 }
 
-/// What both sides agreed upon.
+/// The values that both sides agreed on.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Connected {
     /// From the peer's program.
@@ -73,7 +73,7 @@ pub struct Connected {
     pub ord: u16,
 }
 
-/// Why a connection was not made, or has ended.
+/// The cause why a connection was not made, or has ended.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ConnectError {
     /// The queue pair is not, or no longer, being connected.
@@ -85,7 +85,7 @@ pub enum ConnectError {
     /// The peer's program refused.
     #[error("the peer refused")]
     Rejected {
-        /// What it said about that.
+        /// Its private data.
         private_data: Vec<u8>,
         /// Reads that it would serve, if it says so.
         ird: Option<u16>,
@@ -108,7 +108,7 @@ pub enum ConnectError {
     TimedOut,
 }
 
-/// How a connection stands.
+/// The state of a connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Connection {
     /// It is being made.
@@ -119,24 +119,24 @@ pub enum Connection {
     Not(ConnectError),
 }
 
-impl From<&Link> for Connection {
-    fn from(link: &Link) -> Self {
+impl From<&ConnectionState> for Connection {
+    fn from(link: &ConnectionState) -> Self {
         Self::Not(match link {
-            Link::Opening => return Self::Opening,
-            Link::Connected { private_data, ird, ord } => {
+            ConnectionState::Opening => return Self::Opening,
+            ConnectionState::Connected { private_data, ird, ord } => {
                 return Self::Ready(Connected {
                     private_data: private_data.clone(),
                     ird: *ird,
                     ord: *ord,
                 });
             }
-            Link::Idle => ConnectError::Idle,
-            Link::Unreachable(kind) => ConnectError::Unreachable(*kind),
-            Link::Rejected { private_data, ird, ord } => {
+            ConnectionState::Idle => ConnectError::Idle,
+            ConnectionState::Unreachable(kind) => ConnectError::Unreachable(*kind),
+            ConnectionState::Rejected { private_data, ird, ord } => {
                 ConnectError::Rejected { private_data: private_data.clone(), ird: *ird, ord: *ord }
             }
-            Link::Failed(why) => ConnectError::Failed(*why),
-            Link::Disconnected(cause) => ConnectError::Disconnected {
+            ConnectionState::Failed(why) => ConnectError::Failed(*why),
+            ConnectionState::Disconnected(cause) => ConnectError::Disconnected {
                 cause: cause.map(|(cause, _)| cause),
                 ours: cause.is_some_and(|(_, ours)| ours),
             },
@@ -157,11 +157,23 @@ pub struct QueuePair {
 impl Drop for QueuePair {
     fn drop(&mut self) {
         self.domain.handle.shared.act(|core, now| {
-            core.cancel(self.qp);
-            core.desk().pair_goes(self.qp);
+            core.cancel_connect(self.qp);
+            core.events().pair_destroyed(self.qp);
             ended(core.rnic().destroy_qp(self.qp));
             core.flush(now);
         });
+    }
+}
+
+impl ProtectionDomain {
+    /// A queue pair.
+    ///
+    /// # Errors
+    /// There are too many, or it is too large.
+    pub fn queue_pair(&self, options: &PairOptions<'_>) -> Result<QueuePair, PostError> {
+        // A program may have installed handlers of its own since it registered memory.
+        sprat_sys::memory::look();
+        QueuePair::new(Arc::clone(&self.inner), options)
     }
 }
 
@@ -181,14 +193,14 @@ impl QueuePair {
         };
         let qp = domain.handle.shared.act(|core, _| {
             let qp = core.rnic().create_qp(wanted)?;
-            core.desk().links.insert(qp, Link::Idle);
+            core.events().connections.insert(qp, ConnectionState::Idle);
             Ok::<_, PostError>(qp)
         })?;
         let queues = [options.send_queue.clone(), options.recv_queue.clone()];
         Ok(Self { domain, qp, queues, shared: options.shared.cloned() })
     }
 
-    /// Its number, as completions and notices name it.
+    /// Its number, which completions and asynchronous events carry.
     #[must_use]
     pub fn number(&self) -> Qp {
         self.qp
@@ -212,19 +224,20 @@ impl QueuePair {
         self.shared.as_ref()
     }
 
-    /// Posts to the send queue. Before the connection is there requests wait; after it has ended they complete as flushed.
+    /// Posts to the send queue. Before the connection is there requests wait; after it has ended
+    /// they complete as flushed.
     ///
-    /// # Errors
-    /// The queue is full, or the request is not possible; nothing was posted.
+    /// # Errors The queue is full, or the request is not possible; nothing was posted.
     #[inline]
     pub fn post_send(&self, request: SendRequest) -> Result<(), PostError> {
         self.domain.handle.shared.post(|core| core.rnic().post_send(self.qp, request))
     }
 
-    /// Posts several at once: they leave in as few pieces as possible.
+    /// Posts several requests at once, which are sent in as few pieces as possible.
     ///
     /// # Errors
-    /// As [`QueuePair::post_send`], for the first one that is not possible, with how many were posted before it.
+    /// The error of the first request that cannot be posted, as of [`QueuePair::post_send`], with
+    /// the number of requests posted before it.
     pub fn post_sends(
         &self,
         requests: impl IntoIterator<Item = SendRequest>,
@@ -235,10 +248,11 @@ impl QueuePair {
         })
     }
 
-    /// Posts several, all or none; those posted are taken out of `requests`.
+    /// Posts several requests, all or none; posted requests are taken out of `requests`.
     ///
     /// # Errors
-    /// As [`QueuePair::post_send`], for the first one that is not possible; nothing was posted.
+    /// The error of the first request that cannot be posted, as of [`QueuePair::post_send`];
+    /// nothing was posted.
     pub fn post_all(&self, requests: &mut Vec<SendRequest>) -> Result<(), PostError> {
         self.domain.handle.shared.post(|core| core.rnic().post_sends(self.qp, requests))
     }
@@ -246,7 +260,8 @@ impl QueuePair {
     /// Posts several receives, one after the other.
     ///
     /// # Errors
-    /// As [`QueuePair::post_recv`], for the first one that is not possible, with how many were posted before it.
+    /// The error of the first receive that cannot be posted, as of [`QueuePair::post_recv`], with
+    /// the number of receives posted before it.
     pub fn post_recvs(
         &self,
         requests: impl IntoIterator<Item = RecvRequest>,
@@ -266,11 +281,11 @@ impl QueuePair {
         self.domain.handle.shared.post_receives(|core| core.rnic().post_recv(self.qp, request))
     }
 
-    /// Begins to connect with who listens at `to`; [`QueuePair::connection`] and [`QueuePair::connected`] say what comes of
-    /// it.
+    /// Begins to connect with the listener at `to`; [`QueuePair::connection`] and
+    /// [`QueuePair::connected`] tell the result.
     ///
     /// # Errors
-    /// No socket or no way to that address, or not allowed.
+    /// No socket or no route to that address, or it is not allowed.
     pub fn begin_connect(&self, to: SocketAddr, options: ConnectOptions) -> io::Result<()> {
         self.domain.handle.allow_peer(to)?;
         self.domain.handle.start()?;
@@ -280,10 +295,10 @@ impl QueuePair {
             .act(|core, now| core.connect(now, self.qp, to, options, CONNECT_NS))
     }
 
-    /// Connects with who listens at `to`, and waits until that is done, at most for `limit`.
+    /// Connects with the listener at `to`, and waits for the result, at most for `limit`.
     ///
     /// # Errors
-    /// Why it could not be done.
+    /// The cause why the connection was not made.
     pub fn connect(
         &self,
         to: SocketAddr,
@@ -300,7 +315,7 @@ impl QueuePair {
     /// Why it is not.
     pub fn connected(&self, limit: Option<Duration>) -> Result<Connected, ConnectError> {
         let found = self.domain.handle.shared.wait(limit, Patience::Spin, |core| {
-            match core.desk().links.get(&self.qp).map(Connection::from)? {
+            match core.events().connections.get(&self.qp).map(Connection::from)? {
                 Connection::Opening => None,
                 Connection::Ready(connected) => Some(Ok(connected)),
                 Connection::Not(error) => Some(Err(error)),
@@ -309,45 +324,48 @@ impl QueuePair {
         found.unwrap_or(Err(ConnectError::TimedOut))
     }
 
-    /// How the connection stands now.
+    /// The present state of the connection.
     #[must_use]
     pub fn connection(&self) -> Connection {
         let link = self
             .domain
             .handle
             .shared
-            .look(|core| core.desk().links.get(&self.qp).map(Connection::from));
+            .with(|core| core.events().connections.get(&self.qp).map(Connection::from));
         link.unwrap_or(Connection::Not(ConnectError::Idle))
     }
 
-    /// What the peer may do with memory of ours, with whatever key, from now on. A new queue pair allows everything.
+    /// Limits what the peer may do with memory of this side, with any key, from now on. A new queue
+    /// pair allows everything.
     pub fn allow(&self, rights: Rights) {
         // The queue pair is there as long as this is.
         let _ = self.domain.handle.shared.act(|core, _| core.rnic().allow(self.qp, rights));
     }
 
-    /// How the queue pair stands now.
+    /// The present state of the queue pair.
     #[must_use]
     pub fn state(&self) -> Option<QpState> {
-        self.domain.handle.shared.look(|core| core.rnic().state(self.qp))
+        self.domain.handle.shared.with(|core| core.rnic().state(self.qp))
     }
 
-    /// What happens to it is told by `notices` from now on, and by nobody else.
-    pub fn report_to(&self, notices: &NoticeChannel) {
-        notices.own(Object::Qp(self.qp));
+    /// Sends its asynchronous events to `channel` alone from now on.
+    pub fn report_to(&self, channel: &AsyncEventChannel) {
+        channel.own(EventSource::Qp(self.qp));
     }
 
-    /// Ends all work at once: what is posted completes as flushed, and the connection, if there is one, ends.
+    /// Ends all work at once: what is posted completes as flushed, and the connection, if there is
+    /// one, ends.
     pub fn fail(&self) {
         let _ = self.domain.handle.shared.act(|core, now| core.rnic().fail_qp(now, self.qp));
     }
 
-    /// Makes it as it was when it was new: what is posted leaves no completion, the connection ends.
+    /// Makes it as it was when it was new: what is posted leaves no completion, the connection
+    /// ends.
     pub fn reset(&self) {
         self.domain.handle.shared.act(|core, now| {
             let _ = core.rnic().reset_qp(now, self.qp);
-            core.cancel(self.qp);
-            core.desk().begins_anew(self.qp);
+            core.cancel_connect(self.qp);
+            core.events().pair_reset(self.qp);
         });
     }
 
@@ -362,8 +380,9 @@ impl QueuePair {
     /// Waits until the connection has ended, at most for `limit`; true if it has.
     pub fn disconnected(&self, limit: Option<Duration>) -> bool {
         let gone = self.domain.handle.shared.wait(limit, Patience::Spin, |core| {
-            let link = core.desk().links.get(&self.qp)?;
-            (!matches!(link, Link::Opening | Link::Connected { .. })).then_some(())
+            let link = core.events().connections.get(&self.qp)?;
+            (!matches!(link, ConnectionState::Opening | ConnectionState::Connected { .. }))
+                .then_some(())
         });
         gone.is_some()
     }

@@ -1,4 +1,4 @@
-//! Where work requests complete, and shared receive queues.
+//! Completion queues, their channels, and shared receive queues.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use sprat_proto::rdma::{Completion, Cq, PostError, RecvRequest, Srq};
 
-use super::device::{Handle, Notice};
+use super::async_event::AsyncEvent;
 use super::ended;
-use super::memory::Domain;
-use crate::engine::{Desk, Mailbox, Object, Patience};
+use super::handle::Handle;
+use super::memory::{Domain, ProtectionDomain};
+use crate::engine::{EventQueue, EventSource, Events, Patience};
 
-/// A queue of completions. Clones are the same one.
+/// A queue of completions. A clone is the same queue.
 #[derive(Clone, Debug)]
 pub struct CompletionQueue {
     pub(super) inner: Arc<Queue>,
@@ -32,7 +33,7 @@ pub(super) struct Queue {
 impl Drop for Queue {
     fn drop(&mut self) {
         self.handle.shared.act(|core, _| {
-            core.desk().forget(Object::Cq(self.cq));
+            core.events().forget(EventSource::Cq(self.cq));
             // The queue pairs that use it hold it, so it is not in use.
             ended(core.rnic().destroy_cq(self.cq));
         });
@@ -48,7 +49,7 @@ impl CompletionQueue {
         let cq = handle.shared.act(|core, _| {
             let cq = core.rnic().create_cq(depth)?;
             if let Some(channel) = channel {
-                core.desk().reports.insert(cq, channel);
+                core.events().channel_of.insert(cq, channel);
             }
             Ok::<_, PostError>(cq)
         })?;
@@ -56,14 +57,14 @@ impl CompletionQueue {
         Ok(Self { inner: Arc::new(Queue { handle, cq, empty_at, reports }) })
     }
 
-    /// Its number, as notices and channels name it.
+    /// Its number, which asynchronous events and channels carry.
     #[must_use]
     pub fn number(&self) -> Cq {
         self.inner.cq
     }
 
-    /// The oldest completion, if there is one. Without a thread of its own the device makes progress first, if there is
-    /// none.
+    /// The oldest completion, if there is one. Without a thread of its own the device makes
+    /// progress first, if there is none.
     #[inline]
     #[must_use]
     pub fn poll(&self) -> Option<Completion> {
@@ -71,9 +72,10 @@ impl CompletionQueue {
         handle.shared.poll_since(empty_at, |core| core.rnic().poll(*cq))
     }
 
-    /// Hands the oldest completions to `each`, `most` at the most, and returns how many there were; as
-    /// [`CompletionQueue::poll`] else. In a queue without a channel a Write's completion may be held for some microseconds,
-    /// in which the peer may answer; who was armed for any and leaves some is told so by the channel of one that has it.
+    /// Hands up to `most` of the oldest completions to `each`, and returns how many there were;
+    /// makes progress as [`CompletionQueue::poll`]. In a queue without a channel a Write's
+    /// completion may be deferred for some microseconds, in which the peer may answer. If
+    /// completions remain after an armed poll, the channel is notified again.
     #[inline]
     pub fn poll_many(&self, most: usize, mut each: impl FnMut(Completion)) -> usize {
         let Queue { handle, cq, empty_at, reports } = &*self.inner;
@@ -87,18 +89,18 @@ impl CompletionQueue {
                 count += 1;
             }
             if *reports && count == most && core.rnic().notify_remaining(*cq) {
-                core.desk().report(*cq);
+                core.events().notify_channel(*cq);
             }
             (count > 0).then_some(count)
         });
         found.unwrap_or(0)
     }
 
-    /// The oldest completion, if there is one already; nobody is asked whether there could be another.
+    /// The oldest completion, if there is one already; makes no progress.
     #[inline]
     #[must_use]
     pub fn poll_ready(&self) -> Option<Completion> {
-        self.inner.handle.shared.look(|core| core.rnic().poll(self.inner.cq))
+        self.inner.handle.shared.with(|core| core.rnic().poll(self.inner.cq))
     }
 
     /// The oldest completion; waits for it, at most for `limit`: polling at first, then asleep.
@@ -107,7 +109,8 @@ impl CompletionQueue {
         self.inner.handle.shared.wait(limit, Patience::Spin, |core| core.rnic().poll(self.inner.cq))
     }
 
-    /// The same, asleep from the beginning: costs no processor time and some microseconds more.
+    /// Waits as [`CompletionQueue::wait`], asleep from the beginning: it costs no processor time
+    /// and some microseconds more.
     #[must_use]
     pub fn sleep(&self, limit: Option<Duration>) -> Option<Completion> {
         self.inner
@@ -121,23 +124,25 @@ impl CompletionQueue {
     /// # Errors
     /// More completions than that are in it, or the depth is 0 or too large.
     pub fn resize(&self, depth: u32) -> Result<(), PostError> {
-        self.inner.handle.shared.look(|core| core.rnic().resize_cq(self.inner.cq, depth))
+        self.inner.handle.shared.with(|core| core.rnic().resize_cq(self.inner.cq, depth))
     }
 
-    /// What happens to it is told by `notices` from now on, and by nobody else.
-    pub fn report_to(&self, notices: &NoticeChannel) {
-        notices.own(Object::Cq(self.inner.cq));
+    /// Sends its asynchronous events to `channel` alone from now on.
+    pub fn report_to(&self, channel: &AsyncEventChannel) {
+        channel.own(EventSource::Cq(self.inner.cq));
     }
 
-    /// The next completion (with `solicited_only`: the next that a peer solicited, or an error) is told by the channel that
-    /// the queue was made with, once. Those that are in the queue may be, if nothing told of them yet: poll again after this.
+    /// Arms the queue: its channel is notified once of the next completion (with `solicited_only`:
+    /// of the next that a peer solicited, or an error). Completions that wait already may cause no
+    /// notification: poll again after this.
     pub fn arm(&self, solicited_only: bool) {
         let _ =
             self.inner.handle.shared.act(|core, _| core.rnic().arm(self.inner.cq, solicited_only));
     }
 }
 
-/// Tells which of several completion queues have something: after [`CompletionQueue::arm`], once for each arming.
+/// Tells which of several completion queues have something: after [`CompletionQueue::arm`], once
+/// for each arming.
 #[derive(Debug)]
 pub struct CompletionChannel {
     handle: Arc<Handle>,
@@ -147,57 +152,62 @@ pub struct CompletionChannel {
 
 impl Drop for CompletionChannel {
     fn drop(&mut self) {
-        self.handle.shared.look(|core| core.desk().channels.remove(&self.number));
+        self.handle.shared.with(|core| core.events().channels.remove(&self.number));
     }
 }
 
 impl CompletionChannel {
     pub(super) fn new(handle: Arc<Handle>) -> io::Result<Self> {
-        let new = Mailbox::new()?;
+        let new = EventQueue::new()?;
         let fd = Arc::clone(new.fd());
-        let number = handle.shared.look(|core| {
-            let channels = &mut core.desk().channels;
-            let number = Desk::free_number(channels);
+        let number = handle.shared.with(|core| {
+            let channels = &mut core.events().channels;
+            let number = Events::free_number(channels);
             channels.insert(number, new);
             number
         });
         Ok(Self { handle, number, fd })
     }
 
-    /// A completion queue that reports here.
+    /// A completion queue that notifies this channel.
     ///
     /// # Errors
-    /// As [`super::Device::completion_queue`].
+    /// The errors of [`super::Device::completion_queue`].
     pub fn completion_queue(&self, depth: u32) -> Result<CompletionQueue, PostError> {
         CompletionQueue::new(Arc::clone(&self.handle), depth, Some(self.number))
     }
 
-    /// The number of a queue that was armed and has something; waits for one, asleep, at most for `limit`.
+    /// The number of a queue that was armed and has something; waits for one, asleep, at most for
+    /// `limit`.
     #[must_use]
     pub fn next(&self, limit: Option<Duration>) -> Option<Cq> {
-        self.handle
-            .shared
-            .wait(limit, Patience::Sleep, |core| core.desk().channels.get_mut(&self.number)?.take())
+        self.handle.shared.wait(limit, Patience::Sleep, |core| {
+            core.events().channels.get_mut(&self.number)?.take()
+        })
     }
 
-    /// The same as a read of the descriptor would wait.
+    /// Takes the next queue that has completions; waits as a read of the descriptor would.
     ///
     /// # Errors
-    /// `WouldBlock` if there is none and the descriptor was made non-blocking; `Interrupted` if a signal came.
+    /// `WouldBlock` if there is none and the descriptor was made non-blocking; `Interrupted` if a
+    /// signal came.
     pub fn read(&self) -> io::Result<Cq> {
-        self.handle.shared.read(&self.fd, |core| core.desk().channels.get_mut(&self.number)?.take())
+        self.handle
+            .shared
+            .read(&self.fd, |core| core.events().channels.get_mut(&self.number)?.take())
     }
 }
 
-/// Readable while [`CompletionChannel::next`] would not wait. A device without a thread of its own makes no progress while
-/// nobody calls it: wait for [`super::Device::fd`] too, and call [`super::Device::progress`].
+/// Readable while [`CompletionChannel::next`] would not wait. A device without a thread makes no
+/// progress without calls: wait for [`super::Device::fd`] too, and call
+/// [`super::Device::progress`].
 impl AsFd for CompletionChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
-/// A receive queue that several queue pairs share. Clones are the same one.
+/// A receive queue that several queue pairs share. A clone is the same queue.
 #[derive(Clone, Debug)]
 pub struct SharedReceiveQueue {
     pub(super) inner: Arc<Receives>,
@@ -212,10 +222,27 @@ pub(super) struct Receives {
 impl Drop for Receives {
     fn drop(&mut self) {
         self.domain.handle.shared.act(|core, _| {
-            core.desk().forget(Object::Srq(self.srq));
+            core.events().forget(EventSource::Srq(self.srq));
             // The queue pairs that use it hold it, so it is not in use.
             ended(core.rnic().destroy_srq(self.srq));
         });
+    }
+}
+
+impl ProtectionDomain {
+    /// A receive queue for several queue pairs, of `depth` work requests with up to `max_sge`
+    /// elements each.
+    ///
+    /// # Errors There are too many, or it is too large.
+    pub fn shared_receive_queue(
+        &self,
+        depth: u32,
+        max_sge: usize,
+    ) -> Result<SharedReceiveQueue, PostError> {
+        let pd = self.inner.pd;
+        let srq: Srq =
+            self.inner.handle.shared.act(|core, _| core.rnic().create_srq(pd, depth, max_sge))?;
+        Ok(SharedReceiveQueue::new(Arc::clone(&self.inner), srq))
     }
 }
 
@@ -224,7 +251,7 @@ impl SharedReceiveQueue {
         Self { inner: Arc::new(Receives { domain, srq }) }
     }
 
-    /// Its number, as notices name it.
+    /// Its number, which asynchronous events carry.
     #[must_use]
     pub fn number(&self) -> Srq {
         self.inner.srq
@@ -242,10 +269,11 @@ impl SharedReceiveQueue {
             .post_receives(|core| core.rnic().post_srq_recv(self.inner.srq, request))
     }
 
-    /// Posts several, one after the other.
+    /// Posts several receives, one after the other.
     ///
     /// # Errors
-    /// As [`SharedReceiveQueue::post_recv`], for the first one that is not possible, with how many were posted before it.
+    /// The error of the first receive that cannot be posted, as of
+    /// [`SharedReceiveQueue::post_recv`], with the number of receives posted before it.
     pub fn post_recvs(
         &self,
         requests: impl IntoIterator<Item = RecvRequest>,
@@ -256,12 +284,12 @@ impl SharedReceiveQueue {
         })
     }
 
-    /// What happens to it is told by `notices` from now on, and by nobody else.
-    pub fn report_to(&self, notices: &NoticeChannel) {
-        notices.own(Object::Srq(self.inner.srq));
+    /// Sends its asynchronous events to `channel` alone from now on.
+    pub fn report_to(&self, channel: &AsyncEventChannel) {
+        channel.own(EventSource::Srq(self.inner.srq));
     }
 
-    /// Asks for a notice, once, as soon as fewer than `limit` receives are left.
+    /// Asks for an asynchronous event, once, as soon as fewer than `limit` receives are left.
     pub fn limit(&self, limit: u32) {
         let _ = self
             .inner
@@ -274,43 +302,44 @@ impl SharedReceiveQueue {
 
 /// Tells what happened to those objects that report to it.
 #[derive(Debug)]
-pub struct NoticeChannel {
+pub struct AsyncEventChannel {
     handle: Arc<Handle>,
     number: u32,
     fd: Arc<OwnedFd>,
 }
 
-impl Drop for NoticeChannel {
+impl Drop for AsyncEventChannel {
     fn drop(&mut self) {
-        self.handle.shared.look(|core| core.desk().boxes.remove(&self.number));
+        self.handle.shared.with(|core| core.events().async_queues.remove(&self.number));
     }
 }
 
-impl NoticeChannel {
+impl AsyncEventChannel {
     pub(super) fn new(handle: Arc<Handle>, fd: Arc<OwnedFd>) -> Self {
-        let number = handle.shared.look(|core| {
-            let boxes = &mut core.desk().boxes;
-            let number = Desk::free_number(boxes);
-            boxes.insert(number, Mailbox::behind(Arc::clone(&fd)));
+        let number = handle.shared.with(|core| {
+            let boxes = &mut core.events().async_queues;
+            let number = Events::free_number(boxes);
+            boxes.insert(number, EventQueue::behind(Arc::clone(&fd)));
             number
         });
         Self { handle, number, fd }
     }
 
-    pub(super) fn own(&self, object: Object) {
-        self.handle.shared.look(|core| core.desk().own(object, self.number));
+    pub(super) fn own(&self, object: EventSource) {
+        self.handle.shared.with(|core| core.events().set_owner(object, self.number));
     }
 
-    /// The next notice; waits as a read of the descriptor would.
+    /// The next event; waits as a read of the descriptor would.
     ///
     /// # Errors
-    /// `WouldBlock` if there is none and the descriptor was made non-blocking; `Interrupted` if a signal came.
-    pub fn read(&self) -> io::Result<Notice> {
+    /// `WouldBlock` if there is none and the descriptor was made non-blocking; `Interrupted` if a
+    /// signal came.
+    pub fn read(&self) -> io::Result<AsyncEvent> {
         self.handle.shared.read(&self.fd, |core| {
-            let own = core.desk().boxes.get_mut(&self.number)?;
+            let own = core.events().async_queues.get_mut(&self.number)?;
             loop {
                 let event = own.take()?;
-                if let Some(notice) = Notice::of(&event) {
+                if let Some(notice) = AsyncEvent::of(&event) {
                     return Some(notice);
                 }
             }

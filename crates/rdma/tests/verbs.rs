@@ -6,10 +6,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sprat_rdma::{
-    AcceptOptions, Access, Cause, Completed, Completion, CompletionQueue, ConnectError,
-    ConnectOptions, Connection, Copies, Counters, Device, MemoryRegion, Notice, Options,
-    OutOfBounds, PairOptions, PostError, ProtectionDomain, QueuePair, RecvRequest, Remote, SendOp,
-    SendRequest, Stag, Status, Threading, WindowKind,
+    AcceptOptions, Access, AsyncEvent, Cause, Completed, Completion, CompletionQueue, ConnectError,
+    ConnectOptions, Connection, Copies, Counters, Device, MemoryRegion, Options, OutOfBounds,
+    PairOptions, PostError, ProtectionDomain, QueuePair, RecvRequest, Remote, SendOp, SendRequest,
+    Stag, Status, Threading, WindowKind,
 };
 use sprat_sys::clock::now;
 
@@ -110,7 +110,7 @@ fn everything(a: &Side, b: &Side) {
 #[test]
 fn sends_writes_and_reads_in_every_threading_model() {
     for threading in
-        [Threading::Caller, Threading::IoThread, Threading::ReceiveThread, Threading::Guard]
+        [Threading::Caller, Threading::IoThread, Threading::ReceiveThread, Threading::Background]
     {
         let [a, b] = connected(Options { threading, ..Options::default() }, 600_000);
         everything(&a, &b);
@@ -120,7 +120,7 @@ fn sends_writes_and_reads_in_every_threading_model() {
 
 #[test]
 fn a_thread_of_the_device_serves_a_peer_while_its_program_does_not_call() {
-    for threading in [Threading::IoThread, Threading::ReceiveThread, Threading::Guard] {
+    for threading in [Threading::IoThread, Threading::ReceiveThread, Threading::Background] {
         let device = Device::open(Options { threading, ..Options::default() }).unwrap();
         let (a, b) =
             (Side::of(&Device::open(Options::default()).unwrap(), 4096), Side::of(&device, 4096));
@@ -154,7 +154,7 @@ fn a_thread_of_the_device_serves_a_peer_while_its_program_does_not_call() {
 fn messages_wait_for_their_receives() {
     const LEN: usize = 64 << 10;
     for threading in
-        [Threading::Caller, Threading::IoThread, Threading::ReceiveThread, Threading::Guard]
+        [Threading::Caller, Threading::IoThread, Threading::ReceiveThread, Threading::Background]
     {
         let [a, b] = connected(Options { threading, ..Options::default() }, 32 * LEN);
         let pattern: Vec<u8> = (0..32 * LEN).map(|i| (i * 7 % 251) as u8).collect();
@@ -234,7 +234,7 @@ fn sends_writes_and_reads_with_every_way_to_copy() {
         (Copies::One, u64::MAX),
         (Copies::Direct, 300_000),
         // The Read's payload alone.
-        (Copies::Asked, 100_000),
+        (Copies::DirectReads, 100_000),
     ] {
         for (crc, markers) in [(false, false), (true, false), (false, true), (true, true)] {
             let [a, b] = connected(Options { copies, crc, markers, ..Options::default() }, 600_000);
@@ -534,7 +534,7 @@ fn several_pairs_share_receives_and_a_channel_tells_of_their_queues() {
     }
     // Armed once, told once.
     assert_eq!(channel.next(Some(Duration::ZERO)), None);
-    assert_eq!(device.notice(), Some(Notice::Limit(shared.number())));
+    assert_eq!(device.async_event(), Some(AsyncEvent::Limit(shared.number())));
 }
 
 #[test]

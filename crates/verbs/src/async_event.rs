@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use sprat_rdma::Notice;
+use sprat_rdma::AsyncEvent as DeviceEvent;
 
 use crate::abi::object::{AsyncEvent, Context, Cq as RawCq, Qp as RawQp, Srq as RawSrq};
 use crate::context::OpenDevice;
@@ -20,40 +20,40 @@ const QP_ACCESS_ERR: c_int = 3;
 const SRQ_LIMIT_REACHED: c_int = 15;
 const QP_LAST_WQE_REACHED: c_int = 16;
 
-/// Logs a notice. The thread that finds an error logs it in `failures`, unless it is listed here.
-fn log(notice: Notice) {
-    match notice {
-        Notice::Overflow(cq) => {
+/// Logs a event. The thread that finds an error logs it in `failures`, unless it is listed here.
+fn log(event: DeviceEvent) {
+    match event {
+        DeviceEvent::Overflow(cq) => {
             log!(Error, "completion queue {} overflows; its queue pairs are in error", cq.0)
         }
-        Notice::LastWorkRequest(pair) => {
+        DeviceEvent::LastWorkRequest(pair) => {
             log!(Debug, "queue pair {} takes no more receives from its shared queue", pair.0)
         }
-        Notice::Limit(srq) => log!(Debug, "shared receive queue {} is below its limit", srq.0),
+        DeviceEvent::Limit(srq) => log!(Debug, "shared receive queue {} is below its limit", srq.0),
         _ => {}
     }
 }
 
-/// Translates a notice into an event and counts it as received; none if the object is destroyed.
-fn translate(engine: &Engine, notice: Notice) -> Option<AsyncEvent> {
-    let (element, event_type): (*mut c_void, c_int) = match notice {
-        Notice::Overflow(cq) => {
+/// Translates a event into an event and counts it as received; none if the object is destroyed.
+fn translate(engine: &Engine, event: DeviceEvent) -> Option<AsyncEvent> {
+    let (element, event_type): (*mut c_void, c_int) = match event {
+        DeviceEvent::Overflow(cq) => {
             // SAFETY: An object leaves the directory, which is locked now, before it is freed.
             let deliver = |cq: *mut RawCq| unsafe { &*cq.cast::<Cq>() }.async_events.deliver();
             (engine.cqs.find(cq.0, |cq| (deliver(cq), cq.cast()).1)?, CQ_ERR)
         }
-        Notice::Failed { pair, cause, ours } => {
+        DeviceEvent::Failed { pair, cause, ours } => {
             // SAFETY: An object leaves the directory, which is locked now, before it is freed.
             let deliver = |qp: *mut RawQp| unsafe { &*qp.cast::<Qp>() }.events.deliver();
             let event = if ours && cause.is_access() { QP_ACCESS_ERR } else { QP_FATAL };
             (engine.qps.find(pair.0, |qp| (deliver(qp), qp.cast()).1)?, event)
         }
-        Notice::LastWorkRequest(pair) => {
+        DeviceEvent::LastWorkRequest(pair) => {
             // SAFETY: An object leaves the directory, which is locked now, before it is freed.
             let deliver = |qp: *mut RawQp| unsafe { &*qp.cast::<Qp>() }.events.deliver();
             (engine.qps.find(pair.0, |qp| (deliver(qp), qp.cast()).1)?, QP_LAST_WQE_REACHED)
         }
-        Notice::Limit(srq) => {
+        DeviceEvent::Limit(srq) => {
             let deliver = |srq: *mut RawSrq| {
                 // SAFETY: An object leaves the directory, which is locked now, before it is freed.
                 let srq = unsafe { &*srq.cast::<Srq>() };
@@ -76,9 +76,9 @@ export! {
             return Err(INVALID);
         }
         let next = loop {
-            let (engine, notice) = open.events.next()?;
-            log(notice);
-            if let Some(event) = translate(engine, notice) {
+            let (engine, event) = open.events.next()?;
+            log(event);
+            if let Some(event) = translate(engine, event) {
                 break event;
             }
         };

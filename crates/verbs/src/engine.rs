@@ -30,7 +30,11 @@ pub(crate) struct Engine {
 
 /// The options of every engine, apart from the networks that it may use.
 fn options() -> Options {
-    Options { threading: Threading::Guard, on_failure: Some(failures::log), ..Options::default() }
+    Options {
+        threading: Threading::Background,
+        on_failure: Some(failures::log),
+        ..Options::default()
+    }
 }
 
 /// The limits of an engine, which need no open engine.

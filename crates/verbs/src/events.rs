@@ -8,7 +8,7 @@ use std::ffi::c_int;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::sync::{Arc, Mutex};
 
-use sprat_rdma::{Notice, NoticeChannel};
+use sprat_rdma::{AsyncEvent as DeviceEvent, AsyncEventChannel};
 
 use crate::engine::Engine;
 use crate::entry::{Errno, INVALID};
@@ -18,7 +18,7 @@ use crate::object::lock;
 pub(crate) struct Events {
     fd: Arc<OwnedFd>,
     /// The channel on which the engine delivers events, once an object reports to it.
-    channel: Mutex<Option<(&'static Engine, Arc<NoticeChannel>)>>,
+    channel: Mutex<Option<(&'static Engine, Arc<AsyncEventChannel>)>>,
 }
 
 impl Events {
@@ -42,14 +42,14 @@ impl Events {
     }
 
     /// The channel on which objects of `engine` report.
-    pub(crate) fn of(&self, engine: &'static Engine) -> Arc<NoticeChannel> {
+    pub(crate) fn of(&self, engine: &'static Engine) -> Arc<AsyncEventChannel> {
         let mut channel = lock(&self.channel);
         if let Some((of, channel)) = &*channel
             && std::ptr::eq(*of, engine)
         {
             return Arc::clone(channel);
         }
-        let new = Arc::new(engine.device.notice_channel(Arc::clone(&self.fd)));
+        let new = Arc::new(engine.device.async_event_channel(Arc::clone(&self.fd)));
         // A channel of the parent process is forgotten, since dropping it would touch the parent's
         // engine.
         std::mem::forget(channel.replace((engine, Arc::clone(&new))));
@@ -67,7 +67,7 @@ impl Events {
     ///
     /// # Errors
     /// `EAGAIN` if nothing waits on a non-blocking descriptor, `EINTR` after a signal.
-    pub(crate) fn next(&self) -> Result<(&'static Engine, Notice), Errno> {
+    pub(crate) fn next(&self) -> Result<(&'static Engine, DeviceEvent), Errno> {
         loop {
             let channel = lock(&self.channel)
                 .as_ref()

@@ -197,7 +197,7 @@ impl Model {
                 Threads::Caller => verbs::Threading::Caller,
                 Threads::Io => verbs::Threading::IoThread,
                 Threads::Receive => verbs::Threading::ReceiveThread,
-                Threads::Guard => verbs::Threading::Guard,
+                Threads::Guard => verbs::Threading::Background,
             },
             copies: match self.copies {
                 CopyWays::Two => verbs::Copies::Two,

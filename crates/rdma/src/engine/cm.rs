@@ -1,18 +1,19 @@
-//! Who is told what happens to connections, in order: behind rdma_cm's ids and event channels.
+//! The ids and event channels of rdma_cm: events of connections and listeners, in order.
 //!
 //! ```text
-//!   a queue pair's connection moves ──┐
-//!   somebody asks at a listener ──────┼─► the party's channel (a mailbox with a descriptor) ─► whoever fetches
-//!   the party says something itself ──┘
+//!   a connection changes its state ──┐
+//!   a peer requests a connection ────┼─► the id's event channel (a queue with a descriptor) ─► program
+//!   the program posts an event ──────┘
 //! ```
 //!
-//! A party is one connection or one listener; it has at most one queue pair. What is told of it names it by a key of the
-//! program's, so that the program finds its own object without a search.
+//! An id has one connection or one listener, and at most one queue pair. An event carries a key of
+//! the program's, by which the program finds its own object without a search.
 //!
-//! Always holds: what waits is of parties that there are, so that no key of an object that has gone comes out; what a party
-//! may leave waiting of what others do is limited (a connection moves few times, a listener has its backlog).
+//! Always holds: every event that waits belongs to an id that exists, so that no key of a destroyed
+//! object comes out. The events that peers can cause are limited: a connection changes its state a
+//! few times, and a listener has its backlog.
 //!
-//! Not here: what the program makes of it, and sockets (`door`).
+//! Not here: what the program makes of an event, and sockets.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -20,211 +21,217 @@ use std::sync::Arc;
 
 use sprat_proto::rdma::{Conn, Qp, StartupError};
 
-use super::events::{Asked, Link, Mailbox};
+use super::event_queue::EventQueue;
+use super::state::{ConnectionState, PendingRequest};
 
-/// A party's number, never used twice.
-pub(crate) type Number = u64;
+/// An id's number, never used twice.
+pub(crate) type CmId = u64;
 
-/// What is told.
+/// An event of an id.
 #[derive(Debug)]
-pub(crate) enum News {
+pub(crate) enum CmEvent {
     /// A connection stands otherwise than before.
-    Moved(Link),
+    Connection(ConnectionState),
     /// A peer asks.
-    Asked(Asked),
-    /// The party's own words.
+    Request(PendingRequest),
+    /// The id's own words.
     Own([u64; 2]),
 }
 
 #[derive(Debug)]
-struct Party {
-    channel: Number,
+struct Entry {
+    channel: CmId,
     key: u64,
     pair: Option<Qp>,
     /// The listener's number in the core.
     listener: Option<u32>,
-    /// News of it that were fetched.
-    fetched: u64,
-    /// Requests that wait to be fetched.
+    /// CmEvent of it that were taken.
+    taken: u64,
+    /// Requests that wait to be taken.
     asked: usize,
 }
 
-/// See the file.
+/// All ids and event channels.
 #[derive(Debug, Default)]
-pub(crate) struct Parties {
-    channels: BTreeMap<Number, Mailbox<(Number, News)>>,
-    parties: BTreeMap<Number, Party>,
-    pairs: BTreeMap<Qp, Number>,
-    last: Number,
+pub(crate) struct CmIds {
+    channels: BTreeMap<CmId, EventQueue<(CmId, CmEvent)>>,
+    ids: BTreeMap<CmId, Entry>,
+    pairs: BTreeMap<Qp, CmId>,
+    last: CmId,
 }
 
-/// What is left of a party that has gone.
+/// What a destroyed id leaves behind.
 #[derive(Debug, Default)]
-pub(crate) struct Left {
-    /// Its news that were fetched.
-    pub(crate) fetched: u64,
+pub(crate) struct Destroyed {
+    /// Events that the program has taken.
+    pub(crate) taken: u64,
     /// Its queue pair.
     pub(crate) pair: Option<Qp>,
     /// Its listener.
     pub(crate) listener: Option<u32>,
-    /// Who asked and was not heard.
+    /// Requests that the program has not taken.
     pub(crate) asked: Vec<Conn>,
 }
 
-impl Parties {
-    fn number(&mut self) -> Number {
+impl CmIds {
+    fn next_id(&mut self) -> CmId {
         self.last += 1;
         self.last
     }
 
     /// A channel behind a descriptor: an eventfd that counts down by one.
-    pub(crate) fn open(&mut self, fd: Arc<OwnedFd>) -> Number {
-        let number = self.number();
-        self.channels.insert(number, Mailbox::behind(fd));
+    pub(crate) fn open_channel(&mut self, fd: Arc<OwnedFd>) -> CmId {
+        let number = self.next_id();
+        self.channels.insert(number, EventQueue::behind(fd));
         number
     }
 
-    /// Closes a channel. What waits there is lost, and so is what comes; those who asked are returned.
-    pub(crate) fn close(&mut self, channel: Number) -> Vec<Conn> {
+    /// Closes a channel and drops its events; returns the requests among them.
+    pub(crate) fn close_channel(&mut self, channel: CmId) -> Vec<Conn> {
         let waiting = self.channels.remove(&channel).map(|mut mail| mail.extract(|_| true));
-        waiting.into_iter().flatten().filter_map(|(_, news)| asks(&news)).collect()
+        waiting.into_iter().flatten().filter_map(|(_, news)| requester(&news)).collect()
     }
 
-    /// A new party.
-    pub(crate) fn enter(&mut self, channel: Number, key: u64) -> Number {
-        let number = self.number();
-        let party = Party { channel, key, pair: None, listener: None, fetched: 0, asked: 0 };
-        self.parties.insert(number, party);
+    /// A new entry.
+    pub(crate) fn create(&mut self, channel: CmId, key: u64) -> CmId {
+        let number = self.next_id();
+        let entry = Entry { channel, key, pair: None, listener: None, taken: 0, asked: 0 };
+        self.ids.insert(number, entry);
         number
     }
 
-    /// A party goes, and what waits of it.
-    pub(crate) fn leave(&mut self, number: Number) -> Left {
-        let Some(party) = self.parties.remove(&number) else { return Left::default() };
-        if let Some(pair) = party.pair {
+    /// An id goes, and what waits of it.
+    pub(crate) fn destroy(&mut self, number: CmId) -> Destroyed {
+        let Some(entry) = self.ids.remove(&number) else {
+            return Destroyed::default();
+        };
+        if let Some(pair) = entry.pair {
             self.pairs.remove(&pair);
         }
-        let mail = self.channels.get_mut(&party.channel);
+        let mail = self.channels.get_mut(&entry.channel);
         let waiting = mail.map(|mail| mail.extract(|(of, _)| *of == number)).unwrap_or_default();
-        let asked = waiting.iter().filter_map(|(_, news)| asks(news)).collect();
-        Left { fetched: party.fetched, pair: party.pair, listener: party.listener, asked }
+        let asked = waiting.iter().filter_map(|(_, news)| requester(news)).collect();
+        Destroyed { taken: entry.taken, pair: entry.pair, listener: entry.listener, asked }
     }
 
-    /// A party is told by another channel from now on, also what waits of it; returns how much of it was fetched before.
-    pub(crate) fn migrate(&mut self, number: Number, channel: Number) -> u64 {
-        let Some(party) = self.parties.get_mut(&number) else { return 0 };
-        let from = std::mem::replace(&mut party.channel, channel);
+    /// Moves an id and its waiting events to another channel; returns how many of its events the
+    /// program has taken.
+    pub(crate) fn migrate(&mut self, number: CmId, channel: CmId) -> u64 {
+        let Some(entry) = self.ids.get_mut(&number) else {
+            return 0;
+        };
+        let from = std::mem::replace(&mut entry.channel, channel);
         let waiting =
             self.channels.get_mut(&from).map(|mail| mail.extract(|(of, _)| *of == number));
         if let Some(mail) = self.channels.get_mut(&channel) {
             waiting.into_iter().flatten().for_each(|news| mail.put(news));
         }
-        party.fetched
+        entry.taken
     }
 
-    /// What happens to the connection of `pair` is told of this party from now on.
-    pub(crate) fn follow(&mut self, number: Number, pair: Qp) {
-        let Some(party) = self.parties.get_mut(&number) else { return };
-        if let Some(old) = party.pair.replace(pair) {
+    /// Gives events of the connection of `pair` to this id from now on.
+    pub(crate) fn set_pair(&mut self, number: CmId, pair: Qp) {
+        let Some(entry) = self.ids.get_mut(&number) else {
+            return;
+        };
+        if let Some(old) = entry.pair.replace(pair) {
             self.pairs.remove(&old);
         }
         // One pair has one follower: the last.
         if let Some(other) = self.pairs.insert(pair, number).filter(|other| *other != number)
-            && let Some(other) = self.parties.get_mut(&other)
+            && let Some(other) = self.ids.get_mut(&other)
         {
             other.pair = None;
         }
     }
 
-    /// The queue pair that a party follows.
-    pub(crate) fn pair(&self, number: Number) -> Option<Qp> {
-        self.parties.get(&number)?.pair
+    /// The queue pair of an id.
+    pub(crate) fn pair(&self, number: CmId) -> Option<Qp> {
+        self.ids.get(&number)?.pair
     }
 
-    /// A queue pair's number is void from now on, or it follows nobody.
-    pub(crate) fn unfollow(&mut self, pair: Qp) {
-        if let Some(party) =
-            self.pairs.remove(&pair).and_then(|number| self.parties.get_mut(&number))
-        {
-            party.pair = None;
+    /// Takes the queue pair from the id that has it.
+    pub(crate) fn clear_pair(&mut self, pair: Qp) {
+        if let Some(entry) = self.pairs.remove(&pair).and_then(|number| self.ids.get_mut(&number)) {
+            entry.pair = None;
         }
     }
 
-    /// The party listens.
-    pub(crate) fn listens(&mut self, number: Number, listener: u32) {
-        if let Some(party) = self.parties.get_mut(&number) {
-            party.listener = Some(listener);
+    /// The id listens.
+    pub(crate) fn set_listener(&mut self, number: CmId, listener: u32) {
+        if let Some(entry) = self.ids.get_mut(&number) {
+            entry.listener = Some(listener);
         }
     }
 
     /// It does no longer.
-    pub(crate) fn listens_no_more(&mut self, number: Number) {
-        if let Some(party) = self.parties.get_mut(&number) {
-            party.listener = None;
+    pub(crate) fn clear_listener(&mut self, number: CmId) {
+        if let Some(entry) = self.ids.get_mut(&number) {
+            entry.listener = None;
         }
     }
 
     /// A queue pair's connection stands so now.
-    pub(crate) fn moved(&mut self, pair: Qp, link: &Link) {
-        if matches!(link, Link::Idle | Link::Opening) {
+    pub(crate) fn connection_changed(&mut self, pair: Qp, link: &ConnectionState) {
+        if matches!(link, ConnectionState::Idle | ConnectionState::Opening) {
             return;
         }
         if let Some(&number) = self.pairs.get(&pair) {
-            self.tell(number, News::Moved(link.clone()));
+            self.put(number, CmEvent::Connection(link.clone()));
         }
     }
 
-    /// A peer asks at this party's listener; false if so many wait that `most` are.
-    pub(crate) fn asked(&mut self, number: Number, most: usize, asked: Asked) -> bool {
-        match self.parties.get_mut(&number) {
-            Some(party) if party.asked < most && self.channels.contains_key(&party.channel) => {
-                party.asked += 1;
-                self.tell(number, News::Asked(asked));
+    /// Adds a request to the events of a listening id; false if `most` requests wait already.
+    pub(crate) fn request(&mut self, number: CmId, most: usize, asked: PendingRequest) -> bool {
+        match self.ids.get_mut(&number) {
+            Some(entry) if entry.asked < most && self.channels.contains_key(&entry.channel) => {
+                entry.asked += 1;
+                self.put(number, CmEvent::Request(asked));
                 true
             }
             _ => false,
         }
     }
 
-    /// Puts something behind what waits of a party.
-    pub(crate) fn tell(&mut self, number: Number, news: News) {
-        let channel = self.parties.get(&number).map(|party| party.channel);
+    /// Puts something behind what waits of an id.
+    pub(crate) fn put(&mut self, number: CmId, news: CmEvent) {
+        let channel = self.ids.get(&number).map(|entry| entry.channel);
         if let Some(mail) = channel.and_then(|channel| self.channels.get_mut(&channel)) {
             mail.put((number, news));
         }
     }
 
-    /// The queue pair of which the oldest news of a channel say that its connection has ended.
-    pub(crate) fn ends_next(&self, channel: Number) -> Option<Qp> {
+    /// The queue pair whose connection has ended by the oldest event of a channel.
+    pub(crate) fn disconnects_next(&self, channel: CmId) -> Option<Qp> {
         let (number, news) = self.channels.get(&channel)?.front()?;
-        let ended = matches!(news, News::Moved(Link::Disconnected(_)));
+        let ended = matches!(news, CmEvent::Connection(ConnectionState::Disconnected(_)));
         if ended { self.pair(*number) } else { None }
     }
 
-    /// The oldest news of a channel, with the party's key.
-    pub(crate) fn fetch(&mut self, channel: Number) -> Option<(u64, News)> {
+    /// Takes the oldest event of a channel, with the id's key.
+    pub(crate) fn take(&mut self, channel: CmId) -> Option<(u64, CmEvent)> {
         let (number, news) = self.channels.get_mut(&channel)?.take()?;
-        // What waits is of parties that there are.
-        let party = self.parties.get_mut(&number)?;
-        party.fetched += 1;
-        party.asked -= usize::from(asks(&news).is_some());
-        Some((party.key, news))
+        // Every waiting event belongs to an id that exists.
+        let entry = self.ids.get_mut(&number)?;
+        entry.taken += 1;
+        entry.asked -= usize::from(requester(&news).is_some());
+        Some((entry.key, news))
     }
 }
 
-/// Who asks by these news.
-fn asks(news: &News) -> Option<Conn> {
+/// The connection that requests to be accepted by this event.
+fn requester(news: &CmEvent) -> Option<Conn> {
     match news {
-        News::Asked(asked) => Some(asked.conn),
-        News::Moved(_) | News::Own(_) => None,
+        CmEvent::Request(asked) => Some(asked.conn),
+        CmEvent::Connection(_) | CmEvent::Own(_) => None,
     }
 }
 
-/// How a connection stands whose queue pair is destroyed.
-pub(super) fn without_pair(link: &Link) -> Option<Link> {
+/// The state of a connection whose queue pair is destroyed.
+pub(super) fn state_without_pair(link: &ConnectionState) -> Option<ConnectionState> {
     match link {
-        Link::Opening => Some(Link::Failed(StartupError::Cancelled)),
-        Link::Connected { .. } => Some(Link::Disconnected(None)),
+        ConnectionState::Opening => Some(ConnectionState::Failed(StartupError::Cancelled)),
+        ConnectionState::Connected { .. } => Some(ConnectionState::Disconnected(None)),
         _ => None,
     }
 }
@@ -244,9 +251,9 @@ mod tests {
         poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&none)).unwrap() == 1
     }
 
-    fn asked(conn: u32) -> Asked {
+    fn asked(conn: u32) -> PendingRequest {
         let nobody = ([127, 0, 0, 1], 9).into();
-        Asked {
+        PendingRequest {
             conn: Conn(conn),
             peer: nobody,
             local: nobody,
@@ -256,71 +263,78 @@ mod tests {
         }
     }
 
-    /// The words that are fetched, by key.
-    fn words(parties: &mut Parties, channel: Number) -> Vec<(u64, u64)> {
+    /// The words that are taken, by key.
+    fn words(ids: &mut CmIds, channel: CmId) -> Vec<(u64, u64)> {
         let own = |news| match news {
-            News::Own([word, _]) => word,
+            CmEvent::Own([word, _]) => word,
             other => panic!("{other:?}"),
         };
-        std::iter::from_fn(|| parties.fetch(channel)).map(|(key, news)| (key, own(news))).collect()
+        std::iter::from_fn(|| ids.take(channel)).map(|(key, news)| (key, own(news))).collect()
     }
 
     #[test]
     fn what_waits_of_a_party_goes_with_it_and_moves_with_it() {
         let (first, second) = (descriptor(), descriptor());
-        let mut all = Parties::default();
-        let (one, two) = (all.open(Arc::clone(&first)), all.open(Arc::clone(&second)));
-        let (a, b, c) = (all.enter(one, 100), all.enter(one, 200), all.enter(one, 300));
-        for (word, party) in [a, b, c, a, b, c].into_iter().enumerate() {
-            all.tell(party, News::Own([word as u64, 0]));
+        let mut all = CmIds::default();
+        let (one, two) =
+            (all.open_channel(Arc::clone(&first)), all.open_channel(Arc::clone(&second)));
+        let (a, b, c) = (all.create(one, 100), all.create(one, 200), all.create(one, 300));
+        for (word, entry) in [a, b, c, a, b, c].into_iter().enumerate() {
+            all.put(entry, CmEvent::Own([word as u64, 0]));
         }
         assert!(readable(&first) && !readable(&second));
-        assert_eq!(all.leave(b).fetched, 0);
+        assert_eq!(all.destroy(b).taken, 0);
         assert_eq!(all.migrate(c, two), 0);
         assert!(readable(&second));
         assert_eq!(words(&mut all, one), [(100, 0), (100, 3)]);
         assert_eq!(words(&mut all, two), [(300, 2), (300, 5)]);
         assert!(!readable(&first) && !readable(&second));
-        assert_eq!((all.leave(a).fetched, all.leave(c).fetched), (2, 2));
-        all.tell(a, News::Own([9, 0]));
+        assert_eq!((all.destroy(a).taken, all.destroy(c).taken), (2, 2));
+        all.put(a, CmEvent::Own([9, 0]));
         assert!(words(&mut all, one).is_empty());
     }
 
     #[test]
     fn a_pair_has_one_follower_and_only_moves_are_told() {
-        let mut all = Parties::default();
-        let channel = all.open(descriptor());
-        let (a, b) = (all.enter(channel, 1), all.enter(channel, 2));
-        all.follow(a, Qp(7));
-        all.follow(b, Qp(7));
+        let mut all = CmIds::default();
+        let channel = all.open_channel(descriptor());
+        let (a, b) = (all.create(channel, 1), all.create(channel, 2));
+        all.set_pair(a, Qp(7));
+        all.set_pair(b, Qp(7));
         assert_eq!((all.pair(a), all.pair(b)), (None, Some(Qp(7))));
-        all.moved(Qp(7), &Link::Opening);
-        all.moved(Qp(8), &Link::Disconnected(None));
-        all.moved(Qp(7), &Link::Disconnected(None));
-        assert!(matches!(all.fetch(channel), Some((2, News::Moved(Link::Disconnected(None))))));
-        assert!(all.fetch(channel).is_none());
-        all.unfollow(Qp(7));
-        all.moved(Qp(7), &Link::Disconnected(None));
-        assert!(all.fetch(channel).is_none());
-        assert_eq!(all.leave(b).pair, None);
+        all.connection_changed(Qp(7), &ConnectionState::Opening);
+        all.connection_changed(Qp(8), &ConnectionState::Disconnected(None));
+        all.connection_changed(Qp(7), &ConnectionState::Disconnected(None));
+        assert!(matches!(
+            all.take(channel),
+            Some((2, CmEvent::Connection(ConnectionState::Disconnected(None))))
+        ));
+        assert!(all.take(channel).is_none());
+        all.clear_pair(Qp(7));
+        all.connection_changed(Qp(7), &ConnectionState::Disconnected(None));
+        assert!(all.take(channel).is_none());
+        assert_eq!(all.destroy(b).pair, None);
     }
 
     #[test]
     fn so_many_ask_as_are_heard() {
-        let mut all = Parties::default();
-        let channel = all.open(descriptor());
-        let party = all.enter(channel, 5);
-        all.listens(party, 3);
-        assert!(all.asked(party, 2, asked(0)) && all.asked(party, 2, asked(1)));
-        assert!(!all.asked(party, 2, asked(2)), "the backlog is 2");
-        assert!(matches!(all.fetch(channel), Some((5, News::Asked(Asked { conn: Conn(0), .. })))));
-        assert!(all.asked(party, 2, asked(3)));
-        let left = all.leave(party);
-        assert_eq!((left.fetched, left.listener, left.asked), (1, Some(3), vec![Conn(1), Conn(3)]));
-        assert!(!all.asked(party, 2, asked(4)), "nobody listens");
-        let party = all.enter(channel, 6);
-        assert!(all.asked(party, 2, asked(5)));
-        assert_eq!(all.close(channel), [Conn(5)]);
-        assert!(!all.asked(party, 2, asked(6)), "nobody hears");
+        let mut all = CmIds::default();
+        let channel = all.open_channel(descriptor());
+        let entry = all.create(channel, 5);
+        all.set_listener(entry, 3);
+        assert!(all.request(entry, 2, asked(0)) && all.request(entry, 2, asked(1)));
+        assert!(!all.request(entry, 2, asked(2)), "the backlog is 2");
+        assert!(matches!(
+            all.take(channel),
+            Some((5, CmEvent::Request(PendingRequest { conn: Conn(0), .. })))
+        ));
+        assert!(all.request(entry, 2, asked(3)));
+        let left = all.destroy(entry);
+        assert_eq!((left.taken, left.listener, left.asked), (1, Some(3), vec![Conn(1), Conn(3)]));
+        assert!(!all.request(entry, 2, asked(4)), "nobody listens");
+        let entry = all.create(channel, 6);
+        assert!(all.request(entry, 2, asked(5)));
+        assert_eq!(all.close_channel(channel), [Conn(5)]);
+        assert!(!all.request(entry, 2, asked(6)), "nobody hears");
     }
 }

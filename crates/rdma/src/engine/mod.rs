@@ -11,24 +11,34 @@
 //!
 //! Not here: what the bytes mean (`sprat_proto::rdma`), and the objects that programs hold.
 
-mod progress;
-mod core;
-mod events;
-mod listen;
 mod background;
 mod cm;
+mod connect;
+mod core;
+mod event_queue;
+mod events;
+mod listen;
+mod listener;
+mod progress;
+mod receive;
 mod regions;
+mod send;
 mod shared;
 mod socket;
+mod state;
 mod stream;
+mod streams;
 
 pub use self::core::{Copies, Core, Counters, Failure, Settings};
-pub use events::{Asked, Desk, Link};
-pub(crate) use events::{Mailbox, Object};
-pub(crate) use listen::{Audience, Dial};
-pub(crate) use cm::{News, Number};
+pub(crate) use cm::{CmEvent, CmId};
+pub(crate) use connect::ConnectLimits;
+pub(crate) use event_queue::EventQueue;
+pub(crate) use events::EventSource;
+pub use events::Events;
+pub(crate) use listener::AcceptPolicy;
 pub use regions::Regions;
 pub use shared::Threading;
 pub(crate) use shared::{Patience, Shared};
+pub use state::{ConnectionState, PendingRequest};
 pub use stream::SocketOptions;
 pub(crate) use stream::{bound, open};

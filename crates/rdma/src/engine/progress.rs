@@ -1,14 +1,16 @@
-//! What the device's own thread does: it attends to the sockets while it has a processor and the program has other things
-//! to do, and stands by while somebody of the program makes progress.
+//! The progress thread. It owns progress while it has a processor and the program does not make
+//! progress itself, and backs off while a thread of the program does.
 //!
 //! ```text
 //!   polling: epoll (no lock) ─► something? ─► lock, one turn, announce
 //! ```
 //!
-//! Always holds: without work it holds no lock, so that posting does not wait for it; beside somebody who makes progress
-//! himself it polls for moments only, now and then; it attends only if nobody watches.
+//! Always holds: without work it holds no lock, so that posting does not wait for it. While a
+//! thread of the program makes progress, it polls rarely and for moments only. It takes progress
+//! only if no thread watches the sockets.
 //!
-//! Not here: how the program's threads wait (`shared`), and what the thread does where it never polls (`guard`).
+//! Not here: how the program's threads wait (`shared`), and the thread that never polls
+//! (`background`).
 
 use std::os::fd::AsFd as _;
 use std::sync::atomic::Ordering;
@@ -22,54 +24,58 @@ use super::core::Watch;
 use super::shared::{FOLLOWER_SLEEP_NS, Shared, Threading};
 use sprat_sys::cpu::{Idle, Rest};
 
-/// How long it stands by before it looks whether the program still makes progress: at first, and at the most. A look takes
-/// the processor from who waits for some 20 µs.
+/// The shortest and the longest pause before it checks whether the program still makes progress. A
+/// check takes the processor from a waiting thread for some 20 µs.
 const FIRST_PAUSE_NS: u64 = 50 * US;
 const LONGEST_PAUSE_NS: u64 = MS;
-/// After so many looks it tries to attend all the same: there may be a processor for it by now.
+/// After this many checks it tries to take progress anyway: there may be a processor for it by now.
 const PAUSES: u32 = 20;
-/// So many turns of the program in one pause are progress enough.
+/// The program makes enough progress if it takes this many turns in one pause.
 const ENOUGH: u64 = 4;
 
-/// What the thread remembers between two looks.
-struct Attendant {
+/// The thread's state between two checks.
+struct Progress {
     idle: Idle,
     /// The epoch at which there was nothing more to do, and when there is without one.
     seen: u64,
     due: Instant,
     /// There is more to do at once.
     more: bool,
-    /// It has attended until now: whoever makes progress instead has just begun.
+    /// It has owned progress until now: another thread has just taken over.
     fresh: bool,
     /// The program's turns at the last look.
     taken: u64,
     pause_ns: u64,
-    /// How often it has stood by since it attended.
+    /// The pauses since it owned progress.
     pauses: u32,
 }
 
 impl Shared {
-    /// What the device's own thread does, until it is told to stop.
+    /// Runs the device's own thread until it is told to stop.
     pub(crate) fn run(&self) {
-        if self.threading == Threading::Guard {
-            return self.guard();
+        if self.threading == Threading::Background {
+            return self.run_in_background();
         }
         let (idle, due) = (Idle::new(), Instant::ZERO);
         let (more, fresh, pause_ns) = (true, false, FIRST_PAUSE_NS);
-        let mut me = Attendant { idle, seen: 0, due, more, fresh, taken: 0, pause_ns, pauses: 0 };
-        while if self.attended() { self.poll_sockets(&mut me) } else { self.stand_by(&mut me) } {}
+        let mut me = Progress { idle, seen: 0, due, more, fresh, taken: 0, pause_ns, pauses: 0 };
+        while if self.thread_owns_progress() {
+            self.poll_sockets(&mut me)
+        } else {
+            self.back_off(&mut me)
+        } {}
     }
 
     /// Makes progress if there is any to make; false at the end.
-    fn poll_sockets(&self, me: &mut Attendant) -> bool {
+    fn poll_sockets(&self, me: &mut Progress) -> bool {
         me.fresh = true;
-        self.beats();
+        self.heartbeat();
         if me.more || self.epoch() != me.seen || me.due <= self.clock.now() || self.is_readable() {
-            let mut core = self.lock_at_last();
+            let mut core = self.lock_blocking();
             if core.stop {
                 return false;
             }
-            if !self.attended() {
+            if !self.thread_owns_progress() {
                 return true;
             }
             let worked = core.turn();
@@ -78,20 +84,20 @@ impl Shared {
                 me.idle.worked();
                 let sleeper = core.sleepers > 0;
                 self.announce(&core);
-                // Who has been woken makes progress himself, and may need this processor.
+                // The woken thread makes progress itself, and may need this processor.
                 if sleeper {
-                    self.attend(&core, false);
+                    self.set_thread_owns(&core, false);
                 }
             }
             (me.seen, me.due, me.more) = (self.epoch(), core.deadline(), core.has_more());
             drop(core);
-            self.give_way();
+            self.yield_lock();
             if worked {
                 return true;
             }
         }
         if me.idle.rest(true, || self.clock.now()) == Rest::Sleep {
-            self.lie_down(me);
+            self.sleep_on_sockets(me);
         }
         true
     }
@@ -104,35 +110,37 @@ impl Shared {
         epoll::wait(self.epoll().as_fd(), &mut event, Some(&none)).is_ok_and(|count| count > 0)
     }
 
-    /// Nothing has happened for long. One who waits watches better than this thread: he needs not be woken by it.
-    fn lie_down(&self, me: &mut Attendant) {
+    /// Sleeps after nothing has happened for long. A waiting thread of the program watches the
+    /// sockets instead, if there is one: nothing has to wake it then.
+    fn sleep_on_sockets(&self, me: &mut Progress) {
         let core = self.lock();
-        if core.stop || self.epoch() != me.seen || !self.attended() {
+        if core.stop || self.epoch() != me.seen || !self.thread_owns_progress() {
             return;
         }
         if core.sleepers > 0 {
-            return self.rouse(&core);
+            return self.hand_over(&core);
         }
-        self.attend(&core, false);
+        self.set_thread_owns(&core, false);
         let _ = self.watch(core, Watch::Thread(Instant::NEVER), Instant::NEVER, None);
         me.fresh = false;
-        me.taken = self.taken.load(Ordering::Relaxed);
+        me.taken = self.program_turns.load(Ordering::Relaxed);
     }
 
-    /// Attends again if nobody of the program makes progress; else sleeps for a while. False at the end.
-    fn stand_by(&self, me: &mut Attendant) -> bool {
+    /// Takes progress if no thread of the program makes it, and pauses otherwise. False at the end.
+    fn back_off(&self, me: &mut Progress) -> bool {
         let mut core = self.lock();
         if core.stop {
             return false;
         }
-        let taken = self.taken.load(Ordering::Relaxed);
+        let taken = self.program_turns.load(Ordering::Relaxed);
         let turns = taken.wrapping_sub(std::mem::replace(&mut me.taken, taken));
-        core.follows = false;
+        core.thread_follows = false;
         let fresh = std::mem::take(&mut me.fresh);
-        let watched = core.watch != Watch::Nobody;
+        let watched = core.watch != Watch::Unwatched;
         if watched && turns == 0 && !fresh {
-            // Nothing happens: it sleeps until who watches is back, who has something to do then.
-            core.follows = true;
+            // Nothing happens. It sleeps until the watching thread is awake, which has something to
+            // do then.
+            core.thread_follows = true;
             drop(self.called.wait_timeout(core, Duration::from_nanos(FOLLOWER_SLEEP_NS)));
             (me.fresh, me.pause_ns) = (true, FIRST_PAUSE_NS);
             return true;
@@ -145,7 +153,7 @@ impl Shared {
             drop(self.called.wait_timeout(core, pause));
             return true;
         }
-        self.attend(&core, true);
+        self.set_thread_owns(&core, true);
         (me.more, me.pause_ns, me.pauses) = (true, FIRST_PAUSE_NS, 0);
         true
     }

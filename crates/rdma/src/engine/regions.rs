@@ -1,14 +1,16 @@
-//! The memory that a program has registered, by the numbers that the engine knows it by; and messages, which are memory of
-//! this kind while peers read them or while they come.
+//! Registered memory by the numbers that the engine knows, and messages, which are registered while
+//! peers read them or while they arrive.
 //!
 //! ```text
-//!  number = generation (44 bits) | slot (20 bits)       it stands for  a region │ memory of the program │ a message of ours │ one that comes
+//!  number = generation (44 bits) | slot (20 bits)
+//!  stands for a region │ memory of the program │ a message to send │ a message that arrives
 //! ```
 //!
-//! Always holds: the engine has checked every span against its registration before it comes here, and a region lives at
-//! least as long as its registration, so that nothing is refused in practice; what is checked again costs one comparison.
-//! A number is never given out twice: what a stream has still to send of a region that has gone finds nothing, not the
-//! region's successor. A message that comes is written from its start to its end, and only there.
+//! Always holds: the engine has checked every span against its registration, and a region lives at
+//! least as long as its registration, so that no span is refused in practice; the second check here
+//! costs one comparison. A number is never used twice: a record that still names a removed region
+//! finds nothing, and not its successor. A message that arrives is written from its start to its
+//! end, and only there.
 
 use std::sync::Arc;
 
@@ -23,7 +25,7 @@ const SLOT_BITS: u32 = 20;
 const SLOTS: usize = 1 << SLOT_BITS;
 const LAST_GENERATION: u64 = (1 << (64 - SLOT_BITS)) - 1;
 
-/// What a number stands for.
+/// The memory that a number stands for.
 #[derive(Debug)]
 enum Place {
     /// Mapped memory, which others write too.
@@ -47,7 +49,7 @@ struct Slot {
 pub struct Regions {
     slots: Vec<Slot>,
     free: Vec<u32>,
-    /// Octets that came by [`Memory::write`].
+    /// Bytes that came by [`Memory::write`].
     pub(crate) written: u64,
 }
 
@@ -176,7 +178,7 @@ impl Regions {
         }
     }
 
-    /// The first memory of a record, behind its first `skip` octets, that cannot be read.
+    /// The first memory of a record, behind its first `skip` bytes, that cannot be read.
     pub(super) fn unreadable(
         &self,
         record: &Record,
@@ -209,8 +211,8 @@ impl Regions {
         self.pieces(span, slices, |_| ())
     }
 
-    /// Where a span is received to: within a region, or behind what is there of a message, if it is what comes next and has
-    /// room there.
+    /// The place that a span is received to: in a region, or behind the bytes of an arriving
+    /// message if the span comes next and fits its capacity.
     #[inline]
     pub(super) fn sink(&mut self, span: Span) -> Option<Sink<'_>> {
         let slot = self.slots.get_mut(slot_of(span.region))?;
@@ -278,17 +280,17 @@ impl Regions {
     }
 }
 
-/// Memory that octets are received to without a copy.
+/// Memory that bytes are received to without a copy.
 pub(super) enum Sink<'r> {
     /// At the span's place.
     Region(&'r Region),
-    /// The same in memory of the program.
+    /// Memory of the program, at the span's place.
     Foreign(&'r Foreign),
     /// Behind what is there.
     Message(&'r mut Vec<u8>),
 }
 
-/// A span lies within `len` octets.
+/// A span lies within `len` bytes.
 #[inline]
 fn within(len: usize, span: Span) -> Result<(), Unmapped> {
     let end = span.offset.checked_add(u64::from(span.len)).ok_or(Unmapped)?;
@@ -361,7 +363,7 @@ impl Memory for Regions {
     }
 }
 
-/// The same with what messages name.
+/// Registered memory together with the slices that messages name.
 pub(super) struct Reach<'r> {
     pub(super) regions: &'r mut Regions,
     pub(super) slices: &'r dyn Slices,

@@ -1,28 +1,31 @@
-//! One core and the threads around it: one lock, one way to wait, perhaps one thread that makes progress.
+//! One core and the threads around it: one lock, one way to wait, perhaps one progress thread.
 //!
 //! ```text
-//!   Caller         whoever posts sends, whoever polls or waits takes a turn, and now and then whoever posts
-//!   IoThread       a thread takes all turns while it attends; posting hands over to it
-//!   ReceiveThread  a thread takes turns while it attends; whoever posts sends
-//!   Guard          as Caller; and a thread sleeps on the sockets while nobody of the program polls or sleeps on them
+//!   Caller         posting sends; polling and waiting take a turn, and posting does now and then
+//!   IoThread       a thread takes all turns while it owns progress; posting leaves sending to it
+//!   ReceiveThread  a thread takes turns while it owns progress; posting sends
+//!   Background     as Caller, and a thread sleeps on the sockets while the program does not poll
 //! ```
 //!
-//! What has happened shows in `epoch`, a counter that is read without the lock, so that polling an empty queue costs the
-//! thread that fills it nothing. A thread that has waited long enough sleeps: one of them on the sockets (it is the one
-//! that watches), the others until the epoch changes.
+//! `epoch` is a counter that advances with every change and is read without the lock, so that
+//! polling an empty queue costs the thread that fills it nothing. A thread that has waited long
+//! enough sleeps: one thread on the sockets (it watches them), the others until the epoch advances.
 //!
-//! The device's own thread attends while it has a processor and the program has other things to do:
+//! The progress thread owns progress while it has a processor and the program does not make
+//! progress itself:
 //!
 //! ```text
-//!   attends ──(its beat stops: who waits takes over; or it has woken somebody)──► stands by ──(nobody waits or polls)──► attends
-//!      └──(nothing happens)──► watches, unless one who waits can                      └──(one who waits watches)──► asleep
+//!   owns progress ──(its heartbeat stops, or it wakes a thread of the program)──► backs off
+//!         ▲ └──(nothing happens)──► watches the sockets, unless a waiting thread can       │
+//!         └──(no thread of the program waits or polls)─────────────────────────────────────┘
 //! ```
 //!
-//! So two threads never pass each message on where only one of them can run: there whoever waits does the work, as if he
-//! were alone, and the thread is for the time in which nobody waits.
+//! Two threads would pass every message on if only one of them had a processor. Therefore a waiting
+//! thread makes progress itself, and the progress thread works while no thread waits.
 //!
-//! Always holds: under the lock, whoever changes anything advances the epoch and wakes those who sleep, so that no wake-up
-//! is lost between looking and lying down; `attended` changes only under the lock.
+//! Always holds: a thread that changes anything holds the lock, advances the epoch and wakes the
+//! sleepers, so that no wake-up is lost between a poll and a sleep. `thread_owns` changes only
+//! under the lock.
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -41,35 +44,37 @@ use sprat_sys::cpu::{Idle, Rest};
 
 /// The longest sleep, so that no lost wake-up can last.
 const LONGEST_SLEEP_NS: u64 = SECOND;
-/// The longest sleep of those who wait for another thread to watch.
+/// The longest sleep of a thread that waits for another thread to watch the sockets.
 pub(super) const FOLLOWER_SLEEP_NS: u64 = 100 * MS;
-/// In how many turns of a polling wait the time limit is looked at once.
+/// A polling wait reads the clock once in this many turns.
 const LIMIT_EVERY: u32 = 16;
-/// How often the lock is tried before a thread sleeps for it: a turn takes a microsecond or two.
+/// Attempts to take the lock before a thread sleeps for it: a turn takes a microsecond or two.
 const TRIES: u32 = 200;
-/// Looks without a beat of the device's thread after which it seems to have no processor. One look takes some 50 ns, one
-/// beat as long as asking an epoll, 300.
+/// Looks without a beat of the device's thread after which it seems to have no processor. One look
+/// takes some 50 ns, one beat as long as asking an epoll, 300.
 const MISSED: u32 = 64;
 /// Bits of a beat that name the processor; the others count.
 const PROCESSOR_BITS: u32 = 16;
 
-/// Who makes progress.
+/// The thread that makes progress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Threading {
-    /// Whoever calls: posting sends, polling and waiting receive (run to completion). Nothing moves while nobody calls.
+    /// The calling thread: posting sends, polling and waiting receive (run to completion). Nothing
+    /// moves while the program makes no call.
     #[default]
     Caller,
-    /// A thread of the device: posting hands over to it, polling looks at what it has done. Where it has no processor,
-    /// whoever calls does its work.
+    /// A thread of the device: posting leaves the work to it, polling takes its results. While the
+    /// thread has no processor, the calling thread does the work.
     IoThread,
-    /// A thread of the device receives and places; whoever posts sends. Where it has no processor, as above.
+    /// A thread of the device receives and places payload; posting sends. While the thread has no
+    /// processor, the calling thread receives.
     ReceiveThread,
-    /// Whoever calls; and a thread, which never polls, does what comes while nobody calls. It begins with the first
-    /// connection or listener.
-    Guard,
+    /// The calling thread, and a background thread that never polls and receives while the program
+    /// makes no call. The thread starts with the first connection or listener.
+    Background,
 }
 
-/// How a thread waits.
+/// The way in which a thread waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Patience {
     /// It polls for a while, then sleeps.
@@ -78,7 +83,7 @@ pub(crate) enum Patience {
     Sleep,
 }
 
-/// See the file.
+/// A core behind its lock.
 #[derive(Debug)]
 pub(crate) struct Shared {
     core: Mutex<Core>,
@@ -88,22 +93,22 @@ pub(crate) struct Shared {
     epoch: AtomicU64,
     /// Programs' threads that want the lock: the device's own gives way to them.
     wanted: AtomicU32,
-    /// The device's own thread makes progress; else whoever calls.
-    attended: AtomicBool,
+    /// The progress thread makes progress; else the calling thread does.
+    thread_owns: AtomicBool,
     /// Moves while it attends and has a processor, and holds no lock: which processor, and a count.
-    beat: AtomicU64,
+    heartbeat: AtomicU64,
     /// The beat that was seen last, and how often since.
-    seen_beat: AtomicU64,
+    seen_heartbeat: AtomicU64,
     missed: AtomicU32,
-    /// The guard, once it is there; and who polled has probably turned to his memory.
-    pub(super) guarding: OnceLock<Thread>,
-    pub(super) deserted: AtomicBool,
+    /// The background thread, once it runs.
+    pub(super) background: OnceLock<Thread>,
+    pub(super) poll_missed: AtomicBool,
     /// Turns that programs' threads have taken, and how many of them poll in a wait at present.
-    pub(super) taken: AtomicU64,
+    pub(super) program_turns: AtomicU64,
     pub(super) waiting: AtomicU32,
     pub(crate) threading: Threading,
     epoll: Arc<OwnedFd>,
-    bell: OwnedFd,
+    wakeup: OwnedFd,
     pub(super) clock: Clock,
 }
 
@@ -117,16 +122,16 @@ impl Shared {
             called: Condvar::new(),
             epoch: AtomicU64::new(1),
             wanted: AtomicU32::new(0),
-            attended: AtomicBool::new(false),
-            beat: AtomicU64::new(0),
-            seen_beat: AtomicU64::new(0),
+            thread_owns: AtomicBool::new(false),
+            heartbeat: AtomicU64::new(0),
+            seen_heartbeat: AtomicU64::new(0),
             missed: AtomicU32::new(0),
-            guarding: OnceLock::new(),
-            deserted: AtomicBool::new(false),
-            taken: AtomicU64::new(0),
+            background: OnceLock::new(),
+            poll_missed: AtomicBool::new(false),
+            program_turns: AtomicU64::new(0),
             waiting: AtomicU32::new(0),
             threading,
-            bell: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
+            wakeup: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
             clock: Clock::new(),
         })
     }
@@ -139,13 +144,13 @@ impl Shared {
 
     /// The device's own thread makes progress.
     #[inline]
-    pub(super) fn attended(&self) -> bool {
-        self.attended.load(Ordering::Relaxed)
+    pub(super) fn thread_owns_progress(&self) -> bool {
+        self.thread_owns.load(Ordering::Relaxed)
     }
 
     /// Says whether it does; the core's lock is shown as proof.
-    pub(super) fn attend(&self, _: &Core, attends: bool) {
-        self.attended.store(attends, Ordering::Relaxed);
+    pub(super) fn set_thread_owns(&self, _: &Core, owns: bool) {
+        self.thread_owns.store(owns, Ordering::Relaxed);
     }
 
     /// The present time.
@@ -176,63 +181,65 @@ impl Shared {
             }
             std::hint::spin_loop();
         }
-        self.lock_at_last()
+        self.lock_blocking()
     }
 
     /// Without precedence over others.
-    pub(super) fn lock_at_last(&self) -> MutexGuard<'_, Core> {
-        // A panic under the lock is a bug; what it left is as good as what a panic elsewhere leaves.
+    pub(super) fn lock_blocking(&self) -> MutexGuard<'_, Core> {
+        // A panic under the lock is a bug; what it left is as good as what a panic elsewhere
+        // leaves.
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something has changed: tells all who look or sleep. Called under the lock.
+    /// Announces a change to the threads that poll or sleep. Called under the lock.
     #[inline]
     pub(super) fn announce(&self, core: &Core) {
         self.epoch.fetch_add(1, Ordering::Release);
         if core.sleepers > 0 {
             self.changed.notify_all();
         }
-        let rings = match core.watch {
-            Watch::Nobody => false,
+        let wakes = match core.watch {
+            Watch::Unwatched => false,
             Watch::Program => true,
             Watch::Thread(until) => core.deadline() < until || core.has_more(),
-            Watch::Guard(until) if core.deadline() < until || core.has_more() => {
-                !core.rung.replace(true)
+            Watch::Background(until) if core.deadline() < until || core.has_more() => {
+                !core.background_woken.replace(true)
             }
-            Watch::Guard(_) => false,
+            Watch::Background(_) => false,
         };
-        if rings {
-            self.ring();
+        if wakes {
+            self.write_wakeup();
         }
     }
 
-    fn ring(&self) {
+    fn write_wakeup(&self) {
         // A counter at its limit is readable anyway.
-        let _ = rustix::io::write(&self.bell, &[0, 0, 0, 0, 0, 0, 0, 1]);
+        let _ = rustix::io::write(&self.wakeup, &[0, 0, 0, 0, 0, 0, 0, 1]);
     }
 
-    /// Does something with the engine now, and sends what follows from it unless that is another thread's work.
+    /// Changes the engine and sends the resulting records, unless sending is another thread's work.
     #[inline]
     pub(crate) fn act<T>(&self, act: impl FnOnce(&mut Core, Instant) -> T) -> T {
         let mut core = self.lock();
         let now = self.clock.now();
         let result = act(&mut core, now);
-        if self.threading != Threading::IoThread || !self.attended() {
+        if self.threading != Threading::IoThread || !self.thread_owns_progress() {
             core.flush(now);
         }
         self.announce(&core);
         result
     }
 
-    /// The same for posting, which a program may do for long and nothing else: what has come is taken in now and then.
+    /// Posts requests. A program may do nothing else for long, so received bytes are handled now
+    /// and then.
     #[inline]
     pub(crate) fn post<T>(&self, post: impl FnOnce(&mut Core) -> T) -> T {
         let mut core = self.lock();
         let now = self.clock.now();
         let result = post(&mut core);
-        if !self.attended() {
+        if !self.thread_owns_progress() {
             core.flush(now);
-            core.turn_perhaps(now);
+            core.turn_if_stale(now);
         } else if self.threading != Threading::IoThread {
             core.flush(now);
         }
@@ -240,12 +247,14 @@ impl Shared {
         result
     }
 
-    /// The same for posting receives, which leaves something to do only where messages wait for one.
+    /// Posts receives. They leave something to send only where messages wait for a receive.
     #[inline]
     pub(crate) fn post_receives<T>(&self, post: impl FnOnce(&mut Core) -> T) -> T {
         let mut core = self.lock();
         let result = post(&mut core);
-        if core.rnic().has_ready() && (self.threading != Threading::IoThread || !self.attended()) {
+        if core.rnic().has_ready()
+            && (self.threading != Threading::IoThread || !self.thread_owns_progress())
+        {
             let now = self.clock.now();
             core.flush(now);
         }
@@ -253,41 +262,41 @@ impl Shared {
         result
     }
 
-    /// The same for what leaves nothing to send.
+    /// Changes the engine where nothing is left to send.
     #[inline]
-    pub(crate) fn note<T>(&self, note: impl FnOnce(&mut Core) -> T) -> T {
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Core) -> T) -> T {
         let mut core = self.lock();
-        let result = note(&mut core);
+        let result = change(&mut core);
         self.announce(&core);
         result
     }
 
     /// Looks at something without changing it, or takes what is there already.
     #[inline]
-    pub(crate) fn look<T>(&self, look: impl FnOnce(&mut Core) -> T) -> T {
-        look(&mut self.lock())
+    pub(crate) fn with<T>(&self, act: impl FnOnce(&mut Core) -> T) -> T {
+        act(&mut self.lock())
     }
 
-    /// Takes what `take` finds; if it finds nothing and nobody else makes progress, whoever calls does so once and looks
-    /// again.
+    /// Takes a value from the core. If there is none and no other thread makes progress, takes a
+    /// turn and tries again.
     #[inline]
     pub(crate) fn poll<T>(&self, mut take: impl FnMut(&mut Core) -> Option<T>) -> Option<T> {
         let mut core = self.lock();
         if let Some(found) = take(&mut core) {
-            if std::mem::take(&mut core.deserted) {
-                self.deserted.store(true, Ordering::Relaxed);
-                self.call_guard();
+            if std::mem::take(&mut core.poll_missed) {
+                self.poll_missed.store(true, Ordering::Relaxed);
+                self.wake_background();
             }
-            if !self.attended() && core.turn_perhaps(self.clock.now()) {
+            if !self.thread_owns_progress() && core.turn_if_stale(self.clock.now()) {
                 self.announce(&core);
             }
             return Some(found);
         }
-        if self.attended() {
+        if self.thread_owns_progress() {
             return None;
         }
         if self.threading != Threading::Caller {
-            self.taken.fetch_add(1, Ordering::Relaxed);
+            self.program_turns.fetch_add(1, Ordering::Relaxed);
         }
         if !core.turn() {
             return None;
@@ -296,15 +305,15 @@ impl Shared {
         take(&mut core)
     }
 
-    /// The same for what is polled again and again: while nothing has happened since `empty_at`, the epoch of the last vain
-    /// look, the lock is left to the thread that makes progress.
+    /// Polls for a value again and again. While nothing has changed since `empty_at`, the epoch of
+    /// the last poll without result, the thread that makes progress keeps the lock.
     #[inline]
     pub(crate) fn poll_since<T>(
         &self,
         empty_at: &AtomicU64,
         take: impl FnMut(&mut Core) -> Option<T>,
     ) -> Option<T> {
-        if !self.attended() {
+        if !self.thread_owns_progress() {
             return self.poll(take);
         }
         let epoch = self.epoch();
@@ -320,30 +329,31 @@ impl Shared {
 
     /// The device's thread, which alone calls this, has a processor.
     #[inline]
-    pub(super) fn beats(&self) {
-        let count = (self.beat.load(Ordering::Relaxed) >> PROCESSOR_BITS) + 1;
-        self.beat.store(count << PROCESSOR_BITS | processor(), Ordering::Relaxed);
+    pub(super) fn heartbeat(&self) {
+        let count = (self.heartbeat.load(Ordering::Relaxed) >> PROCESSOR_BITS) + 1;
+        self.heartbeat.store(count << PROCESSOR_BITS | processor(), Ordering::Relaxed);
     }
 
-    /// After a vain look while the device's thread attends: true if whoever calls makes progress from now on, since that
-    /// thread does not get to it, or only when he gives way.
+    /// Called after a poll without result while the progress thread owns progress. True if the
+    /// calling thread makes progress from now on: the progress thread has no processor, or has this
+    /// one.
     #[inline]
     fn takes_over(&self) -> bool {
-        let beat = self.beat.load(Ordering::Relaxed);
-        let same_processor = beat % (1 << PROCESSOR_BITS) == processor();
-        if !same_processor && self.seen_beat.load(Ordering::Relaxed) != beat {
-            self.seen_beat.store(beat, Ordering::Relaxed);
+        let heartbeat = self.heartbeat.load(Ordering::Relaxed);
+        let same_processor = heartbeat % (1 << PROCESSOR_BITS) == processor();
+        if !same_processor && self.seen_heartbeat.load(Ordering::Relaxed) != heartbeat {
+            self.seen_heartbeat.store(heartbeat, Ordering::Relaxed);
             self.missed.store(0, Ordering::Relaxed);
             return false;
         }
         let missed = self.missed.load(Ordering::Relaxed) + 1;
         let gone = same_processor || missed >= MISSED;
         self.missed.store(if gone { 0 } else { missed }, Ordering::Relaxed);
-        // Where it holds the lock it is about to have something.
+        // A thread that holds the lock is about to have a result.
         if gone && let Ok(core) = self.core.try_lock() {
-            self.attend(&core, false);
+            self.set_thread_owns(&core, false);
         }
-        !self.attended()
+        !self.thread_owns_progress()
     }
 
     /// Waits until `take` finds something, at most for `limit`.
@@ -383,20 +393,20 @@ impl Shared {
         }
     }
 
-    /// Waits until `take` finds something that is told by `fd`, asleep, as a read of `fd` would, but not for long, so that
-    /// whoever calls can see what else is asked of his thread.
+    /// Waits asleep until `take` returns a value that `fd` announces, as a read of `fd` would. It
+    /// returns after a while, so that the caller can handle signals and requests to end.
     ///
     /// # Errors
-    /// `WouldBlock` if there is nothing and `fd` was made non-blocking; `Interrupted` if a signal came; `TimedOut`: call
-    /// again.
+    /// `WouldBlock` if there is nothing and `fd` was made non-blocking; `Interrupted` if a signal
+    /// came; `TimedOut`: call again.
     pub(crate) fn read<T>(
         &self,
         fd: &OwnedFd,
         mut take: impl FnMut(&mut Core) -> Option<T>,
     ) -> io::Result<T> {
         let mut until = None;
-        // Who could sleep here has time for what has come, even if there is something for him already: he looks in his memory
-        // next, and may come back for no more than an event that would follow from that.
+        // A program that could sleep here has time for received bytes, even if an event waits: it
+        // reads its memory next, and may come back only for an event that follows from that.
         self.poll(|_| None::<()>);
         loop {
             if let Some(found) = self.poll(&mut take) {
@@ -411,7 +421,7 @@ impl Shared {
                 return Err(io::ErrorKind::TimedOut.into());
             }
             let core = self.lock();
-            if !self.attended() && core.may_watch() {
+            if !self.thread_owns_progress() && core.may_watch() {
                 self.watch(core, Watch::Thread(Instant::NEVER), until, Some(fd))?;
                 continue;
             }
@@ -421,14 +431,16 @@ impl Shared {
         }
     }
 
-    /// Gives way, or sleeps: until the epoch is no longer `seen`, there is something to read, or the time has come.
+    /// Gives way, or sleeps: until the epoch is no longer `seen`, there is something to read, or
+    /// the time has come.
     fn rest(&self, idle: &mut Idle, patience: Patience, seen: u64, until: Instant) {
         loop {
             if patience == Patience::Sleep || idle.rest(true, || self.clock.now()) == Rest::Sleep {
                 return self.sleep(seen, until);
             }
-            // Who makes progress by himself goes back to it; who waits for another thread needs only to look.
-            if !self.attended() || self.epoch() != seen || self.takes_over() {
+            // A thread that makes progress itself goes back to it. A thread that waits for another
+            // only has to poll.
+            if !self.thread_owns_progress() || self.epoch() != seen || self.takes_over() {
                 return;
             }
         }
@@ -439,13 +451,13 @@ impl Shared {
         if self.epoch() != seen {
             return;
         }
-        if !self.attended() && core.may_watch() {
+        if !self.thread_owns_progress() && core.may_watch() {
             let _ = self.watch(core, Watch::Program, until, None);
             return;
         }
         let limit_ns = until.since(self.clock.now()).min(FOLLOWER_SLEEP_NS);
         core.sleepers += 1;
-        // Asleep, he makes no progress.
+        // A sleeping thread makes no progress.
         let counted = self.threading != Threading::Caller;
         self.waiting.fetch_sub(u32::from(counted), Ordering::Relaxed);
         let woken = self.changed.wait_timeout(core, Duration::from_nanos(limit_ns));
@@ -453,7 +465,7 @@ impl Shared {
         woken.unwrap_or_else(PoisonError::into_inner).0.sleepers -= 1;
     }
 
-    /// Sleeps on the sockets, the bell and `mail`, at most up to `until`.
+    /// Sleeps on the sockets, the bell and `event_fd`, at most up to `until`.
     ///
     /// # Errors
     /// `Interrupted` if a signal came.
@@ -462,51 +474,51 @@ impl Shared {
         mut core: MutexGuard<'_, Core>,
         who: Watch,
         until: Instant,
-        mail: Option<&OwnedFd>,
+        event_fd: Option<&OwnedFd>,
     ) -> io::Result<()> {
-        if !core.doze() {
+        if !core.arm() {
             return Ok(());
         }
         let due = core.deadline().min(until);
         core.watch = if who == Watch::Program { who } else { Watch::Thread(due) };
         drop(core);
-        let slept = self.sleep_on(due, mail.unwrap_or(&self.bell));
+        let slept = self.sleep_on(due, event_fd.unwrap_or(&self.wakeup));
         let mut core = self.lock();
-        core.watch = Watch::Nobody;
-        // Somebody else has to watch now, if this thread has what it waited for.
+        core.watch = Watch::Unwatched;
+        // Another thread has to watch the sockets now, if this thread has its value.
         if core.sleepers > 0 {
             self.changed.notify_all();
         }
-        if std::mem::take(&mut core.follows) {
-            self.call();
+        if std::mem::take(&mut core.thread_follows) {
+            self.wake_thread();
         }
         slept
     }
 
-    /// Sleeps until the sockets, the bell or `mail` has something, or it is `due`; the bell is silent afterwards.
+    /// Sleeps until the sockets, the bell or `event_fd` has something, or it is `due`; the bell is
+    /// silent afterwards.
     ///
-    /// # Errors
-    /// `Interrupted` if a signal came.
-    pub(super) fn sleep_on(&self, due: Instant, mail: &OwnedFd) -> io::Result<()> {
+    /// # Errors `Interrupted` if a signal came.
+    pub(super) fn sleep_on(&self, due: Instant, event_fd: &OwnedFd) -> io::Result<()> {
         let limit_ns = due.since(self.clock.now()).min(LONGEST_SLEEP_NS);
         let limit =
             Timespec { tv_sec: (limit_ns / SECOND) as i64, tv_nsec: (limit_ns % SECOND) as i64 };
-        let mut fds = [&*self.epoll, &self.bell, mail]
+        let mut fds = [&*self.epoll, &self.wakeup, event_fd]
             .map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN));
         let slept = poll(&mut fds, Some(&limit));
-        let mut rings = [0; 8];
-        let _ = rustix::io::read(&self.bell, &mut rings);
+        let mut wakes = [0; 8];
+        let _ = rustix::io::read(&self.wakeup, &mut wakes);
         slept?;
         Ok(())
     }
 
     /// The bell.
-    pub(super) fn bell(&self) -> &OwnedFd {
-        &self.bell
+    pub(super) fn wakeup(&self) -> &OwnedFd {
+        &self.wakeup
     }
 
     /// The lock, unless others keep it all the time.
-    pub(super) fn lock_perhaps(&self) -> Option<MutexGuard<'_, Core>> {
+    pub(super) fn lock_or_give_up(&self) -> Option<MutexGuard<'_, Core>> {
         for _ in 0..TRIES {
             if let Ok(core) = self.core.try_lock() {
                 return Some(core);
@@ -517,22 +529,23 @@ impl Shared {
     }
 
     /// Has the device's own thread look, if it sleeps beside the program.
-    fn call(&self) {
+    fn wake_thread(&self) {
         match self.threading {
-            Threading::Guard => self.call_guard(),
+            Threading::Background => self.wake_background(),
             _ => self.called.notify_one(),
         }
     }
 
-    /// Has those who sleep look again, and make progress by themselves. Called under the lock.
-    pub(super) fn rouse(&self, core: &Core) {
-        self.attend(core, false);
+    /// Wakes the sleepers, which then make progress themselves. Called under the lock.
+    pub(super) fn hand_over(&self, core: &Core) {
+        self.set_thread_owns(core, false);
         self.changed.notify_all();
     }
 
-    /// Lets those have the lock who want it: a thread that takes turns all the time would keep it.
+    /// Waits while other threads want the lock: a thread that takes turns all the time would keep
+    /// it.
     #[inline]
-    pub(super) fn give_way(&self) {
+    pub(super) fn yield_lock(&self) {
         let mut tries = 0;
         while self.wanted.load(Ordering::SeqCst) > 0 && tries < TRIES {
             tries += 1;
@@ -542,9 +555,9 @@ impl Shared {
 
     /// Ends [`Shared::run`].
     pub(crate) fn stop(&self) {
-        self.note(|core| core.stop = true);
-        self.call();
-        self.ring();
+        self.change(|core| core.stop = true);
+        self.wake_thread();
+        self.write_wakeup();
     }
 }
 
@@ -553,7 +566,7 @@ fn processor() -> u64 {
     (rustix::thread::sched_getcpu() % (1 << PROCESSOR_BITS)) as u64
 }
 
-/// One more who waits, as long as this lives.
+/// Counts a waiting thread as long as it lives.
 struct Waits<'a>(&'a AtomicU32);
 
 impl<'a> Waits<'a> {

@@ -1,11 +1,13 @@
-//! One TCP connection below one MPA stream: its socket, what of it is read but not understood, what is to be sent still.
+//! One TCP connection below one MPA stream: its socket, bytes that were read and not consumed, and
+//! bytes to send.
 //!
 //! ```text
 //!   Opening ──► Live ──► Lingering ──► gone
 //!      └─────────┴────────(reset)────────┘
 //! ```
 //!
-//! Always holds: a stream owns octets of its own only while it has the start of an FPDU, or while its socket is full.
+//! Always holds: a stream owns a buffer only while it has the start of an FPDU, or while its socket
+//! is full.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,29 +21,33 @@ use sprat_proto::Instant;
 use sprat_proto::rdma::{Conn, ConnectOptions, Qp, Record};
 use sprat_proto::rpc::Slices;
 
-use super::core::AHEAD;
 use super::regions::Regions;
 use super::socket;
 
-/// Silence after which the kernel asks whether the peer is still there, and how long it may take to answer.
+/// Silence after which the kernel asks whether the peer is still there, and how long it may take to
+/// answer.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBE: Duration = Duration::from_secs(2);
 const KEEPALIVE_PROBES: u32 = 3;
 
-/// Where a stream stands.
+/// Bytes of one read in search of a header, behind which payload is read directly. The number grows
+/// while only short messages arrive.
+pub(super) const AHEAD: usize = 4 << 10;
+
+/// The stage of a stream's life.
 #[derive(Debug)]
 pub(super) enum Stage {
     /// TCP is connecting, for this queue pair.
     Opening {
         /// Whose connection it will be.
         qp: Qp,
-        /// What the engine is told then.
+        /// The options for the engine once TCP has connected.
         options: Box<ConnectOptions>,
-        /// When to give up.
+        /// The time to give up.
         until: Instant,
-        /// Up to this time who is refused tries again,
+        /// Until this time a refused connection is tried again.
         again: Instant,
-        /// as is the case.
+        /// TCP was refused, and the connection will be tried again.
         refused: bool,
     },
     /// The engine knows it.
@@ -50,12 +56,12 @@ pub(super) enum Stage {
     Lingering(Instant),
 }
 
-/// What the engine gave and the kernel has not taken yet.
+/// A record that the kernel has taken in part.
 #[derive(Debug)]
 pub(super) struct Pending {
-    /// The octets.
+    /// The bytes.
     pub(super) record: Record,
-    /// So many of them are gone.
+    /// Bytes of it that are sent.
     pub(super) sent: usize,
 }
 
@@ -67,24 +73,24 @@ pub(super) struct Stream {
     pub(super) peer: SocketAddr,
     /// The listener that it came through.
     pub(super) listener: Option<u32>,
-    /// What was read and is the start of an FPDU.
+    /// Bytes that were read and are the start of an FPDU.
     pub(super) kept: Kept,
-    /// How much is read at once in search of a header.
+    /// Bytes of the next read in search of a header.
     pub(super) ahead: usize,
     pub(super) pending: Option<Box<Pending>>,
-    /// The peer has sent its last octet, or everything is over.
+    /// The peer has sent its last byte, or everything is over.
     pub(super) finished: bool,
     /// It is not read: what has come for which no receive is posted is enough.
     pub(super) stalled: bool,
-    /// The peer has sent its last octet, behind what is not read.
+    /// The peer has sent its last byte, behind what is not read.
     pub(super) unread: bool,
     /// It is in the list of those that have something to send.
     pub(super) dirty: bool,
-    /// What the epoll reports.
+    /// The events that the epoll reports.
     pub(super) interest: EventFlags,
 }
 
-/// Octets between two reads.
+/// Bytes between two reads.
 #[derive(Debug, Default)]
 pub(super) enum Kept {
     /// None.
@@ -97,7 +103,7 @@ pub(super) enum Kept {
 }
 
 impl Kept {
-    /// How many.
+    /// Bytes.
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Nothing => 0,
@@ -139,7 +145,7 @@ impl Stream {
         }
     }
 
-    /// What the epoll should report.
+    /// The events that the epoll should report.
     pub(super) fn wanted_interest(&self) -> EventFlags {
         let mut flags = EventFlags::empty();
         let reads = !self.finished && !self.stalled && !matches!(self.stage, Stage::Opening { .. });
@@ -150,8 +156,8 @@ impl Stream {
         flags
     }
 
-    /// Reads once, behind what is kept: into the kept buffer, or into `buffer` with room in front and up to `end`. `None` if
-    /// nothing is there.
+    /// Reads once, behind what is kept: into the kept buffer, or into `buffer` with room in front
+    /// and up to `end`. `None` if nothing is there.
     #[inline]
     pub(super) fn read(&mut self, buffer: &mut [u8], end: usize) -> Option<Result<usize, Errno>> {
         let room = match &mut self.kept {
@@ -165,16 +171,18 @@ impl Stream {
         }
     }
 
-    /// Sends what waits; returns how many octets the kernel took. `pending` is empty afterwards if it took all.
+    /// Sends what waits; returns how many bytes the kernel took. `pending` is empty afterwards if
+    /// it took all.
     ///
-    /// # Errors
-    /// The connection has ended.
+    /// # Errors The connection has ended.
     pub(super) fn send_pending(
         &mut self,
         regions: &Regions,
         slices: &dyn Slices,
     ) -> io::Result<usize> {
-        let Some(pending) = &mut self.pending else { return Ok(0) };
+        let Some(pending) = &mut self.pending else {
+            return Ok(0);
+        };
         let n = took(socket::send(
             self.socket.as_fd(),
             &pending.record,
@@ -205,7 +213,7 @@ impl Stream {
     }
 }
 
-/// What a send took: a full socket takes nothing.
+/// The bytes that a send took: none if the socket is full.
 pub(super) fn took(result: io::Result<usize>) -> io::Result<usize> {
     match result {
         Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
@@ -236,14 +244,15 @@ pub(super) fn begin(socket: &OwnedFd, addr: &SocketAddr) -> io::Result<bool> {
     }
 }
 
-/// How a socket is to be.
+/// Options of a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SocketOptions {
     /// The traffic class of what it sends (IPv4's TOS), if not the system's.
     pub traffic_class: Option<u8>,
     /// Of IPv6's wildcard: IPv4 is not meant.
     pub v6_only: bool,
-    /// It is to connect: with port 0 it gets one then, which may be one of many connections to different peers.
+    /// It is to connect: with port 0 it gets one then, which may be one of many connections to
+    /// different peers.
     pub connects: bool,
 }
 

@@ -126,7 +126,7 @@ fn connect(id: &Id, terms: Terms, state: &mut State) -> Result<(), Errno> {
             if unreachable(error.kind()).1 != -libc::EIO && error.raw_os_error().is_some() =>
         {
             let (event, status) = unreachable(error.kind());
-            id.id.say(own(event, status));
+            id.id.post(own(event, status));
         }
         Err(error) => return Err(error.into()),
     }

@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use sprat_rdma::{ConnectError, ConnectRequest, Connection, MAX_READ_DEPTH, News, StartupError};
+use sprat_rdma::{CmEvent, ConnectError, ConnectRequest, Connection, MAX_READ_DEPTH, StartupError};
 
 use super::channel::Channel;
 use super::event::{
@@ -99,14 +99,14 @@ fn apply_change(id: &Id, event: c_int) {
 pub(super) fn next(channel: &Channel) -> Result<*mut Raw, Errno> {
     loop {
         log::refused_peers(channel.engine);
-        let (key, news) = channel.channel.read()?;
+        let (key, event) = channel.channel.read()?;
         // SAFETY: The id stays allocated until this event is acknowledged.
         let id = unsafe { Id::of_key(key) };
-        let given = match news {
-            News::Own(words) => {
+        let given = match event {
+            CmEvent::Own(words) => {
                 Some(allocate(&id.event_counts, id.raw(), std::ptr::null_mut(), &decode(words)))
             }
-            News::Connection(connection) => {
+            CmEvent::Connection(connection) => {
                 log::connection_changed(id, &connection);
                 translate(connection).map(|content| {
                     apply_change(id, content.event);
@@ -114,7 +114,7 @@ pub(super) fn next(channel: &Channel) -> Result<*mut Raw, Errno> {
                 })
             }
             // A connection request is rejected if no id can be created for it.
-            News::Request(request) => {
+            CmEvent::Request(request) => {
                 let created = new_request(id, request);
                 let created = created.inspect_err(|e| {
                     let why = std::io::Error::from_raw_os_error(e.0);
@@ -187,7 +187,7 @@ export! {
         if event != USER {
             return Err(INVALID);
         }
-        id.id.say(encode_with_argument(event, status, argument));
+        id.id.post(encode_with_argument(event, status, argument));
         Ok(0)
     }
 }

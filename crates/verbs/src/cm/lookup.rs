@@ -32,7 +32,7 @@ export! {
         let done = unsafe { resolve_names(node, service, hints) };
         own.state().lookup = done.as_ref().map_or(Lookup::None, |resolved| Lookup::Found(*resolved));
         done?;
-        own.id.say(event::own(event::ADDRINFO_RESOLVED, 0));
+        own.id.post(event::own(event::ADDRINFO_RESOLVED, 0));
         wait_outcome(own)?;
         Ok(0)
     }

@@ -90,7 +90,7 @@ export! {
         }
         state.stage = Stage::Routed;
         drop(state);
-        id.id.say(own(ROUTE_RESOLVED, 0));
+        id.id.post(own(ROUTE_RESOLVED, 0));
         wait_outcome(id)?;
         Ok(0)
     }
@@ -130,7 +130,7 @@ fn resolve(id: &Id, from: Option<SocketAddr>, to: SocketAddr) -> Result<(), Errn
         Err(error) => own(ADDR_ERROR, -error.0),
     };
     drop(state);
-    id.id.say(word);
+    id.id.post(word);
     Ok(())
 }
 

@@ -13,7 +13,7 @@ use sprat_proto::rpc::stream::Role;
 use super::pair::{Pair, READS};
 use super::{Rdma, Wire};
 use crate::transport::framed::{CONNECT_NS, Connecting};
-use sprat_rdma::engine::{Asked, Link as State};
+use sprat_rdma::engine::{ConnectionState as State, PendingRequest};
 
 impl Rdma {
     /// Begins to connect to a server at the first of `left`.
@@ -41,7 +41,7 @@ impl Rdma {
         let pair = Pair::open(slot, pairs.cq, &mut pairs.world(&mut released))
             .map_err(io::Error::other)?;
         pairs.by_qp.insert(pair.qp, slot);
-        pairs.core.desk().links.insert(pair.qp, State::Idle);
+        pairs.core.events().connections.insert(pair.qp, State::Idle);
         Ok(Wire { pair, crc, held: VecDeque::new(), gone: false, resumed: false })
     }
 
@@ -79,7 +79,9 @@ impl Rdma {
     /// Answers those who ask for a connection.
     pub(super) fn welcome(&mut self, now: Instant) {
         let Some((listener, _)) = self.carrier.listener else { return };
-        while let Some(Asked { conn, private_data, .. }) = self.carrier.core.asked(listener) {
+        while let Some(PendingRequest { conn, private_data, .. }) =
+            self.carrier.core.next_request(listener)
+        {
             let hello = Hello::parse(&private_data).ok();
             let wire = match hello {
                 Some(_) if !self.is_full() => self.wire(true).ok(),
@@ -110,10 +112,12 @@ impl Rdma {
 
     /// Looks at connections that stand otherwise than before.
     pub(super) fn moved(&mut self, now: Instant) {
-        while let Some(qp) = self.carrier.core.desk().moved.as_mut().and_then(VecDeque::pop_front) {
+        while let Some(qp) =
+            self.carrier.core.events().changed.as_mut().and_then(VecDeque::pop_front)
+        {
             let pairs = &mut self.carrier;
             let (Some(&slot), Some(state)) =
-                (pairs.by_qp.get(&qp), pairs.core.desk().links.get(&qp))
+                (pairs.by_qp.get(&qp), pairs.core.events().connections.get(&qp))
             else {
                 continue;
             };
@@ -175,7 +179,7 @@ impl Rdma {
     pub(super) fn dropped(&mut self, wire: Wire) {
         let qp = wire.pair.qp;
         self.carrier.by_qp.remove(&qp);
-        self.carrier.core.desk().links.remove(&qp);
+        self.carrier.core.events().connections.remove(&qp);
         let (pairs, released) = self.carrier_and_released();
         wire.pair.close(&mut pairs.world(released));
     }

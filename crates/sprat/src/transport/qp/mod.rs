@@ -115,7 +115,7 @@ impl Pairs {
     /// Counts what went wrong.
     fn note(&mut self) {
         let counters = &mut self.counters;
-        for notice in self.core.desk().notices.drain(..) {
+        for notice in self.core.events().async_events.drain(..) {
             let (cause, ours) = match notice {
                 Happened::QpFailed { cause, ours, .. } => (cause, ours),
                 Happened::Failed { .. } => {
@@ -180,12 +180,12 @@ impl Rdma {
         let config = RnicOptions { reply_timeout_ns: config.start_timeout_ns, ..config };
         let mut core = Core::new(Settings {
             config,
-            copies: Copies::Asked,
+            copies: Copies::DirectReads,
             connections,
             fitted: false,
             on_failure: None,
         })?;
-        core.desk().moved = Some(VecDeque::new());
+        core.events().changed = Some(VecDeque::new());
         let cq = core.rnic().create_cq(u32::MAX).map_err(io::Error::other)?;
         let pairs = Pairs {
             core,
@@ -324,7 +324,7 @@ impl Carrier for Pairs {
     }
 
     fn input(rdma: &mut Rdma, now: Instant) -> usize {
-        let worked = rdma.carrier.core.take_in(now);
+        let worked = rdma.carrier.core.input(now);
         if worked {
             rdma.carrier.note();
             rdma.welcome(now);
@@ -386,7 +386,7 @@ impl Carrier for Pairs {
     }
 
     fn flush(&mut self, now: Instant, memory: &dyn Slices) -> bool {
-        self.core.flush_from(now, memory);
+        self.core.flush_with(now, memory);
         self.core.has_output() || !self.resumed.is_empty()
     }
 
@@ -399,7 +399,7 @@ impl Carrier for Pairs {
     }
 
     fn tick(rdma: &mut Rdma, now: Instant) {
-        rdma.carrier.core.take_in(now);
+        rdma.carrier.core.input(now);
         rdma.carrier.note();
         rdma.moved(now);
     }
@@ -409,7 +409,7 @@ impl Carrier for Pairs {
     }
 
     fn arm(&mut self) -> bool {
-        self.core.doze() && self.next.is_none() && self.resumed.is_empty()
+        self.core.arm() && self.next.is_none() && self.resumed.is_empty()
     }
 
     fn disarm(&mut self) {

@@ -16,7 +16,7 @@ use crate::transport::framed::tests::{
 };
 use sprat_proto::Instant;
 use sprat_proto::node::Transport as _;
-use sprat_rdma::engine::Link as State;
+use sprat_rdma::engine::ConnectionState as State;
 use sprat_sys::memory::Region;
 
 /// A new client's request is answered.
@@ -90,7 +90,7 @@ impl Hostile {
             let into = Sge { stag, addr: 0, len: SLOT as u32 };
             core.rnic().post_recv(qp, RecvRequest::new(0, into)).expect("room");
         }
-        core.desk().links.insert(qp, State::Idle);
+        core.events().connections.insert(qp, State::Idle);
         let (_, to) = server.carrier.listener.expect("it listens");
         let options =
             ConnectOptions { ird: 4, ord: 4, private_data: hello, ..ConnectOptions::default() };
@@ -103,7 +103,7 @@ impl Hostile {
     }
 
     fn state(&mut self) -> State {
-        self.core.desk().links[&self.qp].clone()
+        self.core.events().connections[&self.qp].clone()
     }
 
     fn turn(&mut self, server: &mut Rdma) {
@@ -257,7 +257,9 @@ fn a_closed_session_gives_everything_back() {
         turn(&mut client, NOW, &mut seen);
         assert_eq!(seen, [Seen::Closed(session, CloseReason::Local)]);
         serve_until(&mut server, 0);
-        assert!(client.carrier.by_qp.is_empty() && client.carrier.core.desk().links.is_empty());
+        assert!(
+            client.carrier.by_qp.is_empty() && client.carrier.core.events().connections.is_empty()
+        );
     }
     for core in [&mut client.carrier.core, &mut server.carrier.core] {
         // A number that is free again is the first: nothing else is registered.

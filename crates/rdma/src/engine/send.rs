@@ -1,0 +1,220 @@
+//! Sending: takes records from the pure engine and hands them to the sockets.
+
+use std::io;
+use std::os::fd::AsFd as _;
+
+use sprat_proto::Instant;
+use sprat_proto::rdma::{Conn, Record, StreamEnd};
+use sprat_proto::rpc::Slices;
+
+use super::core::Core;
+use super::receive::READ;
+use super::regions::Reach;
+use super::socket;
+use super::stream::{Pending, Stream, took};
+
+/// Bytes that are handed to the kernel in one call while others wait to send.
+const BATCH: usize = 256 << 10;
+/// Bytes that are handed to the kernel in one call while no other stream waits: the kernel moves 1
+/// MB in less time if it gets all of it at once.
+const BATCH_ALONE: usize = 1 << 20;
+/// Bytes of a call that are copied together (with CRC or markers). The peer waits meanwhile.
+const COPIED: usize = 64 << 10;
+/// Bytes that one connection sends in a turn while others wait to send.
+const WORK: usize = 1 << 20;
+/// The most reads of a socket whose peer is gone: more than the kernel keeps.
+const MOST_REST: usize = 1024;
+
+impl Core {
+    pub(super) fn send(&mut self, now: Instant, slices: &dyn Slices) -> bool {
+        while let Some(conn) = self.rnic.ready() {
+            if let Some(slot) = self.slot_of(conn) {
+                self.mark_dirty(slot);
+            }
+        }
+        let many = self.dirty.len();
+        for _ in 0..many {
+            let Some(slot) = self.dirty.pop_front() else {
+                break;
+            };
+            if let Some(stream) = self.streams[slot as usize].as_deref_mut() {
+                stream.dirty = false;
+                let (conn, stalled) = (stream.conn(), stream.stalled);
+                if let Some(conn) = conn {
+                    // Even if nothing can be sent: the peer may not read before it is read from.
+                    self.rnic.place_unexpected(now, conn, &mut self.regions);
+                    if stalled && !self.rnic.is_stalled(conn) {
+                        self.stall(slot, false);
+                    }
+                }
+                self.send_on(now, slot, slices);
+            }
+        }
+        many > 0
+    }
+
+    /// Marks a stream as one that may have something to send.
+    pub(super) fn mark_dirty(&mut self, slot: u32) {
+        if let Some(stream) = self.streams[slot as usize].as_deref_mut()
+            && !stream.dirty
+        {
+            stream.dirty = true;
+            self.dirty.push_back(slot);
+        }
+    }
+
+    /// Sends what the stream in `slot` has to send, until the kernel takes no more or others should
+    /// have a turn.
+    fn send_on(&mut self, now: Instant, slot: u32, slices: &dyn Slices) {
+        if !self.send_pending(now, slot, slices) {
+            return;
+        }
+        let Some(conn) = self.streams[slot as usize].as_deref().and_then(Stream::conn) else {
+            return;
+        };
+        let batch = if self.dirty.is_empty() { BATCH_ALONE } else { BATCH };
+        let mut work = 0;
+        loop {
+            let (mut len, mut more) = (0, true);
+            let within = |record: &Record, len| {
+                !record.push
+                    && len < batch
+                    && record.bytes.len() < COPIED
+                    && record.parts.len() < socket::PIECES / 2
+            };
+            while more && within(&self.record, len) {
+                let mut reach = Reach { regions: &mut self.regions, slices };
+                more = self.rnic.output(now, conn, &mut self.record, &mut reach);
+                len = self.record.len();
+            }
+            if len == 0 {
+                return;
+            }
+            let Some(stream) = self.streams[slot as usize].as_deref_mut() else {
+                return;
+            };
+            let n = match took(socket::send(
+                stream.socket.as_fd(),
+                &self.record,
+                0,
+                &self.regions,
+                slices,
+            )) {
+                Ok(n) => n,
+                Err(error) => {
+                    let record = std::mem::take(&mut self.record);
+                    return self.send_failed(now, slot, conn, &error, (&record, 0), slices);
+                }
+            };
+            if n < len {
+                let record = std::mem::take(&mut self.record);
+                stream.pending = Some(Box::new(Pending { record, sent: n }));
+                self.register(slot);
+            } else {
+                self.record.clear();
+            }
+            self.count_sent(Some(conn), n);
+            work += n;
+            if n < len || !more {
+                return;
+            }
+            if work >= WORK {
+                return self.mark_dirty(slot);
+            }
+        }
+    }
+
+    /// The kernel has taken nothing of what thread_follows the first bytes of a record: the
+    /// connection has ended, or memory has.
+    #[cold]
+    fn send_failed(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        conn: Conn,
+        error: &io::Error,
+        (record, sent): (&Record, usize),
+        slices: &dyn Slices,
+    ) {
+        if socket::is_unmapped(error)
+            && let Some(span) = self.regions.unreadable(record, sent, slices)
+        {
+            self.rnic.source_unmapped(now, conn, span);
+        } else {
+            self.receive_rest(now, slot, conn);
+            self.ended(now, slot, conn, StreamEnd::Reset);
+        }
+    }
+
+    /// Takes in what a peer said that takes nothing any more: a program that is done says so and
+    /// exits, whereby the bytes that it did not care for make the kernel end the connection
+    /// abruptly. The kernel here still has what came before.
+    fn receive_rest(&mut self, now: Instant, slot: u32, conn: Conn) {
+        for _ in 0..MOST_REST {
+            let Some(stream) = self.streams[slot as usize].as_deref_mut() else {
+                return;
+            };
+            if stream.finished || stream.stalled || stream.conn() != Some(conn) {
+                return;
+            }
+            let kept = stream.kept.len();
+            let Some(Ok(n @ 1..)) = stream.read(&mut self.buffer, kept + READ) else {
+                return;
+            };
+            self.count_read(n);
+            self.feed(now, slot, conn, n);
+        }
+    }
+
+    fn count_sent(&mut self, conn: Option<Conn>, n: usize) {
+        if n == 0 {
+            return;
+        }
+        self.counters.sends += 1;
+        self.counters.sent += n as u64;
+        if let Some(conn) = conn {
+            self.rnic.sent(conn, n);
+        }
+    }
+
+    /// Sends what is left over from earlier; true if all of it has gone and the stream is still
+    /// there.
+    fn send_pending(&mut self, now: Instant, slot: u32, slices: &dyn Slices) -> bool {
+        let Some(stream) = self.streams.get_mut(slot as usize).and_then(Option::as_deref_mut)
+        else {
+            return false;
+        };
+        if stream.pending.is_none() {
+            return true;
+        }
+        let conn = stream.conn();
+        match stream.send_pending(&self.regions, slices) {
+            Ok(n) => self.count_sent(conn, n),
+            Err(error) => {
+                let left = stream.pending.take();
+                match (conn, left) {
+                    (Some(conn), Some(left)) => {
+                        self.send_failed(
+                            now,
+                            slot,
+                            conn,
+                            &error,
+                            (&left.record, left.sent),
+                            slices,
+                        );
+                    }
+                    _ => self.remove(slot),
+                }
+                return false;
+            }
+        }
+        let all = self.streams[slot as usize].as_deref().is_some_and(|s| s.pending.is_none());
+        if all {
+            self.register(slot);
+            if conn.is_none() {
+                self.finish_sending(slot);
+            }
+        }
+        all
+    }
+}
