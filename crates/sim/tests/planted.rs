@@ -1,4 +1,5 @@
-//! Does the world find bugs? A toy store, straight on datagrams, once as it should be and then with one bug each.
+//! Shows that the simulator finds bugs: a toy store directly on datagrams, first correct, then with
+//! one planted bug at a time.
 
 use std::collections::BTreeMap;
 
@@ -15,19 +16,20 @@ use sprat_sim::{Chaos, Frail, Options, Outside, Process, World};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Bug {
     None,
-    /// A request that comes twice is executed twice.
+    /// The server executes a duplicate request again.
     NoFilter,
-    /// The answer goes out before the disk has the write.
+    /// The server answers before the disk has completed the write.
     Hasty,
-    /// After a restart the disk is forgotten.
+    /// After a restart the server ignores its disk.
     Forgetful,
-    /// Reads are answered from what was there a while ago.
+    /// The server answers reads from an old state.
     Stale,
 }
 
 const KEYS: u64 = 3;
 
-/// A counter for each key: request `number, key, by` (`by` 0 reads), reply `number, version, sum`.
+/// A server with a counter for each key. A request is `number, key, by` (`by` 0 reads), a reply
+/// `number, version, sum`.
 struct Server {
     bug: Bug,
     counters: BTreeMap<u64, (u64, u64)>,
@@ -60,7 +62,7 @@ impl Server {
         if by == 0 {
             let counters = if self.bug == Bug::Stale { &self.cache } else { &self.counters };
             let (version, sum) = counters.get(&key).copied().unwrap_or_default();
-            // What is not safe yet is not told.
+            // The server answers a read only while no write is pending.
             if self.waiting.is_empty() || self.bug == Bug::Hasty {
                 send(outside, from, [number, version, sum]);
             }
@@ -121,7 +123,7 @@ impl Process<History> for Server {
     }
 }
 
-/// Asks one thing after the other, each again and again until it is answered.
+/// A client that sends one request after the other and repeats each until the answer comes.
 struct Client {
     rng: Rng,
     left: u32,
@@ -231,7 +233,7 @@ fn run(seed: u64, bug: Bug) -> Verdict {
 }
 
 #[test]
-fn the_toy_store_as_it_should_be_is_linearizable() {
+fn the_correct_toy_store_is_linearizable() {
     for seed in 0..20 {
         assert_eq!(run(seed, Bug::None), Verdict::Good, "seed {seed}");
     }

@@ -1,12 +1,13 @@
-//! What has to hold when nothing moves any more, and when everything is at its end.
+//! Checks of a world that is quiet, and of one whose connections have all ended.
 
 use sprat_proto::rdma::Qp;
 
 use super::memory::number;
-use super::world::{Body, COMMON_WORDS, OWN, PUBLIC, SIZES, WORDS, World};
+use super::posted::{Body, COMMON_WORDS, OWN, PUBLIC, SIZES, WORDS};
+use super::world::World;
 
 impl World {
-    /// Nothing moves any more: all requests are done, or their connection is at its end on both sides.
+    /// Checks a quiet world: each request has completed, or its connection has ended on both sides.
     pub(crate) fn at_rest(&mut self) {
         for link in 0..self.links.len() {
             let it = &self.links[link];
@@ -44,7 +45,7 @@ impl World {
         self.check();
     }
 
-    /// All memory is as it should be.
+    /// Checks all memory.
     pub(crate) fn check(&self) {
         for node in self.nodes.iter().filter(|n| !n.dead) {
             for area in [OWN, PUBLIC] {
@@ -53,7 +54,7 @@ impl World {
         }
     }
 
-    /// Every connection is at its end.
+    /// Checks that every connection has ended.
     pub(crate) fn at_end(&mut self) {
         for (it, link) in self.links.iter().enumerate() {
             for side in link.sides.iter().filter(|s| !self.nodes[s.node].dead) {
@@ -86,17 +87,17 @@ impl World {
         self.take_down();
     }
 
-    /// What was made can be unmade: nothing is held by anything.
+    /// Destroys all objects, which shows that no reference to them is left.
     fn take_down(&mut self) {
         let sides = self.links.iter().flat_map(|l| &l.sides);
         let pairs: Vec<(usize, Qp)> = sides.map(|s| (s.node, s.qp)).collect();
         for (at, qp) in pairs {
-            // Those that were never connected were destroyed before.
+            // Queue pairs that never connected were destroyed before.
             let _ = self.nodes[at].rnic.destroy_qp(qp);
         }
         for tag in self.tags.iter().rev() {
             let rnic = &mut self.nodes[tag.node].rnic;
-            // Nobody knows whether a request that was flushed had changed the key.
+            // A flushed request may or may not have changed the key.
             for stag in [tag.stag, tag.before] {
                 let _ = rnic.dealloc_window(stag).or_else(|_| rnic.deregister(stag));
             }

@@ -1,4 +1,5 @@
-//! What happens: bytes move, are cut, damaged and lost; time passes; streams and machines end.
+//! The steps of a world: streams deliver, lose and damage bytes; time passes; streams and machines
+//! end.
 //!
 //! ```text
 //!  output ─► outbox ─ sent ─► wire ─ any number of bytes at any time ─► inbox ─► input
@@ -9,11 +10,11 @@ use sprat_proto::time::{MS, SECOND};
 
 use super::world::{Seen, World};
 
-/// Most streams of a world, from its beginning to its end.
+/// The most streams of a world during its life.
 const MOST_LINKS: usize = 16;
 
 impl World {
-    /// Has a machine frame some of what it has to send; true if it had anything.
+    /// Lets an engine emit some of its output. Returns true if it had any.
     pub(crate) fn output(&mut self, at: usize, most: usize) -> bool {
         let (now, pick) = (self.now, self.rng.u64());
         let node = &mut self.nodes[at];
@@ -48,11 +49,11 @@ impl World {
         } else {
             assert!(bytes.is_empty(), "a closed stream has something to send");
         }
-        self.hear(at);
+        self.take_results(at);
         true
     }
 
-    /// The stream takes some of what was framed; true if there was anything.
+    /// Lets the stream accept some of the emitted bytes. Returns true if there were any.
     pub(crate) fn send(&mut self, link: usize, side: usize, most: usize) -> bool {
         let it = &mut self.links[link].sides[side];
         let (Some(conn), None) = (it.conn, it.closed) else { return false };
@@ -63,11 +64,11 @@ impl World {
         it.wire.extend(it.outbox.drain(..len));
         let at = it.node;
         self.nodes[at].rnic.sent(conn, len);
-        self.hear(at);
+        self.take_results(at);
         true
     }
 
-    /// Bytes arrive at a side; true if there were any.
+    /// Delivers bytes to a side. Returns true if there were any.
     pub(crate) fn deliver(&mut self, link: usize, side: usize, most: usize) -> bool {
         let [a, b] = &mut self.links[link].sides;
         let (it, other) = if side == 0 { (a, b) } else { (b, a) };
@@ -99,11 +100,12 @@ impl World {
             assert!(it.inbox.len() <= 72 << 10, "{} bytes are kept", it.inbox.len());
         }
         self.seen.bytes += len as u64;
-        self.hear(at);
+        self.take_results(at);
         true
     }
 
-    /// A side hears of the other's end, if all that was sent before is there; true if so.
+    /// Delivers the end of the stream to a side once all earlier bytes were delivered. Returns true
+    /// if it did.
     pub(crate) fn tell(&mut self, link: usize, side: usize) -> bool {
         let [a, b] = &mut self.links[link].sides;
         let (it, other) = if side == 0 { (a, b) } else { (b, a) };
@@ -119,11 +121,12 @@ impl World {
             conn,
             if reset { StreamEnd::Reset } else { StreamEnd::Finished },
         );
-        self.hear(at);
+        self.take_results(at);
         true
     }
 
-    /// Breaks a stream: what is under way is lost from some byte on, and both ends hear of it, or only one.
+    /// Breaks a stream: the bytes in flight are lost from a random one on, and one end or both
+    /// detect it.
     pub(crate) fn cut(&mut self, link: usize) {
         let reset = self.half();
         self.links[link].cut = true;
@@ -141,11 +144,11 @@ impl World {
             let end = if reset { StreamEnd::Reset } else { StreamEnd::Finished };
             let at = it.node;
             self.nodes[at].rnic.ended(self.now, conn, end);
-            self.hear(at);
+            self.take_results(at);
         }
     }
 
-    /// Half of a stream ends early: one end hears the other's, which still talks.
+    /// Closes half of a stream early: one end sees the end of a peer that still sends.
     pub(crate) fn half_cut(&mut self, link: usize, side: usize) {
         let keep = self.below(self.links[link].sides[1 - side].wire.len() + 1);
         self.links[link].cut = true;
@@ -164,10 +167,10 @@ impl World {
             conn,
             if reset { StreamEnd::Reset } else { StreamEnd::Finished },
         );
-        self.hear(at);
+        self.take_results(at);
     }
 
-    /// A machine dies; its kernel may still end its streams in order.
+    /// Kills a machine. Its kernel may still close its streams in order.
     pub(crate) fn die(&mut self, at: usize) {
         self.nodes[at].dead = true;
         for link in 0..self.links.len() {
@@ -189,7 +192,7 @@ impl World {
         }
     }
 
-    /// Changes a bit of what is under way.
+    /// Flips a bit of the bytes in flight.
     pub(crate) fn damage(&mut self, link: usize) {
         let it = &self.links[link];
         let safe = it.crc && it.sides.iter().all(|s| s.established);
@@ -203,7 +206,7 @@ impl World {
         self.links[link].sides[side].wire[at] ^= 1 << bit;
     }
 
-    /// One thing happens.
+    /// Runs one random step.
     fn step(&mut self) {
         let link = self.below(self.links.len());
         let (side, dice) = (self.below(2), self.below(100));
@@ -270,7 +273,7 @@ impl World {
         for at in 0..self.nodes.len() {
             if !self.nodes[at].dead {
                 self.nodes[at].rnic.tick(self.now);
-                self.hear(at);
+                self.take_results(at);
             }
         }
     }
@@ -284,10 +287,10 @@ impl World {
         it.disconnected = true;
         self.links[link].ending = true;
         self.nodes[at].rnic.disconnect(self.now, qp).unwrap();
-        self.hear(at);
+        self.take_results(at);
     }
 
-    /// Lets everything flow until nothing moves.
+    /// Runs all streams until no byte moves.
     pub(crate) fn settle(&mut self) {
         loop {
             let mut moved = false;
@@ -312,7 +315,7 @@ impl World {
         }
     }
 
-    /// Runs the whole plan.
+    /// Runs the whole world.
     pub(crate) fn run(mut self) -> Seen {
         for _ in 0..self.plan.steps {
             self.step();
@@ -321,14 +324,14 @@ impl World {
             self.post_late_receives(link);
         }
         self.calm = true;
-        // What waits for the other's first FPDU, or for its time.
+        // Some requests wait for the peer's first FPDU, or for a timer.
         self.settle();
         for link in 0..self.links.len() {
             self.open_up(link);
         }
         self.pass(2 * MS);
         self.settle();
-        // Nobody waits any longer for a hello that does not come.
+        // The wait for a hello that was lost has timed out.
         self.pass(300 * MS);
         self.settle();
         self.at_rest();
@@ -340,7 +343,7 @@ impl World {
             self.disconnect(link, side);
         }
         self.settle();
-        // An acknowledgement may have waited for a message to go behind.
+        // An acknowledgement may have waited to follow a message.
         self.pass(MS);
         self.settle();
         for _ in 0..4 {

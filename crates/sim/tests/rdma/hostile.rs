@@ -1,5 +1,5 @@
-//! A stream without CRC whose bits flip, as a hostile peer would send it: no panic, and nothing is placed or read but where
-//! a peer may; each request still completes once.
+//! A stream without CRC whose bits flip, as a hostile peer could send it: the engine does not
+//! panic, accesses only memory that the peer may access, and completes each request once.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
@@ -15,28 +15,28 @@ use sprat_proto::wire::mpa::RtrKind;
 use sprat_proto::{Instant, Rng};
 use sprat_sim::seeds;
 
-/// Of which messages are sent.
+/// The source of messages.
 const SOURCE: u64 = 0;
-/// Receives and sinks.
+/// The memory of receives and sinks.
 const INBOX: u64 = 1;
-/// The peer may write to the first half.
+/// Memory whose first half the peer may write.
 const WRITABLE: u64 = 2;
-/// The peer may read.
+/// Memory that the peer may read.
 const READABLE: u64 = 3;
-/// The peer may count in it.
+/// Memory for the peer's atomics.
 const WORDS: u64 = 4;
-/// Of another domain.
+/// Memory of another protection domain.
 const ALIEN: u64 = 5;
 const SIZE: usize = 8192;
 
-/// Memory that knows where it may be touched.
+/// Memory that panics on any access that the peer must not have.
 struct Guarded {
     arrays: Vec<Vec<u8>>,
-    /// Of the inbox: what is posted.
+    /// The posted parts of the inbox.
     posted: Vec<(u64, Range<u64>)>,
-    /// The tag of what is writable stands.
+    /// The tag of the writable memory is valid.
     writable: bool,
-    /// The connection is not at its end.
+    /// The connection has not ended.
     open: bool,
 }
 
@@ -89,7 +89,7 @@ struct Half {
     closed: Option<bool>,
     told: bool,
     established: bool,
-    /// Requests that have not completed.
+    /// The requests that have not completed.
     waiting: BTreeSet<u64>,
     next: u64,
 }
@@ -157,7 +157,7 @@ impl Half {
         }
     }
 
-    /// A part of the inbox.
+    /// Returns a part of the inbox.
     fn slot(&mut self, rng: &mut Rng, len: u32) -> Sge {
         let addr = rng.below(SIZE as u64 - u64::from(len));
         self.memory.posted.push((self.next, addr..addr + u64::from(len)));
@@ -189,7 +189,7 @@ impl Half {
                 (SendOp::FetchAdd { to, add: 1, mask: 0 }, self.slot(rng, 8))
             }
         };
-        // An error that is no damage ends it all too soon.
+        // An error of another kind would end the run too soon.
         if matches!(op, SendOp::SendInvalidate(_)) && !rng.chance(50_000) {
             self.next -= 1;
             return;
@@ -215,11 +215,11 @@ impl Half {
             }
             self.rnic.sent(conn, record.len());
         }
-        self.hear();
+        self.take_results();
         self.wire.len() - before
     }
 
-    fn hear(&mut self) {
+    fn take_results(&mut self) {
         while let Some(event) = self.rnic.event() {
             match event {
                 Event::ConnectRequest { conn, .. } => {
@@ -260,7 +260,7 @@ impl Half {
         self.inbox.extend(bytes);
         let used = self.rnic.input(now, self.conn, &self.inbox, &mut self.memory);
         self.inbox.drain(..used);
-        self.hear();
+        self.take_results();
     }
 
     fn told(&mut self, end: Option<bool>) {
@@ -271,15 +271,15 @@ impl Half {
             self.told = true;
             let end = if reset { StreamEnd::Reset } else { StreamEnd::Finished };
             self.rnic.ended(Instant::from_ns(4000), self.conn, end);
-            self.hear();
+            self.take_results();
         }
     }
 
-    /// Everything is over: what was posted has completed, or was never connected.
+    /// Checks that each posted request has completed or its queue pair never connected.
     fn finish(&mut self) {
         self.told(Some(true));
         self.rnic.tick(Instant::from_ns(60 * SECOND));
-        self.hear();
+        self.take_results();
         assert!(self.closed.is_some(), "a stream without an end");
         assert!(!self.established || self.waiting.is_empty(), "{:?} never complete", self.waiting);
         for quiet in [SOURCE, READABLE, ALIEN] {

@@ -1,17 +1,19 @@
-//! The oracle: what an engine tells its program is held against what was posted.
+//! The oracle: compares the events and completions of an engine with the posted requests.
 
 use sprat_proto::rdma::{Completed, Completion, Event, QpState, StartupError, Status};
 use sprat_proto::wire::mpa::RtrKind;
 use sprat_proto::wire::rdmap::Cause;
 
 use super::memory::number;
-use super::world::{
-    Body, COMMON_WORDS, Message, OWN, PUBLIC, Receive, TagChange, TagState, WORDS, Work, World,
+use super::posted::{
+    Body, COMMON_WORDS, Message, OWN, PUBLIC, Receive, TagChange, TagState, WORDS, Work,
 };
+use super::world::World;
 
 impl World {
-    /// Takes a machine's events. Those of queues go first, since the others have the queues looked at.
-    pub(crate) fn hear(&mut self, at: usize) {
+    /// Takes a machine's events. Events of queues come first, because handlers of the others poll
+    /// the queues.
+    pub(crate) fn take_results(&mut self, at: usize) {
         loop {
             let rnic = &mut self.nodes[at].rnic;
             let mut events: Vec<Event> = std::iter::from_fn(|| rnic.event()).collect();
@@ -105,7 +107,7 @@ impl World {
         it.outbox.clear();
         it.inbox.clear();
         if reset {
-            // An abort may destroy what is under way.
+            // An abort may lose the bytes in flight.
             let keep = self.rng.below(it.wire.len() as u64 + 1) as usize;
             it.wire.truncate(keep);
         }
@@ -133,7 +135,7 @@ impl World {
         self.seen.established += 1;
     }
 
-    /// A connection has failed: was there a reason?
+    /// Checks that a failed connection had a reason to fail.
     fn failed(&mut self, link: usize, side: usize, cause: Cause, ours: bool) {
         let it = &self.links[link];
         let [this, other] =
@@ -168,7 +170,7 @@ impl World {
         self.seen.failures += 1;
     }
 
-    /// The peer of an orderly end has got everything.
+    /// Checks that the peer of an orderly end has received everything.
     fn finish_in_order(&self, link: usize, side: usize) {
         let it = &self.links[link];
         let (this, other) = (&it.sides[side], &it.sides[1 - side]);
@@ -179,7 +181,7 @@ impl World {
         }
     }
 
-    /// The connection of a side is at its end.
+    /// Records the end of a side's connection.
     fn finish(&mut self, link: usize, side: usize) {
         let (at, qp) = (self.links[link].sides[side].node, self.links[link].sides[side].qp);
         self.poll(at);
@@ -206,21 +208,22 @@ impl World {
         }
     }
 
-    /// What the peer has sent and this side will not take any more.
+    /// Settles the messages of the peer that this side no longer accepts.
     fn finish_messages(&mut self, link: usize, side: usize) {
         let at = self.links[link].sides[side].node;
         let (this, other) = (&self.links[link].sides[side], &self.links[link].sides[1 - side]);
         let theirs = |c: Cause| !matches!(c, Cause::MPA_LOST | Cause::LOCAL | Cause::MPA_CRC);
         let found =
             this.failed.filter(|&(cause, ours)| ours && theirs(cause)).map(|(cause, _)| cause);
-        // It was this message, or one behind it; or one that came long ago.
+        // The faulty message is this one, a later one, or one received long ago.
         let may_be = |m: &Message| m.wrong.is_some_and(|w| Some(w.cause) == found);
         let settled =
             other.messages.iter().position(may_be).filter(|_| !other.owed.iter().any(may_be));
         let (flushed, shares) = (this.flushed, this.shares);
         self.links[link].sides[1 - side].owed.clear();
         let messages = std::mem::take(&mut self.links[link].sides[1 - side].messages);
-        // What came before a message that was found wrong has come, but a Send may have waited for its receive.
+        // All messages before a faulty one were received, except for a Send that waited for its
+        // receive.
         let waits = self.links[link].rnr_timeout_ns(side).is_none();
         for message in messages.iter().take(settled.unwrap_or(0)) {
             let sent = matches!(message.body, Body::Send { .. });
@@ -265,7 +268,7 @@ impl World {
         }
     }
 
-    /// Takes all completions of a machine; true if there were any.
+    /// Polls all completions of a machine. Returns true if there were any.
     pub(crate) fn poll(&mut self, at: usize) -> bool {
         let mut any = false;
         for it in 0..self.nodes[at].cqs.len() {
@@ -293,7 +296,7 @@ impl World {
         any
     }
 
-    /// Judges a completion; true if it was solicited.
+    /// Checks a completion. Returns true if it was solicited.
     fn completion(&mut self, at: usize, c: &Completion) -> bool {
         let (link, side) =
             self.find_qp(at, c.qp).expect("a completion of a queue pair that is there");
@@ -353,7 +356,7 @@ impl World {
         }
     }
 
-    /// A request has done what it should.
+    /// Checks the effects of a request that succeeded.
     pub(crate) fn work_done(&mut self, link: usize, side: usize, work: Work) {
         let (at, peer) = (self.links[link].sides[side].node, self.links[link].sides[1 - side].node);
         assert!(work.fails.is_none(), "{work:?} succeeds");
@@ -392,7 +395,7 @@ impl World {
         }
     }
 
-    /// An answer or an acknowledgement came: all that was written up to its request is there.
+    /// Settles all messages up to a request, because its response or acknowledgement was received.
     fn settle_before(&mut self, link: usize, side: usize, id: u64) {
         let peer = self.links[link].sides[1 - side].node;
         let mut messages = std::mem::take(&mut self.links[link].sides[side].messages);
@@ -406,7 +409,7 @@ impl World {
         self.links[link].sides[side].messages = messages;
     }
 
-    /// The common word has told a value, which nobody else was told.
+    /// Checks a value of the common word, which no other atomic may have returned.
     fn counted(&mut self, at: usize, peer: usize, slot: usize, key: u64) {
         let node = &mut self.nodes[at];
         let claim = node.areas[OWN].claims.iter().find(|c| c.key == key).expect("it waits");
@@ -466,7 +469,7 @@ impl World {
         }
     }
 
-    /// Nobody waits any more for what a request asked of the peer.
+    /// Releases the claims of a request on the peer's memory.
     pub(crate) fn abandon(&mut self, peer: usize, work: &Work) {
         if work.common
             && let Some(slot) = work.word
@@ -478,7 +481,7 @@ impl World {
         }
     }
 
-    /// Bytes of a message are in its receive, and nothing else is.
+    /// Checks that the receive has exactly the bytes of its message.
     fn fill_receive(&mut self, at: usize, receive: &Receive, bytes: &[u8]) {
         let mut rest = bytes;
         let node = &mut self.nodes[at];
@@ -490,7 +493,7 @@ impl World {
         assert!(rest.is_empty(), "a message is longer than its receive");
     }
 
-    /// Bytes of a message may be in its receive.
+    /// Checks that the receive has its old bytes or those of a message.
     fn drop_receive(&mut self, at: usize, receive: &Receive, bytes: &[u8]) {
         let mut rest = bytes;
         let node = &mut self.nodes[at];
@@ -501,7 +504,7 @@ impl World {
         }
     }
 
-    /// The receive that a completion names.
+    /// Returns the receive of a completion.
     fn take_receive(&mut self, link: usize, side: usize, id: u64) -> Receive {
         let it = &mut self.links[link].sides[side];
         if !it.shares {

@@ -1,32 +1,32 @@
-//! Memory twice: as the engine reaches it, and as the program expects it.
+//! Memory twice: as the engine accesses it, and as the oracle expects it.
 //!
-//! An [`Area`] is an array of what has certainly happened, and claims: who reads or writes where until his request is at its
-//! end. Always: two writers of one byte are never of different streams, so that the order of what they write is known.
+//! An [`Area`] is the array of certain contents, and the claims of requests in progress on its
+//! bytes. Always: two claims that write one byte belong to one stream, so their order is known.
 
 use std::ops::Range;
 
 use sprat_proto::Rng;
 use sprat_proto::rdma::{Memory, Span, Unmapped};
 
-/// What a broken memory does, for tests of the test.
+/// A planted bug of the memory, which tests the oracle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Bug {
-    /// Nothing.
+    /// No bug.
     #[default]
     None,
-    /// Places one byte too far, once in a while.
+    /// Some writes are shifted by one byte.
     Shifted,
-    /// Loses what is placed, once in a while.
+    /// Some writes are lost.
     Lost,
-    /// Changes an byte that nobody wrote to, once in a while.
+    /// Some writes change a byte elsewhere.
     Beside,
-    /// Reads something else, once in a while.
+    /// Some reads return wrong bytes.
     Misread,
-    /// Does an atomic twice, once in a while.
+    /// Some atomics happen twice.
     Twice,
 }
 
-/// Arrays as registered memory; a region's number is its array's.
+/// Arrays as registered memory. The number of a region is that of its array.
 pub(crate) struct Ram {
     pub(crate) arrays: Vec<Vec<u8>>,
     pub(crate) bug: Bug,
@@ -44,7 +44,7 @@ impl Ram {
         Ok(&mut array[start..start + span.len as usize])
     }
 
-    /// True if it is time for the bug.
+    /// Returns true if the bug happens now.
     fn strikes(&mut self, bug: Bug) -> bool {
         self.calls += 1;
         self.bug == bug && self.calls.is_multiple_of(17)
@@ -95,54 +95,54 @@ impl Memory for Ram {
     }
 }
 
-/// A number of the program's.
-#[expect(clippy::host_endian_bytes, reason = "a number of the program's")]
+/// A number that the program chose.
+#[expect(clippy::host_endian_bytes, reason = "the number is the program's own")]
 pub(crate) fn number(word: &[u8]) -> u64 {
     u64::from_ne_bytes(word.try_into().expect("8 bytes"))
 }
 
-/// See [`number`].
-#[expect(clippy::host_endian_bytes, reason = "a number of the program's")]
+/// Stores a value, which [`number`] reads back.
+#[expect(clippy::host_endian_bytes, reason = "the number is the program's own")]
 pub(crate) fn put(word: &mut [u8], value: u64) {
     word.copy_from_slice(&value.to_ne_bytes());
 }
 
-/// What will become of the bytes of a claim.
+/// The effect of a request on the bytes of its claim.
 pub(crate) enum Use {
-    /// They are read, and stay.
+    /// The request reads the bytes.
     Source,
-    /// They become these.
+    /// The request writes these bytes.
     Sink(Vec<u8>),
-    /// Any message may come here.
+    /// A receive: any message may be written.
     Open,
 }
 
-/// Bytes that a request uses.
+/// A range of bytes that a request uses.
 pub(crate) struct Claim {
-    /// Its name.
+    /// The name of the claim.
     pub(crate) key: u64,
-    /// Claims of the same order happen one after another.
+    /// Claims of one order happen one after the other.
     order: u64,
     pub(crate) range: Range<usize>,
     pub(crate) what: Use,
-    /// The tag by which a peer reaches it.
+    /// The tag by which a peer accesses the bytes.
     pub(crate) tag: Option<usize>,
 }
 
-/// May bytes be used?
+/// The answer to whether a request may use bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Free {
-    /// Yes.
+    /// The request may use the bytes.
     Yes,
-    /// Behind a fence: earlier Reads of this order use them.
+    /// The request needs a fence, because earlier Reads of its order use the bytes.
     Fenced,
-    /// No.
+    /// The request must not use the bytes.
     No,
 }
 
-/// An array as it should be.
+/// The expected contents of an array.
 pub(crate) struct Area {
-    /// What has certainly happened.
+    /// The contents after all completed requests.
     pub(crate) settled: Vec<u8>,
     pub(crate) claims: Vec<Claim>,
 }
@@ -156,7 +156,7 @@ impl Area {
         Self { settled, claims: Vec::new() }
     }
 
-    /// May `order` use these bytes; `writes`: to write to them?
+    /// Returns whether a request of `order` may use these bytes, to write them if `writes`.
     pub(crate) fn free(&self, range: &Range<usize>, order: u64, writes: bool) -> Free {
         let judge = |claim: &Claim| match claim.what {
             Use::Source if claim.order == order && writes => Free::Fenced,
@@ -168,7 +168,7 @@ impl Area {
         over.map(judge).max().unwrap_or(Free::Yes)
     }
 
-    /// A free place for so many bytes.
+    /// Returns an unclaimed range of `len` bytes.
     pub(crate) fn place(
         &self,
         rng: &mut Rng,
@@ -197,7 +197,7 @@ impl Area {
         self.claims.push(Claim { key, order, range, what, tag });
     }
 
-    /// What is here once everything of `order` has happened.
+    /// Returns the bytes of a range after all claims of `order`.
     pub(crate) fn view(&self, range: Range<usize>, order: u64) -> Vec<u8> {
         let mut bytes = self.settled[range.clone()].to_vec();
         for claim in self.claims.iter().filter(|c| c.order == order) {
@@ -218,7 +218,7 @@ impl Area {
         Some(self.claims.remove(at))
     }
 
-    /// The request is done: its bytes are here, or something that came after them.
+    /// Settles the claim of a completed request: memory has its bytes, or those of a later request.
     pub(crate) fn settle(&mut self, key: u64, actual: &[u8]) {
         let Some(claim) = self.take(key) else { return };
         if let Use::Sink(sink) = claim.what {
@@ -227,15 +227,15 @@ impl Area {
         self.check(claim.range, actual);
     }
 
-    /// A message came to here: `bytes` are its bytes in this place.
+    /// Settles the claim of a receive whose message put `bytes` into this range.
     pub(crate) fn received(&mut self, key: u64, bytes: &[u8], actual: &[u8]) {
         let Some(claim) = self.take(key) else { panic!("a receive completes twice") };
         self.settled[claim.range.start..claim.range.start + bytes.len()].copy_from_slice(bytes);
         self.check(claim.range, actual);
     }
 
-    /// The request was given up: each byte is as before, or as it was to become; for [`Use::Open`] that is `bytes`. From
-    /// now on nothing may change.
+    /// Settles the claim of a flushed request: each byte is the old or the new one, which for
+    /// [`Use::Open`] is that of `bytes`. From now on the bytes must not change.
     pub(crate) fn adopt(&mut self, key: u64, bytes: &[u8], actual: &[u8]) {
         let Some(at) = self.claims.iter().position(|claim| claim.key == key) else { return };
         if matches!(self.claims[at].what, Use::Open) {
@@ -251,7 +251,7 @@ impl Area {
         self.claims.remove(at);
     }
 
-    /// Every byte is as it should be, or as a claim will have it.
+    /// Checks that every byte is the certain one, or one that a claim may write.
     pub(crate) fn check(&self, range: Range<usize>, actual: &[u8]) {
         if self.settled[range.clone()] == actual[range.clone()] {
             return;

@@ -1,4 +1,5 @@
-//! What the programs ask for: any work request that the oracle can tell the outcome of, right ones and wrong ones.
+//! The work requests of the programs, correct and faulty ones: every request whose outcome the
+//! oracle can predict.
 
 use arrayvec::ArrayVec;
 use sprat_proto::rdma::mr::WindowKind;
@@ -8,19 +9,20 @@ use sprat_proto::rdma::{
 };
 use sprat_proto::wire::rdmap::Cause;
 
-use super::memory::{Free, Use, put};
-use super::world::{
-    Body, COMMON_WORDS, Message, OWN, PUBLIC, Receive, SHARED_RECV, SIZES, TagChange, TagKind,
-    TagState, WORD_COUNT, WORDS, Work, World, Wrong,
+use super::memory::{Free, Use};
+use super::posted::{
+    Body, Message, OWN, PUBLIC, Receive, SHARED_RECV, SIZES, TagChange, TagKind, TagState, Work,
+    Wrong,
 };
+use super::world::World;
 
-/// Most messages of a side that come before their receives, and bytes of one.
+/// The most messages of a side that precede their receives, and the most bytes of one.
 const MOST_LATE: usize = 5;
 const LATE_LEN: usize = 300;
 
 pub(crate) type List = ArrayVec<Sge, 8>;
 
-/// A work request that is being made up.
+/// A draft of a work request.
 pub(crate) struct Draft {
     pub(crate) op: SendOp,
     pub(crate) data: Data,
@@ -56,18 +58,18 @@ impl Draft {
     }
 }
 
-/// The order of what a side does to its peer.
+/// Returns the order of a side's accesses to its peer's memory.
 pub(crate) fn order(link: usize, side: usize) -> u64 {
     (2 * link + side) as u64
 }
 
-/// The order of a claim that has none: claims have different ones.
+/// Returns a unique order, for a claim that is ordered with no other.
 fn alone(key: u64) -> u64 {
     key << 32
 }
 
 impl World {
-    /// How long something is.
+    /// Draws a length.
     pub(crate) fn length(&mut self) -> usize {
         match self.below(8) {
             0 => 0,
@@ -78,7 +80,7 @@ impl World {
         }
     }
 
-    /// Claims bytes of the machine's own to send: the list, and what is sent.
+    /// Claims local bytes to send. Returns their scatter/gather list and the bytes.
     pub(crate) fn sources(
         &mut self,
         node: usize,
@@ -91,7 +93,7 @@ impl World {
             let left = len - bytes.len();
             let here = if piece + 1 == pieces { left } else { self.below(left + 1) };
             if here == 0 && self.half() {
-                // No bytes need no tag.
+                // An empty message needs no valid tag.
                 list.push(Sge { stag: Stag(self.rng.u32()), addr: self.rng.u64(), len: 0 });
                 continue;
             }
@@ -119,7 +121,7 @@ impl World {
         (bytes.len() == len).then_some((list, bytes))
     }
 
-    /// Bytes of the machine's own that an answer goes to.
+    /// Claims local bytes for a response.
     pub(crate) fn sink(
         &mut self,
         node: usize,
@@ -138,7 +140,7 @@ impl World {
         Some(List::from_iter([sge]))
     }
 
-    /// A tag of the peer's that may be used like this.
+    /// Returns a tag of the peer that permits this use.
     pub(crate) fn peers_tag(
         &mut self,
         link: usize,
@@ -165,7 +167,7 @@ impl World {
         Some(fits[self.below(fits.len())])
     }
 
-    /// Posts something; or not, if this is not the time, or there is no room.
+    /// Posts a random request, unless the side has no room or must not post now.
     pub(crate) fn post(&mut self, link: usize, side: usize) {
         let it = &self.links[link].sides[side];
         let other = &self.links[link].sides[1 - side];
@@ -191,7 +193,7 @@ impl World {
         }
     }
 
-    /// Takes back the claims of a draft that came to nothing.
+    /// Removes the claims of a draft that was not posted.
     fn forget(&mut self, link: usize, side: usize, before: u64) {
         for at in [side, 1 - side] {
             let node = self.links[link].sides[at].node;
@@ -201,7 +203,7 @@ impl World {
         }
     }
 
-    /// A queue pair at its end takes what is posted, and flushes it.
+    /// Posts to a queue pair in the error state, which flushes the request.
     fn post_too_late(&mut self, link: usize, side: usize) {
         let it = &self.links[link].sides[side];
         let (at, qp) = (it.node, it.qp);
@@ -215,7 +217,7 @@ impl World {
         let mut work = draft.work;
         work.signaled = true;
         self.links[link].sides[side].works.push_back(work);
-        self.hear(at);
+        self.take_results(at);
     }
 
     fn submit(&mut self, link: usize, side: usize, mut draft: Draft) {
@@ -227,7 +229,7 @@ impl World {
         draft.work.signaled = draft.flags.signaled || it.signal_all;
         let write = draft.messages.iter().find(|m| matches!(m.body, Body::Write { .. }));
         if let Some(wrong) = write.and_then(|m| m.wrong) {
-            // Who acknowledges says which one was refused.
+            // A peer that acknowledges Writes reports the refused one.
             draft.work.refused =
                 Some(Wrong { certain: draft.work.signaled && acknowledges, ..wrong });
         }
@@ -247,7 +249,7 @@ impl World {
         it.messages.extend(draft.messages);
         let request = SendRequest { id, op: draft.op, data: draft.data, flags: draft.flags };
         self.nodes[at].rnic.post_send(qp, request).unwrap();
-        self.hear(at);
+        self.take_results(at);
     }
 
     fn any(&mut self, link: usize, side: usize, id: u64) -> Option<Draft> {
@@ -263,7 +265,7 @@ impl World {
         }
     }
 
-    /// Takes a receive of the peer's for a message: how many bytes it may have.
+    /// Consumes a receive of the peer for a message. Returns the bytes that the message may have.
     pub(crate) fn room(&mut self, link: usize, side: usize) -> Option<usize> {
         let late = self.late_room(link, side);
         let other = &mut self.links[link].sides[1 - side];
@@ -282,7 +284,8 @@ impl World {
         }
     }
 
-    /// How long a message may be whose receive will be posted later, if the peer's patience has no end.
+    /// Returns the most bytes of a message whose receive is posted later; none if the peer does not
+    /// wait without limit.
     fn late_room(&mut self, link: usize, side: usize) -> Option<usize> {
         let endless = self.links[link].rnr_timeout_ns(1 - side).is_none();
         let other = &self.links[link].sides[1 - side];
@@ -290,7 +293,7 @@ impl World {
         (may && self.rng.chance(300_000)).then_some(LATE_LEN)
     }
 
-    /// Posts the receives that messages wait for.
+    /// Posts the receives for waiting messages.
     pub(crate) fn post_late_receives(&mut self, link: usize) {
         for side in 0..2 {
             for _ in 0..1000 {
@@ -301,7 +304,7 @@ impl World {
         }
     }
 
-    /// A Send of so many bytes, if it fits.
+    /// Drafts a Send, with or without Invalidate, of `too_long` bytes or of a length that fits.
     pub(crate) fn send_or_invalidate(
         &mut self,
         link: usize,
@@ -325,7 +328,7 @@ impl World {
         };
         let mut tag = None;
         if self.rng.chance(250_000) && too_long.is_none() {
-            let mine = |t: &super::world::Tag| {
+            let mine = |t: &super::posted::Tag| {
                 let kind = matches!(t.kind, TagKind::Fast | TagKind::Window(WindowKind::OneQp));
                 let a = t.access;
                 let useful = a.remote_write || a.remote_read || a.remote_atomic;
@@ -374,7 +377,7 @@ impl World {
         draft.message(body, None, None);
     }
 
-    /// Source of a Write.
+    /// The source of a Write.
     pub(crate) fn write_data(
         &mut self,
         link: usize,
@@ -405,7 +408,7 @@ impl World {
         let bytes = self.write_data(link, side, &mut draft, len)?;
         let mut claim = None;
         if len == 0 {
-            // No bytes need no tag.
+            // An empty message needs no valid tag.
             draft.op = op(Remote { stag: Stag(self.rng.u32()), addr: self.rng.u64() });
         } else {
             let t = self.peers_tag(link, side, PUBLIC, |a| a.remote_write)?;
@@ -473,7 +476,7 @@ impl World {
         Some(draft)
     }
 
-    /// A fast registration of the side's own as a sink, which is invalid afterwards.
+    /// Drafts a Read into a local fast registration, which the Read invalidates.
     fn fast_sink(
         &mut self,
         link: usize,
@@ -481,7 +484,7 @@ impl World {
         bytes: &[u8],
         own: &mut Vec<u64>,
     ) -> Option<(List, usize)> {
-        let fits = |t: &super::world::Tag| {
+        let fits = |t: &super::posted::Tag| {
             t.only == Some((link, side))
                 && t.kind == TagKind::Fast
                 && t.state == TagState::Live
@@ -502,57 +505,6 @@ impl World {
         own.push(key);
         tag.state = TagState::Changing;
         Some((List::from_iter([Sge { stag: tag.stag, addr, len: bytes.len() as u32 }]), t))
-    }
-
-    /// An atomic on a word of the side's own at the peer.
-    fn atomic(&mut self, link: usize, side: usize, id: u64) -> Option<Draft> {
-        let slot = COMMON_WORDS + 2 * link + side;
-        if !self.may_ask(link, side) || slot >= WORD_COUNT {
-            return None;
-        }
-        let t = self.peers_tag(link, side, WORDS, |a| a.remote_atomic)?;
-        let (peer, node) = (self.tags[t].node, self.links[link].sides[side].node);
-        let to = Remote { stag: self.tags[t].stag, addr: self.tags[t].base + 8 * slot as u64 };
-        let (settled, chain) = &self.nodes[peer].words[slot];
-        let old = *chain.back().unwrap_or(settled);
-        let (a, b, c) = (self.rng.u64(), self.rng.u64(), self.rng.u64());
-        let (op, new, completed) = if self.half() {
-            let mask = [0, b, u64::MAX, 1 << 63, 0x8000_0000][self.below(5)];
-            (SendOp::FetchAdd { to, add: a, mask }, masked_sum(old, a, mask), Completed::FetchAdd)
-        } else {
-            let compare = if self.half() { old ^ (c & b) } else { c };
-            let (compare_mask, swap_mask) =
-                if self.half() { (u64::MAX, u64::MAX) } else { (!b, c) };
-            let equal = (compare ^ old) & compare_mask == 0;
-            let new = if equal { (old & !swap_mask) | (a & swap_mask) } else { old };
-            let op = SendOp::CompareSwap { to, compare, compare_mask, swap: a, swap_mask };
-            (op, new, Completed::CompareSwap)
-        };
-        let mut draft = Draft::new(id, op, completed);
-        let mut word = vec![0; 8];
-        put(&mut word, old);
-        draft.data = Data::Gather(self.sink(node, Some(word), 8, &mut draft.work.own)?);
-        self.nodes[peer].words[slot].1.push_back(new);
-        (draft.work.len, draft.work.word, draft.work.uses) = (8, Some(slot), Some(t));
-        draft.message(Body::Ask, None, None);
-        Some(draft)
-    }
-
-    /// Adds 1 to a word that all count in.
-    fn count(&mut self, link: usize, side: usize, id: u64) -> Option<Draft> {
-        if !self.may_ask(link, side) {
-            return None;
-        }
-        let t = self.peers_tag(link, side, WORDS, |a| a.remote_atomic)?;
-        let (slot, node) = (self.below(COMMON_WORDS), self.links[link].sides[side].node);
-        let to = Remote { stag: self.tags[t].stag, addr: self.tags[t].base + 8 * slot as u64 };
-        let mut draft =
-            Draft::new(id, SendOp::FetchAdd { to, add: 1, mask: 0 }, Completed::FetchAdd);
-        draft.data = Data::Gather(self.sink(node, None, 8, &mut draft.work.own)?);
-        draft.work.len = 8;
-        (draft.work.word, draft.work.common, draft.work.uses) = (Some(slot), true, Some(t));
-        draft.message(Body::Ask, None, None);
-        Some(draft)
     }
 
     /// Posts a receive.
@@ -598,13 +550,13 @@ impl World {
             it.receives.push_back(receive);
             node.rnic.post_recv(qp, request).unwrap();
         }
-        self.hear(at);
+        self.take_results(at);
     }
 
-    /// The side that asked sends something, if it has not yet, so that the other may.
+    /// Lets the initiator send a first message, if it has not, so that the responder may send.
     pub(crate) fn open_up(&mut self, link: usize) {
         let it = &self.links[link].sides[0];
-        // On a damaged stream there may be no room left: nothing moves on it any more.
+        // A damaged stream may have no room left, because it no longer moves.
         let room = it.works.len() < 30;
         if room && it.established && !it.over && !self.nodes[it.node].dead && !it.disconnected {
             let id = self.number();
@@ -614,7 +566,7 @@ impl World {
         }
     }
 
-    /// Some requests right before the end.
+    /// Posts some requests right before the end.
     pub(crate) fn last_posts(&mut self, link: usize, side: usize) {
         let it = &self.links[link].sides[side];
         let room = it.works.len() < 30;
@@ -632,15 +584,4 @@ impl World {
         self.post_late_receives(link);
         self.calm = true;
     }
-}
-
-/// A sum of fields: a bit of the mask is the highest of its field, and its carry goes nowhere.
-fn masked_sum(a: u64, b: u64, mask: u64) -> u64 {
-    let (mut sum, mut carry) = (0, 0);
-    for bit in 0..64 {
-        let here = (a >> bit & 1) + (b >> bit & 1) + carry;
-        sum |= (here & 1) << bit;
-        carry = if mask >> bit & 1 == 1 { 0 } else { here >> 1 };
-    }
-    sum
 }

@@ -1,4 +1,4 @@
-//! Tags that programs make, change and take back: windows, fast registrations, regions.
+//! Tags that programs make, change and invalidate: windows, fast registrations, regions.
 
 use sprat_proto::rdma::mr::WindowKind;
 use sprat_proto::rdma::{Access, Completed, PostError, SendOp, Stag};
@@ -6,15 +6,16 @@ use sprat_proto::wire::rdmap::Cause;
 
 use super::memory::Use;
 use super::post::Draft;
-use super::world::{Message, PUBLIC, SIZES, TagChange, TagKind, TagState, World, Wrong};
+use super::posted::{Message, PUBLIC, SIZES, TagChange, TagKind, TagState, Wrong};
+use super::world::World;
 
 impl World {
-    /// Requests that use the tag are under way.
+    /// Requests that use the tag are in progress.
     pub(crate) fn is_busy(&self, t: usize) -> bool {
         let node = self.tags[t].node;
         let claimed =
             self.nodes[node].areas.iter().any(|a| a.claims.iter().any(|c| c.tag == Some(t)));
-        // What is on the wire may come though nobody waits for the answer.
+        // Requests in flight may still be received although no request waits for a response.
         let used = |m: &Message| m.uses == Some(t);
         claimed
             || self
@@ -24,7 +25,7 @@ impl World {
                 .any(|s| s.owed.iter().chain(&s.messages).any(used))
     }
 
-    /// Binds, registers, or takes back.
+    /// Binds, registers or invalidates a tag.
     pub(crate) fn own_tag(&mut self, link: usize, side: usize, id: u64) -> Option<Draft> {
         let node = self.links[link].sides[side].node;
         let fits: Vec<usize> = (0..self.tags.len())
@@ -80,7 +81,7 @@ impl World {
         Some(draft)
     }
 
-    /// Makes a tag invalid that nobody uses just now.
+    /// Invalidates a tag that no request uses now.
     fn take_back(&mut self, t: usize, id: u64) -> Option<Draft> {
         if self.is_busy(t) {
             return None;
@@ -99,7 +100,7 @@ impl World {
         Some(draft)
     }
 
-    /// The program takes a region back while peers may be using it.
+    /// Deregisters a region that peers may be using.
     pub(crate) fn revoke(&mut self) {
         let it = self.below(self.tags.len());
         let tag = &self.tags[it];

@@ -1,17 +1,17 @@
-//! Machines with an engine each, and the streams between them, which cut, delay, damage and end.
+//! Machines with an engine each, and the streams between them, which delay, damage and end.
 //!
 //! ```text
 //!  output ─► outbox ─ sent ─► wire ─ any number of bytes at any time ─► inbox ─► input
 //! ```
 //!
-//! Here is what both programs know of each other: one mind behind all machines, so that nobody has to tell tags.
+//! One world object has the state of all programs, so that they need not exchange tags.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use sprat_proto::rdma::mr::WindowKind;
 use sprat_proto::rdma::{
-    AcceptOptions, Access, Completed, Conn, ConnectOptions, Cq, Pd, Qp, QpOptions, Rnic,
-    RnicOptions, Srq, Stag, Status,
+    AcceptOptions, Access, Conn, ConnectOptions, Cq, Pd, Qp, QpOptions, Rnic, RnicOptions, Srq,
+    Stag, Status,
 };
 use sprat_proto::time::{MS, SECOND};
 use sprat_proto::wire::checksum::{Crc32c, crc32c};
@@ -20,148 +20,9 @@ use sprat_proto::wire::rdmap::Cause;
 use sprat_proto::{Instant, Rng};
 
 use super::memory::{Area, Bug, Ram};
-
-/// Sources, receives, sinks of Reads.
-pub(crate) const OWN: usize = 0;
-/// What peers read and write.
-pub(crate) const PUBLIC: usize = 1;
-/// What peers count in.
-pub(crate) const WORDS: usize = 2;
-/// Bytes of each.
-pub(crate) const SIZES: [usize; 3] = [1 << 16, 1 << 15, 8 * WORD_COUNT];
-pub(crate) const WORD_COUNT: usize = 64;
-/// Words that everybody adds 1 to.
-pub(crate) const COMMON_WORDS: usize = 4;
-/// Bytes of a receive in a shared queue.
-pub(crate) const SHARED_RECV: usize = 1500;
-
-/// What is wrong with a message.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Wrong {
-    pub(crate) cause: Cause,
-    /// It must fail. Else it may.
-    pub(crate) certain: bool,
-}
-
-#[derive(Debug)]
-pub(crate) enum Body {
-    Write {
-        len: u32,
-    },
-    /// Takes a receive.
-    Send {
-        bytes: Vec<u8>,
-        immediate: Option<u64>,
-        tag: Option<(usize, Stag)>,
-        solicited: bool,
-        written: u32,
-    },
-    /// A Read or an atomic.
-    Ask,
-}
-
-/// A message on its way to the peer.
-#[derive(Debug)]
-pub(crate) struct Message {
-    /// The number of its work request.
-    pub(crate) id: u64,
-    pub(crate) body: Body,
-    pub(crate) wrong: Option<Wrong>,
-    /// Of the peer's public bytes.
-    pub(crate) claim: Option<u64>,
-    /// The peer's tag that a Read or an atomic names.
-    pub(crate) uses: Option<usize>,
-}
-
-/// What a work request does to a tag of its own.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum TagChange {
-    Live(usize),
-    Free(usize),
-}
-
-/// A work request of a send queue.
-#[derive(Debug)]
-pub(crate) struct Work {
-    pub(crate) id: u64,
-    pub(crate) completed: Completed,
-    pub(crate) signaled: bool,
-    pub(crate) len: u32,
-    /// Own bytes that it sends or fills.
-    pub(crate) own: Vec<u64>,
-    /// Bytes of the peer that it reads.
-    pub(crate) source: Option<u64>,
-    /// A private word of the peer: its number. A common one: none, but the claim of the result.
-    pub(crate) word: Option<usize>,
-    pub(crate) common: bool,
-    /// How it fails by itself.
-    pub(crate) fails: Option<Status>,
-    /// How it fails at the peer.
-    pub(crate) refused: Option<Wrong>,
-    pub(crate) change: Option<TagChange>,
-    /// The peer's tag.
-    pub(crate) uses: Option<usize>,
-}
-
-/// A receive.
-#[derive(Clone, Debug)]
-pub(crate) struct Receive {
-    pub(crate) id: u64,
-    /// Its elements: claim, and bytes.
-    pub(crate) list: Vec<(u64, usize)>,
-}
-
-impl Receive {
-    pub(crate) fn capacity(&self) -> usize {
-        self.list.iter().map(|(_, len)| len).sum()
-    }
-}
-
-/// A tag that peers may use.
-#[derive(Debug)]
-pub(crate) struct Tag {
-    pub(crate) stag: Stag,
-    /// With the key that it had before.
-    pub(crate) before: Stag,
-    pub(crate) node: usize,
-    pub(crate) area: usize,
-    pub(crate) offset: usize,
-    pub(crate) base: u64,
-    pub(crate) len: usize,
-    pub(crate) access: Access,
-    pub(crate) pd: Pd,
-    /// The only end whose peer may use it: link and side.
-    pub(crate) only: Option<(usize, usize)>,
-    pub(crate) kind: TagKind,
-    pub(crate) state: TagState,
-}
-
-impl Tag {
-    /// A tag that is not bound, and opens nothing.
-    fn blank(node: usize, stag: Stag, pd: Pd, kind: TagKind) -> Self {
-        let (area, offset, base, len, access) = (PUBLIC, 0, 0, 0, NONE);
-        let (before, only, state) = (stag, None, TagState::Free);
-        Self { stag, before, node, area, offset, base, len, access, pd, only, kind, state }
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum TagKind {
-    Region,
-    Window(WindowKind),
-    Fast,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum TagState {
-    Live,
-    /// Not bound.
-    Free,
-    /// A request changes it.
-    Changing,
-    /// Nobody knows, or it is gone.
-    Lost,
-}
+use super::posted::{
+    COMMON_WORDS, Message, NONE, OWN, PUBLIC, Receive, SIZES, Tag, TagKind, TagState, WORDS, Work,
+};
 
 /// A machine.
 pub(crate) struct Node {
@@ -172,20 +33,21 @@ pub(crate) struct Node {
     pub(crate) cqs: Vec<Cq>,
     pub(crate) armed: Vec<Option<bool>>,
     pub(crate) srq: Srq,
-    /// Receives in the shared queue, oldest first, and those of them that no message needs.
+    /// The receives in the shared queue, oldest first, and the number that no message needs.
     pub(crate) shared: VecDeque<Receive>,
     pub(crate) credit: usize,
-    /// Tags of [`OWN`]: with the right to write to it, and without.
+    /// The tags of [`OWN`], with and without the right to write.
     pub(crate) own: [(Stag, u64); 2],
-    /// The values of private words: what is certain, and what each atomic posted makes of it.
+    /// The values of private words: the certain one, and the one after each posted atomic.
     pub(crate) words: Vec<(u64, VecDeque<u64>)>,
-    /// Of the common words: atomics that were done, and that may have been; and the values that were returned.
+    /// The atomics on each common word that happened and that may have happened, and the values
+    /// returned.
     pub(crate) counts: Vec<(u64, u64, BTreeSet<u64>)>,
     pub(crate) ready: Vec<Conn>,
     pub(crate) dead: bool,
-    /// It asks for CRC.
+    /// The machine requests CRC.
     pub(crate) crc: bool,
-    /// It acknowledges Writes.
+    /// The machine acknowledges Writes.
     pub(crate) acknowledges: bool,
 }
 
@@ -196,86 +58,86 @@ pub(crate) struct Side {
     pub(crate) conn: Option<Conn>,
     pub(crate) shares: bool,
     pub(crate) signal_all: bool,
-    /// Appended, and not taken by the stream.
+    /// Bytes emitted, and not yet accepted by the stream.
     pub(crate) outbox: VecDeque<u8>,
-    /// Sent, and not yet at the other end.
+    /// Bytes in flight.
     pub(crate) wire: VecDeque<u8>,
-    /// Came, and was not consumed.
+    /// Bytes received, and not yet consumed.
     pub(crate) inbox: Vec<u8>,
-    /// How it closed its stream.
+    /// The way in which this end closed the stream.
     pub(crate) closed: Option<bool>,
     pub(crate) told: bool,
     pub(crate) established: bool,
-    /// The queue pair's connection is at its end, or was never made.
+    /// The connection of the queue pair has ended or was never made.
     pub(crate) over: bool,
     pub(crate) failed: Option<(Cause, bool)>,
     pub(crate) disconnected: bool,
-    /// An error or flush was seen in the completions of the queue.
+    /// The completions of the queue had an error or a flush.
     pub(crate) flushing: [bool; 2],
     pub(crate) works: VecDeque<Work>,
     pub(crate) messages: VecDeque<Message>,
-    /// Reads and atomics that the peer has, and may not have answered.
+    /// The Reads and atomics that the peer may not have answered.
     pub(crate) owed: Vec<Message>,
     pub(crate) receives: VecDeque<Receive>,
-    /// Bytes that each receive takes, and how many of them are used by the peer's messages.
+    /// The bytes of each receive, and the number of receives that the peer's messages consume.
     pub(crate) rooms: VecDeque<usize>,
-    /// Messages of the peer that were posted before their receives.
+    /// The messages of the peer that precede their receives.
     pub(crate) late: usize,
-    /// The last shared receive that it took.
+    /// The last shared receive that this end consumed.
     pub(crate) last_shared: u64,
-    /// Depths: inbound and outbound.
+    /// The inbound and outbound Read depths.
     pub(crate) depths: (u16, u16),
-    /// Something certain to fail was posted: nothing more is.
+    /// A request that must fail was posted, so no further ones are.
     pub(crate) doomed: bool,
-    /// Bytes of the last Write, if nothing was posted behind it.
+    /// The bytes of the last Write, if it is the last request.
     pub(crate) last_write: u32,
     /// No more receives are posted.
     pub(crate) closed_to_receives: bool,
-    /// Receives that were flushed.
+    /// The number of flushed receives.
     pub(crate) flushed: usize,
-    /// Requests that failed in their own right.
+    /// The number of requests that failed by themselves.
     pub(crate) blamed: Vec<Status>,
 }
 
-/// A stream and its two ends; the first asks.
+/// A stream and its two ends. The first end is the initiator.
 pub(crate) struct Link {
     pub(crate) sides: [Side; 2],
     pub(crate) connect: ConnectOptions,
     pub(crate) accept: AcceptOptions,
     pub(crate) refuse: bool,
-    /// The stream was broken by force: bytes may be lost.
+    /// The stream was broken, so bytes may be lost.
     pub(crate) cut: bool,
-    /// Bytes were changed.
+    /// Bytes were damaged.
     pub(crate) damaged: bool,
-    /// An end was told to disconnect, or was destroyed.
+    /// An end was disconnected or destroyed.
     pub(crate) ending: bool,
     pub(crate) crc: bool,
 }
 
 impl Link {
-    /// Whether a Write completes when it is placed, between machines that both acknowledge.
+    /// Returns true if a Write completes only once it is placed: both machines acknowledge Writes.
     pub(crate) fn acknowledges(&self, nodes: &[Node]) -> bool {
         let opens = self.connect.peer_to_peer.is_none_or(|kind| kind == RtrKind::Write);
-        // What is lost or damaged may be the hello.
+        // The lost or damaged bytes may be those of the hello.
         opens
             && !self.damaged
             && !self.cut
             && self.sides.iter().all(|side| nodes[side.node].acknowledges)
     }
 
-    /// How long a message waits for its receive at one of the ends.
+    /// Returns the time for which a message waits for its receive at one of the ends.
     pub(crate) fn rnr_timeout_ns(&self, side: usize) -> Option<u64> {
         if side == 0 { self.connect.rnr_timeout_ns } else { self.accept.rnr_timeout_ns }
     }
 }
 
-/// How a world is made.
+/// The plan of a world.
 #[derive(Clone)]
 pub(crate) struct Plan {
     pub(crate) nodes: usize,
     pub(crate) links: usize,
     pub(crate) steps: usize,
-    /// Per million of steps.
+    /// The rates of faults, in parts per million of steps.
     pub(crate) wrong_ppm: u32,
     pub(crate) cut_ppm: u32,
     pub(crate) death_ppm: u32,
@@ -310,7 +172,7 @@ pub(crate) struct World {
     pub(crate) tags: Vec<Tag>,
     pub(crate) last: u64,
     pub(crate) plan: Plan,
-    /// What was seen: completions that were good, failures, bytes delivered.
+    /// The results: successful completions, failures, bytes delivered.
     pub(crate) seen: Seen,
     pub(crate) calm: bool,
 }
@@ -341,13 +203,6 @@ const ALL: Access = Access {
     remote_atomic: true,
     bind: true,
 };
-const NONE: Access = Access {
-    local_write: false,
-    remote_write: false,
-    remote_read: false,
-    remote_atomic: false,
-    bind: false,
-};
 
 impl World {
     pub(crate) fn new(seed: u64, plan: Plan) -> Self {
@@ -377,7 +232,7 @@ impl World {
         self.rng.below(bound as u64) as usize
     }
 
-    /// An address for the first of so many bytes.
+    /// Returns a random base address for a region of `len` bytes.
     fn base(&mut self, len: usize) -> u64 {
         match self.below(4) {
             0 => 0,
@@ -513,7 +368,7 @@ impl World {
         }
     }
 
-    /// A new stream between two machines that live, if there are.
+    /// Adds a stream between two live machines, if there are two.
     pub(crate) fn link(&mut self) {
         let alive: Vec<usize> = (0..self.nodes.len()).filter(|&n| !self.nodes[n].dead).collect();
         if alive.len() < 2 {
@@ -545,7 +400,7 @@ impl World {
             rnr_timeout_ns: self.patience(),
         };
         if revision == 1 {
-            // Nothing is negotiated: the programs agree.
+            // Without negotiation the programs agree on the options.
             (accept.ird, accept.ord) = (connect.ord, connect.ird);
         }
         if self.rng.chance(50_000) {
@@ -575,7 +430,7 @@ impl World {
         }
     }
 
-    /// How long a message waits for its receive: not at all, for a while, for ever.
+    /// Draws the time for which a message waits for its receive: none, some, or unlimited.
     fn patience(&mut self) -> Option<u64> {
         [Some(0), Some(MS), None][self.below(3)]
     }
@@ -596,7 +451,7 @@ impl World {
         }
     }
 
-    /// A tag that is not bound yet.
+    /// Adds an unbound tag.
     fn blank(&mut self, node: usize, kind: TagKind, only: Option<(usize, usize)>) {
         let it = &mut self.nodes[node];
         let pd = it.pds[0];
@@ -608,7 +463,7 @@ impl World {
         self.tags.push(Tag { only, ..Tag::blank(node, stag, pd, kind) });
     }
 
-    /// Which stream of a machine it is.
+    /// Returns the index of a stream at its machine.
     pub(crate) fn find(&self, node: usize, conn: Conn) -> Option<(usize, usize)> {
         let is = |s: &Side| s.node == node && s.conn == Some(conn) && s.closed.is_none();
         (0..self.links.len())

@@ -1,14 +1,16 @@
-//! What programs do wrong: requests that must fail, at home or at the peer, and tags taken back under way.
+//! Faults of programs: requests that must fail, locally or at the peer, and tags invalidated while
+//! in use.
 
 use sprat_proto::rdma::{Completed, Data, Remote, SendOp, Sge, Stag, Status};
 use sprat_proto::wire::rdmap::Cause;
 
 use super::memory::{Free, Use};
 use super::post::{Draft, List, order};
-use super::world::{Body, OWN, PUBLIC, SIZES, TagKind, TagState, WORDS, World, Wrong};
+use super::posted::{Body, OWN, PUBLIC, SIZES, TagKind, TagState, WORDS, Wrong};
+use super::world::World;
 
 impl World {
-    /// Something that must fail, at home or at the peer.
+    /// Drafts a request that must fail, locally or at the peer.
     pub(crate) fn any_wrong(&mut self, link: usize, side: usize, id: u64) -> Option<Draft> {
         match self.below(12) {
             0..3 => self.wrong_write(link, side, id),
@@ -35,7 +37,7 @@ impl World {
         }
     }
 
-    /// A Send for which no receive is posted, and will not be.
+    /// Drafts a Send for which no receive is ever posted.
     fn unexpected(&mut self, link: usize, side: usize, id: u64) -> Option<Draft> {
         self.links[link].rnr_timeout_ns(1 - side)?;
         let other = &mut self.links[link].sides[1 - side];
@@ -55,7 +57,8 @@ impl World {
         Some(draft)
     }
 
-    /// A region of the peer, and an address and length that are wrong in some way: as DDP and as RDMAP call it.
+    /// Draws a wrong tag, address or length of the peer's memory, with the error codes of DDP and
+    /// of RDMAP.
     fn wrong_place(
         &mut self,
         link: usize,
@@ -100,7 +103,7 @@ impl World {
                 (Remote { stag: t.stag, addr }, len, 0, 0, [Cause::TAGGED_STAG, Cause::ACCESS])
             }
             _ => {
-                // The first part of it is right.
+                // The first part of the range is valid.
                 let len = 1 + self.length();
                 let inside = self.below(len).min(SIZES[PUBLIC]);
                 let start = SIZES[PUBLIC] - inside;
@@ -169,7 +172,7 @@ impl World {
         Some(draft)
     }
 
-    /// The sink of an earlier Read, which alone will write to it.
+    /// Returns the sink of an earlier Read, to which only that Read writes.
     fn sink_of_a_read(&self, link: usize, side: usize, len: usize) -> Option<List> {
         let it = &self.links[link].sides[side];
         let node = &self.nodes[it.node];
@@ -186,7 +189,7 @@ impl World {
         }]))
     }
 
-    /// A sink that nothing comes to.
+    /// Returns a sink that no response reaches.
     fn untouched_sink(&mut self, node: usize, len: usize, own: &mut Vec<u64>) -> Option<List> {
         let list = self.sink(node, Some(Vec::new()), len, own)?;
         let claim = self.nodes[node].areas[OWN].claims.last_mut()?;
@@ -194,7 +197,7 @@ impl World {
         Some(list)
     }
 
-    /// What this machine itself must refuse.
+    /// Drafts a request that the local machine must refuse.
     fn wrong_at_home(&mut self, link: usize, side: usize, id: u64) -> Option<Draft> {
         let it = &self.links[link].sides[side];
         let (node, established, ord) = (it.node, it.established, it.depths.1);
@@ -226,7 +229,7 @@ impl World {
                 }
                 let t = self.peers_tag(link, side, PUBLIC, |a| a.remote_read)?;
                 let from = Remote { stag: self.tags[t].stag, addr: self.tags[t].base };
-                // Not writable.
+                // The memory is not writable.
                 let (stag, addr) = self.nodes[node].own[1];
                 let status =
                     if ord == 0 { Status::LocalOperation } else { Status::LocalProtection };

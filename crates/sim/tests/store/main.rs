@@ -1,5 +1,5 @@
-//! The whole store in worlds where everything goes wrong: every history can be explained, every increment counts once,
-//! and in the end everything is answered.
+//! The whole store under faults: every history is linearizable, every increment happens once, and
+//! after the faults end all operations complete.
 
 mod readers;
 mod score;
@@ -17,15 +17,15 @@ use sprat_store::coordinator::{self, Coordinator};
 use sprat_store::master::{self, Master};
 use user::{Habits, User};
 
-/// Who there is, and what they do.
+/// The processes of a world and their workload.
 #[derive(Clone)]
 struct Shape {
     masters: usize,
     users: usize,
-    /// Operations of each user.
+    /// The operations of each user.
     operations: u32,
     habits: Habits,
-    /// Which of coordinator, masters and users crash and pause.
+    /// The faults of the coordinator, the masters and the users.
     frail: [Frail; 3],
     log_bytes: u64,
 }
@@ -45,7 +45,7 @@ impl Default for Shape {
     }
 }
 
-/// The store's terms, as short as suits a world that lasts a few seconds.
+/// Returns short timeouts, for worlds that last a few seconds.
 fn coordinator_config() -> coordinator::Config {
     coordinator::Config {
         server_term_ns: 300 * MS,
@@ -88,8 +88,8 @@ fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
     world
 }
 
-/// Lets the world run under its faults until everything is asked, then in peace until everything is answered and read
-/// once more; then all of it must make sense.
+/// Runs a world with faults until all operations were started, then without faults until all have
+/// completed and every object was read once more. Then it checks the history.
 fn run(mut world: World<Score>, shape: &Shape) -> World<Score> {
     world.run_until(60 * SECOND, |w| w.score.left.values().all(|left| *left == 0));
     world.calm();
@@ -146,15 +146,15 @@ fn any_shape(rng: &mut Rng, frail: [Frail; 3]) -> Shape {
 }
 
 #[test]
-fn everything_is_answered_when_nothing_goes_wrong() {
-    seeds::each("everything_is_answered_when_nothing_goes_wrong", 5, |seed| {
+fn every_operation_completes_without_faults() {
+    seeds::each("every_operation_completes_without_faults", 5, |seed| {
         let shape = Shape::default();
         let world = run(world(seed, Options::default(), &shape), &shape);
         let history = &world.score.history;
         assert_eq!(history.count(|a| *a == Answer::Lost), 0);
         let told = history
             .count(|a| matches!(a, Answer::Read(..) | Answer::Version(..) | Answer::Sum(..)));
-        // Often there is no table, or not the object: but a run that never met one would show nothing.
+        // Many operations find no table or no object. A run in which all do would prove nothing.
         assert!(told > history.len() / 20, "{told} of {} told something", history.len());
     });
 }
@@ -178,7 +178,8 @@ fn under_crashes_of_users() {
         options.wire.fault = any_fault(&mut rng);
         options.chaos.every_ns /= 5;
         let mut shape = any_shape(&mut rng, [Frail::SOLID, Frail::SLOW, Frail::FRAIL]);
-        // Each crash leaves operations that may happen at any time after it, and the ways to order them multiply.
+        // Each crash leaves operations that may happen at any later time, which multiplies the
+        // checker's configurations.
         shape.operations = 100;
         run(world(seed, options, &shape), &shape);
     });
@@ -196,10 +197,11 @@ fn under_crashes_of_everyone() {
     });
 }
 
-/// Disks are full most of the time: changes of the coordinator's state are refused, and refused changes leave no trace.
+/// Disks are full most of the time. They refuse changes of the coordinator's state, and a refused
+/// change has no effect.
 #[test]
-fn while_disks_are_full() {
-    seeds::each("while_disks_are_full", 10, |seed| {
+fn with_full_disks() {
+    seeds::each("with_full_disks", 10, |seed| {
         let mut rng = Rng::seeded(seed ^ 0xd15c);
         let chaos = Chaos {
             every_ns: 30 * MS,
@@ -212,7 +214,7 @@ fn while_disks_are_full() {
         let mut shape = any_shape(&mut rng, [Frail::SOLID; 3]);
         shape.habits.drop_ppm = 200_000;
         let mut world = world(seed, Options { chaos: Chaos::default(), ..options.clone() }, &shape);
-        // Without a durable start a coordinator cannot say anything.
+        // A coordinator cannot answer before its first write is durable.
         world.run_for(10 * MS);
         world.set_chaos(options.chaos);
         let world = run(world, &shape);
@@ -220,11 +222,11 @@ fn while_disks_are_full() {
     });
 }
 
-/// The coordinator's disk fails again and again: each time the coordinator stops, and the next one finds a first part of what
-/// was on its way. All that was acknowledged is there.
+/// The coordinator's disk fails repeatedly. Each time the coordinator stops, and the next one finds
+/// a prefix of the pending writes and all acknowledged ones.
 #[test]
-fn while_the_coordinators_disk_fails() {
-    seeds::each("while_the_coordinators_disk_fails", 10, |seed| {
+fn with_a_failing_coordinator_disk() {
+    seeds::each("with_a_failing_coordinator_disk", 10, |seed| {
         let mut rng = Rng::seeded(seed ^ 0xe10);
         let mut options = Options::default();
         options.wire.fault = any_fault(&mut rng);

@@ -1,5 +1,5 @@
-//! Readers that ask for much and then take nothing, beside a writer in a memory that is nearly
-//! full: whatever replies wait for them, objects can be written anew.
+//! Readers that request large objects and then stop, beside a writer in a nearly full memory: the
+//! writer can overwrite objects although replies wait for the readers.
 
 use sprat_proto::time::{MS, SECOND};
 use sprat_proto::{Instant, Rng};
@@ -14,29 +14,29 @@ use sprat_store::types::TableId;
 use crate::coordinator_config;
 use crate::user::Side;
 
-/// A small log, and objects that are large beside its segments.
+/// A small log, and objects that are large compared to its segments.
 const SEGMENT: u32 = 32 << 10;
 const SEGMENTS: u64 = 16;
 const OBJECT: usize = 4_000;
-/// As many as there surely is room for: see `Log::live_limit_with`.
+/// The number of objects that certainly fit (see `Log::live_limit_with`).
 const OBJECTS: u64 = 82;
-/// Reads of a reader, and writes of the writer, that are under way at a time.
+/// The operations that each program has in progress.
 const READS: usize = 32;
 const WRITES: usize = 4;
-/// The longest time until more are asked for.
+/// The longest time until a program starts further operations.
 const PAUSE_NS: u64 = 20 * MS;
 
-/// What is seen from outside.
+/// The results of the simulation.
 #[derive(Debug, Default)]
 struct Score {
     table: Option<TableId>,
     written: u64,
     read: u64,
-    /// Segments that replies point into, and bytes that were copied for them.
+    /// The most segments lent to replies, and the bytes copied for them.
     lent: (u32, u64),
 }
 
-/// The master's process.
+/// The process of the master.
 struct Server(Node<Master>);
 
 impl Process<Score> for Server {
@@ -52,12 +52,12 @@ impl Process<Score> for Server {
     }
 }
 
-/// A program that writes or reads.
+/// A program that only writes or only reads.
 struct User {
     node: Node<Side>,
     rng: Rng,
     writes: bool,
-    /// What it waits for, and when it asks for more.
+    /// The operations in progress, and the time of the next ones.
     open: Vec<Op>,
     next: Instant,
 }
@@ -91,7 +91,7 @@ impl User {
         }
     }
 
-    fn hear(&mut self, score: &mut Score) {
+    fn take_results(&mut self, score: &mut Score) {
         for Done { op, outcome } in self.node.machine().take_done() {
             self.open.retain(|open| *open != op);
             match outcome {
@@ -101,9 +101,9 @@ impl User {
                     assert!(value.len() == OBJECT && value.iter().all(|byte| *byte == value[0]));
                     score.read += 1;
                 }
-                // Of the first writes the last may be late.
+                // The last of the first writes may be late.
                 Err(Error::ObjectDoesntExist) if !self.writes => {}
-                // The master has not joined yet.
+                // The master has not joined the cluster yet.
                 Err(Error::TooFewServers) if score.table.is_none() => {}
                 other => panic!("{other:?} after {} writes", score.written),
             }
@@ -114,12 +114,12 @@ impl User {
 impl Process<Score> for User {
     fn turn(&mut self, outside: &mut Outside<'_, Score>) -> bool {
         self.node.input(outside);
-        self.hear(outside.score);
+        self.take_results(outside.score);
         if self.next <= outside.now {
             self.ask(outside.now, outside.score);
         }
         let more = self.node.output(outside);
-        self.hear(outside.score);
+        self.take_results(outside.score);
         more
     }
 
@@ -159,8 +159,8 @@ fn world(seed: u64, options: Options, readers: usize) -> World<Score> {
     world
 }
 
-/// Readers stop for long, one after the other and together; the writer goes on, and so do they once
-/// they can.
+/// Readers stop for a long time, alone and together. The writer continues, and so do the readers
+/// afterwards.
 #[test]
 fn readers_that_stop_do_not_stop_a_writer() {
     seeds::each("readers_that_stop_do_not_stop_a_writer", 8, |seed| {

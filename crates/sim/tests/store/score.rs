@@ -1,4 +1,4 @@
-//! What a world's users asked and were told, and whether it can be explained.
+//! The operations of a world's users and their answers, and the check of both.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,32 +7,32 @@ use sprat_sim::check::names::{self, Name};
 use sprat_sim::check::{Entry, Verdict, linearizable};
 use sprat_sim::wire::HostId;
 
-/// The score.
+/// The operations and answers of all users.
 #[derive(Debug, Default)]
 pub(crate) struct Score {
-    /// Of objects.
+    /// The history of all objects.
     pub(crate) history: History,
-    /// Of tables' names.
+    /// The history of each table name.
     names: BTreeMap<u64, Vec<Entry<names::Op, names::Answer>>>,
     by_number: Vec<(u64, usize)>,
-    /// Drops under way: the tables of that name that were known when they began.
+    /// The drops in progress, with the tables of that name that were known at their calls.
     drops: BTreeMap<usize, Vec<u64>>,
-    /// Names of which somebody has tried to drop the table.
+    /// The names whose table a user has tried to drop.
     dropped: BTreeSet<u64>,
     time: u64,
     tags: u64,
-    /// Every table that anybody heard of, and its name.
+    /// The name of each table that an answer reported.
     pub(crate) tables: BTreeMap<u64, u64>,
-    /// How much each user has still to do.
+    /// The operations that each user has yet to start.
     pub(crate) left: BTreeMap<HostId, u32>,
-    /// How many operations each user has under way, and whether it has read everything in the end.
+    /// The operations in progress of each user, and whether it has read all objects at the end.
     pub(crate) open: BTreeMap<HostId, (usize, bool)>,
-    /// Users read everything now.
+    /// The users now read all objects.
     pub(crate) finale: bool,
 }
 
 impl Score {
-    /// A number for a value.
+    /// Returns a new number that identifies a value.
     pub(crate) fn tag(&mut self) -> u64 {
         self.tags += 1;
         self.tags
@@ -52,7 +52,7 @@ impl Score {
         number
     }
 
-    /// Whether somebody has tried to drop `table`.
+    /// Returns true if a user has tried to drop `table`.
     pub(crate) fn may_be_dropped(&self, table: u64) -> bool {
         self.dropped.contains(&self.tables[&table])
     }
@@ -66,7 +66,8 @@ impl Score {
         assert!(entry.answer.is_none());
         entry.answer = answer.map(|answer| (self.time, answer));
         let called = entry.called;
-        // Another drop that is under way has freed the name of an earlier table, which may still be served meanwhile.
+        // Another drop in progress freed the name of an earlier table, which servers may still
+        // serve meanwhile.
         let is_alone = !self.names[&name].iter().enumerate().any(|(i, e)| {
             i != index
                 && matches!(e.op, names::Op::Drop { .. })
@@ -76,12 +77,12 @@ impl Score {
             && answer == Some(names::Answer::Dropped)
             && is_alone
         {
-            // Its own table, and every earlier one of that name.
+            // The drop ends this table and every earlier one of that name.
             tables.into_iter().for_each(|table| self.history.drop_table(table));
         }
     }
 
-    /// Whether everything can be explained.
+    /// Checks the history of all objects and names.
     pub(crate) fn verdict(&self, span: u32) -> Verdict {
         for (name, entries) in &self.names {
             match linearizable(&Name, &with_rivals(entries)) {
@@ -90,13 +91,14 @@ impl Score {
                 Verdict::TooHard => return Verdict::TooHard,
             }
         }
-        // Which tablet a key is in only the cluster knows, unless there is one for the whole table.
+        // Only the cluster knows the tablet of a key, unless the table has a single one.
         self.history.verdict(|(table, key)| (table, if span == 1 { 0 } else { key }))
     }
 }
 
-/// The same history, with those drops marked that overlap another one, and without what proves nothing: look-ups that
-/// nobody heard of, and creations that nobody heard of after the first such one, which may happen again and again.
+/// Returns the history with the overlapping drops marked as shared. It omits unanswered look-ups,
+/// which prove nothing, and all unanswered creations but the first, which may happen any number of
+/// times.
 fn with_rivals(
     entries: &[Entry<names::Op, names::Answer>],
 ) -> Vec<Entry<names::Op, names::Answer>> {

@@ -1,4 +1,5 @@
-//! A program that uses the store at random, and tells the score what it asked and what it was told.
+//! A program that uses the store at random, and records its operations and their answers in the
+//! score.
 
 use std::collections::BTreeMap;
 
@@ -17,32 +18,32 @@ use sprat_store::types::{TableId, Version};
 
 use crate::score::Score;
 
-/// What a user does.
+/// The workload of a user.
 #[derive(Clone, Debug)]
 pub(crate) struct Habits {
-    /// How many names of tables there are.
+    /// The number of table names.
     pub(crate) names: u64,
-    /// Tablets of a table.
+    /// The number of tablets of a table.
     pub(crate) span: u32,
-    /// The longest time between operations, in nanoseconds.
+    /// The longest time between two operations, in nanoseconds.
     pub(crate) pause_ns: u64,
-    /// The longest value, in bytes.
+    /// The longest value in bytes.
     pub(crate) longest: u64,
-    /// How likely a table is dropped rather than used, in a million.
+    /// The probability that a table is dropped instead of used, in parts per million.
     pub(crate) drop_ppm: u32,
 }
 
-/// Keys of a table.
+/// The number of keys of a table.
 const KEYS: u64 = 5;
 
-/// The bytes of key `key`.
+/// Returns the bytes of key `key`.
 fn key_bytes(key: u64) -> Vec<u8> {
     let len = [3, 30, 31, 300, 2_000][key as usize];
     (0..len).map(|i| (key as usize * 31 + i) as u8).collect()
 }
 
-/// The bytes of the value that the test knows as `tag`: as many as the tag's upper half says, and
-/// never text, since they begin with 0.
+/// Returns the bytes of the value that `tag` identifies. The upper half of the tag is their length.
+/// They begin with 0, so they are never the text of a number.
 fn value_bytes(tag: u64) -> Vec<u8> {
     let len = 9 + (tag >> 32) as usize;
     let mut word = tag.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -55,8 +56,8 @@ fn value_bytes(tag: u64) -> Vec<u8> {
     bytes
 }
 
-/// What the bytes of the object of `key` are to the test. Text is a number: an integer, or under
-/// key 3 a double.
+/// Returns the value that the bytes of the object with `key` stand for. Text is a number: a double
+/// for key 3, otherwise an integer.
 fn value_of(key: u64, bytes: &[u8]) -> Value {
     if bytes[0] != 0 {
         let text = std::str::from_utf8(bytes).expect("text of a number");
@@ -72,15 +73,15 @@ fn value_of(key: u64, bytes: &[u8]) -> Value {
     Value::Bytes(tag)
 }
 
-/// An operation under way, by its number in the score.
+/// An operation in progress, by its number in the score.
 #[derive(Clone, Copy, Debug)]
 enum Asked {
-    /// And its table and key.
+    /// An operation on an object, with its table and key.
     Object(usize, u64, u64),
     Name(usize, u64),
 }
 
-/// The client's side as a machine that nobody sends requests to.
+/// The client as a state machine that receives no requests.
 #[derive(Debug)]
 pub(crate) struct Side {
     client: Client,
@@ -96,7 +97,7 @@ impl Side {
         &mut self.client
     }
 
-    /// What has ended since the last call.
+    /// Returns the operations that completed since the last call.
     pub(crate) fn take_done(&mut self) -> Vec<Done<'static>> {
         while let Some(done) = self.client.event() {
             self.done.push(done);
@@ -136,7 +137,7 @@ impl Machine for Side {
     }
 }
 
-/// The program.
+/// The program of a user.
 #[derive(Debug)]
 pub(crate) struct User {
     host: HostId,
@@ -144,12 +145,12 @@ pub(crate) struct User {
     node: Node<Side>,
     habits: Habits,
     asked: BTreeMap<Op, Asked>,
-    /// Tables that it knows.
+    /// The tables that the user knows.
     tables: Vec<u64>,
-    /// Versions that it has seen.
+    /// The versions that the user has seen.
     versions: Vec<u64>,
     next: Instant,
-    /// It has read everything in the end.
+    /// The user has read all objects at the end.
     read_all: bool,
 }
 
@@ -178,9 +179,9 @@ impl User {
         self.node.command().client()
     }
 
-    // What it is told.
+    // Answers.
 
-    fn hear(&mut self, score: &mut Score) {
+    fn take_results(&mut self, score: &mut Score) {
         for Done { op, outcome } in self.node.machine().take_done() {
             match self.asked.remove(&op) {
                 Some(Asked::Object(number, table, key)) => {
@@ -207,7 +208,7 @@ impl User {
             Ok(Answer::Object { version, value }) => {
                 store::Answer::Read(version.0, value_of(key, &value))
             }
-            // A write's version is never 0.
+            // The version of a write is never 0.
             Ok(Answer::Version(version)) => store::Answer::Version(version.0),
             Ok(Answer::Integer { version, sum }) => {
                 store::Answer::Sum(version.0, Value::Word(sum as u64))
@@ -261,16 +262,16 @@ impl User {
                 Error::Deadline { maybe_executed: false, .. }
                 | Error::NotDurable { maybe_executed: false, .. },
             ) => Some(names::Answer::Nothing),
-            // The table is there, but of no use.
+            // The table exists but has no servers.
             Err(Error::TabletLost) => Some(names::Answer::Nothing),
-            // Whose servers have all gone is created when another one joins.
+            // The table of a cluster without servers is created when one joins.
             Err(Error::TooFewServers | Error::Deadline { .. } | Error::NotDurable { .. }) => None,
             other => panic!("{other:?}"),
         };
         score.end_name(number, answer);
     }
 
-    // What it asks.
+    // Requests.
 
     fn act(&mut self, now: Instant, score: &mut Score) {
         self.next = now.after(1 + self.rng.below(self.habits.pause_ns));
@@ -318,7 +319,7 @@ impl User {
         if self.tables.is_empty() || self.rng.chance(50_000) {
             return self.ask_name(score, deadline);
         }
-        // A user forgets old tables slowly, so that dropped ones are used for a while.
+        // A user forgets old tables slowly, so that it uses dropped ones for a while.
         let young = self.tables.len() - 1;
         let back = self.rng.below(4) * self.rng.below(2);
         let table = self.tables[young.saturating_sub(back as usize)];
@@ -353,7 +354,7 @@ impl User {
                 (store::Op::Remove(reject), self.client().remove(id, &bytes, rules, deadline))
             }
             (2 | 4, 4..8) => {
-                // Now and then so much that the next does not fit.
+                // Sometimes the sum is so large that the next one overflows.
                 let by = if self.rng.chance(20_000) {
                     i64::MAX - 2
                 } else {
@@ -387,7 +388,7 @@ impl User {
         self.asked.insert(op, Asked::Object(number, table, key));
     }
 
-    /// Conditions, in the client's and in the checker's words.
+    /// Draws reject rules, as the client and as the checker takes them.
     fn rules(&mut self) -> (RejectRules, Reject) {
         let (mut rules, mut reject) = (RejectRules::default(), Reject::default());
         let seen = self.versions.len();
@@ -407,12 +408,12 @@ impl User {
 impl Process<Score> for User {
     fn turn(&mut self, outside: &mut Outside<'_, Score>) -> bool {
         self.node.input(outside);
-        self.hear(outside.score);
+        self.take_results(outside.score);
         if self.next <= outside.now {
             self.act(outside.now, outside.score);
         }
         let more = self.node.output(outside);
-        self.hear(outside.score);
+        self.take_results(outside.score);
         outside.score.open.insert(self.host, (self.asked.len(), self.read_all));
         more
     }

@@ -1,4 +1,5 @@
-//! Clients and servers that know what every request and reply must be, and what must have become of each request.
+//! Clients and servers that know the bytes of every request and reply, and verify the outcome of
+//! each request.
 
 use std::collections::BTreeMap;
 
@@ -12,18 +13,18 @@ use sprat_sim::queue::Queue;
 use sprat_sim::wire::HostId;
 use sprat_sim::{Outside, Process, Start};
 
-/// Everything that was asked, and what became of it.
+/// All requests and their outcomes.
 #[derive(Debug, Default)]
 pub(crate) struct Score {
-    /// By number.
+    /// The requests by their numbers.
     pub(crate) requests: Vec<Request>,
-    /// Slices that each host has lent to its endpoint.
+    /// The slices that each host has lent to its endpoint.
     pub(crate) lent: BTreeMap<HostId, usize>,
-    /// Requests that each client may still make.
+    /// The requests that each client may still start.
     pub(crate) left: BTreeMap<HostId, u32>,
 }
 
-/// One request.
+/// A request.
 #[derive(Debug)]
 pub(crate) struct Request {
     client: HostId,
@@ -32,7 +33,7 @@ pub(crate) struct Request {
     reply_len: usize,
     forever: bool,
     executed: u32,
-    /// How it ended.
+    /// The outcome, once it has ended.
     pub(crate) outcome: Option<Result<(), RpcError>>,
 }
 
@@ -57,19 +58,20 @@ impl Score {
         }
     }
 
-    /// Requests of living clients that have not ended; `life` tells which life of a host lives.
+    /// Returns the requests of live clients that have not ended. `life` returns the current process
+    /// of a host.
     pub(crate) fn open(&self, life: impl Fn(HostId) -> u64) -> Vec<usize> {
         let open = |r: &Request| r.outcome.is_none() && r.life == life(r.client);
         (0..self.requests.len()).filter(|&i| open(&self.requests[i])).collect()
     }
 
-    /// How many requests got their reply.
+    /// Returns the number of requests that got their reply.
     pub(crate) fn answered(&self) -> usize {
         self.requests.iter().filter(|r| r.outcome == Some(Ok(()))).count()
     }
 }
 
-/// Bytes that nobody else has: of message `id`, request or reply.
+/// Returns the unique bytes of message `id`, a request or a reply.
 fn filler(id: u64, len: usize) -> Vec<u8> {
     let mut word = id.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut bytes = Vec::with_capacity(len + 8);
@@ -81,7 +83,8 @@ fn filler(id: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// The memory that slices point into: each lent slice has a block of its own, wiped when it comes back.
+/// The memory of slices: each lent slice has a block of its own, which is erased when the slice is
+/// returned.
 #[derive(Debug, Default)]
 struct Memory {
     blocks: BTreeMap<u32, Vec<u8>>,
@@ -95,7 +98,7 @@ impl Slices for Memory {
 }
 
 impl Memory {
-    /// A message of these bytes, cut into a head and slices at random.
+    /// Makes a message of these bytes, split at random into a head and slices.
     fn message(&mut self, rng: &mut Rng, bytes: Vec<u8>) -> Message {
         if rng.chance(600_000) {
             return bytes.into();
@@ -125,7 +128,8 @@ fn size(rng: &mut Rng, most: u64) -> usize {
     rng.below(most + 1) as usize
 }
 
-/// Answers every request with the bytes that it asks for; now, later, or after refusing it a few times.
+/// A server that answers every request with the bytes that it asks for: at once, later, or after
+/// some refusals.
 #[derive(Debug)]
 pub(crate) struct Server {
     host: HostId,
@@ -203,18 +207,19 @@ impl Process<Score> for Server {
     }
 }
 
-/// What a client asks.
+/// The workload of a client.
 #[derive(Clone, Debug)]
 pub(crate) struct Asks {
-    /// Whom.
+    /// The servers.
     pub(crate) servers: Vec<HostId>,
-    /// The longest message, in bytes.
+    /// The longest message in bytes.
     pub(crate) most: u64,
-    /// The longest time between requests, in nanoseconds.
+    /// The longest time between two requests, in nanoseconds.
     pub(crate) pause_ns: u64,
 }
 
-/// Asks servers at random, cancels, closes sessions, and checks what comes back.
+/// A client that sends requests to random servers, cancels them, closes sessions, and verifies the
+/// replies.
 #[derive(Debug)]
 pub(crate) struct Client {
     host: HostId,
@@ -225,7 +230,7 @@ pub(crate) struct Client {
     asks: Asks,
     sessions: BTreeMap<HostId, SessionId>,
     open: BTreeMap<u64, (RpcId, Instant)>,
-    /// When to do something next, while there are requests to make.
+    /// The time of the next action, while the client has requests to start.
     next: Option<Instant>,
 }
 

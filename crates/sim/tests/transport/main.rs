@@ -1,5 +1,5 @@
-//! The RPC transport alone, in worlds where everything goes wrong: no request is executed twice, every one ends, and
-//! what arrives is what was sent.
+//! The RPC transport alone under faults: no request is executed twice, every request ends, and the
+//! bytes received are the bytes sent.
 
 mod echo;
 
@@ -11,14 +11,14 @@ use sprat_proto::time::{MS, SECOND, US};
 use sprat_sim::node::config;
 use sprat_sim::{Chaos, Frail, Options, World, seeds, wire};
 
-/// Servers and clients, and how much they do.
+/// The servers and clients of a world, and their workload.
 struct Shape {
     servers: usize,
     clients: usize,
     requests: u32,
-    /// The longest message, in bytes.
+    /// The longest message in bytes.
     most: u64,
-    /// The longest time between requests, in nanoseconds.
+    /// The longest time between two requests, in nanoseconds.
     pause_ns: u64,
     frail: Frail,
     config: Config,
@@ -57,7 +57,8 @@ fn world(seed: u64, options: Options, shape: &Shape) -> World<Score> {
     world
 }
 
-/// Lets the world run under its faults until all requests are made, then in peace until all have ended.
+/// Runs a world with faults until all requests were started, then without faults until all have
+/// ended.
 fn run(mut world: World<Score>) -> World<Score> {
     world.run_until(20 * SECOND, |w| w.score.left.values().all(|left| *left == 0));
     world.calm();
@@ -86,7 +87,7 @@ fn any_chaos(rng: &mut Rng) -> Chaos {
     seeds::chaos(rng, most)
 }
 
-/// Limits so narrow that they are reached all the time.
+/// Draws limits so low that the transport reaches them all the time.
 fn any_config(rng: &mut Rng) -> Config {
     let mut some =
         |usual: u64, narrow: u64| if rng.chance(500_000) { usual } else { 1 + rng.below(narrow) };
@@ -110,8 +111,8 @@ fn any_config(rng: &mut Rng) -> Config {
 }
 
 #[test]
-fn every_request_is_answered_when_nothing_goes_wrong() {
-    seeds::each("every_request_is_answered_when_nothing_goes_wrong", 2, |seed| {
+fn every_request_completes_without_faults() {
+    seeds::each("every_request_completes_without_faults", 2, |seed| {
         let shape = Shape { requests: 60, most: 1_000_000, ..Shape::default() };
         let world = run(world(seed, Options::default(), &shape));
         assert!(world.score.answered() > 150, "{} answered", world.score.answered());
