@@ -185,25 +185,25 @@ impl Wire {
         self.0.borrow().addr(host)
     }
 
-    /// The driver of `host`. The wire's time is `now` from now on, unless it is later already.
+    /// Returns the driver of `host`, and advances the wire's time to `now`.
     pub fn port(&mut self, host: HostId, now: Instant) -> Port {
         let mut state = self.0.borrow_mut();
         state.now = state.now.max(now);
         Port { wire: self.clone(), host, burst: Vec::new() }
     }
 
-    /// When the next datagram arrives.
+    /// Returns the time of the next delivery.
     #[must_use]
     pub fn next(&self) -> Option<Instant> {
         self.0.borrow().in_flight.next()
     }
 
-    /// Lets the next datagram arrive. Returns the host that has something to receive now, if any.
+    /// Delivers the next datagram or event. Returns the host that received it, if any.
     pub fn deliver(&mut self) -> Option<HostId> {
         self.0.borrow_mut().deliver()
     }
 
-    /// Cuts (or, with `open`, restores) the way from `from` to `to`. A lossless wire is not cut.
+    /// Stops delivery from `from` to `to`, or restores it if `open`. A lossless wire is never cut.
     pub fn cut(&mut self, from: HostId, to: HostId, open: bool) {
         let mut state = self.0.borrow_mut();
         if open {
@@ -213,29 +213,29 @@ impl Wire {
         }
     }
 
-    /// Restores every way.
+    /// Ends all partitions.
     pub fn heal(&mut self) {
         self.0.borrow_mut().cut.clear();
     }
 
-    /// Sets what goes wrong from now on.
+    /// Sets the faults of all datagrams sent from now on.
     pub fn set_fault(&mut self, fault: Fault) {
         self.0.borrow_mut().options.fault = fault;
     }
 
-    /// What it has done so far.
+    /// Returns the counters.
     #[must_use]
     pub fn count(&self) -> Count {
         self.0.borrow().count
     }
 
-    /// A number that depends on every delivery so far: its time, place and bytes.
+    /// Returns a hash of all deliveries so far: their times, hosts and bytes.
     #[must_use]
     pub fn trace_hash(&self) -> u64 {
         self.0.borrow().trace
     }
 
-    /// Whether `host` has something to receive.
+    /// Returns true if `host` has a datagram or an event to receive.
     #[must_use]
     pub fn waiting(&self, host: HostId) -> bool {
         let state = self.0.borrow();
