@@ -1,8 +1,8 @@
-//! A whole cluster on this machine, each part a process of its own.
+//! A cluster on this machine: a coordinator and its servers, each a process.
 //!
-//! The parts are children of this process and die with it. One that dies is reported and started again, and no other one
-//! ends for it: a server comes back without its objects, and the coordinator with all that it knew, since its state is in a
-//! file, or in memory of this process.
+//! The processes are children of this process and die with it. [`Cluster::tend`] starts a process
+//! again that has ended, and the others go on: a server comes back without its objects, and the
+//! coordinator with its state, since that is in a file or in memory of this process.
 
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
@@ -21,36 +21,37 @@ use crate::text::Columns;
 
 mod member;
 
-/// How long the servers may take to join the cluster.
+/// Time that the servers may take to join the cluster.
 const ENLIST: Duration = Duration::from_secs(20);
 
 /// A coordinator and its servers.
 pub struct Cluster {
     coordinator: Member,
     servers: Vec<Member>,
-    /// The coordinator's state, if no file holds it: it ends with the cluster.
+    /// The coordinator's state if no file has it. It ends with the cluster.
     _state: Option<File>,
 }
 
-/// What a cluster shall be.
+/// The options of a cluster.
 pub struct Plan<'p> {
-    /// Its name, from which the shared-memory names derive.
+    /// Name, from which the shared-memory names derive.
     pub name: &'p str,
-    /// The first of [`ports`]: the coordinator's. Server `i` takes this one + `i`, and for RDMA another so many behind.
+    /// The coordinator's port, the first of [`ports`]. Server `i` takes this one + `i`, and for
+    /// RDMA the port `servers` above that.
     pub port: u16,
-    /// How many servers it has.
+    /// Number of servers.
     pub servers: u16,
-    /// Of each server, in bytes.
+    /// Memory of each server for objects, in bytes.
     pub memory: u64,
-    /// The file of the coordinator's state; in memory of this process if unset.
+    /// File of the coordinator's state. `None` keeps the state in memory of this process.
     pub state: Option<&'p std::path::Path>,
-    /// The core that all of them run on, if it matters.
+    /// Core that all processes run on, if they have one.
     pub core: Option<usize>,
-    /// The kernel's address where all of them are; loopback if none is given.
+    /// Address of the processes' network. `None` is loopback.
     pub host: Option<std::net::Ipv4Addr>,
-    /// Where the first server listens besides; the others where [`Locator::worker`] says.
+    /// Further locators of the first server. The others take those of [`Locator::worker`].
     pub besides: Vec<Locator>,
-    /// Servers keep marks of requests.
+    /// Servers record tracepoints of requests.
     pub marks: bool,
 }
 
@@ -60,10 +61,10 @@ impl Plan<'_> {
     }
 }
 
-/// Allows servers to listen elsewhere than on loopback.
+/// Option that allows a server to listen beyond loopback.
 pub const INSECURE: &str = "--insecure-network";
 
-/// How many ports in a row a cluster needs.
+/// Number of consecutive ports that a cluster needs.
 pub const fn ports(servers: u16) -> u16 {
     1 + 2 * servers
 }
@@ -89,9 +90,10 @@ impl Cluster {
         let coordinator = Member::start("the coordinator".to_owned(), plan.core, args)?;
         let mut cluster = Self { coordinator, servers: Vec::new(), _state: state };
         let mut store = Store::over(cluster.coordinator(), &[])?;
-        // One after the other, so that the coordinator numbers them in this order.
+        // The servers start one after the other, so that the coordinator numbers them in this
+        // order.
         for index in 1..=plan.servers {
-            // A state file names the servers of the last time until their leases end.
+            // A state file has the servers of the last run until their leases end.
             let known: Vec<_> = store.servers()?.into_iter().map(|server| server.server).collect();
             cluster.add_server(plan, index)?;
             cluster.wait_for_another_server(&mut store, &known)?;
@@ -101,7 +103,8 @@ impl Cluster {
 
     fn add_server(&mut self, plan: &Plan<'_>, index: u16) -> Result<(), Fail> {
         let (name, port, host) = (plan.name, plan.port + index, plan.host());
-        // The one that a client takes by itself comes first. RDMA goes over TCP, so its port is another one.
+        // A client takes the first locator by default. RDMA uses TCP, so it needs a port of its
+        // own.
         let mut locators = format!(
             "fast+shm:name={name}.{index};fast+udp:host={host},port={port};tcp:host={host},port={port};\
              rdma:host={host},port={}",
@@ -121,7 +124,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Waits until the coordinator knows another server than these.
+    /// Waits until the coordinator knows a server that is not among `known`.
     fn wait_for_another_server(
         &mut self,
         store: &mut Store,
@@ -145,12 +148,12 @@ impl Cluster {
         }
     }
 
-    /// Where the coordinator is.
+    /// Returns the coordinator's locators.
     pub fn coordinator(&self) -> &str {
         &self.coordinator.locators
     }
 
-    /// Who is where, for people.
+    /// Returns a table of the processes and their locators.
     pub fn table(&self) -> String {
         let mut table = Columns::new(&["process", ">id", "locator"]);
         for Member { process, locators, .. } in
@@ -159,14 +162,14 @@ impl Cluster {
             let (mut name, mut id) =
                 (process.name().trim_start_matches("the ").to_owned(), process.id().to_string());
             for locator in locators.split(';') {
-                // The name stands in the first line only.
+                // Only the first line of a process has its name.
                 table.row([std::mem::take(&mut name), std::mem::take(&mut id), locator.to_owned()]);
             }
         }
         table.text()
     }
 
-    /// All process ids, the coordinator's first.
+    /// Returns all process ids, the coordinator's first.
     pub fn ids(&self) -> Vec<u32> {
         std::iter::once(&self.coordinator)
             .chain(&self.servers)
@@ -174,17 +177,17 @@ impl Cluster {
             .collect()
     }
 
-    /// Starts processes again that have ended; says so of each when that begins. Never waits.
+    /// Starts the processes again that have ended, and returns a message for each. It never waits.
     pub fn tend(&mut self, now: Instant) -> Vec<String> {
         self.members().filter_map(|member| member.tend(now)).collect()
     }
 
-    /// All processes, the coordinator first.
+    /// Returns all processes, the coordinator first.
     fn members(&mut self) -> impl Iterator<Item = &mut Member> {
         std::iter::once(&mut self.coordinator).chain(&mut self.servers)
     }
 
-    /// Ends all processes in good order: the servers first, so that each can still take its leave.
+    /// Ends all processes. The servers end first, so that each can tell the coordinator.
     pub fn end(&mut self) {
         for server in &mut self.servers {
             server.process.ask_to_end();
@@ -203,7 +206,7 @@ impl Drop for Cluster {
     }
 }
 
-/// An empty state that ends with this process, in whatever way that ends.
+/// Makes an empty state that the kernel removes with this process.
 fn state_in_memory() -> Result<File, Fail> {
     let file = memfd_create("sprat-state", MemfdFlags::CLOEXEC)
         .named("cannot take memory for the state")?;

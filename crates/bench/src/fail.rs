@@ -1,11 +1,11 @@
-//! How a command fails: what went wrong, what to do next, and the exit code.
+//! Failures of a command: what went wrong, what to do next, and the exit code.
 
 use std::fmt;
 use std::process::ExitCode;
 
 use crate::text::plain;
 
-/// Why a command did not do what was asked.
+/// The failure of a command.
 #[derive(Debug)]
 pub struct Fail {
     code: u8,
@@ -13,15 +13,15 @@ pub struct Fail {
     next: Option<String>,
 }
 
-/// Nothing is wrong, but what is left to do is of no use.
+/// Exit code of a command whose output has no reader.
 const UNREAD: u8 = 0;
 /// The command failed.
 const FAILED: u8 = 1;
-/// What was typed makes no sense; clap uses the same code.
+/// Exit code of wrong usage, which clap uses too.
 const USAGE: u8 = 2;
 /// There is no such object.
 const MISSING: u8 = 3;
-/// The object is not in the state that was demanded.
+/// The object does not meet the condition of the command.
 const REFUSED: u8 = 4;
 
 impl Fail {
@@ -30,12 +30,12 @@ impl Fail {
         Self { code: FAILED, what: what.into(), next: None }
     }
 
-    /// The reader of standard output has gone, as `head` does when it has enough.
+    /// The reader of standard output has closed it, as `head` does.
     pub fn unread() -> Self {
         Self { code: UNREAD, ..Self::new("the reader of standard output has gone") }
     }
 
-    /// What was typed makes no sense.
+    /// The arguments are wrong.
     pub fn usage(what: impl Into<String>) -> Self {
         Self { code: USAGE, ..Self::new(what) }
     }
@@ -45,29 +45,29 @@ impl Fail {
         Self { code: MISSING, ..Self::new(what) }
     }
 
-    /// The object is not in the state that was demanded.
+    /// The object does not meet the condition of the command.
     pub fn refused(what: impl Into<String>) -> Self {
         Self { code: REFUSED, ..Self::new(what) }
     }
 
-    /// Says where it went wrong.
+    /// Adds the place of the failure.
     pub fn at(mut self, place: impl fmt::Display) -> Self {
         self.what = format!("{place}: {}", self.what);
         self
     }
 
-    /// Adds what the reader can do about it.
+    /// Adds what the user can do next.
     pub fn next(mut self, next: impl Into<String>) -> Self {
         self.next = Some(next.into());
         self
     }
 
-    /// The exit code.
+    /// Returns the exit code.
     pub fn code(&self) -> ExitCode {
         ExitCode::from(self.code)
     }
 
-    /// Whether there is a reason to say it.
+    /// True if the user should see the message.
     pub const fn is_worth_saying(&self) -> bool {
         self.code != UNREAD
     }
@@ -83,9 +83,9 @@ impl fmt::Display for Fail {
     }
 }
 
-/// A system call failed on something that has a name.
+/// Adds the name of the object to the error of a system call.
 pub trait Named<T> {
-    /// Says `what` could not be done, and to what.
+    /// Turns the error into a [`Fail`] that begins with `what`.
     fn named(self, what: impl fmt::Display) -> Result<T, Fail>;
 }
 

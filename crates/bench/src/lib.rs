@@ -1,8 +1,10 @@
-//! Measurements of Sprat, each beside a baseline: what the same machine does without any of our software.
+//! Measurements of Sprat, each beside a baseline: what the same machine does without any of our
+//! software.
 //!
-//! [`perf`] has the tests of `sprat bench`, [`rdma`] those of `sprat rdma`, [`baseline`] the bare exchanges that they are
-//! compared with. [`process`] and [`cluster`] start the processes that are measured. [`store`], [`fail`], [`out`] and
-//! [`memory`] are what the tests share with the command line.
+//! [`perf`] has the tests of `sprat bench`, [`rdma`] those of `sprat rdma`, [`baseline`] the bare
+//! exchanges that they are compared with. [`process`] and [`cluster`] start the processes that are
+//! measured. [`store`], [`fail`], [`out`] and [`memory`] are what the tests share with the command
+//! line.
 //!
 //! Never published. *Absent on purpose:* what can be typed; that is the command line's.
 #![forbid(unsafe_code)]

@@ -1,7 +1,8 @@
-//! How much memory servers may be given: no less than a log needs, no more than there is.
+//! The limits of a server's memory: at least what its log needs, at most what the machine has.
 //!
-//! What there is: the machine's memory, or less where a control group (cgroups(7)) or a resource limit says so. A server
-//! takes its memory as it fills, so that too much would show only when the kernel ends a process that is in use.
+//! The upper limit is the machine's memory, or less where a control group (cgroups(7)) or a
+//! resource limit sets it. A server takes memory as it fills, so without this check too much would
+//! show only when the kernel kills a process that is in use.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,17 +14,18 @@ use sprat_store::objects::segment::SEGMENT_BYTES;
 use crate::fail::Fail;
 use crate::out;
 
-/// The least that a server can work with, in bytes.
+/// Smallest memory of a server, in bytes.
 pub const LEAST: u64 = MIN_SEGMENTS as u64 * SEGMENT_BYTES as u64;
 
 /// A limit of this process's memory.
 struct Limit {
     bytes: u64,
-    /// What sets it, in words.
+    /// The name of the limit in messages.
     by: String,
 }
 
-/// Refuses more than there is for one server; says so where `servers` of them may use more together.
+/// Refuses more memory than one server can have. Prints a warning if `servers` of them can use more
+/// than the limit together.
 pub fn check(each: u64, servers: u16) -> Result<(), Fail> {
     let Some(limit) = least() else { return Ok(()) };
     if let Some(warning) = judge(each, servers, &limit)? {
@@ -32,7 +34,7 @@ pub fn check(each: u64, servers: u16) -> Result<(), Fail> {
     Ok(())
 }
 
-/// What this process may use, in bytes; without a limit that is known, everything.
+/// Returns the bytes that this process may use: `u64::MAX` if no limit is known.
 pub fn available() -> u64 {
     least().map_or(u64::MAX, |limit| limit.bytes)
 }
@@ -57,7 +59,7 @@ fn judge(each: u64, servers: u16, limit: &Limit) -> Result<Option<String>, Fail>
     }))
 }
 
-/// The smallest limit.
+/// Returns the smallest limit.
 fn least() -> Option<Limit> {
     let space = getrlimit(Resource::As).current;
     let space = space
@@ -65,7 +67,7 @@ fn least() -> Option<Limit> {
     limits(Path::new("/")).into_iter().chain(space).min_by_key(|limit| limit.bytes)
 }
 
-/// The limits that the files below `root` tell of.
+/// Reads the limits from the files below `root`.
 fn limits(root: &Path) -> Vec<Limit> {
     let read = |path: &Path| fs::read_to_string(root.join(path)).unwrap_or_default();
     let machine = total(&read(Path::new("proc/meminfo")));
@@ -74,7 +76,7 @@ fn limits(root: &Path) -> Vec<Limit> {
         .into_iter()
         .collect();
     for (folder, file, group) in groups(&read(Path::new("proc/self/cgroup"))) {
-        // A group has the limits of all those that it is in.
+        // A group has the limits of all its ancestors.
         for group in Path::new(group.trim_start_matches('/')).ancestors() {
             let path = Path::new(folder).join(group);
             if let Ok(bytes) = read(&path.join(file)).trim().parse() {
@@ -86,13 +88,14 @@ fn limits(root: &Path) -> Vec<Limit> {
     all
 }
 
-/// The machine's memory in bytes, by proc_meminfo(5).
+/// Parses the machine's memory in bytes, by proc_meminfo(5).
 fn total(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The groups that limit memory: where their hierarchy is, the file with the limit, and the group.
+/// Parses the groups that limit memory: the folder of the hierarchy, the file with the limit, and
+/// the group.
 fn groups(cgroup: &str) -> impl Iterator<Item = (&'static str, &'static str, &str)> {
     cgroup.lines().filter_map(|line| {
         let mut parts = line.splitn(3, ':').skip(1);
@@ -106,7 +109,7 @@ fn groups(cgroup: &str) -> impl Iterator<Item = (&'static str, &'static str, &st
     })
 }
 
-/// A size in the units of --memory.
+/// Formats a size in the units of --memory.
 fn binary(bytes: u64) -> String {
     let (unit, name) = if bytes < 1 << 30 { (1 << 20, "MiB") } else { (1 << 30, "GiB") };
     let value = bytes as f64 / f64::from(unit);

@@ -1,9 +1,10 @@
-//! Processes of this program that another one starts, and the signals that end them.
+//! Child processes of this program, and the signals that end them.
 //!
-//! A child dies with its parent, however that ends: it is told the parent's id (`--parent`), asks the kernel for SIGTERM
-//! at the parent's death, and then looks whether the parent is still there. No `unsafe` between fork and exec is needed
-//! for that, and there is no moment in which the parent's death goes unseen. The kernel means the thread that started
-//! the child: start children from the main thread only.
+//! A child ends with its parent. The parent passes its id (`--parent`); the child asks the kernel
+//! for SIGTERM at the parent's death (PR_SET_PDEATHSIG), and then checks that the parent is still
+//! there. So no `unsafe` stands between fork and exec, and no death of the parent is missed. The
+//! kernel sends the signal when the *thread* that started the child ends: start children from the
+//! main thread only.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -21,40 +22,41 @@ use signal_hook::iterator::Signals;
 
 use crate::fail::{Fail, Named};
 
-/// How long a child may take to end well before it is killed.
+/// Time that a child may take to end before it is killed.
 const GRACE: Duration = Duration::from_secs(3);
-/// How long a child may take to serve.
+/// Time that a child may take to serve.
 pub const START: Duration = Duration::from_secs(20);
-/// How long its output is awaited at a time.
+/// Time of one wait for a child's output.
 const LISTEN: Duration = Duration::from_millis(100);
-/// The longest line that a child may say when it serves: all of its locators.
+/// Longest first line of a child's output: all of its locators.
 const LONGEST_LINE: usize = 64 << 10;
-/// How often a condition is looked at that nobody announces.
+/// Time between two checks of a condition that wakes no sleeper.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// What a process that serves says on its standard output as soon as it does, before its locators.
+/// Beginning of the line that a process prints when it serves. Its locators follow.
 const READY: &str = "listening at ";
 
-/// Says that this process serves at `locators`: to people, and to the process that started it ([`Process::ready`]).
+/// Prints the locators of this process, for people and for the parent ([`Process::ready`]).
 pub fn say_ready(locators: &str) -> Result<(), Fail> {
-    // If nobody hears it any more, that is an error like others: the caller ends, and with him what he has made.
+    // A closed standard output is an error: the caller ends, and so does what it started.
     let mut out = std::io::stdout().lock();
     out.write_all(format!("{READY}{locators}\n").as_bytes())
         .and_then(|()| out.flush())
         .named("cannot say where this process listens")
 }
 
-/// SIGINT and SIGTERM, caught from the moment that this is made: a process that is told to end while it starts still
-/// removes what it has made. A second signal kills the process as usual.
+/// SIGINT and SIGTERM, caught as long as this value lives: a process that is interrupted while it
+/// starts still removes what it has made. A second signal kills the process.
 pub struct StopSignals(Signals);
 
 impl StopSignals {
-    /// Catches them from now on.
+    /// Begins to catch the signals.
     pub fn catch() -> Result<Self, Fail> {
         let flag = Arc::new(AtomicBool::new(false));
         let signals = [SIGINT, SIGTERM];
         for signal in signals {
-            // In this order: the first signal finds the flag unset, so that only the second one kills.
+            // The order matters: the first signal finds the flag unset, so that only the second one
+            // kills.
             signal_hook::flag::register_conditional_default(signal, Arc::clone(&flag))
                 .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&flag)))
                 .named("cannot catch signals")?;
@@ -62,16 +64,17 @@ impl StopSignals {
         Signals::new(signals).map(Self).named("cannot catch signals")
     }
 
-    /// Calls `stop` in another thread when the first one comes, or has come.
+    /// Calls `stop` in another thread at the first signal, which may have arrived already.
     pub fn then(self, stop: impl FnOnce() + Send + 'static) -> Result<(), Fail> {
         self.on_first(move |_| stop())
     }
 
-    /// As [`StopSignals::then`]; the signal ends the process once `clean` has returned.
+    /// Calls `clean` in another thread at the first signal, and then ends the process by that
+    /// signal.
     pub fn then_die(self, clean: impl FnOnce() + Send + 'static) -> Result<(), Fail> {
         self.on_first(move |signal| {
             clean();
-            // It returns only if the signal cannot be raised.
+            // The call returns only if the signal cannot be raised.
             let _ = signal_hook::low_level::emulate_default_handler(signal);
         })
     }
@@ -90,7 +93,7 @@ impl StopSignals {
     }
 }
 
-/// What a child does first: it binds its life to its parent's, and itself to a core.
+/// Binds this process to its parent's life and to a core, if the parent asked for either.
 pub fn settle(parent: Option<u32>, core: Option<usize>) -> Result<(), Fail> {
     if let Some(parent) = parent {
         rustix::process::set_parent_process_death_signal(Some(Signal::TERM))
@@ -103,7 +106,7 @@ pub fn settle(parent: Option<u32>, core: Option<usize>) -> Result<(), Fail> {
     core.map_or(Ok(()), pin)
 }
 
-/// Binds the calling thread, and all threads that it starts later, to `core`.
+/// Binds the calling thread, and the threads that it starts later, to `core`.
 pub fn pin(core: usize) -> Result<(), Fail> {
     let mut set = rustix::thread::CpuSet::new();
     if core >= rustix::thread::CpuSet::MAX_CPU {
@@ -113,11 +116,12 @@ pub fn pin(core: usize) -> Result<(), Fail> {
     rustix::thread::sched_setaffinity(None, &set).named(format_args!("cannot run on core {core}"))
 }
 
-/// Lets the calling thread run on every core while `run` runs, and what it starts for good.
+/// Lets the calling thread run on every core while `run` runs. Processes that `run` starts keep all
+/// cores.
 pub fn unpinned<T>(run: impl FnOnce() -> Result<T, Fail>) -> Result<T, Fail> {
     let mine = cores();
     let mut all = rustix::thread::CpuSet::new();
-    // The kernel takes those that there are.
+    // The kernel ignores cores that do not exist.
     (0..rustix::thread::CpuSet::MAX_CPU).for_each(|core| all.set(core));
     rustix::thread::sched_setaffinity(None, &all).named("cannot run on all cores")?;
     let result = run();
@@ -127,13 +131,14 @@ pub fn unpinned<T>(run: impl FnOnce() -> Result<T, Fail>) -> Result<T, Fail> {
     result
 }
 
-/// The cores that this process may use, in order.
+/// Returns the cores that this process may use, in order.
 pub fn cores() -> Vec<usize> {
     let set = rustix::thread::sched_getaffinity(None).unwrap_or_default();
     (0..rustix::thread::CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect()
 }
 
-/// Allows this process as many open files as it may allow itself, and says how many: over TCP each session is one.
+/// Raises the limit of open files to the hard limit, and returns it. Over TCP each session is an
+/// open file.
 pub fn allow_files() -> u64 {
     let limits = getrlimit(Resource::Nofile);
     let most = Rlimit { current: limits.maximum, maximum: limits.maximum };
@@ -144,18 +149,18 @@ pub fn allow_files() -> u64 {
     .unwrap_or(u64::MAX)
 }
 
-/// A child process of this program. Dropping it ends it.
+/// A child process of this program, which ends when this value is dropped.
 pub struct Process {
     name: String,
     child: Child,
     ended: Option<ExitStatus>,
     asked: bool,
-    /// Its output so far, up to the end of the first line.
+    /// The child's output, up to the end of the first line.
     said: Vec<u8>,
 }
 
 impl Process {
-    /// Starts this program again with `args`.
+    /// Starts this program with `args`. `name` is its name in messages.
     pub fn start<S: AsRef<OsStr>>(
         name: impl Into<String>,
         core: Option<usize>,
@@ -168,14 +173,16 @@ impl Process {
         if let Some(core) = core {
             command.arg("--core").arg(core.to_string());
         }
-        // A group of its own, so that Ctrl-C reaches the parent alone, which then ends its children in order.
+        // Ctrl-C reaches the parent alone, since the child has a process group of its own. The
+        // parent then ends its children in order.
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         command.args(args).stdin(Stdio::null()).stdout(Stdio::piped());
         let child = command.spawn().named(format_args!("cannot start {name}"))?;
         Ok(Self { name, child, ended: None, asked: false, said: Vec::new() })
     }
 
-    /// Waits until it serves, and says at which locators. If it ends instead, its own message has said why.
+    /// Waits until the child serves, and returns its locators. A child that ends instead has
+    /// printed why.
     pub fn ready(&mut self) -> Result<String, Fail> {
         let begin = Instant::now();
         loop {
@@ -188,7 +195,7 @@ impl Process {
         }
     }
 
-    /// The locators at which it serves, if it has said so by now or says so within `wait`.
+    /// Returns the child's locators, if it prints them within `wait`.
     pub fn hear(&mut self, wait: Duration) -> Result<Option<String>, Fail> {
         let Some(mut output) = self.child.stdout.take() else {
             return Err(Fail::new(format!("{} has no output", self.name)));
@@ -210,23 +217,23 @@ impl Process {
             }
             self.said.push(byte[0]);
         }
-        // Kept open, so that whatever it says later does no harm.
+        // The pipe stays open, so that later output of the child does not fail.
         self.child.stdout = Some(output);
         let line = String::from_utf8_lossy(&self.said);
         Ok(Some(line.trim_end().strip_prefix(READY).unwrap_or_default().to_owned()))
     }
 
-    /// What it is called.
+    /// Returns the name for messages.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its process id.
+    /// Returns the process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// How it ended, if it has.
+    /// Returns the exit status, if the child has ended.
     pub fn ended(&mut self) -> Option<Ended> {
         if self.ended.is_none() {
             self.ended = self.child.try_wait().ok().flatten();
@@ -239,7 +246,7 @@ impl Process {
         self.ended().is_some_and(|Ended(status)| status.success())
     }
 
-    /// Asks it to end (SIGTERM), once, since a second signal would kill it; does not wait.
+    /// Sends SIGTERM once, since a second signal would kill the child. It does not wait.
     pub fn ask_to_end(&mut self) {
         if !self.asked {
             self.asked = true;
@@ -247,13 +254,13 @@ impl Process {
         }
     }
 
-    /// Kills it (SIGKILL) and waits.
+    /// Sends SIGKILL and waits for the end.
     pub fn kill(&mut self) {
         self.signal(Signal::KILL);
         self.ended = self.ended.or_else(|| self.child.wait().ok());
     }
 
-    /// Ends it in good order; kills it if it does not.
+    /// Sends SIGTERM and waits for the end. Kills the child if that takes longer than [`GRACE`].
     pub fn end(&mut self) {
         self.ask_to_end();
         if !wait_until(GRACE, || self.ended().is_some()) {
@@ -262,7 +269,7 @@ impl Process {
     }
 
     fn signal(&mut self, signal: Signal) {
-        // A process that has been waited for is gone, and its number may be another's.
+        // The process id of a child that was waited for may belong to another process.
         if self.ended().is_none()
             && let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw)
         {
@@ -277,12 +284,13 @@ impl Drop for Process {
     }
 }
 
-/// This program's own file, by a name that holds after the file was removed or replaced, as an upgrade does.
+/// Returns a path of this program that works after its file was removed or replaced, as by an
+/// upgrade.
 fn still_there(program: PathBuf) -> PathBuf {
     if program.exists() { program } else { "/proc/self/exe".into() }
 }
 
-/// How a process ended, in words.
+/// The exit status of a process, for messages.
 #[derive(Clone, Copy)]
 pub struct Ended(ExitStatus);
 
@@ -300,7 +308,7 @@ impl fmt::Display for Ended {
     }
 }
 
-/// Waits until `done` says so, at most `limit`; says whether it did.
+/// Waits until `done` returns true, at most `limit`. Returns true if it did.
 pub fn wait_until(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
     let begin = Instant::now();
     loop {
@@ -318,8 +326,8 @@ pub fn wait_until(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
 mod tests {
     use super::*;
 
-    /// After an upgrade `sprat up` started nothing again: the kernel names the file of a running program that was replaced
-    /// with " (deleted)" behind it.
+    /// After an upgrade `sprat up` could not start processes again: the kernel names the file of a
+    /// running program that was replaced with " (deleted)" behind it.
     #[test]
     fn a_program_whose_file_is_gone_is_started_all_the_same() {
         let here = std::env::current_exe().expect("a program");

@@ -1,4 +1,4 @@
-//! The store as the commands see it: the client library, with errors that say what to do next.
+//! The store's client, with errors that say what to do next.
 
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ use sprat_store::message::control::ServerState;
 use crate::fail::Fail;
 use crate::text::name;
 
-/// How long a command waits for one operation.
+/// Time that a command waits for one operation.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// How long it waits for a coordinator that has not answered yet: it is not there, most likely.
+/// Time that a command waits for a coordinator that has not answered yet.
 const FIRST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A client of one cluster.
@@ -30,19 +30,21 @@ pub struct Store {
 }
 
 impl Store {
-    /// A client of the cluster whose coordinator is there, which reaches the servers over these transports only.
+    /// Opens a client of the cluster with this coordinator. It reaches the servers over
+    /// `transports` only, or over all that they have if there are none.
     pub fn over(coordinator: &str, transports: &[String]) -> Result<Self, Fail> {
         Self::from(coordinator, transports, local()?, None)
     }
 
-    /// As [`Store::over`], with our own ends of packet devices being those, and with marks.
+    /// Opens a client with these local ends of packet devices, and with tracepoints if `marks` is
+    /// given.
     pub fn from(
         coordinator: &str,
         transports: &[String],
         local: Vec<Locator>,
         marks: Option<Marks>,
     ) -> Result<Self, Fail> {
-        // A locator that somebody typed is as good as their word; nothing is listened at.
+        // The user named the locator, and the client listens nowhere.
         let options = Options { insecure_network: true, local, marks };
         let builder = Client::builder(coordinator)
             .transports(transports)
@@ -66,7 +68,7 @@ impl Store {
         &self.client
     }
 
-    /// Asks the coordinator about `what`. Once it has answered, operations get all the time that they may need.
+    /// Asks the coordinator about `what`. After its first answer, operations get the whole timeout.
     fn ask<T>(
         &mut self,
         what: &str,
@@ -79,7 +81,8 @@ impl Store {
         Ok(answer)
     }
 
-    /// As [`Store::ask`], for what the coordinator does with servers and answers when that is done.
+    /// Sends the coordinator a request that it answers when servers have acted. An echo comes
+    /// first, so that a coordinator that is not there is found within the short timeout.
     fn order<T>(
         &mut self,
         what: &str,
@@ -89,19 +92,19 @@ impl Store {
         self.ask(what, order)
     }
 
-    /// The servers that live.
+    /// Returns the servers that are up.
     pub fn servers(&mut self) -> Result<Vec<ServerInfo>, Fail> {
         let servers = self.ask("the server list", |client| client.servers())?;
         Ok(servers.into_iter().filter(|server| server.state == ServerState::Up).collect())
     }
 
-    /// What a server has counted: a JSON object.
+    /// Returns the counters of a server: a JSON object.
     pub fn counters(&mut self, server: &ServerInfo) -> Result<Vec<u8>, Fail> {
         let what = format!("server {}", server.server);
         self.client.stats(Some(&server.data)).map_err(|error| self.explain(error, &what))
     }
 
-    /// Creates a table, or finds the one of that name.
+    /// Creates a table, or returns the existing one of that name.
     pub fn create_table(&mut self, name: &str, span: u32) -> Result<TableId, Fail> {
         self.order(name, |client| Ok(client.create_table(name, span)?.id()))
     }
@@ -111,12 +114,12 @@ impl Store {
         self.order(name, |client| client.drop_table(name))
     }
 
-    /// All tables.
+    /// Returns all tables.
     pub fn tables(&mut self) -> Result<Vec<TableInfo>, Fail> {
         self.ask("the list of tables", |client| client.tables())
     }
 
-    /// The table of that name.
+    /// Returns the table of that name.
     pub fn table(&mut self, name: &str) -> Result<TableId, Fail> {
         self.ask(name, |client| Ok(client.table(name)?.id()))
     }
@@ -189,7 +192,7 @@ impl Store {
             .map_err(|error| self.explain(error, &name(key)))
     }
 
-    /// An error of the library about `what`, and what can be done about it.
+    /// Turns an error of the library about `what` into a failure that says what to do next.
     pub fn explain(&self, error: Error, what: &str) -> Fail {
         let about = format!("{what}: {error}");
         match error {
@@ -228,7 +231,7 @@ impl Store {
     }
 }
 
-/// Our own ends of packet devices, as SPRAT_LOCAL names them.
+/// Returns the local ends of packet devices that SPRAT_LOCAL names.
 pub fn local() -> Result<Vec<Locator>, Fail> {
     match std::env::var("SPRAT_LOCAL") {
         Ok(text) if !text.is_empty() => {

@@ -8,17 +8,18 @@ use std::borrow::Cow;
 /// Characters of a name in a message: enough to recognise it.
 const NAME_CHARS: usize = 64;
 
-/// `text` in one line, with an escape for each character that a terminal obeys or that reorders what it shows.
+/// Returns `text` in one line, with an escape for each character that a terminal obeys or that
+/// reorders text.
 pub fn plain(text: &str) -> Cow<'_, str> {
     escaped(text, obeyed)
 }
 
-/// Whether `text` may go to a terminal as it is.
+/// True if a terminal shows `text` as it is.
 pub fn is_plain(text: &str) -> bool {
     !text.contains(obeyed)
 }
 
-/// As [`plain`] for text of several lines.
+/// Returns text of several lines, with an escape for each other character that a terminal obeys.
 pub fn lines(text: &str) -> Cow<'_, str> {
     escaped(text, |c| c != '\n' && obeyed(c))
 }
@@ -31,13 +32,14 @@ fn escaped(text: &str, which: impl Fn(char) -> bool) -> Cow<'_, str> {
     Cow::Owned(text.chars().map(one).collect())
 }
 
-/// Control characters (C0, DEL and C1), the ends of lines and paragraphs, and the marks of bidirectional text.
+/// True for control characters (C0, DEL and C1), line and paragraph separators, and the marks of
+/// bidirectional text.
 fn obeyed(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// A key or a name in a message: its beginning, and its length if that is not all.
+/// Returns a key or a name for a message: its beginning, and its length if that is not all.
 pub fn name(bytes: &[u8]) -> String {
     if bytes.is_empty() {
         return "\"\"".to_owned();
@@ -49,12 +51,12 @@ pub fn name(bytes: &[u8]) -> String {
     }
 }
 
-/// Which way a column leans.
+/// Alignment of a column.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Lean {
-    /// Words.
+    /// For words.
     Left,
-    /// Numbers.
+    /// For numbers.
     Right,
 }
 
@@ -65,7 +67,7 @@ pub struct Columns {
 }
 
 impl Columns {
-    /// A table with these headings; a heading that begins with `>` heads a column of numbers.
+    /// Makes a table with these headings. A heading that begins with `>` has a column of numbers.
     pub fn new(headings: &[&str]) -> Self {
         let leans = headings
             .iter()
@@ -75,7 +77,7 @@ impl Columns {
         Self { leans, rows: vec![head] }
     }
 
-    /// Adds a row; missing cells are empty.
+    /// Adds a row. Missing cells are empty.
     pub fn row<S: AsRef<str>>(&mut self, cells: impl IntoIterator<Item = S>) {
         let mut row: Vec<String> =
             cells.into_iter().map(|cell| plain(cell.as_ref()).into_owned()).collect();
@@ -83,7 +85,7 @@ impl Columns {
         self.rows.push(row);
     }
 
-    /// The whole table, each line indented by two spaces.
+    /// Returns the table, each line indented by two spaces.
     pub fn text(&self) -> String {
         let width = |column: usize| {
             self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)
@@ -108,7 +110,7 @@ impl Columns {
     }
 }
 
-/// A time in the unit that suits it, three digits.
+/// Formats a time in the unit that suits it, with three digits.
 pub fn micros(us: f64) -> String {
     if us < 0.9995 {
         format!("{:.0} ns", us * 1e3)
@@ -125,7 +127,7 @@ pub fn micros(us: f64) -> String {
     }
 }
 
-/// A decimal size: exact where a unit divides it, else two digits after the point.
+/// Formats a size in decimal units: exact where a unit divides it, else with two decimals.
 pub fn bytes(n: u64) -> String {
     for (unit, name) in [(1_000_000_000, "GB"), (1_000_000, "MB"), (1000, "KB")] {
         if n >= unit {
@@ -140,7 +142,7 @@ pub fn bytes(n: u64) -> String {
     format!("{n} B")
 }
 
-/// A rate in decimal units.
+/// Formats a rate in decimal units.
 pub fn rate(per_second: f64, of: &str) -> String {
     let (value, unit) = match per_second {
         r if r >= 1e9 => (r / 1e9, "G"),

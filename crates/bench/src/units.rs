@@ -1,6 +1,6 @@
-//! Sizes and times as people type them.
+//! Sizes and times on the command line.
 
-/// A size of data in bytes: K, M (also KB, MB) are powers of 1000.
+/// Parses a size of data in bytes: K and M (also KB and MB) are powers of 1000.
 pub fn size(text: &str) -> Result<usize, String> {
     let unit = [("", 1), ("k", 1000), ("m", 1_000_000)];
     scaled(text, &unit, &["", "b"])
@@ -9,7 +9,7 @@ pub fn size(text: &str) -> Result<usize, String> {
         .ok_or_else(|| "expected bytes such as 100, 10KB or 1MB, at most 16 MiB".to_owned())
 }
 
-/// The number at the front of `text` times the factor of its unit, if `text` is such a number.
+/// Parses a number with one of `units` behind it, which may end in one of `ends`.
 pub fn scaled(text: &str, units: &[(&str, u64)], ends: &[&str]) -> Option<u64> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, suffix) = text.split_at(digits);
@@ -18,11 +18,12 @@ pub fn scaled(text: &str, units: &[(&str, u64)], ends: &[&str]) -> Option<u64> {
         let rest = suffix.strip_prefix(unit)?;
         ends.contains(&rest).then_some(factor)
     });
-    // The empty unit matches everything first, so that "k" is found only if "" leaves a rest that is no ending.
+    // The empty unit matches every suffix, so "k" is found only because "k" is no ending of the
+    // empty unit.
     number.parse::<u64>().ok()?.checked_mul(factor?)
 }
 
-/// A time in seconds, from 0.01 to 3600.
+/// Parses a time in seconds, from 0.01 to 3600.
 pub fn seconds(text: &str) -> Result<f64, String> {
     text.parse()
         .ok()

@@ -1,5 +1,5 @@
-//! Where `sprat export PATH` writes: standard output, a node that is written in place, or a regular file that is
-//! replaced as a whole.
+//! The destination of `sprat export TABLE FILE`: standard output, a node that is written in place,
+//! or a regular file that is replaced as a whole.
 //!
 //! ```text
 //!   PATH ─ links ─► regular file, or nothing yet    a temporary file beside it, renamed when it is complete
@@ -8,8 +8,8 @@
 //!                   directory, socket               an error
 //! ```
 //!
-//! *Invariant:* until [`Destination::finish`] has renamed the temporary file, a regular file keeps its old content; a signal
-//! or an error on the way removes the temporary file.
+//! *Invariant:* until [`Destination::finish`] has renamed the temporary file, a regular file keeps
+//! its old content. A signal or an error before that removes the temporary file.
 
 use std::fs::{self, File, Metadata, Permissions};
 use std::io::{self, Write};
@@ -23,16 +23,17 @@ use tempfile::NamedTempFile;
 use sprat_bench::fail::{Fail, Named};
 use sprat_bench::process::StopSignals;
 
-/// As many symbolic links as Linux follows in one path (path_resolution(7)).
+/// Most symbolic links in one path, as in Linux (path_resolution(7)).
 const MOST_LINKS: usize = 40;
 /// Random characters in the name of a temporary file: about 95 bits.
 const RANDOM_CHARS: usize = 16;
-/// What an existing file's mode passes on: a file of records is no program, so no set-user-id bit.
+/// Mode bits that the new file takes from the old one: no set-user-id bit, since a file of records
+/// is no program.
 const PERMISSIONS: u32 = 0o777;
 /// The mode of a new file, before the umask.
 const NEW_MODE: u32 = 0o666;
 
-/// An export's destination, open.
+/// An open destination.
 pub(crate) enum Destination {
     /// Standard output.
     Stdout,
@@ -42,15 +43,15 @@ pub(crate) enum Destination {
     Whole(Box<Whole>),
 }
 
-/// The temporary file, and what it replaces.
+/// The temporary file, and the file that it replaces.
 pub(crate) struct Whole {
     temporary: NamedTempFile,
     path: PathBuf,
-    /// The file that is there now.
+    /// The metadata of the existing file.
     old: Option<Metadata>,
 }
 
-/// What a path leads to.
+/// The node at the end of a path.
 enum Node {
     Descriptor { path: PathBuf, is_stdout: bool },
     Special(PathBuf),
@@ -59,7 +60,7 @@ enum Node {
 }
 
 impl Destination {
-    /// Opens what `path` names; `-` is standard output.
+    /// Opens the node that `path` names; `-` is standard output.
     pub(crate) fn open(path: &Path) -> Result<Self, Fail> {
         if path.as_os_str() == "-" {
             return Ok(Self::Stdout);
@@ -67,13 +68,13 @@ impl Destination {
         let failed = format!("cannot write {}", path.display());
         match resolve(path).named(&failed)? {
             Node::Descriptor { is_stdout: true, .. } => Ok(Self::Stdout),
-            // Behind what the file has, as the offset of the open file is not shared.
+            // The file is opened again, with an offset of its own, so the bytes are appended.
             Node::Descriptor { path, .. } => {
                 open(&path, OFlags::APPEND).named(&failed).map(Self::InPlace)
             }
             Node::Special(path) => open(&path, OFlags::NOFOLLOW).named(&failed).map(Self::InPlace),
             Node::Regular(path) => {
-                // A file that may not be written may not be replaced either.
+                // A file that the user may not write may not be replaced either.
                 let old = open(&path, OFlags::NOFOLLOW)
                     .and_then(|file| file.metadata())
                     .named(&failed)?;
@@ -83,12 +84,12 @@ impl Destination {
         }
     }
 
-    /// Whether the records take standard output.
+    /// True if the records go to standard output.
     pub(crate) const fn is_stdout(&self) -> bool {
         matches!(self, Self::Stdout)
     }
 
-    /// Where the bytes go.
+    /// Returns the writer of the destination.
     pub(crate) fn writer(&self) -> Box<dyn Write + '_> {
         match self {
             Self::Stdout => Box::new(io::stdout().lock()),
@@ -97,7 +98,7 @@ impl Destination {
         }
     }
 
-    /// Everything was written: a regular file appears at its path.
+    /// Completes the destination: a regular file appears at its path.
     pub(crate) fn finish(self) -> io::Result<()> {
         match self {
             Self::Stdout | Self::InPlace(_) => Ok(()),
@@ -107,11 +108,11 @@ impl Destination {
 }
 
 impl Whole {
-    /// A temporary file beside `path`. A signal that ends the process removes it.
+    /// Makes a temporary file beside `path`. A signal that ends the process removes it.
     fn new(path: PathBuf, old: Option<Metadata>) -> Result<Self, Fail> {
         let failed = format!("cannot make a file beside {}", path.display());
         let folder = parent(&path);
-        // The file that is replaced may be secret, so the mode is widened at the end only.
+        // The replaced file may be secret, so the mode gets its permissions only at the end.
         let mode = if old.is_some() { 0o600 } else { NEW_MODE };
         let signals = StopSignals::catch()?;
         let temporary = tempfile::Builder::new()
@@ -121,7 +122,7 @@ impl Whole {
             .permissions(Permissions::from_mode(mode))
             .tempfile_in(&folder)
             .map_err(|error| {
-                // The crate appends the random path, which says nothing to a reader.
+                // The crate appends the random path, which would confuse a reader.
                 let why = error.to_string();
                 let why = why.split(" at path ").next().unwrap_or_default();
                 let next = "choose a folder that you may write to, or write: sprat export - > FILE";
@@ -137,11 +138,11 @@ impl Whole {
         if let Some(old) = &self.old {
             let mine = file.metadata()?;
             let owner = (old.uid() != mine.uid()).then_some(old.uid());
-            // Only root may give a file away.
+            // Only root may change the owner.
             let _ = owner.map(|owner| fchown(file, Some(owner), None));
             let group_kept = old.gid() == mine.gid() || fchown(file, None, Some(old.gid())).is_ok();
             let mode = old.mode() & PERMISSIONS;
-            // Another group gets no more than everyone.
+            // Another group gets no more rights than all users.
             let mode = if group_kept { mode } else { mode & !0o070 | (mode & 0o007) << 3 };
             file.set_permissions(Permissions::from_mode(mode))?;
         }
@@ -162,7 +163,7 @@ fn parent(path: &Path) -> PathBuf {
     }
 }
 
-/// Follows the links at the end of `path` to what they name.
+/// Follows the symbolic links at the end of `path` to their target.
 fn resolve(path: &Path) -> io::Result<Node> {
     let mut path = path.to_path_buf();
     for _ in 0..MOST_LINKS {
@@ -172,7 +173,7 @@ fn resolve(path: &Path) -> io::Result<Node> {
         let node =
             match rustix::fs::openat(CWD, &path, OFlags::PATH | OFlags::NOFOLLOW, Mode::empty()) {
                 Ok(node) => node,
-                // As open(2) refuses to make a file of such a name.
+                // open(2) makes no file of such a name either.
                 Err(Errno::NOENT) if path.as_os_str().as_encoded_bytes().ends_with(b"/") => {
                     return Err(Errno::ISDIR.into());
                 }
@@ -201,7 +202,7 @@ fn resolve(path: &Path) -> io::Result<Node> {
     Err(Errno::LOOP.into())
 }
 
-/// Refuses what another user has put into a folder where everyone may.
+/// Refuses a node that another user made in a folder that all users may write to.
 fn trusted(path: &Path, node: &Stat) -> io::Result<()> {
     let folder = fs::metadata(parent(path))?;
     let own = rustix::process::geteuid().as_raw();
@@ -212,14 +213,16 @@ fn trusted(path: &Path, node: &Stat) -> io::Result<()> {
     Ok(())
 }
 
-/// The rule of fs.protected_symlinks, fs.protected_regular and fs.protected_fifos (proc_sys_fs(5)), which a rename would
-/// bypass: in a sticky folder that everyone may write to, a node must belong to `own` or to the folder's owner.
+/// True if a node in a folder may be used, by the rule of fs.protected_symlinks,
+/// fs.protected_regular and fs.protected_fifos (proc_sys_fs(5)), which a rename would bypass: in a
+/// sticky folder that all users may write to, a node must belong to `own` or to the folder's owner.
 const fn is_planted(folder_mode: u32, folder_uid: u32, node_uid: u32, own: u32) -> bool {
     const SHARED: u32 = 0o1002;
     folder_mode & SHARED == SHARED && node_uid != own && node_uid != folder_uid
 }
 
-/// Whether `path` names an open file of a process, and if so, whether that is our standard output.
+/// Returns whether the open file that `path` names is standard output. `None` if `path` names no
+/// open file of a process.
 fn descriptor(path: &Path) -> Option<bool> {
     let number: u32 = path.file_name()?.to_str()?.parse().ok()?;
     let folder = parent(path).canonicalize().ok()?;

@@ -20,7 +20,7 @@ pub(crate) const DEFAULT_PORT: u16 = 7740;
 pub(crate) const DEFAULT_COORDINATOR: &str = "tcp:host=127.0.0.1,port=7740";
 /// The environment variable that names the coordinator.
 pub(crate) const COORDINATOR: &str = "SPRAT_COORDINATOR";
-/// How many servers a table may be spread over.
+/// The range of the number of servers that share a table.
 pub(crate) const SPANS: RangeInclusive<i64> = 1..=MAX_SPAN as i64;
 
 /// Accepts the names of transports.

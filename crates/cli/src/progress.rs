@@ -9,10 +9,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use sprat_bench::out;
 
-/// How often a plain line comes.
+/// Time between two plain lines.
 const PLAIN_EVERY: Duration = Duration::from_secs(5);
 
-/// How far a long operation has come.
+/// The progress of a long operation.
 pub(crate) struct Progress {
     verb: &'static str,
     bar: Option<ProgressBar>,
@@ -21,7 +21,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Begins at 0 of `total` bytes or items, if that is known.
+    /// Begins at 0 of `total` bytes or items, if the total is known.
     pub(crate) fn new(verb: &'static str, total: Option<u64>) -> Self {
         let bar = stderr().is_terminal().then(|| match total {
             Some(total) => {
@@ -39,11 +39,11 @@ impl Progress {
         Self { verb, bar, total, said: Cell::new(Instant::now()) }
     }
 
-    /// It is at `position` of the total, and `records` are done.
+    /// Shows that the operation is at `position` of the total, and that `records` are done.
     pub(crate) fn at(&self, position: u64, records: u64) {
         if let Some(bar) = &self.bar {
             bar.set_position(position);
-            // Formatting costs more than writing a record does.
+            // Formatting a message costs more than writing a record.
             if records.is_multiple_of(256) {
                 bar.set_message(format!("{records} records {}", self.verb));
             }
@@ -62,7 +62,7 @@ impl Progress {
         }
     }
 
-    /// Says something without disturbing the bar.
+    /// Prints a line above the bar.
     pub(crate) fn note(&self, line: impl Display) {
         match &self.bar {
             Some(bar) => bar.println(out::lines(&line.to_string())),
@@ -70,7 +70,7 @@ impl Progress {
         }
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(crate) fn end(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();

@@ -1,6 +1,6 @@
-//! The floors of packet devices: a frame there and back, and frames one way, with no stack on either side.
+//! Baselines of packet devices: a frame there and back, and frames one way, without a stack.
 //!
-//! The frames are UDP datagrams, so that a device's offloads have something to do; nobody looks at what is in them but the
+//! The frames are UDP datagrams, so that a device's offloads have work. The receiver reads only the
 //! number of a ping.
 
 use std::io;
@@ -17,28 +17,29 @@ use sprat::internals::device::{AnyNic, Nic as _};
 use sprat_sys::clock::Clock;
 use sprat_sys::cpu::{Idle, Rest};
 
-/// What opens one end's device, in that end's process.
+/// Opens the device of one end, in the process of that end.
 pub type Open<'o> = Box<dyn FnOnce() -> io::Result<AnyNic> + Send + 'o>;
 
-/// Octets of all headers before a datagram's payload.
+/// Bytes of all headers before the payload of a datagram.
 pub const HEADERS: usize = HEADER + ipv4::HEADER + udp::HEADER;
-/// A frame that has not come back by then is lost: another one is sent.
+/// Time after which a frame counts as lost, and the sender sends another one.
 const LOST_NS: u64 = 200_000_000;
-/// How long one sleeps at a time: a device that comes into being only with its peer gives no sign of it.
-const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
-/// The most segments in one frame that the device cuts: older kernels take no more.
+/// The longest sleep: a device that exists only once its peer does wakes no sleeper.
+const MAX_SLEEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+/// Segments of the largest frame that the device cuts: older kernels take no more.
 const MOST_SEGMENTS: usize = 64;
-/// Octets of the receiver's own memory that a stream goes to, again and again: those of a long message.
+/// Bytes of the receiver's own memory, which a stream overwrites again and again: those of a long
+/// message.
 const OWN: usize = 1 << 20;
-/// The destination port of our datagrams.
+/// Destination port of the datagrams.
 const PORT: u16 = 7;
 
-/// A device and how its owner waits for it.
+/// One end: a device, and how its owner waits for frames.
 struct End {
     nic: AnyNic,
     idle: Idle,
     clock: Clock,
-    /// The other end's address; all stations until it is known.
+    /// Address of the other end: broadcast until a frame has shown it.
     peer: Mac,
 }
 
@@ -47,7 +48,7 @@ impl End {
         Ok(Self { nic: open()?, idle: Idle::new(), clock: Clock::new(), peer: Mac::BROADCAST })
     }
 
-    /// The headers of a datagram with `payload` octets.
+    /// Returns the headers of a datagram with `payload` bytes.
     fn headers(&self, payload: usize) -> [u8; HEADERS] {
         let (from, to) = (Ipv4Addr::new(10, 83, 0, 250), Ipv4Addr::new(10, 83, 0, 251));
         let ip = Ipv4 {
@@ -72,7 +73,7 @@ impl End {
         headers
     }
 
-    /// Sends, when there is room.
+    /// Sends a frame, and waits for room first.
     fn send(&mut self, parts: &[&[u8]], offload: Offload) -> io::Result<()> {
         loop {
             match self.nic.send(parts, offload) {
@@ -80,7 +81,7 @@ impl End {
                 Sent::Full => {
                     self.nic.flush();
                     self.nic.recv_burst();
-                    // The other side gives room by its work, of which there is no sign to sleep on.
+                    // The other side makes room by receiving, which wakes no sleeper.
                     self.idle.rest(true, || self.clock.now());
                 }
                 Sent::Gone => return Err(super::ended()),
@@ -88,8 +89,8 @@ impl End {
         }
     }
 
-    /// The next burst: `each` gets the payload of every datagram of ours in it. False if none came for as long as a lost frame
-    /// is waited for.
+    /// Receives one burst and calls `each` with the payload of each datagram of ours. False if none
+    /// arrived within the time of a lost frame.
     fn receive(&mut self, mut each: impl FnMut(&[u8])) -> io::Result<bool> {
         let mut first = None;
         loop {
@@ -118,7 +119,7 @@ impl End {
                 if self.nic.doze() {
                     poll(
                         &mut [PollFd::from_borrowed_fd(self.nic.fd(), PollFlags::IN)],
-                        Some(&NAP),
+                        Some(&MAX_SLEEP),
                     )?;
                 }
                 self.nic.wake();
@@ -132,7 +133,7 @@ impl End {
     }
 }
 
-/// Round trips of a frame whose datagram has `payload` octets, at least 8.
+/// Measures round trips of a frame whose datagram has `payload` bytes, at least 8.
 ///
 /// # Errors
 /// A device cannot be opened, or vanishes.
@@ -171,9 +172,9 @@ pub fn device(open: [Open<'_>; 2], payload: usize, limits: Limits) -> io::Result
     between(echo, measure)
 }
 
-/// Frames one way as fast as they go: as large as the device takes them, which cuts them where it can. The receiver copies what
-/// is in them to memory of its own, as the kernel does for who receives from a socket; what it has no room for is lost and does
-/// not count.
+/// Measures frames one way at full rate, each as large as the device takes them. The receiver
+/// copies the payload to memory of its own, as the kernel does for a socket. A frame that finds no
+/// room is lost and does not count.
 ///
 /// # Errors
 /// A device cannot be opened, or vanishes.
@@ -191,7 +192,7 @@ pub fn device_stream(open: [Open<'_>; 2], limits: Limits) -> io::Result<Flow> {
         } else {
             (mss, Offload::None)
         };
-        // Until the other end has said that it is there, and who it is.
+        // The first frame of the other end has its address.
         while !end.receive(|_| ())? {}
         let (headers, bytes) = (end.headers(payload), vec![1; payload]);
         loop {

@@ -1,24 +1,27 @@
-//! The floor of memory: one touch at a random place that the touch before decides.
+//! Baseline of memory: one access to a random cache line, whose address depends on the access
+//! before.
 
 use std::hint::black_box;
 
 use super::{Limits, sample};
 
-/// A cache line, and what an object's header fits in.
+/// A cache line, the size of an object's header.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
 struct Line([u64; 8]);
 
-/// Touches in one sample: the clock costs as much as a touch of near memory, so it is read once for several.
+/// Accesses in one sample. A clock reading costs as much as an access to a near cache, so one
+/// reading serves several.
 const TOUCHES: u32 = 16;
 
-/// Nanoseconds of one dependent touch of a random cache line among `footprint_bytes`: each sample is the mean of sixteen
-/// touches. The smallest footprint is one line.
+/// Measures one dependent access to a random cache line among `footprint_bytes`, at least one line.
+/// Each sample is the mean of sixteen accesses, in nanoseconds.
 ///
 /// # Errors
-/// None now; the others of this kind have some.
+/// None so far. The signature is that of the other baselines.
 pub fn memory(footprint_bytes: usize, limits: Limits) -> std::io::Result<Vec<u32>> {
-    // Written, so that every page is there; the same value everywhere, which the compiler must not know.
+    // Every page is written, so that it exists. The compiler must not know that all values are
+    // equal.
     let lines = vec![Line([black_box(1); 8]); (footprint_bytes / 64).max(1)];
     let count = lines.len() as u128;
     let mut x = 0x9E37_79B9_7F4A_7C15u64;

@@ -1,11 +1,12 @@
-//! Floors: what this machine can do at best, to compare every other figure with.
+//! Baselines: the best times and rates of this machine, which other figures are compared with.
 //!
-//! Each function runs the bare exchange and nothing else: no protocol, no checks beyond what keeps it from hanging. Two
-//! processes take part, this one and a forked copy of it, each kept on a processor of its own where there are two. They
-//! wait as the product's workers wait ([`Idle`](sprat_sys::cpu::Idle)), so that figures can be compared.
+//! Each function runs the bare exchange: no protocol, and only the checks that keep it from
+//! hanging. This process and a forked copy of it take part, each on a core of its own if the
+//! process may use two. They wait as the product's workers wait ([`Idle`](sprat_sys::cpu::Idle)),
+//! so that figures can be compared.
 //!
-//! Times are nanoseconds between two readings of the clock, one exchange each. Definitions:
-//! docs/results/floors.md.
+//! Times are nanoseconds between two readings of the clock, one exchange each.
+//! docs/results/floors.md has the definitions.
 //!
 //! Not here: statistics and tables.
 
@@ -28,55 +29,57 @@ pub use memory::memory;
 pub use ring::{cache_line, ring, ring_stream};
 pub use socket::Kernel;
 
-/// How long a measurement goes on: until either is reached. Up to a tenth as much goes before, to warm up.
+/// Limits of a measurement, which ends at the first that it reaches. Up to a tenth as much goes
+/// before, to warm up.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Samples.
+    /// Number of samples.
     pub count: usize,
-    /// Nanoseconds.
+    /// Time in nanoseconds.
     pub time_ns: u64,
 }
 
-/// How a process waits for a socket.
+/// Way in which a process waits for a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Waiting {
-    /// It asks again and again.
+    /// The process polls a non-blocking socket.
     Polling,
-    /// The kernel wakes it.
+    /// The process blocks in the kernel.
     Blocking,
 }
 
-/// How much went through in what time.
+/// Bytes received, and the time that they took.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Flow {
-    /// Payload bytes that the receiver had in its own memory.
+    /// Payload bytes that reached the receiver's own memory.
     pub bytes: u64,
-    /// From its first to its last receive.
+    /// Nanoseconds from the first receive to the last.
     pub ns: u64,
 }
 
 impl Flow {
-    /// Bytes per second; zero if nothing went through.
+    /// Returns bytes per second: zero if nothing arrived.
     #[must_use]
     pub fn bytes_per_s(&self) -> f64 {
         if self.ns == 0 { 0.0 } else { self.bytes as f64 * 1e9 / self.ns as f64 }
     }
 }
 
-/// Runs `there` in a second process and `here` in a thread of this one, each on a processor of its own if two are
-/// allowed; returns what `here` returns, after which the other process is ended.
+/// Runs `there` in a forked process and `here` in a thread of this one, each on a core of its own
+/// if two are allowed. Returns the result of `here`, and ends the other process.
 ///
-/// What `there` holds is closed in this process, so that the end of either is seen by the other.
+/// This process closes what `there` owns, so that each side sees the end of the other.
 fn between<T: Send>(
     there: impl FnOnce() -> io::Result<()> + Send,
     here: impl FnOnce() -> io::Result<T> + Send,
 ) -> io::Result<T> {
-    // Measured now: the copy inherits it, so that both have one time.
+    // The clock is measured before the fork, so that both processes have one time.
     let _ = Clock::new();
     let cpus = cpu::allowed()?;
     let (first, last) = (cpus.first().copied().unwrap_or(0), cpus.last().copied().unwrap_or(0));
     let measure = move || {
-        // The copy ends with its function, and its sockets with it: an error needs no other way to be told.
+        // The forked process ends with this function and closes its sockets, by which the other
+        // side sees an error.
         let _child = Child::spawn(move || {
             let _ = cpu::pin(last);
             let _ = there();
@@ -88,13 +91,13 @@ fn between<T: Send>(
         .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Calls `exchange` until the limits are reached and returns how long each call took, in nanoseconds.
+/// Calls `exchange` until a limit is reached. Returns the nanoseconds of each call.
 fn sample(limits: Limits, mut exchange: impl FnMut() -> io::Result<()>) -> io::Result<Vec<u32>> {
     let clock = Clock::new();
     let start = clock.now();
     for _ in 0..limits.count / 10 {
         exchange()?;
-        // Slow exchanges would else spend all their time here.
+        // A slow exchange would spend all its time here.
         if clock.now().since(start) >= limits.time_ns / 10 {
             break;
         }

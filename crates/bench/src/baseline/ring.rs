@@ -1,4 +1,4 @@
-//! The floors of shared memory: one cache line between two processors, and the product's own ring with nothing around it.
+//! Baselines of shared memory: one cache line between two cores, and the product's ring alone.
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -16,7 +16,8 @@ use sprat_sys::ring::{self, CONTROL, Consumer, DEFAULT_SIZE, MAX_PAYLOAD, Place,
 
 const DATA: usize = 4096;
 
-/// Round trips of one cache line: one side writes a number, the other side writes it back into another line.
+/// Measures round trips of one cache line: one side writes a number, the other side writes it back
+/// into another line.
 ///
 /// # Errors
 /// A system call failed.
@@ -26,7 +27,7 @@ pub fn cache_line(limits: Limits) -> io::Result<Vec<u32>> {
     let wait = |word: &AtomicU64, number: u64| {
         let (mut idle, clock) = (Idle::new(), Clock::new());
         while word.load(Ordering::Acquire) != number {
-            // Nobody sleeps here: there is no bell.
+            // No side sleeps: a cache line cannot wake one.
             idle.rest(true, || clock.now());
         }
     };
@@ -50,7 +51,7 @@ pub fn cache_line(limits: Limits) -> io::Result<Vec<u32>> {
     )
 }
 
-/// One process's end of two rings, and a bell for whoever sleeps.
+/// One end of two rings, with a socket that wakes the sleeping side.
 struct Side {
     tx: Producer,
     rx: Consumer,
@@ -86,7 +87,7 @@ impl Side {
     }
 
     fn ring_bell(&self) {
-        // A full socket holds rings enough; a closed one shows when this side sleeps.
+        // A full socket wakes the peer anyway; a closed one is found when this side sleeps.
         let _ = rustix::net::send(&self.bell, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 
@@ -123,7 +124,7 @@ impl Side {
         }
     }
 
-    /// Waits for a record and copies it to the arena; its length.
+    /// Waits for a record and copies it to the arena. Returns its length.
     fn receive(&mut self) -> io::Result<usize> {
         loop {
             let got = self.rx.pop(&mut self.arena).map_err(io::Error::other)?;
@@ -146,7 +147,8 @@ impl Side {
     }
 }
 
-/// Round trips of `size` bytes through a pair of rings: one copy in and one copy out in each direction.
+/// Measures round trips of `size` bytes through a pair of rings: one copy in and one copy out in
+/// each direction.
 ///
 /// # Errors
 /// A system call failed.
@@ -172,7 +174,8 @@ pub fn ring(size: usize, limits: Limits) -> io::Result<Vec<u32>> {
     )
 }
 
-/// Messages of `size` bytes one way through a ring, as fast as they go: at most `limits.count` of them.
+/// Measures messages of `size` bytes one way through a ring at full rate, at most `limits.count` of
+/// them.
 ///
 /// # Errors
 /// A system call failed.

@@ -1,4 +1,5 @@
-//! The floors of the kernel's network: UDP and TCP, over loopback or over a wire between two namespaces, polling and blocking.
+//! Baselines of the kernel's network: UDP and TCP, over loopback or over a wire between two
+//! namespaces, polling and blocking.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -11,19 +12,19 @@ use sprat_sys::cpu::Idle;
 use sprat_sys::netns::Wire;
 use sprat_sys::{datagram, socket};
 
-/// The kernel's own UDP and TCP, and over what they go.
+/// UDP and TCP of the kernel, and the wire under them.
 #[derive(Clone, Copy, Debug)]
 pub struct Kernel<'w> {
     wire: Option<&'w Wire>,
 }
 
-/// A datagram that has not come back by then is lost: another one is sent.
+/// Time after which a datagram counts as lost, and the sender sends another one.
 const LOST_NS: u64 = 200_000_000;
-/// The most payload of one datagram over IPv4.
+/// Largest payload of one datagram over IPv4.
 const MAX_DATAGRAM: usize = 65_507;
 
-/// How one side waits: calls a non-blocking function again, giving way as the product does, except that it never sleeps;
-/// or calls a blocking one.
+/// The wait of one side: it polls a non-blocking call on the product's schedule, without its sleep,
+/// or blocks in the call.
 struct Wait {
     waiting: Waiting,
     idle: Idle,
@@ -35,7 +36,8 @@ impl Wait {
         Self { waiting, idle: Idle::new(), clock: Clock::new() }
     }
 
-    /// The result of `call` once it has one; `TimedOut` if that takes longer than a lost datagram would.
+    /// Returns the result of `call` once it has one, or `TimedOut` after the time of a lost
+    /// datagram.
     fn until<T>(&mut self, mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
         let mut first = None;
         loop {
@@ -53,7 +55,7 @@ impl Wait {
                         return Err(io::ErrorKind::TimedOut.into());
                     }
                 }
-                // A blocking socket with a time limit says this when the time is over.
+                // A blocking socket returns this when its time limit is over.
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                     return Err(io::ErrorKind::TimedOut.into());
                 }
@@ -67,19 +69,19 @@ impl Wait {
 }
 
 impl<'w> Kernel<'w> {
-    /// Within one network.
+    /// Returns the kernel's network over loopback.
     #[must_use]
     pub const fn loopback() -> Self {
         Self { wire: None }
     }
 
-    /// From one end of `wire` to the other.
+    /// Returns the kernel's network from one end of `wire` to the other.
     #[must_use]
     pub const fn over(wire: &'w Wire) -> Self {
         Self { wire: Some(wire) }
     }
 
-    /// Runs `body` with the address of end `i` where that is.
+    /// Runs `body` in the namespace of end `i`, with an address there.
     fn at<T: Send>(
         self,
         i: usize,
@@ -102,7 +104,8 @@ impl<'w> Kernel<'w> {
         Ok(pair)
     }
 
-    /// Round trips of datagrams of `size` bytes (at least 8, at most 65,507: others are taken as the nearest).
+    /// Measures round trips of datagrams of `size` bytes, which is brought into the range of 8 to
+    /// 65,507.
     ///
     /// # Errors
     /// A system call failed.
@@ -128,7 +131,7 @@ impl<'w> Kernel<'w> {
                 loop {
                     match wait.until(|| here.recv(&mut pong)) {
                         Ok(_) if pong[..8] == ping[..8] => return Ok(()),
-                        // The echo of a datagram that was held for lost.
+                        // The echo of a datagram that counted as lost.
                         Ok(_) => {}
                         Err(e) if e.kind() == io::ErrorKind::TimedOut => drop(here.send(&ping)?),
                         Err(e) => return Err(e),
@@ -139,14 +142,14 @@ impl<'w> Kernel<'w> {
         between(echo, measure)
     }
 
-    /// Datagrams of `segment` bytes one way as fast as they go, handed to the kernel and taken from it as super-packets of up
-    /// to 64 KB. What the receiver has no room for is lost and does not count.
+    /// Measures datagrams of `segment` bytes one way at full rate, in super-packets of up to 64 KB
+    /// in both directions of the socket. A datagram that finds no room is lost and does not count.
     ///
     /// # Errors
     /// A system call failed; the kernel has no segmentation offload for UDP.
     pub fn udp_stream(self, segment: usize, limits: Limits) -> io::Result<Flow> {
         let segment = segment.clamp(8, MAX_DATAGRAM);
-        // The kernel takes at most 64 segments at once, or 128 if it is a newer one.
+        // Older kernels take at most 64 segments at once, newer ones 128.
         let bytes = segment * (MAX_DATAGRAM / segment).clamp(1, 64);
         let [here, there] = self.udp_pair(Waiting::Polling)?;
         socket::set(there.as_fd(), libc::SOL_UDP, libc::UDP_SEGMENT, &(segment as libc::c_int))?;
@@ -178,13 +181,13 @@ impl<'w> Kernel<'w> {
         between(send, receive)
     }
 
-    /// Both ends of a connection.
+    /// Makes both ends of a connection.
     fn tcp_pair(self, waiting: Waiting) -> io::Result<[TcpStream; 2]> {
         let listener = self.at(1, TcpListener::bind)?;
         let at = listener.local_addr()?;
         let here = self.at(0, |_| TcpStream::connect(at))?;
         let own = here.local_addr()?;
-        // Whoever else connects to the port in this moment is not the other end.
+        // Another process may connect to the port at this moment.
         let there = loop {
             let (there, from) = listener.accept()?;
             if from == own {
@@ -198,7 +201,7 @@ impl<'w> Kernel<'w> {
         Ok([here, there])
     }
 
-    /// Round trips of `size` bytes.
+    /// Measures round trips of `size` bytes.
     ///
     /// # Errors
     /// A system call failed.
@@ -206,7 +209,8 @@ impl<'w> Kernel<'w> {
         self.tcp_exchange(size, size, waiting, limits)
     }
 
-    /// Exchanges of a request of `request` bytes for an answer of `answer` bytes (each at least one).
+    /// Measures exchanges of a request of `request` bytes for an answer of `answer` bytes, each at
+    /// least one.
     ///
     /// # Errors
     /// A system call failed.
@@ -238,7 +242,8 @@ impl<'w> Kernel<'w> {
         between(serve, measure)
     }
 
-    /// Messages of `size` bytes (at least one) one way as fast as they go: one write for each, and reads of what is there.
+    /// Measures messages of `size` bytes (at least one) one way at full rate: one write for each,
+    /// and reads of what is there.
     ///
     /// # Errors
     /// A system call failed.

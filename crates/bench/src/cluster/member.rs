@@ -1,12 +1,13 @@
-//! A process of a cluster, started again whenever it ends.
+//! A process of a cluster, which starts again whenever it ends.
 //!
 //! ```text
 //! Serving ─ it ended ─► Waiting ─ the pause is over ─► Starting ─ it says where it listens ─► Serving
 //!                          ▲                              │ it ended, or says nothing for too long
 //!                          └──────────────────────────────┘
 //! ```
-//! The pause doubles with each end, up to [`LONGEST`]; a process that has served for [`CALM`] begins with the shortest one
-//! again. So a process that cannot live ends at most six times a minute, and no other one ends for it.
+//! The pause doubles with each end, up to [`LONGEST`]. A process that has served for [`CALM`]
+//! begins with the shortest pause again. So a process that cannot serve ends at most six times a
+//! minute.
 
 use std::time::{Duration, Instant};
 
@@ -16,23 +17,24 @@ use sprat::locator::{Kind, Locator};
 use crate::fail::Fail;
 use crate::process::{Process, START};
 
-/// The pause before the first start after an end. Servers live on without a coordinator, but serve only as long as their
-/// lease holds, which is two seconds.
+/// The pause before the first start after an end. Servers serve without a coordinator only as long
+/// as their lease holds, which is two seconds.
 const FIRST: Duration = Duration::from_millis(100);
 /// The longest pause.
 const LONGEST: Duration = Duration::from_secs(10);
-/// A process that has served for so long has not ended for something that is there from its start.
+/// Time of service after which a process counts as healthy: its end has no cause that was there
+/// from its start.
 const CALM: Duration = Duration::from_secs(60);
 
-/// A process and how it is started.
+/// A process, and the arguments to start it again.
 pub(super) struct Member {
     pub(super) process: Process,
-    /// Where it listens.
+    /// Locators at which the process listens.
     pub(super) locators: String,
     core: Option<usize>,
     args: Vec<String>,
     state: State,
-    /// The pause after its next end.
+    /// The pause after the next end.
     pause: Duration,
 }
 
@@ -56,13 +58,14 @@ impl Member {
         Ok(Self { process, locators, core, args, state, pause: FIRST })
     }
 
-    /// How the process ended, if it has and none was started since; in words.
+    /// Describes the end of the process, if it has ended and has not started again.
     pub(super) fn died(&mut self) -> Option<String> {
         let (name, id) = (self.process.name().to_owned(), self.process.id());
         self.process.ended().map(|how| format!("{name} (process {id}) {how}"))
     }
 
-    /// Starts the process again if it has ended; says so when that begins. Never waits.
+    /// Starts the process again if it has ended, and returns a message when the pause begins. It
+    /// never waits.
     pub(super) fn tend(&mut self, now: Instant) -> Option<String> {
         match self.state {
             State::Serving { since } => {
@@ -80,7 +83,8 @@ impl Member {
                         return None;
                     }
                     Ok(None) if now.duration_since(since) < START => return None,
-                    // It says nothing, or has closed its output: it will never serve.
+                    // The process printed no locators in time, or closed its output: it will never
+                    // serve.
                     Ok(None) | Err(_) => self.process.kill(),
                 }
                 let died = self.died()?;
@@ -100,21 +104,22 @@ impl Member {
         }
     }
 
-    /// Removes what an ended process that was killed has left in the file system: the sockets of its names in shared memory.
+    /// Removes the sockets that a killed process left in the file system: those of its names in
+    /// shared memory.
     pub(super) fn remove_names(&mut self) {
         if self.process.ended_well() {
             return;
         }
         for locator in Locator::list(&self.locators).unwrap_or_default() {
             if matches!(locator.kind(), Ok(Kind::Shm { .. })) {
-                // A server of this name replaces the dead one's socket and removes its own. If another process serves there,
-                // nothing is left to remove.
+                // A server of this name replaces the dead one's socket and removes its own. If
+                // another process serves there, nothing is left to remove.
                 drop(Transports::listen(Options::default(), &[locator]));
             }
         }
     }
 
-    /// Begins a pause; says why.
+    /// Begins a pause, and returns a message with its cause.
     fn wait(&mut self, now: Instant, why: &str) -> String {
         let pause = self.pause;
         self.state = State::Waiting { until: now + pause };

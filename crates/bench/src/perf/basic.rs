@@ -1,7 +1,9 @@
-//! Random reads and writes of objects, one at a time: RAMCloud's ClusterPerf test of the same name.
+//! The tests `read-write` and `read-throughput` (ClusterPerf's `basic` and `readThroughput`):
+//! random reads and writes of objects.
 //!
-//! Keys of 30 bytes; for each size a table of its own, filled before. A read asks with its key and its conditions and is
-//! answered with the object, a write the other way round: kernel TCP and the floors move just as many bytes.
+//! Keys have 30 bytes. Each size has a table, which the test fills first. A read sends a key and
+//! conditions and receives the object; a write sends the object. Kernel TCP and the baselines move
+//! as many bytes each way.
 
 use std::time::Duration;
 
@@ -21,17 +23,18 @@ use crate::{memory, out};
 
 /// Bytes of a key.
 const KEY: usize = 30;
-/// Bytes of a read request before its key, of a write request before its key, of a reply before its value.
+/// Bytes of a read request before its key, of a write request before its key, and of a reply before
+/// its value.
 const HEADS: [usize; 3] = [32, 60, 12];
-/// How often each object of a set is written before anything is measured, if they have so many bytes together. The log takes
-/// new memory until twice as much as lives is there; the first touch of it takes the kernel, or whoever runs the machine,
-/// longer than a write.
+/// Times that each object of a large set is written before the measurement. The log takes new
+/// memory until it has twice the live bytes, and the first access to a page takes the kernel or the
+/// hypervisor longer than a write.
 const FILLINGS: u64 = 3;
 const LARGE_SET: u64 = 64 << 20;
-/// Writes in progress while a table is filled: as many bytes as one server takes at once without queueing long.
+/// Bytes in progress while a table is filled: as many as one server takes without a long queue.
 const FILLING_BYTES: usize = 4 << 20;
 
-/// What a read of an object of `size` bytes exchanges.
+/// Returns the exchange of a read of an object of `size` bytes.
 pub(crate) fn reading(size: usize) -> Exchange {
     Exchange { request: HEADS[0] + KEY, reply: HEADS[2] + size }
 }
@@ -79,18 +82,19 @@ pub(crate) fn one_size(bench: &mut Bench, size: usize, count: u64) -> Result<(),
     set.end()
 }
 
-/// A table full of objects of one size, dropped with this.
+/// A table of objects of one size, which is dropped with this value.
 pub(crate) struct Set {
     coordinator: String,
     own: Vec<Locator>,
-    /// Empty once the table is dropped.
+    /// Name of the table; empty once it is dropped.
     name: String,
     size: usize,
     count: u64,
 }
 
 impl Set {
-    /// Creates and fills the table, over whatever the server names first: this is not what is measured.
+    /// Creates and fills the table, over the first transport that the server offers: the filling is
+    /// not measured.
     pub(crate) fn fill(bench: &mut Bench, size: usize, count: u64) -> Result<Self, Fail> {
         let name = format!("perf-{}-{size}", std::process::id());
         let (coordinator, own) = (bench.coordinator()?, bench.local.own()?);
@@ -116,13 +120,13 @@ impl Set {
         Ok(set)
     }
 
-    /// A client of the set over `transport`.
+    /// Opens a client of the set over `transport`.
     pub(crate) fn over(&self, bench: &mut Bench, transport: &str) -> Result<Objects, Fail> {
         let store = bench.store(&[transport.to_owned()])?;
         self.client(store)
     }
 
-    /// The same with marks.
+    /// Opens a client of the set over `transport` that records tracepoints.
     pub(crate) fn over_marked(
         &self,
         bench: &mut Bench,
@@ -135,7 +139,7 @@ impl Set {
 
     fn client(&self, mut store: Store) -> Result<Objects, Fail> {
         let table = store.table(&self.name)?;
-        // The random numbers need to differ from nothing; a fixed seed makes runs alike.
+        // A fixed seed makes runs alike.
         let (rng, clock) = (Rng::seeded(7), Clock::new());
         Ok(Objects { store, table, count: self.count, value: vec![b'w'; self.size], rng, clock })
     }
@@ -148,7 +152,7 @@ impl Set {
 }
 
 impl Drop for Set {
-    /// A test that failed leaves the cluster as it was.
+    /// A test that fails leaves no table behind.
     fn drop(&mut self) {
         if !self.name.is_empty()
             && let Ok(mut store) =
@@ -159,7 +163,7 @@ impl Drop for Set {
     }
 }
 
-/// The key of object `index`.
+/// Returns the key of object `index`.
 pub(crate) fn key(index: u64) -> [u8; KEY] {
     let mut key = [b'0'; KEY];
     let (mut rest, mut at) = (index, KEY);
@@ -187,7 +191,7 @@ impl Objects {
         self.store.raw().table_by_id(self.table)
     }
 
-    /// Reads random objects, one after the other.
+    /// Reads random objects, one after the other, for `time`.
     pub(crate) fn read(&mut self, time: Duration) -> Result<Sample, Fail> {
         self.each(time, |objects, key| {
             let read = objects.table().get_with(key, |_, value| value.len());
@@ -203,7 +207,7 @@ impl Objects {
         })
     }
 
-    /// Overwrites random objects, one after the other.
+    /// Overwrites random objects, one after the other, for `time`.
     pub(crate) fn write(&mut self, time: Duration) -> Result<Sample, Fail> {
         self.each(time, |objects, key| {
             let written = objects.table().put(key, &objects.value);
@@ -232,7 +236,8 @@ impl Objects {
         Ok(sample)
     }
 
-    /// Reads random objects with `outstanding` in progress; counts, and times none.
+    /// Reads random objects with `outstanding` in progress for `time`. It counts operations and
+    /// takes no latencies.
     pub(crate) fn read_many(&mut self, outstanding: usize, time: Duration) -> Result<Sample, Fail> {
         let mut sample = Sample::new();
         let begin = self.clock.now();

@@ -14,28 +14,29 @@ use crate::baseline::Kernel;
 use crate::fail::Fail;
 use crate::store::Store;
 
-/// The state of one run, which all tests share.
+/// The state of one run, which all its tests share.
 pub(crate) struct Bench {
-    /// Where results go.
+    /// The report that takes the results.
     pub(crate) report: Report,
-    /// In the order that was asked for.
+    /// Transports to measure, in order.
     pub(crate) transports: Vec<String>,
-    /// Of one figure, over all rounds.
+    /// Time of one figure, over all rounds.
     pub(crate) time: Duration,
     pub(crate) rounds: u16,
     pub(crate) sizes: Vec<usize>,
     pub(crate) outstanding: usize,
     pub(crate) sessions: usize,
-    /// Of each set; ClusterPerf's own number if unset.
+    /// Objects of each set. `None`: as many as ClusterPerf has.
     pub(crate) objects: Option<u64>,
-    /// The running cluster that is measured; one of our own if unset.
+    /// Coordinator of the running cluster to measure. `None`: the run starts a cluster.
     pub(crate) coordinator: Option<String>,
     pub(crate) local: local::Local,
-    /// Where the picture of a breakdown goes.
+    /// File that takes the picture of a breakdown.
     pub(crate) svg: Option<PathBuf>,
 }
 
-/// A figure of the product, and beside it, measured in turns, its floor and kernel TCP moving the same bytes.
+/// A figure of the product, and those of its floor and of kernel TCP for the same bytes, measured
+/// in turns with it.
 pub(crate) struct Compared {
     pub(crate) product: Figures,
     pub(crate) floor: &'static str,
@@ -44,7 +45,7 @@ pub(crate) struct Compared {
 }
 
 impl Compared {
-    /// The row of these figures.
+    /// Returns the row of these figures.
     pub(crate) fn row(&self, test: &str, transport: &str, size: usize) -> Row {
         Row::new(test, transport, Some(size), &self.product).beside(
             self.floor,
@@ -55,7 +56,8 @@ impl Compared {
 }
 
 impl Bench {
-    /// Measures `product` in turns with the floor of `exchange` over `transport` and with kernel TCP.
+    /// Measures `product` in turns with the floor of `exchange` over `transport` and with kernel
+    /// TCP.
     pub(crate) fn compare(
         &self,
         transport: &str,
@@ -66,7 +68,7 @@ impl Bench {
         let kernel = wire.as_deref().map_or_else(Kernel::loopback, Kernel::over);
         let mut lanes = vec![product, lanes::tcp_over(kernel, exchange).lane];
         let mut name = "floor.tcp";
-        // Over TCP the two are one, also for RDMA, which goes over it.
+        // Over TCP the floor is kernel TCP, also for RDMA, which runs over TCP.
         let over_tcp = Protocol::named(transport).is_some_and(|protocol| protocol.tcp);
         if !over_tcp && let Some(floor) = lanes::under(&self.local, transport, exchange) {
             name = floor.name;
@@ -78,7 +80,7 @@ impl Bench {
         Ok(Compared { product: figures[0].clone(), floor: name, floor_us, tcp_us })
     }
 
-    /// Where the cluster that is measured has its coordinator.
+    /// Returns the coordinator of the measured cluster, which it starts if need be.
     pub(crate) fn coordinator(&mut self) -> Result<String, Fail> {
         match &self.coordinator {
             Some(at) => Ok(at.clone()),
@@ -86,19 +88,21 @@ impl Bench {
         }
     }
 
-    /// A client of the cluster that is measured, over these transports; over whatever the servers name first, if none.
+    /// Opens a client of the measured cluster over these transports, or over the first that a
+    /// server offers if there are none.
     pub(crate) fn store(&mut self, transports: &[String]) -> Result<Store, Fail> {
         let coordinator = self.coordinator()?;
         Store::from(&coordinator, transports, self.local.own()?, None)
     }
 
-    /// The same over one transport, with marks.
+    /// Opens a client over one transport that records tracepoints.
     pub(crate) fn marked_store(&mut self, transport: &str, marks: &Marks) -> Result<Store, Fail> {
         let coordinator = self.coordinator()?;
         Store::from(&coordinator, &[transport.to_owned()], self.local.own()?, Some(marks.clone()))
     }
 
-    /// Who echoes over `transport`, and whether it is a server of a store, which wants the store's own message.
+    /// Returns the locator of a server that echoes over `transport`. True beside it means a server
+    /// of a store, which expects the store's own message.
     pub(crate) fn echo_at(&mut self, transport: &str) -> Result<(String, bool), Fail> {
         let Some(coordinator) = &self.coordinator else {
             return Ok((self.local.echo()?.at(transport)?, false));
@@ -112,12 +116,12 @@ impl Bench {
         Ok((local::pick(&server.data, transport)?, true))
     }
 
-    /// How many objects of `size` bytes a set has.
+    /// Returns the number of objects of `size` bytes in a set.
     pub(crate) fn objects(&self, size: usize) -> u64 {
         self.objects.unwrap_or(200_000_000 / (size as u64 + 50))
     }
 
-    /// The sizes that were asked for, or the test's own.
+    /// Returns the sizes of the options, or `own` if there are none.
     pub(crate) fn sizes(&self, own: &[usize]) -> Vec<usize> {
         if self.sizes.is_empty() { own.to_vec() } else { self.sizes.clone() }
     }

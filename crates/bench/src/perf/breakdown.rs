@@ -1,9 +1,10 @@
-//! Where each microsecond of a read and of a write goes, by layer: caller, transport, IP, driver, wire, and the same on the way
-//! back, from marks that client and server keep (`sprat::trace`).
+//! The test `breakdown`: the time of a read and of a write by layer (caller, transport, IP, driver,
+//! wire, and back), from the tracepoints of client and server (`sprat::trace`).
 //!
-//! Operations follow one another, one in progress. After a batch of them the server is asked for its marks, and each round trip
-//! is put together. What is shown is the mean of those round trips that took neither least nor most, the middle half: means
-//! add up, which medians do not, and what disturbed a few is no part of the way.
+//! One operation is in progress at a time. After a batch, the client asks the server for its
+//! tracepoints and joins both sides of each round trip. The figures are means over the middle half
+//! of the round trips by duration: means add up, which medians do not, and the slow quarter is
+//! disturbed by other work.
 
 use std::path::Path;
 use std::time::Duration;
@@ -20,36 +21,37 @@ use super::report::{Report, Row};
 use crate::fail::{Fail, Named as _};
 use crate::out::{self, Columns};
 
-/// Operations between two questions for the server's marks: its ring holds those of so many, and more.
+/// Operations between two requests for the server's tracepoints: the server's ring holds those of
+/// more.
 const BATCH: usize = 200;
 /// The width of the picture, in characters.
 const WIDTH: usize = 40;
 
-/// One kind of operation over one transport, taken apart.
+/// The times of one kind of operation over one transport, by layer.
 #[derive(Clone, Debug)]
 pub struct Breakdown {
-    /// What was done: `read`, `write`, `ping`.
+    /// The operation: `read`, `write` or `ping`.
     pub operation: String,
-    /// Over which transport.
+    /// The transport, by its name in locators.
     pub transport: String,
     /// Payload bytes.
     pub size: usize,
     joined: Joined,
-    /// Round trips that were put together, of how many.
+    /// Round trips that were joined, and round trips that were made.
     count: usize,
     all: usize,
-    /// The mean of the middle half.
+    /// Time of each part in µs: the mean of the middle half.
     parts_us: [f64; PARTS],
-    /// Of the same, what the caller's clock says.
+    /// Round trip of the middle half in µs, by the tracepoints at its ends.
     whole_us: f64,
-    /// The median of all by the clock of whoever measured, around the marks.
+    /// Median of all round trips in µs, by a clock around the tracepoints.
     clock_us: f64,
-    /// Marks on the way of one, and what one takes.
+    /// Tracepoints of one round trip, and the time of one in µs.
     marks: f64,
     mark_us: f64,
 }
 
-/// What JSON says besides a row's own fields.
+/// Fields of the JSON beyond those of a row.
 #[derive(Serialize)]
 struct More<'b> {
     part: &'b str,
@@ -60,7 +62,8 @@ struct More<'b> {
 }
 
 impl Breakdown {
-    /// Of the round trips `trips`, put together of `times_us.len()` that were measured to take these times.
+    /// Makes the breakdown of `trips`, which were joined from round trips that took `times_us`.
+    /// `None` if there are no trips.
     pub fn of(
         (operation, transport, size): (&str, &str, usize),
         (joined, mut trips): (Joined, Vec<RoundTrip>),
@@ -91,7 +94,7 @@ impl Breakdown {
         })
     }
 
-    /// Table and picture, and what the figures are worth.
+    /// Returns a table with bars, and how exact the figures are.
     pub fn text(&self) -> String {
         let sum: f64 = self.parts_us.iter().sum();
         let mut table = Columns::new(&["where", "layer", ">time", ">share", ""]);
@@ -141,7 +144,7 @@ impl Breakdown {
         )
     }
 
-    /// The whole and its parts as rows.
+    /// Writes the round trip and its parts as rows.
     pub fn rows(&self, report: &mut Report) -> Result<(), Fail> {
         let sum: f64 = self.parts_us.iter().sum();
         let parts = self.parts_us.iter().zip(NAMES).map(|(us, (.., part))| (*us, part));
@@ -173,7 +176,8 @@ impl Breakdown {
     }
 }
 
-/// A piece of a line [`WIDTH`] long, from `begin` on and `share` of it long: to an eighth of a character at its end.
+/// Draws the part of a bar of [`WIDTH`] characters that begins at the fraction `begin` and is
+/// `share` long, exact to an eighth of a character at its end.
 fn bar(begin: f64, share: f64) -> String {
     let column = |x: f64| (x.clamp(0.0, 1.0) * WIDTH as f64 * 8.0).round() as usize;
     let (from, to) = (column(begin) / 8 * 8, column(begin + share));
@@ -225,7 +229,7 @@ impl Side {
         Ok(Self { objects, servers, marks, transport: transport.to_owned(), size })
     }
 
-    /// Batches of one operation until `time` is over, the first of which does not count.
+    /// Runs batches of one operation until `time` is over. The first batch does not count.
     fn measure(&mut self, operation: &str, time: Duration) -> Result<Breakdown, Fail> {
         self.batch(operation)?;
         let (mut joined, mut trips, mut times) = (Joined::NearOnly, Vec::new(), Vec::new());
@@ -250,7 +254,7 @@ impl Side {
         })
     }
 
-    /// The times of [`BATCH`] operations, in microseconds.
+    /// Runs [`BATCH`] operations, and returns the time of each in µs.
     fn batch(&mut self, operation: &str) -> Result<Vec<f64>, Fail> {
         let mut times = Vec::with_capacity(BATCH);
         for _ in 0..BATCH {
@@ -272,7 +276,7 @@ impl Side {
         Ok(times)
     }
 
-    /// What the servers have marked; `None` if none of them does.
+    /// Returns the tracepoints of the servers: `None` if no server records them.
     fn ask(&self) -> Result<Option<Far>, Fail> {
         let mut all: Option<Far> = None;
         for server in &self.servers {
@@ -288,7 +292,7 @@ impl Side {
     }
 }
 
-/// All of them in one table, a column each.
+/// Returns one table of all breakdowns, with a column each.
 fn beside_one_another(all: &[Breakdown]) -> String {
     if all.len() < 3 {
         return String::new();
@@ -320,7 +324,7 @@ fn beside_one_another(all: &[Breakdown]) -> String {
     text
 }
 
-/// Colours of the caller or service, transport, IP, driver, wire and far end.
+/// Colours of the layers.
 const COLOURS: [(&str, &str); 6] = [
     ("caller, service", "#4e79a7"),
     ("transport", "#59a14f"),
@@ -335,7 +339,7 @@ fn colour(layer: &str) -> &'static str {
     COLOURS.iter().find(|(name, _)| *name == layer).map_or("#000000", |(_, colour)| colour)
 }
 
-/// The picture of all: a bar each, on one scale.
+/// Returns the picture of all breakdowns, as SVG: a bar each, on one scale.
 fn svg(all: &[Breakdown]) -> String {
     const LEFT: f64 = 220.0;
     const SCALE: f64 = 700.0;
@@ -377,7 +381,7 @@ fn svg(all: &[Breakdown]) -> String {
     text + "</svg>\n"
 }
 
-/// Writes the picture.
+/// Writes the picture to a file.
 pub fn write_svg(path: &Path, all: &[Breakdown]) -> Result<(), Fail> {
     std::fs::write(path, svg(all)).named(format_args!("cannot write {}", path.display()))
 }
@@ -395,7 +399,7 @@ mod tests {
     }
 
     fn breakdown() -> Breakdown {
-        // Of eight the two shortest and the two longest do not count.
+        // The two shortest and the two longest of eight do not count.
         let trips = [90, 7, 10, 10, 14, 10, 1, 100].map(trip).to_vec();
         let times: Vec<f64> = (1..=9).map(f64::from).collect();
         let what = ("read", "fast+shm", 100);

@@ -1,4 +1,5 @@
-//! Round trips of a request that is answered with its own bytes: one in progress, then many.
+//! The test `echo`: round trips of a request that the server answers with the same bytes, first one
+//! in progress, then many.
 
 use std::time::Duration;
 
@@ -13,13 +14,13 @@ use super::measure::{Lane, Sample, in_turns};
 use super::report::Row;
 use crate::fail::Fail;
 
-/// How long one request may take.
+/// Time that one request may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Of how many requests in flight one is timed.
+/// Requests in flight for each one that is timed.
 const TIMED_EVERY: u64 = 64;
-/// Bytes that the store's messages begin with.
+/// Bytes of the header of a store's message.
 const HEAD: usize = 4;
-/// Requests that a session has in progress at a time; the rest waits in its queue.
+/// Requests that a session has in progress; the rest waits in its queue.
 const CHANNELS: usize = sprat_proto::rpc::CHANNELS;
 
 /// Runs the test over all transports and sizes.
@@ -53,7 +54,7 @@ pub(crate) fn round_trips(bench: &mut Bench, transport: &str, size: usize) -> Re
     bench.report.row(compared.row("echo", transport, size))
 }
 
-/// A client of one echo server, with as many sessions as it needs.
+/// A client of one echo server, with as many sessions as its requests in progress need.
 pub(crate) struct Line {
     client: Client,
     sessions: Vec<Session>,
@@ -62,7 +63,7 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// Connects, our own ends of packet devices being `local`, and sees that an answer comes.
+    /// Connects with `local` as our ends of packet devices, and checks that each session answers.
     pub(crate) fn open(
         (locator, framed): &(String, bool),
         local: Vec<Locator>,
@@ -89,12 +90,13 @@ impl Line {
         Ok(line)
     }
 
-    /// Whether this is the request's echo. Behind the heads, that is: a store's reply has one of its own.
+    /// True if `reply` is the echo of the request, apart from the header: a store's reply has one
+    /// of its own.
     fn answers(&self, reply: &[u8]) -> bool {
         reply.len() == self.request.len() && reply.get(HEAD..) == self.request.get(HEAD..)
     }
 
-    /// One request after the other, for `time`.
+    /// Sends one request after the other for `time`.
     pub(crate) fn one_by_one(&mut self, time: Duration) -> Result<Sample, Fail> {
         let mut sample = Sample::new();
         let mut reply = Vec::with_capacity(self.request.len());
@@ -117,7 +119,7 @@ impl Line {
         Ok(sample)
     }
 
-    /// Keeps `outstanding` requests in progress for `time`; times one of [`TIMED_EVERY`].
+    /// Keeps `outstanding` requests in progress for `time`, and times one of [`TIMED_EVERY`].
     pub(crate) fn many(&mut self, outstanding: usize, time: Duration) -> Result<Sample, Fail> {
         let mut sample = Sample::new();
         let begin = self.clock.now();
@@ -154,12 +156,12 @@ impl Line {
     }
 }
 
-/// A request failed that should not.
+/// Returns the failure of a test whose request failed.
 pub(crate) fn failure(error: RpcError) -> Fail {
     Fail::new(format!("a request failed: {error}")).next("see whether the server still runs")
 }
 
-/// The answer to a request: its own bytes.
+/// Answers a request with the same bytes.
 pub fn answer(Call { payload, mut room, .. }: Call<'_>) -> Option<Vec<u8>> {
     room.extend_from_slice(&payload);
     Some(room)

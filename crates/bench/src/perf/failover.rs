@@ -1,5 +1,6 @@
-//! A bond of two devices under an RPC load, of which each is pulled once: nothing may be lost, nothing executed twice, and how long
-//! nothing was answered is the figure.
+//! The test `failover`: a bond of two devices under an RPC load, of which each is set down once a
+//! round. No request may be lost or executed twice. The figure is the longest time without an
+//! answer.
 //!
 //! ```text
 //! time    calm · first pulled · both · second pulled · both      a fifth of a round each
@@ -21,27 +22,27 @@ use crate::fail::{Fail, Named as _};
 
 /// Clients of the server.
 const CLIENTS: usize = 4;
-/// How long a request may take before it counts as lost.
+/// Time after which a request counts as lost.
 const LOST: Duration = Duration::from_secs(20);
-/// The shortest phase: longer than it takes until a flow goes by the other device.
+/// Shortest phase: longer than a flow takes to move to the other device.
 const PHASE: Duration = Duration::from_millis(100);
 /// Payload of a request.
 const SIZE: usize = 100;
 
-/// A client and what it has under way.
+/// A client, and its requests in progress.
 struct Asker {
     client: Client,
     session: Session,
     under_way: usize,
-    /// When it was last answered, and the longest time between two answers of this phase.
+    /// Time of the last answer, and the longest time between two answers of this phase.
     answered: Instant,
     gap_ns: u64,
 }
 
-/// What became of all requests.
+/// The outcome of all requests.
 #[derive(Default)]
 struct Outcome {
-    /// Numbers that came back.
+    /// Numbers in the answers.
     numbers: Vec<u64>,
     lost: u64,
 }
@@ -62,7 +63,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
         calm.push(ask(&mut askers, &clock, phase, each, &mut outcome));
         let mut worst = 0;
         for dev in net::cables(net::BOND) {
-            // The kernel takes some milliseconds for it, in which requests go on.
+            // Setting a device down takes the kernel some milliseconds, in which requests go on.
             let gap_ns = std::thread::scope(|scope| {
                 let hand = scope.spawn(|| link::switch(dev, false));
                 let gap_ns = ask(&mut askers, &clock, phase, each, &mut outcome);
@@ -77,7 +78,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
         }
         pulled.push(worst);
     }
-    // What is under way is answered too: nothing new is asked.
+    // The test waits for the answers in progress, and sends no new request.
     while askers.iter().any(|asker| asker.under_way > 0) {
         for asker in &mut askers {
             asker.turn(&clock, 0, &mut outcome);
@@ -101,7 +102,8 @@ fn rows(
     let most = pulled.iter().copied().max().unwrap_or(0) as f64 / 1e6;
     let answered = outcome.numbers.len() as u64;
     outcome.numbers.sort_unstable();
-    // What was executed and not answered is lost; the rest of what was executed beyond what was asked was executed twice.
+    // A request that was executed and not answered is lost. Other executions beyond the number of
+    // answers are second ones.
     let executed = outcome.numbers.last().copied().unwrap_or(0);
     let twice = executed.saturating_sub(answered + outcome.lost);
     for (name, value, unit) in [
@@ -124,7 +126,7 @@ fn rows(
     )
 }
 
-/// Asks for `phase`; the longest time in which one client was not answered.
+/// Sends requests for `phase`. Returns the longest time in which one client had no answer.
 fn ask(
     askers: &mut [Asker],
     clock: &Clock,
@@ -142,7 +144,7 @@ fn ask(
             asker.turn(clock, each, outcome);
         }
     }
-    // Who was not answered any more in this phase has waited since.
+    // The time since the last answer counts, too.
     let now = clock.now();
     askers.iter().map(|a| a.gap_ns.max(now.since(a.answered))).max().unwrap_or(0)
 }
@@ -157,7 +159,7 @@ impl Asker {
         Ok(Self { client, session, under_way: 0, answered: clock.now(), gap_ns: 0 })
     }
 
-    /// A turn that keeps `each` requests under way.
+    /// Runs one turn of the client with `each` requests in progress.
     fn turn(&mut self, clock: &Clock, each: usize, outcome: &mut Outcome) {
         while self.under_way < each {
             self.client.start(self.session, &[0; SIZE][..], LOST);

@@ -1,6 +1,8 @@
-//! What an idle cluster costs, and what the first request after idling takes.
+//! The test `idle`: the processor time of an idle cluster, and the latency of the first request
+//! after a pause.
 //!
-//! A coordinator, three servers and this process as their client, connected and silent.
+//! The cluster has a coordinator and three servers. This process is its client, connected and
+//! silent.
 
 use std::time::Duration;
 
@@ -16,13 +18,13 @@ use crate::cluster::{Cluster, Plan, ports};
 use crate::fail::Fail;
 use crate::store::Store;
 
-/// How long the cluster idles while its processor time is taken.
+/// Time in which the cluster idles and its processor time is taken.
 const QUIET: Duration = Duration::from_secs(10);
-/// How long nothing happens before a request is timed.
+/// Pause before each request that is timed.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How many requests are timed.
+/// Number of requests that are timed.
 const REQUESTS: usize = 30;
-/// How many servers there are.
+/// Number of servers.
 const SERVERS: u16 = 3;
 
 /// Runs the test.

@@ -1,5 +1,5 @@
-//! What the machine allows: the same bytes with no software of ours in between, as a test of its own and as the lane that
-//! takes turns with a product's figure.
+//! Baselines as lanes: each moves the bytes of an operation without our software, and takes turns
+//! with the product's figure.
 
 use std::io;
 use std::time::Duration;
@@ -11,18 +11,18 @@ use super::measure::{Lane, Sample};
 use crate::fail::Fail;
 use crate::process;
 
-/// The record size of the raw ring's stream, and of the product's own long messages on it.
+/// Record size of the raw ring's stream, which is that of the product's long messages.
 const STREAM_RECORD: usize = 64_000;
-/// Payload of one datagram in the raw UDP stream: what an Ethernet frame of 1,500 bytes carries.
+/// Payload of one datagram in the raw UDP stream: that of an Ethernet frame of 1,500 bytes.
 const STREAM_SEGMENT: usize = 1472;
-/// Messages longer than this are streamed: compared with bandwidth, not with a round trip.
+/// Messages longer than this are compared with bandwidth instead of a round trip.
 const LONG: usize = 60_000;
-/// Octets of a packet of `fast` besides the message: header and checksum.
+/// Bytes of a packet of `fast` besides the message: header and checksum.
 pub(crate) const PACKET: usize = 36;
-/// The longest payload of one frame on our wires.
+/// Longest payload of one frame on the wires of a run.
 pub(crate) const LONGEST_PACKET: usize = 1472;
 
-/// What is exchanged in one operation.
+/// The bytes of one operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Exchange {
     /// Bytes of the request.
@@ -32,7 +32,7 @@ pub(crate) struct Exchange {
 }
 
 impl Exchange {
-    /// The same bytes both ways.
+    /// Returns an exchange of `size` bytes each way.
     pub(crate) fn both(size: usize) -> Self {
         Self { request: size, reply: size }
     }
@@ -42,13 +42,14 @@ impl Exchange {
     }
 }
 
-/// A floor: its name in results, and the lane that measures it.
+/// A baseline: its name in results, and its lane.
 pub(crate) struct Floor<'l> {
     pub(crate) name: &'static str,
     pub(crate) lane: Lane<'l>,
 }
 
-/// The floor under `exchange` over `transport`. `None` for a transport that has no raw counterpart here.
+/// Returns the baseline of `exchange` over `transport`. `None` if the transport has no raw
+/// counterpart here.
 pub(crate) fn under<'l>(
     local: &'l Local,
     transport: &str,
@@ -85,31 +86,32 @@ pub(crate) fn under<'l>(
     Some(Floor { name, lane })
 }
 
-/// Kernel TCP, polling, moving the same bytes.
+/// Returns the lane of polling kernel TCP over loopback that moves the bytes of `exchange`.
 pub(crate) fn tcp<'l>(exchange: Exchange) -> Floor<'l> {
     tcp_over(Kernel::loopback(), exchange)
 }
 
-/// The same, over whatever `kernel` says.
+/// Returns the lane of polling kernel TCP over `kernel` that moves the bytes of `exchange`.
 pub(crate) fn tcp_over<'l>(kernel: Kernel<'l>, exchange: Exchange) -> Floor<'l> {
     let Exchange { request, reply } = exchange;
     let run = move |limits| kernel.tcp_exchange(request, reply, Waiting::Polling, limits);
     Floor { name: "floor.tcp", lane: times(exchange, run) }
 }
 
-/// Kernel TCP, polling, moving messages of `size` bytes one way. Its figure is the bandwidth.
+/// Returns the lane of polling kernel TCP with messages of `size` bytes one way. Its figure is the
+/// bandwidth.
 pub(crate) fn tcp_stream<'l>(size: usize) -> Lane<'l> {
     flow(Exchange { request: size, reply: 0 }, move |limits| {
         Kernel::loopback().tcp_stream(size, limits)
     })
 }
 
-/// One dependent touch of a random place among so many bytes.
+/// Returns the lane of one dependent access to a random cache line among `footprint` bytes.
 pub(crate) fn memory<'l>(footprint: usize) -> Lane<'l> {
     times(Exchange::both(0), move |limits| baseline::memory(footprint, limits))
 }
 
-/// A lane of single times.
+/// Makes a lane of single times.
 pub(crate) fn times<'l>(
     exchange: Exchange,
     mut run: impl FnMut(Limits) -> io::Result<Vec<u32>> + 'l,
@@ -127,7 +129,7 @@ pub(crate) fn times<'l>(
     })
 }
 
-/// A lane of bandwidth, counted as the time that the request and then the reply take at it.
+/// Makes a lane of bandwidth. Its time is that of the request and then the reply at this bandwidth.
 fn flow<'l>(exchange: Exchange, mut run: impl FnMut(Limits) -> io::Result<Flow> + 'l) -> Lane<'l> {
     Box::new(move |time| {
         let flow = on_all_cores(|| run(limits(time)))?;
@@ -147,7 +149,7 @@ fn limits(time: Duration) -> Limits {
     Limits { count: 10_000_000, time_ns: time.as_nanos() as u64 }
 }
 
-/// Floors share the cores out by themselves.
+/// Runs a baseline, which takes its cores from all of the process's cores.
 fn on_all_cores<T>(run: impl FnOnce() -> io::Result<T>) -> Result<T, Fail> {
     process::unpinned(|| {
         run().map_err(|error| Fail::new(format!("cannot measure a floor: {error}")))

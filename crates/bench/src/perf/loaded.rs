@@ -1,8 +1,10 @@
-//! Latency under load: an open-loop generator offers reads at a rate, whether the server keeps up or not.
+//! The test `loaded`: an open-loop generator offers reads at a rate, whether the server keeps up or
+//! not.
 //!
-//! Arrivals are a Poisson process. A read's latency counts from the moment at which it was to begin, not from the one at
-//! which a busy client came to send it, so that waiting in a queue is never left out (no coordinated omission).
-//! The rates are fractions of what a closed loop reached; then the same again while reads of 1 MB go on beside.
+//! Arrivals are a Poisson process. The latency of a read counts from its arrival, not from the
+//! moment at which the busy client sends it, so that time in a queue counts (no coordinated
+//! omission). The rates are fractions of the rate of a closed loop. A second series has reads of 1
+//! MB beside.
 
 use std::time::Duration;
 
@@ -19,11 +21,11 @@ use crate::fail::Fail;
 const LEVELS: [u32; 7] = [10, 30, 50, 70, 80, 90, 100];
 /// Size of the small objects, and of the large ones.
 const SIZES: [usize; 2] = [100, 1_000_000];
-/// How many large objects there are.
+/// Number of large objects.
 const LARGE: u64 = 20;
-/// The large reads' rate in percent of what a closed loop of them reached.
+/// Rate of the large reads, in percent of their rate in a closed loop.
 const LARGE_LEVEL: u32 = 20;
-/// Reads in progress at most: beyond, the generator holds back, and their latency goes on counting.
+/// Most reads in progress. Further reads wait, and their latency counts on.
 const MOST: usize = 1024;
 
 /// Runs the test over all transports.
@@ -78,7 +80,7 @@ fn levels(
     Ok(())
 }
 
-/// When the next operation of a Poisson process begins.
+/// The arrivals of a Poisson process.
 struct Arrivals {
     mean_ns: f64,
     next: Instant,
@@ -98,13 +100,14 @@ impl Arrivals {
     }
 }
 
-/// A rate is offered for as long as this many operations take on average: on a busy machine a tenth of what it bears can
-/// be one in 10 ms, and a level without any operation has no figures.
+/// Operations that a rate is offered for on average: a tenth of what a busy machine reaches can be
+/// one operation in 10 ms, and a level without operations has no figures.
 const LEAST: f64 = 20.0;
-/// The longest that is waited for them, in seconds.
+/// Longest time of one level, in seconds.
 const LONGEST_S: f64 = 5.0;
 
-/// Offers reads of small objects at a rate, and of large ones beside if asked; times the small ones.
+/// Offers reads of small objects at a rate, and reads of large ones beside if `beside` is given.
+/// Times the small ones.
 fn offer(
     objects: &mut Objects,
     per_second: f64,

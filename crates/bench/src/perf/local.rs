@@ -1,4 +1,5 @@
-//! The processes that a test measures: started by the first test that needs them, ended with the run.
+//! The processes that a test measures: the first test that needs them starts them, and they end
+//! with the run.
 
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -14,10 +15,10 @@ use crate::fail::{Fail, Named as _};
 use crate::memory;
 use crate::process::{self, Process};
 
-/// Memory of the server that is measured: ClusterPerf's largest set, several times.
+/// Memory of the measured server: several times ClusterPerf's largest set.
 const MEMORY: u64 = 2 << 30;
 
-/// Processes of this run.
+/// The processes and the network of a run.
 pub(crate) struct Local {
     cores: Vec<usize>,
     transports: Vec<String>,
@@ -28,10 +29,10 @@ pub(crate) struct Local {
     marks: bool,
 }
 
-/// What the name of a run's folder begins with, before the process's id.
+/// Beginning of the name of a run's folder. The process id follows.
 const FOLDER: &str = "sprat-perf-";
 
-/// A folder for sockets, gone with the run, or with the next one if it is killed.
+/// A folder for sockets, which is removed with the run. The next run removes that of a killed one.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -43,7 +44,7 @@ impl Folder {
     }
 }
 
-/// Removes the folders of runs that were killed.
+/// Removes the folders of killed runs.
 fn sweep(among: &Path) {
     for entry in among.read_dir().into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -60,18 +61,18 @@ impl Drop for Folder {
     }
 }
 
-/// What opens the two devices of a floor, anew for every round.
+/// Opens the two devices of a baseline, anew for every round.
 pub(crate) type Ends<'l> = Box<dyn Fn() -> std::io::Result<[Open<'static>; 2]> + 'l>;
 
-/// A process that answers with what it is asked.
+/// A process with an echo server.
 pub(crate) struct Echo {
     process: Process,
     locators: String,
 }
 
 impl Local {
-    /// For `transports`. If `here`, all processes are this run's, and packet devices get a network of their own, which the
-    /// calling thread enters.
+    /// Prepares a run over `transports`. If `here`, the run starts all processes, and packet
+    /// devices get network namespaces, one of which the calling thread enters.
     pub(crate) fn new(transports: &[String], here: bool) -> Result<Self, Fail> {
         let net = (here && transports.iter().any(|t| net::wanted(t)))
             .then(|| Net::new(transports))
@@ -81,7 +82,7 @@ impl Local {
         Ok(Self { cores, transports, echo: None, cluster: None, folder, net, marks: false })
     }
 
-    /// Whether the servers that are started from now on keep marks of requests; those that do not do so as is wanted are ended.
+    /// Sets whether servers record tracepoints from now on. Ends running servers that do otherwise.
     pub(crate) fn keep_marks(&mut self, marks: bool) {
         if self.marks != marks {
             (self.echo, self.cluster) = (None, None);
@@ -89,12 +90,12 @@ impl Local {
         }
     }
 
-    /// The wire of floors, if packet devices are measured.
+    /// Returns the wire of the baselines, if the run has packet devices.
     pub(crate) fn wire(&self) -> Option<Arc<Wire>> {
         self.net.as_ref().map(|net| Arc::clone(net.floor()))
     }
 
-    /// The raw devices under `transport`, if it goes over one.
+    /// Returns what opens the raw devices under `transport`, if it has any.
     pub(crate) fn device(&self, transport: &str) -> Option<Ends<'static>> {
         match transport {
             "fast+memif" => {
@@ -110,12 +111,13 @@ impl Local {
         }
     }
 
-    /// The calling thread where the servers are.
+    /// Moves the calling thread to the namespace of the servers while the result lives.
     fn far(&self) -> Result<Option<Inside>, Fail> {
         self.net.as_ref().map(Net::far).transpose()
     }
 
-    /// Our own ends of devices: those that the environment names, and those of this run's network.
+    /// Returns the local ends of packet devices: those of the environment, and those of the run's
+    /// network.
     pub(crate) fn own(&self) -> Result<Vec<Locator>, Fail> {
         let mut own = crate::store::local()?;
         if self.net.is_some() {
@@ -128,29 +130,29 @@ impl Local {
         self.folder.as_ref().map(|folder| folder.0.as_path())
     }
 
-    /// The core for this process, if there are two to share out.
+    /// Returns the core of this process, if there are two.
     pub(crate) fn client_core(&self) -> Option<usize> {
         (self.cores.len() > 1).then(|| self.cores[0])
     }
 
-    /// The core for what this process calls.
+    /// Returns the core of the servers, if there are two.
     pub(crate) fn server_core(&self) -> Option<usize> {
         (self.cores.len() > 1).then(|| self.cores[1])
     }
 
-    /// The echo server, started if need be.
+    /// Returns the echo server, which it starts if need be.
     pub(crate) fn echo(&mut self) -> Result<&Echo, Fail> {
         if self.echo.is_none() {
             let locators = locators("echo", &self.transports, self.sockets())?;
             let _far = self.far()?;
-            // Both would have the same addresses.
+            // Both servers would have the same addresses.
             self.cluster.take_if(|_| self.net.is_some());
             self.echo = Some(self.start_echo_at(&locators, None)?);
         }
         Ok(self.echo.as_ref().expect("it was started above"))
     }
 
-    /// A coordinator and one server, started if need be.
+    /// Returns a cluster of a coordinator and one server, which it starts if need be.
     pub(crate) fn cluster(&mut self) -> Result<&Cluster, Fail> {
         if self.cluster.is_none() {
             let name = format!("perf-{}", std::process::id());
@@ -180,14 +182,15 @@ impl Local {
         Ok(self.cluster.as_ref().expect("it was started above"))
     }
 
-    /// Another echo server that has served nobody yet, on one transport.
+    /// Starts a new echo server on one transport.
     pub(crate) fn fresh_echo(&self, role: &str, transport: &str) -> Result<Echo, Fail> {
         self.start_echo(role, &[transport.to_owned()])
     }
 
-    /// Where a server over a bond answers how many requests it has executed.
+    /// Starts a server over a bond that answers with the number of requests that it has executed.
+    /// Returns its locator.
     pub(crate) fn tally(&mut self) -> Result<String, Fail> {
-        // They would have the same addresses.
+        // Both servers would have the same addresses.
         (self.echo, self.cluster) = (None, None);
         let locators = locators("tally", &[net::BOND.to_owned()], self.sockets())?;
         let _far = self.far()?;
@@ -197,7 +200,7 @@ impl Local {
         Ok(at)
     }
 
-    /// No echo server that serves something else.
+    /// Ends the server of [`Local::tally`].
     pub(crate) fn end_tally(&mut self) {
         self.echo = None;
     }
@@ -220,23 +223,23 @@ impl Local {
 }
 
 impl Echo {
-    /// Its process id.
+    /// Returns the process id.
     pub(crate) fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// Where it is reached, if it has one transport.
+    /// Returns all locators of the server.
     pub(crate) fn only(&self) -> String {
         self.locators.clone()
     }
 
-    /// Where it is reached over `transport`.
+    /// Returns the locator of `transport`.
     pub(crate) fn at(&self, transport: &str) -> Result<String, Fail> {
         pick(&self.locators, transport)
     }
 }
 
-/// The one of `locators` that speaks `transport`.
+/// Returns the one of `locators` whose transport is `transport`.
 pub(crate) fn pick(locators: &str, transport: &str) -> Result<String, Fail> {
     let found = locators.split(';').find(|l| l.split(':').next() == Some(transport));
     found.map(str::to_owned).ok_or_else(|| {
@@ -246,8 +249,8 @@ pub(crate) fn pick(locators: &str, transport: &str) -> Result<String, Fail> {
     })
 }
 
-/// Locators for one process of this run, one for each transport: a name of its own, and a port that is free on TCP and on
-/// UDP. Where nothing but memory is between two processes, no checksum is needed.
+/// Returns locators for one process of the run, one for each transport: a unique name, and a port
+/// that is free on TCP and on UDP. Transports in memory need no checksum.
 pub(crate) fn locators(
     role: &str,
     transports: &[String],
@@ -268,21 +271,22 @@ pub(crate) fn locators(
             format!("fast+shmnet:name={name}.net,host={},port={port},crc=off", Wire::ours(1, 9))
         }
         device if net::wanted(device) => net::locator(device, port),
-        // It goes over TCP, and another port is TCP's own.
+        // RDMA uses a TCP port that the transport `tcp` does not.
         "rdma" => format!("rdma:host={host},port={}", port + 1),
         other => format!("{other}:host={host},port={port}"),
     };
     Ok(transports.iter().map(of).collect::<Vec<_>>().join(";"))
 }
 
-/// The first of `count` ports in a row that nobody uses at this moment, neither on TCP nor on UDP.
+/// Returns the first of `count` consecutive ports that are free on TCP and on UDP now.
 pub fn free_ports(count: u16) -> Result<u16, Fail> {
     let free = |port: u16| {
         TcpListener::bind(("127.0.0.1", port)).is_ok()
             && UdpSocket::bind(("127.0.0.1", port)).is_ok()
     };
-    // Below the ports that the kernel hands out by itself, so that no connection takes one before its server does; and from
-    // a place of this process's own, so that two runs at a time do not look for the same ones.
+    // The ports are below those that the kernel assigns, so that no connection takes one before its
+    // server does. The search begins at a place that depends on the process id, so that two runs at
+    // a time find different ports.
     let (low, many) = (10_000, 20_000);
     let start = std::process::id().wrapping_mul(97) % many;
     for step in 0..200 {

@@ -1,8 +1,10 @@
-//! Taking times: samples of one round, turns between the lanes that are compared, medians over the rounds.
+//! Measuring: samples of one round, turns between the lanes that are compared, medians over the
+//! rounds.
 //!
-//! The machine is shared and its speed drifts. So whatever stands side by side in a row is measured in turns (floor,
-//! kernel TCP, product, floor, …), a fraction of the time each, and each figure is the median of its rounds: a
-//! disturbance spoils a round, not the result. Minimum and maximum are those of all rounds.
+//! The machine is shared and its speed drifts. So all figures of a row take turns (floor, kernel
+//! TCP, product, floor, …), a fraction of the time each, and each figure is the median of its
+//! rounds: a disturbance spoils a round, not the result. Minimum and maximum are those of all
+//! rounds.
 
 use std::time::Duration;
 
@@ -10,10 +12,10 @@ use hdrhistogram::Histogram;
 
 use crate::fail::Fail;
 
-/// The longest time told apart from longer ones.
+/// Longer times count as this one.
 const LONGEST_NS: u64 = 100_000_000_000;
 
-/// What one lane measured in one round, or in one piece of it.
+/// The measurements of one lane in one round, or in a part of it.
 #[derive(Clone, Debug)]
 pub(crate) struct Sample {
     latencies: Histogram<u64>,
@@ -21,19 +23,19 @@ pub(crate) struct Sample {
     pub(crate) operations: u64,
     /// Payload bytes moved, one way.
     pub(crate) bytes: u64,
-    /// How long it took.
+    /// The time of the round.
     pub(crate) elapsed: Duration,
 }
 
 impl Sample {
-    /// Nothing measured yet.
+    /// Makes an empty sample.
     pub(crate) fn new() -> Self {
         let latencies = Histogram::new_with_bounds(1, LONGEST_NS, 3)
             .expect("the bounds are constant and valid");
         Self { latencies, operations: 0, bytes: 0, elapsed: Duration::ZERO }
     }
 
-    /// One operation that took `ns` and moved `bytes`.
+    /// Adds one operation that took `ns` and moved `bytes`.
     #[inline]
     pub(crate) fn record(&mut self, ns: u64, bytes: u64) {
         self.latencies.saturating_record(ns.max(1));
@@ -41,12 +43,12 @@ impl Sample {
         self.bytes += bytes;
     }
 
-    /// The median of its times, if it has any.
+    /// Returns the median of its times, if it has any.
     pub(crate) fn p50_us(&self) -> Option<f64> {
         (!self.latencies.is_empty()).then(|| self.quantile_us(0.5))
     }
 
-    /// Payload bytes a second, if any were moved.
+    /// Returns payload bytes a second, if any were moved.
     pub(crate) fn bytes_per_s(&self) -> Option<f64> {
         (self.bytes > 0 && !self.elapsed.is_zero())
             .then(|| self.bytes as f64 / self.elapsed.as_secs_f64())
@@ -61,7 +63,7 @@ impl Sample {
     }
 }
 
-/// The figures of a lane over its rounds. Times are `None` if it recorded none.
+/// The figures of a lane over its rounds. Times are `None` if it has none.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Figures {
     /// Operations in all rounds.
@@ -72,11 +74,11 @@ pub(crate) struct Figures {
     pub(crate) min_us: Option<f64>,
     /// The median round's median.
     pub(crate) p50_us: Option<f64>,
-    /// 90 % were at most that long, in the median round.
+    /// The median round's 90th percentile.
     pub(crate) p90_us: Option<f64>,
-    /// 99 %.
+    /// The median round's 99th percentile.
     pub(crate) p99_us: Option<f64>,
-    /// 99.9 %.
+    /// The median round's 99.9th percentile.
     pub(crate) p999_us: Option<f64>,
     /// The worst of all.
     pub(crate) max_us: Option<f64>,
@@ -87,7 +89,7 @@ pub(crate) struct Figures {
 }
 
 impl Figures {
-    /// The same with every time divided by `n`.
+    /// Divides every time by `n`.
     pub(crate) fn times_by(mut self, n: f64) -> Self {
         for us in [
             &mut self.avg_us,
@@ -103,7 +105,7 @@ impl Figures {
         self
     }
 
-    /// The figures of a lane from its rounds.
+    /// Computes the figures of a lane from its rounds.
     pub(crate) fn of(rounds: &[Sample]) -> Self {
         let timed: Vec<&Sample> = rounds.iter().filter(|s| !s.latencies.is_empty()).collect();
         let middle = |f: &dyn Fn(&Sample) -> f64| median(timed.iter().map(|s| f(s)));
@@ -126,7 +128,7 @@ impl Figures {
     }
 }
 
-/// The middle value; of two middle ones their mean. `None` of nothing.
+/// Returns the median, which is the mean of two middle values. `None` if there are no values.
 pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);
@@ -138,11 +140,11 @@ pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     }
 }
 
-/// Something that is measured, for about as long as it is told.
+/// A lane: a function that measures for about the given time.
 pub(crate) type Lane<'l> = Box<dyn FnMut(Duration) -> Result<Sample, Fail> + 'l>;
 
-/// Measures the lanes in turns, `rounds` times each; `total` is the time of one lane over all rounds. Each lane has one
-/// short round first that does not count.
+/// Measures the lanes in turns, `rounds` times each. `total` is the time of one lane over all
+/// rounds. A short first round of each lane does not count.
 pub(crate) fn in_turns(
     lanes: &mut [Lane<'_>],
     rounds: u16,
@@ -151,7 +153,7 @@ pub(crate) fn in_turns(
     Ok(samples_in_turns(lanes, rounds, total)?.iter().map(|s| Figures::of(s)).collect())
 }
 
-/// The same, with what each lane measured in each of its rounds.
+/// Measures the lanes as [`in_turns`] does, and returns each lane's samples, one a round.
 pub(crate) fn samples_in_turns(
     lanes: &mut [Lane<'_>],
     rounds: u16,

@@ -1,8 +1,9 @@
-//! The network of a local run over packet devices: this process at one end of a wire, what it measures at the other, and for
-//! each floor a wire of its own, so that neither slows the other. All are gone with the processes.
+//! The network of a run over packet devices: this process at one end of a wire, the servers at the
+//! other, and a second wire for the baselines, so that neither slows the other. The namespaces end
+//! with the processes.
 //!
-//! Each transport has a cable of its own: a program on an interface slows whatever else goes through it. A tap is attached to the
-//! kernel's bridge, which its cable is attached to as well.
+//! Each transport has a cable of its own, since a program on an interface slows all other traffic
+//! there. The kernel's bridge connects a tap with its cable.
 
 use std::sync::Arc;
 
@@ -14,13 +15,13 @@ use sprat_sys::netns::{DEV, Inside, Wire, link};
 
 use crate::fail::{Fail, Named as _};
 
-/// The transport that it is about.
+/// The transport over a bond of devices.
 pub(crate) const BOND: &str = "fast+bond";
-/// The payload of frames on our wires.
+/// Largest payload of frames on the wires.
 const MTU: usize = 1500;
-/// The same in shared memory, as the product has it.
+/// Largest payload of frames in shared memory, which is the product's.
 const MEMORY_MTU: usize = 9000;
-/// The cables of each transport, besides the first one's.
+/// Cables of each transport besides the first one's.
 const CABLES: [(&str, &[&str]); 4] = [
     ("fast+xdp", &["wire1"]),
     ("fast+tap", &["wire2"]),
@@ -35,31 +36,31 @@ const TAP: &str = "tap0";
 pub(crate) struct Net {
     wire: Wire,
     floor: Arc<Wire>,
-    /// This process is at its end as long as that is there.
+    /// This process stays at its end while this value lives.
     _inside: Inside,
 }
 
-/// The device below `transport`, if there is one.
+/// Returns the facts of the device below `transport`, if it has one.
 fn facts(transport: &str) -> Option<DeviceFacts> {
     Protocol::named(transport)?.device
 }
 
-/// Whether `transport` needs one.
+/// True if `transport` needs a network of namespaces.
 pub(crate) fn wanted(transport: &str) -> bool {
     facts(transport).is_some_and(|device| !device.memory)
 }
 
-/// Whether `transport` goes over a packet device.
+/// True if `transport` uses a packet device.
 pub(crate) fn is_device(transport: &str) -> bool {
     facts(transport).is_some()
 }
 
-/// The cables of `transport`.
+/// Returns the cables of `transport`.
 pub(crate) fn cables(transport: &str) -> &'static [&'static str] {
     CABLES.iter().find(|(name, _)| *name == transport).map_or(&[DEV], |(_, cables)| cables)
 }
 
-/// Two ends, with the cables that `transports` need.
+/// Makes two namespaces with the cables of `transports`.
 fn wire(transports: &[String]) -> std::io::Result<Wire> {
     let wire = Wire::new(MTU)?;
     for transport in transports.iter().filter(|t| wanted(t) && *t != "fast+packet") {
@@ -78,7 +79,7 @@ fn wire(transports: &[String]) -> std::io::Result<Wire> {
 }
 
 impl Net {
-    /// A new one for `transports`; from here on the calling thread is at its end 0.
+    /// Makes the network of `transports`, and moves the calling thread to its end 0.
     pub(crate) fn new(transports: &[String]) -> Result<Self, Fail> {
         let made = || {
             let (wire, floor) = (wire(transports)?, Arc::new(wire(transports)?));
@@ -91,18 +92,18 @@ impl Net {
         })
     }
 
-    /// The calling thread at the far end, where the servers are.
+    /// Moves the calling thread to the servers' end while the result lives.
     pub(crate) fn far(&self) -> Result<Inside, Fail> {
         self.wire.end(1).enter().named("cannot enter a network namespace")
     }
 
-    /// The wire of the floors.
+    /// Returns the wire of the baselines.
     pub(crate) fn floor(&self) -> &Arc<Wire> {
         &self.floor
     }
 }
 
-/// Where whoever is at end `i` is over `transport`.
+/// Returns the locator of end `i` over `transport`.
 fn at(transport: &str, i: usize, port: u16) -> String {
     let device = match (transport, cables(transport)) {
         ("fast+tap", _) => format!("dev={TAP},bridge={BRIDGE}"),
@@ -111,28 +112,29 @@ fn at(transport: &str, i: usize, port: u16) -> String {
         (_, [dev]) => format!("dev={dev}"),
         (_, []) => String::new(),
     };
-    // Each has a network of its own, as far as addresses go.
+    // Each transport has a subnet of its own.
     let n = CABLES.iter().position(|(name, _)| *name == transport).map_or(0, |n| n as u8 + 1);
     format!("{transport}:{device},host={},port={port}", Wire::ours(i, n))
 }
 
-/// Where a server over `transport` listens.
+/// Returns the locator of a server over `transport`.
 pub(crate) fn locator(transport: &str, port: u16) -> String {
     at(transport, 1, port)
 }
 
-/// Our own end of `transport`, where that is not known from the server's.
+/// Returns the local end of `transport`, where the server's locator does not determine it.
 pub(crate) fn own(transport: &str) -> Option<Locator> {
     facts(transport)
         .filter(|device| device.client_needs_own)
         .and_then(|_| at(transport, 0, 0).parse().ok())
 }
 
-/// What opens the two devices of the floor of `transport` on `wire`.
+/// Returns what opens the two devices of the baseline of `transport` on `wire`.
 pub(crate) fn ends(transport: &str, wire: &Arc<Wire>) -> [Open<'static>; 2] {
     let cable = cables(transport)[0];
-    // Of a bond one device is as much as all of them for what is sent one by one. What DPDK keeps in memory a forked copy of this
-    // process would share with it: so its floor is what stands beneath it here, AF_PACKET.
+    // One device carries as much as a bond for frames that are sent one by one. DPDK's memory would
+    // be shared with a forked copy of this process, so its baseline is AF_PACKET, which is under it
+    // here.
     let driver = match transport {
         "fast+xdp" => "xdp",
         "fast+tap" => "tap",
@@ -144,7 +146,7 @@ pub(crate) fn ends(transport: &str, wire: &Arc<Wire>) -> [Open<'static>; 2] {
             let _inside = wire.end(i).enter()?;
             let mut options =
                 device::Options { dev: cable.to_owned(), ..device::Options::default() };
-            // With an address of its own, as the product has it, the kernel's stack lets frames alone.
+            // With an address of its own, as in the product, the kernel's stack ignores the frames.
             options.mac = (driver != "xdp").then_some(Mac([2, 0x53, 0, 0, 0, i as u8]));
             if driver == "tap" {
                 options.dev = TAP.to_owned();
@@ -155,7 +157,7 @@ pub(crate) fn ends(transport: &str, wire: &Arc<Wire>) -> [Open<'static>; 2] {
     })
 }
 
-/// The same over a memif.
+/// Returns what opens the two ends of a memif.
 pub(crate) fn memif_ends(folder: &std::path::Path) -> [Open<'static>; 2] {
     [memif::Role::Server, memif::Role::Client].map(|role| -> Open<'static> {
         let memif = memif::Options::jumbo(role, folder.join("floor"));
@@ -168,7 +170,7 @@ pub(crate) fn memif_ends(folder: &std::path::Path) -> [Open<'static>; 2] {
     })
 }
 
-/// The same over the rings of shared memory.
+/// Returns what opens the two ends of rings in shared memory.
 pub(crate) fn shm_ends() -> [Open<'static>; 2] {
     [true, false].map(|listens| -> Open<'static> {
         let name = format!("perf-{}-floor", std::process::id());

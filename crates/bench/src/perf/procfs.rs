@@ -1,18 +1,18 @@
-//! What the kernel says about a process: memory in use, processor time used.
+//! A process's memory and processor time, by proc(5).
 
 use std::fs;
 use std::time::Duration;
 
 use crate::fail::{Fail, Named};
 
-/// Resident memory of process `id` in bytes.
+/// Returns the resident memory of process `id` in bytes.
 pub(crate) fn resident_bytes(id: u32) -> Result<u64, Fail> {
     let path = format!("/proc/{id}/status");
     let text = fs::read_to_string(&path).named(&path)?;
     parse_resident(&text).ok_or_else(|| Fail::new(format!("{path} has no VmRSS")))
 }
 
-/// Processor time that process `id` has used, in user mode and in the kernel, all threads together.
+/// Returns the processor time of process `id`, in user mode and in the kernel, of all threads.
 pub(crate) fn processor_time(id: u32) -> Result<Duration, Fail> {
     let path = format!("/proc/{id}/stat");
     let text = fs::read_to_string(&path).named(&path)?;
@@ -26,7 +26,8 @@ fn parse_resident(status: &str) -> Option<u64> {
     Some(kib * 1024)
 }
 
-/// Fields 14 and 15 (utime, stime), counted from behind the name, which may contain anything.
+/// Parses fields 14 and 15 (utime, stime). They are counted from behind the name, which may contain
+/// any character.
 fn parse_ticks(stat: &str) -> Option<u64> {
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace().skip(11);

@@ -1,7 +1,8 @@
 //! Results for people (a table for each test) and for machines (JSON Lines).
 //!
-//! The first line of the JSON is the context: what was measured, on what. Each line after it is one result and has every
-//! field of [`Row`], null where it has no meaning. Sizes and rates are decimal.
+//! The first line of the JSON is the context: the build and the machine. Each line after it is one
+//! result and has every field of [`Row`], null where it has no meaning. Sizes and rates are
+//! decimal.
 
 use std::fs;
 use std::io::Write;
@@ -16,9 +17,9 @@ use crate::out::{self, Columns};
 /// One result.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Row {
-    /// What was measured.
+    /// The measurement.
     pub test: String,
-    /// Over which transport.
+    /// The transport, by its name in locators.
     pub transport: String,
     /// Payload bytes of one operation.
     pub size_bytes: Option<u64>,
@@ -48,14 +49,14 @@ pub struct Row {
     pub floor_us: Option<f64>,
     /// The median of raw polling TCP that moves the same bytes.
     pub tcp_us: Option<f64>,
-    /// A figure that is no time and no rate, and its unit.
+    /// A figure that is neither a time nor a rate.
     pub value: Option<f64>,
     /// The unit of `value`.
     pub unit: Option<String>,
 }
 
 impl Row {
-    /// A row of times and rates.
+    /// Makes a row of times and rates.
     pub(crate) fn new(
         test: impl Into<String>,
         transport: impl Into<String>,
@@ -80,7 +81,7 @@ impl Row {
         }
     }
 
-    /// A row of one figure.
+    /// Makes a row of one figure.
     pub fn value(
         test: impl Into<String>,
         transport: impl Into<String>,
@@ -97,7 +98,7 @@ impl Row {
         }
     }
 
-    /// Sets beside it what the machine allows.
+    /// Adds the figures of the floor and of kernel TCP.
     pub fn beside(mut self, floor: &str, floor_us: Option<f64>, tcp_us: Option<f64>) -> Self {
         self.floor = floor_us.map(|_| floor.to_owned());
         self.floor_us = floor_us;
@@ -106,7 +107,7 @@ impl Row {
     }
 }
 
-/// Where and on what it was measured: the first line of the JSON.
+/// The build, the machine and the options of a run: the first line of the JSON.
 #[derive(Serialize)]
 pub struct Context {
     /// The commit that the program was built from.
@@ -132,7 +133,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// This machine now.
+    /// Returns the context of this machine now.
     pub fn now(rounds: u16, seconds: f64) -> Self {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
         let info = read("/proc/cpuinfo");
@@ -173,7 +174,7 @@ impl Context {
     }
 }
 
-/// A row as it stands in the JSON.
+/// A row with further fields, as the JSON has it.
 #[derive(Serialize)]
 struct Line<'r, T> {
     #[serde(flatten)]
@@ -182,13 +183,13 @@ struct Line<'r, T> {
     more: &'r T,
 }
 
-/// Where the JSON goes.
+/// The destination of the JSON.
 enum Json {
     Stdout,
     File(fs::File, PathBuf),
 }
 
-/// Collects the rows and writes them as they come.
+/// Collects the rows of a table, and writes each row's JSON at once.
 pub struct Report {
     json: Option<Json>,
     quiet: bool,
@@ -198,14 +199,15 @@ pub struct Report {
 }
 
 impl Report {
-    /// A report to standard output, and to `json` if named; `-` takes standard output for the JSON alone.
+    /// Makes a report to standard output, and to `json` if it is named. With `-`, standard output
+    /// has only JSON.
     pub fn new(json: Option<&Path>, context: &Context) -> Result<Self, Fail> {
         let report = Self::tacit(json, context)?;
         report.say(&context.text())?;
         Ok(report)
     }
 
-    /// The same that says nothing about the machine to people.
+    /// Makes a report that prints nothing about the machine.
     pub fn tacit(json: Option<&Path>, context: &Context) -> Result<Self, Fail> {
         let quiet = json.is_some_and(|path| path.as_os_str() == "-");
         let json = match json {
@@ -222,7 +224,7 @@ impl Report {
         Ok(report)
     }
 
-    /// A report for people who see one for the first time: the median and what it compares with, nothing else.
+    /// Makes a report that shows only medians and what they compare with.
     pub fn brief(context: &Context) -> Result<Self, Fail> {
         Ok(Self { brief: true, ..Self::new(None, context)? })
     }
@@ -233,12 +235,12 @@ impl Report {
         self.last.clear();
     }
 
-    /// One more result of the table that was begun.
+    /// Adds a result to the table.
     pub fn row(&mut self, row: Row) -> Result<(), Fail> {
         self.row_with(row, &())
     }
 
-    /// The same with more fields in its JSON.
+    /// Adds a result to the table, with the fields of `more` in its JSON.
     pub fn row_with(&mut self, row: Row, more: &impl Serialize) -> Result<(), Fail> {
         self.write_json(&Line { row: &row, more })?;
         if !self.quiet && !self.brief {
@@ -251,7 +253,7 @@ impl Report {
         Ok(())
     }
 
-    /// A result that is for machines alone.
+    /// Adds a result to the JSON only.
     pub fn json_row(&mut self, row: &Row, more: &impl Serialize) -> Result<(), Fail> {
         self.write_json(&Line { row, more })
     }
@@ -262,7 +264,7 @@ impl Report {
         self.say(&format!("\n{}\n{table}", self.title))
     }
 
-    /// Prints a line or two for people.
+    /// Prints text for people, unless standard output has the JSON.
     pub fn say(&self, text: &str) -> Result<(), Fail> {
         if self.quiet { Ok(()) } else { out::print(text) }
     }
@@ -293,7 +295,7 @@ fn trim_number(value: f64) -> String {
     }
 }
 
-/// The rows as a table: only the columns that some row fills.
+/// Returns a table of the rows, with the columns that some row fills.
 fn table(rows: &[Row]) -> String {
     type Cell = fn(&Row) -> String;
     fn us(value: Option<f64>) -> String {
@@ -330,7 +332,7 @@ fn table(rows: &[Row]) -> String {
     text.text()
 }
 
-/// The rows in words.
+/// Returns a table of the rows with the names of operations.
 fn brief_table(rows: &[Row]) -> String {
     let mut text = Columns::new(&[
         "operation",

@@ -1,7 +1,8 @@
-//! Many sessions on one server: what one costs in memory at both ends, how fast they open, and what having them costs.
+//! The test `sessions`: the memory of one session at both ends, the rate of opening, and the echo
+//! rate with many sessions.
 //!
-//! Two servers take turns: one with 1,000 sessions, one with as many as were asked for, each with a client of its own. A
-//! session counts once a request has gone over it.
+//! Two servers take turns: one with 1,000 sessions, one with as many as the options say, each with
+//! a client of its own. A session counts once a request has used it.
 
 use std::collections::HashMap;
 use std::process::{Command, Stdio};
@@ -21,13 +22,13 @@ use super::report::Row;
 use crate::fail::{Fail, Named};
 use crate::process;
 
-/// How many sessions the comparison has.
+/// Sessions of the server that is compared with.
 const FEW: usize = 1000;
-/// The most sessions over TCP, where each is a connection with a port of its own.
+/// Most sessions over TCP, where each is a connection with a port of its own.
 const TCP_MOST: usize = 10_000;
-/// Sessions that are being opened at a time.
+/// Sessions that open at a time.
 const OPENING: usize = 64;
-/// How long one request may take.
+/// Time that one request may take.
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// Payload of a request.
 const SIZE: usize = 100;
@@ -36,7 +37,7 @@ const SIZE: usize = 100;
 pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
     let many = bench.sessions;
     bench.report.begin(format!("sessions: {many} open on one server, against {FEW}"));
-    // This process has both clients' connections, and one for each more that a server does.
+    // This process has the connections of both clients.
     let files = (process::allow_files() / 2).saturating_sub(FEW as u64 + 100);
     let transports = bench.transports.clone();
     for transport in &transports {
@@ -56,8 +57,8 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
     bench.report.end()
 }
 
-/// The rows of one transport, measured by a process of their own: in this one, sessions of another transport have left
-/// memory behind that new ones would use, and cost nothing.
+/// Measures one transport in a new process. In this process, sessions of another transport have
+/// left memory behind, which new sessions would use at no cost.
 fn in_fresh_process(bench: &Bench, transport: &str) -> Result<Vec<Row>, Fail> {
     let numbers = [
         ("--sessions", bench.sessions.to_string()),
@@ -75,7 +76,7 @@ fn in_fresh_process(bench: &Bench, transport: &str) -> Result<Vec<Row>, Fail> {
     if !output.status.success() {
         return Err(Fail::new(format!("the sessions over {transport} could not be measured")));
     }
-    // The first line is the context, which is this process's too.
+    // The first line is the context, which is that of this process.
     let lines = output.stdout.split(|&byte| byte == b'\n').skip(1).filter(|line| !line.is_empty());
     lines.map(|line| serde_json::from_slice(line).named("cannot read the results")).collect()
 }
@@ -182,12 +183,12 @@ impl Sessions {
         Ok(())
     }
 
-    /// Resident bytes of this process: the sessions' names here, 4 bytes each, are part of them.
+    /// Returns the resident bytes of this process, in which each session's handle has 4 bytes.
     fn clients_bytes(&self) -> Result<u64, Fail> {
         resident_bytes(std::process::id())
     }
 
-    /// Echoes over sessions chosen uniformly, `outstanding` in progress.
+    /// Echoes over random sessions, with `outstanding` in progress.
     fn echo(&mut self, outstanding: usize, time: Duration) -> Result<Sample, Fail> {
         let mut sample = Sample::new();
         let mut started: HashMap<Rpc, sprat_proto::Instant> = HashMap::with_capacity(outstanding);
@@ -197,7 +198,8 @@ impl Sessions {
         let mut now = begin;
         while now < end || !started.is_empty() {
             if now < end {
-                // All are picked before the first is used, so that the misses of this table overlap.
+                // All sessions are chosen before the first is used, so that the cache misses of
+                // this table overlap.
                 let pick = |_| self.sessions[self.rng.below(self.sessions.len() as u64) as usize];
                 picked.extend((started.len()..outstanding).map(pick));
             }

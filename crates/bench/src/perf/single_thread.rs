@@ -1,7 +1,8 @@
-//! What the processor does for an echo and for a read over shared memory, with nobody waiting: both ends are in one thread and
-//! have their turns one after the other. How long that takes says little; how many instructions it takes says much, and
-//! the same on every machine: `make instructions` counts them in [`one_echo`] and [`one_read`] by their names. Over memif and
-//! shmnet, where that is asked for, frames, IP and the lossy half of the transport come on top.
+//! The test `single-thread`: an echo and a read with client and server in one thread, which run one
+//! after the other. No side waits. The time of such an operation says little, its number of
+//! instructions is the same on every machine: `make instructions` counts them in [`one_echo`] and
+//! [`one_read`], by these names. Over memif and shmnet, frames, IP and the lossy half of the
+//! transport come on top.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -22,11 +23,11 @@ use super::measure::{Lane, Sample, in_turns};
 use super::report::Row;
 use crate::fail::Fail;
 
-/// Operations of one round, however long they take.
+/// Operations of one round, which ignores the time.
 const OPERATIONS: u64 = 1000;
 /// Objects to read.
 const OBJECTS: u64 = 100;
-/// Reads between two turns of the coordinator, who has to renew the server's lease now and then.
+/// Reads between two turns of the coordinator, which renews the server's lease.
 const COORDINATOR_EVERY: u64 = 16;
 /// Transports that need no kernel between two ends in one thread.
 const MEMORIES: [&str; 3] = ["fast+shm", "fast+memif", "fast+shmnet"];
@@ -55,7 +56,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), Fail> {
     bench.report.end()
 }
 
-/// Takes the time of [`OPERATIONS`] operations.
+/// Times [`OPERATIONS`] operations.
 fn times(bytes: usize, mut one: impl FnMut(u64) -> Result<(), Fail>) -> Result<Sample, Fail> {
     let (mut sample, clock) = (Sample::new(), Clock::new());
     let begin = clock.now();
@@ -83,7 +84,7 @@ fn locator(transport: &str, role: &str) -> String {
     format!("{transport}:socket={},host={host},port=1", socket.display())
 }
 
-/// Calls `work`, and `turn` again and again in another thread until that is done.
+/// Calls `work`, and meanwhile `turn` again and again in another thread.
 fn meanwhile(mut turn: impl FnMut() + Send, work: impl FnOnce()) {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -121,8 +122,9 @@ impl Echo {
         let at = server.locators();
         let mut session = client.connect(&at).map_err(failed)?;
         let (request, mut reply) = (vec![b'e'; size], Vec::with_capacity(size));
-        // A device takes turns of both ends to find the other one: here the server has its own in a thread of its own, so
-        // that the client may sleep. Under valgrind that may take longer than a session waits for.
+        // The ends of a device find each other in several turns. So the server runs in another
+        // thread here, and the client may sleep. Under valgrind that may take longer than a session
+        // waits.
         let mut opened = Ok(());
         let connect = || {
             let begin = Clock::new().now();
@@ -148,7 +150,8 @@ impl Echo {
     }
 }
 
-/// What is counted. The server has its turns where the client would wait.
+/// Makes one echo: the function whose instructions are counted. The server runs where the client
+/// would wait.
 #[inline(never)]
 fn one_echo(
     client: &mut Client,
@@ -190,7 +193,7 @@ impl Reads {
             server.turn();
         }
         let store = StoreClient::connect(&at).map_err(failed)?;
-        // Filling is not what is measured: here the others have their turns in a thread of their own.
+        // The filling is not measured, so coordinator and server run in another thread.
         let mut filled = Err(Fail::new("nothing was written"));
         meanwhile(
             || {
@@ -225,7 +228,8 @@ fn fill(store: &StoreClient, size: usize) -> Result<TableId, sprat::kv::Error> {
     Ok(table.id())
 }
 
-/// What is counted, as in [`one_echo`].
+/// Makes one read: the function whose instructions are counted. The server runs where the client
+/// would wait.
 #[inline(never)]
 fn one_read(table: Table<'_>, key: &[u8], size: usize, server: impl FnMut()) -> Result<(), Fail> {
     let read = table.read(key, Condition::always(), |_, value| value.len(), server);

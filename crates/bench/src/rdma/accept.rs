@@ -1,5 +1,6 @@
-//! Connections that a server of one client passes over: those that end before their start-up, that send something else,
-//! or that leave before their first request. Each is one line on standard error, and the server waits for the next.
+//! The clients of a server that serves one at a time. It skips connections that end before their
+//! start-up, that send another protocol, or that end before their first request, with a line on
+//! standard error for each.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -9,10 +10,10 @@ use sprat::verbs::{ConnectRequest, Listener};
 use crate::fail::Fail;
 use crate::out;
 
-/// How long a failed start-up may wait to be reported.
+/// Longest time until a failed start-up is reported.
 const REPORT: Duration = Duration::from_millis(100);
 
-/// The next peer that asks for a connection, within `limit` if there is one.
+/// Waits for the next connection request, at most `limit` if there is one.
 pub(super) fn next(listener: &Listener, limit: Option<Duration>) -> Option<ConnectRequest> {
     let begin = Instant::now();
     loop {
@@ -27,18 +28,19 @@ pub(super) fn next(listener: &Listener, limit: Option<Duration>) -> Option<Conne
     }
 }
 
-/// Says why the server goes on without `peer`.
+/// Reports the connection of `peer`, which the server skips.
 pub(super) fn pass_over(peer: SocketAddr, why: Fail) {
     out::note(why.at(format_args!("passed over {peer}")));
 }
 
-/// Connections to `at` that are none of a client: one that says nothing, and one that speaks HTTP. Both have ended.
+/// Makes connections to `at` that are no client's: one that sends nothing, and one that speaks
+/// HTTP. Both have ended.
 #[cfg(test)]
 pub(super) fn connect_others(at: SocketAddr) {
     use std::io::{Read as _, Write as _};
     drop(std::net::TcpStream::connect(at).expect("connects"));
     let mut http = std::net::TcpStream::connect(at).expect("connects");
     http.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("writes");
-    // A reset is an end too.
+    // The server may reset the connection.
     let _ = http.read(&mut [0; 64]);
 }

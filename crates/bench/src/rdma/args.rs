@@ -1,4 +1,4 @@
-//! What can be typed behind `sprat rdma`.
+//! Arguments of the commands of `sprat rdma`, which both sides of a measurement pass on.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -7,23 +7,23 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use sprat::verbs::{self, RtrKind};
 
-/// Asked for or not.
+/// A choice of on and off.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Switch {
-    /// Yes.
+    /// On.
     On,
-    /// No.
+    /// Off.
     Off,
 }
 
-/// The frame that an initiator sends first, so that the responder may send.
+/// The first frame of an initiator, after which the responder may send (RFC 6581).
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rtr {
-    /// A Write without octets.
+    /// A Write without bytes.
     Write,
-    /// A Read without octets.
+    /// A Read without bytes.
     Read,
-    /// A Send without octets.
+    /// A Send without bytes.
     Send,
 }
 
@@ -37,20 +37,20 @@ impl From<Rtr> for RtrKind {
     }
 }
 
-/// Octets of a message that is measured: one at least, whose arrival shows.
+/// Parses the bytes of a message: at least one, by which the peer sees it.
 fn octets(text: &str) -> Result<usize, String> {
     match crate::units::size(text)? {
-        0 => Err("a message has at least 1 octet".to_owned()),
+        0 => Err("a message has at least 1 byte".to_owned()),
         octets => Ok(octets),
     }
 }
 
-/// A choice as it is typed.
+/// Returns a choice as the command line has it.
 pub fn word(choice: &impl ValueEnum) -> String {
     choice.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
-/// How a device is opened.
+/// Options of a device on the wire.
 #[derive(Args, Clone, Debug)]
 pub struct Wire {
     /// Protect every frame by a CRC.
@@ -65,13 +65,13 @@ pub struct Wire {
     /// Ask the peer for markers.
     #[arg(long)]
     pub markers: bool,
-    /// Allow an address other than loopback: nothing is encrypted.
+    /// Allow an address other than loopback. Nothing is encrypted.
     #[arg(long)]
     pub insecure_network: bool,
 }
 
 impl Wire {
-    /// The options of a device.
+    /// Returns the options of a device.
     pub fn options(&self) -> verbs::Options {
         verbs::Options {
             crc: self.crc == Switch::On,
@@ -93,10 +93,10 @@ impl Wire {
 
 Options with one letter are those of rping.")]
 pub struct Ping {
-    /// Be the server.
+    /// Run the server.
     #[arg(short, long, required_unless_present = "client", conflicts_with = "client")]
     pub server: bool,
-    /// Be the client.
+    /// Run the client.
     #[arg(short, long)]
     pub client: bool,
     /// The server's address.
@@ -105,10 +105,10 @@ pub struct Ping {
     /// The server's port.
     #[arg(short, long, value_name = "PORT", default_value_t = 7174)]
     pub port: u16,
-    /// How many rounds; 0: without end.
+    /// Number of rounds; 0 is without end.
     #[arg(short = 'C', long, value_name = "N", default_value_t = 0)]
     pub count: u64,
-    /// Octets of the ping; the server's is the most that it takes.
+    /// Bytes of the ping; for the server, the largest that it accepts.
     #[arg(short = 'S', long, value_name = "OCTETS", default_value_t = 64, value_parser = clap::value_parser!(u32).range(23..=65_535))]
     pub size: u32,
     /// Print the data.
@@ -117,7 +117,7 @@ pub struct Ping {
     /// Serve one client after the other.
     #[arg(short = 'P', long, conflicts_with = "client")]
     pub persistent: bool,
-    /// How a device is opened.
+    /// Options of a device on the wire.
     #[command(flatten)]
     pub wire: Wire,
     /// The client's MPA revision.
@@ -126,13 +126,13 @@ pub struct Ping {
     /// Start peer to peer, with this frame first.
     #[arg(long, value_enum, value_name = "FRAME", conflicts_with = "server")]
     pub rtr: Option<Rtr>,
-    /// How long the client waits between the server's reply and its own first message: Linux's siw overlooks one that comes
-    /// at once.
+    /// Milliseconds that the client waits between the server's reply and its own first message.
+    /// Linux's siw misses a message that arrives at once.
     #[arg(long, value_name = "MS", default_value_t = 50, value_parser = clap::value_parser!(u64).range(0..=10_000))]
     pub hold_ms: u64,
 }
 
-/// What is measured.
+/// The operation to measure.
 #[derive(ValueEnum, Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(rename_all = "lowercase")]
 pub enum Op {
@@ -146,51 +146,51 @@ pub enum Op {
     Atomic,
 }
 
-/// Who makes progress.
+/// The thread that makes progress.
 #[derive(ValueEnum, Serialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(rename_all = "lowercase")]
 pub enum Threads {
-    /// Whoever calls.
+    /// The calling thread.
     Caller,
-    /// A thread sends and receives.
+    /// A thread that sends and receives.
     Io,
-    /// A thread receives, whoever posts sends.
+    /// A thread that receives; the caller sends.
     Receive,
-    /// Whoever calls, and a thread that sleeps on the sockets while nobody does.
+    /// The calling thread, and a progress thread that sleeps on the sockets meanwhile.
     Guard,
 }
 
-/// How payload comes into memory.
+/// The copies of received payload into memory.
 #[derive(ValueEnum, Serialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(rename_all = "lowercase")]
 pub enum CopyWays {
-    /// By two copies.
+    /// Two copies.
     Two,
-    /// By one.
+    /// One copy.
     One,
-    /// By the kernel's own, where CRC and markers are off.
+    /// The kernel's copy only, where CRC and markers are off.
     Direct,
 }
 
-/// How both sides work.
+/// Setup of both sides.
 #[derive(Args, Clone, Debug)]
 pub struct Model {
-    /// How a device is opened.
+    /// Options of a device on the wire.
     #[command(flatten)]
     pub wire: Wire,
-    /// Who makes progress.
+    /// The thread that makes progress.
     #[arg(long, value_enum, value_name = "WHO", default_value = "caller")]
     pub threading: Threads,
-    /// How payload comes into memory.
+    /// The copies of received payload into memory.
     #[arg(long, value_enum, value_name = "HOW", default_value = "one")]
     pub copies: CopyWays,
-    /// Sleep until something comes, instead of polling.
+    /// Sleep until a completion instead of polling.
     #[arg(long)]
     pub events: bool,
 }
 
 impl Model {
-    /// The options of a device.
+    /// Returns the options of a device.
     pub fn options(&self) -> verbs::Options {
         verbs::Options {
             threading: match self.threading {
@@ -208,7 +208,7 @@ impl Model {
         }
     }
 
-    /// The same as arguments for another process.
+    /// Returns the setup as arguments for the other process.
     pub fn arguments(&self) -> Vec<String> {
         let mut all = vec![
             format!("--crc={}", word(&self.wire.crc)),
@@ -224,43 +224,44 @@ impl Model {
     }
 }
 
-/// What is measured, and for how long.
+/// The operations to measure, and the time of each.
 #[derive(Args, Clone, Debug)]
 pub struct Measured {
-    /// What to measure.
+    /// Operations to measure.
     #[arg(value_enum, required = true, value_name = "OP")]
     pub ops: Vec<Op>,
-    /// How both sides work.
+    /// Setup of both sides.
     #[command(flatten)]
     pub model: Model,
-    /// Octets of a message (decimal KB and MB allowed).
+    /// Bytes of a message (decimal KB and MB allowed).
     #[arg(long, value_name = "SIZE,SIZE…", value_delimiter = ',', value_parser = octets, default_value = "4,64,1KB,10KB,64KB,100KB,500KB,1MB")]
     pub size: Vec<usize>,
-    /// Messages of each figure at the most, over all rounds.
+    /// Most messages of each figure, over all rounds.
     #[arg(long, value_name = "N", default_value_t = 10_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub iterations: u64,
-    /// How long each figure is measured, in seconds, over all rounds.
+    /// Time of each figure in seconds, over all rounds.
     #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = crate::units::seconds)]
     pub seconds: f64,
     /// Rounds in which raw TCP and RDMA take turns.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub rounds: u16,
-    /// Also write the results to this file as JSON Lines; `-` for standard output, then without the table.
+    /// Also write the results to this file as JSON Lines; `-` is standard output, which then has no
+    /// table.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 }
 
 /// Measure the latency of verbs, beside raw TCP.
 ///
-/// The figure is half of a round trip for Sends and Writes, the whole one for Reads and atomics. The
-/// other side is another process. The floor is raw polling TCP with the same bytes, in turns with
-/// it.
+/// The figure is half of a round trip for Sends and Writes, the whole one for Reads and atomics.
+/// The other side is another process. The floor is raw polling TCP with the same bytes, in turns
+/// with it.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sprat rdma lat send write --size 64
   sprat rdma lat read --crc off --threading io --events")]
 pub struct Lat {
-    /// What is measured.
+    /// The measurement.
     #[command(flatten)]
     pub what: Measured,
 }
@@ -273,7 +274,7 @@ pub struct Lat {
   sprat rdma bw write --size 64KB --crc off
   sprat rdma bw read --copies direct --crc off --outstanding 16")]
 pub struct Bw {
-    /// What is measured.
+    /// The measurement.
     #[command(flatten)]
     pub what: Measured,
     /// Messages in progress.
@@ -283,20 +284,21 @@ pub struct Bw {
 
 /// Measure what CRC, markers, threads, copies and sleep cost a Write, in one table.
 ///
-/// One of them changes at a time. The table is Markdown: time, throughput and processor time of both
-/// sides, each beside raw TCP. It takes two minutes by default.
+/// One of them changes at a time. The table is Markdown: time, throughput and processor time of
+/// both sides, each beside raw TCP. It takes two minutes by default.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sprat rdma table
   sprat rdma table --size 64,64KB --seconds 1 --json table.jsonl")]
 pub struct Table {
-    /// Octets of a message (decimal KB and MB allowed).
+    /// Bytes of a message (decimal KB and MB allowed).
     #[arg(long, value_name = "SIZE,SIZE…", value_delimiter = ',', value_parser = octets, default_value = "4,64,1KB,10KB,64KB,100KB,500KB")]
     pub size: Vec<usize>,
-    /// How long each figure is measured, in seconds; its floor takes as long.
+    /// Time of each figure in seconds; its floor takes as long.
     #[arg(long, value_name = "S", default_value_t = 0.5, value_parser = crate::units::seconds)]
     pub seconds: f64,
-    /// Also write the results to this file as JSON Lines; `-` for standard output, then without the table.
+    /// Also write the results to this file as JSON Lines; `-` is standard output, which then has no
+    /// table.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 }
@@ -308,10 +310,10 @@ pub struct Table {
 #[command(after_help = "Example:
   sprat rdma connections --connections 10000")]
 pub struct Connections {
-    /// How many; each is an open file on both sides.
+    /// Number of connections; each is an open file on both sides.
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=25_000))]
     pub connections: u32,
-    /// How both sides work.
+    /// Setup of both sides.
     #[command(flatten)]
     pub model: Model,
 }
@@ -322,18 +324,18 @@ pub struct Connections {
   sprat rdma perftest -a 10.0.0.7 --insecure-network
   ib_write_bw -R -s 65536 10.0.0.7
 
-What is measured is the client's choice. Options with one letter are those of perftest, but for -a.")]
+The client decides on the measurement. Options with one letter are those of perftest, but for -a.")]
 pub struct Perftest {
-    /// Our address.
+    /// Address to listen at.
     #[arg(short, long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     pub address: IpAddr,
-    /// Our port.
+    /// Port to listen at.
     #[arg(short, long, value_name = "PORT", default_value_t = 18515)]
     pub port: u16,
     /// The largest message that a client may choose (decimal KB and MB allowed).
     #[arg(short, long, value_name = "SIZE", default_value = "8388608", value_parser = crate::units::size)]
     pub size: usize,
-    /// How a device is opened.
+    /// Options of a device on the wire.
     #[command(flatten)]
     pub wire: Wire,
 }

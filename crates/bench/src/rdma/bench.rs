@@ -1,4 +1,5 @@
-//! `sprat rdma lat` and `sprat rdma bw`: each figure beside raw TCP that moves the same octets, measured in turns.
+//! `sprat rdma lat` and `sprat rdma bw`: each figure beside raw TCP that moves the same bytes,
+//! measured in turns.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use crate::fail::Fail;
 use crate::perf::report::{Context, Report, Row};
 use crate::process;
 
-/// What the JSON says besides.
+/// Fields of the JSON beyond those of a row.
 #[derive(Serialize)]
 struct More {
     op: Op,
@@ -19,11 +20,11 @@ struct More {
     threading: Threads,
     copies: CopyWays,
     events: bool,
-    /// The floor's mean time, as the row has its median.
+    /// Mean time of the floor; the row has its median.
     floor_avg_us: Option<f64>,
-    /// The median of the rounds' quotients.
+    /// Median of the rounds' quotients of product and floor.
     times_floor: Option<f64>,
-    /// Processor time of both sides, 100 being one processor all the time.
+    /// Processor time of both sides in percent of one processor.
     cpu_percent: Option<f64>,
     cpu_percent_client: Option<f64>,
     cpu_percent_server: Option<f64>,
@@ -66,7 +67,7 @@ fn each(
     Ok(())
 }
 
-/// How both sides are set up, in words.
+/// Describes the setup of both sides.
 pub(super) fn words(model: &Model) -> String {
     let crc = if model.wire.crc == Switch::On { "CRC" } else { "no CRC" };
     let markers = if model.wire.markers { ", markers" } else { "" };

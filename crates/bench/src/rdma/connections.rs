@@ -1,4 +1,5 @@
-//! `sprat rdma connections`: many connections at once on one server process, each doing a ping, and what an idle one costs.
+//! `sprat rdma connections`: many connections with one server process, a ping on each, and the cost
+//! of an idle one.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -17,9 +18,9 @@ use crate::out;
 use crate::perf::procfs::resident_bytes;
 use crate::process::{self, Process};
 
-/// Octets of a ping.
+/// Bytes of a ping.
 const PING: usize = 64;
-/// Completions that fit into the one queue of each side.
+/// Completions that fit into the completion queue of each side.
 const ROOM: u32 = 1 << 15;
 /// Pings in progress.
 const AT_ONCE: usize = 256;
@@ -85,7 +86,7 @@ fn ping(memory: &sprat::verbs::MemoryRegion) -> SendRequest {
     SendRequest::new(1, SendOp::Send, memory.sge(0..PING)).unsignaled()
 }
 
-/// The server: takes everybody, and answers every Send by one.
+/// Runs the server, which accepts every connection and answers every Send by one.
 pub fn host(model: &Model) -> Result<(), Fail> {
     process::allow_files();
     let device = Device::open(model.options()).named("cannot open a device")?;
@@ -109,7 +110,7 @@ pub fn host(model: &Model) -> Result<(), Fail> {
             && let Some(pair) = pairs.get(&completion.qp)
         {
             match completion.result() {
-                // A client that leaves in between is no reason to end either.
+                // A client that disconnects does not end the server.
                 Ok(_)
                     if pair.post_send(ping(&memory)).is_ok() && pair.post_recv(into()).is_ok() => {}
                 _ => drop(pairs.remove(&completion.qp)),
@@ -118,7 +119,7 @@ pub fn host(model: &Model) -> Result<(), Fail> {
         while let Some(request) = listener.poll() {
             let pair = domain.queue_pair(&small).named(failed)?;
             pair.post_recv(into()).named("cannot post a receive")?;
-            // Who has gone meanwhile is no reason to end.
+            // A client that has disconnected meanwhile does not end the server.
             if request.accept(&pair, AcceptOptions::default()).is_ok() {
                 pairs.insert(pair.number(), pair);
             }

@@ -1,4 +1,5 @@
-//! One end of a measured connection: what both sides own, how they tell each other, and what the other side does.
+//! One end of a measured connection: the objects of both sides, their handshake, and the loop of
+//! the other side.
 
 use std::time::Duration;
 
@@ -14,36 +15,36 @@ use super::{accept, connect};
 use crate::fail::{Fail, Named};
 use crate::process;
 
-/// How long the other side may take.
+/// Time that the other side may take.
 pub(crate) const PATIENCE: Option<Duration> = Some(Duration::from_secs(30));
-/// Receives that are posted.
+/// Number of posted receives.
 pub(crate) const RECEIVES: usize = 256;
-/// A receiver of many Sends tells the sender after each so many: it has room for [`RECEIVES`].
+/// Sends after which a receiver returns credit to the sender. It has [`RECEIVES`] receives.
 pub(crate) const CREDIT: u64 = 64;
 /// Reads and atomics in progress.
 pub(crate) const DEPTH: u16 = 64;
-/// What passes before a side looks whether the connection is still there.
+/// Time between two checks of the connection.
 const LOOK: Option<Duration> = Some(Duration::from_millis(100));
 
-/// What the client wants, in its private data.
+/// The client's request, in its private data.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug)]
 pub(crate) struct Plan {
-    /// One way, many at a time.
+    /// True for throughput: messages one way, many in progress.
     pub(crate) bw: bool,
     pub(crate) op: Op,
     pub(crate) size: usize,
-    /// The client's memory.
+    /// Steering tag of the client's memory.
     pub(crate) stag: u32,
 }
 
-/// One end. Its memory has three parts: what is sent, what comes, and credits.
+/// One end. Its memory has three parts: the message to send, the received message, and credits.
 pub(crate) struct End {
     pub(crate) device: Device,
     pub(crate) queue: CompletionQueue,
     pub(crate) pair: QueuePair,
     pub(crate) memory: MemoryRegion,
     pub(crate) plan: Plan,
-    /// The peer's memory.
+    /// Steering tag of the peer's memory.
     pub(crate) theirs: Stag,
     events: bool,
 }
@@ -63,7 +64,7 @@ impl End {
         Ok(Self { device: device.clone(), queue, pair, memory, plan, theirs: Stag(0), events })
     }
 
-    /// Connects with a peer process.
+    /// Connects to a peer process.
     pub(crate) fn call(
         device: &Device,
         at: &str,
@@ -86,7 +87,7 @@ impl End {
         Ok(end)
     }
 
-    /// Takes a client.
+    /// Accepts a client.
     fn answer(device: &Device, request: ConnectRequest, events: bool) -> Result<Self, Fail> {
         let plan: Plan =
             serde_json::from_slice(request.private_data()).named("the client's plan")?;
@@ -120,7 +121,7 @@ impl End {
         Ok(())
     }
 
-    /// Waits for the next completion; nothing if the connection has ended.
+    /// Waits for the next completion. `None` if the connection has ended.
     #[inline]
     pub(crate) fn next(&self) -> Option<Completion> {
         loop {
@@ -133,7 +134,8 @@ impl End {
         }
     }
 
-    /// Waits until the last octet of what comes is `mark`; false if the connection has ended.
+    /// Waits until the last byte of the received message is `mark`. False if the connection has
+    /// ended.
     #[inline]
     fn written(&self, mark: u8) -> bool {
         let at = half(self.plan.size) + self.plan.size.max(1) - 1;
@@ -153,12 +155,12 @@ impl End {
         }
     }
 
-    /// The peer's memory, where what it gets belongs.
+    /// Returns the part of the peer's memory that receives messages.
     pub(crate) fn remote(&self) -> Remote {
         Remote { stag: self.theirs, addr: half(self.plan.size) as u64 }
     }
 
-    /// One message of the plan's size.
+    /// Makes a request with one message.
     #[inline]
     pub(crate) fn request(&self, op: SendOp) -> SendRequest {
         SendRequest::new(0, op, self.memory.sge(0..self.plan.size))
@@ -169,13 +171,13 @@ impl End {
         self.pair.post_send(request).named("cannot post")
     }
 
-    /// One exchange as the client makes it: the `n`-th.
+    /// Makes the client's exchange number `n`.
     #[inline]
     pub(crate) fn exchange(&self, n: u64) -> Result<(), Fail> {
         match self.plan.op {
             Op::Send => {
                 self.post(self.request(SendOp::Send).unsignaled())?;
-                // While the message is on its way.
+                // The receive is posted while the message travels.
                 if n > 1 {
                     self.post_receives(1)?;
                 }
@@ -192,7 +194,7 @@ impl End {
         }
     }
 
-    /// What the client does by itself.
+    /// Returns the operation of the client's side.
     pub(crate) fn one_sided(&self) -> SendOp {
         match self.plan.op {
             Op::Send => SendOp::Send,
@@ -207,7 +209,7 @@ impl End {
         self.post(self.request(SendOp::Write(self.remote())).unsignaled())
     }
 
-    /// What the other side does until the client has left.
+    /// Serves until the client has disconnected.
     fn serve(&self) -> Result<(), Fail> {
         match (self.plan.bw, self.plan.op) {
             (false, Op::Send) => {
@@ -244,7 +246,7 @@ impl End {
     }
 }
 
-/// The first half of the memory, with room for the largest word.
+/// Returns the size of the first half of the memory, with room for the largest word.
 fn half(size: usize) -> usize {
     size.next_multiple_of(64).max(64)
 }
@@ -253,7 +255,7 @@ pub(crate) fn ended() -> Fail {
     Fail::new("the connection of the measurement has ended")
 }
 
-/// The process on the other side: serves one client after the other.
+/// Runs the process of the other side, which serves one client after the other.
 pub fn peer(model: &Model) -> Result<(), Fail> {
     let device = Device::open(model.options()).named("cannot open a device")?;
     let at = "127.0.0.1:0".parse().named("the address of loopback")?;

@@ -1,4 +1,4 @@
-//! The measurements of `sprat rdma`, and its pings.
+//! The measurements of `sprat rdma`, and the programs that speak rping's and perftest's exchanges.
 
 use std::net::SocketAddr;
 
@@ -23,7 +23,7 @@ pub use perftest::run as perftest;
 pub use ping::run as ping;
 pub use table::run as table;
 
-/// A device that may listen at `at` and connect with it.
+/// Opens a device that may use the address `at`.
 fn device_for(wire: &args::Wire, at: SocketAddr) -> Result<Device, Fail> {
     let device = Device::open(wire.options()).named("cannot open a device")?;
     device.allows(at).map_err(|error| {
@@ -33,7 +33,7 @@ fn device_for(wire: &args::Wire, at: SocketAddr) -> Result<Device, Fail> {
     Ok(device)
 }
 
-/// Connects `pair` with `at`; what goes wrong here is said as the system says it.
+/// Connects `pair` to `at`.
 fn connect(pair: &QueuePair, at: SocketAddr, options: ConnectOptions) -> Result<Connected, Fail> {
     let failed = format!("cannot connect with {at}");
     pair.begin_connect(at, options).named(&failed)?;

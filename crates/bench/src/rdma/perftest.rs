@@ -12,11 +12,13 @@
 //!     the end of both connections
 //! ```
 //!
-//! Which test it is, how long its messages are and how many is the client's business: a note says by its length what it is,
-//! a Send goes back as it came. So one server serves `ib_send_lat`, `ib_write_bw`, `ib_read_bw` and `ib_read_lat`.
+//! The client decides on the test and on the length and the number of its messages: the length of a
+//! message on the control connection says what it is, and a Send returns unchanged. So one server
+//! serves `ib_send_lat`, `ib_write_bw`, `ib_read_bw` and `ib_read_lat`.
 //!
-//! Deliberately not here: what a server would have to be told (`ib_write_lat`, where it looks for the octet that comes last)
-//! or does by itself (`ib_send_bw` and its credits, both directions at once); more than one data connection.
+//! Not here: tests that need a parameter at the server (`ib_write_lat`, which polls the last byte)
+//! or an active server (`ib_send_bw` with its credits, both directions at once); more than one data
+//! connection.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -33,23 +35,24 @@ use super::{accept, device_for};
 use crate::fail::{Fail, Named};
 use crate::{out, process};
 
-/// How long the client may take for one step of the start-up, and for leaving.
+/// Time that the client may take for one step of the start-up, and for its end.
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(30));
-/// How long it may take for its test: as long as it is there.
+/// Time that the client may take for its test: any.
 const UNLIMITED: Option<Duration> = None;
 /// Receives on the data connection, where the client waits for each answer.
 const RECEIVES: usize = 16;
 
-/// Octets of a note: the version, a figure of the result, where the memory is. Numbers (4) and the unit of transfer (2)
-/// are agreed upon by the larger and the smaller one, so that an echo is a consent.
+/// Bytes of a control message: the version, a figure of the result, a record of memory. Both sides
+/// agree on numbers (4 bytes) by the larger value and on the unit of transfer (2 bytes) by the
+/// smaller one, so an echo agrees.
 const VERSION: usize = 16;
 const FIGURE: usize = 8;
 const RECORD: usize = 56;
-/// A client goes through as much memory even with small messages.
+/// Least memory of a client, also for small messages.
 const CYCLE: usize = 4096;
-/// What perftest 4.5 calls its exchange. Clients want 5.70 at least.
+/// The version of perftest's exchange. Clients require 5.70 or higher.
 const OURS: &[u8; VERSION] = b"6.06\0\0\0\0\0\0\0\0\0\0\0\0";
-/// Figures at the end of a test of throughput: octets, messages, best, average, messages a second.
+/// Figures at the end of a throughput test: bytes, messages, best, average, messages a second.
 const FIGURES: usize = 5;
 
 /// Runs the command.
@@ -62,7 +65,8 @@ pub fn run(args: &Perftest) -> Result<(), Fail> {
     out::print(format!("{served}\n"))
 }
 
-/// Serves the first client that comes as far as its test, until it leaves; the test may use memory of `largest` octets.
+/// Serves the first client that begins its test, until it disconnects. The test may use memory of
+/// `largest` bytes.
 fn serve(device: &Device, listener: &Listener, largest: usize) -> Result<Served, Fail> {
     loop {
         let Some(request) = accept::next(listener, UNLIMITED) else { continue };
@@ -75,13 +79,13 @@ fn serve(device: &Device, listener: &Listener, largest: usize) -> Result<Served,
     }
 }
 
-/// What came of a client.
+/// The result of serving a client.
 #[derive(Debug)]
 struct Served {
     peer: SocketAddr,
-    /// Sends that were sent back.
+    /// Number of Sends that were returned.
     sends: u64,
-    /// What it has measured, if it says so.
+    /// Figures that the client sent.
     figures: Vec<u64>,
 }
 
@@ -97,30 +101,30 @@ impl fmt::Display for Served {
     }
 }
 
-/// What came from the client.
+/// An event of the client's connections.
 #[derive(Debug)]
 enum Heard {
-    /// A note on the control connection.
+    /// A message on the control connection.
     Note(Vec<u8>),
-    /// A Send of so many octets on the data connection.
+    /// A Send on the data connection, with its length.
     Send(usize),
     /// The end of a connection.
     Left,
 }
 
-/// A client, and all that is there for it.
+/// A client, and its objects.
 struct Client {
     served: Served,
-    /// The address that it reached us at.
+    /// Our address at which the client connected.
     here: IpAddr,
     domain: ProtectionDomain,
-    /// Of both connections.
+    /// Completion queue of both connections.
     queue: CompletionQueue,
     control: QueuePair,
     data: Option<QueuePair>,
-    /// The note that came.
+    /// Memory of the received control message.
     note: MemoryRegion,
-    /// The octets of the test.
+    /// Memory of the test.
     memory: MemoryRegion,
     record: [u8; RECORD],
 }
@@ -138,7 +142,7 @@ impl Client {
         Ok(Self { served, here, domain, queue, control, data: None, note, memory, record })
     }
 
-    /// Accepts the control connection and answers notes until there is a data connection.
+    /// Accepts the control connection, and answers its messages until there is a data connection.
     fn start(&mut self, listener: &Listener, request: ConnectRequest) -> Result<(), Fail> {
         receive(&self.control, &self.note)?;
         connect(request, &self.control)?;
@@ -155,7 +159,7 @@ impl Client {
         Ok(())
     }
 
-    /// The test, until the client leaves.
+    /// Runs the test until the client disconnects.
     fn serve(mut self) -> Result<Served, Fail> {
         loop {
             match (self.hear(UNLIMITED)?, &self.data) {
@@ -170,7 +174,8 @@ impl Client {
                     self.served.sends += 1;
                 }
                 (Heard::Left | Heard::Send(_), data) => {
-                    // It closes the data connection first. Whatever is left of the other one is not worth an error.
+                    // The client closes the data connection first. An error of the control
+                    // connection after that does not matter.
                     let gone = data.as_ref().is_none_or(|data| data.disconnected(PATIENCE));
                     let _ = gone && self.control.disconnected(PATIENCE);
                     return Ok(self.served);
@@ -179,7 +184,7 @@ impl Client {
         }
     }
 
-    /// What comes next.
+    /// Waits for the next event.
     fn hear(&self, patience: Option<Duration>) -> Result<Heard, Fail> {
         let Some(completion) = self.queue.wait(patience) else {
             let fail = Fail::new("the client says nothing");
@@ -212,7 +217,7 @@ impl Client {
         }
     }
 
-    /// Answers a note by one of the same length.
+    /// Answers a control message by one of the same length.
     fn answer(&self, mut note: Vec<u8>) -> Result<(), Fail> {
         match note.len() {
             VERSION => note.copy_from_slice(OURS),
@@ -223,7 +228,7 @@ impl Client {
         self.control.post_send(answer).named("cannot answer")
     }
 
-    /// Accepts the data connection. A peer at another address is refused.
+    /// Accepts the data connection. Refuses a peer at another address.
     fn accept_data(&mut self, listener: &Listener) -> Result<QueuePair, Fail> {
         loop {
             let request = accept::next(listener, PATIENCE);
@@ -253,7 +258,7 @@ impl Client {
     }
 }
 
-/// Accepts, with the depths that the client asks for.
+/// Accepts a connection with the depths that the client requests.
 fn connect(request: ConnectRequest, pair: &QueuePair) -> Result<(), Fail> {
     let ird = request.ord().unwrap_or(0);
     let ord = request.ird().unwrap_or(0);
@@ -277,7 +282,8 @@ fn keep(figures: &mut Vec<u64>, note: &[u8]) {
     }
 }
 
-/// Where the memory is. All numbers are big endian; at 20 there is a gap, at 0 what only InfiniBand has.
+/// Makes the record of our memory. All numbers are big endian. The bytes at 20 are unused; those at
+/// 0 have a meaning for InfiniBand only.
 fn record(reads: u16, pair: u32, memory: Remote, address: IpAddr) -> [u8; RECORD] {
     let mut record = [0; RECORD];
     record[4..8].copy_from_slice(&u32::from(reads).to_be_bytes());

@@ -1,4 +1,4 @@
-//! `sprat rdma ping`: rping's exchange, byte by byte (docs/interop.md, "rping's exchange").
+//! `sprat rdma rping`: rping's exchange, byte by byte (docs/interop.md, "rping's exchange").
 //!
 //! ```text
 //!   client                          server
@@ -9,7 +9,7 @@
 //!                          ◄── Write, then Send: go ahead
 //! ```
 //!
-//! Either side has exactly one receive posted at any time.
+//! Each side has exactly one receive posted at any time.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -28,11 +28,11 @@ use crate::out;
 use crate::perf::measure::median;
 use crate::process;
 
-/// How long the peer may take for one step.
+/// Time that the peer may take for one step.
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(30));
-/// Octets of every Send: an address, a tag, a size.
+/// Bytes of every Send: an address, a tag, a size.
 const NOTE: usize = 16;
-/// Where in its region a side keeps what it receives; what it sends is in front.
+/// Offset of the received message in a side's region. The message to send is in front of it.
 const RECEIVED: usize = NOTE;
 
 /// Runs the command.
@@ -42,13 +42,13 @@ pub fn run(args: &Ping) -> Result<(), Fail> {
     if args.client { client(args, &device, at) } else { serve(args, &device, at) }
 }
 
-/// What both sides have.
+/// The objects of one side.
 struct Side {
     queue: CompletionQueue,
     pair: QueuePair,
-    /// Two notes: the one that is sent and the one that is received.
+    /// Memory of the message to send and of the received one.
     notes: MemoryRegion,
-    /// Of one receive: it came before the completion that was waited for.
+    /// A receive that completed before the completion that the side waited for.
     early: Option<Completion>,
 }
 
@@ -80,7 +80,7 @@ impl Side {
             .map_err(|status| self.why(&format!("{} failed: {status}", completion.completed)))
     }
 
-    /// An error, with what is known of the connection's end.
+    /// Returns a failure with the cause of the connection's end, if it is known.
     fn why(&self, what: &str) -> Fail {
         match self.pair.connection() {
             Connection::Not(ConnectError::Disconnected { cause: Some(cause), ours }) => {
@@ -92,21 +92,21 @@ impl Side {
         }
     }
 
-    /// Waits for the completion of a request of ours.
+    /// Waits for the completion of a request.
     fn done(&mut self, what: Completed) -> Result<(), Fail> {
         loop {
             let completion = self.completion()?;
             if completion.completed == what {
                 return Ok(());
             }
-            // The answer to a Send may be there before its completion is looked at.
+            // The answer to a Send may complete before the Send does.
             if completion.completed == Completed::Recv {
                 self.early = Some(completion);
             }
         }
     }
 
-    /// Sends a note.
+    /// Sends a message.
     fn say(&mut self, note: &[u8; NOTE]) -> Result<(), Fail> {
         self.notes.write(0, note).named("cannot write a note")?;
         let send = SendRequest::new(1, SendOp::Send, self.notes.sge(0..NOTE));
@@ -114,7 +114,7 @@ impl Side {
         self.done(Completed::Send)
     }
 
-    /// Waits for a note, and is ready for the next one.
+    /// Waits for a message, and posts the next receive.
     fn hear(&mut self) -> Result<[u8; NOTE], Fail> {
         let completion = match self.early.take() {
             Some(completion) => completion,
@@ -147,7 +147,8 @@ fn read_note(note: &[u8; NOTE]) -> (Remote, u32) {
     (Remote { addr, stag: Stag((rest >> 32) as u32) }, rest as u32)
 }
 
-/// What rping sends in round `n`: its number, letters from another one in each round, and a zero at the end.
+/// Returns rping's text of round `n`: its number, letters that begin with another one in each
+/// round, and a zero at the end.
 fn text(n: u64, size: usize) -> Vec<u8> {
     const FIRST: u8 = b'A';
     const LETTERS: u64 = (b'z' - FIRST + 1) as u64;
@@ -198,7 +199,7 @@ fn client(args: &Ping, device: &Device, at: SocketAddr) -> Result<(), Fail> {
     out::print(format!("{n} rounds of {size} octets with {at}{us}\n"))
 }
 
-/// One exchange, as the client sees it.
+/// Makes one exchange, as the client.
 fn round(side: &mut Side, source: Remote, sink: Remote, size: u32) -> Result<(), Fail> {
     for memory in [source, sink] {
         side.say(&write_note(memory, size))?;
@@ -219,7 +220,8 @@ fn serve(args: &Ping, device: &Device, at: SocketAddr) -> Result<(), Fail> {
     }
 }
 
-/// Serves the next client that gets through its first round; says how many it took.
+/// Serves the next client that completes its first round. Returns its address and its number of
+/// rounds.
 fn serve_next(
     args: &Ping,
     device: &Device,
@@ -243,7 +245,7 @@ fn serve_next(
     }
 }
 
-/// Serves a client until it leaves; counts its rounds.
+/// Serves a client until it disconnects, and counts its rounds.
 fn serve_one(
     args: &Ping,
     request: ConnectRequest,
@@ -280,7 +282,7 @@ fn serve_one(
     }
 }
 
-/// The client's next note; nothing if it has left instead.
+/// Waits for the client's next message. `None` if it has disconnected instead.
 fn next_note(side: &mut Side) -> Result<Option<[u8; NOTE]>, Fail> {
     match side.hear() {
         Ok(note) => Ok(Some(note)),
@@ -309,7 +311,7 @@ mod tests {
     use super::super::args::{Switch, Wire};
     use super::*;
 
-    /// Connections ended the server: one that only looked whether the port is open, one that spoke HTTP.
+    /// Connections ended the server: one that only probed the port, and one that spoke HTTP.
     #[test]
     fn a_server_of_one_client_passes_over_who_is_none() {
         let args = |client: bool| Ping {

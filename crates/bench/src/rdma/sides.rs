@@ -1,8 +1,9 @@
-//! Both sides of a measurement, this process and another, and what is measured between them: a latency or a throughput, in
-//! turns with raw TCP that moves the same octets.
+//! Both sides of a measurement, this process and another one, and a latency or a throughput between
+//! them, in turns with raw TCP that moves the same bytes.
 //!
-//! The machine's speed changes from one moment to the next, for both alike. So the turns are short, and how many times the
-//! floor a figure is is the median of the quotients of neighbours, not the quotient of medians.
+//! The machine's speed changes from one moment to the next, for both alike. So the turns are short,
+//! and the ratio of a figure to its floor is the median of the rounds' quotients, not the quotient
+//! of medians.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -19,41 +20,41 @@ use crate::perf::measure::{Figures, Lane, Sample, median, samples_in_turns};
 use crate::perf::procfs::processor_time;
 use crate::process::Process;
 
-/// Octets on the wire of a Read Request, an Atomic Request and its Response.
+/// Bytes on the wire of a Read Request, and of an Atomic Request and its Response.
 const READ_REQUEST: usize = 52;
 const ATOMIC: (usize, usize) = (76, 36);
 
-/// How long and how often.
+/// Duration and rounds of a measurement.
 #[derive(Clone, Copy)]
 pub(super) struct Pace {
     /// Rounds in which product and floor take turns.
     pub(super) rounds: u16,
-    /// The time of each of the two over all rounds.
+    /// Time of the product, and of the floor, over all rounds.
     pub(super) time: Duration,
-    /// Messages of one round at the most.
+    /// Most messages of one round.
     pub(super) most: u64,
 }
 
-/// What was measured. Latencies are halves of round trips where both sides do the same; throughputs have the time of one
-/// message as their median.
+/// The outcome of a measurement. Latencies are halves of round trips where both sides send alike;
+/// the median of a throughput is the time of one message.
 pub(super) struct Outcome {
     pub(super) figures: Figures,
     pub(super) floor_us: Option<f64>,
     pub(super) floor_avg_us: Option<f64>,
-    /// How many times the floor's time that is: the median of the rounds.
+    /// Ratio to the floor's time: the median of the rounds.
     pub(super) times_floor: Option<f64>,
-    /// Processor time of client and server, 100 being one processor all the time.
+    /// Processor time of client and server in percent of one processor.
     pub(super) cpu_percent: [Option<f64>; 2],
 }
 
 impl Outcome {
-    /// Of both sides.
+    /// Processor time of each side.
     pub(super) fn cpu_percent(&self) -> Option<f64> {
         self.cpu_percent.into_iter().sum()
     }
 }
 
-/// Processor time and time that went by while a lane ran.
+/// The processor time and the duration of a lane.
 #[derive(Default)]
 struct Usage {
     used: [Cell<Duration>; 2],
@@ -69,7 +70,7 @@ impl Usage {
         [percent(&self.used[0]), percent(&self.used[1])]
     }
 
-    /// `run`, with what it and process `server` used meanwhile.
+    /// Calls `run`, and adds the processor time of this process and of process `server`.
     fn around(
         &self,
         server: u32,
@@ -88,19 +89,19 @@ impl Usage {
     }
 }
 
-/// Both sides, set up alike.
+/// Both sides, with the same setup.
 pub(super) struct Sides {
     device: Device,
     peer: Process,
     at: String,
     events: bool,
-    /// Where this side runs.
+    /// Cores of this side.
     cores: Vec<usize>,
 }
 
 impl Sides {
-    /// Starts the other side and opens a device here. Each has one half of `cores` for itself, or one of them where nobody
-    /// but the caller makes progress.
+    /// Starts the other side and opens a device here. Each side has one half of `cores`, or one
+    /// core of it where only the caller makes progress.
     pub(super) fn start(model: &Model, cores: &[usize]) -> Result<Self, Fail> {
         let (mine, theirs) = cores.split_at(cores.len().div_ceil(2));
         let theirs = if theirs.is_empty() { mine } else { theirs };
@@ -122,7 +123,7 @@ impl Sides {
         End::call(&self.device, &self.at, plan, self.events)
     }
 
-    /// The time of an exchange.
+    /// Measures the time of an exchange.
     pub(super) fn latency(&self, op: Op, size: usize, pace: Pace) -> Result<Outcome, Fail> {
         let end = self.end(false, op, size)?;
         let (request, reply, parts) = match op {
@@ -155,7 +156,7 @@ impl Sides {
         Ok(outcome)
     }
 
-    /// How many octets go one way in a time, with so many messages in progress.
+    /// Measures the bytes that go one way, with `outstanding` messages in progress.
     pub(super) fn throughput(
         &self,
         op: Op,
@@ -164,7 +165,7 @@ impl Sides {
         pace: Pace,
     ) -> Result<Outcome, Fail> {
         let mut flood = Flood::new(self.end(true, op, size)?, outstanding);
-        // As times of one message, so that fewer is better here too.
+        // The comparison takes the time of one message, so that less is better here too.
         let each = |sample: &Sample| sample.bytes_per_s().map(|rate| size as f64 * 1e6 / rate);
         let mut outcome =
             self.run(|time| flood.run(time, pace.most), lanes::tcp_stream(size), pace, each)?;
@@ -172,7 +173,7 @@ impl Sides {
         Ok(outcome)
     }
 
-    /// Measures `product` in turns with `floor`; `figure` is what is compared.
+    /// Measures `product` in turns with `floor`. `figure` is the compared value.
     fn run<'l>(
         &'l self,
         mut product: impl FnMut(Duration) -> Result<Sample, Fail> + 'l,
@@ -182,7 +183,7 @@ impl Sides {
     ) -> Result<Outcome, Fail> {
         let usage = Usage::default();
         let product: Lane<'_> = Box::new(|time| usage.around(self.peer.id(), || product(time)));
-        // Floors share the cores out by themselves.
+        // A baseline takes its cores from all of the process's cores.
         let floor: Lane<'_> = Box::new(|time| {
             let sample = floor(time);
             run_on(&self.cores)?;
@@ -203,7 +204,7 @@ impl Sides {
     }
 }
 
-/// Keeps this thread, and all that it starts later, on these cores.
+/// Binds this thread, and the threads that it starts later, to these cores.
 fn run_on(cores: &[usize]) -> Result<(), Fail> {
     let mut set = CpuSet::new();
     for &core in cores {
@@ -218,10 +219,10 @@ fn run_on(cores: &[usize]) -> Result<(), Fail> {
 struct Flood {
     end: End,
     outstanding: u64,
-    /// Posted and completed.
+    /// Messages posted and completed.
     posted: u64,
     done: u64,
-    /// Sends that the receiver has made room for again.
+    /// Number of the last Send for which the receiver has room.
     credit: u64,
     synced: bool,
 }
@@ -243,7 +244,7 @@ impl Flood {
         }
     }
 
-    /// How many may be posted now.
+    /// Returns the number of messages that may be posted now.
     fn room(&self) -> u64 {
         let room = self.outstanding - (self.posted - self.done);
         if self.end.plan.op == Op::Send {
@@ -260,7 +261,7 @@ impl Flood {
         let until = begin.after(time.as_nanos() as u64);
         while clock.now() < until && self.posted - from < most {
             let room = self.room();
-            // In pieces: many small requests leave in one write.
+            // Requests are posted in groups, so that many small ones share one write.
             if room > 0 && (room >= self.outstanding / 4 || self.posted == self.done) {
                 let op = self.end.one_sided();
                 let requests = (0..room).map(|_| self.end.request(op));
@@ -279,7 +280,7 @@ impl Flood {
         Ok(sample)
     }
 
-    /// Takes completions: waits for one, then all that are there.
+    /// Waits for one completion, and handles all that are there.
     fn take(&mut self) -> Result<(), Fail> {
         let mut completion = self.end.next().ok_or_else(ended)?;
         loop {
@@ -291,7 +292,7 @@ impl Flood {
                 (_, SYNC) => self.synced = true,
                 _ => self.done += 1,
             }
-            // What is there without asking the kernel again.
+            // More completions, without a system call.
             match self.end.queue.poll_ready() {
                 Some(next) => completion = next.result().map_err(|_| ended())?,
                 None => return Ok(()),
@@ -299,7 +300,8 @@ impl Flood {
         }
     }
 
-    /// Waits until the peer has everything: a Read is answered after what was sent before has been placed.
+    /// Waits until the peer has received everything: the peer answers a Read after it has placed
+    /// what was sent before.
     fn sync(&mut self) -> Result<(), Fail> {
         self.synced = false;
         let to = self.end.remote();
@@ -312,5 +314,5 @@ impl Flood {
     }
 }
 
-/// The number of the request that ends a round.
+/// Id of the request that ends a round.
 const SYNC: u64 = 7;

@@ -1,5 +1,6 @@
-//! `sprat rdma table`: what CRC, markers, threads, copies and sleeping cost, in one table. One thing at a time is otherwise
-//! than in the first rows; each row stands beside raw TCP in turns with it.
+//! `sprat rdma table`: what CRC, markers, threads, copies and sleep cost, in one table. Each group
+//! of rows changes one of them against the first rows, and each row stands beside raw TCP in turns
+//! with it.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -14,10 +15,10 @@ use crate::process;
 
 /// Rounds of each figure.
 const ROUNDS: u16 = 10;
-/// Writes in progress where throughput is measured.
+/// Writes in progress in the measurement of throughput.
 const OUTSTANDING: u64 = 64;
 
-/// What is otherwise than in the first rows.
+/// Returns the setups, each of which changes one thing against the first.
 fn models() -> [Model; 8] {
     let wire = Wire { crc: Switch::On, markers: false, insecure_network: false };
     let base = Model { wire, threading: Threads::Caller, copies: CopyWays::One, events: false };

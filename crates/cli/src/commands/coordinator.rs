@@ -26,8 +26,8 @@ pub(crate) struct Coordinator {
     /// memory only. The coordinator refuses a change that it cannot write there.
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
-    /// Allow an address other than loopback. Nothing is encrypted: everyone who reaches it may read
-    /// and write.
+    /// Allow an address other than loopback. Nothing is encrypted: every host that reaches it may
+    /// read and write.
     #[arg(long)]
     insecure_network: bool,
 }
@@ -39,7 +39,8 @@ pub(crate) fn run(args: &Coordinator) -> Result<(), Fail> {
     options.state = args.state.clone();
     options.transports = Options { insecure_network: args.insecure_network, ..Options::default() };
     let signals = StopSignals::catch()?;
-    // A file that may not grow (ulimit -f) is an error of the write then, as a full disk is.
+    // With SIGXFSZ caught, a file that may not grow (ulimit -f) is an error of the write, as a full
+    // disk is.
     signal_hook::flag::register(SIGXFSZ, Arc::default()).named("cannot catch signals")?;
     let worker = server::coordinator(&options).map_err(|error| match &args.state {
         Some(path) if error.to_string().starts_with(&path.display().to_string()) => {
@@ -54,7 +55,7 @@ pub(crate) fn run(args: &Coordinator) -> Result<(), Fail> {
     )
 }
 
-/// Why a state file cannot be used, and what to do about it.
+/// Returns the failure of a coordinator whose state file cannot be used.
 fn unusable(error: &std::io::Error) -> Fail {
     let fail = Fail::new(format!("cannot serve: {error}"));
     match error.kind() {

@@ -1,7 +1,8 @@
-//! `sprat demo`: a cluster of processes, real data, a killed client, and how fast it is here, in under two minutes.
+//! `sprat demo`: a cluster of processes, real data, killed clients and figures, in under two
+//! minutes.
 //!
-//! Everything goes the way that a user's own goes: the cluster is `up`'s, the data goes through `import`, the figures are
-//! `perf`'s. Whatever turns out wrong ends the demonstration with an error.
+//! The demonstration uses the code of the other commands: the cluster of `up`, `import` for the
+//! data, `bench` for the figures. It ends with an error if any result is wrong.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -25,15 +26,15 @@ use sprat_bench::perf;
 use sprat_bench::process::{self, Process, StopSignals};
 use sprat_bench::store::Store;
 
-/// How many servers the cluster has.
+/// Number of servers.
 const SERVERS: u16 = 3;
-/// Of each, in bytes.
+/// Memory of each server, in bytes.
 const MEMORY: u64 = 256 << 20;
-/// How often the client is killed.
+/// Number of clients that are killed.
 const KILLS: u64 = 5;
-/// How many increments a client must have had acknowledged before it is killed.
+/// Acknowledged increments before a client is killed.
 const BEFORE_KILL: usize = 2000;
-/// How long that may take.
+/// Time that these increments may take.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Show a cluster of processes, real data, killed clients and figures, in two minutes.
@@ -65,7 +66,7 @@ pub(crate) fn run(args: &Demo) -> Result<(), Fail> {
     let path = folder.0.clone();
     StopSignals::catch()?.then(move || {
         let _ = fs::remove_dir_all(&path);
-        // As the shell says of a program that Ctrl-C ended. The children end with this process.
+        // The exit code of a program that Ctrl-C ended. The children end with this process.
         std::process::exit(130);
     })?;
     step("A cluster: one coordinator and three servers, each a process of its own")?;
@@ -104,7 +105,7 @@ fn step(title: &str) -> Result<(), Fail> {
     out::print(format!("\n== {title}\n"))
 }
 
-/// A folder of this run, removed with all its files.
+/// A folder of this run, which is removed with its files.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -149,7 +150,7 @@ fn real_data(store: &mut Store, data: &Path, folder: &Path) -> Result<(), Fail> 
     ))
 }
 
-/// The stanzas by package; of several with one name the last, as import has it.
+/// Returns the stanzas by package. The last stanza of a name counts, as in import.
 fn stanzas(text: &[u8]) -> HashMap<Vec<u8>, Vec<u8>> {
     let mut found = HashMap::new();
     let mut rest = text;
@@ -175,7 +176,7 @@ fn write_lines(path: &Path, records: &HashMap<Vec<u8>, Vec<u8>>) -> Result<(), F
     writer.finish().named(&failed)
 }
 
-/// Reads every object and compares it; says how many bytes there were.
+/// Reads every object and compares it. Returns the number of bytes.
 fn compare(
     store: &mut Store,
     table: TableId,
@@ -209,7 +210,7 @@ fn killed_client(store: &mut Store, coordinator: &str, folder: &Path) -> Result<
         if !enough || client.ended().is_some() {
             return Err(Fail::new("the counting client makes no progress"));
         }
-        // The last client is asked to end, so that nothing is in flight when the sum is read.
+        // The last client gets SIGTERM, so that no increment is in flight when the sum is read.
         if round < KILLS {
             client.kill()
         } else {
@@ -227,24 +228,25 @@ fn killed_client(store: &mut Store, coordinator: &str, folder: &Path) -> Result<
     ))
 }
 
-/// The sums that a client recorded. A line that the kill cut short is no record.
+/// Returns the sums that a client recorded. A line that the kill cut short is no record.
 fn sums(record: &Path) -> Vec<i64> {
     let text = fs::read_to_string(record).unwrap_or_default();
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     whole.lines().filter_map(|line| line.parse().ok()).collect()
 }
 
-/// Where every increment went.
+/// The account of all increments.
 #[derive(PartialEq, Eq, Debug)]
 struct Account {
     acknowledged: i64,
-    /// Took effect, but the client was killed before it could record the answer.
+    /// Increments that took effect, but whose client was killed before it recorded the answer.
     in_flight: i64,
 }
 
 impl Account {
-    /// Accounts for clients that ran one after the other and recorded each sum that was acknowledged. Each sum must be one
-    /// more than the one before; where a client was killed, one sum may be missing: the increment that was in flight.
+    /// Accounts for clients that ran one after the other and recorded each acknowledged sum. Each
+    /// sum must be one more than the one before. Where a client was killed, one sum may be missing:
+    /// that of the increment in flight.
     fn of(clients: &[Vec<i64>], value: i64) -> Result<Self, Fail> {
         let mut account = Self { acknowledged: 0, in_flight: 0 };
         let mut last = 0;
@@ -272,7 +274,8 @@ impl Account {
     }
 }
 
-/// The client that is killed: increments, and records each sum in the file before it goes on.
+/// Runs the client that is killed. It increments the object, and records each sum in the file
+/// before the next increment.
 pub(crate) fn count(args: &Count) -> Result<(), Fail> {
     let failed = format!("cannot write {}", args.record.display());
     let mut record = File::options().create(true).append(true).open(&args.record).named(&failed)?;
@@ -283,7 +286,8 @@ pub(crate) fn count(args: &Count) -> Result<(), Fail> {
     let table = store.table(&args.table)?;
     while !ended.load(Relaxed) {
         let sum = store.increment(table, args.key.as_bytes(), 1, Condition::always())?.value;
-        // One call for the whole line: what a killed process has handed to the kernel stays.
+        // One system call writes the whole line: the kernel keeps what a killed process has
+        // written.
         record.write_all(format!("{sum}\n").as_bytes()).named(&failed)?;
     }
     Ok(())

@@ -1,6 +1,7 @@
-//! `sprat doctor`: which packet devices work here, what is missing, and what mends it.
+//! `sprat doctor`: the packet devices that work here, and what the others lack.
 //!
-//! Each one is opened and closed again: on the interface that was named, or in a network of our own, which is gone afterwards.
+//! The command opens and closes each device: on the interface of --dev, or in a network namespace
+//! that ends afterwards.
 
 use std::io;
 
@@ -19,7 +20,7 @@ const XDP_MODES: [(&str, Option<XdpMode>); 3] = [
     ("native", Some(XdpMode::Native)),
     ("zero-copy", Some(XdpMode::ZeroCopy)),
 ];
-/// The interface that is made to see whether it can be.
+/// The tap interface that the test makes.
 const TAP: &str = "sprat-doctor";
 
 /// The second device of a bond.
@@ -27,7 +28,7 @@ const SECOND: &str = "wire1";
 /// The hardware address of both devices of a bond.
 const MAC: Mac = Mac([2, 0x53, 0, 0, 0, 1]);
 
-/// What opens a device.
+/// A function that opens a device.
 type Open<'o> = &'o (dyn Fn() -> io::Result<AnyNic> + Sync);
 
 /// Check which packet devices work here, and how to mend those that do not.
@@ -95,19 +96,20 @@ pub(crate) fn run(args: &Doctor) -> Result<(), Fail> {
     Ok(())
 }
 
-/// Opens a device and closes it again: on the interface that was named, or in a network of our own.
+/// Opens and closes a device: on the interface of --dev, or in a new network namespace.
 fn tried(args: &Doctor, open: Open<'_>) -> io::Result<String> {
     let open = || open().map(|nic| can(&nic));
     if args.dev.is_some() {
         return open();
     }
-    // A new network for each: a queue is free again only some time after its socket was closed.
+    // Each device gets a new namespace, since the kernel frees a queue only some time after its
+    // socket was closed.
     let wire = Wire::new(1500)?;
     wire.add(SECOND, 1500)?;
     wire.end(0).run(open)?
 }
 
-/// What the device takes off our hands.
+/// Describes the offloads of a device.
 fn can(nic: &AnyNic) -> String {
     let info = nic.info();
     let what = [
@@ -130,14 +132,14 @@ fn bonded() -> io::Result<AnyNic> {
     Ok(Box::new(Bond::new(both?)?))
 }
 
-/// Rings need a name, and nothing else.
+/// Opens rings in shared memory, which need a name only.
 fn rings() -> io::Result<AnyNic> {
     let name = format!("doctor-{}", std::process::id());
     let shm = Some(shm::Options { name, listens: true, mac: None, mtu: 1500 });
     Ok(device::open("shm", &Options { shm, ..Options::default() })?)
 }
 
-/// A memif needs a folder for its socket, and nothing else.
+/// Opens a memif, which needs a folder for its socket only.
 fn memif() -> io::Result<AnyNic> {
     let socket = std::env::temp_dir().join(format!("sprat-doctor-{}", std::process::id()));
     let memif = Some(memif::Options::new(memif::Role::Server, socket));

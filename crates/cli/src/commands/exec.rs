@@ -1,4 +1,5 @@
-//! `sprat exec`: another program on our libibverbs and librdmacm, with what it reads of devices in `/sys`.
+//! `sprat exec`: another program on our libibverbs and librdmacm, with what it reads of devices in
+//! `/sys`.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -45,7 +46,8 @@ pub(crate) struct Exec {
     /// machines are refused (EACCES).
     #[arg(long)]
     insecure_network: bool,
-    /// Preload no library for /sys/class/infiniband: for programs that refuse any (AddressSanitizer's).
+    /// Preload no library for /sys/class/infiniband: for programs that refuse any
+    /// (AddressSanitizer's).
     #[arg(long)]
     no_sysfs: bool,
     /// The program, by its path or as the shell would find it.
@@ -56,7 +58,8 @@ pub(crate) struct Exec {
     arguments: Vec<OsString>,
 }
 
-/// Runs the command: this process becomes the program, with its process id, its terminal and its exit code.
+/// Runs the command: this process becomes the program, with its process id, its terminal and its
+/// exit code.
 pub(crate) fn run(args: &Exec) -> Result<(), Fail> {
     let folder = folder()?;
     let mut command = Command::new(&args.program);
@@ -85,8 +88,8 @@ fn before_others(first: &OsStr, variable: &str) -> OsString {
     list
 }
 
-/// The folder with the libraries: the one that is named, else `verbs` beside this program (where they are built), else
-/// `lib/sprat` beside its folder (where they are installed).
+/// The folder with the libraries: the one that is named, else `verbs` beside this program (where
+/// they are built), else `lib/sprat` beside its folder (where they are installed).
 fn folder() -> Result<PathBuf, Fail> {
     let whole = |folder: &Path| LIBRARIES.iter().all(|library| folder.join(library).exists());
     let build = "build them: make verbs";

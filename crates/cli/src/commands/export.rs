@@ -14,10 +14,10 @@ use sprat_bench::fail::{Fail, Named};
 use sprat_bench::out;
 use sprat_bench::store::Store;
 
-/// Where records come from: the next one, until `None`.
+/// The source of records: the next one, or `None` at the end.
 pub(crate) type Source<'s> = dyn FnMut() -> Result<Option<Record>, Fail> + 's;
 
-/// Bytes that are written in one system call.
+/// Bytes of one system call.
 const BUFFER: usize = 1 << 16;
 
 /// Write all objects of a table to a file, in no particular order.
@@ -44,7 +44,7 @@ pub(crate) fn run(args: &Export) -> Result<(), Fail> {
     file(&args.file, &mut objects(&mut store, table))
 }
 
-/// All objects of a table, in no particular order.
+/// Returns all objects of a table, in no particular order.
 fn objects(store: &mut Store, table: TableId) -> impl FnMut() -> Result<Option<Record>, Fail> {
     let mut cursor = Some(Cursor::default());
     let mut ready = Vec::new().into_iter();
@@ -66,7 +66,7 @@ fn objects(store: &mut Store, table: TableId) -> impl FnMut() -> Result<Option<R
     }
 }
 
-/// Writes all records of `source` to the file, and says how many.
+/// Writes all records of `source` to the file, and prints their number.
 pub(crate) fn file(args: &records::File, source: &mut Source<'_>) -> Result<(), Fail> {
     let format = args.format()?;
     let destination = Destination::open(args.path())?;

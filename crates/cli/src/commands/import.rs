@@ -1,7 +1,8 @@
-//! `sprat import`: the records of a file into a table, many writes in progress at a time.
+//! `sprat import`: the records of a file into a table, many writes in progress.
 //!
-//! Of two records with the same key the later one stays: a write waits until an earlier one of its key is done.
-//! A malformed line ends the import, after the writes that were in progress; with `--skip-bad` it is named and counted.
+//! The later of two records with one key stays: its write waits until the earlier one is done. A
+//! malformed line ends the import after the writes in progress; with `--skip-bad` it is reported
+//! and counted.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -60,19 +61,20 @@ pub(crate) fn run(args: &Import) -> Result<(), Fail> {
     say(counts, to)
 }
 
-/// The most malformed lines that are named one by one.
+/// Malformed lines that are reported one by one.
 const NAMED: u64 = 20;
 
-/// Where records go.
+/// The destination of records.
 pub(crate) trait Sink {
-    /// Begins to write a record; [`Sink::finished`] names `line` when it is done.
+    /// Begins to write a record. [`Sink::finished`] returns `line` when it is done.
     fn start(&mut self, line: u64, record: Record) -> Result<(), Fail>;
 
-    /// Waits for a write that was begun: its line, and how it ended. Called only if there is one.
+    /// Waits for a write to end. Returns its line and its result. Called only while one is in
+    /// progress.
     fn finished(&mut self) -> (u64, Result<(), Fail>);
 }
 
-/// Records go to this table.
+/// Returns a sink that writes to this table.
 pub(crate) fn sink(store: &mut Store, table: TableId) -> impl Sink + '_ {
     Writes { store, table, lines: Vec::new() }
 }
@@ -106,15 +108,15 @@ impl Sink for Writes<'_> {
     }
 }
 
-/// What an import did.
+/// The counts of an import.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) written: u64,
     pub(crate) skipped: u64,
 }
 
-/// Reads all records and writes them, at most `window` at a time. `bad` hears of each malformed line and says whether to
-/// go on; `done` hears the number of records written so far.
+/// Reads all records and writes them, at most `window` at a time. Calls `bad` with each malformed
+/// line: it returns true to go on. Calls `done` with the number of records written so far.
 pub(crate) fn load(
     reader: &mut dyn Reader,
     sink: &mut dyn Sink,
@@ -176,7 +178,7 @@ impl Flight<'_> {
     }
 }
 
-/// Counts the bytes that it reads, for the progress bar.
+/// A reader that counts its bytes, for the progress bar.
 struct Counted<R>(R, Arc<AtomicU64>);
 
 impl<R: Read> Read for Counted<R> {
@@ -191,12 +193,12 @@ impl<R: Read> Read for Counted<R> {
 pub(crate) struct Input {
     format: Format,
     input: Box<dyn Read>,
-    /// Its bytes, if it is a regular file.
+    /// Size in bytes, if it is a regular file.
     size: Option<u64>,
 }
 
 impl Input {
-    /// Opens the file, so that one that cannot be used is found out before a table is created for it.
+    /// Opens the file, so that an unusable one fails before a table is created for it.
     pub(crate) fn open(args: &records::File) -> Result<Self, Fail> {
         let format = args.format()?;
         let (input, size) = open(args.path())?;
@@ -266,7 +268,7 @@ mod tests {
 
     use super::*;
 
-    /// Finishes the write that was begun last, first: the worst order there is.
+    /// Finishes the newest write first, which is the worst order.
     #[derive(Default)]
     struct Stack {
         open: Vec<(u64, Record)>,

@@ -1,9 +1,9 @@
-//! `sprat ping`: how long there and back, and where that time goes.
+//! `sprat ping`: the round trip to a server or a host, and the time of each layer.
 //!
-//! A locator with a port names an RPC server, who is sent an echo through all layers. A packet device's locator with port 0 names a
-//! host: it is sent echo requests of our own IP stack, which any host answers.
+//! A locator with a port names an RPC server, which gets an echo through all layers. A packet
+//! device's locator with port 0 names a host, which gets echo requests of our own IP stack.
 //!
-//! Polls while it waits for an answer, as a server would, and gives way between one request and the next.
+//! The command polls while it waits for an answer, and yields between two requests.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -25,9 +25,9 @@ use sprat_bench::fail::{Fail, Named as _};
 use sprat_bench::perf::breakdown::{Breakdown, write_svg};
 use sprat_bench::perf::report::{Context, Report};
 
-/// How long an answer is waited for.
+/// Time that an answer may take.
 const PATIENCE_NS: u64 = SECOND;
-/// Requests whose marks a ring surely holds; of more, the last ones are taken apart.
+/// Requests whose tracepoints the ring holds. Of more requests, the breakdown has the last ones.
 const HELD: usize = 200;
 
 /// Measure the round trip to a server or a host, and show the time of each layer.
@@ -76,7 +76,7 @@ pub(crate) fn run(args: &Ping) -> Result<(), Fail> {
     }
 }
 
-/// The times of a run, and where they are told.
+/// The times of a run, and its report.
 struct Times {
     ns: Vec<u64>,
     sent: u32,
@@ -89,7 +89,7 @@ impl Times {
         Ok(Self { ns: Vec::new(), sent: 0, report })
     }
 
-    /// One more request; `answer` is what answered, and the octets and nanoseconds of it.
+    /// Adds one request. `answer` has the bytes and the nanoseconds of its answer.
     fn add(&mut self, answer: Option<(usize, u64)>, from: &str) -> Result<(), Fail> {
         self.sent += 1;
         let number = self.sent;
@@ -103,7 +103,7 @@ impl Times {
         }
     }
 
-    /// Says how long it took, and where that time went.
+    /// Prints the times, and the time of each layer.
     fn end(
         mut self,
         args: &Ping,
@@ -120,7 +120,7 @@ impl Times {
             "{sent} sent, {answered} answered; least {first}, median {median}, most {last} µs\n"
         ))?;
         let mut all = calls(&marks.since(0));
-        // The first one opens the session, or asks who has the address: that is not what the others take.
+        // The first request opens the session or resolves the address, so it is left out.
         let most = HELD.min(all.len().saturating_sub(1).max(1));
         let all = all.split_off(all.len().saturating_sub(most));
         let times: Vec<f64> = self.ns.iter().map(|&ns| ns as f64 / 1e3).collect();
@@ -218,7 +218,7 @@ fn host(args: &Ping, to: &Locator, target: &DevicePort) -> Result<(), Fail> {
     times.end(args, &marks, to.protocol(), None)
 }
 
-/// One turn of the stack: what arrived, and what is due.
+/// Runs one turn of the stack: received frames, and due timers.
 fn turn(stack: &mut Stack, now: Instant) {
     stack.set_now(now);
     stack.recv_burst();
@@ -228,7 +228,7 @@ fn turn(stack: &mut Stack, now: Instant) {
     stack.flush();
 }
 
-/// One echo: how many octets came back and after how many nanoseconds.
+/// Sends one echo request. Returns the bytes and the nanoseconds of its answer.
 fn once(
     stack: &mut Stack,
     host: IpAddr,

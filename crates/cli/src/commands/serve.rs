@@ -1,4 +1,4 @@
-//! Processes that serve: what `sprat coordinator`, `sprat server` and the echo server share.
+//! The common parts of `sprat coordinator`, `sprat server` and the echo server.
 //!
 //! Each prints its locators as soon as it listens, and runs until SIGINT or SIGTERM.
 
@@ -24,8 +24,8 @@ pub(super) fn run<M: Machine>(
     worker.run().map_err(|reason| Fail::new(reason).next(next))
 }
 
-/// Refuses two locators that would listen at one place: the second would find the place in use, as if by another process.
-/// Locators that are malformed are left to the start.
+/// Refuses two locators that would listen at one place, where the second would report another
+/// process. Malformed locators are reported when the server listens.
 pub(super) fn apart(options: &[(&str, &str)]) -> Result<(), Fail> {
     let mut taken: Vec<(String, &str, Locator)> = Vec::new();
     for &(option, list) in options {
@@ -47,7 +47,7 @@ pub(super) fn apart(options: &[(&str, &str)]) -> Result<(), Fail> {
     Ok(())
 }
 
-/// What a locator takes for itself by listening; nothing if that is chosen when it listens.
+/// Returns the place that a locator takes by listening. `None` if the kernel chooses it.
 fn place(locator: &Locator) -> Option<String> {
     match locator.kind().ok()? {
         Kind::Shm { name } => Some(format!("shm {name}")),
@@ -60,7 +60,7 @@ fn place(locator: &Locator) -> Option<String> {
     }
 }
 
-/// Why nothing can be served, and what to do about it.
+/// Returns the failure of a server that cannot listen.
 pub(super) fn listening(error: &std::io::Error) -> Fail {
     let fail = Fail::new(format!("cannot serve: {error}"));
     let text = error.to_string();
@@ -71,7 +71,7 @@ pub(super) fn listening(error: &std::io::Error) -> Fail {
         std::io::ErrorKind::PermissionDenied if text.contains(INSECURE) => {
             fail.next("choose an address of loopback, or allow this one with --insecure-network")
         }
-        // A device says by itself what it lacks.
+        // The error of a device says what it lacks.
         std::io::ErrorKind::PermissionDenied if !text.contains("CAP_") => {
             fail.next("choose an address and a port that you may use")
         }

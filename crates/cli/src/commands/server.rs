@@ -36,8 +36,8 @@ pub(crate) struct Server {
     /// takes some hundred nanoseconds longer.
     #[arg(long, alias = "marks")]
     tracepoints: bool,
-    /// Allow an address other than loopback. Nothing is encrypted: everyone who reaches it may read
-    /// and write.
+    /// Allow an address other than loopback. Nothing is encrypted: every host that reaches it may
+    /// read and write.
     #[arg(long)]
     insecure_network: bool,
 }

@@ -57,7 +57,8 @@ pub(crate) fn run(args: &Stats) -> Result<(), Fail> {
     out::print(table(&servers, &counted, args.all))
 }
 
-/// A column for each server, a line for each counter that is not 0 everywhere, or for each if `all`.
+/// A column for each server, a line for each counter that is not 0 everywhere, or for each if
+/// `all`.
 fn table(servers: &[ServerInfo], counted: &[Option<Map<String, Value>>], all: bool) -> String {
     let mut flat: Vec<Option<Vec<(String, String)>>> = Vec::new();
     for counters in counted {

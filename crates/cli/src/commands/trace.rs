@@ -1,4 +1,5 @@
-//! `sprat trace`: another command, with every packet device that it and its processes open captured in pcap files.
+//! `sprat trace`: another command, with every packet device that it and its processes open captured
+//! in pcap files.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};

@@ -1,7 +1,9 @@
-//! CSV with a header (RFC 4180): the columns `key` or `key64`, `value` or `value64`; other columns are ignored.
+//! CSV with a header (RFC 4180): the columns `key` or `key64`, `value` or `value64`. The reader
+//! ignores other columns.
 //!
-//! Written are the columns `key,value,key64,value64`, of which each row uses one of each pair: a column of base64 that is
-//! not empty counts, else the column of text. A row whose fields are more or fewer than the header's is malformed.
+//! The writer uses the columns `key,value,key64,value64`. Each row fills one of each pair: a column
+//! of base64 that is not empty counts, else the column of text. A row with more or fewer fields
+//! than the header is malformed.
 
 use std::io::{self, BufRead, Read, Write};
 
@@ -10,7 +12,7 @@ use csv::{ByteRecord, ErrorKind, StringRecord};
 use super::{Bad, LINE_LIMIT, Next, Reader, Record, Shown, Writer, assemble, show};
 use sprat_bench::fail::{Fail, Named};
 
-/// Where the columns stand.
+/// Positions of the columns.
 #[derive(Clone, Copy, Default)]
 struct Header {
     key: Option<usize>,
@@ -19,7 +21,7 @@ struct Header {
     value64: Option<usize>,
 }
 
-/// Lets only so many bytes through until it is told that a new record begins.
+/// A reader that passes a limited number of bytes for each record.
 struct Bounded<I> {
     input: I,
     left: usize,
@@ -52,7 +54,8 @@ impl<I: BufRead> Rows<I> {
         Self { csv: csv::Reader::from_reader(bounded), header: None, row: ByteRecord::new() }
     }
 
-    /// Finds the columns. A file without them is no file of records, so that no row of it can be skipped either.
+    /// Finds the columns. A file without them is no file of records, and no row of it can be
+    /// skipped.
     fn read_header(&mut self) -> Result<Header, Fail> {
         let names = self.csv.byte_headers().named("cannot read line 1")?;
         for name in ["key", "key64", "value", "value64"] {
@@ -85,7 +88,7 @@ impl<I: BufRead> Rows<I> {
         let mut key64 = field(header.key64).filter(|code| !code.is_empty() || header.key.is_none());
         let mut value64 =
             field(header.value64).filter(|code| !code.is_empty() || header.value.is_none());
-        // In a row that uses one column of a pair, the other one is there too, but empty.
+        // A row that uses one column of a pair has the other one too, empty.
         for (text, code) in [(&mut key, &mut key64), (&mut value, &mut value64)] {
             if code.is_some() && text.is_some_and(str::is_empty) {
                 *text = None;

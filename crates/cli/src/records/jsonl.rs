@@ -1,7 +1,9 @@
-//! JSON Lines: `{"key":"…","value":"…"}`, one object a line; `key64` and `value64` for bytes that are no text.
+//! JSON Lines: `{"key":"…","value":"…"}`, one object a line; `key64` and `value64` have bytes that
+//! are no text.
 //!
-//! Empty lines are passed over, other members ignored, and so is a byte order mark at the start of the file. Anything that is not an object with one key and one value is
-//! malformed, a member given twice included.
+//! The reader skips empty lines, other members, and a byte order mark at the start of the file.
+//! Everything else that is not an object with one key and one value is malformed, also a member
+//! that is given twice.
 
 use std::borrow::Cow;
 use std::io::{self, BufRead, Read, Write};
@@ -11,10 +13,10 @@ use serde::{Deserialize, Serialize};
 use super::{Bad, LINE_LIMIT, Next, Reader, Record, Shown, Writer, assemble, show};
 use sprat_bench::fail::{Fail, Named};
 
-/// U+FEFF, which some programs of Windows write at the start of a text.
+/// U+FEFF, which some Windows programs write at the start of a text.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// One line as it is read and written.
+/// One line of the file.
 #[derive(Deserialize, Serialize, Default)]
 struct Line<'t> {
     #[serde(borrow, skip_serializing_if = "Option::is_none")]
@@ -39,14 +41,15 @@ impl<I: BufRead> Lines<I> {
         Self { input, line: 0, bytes: Vec::new() }
     }
 
-    /// Reads the next line into `bytes`; of one that is too long, only the limit. False at the end of the file.
+    /// Reads the next line into `bytes`, up to the limit of its length. False at the end of the
+    /// file.
     fn read(&mut self) -> io::Result<bool> {
         self.bytes.clear();
         let mut limited = self.input.by_ref().take(LINE_LIMIT as u64 + 1);
         Ok(limited.read_until(b'\n', &mut self.bytes)? != 0)
     }
 
-    /// Passes over the rest of a line that is too long.
+    /// Skips the rest of a line that is too long.
     fn skip_rest(&mut self) -> io::Result<()> {
         loop {
             let buffer = self.input.fill_buf()?;
@@ -62,12 +65,13 @@ impl<I: BufRead> Lines<I> {
     }
 
     fn parse(&self) -> Result<Record, String> {
-        // Without this an array would do as well: serde takes its elements for the members in order.
+        // Without this check an array would be accepted: serde takes its elements as the members in
+        // order.
         if !self.bytes.trim_ascii_start().starts_with(b"{") {
             return Err("not a JSON object".to_owned());
         }
         let line: Line<'_> = serde_json::from_slice(&self.bytes).map_err(|error| {
-            // The number of the line within itself is always 1 and would only confuse.
+            // The parser's own line number is always 1.
             let text = error.to_string();
             text.split(" at line ")
                 .next()

@@ -1,8 +1,9 @@
-//! Records of a file: a key and a value each, as JSON Lines ([`jsonl`]) or CSV ([`csv`]).
+//! Files of records, as JSON Lines ([`jsonl`]) or CSV ([`csv`]). A record is a key and a value.
 //!
-//! Bytes that are UTF-8 stand as text; others stand as base64 in fields whose names end in `64`. What was written here
-//! reads back as the same bytes. A malformed record is a [`Bad`] that names its line; reading goes on after it. No line
-//! and no field takes more memory than [`LINE_LIMIT`], however long the file claims it to be.
+//! Bytes that are UTF-8 appear as text, others as base64 in fields whose names end in `64`. A file
+//! that was written here reads back as the same bytes. A malformed record is a [`Bad`] with its
+//! line, and reading continues after it. No line and no field takes more memory than
+//! [`LINE_LIMIT`].
 
 use std::ffi::OsString;
 use std::fmt;
@@ -19,7 +20,7 @@ use sprat_bench::fail::Fail;
 mod csv;
 mod jsonl;
 
-/// The longest line in bytes: a value and a key of the largest size with every byte escaped fit.
+/// Longest line in bytes: enough for the largest key and value with every byte escaped.
 const LINE_LIMIT: usize = 8 << 20;
 
 /// Format of a file of records.
@@ -40,7 +41,7 @@ pub(crate) struct File {
     /// The file; `-` is standard input or output.
     #[arg(value_name = "FILE", required_unless_present = "named", conflicts_with = "named")]
     second: Option<PathBuf>,
-    /// Name of the table, as versions before 0.2 took it: FILE --table TABLE.
+    /// Name of the table in the spelling of earlier versions: FILE --table TABLE.
     #[arg(long = "table", id = "named", value_name = "TABLE", hide = true)]
     named: Option<String>,
     /// Format of the file. The default is the one of its extension (.jsonl, .ndjson, .json, .csv).
@@ -52,7 +53,7 @@ pub(crate) struct File {
 }
 
 impl File {
-    /// The file `path` for the table `table`.
+    /// Makes the argument of the file `path` and the table `table`.
     pub(crate) fn new(table: &str, path: PathBuf, format: Format) -> Self {
         let (first, second) = (table.into(), Some(path));
         Self { first, second, named: None, format: Some(format), outstanding: 64 }
@@ -86,12 +87,12 @@ pub(crate) struct Record {
     pub(crate) value: Vec<u8>,
 }
 
-/// A record that cannot be used, and where it stands.
+/// A malformed record, and its place.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Bad {
     /// Line of the file, from 1.
     pub(crate) line: u64,
-    /// What is wrong with it.
+    /// The fault of the record.
     pub(crate) why: String,
 }
 
@@ -101,33 +102,33 @@ impl fmt::Display for Bad {
     }
 }
 
-/// What reading brings.
+/// The result of reading one record.
 #[derive(Debug)]
 pub(crate) enum Next {
     /// A record, and its line.
     Record(u64, Record),
     /// A malformed record.
     Bad(Bad),
-    /// The file ends here.
+    /// The end of the file.
     End,
 }
 
 /// The records of a file, in order.
 pub(crate) trait Reader {
-    /// The next one. Fails only if the file cannot be read.
+    /// Reads the next record. Fails only if the file cannot be read.
     fn next(&mut self) -> Result<Next, Fail>;
 }
 
 /// Writes records to a file.
 pub(crate) trait Writer {
-    /// One more record.
+    /// Writes one record.
     fn write(&mut self, record: &Record) -> std::io::Result<()>;
 
-    /// Everything was written: hand all of it to the file.
+    /// Writes all buffered bytes to the file.
     fn finish(&mut self) -> std::io::Result<()>;
 }
 
-/// Reads records in `format` from `input`.
+/// Returns a reader of records in `format` from `input`.
 pub(crate) fn reader<'i>(format: Format, input: impl BufRead + 'i) -> Box<dyn Reader + 'i> {
     match format {
         Format::Jsonl => Box::new(jsonl::Lines::new(input)),
@@ -135,7 +136,7 @@ pub(crate) fn reader<'i>(format: Format, input: impl BufRead + 'i) -> Box<dyn Re
     }
 }
 
-/// Writes records in `format` to `output`.
+/// Returns a writer of records in `format` to `output`.
 pub(crate) fn writer<'o>(format: Format, output: impl Write + 'o) -> Box<dyn Writer + 'o> {
     match format {
         Format::Jsonl => Box::new(jsonl::Printer::new(output)),
@@ -143,7 +144,7 @@ pub(crate) fn writer<'o>(format: Format, output: impl Write + 'o) -> Box<dyn Wri
     }
 }
 
-/// The format that was asked for, else the one that the file's name speaks of.
+/// Returns the format of the options, or else that of the file's extension.
 fn format_of(path: &Path, asked: Option<Format>) -> Result<Format, Fail> {
     let extension = path.extension().and_then(|e| e.to_str()).unwrap_or("").to_ascii_lowercase();
     match (asked, extension.as_str()) {
@@ -157,7 +158,7 @@ fn format_of(path: &Path, asked: Option<Format>) -> Result<Format, Fail> {
     }
 }
 
-/// Puts a record together from the fields of a line: each is text, base64 or missing.
+/// Makes a record from the fields of a line, each of which is text, base64 or missing.
 fn assemble(
     key: Option<&str>,
     key64: Option<&str>,
@@ -185,7 +186,7 @@ fn one_of(name: &str, text: Option<&str>, base64: Option<&str>) -> Result<Vec<u8
     }
 }
 
-/// Bytes as text where they are text, as base64 where not.
+/// Bytes as text, or as base64 if they are no text.
 enum Shown<'b> {
     Text(&'b str),
     Base64(String),
@@ -195,7 +196,7 @@ fn show(bytes: &[u8]) -> Shown<'_> {
     std::str::from_utf8(bytes).map_or_else(|_| Shown::Base64(BASE64.encode(bytes)), Shown::Text)
 }
 
-/// The members of a JSON object for `bytes`: `name` with text or `name64` with base64.
+/// Returns the member of a JSON object for `bytes`: `name` with text, or `name64` with base64.
 pub(crate) fn json_member(name: &str, bytes: &[u8]) -> (String, serde_json::Value) {
     match show(bytes) {
         Shown::Text(text) => (name.to_owned(), text.into()),

@@ -1,4 +1,4 @@
-//! A cluster for one test: names and ports that nobody else uses, ended with the test however that goes.
+//! A cluster for one test, with unique names and ports. It ends with the test, also if that fails.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -12,10 +12,10 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-/// How long anything may take before a test fails.
+/// Time that any step may take before a test fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The program, with nothing of the environment that would change what it does.
+/// The program, without the environment variables that change its behaviour.
 pub(crate) fn sprat() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sprat"));
     for name in ["SPRAT_COORDINATOR", "COLUMNS", "RUST_BACKTRACE"] {
@@ -30,22 +30,23 @@ pub(crate) fn run(args: &[&str]) -> Output {
     sprat().args(args).output().expect("the program starts")
 }
 
-/// What a process wrote to standard output.
+/// Returns the standard output of a process.
 pub(crate) fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// What a process wrote to standard error.
+/// Returns the standard error of a process.
 pub(crate) fn errors(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// A number that no other test of this machine has at this time, and as many free ports in a row.
+/// Returns a number that no other test of this machine has at this time, and the first of `count`
+/// consecutive free ports.
 pub(crate) fn unique(count: u16) -> (u32, u16) {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     loop {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        // Below the ports that the kernel hands out by itself.
+        // The ports are below those that the kernel assigns.
         let first = 10_000 + ((std::process::id() * 211 + number * 17) % 20_000) as u16;
         let free = |port: &u16| {
             TcpListener::bind(("127.0.0.1", *port)).is_ok()
@@ -57,11 +58,11 @@ pub(crate) fn unique(count: u16) -> (u32, u16) {
     }
 }
 
-/// A running process, killed if the test forgets it.
+/// A running process, which is killed when this value is dropped.
 pub(crate) struct Running(pub(crate) Child);
 
 impl Running {
-    /// Starts the program; its standard output is kept for [`Running::wait_for`].
+    /// Starts the program. [`Running::wait_for`] reads its standard output.
     pub(crate) fn start(args: &[&str]) -> Self {
         Self(
             sprat()
@@ -93,12 +94,12 @@ impl Running {
         all
     }
 
-    /// Sends a signal by its number's name, as `kill` does.
+    /// Sends the signal of this name.
     pub(crate) fn signal(&self, name: &str) {
         signal(self.0.id(), name);
     }
 
-    /// Waits for its end, not forever.
+    /// Waits for the end, at most [`PATIENCE`].
     pub(crate) fn ended(&mut self) -> ExitStatus {
         let begin = Instant::now();
         loop {
@@ -120,13 +121,13 @@ impl Drop for Running {
     }
 }
 
-/// Sends a signal to a process that the test knows to be its own.
+/// Sends a signal to a process of the test.
 pub(crate) fn signal(id: u32, name: &str) {
     let sent = try_signal(id, name);
     assert!(sent.is_ok(), "SIG{name} to {id}: {sent:?}");
 }
 
-/// Sends a signal by the system call: the program `kill` is not on every machine.
+/// Sends a signal by the system call, since not every machine has the program `kill`.
 fn try_signal(id: u32, name: &str) -> rustix::io::Result<()> {
     let signal = match name {
         "CONT" => Signal::CONT,
@@ -141,7 +142,7 @@ fn try_signal(id: u32, name: &str) -> rustix::io::Result<()> {
     kill_process(pid, signal)
 }
 
-/// True while there is such a process (one that has ended but was not waited for does not count).
+/// True while the process runs. A process that has ended and was not waited for does not run.
 pub(crate) fn lives(id: u32) -> bool {
     fs::read_to_string(format!("/proc/{id}/stat"))
         .is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z')))
@@ -234,7 +235,7 @@ impl Cluster {
         self.folder.path().join(name)
     }
 
-    /// Ends the cluster as Ctrl-C does, and sees that nothing is left of it.
+    /// Ends the cluster as Ctrl-C does, and checks that nothing is left of it.
     pub(crate) fn end(mut self) {
         self.up.signal("INT");
         assert!(self.up.ended().success(), "Ctrl-C is a good end");
@@ -245,9 +246,9 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // In good order if it can be: nothing of it may be left behind, whatever the test found.
+        // SIGTERM first, so that the cluster leaves nothing behind.
         if self.up.0.try_wait().is_ok_and(|status| status.is_none()) {
-            // A destructor that panics during a panic aborts the program and takes all other tests along.
+            // A destructor that panics during a panic aborts the test program.
             let _ = try_signal(self.up.0.id(), "TERM");
             let begin = Instant::now();
             while self.up.0.try_wait().is_ok_and(|status| status.is_none())
@@ -256,14 +257,14 @@ impl Drop for Cluster {
                 std::thread::sleep(Duration::from_millis(2));
             }
         }
-        // Who is killed cleans nothing up; the next server of that name would.
+        // A killed server leaves its socket, which the next server of that name would remove.
         for path in left_of(&self.name) {
             let _ = fs::remove_file(path);
         }
     }
 }
 
-/// What is left of the shared-memory names of a cluster.
+/// Returns the files that are left of a cluster's shared-memory names.
 pub(crate) fn left_of(name: &str) -> Vec<PathBuf> {
     let entries = shm_folders()
         .into_iter()
@@ -277,7 +278,7 @@ pub(crate) fn left_of(name: &str) -> Vec<PathBuf> {
     entries.filter(ours).map(|entry| entry.path()).collect()
 }
 
-/// Where servers put the names of their shared memory.
+/// Returns the folders in which servers put the names of their shared memory.
 fn shm_folders() -> Vec<PathBuf> {
     let run = std::env::var_os("XDG_RUNTIME_DIR").map(|base| Path::new(&base).join("sprat"));
     let temporary = fs::read_dir("/tmp").into_iter().flatten().flatten().map(|entry| entry.path());

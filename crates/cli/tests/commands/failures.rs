@@ -1,4 +1,4 @@
-//! What goes wrong around a command: nobody there, somebody else there, somebody killed.
+//! Failures around a command: no server, a server of another protocol, killed processes.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -18,14 +18,15 @@ fn nobody_at_the_coordinators_locator() {
     assert!(error.contains(&cause) && error.contains("sprat up"), "{error}");
 }
 
-/// DNS failures, missing devices, port 0 and peers of another protocol all read "no coordinator answers" once.
+/// DNS failures, missing devices, port 0 and peers of another protocol all had the message "no
+/// coordinator answers" once.
 #[test]
 fn each_locator_that_is_of_no_use_is_named_with_its_cause() {
     let (number, port) = unique(1);
     let foreign = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let foreign_port = foreign.local_addr().expect("it is bound").port();
     let answering = thread::spawn(move || {
-        // One connection for each time that the command tries: the last one only ends this.
+        // The command connects once for each try; the last connection ends this thread.
         while let Ok((mut peer, _)) = foreign.accept() {
             let mut request = [0; 4096];
             if peer.read(&mut request).is_ok_and(|n| n == 0) {
@@ -57,7 +58,8 @@ fn each_locator_that_is_of_no_use_is_named_with_its_cause() {
     answering.join().expect("it ends");
 }
 
-/// A client of another user, or after su, sudo, in a service or a container: the server's shared memory is not there.
+/// The client of another user, of a service or of a container does not see the server's shared
+/// memory.
 #[test]
 fn a_client_that_has_no_shared_memory_with_the_servers_takes_another_locator() {
     let cluster = Cluster::up(2);
@@ -74,7 +76,7 @@ fn a_client_that_has_no_shared_memory_with_the_servers_takes_another_locator() {
     let stats = there(&["stats", "--json"]);
     assert!(!stats.contains("\"counters\":null"), "{stats}");
     assert_eq!(stats.lines().count(), 2);
-    // One that is told to use nothing else says why that does not work.
+    // A client of this transport alone reports why that fails.
     let output = cluster.command(&["get", "t", "5", "--transport", "fast+shm"]);
     let output =
         { output }.env("XDG_RUNTIME_DIR", elsewhere.path()).output().expect("the program starts");
@@ -194,7 +196,7 @@ fn a_killed_server_loses_its_tablets_and_no_others() {
     cluster.ok(&["table", "create", "t", "--span", "2"]);
     let keys: Vec<String> = (0..12).map(|i| format!("key{i}")).collect();
     keys.iter().for_each(|key| drop(cluster.ok(&["put", "t", key, key])));
-    // Requests are in progress while the server dies: each ends, in one way or the other.
+    // Requests are in progress when the server dies. Each of them ends, with or without an error.
     let (victim, busy) = (cluster.ids[1], std::sync::atomic::AtomicBool::new(true));
     thread::scope(|scope| {
         let reader = scope.spawn(|| {
@@ -232,7 +234,8 @@ fn a_killed_server_loses_its_tablets_and_no_others() {
     cluster.fails(3, &["get", "t", &keys[0]]);
 }
 
-/// A server that was killed removes nothing; its socket stayed behind if the cluster ended before the next one came.
+/// A killed server removes nothing. Its socket stayed behind if the cluster ended before the next
+/// server of that name.
 #[test]
 fn a_cluster_that_ends_removes_what_a_killed_server_has_left() {
     let cluster = Cluster::up(1);
@@ -240,7 +243,8 @@ fn a_cluster_that_ends_removes_what_a_killed_server_has_left() {
     cluster.end();
 }
 
-/// What dies is started again and nothing else ends: without its coordinator a cluster ended, with all objects.
+/// `sprat up` starts a killed process again, and the others go on. Once, a cluster ended with its
+/// coordinator.
 #[test]
 fn a_killed_process_is_started_again_and_no_other_ends() {
     let cluster = Cluster::up(2);
@@ -259,7 +263,7 @@ fn a_killed_process_is_started_again_and_no_other_ends() {
     };
     until("the object is there", &["get", "t", "k"], &|said| said == "v");
     assert!(cluster.ids[1..].iter().all(|&id| lives(id)), "the servers never ended");
-    // The table is on the first server: it comes back as another one, without the object.
+    // The table is on the first server, which comes back as another one, without the object.
     signal(cluster.ids[1], "KILL");
     until("the loss is known", &["table", "list"], &|said| said.contains("1 lost"));
     assert!(lives(cluster.ids[2]));
@@ -372,7 +376,7 @@ fn a_killed_client_loses_and_doubles_no_increment() {
         client.signal("KILL");
         client.ended();
         let sums = sums();
-        // The increment in flight at the kill before may have taken effect, once.
+        // The increment in flight at the kill may have taken effect, once.
         assert!(
             sums[0] == last + 1 || (round > 0 && sums[0] == last + 2),
             "{} after {last}",

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::cluster::{Cluster, PATIENCE, errors, signal, text};
 
-/// Many small records, some of awkward bytes.
+/// Many small records, some with unusual bytes.
 fn lines() -> String {
     let mut text = String::new();
     for i in 0..2000 {
@@ -23,7 +23,7 @@ fn lines() -> String {
     text
 }
 
-/// The records of a file of JSON Lines, in order of their keys.
+/// Returns the records of a file of JSON Lines, in order of their keys.
 fn records(text: &str) -> BTreeMap<String, String> {
     let field = |line: &Value, name: &str| {
         let found = line.get(name).or_else(|| line.get(format!("{name}64"))).expect("is there");

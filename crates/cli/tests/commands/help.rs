@@ -1,6 +1,7 @@
-//! The help of every command, word by word: what people read is looked at when it changes.
+//! The help of every command, word by word, so that a change of it is reviewed.
 //!
-//! After a change on purpose: `SPRAT_WRITE_HELP=1 cargo test -p sprat-cli --test commands help`, and look at the diff.
+//! After an intended change: `SPRAT_WRITE_HELP=1 cargo test -p sprat-cli --test commands help`,
+//! then review the diff.
 
 use std::fs;
 use std::path::Path;

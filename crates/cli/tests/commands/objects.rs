@@ -62,7 +62,7 @@ fn conditions_are_kept() {
     }
     assert_eq!(cluster.ok(&["get", "t", "k", "--if-version", &second.to_string()]), "2");
     cluster.ok(&["del", "t", "k", "--if-version", &second.to_string()]);
-    // Versions go on where they were, also across a removal.
+    // Versions continue, also across a removal.
     let third = version(&cluster.ok(&["put", "t", "k", "4", "--json"]));
     assert!(third > second, "{third} after {second}");
     cluster.fails(2, &["put", "t", "k", "5", "--if-absent", "--if-exists"]);
@@ -165,7 +165,7 @@ fn statistics_name_every_server() {
     for server in &servers {
         let counters = &server["counters"];
         assert!(counters["reads"].is_u64() && server["locators"].is_string(), "{server}");
-        // And for each transport what it did and dropped: this question came over shared memory or over TCP.
+        // Each transport has counters. This request used shared memory or TCP.
         let asked = |protocol: &str| counters[protocol]["requests"].as_u64().expect("a number");
         assert!(asked("fast+shm") + asked("tcp") > 0, "{server}");
         assert_eq!((asked("rdma"), counters["rdma"]["bad_crc"].as_u64()), (0, Some(0)), "{server}");

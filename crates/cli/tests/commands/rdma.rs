@@ -1,10 +1,11 @@
-//! `sprat rdma`: that it measures in every model, and what its tables and its JSON hold. No figure is judged here.
+//! `sprat rdma` measures in every setup, and its tables and its JSON have the promised fields. No
+//! test judges a figure.
 
 use serde_json::Value;
 
 use crate::cluster::{errors, run, text};
 
-/// The lines behind the first one, which says where it was measured.
+/// Returns the lines behind the first one, which is the context.
 fn rows(json: &str) -> Vec<Value> {
     json.lines().skip(1).map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }

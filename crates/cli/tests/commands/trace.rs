@@ -1,10 +1,10 @@
-//! `sprat ping` and `sprat trace`: where the time of an echo goes, and what passed meanwhile.
+//! `sprat ping` and `sprat trace`: the layers of an echo, and captures.
 
 use std::process::Output;
 
 use crate::cluster::{Running, errors, run, text, unique};
 
-/// A server that echoes, ended in good order.
+/// An echo server.
 struct Server(Running);
 
 impl Server {
@@ -94,7 +94,7 @@ fn what_a_command_sends_and_receives_is_in_files() {
     server.end();
     let said = errors(&output);
     let (file, frames) = said.trim().rsplit_once(": ").expect("a file and a number");
-    // Three requests and replies, and before them who asked for whose address.
+    // Three requests and replies, and before them address resolution.
     let frames: usize = frames.trim_end_matches(" frames").parse().expect("a number");
     assert!(frames >= 3 * 2 + 2 && file.ends_with("-1.pcap"), "{said}");
     assert!(std::fs::metadata(file).is_ok_and(|data| data.len() > 60 * frames as u64), "{said}");

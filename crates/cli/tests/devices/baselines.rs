@@ -1,4 +1,4 @@
-//! The floors of packet devices and of the kernel over the same wire give what they promise.
+//! The baselines of packet devices, and of the kernel over the same wire.
 
 use sprat::internals::device::{Options, memif, open};
 use sprat_bench::baseline::{self, Kernel, Limits, Open, Waiting};

@@ -1,4 +1,5 @@
-//! What tshark finds in the captures of a load over every device, at both of its ends: frames that are whole, and all of them.
+//! tshark reads the captures of a load over every device, at both ends, and finds every frame
+//! whole.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,7 +7,7 @@ use std::process::Command;
 use crate::left::{device, world};
 use crate::{Serving, run, sprat};
 
-/// Requests of each length, the longer ones in several packets.
+/// Requests of each length; the longer ones take several packets.
 const LOADS: [(usize, &str); 2] = [(100, "100"), (30, "20000")];
 
 pub(crate) fn load(transport: &str) {
@@ -38,7 +39,7 @@ pub(crate) fn load(transport: &str) {
     let clients: Vec<PathBuf> = entries
         .filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("client."))
         .collect();
-    // Of a bond there is one of each device.
+    // A bond has one capture for each device.
     assert!(clients.len() >= LOADS.len(), "{transport}: {clients:?}");
     let least: usize = LOADS.iter().map(|(count, _)| 2 * count).sum();
     for (files, least) in [(vec![captured], least), (clients, least)] {
@@ -47,13 +48,13 @@ pub(crate) fn load(transport: &str) {
     }
 }
 
-/// How many datagrams the files have, of which no frame is malformed, and no checksum wrong.
+/// Returns the number of datagrams in the files. Fails if a frame is malformed or a checksum wrong.
 fn looked_at(files: &[PathBuf], folder: &Path) -> usize {
     const SUMS: [&str; 2] = ["ip.checksum.status", "udp.checksum.status"];
     let all = folder.join("all.pcap");
     run(Command::new("mergecap").args(["-F", "nsecpcap", "-w"]).arg(&all).args(files));
     let mut command = Command::new("tshark");
-    // Our payload is nobody's protocol, whatever its port is known for.
+    // The payload is no protocol that tshark knows, whatever the port is.
     command.args(["-n", "-d", "udp.port==0-65535,data", "-T", "fields"]);
     for option in ["ip.check_checksum", "udp.check_checksum"] {
         command.args(["-o", &format!("{option}:TRUE")]);
@@ -68,7 +69,7 @@ fn looked_at(files: &[PathBuf], folder: &Path) -> usize {
         let mut fields = line.split('\t');
         datagrams += usize::from(fields.next().unwrap().ends_with(":udp:data"));
         assert_eq!(fields.next(), Some(""), "{files:?} {}: {line}", number + 1);
-        // 0 says that it is wrong.
+        // The status 0 is a wrong checksum.
         let right = |status: &str| status.split(',').all(|s| s != "0");
         assert!(fields.all(right), "{files:?} {}: {line}", number + 1);
     }

@@ -1,4 +1,4 @@
-//! What is left of processes that are killed: nothing that the kernel holds, and no file but a socket's, which the next one
+//! Killed processes leave nothing in the kernel, and no file but a socket's, which the next process
 //! replaces.
 
 use std::collections::BTreeSet;
@@ -13,19 +13,20 @@ use sprat_sys::netns::{DEV, Namespace, Wire, link};
 
 use crate::{SECOND, Serving, run, sprat};
 
-/// Every transport over a packet device, but for DPDK's.
+/// Every transport over a packet device except DPDK's.
 pub(crate) const TRANSPORTS: [&str; 6] =
     ["fast+packet", "fast+xdp", "fast+tap", "fast+bond", "fast+memif", "fast+shmnet"];
 const TAP: &str = "tap0";
 const BRIDGE: &str = "bridge0";
-/// Files whose lines are what the kernel holds for a network: its interfaces, routes and packet sockets.
+/// Files of /proc whose lines are the kernel's state of a network: interfaces, routes and packet
+/// sockets.
 const KEPT: [&str; 4] = ["dev", "route", "ipv6_route", "packet"];
-/// Where the machine's shared memory, huge pages and DPDK's state have names.
+/// Folders of the machine's shared memory, huge pages and DPDK's state.
 const NAMED: [&str; 3] = ["/dev/shm", "/dev/hugepages", "/var/run/dpdk"];
-/// How long a process may take to end.
+/// Time that a process may take to end.
 const PATIENCE: Timespec = Timespec { tv_sec: 30, tv_nsec: 0 };
 
-/// What the kernel holds at one end, the counters of interfaces left out.
+/// Returns the kernel's state at one end, without the counters of interfaces.
 fn held(end: &Namespace) -> Vec<String> {
     end.run(|| {
         let mut lines = Vec::new();
@@ -44,7 +45,7 @@ fn held(end: &Namespace) -> Vec<String> {
     .unwrap()
 }
 
-/// Names in the machine's shared memory and the like that hold our name.
+/// Returns the files in the machine's shared folders that have our name.
 fn names() -> BTreeSet<PathBuf> {
     let inside = |folder: &str| {
         fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
@@ -77,7 +78,7 @@ fn files(folder: &Path) -> Vec<String> {
     found
 }
 
-/// A wire with two cables, the second one attached to a bridge at each end if a tap is to be behind it.
+/// Makes a wire with two cables. For a tap, a bridge is attached to the second one at each end.
 pub(crate) fn world(transport: &str) -> Wire {
     let net = Wire::new(1500).unwrap();
     net.add(SECOND, 1500).unwrap();
@@ -88,7 +89,7 @@ pub(crate) fn world(transport: &str) -> Wire {
     net
 }
 
-/// Who is at end `i` of such a wire: 0 is a client, 1 a server.
+/// Returns the locator of end `i` of such a wire: 0 is a client, 1 a server.
 pub(crate) fn device(transport: &str, i: usize, folder: &Path) -> String {
     let own = match transport {
         "fast+tap" => format!("dev={TAP},bridge={BRIDGE}"),
@@ -102,7 +103,7 @@ pub(crate) fn device(transport: &str, i: usize, folder: &Path) -> String {
     format!("{transport}:{own},host={host},port={}", 7 * i)
 }
 
-/// Asks again and again, until it is killed.
+/// Sends requests until it is killed.
 fn asking(at: &str, own: &str, folder: &Path) -> Child {
     let mut command = sprat();
     command
@@ -117,7 +118,7 @@ fn asking(at: &str, own: &str, folder: &Path) -> Child {
         assert!(output.read_line(&mut line).unwrap() > 0, "{at}: it ended");
     }
     assert!(line.contains(" octets from "), "{line}");
-    // What it says from now on is nobody's business.
+    // Its further output is ignored.
     std::thread::spawn(move || std::io::copy(&mut output, &mut std::io::sink()));
     child
 }
@@ -130,7 +131,7 @@ pub(crate) fn killed(transport: &str) {
     let before = [0, 1].map(|i| held(net.end(i)));
     let (at, own) = (device(transport, 1, folder), device(transport, 0, folder));
     let mut sockets = Vec::new();
-    // The second time: whatever stayed, it is in nobody's way.
+    // The second time shows that files of the first one do not disturb.
     for _ in 0..2 {
         let inside = net.end(1).enter().unwrap();
         let server =
@@ -144,7 +145,7 @@ pub(crate) fn killed(transport: &str) {
         assert_eq!(before == during, in_memory, "{transport}: {during:?}");
         sockets = files(folder);
         assert_eq!(sockets.is_empty(), !in_memory, "{transport}: {sockets:?}");
-        // First who serves, in the middle of it all.
+        // The server is killed first, under load.
         drop(server);
         client.kill().unwrap();
         client.wait().unwrap();
@@ -155,7 +156,7 @@ pub(crate) fn killed(transport: &str) {
     assert_eq!((names(), free_huge_pages()), (names_before, pages), "{transport}");
 }
 
-/// The processes that `pid` has started.
+/// Returns the children of `pid`.
 fn children(pid: u32) -> Vec<Pid> {
     let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     text.split_whitespace().filter_map(|word| Pid::from_raw(word.parse().ok()?)).collect()
@@ -181,7 +182,7 @@ pub(crate) fn perf_killed() {
     };
     let all = "fast+memif,fast+shmnet,fast+packet,fast+xdp,fast+bond,fast+tap";
     let mut child = perf("60", all).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    // Its server has opened all devices once it has opened the last one.
+    // The server has opened all devices once it has opened the last one.
     let mut servers = Vec::new();
     for _ in 0..2_000_000 {
         servers = children(child.id());
@@ -204,7 +205,8 @@ pub(crate) fn perf_killed() {
         let mut fds = [PollFd::new(server, PollFlags::IN)];
         assert_eq!(poll(&mut fds, Some(&PATIENCE)).unwrap(), 1, "a server outlives it");
     }
-    // Its networks had no names, and ended with the last process in them. What it had in the file system the next one removes.
+    // Its network namespaces had no names, and ended with the last process in them. The next run
+    // removes its files.
     let left = files(folder.path());
     assert!(left.iter().all(|file| file.contains("floor")), "{left:?}");
     run(&mut perf("0.02", "fast+memif"));

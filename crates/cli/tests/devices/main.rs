@@ -1,7 +1,8 @@
-//! The program over packet devices: processes in network namespaces that each test makes itself and that are gone with it.
+//! The program over packet devices: processes in network namespaces that each test makes itself and
+//! that are gone with it.
 //!
-//! What needs root is counted as ignored where there is none, and in CI (the variable CI is set) as failed. Arguments as cargo passes
-//! them: parts of names to run; options are not looked at. No figure is judged here.
+//! A case that needs root is counted as ignored without it, and in CI (the variable CI is set) as
+//! failed. Arguments are parts of names to run; options are ignored. No case judges a figure.
 
 #![allow(clippy::print_stdout, reason = "it is its own harness")]
 
@@ -21,10 +22,10 @@ mod captures;
 mod left;
 mod rights;
 
-/// A cable besides the first.
+/// A second cable.
 const SECOND: &str = "wire1";
 
-/// A test: its name, a program that it needs besides, and what it does, by panicking if something is wrong.
+/// A case: its name, a program that it needs, and a function that panics if it fails.
 type Case = (&'static str, Option<&'static str>, fn());
 
 const CASES: &[Case] = &[
@@ -93,7 +94,7 @@ fn main() -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// The program, with nothing of the environment that would change what it does.
+/// The program, without the environment variables that change its behaviour.
 fn sprat() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sprat"));
     for name in ["SPRAT_COORDINATOR", "SPRAT_LOCAL", "COLUMNS", "RUST_BACKTRACE"] {
@@ -103,16 +104,16 @@ fn sprat() -> Command {
     command
 }
 
-/// A process that serves, killed with this value.
+/// A process that serves, killed when this value is dropped.
 struct Serving(Child);
 
 impl Serving {
-    /// Starts one in the calling thread's network and waits until it listens.
+    /// Starts a process in the calling thread's network, and waits until it listens.
     fn start(args: &[&str]) -> Self {
         Self::start_with(sprat().args(args))
     }
 
-    /// The same of a command that is made already.
+    /// Starts a prepared command, and waits until it listens.
     fn start_with(command: &mut Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
@@ -122,7 +123,7 @@ impl Serving {
         serving
     }
 
-    /// Ends it in good order.
+    /// Sends SIGTERM and waits for the end.
     fn end(mut self) {
         kill_process(Pid::from_child(&self.0), Signal::TERM).unwrap();
         assert!(self.0.wait().unwrap().success());
@@ -136,7 +137,7 @@ impl Drop for Serving {
     }
 }
 
-/// Runs the program to its end, which has to be a good one; what it says.
+/// Runs the program to its end, which must be successful. Returns its standard output.
 fn run(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -144,12 +145,13 @@ fn run(command: &mut Command) -> String {
     text
 }
 
-/// The rows of a `perf --json -`.
+/// Returns the rows of JSON Lines, without the context.
 fn rows(json: &str) -> Vec<Value> {
     json.lines().skip(1).map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Who came first made what both use; he is killed, and the other one serves on. Then he is killed too.
+/// The first process makes the program on the interface that both use. It is killed, and the second
+/// one serves on. Then the second one is killed.
 fn shared() {
     let net = Wire::with_queues(1500, 2).unwrap();
     let has_program = || net.end(1).run(|| link::find(DEV)).unwrap().unwrap().xdp;
@@ -168,7 +170,7 @@ fn shared() {
     drop(inside);
     drop(first);
     assert!(has_program());
-    // What is sent by the first queue arrives on the first.
+    // Frames that the first queue sends arrive at the first queue.
     let inside = net.end(0).enter().unwrap();
     let at = format!("fast+xdp:dev={DEV},host=10.83.0.200,port=7740");
     run(sprat().args(["ping", "--count", "20", "--interval", "0", &at]));
@@ -177,7 +179,7 @@ fn shared() {
     assert!(!has_program(), "nothing stays behind");
 }
 
-/// What `transport` is given at end `i` of a wire, to be at `host`.
+/// Returns the locator of `transport` at end `i` of a wire, with the address `host`.
 fn at(transport: &str, i: usize, host: &str, port: u16) -> String {
     let dev = match transport {
         "fast+dpdk" => format!("\"net_af_packet{i},iface={SECOND}\""),
@@ -188,7 +190,7 @@ fn at(transport: &str, i: usize, host: &str, port: u16) -> String {
 
 fn two_paths(transport: &'static str) {
     let net = Wire::new(1500).unwrap();
-    // That device hears what is for the kernel too.
+    // That device receives the kernel's frames too.
     net.add(SECOND, 1500).unwrap();
     let coordinator = "tcp:host=10.83.0.2,port=7740";
     let inside = net.end(1).enter().unwrap();
@@ -220,7 +222,7 @@ fn two_paths(transport: &'static str) {
         let frames = |s: &Value| s["counters"][transport]["frames_received"].as_u64().unwrap();
         servers.iter().map(frames).sum::<u64>()
     };
-    // Reads and writes that were timed: each was at least one frame, if it went by a device.
+    // Each timed read or write over a device was at least one frame.
     let perf = |transport: &str| {
         let short =
             ["perf", "--seconds", "0.05", "--rounds", "1", "--size", "100", "--objects", "50"];
@@ -240,19 +242,19 @@ fn two_paths(transport: &'static str) {
     let between = stats();
     let timed = perf(transport);
     let after = stats();
-    // The kernel asks for neighbours now and then, whom everybody hears.
+    // The kernel sends neighbour solicitations now and then, which all ends receive.
     assert!(between - before < 20, "{before} {between} {after} frames");
     assert!(
         timed > 0 && after - between >= timed,
         "{between} {after} frames, {timed} of them timed"
     );
-    // A value comes back as it was written, by whatever way.
+    // A value reads back unchanged over each transport.
     client(&["table", "create", "kept"]);
     client(&["put", "kept", "key", "a value"]);
     assert_eq!(client(&["get", "kept", "key"]).trim_end(), "a value");
 }
 
-/// Runs perf on processes of its own, as short as can be.
+/// Runs tests on processes of their own, for as short a time as possible.
 fn perf(args: &[&str]) -> Vec<Value> {
     let short = ["perf", "--local", "--seconds", "0.05", "--rounds", "2", "--json", "-"];
     rows(&run(sprat().args([&short, args].concat())))
@@ -268,7 +270,7 @@ fn failover() {
     assert_eq!((value("failover.lost"), value("failover.twice")), (0.0, 0.0));
 }
 
-/// Each of `transports` has an echo, a read and a write, and a floor beside them.
+/// Checks that each of `transports` has an echo, a read and a write, each with a floor.
 fn complete(rows: &[Value], transports: &str) {
     for transport in transports.split(',') {
         for test in ["echo", "basic.read", "basic.write"] {
@@ -293,7 +295,7 @@ fn table() {
     );
 }
 
-/// A copy of the program in a folder that everybody may enter: not so the one where it was built.
+/// Returns a copy of the program in a folder that all users may enter, unlike the build folder.
 fn program_for_all() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o777)).unwrap();

@@ -1,4 +1,4 @@
-//! What the program says where a capability is missing, and that it says enough: with those that it names it works.
+//! The message about a missing capability names what is needed, and that is enough.
 
 use std::process::Command;
 
@@ -6,14 +6,15 @@ use sprat_sys::netns::{DEV, Wire};
 
 use crate::{program_for_all, sprat};
 
-/// What each device needs, as `doctor` calls the device, its way, and the capabilities.
+/// The capabilities that each device needs: the device and its mode as `doctor` prints them, and
+/// the capabilities.
 const NEEDED: [(&str, &str, &[&str]); 3] = [
     ("packet", "", &["net_raw"]),
     ("xdp", "generic", &["net_raw", "net_admin", "bpf", "ipc_lock"]),
     ("tap", "", &["net_admin"]),
 ];
 
-/// What `doctor` says of a device: whether it works, and the rest of its row.
+/// Returns whether a device works by `doctor`, and the rest of its row.
 fn row(text: &str, device: &str, way: &str) -> (bool, String) {
     let row = text.lines().find(|line| {
         let mut words = line.split_whitespace();
@@ -30,7 +31,7 @@ fn said(command: &mut Command) -> String {
         .concat()
 }
 
-/// `setpriv` with the program behind it, as root without these.
+/// Returns `setpriv` with the program, as root without these capabilities.
 fn without(capabilities: &[&str]) -> Command {
     let list: Vec<String> = capabilities.iter().map(|c| format!("-{c}")).collect();
     let mut command = Command::new("setpriv");
@@ -43,9 +44,9 @@ pub(crate) fn missing() {
     let _inside = net.end(1).enter().unwrap();
     for (device, way, needed) in NEEDED {
         for capability in needed {
-            // Who may administrate the system may do with programs of the kernel what he likes.
+            // A process with CAP_SYS_ADMIN may do anything with BPF programs.
             let gone = [*capability, "sys_admin"];
-            // Memory is locked up to the process's limit without it.
+            // Without it, memory is locked up to the process's limit.
             let mut command = if *capability == "ipc_lock" {
                 let mut limited = Command::new("prlimit");
                 limited.arg("--memlock=65536").arg(without(&gone).get_program());
@@ -61,14 +62,15 @@ pub(crate) fn missing() {
             assert!(told.contains(&name.to_uppercase()), "{name}: {told}");
         }
     }
-    // A server says the same, and nothing that leads elsewhere.
+    // The server's message is the same, and names nothing else.
     let locator = format!("fast+packet:dev={DEV},host=10.83.0.201,port=7");
     let told = said(without(&["net_raw"]).args(["echo", "-L", &locator]));
     assert!(told.contains("CAP_NET_RAW") && told.contains("setcap cap_net_raw+ep"), "{told}");
     assert!(!told.contains("address"), "{told}");
 }
 
-/// `unshare` that runs what is behind it with a /dev/net/tun of this mode, in a mount namespace of its own.
+/// Returns `unshare` that runs a command with a /dev/net/tun of this mode, in a mount namespace of
+/// its own.
 fn with_tun(mode: &str) -> Command {
     let script = format!(
         "mount -t tmpfs -o mode=755 none /dev/net && mknod -m {mode} /dev/net/tun c 10 200"
@@ -91,7 +93,7 @@ pub(crate) fn closed() {
     assert!(!works && told.contains("chmod a+rw /dev/net/tun"), "{told}");
 }
 
-/// As a user who has what is named and nothing else.
+/// Runs as a user with these capabilities and no others.
 pub(crate) fn enough() {
     let net = Wire::new(1500).unwrap();
     let (_folder, program) = program_for_all();

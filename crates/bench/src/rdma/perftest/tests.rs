@@ -1,4 +1,4 @@
-//! A client as perftest's source has it, with our server; and octets of a real one.
+//! A client that follows perftest's source, with our server, and the bytes of a real one.
 
 use std::net::Ipv4Addr;
 use std::thread;
@@ -9,7 +9,8 @@ use super::*;
 
 #[test]
 fn a_record_is_laid_out_as_perftest_lays_it_out() {
-    // What ib_read_bw says of itself over siw: its octets at 12 are a packet number, at 32 a GID of no address.
+    // A message of ib_read_bw over siw: the bytes at 12 are a packet number, those at 32 a GID
+    // without an address.
     let theirs = "00000000 00000080 00000002 00bebf3a 38f7c800 00000000 00007f44902b7000 5254007700010000 0000000000000000 00000000 00000000";
     let theirs: Vec<u8> = octets(theirs);
     let memory = Remote { stag: Stag(0x38f7_c800), addr: 0x7f44_902b_7000 };
@@ -56,7 +57,7 @@ impl End {
         Self { queue, pair, memory }
     }
 
-    /// Posts, and waits for the completion of `until`; returns what is in the memory then.
+    /// Posts a request, waits for the completion of `until`, and returns the memory's content.
     fn run(&self, op: SendOp, octets: &[u8], until: Completed) -> Vec<u8> {
         self.memory.write(0, octets).unwrap();
         let request = SendRequest::new(0, op, self.memory.sge(0..octets.len()));
@@ -76,7 +77,7 @@ impl End {
         came
     }
 
-    /// What is answered to a Send.
+    /// Returns the answer to a Send.
     fn say(&self, octets: &[u8]) -> Vec<u8> {
         self.run(SendOp::Send, octets, Completed::Recv)
     }
@@ -87,7 +88,7 @@ impl End {
     }
 }
 
-/// Runs `client` with a device and the server's address; returns what the server says.
+/// Runs `client` with a device and the server's address. Returns the server's result.
 fn served(client: impl FnOnce(&Device, SocketAddr)) -> Result<Served, Fail> {
     let device = Device::open(Options::default()).unwrap();
     let listener = device.listen("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -97,7 +98,7 @@ fn served(client: impl FnOnce(&Device, SocketAddr)) -> Result<Served, Fail> {
     server.join().unwrap()
 }
 
-/// The start-up until the server says where its memory is.
+/// Runs the start-up until the server sends the record of its memory.
 fn start(device: &Device, at: SocketAddr) -> (End, End, Remote) {
     let control = End::call(device, at, 0);
     let version = b"6.20\0\0\0\0\0\0\0\0\0\0\0\0";
@@ -166,7 +167,7 @@ fn a_test_that_breaks_a_rule_is_an_error() {
     );
 }
 
-/// Connections ended the server: one that only looked whether the port is open, one that spoke HTTP.
+/// Connections ended the server: one that only probed the port, and one that spoke HTTP.
 #[test]
 fn who_is_no_client_is_passed_over() {
     let served = served(|device, at| {
@@ -177,7 +178,7 @@ fn who_is_no_client_is_passed_over() {
         long.pair.post_send(send).unwrap();
         assert!(long.pair.disconnected(PATIENCE), "its note is too long");
         let control = End::call(device, at, 0);
-        // Before the data connection.
+        // This connection ends before the data connection.
         accept::connect_others(at);
         control.say(&[0; RECORD]);
         let data = End::call(device, at, 16);
